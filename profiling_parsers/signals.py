@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from npufix.profiling_parsers.profile import CallSite
 
+LONG_CALL_NS = 500_000
+"""Of a Python function that may be what a device waits for."""
 _CATEGORY, _INT, _FLOAT = "category", "int64", "float64"
 
 SCHEMAS: Mapping[str, Mapping[str, str]] = {
@@ -20,6 +22,7 @@ SCHEMAS: Mapping[str, Mapping[str, str]] = {
         "level": _CATEGORY, "name": _CATEGORY, "count": _INT, "total_ns": _INT, "max_ns": _INT,
     },
     "gc": {"start_ns": _INT, "duration_ns": _INT},
+    "functions": {"name": _CATEGORY, "start_ns": _INT, "duration_ns": _INT},
     "frequency": {"device": _INT, "start_ns": _INT, "mhz": _FLOAT},
     "memory": {
         "component": _CATEGORY, "device": _CATEGORY, "time_ns": _INT, "allocated_bytes": _INT,
@@ -79,6 +82,8 @@ class Signals:
     """Calls of the host into CANN, per API (api_statistic)."""
     gc: pd.DataFrame = field(default_factory=_none("gc"))
     """Runs of Python's garbage collector."""
+    functions: pd.DataFrame = field(default_factory=_none("functions"))
+    """Calls of Python functions of ``LONG_CALL_NS`` or more: ``metrics.py(14): track``."""
     frequency: pd.DataFrame = field(default_factory=_none("frequency"))
     """Clock of the AI cores from ``start_ns`` on."""
     memory: pd.DataFrame = field(default_factory=_none("memory"))

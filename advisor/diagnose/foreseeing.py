@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
+from npufix.advisor.diagnose.savings import TOLD
 from npufix.reports.report import Saving
 
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ def _with(item: T, at: int, found: Predictions) -> T:
         # What waits no longer, or is not launched any more, is time of the host as well.
         frees_host = item.change.executions or item.change.waits or not item.change.keeps[2]
         low, high, basis = (low, high, _OF_HOST) if frees_host else (min(low, own), own, basis)
-    saving = Saving(low, high, basis) if high else None
+    low = low if low >= TOLD * found.forecast.now_ns else 0
+    saving = Saving(low, high, basis) if high >= TOLD * found.forecast.now_ns else None
     if predicted.verdict == "loss":
         saving = None
     finding = msgspec.structs.replace(

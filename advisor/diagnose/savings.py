@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
     Mask = NDArray[np.bool_]
 
+TOLD = 0.0005
+"""Share of the step; what is less is no saving."""
 _MOST = 0.5
 """Share of a finding's time that others explain, from which it says nothing of its own."""
 
@@ -73,7 +75,7 @@ def settle(found: Sequence[T], split: StepSplit | None, kernels: pd.DataFrame) -
 
 def total_saving(settled: Sequence[Item], forecast: Forecast | None = None) -> Saving:
     """Return what all changes save together: as replayed, else the sum of what is left of each."""
-    together = forecast.together if forecast else None
+    together, everything = (forecast.together if forecast else None), settled
     if together:
         settled = [item for item in settled if item.finding.predicted is None]
         # What a job may gain of its collectives is what hiding those of this rank gains.
@@ -83,8 +85,12 @@ def total_saving(settled: Sequence[Item], forecast: Forecast | None = None) -> S
     if forecast is None or together is None:
         return Saving(low, high, "sum of the findings, shared time counted once")
     low, high = low + together.saved_low_ns, high + together.saved_high_ns
+    # All together save no less than one of them alone.
+    every = [item.finding.saving for item in everything if item.finding.saving]
+    low, high = max(low, *(s.low_ns for s in every), 0), max(high, *(s.high_ns for s in every), 0)
     basis = "the replay of all changes at once"
     low, high = (min(max(0, ns), forecast.now_ns) for ns in (low, high))
+    low = low if low >= TOLD * forecast.now_ns else 0
     return Saving(low, high, basis)
 
 
@@ -133,7 +139,7 @@ class _Claims:
             low, high = self._beside_job(item, low, high)
         high = min(round(high), self._step)
         self._step -= high
-        if not high and saving.high_ns:
+        if not high:
             return None
         return Saving(min(round(low), int(high)), int(high), saving.basis)
 

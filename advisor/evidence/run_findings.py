@@ -112,7 +112,7 @@ def _finding(
 
 
 def askers(seen: Observation, recording: Recording) -> Iterator[report.Fact]:
-    """Yield what of C++ asks for most of the kernels, where no line asks for as much.
+    """Yield what of C++ asks for most of the kernels, where lines do not ask for as much.
 
     The gradients that ``torch::autograd::AccumulateGrad`` adds up have no line of the program.
     """
@@ -132,7 +132,7 @@ def askers(seen: Observation, recording: Recording) -> Iterator[report.Fact]:
     name = str(spent["sum"].idxmax())
     total, count = spent.sort_values("sum").iloc[-1].tolist()
     steps = max(1, recording.step_count)
-    if total / steps > max((place.cost_ns for place in seen.places), default=0):
+    if total / steps > sum(place.cost_ns for place in seen.places):
         kernels = counted(count / steps, "kernel")
         yield report.Fact(report.ASKER, f"{name}: {kernels}, {milliseconds(total / steps)}")
 

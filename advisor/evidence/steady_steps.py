@@ -18,6 +18,8 @@ _FEW = 3
 """With fewer steps nothing tells which of them is the odd one."""
 _LEAST_DEVIATION = 0.3
 """Steps closer to the median than this share of it are alike, however little others vary."""
+_STARTED = 2
+"""The number of a step, counted from 0, by which the processes that load have started."""
 _NOISE = 5 * 1.4826
 """Median absolute deviations; times 1.4826 they are standard deviations of normal noise."""
 
@@ -31,8 +33,8 @@ def split_steps(
     outlier is a step far from the median of the rest. Of fewer than three steps all count.
 
     ``loading`` says how long (ns) each step waited for its batch. That makes none odd but the
-    first, where it waits longer than the others: of four processes that load too slowly, each
-    fourth step waits for all four.
+    first of a run, where it waits longer than all others for processes that start: of four that
+    load too slowly, each fourth step waits for all four.
     """
     spent = steps["computing_ns"] + steps["communication_exposed_ns"] + steps["free_ns"]
     # One step of several devices is one step.
@@ -41,7 +43,8 @@ def split_steps(
         return steps, []
     whole = totals.to_numpy(np.float64)
     waited = totals.index.map(loading or {}).to_numpy(np.float64, na_value=0.0)
-    waited[:1] = np.minimum(waited[:1], np.median(waited[1:]))
+    if not totals.index[0] >= _STARTED:
+        waited[:1] = np.minimum(waited[:1], waited[1:].max())
     # A device that still ran what was launched before did not stand still for all of the wait.
     least = (whole - waited).clip(min=0.0)
     times = np.clip(np.median(least), least, whole)

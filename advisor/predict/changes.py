@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 CORNERS = 3
 """How certain a figure is: the least that it saves, what is expected, and the most."""
-_LAUNCH_SPREAD = (0.2, 0.0, -0.2)
+_LAUNCH_SPREAD = (0.3, 0.0, -0.3)
 """How far a new operator's launch is from that of a usual one."""
 
 
@@ -120,7 +120,8 @@ def _without_launches(
     """
     behind_wait = {wait.before for wait in graph.host_waits}
     for row in (gone + 1).tolist():
-        if row >= len(graph.label) or row in behind_wait:
+        # Behind a wait that stays is what launches next: it goes where that goes, too.
+        if row >= len(graph.label) or (row in behind_wait and row not in own):
             continue
         delta = float(graph.delta_ns[row])
         yield row, 0.0 if row in own else max(0.0, delta - usual)

@@ -32,6 +32,8 @@ class OtherRanks:
     """How long the rank waited there for others."""
     ahead: pd.Series[float]
     """How long the others waited at least in such a one: so much later may the last one be."""
+    slower: float = 1.0
+    """How often as long as the rank the slowest one computes: so much more it gains."""
 
 
 def other_ranks(signals: Signals, cluster: Cluster, rank: int | None) -> OtherRanks | None:
@@ -47,7 +49,11 @@ def other_ranks(signals: Signals, cluster: Cluster, rank: int | None) -> OtherRa
         name=own["name"].astype(str), ahead=own["group"].astype(str).map(least).fillna(0.0)
     )
     found = named.groupby("name")[["wait_ns", "ahead"]].mean()
-    return OtherRanks(found["wait_ns"], found["ahead"])
+    slower = 1.0
+    if rank in list(cluster.steps.get("rank", ())):
+        computing = cluster.steps.groupby("rank")["computing_ns"].mean()
+        slower = float(computing.max() / max(1.0, computing[rank]))
+    return OtherRanks(found["wait_ns"], found["ahead"], slower)
 
 
 def alone(graph: StepGraph, names: pd.Series[str], others: OtherRanks) -> StepGraph:

@@ -81,7 +81,7 @@ def step_graph(evidence: Evidence, step_ns: int) -> StepGraph | None:
         graph.gap_ns[0] += max(0.0, beside)  # before the first kernel, and behind the last
         return replace(graph, measured_ns=measured)
     ops = _ops_within(evidence.host_ops, begin, window.end)
-    waits = find_host_waits(rows, ops, evidence.loads, measured, begin, window.end)
+    waits = find_host_waits(rows, ops, evidence.loads, measured, begin, window.end, busy)
     spread, alike = spread_of(np.array([_length(evidence, step) for step in window.steps]))
     last = max(int(rows.launch[-1]), max((moment for _, moment in waits), default=0))
     return replace(
@@ -253,7 +253,8 @@ def _delays(rows: Rows, free: Floats) -> tuple[Floats, Floats, NDArray[np.bool_]
     since_before = np.where(np.isfinite(free), rows.start - free, np.inf)
     # What was free when it was launched has waited for its launch, what was not for the stream.
     idle = free <= rows.launch
-    typical_latency = _typical(since_launch[idle], _LATENCY_NS)
+    # A collective on a stream of its own waits for its operand, whenever it was launched.
+    typical_latency = _typical(since_launch[idle & ~rows.communication], _LATENCY_NS)
     typical_gap = _typical(since_before[~idle], _GAP_NS)
     by_launch = idle | (since_launch <= since_before)
     latency = np.where(by_launch, since_launch, np.minimum(since_launch, typical_latency))

@@ -28,14 +28,22 @@ _RETURN_NS = 250_000
 _CALL_NS = 20_000
 """Of a call that waits, what it takes where there is nothing to wait for."""
 _LOAD_NS, _LOAD_SHARE, _ONE_LOAD_SHARE = 200_000, 0.02, 0.05
+_ALIKE, _MUCH = 0.5, 0.1
+"""Calls for a batch of which the shortest takes so much of the longest wait for none, up to so much
+of the step."""
 _PAUSE, _PAUSE_NS, _TAIL = 20, 300_000, 0.05
 """A pause is so many usual ones, and so long; behind the last kernel there is so much of it."""
 _ROUND = 8
 """Waits that are so much shorter than the longest are no round of the processes that load."""
-_USUAL_ROUNDS, _ROUND_SPREAD = 2, 0.15
-"""How far rounds are from each other before any was seen, and as how many of them that counts."""
+_ODD = 3
+"""Times as long as the others."""
+_USUAL_ROUNDS, _ROUND_SPREAD, _NO_ROUND_SPREAD = 2, 0.15, 0.2
+"""As how many rounds counts what is usual, how far those are from each other, and few steps from
+what a round is on average."""
 _SHORTEST_NS = 10_000
 """Of a call that asks the device, even where it has nothing to wait for."""
+_AS_LONG = 0.5
+"""Share of the call around it from which a call is what waits there."""
 _SYNCHRONISE = re.compile(r"(?i).*synchroni[sz]e.*")
 _BATCH = re.compile(NEXT_BATCH)
 _WORKERS = re.compile(r".*MultiProcessing.*")
@@ -122,6 +130,7 @@ class _Call(NamedTuple):
     end: int
     operator: int
     loads: bool = False
+    copies: bool = False
 
 
 def find_host_waits(  # noqa: PLR0913, PLR0917 - what was recorded of some steps
@@ -131,18 +140,20 @@ def find_host_waits(  # noqa: PLR0913, PLR0917 - what was recorded of some steps
     step_ns: float,
     begin: int,
     end: int | None,
+    busy: Floats,
 ) -> list[tuple[HostWait, int]]:
     """Return the waits of the host with the moment when each ends.
 
     ``delta_ns`` is when the call began, and still to be taken from what is before. ``begin`` is
     when the first step begins and, if that is known, ``end`` when the last one ends on the host.
-    ``loads`` are the waits for batches of the whole recording.
+    ``loads`` are the waits for batches of the whole recording, ``busy`` is for how long each stream
+    still runs what is of the steps before.
     """
     calls = [*_calls(host_ops, rows.launch), *_pauses(rows, end)]
     calls = _apart(sorted(calls))
     batches = _batches([c for c in calls if c.loads], list(_calls(loads)), step_ns, begin, end)
     found = []
-    latest = _Latest(rows)
+    latest = _Latest(rows, begin + busy)
     for call in calls:
         before = int(np.searchsorted(rows.launch, call.end, side="right"))
         length = call.end - call.begin
@@ -157,13 +168,13 @@ def find_host_waits(  # noqa: PLR0913, PLR0917 - what was recorded of some steps
         stream, ended = latest.before(before, call.end)
         if stream < 0:
             continue
-        # What it was called for comes behind the last kernel: a part of a long wait, as of pauses.
-        returned = call.end - ended <= max(_RETURN_NS, _TAIL * length)
+        # A copy comes behind the last kernel, however long it is; else that is a part of the wait.
+        returned = call.copies or call.end - ended <= max(_RETURN_NS, _TAIL * length)
         waited = ended >= call.begin and returned
         if not waited and call.operator < 0:
             continue
         own = min(length, _CALL_NS) if waited else length
-        behind = call.end - ended if waited else _CALL_NS
+        behind = call.end - max(ended, call.begin) if waited or call.copies else _CALL_NS
         found.append(
             (HostWait(before, call.begin, own, stream, behind, operator=call.operator), call.end)
         )
@@ -189,8 +200,15 @@ def _batches(
     in each fourth. Which batch was there before it was asked for came with the one before.
     """
     share = _LOAD_SHARE if len(own) > 1 else _ONE_LOAD_SHARE
-    least = max(_LOAD_NS, share * step_ns)
     waits = sorted((call.end - call.begin for call in loads), reverse=True)
+    # What all calls take alike is taking a batch over, unless that is much of the step.
+    if (
+        len(waits) > 1
+        and waits[-1] >= _ALIKE * waits[0]
+        and sum(waits) < _MUCH * len(waits) * step_ns
+    ):
+        return None
+    least = max(_LOAD_NS, share * step_ns)
     blocked = [call for call in loads if call.end - call.begin >= least]
     if not blocked or sum(waits[: len(blocked)]) < share * len(loads) * step_ns:
         return None
@@ -206,9 +224,12 @@ def _batches(
     least = least if one else second / 2
     rounds = [at for at, call in enumerate(loads) if call.end - call.begin >= least]
     if len(rounds) <= 1 or (second * _ROUND < waits[0] and not one):
-        return _Batches(ready, period, 0.0)
+        return _Batches(ready, period, _NO_ROUND_SPREAD)
     ends = np.array([loads[at].end for at in rounds]) - loads[0].end
     batches, taken = np.diff(rounds), np.diff(ends)
+    # In one of them the host may have done something else: a checkpoint is no round.
+    usual = taken <= _ODD * np.median(taken / batches) * batches
+    batches, taken = batches[usual], taken[usual]
     period = float(taken.sum() / batches.sum())
     off = taken / (period * batches.mean()) - batches / batches.mean()
     count = len(taken)
@@ -228,6 +249,7 @@ def _calls(host_ops: pd.DataFrame, launches: Integers | None = None) -> Iterator
     waits = find_rows_with(
         host_ops["name"], lambda name: name in SPELLINGS or bool(_SYNCHRONISE.fullmatch(name))
     )
+    copies = (host_ops["name"] == "aten::copy_").to_numpy()
     loads = find_rows_with(
         host_ops["name"], lambda name: bool(_BATCH.fullmatch(name) and _WORKERS.fullmatch(name))
     )
@@ -235,10 +257,10 @@ def _calls(host_ops: pd.DataFrame, launches: Integers | None = None) -> Iterator
     labels = host_ops.index.to_numpy()
     if launches is not None:
         first, last = np.searchsorted(launches, (start, start + length))
-        waits &= ~((host_ops["name"] == "aten::copy_").to_numpy() & (last > first))
+        waits &= ~(copies & (last > first))
     for at in np.flatnonzero((waits & (length >= _SHORTEST_NS)) | loads).tolist():
         end = int(start[at] + length[at])
-        yield _Call(int(start[at]), end, int(labels[at]), bool(loads[at]))
+        yield _Call(int(start[at]), end, int(labels[at]), bool(loads[at]), bool(copies[at]))
 
 
 def _pauses(rows: Rows, end: int | None) -> Iterator[_Call]:
@@ -256,26 +278,45 @@ def _pauses(rows: Rows, end: int | None) -> Iterator[_Call]:
 
 
 def _apart(calls: list[_Call]) -> list[_Call]:
-    """Return calls that do not overlap: of those around each other the innermost."""
+    """Return calls that do not overlap: of those around each other the innermost that is as long.
+
+    ``acl_memcpy_device_to_host`` of 10 us in ``aten::_local_scalar_dense`` of 800 us only asks.
+    """
     kept: list[_Call] = []
     for call in calls:
-        while kept and kept[-1].end >= call.end and not kept[-1].loads:
+        while kept and kept[-1].end >= call.end and _is_inside(call, kept[-1]):
             kept.pop()
         if not kept or kept[-1].end <= call.begin:
             kept.append(call)
     return kept
 
 
-class _Latest:
-    """The stream whose last kernel has just ended, of those launched so far."""
+def _is_inside(call: _Call, outer: _Call) -> bool:
+    """Tell whether a call is what waits in one around it; a pause only was seen."""
+    if outer.loads or call.loads or outer.operator < 0:
+        return not outer.loads
+    return call.end - call.begin >= _AS_LONG * (outer.end - outer.begin)
 
-    def __init__(self, rows: Rows) -> None:
+
+class _Latest:
+    """The stream whose last kernel has just ended, of those launched so far.
+
+    Before the first launch it is that with the last work of the steps before: the copy with which a
+    step begins waits for it, or would, if those of the steps before had been recorded.
+    """
+
+    def __init__(self, rows: Rows, free: Floats) -> None:
         self._rows = rows
+        busy = np.bincount(rows.stream, rows.end - rows.start, len(free))
+        stream = int(np.lexsort((busy, free))[-1]) if len(free) else -1
+        self._before = (stream, int(free.max(initial=0)))
         streams = range(int(rows.stream.max(initial=-1)) + 1)
         self._own = [np.flatnonzero(rows.stream == stream) for stream in streams]
 
     def before(self, row: int, moment: int) -> tuple[int, int]:
         """Return the stream and the end of its last kernel, (-1, 0) if none has ended."""
+        if not row:
+            return self._before if self._before[1] <= moment + 5_000 else (-1, 0)
         best = (-1, 0)
         for stream, own in enumerate(self._own):
             at = int(np.searchsorted(own, row)) - 1

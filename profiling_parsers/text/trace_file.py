@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 
 
 def add_trace_signals(signals: Signals, found: LinkedKernels) -> Signals:
-    """Return ``signals`` with Python's garbage collector and the clock of the device."""
+    """Return ``signals`` with what Python did for long, and the clock of the device."""
     trace, offset_ns = found.trace, found.attribution.offset_ns
     gc = trace.gc.sort_values("start_ns", kind="stable", ignore_index=True)
     gc["start_ns"] += offset_ns
+    functions = trace.functions.sort_values("start_ns", kind="stable", ignore_index=True)
+    functions["start_ns"] += offset_ns
     frequency = trace.frequency.sort_values("start_ns", kind="stable", ignore_index=True)
     frequency = frequency.assign(
         device=find_devices(trace, frequency["pid"].to_numpy()),
@@ -31,6 +33,7 @@ def add_trace_signals(signals: Signals, found: LinkedKernels) -> Signals:
     return replace(
         signals,
         gc=gc[["start_ns", "duration_ns"]],
+        functions=functions[["name", "start_ns", "duration_ns"]],
         payloads=payload_table(trace.payloads),
         frequency=frequency[["device", "start_ns", "mhz"]].astype({"device": "int64"}),
     )

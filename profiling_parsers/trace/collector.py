@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from npufix.profiling_parsers.signals import LONG_CALL_NS
 from npufix.profiling_parsers.tables.payloads import payload
 from npufix.profiling_parsers.trace.rows import (
     BUILT_IN,
@@ -43,6 +44,7 @@ _TABLES = {
         *_PLACE,
     ),
     "calls": ("name", "duration_ns", *_PLACE),
+    "functions": ("name", "duration_ns", *_PLACE),
     "device": ("kernel", *_PLACE),
     "tasks": ("name", "kind", "duration_ns", *_PLACE),
     "flow_starts": ("flow", *_PLACE),
@@ -155,15 +157,18 @@ class Collector:
             self.tables["calls"].keep("name", np.array(is_module, np.bool_))
 
     def _functions(self, events: list[Event]) -> None:
-        """Take the modules, and the functions where they are the only way to a line."""
+        """Take the modules, the functions where they are the only way to a line, and long ones."""
         names = pa.array(parse_texts([event.name for event in events]), pa.string())
-        wanted = pc.starts_with(names, MODULE)
-        if len(self.stacks) == 1:
-            wanted = pc.or_(wanted, pc.invert(pc.starts_with(names, BUILT_IN)))
-        chosen = list(compress(events, wanted.to_numpy(zero_copy_only=False).tolist()))
-        coded = names.filter(wanted).dictionary_encode()
-        codes = self.functions.of(coded.dictionary.to_pylist())[np.asarray(coded.indices)]
-        self._add("calls", chosen, codes, parse_durations([event.dur for event in chosen]))
+        lengths = parse_durations([event.dur for event in events])
+        modules = pc.starts_with(names, MODULE)
+        functions = pc.invert(pc.or_(modules, pc.starts_with(names, BUILT_IN)))
+        wanted = pc.or_(modules, functions) if len(self.stacks) == 1 else modules
+        long = pc.and_(functions, pa.array(lengths >= LONG_CALL_NS))
+        for table, mask in (("calls", wanted), ("functions", long)):
+            chosen = mask.to_numpy(zero_copy_only=False)
+            coded = names.filter(mask).dictionary_encode()
+            codes = self.functions.of(coded.dictionary.to_pylist())[np.asarray(coded.indices)]
+            self._add(table, list(compress(events, chosen.tolist())), codes, lengths[chosen])
 
     def _flows(self, kind: str, events: list[Event]) -> None:
         for phase, end in (("s", "starts"), ("f", "ends")):

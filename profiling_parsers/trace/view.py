@@ -33,6 +33,7 @@ class Trace:
     ``input_dims``, ``input_types``, ``stack`` (index into ``stacks``), ``module`` (category).
     ``calls`` -- the Python functions and modules: ``name``, ``pid``, ``tid``, ``start_ns``,
     ``duration_ns``. Where operators have stacks, the modules only.
+    ``functions`` -- the same of the long calls of Python functions.
     ``device`` -- ``kernel`` (code of the kernel name), ``pid``, ``tid``, ``start_ns``.
     ``tasks`` -- where the kernels were not known, all that may be one: ``name``, ``kind`` (Task
     Type, empty if it has none), ``duration_ns``, ``pid``, ``tid``, ``start_ns``.
@@ -48,6 +49,7 @@ class Trace:
 
     operators: pd.DataFrame
     calls: pd.DataFrame
+    functions: pd.DataFrame
     device: pd.DataFrame
     tasks: pd.DataFrame
     flow_starts: pd.DataFrame
@@ -107,8 +109,8 @@ def _without_garbage_collection() -> Iterator[None]:
 
 def _trace(rows: Collector, cut: int | None, malformed: int) -> Trace:
     frames = {name: table.frame() for name, table in rows.tables.items()}
-    own = ("operators", "calls", "tasks", "frequency")
-    operators, calls, tasks, frequency = (frames.pop(name) for name in own)
+    own = ("operators", "calls", "functions", "tasks", "frequency")
+    operators, calls, functions, tasks, frequency = (frames.pop(name) for name in own)
     return Trace(
         operators=operators.assign(
             name=rows.names.category(operators["name"], one_line),
@@ -117,6 +119,7 @@ def _trace(rows: Collector, cut: int | None, malformed: int) -> Trace:
             module=rows.modules.category(operators["module"], _line_of),
         ),
         calls=calls.assign(name=rows.functions.category(calls["name"], one_line)),
+        functions=functions.assign(name=rows.functions.category(functions["name"], one_line)),
         tasks=tasks.assign(
             name=rows.names.category(tasks["name"], one_line),
             kind=rows.tasks.category(tasks["kind"], one_line),

@@ -266,16 +266,28 @@ class Catalogue:
         return None
 
     def _by_template(self, text: str, depth: int) -> str | None:
-        words = dict.fromkeys(_WORD.findall(text))
+        # A clause may be half a sentence: the heavier template says which.
+        half = text[0].lower() + text[1:] if text[:1].isupper() and "; " not in text else text
+        words = dict.fromkeys(_WORD.findall(f"{text} {half}"))
         numbers = {n for word in words for n in self._by_word.get(word, ())}
         for number in sorted(numbers):  # the heaviest first
             template = self._templates[number]
             captures = template.match(text)
+            if captures is None and half != text:
+                captures = template.match(half)
             if captures is not None:
-                return self._fill(template, captures, depth)
+                return self._sentence(template, captures, depth)
         amount = _QUANTITY.fullmatch(text)
         said = amount and self._as_it_is(amount[2])
         return f"{said} {amount[1]}" if amount and said else None
+
+    def _sentence(self, template: Template, captures: Mapping[str, str], depth: int) -> str:
+        """Fill in a template; a full stop behind its last name ends the sentence, not the name."""
+        last = template.names[-1]
+        ends = re.fullmatch(r"[^;]*\w\.", captures[last])
+        if depth or template.literals[-1] or not ends:
+            return self._fill(template, captures, depth)
+        return self._fill(template, {**captures, last: captures[last][:-1]}, depth) + "。"
 
     def _fill(self, template: Template, captures: Mapping[str, str], depth: int) -> str:
         out = []

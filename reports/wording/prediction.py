@@ -68,8 +68,9 @@ def forecast_summary(forecast: Forecast | None) -> Iterator[str]:
         return
     if forecast.question is not None:
         yield from _answer(forecast, forecast.question)
-    elif forecast.together is not None and forecast.model == "replay":
-        made = forecast.together
+    elif (made := forecast.together) is not None and forecast.model == "replay":
+        if made.verdict == "none":  # what could be saved is of findings that no replay knows
+            return
         now, after = milliseconds(forecast.now_ns), milliseconds(made.step_ns)
         low, high = milliseconds(made.step_low_ns), milliseconds(made.step_high_ns)
         limit = _LIMITS[made.limit]

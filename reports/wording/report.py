@@ -110,7 +110,7 @@ def _diagnosis(finding: Finding) -> str:
 
 
 def asker(finding: Finding) -> str:
-    """Return what of C++ asks for the kernels, where no line asks for as much; else ""."""
+    """Return what of C++ asks for the kernels, where lines do not ask for as much; else ""."""
     told = (fact.value for fact in finding.evidence if fact.name == ASKER)
     return next(told, "").rpartition(": ")[0]
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.cluster_diagnostic import ClusterDiagnostic, ClusterObservation
-from npufix.rules.shared.quantities import milliseconds, percent
+from npufix.rules.shared.quantities import milliseconds
 from npufix.rules.shared.ranks.communication import per_step
 from npufix.rules.shared.ranks.comparing import FLOOR_NS, typical
 from npufix.rules.shared.ranks.groups import parts, stages
@@ -60,10 +60,7 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
     uneven = float(computing.max() - computing.mean())
     most = bubble.sort_values(ascending=False, kind="stable")
     yield ClusterObservation(
-        what=(
-            f"ranks of the pipeline wait {milliseconds(mean)} per step for other stages, "
-            f"{percent(mean / step)} of the step"
-        ),
+        what=f"ranks of the pipeline wait {milliseconds(mean)} per step for other stages",
         ranks=tuple(int(rank) for rank in most.index),
         evidence=(
             ("stages", str(max(stage.values()) + 1)),

@@ -9,7 +9,8 @@ writes a checkpoint, prepares a batch, walks the graph for unused parameters or 
 memory launches nothing meanwhile, and the device runs dry.
 
 Evidence: the gaps between kernels, the launch of the kernel behind each, and the call of the host
-that fills it: the innermost one that covers about as much of it as any other.
+that fills it: the innermost one that covers about as much of it as any other, or the Python function that ran
+where no operator did.
 
 Use instead: ``find_unused_parameters=False`` or ``static_graph=True`` of DDP; data preparation in the
 workers of the loader; logging, metrics and checkpoints every N steps, in a thread of their own.
@@ -27,11 +28,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.diagnostic import Diagnostic, Observation, Place
 from npufix.rules.shared.quantities import counted, milliseconds, percent
 from npufix.rules.shared.recording.collectives import LEAST_SHARE
 from npufix.rules.shared.recording.observing import (
     SHORTEST_PAUSE_NS,
+    Pauses,
     find_pauses,
     free_ns,
     per_step,
@@ -45,13 +47,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from npufix.rules.diagnostic import Recording
-    from npufix.rules.shared.recording.observing import Integers, Pauses
+    from npufix.rules.shared.recording.observing import Integers
 
 _COVERS = 0.5
 """Share of a pause from which a call says what the host did."""
 _AS_GOOD = 0.8
 """Share of the best cover from which an inner call says it more exactly."""
 _MARK = "ProfilerStep#"
+_PYTHON = re.compile(r"(?P<path>.+)\((?P<line>\d+)\): (?P<function>.+)")
 _BETWEEN = "Python between calls of torch"
 _ADVICE = (
     "look at what the host does there; preparation of data into the workers of the loader; "
@@ -76,9 +79,21 @@ def check(recording: Recording) -> Iterator[Observation]:
     rows = pauses.rows
     if not len(rows) or share(per_step(pauses.idle_ns.sum(), recording), recording) < LEAST_SHARE:
         return
-    calls = _calls_in(pauses, recording)
+    calls = _calls_in(pauses, recording.host_ops)
     names = recording.host_ops["name"].astype(str).to_numpy()
     named = np.array([names[call] if call >= 0 else "" for call in calls], object)
+    between = np.flatnonzero(calls < 0)
+    functions = recording.signals.functions
+    found = _calls_in(Pauses(pauses.idle, _only(pauses, rows[between])), functions)
+    spelled = functions["name"].astype(str).to_numpy()
+    # A function that lasts as long as all of the step says nothing.
+    alike = found >= 0
+    alike[alike] = (
+        functions["duration_ns"].to_numpy()[found[alike]] * _COVERS
+        <= pauses.idle_ns[rows[between[alike]]]
+    )
+    named[between[alike]] = spelled[found[alike]]
+    calls[between[alike]] = -1
     spent = {str(name): int(pauses.idle_ns[rows[named == name]].sum()) for name in set(named)}
     for name in sorted(spent, key=lambda name: (-spent[name], name)):
         if share(per_step(spent[name], recording), recording) >= LEAST_SHARE:
@@ -93,10 +108,13 @@ def _observation(
     cost = min(per_step(waited.sum(), recording), free_ns(recording))
     count = counted(len(gaps) / max(1, recording.step_count), "pause")
     behind = recording.kernels.iloc[pauses.idle.next_kernel[gaps]]
-    rows = recording.host_ops.iloc[calls] if name else behind
+    is_operator = bool((calls >= 0).all())
+    function = _PYTHON.fullmatch(name)
+    said = function["function"] if function else name or _BETWEEN
+    rows = recording.host_ops.iloc[calls] if is_operator else behind
     return Observation(
         what=(
-            f"the host is in {name or _BETWEEN} while the device waits for {milliseconds(cost)} "
+            f"the host is in {said} while the device waits for {milliseconds(cost)} "
             f"per step ({percent(share(cost, recording))} of the step): {count} of 1 ms or more"
         ),
         evidence=(
@@ -106,20 +124,37 @@ def _observation(
         cost_ns=cost,
         saving_ns=(0, cost),
         basis="at most the idle time of these pauses",
-        places=places(rows, waited, recording),
+        places=_place(function, cost, len(gaps), recording) or places(rows, waited, recording),
         is_idle=True,
         is_symptom=True,
         advice=next((text for names, text in _BY_NAME if re.fullmatch(names, name)), ""),
     )
 
 
-def _calls_in(pauses: Pauses, recording: Recording) -> Integers:
-    """Return the row of ``host_ops`` that fills each pause, -1 where it is Python between calls.
+def _only(pauses: Pauses, rows: Integers) -> Integers:
+    """Return the idle times of these pauses alone."""
+    kept = np.zeros_like(pauses.idle_ns)
+    kept[rows] = pauses.idle_ns[rows]
+    return kept
+
+
+def _place(
+    found: re.Match[str] | None, cost: int, count: int, recording: Recording
+) -> tuple[Place, ...]:
+    """Return the place of ``metrics.py(14): track``, nothing for an operator."""
+    if found is None:
+        return ()
+    calls = max(1, round(count / max(1, recording.step_count)))
+    return (Place(found["path"], int(found["line"]), found["function"], cost, calls),)
+
+
+def _calls_in(pauses: Pauses, ops: pd.DataFrame) -> Integers:
+    """Return the row of the call that fills each pause, -1 where it is Python between calls.
 
     Of calls around each other the innermost that covers about as much: the copy in a function.
     """
-    rows = _long_calls(recording.host_ops)
-    long = recording.host_ops.iloc[rows]
+    rows = _long_calls(ops)
+    long = ops.iloc[rows]
     starts = long["start_ns"].to_numpy()
     ends = starts + long["duration_ns"].to_numpy()
     found = []

@@ -48,18 +48,22 @@ def check(recording: Recording) -> Iterator[Observation]:
         return
     calls = _longest_calls(recording)
     blamed = calls if calls is not None and calls["duration_ns"].sum() > _MOSTLY * extra else None
-    what = ""
-    if blamed is not None:
-        held = milliseconds(blamed["duration_ns"].sum() / len(outliers))
-        what = f", {held} of it in {blamed['name'].iloc[0]}"
     names = ", ".join(f"step {number}" for number in sorted(outliers)[:_MOST_NAMED])
     mean = sum(outliers.values()) / len(outliers)
-    yield Observation(
-        what=(
+    what = (
+        f"the average of all {steps} steps is {milliseconds(cost)} longer "
+        f"({percent(cost / (typical + cost))}) than without {counted(len(outliers), 'step')} of "
+        f"{milliseconds(mean)} ({names})"
+    )
+    if blamed is not None:
+        held, call = blamed["duration_ns"].sum() / len(outliers), blamed["name"].iloc[0]
+        what = (
             f"the average of all {steps} steps is {milliseconds(cost)} longer "
-            f"({percent(cost / (typical + cost))}) than without {counted(len(outliers), 'step')} of "
-            f"{milliseconds(mean)}{what}: {names}"
-        ),
+            f"({percent(cost / (typical + cost))}) than without {counted(len(outliers), 'step')} "
+            f"of {milliseconds(mean)} ({names}; {milliseconds(held)} of it in {call})"
+        )
+    yield Observation(
+        what=what,
         evidence=tuple(
             (f"step {n}", milliseconds(ns)) for n, ns in sorted(outliers.items())[:_MOST_NAMED]
         ),

@@ -70,6 +70,8 @@ _CLIP = (
 _LONGEST_UPDATE = 16
 """Kernels for one parameter; AdamW in small kernels takes 10 to 13."""
 _MOST_TYPES = 4
+_HOT = 0.05
+"""Share of the step from which a few Foreach kernels are told."""
 _FEW = 10
 """The classes of torch_npu launch about as many kernels per group and dtype."""
 
@@ -153,7 +155,9 @@ def _observation(recording: Recording, rows: pd.DataFrame, name: str) -> Iterato
     spent = rows["duration_ns"].to_numpy()
     cost, steps = per_step(int(spent.sum()), recording), max(1, recording.step_count)
     types = rows["type"].astype(str)
-    if share(cost, recording) < LEAST_SHARE or len(rows) / steps < _FEW:
+    # Eight Foreach kernels of a whole model read and write all of it eight times.
+    is_foreach = bool(types.str.startswith("Foreach").any()) and share(cost, recording) >= _HOT
+    if share(cost, recording) < LEAST_SHARE or (len(rows) / steps < _FEW and not is_foreach):
         return
     if types.map(lambda kind: _FUSED.fullmatch(kind) is not None).any():
         return

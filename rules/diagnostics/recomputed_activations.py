@@ -6,7 +6,8 @@ Why it is slow on the NPU: as on any device, each recomputed layer costs its for
 That is the price of memory, and worth it only as far as the memory is needed.
 
 Evidence: kernels whose call stack leads through the backward pass of ``torch.utils.checkpoint``, of
-Megatron's or of DeepSpeed's; how much memory was reserved where the dump has it.
+Megatron's or of DeepSpeed's, or whose operator lies in ``CheckpointFunctionBackward`` but in no
+node of the graph that it makes; how much memory was reserved where the dump has it.
 
 Use instead: no recomputation where the memory allows it, or that of the attention alone
 (``--recompute-activations`` of Megatron instead of ``--recompute-granularity full``), fewer layers
@@ -21,20 +22,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.quantities import counted, milliseconds, percent, size
 from npufix.rules.shared.recording.collectives import LEAST_SHARE, labels
-from npufix.rules.shared.recording.observing import per_step, places, rows_where, share
+from npufix.rules.shared.recording.observing import named, per_step, places, rows_where, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import pandas as pd
+    from numpy.typing import NDArray
+
     from npufix.rules.diagnostic import Recording
+
+    Mask = NDArray[np.bool_]
+
+_NODE = r"\w*Checkpoint\w*Backward"
 
 
 def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation for all that is computed again."""
-    rows = rows_where(recording.kernels, recording.kernels["recomputed"].to_numpy(bool))
+    again = recording.kernels["recomputed"].to_numpy(bool) | _within_checkpoints(recording)
+    rows = rows_where(recording.kernels, again)
     rows = rows_where(rows, ~rows["communication"].to_numpy(bool))
     cost = per_step(int(rows["duration_ns"].sum()), recording)
     if share(cost, recording) < LEAST_SHARE:
@@ -47,11 +58,34 @@ def check(recording: Recording) -> Iterator[Observation]:
         ),
         evidence=tuple(_memory(recording)),
         cost_ns=cost,
-        saving_ns=(0, cost),
-        basis="at most all of it, if the memory suffices without",
+        saving_ns=(cost, cost),
+        basis="all of it, where the memory suffices without",
         places=places(rows, rows["duration_ns"].to_numpy(), recording),
         kernels=labels(rows),
     )
+
+
+def _within_checkpoints(recording: Recording) -> Mask:
+    """Tell which kernels ``CheckpointFunctionBackward`` asks for before it goes backward itself.
+
+    Without call stacks: its forward operators lie in it, the nodes of the graph that it has made in
+    ``autograd::engine::evaluate_function`` in it.
+    """
+    ops = recording.host_ops
+    asked = ops["start_ns"].reindex(recording.kernels["host_op"], fill_value=-1).to_numpy()
+    node = _around(asked, named(ops, _NODE))
+    inner = named(ops, r"autograd::engine::evaluate_function: .*")
+    inner = rows_where(inner, _around(inner["start_ns"].to_numpy(), named(ops, _NODE)))
+    again: Mask = node & ~_around(asked, inner)
+    return again
+
+
+def _around(moments: NDArray[np.int64], calls: pd.DataFrame) -> Mask:
+    """Tell which moments lie in one of the calls, of which none is in two."""
+    start = np.sort(calls["start_ns"].to_numpy())
+    end = np.sort((calls["start_ns"] + calls["duration_ns"]).to_numpy())
+    inside: Mask = np.searchsorted(start, moments, side="right") > np.searchsorted(end, moments)
+    return inside
 
 
 def _memory(recording: Recording) -> Iterator[tuple[str, str]]:

@@ -25,6 +25,7 @@ References: overall_optimization_strategy.md and solution_to_top3.md of the trou
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -105,9 +106,19 @@ def _observation(name: str, rows: pd.DataFrame, recording: Recording) -> Observa
         saving_ns=(low, high),
         basis=_basis(rows),
         places=places(rows, rows["high"].to_numpy(), recording),
-        host_ops=frozenset(map(int, rows.index)) if (rows["blocked"] >= 0).all() else frozenset(),
+        host_ops=_calls_there(name, rows, recording)
+        if (rows["blocked"] >= 0).all()
+        else frozenset(),
         is_idle=True,
     )
+
+
+def _calls_there(name: str, rows: pd.DataFrame, recording: Recording) -> frozenset[int]:
+    """Return all calls of these lines: with them go those that the device had nothing left for."""
+    calls = named(recording.host_ops, re.escape(name))
+    place = ["path", "line"]
+    there = calls.set_index(place).index.isin(rows.set_index(place).index.unique())
+    return frozenset(map(int, calls.index[there]))
 
 
 def _basis(rows: pd.DataFrame) -> str:

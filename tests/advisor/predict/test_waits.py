@@ -30,7 +30,7 @@ def test_a_long_wait_may_return_later(busy_us: int, returns_us: int, own_us: int
             "duration_ns": [end + returns_us * US - start],
         }
     )
-    ((wait, ended),) = find_host_waits(rows, ops, ops[:0], 2.0 * end, 0, None)
+    ((wait, ended),) = find_host_waits(rows, ops, ops[:0], 2.0 * end, 0, None, np.zeros(1))
     assert ended == end + returns_us * US
     assert wait.own_ns == own_us * US
 
@@ -50,8 +50,31 @@ def test_a_copy_that_launches_a_kernel_waits_for_nothing() -> None:
         }
     )
     rows = rows._replace(stream=np.zeros(2, np.int64))
-    ((wait, _),) = find_host_waits(rows, ops, ops[:0], 1e6, 0, None)
+    ((wait, _),) = find_host_waits(rows, ops, ops[:0], 1e6, 0, None, np.zeros(1))
     assert wait.operator == 1
+
+
+def test_the_first_copy_waits_for_what_ran_before() -> None:
+    # ``x.to("npu")`` as the step begins: 30 ms for the step before, then 400 us for itself.
+    ops = pd.DataFrame(
+        {
+            "name": pd.Categorical(["aten::copy_", "acl_memcpy_host_to_device"]),
+            "start_ns": [US, 5 * US],
+            "duration_ns": [30_399 * US, 60 * US],
+        }
+    )
+    rows = Rows(
+        *(np.array([value * US]) for value in (30_450, 30_460, 31_000, 0)), np.array([False])
+    )
+    busy = np.array([30_000.0 * US])
+    ((wait, ended),) = find_host_waits(rows, ops, ops[:0], 31e6, 0, None, busy)
+    assert (wait.operator, wait.before, wait.stream, ended) == (0, 0, 0, 30_400 * US)
+    assert (wait.own_ns, wait.behind_ns) == (20 * US, 400 * US)
+
+
+def test_what_each_batch_takes_alike_is_no_wait_for_it() -> None:
+    loads = _loads([1, 21, 41, 61], [1, 1, 1, 1])
+    assert find_host_waits(_ROW, loads, loads, 20e6, 0, None, np.zeros(1)) == []
 
 
 def _loads(ends: list[int], waits: list[int]) -> pd.DataFrame:
@@ -73,7 +96,7 @@ def test_processes_that_load_together_are_waited_for_in_each_fourth_step() -> No
     # Four batches every 40 ms; a step without a wait takes 2 ms.
     ends = [0, 40, 42, 44, 46, 80, 82, 84, 86, 120]
     loads = _loads(ends, [0, 38, 0, 0, 0, 34, 0, 0, 0, 34])
-    found = find_host_waits(_ROW, loads, loads, 12e6, 0, None)
+    found = find_host_waits(_ROW, loads, loads, 12e6, 0, None, np.zeros(1))
     assert [wait.period_ns for wait, _ in found] == [10e6] * len(ends)
     # What was there when it was asked for came with the one before.
     assert [wait.behind_ns / 1e6 for wait, _ in found[1:6]] == [40, 40, 40, 40, 80]
@@ -92,7 +115,7 @@ def test_how_often_a_batch_comes_is_seen_where_one_was_waited_for(
     ends: list[int], waits: list[int], period_ms: float
 ) -> None:
     loads = _loads(ends, waits)
-    wait = find_host_waits(_ROW, loads, loads, 30e6, 0, None)[0][0]
+    wait = find_host_waits(_ROW, loads, loads, 30e6, 0, None, np.zeros(1))[0][0]
     assert wait.period_ns == pytest.approx(period_ms * 1e6)
     assert 0.03 < wait.period_spread < 0.2
 

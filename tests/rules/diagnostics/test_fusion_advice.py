@@ -186,6 +186,12 @@ def test_an_optimizer_in_small_kernels_is_told_with_its_class() -> None:
     assert found.places[0].path == "train.py"
 
 
+def test_a_few_foreach_kernels_of_a_whole_model_are_told_as_one() -> None:
+    rows = chain(*[{**UPDATE, "type": f"Foreach{n}", "duration_ns": MS} for n in ("Mul", "Sqrt")])
+    found = the(seen(optimizer_in_small_kernels, rows, host_rows=optimizer("AdamW")))
+    assert found.what.startswith("AdamW takes 2 ms per step")
+
+
 @pytest.mark.parametrize(
     ("rows", "name"),
     [

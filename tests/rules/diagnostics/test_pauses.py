@@ -87,7 +87,7 @@ def test_longer_steps_are_shares_of_the_average_of_all() -> None:
     assert seen.cost_ns == 50 * MS
     assert seen.of_ns == 70 * MS
     assert seen.saving_ns is None
-    assert "420 ms, 390 ms of it in aten::copy_: step 9" in seen.what
+    assert "420 ms (step 9; 390 ms of it in aten::copy_)" in seen.what
     assert seen.places[0].line == 9
 
 
@@ -149,6 +149,38 @@ def test_what_is_computed_again_is_told(spent: int, told: int) -> None:
     rows[1]["recomputed"] = True
     found = list(recomputed_activations.check(recording(rows)))
     assert [(seen.cost_ns, seen.kernels) for seen in found] == [(spent, {1})] * told
+
+
+def test_a_pause_is_led_to_the_python_function_that_ran() -> None:
+    functions = [
+        {"name": "metrics.py(14): track", "start_ns": START + MS, "duration_ns": 14 * MS},
+        {"name": "train.py(3): run", "start_ns": START, "duration_ns": 900 * MS},
+    ]
+    rows, step = two_kernels(15 * MS, 14 * MS), {"free_ns": 15 * MS}
+    (seen,) = host_pause.check(recording(rows, step=step, step_ns=17 * MS, functions=functions))
+    assert "the host is in track while" in seen.what
+    assert (seen.places[0].path, seen.places[0].line) == ("metrics.py", 14)
+    # What lasts as long as all steps says nothing of a pause.
+    looked_at = recording(rows, step=step, step_ns=17 * MS, functions=functions[1:])
+    assert "Python between calls" in next(host_pause.check(looked_at)).what
+
+
+def test_what_a_checkpoint_asks_for_before_it_goes_backward_is_computed_again() -> None:
+    node = "autograd::engine::evaluate_function: "
+    calls = [
+        call(f"{node}CheckpointFunctionBackward", 0, 10 * MS),
+        call("CheckpointFunctionBackward", 1, 10 * MS - 2),
+        call("aten::linear", MS, MS),
+        call(f"{node}MmBackward0", 3 * MS, MS),
+        call("aten::mm", 3 * MS + 1, MS - 2),
+        call("aten::mm", 20 * MS, MS),
+    ]
+    rows = [
+        {**row, "host_op": asked}
+        for row, asked in zip(in_a_row([6 * MS] * 4, 0), (2, 4, 5, -1), strict=True)
+    ]
+    (seen,) = recomputed_activations.check(recording(rows, calls))
+    assert seen.kernels == {0}
 
 
 def test_what_lies_before_the_first_kernel_of_a_step_is_a_pause() -> None:
