@@ -33,6 +33,10 @@ class Branch:
 
 Place: TypeAlias = int | Branch
 """A line, or a way that a test on it can take."""
+_OF_DEVICE = re.compile(r"(?i)device|cuda|npu|ascend|is_available")
+"""What is answered in one way by each device."""
+_ANSWERED = re.compile(r"bool\([01]\)")
+"""What has been answered as on an NPU."""
 _NO_COLUMNS = sys.version_info < (3, 11)
 _LONGEST = 60
 
@@ -143,9 +147,13 @@ class LinesToCover:
 
     def _want(self, test: ast.expr, jumps: Sequence[_Jump], *, holds: bool) -> None:
         """Want an outcome of a test, and each part of it that can bring it about."""
+        if _OF_DEVICE.search(ast.unparse(test)):
+            return
         for part, each in ((test, holds), *_list_parts(test, holds=holds)):
             proof = frozenset(_prove(part, jumps, holds=each))
-            if proof:  # of ``if True:`` there is none
+            if proof and not _ANSWERED.fullmatch(
+                ast.unparse(part)
+            ):  # of ``if True:`` there is none
                 branch = Branch(part.lineno, part.col_offset, each)
                 known = self._proofs.get(branch, proof)
                 self._proofs[branch] = min(known, proof, key=len)
