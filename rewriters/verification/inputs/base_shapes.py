@@ -64,7 +64,7 @@ def of_views(function: ast.AST | None) -> list[tuple[int, ...]]:
             ends = [a.value for a in node.args[-_MATRIX:] if isinstance(a, ast.Constant)]
             sizes = [n for n in ends if isinstance(n, int) and n > 1]
             if len(sizes) == _MATRIX:
-                found[(2, _POSITIONS, *sizes)] = None
+                found |= {(2, _POSITIONS, *sizes): None}
     return list(found)
 
 
