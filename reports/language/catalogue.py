@@ -63,6 +63,8 @@ _SPOKEN = frozenset(
     ]
 )
 """Names of placeholders that stand for a single word of ours, not for a name of the user's."""
+_ASKED = ", asked for at "
+"""What a headline puts behind any sentence."""
 _ANYTHING = frozenset({"basis", "arguments"})
 """Names of placeholders that stand for a sentence of ours in parentheses, or for a long list."""
 
@@ -205,7 +207,7 @@ def _with_first_clauses(messages: Mapping[str, str]) -> dict[str, str]:
         for mark, other_mark in (("; ", "；"), (": ", "：")):
             same = one.count(mark) == other.count(other_mark)
             clause, translated = one.split(mark)[0], other.split(other_mark)[0]
-            names = [{name for _, name in pieces(text)} for text in (clause, translated)]
+            names = [{name for _, name in pieces(text)} - {""} for text in (clause, translated)]
             cut = mark == "; " or is_template(clause)  # of an advice, the first is said first
             if same and cut and mark in one and names[0] == names[1]:
                 found.setdefault(clause, translated)
@@ -266,17 +268,26 @@ class Catalogue:
         return None
 
     def _by_template(self, text: str, depth: int) -> str | None:
+        body, mark, place = text.partition(_ASKED)
+        if body and mark and (said := self._whole(body, depth, spoken=True)):
+            return said + (self._by_template(mark + place, depth) or mark + place)
         # A clause may be half a sentence: the heavier template says which.
         half = text[0].lower() + text[1:] if text[:1].isupper() and "; " not in text else text
         words = dict.fromkeys(_WORD.findall(f"{text} {half}"))
         numbers = {n for word in words for n in self._by_word.get(word, ())}
+        found: tuple[Template, Mapping[str, str]] | None = None
         for number in sorted(numbers):  # the heaviest first
             template = self._templates[number]
+            if found is not None and template.weight < found[0].weight:
+                break
             captures = template.match(text)
-            if captures is None and half != text:
-                captures = template.match(half)
-            if captures is not None:
-                return self._sentence(template, captures, depth)
+            if captures is not None:  # "Step 26 ms" is no "step 26"
+                found = template, captures
+                break
+            captures = template.match(half) if found is None and half != text else None
+            found = found if captures is None else (template, captures)
+        if found is not None:
+            return self._sentence(*found, depth)
         amount = _QUANTITY.fullmatch(text)
         said = amount and self._as_it_is(amount[2])
         return f"{said} {amount[1]}" if amount and said else None

@@ -117,6 +117,8 @@ MESSAGES: tuple[str, ...] = (
     "idle {time} {share}",
     "(mean of {n} steps)",
     "Step {time}: {parts}",
+    "{environment}, mean of {n} steps, {n2} left out",
+    "at ranks {one} and {other}",
     "Step {time} (mean of {n} steps): {parts}",
     "Recording {time}: {parts}",
     "per step",

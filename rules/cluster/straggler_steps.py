@@ -112,7 +112,7 @@ def _observation(
     where = [(int(late[at].idxmax()), at) for at in worst.index[:_SHOWN]]
     return ClusterObservation(
         what=(
-            f"in {len(worst)} of {counted(steps, 'step')} {who} is late by up to "
+            f"in {len(worst)} of {counted(steps, 'step')}, {who} is late by up to "
             f"{milliseconds(worst.iloc[0])}: {milliseconds(saving[1])} of the average step "
             f"({percent(saving[1] / step)})"
         ),

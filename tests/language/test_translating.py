@@ -105,6 +105,32 @@ def test_real_sentences(chinese: None) -> None:
                 "（占单步的 19.8%）；52.6 ms 的步中，2 个问题可节省约 10 ms 到 10.1 ms。"
             ),
         ),
+        ("Step 26 ms", "每步 26 ms"),
+        ("step 26", "第 26 步"),
+        (
+            "torch 2.9.0, Level1, rank 2, mean of 3 steps, 1 left out",
+            "torch 2.9.0, Level1, rank 2，3 步的平均值，另有 1 步未计入",
+        ),
+        (
+            (
+                "2 of 56 HCCS links are slow, at ranks 0 and 1: down to 7.2 GB/s where 18.0 GB/s "
+                "are usual, which takes 1.41 ms per step (7.3%)"
+            ),
+            (
+                "56 条 HCCS 链路中有 2 条慢，位于 rank 0 和 1：低至 7.2 GB/s，而通常为 18.0 GB/s，"
+                "每步耗时 1.41 ms（7.3%）"
+            ),
+        ),
+        (
+            (
+                "In the groups of dp, 200 of 200 collectives per step over SDMA move less than 16 "
+                "MB each, asked for at /a/main.py:3"
+            ),
+            (
+                "在 dp 组中，每步 200 次经 SDMA 的集合通信有 200 次每次少于 16 MB，"
+                "由 /a/main.py:3 引起"
+            ),
+        ),
         (
             (
                 "The average of all 5 steps is 73.7 ms longer (53.5%) than without 1 step of "
