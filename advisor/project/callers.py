@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import re
 from functools import cache, lru_cache
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from npufix.advisor.project.cold_files import is_cold, is_test
@@ -68,8 +67,7 @@ class Callers:
         """Return who calls a function; the first step that does, mostly beside it, ends it."""
         word = re.compile(rf"\b{name}\b")
         found: set[str] = set()
-        own = [file] if file in self._files else []
-        for relative in chain(own, self._files):
+        for relative in sorted(self._files, key=lambda other: other != file):
             text = self._files[relative].text
             if name in text and word.search(text):
                 callers = self._callers_there(relative, name)

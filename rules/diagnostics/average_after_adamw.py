@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import counted, milliseconds, number, percent
-from npufix.rules.shared.recording.collectives import LEAST_SHARE, labels
+from npufix.rules.shared.recording.collectives import LEAST_SHARE
 from npufix.rules.shared.recording.observing import named, per_step, places, share
 from npufix.rules.shared.recording.recorded_shapes import shapes
 
@@ -65,7 +66,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         saving_ns=(0, cost),
         basis="at most all kernels of the average",
         places=places(rows, rows["duration_ns"].to_numpy(), recording),
-        kernels=labels(rows),
+        kernels=Labels(rows.index),
     )
 
 

@@ -27,8 +27,9 @@ import re
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import counted, milliseconds, percent
-from npufix.rules.shared.recording.collectives import LEAST_SHARE, labels
+from npufix.rules.shared.recording.collectives import LEAST_SHARE
 from npufix.rules.shared.recording.observing import computing, named, per_step, places, share
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         saving_ns=(0, cost),
         basis="at most all norms of single gradients",
         places=places(rows, rows["duration_ns"].to_numpy(), recording),
-        kernels=labels(rows),
+        kernels=Labels(rows.index),
     )
 
 

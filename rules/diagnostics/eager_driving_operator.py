@@ -29,8 +29,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import counted, milliseconds, percent
-from npufix.rules.shared.recording.collectives import LEAST_SHARE, labels
+from npufix.rules.shared.recording.collectives import LEAST_SHARE
 from npufix.rules.shared.recording.fusable import trains
 from npufix.rules.shared.recording.observing import computing, named, per_step, places, share
 from npufix.rules.shared.recording.recorded_shapes import shapes
@@ -136,7 +137,7 @@ def _observation(recording: Recording, rows: pd.DataFrame, operator: str) -> Ite
         cost_ns=cost,
         basis="the dump does not tell how long the operator takes for these sizes",
         places=places(rows, spent, recording),
-        kernels=labels(rows),
+        kernels=Labels(rows.index),
     )
 
 

@@ -24,13 +24,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import milliseconds, number, percent
 from npufix.rules.shared.recording.collectives import (
     LEAST_SHARE,
     PARTS,
     collective_times,
     kernels_of,
-    labels,
     longest_collectives,
     payload_bytes,
     standing_still,
@@ -83,7 +83,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         saving_ns=None if moving is None else (0, min(cost, moving)),
         basis=basis,
         places=places(rows, rows["duration_ns"].to_numpy() * min(1.0, exposed / whole), recording),
-        kernels=labels(rows),
+        kernels=Labels(rows.index),
     )
 
 

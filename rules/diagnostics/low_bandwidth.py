@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.chips import link_rate
+from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import milliseconds, percent
 from npufix.rules.shared.recording.collectives import (
     CONTENTION_SHARE,
     LEAST_SHARE,
     PACKET_BYTES,
     kernels_of,
-    labels,
     moving_ns,
     of_steady_steps,
 )
@@ -68,7 +68,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         saving_ns=(0, saved),
         basis=f"at most what is lost against {usual:.0f} GB/s",
         places=places(own, own["duration_ns"].to_numpy(), recording),
-        kernels=labels(own),
+        kernels=Labels(own.index),
     )
 
 

@@ -34,8 +34,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import counted, milliseconds, percent
-from npufix.rules.shared.recording.collectives import LEAST_SHARE, labels
+from npufix.rules.shared.recording.collectives import LEAST_SHARE
 from npufix.rules.shared.recording.observing import named, per_step, places, share
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def _unmarked(recording: Recording, marked: pd.DataFrame) -> Iterator[Observatio
         cost_ns=cost,
         basis="what a fused step takes depends on the sizes of the parameters: measure it",
         places=places(rows, rows["duration_ns"].to_numpy(), recording),
-        kernels=labels(rows),
+        kernels=Labels(rows.index),
         advice=_CLIP if any(str(kind).startswith("LpNorm") for kind in kinds.index) else "",
     )
 
@@ -178,7 +179,7 @@ def _observation(recording: Recording, rows: pd.DataFrame, name: str) -> Iterato
         cost_ns=cost,
         basis="what a fused step takes depends on the sizes of the parameters: measure it",
         places=places(rows, spent, recording),
-        kernels=labels(rows),
+        kernels=Labels(rows.index),
     )
 
 

@@ -22,10 +22,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import milliseconds
 from npufix.rules.shared.recording.collectives import (
     kernels_of,
-    labels,
     of_steady_steps,
     waiting_ratio,
 )
@@ -71,7 +71,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         cost_ns=cost,
         basis="what the collectives take without loss is not in the dump",
         places=places(own, own["duration_ns"].to_numpy(), recording),
-        kernels=labels(own),
+        kernels=Labels(own.index),
         advice=_advice(recording),
     )
 

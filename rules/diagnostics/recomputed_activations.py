@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import counted, milliseconds, percent, size
-from npufix.rules.shared.recording.collectives import LEAST_SHARE, labels
+from npufix.rules.shared.recording.collectives import LEAST_SHARE
 from npufix.rules.shared.recording.observing import named, per_step, places, rows_where, share
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         saving_ns=(cost, cost),
         basis="all of it, where the memory suffices without",
         places=places(rows, rows["duration_ns"].to_numpy(), recording),
-        kernels=labels(rows),
+        kernels=Labels(rows.index),
     )
 
 

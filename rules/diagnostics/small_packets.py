@@ -26,6 +26,7 @@ import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.chips import link_rate
+from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import counted, milliseconds, number, percent
 from npufix.rules.shared.recording.collectives import (
     CONTENTION_SHARE,
@@ -33,7 +34,6 @@ from npufix.rules.shared.recording.collectives import (
     PACKET_BYTES,
     busy_ns,
     kernels_of,
-    labels,
     moving_ns,
     of_steady_steps,
 )
@@ -125,7 +125,7 @@ def _observation(
         saving_ns=saving,
         basis=basis,
         places=places(own, own["duration_ns"].to_numpy(), recording),
-        kernels=labels(own),
+        kernels=Labels(own.index),
         advice=advice(_FLAT if are_tiny else "", _BUCKETS, lines_to_set(recording, _EXPANSION)),
     )
 

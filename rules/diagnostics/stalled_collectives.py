@@ -26,12 +26,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import counted, milliseconds, number, percent
 from npufix.rules.shared.recording.collectives import (
     LEAST_SHARE,
     collective_times,
     kernels_of,
-    labels,
     longest_collectives,
     payload_bytes,
     standing_still,
@@ -81,7 +81,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         saving_ns=(0, cost),
         basis="at most the time in which they stand still",
         places=places(own, own["duration_ns"].to_numpy(), recording),
-        kernels=labels(own),
+        kernels=Labels(own.index),
         advice=_UNALIGNED_ADVICE if unaligned else "",
     )
 

@@ -22,12 +22,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import counted, milliseconds, percent
 from npufix.rules.shared.recording.collectives import (
     LEAST_SHARE,
     collective_times,
     kernels_of,
-    labels,
     longest_collectives,
     payload_bytes,
     waiting,
@@ -77,7 +77,7 @@ def _observation(
         cost_ns=cost,
         basis="what the slowest rank would gain is in its dump, not in this one",
         places=places(own, spent * part, recording),
-        kernels=labels(own),
+        kernels=Labels(own.index),
     )
 
 

@@ -11,7 +11,7 @@ from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import LOOPS
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import is_plain_attribute
-from npufix.rewriters.graph.modules.syntax import names_bound_in, stored_names, walk
+from npufix.rewriters.graph.modules.syntax import names_bound_in, root_name, stored_names, walk
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ def _written_besides(loop: _Loop, names: set[str]) -> set[str] | None:
                     return None  # ``row = table[0]; row.zero_()``
             case ast.Call(ast.Attribute(_, method), arguments):
                 if method in _LEARNING or (
-                    method in _KEEPING and any(_root(a) in names for a in arguments)
+                    method in _KEEPING and any(root_name(a) in names for a in arguments)
                 ):
                     return None
             case ast.Yield(ast.expr() as value) | ast.Return(ast.expr() as value):
@@ -253,12 +253,12 @@ def _written(code: ast.AST) -> Iterator[str]:
     for node in walk(code):
         match node:
             case ast.AugAssign(target):
-                yield _root(target)
+                yield root_name(target)
             case ast.Subscript(ctx=ast.Store() | ast.Del()) | ast.Attribute(ctx=ast.Store()):
-                yield _root(node)
+                yield root_name(node)
             case ast.Call(ast.Attribute(owner, method)):
                 if method.endswith("_") and not method.endswith("__"):
-                    yield _root(owner)
+                    yield root_name(owner)
 
 
 def _is_own(loop: _Loop, name: str) -> bool:
@@ -278,18 +278,6 @@ def _is_new(node: Node) -> bool:
 
 def _mentions(code: ast.expr, names: set[str]) -> bool:
     return any(isinstance(n, ast.Name) and n.id in names for n in walk(code))
-
-
-def _root(code: ast.AST) -> str:
-    """Return the name that an expression begins with: ``x`` of ``x[0].view(-1)``."""
-    while True:
-        match code:
-            case ast.Attribute(inner) | ast.Subscript(inner) | ast.Starred(inner):
-                code = inner
-            case ast.Call(ast.Attribute(inner)):
-                code = inner
-            case _:
-                return code.id if isinstance(code, ast.Name) else ""
 
 
 def _proposal(loop: _Loop, work: Sequence[_Step]) -> Proposal:

@@ -39,6 +39,18 @@ def last_name(code: ast.expr) -> str:
     return ""
 
 
+def root_name(code: ast.AST) -> str:
+    """Return the name that an expression begins with: ``x`` of ``x[0].view(-1)``."""
+    while True:
+        match code:
+            case ast.Attribute(inner) | ast.Subscript(inner) | ast.Starred(inner):
+                code = inner
+            case ast.Call(ast.Attribute(inner)):
+                code = inner
+            case _:
+                return code.id if isinstance(code, ast.Name) else ""
+
+
 def stored_names(root: ast.AST) -> set[str]:
     """Return the plain names that some code assigns to."""
     return {n.id for n in walk(root) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}

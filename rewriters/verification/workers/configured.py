@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from npufix.rewriters.edit.job import Job
 
-MODULE = "<module>"
 _MADE = "import torch\n\n\ndef NAME(params):\n    return torch.optim.CLASS(paramsSETTINGS)\n"
 _CLASSES = frozenset({"Adam", "AdamW", "SGD"})
 _SETTINGS = frozenset(

@@ -18,6 +18,7 @@ import builtins
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
+from npufix.rewriters.graph.modules.syntax import stored_names
 from npufix.rewriters.verification.inputs.source.usage import OF_TENSORS
 
 if TYPE_CHECKING:
@@ -176,13 +177,6 @@ def _root(node: ast.AST) -> str:
     while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
         node = node.func if isinstance(node, ast.Call) else node.value
     return node.id if isinstance(node, ast.Name) else ""
-
-
-def stored_names(code: ast.AST) -> set[str]:
-    """Return the names that are bound, wherever in it."""
-    return {
-        n.id for n in ast.walk(code) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-    }
 
 
 def list_foreign(tree: ast.Module, first: ast.arg | None) -> set[str]:

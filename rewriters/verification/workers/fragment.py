@@ -23,9 +23,11 @@ import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from npufix.rewriters.graph.modules.scopes import MODULE
+from npufix.rewriters.graph.modules.syntax import stored_names
 from npufix.rewriters.verification.inputs.source.slicing import bound_names, used_names
 from npufix.rewriters.verification.inputs.source.usage import OF_TENSORS
-from npufix.rewriters.verification.workers.configured import MODULE, make_optimizers
+from npufix.rewriters.verification.workers.configured import make_optimizers
 from npufix.rewriters.verification.workers.definitions import (
     Block,
     Calls,
@@ -33,7 +35,6 @@ from npufix.rewriters.verification.workers.definitions import (
     find_masks,
     list_foreign,
     list_written_in_place,
-    stored_names,
 )
 
 if TYPE_CHECKING:

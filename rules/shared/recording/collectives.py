@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import kept
-from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import milliseconds
 
 if TYPE_CHECKING:
@@ -67,11 +66,6 @@ def kernels_of(names: pd.Series[str], recording: Recording) -> pd.DataFrame:
     bare = {str(name).split("@", maxsplit=1)[0] for name in names.unique()}
     kernels = recording.kernels
     return kernels[kernels["communication"].to_numpy(bool) & kernels["name"].isin(list(bare))]
-
-
-def labels(kernels: pd.DataFrame) -> Labels:
-    """Return the index labels of kernels."""
-    return Labels(kernels.index)
 
 
 def moving_ns(rows: pd.DataFrame, recording: Recording) -> Integers:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from npufix.rewriters.edit.statements.invariants import is_left_alone
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
-from npufix.rewriters.graph.modules.syntax import last_name, stored_names, walk
+from npufix.rewriters.graph.modules.syntax import last_name, root_name, stored_names, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -122,7 +122,10 @@ def rows_read(here: Surroundings) -> Iterator[tuple[ast.For, ast.expr, Proposal]
             numbers = [n for n in read if _is_number_there(here, n)]
             if not read or len(numbers) + len(items) < len(read) or names & set(here.flow.captured):
                 continue
-            if is_left_alone(here, loop, {_root(base)}) is False or here.is_tensor(base) is False:
+            if (
+                is_left_alone(here, loop, {root_name(base)}) is False
+                or here.is_tensor(base) is False
+            ):
                 continue
             head = f"{here.text(base)}.tolist()"
             changes = [Change(here.span(base), head)]
@@ -192,7 +195,7 @@ def _proposal(  # noqa: PLR0913, PLR0917 - all that is known of it
     value = here.value(base)
     if value is not None and here.facts(here.evaluations[id(base)], x=value).ndim("x") == 1:
         proven.add("vector")
-    if not isinstance(at, (ast.For, ast.While)) or is_left_alone(here, at, {_root(base)}):
+    if not isinstance(at, (ast.For, ast.While)) or is_left_alone(here, at, {root_name(base)}):
         proven.add("not-written-to")
     return Proposal(
         code,
@@ -220,15 +223,9 @@ def _has_root(base: ast.expr) -> bool:
     )
 
 
-def _root(base: ast.expr) -> str:
-    while isinstance(base, ast.Attribute):
-        base = base.value
-    return base.id if isinstance(base, ast.Name) else ""
-
-
 def _place(here: Surroundings, code: ast.Call, element: _Element) -> ast.stmt | None:
     """Return the outermost loop, or the statement with a comprehension, that may read it before."""
-    root = _root(element.base)
+    root = root_name(element.base)
     found: ast.stmt | None = None
     for outer in here.around(code):
         match outer:
@@ -297,7 +294,7 @@ def _counts(target: ast.expr, items: ast.expr | None, name: str) -> bool:
 
 
 def _new_name(here: Surroundings, base: ast.expr) -> str:
-    name = base.attr if isinstance(base, ast.Attribute) else _root(base)
+    name = base.attr if isinstance(base, ast.Attribute) else root_name(base)
     name, taken = f"{name.lstrip('_')}_list", _named(here.flow.names.tree or here.flow.function)
     while name in taken:
         name += "_"
