@@ -29,6 +29,7 @@ import re
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.quantities import milliseconds, number, percent
@@ -38,6 +39,7 @@ from npufix.rules.shared.recording.observing import (
     free_ns,
     host_waits,
     idle_time,
+    is_named,
     named,
     per_step,
     places,
@@ -46,8 +48,6 @@ from npufix.rules.shared.recording.observing import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import pandas as pd
 
     from npufix.rules.diagnostic import Recording
     from npufix.rules.shared.recording.observing import Idle
@@ -76,13 +76,12 @@ def check(recording: Recording) -> Iterator[Observation]:
 
 def _kernel_waits(recording: Recording, idle: Idle) -> pd.DataFrame:
     """Return the kernels whose result the host waits for, with the gap behind them."""
-    order = recording.kernels["start_ns"].argsort(kind="stable").to_numpy()
-    before = np.empty(len(order), np.int64)
-    before[order[1:]] = order[:-1]
-    before[order[:1]] = order[:1]
-    rows = recording.kernels.iloc[before[idle.next_kernel]].reset_index(drop=True)
-    waits = named(rows, _WAITING_TYPES, "type")
-    own = waits.index.to_numpy()
+    kernels = recording.kernels
+    order = kernels["start_ns"].argsort(kind="stable").to_numpy()
+    waiting = np.flatnonzero(is_named(kernels, _WAITING_TYPES, "type")[order[:-1]])
+    before = pd.Series(order[waiting], index=order[waiting + 1])
+    own = np.flatnonzero(np.isin(idle.next_kernel, before.index))
+    waits = kernels.iloc[before[idle.next_kernel[own]]].reset_index(drop=True)
     return waits.assign(name=waits["type"], blocked=-1, low=0, high=beyond_typical(idle, own)[own])
 
 
