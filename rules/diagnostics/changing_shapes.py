@@ -24,7 +24,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.quantities import milliseconds, percent
@@ -40,6 +39,7 @@ from npufix.rules.shared.recording.run_settings import Setting, advice, at_least
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import pandas as pd
     from numpy.typing import NDArray
 
     from npufix.rules.diagnostic import Recording
@@ -103,8 +103,8 @@ def _is_new(rows: pd.DataFrame) -> NDArray[np.bool_]:
     """Tell which kernels have a Type and shapes that appear in no earlier step."""
     step = rows["step"].to_numpy(np.int64)
     keys = [rows["type"].cat.codes.to_numpy(), rows["input_shapes"].cat.codes.to_numpy()]
-    first = pd.Series(step).groupby(keys, sort=False).transform("min")
-    new: NDArray[np.bool_] = first.to_numpy() == step
+    first = rows["step"].groupby(keys, sort=False).transform("min")
+    new: NDArray[np.bool_] = first.to_numpy(np.int64) == step
     return new
 
 

@@ -29,7 +29,6 @@ import re
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.quantities import milliseconds, number, percent
@@ -48,6 +47,8 @@ from npufix.rules.shared.recording.observing import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import pandas as pd
 
     from npufix.rules.diagnostic import Recording
     from npufix.rules.shared.recording.observing import Idle
@@ -79,9 +80,10 @@ def _kernel_waits(recording: Recording, idle: Idle) -> pd.DataFrame:
     kernels = recording.kernels
     order = kernels["start_ns"].argsort(kind="stable").to_numpy()
     waiting = np.flatnonzero(is_named(kernels, _WAITING_TYPES, "type")[order[:-1]])
-    before = pd.Series(order[waiting], index=order[waiting + 1])
-    own = np.flatnonzero(np.isin(idle.next_kernel, before.index))
-    waits = kernels.iloc[before[idle.next_kernel[own]]].reset_index(drop=True)
+    waiting = waiting[np.argsort(order[waiting + 1])]
+    own = np.flatnonzero(np.isin(idle.next_kernel, order[waiting + 1]))
+    before = waiting[np.searchsorted(order[waiting + 1], idle.next_kernel[own])]
+    waits = kernels.iloc[order[before]].reset_index(drop=True)
     return waits.assign(name=waits["type"], blocked=-1, low=0, high=beyond_typical(idle, own)[own])
 
 
