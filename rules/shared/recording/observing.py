@@ -202,10 +202,12 @@ def is_named(rows: pd.DataFrame, pattern: str, column: str) -> NDArray[np.bool_]
 
 
 def rows_where(rows: pd.DataFrame, chosen: NDArray[np.bool_]) -> pd.DataFrame:
-    """Return the chosen rows; none and all of them, which is most that rules ask, are no copy."""
-    if not chosen.any():
-        return rows.iloc[:0]
-    return rows if chosen.all() else rows.iloc[np.flatnonzero(chosen)]
+    """Return the chosen rows; those that follow each other, or none, are no copy."""
+    count = int(np.count_nonzero(chosen))
+    first = int(chosen.argmax()) if count else 0
+    if chosen[first : first + count].all():
+        return rows.iloc[first : first + count]
+    return rows.iloc[np.flatnonzero(chosen)]
 
 
 def outermost_operators(host_ops: pd.DataFrame) -> Integers:
