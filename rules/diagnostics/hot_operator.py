@@ -147,7 +147,9 @@ def _takes_turns(rows: pd.DataFrame) -> bool:
 
     120 norms and then 120 products on one shape are two things.
     """
-    codes = rows["type"].cat.codes.to_numpy()[np.argsort(rows["start_ns"].to_numpy())]
+    codes = rows["type"].cat.codes.to_numpy()[
+        np.argsort(rows["start_ns"].to_numpy(), kind="stable")
+    ]
     return 2 * int((codes[1:] != codes[:-1]).sum()) >= len(codes) - 1 > 0
 
 

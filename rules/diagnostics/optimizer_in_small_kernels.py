@@ -122,7 +122,7 @@ def repeated_updates(kernels: pd.DataFrame, chosen: NDArray[np.bool_]) -> pd.Dat
     70 Add in a row are no update, unless gradients are clipped: 200 norms and 200 Mul.
     """
     rows = np.flatnonzero(chosen)
-    rows = rows[np.argsort(kernels["start_ns"].to_numpy()[rows])]
+    rows = rows[np.argsort(kernels["start_ns"].to_numpy()[rows], kind="stable")]
     codes = kernels["type"].cat.codes.to_numpy()[rows]
     names = [str(name) for name in kernels["type"].cat.categories]
     updates = np.array([*(_UPDATES.fullmatch(name) is not None for name in names), False])[codes]

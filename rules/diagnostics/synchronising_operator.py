@@ -68,7 +68,11 @@ def check(recording: Recording) -> Iterator[Observation]:
     waits = (
         host_waits(recording, idle) if len(recording.host_ops) else _kernel_waits(recording, idle)
     )
-    total = waits.groupby("name", observed=True)["high"].sum().sort_values(ascending=False)
+    total = (
+        waits.groupby("name", observed=True)["high"]
+        .sum()
+        .sort_values(ascending=False, kind="stable")
+    )
     for name in total.index:
         rows = waits[waits["name"] == name]
         if share(per_step(rows["high"].sum(), recording), recording) >= LEAST_SHARE:

@@ -331,7 +331,9 @@ def host_waits(recording: Recording, idle: Idle) -> pd.DataFrame:
     cost = np.minimum(beyond_typical(idle, at)[at], until)
     rows = ops.assign(gap=at, blocked=blocked, low=np.minimum(cost, blocked), high=cost)
     # Of calls around each other, the innermost is the one that waited.
-    innermost: pd.DataFrame = rows.sort_values("start_ns").drop_duplicates("gap", keep="last")
+    innermost: pd.DataFrame = rows.sort_values("start_ns", kind="stable").drop_duplicates(
+        "gap", keep="last"
+    )
     return innermost
 
 
