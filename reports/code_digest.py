@@ -12,6 +12,7 @@ import io
 import keyword
 import textwrap
 import tokenize
+from functools import lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,7 @@ def digest(*parts: str) -> str:
     return sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
+@lru_cache(maxsize=1 << 14)  # findings of one rule are in many copies of a function
 def normal_form(code: str) -> str:
     """Return code as a tree in which names are numbered as they come.
 

@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from npufix.advisor.project.generated import GENERATED_FILE, generated_from
+from npufix.advisor.project.source_tree import without_links
 from npufix.reports.code_digest import normal_form
 from npufix.rewriters.edit.statements.host.host_values import ONLY_LOGGED
 from npufix.rewriters.graph.modules.scopes import MODULE
@@ -48,9 +49,10 @@ def fold(
         if key is not None:
             start = first.setdefault(key, item)
             owner |= {item: start} if start is not item else {}
+    sources = _Sources(tree)
     if GENERATED_FILE not in tree.configuration.allow:
-        owner |= _copies([item for item in found if item not in owner], tree)
-    owner |= _calls([item for item in found if item not in owner], tree)
+        owner |= _copies([item for item in found if item not in owner], sources)
+    owner |= _calls([item for item in found if item not in owner], sources)
     copies: dict[Located, list[Place]] = {}
     for item, start in owner.items():
         finding = item.finding
@@ -91,9 +93,8 @@ def _said_of(item: Located, *, to_compare: bool) -> tuple[str, ...] | None:
     return site.rule.id, site.problem, "" if everywhere else finding.path
 
 
-def _calls(found: Sequence[Located], tree: SourceTree) -> dict[Located, Located]:
+def _calls(found: Sequence[Located], sources: _Sources) -> dict[Located, Located]:
     """Return the calls of functions of other files that are findings of the same rule."""
-    sources = _Sources(tree)
     written = [item for item in found if item.site.rewrite is not None]
     helpers = {(i.finding.path, i.finding.function, i.site.rule.id): i for i in written}
     calls: dict[Located, Located] = {}
@@ -110,16 +111,16 @@ def _calls(found: Sequence[Located], tree: SourceTree) -> dict[Located, Located]
     return calls
 
 
-def _copies(found: Sequence[Located], tree: SourceTree) -> dict[Located, Located]:
+def _copies(found: Sequence[Located], sources: _Sources) -> dict[Located, Located]:
     """Return the findings in generated files, each with the one that it was copied from."""
-    made = {relative: generated_from(tree.files[relative].text) for relative in _paths(found)}
+    paths = {item.finding.path for item in found}
+    made = {relative: generated_from(sources.files[relative].text) for relative in paths}
     keys = _keys(found)
     originals = {
         (item.finding.path, key): item
         for item, key in keys.items()
         if made[item.finding.path] is None
     }
-    sources = _Sources(tree)
     copies: dict[Located, Located] = {}
     for item, key in keys.items():
         if made[item.finding.path]:
@@ -127,10 +128,6 @@ def _copies(found: Sequence[Located], tree: SourceTree) -> dict[Located, Located
             start = next((originals[one] for one in keys_there if one in originals), None)
             copies |= {item: start} if start is not None else {}
     return copies
-
-
-def _paths(found: Sequence[Located]) -> set[str]:
-    return {item.finding.path for item in found}
 
 
 def _is_of_project(item: Located, tree: SourceTree) -> bool:
@@ -161,10 +158,8 @@ class _Sources:
     """Which files a generated one is made of."""
 
     def __init__(self, tree: SourceTree) -> None:
-        self._files = tree.files
-        self._relative: Mapping[object, str] = {
-            file.path.resolve(): relative for relative, file in tree.files.items()
-        }
+        self.files = tree.files
+        self._relative = {without_links(file.path): name for name, file in tree.files.items()}
         self._known: dict[str, list[str]] = {}
         self._imports: dict[str, Mapping[str, Mapping[str, str]]] = {}
 
@@ -172,9 +167,9 @@ class _Sources:
         """Return the file that one is generated from, what that one imports, and so on."""
         if relative not in self._known:
             self._known[relative] = []  # two files that import each other
-            start = generated_from(self._files[relative].text) or ""
+            start = generated_from(self.files[relative].text) or ""
             made = str(PurePosixPath(relative).parent / PurePosixPath(start).name)
-            below = [made, *self.imports(made)] if made in self._files else []
+            below = [made, *self.imports(made)] if made in self.files else []
             deeper = [path for one in below[1:] for path in self.of(one)]
             self._known[relative] = list(dict.fromkeys([*below, *deeper]))
         return self._known[relative]
@@ -183,11 +178,11 @@ class _Sources:
         """Return the files that a file imports from, each with the new and old names."""
         if relative not in self._imports:
             found: dict[str, dict[str, str]] = {}
-            file = self._files[relative]
+            file = self.files[relative]
             for node in _imports_in(file.text):
                 if isinstance(node, ast.ImportFrom):
                     path = file.neighbour_path("." * node.level + (node.module or ""))
-                    other = None if path is None else self._relative.get(path.resolve())
+                    other = None if path is None else self._relative.get(without_links(path))
                     if other is not None:
                         names = {a.asname or a.name: a.name for a in node.names}
                         found.setdefault(other, {}).update(names)

@@ -18,10 +18,16 @@ def hot_collectives(signals: Signals, top: int) -> list[HotCollective]:
     if own.empty:
         return []
     keys = ["name", "kind", "group"]
-    sums = own.groupby(keys, observed=True)[_TIMES].sum().sort_values("elapse_ns", ascending=False)
+    sums = (
+        own.groupby(keys, observed=True)[_TIMES]
+        .sum()
+        .sort_values("elapse_ns", ascending=False, kind="stable")
+    )
     calls = own.groupby(keys, observed=True).size()
     sizes = signals.payloads.groupby("name", observed=True)["size_bytes"].max()
-    moved = signals.transports[signals.transports["gb_per_s"] > 0].sort_values("size_bytes")
+    moved = signals.transports[signals.transports["gb_per_s"] > 0].sort_values(
+        "size_bytes", kind="stable"
+    )
     rates = dict(zip(moved["name"], moved["gb_per_s"].tolist(), strict=True))
     return [
         HotCollective(

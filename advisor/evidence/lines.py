@@ -14,7 +14,7 @@ from npufix.advisor.project.user_frames import user_frame
 from npufix.profiling_parsers.kineto.names import is_host_copy
 from npufix.profiling_parsers.tables.columns import category, find_rows_with
 from npufix.rewriters.match.recorded_call import RecordedCall
-from npufix.rules.shared.recording.observing import NEXT_BATCH
+from npufix.rules.shared.recording.observing import NEXT_BATCH, rows_where
 from npufix.rules.shared.recording.recorded_cells import dtypes
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def gather_evidence(profile: Profile, mapped: Mapping[str, str]) -> Evidence:
         kernels=frames.located(profile.kernels),
         computes=_computes(profile.kernels),
         steady=steady,
-        host_ops=rows_of(host_ops, steady_ops),
+        host_ops=rows_where(host_ops, steady_ops),
         loads=loads,
         calls=_distinct_calls(host_ops, steady_ops),
         split=split,
@@ -153,11 +153,6 @@ def _computes(kernels: pd.DataFrame) -> Mask:
     copies = [kind for kind in kernels["type"].unique() if is_host_copy(str(kind))]
     computes: Mask = ~communicates & ~kernels["type"].isin(copies).to_numpy(bool)
     return computes
-
-
-def rows_of(rows: pd.DataFrame, chosen: Mask) -> pd.DataFrame:
-    """Return the chosen rows; all of them are no copy."""
-    return rows if chosen.all() else rows[chosen]
 
 
 class _Frames:

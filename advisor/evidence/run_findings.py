@@ -11,12 +11,11 @@ import numpy as np
 
 from npufix.advisor.evidence.change import Change
 from npufix.advisor.evidence.item import Item, make_finding
-from npufix.advisor.evidence.lines import rows_of
 from npufix.reports import report
 from npufix.rules.diagnostic import Recording
 from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import counted, milliseconds
-from npufix.rules.shared.recording.observing import outermost_operators
+from npufix.rules.shared.recording.observing import outermost_operators, rows_where
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -38,7 +37,7 @@ def observe(
 ) -> tuple[list[Item], list[report.Problem]]:
     """Return what the diagnostics found, and those that failed."""
     recording = Recording(
-        kernels=rows_of(evidence.kernels, evidence.steady),
+        kernels=rows_where(evidence.kernels, evidence.steady),
         host_ops=evidence.host_ops,
         steps=evidence.split,
         step_ns=step.length_ns,
@@ -130,7 +129,7 @@ def askers(seen: Observation, recording: Recording) -> Iterator[report.Fact]:
     if spent.empty:
         return
     name = str(spent["sum"].idxmax())
-    total, count = spent.sort_values("sum").iloc[-1].tolist()
+    total, count = spent.sort_values("sum", kind="stable").iloc[-1].tolist()
     steps = max(1, recording.step_count)
     if total / steps > sum(place.cost_ns for place in seen.places):
         kernels = counted(count / steps, "kernel")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import shlex
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from npufix.advisor.project.assumed import SETS
@@ -63,18 +64,17 @@ def _missing(item: Located, allowed: frozenset[str]) -> frozenset[str]:
 
 def _choices(missing: Sequence[frozenset[str]]) -> Iterable[tuple[str, frozenset[str], int]]:
     """Yield options, what they grant and how many changes they allow."""
-    yield "", frozenset(), _allows(missing, frozenset())
+    alike = Counter(missing)
+
+    def allows(granted: frozenset[str]) -> int:
+        return sum(count for names, count in alike.items() if names <= granted)
+
+    yield "", frozenset(), allows(frozenset())
     for name, granted in SETS.items():
-        yield f"--assume {name}", granted, _allows(missing, granted)
-    for some in dict.fromkeys(missing):
-        for other in dict.fromkeys(missing):
-            both = some | other
-            if len(both) <= _FEW:
-                yield f"--allow {','.join(sorted(both))}", both, _allows(missing, both)
-
-
-def _allows(missing: Sequence[frozenset[str]], granted: frozenset[str]) -> int:
-    return sum(names <= granted for names in missing)
+        yield f"--assume {name}", granted, allows(granted)
+    for both in dict.fromkeys(some | other for some in alike for other in alike):
+        if len(both) <= _FEW:
+            yield f"--allow {','.join(sorted(both))}", both, allows(both)
 
 
 def commands(

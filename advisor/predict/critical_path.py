@@ -174,14 +174,14 @@ def _follow(graph: StepGraph, times: Times) -> _Path:
             times.launched[graph.depth :] <= times.ended[: -graph.depth] + _SAME_NS
         )
     launches = np.where(full, rows - graph.depth, chain)
-    nodes = [*sources.tolist(), *launches.tolist(), *of_waits]
+    nodes = np.concatenate([sources, launches, np.array(of_waits, np.int64)])
     host_end = (2 * count + last_wait[count]) if count in last_wait else 2 * count - 1
     host_ends = times.host_end_ns >= times.end_ns - _SAME_NS
     at = host_end if host_ends else int(times.ended.argmax())
     seen = []
     while at >= 0:
         seen.append(at)
-        at = nodes[at]
+        at = nodes.item(at)
     on = np.zeros(2 * count + len(of_waits), np.bool_)
     on[seen] = True
     waits = {number: costs[number] for number in np.flatnonzero(on[2 * count :]).tolist()}

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pandas as pd
 
-from npufix.advisor.evidence.lines import rows_of
 from npufix.advisor.predict.link_bounds import link_bounds
 from npufix.advisor.roofline.bounds import LIMITS, LINK, bound
 from npufix.advisor.roofline.rates import find_rates
 from npufix.advisor.roofline.work import COLUMNS as WORK_COLUMNS
 from npufix.advisor.roofline.work import RATE_NAMES, work_of
 from npufix.reports.prediction import Headroom, HeadroomRow
+from npufix.rules.shared.recording.observing import rows_where
 from npufix.rules.shared.recording.versions import chip_families
 
 if TYPE_CHECKING:
@@ -39,12 +39,12 @@ def find_headroom(
 
     ``top`` operators and lines are told.
     """
-    kernels = rows_of(evidence.kernels[_COLUMNS], evidence.steady)
+    kernels = rows_where(evidence.kernels[_COLUMNS], evidence.steady)
     durations = kernels["duration_ns"].to_numpy(np.float64)
     if not durations.sum():
         return None
     communicates = kernels["communication"].to_numpy(bool)
-    own = rows_of(kernels[WORK_COLUMNS], ~communicates)
+    own = rows_where(kernels[WORK_COLUMNS], ~communicates)
     work = work_of(own)
     families = chip_families(environment, kernels["core"].cat.categories)
     rates = find_rates(work, durations[~communicates], environment.chip, families)

@@ -58,14 +58,15 @@ def step_graph(evidence: Evidence, step_ns: int) -> StepGraph | None:
     Where the launches were not recorded it is a coarse one: of one step, with the pauses of each
     stream as they are. ``step_ns`` is the length of the recording where it has no steps.
     """
-    kernels = evidence.kernels[evidence.steady]
-    if not len(kernels):
+    chosen, step = evidence.steady, evidence.kernels["step"]
+    if not chosen.any():
         return None
-    coarse = bool((kernels["launch_ns"].to_numpy() >= 0).mean() < _LAUNCHES_KNOWN)
-    window = _window(evidence, kernels, coarse=coarse)
+    known = evidence.kernels["launch_ns"].to_numpy()[chosen] >= 0
+    coarse = bool(known.mean() < _LAUNCHES_KNOWN)
+    window = _window(evidence, step[chosen].value_counts(), coarse=coarse)
     if window.steps:
-        kernels = kernels[kernels["step"].isin(list(window.steps))]
-    kernels = _in_launch_order(kernels, coarse=coarse)
+        chosen = chosen & step.isin(list(window.steps)).to_numpy(bool)
+    kernels = _in_launch_order(evidence.kernels[chosen], coarse=coarse)
     rows = _rows(kernels)
     measured = _measured(evidence, window) or float(step_ns)
     begin = int(rows.start.min()) if window.begin is None else window.begin
@@ -95,9 +96,8 @@ def step_graph(evidence: Evidence, step_ns: int) -> StepGraph | None:
     )
 
 
-def _window(evidence: Evidence, kernels: pd.DataFrame, *, coarse: bool) -> _Window:
-    """Choose steps that follow each other, as many as are worth it."""
-    counts = kernels["step"].value_counts()
+def _window(evidence: Evidence, counts: pd.Series[int], *, coarse: bool) -> _Window:
+    """Choose steps that follow each other, as many as are worth it, by their number of kernels."""
     steps = sorted(int(step) for step in counts.index)
     if not steps:
         return _Window((), None, None)

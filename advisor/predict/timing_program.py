@@ -90,7 +90,9 @@ def rules_about(operator: str, rules: Sequence[Substitution]) -> list[Substituti
 
 def _cases(rows: pd.DataFrame, most: int) -> list[Case]:
     groups = rows.groupby(_CELLS, observed=True)["duration_ns"]
-    totals = groups.agg(["sum", "median", "count"]).sort_values("sum", ascending=False)
+    totals = groups.agg(["sum", "median", "count"]).sort_values(
+        "sum", ascending=False, kind="stable"
+    )
     found = []
     for cells, _, median, calls in totals.itertuples(name=None):
         inputs, dtypes, outputs = map(str, cells)

@@ -7,8 +7,9 @@ module in another one.
 from __future__ import annotations
 
 import ast
+import hashlib
 import re
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache, partial
 from typing import TYPE_CHECKING
 
 from npufix.advisor.project.cold_files import is_cold, is_test
@@ -17,7 +18,7 @@ from npufix.rewriters.graph.modules.scopes import scopes
 from npufix.rewriters.graph.modules.syntax import walk
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from npufix.advisor.project.source_tree import SourceFile
     from npufix.advisor.project.stored import Store
@@ -53,7 +54,8 @@ class Callers:
             return False
         for name in names:  # grows
             if name not in self._known:
-                self._known[name] = self._callers_of(name, file)
+                key = b"callers", name.encode(), self._tree
+                self._known[name] = self._kept(key, partial(self._callers_of, name, file))
             callers = self._known[name]
             if name.startswith("__") or not callers or _HANDED_ON in callers:
                 return False
@@ -63,6 +65,12 @@ class Callers:
                 return False
         return built
 
+    @cached_property
+    def _tree(self) -> bytes:
+        """Return what tells the files from any others."""
+        files = (f"{name} {file.sha256}" for name, file in sorted(self._files.items()))
+        return hashlib.sha256("\n".join(files).encode("utf-8", "surrogateescape")).digest()
+
     def _callers_of(self, name: str, file: str) -> frozenset[str]:
         """Return who calls a function; the first step that does, mostly beside it, ends it."""
         word = re.compile(rf"\b{name}\b")
@@ -70,20 +78,19 @@ class Callers:
         for relative in sorted(self._files, key=lambda other: other != file):
             text = self._files[relative].text
             if name in text and word.search(text):
-                callers = self._callers_there(relative, name)
+                key = b"callers", name.encode(), self._files[relative].sha256.encode()
+                callers = self._kept(key, partial(_callers_in, text, name))
                 found |= {_BESIDE} if callers and is_cold(relative) else callers
                 if _HANDED_ON in found:
                     break
         return frozenset(found - {name})
 
-    def _callers_there(self, relative: str, name: str) -> frozenset[str]:
-        """Return who calls a function in a file, as far as possible from the last time."""
-        file = self._files[relative]
-        key = b"callers", name.encode(), file.sha256.encode()
+    def _kept(self, key: tuple[bytes, ...], find: Callable[[], frozenset[str]]) -> frozenset[str]:
+        """Return what is found, as far as possible from the last time."""
         known = self._store.get(*key) if self._store else None
         if known is not None:
             return frozenset(known.decode().split())
-        found = _callers_in(file.text, name)
+        found = find()
         if self._store:
             self._store.put(" ".join(sorted(found)).encode(), *key)
         return found

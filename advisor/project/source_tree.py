@@ -51,6 +51,11 @@ def _home(folder: Path) -> tuple[Path, Path]:
     return found, _package(found)
 
 
+def without_links(path: Path) -> str:
+    """Return where a file is, whatever links lead to its folder."""
+    return os.path.join(_home(path.parent)[0], path.name)  # noqa: PTH118 - faster
+
+
 @lru_cache(maxsize=1 << 16)
 def _module_path(folder: Path, module: str) -> str | None:
     """Return where a module is that a file in ``folder`` imports, if it is in its package."""

@@ -56,7 +56,7 @@ def find_kernel_steps(
     ``launched_ns`` is when the operator of each kernel started, -1 if unknown.
     """
     steps = pd.DataFrame(database.columns(_STEPS))
-    steps = steps.sort_values("start_ns")
+    steps = steps.sort_values("start_ns", kind="stable")
     steps = steps[(steps["step"] != NONE) & (steps["start_ns"] > 0) & (steps["end_ns"] < LATEST_NS)]
     starts = kernels["start_ns"].to_numpy()
     ends = starts + kernels["duration_ns"].to_numpy()

@@ -76,7 +76,7 @@ class Lookup:
     def __call__(self, keys: Integers) -> Rows:
         """Return the position of each key, -1 if nowhere; ``NONE`` stands nowhere."""
         if self._sorted is None:
-            at = keys - np.int64(self._first)
+            at = np.subtract(keys, self._first, dtype=np.int64)  # NumPy 1 would keep int32
             # What is too small becomes larger than any other, and so does what wraps around.
             unsigned = at.view(np.uint64)
             np.minimum(unsigned, len(self._rows) - 1, out=unsigned)

@@ -50,7 +50,7 @@ def find_disagreements(kernels: pd.DataFrame, op_statistic: pd.DataFrame) -> pd.
     apart = (both["total_ns_kernels"] - both["total_ns_stated"]).abs()
     allowed = _ROUNDING_NS + both["total_ns_stated"] * _RELATIVE_ROUNDING
     differ = (apart > allowed) | (both["count_kernels"] != both["count_stated"])
-    return both[differ].loc[apart[differ].sort_values(ascending=False).index]
+    return both[differ].loc[apart[differ].sort_values(ascending=False, kind="stable").index]
 
 
 def _totals(kernels: pd.DataFrame) -> pd.DataFrame:

@@ -53,7 +53,7 @@ def steps_between(kernels: pd.DataFrame, marks: Marks) -> pd.DataFrame:
     found = []
     for device in dict.fromkeys(steps["device"].tolist()):
         at = np.flatnonzero((steps["device"] == device).to_numpy() & (numbers >= 0))
-        at = at[np.argsort(numbers[at])]
+        at = at[np.argsort(numbers[at], kind="stable")]
         own = steps.iloc[at]
         first = np.array([firsts[device, number] for number in numbers[at].tolist()])
         begins = first - own["preparing_ns"].to_numpy()

@@ -45,7 +45,9 @@ def _clock_offset(kernels: pd.DataFrame, device: pd.DataFrame) -> int | None:
     if device["start_ns"].max() >= _EARLIEST_EPOCH_NS:
         return None
     pairs = [
-        frame.sort_values("start_ns").assign(nth=lambda rows: rows.groupby("kernel").cumcount())
+        frame.sort_values("start_ns", kind="stable").assign(
+            nth=lambda rows: rows.groupby("kernel").cumcount()
+        )
         for frame in (kernels, device[["kernel", "start_ns"]])
     ]
     paired = pairs[0].merge(pairs[1], on=["kernel", "nth"])

@@ -27,7 +27,13 @@ import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.quantities import milliseconds, percent
-from npufix.rules.shared.recording.observing import free_ns, host_calls, places, recorded_steps
+from npufix.rules.shared.recording.observing import (
+    free_ns,
+    host_calls,
+    places,
+    recorded_steps,
+    rows_where,
+)
 from npufix.rules.shared.recording.run_settings import Setting, advice, at_least, lines_to_set
 
 if TYPE_CHECKING:
@@ -45,6 +51,7 @@ _CACHES = (
     Setting("HOST_CACHE_CAPACITY", "20", at_least(1)),
 )
 _FIRST = "pad to a few fixed lengths; torch_npu.npu.set_compile_mode(jit_compile=False)"
+_COLUMNS = ["step", "type", "input_shapes", "state", "path", "line", "function"]
 _PREPARE = r"\w+_Tiling|\w+GetWorkspaceSize"
 
 
@@ -82,7 +89,9 @@ def check(recording: Recording) -> Iterator[Observation]:
 def _in_steps(recording: Recording) -> pd.DataFrame:
     kernels = recording.kernels
     known = kernels["step"].notna() & (kernels["input_shapes"] != "")
-    return kernels[known & ~kernels["communication"].to_numpy(bool)]
+    return rows_where(
+        kernels[_COLUMNS], known.to_numpy() & ~kernels["communication"].to_numpy(bool)
+    )
 
 
 def _all_dynamic(rows: pd.DataFrame) -> bool:
@@ -94,8 +103,8 @@ def _is_new(rows: pd.DataFrame) -> NDArray[np.bool_]:
     """Tell which kernels have a Type and shapes that appear in no earlier step."""
     step = rows["step"].to_numpy(np.int64)
     keys = [rows["type"].cat.codes.to_numpy(), rows["input_shapes"].cat.codes.to_numpy()]
-    first = rows.assign(_step=step).groupby(keys, sort=False)["_step"].transform("min")
-    new: NDArray[np.bool_] = first.to_numpy() == step
+    first = rows["step"].groupby(keys, sort=False).transform("min")
+    new: NDArray[np.bool_] = first.to_numpy(np.int64) == step
     return new
 
 

@@ -76,7 +76,9 @@ def _alone_ns(copies: pd.DataFrame, kernels: pd.DataFrame) -> Integers:
     alone = np.zeros(len(copies), np.int64)
     for device in copies["device"].unique():
         own = (copies["device"] == device).to_numpy()
-        there = kernels[(kernels["device"] == device).to_numpy()].sort_values("start_ns")
+        there = kernels[(kernels["device"] == device).to_numpy()].sort_values(
+            "start_ns", kind="stable"
+        )
         starts = there["start_ns"].to_numpy()
         ends = np.maximum.accumulate(starts + there["duration_ns"].to_numpy())
         busy = np.concatenate([[0], np.cumsum(ends - np.maximum(starts, _before(ends)))])

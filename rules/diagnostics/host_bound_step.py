@@ -71,6 +71,7 @@ _SHORT_NS = 1_000_000
 _MANY = 100
 """Gaps shorter than that, and from how many per step on they are a habit of the host."""
 _LEAST_SHARE = 0.01
+_PLACE = ["path", "line", "function"]
 _EARLIEST = 0.01
 """Not the very first of all delays: one wrong link must not move all launches."""
 
@@ -90,7 +91,7 @@ def check(recording: Recording) -> Iterator[Observation]:
     waited = min(free, per_step(int(late.sum()), recording))
     if share(waited, recording) < _LEAST_SHARE:
         return
-    rows = recording.kernels.iloc[idle.next_kernel]
+    rows = recording.kernels[_PLACE].iloc[idle.next_kernel[late > 0]]
     yield Observation(
         what=(
             f"free is {percent(share(free, recording))} of the step ({milliseconds(free)} of "
@@ -101,7 +102,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         cost_ns=waited,
         saving_ns=(0, waited),
         basis="at most the time in which the device had nothing to do",
-        places=places(rows[late > 0], late[late > 0], recording),
+        places=places(rows, late[late > 0], recording),
         is_idle=True,
         is_symptom=True,
         advice=_advice(recording),
@@ -122,7 +123,7 @@ def _by_gaps(recording: Recording, idle: Idle, free: int) -> Iterator[Observatio
     waited = min(free, per_step(int(gaps[short].sum()), recording))
     if share(waited, recording) < _LEAST_SHARE:
         return
-    rows = recording.kernels.iloc[idle.next_kernel]
+    rows = recording.kernels[_PLACE].iloc[idle.next_kernel[short]]
     yield Observation(
         what=(
             f"free is {percent(share(free, recording))} of the step ({milliseconds(free)} of "
@@ -136,7 +137,7 @@ def _by_gaps(recording: Recording, idle: Idle, free: int) -> Iterator[Observatio
         cost_ns=waited,
         saving_ns=(0, waited),
         basis="at most these gaps; launches were not recorded, so the host is likely, not proven",
-        places=places(rows[short], gaps[short], recording),
+        places=places(rows, gaps[short], recording),
         is_idle=True,
         is_symptom=True,
         advice=_advice(recording),

@@ -33,7 +33,7 @@ from npufix.rules.shared.recording.conversions import PRIORITY
 from npufix.rules.shared.recording.observing import (
     COPIES,
     compute_ns,
-    named,
+    is_named,
     per_step,
     places,
     rows_where,
@@ -44,13 +44,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pandas as pd
+    from numpy.typing import NDArray
 
     from npufix.rules.diagnostic import Recording
 
-_COLUMNS = [
-    "type", "communication", "duration_ns", "start_ns", "path", "line", "function",
-    "input_shapes", "output_shapes",
-]  # fmt: skip
 _HOT = PRIORITY / 2
 """Share of the compute time; findings are in the order of theirs, so none vanishes just below 5 %."""
 _MOST_SHAPES = 3
@@ -99,31 +96,29 @@ _ELSE = "look at the line and the shapes; the call with the largest time first"
 
 def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation for each Type with a share of the compute time that matters."""
-    kernels = recording.kernels[_COLUMNS]
+    kernels, whole = recording.kernels, compute_ns(recording)
     aside = kernels["communication"].to_numpy(bool)
-    aside = aside | kernels.index.isin(named(kernels, COPIES, "type").index)  # NPU410 tells those
-    own = rows_where(kernels, ~aside)
-    whole = compute_ns(recording)
-    told = np.zeros(len(own), np.bool_)
-    for rows in _chains(own, whole):
-        told |= own.index.isin(rows.index)
+    left = ~(aside | is_named(kernels, COPIES, "type"))  # NPU410 tells those
+    for rows in _chains(kernels, left, whole):
+        left &= ~kernels.index.isin(rows.index)
         yield _observation(_types(rows), rows, whole, recording)
-    own = rows_where(own, ~told)
-    totals = own.groupby("type", observed=True)["duration_ns"].sum()
+    kinds = kernels["type"][left]
+    totals = kernels["duration_ns"][left].groupby(kinds, observed=True).sum()
     hot = totals[(totals >= _HOT * whole) & (totals > 0)]
     for kind in hot.sort_values(ascending=False, kind="stable").index:
-        yield _observation(str(kind), own[(own["type"] == kind).to_numpy()], whole, recording)
+        rows = rows_where(kernels, left & (kernels["type"] == kind).to_numpy())
+        yield _observation(str(kind), rows, whole, recording)
 
 
-def _chains(own: pd.DataFrame, whole: int) -> Iterator[pd.DataFrame]:
-    """Yield the element-wise kernels of different Types that one line asks for, if they are hot.
+def _chains(kernels: pd.DataFrame, chosen: NDArray[np.bool_], whole: int) -> Iterator[pd.DataFrame]:
+    """Yield chosen element-wise kernels of different Types that one line asks for, if they are hot.
 
     ``x * torch.tanh(F.softplus(x))`` is Exp, Adds, Log, Tanh and Mul: one finding, not five of
     which none names the expression. Where no line is known, those on tensors of one shape.
     """
-    kinds = own["type"].array
+    kinds = kernels["type"].array
     chained = [_advice(str(kind)) == _ELEMENTWISE for kind in kinds.categories]
-    rows = rows_where(own, np.array([*chained, False], np.bool_)[kinds.codes])
+    rows = rows_where(kernels, chosen & np.array([*chained, False], np.bool_)[kinds.codes])
     known = (rows["path"] != "").to_numpy()
     shaped = ~known & (rows["output_shapes"] != "").to_numpy()
     groups = [
@@ -152,7 +147,9 @@ def _takes_turns(rows: pd.DataFrame) -> bool:
 
     120 norms and then 120 products on one shape are two things.
     """
-    codes = rows.sort_values("start_ns")["type"].cat.codes.to_numpy()
+    codes = rows["type"].cat.codes.to_numpy()[
+        np.argsort(rows["start_ns"].to_numpy(), kind="stable")
+    ]
     return 2 * int((codes[1:] != codes[:-1]).sum()) >= len(codes) - 1 > 0
 
 
@@ -200,6 +197,7 @@ def _advice(kind: str) -> str:
 
 
 def _shapes(rows: pd.DataFrame, steps: int) -> Iterator[tuple[str, str]]:
+    rows = rows[["input_shapes", "duration_ns"]]
     known = rows[rows["input_shapes"] != ""]
     cells = known.groupby("input_shapes", observed=True)["duration_ns"].agg(["sum", "size"])
     cells = cells.sort_values("sum", ascending=False, kind="stable").head(_MOST_SHAPES)

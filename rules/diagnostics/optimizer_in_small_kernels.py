@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pandas as pd
+    from numpy.typing import NDArray
 
     from npufix.rules.diagnostic import Recording
 
@@ -91,7 +92,8 @@ def check(recording: Recording) -> Iterator[Observation]:
 def _unmarked(recording: Recording, marked: pd.DataFrame) -> Iterator[Observation]:
     """Yield one observation where the same few kernels run for one parameter after the other."""
     kernels = recording.kernels
-    rows = repeated_updates(kernels[~kernels["communication"].to_numpy(bool)].drop(marked.index))
+    others = kernels["communication"].to_numpy(bool) | kernels.index.isin(marked.index)
+    rows = repeated_updates(kernels, ~others)
     cost, steps = per_step(int(rows["duration_ns"].sum()), recording), max(1, recording.step_count)
     if share(cost, recording) < LEAST_SHARE:
         return
@@ -112,16 +114,17 @@ def _unmarked(recording: Recording, marked: pd.DataFrame) -> Iterator[Observatio
     )
 
 
-def repeated_updates(kernels: pd.DataFrame) -> pd.DataFrame:
-    """Return the element-wise kernels that a short sequence of Types repeats many times.
+def repeated_updates(kernels: pd.DataFrame, chosen: NDArray[np.bool_]) -> pd.DataFrame:
+    """Return those of the chosen that are element-wise and that a short sequence of Types repeats.
 
     ``Axpy, Muls, Axpy`` for each of 160 parameters: each Type is that of three kernels before.
     Between the element-wise kernels of a model there are products, so that these repeat nothing;
     70 Add in a row are no update, unless gradients are clipped: 200 norms and 200 Mul.
     """
-    compute = kernels.sort_values("start_ns")
-    codes = compute["type"].cat.codes.to_numpy()
-    names = [str(name) for name in compute["type"].cat.categories]
+    rows = np.flatnonzero(chosen)
+    rows = rows[np.argsort(kernels["start_ns"].to_numpy()[rows], kind="stable")]
+    codes = kernels["type"].cat.codes.to_numpy()[rows]
+    names = [str(name) for name in kernels["type"].cat.categories]
     updates = np.array([*(_UPDATES.fullmatch(name) is not None for name in names), False])[codes]
     clips = np.array([*(name.startswith("LpNorm") for name in names), False])[codes].any()
     found = np.zeros(len(codes), np.bool_)
@@ -132,8 +135,8 @@ def repeated_updates(kernels: pd.DataFrame) -> pd.DataFrame:
             run = slice(begin, end + period)
             if end - begin >= _FEW * period and (clips or len(set(codes[run])) > 1):
                 found[run] = True
-    rows: pd.DataFrame = compute[found]
-    return rows
+    repeated: pd.DataFrame = kernels.iloc[rows[found]]
+    return repeated
 
 
 def _below(recording: Recording, calls: pd.DataFrame) -> pd.DataFrame:

@@ -38,6 +38,7 @@ from npufix.rules.shared.recording.observing import (
     free_ns,
     host_waits,
     idle_time,
+    is_named,
     named,
     per_step,
     places,
@@ -67,7 +68,11 @@ def check(recording: Recording) -> Iterator[Observation]:
     waits = (
         host_waits(recording, idle) if len(recording.host_ops) else _kernel_waits(recording, idle)
     )
-    total = waits.groupby("name", observed=True)["high"].sum().sort_values(ascending=False)
+    total = (
+        waits.groupby("name", observed=True)["high"]
+        .sum()
+        .sort_values(ascending=False, kind="stable")
+    )
     for name in total.index:
         rows = waits[waits["name"] == name]
         if share(per_step(rows["high"].sum(), recording), recording) >= LEAST_SHARE:
@@ -76,13 +81,13 @@ def check(recording: Recording) -> Iterator[Observation]:
 
 def _kernel_waits(recording: Recording, idle: Idle) -> pd.DataFrame:
     """Return the kernels whose result the host waits for, with the gap behind them."""
-    order = recording.kernels["start_ns"].argsort(kind="stable").to_numpy()
-    before = np.empty(len(order), np.int64)
-    before[order[1:]] = order[:-1]
-    before[order[:1]] = order[:1]
-    rows = recording.kernels.iloc[before[idle.next_kernel]].reset_index(drop=True)
-    waits = named(rows, _WAITING_TYPES, "type")
-    own = waits.index.to_numpy()
+    kernels = recording.kernels
+    order = kernels["start_ns"].argsort(kind="stable").to_numpy()
+    waiting = np.flatnonzero(is_named(kernels, _WAITING_TYPES, "type")[order[:-1]])
+    waiting = waiting[np.argsort(order[waiting + 1])]
+    own = np.flatnonzero(np.isin(idle.next_kernel, order[waiting + 1]))
+    before = waiting[np.searchsorted(order[waiting + 1], idle.next_kernel[own])]
+    waits = kernels.iloc[order[before]].reset_index(drop=True)
     return waits.assign(name=waits["type"], blocked=-1, low=0, high=beyond_typical(idle, own)[own])
 
 

@@ -20,12 +20,15 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 TEXTS = [
     *sorted((ROOT / "docs").rglob("*.md")),
-    *(ROOT / name for name in ("README.md", "README.zh.md", "examples/README.md")),
+    *sorted(ROOT.glob("*.md")),
+    ROOT / "examples/README.md",
+    ROOT / "benchmarks/README.md",
 ]
 BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 RUN = re.compile(r"^```(?:run|output).*?^```$", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"^    (?!\s)(.*)$", re.MULTILINE)
 INLINE = re.compile(r"`(npufix [^`\n]+)`")
+FILE = re.compile(r"\b(?:tests|benchmarks|advisor|rewriters|profiling_parsers)/[\w./-]*\w")
 OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z][\w-]*")
 
 
@@ -95,6 +98,12 @@ def test_shown_commands_parse(path: Path) -> None:
         check(line)
     for line in INLINE.findall(BLOCK.sub("", text)):
         check_mentioned(line)
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=name_of)
+def test_named_files_exist(path: Path) -> None:
+    found = set(FILE.findall(path.read_text(encoding="utf-8")))
+    assert [name for name in sorted(found) if not (ROOT / name).exists()] == []
 
 
 def test_there_are_commands_to_check() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from npufix.rules.diagnostic import Observation
 from npufix.rules.shared.quantities import counted, milliseconds, percent
 from npufix.rules.shared.recording.collectives import LEAST_SHARE
-from npufix.rules.shared.recording.observing import named, per_step, share
+from npufix.rules.shared.recording.observing import is_named, per_step, share
 from npufix.rules.shared.recording.recorded_shapes import reads, same_elements
 from npufix.rules.shared.recording.sequences import find
 
@@ -51,8 +51,9 @@ class Fusable:
 
 def trains(recording: Recording) -> bool:
     """Tell whether the recording holds backward passes or steps of an optimizer."""
-    backward = named(recording.kernels, _BACKWARD, "type")
-    return not backward.empty or not named(recording.host_ops, _BACKWARD_CALLS).empty
+    if is_named(recording.kernels, _BACKWARD, "type").any():
+        return True
+    return bool(is_named(recording.host_ops, _BACKWARD_CALLS, "name").any())
 
 
 def fusable(recording: Recording, wanted: Fusable) -> Iterator[Observation]:

@@ -40,15 +40,14 @@ def compute_ns(recording: Recording) -> int:
     It is over the steady steps.
     """
     kernels = recording.kernels
-    others = kernels["communication"].to_numpy(bool) | _is_named(kernels, COPIES, "type")
+    others = kernels["communication"].to_numpy(bool) | is_named(kernels, COPIES, "type")
     return int(kernels["duration_ns"].to_numpy()[~others].sum())
 
 
-@kept
 def computing(recording: Recording, pattern: str) -> pd.DataFrame:
     """Return the kernels whose Type matches a regular expression from start to end."""
     kernels = recording.kernels
-    matches = _is_named(kernels, pattern, "type")
+    matches = is_named(kernels, pattern, "type")
     return rows_where(kernels, matches & ~kernels["communication"].to_numpy(bool))
 
 
@@ -116,6 +115,8 @@ class Idle:
 
 def covered_ns(begins: Integers, ends: Integers, start_ns: Integers, end_ns: Integers) -> Integers:
     """Return how much of each interval lies within periods that follow each other."""
+    if not len(begins):
+        return np.zeros(len(start_ns), np.int64)
     sums = np.concatenate([[0], np.cumsum(ends - begins)])
 
     def before(moments: Integers) -> Integers:
@@ -188,10 +189,11 @@ def _marks(recording: Recording, first_kernels: Integers) -> Integers:
 
 def named(rows: pd.DataFrame, pattern: str, column: str = "name") -> pd.DataFrame:
     """Return the rows whose category matches a regular expression from start to end."""
-    return rows_where(rows, _is_named(rows, pattern, column))
+    return rows_where(rows, is_named(rows, pattern, column))
 
 
-def _is_named(rows: pd.DataFrame, pattern: str, column: str) -> NDArray[np.bool_]:
+def is_named(rows: pd.DataFrame, pattern: str, column: str) -> NDArray[np.bool_]:
+    """Tell of which rows the category matches a regular expression from start to end."""
     texts = rows[column].array
     fullmatch = re.compile(pattern).fullmatch
     matches = [fullmatch(str(name)) is not None for name in texts.categories.tolist()]
@@ -200,10 +202,12 @@ def _is_named(rows: pd.DataFrame, pattern: str, column: str) -> NDArray[np.bool_
 
 
 def rows_where(rows: pd.DataFrame, chosen: NDArray[np.bool_]) -> pd.DataFrame:
-    """Return the chosen rows; none and all of them, which is most that rules ask, are no copy."""
-    if not chosen.any():
-        return rows.iloc[:0]
-    return rows if chosen.all() else rows.iloc[np.flatnonzero(chosen)]
+    """Return the chosen rows; those that follow each other, or none, are no copy."""
+    count = int(np.count_nonzero(chosen))
+    first = int(chosen.argmax()) if count else 0
+    if chosen[first : first + count].all():
+        return rows.iloc[first : first + count]
+    return rows.iloc[np.flatnonzero(chosen)]
 
 
 def outermost_operators(host_ops: pd.DataFrame) -> Integers:
@@ -213,7 +217,7 @@ def outermost_operators(host_ops: pd.DataFrame) -> Integers:
     """
     start = host_ops["start_ns"].to_numpy()
     end = start + host_ops["duration_ns"].to_numpy()
-    order = np.flatnonzero(_is_named(host_ops, "[^#]*", "name"))
+    order = np.flatnonzero(is_named(host_ops, "[^#]*", "name"))
     order = order[np.argsort(start[order], kind="stable")]
     before = np.maximum.accumulate(np.append(0, end[order]))[:-1]
     return order[start[order] >= before]
@@ -327,7 +331,9 @@ def host_waits(recording: Recording, idle: Idle) -> pd.DataFrame:
     cost = np.minimum(beyond_typical(idle, at)[at], until)
     rows = ops.assign(gap=at, blocked=blocked, low=np.minimum(cost, blocked), high=cost)
     # Of calls around each other, the innermost is the one that waited.
-    innermost: pd.DataFrame = rows.sort_values("start_ns").drop_duplicates("gap", keep="last")
+    innermost: pd.DataFrame = rows.sort_values("start_ns", kind="stable").drop_duplicates(
+        "gap", keep="last"
+    )
     return innermost
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from npufix.advisor.project import scanning, stored
+from npufix.advisor.project.callers import Callers
 from npufix.advisor.project.configuration import EVERYTHING
 from npufix.advisor.project.scanning import Search
 from npufix.advisor.project.source_tree import read_source_tree
@@ -108,6 +109,22 @@ def test_a_changed_file_is_searched_again_with_what_imports_it(
     again = answers(package, search(kept))
     assert read == [GATED.format(code="F.gelu(gate) * up + F.relu(up)"), USER]
     assert again == answers(package, search(None))
+
+
+@pytest.mark.parametrize("method", ["forward", "__init__"])
+def test_who_calls_a_function_is_asked_again_when_any_file_has_changed(
+    package: Path, kept: Path, method: str
+) -> None:
+    def builds() -> bool:
+        return Callers(read_source_tree(package).files, Store(kept)).set_up("gated", "helper.py")
+
+    call = "from torch import nn\n\nclass Net(nn.Module):\n def {}(self, x):\n  gated(x, x)\n"
+    (package / "user.py").write_text(call.format("__init__"))
+    assert builds()
+    (package / "net.py").write_text(call.format(method))
+    assert [builds(), builds()] == [method == "__init__"] * 2
+    (package / "net.py").unlink()
+    assert builds()
 
 
 def test_a_neighbour_that_goes_or_comes_counts(package: Path, kept: Path) -> None:
