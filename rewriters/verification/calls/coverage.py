@@ -33,7 +33,7 @@ class Branch:
 
 Place: TypeAlias = int | Branch
 """A line, or a way that a test on it can take."""
-_OF_DEVICE = re.compile(r"(?i)device|cuda|npu|ascend|is_available")
+_OF_DEVICE = re.compile(r"(?i)device|cuda|(?<![a-z])npu(?!t)|ascend|is_available")  # no "input"
 """What is answered in one way by each device."""
 _ANSWERED = re.compile(r"bool\([01]\)")
 """What has been answered as on an NPU."""
@@ -231,10 +231,13 @@ def _list_decisions(
         n.test for n in ast.walk(tree) if isinstance(n, ast.If | ast.IfExp | ast.While | ast.Assert)
     )
     within = {part for test in tests for part in ast.walk(test)}
+    bodies = (getattr(n, "body", None) for n in ast.walk(tree))
+    held = [body for body in bodies if isinstance(body, list)]
+    after = {id(a): b for body in held for a, b in itertools.pairwise(body)}
     for node in ast.walk(tree):
         if isinstance(node, ast.If):
             blocks = {True: node.body, False: node.orelse}
-            running = [h for h, b in blocks.items() if not b or not isinstance(b[-1], ast.Raise)]
+            running = [h for h, b in blocks.items() if not _raises(b, after.get(id(node)))]
             apart = any(
                 lines & (inside := _span(block))
                 and not (lines <= inside and f"{ast.unparse(node.test)}: {holds}" in alike)
@@ -247,6 +250,13 @@ def _list_decisions(
         elif isinstance(node, ast.BoolOp | ast.comprehension) and node not in within:
             parts = node.values[:-1] if isinstance(node, ast.BoolOp) else node.ifs
             yield from ((part, [True, False]) for part in parts if lines & _span([part]))
+
+
+def _raises(block: Sequence[ast.stmt], after: ast.stmt | None) -> bool:
+    """Say whether a block ends in a ``raise``, or in front of one."""
+    last = block[-1] if block else None
+    leaves = isinstance(last, ast.Return | ast.Continue | ast.Break)
+    return isinstance(last, ast.Raise) or (isinstance(after, ast.Raise) and not leaves)
 
 
 def _list_parts(test: ast.expr, *, holds: bool) -> Iterator[tuple[ast.expr, bool]]:

@@ -210,9 +210,9 @@ def observe(  # noqa: PLR0913 - a call, and how to run it
         for name, value in inside.items()
         if isinstance(value, torch.Tensor) and value.requires_grad and value.is_leaf
     }
-    before = _snapshot(passed, inside)
+    live = _list_held(passed, inside)
+    before, held = _snapshot(live), {name: _memory(value) for name, value in live.items()}
     around = _read_around(prepared)
-    held = {name: _memory(value) for name, value in inside.items()}
     seed_everything(seed)
     forget_launches()
     most = scale_timeout(seconds)
@@ -231,8 +231,8 @@ def observe(  # noqa: PLR0913 - a call, and how to run it
     seen.drawn = hash(torch.get_rng_state().numpy().tobytes())
     results = dict(find_leaves(outcome.value, "result"))
     _note_values(seen, results)
-    _note_effects(seen, prepared, passed, inside, before, held)
     seen.aliases = _aliases(results, {**dict(_tensors(passed)), **inside})
+    _note_effects(seen, prepared, passed, inside, before, held)
     if gradients != "none":
         wanted = {n: r for n, r in roots.items() if r.requires_grad} | weights
         with way.entered():
@@ -253,7 +253,9 @@ def _note_effects(  # noqa: PLR0913, PLR0917 - what was there before
 ) -> None:
     """Note what the call has done to its arguments and its object."""
     after_state = dict(prepared.state())
-    after = _snapshot(passed, after_state)
+    live = _list_held(passed, after_state)
+    after = _snapshot(live)
+    seen.aliases |= _find_kept(after_state, dict(_tensors(passed)), held)
     seen.changed |= {name for name, value in after.items() if not _same(before.get(name), value)}
     for name, value in after.items():
         (seen.tensors if isinstance(value, torch.Tensor) else seen.plain)[
@@ -262,7 +264,8 @@ def _note_effects(  # noqa: PLR0913, PLR0917 - what was there before
     registered = prepared.registered()
     seen.plain["parameters and buffers"] = registered
     own = {name.removesuffix(" (saved)") for name in registered}
-    seen.replaced = {n for n in own if _memory(after_state.get(n)) != held.get(n)}
+    own |= {name for name in live.keys() & held.keys() if name.endswith(".grad")}
+    seen.replaced = {n for n in own if _memory(live.get(n)) != held.get(n)}
     come_and_gone = tuple(sorted(after_state.keys() ^ inside.keys()))
     seen.plain["attributes that the call makes or removes"] = come_and_gone
     seen.idle = (inside.keys() & after_state.keys()) - set(registered) - seen.changed
@@ -314,12 +317,17 @@ def copy_argument(value: object) -> object:
     return map_items(value, copy_argument)
 
 
-def _snapshot(passed: Mapping[str, object], inside: Mapping[str, object]) -> dict[str, object]:
+def _list_held(passed: Mapping[str, object], inside: Mapping[str, object]) -> dict[str, object]:
+    """Return all that a call is given, with the gradients that are there already."""
     found = dict((*_tensors(passed), *inside.items()))
     for name, value in list(found.items()):
         # What clips gradients or steps along them finds them here.
         if isinstance(value, torch.Tensor) and value.is_leaf and value.grad is not None:
             found[f"{name}.grad"] = value.grad
+    return found
+
+
+def _snapshot(found: Mapping[str, object]) -> dict[str, object]:
     return {
         name: copy_to_host(value) if isinstance(value, torch.Tensor) else value
         for name, value in found.items()
@@ -367,6 +375,15 @@ def _aliases(
         for name, value in results.items()
         if memory[name] is not None
     }
+
+
+def _find_kept(
+    state: Mapping[str, object], given: Mapping[str, object], held: Mapping[str, int | None]
+) -> dict[str, frozenset[str]]:
+    """Return what the object now keeps of the arguments: it changes when a caller writes there."""
+    new = {n: v for n, v in state.items() if _memory(v) not in {None, held.get(n)}}
+    kept = {n: names & given.keys() for n, names in _aliases(new, given).items()}
+    return {f"{name} after the call": names for name, names in kept.items() if names}
 
 
 def _overlap(one: Any, other: Any) -> bool:  # noqa: ANN401 - tensors

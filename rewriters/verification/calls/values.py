@@ -112,13 +112,19 @@ class Several:
     items: tuple[Tensor | Value, ...]
     kind: Literal["tuple", "list", "dict"] = "tuple"
     keys: tuple[str, ...] = ()
+    each: int = 0
+    """How many items a part has, where it has parts: 2 for ``((k, v), (k, v))``, of two layers."""
 
     def __str__(self) -> str:
         if self.kind == "dict":
             pairs = zip(self.keys, self.items, strict=True)
             return "{" + ", ".join(f"{key!r}: {item}" for key, item in pairs) + "}"
-        text = ", ".join(map(str, self.items))
+        parts = (f"({', '.join(map(str, part))})" for part in self._parts(self.items))
+        text = ", ".join(parts if self.each else map(str, self.items))
         return f"[{text}]" if self.kind == "list" else f"({text})"
+
+    def _parts(self, made: Sequence[object]) -> list[tuple[object, ...]]:
+        return [tuple(made[n : n + self.each]) for n in range(0, len(made), self.each or 1)]
 
     def without(self, key: str) -> Several:
         """Return the dictionary without one of its keys."""
@@ -130,6 +136,7 @@ class Several:
         """Return what ``items`` have become as what it is."""
         if self.kind == "dict":
             return dict(zip(self.keys, made, strict=True))
+        made = self._parts(made) if self.each else made
         return list(made) if self.kind == "list" else tuple(made)
 
 

@@ -24,7 +24,7 @@ from npufix.rewriters.verification.inputs.source.declarations import Declared
 from npufix.rewriters.verification.inputs.source.parameters import WIDTH, Parameter, guess_scalars
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 INTEGER_TENSOR = (
     r"ids?$|idx$|ind(ex|ices|exes)$|labels?$|targets?$|tokens?$|^gt|lens?$|lengths?$|offsets?$"
@@ -42,6 +42,10 @@ _MOST_HELD = 4
 """Guesses at each part of a dictionary."""
 _MOST_DICTS = 24
 _SEVERAL = r"(Tuple|tuple|List|list|Sequence|Iterable|Collection)\["
+_NESTED = r"(Tuple|tuple|List|list|Sequence)\[ *(typing\.)?(Tuple|tuple|List|list)\["
+_CACHE = r"(^|_)past(_|$)|cache|(^|_)mems?$"
+"""Keys and values of earlier positions."""
+_SIZE = r"size|shape|resolution|hw$"
 _HEADS = 4
 UNKNOWN = Declared()
 BASES: tuple[tuple[int, ...], ...] = (
@@ -69,6 +73,9 @@ def guess_tensors(
     shapes: Sequence[tuple[int, ...]] = (),
 ) -> list[Spec]:
     """Return guesses that are tensors, with shapes that go with ``base``, or with these shapes."""
+    cached = _guess_cached(parameter, base, declared, shapes)
+    if cached and parameter.annotation:
+        return cached
     made = _guess_any(parameter, base, widths, shapes, declared.use.columns)
     fitting = [s for s in made if all(map(declared.takes, list_tensors(s)))]
     if not fitting and declared.is_tensor and not shapes:
@@ -81,7 +88,35 @@ def guess_tensors(
         fitting = [*filter(declared.takes, lengths), *fitting]
     if not fitting and "complex" in declared.kinds:
         fitting = [Tensor(s, "complex") for s in shapes]
-    return fitting
+    if not fitting and declared.kinds >= {"zero-one", "float"}:
+        fitting = [Tensor(s, "binary") for s in shapes]
+    return [*cached, *fitting]
+
+
+def _guess_cached(
+    parameter: Parameter,
+    base: tuple[int, ...],
+    declared: Declared,
+    shapes: Sequence[tuple[int, ...]],
+) -> list[Spec]:
+    """Return keys and values as tuples of two, or a tuple of such of two layers."""
+    annotation, use = parameter.annotation, declared.use
+    named = re.search(_CACHE, parameter.name.lower())
+    deep = re.search(_NESTED, annotation) is not None
+    if annotation and not (deep or (named and re.search(_SEVERAL, annotation))):
+        return []
+    if not (deep or (named and (use.paired or use.deep or use.indexed or use.looped))):
+        return []
+    found = [*shapes, base]
+    if named and len(base) == _HEADS - 1 and not shapes:
+        rows, length, width = base
+        found = [(rows, heads, length, width // heads) for heads in (4, 2, 1, 8)] + found
+    outer = re.search(_SEVERAL, annotation)
+    kind: Literal["tuple", "list"] = "list" if outer and outer[1] in {"List", "list"} else "tuple"
+    layers = (2, 0) if not annotation and use.looped and not use.deep else (2 * (deep or use.deep),)
+    return [
+        Several((Tensor(s),) * (each or 1) * 2, kind, each=each) for each in layers for s in found
+    ]
 
 
 def _guess_any(
@@ -271,6 +306,7 @@ def guess_argument(
         return held
     wants_tensor = is_tensor(parameter, declared)
     plain = [] if wants_tensor or declared.use.indexed else guess_scalars(parameter, widths)
+    plain = [*_guess_sizes(parameter, declared), *plain]
     if declared.use.rounds and plain and base:
         plain.insert(0, Value(base[0]))
     made = guess_tensors(parameter, base, widths, declared, shapes)
@@ -302,10 +338,56 @@ def guess_argument(
     return plain + made if plain and not re.search(INTEGER_TENSOR, parameter.name) else made + plain
 
 
+def _guess_sizes(parameter: Parameter, declared: Declared) -> list[Spec]:
+    """Return several numbers, for ``size: Tuple[int, int]`` and ``h, w = size``."""
+    numbers = re.search(r"(?i)\b(tuple|list|sequence)\[ *(int\b.*)\]", parameter.annotation)
+    paired = declared.use.paired and re.search(_SIZE, parameter.name.lower())
+    if not numbers and (parameter.annotation or not paired):
+        return []
+    count = max(2, len(re.findall(r"\bint\b", numbers[2]))) if numbers else 2
+    return [Value(tuple(sizes[:count])) for sizes in ((3, 5, 2, 4), (6, 4, 7, 3))]
+
+
 def is_tensor(parameter: Parameter, declared: Declared) -> bool:
     """Say whether the code says that an argument is a tensor."""
     annotated = re.search(_TENSOR_ANNOTATION, parameter.annotation) is not None
     return annotated or declared.is_tensor or bool(declared.kinds)
+
+
+def is_integral(specs: Mapping[str, Spec]) -> bool:
+    """Say whether a tensor is of integers though nothing in its name asks for them."""
+    return any(
+        isinstance(s, Tensor) and s.kind == "int" and not re.search(INTEGER_TENSOR, name.lower())
+        for name, s in specs.items()
+    )
+
+
+def is_far_fetched(specs: Mapping[str, Spec]) -> bool:
+    """Say whether a tensor is bool though nothing in its name asks for it, or has no dimension."""
+    return any(isinstance(s, Tensor) and not s.shape for s in specs.values()) or any(
+        isinstance(s, Tensor) and s.kind == "bool" and not re.search(MASK, name.lower())
+        for name, s in specs.items()
+    )
+
+
+def sort_of(spec: Spec) -> object:
+    """Return what most decides whether code takes an argument: its kind and dimensions."""
+    if isinstance(spec, Tensor):
+        return len(spec.shape), spec.kind
+    return type(spec.value) if isinstance(spec, Value) else str(spec)
+
+
+def look_of(specs: Mapping[str, Spec]) -> tuple[object, ...]:
+    """Return what makes assignments different enough: ranks, kinds and plain values.
+
+    What can be added to scores is not meant to select, though a bool can be added as well.
+    """
+    return tuple(
+        (len(s.shape), "additive" if s.kind == "bool" else s.kind)
+        if isinstance(s, Tensor)
+        else str(s)
+        for s in specs.values()
+    )
 
 
 def shrink_recorded_shape(dims: tuple[int, ...]) -> tuple[int, ...]:

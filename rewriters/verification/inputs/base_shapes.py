@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _HEADS_DIMS = 4
 _LARGEST_SIDE = 64
+_LONGEST_WINDOW = 2048
 _MATRIX = 2
 _POSITIONS = 3
 
@@ -53,7 +54,8 @@ def collect_base_shapes(
             bases += [(2, 3, width), (3, width)]
     split = any(re.search(HEADS, p.name.lower()) for p in wanted)
     usual = sorted(BASES, key=lambda base: len(base) != _HEADS_DIMS) if split else BASES
-    return list(dict.fromkeys((*bases[:6], *_of_layers(made), *_of_caches(made), *usual)))
+    layered = (*_of_layers(made), *_of_caches(made), *_of_tables(made, widths))
+    return list(dict.fromkeys((*bases[:6], *layered, *usual, *_of_windows(wanted, made))))
 
 
 def of_views(function: ast.AST | None) -> list[tuple[int, ...]]:
@@ -86,6 +88,20 @@ def _of_layers(made: object) -> list[tuple[int, ...]]:
         squares = [(side,) * (weight.dim() - _MATRIX) for side in (*sides[:2], 2 * least)]
         return [(2, channels, *square) for square in squares]
     return []
+
+
+def _of_tables(made: object, widths: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return shapes with as many rows as a table between rows has: of windows of an image."""
+    tables = made.buffers() if isinstance(made, torch.nn.Module) else ()
+    square = (t.shape for t in tables if t.dim() == _MATRIX and not t.is_floating_point())
+    return [(2, rows, width) for rows, columns in square for width in widths if rows == columns]
+
+
+def _of_windows(wanted: Sequence[Parameter], made: object) -> list[tuple[int, ...]]:
+    """Return signals that are longer than every window, ``n_fft=400``."""
+    plain = (*(p.default for p in wanted), *getattr(made, "__dict__", {}).values())
+    sizes = [n for n in plain if type(n) is int and WIDTH < n <= _LONGEST_WINDOW]
+    return [(2, 2 * max(sizes) + 3)] if sizes else []
 
 
 def _of_caches(made: object) -> list[tuple[int, ...]]:

@@ -51,6 +51,8 @@ _LIMITS = re.compile(
     r"|\b(?:floor|ceil|round|trunc|frac|sign|bucketize|searchsorted|histc|heaviside)\w*"
 )
 """What makes something else of numbers on both sides of one."""
+_IN_FLOAT32 = re.compile(r"\.float\(|\bfloat32\b|\.double\(|\bfloat64\b")
+_CASTS = re.compile(r"\bdtype\b|\.(?:to|type_as|float|half|bfloat16|double)\(")
 _HALF_TYPES = ("c10::BFloat16", "c10::Half")
 _OTHER_SIZE = 5
 _LONG = 17
@@ -122,7 +124,8 @@ def _cases(target: Target, assignments: Sequence[Assignment], job: Job) -> Itera
         if assignment.recipe is not None:
             yield CallCase(assignment, training=False)
         for flavour in _flavours(assignment, job):
-            only = _LARGE[:1] if flavour in FAR else ()
+            most = 2 if flavour == "far from zero" and _loses_digits(job) else 1
+            only = _LARGE[:most] if flavour in FAR else ()
             # That numbers meet one is a matter of luck.
             for seed in range(4 if flavour == "few values" else 1):
                 yield CallCase(assignment, flavour, seed, dtypes=only)
@@ -194,7 +197,9 @@ class _Telling:
         for count in _LENGTHS if lists else ():
             for names in every:
                 longer = {
-                    n: replace(lists[n], items=(lists[n].items * count)[:count]) for n in names
+                    n: replace(s, items=(s.items * count)[: count * (s.each or 1)])
+                    for n, s in lists.items()
+                    if n in names
                 }
                 if self._accepts({**specs, **longer}):
                     yield CallCase(with_specs(self.distinct, **longer))
@@ -218,7 +223,8 @@ class _Telling:
         """Yield calls in which one tensor is float32 beside half ones, and those under autocast."""
         recipe, job = self.assignment.recipe, self.job
         asked = job.by_hand and re.search(r"\bself\.\w+\.dtype\b", job.patched)
-        if recipe is not None and (asked or is_mixed(job.recorded)):
+        casts = job.by_hand and "torch_npu" not in job.patched and any(_find_changed(_CASTS, job))
+        if recipe is not None and (asked or casts or is_mixed(job.recorded)):
             yield CallCase(self.assignment, float32_weights=True)
         # Under autocast a product of float32 operands is one of halves.
         outside = {"no-autocast", "single-precision"}.intersection(job.vouched)
@@ -316,13 +322,24 @@ def _compares_otherwise(job: Job) -> bool:
 
     Elsewhere they tell nothing: which of two equal numbers is the largest is for nobody to say.
     """
+    before, after = (Counter(found) for found in _find_changed(_LIMITS, job))
+    return before != after
+
+
+def _loses_digits(job: Job) -> bool:
+    """Say whether less is computed in float32: in bfloat16, 64 and 64.2 are the same number."""
+    before, after = map(len, _find_changed(_IN_FLOAT32, job))
+    return before > after and "torch_npu" not in job.patched
+
+
+def _find_changed(pattern: re.Pattern[str], job: Job) -> list[list[str]]:
+    """Return what a pattern finds on the changed lines, before and after."""
     sides = (job.original, job.lines_original), (job.patched, job.lines_patched)
     lines = [(text.splitlines(), numbers) for text, numbers in sides]
-    before, after = (
-        Counter(m for n in numbers if n <= len(held) for m in _LIMITS.findall(held[n - 1]))
+    return [
+        [m for n in numbers if n <= len(held) for m in pattern.findall(held[n - 1])]
         for held, numbers in lines
-    )
-    return before != after
+    ]
 
 
 def _flavours(assignment: Assignment, job: Job) -> Iterator[Flavour]:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from npufix.rewriters.verification.inputs.source.usage import Use
 
 MODEL = "(^|_)(model|net|network|module)$"
+_GOES_THROUGH = frozenset(["state_dict", "buffers", "named_buffers", "modules", "named_modules"])
+"""By which code reads the buffers of a model as well."""
 _OPTIMIZER = r"(^|_)optim(izer)?$|^opt$"
 _MODULE_ANNOTATION = r"(nn\.|^)Module$"
 _WEIGHTS = r"^(params|parameters|weights|param_groups)$"
@@ -132,6 +134,10 @@ def _made(function: str, label: str, *given: object) -> MadeArgument:
     return MadeArgument(lambda: globals()[function](*given), label, f"{own}.{function}({text})")
 
 
+def _made_layer(kind: str, seed: int) -> MadeArgument:
+    return _made("layer", f"an nn.{kind}", kind, seed)
+
+
 def make_weights(name: str, scale: float = _SMALL) -> list[Spec]:
     """Return weights with ordinary gradients, and with small ones or none, for an argument."""
     seed = sum(map(ord, name))
@@ -145,27 +151,30 @@ def guess_objects(parameter: Parameter, use: Use) -> list[Spec]:
     name, annotation = parameter.name, parameter.annotation
     seed = sum(map(ord, name))
     some_layer = _made("linear", "a linear layer", seed)
+    with_buffers = _made_layer("BatchNorm1d", seed)
     kind = _class_of(annotation, torch.nn, torch.nn.Module)
     optimizer = _class_of(annotation, torch.optim, torch.optim.Optimizer)
     made: list[Spec] = []
     if kind and kind != "Module":
-        made = [_made("layer", f"an nn.{kind}", kind, seed)]
+        made = [_made_layer(kind, seed)]
     elif re.search(_MODULE_ANNOTATION, annotation):
         stand_in = _made(StandInModule.__name__, "a stand-in module")
         called = re.search(MODEL, name) or use.called
         made = [some_layer, stand_in] if called else [stand_in, some_layer]
+        made += [with_buffers] * bool(use.attributes & _GOES_THROUGH)
+    elif re.search(r"\bGenerator\b", annotation) or name == "generator":
+        left_out = [Value(parameter.default, given=False)] if parameter.has_default else []
+        made = [*left_out, _made("generator", "a generator", seed)]
     elif parameter.has_default:
         made = []
     elif re.search(_OPTIMIZER, name) or optimizer:
         made = [MadeArgument(descent, "SGD over the parameters of the model", DESCENT)]
-    elif re.search(r"\bGenerator$", annotation):
-        made = [_made("generator", "a generator", seed)]
     elif use.trained or (re.search(_WEIGHTS, name) and use.looped):
         made = make_weights(name)
     elif re.search(r"\bCallable\b", annotation) or (use.called and not re.search(MODEL, name)):
         made = [Value(torch.tanh), some_layer]
     elif re.search(MODEL, name) or "parameters" in use.attributes:
-        made = [some_layer]
+        made = [some_layer, with_buffers]
     return made
 
 

@@ -7,7 +7,7 @@ import copy
 import inspect
 import itertools
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
@@ -22,12 +22,13 @@ from npufix.rewriters.verification.calls.values import (
     materialise,
     seed_generator,
 )
+from npufix.rewriters.verification.inputs.arguments import BASES, guess_tensors
 from npufix.rewriters.verification.inputs.configurations import (
     CONFIG_CLASS,
     StandInConfig,
     offer_configurations,
 )
-from npufix.rewriters.verification.inputs.objects import make_weights
+from npufix.rewriters.verification.inputs.objects import guess_objects, make_weights
 from npufix.rewriters.verification.inputs.source.parameters import (
     WIDTH,
     Parameter,
@@ -36,6 +37,7 @@ from npufix.rewriters.verification.inputs.source.parameters import (
     list_parameters,
 )
 from npufix.rewriters.verification.inputs.source.path_conditions import find_attributes_read
+from npufix.rewriters.verification.inputs.source.usage import Use
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
@@ -67,10 +69,19 @@ class Recipe:
     chosen: tuple[tuple[str, object], ...] = ()
     """Values of attributes, of the object (``self.mode``) or of an argument (``config.mode``), that
     lead where the others do not."""
+    kind: str = ""
+    """A class of the module that is made instead, as it inherits the method and changes what that
+    calls: what is compared holds for it too."""
+
+    def owner(self, owner: type, find: Find) -> type:
+        """Return the class that is made, in place of the one that has the method."""
+        found = find(self.kind) if self.kind else owner
+        return found if isinstance(found, type) else owner
 
     def build(self, owner: type, find: Find = find_nothing) -> object:
         """Make the object; parameters get values that no forgotten weight can hide behind."""
         torch.default_generator.manual_seed(0)
+        owner = self.owner(owner, find)
         if self.attributes is None:
             made: object = owner(**self.given(find))
         else:
@@ -120,7 +131,8 @@ class Recipe:
             return "an instance made without __init__"
         given = ", ".join(f"{name}={spec}" for name, spec in self.arguments)
         chosen = " and ".join(f"{path} = {value!r}" for path, value in self.chosen)
-        return f"{given} and {chosen}" if given and chosen else given or chosen
+        words = f"{given} and {chosen}" if given and chosen else given or chosen
+        return f"{self.kind}({words})" if self.kind else words
 
 
 class StandInLayer(torch.nn.Module):
@@ -131,11 +143,17 @@ class StandInLayer(torch.nn.Module):
         super().__init__()
         self.scale, self.shift = torch.rand(2, generator=seed_generator(name)).tolist()
 
-    def forward(self, x: object, *_others: object, **_keywords: object) -> object:
-        """Return the first argument, changed."""
-        if isinstance(x, torch.Tensor) and x.is_floating_point():
-            return x.tanh() * (0.5 + self.scale) + self.shift
-        return x
+    def forward(self, x: object, *others: object, **named: object) -> object:
+        """Return the first argument, changed by all there are."""
+        if not isinstance(x, torch.Tensor) or not x.is_floating_point():
+            return x
+        made = x.tanh() * (0.5 + self.scale) + self.shift
+        for other in (*others, *named.values()):
+            if isinstance(other, torch.Tensor) and other.numel() and not other.is_complex():
+                # a mask of flags selects where one of numbers is added
+                told = other.float().clamp(-1, 1).mean() + (other.dtype == torch.bool)
+                made = made + told.to(made) * self.scale
+        return made
 
 
 def _attribute(what: str, name: str, *, module: bool) -> object:
@@ -190,18 +208,44 @@ def generate_recipes(owner: type, method: str, loaded: Loaded, other: str = "") 
     ``other`` is the text of the other version, which may read more of an object.
     """
     found = 0
-    for arguments in _constructions(owner, loaded):
-        recipe = Recipe(tuple(arguments.items()))
+    inheriting = _inheriting(owner, method, loaded, other)
+    for recipe in (Recipe(tuple(a.items())) for a in _constructions(owner, loaded)):
         most = _MOST_FURTHER_PARAMETERS if found else _MOST_PARAMETERS
-        made = try_call(lambda r=recipe, m=most: _checked(r, owner, loaded.find, m), _BUILD_S)  # type: ignore[misc] # a default binds it
-        if not made.error:
+        if _works(recipe, owner, loaded.find, most):
             found += 1
             yield recipe
+            if found == 1:
+                yield from inheriting
+    if not found:
+        made = list(inheriting)
+        found += len(made)
+        yield from made
     if not found:
         read = {**_read_by_other(other, owner, method), **_read_attributes(owner, method)}
         recipe = Recipe(attributes=tuple(sorted(read.items())))
         if not try_call(lambda: recipe.build(owner, loaded.find), _BUILD_S).error:
             yield recipe
+
+
+def _inheriting(owner: type, method: str, loaded: Loaded, text: str) -> Iterator[Recipe]:
+    """Yield objects of classes that inherit a method, and own something that it reads.
+
+    And of any that inherit it, where the class itself leaves some to them.
+    """
+    read = {name for name, _ in _attributes_read(owner, method)}
+    for node in _classes(text):
+        bases = {ast.unparse(base).rpartition(".")[2] for base in node.bases}
+        kind = loaded.find(node.name) if owner.__name__ in bases else None
+        if not isinstance(kind, type) or not issubclass(kind, owner) or method in vars(kind):
+            continue
+        if read & vars(kind).keys() or inspect.isabstract(owner):
+            made = (Recipe(tuple(a.items()), kind=node.name) for a in _constructions(kind, loaded))
+            works = (r for r in made if _works(r, owner, loaded.find, _MOST_FURTHER_PARAMETERS))
+            yield from itertools.islice(works, 1)
+
+
+def _works(recipe: Recipe, owner: type, find: Find, most: int) -> bool:
+    return not try_call(lambda: _checked(recipe, owner, find, most), _BUILD_S).error
 
 
 def _checked(recipe: Recipe, owner: type, find: Find, most: int) -> None:
@@ -255,7 +299,8 @@ def _constructions(owner: type, loaded: Loaded) -> Iterator[dict[str, Spec]]:
         else:
             options.append([(parameter.name, Value(WIDTH)), (parameter.name, Value(None))])
     seen: list[tuple[tuple[str, Spec | None], ...]] = []
-    for combination in itertools.islice(_by_rank(options), _TRIES):
+    trains = issubclass(owner, torch.optim.Optimizer)
+    for combination in itertools.islice(_by_rank(options, other_first=trains), _TRIES):
         if combination in seen:
             continue
         seen.append(combination)
@@ -267,14 +312,16 @@ def _is(spec: Spec, default: object) -> bool:
 
 
 def _by_rank(
-    options: list[list[tuple[str, Spec | None]]],
+    options: list[list[tuple[str, Spec | None]]], *, other_first: bool
 ) -> Iterator[tuple[tuple[str, Spec | None], ...]]:
     ranks = itertools.islice(itertools.product(*(range(min(len(o), 4)) for o in options)), 4096)
     # Second: nothing at its default, so that a forgotten ``eps`` cannot hide behind one that
     # happens to be the operator's own.
     off = tuple(1 if o[0][1] is None and len(o) > 1 else 0 for o in options)
     first, *others = sorted(ranks, key=sum)
-    for combination in (first, off, *others):
+    # Third: other weights than the first, those without any gradient.
+    other = (1, *first[1:]) if other_first and len(options[0]) > 1 else first
+    for combination in (first, off, other, *others):
         yield tuple(o[i] for o, i in zip(options, combination, strict=True))
 
 
@@ -284,6 +331,11 @@ def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
     bare = re.sub(r"\W.*", "", parameter.annotation.strip("'\"").rpartition(".")[2])
     annotated = loaded.find(bare) if bare else None
     specs: list[Spec] = []
+    if "Tensor" in parameter.annotation and not parameter.has_default:
+        specs = [s for base in BASES[:3] for s in guess_tensors(parameter, base)[:1]]
+    elif not parameter.has_default and not _is_layer(owner, parameter.name):
+        # Another one than what a method takes: the average of two that are equal is no other.
+        specs = guess_objects(replace(parameter, name=f"own_{parameter.name}"), Use())
     if isinstance(annotated, type) and annotated is not torch.Tensor and not parameter.has_default:
         specs += offer_configurations(annotated, bare)
     if re.search(CONFIG, parameter.name):
@@ -355,6 +407,18 @@ def _invented(owner: type, name: str) -> MadeArgument:
 def _read_attributes(owner: type, method: str) -> dict[str, str]:
     """Return what ``method`` reads from ``self``: as a tensor, a callable or a number."""
     found: dict[str, str] = {}
+    for name, what in _attributes_read(owner, method):
+        if hasattr(owner, name):
+            continue
+        if what == "number":
+            found.setdefault(name, what)
+        else:
+            found[name] = what
+    return found
+
+
+def _attributes_read(owner: type, method: str) -> Iterator[tuple[str, str]]:
+    """Yield the attributes that a method and what it calls of the class read, and what each is."""
     queue, seen = [method], set[str]()
     while queue:
         name = queue.pop()
@@ -368,13 +432,8 @@ def _read_attributes(owner: type, method: str) -> dict[str, str]:
         # not ``dedent``, which a comment or a docstring at the first column stops
         tree = ast.parse(f"if True:\n{source}" if source[:1].isspace() else source)
         for name, what in _classify(tree):
-            if hasattr(owner, name):
-                queue.append(name)
-            elif what == "number":
-                found.setdefault(name, what)
-            else:
-                found[name] = what
-    return found
+            queue.append(name)
+            yield name, what
 
 
 def _classify(tree: ast.AST) -> Iterator[tuple[str, str]]:
@@ -389,14 +448,16 @@ def _classify(tree: ast.AST) -> Iterator[tuple[str, str]]:
         yield node.attr, "call" if id(node) in called else "tensor" if is_tensor else "number"
 
 
+def _classes(text: str) -> list[ast.ClassDef]:
+    try:
+        return [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.ClassDef)]
+    except (SyntaxError, ValueError):
+        return []
+
+
 def _read_by_other(text: str, owner: type, method: str) -> dict[str, str]:
     """Return what the other version reads from ``self``, as far as something may have set it."""
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError):
-        return {}
-    classes = (n for n in ast.walk(tree) if isinstance(n, ast.ClassDef))
-    cls = next((c for c in classes if c.name == owner.__name__), None)
+    cls = next((c for c in _classes(text) if c.name == owner.__name__), None)
     functions = [n for n in (cls.body if cls else ()) if getattr(n, "name", "") == method]
     if cls is None:
         return {}

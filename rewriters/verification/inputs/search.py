@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -29,11 +28,13 @@ from npufix.rewriters.verification.calls.values import (
     list_tensors,
 )
 from npufix.rewriters.verification.inputs.arguments import (
-    INTEGER_TENSOR,
-    MASK,
     guess_argument,
     guess_tensors,
+    is_far_fetched,
+    is_integral,
     is_tensor,
+    look_of,
+    sort_of,
 )
 from npufix.rewriters.verification.inputs.base_shapes import (
     collect_base_shapes,
@@ -73,7 +74,11 @@ if TYPE_CHECKING:
     Keeps = Callable[..., bool]
 
 _SEARCH_S = 6.0
-_AFTERWARDS_S = 1.5
+_HOPELESS = 16
+"""Calls that fail with an argument of one sort, where others of it work."""
+_MOST_BESIDE = 100
+"""Calls that run, and do not reach the lines."""
+_AFTERWARDS_S = 0.8
 """For further assignments, once the lines have been reached."""
 _ENOUGH = 5
 _ENOUGH_LATER = 2
@@ -81,7 +86,7 @@ _ENOUGH_LATER = 2
 _MOST_RECIPES = 3
 _MOST_COST = 60
 _MOST_GOALS = 4
-_FURTHER_S = 2.0
+_FURTHER_S = 1.0
 _DEFAULT_S = 0.7
 _MOST_DEFAULTS = 3
 _OPTIONAL_COST = 2
@@ -208,6 +213,29 @@ def search(  # noqa: PLR0913 - what is looked for, and within what
     return found
 
 
+@dataclass(slots=True)
+class _Sorts:
+    """Which sorts of arguments the original takes; what fails beside those is left out."""
+
+    works: set[tuple[str, object]] = field(default_factory=set)
+    failed: Counter[tuple[str, object]] = field(default_factory=Counter)
+
+    def are_hopeless(self, assignment: Assignment) -> bool:
+        """Say whether one of a call's sorts has failed again and again where the others work."""
+        return any(self.failed[one] >= _HOPELESS for one in self._unknown(assignment))
+
+    def note(self, assignment: Assignment, *, works: bool) -> None:
+        """Remember how a call went; of one in which several sorts are new, nothing is learned."""
+        unknown = self._unknown(assignment)
+        if works:
+            self.works |= unknown
+        elif len(unknown) == 1:
+            self.failed.update(unknown)
+
+    def _unknown(self, assignment: Assignment) -> set[tuple[str, object]]:
+        return {(n, sort_of(s)) for n, s in assignment.specs.items()} - self.works
+
+
 @dataclass(frozen=True, slots=True)
 class _Search:
     """What is looked for, and what was found so far."""
@@ -310,14 +338,19 @@ class _Search:
         start = len(found.assignments)
         enough = start + (_ENOUGH_LATER if start else _ENOUGH)
         looks: set[tuple[object, ...]] = set()
+        beside, sorts = 0, _Sorts()
         for assignment in tried:
             if time.process_time() > until or found.expired >= _MOST_EXPIRED:
                 return
-            look = _look(assignment.specs)
-            if look in looks or (found.assignments and _far_fetched(assignment.specs)):
+            look = look_of(assignment.specs)
+            if look in looks or (found.assignments and is_far_fetched(assignment.specs)):
                 continue
-            ran = self._trace(assignment)
+            ran = None if sorts.are_hopeless(assignment) else self._trace(assignment)
+            sorts.note(assignment, works=ran is not None)
             reached = wanted.reached(ran) if ran is not None else set()
+            beside += ran is not None and not reached
+            if beside > _MOST_BESIDE:
+                return  # what leads elsewhere is asked for by ``run_further``
             if ran is None or (wanted.unreached(set()) and not reached):
                 continue
             if not self.keeps(CallCase(assignment)):
@@ -450,35 +483,6 @@ def _split(
             break
         for rest in _split(wanted[1:], options[1:], cost - price):
             yield (spec, *rest)
-
-
-def is_integral(specs: Mapping[str, Spec]) -> bool:
-    """Say whether a tensor is of integers though nothing in its name asks for them."""
-    return any(
-        isinstance(s, Tensor) and s.kind == "int" and not re.search(INTEGER_TENSOR, name.lower())
-        for name, s in specs.items()
-    )
-
-
-def _far_fetched(specs: Mapping[str, Spec]) -> bool:
-    """Say whether a tensor is bool though nothing in its name asks for it, or has no dimension."""
-    return any(isinstance(s, Tensor) and not s.shape for s in specs.values()) or any(
-        isinstance(s, Tensor) and s.kind == "bool" and not re.search(MASK, name.lower())
-        for name, s in specs.items()
-    )
-
-
-def _look(specs: Mapping[str, Spec]) -> tuple[object, ...]:
-    """Return what makes assignments different enough: ranks, kinds and plain values.
-
-    What can be added to scores is not meant to select, though a bool can be added as well.
-    """
-    return tuple(
-        (len(s.shape), "additive" if s.kind == "bool" else s.kind)
-        if isinstance(s, Tensor)
-        else str(s)
-        for s in specs.values()
-    )
 
 
 @runs_with_target

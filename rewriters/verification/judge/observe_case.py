@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _NO_DERIVATIVE = r"the derivative for|is not differentiable with respect to argument"
 """How torch says that it has none by one of the arguments."""
+_STIRRED = 16
 _NOISY_S = 20.0
 """Every operator takes some times longer there."""
 
@@ -135,6 +136,16 @@ def observe_version(target: Target, one: CaseRun, seed: int | None = None) -> Ca
     """Run another version through the same case; making its object may fail as well."""
     case, how = one.case, one.gradients
     return _observe(target, case, one.dtype, how, seed, second=one.second)
+
+
+@runs_with_target
+def observe_again(target: Target, one: CaseRun, what: str) -> CallRecord:
+    """Run a version once more, where memory of the size of a tensor has held something else."""
+    held = one.original.tensors.get(what)
+    if held is not None and held.is_floating_point():
+        stirred = [torch.full_like(held, float("nan")) for _ in range(_STIRRED)]
+        del stirred
+    return _observe(target, one.case, one.dtype, one.gradients, second=one.second)
 
 
 def observe_failure_on_device(

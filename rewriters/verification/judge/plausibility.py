@@ -9,11 +9,20 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from npufix.rewriters.verification.calls.values import Tensor, Value, list_dimensions, list_tensors
+from npufix.rewriters.verification.calls.values import (
+    Kind,
+    Tensor,
+    Value,
+    list_dimensions,
+    list_kinds,
+    list_tensors,
+)
+from npufix.rewriters.verification.inputs.arguments import INTEGER_TENSOR, MASK
+from npufix.rewriters.verification.inputs.source.declarations import read_declarations
 from npufix.rewriters.verification.judge.judge import Seen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from npufix.rewriters.edit.job import Job
     from npufix.rewriters.verification.calls.values import Spec
@@ -40,6 +49,11 @@ _ASKS_DTYPE = r"\bdtype\b|\.to\(|\.float\(|\.half\(|\.bfloat16\(|\.double\(|type
 """What code says that is written for tensors of several dtypes."""
 _HALVES = r"\[\.\.\., *: *(.+?) *// *2\](?s:.)*\[\.\.\., *\1 *// *2 *:\]"
 """How code halves a width, ``x[..., : d // 2], x[..., d // 2 :]``: it is never odd."""
+_ASKS_WHOLE = r"u?int\d+\b|\.(long|int|short|byte)\(|is_floating_point|one_hot|bincount|[Ii]nteger"
+_ROUNDS = r"//|%|\b(round|trunc|floor|ceil|div|floor_divide|fmod|remainder)\b"
+"""What does something else with whole numbers, where it is written."""
+_MAY_BE_WHOLE = rf"{INTEGER_TENSOR}|{MASK}|im(a)?ges?$|^img|frames?$|pixel|video|counts?$|^num"
+_FLOATS: frozenset[Kind] = frozenset({"float", "unit", "box"})
 _CHOICES = 2
 """``torch.where`` with fewer further arguments says where, and selects nothing."""
 
@@ -110,6 +124,8 @@ def set_aside(
                 and (difference.seen is Seen.ERROR)
             )
             or (difference.seen is Seen.STRIDES and not _wants_contiguous(job))
+            or (_is_of_absence(difference) and _is_empty(case))
+            or _is_of_whole_numbers(job, case, compared)
             or (same <= odd < cases.keys() and re.search(_HALVES, job.original) is not None)
         ):
             aside.append(difference)
@@ -130,6 +146,57 @@ def _is_odd(one: CaseRun) -> bool:
     """Say whether a tensor has an odd width, which has no halves."""
     every = (t for spec in one.case.assignment.specs.values() for t in list_tensors(spec))
     return any(t.shape and t.shape[-1] % 2 for t in every)
+
+
+def _is_of_absence(difference: Difference) -> bool:
+    """Say whether a gradient is none in one version, and there in the other."""
+    absent = difference.what.startswith("requires_grad of ") or "None" in difference.text
+    return difference.seen is Seen.GRADIENT and absent
+
+
+def _is_empty(one: CaseRun | None) -> bool:
+    """Say whether a tensor has no elements: then no gradient flows, whoever asks for one."""
+    return one is not None and 0 in list_dimensions(one.case.assignment.specs)
+
+
+def _is_of_whole_numbers(job: Job, one: CaseRun | None, cases: Iterable[CaseRun]) -> bool:
+    """Say whether whole numbers or flags are passed where nothing asks for them but a guess.
+
+    With floating numbers in the same place the two were compared as well: that is what is meant.
+    """
+    text = _text_of(job.original, job.qualname)
+    odd = {} if one is None else _guessed_whole(one.case.assignment.specs)
+    odd = {n: s for n, s in odd.items() if not _asked_for_whole(text, n)}
+    sides = (job.original, job.lines_original), (job.patched, job.lines_patched)
+    changed = (text.splitlines()[n - 1 : n] for text, lines in sides for n in lines)
+    if not odd or re.search(_ROUNDS, str([*changed])):
+        return False
+    declared = read_declarations(job.original, job.qualname, job.assumed)
+    guessed = [n for n in odd if not declared.of(n).kinds & {"int", "bool"}]
+    twins = [c.case.assignment.specs for c in cases]
+    return any(list_kinds([specs.get(n, odd[n])]) <= _FLOATS for n in guessed for specs in twins)
+
+
+def _asked_for_whole(text: str, name: str) -> bool:
+    """Say whether code does with an argument what is done with whole numbers: ``x.long()``."""
+    for node in ast.walk(_parse(text)):
+        if isinstance(node, ast.Call):
+            subjects = [getattr(node.func, "value", None), *node.args[:1]]
+        else:
+            subjects = [getattr(node.left, "value", None)] if isinstance(node, ast.Compare) else []
+        if any(getattr(one, "id", "") == name for one in subjects) and re.search(
+            _ASKS_WHOLE, ast.unparse(node)
+        ):
+            return True
+    return False
+
+
+def _guessed_whole(specs: Mapping[str, Spec]) -> dict[str, Spec]:
+    return {
+        n: s
+        for n, s in specs.items()
+        if list_kinds([s]) & {"int", "bool"} and not re.search(_MAY_BE_WHOLE, n.lower())
+    }
 
 
 def _is_thin(one: CaseRun) -> bool:

@@ -81,7 +81,8 @@ def _enlarged(one: CaseRun, sizes: Mapping[int, int]) -> Assignment:
             return replace(spec, shape=tuple(sizes.get(size, size) for size in spec.shape))
         if isinstance(spec, Several):
             found = (larger(item) for item in spec.items)
-            return Several(tuple(item for item in found if isinstance(item, Tensor | Value)))
+            kept = tuple(item for item in found if isinstance(item, Tensor | Value))
+            return replace(spec, items=kept)
         if isinstance(spec, Value) and type(spec.value) is int:
             return Value(sizes.get(spec.value, spec.value))
         return spec

@@ -19,7 +19,7 @@ SIZES: tuple[tuple[str, tuple[object, ...]], ...] = (
     (r"intermediate|ffn|mlp_dim|inner", (16,)),
     (r"vocab", (11,)),
     (r"num_(key_value|kv)_heads|n_kv", (2, 1)),
-    (r"num_heads|n_?heads?|num_attention_heads", (2, 4)),
+    (r"num_heads|n_?heads?|num_attention_heads|^heads$", (2, 4)),
     (r"top_?k|num_experts_per_tok|num_selected", (2, 1)),
     (r"expert", (4,)),
     (r"class|num_labels|categor", (4, 8)),
@@ -55,7 +55,10 @@ TEXTS: tuple[tuple[str, tuple[object, ...]], ...] = (
     (r"attn_impl", ("eager",)),
     (r"^device$|_device$", ("cpu",)),
 )
-HEADS = r"^x?([qkv]|query|key|value)(_|$)|^(queries|keys|values)$"
+HEADS = (
+    r"^x?([qkv]|query|key|value)(?!\w*(mask|pad|len|pos|_ids?$|index|bias|scale))(_|$)"
+    r"|^(queries|keys|values)$"
+)
 """Queries, keys and values: split into heads, more often than not."""
 _FURTHER_COUNTS = (3, 6, 5)
 """An odd one and no powers of two, for branches that those reach alone."""
@@ -154,6 +157,9 @@ def vary_default(parameter: Parameter) -> list[Spec]:
     default = parameter.default
     if isinstance(default, bool):
         return [Value(not default)]
+    if isinstance(default, torch.dtype):
+        other = torch.bfloat16 if default == torch.float32 else torch.float32
+        return [Value(other)]
     if not isinstance(default, int | float):
         return []
     known = [s for s in guess_scalars(parameter) if isinstance(s, Value) and s.value != default]

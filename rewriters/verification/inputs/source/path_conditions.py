@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING, TypeAlias
 
 from npufix.rewriters.verification.calls.coverage import Branch
@@ -10,7 +11,7 @@ from npufix.rewriters.verification.inputs.source.parameters import WIDTH, guess_
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from npufix.rewriters.verification.calls.coverage import Place
 
@@ -19,6 +20,12 @@ Goal: TypeAlias = "Mapping[str, object]"
 _Function: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef"
 _LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _ASK_S = 1.0
+_ORDERS: dict[type[ast.cmpop], Callable[[int, list[object]], bool]] = {
+    ast.Eq: lambda n, limits: n == limits[0],
+    ast.NotEq: lambda n, limits: n != limits[0],
+    ast.In: lambda n, limits: n in limits,
+    ast.NotIn: lambda n, limits: n not in limits,
+}
 _TIMES = 4
 _TINY = 1e-3
 """What is compared with less stands for nothing: ``beta < 1e-5``."""
@@ -35,7 +42,8 @@ def solve_path_condition(tree: ast.Module, place: Place) -> dict[str, object]:
         return {}
     wanted: dict[str, object] = {}
     own = list(_tests_at(function, place)) if isinstance(place, Branch) else []
-    for test, outcome in (*own, *_tests(function.body, line)):
+    # What is next to the line first: of ``if mode == "a": return``, "b" is asked for below.
+    for test, outcome in (*own, *reversed([*_tests(function.body, line)])):
         for name, value in _satisfying(test, outcome=outcome):
             wanted.setdefault(name, value)
     return wanted
@@ -54,6 +62,67 @@ def _tests_at(function: _Function, branch: Branch) -> Iterator[tuple[ast.expr, b
             (node.test.lineno, node.test.col_offset) == (branch.line, branch.column)
         ):
             yield node.test, branch.holds
+
+
+def find_impossible(function: ast.AST, dims: Mapping[str, frozenset[int]]) -> set[Place]:
+    """Return the lines and the ways of tests that no call can take.
+
+    ``dims``: the arguments that are always tensors, and how many dimensions they have; no number
+    where that is not known.
+    """
+    found: set[Place] = set()
+    for node in ast.walk(function):
+        for holds in (True, False):
+            if isinstance(node, ast.expr) and _is_never(node, dims, holds=holds):
+                found.add(Branch(node.lineno, node.col_offset, holds))
+        for body in (getattr(node, name, None) for name in ("body", "orelse")):
+            if isinstance(body, list):
+                found |= {line for block in _dead(body, dims) for line in _lines(block)}
+    dead = {place for place in found if isinstance(place, int)}
+    inside = (n for n in ast.walk(function) if getattr(n, "lineno", 0) in dead)
+    ways = ((n, holds) for n in inside if isinstance(n, ast.expr) for holds in (True, False))
+    return found | {Branch(n.lineno, n.col_offset, holds) for n, holds in ways}
+
+
+def _dead(body: list[ast.stmt], dims: Mapping[str, frozenset[int]]) -> Iterator[Sequence[ast.stmt]]:
+    """Yield the blocks that never run, and what stands after one that always leaves."""
+    for at, statement in enumerate(body):
+        if isinstance(statement, ast.If):
+            for holds, block, other in (
+                (True, statement.body, statement.orelse),
+                (False, statement.orelse, statement.body),
+            ):
+                if _is_never(statement.test, dims, holds=holds):
+                    yield block
+                    if other and isinstance(other[-1], _LEAVES):
+                        yield body[at + 1 :]
+
+
+def _lines(block: Sequence[ast.stmt]) -> Iterator[int]:
+    for statement in block:
+        yield from range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)
+
+
+def _is_never(test: ast.expr, dims: Mapping[str, frozenset[int]], *, holds: bool) -> bool:
+    """Say whether a test never turns out like that."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return _is_never(test.operand, dims, holds=not holds)
+    if isinstance(test, ast.BoolOp):
+        one = isinstance(test.op, ast.And) is holds
+        parts = (_is_never(part, dims, holds=holds) for part in test.values)
+        return any(parts) if one else all(parts)
+    if isinstance(test, ast.Call) and getattr(test.func, "id", "") == "isinstance":
+        name, kind = map(ast.unparse, test.args)
+        return not holds and name in dims and re.search(r"\bTensor\b", kind) is not None
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1:
+        return False
+    op, other = test.ops[0], test.comparators[0]
+    if isinstance(other, ast.Constant) and other.value is None:
+        return spell_dotted_name(test.left) in dims and isinstance(op, ast.Is) is holds
+    counted = re.fullmatch(r"(\w+)\.(?:dim\(\)|ndim)|len\((\w+)\.shape\)", ast.unparse(test.left))
+    known = dims.get(counted[1] or counted[2], frozenset()) if counted else frozenset[int]()
+    way, limits = _ORDERS.get(type(op)), _constants(other)
+    return bool(known and way and limits) and all(way(n, limits) is not holds for n in known)  # type: ignore[misc] # not None
 
 
 def find_compared_constants(tree: ast.Module, qualname: str) -> dict[str, list[object]]:

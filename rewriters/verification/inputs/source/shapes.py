@@ -50,7 +50,8 @@ _KINDS: tuple[tuple[str, DeclaredKind], ...] = (
     ),
     (r"(?i)\bbool(ean|tensor)?\b", "bool"),
     (r"(?i)\b(long|int64|int32|integers?|longtensor|indices|indexes|ids)\b", "int"),
-    (r"(?i)\bfloat(ing)?\b", "float"),
+    (r"(?i)\bfloat(ing)?\b|\b[01]\.0\b", "float"),
+    (r"(?i)\bcomplex(64|128)?\b", "complex"),
 )
 _BELOW = re.compile(
     r"(?i)\b(?:below|less than|smaller than) (\w+)|< *(\w+)"

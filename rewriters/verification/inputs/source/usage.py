@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
@@ -19,6 +20,9 @@ _BY_SIZE = {"size", "stride"}
 _BY_AXES = {"transpose", "unbind", "swapaxes"}
 _SEQUENCES = {"cat", "stack", "concat", "hstack", "vstack", "zip", "enumerate", "sorted", "list"}
 _PAIR = 2
+_ONLY_TENSOR = (
+    r"['\"]?(torch\.)?(Float|Long|Half|Bool|Int)?Tensor['\"]?|\w+\[(torch\.)?Tensor, .*\]"
+)
 _COUNTED = frozenset(["range", "arange", "eye", "tril_indices", "triu_indices"])
 """What takes whole numbers alone."""
 _COUNTED_LATER = frozenset(["one_hot", "split", "chunk", "narrow", "topk", "tril", "triu", "roll"])
@@ -78,6 +82,10 @@ class Use:
     """How long the last of them is at least: 5 for ``x[:, [0, 4]]`` and ``x[..., 4]``."""
     keys: list[str] = field(default_factory=list)
     """Names under which it holds something."""
+    paired: bool = False
+    """Whether it is two things: ``key, value = layer_past``."""
+    deep: bool = False
+    """Whether it holds what holds something: ``past[0][1]``, ``for key, value in past``."""
     looped: bool = False
     """Whether the code goes through it, or joins what it holds."""
     called: bool = False
@@ -156,6 +164,48 @@ def find_uses(function: Function) -> dict[str, Use]:
     return found
 
 
+def find_proven_dims(function: Function) -> dict[str, frozenset[int]]:
+    """Return the arguments that are always tensors, and how many dimensions they have.
+
+    As far as every call that returns has passed it: ``b, t, d = x.shape`` and asserts at the
+    top of a function, ``x: Tensor`` without another type or a default.
+    """
+    found: dict[str, frozenset[int]] = {}
+    arguments = list_arguments(function)
+    given = [*function.args.posonlyargs, *function.args.args]
+    optional = {a.arg for a in given[len(given) - len(function.args.defaults) :]}
+    optional |= {
+        a.arg for a, d in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True) if d
+    }
+    for argument in arguments:
+        annotated = ast.unparse(argument.annotation) if argument.annotation is not None else ""
+        if re.fullmatch(_ONLY_TENSOR, annotated) and argument.arg not in optional:
+            found[argument.arg] = frozenset()
+    for statement in itertools.takewhile(_does_not_return, function.body):
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Tuple):
+            target, value = statement.targets[0], statement.value
+        elif isinstance(statement, ast.Assert) and isinstance(statement.test, ast.Compare):
+            target, value = ast.Tuple([], ast.Load()), statement.test
+        else:
+            continue
+        for name in (a.arg for a in arguments):
+            if statement.lineno <= _last_line(function, name):
+                use = Use()
+                _note_unpacking(use, target, value, name)
+                asserted = re.fullmatch(
+                    rf"{name}\.(?:dim\(\)|ndim) == (\d)|len\({name}\.shape\) == (\d)",
+                    ast.unparse(value),
+                )
+                count = {int(asserted[1] or asserted[2])} if asserted else use.dims
+                if count:
+                    found[name] = frozenset(count)
+    return found
+
+
+def _does_not_return(statement: ast.stmt) -> bool:
+    return not any(isinstance(node, ast.Return) for node in ast.walk(statement))
+
+
 def _list_compared_with_counters(function: Function) -> Iterator[str]:
     """Yield ``chosen`` for ``torch.where(chosen == e)`` in a loop of e over a range.
 
@@ -209,6 +259,7 @@ def _note(use: Use, node: ast.AST, name: str) -> None:
         _note_call(use, node, name)
     elif isinstance(node, ast.For | ast.comprehension) and _is(node.iter, name):
         use.looped = True
+        use.deep |= isinstance(node.target, ast.Tuple)
     elif isinstance(node, ast.Attribute) and _is(node.value, name):
         use.attributes.add(node.attr)
     elif isinstance(node, ast.BinOp) and (_is(node.left, name) or _is(node.right, name)):
@@ -233,6 +284,7 @@ def _note_unpacking(use: Use, targets: ast.Tuple | ast.List, value: ast.expr, na
     count = len(targets.elts) - stars
     if isinstance(value, ast.Tuple) and len(value.elts) == len(targets.elts):
         return
+    use.paired |= _is(value, name) and len(targets.elts) == _PAIR and not stars
     if isinstance(value, ast.Subscript) and _is_shape(value.value, name):
         use.least = max(use.least, count)
     elif _is_shape(value, name):
@@ -262,6 +314,7 @@ def _numbers(nodes: list[ast.expr]) -> list[int]:
 def _note_subscript(use: Use, node: ast.Subscript, name: str) -> None:
     if _is_shape(node.value, name):
         use.least = max([use.least, *(_axes_for(n) for n in _axis(node.slice))])
+    use.deep |= _is_element(node.value, name) and _is_number(node.slice)
     if not _is(node.value, name):
         return
     use.indexed = True
@@ -274,6 +327,10 @@ def _note_subscript(use: Use, node: ast.Subscript, name: str) -> None:
         last = node.slice.elts[-1] if node.slice.elts else node.slice
         listed = last.elts if isinstance(last, ast.List) else [last]
         use.columns = max([use.columns, *(_axes_for(n) for one in listed for n in _axis(one))])
+
+
+def _is_number(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and type(node.value) is int
 
 
 def _adds_nothing(node: ast.expr) -> bool:

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.verification.calls.coverage import LinesToCover, Place, find_blocks
 from npufix.rewriters.verification.calls.device import is_real
+from npufix.rewriters.verification.calls.values import Tensor
 from npufix.rewriters.verification.inputs.search import trace_call, trace_cases
+from npufix.rewriters.verification.inputs.source.declarations import read_declarations
+from npufix.rewriters.verification.inputs.source.path_conditions import find_impossible
+from npufix.rewriters.verification.inputs.source.shapes import ANY
+from npufix.rewriters.verification.inputs.source.usage import find_function, find_proven_dims
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
 from npufix.rewriters.verification.judge.checks.refusals import (
     find_refusing_lines,
@@ -65,8 +70,9 @@ def require_all(
     cases = [replace(c.case, dtypes=(c.dtype,)) for c in compared_here if run.counts(c.case)]
     if run.at_edges is not None:
         wanted, ran = run.at_edges
-        require_reached(wanted, trace_cases(original, cases, wanted, ran))
-    _require_reached(run, patched, cases, assignments)
+        left_out = _find_impossible(run.job, run.job.original, compared)
+        require_reached(wanted, trace_cases(original, cases, wanted, ran) | left_out)
+    _require_reached(run, patched, cases, assignments, compared)
     _require_no_more_work(run, original, patched, compared)
     missing = run.list_missing()
     if missing:
@@ -155,7 +161,11 @@ def require_reached(wanted: LinesToCover, ran: set[Place]) -> None:
 
 
 def _require_reached(
-    run: Proof, patched: Target, cases: Sequence[CallCase], assignments: Sequence[Assignment]
+    run: Proof,
+    patched: Target,
+    cases: Sequence[CallCase],
+    assignments: Sequence[Assignment],
+    compared: Sequence[CaseRun],
 ) -> None:
     """Require that every line of the new code has run; ``cases``: what was compared."""
     job = run.job
@@ -171,7 +181,7 @@ def _require_reached(
         if not wanted.unreached(ran):
             break
     ran = trace_cases(patched, cases, wanted, ran)
-    unreached = wanted.unreached(ran)
+    unreached = wanted.unreached(ran | _find_impossible(job, job.patched, compared))
     refusing = find_refusing_lines(job.patched, job.lines_patched)
     run.tried.note_lines(wanted.reached(ran) | (refusing & run.refused_lines_patched))
     if unreached:
@@ -180,6 +190,31 @@ def _require_reached(
     launched = run.launches is not None and run.launches.patched
     if not (run.kernels or launched or is_real()) and _calls_torch_npu(run.job):
         raise NotVerifiedError("the patched lines call torch_npu, but no call was reached")
+
+
+def _find_impossible(job: Job, text: str, compared: Sequence[CaseRun]) -> set[Place]:
+    """Return the lines and ways that no call reaches within what the original says of its calls.
+
+    ``x.dim() == 3`` always holds where ``b, t, d = x.shape`` is at the top of the original, and
+    ``isinstance(x, Tensor)`` where ``x: Tensor`` is all that is said. What a comparison has seen
+    otherwise is not as it is said.
+    """
+    old, new = (find_function(ast.parse(t), job.qualname) for t in (job.original, text))
+    if old is None or new is None:
+        return set()
+    declared = read_declarations(job.original, job.qualname, job.assumed)
+    seen = [c.case.assignment.specs for c in compared]
+    dims: dict[str, frozenset[int]] = {}
+    rebound = {n.id for n in ast.walk(new) if isinstance(n, ast.Name) and type(n.ctx) is ast.Store}
+    for name, proven in find_proven_dims(old).items():
+        shapes = declared.of(name).shapes
+        said = frozenset(map(len, shapes)) if not any(ANY in s for s in shapes) else frozenset()
+        specs = [one[name] for one in seen if name in one]
+        counts = {len(s.shape) for s in specs if isinstance(s, Tensor)}
+        known = proven or said
+        if name not in rebound and all(isinstance(s, Tensor) for s in specs):
+            dims[name] = known if counts <= known else frozenset()
+    return find_impossible(new, dims)
 
 
 def _calls_torch_npu(job: Job) -> bool:

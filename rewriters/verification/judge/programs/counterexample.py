@@ -322,7 +322,7 @@ def _call_of(target: Target, one: CaseRun) -> _Call:
     made = "None"
     if target.owner is not None and recipe is not None:
         given = recipe.given(target.loaded.find)
-        owner = target.owner
+        owner = recipe.owner(target.owner, target.loaded.find)
         if recipe.attributes is None:
             # What a stand-in configuration is asked for is known once it has been asked.
             try_call(lambda: target.invoke((owner(**given),), used.arguments), CALL_S)
@@ -344,7 +344,7 @@ def _call_of(target: Target, one: CaseRun) -> _Call:
 
 
 def _made(target: Target, recipe: Recipe, given: Mapping[str, object]) -> str:
-    owner = f"module.{target.qualname.rpartition('.')[0]}"
+    owner = f"module.{recipe.kind or target.qualname.rpartition('.')[0]}"
     if recipe.attributes is not None:
         way = f"__import__({recipe.__module__!r}, fromlist=['']).Recipe"
         return f"{way}(attributes={recipe.attributes!r}).build({owner})"

@@ -48,6 +48,44 @@ class Block(Base):
         "self.act(self.layer(x) + x)",
         "F.relu(self.layer(x) + x)",
     ),
+    "keys and values of two layers, as tuples": (
+        """
+from typing import Optional, Tuple
+
+def f(ids: torch.Tensor, past_key_values: Optional[Tuple[Tuple[torch.Tensor]]] = None):
+    length = 0 if past_key_values is None else past_key_values[0][0].size(-2)
+    return torch.arange(length, length + ids.shape[-1])
+""",
+        "past_key_values[0][0].size(-2)",
+        "past_key_values[0][0].shape[2]",
+    ),
+    "keys and values of a layer": (
+        """
+class Block(nn.Module):
+    def __init__(self, dim, heads):
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(dim, 3 * dim)
+
+    def forward(self, x, layer_past=None):
+        b, t, c = x.shape
+        q, k, v = (p.view(b, t, self.heads, -1).transpose(1, 2) for p in self.qkv(x).chunk(3, -1))
+        if layer_past is not None:
+            key, value = layer_past
+            k, v = torch.cat((key, k), dim=2), torch.cat((value, v), dim=2)
+        return q @ (k.transpose(-1, -2) @ v)
+""",
+        "k, v = torch.cat((key, k), dim=2), torch.cat((value, v), dim=2)",
+        "k, v = torch.cat((key, k), dim=-2), torch.cat((value, v), dim=-2)",
+    ),
+    "a signal longer than a window": (
+        """
+def f(wave, n_fft=64):
+    return torch.stft(wave, n_fft, 16, window=torch.hann_window(n_fft), return_complex=True).abs()
+""",
+        "torch.stft(wave, n_fft, 16,",
+        "torch.stft(wave, n_fft, hop_length=16,",
+    ),
 }
 HEAD = "import torch\nfrom torch import nn\nimport torch.nn.functional as F\n"
 
@@ -70,6 +108,95 @@ def test_calls_are_found_that_fit(case: str) -> None:
     text, old, new = CASES[case]
     name = "Block.forward" if "class Block" in text else "f"
     assert verdict(text, old, new, name) == "equivalent"
+
+
+@pytest.mark.parametrize(
+    ("case", "wrong"),
+    [
+        ("keys and values of two layers, as tuples", "past_key_values[0][0].size(1)"),
+        (
+            "keys and values of a layer",
+            "k, v = torch.cat((key, k), dim=2), torch.cat((v, value), 2)",
+        ),
+        ("a signal longer than a window", "torch.stft(wave, n_fft, 32,"),
+    ],
+)
+def test_another_use_of_them_is_refuted(case: str, wrong: str) -> None:
+    text, old, _ = CASES[case]
+    name = "Block.forward" if "class Block" in text else "f"
+    assert verdict(text, old, wrong, name).startswith("refuted")
+
+
+INHERITED = """
+class Block(nn.Module):
+    def __init__(self, size: int = 8):
+        super().__init__()
+        self.size = size
+
+    def scale(self):
+        return self.size ** -0.5
+
+    def forward(self, x):
+        return x * self.scale()
+
+class Other(Block):
+    def scale(self):
+        return 1.0 / self.size
+"""
+FOLLOWED = """
+import copy
+
+class Block(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.module = copy.deepcopy(model)
+
+    @torch.no_grad()
+    def forward(self, model: nn.Module):
+        for own, new in zip(self.module.state_dict().values(), model.state_dict().values()):
+            own.copy_(own * 0.5 + new * 0.5)
+"""
+DRAWN = """
+class Block:
+    def __init__(self, moments: torch.Tensor):
+        self.mean, self.std = torch.chunk(moments, 2, dim=1)
+
+    def forward(self, generator: "torch.Generator | None" = None):
+        return self.mean + self.std * torch.randn(self.mean.shape, generator=generator)
+"""
+KEPT = """
+class Block(nn.Module):
+    def __init__(self, dim: int = 8):
+        super().__init__()
+        self.register_buffer("last", torch.zeros(1, dim))
+
+    def forward(self, x):
+        change = x - self.last
+        self.last = x.detach().clone()[-1:]
+        return change
+"""
+SCALED = """
+class Block:
+    def forward(self, params, rate: float):
+        for p in params:
+            if p.grad is not None:
+                p.grad.mul_(rate)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new"),
+    [
+        (INHERITED, "x * self.scale()", "x * self.size ** -0.5"),  # not that of ``Other``
+        (FOLLOWED, "zip(self.module.state_dict().values(), model.state_dict().values())",
+         "zip(self.module.parameters(), model.parameters())"),  # without the buffers
+        (DRAWN, "generator=generator)", "generator=None)"),
+        (KEPT, "x.detach().clone()[-1:]", "x.detach()[-1:]"),  # the caller may write into x
+        (SCALED, "p.grad.mul_(rate)", "p.grad = p.grad * rate"),  # others may hold the gradient
+    ],
+)  # fmt: skip
+def test_what_the_class_is_made_of_shows_the_difference(text: str, old: str, new: str) -> None:
+    assert verdict(text, old, new, "Block.forward").startswith("refuted")
 
 
 def test_another_setting_of_an_optimizer_is_seen_beside_its_schedule() -> None:

@@ -185,3 +185,15 @@ def test_an_object_that_cannot_be_made_has_what_its_init_sets_all_the_same() -> 
         UNMADE.replace("BaseModule)", "nn.Module)"), "F.relu(out)", "self.act(out)"
     )
     assert forgotten.status is Status.REFUTED, forgotten
+
+
+def test_both_ways_of_a_test_are_asked_for_but_those_of_a_device_or_of_an_exception() -> None:
+    text = (
+        "def f(input_ids, mode):\n    if input_ids is not None:\n        return 1\n"
+        "    if is_npu():\n        return 2\n"
+        "    if mode == 'b':\n        return 3\n    raise KeyError\n"
+    )
+    wanted = LinesToCover(text, "m.py", [2, 4, 6])
+    assert wanted.name(wanted.unreached({2, 4, 6})) == (
+        "2 (input_ids is not None: False), 2 (input_ids is not None: True), 6 (mode == 'b': True)"
+    )

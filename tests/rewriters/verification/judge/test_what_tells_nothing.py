@@ -38,6 +38,23 @@ def totals(rows, keep):
     """rows (B, T, C), keep (B, T) of bool."""
     return torch.stack([row[on].sum(0) for row, on in zip(rows, keep)])
 '''
+SCORES = '''
+import torch
+
+def scores(query, key, bias, factor: float):
+    """query (B, T, D), key (B, S, D), bias (B, 1, S)."""
+    return torch.bmm(query, key.transpose(1, 2)) * factor + bias.to(query.dtype)
+'''
+GUARDED = '''
+import torch
+from torch import Tensor
+
+def gated(x: Tensor, w: Tensor) -> Tensor:
+    """x (batch, seq, dim), w (2 * hidden, dim)."""
+    b, s, d = x.shape
+    a, g = (x @ w.t()).chunk(2, -1)
+    return a * torch.sigmoid(g)
+'''
 
 
 def verified(old: str, before: str, after: str) -> Verdict:
@@ -71,3 +88,27 @@ def test_what_a_docstring_gives_a_shape_is_no_list() -> None:
     loop = "torch.stack([row[on].sum(0) for row, on in zip(rows, keep)])"
     verdict = verified(ROWS, loop, "(rows * keep[..., None]).sum(1)")
     assert verdict.status is Status.EQUIVALENT
+
+
+def test_whole_numbers_where_nothing_asks_for_them_refute_nothing() -> None:
+    before = "torch.bmm(query, key.transpose(1, 2)) * factor + bias.to(query.dtype)"
+    fused = "torch.baddbmm(bias.to(query.dtype), query, key.transpose(1, 2), alpha=factor)"
+    assert verified(SCORES, before, fused).status is Status.EQUIVALENT
+
+
+@pytest.mark.parametrize(("text", "status"), [
+    (GUARDED, Status.EQUIVALENT),
+    (GUARDED.replace("b, s, d = x.shape", "b = len(x)"), Status.EQUIVALENT),  # the docstring
+    (GUARDED.replace("b, s, d = x.shape", "b = len(x)").replace("x (batch, seq, dim)", "x"),
+     Status.NOT_VERIFIED),
+])  # fmt: skip
+def test_a_way_that_no_call_takes_is_not_asked_for(text: str, status: Status) -> None:
+    guarded = (
+        "if isinstance(x, Tensor) and x.dim() == 3:\n"
+        "        a, g = torch.matmul(x, w.t()).chunk(2, -1)\n"
+        "    else:\n        a, g = torch.flip(x, (0,)).chunk(2, -1)"
+    )
+    found = verified(text, "a, g = (x @ w.t()).chunk(2, -1)", guarded)
+    assert found.status is status or (
+        status is Status.NOT_VERIFIED and found.status is Status.REFUTED
+    )
