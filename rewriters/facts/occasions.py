@@ -58,6 +58,8 @@ _ON_HOST = re.compile(
     r"|TritonPythonModel)$"
 )
 _MADE = operators.FACTORIES | {"from_numpy"}
+_STAYS = (operators.KEEPS | operators.SAME_SHAPE) - {"cpu", "to"}
+"""What leaves a tensor on its device."""
 _OLD_MAKERS = re.compile(r"torch\.(\w+)?Tensor")
 _LOADS_DATA = re.compile(r"_*collate(_.*)?|\w+_collate(_fn)?|\w*_getitem(_.*|__)?|worker_init_fn")
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
@@ -207,7 +209,7 @@ def _is_read_as_array(flow: FunctionFlow, node: Node) -> bool:
 
 
 def _source(node: Node) -> Node:
-    while node.op in operators.KEEPS | {Op.CAST} and node.op != "cpu" and node.args:
+    while node.op in _STAYS and node.args:
         node = node.args[0]
     return node
 

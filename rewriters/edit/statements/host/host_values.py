@@ -49,7 +49,7 @@ OF_ARRAYS_TOO = operators.SYMBOLS | operators.PAIRS | _READING | {
 """What a number or an array of NumPy has as well, or what returns no tensor."""
 _DECIDING = frozenset({Op.COMPARE, Op.BOOLOP, Op.NOT, "eq", "ne", "lt", "le", "gt", "ge"})
 _LOGS = re.compile(
-    r"^(print|info|debug|warning|log\w*|append|add_scalar\w*|record\w*|update|write|set_postfix|format)$"
+    r"^(print|info|debug|warning|log\w*|\w+_log(ging)?|append|add_scalar\w*|record\w*|update|write|set_postfix|format)$"
 )
 _ON_HOST = frozenset({"cpu", "numpy"})
 _LENGTHS = re.compile(
