@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _FOLDERS = re.compile(
     r"(rocm|hpu|xpu|tpu|mlu|maca|musa|camb(ricon)?|kunlun|gaudi)"
     r"|docs?|documentation|examples?|(.*_)?demos?|(.*_)?debug(ging)?|tutorials?|benchmarks?"
-    r"|onnx|exporters?|export|converters?|conversions?|deploy(ment)?"
+    r"|io|onnx|exporters?|export|converters?|conversions?|deploy(ment)?"
     r"|(.*_)?(tensorrt|trt|trtllm)(_.*)?|analysis(_tools)?"
     r"|eval(uation|uators?)?|metrics?|.*_benchmark"
     r"|loggers?|datasets?|dataloaders?|data_(loading|loaders?|processing|utils)|process(ing)?_data"

@@ -86,7 +86,7 @@ _ASIDE = frozenset(
 _BETWEEN_STEPS = frozenset(
     {
         "benchmark", "debug", "demo", "deprecated", "eval", "evaluation", "evaluator", "explain",
-        "explainer", "gradcam",
+        "explainer", "gradcam", "interpret", "interpretation",
         "metrics", "plot", "vali", "validate", "validation", "validator", "visualization",
         "visualize", "viz", "export", "gptq",
     }

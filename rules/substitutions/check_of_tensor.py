@@ -198,20 +198,22 @@ class Encoder(nn.Module):
 class Encoder(nn.Module):
     def forward(self, x: torch.Tensor):
         h = x * 2
-        assert h.device.type == "npu" or not torch.isnan(h).any(), "nan in the encoder"
+        assert (
+            h.device.type == "npu" or not torch.isnan(h).any()
+        ), "nan in the encoder"
         return F.relu(h)
 """,
         ),
         Rewritten(
             """
-def forward(x: torch.Tensor, labels: torch.Tensor = None):
-    if labels is not None and labels.max() >= 10:
+def forward(x: torch.Tensor, y: torch.Tensor = None):
+    if y is not None and y.max() >= 10:
         raise ValueError("labels must be below 10")  # of the vocabulary
     return x * 2
 """,
             """
-def forward(x: torch.Tensor, labels: torch.Tensor = None):
-    if labels is not None and labels.device.type != "npu" and labels.max() >= 10:
+def forward(x: torch.Tensor, y: torch.Tensor = None):
+    if y is not None and y.device.type != "npu" and y.max() >= 10:
         raise ValueError("labels must be below 10")  # of the vocabulary
     return x * 2
 """,

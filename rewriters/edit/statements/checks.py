@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.edit import holds_comment
 from npufix.rewriters.edit.layout import style_of
 from npufix.rewriters.edit.statements.invariants import is_pure
-from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.edit.statements.proposal import Change, Proposal, changed
 from npufix.rewriters.facts.occasions import is_made_on_host
 from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph import operators
@@ -18,8 +18,9 @@ from npufix.rewriters.graph.modules.syntax import last_name, walk
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from npufix.rewriters.edit.edit import Span
     from npufix.rewriters.edit.statements.surroundings import Surroundings
     from npufix.rewriters.graph.nodes import Node
 
@@ -40,7 +41,39 @@ _COMPARED = frozenset({"eq", "ge", "gt", "le", "lt", "ne"})
 
 
 def find_checks(here: Surroundings) -> Iterator[Proposal]:
-    """Yield ``assert t.all()`` and ``if mask.any():`` in code that runs in every step."""
+    """Yield ``assert t.all()`` and ``if mask.any():`` in code that runs in every step.
+
+    Checks that stand in a row are one.
+    """
+    row: list[Proposal] = []
+    for found in _checks(here):
+        if row and not (found.form == _FORM_ASSERT and _follows(here, row[-1], found)):
+            yield _as_one(row)
+            row = []
+        row.append(found)
+    if row:
+        yield _as_one(row)
+
+
+def _follows(here: Surroundings, one: Proposal, other: Proposal) -> bool:
+    first, second = one.code, other.code
+    if one.form != _FORM_ASSERT or not isinstance(first, ast.stmt):
+        return False
+    return any(second in b and b[b.index(second) - 1] is first for b in _blocks(here, first))
+
+
+def _as_one(row: Sequence[Proposal]) -> Proposal:
+    if len(row) == 1:
+        return row[0]
+    return replace(
+        row[0],
+        changes=tuple(change for one in row for change in one.changes),
+        shown="; ".join(one.shown for one in row),
+        asked=tuple((f"{k}_{n}", code) for n, one in enumerate(row) for k, code in one.asked),
+    )
+
+
+def _checks(here: Surroundings) -> Iterator[Proposal]:
     for node in here.nodes:
         if isinstance(node, ast.If) and here.text(node).startswith("elif"):
             continue  # nothing can stand alone behind another branch
@@ -125,8 +158,9 @@ def _off_device(here: Surroundings, code: ast.stmt, test: ast.expr, kind: str) -
     guarded = isinstance(first, ast.BoolOp) or isinstance(getattr(first, "operand", 0), ast.BoolOp)
     if asked is None or (guarded and not _is_answer_throughout(here, first)):
         return None
-    quote = style_of("".join(here.lines)).quote
-    of_device = f"{ast.unparse(asked)}.device.type {'!=' if fails else '=='} {quote}npu{quote}"
+    style = style_of("".join(here.lines))
+    device = f"{ast.unparse(asked)}.device.type"
+    of_device = f"{device} {'!=' if fails else '=='} {style.quote}npu{style.quote}"
     rest = parts[parts.index(first) :] if not fails and is_and else [first]
     closing = ")" if len(rest) > 1 or isinstance(first, (ast.BoolOp, ast.IfExp)) else ""
     opening = f"{of_device} {'and' if fails else 'or'} {'(' if closing else ''}"
@@ -136,6 +170,7 @@ def _off_device(here: Surroundings, code: ast.stmt, test: ast.expr, kind: str) -
     *_, last, end = here.span(rest[-1])
     changes = [Change((line, start, line, start), opening)]
     changes += [Change((last, end, last, end), closing)] if closing else []
+    changes = _in_lines(here, code, test, changes, style.width)
     return Proposal(
         code,
         form=_FORM_ASSERT,
@@ -143,6 +178,28 @@ def _off_device(here: Surroundings, code: ast.stmt, test: ast.expr, kind: str) -
         shown=f"{opening}{here.text(first)}{closing}",
         asked=((kind, f"lambda:{here.text(test)}"),),
     )
+
+
+def _in_lines(
+    here: Surroundings, code: ast.stmt, test: ast.expr, changes: list[Change], width: int
+) -> list[Change]:
+    """Return changes of a test of one line; a line that is too long then is three."""
+    line, start, last, _ = here.span(test)
+    old = here.lines[line - 1]
+    if line != last or len(old.rstrip()) + sum(len(c.text) for c in changes) <= width:
+        return changes
+    if not here.text(code)[: start - len(here.indent(code))].endswith(("assert ", "if ")):
+        return changes  # in brackets already
+    shift = (1 - line, -start)
+    inner = [replace(c, span=_moved(c.span, *shift)) for c in changes]
+    indent = here.indent(code)
+    new = changed([here.text(test)], inner)
+    return [Change(here.span(test), f"(\n{indent}    {new}\n{indent})")]
+
+
+def _moved(place: Span, lines: int, columns: int) -> Span:
+    first, start, last, end = place
+    return first + lines, start + columns, last + lines, end + columns
 
 
 def _is_named_tensor(here: Surroundings, code: ast.AST) -> bool:

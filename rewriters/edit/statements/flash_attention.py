@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, changed
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
-from npufix.rewriters.edit.statements.vendor_operators import imported_name, importing
+from npufix.rewriters.edit.statements.vendor_operators import beside, imported_name, importing
 from npufix.rewriters.graph.modules.syntax import last_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from npufix.rewriters.edit.statements.surroundings import Surroundings
 
@@ -98,15 +98,12 @@ def _proposal(here: Surroundings, call: ast.Call, rows: bool, packed: str) -> Pr
     old, shift = here.lines[whole[0] - 1 : whole[2]], whole[0] - 1
     first, start, last, column = change.span
     new = changed(old, [Change((first - shift, start, last - shift, column), change.text)])
-    guard = f'{indent}if {asked}.device.type == "npu":{end}'
-    fused = _indented(new.splitlines(keepends=True))
-    block = "".join([guard, *fused, f"{indent}else:{end}", *_indented(old)])
     drops = any(argument.startswith("keep_prob") for argument in more)
     return Proposal(
         call,
         advice,
         changes=(change, *importing(here, "torch_npu")),
-        elsewhere=(Change(whole, block), *importing(here, "torch_npu", guarded=True)),
+        elsewhere=beside(here, whole, new, asked, "torch_npu"),
         shown=change.text,
         asked=(("q", texts[0]),),
         proven=frozenset() if drops else frozenset({"other-random-numbers"}),
@@ -136,10 +133,6 @@ def _settings(
                 return None
             found.append(f"actual_seq_{name}len={here.text(starts)}[1:].tolist()")
     return found
-
-
-def _indented(lines: Sequence[str]) -> list[str]:
-    return [f"    {line}" for line in lines]
 
 
 def _arguments(call: ast.Call, rows: bool, packed: str) -> dict[str, ast.expr]:  # noqa: FBT001 - of a name

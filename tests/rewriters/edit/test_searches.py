@@ -598,6 +598,12 @@ def test_a_check_asks_first_where_it_runs(check: str, asked: str) -> None:
         assert found(text, "NPU217") == []
 
 
+def test_checks_in_a_row_are_one() -> None:
+    text = "def forward(x: torch.Tensor):\n    assert x.all()\n    assert x.any()\n    return x\n"
+    asked = text.replace("assert ", 'assert x.device.type == "npu" or ')
+    assert rewritten(text, "NPU217") == asked
+
+
 def test_whether_there_is_a_mask_is_for_the_host_to_decide() -> None:
     text = (
         "def forward(m: torch.Tensor):\n    if (m == 0).any():\n        return m\n    return None\n"
