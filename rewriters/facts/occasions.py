@@ -58,7 +58,7 @@ _ON_HOST = re.compile(
     r"|TritonPythonModel)$"
 )
 _MADE = operators.FACTORIES | {"from_numpy"}
-_STAYS = (operators.KEEPS | operators.SAME_SHAPE) - {"cpu", "to"}
+_STAYS = (operators.KEEPS | operators.SAME_SHAPE | {Op.SETITEM}) - {"cpu", "to"}
 """What leaves a tensor on its device."""
 _OLD_MAKERS = re.compile(r"torch\.(\w+)?Tensor")
 _LOADS_DATA = re.compile(r"_*collate(_.*)?|\w+_collate(_fn)?|\w*_getitem(_.*|__)?|worker_init_fn")

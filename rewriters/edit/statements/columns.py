@@ -446,7 +446,9 @@ def find_index_lists(here: Surroundings) -> Iterator[Proposal]:
                     dim -= len(items) if "..." in before else 0
                     parts = ", ".join(f"{name}[{before}{run}{after}]" for run in runs)
                     new, form = f"torch.cat(({parts}), dim={dim})", "any_order"
-                    if here.flow.names.imports.get("torch") != "torch":
+                    if (turned := slice_of(lists[0].elts[::-1])) is not None:
+                        new = f"{name}[{before}{turned}{after}].flip({dim})"
+                    elif here.flow.names.imports.get("torch") != "torch":
                         continue
                 proven = frozenset({"is-tensor"} if tensor else ())
                 change = Change(here.span(node), new)

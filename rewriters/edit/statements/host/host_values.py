@@ -178,7 +178,8 @@ def _is_of_host(here: Surroundings, code: ast.expr) -> bool:
         return True
     node = here.value(code)
     parts = [] if node is None else list(node.walk())
-    if any(part.op in _ON_HOST or _is_of_numpy(part) for part in parts):
+    made = {str(part.value).partition(".")[0] for part in parts if part.op == Op.GLOBAL}
+    if made & {"numpy", "random"} or any(part.op in _ON_HOST for part in parts):
         return True
     if node is not None and _is_made_there(here, node):
         return True
@@ -192,10 +193,6 @@ def _is_made_there(here: Surroundings, node: Node) -> bool:
         return is_made_on_host(node)
     others = [arg for arg in node.args if not _is_made_there(here, arg)]
     return len(others) < len(node.args) and not any(_is_tensor(here, arg) for arg in others)
-
-
-def _is_of_numpy(node: Node) -> bool:
-    return node.op == Op.GLOBAL and str(node.value).partition(".")[0] in {"numpy", "random"}
 
 
 def _on_device(here: Surroundings, read: _Read) -> Proposal | None:
@@ -482,7 +479,8 @@ def _logged(here: Surroundings, read: _Read) -> str:  # noqa: PLR0911 - one case
     for outer in here.around(read.code):
         match outer:
             case ast.Call(ast.Attribute(_, name) | ast.Name(name)) if _LOGS.match(name):
-                return _FOR_LOG
+                used = name == "update" and not isinstance(here.parents.get(id(outer)), ast.Expr)
+                return "" if used else _FOR_LOG
             case ast.JoinedStr():
                 return _FOR_LOG
             case ast.Dict(values=values) if sum(map(_reads_one, values)) > 1:
