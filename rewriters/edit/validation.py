@@ -28,10 +28,7 @@ _FREE = frozenset(
 _DEAR = operators.PRODUCTS | {Op.CALL}
 """What must not run twice for one result."""
 
-REPLACED_TOO = "a value that would be replaced is used elsewhere in the function"
 IN_BETWEEN = "a value in between is needed elsewhere in the function"
-NEEDED = frozenset({REPLACED_TOO, IN_BETWEEN})
-"""Why a rewrite is refused that leaves the old code to somebody else."""
 
 
 def difference(new: FunctionFlow, flow: FunctionFlow, match: Match, form: Form) -> str | None:
@@ -51,7 +48,7 @@ def difference(new: FunctionFlow, flow: FunctionFlow, match: Match, form: Form) 
     ]
     compared = Comparison()
     if not _same(expected, new.observables, compared):
-        return REPLACED_TOO
+        return "a value that would be replaced is used elsewhere in the function"
     writes = [o.node for o in new.observables if o.kind == "write"]
     if any(compared.same_term(wanted, n) and not new.is_certain(n) for n in writes):
         return "what is written to would be another tensor of the same value"

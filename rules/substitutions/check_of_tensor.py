@@ -113,6 +113,7 @@ MAY_BE_WRITTEN = Condition(
 NEVER_FAILS = Condition(
     "check-never-fails", "the check is there for debugging and never fails", _unknown
 )
+IS_TENSOR = Condition("is-tensor", "the object is a torch tensor", _unknown)
 SAME_SHAPE = Condition("same-shape", "both arms compute tensors of one shape and dtype", _unknown)
 FINITE = Condition(
     "finite-arms",
@@ -133,7 +134,7 @@ RULE = Substitution(
     table="affinity",
     forms=(
         Form(guarded, unguarded, inputs, (MAY_BE_COPIED, MAY_BE_WRITTEN)),
-        Form(asserted, unasked, inputs, (NEVER_FAILS,)),
+        Form(asserted, unasked, inputs, (IS_TENSOR, NEVER_FAILS)),
         Form(decided, chosen, decided_inputs, (SAME_SHAPE, FINITE, ZERO_GRADIENTS)),
     ),
     search="checks",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.edit import holds_comment
@@ -69,6 +68,7 @@ def _as_one(row: Sequence[Proposal]) -> Proposal:
         row[0],
         changes=tuple(change for one in row for change in one.changes),
         shown="; ".join(one.shown for one in row),
+        proven=frozenset.intersection(*(one.proven for one in row)),
         asked=tuple((f"{k}_{n}", code) for n, one in enumerate(row) for k, code in one.asked),
     )
 
@@ -154,7 +154,9 @@ def _off_device(here: Surroundings, code: ast.stmt, test: ast.expr, kind: str) -
     fails, is_and = kind == "failure", isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And)
     parts = test.values if isinstance(test, ast.BoolOp) and (is_and or not fails) else [test]
     first = next((part for part in parts if _is_answer(here, part)), test)
-    asked = next(filter(partial(_is_named_tensor, here), walk(first)), None)
+    held = [n for n in walk(first) if isinstance(n, ast.Name | ast.Attribute)]
+    sure = next((n for n in held if here.is_tensor(n)), None)
+    asked = sure or next((n for n in held if _is_held(here, n)), None)
     guarded = isinstance(first, ast.BoolOp) or isinstance(getattr(first, "operand", 0), ast.BoolOp)
     if asked is None or (guarded and not _is_answer_throughout(here, first)):
         return None
@@ -176,6 +178,7 @@ def _off_device(here: Surroundings, code: ast.stmt, test: ast.expr, kind: str) -
         form=_FORM_ASSERT,
         changes=tuple(changes),
         shown=f"{opening}{here.text(first)}{closing}",
+        proven=frozenset({"is-tensor"} if sure is not None else ()),
         asked=((kind, f"lambda:{here.text(test)}"),),
     )
 
@@ -202,8 +205,12 @@ def _moved(place: Span, lines: int, columns: int) -> Span:
     return first + lines, start + columns, last + lines, end + columns
 
 
-def _is_named_tensor(here: Surroundings, code: ast.AST) -> bool:
-    return isinstance(code, ast.Name | ast.Attribute) and here.is_tensor(code) is True
+def _is_held(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether a name stands for what may be a tensor: ``boxes`` of ``boxes[:, 2:]``."""
+    value, outer = here.value(code), here.parents.get(id(code))
+    known = value is not None and value.op != Op.GLOBAL and here.is_tensor(code) is not False
+    of_it = isinstance(outer, ast.Subscript | ast.Attribute) and outer.value is code
+    return isinstance(code, ast.Name) and code.id != "self" and known and of_it
 
 
 def _is_answer_throughout(here: Surroundings, test: ast.expr) -> bool:

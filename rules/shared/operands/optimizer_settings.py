@@ -65,7 +65,7 @@ def rmsprop_inputs(draw: Draw) -> dict[str, Any]:
     }
 
 
-_SCALERS = ("GradScaler", "grad_scaler", "scaler", "loss_scaler")
+_SCALERS = ("GradScaler", "grad_scaler", "scaler", "loss_scaler", "fp16_scaler")
 _SHARDED = (
     "DeepSpeed", "FSDP", "FullyShardedDataParallel", "ZeroRedundancyOptimizer", "deepspeed",
     "fsdp", "fully_shard",

@@ -273,7 +273,7 @@ def _is_read_back(here: Surroundings, data: ast.expr) -> bool:
     """Tell whether the host has waited already: for ``a`` of ``accuracy(x.cpu().numpy())``."""
     value = here.value(data)
     parts = () if value is None else value.walk()
-    return any(part.op in {"cpu", "item", "numpy", "tolist"} for part in parts)
+    return any(part.op in {"cpu", "numpy"} for part in parts)
 
 
 def _of_data(data: ast.expr) -> str:
