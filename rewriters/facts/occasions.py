@@ -175,6 +175,8 @@ def _is_host_code(flow: FunctionFlow) -> bool:
     if flow.cls is None:
         return False
     bases = [last_name(base) for base in flow.cls.bases]
+    if not {"Sampler", "BatchSampler", "DistributedSampler"}.isdisjoint(bases):
+        return True  # that of a loader, not of a model
     if any(base.endswith("Module") and not base.endswith("DataModule") for base in bases):
         return False  # a ``DataPreProcessor`` that is a module runs on the device
     return any(_ON_HOST.search(name) for name in (flow.cls.name, *bases))

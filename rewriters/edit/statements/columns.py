@@ -184,6 +184,9 @@ def _gathered(here: Surroundings, name: str, reads: list[_Piece]) -> Proposal | 
 def _learns(here: Surroundings, reads: Sequence[_Piece]) -> bool:
     """Tell whether a gradient may come back to pieces: not where all they become is detached."""
     pieces = {here.value(read.code) for read in reads}
+    outer = [here.parents.get(id(read.code)) for read in reads]
+    if any(isinstance(c, ast.Call) and "ensor" in (last_name(c.func) or "") for c in outer):
+        return False  # ``torch.Tensor(x[:, 0])``: an array of NumPy
     todo, seen = [seen.node for seen in here.flow.observables], set[Node]()
     for node in todo:  # grows
         if node in pieces or node.op == Op.CARRIED:
