@@ -604,6 +604,14 @@ def test_checks_in_a_row_are_one() -> None:
     assert rewritten(text, "NPU217") == asked
 
 
+def test_a_falling_list_is_turned_and_an_array_is_left_alone() -> None:
+    text = "def forward(x: torch.Tensor):\n    return x[:, [2, 1, 0]]\n"
+    assert "return x[:, 0:3].flip(1)" in rewritten(text, "NPU267")
+    parts = ", ".join(f"torch.Tensor(x[:, {n}])" for n in range(3))
+    array = f"def forward(x):\n    return [{parts}]\n"
+    assert found(array, "NPU268") == []
+
+
 def test_whether_there_is_a_mask_is_for_the_host_to_decide() -> None:
     text = (
         "def forward(m: torch.Tensor):\n    if (m == 0).any():\n        return m\n    return None\n"

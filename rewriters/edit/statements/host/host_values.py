@@ -412,7 +412,7 @@ def _is_seldom(here: Surroundings, code: ast.expr | ast.stmt) -> bool:
             if any(isinstance(n, ast.Mod) for n in asked):
                 return True
             named = [last_name(node) for node in asked if isinstance(node, ast.expr)]
-            if "isinstance" in named or any(map(_SELDOM.search, named)):
+            if {"isinstance", "random"} & {*named} or any(map(_SELDOM.search, named)):
                 return True
         inner = outer
     return False
