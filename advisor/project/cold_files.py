@@ -15,7 +15,7 @@ _FOLDERS = re.compile(
     r"|io|onnx|exporters?|export|converters?|conversions?|deploy(ment)?"
     r"|(.*_)?(tensorrt|trt|trtllm)(_.*)?|analysis(_tools)?"
     r"|eval(uation|uators?)?|metrics?|.*_benchmark"
-    r"|loggers?|data|datasets?|dataloaders?|data_(loading|loaders?|processing|utils)|process(ing)?_data"
+    r"|loggers?|datasets?|dataloaders?|data_(loading|loaders?|processing|utils)|process(ing)?_data"
     r"|preprocess(ing|ors?)?|processors?|annotators?|visuali[sz](e|ation|ers?)"
 )
 _TESTS = re.compile(r"(unit_?)?tests?(ing)?(_\w+)?|e2e")
