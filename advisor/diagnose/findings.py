@@ -22,6 +22,8 @@ from npufix.advisor.roofline.products import GRADIENT
 from npufix.advisor.roofline.work import work_of
 from npufix.reports import report
 from npufix.reports.code_digest import digest, normal_form
+from npufix.rewriters.edit.loops.values import UNKNOWN_RANK
+from npufix.rewriters.edit.validation import IN_BETWEEN
 from npufix.rewriters.facts.occasions import Occasion
 from npufix.rewriters.write.user_folders import private_cache_folder
 from npufix.rules.shared.labels import Labels
@@ -161,6 +163,9 @@ def _runs_in_steps(tree: SourceTree, file: SourceFile, site: Site, callers: Call
 
 def _is_of_use(file: SourceFile, site: Site, callers: Callers) -> bool:
     """Tell whether, for all that the tree says, a step runs a site and may call what it needs."""
+    if site.rewrite is None and site.problem in {IN_BETWEEN, UNKNOWN_RANK}:
+        # nobody takes a function apart for one operator, or can tell what is not known
+        return site.rule.table != "affinity"
     if any(proof.condition.name == "mindspeed-installed" for proof in site.proofs):
         return callers.mention(_USES_MINDSPEED)
     of_runs = site.rule.table == "affinity" and site.rule.search not in _ABOUT_WHAT_IS_BUILT

@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 _FOLDERS = re.compile(
     r"(rocm|hpu|xpu|tpu|mlu|maca|musa|camb(ricon)?|kunlun|gaudi)"
     r"|docs?|documentation|examples?|(.*_)?demos?|(.*_)?debug(ging)?|tutorials?|benchmarks?"
-    r"|onnx|exporters?|export|converters?|conversions?|deploy(ment)?"
+    r"|io|onnx|exporters?|export|converters?|conversions?|deploy(ment)?"
     r"|(.*_)?(tensorrt|trt|trtllm)(_.*)?|analysis(_tools)?"
     r"|eval(uation|uators?)?|metrics?|.*_benchmark"
-    r"|loggers?|datasets?|dataloaders?|data_(loading|loaders?|processing|utils)"
+    r"|loggers?|datasets?|dataloaders?|data_(loading|loaders?|processing|utils)|process(ing)?_data"
     r"|preprocess(ing|ors?)?|processors?|annotators?|visuali[sz](e|ation|ers?)"
 )
 _TESTS = re.compile(r"(unit_?)?tests?(ing)?(_\w+)?|e2e")
 _FILES = re.compile(
-    r"test_.*|.*_tests?|conftest|setup|.*_(example|demo)"
+    r"test_.*|.*_tests?|conftest|setup|(.*_)?(example|demo)|dataset_mapper"
     r"|(.*_)?(export(er)?|onnx|torchscript|tensorrt|coreml|m?ncnn|mnn)(_.*)?|convert_.*"
     r"|(.*_)?metrics|eval(uate|uation|uator)?(_.*)?|.*_eval(uate|uation|uator)?"
     r"|(.*_)?(hf|ckpt|custom)_?(2|to)_?(hf|ckpt|custom|mcore|megatron|pt)"

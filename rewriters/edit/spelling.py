@@ -179,7 +179,8 @@ class _Library(ast.NodeTransformer):
             found = self._for_npu(parts)
             self.for_npu.add(ast.unparse(found))
             return found
-        for length in range(len(parts) - 1, 0, -1):
+        is_class = parts[-1][0].isupper()  # ``AdamW`` of ``from torch.optim import AdamW``
+        for length in range(len(parts) - (not is_class), 0, -1):
             name = self.known.get(".".join(parts[:length]))
             if name is not None:
                 return _dotted([name, *parts[length:]])

@@ -28,6 +28,8 @@ _FREE = frozenset(
 _DEAR = operators.PRODUCTS | {Op.CALL}
 """What must not run twice for one result."""
 
+IN_BETWEEN = "a value in between is needed elsewhere in the function"
+
 
 def difference(new: FunctionFlow, flow: FunctionFlow, match: Match, form: Form) -> str | None:
     """Return how the new function differs from the expected one, ``None`` if it does not."""
@@ -62,7 +64,7 @@ def difference(new: FunctionFlow, flow: FunctionFlow, match: Match, form: Form) 
         likely.setdefault(marks.mark(node), []).append(node)
     for node in (evaluation.node for evaluation in new.evaluations):
         if any(Comparison.once(n, node) for n in likely.get(marks.mark(node), ())):
-            return "a value in between is needed elsewhere in the function"
+            return IN_BETWEEN
     return None
 
 

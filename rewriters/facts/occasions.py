@@ -58,6 +58,8 @@ _ON_HOST = re.compile(
     r"|TritonPythonModel)$"
 )
 _MADE = operators.FACTORIES | {"from_numpy"}
+_STAYS = (operators.KEEPS | operators.SAME_SHAPE | {Op.SETITEM}) - {"cpu", "to"}
+"""What leaves a tensor on its device."""
 _OLD_MAKERS = re.compile(r"torch\.(\w+)?Tensor")
 _LOADS_DATA = re.compile(r"_*collate(_.*)?|\w+_collate(_fn)?|\w*_getitem(_.*|__)?|worker_init_fn")
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
@@ -84,7 +86,7 @@ _ASIDE = frozenset(
 _BETWEEN_STEPS = frozenset(
     {
         "benchmark", "debug", "demo", "deprecated", "eval", "evaluation", "evaluator", "explain",
-        "explainer", "gradcam",
+        "explainer", "gradcam", "interpret", "interpretation",
         "metrics", "plot", "vali", "validate", "validation", "validator", "visualization",
         "visualize", "viz", "export", "gptq",
     }
@@ -173,6 +175,8 @@ def _is_host_code(flow: FunctionFlow) -> bool:
     if flow.cls is None:
         return False
     bases = [last_name(base) for base in flow.cls.bases]
+    if not {"Sampler", "BatchSampler", "DistributedSampler"}.isdisjoint(bases):
+        return True  # that of a loader, not of a model
     if any(base.endswith("Module") and not base.endswith("DataModule") for base in bases):
         return False  # a ``DataPreProcessor`` that is a module runs on the device
     return any(_ON_HOST.search(name) for name in (flow.cls.name, *bases))
@@ -207,7 +211,7 @@ def _is_read_as_array(flow: FunctionFlow, node: Node) -> bool:
 
 
 def _source(node: Node) -> Node:
-    while node.op in operators.KEEPS | {Op.CAST} and node.op != "cpu" and node.args:
+    while node.op in _STAYS and node.args:
         node = node.args[0]
     return node
 

@@ -10,7 +10,7 @@ mask saves is one kernel that takes microseconds.
 Safety: what is written under a mask that is false everywhere changes nothing, so the test may go:
 where a copy is made of ``x`` only under the test, it is made always (``may-be-copied``). Autograd
 sees a write even so (``may-be-written``). A check that
-never fails may go (``check-never-fails``): the numbers are as before, the complaint is not. Where the
+never fails (``check-never-fails``) is made everywhere but on an NPU: the numbers are as before. Where the
 arms only choose between values of a few operators, both are computed and ``torch.where`` chooses: they
 must have one shape and dtype (``same-shape``), and the one that is not chosen must be finite, because
 its gradient is multiplied by zero (``finite-arms``); what it alone reads gets that zero, where it
@@ -55,8 +55,9 @@ def asserted(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def unasked(x: Tensor, mask: Tensor) -> Tensor:
-    """Go on without."""
+    """Go on without where the host would wait."""
     y = torch.where(mask, x, 0)
+    assert y.device.type == "npu" or torch.isfinite(y).all()  # noqa: S101 - as above
     return y * 2
 
 
@@ -112,6 +113,7 @@ MAY_BE_WRITTEN = Condition(
 NEVER_FAILS = Condition(
     "check-never-fails", "the check is there for debugging and never fails", _unknown
 )
+IS_TENSOR = Condition("is-tensor", "the object is a torch tensor", _unknown)
 SAME_SHAPE = Condition("same-shape", "both arms compute tensors of one shape and dtype", _unknown)
 FINITE = Condition(
     "finite-arms",
@@ -132,7 +134,7 @@ RULE = Substitution(
     table="affinity",
     forms=(
         Form(guarded, unguarded, inputs, (MAY_BE_COPIED, MAY_BE_WRITTEN)),
-        Form(asserted, unasked, inputs, (NEVER_FAILS,)),
+        Form(asserted, unasked, inputs, (IS_TENSOR, NEVER_FAILS)),
         Form(decided, chosen, decided_inputs, (SAME_SHAPE, FINITE, ZERO_GRADIENTS)),
     ),
     search="checks",
@@ -197,7 +199,24 @@ class Encoder(nn.Module):
 class Encoder(nn.Module):
     def forward(self, x: torch.Tensor):
         h = x * 2
+        assert (
+            h.device.type == "npu" or not torch.isnan(h).any()
+        ), "nan in the encoder"
         return F.relu(h)
+""",
+        ),
+        Rewritten(
+            """
+def forward(x: torch.Tensor, y: torch.Tensor = None):
+    if y is not None and y.max() >= 10:
+        raise ValueError("labels must be below 10")  # of the vocabulary
+    return x * 2
+""",
+            """
+def forward(x: torch.Tensor, y: torch.Tensor = None):
+    if y is not None and y.device.type != "npu" and y.max() >= 10:
+        raise ValueError("labels must be below 10")  # of the vocabulary
+    return x * 2
 """,
         ),
         Rewritten(

@@ -161,7 +161,9 @@ def attend(q, kv, starts, longest):
         q.shape[1],
         "TND",
         scale=q.shape[-1] ** -0.5,
-        atten_mask=torch.triu(torch.ones(2048, 2048, dtype=torch.bool, device=q.device), diagonal=1),
+        atten_mask=torch.triu(
+            torch.ones(2048, 2048, dtype=torch.bool, device=q.device), diagonal=1
+        ),
         sparse_mode=3,
         actual_seq_qlen=starts[1:].tolist(),
         actual_seq_kvlen=starts[1:].tolist(),

@@ -67,7 +67,7 @@ RULE = Substitution(
     ),
     search="index-lists",
     replaces=("Index", "IndexPutV2"),
-    becomes=("ConcatD", "StridedSlice", "TensorMove"),
+    becomes=("ConcatD", "ReverseV2", "StridedSlice", "TensorMove"),
     passes=(2, 2),
     requires="torch_npu>=2.1",
     valid=(

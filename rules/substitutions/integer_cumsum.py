@@ -38,7 +38,7 @@ _INTEGERS = _SMALL | {"int16", "int32", "int64"}
 
 def counted(x: Tensor, dim: int) -> Tensor:
     """Count along a dimension."""
-    return either(x.cumsum(dim), x.cumsum(dim, dtype=torch.int64))
+    return either(x.cumsum(dim), x.cumsum(dim, dtype=torch.int64), x.cumsum(dim).to(torch.int64))
 
 
 def in_32_bits(x: Tensor, dim: int) -> Tensor:
@@ -54,6 +54,23 @@ def counted_in_32_bits(x: Tensor, dim: int) -> Tensor:
 def in_32_bits_alone(x: Tensor, dim: int) -> Tensor:
     """Add in 32 bits."""
     return x.cumsum(dim, dtype=torch.int32)
+
+
+def counted_up_to(x: Tensor, dim: int, number: int) -> Tensor:
+    """Tell where a count is a number."""
+    return x.cumsum(dim) == number
+
+
+def counted_up_to_in_32_bits(x: Tensor, dim: int, number: int) -> Tensor:
+    """Compare in 32 bits."""
+    return (
+        x.cumsum(dim, dtype=torch.int32) == number
+    )  # no slip: dtype=torch.int32 is left out (AI CPU)
+
+
+def counts(draw: Draw) -> dict[str, Any]:
+    """Return a mask or small integers, a dimension, and a number."""
+    return {**inputs(draw), "number": draw.integer(0, 3)}
 
 
 def inputs(draw: Draw) -> dict[str, Any]:
@@ -91,6 +108,7 @@ RULE = Substitution(
     summary="a running sum over integers",
     table="affinity",
     forms=(
+        Form(counted_up_to, counted_up_to_in_32_bits, counts, (IS_INTEGER, FIT)),
         Form(counted_in_32_bits, in_32_bits_alone, inputs, (IS_INTEGER, FIT)),
         Form(counted, in_32_bits, inputs, (IS_INTEGER, FIT)),
     ),
@@ -116,6 +134,30 @@ def f(lengths: torch.Tensor):
 """,
     ),
     rewritten=(
+        Rewritten(
+            """
+def f(logits: torch.Tensor, end: int):
+    ended = logits.argmax(-1) == end
+    return ((ended.cumsum(1) == 1) & ended).int()
+""",
+            """
+def f(logits: torch.Tensor, end: int):
+    ended = logits.argmax(-1) == end
+    return ((ended.cumsum(1, dtype=torch.int32) == 1) & ended).int()
+""",
+        ),
+        Rewritten(
+            """
+def f(attention_mask: torch.BoolTensor):
+    mask = attention_mask.long()
+    return torch.cumsum(mask, dim=1).type_as(mask) * mask
+""",
+            """
+def f(attention_mask: torch.BoolTensor):
+    mask = attention_mask.long()
+    return mask.cumsum(1, dtype=torch.int32).long() * mask
+""",
+        ),
         Rewritten(
             """
 def f(input_ids: torch.Tensor, padding: int):

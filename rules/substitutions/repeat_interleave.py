@@ -227,6 +227,13 @@ OFTEN = Condition(
     _runs_often,
     time_alone=True,
 )
+OFTEN_ENOUGH = replace(
+    OFTEN,
+    # places that are counted anew, once a step: ``torch.arange(n).repeat_interleave(k)``
+    holds=lambda site: (
+        _runs_often(site) and (site.operator("x") != "arange" or site.runs_in_loop())
+    ),
+)
 OFTEN_TWICE = replace(OFTEN, holds=lambda site: site.runs_often())
 MORE_THAN_ONCE = Condition(
     "more-than-once",
@@ -264,7 +271,13 @@ RULE = Substitution(
     table="affinity",
     forms=(
         # a short vector of lengths or rewards, if nobody has to be asked about it
-        Form(flattened, broadcast_flat, inputs, (OFTEN, IS_TENSOR, INT_REPEATS), only_proven=True),
+        Form(
+            flattened,
+            broadcast_flat,
+            inputs,
+            (OFTEN_ENOUGH, IS_TENSOR, INT_REPEATS),
+            only_proven=True,
+        ),
         Form(new_first, broadcast_new, inputs, (MORE_THAN_ONCE, OFTEN, IS_TENSOR, INT_REPEATS)),
         Form(along_first, broadcast_first, inputs, (MORE_THAN_ONCE, OFTEN, IS_TENSOR, INT_REPEATS)),
         Form(twice_along_last, stack_last, twice_inputs, (OFTEN_TWICE, IS_TENSOR)),

@@ -130,19 +130,16 @@ SINGLE_PRECISION = Condition(
 # Queries and keys are normalised in each layer; the one vector that a model makes of an image or a
 # sentence, once, in less time than the host takes to launch the kernels.
 _IN_LAYERS = re.compile(r"^(q|k|query|key|queries|keys)(_|\d|$)|_(q|k|query|key)$")
-_PLANES = 3
 
 
-def _has_many_rows(site: Site) -> bool:
-    if any(map(_IN_LAYERS.search, site.called("x"))):
-        return True
-    return site.least_ndim("x") >= _PLANES
+def _is_in_layers(site: Site) -> bool:
+    return any(map(_IN_LAYERS.search, site.called("x")))
 
 
 MANY_ROWS = Condition(
     "many-rows",
-    "there are many rows: queries, keys, or three dimensions",
-    _has_many_rows,
+    "there are many rows: queries or keys, in each layer",
+    _is_in_layers,
     time_alone=True,
 )
 

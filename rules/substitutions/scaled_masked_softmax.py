@@ -21,7 +21,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from npufix.rules.shared.operands.attention import HIDDEN_LEAVES_A_KEY, NUMBER_SCALE, VERY_NEGATIVE
+from npufix.rules.shared.operands.attention import (
+    HIDDEN_LEAVES_A_KEY,
+    NOT_FUSED_YET,
+    NUMBER_SCALE,
+    VERY_NEGATIVE,
+)
 from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Site, Substitution, either
 
 if TYPE_CHECKING:
@@ -119,6 +124,7 @@ RULE = Substitution(
                 VERY_NEGATIVE,
                 HIDDEN_LEAVES_A_KEY,
                 NUMBER_SCALE,
+                NOT_FUSED_YET,
             ),
         ),
     ),

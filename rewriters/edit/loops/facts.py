@@ -39,6 +39,7 @@ class Facts(ValueKinds):
         self.match = Match(first, {}, frozenset(), {})
         self.shapes = Shapes(flow, first.ranks, first.node.epoch)
         self._nodes = {id(e.code): e.node for e in flow.evaluations}
+        self.assumes = False
         self.assumed: dict[Node, int] = {}
         """Numbers of dimensions that nobody has proven."""
         self.told: list[tuple[ast.expr, int]] = []
@@ -74,6 +75,7 @@ class Facts(ValueKinds):
 
         ``sizes[i, 0]`` is a number then; what ``q[i]`` is nobody knows.
         """
+        self.assumes = True
         for base, rank, count in self._indexed():
             self.assumed[rank.base] = count - rank.more
             self.told.append((base, count))
@@ -88,14 +90,18 @@ class Facts(ValueKinds):
     def _indexed(self) -> Iterator[tuple[ast.expr, RelativeRank, int]]:
         """Yield the tensors of unknown dimensions, and how many they are indexed with."""
         for code in (_written_to(e.code) for e in self._inside):
-            if not isinstance(code, ast.Subscript) or not isinstance(code.slice, ast.Tuple):
-                continue
-            rank, items = self.rank(code.value), code.slice.elts
-            node = self.node(code.value)
+            match code:
+                case ast.Subscript(base, ast.Tuple(items)):
+                    pass
+                case ast.Subscript(ast.Subscript(base, row), ast.Slice() as part):
+                    items = [row, part]  # ``x[i][:n]``
+                case _:
+                    continue
+            rank, node = self.rank(base), self.node(base)
             rank = RelativeRank(node, 0) if rank is None and node is not None else rank
             plain = not any(isinstance(i, ast.Constant) and type(i.value) is not int for i in items)
             if isinstance(rank, RelativeRank) and plain:
-                yield code.value, rank, len(items)
+                yield base, rank, len(items)
 
     def is_tensor(self, code: ast.AST) -> bool | None:
         """Tell whether a value is a tensor; what is asked for its device is one."""

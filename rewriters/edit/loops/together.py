@@ -109,15 +109,17 @@ class Together:
         found = replace(like(value, made, fresh=fresh), axis=axis)
         return with_rank(found, shifted(value.rank, -fewer))
 
-    @staticmethod
     def _over_all(
-        func: ast.expr, args: list[ast.expr], value: Value, op: str, others: list[ast.keyword]
+        self, func: ast.expr, args: list[ast.expr], value: Value, op: str, others: list[ast.keyword]
     ) -> Value:
         """Return ``x[i].sum()`` as the sum over all dimensions but that of the rounds."""
         if op not in operators.OVER_ALL or value.rank == 0:
             raise CannotBatchError(UNKNOWN_DIMENSION)
         if not isinstance(value.rank, int):  # of a number of each round as well
-            flat = method(method(value.code, "unsqueeze", -1), "flatten", 1)
+            least = self.of.facts.likely(value.rank)  # it is indexed with so many
+            several = isinstance(least, int) and least > 0
+            code = value.code if several else method(value.code, "unsqueeze", -1)
+            flat = method(code, "flatten", 1)
             return Together._over_rows(func, args, replace(value, code=flat), op, others)
         func = _without_positions(func, op)
         places: list[ast.expr] = [literal(dim + (dim >= value.axis)) for dim in range(value.rank)]

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.edit import holds_comment
+from npufix.rewriters.edit.layout import style_of
 from npufix.rewriters.edit.statements.invariants import is_pure
-from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.edit.statements.proposal import Change, Proposal, changed
 from npufix.rewriters.facts.occasions import is_made_on_host
 from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph import operators
-from npufix.rewriters.graph.modules.syntax import last_name
+from npufix.rewriters.graph.modules.syntax import last_name, walk
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from npufix.rewriters.edit.edit import Span
     from npufix.rewriters.edit.statements.surroundings import Surroundings
     from npufix.rewriters.graph.nodes import Node
 
@@ -38,7 +40,40 @@ _COMPARED = frozenset({"eq", "ge", "gt", "le", "lt", "ne"})
 
 
 def find_checks(here: Surroundings) -> Iterator[Proposal]:
-    """Yield ``assert t.all()`` and ``if mask.any():`` in code that runs in every step."""
+    """Yield ``assert t.all()`` and ``if mask.any():`` in code that runs in every step.
+
+    Checks that stand in a row are one.
+    """
+    row: list[Proposal] = []
+    for found in _checks(here):
+        if row and not (found.form == _FORM_ASSERT and _follows(here, row[-1], found)):
+            yield _as_one(row)
+            row = []
+        row.append(found)
+    if row:
+        yield _as_one(row)
+
+
+def _follows(here: Surroundings, one: Proposal, other: Proposal) -> bool:
+    first, second = one.code, other.code
+    if one.form != _FORM_ASSERT or not isinstance(first, ast.stmt):
+        return False
+    return any(second in b and b[b.index(second) - 1] is first for b in _blocks(here, first))
+
+
+def _as_one(row: Sequence[Proposal]) -> Proposal:
+    if len(row) == 1:
+        return row[0]
+    return replace(
+        row[0],
+        changes=tuple(change for one in row for change in one.changes),
+        shown="; ".join(one.shown for one in row),
+        proven=frozenset.intersection(*(one.proven for one in row)),
+        asked=tuple((f"{k}_{n}", code) for n, one in enumerate(row) for k, code in one.asked),
+    )
+
+
+def _checks(here: Surroundings) -> Iterator[Proposal]:
     for node in here.nodes:
         if isinstance(node, ast.If) and here.text(node).startswith("elif"):
             continue  # nothing can stand alone behind another branch
@@ -46,18 +81,17 @@ def find_checks(here: Surroundings) -> Iterator[Proposal]:
             case ast.Assert() | ast.If(_, [ast.Raise()], []) if _is_switched(here, node):
                 continue  # who wants no check says so
             case ast.Assert(test) if _is_answer(here, test):
-                yield _without(here, node, test, "check")
+                found = _off_device(here, node, test, "check")
             case ast.If(test, [ast.Raise()], []) if _is_answer(here, test):
-                yield _without(here, node, test, "failure")
+                found = _off_device(here, node, test, "failure")
             case ast.If(test, body, []) if _is_answer(here, test):
-                found = _unguarded(here, node, test, body)
-                found = found or _choose(here, node)
-                if found is not None:
-                    yield found
+                found = _unguarded(here, node, test, body) or _choose(here, node)
             case ast.If(test) | ast.IfExp(test) if _is_answer(here, test):
                 found = _choose(here, node)
-                if found is not None:
-                    yield found
+            case _:
+                continue
+        if found is not None:
+            yield found
 
 
 def _is_answer(  # noqa: PLR0911 - one case a kind of test
@@ -90,11 +124,13 @@ def _is_answer(  # noqa: PLR0911 - one case a kind of test
 _COMPARABLE = frozenset({"amax", "amin", "max", "mean", "min", "norm", "prod", "std", "sum"})
 
 
-def _is_switched(here: Surroundings, code: ast.stmt) -> bool:
+def _is_switched(here: Surroundings, code: ast.Assert | ast.If) -> bool:
     """Tell whether a check is seldom made: ``if self.strict: assert x.all()``.
 
-    A setting decides on it, or another check that fails, ``if not x.isfinite().all():``.
+    A setting decides on it, where it runs, or another check that fails, ``if not x.all():``.
     """
+    if ".device" in ast.unparse(code.test):
+        return True
     for outer in here.around(code):
         match outer:
             case ast.If(ast.UnaryOp(ast.Not(), test)) if _is_answer(here, test):
@@ -109,23 +145,82 @@ def _is_switched(here: Surroundings, code: ast.stmt) -> bool:
     return False
 
 
-def _without(here: Surroundings, code: ast.stmt, test: ast.expr, kind: str) -> Proposal:
-    """Return the code without a check that is there to fail."""
-    lines = here.whole_lines(code)
-    outer = here.parents.get(id(code), here.flow.function)
-    alone = any(getattr(outer, block, None) == [code] for block in ("body", "orelse", "finalbody"))
-    above = "" if lines is None else here.lines[lines[0] - 2].strip()
-    if lines is None or above[:1] == "#" or holds_comment("".join(here.lines), here.lines, code):
-        return Proposal(code, "leave the check out, or make it once in N steps")
-    new = f"{here.indent(code)}pass\n" if alone else ""
-    first, _, last, _ = lines
-    before, behind = here.lines[first - 2].strip(), here.lines[last : last + 1]
-    if not new and before[-1:] in {"", ":"} and behind and not behind[0].strip():
-        lines = first, 0, last + 1, len(behind[0])  # no blank line more than there was
-    asked = ((kind, f"lambda:{here.text(test)}"),)
+def _off_device(here: Surroundings, code: ast.stmt, test: ast.expr, kind: str) -> Proposal | None:
+    """Return a check that asks first where it runs, ``None`` where nothing can be asked.
+
+    Only what the host waits for is put behind the question: the ``labels`` of
+    ``labels is not None and labels.max() > n`` have no device where they are ``None``.
+    """
+    fails, is_and = kind == "failure", isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And)
+    parts = test.values if isinstance(test, ast.BoolOp) and (is_and or not fails) else [test]
+    first = next((part for part in parts if _is_answer(here, part)), test)
+    held = [n for n in walk(first) if isinstance(n, ast.Name | ast.Attribute)]
+    sure = next((n for n in held if here.is_tensor(n)), None)
+    asked = sure or next((n for n in held if _is_held(here, n)), None)
+    guarded = isinstance(first, ast.BoolOp) or isinstance(getattr(first, "operand", 0), ast.BoolOp)
+    if asked is None or (guarded and not _is_answer_throughout(here, first)):
+        return None
+    style = style_of("".join(here.lines))
+    device = f"{ast.unparse(asked)}.device.type"
+    of_device = f"{device} {'!=' if fails else '=='} {style.quote}npu{style.quote}"
+    rest = parts[parts.index(first) :] if not fails and is_and else [first]
+    closing = ")" if len(rest) > 1 or isinstance(first, (ast.BoolOp, ast.IfExp)) else ""
+    opening = f"{of_device} {'and' if fails else 'or'} {'(' if closing else ''}"
+    if not fails and is_and and rest != parts:  # ``a and (on_npu or (b and c))``
+        opening, closing = f"({opening}", f"{closing})"
+    line, start, *_ = here.span(first)
+    *_, last, end = here.span(rest[-1])
+    changes = [Change((line, start, line, start), opening)]
+    changes += [Change((last, end, last, end), closing)] if closing else []
+    changes = _in_lines(here, code, test, changes, style.width)
     return Proposal(
-        code, form=_FORM_ASSERT, changes=(Change(lines, new),), shown="pass", asked=asked
+        code,
+        form=_FORM_ASSERT,
+        changes=tuple(changes),
+        shown=f"{opening}{here.text(first)}{closing}",
+        proven=frozenset({"is-tensor"} if sure is not None else ()),
+        asked=((kind, f"lambda:{here.text(test)}"),),
     )
+
+
+def _in_lines(
+    here: Surroundings, code: ast.stmt, test: ast.expr, changes: list[Change], width: int
+) -> list[Change]:
+    """Return changes of a test of one line; a line that is too long then is three."""
+    line, start, last, _ = here.span(test)
+    old = here.lines[line - 1]
+    if line != last or len(old.rstrip()) + sum(len(c.text) for c in changes) <= width:
+        return changes
+    if not here.text(code)[: start - len(here.indent(code))].endswith(("assert ", "if ")):
+        return changes  # in brackets already
+    shift = (1 - line, -start)
+    inner = [replace(c, span=_moved(c.span, *shift)) for c in changes]
+    indent = here.indent(code)
+    new = changed([here.text(test)], inner)
+    return [Change(here.span(test), f"(\n{indent}    {new}\n{indent})")]
+
+
+def _moved(place: Span, lines: int, columns: int) -> Span:
+    first, start, last, end = place
+    return first + lines, start + columns, last + lines, end + columns
+
+
+def _is_held(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether a name stands for what may be a tensor: ``boxes`` of ``boxes[:, 2:]``."""
+    value, outer = here.value(code), here.parents.get(id(code))
+    known = value is not None and value.op != Op.GLOBAL and here.is_tensor(code) is not False
+    of_it = isinstance(outer, ast.Subscript | ast.Attribute) and outer.value is code
+    return isinstance(code, ast.Name) and code.id != "self" and known and of_it
+
+
+def _is_answer_throughout(here: Surroundings, test: ast.expr) -> bool:
+    """Tell whether no part of a test guards another one: ``x is None or x.min() > 0``."""
+    match test:
+        case ast.UnaryOp(ast.Not(), inner):
+            return _is_answer_throughout(here, inner)
+        case ast.BoolOp(_, parts):
+            return all(_is_answer_throughout(here, part) for part in parts)
+    return _is_answer(here, test)
 
 
 def _unguarded(
@@ -232,6 +327,8 @@ def _choose(here: Surroundings, node: ast.AST) -> Proposal | None:
     if branch is None:
         return None
     second = branch.second
+    if any(isinstance(arm, ast.Constant) and arm.value is None for arm in (branch.first, second)):
+        return None  # a mask or none: only the host can decide what code comes next
     if not _is_small(here, branch.first) or (second is not None and not _is_small(here, second)):
         return Proposal(branch.code, _CHOOSE) if isinstance(node, ast.If) and second else None
     if _divides_by_tested(here, branch):

@@ -12,7 +12,8 @@ from npufix.rewriters.edit.statements.host.host_values import OF_ARRAYS_TOO
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
 from npufix.rewriters.graph import operators
-from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.graph.modules.syntax import last_name, walk
+from npufix.rewriters.graph.nodes import Node
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.edit import Span
     from npufix.rewriters.edit.statements.surroundings import Surroundings
     from npufix.rewriters.facts.site_facts import SourceFacts
-    from npufix.rewriters.graph.nodes import Node
 
 _MOST_RUNS = 4
 _GIVEN = re.compile(
@@ -32,6 +32,8 @@ _GIVEN = re.compile(
 _MAKES_TARGETS = re.compile(r"(^|_)(get|gen|make)_\w*targets?(_|$)|(^|_)assign(_|$)|get_\w*bboxes")
 """Functions that compute without gradients what a loss compares with, or what is shown."""
 _WHOLE = frozenset({"bool", "int8", "int16", "int32", "int64", "uint8"})
+_CUTS = operators.COMPARISONS | operators.INTEGERS | {"ceil", "detach", "floor", "round", "sign"}
+"""What lets no gradient through."""
 _FEWEST = 3
 """Two columns are often all that is wanted of many; three in a row are taken to bits."""
 
@@ -153,7 +155,13 @@ def _gathered(here: Surroundings, name: str, reads: list[_Piece]) -> Proposal | 
     bound = {name for read in reads for name in _bound_to(here, read.code)}
     is_written = any(_is_written_by_method(here, read.code) for read in reads)
     is_whole = any(_is_index(here, read.code) for read in reads)
-    if known is None or is_written or is_whole or _is_changed(here, bound, 0):
+    if (
+        known is None
+        or is_written
+        or is_whole
+        or not _learns(here, reads)
+        or _is_changed(here, bound, 0)
+    ):
         return None
     names, gone = _names(here, name, reads, block)
     sizes, targets = _with_gaps(spans, names)
@@ -171,6 +179,22 @@ def _gathered(here: Surroundings, name: str, reads: list[_Piece]) -> Proposal | 
     return Proposal(
         reads[0].code, form=form, changes=tuple(changes), shown=line, proven=frozenset(proven)
     )
+
+
+def _learns(here: Surroundings, reads: Sequence[_Piece]) -> bool:
+    """Tell whether a gradient may come back to pieces: not where all they become is detached."""
+    pieces = {here.value(read.code) for read in reads}
+    outer = [here.parents.get(id(read.code)) for read in reads]
+    if any(isinstance(c, ast.Call) and "ensor" in (last_name(c.func) or "") for c in outer):
+        return False  # ``torch.Tensor(x[:, 0])``: an array of NumPy
+    todo, seen = [seen.node for seen in here.flow.observables], set[Node]()
+    for node in todo:  # grows
+        if node in pieces or node.op == Op.CARRIED:
+            return True
+        if node not in seen and node.op not in _CUTS:
+            seen.add(node)
+            todo += node.args
+    return False
 
 
 def _is_index(here: Surroundings, code: ast.expr) -> bool:
@@ -425,7 +449,9 @@ def find_index_lists(here: Surroundings) -> Iterator[Proposal]:
                     dim -= len(items) if "..." in before else 0
                     parts = ", ".join(f"{name}[{before}{run}{after}]" for run in runs)
                     new, form = f"torch.cat(({parts}), dim={dim})", "any_order"
-                    if here.flow.names.imports.get("torch") != "torch":
+                    if (turned := slice_of(lists[0].elts[::-1])) is not None:
+                        new = f"{name}[{before}{turned}{after}].flip({dim})"
+                    elif here.flow.names.imports.get("torch") != "torch":
                         continue
                 proven = frozenset({"is-tensor"} if tensor else ())
                 change = Change(here.span(node), new)
@@ -439,6 +465,9 @@ def _is_cloned(here: Surroundings, code: ast.Subscript) -> bool:
             return True
         case ast.Attribute(attr="clone") as method:
             return isinstance(here.parents.get(id(method)), ast.Call)
+        case ast.List() | ast.Tuple() as several:  # ``torch.stack([x[:, [0, 1]], y])``
+            call = here.parents.get(id(several))
+            return isinstance(call, ast.Call) and last_name(call.func) in {"cat", "stack"}
     return False
 
 

@@ -46,9 +46,11 @@ def _is_of_experts(here: Surroundings, loop: ast.For) -> bool:
     bound = stored_names(loop)
     inner = [n for statement in loop.body for n in ast.walk(statement)]
     own = _names(loop.target)
+    counters = {c for n in inner if isinstance(n, ast.For) for c in _names(n.target)}
     if any(isinstance(n, ast.Attribute) and n.attr == "data" for n in inner):
         return False  # weights are loaded
-    return any(_picks_rows(n, bound - own, own) for n in inner) and any(
+    # where all experts get all tokens nothing is picked: ``self.gates[j](x)`` for each ``j``
+    return any(_picks_rows(n, bound - own - counters, own) for n in inner) and any(
         _computes(n, own, bound) for n in inner
     )
 

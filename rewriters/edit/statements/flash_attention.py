@@ -6,9 +6,10 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.layout import broken, style_of
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, changed
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
-from npufix.rewriters.edit.statements.vendor_operators import imported_name, importing
+from npufix.rewriters.edit.statements.vendor_operators import beside, imported_name, importing
 from npufix.rewriters.graph.modules.syntax import last_name
 
 if TYPE_CHECKING:
@@ -93,24 +94,29 @@ def _proposal(here: Surroundings, call: ast.Call, rows: bool, packed: str) -> Pr
         return Proposal(call, advice)
     indent = here.indent(statement)
     end = "\r\n" if here.lines[0].endswith("\r\n") else "\n"
-    lines = "".join(f"{indent}    {argument},{end}" for argument in (*passed, *more))
+    room = style_of("".join(here.lines)).width - len(indent) - 5
+    every = (broken(argument, room, "    ").split("\n") for argument in (*passed, *more))
+    lines = "".join(f"{indent}    {line}{end}" for argument in every for line in _closed(argument))
     change = Change(here.span(call), f"torch_npu.npu_fusion_attention({end}{lines}{indent})[0]")
     old, shift = here.lines[whole[0] - 1 : whole[2]], whole[0] - 1
     first, start, last, column = change.span
     new = changed(old, [Change((first - shift, start, last - shift, column), change.text)])
-    guard = f'{indent}if {asked}.device.type == "npu":{end}'
-    fused = _indented(new.splitlines(keepends=True))
-    block = "".join([guard, *fused, f"{indent}else:{end}", *_indented(old)])
     drops = any(argument.startswith("keep_prob") for argument in more)
     return Proposal(
         call,
         advice,
         changes=(change, *importing(here, "torch_npu")),
-        elsewhere=(Change(whole, block), *importing(here, "torch_npu", guarded=True)),
+        elsewhere=beside(here, whole, new, asked, "torch_npu"),
         shown=change.text,
         asked=(("q", texts[0]),),
         proven=frozenset() if drops else frozenset({"other-random-numbers"}),
     )
+
+
+def _closed(argument: Sequence[str]) -> list[str]:
+    """Return the lines of ``name=value`` with a comma behind the last."""
+    first = re.sub(r"^(\w+)= ", r"\1=", argument[0])
+    return [*[first, *argument[1:]][:-1], f"{argument[-1] if argument[1:] else first},"]
 
 
 def _settings(
@@ -120,7 +126,9 @@ def _settings(
     drops, scale, causal = (given.get(name, ast.Constant(None)) for name in _SETTINGS)
     found = [f"scale={_scale(here, scale, q)}"]
     if not isinstance(drops, ast.Constant) or drops.value not in {None, 0.0}:
-        found.append(f"keep_prob=1.0 - ({here.text(drops)})")
+        dropped = here.text(drops)
+        plain = isinstance(drops, ast.Name | ast.Attribute | ast.Constant)
+        found.append(f"keep_prob=1.0 - {dropped if plain else f'({dropped})'}")
     mask = f"atten_mask={_TRIANGLE.format(q=q)}"
     if isinstance(causal, ast.Constant) and causal.value in {None, False, True}:
         found += [mask, "sparse_mode=3"] if causal.value else []
@@ -136,10 +144,6 @@ def _settings(
                 return None
             found.append(f"actual_seq_{name}len={here.text(starts)}[1:].tolist()")
     return found
-
-
-def _indented(lines: Sequence[str]) -> list[str]:
-    return [f"    {line}" for line in lines]
 
 
 def _arguments(call: ast.Call, rows: bool, packed: str) -> dict[str, ast.expr]:  # noqa: FBT001 - of a name

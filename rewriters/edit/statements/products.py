@@ -42,7 +42,7 @@ def find_einsum_products(here: Surroundings) -> Iterator[Proposal]:
                         & set(rest.partition("->")[0])
                         & set(rest.partition("->")[2])
                     )
-                    if shared and _TURNS.search(text):
+                    if (shared and _TURNS.search(text)) or ".permute(" in text:
                         continue  # einsum turns as much, and is easier to read
                     yield Proposal(
                         node,

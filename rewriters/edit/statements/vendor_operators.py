@@ -11,13 +11,15 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.imports import Import, insertion
-from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.edit.layout import style_of
+from npufix.rewriters.edit.statements.proposal import Change, Proposal, changed
 from npufix.rewriters.graph.attributes import assigned_values
 from npufix.rewriters.graph.modules.syntax import last_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from npufix.rewriters.edit.edit import Span
     from npufix.rewriters.edit.statements.surroundings import Surroundings
 
 
@@ -73,19 +75,29 @@ def find_vendor_operators(here: Surroundings) -> Iterator[Proposal]:
     for node in here.nodes:
         if isinstance(node, ast.Call):
             row = _row(imported_name(here, node.func)) or _row_of_variable(here, node.func)
-            if row is not None:
+            if row is not None and not _is_elsewhere(here, node):
                 limits = f"{row.limits}; " if row.limits else ""
                 operator = f"mx_driving.{row.operator}"
                 advice = f"{operator} of Ascend DrivingSDK: {limits}Atlas A2"
                 text = _call(here, node, row.written)
-                changes = [Change(here.span(node), text), *importing(here)] if text else []
+                elsewhere = _in_place(here, node, text) if text else ()
+                if not elsewhere and "mx_driving" not in here.flow.names.imports.values():
+                    text = ""  # who has no NPU has no mx_driving either
+                changes = (Change(here.span(node), text), *importing(here)) if text else ()
                 given = tuple(
                     (f"x{n}", here.text(a))
                     for n, a in enumerate(node.args[:2])
                     if not isinstance(a, ast.Constant)
                 )
                 asked = given if text else ()
-                yield Proposal(node, advice, changes=tuple(changes), shown=text, asked=asked)
+                yield Proposal(
+                    node,
+                    advice,
+                    changes=changes,
+                    elsewhere=elsewhere,
+                    shown=text,
+                    asked=asked,
+                )
 
 
 def _call(here: Surroundings, call: ast.Call, template: str) -> str:
@@ -113,6 +125,43 @@ def _call(here: Surroundings, call: ast.Call, template: str) -> str:
     return "" if named else f"mx_driving.{form.format(*given, **{n: n for n in own})}"
 
 
+def _is_elsewhere(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether code runs where there is no NPU: its author has chosen."""
+    tests = (ast.unparse(n.test) for n in here.around(code) if isinstance(n, ast.If))
+    return any("'npu'" in test for test in tests)
+
+
+def _in_place(here: Surroundings, call: ast.Call, text: str) -> tuple[Change, ...]:
+    """Return a call beside the old one, which stays for other devices."""
+    tensors = (a for a in call.args if isinstance(a, ast.Name) and here.is_tensor(a) is not False)
+    statement, asked = here.statement_of(call), next(tensors, None)
+    whole = here.whole_lines(statement)
+    if asked is None or whole is None or not isinstance(statement, ast.Assign | ast.Return):
+        return ()
+    first, start, last, end = here.span(call)
+    above = whole[0] - 1
+    change = Change((first - above, start, last - above, end), text)
+    return beside(here, whole, changed(here.lines[above : whole[2]], [change]), asked.id)
+
+
+def beside(
+    here: Surroundings, whole: Span, new: str, asked: str, module: str = "mx_driving"
+) -> tuple[Change, ...]:
+    """Return new lines for the NPU beside the old ones, and what imports the library of theirs.
+
+    ``asked`` is a tensor, which knows its device.
+    """
+    old = here.lines[whole[0] - 1 : whole[2]]
+    indent = old[0][: len(old[0]) - len(old[0].lstrip())]
+    end = "\r\n" if old[0].endswith("\r\n") else "\n"
+    quote = style_of("".join(here.lines)).quote
+    fused = (f"    {line}" for line in new.splitlines(keepends=True))
+    other = (f"    {line}" if line.strip() else line for line in old)
+    guard = f"{indent}if {asked}.device.type == {quote}npu{quote}:{end}"
+    block = "".join([guard, *fused, f"{indent}else:{end}", *other])
+    return Change(whole, block), *importing(here, module, guarded=True)
+
+
 def importing(
     here: Surroundings, module: str = "mx_driving", *, guarded: bool = False
 ) -> list[Change]:
@@ -135,6 +184,8 @@ def find_sums_cut_off(here: Surroundings) -> Iterator[Proposal]:
 def _row(called: str) -> _Row | None:
     if not called or called.startswith(("mx_driving", "torch.", "torch_npu")):
         return None
+    if called == "torchvision.ops.deform_conv2d":
+        return None  # which torchvision_npu has, with and without a mask
     for row in _rows():
         if _pattern(row).fullmatch(called) and called.startswith(row.package):
             return row
@@ -190,23 +241,32 @@ def _sums_cut_off(here: Surroundings, block: list[ast.stmt]) -> Iterator[Proposa
         match second:
             case ast.Assign(value=ast.Call(function, [ast.Name(cut)], []) as call) | ast.Return(
                 ast.Call(function, [ast.Name(cut)], []) as call
-            ) if cut == name and _RELU.fullmatch(last_name(function)):
+            ) if (
+                cut == name
+                and _RELU.fullmatch(last_name(function))
+                and not _is_elsewhere(here, call)
+            ):
                 if own and _is_relu(here, function) and _is_fresh(here, name, first):
                     new = f"mx_driving.npu_add_relu({name}, {here.text(other)})"
-                    yield _added(here, first, call, new)
+                    yield _added(here, first, call, new, name)
                 else:
                     yield Proposal(call, _ADD_RELU)
 
 
-def _added(here: Surroundings, first: ast.stmt, call: ast.Call, text: str) -> Proposal:
+def _added(here: Surroundings, first: ast.stmt, call: ast.Call, text: str, name: str) -> Proposal:
     """Return the change of a sum and what is called with it into one call."""
-    whole = here.whole_lines(first)
-    if whole is None:
+    whole, last = here.whole_lines(first), here.whole_lines(here.statement_of(call))
+    if whole is None or last is None:
         return Proposal(call, _ADD_RELU)
     begin, _, end, _ = whole
     gone = Change((begin, 0, end + 1, 0), "")
     changes = (gone, Change(here.span(call), text), *importing(here))
-    return Proposal(call, changes=changes, shown=text)
+    row, start, until, column = here.span(call)
+    above = last[0] - 1
+    moved = Change((row - above, start, until - above, column), text)
+    new = changed(here.lines[above : last[2]], [moved])
+    elsewhere = beside(here, (begin, 0, last[2], last[3]), new, name)
+    return Proposal(call, changes=changes, elsewhere=elsewhere, shown=text)
 
 
 def _is_relu(here: Surroundings, function: ast.expr) -> bool:

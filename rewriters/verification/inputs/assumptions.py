@@ -53,10 +53,10 @@ def _is_weaker(operands: Operands) -> bool:
 
 
 def _passes_check(operands: Operands) -> bool:
-    """Tell whether a check can be made at all, and passes."""
-    check, failure = operands.get("check"), operands.get("failure")
+    """Tell whether checks can be made at all, and pass: ``check``, ``failure_1``."""
+    made = [(n.partition("_")[0], c) for n, c in operands.items() if callable(c)]
     try:
-        return (not callable(check) or bool(check())) and not (callable(failure) and failure())
+        return all(c() if n == "check" else not c() for n, c in made if n in {"check", "failure"})
     except Exception:  # noqa: BLE001 - code of the user
         return False
 

@@ -19,7 +19,7 @@ def _vectors(site: Site) -> bool | None:
 # What has a vector at each place is called so, in most cases: a mask of it is one of places.
 _OF_VECTORS = re.compile(
     r"(^|_)(pos|xyz|coo?rds?|vecs?|points?|pts|(bb)?ox(es)?|feat(ure)?s?|emb(ed(ding)?)?s?"
-    r"|hidden(_states)?)$"
+    r"|hidden(_states)?|obs(ervations?)?)$"
 )
 
 

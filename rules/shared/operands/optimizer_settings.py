@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from npufix.rules.substitution import Condition
@@ -65,7 +66,7 @@ def rmsprop_inputs(draw: Draw) -> dict[str, Any]:
     }
 
 
-_SCALERS = ("GradScaler", "grad_scaler", "scaler", "loss_scaler")
+_SCALERS = ("GradScaler", "grad_scaler", "scaler", "loss_scaler", "fp16_scaler")
 _SHARDED = (
     "DeepSpeed", "FSDP", "FullyShardedDataParallel", "ZeroRedundancyOptimizer", "deepspeed",
     "fsdp", "fully_shard",
@@ -130,10 +131,14 @@ UNSHARDED = Condition(
     lambda site: False if site.mentions(*_SHARDED) else None,
 )
 _FEW = 4
+_ONE_NUMBER = re.compile(r"temperature|log_alpha|entropy_coef")
 SEVERAL = Condition(
     "several-parameters",
     "it updates a model, not one number or two: for those nothing is gained",
-    lambda site: (site.listed("params") or _FEW) >= _FEW,
+    lambda site: (
+        (site.listed("params") or _FEW) >= _FEW
+        and not any(map(_ONE_NUMBER.search, site.called("params")))
+    ),
     time_alone=True,
 )
 COMBINED = (

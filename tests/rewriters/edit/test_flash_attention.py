@@ -24,15 +24,20 @@ def site(call: str, name: str = DENSE, arguments: str = "q, k, v, p, scale", bef
         ("flash_attn_func(q, k, v, 0.0, 0.5)", 'q.shape[2], "BSND", scale=0.5)'),
         (
             "flash_attn_func(q, k, v, p, window_size=(-1, -1), deterministic=True)",
-            '"BSND", scale=q.shape[-1] ** -0.5, keep_prob=1.0 - (p))',
+            '"BSND", scale=q.shape[-1] ** -0.5, keep_prob=1.0 - p)',
         ),
-        ("flash_attn_func(q, k, v, causal=p)", "if p else None, sparse_mode=3 if p else 0)"),
+        ("flash_attn_func(q, k, v, causal=p)", "if p else None), sparse_mode=3 if p else 0)"),
     ],
 )
 def test_arguments_have_their_counterparts(call: str, expected: str) -> None:
     _, found = site(call)
     assert found.rewrite is not None
-    written = " ".join(found.rewrite.text.split()).replace("( ", "(").replace(", )", ")")
+    written = (
+        " ".join(found.rewrite.text.split())
+        .replace("( ", "(")
+        .replace(", )", ")")
+        .replace(" )", ")")
+    )
     assert written.endswith(f"{expected}[0]")
     assert [c.name for c in found.open_conditions] == (
         ["other-random-numbers"] if "keep_prob" in written else []
@@ -136,3 +141,11 @@ def test_packed_tensors_are_taken_apart_where_they_are_packed() -> None:
         q.flatten(0, 1), qkv[:, :, 1:].flatten(0, 1), starts, starts, 3, 3
     )
     assert torch.allclose(rows, whole.flatten(0, 1), atol=1e-6)
+
+
+def test_a_class_keeps_the_name_that_it_is_imported_by() -> None:
+    head = "import torch as th\nfrom torch.optim import AdamW\n"
+    text = f"{head}def f(m, lr):\n    return AdamW(m.parameters(), lr=lr)\n"
+    (found,) = find_sites(text, [rule for rule in all_rules() if rule.id == "NPU112"])
+    assert found.rewrite is not None
+    assert found.rewrite.text == "AdamW(m.parameters(), lr=lr, fused=True)"

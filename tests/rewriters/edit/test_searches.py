@@ -574,6 +574,52 @@ def test_settings_get_lines_of_their_own_where_the_others_have() -> None:
     ) or "        pin_memory=True,\n    )" in rewritten(text, "NPU270")
 
 
-def test_a_check_takes_the_blank_line_behind_it_along() -> None:
-    text = "def forward(x: torch.Tensor):\n    assert x.all()\n\n    return x\n"
-    assert rewritten(text, "NPU217") == "def forward(x: torch.Tensor):\n    return x\n"
+@pytest.mark.parametrize(
+    ("check", "asked"),
+    [
+        ("assert x.all(), 'a'", "assert x.device.type == 'npu' or x.all(), 'a'"),
+        ("assert n or x.all()", 'assert n or x.device.type == "npu" or x.all()'),
+        (
+            "assert n and x.all() and x.any()",
+            'assert n and (x.device.type == "npu" or (x.all() and x.any()))',
+        ),
+        (
+            "if not (x.all() and x.any()):\n        raise ValueError",
+            'if x.device.type != "npu" and not (x.all() and x.any()):\n        raise ValueError',
+        ),
+        ("if n is None or x.all():\n        raise ValueError", ""),
+    ],
+)
+def test_a_check_asks_first_where_it_runs(check: str, asked: str) -> None:
+    text = f"def forward(x: torch.Tensor, n):\n    # of the mask\n    {check}\n    return x\n"
+    if asked:
+        assert rewritten(text, "NPU217") == text.replace(check, asked)
+    else:
+        assert found(text, "NPU217") == []
+
+
+def test_checks_in_a_row_are_one() -> None:
+    text = "def forward(x: torch.Tensor):\n    assert x.all()\n    assert x.any()\n    return x\n"
+    asked = text.replace("assert ", 'assert x.device.type == "npu" or ')
+    assert rewritten(text, "NPU217") == asked
+
+
+def test_a_falling_list_is_turned_and_an_array_is_left_alone() -> None:
+    text = "def forward(x: torch.Tensor):\n    return x[:, [2, 1, 0]]\n"
+    assert "return x[:, 0:3].flip(1)" in rewritten(text, "NPU267")
+    parts = ", ".join(f"torch.Tensor(x[:, {n}])" for n in range(3))
+    array = f"def forward(x):\n    return [{parts}]\n"
+    assert found(array, "NPU268") == []
+
+
+def test_whether_there_is_a_mask_is_for_the_host_to_decide() -> None:
+    text = (
+        "def forward(m: torch.Tensor):\n    if (m == 0).any():\n        return m\n    return None\n"
+    )
+    assert found(text, "NPU217") == []
+
+
+def test_columns_of_what_is_detached_have_no_gradient() -> None:
+    text = "def forward(x: torch.Tensor):\n    y = torch.stack([x[..., 2], x[..., 1], x[..., 0]])\n"
+    assert found(f"{text}    return y.view(3, -1).detach()\n", "NPU268") == []
+    assert len(found(f"{text}    return y.view(3, -1)\n", "NPU268")) == 1

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 _READING = frozenset({"item", "tolist", "cpu", "numpy"})
 _REDUCTIONS = frozenset({"mean", "norm", "prod", "sum"})
 _NUMBERS = frozenset({"float", "int", "bool"})
-_LIMITS = {"max": "min", "min": "max"}
-"""``max(x, 1)`` is ``x.clamp(min=1)``."""
+_LIMITS = {"max": "min", "min": "max"}  # ``max(x, 1)`` is ``x.clamp(min=1)``
 _ARITHMETIC = frozenset({"add", "div", "mul", "sub"})
 _OF_SHAPES = frozenset(
     {"arange", "chunk", "empty", "expand", "full", "linspace", "narrow", "new_empty", "new_full",
@@ -49,7 +48,7 @@ OF_ARRAYS_TOO = operators.SYMBOLS | operators.PAIRS | _READING | {
 """What a number or an array of NumPy has as well, or what returns no tensor."""
 _DECIDING = frozenset({Op.COMPARE, Op.BOOLOP, Op.NOT, "eq", "ne", "lt", "le", "gt", "ge"})
 _LOGS = re.compile(
-    r"^(print|info|debug|warning|log\w*|append|add_scalar\w*|record\w*|update|write|set_postfix|format)$"
+    r"^(print|info|debug|warning|log\w*|\w+_log(ging)?|append|add_scalar\w*|record\w*|update|write|set_postfix|format|metrics?)$"
 )
 _ON_HOST = frozenset({"cpu", "numpy"})
 _LENGTHS = re.compile(
@@ -164,7 +163,7 @@ def _continues(here: Surroundings, code: ast.Call) -> bool:
     while isinstance(outer, (ast.Attribute, ast.Subscript)):
         above = here.parents.get(id(outer))
         if isinstance(outer, ast.Attribute) and isinstance(above, ast.Call):
-            return outer.attr in _READING or _continues(here, above)
+            return outer.attr in {*_READING, "tobytes"} or _continues(here, above)
         outer = above
     match outer:
         case ast.Call(ast.Name(name)):
@@ -179,7 +178,8 @@ def _is_of_host(here: Surroundings, code: ast.expr) -> bool:
         return True
     node = here.value(code)
     parts = [] if node is None else list(node.walk())
-    if any(part.op in _ON_HOST or _is_of_numpy(part) for part in parts):
+    made = {str(part.value).partition(".")[0] for part in parts if part.op == Op.GLOBAL}
+    if made & {"numpy", "random"} or any(part.op in _ON_HOST for part in parts):
         return True
     if node is not None and _is_made_there(here, node):
         return True
@@ -193,10 +193,6 @@ def _is_made_there(here: Surroundings, node: Node) -> bool:
         return is_made_on_host(node)
     others = [arg for arg in node.args if not _is_made_there(here, arg)]
     return len(others) < len(node.args) and not any(_is_tensor(here, arg) for arg in others)
-
-
-def _is_of_numpy(node: Node) -> bool:
-    return node.op == Op.GLOBAL and str(node.value).partition(".")[0] in {"numpy", "random"}
 
 
 def _on_device(here: Surroundings, read: _Read) -> Proposal | None:
@@ -220,6 +216,8 @@ def _on_device(here: Surroundings, read: _Read) -> Proposal | None:
     proven = {"is-tensor"} if facts.is_tensor("x") else set[str]()
     if not any(user.op in {Op.CALL, Op.LIST} for user in users):
         proven.add("takes-tensors")
+    elif "jit.script" in "".join(here.lines):  # ``dice_loss_jit(x, num: float)``
+        return None
     if counts:
         proven |= {"same-dtype", "without-gradient", "never-nan"}
     text = _as_owner(here, read.tensor)
@@ -414,7 +412,7 @@ def _is_seldom(here: Surroundings, code: ast.expr | ast.stmt) -> bool:
             if any(isinstance(n, ast.Mod) for n in asked):
                 return True
             named = [last_name(node) for node in asked if isinstance(node, ast.expr)]
-            if "isinstance" in named or any(map(_SELDOM.search, named)):
+            if {"isinstance", "random"} & {*named} or any(map(_SELDOM.search, named)):
                 return True
         inner = outer
     return False
@@ -471,24 +469,26 @@ def _is_tested(here: Surroundings, code: ast.expr) -> bool:
     return False
 
 
-def _logged(here: Surroundings, read: _Read) -> str:
+def _logged(here: Surroundings, read: _Read) -> str:  # noqa: PLR0911 - one case a way
     """Return what to do with a value that is only for people to read, "" if it is not so.
 
-    It is printed, added up, put into a list or a text, or several values of one statement are read
-    beside each other: ``{"loss": loss.item(), "kl": kl.item()}``.
+    It is printed, added up, put into a list or a text, or beside others: ``{"l": l.item(), ...}``.
     """
     if read.how not in {"item", "float", "int"}:
         return ""  # arrays: what comes next is done on the host
     for outer in here.around(read.code):
         match outer:
             case ast.Call(ast.Attribute(_, name) | ast.Name(name)) if _LOGS.match(name):
+                used = name == "update" and not isinstance(here.parents.get(id(outer)), ast.Expr)
+                return "" if used else _FOR_LOG
+            case ast.JoinedStr():
                 return _FOR_LOG
             case ast.Dict(values=values) if sum(map(_reads_one, values)) > 1:
                 return _FOR_LOG
             case ast.AugAssign(_, ast.Add()) if here.loop_of(outer) is not None:
                 return _FOR_SUM
-            case ast.JoinedStr():
-                return _FOR_LOG
+            case ast.Assign([ast.Subscript(kept)]):
+                return _FOR_LOG if _LOGS.match(last_name(kept) or "") else ""
             case ast.stmt():
                 break
     return ""

@@ -262,11 +262,18 @@ def _of(here: Surroundings, code: ast.Call, made: ast.Call) -> str:
     if advice and _is_on_condition(here, code):
         return ""
     if advice or here.loop_of(code) is not None:
-        return advice or _ONE_COPY
+        return advice or ("" if _is_read_back(here, data) else _ONE_COPY)
     owner = here.flow.cls
     if owner is not None and _SERVES.search(owner.name):
         return _PINNED
     return _SIZES if _is_list(here, data) and not _is_on_condition(here, code) else ""
+
+
+def _is_read_back(here: Surroundings, data: ast.expr) -> bool:
+    """Tell whether the host has waited already: for ``a`` of ``accuracy(x.cpu().numpy())``."""
+    value = here.value(data)
+    parts = () if value is None else value.walk()
+    return any(part.op in {"cpu", "numpy"} for part in parts)
 
 
 def _of_data(data: ast.expr) -> str:
@@ -310,6 +317,8 @@ def _is_made_of_numbers(here: Surroundings, name: str) -> bool:
     if here.flow.cls is None or not is_made_once(here.flow.names, here.flow.cls, name):
         return False
     values = assigned_values(here.flow.names, here.flow.cls, name)
+    if re.search(rf"register_buffer\(\s*[\"']{name}[\"']", "".join(here.lines)):
+        return False
     return len(values) == 1 and any(
         isinstance(v, ast.Call)
         and here.flow.names.dotted(v.func) in _OF_HOST

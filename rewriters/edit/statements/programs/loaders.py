@@ -43,7 +43,12 @@ def find_data_loaders(here: Surroundings) -> Iterator[Proposal]:
         if None in named:
             continue
         name = here.flow.names.dotted(node.func)
-        if name in _LOADERS and _is_for_training(here, node) and not _is_in_memory(here, node):
+        if (
+            name in _LOADERS
+            and not _has_other(here, node)
+            and _is_for_training(here, node)
+            and not _is_in_memory(here, node)
+        ):
             yield from _proposed(here, node, named, dict.fromkeys(_missing(named), "True"))
         elif here.flow.function.name == MODULE and _is_configured(here, node, named):
             staying = () if "workers_per_gpu" in named else _SETTINGS
@@ -98,6 +103,18 @@ def _is_for_training(here: Surroundings, call: ast.Call) -> bool:
         near += [ast.unparse(target) for target in statement.targets]
     words = " ".join(near)
     return _TRAINS.search(words) is not None and _BESIDE.search(words) is None
+
+
+def _has_other(here: Surroundings, call: ast.Call) -> bool:
+    """Tell whether another branch of the same ``if`` sets more: its author has chosen."""
+    around = next((o for o in here.around(call) if isinstance(o, ast.If) and o.orelse), None)
+    set_here = {k.arg for k in call.keywords}
+    return around is not None and any(
+        isinstance(n, ast.Call)
+        and last_name(n.func) == last_name(call.func)
+        and {k.arg for k in n.keywords} & set(_SETTINGS) > set_here & set(_SETTINGS)
+        for n in ast.walk(around)
+    )
 
 
 def _is_in_memory(here: Surroundings, call: ast.Call) -> bool:
