@@ -6,8 +6,9 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.statements.proposal import Proposal
-from npufix.rewriters.graph.modules.syntax import last_name, stored_names
+from npufix.rewriters.edit.statements.invariants import is_left_alone
+from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.graph.modules.syntax import last_name, stored_names, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,6 +39,126 @@ def find_expert_loops(here: Surroundings) -> Iterator[Proposal]:
     for loop in loops:
         if here.loop_of(loop) is None:
             yield Proposal(loop, _advice(here, loop))
+
+
+def find_rows_of_masks(here: Surroundings) -> Iterator[Proposal]:
+    """Yield the loops in which each round finds what is set in one row of a mask."""
+    for loop in here.nodes:
+        if isinstance(loop, ast.For) and here.loop_of(loop) is None:
+            found = _found_once(here, loop)
+            if found is not None:
+                yield found
+
+
+def _found_once(here: Surroundings, loop: ast.For) -> Proposal | None:
+    """Return the tokens of all experts found before the loop, where each round asks for its own.
+
+    ::
+
+        for i in range(n):                      places = list(zip(*(... torch.where(mask)[1:])))
+            slot, row = torch.where(mask[i])    for i in range(n):
+            ...                                     slot, row = places[i]
+    """
+    found = [read for n in walk(loop) if (read := _read_of_mask(n)) is not None]
+    masks = {mask.id for _, (mask, _) in found}
+    tensor = [here.is_tensor(mask) for _, (mask, _) in found]
+    if len(masks) != 1 or here.whole_lines(loop) is None or False in tensor:
+        return None
+    (mask,) = masks
+    alone = is_left_alone(here, loop, {mask})
+    rows = _goes_through_rows(here, loop)
+    numbered = all(_is_number(loop, index, of_rows=rows) for _, (_, index) in found)
+    if alone is False or not numbered or any(here.loop_of(n) is not loop for n, _ in found):
+        return None
+    counts, places = (_unused(here, name) for name in ("mask_counts", "mask_places"))
+    head = (
+        f"{counts} = {mask}.flatten(1).count_nonzero(1).tolist()",
+        f"{places} = list(zip(*(torch.split(at, {counts}) for at in torch.where({mask})[1:])))",
+    )
+    changes = [Change(here.span(n), f"{places}[{here.text(i)}]") for n, (_, i) in found]
+    if rows and _asks_for_numbers(here, loop):
+        changes.append(Change(here.span(loop.iter), f"{here.text(loop.iter)}.tolist()"))
+    line = (loop.lineno, 0, loop.lineno, 0)
+    text = "".join(f"{here.indent(loop)}{one}\n" for one in head)
+    return Proposal(
+        loop,
+        changes=(Change(line, text), *changes),
+        shown="\n".join(head),
+        proven=frozenset(
+            n for n, is_so in (("not-written-to", alone), ("is-tensor", all(tensor))) if is_so
+        ),
+    )
+
+
+def _read_of_mask(node: ast.AST) -> tuple[ast.Call, tuple[ast.Name, ast.expr]] | None:
+    """Return the call in ``slot, row = torch.where(mask[i])``, the mask and the index."""
+    match node:
+        case ast.Assign(
+            [ast.Tuple([_, _, *_])],
+            ast.Call(
+                ast.Attribute(ast.Name("torch"), "where"),
+                [ast.Subscript(ast.Name() as mask, index)],
+                [],
+            ) as call,
+        ):
+            return call, (mask, index)
+    return None
+
+
+def _goes_through_rows(here: Surroundings, loop: ast.For) -> bool:
+    """Tell whether a loop is over positions: ``for row in hit``, ``hit = (x > 0).nonzero()``."""
+    rows = loop.iter.value if isinstance(loop.iter, ast.Subscript) else loop.iter
+    bound = [n for n in here.nodes if isinstance(n, ast.Assign) and _names(rows) & stored_names(n)]
+    return (
+        isinstance(rows, ast.Name)
+        and isinstance(loop.target, ast.Name)
+        and len(bound) == 1
+        and isinstance(bound[0].value, ast.Call)
+        and last_name(bound[0].value.func) == "nonzero"
+        and not bound[0].value.keywords
+    )
+
+
+def _is_number(loop: ast.For, index: ast.expr, *, of_rows: bool) -> bool:
+    """Tell whether an index is a number in each round: ``i`` of a range, ``row[0]``."""
+    match loop.target, loop.iter:
+        case (ast.Name(name), ast.Call(ast.Name("range"))) | (
+            ast.Tuple([ast.Name(name), _]),
+            ast.Call(ast.Name("enumerate"), [_]),
+        ):
+            bound = [n for n in walk(*loop.body) if isinstance(n, ast.Name) and n.id == name]
+            stored = any(isinstance(n.ctx, ast.Store) for n in bound)
+            return isinstance(index, ast.Name) and index.id == name and not stored
+        case ast.Name(name), _ if of_rows:
+            first = ast.unparse(loop.body[0]) == f"{name} = {name}[0]"
+            return ast.unparse(index) == (name if first else f"{name}[0]")
+    return False
+
+
+def _asks_for_numbers(here: Surroundings, loop: ast.For) -> bool:
+    """Tell whether ``i = row[0]`` begins a loop that only compares it and picks by it alone."""
+    assert isinstance(loop.target, ast.Name)  # noqa: S101 - it goes through rows
+    name = loop.target.id
+    uses = [n for n in here.nodes if isinstance(n, ast.Name) and n.id == name]
+    inside = {id(n) for n in walk(*loop.body[1:])}
+    later = [n for n in uses if isinstance(n.ctx, ast.Load) and id(n) in inside]
+    first = ast.unparse(loop.body[0]) == f"{name} = {name}[0]"
+    return (
+        first
+        and len(uses) == len(later) + 3
+        and all(
+            isinstance(outer := here.parents.get(id(n)), ast.Compare)
+            or (isinstance(outer, ast.Subscript) and outer.slice is n)
+            for n in later
+        )
+    )
+
+
+def _unused(here: Surroundings, name: str) -> str:
+    taken = _names(here.flow.names.tree or here.flow.function)
+    while name in taken:
+        name += "_"
+    return name
 
 
 def _is_of_experts(here: Surroundings, loop: ast.For) -> bool:

@@ -217,6 +217,26 @@ def list_written_in_place(names: Sequence[ast.Name], function: ast.AST) -> Itera
             node = outer
 
 
+def list_of_loops(function: ast.AST) -> set[str]:
+    """Return the names that are read only in loops over them, which nobody reads when they end."""
+    free, held = set[str](), set[str]()
+    for node, inside in _with_loops(function, frozenset()):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id not in inside:
+            free.add(node.id)
+        held |= inside
+    return held - free
+
+
+def _with_loops(code: ast.AST, inside: frozenset[str]) -> Iterator[tuple[ast.AST, frozenset[str]]]:
+    """Yield all nodes with the variables of the loops whose bodies they are in."""
+    yield code, inside
+    for child in ast.iter_child_nodes(code):
+        bound = inside
+        if isinstance(code, ast.For) and child in code.body:
+            bound |= stored_names(code.target)
+        yield from _with_loops(child, bound)
+
+
 def find_masks(
     function: ast.AST, arguments: Collection[str], inside: Collection[int]
 ) -> dict[str, ast.expr]:
@@ -248,3 +268,29 @@ def _compares(value: ast.expr) -> bool:
     return isinstance(value, ast.Compare) and not isinstance(
         value.ops[0], ast.Is | ast.IsNot | ast.In | ast.NotIn
     )
+
+
+def list_attributes(
+    owner: tuple[str, ...], nodes: Sequence[ast.AST]
+) -> list[tuple[str, ...]] | None:
+    """Return what is read of an object; None if it is called, written to or handed on."""
+    called = {id(n.func) for n in nodes if isinstance(n, ast.Call)}
+    held = [n for n in nodes if isinstance(n, ast.Attribute) and path_of(n.value) == owner]
+    if any(id(n) in called or not isinstance(n.ctx, ast.Load) for n in held):
+        return None
+    bare = sum(path_of(n) == owner for n in nodes)
+    return list(dict.fromkeys((*owner, n.attr) for n in held)) if bare == len(held) else None
+
+
+def list_of_objects(path: tuple[str, ...], nodes: Sequence[ast.AST]) -> list[tuple[str, ...]]:
+    """Return what is read of an attribute that is an object itself: ``self.config.eps``."""
+    found = list_attributes(path, nodes) or []
+    return [path] if not found or OF_TENSORS.intersection(f[-1] for f in found) else found
+
+
+def path_of(code: ast.AST) -> tuple[str, ...]:
+    """Return ``("self", "config")`` for ``self.config``; () for what is not written so."""
+    if isinstance(code, ast.Attribute):
+        owner = path_of(code.value)
+        return (*owner, code.attr) if owner else ()
+    return (code.id,) if isinstance(code, ast.Name) else ()
