@@ -19,6 +19,7 @@ import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 from npufix.rewriters.graph.modules.syntax import stored_names
+from npufix.rewriters.verification.inputs.source.slicing import used_names
 from npufix.rewriters.verification.inputs.source.usage import OF_TENSORS
 
 if TYPE_CHECKING:
@@ -275,22 +276,57 @@ def list_attributes(
 ) -> list[tuple[str, ...]] | None:
     """Return what is read of an object; None if it is called, written to or handed on."""
     called = {id(n.func) for n in nodes if isinstance(n, ast.Call)}
-    held = [n for n in nodes if isinstance(n, ast.Attribute) and path_of(n.value) == owner]
-    if any(id(n) in called or not isinstance(n.ctx, ast.Load) for n in held):
+    held = [n for n in nodes if len(path_of(n)) > 1 and path_of(n)[:-1] == owner]
+    if any(id(n) in called or not isinstance(getattr(n, "ctx", None), ast.Load) for n in held):
         return None
     bare = sum(path_of(n) == owner for n in nodes)
-    return list(dict.fromkeys((*owner, n.attr) for n in held)) if bare == len(held) else None
+    return list(dict.fromkeys(map(path_of, held))) if bare == len(held) else None
 
 
 def list_of_objects(path: tuple[str, ...], nodes: Sequence[ast.AST]) -> list[tuple[str, ...]]:
     """Return what is read of an attribute that is an object itself: ``self.config.eps``."""
     found = list_attributes(path, nodes) or []
-    return [path] if not found or OF_TENSORS.intersection(f[-1] for f in found) else found
+    if not found or OF_TENSORS.intersection(f[-1] for f in found):
+        return [path]
+    return [inner for one in found for inner in list_of_objects(one, nodes)]
 
 
 def path_of(code: ast.AST) -> tuple[str, ...]:
-    """Return ``("self", "config")`` for ``self.config``; () for what is not written so."""
-    if isinstance(code, ast.Attribute):
-        owner = path_of(code.value)
-        return (*owner, code.attr) if owner else ()
-    return (code.id,) if isinstance(code, ast.Name) else ()
+    """Return ``("data", "image", "size")`` for ``data["image"].size``; () for anything else."""
+    match code:
+        case ast.Name(name):
+            return (name,)
+        case ast.Attribute(value, name) | ast.Subscript(value, ast.Constant(str(name))):
+            owner = path_of(value)
+            return (*owner, name) if owner and name.isidentifier() else ()
+    return ()
+
+
+def list_defaults(given: ast.arguments) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the arguments whose defaults are constants, with these."""
+    positional = [*given.posonlyargs, *given.args]
+    pairs = [
+        *zip(positional[len(positional) - len(given.defaults) :], given.defaults, strict=True),
+        *zip(given.kwonlyargs, given.kw_defaults, strict=True),
+    ]
+    yield from ((a.arg, d) for a, d in pairs if isinstance(d, ast.Constant))
+
+
+def list_assigned_first(statements: Sequence[ast.stmt]) -> set[str]:
+    """Return the names that statements assign before they read them."""
+    read, assigned = set[str](), set[str]()
+    for statement in statements:
+        names = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name)}
+        targets = stored_names(statement) if isinstance(statement, ast.Assign) else set()
+        plain = targets - used_names(statement) - read
+        read |= names - assigned - plain
+        assigned |= plain
+    return assigned
+
+
+def list_of_comprehensions(*code: ast.AST) -> set[str]:
+    """Return the names that nothing but comprehensions bind: nobody sees them outside."""
+    nodes = [n for one in code for n in ast.walk(one)]
+    own = {id(t) for n in nodes if isinstance(n, ast.comprehension) for t in ast.walk(n.target)}
+    stored = [n for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+    return {n.id for n in stored if id(n) in own} - {n.id for n in stored if id(n) not in own}

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 from npufix.rewriters.edit.job import PROBE
 from npufix.rewriters.graph.modules.scopes import MODULE
 from npufix.rewriters.graph.modules.syntax import stored_names
-from npufix.rewriters.verification.inputs.source.slicing import bound_names, used_names
+from npufix.rewriters.verification.inputs.source.slicing import bound_names
 from npufix.rewriters.verification.inputs.source.usage import OF_TENSORS
 from npufix.rewriters.verification.workers.configured import make_optimizers
 from npufix.rewriters.verification.workers.definitions import (
@@ -34,8 +34,11 @@ from npufix.rewriters.verification.workers.definitions import (
     Calls,
     find_definitions,
     find_masks,
+    list_assigned_first,
     list_attributes,
+    list_defaults,
     list_foreign,
+    list_of_comprehensions,
     list_of_loops,
     list_of_objects,
     list_written_in_place,
@@ -364,7 +367,9 @@ def _head(
     inside = {id(n) for s in (*front, *blocks[0]) for n in ast.walk(s)}
     outer = [n for n in ast.walk(function) if isinstance(n, ast.Name) and id(n) not in inside]
     bound = set(arguments) | {n.id for n in outer if isinstance(n.ctx, ast.Store)}
-    own = {n for block in blocks for s in block for n in stored_names(s)}
+    scoped = list_of_comprehensions(function, *(s for block in blocks for s in block))
+    bound -= scoped
+    own = {n for block in blocks for s in block for n in stored_names(s)} - scoped
     # What is made in front, the statements may write to.
     written = {n for s in front for n in stored_names(s)} & {
         n.id for s in blocks[0] for n in ast.walk(s) if isinstance(n, ast.Name)
@@ -375,6 +380,7 @@ def _head(
     attributes: dict[tuple[str, ...], str] = {}
     names = {n.id for n in nodes if isinstance(n, ast.Name)}
     known = {n for s in tree.body if not _is_main(s) for n in bound_names(s)} | set(dir(builtins))
+    known |= scoped
     unknown = sorted(names - bound - own - known)
     for owner in [
         *([instance] if instance in read else []),
@@ -392,13 +398,13 @@ def _head(
             attributes[path] = path[-1] if path[-1] not in taken else "_".join(path)
             taken.add(attributes[path])
     objects = {path[0] for path in attributes}
-    free = [n for n in read if n not in {instance, *objects, *_assigned_first(front)}]
+    free = [n for n in read if n not in {instance, *objects, *list_assigned_first(front)}]
     later = {n.id for n in outer if isinstance(n.ctx, ast.Load)}
     kinds = find_masks(function, {a.arg for a in _arguments(function)}, inside)
     made = [*attributes.values(), *(n for n in sorted(names) if n.startswith(_MADE))]
     # What is asked whether it is None may be None here, too.
     tested = {path_of(n.left) for n in nodes if isinstance(n, ast.Compare)}
-    defaults = {n: d for n, d in _defaults(function) if n in free and (n,) in tested}
+    defaults = {n: d for n, d in list_defaults(function.args) if n in free and (n,) in tested}
     given = [
         ast.arg(
             name, kinds.get(name) or (arguments[name].annotation if name in arguments else None)
@@ -414,29 +420,6 @@ def _head(
     if all(isinstance(s, ast.Assert) for s in blocks[0]):  # what it checks stays as it is
         left |= set(free)
     return _Head(given, [*defaults.values()], sorted(written | left), attributes)
-
-
-def _defaults(function: _Function) -> Iterator[tuple[str, ast.expr]]:
-    """Yield the arguments whose defaults are constants, with these."""
-    given = function.args
-    positional = [*given.posonlyargs, *given.args]
-    pairs = [
-        *zip(positional[len(positional) - len(given.defaults) :], given.defaults, strict=True),
-        *zip(given.kwonlyargs, given.kw_defaults, strict=True),
-    ]
-    yield from ((a.arg, d) for a, d in pairs if isinstance(d, ast.Constant))
-
-
-def _assigned_first(statements: Sequence[ast.stmt]) -> set[str]:
-    """Return the names that statements assign before they read them."""
-    read, assigned = set[str](), set[str]()
-    for statement in statements:
-        names = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name)}
-        targets = stored_names(statement) if isinstance(statement, ast.Assign) else set()
-        plain = targets - used_names(statement) - read
-        read |= names - assigned - plain
-        assigned |= plain
-    return assigned
 
 
 def _is_main(statement: ast.stmt) -> bool:
@@ -468,6 +451,12 @@ class _Renaming(ast.NodeTransformer):
         self._attributes = attributes
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        return self._renamed(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        return self._renamed(node)
+
+    def _renamed(self, node: ast.expr) -> ast.expr:
         name = self._attributes.get(path_of(node))
         if name is not None:
             return ast.Name(name, ast.Load())

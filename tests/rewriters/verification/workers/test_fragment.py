@@ -88,6 +88,17 @@ def test_objects_of_objects_are_their_attributes() -> None:
     assert found[0].startswith(f"def {NAME}(area, host):")
 
 
+def test_entries_of_dictionaries_are_arguments_and_comprehensions_count_alone() -> None:
+    body = BODY.replace("return areas", "return areas, [t for t in areas]")
+    found = fragments(
+        'area = sum([given["batch"]["at"] + given.step * t for t in range(3)])',
+        'area = sum([given.step * t + given["batch"]["at"] for t in range(3)])',
+        body,
+    )
+    assert found is not None
+    assert found[0].splitlines()[0].endswith("(area, at, step):")
+
+
 def test_what_is_asked_whether_it_is_none_may_be_none() -> None:
     body = BODY.replace("given):", "given, more=None):")
     found = fragments(
