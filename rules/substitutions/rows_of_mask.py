@@ -1,6 +1,6 @@
 """A loop in which each round finds what is set in one row of a mask.
 
-What: ``slot, token = torch.where(expert_mask[i])`` in a loop over ``i``: mixtures of experts that
+What: ``slot, token = torch.where(expert_mask[i])`` or ``torch.where(indices == i)`` in a loop over ``i``: mixtures of experts that
 compute one expert after the other, and other loops over classes, heads or requests.
 
 Why it is slow on the NPU: how much is set decides the shapes, so the host waits for NonZero in each
@@ -10,7 +10,8 @@ before (``for row in hit``), these are read at once as well.
 
 Safety: exact. NonZero gives positions in the order of the rows, so those of each row lie behind
 each other, in the order in which the row alone gives them. The mask must be the same in every round
-(``not-written-to``), and no list of masks of different sizes (``is-tensor``).
+(``not-written-to``), and no list of masks of different sizes (``is-tensor``); numbers that are compared count
+from zero on (``begins-with-zero``).
 
 References: transformers' loops over experts (Mixtral, Qwen, DeepSeek); "NonZero operator" in the
 performance tuning guide of Ascend Extension for PyTorch; verl #4406 goes further (a grouped product,
@@ -67,6 +68,7 @@ IS_TENSOR = Condition("is-tensor", "the mask is one torch tensor, not a list of 
 NOT_WRITTEN = Condition(
     "not-written-to", "nothing that the loop calls or writes into changes the mask", _unknown
 )
+BEGINS = Condition("begins-with-zero", "the loop begins with zero or a number above", _unknown)
 
 _HEADS = """
 class Heads(nn.Module):
@@ -92,12 +94,22 @@ class Heads(nn.Module):
             out.index_add_(0, row, self.heads[i](x.index_select(0, row)))
         return out
 """
+_EQUAL = """
+class Heads(nn.Module):
+    def forward(self, x: torch.Tensor, chosen: torch.LongTensor, weights: torch.Tensor):
+        out = torch.zeros_like(x)
+        for i in range(self.first, self.last):
+            row, slot = torch.where(chosen == i)
+            out.index_add_(0, row, self.heads[i](x.index_select(0, row)) * slot[:, None])
+        return out
+"""
+
 RULE = Substitution(
     id="NPU222",
     name="rows-of-mask",
     summary="each round of a loop finds what is set in one row of a mask",
     table="affinity",
-    forms=(Form(found_each, found_once, inputs, (IS_TENSOR, NOT_WRITTEN)),),
+    forms=(Form(found_each, found_once, inputs, (IS_TENSOR, NOT_WRITTEN, BEGINS)),),
     search="rows-of-masks",
     replaces=(),
     becomes=(),
@@ -140,6 +152,15 @@ class Choice(nn.Module):
             a, b = torch.where(mask[i], a, b)
         return a, b
 """,
+        # every second of them is compared
+        """
+class Pairs(nn.Module):
+    def forward(self, ids, out):
+        for i in range(1, self.n, 2):
+            row, column = torch.where(ids == i)
+            out[row, column] += i
+        return out
+""",
         # an inner loop: for each layer another mask
         """
 class Layers(nn.Module):
@@ -151,19 +172,32 @@ class Layers(nn.Module):
         return out
 """,
     ),
-    rewritten=tuple(
+    rewritten=(
         Rewritten(
-            text,
-            text.replace("in hit:", "in hit.tolist():")
-            .replace("torch.where(mask[i])", "mask_places[i]")
-            .replace(
+            _EQUAL,
+            _EQUAL.replace("torch.where(chosen == i)", "mask_places[i]").replace(
                 "\n        for i in",
                 """
+        mask_rows = chosen == torch.arange(self.last, device=chosen.device).view(-1, 1, 1)
+        mask_counts = mask_rows.flatten(1).count_nonzero(1).tolist()
+        mask_places = list(zip(*(torch.split(at, mask_counts) for at in torch.where(mask_rows)[1:])))
+        for i in""",
+            ),
+        ),
+        *(
+            Rewritten(
+                text,
+                text.replace("in hit:", "in hit.tolist():")
+                .replace("torch.where(mask[i])", "mask_places[i]")
+                .replace(
+                    "\n        for i in",
+                    """
         mask_counts = mask.flatten(1).count_nonzero(1).tolist()
         mask_places = list(zip(*(torch.split(at, mask_counts) for at in torch.where(mask)[1:])))
         for i in""",
-            ),
-        )
-        for text in (_HEADS, _HIT)
+                ),
+            )
+            for text in (_HEADS, _HIT)
+        ),
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from npufix.rewriters.edit.statements.invariants import is_left_alone
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
@@ -60,49 +60,84 @@ def _found_once(here: Surroundings, loop: ast.For) -> Proposal | None:
             ...                                     slot, row = places[i]
     """
     found = [read for n in walk(loop) if (read := _read_of_mask(n)) is not None]
-    masks = {mask.id for _, (mask, _) in found}
-    tensor = [here.is_tensor(mask) for _, (mask, _) in found]
+    masks = {(read.mask.id, read.compared) for read in found}
+    tensor = [here.is_tensor(read.mask) for read in found]
     if len(masks) != 1 or here.whole_lines(loop) is None or False in tensor:
         return None
-    (mask,) = masks
+    ((mask, compared),) = masks
     alone = is_left_alone(here, loop, {mask})
     rows = _goes_through_rows(here, loop)
-    numbered = all(_is_number(loop, index, of_rows=rows) for _, (_, index) in found)
-    if alone is False or not numbered or any(here.loop_of(n) is not loop for n, _ in found):
+    numbered = all(_is_number(loop, read.index, of_rows=rows) for read in found)
+    first, last = _range(here, loop)
+    inner = any(here.loop_of(read.call) is not loop for read in found)
+    if alone is False or not numbered or inner or (compared and not last):
         return None
     counts, places = (_unused(here, name) for name in ("mask_counts", "mask_places"))
-    head = (
+    head = [
         f"{counts} = {mask}.flatten(1).count_nonzero(1).tolist()",
         f"{places} = list(zip(*(torch.split(at, {counts}) for at in torch.where({mask})[1:])))",
-    )
-    changes = [Change(here.span(n), f"{places}[{here.text(i)}]") for n, (_, i) in found]
+    ]
+    if compared:  # ``indices == i``, for all i
+        own = _unused(here, "mask_rows")
+        ones = ", 1" * compared
+        every = f"torch.arange({last}, device={mask}.device).view(-1{ones})"
+        head = [f"{own} = {mask} == {every}", *(h.replace(f"{mask}.fl", f"{own}.fl") for h in head)]
+        head[-1] = head[-1].replace(f"where({mask})", f"where({own})")
+    changes = [Change(here.span(read.call), f"{places}[{here.text(read.index)}]") for read in found]
     if rows and _asks_for_numbers(here, loop):
         changes.append(Change(here.span(loop.iter), f"{here.text(loop.iter)}.tolist()"))
     line = (loop.lineno, 0, loop.lineno, 0)
     text = "".join(f"{here.indent(loop)}{one}\n" for one in head)
+    proven = {
+        "not-written-to": alone,
+        "is-tensor": all(tensor),
+        "begins-with-zero": not compared or first.isdigit(),
+    }
     return Proposal(
         loop,
         changes=(Change(line, text), *changes),
         shown="\n".join(head),
-        proven=frozenset(
-            n for n, is_so in (("not-written-to", alone), ("is-tensor", all(tensor))) if is_so
-        ),
+        proven=frozenset(name for name, is_so in proven.items() if is_so),
     )
 
 
-def _read_of_mask(node: ast.AST) -> tuple[ast.Call, tuple[ast.Name, ast.expr]] | None:
-    """Return the call in ``slot, row = torch.where(mask[i])``, the mask and the index."""
+class _Read(NamedTuple):
+    """``slot, row = torch.where(mask[i])`` or ``torch.where(mask == i)``."""
+
+    call: ast.Call
+    mask: ast.Name
+    index: ast.expr
+    compared: int = 0
+    """How many dimensions what is compared with the index has."""
+
+
+def _read_of_mask(node: ast.AST) -> _Read | None:
     match node:
         case ast.Assign(
-            [ast.Tuple([_, _, *_])],
-            ast.Call(
-                ast.Attribute(ast.Name("torch"), "where"),
-                [ast.Subscript(ast.Name() as mask, index)],
-                [],
-            ) as call,
-        ):
-            return call, (mask, index)
+            [ast.Tuple([_, _, *_] as targets)],
+            ast.Call(ast.Attribute(ast.Name("torch"), "where"), [asked], []) as call,
+        ) if not any(isinstance(t, ast.Starred) for t in targets):
+            match asked:
+                case ast.Subscript(ast.Name() as mask, index):
+                    return _Read(call, mask, index)
+                case ast.Compare(ast.Name() as mask, [ast.Eq()], [ast.Name() as index]):
+                    return _Read(call, mask, index, len(targets))
     return None
+
+
+def _range(here: Surroundings, loop: ast.For) -> tuple[str, str]:
+    """Return where a loop over numbers begins and ends, as it is written; "" for others."""
+    calls = [n for n in ast.walk(loop.iter) if isinstance(n, ast.Call)]
+    if any(last_name(c.func) not in {"range", "enumerate", "len"} for c in calls):
+        return "", ""  # what it costs, it would cost twice
+    match loop.iter:
+        case ast.Call(ast.Name("range"), [stop], []):
+            return "0", here.text(stop)
+        case ast.Call(ast.Name("range"), [start, stop], []):
+            return here.text(start), here.text(stop)
+        case ast.Call(ast.Name("enumerate"), [ast.Name() | ast.Attribute() as held], []):
+            return "0", f"len({here.text(held)})"
+    return "", ""
 
 
 def _goes_through_rows(here: Surroundings, loop: ast.For) -> bool:

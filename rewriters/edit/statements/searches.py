@@ -145,7 +145,7 @@ SEARCHES: Mapping[str, Search] = {
     ),
     "projections": Search(find_projections, PROJECTED, unless=NAMES_ARE_FIXED, hot_only=True),
     "rows-of-masks": Search(
-        find_rows_of_masks, "where", text=r"torch\.where\(\w+\[", hot_only=True
+        find_rows_of_masks, "where", text=r"torch\.where\(\w+(\[| == )", hot_only=True
     ),
     "selections": Search(find_selections, twice=r"\[(?::, )*([a-z]\w*)[,\]]", hot_only=True),
     "sums-cut-off": Search(find_sums_cut_off, r"(?i:\w*relu\w*)", text=RESIDUAL, hot_only=True),
