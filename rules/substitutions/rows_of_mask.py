@@ -94,6 +94,17 @@ class Heads(nn.Module):
             out.index_add_(0, row, self.heads[i](x.index_select(0, row)))
         return out
 """
+_SQUEEZED = """
+class Heads(nn.Module):
+    def forward(self, x: torch.Tensor, labels: torch.Tensor):
+        out = torch.zeros_like(x)
+        mask = F.one_hot(labels, self.num_classes).permute(2, 1, 0)
+        hit = torch.greater(mask.sum(dim=(-1, -2)), 0).nonzero()
+        for i in hit:
+            _, row = torch.where(mask[i].squeeze(0))
+            out.index_add_(0, row, self.heads[i](x.index_select(0, row)))
+        return out
+"""
 _EQUAL = """
 class Heads(nn.Module):
     def forward(self, x: torch.Tensor, chosen: torch.LongTensor, weights: torch.Tensor):
@@ -187,7 +198,8 @@ class Layers(nn.Module):
         *(
             Rewritten(
                 text,
-                text.replace("in hit:", "in hit.tolist():")
+                text.replace("in hit:\n            i =", "in hit.tolist():\n            i =")
+                .replace("torch.where(mask[i].squeeze(0))", "mask_places[i]")
                 .replace("torch.where(mask[i])", "mask_places[i]")
                 .replace(
                     "\n        for i in",
@@ -197,7 +209,7 @@ class Layers(nn.Module):
         for i in""",
                 ),
             )
-            for text in (_HEADS, _HIT)
+            for text in (_HEADS, _HIT, _SQUEEZED)
         ),
     ),
 )

@@ -67,7 +67,7 @@ def _found_once(here: Surroundings, loop: ast.For) -> Proposal | None:
     ((mask, compared),) = masks
     alone = is_left_alone(here, loop, {mask})
     rows = _goes_through_rows(here, loop)
-    numbered = all(_is_number(loop, read.index, of_rows=rows) for read in found)
+    numbered = all(_is_number(loop, read, of_rows=rows) for read in found)
     first, last = _range(here, loop)
     inner = any(here.loop_of(read.call) is not loop for read in found)
     if alone is False or not numbered or inner or (compared and not last):
@@ -83,7 +83,7 @@ def _found_once(here: Surroundings, loop: ast.For) -> Proposal | None:
         every = f"torch.arange({last}, device={mask}.device).view(-1{ones})"
         head = [f"{own} = {mask} == {every}", *(h.replace(f"{mask}.fl", f"{own}.fl") for h in head)]
         head[-1] = head[-1].replace(f"where({mask})", f"where({own})")
-    changes = [Change(here.span(read.call), f"{places}[{here.text(read.index)}]") for read in found]
+    changes = [Change(here.span(read.call), f"{places}[{here.text(read.place)}]") for read in found]
     if rows and _asks_for_numbers(here, loop):
         changes.append(Change(here.span(loop.iter), f"{here.text(loop.iter)}.tolist()"))
     line = (loop.lineno, 0, loop.lineno, 0)
@@ -106,9 +106,11 @@ class _Read(NamedTuple):
 
     call: ast.Call
     mask: ast.Name
-    index: ast.expr
+    place: ast.expr
     compared: int = 0
     """How many dimensions what is compared with the index has."""
+    squeezed: bool = False
+    """``mask[row].squeeze(0)``, where the row of positions has one number."""
 
 
 def _read_of_mask(node: ast.AST) -> _Read | None:
@@ -122,6 +124,12 @@ def _read_of_mask(node: ast.AST) -> _Read | None:
                     return _Read(call, mask, index)
                 case ast.Compare(ast.Name() as mask, [ast.Eq()], [ast.Name() as index]):
                     return _Read(call, mask, index, len(targets))
+                case ast.Call(
+                    ast.Attribute(ast.Subscript(ast.Name() as mask, index), "squeeze"),
+                    [ast.Constant(0)],
+                    [],
+                ):
+                    return _Read(call, mask, index, squeezed=True)
     return None
 
 
@@ -154,20 +162,22 @@ def _goes_through_rows(here: Surroundings, loop: ast.For) -> bool:
     )
 
 
-def _is_number(loop: ast.For, index: ast.expr, *, of_rows: bool) -> bool:
+def _is_number(loop: ast.For, read: _Read, *, of_rows: bool) -> bool:
     """Tell whether an index is a number in each round: ``i`` of a range, ``row[0]``."""
+    index, names = ast.unparse(read.place), [n for n in walk(*loop.body) if isinstance(n, ast.Name)]
     match loop.target, loop.iter:
         case (ast.Name(name), ast.Call(ast.Name("range"))) | (
             ast.Tuple([ast.Name(name), _]),
             ast.Call(ast.Name("enumerate"), [_]),
         ):
-            bound = [n for n in walk(*loop.body) if isinstance(n, ast.Name) and n.id == name]
-            stored = any(isinstance(n.ctx, ast.Store) for n in bound)
-            return isinstance(index, ast.Name) and index.id == name and not stored
+            wanted, first = ("" if read.squeezed else name), False
         case ast.Name(name), _ if of_rows:
             first = ast.unparse(loop.body[0]) == f"{name} = {name}[0]"
-            return ast.unparse(index) == (name if first else f"{name}[0]")
-    return False
+            wanted = name if first != read.squeezed else f"{name}[0]"
+        case _:
+            return False
+    bound = sum(n.id == name and isinstance(n.ctx, ast.Store) for n in names)
+    return index == wanted and bound == first
 
 
 def _asks_for_numbers(here: Surroundings, loop: ast.For) -> bool:
