@@ -75,7 +75,7 @@ class SparseBlock(nn.Module):
         out = torch.zeros_like(hidden_states)
         expert_mask = F.one_hot(selected_experts, self.num_experts).permute(2, 1, 0)
         for expert_idx in range(self.num_experts):
-            idx, top_x = torch.where(expert_mask[expert_idx])
+            idx, top_x = torch.where(expert_mask[expert_idx].squeeze(0))
             current = self.experts[expert_idx](hidden_states[None, top_x].flatten(0, 1))
             out.index_add_(0, top_x, current * routing_weights[top_x, idx, None])
         return out

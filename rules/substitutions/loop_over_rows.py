@@ -22,7 +22,7 @@ negative lengths count from the end (``nonnegative-lengths``), and a zero in ``m
 (``positive-lengths``), a tensor without dimensions does not
 take part in promoting dtypes as a vector does (``same-dtype``), Python's ``max`` is another thing
 for NaN (``no-nan``), and where the dimensions of a tensor are not known it has those that it is indexed
-with (``known-dimensions``). An empty ``range`` gives empty rows where ``torch.stack`` raises.
+with (``known-dimensions``); ``data.num_graphs`` is a number (``counts-are-numbers``). An empty ``range`` gives empty rows where ``torch.stack`` raises.
 
 References: https://github.com/vllm-project/vllm-ascend/pull/4587 and pull/11762 (loops over
 requests); the models GameFormer-Planner, DenseTNT and UniAD of https://gitcode.com/Ascend/DrivingSDK;
@@ -141,6 +141,7 @@ CONDITIONS = (
         "known-dimensions",
         "the tensors in the loop have as many dimensions as they are indexed with there",
     ),
+    _open("counts-are-numbers", "what is called num_... or n_... is a number of Python"),
     _open("no-broadcasting", "what is written to a row has the dimensions of the row"),
     _open("separate-memory", "what the loop writes to shares no memory with what it reads"),
     _open("same-dtype", "the floating point tensors in the loop have one dtype"),

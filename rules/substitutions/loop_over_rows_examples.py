@@ -14,6 +14,16 @@ def pad_masks(feats: torch.Tensor, metas: list):
 """
 
 VALID = (
+    # two unknown tensors may have any dimensions
+    """
+def f(data, steps):
+    return torch.cat([data["x"] + data["y"] * t for t in range(steps)])
+""",
+    # is it a number? there is no word that says so
+    """
+def f(data, steps):
+    return torch.cat([data["x"] + data.start * t for t in range(steps)])
+""",
     """
 def one_hot(columns, values):
     from scipy.sparse import dok_matrix
@@ -312,6 +322,29 @@ class Neck(nn.Module):
     def forward(self, x: torch.Tensor):
         b, n, c, h, w = x.shape
         return F.relu(self.conv(x.flatten(0, 1)).unflatten(0, x.shape[:2]))
+""",
+    ),
+    # batches out of a dictionary, each moved by a count
+    Rewritten(
+        """
+class Encoder(nn.Module):
+    def forward(self, data):
+        at = torch.cat([data["agent"] + data.num_graphs * t for t in range(self.steps)])
+        return F.one_hot(at, 100)
+""",
+        """
+class Encoder(nn.Module):
+    def forward(self, data):
+        at = (
+            data["agent"]
+            + (
+                data.num_graphs
+                * torch.arange(
+                    self.steps, dtype=data["agent"].dtype, device=data["agent"].device
+                )
+            ).view(-1, *[1] * data["agent"].dim())
+        ).flatten(0, 1)
+        return F.one_hot(at, 100)
 """,
     ),
     # told, not written: sizes out of a list of the host

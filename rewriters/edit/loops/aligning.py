@@ -85,8 +85,11 @@ class Aligner:
         same = [v for v in given if v.kind is Kind.SAME]
         counted = any(v.kind is Kind.NUMBER for v in given)
         tensors = [*rows, *(v for v in same if self.of.facts.is_tensor(v.code) and v.rank != 0)]
-        if self.of.expected is None and any(self._is_anything(v) for v in same):
-            raise CannotBatchError(UNKNOWN_RANK)
+        if self.of.expected is None and (unknown := [v for v in same if self._is_anything(v)]):
+            if rows or len(same) > 1 or not isinstance(unknown[0].code, ast.Subscript):
+                raise CannotBatchError(UNKNOWN_RANK)
+            self.of.conditions["is-tensor"] = None  # ``data["batch"] + 2 * i``
+            tensors = unknown
         if self.of.carrier is not None:
             tensors.append(Value(Kind.SAME, self.of.carrier))
         if not tensors:

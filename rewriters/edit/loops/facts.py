@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.facts.shapes import Rank, RelativeRank, Shapes
@@ -27,6 +28,7 @@ _JOINING = frozenset(
     {"block_diag", "broadcast_tensors", "cartesian_prod", "cat", "column_stack", "concat",
      "dstack", "hstack", "meshgrid", "stack", "vstack"}
 )  # fmt: skip
+_NUMBER = re.compile(r"n(um)?_[a-z]\w*s")
 _LISTS = frozenset({Op.LIST, Op.CONTAINER, "py:list"})
 
 
@@ -44,6 +46,8 @@ class Facts(ValueKinds):
         """Numbers of dimensions that nobody has proven."""
         self.told: list[tuple[ast.expr, int]] = []
         """Those tensors as they are written, with the number."""
+        self.counted: dict[str, ast.expr] = {}
+        """What is a number by its name alone: ``data.num_graphs``."""
         self._inside = inside
         self._ends = {
             part
@@ -68,6 +72,8 @@ class Facts(ValueKinds):
         rank = None if node is None else self.shapes.rank(node)
         if isinstance(rank, RelativeRank) and rank.base in self.assumed:
             return self.assumed[rank.base] + rank.more
+        if rank is None and node is not None and isinstance(code, (ast.Attribute, ast.Subscript)):
+            return self.assumed.get(node, RelativeRank(node, 0))  # ``data["agent"]["batch"]``
         return self.assumed.get(node) if rank is None and node is not None else rank
 
     def assume_ranks(self) -> None:
@@ -133,7 +139,12 @@ class Facts(ValueKinds):
         node = self.node(code)
         if node is not None and node in self._ends:
             return True
-        return isinstance(code, ast.Constant) or (node is not None and self.shapes.is_number(node))
+        if isinstance(code, ast.Constant) or (node is not None and self.shapes.is_number(node)):
+            return True
+        if isinstance(code, ast.Attribute) and _NUMBER.fullmatch(code.attr):
+            self.counted[ast.unparse(code)] = code
+            return self.is_tensor(code) is None
+        return False
 
     def is_int(self, code: ast.AST) -> bool:
         """Tell whether a value is a Python int."""

@@ -98,6 +98,8 @@ class Body:
 
     def show_assumed(self) -> None:
         """Ask for the numbers of dimensions that nobody has proven."""
+        if self.facts.counted:
+            self.of.conditions["counts-are-numbers"] = None
         for number, (code, rank) in enumerate(self.facts.told):
             self.of.conditions["known-dimensions"] = None
             if not names_in(code) & (self.bound | set(self.of.env)):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from npufix.rewriters.edit.statements.proposal import Proposal
-from npufix.rewriters.graph.modules.syntax import last_name, stored_names
+from npufix.rewriters.edit.statements.invariants import is_left_alone
+from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.graph.modules.syntax import last_name, stored_names, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,6 +39,171 @@ def find_expert_loops(here: Surroundings) -> Iterator[Proposal]:
     for loop in loops:
         if here.loop_of(loop) is None:
             yield Proposal(loop, _advice(here, loop))
+
+
+def find_rows_of_masks(here: Surroundings) -> Iterator[Proposal]:
+    """Yield the loops in which each round finds what is set in one row of a mask."""
+    for loop in here.nodes:
+        if isinstance(loop, ast.For) and here.loop_of(loop) is None:
+            found = _found_once(here, loop)
+            if found is not None:
+                yield found
+
+
+def _found_once(here: Surroundings, loop: ast.For) -> Proposal | None:
+    """Return the tokens of all experts found before the loop, where each round asks for its own.
+
+    ::
+
+        for i in range(n):                      places = list(zip(*(... torch.where(mask)[1:])))
+            slot, row = torch.where(mask[i])    for i in range(n):
+            ...                                     slot, row = places[i]
+    """
+    found = [read for n in walk(loop) if (read := _read_of_mask(n)) is not None]
+    masks = {(read.mask.id, read.compared) for read in found}
+    tensor = [here.is_tensor(read.mask) for read in found]
+    if len(masks) != 1 or here.whole_lines(loop) is None or False in tensor:
+        return None
+    ((mask, compared),) = masks
+    alone = is_left_alone(here, loop, {mask})
+    rows = _goes_through_rows(here, loop)
+    numbered = all(_is_number(loop, read, of_rows=rows) for read in found)
+    first, last = _range(here, loop)
+    inner = any(here.loop_of(read.call) is not loop for read in found)
+    if alone is False or not numbered or inner or (compared and not last):
+        return None
+    counts, places = (_unused(here, name) for name in ("mask_counts", "mask_places"))
+    head = [
+        f"{counts} = {mask}.flatten(1).count_nonzero(1).tolist()",
+        f"{places} = list(zip(*(torch.split(at, {counts}) for at in torch.where({mask})[1:])))",
+    ]
+    if compared:  # ``indices == i``, for all i
+        own = _unused(here, "mask_rows")
+        ones = ", 1" * compared
+        every = f"torch.arange({last}, device={mask}.device).view(-1{ones})"
+        head = [f"{own} = {mask} == {every}", *(h.replace(f"{mask}.fl", f"{own}.fl") for h in head)]
+        head[-1] = head[-1].replace(f"where({mask})", f"where({own})")
+    changes = [Change(here.span(read.call), f"{places}[{here.text(read.place)}]") for read in found]
+    if rows and _asks_for_numbers(here, loop):
+        changes.append(Change(here.span(loop.iter), f"{here.text(loop.iter)}.tolist()"))
+    line = (loop.lineno, 0, loop.lineno, 0)
+    text = "".join(f"{here.indent(loop)}{one}\n" for one in head)
+    proven = {
+        "not-written-to": alone,
+        "is-tensor": all(tensor),
+        "begins-with-zero": not compared or first.isdigit(),
+    }
+    return Proposal(
+        loop,
+        changes=(Change(line, text), *changes),
+        shown="\n".join(head),
+        proven=frozenset(name for name, is_so in proven.items() if is_so),
+    )
+
+
+class _Read(NamedTuple):
+    """``slot, row = torch.where(mask[i])`` or ``torch.where(mask == i)``."""
+
+    call: ast.Call
+    mask: ast.Name
+    place: ast.expr
+    compared: int = 0
+    """How many dimensions what is compared with the index has."""
+    squeezed: bool = False
+    """``mask[row].squeeze(0)``, where the row of positions has one number."""
+
+
+def _read_of_mask(node: ast.AST) -> _Read | None:
+    match node:
+        case ast.Assign(
+            [ast.Tuple([_, _, *_] as targets)],
+            ast.Call(ast.Attribute(ast.Name("torch"), "where"), [asked], []) as call,
+        ) if not any(isinstance(t, ast.Starred) for t in targets):
+            match asked:
+                case ast.Subscript(ast.Name() as mask, index):
+                    return _Read(call, mask, index)
+                case ast.Compare(ast.Name() as mask, [ast.Eq()], [ast.Name() as index]):
+                    return _Read(call, mask, index, len(targets))
+                case ast.Call(
+                    ast.Attribute(ast.Subscript(ast.Name() as mask, index), "squeeze"),
+                    [ast.Constant(0)],
+                    [],
+                ):
+                    return _Read(call, mask, index, squeezed=True)
+    return None
+
+
+def _range(here: Surroundings, loop: ast.For) -> tuple[str, str]:
+    """Return where a loop over numbers begins and ends, as it is written; "" for others."""
+    calls = [n for n in ast.walk(loop.iter) if isinstance(n, ast.Call)]
+    if any(last_name(c.func) not in {"range", "enumerate", "len"} for c in calls):
+        return "", ""  # what it costs, it would cost twice
+    match loop.iter:
+        case ast.Call(ast.Name("range"), [stop], []):
+            return "0", here.text(stop)
+        case ast.Call(ast.Name("range"), [start, stop], []):
+            return here.text(start), here.text(stop)
+        case ast.Call(ast.Name("enumerate"), [ast.Name() | ast.Attribute() as held], []):
+            return "0", f"len({here.text(held)})"
+    return "", ""
+
+
+def _goes_through_rows(here: Surroundings, loop: ast.For) -> bool:
+    """Tell whether a loop is over positions: ``for row in hit``, ``hit = (x > 0).nonzero()``."""
+    rows = loop.iter.value if isinstance(loop.iter, ast.Subscript) else loop.iter
+    bound = [n for n in here.nodes if isinstance(n, ast.Assign) and _names(rows) & stored_names(n)]
+    return (
+        isinstance(rows, ast.Name)
+        and isinstance(loop.target, ast.Name)
+        and len(bound) == 1
+        and isinstance(bound[0].value, ast.Call)
+        and last_name(bound[0].value.func) == "nonzero"
+        and not bound[0].value.keywords
+    )
+
+
+def _is_number(loop: ast.For, read: _Read, *, of_rows: bool) -> bool:
+    """Tell whether an index is a number in each round: ``i`` of a range, ``row[0]``."""
+    index, names = ast.unparse(read.place), [n for n in walk(*loop.body) if isinstance(n, ast.Name)]
+    match loop.target, loop.iter:
+        case (ast.Name(name), ast.Call(ast.Name("range"))) | (
+            ast.Tuple([ast.Name(name), _]),
+            ast.Call(ast.Name("enumerate"), [_]),
+        ):
+            wanted, first = ("" if read.squeezed else name), False
+        case ast.Name(name), _ if of_rows:
+            first = ast.unparse(loop.body[0]) == f"{name} = {name}[0]"
+            wanted = name if first != read.squeezed else f"{name}[0]"
+        case _:
+            return False
+    bound = sum(n.id == name and isinstance(n.ctx, ast.Store) for n in names)
+    return index == wanted and bound == first
+
+
+def _asks_for_numbers(here: Surroundings, loop: ast.For) -> bool:
+    """Tell whether ``i = row[0]`` begins a loop that only compares it and picks by it alone."""
+    assert isinstance(loop.target, ast.Name)  # noqa: S101 - it goes through rows
+    name = loop.target.id
+    uses = [n for n in here.nodes if isinstance(n, ast.Name) and n.id == name]
+    inside = {id(n) for n in walk(*loop.body[1:])}
+    later = [n for n in uses if isinstance(n.ctx, ast.Load) and id(n) in inside]
+    first = ast.unparse(loop.body[0]) == f"{name} = {name}[0]"
+    return (
+        first
+        and len(uses) == len(later) + 3
+        and all(
+            isinstance(outer := here.parents.get(id(n)), ast.Compare)
+            or (isinstance(outer, ast.Subscript) and outer.slice is n)
+            for n in later
+        )
+    )
+
+
+def _unused(here: Surroundings, name: str) -> str:
+    taken = _names(here.flow.names.tree or here.flow.function)
+    while name in taken:
+        name += "_"
+    return name
 
 
 def _is_of_experts(here: Surroundings, loop: ast.For) -> bool:

@@ -16,7 +16,11 @@ from npufix.rewriters.edit.statements.attention_weights import (
 )
 from npufix.rewriters.edit.statements.checks import find_checks
 from npufix.rewriters.edit.statements.columns import find_columns, find_index_lists
-from npufix.rewriters.edit.statements.experts import find_expert_loops, find_routers
+from npufix.rewriters.edit.statements.experts import (
+    find_expert_loops,
+    find_routers,
+    find_rows_of_masks,
+)
 from npufix.rewriters.edit.statements.flash_attention import find_flash_attention
 from npufix.rewriters.edit.statements.handed_in import find_constants, find_handed_in
 from npufix.rewriters.edit.statements.host.host_values import find_host_values
@@ -140,6 +144,9 @@ SEARCHES: Mapping[str, Search] = {
         find_optimizers, r"(?i:\w*(optim|adam|sgd)\w*)", configured=optimizers.CONFIGURED
     ),
     "projections": Search(find_projections, PROJECTED, unless=NAMES_ARE_FIXED, hot_only=True),
+    "rows-of-masks": Search(
+        find_rows_of_masks, "where", text=r"torch\.where\(\w+(\[| == )", hot_only=True
+    ),
     "selections": Search(find_selections, twice=r"\[(?::, )*([a-z]\w*)[,\]]", hot_only=True),
     "sums-cut-off": Search(find_sums_cut_off, r"(?i:\w*relu\w*)", text=RESIDUAL, hot_only=True),
     "uploads": Search(

@@ -30,7 +30,9 @@ def find_leaves(value: object, name: str, depth: int = 0) -> Iterator[tuple[str,
     elif isinstance(value, bool | int | str | bytes) or value is None:
         yield name, value
     elif isinstance(value, float):
-        yield name, torch.tensor(value, dtype=torch.float32)
+        number = torch.tensor(value, dtype=torch.float32)
+        number.of_python = True  # type: ignore[attr-defined] # it has no dtype of its own
+        yield name, number
     elif isinstance(value, torch.dtype | torch.device):
         yield name, str(value)
     elif type(value).__module__ == "numpy" and hasattr(value, "dtype"):

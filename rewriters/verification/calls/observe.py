@@ -99,6 +99,8 @@ class CallRecord:
 
     tensors: dict[str, torch.Tensor | None] = field(default_factory=dict)
     plain: dict[str, object] = field(default_factory=dict)
+    numbers: set[str] = field(default_factory=set)
+    """Results that are Python's numbers of floating point, and tensors here."""
     changed: set[str] = field(default_factory=set)
     """Arguments and attributes that no longer hold what they held before."""
     idle: set[str] = field(default_factory=set)
@@ -135,6 +137,12 @@ class CallRecord:
         values = (*self.tensors.items(), *self.plain.items())
         results = [n for n, v in values if n.startswith("result") and v is not None]
         return bool(results or self.changed)
+
+    def as_number(self, name: str, other: CallRecord) -> torch.Tensor | None:
+        """Return a value, in float32 where the other has a number: ``x.item()`` has no dtype."""
+        value = self.tensors.get(name)
+        real = name in other.numbers and value is not None and value.is_floating_point()
+        return value.float() if real and value is not None else value
 
     def note_training(
         self,
@@ -348,6 +356,7 @@ def _note_values(seen: CallRecord, results: Mapping[str, object]) -> None:
     for name, value in results.items():
         if isinstance(value, torch.Tensor):
             seen.tensors[name] = copy_to_host(value)
+            seen.numbers |= {name} if hasattr(value, "of_python") else set()
             seen.plain[f"requires_grad of {name}"] = value.requires_grad
             if value.layout == torch.strided and not value.is_contiguous():
                 seen.strides[name] = value.stride()

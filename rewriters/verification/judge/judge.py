@@ -183,7 +183,7 @@ class Judge:
         noise = _largest_gradient(oracle)
         names = [*original.tensors, *(patched.tensors.keys() - original.tensors.keys())]
         for name in (n for n in names if n not in unlike):
-            left, right = original.tensors.get(name), patched.tensors.get(name)
+            left, right = original.tensors.get(name), patched.as_number(name, original)
             text = _unlike(name, left, right)
             alone = (left is None) is not (right is None) and not _elements(left, right)
             nothing = (empty or alone) and name.startswith("gradient of ")

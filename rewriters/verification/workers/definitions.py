@@ -19,6 +19,7 @@ import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 from npufix.rewriters.graph.modules.syntax import stored_names
+from npufix.rewriters.verification.inputs.source.slicing import used_names
 from npufix.rewriters.verification.inputs.source.usage import OF_TENSORS
 
 if TYPE_CHECKING:
@@ -217,6 +218,26 @@ def list_written_in_place(names: Sequence[ast.Name], function: ast.AST) -> Itera
             node = outer
 
 
+def list_of_loops(function: ast.AST) -> set[str]:
+    """Return the names that are read only in loops over them, which nobody reads when they end."""
+    free, held = set[str](), set[str]()
+    for node, inside in _with_loops(function, frozenset()):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id not in inside:
+            free.add(node.id)
+        held |= inside
+    return held - free
+
+
+def _with_loops(code: ast.AST, inside: frozenset[str]) -> Iterator[tuple[ast.AST, frozenset[str]]]:
+    """Yield all nodes with the variables of the loops whose bodies they are in."""
+    yield code, inside
+    for child in ast.iter_child_nodes(code):
+        bound = inside
+        if isinstance(code, ast.For) and child in code.body:
+            bound |= stored_names(code.target)
+        yield from _with_loops(child, bound)
+
+
 def find_masks(
     function: ast.AST, arguments: Collection[str], inside: Collection[int]
 ) -> dict[str, ast.expr]:
@@ -248,3 +269,64 @@ def _compares(value: ast.expr) -> bool:
     return isinstance(value, ast.Compare) and not isinstance(
         value.ops[0], ast.Is | ast.IsNot | ast.In | ast.NotIn
     )
+
+
+def list_attributes(
+    owner: tuple[str, ...], nodes: Sequence[ast.AST]
+) -> list[tuple[str, ...]] | None:
+    """Return what is read of an object; None if it is called, written to or handed on."""
+    called = {id(n.func) for n in nodes if isinstance(n, ast.Call)}
+    held = [n for n in nodes if len(path_of(n)) > 1 and path_of(n)[:-1] == owner]
+    if any(id(n) in called or not isinstance(getattr(n, "ctx", None), ast.Load) for n in held):
+        return None
+    bare = sum(path_of(n) == owner for n in nodes)
+    return list(dict.fromkeys(map(path_of, held))) if bare == len(held) else None
+
+
+def list_of_objects(path: tuple[str, ...], nodes: Sequence[ast.AST]) -> list[tuple[str, ...]]:
+    """Return what is read of an attribute that is an object itself: ``self.config.eps``."""
+    found = list_attributes(path, nodes) or []
+    if not found or OF_TENSORS.intersection(f[-1] for f in found):
+        return [path]
+    return [inner for one in found for inner in list_of_objects(one, nodes)]
+
+
+def path_of(code: ast.AST) -> tuple[str, ...]:
+    """Return ``("data", "image", "size")`` for ``data["image"].size``; () for anything else."""
+    match code:
+        case ast.Name(name):
+            return (name,)
+        case ast.Attribute(value, name) | ast.Subscript(value, ast.Constant(str(name))):
+            owner = path_of(value)
+            return (*owner, name) if owner and name.isidentifier() else ()
+    return ()
+
+
+def list_defaults(given: ast.arguments) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the arguments whose defaults are constants, with these."""
+    positional = [*given.posonlyargs, *given.args]
+    pairs = [
+        *zip(positional[len(positional) - len(given.defaults) :], given.defaults, strict=True),
+        *zip(given.kwonlyargs, given.kw_defaults, strict=True),
+    ]
+    yield from ((a.arg, d) for a, d in pairs if isinstance(d, ast.Constant))
+
+
+def list_assigned_first(statements: Sequence[ast.stmt]) -> set[str]:
+    """Return the names that statements assign before they read them."""
+    read, assigned = set[str](), set[str]()
+    for statement in statements:
+        names = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name)}
+        targets = stored_names(statement) if isinstance(statement, ast.Assign) else set()
+        plain = targets - used_names(statement) - read
+        read |= names - assigned - plain
+        assigned |= plain
+    return assigned
+
+
+def list_of_comprehensions(*code: ast.AST) -> set[str]:
+    """Return the names that nothing but comprehensions bind: nobody sees them outside."""
+    nodes = [n for one in code for n in ast.walk(one)]
+    own = {id(t) for n in nodes if isinstance(n, ast.comprehension) for t in ast.walk(n.target)}
+    stored = [n for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+    return {n.id for n in stored if id(n) in own} - {n.id for n in stored if id(n) not in own}

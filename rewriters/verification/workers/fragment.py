@@ -21,11 +21,12 @@ import ast
 import builtins
 import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
+from npufix.rewriters.edit.job import PROBE
 from npufix.rewriters.graph.modules.scopes import MODULE
 from npufix.rewriters.graph.modules.syntax import stored_names
-from npufix.rewriters.verification.inputs.source.slicing import bound_names, used_names
+from npufix.rewriters.verification.inputs.source.slicing import bound_names
 from npufix.rewriters.verification.inputs.source.usage import OF_TENSORS
 from npufix.rewriters.verification.workers.configured import make_optimizers
 from npufix.rewriters.verification.workers.definitions import (
@@ -33,8 +34,15 @@ from npufix.rewriters.verification.workers.definitions import (
     Calls,
     find_definitions,
     find_masks,
+    list_assigned_first,
+    list_attributes,
+    list_defaults,
     list_foreign,
+    list_of_comprehensions,
+    list_of_loops,
+    list_of_objects,
     list_written_in_place,
+    path_of,
 )
 
 if TYPE_CHECKING:
@@ -67,9 +75,11 @@ class _Head(NamedTuple):
     """What the statements are a function of."""
 
     arguments: list[ast.arg]
+    defaults: list[ast.expr]
+    """Of the last of them."""
     results: list[str]
-    attributes: dict[tuple[str, str], str]
-    """Arguments in place of what is read of objects, by their names and the attributes."""
+    attributes: dict[tuple[str, ...], str]
+    """Arguments in place of what is read of objects: ``("self", "buffers", "host")``."""
 
 
 def narrow(job: Job, *, defined: bool = False) -> Job | None:
@@ -267,23 +277,38 @@ def _without_calls(
     found = [[c for s in block for c in ast.walk(s) if _is_foreign(c, foreign)] for block in blocks]
     loops = (ast.For, ast.While, ast.comprehension, ast.Lambda)
     nodes = [n for block in blocks for s in block for n in ast.walk(s)]
-    called = [[ast.unparse(getattr(c, "func", c)) for c in calls] for calls in found]
-    if (
-        not called[0]
-        or any(one != called[0] for one in called)
-        or any(isinstance(n, loops) or _writes(n) for n in nodes)
-    ):
+    numbered = [
+        _numbered(calls, found[0], block) for calls, block in zip(found, blocks, strict=True)
+    ]
+    known = [numbers for numbers in numbered if numbers is not None]
+    unknown = not found[0] or len(known) < len(blocks)
+    if unknown or any(isinstance(n, loops) or _writes(n) for n in nodes):
         return blocks
     made: list[list[ast.stmt]] = []
-    for block, calls in zip(blocks, found, strict=True):
-        numbers = {id(call): number for number, call in enumerate(calls)}
+    for block, numbers in zip(blocks, known, strict=True):
         # Copies keep the order of ``ast.walk``, in which calls are numbered.
         taken = _Taking(numbers)
         made.append([ast.parse(f"{_GIVEN} = []").body[0], *(taken.visit(s) for s in block)])
     return made
 
 
-def _is_foreign(code: ast.AST, names: set[str]) -> bool:
+def _numbered(
+    calls: Sequence[ast.Call], first: Sequence[ast.Call], block: Sequence[ast.stmt]
+) -> dict[int, int] | None:
+    """Return which calls of the first text those of another are; None if they are others.
+
+    A probe asks in front of the code, ``npufix_operands_(x=f(y))``, and ends there.
+    """
+    if any(isinstance(n, ast.Name) and n.id == PROBE for s in block for n in ast.walk(s)):
+        texts = list(map(ast.unparse, first))
+        every = [ast.unparse(call) for call in calls]
+        known = set(every) <= set(texts)
+        return {id(c): texts.index(t) for c, t in zip(calls, every, strict=True)} if known else None
+    called = [[ast.unparse(call.func) for call in some] for some in (calls, first)]
+    return {id(c): n for n, c in enumerate(calls)} if called[0] == called[1] else None
+
+
+def _is_foreign(code: ast.AST, names: set[str]) -> TypeGuard[ast.Call]:
     """Tell whether somebody else's function is called: ``self.loss(x)``, ``reduce_mean(x)``."""
     if not isinstance(code, ast.Call):
         return False
@@ -342,7 +367,9 @@ def _head(
     inside = {id(n) for s in (*front, *blocks[0]) for n in ast.walk(s)}
     outer = [n for n in ast.walk(function) if isinstance(n, ast.Name) and id(n) not in inside]
     bound = set(arguments) | {n.id for n in outer if isinstance(n.ctx, ast.Store)}
-    own = {n for block in blocks for s in block for n in stored_names(s)}
+    scoped = list_of_comprehensions(function, *(s for block in blocks for s in block))
+    bound -= scoped
+    own = {n for block in blocks for s in block for n in stored_names(s)} - scoped
     # What is made in front, the statements may write to.
     written = {n for s in front for n in stored_names(s)} & {
         n.id for s in blocks[0] for n in ast.walk(s) if isinstance(n, ast.Name)
@@ -350,51 +377,49 @@ def _head(
     read = dict.fromkeys(n.id for n in nodes if isinstance(n, ast.Name) and n.id in bound)
     first = next(iter(arguments), "")
     instance = first if first in {"self", "cls"} else ""
-    attributes: dict[tuple[str, str], str] = {}
+    attributes: dict[tuple[str, ...], str] = {}
     names = {n.id for n in nodes if isinstance(n, ast.Name)}
     known = {n for s in tree.body if not _is_main(s) for n in bound_names(s)} | set(dir(builtins))
+    known |= scoped
     unknown = sorted(names - bound - own - known)
     for owner in [
         *([instance] if instance in read else []),
         *unknown,
         *(n for n in read if n != instance),
     ]:
-        found = _attributes_of(owner, nodes)
+        found = list_attributes((owner,), nodes)
         if found is None and owner == instance:
             return None
-        if owner in read and owner != instance and OF_TENSORS.intersection(found or ("T",)):
+        asked = {path[-1] for path in found or ()}
+        if owner in read and owner != instance and OF_TENSORS.intersection(asked or {"T"}):
             continue
         taken = {*names, *own, *bound, *attributes.values()}
-        attributes |= {(owner, a): a if a not in taken else f"{owner}_{a}" for a in found or ()}
-    objects = {owner for owner, _ in attributes}
-    free = [n for n in read if n not in {instance, *objects, *_assigned_first(front)}]
+        for path in (inner for outer in found or () for inner in list_of_objects(outer, nodes)):
+            attributes[path] = path[-1] if path[-1] not in taken else "_".join(path)
+            taken.add(attributes[path])
+    objects = {path[0] for path in attributes}
+    free = [n for n in read if n not in {instance, *objects, *list_assigned_first(front)}]
     later = {n.id for n in outer if isinstance(n.ctx, ast.Load)}
     kinds = find_masks(function, {a.arg for a in _arguments(function)}, inside)
+    made = [*attributes.values(), *(n for n in sorted(names) if n.startswith(_MADE))]
+    # What is asked whether it is None may be None here, too.
+    tested = {path_of(n.left) for n in nodes if isinstance(n, ast.Compare)}
+    defaults = {n: d for n, d in list_defaults(function.args) if n in free and (n,) in tested}
     given = [
         ast.arg(
             name, kinds.get(name) or (arguments[name].annotation if name in arguments else None)
         )
-        for name in free
+        for name in [*(n for n in free if n not in defaults), *made, *defaults]
     ]
-    given += [ast.arg(name) for name in attributes.values()]
-    given += [ast.arg(name) for name in sorted(names) if name.startswith(_MADE)]
     # ``a, b = x.unbind(-1)`` is ``a, b = x[..., 0], x[..., 1]``, but not where ``b += 1`` follows.
     if own & set(list_written_in_place(outer, function)):
         return None
     # What it reads, it may read again in the next round of a loop around it.
-    return _Head(given, sorted(written | own & (later | set(read) | {_GIVEN})), attributes)
-
-
-def _assigned_first(statements: Sequence[ast.stmt]) -> set[str]:
-    """Return the names that statements assign before they read them."""
-    read, assigned = set[str](), set[str]()
-    for statement in statements:
-        names = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name)}
-        targets = stored_names(statement) if isinstance(statement, ast.Assign) else set()
-        plain = targets - used_names(statement) - read
-        read |= names - assigned - plain
-        assigned |= plain
-    return assigned
+    counted = set[str]().union(*(stored_names(n.target) for n in nodes if isinstance(n, ast.For)))
+    left = own & (later | set(read) | {_GIVEN}) - (counted & list_of_loops(function))
+    if all(isinstance(s, ast.Assert) for s in blocks[0]):  # what it checks stays as it is
+        left |= set(free)
+    return _Head(given, [*defaults.values()], sorted(written | left), attributes)
 
 
 def _is_main(statement: ast.stmt) -> bool:
@@ -406,20 +431,6 @@ def _arguments(function: _Function) -> Iterator[ast.arg]:
     given = function.args
     yield from (*given.posonlyargs, *given.args, *given.kwonlyargs)
     yield from filter(None, (given.vararg, given.kwarg))
-
-
-def _attributes_of(instance: str, nodes: Sequence[ast.AST]) -> list[str] | None:
-    """Return what is read of an object; None if it is called, written to or handed on."""
-    called = {id(n.func) for n in nodes if isinstance(n, ast.Call)}
-    held = [
-        n
-        for n in nodes
-        if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name) and n.value.id == instance
-    ]
-    if any(id(n) in called or not isinstance(n.ctx, ast.Load) for n in held):
-        return None
-    bare = sum(isinstance(n, ast.Name) and n.id == instance for n in nodes)
-    return list(dict.fromkeys(n.attr for n in held)) if bare == len(held) else None
 
 
 def _leaves(block: Sequence[ast.stmt]) -> bool:
@@ -436,13 +447,19 @@ def _leaves(block: Sequence[ast.stmt]) -> bool:
 
 
 class _Renaming(ast.NodeTransformer):
-    def __init__(self, attributes: dict[tuple[str, str], str]) -> None:
+    def __init__(self, attributes: dict[tuple[str, ...], str]) -> None:
         self._attributes = attributes
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        owner = node.value.id if isinstance(node.value, ast.Name) else ""
-        if (owner, node.attr) in self._attributes:
-            return ast.Name(self._attributes[owner, node.attr], ast.Load())
+        return self._renamed(node)
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        return self._renamed(node)
+
+    def _renamed(self, node: ast.expr) -> ast.expr:
+        name = self._attributes.get(path_of(node))
+        if name is not None:
+            return ast.Name(name, ast.Load())
         self.generic_visit(node)
         return node
 
@@ -458,6 +475,7 @@ def _append(text: str, block: Sequence[ast.stmt], head: _Head, front: Sequence[a
     assert isinstance(function, ast.FunctionDef)  # noqa: S101 - the text above
     function.name = NAME
     function.args.args = list(head.arguments)
+    function.args.defaults = list(head.defaults)
     function.body = body or function.body
     return f"{text.rstrip()}\n\n\n{ast.unparse(ast.fix_missing_locations(made))}\n"
 

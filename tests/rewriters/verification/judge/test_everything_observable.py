@@ -269,3 +269,12 @@ def test_lines_that_only_nan_reaches_are_not_compared_where_it_refutes_nothing(a
 def test_two_halves_of_one_storage_share_nothing(old: str, new: str, status: Status) -> None:
     found = verdict(f"def pair(x: torch.Tensor):\n    return {old}\n", (old, new))
     assert found.status is status, found
+
+
+def test_a_number_of_python_has_no_dtype_that_a_tensor_could_keep() -> None:
+    text = """
+    def largest(x: torch.Tensor) -> float:
+        return (x * 0.5).amax().item()
+    """
+    assert verdict(text, (".item()", ".detach()")).status is Status.EQUIVALENT
+    assert verdict(text, (".amax().item()", ".amin().detach()")).status is Status.REFUTED

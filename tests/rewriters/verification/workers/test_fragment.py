@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import textwrap
+from dataclasses import replace
 
 import pytest
 
@@ -63,6 +64,60 @@ def test_what_the_next_round_reads_is_its_result() -> None:
     )
     assert found is not None
     assert [text.splitlines()[-1].strip() for text in found] == ["return (area, last)"] * 2
+
+
+def test_who_counts_is_no_result_where_other_loops_count_anew() -> None:
+    body = BODY.replace(
+        "return areas", "for j in areas:\n            print(j)\n        return areas"
+    )
+    old, new = "for j in range(2): area[j] = 0.0", "area[:2] = 0.0"
+    found = fragments(old, new, body)
+    assert found is not None
+    assert "return" not in found[0]
+
+
+def test_what_a_check_asks_of_stays_as_it_is() -> None:
+    found = fragments("assert area.isfinite().all()", "pass")
+    assert found is not None
+    assert [text.splitlines()[-1].strip() for text in found] == ["return (area,)"] * 2
+
+
+def test_objects_of_objects_are_their_attributes() -> None:
+    found = fragments("area += self.sizes.host[0]", "area.add_(self.sizes.host[0])")
+    assert found is not None
+    assert found[0].startswith(f"def {NAME}(area, host):")
+
+
+def test_entries_of_dictionaries_are_arguments_and_comprehensions_count_alone() -> None:
+    body = BODY.replace("return areas", "return areas, [t for t in areas]")
+    found = fragments(
+        'area = sum([given["batch"]["at"] + given.step * t for t in range(3)])',
+        'area = sum([given.step * t + given["batch"]["at"] for t in range(3)])',
+        body,
+    )
+    assert found is not None
+    assert found[0].splitlines()[0].endswith("(area, at, step):")
+
+
+def test_what_is_asked_whether_it_is_none_may_be_none() -> None:
+    body = BODY.replace("given):", "given, more=None):")
+    found = fragments(
+        "area = area if more is None else area + more",
+        "area = area if more is None else more + area",
+        body,
+    )
+    assert found is not None
+    assert "more=None" in found[0]
+
+
+def test_what_a_probe_asks_in_advance_is_no_call_more() -> None:
+    body = BODY.replace("import Base", "import Base, reduce")
+    asked = job("n = reduce(area).item()", "n = reduce(area).detach()", body)
+    probe = body.replace("{code}", "npufix_operands_(x=reduce(area)); n = reduce(area).item()")
+    found = narrow(replace(asked, probes=(probe,)))
+    assert found is not None
+    assert "npufix_made_0" in found.original
+    assert "npufix_made_0" in found.probes[0]
 
 
 def test_what_a_program_parses_when_it_starts_is_an_argument() -> None:
