@@ -105,12 +105,7 @@ def predict(
     sets = [*changes.values(), *grown, together([changes[at] for at in chosen])]
     steps = replay(graph, [edit for three in sets for edit in three])[goes_on]
     after = steps.reshape(-1, CORNERS)
-    lean = np.zeros(len(sets))
-    if others is not None and waited:
-        names = evidence.kernels.loc[graph.label, "name"].astype(str)
-        middle = [NO_EDIT, *(three[1] for three in sets)]
-        ahead = replay(without_waits(graph, names, others), middle)[goes_on]
-        lean = ahead[0] - ahead[1:]
+    lean = _saved_ahead(graph, evidence, sets, others if waited else None)[goes_on]
     results = [
         view.prediction(row, three[1], saved)
         for row, three, saved in zip(after, sets, lean.tolist(), strict=True)
@@ -155,6 +150,17 @@ def _savings_alone(
     }
     steps = replay(alone_graph(graph, names, others), [NO_EDIT, *middle.values()])[1]
     return {at: round(steps[0] - step) for at, step in zip(middle, steps[1:], strict=True)}
+
+
+def _saved_ahead(
+    graph: StepGraph, evidence: Evidence, sets: Sequence[Three], others: OtherRanks | None
+) -> Floats:
+    """Return what each saves on a rank that waits for none, as ``replay`` does its two answers."""
+    if others is None:
+        return np.zeros((2, len(sets)))
+    names = evidence.kernels.loc[graph.label, "name"].astype(str)
+    steps = replay(without_waits(graph, names, others), [NO_EDIT, *(three[1] for three in sets)])
+    return np.stack([ahead[0] - ahead[1:] for ahead in steps])
 
 
 def _waited(graph: StepGraph, evidence: Evidence, others: OtherRanks) -> float:
