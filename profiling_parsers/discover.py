@@ -14,6 +14,7 @@ from npufix.profiling_parsers.formats import (
     PART_SUFFIXES,
     PROFILE,
     UNREADABLE,
+    explain_foreign,
     explain_unreadable,
 )
 from npufix.profiling_parsers.profile import DumpError
@@ -68,7 +69,8 @@ def _find(path: Path) -> list[DumpLocation]:
     start = path.parent if path.resolve().name in OUTPUT_FOLDERS else path
     dumps = sorted(_walk(start, depth=0, seen=set()), key=lambda dump: _rank_order(dump.path))
     if not dumps:
-        raise DumpError(f"{path}: no profiling dump in this folder", PROFILE)
+        what = f"{path}: no profiling dump in this folder"
+        raise explain_foreign(start) or DumpError(what, PROFILE)
     if all(dump.kind == UNREADABLE for dump in dumps):
         raise explain_unreadable(dumps[0].path)
     return dumps
@@ -94,7 +96,7 @@ def _of_file(path: Path) -> DumpLocation:
     for each in FORMATS:
         if path.suffix in PART_SUFFIXES and folder in each.find(folder):
             return DumpLocation(folder, each.kind)
-    raise DumpError(
+    raise explain_foreign(path) or DumpError(
         f"{path}: no file of a profiling dump",
         "give a folder *_ascend_pt, a folder PROF_*, a trace *.pt.trace.json or a table of "
         "kernels *.csv",

@@ -9,7 +9,9 @@ if TYPE_CHECKING:
 
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
 KERNEL_DETAILS = "kernel_details.csv"
-DATABASES = "ascend_pytorch_profiler*.db"
+DATABASES = "ascend_*_profiler*.db"
+"""Of PyTorch, and of MindSpore."""
+MINDSPORE = "_ascend_ms"
 TRACES = ("trace_view.json", "trace_view.json.gz")
 
 
@@ -17,6 +19,13 @@ def analysed_folder(dump: Path) -> Path:
     """Return where the analysed files of a dump are, if any; whether there are is not checked."""
     # Files copied out of ASCEND_PROFILER_OUTPUT lie in the folder itself.
     return dump / OUTPUT if (dump / OUTPUT).is_dir() else dump
+
+
+def is_mindspore(dump: Path) -> bool:
+    """Tell a dump of MindSpore's profiler, which writes what PyTorch's does, with other names."""
+    return dump.name.endswith(MINDSPORE) or any(
+        "mindspore" in file.name for file in analysed_folder(dump).glob(DATABASES)
+    )
 
 
 def dump_of_file(file: Path) -> Path:

@@ -14,11 +14,13 @@ from npufix.profiling_parsers import remedies
 from npufix.profiling_parsers.dump_folder import (
     DATABASES,
     KERNEL_DETAILS,
+    MINDSPORE,
     OUTPUT,
     TRACES,
     analysed_folder,
     find_database,
     find_empty_database,
+    is_mindspore,
 )
 from npufix.profiling_parsers.kineto.file import is_kineto
 from npufix.profiling_parsers.msprof.files import OUTPUT as MSPROF_OUTPUT
@@ -31,6 +33,11 @@ if TYPE_CHECKING:
 
     from npufix.profiling_parsers.profile import Profile
 
+_MINDSPORE = (
+    "recorded by MindSpore: times and waits are read as they are; advice is in PyTorch's words",
+    "look for the operator of the same name in mindspore.ops or mindspore.mint",
+)
+_PROFILED = ("_ascend_pt", MINDSPORE)
 OUTPUT_FOLDERS = frozenset({OUTPUT, MSPROF_OUTPUT})
 """Folders inside a dump: who names one means the dump."""
 PART_SUFFIXES = frozenset({".csv", ".db", ".json", ".gz"})
@@ -57,17 +64,66 @@ class DumpFormat:
     """Patterns of files that are looked at with ``is_file`` in each folder that is no dump."""
 
 
+@dataclass(frozen=True)
+class _Foreign:
+    """What somebody may take for a dump: another tool wrote it, and it has no kernel times."""
+
+    names: tuple[str, ...]
+    """Patterns of its files."""
+    what: str
+    remedy: str
+
+    def is_at(self, path: Path) -> bool:
+        """Tell whether a file is one of these, or a folder holds some, two levels deep at most."""
+        if path.is_file():
+            return any(path.match(name) for name in self.names)
+        places = ("", "*/", "*/*/")
+        return any(any(path.glob(f"{place}{name}")) for name in self.names for place in places)
+
+
+_FOREIGN = (
+    _Foreign(
+        ("chrome_tracing.json", "ms_service_*.db", "ascend_service_profiler_*.db", "kvcache.csv",
+         "request.csv", "batch.csv", "profiler.db"),
+        "requests and batches of a service (msServiceProfiler of MindIE or vLLM), without kernels",
+        'set "acl_task_time": 3 in ms_service_profiler_config.json, or profile the worker with '
+        "torch_npu.profiler, and give the folder *_ascend_pt or PROF_* of it",
+    ),
+    _Foreign(
+        ("aicore_intermediate_*.csv", "ascend_timeline_display_*.json", "framework_raw_*.csv"),
+        "sums of MindSpore before 2.4, without the time of each kernel",
+        "profile with mindspore.profiler.profile of MindSpore 2.4 or later and give the folder "
+        "*_ascend_ms, or run `msprof --export=on --output=PROF_*` on the raw data of it",
+    ),
+    _Foreign(
+        ("OpBasicInfo.csv", "*.nsys-rep", "*.qdrep", "*.xplane.pb"),
+        "a recording of another profiler (msprof op, Nsight Systems or XLA), which is not read",
+        PROFILE,
+    ),
+)  # fmt: skip
+
+
+def explain_foreign(path: Path) -> DumpError | None:
+    """Return what a file or folder is that another tool wrote, ``None`` if that is not known."""
+    found = next((each for each in _FOREIGN if each.is_at(path)), None)
+    return DumpError(f"{path}: {found.what}", found.remedy) if found else None
+
+
 def explain_unreadable(dump: Path) -> DumpError:
     """Return why a dump of no other kind cannot be read, and what to do about it."""
     output = analysed_folder(dump)
     if any(output.glob(DATABASES)):
         what = "only the db export is there, and it is empty"
         return DumpError(f"{output}: {what}", remedies.export_text(dump))
+    analyse = remedies.analyse(dump)
+    if not dump.name.endswith(_PROFILED) and not (dump / "FRAMEWORK").is_dir():
+        analyse = next((remedies.export(part) for part in dump.glob("PROF_*/")), analyse)
+    analyse = _for_mindspore(analyse) if is_mindspore(dump) else analyse
     if _is_raw(dump) and output == dump:
-        return DumpError(f"{dump}: raw data, not analysed yet", remedies.analyse(dump))
+        return DumpError(f"{dump}: raw data, not analysed yet", analyse)
     return DumpError(
         f"{output}: no {KERNEL_DETAILS} and no {DATABASES}, so no kernel times",
-        "profile with ProfilerActivity.NPU in activities; if it was, " + remedies.analyse(dump),
+        "profile with ProfilerActivity.NPU in activities; if it was, " + analyse,
     )
 
 
@@ -83,6 +139,25 @@ def _find_ascend(folder: Path) -> list[Path]:
 
 
 def _read_ascend(dump: Path) -> Profile:
+    """Read a dump of PyTorch's profiler or, with its own words about what is missing, MindSpore's.
+
+    What MindSpore does with ``import mindspore`` is done there with ``import torch_npu``.
+    """
+    if not is_mindspore(dump):
+        return _read_export(dump)
+    try:
+        profile = _read_export(dump)
+    except DumpError as error:
+        raise DumpError(error.message, _for_mindspore(error.remedy)) from error
+    own = [replace(each, remedy=_for_mindspore(each.remedy)) for each in profile.problems]
+    return replace(profile, problems=(Problem(dump.name, *_MINDSPORE), *own))
+
+
+def _for_mindspore(remedy: str) -> str:
+    return remedy.replace("torch_npu", "mindspore")
+
+
+def _read_export(dump: Path) -> Profile:
     """Read the database alone, or the text alone where the database is broken: never mixed."""
     output = analysed_folder(dump)
     faults: tuple[Problem, ...] = ()
@@ -133,7 +208,10 @@ def _find_unreadable(folder: Path) -> list[Path]:
         _is_raw(folder)
         or (folder / OUTPUT).is_dir()
         or any(folder.glob(DATABASES))
-        or (folder.name.endswith("_ascend_pt") and not any(folder.glob("*_ascend_pt/")))
+        or any(
+            folder.name.endswith(ending) and not any(folder.glob(f"*{ending}/"))
+            for ending in _PROFILED
+        )
     )
     return [folder] if is_dump else []
 
@@ -151,7 +229,8 @@ def _read_kineto(path: Path) -> Profile:
 def _is_trace_alone(file: Path) -> bool:
     """Tell a trace that was copied out of its dump, so that nothing beside it has kernels."""
     folder = file.parent.parent if file.resolve().parent.name == OUTPUT else file.parent
-    return file.name.endswith((".json", ".json.gz")) and not _has_kernels(analysed_folder(folder))
+    is_trace = file.name.endswith((".json", ".json.gz")) and explain_foreign(file) is None
+    return is_trace and not _has_kernels(analysed_folder(folder))
 
 
 def _read_trace_alone(path: Path) -> Profile:

@@ -28,6 +28,11 @@ def analyse(dump: Path, arguments: str = "") -> str:
     return f"run `{call}` where torch_npu is installed"
 
 
+def export(path: Path) -> str:
+    """Say how the raw data of msprof is turned into files that can be read."""
+    return f"run `msprof --export=on --output={path}` where CANN is installed"
+
+
 def export_text(dump: Path) -> str:
     """Say how a dump that was exported as a database gets the text files."""
     again = analyse(dump, ', export_type=["text"]')

@@ -21,6 +21,8 @@ class RankDetail:
     """``type``, ``core``, ``shapes``, ``calls``, ``total_ns``."""
     lines: pd.DataFrame
     """``path``, ``line``, ``function``, ``calls``, ``total_ns``; empty without call stacks."""
+    mhz: float = 0.0
+    """Mean clock of the AI cores while they computed, 0 where it was not recorded."""
 
 
 @dataclass(frozen=True)

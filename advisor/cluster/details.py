@@ -13,11 +13,11 @@ import pandas as pd
 from npufix.advisor.evidence.lines import gather_evidence
 from npufix.profiling_parsers.cluster.grouping import Groups
 from npufix.rules.cluster_diagnostic import RankDetail
+from npufix.rules.shared.recording.observing import clock_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from npufix.advisor.evidence.lines import Evidence
     from npufix.profiling_parsers.profile import Profile
     from npufix.rules.cluster_diagnostic import Cluster
 
@@ -40,6 +40,7 @@ class RankWhole(msgspec.Struct, frozen=True, array_like=True):
     functions: list[str] = []
     line_calls: list[int] = []
     line_total_ns: list[int] = []
+    mhz: float = 0.0
 
     def detail(self) -> RankDetail:
         """Return the tables."""
@@ -51,16 +52,12 @@ class RankWhole(msgspec.Struct, frozen=True, array_like=True):
             "path": self.paths, "line": _integers(self.lines), "function": self.functions,
             "calls": _integers(self.line_calls), "total_ns": _integers(self.line_total_ns),
         }  # fmt: skip
-        return RankDetail(pd.DataFrame(operators), pd.DataFrame(lines))
+        return RankDetail(pd.DataFrame(operators), pd.DataFrame(lines), self.mhz)
 
 
 def whole_of(profile: Profile) -> RankWhole:
     """Return what a profile says, per steady step."""
-    return whole_of_evidence(gather_evidence(profile, {}))
-
-
-def whole_of_evidence(evidence: Evidence) -> RankWhole:
-    """Return what is known of a rank, per steady step."""
+    evidence = gather_evidence(profile, {})
     frame = evidence.kernels[evidence.computes & evidence.steady]
     operators = sum_by_key(frame, ("type", "core", "input_shapes"), evidence.steps)
     on_lines = frame[(frame["path"] != "").to_numpy(dtype=bool)]
@@ -76,7 +73,17 @@ def whole_of_evidence(evidence: Evidence) -> RankWhole:
         functions=lines["function"],
         line_calls=lines["calls"],
         line_total_ns=lines["total_ns"],
+        mhz=_mean_clock(frame, profile.signals.frequency),
     )
+
+
+def _mean_clock(kernels: pd.DataFrame, clock: pd.DataFrame) -> float:
+    """Return the clock at which kernels ran, MHz, each by its time; 0 if none was recorded."""
+    readings = clock[clock["mhz"] > 0]
+    if readings.empty or kernels.empty:
+        return 0.0
+    weights = np.maximum(kernels["duration_ns"].to_numpy(), 1)
+    return float(np.average(clock_of(kernels, readings), weights=weights))
 
 
 def led_to_source(cluster: Cluster, lead: Callable[[Iterable[str]], Mapping[str, str]]) -> Cluster:

@@ -94,12 +94,13 @@ def total_saving(settled: Sequence[Item], forecast: Forecast | None = None) -> S
     return Saving(low, high, basis)
 
 
-def _precedence(item: Item) -> tuple[int, float, float]:
-    """Return who claims first: what is certain before what is possible at most."""
+def _precedence(item: Item) -> tuple[int, bool, float, float]:
+    """Return who claims first: a cause, and what is certain before what is possible at most."""
     if item.of_job:
         saving = item.finding.saving
-        return 0, -float(saving.low_ns if saving else 0), -expected_ns(item.finding)
-    return 1 + (item.finding.kind != "code"), 0.0, 0.0
+        sure = float(saving.low_ns if saving else 0)
+        return 0, item.is_symptom, -sure, -expected_ns(item.finding)
+    return 1 + (item.finding.kind != "code"), False, 0.0, 0.0
 
 
 class _Claims:

@@ -47,7 +47,8 @@ def split_steps(
         waited[:1] = np.minimum(waited[:1], waited[1:].max())
     # A device that still ran what was launched before did not stand still for all of the wait.
     least = (whole - waited).clip(min=0.0)
-    times = np.clip(np.median(least), least, whole)
+    alone = waited <= _LEAST_DEVIATION * whole
+    times = np.clip(np.median(least[alone] if alone.any() else least), least, whole)
     warm_up = _warm_up(times)
     outlier = np.zeros(len(times), np.bool_)
     outlier[warm_up:] = np.abs(_deviation(times[warm_up:], times[warm_up:])) > 1

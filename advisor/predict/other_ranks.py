@@ -56,6 +56,13 @@ def other_ranks(signals: Signals, cluster: Cluster, rank: int | None) -> OtherRa
     return OtherRanks(found["wait_ns"], found["ahead"], slower)
 
 
+def without_waits(graph: StepGraph, names: pd.Series[str], others: OtherRanks) -> StepGraph:
+    """Return the graph of the rank that all wait for: what it saves is hidden by no wait."""
+    waited = np.nan_to_num(names.map(others.waited).to_numpy(np.float64))
+    waited = np.where(graph.communication, np.minimum(waited, graph.duration_ns), 0.0)
+    return replace(graph, duration_ns=graph.duration_ns - waited)
+
+
 def alone(graph: StepGraph, names: pd.Series[str], others: OtherRanks) -> StepGraph:
     """Return the graph of a rank whose others stay as they are; ``names``: those of its rows."""
     waited = names.map(others.waited).to_numpy(np.float64)

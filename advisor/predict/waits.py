@@ -230,8 +230,9 @@ def _batches(
     # In one of them the host may have done something else: a checkpoint is no round.
     usual = taken <= _ODD * np.median(taken / batches) * batches
     batches, taken = batches[usual], taken[usual]
-    period = float(taken.sum() / batches.sum())
-    off = taken / (period * batches.mean()) - batches / batches.mean()
+    # How long rounds are says how far they are from each other; of few of them the steps as they
+    # came are the better average.
+    off = taken / taken.mean() - batches / batches.mean()
     count = len(taken)
     variance = (_USUAL_ROUNDS * _ROUND_SPREAD**2 + float((off**2).sum())) / (
         _USUAL_ROUNDS + count - 1

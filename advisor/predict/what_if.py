@@ -13,6 +13,7 @@ from npufix.advisor.predict.changes import CORNERS, edits, together
 from npufix.advisor.predict.critical_path import critical_path
 from npufix.advisor.predict.limits import limit_of
 from npufix.advisor.predict.other_ranks import alone as alone_graph
+from npufix.advisor.predict.other_ranks import without_waits
 from npufix.advisor.predict.recorded import step_graph
 from npufix.advisor.predict.replay import NO_EDIT, replay
 from npufix.reports.prediction import WORST_ERROR, Bar, Forecast, Prediction, Question
@@ -104,7 +105,11 @@ def predict(
     sets = [*changes.values(), *grown, together([changes[at] for at in chosen])]
     steps = replay(graph, [edit for three in sets for edit in three])[goes_on]
     after = steps.reshape(-1, CORNERS)
-    results = [view.prediction(row, three[1]) for row, three in zip(after, sets, strict=True)]
+    lean = _saved_ahead(graph, evidence, sets, others if waited else None)[goes_on]
+    results = [
+        view.prediction(row, three[1], saved)
+        for row, three, saved in zip(after, sets, lean.tolist(), strict=True)
+    ]
     told = _told(results, [*([at] for at in order), order, chosen], items, path)
     behind = after[len(order) : 2 * len(order)]
     gained = np.concatenate([np.full((1, CORNERS), now), behind[:-1]])[: len(order)] - behind
@@ -145,6 +150,17 @@ def _savings_alone(
     }
     steps = replay(alone_graph(graph, names, others), [NO_EDIT, *middle.values()])[1]
     return {at: round(steps[0] - step) for at, step in zip(middle, steps[1:], strict=True)}
+
+
+def _saved_ahead(
+    graph: StepGraph, evidence: Evidence, sets: Sequence[Three], others: OtherRanks | None
+) -> Floats:
+    """Return what each saves on a rank that waits for none, as ``replay`` does its two answers."""
+    if others is None:
+        return np.zeros((2, len(sets)))
+    names = evidence.kernels.loc[graph.label, "name"].astype(str)
+    steps = replay(without_waits(graph, names, others), [NO_EDIT, *(three[1] for three in sets)])
+    return np.stack([ahead[0] - ahead[1:] for ahead in steps])
 
 
 def _waited(graph: StepGraph, evidence: Evidence, others: OtherRanks) -> float:
@@ -214,12 +230,16 @@ class _View:
     """What it waits for other ranks, which gain ``slower`` times as much as it."""
     slower: float = 1.0
 
-    def prediction(self, steps: Floats, edit: Edit) -> Prediction:
-        """Return what the corners of a change come to."""
+    def prediction(self, steps: Floats, edit: Edit, lean: float = 0.0) -> Prediction:
+        """Return what the corners of a change come to.
+
+        ``lean`` is what a rank saves that never waits for others.
+        """
         low, middle, high = (float(step) for step in (steps.min(), steps[1], steps.max()))
         limit, limit_ns = limit_of(self.graph, edit)
         # Who waits for a rank that computes longer gains what that one does.
-        more = min(self.waited, max(0.0, self.now - middle) * (self.slower - 1))
+        own = max(0.0, self.now - middle)
+        more = min(self.waited, max(0.0, max(own, lean) * self.slower - own))
         low, middle, high = low - more, middle - more, high - more
         noise = middle * max(self._noise(limit), min(self.error, 0.05))
         noise = math.hypot(noise, _OFF * (self.now - middle), more)
@@ -234,6 +254,11 @@ class _View:
             verdict = "loss"
         elif least >= -clear:
             verdict = "gain" if most > clear else "none"
+        if verdict == "none" and limit == "loading":
+            # Batches that may not come late every time leave a gain between.
+            between = self._busy_ns(NO_EDIT) - max(self._busy_ns(edit), middle - below)
+            if between > clear:
+                verdict, most = "unclear", between
         return Prediction(
             round(middle), round(middle - below), round(middle + above), round(saved), round(least),
             round(most), verdict, limit, limit_ns,

@@ -25,7 +25,7 @@ _KNOWN = re.compile(
     r"|communication_statistic\w*|step_trace\w*)\.csv"
     r"|(?:trace_view|communication|communication_matrix|profiler_info(?:_\d+)?|profiler_metadata"
     r"|msprof\w*|.*\.pt\.trace|.*trace.*)\.json(?:\.gz)?"
-    r"|(?:ascend_pytorch_profiler\w*|analysis|msprof_\w*|communication_analyzer)\.db"
+    r"|(?:ascend_(?:pytorch|mindspore)_profiler\w*|analysis|msprof_\w*|communication_analyzer)\.db"
 )
 """The files of a dump that a diagnosis reads."""
 _REPORTS = {".json", ".html", ".htm", ".md", ".csv", ".txt", ".xml", ".sarif", ".gz", ".db"}

@@ -14,6 +14,7 @@ import pandas as pd
 
 from npufix.profiling_parsers.attribution.call_stack import parse_frame
 from npufix.profiling_parsers.attribution.nesting import find_bounds, find_enclosing, find_nearest
+from npufix.profiling_parsers.signals import LONG_CALL_NS
 from npufix.profiling_parsers.tables.columns import find_distinct, order_of, pick
 from npufix.profiling_parsers.trace.rows import BUILT_IN, MODULE
 
@@ -39,6 +40,15 @@ class Surroundings:
     stacks: tuple[tuple[CallSite, ...], ...]
     module: Rows
     modules: tuple[str, ...]
+
+
+def long_functions(calls: pd.DataFrame) -> pd.DataFrame:
+    """Return ``Signals.functions``: the calls of functions that may be what a device waits for."""
+    names = [str(name) for name in calls["name"].cat.categories]
+    is_place = np.array([*(not n.startswith((MODULE, BUILT_IN)) for n in names), False], np.bool_)
+    long = is_place[calls["name"].cat.codes] & (calls["duration_ns"] >= LONG_CALL_NS).to_numpy(bool)
+    found: pd.DataFrame = calls.loc[long, ["name", "start_ns", "duration_ns"]]
+    return found.reset_index(drop=True)
 
 
 def find_surroundings(operators: pd.DataFrame, calls: pd.DataFrame) -> Surroundings:

@@ -11,8 +11,8 @@ import pandas as pd
 
 from npufix.profiling_parsers.database.query import LATEST_NS, Query
 from npufix.profiling_parsers.database.texts import Lookup, in_start_order
-from npufix.profiling_parsers.tables.columns import NONE, one_line, pick
-from npufix.profiling_parsers.trace.rows import MODULE
+from npufix.profiling_parsers.tables.columns import NONE, find_rows_with, one_line, pick
+from npufix.profiling_parsers.trace.rows import BUILT_IN, MODULE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -93,22 +93,25 @@ def read_host_operators(database: Database, texts: Texts, chains: CallChains) ->
     return HostOperators(frame, rows["connection"], malformed)
 
 
-def read_python_calls(database: Database, texts: Texts, *, functions: bool) -> pd.DataFrame | None:
-    """Read the modules (``nn.Module: Conv2d_0``) that were running, and the ``functions`` too.
+def read_python_calls(database: Database, texts: Texts) -> pd.DataFrame | None:
+    """Read the modules (``nn.Module: Conv2d_0``) and Python functions that were running.
 
-    Those are most of the table, and say nothing new where operators have their call stacks.
+    Those that are no place in a source are most of the table, and left out.
     """
-    query = _FUNCTIONS
-    if not functions:
-        modules = texts.where(lambda name: name.startswith(MODULE))
-        if not len(modules):
-            return None
-        query = replace(query, only={**query.only, "name": Lookup(modules)})
-    rows, _ = _events(database, query)
+    wanted = Lookup(texts.where(lambda name: not name.startswith(BUILT_IN)))
+    rows, _ = _events(database, replace(_FUNCTIONS, only={**_FUNCTIONS.only, "name": wanted}))
     if not len(rows["start_ns"]):
         return None
     names = texts.category(rows.pop("name"), one_line)
     return pd.DataFrame({"name": names, **_places(rows)}, copy=False)
+
+
+def modules_of(calls: pd.DataFrame | None) -> pd.DataFrame | None:
+    """Return the modules: functions say nothing new where operators have their call stacks."""
+    found = None
+    if calls is not None:
+        found = calls[find_rows_with(calls["name"], lambda name: name.startswith(MODULE))]
+    return found if found is not None and len(found) else None
 
 
 def find_launching_operators(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,11 +10,13 @@ import pandas as pd
 
 from npufix.profiling_parsers import remedies
 from npufix.profiling_parsers.attribution.operators import attribute_launches
+from npufix.profiling_parsers.attribution.python_calls import long_functions
 from npufix.profiling_parsers.database.call_chains import read_call_chains
 from npufix.profiling_parsers.database.cann_api import read_cann_api
 from npufix.profiling_parsers.database.environment import complete_environment
 from npufix.profiling_parsers.database.host_ops import (
     find_launching_operators,
+    modules_of,
     read_host_operators,
     read_python_calls,
 )
@@ -24,6 +27,7 @@ from npufix.profiling_parsers.database.steps import find_kernel_steps, read_spli
 from npufix.profiling_parsers.kernels.steps import no_steps
 from npufix.profiling_parsers.kernels.totals import no_op_statistic
 from npufix.profiling_parsers.profile import DumpError, Problem, Profile
+from npufix.profiling_parsers.signals import Signals
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,7 +58,7 @@ def read_database(
     if kernels.frame.empty:
         raise _no_kernels(database, dump)
     calls = read_cann_api(database, texts, kernels.connection)
-    found, malformed = _attribute(database, texts, kernels)
+    found, malformed, long = _attribute(database, texts, kernels)
     return Profile(
         root=dump,
         environment=complete_environment(environment, database, kernels.frame["device"].to_numpy()),
@@ -64,7 +68,7 @@ def read_database(
         op_statistic=no_op_statistic(),
         stacks=found.stacks,
         modules=found.modules,
-        signals=read_signals(database, texts, analysis, calls.apis),
+        signals=replace(read_signals(database, texts, analysis, calls.apis), functions=long),
         problems=(
             *database.problems,
             *(() if analysis is None else analysis.problems),
@@ -83,14 +87,16 @@ def read_database(
 
 def _attribute(
     database: Database, texts: Texts, kernels: DatabaseKernels
-) -> tuple[Attribution, int]:
-    """Lead the kernels to operators; also return how many operators were left out."""
+) -> tuple[Attribution, int, pd.DataFrame]:
+    """Lead the kernels to operators; also return how many were left out, and long functions."""
     chains = read_call_chains(database, texts)
     operators = read_host_operators(database, texts, chains)
     launching = find_launching_operators(database, operators, kernels.connection)
-    functions = read_python_calls(database, texts, functions=not chains.stacks)
-    found = attribute_launches(operators.frame, chains.stacks, launching, functions)
-    return found, operators.malformed
+    calls = read_python_calls(database, texts)
+    around = modules_of(calls) if chains.stacks else calls
+    found = attribute_launches(operators.frame, chains.stacks, launching, around)
+    long = Signals().functions if calls is None else long_functions(calls)
+    return found, operators.malformed, long
 
 
 def _columns(

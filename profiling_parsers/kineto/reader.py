@@ -13,6 +13,7 @@ import pandas as pd
 
 from npufix.profiling_parsers.attribution.call_stack import intern_stacks
 from npufix.profiling_parsers.attribution.operators import attribute_launches
+from npufix.profiling_parsers.attribution.python_calls import long_functions
 from npufix.profiling_parsers.kernels.launch_order import launches_in_order
 from npufix.profiling_parsers.kernels.totals import no_op_statistic
 from npufix.profiling_parsers.kineto.events import KinetoTrace, read_events
@@ -27,9 +28,9 @@ from npufix.profiling_parsers.kineto.launches import find_launches
 from npufix.profiling_parsers.kineto.names import is_host_copy, operator_dims, operator_types
 from npufix.profiling_parsers.kineto.steps import find_steps, split_steps, step_annotations
 from npufix.profiling_parsers.profile import DumpError, Environment, Problem, Profile
-from npufix.profiling_parsers.signals import LONG_CALL_NS, Signals
+from npufix.profiling_parsers.signals import Signals
 from npufix.profiling_parsers.tables.columns import category, find_rows_with
-from npufix.profiling_parsers.trace.rows import BUILT_IN, MODULE, Codes
+from npufix.profiling_parsers.trace.rows import Codes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,7 +82,7 @@ def read_kineto(path: Path) -> Profile:
         stacks=found.stacks,
         problems=tuple(_problems(path.name, trace, found, has_steps=bool(len(steps)))),
         modules=found.modules,
-        signals=Signals(functions=_long_functions(trace.calls)),
+        signals=Signals(functions=long_functions(trace.calls)),
         format="kineto",
     )
 
@@ -216,14 +217,6 @@ def _appended(texts: pd.Series[str], more: pd.Series[str] | None, count: int) ->
     of_added = np.array([codes[name] for name in added], np.int64)
     rows = np.zeros(count, np.int64) if more is None else more.cat.codes.to_numpy()
     return category(np.append(own[texts.cat.codes], of_added[rows]), list(codes))
-
-
-def _long_functions(calls: pd.DataFrame) -> pd.DataFrame:
-    names = [str(name) for name in calls["name"].cat.categories]
-    is_place = np.array([*(not n.startswith((MODULE, BUILT_IN)) for n in names), False], np.bool_)
-    long = is_place[calls["name"].cat.codes] & (calls["duration_ns"] >= LONG_CALL_NS).to_numpy(bool)
-    found: pd.DataFrame = calls.loc[long, ["name", "start_ns", "duration_ns"]]
-    return found.reset_index(drop=True)
 
 
 def _environment(stated: Environment, trace: KinetoTrace) -> Environment:

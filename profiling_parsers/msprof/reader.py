@@ -68,27 +68,22 @@ def read_msprof(path: Path) -> Profile:
         try:
             return read_msprof_db(path, database)
         except DumpError as error:
-            broken = [Problem(database.name, error.message, export(path), damaged=True)]
+            broken = [Problem(database.name, error.message, remedies.export(path), damaged=True)]
     try:
         profile = _read_tables(path, output) or _read_trace(path, output)
     except DumpError as error:
-        raise DumpError(error.message, export(path)) from error
+        raise DumpError(error.message, remedies.export(path)) from error
     if profile is None:
         what = f"{output}: no {_SUMMARY}_*.csv, {_TASKS}_*.csv or msprof_*.db with kernels"
-        raise DumpError(broken[0].what if broken else what, export(path))
+        raise DumpError(broken[0].what if broken else what, remedies.export(path))
     problems = (*broken, *profile.problems)
     return replace(profile, problems=tuple(_of_msprof(problem, path) for problem in problems))
-
-
-def export(path: Path) -> str:
-    """Say how the raw data of msprof is turned into files that can be read."""
-    return f"run `msprof --export=on --output={path}` where CANN is installed"
 
 
 def _of_msprof(problem: Problem, path: Path) -> Problem:
     """Return a problem whose remedy is not that of the PyTorch profiler, which was not there."""
     is_other = "torch_npu.profiler.profiler import analyse" in problem.remedy
-    return replace(problem, remedy=export(path)) if is_other else problem
+    return replace(problem, remedy=remedies.export(path)) if is_other else problem
 
 
 def _database(path: Path) -> Path | None:
@@ -109,7 +104,7 @@ def _read_tables(path: Path, output: Path) -> Profile | None:
     device = kernels["device"].to_numpy()
     kernels = kernels.assign(device=np.where(device < 0, np.int32(find_device(path)), device))
     without = f"no {_SUMMARY}_*.csv: neither shapes nor collectives are known"
-    incomplete = [] if summaries else [Problem(files[0].name, without, export(path))]
+    incomplete = [] if summaries else [Problem(files[0].name, without, remedies.export(path))]
     totals, disagreeing = _read_totals(path, output, kernels, summaries)
     signals, broken = _read_signals(output)
     no_lines = Problem(files[0].name, *remedies.NO_LINES)
@@ -134,9 +129,13 @@ def _read_kernels(
     """Read all slices; one that cannot be read is told; raise ``DumpError`` if none can be read."""
     tables, broken = _read_slices(files, read)
     if not tables:
-        raise DumpError(broken[0].what, export(path))
+        raise DumpError(broken[0].what, remedies.export(path))
     kernels = join_kernels(tables, files[0])
-    return kernels.frame, [*broken, *find_missing_slices(files, export(path)), *kernels.problems]
+    return kernels.frame, [
+        *broken,
+        *find_missing_slices(files, remedies.export(path)),
+        *kernels.problems,
+    ]
 
 
 def _read_slices(files: list[Path], read: Callable[[Path], T]) -> tuple[list[T], list[Problem]]:
@@ -160,7 +159,7 @@ def _read_totals(
         return no_op_statistic(), problems
     if summaries and not problems:  # task_time has no Types, and damaged totals say nothing
         files = summaries[0].name, f"{_STATISTIC}_*.csv"
-        problems = check_totals(kernels, statistic, files, export(path))
+        problems = check_totals(kernels, statistic, files, remedies.export(path))
     return statistic, problems
 
 

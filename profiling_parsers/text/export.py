@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from npufix.profiling_parsers import remedies
 from npufix.profiling_parsers.attribution.launches import link_kernels
-from npufix.profiling_parsers.dump_folder import DATABASES, KERNEL_DETAILS, trace_file
+from npufix.profiling_parsers.dump_folder import (
+    DATABASES,
+    KERNEL_DETAILS,
+    is_mindspore,
+    trace_file,
+)
 from npufix.profiling_parsers.kernels.steps import steps_from_kernels
 from npufix.profiling_parsers.kernels.totals import no_op_statistic
 from npufix.profiling_parsers.kernels.whole_steps import bounds, host_marks, whole_steps
 from npufix.profiling_parsers.profile import DumpError, Problem, Profile
 from npufix.profiling_parsers.profiler_info import read_environment
+from npufix.profiling_parsers.tables.columns import NONE, category
 from npufix.profiling_parsers.text.kernel_checks import check_steps, check_totals
 from npufix.profiling_parsers.text.kernel_details import read_kernel_details
 from npufix.profiling_parsers.text.op_statistic import read_op_statistic
@@ -75,15 +83,31 @@ def _read_kernels(
     path: Path, output: Path, environment: Environment
 ) -> tuple[LinkedKernels, list[Problem]]:
     kernels = read_kernel_details(output / KERNEL_DETAILS)
-    names = {name: code for code, name in enumerate(kernels.frame["name"].cat.categories)}
+    frame = kernels.frame
+    recorded = list(frame["name"].cat.categories)
+    if is_mindspore(path):
+        frame = frame.assign(name=_without_scopes(frame["name"]))
+    names = {name: code for code, name in enumerate(frame["name"].cat.categories)}
+    names |= {name: names[_last(name)] for name in recorded if name not in names}
     remedy, file = _trace_remedy(path, output, environment), trace_file(output)
     try:
-        found = link_kernels(kernels.frame, lambda: read_trace(file, names))
+        found = link_kernels(frame, lambda: read_trace(file, names))
     except OSError as error:
-        found = link_kernels(kernels.frame, no_trace)
+        found = link_kernels(frame, no_trace)
         return found, [*kernels.problems, unread_problem(file, error, remedy)]
     faults = damage_problems(file, found.trace, remedy)
     return found, [*kernels.problems, *faults, *link_problems(file, found, path)]
+
+
+def _without_scopes(names: pd.Series[str]) -> pd.Categorical[str]:
+    """Return the kernels of ``Default/network/MatMul-op1/aclnnMatmul_MatMulV3``, as traced."""
+    texts: dict[str, int] = {}
+    codes = [texts.setdefault(_last(name), len(texts)) for name in names.cat.categories]
+    return category(np.array([*codes, NONE], np.int32)[names.cat.codes], list(texts))
+
+
+def _last(name: str) -> str:
+    return name.rsplit("/", 1)[-1]
 
 
 def _read_kernels_of_trace(

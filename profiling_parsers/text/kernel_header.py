@@ -10,9 +10,10 @@ from npufix.profiling_parsers.kernels.pmu_bound import UTILISATION, is_pipe_rati
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-# key -> spellings: of the PyTorch profiler, of msprof's op_summary, of MindStudio's db converter.
+# key -> spellings: of the PyTorch profiler (MindSpore's: "Step ID"), of msprof's op_summary, of
+# MindStudio's db converter.
 COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "step": ("Step Id",),
+    "step": ("Step Id", "Step ID"),
     "device": ("Device_id", "device_id"),
     "stream": ("Stream ID", "stream_id"),
     "name": ("Name", "Op Name", "op_name"),

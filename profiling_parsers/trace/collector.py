@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 _NO_ARGUMENTS = b"{}"
 _NO_TEXT = msgspec.Raw(b'""')
 _FREQUENCY = "AI Core Freq"
+_MINDSPORE = (1, 2, "1", "2")
+"""Processes under which MindSpore writes its operators, which have no category; no other event
+that has none is of a process of so small a number."""
 _PLACE = ("pid", "tid", "start_ns")
 _TABLES = {
     "operators": (
@@ -119,7 +122,10 @@ class Collector:
     def add(self, events: list[Event]) -> None:
         """Take the rows of one chunk."""
         # Device events, counters and names have no category.
-        named = [event.cat or event.ph for event in events]
+        named = [
+            event.cat or ("cpu_op" if event.ph == "X" and event.pid in _MINDSPORE else event.ph)
+            for event in events
+        ]
         kinds: dict[str, list[Event]] = {kind: [] for kind in self._kinds}
         ignored: list[Event] = []
         for kind, event in zip(parse_texts(named), events, strict=True):

@@ -29,12 +29,14 @@ from npufix.rules.cluster_diagnostic import ClusterDiagnostic, ClusterObservatio
 from npufix.rules.shared.quantities import milliseconds
 from npufix.rules.shared.ranks.comparing import late_ranks
 from npufix.rules.shared.ranks.groups import is_place
-from npufix.rules.shared.ranks.operators import compare, lines
+from npufix.rules.shared.ranks.operators import CLOCKS, SAME_KERNELS, compare, lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from npufix.rules.cluster_diagnostic import Cluster
+    from npufix.rules.shared.ranks.comparing import Late
+    from npufix.rules.shared.ranks.operators import Cause
 
 _CLOCK = (
     "check clock, temperature and other processes of the device (npu-smi info -t common -i ID; "
@@ -63,10 +65,7 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
         cause = compare(cluster, late.ranks[0], late.others)
         own = late.medians.loc[list(late.others), "communication_exposed_ns"].median()
         yield ClusterObservation(
-            what=(
-                f"computing takes {milliseconds(late.gap_ns)} per step longer on {late.who} than "
-                f"on {late.compared}: {late.times}"
-            ),
+            what=_what(late, cause),
             ranks=late.ranks,
             evidence=(
                 *((("why", _WHY[cause.kind]),) if cause.kind else ()),
@@ -76,9 +75,33 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
             cost_ns=late.gap_ns,
             saving_ns=late.saving_ns(),
             basis="the lead over all other ranks, to that over the typical one",
-            places=lines(cluster, late.ranks[0], late.others),
+            # All lines are slower then, and none of them is why.
+            places=() if _device(cause)[0] else lines(cluster, late.ranks[0], late.others),
             advice=_ADVICE.get(cause.kind, ""),
         )
+
+
+def _device(cause: Cause) -> tuple[str, str]:
+    """Return the fact that says that it is the device that is slow, empty where none does."""
+    first = cause.evidence[0] if cause.kind == "clock" and cause.evidence else ("", "")
+    return first if first[0] in {CLOCKS, SAME_KERNELS} else ("", "")
+
+
+def _what(late: Late, cause: Cause) -> str:
+    """Say who is late and, where something says that it is the device, what."""
+    gap, (name, told) = milliseconds(late.gap_ns), _device(cause)
+    whom, compared, times = late.who, late.compared, late.times
+    if name == CLOCKS:
+        return (
+            f"computing takes {gap} per step longer on {whom} than on {compared}, as the AI cores "
+            f"run at {told}: {times}"
+        )
+    if name == SAME_KERNELS:
+        return (
+            f"computing takes {gap} per step longer on {whom} than on {compared}, as the same "
+            f"kernels take {told}: {times}"
+        )
+    return f"computing takes {gap} per step longer on {whom} than on {compared}: {times}"
 
 
 RULE = ClusterDiagnostic(

@@ -28,13 +28,12 @@ import numpy as np
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import milliseconds, percent
-from npufix.rules.shared.recording.observing import per_step
+from npufix.rules.shared.recording.observing import clock_of, per_step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pandas as pd
-    from numpy.typing import NDArray
 
     from npufix.rules.diagnostic import Recording
 
@@ -60,7 +59,7 @@ def _of_device(
 ) -> Iterator[Observation]:
     if readings.empty or kernels.empty:
         return
-    mhz = _clock_of(kernels, readings)
+    mhz = clock_of(kernels, readings)
     highest = float(readings["mhz"].max())
     slow = mhz <= (1 - FREQ) * highest
     duration = kernels["duration_ns"].to_numpy()
@@ -83,14 +82,6 @@ def _of_device(
         basis="at most the time in proportion to the clock: kernels bound by memory gain less",
         kernels=Labels(kernels.index[slow]),
     )
-
-
-def _clock_of(kernels: pd.DataFrame, readings: pd.DataFrame) -> NDArray[np.float64]:
-    """Return the clock when each kernel started; before the first reading, that of the first."""
-    readings = readings.sort_values("start_ns", kind="stable")
-    at = np.searchsorted(readings["start_ns"], kernels["start_ns"], side="right") - 1
-    clock: NDArray[np.float64] = readings["mhz"].to_numpy(np.float64)[at.clip(min=0)]
-    return clock
 
 
 RULE = Diagnostic(

@@ -86,12 +86,15 @@ def check(recording: Recording) -> Iterator[Observation]:
     functions = recording.signals.functions
     found = _calls_in(Pauses(pauses.idle, _only(pauses, rows[between])), functions)
     spelled = functions["name"].astype(str).to_numpy()
-    # A function that lasts as long as all of the step says nothing.
+    # A function that lasts as long as all of the step says nothing, one that launches nothing does.
     alike = found >= 0
-    alike[alike] = (
-        functions["duration_ns"].to_numpy()[found[alike]] * _COVERS
-        <= pauses.idle_ns[rows[between[alike]]]
-    )
+    told = functions.iloc[found[alike]]
+    launches = np.sort(recording.kernels["launch_ns"].to_numpy())
+    start, length = told["start_ns"].to_numpy(), told["duration_ns"].to_numpy()
+    first, last = np.searchsorted(launches, (start + length // 4, start + length))
+    gaps = rows[between[alike]]
+    instead = (first == last) & (start + length <= pauses.idle.end_ns[gaps])
+    alike[alike] = (length * _COVERS <= pauses.idle_ns[gaps]) | instead
     named[between[alike]] = spelled[found[alike]]
     calls[between[alike]] = -1
     spent = {str(name): int(pauses.idle_ns[rows[named == name]].sum()) for name in set(named)}

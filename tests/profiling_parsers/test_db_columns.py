@@ -12,6 +12,7 @@ from small_dump import START
 from npufix.profiling_parsers.database import pmu as db_pmu
 from npufix.profiling_parsers.profile import CallSite
 from npufix.profiling_parsers.reader import read_profile
+from npufix.profiling_parsers.signals import LONG_CALL_NS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -120,15 +121,16 @@ def test_without_call_chains_functions_lead_to_the_line_of_their_def(tmp_path: P
     assert "only to a function" in problem.what
 
 
-def test_with_call_chains_only_modules_are_read_of_the_functions(tmp_path: Path) -> None:
+def test_with_call_chains_functions_only_say_what_took_long(tmp_path: Path) -> None:
     tables = small_tables()
-    for name in ("model.py(3): forward", "nn.Module: Net_0"):
-        event = api(text(tables, name), 10, 700, 90_000, kind=50003)
+    for name in ("model.py(3): forward", "nn.Module: Net_0", "<built-in function len>"):
+        event = api(text(tables, name), 10, 700, LONG_CALL_NS, kind=50003)
         tables["PYTORCH_API"].append(event)
     profile = read(tmp_path, tables)
     assert profile.kernels["basis"].tolist() == ["call-stack", "forward", ""]
     assert profile.modules == ("Net_0",)
     assert not any(frame.path == "model.py" for stack in profile.stacks for frame in stack)
+    assert profile.signals.functions["name"].tolist() == ["model.py(3): forward"]
 
 
 def test_a_step_that_nobody_split_is_computed(tmp_path: Path) -> None:

@@ -159,3 +159,45 @@ def test_a_rank_that_fails_stays_in_the_list_and_says_why(dump: Path) -> None:
     assert DumpLocation(raw, "unreadable") in find_dumps(dump.parent)
     with pytest.raises(DumpError, match="not analysed"):
         read_profile(raw)
+
+
+@pytest.mark.parametrize(
+    ("name", "told", "remedy"),
+    [
+        ("out/chrome_tracing.json", "msServiceProfiler", "acl_task_time"),
+        ("0423-0852/ms_service_7.db", "msServiceProfiler", "acl_task_time"),
+        ("profiler/aicore_intermediate_0_type.csv", "MindSpore before 2.4", "_ascend_ms"),
+        ("OPPROF_20250109_AB/OpBasicInfo.csv", "msprof op", "torch_npu.profiler"),
+    ],
+)
+def test_what_another_tool_wrote_is_named(
+    tmp_path: Path, name: str, told: str, remedy: str
+) -> None:
+    file = tmp_path / name
+    file.parent.mkdir(parents=True)
+    file.write_text("{}")
+    for given in (tmp_path, file):
+        error = fails(given)
+        assert told in error.message
+        assert remedy in error.remedy
+
+
+def test_kernels_below_what_another_tool_wrote_are_read(dump: Path) -> None:
+    (dump.parent / "chrome_tracing.json").write_text("{}")
+    assert find_dumps(dump.parent) == [DumpLocation(dump, "ascend")]
+
+
+@pytest.mark.parametrize(
+    ("folder", "call"),
+    [
+        ("x_ascend_ms/FRAMEWORK", "from mindspore.profiler.profiler import analyse"),
+        ("x_ascend_pt/FRAMEWORK", "from torch_npu.profiler.profiler import analyse"),
+        ("PROF_000001_20250109_ABC/device_0", "msprof --export=on"),
+    ],
+)
+def test_raw_data_is_analysed_by_who_recorded_it(tmp_path: Path, folder: str, call: str) -> None:
+    (tmp_path / folder).mkdir(parents=True)
+    with pytest.raises(DumpError) as caught:
+        find_dumps(tmp_path)
+    assert "raw data" in caught.value.message
+    assert call in caught.value.remedy

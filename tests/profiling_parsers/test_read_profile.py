@@ -322,3 +322,26 @@ def test_the_types_are_importable_without_pandas() -> None:
         "sys.exit(any(name in sys.modules for name in ('pandas', 'pyarrow', 'torch')))"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_a_dump_of_mindspore_is_read_with_its_own_names(tmp_path: Path) -> None:
+    """Another header, kernels behind their operators, and those without a category."""
+    starts = [microseconds(START + offset) for offset in (60_000, 170_000, 300_000)]
+    kernels = KERNELS.format(*starts).replace("Step Id", "Step ID")
+    kernels = kernels.replace("50,aclnn", "50,Default/network-Net/Mul-op1/aclnn")
+    events = [
+        event | {"cat": ""} if event.get("cat") == "cpu_op" else event for event in small_trace()
+    ]
+    files = {"kernel_details": kernels, "trace_view": json.dumps(events)}
+    profile = read_profile(write_dump(tmp_path / "host_1_ascend_ms", **files))
+    assert list(profile.kernels["name"]) == ["aclnnMul_Mul", "aclnnMulGrad_Mul", "hcom_allReduce_1"]
+    assert list(profile.kernels["step"]) == [50, 50, 50]
+    assert list(profile.kernels["basis"])[:2] == ["call-stack", "forward"]
+    assert "recorded by MindSpore" in profile.problems[0].what
+
+
+def test_what_a_dump_of_mindspore_lacks_is_said_in_its_words(tmp_path: Path) -> None:
+    files = {"trace_view": json.dumps(without_stacks(small_trace()))}
+    profile = read_profile(write_dump(tmp_path / "host_1_ascend_ms", **files))
+    assert "mindspore.profiler.profile(" in profile.problems[-1].remedy
+    assert not any("torch_npu" in problem.remedy for problem in profile.problems)

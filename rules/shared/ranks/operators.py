@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npufix.rules.diagnostic import Place
-from npufix.rules.shared.quantities import milliseconds, number
+from npufix.rules.shared.quantities import milliseconds, number, percent
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
@@ -17,12 +17,16 @@ if TYPE_CHECKING:
 
     from npufix.rules.cluster_diagnostic import Cluster
 
+CLOCKS, SAME_KERNELS = "AI core clock", "same kernels with the same shapes"
+"""Facts that say that it is the device that is slow, whatever it computes."""
 _SAME = 0.02
 """Share by which a number of calls may differ and still be the same program."""
 _MOST = 0.8
 """Share of the gap that one explanation must cover."""
 _EVENLY = 0.3
 """How far the slow-down of an operator may be from that of all of them, as share of that."""
+_CLOCK = 0.02
+"""Share by which clocks differ that do not only by how they were read."""
 _OPERATORS, _LINES = 3, 10
 
 
@@ -48,13 +52,51 @@ def compare(cluster: Cluster, rank: int, others: Sequence[int]) -> Cause:
     # By the time that they take: a clock that is slower by 10 % makes nearly all of it 10 % longer.
     evenly = (ratio - slow).abs() <= _EVENLY * abs(slow)
     kind = "inputs"
+    same, clock = _same_kernels(cluster, rank, others, slow), _clocks(cluster, rank, others)
     if gap[more].sum() >= (1 - _MOST) * whole:
-        kind = "work"
-    elif rows["usual"][evenly].sum() >= _MOST * rows["usual"].sum():
+        kind, clock = "work", ()
+    elif same or clock or rows["usual"][evenly].sum() >= _MOST * rows["usual"].sum():
         kind = "clock"
     worst = rows.assign(gap=gap).sort_values("gap", ascending=False, kind="stable")
     shown = worst[worst["gap"] > 0].head(_OPERATORS)
-    return Cause(kind, tuple(_fact(row) for row in shown.to_dict("records")))
+    facts = tuple(_fact(row) for row in shown.to_dict("records"))
+    return Cause(kind, (*clock, *(same if kind == "clock" else ()), *facts))
+
+
+def _clocks(cluster: Cluster, rank: int, others: Sequence[int]) -> tuple[tuple[str, str], ...]:
+    """Return the clock of a rank where it is lower than that of its peers."""
+    mhz = {each: detail.mhz for each, detail in cluster.details.items() if detail.mhz}
+    usual = float(np.median([mhz[each] for each in others if each in mhz] or [0.0]))
+    if mhz.get(rank, usual) > (1 - _CLOCK) * usual or not usual:
+        return ()
+    return ((CLOCKS, f"{mhz[rank]:.0f} MHz against {usual:.0f} MHz of the others"),)
+
+
+def _same_kernels(
+    cluster: Cluster, rank: int, others: Sequence[int], slow: float
+) -> tuple[tuple[str, str], ...]:
+    """Return that most kernels take longer at the same shapes, where both ranks were read.
+
+    A lower clock slows what computes by more than what waits for memory.
+    """
+    beside = next((other for other in others if other in cluster.details), None)
+    if rank not in cluster.details or beside is None:
+        return ()
+    keys = ["type", "core", "shapes"]
+    own, peer = (cluster.details[each].operators for each in (rank, beside))
+    if own.empty or peer.empty:
+        return ()
+    both = own.merge(peer, on=keys, suffixes=("", "_usual"))
+    both = both[(both["shapes"] != "") & (both["calls"] == both["calls_usual"])]
+    usual = both["total_ns_usual"].clip(lower=1)
+    slower = float(both["total_ns"].sum() / max(1, usual.sum())) - 1
+    most = both["total_ns"] / usual - 1 >= slower / 2
+    if both["total_ns"].sum() < _MOST * own["total_ns"].sum() or slower < _MOST * slow:
+        return ()
+    if usual[most].sum() < usual.sum() / 2 or len(both) < _OPERATORS:
+        return ()
+    told = f"{percent(slower)} longer than on rank {beside}"
+    return ((SAME_KERNELS, told),)
 
 
 def _table(cluster: Cluster, rank: int, others: Sequence[int]) -> pd.DataFrame:

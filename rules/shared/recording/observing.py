@@ -386,6 +386,14 @@ class Pauses(NamedTuple):
         return np.flatnonzero(self.idle_ns)
 
 
+def clock_of(kernels: pd.DataFrame, readings: pd.DataFrame) -> NDArray[np.float64]:
+    """Return the clock when each kernel started; before the first reading, that of the first."""
+    readings = readings.sort_values("start_ns", kind="stable")
+    at = np.searchsorted(readings["start_ns"], kernels["start_ns"], side="right") - 1
+    clock: NDArray[np.float64] = readings["mhz"].to_numpy(np.float64)[at.clip(min=0)]
+    return clock
+
+
 @kept
 def find_pauses(recording: Recording) -> Pauses:
     """Return the gaps of 1 ms or more whose kernel was launched only after the device ran dry.

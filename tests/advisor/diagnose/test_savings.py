@@ -66,6 +66,10 @@ def test_a_link_comes_before_the_group_that_waits_for_it() -> None:
     assert rank_items([link, group]) == [group, link]
     group = replace(group, is_symptom=True)
     assert rank_items([link, group]) == [link, group]
+    slow, waits = (item.finding.saving for item in settle([link, group], None, KERNELS))
+    assert slow is not None
+    assert waits is not None
+    assert (slow.high_ns, waits.high_ns) == (80, 20)
     assert rank_items([replace(link, finding=found(0, 20).finding), group])[0] is group
 
 

@@ -81,3 +81,14 @@ def test_steps_that_wait_for_their_batch_are_not_odd() -> None:
     # A device that was behind computes while the host waits: 31 ms of work, 108 with a wait of 95.
     behind = steps_of(31, 32, 108, 33, 34)
     assert split_steps(behind, {int(behind["step"].iloc[2]): 95 * MS})[1] == []
+
+
+def test_what_a_device_still_computes_while_its_host_waits_for_a_batch_is_no_odd_step() -> None:
+    """Two processes load: each second step waits for both, while the device works off the first."""
+    steps = steps_of(38, 97, 38, 106, 38, 97)
+    loading = {1: 90 * MS, 3: 99 * MS, 5: 90 * MS}
+    kept, left_out = split_steps(
+        steps.assign(step=steps["step"] + 5), {n + 5: ns for n, ns in loading.items()}
+    )
+    assert len(kept) == 6
+    assert left_out == []

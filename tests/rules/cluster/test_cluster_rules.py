@@ -175,6 +175,43 @@ def test_the_operators_tell_why(count: float, times: float | None, why: str) -> 
     assert why in dict(seen.evidence)["why"]
 
 
+@pytest.mark.parametrize(
+    ("shapes", "mhz", "why", "told"),
+    [
+        (("8,8", "8,8"), 0.0, "clock", "same kernels with the same shapes"),
+        (("8,8", "9,8"), 0.0, "longer inputs", "MatMulV2"),
+        (("8,8", "9,8"), 1530.0, "clock", "AI core clock"),
+    ],
+)
+def test_a_throttled_rank_is_told_by_equal_kernels_or_its_clock(
+    shapes: tuple[str, str], mhz: float, why: str, told: str
+) -> None:
+    """The cubes take 25 % longer, what waits for memory 5 %."""
+    base = alone([(100.0, 20.0, 2.0)] * 5 + [(118.0, 2.0, 2.0)])
+    usual = {"MatMulV2": 40.0, "FlashAttentionScore": 25.0, "Add": 20.0, "RmsNorm": 15.0}
+
+    def rows(rank: int) -> list[tuple[str, float]]:
+        slow = (1.25, 1.25, 1.05, 1.05) if rank == 5 else (1.0, 1.0, 1.0, 1.0)
+        return [(name, usual[name] * by * MS) for name, by in zip(usual, slow, strict=True)]
+
+    every = [(r, name, "AI_CORE", 100, round(total)) for r in range(6) for name, total in rows(r)]
+    operators = pd.DataFrame(every, columns=["rank", "type", "core", "count", "total_ns"])
+
+    def detail(rank: int) -> RankDetail:
+        own = [(n, "AI_CORE", shapes[rank == 5], 10, round(t)) for n, t in rows(rank)]
+        table = pd.DataFrame(own, columns=["type", "core", "shapes", "calls", "total_ns"])
+        return RankDetail(
+            table,
+            pd.DataFrame(columns=["path", "line", "function", "calls", "total_ns"]),
+            (mhz if rank == 5 else 1800) * bool(mhz),
+        )
+
+    details = {} if not mhz and shapes[0] != shapes[1] else {0: detail(0), 5: detail(5)}
+    (seen,) = found("NPU601", replace(base, operators=operators, details=details))
+    assert why in dict(seen.evidence)["why"]
+    assert told in dict(seen.evidence)
+
+
 def test_the_lines_of_a_late_rank_are_those_that_differ() -> None:
     base = alone([(100.0, 20.0, 2.0)] * 5 + [(120.0, 0.0, 2.0)])
 

@@ -160,6 +160,12 @@ def test_a_pause_is_led_to_the_python_function_that_ran() -> None:
     (seen,) = host_pause.check(recording(rows, step=step, step_ns=17 * MS, functions=functions))
     assert "the host is in track while" in seen.what
     assert (seen.places[0].path, seen.places[0].line) == ("metrics.py", 14)
+    # One that began long before the device ran dry, and launched nothing, is what ran.
+    longer = [
+        {"name": "metrics.py(14): track", "start_ns": START - 40 * MS, "duration_ns": 55 * MS}
+    ]
+    (seen,) = host_pause.check(recording(rows, step=step, step_ns=17 * MS, functions=longer))
+    assert seen.places[0].line == 14
     # What lasts as long as all steps says nothing of a pause.
     looked_at = recording(rows, step=step, step_ns=17 * MS, functions=functions[1:])
     assert "Python between calls" in next(host_pause.check(looked_at)).what
