@@ -20,7 +20,7 @@ NPU := $(if $(filter Linux,$(shell uname -s)),.venv-npu/ready)
 SARIF := $(if $(shell command -v npm),build/sarif/sarif-2.1.0.json)
 export SARIF_SCHEMA = $(CURDIR)/build/sarif/sarif-2.1.0.json
 
-.PHONY: demo test lint bench pictures docs dist sbom audit lock locked clean
+.PHONY: demo test oldest lint bench pictures docs dist sbom audit lock locked clean
 
 demo: .venv/ready
 	@mkdir -p $(OUT)
@@ -33,6 +33,11 @@ test: .venv/test-ready $(NPU) $(SARIF)
 ifneq ($(NPU),)
 	.venv-npu/bin/python -m pytest -n auto --dist loadfile tests/rewriters/verification/virtual_npu
 endif
+
+# What reads dumps and recordings, with the oldest packages that pyproject.toml allows: NumPy 1
+# computes otherwise than NumPy 2. Needs Python 3.10 or 3.11, for which there are wheels of them.
+oldest: .venv-oldest/ready
+	.venv-oldest/bin/python -m pytest -n auto -q tests/profiling_parsers tests/rules/diagnostics
 
 lint: .venv/test-ready
 	$(BIN)/ruff check .
@@ -92,6 +97,12 @@ locked:
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps transformers
 	@touch $@
 
+.venv-oldest/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check -e . \
+	  $$($(PYTHON) .ci/oldest.py) hypothesis pytest pytest-xdist
+	@touch $@
+
 .venv/docs-ready: .venv/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	@touch $@
@@ -110,4 +121,4 @@ build/sarif/sarif-2.1.0.json:
 	  || echo "The official schema of SARIF was not fetched; the tests check a part of it."
 
 clean:
-	rm -rf .venv .venv-npu .venv-audit dist build *.egg-info
+	rm -rf .venv .venv-npu .venv-oldest .venv-audit dist build *.egg-info

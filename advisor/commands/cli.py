@@ -134,10 +134,8 @@ def _explain_error(error: Exception) -> str | None:
     remedy = getattr(error, "remedy", None)
     if isinstance(message, str) and isinstance(remedy, str):
         return f"{message} -- {remedy}"
-    if isinstance(error, MemoryError) or (
-        isinstance(error, ImportError) and "failed to map segment" in str(error)
-    ):
-        return "there is not enough memory -- give it more, or fewer dumps at a time"
+    if isinstance(error, MemoryError | ImportError):
+        return _explain_loading(error)
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return f"{error.filename or 'the output'}: {error.strerror} -- make room"
     if isinstance(error, OSError) and error.filename is not None:
@@ -148,3 +146,12 @@ def _explain_error(error: Exception) -> str | None:
     from npufix.rules.registry import RuleError
 
     return str(error) if isinstance(error, (ReportError, RuleError)) else None
+
+
+def _explain_loading(error: MemoryError | ImportError) -> str | None:
+    """Return the line for what does not fit, or does not fit together; None for a fault of ours."""
+    if isinstance(error, MemoryError) or "failed to map segment" in str(error):
+        return "there is not enough memory -- give it more, or fewer dumps at a time"
+    if (error.name or "").startswith("npufix"):
+        return None
+    return f"{error} -- packages do not go together: pip install --upgrade numpy pandas pyarrow"

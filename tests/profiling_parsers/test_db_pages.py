@@ -189,6 +189,13 @@ def test_positions_are_those_of_the_first(among: list[int], keys: list[int]) -> 
     assert lookup.unique == (len(set(among)) == len(among))
 
 
+def test_positions_of_narrow_keys_are_those_of_wide_ones() -> None:
+    # NumPy 1 keeps the dtype of an array beside a scalar: ``make oldest`` runs this with it.
+    among = np.arange(5, 320, dtype=np.int64)
+    keys = np.array([5, 6, 319, 320, 4, -1], np.int32)
+    assert Lookup(among)(keys).tolist() == [0, 1, 314, -1, -1, -1]
+
+
 @given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=12))
 def test_rows_come_in_start_order(rows: list[tuple[int, bool]]) -> None:
     start = np.array([start for start, _ in rows], np.int64)

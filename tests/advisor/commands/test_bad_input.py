@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable
     from pathlib import Path
 
@@ -51,6 +52,17 @@ def test_a_file_that_is_no_dump(inside: Npufix, tmp_path: Path) -> None:
     refused(inside("diagnose", tmp_path / "trace.json"), "trace.json", "no kernels")
     (tmp_path / "notes.txt").write_text("", encoding="utf-8")
     refused(inside("diagnose", tmp_path / "notes.txt"), "no file of a profiling dump")
+
+
+def test_packages_that_do_not_go_together(tmp_path: Path) -> None:
+    broken = "raise ImportError('pyarrow requires NumPy 2.0 or newer, found 1.26.4')"
+    (tmp_path / "pyarrow.py").write_text(broken, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "npufix", "diagnose", "examples/dump"],
+        capture_output=True, check=False, encoding="utf-8", timeout=1800,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    refused(done, "pyarrow requires NumPy 2.0 or newer", "pip install --upgrade numpy")
 
 
 def test_raw_dump(inside: Npufix, tmp_path: Path) -> None:
