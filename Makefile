@@ -34,10 +34,10 @@ ifneq ($(NPU),)
 	.venv-npu/bin/python -m pytest -n auto --dist loadfile tests/rewriters/verification/virtual_npu
 endif
 
-# What reads dumps and recordings, with the oldest packages that pyproject.toml allows: NumPy 1
+# What reads dumps, with the oldest packages that pyproject.toml allows: NumPy 1
 # computes otherwise than NumPy 2. Needs Python 3.10 or 3.11, for which there are wheels of them.
 oldest: .venv-oldest/ready
-	.venv-oldest/bin/python -m pytest -n auto -q tests/profiling_parsers tests/rules/diagnostics
+	.venv-oldest/bin/python -m pytest -n auto -q tests/profiling_parsers
 
 lint: .venv/test-ready
 	$(BIN)/ruff check .

@@ -126,7 +126,7 @@ def _by_collective(transports: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame
     keys = ["step", "kind", "name", "group"]
     texts = transports.astype(dict.fromkeys([*keys, "transport"], str))
     links = texts.groupby([*keys, "transport"])[["size_bytes", "transit_ns"]].sum()
-    most = links.groupby(keys).max()
+    most = links.groupby(keys).max().clip(lower=0)  # -1 is what the dump does not tell
     wanted = pd.MultiIndex.from_frame(rows[keys].astype(str))
     return most.reindex(wanted).fillna(0)
 

@@ -132,6 +132,13 @@ def test_the_time_of_the_links_counts_where_a_version_states_none() -> None:
     assert only(exposed_communication, looked_at).saving_ns == (0, 20 * MS)
 
 
+def test_a_link_of_unknown_time_moves_nothing() -> None:
+    link = transport("a", 360 * MB, 18.0) | {"transit_ns": -1}
+    rows = [collective("a", 30 * MS, 0, elapse_ns=30 * MS)]
+    looked_at = recording([kernel("a")], step=STEP, collectives=rows, transports=[link])
+    assert collective_times(looked_at)[0]["moving_ns"].tolist() == [0]
+
+
 @pytest.mark.parametrize("kind", [{"kind": "p2p"}, {"name": "hcom_batchSendRecv__1_2_3"}])
 def test_who_receives_waits_for_the_sender(kind: dict[str, str]) -> None:
     rows = [collective("a", 0, MS, elapse_ns=40 * MS) | kind]
