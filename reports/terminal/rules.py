@@ -77,8 +77,11 @@ def explain(rule: Rule, console: Console, *, details: bool = False) -> None:
 
 
 def _explain_substitution(rule: Substitution, console: Console, *, details: bool) -> None:
-    console.print(Text(f"Kernels: {', '.join(rule.replaces)}"))
-    console.print(Text(f"become:  {', '.join(rule.becomes)} (needs {rule.requires})"))
+    if rule.replaces:
+        console.print(Text(f"Kernels: {', '.join(rule.replaces)}"))
+        console.print(Text(f"become:  {', '.join(rule.becomes)} (needs {rule.requires})"))
+    else:
+        console.print(Text(f"Needs {rule.requires}"))
     if rule.advice:
         console.print(Text(f"\nNever written: {rule.advice}"))
     if rule.silent:
@@ -88,7 +91,7 @@ def _explain_substitution(rule: Substitution, console: Console, *, details: bool
         console.print()
         console.print("Conditions, where neither source nor profile proves them:", style="bold")
         for name, text in conditions.items():
-            console.print(Text(f"  --allow {name}: {text}"))
+            console.print(Text(f"  only if {text}: --allow {name}"))
     for form in rule.forms if details else rule.forms[:1]:
         for title, function in (("Pattern", form.pattern), ("Replacement", form.replacement)):
             _code(title, inspect.getsource(function), console)

@@ -1,12 +1,13 @@
 """A loop in which each round finds what is set in one row of a mask.
 
-What: ``slot, token = torch.where(expert_mask[i])`` or ``torch.where(indices == i)`` in a loop over ``i``: mixtures of experts that
-compute one expert after the other, and other loops over classes, heads or requests.
+What: ``slot, token = torch.where(expert_mask[i])`` or ``torch.where(indices == i)`` in a loop over
+``i``: mixtures of experts that compute one expert after the other, and other loops over classes,
+heads or requests.
 
 Why it is slow on the NPU: how much is set decides the shapes, so the host waits for NonZero in each
 round, and all that was launched before it must be done. Found at once, it is one NonZero for the
-whole mask, and one read of how much is set in each row. Where the loop is over positions that were found
-before (``for row in hit``), these are read at once as well.
+whole mask, and one read of how much is set in each row. Where the loop is over positions that were
+found before (``for row in hit``), these are read at once as well.
 
 Safety: exact. NonZero gives positions in the order of the rows, so those of each row lie behind
 each other, in the order in which the row alone gives them. The mask must be the same in every round

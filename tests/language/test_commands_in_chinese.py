@@ -43,6 +43,14 @@ def test_help(npufix, words) -> None:  # noqa: ANN001
         assert _CHINESE.search(line) or not _SENTENCE.search(line), line
 
 
+@pytest.mark.parametrize("rule", ["NPU101", "NPU112", "NPU214"])
+def test_conditions_with_marks_in_them(npufix, rule: str) -> None:  # noqa: ANN001
+    _, out, _ = npufix("--lang", "zh", "rules", "show", rule)
+    conditions = out.partition("条件")[2].partition("模式")[0]
+    assert "仅当" in conditions
+    assert not _SENTENCE.search(conditions), conditions
+
+
 def test_errors(npufix) -> None:  # noqa: ANN001
     status, _, err = npufix("--lang", "zh", "diagnose", "/no/such/dump")
     assert status == 2
