@@ -129,7 +129,7 @@ def askers(seen: Observation, recording: Recording) -> Iterator[report.Fact]:
     if spent.empty:
         return
     name = str(spent["sum"].idxmax())
-    total, count = spent.sort_values("sum", kind="stable").iloc[-1].tolist()
+    total, count = spent.loc[name].tolist()
     steps = max(1, recording.step_count)
     if total / steps > sum(place.cost_ns for place in seen.places):
         kernels = counted(count / steps, "kernel")

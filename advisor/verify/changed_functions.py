@@ -21,6 +21,7 @@ from npufix.advisor.verify.definitions import (
     meaning,
     statements,
 )
+from npufix.rewriters.graph.modules.syntax import defaults_of
 from npufix.rewriters.verification.inputs.source.slicing import used_names
 
 if TYPE_CHECKING:
@@ -210,11 +211,9 @@ def _takes_as_much(old: Function, new: Function) -> bool:
 def _parameters(function: Function) -> list[tuple[str, bool]]:
     """Return the name of each parameter, and whether a call may leave it out."""
     given = function.args
-    positional = [*given.posonlyargs, *given.args]
-    required = len(positional) - len(given.defaults)
-    found = [(p.arg, i >= required) for i, p in enumerate(positional)]
-    keywords = zip(given.kwonlyargs, given.kw_defaults, strict=True)
-    found += [(f"{p.arg}=", default is not None) for p, default in keywords]
+    optional = defaults_of(given)
+    found = [(p.arg, p.arg in optional) for p in (*given.posonlyargs, *given.args)]
+    found += [(f"{p.arg}=", p.arg in optional) for p in given.kwonlyargs]
     return [*found, *((f"*{p.arg}", True) for p in (given.vararg, given.kwarg) if p)]
 
 

@@ -12,7 +12,7 @@ from npufix.rewriters.edit.imports import Import
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.expressions import ExpressionReader
 from npufix.rewriters.graph.modules.names import ModuleNames
-from npufix.rewriters.graph.modules.syntax import copied, walk
+from npufix.rewriters.graph.modules.syntax import copied, unused_name, walk
 from npufix.rewriters.graph.special import Op
 from npufix.rewriters.graph.state import State
 from npufix.rewriters.match.matching import RULE_IMPORTS, Match, declared, parse_rule_function
@@ -320,10 +320,7 @@ def _is_literal(code: ast.AST) -> TypeGuard[ast.expr]:
 
 def _fresh(wanted: str, function: FunctionNode) -> str:
     found = [n for n in walk(function) if isinstance(n, (ast.Name, ast.arg))]
-    used = {n.id if isinstance(n, ast.Name) else n.arg for n in found}
-    while wanted in used:
-        wanted += "_"
-    return wanted
+    return unused_name(wanted, {n.id if isinstance(n, ast.Name) else n.arg for n in found})
 
 
 class _Substitute(ast.NodeTransformer):

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph.attributes import assigned_values
 from npufix.rewriters.graph.modules.neighbours import neighbour
+from npufix.rewriters.graph.modules.syntax import defaults_of
 from npufix.rewriters.graph.special import Op
-from npufix.rewriters.graph.submodules import chosen, parameter_default, submodule
+from npufix.rewriters.graph.submodules import chosen, submodule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,7 +110,7 @@ def _default(cls: ast.ClassDef, field: str) -> str | None:
 
 
 def _parameter_default(method: FunctionNode, field: str) -> str | None:
-    match parameter_default(method, field):
+    match defaults_of(method.args).get(field):
         case ast.Constant(str(text)):
             return text
     return None

@@ -11,6 +11,7 @@ from npufix.rewriters.facts.shapes import annotation
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import COUNT, assigned_values, is_plain_attribute
 from npufix.rewriters.graph.modules.names import FunctionNode
+from npufix.rewriters.graph.modules.syntax import defaults_of
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -124,11 +125,7 @@ def _lengths(node: Node) -> Iterator[Node]:
 
 
 def _default(flow: FunctionFlow, param: str) -> object:
-    spec = flow.function.args
-    params = [a.arg for a in (*spec.posonlyargs, *spec.args)]
-    defaults = dict(zip(params[::-1], spec.defaults[::-1], strict=False))
-    defaults |= {a.arg: d for a, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if d}
-    given = defaults.get(param)
+    given = defaults_of(flow.function.args).get(param)
     return given.value if isinstance(given, ast.Constant) else None
 
 

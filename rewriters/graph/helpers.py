@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph.modules.names import inlinable
-from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.graph.modules.syntax import defaults_of, walk
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -190,11 +190,7 @@ def _bind(
     if set(env) & set(keywords):
         return None
     env |= keywords
-    defaults = dict(zip(params[::-1], spec.defaults[::-1], strict=False))
-    defaults |= {
-        a.arg: d for a, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if d is not None
-    }
-    for name, default in defaults.items():
+    for name, default in defaults_of(spec).items():
         if name not in env and isinstance(default, ast.Constant):
             env[name] = graph.constant(default.value)
     wanted = {*params, *(a.arg for a in spec.kwonlyargs)}

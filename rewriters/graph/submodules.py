@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph.attributes import assigned_values
-from npufix.rewriters.graph.modules.syntax import last_name
+from npufix.rewriters.graph.modules.syntax import defaults_of, last_name
 from npufix.rewriters.graph.modules.wrapped_modules import NN, made_by_factory, own_dropout
 
 if TYPE_CHECKING:
@@ -74,22 +74,11 @@ def chosen(value: ast.expr, method: FunctionNode, names: ModuleNames) -> Submodu
     """Return what ``act_layer()`` makes unless ``__init__`` is told otherwise: an activation."""
     match value:
         case ast.Call(ast.Name(name), [], []):
-            default = parameter_default(method, name)
+            default = defaults_of(method.args).get(name)
             made = None if default is None else made_by(ast.Call(default, [], []), default, names)
             if made is not None and made.kind == "function" and made.name in ACTIVATIONS:
                 return Submodule("activation", made.name)
     return None
-
-
-def parameter_default(method: FunctionNode, name: str) -> ast.expr | None:
-    """Return what a parameter is if nothing is passed for it."""
-    spec = method.args
-    positional = [a.arg for a in (*spec.posonlyargs, *spec.args)]
-    defaults = dict(zip(positional[::-1], spec.defaults[::-1], strict=False))
-    defaults |= {
-        a.arg: d for a, d in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if d is not None
-    }
-    return defaults.get(name)
 
 
 def _is_same(one: Submodule, other: Submodule) -> bool:

@@ -84,10 +84,10 @@ def _kernel_waits(recording: Recording, idle: Idle) -> pd.DataFrame:
     kernels = recording.kernels
     order = kernels["start_ns"].argsort(kind="stable").to_numpy()
     waiting = np.flatnonzero(is_named(kernels, _WAITING_TYPES, "type")[order[:-1]])
-    waiting = waiting[np.argsort(order[waiting + 1])]
-    own = np.flatnonzero(np.isin(idle.next_kernel, order[waiting + 1]))
-    before = waiting[np.searchsorted(order[waiting + 1], idle.next_kernel[own])]
-    waits = kernels.iloc[order[before]].reset_index(drop=True)
+    before = np.full(len(order), -1, np.int32)  # a million rows: no more memory than that
+    before[order[waiting + 1]] = order[waiting]
+    own = np.flatnonzero(before[idle.next_kernel] >= 0)
+    waits = kernels.iloc[before[idle.next_kernel[own]]].reset_index(drop=True)
     return waits.assign(name=waits["type"], blocked=-1, low=0, high=beyond_typical(idle, own)[own])
 
 

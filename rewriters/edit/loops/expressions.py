@@ -16,8 +16,8 @@ from npufix.rewriters.edit.loops.values import (
     Value,
     like,
     literal,
-    names_in,
 )
+from npufix.rewriters.graph.modules.syntax import names_in
 from npufix.rewriters.graph.modules.torch_names import TORCH_FUNCTIONS
 from npufix.rewriters.graph.special import Op
 

@@ -16,12 +16,12 @@ from npufix.rewriters.edit.loops.values import (
     Value,
     difference,
     everything,
-    names_in,
     new_axis,
     parsed,
     shifted,
     subscript,
 )
+from npufix.rewriters.graph.modules.syntax import names_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

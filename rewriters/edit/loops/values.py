@@ -115,11 +115,6 @@ def at_dimension(vector: ast.expr, after: int) -> ast.expr:
     return subscript(vector, [everything(), *[new_axis()] * after]) if after > 0 else vector
 
 
-def names_in(code: ast.AST) -> set[str]:
-    """Return the names that stand in an expression."""
-    return {n.id for n in ast.walk(code) if isinstance(n, ast.Name)}
-
-
 def like(value: Value, code: ast.expr, *, fresh: bool) -> Value:
     """Return another value in the same places."""
     return Value(

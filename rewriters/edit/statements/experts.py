@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from npufix.rewriters.edit.statements.invariants import is_left_alone
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
-from npufix.rewriters.graph.modules.syntax import last_name, stored_names, walk
+from npufix.rewriters.graph.modules.syntax import (
+    last_name,
+    names_in,
+    stored_names,
+    unused_name,
+    walk,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +27,8 @@ _ROUTER = re.compile(r"(?i:expert|router|routing|gating)|M[oO]E|\bmoe|_moe\b|Gat
 _FUSED = re.compile(r"(?i)group(ed)?_?(gemm|matmul|mm)(?![a-z])|\bnpu_gmm\b|\bgmm\(")
 _CHOOSES = frozenset({"where", "nonzero", "argwhere", "eq"})
 _PRODUCTS = frozenset({"linear", "matmul", "mm", "bmm"})
+_MADE = ("counts", "places", "rows")
+"""What is found before a loop: how much is set in each row, where, and, of comparisons, what."""
 _GROUPED = (
     "sort the tokens by expert once: permuted, places = torch_npu.npu_moe_token_permute({tokens}, "
     "{indices}.int()); ends = torch.bincount({indices}.flatten(), minlength=experts).cumsum(0); "
@@ -72,17 +80,15 @@ def _found_once(here: Surroundings, loop: ast.For) -> Proposal | None:
     inner = any(here.loop_of(read.call) is not loop for read in found)
     if alone is False or not numbered or inner or (compared and not last):
         return None
-    counts, places = (_unused(here, name) for name in ("mask_counts", "mask_places"))
-    head = [
-        f"{counts} = {mask}.flatten(1).count_nonzero(1).tolist()",
-        f"{places} = list(zip(*(torch.split(at, {counts}) for at in torch.where({mask})[1:])))",
+    taken = names_in(here.flow.names.tree or here.flow.function)
+    counts, places, own = (unused_name(f"mask_{what}", taken) for what in _MADE)
+    every = f"torch.arange({last}, device={mask}.device).view(-1{', 1' * compared})"
+    head = [f"{own} = {mask} == {every}"] if compared else []  # ``indices == i``, for all i
+    own = own if compared else mask
+    head += [
+        f"{counts} = {own}.flatten(1).count_nonzero(1).tolist()",
+        f"{places} = list(zip(*(torch.split(at, {counts}) for at in torch.where({own})[1:])))",
     ]
-    if compared:  # ``indices == i``, for all i
-        own = _unused(here, "mask_rows")
-        ones = ", 1" * compared
-        every = f"torch.arange({last}, device={mask}.device).view(-1{ones})"
-        head = [f"{own} = {mask} == {every}", *(h.replace(f"{mask}.fl", f"{own}.fl") for h in head)]
-        head[-1] = head[-1].replace(f"where({mask})", f"where({own})")
     changes = [Change(here.span(read.call), f"{places}[{here.text(read.place)}]") for read in found]
     if rows and _asks_for_numbers(here, loop):
         changes.append(Change(here.span(loop.iter), f"{here.text(loop.iter)}.tolist()"))
@@ -151,7 +157,9 @@ def _range(here: Surroundings, loop: ast.For) -> tuple[str, str]:
 def _goes_through_rows(here: Surroundings, loop: ast.For) -> bool:
     """Tell whether a loop is over positions: ``for row in hit``, ``hit = (x > 0).nonzero()``."""
     rows = loop.iter.value if isinstance(loop.iter, ast.Subscript) else loop.iter
-    bound = [n for n in here.nodes if isinstance(n, ast.Assign) and _names(rows) & stored_names(n)]
+    bound = [
+        n for n in here.nodes if isinstance(n, ast.Assign) and names_in(rows) & stored_names(n)
+    ]
     return (
         isinstance(rows, ast.Name)
         and isinstance(loop.target, ast.Name)
@@ -199,20 +207,13 @@ def _asks_for_numbers(here: Surroundings, loop: ast.For) -> bool:
     )
 
 
-def _unused(here: Surroundings, name: str) -> str:
-    taken = _names(here.flow.names.tree or here.flow.function)
-    while name in taken:
-        name += "_"
-    return name
-
-
 def _is_of_experts(here: Surroundings, loop: ast.For) -> bool:
     if _MIXTURE.search(f"{here.flow.qualname} {here.text(loop)}") is None:
         return False
     bound = stored_names(loop)
     inner = [n for statement in loop.body for n in ast.walk(statement)]
-    own = _names(loop.target)
-    counters = {c for n in inner if isinstance(n, ast.For) for c in _names(n.target)}
+    own = names_in(loop.target)
+    counters = {c for n in inner if isinstance(n, ast.For) for c in names_in(n.target)}
     if any(isinstance(n, ast.Attribute) and n.attr == "data" for n in inner):
         return False  # weights are loaded
     # where all experts get all tokens nothing is picked: ``self.gates[j](x)`` for each ``j``
@@ -233,12 +234,12 @@ def _picks_rows(node: ast.AST, bound: frozenset[str] | set[str], own: set[str]) 
                 match part:
                     case ast.Compare():
                         return True
-                    case ast.Subscript(_, place) if own & _names(place):
+                    case ast.Subscript(_, place) if own & names_in(place):
                         return True
                     case ast.Name(name) if name in bound:
                         return True
                     case ast.Slice(ast.expr() as low, ast.expr()):
-                        return bool(_names(low) & bound)
+                        return bool(names_in(low) & bound)
         case ast.Call(function):
             return last_name(function) in _CHOOSES
     return False
@@ -267,14 +268,10 @@ def _computes(node: ast.AST, own: set[str], stored: frozenset[str] | set[str]) -
 def _is_of_expert(code: ast.expr, bound: set[str]) -> bool:
     return any(
         isinstance(n, ast.Subscript)
-        and _names(n.slice) & bound
+        and names_in(n.slice) & bound
         and not isinstance(n.slice, ast.Slice)
         for n in ast.walk(code)
     )
-
-
-def _names(code: ast.AST) -> set[str]:
-    return {n.id for n in ast.walk(code) if isinstance(n, ast.Name)}
 
 
 def _advice(here: Surroundings, loop: ast.For) -> str:

@@ -7,9 +7,14 @@ import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.layout import broken, style_of
-from npufix.rewriters.edit.statements.proposal import Change, Proposal, changed
+from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
-from npufix.rewriters.edit.statements.vendor_operators import beside, imported_name, importing
+from npufix.rewriters.edit.statements.vendor_operators import (
+    beside,
+    changed_within,
+    imported_name,
+    importing,
+)
 from npufix.rewriters.graph.modules.syntax import last_name
 
 if TYPE_CHECKING:
@@ -98,15 +103,12 @@ def _proposal(here: Surroundings, call: ast.Call, rows: bool, packed: str) -> Pr
     every = (broken(argument, room, "    ").split("\n") for argument in (*passed, *more))
     lines = "".join(f"{indent}    {line}{end}" for argument in every for line in _closed(argument))
     change = Change(here.span(call), f"torch_npu.npu_fusion_attention({end}{lines}{indent})[0]")
-    old, shift = here.lines[whole[0] - 1 : whole[2]], whole[0] - 1
-    first, start, last, column = change.span
-    new = changed(old, [Change((first - shift, start, last - shift, column), change.text)])
     drops = any(argument.startswith("keep_prob") for argument in more)
     return Proposal(
         call,
         advice,
         changes=(change, *importing(here, "torch_npu")),
-        elsewhere=beside(here, whole, new, asked, "torch_npu"),
+        elsewhere=beside(here, whole, changed_within(here, whole, change), asked, "torch_npu"),
         shown=change.text,
         asked=(("q", texts[0]),),
         proven=frozenset() if drops else frozenset({"other-random-numbers"}),

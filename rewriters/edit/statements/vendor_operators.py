@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from itertools import pairwise
@@ -138,10 +138,16 @@ def _in_place(here: Surroundings, call: ast.Call, text: str) -> tuple[Change, ..
     whole = here.whole_lines(statement)
     if asked is None or whole is None or not isinstance(statement, ast.Assign | ast.Return):
         return ()
-    first, start, last, end = here.span(call)
+    new = changed_within(here, whole, Change(here.span(call), text))
+    return beside(here, whole, new, asked.id)
+
+
+def changed_within(here: Surroundings, whole: Span, change: Change) -> str:
+    """Return some lines of the file with a change in them."""
     above = whole[0] - 1
-    change = Change((first - above, start, last - above, end), text)
-    return beside(here, whole, changed(here.lines[above : whole[2]], [change]), asked.id)
+    first, start, last, end = change.span
+    moved = replace(change, span=(first - above, start, last - above, end))
+    return changed(here.lines[above : whole[2]], [moved])
 
 
 def beside(
@@ -259,14 +265,14 @@ def _added(here: Surroundings, first: ast.stmt, call: ast.Call, text: str, name:
     if whole is None or last is None:
         return Proposal(call, _ADD_RELU)
     begin, _, end, _ = whole
-    gone = Change((begin, 0, end + 1, 0), "")
-    changes = (gone, Change(here.span(call), text), *importing(here))
-    row, start, until, column = here.span(call)
-    above = last[0] - 1
-    moved = Change((row - above, start, until - above, column), text)
-    new = changed(here.lines[above : last[2]], [moved])
-    elsewhere = beside(here, (begin, 0, last[2], last[3]), new, name)
-    return Proposal(call, changes=changes, elsewhere=elsewhere, shown=text)
+    gone, added = Change((begin, 0, end + 1, 0), ""), Change(here.span(call), text)
+    both = (begin, 0, last[2], last[3])
+    return Proposal(
+        call,
+        changes=(gone, added, *importing(here)),
+        elsewhere=beside(here, both, changed_within(here, last, added), name),
+        shown=text,
+    )
 
 
 def _is_relu(here: Surroundings, function: ast.expr) -> bool:

@@ -51,6 +51,27 @@ def root_name(code: ast.AST) -> str:
                 return code.id if isinstance(code, ast.Name) else ""
 
 
+def names_in(root: ast.AST) -> set[str]:
+    """Return the plain names that stand in some code."""
+    return {n.id for n in walk(root) if isinstance(n, ast.Name)}
+
+
+def unused_name(wanted: str, taken: Collection[str]) -> str:
+    """Return a name that is not taken: ``places_`` where there is a ``places``."""
+    while wanted in taken:
+        wanted += "_"
+    return wanted
+
+
+def defaults_of(given: ast.arguments) -> dict[str, ast.expr]:
+    """Return the parameters that a call may leave out, with what they are then."""
+    positional = [*given.posonlyargs, *given.args]
+    optional = positional[len(positional) - len(given.defaults) :]
+    found = {a.arg: d for a, d in zip(optional, given.defaults, strict=True)}
+    keywords = zip(given.kwonlyargs, given.kw_defaults, strict=True)
+    return found | {a.arg: d for a, d in keywords if d is not None}
+
+
 def stored_names(root: ast.AST) -> set[str]:
     """Return the plain names that some code assigns to."""
     return {n.id for n in walk(root) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}

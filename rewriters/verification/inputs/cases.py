@@ -223,7 +223,7 @@ class _Telling:
         """Yield calls in which one tensor is float32 beside half ones, and those under autocast."""
         recipe, job = self.assignment.recipe, self.job
         asked = job.by_hand and re.search(r"\bself\.\w+\.dtype\b", job.patched)
-        casts = job.by_hand and "torch_npu" not in job.patched and any(_find_changed(_CASTS, job))
+        casts = job.by_hand and "torch_npu" not in job.patched and any(find_changed(_CASTS, job))
         if recipe is not None and (asked or casts or is_mixed(job.recorded)):
             yield CallCase(self.assignment, float32_weights=True)
         # Under autocast a product of float32 operands is one of halves.
@@ -322,17 +322,17 @@ def _compares_otherwise(job: Job) -> bool:
 
     Elsewhere they tell nothing: which of two equal numbers is the largest is for nobody to say.
     """
-    before, after = (Counter(found) for found in _find_changed(_LIMITS, job))
+    before, after = (Counter(found) for found in find_changed(_LIMITS, job))
     return before != after
 
 
 def _loses_digits(job: Job) -> bool:
     """Say whether less is computed in float32: in bfloat16, 64 and 64.2 are the same number."""
-    before, after = map(len, _find_changed(_IN_FLOAT32, job))
+    before, after = map(len, find_changed(_IN_FLOAT32, job))
     return before > after and "torch_npu" not in job.patched
 
 
-def _find_changed(pattern: re.Pattern[str], job: Job) -> list[list[str]]:
+def find_changed(pattern: re.Pattern[str], job: Job) -> list[list[str]]:
     """Return what a pattern finds on the changed lines, before and after."""
     sides = (job.original, job.lines_original), (job.patched, job.lines_patched)
     lines = [(text.splitlines(), numbers) for text, numbers in sides]

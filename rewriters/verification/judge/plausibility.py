@@ -18,6 +18,7 @@ from npufix.rewriters.verification.calls.values import (
     list_tensors,
 )
 from npufix.rewriters.verification.inputs.arguments import INTEGER_TENSOR, MASK
+from npufix.rewriters.verification.inputs.cases import find_changed
 from npufix.rewriters.verification.inputs.source.declarations import read_declarations
 from npufix.rewriters.verification.judge.judge import Seen
 
@@ -50,7 +51,7 @@ _ASKS_DTYPE = r"\bdtype\b|\.to\(|\.float\(|\.half\(|\.bfloat16\(|\.double\(|type
 _HALVES = r"\[\.\.\., *: *(.+?) *// *2\](?s:.)*\[\.\.\., *\1 *// *2 *:\]"
 """How code halves a width, ``x[..., : d // 2], x[..., d // 2 :]``: it is never odd."""
 _ASKS_WHOLE = r"u?int\d+\b|\.(long|int|short|byte)\(|is_floating_point|one_hot|bincount|[Ii]nteger"
-_ROUNDS = r"//|%|\b(round|trunc|floor|ceil|div|floor_divide|fmod|remainder)\b"
+_ROUNDS = re.compile(r"//|%|\b(?:round|trunc|floor|ceil|div|floor_divide|fmod|remainder)\b")
 """What does something else with whole numbers, where it is written."""
 _MAY_BE_WHOLE = rf"{INTEGER_TENSOR}|{MASK}|im(a)?ges?$|^img|frames?$|pixel|video|counts?$|^num"
 _FLOATS: frozenset[Kind] = frozenset({"float", "unit", "box"})
@@ -167,9 +168,7 @@ def _is_of_whole_numbers(job: Job, one: CaseRun | None, cases: Iterable[CaseRun]
     text = _text_of(job.original, job.qualname)
     odd = {} if one is None else _guessed_whole(one.case.assignment.specs)
     odd = {n: s for n, s in odd.items() if not _asked_for_whole(text, n)}
-    sides = (job.original, job.lines_original), (job.patched, job.lines_patched)
-    changed = (text.splitlines()[n - 1 : n] for text, lines in sides for n in lines)
-    if not odd or re.search(_ROUNDS, str([*changed])):
+    if not odd or any(find_changed(_ROUNDS, job)):
         return False
     declared = read_declarations(job.original, job.qualname, job.assumed)
     guessed = [n for n in odd if not declared.of(n).kinds & {"int", "bool"}]

@@ -302,16 +302,6 @@ def path_of(code: ast.AST) -> tuple[str, ...]:
     return ()
 
 
-def list_defaults(given: ast.arguments) -> Iterator[tuple[str, ast.expr]]:
-    """Yield the arguments whose defaults are constants, with these."""
-    positional = [*given.posonlyargs, *given.args]
-    pairs = [
-        *zip(positional[len(positional) - len(given.defaults) :], given.defaults, strict=True),
-        *zip(given.kwonlyargs, given.kw_defaults, strict=True),
-    ]
-    yield from ((a.arg, d) for a, d in pairs if isinstance(d, ast.Constant))
-
-
 def list_assigned_first(statements: Sequence[ast.stmt]) -> set[str]:
     """Return the names that statements assign before they read them."""
     read, assigned = set[str](), set[str]()

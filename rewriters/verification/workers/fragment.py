@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 from npufix.rewriters.edit.job import PROBE
 from npufix.rewriters.graph.modules.scopes import MODULE
-from npufix.rewriters.graph.modules.syntax import stored_names
+from npufix.rewriters.graph.modules.syntax import defaults_of, stored_names
 from npufix.rewriters.verification.inputs.source.slicing import bound_names
 from npufix.rewriters.verification.inputs.source.usage import OF_TENSORS
 from npufix.rewriters.verification.workers.configured import make_optimizers
@@ -36,7 +36,6 @@ from npufix.rewriters.verification.workers.definitions import (
     find_masks,
     list_assigned_first,
     list_attributes,
-    list_defaults,
     list_foreign,
     list_of_comprehensions,
     list_of_loops,
@@ -404,7 +403,9 @@ def _head(
     made = [*attributes.values(), *(n for n in sorted(names) if n.startswith(_MADE))]
     # What is asked whether it is None may be None here, too.
     tested = {path_of(n.left) for n in nodes if isinstance(n, ast.Compare)}
-    defaults = {n: d for n, d in list_defaults(function.args) if n in free and (n,) in tested}
+    asked = {n for n in free if (n,) in tested}
+    optional = [(n, d) for n, d in defaults_of(function.args).items() if n in asked]
+    defaults = {n: d for n, d in optional if isinstance(d, ast.Constant)}
     given = [
         ast.arg(
             name, kinds.get(name) or (arguments[name].annotation if name in arguments else None)

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from npufix.rewriters.edit.statements.invariants import is_left_alone
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
-from npufix.rewriters.graph.modules.syntax import last_name, root_name, stored_names, walk
+from npufix.rewriters.graph.modules.syntax import (
+    last_name,
+    names_in,
+    root_name,
+    stored_names,
+    unused_name,
+    walk,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -113,7 +120,7 @@ def rows_read(here: Surroundings) -> Iterator[tuple[ast.For, ast.expr, Proposal]
         if not isinstance(loop, ast.For):
             continue
         for target, base in _gone_through(loop):
-            names = {n.id for n in walk(target) if isinstance(n, ast.Name)}
+            names = names_in(target)
             uses = [n for n in here.nodes if isinstance(n, ast.Name) and n.id in names]
             read = [n for n in uses if isinstance(n.ctx, ast.Load)]
             items = [c for n in read if (c := _item_of(here, n)) is not None]
@@ -229,7 +236,7 @@ def _place(here: Surroundings, code: ast.Call, element: _Element) -> ast.stmt | 
     found: ast.stmt | None = None
     for outer in here.around(code):
         match outer:
-            case ast.If(test) | ast.IfExp(test) if root in _named(test):
+            case ast.If(test) | ast.IfExp(test) if root in names_in(test):
                 break  # ``if lengths is not None:``
             case ast.For() | ast.While():
                 if is_left_alone(here, outer, {root}) is False:
@@ -244,10 +251,6 @@ def _place(here: Surroundings, code: ast.Call, element: _Element) -> ast.stmt | 
                 break
     alone = found is not None and not here.lines[found.lineno - 1][: here.span(found)[1]].strip()
     return found if alone else None
-
-
-def _named(code: ast.AST) -> set[str]:
-    return {n.id for n in ast.walk(code) if isinstance(n, ast.Name)}
 
 
 def _is_plain(here: Surroundings, index: ast.expr) -> bool:
@@ -295,7 +298,5 @@ def _counts(target: ast.expr, items: ast.expr | None, name: str) -> bool:
 
 def _new_name(here: Surroundings, base: ast.expr) -> str:
     name = base.attr if isinstance(base, ast.Attribute) else root_name(base)
-    name, taken = f"{name.lstrip('_')}_list", _named(here.flow.names.tree or here.flow.function)
-    while name in taken:
-        name += "_"
-    return name
+    taken = names_in(here.flow.names.tree or here.flow.function)
+    return unused_name(f"{name.lstrip('_')}_list", taken)

@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.graph.modules.syntax import defaults_of
 from npufix.rewriters.verification.calls.values import Spec, Tensor, Value, list_tensors
 from npufix.rewriters.verification.inputs.source.assumed_shapes import (
     list_comments,
@@ -356,13 +357,8 @@ def _read_defaults(function: ast.stmt | None) -> dict[str, int]:
     """Return the sizes that a call or an object is made with unless others are given."""
     if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
         return {}
-    args = function.args
-    named = [*args.posonlyargs, *args.args][
-        len(args.posonlyargs) + len(args.args) - len(args.defaults) :
-    ]
-    pairs = (*zip(named, args.defaults, strict=True),
-             *zip(args.kwonlyargs, args.kw_defaults, strict=True))  # fmt: skip
-    constants = ((a.arg, d.value) for a, d in pairs if isinstance(d, ast.Constant))
+    pairs = defaults_of(function.args).items()
+    constants = ((name, d.value) for name, d in pairs if isinstance(d, ast.Constant))
     return {name: value for name, value in constants if type(value) is int and value > 1}
 
 

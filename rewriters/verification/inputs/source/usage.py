@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
+from npufix.rewriters.graph.modules.syntax import defaults_of
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -172,11 +174,7 @@ def find_proven_dims(function: Function) -> dict[str, frozenset[int]]:
     """
     found: dict[str, frozenset[int]] = {}
     arguments = list_arguments(function)
-    given = [*function.args.posonlyargs, *function.args.args]
-    optional = {a.arg for a in given[len(given) - len(function.args.defaults) :]}
-    optional |= {
-        a.arg for a, d in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True) if d
-    }
+    optional = defaults_of(function.args)
     for argument in arguments:
         annotated = ast.unparse(argument.annotation) if argument.annotation is not None else ""
         if re.fullmatch(_ONLY_TENSOR, annotated) and argument.arg not in optional:
