@@ -22,7 +22,7 @@ from npufix.advisor.roofline.products import GRADIENT
 from npufix.advisor.roofline.work import work_of
 from npufix.reports import report
 from npufix.reports.code_digest import digest, normal_form
-from npufix.rewriters.edit.loops.values import UNKNOWN_RANK
+from npufix.rewriters.edit.loops.statements import EFFECT
 from npufix.rewriters.edit.validation import IN_BETWEEN
 from npufix.rewriters.facts.occasions import Occasion
 from npufix.rewriters.write.user_folders import private_cache_folder
@@ -138,11 +138,15 @@ _BESIDE = re.compile(r"(^|\.)(test|log|plot|export)_\w*$|ONNX|TensorRT|TRT")
 
 _ABOUT_WHAT_IS_BUILT = frozenset({"data-loaders", "environment", "growing-caches"})
 """Searches for what has an effect on the steps wherever it stands."""
-_TRAINS = re.compile(r"(^|/)train(ing)?(/|_\w+\.py$|\.py$)")
-_USES_MINDSPEED = re.compile(
-    r"(import|from) (mindspeed|megatron)\b|vocab_size|For(Causal|Masked)LM|(?i:mindspeed)"
+_TOO_MUCH_TO_GUESS = (
+    {"boolean-mask", "same-rank-mask"},
+    {"boolean-mask", "row-mask"},
+    {"host-bound"},
 )
-"""What a program has that may depend on MindSpeed: a detector does not for one operator."""
+"""Conditions that are open together where a change is seldom right, or seldom worth its review."""
+_TRAINS = re.compile(r"(^|/)train(ing)?(/|_\w+\.py$|\.py$)")
+_USES_MINDSPEED = re.compile(r"(import|from) megatron\b|(?i:mindspeed)")
+"""What a program has that depends on MindSpeed: no other one does for one operator."""
 
 
 def _runs_in_steps(tree: SourceTree, file: SourceFile, site: Site, callers: Callers) -> bool:
@@ -152,24 +156,36 @@ def _runs_in_steps(tree: SourceTree, file: SourceFile, site: Site, callers: Call
         return False
     if site.rule.files:  # examples are what users run
         return not is_test(file.relative)
-    if site.rule.table == "affinity" and site.rewrite is None and site.occasion is Occasion.CALL:
+    is_built = site.rule.table == "fusion" and site.function.endswith("__init__")
+    if site.rewrite is None and site.occasion is Occasion.CALL and not is_built:
         return False  # nobody works out by hand what is done once
     in_training = site.rule.search == "growing-caches" and _TRAINS.search(file.relative)
     left_out = site.occasion in {Occasion.HOST, Occasion.ASIDE}
     if is_cold(file.relative) or left_out or in_training:
         return False  # in training nothing is generated
-    return _is_of_use(file, site, callers)
+    return _is_of_use(file, site, callers, tree.configuration.allow)
 
 
-def _is_of_use(file: SourceFile, site: Site, callers: Callers) -> bool:
+def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozenset[str]) -> bool:
     """Tell whether, for all that the tree says, a step runs a site and may call what it needs."""
-    if site.rewrite is None and site.problem in {IN_BETWEEN, UNKNOWN_RANK}:
+    if site.rewrite is None and not _says_what_to_do(site):
         # nobody takes a function apart for one operator, or can tell what is not known
-        return site.rule.table != "affinity"
+        return site.rule.table != "affinity" and site.problem == IN_BETWEEN
+    unknown = {condition.name for condition in site.open_conditions} - allowed
+    if any(guesses <= unknown for guesses in _TOO_MUCH_TO_GUESS):
+        return False
     if any(proof.condition.name == "mindspeed-installed" for proof in site.proofs):
         return callers.mention(_USES_MINDSPEED)
     of_runs = site.rule.table == "affinity" and site.rule.search not in _ABOUT_WHAT_IS_BUILT
     return not (of_runs and callers.set_up(site.function, file.relative))
+
+
+def _says_what_to_do(site: Site) -> bool:
+    """Tell whether there is more to read than why no text could be written."""
+    rule = site.rule
+    return bool(rule.advice) or (
+        rule.search != "" and (rule.search != "loops" or site.problem == EFFECT)
+    )
 
 
 def _with_evidence(

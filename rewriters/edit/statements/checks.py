@@ -14,6 +14,7 @@ from npufix.rewriters.facts.occasions import is_made_on_host
 from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import last_name, walk
+from npufix.rewriters.graph.nodes import Node
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from npufix.rewriters.edit.edit import Span
     from npufix.rewriters.edit.statements.surroundings import Surroundings
-    from npufix.rewriters.graph.nodes import Node
 
 _CHOOSE = (
     "the host waits for the answer: compute both and choose with torch.where, or decide by what "
@@ -227,11 +227,8 @@ def _unguarded(
     here: Surroundings, code: ast.If, test: ast.expr, body: list[ast.stmt]
 ) -> Proposal | None:
     """Return the body alone, if it does nothing anyway where the mask is false everywhere."""
-    value = here.value(test)
-    if value is None or value.op != "any" or len(value.args) != 1:
-        return None
-    mask = value.args[0]
-    if not all(_does_nothing_without(here, statement, mask) for statement in body):
+    mask = _tested_mask(here, test)
+    if mask is None or not all(_does_nothing_without(here, s, mask) for s in body):
         return None
     lines = here.whole_lines(code)
     first, last = body[0].lineno, body[-1].end_lineno or body[-1].lineno
@@ -258,6 +255,17 @@ def _unguarded(
         asked=tuple((f"target{n}", here.text(code)) for n, code in enumerate(written)),
         proven=frozenset(proven),
     )
+
+
+def _tested_mask(here: Surroundings, test: ast.expr) -> Node | None:
+    """Return the mask of ``mask.any()`` and of ``mask.sum() > 0``."""
+    match here.value(test):
+        case Node("any", [mask]):
+            return mask
+        case Node("gt" | "ne", [Node("sum" | "count_nonzero", [mask, *_]), Node(value=0)]):
+            at = here.evaluations[id(test)]
+            return mask if here.facts(at, x=mask).is_bool_tensor("x") else None
+    return None
 
 
 def _target_of(code: ast.stmt) -> ast.expr | None:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 _MOST_RUNS = 4
 _GIVEN = re.compile(
     r"(^|_)(gts?|targets?|labels?|coo?rds?|coors|idx|ind|ind(ic|ex)es|index|grid|thw|anchors?|priors?"
-    r"|points?|voxels?|masks?|proposals?|rois?|(pos|neg|det)_bbox(es)?|freqs?|cis|rope|cos|sin)(_|$)"
+    r"|points?|voxels?|masks?|proposals?|rois?|(pos|neg|det)_bbox(es)?|freqs?|cis|rope|cos|sin"
+    r"|corners?|lwh|xyz)(_|$)"
 )
 """What is called so is an input or a number of a place: nothing is propagated back to it."""
 _MAKES_TARGETS = re.compile(r"(^|_)(get|gen|make)_\w*targets?(_|$)|(^|_)assign(_|$)|get_\w*bboxes")
@@ -311,6 +312,9 @@ def _split(
         return None
     names = {target.id for target in targets if isinstance(target, ast.Name)}
     owner = pieces[0].code.value
+    given = isinstance(owner, ast.Name) and _GIVEN.search(owner.id)
+    if given or _MAKES_TARGETS.search(here.flow.function.name):
+        return None
     held = names | {ast.unparse(owner)}
     if len(names) != len(targets) or _is_changed(here, held, owner.lineno):
         return None

@@ -46,8 +46,13 @@ def is_for_files(here: Surroundings, code: ast.expr) -> bool:
 
 
 def is_result(here: Surroundings, code: ast.Call) -> bool:
-    """Tell whether a tensor is brought to the host as what a model has found: ``scores_3d=``."""
+    """Tell whether a tensor is brought to the host as what a model has found: ``scores_3d=``.
+
+    Or to be kept there as it is: ``saved[name] = weight.cpu()``, ``{name: weight.cpu() for ...}``.
+    """
     match here.parents.get(id(code)):
+        case ast.Assign([ast.Subscript()]) | ast.DictComp():
+            return True
         case ast.keyword(arg=str(name)):
             return _FOUND.search(name) is not None
         case ast.Dict(keys, values):

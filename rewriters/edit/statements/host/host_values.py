@@ -17,7 +17,7 @@ from npufix.rewriters.edit.statements.host.element_reads import (
 )
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import LOOPS
-from npufix.rewriters.facts.occasions import is_made_on_host
+from npufix.rewriters.facts.occasions import is_kept_on_host, is_made_on_host
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import last_name, walk
 from npufix.rewriters.graph.modules.torch_names import TORCH_FUNCTIONS
@@ -56,11 +56,12 @@ _LENGTHS = re.compile(
 )
 _OF_HOST = re.compile(
     r"(^|[\W_])(cpu|host|np|numpy|cfg|config|args|state_dict\d*|checkpoint|ckpt)([\W_]|$)"
+    r"|(^|\.)(step_t|state_steps?)\b"  # which the optimizers of torch keep there
 )
 _TAKES_TENSOR = re.compile(r"loss|criterion", re.IGNORECASE)
 """What is called so divides by a number or a tensor; other calls make shapes of numbers."""
 _SELDOM = re.compile(
-    r"(^|_)(log|logging|print|report|verbose|debug|summary)(_|$)|last_(step|batch)"
+    r"(^|_)(log|logging|print|report|verbose|debug|summary|cpu)(_|$)|last_(step|batch)"
 )
 _FORM_ITEM, _FORM_LIMIT, _FORM_LIMIT_OF_ITEM = "item", "limit", "limit_of_item"
 
@@ -181,7 +182,7 @@ def _is_of_host(here: Surroundings, code: ast.expr) -> bool:
     made = {str(part.value).partition(".")[0] for part in parts if part.op == Op.GLOBAL}
     if made & {"numpy", "random"} or any(part.op in _ON_HOST for part in parts):
         return True
-    if node is not None and _is_made_there(here, node):
+    if node is not None and (_is_made_there(here, node) or is_kept_on_host(here.flow, node)):
         return True
     given = any(part.op in {Op.PARAM, Op.ATTR, Op.CALL, Op.ELEMENT} for part in parts)
     return not given and any(part.op in operators.FACTORIES for part in parts)
