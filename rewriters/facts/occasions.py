@@ -89,7 +89,7 @@ _BETWEEN_STEPS = frozenset(
         "benchmark", "debug", "demo", "deprecated", "eval", "evaluation", "evaluator", "explain",
         "explainer", "gradcam", "interpret", "interpretation",
         "metrics", "plot", "vali", "validate", "validation", "validator", "visualization",
-        "visualize", "viz", "export", "gptq",
+        "visualize", "visualizer", "viz", "export", "gptq",
     }
 )  # fmt: skip
 """Words of what runs after an epoch, or once: ``SegmentationEvaluator.update``."""

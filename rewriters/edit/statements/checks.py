@@ -35,6 +35,8 @@ _MOST_WORK = 12
 """Operators of an arm: computing both must not cost more than the wait."""
 _OF_ANOTHER_SHAPE = frozenset({"nonzero", "masked_select", "unique", "cat", "stack"})
 _FORM_GUARD, _FORM_ASSERT = "guarded", "asserted"
+_OF_SOME = operators.RANDOM | {"amax", "amin", "argmax", "argmin", "max", "median", "min", "mode"}
+"""What raises where there are no elements, or draws the next numbers."""
 _ANSWERS = frozenset({"all", "allclose", "any", "equal", "is_nonzero"})
 _COMPARED = frozenset({"eq", "ge", "gt", "le", "lt", "ne"})
 
@@ -289,8 +291,10 @@ def _takes_writes(here: Surroundings, code: ast.expr) -> bool:
 
 def _does_nothing_without(here: Surroundings, statement: ast.stmt, mask: Node) -> bool:
     match statement:
-        case ast.Assign([ast.Subscript(_, index)], _) | ast.AugAssign(ast.Subscript(_, index)):
-            return _selects(here, index, mask)
+        case ast.Assign([ast.Subscript(_, index)], value) | ast.AugAssign(
+            ast.Subscript(_, index), _, value
+        ):
+            return _selects(here, index, mask) and _takes_nothing(here, value)
         case ast.Assign([ast.Name(name)], ast.Call(ast.Attribute(ast.Name(own), filling)) as call):
             return own == name and filling == "masked_fill" and _given(here, call, mask)
         case ast.Assign(
@@ -301,6 +305,12 @@ def _does_nothing_without(here: Surroundings, statement: ast.stmt, mask: Node) -
         case ast.Expr(ast.Call(ast.Attribute(_, "masked_fill_")) as call):
             return _given(here, call, mask)
     return False
+
+
+def _takes_nothing(here: Surroundings, value: ast.expr) -> bool:
+    """Tell whether what is written is computed of no elements as well: not ``sample(x[mask])``."""
+    called = [here.value(code) for code in walk(value) if isinstance(code, ast.Call)]
+    return all(n is not None and n.op in operators.TABLE and n.op not in _OF_SOME for n in called)
 
 
 def _given(here: Surroundings, call: ast.Call, mask: Node) -> bool:

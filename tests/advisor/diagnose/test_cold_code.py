@@ -221,6 +221,27 @@ def test_what_only_builds_a_model_is_left_out(
     assert places(scanned(tmp_path, {**files, "net.py": boxes}))  # made in each step, perhaps
 
 
+@pytest.mark.parametrize(
+    ("user", "shown"),
+    [
+        ("def draw(boxes):\n    return fill(boxes)\n", False),
+        ("def draw(boxes):\n    return map(fill, boxes)\n", False),
+        ("def draw(boxes):\n    return fill(boxes)\n\n\ndef loss(x):\n    draw(x)\n", True),
+        ("def main():\n    fill(boxes)\n", True),
+        ("x = 4\n", True),  # there for others
+    ],
+)
+def test_what_is_used_beside_the_steps_alone_is_left_out_if_it_is_open(
+    tmp_path: Path, user: str, *, shown: bool
+) -> None:
+    text = FILL.replace("def step", "def fill")
+    files = {"ops.py": text, "use.py": f"from ops import fill\n\n\n{user}"}
+    assert places(scanned(tmp_path, files))  # as it was proven
+    open_one = text.replace("] = 0", "] = 7e4")  # which not each dtype holds
+    found = scanned(tmp_path, {**files, "ops.py": open_one})
+    assert bool(places(found)) is shown
+
+
 def test_torch_calls_forward_whoever_else_does(tmp_path: Path) -> None:
     calls = "class Net(nn.Module):\n    def __init__(self):\n        forward(4)\n"
     files = {"tables.py": FILL.replace("def step", "def forward"), "net.py": calls}
@@ -262,6 +283,22 @@ def test_what_is_guessed_twice_or_not_said_is_left_out(tmp_path: Path) -> None:
         "advice" in f.safety
         for f in scanned(tmp_path, {"a.py": f"import torch\n{needed}\n{loop}"}).report.findings
     )
+
+
+def test_operators_for_driving_are_for_programs_that_drive(tmp_path: Path) -> None:
+    text = (
+        "import torch_scatter\nfrom torch import nn\n\n\nclass Pool(nn.Module):\n"
+        "    def forward(self, x, batch):\n"
+        "        return torch_scatter.scatter_mean(x, batch, dim=0)\n"
+    )
+    assert not places(scanned(tmp_path, {"pool.py": text}))
+    assert places(scanned(tmp_path, {"points.py": "def voxelize(points):\n    ...\n"}))
+
+
+def test_what_shows_a_model_in_its_file_is_left_out(tmp_path: Path) -> None:
+    shows = FILL.replace("step", "main")
+    found = places(scanned(tmp_path, {"models/a.py": shows, "loss_b.py": shows, "train.py": shows}))
+    assert found == ["train.py:5"]
 
 
 def test_what_turns_query_and_key_is_one_finding(tmp_path: Path) -> None:

@@ -501,7 +501,15 @@ def test_a_choice_whose_arms_learn_other_things_says_so() -> None:
         ("for p, step_t in zip(x.p, x.state_steps):\n            n = step_t.item()", "NPU214"),
         ("p = x.exp()\n        for i in range(9):\n            n = p.shape[0]", "NPU216"),
         ("z = torch.fft.rfft(x)\n        return torch.einsum('bij,bjk->bik', z, z)", "NPU265"),
-        ("return self.a(x) + self.b(x) + self.c(x)", "NPU176"),
+        ("a, b = x[0].item(), x[-1].item()\n        assert b - a > self.step", "NPU214"),
+        (
+            (
+                "try:\n            y = [v * 2 for v in x]\n        except RuntimeError:\n"
+                "            y = [v.cpu() for v in x]"
+            ),
+            "NPU214",
+        ),
+        ("y = [v.cpu() if x.device.type == 'cuda' else v for v in x]", "NPU214"),
     ],
 )  # fmt: skip
 def test_nothing_is_said_where_nothing_is_gained(code: str, rule: str) -> None:
@@ -649,13 +657,22 @@ def forward(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor):
     assert "out[mask_at] = x[mask_at] / y[mask_at]" in site.rewrite.direct
 
 
-@pytest.mark.parametrize(("test", "count"), [("sum() > 0", 1), ("sum() > 1", 0)])
-def test_a_sum_asks_as_any_does(test: str, count: int) -> None:
+@pytest.mark.parametrize(
+    ("test", "value", "count"),
+    [
+        ("sum() > 0", "0", 1),
+        ("sum() > 1", "0", 0),
+        ("any()", "x[mask].exp()", 1),
+        ("any()", "sample(x[mask])", 0),  # may refuse what holds nothing
+        ("any()", "x[mask].max()", 0),
+    ],
+)
+def test_a_test_goes_where_nothing_can_be_written(test: str, value: str, count: int) -> None:
     text = f"""
 def forward(x: torch.Tensor):
     mask = x > 3
     if mask.{test}:
-        x[mask] = 0
+        x[mask] = {value}
     return x
 """
     assert sum(site.rewrite is not None for site in found(text, "NPU217")) == count

@@ -62,6 +62,19 @@ def is_result(here: Surroundings, code: ast.Call) -> bool:
     return False
 
 
+def is_made_in(loop: ast.AST, code: ast.expr) -> bool:
+    """Tell whether a loop computes what is read: not so of elements that it goes through."""
+    assigned = {
+        n.id
+        for s in ast.walk(loop)
+        if isinstance(s, ast.Assign)
+        for t in s.targets
+        for n in ast.walk(t)
+        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    }
+    return any(isinstance(n, ast.Name) and n.id in assigned for n in ast.walk(code))
+
+
 def read_before(here: Surroundings, code: ast.Call) -> Proposal | None:
     """Return the read of all elements before the loop, for the first of those in it.
 
