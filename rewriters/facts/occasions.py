@@ -129,7 +129,8 @@ def occasion(
         return Occasion.ASIDE
     if _needs_gpu(flow):
         return Occasion.ASIDE
-    if code is not None and _is_kept(flow, code.lineno):
+    line = 0 if code is None else code.lineno
+    if _is_kept(flow, line) or _is_for_old_torch(flow, line):
         return Occasion.ASIDE
     once = name == MODULE or _ONCE.fullmatch(name) is not None or "test" in _words(name)
     once = once or (flow.cls is not None and _CALLED_ONCE.search(flow.cls.name) is not None)
@@ -177,6 +178,17 @@ def _is_kept(flow: FunctionFlow, line: int) -> bool:
         _FIRST_STEP.fullmatch(ast.unparse(node.test)) or _asked_for(node.test) & _attributes(node)
         for node in around
     )
+
+
+def _is_for_old_torch(flow: FunctionFlow, line: int) -> bool:
+    """Tell whether a line is for a torch that lacks something: ``if hasattr(F, "gelu")``, else."""
+    for node in walk(flow.function):
+        match node:
+            case ast.If(ast.Call(ast.Name("hasattr"), [module, _]), _, [first, *_]):
+                of_torch = (flow.names.dotted(module) or "").partition(".")[0] == "torch"
+                if of_torch and first.lineno <= line <= (node.end_lineno or line):
+                    return True
+    return False
 
 
 def _asked_for(test: ast.expr) -> set[str]:

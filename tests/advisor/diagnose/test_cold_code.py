@@ -173,6 +173,13 @@ def test_what_no_step_runs_is_counted_and_shown_on_demand(tmp_path: Path) -> Non
             ),
             True,
         ),
+        (
+            (
+                "def step(x: torch.Tensor):\n    if hasattr(torch.nn.functional, 'relu'):\n"
+                "        return x\n    else:\n        x[x < 0] = 0\n        return x"
+            ),
+            False,
+        ),
         ("class A:\n    def validation_step(self, x: torch.Tensor):\n        x[x > 0] = 0", False),
         ("@lru_cache(2)\ndef table(x: torch.Tensor):\n    x[x > 0] = 0\n    return x", False),
         (
