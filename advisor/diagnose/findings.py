@@ -22,12 +22,14 @@ from npufix.advisor.roofline.products import GRADIENT
 from npufix.advisor.roofline.work import work_of
 from npufix.reports import report
 from npufix.reports.code_digest import digest, normal_form
-from npufix.rewriters.edit.loops.values import UNKNOWN_RANK
+from npufix.rewriters.edit.loops.statements import EFFECT
 from npufix.rewriters.edit.validation import IN_BETWEEN
 from npufix.rewriters.facts.occasions import Occasion
+from npufix.rewriters.graph.modules.scopes import MODULE
 from npufix.rewriters.write.user_folders import private_cache_folder
 from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.recording.recorded_cells import dtype_name, tensor_bytes
+from npufix.rules.substitution import Safety
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -138,11 +140,27 @@ _BESIDE = re.compile(r"(^|\.)(test|log|plot|export)_\w*$|ONNX|TensorRT|TRT")
 
 _ABOUT_WHAT_IS_BUILT = frozenset({"data-loaders", "environment", "growing-caches"})
 """Searches for what has an effect on the steps wherever it stands."""
-_TRAINS = re.compile(r"(^|/)train(ing)?(/|_\w+\.py$|\.py$)")
-_USES_MINDSPEED = re.compile(
-    r"(import|from) (mindspeed|megatron)\b|vocab_size|For(Causal|Masked)LM|(?i:mindspeed)"
+_TOO_MUCH_TO_GUESS = (
+    {"boolean-mask", "same-rank-mask"},
+    {"boolean-mask", "row-mask"},
+    {"activation-is-gelu", "joining-pays"},
+    {"host-bound"},
 )
-"""What a program has that may depend on MindSpeed: a detector does not for one operator."""
+"""Conditions that are open together where a change is seldom right, or seldom worth its review."""
+_TRAINS = re.compile(r"(^|/)train(ing)?(/|_\w+\.py$|\.py$)")
+_USES_MINDSPEED = re.compile(r"(import|from) megatron\b|(?i:mindspeed)")
+"""What a program has that depends on MindSpeed: no other one does for one operator."""
+_DRIVES = re.compile(
+    r"(?i)nuscenes|kitti|waymo|lidar|voxel|point_?cloud|mmcv|mmdet|deform|mx_driving"
+)
+"""What a program has for which mx_driving is made: not so the graphs of molecules."""
+_FOR_NPU = re.compile(r"\btorch_npu\b")
+_HOLDS_MODELS = re.compile(
+    r"(^|/)(models?|networks?|loss(es)?|modules?|layers?|archs?|backbones?)/"
+    r"|(^|[/_])(loss(es)?|scalers?|layers?|modules?|utils?)(_\w+)?\.py$"
+)
+_DEMONSTRATES = frozenset({MODULE, "main"})
+"""What a file among those of models runs to show what they do."""
 
 
 def _runs_in_steps(tree: SourceTree, file: SourceFile, site: Site, callers: Callers) -> bool:
@@ -152,24 +170,51 @@ def _runs_in_steps(tree: SourceTree, file: SourceFile, site: Site, callers: Call
         return False
     if site.rule.files:  # examples are what users run
         return not is_test(file.relative)
-    if site.rule.table == "affinity" and site.rewrite is None and site.occasion is Occasion.CALL:
+    is_built = site.rule.table == "fusion" and site.function.endswith("__init__")
+    if site.rewrite is None and site.occasion is Occasion.CALL and not is_built:
         return False  # nobody works out by hand what is done once
     in_training = site.rule.search == "growing-caches" and _TRAINS.search(file.relative)
     left_out = site.occasion in {Occasion.HOST, Occasion.ASIDE}
     if is_cold(file.relative) or left_out or in_training:
         return False  # in training nothing is generated
-    return _is_of_use(file, site, callers)
+    return _is_of_use(file, site, callers, tree.configuration.allow)
 
 
-def _is_of_use(file: SourceFile, site: Site, callers: Callers) -> bool:
+def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozenset[str]) -> bool:
     """Tell whether, for all that the tree says, a step runs a site and may call what it needs."""
-    if site.rewrite is None and site.problem in {IN_BETWEEN, UNKNOWN_RANK}:
+    if site.rewrite is None and not _says_what_to_do(site):
         # nobody takes a function apart for one operator, or can tell what is not known
-        return site.rule.table != "affinity"
+        return site.rule.table != "affinity" and site.problem == IN_BETWEEN
+    unknown = {condition.name for condition in site.open_conditions} - allowed
+    if any(guesses <= unknown for guesses in _TOO_MUCH_TO_GUESS):
+        return False
+    if site.function in _DEMONSTRATES and _HOLDS_MODELS.search(file.relative):
+        return site.rule.search in {"optimizers", "data-loaders"}  # configurations
+    for needed in _speaks_for(site):
+        if not callers.mention(needed):
+            return False
+    if site.rule.table != "affinity" or site.rule.search in _ABOUT_WHAT_IS_BUILT:
+        return True
+    doubtful = site.safety is not Safety.SAFE and callers.beside_steps(site.function, file.relative)
+    return not (doubtful or callers.set_up(site.function, file.relative))
+
+
+def _speaks_for(site: Site) -> Iterator[re.Pattern[str]]:
+    """Yield what a program has somewhere that can use what a change needs."""
+    if site.rule.search == "vendor-operators":
+        yield _DRIVES
+    if site.rule.table == "fusion" and "normalize(" in site.code:
+        yield _FOR_NPU  # it is long beside the old code
     if any(proof.condition.name == "mindspeed-installed" for proof in site.proofs):
-        return callers.mention(_USES_MINDSPEED)
-    of_runs = site.rule.table == "affinity" and site.rule.search not in _ABOUT_WHAT_IS_BUILT
-    return not (of_runs and callers.set_up(site.function, file.relative))
+        yield _USES_MINDSPEED
+
+
+def _says_what_to_do(site: Site) -> bool:
+    """Tell whether there is more to read than why no text could be written."""
+    rule = site.rule
+    return bool(rule.advice) or (
+        rule.search != "" and (rule.search != "loops" or site.problem == EFFECT)
+    )
 
 
 def _with_evidence(

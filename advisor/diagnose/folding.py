@@ -34,17 +34,20 @@ def fold(
 
     A rule that is about the whole project is said at its first place, and advice that is the same
     for several lines of a file (twenty ``.item()`` in one dictionary of numbers to log) at the
-    first of them. What a generator has copied, ``modeling_b.py`` out of ``modular_b.py`` and that
-    out of ``modeling_a.py``, is said where it was copied from, unless generated files may be
-    changed as well. What is no more than the call of a function of another file is said in that
-    function. A setting in many configurations is one finding too, unless it is
-    ``to_write``: then each file is. Who has a list of known findings ``to_compare`` with is told
-    advice by function: what is new in another one would be hidden.
+    first of them; so is a fused operator that serves a function several times. What a generator
+    has copied, ``modeling_b.py`` out of ``modular_b.py`` and that out of ``modeling_a.py``, is
+    said where it was copied from, unless generated files may be changed as well. What is no more
+    than the call of a function of another file is said in that function. A setting in many
+    configurations is one finding too, unless it is ``to_write``: then each file is. Who has a list
+    of known findings ``to_compare`` with is told advice by function: what is new in another one
+    would be hidden.
     """
     first: dict[tuple[str, ...], Located] = {}
     owner: dict[Located, Located] = {}
     for item in sorted(found, key=_is_generated):
         key = _said_as(item, tree, to_write=to_write)
+        if key is None and not (to_write or to_compare):
+            key = _fused_as(item)
         key = _said_of(item, to_compare=to_compare) if key is None else key
         if key is not None:
             start = first.setdefault(key, item)
@@ -79,6 +82,15 @@ def _said_as(item: Located, tree: SourceTree, *, to_write: bool) -> tuple[str, .
     if site.rule.once or _is_of_project(item, tree) or (is_setting and not to_write):
         return site.rule.id, site.problem
     return None
+
+
+def _fused_as(item: Located) -> tuple[str, ...] | None:
+    """Return what the query and the key that one function turns share, or its two optimizers."""
+    site = item.site
+    if site.rule.table != "fusion" or site.rewrite is None:
+        return None
+    waits = ",".join(sorted(condition.name for condition in site.open_conditions))
+    return site.rule.id, item.finding.path, item.finding.function, waits
 
 
 def _said_of(item: Located, *, to_compare: bool) -> tuple[str, ...] | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from npufix.advisor.project.cold_files import is_cold, is_test
 from npufix.rewriters.facts.occasions import is_hot, sets_up
-from npufix.rewriters.graph.modules.scopes import scopes
+from npufix.rewriters.graph.modules.scopes import MODULE, scopes
 from npufix.rewriters.graph.modules.syntax import walk
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 _LATER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _MOST_CALLERS = 8
 """Who is called by more than that is not followed."""
-_HANDED_ON, _BUILDS, _BESIDE = "<step>", "<building>", "<beside>"
-"""What stand among the names of callers for a step, what builds, and converters or examples."""
+_HANDED_ON, _NAMED, _BUILDS, _BESIDE = "<step>", "<name>", "<building>", "<beside>"
+"""What stand among the names of callers: a step, a name that nobody calls, building, examples."""
 
 
 class Callers:
@@ -53,17 +53,41 @@ class Callers:
         if "<" in function or names == ["forward"]:  # torch calls it, whoever else does
             return False
         for name in names:  # grows
-            if name not in self._known:
-                key = b"callers", name.encode(), self._tree
-                self._known[name] = self._kept(key, partial(self._callers_of, name, file))
-            callers = self._known[name]
-            if name.startswith("__") or not callers or _HANDED_ON in callers:
+            callers = self._of(name, file)
+            if name.startswith("__") or not callers or callers & {_HANDED_ON, _NAMED}:
                 return False
             built = built or _BUILDS in callers
             names += sorted(callers - {*names, _BUILDS, _BESIDE})
             if len(names) > _MOST_CALLERS:
                 return False
         return built
+
+    def beside_steps(self, function: str, file: str) -> bool:
+        """Tell whether a function is used, but, as far as names tell, in no step.
+
+        ``world_to_pix`` of a renderer that a plot calls; what nobody uses may be there for others.
+        """
+        outer = function.partition(".<locals>")[0]
+        module, _ = _read(self._files[file].text)
+        names, used = [outer.rpartition(".")[2]], False
+        if any(s.qualname == outer and is_hot(s, module) for s in scopes(module)):
+            return False
+        for name in names:  # grows
+            if name in {"main", MODULE} or name.startswith("__") or len(names) > _MOST_CALLERS:
+                return False
+            callers = self._of(name, file)
+            if _HANDED_ON in callers:
+                return False
+            used = used or bool(callers)
+            names += sorted(callers - {*names, _NAMED, _BUILDS, _BESIDE})
+        return used
+
+    def _of(self, name: str, file: str) -> frozenset[str]:
+        """Return who calls a function, remembered."""
+        if name not in self._known:
+            key = b"calling", name.encode(), self._tree
+            self._known[name] = self._kept(key, partial(self._callers_of, name, file))
+        return self._known[name]
 
     @cached_property
     def _tree(self) -> bytes:
@@ -78,7 +102,7 @@ class Callers:
         for relative in sorted(self._files, key=lambda other: other != file):
             text = self._files[relative].text
             if name in text and word.search(text):
-                key = b"callers", name.encode(), self._files[relative].sha256.encode()
+                key = b"calling", name.encode(), self._files[relative].sha256.encode()
                 callers = self._kept(key, partial(_callers_in, text, name))
                 found |= {_BESIDE} if callers and is_cold(relative) else callers
                 if _HANDED_ON in found:
@@ -97,7 +121,7 @@ class Callers:
 
 
 def _callers_in(text: str, name: str) -> frozenset[str]:
-    """Return the functions of a module that call one, ``_HANDED_ON`` for a step or a reference."""
+    """Return the functions of a module that call one, ``_HANDED_ON`` for a step."""
     try:
         module, mentions = _read(text)
     except (SyntaxError, ValueError, RecursionError):
@@ -112,7 +136,7 @@ def _callers_in(text: str, name: str) -> frozenset[str]:
             found.add(_BUILDS)
         elif calls:
             found.add(_HANDED_ON if is_hot(scope, module) else scope.function.name)
-    return frozenset({*found, _HANDED_ON} if left else found)
+    return frozenset({*found, _NAMED} if left else found)
 
 
 @lru_cache(maxsize=64)

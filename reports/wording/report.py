@@ -78,7 +78,7 @@ def with_left_out(said: str, count: int) -> str:
         return said
     return (
         f"{said} Beside them {count} in tests, documentation, examples, export and data code on "
-        "the host: --everywhere shows them."
+        "the host, or of doubtful use: --everywhere shows them."
     )
 
 

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph import operators
+from npufix.rewriters.graph.attributes import assigned_values
 from npufix.rewriters.graph.modules.names import FunctionNode
 from npufix.rewriters.graph.modules.scopes import MODULE, scopes
 from npufix.rewriters.graph.modules.syntax import last_name, walk
@@ -35,7 +36,7 @@ class Occasion(str, Enum):
 
 # A loop in them takes no part in a step either.
 _BUILDS = re.compile(
-    r"_*(init|reset|load|save|from|convert|export|setup|configure|merge|register|plot|visuali[sz]e)(_.*|__)?"
+    r"_*((set|enable|disable)_(use_)?\w*(attention|xformers|flash|tiling|slicing)\w*|init|reset|load|save|from|convert|export|setup|configure|merge|register|plot|visuali[sz]e)(_.*|__)?"
     r"|.*state_dicts?(_.*)?|get_(\w+_)?(peft|lora|model|optim\w*|adapter)_(\w+_)?state(_.*)?"
 )
 _SETS_UP = re.compile(
@@ -88,7 +89,7 @@ _BETWEEN_STEPS = frozenset(
         "benchmark", "debug", "demo", "deprecated", "eval", "evaluation", "evaluator", "explain",
         "explainer", "gradcam", "interpret", "interpretation",
         "metrics", "plot", "vali", "validate", "validation", "validator", "visualization",
-        "visualize", "viz", "export", "gptq",
+        "visualize", "visualizer", "viz", "export", "gptq",
     }
 )  # fmt: skip
 """Words of what runs after an epoch, or once: ``SegmentationEvaluator.update``."""
@@ -96,6 +97,12 @@ _EACH_STEP = frozenset(
     {
         "attention", "attn", "compute", "criterion", "encode", "execute", "forward", "fwd", "iter",
         "loss", "losses", "rope", "rotary", "sample", "sampling", "step", "train", "training",
+    }
+)  # fmt: skip
+_ONLY_GPU = frozenset(
+    {
+        "MinkowskiEngine", "NNPOps", "cupy", "deep_ep", "deep_gemm", "kaolin", "nvdiffrast",
+        "pycuda", "tensorrt", "tensorrt_llm", "tinycudann", "torch_tensorrt", "torchsparse",
     }
 )  # fmt: skip
 _PART_OF_MODEL = re.compile(
@@ -120,7 +127,10 @@ def occasion(
     code = code if match is None else match.evaluation.statement
     if is_aside(flow.qualname) or any(map(_is_cache, flow.function.decorator_list)):
         return Occasion.ASIDE
-    if code is not None and _is_kept(flow, code.lineno):
+    if _needs_gpu(flow):
+        return Occasion.ASIDE
+    line = 0 if code is None else code.lineno
+    if _is_kept(flow, line) or _is_for_old_torch(flow, line):
         return Occasion.ASIDE
     once = name == MODULE or _ONCE.fullmatch(name) is not None or "test" in _words(name)
     once = once or (flow.cls is not None and _CALLED_ONCE.search(flow.cls.name) is not None)
@@ -133,6 +143,22 @@ def is_aside(qualname: str) -> bool:
     name = qualname.rpartition(".")[2]
     words = _words(qualname) & _BETWEEN_STEPS
     return name != "forward" and bool(words or _VALIDATES.match(name))
+
+
+def _needs_gpu(flow: FunctionFlow) -> bool:
+    """Tell whether a function, or its class, calls a package that there is for no NPU."""
+    code = flow.function if flow.cls is None else flow.cls
+    for node in ast.walk(code):
+        match node:
+            case ast.Import([ast.alias(name), *_]) | ast.ImportFrom(str(name), _, 0):
+                pass
+            case ast.Name(alias):
+                name = flow.names.imports.get(alias, "")
+            case _:
+                continue
+        if name.partition(".")[0] in _ONLY_GPU:
+            return True
+    return False
 
 
 def _is_cache(decorator: ast.expr) -> bool:
@@ -152,6 +178,17 @@ def _is_kept(flow: FunctionFlow, line: int) -> bool:
         _FIRST_STEP.fullmatch(ast.unparse(node.test)) or _asked_for(node.test) & _attributes(node)
         for node in around
     )
+
+
+def _is_for_old_torch(flow: FunctionFlow, line: int) -> bool:
+    """Tell whether a line is for a torch that lacks something: ``if hasattr(F, "gelu")``, else."""
+    for node in walk(flow.function):
+        match node:
+            case ast.If(ast.Call(ast.Name("hasattr"), [module, _]), _, [first, *_]):
+                of_torch = (flow.names.dotted(module) or "").partition(".")[0] == "torch"
+                if of_torch and first.lineno <= line <= (node.end_lineno or line):
+                    return True
+    return False
 
 
 def _asked_for(test: ast.expr) -> set[str]:
@@ -198,7 +235,32 @@ def _works_on_host(flow: FunctionFlow, match: Match) -> bool:
     operands = [_source(node) for node in match.bindings.values()]
     if any(node.op == "cpu" or _is_read_as_array(flow, node) for node in operands):
         return True
-    return flow.function.name != "forward" and _is_made_there(operands[0])
+    if flow.function.name == "forward":
+        return False
+    return _is_made_there(operands[0]) or is_kept_on_host(flow, operands[0])
+
+
+def is_kept_on_host(flow: FunctionFlow, node: Node) -> bool:
+    """Tell whether an attribute is a table of the host: ``self.age = torch.zeros(n)``.
+
+    What no module keeps is moved by nobody: all that it is assigned is made there, or of itself.
+    """
+    while node.op == Op.GETITEM:
+        node = node.args[0]
+    if node.op != Op.ATTR or flow.cls is None or node.args[0].value != "self":
+        return False
+    if any(base.endswith("Module") for base in map(last_name, flow.cls.bases)):
+        return False
+    given = [value for _, value in assigned_values(flow.names, flow.cls, str(node.value))]
+    own = re.compile(rf"self\.{node.value}(\[| [-+*/&|])")
+    made = [v for v in given if v is None or not own.match(ast.unparse(v))]
+    return bool(made) and all(
+        isinstance(v, ast.Call)
+        and (flow.names.dotted(v.func) or "").startswith("torch.")
+        and last_name(v.func) in _MADE
+        and all(k.arg != "device" for k in v.keywords)
+        for v in made
+    )
 
 
 def _is_read_as_array(flow: FunctionFlow, node: Node) -> bool:

@@ -42,14 +42,21 @@ _RESHAPED = frozenset({"expand", "reshape", "view"})
 
 @lru_cache(maxsize=4)
 def _seen_lengths(flow: FunctionFlow) -> dict[Node, int]:
-    """Return how many dimensions the function certainly asks tensors for: 3 for ``x.shape[2:]``."""
+    """Return how many dimensions the function certainly asks tensors for: 3 for ``x.shape[2:]``.
+
+    So does ``x.sigmoid().topk(k, dim=1)``, for 2.
+    """
     least: dict[Node, int] = {}
     for evaluation in flow.evaluations:
         node = evaluation.node
-        if not evaluation.certain or node.op not in {Op.SIZE, Op.GETITEM}:
+        if not evaluation.certain or node.op not in {Op.SIZE, Op.GETITEM, "topk"}:
             continue
         of, at = node.args[0], node.args[1]
-        if node.op == Op.GETITEM:
+        if node.op == "topk":
+            at = node.args[2]
+            while of.op in SAME_SHAPE:
+                of = of.args[0]
+        elif node.op == Op.GETITEM:
             if of.op != Op.SHAPE or at.op != Op.SLICE:
                 continue
             of, at = of.args[0], at.args[0]
@@ -73,7 +80,8 @@ class Shapes:
     def rank(self, node: Node) -> Rank:
         """Return the number of dimensions, or the node that has as many."""
         if node not in self._ranks:
-            self._ranks[node] = self._rank(node)
+            rank = self._rank(node)
+            self._ranks[node] = RelativeRank(node, 0) if rank is None else rank
         return self._ranks[node]
 
     def _rank(self, node: Node) -> Rank:  # noqa: PLR0911 - one case a family of operators
@@ -145,6 +153,8 @@ class Shapes:
                 return self.rank(args[0]) if self.rank(args[1]) == _MATRIX else None
             case "transpose" | "t" | "index_select":
                 return self.rank(args[0])
+            case "module:Linear" | "module:LayerNorm" | "module:Dropout" if len(args) == 2:  # noqa: PLR2004 - layer, x
+                return self.rank(args[1])
             case "expand_as" | "view_as" | "reshape_as" if len(args) > 1:
                 return self.rank(args[1])
             case "repeat" if len(args) > 2 and not _starred(args):  # noqa: PLR2004 - x and sizes

@@ -85,6 +85,15 @@ def val_loader(data):
         """
 test_dataloader = dict(batch_size=1, num_workers=2, dataset=dict(type="Scenes"))
 """,
+        # who writes it has a reason, and one batch needs no workers
+        """
+from torch.utils.data import DataLoader
+
+
+def train_loader(data, args):
+    first = next(iter(DataLoader(data, 4, shuffle=True, num_workers=0)))
+    return first, DataLoader(data, 4, num_workers=args.workers, pin_memory=False)
+""",
         # settings come from elsewhere, and a loader of one's own
         """
 from torch.utils.data import DataLoader
@@ -105,7 +114,6 @@ def make(train_set, args):
         train_set,
         batch_size=args.batch_size,
         num_workers=args.workers,
-        pin_memory=False,
     )
     return train_loader
 """,

@@ -264,6 +264,9 @@ class Indexer:
         elif value.kind in {Kind.ROWS, Kind.ENTRY} and not value.axis:
             rank = value.rank if isinstance(value.rank, int) else 0
             if not isinstance(value.rank, int):
+                known = self.of.facts.shapes.least_rank
+                if value.rank is not None and known(value.rank.base) + value.rank.more > 0:
+                    raise CannotBatchError(UNKNOWN_INDEX)  # ``x[i, y.topk(k, 1)[1][i]]``
                 self.of.conditions["number-index"] = None
                 self.of.shown["index"] = value.code
             elif value.rank not in {0, deepest}:

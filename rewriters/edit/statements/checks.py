@@ -14,6 +14,7 @@ from npufix.rewriters.facts.occasions import is_made_on_host
 from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import last_name, walk
+from npufix.rewriters.graph.nodes import Node
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from npufix.rewriters.edit.edit import Span
     from npufix.rewriters.edit.statements.surroundings import Surroundings
-    from npufix.rewriters.graph.nodes import Node
 
 _CHOOSE = (
     "the host waits for the answer: compute both and choose with torch.where, or decide by what "
@@ -35,6 +35,8 @@ _MOST_WORK = 12
 """Operators of an arm: computing both must not cost more than the wait."""
 _OF_ANOTHER_SHAPE = frozenset({"nonzero", "masked_select", "unique", "cat", "stack"})
 _FORM_GUARD, _FORM_ASSERT = "guarded", "asserted"
+_OF_SOME = operators.RANDOM | {"amax", "amin", "argmax", "argmin", "max", "median", "min", "mode"}
+"""What raises where there are no elements, or draws the next numbers."""
 _ANSWERS = frozenset({"all", "allclose", "any", "equal", "is_nonzero"})
 _COMPARED = frozenset({"eq", "ge", "gt", "le", "lt", "ne"})
 
@@ -227,11 +229,8 @@ def _unguarded(
     here: Surroundings, code: ast.If, test: ast.expr, body: list[ast.stmt]
 ) -> Proposal | None:
     """Return the body alone, if it does nothing anyway where the mask is false everywhere."""
-    value = here.value(test)
-    if value is None or value.op != "any" or len(value.args) != 1:
-        return None
-    mask = value.args[0]
-    if not all(_does_nothing_without(here, statement, mask) for statement in body):
+    mask = _tested_mask(here, test)
+    if mask is None or not all(_does_nothing_without(here, s, mask) for s in body):
         return None
     lines = here.whole_lines(code)
     first, last = body[0].lineno, body[-1].end_lineno or body[-1].lineno
@@ -260,6 +259,17 @@ def _unguarded(
     )
 
 
+def _tested_mask(here: Surroundings, test: ast.expr) -> Node | None:
+    """Return the mask of ``mask.any()`` and of ``mask.sum() > 0``."""
+    match here.value(test):
+        case Node("any", [mask]):
+            return mask
+        case Node("gt" | "ne", [Node("sum" | "count_nonzero", [mask, *_]), Node(value=0)]):
+            at = here.evaluations[id(test)]
+            return mask if here.facts(at, x=mask).is_bool_tensor("x") else None
+    return None
+
+
 def _target_of(code: ast.stmt) -> ast.expr | None:
     """Return the tensor that a statement writes to in place."""
     match code:
@@ -281,8 +291,10 @@ def _takes_writes(here: Surroundings, code: ast.expr) -> bool:
 
 def _does_nothing_without(here: Surroundings, statement: ast.stmt, mask: Node) -> bool:
     match statement:
-        case ast.Assign([ast.Subscript(_, index)], _) | ast.AugAssign(ast.Subscript(_, index)):
-            return _selects(here, index, mask)
+        case ast.Assign([ast.Subscript(_, index)], value) | ast.AugAssign(
+            ast.Subscript(_, index), _, value
+        ):
+            return _selects(here, index, mask) and _takes_nothing(here, value)
         case ast.Assign([ast.Name(name)], ast.Call(ast.Attribute(ast.Name(own), filling)) as call):
             return own == name and filling == "masked_fill" and _given(here, call, mask)
         case ast.Assign(
@@ -293,6 +305,12 @@ def _does_nothing_without(here: Surroundings, statement: ast.stmt, mask: Node) -
         case ast.Expr(ast.Call(ast.Attribute(_, "masked_fill_")) as call):
             return _given(here, call, mask)
     return False
+
+
+def _takes_nothing(here: Surroundings, value: ast.expr) -> bool:
+    """Tell whether what is written is computed of no elements as well: not ``sample(x[mask])``."""
+    called = [here.value(code) for code in walk(value) if isinstance(code, ast.Call)]
+    return all(n is not None and n.op in operators.TABLE and n.op not in _OF_SOME for n in called)
 
 
 def _given(here: Surroundings, call: ast.Call, mask: Node) -> bool:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 _MOST_RUNS = 4
 _GIVEN = re.compile(
     r"(^|_)(gts?|targets?|labels?|coo?rds?|coors|idx|ind|ind(ic|ex)es|index|grid|thw|anchors?|priors?"
-    r"|points?|voxels?|masks?|proposals?|rois?|(pos|neg|det)_bbox(es)?|freqs?|cis|rope|cos|sin)(_|$)"
+    r"|points?|voxels?|masks?|proposals?|rois?|(pos|neg|det)_bbox(es)?|freqs?|cis|rope|cos|sin"
+    r"|corners?|lwh|xyz)(_|$)"
 )
 """What is called so is an input or a number of a place: nothing is propagated back to it."""
 _MAKES_TARGETS = re.compile(r"(^|_)(get|gen|make)_\w*targets?(_|$)|(^|_)assign(_|$)|get_\w*bboxes")
@@ -126,12 +127,11 @@ def _spread(here: Surroundings, taken: set[int]) -> Iterator[Proposal]:
                 key = id(value), piece.prefix, piece.end is None, owner.id
                 found.setdefault(key, []).append(piece)
     for (*_, name), pieces in found.items():
-        if _GIVEN.search(name) or len(pieces) < _FEWEST:
+        if _GIVEN.search(name) or len(pieces) < _FEWEST or _is_changed(here, {name}, 0):
             continue
-        if not _is_changed(here, {name}, 0):
-            proposal = _gathered(here, name, sorted(pieces, key=lambda p: here.span(p.code)))
-            if proposal is not None:
-                yield proposal
+        proposal = _gathered(here, name, sorted(pieces, key=lambda p: here.span(p.code)))
+        if proposal is not None:
+            yield proposal
 
 
 def _gathered(here: Surroundings, name: str, reads: list[_Piece]) -> Proposal | None:
@@ -309,8 +309,9 @@ def _split(
         return None
     if not all(_follows(here, *pair) for pair in pairwise(pieces)):
         return None
-    names = {target.id for target in targets if isinstance(target, ast.Name)}
-    owner = pieces[0].code.value
+    names, owner = {t.id for t in targets if isinstance(t, ast.Name)}, pieces[0].code.value
+    if _GIVEN.search(ast.unparse(owner)) or _MAKES_TARGETS.search(here.flow.function.name):
+        return None
     held = names | {ast.unparse(owner)}
     if len(names) != len(targets) or _is_changed(here, held, owner.lineno):
         return None

@@ -190,6 +190,8 @@ def _is_work(here: Surroundings, node: Node | None) -> bool:
     if node is None:
         return False
     at = next(e for e in here.flow.evaluations if e.node is node)
+    if node.op in {Op.SHAPE, Op.SIZE, Op.RANK}:
+        return False  # ``x.shape[0]``, whatever computed ``x``
     parts = [part for part in node.walk() if part.op.removesuffix("(*)") not in _CHEAP]
     parts += [p for p in node.walk() if p.op == Op.CAST]
     return any(here.facts(at, x=part).is_tensor("x") for part in parts)

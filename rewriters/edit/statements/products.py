@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import partial
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 _MATRIX = 2
 _TURNS = re.compile(r"\.permute\(|\.transpose\((?!-2, -1\))")
+_COMPLEX = re.compile(r"\b(complex|polar|view_as_complex|i?r?fft\w*)\b")
 _SIMPLE = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
 
 
@@ -29,6 +31,8 @@ def find_einsum_products(here: Surroundings) -> Iterator[Proposal]:
                     operands = operands[0].elts
                 if len(operands) != 2 or any(isinstance(o, ast.Starred) for o in operands):  # noqa: PLR2004 - a product
                     continue
+                if any(map(partial(_is_complex, here), operands)):
+                    continue  # which no product of the NPU takes
                 left, right = (_operand(here, code) for code in operands)
                 named = [isinstance(code, (ast.Name, ast.Attribute)) for code in operands]
                 product = _matmul(here, function)
@@ -50,6 +54,11 @@ def find_einsum_products(here: Surroundings) -> Iterator[Proposal]:
                         changes=(Change(here.span(node), text),),
                         shown=text,
                     )
+
+
+def _is_complex(here: Surroundings, code: ast.expr) -> bool:
+    value = here.value(code)
+    return value is not None and any(_COMPLEX.search(str(part.op)) for part in value.walk())
 
 
 def _matmul(here: Surroundings, einsum: ast.expr) -> str:

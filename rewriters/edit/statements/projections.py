@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 PROJECTED = r"(?i:[qkv]|to_?[qkv]|w[qkv]|[qkv]_?(proj|lin|linear)|\w*(query|key|value)\w*)"
 _KEY_OR_VALUE = re.compile(r"(?i)(?:.*_)?(?:w|to)?_?(?P<which>k|v)(?:ey|alue)?(?:_.*|s|\d*)?$")
+_OF_ATTENTION = re.compile(r"(?i)(^|_)(to_?|w)?[qkv]s?(_|\d|proj|lin|$)|query|key|value")
+"""Whoever else has three layers of one input gains less than new names in checkpoints cost."""
 NAMES_ARE_FIXED = r"\b(PreTrainedModel|modeling_utils|_tp_plan|ColumnParallel\w*)\b"
 """What says that the layers of a model are called by others: checkpoints, plans, adapters."""
 _FUNCTIONS = frozenset({"torch.nn.functional.linear", "torch._C._nn.linear"})
@@ -27,7 +29,7 @@ _LEAST = 3
 def find_projections(here: Surroundings) -> Iterator[Proposal]:
     """Yield the first of several layers ``nn.Linear`` of one input, once for each input.
 
-    Query, key and value, or key and value of another sequence; other layers from three on.
+    Query, key and value, or key and value of another sequence.
     """
     if here.flow.cls is None:
         return
@@ -85,7 +87,11 @@ def _is_self(code: ast.expr, layer: str) -> bool:
 def _alike(layers: dict[str, tuple[ast.Call, ast.Call]]) -> dict[str, tuple[ast.Call, ast.Call]]:
     """Return the layers that have the settings of the first, but for the width of the result."""
     first = next(iter(layers.values()))[1]
-    return {n: (c, m) for n, (c, m) in layers.items() if _settings(m) == _settings(first)}
+    return {
+        n: (c, m)
+        for n, (c, m) in layers.items()
+        if _settings(m) == _settings(first) and _OF_ATTENTION.search(n)
+    }
 
 
 def _settings(made: ast.Call) -> tuple[str, ...]:

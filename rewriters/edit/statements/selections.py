@@ -12,7 +12,7 @@ from npufix.rewriters.graph.modules.syntax import copied, stored_names, walk
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from npufix.rewriters.edit.statements.surroundings import Surroundings
     from npufix.rewriters.graph.nodes import Node
@@ -147,7 +147,7 @@ def _once(here: Surroundings, name: str, reads: list[ast.Subscript]) -> Proposal
     target = f"({index},)" if tuples else index
     line = f"{target} = {name}.nonzero(as_tuple=True)"
     changes = [Change((first.lineno, 0, first.lineno, 0), f"{indent}{line}\n")]
-    for read in reads:
+    for read in (*reads, *_written_with(here, reads)):
         mask = _mask_of(read)
         if mask is not None:
             changes.append(Change(here.span(mask), index))
@@ -167,6 +167,17 @@ def _once(here: Surroundings, name: str, reads: list[ast.Subscript]) -> Proposal
         asked=(("mask", name),),
         proven=frozenset(proven),
     )
+
+
+def _written_with(here: Surroundings, reads: Sequence[ast.Subscript]) -> Iterator[ast.Subscript]:
+    """Yield ``z[mask]`` of ``z[mask] = x[mask] / y[mask]``."""
+    for statement in dict.fromkeys(map(here.statement_of, reads)):
+        match statement:
+            case ast.Assign([ast.Subscript() as target]):
+                mask, others = _mask_of(target), map(_mask_of, reads)
+                value = None if mask is None else here.value(mask)
+                if value is not None and any(o and here.value(o) is value for o in others):
+                    yield target
 
 
 def _block_of(here: Surroundings, statement: ast.stmt) -> list[ast.stmt]:

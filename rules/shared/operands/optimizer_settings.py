@@ -131,7 +131,7 @@ UNSHARDED = Condition(
     lambda site: False if site.mentions(*_SHARDED) else None,
 )
 _FEW = 4
-_ONE_NUMBER = re.compile(r"temperature|log_alpha|entropy_coef")
+_ONE_NUMBER = re.compile(r"temperature|log_alpha|entropy_coef|^Scalar$")
 SEVERAL = Condition(
     "several-parameters",
     "it updates a model, not one number or two: for those nothing is gained",

@@ -158,6 +158,28 @@ def test_what_no_step_runs_is_counted_and_shown_on_demand(tmp_path: Path) -> Non
             ),
             True,
         ),
+        (
+            (
+                "class Queue:\n    def __init__(self, n):\n        self.age = torch.zeros(n)\n\n"
+                "    def turn(self, i):\n        self.age = self.age[i]\n"
+                "        self.age[self.age < 0] = 0"
+            ),
+            False,
+        ),
+        (
+            (
+                "class Queue:\n    def __init__(self, n, x):\n        self.age = x.new_zeros(n)\n\n"
+                "    def turn(self, i):\n        self.age[self.age < 0] = 0"
+            ),
+            True,
+        ),
+        (
+            (
+                "def step(x: torch.Tensor):\n    if hasattr(torch.nn.functional, 'relu'):\n"
+                "        return x\n    else:\n        x[x < 0] = 0\n        return x"
+            ),
+            False,
+        ),
         ("class A:\n    def validation_step(self, x: torch.Tensor):\n        x[x > 0] = 0", False),
         ("@lru_cache(2)\ndef table(x: torch.Tensor):\n    x[x > 0] = 0\n    return x", False),
         (
@@ -206,6 +228,27 @@ def test_what_only_builds_a_model_is_left_out(
     assert places(scanned(tmp_path, {**files, "net.py": boxes}))  # made in each step, perhaps
 
 
+@pytest.mark.parametrize(
+    ("user", "shown"),
+    [
+        ("def draw(boxes):\n    return fill(boxes)\n", False),
+        ("def draw(boxes):\n    return map(fill, boxes)\n", False),
+        ("def draw(boxes):\n    return fill(boxes)\n\n\ndef loss(x):\n    draw(x)\n", True),
+        ("def main():\n    fill(boxes)\n", True),
+        ("x = 4\n", True),  # there for others
+    ],
+)
+def test_what_is_used_beside_the_steps_alone_is_left_out_if_it_is_open(
+    tmp_path: Path, user: str, *, shown: bool
+) -> None:
+    text = FILL.replace("def step", "def fill")
+    files = {"ops.py": text, "use.py": f"from ops import fill\n\n\n{user}"}
+    assert places(scanned(tmp_path, files))  # as it was proven
+    open_one = text.replace("] = 0", "] = 7e4")  # which not each dtype holds
+    found = scanned(tmp_path, {**files, "ops.py": open_one})
+    assert bool(places(found)) is shown
+
+
 def test_torch_calls_forward_whoever_else_does(tmp_path: Path) -> None:
     calls = "class Net(nn.Module):\n    def __init__(self):\n        forward(4)\n"
     files = {"tables.py": FILL.replace("def step", "def forward"), "net.py": calls}
@@ -221,9 +264,64 @@ def test_mindspeed_is_asked_for_where_a_program_may_depend_on_it(tmp_path: Path)
         "        return self.norm(self.drop(x) + y)\n"
     )
     assert places(scanned(tmp_path, {"layer.py": layer})) == []
-    assert places(scanned(tmp_path, {"model.py": "def embed(vocab_size):\n    ...\n"})) == [
-        "layer.py:11"
-    ]
+    embedding = {"model.py": "def embed(vocab_size):\n    ...\n"}
+    assert places(scanned(tmp_path, embedding)) == []  # a language model needs none of it
+    uses = {"model.py": "from mindspeed import megatron_adaptor\n"}
+    assert places(scanned(tmp_path, uses)) == ["layer.py:11"]
+
+
+def test_what_is_guessed_twice_or_not_said_is_left_out(tmp_path: Path) -> None:
+    text = (
+        "import torch\n\n\ndef step(x: torch.Tensor, mask, other):\n"
+        "    x[mask] = 0\n    x[x > 0] = 1\n"
+    )
+    found = scanned(tmp_path, {"a.py": text})
+    assert places(found) == ["a.py:6"]  # above it a mask, perhaps, of unknown rank
+    assert "Beside them 1 in" in found.report.headline
+    assert len(places(scanned(tmp_path, {}, everywhere=True))) == 2
+    granted = frozenset({"boolean-mask"})
+    assert len(places(scanned(tmp_path, {}, allow=granted))) == 2
+    needed = "def step(x, w):\n    y = x.repeat_interleave(3, dim=1)\n    return g(y)\n"
+    loop = (
+        "def step(x: torch.Tensor, rows):\n    y = torch.zeros_like(x)\n"
+        "    for i in range(9):\n        y[i] = x[rows[i]]\n    return y\n"
+    )
+    assert not any(
+        "advice" in f.safety
+        for f in scanned(tmp_path, {"a.py": f"import torch\n{needed}\n{loop}"}).report.findings
+    )
+
+
+def test_operators_for_driving_are_for_programs_that_drive(tmp_path: Path) -> None:
+    text = (
+        "import torch_scatter\nfrom torch import nn\n\n\nclass Pool(nn.Module):\n"
+        "    def forward(self, x, batch):\n"
+        "        return torch_scatter.scatter_mean(x, batch, dim=0)\n"
+    )
+    assert not places(scanned(tmp_path, {"pool.py": text}))
+    assert places(scanned(tmp_path, {"points.py": "def voxelize(points):\n    ...\n"}))
+
+
+def test_what_shows_a_model_in_its_file_is_left_out(tmp_path: Path) -> None:
+    shows = FILL.replace("step", "main")
+    found = places(scanned(tmp_path, {"models/a.py": shows, "loss_b.py": shows, "train.py": shows}))
+    assert found == ["train.py:5"]
+
+
+def test_what_turns_query_and_key_is_one_finding(tmp_path: Path) -> None:
+    text = (
+        "import torch\n\n\ndef make(model, critic):\n"
+        "    return torch.optim.Adam(model.parameters()), torch.optim.Adam(critic.parameters())\n"
+    )
+    (finding,) = scanned(tmp_path, {"a.py": text}).report.findings
+    assert [place.line for place in finding.places] == [5]
+
+
+def test_a_class_that_calls_a_package_for_gpus_is_left_out(tmp_path: Path) -> None:
+    net = MODEL.replace("        x = x.float()\n", "        x = ME.cat(x)\n")
+    imported = "try:\n    import {} as ME\nexcept ImportError:\n    ME = None\n"
+    assert not places(scanned(tmp_path, {"a.py": imported.format("MinkowskiEngine") + net}))
+    assert places(scanned(tmp_path, {"a.py": imported.format("my_engine") + net}))
 
 
 def test_no_cache_grows_in_training(tmp_path: Path) -> None:
@@ -319,7 +417,7 @@ def test_a_configuration_names_sets(tmp_path: Path) -> None:
 
 
 def test_generated_files_are_asked_for_last(tmp_path: Path) -> None:
-    own = "import torch\n\n\ndef f(x, pad_mask):\n    x[pad_mask] = 0.0\n"
+    own = "import torch\n\n\ndef f(x, ids: torch.Tensor):\n    x[ids > 0] = 0.0\n"
     files = {"modeling_b.py": GENERATED + MODEL, "own.py": own}
     for names, options in ((["modeling_b.py"], 1), (["modeling_b.py", "own.py"], 2)):
         folder = tmp_path / str(options)
@@ -337,13 +435,13 @@ def test_generated_files_are_asked_for_last(tmp_path: Path) -> None:
 
 def test_what_is_open_is_asked_in_groups(tmp_path: Path) -> None:
     text = (
-        "import torch\n\n\ndef f(x, pad_mask):\n    x[pad_mask] = 0.0\n\n\n"
+        "import torch\n\n\ndef f(x, ids: torch.Tensor):\n    x[ids > 0] = 0.0\n\n\n"
         "def g(key: torch.Tensor, n):\n    return key.repeat_interleave(n, 1)\n"
     )
     found = scanned(tmp_path, {"a.py": text})
     patch = f"npufix patch --source {tmp_path}"
     assert commands(found.found, frozenset(), found.report) == [
-        f"{patch} --allow boolean-mask,int-repeats,is-tensor,same-rank-mask  # allows 2 more"
+        f"{patch} --allow int-repeats,is-tensor,same-rank-mask  # allows 2 more"
     ]
     assert commands(found.found, frozenset({"int-repeats"}), found.report) == [
         f"{patch} --assume dense-detection  # allows 1 more"

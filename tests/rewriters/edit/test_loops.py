@@ -386,6 +386,10 @@ STAYS = {
         "def f(x: Tensor):\n    y = torch.zeros_like(x)\n    for i in range(x.shape[0]):\n"
         "        a, b = x[i], x[i] * 2\n        a, b = b, a\n        y[i] = a - b\n    return y\n"
     ),
+    "an index that is a row of several": (
+        "def f(x: Tensor, k: int):\n    y = torch.zeros_like(x)\n    at = x.topk(k, 1)[1]\n"
+        "    for i in range(x.shape[0]):\n        y[i, at[i]] = 1\n    return y\n"
+    ),
     "a generator": ("def f(x: Tensor):\n    for i in range(x.shape[0]):\n        yield x[i] * 2\n"),
 }
 

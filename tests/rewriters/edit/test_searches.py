@@ -238,7 +238,7 @@ def loss(x: torch.Tensor, y: torch.Tensor, a: torch.Tensor, b: torch.Tensor):
     ("code", "advice"),
     [
         ("torch.tensor(range(n), device=x.device)", "torch.arange"),
-        ("torch.tensor([0.1, 0.2], device=x.device)", "register_buffer"),
+        ("torch.tensor([0.1, 0.2], device=x.device)", "lru_cache"),
         ("torch.tensor([n, 4]).to(dtype)", ""),  # stays on the host
         ("torch.tensor([], device=x.device)", ""),
         ("torch.as_tensor(np.random.rand(n), device=x.device)", ""),  # nothing else to do
@@ -490,6 +490,26 @@ def test_a_choice_whose_arms_learn_other_things_says_so() -> None:
         ("if not x.all():\n            assert x.any()\n            self.log(x)", "NPU217"),
         ("x = torch.cat([self.cached_left_pad, x])\n        return x, (x, x)", "NPU323"),
         ("return {n: torch.tensor([], device=x.device) for n in x.names}", "NPU219"),
+        (
+            (
+                "for i in range(9):\n            y = self.net(torch.tensor(s, device=x.device))\n"
+                "            s, done = self.env.step(y)"
+            ),
+            "NPU219",
+        ),
+        ("for n, w in x.items:\n            self.kept[n] = w.cpu()", "NPU214"),
+        ("for p, step_t in zip(x.p, x.state_steps):\n            n = step_t.item()", "NPU214"),
+        ("p = x.exp()\n        for i in range(9):\n            n = p.shape[0]", "NPU216"),
+        ("z = torch.fft.rfft(x)\n        return torch.einsum('bij,bjk->bik', z, z)", "NPU265"),
+        ("a, b = x[0].item(), x[-1].item()\n        assert b - a > self.step", "NPU214"),
+        (
+            (
+                "try:\n            y = [v * 2 for v in x]\n        except RuntimeError:\n"
+                "            y = [v.cpu() for v in x]"
+            ),
+            "NPU214",
+        ),
+        ("y = [v.cpu() if x.device.type == 'cuda' else v for v in x]", "NPU214"),
     ],
 )  # fmt: skip
 def test_nothing_is_said_where_nothing_is_gained(code: str, rule: str) -> None:
@@ -623,3 +643,36 @@ def test_columns_of_what_is_detached_have_no_gradient() -> None:
     text = "def forward(x: torch.Tensor):\n    y = torch.stack([x[..., 2], x[..., 1], x[..., 0]])\n"
     assert found(f"{text}    return y.view(3, -1).detach()\n", "NPU268") == []
     assert len(found(f"{text}    return y.view(3, -1)\n", "NPU268")) == 1
+
+
+def test_positions_serve_what_is_written_as_well() -> None:
+    text = """
+def forward(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor):
+    mask = (x > 0) & (y[:, 0] > 0)
+    out[mask] = x[mask] / y[mask]
+    return out
+"""
+    (site,) = found(text, "NPU218")
+    assert site.rewrite is not None
+    assert "out[mask_at] = x[mask_at] / y[mask_at]" in site.rewrite.direct
+
+
+@pytest.mark.parametrize(
+    ("test", "value", "count"),
+    [
+        ("sum() > 0", "0", 1),
+        ("sum() > 1", "0", 0),
+        ("any()", "x[mask].exp()", 1),
+        ("any()", "sample(x[mask])", 0),  # may refuse what holds nothing
+        ("any()", "x[mask].max()", 0),
+    ],
+)
+def test_a_test_goes_where_nothing_can_be_written(test: str, value: str, count: int) -> None:
+    text = f"""
+def forward(x: torch.Tensor):
+    mask = x > 3
+    if mask.{test}:
+        x[mask] = {value}
+    return x
+"""
+    assert sum(site.rewrite is not None for site in found(text, "NPU217")) == count

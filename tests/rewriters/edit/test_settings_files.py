@@ -34,6 +34,10 @@ def test_variables_go_above_the_whole_command() -> None:
     assert [*lines[:1], *lines[5:]] == text.splitlines()
 
 
+def test_workers_of_ray_have_an_environment_of_their_own() -> None:
+    assert not written("ray start --head\npython train.py --device npu\n", "run.sh")
+
+
 def test_cores_are_not_bound_twice() -> None:
     text = written("taskset -c 0-7 true\npython train.py --device npu\n", "run.sh")
     assert "TASK_QUEUE_ENABLE" in text

@@ -83,6 +83,15 @@ class Block(nn.Module):
     "the second of two equal tensors": function(
         "x: torch.Tensor", "a = torch.zeros_like(x)", "b = torch.zeros_like(x)", "b[b < 1] = 1"
     ),
+    "values and places of what has as many dimensions": function(
+        "x: torch.Tensor", "v, i = (x[:, None] - x).norm(dim=-1).topk(4)", "i[v > 9] = 0"
+    ),
+    "sums over a dimension of one tensor": function(
+        "x: torch.Tensor, y: torch.Tensor",
+        "m = (x[:, :, None] == y[None, None]).long()",
+        "n = m.argmax(-1)",
+        "n[m.sum(2) < 1] = 0",
+    ),
     "a number of repeats that is compared": function(
         "x: torch.Tensor, n", "if n > 1:", "    x = x + 1", "return x.repeat_interleave(n, 1)"
     ),

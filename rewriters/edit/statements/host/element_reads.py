@@ -46,8 +46,13 @@ def is_for_files(here: Surroundings, code: ast.expr) -> bool:
 
 
 def is_result(here: Surroundings, code: ast.Call) -> bool:
-    """Tell whether a tensor is brought to the host as what a model has found: ``scores_3d=``."""
+    """Tell whether a tensor is brought to the host as what a model has found: ``scores_3d=``.
+
+    Or to be kept there as it is: ``saved[name] = weight.cpu()``, ``{name: weight.cpu() for ...}``.
+    """
     match here.parents.get(id(code)):
+        case ast.Assign([ast.Subscript()]) | ast.DictComp():
+            return True
         case ast.keyword(arg=str(name)):
             return _FOUND.search(name) is not None
         case ast.Dict(keys, values):
@@ -55,6 +60,19 @@ def is_result(here: Surroundings, code: ast.Call) -> bool:
             key = keys[at]
             return isinstance(key, ast.Constant) and _FOUND.search(str(key.value)) is not None
     return False
+
+
+def is_made_in(loop: ast.AST, code: ast.expr) -> bool:
+    """Tell whether a loop computes what is read: not so of elements that it goes through."""
+    assigned = {
+        n.id
+        for s in ast.walk(loop)
+        if isinstance(s, ast.Assign)
+        for t in s.targets
+        for n in ast.walk(t)
+        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    }
+    return any(isinstance(n, ast.Name) and n.id in assigned for n in ast.walk(code))
 
 
 def read_before(here: Surroundings, code: ast.Call) -> Proposal | None:

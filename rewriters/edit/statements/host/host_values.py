@@ -11,13 +11,14 @@ from npufix.rewriters.edit.statements.handed_in import is_handed_in
 from npufix.rewriters.edit.statements.host.element_reads import (
     is_covered,
     is_for_files,
+    is_made_in,
     is_result,
     read_before,
     rows_read,
 )
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import LOOPS
-from npufix.rewriters.facts.occasions import is_made_on_host
+from npufix.rewriters.facts.occasions import is_kept_on_host, is_made_on_host
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import last_name, walk
 from npufix.rewriters.graph.modules.torch_names import TORCH_FUNCTIONS
@@ -56,11 +57,12 @@ _LENGTHS = re.compile(
 )
 _OF_HOST = re.compile(
     r"(^|[\W_])(cpu|host|np|numpy|cfg|config|args|state_dict\d*|checkpoint|ckpt)([\W_]|$)"
+    r"|(^|\.)(step_t|state_steps?)\b"  # which the optimizers of torch keep there
 )
 _TAKES_TENSOR = re.compile(r"loss|criterion", re.IGNORECASE)
 """What is called so divides by a number or a tensor; other calls make shapes of numbers."""
 _SELDOM = re.compile(
-    r"(^|_)(log|logging|print|report|verbose|debug|summary)(_|$)|last_(step|batch)"
+    r"(^|_)(log|logging|print|report|verbose|debug|summary|cpu|device)(_|$)|last_(step|batch)"
 )
 _FORM_ITEM, _FORM_LIMIT, _FORM_LIMIT_OF_ITEM = "item", "limit", "limit_of_item"
 
@@ -181,7 +183,7 @@ def _is_of_host(here: Surroundings, code: ast.expr) -> bool:
     made = {str(part.value).partition(".")[0] for part in parts if part.op == Op.GLOBAL}
     if made & {"numpy", "random"} or any(part.op in _ON_HOST for part in parts):
         return True
-    if node is not None and _is_made_there(here, node):
+    if node is not None and (_is_made_there(here, node) or is_kept_on_host(here.flow, node)):
         return True
     given = any(part.op in {Op.PARAM, Op.ATTR, Op.CALL, Op.ELEMENT} for part in parts)
     return not given and any(part.op in operators.FACTORIES for part in parts)
@@ -370,10 +372,10 @@ def _by_hand(  # noqa: PLR0911 - one case a kind of use
         return Proposal(read.code, kind)
     if loop is None and _is_of_caller(here, read):
         return _handed_over(here, read, users) or Proposal(read.code, _FROM_CALLER)
-    if loop is not None and not (isinstance(loop, LOOPS) and _is_made_in(loop, read.tensor)):
+    if loop is not None and not (isinstance(loop, LOOPS) and is_made_in(loop, read.tensor)):
         return Proposal(read.code, _IN_LOOP)
     ops = {user.op.removesuffix("(*)") for user in users}
-    if ops & _OF_SHAPES or ops & _DECIDING or _is_tested(here, read.code):
+    if ops & _OF_SHAPES or _decide(here, users) or _is_tested(here, read.code):
         return None  # the host needs it for what comes next
     if ops & _ARITHMETIC:
         meets = [a for u in users if u.op in _ARITHMETIC for a in u.args if a is not value]
@@ -382,6 +384,12 @@ def _by_hand(  # noqa: PLR0911 - one case a kind of use
     if Op.CALL in ops or isinstance(here.parents.get(id(read.code)), (ast.Call, ast.keyword)):
         return _handed_over(here, read, users)
     return None
+
+
+def _decide(here: Surroundings, users: Sequence[Node]) -> bool:
+    """Tell whether a number is compared, or what it makes: ``assert end - start > step``."""
+    made = [u for user in users if user.op in _ARITHMETIC for u in here.users(user)]
+    return any(user.op.removesuffix("(*)") in _DECIDING for user in (*users, *made))
 
 
 def _makes_shapes(here: Surroundings, users: Sequence[Node]) -> bool:
@@ -407,6 +415,8 @@ def _is_seldom(here: Surroundings, code: ast.expr | ast.stmt) -> bool:
         return True
     inner: ast.AST = code
     for outer in here.around(code):
+        if isinstance(outer, ast.ExceptHandler):
+            return True
         if isinstance(outer, (ast.If, ast.IfExp)) and inner is not outer.test:
             asked = list(ast.walk(outer.test))
             if any(isinstance(n, ast.Mod) for n in asked):
@@ -421,19 +431,6 @@ def _is_seldom(here: Surroundings, code: ast.expr | ast.stmt) -> bool:
 def _runs_epoch(node: ast.AST) -> bool:
     """Tell whether a call makes a round of a loop last an epoch: ``self.train_epoch()``."""
     return isinstance(node, ast.Call) and "epoch" in (last_name(node.func) or "").lower()
-
-
-def _is_made_in(loop: ast.AST, code: ast.expr) -> bool:
-    """Tell whether a loop computes what is read: not so of elements that it goes through."""
-    assigned = {
-        n.id
-        for s in ast.walk(loop)
-        if isinstance(s, ast.Assign)
-        for t in s.targets
-        for n in ast.walk(t)
-        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-    }
-    return any(isinstance(n, ast.Name) and n.id in assigned for n in ast.walk(code))
 
 
 def _handed_over(here: Surroundings, read: _Read, users: Sequence[Node]) -> Proposal | None:

@@ -75,6 +75,8 @@ def find_uploads(here: Surroundings) -> Iterator[Proposal]:
         if isinstance(node, ast.Call):
             found = _of_columns(here, node)
             advice = "" if found is not None else _advice(here, node)
+            if advice == _BUFFER and here.flow.cls is None:  # a function keeps no buffers
+                advice = _SIZES if here.is_hot else ""
             if advice == _FILLED:
                 found = _filled(here, node)
             elif advice == _BUFFER:
@@ -250,7 +252,9 @@ def _advice(here: Surroundings, code: ast.Call) -> str:
     return ""
 
 
-def _of(here: Surroundings, code: ast.Call, made: ast.Call) -> str:
+def _of(  # noqa: PLR0911 - one case a way
+    here: Surroundings, code: ast.Call, made: ast.Call
+) -> str:
     data = made.args[0] if made.args else None
     given = {k.arg for call in (code, made) for k in call.keywords}
     if given & {"non_blocking", "pin_memory"}:
@@ -261,12 +265,35 @@ def _of(here: Surroundings, code: ast.Call, made: ast.Call) -> str:
     advice = _of_data(data)
     if advice and _is_on_condition(here, code):
         return ""
-    if advice or here.loop_of(code) is not None:
-        return advice or ("" if _is_read_back(here, data) else _ONE_COPY)
+    loop = here.loop_of(code)
+    if advice or (loop is not None and _is_read_back(here, data)):
+        return advice
+    if loop is not None and not _is_computed_in(loop, data):
+        return _ONE_COPY
     owner = here.flow.cls
     if owner is not None and _SERVES.search(owner.name):
-        return _PINNED
+        return "" if isinstance(data, ast.Call) else _PINNED  # it is the call that takes the time
     return _SIZES if _is_list(here, data) and not _is_on_condition(here, code) else ""
+
+
+def _is_computed_in(loop: ast.AST, code: ast.expr) -> bool:
+    """Tell whether each round computes what is copied: ``state, *_ = env.step(action)``.
+
+    Not so ``meta = metas[i]``, which is there before the loop begins.
+    """
+    bound = [n for n in ast.walk(loop) if isinstance(n, ast.Assign)]
+    names = [n.id for n in ast.walk(code) if isinstance(n, ast.Name)]
+    for name in names:  # grows
+        for value in (n.value for n in bound if name in map(ast.unparse, _targets(n))):
+            inner = list(ast.walk(value))
+            if any(isinstance(n, ast.Call) for n in inner):
+                return True
+            names += {n.id for n in inner if isinstance(n, ast.Name)} - {*names}
+    return False
+
+
+def _targets(code: ast.Assign) -> Iterator[ast.expr]:
+    return (n for target in code.targets for n in ast.walk(target) if isinstance(n, ast.Name))
 
 
 def _is_read_back(here: Surroundings, data: ast.expr) -> bool:

@@ -38,6 +38,8 @@ _ELSEWHERE = re.compile(
     re.MULTILINE,
 )
 """A script of the project's own that is read: nobody knows what it sets."""
+_WORKERS_OF_RAY = re.compile(r"\bray\s+(start|status|job|submit)\b")
+"""Its processes have the environment of their node, not that of who submits."""
 _BINDS = re.compile(r"\b(taskset|numactl)\b")
 WANTED = {
     "TASK_QUEUE_ENABLE": "2",
@@ -71,7 +73,7 @@ def find_environment(lines: Sequence[str]) -> Iterator[Setting]:
             yield Setting(
                 number, line[:place] + SLOW[found[2]][1] + line[place + 1 :], replaces=True
             )
-    if _ELSEWHERE.search(text):
+    if _ELSEWHERE.search(text) or _WORKERS_OF_RAY.search(text):
         return
     missing = [name for name in WANTED if re.search(rf"\b{name}\b", text) is None]
     if _BINDS.search(text):

@@ -48,6 +48,7 @@ def find_data_loaders(here: Surroundings) -> Iterator[Proposal]:
             and not _has_other(here, node)
             and _is_for_training(here, node)
             and not _is_in_memory(here, node)
+            and last_name(getattr(here.parents.get(id(node)), "func", node)) != "iter"
         ):
             yield from _proposed(here, node, named, dict.fromkeys(_missing(named), "True"))
         elif here.flow.function.name == MODULE and _is_configured(here, node, named):
@@ -182,6 +183,5 @@ def _missing(named: dict[str | None, ast.expr]) -> Iterator[str]:
     for name in _SETTINGS:
         if name == "persistent_workers" and not isinstance(workers, ast.Constant):
             continue  # an error where there are no workers
-        match named.get(name):
-            case None | ast.Constant(False):
-                yield name
+        if name not in named:  # who writes ``pin_memory=False`` has a reason
+            yield name

@@ -114,7 +114,9 @@ def _configured(
         case ast.Name("dict"), ast.Constant(str(kind)) if kind in _CLASSES and "lr" in named:
             if not _is_for_optimizer(here, call) or None in named:
                 return
-            if kind != "AdamW":
+            # mmcv of 1.x knows no ``optim_wrapper = dict(optimizer=...)``, and mmengine no other
+            old = _scales(here) and isinstance(here.parents.get(id(call)), ast.Assign)
+            if kind != "AdamW" or old:
                 yield Proposal(call, _COMBINED.format(kind))
             elif _scales(here):
                 yield Proposal(call, _SCALED)
