@@ -175,6 +175,37 @@ def test_a_value_that_the_host_needs_is_not_spoken_of(code: str) -> None:
     assert [s for s in found(text, "NPU214") if s.rewrite is not None] == []
 
 
+@pytest.mark.parametrize(
+    ("other", "places"), [("grids.tolist()", 2), ("grids.sum(-1)", 0), ("x.tolist()", 0)]
+)
+def test_what_several_functions_read_their_caller_reads_once(other: str, places: int) -> None:
+    text = f"""
+    class Rope(nn.Module):
+        def forward(self, grids: torch.Tensor):
+            shapes = grids.tolist()
+            return torch.cat([self.freqs[: h * w].repeat(t, 1) for t, h, w in shapes])
+    class Merger(nn.Module):
+        def forward(self, x: torch.Tensor, grids: torch.Tensor):
+            for n in {other}:
+                x = x + self.merge(x[:n])
+            return x
+    """
+    told = [s for s in found(text, "NPU214") if "where they are called" in s.problem]
+    assert len(told) == places
+
+
+@pytest.mark.parametrize("use", ["x[h // 2]", "self.f(rows)", "x * rows", "x[: rows / 2]"])
+def test_elements_that_stay_on_the_device_are_no_numbers(use: str) -> None:
+    text = f"""
+    def forward(self, x: torch.Tensor, grid: torch.Tensor):
+        for h, w in grid:
+            rows = h // 2
+            x = x + torch.arange(rows * w).sum() + {use}
+        return x
+    """
+    assert [s for s in found(text, "NPU214") if s.rewrite is not None] == []
+
+
 def test_a_limit_that_comes_first_is_not_that_of_nan() -> None:
     text = "def loss(x: torch.Tensor, y: torch.Tensor):\n    return y / max(1.0, x.sum())\n"
     (site,) = found(text, "NPU214")
