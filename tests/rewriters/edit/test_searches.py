@@ -56,6 +56,21 @@ def test_what_runs_in_every_step_is_told_by_its_names(code: str, *, hot: bool) -
     assert is_hot(scope) is hot
 
 
+@pytest.mark.parametrize(
+    ("name", "hot"), [("get_weights", True), ("load_weights", False), ("log_metrics", False)]
+)
+def test_weights_that_forward_asks_for_are_computed(name: str, *, hot: bool) -> None:
+    text = f"""
+class A(nn.Module):
+    def forward(self):
+        return self.{name}()
+
+    def {name}(self): ...
+"""
+    scope = next(s for s in scopes(ast.parse(text)) if s.function.name == name)
+    assert is_hot(scope) is hot
+
+
 def test_a_function_runs_as_often_as_those_that_call_it() -> None:
     module = ast.parse(
         "def inner(x): ...\n"

@@ -18,6 +18,7 @@ from npufix.rewriters.graph.modules.syntax import (
     unused_name,
     walk,
 )
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +30,12 @@ _SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Return)
 _FOUND = re.compile(r"(^|_)(box(es)?|scores?|labels?|masks?|pred\w*|results?|attrs?)(_|$)")
 """What a detector hands to those who look at what it has found."""
 _FOR_FILES = re.compile(r"_*(save|write|dump|imsave|imwrite|predict|fit)(_|$)")
+
+
+_FOR_EACH = (
+    "each function that is handed this reads it back, and the host waits each time: read it once "
+    "where they are called (values = x.tolist()), and hand the list in"
+)
 
 
 class _Element(NamedTuple):
@@ -55,6 +62,31 @@ def is_result(here: Surroundings, code: ast.Call) -> bool:
             key = keys[at]
             return isinstance(key, ast.Constant) and _FOUND.search(str(key.value)) is not None
     return False
+
+
+def read_by_others(here: Surroundings, code: ast.Call) -> Proposal | None:
+    """Return what to do where other functions are handed a value too, and read all of it as well.
+
+    ``grid_thws.tolist()`` in the position embedding, in the rotary one and in the patch merger.
+    """
+    tree = here.flow.names.tree
+    match code:
+        case ast.Call(ast.Attribute(ast.Name(name) as given, "tolist")) if tree is not None:
+            value = here.value(given)
+            readers = sum(_reads_all(part, name) for part in ast.walk(tree))
+            is_given = value is not None and value.op == Op.PARAM
+            return Proposal(code, _FOR_EACH) if is_given and readers > 1 else None
+    return None
+
+
+def _reads_all(code: ast.AST, name: str) -> bool:
+    if not isinstance(code, ast.FunctionDef):
+        return False
+    given = {arg.arg for arg in (*code.args.args, *code.args.kwonlyargs)}
+    return name in given and any(
+        isinstance(n, ast.Attribute) and n.attr == "tolist" and ast.unparse(n.value) == name
+        for n in walk(code)
+    )
 
 
 def read_before(here: Surroundings, code: ast.Call) -> Proposal | None:

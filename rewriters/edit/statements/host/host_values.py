@@ -13,6 +13,7 @@ from npufix.rewriters.edit.statements.host.element_reads import (
     is_for_files,
     is_result,
     read_before,
+    read_by_others,
     rows_read,
 )
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
@@ -81,10 +82,6 @@ ONLY_LOGGED = frozenset({_FOR_LOG, _FOR_SUM})
 _FROM_CALLER = (
     "the host waits for lengths that it once knew: keep them there too where they are made (the "
     "loader, the packing), hand both in, and read none back; or use an operator that takes a tensor"
-)
-_FOR_EACH = (
-    "each function that is handed this reads it back, and the host waits each time: read it once "
-    "where they are called (values = x.tolist()), and hand the list in"
 )
 _TO_CLAMP = "the device can find out itself: x.clamp(min=number) instead of max(x, number)"
 _TO_TENSORS = "what is computed with it can stay on the device: x.detach() instead of x.item()"
@@ -169,10 +166,7 @@ def _continues(here: Surroundings, code: ast.Call) -> bool:
         if isinstance(outer, ast.Attribute) and isinstance(above, ast.Call):
             return outer.attr in {*_READING, "tobytes"} or _continues(here, above)
         outer = above
-    match outer:
-        case ast.Call(ast.Name(name)):
-            return name in _NUMBERS
-    return False
+    return isinstance(outer, ast.Call) and ast.unparse(outer.func) in _NUMBERS
 
 
 def _is_of_host(here: Surroundings, code: ast.expr) -> bool:
@@ -374,8 +368,8 @@ def _by_hand(  # noqa: C901, PLR0911 - one case a kind of use
         return Proposal(read.code, kind)
     if loop is None and _is_of_caller(here, read):
         return _handed_over(here, read, users) or Proposal(read.code, _FROM_CALLER)
-    if loop is None and _is_read_by_others(here, read):
-        return Proposal(read.code, _FOR_EACH)
+    if loop is None and (found := read_by_others(here, read.code)) is not None:
+        return found
     if loop is not None and not (isinstance(loop, LOOPS) and _is_made_in(loop, read.tensor)):
         return Proposal(read.code, _IN_LOOP)
     ops = {user.op.removesuffix("(*)") for user in users}
@@ -402,29 +396,6 @@ def _is_of_caller(here: Surroundings, read: _Read) -> bool:
     if read.how not in {"cpu", "tolist"} or node is None or node.op != Op.PARAM:
         return False
     return _LENGTHS.search(str(node.value)) is not None
-
-
-def _is_read_by_others(here: Surroundings, read: _Read) -> bool:
-    """Tell whether other functions of the file are handed the same and read all of it as well.
-
-    ``grid_thws.tolist()`` in the position embedding, in the rotary one and in the patch merger.
-    """
-    node = here.value(_first_read(read.tensor))
-    if read.how != "tolist" or node is None or node.op != Op.PARAM or here.flow.names.tree is None:
-        return False
-    name = str(node.value)
-    readers = [f for f in ast.walk(here.flow.names.tree) if _reads_all(f, name)]
-    return len(readers) > 1
-
-
-def _reads_all(code: ast.AST, name: str) -> bool:
-    if not isinstance(code, ast.FunctionDef):
-        return False
-    given = {arg.arg for arg in (*code.args.args, *code.args.kwonlyargs)}
-    return name in given and any(
-        isinstance(n, ast.Attribute) and n.attr == "tolist" and ast.unparse(n.value) == name
-        for n in walk(code)
-    )
 
 
 def _is_seldom(here: Surroundings, code: ast.expr | ast.stmt) -> bool:
