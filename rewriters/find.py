@@ -105,7 +105,7 @@ def find_sites(  # noqa: PLR0913 - what is looked for, and where
     sites: list[Site] = []
     for scope in (*vocabulary.scopes, top_level(tree)):
         text = vocabulary.text(scope)
-        words = vocabulary.words_of(scope)
+        words = vocabulary.meant_in(scope)
         here = vocabulary.possible(rules, scope)
         here += possible(searches, scope, words, text, tree)
         here += over_rows if may_hold_loops(scope.function, text, words) else []

@@ -34,7 +34,7 @@ _COUNTS = re.compile(
     r"(\w+_)?(batch_size|beam_size|per_prompt|num_beams|n_rep|num_return_sequences)|bsz"
 )
 # What the result of has the dtype, and most often the meaning, of.
-_SAME_KIND = operators.KEEPS | {Op.GETITEM, "invert", Op.ATTR, Op.CALL, Op.ITEM, "to"}
+_SAME_KIND = operators.KEEPS | {Op.GETITEM, "invert", Op.ATTR, Op.CALL, Op.ITEM, "to", Op.CAST}
 _BOTH_KINDS = frozenset({"and", "or", "xor"})
 
 

@@ -356,13 +356,28 @@ def _called_in_steps(module: ast.Module) -> frozenset[str]:
 def _is_hot_by_name(scope: Scope) -> bool:
     name = scope.function.name
     own = [word.lower() for word in _WORD.findall(name)]
-    if name.startswith("__") or not own or own[-1] == "init" or _words(scope.qualname) & _ASIDE:
+    aside = _words(scope.qualname) & _ASIDE
+    if aside == {"weights"} and _is_called_by_forward(scope):
+        aside = set()  # ``_get_weights`` of an attention computes them
+    if name.startswith("__") or not own or own[-1] == "init" or aside:
         return False
     if set(own) & _EACH_STEP:
         return True
     # ``build_model`` runs once, the ``build`` of what is made for each batch does not
     once = own[0] in _DONE_ONCE and (len(own) > 1 or own[0] != "build")
     return not once and scope.cls is not None and _is_part_of_model(scope.cls)
+
+
+def _is_called_by_forward(scope: Scope) -> bool:
+    """Tell whether the ``forward`` of a class calls a method of its own."""
+    own = f"self.{scope.function.name}"
+    methods = [] if scope.cls is None else scope.cls.body
+    return any(
+        isinstance(node, ast.Call) and ast.unparse(node.func) == own
+        for method in methods
+        if isinstance(method, FunctionNode) and method.name == "forward"
+        for node in walk(method)
+    )
 
 
 def _words(qualname: str) -> set[str]:

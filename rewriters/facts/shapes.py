@@ -220,6 +220,8 @@ class Shapes:
             size = sizes[dim] if -dim <= len(sizes) else None
             return _positive(size)
         match node.op:
+            case "unsqueeze" if args[1].value == dim == -1:
+                return 1
             case "unsqueeze" if isinstance(rank, int) and isinstance(args[1].value, int):
                 at = args[1].value if args[1].value < 0 else args[1].value - rank
                 if dim == at:
@@ -254,7 +256,7 @@ class Shapes:
         if not items or not _is_new_axis(items[-1]):
             return False
         taken = sum(not _is_new_axis(item) for item in items)
-        whole = items[0].op == Op.CONST and items[0].value is Ellipsis
+        whole = any(item.op == Op.CONST and item.value is Ellipsis for item in items)
         return whole or taken == self.rank(base)
 
     def _broadcast_length(self, left: Node, right: Node) -> int | None:
@@ -308,9 +310,6 @@ class Shapes:
 
     def last(self, node: Node) -> int | None:
         """Return the length of the last dimension, if it is a known number."""
-        new = node.op == "unsqueeze" and node.args[1].value == -1
-        if new and not self.may_have_changed(node):
-            return 1
         return self._length(node, -1)
 
     def _broadcast_all(self, args: tuple[Node, ...]) -> Rank:

@@ -71,6 +71,17 @@ class Vocabulary:
             self._words_of[key] = words_in(self.text(scope))
         return self._words_of[key]
 
+    def meant_in(self, scope: Scope) -> frozenset[str]:
+        """Return the words of a scope, and of what those stand for that are imported as others."""
+        words = self.words_of(scope)
+        meant = (self._aliases[word] for word in words & self._aliases.keys())
+        return words.union(*meant)
+
+    @cached_property
+    def _aliases(self) -> Mapping[str, frozenset[str]]:
+        every = {**self.names.imports, **self.names.relative}
+        return {name: words_in(full) for name, full in every.items() if not full.endswith(name)}
+
     def _between(self) -> str:
         """Return the code of the module that runs when it is imported."""
         return "".join(

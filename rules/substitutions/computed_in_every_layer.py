@@ -70,6 +70,19 @@ class VisionAttention(nn.Module):
         longest = (cu_seqlens[1:] - cu_seqlens[:-1]).max().item()
         return self.attend(x, cu_seqlens, longest)
 """
+_PIECES = """
+def apply_multimodal_rotary_pos_emb(q: torch.Tensor, cos: torch.Tensor, mrope_section):
+    cos = torch.cat([m[i % 3] for i, m in enumerate(cos.split(mrope_section, -1))], -1)
+    return q * cos
+"""
+_ON_HOST = """
+class VisionAttention(nn.Module):
+    def forward_npu(self, x: torch.Tensor, cu_seqlens: torch.Tensor | None = None):
+        if cu_seqlens is None:
+            cu_seqlens = torch.arange(0, x.shape[0] + 1, x.shape[1], device=x.device)
+        lengths = torch.diff(cu_seqlens).to("cpu")
+        return self.attend(x, lengths)
+"""
 
 RULE = Substitution(
     id="NPU321",
@@ -106,6 +119,20 @@ class Layer(nn.Module):
         longest = (x.sum(-1) > lengths).sum().item()
         return self.attend(x, longest)
 """,
+        # its pieces are computed with, by weights of the layer
+        """
+def apply_rotary(q: torch.Tensor, cos: torch.Tensor, mix):
+    cos = torch.cat([mix(m) for m in cos.split(8, dim=-1)], dim=-1)
+    return q * cos
+""",
+        # as long as the hidden states of this layer
+        """
+class Layer(nn.Module):
+    def forward(self, x: torch.Tensor, mask: torch.Tensor):
+        x = torch.cat([x, self.extra(x)])
+        mask = torch.cat([mask, mask.new_ones(x.shape[0] - self.extra(x).sum().long())])
+        return self.attend(x, mask)
+""",
         # as cheap as handing it down
         """
 def apply_rope(q: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor):
@@ -118,5 +145,7 @@ def apply_rope(q: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor):
         Rewritten(_ROPE, _ROPE),
         Rewritten(_INDICES, _INDICES),
         Rewritten(_LONGEST, _LONGEST),
+        Rewritten(_PIECES, _PIECES),
+        Rewritten(_ON_HOST, _ON_HOST),
     ),
 )

@@ -80,6 +80,13 @@ def pool(depth, feat, ranks_depth, ranks_feat, ranks_bev, shape, starts, lengths
         depth, feat, ranks_depth, ranks_feat, ranks_bev, shape, starts, lengths
     )
 """
+_UNDER_ANOTHER_NAME = """
+from ..ops import deformable_aggregation_function as DAF
+
+
+def aggregate(maps, shapes, starts, points, weights):
+    return DAF(maps, shapes, starts, points, weights)
+"""
 LIMITS = Condition(
     "within-limits",
     "dtypes and sizes are those that the operator of mx_driving takes",
@@ -140,5 +147,6 @@ def pool(x, index):
             ),
         ),
         Rewritten(_SCATTER, _SCATTER),
+        Rewritten(_UNDER_ANOTHER_NAME, _UNDER_ANOTHER_NAME),
     ),
 )

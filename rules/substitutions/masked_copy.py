@@ -1,7 +1,7 @@
 """Elements of a tensor that are exchanged or changed through a boolean mask.
 
 What: ``x[mask] = y[mask]`` with one mask (or the positions that ``nonzero`` finds for it) on both
-sides, and ``x[mask] += 1``, ``x[mask] -= 1``, ``x[mask] *= 0.5`` with a number.
+sides, the same into one column, ``x[mask, 1] = y[mask]``, and ``x[mask] += 1``, ``x[mask] -= 1``, ``x[mask] *= 0.5`` with a number.
 
 Why it is slow on the NPU: both sides look for the positions first. NonZero runs twice, each time
 the host waits for the device, Index packs the elements and IndexPutV2 unpacks them one by one, for
@@ -11,7 +11,7 @@ copy writes the result to where the old one was.
 Safety: the result is copied into the same tensor, so views, aliases and autograd see what they saw
 before; elements that are not chosen are copied and not multiplied by zero, so they may be NaN or
 infinite. All tensors must have the shape of the mask (``same-rank-mask``; for positions,
-``vector-mask``), the mask must be boolean (``boolean-mask``) and on the device of the tensor
+``vector-mask``; for a column, ``column-mask``), the mask must be boolean (``boolean-mask``) and on the device of the tensor
 (``same-device``). Values that were computed for the chosen elements only (``x[mask] = rows``,
 ``x[mask] = 1 / y[mask]``) are left alone: computed for all, they may divide by zero.
 
@@ -37,12 +37,15 @@ from npufix.rules.substitution import (
     Rewritten,
     Site,
     Substitution,
+    all_hold,
     either,
 )
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+_MATRIX = 2
 
 
 def spelled(mask: Tensor) -> Any:  # noqa: ANN401 - a tensor or a tuple of them
@@ -77,6 +80,16 @@ def taken_by_position(x: Tensor, mask: Tensor, y: Tensor) -> None:
 def choose(x: Tensor, mask: Tensor, y: Tensor) -> None:
     """Choose element by element, and write the result to the same place."""
     x.copy_(torch.where(mask, y, x))
+
+
+def taken_into_column(x: Tensor, mask: Tensor, column: int, y: Tensor) -> None:
+    """Take elements of a vector into one column where the mask is true."""
+    x[mask, column] = y[mask]
+
+
+def choose_column(x: Tensor, mask: Tensor, column: int, y: Tensor) -> None:
+    """Choose element by element, and write the whole column."""
+    x[:, column].copy_(torch.where(mask, y, x[:, column]))
 
 
 def added(x: Tensor, mask: Tensor, value: float) -> None:
@@ -122,6 +135,13 @@ def vector_taken_inputs(draw: Draw) -> dict[str, Any]:
     return _taken(draw, (draw.integer(0, 5),))
 
 
+def column_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a matrix, the number of a column, and a mask and a vector as long as that."""
+    given = _taken(draw, (draw.integer(0, 4), 3))
+    mask, y = (given[name][:, 0].clone() for name in ("mask", "y"))
+    return {**given, "mask": mask, "y": y, "column": draw.integer(-3, 2)}
+
+
 def scaled_inputs(draw: Draw) -> dict[str, Any]:
     """Return a tensor, a mask and a number."""
     shape = draw.choice(_SHAPES)
@@ -146,6 +166,11 @@ def _vectors(site: Site) -> bool | None:
     return True if ranks[0] == 1 else None
 
 
+def _column(site: Site) -> bool | None:
+    ranks = [(site.ndim("x"), _MATRIX), (site.ndim("mask"), 1), (site.ndim("y"), 1)]
+    return all_hold(None if rank is None else rank == wanted for rank, wanted in ranks)
+
+
 def _one_shape(site: Site) -> bool | None:
     if site.same_ndim("x", "mask") is None and holds_vectors(site):
         return False
@@ -163,6 +188,12 @@ ONE_SHAPE = Condition(
     "same-rank-mask", "the mask and both tensors have the same dimensions", _one_shape
 )
 ONE_VECTOR = Condition("vector-mask", "the mask and both tensors have one dimension", _vectors)
+ONE_COLUMN = Condition(
+    "column-mask", "the tensor is a matrix, and the mask and what is taken are vectors", _column
+)
+IS_INDEX = Condition(
+    "is-index", "the column is a number", lambda site: type(site.literal("column")) is int
+)
 IS_NUMBER = Condition("is-number", "the value is a number, not one for each element", _is_number)
 TAKEN = (BOOLEAN_MASK, WRITTEN_TENSOR, SAME_DEVICE)
 CHANGED = (*TAKEN, IS_NUMBER, SAME_RANK_MASK)
@@ -175,6 +206,7 @@ RULE = Substitution(
     forms=(
         Form(taken, choose, taken_inputs, (*TAKEN, ONE_SHAPE)),
         Form(taken_by_position, choose, vector_taken_inputs, (*TAKEN, ONE_VECTOR)),
+        Form(taken_into_column, choose_column, column_inputs, (*TAKEN, IS_INDEX, ONE_COLUMN)),
         Form(added, choose_sum, scaled_inputs, CHANGED),
         Form(subtracted, choose_difference, scaled_inputs, CHANGED),
         Form(scaled, choose_product, scaled_inputs, CHANGED),
@@ -218,6 +250,13 @@ def f(x: torch.Tensor, y: torch.Tensor, index: torch.Tensor):
 def f(x: torch.Tensor, scale: torch.Tensor):
     x[x > 0] *= scale
 """,
+        # a column for each, and a mask of a matrix
+        """
+def f(x: torch.Tensor, y: torch.Tensor, at: torch.Tensor):
+    mask = y.view(-1) > 0
+    x[mask, at] = y[mask]
+    x[y.view(2, -1) > 0, 0] = y[y.view(2, -1) > 0]
+""",
         # rows
         """
 def f(x: torch.Tensor, y: torch.Tensor):
@@ -241,6 +280,22 @@ def f(labels: torch.Tensor, scores: torch.Tensor, best: torch.Tensor):
     scores = scores.view(-1)
     labels.copy_(torch.where(scores > 0.5, best, labels))
     return labels
+""",
+        ),
+        Rewritten(
+            """
+def accept(out: torch.Tensor, draft: torch.Tensor, bonus: torch.Tensor):
+    out, draft, bonus = out.view(-1, 2), draft.view(-1), bonus.view(-1)
+    accepted = draft == 0
+    out[accepted, 1] = bonus[accepted]
+    return out
+""",
+            """
+def accept(out: torch.Tensor, draft: torch.Tensor, bonus: torch.Tensor):
+    out, draft, bonus = out.view(-1, 2), draft.view(-1), bonus.view(-1)
+    accepted = draft == 0
+    out[:, 1].copy_(torch.where(accepted, bonus, out[:, 1]))
+    return out
 """,
         ),
         Rewritten(

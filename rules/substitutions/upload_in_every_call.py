@@ -1,8 +1,8 @@
 """Numbers that are copied from the host to the device in every call or round.
 
 What: ``torch.tensor(values, device=device)``, ``torch.tensor(values).to(device)`` and
-``torch.from_numpy(a).cuda()`` in code that runs in every step, and copies of columns between host and
-device.
+``torch.from_numpy(a).cuda()`` in code that runs in every step, random numbers that the host draws
+for the device, and copies of columns between host and device.
 
 Why it is slow on the NPU: memory of Python lists and of most tensors of the host is not pinned, so
 the host waits until the copy is done, and for the launches before it. Columns are no block of
@@ -178,6 +178,14 @@ class Encoder(nn.Module):
         return torch.as_tensor(shapes, device=levels[0].device)
 """
 
+_DRAWN = """
+class Aggregation(nn.Module):
+    def forward(self, x: torch.Tensor):
+        mask = torch.rand(x.shape[0], 1)
+        mask = mask.to(device=x.device, dtype=x.dtype)
+        return x * (mask > 0.1)
+"""
+
 RULE = Substitution(
     id="NPU219",
     name="upload-in-every-call",
@@ -201,6 +209,14 @@ class Head(nn.Module):
     def __init__(self):
         super().__init__()
         self.register_buffer("scale", torch.tensor([0.1, 0.2]), persistent=False)
+""",
+        # drawn on the device, by a generator of the host, and cast where they are
+        """
+class Noise(nn.Module):
+    def forward(self, x: torch.Tensor, generator):
+        y = torch.randn(x.shape, device=x.device).to(x.dtype)
+        z = torch.randn(x.shape, generator=generator).to(x.device)
+        return y + z, torch.rand(4).to(torch.float16), torch.rand(4).to(dtype=x.dtype)
 """,
         # a buffer, a parameter, and a list that is handed in
         """
@@ -227,6 +243,7 @@ def forward(x: torch.Tensor):
 """,
     ),
     rewritten=(
+        Rewritten(_DRAWN, _DRAWN),
         Rewritten(_CONSTANT, _CONSTANT),
         Rewritten(_IN_LOOP, _IN_LOOP),
         Rewritten(_NO_BUFFER, _NO_BUFFER),

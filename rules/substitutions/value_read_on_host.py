@@ -234,6 +234,16 @@ def forward(x: torch.Tensor, scales: torch.Tensor):
         x = x.clamp(low, high) * high
     return x
 """,
+        # what comes out of its elements is kept, and returned
+        """
+def forward(x: torch.Tensor, grid: torch.Tensor):
+    start = 0
+    for h, w in grid:
+        rows = h // 2
+        x = x + torch.arange(rows * w, device=x.device).sum()
+        start += rows
+    return x, start
+""",
         # tuples of a list
         """
 def forward(x: torch.Tensor, shapes: list):
@@ -380,6 +390,34 @@ class Positions(nn.Module):
     def forward(self, x: torch.Tensor, grid_thw: torch.Tensor):
         for t, h, w in grid_thw.tolist():
             x = x + torch.arange(h * w, device=x.device).repeat(t).sum()
+        return x
+""",
+        ),
+        Rewritten(
+            """
+class Positions(nn.Module):
+    def forward(self, x: torch.Tensor, grid_thw: torch.Tensor):
+        start = 0
+        for t, h, w in grid_thw:
+            rows, columns = h // self.merge, w // self.merge
+            places = torch.arange(rows * columns, device=x.device)
+            if t > 1:
+                places = places.repeat(t)
+            x[start : start + t * rows * columns] += places
+            start += t * rows * columns
+        return x
+""",
+            """
+class Positions(nn.Module):
+    def forward(self, x: torch.Tensor, grid_thw: torch.Tensor):
+        start = 0
+        for t, h, w in grid_thw.tolist():
+            rows, columns = h // self.merge, w // self.merge
+            places = torch.arange(rows * columns, device=x.device)
+            if t > 1:
+                places = places.repeat(t)
+            x[start : start + t * rows * columns] += places
+            start += t * rows * columns
         return x
 """,
         ),

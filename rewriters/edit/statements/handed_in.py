@@ -6,32 +6,36 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.statements.invariants import is_pure
+from npufix.rewriters.edit.statements.invariants import is_pure, is_repeatable
 from npufix.rewriters.edit.statements.proposal import Proposal
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import last_name
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from npufix.rewriters.edit.statements.surroundings import Surroundings
     from npufix.rewriters.graph.nodes import Node
 
 _LAYER = re.compile(r"(Layer|Block|Attention|Attn|SelfAttention|CrossAttention)\w*$")
-_PER_LAYER = re.compile(r"(apply_?)?(rope|rotary)|attention|attn", re.IGNORECASE)
+_PER_LAYER = re.compile(
+    r"(apply_?)?(rope|rotary)|apply_\w*(rope|rotary)|attention|attn", re.IGNORECASE
+)
 _TABLE = re.compile(
-    r"freq|rope|rotary|(^|_)pos(ition)?s?(_|$)|mask|cu_?seq|seq_?lens?|lengths?$|spatial_shapes|grid"
+    r"freq|rope|rotary|(^|_)(pos(ition)?s?|cos|sin)(_|$)|mask|cu_?seq|seq_?lens?|lengths?$|spatial_shapes|grid"
 )
 """What a model hands to all its layers is called like this."""
 _LABOUR = frozenset(
     {
-        "arange", "argsort", "bincount", "cos", "cumsum", "diff", "meshgrid", "nonzero", "one_hot",
-        "outer", "polar", "repeat_interleave", "searchsorted", "sin", "sort", "tril", "triu",
-        "unique",
+        "arange", "argsort", "bincount", "cat", "cos", "cumsum", "diff", "meshgrid", "nonzero",
+        "one_hot", "outer", "polar", "repeat_interleave", "searchsorted", "sin", "sort", "tril",
+        "triu", "unique",
     }
 )  # fmt: skip
 """Operators that make tables; what is cheap is as cheap as handing it down."""
+_OF_PIECES = frozenset({"chunk", "enumerate", "len", "range", "split", "unbind", "zip"})
+"""What a list of the pieces of a table calls."""
 _READING = frozenset({"cpu", "item", "numpy", "py:int", "tolist"})
 _ADVICE = (
     "every layer gets this and computes it anew: compute it once where the layers are called, and "
@@ -50,12 +54,23 @@ def find_handed_in(here: Surroundings) -> Iterator[Proposal]:
     """Yield what a layer computes from masks, positions and lengths alone, once a statement."""
     if not _is_of_layer(here):
         return
-    for node in here.nodes:
-        match node:
-            case ast.Assign([ast.Name()], value):
-                found = here.value(value)
-                if found is not None and _is_table(here, found):
-                    yield Proposal(value, _ADVICE)
+    found = [
+        (node.value, value)
+        for node in here.nodes
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and (value := here.value(node.value)) is not None
+        and _is_table(here, value)
+    ]
+    for code, _ in _wholes(found):
+        yield Proposal(code, _ADVICE)
+
+
+def _wholes(found: Sequence[tuple[ast.expr, Node]]) -> Iterator[tuple[ast.expr, Node]]:
+    """Yield what is no part of another one: ``inv_freq`` that only ``angles`` needs is one."""
+    for code, value in found:
+        if not any(value in other.walk() for _, other in found if other is not value):
+            yield code, value
 
 
 def is_handed_in(here: Surroundings, node: Node) -> bool:
@@ -65,21 +80,55 @@ def is_handed_in(here: Surroundings, node: Node) -> bool:
 
 def _is_of_layer(here: Surroundings) -> bool:
     cls, name = here.flow.cls, here.flow.function.name
-    if cls is not None and name == "forward":
+    if cls is not None and re.fullmatch("forward(_(oot|npu|native|impl))?", name):
         return bool(_LAYER.search(cls.name))
     return bool(_PER_LAYER.match(name))
 
 
 def _is_table(here: Surroundings, node: Node) -> bool:
     is_read = False
-    while node.op in _READING:  # ``cu_seqlens.diff().max().item()``
+    while node.op in _READING or _is_to_host(node):  # ``cu_seqlens.diff().max().item()``
         node, is_read = node.args[0], True
-    parts = list(node.walk())
+    parts = list(_parts(node))
     if not is_read and not any(part.op.removesuffix("(*)") in _LABOUR for part in parts):
         return False
     handed = [part for part in parts if part.op in {Op.PARAM, Op.ELEMENT} and _name(part) != "self"]
     tables = all(_TABLE.search(_name(part)) for part in handed)
-    return bool(handed) and tables and is_pure(here, node)
+    return bool(handed) and tables and all(_is_repeatable(here, part) for part in parts)
+
+
+def _is_repeatable(here: Surroundings, part: Node) -> bool:
+    """Tell whether a part of a value is the same in every layer; a list of pieces is read as text.
+
+    ``[m[i % 3] for i, m in enumerate(cos.split(sections, dim=-1))]``
+    """
+    if part.op != Op.OPAQUE:
+        return is_repeatable(here, part)
+    called = re.findall(r"func=(?:Name\(id=|Attribute\(.*?attr=)'(\w+)'", str(part.value))
+    return "ListComp(" in str(part.value) and _OF_PIECES.issuperset(called)
+
+
+def _parts(node: Node) -> Iterator[Node]:
+    """Yield what a value is computed from, but for what only shapes and devices are read of."""
+    seen: set[Node] = set()
+    stack = [node]
+    while stack:
+        part = stack.pop()
+        if part not in seen:
+            seen.add(part)
+            yield part
+            stack += () if _is_about(part) else part.args
+
+
+def _is_about(part: Node) -> bool:
+    """Tell whether something is read about a tensor: ``device=x.device`` reads nothing of ``x``."""
+    of_shape = part.op in {Op.DTYPE_OF, Op.RANK, Op.SHAPE, Op.SIZE}
+    return of_shape or (part.op == Op.ATTR and part.value == "device")
+
+
+def _is_to_host(node: Node) -> bool:
+    """Tell whether a value is brought over by name: ``x.to("cpu")``."""
+    return node.op == "to" and any(arg.value == "cpu" for arg in node.args[1:])
 
 
 def _name(node: Node) -> str:
@@ -100,11 +149,8 @@ def find_constants(here: Surroundings) -> Iterator[Proposal]:
         and (value := here.value(node.value)) is not None
         and _is_of_settings(here, value)
     ]
-    for code, value in found:
-        # ``inv_freq`` that only ``angles`` needs is a part of it
-        others = [other for _, other in found if other is not value]
-        if not any(value in other.walk() for other in others):
-            yield Proposal(code, _KEPT)
+    for code, _ in _wholes(found):
+        yield Proposal(code, _KEPT)
 
 
 def _is_module(cls: ast.ClassDef) -> bool:

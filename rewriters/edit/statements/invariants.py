@@ -29,7 +29,7 @@ _ABOUT = frozenset({"shape", "device", "dtype", "size", "dim", "ndim"})
 """What is read of a tensor without what it holds."""
 _CHEAP = operators.VIEWS | _METADATA | _LEAVES | {"numel", "getitem", "expand", "to"}
 _MAY_RAISE = frozenset({"cat", "stack", "item", "tolist", "linalg.inv", "inverse", "cholesky"})
-_UNFIT = operators.RANDOM | operators.STATEFUL | _MAY_RAISE
+_UNFIT = operators.RANDOM | operators.STATEFUL
 _LEARNING = frozenset({"backward", "step", "zero_grad"})
 """What changes weights, or frees the graph of a value that is shared."""
 _KEEPING = frozenset({"append", "extend", "insert", "add", "setdefault", "put"})
@@ -160,20 +160,23 @@ def _in_other_arm(loop: _Loop, node: ast.AST, under: tuple[tuple[ast.expr, bool]
 
 def is_pure(here: Surroundings, node: Node) -> bool:
     """Tell whether computing a value changes nothing, and gives the same every time."""
-    for part in node.walk():
-        op = part.op.removesuffix("(*)")
-        if op in _LEAVES or (op in _METADATA and op != Op.ATTR):
-            continue
-        if op == "py:float" and all(arg.op == Op.CONST for arg in part.args):
-            continue  # ``float("-inf")``
-        if op == Op.ATTR:
-            if not (
-                part.value in {"device", "dtype", "T", "mT", "is_cuda"} or _is_setting(here, part)
-            ):
-                return False
-        elif op not in operators.TABLE or op in _UNFIT or op.endswith("_") or _writes(part):
-            return False
-    return True
+    return all(
+        is_repeatable(here, part) and part.op.removesuffix("(*)") not in _MAY_RAISE
+        for part in node.walk()
+    )
+
+
+def is_repeatable(here: Surroundings, part: Node) -> bool:
+    """Tell whether one operator changes nothing, and gives the same of the same every time."""
+    op = part.op.removesuffix("(*)")
+    if op in _LEAVES or (op in _METADATA and op != Op.ATTR):
+        return True
+    if op == "py:float" and all(arg.op == Op.CONST for arg in part.args):
+        return True  # ``float("-inf")``
+    if op == Op.ATTR:
+        of_tensor = part.value in {"device", "dtype", "T", "mT", "is_cuda"}
+        return of_tensor or _is_setting(here, part)
+    return not (op not in operators.TABLE or op in _UNFIT or op.endswith("_") or _writes(part))
 
 
 def _writes(node: Node) -> bool:

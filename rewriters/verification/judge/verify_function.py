@@ -25,6 +25,7 @@ from npufix.rewriters.verification.inputs.search import (
 )
 from npufix.rewriters.verification.inputs.source.assumed_shapes import AssumptionError
 from npufix.rewriters.verification.inputs.source.declarations import read_declarations
+from npufix.rewriters.verification.inputs.source.path_conditions import list_always_called
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
 from npufix.rewriters.verification.judge.checks.elsewhere import find_device_mismatch
 from npufix.rewriters.verification.judge.checks.refusals import (
@@ -172,6 +173,12 @@ def _find_assignments(run: Proof, original: Target, keeps: Keeps) -> tuple[list[
     read = find_names_read(job.original, job.lines_original) | find_names_read(
         job.patched, job.lines_patched
     )
+    missing = {entry.partition(" of ")[0] for entry in original.loaded.missing}
+    for name in sorted(missing & list_always_called(wanted.tree, job.qualname)):
+        # No argument helps: seconds of guessing would only come to the same.
+        raise NotVerifiedError(
+            f"the original does not run without {name}, which cannot be imported"
+        )
     declared = read_declarations(job.original, job.qualname, job.assumed)
     found, keeps = search_as_declared(original, wanted, job, declared, read, keeps)
     if not found.assignments:

@@ -56,6 +56,21 @@ def test_what_runs_in_every_step_is_told_by_its_names(code: str, *, hot: bool) -
     assert is_hot(scope) is hot
 
 
+@pytest.mark.parametrize(
+    ("name", "hot"), [("get_weights", True), ("load_weights", False), ("log_metrics", False)]
+)
+def test_weights_that_forward_asks_for_are_computed(name: str, *, hot: bool) -> None:
+    text = f"""
+class A(nn.Module):
+    def forward(self):
+        return self.{name}()
+
+    def {name}(self): ...
+"""
+    scope = next(s for s in scopes(ast.parse(text)) if s.function.name == name)
+    assert is_hot(scope) is hot
+
+
 def test_a_function_runs_as_often_as_those_that_call_it() -> None:
     module = ast.parse(
         "def inner(x): ...\n"
@@ -172,6 +187,37 @@ def test_a_value_that_a_call_gets_is_shared_only_if_nobody_writes_to_it() -> Non
 def test_a_value_that_the_host_needs_is_not_spoken_of(code: str) -> None:
     text = f"def forward(self, x: torch.Tensor, y: torch.Tensor, lengths_cpu):\n    {code}\n"
     assert [s for s in found(text, "NPU214") if s.code.endswith("item()")] == []
+    assert [s for s in found(text, "NPU214") if s.rewrite is not None] == []
+
+
+@pytest.mark.parametrize(
+    ("other", "places"), [("grids.tolist()", 2), ("grids.sum(-1)", 0), ("x.tolist()", 0)]
+)
+def test_what_several_functions_read_their_caller_reads_once(other: str, places: int) -> None:
+    text = f"""
+    class Rope(nn.Module):
+        def forward(self, grids: torch.Tensor):
+            shapes = grids.tolist()
+            return torch.cat([self.freqs[: h * w].repeat(t, 1) for t, h, w in shapes])
+    class Merger(nn.Module):
+        def forward(self, x: torch.Tensor, grids: torch.Tensor):
+            for n in {other}:
+                x = x + self.merge(x[:n])
+            return x
+    """
+    told = [s for s in found(text, "NPU214") if "where they are called" in s.problem]
+    assert len(told) == places
+
+
+@pytest.mark.parametrize("use", ["x[h // 2]", "self.f(rows)", "x * rows", "x[: rows / 2]"])
+def test_elements_that_stay_on_the_device_are_no_numbers(use: str) -> None:
+    text = f"""
+    def forward(self, x: torch.Tensor, grid: torch.Tensor):
+        for h, w in grid:
+            rows = h // 2
+            x = x + torch.arange(rows * w).sum() + {use}
+        return x
+    """
     assert [s for s in found(text, "NPU214") if s.rewrite is not None] == []
 
 

@@ -18,6 +18,7 @@ from npufix.rewriters.graph.modules.syntax import (
     unused_name,
     walk,
 )
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +30,12 @@ _SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Return)
 _FOUND = re.compile(r"(^|_)(box(es)?|scores?|labels?|masks?|pred\w*|results?|attrs?)(_|$)")
 """What a detector hands to those who look at what it has found."""
 _FOR_FILES = re.compile(r"_*(save|write|dump|imsave|imwrite|predict|fit)(_|$)")
+
+
+_FOR_EACH = (
+    "each function that is handed this reads it back, and the host waits each time: read it once "
+    "where they are called (values = x.tolist()), and hand the list in"
+)
 
 
 class _Element(NamedTuple):
@@ -73,6 +80,31 @@ def is_made_in(loop: ast.AST, code: ast.expr) -> bool:
         if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
     }
     return any(isinstance(n, ast.Name) and n.id in assigned for n in ast.walk(code))
+
+
+def read_by_others(here: Surroundings, code: ast.Call) -> Proposal | None:
+    """Return what to do where other functions are handed a value too, and read all of it as well.
+
+    ``grid_thws.tolist()`` in the position embedding, in the rotary one and in the patch merger.
+    """
+    tree = here.flow.names.tree
+    match code:
+        case ast.Call(ast.Attribute(ast.Name(name) as given, "tolist")) if tree is not None:
+            value = here.value(given)
+            readers = sum(_reads_all(part, name) for part in ast.walk(tree))
+            is_given = value is not None and value.op == Op.PARAM
+            return Proposal(code, _FOR_EACH) if is_given and readers > 1 else None
+    return None
+
+
+def _reads_all(code: ast.AST, name: str) -> bool:
+    if not isinstance(code, ast.FunctionDef):
+        return False
+    given = {arg.arg for arg in (*code.args.args, *code.args.kwonlyargs)}
+    return name in given and any(
+        isinstance(n, ast.Attribute) and n.attr == "tolist" and ast.unparse(n.value) == name
+        for n in walk(code)
+    )
 
 
 def read_before(here: Surroundings, code: ast.Call) -> Proposal | None:
@@ -126,6 +158,7 @@ _TAKES_NUMBERS = frozenset(
 )  # fmt: skip
 """What makes a number of a tensor, for which the host waits each time."""
 _ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
+_IN_OR_IS = (ast.In, ast.NotIn, ast.Is, ast.IsNot)
 
 
 def rows_read(here: Surroundings) -> Iterator[tuple[ast.For, ast.expr, Proposal]]:
@@ -155,7 +188,7 @@ def rows_read(here: Surroundings) -> Iterator[tuple[ast.For, ast.expr, Proposal]
             head = f"{here.text(base)}.tolist()"
             changes = [Change(here.span(base), head)]
             changes += [Change(here.span(c), n.id) for n in read if (c := _item_of(here, n))]
-            code = items[0] if items else read[0]
+            code = items[0] if items else base
             found = _proposal(here, code, base, loop, tuple(changes), head)
             of_rows = isinstance(target, ast.Tuple)
             yield loop, base, replace(found, form="rows_of_numbers" if of_rows else found.form)
@@ -190,8 +223,13 @@ def _item_of(here: Surroundings, name: ast.Name) -> ast.Call | None:
     return None
 
 
-def _is_number_there(here: Surroundings, name: ast.Name) -> bool:
-    """Tell whether a tensor without dimensions is made a number of: ``x[:n]``, ``view(h * w)``."""
+def _is_number_there(
+    here: Surroundings, name: ast.Name, known: frozenset[str] = frozenset()
+) -> bool:
+    """Tell whether a tensor without dimensions is made a number of: ``x[:n]``, ``view(h * w)``.
+
+    So it is as well where it gets a name first, ``rows = h // 2``, or is asked for: ``if t > 1:``.
+    """
     inner: ast.AST = name
     for outer in here.around(name):
         match outer:
@@ -200,12 +238,38 @@ def _is_number_there(here: Surroundings, name: ast.Name) -> bool:
             case ast.Slice() | ast.Tuple():
                 if isinstance(outer, ast.Slice):
                     return True
+            case ast.Compare(ops=[operator]) if not isinstance(operator, _IN_OR_IS):
+                pass
+            case ast.If(test) | ast.IfExp(test):
+                return test is inner
             case ast.Call(function, arguments):
                 return inner in arguments and last_name(function) in _TAKES_NUMBERS
+            case ast.Assign([target], value) | ast.AugAssign(target, value=value):
+                return not isinstance(inner, ast.Compare) and all(
+                    own in known or _are_numbers(here, own, known | {own})
+                    for own in _given_names(target, value, name)
+                )
             case _:
                 return False
         inner = outer
     return False
+
+
+def _given_names(target: ast.expr, value: ast.expr, name: ast.Name) -> set[str]:
+    """Return which names get what is made of one: ``b`` in ``a, b = 1, n // 2``; "" for others."""
+    pairs = [(target, value)]
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        pairs = list(zip(target.elts, value.elts, strict=False))
+    held = (to for to, of in pairs if any(part is name for part in ast.walk(of)))
+    return {to.id if isinstance(to, ast.Name) else "" for to in held} or {""}
+
+
+def _are_numbers(here: Surroundings, name: str, known: frozenset[str]) -> bool:
+    """Tell whether whatever has a name is used as a number alone."""
+    if not name or name in here.flow.captured:
+        return False
+    loads = (n for n in here.nodes if isinstance(n, ast.Name) and n.id == name)
+    return all(isinstance(n.ctx, ast.Store) or _is_number_there(here, n, known) for n in loads)
 
 
 def _proposal(  # noqa: PLR0913, PLR0917 - all that is known of it

@@ -14,6 +14,7 @@ from npufix.rewriters.edit.statements.host.element_reads import (
     is_made_in,
     is_result,
     read_before,
+    read_by_others,
     rows_read,
 )
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
@@ -167,10 +168,7 @@ def _continues(here: Surroundings, code: ast.Call) -> bool:
         if isinstance(outer, ast.Attribute) and isinstance(above, ast.Call):
             return outer.attr in {*_READING, "tobytes"} or _continues(here, above)
         outer = above
-    match outer:
-        case ast.Call(ast.Name(name)):
-            return name in _NUMBERS
-    return False
+    return isinstance(outer, ast.Call) and ast.unparse(outer.func) in _NUMBERS
 
 
 def _is_of_host(here: Surroundings, code: ast.expr) -> bool:
@@ -355,7 +353,7 @@ def _is_of_torch(here: Surroundings, evaluation: Evaluation) -> bool:
     return module in TORCH_FUNCTIONS and not name.startswith(("is_", "get_", "set_"))
 
 
-def _by_hand(  # noqa: PLR0911 - one case a kind of use
+def _by_hand(  # noqa: C901, PLR0911 - one case a kind of use
     here: Surroundings, read: _Read
 ) -> Proposal | None:
     """Return what to do where the tool does not know how to write it."""
@@ -372,6 +370,8 @@ def _by_hand(  # noqa: PLR0911 - one case a kind of use
         return Proposal(read.code, kind)
     if loop is None and _is_of_caller(here, read):
         return _handed_over(here, read, users) or Proposal(read.code, _FROM_CALLER)
+    if loop is None and (found := read_by_others(here, read.code)) is not None:
+        return found
     if loop is not None and not (isinstance(loop, LOOPS) and is_made_in(loop, read.tensor)):
         return Proposal(read.code, _IN_LOOP)
     ops = {user.op.removesuffix("(*)") for user in users}

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import assigned_values, is_made_once
 from npufix.rewriters.graph.special import Op
 
@@ -55,6 +56,10 @@ _SIZES = (
     "tensor of each list of numbers that comes again (a dictionary, functools.lru_cache), or fill "
     "a pinned tensor and copy that with non_blocking=True"
 )
+_DRAWN = (
+    "the host draws the numbers, and waits for the copy: draw them where they are needed, "
+    "torch.rand(..., device=x.device); the device draws others from the same seed"
+)
 _STRIDED = (
     "columns of a tensor are no block of memory, so the copy goes through the host and waits: copy "
     "whole rows or the whole tensor"
@@ -74,7 +79,7 @@ def find_uploads(here: Surroundings) -> Iterator[Proposal]:
     for node in here.nodes:
         if isinstance(node, ast.Call):
             found = _of_columns(here, node)
-            advice = "" if found is not None else _advice(here, node)
+            advice = "" if found is not None else _advice(here, node) or _drawn(here, node)
             if advice == _BUFFER and here.flow.cls is None:  # a function keeps no buffers
                 advice = _SIZES if here.is_hot else ""
             if advice == _FILLED:
@@ -249,6 +254,20 @@ def _advice(here: Surroundings, code: ast.Call) -> str:
             return _of(here, code, made)
         case ast.Call() if _is_made(here, code) and _has_device(code):
             return _of(here, code, code)
+    return ""
+
+
+def _drawn(here: Surroundings, code: ast.Call) -> str:
+    """Return what to do about random numbers of the host: no device and no generator is named."""
+    match code:
+        case ast.Call(ast.Attribute(drawn, method), given, words) if method in _MOVING:
+            value, named = here.value(drawn), {k.arg for k in words}
+            if value is None or value.op not in operators.RANDOM & operators.FACTORIES:
+                return ""
+            of_draw = value.value if isinstance(value.value, tuple) else ()
+            is_cast = not given and bool(named) and "device" not in named
+            free = not {"device", "generator"}.intersection(map(str, of_draw))
+            return _DRAWN if free and not is_cast and _moves(code) else ""
     return ""
 
 

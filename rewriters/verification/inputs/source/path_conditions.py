@@ -6,8 +6,10 @@ import ast
 import re
 from typing import TYPE_CHECKING, TypeAlias
 
+from npufix.rewriters.graph.modules.syntax import names_bound_in, root_name, walk
 from npufix.rewriters.verification.calls.coverage import Branch
 from npufix.rewriters.verification.inputs.source.parameters import WIDTH, guess_attribute
+from npufix.rewriters.verification.inputs.source.usage import find_function
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
@@ -19,6 +21,11 @@ Goal: TypeAlias = "Mapping[str, object]"
 """Values by dotted names, as code writes them: ``self.config.pretraining_tp``, ``mode``."""
 _Function: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef"
 _LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+_SIMPLE = (ast.AnnAssign, ast.Assign, ast.AugAssign, ast.Expr, ast.Return)
+_PERHAPS = frozenset(
+    {ast.BoolOp, ast.DictComp, ast.GeneratorExp, ast.IfExp, ast.Lambda, ast.ListComp, ast.SetComp}
+)
+"""What need not run all that stands in it."""
 _ASK_S = 1.0
 _ORDERS: dict[type[ast.cmpop], Callable[[int, list[object]], bool]] = {
     ast.Eq: lambda n, limits: n == limits[0],
@@ -293,3 +300,27 @@ def _other(value: object) -> object:
 def _something(name: str) -> object:
     outcome = try_call(lambda: guess_attribute(name.rpartition(".")[2]), _ASK_S)
     return WIDTH if outcome.error else outcome.value
+
+
+def list_always_called(tree: ast.Module, qualname: str) -> set[str]:
+    """Return the names that every call of a function calls, or calls a method of.
+
+    ``utils`` of ``n = utils.count(x)`` in its body; not below an ``if``, nor behind a ``return``.
+    """
+    function = find_function(tree, qualname)
+    if function is None:
+        return set()
+    found: set[str] = set()
+    left = list(function.body)
+    while left:
+        statement = left.pop(0)
+        if isinstance(statement, ast.With):
+            left = [*statement.body, *left]
+            continue
+        if isinstance(statement, _SIMPLE):
+            calls = (n for n in walk(statement, closed=_PERHAPS) if isinstance(n, ast.Call))
+            found |= {root_name(call.func) for call in calls}
+        if any(isinstance(n, ast.Return) for n in ast.walk(statement)):
+            break
+    given = {n.arg for n in ast.walk(function.args) if isinstance(n, ast.arg)}
+    return found - given - names_bound_in(function)

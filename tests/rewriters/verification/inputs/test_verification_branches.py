@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 
 pytest.importorskip("torch")
@@ -9,6 +11,7 @@ pytest.importorskip("torch")
 from test_exposing_calls import verified
 
 from npufix.rewriters.verification.calls.coverage import LinesToCover, find_blocks, trace_lines
+from npufix.rewriters.verification.inputs.source.path_conditions import list_always_called
 from npufix.rewriters.verification.verdict import Status
 
 BRANCHES = """
@@ -197,3 +200,27 @@ def test_both_ways_of_a_test_are_asked_for_but_those_of_a_device_or_of_an_except
     assert wanted.name(wanted.unreached({2, 4, 6})) == (
         "2 (input_ids is not None: False), 2 (input_ids is not None: True), 6 (mode == 'b': True)"
     )
+
+
+@pytest.mark.parametrize(
+    ("body", "called"),
+    [
+        ("n = reduce(x)\n    return n", {"reduce"}),
+        ("with lib.no_sync():\n        x = reduce(x)\n    return x", {"reduce"}),
+        ("if x is None:\n        return x\n    return reduce(x)", set()),
+        ("if n:\n        x = reduce(x)\n    return x", set()),
+        ("y = reduce(x) if n else x\n    return n and lib.f(y)", set()),
+        ("reduce = n\n    x(n)\n    return reduce(x)", set()),
+        ("return [lib.f(i) for i in x]", set()),
+    ],
+)
+def test_what_every_call_calls(body: str, called: set[str]) -> None:
+    tree = ast.parse(f"def f(x, n):\n    {body}\n")
+    assert list_always_called(tree, "f") - {""} == called
+
+
+def test_what_cannot_be_imported_is_not_guessed_for() -> None:
+    text = "from missing import reduce\n\ndef f(x):\n    n = reduce(x)\n    return x + n\n"
+    verdict = verified(text, "x + n", "n + x")
+    assert verdict.status is Status.NOT_VERIFIED
+    assert "without reduce" in verdict.reason
