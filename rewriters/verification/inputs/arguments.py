@@ -12,12 +12,15 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
+import torch
+
 from npufix.rewriters.verification.calls.values import (
     Several,
     Spec,
     Tensor,
     Value,
     list_tensors,
+    replace_tensors,
 )
 from npufix.rewriters.verification.inputs.objects import MODEL, guess_objects
 from npufix.rewriters.verification.inputs.source.declarations import Declared
@@ -77,6 +80,8 @@ def guess_tensors(
     if cached and parameter.annotation:
         return cached
     made = _guess_any(parameter, base, widths, shapes, declared.use.columns)
+    if declared.narrow is not None:
+        made = [replace_tensors(s, lambda t: _narrowed(t, declared.narrow)) for s in made]
     fitting = [s for s in made if all(map(declared.takes, list_tensors(s)))]
     if not fitting and declared.is_tensor and not shapes:
         counts = sorted(declared.use.dims) or [declared.use.least, declared.use.least + 1]
@@ -91,6 +96,14 @@ def guess_tensors(
     if not fitting and declared.kinds >= {"zero-one", "float"}:
         fitting = [Tensor(s, "binary") for s in shapes]
     return [*cached, *fitting]
+
+
+def _narrowed(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """Return whole numbers of a type that holds few, all of which occur: bytes of an image."""
+    if tensor.kind != "int" or dtype is None:
+        return tensor
+    info = torch.iinfo(dtype)
+    return replace(tensor, dtype=dtype, low=info.min, high=info.max + 1)
 
 
 def _guess_cached(

@@ -20,7 +20,6 @@ from npufix.rewriters.verification.calls.device import (
 )
 from npufix.rewriters.verification.calls.observe import CALL_S, observe, seed_everything
 from npufix.rewriters.verification.calls.values import (
-    MadeArgument,
     Spec,
     Tensor,
     Value,
@@ -288,9 +287,9 @@ class _Search:
             if values and values not in asked:
                 asked.append(values)
         for values in asked[:_MOST_GOALS]:
-            for recipe in self.options[:2]:
-                forced = {n: Value(v) for n, v in values.items() if "." not in n}
-                assignments = self.combine(_chosen(recipe, values), forced)
+            forced = {n: Value(v) for n, v in values.items() if "." not in n}
+            for recipe in self.target.choose(self.options[:2], values):
+                assignments = self.combine(recipe, forced)
                 before = len(found.reached)
                 self.run(assignments, time.process_time() + _FURTHER_S)
                 if len(found.reached) > before:
@@ -376,25 +375,6 @@ class _Search:
         if target.owner is not None and wanted.unreached(found.reached | ran):
             ran |= trace_call(target, CallCase(assignment), times=2) or set()
         return ran
-
-
-def _chosen(recipe: Recipe | None, values: Mapping[str, object]) -> Recipe | None:
-    """Return how to make the object with these values of its attributes or of its arguments'."""
-    if recipe is None:
-        return None
-    given = {name for name, spec in recipe.arguments if isinstance(spec, MadeArgument)}
-    paths: dict[str, object] = {}
-    for name, value in values.items():
-        first, _, rest = name.partition(".")
-        if not rest:
-            continue
-        paths[name] = value
-        # ``self.config.x`` may be read from the argument ``config`` while the object is made.
-        if first == "self" and rest.partition(".")[0] in given:
-            paths[rest] = value
-        elif first == "self":
-            paths |= {f"{argument}.{rest}": value for argument in given}
-    return replace(recipe, chosen=tuple(paths.items()))
 
 
 @runs_with_target

@@ -49,7 +49,7 @@ _KINDS: tuple[tuple[str, DeclaredKind], ...] = (
         "zero-one",
     ),
     (r"(?i)\bbool(ean|tensor)?\b", "bool"),
-    (r"(?i)\b(long|int64|int32|integers?|longtensor|indices|indexes|ids)\b", "int"),
+    (r"(?i)\b(long|u?int(8|16|32|64)|bytes?|integers?|longtensor|indices|indexes|ids)\b", "int"),
     (r"(?i)\bfloat(ing)?\b|\b[01]\.0\b", "float"),
     (r"(?i)\bcomplex(64|128)?\b", "complex"),
 )
@@ -77,6 +77,8 @@ class Said:
     kinds: frozenset[DeclaredKind] = frozenset()
     below: str = ""
     """A size that its whole numbers are less than: a name, a number, ``n + 1``."""
+    narrow: str = ""
+    """The type of whole numbers that are not int64: ``uint8``."""
 
 
 def read_annotation(text: str) -> Said:
@@ -105,6 +107,7 @@ def read_text(text: str, names: Sequence[str]) -> dict[str, Said]:
     shapes: dict[str, list[Shape]] = {}
     kinds: dict[str, set[DeclaredKind]] = {}
     below: dict[str, str] = {}
+    narrow: dict[str, set[str]] = {}
     for subjects, words, found in _entries(text, names):
         for name in subjects:
             shapes.setdefault(name, []).extend(found)
@@ -112,6 +115,7 @@ def read_text(text: str, names: Sequence[str]) -> dict[str, Said]:
             if "additive" in said and not re.search(_HIDING, words):
                 said.add("float")  # a bias by distance is added as well
             kinds.setdefault(name, set()).update(said)
+            narrow.setdefault(name, set()).update(re.findall(r"\bu?int8\b", words))
             bound = _BELOW.search(words)
             most = _AT_MOST.search(words)
             if bound is not None:
@@ -121,7 +125,13 @@ def read_text(text: str, names: Sequence[str]) -> dict[str, Said]:
             elif "zero-one" in said:
                 below[name] = "2"
     return {
-        n: Said(tuple(dict.fromkeys(s)), frozenset(kinds[n]), below.get(n, ""))
+        n: Said(
+            tuple(dict.fromkeys(s)),
+            frozenset(kinds[n]),
+            below.get(n, ""),
+            # one type alone: of ``bool or uint8``, a mask is either
+            next(iter(narrow[n])) if kinds[n] == {"int"} and len(narrow[n]) == 1 else "",
+        )
         for n, s in shapes.items()
     }
 

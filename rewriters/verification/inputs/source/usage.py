@@ -106,6 +106,8 @@ class Use:
     """Whether it has elements, so that it is no number: ``x[i]``."""
     elements: bool = False
     """Whether single ones of its elements are numbers: ``n[i].item()``, ``x[:, : n[i]]``."""
+    below: str = ""
+    """What its numbers are less than: ``n`` for ``bincount(x, minlength=n)``."""
     numbers: bool = False
     """Whether its elements are compared with what counts in a loop: ``chosen == expert``."""
 
@@ -358,6 +360,11 @@ def _note_call(use: Use, node: ast.Call, name: str) -> None:
     use.rounds |= called == "range" and any(_is(argument, name) for argument in arguments)
     use.elements |= called in {*_OF_ONE, "item"} and any(_is_element(one, name) for one in held)
     use.counts |= any(_is_computed_from(size, name) for size in _list_counts(node, called))
+    if called == "bincount" and any(
+        name in re.split(r"\W", ast.unparse(one)) for one in [*arguments[:1], func]
+    ):
+        most = [k.value for k in node.keywords if k.arg == "minlength"]
+        use.below = "".join(ast.unparse(one).removeprefix("self.") for one in most)
     use.looped |= called in _SEQUENCES and any(_is(argument, name) for argument in arguments)
     if called == "einsum" and arguments and isinstance(arguments[0], ast.Constant):
         operands = str(arguments[0].value).partition("->")[0].split(",")
