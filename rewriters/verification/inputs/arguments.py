@@ -312,7 +312,8 @@ def guess_argument(
     ``shapes`` are those that the code declares, in numbers.
     """
     number = "int" if declared.use.counts else "float" if declared.use.sets else ""
-    if number and not (parameter.annotation or parameter.has_default):
+    told = parameter.annotation or (parameter.has_default and type(parameter.default) is not int)
+    if number and not told:
         parameter = replace(parameter, annotation=number)
     held = _guess_held(parameter, base, widths, declared)
     if held:

@@ -165,7 +165,34 @@ def find_uses(function: Function) -> dict[str, Use]:
     for name in _list_compared_with_counters(function):
         if name in found:
             found[name].numbers = True
+    for name, use in found.items():
+        _note_kept_shapes(use, function, name, until[name])
     return found
+
+
+def _note_kept_shapes(use: Use, function: Function, name: str, until: int) -> None:
+    """See ``size = x.shape`` and, wherever it stands, ``size[3]`` or ``b, t, d = size``."""
+    kept = [
+        node.targets[0].id
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and _is_shape(node.value, name)
+        and node.lineno <= until
+    ]
+    stored = [
+        n.id for n in ast.walk(function) if isinstance(n, ast.Name) and type(n.ctx) is ast.Store
+    ]
+    once = {one for one in kept if stored.count(one) == 1}
+    for node in ast.walk(function) if once else ():
+        if getattr(getattr(node, "value", None), "id", "") not in once:
+            continue
+        if isinstance(node, ast.Subscript):
+            use.least = max([use.least, *(_axes_for(n) for n in _axis(node.slice))])
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple | ast.List):
+            parts = node.targets[0].elts
+            if not any(isinstance(part, ast.Starred) for part in parts):
+                use.dims.add(len(parts))
 
 
 def find_proven_dims(function: Function) -> dict[str, frozenset[int]]:
