@@ -93,8 +93,8 @@ def guess_tensors(
         fitting = [*filter(declared.takes, lengths), *fitting]
     if not fitting and "complex" in declared.kinds:
         fitting = [Tensor(s, "complex") for s in shapes]
-    if not fitting and declared.kinds >= {"zero-one", "float"}:
-        fitting = [Tensor(s, "binary") for s in shapes]
+    if "zero-one" in declared.kinds and (not fitting or "float" not in declared.kinds):
+        fitting += [Tensor(s, "binary") for s in shapes]  # a loss wants 0.0 and 1.0
     return [*cached, *fitting]
 
 

@@ -107,6 +107,14 @@ class SearchResult:
     expired: int = 0
 
     @property
+    def is_thin(self) -> bool:
+        """Whether every call passes a one: into patches of one pixel, any width is cut."""
+        values = [[s for s in a.specs.values() if isinstance(s, Value)] for a in self.assignments]
+        return all(
+            any(s.given and type(s.value) is int and s.value == 1 for s in v) for v in values
+        )
+
+    @property
     def reason(self) -> str:
         """Why there are no assignments."""
         if self.expired >= _MOST_EXPIRED:
@@ -149,13 +157,16 @@ def search_as_declared(  # noqa: PLR0913, PLR0917 - what is looked for, and with
         for where in (target.on_host(), target) if target.on_npu else (target,):
             here = partial(_keeps_both, keeps, said)
             found = search(where, wanted, job, here, declared=said, read=read)
-            if not best.assignments or len(found.reached) > len(best.reached):
+            thin = best.is_thin and not found.is_thin and bool(found.assignments)
+            if not best.assignments or len(found.reached) > len(best.reached) or thin:
                 best, within = found, here
             if found.assignments:
                 break
         edges = [case for case in list_edges(best.assignments, job) if within(case)]
-        if best.assignments and not wanted.unreached(
-            trace_cases(target, edges, wanted, best.reached)
+        if (
+            best.assignments
+            and not best.is_thin
+            and not wanted.unreached(trace_cases(target, edges, wanted, best.reached))
         ):
             break
     return best, within

@@ -341,6 +341,22 @@ def f(a: torch.Tensor, b: torch.Tensor):
     """a, b uint8 (3, H, W)"""
     return ((a.short() + b.short()) // 2).to(torch.uint8)
 '''
+PATCHES = '''
+import torch
+
+def f(images: torch.Tensor, p: int = 2):
+    """images (N, C, H, W)"""
+    n, c, h, w = images.shape
+    x = images.reshape(n, c, h // p, p, w // p, p).permute(0, 2, 4, 3, 5, 1)
+    return x.reshape(n, (h // p) * (w // p), p * p * c)
+'''
+FOCAL = '''
+import torch.nn.functional as F
+
+def f(pred, target):
+    """pred (N, C), target (N, C) of 0 and 1"""
+    return F.binary_cross_entropy_with_logits(pred, target, reduction="none").mean(-1)
+'''
 COUNTED = """
 import torch
 
@@ -462,6 +478,8 @@ def test_an_optimiser_takes_steps_with_weights_of_its_own() -> None:
             "(ids[None] <= torch.arange(experts)[:, None]).sum(1)",
         ),
         (FRAMES, ".to(torch.uint8)", ".type_as(a)"),
+        (PATCHES, "permute(0, 2, 4, 3, 5, 1)", "permute(0, 2, 4, 3, 5, 1).contiguous()"),
+        (FOCAL, '"none").mean(-1)', '"none").mean(1)'),
         (MASKED.replace("MASK", "mask == 0"), "mask == 0", "mask.logical_not()"),
         (
             'def f(batch: dict, x):\n    """batch: y (n,); x (n,)"""\n    return x + batch["y"]\n',
