@@ -23,6 +23,7 @@ from npufix.rewriters.verification.inputs.source.assumed_shapes import (
 from npufix.rewriters.verification.inputs.source.parameters import HEADS
 from npufix.rewriters.verification.inputs.source.shapes import (
     ANY,
+    EVERY,
     DeclaredKind,
     Said,
     Shape,
@@ -344,8 +345,15 @@ def _said(
             said = read_annotation(ast.unparse(argument.annotation))
             if said.shapes:
                 found[argument.arg] = said
+    optional = defaults_of(function.args)
+    plain = {
+        a.arg: ast.unparse(a.annotation or ast.Name("Tensor")) for a in list_arguments(function)
+    }
+    tensors = [n for n, kind in plain.items() if "Tensor" in kind and n not in {"self", *optional}]
     for one in texts:
-        for name, said in read_text(one, names).items():
+        told = read_text(one, names)
+        every = dict.fromkeys(tensors, told.pop(EVERY)) if EVERY in told else {}
+        for name, said in (*told.items(), *every.items()):
             before = found.get(name, Said())
             found[name] = Said(
                 before.shapes or said.shapes,

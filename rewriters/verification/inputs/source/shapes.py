@@ -60,6 +60,11 @@ _BELOW = re.compile(
 )
 _AT_MOST = re.compile(r"(?i)(?:\b(?:at most|no more than)|<=) *(\w+)")
 _MULTIPLE = re.compile(r"(?i)\b(\w+)(?: is| must be)?(?: a)? (?:multiple of|divisible by) (\w+)")
+EVERY = "*"
+"""Stands for the names of all tensors: ``All (B, T); mask of 0 and 1``."""
+_ALL = re.compile(
+    r"(?i)\b(all|both|each)( (tensors?|inputs?|arguments?|are|have|is|has|of|the|a|shaped?))*:? *$"
+)
 _CLAUSE = 5
 """Words that say of an argument what its numbers are."""
 _BOUND_BEFORE = re.compile(r"(?i)(\bbelow|\bthan|\bmost|<=?|\b0 *(,|to|\.\.\.?|-)) *$")
@@ -181,6 +186,7 @@ def _shapes_in(
             known = [n for n in _JOINED.split(named[-1]) if n]
         elif told and not re.search(r"(?i)\bor\b", before):
             known = []
+        known = known or [EVERY] * (not named and _ALL.search(before) is not None)
         at, told = group.end(), True
         if known and not said:
             rest = _GROUP.split(part[group.end() :])[0].partition(";")[0].partition("\n\n")[0]
