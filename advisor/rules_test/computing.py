@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from npufix.advisor.rules_test.mutations import mutations_of
+from npufix.advisor.rules_test.mutations import mutations_of, without_defaults
 from npufix.rewriters.verification.judge.verify_rule import (
     Originals,
     SeededDraw,
@@ -55,6 +55,8 @@ def check_equivalence(subject: Subject) -> Iterator[str]:
     for form in _forms(subject):
         name = f"{form.pattern.__name__} -> {form.replacement.__name__}"
         verdicts = [verify_rule(form, seed, _ROUNDS) for seed in SEEDS]
+        shorter = without_defaults(form)
+        verdicts += [] if shorter is None else [verify_rule(shorter, rounds=_STAGES[0])]
         for verdict in verdicts:
             # Numbers and truth values are compared as they are; there is nothing to measure.
             plain = form.pattern.__annotations__.get("return") in {"bool", "int"}

@@ -8,15 +8,17 @@ from __future__ import annotations
 import __future__
 
 import ast
+import copy
 import inspect
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npufix.rewriters.graph.dataflow import UnsupportedCodeError
 from npufix.rewriters.graph.modules.names import FunctionNode, ModuleNames
+from npufix.rewriters.graph.modules.syntax import defaults_of
 from npufix.rewriters.graph.reader import read_function
 from npufix.rewriters.match.matching import (
     RULE_IMPORTS,
@@ -29,6 +31,8 @@ from npufix.rewriters.match.matching import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
+    from npufix.rules.substitution import Draw, Form
 
 _CASTS = frozenset({"bfloat16", "bool", "double", "float", "half", "int", "long", "to", "type_as"})
 _SYMMETRIC = frozenset({"add", "eq", "maximum", "minimum", "mul", "ne", "swapaxes", "transpose"})
@@ -63,6 +67,27 @@ def mutations_of(replacement: Callable[..., Any]) -> Iterator[Mutation]:
                 if not said and not _is_same(replacement, functions):
                     line = getattr(node, "lineno", code.lineno)
                     yield Mutation(slip, line, _compiled(replacement, functions))
+
+
+def without_defaults(form: Form) -> Form | None:
+    """Return a form as it is written where all values are its replacement's own defaults.
+
+    ``def fused(params, lr: float = 1e-3)`` leaves ``lr=lr`` out there: that is what the operator
+    must do by itself. None, if it has no defaults.
+    """
+    code = copy.deepcopy(parse_rule_function(form.replacement))
+    defaults = {name: ast.literal_eval(value) for name, value in defaults_of(code.args).items()}
+    for node in ast.walk(code):
+        if isinstance(node, ast.Call):
+            kept = (k for k in node.keywords if getattr(k.value, "id", "") not in defaults)
+            node.keywords = list(kept)
+    functions = {**helpers_of(form.replacement), form.replacement.__name__: code}
+
+    def inputs(draw: Draw) -> dict[str, Any]:
+        return {**form.inputs(draw), **defaults}
+
+    made = _compiled(form.replacement, functions)
+    return replace(form, replacement=made, inputs=inputs) if defaults else None
 
 
 def _slips(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:

@@ -21,6 +21,7 @@ from benchmarks.mutations.edits import Source
 from benchmarks.mutations.functions import PACKAGES, download, find_functions
 from benchmarks.mutations.rules import run_rules
 
+from npufix.advisor.verify.changed_functions import find_touched
 from npufix.rewriters.edit.job import Job
 from npufix.rewriters.verification import Settings, verify
 from npufix.rewriters.verification.workers.backends import Backend
@@ -88,9 +89,14 @@ def _compiles(text: str) -> bool:
 def job_of(function: Function, edit: Edit, changed: str) -> Job:
     """Return what the verifier is asked."""
     text = function.path.read_text("utf-8", "replace")
+    # As ``npufix verify`` sees it: a default has no line that runs, where it is read there is one.
+    touched = [t for t in find_touched(text, changed) if t.qualname == function.qualname]
+    before, after = (edit.line,), (edit.line,)
+    if touched and not touched[0].reason:
+        before, after = touched[0].lines_original, touched[0].lines_changed
     return Job(
         str(function.path), str(function.root), text, changed, function.qualname,
-        (edit.line,), (edit.line,), by_hand=True,
+        before, after, by_hand=True,
     )  # fmt: skip
 
 

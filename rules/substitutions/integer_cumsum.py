@@ -77,7 +77,7 @@ def inputs(draw: Draw) -> dict[str, Any]:
     """Return a mask or small integers, and a dimension."""
     import torch
 
-    shape = draw.choice([(6,), (2, 5), (2, 3, 4), (0, 3)])
+    shape = draw.choice([(6,), (2, 5), (2, 3, 4), (0, 3), (300,)])
     x = draw.integers(*shape, low=0, high=3)
     x = draw.choice([x, x.bool(), x.to(torch.int32), x.to(torch.uint8)])
     return {"x": x, "dim": draw.choice([-1, 0, len(shape) - 1])}

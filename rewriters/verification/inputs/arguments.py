@@ -12,12 +12,15 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
+import torch
+
 from npufix.rewriters.verification.calls.values import (
     Several,
     Spec,
     Tensor,
     Value,
     list_tensors,
+    replace_tensors,
 )
 from npufix.rewriters.verification.inputs.objects import MODEL, guess_objects
 from npufix.rewriters.verification.inputs.source.declarations import Declared
@@ -77,6 +80,8 @@ def guess_tensors(
     if cached and parameter.annotation:
         return cached
     made = _guess_any(parameter, base, widths, shapes, declared.use.columns)
+    if declared.narrow is not None:
+        made = [replace_tensors(s, lambda t: _narrowed(t, declared.narrow)) for s in made]
     fitting = [s for s in made if all(map(declared.takes, list_tensors(s)))]
     if not fitting and declared.is_tensor and not shapes:
         counts = sorted(declared.use.dims) or [declared.use.least, declared.use.least + 1]
@@ -88,9 +93,17 @@ def guess_tensors(
         fitting = [*filter(declared.takes, lengths), *fitting]
     if not fitting and "complex" in declared.kinds:
         fitting = [Tensor(s, "complex") for s in shapes]
-    if not fitting and declared.kinds >= {"zero-one", "float"}:
-        fitting = [Tensor(s, "binary") for s in shapes]
+    if "zero-one" in declared.kinds and (not fitting or "float" not in declared.kinds):
+        fitting += [Tensor(s, "binary") for s in shapes]  # a loss wants 0.0 and 1.0
     return [*cached, *fitting]
+
+
+def _narrowed(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """Return whole numbers of a type that holds few, all of which occur: bytes of an image."""
+    if tensor.kind != "int" or dtype is None:
+        return tensor
+    info = torch.iinfo(dtype)
+    return replace(tensor, dtype=dtype, low=info.min, high=info.max + 1)
 
 
 def _guess_cached(
@@ -299,7 +312,8 @@ def guess_argument(
     ``shapes`` are those that the code declares, in numbers.
     """
     number = "int" if declared.use.counts else "float" if declared.use.sets else ""
-    if number and not (parameter.annotation or parameter.has_default):
+    told = parameter.annotation or (parameter.has_default and type(parameter.default) is not int)
+    if number and not told:
         parameter = replace(parameter, annotation=number)
     held = _guess_held(parameter, base, widths, declared)
     if held:

@@ -51,6 +51,7 @@ _LIMITS = re.compile(
     r"|\b(?:floor|ceil|round|trunc|frac|sign|bucketize|searchsorted|histc|heaviside)\w*"
 )
 """What makes something else of numbers on both sides of one."""
+_COMPARED = re.compile(r"(\w+)\)* *(?<![-<>])(?:[<>]=?|[=!]=)(?!>) *\(*(?:self\.)?(\w+)")
 _IN_FLOAT32 = re.compile(r"\.float\(|\bfloat32\b|\.double\(|\bfloat64\b")
 _CASTS = re.compile(r"\bdtype\b|\.(?:to|type_as|float|half|bfloat16|double)\(")
 _HALF_TYPES = ("c10::BFloat16", "c10::Half")
@@ -114,6 +115,7 @@ def _cases(target: Target, assignments: Sequence[Assignment], job: Job) -> Itera
             yield CallCase(assignment, seed=seed)
     first = assignments[:_FEW_ASSIGNMENTS]
     yield from _of_whole_range(first, job)
+    yield from _at_limits(assignments, target, job)
     telling = [_Telling(Trials.of(target, assignments[0]), a, job) for a in first]
     for one in telling:
         yield from one.list_independent()
@@ -141,6 +143,32 @@ def _of_whole_range(assignments: Sequence[Assignment], job: Job) -> Iterator[Cal
         made = () if one.recipe is None else one.recipe.arguments
         wide = replace(one, specs=declared.made_with(made).widen(one.specs))
         yield from (CallCase(wide, seed=n) for n in range(2) if wide != one)
+
+
+def _at_limits(assignments: Sequence[Assignment], target: Target, job: Job) -> Iterator[CallCase]:
+    """Yield calls with 0 and 1 for a number that a changed line compares: ``top_p``.
+
+    Of an object, those that its class is made with: that refuses what cannot be.
+    """
+    compared = find_changed(_COMPARED, job)
+    names = {name for found in compared for pair in found for name in pair}
+    made = target.constructor
+    seen: set[tuple[str, float]] = set()
+    for one in assignments:
+        own = target.make_object(one.recipe) if names.intersection(made) else None
+        for name in sorted(names & {*one.specs, *made}):
+            spec = one.specs.get(name)
+            number = spec.value if isinstance(spec, Value) else getattr(own, name, None)
+            for limit in (0.0, 1.0) if type(number) is float else ():
+                if limit == number or (name, limit) in seen:
+                    continue
+                seen.add((name, limit))
+                other = with_specs(one, **{name: Value(limit)})
+                if spec is None and one.recipe is not None:
+                    given = {**dict(one.recipe.arguments), name: Value(limit)}
+                    other = replace(one, recipe=replace(one.recipe, arguments=(*given.items(),)))
+                yield CallCase(other)
+                yield CallCase(other, "few values")
 
 
 @dataclass(slots=True)

@@ -20,7 +20,6 @@ from npufix.rewriters.verification.calls.device import (
 )
 from npufix.rewriters.verification.calls.observe import CALL_S, observe, seed_everything
 from npufix.rewriters.verification.calls.values import (
-    MadeArgument,
     Spec,
     Tensor,
     Value,
@@ -108,6 +107,14 @@ class SearchResult:
     expired: int = 0
 
     @property
+    def is_thin(self) -> bool:
+        """Whether every call passes a one: into patches of one pixel, any width is cut."""
+        values = [[s for s in a.specs.values() if isinstance(s, Value)] for a in self.assignments]
+        return all(
+            any(s.given and type(s.value) is int and s.value == 1 for s in v) for v in values
+        )
+
+    @property
     def reason(self) -> str:
         """Why there are no assignments."""
         if self.expired >= _MOST_EXPIRED:
@@ -150,13 +157,16 @@ def search_as_declared(  # noqa: PLR0913, PLR0917 - what is looked for, and with
         for where in (target.on_host(), target) if target.on_npu else (target,):
             here = partial(_keeps_both, keeps, said)
             found = search(where, wanted, job, here, declared=said, read=read)
-            if not best.assignments or len(found.reached) > len(best.reached):
+            thin = best.is_thin and not found.is_thin and bool(found.assignments)
+            if not best.assignments or len(found.reached) > len(best.reached) or thin:
                 best, within = found, here
             if found.assignments:
                 break
         edges = [case for case in list_edges(best.assignments, job) if within(case)]
-        if best.assignments and not wanted.unreached(
-            trace_cases(target, edges, wanted, best.reached)
+        if (
+            best.assignments
+            and not best.is_thin
+            and not wanted.unreached(trace_cases(target, edges, wanted, best.reached))
         ):
             break
     return best, within
@@ -288,9 +298,9 @@ class _Search:
             if values and values not in asked:
                 asked.append(values)
         for values in asked[:_MOST_GOALS]:
-            for recipe in self.options[:2]:
-                forced = {n: Value(v) for n, v in values.items() if "." not in n}
-                assignments = self.combine(_chosen(recipe, values), forced)
+            forced = {n: Value(v) for n, v in values.items() if "." not in n}
+            for recipe in self.target.choose(self.options[:2], values):
+                assignments = self.combine(recipe, forced)
                 before = len(found.reached)
                 self.run(assignments, time.process_time() + _FURTHER_S)
                 if len(found.reached) > before:
@@ -376,25 +386,6 @@ class _Search:
         if target.owner is not None and wanted.unreached(found.reached | ran):
             ran |= trace_call(target, CallCase(assignment), times=2) or set()
         return ran
-
-
-def _chosen(recipe: Recipe | None, values: Mapping[str, object]) -> Recipe | None:
-    """Return how to make the object with these values of its attributes or of its arguments'."""
-    if recipe is None:
-        return None
-    given = {name for name, spec in recipe.arguments if isinstance(spec, MadeArgument)}
-    paths: dict[str, object] = {}
-    for name, value in values.items():
-        first, _, rest = name.partition(".")
-        if not rest:
-            continue
-        paths[name] = value
-        # ``self.config.x`` may be read from the argument ``config`` while the object is made.
-        if first == "self" and rest.partition(".")[0] in given:
-            paths[rest] = value
-        elif first == "self":
-            paths |= {f"{argument}.{rest}": value for argument in given}
-    return replace(recipe, chosen=tuple(paths.items()))
 
 
 @runs_with_target

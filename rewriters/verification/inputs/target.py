@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npufix.rewriters.verification.calls.device import instance_to_device, to_device
+from npufix.rewriters.verification.calls.leaves import find_leaves
 from npufix.rewriters.verification.calls.observe import CALL_S, PreparedCall
 from npufix.rewriters.verification.calls.surroundings import Surroundings
 from npufix.rewriters.verification.calls.values import (
     Flavour,
+    MadeArgument,
     Several,
     Spec,
     Tensor,
@@ -30,10 +32,27 @@ from npufix.rewriters.verification.inputs.source.parameters import Parameter, li
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from npufix.rewriters.verification.inputs.recipes import Recipe
+
+
+def _chosen(recipe: Recipe, values: Mapping[str, object]) -> Recipe:
+    """Return a recipe by which these values are set."""
+    given = {name for name, spec in recipe.arguments if isinstance(spec, MadeArgument)}
+    paths: dict[str, object] = {}
+    for name, value in values.items():
+        first, _, rest = name.partition(".")
+        if not rest:
+            continue
+        paths[name] = value
+        # ``self.config.x`` may be read from the argument ``config`` while the object is made.
+        if first == "self" and rest.partition(".")[0] in given:
+            paths[rest] = value
+        elif first == "self":
+            paths |= {f"{argument}.{rest}": value for argument in given}
+    return replace(recipe, chosen=tuple(paths.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +288,33 @@ class Target:
             return None
         return self.instance(recipe, torch.float32)
 
+    @property
+    def constructor(self) -> Collection[str]:
+        """The names of what an object is made with; none for a function."""
+        made = try_call(lambda: inspect.signature(self.owner or object), CALL_S).value
+        return made.parameters if isinstance(made, inspect.Signature) else ()
+
+    def choose(
+        self, recipes: Iterable[Recipe | None], values: Mapping[str, object]
+    ) -> Iterator[Recipe | None]:
+        """Yield how to make the object with these values of its attributes or its arguments'.
+
+        What its class is made with goes through that: it may refuse what cannot be.
+        """
+        own = {n.removeprefix("self."): Value(v) for n, v in values.items()}
+        own = {n: v for n, v in own.items() if f"self.{n}" in values and n in self.constructor}
+        for recipe in recipes:
+            if recipe is None or not own or recipe.attributes is not None:
+                yield recipe and _chosen(recipe, values)
+                continue
+            made = replace(recipe, arguments=tuple({**dict(recipe.arguments), **own}.items()))
+            tried = try_call(lambda made=made: self.make_object(made), CALL_S)  # type: ignore[misc] # a default binds it
+            kept = all(getattr(tried.value, n, None) == v.value for n, v in own.items())
+            if kept:
+                yield _chosen(made, {n: v for n, v in values.items() if n[5:] not in own})
+            elif tried.kind not in {"ValueError", "AssertionError"}:
+                yield _chosen(recipe, values)
+
     def discard_object(self) -> None:
         """Make another object for the next call of a search: this one is used."""
         self._failed = None
@@ -359,8 +405,8 @@ def read_state(instance: object, called: str) -> dict[str, object]:
     if isinstance(instance, torch.nn.Module):
         named = instance.named_modules()
         parts = {f"{called}.{name}." if name else f"{called}.": part for name, part in named}
-    weights = enumerate(list_weights(instance))
-    found: dict[str, object] = {f"{called}.params[{n}]": weight for n, weight in weights}
+    weights = list_weights(instance)
+    found: dict[str, object] = {f"{called}.params[{n}]": w for n, w in enumerate(weights)}
     for prefix, part in parts.items():
         if isinstance(part, torch.nn.Module):
             registered = (*part.named_parameters(recurse=False), *part.named_buffers(recurse=False))
@@ -369,6 +415,10 @@ def read_state(instance: object, called: str) -> dict[str, object]:
             plain = isinstance(value, torch.Tensor | bool | int | float | str)
             if plain and not (name.startswith("_") and isinstance(part, torch.nn.Module)):
                 found[f"{prefix}{name}"] = value
+            elif isinstance(value, dict | list) and not (name.startswith("_") or weights):
+                # ``self.shadow['weight']``; of sizes and names in lists, the results tell
+                held = find_leaves(value, f"{prefix}{name}")
+                found |= {key: leaf for key, leaf in held if isinstance(leaf, torch.Tensor)}
     return found
 
 

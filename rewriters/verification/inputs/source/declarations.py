@@ -12,6 +12,8 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import torch
+
 from npufix.rewriters.graph.modules.syntax import defaults_of
 from npufix.rewriters.verification.calls.values import Spec, Tensor, Value, list_tensors
 from npufix.rewriters.verification.inputs.source.assumed_shapes import (
@@ -21,6 +23,7 @@ from npufix.rewriters.verification.inputs.source.assumed_shapes import (
 from npufix.rewriters.verification.inputs.source.parameters import HEADS
 from npufix.rewriters.verification.inputs.source.shapes import (
     ANY,
+    EVERY,
     DeclaredKind,
     Said,
     Shape,
@@ -72,6 +75,8 @@ class Declared:
     use: Use = field(default_factory=Use)
     below: str = ""
     """A size that its whole numbers are less than: a name, a number, ``n + 1``."""
+    narrow: torch.dtype | None = None
+    """What type its whole numbers are of, where that is not int64."""
 
     @property
     def is_tensor(self) -> bool:
@@ -80,7 +85,8 @@ class Declared:
 
     def takes(self, tensor: Tensor) -> bool:
         """Say whether a tensor has dimensions and numbers of the right kind."""
-        return self._takes_kind(tensor) and self._takes_dims(len(tensor.shape))
+        other = self.narrow is not None and tensor.dtype != self.narrow
+        return not other and self._takes_kind(tensor) and self._takes_dims(len(tensor.shape))
 
     def _takes_dims(self, count: int) -> bool:
         if self.shapes:
@@ -283,7 +289,9 @@ def read_declarations(text: str, qualname: str, assumed: Sequence[str] = ()) -> 
     found = {n: said.get(n, Declared()) for n in names}
     # Shapes that are said of a dictionary are those of what it holds.
     found = {
-        n: Declared(use=uses[n]) if uses[n].keys else replace(one, use=uses[n])
+        n: Declared(use=uses[n])
+        if uses[n].keys
+        else replace(one, use=uses[n], below=one.below or uses[n].below)
         for n, one in found.items()
     }
     found = {
@@ -337,15 +345,31 @@ def _said(
             said = read_annotation(ast.unparse(argument.annotation))
             if said.shapes:
                 found[argument.arg] = said
+    optional = defaults_of(function.args)
+    plain = {
+        a.arg: ast.unparse(a.annotation or ast.Name("Tensor")) for a in list_arguments(function)
+    }
+    tensors = [n for n, kind in plain.items() if "Tensor" in kind and n not in {"self", *optional}]
     for one in texts:
-        for name, said in read_text(one, names).items():
+        told = read_text(one, names)
+        every = dict.fromkeys(tensors, told.pop(EVERY)) if EVERY in told else {}
+        for name, said in (*told.items(), *every.items()):
             before = found.get(name, Said())
             found[name] = Said(
                 before.shapes or said.shapes,
                 before.kinds or said.kinds,
                 before.below or said.below,
+                before.narrow or said.narrow,
             )
-    return {n: Declared(said.shapes, said.kinds, below=said.below) for n, said in found.items()}
+    return {
+        n: Declared(
+            said.shapes,
+            said.kinds,
+            below=said.below,
+            narrow=getattr(torch, said.narrow) if said.narrow else None,
+        )
+        for n, said in found.items()
+    }
 
 
 def _find_class(tree: ast.Module, qualname: str) -> ast.ClassDef | None:

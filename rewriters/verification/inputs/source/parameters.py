@@ -39,7 +39,7 @@ SIZES: tuple[tuple[str, tuple[object, ...]], ...] = (
 )
 FLOATS: tuple[tuple[str, tuple[object, ...]], ...] = (
     (r"eps", (1e-5, 1e-3)),
-    (r"drop|^p$|prob|smooth", (0.1,)),
+    (r"drop|^p$|(?<!log)(?<!log_)prob|smooth", (0.1,)),
     (r"theta|base", (10000.0,)),
     (r"temperature|tau|gamma", (2.0, 0.5)),
     (r"alpha|(^|_)lr(_|$)|scal|momentum|rate|lambda|decay|factor|std|range|limit", (0.25, 1.0)),

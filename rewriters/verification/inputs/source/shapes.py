@@ -49,7 +49,7 @@ _KINDS: tuple[tuple[str, DeclaredKind], ...] = (
         "zero-one",
     ),
     (r"(?i)\bbool(ean|tensor)?\b", "bool"),
-    (r"(?i)\b(long|int64|int32|integers?|longtensor|indices|indexes|ids)\b", "int"),
+    (r"(?i)\b(long|u?int(8|16|32|64)|bytes?|integers?|longtensor|indices|indexes|ids)\b", "int"),
     (r"(?i)\bfloat(ing)?\b|\b[01]\.0\b", "float"),
     (r"(?i)\bcomplex(64|128)?\b", "complex"),
 )
@@ -60,6 +60,11 @@ _BELOW = re.compile(
 )
 _AT_MOST = re.compile(r"(?i)(?:\b(?:at most|no more than)|<=) *(\w+)")
 _MULTIPLE = re.compile(r"(?i)\b(\w+)(?: is| must be)?(?: a)? (?:multiple of|divisible by) (\w+)")
+EVERY = "*"
+"""Stands for the names of all tensors: ``All (B, T); mask of 0 and 1``."""
+_ALL = re.compile(
+    r"(?i)\b(all|both|each)( (tensors?|inputs?|arguments?|are|have|is|has|of|the|a|shaped?))*:? *$"
+)
 _CLAUSE = 5
 """Words that say of an argument what its numbers are."""
 _BOUND_BEFORE = re.compile(r"(?i)(\bbelow|\bthan|\bmost|<=?|\b0 *(,|to|\.\.\.?|-)) *$")
@@ -77,6 +82,8 @@ class Said:
     kinds: frozenset[DeclaredKind] = frozenset()
     below: str = ""
     """A size that its whole numbers are less than: a name, a number, ``n + 1``."""
+    narrow: str = ""
+    """The type of whole numbers that are not int64: ``uint8``."""
 
 
 def read_annotation(text: str) -> Said:
@@ -105,6 +112,7 @@ def read_text(text: str, names: Sequence[str]) -> dict[str, Said]:
     shapes: dict[str, list[Shape]] = {}
     kinds: dict[str, set[DeclaredKind]] = {}
     below: dict[str, str] = {}
+    narrow: dict[str, set[str]] = {}
     for subjects, words, found in _entries(text, names):
         for name in subjects:
             shapes.setdefault(name, []).extend(found)
@@ -112,6 +120,7 @@ def read_text(text: str, names: Sequence[str]) -> dict[str, Said]:
             if "additive" in said and not re.search(_HIDING, words):
                 said.add("float")  # a bias by distance is added as well
             kinds.setdefault(name, set()).update(said)
+            narrow.setdefault(name, set()).update(re.findall(r"\bu?int8\b", words))
             bound = _BELOW.search(words)
             most = _AT_MOST.search(words)
             if bound is not None:
@@ -121,7 +130,13 @@ def read_text(text: str, names: Sequence[str]) -> dict[str, Said]:
             elif "zero-one" in said:
                 below[name] = "2"
     return {
-        n: Said(tuple(dict.fromkeys(s)), frozenset(kinds[n]), below.get(n, ""))
+        n: Said(
+            tuple(dict.fromkeys(s)),
+            frozenset(kinds[n]),
+            below.get(n, ""),
+            # one type alone: of ``bool or uint8``, a mask is either
+            next(iter(narrow[n])) if kinds[n] == {"int"} and len(narrow[n]) == 1 else "",
+        )
         for n, s in shapes.items()
     }
 
@@ -171,6 +186,7 @@ def _shapes_in(
             known = [n for n in _JOINED.split(named[-1]) if n]
         elif told and not re.search(r"(?i)\bor\b", before):
             known = []
+        known = known or [EVERY] * (not named and _ALL.search(before) is not None)
         at, told = group.end(), True
         if known and not said:
             rest = _GROUP.split(part[group.end() :])[0].partition(";")[0].partition("\n\n")[0]

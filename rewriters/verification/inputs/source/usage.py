@@ -106,6 +106,8 @@ class Use:
     """Whether it has elements, so that it is no number: ``x[i]``."""
     elements: bool = False
     """Whether single ones of its elements are numbers: ``n[i].item()``, ``x[:, : n[i]]``."""
+    below: str = ""
+    """What its numbers are less than: ``n`` for ``bincount(x, minlength=n)``."""
     numbers: bool = False
     """Whether its elements are compared with what counts in a loop: ``chosen == expert``."""
 
@@ -163,7 +165,34 @@ def find_uses(function: Function) -> dict[str, Use]:
     for name in _list_compared_with_counters(function):
         if name in found:
             found[name].numbers = True
+    for name, use in found.items():
+        _note_kept_shapes(use, function, name, until[name])
     return found
+
+
+def _note_kept_shapes(use: Use, function: Function, name: str, until: int) -> None:
+    """See ``size = x.shape`` and, wherever it stands, ``size[3]`` or ``b, t, d = size``."""
+    kept = [
+        node.targets[0].id
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and _is_shape(node.value, name)
+        and node.lineno <= until
+    ]
+    stored = [
+        n.id for n in ast.walk(function) if isinstance(n, ast.Name) and type(n.ctx) is ast.Store
+    ]
+    once = {one for one in kept if stored.count(one) == 1}
+    for node in ast.walk(function) if once else ():
+        if getattr(getattr(node, "value", None), "id", "") not in once:
+            continue
+        if isinstance(node, ast.Subscript):
+            use.least = max([use.least, *(_axes_for(n) for n in _axis(node.slice))])
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple | ast.List):
+            parts = node.targets[0].elts
+            if not any(isinstance(part, ast.Starred) for part in parts):
+                use.dims.add(len(parts))
 
 
 def find_proven_dims(function: Function) -> dict[str, frozenset[int]]:
@@ -358,6 +387,11 @@ def _note_call(use: Use, node: ast.Call, name: str) -> None:
     use.rounds |= called == "range" and any(_is(argument, name) for argument in arguments)
     use.elements |= called in {*_OF_ONE, "item"} and any(_is_element(one, name) for one in held)
     use.counts |= any(_is_computed_from(size, name) for size in _list_counts(node, called))
+    if called == "bincount" and any(
+        name in re.split(r"\W", ast.unparse(one)) for one in [*arguments[:1], func]
+    ):
+        most = [k.value for k in node.keywords if k.arg == "minlength"]
+        use.below = "".join(ast.unparse(one).removeprefix("self.") for one in most)
     use.looped |= called in _SEQUENCES and any(_is(argument, name) for argument in arguments)
     if called == "einsum" and arguments and isinstance(arguments[0], ast.Constant):
         operands = str(arguments[0].value).partition("->")[0].split(",")

@@ -77,7 +77,9 @@ def state_of(made: Any) -> dict[str, Any]:  # noqa: ANN401
     if not isinstance(made, torch.nn.Module):
         weights = [p for g in getattr(made, "param_groups", ()) for p in g["params"]]
         named = {f"self.params[{n}]": weight for n, weight in enumerate(weights)}
-        held = {f"self.{k}": v for k, v in getattr(made, "__dict__", {}).items()}
+        held: dict[str, Any] = {}
+        for k, v in getattr(made, "__dict__", {}).items():
+            held |= leaves(v, f"self.{k}") if isinstance(v, (dict, list)) else {f"self.{k}": v}
         return named | ({} if weights else held)  # of an optimiser, the weights tell
     return {
         f"self.{prefix}.{name}" if prefix else f"self.{name}": value

@@ -72,6 +72,18 @@ def test_kinds_of_numbers_in_docstrings() -> None:
     assert not any(said.kinds for said in intervals.values())
 
 
+def test_what_is_said_of_all_holds_for_tensors() -> None:
+    found = declared(
+        '''
+        def f(x, old: torch.Tensor, mask, clip: float, n=3):
+            """All (B, T); mask of 0 and 1."""
+        '''
+    ).arguments
+    shaped = {name for name, one in found.items() if one.shapes == (("B", "T"),)}
+    assert shaped == {"x", "old", "mask"}
+    assert found["mask"].kinds == {"zero-one"}
+
+
 def test_annotations_of_jaxtyping() -> None:
     said = read_annotation("Float[Tensor, 'b h *n d']")
     assert said.shapes == (("b", "h", "...", "d"),)

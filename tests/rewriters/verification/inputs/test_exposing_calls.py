@@ -298,7 +298,77 @@ class Conv(torch.nn.Module):
         """x (B, channels, H, W)"""
         return torch.einsum("oc,bchw->bohw", self.weight, x)
 '''
+SHADOW = """
+import torch
+from torch import nn
+
+class Shadow:
+    def __init__(self, model: nn.Module, decay=0.75):
+        self.decay = decay
+        self.kept = {n: p.detach().clone() for n, p in model.named_parameters()}
+
+    @torch.no_grad()
+    def update(self, model: nn.Module):
+        for n, p in model.named_parameters():
+            self.kept[n].mul_(self.decay).add_(p, alpha=1 - self.decay)
+"""
+NUCLEUS = '''
+import torch
+
+def f(logits: torch.Tensor, top_p: float = 0.9):
+    """logits (batch, vocab)"""
+    if top_p >= 1.0:
+        return logits
+    return logits.masked_fill(logits.softmax(-1) > top_p, 0.0)
+'''
+BOUNDED = """
+import torch
+
+class Bounded(torch.nn.Module):
+    def __init__(self, p: float = 0.5):
+        super().__init__()
+        if not 0 < p < 1:
+            raise ValueError(p)
+        self.p = p
+
+    def forward(self, x: torch.Tensor):
+        return x * self.p if self.p < 1 else x + 1
+"""
+FRAMES = '''
+import torch
+
+def f(a: torch.Tensor, b: torch.Tensor):
+    """a, b uint8 (3, H, W)"""
+    return ((a.short() + b.short()) // 2).to(torch.uint8)
+'''
+PATCHES = '''
+import torch
+
+def f(images: torch.Tensor, p: int = 2):
+    """images (N, C, H, W)"""
+    n, c, h, w = images.shape
+    x = images.reshape(n, c, h // p, p, w // p, p).permute(0, 2, 4, 3, 5, 1)
+    return x.reshape(n, (h // p) * (w // p), p * p * c)
+'''
+FOCAL = '''
+import torch.nn.functional as F
+
+def f(pred, target):
+    """pred (N, C), target (N, C) of 0 and 1"""
+    return F.binary_cross_entropy_with_logits(pred, target, reduction="none").mean(-1)
+'''
+COUNTED = """
+import torch
+
+def f(ids: torch.Tensor, experts: int):
+    return torch.bincount(ids, minlength=experts).cumsum(0)
+"""
 WRONG = {
+    "a dictionary that an object keeps": (
+        SHADOW, "mul_(self.decay).add_(p, alpha=1 - self.decay)", "lerp_(p, self.decay)"
+    ),
+    "a number at its limit": (NUCLEUS, "top_p >= 1.0", "top_p > 1.0"),
+    "bytes": (FRAMES, "((a.short() + b.short()) // 2).to(torch.uint8)", "(a + b) // 2"),
     "experts after one without tokens": (SPARSE, "continue", "break"),
     "hooks of a module": (HOOKED, "self.inner(x)", "self.inner.forward(x)"),
     "a sign that seldom changes": (
@@ -402,6 +472,14 @@ def test_an_optimiser_takes_steps_with_weights_of_its_own() -> None:
     ("text", "old", "new"),
     [
         (ATTENTION, "scores.softmax(-1)", "torch.softmax(scores, dim=3)"),
+        (
+            COUNTED,
+            "torch.bincount(ids, minlength=experts).cumsum(0)",
+            "(ids[None] <= torch.arange(experts)[:, None]).sum(1)",
+        ),
+        (FRAMES, ".to(torch.uint8)", ".type_as(a)"),
+        (PATCHES, "permute(0, 2, 4, 3, 5, 1)", "permute(0, 2, 4, 3, 5, 1).contiguous()"),
+        (FOCAL, '"none").mean(-1)', '"none").mean(1)'),
         (MASKED.replace("MASK", "mask == 0"), "mask == 0", "mask.logical_not()"),
         (
             'def f(batch: dict, x):\n    """batch: y (n,); x (n,)"""\n    return x + batch["y"]\n',
@@ -447,6 +525,11 @@ def test_right_changes_are_not_refuted_by_calls_that_nobody_makes(
 ) -> None:
     verdict = verified(text, old, new)
     assert verdict.status is Status.EQUIVALENT, verdict
+
+
+def test_what_a_class_refuses_to_be_made_with_refutes_nothing() -> None:
+    verdict = verified(BOUNDED, "self.p < 1", "self.p <= 1")
+    assert verdict.status is Status.NOT_VERIFIED, verdict
 
 
 def test_what_a_literal_switches_off_need_not_run() -> None:

@@ -7,6 +7,16 @@ import pytest
 pytest.importorskip("torch")
 
 CASES = {
+    "a shape that is kept, and a count whose default is none": (
+        """
+def f(x, n=-1):
+    size = x.shape
+    x = x.reshape(size[1], size[0], size[2], size[3])[1:]
+    return x.reshape(size[0], size[1] - 1, size[2], size[3])[:, torch.arange(n)]
+""",
+        "[:, torch.arange(n)]",
+        ".index_select(1, torch.arange(n))",
+    ),
     "matrices that views end in, wider ones that columns are read of": (
         """
 def f(pose, rots, grid):

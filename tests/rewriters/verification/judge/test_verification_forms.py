@@ -264,3 +264,32 @@ def test_a_loader_is_what_it_loads_however_it_is_fed() -> None:
     assert plain(2) == plain(2, **fed)
     assert plain(2) != plain(3)
     assert plain(2) != plain(2, drop_last=True)
+
+
+def celu(x: Any, alpha: float) -> Any:
+    return torch.nn.functional.celu(x, alpha=alpha)
+
+
+def celu_of_one(x: Any, alpha: float = 1.0) -> Any:
+    return torch.celu(x, alpha=alpha)
+
+
+def celu_of_two(x: Any, alpha: float = 2.0) -> Any:
+    return torch.celu(x, alpha=alpha)
+
+
+@pytest.mark.parametrize(
+    ("replacement", "status"), [(celu_of_one, Status.EQUIVALENT), (celu_of_two, Status.REFUTED)]
+)
+def test_a_default_is_what_the_operator_does_by_itself(
+    replacement: Callable[..., Any], status: Status
+) -> None:
+    from npufix.advisor.rules_test.mutations import without_defaults
+    from npufix.rewriters.verification.judge.verify_rule import verify_rule
+
+    def inputs(draw: Draw) -> dict[str, Any]:
+        return {"x": draw.floats(3, dtype=torch.float32), "alpha": draw.choice((0.5, 1.0))}
+
+    shorter = without_defaults(Form(celu, replacement, inputs))
+    assert shorter is not None
+    assert verify_rule(shorter, rounds=4).status is status
