@@ -64,6 +64,9 @@ _BY_NAME = (
     (r"DistributedDataParallel.*|search_unused.*",
      ("DistributedDataParallel(..., find_unused_parameters=False), or static_graph=True where the "
       "same parameters are unused in every step")),
+    (r"(.*/)?torch/_(dynamo|inductor|functorch)/.*|TorchDynamo.*",
+     ("a step compiles again: TORCH_LOGS=recompiles,graph_breaks says why; "
+      "torch.compile(..., dynamic=True), or batches padded to a few sizes")),
     (r"aten::(empty|empty_strided|resize_|zeros|new_.*)",
      ("the allocator asks the driver for memory: export "
       "PYTORCH_NPU_ALLOC_CONF=expandable_segments:True, or less memory held")),

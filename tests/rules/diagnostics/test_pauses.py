@@ -56,6 +56,20 @@ def test_a_pause_without_a_call_is_told_before_its_line() -> None:
     assert (seen.places[0].path, seen.places[0].line) == ("model.py", 3)
 
 
+def test_a_compilation_within_the_steps_is_named() -> None:
+    rows = two_kernels(15 * MS, 14 * MS)
+    name = "/usr/lib/torch/_dynamo/convert_frame.py(640): compile_inner"
+    looked_at = recording(
+        rows,
+        step={"free_ns": 15 * MS},
+        step_ns=17 * MS,
+        functions=[{"name": name, "start_ns": START + MS, "duration_ns": 14 * MS}],
+    )
+    (seen,) = host_pause.check(looked_at)
+    assert "in compile_inner" in seen.what
+    assert "TORCH_LOGS=recompiles" in seen.advice
+
+
 def test_a_kernel_that_was_launched_in_time_follows_no_pause() -> None:
     rows = two_kernels(15 * MS, 0)
     assert list(host_pause.check(recording(rows, step={"free_ns": 15 * MS}))) == []
