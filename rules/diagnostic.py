@@ -7,7 +7,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from collections.abc import Set as AbstractSet
     from typing import Any
 
@@ -104,7 +104,9 @@ class Observation:
     kernels: AbstractSet[int] = field(default_factory=frozenset)
     """Index labels of ``Recording.kernels`` whose time would go."""
     host_ops: frozenset[int] = field(default_factory=frozenset)
-    """Index labels of ``Recording.host_ops`` that would not wait for the device any more."""
+    """Index labels of ``Recording.host_ops`` that would not wait any more."""
+    sooner_ns: Mapping[int, int] = field(default_factory=dict)
+    """How much sooner the host would launch a kernel, by its index label: pauses that go."""
     is_idle: bool = False
     """Whether ``cost_ns`` is time in which the device waits, not time of kernels."""
     is_work: bool = False

@@ -58,6 +58,7 @@ def job_of(paths: Sequence[Path], summaries: Sequence[Summary]) -> ClusterJob:
     usable = _number_ranks(usable)
     usable = _latest(usable, aside, remarks)
     _check_times(usable, remarks)
+    _check_software(usable, remarks)
     _check_missing(usable, dumps, remarks)
     compared = tuple(sorted(usable, key=lambda dump: dump.rank))
     others = tuple(dump for dump in dumps if dump.place in aside)
@@ -147,6 +148,23 @@ def _check_times(dumps: list[Dump], remarks: list[tuple[str, str]]) -> None:
         hours = apart / _FAR_APART_NS
         what = f"the ranks were recorded up to {hours:.0f} h apart, so hardly in the same steps"
         remarks.append((what, _ONE))
+
+
+def _check_software(dumps: list[Dump], remarks: list[tuple[str, str]]) -> None:
+    """Tell of ranks that run with other versions than most of them."""
+    ranks: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for dump in dumps:
+        ranks[dump.summary.torch_npu, dump.summary.cann].append(dump.rank)
+    ranks.pop(("", ""), None)
+    if len(ranks) < 2:  # noqa: PLR2004 - all of them with the same
+        return
+    usual = max(ranks, key=lambda versions: len(ranks[versions]))
+    for npu, cann in sorted(set(ranks) - {usual}):
+        what = (
+            f"{_ranks(sorted(ranks[npu, cann]))} with torch_npu {npu} and CANN {cann}, "
+            f"{len(ranks[usual])} others with torch_npu {usual[0]} and CANN {usual[1]}"
+        )
+        remarks.append((what, "run the same software on all ranks: its kernels differ in speed"))
 
 
 def _check_missing(dumps: list[Dump], every: list[Dump], remarks: list[tuple[str, str]]) -> None:

@@ -53,11 +53,16 @@ def foresee(  # noqa: PLR0913, PLR0917 - the run, the others of its job, and wha
     found = predict(evidence, settled, step_ns, asked, others)
     if found is None:
         return Foreseen(list(settled))
-    items = [_with(item, at, found) for at, item in enumerate(settled)]
+    of_job = any(item.of_job and item.is_idle for item in settled)
+    items = [
+        # What the job gains already of the idle time of a rank is not gained again.
+        _with(item, at, found, claimed=of_job and item.is_idle and item.finding.saving is None)
+        for at, item in enumerate(settled)
+    ]
     return Foreseen(items, found.forecast, found.path)
 
 
-def _with(item: T, at: int, found: Predictions) -> T:
+def _with(item: T, at: int, found: Predictions, *, claimed: bool) -> T:
     predicted = found.alone.get(at)
     if predicted is None:
         return item
@@ -72,7 +77,7 @@ def _with(item: T, at: int, found: Predictions) -> T:
         low, high, basis = (low, high, _OF_HOST) if frees_host else (min(low, own), own, basis)
     low = low if low >= TOLD * found.forecast.now_ns else 0
     saving = Saving(low, high, basis) if high >= TOLD * found.forecast.now_ns else None
-    if predicted.verdict == "loss":
+    if predicted.verdict == "loss" or claimed:
         saving = None
     finding = msgspec.structs.replace(
         item.finding, predicted=predicted, saving=saving, kernel_saving=item.finding.saving

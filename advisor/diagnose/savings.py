@@ -82,9 +82,13 @@ def total_saving(settled: Sequence[Item], forecast: Forecast | None = None) -> S
         settled = [item for item in settled if not (item.of_job and item.is_communication)]
     savings = [item.finding.saving for item in settled if item.finding.saving]
     low, high = sum(s.low_ns for s in savings), sum(s.high_ns for s in savings)
+    of_job = [i.finding.saving for i in settled if i.of_job and i.is_idle and i.finding.saving]
     if forecast is None or together is None:
         return Saving(low, high, "sum of the findings, shared time counted once")
-    low, high = low + together.saved_low_ns, high + together.saved_high_ns
+    # That a rank is idle for longer than others is what its own changes mend.
+    same = max(together.saved_low_ns, 0), max(together.saved_high_ns, 0)
+    same = min(same[0], sum(s.low_ns for s in of_job)), min(same[1], sum(s.high_ns for s in of_job))
+    low, high = low + together.saved_low_ns - same[0], high + together.saved_high_ns - same[1]
     # All together save no less than one of them alone.
     every = [item.finding.saving for item in everything if item.finding.saving]
     low, high = max(low, *(s.low_ns for s in every), 0), max(high, *(s.high_ns for s in every), 0)

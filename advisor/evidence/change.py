@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from collections.abc import Set as AbstractSet
 
 Corners = tuple[float, float, float]
@@ -38,6 +39,8 @@ class Change:
     forward: NewWork | None = None
     backward: NewWork | None = None
     keeps: Corners = (1.0, 1.0, 1.0)
-    """Share of their time."""
+    """Share of their time, and of ``sooner_ns``; without kernels, whether ``waits`` are kept."""
     waits: frozenset[int] = frozenset()
     """Labels of the operators of the host that need not wait any more."""
+    sooner_ns: Mapping[int, int] = field(default_factory=dict)
+    """How much sooner the host launches a kernel, by its label: without a pause before it."""

@@ -78,8 +78,10 @@ def _findings(diagnostic: Diagnostic, recording: Recording) -> Iterator[Item]:
 
 def _change(seen: Observation) -> Change | None:
     """Return what would become of the kernels, or of the waits of the host."""
-    if seen.host_ops:
-        return Change(frozenset(), waits=seen.host_ops)
+    if seen.host_ops or seen.sooner_ns:
+        unsure = seen.saving_ns is None or not seen.saving_ns[0]
+        keeps = (float(unsure), 0.0, 0.0)
+        return Change(frozenset(), keeps=keeps, waits=seen.host_ops, sooner_ns=seen.sooner_ns)
     if seen.is_idle or not seen.kernels or seen.saving_ns is None or not seen.cost_ns:
         return None
     low, high = (min(1.0, max(0.0, ns / seen.cost_ns)) for ns in seen.saving_ns)

@@ -49,6 +49,9 @@ def split_steps(
     least = (whole - waited).clip(min=0.0)
     alone = waited <= _LEAST_DEVIATION * whole
     times = np.clip(np.median(least[alone] if alone.any() else least), least, whole)
+    # A step as long as the others is none of both, whatever part of it was a wait.
+    alike = np.abs(whole - np.median(whole)) <= _LEAST_DEVIATION * np.median(whole)
+    times = np.where(alike & (waited > 0).any(), np.median(times), times)
     warm_up = _warm_up(times)
     outlier = np.zeros(len(times), np.bool_)
     outlier[warm_up:] = np.abs(_deviation(times[warm_up:], times[warm_up:])) > 1

@@ -37,7 +37,9 @@ def edits(graph: StepGraph, change: Change) -> tuple[Edit, Edit, Edit]:
     )
     made = [_edit(graph, change, rows, corner) for corner in range(CORNERS)]
     if gone_waits:
-        made = [_joined([edit, Edit(*_nothing(), waits_gone=gone_waits)]) for edit in made]
+        gone = Edit(*_nothing(), waits_gone=gone_waits)
+        going = [bool(len(rows)) or keeps < 1 for keeps in change.keeps]
+        made = [_joined([m, gone]) if goes else m for m, goes in zip(made, going, strict=True)]
     return made[0], made[1], made[2]
 
 
@@ -53,11 +55,15 @@ def _nothing() -> tuple[Integers, Integers, Floats, Integers, Floats]:
 
 
 def _edit(graph: StepGraph, change: Change, rows: Integers, corner: int) -> Edit:
+    if change.sooner_ns:
+        return _sooner(graph, change, 1 - change.keeps[corner])
+    if not len(rows):
+        return NO_EDIT
     if not change.executions:
         keeps = change.keeps[corner]
         if not keeps:
             return _replaced(graph, rows, len(rows), None, corner)
-        if keeps == 1 or not len(rows):
+        if keeps == 1:
             return NO_EDIT
         kept = graph.duration_ns[rows] * keeps
         return Edit(NO_EDIT.gone, rows, kept, NO_EDIT.delta_rows, NO_EDIT.deltas_ns)
@@ -70,6 +76,14 @@ def _edit(graph: StepGraph, change: Change, rows: Integers, corner: int) -> Edit
         if len(own)
     ]
     return _joined(halves)
+
+
+def _sooner(graph: StepGraph, change: Change, share: float) -> Edit:
+    """Take pauses of the host away; where launches are not known, nothing is."""
+    saved = np.array([change.sooner_ns.get(label, 0) for label in graph.label.tolist()]) * share
+    rows = np.flatnonzero(np.minimum(saved, graph.delta_ns))
+    left = np.maximum(0.0, graph.delta_ns[rows] - saved[rows])
+    return replace(NO_EDIT, delta_rows=rows, deltas_ns=left)
 
 
 def _replaced(

@@ -12,6 +12,7 @@ from npufix.advisor.roofline.bounds import LIMITS, LINK, bound
 from npufix.advisor.roofline.rates import find_rates
 from npufix.advisor.roofline.work import COLUMNS as WORK_COLUMNS
 from npufix.advisor.roofline.work import RATE_NAMES, work_of
+from npufix.profiling_parsers.kineto.names import DTYPES
 from npufix.reports.prediction import Headroom, HeadroomRow
 from npufix.rules.shared.recording.observing import rows_where
 from npufix.rules.shared.recording.versions import chip_families
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
 
 
-_COLUMNS = [*WORK_COLUMNS, "name", "core", "duration_ns", "communication", "path", "line"]
+_COLUMNS = [
+    *WORK_COLUMNS, "name", "core", "duration_ns", "communication", "path", "line", "host_op",
+]  # fmt: skip
 
 
 def find_headroom(
@@ -44,7 +47,7 @@ def find_headroom(
     if not durations.sum():
         return None
     communicates = kernels["communication"].to_numpy(bool)
-    own = rows_where(kernels[WORK_COLUMNS], ~communicates)
+    own = with_shapes(rows_where(kernels, ~communicates), evidence.host_ops)[WORK_COLUMNS]
     work = work_of(own)
     families = chip_families(environment, kernels["core"].cat.categories)
     rates = find_rates(work, durations[~communicates], environment.chip, families)
@@ -76,6 +79,28 @@ def find_headroom(
         operators=sums.of_types(kernels, top),
         lines=sums.of_lines(kernels, top),
     )
+
+
+def with_shapes(kernels: pd.DataFrame, host_ops: pd.DataFrame) -> pd.DataFrame:
+    """Take a kernel without shapes (Level0) for its operator, where that launches no other one."""
+    asked = kernels["host_op"]
+    bare = (kernels["input_shapes"] == "").to_numpy(bool) & asked.isin(host_ops.index).to_numpy()
+    bare &= ~asked.duplicated(keep=False).to_numpy()
+    if not bare.any() or (kernels["input_shapes"] != "").any():
+        return kernels
+    ops = host_ops.loc[asked[bare], ["name", "input_dims", "input_types"]].astype(str)
+    found = kernels.astype(dict.fromkeys(WORK_COLUMNS, object))
+    cells = [(name, *_tensors(dims, types)) for name, dims, types in ops.itertuples(index=False)]
+    for column, values in zip(WORK_COLUMNS, zip(*cells, strict=True), strict=False):
+        found.loc[bare, column] = np.array(values, object)
+    return found.astype(dict.fromkeys(WORK_COLUMNS, "category"))
+
+
+def _tensors(dims: str, types: str) -> tuple[str, str]:
+    """Return shapes and dtypes of the tensors of ``32,8;8,4;`` and ``float;float;Scalar``."""
+    both = zip(dims.split(";"), types.split(";"), strict=False)
+    found = [(shape, DTYPES[kind]) for shape, kind in both if kind in DTYPES]
+    return ";".join(shape for shape, _ in found), ";".join(kind for _, kind in found)
 
 
 class _Sums(NamedTuple):

@@ -39,6 +39,8 @@ _USUAL_STEPS, _USUAL_NEXT = 4, 0.5
 _LAUNCHES_KNOWN = 0.9
 _LATENCY_NS, _GAP_NS = 10_000.0, 1_000.0
 """Where the recording shows none."""
+_SOON = 1.2
+"""What starts within as many usual latencies of its launch has waited for that."""
 _STALL_NS, _SOON_NS = 5_000, 300_000
 """A pause; and behind what ends so soon before, where it may be for the launch as well."""
 
@@ -255,8 +257,10 @@ def _delays(rows: Rows, free: Floats) -> tuple[Floats, Floats, NDArray[np.bool_]
     idle = free <= rows.launch
     # A collective on a stream of its own waits for its operand, whenever it was launched.
     typical_latency = _typical(since_launch[idle & ~rows.communication], _LATENCY_NS)
-    typical_gap = _typical(since_before[~idle], _GAP_NS)
-    by_launch = idle | (since_launch <= since_before)
+    # What was launched just before its stream was free has waited for its launch, too.
+    queued = ~idle & (since_launch - since_before > 2 * typical_latency)
+    typical_gap = _typical(since_before[queued if queued.any() else ~idle], _GAP_NS)
+    by_launch = idle | (since_launch <= np.maximum(since_before, _SOON * typical_latency))
     latency = np.where(by_launch, since_launch, np.minimum(since_launch, typical_latency))
     gap = np.where(by_launch, np.minimum(since_before, typical_gap), since_before).clip(min=0)
     stalled = since_launch > max(5 * typical_latency, 50_000)

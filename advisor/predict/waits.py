@@ -161,8 +161,9 @@ def find_host_waits(  # noqa: PLR0913, PLR0917 - what was recorded of some steps
             if batches:
                 ready, period = batches.ready[call.end], batches.period_ns
                 wait = HostWait(
-                    before, call.begin, min(length, _CALL_NS), -1, ready, period, batches.spread
-                )
+                    before, call.begin, min(length, _CALL_NS), -1, ready, period, batches.spread,
+                    call.operator,
+                )  # fmt: skip
                 found.append((wait, call.end))
             continue
         stream, ended = latest.before(before, call.end)
@@ -230,6 +231,8 @@ def _batches(
     # In one of them the host may have done something else: a checkpoint is no round.
     usual = taken <= _ODD * np.median(taken / batches) * batches
     batches, taken = batches[usual], taken[usual]
+    # Where the host was ahead at first, and took what was ready, rounds say what comes in the end.
+    period = max(period, float(taken.sum() / batches.sum()))
     # How long rounds are says how far they are from each other; of few of them the steps as they
     # came are the better average.
     off = taken / taken.mean() - batches / batches.mean()
@@ -238,6 +241,11 @@ def _batches(
         _USUAL_ROUNDS + count - 1
     )
     return _Batches(ready, period, math.sqrt(variance / count))
+
+
+def has_workers(loads: pd.DataFrame) -> bool:
+    """Tell whether other processes make the batches."""
+    return any(_WORKERS.fullmatch(str(name)) for name in loads["name"].unique())
 
 
 def _calls(host_ops: pd.DataFrame, launches: Integers | None = None) -> Iterator[_Call]:

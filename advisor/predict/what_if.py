@@ -16,6 +16,7 @@ from npufix.advisor.predict.other_ranks import alone as alone_graph
 from npufix.advisor.predict.other_ranks import without_waits
 from npufix.advisor.predict.recorded import step_graph
 from npufix.advisor.predict.replay import NO_EDIT, replay
+from npufix.advisor.predict.waits import has_workers
 from npufix.reports.prediction import WORST_ERROR, Bar, Forecast, Prediction, Question
 from npufix.rules.shared.labels import Labels
 
@@ -45,6 +46,8 @@ _ALIKE = 0.02
 """How far the recorded steps are from those that would follow."""
 _OFF = 0.06
 """How far a replay is off in what a change saves, nine times of ten."""
+_KEEPS_UP = 0.95
+"""Share of the step of today: where all times up to it are as likely for a batch, 19 of 20 are."""
 _CLEAR = 0.0005
 """Share of the step; what is less is neither a gain nor a loss."""
 
@@ -94,7 +97,8 @@ def predict(
     goes_on = int(loads or not graph.lead_ns or abs(now / own - 1) <= _ALIKE)
     now = now if goes_on else own
     waited = _waited(graph, evidence, others) if others is not None else 0.0
-    view = _View(graph, now, error, waited, others.slower if others is not None else 1.0)
+    slower = others.slower if others is not None else 1.0
+    view = _View(graph, now, error, waited, slower, has_workers(evidence.loads) and not loads)
     # What is not understood without a change is not with one.
     is_known = error <= WORST_ERROR
     path = critical_path(graph) if is_known else None
@@ -229,6 +233,8 @@ class _View:
     waited: float = 0.0
     """What it waits for other ranks, which gain ``slower`` times as much as it."""
     slower: float = 1.0
+    loads_unseen: bool = False
+    """Whether processes load batches that no step had to wait for."""
 
     def prediction(self, steps: Floats, edit: Edit, lean: float = 0.0) -> Prediction:
         """Return what the corners of a change come to.
@@ -245,6 +251,8 @@ class _View:
         noise = math.hypot(noise, _OFF * (self.now - middle), more)
         # That the new kernels are slow and the run, too, is less likely than one of both.
         below, above = math.hypot(middle - low, noise), math.hypot(high - middle, noise)
+        if self.loads_unseen:  # that it keeps up with steps as they are is all that is known
+            above = max(above, _KEEPS_UP * self.now - middle)
         below = min(below, middle - min(middle, self._busy_ns(edit)))
         saved = self.now - middle
         least, most = self.now - high, self.now - low

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.advisor.roofline.work import RATE_NAMES
-from npufix.rules.shared.chips import find_chips, usual_bandwidth
+from npufix.rules.shared.chips import find_chips, largest_bandwidth, usual_bandwidth
 from npufix.rules.shared.recording.recorded_cells import LARGE_BYTES
 
 if TYPE_CHECKING:
@@ -110,7 +110,9 @@ def _shown_operations(work: Work, quickest: Floats) -> tuple[Floats, bool]:
 
 
 def _shown_bandwidth(work: Work, quickest: Floats) -> float | None:
-    moves = (work.operations == 0) & np.isfinite(quickest)
+    # Quicker than any memory is only what does not read all of it: 10 rows of a large table.
+    possible = work.moved <= largest_bandwidth() * quickest
+    moves = (work.operations == 0) & np.isfinite(quickest) & possible
     for least in _BEYOND_CACHE:
         large = moves & (work.moved >= least)
         if large.any():

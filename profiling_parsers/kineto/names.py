@@ -18,13 +18,14 @@ _ANONYMOUS = "(anonymous namespace)::"
 _WRAPPERS = ("cutlass::Kernel", "cutlass::Kernel2", "cutlass::device_kernel", "device_kernel")
 """Of these the template argument is the kernel."""
 
-_DTYPES = {
+DTYPES = {
     "float": "FLOAT", "double": "DOUBLE", "long": "INT64", "long int": "INT64", "int": "INT32",
     "short": "INT16", "short int": "INT16", "signed char": "INT8", "char": "INT8",
     "unsigned char": "UINT8", "bool": "BOOL", "c10::Half": "FLOAT16", "c10::BFloat16": "DT_BF16",
     "unsigned short": "UINT16", "unsigned int": "UINT32", "unsigned long": "UINT64",
     "c10::complex<float>": "COMPLEX64", "c10::complex<double>": "COMPLEX128",
 }  # fmt: skip
+"""What PyTorch calls a dtype, and what CANN does."""
 
 
 def is_host_copy(kind: str) -> bool:
@@ -113,12 +114,12 @@ def _tensors(shapes: list[object], names: list[object]) -> Iterator[tuple[str, s
     for shape, name in zip(shapes, names, strict=True):
         if parts := _parts(shape):
             yield from ((_shape(part), "") for part in parts)
-        elif shape or name in _DTYPES:  # a tensor of no dimension has no shape either
+        elif shape or name in DTYPES:  # a tensor of no dimension has no shape either
             yield _shape(shape), _dtype(str(name))
 
 
 def _dtype(name: str) -> str:
-    known = _DTYPES.get(name)
+    known = DTYPES.get(name)
     return name.removeprefix("c10::").upper() if known is None else known
 
 

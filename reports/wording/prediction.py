@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _LIMITS = {
     "host": "the host",
     "computing": "the device",
-    "communication": "communication of the ranks",
+    "communication": "the network",
     "pauses": "pauses of the device",
     "loading": "the processes that load",
 }

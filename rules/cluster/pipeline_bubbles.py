@@ -45,27 +45,30 @@ _SHOWN = 16
 def check(cluster: Cluster) -> Iterator[ClusterObservation]:
     """Yield one observation for the pipeline."""
     stage = stages(cluster)
-    if cluster.steps.empty or not stage:
+    if cluster.steps.empty:
         return
     medians = typical(cluster)
-    bubble = _bubble(cluster, medians)
-    bubble = bubble[bubble.index.isin(list(stage))]
+    # Where no group is called one, what receives for long is in a pipeline.
+    bubble = _bubble(cluster, medians, named=bool(stage))
+    bubble = bubble[bubble.index.isin(list(stage))] if stage else bubble[bubble > 0]
     if bubble.empty:
         return
     step, mean = float(medians["step_ns"].median()), float(bubble.mean())
     if mean <= max(_LEAST * step, FLOOR_NS):
         return
-    by_stage = bubble.groupby(bubble.index.map(stage)).median()
-    computing = medians["computing_ns"].groupby(medians.index.map(stage)).median()
+    place = stage or {int(rank): int(rank) for rank in bubble.index}
+    by_stage = bubble.groupby(bubble.index.map(place)).median()
+    computing = medians["computing_ns"].groupby(medians.index.map(place)).median()
+    what = "stage" if stage else "rank"
     uneven = float(computing.max() - computing.mean())
     most = bubble.sort_values(ascending=False, kind="stable")
     yield ClusterObservation(
         what=f"ranks of the pipeline wait {milliseconds(mean)} per step for other stages",
         ranks=tuple(int(rank) for rank in most.index),
         evidence=(
-            ("stages", str(max(stage.values()) + 1)),
+            *((("stages", str(max(stage.values()) + 1)),) if stage else ()),
             *(
-                (f"stage {number}", f"waits {milliseconds(taken)} per step")
+                (f"{what} {number}", f"waits {milliseconds(taken)} per step")
                 for number, taken in list(by_stage.items())[:_SHOWN]
             ),
         ),
@@ -80,13 +83,14 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
     )
 
 
-def _bubble(cluster: Cluster, medians: pd.DataFrame) -> pd.Series[float]:
+def _bubble(cluster: Cluster, medians: pd.DataFrame, *, named: bool) -> pd.Series[float]:
     """Return how long each rank waits for other stages per step."""
     rows = cluster.steps
     known = rows[rows["bubble_ns"] >= 0].groupby("rank")["bubble_ns"].median()
     stated = known.reindex(medians.index).fillna(0.0)
     rows = per_step(cluster)
-    rows = rows[(rows["kind"] == "p2p") & rows["role"].map(lambda role: "pp" in parts(role))]
+    of_pipeline = rows["role"].map(lambda role: not named or "pp" in parts(role))
+    rows = rows[(rows["kind"] == "p2p") & of_pipeline]
     waited = rows.groupby("rank")["waited_ns"].sum().reindex(stated.index).fillna(0.0)
     # What computation hides is no bubble.
     exposed = medians["communication_exposed_ns"]

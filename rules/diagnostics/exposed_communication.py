@@ -84,6 +84,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         basis=basis,
         places=places(rows, rows["duration_ns"].to_numpy() * min(1.0, exposed / whole), recording),
         kernels=Labels(rows.index),
+        is_symptom=True,
     )
 
 

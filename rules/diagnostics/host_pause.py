@@ -32,6 +32,7 @@ from npufix.rules.diagnostic import Diagnostic, Observation, Place
 from npufix.rules.shared.quantities import counted, milliseconds, percent
 from npufix.rules.shared.recording.collectives import LEAST_SHARE
 from npufix.rules.shared.recording.observing import (
+    PYTHON,
     SHORTEST_PAUSE_NS,
     Pauses,
     find_pauses,
@@ -54,7 +55,6 @@ _COVERS = 0.5
 _AS_GOOD = 0.8
 """Share of the best cover from which an inner call says it more exactly."""
 _MARK = "ProfilerStep#"
-_PYTHON = re.compile(r"(?P<path>.+)\((?P<line>\d+)\): (?P<function>.+)")
 _BETWEEN = "Python between calls of torch"
 _ADVICE = (
     "look at what the host does there; preparation of data into the workers of the loader; "
@@ -64,6 +64,9 @@ _BY_NAME = (
     (r"DistributedDataParallel.*|search_unused.*",
      ("DistributedDataParallel(..., find_unused_parameters=False), or static_graph=True where the "
       "same parameters are unused in every step")),
+    (r"(.*/)?torch/_(dynamo|inductor|functorch)/.*|TorchDynamo.*",
+     ("a step compiles again: TORCH_LOGS=recompiles,graph_breaks says why; "
+      "torch.compile(..., dynamic=True), or batches padded to a few sizes")),
     (r"aten::(empty|empty_strided|resize_|zeros|new_.*)",
      ("the allocator asks the driver for memory: export "
       "PYTORCH_NPU_ALLOC_CONF=expandable_segments:True, or less memory held")),
@@ -112,7 +115,7 @@ def _observation(
     count = counted(len(gaps) / max(1, recording.step_count), "pause")
     behind = recording.kernels.iloc[pauses.idle.next_kernel[gaps]]
     is_operator = bool((calls >= 0).all())
-    function = _PYTHON.fullmatch(name)
+    function = PYTHON.fullmatch(name)
     said = function["function"] if function else name or _BETWEEN
     rows = recording.host_ops.iloc[calls] if is_operator else behind
     return Observation(
@@ -128,6 +131,7 @@ def _observation(
         saving_ns=(0, cost),
         basis="at most the idle time of these pauses",
         places=_place(function, cost, len(gaps), recording) or places(rows, waited, recording),
+        sooner_ns=dict(zip(behind.index.tolist(), waited.tolist(), strict=True)),
         is_idle=True,
         is_symptom=True,
         advice=next((text for names, text in _BY_NAME if re.fullmatch(names, name)), ""),

@@ -20,14 +20,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pandas as pd
+
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.quantities import counted, milliseconds, percent
-from npufix.rules.shared.recording.observing import places
+from npufix.rules.shared.recording.observing import PYTHON, places
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import pandas as pd
 
     from npufix.rules.diagnostic import Recording
 
@@ -36,6 +37,7 @@ _MOSTLY = 0.5
 """Share of the extra time from which a call explains it."""
 _LEAST_CALL_NS = 500_000
 _MOST_NAMED = 4
+_MARK = "ProfilerStep#"
 
 
 def check(recording: Recording) -> Iterator[Observation]:
@@ -46,8 +48,10 @@ def check(recording: Recording) -> Iterator[Observation]:
     cost = extra // steps
     if extra <= 0 or cost < _LEAST_SHARE * (typical + cost):
         return
-    calls = _longest_calls(recording)
-    blamed = calls if calls is not None and calls["duration_ns"].sum() > _MOSTLY * extra else None
+    found = _functions_there(recording)
+    if found is None or found["duration_ns"].sum() <= _MOSTLY * extra:
+        found = _longest_calls(recording)
+    blamed = found if found is not None and found["duration_ns"].sum() > _MOSTLY * extra else None
     names = ", ".join(f"step {number}" for number in sorted(outliers)[:_MOST_NAMED])
     mean = sum(outliers.values()) / len(outliers)
     what = (
@@ -56,7 +60,9 @@ def check(recording: Recording) -> Iterator[Observation]:
         f"{milliseconds(mean)} ({names})"
     )
     if blamed is not None:
-        held, call = blamed["duration_ns"].sum() / len(outliers), blamed["name"].iloc[0]
+        # A value that is read waits for the steps before, too.
+        held = min(int(blamed["duration_ns"].sum()), extra) / len(outliers)
+        call = blamed["function"].iloc[0] if "around" in blamed else blamed["name"].iloc[0]
         what = (
             f"the average of all {steps} steps is {milliseconds(cost)} longer "
             f"({percent(cost / (typical + cost))}) than without {counted(len(outliers), 'step')} "
@@ -77,13 +83,41 @@ def check(recording: Recording) -> Iterator[Observation]:
     )
 
 
+def _functions_there(recording: Recording) -> pd.DataFrame | None:
+    """Return the calls of the longest Python function that only the longer steps call.
+
+    ``save_checkpoint`` that runs in step 11 alone, and not ``main`` around all of them.
+    """
+    ops, functions = recording.outlier_ops, recording.signals.functions
+    if ops is None or functions.empty:
+        return None
+    marks = ops[ops["name"].astype(str).str.startswith(_MARK)].sort_values("start_ns")
+    begin, start = marks["start_ns"].to_numpy(), functions["start_ns"].to_numpy()
+    at = np.searchsorted(begin, start, side="right") - 1
+    end = (marks["start_ns"] + marks["duration_ns"]).to_numpy()
+    inside = at >= 0
+    inside[inside] = (start + functions["duration_ns"].to_numpy())[inside] <= end[at[inside]]
+    names = functions["name"].astype(str)
+    own = functions[inside & ~names.isin(names[~inside])]
+    spent = own.groupby(names[own.index])["duration_ns"].sum()
+    place = PYTHON.fullmatch(str(spent.idxmax())) if len(spent) else None
+    if place is None:
+        return None
+    rows = own[own["name"] == place[0]]
+    path, function = (pd.Categorical([place[name]] * len(rows)) for name in ("path", "function"))
+    found: pd.DataFrame = rows.assign(
+        path=path, function=function, line=int(place["line"]), around=True
+    )
+    return found
+
+
 def _longest_calls(recording: Recording) -> pd.DataFrame | None:
     """Return the long calls of one line and name that take most of the longer steps."""
     ops = recording.outlier_ops
     if ops is None:
         return None
     names = ops["name"].astype(str)
-    long = ops[(ops["duration_ns"] >= _LEAST_CALL_NS) & ~names.str.startswith("ProfilerStep#")]
+    long = ops[(ops["duration_ns"] >= _LEAST_CALL_NS) & ~names.str.startswith(_MARK)]
     if long.empty:
         return None
     spent = long.groupby(["name", "path", "line"], observed=True)["duration_ns"].sum()

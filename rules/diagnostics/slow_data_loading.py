@@ -71,6 +71,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         saving_ns=(0, cost),
         basis="at most the idle time, if each batch is ready when its step begins",
         places=places(slow, waited, recording),
+        host_ops=frozenset(map(int, calls.index)),
         is_idle=True,
     )
 

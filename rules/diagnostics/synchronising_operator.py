@@ -33,8 +33,10 @@ import numpy as np
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.quantities import milliseconds, number, percent
 from npufix.rules.shared.recording.observing import (
+    SHORTEST_PAUSE_NS,
     SPELLINGS,
     beyond_typical,
+    blocking_calls,
     free_ns,
     host_waits,
     idle_time,
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from npufix.rules.shared.recording.observing import Idle
 
 _WAITING_TYPES = r"NonZero(V\d)?|MaskedSelect(V\d)?|Unique\w*"
+_PLACE = ["path", "line"]
 LEAST_SHARE = 0.01
 """Share of the step from which it is told, as for fusible windows (FUSIBLE)."""
 
@@ -73,10 +76,58 @@ def check(recording: Recording) -> Iterator[Observation]:
         .sum()
         .sort_values(ascending=False, kind="stable")
     )
+    told: set[tuple[object, ...]] = set()
     for name in total.index:
         rows = waits[waits["name"] == name]
         if share(per_step(rows["high"].sum(), recording), recording) >= LEAST_SHARE:
+            told |= set(_places_of(rows))
             yield _observation(str(name), rows, recording)
+    if len(recording.host_ops):
+        yield from _lost_leads(recording, idle, told)
+
+
+def _lost_leads(
+    recording: Recording, idle: Idle, told: set[tuple[object, ...]]
+) -> Iterator[Observation]:
+    """Yield one observation per operator, at lines that are not ``told``, behind which launches come too late for a while.
+
+    The host waits 3 ms for the optimizer of the step before, and has no lead any more: the small
+    kernels that follow are launched one by one to a device that waits for each. No longer than the
+    host was held could it have been ahead.
+    """
+    gaps = idle.end_ns - idle.start_ns
+    launched = recording.kernels["launch_ns"].to_numpy()[idle.next_kernel]
+    late = np.where((launched >= 0) & (gaps < SHORTEST_PAUSE_NS), launched - idle.start_ns, 0)
+    waited = per_step(int(np.clip(late, 0, gaps).sum()), recording)
+    # ``.item()`` is a copy within a read: what is around it tells, and both go.
+    calls = blocking_calls(recording).sort_values("duration_ns", ascending=False, kind="stable")
+    for name in calls["name"].astype(str).unique().tolist():
+        here = set(_places_of(calls[(calls["name"] == name).to_numpy(bool)])) - told
+        rows = named(recording.host_ops, re.escape(name))
+        rows = rows[[place in here for place in _places_of(rows)]]
+        told |= here
+        held = per_step(int(rows["duration_ns"].sum()), recording)
+        cost = min(held, waited)
+        if share(cost, recording) < LEAST_SHARE:
+            continue
+        count = number(len(rows) / max(1, recording.step_count))
+        yield Observation(
+            what=(
+                f"{name} ({SPELLINGS[name]}) holds the host {count} times per step, "
+                f"{milliseconds(held)} in all, and launches come too late behind it: the device "
+                f"waits {milliseconds(waited)} ({percent(share(waited, recording))} of the step)"
+            ),
+            cost_ns=cost,
+            saving_ns=(0, cost),
+            basis="at most as long as the host was held, which is the lead that it could have",
+            places=places(rows, rows["duration_ns"].to_numpy(), recording),
+            host_ops=_calls_there("|".join(SPELLINGS), rows, recording),
+            is_idle=True,
+        )
+
+
+def _places_of(calls: pd.DataFrame) -> list[tuple[object, ...]]:
+    return list(calls[_PLACE].itertuples(index=False, name=None))
 
 
 def _kernel_waits(recording: Recording, idle: Idle) -> pd.DataFrame:
@@ -111,7 +162,7 @@ def _observation(name: str, rows: pd.DataFrame, recording: Recording) -> Observa
         saving_ns=(low, high),
         basis=_basis(rows),
         places=places(rows, rows["high"].to_numpy(), recording),
-        host_ops=_calls_there(name, rows, recording)
+        host_ops=_calls_there(re.escape(name), rows, recording)
         if (rows["blocked"] >= 0).all()
         else frozenset(),
         is_idle=True,
@@ -120,9 +171,8 @@ def _observation(name: str, rows: pd.DataFrame, recording: Recording) -> Observa
 
 def _calls_there(name: str, rows: pd.DataFrame, recording: Recording) -> frozenset[int]:
     """Return all calls of these lines: with them go those that the device had nothing left for."""
-    calls = named(recording.host_ops, re.escape(name))
-    place = ["path", "line"]
-    there = calls.set_index(place).index.isin(rows.set_index(place).index.unique())
+    calls = named(recording.host_ops, name)
+    there = calls.set_index(_PLACE).index.isin(rows.set_index(_PLACE).index.unique())
     return frozenset(map(int, calls.index[there]))
 
 

@@ -78,6 +78,7 @@ def _observation(
         basis="what the slowest rank would gain is in its dump, not in this one",
         places=places(own, spent * part, recording),
         kernels=Labels(own.index),
+        is_symptom=True,
     )
 
 

@@ -44,6 +44,11 @@ def find_chips(recorded: str | None, families: Collection[str] = ()) -> tuple[Ch
     return tuple(chip for _, chip in _chips() if name and chip.family in families)
 
 
+def largest_bandwidth() -> float:
+    """Return the largest memory bandwidth of any chip, bytes per nanosecond."""
+    return 1000 * max(chip.tb_per_s for _, chip in _chips())
+
+
 def usual_bandwidth(family: str) -> float:
     """Return the largest memory bandwidth of a family, bytes per nanosecond.
 

@@ -289,6 +289,8 @@ SPELLINGS = {
 }
 SHORTEST_NS = 15_000
 """No copy from a device returns sooner: the fastest of both real dumps takes 19 µs."""
+PYTHON = re.compile(r"(?P<path>.+)\((?P<line>\d+)\): (?P<function>.+)")
+"""A Python function of ``Signals.functions``: ``metrics.py(14): track``."""
 SHORTEST_PAUSE_NS = 1_000_000
 """A host that is merely slow launches many kernels in that time."""
 _TYPICAL_GAPS = 10
@@ -318,7 +320,7 @@ def explained_ns(recording: Recording, idle: Idle) -> Integers:
 
 def host_waits(recording: Recording, idle: Idle) -> pd.DataFrame:
     """Return the calls during which the device ran dry, with what they cost."""
-    ops = _candidates(recording)
+    ops = blocking_calls(recording)
     start = ops["start_ns"].to_numpy()
     end = start + ops["duration_ns"].to_numpy()
     gap = np.searchsorted(idle.start_ns, end, side="right") - 1
@@ -337,7 +339,7 @@ def host_waits(recording: Recording, idle: Idle) -> pd.DataFrame:
     return innermost
 
 
-def _candidates(recording: Recording) -> pd.DataFrame:
+def blocking_calls(recording: Recording) -> pd.DataFrame:
     """Return the calls that may have waited: the longest, as many as CANN says that the host did.
 
     ``.item()`` of a tensor of the host has the same name, but it is shorter.

@@ -183,6 +183,15 @@ def test_times_of_different_clocks_are_not_compared(tmp_path: Path) -> None:
     assert "up to 8 h apart" in job.remarks[0][0]
 
 
+def test_ranks_with_other_software_are_named(tmp_path: Path) -> None:
+    usual = [summary(rank, torch_npu="2.7.1", cann="8.3.RC1") for rank in range(3)]
+    job = sorted_job(tmp_path, *usual, summary(3, torch_npu="2.1.0", cann="8.0.0"))
+    assert job.remarks[0][0] == (
+        "rank 3 with torch_npu 2.1.0 and CANN 8.0.0, 3 others with torch_npu 2.7.1 and CANN 8.3.RC1"
+    )
+    assert not sorted_job(tmp_path, *usual, summary(3)).remarks
+
+
 def test_a_gpu_is_no_rank_of_npus(tmp_path: Path) -> None:
     npus = [summary(rank, format="ascend-text") for rank in range(4)]
     job = sorted_job(tmp_path, *npus, summary(None, None, format="kineto"))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from npufix.advisor.diagnose.savings import settle, total_saving, without_explained
 from npufix.advisor.evidence.item import Item, rank_items
+from npufix.reports.prediction import Forecast, Prediction
 from npufix.reports.report import Finding, Saving, StepSplit
 
 KERNELS = pd.DataFrame({"duration_ns": [1] * 10})
@@ -71,6 +72,22 @@ def test_a_link_comes_before_the_group_that_waits_for_it() -> None:
     assert waits is not None
     assert (slow.high_ns, waits.high_ns) == (80, 20)
     assert rank_items([replace(link, finding=found(0, 20).finding), group])[0] is group
+
+
+def test_what_a_group_takes_comes_behind_the_collectives_that_one_rank_names() -> None:
+    group = replace(found(0, 100), of_job=True, is_communication=True, is_symptom=True)
+    share = msgspec.structs.replace(group.finding, share=0.6)
+    group, stalled = replace(group, finding=share), replace(found(0, 90), is_communication=True)
+    assert rank_items([group, stalled]) == [stalled, group]
+    # That this rank communicates for as long is the same symptom.
+    assert rank_items([group, replace(stalled, is_symptom=True)])[0] is group
+
+
+def test_idle_time_of_a_rank_and_what_mends_it_count_once() -> None:
+    late = replace(found(50, 50, is_idle=True), of_job=True)
+    together = Prediction(45, 45, 55, 55, 45, 55, "gain", "computing", 40)
+    total = total_saving([late], Forecast("replay", 100, 0.0, 1, 1, "host", 50, together))
+    assert (total.low_ns, total.high_ns) == (50, 55)
 
 
 def test_shared_time_is_said_and_counted_once() -> None:

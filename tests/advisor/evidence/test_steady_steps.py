@@ -78,6 +78,9 @@ def test_steps_that_wait_for_their_batch_are_not_odd() -> None:
     # Each waits alike.
     everywhere = {int(number): 60 * MS for number in numbers[:4]}
     assert split_steps(steps_of(100, 101, 99, 100), everywhere)[1] == []
+    # The first one waited less, and took as long.
+    late = {**everywhere, int(numbers[0]): 35 * MS}
+    assert split_steps(steps_of(100, 101, 99, 100), late)[1] == []
     # A device that was behind computes while the host waits: 31 ms of work, 108 with a wait of 95.
     behind = steps_of(31, 32, 108, 33, 34)
     assert split_steps(behind, {int(behind["step"].iloc[2]): 95 * MS})[1] == []

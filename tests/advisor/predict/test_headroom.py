@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from npufix.advisor.predict.headroom import with_shapes
 from npufix.advisor.predict.link_bounds import link_bounds
 from npufix.advisor.roofline.bounds import LIMITS, bound
 from npufix.advisor.roofline.products import product_operations
@@ -160,6 +161,40 @@ def test_chips_are_found_by_their_recorded_names(recorded: str, family: str) -> 
     (chip,) = find_chips(recorded)
     assert chip.family == family
     assert chip.source
+
+
+def test_what_no_memory_can_move_shows_no_bandwidth() -> None:
+    table = ("Lookup", "30000000,16;4096", "FLOAT;INT64", "4096,16")
+    large = ("Add", "8192,16384;8192,16384", "FLOAT;FLOAT", "8192,16384")
+    work = work_of(kernels(table, large))
+    rates = find_rates(work, np.array([4_000.0, 2_000_000.0]), None, ())
+    assert rates.bytes_per_ns == pytest.approx(3 * 4 * 8192 * 16384 / 2_000_000)
+
+
+def test_kernels_without_shapes_are_bound_by_their_operators() -> None:
+    rows = kernels(("MatMulV2", "", "", ""), ("TransData", "", "", ""), ("Conv2D", "", "", ""))
+    ops = pd.DataFrame(
+        {
+            "name": ["aten::mm", "aten::conv2d"],
+            "input_dims": ["4,8;8,2", "2,3,8,8;4,3,3,3;"],
+            "input_types": ["c10::Half;c10::Half", "float;float;Scalar"],
+        },
+        index=[7, 9],
+    )
+    found = with_shapes(rows.assign(host_op=[7, 9, 9]), ops)
+    assert found[["type", "input_shapes", "input_dtypes"]].to_numpy().tolist() == [
+        ["aten::mm", "4,8;8,2", "FLOAT16;FLOAT16"], ["TransData", "", ""], ["Conv2D", "", ""],
+    ]  # fmt: skip
+
+
+def test_collectives_of_which_only_the_size_is_known_are_bound_by_the_quickest() -> None:
+    payloads = _table(
+        "payloads", {"name": "quick", "size_bytes": 20}, {"name": "slow", "size_bytes": 10}
+    )
+    rows = pd.DataFrame(
+        {"name": ["slow", "quick"], "type": "hcom_allReduce_", "duration_ns": [900, 1_000]}
+    )
+    assert link_bounds(rows, Signals(payloads=payloads), None).tolist() == [500, 1_000]
 
 
 def test_unknown_names_are_no_chip() -> None:

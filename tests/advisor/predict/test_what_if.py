@@ -129,6 +129,24 @@ def test_what_limits_the_step_is_said(name: str, limit: str) -> None:
     assert foreseen(REGIMES[name].run()).forecast.limit == limit
 
 
+def test_a_pause_of_the_host_goes() -> None:
+    regime = REGIMES["host"]
+    before, after = regime.run(first_us=900), regime.run(first_us=20)
+    behind = sorted(before.labels("norm"))[1 :: len(_NORM)]
+    change = Change(frozenset(), keeps=(1, 0, 0), sooner_ns=dict.fromkeys(behind, 880_000))
+    predicted = foreseen(before, Item(finding=finding("NPU411"), change=change)).alone[0]
+    assert predicted.step_ns == pytest.approx(1000 * after.step_us, rel=0.03)
+    assert predicted.verdict == "gain"
+
+
+def test_a_loader_that_nobody_waited_for_may_be_the_next_limit() -> None:
+    before = Regime(5.0, batch_us=1.0).run()
+    found = foreseen(before, item(before, "norm", norm_us(REGIMES["compute"])))
+    predicted = found.alone[0]
+    assert predicted.verdict == "gain"
+    assert predicted.step_high_ns == pytest.approx(0.95 * found.forecast.now_ns, rel=0.001)
+
+
 def test_a_new_operator_takes_the_host_as_long_as_usual_ones() -> None:
     # Not as long as the first of those in its place: 150 µs in the job, of 25 for its products.
     regime = REGIMES["host"]
@@ -190,7 +208,7 @@ def test_waits_that_go_let_the_host_run_ahead() -> None:
     waits = profile.host_ops.index[calls.to_numpy()]
     last = waits[_LAYERS :: _LAYERS + 1]  # of the step, which stays
     gone = frozenset(map(int, waits.difference(last)))
-    change = Change(frozenset(), waits=gone)
+    change = Change(frozenset(), keeps=(0.0, 0.0, 0.0), waits=gone)
     found = predict(
         gather_evidence(profile, {}), [Item(finding=finding("NPU406"), change=change)], 0
     )

@@ -100,6 +100,9 @@ def test_the_bubble_that_the_steps_state_counts_without_collectives(stated: int,
     # Where both are known, sends and receives may be batched: the longer one is the bubble.
     (both,) = found("NPU608", replace(base, steps=steps))
     assert both.cost_ns >= max(told, 50 * MS)
+    # Where no group is called a pipeline, the ranks that receive are one.
+    unnamed = found("NPU608", replace(base, steps=steps, groups=base.groups[:0], **bare))
+    assert [each.cost_ns for each in unnamed] == ([told] if told else [])
 
 
 def steps(own: Sequence[tuple[float, float, float]]) -> pd.DataFrame:

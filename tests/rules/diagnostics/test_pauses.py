@@ -56,6 +56,20 @@ def test_a_pause_without_a_call_is_told_before_its_line() -> None:
     assert (seen.places[0].path, seen.places[0].line) == ("model.py", 3)
 
 
+def test_a_compilation_within_the_steps_is_named() -> None:
+    rows = two_kernels(15 * MS, 14 * MS)
+    name = "/usr/lib/torch/_dynamo/convert_frame.py(640): compile_inner"
+    looked_at = recording(
+        rows,
+        step={"free_ns": 15 * MS},
+        step_ns=17 * MS,
+        functions=[{"name": name, "start_ns": START + MS, "duration_ns": 14 * MS}],
+    )
+    (seen,) = host_pause.check(looked_at)
+    assert "in compile_inner" in seen.what
+    assert "TORCH_LOGS=recompiles" in seen.advice
+
+
 def test_a_kernel_that_was_launched_in_time_follows_no_pause() -> None:
     rows = two_kernels(15 * MS, 0)
     assert list(host_pause.check(recording(rows, step={"free_ns": 15 * MS}))) == []
@@ -89,6 +103,43 @@ def test_longer_steps_are_shares_of_the_average_of_all() -> None:
     assert seen.saving_ns is None
     assert "420 ms (step 9; 390 ms of it in aten::copy_)" in seen.what
     assert seen.places[0].line == 9
+
+
+def test_a_longer_step_is_led_to_the_function_that_only_it_calls() -> None:
+    marks = host_ops([call("ProfilerStep#9", 0, 400 * MS), call("aten::copy_", 0, 390 * MS)])
+    functions = [
+        {"name": f"train.py({line}): {name}", "start_ns": start, "duration_ns": length}
+        for line, name, start, length in (
+            (5, "main", START - 50 * MS, 20 * MS),
+            (5, "main", START, 400 * MS),
+            (40, "save_checkpoint", START + MS, 390 * MS),
+            (80, "write", START + 2 * MS, 300 * MS),
+        )
+    ]
+    looked_at = replace(
+        recording(step_ns=20 * MS, step_count=7, functions=functions),
+        outliers={9: 220 * MS},
+        outlier_ops=marks,
+    )
+    (seen,) = longer_steps.check(looked_at)
+    # 390 ms of the host are no more than the 200 ms by which the step is longer.
+    assert "220 ms (step 9; 200 ms of it in save_checkpoint)" in seen.what
+    assert (seen.places[0].path, seen.places[0].line) == ("train.py", 40)
+
+
+@pytest.mark.parametrize(("held", "told"), [(3 * MS, 1), (20 * US, 0)])
+def test_a_read_that_takes_the_lead_of_the_host_is_told(held: int, told: int) -> None:
+    # The device is busy when the value is read; then all kernels are launched too late.
+    rows = in_a_row([3 * MS, *[10 * US] * 60], 20 * US)
+    rows = [{**row, "launch_ns": row["start_ns"] - 5 * US} for row in rows]
+    around = call("aten::_local_scalar_dense", 10 * US, held)
+    inside = call("aten::copy_", 12 * US, held - 5 * US)
+    looked_at = recording(rows, [around, inside], step={"free_ns": 2 * MS}, step_ns=10 * MS)
+    found = list(synchronising_operator.check(looked_at))
+    assert len(found) == told
+    for seen in found:
+        assert seen.cost_ns == 60 * 15 * US
+        assert seen.host_ops == {0, 1}
 
 
 def test_a_longer_step_that_changes_no_average_is_not_told() -> None:
