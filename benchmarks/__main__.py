@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.comparisons import EXAMPLE, Sizes, comparisons, generated
+from benchmarks.comparisons import EXAMPLE, Sizes, comparisons, generate
 from benchmarks.measuring import ROOT, Cost, cost, median
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Measured:
         )  # fmt: skip
 
 
-def measured(each: Comparison, runs: int, folder: Path) -> Measured:
+def measure(each: Comparison, runs: int, folder: Path) -> Measured:
     """Run ours and the limit in turn, the peer once."""
     ours: list[Cost] = []
     limits: list[Cost] = []
@@ -75,7 +75,7 @@ def measured(each: Comparison, runs: int, folder: Path) -> Measured:
 
 def of_stages(folder: Path, kernels: int) -> Iterator[tuple[str, ...]]:
     """Yield the lines of the stages of one diagnosis."""
-    dump = generated(folder / "stages", "--steps", 5, "--kernels", kernels)
+    dump = generate(folder / "stages", "--steps", 5, "--kernels", kernels)
     command = [sys.executable, "-m", "benchmarks.stages", str(dump), str(EXAMPLE)]
     done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     for stage in json.loads(done.stdout):
@@ -138,7 +138,7 @@ def main() -> int:
         for each in comparisons(sizes, folder, options.peer, tree):
             if options.only and each.key not in options.only:
                 continue
-            line = measured(each, options.runs, folder)
+            line = measure(each, options.runs, folder)
             ratios[each.key] = round(line.ratio, 2)
             print(_row(line.cells()), flush=True)
         if not small and not options.only:

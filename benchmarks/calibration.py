@@ -63,14 +63,14 @@ def _own_rows(path: Path) -> Iterator[Row]:
 
 def _public_rows(rows: list[dict[str, str]]) -> Iterator[Row]:
     for row in rows:
-        measured = _measured(row)
+        measured = _measure(row)
         if measured is not None:
             predicted = predict_pair(row)
             said = f"{row['what']} {row['shape']}".strip()
             yield said, predicted, measured, _result(predicted, measured)
 
 
-def _measured(row: Mapping[str, str]) -> str | None:
+def _measure(row: Mapping[str, str]) -> str | None:
     try:
         before, after = float(row["before"]), float(row["after"])
     except ValueError:

@@ -45,7 +45,7 @@ class Comparison:
     peer: tuple[str, ...] = ()
 
 
-def generated(folder: Path, *options: object) -> Path:
+def generate(folder: Path, *options: object) -> Path:
     """Write a dump with ``python -m benchmarks.generator`` and return its path."""
     command = [sys.executable, "-m", "benchmarks.generator", str(folder), *map(str, options)]
     done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
@@ -59,23 +59,23 @@ def comparisons(
     yield Comparison("cold-start", "--help", (*NPUFIX, "--help"), "python -c pass", python("pass"))
     only = [word for name in _TABLES for word in ("--only", name)]
     rows = (*_STEPS, "--kernels")
-    dump = generated(folder / "rows", *rows, sizes.rows, *only)
+    dump = generate(folder / "rows", *rows, sizes.rows, *only)
     yield _of_dump(
         "csv", f"diagnose {sizes.rows:,} kernel rows", dump, peer, "advisor", "computation"
     )
-    dump = generated(folder / "trace", *rows, sizes.trace_kernels)
+    dump = generate(folder / "trace", *rows, sizes.trace_kernels)
     what = f"diagnose csv and trace, {sizes.trace_kernels:,} kernels"
     yield _of_dump("trace", what, dump, peer, "advisor", "all")
     without = ("--format", "db", "--no-stacks", "--no-pmu")
-    dump = generated(folder / "db", *rows, sizes.tasks, *without)
+    dump = generate(folder / "db", *rows, sizes.tasks, *without)
     yield _of_dump("db", f"diagnose db, {sizes.tasks:,} tasks, no stacks", dump, None)
-    dump = generated(folder / "full", *rows, sizes.tasks, "--format", "db")
+    dump = generate(folder / "full", *rows, sizes.tasks, "--format", "db")
     yield _of_dump("db-full", f"diagnose db, {sizes.tasks:,} tasks, all tables", dump, None)
     only += ["--only", "communication.json", "--only", "communication_matrix.json"]
-    first = generated(folder / "ranks", *rows, sizes.rank_rows, "--ranks", sizes.ranks, *only)
+    first = generate(folder / "ranks", *rows, sizes.rank_rows, "--ranks", sizes.ranks, *only)
     what = f"diagnose {sizes.ranks} ranks"
     yield _of_dump("cluster", what, first.parent, peer, "cluster", "-m", "all")
-    source = tree or installed_models() or ROOT / "rewriters"
+    source = tree or find_installed_models() or ROOT / "rewriters"
     name, limit = f"scan {source.parent.name}/{source.name}", parse_all(source)
     scan = (*NPUFIX, "scan", str(source), "--json")
     yield Comparison("scan", name, scan, "ast.parse of every file", limit)
@@ -91,7 +91,7 @@ def comparisons(
     yield Comparison("report", name, (*NPUFIX, *page), "import pandas", limit)
 
 
-def installed_models() -> Path | None:
+def find_installed_models() -> Path | None:
     """Return where the models of transformers are, if they are."""
     found = importlib.util.find_spec("transformers")
     return Path(found.origin).parent / "models" if found and found.origin else None

@@ -162,11 +162,11 @@ def write_slowed(dump: Path, factors: Sequence[float], kernels: int = 400) -> Pa
     ``dump`` is the path of its folder, which is returned.
     """
     own = Parameters(kernels=kernels, steps=STEPS, warmup=False, stacks=False)
-    run = slowed(simulate(own), factors)
+    run = slow_down(simulate(own), factors)
     return write_dump(own, dump.parent, only=_FILES, run=run).rename(dump)
 
 
-def slowed(run: Run, factors: Sequence[float]) -> Run:
+def slow_down(run: Run, factors: Sequence[float]) -> Run:
     """Stretch everything in each step of a run; each step starts when the one before has ended."""
     begin = run.steps[0].start_ns
     before = np.array([*(step.start_ns for step in run.steps), run.steps[-1].end_ns]) - begin

@@ -16,7 +16,7 @@ import math
 import tempfile
 from pathlib import Path
 
-from benchmarks.comparisons import generated
+from benchmarks.comparisons import generate
 from benchmarks.measuring import NPUFIX, Cost, cost, count_bytes, mebibytes
 
 _ROWS = (10_000, 100_000, 1_000_000, 10_000_000)
@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--traces", type=int, nargs="*", default=_TRACES, help="of a trace as well")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        start = _diagnosed(Path(scratch), 10, _TABLE)[0]
+        start = _diagnose(Path(scratch), 10, _TABLE)[0]
         print(f"start, with a dump of ten kernels: {start.cpu_s:.2f} CPU s")
         for what, sizes, only in (("table", chosen.rows, _TABLE), ("trace", chosen.traces, ())):
             if sizes:
@@ -46,7 +46,7 @@ def _print(what: str, sizes: list[int], only: tuple[str, ...], scratch: Path, st
     print("|---|---|---|---|---|---|---|")
     before: tuple[int, float] | None = None
     for size in sizes:
-        taken, read, size_mib = _diagnosed(scratch, size, only)
+        taken, read, size_mib = _diagnose(scratch, size, only)
         own, power = taken.cpu_s - start.cpu_s, ""
         if before is not None:
             power = f"{math.log(own / before[1]) / math.log(size / before[0]):.2f}"
@@ -58,11 +58,11 @@ def _print(what: str, sizes: list[int], only: tuple[str, ...], scratch: Path, st
         print(f"| {' | '.join(cells)} |", flush=True)
 
 
-def _diagnosed(scratch: Path, size: int, only: tuple[str, ...]) -> tuple[Cost, Cost, float]:
+def _diagnose(scratch: Path, size: int, only: tuple[str, ...]) -> tuple[Cost, Cost, float]:
     """Return what it costs to diagnose and to read a dump of a size, and its MiB."""
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
         steps = min(size, 10)
-        dump = generated(Path(folder), "--kernels", size, "--steps", steps, *only)
+        dump = generate(Path(folder), "--kernels", size, "--steps", steps, *only)
         taken = cost((*NPUFIX, "diagnose", str(dump), "--json"), scratch, cache=scratch)
         return taken, cost(count_bytes(dump), scratch), mebibytes(dump)
 

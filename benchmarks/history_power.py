@@ -26,7 +26,7 @@ _LAST_RUNS = 5
 _MONTH = 30
 
 
-def _disturbed(rng: np.random.Generator, count: int) -> Floats:
+def _disturb(rng: np.random.Generator, count: int) -> Floats:
     """One run of seven is slowed by 8 % on average."""
     hit = rng.random(count) < 1 / 7
     return rng.normal(0, 0.01, count) + hit * rng.exponential(0.08, count)
@@ -42,7 +42,7 @@ _LUCK: dict[str, Luck] = {
     "1.5 %": lambda rng, count: rng.normal(0, 0.015, count),
     "3 %": lambda rng, count: rng.normal(0, 0.03, count),
     "heavy tail": lambda rng, count: 0.012 * rng.standard_t(3, count),
-    "1 run of 7 disturbed": _disturbed,
+    "1 run of 7 disturbed": _disturb,
     "5 runs a day": _of_days,
 }
 _RUNS_A_DAY = {"5 runs a day": 5}

@@ -94,7 +94,7 @@ def main() -> int:
     kinds = [kind for kind in _KINDS if not chosen.only or kind in chosen.only]
     tried = _attempts(kinds, chosen.seed, many, chosen.corpus) if kinds else {}
     rows = [_row(kind, *tried[kind], found.get(kind, [])) for kind in kinds]
-    fuzzed = _fuzzed(chosen, many) if "fuzz" in (chosen.only or ["fuzz"]) else []
+    fuzzed = _run_fuzzer(chosen, many) if "fuzz" in (chosen.only or ["fuzz"]) else []
     rows += _fuzz(fuzzed, found)
     text = _table(rows)
     print(text, end="")
@@ -140,7 +140,7 @@ def _attempts(
     return tried
 
 
-def _fuzzed(chosen: argparse.Namespace, many: int) -> list[_Run]:
+def _run_fuzzer(chosen: argparse.Namespace, many: int) -> list[_Run]:
     """Return what was fuzzed, in runs before or in a short one now."""
     with tempfile.TemporaryDirectory() as folder:
         numbers = chosen.fuzz or [Path(folder, "fuzz.json")]

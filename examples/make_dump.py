@@ -21,7 +21,7 @@ sys.path.insert(0, str(HERE.parent))
 
 from benchmarks.generator.files import profiler_json  # noqa: E402
 from benchmarks.generator.dump import write_dump  # noqa: E402
-from benchmarks.generator.recorded.record import recorded_path  # noqa: E402
+from benchmarks.generator.recorded.record import spell_recorded_path  # noqa: E402
 from benchmarks.generator.recorded.routes import record  # noqa: E402
 from benchmarks.generator.recorded.timeline import Simulation  # noqa: E402
 
@@ -65,7 +65,7 @@ def main() -> None:
             "python": ".".join(platform.python_version_tuple()[:2]),
         },
         "source_sha256": {
-            recorded_path(path, PROGRAM): hashlib.sha256(path.read_bytes()).hexdigest()
+            spell_recorded_path(path, PROGRAM): hashlib.sha256(path.read_bytes()).hexdigest()
             for path in sorted(PROGRAM.rglob("*.py"))
         },
     }

@@ -15,7 +15,7 @@ MINDSPORE = "_ascend_ms"
 TRACES = ("trace_view.json", "trace_view.json.gz")
 
 
-def analysed_folder(dump: Path) -> Path:
+def find_analysed_folder(dump: Path) -> Path:
     """Return where the analysed files of a dump are, if any; whether there are is not checked."""
     # Files copied out of ASCEND_PROFILER_OUTPUT lie in the folder itself.
     return dump / OUTPUT if (dump / OUTPUT).is_dir() else dump
@@ -24,7 +24,7 @@ def analysed_folder(dump: Path) -> Path:
 def is_mindspore(dump: Path) -> bool:
     """Tell a dump of MindSpore's profiler, which writes what PyTorch's does, with other names."""
     return dump.name.endswith(MINDSPORE) or any(
-        "mindspore" in file.name for file in analysed_folder(dump).glob(DATABASES)
+        "mindspore" in file.name for file in find_analysed_folder(dump).glob(DATABASES)
     )
 
 

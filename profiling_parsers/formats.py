@@ -17,7 +17,7 @@ from npufix.profiling_parsers.dump_folder import (
     MINDSPORE,
     OUTPUT,
     TRACES,
-    analysed_folder,
+    find_analysed_folder,
     find_database,
     find_empty_database,
     is_mindspore,
@@ -111,7 +111,7 @@ def explain_foreign(path: Path) -> DumpError | None:
 
 def explain_unreadable(dump: Path) -> DumpError:
     """Return why a dump of no other kind cannot be read, and what to do about it."""
-    output = analysed_folder(dump)
+    output = find_analysed_folder(dump)
     if any(output.glob(DATABASES)):
         what = "only the db export is there, and it is empty"
         return DumpError(f"{output}: {what}", remedies.export_text(dump))
@@ -133,7 +133,7 @@ def _has_kernels(output: Path) -> bool:
 
 def _find_ascend(folder: Path) -> list[Path]:
     """Find a db or a text export; of the text export, the trace alone will do."""
-    output = analysed_folder(folder)
+    output = find_analysed_folder(folder)
     readable = _has_kernels(output) or any((output / name).exists() for name in TRACES)
     return [folder] if readable else []
 
@@ -159,7 +159,7 @@ def _for_mindspore(remedy: str) -> str:
 
 def _read_export(dump: Path) -> Profile:
     """Read the database alone, or the text alone where the database is broken: never mixed."""
-    output = analysed_folder(dump)
+    output = find_analysed_folder(dump)
     faults: tuple[Problem, ...] = ()
     database = find_database(output)
     if database is not None:
@@ -230,7 +230,7 @@ def _is_trace_alone(file: Path) -> bool:
     """Tell a trace that was copied out of its dump, so that nothing beside it has kernels."""
     folder = file.parent.parent if file.resolve().parent.name == OUTPUT else file.parent
     is_trace = file.name.endswith((".json", ".json.gz")) and explain_foreign(file) is None
-    return is_trace and not _has_kernels(analysed_folder(folder))
+    return is_trace and not _has_kernels(find_analysed_folder(folder))
 
 
 def _read_trace_alone(path: Path) -> Profile:

@@ -33,7 +33,7 @@ def nobody_listens() -> None:
     _LISTENER.set(None)
 
 
-def advanced(what: str, done: int, total: int) -> None:
+def advance(what: str, done: int, total: int) -> None:
     """Say that ``done`` of ``total`` (bytes, files, ranks) are done."""
     listener = _LISTENER.get()
     if listener is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npufix.profiling_parsers.discover import recognise
-from npufix.profiling_parsers.dump_folder import analysed_folder
+from npufix.profiling_parsers.dump_folder import find_analysed_folder
 from npufix.profiling_parsers.formats import FORMATS, UNREADABLE
 from npufix.profiling_parsers.special_files import refuse_special_files
 
@@ -30,7 +30,7 @@ def read_profile(dump: DumpLocation | Path) -> Profile:
 
     found = recognise(dump) if isinstance(dump, Path) else dump
     if found.kind != UNREADABLE and found.path.is_dir():
-        refuse_special_files(found.path, analysed_folder(found.path))
+        refuse_special_files(found.path, find_analysed_folder(found.path))
     profile = _READERS[found.kind](found.path)
     whole = replace(profile, kernels=complete_kernels(profile.kernels))
     _give_back_memory()

@@ -51,7 +51,7 @@ def _parse(code: str) -> ast.Module | None:
     """Parse code that may be cut out of a block; None if it is no whole statement."""
     lines = textwrap.dedent(code).strip()
     # A part of an expression may go over lines that only its own brackets would join.
-    for text in (lines, f"({lines}\n)", f"{lines}\n    pass", _dedented(code)):
+    for text in (lines, f"({lines}\n)", f"{lines}\n    pass", _dedent(code)):
         tree = _tree(text)
         if tree is not None:
             return tree
@@ -64,7 +64,7 @@ def _tree(text: str) -> ast.Module | None:
     return None
 
 
-def _dedented(code: str) -> str:
+def _dedent(code: str) -> str:
     """Return code whose first line has lost its indent, as that of a node has."""
     first, _, rest = code.strip().partition("\n")
     return f"{first}\n{textwrap.dedent(rest)}"

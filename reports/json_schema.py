@@ -65,13 +65,13 @@ def _remarks(model: type) -> dict[str, dict[str, str]]:
         if current.__name__ in found:
             continue
         (body,) = ast.parse(inspect.getsource(current)).body
-        found[current.__name__] = dict(_documented(body))
+        found[current.__name__] = dict(_list_documented(body))
         for hint in get_type_hints(current).values():
             left += [p for p in _parts(hint) if issubclass(p, msgspec.Struct) or is_dataclass(p)]
     return found
 
 
-def _documented(body: ast.stmt) -> Iterator[tuple[str, str]]:
+def _list_documented(body: ast.stmt) -> Iterator[tuple[str, str]]:
     statements = body.body if isinstance(body, ast.ClassDef) else []
     for field, remark in pairwise(statements):
         if isinstance(field, ast.AnnAssign) and isinstance(remark, ast.Expr):

@@ -266,11 +266,11 @@ def _quality(alignment: _Alignment) -> tuple[int, int]:
 def _parting(source: str, flow: FunctionFlow, difference: _Difference, near: Evaluation) -> Parting:
     code = _code_of(flow, difference.found)
     line = code.lineno if code is not None else near.code.lineno
-    text = _shown(source, code) if code is not None else phrase(difference.found)
-    return Parting(phrase(difference.wanted), _said(difference, text), line)
+    text = _show(source, code) if code is not None else phrase(difference.found)
+    return Parting(phrase(difference.wanted), _say(difference, text), line)
 
 
-def _said(difference: _Difference, text: str) -> str:  # noqa: PLR0911 - one case a kind
+def _say(difference: _Difference, text: str) -> str:  # noqa: PLR0911 - one case a kind
     """Return in words what stands where the pattern has something else."""
     wanted, operand = difference.wanted, difference.operand
     match difference.kind:
@@ -302,7 +302,7 @@ def _code_of(flow: FunctionFlow, node: Node) -> ast.expr | ast.stmt | None:
     return next((c for c in codes if not isinstance(c, ast.Name)), codes[0] if codes else None)
 
 
-def _shown(source: str, code: ast.expr | ast.stmt) -> str:
+def _show(source: str, code: ast.expr | ast.stmt) -> str:
     text = " ".join(segment(source_lines(source), code).split())
     return text if len(text) <= _MOST_CODE else f"{text[: _MOST_CODE - 1]}…"
 

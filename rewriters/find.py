@@ -22,7 +22,7 @@ from npufix.rewriters.edit.statements.searches import (
     possible,
     possible_in_module,
     propose,
-    written,
+    write,
 )  # fmt: skip
 from npufix.rewriters.edit.statements.surroundings import TooLargeError
 from npufix.rewriters.facts.chosen import find_choice, is_reference
@@ -161,7 +161,7 @@ def _sites_in(  # noqa: PLR0913, PLR0917 - what is looked for, and where
         return
     searched = [rule for rule in rules if rule.search and rule.search != "loops"]
     loops = [rule for rule in rules if rule.search == "loops" and flow.function.name != MODULE]
-    found = list(_proposed(source, flow, searched, looking, with_text=with_text))
+    found = list(_propose(source, flow, searched, looking, with_text=with_text))
     # what a loop is, or what is to be done in it, says more than that it is one
     told = {site.line for site in found if site.rewrite is None or site.rule.search == "experts"}
     over_rows = _loop_sites(source, flow, loops, looking, with_text=with_text)
@@ -174,7 +174,7 @@ def _sites_in(  # noqa: PLR0913, PLR0917 - what is looked for, and where
     )
 
 
-def _proposed(
+def _propose(
     source: str,
     flow: FunctionFlow,
     rules: Sequence[Substitution],
@@ -190,7 +190,7 @@ def _proposed(
         problem = found.advice
         try:
             if found.changes and effort.spend(_PARSED_LIKE_A_CHANGE):
-                new = written(source, flow, found, with_text=with_text)
+                new = write(source, flow, found, with_text=with_text)
             elif found.changes:
                 problem = _NOT_TRIED
         except NotRewritableError as error:

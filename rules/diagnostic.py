@@ -51,7 +51,7 @@ class Recording:
     """What several rules ask alike: see the function ``kept``."""
 
 
-def kept(
+def keep_result(
     function: Callable[Concatenate[Recording, Parameters], Result],
 ) -> Callable[Concatenate[Recording, Parameters], Result]:
     """Have a function remember what it said of a recording; nobody may change what it returns.

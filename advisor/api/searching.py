@@ -43,10 +43,10 @@ def scan(*sources: str | Path) -> Scanned:
     """
     from npufix.advisor.diagnose.source_scan import scan as search
     from npufix.advisor.project.configuration import read_configuration
-    from npufix.advisor.project.source_tree import read_source_trees, shared_folder
+    from npufix.advisor.project.source_tree import find_shared_folder, read_source_trees
 
     paths = [Path(one) for one in sources or (".",)]
-    start = paths[0] if len(paths) == 1 else shared_folder(paths)
+    start = paths[0] if len(paths) == 1 else find_shared_folder(paths)
     return Scanned(
         search(read_source_trees(paths, read_configuration(start), exclude_named=False)).report
     )

@@ -61,7 +61,7 @@ def _definition(
         if any(value is one for one in known):
             continue
         context[name] = ""  # its place; a helper may need it as well
-        context[name] = _said(name, value, made, context, known)
+        context[name] = spell_meaning(name, value, made, context, known)
         context[name] = context.pop(name)  # behind what it needs
     return text
 
@@ -76,7 +76,7 @@ def _names_around(made: FunctionType | type) -> Mapping[str, Any]:
     return {**made.__globals__, **{name: cell.cell_contents for name, cell in cells}}
 
 
-def _said(
+def spell_meaning(
     name: str,
     value: object,
     user: FunctionType | type,

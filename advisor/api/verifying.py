@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from npufix.advisor.api.showing import Shown
 from npufix.advisor.api.standing_alone import COMPARED, standing_alone
-from npufix.advisor.verify.changes import Changes, changed_file
+from npufix.advisor.verify.changes import Changes, read_changed_file
 from npufix.advisor.verify.settings import make_settings
 from npufix.advisor.verify.verifying import Checked, Given, check, report_changes
 from npufix.rewriters.verification.verdict import Status, Verdict
@@ -76,7 +76,7 @@ def verify(  # noqa: PLR0913 - one parameter an option
     before, after = standing_alone(old), standing_alone(new)
     folder = _folder(new)
     path = folder / f"{COMPARED}.py"
-    file = changed_file(new.__name__, path, folder, before.encode(), after.encode())
+    file = read_changed_file(new.__name__, path, folder, before.encode(), after.encode())
     changes = Changes((file,), old.__name__)
     settings = make_settings(on, no_cache=not cache, say=lambda _: None, chip=chip)
     given = Given(frozenset(allow), None, tuple(assume), COMPARED)

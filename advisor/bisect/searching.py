@@ -13,7 +13,7 @@ from npufix.advisor.gate.recording import Recorder, RecordingError
 from npufix.advisor.gate.taking_turns import Sides, record_sides
 from npufix.reports.bisect_report import BisectReport, BisectStep
 from npufix.reports.report import tool
-from npufix.rules.shared.quantities import counted
+from npufix.rules.shared.quantities import format_count
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -157,14 +157,14 @@ class Search:
         if len(found) == 1:
             said = f"{last.short} is the first that is slower: {last.subject}"
         else:
-            said = f"the first that is slower is one of {counted(len(found), 'commit')}"
+            said = f"the first that is slower is one of {format_count(len(found), 'commit')}"
         return BisectReport(
             tool(), said, 0 if len(found) == 1 else 3, asked.good, list(found),
             list(self.steps.values()), asked.repository.change(before.id, last.id),
-            self._grown(before, last), asked.metric,
+            self._list_grown(before, last), asked.metric,
         )  # fmt: skip
 
-    def _grown(self, before: BisectCommit, after: BisectCommit) -> list[Change]:
+    def _list_grown(self, before: BisectCommit, after: BisectCommit) -> list[Change]:
         """Return the hot operators that grew, from the last good commit to the first bad one."""
         known = self.sides.get(before.id)
         old = known.head if known else self.sides[after.id].base

@@ -86,7 +86,7 @@ def _mean_clock(kernels: pd.DataFrame, clock: pd.DataFrame) -> float:
     return float(np.average(clock_of(kernels, readings), weights=weights))
 
 
-def led_to_source(cluster: Cluster, lead: Callable[[Iterable[str]], Mapping[str, str]]) -> Cluster:
+def lead_to_source(cluster: Cluster, lead: Callable[[Iterable[str]], Mapping[str, str]]) -> Cluster:
     """Return the ranks with lines of the source; ``lead`` gives the file here that a path means."""
     details = cluster.details
     mapped = lead({str(path) for detail in details.values() for path in detail.lines["path"]})
@@ -101,14 +101,14 @@ def led_to_source(cluster: Cluster, lead: Callable[[Iterable[str]], Mapping[str,
     return replace(cluster, details=led)
 
 
-def encoded_whole(whole: RankWhole) -> bytes:
+def encode_whole(whole: RankWhole) -> bytes:
     """Return it as bytes behind a checksum."""
     content = msgspec.msgpack.encode(whole)
     return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest() + content
 
 
-def decoded_whole(data: bytes) -> RankWhole | None:
-    """Read what ``encoded_whole`` wrote, ``None`` if it is none or damaged."""
+def decode_whole(data: bytes) -> RankWhole | None:
+    """Read what ``encode_whole`` wrote, ``None`` if it is none or damaged."""
     content = data[_DIGEST_BYTES:]
     if hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest() != data[:_DIGEST_BYTES]:
         return None

@@ -127,7 +127,7 @@ def _stack(name: str, summaries: Sequence[Summary]) -> pd.DataFrame:
     columns: dict[str, Any] = {"place": np.repeat(np.arange(len(summaries)), counts)}
     for column, kind in TABLES[name].items():
         if kind == WORD:
-            columns[column] = _joined_words(name, column, summaries)
+            columns[column] = _join_words(name, column, summaries)
         else:
             dtype = np.int64 if kind == NUMBER else np.float64
             parts = [summary.numbers(name, column) for summary in summaries]
@@ -135,7 +135,7 @@ def _stack(name: str, summaries: Sequence[Summary]) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def _joined_words(name: str, column: str, summaries: Sequence[Summary]) -> pd.Categorical[str]:
+def _join_words(name: str, column: str, summaries: Sequence[Summary]) -> pd.Categorical[str]:
     known: dict[str, int] = {}
     parts = [np.empty(0, np.int32)]
     for summary in summaries:

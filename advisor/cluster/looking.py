@@ -10,8 +10,8 @@ from npufix.advisor.cluster.cache import DETAIL, SUMMARY, RankCache
 from npufix.advisor.cluster.choosing import ASKED, own_ns, roles
 from npufix.advisor.cluster.gathering import all_steps, cluster_of, steady
 from npufix.advisor.cluster.jobs import job_of
-from npufix.profiling_parsers.cluster.summary import SummaryError, decoded, encoded
-from npufix.profiling_parsers.progress import advanced
+from npufix.profiling_parsers.cluster.summary import SummaryError, decode, encode
+from npufix.profiling_parsers.progress import advance
 from npufix.profiling_parsers.reader import read_profile
 from npufix.rewriters.write.user_error import UserError
 
@@ -135,12 +135,12 @@ class Looking:
 
             executor, workers = self._place(len(missing) >= _WORTH_A_POOL)
             unread = [paths[place] for place in missing]
-            advanced("ranks", len(paths) - len(missing), len(paths))
+            advance("ranks", len(paths) - len(missing), len(paths))
             for number, (at, summary) in enumerate(parse_ranks(executor, unread, workers), 1):
                 found[missing[at]] = summary
                 if not summary.problem:  # what is broken may be mended where nothing shows it
-                    self.cache.keep(unread[at], SUMMARY, encoded(summary))
-                advanced("ranks", len(paths) - len(missing) + number, len(paths))
+                    self.cache.keep(unread[at], SUMMARY, encode(summary))
+                advance("ranks", len(paths) - len(missing) + number, len(paths))
         return [
             _name_as_user(summary, path)
             for summary, path in zip(found, paths, strict=True)
@@ -150,7 +150,7 @@ class Looking:
     @contextmanager
     def _details(self, dumps: Sequence[Dump]) -> Iterator[_Rest]:
         """Begin to read ranks as a whole; yield what waits for the end of it."""
-        from npufix.advisor.cluster.details import decoded_whole
+        from npufix.advisor.cluster.details import decode_whole
         from npufix.advisor.cluster.tasks import wholes
         from npufix.advisor.cluster.working import Spreading
 
@@ -158,7 +158,7 @@ class Looking:
         found: dict[int, RankDetail] = {}
         missing = []
         for dump, data in zip(dumps, kept, strict=True):
-            whole = decoded_whole(data) if data is not None else None
+            whole = decode_whole(data) if data is not None else None
             if whole is None:
                 missing.append(dump)
             else:
@@ -169,8 +169,8 @@ class Looking:
 
         def rest() -> dict[int, RankDetail]:
             for number, (at, data) in enumerate(work.results()):
-                advanced("ranks", number, len(missing))
-                whole = decoded_whole(data) if data is not None else None
+                advance("ranks", number, len(missing))
+                whole = decode_whole(data) if data is not None else None
                 if data is not None and whole is not None and not whole.problem:
                     self.cache.keep(missing[at].path, DETAIL, data)
                     found[missing[at].rank] = whole.detail()
@@ -220,7 +220,7 @@ if TYPE_CHECKING:
 
 def _readable(data: bytes | None) -> Summary | None:
     try:
-        return None if data is None else decoded(data)
+        return None if data is None else decode(data)
     except SummaryError:
         return None
 

@@ -14,10 +14,10 @@ from concurrent.futures import TimeoutError as NotYetError
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from npufix.advisor.cluster.details import RankWhole, encoded_whole, whole_of
+from npufix.advisor.cluster.details import RankWhole, encode_whole, whole_of
 from npufix.profiling_parsers.cluster import fingerprint
 from npufix.profiling_parsers.cluster.reading import summarise
-from npufix.profiling_parsers.cluster.summary import Summary, encoded
+from npufix.profiling_parsers.cluster.summary import Summary, encode
 from npufix.profiling_parsers.profile import DumpError
 from npufix.profiling_parsers.reader import read_profile
 
@@ -50,20 +50,20 @@ def _answer(dumps: Sequence[str], work: Callable[[Path], bytes]) -> Answer:
 
 def _summary(dump: Path) -> bytes:
     if not dump.exists():
-        return encoded(Summary(problem=_unseen(dump), readable=False))
+        return encode(Summary(problem=_unseen(dump), readable=False))
     try:
-        return _within(_MOST_SECONDS, lambda: encoded(summarise(dump)))
+        return _within(_MOST_SECONDS, lambda: encode(summarise(dump)))
     except Exception as error:  # noqa: BLE001 - one broken rank must not hide the others
-        return encoded(Summary(problem=reason(error), readable=False))
+        return encode(Summary(problem=reason(error), readable=False))
 
 
 def _whole(dump: Path) -> bytes:
     if not dump.exists():
-        return encoded_whole(RankWhole(problem=_unseen(dump)))
+        return encode_whole(RankWhole(problem=_unseen(dump)))
     try:
-        return _within(_MOST_SECONDS_WHOLE, lambda: encoded_whole(whole_of(read_profile(dump))))
+        return _within(_MOST_SECONDS_WHOLE, lambda: encode_whole(whole_of(read_profile(dump))))
     except Exception as error:  # noqa: BLE001 - same
-        return encoded_whole(RankWhole(problem=reason(error)))
+        return encode_whole(RankWhole(problem=reason(error)))
 
 
 def reason(error: BaseException) -> str:

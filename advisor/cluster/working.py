@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from npufix.advisor.cluster import tasks
 from npufix.advisor.cluster.executors import ExecutorError
 from npufix.profiling_parsers.cluster import fingerprint
-from npufix.profiling_parsers.cluster.summary import Summary, decoded, encoded
+from npufix.profiling_parsers.cluster.summary import Summary, decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +35,7 @@ def parse_ranks(
 ) -> Iterator[tuple[int, Summary]]:
     """Yield the position and the summary of each dump, in any order; ``None`` is this process."""
     for place, data in Spreading(executor, tasks.summaries, dumps, workers).results():
-        summary = decoded(data or encoded(Summary(problem=_KILLED, readable=False)))
+        summary = decode(data or encode(Summary(problem=_KILLED, readable=False)))
         yield place, summary
 
 
@@ -80,7 +80,7 @@ class Spreading:
                 if not done and (check := getattr(self.executor, "check", None)):
                     check()
                 for future in done:
-                    yield from self._finished(future, *self.running.pop(future))
+                    yield from self._iterate_finished(future, *self.running.pop(future))
         finally:
             self.cancel()
 
@@ -109,7 +109,7 @@ class Spreading:
         future = self.executor.submit(self.work, [self.paths[place] for place in places])
         self.running[future] = places, alone
 
-    def _finished(
+    def _iterate_finished(
         self,
         future: Future[tasks.Answer],
         places: list[int],

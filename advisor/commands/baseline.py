@@ -122,11 +122,11 @@ def _check(
 
 
 def _summary(made: Baseline) -> str:
-    from npufix.rules.shared.quantities import counted
+    from npufix.rules.shared.quantities import format_count
 
-    parts = [counted(made.run_count, "run"), counted(len(made.metrics), "metric"),
-             counted(len(made.hot_ops), "hot operator"),
-             counted(len(made.findings), "finding")]  # fmt: skip
+    parts = [format_count(made.run_count, "run"), format_count(len(made.metrics), "metric"),
+             format_count(len(made.hot_ops), "hot operator"),
+             format_count(len(made.findings), "finding")]  # fmt: skip
     return ", ".join(parts)
 
 

@@ -54,7 +54,7 @@ def command(*, as_json: bool) -> None:
         show(found, make_console())
 
 
-def _installed_version(package: str) -> str:
+def _find_installed_version(package: str) -> str:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -80,7 +80,10 @@ def _diagnosis(machine: Machine) -> MachineReport:
         Part("NPU", f"{machine.devices} devices" if machine.devices else "none"),
         Part("walls", _describe_sandbox()),
         Part("verdicts", str(user_folder())),
-        *(Part(name, _installed_version(name)) for name in (_PACKAGES if is_verbose() else ())),
+        *(
+            Part(name, _find_installed_version(name))
+            for name in (_PACKAGES if is_verbose() else ())
+        ),
     ]
     grounds = [
         GroundLine(s.ground.value, s.usable, _WHAT[s.ground.value], s.missing, s.remedy)

@@ -71,14 +71,14 @@ def add(  # noqa: PLR0913, PLR0917 - one parameter an option
     run; its slowest rank stands for it.
     """
     from npufix.advisor.history import entries
-    from npufix.rules.shared.quantities import counted
+    from npufix.rules.shared.quantities import format_count
 
     configuration = common.read_configuration(source or Path(), ())
     known = entries.read(output) if output.exists() else []
     runs = common.measure_runs(dumps, source, rank, path_map, given, configuration)
     made = entries.make_entries(runs, known, moment, commit)
     entries.append(output, made)
-    say_written(f"{output}: {counted(len(known) + len(made), 'run')}")
+    say_written(f"{output}: {format_count(len(known) + len(made), 'run')}")
     return 0
 
 

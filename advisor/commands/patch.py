@@ -119,7 +119,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     if stopped := patched.interrupted:
         _leave_verified(patched, output, lines, elsewhere=write or as_json)
         raise stopped
-    steps = commands(result.found, configuration.allow, result.report, _given(allow, assume))
+    steps = commands(result.found, configuration.allow, result.report, _list_given(allow, assume))
     finished = _with_verdicts(result.report, patched, steps)  # the source last, if all went well
     if output is not None and patched.diff:
         common.write_text(output, patched.diff)
@@ -135,7 +135,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     return common.exit_status(finished) or (0 if patched.diff else NOTHING_WRITTEN)
 
 
-def _given(allow: tuple[str, ...], assume: tuple[str, ...]) -> list[str]:
+def _list_given(allow: tuple[str, ...], assume: tuple[str, ...]) -> list[str]:
     options = (("--allow", allow), ("--assume", assume))
     return [word for option, names in options for name in names for word in (option, name)]
 
@@ -161,9 +161,9 @@ def _leave_verified(
     elsewhere: bool,
 ) -> None:
     """Leave the diff of what was verified before an interrupt; files of the program stay."""
-    from npufix.rules.shared.quantities import counted
+    from npufix.rules.shared.quantities import format_count
 
-    proven = counted(len(patched.written), "verified change")
+    proven = format_count(len(patched.written), "verified change")
     if output is not None and patched.diff:
         common.write_text(output, patched.diff)
         say(f"npufix: {proven} in {output}; what was not verified yet is left out")
@@ -289,15 +289,15 @@ def _show(  # noqa: PLR0913 - what to show and where
 
 
 def _summary(report: Report, patched: Patched) -> str:
-    from npufix.rules.shared.quantities import counted
+    from npufix.rules.shared.quantities import format_count
 
     if not patched.findings:
         return "No known slow pattern in this source; nothing to patch."
-    written, all_found = len(patched.written), counted(len(patched.findings), "finding")
+    written, all_found = len(patched.written), format_count(len(patched.findings), "finding")
     proven = sum(
         f.verdict is not None and f.verdict.status == "equivalent" for f in patched.written
     )
-    files = counted(len(patched.changes), "file")
+    files = format_count(len(patched.changes), "file")
     if not written:
         return f"Nothing is written: {_why_none(report)}."
     if proven == written:

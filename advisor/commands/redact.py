@@ -32,12 +32,12 @@ def command(path: Path, output: Path) -> int:
     shapes and operators stay: the copy is diagnosed with the same numbers.
     """
     from npufix.advisor.redact.dump import redact_path
-    from npufix.rules.shared.quantities import counted
+    from npufix.rules.shared.quantities import format_count
 
     done = redact_path(path, output)
     if is_quiet():
         return 0
-    say(f"Wrote {output}: {counted(done.files, 'file')}", err=False)
+    say(f"Wrote {output}: {format_count(done.files, 'file')}", err=False)
     for kind, count in sorted(done.counts.items()):
         say(f"  replaced {count} x {kind}", err=False)
     for name in done.left_out[:_SHOWN]:

@@ -127,7 +127,7 @@ def test(files: tuple[Path, ...], *, no_run: bool, as_json: bool) -> None:
         outcomes.append(outcome)
         if not as_json:
             _say_outcome(outcome)
-    from npufix.rules.shared.quantities import counted
+    from npufix.rules.shared.quantities import format_count
 
     failed = sum(bool(outcome.problems) for outcome in outcomes)
     if as_json:
@@ -135,10 +135,8 @@ def test(files: tuple[Path, ...], *, no_run: bool, as_json: bool) -> None:
 
         common.print_json(msgspec.json.format(msgspec.json.encode(outcomes)).decode())
     elif not is_quiet():
-        say(
-            f"{counted(len(subjects), 'rule')}, {counted(len(outcomes), 'check')}, {failed} failed",
-            err=False,
-        )
+        rules, checks = format_count(len(subjects), "rule"), format_count(len(outcomes), "check")
+        say(f"{rules}, {checks}, {failed} failed", err=False)
     sys.exit(1 if failed else 0)
 
 

@@ -78,9 +78,9 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     wanted = _fail_on(failing)
     from npufix.advisor.commands.run_outputs import DiagnosedRun
     from npufix.advisor.diagnose.source_scan import scan
-    from npufix.advisor.project.source_tree import read_source_trees, shared_folder
+    from npufix.advisor.project.source_tree import find_shared_folder, read_source_trees
 
-    start = sources[0] if len(sources) == 1 else shared_folder(sources)
+    start = sources[0] if len(sources) == 1 else find_shared_folder(sources)
     configuration = common.read_configuration(start, rules, everywhere=everywhere)
     with_changes = output_files.want_changes(outputs)
     with progress("Reading the source"):

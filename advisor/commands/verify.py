@@ -93,7 +93,7 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
     configuration = common.read_configuration(place, (), allow)
     named = {path.resolve() for path in files}
     wanted = changes.without(lambda path: path not in named and configuration.excludes(path))
-    common.warn([*_left_out(changes, wanted), *_named_by_itself(changes)])
+    common.warn([*_left_out(changes, wanted), *_name_by_itself(changes)])
     changes = wanted
     recording = None
     if dump is not None and changes.files:
@@ -136,14 +136,15 @@ def _check_assumptions(assume: tuple[str, ...], changes: Changes) -> None:
 
 
 def _left_out(changes: Changes, wanted: Changes) -> list[str]:
-    from npufix.rules.shared.quantities import counted
+    from npufix.rules.shared.quantities import format_count
 
     count = len(changes.files) - len(wanted.files)
-    text = f"the configuration excludes {counted(count, 'changed file')}; name them to verify them"
+    excluded = format_count(count, "changed file")
+    text = f"the configuration excludes {excluded}; name them to verify them"
     return [text] if count else []
 
 
-def _named_by_itself(changes: Changes) -> list[str]:
+def _name_by_itself(changes: Changes) -> list[str]:
     names = sorted(frozenset[str]().union(*changes.granted.values()))
     return [f"the header of the diff takes for granted: {', '.join(names)}"] if names else []
 

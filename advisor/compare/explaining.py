@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from npufix.reports.comparison import Explanation
 from npufix.reports.gate_report import Change
-from npufix.reports.wording.comparison import signed_time
+from npufix.reports.wording.comparison import word_difference
 from npufix.reports.wording.report import few_tensors
 from npufix.rules.shared.quantities import milliseconds, number
 
@@ -174,7 +174,7 @@ def _line_text(line: LineChange) -> str:
 
 def in_words(part: Change) -> str:
     """Return ``-2.1 ms  norm.py:12 f (Square -> RmsNorm): 3.2 ms -> 1.1 ms, 96 -> 12 kernels``."""
-    text = f"{signed_time(_change(part))}  {part.what}: {milliseconds(part.before_ns)}"
+    text = f"{word_difference(_change(part))}  {part.what}: {milliseconds(part.before_ns)}"
     text += f" -> {milliseconds(part.after_ns)}"
     if round(part.calls_before, 1) != round(part.calls_after, 1):
         text += f", {number(part.calls_before)} -> {number(part.calls_after)} kernels"

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from npufix.reports.wording.comparison import METRIC_NAMES, relative
-from npufix.rules.shared.quantities import counted, milliseconds, percent
+from npufix.rules.shared.quantities import format_count, milliseconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -195,7 +195,7 @@ def _about_steps(
     if any(side.kind == "dump" and side.steps < _FEW_STEPS for side in sides):
         fewest = min(side.steps for side in sides if side.kind == "dump")
         yield (
-            f"{counted(fewest, 'step')} cannot tell a difference from noise; profile at least"
+            f"{format_count(fewest, 'step')} cannot tell a difference from noise; profile at least"
             f" {_FEW_STEPS} behind the warm-up"
         )
         return

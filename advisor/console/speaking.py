@@ -107,7 +107,7 @@ class Formatter(click.HelpFormatter):
         for paragraph in text.split("\n\n"):
             kept = paragraph.startswith("\b")
             body = [_example(line) for line in paragraph.splitlines()[1:]] if kept else (
-                layout.wrapped(tr(" ".join(paragraph.split())), self.width - len(margin))
+                layout.wrap(tr(" ".join(paragraph.split())), self.width - len(margin))
             )  # fmt: skip
             shown.append("\n".join(margin + line for line in body))
         self.write("\n\n".join(shown) + "\n")
@@ -124,9 +124,7 @@ class Formatter(click.HelpFormatter):
         first = min(longest, col_max) + col_spacing
         margin = " " * self.current_indent
         for name, meaning in rows:
-            text = layout.wrapped(
-                _translate_help(meaning), max(self.width - first - len(margin), 10)
-            )
+            text = layout.wrap(_translate_help(meaning), max(self.width - first - len(margin), 10))
             head = layout.pad(name, first)
             if layout.width(name) > first - col_spacing:
                 self.write(f"{margin}{name}\n")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from npufix.advisor.cluster.details import led_to_source
+from npufix.advisor.cluster.details import lead_to_source
 from npufix.advisor.cluster.reporting import observe_cluster, rank_problems, rank_rows, rank_steps
 from npufix.advisor.diagnose.causes import with_causes
 from npufix.advisor.diagnose.foreseeing import foresee
@@ -176,7 +176,7 @@ def _in_source(cluster: Cluster, run: _Run, tree: SourceTree | None, options: Op
     if tree is None:
         return cluster
     own = {site.path for stack in run.profile.stacks for site in stack}
-    return led_to_source(
+    return lead_to_source(
         cluster, lambda paths: map_recorded_paths({*own, *paths}, tree, options.path_map)[0]
     )
 

@@ -58,7 +58,7 @@ def explain(
     search = Search(rules, configuration, lambda _: None, rule_names())
     wanted = search.rules_for(file)
     found = search.file(file)
-    lines = _asked_lines(tree, line)
+    lines = _find_asked_lines(tree, line)
     here = [_describe_match(s, "") for s in found.sites if _is_at(s, lines)]
     here += [
         _describe_match(s, f"line {c.line} says {c.text}")
@@ -92,7 +92,7 @@ def explain(
     )
 
 
-def _asked_lines(tree: ast.Module, line: int) -> range:
+def _find_asked_lines(tree: ast.Module, line: int) -> range:
     """Return the lines that are asked about: all of a definition for its head."""
     for node in ast.walk(tree):
         if isinstance(node, (FunctionNode, ast.ClassDef)):

@@ -310,14 +310,14 @@ def _new_kernels(
         for inputs, dtypes, outputs in cells.astype(str).itertuples(index=False)
         for size in (*tensor_bytes(inputs, dtypes), *tensor_bytes(outputs, dtypes))
     )
-    largest = _handed_over(kernels, largest)
+    largest = _count_handed_over(kernels, largest)
     passes = site.form.passes or site.rule.passes
     backward = forward if has_backward else 0
     operations = _operations(kernels, forward)
     return NewKernels(forward, backward, largest, passes, site.form.launches, operations, dtype)
 
 
-def _handed_over(kernels: pd.DataFrame, largest: int) -> int:
+def _count_handed_over(kernels: pd.DataFrame, largest: int) -> int:
     """Return the bytes of a tensor as a place gets it and hands it on.
 
     Where it is converted to float32 and back within, the new kernel reads and writes half of that.

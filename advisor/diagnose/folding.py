@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from npufix.advisor.project.generated import GENERATED_FILE, generated_from
+from npufix.advisor.project.generated import GENERATED_FILE, find_origin
 from npufix.advisor.project.source_tree import without_links
 from npufix.reports.code_digest import normal_form
 from npufix.rewriters.edit.statements.host.host_values import ONLY_LOGGED
@@ -45,10 +45,10 @@ def fold(
     first: dict[tuple[str, ...], Located] = {}
     owner: dict[Located, Located] = {}
     for item in sorted(found, key=_is_generated):
-        key = _said_as(item, tree, to_write=to_write)
+        key = _find_shared_text(item, tree, to_write=to_write)
         if key is None and not (to_write or to_compare):
             key = _fused_as(item)
-        key = _said_of(item, to_compare=to_compare) if key is None else key
+        key = _find_shared_advice(item, to_compare=to_compare) if key is None else key
         if key is not None:
             start = first.setdefault(key, item)
             owner |= {item: start} if start is not item else {}
@@ -69,7 +69,7 @@ def fold(
     ]
 
 
-def _said_as(item: Located, tree: SourceTree, *, to_write: bool) -> tuple[str, ...] | None:
+def _find_shared_text(item: Located, tree: SourceTree, *, to_write: bool) -> tuple[str, ...] | None:
     """Return what all findings share that are said at one place, ``None`` for one by itself."""
     site = item.site
     in_module = item.finding.function == MODULE
@@ -93,7 +93,7 @@ def _fused_as(item: Located) -> tuple[str, ...] | None:
     return site.rule.id, item.finding.path, item.finding.function, waits
 
 
-def _said_of(item: Located, *, to_compare: bool) -> tuple[str, ...] | None:
+def _find_shared_advice(item: Located, *, to_compare: bool) -> tuple[str, ...] | None:
     """Return what advice shares that is the same for several lines, ``None`` if it is none."""
     site, finding = item.site, item.finding
     if site.rewrite is not None or not site.rule.search:
@@ -126,7 +126,7 @@ def _calls(found: Sequence[Located], sources: _Sources) -> dict[Located, Located
 def _copies(found: Sequence[Located], sources: _Sources) -> dict[Located, Located]:
     """Return the findings in generated files, each with the one that it was copied from."""
     paths = {item.finding.path for item in found}
-    made = {relative: generated_from(sources.files[relative].text) for relative in paths}
+    made = {relative: find_origin(sources.files[relative].text) for relative in paths}
     keys = _keys(found)
     originals = {
         (item.finding.path, key): item
@@ -179,7 +179,7 @@ class _Sources:
         """Return the file that one is generated from, what that one imports, and so on."""
         if relative not in self._known:
             self._known[relative] = []  # two files that import each other
-            start = generated_from(self.files[relative].text) or ""
+            start = find_origin(self.files[relative].text) or ""
             made = str(PurePosixPath(relative).parent / PurePosixPath(start).name)
             below = [made, *self.imports(made)] if made in self.files else []
             deeper = [path for one in below[1:] for path in self.of(one)]

@@ -46,10 +46,10 @@ def foresee(  # noqa: PLR0913, PLR0917 - the run, the others of its job, and wha
     What a change saves is then what the replay says, beside those before it; where changes of its
     rule were measured before, as much as those did (``own_pairs``).
     """
-    from npufix.advisor.predict.own_pairs import corrected
+    from npufix.advisor.predict.own_pairs import correct
     from npufix.advisor.predict.what_if import predict
 
-    settled = corrected(settled, evidence, chip)
+    settled = correct(settled, evidence, chip)
     found = predict(evidence, settled, step_ns, asked, others)
     if found is None:
         return Foreseen(list(settled))

@@ -70,7 +70,7 @@ def settle(found: Sequence[T], split: StepSplit | None, kernels: pd.DataFrame) -
     for at in sorted(range(len(found)), key=lambda at: _precedence(found[at])):
         savings[at] = claims.enter(found[at])
     overlaps = _overlaps(found, spent)
-    return [_changed(item, savings[at], overlaps[at]) for at, item in enumerate(found)]
+    return [_change_saving(item, savings[at], overlaps[at]) for at, item in enumerate(found)]
 
 
 def total_saving(settled: Sequence[Item], forecast: Forecast | None = None) -> Saving:
@@ -222,6 +222,6 @@ def _overlaps(found: Sequence[Item], spent: _Spent) -> list[str]:
     return texts
 
 
-def _changed(item: T, saving: Saving | None, overlap: str) -> T:
+def _change_saving(item: T, saving: Saving | None, overlap: str) -> T:
     finding = msgspec.structs.replace(item.finding, saving=saving, overlap=overlap)
     return replace(item, finding=finding)

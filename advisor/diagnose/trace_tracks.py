@@ -8,7 +8,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from npufix.profiling_parsers.dump_folder import analysed_folder, trace_file
+from npufix.profiling_parsers.dump_folder import find_analysed_folder, trace_file
 from npufix.profiling_parsers.trace.copied import copy_trace
 from npufix.reports.data.trace_events import Clock, Slice, finding_events, kernel_events
 from npufix.rules.shared.labels import Labels
@@ -54,7 +54,7 @@ def _trace_of(result: Diagnosis) -> Path | None:
         return root
     if not root.is_dir():
         return None
-    path = trace_file(analysed_folder(root))
+    path = trace_file(find_analysed_folder(root))
     return path if path.is_file() else None
 
 

@@ -20,7 +20,7 @@ from npufix.rules.shared.recording.recorded_cells import (
     CELLS,
     ELEMENT_WISE,
     LARGE_BYTES,
-    moved_bytes,
+    count_moved_bytes,
 )
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def calibrate(kernels: pd.DataFrame) -> Calibration:
     """Measure the bandwidth of the large element-wise kernels and the time of the smallest."""
     wanted = kernels["type"].isin(ELEMENT_WISE) & (kernels["duration_ns"] > 0)
     own = kernels.loc[wanted, [*CELLS, "duration_ns"]]
-    own = own.assign(moved=moved_bytes(own))
+    own = own.assign(moved=count_moved_bytes(own))
     # One figure for each shape, however often it ran.
     groups = own[own["moved"] > 0].groupby(CELLS, observed=True)
     typical = groups.agg(moved=("moved", "first"), duration=("duration_ns", "median"))

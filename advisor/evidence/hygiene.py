@@ -79,7 +79,7 @@ def _no_collectives(profile: Profile) -> bool:
     return communicates and profile.signals.collectives.empty
 
 
-def _unexplained_idle(profile: Profile) -> bool:
+def _is_idle_unexplained(profile: Profile) -> bool:
     """Tell whether the device is idle for long and no run of the collector was recorded."""
     steps = profile.steps
     free = float(steps["free_ns"].sum())
@@ -112,7 +112,7 @@ _PARTS = (
     _Part(_MEMORY, "how much device memory is in use, and who asked for it",
           lambda p: p.signals.memory.empty and p.signals.allocations.empty, _ASCEND),
     _Part(_GC, "whether Python's garbage collector makes the device wait (not recorded, or no "
-          "run was long enough)", _unexplained_idle, _ASCEND),
+          "run was long enough)", _is_idle_unexplained, _ASCEND),
 )  # fmt: skip
 
 _LOOP = """\

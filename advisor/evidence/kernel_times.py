@@ -14,8 +14,8 @@ from npufix.rules.shared.quantities import size
 from npufix.rules.shared.recording.recorded_cells import (
     CELLS,
     ELEMENT_WISE,
+    count_moved_bytes,
     dtype_name,
-    moved_bytes,
 )
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class MeasuredKernels:
     def _typical(self) -> pd.DataFrame:
         """One row a Type and shapes: ``moved`` (bytes), ``operations``, ``duration``, ``dtype``."""
         own = self.kernels.loc[self.kernels["duration_ns"] > 0, ["type", *CELLS, "duration_ns"]]
-        own = own.assign(moved=moved_bytes(own))
+        own = own.assign(moved=count_moved_bytes(own))
         groups = own[own["moved"] > 0].groupby(["type", *CELLS], observed=True)
         typical = groups.agg(moved=("moved", "first"), duration=("duration_ns", "median"))
         typical = typical.reset_index()

@@ -14,7 +14,7 @@ from npufix.advisor.evidence.item import Item, make_finding
 from npufix.reports import report
 from npufix.rules.diagnostic import Recording
 from npufix.rules.shared.labels import Labels
-from npufix.rules.shared.quantities import counted, milliseconds
+from npufix.rules.shared.quantities import format_count, milliseconds
 from npufix.rules.shared.recording.observing import outermost_operators, rows_where
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def askers(seen: Observation, recording: Recording) -> Iterator[report.Fact]:
     total, count = spent.loc[name].tolist()
     steps = max(1, recording.step_count)
     if total / steps > sum(place.cost_ns for place in seen.places):
-        kernels = counted(count / steps, "kernel")
+        kernels = format_count(count / steps, "kernel")
         yield report.Fact(report.ASKER, f"{name}: {kernels}, {milliseconds(total / steps)}")
 
 

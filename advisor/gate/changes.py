@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from npufix.advisor.gate import baselines
 from npufix.reports.baseline import UNITS
 from npufix.reports.gate_report import Change
-from npufix.rules.shared.quantities import counted, quantity
+from npufix.rules.shared.quantities import format_count, quantity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -83,7 +83,7 @@ def explanation(
     """Say in three lines at most what the difference of the step time comes from."""
     difference = after_ns - before_ns
     same_way = [part for part in every if (part.after_ns - part.before_ns) * difference > 0]
-    lines = _asked_for_at(runs)
+    lines = _find_asking_lines(runs)
     return [
         _in_words(part, difference, lines)
         for part in same_way[:_LINES]
@@ -103,7 +103,7 @@ def _in_words(part: Change, difference: float, lines: Mapping[str, MeasuredLine]
 
 
 def _calls(part: Change) -> str:
-    now = counted(round(part.calls_after), "call")
+    now = format_count(round(part.calls_after), "call")
     if not part.before_ns:
         return f"{now}, not among the hot operators before"
     if abs(part.calls_after - part.calls_before) <= _SAME_CALLS * part.calls_before:
@@ -111,7 +111,7 @@ def _calls(part: Change) -> str:
     return f"{now} instead of {round(part.calls_before)}"
 
 
-def _asked_for_at(runs: Sequence[Measurement]) -> dict[str, MeasuredLine]:
+def _find_asking_lines(runs: Sequence[Measurement]) -> dict[str, MeasuredLine]:
     """Return for each Type the line that spends most, where it is what that line mostly does."""
     found: dict[str, MeasuredLine] = {}
     for line in runs[0].lines if runs else []:

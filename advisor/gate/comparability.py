@@ -132,13 +132,13 @@ def other_workload(baseline: Baseline, run: Measurement) -> list[str]:
         name: op for name, op in every.items() if name in baseline.hot_ops or op.spent > 2 * least
     }
     changed: set[str] = set()
-    ways = (_other_shapes, _OTHER_SHAPES), (_moved, _MOVED), (_other_calls, _OTHER_CALLS)
+    ways = (_other_shapes, _OTHER_SHAPES), (_find_moved, _MOVED), (_other_calls, _OTHER_CALLS)
     for find, limit in ways:
         there, here = find(before, every), find(now, before)
         if min(_share(there, before), _share(here, now)) >= limit:
             changed |= {*there, *here}
-    changed |= set(_lost(before, every))
-    named = sorted(changed, key=lambda n: (-max(_spent(n, before), _spent(n, now)), n))
+    changed |= set(_find_lost(before, every))
+    named = sorted(changed, key=lambda n: (-max(_sum_spent(n, before), _sum_spent(n, now)), n))
     return [_differ(name, before.get(name), every.get(name)) for name in named[:_TOLD]]
 
 
@@ -158,7 +158,7 @@ def _other_shapes(own: Mapping[str, _Operator], other: Mapping[str, _Operator]) 
     return [name for name, op in own.items() if name not in other and op.kind in new_kinds]
 
 
-def _moved(own: Mapping[str, _Operator], other: Mapping[str, _Operator]) -> list[str]:
+def _find_moved(own: Mapping[str, _Operator], other: Mapping[str, _Operator]) -> list[str]:
     """Return what the other side runs less often on this shape, and more often on others."""
     none = _Operator("", 0.0, 0.0)
 
@@ -189,7 +189,7 @@ def _other_calls(own: Mapping[str, _Operator], other: Mapping[str, _Operator]) -
     return found
 
 
-def _lost(before: Mapping[str, _Operator], now: Mapping[str, _Operator]) -> list[str]:
+def _find_lost(before: Mapping[str, _Operator], now: Mapping[str, _Operator]) -> list[str]:
     """Return what the baseline ran and the run did not, if most is lost and nothing is new."""
     rest = _Operator("", 0.0, 0.0)
     lost = [name for name, op in before.items() if _RARELY * now.get(name, rest).calls <= op.calls]
@@ -207,7 +207,7 @@ def _share(names: Sequence[str], operators: Mapping[str, _Operator]) -> float:
     return sum(operators[name].spent for name in names) / whole if whole else 0.0
 
 
-def _spent(name: str, operators: Mapping[str, _Operator]) -> float:
+def _sum_spent(name: str, operators: Mapping[str, _Operator]) -> float:
     return operators[name].spent if name in operators else 0.0
 
 

@@ -21,7 +21,7 @@ from npufix.advisor.gate.significance import (
 from npufix.advisor.project.gate_settings import METRICS
 from npufix.reports.baseline import UNITS
 from npufix.reports.gate_report import GatedMetric
-from npufix.rules.shared.quantities import counted, percent, quantity
+from npufix.rules.shared.quantities import format_count, percent, quantity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -102,7 +102,7 @@ def _hot_operators(
 ) -> Iterator[MetricCase]:
     """Yield the hottest operators of the baseline and of the runs."""
     own = settings.metrics[HOT]
-    now, ordered = _spent(runs), _spent(partners)
+    now, ordered = _list_times(runs), _list_times(partners)
     before = {
         name: [number * UNITS["us"] for number in operator.runs]
         for name, operator in baseline.hot_ops.items()
@@ -120,7 +120,7 @@ def _hot_operators(
             )
 
 
-def _spent(runs: Sequence[Measurement]) -> dict[str, list[float]]:
+def _list_times(runs: Sequence[Measurement]) -> dict[str, list[float]]:
     """Return the time of each operator, one number for each run that has it."""
     spent: dict[str, list[float]] = {}
     for run in runs:
@@ -248,7 +248,7 @@ def _judge(
         verdict, why = "regression", f"p = {p_value:.2g}"
     elif sure and clear:
         verdict = "inconclusive"
-        slow = counted(seen.disturbed, "run")
+        slow = format_count(seen.disturbed, "run")
         why = f"{slow} of the baseline took as long, so these may be disturbed, too; add runs"
     else:
         verdict = "inconclusive"
@@ -264,10 +264,10 @@ def _say_more_runs(case: MetricCase, seen: SignificanceTest, asked: Wanted) -> s
         return "add runs"
     before, now = more
     if before and case.paired:
-        return f"{counted(now, 'more pair')} of runs would decide it"
+        return f"{format_count(now, 'more pair')} of runs would decide it"
     if before:
-        return f"{counted(before, 'more run')} of the baseline and {now} now would decide it"
-    return f"{counted(now, 'more run')} would decide it"
+        return f"{format_count(before, 'more run')} of the baseline and {now} now would decide it"
+    return f"{format_count(now, 'more run')} would decide it"
 
 
 def _judge_without_test(

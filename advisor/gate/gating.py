@@ -10,12 +10,12 @@ import msgspec
 
 from npufix.advisor.gate import baselines, changes, comparability
 from npufix.advisor.gate.deciding import cases, decide
-from npufix.advisor.gate.new_findings import Sorted, made_change, sort_findings
+from npufix.advisor.gate.new_findings import Sorted, measure_change, sort_findings
 from npufix.advisor.gate.significance import FEWEST_RUNS
 from npufix.advisor.project.gate_settings import FAILURES
 from npufix.reports.gate_report import Change, GatedMetric, GateReport
 from npufix.reports.report import Problem, tool
-from npufix.rules.shared.quantities import counted, percent
+from npufix.rules.shared.quantities import format_count, percent
 
 if TYPE_CHECKING:
     import datetime as dt
@@ -116,7 +116,7 @@ def gate(measured: Sequence[MeasuredRun], asked: Asked) -> GateReport:
         new_findings=found.failing if _NEW in settings.fail_on else [],
         accepted_findings=found.accepted,
         gone=found.gone,
-        made=made_change(baseline, runs, found) if baseline and comparable else None,
+        made=measure_change(baseline, runs, found) if baseline and comparable else None,
         explanation=_explanation(metrics, every, runs),
         reasons=[*reasons.partial, *reasons.failed, *reasons.unknown],
         # Each once: the runs of one job lack the same things.
@@ -282,7 +282,7 @@ def _summarize_passed(step: GatedMetric, metrics: Sequence[GatedMetric]) -> str:
     said = f"{step.name} {percent(step.change or 0.0, signed=True)}"
     runs = len(step.baseline) + len(step.current)
     if warned := sum(metric.verdict in _CATEGORY for metric in metrics):
-        return f"{said}; {counted(warned, 'warning')}, nothing that fails"
+        return f"{said}; {format_count(warned, 'warning')}, nothing that fails"
     if step.verdict == "accepted":
         return f"{said}, accepted"
     if runs < FEWEST_RUNS:

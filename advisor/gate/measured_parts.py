@@ -94,7 +94,7 @@ def steady_steps(evidence: Evidence) -> tuple[Integers, int]:
     return number, len(found)
 
 
-def reported_operators(made: Report, steps: int) -> list[MeasuredOperator]:
+def list_operators(made: Report, steps: int) -> list[MeasuredOperator]:
     """Return the hot shapes of a report, and what is left of its hot operators."""
     listed = [
         MeasuredOperator(
@@ -116,7 +116,7 @@ def reported_operators(made: Report, steps: int) -> list[MeasuredOperator]:
     return sorted(listed, key=lambda item: (-item.total_ns, item.type, item.core, item.shapes))
 
 
-def reported_lines(made: Report, steps: int) -> list[MeasuredLine]:
+def list_lines(made: Report, steps: int) -> list[MeasuredLine]:
     """Return the hot lines of a report."""
     return [
         MeasuredLine(

@@ -14,9 +14,9 @@ import numpy as np
 from npufix.advisor.diagnose.diagnosis import Options, diagnose
 from npufix.advisor.gate.measured_parts import (
     lines,
+    list_lines,
+    list_operators,
     operators,
-    reported_lines,
-    reported_operators,
     steady_steps,
 )
 from npufix.advisor.patch.suggestions import with_report_changes
@@ -118,8 +118,8 @@ def measure_report(made: report.Report) -> Measurement:
         environment=made.environment,
         steps=split.steps if split else 1,
         metrics=metrics,
-        operators=reported_operators(made, steps),
-        lines=reported_lines(made, steps),
+        operators=list_operators(made, steps),
+        lines=list_lines(made, steps),
         findings=_findings(made.findings),
         format=made.format,
         partial=_partial(made),

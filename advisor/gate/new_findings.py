@@ -76,7 +76,7 @@ def sort_findings(
     return result
 
 
-def made_change(
+def measure_change(
     baseline: Baseline, runs: Sequence[Measurement], found: Sorted
 ) -> MadeChange | None:
     """Return what the findings that are gone were said to save, and did.

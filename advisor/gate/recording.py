@@ -55,10 +55,10 @@ class Recorder:
         """
         output.mkdir(parents=True)
         log = output.with_name(f"{output.name}.log")
-        command = self.command.replace(OUTPUT, _quoted(output))
+        command = self.command.replace(OUTPUT, _quote(output))
         process: subprocess.Popen[bytes] | None = None
         try:
-            with log.open("wb") as said, _held_signals():
+            with log.open("wb") as said, _hold_signals():
                 process = subprocess.Popen(  # noqa: S603 - the user's own command
                     [_shell(), "-c", command],
                     cwd=self.folder,
@@ -72,7 +72,7 @@ class Recorder:
         except subprocess.TimeoutExpired as error:
             remedy = "give it more with --time-limit, or record fewer steps"
             message = f"{self.name}: still running after {self.limit_s:g} s"
-            raise RecordingError(f"{message}{_said(log)}", remedy) from error
+            raise RecordingError(f"{message}{_read_last_lines(log)}", remedy) from error
         except OSError as error:
             message = f"{self.name}: {error.filename or self.folder}: {error.strerror}"
             raise RecordingError(message, "name a folder that can be used") from error
@@ -81,10 +81,10 @@ class Recorder:
                 _end(process)
         if status:
             ended = f"signal {-status}" if status < 0 else f"exit status {status}"
-            message = f"{self.name}: the command ended with {ended}{_said(log)}"
+            message = f"{self.name}: the command ended with {ended}{_read_last_lines(log)}"
             raise RecordingError(message, f"run it by hand: {self.command}")
         if not any(output.iterdir()):
-            message = f"{self.name}: the command left no dump in {output}{_said(log)}"
+            message = f"{self.name}: the command left no dump in {output}{_read_last_lines(log)}"
             raise RecordingError(
                 message, f"write {OUTPUT} (or ${VARIABLE}) where it takes the folder of its dump"
             )
@@ -121,7 +121,7 @@ def in_turn(
     return [(one[2], other[2]) for one, other in pairs]
 
 
-def _quoted(path: Path) -> str:
+def _quote(path: Path) -> str:
     import shlex
 
     return shlex.quote(str(path))
@@ -136,7 +136,7 @@ def _shell() -> str:
 
 
 @contextmanager
-def _held_signals() -> Iterator[None]:
+def _hold_signals() -> Iterator[None]:
     """Let what interrupts us wait: a process that is started meanwhile would be left behind."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -165,7 +165,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             process.wait(_GRACE_S)
 
 
-def _said(log: Path) -> str:
+def _read_last_lines(log: Path) -> str:
     """Return the last lines that a command has printed."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - _LAST_LINES * _LONGEST_LINE))

@@ -153,7 +153,7 @@ def compare(
 
 
 def _difference_of_groups(old: Sequence[float], new: Sequence[float]) -> _Difference:
-    quiet_old, quiet_new = _undisturbed(old), _undisturbed(new)
+    quiet_old, quiet_new = _drop_disturbed(old), _drop_disturbed(new)
     return _Difference(
         size=fmean(quiet_new) - fmean(quiet_old),
         squares=_squares(quiet_old) + _squares(quiet_new),
@@ -179,7 +179,7 @@ def _difference_of_pairs(old: Sequence[float], new: Sequence[float]) -> _Differe
     )
 
 
-def _undisturbed(group: Sequence[float]) -> list[float]:
+def _drop_disturbed(group: Sequence[float]) -> list[float]:
     """Return the runs that are not far slower than the median of their group."""
     limit = median(group) + _DISTURBED
     return [each for each in group if each <= limit]
@@ -199,7 +199,7 @@ def _as_slow(old: Sequence[float], new: Sequence[float], deviation: float) -> in
     A fifth of the baseline is disturbed, so all of three runs now are with a chance of 0.008. Where
     one of these is far slower than the others, they are not all disturbed, and it is no luck.
     """
-    quiet = _undisturbed(new)
+    quiet = _drop_disturbed(new)
     if len(quiet) < len(new):
         return 0
     level = fmean(quiet)

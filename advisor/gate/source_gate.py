@@ -10,7 +10,7 @@ from npufix.reports import report
 from npufix.reports.data.sources import Sources
 from npufix.reports.gate_report import GateReport
 from npufix.rules.registry import all_rules
-from npufix.rules.shared.quantities import counted
+from npufix.rules.shared.quantities import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -98,8 +98,8 @@ def _headline(failing: Sequence[Finding], found: ComparedFindings, *, has_baseli
         other = len(found.new)
         more = f" that fails; {other} other" if other else ""
         return f"No {new}{more}{known}."
-    files = counted(len({f.path for f in failing}), "file")
-    return f"{counted(len(failing), new)} in {files}{known}."
+    files = format_count(len({f.path for f in failing}), "file")
+    return f"{format_count(len(failing), new)} in {files}{known}."
 
 
 def _next_steps(

@@ -83,7 +83,7 @@ def record_sides(
             given=reading.given,
         )
         name = str(output) if kept else f"{recorder.name} run {pair + 1}"
-        runs[is_head].append(_named(run, name))
+        runs[is_head].append(_name_run(run, name))
         check_together([each.measurement for side in runs for each in side])
     return Sides(*runs, paired=True)
 
@@ -122,5 +122,5 @@ def _dumps(folder: Path) -> list[Path]:
     return found
 
 
-def _named(run: MeasuredRun, origin: str) -> MeasuredRun:
+def _name_run(run: MeasuredRun, origin: str) -> MeasuredRun:
     return replace(run, measurement=msgspec.structs.replace(run.measurement, origin=origin))

@@ -14,7 +14,7 @@ from npufix.reports.baseline import UNITS
 from npufix.reports.report import tool
 from npufix.reports.trend_report import TrendReport, TrendRun, TrendSeries, TrendShift
 from npufix.reports.wording.history import operator_change, shift_text
-from npufix.rules.shared.quantities import counted, percent
+from npufix.rules.shared.quantities import format_count, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -186,7 +186,7 @@ def _judge(
 ) -> tuple[str, list[str]]:
     count = len(window.runs)
     if count < FEWEST_RUNS:
-        said = f"{counted(count, 'run')} of {FEWEST_RUNS} that are needed"
+        said = f"{format_count(count, 'run')} of {FEWEST_RUNS} that are needed"
         return "inconclusive", [
             f"{said}; the others are of another kind: {window.other}" if window.other else said
         ]
@@ -221,7 +221,7 @@ def _doubt(series: TrendSeries, tolerance: float) -> str:
         lowest, level = min(values[-count:]), levels[-1 - count]
         beyond = max(tolerance, 2 * SHORTEST * series.noise / count**0.5)
         if lowest / level - 1 > beyond:
-            more = counted(SHORTEST - count, "more run")
+            more = format_count(SHORTEST - count, "more run")
             newest = "the newest run is" if count == 1 else f"the {count} newest runs are"
             slower = percent(statistics.median(values[-count:]) / level - 1)
             return f"{series.name}: {newest} {slower} above the level before; {more} would decide"

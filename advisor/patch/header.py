@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from npufix.reports.report import tool
 from npufix.rewriters.edit.site import Basis
 from npufix.rewriters.write.patch import unified_diff
-from npufix.rules.shared.quantities import counted
+from npufix.rules.shared.quantities import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -73,7 +73,7 @@ def _describe(finding: Finding, hunk: int) -> Iterator[str]:
     place = f"{_one_line(finding.path)}, hunk {hunk}, line {finding.line}, {finding.function}"
     yield f"{place}, {finding.rule} {finding.name}:"
     if finding.verdict is not None:
-        runs = f" in {counted(finding.verdict.cases, 'run')}" if finding.verdict.cases else ""
+        runs = f" in {format_count(finding.verdict.cases, 'run')}" if finding.verdict.cases else ""
         scope = finding.verdict.scope
         whose = f" of {_one_line(scope)}" if runs and scope != finding.function else ""
         why = f": {_one_line(finding.verdict.reason)}" if finding.verdict.reason else ""

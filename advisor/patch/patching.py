@@ -13,7 +13,7 @@ from npufix.advisor.patch.profitability import Profitability, prices, weigh
 from npufix.advisor.patch.verdicts import report_verdict
 from npufix.advisor.project.applying import apply_in_order
 from npufix.rewriters.edit.imports import imports_torch_npu
-from npufix.rewriters.edit.job import spelled
+from npufix.rewriters.edit.job import spell_path
 from npufix.rewriters.edit.site import Basis, Site
 from npufix.rewriters.verification import Job, RecordedCall, Settings, verify
 from npufix.rewriters.verification.verdict import Status, Verdict
@@ -165,8 +165,8 @@ def _job(item: Located, tree: SourceTree, diagnosis: Diagnosis, *, portable: boo
         for line in sorted(line for line in calls if first <= line <= last):
             recorded += calls[line]
     return Job(
-        path=spelled(file.path.resolve()),
-        root=spelled(tree.root.resolve()),
+        path=spell_path(file.path.resolve()),
+        root=spell_path(tree.root.resolve()),
         original=file.text,
         patched=site.rewrite.direct,
         portable=site.rewrite.portable if portable and _is_guarded(site) else "",
@@ -179,13 +179,13 @@ def _job(item: Located, tree: SourceTree, diagnosis: Diagnosis, *, portable: boo
         or site.rule.floats_only
         or any(p.condition.name == _SAME_DTYPE for p in site.proofs),
         probes=(site.rewrite.probe,) if site.rewrite.probe else (),
-        vouched=assumed_conditions(site),
+        vouched=list_assumed_conditions(site),
         inference=any(p.condition.excludes_gradients for p in site.proofs),
         alone=True,
     )
 
 
-def assumed_conditions(site: Site) -> tuple[str, ...]:
+def list_assumed_conditions(site: Site) -> tuple[str, ...]:
     """Return the conditions that the verifier has to take for granted.
 
     Those that the user vouches for, and which activation a configuration selects: the verifier

@@ -39,14 +39,14 @@ def edits(graph: StepGraph, change: Change) -> tuple[Edit, Edit, Edit]:
     if gone_waits:
         gone = Edit(*_nothing(), waits_gone=gone_waits)
         going = [bool(len(rows)) or keeps < 1 for keeps in change.keeps]
-        made = [_joined([m, gone]) if goes else m for m, goes in zip(made, going, strict=True)]
+        made = [_join([m, gone]) if goes else m for m, goes in zip(made, going, strict=True)]
     return made[0], made[1], made[2]
 
 
 def together(parts: Iterable[tuple[Edit, Edit, Edit]]) -> tuple[Edit, Edit, Edit]:
     """Return several changes as one; where two are about the same row, the first counts."""
     listed = list(parts)
-    low, middle, high = (_joined([part[corner] for part in listed]) for corner in range(CORNERS))
+    low, middle, high = (_join([part[corner] for part in listed]) for corner in range(CORNERS))
     return low, middle, high
 
 
@@ -62,7 +62,7 @@ def _edit(graph: StepGraph, change: Change, rows: Integers, corner: int) -> Edit
     if not change.executions:
         keeps = change.keeps[corner]
         if not keeps:
-            return _replaced(graph, rows, len(rows), None, corner)
+            return _replace(graph, rows, len(rows), None, corner)
         if keeps == 1:
             return NO_EDIT
         kept = graph.duration_ns[rows] * keeps
@@ -71,11 +71,11 @@ def _edit(graph: StepGraph, change: Change, rows: Integers, corner: int) -> Edit
     backward = graph.backward[rows]
     count = max(1, round(change.executions * here))
     halves = [
-        _replaced(graph, own, count, work, corner)
+        _replace(graph, own, count, work, corner)
         for own, work in ((rows[~backward], change.forward), (rows[backward], change.backward))
         if len(own)
     ]
-    return _joined(halves)
+    return _join(halves)
 
 
 def _sooner(graph: StepGraph, change: Change, share: float) -> Edit:
@@ -86,7 +86,7 @@ def _sooner(graph: StepGraph, change: Change, share: float) -> Edit:
     return replace(NO_EDIT, delta_rows=rows, deltas_ns=left)
 
 
-def _replaced(
+def _replace(
     graph: StepGraph, rows: Integers, executions: int, work: NewWork | None, corner: int
 ) -> Edit:
     """Let the last kernels of each execution be the new ones, and the others go."""
@@ -141,7 +141,7 @@ def _without_launches(
         yield row, 0.0 if row in own else max(0.0, delta - usual)
 
 
-def _joined(parts: Sequence[Edit]) -> Edit:
+def _join(parts: Sequence[Edit]) -> Edit:
     if len(parts) == 1:
         return parts[0]
     if not parts:

@@ -73,7 +73,7 @@ def critical_path(graph: StepGraph) -> CriticalPath:
     """Return the critical path of a graph with at least one row."""
     count = len(graph.label)
     rounds = _ROUNDS if graph.repeats and _ROUNDS * count <= _MOST_ROWS else 1
-    whole = _repeated(graph, rounds) if rounds > 1 else graph
+    whole = _repeat(graph, rounds) if rounds > 1 else graph
     times = replay_times(whole)
     own = slice(count * (rounds // 2), count * (rounds // 2 + 1))
     path = _follow(whole, times)
@@ -98,7 +98,7 @@ def critical_path(graph: StepGraph) -> CriticalPath:
     )  # fmt: skip
 
 
-def _repeated(graph: StepGraph, rounds: int) -> StepGraph:
+def _repeat(graph: StepGraph, rounds: int) -> StepGraph:
     """Return some rounds over a graph as one."""
     count = len(graph.label)
     shifts = np.repeat(np.arange(rounds) * count, count)

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from npufix.advisor.predict.link_bounds import link_bounds
-from npufix.advisor.roofline.bounds import LIMITS, LINK, bound
+from npufix.advisor.roofline.bounds import LIMITS, LINK, compute_bounds
 from npufix.advisor.roofline.rates import find_rates
 from npufix.advisor.roofline.work import COLUMNS as WORK_COLUMNS
 from npufix.advisor.roofline.work import RATE_NAMES, work_of
@@ -51,7 +51,7 @@ def find_headroom(
     work = work_of(own)
     families = chip_families(environment, kernels["core"].cat.categories)
     rates = find_rates(work, durations[~communicates], environment.chip, families)
-    bounds = bound(work, rates)
+    bounds = compute_bounds(work, rates)
     if len(own) == len(kernels):
         times, limit = bounds.time_ns[work.of_kernel], bounds.limit[work.of_kernel]
     else:

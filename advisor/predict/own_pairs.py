@@ -94,7 +94,7 @@ def keep_pairs(pairs: Iterable[Pair]) -> Path | None:
     return path
 
 
-def corrected(items: Sequence[T], evidence: Evidence, chip: str | None) -> list[T]:
+def correct(items: Sequence[T], evidence: Evidence, chip: str | None) -> list[T]:
     """Return the findings with changes that gain as much as those of their rules did before."""
     known = _by_rule(read_pairs(), chip) if any(item.change for item in items) else {}
     return [_with(item, evidence, known[item.finding.rule]) if item.finding.rule in known else item
@@ -129,13 +129,13 @@ def _with(item: T, evidence: Evidence, ratios: list[float]) -> T:
     low, expected, high = (max(0.0, old - ratio * (old - new)) / new for ratio in gains)
     made = replace(
         change,
-        forward=_scaled(change.forward, (low, expected, high), len(ratios)),
-        backward=_scaled(change.backward, (low, expected, high), len(ratios)),
+        forward=_scale(change.forward, (low, expected, high), len(ratios)),
+        backward=_scale(change.backward, (low, expected, high), len(ratios)),
     )
     return replace(item, change=made)
 
 
-def _scaled(work: NewWork | None, factors: Corners, pairs: int) -> NewWork | None:
+def _scale(work: NewWork | None, factors: Corners, pairs: int) -> NewWork | None:
     if work is None:
         return None
     low, expected, high = (work.time_ns[1] * factor for factor in factors)

@@ -70,7 +70,7 @@ def step_graph(evidence: Evidence, step_ns: int) -> StepGraph | None:
         chosen = chosen & step.isin(list(window.steps)).to_numpy(bool)
     kernels = _in_launch_order(evidence.kernels[chosen], coarse=coarse)
     rows = _rows(kernels)
-    measured = _measured(evidence, window) or float(step_ns)
+    measured = _look_up_measured(evidence, window) or float(step_ns)
     begin = int(rows.start.min()) if window.begin is None else window.begin
     busy = np.zeros(int(rows.stream.max()) + 1)
     if not coarse and window.begin is not None:
@@ -132,7 +132,7 @@ def _length(evidence: Evidence, step: int) -> float:
     return float(rows[columns].sum(axis=1).mean()) if len(rows) else 0.0
 
 
-def _measured(evidence: Evidence, window: _Window) -> float:
+def _look_up_measured(evidence: Evidence, window: _Window) -> float:
     lengths = [_length(evidence, step) for step in window.steps]
     return sum(lengths) / len(lengths) if lengths and all(lengths) else 0.0
 

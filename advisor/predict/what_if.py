@@ -96,7 +96,7 @@ def predict(
     loads = any(wait.stream < 0 for wait in graph.host_waits)
     goes_on = int(loads or not graph.lead_ns or abs(now / own - 1) <= _ALIKE)
     now = now if goes_on else own
-    waited = _waited(graph, evidence, others) if others is not None else 0.0
+    waited = _sum_waits(graph, evidence, others) if others is not None else 0.0
     slower = others.slower if others is not None else 1.0
     view = _View(graph, now, error, waited, slower, has_workers(evidence.loads) and not loads)
     # What is not understood without a change is not with one.
@@ -104,17 +104,17 @@ def predict(
     path = critical_path(graph) if is_known else None
     changes = _changes(graph, items) if is_known else {}
     order = [*changes]
-    chosen, missing = _asked(items, changes, asked)
+    chosen, missing = _find_asked(items, changes, asked)
     grown = [together([changes[at] for at in order[: n + 1]]) for n in range(len(order))]
     sets = [*changes.values(), *grown, together([changes[at] for at in chosen])]
     steps = replay(graph, [edit for three in sets for edit in three])[goes_on]
     after = steps.reshape(-1, CORNERS)
-    lean = _saved_ahead(graph, evidence, sets, others if waited else None)[goes_on]
+    lean = _compute_saved_ahead(graph, evidence, sets, others if waited else None)[goes_on]
     results = [
         view.prediction(row, three[1], saved)
         for row, three, saved in zip(after, sets, lean.tolist(), strict=True)
     ]
-    told = _told(results, [*([at] for at in order), order, chosen], items, path)
+    told = _choose_told(results, [*([at] for at in order), order, chosen], items, path)
     behind = after[len(order) : 2 * len(order)]
     gained = np.concatenate([np.full((1, CORNERS), now), behind[:-1]])[: len(order)] - behind
     question = None
@@ -156,7 +156,7 @@ def _savings_alone(
     return {at: round(steps[0] - step) for at, step in zip(middle, steps[1:], strict=True)}
 
 
-def _saved_ahead(
+def _compute_saved_ahead(
     graph: StepGraph, evidence: Evidence, sets: Sequence[Three], others: OtherRanks | None
 ) -> Floats:
     """Return what each saves on a rank that waits for none, as ``replay`` does its two answers."""
@@ -167,14 +167,14 @@ def _saved_ahead(
     return np.stack([ahead[0] - ahead[1:] for ahead in steps])
 
 
-def _waited(graph: StepGraph, evidence: Evidence, others: OtherRanks) -> float:
+def _sum_waits(graph: StepGraph, evidence: Evidence, others: OtherRanks) -> float:
     """Return how long a step of the rank waits in its collectives for others."""
     own = graph.label[graph.communication]
     waits = evidence.kernels.loc[own, "name"].astype(str).map(others.waited).fillna(0.0)
     return float(waits.to_numpy(np.float64).sum()) / graph.steps
 
 
-def _told(
+def _choose_told(
     results: Sequence[Prediction],
     sets: Sequence[Sequence[int]],
     items: Sequence[Item],
@@ -208,7 +208,7 @@ def _changes(graph: StepGraph, items: Sequence[Item]) -> dict[int, Three]:
     return found
 
 
-def _asked(
+def _find_asked(
     items: Sequence[Item], changes: dict[int, Three], asked: Asked | None
 ) -> tuple[list[int], list[str]]:
     """Return the findings to change, and the rules of which there is none."""

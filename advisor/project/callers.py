@@ -86,7 +86,7 @@ class Callers:
         """Return who calls a function, remembered."""
         if name not in self._known:
             key = b"calling", name.encode(), self._tree
-            self._known[name] = self._kept(key, partial(self._callers_of, name, file))
+            self._known[name] = self._read_kept(key, partial(self._callers_of, name, file))
         return self._known[name]
 
     @cached_property
@@ -103,13 +103,15 @@ class Callers:
             text = self._files[relative].text
             if name in text and word.search(text):
                 key = b"calling", name.encode(), self._files[relative].sha256.encode()
-                callers = self._kept(key, partial(_callers_in, text, name))
+                callers = self._read_kept(key, partial(_callers_in, text, name))
                 found |= {_BESIDE} if callers and is_cold(relative) else callers
                 if _HANDED_ON in found:
                     break
         return frozenset(found - {name})
 
-    def _kept(self, key: tuple[bytes, ...], find: Callable[[], frozenset[str]]) -> frozenset[str]:
+    def _read_kept(
+        self, key: tuple[bytes, ...], find: Callable[[], frozenset[str]]
+    ) -> frozenset[str]:
         """Return what is found, as far as possible from the last time."""
         known = self._store.get(*key) if self._store else None
         if known is not None:

@@ -65,7 +65,7 @@ class Configuration:
         """Tell whether a file is to be left out."""
         return any(self._matches(path, pattern) for pattern in self.exclude)
 
-    def ignored_in(self, path: Path) -> frozenset[str]:
+    def find_ignored(self, path: Path) -> frozenset[str]:
         """Return the rules that are not wanted in a file."""
         sets = (names for glob, names in self.per_file_ignores if self._matches(path, glob))
         return frozenset().union(*sets)

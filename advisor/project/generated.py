@@ -22,7 +22,7 @@ _MARK = re.compile(
 _DO_NOT_EDIT = re.compile(r"\bDO NOT (EDIT|MODIFY)\b")
 
 
-def generated_from(text: str) -> str | None:
+def find_origin(text: str) -> str | None:
     """Return what a file says that it is made from, "" if it only says so; ``None`` if it is not.
 
     Only comments above the code count: a program that writes such headers holds them as strings.

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from npufix.advisor.console import stopping
 from npufix.advisor.project.found import FileSearch, Packer
-from npufix.advisor.project.generated import generated_from, with_condition
+from npufix.advisor.project.generated import find_origin, with_condition
 from npufix.advisor.project.known_names import condition_names
-from npufix.profiling_parsers.progress import advanced
+from npufix.profiling_parsers.progress import advance
 from npufix.reports.report import Problem
 from npufix.rewriters.edit.statements.programs.files import find_settings
 from npufix.rewriters.find import find_sites, may_have_sites
@@ -73,15 +73,15 @@ class Search:
 
     def rules_for(self, file: SourceFile) -> Sequence[Substitution]:
         """Return the rules that are wanted in a file."""
-        ignored = self._ignored_in(file)
+        ignored = self._find_ignored(file)
         if not ignored:
             return self.rules
         return [r for r in self.rules if not {r.id.lower(), r.name} & ignored]
 
-    def _ignored_in(self, file: SourceFile) -> frozenset[str]:
+    def _find_ignored(self, file: SourceFile) -> frozenset[str]:
         settings = self.configuration
         return (
-            settings.ignored_in(file.path.resolve()) if settings.per_file_ignores else frozenset()
+            settings.find_ignored(file.path.resolve()) if settings.per_file_ignores else frozenset()
         )
 
     def look_up(self, file: SourceFile) -> FileSearch | None:
@@ -103,7 +103,7 @@ class Search:
             return ()
         if not file.is_python:
             return ()
-        ignored = " ".join(sorted(self._ignored_in(file)))
+        ignored = " ".join(sorted(self._find_ignored(file)))
         place = f"{ignored}|{file.relative}".encode("utf-8", "surrogateescape")
         return self._asked, place, file.sha256.encode()
 
@@ -121,13 +121,13 @@ class Search:
             asked[module] = file.neighbour_digest(module)
             return text
 
-        found = self._searched(file, ask)
+        found = self._search(file, ask)
         key = self._key(file) if found.problem is None else ()
         if self.store is not None and key:
             self.store.put(self.packer.pack(found, asked), *key)
         return found
 
-    def _searched(self, file: SourceFile, neighbour: Callable[[str], str | None]) -> FileSearch:
+    def _search(self, file: SourceFile, neighbour: Callable[[str], str | None]) -> FileSearch:
         """Search one file; what goes wrong there is its problem alone."""
         rules = self.rules_for(file)
         if not file.is_python:
@@ -159,7 +159,7 @@ class Search:
         hidden = [(s, c) for s in sites if (c := _comment_on(s, comments)) is not None]
         left = {id(site) for site, _ in hidden}
         said += [f"{file.relative}: {text}" for text in _find_unused(comments, hidden, rules, self)]
-        source = generated_from(file.text) if sites else None
+        source = find_origin(file.text) if sites else None
         kept = [s if source is None else with_condition(s, source) for s in sites]
         kept = [k for s, k in zip(sites, kept, strict=True) if id(s) not in left]
         return FileSearch(tuple(kept), tuple(hidden), None, tuple(said))
@@ -175,7 +175,7 @@ class Search:
             found = _Pool(self, files, workers).results(left) if pooled else {}
             for number, file in enumerate(files):
                 if not pooled:
-                    advanced("files", number, len(files))
+                    advance("files", number, len(files))
                 yield file, known.get(number) or found.get(number) or self.file(file)
 
 
@@ -232,7 +232,7 @@ class _Pool:
 
     def results(self, wanted: Sequence[int]) -> Mapping[int, FileSearch]:
         """Return what the files of these numbers hold."""
-        groups = _grouped(self.files, wanted)
+        groups = _group(self.files, wanted)
         found: dict[int, FileSearch] = {}
         words_for(tuple(self.search.rules))  # read the patterns before each child does
         with warnings.catch_warnings():
@@ -248,19 +248,19 @@ class _Pool:
                 with child_processes.ended_on_error():
                     for group, parts in zip(groups, pool.map(_work, groups), strict=True):
                         for number, data in zip(group, parts, strict=True):
-                            found[number] = self._unpacked(data)
-                        advanced(
+                            found[number] = self._unpack(data)
+                        advance(
                             "files", len(self.files) - len(wanted) + len(found), len(self.files)
                         )
             finally:
                 pool.shutdown(cancel_futures=True)
         return found
 
-    def _unpacked(self, data: bytes) -> FileSearch:
+    def _unpack(self, data: bytes) -> FileSearch:
         return self.search.packer.unpack(data)[0] if data else FileSearch()
 
 
-def _grouped(files: Sequence[SourceFile], wanted: Sequence[int]) -> list[list[int]]:
+def _group(files: Sequence[SourceFile], wanted: Sequence[int]) -> list[list[int]]:
     """Return numbers of files in groups: what imports the same is read by the same process.
 
     The largest first, so that no core waits for another at the end.

@@ -200,7 +200,7 @@ def read_source_trees(
     if len(roots) == 1 and not exclude_named:
         return read_source_tree(roots[0], configuration)
     configuration = configuration or EVERYTHING
-    common = shared_folder(roots)
+    common = find_shared_folder(roots)
     base = Path() if common.resolve().is_relative_to(Path.cwd()) else common
     files: dict[str, SourceFile] = {}
     problems: list[Problem] = []
@@ -214,7 +214,7 @@ def read_source_trees(
     return SourceTree(given, base, files, tuple(problems), configuration)
 
 
-def shared_folder(roots: Sequence[Path]) -> Path:
+def find_shared_folder(roots: Sequence[Path]) -> Path:
     """Return the folder that files and folders share, as the user would name it."""
     folders = [root if root.is_dir() else root.parent for root in roots]
     if len(set(folders)) == 1:

@@ -96,7 +96,7 @@ def _plug_ins() -> Iterator[str]:
     """Yield what changes where rules of other packages come, go or change."""
     for place in sys.path:
         if place.endswith(_INSTALLED):
-            yield f"{place} {_changed_ns(Path(place))}"
+            yield f"{place} {_read_changed_ns(Path(place))}"
     for point in entry_points(group=ENTRY_POINT_GROUP):
         yield f"{point.name} {point.value}"
         with contextlib.suppress(ImportError, ValueError, AttributeError):
@@ -104,10 +104,10 @@ def _plug_ins() -> Iterator[str]:
             folders = [] if spec is None else spec.submodule_search_locations or []
             files = [p for folder in folders for p in sorted(Path(folder).rglob("*.py"))]
             for path in files or [Path(spec.origin if spec and spec.origin else os.devnull)]:
-                yield f"{path} {_changed_ns(path)}"
+                yield f"{path} {_read_changed_ns(path)}"
 
 
-def _changed_ns(path: Path) -> int:
+def _read_changed_ns(path: Path) -> int:
     try:
         return path.stat().st_mtime_ns
     except OSError:

@@ -8,7 +8,7 @@ import sqlite3
 from typing import IO, TYPE_CHECKING
 
 from npufix.advisor.redact.identifying import kind_of, learn, redact
-from npufix.profiling_parsers.database.sqlite.file import open_file, quoted
+from npufix.profiling_parsers.database.sqlite.file import open_file, quote
 from npufix.profiling_parsers.trace.unpacked import UnpackedFile
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def rows(path: Path) -> Iterator[str]:
     opened = open_file(path)
     try:
         for name in opened.tables:
-            for row in opened.connection.execute(f"SELECT * FROM {quoted(name)}"):  # noqa: S608 - quoted
+            for row in opened.connection.execute(f"SELECT * FROM {quote(name)}"):  # noqa: S608 - quoted
                 yield from (value for value in row if isinstance(value, str))
     finally:
         opened.close()
@@ -72,7 +72,7 @@ def learn_from(path: Path, names: Pseudonyms) -> None:
                 names.learn("host", str(name))
         for name, table in opened.tables.items():
             if list(table.columns) == _NAMED:
-                for key, value in opened.connection.execute(f"SELECT * FROM {quoted(name)}"):  # noqa: S608 - quoted
+                for key, value in opened.connection.execute(f"SELECT * FROM {quote(name)}"):  # noqa: S608 - quoted
                     if (kind := kind_of(str(key))) not in {"", "secret"}:
                         names.learn(kind, str(value))
     finally:
@@ -112,18 +112,18 @@ def _copy_database(source: Path, target: Path, names: Pseudonyms) -> None:
 def _copy_table(
     source: sqlite3.Connection, target: sqlite3.Connection, name: str, names: Pseudonyms
 ) -> None:
-    described = source.execute(f"PRAGMA table_info({quoted(name)})").fetchall()
+    described = source.execute(f"PRAGMA table_info({quote(name)})").fetchall()
     keys = [column for column in described if column[5]]
     columns = []
     for _, column, kind, _, _, key in described:
         plain = kind if re.fullmatch(r"[\w ()]*", str(kind)) else ""
         own = key and len(keys) == 1 and str(kind).upper() == "INTEGER"
         shown = redact(str(column), names)
-        columns.append(f"{quoted(shown)} {plain}{' PRIMARY KEY' if own else ''}")
+        columns.append(f"{quote(shown)} {plain}{' PRIMARY KEY' if own else ''}")
     made = redact(name, names)
-    target.execute(f"CREATE TABLE {quoted(made)} ({', '.join(columns)})")
-    listed = ", ".join(quoted(column[1]) for column in described)
-    found = source.execute(f"SELECT {listed} FROM {quoted(name)}")  # noqa: S608 - quoted
+    target.execute(f"CREATE TABLE {quote(made)} ({', '.join(columns)})")
+    listed = ", ".join(quote(column[1]) for column in described)
+    found = source.execute(f"SELECT {listed} FROM {quote(name)}")  # noqa: S608 - quoted
     marks = ", ".join("?" * len(described))
     names_of = [str(column[1]).lower() for column in described]
     kinds = ["host" if column in _HOST_COLUMNS else "" for column in names_of]
@@ -135,7 +135,7 @@ def _copy_table(
             for row in some
         ]
         target.executemany(
-            f"INSERT INTO {quoted(made)} VALUES ({marks})",  # noqa: S608 - quoted
+            f"INSERT INTO {quote(made)} VALUES ({marks})",  # noqa: S608 - quoted
             shown_rows,
         )
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npufix.advisor.redact.copying import copy, learn_from, rows, texts
-from npufix.advisor.redact.identifying import known_names, redact
+from npufix.advisor.redact.identifying import compile_known_names, redact
 from npufix.advisor.redact.pseudonyms import Pseudonyms
 from npufix.rewriters.write.user_error import UserError
 
@@ -156,7 +156,7 @@ def _natural(text: str) -> list[tuple[int, str]]:
 
 def _search(made: Path, names: Pseudonyms) -> None:
     """Refuse a copy in which a host or user still stands."""
-    known = known_names(names)
+    known = compile_known_names(names)
     if known is None:
         return
     for path in [made] if made.is_file() else sorted(p for p in made.rglob("*") if p.is_file()):

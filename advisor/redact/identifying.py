@@ -144,7 +144,7 @@ def redact(text: str, names: Pseudonyms) -> str:
     text = _MAC.sub(counted("MAC address", lambda m: _mac(m, names)), text)
     text = _IP6.sub(counted("IP address", lambda m: _ip6(m[0], names)), text)
     text = _IP4.sub(counted("IP address", lambda m: _ip4(m, names)), text)
-    known = known_names(names)
+    known = compile_known_names(names)
     if known is not None:
         text = known.sub(lambda m: _replace_known(m[0], names), text)
     return text
@@ -156,7 +156,7 @@ def _replace_known(word: str, names: Pseudonyms) -> str:
     return names.of(kind, word)
 
 
-def known_names(names: Pseudonyms) -> re.Pattern[str] | None:
+def compile_known_names(names: Pseudonyms) -> re.Pattern[str] | None:
     """Return what finds the hosts and users that were noted."""
     if not names.names:
         return None

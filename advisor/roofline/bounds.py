@@ -29,7 +29,7 @@ class Bounds:
     """Position in ``LIMITS`` of what sets it."""
 
 
-def bound(work: Work, rates: Rates) -> Bounds:
+def compute_bounds(work: Work, rates: Rates) -> Bounds:
     """Return the longest of what its products take, its bytes, and the launch alone."""
     computing = work.operations / rates.operations[work.rate]
     moving = work.moved / rates.bytes_per_ns

@@ -67,7 +67,7 @@ def _is_fractal(*shapes: Shape) -> bool:
     return all(len(shape) > 3 and shape[-2:] in _FRACTAL for shape in shapes)  # noqa: PLR2004 - blocks of two dimensions each
 
 
-def _grouped(_: str, tensors: _Tensors) -> float:
+def _multiply_groups(_: str, tensors: _Tensors) -> float:
     return 2 * prod(tensors.inputs[0]) * tensors.outputs[0][-1]
 
 
@@ -134,7 +134,7 @@ def _aten_attention(kind: str, tensors: _Tensors) -> float:
 
 
 _KINDS: Mapping[str, Callable[[str, _Tensors], float]] = {
-    r"GroupedMatMul|GroupedMatmul": _grouped,
+    r"GroupedMatMul|GroupedMatmul": _multiply_groups,
     r"(Batch|QuantBatch|WeightQuantBatch|TransposeBatch)?Mat[Mm]ul|QuantMatmul": _matmul,
     r"(AllGather|Quant)?Mat[Mm]ul\w*": _matmul,
     r"aten::(mm|bmm|matmul|linear|addmm|baddbmm)$": _aten_matmul,

@@ -61,8 +61,8 @@ def find_rates(
     quickest = np.full(len(work.moved), np.inf)
     ran = np.where(durations > 0, durations, np.inf)
     np.minimum.at(quickest, work.of_kernel, ran)
-    operations, known = _shown_operations(work, quickest)
-    bandwidth = _shown_bandwidth(work, quickest)
+    operations, known = _measure_operations(work, quickest)
+    bandwidth = _measure_bandwidth(work, quickest)
     basis = "the best that kernels of this recording reach, as its chip is not recorded"
     if bandwidth is None or not known:
         bandwidth = bandwidth or usual_bandwidth(_FAMILY)
@@ -101,7 +101,7 @@ def _floor(durations: Floats) -> float:
     return min(_LONGEST_FLOOR_NS, float(np.quantile(shown, _FLOOR_SHARE)))
 
 
-def _shown_operations(work: Work, quickest: Floats) -> tuple[Floats, bool]:
+def _measure_operations(work: Work, quickest: Floats) -> tuple[Floats, bool]:
     """Return what products of each dtype have reached, 0 where there is no large one."""
     rates = np.zeros(len(RATE_NAMES))
     large = work.operations >= _LARGE_PRODUCT
@@ -109,7 +109,7 @@ def _shown_operations(work: Work, quickest: Floats) -> tuple[Floats, bool]:
     return rates, bool(rates.any())
 
 
-def _shown_bandwidth(work: Work, quickest: Floats) -> float | None:
+def _measure_bandwidth(work: Work, quickest: Floats) -> float | None:
     # Quicker than any memory is only what does not read all of it: 10 rows of a large table.
     possible = work.moved <= largest_bandwidth() * quickest
     moves = (work.operations == 0) & np.isfinite(quickest) & possible

@@ -80,12 +80,14 @@ def _work(kind: str, inputs: str, dtypes: str, outputs: str) -> tuple[float, flo
     own = names[largest] if largest < len(names) else ""
     operations = product_operations(kind, read, written)
     rate = RATE_NAMES.index(_RATES[own]) if operations and own in _RATES else 0
-    moved = _moved(kind, sizes, written, _width(names, largest), product=bool(operations))
+    moved = _count_moved_bytes(
+        kind, sizes, written, _width(names, largest), product=bool(operations)
+    )
     # Scalars have no shape, but a dtype: that they are small is known.
     return operations, moved, rate, bool(operations or moved or dtypes.strip("; "))
 
 
-def _moved(
+def _count_moved_bytes(
     kind: str, read: list[int], written: tuple[Shape, ...], element: int, *, product: bool
 ) -> float:
     """Return the bytes that a kernel moves at least; ``element``: those of one element."""

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from npufix.rewriters.graph.dataflow import UnsupportedCodeError
 from npufix.rewriters.graph.modules.names import FunctionNode, ModuleNames
-from npufix.rewriters.graph.modules.syntax import defaults_of
+from npufix.rewriters.graph.modules.syntax import list_defaults
 from npufix.rewriters.graph.reader import read_function
 from npufix.rewriters.match.matching import (
     RULE_IMPORTS,
-    declared,
     find,
     helpers_of,
+    list_declared,
     parse_rule_function,
     pattern_of,
 )
@@ -60,13 +60,13 @@ def mutations_of(replacement: Callable[..., Any]) -> Iterator[Mutation]:
     for name, code in known.items():
         for node in (n for statement in code.body for n in ast.walk(statement)):
             for slip, wrong in _slips(node):
-                functions = {**known, name: _exchanged(code, node, wrong)}
+                functions = {**known, name: _exchange(code, node, wrong)}
                 said = any(
                     f"{_NO_SLIP}{slip}" in line for line in lines[code.lineno : code.end_lineno]
                 )
                 if not said and not _is_same(replacement, functions):
                     line = getattr(node, "lineno", code.lineno)
-                    yield Mutation(slip, line, _compiled(replacement, functions))
+                    yield Mutation(slip, line, _compile(replacement, functions))
 
 
 def without_defaults(form: Form) -> Form | None:
@@ -76,7 +76,7 @@ def without_defaults(form: Form) -> Form | None:
     must do by itself. None, if it has no defaults.
     """
     code = copy.deepcopy(parse_rule_function(form.replacement))
-    defaults = {name: ast.literal_eval(value) for name, value in defaults_of(code.args).items()}
+    defaults = {name: ast.literal_eval(value) for name, value in list_defaults(code.args).items()}
     for node in ast.walk(code):
         if isinstance(node, ast.Call):
             kept = (k for k in node.keywords if getattr(k.value, "id", "") not in defaults)
@@ -86,7 +86,7 @@ def without_defaults(form: Form) -> Form | None:
     def inputs(draw: Draw) -> dict[str, Any]:
         return {**form.inputs(draw), **defaults}
 
-    made = _compiled(form.replacement, functions)
+    made = _compile(form.replacement, functions)
     return replace(form, replacement=made, inputs=inputs) if defaults else None
 
 
@@ -141,18 +141,18 @@ def _is_default(call: ast.Call, name: str, value: ast.expr) -> bool:
     )
 
 
-def _exchanged(node: Any, old: ast.AST, new: ast.AST) -> Any:  # noqa: ANN401 - any part of a tree
+def _exchange(node: Any, old: ast.AST, new: ast.AST) -> Any:  # noqa: ANN401 - any part of a tree
     """Return a copy of a tree in which ``new`` stands in the place of ``old``."""
     if isinstance(node, list):
-        return [_exchanged(item, old, new) for item in node]
+        return [_exchange(item, old, new) for item in node]
     if not isinstance(node, ast.AST):
         return node
     source = new if node is old else node
-    fields = {name: _exchanged(value, old, new) for name, value in ast.iter_fields(source)}
+    fields = {name: _exchange(value, old, new) for name, value in ast.iter_fields(source)}
     return ast.copy_location(type(source)(**fields), node)
 
 
-def _compiled(
+def _compile(
     replacement: Callable[..., Any], functions: Mapping[str, FunctionNode]
 ) -> Callable[..., Any]:
     tree = ast.fix_missing_locations(ast.Module(list(functions.values()), []))
@@ -169,7 +169,7 @@ def _is_same(replacement: Callable[..., Any], functions: Mapping[str, FunctionNo
     names = ModuleNames(RULE_IMPORTS, {h.name: h for h in helpers}, {})
     try:
         wanted = pattern_of(replacement)
-        flow = read_function(code, names, declared=declared(code))
+        flow = read_function(code, names, declared=list_declared(code))
     except (UnsupportedCodeError, TypeError):
         return False
     results = {o.node for o in flow.observables if o.kind in {"return", "write"}}

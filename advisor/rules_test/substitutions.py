@@ -22,12 +22,12 @@ from npufix.rewriters.graph.reader import read_function
 from npufix.rewriters.match.matching import (
     LITERAL,
     RULE_IMPORTS,
-    declared,
     find,
     helpers_of,
+    list_declared,
+    list_unmentioned,
     parse_rule_function,
     pattern_of,
-    unmentioned,
 )
 from npufix.rules.substitution import Form, Rewritten, Safety, Substitution
 
@@ -68,7 +68,7 @@ def _problems_of(rule: Substitution, form: Form) -> Iterator[str]:
         yield f"the pattern cannot be read: {error}"
         return
     expected: dict[str, object] = {n: 0 if n.startswith(LITERAL) else n for n in wanted}
-    if found != [expected | unmentioned(pattern_of(form.pattern), 0)]:
+    if found != [expected | list_unmentioned(pattern_of(form.pattern), 0)]:
         yield "its first spelling is not matched by itself, once: simplify the pattern"
 
 
@@ -95,7 +95,7 @@ def find_in_own_code(form: Form) -> list[dict[str, object]]:
     """Return what the variables of a pattern are in its own first spelling, for each match."""
     code = _first_spelling(parse_rule_function(form.pattern))
     helpers = {name: _first_spelling(h) for name, h in helpers_of(form.pattern).items()}
-    flow = read_function(code, ModuleNames(RULE_IMPORTS, helpers, {}), declared=declared(code))
+    flow = read_function(code, ModuleNames(RULE_IMPORTS, helpers, {}), declared=list_declared(code))
     matches = find(pattern_of(form.pattern), flow)
     return [{name: node.value for name, node in match.bindings.items()} for match in matches]
 
@@ -261,7 +261,7 @@ def check_kernels(subject: Subject) -> Iterator[str]:
     if not (rule.search or (rule.replaces and rule.becomes)):
         yield "it names no kernel Types in `replaces` or `becomes`: take them from a recording"
     rules = [other for other in subject.others if isinstance(other, Substitution)]
-    known = known_types().union(*(types_of(other) for other in rules))
+    known = list_known_types().union(*(types_of(other) for other in rules))
     spelled = {name.lower(): name for name in known}
     for name in sorted(types_of(rule) - known):
         plain = name.removeprefix("aclnn")
@@ -278,7 +278,7 @@ def types_of(rule: Substitution) -> set[str]:
 
 
 @cache
-def known_types() -> frozenset[str]:
+def list_known_types() -> frozenset[str]:
     """Return the kernel Types that the tables of this project name."""
     launched = files("npufix.rewriters.verification.reference") / "kernel_types.json"
     dtypes = files("npufix.rules.diagnostics") / "aicore_dtypes.json"

@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from npufix.advisor.runtime.calls.at_run_time import Switched
 from npufix.advisor.runtime.process.reporting import translate
-from npufix.rules.shared.quantities import counted
+from npufix.rules.shared.quantities import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +72,7 @@ class LaunchMeter:
         """Return the launches of a step, and the kernels whose number is another one."""
         old, new = (self.counts[half] for half in HALVES)
         before, after = old.total() / steps, new.total() / steps
-        each = counted(steps, "step")
+        each = format_count(steps, "step")
         lines = [f"launches per step: {before:g} -> {after:g} ({each} each, virtual NPU)"]
         changed = [k for k in {*old, *new} if old[k] != new[k]]
         changed.sort(key=lambda k: (new[k] - old[k], k))
@@ -119,7 +119,7 @@ class ProfilerMeter:
         paths = [self.folder / half for half in HALVES]
         result = compare(*(read_run(path, None, Options()) for path in paths))
         command = " ".join(["npufix", "compare", *map(str, paths)])
-        return f"{counted(steps, 'step')} each: {result.headline}\nAll of it: {command}"
+        return f"{format_count(steps, 'step')} each: {result.headline}\nAll of it: {command}"
 
 
 class StepMeasurement:
@@ -162,7 +162,7 @@ class StepMeasurement:
         """Return what came out, or why nothing did."""
         if self.done >= self.needed:
             return self.meter.shown(self.steps)
-        made = counted(self.done, "step of an optimizer", "steps of an optimizer")
+        made = format_count(self.done, "step of an optimizer", "steps of an optimizer")
         return f"nothing was measured: {self.needed} steps are needed, and the program made {made}"
 
 

@@ -76,27 +76,27 @@ class Assumptions:
         for site in self._sites:
             if site.rewrite is None or not site.rewrite.probe:
                 continue
-            known = self._known(site)
+            known = self._list_known(site)
             if known and self._runs(qualname, site.function):
                 names.update(dict.fromkeys(known))
                 probes.append(site.rewrite.probe)
-                inference |= any(c.excludes_gradients for c in self._allowed(site))
+                inference |= any(c.excludes_gradients for c in self._list_allowed(site))
         alone = qualname in self._granted
         if not names:
             names = dict.fromkeys(sorted(self._allow | self._granted.get(qualname, frozenset())))
         return Assumption(tuple(names), tuple(probes[:_MOST_PROBES]), inference, alone)
 
-    def _allowed(self, site: Site) -> list[Condition]:
+    def _list_allowed(self, site: Site) -> list[Condition]:
         known = self._allow | self._granted.get(site.function, frozenset())
         return [c for c in site.open_conditions if c.name in known]
 
-    def _known(self, site: Site) -> list[str]:
+    def _list_known(self, site: Site) -> list[str]:
         """Return the conditions that hold here, though not in every call one can make up."""
-        from npufix.advisor.patch.patching import assumed_conditions
+        from npufix.advisor.patch.patching import list_assumed_conditions
 
-        allowed = self._allowed(site)
+        allowed = self._list_allowed(site)
         asked = {c.meaning or c.name: c in allowed for c in site.open_conditions}
-        known = [name for name in assumed_conditions(site) if asked.get(name, True)]
+        known = [name for name in list_assumed_conditions(site) if asked.get(name, True)]
         return known + [
             proof.condition.meaning or proof.condition.name
             for proof in site.proofs

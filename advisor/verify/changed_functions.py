@@ -21,8 +21,8 @@ from npufix.advisor.verify.definitions import (
     meaning,
     statements,
 )
-from npufix.rewriters.graph.modules.syntax import defaults_of
-from npufix.rewriters.verification.inputs.source.slicing import used_names
+from npufix.rewriters.graph.modules.syntax import list_defaults
+from npufix.rewriters.verification.inputs.source.slicing import list_used_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -147,7 +147,7 @@ class _Comparison:
         for qualname, new in self.after.functions.items():
             old = self.before.functions.get(qualname, [])
             other = qualname.rpartition(".")[2] != name
-            if old and other and any(name in _mentioned_names(f) for f in (*old, *new)):
+            if old and other and any(name in _list_mentioned_names(f) for f in (*old, *new)):
                 yield qualname
         for qualname, classes in self.after.classes.items():
             other = qualname in self.before.classes and qualname != name
@@ -159,7 +159,7 @@ class _Comparison:
             return
         old, new = self.before.functions[qualname], self.after.functions[qualname]
         reason = _SUSPENDED if any(map(is_generator, (*old, *new))) else ""
-        lines = _changed_lines(old, new)
+        lines = _find_changed_lines(old, new)
         first = (next(statements(f), ("", 0))[1] for f in (old[0], new[0]))
         self.touched[qualname] = Touched(qualname, new[0].lineno, *lines, reason, *first)
 
@@ -188,13 +188,13 @@ def callers(original: str, changed: str, qualname: str) -> list[str]:
         for other, functions in after.items()
         if other in before
         and other.rpartition(".")[2] != name
-        and any(name in _mentioned_names(function) for function in functions)
+        and any(name in _list_mentioned_names(function) for function in functions)
     ]
 
 
-def _mentioned_names(function: Function) -> set[str]:
+def _list_mentioned_names(function: Function) -> set[str]:
     attributes = {n.attr for n in ast.walk(function) if isinstance(n, ast.Attribute)}
-    return used_names(function) | attributes
+    return list_used_names(function) | attributes
 
 
 def _frame_names(cls: ast.ClassDef) -> set[str]:
@@ -211,13 +211,13 @@ def _takes_as_much(old: Function, new: Function) -> bool:
 def _parameters(function: Function) -> list[tuple[str, bool]]:
     """Return the name of each parameter, and whether a call may leave it out."""
     given = function.args
-    optional = defaults_of(given)
+    optional = list_defaults(given)
     found = [(p.arg, p.arg in optional) for p in (*given.posonlyargs, *given.args)]
     found += [(f"{p.arg}=", p.arg in optional) for p in given.kwonlyargs]
     return [*found, *((f"*{p.arg}", True) for p in (given.vararg, given.kwarg) if p)]
 
 
-def _changed_lines(
+def _find_changed_lines(
     old: Iterable[Function], new: Iterable[Function]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the lines of statements that the other version does not have."""

@@ -81,21 +81,21 @@ class Collected:
         if versions[0] == versions[1]:
             return
         try:
-            self.files.append(changed_file(name, path, root, *versions))
+            self.files.append(read_changed_file(name, path, root, *versions))
         except DiffError as error:
             self.unread.append((name, error.message))
 
     def add_new(self, name: str, path: Path, root: Path, data: bytes) -> None:
         """Add a file that was not there before."""
         try:
-            self.new.append(changed_file(name, path, root, b"", data))
+            self.new.append(read_changed_file(name, path, root, b"", data))
         except DiffError as error:
             self.unread.append((name, error.message))
 
     def add_deleted(self, name: str, path: Path, root: Path, data: bytes) -> None:
         """Add a file that is there no more."""
         try:
-            self.deleted.append(changed_file(name, path, root, data, b""))
+            self.deleted.append(read_changed_file(name, path, root, data, b""))
         except DiffError as error:
             self.unread.append((name, error.message))
 
@@ -105,7 +105,9 @@ class Collected:
         return Changes(files, against, new, tuple(self.deleted), tuple(self.unread))
 
 
-def changed_file(name: str, path: Path, root: Path, before: bytes, after: bytes) -> ChangedFile:
+def read_changed_file(
+    name: str, path: Path, root: Path, before: bytes, after: bytes
+) -> ChangedFile:
     """Return a file as Python reads its two versions.
 
     Raises:
@@ -203,7 +205,7 @@ def from_files(original: Path, changed: Path) -> Changes:
     for path in (original, changed):
         require_python(path)
     root, path = changed.resolve().parent, changed.resolve()
-    file = changed_file(str(changed), path, root, read(original), read(changed))
+    file = read_changed_file(str(changed), path, root, read(original), read(changed))
     return Changes((file,), str(original))
 
 

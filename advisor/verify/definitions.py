@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from npufix.rewriters.verification.inputs.source.slicing import IMPORTS, bound_names
+from npufix.rewriters.verification.inputs.source.slicing import IMPORTS, list_bound_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -68,12 +68,12 @@ def _bind(statement: ast.stmt, found: Definitions) -> None:
             (statement.module, statement.level) if isinstance(statement, ast.ImportFrom) else ()
         )
         for alias in statement.names:
-            for name in bound_names(ast.Import([alias])):
+            for name in list_bound_names(ast.Import([alias])):
                 found.bindings.setdefault(name, set()).add(f"{source} {alias.name}")
         return
     if is_docstring(statement):
         return
-    names = bound_names(statement)
+    names = list_bound_names(statement)
     for name in names:
         found.bindings.setdefault(name, set()).add(ast.dump(statement))
     if not names:

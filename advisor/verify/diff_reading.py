@@ -126,7 +126,7 @@ class _Reader:
         self.at += 1
         old: list[bytes] = []
         new: list[bytes] = []
-        while len(old) < old_left or len(new) < new_left or self._unended():
+        while len(old) < old_left or len(new) < new_left or self._lacks_end():
             line = self.lines[self.at] if self.at < len(self.lines) else b"?"
             sign = line[:1]
             if sign == b"\\":
@@ -149,7 +149,7 @@ class _Reader:
             )
         return Hunk(start, tuple(old), tuple(new), new_start)
 
-    def _unended(self) -> bool:
+    def _lacks_end(self) -> bool:
         return self.at < len(self.lines) and self.lines[self.at].startswith(b"\\")
 
 

@@ -16,7 +16,7 @@ from npufix.rewriters.verification.workers.backends import (
 )
 from npufix.rewriters.verification.workers.cache import VerdictCache, user_folder
 from npufix.rewriters.verification.workers.machine import survey
-from npufix.rules.shared.quantities import counted
+from npufix.rules.shared.quantities import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +57,7 @@ class VerdictLines:
     def say_kept(self) -> None:
         """Say what a next run finds."""
         if self._said and self._kept:
-            tell(f"{counted(self._said, 'verdict')} kept: the same command goes on from there")
+            tell(f"{format_count(self._said, 'verdict')} kept: the same command goes on from there")
 
 
 def make_settings(

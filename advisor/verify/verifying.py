@@ -14,11 +14,11 @@ from npufix.advisor.verify.diff_reading import DiffError
 from npufix.advisor.verify.imported_files import leads_to_another
 from npufix.reports.report import tool
 from npufix.reports.verification import ChangedFunction, Verification
-from npufix.rewriters.edit.job import OtherFile, spelled
+from npufix.rewriters.edit.job import OtherFile, spell_path
 from npufix.rewriters.verification import Job, Settings, verify
 from npufix.rewriters.verification.verdict import Status, Verdict
 from npufix.rewriters.verification.workers.backends import Backend
-from npufix.rewriters.verification.workers.machine import installed
+from npufix.rewriters.verification.workers.machine import find_installed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,7 +74,7 @@ class _Subject:
     @property
     def torch_npu(self) -> str:
         """The version of the program."""
-        return (self.recording.torch_npu if self.recording else "") or installed("torch-npu")
+        return (self.recording.torch_npu if self.recording else "") or find_installed("torch-npu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +125,8 @@ class _Question:
         qualname = self.called or self.touched.qualname
         assumed = self.about.assumptions.of(self.touched.qualname)
         return Job(
-            path=spelled(self.file.path),
-            root=spelled(self.file.root),
+            path=spell_path(self.file.path),
+            root=spell_path(self.file.root),
             original=original,
             patched=changed,
             qualname=qualname,
@@ -216,7 +216,7 @@ def _others(file: ChangedFile, changes: Changes) -> tuple[OtherFile, ...]:
         return ()
     return tuple(
         OtherFile(
-            spelled(f.path),
+            spell_path(f.path),
             None if f in changes.new else f.original,
             None if f in changes.deleted else f.changed,
         )

@@ -16,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from benchmarks.campaign.pairs import PairError, compose, patched, unpack
+from benchmarks.campaign.pairs import PairError, apply_patch, compose, unpack
 
 from npufix.advisor.verify.changes import ChangedFile, Changes
 from npufix.advisor.verify.settings import make_settings
@@ -78,7 +78,7 @@ def _verify(
         new_source, new_path, *new_name = place.split(":")
         file = unpack(sources[new_source], options.checkouts, options.work) / new_path
         if file.suffix == ".patch":
-            changed = patched(changed, path, file)
+            changed = apply_patch(changed, path, file)
         elif place != f"{pair['old']}:{name}":  # else both are branches of one function
             changed = compose(changed, name, file.read_text("utf-8"), new_name[0])
     for before, after in pair.get("replace", {}).items():

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from npufix.rewriters.verification.inputs.source.slicing import (
     IMPORTS,
-    bound_names,
+    list_bound_names,
+    list_used_names,
     slice_module,
-    used_names,
 )
 
 _Definition = ast.FunctionDef | ast.ClassDef
@@ -55,7 +55,7 @@ def unpack(source: str, checkouts: Path, work: Path) -> Path:
     return folder
 
 
-def patched(text: str, path: str, patch: Path) -> str:
+def apply_patch(text: str, path: str, patch: Path) -> str:
     """Return the file that a patch of a whole repository makes of one of its files.
 
     Raises:
@@ -86,18 +86,18 @@ def compose(old: str, name: str, new: str, new_name: str) -> str:
     target, written = _find(old, name), _find(new, new_name)
     tree = ast.parse(new)
     before, top = old.splitlines(), _find(old, name.partition(".")[0])
-    own = {n: s for s in ast.parse(old).body for n in bound_names(s) if n != top.name}
+    own = {n: s for s in ast.parse(old).body for n in list_bound_names(s) if n != top.name}
     given = {ast.dump(s) for s in own.values()}
     needs = [
         s for s in _needs(tree, written, new_name.partition(".")[0]) if ast.dump(s) not in given
     ]
-    for bound in {b for s in needs if not isinstance(s, IMPORTS) for b in bound_names(s)}:
+    for bound in {b for s in needs if not isinstance(s, IMPORTS) for b in list_bound_names(s)}:
         if bound in own and not isinstance(own[bound], IMPORTS):
             raise PairError(f"both files define {bound}, in different ways")
     marked = written if _is_static(written) else target
     marks = [f"@{ast.unparse(d)}" for d in marked.decorator_list if "method" in ast.unparse(d)]
     segments = (ast.get_source_segment(new, statement) or "" for statement in needs)
-    text = textwrap.indent("\n".join([*marks, _renamed(written, target)]), " " * target.col_offset)
+    text = textwrap.indent("\n".join([*marks, _rename(written, target)]), " " * target.col_offset)
     return "\n".join(
         [
             *before[: _start(top) - 1],
@@ -133,12 +133,12 @@ def _is_static(definition: _Definition) -> bool:
 def _needs(tree: ast.Module, written: _Definition, top: str) -> list[ast.stmt]:
     """Return what a definition needs of its file, in the order of the file."""
     wanted = set[int]()
-    for name in used_names(written) - {top}:
-        wanted |= {id(s) for s in slice_module(tree, name) if top not in bound_names(s)}
+    for name in list_used_names(written) - {top}:
+        wanted |= {id(s) for s in slice_module(tree, name) if top not in list_bound_names(s)}
     return [s for s in tree.body if id(s) in wanted and getattr(s, "module", "") != "__future__"]
 
 
-def _renamed(written: _Definition, target: _Definition) -> str:
+def _rename(written: _Definition, target: _Definition) -> str:
     """Return the text of a definition under the names of another: its own and its arguments'."""
     names = {written.name: target.name} if isinstance(written, ast.ClassDef) else {}
     if isinstance(written, ast.FunctionDef) and isinstance(target, ast.FunctionDef):

@@ -60,7 +60,7 @@ def main() -> int:
     for name in names:
         outcome = _supervise(name, each)
         rows.append(dataclasses.asdict(outcome))
-        rows[-1]["crashes"] = _written(outcome, crashes / name)
+        rows[-1]["crashes"] = _write(outcome, crashes / name)
         print(_LINE.format(
             name, outcome.inputs, f"{outcome.refused / max(1, outcome.inputs):.0%}", outcome.lines,
             outcome.lines - outcome.lines_of_seeds, outcome.kept, len(outcome.crashes),
@@ -105,13 +105,16 @@ def _run(name: str, seconds: float, state: Path, again: int) -> str:
             [sys.executable, "-m", "benchmarks.fuzz", *own], stdout=errors, stderr=errors
         )
         current, last = state / f"{name}.current", 0
-        since = _used(process.pid), time.monotonic()
+        since = _measure_used(process.pid), time.monotonic()
         while process.poll() is None:
             time.sleep(0.2)
             now = current.stat().st_mtime_ns if current.exists() else 0
             if now != last:
-                since, last = (_used(process.pid), time.monotonic()), now
-            if _used(process.pid) - since[0] > _STUCK or time.monotonic() - since[1] > _SILENT:
+                since, last = (_measure_used(process.pid), time.monotonic()), now
+            if (
+                _measure_used(process.pid) - since[0] > _STUCK
+                or time.monotonic() - since[1] > _SILENT
+            ):
                 process.kill()
                 process.wait()
                 return "stuck"
@@ -121,7 +124,7 @@ def _run(name: str, seconds: float, state: Path, again: int) -> str:
     return ""
 
 
-def _used(pid: int) -> float:
+def _measure_used(pid: int) -> float:
     """Return how long a process has had the processor; 0 off Linux, or once it has ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -154,7 +157,7 @@ def _add(total: Outcome, found: dict[str, Any]) -> None:
         total.crashes[where] = Crash(**{**crash, "data": bytes.fromhex(crash["data"])})
 
 
-def _written(outcome: Outcome, folder: Path) -> dict[str, dict[str, Any]]:
+def _write(outcome: Outcome, folder: Path) -> dict[str, dict[str, Any]]:
     """Write the inputs that broke something, and return how often and where they are."""
     told = {}
     for number, (where, crash) in enumerate(outcome.crashes.items()):

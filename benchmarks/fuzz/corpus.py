@@ -15,7 +15,7 @@ _LONGEST_REAL = 20_000
 
 
 @cache
-def generated() -> dict[str, bytes]:
+def generate() -> dict[str, bytes]:
     """Return the files of a small dump of both exports, by name."""
     found: dict[str, bytes] = {}
     for parameters, export in ((_WITH_COLLECTIVES, "both"), (_SMALL, "text")):
@@ -30,10 +30,10 @@ def generated() -> dict[str, bytes]:
 def file(name: str) -> bytes:
     """Return an input of that name: one that lies beside this module, or of a generated dump."""
     path = Path(__file__).with_name("inputs") / name
-    return path.read_bytes() if path.exists() else generated()[name]
+    return path.read_bytes() if path.exists() else generate()[name]
 
 
-def given(folder: Path | None, names: tuple[str, ...]) -> list[bytes]:
+def read_given(folder: Path | None, names: tuple[str, ...]) -> list[bytes]:
     """Return the files of those names anywhere in a folder of the user's, cut up."""
     found = [file for name in names if folder for file in sorted(folder.rglob(name))[:20]]
     return [_cut(file.name, file.read_bytes()) for file in found if file.is_file()]

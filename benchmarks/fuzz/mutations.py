@@ -74,7 +74,7 @@ def of_lines(random: Random, data: bytes, others: Sequence[bytes]) -> bytes:
     if kind == "bytes":
         return of_bytes(random, data, others)
     if kind == "whole":
-        return random.choice((_line_ends, _encoded, _without_column))(random, data)
+        return random.choice((_line_ends, _encode, _without_column))(random, data)
     if kind == "swap":
         lines[row], lines[other] = lines[other], lines[row]
     else:
@@ -154,7 +154,7 @@ def _line_ends(random: Random, data: bytes) -> bytes:
     return plain.replace(b"\n", random.choice((b"\n", b"\r\n", b"\r", b"\n\n")))
 
 
-def _encoded(random: Random, data: bytes) -> bytes:
+def _encode(random: Random, data: bytes) -> bytes:
     encodings = ("utf-16", "utf-8-sig", "utf-32", "utf-16-be")
     return data.decode("latin-1").encode(random.choice(encodings))
 

@@ -134,25 +134,25 @@ def _trace(path: Path) -> None:
 
 
 def _summary(path: Path) -> None:
-    read = summary.decoded(path.read_bytes())
+    read = summary.decode(path.read_bytes())
     for name, columns in summary.TABLES.items():
         for column, kind in columns.items():
             if name in read.tables:
                 (read.words if kind == summary.WORD else read.numbers)(name, column)
-    if summary.decoded(summary.encoded(read)) != read:
+    if summary.decode(summary.encode(read)) != read:
         raise oracle.Broken("a summary reads back as another one")
 
 
 def _summary_seed() -> list[bytes]:
     with tempfile.TemporaryDirectory() as folder:
-        for name, content in corpus.generated().items():
+        for name, content in corpus.generate().items():
             inner = folder if name.startswith("profiler_") else f"{folder}/{OUTPUT}"
             Path(inner).mkdir(exist_ok=True)
             Path(inner, name).write_bytes(content)
-        return [summary.encoded(reading.summarise(Path(folder)))[16:]]
+        return [summary.encode(reading.summarise(Path(folder)))[16:]]
 
 
-def _signed(data: bytes) -> bytes:
+def _sign(data: bytes) -> bytes:
     """Return a summary with a checksum that fits: what is read behind it counts."""
     return _digest(data) + data
 
@@ -167,7 +167,7 @@ def _diff(path: Path) -> None:
             apply_diff(one, (path.parent / "m.py").read_bytes())
 
 
-def _verified_diff(folder: Path, _thorough: bool) -> None:  # noqa: FBT001 - as every target
+def _verify_diff(folder: Path, _thorough: bool) -> None:  # noqa: FBT001 - as every target
     made = from_patch((folder / "x.patch").read_bytes(), "x.patch", folder)
     for file in made.files:
         if not file.path.resolve().is_relative_to(folder.resolve()):
@@ -218,7 +218,7 @@ def _baseline_seed() -> list[bytes]:
 def _configuration(path: Path) -> None:
     made = read_configuration(path.parent)
     made.excludes(path)
-    made.ignored_in(path)
+    made.find_ignored(path)
 
 
 def _redact(path: Path) -> None:
@@ -278,9 +278,9 @@ _ALL = (
            _seeds("analysis.db"), lambda path: _profile(path.parent.parent),
            beside={f"d_ascend_pt/{OUTPUT}/ascend_pytorch_profiler_0.db": _file("main.db")},
            real=("analysis.db",)),
-    Target("summary", "summary", mutations.of_bytes, _summary_seed, _summary, pack=_signed),
+    Target("summary", "summary", mutations.of_bytes, _summary_seed, _summary, pack=_sign),
     Target("source", "m.py", mutations.of_python, _seeds("source.txt"), _scan, real=("*.py",)),
-    Target("diff", "x.patch", mutations.of_bytes, _seeds("changes.diff"), _diff, _verified_diff,
+    Target("diff", "x.patch", mutations.of_bytes, _seeds("changes.diff"), _diff, _verify_diff,
            beside={"m.py": _file("source.txt"), "ä.py": _file("source.txt")}, real=("*.patch",)),
     Target("report", "report.json", mutations.of_json, _report_seed, _report, _use_report,
            beside={"good.json": lambda: _report_seed()[0],

@@ -98,7 +98,7 @@ class Fuzzer:
         self._wholes = 0
         self._kept = DirectoryBasedExampleDatabase(kept) if kept else None
         earlier = sorted(self._kept.fetch(target.name.encode())) if self._kept else []
-        self._corpus = [*target.seeds(), *corpus.given(given, target.real), *earlier]
+        self._corpus = [*target.seeds(), *corpus.read_given(given, target.real), *earlier]
 
     def run(self, seconds: float, inputs: int) -> Outcome:
         """Try the first inputs, then changed ones, until the time or the number is up."""
@@ -110,7 +110,7 @@ class Fuzzer:
 
         try:
             for data in self._corpus[:1]:  # what is loaded for the first input is not of its doing
-                self._broken_by(data, whole=True, watched=False)
+                self._find_crash(data, whole=True, watched=False)
             self.outcome.slowest = self.outcome.largest = self.outcome.refused = 0
             for number, data in enumerate(self._corpus):
                 self._try(data, whole=not number)
@@ -140,7 +140,7 @@ class Fuzzer:
             nonlocal sought
             if is_late() or (self.outcome.inputs >= inputs and not sought):
                 return
-            whole, data = random.randrange(_WHOLE_EACH) == 1, self._changed(random)
+            whole, data = random.randrange(_WHOLE_EACH) == 1, self._change(random)
             reached, crash = self._try(data, whole=whole, again=bool(sought))
             if reached and not sought:
                 new[data] = reached
@@ -158,7 +158,7 @@ class Fuzzer:
                 self._kept.save(self._target.name.encode(), data)
         return list(new)
 
-    def _changed(self, random: Random) -> bytes:
+    def _change(self, random: Random) -> bytes:
         # What was found last leads further than the first inputs, which were changed often.
         recent = self._corpus[-20:] if random.randrange(2) else self._corpus
         data = random.choice(recent)
@@ -174,7 +174,7 @@ class Fuzzer:
         outcome, lines = self.outcome, len(self._lines)
         refused = outcome.refused
         self.current.write_bytes(data)
-        crash = self._broken_by(data, whole=whole)
+        crash = self._find_crash(data, whole=whole)
         if again:
             outcome.refused = refused
         else:
@@ -187,7 +187,7 @@ class Fuzzer:
             crash.times = times
         return (0 if crash else len(self._lines) - lines), crash
 
-    def _broken_by(self, data: bytes, *, whole: bool, watched: bool = True) -> Crash | None:
+    def _find_crash(self, data: bytes, *, whole: bool, watched: bool = True) -> Crash | None:
         self._path.write_bytes(self._target.pack(data))
         used, start = _peak(reset=True), time.process_time()
         with self._watch.listening():

@@ -268,7 +268,7 @@ class Power:
     """Of each fault: how often its rule found it at its rank, of how many."""
 
 
-def seen_in(
+def find_seen(
     layout: Layout, seed: int, noise: Noise | None = None, wanted: str = "NPU"
 ) -> list[tuple[str, int]]:
     """Return rule and first rank of all findings in a simulated job; -1 where it names none."""
@@ -286,7 +286,7 @@ def measure(clusters: int, noise: Noise | None = None) -> Power:
     alarms: Counter[str] = Counter()
     for seed in range(clusters):
         ranks, tp, pp = SHAPES[seed % len(SHAPES)]
-        alarms.update({rule for rule, _ in seen_in(Layout(ranks, tp, pp), seed, noise)})
+        alarms.update({rule for rule, _ in find_seen(Layout(ranks, tp, pp), seed, noise)})
     found = {kind: _recall(kind, clusters, noise) for kind in RULES}
     return Power(clusters, alarms, found)
 
@@ -297,7 +297,7 @@ def _recall(kind: str, clusters: int, noise: Noise | None) -> tuple[int, int]:
         random = np.random.default_rng([seed, 7])
         ranks, tp, pp = SHAPES[seed % len(SHAPES)]
         for fault in _fault(kind, Layout(ranks, tp, pp), random):
-            seen = seen_in(Layout(ranks, tp, pp, faults=(fault,)), seed, noise, RULES[kind])
+            seen = find_seen(Layout(ranks, tp, pp, faults=(fault,)), seed, noise, RULES[kind])
             at = {rank for rule, rank in seen if rule == RULES[kind]}
             hits += bool(at & {fault.rank, fault.other} if fault.rank >= 0 else at)
             total += 1

@@ -51,7 +51,7 @@ def runs(parameters: Parameters) -> Iterator[Run]:
     bubble = round(_BUBBLE * float(np.median(last))) if layout.has("bubbles") else 0
     for each, taken in zip(ranks, own, strict=True):
         waits = Waits(last - taken, bubble if layout.pp > 1 else 0, together)
-        yield replace(_stretched(simulate(each), waits.total), waits=waits)
+        yield replace(_stretch(simulate(each), waits.total), waits=waits)
 
 
 def _of_rank(parameters: Parameters, rank: int) -> Parameters:
@@ -93,7 +93,7 @@ def last_collectives(run: Run) -> dict[int, int]:
     return {int(step): int(row) for step, row in zip(steps, rows, strict=True)}
 
 
-def _stretched(run: Run, waits: Integers) -> Run:
+def _stretch(run: Run, waits: Integers) -> Run:
     """Make the last collective of each step longer; what comes behind it comes later."""
     kernels, launches = run.kernels, run.launches
     duration, host = kernels.duration_ns.copy(), launches.host_ns.copy()

@@ -127,7 +127,7 @@ class Run:
     @property
     def nested_ns(self) -> Integers:
         """When the innermost operator of each launch starts."""
-        return _nested_ns(self.program, self.launches)
+        return _sum_nested_ns(self.program, self.launches)
 
     @property
     def enqueue_ns(self) -> Integers:
@@ -212,7 +212,7 @@ class _Clock:
 
     def run(self) -> Run:
         steps = tuple(self._step(step) for step in range(self.parameters.steps))
-        launches, kernels = _joined(Launches, self.launches), _joined(Kernels, self.kernels)
+        launches, kernels = _join(Launches, self.launches), _join(Kernels, self.kernels)
         number = np.cumsum(PROGRAM.collective[kernels.code]) - 1
         return Run(self.parameters, launches, replace(kernels, number=number), steps)
 
@@ -230,8 +230,8 @@ class _Clock:
             if len(part.code)
         ]
         self.host = max(self.host, *self.compute, *self.links) + 30_000
-        launches = _joined(Launches, [part for part, _ in parts])
-        kernels = _joined(Kernels, [part for _, part in parts])
+        launches = _join(Launches, [part for part, _ in parts])
+        kernels = _join(Kernels, [part for _, part in parts])
         self.sequence = max(self.sequence, int(launches.sequence.max()) + 1)
         self.launches.append(launches)
         device = launches.device[kernels.launch - first]
@@ -269,7 +269,7 @@ class _Clock:
         jitter = random.uniform(0.95, 1.05, len(launch))
         speed = np.where(PROGRAM.collective[kernel], factor, factor * own.compute_factor)
         duration = np.maximum((_DEVICE_NS[kernel] * speed * batch * jitter).astype(np.int64), 20)
-        queued = _nested_ns(PROGRAM, launches) + BEFORE_QUEUE_NS
+        queued = _sum_nested_ns(PROGRAM, launches) + BEFORE_QUEUE_NS
         ready = queued[launch] + NODE_NS * (within + 1) + _LATENCY_NS
         start = np.empty_like(ready)
         for device in range(own.devices):
@@ -301,7 +301,7 @@ def _in_device_order(kernels: Kernels, device: Integers, devices: int) -> Kernel
     return Kernels(**columns)
 
 
-def _nested_ns(program: Program, launches: Launches) -> Integers:
+def _sum_nested_ns(program: Program, launches: Launches) -> Integers:
     nested: Integers = launches.start_ns + NEST_NS * (program.depth[launches.code] - 1)
     return nested
 
@@ -315,9 +315,9 @@ def _splits(run: Run) -> Iterator[Split]:
             start = kernels.start_ns[rows]
             end = start + kernels.duration_ns[rows]
             collective = run.program.collective[kernels.code[rows]]
-            computing = _covered(start[~collective], end[~collective])
-            communication = _covered(start[collective], end[collective])
-            both = _covered(start, end)
+            computing = _measure_covered(start[~collective], end[~collective])
+            communication = _measure_covered(start[collective], end[collective])
+            both = _measure_covered(start, end)
             first = int(start.min()) if len(start) else 0
             yield Split(
                 step=run.step_id(number) if own.schedule else None,
@@ -333,7 +333,7 @@ def _splits(run: Run) -> Iterator[Split]:
             )
 
 
-def _covered(start: Integers, end: Integers) -> int:
+def _measure_covered(start: Integers, end: Integers) -> int:
     """Return the length of the union of intervals."""
     if not len(start):
         return 0
@@ -350,6 +350,6 @@ def _in_turn(ready: Integers, taken: Integers, free: int) -> Integers:
     return before + np.maximum.accumulate(np.maximum(ready, free) - before)
 
 
-def _joined(table: type[_Table], parts: Sequence[_Table]) -> _Table:
+def _join(table: type[_Table], parts: Sequence[_Table]) -> _Table:
     names = table.__dataclass_fields__
     return table(**{name: np.concatenate([vars(part)[name] for part in parts]) for name in names})

@@ -44,7 +44,7 @@ def _cells(column: Column, part: slice) -> Iterable[Any]:
     return repeat(column, part.stop - part.start)
 
 
-def filled(templates: Sequence[str], which: Integers, *columns: Column) -> Iterator[str]:
+def fill(templates: Sequence[str], which: Integers, *columns: Column) -> Iterator[str]:
     """Yield for each row the template that ``which`` names, with the row's cells in its gaps."""
     for row in rows(which, *columns):
         yield templates[row[0]] % row[1:]

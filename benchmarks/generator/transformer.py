@@ -233,15 +233,15 @@ def step_parts(kernels: int, *, communication: bool) -> tuple[Part, ...]:
     """Return forward (up to the loss), backward and update of a step with so many kernels."""
     layers = _layers(kernels, communication=communication)
     if layers < 0:
-        return (_repeated([UPDATE], kernels),)
-    forward = _joined(
-        _repeated(LAYER, layers), _repeated(LOSS, 1, layers), _repeated([READ_LOSS], 1, layers)
+        return (_repeat([UPDATE], kernels),)
+    forward = _join(
+        _repeat(LAYER, layers), _repeat(LOSS, 1, layers), _repeat([READ_LOSS], 1, layers)
     )
-    backward = _joined(
-        _repeated(LOSS_BACKWARD, 1, layers), _backward(layers, communication=communication)
+    backward = _join(
+        _repeat(LOSS_BACKWARD, 1, layers), _backward(layers, communication=communication)
     )
     used = _listed(LAYER) * layers + len(backward.code) + _listed(LOSS)
-    return forward, backward, _repeated([UPDATE], kernels - used)
+    return forward, backward, _repeat([UPDATE], kernels - used)
 
 
 def _layers(kernels: int, *, communication: bool) -> int:
@@ -264,7 +264,7 @@ def _listed(launches: Iterable[Launch]) -> int:
     return sum(kernel.listed for launch in launches for kernel in launch.kernels)
 
 
-def _repeated(launches: Iterable[Launch], times: int, first_layer: int = 0) -> Part:
+def _repeat(launches: Iterable[Launch], times: int, first_layer: int = 0) -> Part:
     """Return the launches of ``times`` layers, one after the other."""
     row = list(launches)
     layer = first_layer + np.repeat(np.arange(times), len(row))
@@ -283,7 +283,7 @@ def _repeated(launches: Iterable[Launch], times: int, first_layer: int = 0) -> P
 
 def _backward(layers: int, *, communication: bool) -> Part:
     """Return the layers in reverse, with a collective after every few of them."""
-    part = _repeated(LAYER_BACKWARD, layers)
+    part = _repeat(LAYER_BACKWARD, layers)
     layer = layers - 1 - part.layer
     slots = np.tile(np.array([launch.slot for launch in LAYER_BACKWARD], np.int64), layers)
     sequence = np.where(slots < 0, -1, layer * SLOTS + slots)
@@ -296,7 +296,7 @@ def _backward(layers: int, *, communication: bool) -> Part:
     )
 
 
-def _joined(*parts: Part) -> Part:
+def _join(*parts: Part) -> Part:
     return Part(
         np.concatenate([part.code for part in parts]),
         np.concatenate([part.layer for part in parts]),

@@ -59,13 +59,13 @@ def main() -> None:
                 case = CallCase(larger, seed=11, training=training)
                 if case.size > _MOST:
                     continue
-                text = _differ(*(_seen(target, case) for target in (original, changed)))
+                text = _differ(*(_look(target, case) for target in (original, changed)))
                 if text:
                     print(f"{text}, for {case}".replace("\n", " "))
                     return
 
 
-def _seen(target: Any, case: Any) -> Any:  # noqa: ANN401 - of npufix
+def _look(target: Any, case: Any) -> Any:  # noqa: ANN401 - of npufix
     import torch
 
     from npufix.rewriters.verification.calls.observe import observe

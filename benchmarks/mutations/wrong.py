@@ -113,7 +113,9 @@ def mask_turned_round(source: Source, node: ast.AST) -> Iterator[Edit]:
             yield source.replace(mask, f"~({source.spell(mask)})")
 
 
-def _compared(source: Source, node: ast.AST, other: dict[type[ast.cmpop], str]) -> Iterator[Edit]:
+def _change_comparisons(
+    source: Source, node: ast.AST, other: dict[type[ast.cmpop], str]
+) -> Iterator[Edit]:
     if isinstance(node, ast.Compare) and type(node.ops[0]) in other and len(node.ops) == 1:
         left, right = source.spell(node.left), source.spell(node.comparators[0])
         yield source.replace(node, f"{left} {other[type(node.ops[0])]} {right}")
@@ -126,7 +128,7 @@ _COMPARED: dict[str, dict[type[ast.cmpop], str]] = {
     "bound_moved": {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">"},
     "none_turned_round": {ast.Is: "is not", ast.IsNot: "is"},
 }  # fmt: skip
-OPERATORS |= {name: partial(_compared, other=other) for name, other in _COMPARED.items()}
+OPERATORS |= {name: partial(_change_comparisons, other=other) for name, other in _COMPARED.items()}
 
 
 @_operator

@@ -99,14 +99,14 @@ def attribute_kernels(links: Links, trace: Trace) -> Attribution:
     moved = links.offset_ns or 0
     return replace(
         found,
-        host_ops=_moved(found.host_ops, moved),
+        host_ops=_shift(found.host_ops, moved),
         launch_ns=links.launch_ns,
         shared_clock=links.offset_ns is not None,
         offset_ns=moved,
     )
 
 
-def _moved(host_ops: pd.DataFrame, by: int) -> pd.DataFrame:
+def _shift(host_ops: pd.DataFrame, by: int) -> pd.DataFrame:
     return host_ops.assign(start_ns=host_ops["start_ns"] + by) if by else host_ops
 
 

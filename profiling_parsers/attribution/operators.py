@@ -95,12 +95,12 @@ def attribute_launches(
     parents = find_enclosing(operators)
     host_op = pick(_torch_operators(operators, parents), launching)
     around = _no_surroundings(operators) if calls is None else find_surroundings(operators, calls)
-    stacks, functions = _joined(stacks, around)
+    stacks, functions = _join(stacks, around)
     engine = _engines(operators, parents)
     recorded = operators["stack"].to_numpy().astype(np.int32, copy=False)
-    own = _located(find_nearest(recorded, parents), engine)
-    function = _located(functions, engine)
-    module = _located(around.module, engine)
+    own = _locate(find_nearest(recorded, parents), engine)
+    function = _locate(functions, engine)
+    module = _locate(around.module, engine)
     forward = find_nearest(_forward_rows(operators, own.own | function.own | module.own), parents)
     stack, basis = _best(own, function, forward)
     module_of, modules = _with_hierarchies(
@@ -123,7 +123,7 @@ def _no_surroundings(operators: pd.DataFrame) -> Surroundings:
     return Surroundings(stack=nothing, stacks=(), module=nothing, modules=())
 
 
-def _joined(stacks: Stacks, around: Surroundings) -> tuple[Stacks, Rows]:
+def _join(stacks: Stacks, around: Surroundings) -> tuple[Stacks, Rows]:
     """Put the stacks made of functions behind the recorded ones; return all, and those there."""
     numbers = {stack: number for number, stack in enumerate(stacks)}
     moved = [numbers.setdefault(stack, len(numbers)) for stack in around.stacks]
@@ -151,7 +151,7 @@ def _rows_where(wanted: Booleans) -> Rows:
     return np.where(wanted, np.arange(len(wanted), dtype=np.int32), np.int32(-1))
 
 
-def _located(found: Rows, engine: Rows) -> _Found:
+def _locate(found: Rows, engine: Rows) -> _Found:
     return _Found(found, own=(found >= 0) & (found != pick(found, engine)))
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npufix.profiling_parsers.cluster.job import groups_in, read_groups
-from npufix.profiling_parsers.dump_folder import KERNEL_DETAILS, analysed_folder, find_database
+from npufix.profiling_parsers.dump_folder import KERNEL_DETAILS, find_analysed_folder, find_database
 from npufix.profiling_parsers.kernels.steps import no_steps
 from npufix.profiling_parsers.kernels.totals import no_op_statistic
 from npufix.profiling_parsers.kernels.whole_steps import whole_steps
@@ -67,13 +67,13 @@ class CheapFiles:
 
 def read_cheap_files(dump: Path, environment: Environment) -> CheapFiles:
     """Read them: those of the text export where it says how the steps split, else the databases."""
-    output, problems = analysed_folder(dump), list[Problem]()
+    output, problems = find_analysed_folder(dump), list[Problem]()
     if len(steps := _read(output / STEPS, read_step_trace_time, problems)) and len(steps[0]):
         found: dict[str, Any] = {}
         for name, (read, fields) in _TEXT_FILES.items():
             found |= zip(fields, _read(output / name, read, problems), strict=False)
         found["steps"] = whole_steps(steps[0], collectives=found.get("collectives"))
-        problems += _broken_kernels(output / KERNEL_DETAILS)
+        problems += _check_kernels(output / KERNEL_DETAILS)
         return CheapFiles(environment, read_groups(dump), tuple(problems), **found)
     database = find_database(output)
     if database is not None and (output / ANALYSIS).is_file():
@@ -120,7 +120,7 @@ def _databases(
     )
 
 
-def _broken_kernels(file: Path) -> list[Problem]:
+def _check_kernels(file: Path) -> list[Problem]:
     """Tell of a table of kernels whose begin or end shows that it is cut or overwritten.
 
     It may have gigabytes; its first and last line are all that is read here.

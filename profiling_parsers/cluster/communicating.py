@@ -72,7 +72,7 @@ def transports_table(rows: pd.DataFrame) -> Table:
             "transport": _at(transports, found),
             "size_bytes": found.total(sizes),
             "transit_ns": found.total(rows["transit_ns"].to_numpy()),
-            "large_packet_ratio": found.weighted(rows["large_packet_ratio"].to_numpy(), sizes),
+            "large_packet_ratio": found.average(rows["large_packet_ratio"].to_numpy(), sizes),
         },
     )
 

@@ -21,7 +21,7 @@ from npufix.profiling_parsers.cluster.cheap_files import (
     STATISTIC,
     STEPS,
 )
-from npufix.profiling_parsers.dump_folder import analysed_folder
+from npufix.profiling_parsers.dump_folder import find_analysed_folder
 from npufix.profiling_parsers.special_files import kind_of
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def of_small_files(dump: Path) -> str | None:
 
     ``None`` if they do not suffice, so that the whole dump would be read, or cannot be read.
     """
-    output = analysed_folder(dump)
+    output = find_analysed_folder(dump)
     if not dump.is_dir() or not any((output / name).is_file() for name in (STEPS, ANALYSIS)):
         return None
     return _fingerprint(dump, small=True)

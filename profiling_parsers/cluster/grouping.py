@@ -49,7 +49,7 @@ class Groups:
         found: Integers = np.maximum.reduceat(values[self._order], self._starts)
         return found
 
-    def weighted(
+    def average(
         self, values: NDArray[np.float64], weights: NDArray[np.int64]
     ) -> NDArray[np.float64]:
         """Return the mean of each by weight, 0 where nothing has any."""

@@ -55,9 +55,9 @@ def summarise(dump: Path) -> Summary:
                     return _of_files(dump, files, problem, readable=not fault)
         profile = read_profile(found)
     except DumpError as error:
-        return _told(dump, environment, error.message)
+        return _tell_unreadable(dump, environment, error.message)
     except UnicodeDecodeError as error:  # a name of a file, or a text, in no known encoding
-        return _told(dump, environment, f"{dump}: {error}")
+        return _tell_unreadable(dump, environment, f"{dump}: {error}")
     return of_profile(dump, profile)
 
 
@@ -137,7 +137,7 @@ def _of_files(dump: Path, files: CheapFiles, problem: str, *, readable: bool) ->
     )
 
 
-def _told(dump: Path, environment: Environment | None, problem: str) -> Summary:
+def _tell_unreadable(dump: Path, environment: Environment | None, problem: str) -> Summary:
     """Return a rank of which nothing can be read."""
     if environment is None:
         return Summary(problem=problem[:_LONGEST_PROBLEM], readable=False)

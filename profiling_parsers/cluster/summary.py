@@ -153,13 +153,13 @@ def members_of(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(","))) if text else ()
 
 
-def encoded(summary: Summary) -> bytes:
+def encode(summary: Summary) -> bytes:
     """Return a summary as bytes."""
     content = msgspec.msgpack.encode(summary)
     return _digest(content) + content
 
 
-def decoded(data: bytes) -> Summary:
+def decode(data: bytes) -> Summary:
     """Read a summary; raise ``SummaryError`` if it is none of this version, or a damaged one."""
     content = data[_DIGEST_BYTES:]
     if _digest(content) != data[:_DIGEST_BYTES]:

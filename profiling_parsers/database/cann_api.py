@@ -59,7 +59,7 @@ def read_cann_api(database: Database, texts: Texts, connection: Integers) -> Can
         launches.add(calls)
         totals.append(_totals(calls))
     return CannCalls(
-        apis=_named(totals, database.texts(_LEVELS, "name"), texts),
+        apis=_name_calls(totals, database.texts(_LEVELS, "name"), texts),
         launch_ns=pick(launches.best(), ours(connection)),
     )
 
@@ -106,7 +106,7 @@ def _totals(calls: Columns) -> pd.DataFrame:
     )
 
 
-def _named(totals: list[pd.DataFrame], levels: Texts, texts: Texts) -> pd.DataFrame:
+def _name_calls(totals: list[pd.DataFrame], levels: Texts, texts: Texts) -> pd.DataFrame:
     if not totals:
         return empty("apis")
     how = {"count": "sum", "total_ns": "sum", "max_ns": "max"}

@@ -61,10 +61,10 @@ def _rank(database: Database, device: int) -> int | None:
 
 def read_metadata(database: Database) -> Mapping[str, Any]:
     """Return the settings of the run, of which each is JSON or a bare text."""
-    return {name: _parsed(value) for name, value in database.values(METADATA, _METADATA, "TEXT")}
+    return {name: _parse(value) for name, value in database.values(METADATA, _METADATA, "TEXT")}
 
 
-def _parsed(value: str | None) -> object:
+def _parse(value: str | None) -> object:
     try:
         return json.loads(value or "null")
     except (ValueError, RecursionError):

@@ -50,7 +50,7 @@ def read_db_export(dump: Path, file: Path) -> Profile:
         problems.append(Problem(_ANALYSIS, contradicts, remedies.analyse(dump), damaged=True))
     stated = not contradicts and not profile.steps.empty
     if not stated:
-        steps = _computed_steps(profile, problems, dump, exists=beside.exists())
+        steps = _derive_steps(profile, problems, dump, exists=beside.exists())
     else:
         steps = _of_device(profile)
     steps = whole_steps(steps, profile.kernels, marks)
@@ -96,7 +96,7 @@ def _contradiction(profile: Profile, marks: Marks) -> str:
     )
 
 
-def _computed_steps(
+def _derive_steps(
     profile: Profile, problems: list[Problem], dump: Path, *, exists: bool
 ) -> pd.DataFrame:
     """Return the steps as the kernels show them, and tell why."""

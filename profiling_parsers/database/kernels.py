@@ -93,7 +93,7 @@ class DatabaseKernels:
 
 def read_kernels(database: Database, texts: Texts, collective_core: str) -> DatabaseKernels:
     """Read the kernels; ``collective_core`` is the Accelerator Core that collectives get."""
-    both, number = _timed(database)
+    both, number = _read_times(database)
     communication = np.arange(len(both["start_ns"])) >= len(both["start_ns"]) - number
     usable = _usable(both["start_ns"], both["end_ns"])
     both["communication"] = communication
@@ -102,7 +102,7 @@ def read_kernels(database: Database, texts: Texts, collective_core: str) -> Data
         connection=both.pop("connection"),
         task=both.pop("task"),
         malformed=int(np.count_nonzero(~usable)),
-        frame=_named(both, texts, collective_core),
+        frame=_name_columns(both, texts, collective_core),
     )
 
 
@@ -129,7 +129,7 @@ def _usable(start: Integers, end: Integers) -> NDArray[np.bool_]:
     return timed & find_plausible(np.where(timed, start, NONE), end - start)
 
 
-def _timed(database: Database) -> tuple[Columns, int]:
+def _read_times(database: Database) -> tuple[Columns, int]:
     """Read the compute kernels, with the times of their tasks, and behind them the collectives.
 
     Also return the number of collectives.
@@ -156,7 +156,7 @@ def _behind(first: Integers, second: Integers | None, number: int) -> Integers:
     return np.concatenate([first, missing if second is None else second])
 
 
-def _named(kernels: Columns, texts: Texts, collective_core: str) -> pd.DataFrame:
+def _name_columns(kernels: Columns, texts: Texts, collective_core: str) -> pd.DataFrame:
     """Return the columns with their texts; ``kernels`` loses them on the way, to save memory."""
     start, end = kernels.pop("start_ns"), kernels.pop("end_ns")
     device = kernels.pop("device").clip(NONE)

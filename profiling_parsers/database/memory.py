@@ -91,9 +91,13 @@ def read_memory(database: Database, texts: Texts) -> pd.DataFrame:
     names = [*component.categories, _APP]
     codes = np.concatenate([component.codes, np.full(len(process["ddr"]), len(names) - 1)])
     frame = pd.DataFrame(
-        {"component": _merged(codes, names), "device": _devices(both.pop("device")), **both}
+        {
+            "component": _merge_categories(codes, names),
+            "device": _devices(both.pop("device")),
+            **both,
+        }
     )
-    return _timed(frame, "memory", "time_ns")
+    return _read_times(frame, "memory", "time_ns")
 
 
 def read_allocations(database: Database, texts: Texts) -> pd.DataFrame:
@@ -101,7 +105,7 @@ def read_allocations(database: Database, texts: Texts) -> pd.DataFrame:
     if BLOCKS in database:
         blocks = database.columns(_BLOCKS)
     else:
-        blocks = _paired(database.columns(_EVENTS), _kinds(database, texts))
+        blocks = _pair(database.columns(_EVENTS), _kinds(database, texts))
     frame = pd.DataFrame(
         {
             "name": texts.category(blocks["name"]),
@@ -118,7 +122,7 @@ def _kinds(database: Database, texts: Texts) -> Texts:
     return database.texts(_KINDS, "name") if _KINDS in database else texts
 
 
-def _paired(events: Columns, kinds: Texts) -> Columns:
+def _pair(events: Columns, kinds: Texts) -> Columns:
     """Return the blocks that were allocated, each until its address was given back."""
     order = np.lexsort((events["time_ns"], events["address"]))
     kind = kinds.category(events["kind"][order])
@@ -134,7 +138,7 @@ def _paired(events: Columns, kinds: Texts) -> Columns:
     }
 
 
-def _merged(codes: Integers, names: list[str]) -> pd.Categorical[str]:
+def _merge_categories(codes: Integers, names: list[str]) -> pd.Categorical[str]:
     """Return a category of names of which one may be there twice."""
     distinct = {name: code for code, name in enumerate(dict.fromkeys(names))}
     merged = np.array([distinct[name] for name in names], np.int64)
@@ -147,6 +151,6 @@ def _devices(devices: Integers) -> pd.Categorical[str]:
     return category(codes, [f"NPU:{number}" if number >= 0 else "" for number in distinct.tolist()])
 
 
-def _timed(frame: pd.DataFrame, table: str, time: str) -> pd.DataFrame:
+def _read_times(frame: pd.DataFrame, table: str, time: str) -> pd.DataFrame:
     known = frame[frame[time] > 0].sort_values(time, kind="stable", ignore_index=True)
     return known.astype(dict(SCHEMAS[table]))

@@ -14,7 +14,7 @@ import numpy as np
 
 from npufix.profiling_parsers import remedies
 from npufix.profiling_parsers.database.query import Growing
-from npufix.profiling_parsers.database.sqlite.file import FAULTS, one_line, open_file, quoted
+from npufix.profiling_parsers.database.sqlite.file import FAULTS, one_line, open_file, quote
 from npufix.profiling_parsers.database.sqlite.records import Unusual
 from npufix.profiling_parsers.database.texts import Texts
 from npufix.profiling_parsers.profile import DumpError, Problem
@@ -68,19 +68,19 @@ class Database:
         A column that is not there and ``required`` is a problem, and then there are no rows.
         """
         read = {key: Growing(query.dtype(key)) for key in query.columns}
-        for block, share in self._wanted(query):
+        for block, share in self._read_blocks(query):
             for key, column in block.items():
                 read[key].append(column, share)
         return {key: column.whole() for key, column in read.items()}
 
     def blocks(self, query: Query) -> Iterator[Columns]:
         """Read as ``columns`` does, some thousand rows at a time: for what is only summed up."""
-        for block, _ in self._wanted(query):
+        for block, _ in self._read_blocks(query):
             yield block
 
-    def _wanted(self, query: Query) -> Iterator[tuple[Columns, float]]:
+    def _read_blocks(self, query: Query) -> Iterator[tuple[Columns, float]]:
         """Yield blocks of rows, and the share of the table that is read with them."""
-        found = self._found(query.table, query.columns)
+        found = self._find_columns(query.table, query.columns)
         needed = {*query.required, *query.only}
         missing = [key for key in query.columns if key in {*needed, *query.expected} - {*found}]
         if missing and query.table in self:
@@ -102,21 +102,21 @@ class Database:
 
     def values(self, table: str, columns: Spellings, as_type: str) -> list[tuple[Any, ...]]:
         """Read a small table as rows of TEXT or REAL; no rows unless all columns are there."""
-        found = self._found(table, columns)
+        found = self._find_columns(table, columns)
         if len(found) < len(columns):
             return []
-        cells = [f"CAST({quoted(name)} AS {as_type})" for name in found.values()]
+        cells = [f"CAST({quote(name)} AS {as_type})" for name in found.values()]
         return list(chain.from_iterable(self._chunks(table, cells)))
 
     def texts(self, table: str = "STRING_IDS", column: str = "value") -> Texts:
         """Read the texts that integers of other tables stand for; none if they are not there."""
         names = {"id": ("id",), "text": (column,)}
-        found = self._found(table, names)
+        found = self._find_columns(table, names)
         if len(found) < len(names):
             if table == "STRING_IDS":
                 self.damaged("has no texts (STRING_IDS), so nothing in it has a name")
             return Texts({})
-        number, text = (quoted(name) for name in found.values())
+        number, text = (quote(name) for name in found.values())
         cells = [f"ifnull(CAST({number} AS INTEGER), {NONE})", f"CAST({text} AS TEXT)"]
         known = dict(chain.from_iterable(self._chunks(table, cells)))
         if not known and table == "STRING_IDS":
@@ -129,7 +129,7 @@ class Database:
         if problem not in self.problems:  # of a table that is read twice
             self.problems.append(problem)
 
-    def _found(self, table: str, columns: Spellings) -> dict[str, str]:
+    def _find_columns(self, table: str, columns: Spellings) -> dict[str, str]:
         """Return the columns that the table has, key -> name."""
         names = self._file.tables[table].columns if table in self else {}
         found = {
@@ -170,9 +170,9 @@ class Database:
         """Read the rows behind the one with the number ``last``, the ``count``-th."""
         real = {key: query.dtype(key) is np.float64 for key in found}
         cells = [
-            f"CAST({quoted(name)} AS REAL)"
+            f"CAST({quote(name)} AS REAL)"
             if real[key]
-            else f"ifnull(CAST({quoted(name)} AS INTEGER), {NONE})"
+            else f"ifnull(CAST({quote(name)} AS INTEGER), {NONE})"
             for key, name in found.items()
         ]
         behind = "" if last is None else f"NOT INDEXED WHERE rowid > {last} ORDER BY rowid"
@@ -193,7 +193,7 @@ class Database:
         """Read rows up to where the file breaks off, behind ``count`` that were read before."""
         try:
             cursor = self._file.connection.execute(
-                f"SELECT {', '.join(cells)} FROM {quoted(table)} {where}"  # noqa: S608
+                f"SELECT {', '.join(cells)} FROM {quote(table)} {where}"  # noqa: S608
             )
             while chunk := cursor.fetchmany(_CHUNK_ROWS):
                 count += len(chunk)

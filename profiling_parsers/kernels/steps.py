@@ -129,7 +129,7 @@ def _split(
     end = start + duration
 
     def union(rows: NDArray[np.bool_] | slice) -> Integers:
-        return _sums(group[rows], _uncovered(start[rows], end[rows]), count)
+        return _sums(group[rows], _find_uncovered(start[rows], end[rows]), count)
 
     computing, communicating, busy = union(~communication), union(communication), union(slice(None))
     return {
@@ -141,7 +141,7 @@ def _split(
     }
 
 
-def _uncovered(start: Integers, end: Integers) -> Integers:
+def _find_uncovered(start: Integers, end: Integers) -> Integers:
     """Return for intervals in start order the part of each that none before it covers."""
     if not len(start):
         return start

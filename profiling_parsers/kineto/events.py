@@ -164,7 +164,7 @@ class _Collector:
 
     def _operators(self, events: list[Event]) -> None:
         events = self._lasting(events)
-        arguments = [self._decoded(OPERATOR, event) for event in events]
+        arguments = [self._decode(OPERATOR, event) for event in events]
         self._add(
             "operators",
             events,
@@ -188,7 +188,7 @@ class _Collector:
 
     def _tasks(self, events: list[Event], core: int) -> None:
         events = self._lasting(events, _LONGEST_TASK_US)
-        arguments = [self._decoded(TASK, event) for event in events]
+        arguments = [self._decode(TASK, event) for event in events]
         # Without a device, the process is called after it.
         devices = self.keys.of(
             [
@@ -218,7 +218,7 @@ class _Collector:
 
     def _runtime(self, events: list[Event]) -> None:
         events = [event for event in events if event.ph == "X"]
-        arguments = [self._decoded(TASK, event) for event in events]
+        arguments = [self._decode(TASK, event) for event in events]
         correlations = self.keys.of([one.correlation for one in arguments])
         externals = self._externals(arguments)
         self._append("runtime", events, correlations, externals, *self._places(events))
@@ -260,7 +260,7 @@ class _Collector:
         pids = self.keys.of([event.pid for event in events])
         return pids, self.keys.of([event.tid for event in events])
 
-    def _decoded(self, arguments: Arguments[Args], event: Event) -> Args:
+    def _decode(self, arguments: Arguments[Args], event: Event) -> Args:
         decoded = arguments.of(event)
         if decoded is None:
             self.malformed += 1

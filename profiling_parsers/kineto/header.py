@@ -31,20 +31,20 @@ def _before(head: bytes) -> Header:
     if events is None:
         return {}
     text = head[: events.start()].decode("utf-8-sig", errors="replace").rstrip().rstrip(",")
-    return _decoded(text.encode() + b"}") or {}
+    return _decode(text.encode() + b"}") or {}
 
 
 def _after(tail: bytes) -> Header:
     """Return the keys after the array: what follows the first bracket that makes it an object."""
     last = tail[max(tail.rfind(_LAST_EVENT), 0) :]
     for end in _ARRAY_END.finditer(last):
-        header = _decoded(b'{"":0' + last[end.end() :])
+        header = _decode(b'{"":0' + last[end.end() :])
         if header is not None:
             return header
     return {}
 
 
-def _decoded(text: bytes) -> Header | None:
+def _decode(text: bytes) -> Header | None:
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -54,7 +54,7 @@ def find_launches(trace: KinetoTrace) -> KinetoLaunches:
     thread = pick(of_call, calls)
     everything = np.ones(len(operators), np.bool_)
     around = _innermost(operators, of_operator, everything, thread, launched)
-    stated = _stated(trace, calls, launched)
+    stated = _find_stated(trace, calls, launched)
     operator = np.where(stated >= 0, stated, around)
     known = is_known_by_name(operators)
     # What has no call of the runtime has no thread: it is looked up where its operator starts.
@@ -103,7 +103,7 @@ def _calls(wanted: pd.Series[int], known: pd.Series[int]) -> Integers:
     return pick(first.index.to_numpy(np.int64), np.asarray(found, np.int64))
 
 
-def _stated(trace: KinetoTrace, calls: Integers, launched: Integers) -> Integers:
+def _find_stated(trace: KinetoTrace, calls: Integers, launched: Integers) -> Integers:
     """Return the operator that the external id names, -1 if it was not running at the launch.
 
     Some versions write the correlation id there: then it names another operator, or none.

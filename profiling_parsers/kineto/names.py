@@ -42,7 +42,7 @@ def short_name(kernel: str) -> str:
     if kernel.startswith(("Memcpy", "Memset")):
         return kernel.partition(" (")[0]
     if _MANGLED.match(kernel) is not None:
-        return _demangled(kernel)
+        return _demangle(kernel)
     bare = _without_brackets(kernel.removesuffix(".kd").replace(_ANONYMOUS, "")).strip()
     words = bare.split()  # the last is the name: "void", "__global__ void", "static void"
     name = words[-1] if words else kernel
@@ -67,7 +67,7 @@ def _without_brackets(text: str) -> str:
     return "".join(kept)
 
 
-def _demangled(kernel: str) -> str:
+def _demangle(kernel: str) -> str:
     """Return the last part of the name: ``_ZN2at6native11fill_kernelE`` -> ``fill_kernel``."""
     start = _MANGLED.match(kernel)
     at = start.end() if start is not None else 0
@@ -85,13 +85,13 @@ def operator_dims(text: bytes) -> str:
 
     A list of tensors has its shapes between blanks, since it is one argument.
     """
-    entries = _decoded(text)
+    entries = _decode(text)
     return ";".join(" ".join(map(_shape, _parts(entry))) or _shape(entry) for entry in entries)
 
 
 def operator_types(text: bytes) -> str:
     """Return ``Input type`` with one entry per argument: ``float;float;Scalar``."""
-    return ";".join(str(entry) for entry in _decoded(text))
+    return ";".join(str(entry) for entry in _decode(text))
 
 
 def tensor_shapes(dims: bytes, types: bytes) -> tuple[str, str]:
@@ -100,7 +100,7 @@ def tensor_shapes(dims: bytes, types: bytes) -> tuple[str, str]:
     ``[[4, 128], [128], []]`` and ``["float", "float", "Scalar"]`` -> ``4,128;128`` and
     ``FLOAT;FLOAT``. Both are empty where nothing was recorded.
     """
-    shapes, names = _decoded(dims), _decoded(types)
+    shapes, names = _decode(dims), _decode(types)
     if len(names) != len(shapes):  # the first versions recorded no types: a shape is a tensor
         found = [(_shape(shape), "") for shape in shapes if isinstance(shape, list) and shape]
     else:
@@ -134,7 +134,7 @@ def _shape(entry: object) -> str:
     return ",".join(map(str, entry)) if isinstance(entry, list) else ""
 
 
-def _decoded(text: bytes) -> list[object]:
+def _decode(text: bytes) -> list[object]:
     """Return the JSON list that was recorded, empty if it is none."""
     try:
         value = msgspec.json.decode(text) if text else []

@@ -92,11 +92,11 @@ def _check(path: Path, trace: KinetoTrace, header: Header) -> None:
     if len(trace.device):
         return
     if trace.cut is not None and (len(trace.runtime) or has_devices(header)):
-        what = f"{_broken(trace)}, before the first kernel"
+        what = f"{_describe_damage(trace)}, before the first kernel"
     elif len(trace.operators):
         return
     elif trace.cut is not None:
-        what = f"no kernels and no operators: {_broken(trace)}"
+        what = f"no kernels and no operators: {_describe_damage(trace)}"
     elif trace.malformed:
         what = f"no kernels and no operators, and {trace.malformed} malformed events"
     else:
@@ -104,7 +104,7 @@ def _check(path: Path, trace: KinetoTrace, header: Header) -> None:
     raise DumpError(f"{path}: {what}", _PROFILE if trace.cut is None else _COPY)
 
 
-def _broken(trace: KinetoTrace) -> str:
+def _describe_damage(trace: KinetoTrace) -> str:
     place = "unpacked byte" if trace.packed else "byte"
     reason = f" ({trace.damage})" if trace.damage else ""
     return f"breaks off or is malformed at {place} {trace.cut}{reason}"
@@ -197,7 +197,7 @@ def _with_annotations(found: Attribution, trace: KinetoTrace) -> Attribution:
     for name in map(str, ops):
         column = ops[name]
         if isinstance(column.dtype, pd.CategoricalDtype):
-            columns[name] = _appended(column, notes.get(name), len(notes))
+            columns[name] = _append(column, notes.get(name), len(notes))
         else:
             said = notes[name].to_numpy() if name in notes else np.full(len(notes), -1)
             columns[name] = np.append(column.to_numpy(), said.astype(column.to_numpy().dtype))
@@ -209,7 +209,7 @@ def _with_annotations(found: Attribution, trace: KinetoTrace) -> Attribution:
     return replace(found, host_ops=host_ops.iloc[order].reset_index(drop=True), host_op=host_op)
 
 
-def _appended(texts: pd.Series[str], more: pd.Series[str] | None, count: int) -> Any:  # noqa: ANN401 - a column
+def _append(texts: pd.Series[str], more: pd.Series[str] | None, count: int) -> Any:  # noqa: ANN401 - a column
     """Return a column of texts with ``count`` more below it, "" where they are not said."""
     codes = Codes[str]()
     added = [""] if more is None else [str(name) for name in more.cat.categories]
@@ -230,7 +230,7 @@ def _problems(
     file: str, trace: KinetoTrace, found: Attribution, *, has_steps: bool
 ) -> Iterator[Problem]:
     if trace.cut is not None:
-        what = f"{_broken(trace)}; the events before are used"
+        what = f"{_describe_damage(trace)}; the events before are used"
         if not len(trace.device):
             what += ", among them no device task: the time is that of the host"
         yield Problem(file, what, _COPY, damaged=True)

@@ -35,12 +35,12 @@ def find_exported(output: Path, stem: str, suffix: str) -> list[Path]:
     """
     name = re.compile(re.escape(stem) + r"(_slice)?(_\d+)+" + re.escape(suffix))
     latest: dict[str, Path] = {}
-    for file in sorted(output.glob(f"{stem}_*{suffix}"), key=_exported_at):
+    for file in sorted(output.glob(f"{stem}_*{suffix}"), key=_read_export_time):
         if name.fullmatch(file.name):
             latest[_TIMESTAMP.sub("", file.name)] = file
     sliced = [file for file in latest.values() if _SLICE.search(file.name)]
     whole = [file for file in latest.values() if not _SLICE.search(file.name)]
-    newest = max(latest.values(), key=_exported_at, default=None)
+    newest = max(latest.values(), key=_read_export_time, default=None)
     return sorted(sliced, key=_slice_number) if newest in sliced else sorted(whole)
 
 
@@ -62,7 +62,7 @@ def find_device(path: Path) -> int:
     return numbers[0] if len(numbers) == 1 else -1
 
 
-def _exported_at(file: Path) -> str:
+def _read_export_time(file: Path) -> str:
     found = _TIMESTAMP.search(file.name)
     return found[1].ljust(20, "0") if found else ""
 

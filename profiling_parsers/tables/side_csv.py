@@ -166,7 +166,7 @@ def read_header(
     """
     first, last = _ends(path)
     columns = cells(first)
-    spelled = {key: _spelled(path, columns, spellings) for key, spellings in names.items()}
+    spelled = {key: _spell(path, columns, spellings) for key, spellings in names.items()}
     found = {key: column for key, column in spelled.items() if column is not None}
     missing = [names[key][0] for key in required if key not in found]
     if missing:
@@ -234,7 +234,7 @@ def _split(cell: str) -> tuple[str, str]:
     return (name.rstrip(), unit) if has_unit else (cell, "")
 
 
-def _spelled(path: Path, columns: list[str], spellings: tuple[str, ...]) -> str | None:
+def _spell(path: Path, columns: list[str], spellings: tuple[str, ...]) -> str | None:
     cells = [cell for cell in columns if _split(cell)[0] in spellings]
     if len(cells) > 1:
         raise DumpError(f"{path}: {len(cells)} columns {spellings[0]}", remedy(path))

@@ -35,7 +35,7 @@ class TimeIndex:
         keys = self._keys(groups, times)
         after = np.searchsorted(self._sorted, keys)
         before = self._first_alike(after - 1)
-        found = [self._checked(places, groups) for places in (after, before)]
+        found = [self._check_group(places, groups) for places in (after, before)]
         apart = [self._apart(rows, times) for rows in found]
         rows = np.where(apart[0] <= apart[1], *found)
         return np.where(np.minimum(*apart) <= within, rows, -1)
@@ -47,7 +47,7 @@ class TimeIndex:
     def _last(self, groups: Integers, times: Integers) -> Integers:
         keys = self._keys(groups, times, after=True)
         before = self._first_alike(np.searchsorted(self._sorted, keys) - 1)
-        return self._checked(before, groups)
+        return self._check_group(before, groups)
 
     def _keys(self, groups: Integers, times: Integers, *, after: bool = False) -> Integers:
         """Order rows by group, then by time: ranks, because the values do not fit one int64."""
@@ -60,7 +60,7 @@ class TimeIndex:
         first = np.searchsorted(self._sorted, self._sorted[places]) if len(self._sorted) else places
         return np.where(places >= 0, first, -1)
 
-    def _checked(self, places: Integers, groups: Integers) -> Integers:
+    def _check_group(self, places: Integers, groups: Integers) -> Integers:
         """Return the rows at the places that lie in the group asked for, else -1."""
         rows = np.full(len(places), -1, np.int64)
         inside = np.flatnonzero((places >= 0) & (places < len(self._sorted)))

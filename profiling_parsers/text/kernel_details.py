@@ -91,7 +91,7 @@ def join_kernels(tables: list[Kernels], path: Path) -> Kernels:
     frame = _in_start_order(frame)
     again = _find_repeated(frame)
     if again.any() and not any(table.rounded for table in tables):
-        problems += _repeated_problems(path, int(again.sum()), len(frame))
+        problems += _list_repetitions(path, int(again.sum()), len(frame))
         frame = frame[~again].reset_index(drop=True)
     return Kernels(frame, malformed, tuple(problems))
 
@@ -201,7 +201,7 @@ def _find_repeated(frame: pd.DataFrame) -> NDArray[np.bool_]:
     return repeated
 
 
-def _repeated_problems(path: Path, repeated: int, rows: int) -> list[Problem]:
+def _list_repetitions(path: Path, repeated: int, rows: int) -> list[Problem]:
     what = f"{repeated} of {rows} rows repeat an earlier one and are left out"
     return [Problem(path.name, what, _copy_again(path), damaged=True)]
 

@@ -55,7 +55,7 @@ def read_step_trace_time(path: Path) -> tuple[pd.DataFrame, list[Problem]]:
             _fits(file, values, device),
         ]
     )
-    stated = {key: _stated(file, key) for key in ("bubble_ns", "preparing_ns")}
+    stated = {key: _read_stated(file, key) for key in ("bubble_ns", "preparing_ns")}
     frame = pd.DataFrame({"step": number, "device": device.astype(np.int32), **values, **stated})
     whole = file.whole(valid)
     return frame[whole].reset_index(drop=True), file.problems(whole)
@@ -70,7 +70,7 @@ def _device(file: SideCsv) -> NDArray[np.int64]:
     return np.where(known, device, -1).astype(np.int64)
 
 
-def _stated(file: SideCsv, column: str) -> NDArray[np.int64]:
+def _read_stated(file: SideCsv, column: str) -> NDArray[np.int64]:
     """Return how long each row received from other stages or prepared, -1 where it is not said."""
     if column not in file:
         return np.full(len(file.columns), -1, np.int64)

@@ -146,7 +146,7 @@ class Collector:
         self.tables[table].add(*(rows if valid.all() else (column[valid] for column in rows)))
 
     def _operators(self, events: list[Event]) -> None:
-        arguments = [self._decoded(_ARGUMENTS, event) or _Arguments() for event in events]
+        arguments = [self._decode(_ARGUMENTS, event) or _Arguments() for event in events]
         self._add(
             "operators",
             events,
@@ -192,14 +192,14 @@ class Collector:
         self._add("device", found, known)
         for event in found:
             if (name := text_of(event.name)).startswith(_COLLECTIVE):
-                arguments = self._decoded(_OTHER, event) or _Other()
+                arguments = self._decode(_OTHER, event) or _Other()
                 self.payloads[name] = payload(arguments.count, text_of(arguments.dtype))
 
     def _tasks(self, events: list[Event]) -> None:
         """Take what is no call of CANN, no part of a collective and no lane of a summary."""
         kept, kinds = [], []
         for event in events:
-            arguments = self._decoded(_OTHER, event) or _Other()
+            arguments = self._decode(_OTHER, event) or _Other()
             other = arguments.mode is not None or arguments.subtask is not None
             if not other and bytes(event.args) != _NO_ARGUMENTS:
                 kept.append(event)
@@ -211,14 +211,14 @@ class Collector:
     def _counters(self, events: list[Event]) -> None:
         """Take the clock; a trace may hold millions of counters of other things."""
         named = [event for event in events if str(event.name).startswith(_FREQUENCY)]
-        arguments = [self._decoded(_OTHER, event) or _Other() for event in named]
+        arguments = [self._decode(_OTHER, event) or _Other() for event in named]
         known = [event for event, each in zip(named, arguments, strict=True) if each.mhz]
         khz = parse_durations([each.mhz for each in arguments if each.mhz])
         self._add("frequency", known, np.maximum(khz, 0))
 
     def _metadata(self, events: list[Event]) -> None:
         for event in events:
-            arguments = self._decoded(_OTHER, event) or _Other()
+            arguments = self._decode(_OTHER, event) or _Other()
             pid, name = self.keys.key(event.pid), text_of(arguments.name)
             if event.name == "process_name":
                 self.processes[pid] = name
@@ -227,7 +227,7 @@ class Collector:
             elif event.name == "thread_name":
                 self.lanes[pid, self.keys.key(event.tid)] = name
 
-    def _decoded(self, decoder: msgspec.json.Decoder[_Args], event: Event) -> _Args | None:
+    def _decode(self, decoder: msgspec.json.Decoder[_Args], event: Event) -> _Args | None:
         try:
             return decoder.decode(event.args)
         except (msgspec.DecodeError, UnicodeDecodeError):  # args is no object or damaged

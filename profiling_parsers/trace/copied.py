@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npufix.profiling_parsers.progress import advanced
+from npufix.profiling_parsers.progress import advance
 from npufix.profiling_parsers.trace.device_events import find_device_events
 from npufix.profiling_parsers.trace.json_stream import EventStream
 from npufix.profiling_parsers.trace.rows import Codes, EventTable, parse_durations, parse_moments
@@ -72,7 +72,7 @@ def copy_trace(
                 write(text if first else b",\n" + text)
                 first = False
             search.add(events, text)
-            advanced(path.name, file.bytes_read, size)
+            advance(path.name, file.bytes_read, size)
     return search.places(alike, wanted, stream.cut)
 
 
@@ -104,8 +104,8 @@ class _Search:
         valid &= durations >= 0
         columns = (
             self._codes.of([event.name for event in found]),
-            _numbered(self._pids, [event.pid for event in found]),
-            _numbered(self._tids, [event.tid for event in found]),
+            _number(self._pids, [event.pid for event in found]),
+            _number(self._tids, [event.tid for event in found]),
             durations,
             starts,
         )
@@ -113,7 +113,7 @@ class _Search:
 
     def places(self, alike: pd.DataFrame, wanted: frozenset[int], cut: int | None) -> Places:
         events = self._table.frame()
-        offset, at = self._matched(alike, events)
+        offset, at = self._match(alike, events)
         rows = np.flatnonzero((at >= 0) & alike.index.isin(list(wanted)))
         found = events.iloc[at[rows]].drop(columns="kernel")
         return Places(
@@ -126,14 +126,14 @@ class _Search:
             cut=cut,
         )
 
-    def _matched(self, alike: pd.DataFrame, events: pd.DataFrame) -> tuple[int | None, Integers]:
+    def _match(self, alike: pd.DataFrame, events: pd.DataFrame) -> tuple[int | None, Integers]:
         if events.empty or alike.empty:
             return None, np.full(len(alike), -1, np.int64)
         names = self._codes.of(alike["name"].astype(str).tolist())
         return find_device_events(names, alike["start_ns"].to_numpy(), events)
 
 
-def _numbered(known: dict[object, int], values: list[object]) -> Integers:
+def _number(known: dict[object, int], values: list[object]) -> Integers:
     """Return a number for each value; numbers and texts that look alike are not the same."""
     usable = [value if isinstance(value, (int, str)) else repr(value) for value in values]
     return np.array([known.setdefault(value, len(known)) for value in usable], np.int64)

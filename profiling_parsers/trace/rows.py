@@ -67,9 +67,9 @@ class Keys:
         """
         kinds = set(map(type, values))
         if kinds == {str}:
-            keys, known = _parsed(pa.array(values, pa.string()))
+            keys, known = _parse(pa.array(values, pa.string()))
         elif kinds == {int}:
-            keys, known = _checked(values)
+            keys, known = _check(values)
         else:
             keys, known = np.zeros(len(values), np.int64), np.zeros(len(values), np.bool_)
         for place in np.flatnonzero(~known).tolist():
@@ -85,7 +85,7 @@ class Keys:
         return -2 - self._others[text_of(value)]
 
 
-def _parsed(column: pa.Array) -> tuple[Integers, NDArray[np.bool_]]:
+def _parse(column: pa.Array) -> tuple[Integers, NDArray[np.bool_]]:
     """Return the keys of texts and which of them are integers, of at most 36 digits."""
     known = pc.match_substring_regex(column, _INTEGER)
     digits = pc.if_else(known, column, "0")
@@ -102,7 +102,7 @@ def _parsed(column: pa.Array) -> tuple[Integers, NDArray[np.bool_]]:
     return np.where(fits, last, -_LARGEST_KEY - last), np.asarray(known).copy()
 
 
-def _checked(values: Sequence[object]) -> tuple[Integers, NDArray[np.bool_]]:
+def _check(values: Sequence[object]) -> tuple[Integers, NDArray[np.bool_]]:
     """Return integers and which of them are keys as they are."""
     try:
         keys = np.array(values, np.int64)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from npufix.profiling_parsers.progress import advanced
+from npufix.profiling_parsers.progress import advance
 from npufix.profiling_parsers.tables.columns import one_line
 from npufix.profiling_parsers.trace.collector import Collector
 from npufix.profiling_parsers.trace.json_stream import EventStream
@@ -86,7 +86,7 @@ def read_trace(path: Path, kernels: Mapping[str, int] | None) -> Trace:
         stream, size = EventStream(file), path.stat().st_size
         for events in stream:
             rows.add(events)
-            advanced(path.name, file.bytes_read, size)
+            advance(path.name, file.bytes_read, size)
     return _trace(rows, stream.cut, stream.malformed)
 
 

@@ -113,14 +113,14 @@ def _write_sheet(sheet: Any, table: Table, header: object, formats: dict[str, ob
 
 def _width(table: Table, number: int) -> float:
     """Return the width of a column, in characters, by its header and its first rows."""
-    texts = [_shown(row[number]) for row in table.rows[:_ROWS_MEASURED]]
+    texts = [_show(row[number]) for row in table.rows[:_ROWS_MEASURED]]
     longest = max((len(line) for text in texts for line in text.split("\n")[:5]), default=0)
     # The arrow of the filter covers the end of the header.
     header = len(table.columns[number].name) + 3
     return min(_WIDEST, max(_NARROWEST, longest + 1, header))
 
 
-def _shown(value: Value) -> str:
+def _show(value: Value) -> str:
     if isinstance(value, float):
         return f"{value:,.3f}"
     return "" if value is None else str(value)[: _WIDEST + 1]

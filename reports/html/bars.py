@@ -68,8 +68,8 @@ def waterfall(steps: Sequence[tuple[str, float]], before: float, after: float) -
     for name, change in steps:
         kind = "more" if change > 0 else "less"
         left = min(at, at + change)
-        part = (kind, *_placed(left, abs(change), low, high))
-        found.append(Bar(name, changes.signed_time(change), [part]))
+        part = (kind, *_place(left, abs(change), low, high))
+        found.append(Bar(name, changes.word_difference(change), [part]))
         at += change
     return [*found, _whole("after", after, low, high)]
 
@@ -81,8 +81,8 @@ def pairs(rows: Sequence[tuple[str, int | None, int | None]]) -> list[Bar]:
         Bar(
             name,
             changes.change(one, other) if one is not None and other is not None else "",
-            [("half-before", *_placed(0, one or 0, 0, most)),
-             ("half-after", *_placed(0, other or 0, 0, most))],
+            [("half-before", *_place(0, one or 0, 0, most)),
+             ("half-after", *_place(0, other or 0, 0, most))],
         )
         for name, one, other in rows
     ]  # fmt: skip
@@ -96,8 +96,8 @@ def intervals(rows: Sequence[tuple[str, int, int, int]]) -> list[Bar]:
         Bar(
             name,
             milliseconds(measured),
-            [("range", *_placed(least, most - least, low, high)),
-             ("point", _placed(measured, 0, low, high)[0], 0.0)],
+            [("range", *_place(least, most - least, low, high)),
+             ("point", _place(measured, 0, low, high)[0], 0.0)],
         )
         for name, least, most, measured in rows
     ]  # fmt: skip
@@ -110,17 +110,17 @@ def headroom(rows: Sequence[HeadroomRow]) -> list[Bar]:
         Bar(
             row.name,
             f"{milliseconds(row.above_ns)}, {percent(row.reached)}",
-            [("compute", *_placed(0, row.bound_ns, 0, most)),
-             ("idle", *_placed(row.bound_ns, row.above_ns, 0, most))],
+            [("compute", *_place(0, row.bound_ns, 0, most)),
+             ("idle", *_place(row.bound_ns, row.above_ns, 0, most))],
         )
         for row in rows
     ]  # fmt: skip
 
 
 def _whole(name: str, ns: float, low: float, high: float) -> Bar:
-    return Bar(name, milliseconds(ns), [("end", *_placed(0, ns, low, high))])
+    return Bar(name, milliseconds(ns), [("end", *_place(0, ns, low, high))])
 
 
-def _placed(start: float, length: float, low: float, high: float) -> tuple[float, float]:
+def _place(start: float, length: float, low: float, high: float) -> tuple[float, float]:
     span = (high - low) or 1.0
     return round(100 * (start - low) / span, 3), round(100 * length / span, 3)

@@ -63,15 +63,15 @@ def to_html(comparison: Comparison) -> str:
         {},
         comparison=comparison,
         sides=[("before", sides[0]), ("after", sides[1])],
-        simulated=_simulated(*sides),
+        simulated=_list_simulated(*sides),
         cards=list(_cards(comparison)),
         facts=list(_facts(*sides)),
         split=_split(comparison),
         explained=_waterfall(explained) if explained is not None and differs else [],
-        changed=bars.pairs(_changed(comparison)[:_OPERATORS]),
+        changed=bars.pairs(_list_changed(comparison)[:_OPERATORS]),
         predictions=predictions,
         intervals=bars.intervals(
-            [(words.applied_text(p), p.low_ns, p.high_ns, p.measured_ns) for p in predictions]
+            [(words.word_applied(p), p.low_ns, p.high_ns, p.measured_ns) for p in predictions]
         ),
         steps=_steps(sides),
         raw=tables,
@@ -113,7 +113,7 @@ def _cards(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
         yield relative or change, name, f"{before} → {after}"
 
 
-def _simulated(before: Side, after: Side) -> list[tuple[str, str]]:
+def _list_simulated(before: Side, after: Side) -> list[tuple[str, str]]:
     """Return which runs are simulated, and how."""
     one, other = (
         (side.environment.simulated or "") if side.environment else "" for side in (before, after)
@@ -132,14 +132,14 @@ def _facts(before: Side, after: Side) -> Iterator[tuple[str, str, str]]:
             for side in (before, after)
         )
         if one is not None or other is not None:
-            yield name, _known(one), _known(other)
+            yield name, _describe_known(one), _describe_known(other)
 
 
-def _known(value: object) -> str:
+def _describe_known(value: object) -> str:
     return words.UNKNOWN if value is None else str(value)
 
 
-def _changed(comparison: Comparison) -> list[tuple[str, int | None, int | None]]:
+def _list_changed(comparison: Comparison) -> list[tuple[str, int | None, int | None]]:
     """Return the operators to draw: what both runs have names for, and their times."""
     if comparison.across_devices:
         hosts = comparison.host_operators

@@ -31,7 +31,7 @@ class MemoryPlot:
 
 def memory_plot(memory: Memory) -> MemoryPlot:
     """Return the highest curves over the whole recording."""
-    curves = _chosen(memory.curves)
+    curves = _choose(memory.curves)
     most = _HEADROOM * max(byte for curve in curves for _, byte in curve.points)
     length = max(memory.length_ns, 1)
     lines = [
@@ -46,7 +46,7 @@ def memory_plot(memory: Memory) -> MemoryPlot:
     )
 
 
-def _chosen(curves: Sequence[Curve]) -> list[Curve]:
+def _choose(curves: Sequence[Curve]) -> list[Curve]:
     """Return those of PyTorch first: what it holds, what it keeps, what the process has."""
     order = ("PTA allocated", "PTA reserved", "APP reserved")
     known = [curve for name in order for curve in curves if curve.name == name]

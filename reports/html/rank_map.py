@@ -38,7 +38,7 @@ def rank_map(report: Report) -> RankMap | None:
     together = -(-len(found.steps) * len(report.ranks) // _MOST_CELLS)
     steps = ["?" if step is None else str(step) for step in found.steps]
     matrices = (found.computing_ns, found.exposed_communication_ns, found.free_ns)
-    computing, exposed, free = (_reduced(rows, together) for rows in matrices)
+    computing, exposed, free = (_reduce(rows, together) for rows in matrices)
     return RankMap(
         [rank.rank for rank in report.ranks],
         [rank.host for rank in report.ranks],
@@ -54,7 +54,7 @@ def rank_map(report: Report) -> RankMap | None:
     )
 
 
-def _reduced(rows: list[list[int | None]], together: int) -> list[list[int | None]]:
+def _reduce(rows: list[list[int | None]], together: int) -> list[list[int | None]]:
     if together == 1:
         return rows
     return [[_mean(part) for part in _parts(row, together)] for row in rows]

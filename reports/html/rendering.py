@@ -72,11 +72,11 @@ def _environment() -> Environment:
         "short": _short,
         "plain_lines": lambda text: "\n".join(map(wording.plain, text.splitlines())),
         "launches": wording.launches,
-        "signed": wording.signed,
+        "signed": wording.sign_lines,
         "percent": percent,
         "figure": tables.figure,
         "number": number,
-        "saved": wording.saved,
+        "saved": wording.word_saving,
         "size": size,
         "tail": _tail,
     }
@@ -84,7 +84,7 @@ def _environment() -> Environment:
         "asset": _asset,
         "t": _spoken,
         "label": _label,
-        "parted": _parted,
+        "parted": _part,
         "said": language.tr,
         "heat": tables.heat,
         "is_figure": tables.is_figure,
@@ -119,10 +119,10 @@ def _asset(name: str) -> Markup:
 
 def _spoken(text: str) -> Markup:
     """Return a text that the switch of the page puts into the other language."""
-    return _switched(*language.both(text))
+    return _switch(*language.both(text))
 
 
-def _switched(english: str, chinese: str) -> Markup:
+def _switch(english: str, chinese: str) -> Markup:
     english, chinese = (wording.plain(text).replace(" -> ", " → ") for text in (english, chinese))
     if english == chinese:
         return escape(english)
@@ -132,14 +132,14 @@ def _switched(english: str, chinese: str) -> Markup:
     )
 
 
-def _parted(sentence: str) -> tuple[Markup, Markup]:
+def _part(sentence: str) -> tuple[Markup, Markup]:
     """Return the first part of a long sentence, and the rest of it."""
     english, chinese = language.both(sentence)
     first, _, rest = english.partition("; ")
     one, _, other = chinese.partition("；")
     if not rest or not other:
         return _spoken(sentence), Markup("")
-    return _switched(first, one), _switched(rest, other)
+    return _switch(first, one), _switch(rest, other)
 
 
 def _label(text: str) -> Markup:

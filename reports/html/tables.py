@@ -90,7 +90,7 @@ _FIGURES: Mapping[str, Callable[..., str]] = {
     SHARE: percent,
     CALLS: number,
     NUMBER: str,
-    SIGNED: changes.signed_time,
+    SIGNED: changes.word_difference,
     RELATIVE: changes.relative_change,
 }
 
@@ -124,7 +124,7 @@ def report_tables(report: Report) -> list[DataTable]:
             "Modules",
             (("nn.Module", TEXT), ("of compute", SHARE), *spent, ("Types", TEXT)),
             [
-                (hot.module, *_spent(hot, steps), ", ".join(hot.types))
+                (hot.module, *_render_spent(hot, steps), ", ".join(hot.types))
                 for hot in report.hot_modules
             ],
         ),
@@ -197,7 +197,7 @@ def _rank(rank: Rank, found: list[int]) -> Row:
     return (rank.rank, rank.host, *times, rank.role, note, found)
 
 
-def _spent(hot: HotOperator | HotShape | HotLine | HotModule, steps: int) -> Row:
+def _render_spent(hot: HotOperator | HotShape | HotLine | HotModule, steps: int) -> Row:
     return (hot.share, hot.total_ns / steps, hot.calls / steps)
 
 
@@ -209,14 +209,27 @@ def _critical(found: Critical | None) -> Row:
 def _operator(op: HotOperator, steps: int) -> Row:
     times = (op.mean_ns, op.p95_ns, op.max_ns, *_critical(op.critical))
     limit = (op.core, op.bound, op.bound_ratio)
-    return (op.type, *_spent(op, steps), *times, *limit, op.where, wording.few_tensors(op.shapes))
+    return (
+        op.type,
+        *_render_spent(op, steps),
+        *times,
+        *limit,
+        op.where,
+        wording.few_tensors(op.shapes),
+    )
 
 
 def _shape(hot: HotShape, steps: int) -> Row:
     shapes = wording.few_tensors(hot.shapes)
-    return (hot.type, shapes, *_spent(hot, steps), hot.mean_ns, hot.core, hot.bound)
+    return (hot.type, shapes, *_render_spent(hot, steps), hot.mean_ns, hot.core, hot.bound)
 
 
 def _line(hot: HotLine, steps: int) -> Row:
     place = (f"{hot.path}:{hot.line}", hot.function)
-    return (*place, *_spent(hot, steps), *_critical(hot.critical), ", ".join(hot.types), hot.via)
+    return (
+        *place,
+        *_render_spent(hot, steps),
+        *_critical(hot.critical),
+        ", ".join(hot.types),
+        hot.via,
+    )

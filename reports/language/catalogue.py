@@ -349,11 +349,11 @@ def read_messages(text: str) -> dict[str, str]:
     What writes these files (``maintain``) needs Babel, reading them does not: there are no plurals,
     no contexts, nothing fuzzy in them.
     """
-    found = ((_unquoted(one), _unquoted(other)) for one, other in _ENTRY.findall(text))
+    found = ((_unquote(one), _unquote(other)) for one, other in _ENTRY.findall(text))
     return {one: other for one, other in found if one and other}
 
 
-def _unquoted(lines: str) -> str:
+def _unquote(lines: str) -> str:
     text = lines.strip()[1:-1].replace('"\n"', "")
     if "\\" not in text:
         return text

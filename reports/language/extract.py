@@ -1,8 +1,8 @@
 """Collects what the code says to people, for the catalogues.
 
 A message is a literal with words in it, or an f-string, whose fields become placeholders named
-after what they hold. ``counted(n, "file")`` is two messages: one file, several files. Docstrings
-count where click shows them (commands) and where ``rules show`` does (modules of rules).
+after what they hold. ``format_count(n, "file")`` is two messages: one file, several files.
+Docstrings count where click shows them (commands) and where ``rules show`` does (modules of rules).
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class _Visitor(ast.NodeVisitor):
         called = node.func.id if isinstance(node.func, ast.Name) else called
         if called in _CALLS_OF_CODE:
             return
-        if called == "counted":
+        if called == "format_count":
             words = (n.value for n in node.args[1:] if isinstance(n, ast.Constant))
             nouns = [word for word in words if isinstance(word, str)]
             self.found += [f"{{n}} {noun}" for noun in nouns]

@@ -64,7 +64,7 @@ def breaks(text: str, columns: int) -> list[int]:
     return found
 
 
-def wrapped(text: str, columns: int) -> list[str]:
+def wrap(text: str, columns: int) -> list[str]:
     """Return a text as lines of at most so many columns."""
     cuts = [0, *breaks(text, columns), len(text)]
     return [text[a:b].rstrip() for a, b in pairwise(cuts)]

@@ -39,7 +39,7 @@ class Console(EnglishConsole):
             return
         said = [translate(one) for one in objects]
         if not (options.get("soft_wrap") or options.get("overflow")):
-            said = [self._broken(one) if isinstance(one, Text) else one for one in said]
+            said = [self._break_lines(one) if isinstance(one, Text) else one for one in said]
         super().print(*said, **options)
 
     def render(
@@ -58,7 +58,7 @@ class Console(EnglishConsole):
         """
         raise BrokenPipeError
 
-    def _broken(self, text: Text) -> Text:
+    def _break_lines(self, text: Text) -> Text:
         """Break lines where Chinese allows it: rich breaks at spaces only."""
         if layout.width(text.plain) <= self.width:
             return text

@@ -73,7 +73,7 @@ def _explanation(comparison: Comparison) -> Iterator[str]:
     explanation = comparison.explanation
     if explanation is None:
         return
-    yield from ("", f"## What explains {words.signed_time(explanation.difference_ns)}", "")
+    yield from ("", f"## What explains {words.word_difference(explanation.difference_ns)}", "")
     yield from (f"- {_text(words.part_text(line))}" for line in explanation.lines)
     yield f"- {_text(words.rest_text(explanation))}"
 
@@ -100,9 +100,9 @@ def _predictions(comparison: Comparison) -> Iterator[str]:
     together = [comparison.predicted] if comparison.predicted else []
     for prediction in [*comparison.predictions, *together]:
         cells = [
-            _text(words.applied_text(prediction)),
-            words.predicted_text(prediction),
-            words.signed_time(prediction.measured_ns).lstrip("+"),
+            _text(words.word_applied(prediction)),
+            words.word_predicted(prediction),
+            words.word_difference(prediction.measured_ns).lstrip("+"),
             milliseconds(prediction.before_ns),
             milliseconds(prediction.after_ns),
             f"**{prediction.verdict}**",

@@ -13,17 +13,17 @@ from npufix.reports.wording.gate import (
     HEADER,
     acceptance,
     against,
-    changed,
-    made_text,
+    list_changed,
+    list_unchanged,
     over_time,
     row,
-    saved,
     sensitivity,
-    unchanged,
     verdict_line,
+    word_made,
+    word_saving,
 )
 from npufix.reports.wording.report import environment_text
-from npufix.rules.shared.quantities import counted, milliseconds
+from npufix.rules.shared.quantities import format_count, milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -55,7 +55,7 @@ def fitting(blocks: Sequence[str], limit: int, command: str) -> str:
         length = len(block.encode("utf-8", "replace")) + 1
         last = number == len(blocks) - 1
         if size + length > limit - (0 if last else _ROOM):
-            left = counted(len(blocks) - number, "block")
+            left = format_count(len(blocks) - number, "block")
             return made + _CUT.format(left, command)
         made += block + "\n"
         size += length
@@ -67,7 +67,7 @@ def _blocks(gated: GateReport) -> Iterator[str]:
         yield f"{text(said)}\n"
     if reasons := [r for r in gated.reasons if r != gated.headline]:
         yield "".join(f"- {text(reason)}\n" for reason in reasons)
-    shown = changed(gated.metrics)
+    shown = list_changed(gated.metrics)
     if shown:
         yield _table(shown)
     if said := sensitivity(gated.metrics):
@@ -77,13 +77,13 @@ def _blocks(gated: GateReport) -> Iterator[str]:
         yield "**Over time**\n\n" + "\n".join(lines) + "\n"
     if gated.explanation:
         yield "**Why**\n\n" + "".join(f"- {text(line)}\n" for line in gated.explanation)
-    if said := made_text(gated.made):
+    if said := word_made(gated.made):
         yield f"{text(said)}\n"
     if gated.new_findings:
-        yield f"**{counted(len(gated.new_findings), 'new finding')}**\n"
+        yield f"**{format_count(len(gated.new_findings), 'new finding')}**\n"
     yield from map(_finding, gated.new_findings)
     yield ""  # ends the list
-    yield from _folded(gated)
+    yield from _fold(gated)
     yield from _how_to(gated)
 
 
@@ -94,7 +94,7 @@ def _table(metrics: Sequence[GatedMetric]) -> str:
 
 def _finding(finding: Finding) -> str:
     place = f" at {code(finding.place)}" if finding.place else ""
-    worth = f": **{saved(finding)}**" if finding.saving else ""
+    worth = f": **{word_saving(finding)}**" if finding.saving else ""
     head = f"- {finding.rule}{place}, {text(finding.summary)}, {finding.safety}{worth}"
     if finding.device_ns:
         head += f" of {milliseconds(finding.device_ns)} per step"
@@ -114,16 +114,16 @@ def _snippet(source: str) -> str:
     return code("; ".join(" ".join(line.split()) for line in source.splitlines() if line.strip()))
 
 
-def _folded(gated: GateReport) -> Iterator[str]:
+def _fold(gated: GateReport) -> Iterator[str]:
     """Yield what is seldom read, folded away."""
-    if rest := unchanged(gated.metrics):
-        yield _details(f"{counted(len(rest), 'metric')} without a change", _table(rest))
+    if rest := list_unchanged(gated.metrics):
+        yield _details(f"{format_count(len(rest), 'metric')} without a change", _table(rest))
     if gated.accepted_findings:
         lines = [f"- {f.rule} {code(f.place) if f.place else ''}" for f in gated.accepted_findings]
-        yield _details(counted(len(lines), "accepted finding"), "\n".join(lines) + "\n")
+        yield _details(format_count(len(lines), "accepted finding"), "\n".join(lines) + "\n")
     if gated.gone:
         lines = [f"- {text(line)}" for line in gated.gone]
-        yield _details(f"{counted(len(lines), 'finding')} gone", "\n".join(lines) + "\n")
+        yield _details(f"{format_count(len(lines), 'finding')} gone", "\n".join(lines) + "\n")
     if gated.problems:
         lines = [f"- {code(p.where)}: {text(p.what)} — {text(p.remedy)}" for p in gated.problems]
         title = "Partial" if any(problem.damaged for problem in gated.problems) else "Notes"

@@ -8,7 +8,7 @@ from npufix.reports import language
 from npufix.reports.markdown.report import code, text
 from npufix.reports.wording.gate import VERDICTS
 from npufix.reports.wording.history import HEADER, list_shifts, name_run, row, sparkline
-from npufix.rules.shared.quantities import counted
+from npufix.rules.shared.quantities import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +30,7 @@ def _lines(report: TrendReport) -> Iterator[str]:
     if report.accepted:
         yield f"- accepted: {text(report.accepted)}"
     first, last = name_run(report.runs[0]), name_run(report.runs[-1])
-    yield f"- {counted(len(report.runs), 'run')} from {text(first)} to {text(last)}"
+    yield f"- {format_count(len(report.runs), 'run')} from {text(first)} to {text(last)}"
     yield ""
     yield f"| {' | '.join(HEADER)} | |"
     yield "|---|---:|---:|---:|---:|---:|---|"

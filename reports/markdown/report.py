@@ -22,7 +22,7 @@ from npufix.reports.wording.report import (
     times,
     totals_text,
 )
-from npufix.rules.shared.quantities import counted, milliseconds, percent
+from npufix.rules.shared.quantities import format_count, milliseconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -110,7 +110,7 @@ def _ranks(ranks: Sequence[Rank]) -> Iterator[str]:
         note = ", ".join(filter(None, (note, host)))
         yield "| " + " | ".join([rank_name(row), *cells, note]) + " |"
     if shown.more:
-        yield from ("", f"and {counted(shown.more, 'more rank')}")
+        yield from ("", f"and {format_count(shown.more, 'more rank')}")
     if shown.broken:
         yield ""
     for row in shown.broken:

@@ -55,13 +55,16 @@ def show(comparison: Comparison, console: Console, *, top: int, details: bool) -
         (comparison.metrics, lambda: _show_metrics(comparison, console)),
         (_has_ranks(comparison), lambda: _show_ranks(comparison, console)),
         (comparison.predictions, lambda: _show_predictions(comparison, console)),
-        (_changed(hosts) if across or details else None, lambda: _show_hosts(hosts, console, top)),
-        (_changed(operators), lambda: _show_operators("Type", operators, console, top)),
         (
-            _changed(comparison.shapes) if not across else None,
+            _has_changed(hosts) if across or details else None,
+            lambda: _show_hosts(hosts, console, top),
+        ),
+        (_has_changed(operators), lambda: _show_operators("Type", operators, console, top)),
+        (
+            _has_changed(comparison.shapes) if not across else None,
             lambda: _show_operators("Type on shapes", comparison.shapes, console, few),
         ),
-        (_changed(comparison.lines), lambda: _show_lines(comparison.lines, console, few)),
+        (_has_changed(comparison.lines), lambda: _show_lines(comparison.lines, console, few)),
         (comparison.findings, lambda: _show_findings(comparison, console, top)),
         (_partial(comparison), lambda: _show_partial(comparison, console)),
         (comparison.notes, lambda: _show_notes(comparison.notes, console)),
@@ -83,7 +86,7 @@ def _has_ranks(comparison: Comparison) -> bool:
     return bool(comparison.before.ranks or comparison.after.ranks)
 
 
-def _changed(rows: Sequence[_Row]) -> bool:
+def _has_changed(rows: Sequence[_Row]) -> bool:
     return any(row.before_ns != row.after_ns for row in rows)
 
 
@@ -91,7 +94,7 @@ def _show_explanation(comparison: Comparison, console: Console) -> None:
     explanation = comparison.explanation
     if explanation is None:
         return
-    gap = words.signed_time(explanation.difference_ns)
+    gap = words.word_difference(explanation.difference_ns)
     console.print(
         Text(f"What explains {gap} per {explanation.of}:".replace("compute", "step"), "bold")
     )
@@ -139,11 +142,11 @@ def _show_predictions(comparison: Comparison, console: Console) -> None:
 
 
 def _show_prediction(prediction: Prediction, console: Console) -> None:
-    paragraph(words.applied_text(prediction), console)
+    paragraph(words.word_applied(prediction), console)
     spent = f"{milliseconds(prediction.before_ns)} -> {milliseconds(prediction.after_ns)}"
     line = Text.assemble(
-        f"predicted {words.predicted_text(prediction)}, "
-        f"measured {words.signed_time(prediction.measured_ns).lstrip('+')} ({spent}): ",
+        f"predicted {words.word_predicted(prediction)}, "
+        f"measured {words.word_difference(prediction.measured_ns).lstrip('+')} ({spent}): ",
         (prediction.verdict, _STYLES[prediction.verdict]),
     )
     print_indented(line, console)
@@ -207,13 +210,15 @@ def _show_findings(comparison: Comparison, console: Console, top: int) -> None:
         line = finding.after_line if finding.state == "new" else finding.before_line
         where = f"{finding.path}:{line} " if finding.path and line else ""
         sign = "-" if finding.state == "gone" else "+"
-        text = f"{sign} {finding.rule} {finding.name}  {where}{finding.function}{_spent(finding)}"
+        text = (
+            f"{sign} {finding.rule} {finding.name}  {where}{finding.function}{_show_spent(finding)}"
+        )
         paragraph(text, console, margin="  ")
     if len(shown) > top:
         console.print(Text(f"  and {len(shown) - top} more", "dim"))
 
 
-def _spent(finding: FindingChange) -> str:
+def _show_spent(finding: FindingChange) -> str:
     ns = finding.after_ns if finding.state == "new" else finding.before_ns
     return f"  {milliseconds(ns)}" if ns else ""
 

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from npufix.reports.language.terminal import Verbatim
 from npufix.reports.terminal.text import print_indented
-from npufix.reports.wording.report import plain, signed
+from npufix.reports.wording.report import plain, sign_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -70,10 +70,10 @@ def _show_match(match: Matching, console: Console) -> None:
     if match.not_written:
         print_indented(plain(f"not written: {match.not_written}"), console)
     sign = "-" if match.replacement else " "
-    print_indented(Verbatim("\n".join(map(plain, signed(match.code, sign))), "red"), console)
+    print_indented(Verbatim("\n".join(map(plain, sign_lines(match.code, sign))), "red"), console)
     if match.replacement:
         print_indented(
-            Verbatim("\n".join(map(plain, signed(match.replacement, "+"))), "green"), console
+            Verbatim("\n".join(map(plain, sign_lines(match.replacement, "+"))), "green"), console
         )
 
 

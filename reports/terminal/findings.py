@@ -17,12 +17,12 @@ from npufix.reports.wording.report import (
     interval,
     launches,
     plain,
-    signed,
+    sign_lines,
     small_findings,
     synchronisations,
     times,
 )
-from npufix.rules.shared.quantities import counted, milliseconds, percent
+from npufix.rules.shared.quantities import format_count, milliseconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,13 +63,14 @@ def show_findings(findings: Sequence[Finding], console: Console, *, details: boo
             print_indented(f"not written: {finding.problem}", console)
         if finding.replacement:
             print_indented(
-                Verbatim("\n".join(map(plain, signed(finding.code, "-"))), "red"), console
+                Verbatim("\n".join(map(plain, sign_lines(finding.code, "-"))), "red"), console
             )
             print_indented(
-                Verbatim("\n".join(map(plain, signed(finding.replacement, "+"))), "green"), console
+                Verbatim("\n".join(map(plain, sign_lines(finding.replacement, "+"))), "green"),
+                console,
             )
         else:
-            print_indented(Verbatim("\n".join(map(plain, signed(finding.code, " ")))), console)
+            print_indented(Verbatim("\n".join(map(plain, sign_lines(finding.code, " ")))), console)
         if finding.verdict is not None:
             show_verdict(finding.verdict, console, details=details)
     if not details and (line := small_findings(findings)):
@@ -92,11 +93,11 @@ def _show_run_finding(finding: Finding, console: Console, *, details: bool) -> N
             print_indented(Text(plain(f"{fact.name}: {fact.value}"), "dim"), console)
     shown = finding.places if details else finding.places[:_PLACES_SHOWN]
     for place in shown:
-        calls = counted(place.calls, "call")
+        calls = format_count(place.calls, "call")
         text = f"{place.path}:{place.line} {place.function}: {milliseconds(place.cost_ns)}, {calls}"
         print_indented(Text(plain(text), "dim"), console)
     if len(shown) < len(finding.places):
-        more = counted(len(finding.places) - len(shown), "other line")
+        more = format_count(len(finding.places) - len(shown), "other line")
         print_indented(Text(f"and {more}", "dim"), console)
     for line in finding.advice.splitlines():
         print_indented(Text(plain(line), "cyan"), console)
@@ -106,7 +107,7 @@ def _costs(finding: Finding) -> list[str]:
     if not finding.device_ns:
         return []
     spent = f"{milliseconds(finding.device_ns)} per step ({percent(finding.share)})"
-    launches = counted(finding.calls, "launch", "launches")
+    launches = format_count(finding.calls, "launch", "launches")
     same = [finding.overlap] if finding.overlap else []
     return [f"{spent}, {launches} of {', '.join(finding.kernels)}", *same, *_savings(finding)]
 

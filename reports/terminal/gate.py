@@ -13,16 +13,16 @@ from npufix.reports.wording.gate import (
     HEADER,
     acceptance,
     against,
-    changed,
-    made_text,
+    list_changed,
+    list_unchanged,
     over_time,
     row,
     sensitivity,
-    unchanged,
     verdict_line,
+    word_made,
 )
 from npufix.reports.wording.report import environment_text, plain
-from npufix.rules.shared.quantities import counted
+from npufix.rules.shared.quantities import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,7 +53,7 @@ def show_gate(gated: GateReport, console: Console, *, details: bool = False) -> 
     accepted = [f"{f.rule} {f.name} {f.place}".rstrip() for f in gated.accepted_findings]
     _section("Accepted", accepted, console)
     _section("Gone since the baseline", gated.gone, console)
-    _section("Predicted", [*filter(None, [made_text(gated.made)])], console)
+    _section("Predicted", [*filter(None, [word_made(gated.made)])], console)
     partial = any(problem.damaged for problem in gated.problems)
     notes = [f"{p.where}: {p.what} -- {p.remedy}" for p in gated.problems]
     _section("Partial" if partial else "Notes", notes, console)
@@ -62,17 +62,17 @@ def show_gate(gated: GateReport, console: Console, *, details: bool = False) -> 
 
 
 def _show_metrics(gated: GateReport, console: Console, *, details: bool) -> None:
-    shown = gated.metrics if details else changed(gated.metrics)
+    shown = gated.metrics if details else list_changed(gated.metrics)
     if gated.metrics:
         console.print()
         if shown:
-            _METRICS.show(_spaced(HEADER), console, "bold")
+            _METRICS.show(_space(HEADER), console, "bold")
         for metric in shown:
             cells = list(map(plain, row(metric)))
-            _METRICS.show(_spaced(cells), console, _ROW_STYLES.get(metric.verdict, ""))
-        rest = [] if details else unchanged(gated.metrics)
+            _METRICS.show(_space(cells), console, _ROW_STYLES.get(metric.verdict, ""))
+        rest = [] if details else list_unchanged(gated.metrics)
         if rest:
-            names = f"{counted(len(rest), 'other metric')} did not change (-v shows them)."
+            names = f"{format_count(len(rest), 'other metric')} did not change (-v shows them)."
             paragraph(names, console, "dim")
         if said := sensitivity(gated.metrics):
             paragraph(said, console, "dim")
@@ -88,7 +88,7 @@ def _show_history(gated: GateReport, console: Console) -> None:
         console.print(Text(f"   {bars}", "dim"), soft_wrap=True)
 
 
-def _spaced(cells: Sequence[str]) -> list[str]:
+def _space(cells: Sequence[str]) -> list[str]:
     """Return the cells with a gap between the numbers and the word behind them."""
     return [*cells[:-1], "", cells[-1]]
 
@@ -108,7 +108,7 @@ def _show_findings(
     if not findings:
         return
     console.print()
-    console.print(Text(f"{title}: {counted(len(findings), 'finding')}", "bold"))
+    console.print(Text(f"{title}: {format_count(len(findings), 'finding')}", "bold"))
     show_findings(findings, console, details=details)
 
 

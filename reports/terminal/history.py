@@ -18,7 +18,7 @@ from npufix.reports.wording.history import (
     sparkline,
 )
 from npufix.reports.wording.report import plain
-from npufix.rules.shared.quantities import counted
+from npufix.rules.shared.quantities import format_count
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,8 +38,8 @@ def show_history(report: TrendReport, console: Console, *, details: bool = False
     paragraph(f"{VERDICTS[report.verdict]}: {report.headline}", console, style)
     if report.runs:
         first, last = name_run(report.runs[0]), name_run(report.runs[-1])
-        left = f"; {counted(report.left_out, 'run')} left out" if report.left_out else ""
-        span = f"{counted(len(report.runs), 'run')} from {first} to {last}{left}"
+        left = f"; {format_count(report.left_out, 'run')} left out" if report.left_out else ""
+        span = f"{format_count(len(report.runs), 'run')} from {first} to {last}{left}"
         paragraph(f"{report.file}: {span}", console, "dim")
     if report.accepted:
         paragraph(f"Accepted: {report.accepted}", console, "dim")

@@ -11,7 +11,7 @@ from npufix.reports.terminal.rows import Columns
 from npufix.reports.terminal.text import print_indented
 from npufix.reports.wording.ranks import rank_name, rank_rows
 from npufix.reports.wording.report import plain
-from npufix.rules.shared.quantities import counted, milliseconds
+from npufix.rules.shared.quantities import format_count, milliseconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +39,7 @@ def show_ranks(ranks: Sequence[Rank], console: Console) -> None:
         if row.rank is None or names.count(row.rank) > 1:
             print_indented(Text(plain(row.dump), "dim"), console)
     if shown.more:
-        print_indented(Text(f"and {counted(shown.more, 'more rank')}", "dim"), console)
+        print_indented(Text(f"and {format_count(shown.more, 'more rank')}", "dim"), console)
     for row in shown.broken:
         text = f"rank {rank_name(row)}: {tr(plain(row.problem))}"
         print_indented(Text(text, "yellow"), console)

@@ -14,8 +14,8 @@ from npufix.reports.language.layout import cut, pad, width
 from npufix.reports.language.terminal import Verbatim
 from npufix.reports.terminal.text import paragraph, print_indented
 from npufix.reports.wording.prediction import forecast_summary
-from npufix.reports.wording.report import asker, contained, environment_text, plain
-from npufix.rules.shared.quantities import counted, milliseconds, percent
+from npufix.reports.wording.report import asker, environment_text, plain, word_contained
+from npufix.rules.shared.quantities import format_count, milliseconds, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -65,9 +65,7 @@ def show_step(split: StepSplit | None, console: Console) -> None:
     bar = Verbatim(f"{title} ")
     room = max(10, console.width - width(title) - 1)
     legend = Verbatim("")
-    for (name, colour, sign), ns, cells in zip(
-        _PARTS, times, _shared_out(times, room), strict=True
-    ):
+    for (name, colour, sign), ns, cells in zip(_PARTS, times, _share_out(times, room), strict=True):
         bar.append(sign * cells, colour)
         if ns:
             legend.append("  " if legend else "")
@@ -77,7 +75,7 @@ def show_step(split: StepSplit | None, console: Console) -> None:
     console.print(legend)
 
 
-def _shared_out(times: Sequence[int], room: int) -> list[int]:
+def _share_out(times: Sequence[int], room: int) -> list[int]:
     """Share cells out in proportion; what there is has one at least."""
     whole = sum(times)
     cells = [max(1, round(ns / whole * room)) if ns else 0 for ns in times]
@@ -113,7 +111,7 @@ def _show_gaps(report: Report, console: Console) -> None:
         remedy = f" -- {problem.remedy}" if problem.damaged else ""
         paragraph(f"{problem.where}: {problem.what}{remedy}", console, "yellow")
     if len(told) < len(report.problems):
-        rest = counted(len(report.problems) - len(told), "other problem")
+        rest = format_count(len(report.problems) - len(told), "other problem")
         paragraph(f"and {rest}: -v", console, "yellow")
     if not report.problems and not _leads_somewhere(report):
         paragraph("No call stacks: nothing is led to a line of code.", console, "yellow")
@@ -143,7 +141,7 @@ class _Row:
         saving = self.finding.saving
         if saving is not None:
             return milliseconds(saving.high_ns)
-        return tr(contained(self.finding))
+        return tr(word_contained(self.finding))
 
     @property
     def rule(self) -> str:
@@ -172,7 +170,7 @@ def _show_table(findings: Sequence[Finding], console: Console) -> None:
     remarks = ["*: npufix patch writes it"] * ("*" in marks)
     remarks += ["+: with --allow"] * ("+" in marks)
     if len(rows) < len(findings):
-        more = counted(len(findings) - len(rows), "more finding")
+        more = format_count(len(findings) - len(rows), "more finding")
         remarks.insert(0, f"{more}: --findings")
     if remarks:
         print_indented(Text("; ".join(remarks), "dim"), console)

@@ -11,7 +11,7 @@ from npufix.reports.terminal.rows import Columns
 from npufix.reports.terminal.text import paragraph, print_indented
 from npufix.reports.wording.headroom import headroom_lines
 from npufix.reports.wording.report import critical_text, few_tensors, figures_text, plain
-from npufix.rules.shared.quantities import counted, milliseconds, number, percent, size
+from npufix.rules.shared.quantities import format_count, milliseconds, number, percent, size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -94,11 +94,11 @@ def show_hot_operators(
         cells = (per.calls(op.calls), per.time(op.total_ns), milliseconds(op.mean_ns))
         _KERNELS.show((name, core, *cells, _critical(op.critical), percent(share)), console)
         if op.where:
-            more = f" and {counted(op.lines - 1, 'other line')}" if op.lines > 1 else ""
+            more = f" and {format_count(op.lines - 1, 'other line')}" if op.lines > 1 else ""
             print_indented(Text(f"{plain(op.where)} {plain(op.function)}{more}", "dim"), console)
         figures = figures_text(op, details=details)
         if op.shapes or figures:
-            more = f" and {counted(op.other_shapes, 'other shape')}" if op.other_shapes else ""
+            more = f" and {format_count(op.other_shapes, 'other shape')}" if op.other_shapes else ""
             parts = [f"{plain(few_tensors(op.shapes))}{more}" if op.shapes else "", figures]
             print_indented(Text("; ".join(filter(None, parts)), "dim"), console)
 

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from npufix.reports.terminal.findings import show_verdict
 from npufix.reports.wording.report import plain
-from npufix.rules.shared.quantities import counted
+from npufix.rules.shared.quantities import format_count
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,5 +37,5 @@ def summary(found: Verification) -> str:
         return "No function has changed."
     counts = [(found.count(status), status) for status in _STATUSES]
     told = ", ".join(f"{count} {status}" for count, status in counts if count)
-    changed = counted(len(found.functions), "changed function")
+    changed = format_count(len(found.functions), "changed function")
     return f"{changed}: {told}."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.reports.language import tr
-from npufix.rules.shared.quantities import counted, milliseconds, number, percent
+from npufix.rules.shared.quantities import format_count, milliseconds, number, percent
 
 if TYPE_CHECKING:
     from npufix.reports.comparison import (
@@ -46,10 +46,10 @@ def time(ns: float | None) -> str:
 
 def change(before: float | None, after: float | None) -> str:
     """Return ``+0.3 ms``."""
-    return UNKNOWN if before is None or after is None else signed_time(after - before)
+    return UNKNOWN if before is None or after is None else word_difference(after - before)
 
 
-def signed_time(ns: float) -> str:
+def word_difference(ns: float) -> str:
     """Return a difference of times."""
     sign = "+" if round(ns) > 0 else "-" if round(ns) < 0 else ""
     return f"{sign}{milliseconds(abs(ns))}"
@@ -108,7 +108,7 @@ def verdict_text(metric: MetricChange) -> str:
 def side_text(side: Side) -> str:
     """Return what a run is: ``dump run1, 8 steps``."""
     noun = {"baseline": "run"}.get(side.kind, "step")
-    amount = counted(side.steps, noun) if side.unit == "step" else "without steps"
+    amount = format_count(side.steps, noun) if side.unit == "step" else "without steps"
     return f"{side.kind} {side.origin}, {amount}"
 
 
@@ -122,10 +122,10 @@ def rest_text(explanation: Explanation) -> str:
     """Return what no part says, so that everything sums up."""
     parts = []
     if explanation.others:
-        noun = tr(counted(explanation.others, "smaller part"))
-        parts.append(f"{signed_time(explanation.others_ns)}  {noun}")
+        noun = tr(format_count(explanation.others, "smaller part"))
+        parts.append(f"{word_difference(explanation.others_ns)}  {noun}")
     if abs(explanation.unexplained_ns) > _ROUNDING * abs(explanation.difference_ns):
-        parts.append(tr(f"{signed_time(explanation.unexplained_ns)} unexplained"))
+        parts.append(tr(f"{word_difference(explanation.unexplained_ns)} unexplained"))
     return "; ".join(parts) or "Nothing is left unexplained."
 
 
@@ -168,7 +168,7 @@ def ratio_text(operator: HostOperatorChange) -> str:
     return f"{other / one:.3g}x"
 
 
-def predicted_text(prediction: Prediction) -> str:
+def word_predicted(prediction: Prediction) -> str:
     """Return the interval: ``1 to 1.2 ms``."""
     low, high = milliseconds(prediction.low_ns), milliseconds(prediction.high_ns)
     return low if low == high else f"{low} to {high}"
@@ -180,7 +180,7 @@ def finding_place(finding: FindingChange) -> str:
     return f"{finding.path}:{' -> '.join(lines)} {finding.function}" if finding.path else ""
 
 
-def applied_text(prediction: Prediction) -> str:
+def word_applied(prediction: Prediction) -> str:
     """Return which findings, and where."""
     if not prediction.path:
         return "All together"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from npufix.reports.wording.history import sparkline
 from npufix.reports.wording.report import interval
-from npufix.rules.shared.quantities import counted, milliseconds, percent, quantity
+from npufix.rules.shared.quantities import format_count, milliseconds, percent, quantity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -20,13 +20,13 @@ _ALWAYS = "step-time"
 _FAILING = frozenset({"regression", "over budget"})
 
 
-def _known(value: float | None, shown: Callable[[float], str]) -> str:
+def _word_known(value: float | None, shown: Callable[[float], str]) -> str:
     return "-" if value is None else shown(value)
 
 
 def row(metric: GatedMetric) -> tuple[str, ...]:
     """Return the cells of a metric; ``~`` marks a change that is no more than noise."""
-    changed = _known(metric.change, lambda change: percent(change, signed=True))
+    changed = _word_known(metric.change, lambda change: percent(change, signed=True))
     if metric.change is not None and metric.verdict == "ok":
         changed = f"~ {changed}"
     verdict = metric.verdict
@@ -34,22 +34,22 @@ def row(metric: GatedMetric) -> tuple[str, ...]:
         verdict += " (warning)"
     return (
         metric.name,
-        _known(metric.before, lambda value: quantity(value, metric.unit)),
-        _known(metric.after, lambda value: quantity(value, metric.unit)),
+        _word_known(metric.before, lambda value: quantity(value, metric.unit)),
+        _word_known(metric.after, lambda value: quantity(value, metric.unit)),
         changed,
         "-" if metric.noise is None else f"±{percent(metric.noise)}",
         verdict,
     )
 
 
-def changed(metrics: Sequence[GatedMetric]) -> list[GatedMetric]:
+def list_changed(metrics: Sequence[GatedMetric]) -> list[GatedMetric]:
     """Return what is worth a row: what changed, what failed, and the step time anyway."""
     return [m for m in metrics if m.verdict != "ok" or m.name == _ALWAYS]
 
 
-def unchanged(metrics: Sequence[GatedMetric]) -> list[GatedMetric]:
+def list_unchanged(metrics: Sequence[GatedMetric]) -> list[GatedMetric]:
     """Return the others."""
-    shown = {m.name for m in changed(metrics)}
+    shown = {m.name for m in list_changed(metrics)}
     return [m for m in metrics if m.name not in shown]
 
 
@@ -65,14 +65,14 @@ def verdict_line(gated: GateReport) -> str:
 
 def against(gated: GateReport) -> str:
     """Return what was compared with what."""
-    runs = counted(len(gated.runs), "run") if gated.runs else ""
+    runs = format_count(len(gated.runs), "run") if gated.runs else ""
     what = runs or (f"source {gated.source}" if gated.source else "")
     if gated.paired:
         return f"{what} against as many of {gated.baseline}, in turn: compared as pairs"
     return f"{what} against {gated.baseline}" if gated.baseline else what
 
 
-def made_text(made: MadeChange | None) -> str:
+def word_made(made: MadeChange | None) -> str:
     """Return what gone findings were to save and did, "" if none is gone."""
     if made is None:
         return ""
@@ -95,10 +95,10 @@ def over_time(metrics: Sequence[GatedMetric], width: int) -> list[tuple[str, str
 
 def _span(metric: GatedMetric) -> str:
     low, high = (quantity(edge, metric.unit) for edge in (min(metric.history), max(metric.history)))
-    return f"{counted(len(metric.history) - 1, 'earlier run')} and now: {low} to {high}"
+    return f"{format_count(len(metric.history) - 1, 'earlier run')} and now: {low} to {high}"
 
 
-def saved(finding: Finding) -> str:
+def word_saving(finding: Finding) -> str:
     """Return what a finding would save, "" if nobody measured it."""
     return "" if finding.saving is None else f"saves {interval(finding.saving)}"
 

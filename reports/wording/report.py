@@ -7,7 +7,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from npufix.reports.report import ASKER
-from npufix.rules.shared.quantities import counted, milliseconds, percent, shortened
+from npufix.rules.shared.quantities import format_count, milliseconds, percent, shorten
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -54,7 +54,7 @@ def headline(  # noqa: PLR0913 - what an answer may be made of
         files = len({f.path for f in findings})
         if not findings:
             return "No known slow pattern in this source."
-        return f"{counted(len(findings), 'slow pattern')} in {counted(files, 'file')}."
+        return f"{format_count(len(findings), 'slow pattern')} in {format_count(files, 'file')}."
     worth = [f for f in findings if f.device_ns and f.saving is not None and not f.is_small]
     first = _largest(findings)
     reason = _diagnosis(first) if first is not None else _bottleneck(split, hot)[:-1]
@@ -66,7 +66,7 @@ def headline(  # noqa: PLR0913 - what an answer may be made of
     if not total.high_ns or not worth:
         return f"{reason}."
     step = f" of a {milliseconds(split.total_ns)} {split.unit}" if split else " per step"
-    found = counted(len(worth), "finding")
+    found = format_count(len(worth), "finding")
     if with_source and first is None and any(f.kind == "code" for f in worth):
         return f"{found}: {interval(total)} can be saved{step}."
     return f"{reason}; {found} could save {interval(total)}{step}."
@@ -134,7 +134,7 @@ def also_at(finding: Finding) -> str:
         return ""
     shown = [f"{place.path}:{place.line}" for place in finding.places[:_SHOWN]]
     more = len(finding.places) - len(shown)
-    rest = f" and {counted(more, 'other line')}" if more else ""
+    rest = f" and {format_count(more, 'other line')}" if more else ""
     return f"also at {', '.join(shown)}{rest}"
 
 
@@ -211,7 +211,7 @@ def small_findings(findings: Sequence[Finding]) -> str:
     if not small:
         return ""
     names = ", ".join(f"{n} {f.rule} {f.name}" for n, f in small)
-    return f"{counted(len(small), 'finding')} below 0.1% of the step: {names}"
+    return f"{format_count(len(small), 'finding')} below 0.1% of the step: {names}"
 
 
 def interval(saving: Saving) -> str:
@@ -222,11 +222,11 @@ def interval(saving: Saving) -> str:
     return f"about {low}" if low == high else f"about {low} to {high}"
 
 
-def saved(finding: Finding) -> str:
+def word_saving(finding: Finding) -> str:
     """Return a saving for a column: ``3 ms``, ``3 … 5 ms``, ``≤ 5 ms``; or ``contained``."""
     saving = finding.saving
     if saving is None:
-        return contained(finding)
+        return word_contained(finding)
     low, high = milliseconds(saving.low_ns), milliseconds(saving.high_ns)
     if not saving.low_ns:
         return f"≤ {high}"
@@ -234,7 +234,7 @@ def saved(finding: Finding) -> str:
     return low if low == high else f"{low.removesuffix(unit).rstrip()} … {high}"
 
 
-def contained(finding: Finding) -> str:
+def word_contained(finding: Finding) -> str:
     """Return ``in 2`` where a saving is counted with that of finding 2, ``?`` if none is known."""
     _, _, first = finding.overlap.rpartition(" ")
     return f"in {first}" if first.isdigit() else "?"
@@ -245,7 +245,7 @@ def _bottleneck(split: StepSplit | None, hot: Sequence[HotOperator]) -> str:
     if hot:
         op = hot[0]
         where = f", asked for at {op.where}" if op.where else ""
-        first = f"{shortened(op.type)} takes {percent(op.share)} of the compute time{where}"
+        first = f"{shorten(op.type)} takes {percent(op.share)} of the compute time{where}"
     if split is None or not split.total_ns:
         return f"{first}." if first else "The dump holds no kernels."
     shares = {
@@ -320,10 +320,10 @@ def few_tensors(shapes: str) -> str:
     tensors = shapes.split("; ")
     if len(tensors) <= _FEW_TENSORS:
         return shapes
-    more = counted(len(tensors) - _FEW_TENSORS, "more tensor")
+    more = format_count(len(tensors) - _FEW_TENSORS, "more tensor")
     return f"{'; '.join(tensors[:_FEW_TENSORS])}; {more}"
 
 
-def signed(text: str, sign: str) -> list[str]:
+def sign_lines(text: str, sign: str) -> list[str]:
     """Return the lines of a code snippet, each behind a sign, indentation reduced."""
     return [f"{sign} {line}" for line in textwrap.dedent(text).splitlines()]

@@ -20,14 +20,16 @@ def names_in(statements: Iterable[cst.CSTNode]) -> set[str]:
     return {n.id for n in ast.walk(_tree(statements)) if isinstance(n, ast.Name)}
 
 
-def bound_in(statements: Iterable[cst.CSTNode]) -> set[str]:
+def list_bound(statements: Iterable[cst.CSTNode]) -> set[str]:
     """Return the names that some statements give another value."""
     stored = (ast.Store, ast.Del)
     nodes = [n for n in ast.walk(_tree(statements)) if isinstance(n, ast.Name)]
     return {n.id for n in nodes if isinstance(n.ctx, stored)}
 
 
-def joined(above: list[cst.EmptyLine], statement: cst.BaseStatement) -> list[cst.EmptyLine]:
+def join_paragraphs(
+    above: list[cst.EmptyLine], statement: cst.BaseStatement
+) -> list[cst.EmptyLine]:
     """Return the lines above a removed statement and those above the next one, as one paragraph."""
     own = list(getattr(statement, "leading_lines", ()))
     if not any(line.comment for line in above):

@@ -38,7 +38,7 @@ def _unread(
     skipped = {id(n) for part in (*gone, match.evaluation.code) for n in walk(part)}
     before = _names(n for part in (*gone, match.evaluation.code) for n in walk(part))
     after = _names(n for n in flow.name_nodes if id(n) not in skipped)
-    after -= _bound_anew(flow, match, skipped)
+    after -= _find_bound_anew(flow, match, skipped)
     after |= _names(n for t in texts for n in walk(ast.parse(t, mode="eval")))
     after |= flow.captured
     visible = {o.node for o in flow.observables}
@@ -52,7 +52,7 @@ def _unread(
                 yield statement
 
 
-def _bound_anew(flow: FunctionFlow, match: Match, skipped: Container[int]) -> set[str]:
+def _find_bound_anew(flow: FunctionFlow, match: Match, skipped: Container[int]) -> set[str]:
     """Return the names whose every use comes after the statement of the match binds them."""
     last = match.evaluation.statement
     rest = [n for n in flow.name_nodes if id(n) not in skipped]

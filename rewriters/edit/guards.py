@@ -55,7 +55,7 @@ class Guard:
                 name = ast.unparse(call.func)
                 if name.rpartition(".")[2][:1].isupper():  # a class: made of parameters
                     return f"{name.partition('.')[0]} is not None"
-                asked = self._asked(call, tensors)
+                asked = self._find_asked(call, tensors)
                 if asked is None:
                     return None
                 text = self.wording.written(ast.Attribute(asked, "device", ast.Load()))
@@ -65,7 +65,7 @@ class Guard:
 
     def anyhow(self, tensors: Sequence[ast.expr]) -> str:
         """Return the condition for code that runs everywhere, if it is to run on an NPU only."""
-        simple = (code for code in map(self._meant, tensors) if is_simple(code))
+        simple = (code for code in map(self._resolve, tensors) if is_simple(code))
         asked = next((code for code in simple if not isinstance(code, ast.Constant)), None)
         if asked is None:
             return ""
@@ -73,15 +73,15 @@ class Guard:
         device = ast.Attribute(self.wording.shown(asked), "device", ast.Load())
         return f"{self.wording.written(device)}.type == {quote}npu{quote}"
 
-    def _asked(self, call: ast.Call, tensors: Sequence[ast.expr]) -> ast.expr | None:
+    def _find_asked(self, call: ast.Call, tensors: Sequence[ast.expr]) -> ast.expr | None:
         """Return the cheapest expression that says where a call runs."""
         inside = {id(node) for node in walk(call)}
-        own = [self._meant(node) for node in tensors if id(node) in inside]
+        own = [self._resolve(node) for node in tensors if id(node) in inside]
         free = [code for code in own if is_simple(code) and not isinstance(code, ast.Constant)]
         found = free or [code for code in map(self._source, own) if code is not None]
         return self.wording.shown(found[0]) if found else None
 
-    def _meant(self, node: ast.expr) -> ast.expr:
+    def _resolve(self, node: ast.expr) -> ast.expr:
         """Return the expression that a name stands for."""
         name = node.id if isinstance(node, ast.Name) else ""
         return self.hoisted.get(name) or self.wording.codes.get(name) or node

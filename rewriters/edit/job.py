@@ -14,7 +14,7 @@ PROBE = "npufix_operands_"
 """The function that the texts of ``Job.probes`` call."""
 
 
-def spelled(path: Path) -> str:
+def spell_path(path: Path) -> str:
     """Return a path as text that every process can be sent: a name may hold bytes of no text."""
     return str(path).encode("utf-8", "backslashreplace").decode()
 

@@ -49,7 +49,7 @@ def style_of(source: str) -> Style:
     return Style(width, "'" if single > double else '"')
 
 
-def broken(statement: str, room: int, unit: str) -> str:
+def break_lines(statement: str, room: int, unit: str) -> str:
     """Return a simple statement of one line in lines that fit into ``room``, if they can.
 
     All but the first are indented relative to the first one.
@@ -141,9 +141,9 @@ class _Line:
                 end = suffix if number == len(parts) - 1 else ""
                 yield from self._lines("", part, end, depth, inside=True)
         else:
-            yield from self._hugged(prefix, tokens, suffix, depth)
+            yield from self._hug(prefix, tokens, suffix, depth)
 
-    def _hugged(self, prefix: str, tokens: _Tokens, suffix: str, depth: int) -> Iterator[str]:
+    def _hug(self, prefix: str, tokens: _Tokens, suffix: str, depth: int) -> Iterator[str]:
         """Yield a call with its arguments on lines of their own."""
         pad = self.unit * depth
         for first, last in _brackets(tokens):

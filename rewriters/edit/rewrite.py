@@ -23,7 +23,7 @@ from npufix.rewriters.edit.wording import Wording
 from npufix.rewriters.graph.dataflow import UnsupportedCodeError
 from npufix.rewriters.graph.modules.names import FunctionNode, module_names, source_lines
 from npufix.rewriters.graph.modules.scopes import MODULE, Scope, scopes, top_level
-from npufix.rewriters.graph.modules.syntax import stored_names, walk
+from npufix.rewriters.graph.modules.syntax import list_stored_names, walk
 from npufix.rewriters.graph.reader import read_function
 from npufix.rewriters.match.matching import find, pattern_of
 
@@ -81,7 +81,7 @@ def rewrite(
     try:
         return _rewritten(source, flow, match, form, with_text=with_text)
     except _UnnamedError as unnamed:
-        named = _named(unnamed, match, form)
+        named = _name_operand(unnamed, match, form)
         return _rewritten(*named, form, with_text=with_text)
 
 
@@ -89,7 +89,7 @@ def _rewritten(
     source: str, flow: FunctionFlow, match: Match, form: Form, *, with_text: bool
 ) -> Rewrite:
     """Return the module with one match replaced by names that are there already."""
-    covered = list(_covered_statements(flow, match))
+    covered = list(_list_covered(flow, match))
     lines, style = source_lines(source), style_of(source)
     places = [match.evaluation.names]
     if covered:
@@ -116,7 +116,7 @@ def _rewritten(
         )
         try:
             around = _Around(source, lines, flow, spelled)
-            return _checked(around, match, form, edit, with_text=with_text)
+            return _check(around, match, form, edit, with_text=with_text)
         except NotRewritableError as error:
             problem = problem if isinstance(problem, _UnnamedError) else error
     try:
@@ -167,7 +167,7 @@ class _Around:
         try:
             guarded = replace(edit, guard=self.spelled.guard or "")
             block = match.evaluation.block
-            new = tree_edit.edited(self.source, self.lines, flow.function, block, guarded)
+            new = tree_edit.edit_function(self.source, self.lines, flow.function, block, guarded)
         except CannotSpliceError as error:
             raise NotRewritableError(str(error)) from error
         names = _with_imports(flow.names, self.spelled.imports)
@@ -212,24 +212,24 @@ class _UnnamedError(NotRewritableError):
         self.around, self.edit = around, edit
 
 
-def _checked(around: _Around, match: Match, form: Form, edit: Edit, *, with_text: bool) -> Rewrite:
+def _check(around: _Around, match: Match, form: Form, edit: Edit, *, with_text: bool) -> Rewrite:
     """Apply an edit; keep statements whose values are still read; validate the result."""
     flow = around.flow
     is_module = flow.function.name == MODULE  # whose names others may import
-    removable = [s for s in edit.remove if not (is_module or stored_names(s) & flow.captured)]
+    removable = [s for s in edit.remove if not (is_module or list_stored_names(s) & flow.captured)]
     while True:
         edit = replace(edit, remove=removable)
         new = around.edited(match, edit)
-        gone = sorted(set().union(*map(stored_names, removable)))
+        gone = sorted(set().union(*map(list_stored_names, removable)))
         problem = difference(new, flow, match, form) or unbound(new, gone)
         if problem is None:
             break
-        used = [s for s in removable if stored_names(s) & _read_names(new)]
+        used = [s for s in removable if list_stored_names(s) & _read_names(new)]
         if not used:
             raise NotRewritableError(problem)
         # What the changed statement binds anew is hardly what is read after it.
-        again = stored_names(edit.statement)
-        kept = [s for s in used if not stored_names(s) & again] or used
+        again = list_stored_names(edit.statement)
+        kept = [s for s in used if not list_stored_names(s) & again] or used
         removable = [s for s in removable if s not in kept]
     if around.spelled.guard is None:
         raise _UnnamedError(around, edit)
@@ -237,7 +237,7 @@ def _checked(around: _Around, match: Match, form: Form, edit: Edit, *, with_text
     if guarded.guard:
         _check_layout(match, guarded)
     if not with_text:
-        return Rewrite("", "", _shown(edit), 0)
+        return Rewrite("", "", _show(edit), 0)
     written = around.spliced(edit)
     new = _reread(written, flow, around.spelled.imports)
     problem = difference(new, flow, match, form) or unbound(new, gone)
@@ -250,12 +250,14 @@ def _checked(around: _Around, match: Match, form: Form, edit: Edit, *, with_text
     probe, _ = bare.module(around.spliced(asked), guarded=False)
     if not guarded.guard:
         on_npu = _on_npu(around, match, edit)
-        return Rewrite(direct, direct, _shown(edit), line, on_npu, probe)
+        return Rewrite(direct, direct, _show(edit), line, on_npu, probe)
     portable, _ = around.module(around.spliced(guarded), guarded=True)
-    return Rewrite(direct, portable, _shown(edit), line, portable, probe)
+    return Rewrite(direct, portable, _show(edit), line, portable, probe)
 
 
-def _named(problem: _UnnamedError, match: Match, form: Form) -> tuple[str, FunctionFlow, Match]:
+def _name_operand(
+    problem: _UnnamedError, match: Match, form: Form
+) -> tuple[str, FunctionFlow, Match]:
     """Return the module, the function and the match in it, with a name for an operand.
 
     ``if self.net(x).device.type == "npu":`` would compute ``self.net(x)`` once more: it becomes
@@ -310,7 +312,7 @@ def _check_layout(match: Match, edit: Edit) -> None:
     at = [number for number, s in enumerate(block) if s is edit.statement or s in edit.remove]
     between = [s for s in block[min(at, default=0) : max(at, default=0)] if s not in edit.remove]
     # They move before the ``if``, unless the code that goes would see other values then.
-    bound = set().union(*map(stored_names, between))
+    bound = set().union(*map(list_stored_names, between))
     if any(isinstance(n, ast.Name) and n.id in bound for s in edit.remove for n in walk(s)):
         raise NotRewritableError("other statements lie between the ones to replace")
     if not isinstance(edit.statement, _SIMPLE):
@@ -327,7 +329,7 @@ def _guard_below(match: Match) -> ast.stmt | None:
     return None
 
 
-def _shown(edit: Edit) -> str:
+def _show(edit: Edit) -> str:
     return "\n".join([*(f"{name} = {text}" for name, text in edit.hoisted), edit.text])
 
 
@@ -341,7 +343,7 @@ def _line(new: FunctionFlow, text: str) -> int:
     raise NotRewritableError("the new expression is not where it should be")
 
 
-def _covered_statements(flow: FunctionFlow, match: Match) -> Iterator[ast.stmt]:
+def _list_covered(flow: FunctionFlow, match: Match) -> Iterator[ast.stmt]:
     """Yield the statements of the same block that do nothing but compute matched values."""
     # An alias of an operand goes with the code it was made for, if nothing else reads it.
     values = {id(e.code): e.node for e in flow.evaluations}

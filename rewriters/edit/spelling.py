@@ -12,10 +12,10 @@ from npufix.rewriters.edit.imports import Import
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.expressions import ExpressionReader
 from npufix.rewriters.graph.modules.names import ModuleNames
-from npufix.rewriters.graph.modules.syntax import copied, unused_name, walk
+from npufix.rewriters.graph.modules.syntax import copy_tree, find_unused_name, walk
 from npufix.rewriters.graph.special import Op
 from npufix.rewriters.graph.state import State
-from npufix.rewriters.match.matching import RULE_IMPORTS, Match, declared, parse_rule_function
+from npufix.rewriters.match.matching import RULE_IMPORTS, Match, list_declared, parse_rule_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -61,14 +61,14 @@ def spell(
     texts: dict[str, ast.expr] = {}
     hoisted: dict[str, ast.expr] = {}
     library = _Library(flow, set(uses) & {arg.arg for arg in code.args.args}, wording.lines)
-    held = _held(flow, match)
+    held = _list_held(flow, match)
     for param in (arg.arg for arg in code.args.args if arg.arg in uses):
         bound = match.bindings[param]
         here = match.evaluation.names
-        expression = held.get(bound) if names is here else _named_later(bound, names, here)
+        expression = held.get(bound) if names is here else _find_later_name(bound, names, here)
         expression = expression or _expression(bound, flow, names)
         if expression is None and bound.op == Op.DTYPE:  # ``x.float()`` does not spell it
-            expression = library.visit(_dotted(str(bound.value).split(".")))
+            expression = library.visit(_read_dotted(str(bound.value).split(".")))
         if expression is None:
             return None
         if uses.count(param) > 1 and not is_simple(expression):
@@ -80,7 +80,7 @@ def spell(
     spelled = {name: _expression(match.bindings[name], flow, names) for name in left}
     unused = {name: expression for name, expression in spelled.items() if expression is not None}
     shown = {param: wording.shown(code) for param, code in texts.items()}
-    body = _fold(_Substitute(shown).visit(library.visit(copied(body))))
+    body = _fold(_Substitute(shown).visit(library.visit(copy_tree(body))))
     tensors = [shown[a.arg] for a in code.args.args if a.arg in shown and is_tensor(a)]
     guard = Guard(flow, wording, hoisted)
     condition = guard.of(body, library.for_npu, tensors)
@@ -93,13 +93,13 @@ def spell(
         condition,
         None
         if condition is not None or not operands
-        else _unnamed(operands[0], texts, hoisted, flow),
+        else _unname(operands[0], texts, hoisted, flow),
         frozenset(t.id for t in tensors if isinstance(t, ast.Name)),
         guard.anyhow(tensors),
     )
 
 
-def _named_later(
+def _find_later_name(
     node: Node, names: Mapping[str, Node], here: Mapping[str, Node]
 ) -> ast.expr | None:
     """Return the name of what is computed after the place of ``names``, and not computed again.
@@ -116,7 +116,7 @@ def _is_dear(node: Node) -> bool:
     return node.op in operators.PRODUCTS or node.op == Op.CALL or node.op.startswith("module:")
 
 
-def _unnamed(
+def _unname(
     param: str, texts: Mapping[str, ast.expr], hoisted: Mapping[str, ast.expr], flow: FunctionFlow
 ) -> tuple[str, ast.expr]:
     bound = _fresh(param, flow.function)
@@ -141,7 +141,7 @@ def without_defaults(code: FunctionNode, match: Match) -> ast.expr:
             bound.op == Op.CONST and bound.value == default and type(bound.value) is type(default)
         )
 
-    body = copied(result_expression(code))
+    body = copy_tree(result_expression(code))
     for node in walk(body):
         if isinstance(node, ast.Call):
             node.keywords = [k for k in node.keywords if k.arg in said or not is_default(k.value)]
@@ -170,10 +170,10 @@ class _Library(ast.NodeTransformer):
             parts.append(inner.attr)
             inner = inner.value
         if isinstance(inner, ast.Name) and inner.id in RULE_IMPORTS and inner.id not in self.params:
-            return self._spelled([*RULE_IMPORTS[inner.id].split("."), *reversed(parts)])
+            return self._spell([*RULE_IMPORTS[inner.id].split("."), *reversed(parts)])
         return self.generic_visit(node)  # type: ignore[return-value]
 
-    def _spelled(self, parts: list[str]) -> ast.expr:
+    def _spell(self, parts: list[str]) -> ast.expr:
         """Return a dotted name by the longest import of the file that leads to it."""
         if parts[0] in {"torch_npu", "mindspeed"}:
             found = self._for_npu(parts)
@@ -183,9 +183,9 @@ class _Library(ast.NodeTransformer):
         for length in range(len(parts) - (not is_class), 0, -1):
             name = self.known.get(".".join(parts[:length]))
             if name is not None:
-                return _dotted([name, *parts[length:]])
+                return _read_dotted([name, *parts[length:]])
         self.missing.add(Import(parts[0]))
-        return _dotted(parts)
+        return _read_dotted(parts)
 
     def _for_npu(self, parts: list[str]) -> ast.expr:
         """Return an operator as the file imports it, or is going to."""
@@ -200,7 +200,7 @@ class _Library(ast.NodeTransformer):
             return ast.Name(last, ast.Load())
         else:
             self.missing.add(Import(".".join(path)))
-        return _dotted(parts)
+        return _read_dotted(parts)
 
     def _is_taken(self, name: str) -> bool:
         """Tell whether anything in the module has this name."""
@@ -218,7 +218,7 @@ def _names_of(tree: ast.Module) -> frozenset[str]:
     return frozenset(name for name in found if isinstance(name, str))
 
 
-def _dotted(parts: list[str]) -> ast.expr:
+def _read_dotted(parts: list[str]) -> ast.expr:
     found: ast.expr = ast.Name(parts[0], ast.Load())
     for part in parts[1:]:
         found = ast.Attribute(found, part, ast.Load())
@@ -241,7 +241,7 @@ def result_expression(code: FunctionNode) -> ast.expr:
 def replacement_node(replacement: Callable[..., object], flow: FunctionFlow, match: Match) -> Node:
     """Return the replacement as a node of the user's graph: what the patched code must compute."""
     code = parse_rule_function(replacement)
-    state = State(ModuleNames(RULE_IMPORTS, {}, {}), None, flow.graph, declared(code))
+    state = State(ModuleNames(RULE_IMPORTS, {}, {}), None, flow.graph, list_declared(code))
     state.epoch, state.reshapes = match.evaluation.node.epoch, flow.reshapes
     state.env = {arg.arg: match.bindings[arg.arg] for arg in code.args.args}
     body = without_defaults(code, match)
@@ -251,7 +251,7 @@ def replacement_node(replacement: Callable[..., object], flow: FunctionFlow, mat
     return found
 
 
-def _held(flow: FunctionFlow, match: Match) -> dict[Node, ast.expr]:
+def _list_held(flow: FunctionFlow, match: Match) -> dict[Node, ast.expr]:
     """Return the names and attributes that the statement itself calls its values by.
 
     A number has no identity: of ``n = 1`` and ``x[n] * 1`` nobody knows which one is meant. It
@@ -320,7 +320,7 @@ def _is_literal(code: ast.AST) -> TypeGuard[ast.expr]:
 
 def _fresh(wanted: str, function: FunctionNode) -> str:
     found = [n for n in walk(function) if isinstance(n, (ast.Name, ast.arg))]
-    return unused_name(wanted, {n.id if isinstance(n, ast.Name) else n.arg for n in found})
+    return find_unused_name(wanted, {n.id if isinstance(n, ast.Name) else n.arg for n in found})
 
 
 class _Substitute(ast.NodeTransformer):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 import libcst as cst
 from libcst.metadata import CodeRange, MetadataWrapper, PositionProvider
 
-from npufix.rewriters.edit.blocks import Deeper, bound_in, joined, names_in
+from npufix.rewriters.edit.blocks import Deeper, join_paragraphs, list_bound, names_in
 from npufix.rewriters.edit.edit import (
     CannotSpliceError,
     Edit,
@@ -20,7 +20,7 @@ from npufix.rewriters.edit.edit import (
     span,
     unit_of,
 )
-from npufix.rewriters.edit.layout import broken
+from npufix.rewriters.edit.layout import break_lines
 from npufix.rewriters.graph.modules.names import source_lines
 
 if TYPE_CHECKING:
@@ -150,30 +150,30 @@ class _Editor(cst.CSTTransformer):
         self, original_node: cst.IndentedBlock, updated_node: cst.IndentedBlock
     ) -> cst.IndentedBlock:
         """Edit the statements of one block."""
-        return cast("cst.IndentedBlock", self._edited(original_node, updated_node))
+        return cast("cst.IndentedBlock", self._edit(original_node, updated_node))
 
     def leave_Module(  # noqa: N802 - the name that libcst asks for
         self, original_node: cst.Module, updated_node: cst.Module
     ) -> cst.Module:
         """Edit the statements of the top level."""
-        return cast("cst.Module", self._edited(original_node, updated_node))
+        return cast("cst.Module", self._edit(original_node, updated_node))
 
-    def _edited(self, original_node: _Block, updated_node: _Block) -> _Block:
+    def _edit(self, original_node: _Block, updated_node: _Block) -> _Block:
         """Remove, replace or guard the statements of one block."""
         spans = [self._statement_span(s) for s in original_node.body]
         if not any(s in self.removed or self._holds_target(s) for s in spans):
             return updated_node
         if self.edit.guard:
-            return self._guarded(original_node, updated_node, spans)
+            return self._guard(original_node, updated_node, spans)
         body: list[cst.BaseStatement] = []
         above: list[cst.EmptyLine] = []
         for place, new in zip(spans, updated_node.body, strict=True):
             if place in self.removed:
-                above = joined(above, new)
+                above = join_paragraphs(above, new)
                 continue
             here = self._statement(place, new)
             if above:
-                here[0] = here[0].with_changes(leading_lines=joined(above, here[0]))
+                here[0] = here[0].with_changes(leading_lines=join_paragraphs(above, here[0]))
                 above = []
             body += here
         return updated_node.with_changes(body=body)
@@ -192,18 +192,18 @@ class _Editor(cst.CSTTransformer):
             return [new]
         if place == self.target:  # the statement itself is what the rule rewrites
             self.done = True
-            new = new.with_changes(body=self._parsed(self.edit.text).body)
-        before = self._hoisted(self.room)
+            new = new.with_changes(body=self._parse(self.edit.text).body)
+        before = self._hoist(self.room)
         new = self._laid_out(new, self.room)
         if before and isinstance(new, cst.SimpleStatementLine):
             before[0] = before[0].with_changes(leading_lines=new.leading_lines)
             new = new.with_changes(leading_lines=[])
         return [*before, new]
 
-    def _hoisted(self, room: int) -> list[cst.BaseStatement]:
+    def _hoist(self, room: int) -> list[cst.BaseStatement]:
         """Return the new local names."""
         texts = [f"{name} = {text}" for name, text in self.edit.hoisted]
-        return [self._parsed(broken(text, room, self.indent)) for text in texts]
+        return [self._parse(break_lines(text, room, self.indent)) for text in texts]
 
     def _laid_out(self, new: cst.BaseStatement, room: int) -> cst.BaseStatement:
         """Return a statement in several lines if it is too long for one."""
@@ -211,15 +211,15 @@ class _Editor(cst.CSTTransformer):
             return new
         bare = new.with_changes(leading_lines=[], trailing_whitespace=cst.TrailingWhitespace())
         text = cst.Module([bare]).code.strip()
-        lines = broken(text, room, self.indent)
-        return new if lines == text else new.with_changes(body=self._parsed(lines).body)
+        lines = break_lines(text, room, self.indent)
+        return new if lines == text else new.with_changes(body=self._parse(lines).body)
 
-    def _parsed(self, text: str) -> cst.SimpleStatementLine | cst.BaseCompoundStatement:
+    def _parse(self, text: str) -> cst.SimpleStatementLine | cst.BaseCompoundStatement:
         return cst.parse_statement(
             text.replace("\n", str(self.config.default_newline)), self.config
         )
 
-    def _guarded(
+    def _guard(
         self,
         original: _Block,
         updated: _Block,
@@ -232,7 +232,7 @@ class _Editor(cst.CSTTransformer):
             return updated
         first = min([at, *covered])
         between = [updated.body[i] for i in range(first, at) if i not in covered]
-        if bound_in(between) & names_in(updated.body[i] for i in covered):
+        if list_bound(between) & names_in(updated.body[i] for i in covered):
             raise CannotSpliceError("other statements lie between the ones to replace")
         line = original.body[at]
         if not isinstance(line, cst.SimpleStatementLine):
@@ -248,7 +248,7 @@ class _Editor(cst.CSTTransformer):
         old = [updated.body[i] for i in (*covered, at)]
         choice = cst.If(
             cst.parse_expression(self.edit.guard, self.config),
-            cst.IndentedBlock([*self._hoisted(room), bare], indent=self.indent),
+            cst.IndentedBlock([*self._hoist(room), bare], indent=self.indent),
             leading_lines=getattr(old[0], "leading_lines", ()),
         )
         old[0] = old[0].with_changes(leading_lines=[])
@@ -257,7 +257,7 @@ class _Editor(cst.CSTTransformer):
         if isinstance(line.body[0], cst.Return):
             return updated.with_changes(body=[*before, choice, *old, *after])
         other = [cast("cst.BaseStatement", s.visit(deeper)) for s in old]
-        if after and (next_one := self._same_guard(after[0], bound_in([bare]))):
+        if after and (next_one := self._same_guard(after[0], list_bound([bare]))):
             block, orelse = next_one
             choice = choice.with_changes(
                 body=choice.body.with_changes(body=[*choice.body.body, *block])

@@ -21,7 +21,7 @@ _BLOCKS = ("body", "orelse", "finalbody")
 _PARTS = ("handlers", "cases")
 
 
-def edited(
+def edit_function(
     source: str, lines: Sequence[str], function: FunctionNode, block: list[ast.stmt], edit: Edit
 ) -> FunctionNode:
     """Return a function with one edit made in it; ``block`` is the one that changes.
@@ -40,8 +40,8 @@ def edited(
     for statement in block:
         if statement is edit.statement:
             texts = [f"{name} = {text}" for name, text in edit.hoisted]
-            new += [s for text in texts for s in _parsed(text, statement)]
-            new += _changed(statement, edit)
+            new += [s for text in texts for s in _parse(text, statement)]
+            new += _change(statement, edit)
         elif id(statement) not in removed:
             new.append(statement)
     found = _with_block(function, block, new)
@@ -50,18 +50,18 @@ def edited(
     return found  # type: ignore[return-value]  # a copy of the function
 
 
-def _changed(statement: ast.stmt, edit: Edit) -> list[ast.stmt]:
+def _change(statement: ast.stmt, edit: Edit) -> list[ast.stmt]:
     """Return what the statement with the match becomes."""
-    parsed = _parsed(edit.text, statement)
+    parsed = _parse(edit.text, statement)
     if edit.replace is statement:
         return parsed
     match parsed:
         case [ast.Expr(value)]:
-            return [_exchanged(statement, edit.replace, value)]  # type: ignore[list-item]
+            return [_exchange(statement, edit.replace, value)]  # type: ignore[list-item]
     raise CannotSpliceError(f"{edit.text!r} cannot stand there")
 
 
-def _parsed(text: str, place: ast.stmt) -> list[ast.stmt]:
+def _parse(text: str, place: ast.stmt) -> list[ast.stmt]:
     """Return the statements of a new text, on the line of the one that they stand for."""
     try:
         tree = ast.parse(text)
@@ -84,30 +84,30 @@ def _with_block(node: ast.AST, block: list[ast.stmt], new: list[ast.stmt]) -> as
         if not isinstance(inner, list):
             continue  # no such block, or the expression of a conditional or a lambda
         if inner is block:
-            return _copied(node, {name: new})
+            return _copy(node, {name: new})
         for at, child in enumerate(inner):
             found = _with_block(child, block, new)
             if found is not None:
-                return _copied(node, {name: [*inner[:at], found, *inner[at + 1 :]]})
+                return _copy(node, {name: [*inner[:at], found, *inner[at + 1 :]]})
     return None
 
 
-def _exchanged(node: ast.AST, old: ast.AST, new: ast.AST) -> ast.AST:
+def _exchange(node: ast.AST, old: ast.AST, new: ast.AST) -> ast.AST:
     """Return a node with one below it exchanged; what does not hold that one is shared."""
     if node is old:
         return new
     changes: dict[str, object] = {}
     for name, value in ast.iter_fields(node):
         if isinstance(value, ast.AST):
-            other = _exchanged(value, old, new)
+            other = _exchange(value, old, new)
             if other is not value:
                 changes[name] = other
         elif isinstance(value, list):
-            items = [_exchanged(v, old, new) if isinstance(v, ast.AST) else v for v in value]
+            items = [_exchange(v, old, new) if isinstance(v, ast.AST) else v for v in value]
             if any(a is not b for a, b in zip(items, value, strict=True)):
                 changes[name] = items
-    return _copied(node, changes) if changes else node
+    return _copy(node, changes) if changes else node
 
 
-def _copied(node: ast.AST, changes: dict[str, object]) -> ast.AST:
+def _copy(node: ast.AST, changes: dict[str, object]) -> ast.AST:
     return type(node)(**{**vars(node), **changes})

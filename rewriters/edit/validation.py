@@ -42,7 +42,7 @@ def difference(new: FunctionFlow, flow: FunctionFlow, match: Match, form: Form) 
     exchanged = flow.graph.substitution(exchange)
     # The replacement draws the random numbers of the operators that it takes the place of.
     expected = [
-        _exchanged(o, exchanged)
+        _exchange(o, exchanged)
         for o in flow.observables
         if not (o.kind == "random" and o.node in match.covered)
     ]
@@ -119,7 +119,7 @@ def _is_apart(evaluation: Evaluation, root: Evaluation) -> bool:
     return not first <= root.statement.lineno <= (last.end_lineno or last.lineno)
 
 
-def _exchanged(observable: Observable, exchanged: Callable[[Node], Node]) -> Observable:
+def _exchange(observable: Observable, exchanged: Callable[[Node], Node]) -> Observable:
     path = tuple((exchanged(node), side) for node, side in observable.path)
     return replace(observable, node=exchanged(observable.node), path=path)
 

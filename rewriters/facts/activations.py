@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.graph.attributes import assigned_values
+from npufix.rewriters.graph.attributes import list_assigned
 from npufix.rewriters.graph.modules.neighbours import neighbour
-from npufix.rewriters.graph.modules.syntax import defaults_of
+from npufix.rewriters.graph.modules.syntax import list_defaults
 from npufix.rewriters.graph.special import Op
-from npufix.rewriters.graph.submodules import chosen, submodule
+from npufix.rewriters.graph.submodules import find_default_activation, submodule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,8 +37,8 @@ def activation(flow: FunctionFlow, node: Node) -> str | None:
     if made.kind == "function":
         return made.name
     found = {
-        _selected(value, method, flow.names)
-        for method, value in assigned_values(flow.names, flow.cls, attribute)
+        _find_selected(value, method, flow.names)
+        for method, value in list_assigned(flow.names, flow.cls, attribute)
     }
     only = found.pop() if len(found) == 1 else None
     if only is None:
@@ -47,16 +47,16 @@ def activation(flow: FunctionFlow, node: Node) -> str | None:
     return f"{_SAME.get(name, name)}{only[len(name) :]}"
 
 
-def _selected(value: ast.expr | None, method: FunctionNode, names: ModuleNames) -> str | None:
+def _find_selected(value: ast.expr | None, method: FunctionNode, names: ModuleNames) -> str | None:
     """Return the key under which an activation is looked up."""
-    default = None if value is None else chosen(value, method, names)
+    default = None if value is None else find_default_activation(value, method, names)
     if default is not None:
         return f"{default.name}?"
     match value:
         case ast.Subscript(_, key) | ast.Call(_, [key]):
             return _text(key, method, names)
         case ast.IfExp(_, body, orelse):
-            keys = [_selected(arm, method, names) for arm in (body, orelse)]
+            keys = [_find_selected(arm, method, names) for arm in (body, orelse)]
             return next((key for key in keys if key is not None), None)
     return None
 
@@ -110,7 +110,7 @@ def _default(cls: ast.ClassDef, field: str) -> str | None:
 
 
 def _parameter_default(method: FunctionNode, field: str) -> str | None:
-    match defaults_of(method.args).get(field):
+    match list_defaults(method.args).get(field):
         case ast.Constant(str(text)):
             return text
     return None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.facts.shapes import annotation
 from npufix.rewriters.graph import operators
-from npufix.rewriters.graph.attributes import assigned_values
+from npufix.rewriters.graph.attributes import list_assigned
 from npufix.rewriters.graph.special import Op
 from npufix.rules.substitution import all_hold
 
@@ -91,7 +91,7 @@ class AttentionFacts:
 
     def same_heads(self, *names: str, heads: int = 1) -> bool | None:
         """Tell whether tensors agree in batch size and number of heads, without broadcasting."""
-        nodes = [_unscaled(self.match.bindings[name]) for name in names]
+        nodes = [_undo_scaling(self.match.bindings[name]) for name in names]
         parts = [n.args[0] for n in nodes if n.op in {Op.ITEM, Op.GETITEM} and _is_position(n)]
         if len(parts) == len(nodes) and len(set(parts)) == 1:
             return True  # ``qkv[0], qkv[1], qkv[2]``
@@ -159,7 +159,7 @@ def _is_scalar(flow: FunctionFlow, node: Node) -> bool | None:  # noqa: PLR0911 
         return True if _NUMBER_ANNOTATION.fullmatch(declared) else None
     if node.op == Op.ATTR:
         own = node.args[0].op == Op.PARAM and node.args[0].value == "self" and flow.cls is not None
-        values = assigned_values(flow.names, flow.cls, str(node.value)) if own and flow.cls else []
+        values = list_assigned(flow.names, flow.cls, str(node.value)) if own and flow.cls else []
         return (
             all_hold([None if value is None else _is_scalar_code(value) for _, value in values])
             if values
@@ -231,7 +231,7 @@ def _leaves_a_key(flow: FunctionFlow, node: Node, *, kept: bool) -> bool | None:
         steps = last.op == Op.SLICE and last.args[2].value is None
         return _leaves_a_key(flow, node.args[0], kept=kept) if starts and steps else None
     if node.op == Op.ATTR and node.args[0].op == Op.PARAM and flow.cls is not None:
-        values = assigned_values(flow.names, flow.cls, str(node.value))
+        values = list_assigned(flow.names, flow.cls, str(node.value))
         causal = [value is not None and _is_causal(value, kept=kept) for _, value in values]
         return True if causal and all(causal) else None
     diagonal = [arg.value for arg in node.args[1:]]
@@ -270,7 +270,7 @@ def _is_position(node: Node) -> bool:
     return node.args[1].op == Op.CONST and isinstance(node.args[1].value, int)
 
 
-def _unscaled(node: Node) -> Node:
+def _undo_scaling(node: Node) -> Node:
     """Return the tensor before it was cast or multiplied by a number."""
     while node.op in operators.SAME_SHAPE or (
         node.op in {"mul", "div"}
@@ -282,7 +282,7 @@ def _unscaled(node: Node) -> Node:
 
 def _dims(node: Node) -> Dims | None:  # noqa: PLR0911 - one case an operator
     """Return the lengths as values of the function, ``None`` if not even their number is known."""
-    node, args = _unscaled(node), _unscaled(node).args
+    node, args = _undo_scaling(node), _undo_scaling(node).args
     match node.op:
         case "view" | "reshape":
             sizes = args[1].args if args[1].op in {Op.TUPLE, Op.LIST} else args[1:]

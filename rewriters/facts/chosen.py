@@ -78,19 +78,19 @@ def find_choice(flow: FunctionFlow, match: Match, form: Form | None) -> str:
         leaves = isinstance(node, ast.If) and isinstance(node.body[-1], ast.Return)
         if _holds(node, statement.lineno) or (leaves and statement.lineno > node.lineno):
             return "code for an NPU stands beside it: somebody has chosen already"
-    wanted = () if form is None else _fused_calls(form.replacement)
+    wanted = () if form is None else _list_fused_calls(form.replacement)
     if not wanted or flow.names.tree is None:
         return ""
     beside: list[ast.AST] = [b for branch in _other_branches(flow, statement) for b in branch]
     beside += _other_choices(statement, match.evaluation.code)
-    called = _fused(flow, [*beside, *_instead_of_calls(flow)], wanted)
+    called = _find_fused(flow, [*beside, *_instead_of_calls(flow)], wanted)
     if not called:
-        called = next((c for f in _siblings(flow) if (c := _fused(flow, f.body, wanted))), "")
+        called = next((c for f in _siblings(flow) if (c := _find_fused(flow, f.body, wanted))), "")
     return f"{called} stands beside it: somebody has chosen already" if called else ""
 
 
 @cache
-def _fused_calls(replacement: Callable[..., object]) -> tuple[str, ...]:
+def _list_fused_calls(replacement: Callable[..., object]) -> tuple[str, ...]:
     """Return the operators for NPUs that a replacement calls: ``npu_rms_norm``."""
     return tuple(dict.fromkeys(_FOR_NPU.findall(inspect.getsource(replacement))))
 
@@ -177,7 +177,7 @@ def _what(name: str) -> tuple[tuple[str, ...], bool]:
     return what, len(what) < len(words)
 
 
-def _fused(flow: FunctionFlow, code: Iterable[ast.AST], wanted: Sequence[str]) -> str:
+def _find_fused(flow: FunctionFlow, code: Iterable[ast.AST], wanted: Sequence[str]) -> str:
     """Return the call of one of these operators, or of a relative, in some statements.
 
     What is called on an NPU only, in code that has another way as well, is no choice of a way.

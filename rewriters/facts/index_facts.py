@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.facts.shapes import annotation
 from npufix.rewriters.graph import operators
-from npufix.rewriters.graph.attributes import COUNT, assigned_values, is_plain_attribute
+from npufix.rewriters.graph.attributes import COUNT, is_plain_attribute, list_assigned
 from npufix.rewriters.graph.modules.names import FunctionNode
-from npufix.rewriters.graph.modules.syntax import defaults_of
+from npufix.rewriters.graph.modules.syntax import list_defaults
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -75,11 +75,11 @@ def _may_be_something_else(flow: FunctionFlow, param: str) -> bool:
     """Tell whether an argument is declared as a tensor too, or asked for what it is."""
     if "Tensor" in annotation(flow, param):
         return True
-    return param in _asked(flow)
+    return param in _list_asked(flow)
 
 
 @lru_cache(maxsize=4)
-def _asked(flow: FunctionFlow) -> frozenset[str]:
+def _list_asked(flow: FunctionFlow) -> frozenset[str]:
     """Return the names that a function asks for what they are."""
     return frozenset(
         call.args[0].id
@@ -125,7 +125,7 @@ def _lengths(node: Node) -> Iterator[Node]:
 
 
 def _default(flow: FunctionFlow, param: str) -> object:
-    given = defaults_of(flow.function.args).get(param)
+    given = list_defaults(flow.function.args).get(param)
     return given.value if isinstance(given, ast.Constant) else None
 
 
@@ -212,7 +212,7 @@ def is_count(flow: FunctionFlow, node: Node) -> bool | None:
     if is_setting:
         return True if _LENGTH.search(str(node.value)) else None
     is_own = owner.op == Op.PARAM and owner.value == "self" and flow.cls is not None
-    values = assigned_values(flow.names, flow.cls, str(node.value)) if is_own and flow.cls else ()
+    values = list_assigned(flow.names, flow.cls, str(node.value)) if is_own and flow.cls else ()
     found = [_is_setting(value) for _, value in values]
     return True if found and all(found) else None
 

@@ -6,9 +6,9 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.graph.attributes import assigned_values, number_of_lengths
+from npufix.rewriters.graph.attributes import list_assigned, number_of_lengths
 from npufix.rewriters.graph.modules.syntax import walk
-from npufix.rewriters.graph.modules.wrapped_modules import made_by_factory
+from npufix.rewriters.graph.modules.wrapped_modules import find_made_by_factory
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ def setting(flow: FunctionFlow, node: Node, parameter: str) -> str | None:
     ``None`` where the class does not say, or says different things.
     """
     found = {
-        "" if value is None else ast.unparse(value) for _, value in _given(flow, node, parameter)
+        "" if value is None else ast.unparse(value)
+        for _, value in _list_given(flow, node, parameter)
     }
     return found.pop() if len(found) == 1 else None
 
@@ -50,7 +51,7 @@ def setting(flow: FunctionFlow, node: Node, parameter: str) -> str | None:
 def returns_tensor(flow: FunctionFlow, node: Node) -> bool:
     """Tell whether a value is what modules of torch.nn return: ``self.bn(x)``."""
     called = bool(node.args) and (node.op.startswith("module:") or node.op == Op.CALL)
-    made = _assigned(flow, node.args[0]) if called else ()
+    made = _list_assigned(flow, node.args[0]) if called else ()
     return bool(made) and all(value is not None and _makes_one(flow, value) for _, value in made)
 
 
@@ -64,23 +65,23 @@ def _makes_one(flow: FunctionFlow, code: ast.expr) -> bool:
     return False
 
 
-def normalized_dims(flow: FunctionFlow, node: Node) -> int | None:
+def count_normalized_dims(flow: FunctionFlow, node: Node) -> int | None:
     """Return over how many dimensions a norm computes its mean, ``None`` if that is not clear."""
     found = {
         None if value is None else number_of_lengths(value, method, flow.names)
-        for method, value in _given(flow, node, "normalized_shape")
+        for method, value in _list_given(flow, node, "normalized_shape")
     }
     return found.pop() if len(found) == 1 else None
 
 
-def _given(
+def _list_given(
     flow: FunctionFlow, node: Node, parameter: str
 ) -> Iterator[tuple[FunctionNode, ast.expr | None]]:
     """Yield the argument in each construction of ``self.norm``; ``None`` for its default."""
-    for method, made in _assigned(flow, node):
+    for method, made in _list_assigned(flow, node):
         if not isinstance(made, ast.Call):
             continue
-        call = made_by_factory(made, flow.names) or made
+        call = find_made_by_factory(made, flow.names) or made
         name = call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
         arguments = dict(zip(_PARAMETERS.get(name, ()), call.args, strict=False))
         arguments |= {k.arg: k.value for k in call.keywords if k.arg is not None}
@@ -89,19 +90,21 @@ def _given(
 
 def is_parameter(flow: FunctionFlow, node: Node) -> bool:
     """Tell whether an attribute is a trained parameter wherever the class assigns it."""
-    made = [value for _, value in _assigned(flow, node)]
+    made = [value for _, value in _list_assigned(flow, node)]
     return bool(made) and all(
         isinstance(value, ast.Call) and flow.names.dotted(value.func) in _PARAMETER
         for value in made
     )
 
 
-def _assigned(flow: FunctionFlow, node: Node) -> Sequence[tuple[FunctionNode, ast.expr | None]]:
+def _list_assigned(
+    flow: FunctionFlow, node: Node
+) -> Sequence[tuple[FunctionNode, ast.expr | None]]:
     """Return what the class assigns to ``self.name``, and where; nothing for another value."""
     is_own = node.op == Op.ATTR and node.args[0].op == Op.PARAM and node.args[0].value == "self"
     if not is_own or flow.cls is None:
         return ()
-    return assigned_values(flow.names, flow.cls, str(node.value))
+    return list_assigned(flow.names, flow.cls, str(node.value))
 
 
 def is_without_gradients(flow: FunctionFlow, match: Match) -> bool | None:

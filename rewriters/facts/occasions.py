@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph import operators
-from npufix.rewriters.graph.attributes import assigned_values
+from npufix.rewriters.graph.attributes import list_assigned
 from npufix.rewriters.graph.modules.names import FunctionNode
 from npufix.rewriters.graph.modules.scopes import MODULE, scopes
 from npufix.rewriters.graph.modules.syntax import last_name, walk
@@ -175,7 +175,8 @@ def _is_kept(flow: FunctionFlow, line: int) -> bool:
         and node.body[0].lineno <= line <= (node.body[-1].end_lineno or line)
     )
     return any(
-        _FIRST_STEP.fullmatch(ast.unparse(node.test)) or _asked_for(node.test) & _attributes(node)
+        _FIRST_STEP.fullmatch(ast.unparse(node.test))
+        or _list_asked_for(node.test) & _attributes(node)
         for node in around
     )
 
@@ -191,7 +192,7 @@ def _is_for_old_torch(flow: FunctionFlow, line: int) -> bool:
     return False
 
 
-def _asked_for(test: ast.expr) -> set[str]:
+def _list_asked_for(test: ast.expr) -> set[str]:
     """Return what a test compares with ``None``."""
     return {
         ast.unparse(code.left)
@@ -251,7 +252,7 @@ def is_kept_on_host(flow: FunctionFlow, node: Node) -> bool:
         return False
     if any(base.endswith("Module") for base in map(last_name, flow.cls.bases)):
         return False
-    given = [value for _, value in assigned_values(flow.names, flow.cls, str(node.value))]
+    given = [value for _, value in list_assigned(flow.names, flow.cls, str(node.value))]
     own = re.compile(rf"self\.{node.value}(\[| [-+*/&|])")
     made = [v for v in given if v is None or not own.match(ast.unparse(v))]
     return bool(made) and all(
@@ -315,7 +316,7 @@ def is_hot(scope: Scope, module: ast.Module | None = None) -> bool:
         return True
     if module is None or scope.path or _words(scope.qualname) & _ASIDE:
         return False
-    return scope.function.name in _called_in_steps(module)
+    return scope.function.name in _list_called_in_steps(module)
 
 
 def sets_up(scope: Scope) -> bool:
@@ -337,7 +338,7 @@ def is_done_once(scope: Scope) -> bool:
 
 
 @lru_cache(maxsize=2)
-def _called_in_steps(module: ast.Module) -> frozenset[str]:
+def _list_called_in_steps(module: ast.Module) -> frozenset[str]:
     """Return the names of the functions that are called in every step, through others as well."""
     every = list(scopes(module))
     helpers = {scope.function.name: scope for scope in every if not scope.path}

@@ -41,7 +41,7 @@ _RESHAPED = frozenset({"expand", "reshape", "view"})
 
 
 @lru_cache(maxsize=4)
-def _seen_lengths(flow: FunctionFlow) -> dict[Node, int]:
+def _find_lengths(flow: FunctionFlow) -> dict[Node, int]:
     """Return how many dimensions the function certainly asks tensors for: 3 for ``x.shape[2:]``.
 
     So does ``x.sigmoid().topk(k, dim=1)``, for 2.
@@ -114,13 +114,13 @@ class Shapes:
                 shape = parameter_shape(self.flow, node)
                 return RelativeRank(node, 0) if shape is None else len(shape)
             case "one_hot" | "unsqueeze":
-                return _shifted(self.rank(args[0]), 1)
+                return _shift(self.rank(args[0]), 1)
             case "sum" | "mean" | "argmax":
                 if args[1].op != Op.CONST or args[2].op != Op.CONST:
                     return None
                 if args[1].value is None:
                     return None if args[2].value else 0
-                return self.rank(args[0]) if args[2].value else _shifted(self.rank(args[0]), -1)
+                return self.rank(args[0]) if args[2].value else _shift(self.rank(args[0]), -1)
             case "flatten" if args[2].value == -1 and (first := _positive(args[1])) is not None:
                 return first + 1
             case "arange" | "randperm":
@@ -130,9 +130,9 @@ class Shapes:
             case "max" | "min" | "any" | "all" if len(args) == 1:
                 return 0
             case "any" | "all" if _reduces_one(node):
-                return _shifted(self.rank(args[0]), -1)
+                return _shift(self.rank(args[0]), -1)
             case Op.ITEM if args[0].op in {"max", "min"} and _reduces_one(args[0]):
-                return _shifted(self.rank(args[0].args[0]), -1)
+                return _shift(self.rank(args[0].args[0]), -1)
             case "nonzero" if args[1].value is False:
                 return _MATRIX
             case "squeeze" if self._has_one_column(args[0]) and args[1].value in {1, -1}:
@@ -140,7 +140,7 @@ class Shapes:
             case Op.GETITEM if _are_positions(args[0]) and _is_int(args[1]):
                 return 1
             case "cat" | "stack" if args[0].args and _is_sequence(args[0]):
-                return _shifted(self.rank(args[0].args[0]), op == "stack")
+                return _shift(self.rank(args[0].args[0]), op == "stack")
             case "where" if len(args) == 3:  # noqa: PLR2004 - condition, value, other value
                 return self._broadcast_all(args)
             case "addmm" | "outer":
@@ -157,16 +157,16 @@ class Shapes:
                 return self.rank(args[1])
             case "expand_as" | "view_as" | "reshape_as" if len(args) > 1:
                 return self.rank(args[1])
-            case "repeat" if len(args) > 2 and not _starred(args):  # noqa: PLR2004 - x and sizes
+            case "repeat" if len(args) > 2 and not _is_starred(args):  # noqa: PLR2004 - x and sizes
                 return len(args) - 1
             case "permute" if all(arg.op == Op.CONST for arg in args[1:]):
                 return len(args) - 1
             case Op.ITEM if args[0].op == "unbind":
-                return _shifted(self.rank(args[0].args[0]), -1)
+                return _shift(self.rank(args[0].args[0]), -1)
             case Op.ITEM if args[0].op in {"topk", "sort", "chunk", "split"}:
                 return self.rank(args[0].args[0])
             case Op.GETITEM:
-                return self._indexed_rank(node)
+                return self._rank_of_indexed(node)
             case "matmul":
                 return _product_rank(self.rank(args[0]), self.rank(args[1]))
             case _ if op in _EINOPS:
@@ -300,7 +300,7 @@ class Shapes:
                 return self.least_rank(node.args[0])
             case "expand":
                 return max(len(_sizes(node)) - 1, self.least_rank(node.args[0]))
-        seen = _seen_lengths(self.flow).get(node, 0)
+        seen = _find_lengths(self.flow).get(node, 0)
         return self.least_rank(node.args[0]) if node.op in SAME_SHAPE and node.args else seen
 
     @staticmethod
@@ -351,11 +351,11 @@ class Shapes:
             if only.op == Op.SHAPE:
                 return self.rank(only.args[0])
             if only.op in {Op.TUPLE, Op.LIST}:
-                return None if _starred(only.args) else len(only.args)
+                return None if _is_starred(only.args) else len(only.args)
             return 1 if self.is_number(only) else None
-        return None if not sizes or _starred(sizes) else len(sizes)
+        return None if not sizes or _is_starred(sizes) else len(sizes)
 
-    def _indexed_rank(self, node: Node) -> Rank:
+    def _rank_of_indexed(self, node: Node) -> Rank:
         base, index = node.args
         items = index.args if index.op == Op.TUPLE else (index,)
         if any(not (_is_new_axis(i) or i.op == Op.SLICE or _is_place(i)) for i in items):
@@ -365,7 +365,7 @@ class Shapes:
             # One of several results perhaps, and then of a rank of its own: ``group(x)[2]``.
             return RelativeRank(node, 0)
         added, dropped = sum(map(_is_new_axis, items)), sum(map(_is_place, items))
-        return _shifted(rank, added - dropped)
+        return _shift(rank, added - dropped)
 
 
 def annotation(flow: FunctionFlow, param: str) -> str:
@@ -388,7 +388,7 @@ def _sizes(node: Node) -> tuple[Node, ...]:
     return node.args[: len(node.args) - len(keywords_of(node))]
 
 
-def _shifted(rank: Rank, by: int) -> Rank:
+def _shift(rank: Rank, by: int) -> Rank:
     if isinstance(rank, RelativeRank):
         return RelativeRank(rank.base, rank.more + by)
     return None if rank is None else rank + by
@@ -415,7 +415,7 @@ def _rank_in_letters(node: Node) -> int | None:
 
 
 def _is_sequence(node: Node) -> bool:
-    return node.op in {Op.TUPLE, Op.LIST} and not _starred(node.args)
+    return node.op in {Op.TUPLE, Op.LIST} and not _is_starred(node.args)
 
 
 def _reduces_one(node: Node) -> bool:
@@ -449,5 +449,5 @@ def _is_new_axis(node: Node) -> bool:
     return node.op == Op.CONST and node.value is None
 
 
-def _starred(nodes: tuple[Node, ...]) -> bool:
+def _is_starred(nodes: tuple[Node, ...]) -> bool:
     return any(node.op == Op.STAR for node in nodes)

@@ -212,7 +212,7 @@ class SourceFacts(ValueKinds, AttentionFacts):
 
     def normalized_dims(self, name: str) -> int | None:
         """Return over how many dimensions a norm among the submodules computes its mean."""
-        return module_facts.normalized_dims(self.flow, self.match.bindings[name])
+        return module_facts.count_normalized_dims(self.flow, self.match.bindings[name])
 
     def listed(self, name: str) -> int | None:
         """Return how many tensors a list names one by one, ``None`` if it is none such."""

@@ -103,7 +103,7 @@ class ValueKinds:
             return True
         if node.op in {Op.CONST, Op.TUPLE, Op.LIST, Op.SIZE, Op.SHAPE} or is_of_numpy(node):
             return False
-        if node in _given_to_numpy(self.flow):
+        if node in _list_given_to_numpy(self.flow):
             return False
         if node.op == Op.CONTAINER or str(node.value).startswith(_DISPLAYS):
             return False
@@ -379,7 +379,7 @@ def is_of_numpy(node: Node) -> bool:
 
 
 @lru_cache(maxsize=4)
-def _given_to_numpy(flow: FunctionFlow) -> frozenset[Node]:
+def _list_given_to_numpy(flow: FunctionFlow) -> frozenset[Node]:
     """Return what NumPy certainly computes with: ``std`` of ``if np.any(std == 0)``."""
     calls = (e.node for e in flow.by_operation.get(Op.CALL, ()) if e.certain)
     given = [arg for call in calls if is_of_numpy(call) for arg in call.args[1:]]

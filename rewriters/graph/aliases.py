@@ -76,25 +76,25 @@ def copies(node: Node) -> bool:
     return not all(item.op == Op.SLICE or _is_plain(item) for item in items)
 
 
-def exposed(observables: Iterable[Observable]) -> frozenset[Node]:
+def find_exposed(observables: Iterable[Observable]) -> frozenset[Node]:
     """Return the values that something may write to: in this function or where they are passed."""
     found: set[Node] = set()
     for seen in observables:
         if seen.kind not in {"return", "random"}:
-            found.update(_exposed_by(seen.node))
+            found.update(_find_exposed_by(seen.node))
     return frozenset(found)
 
 
-def _exposed_by(node: Node) -> Iterator[Node]:
+def _find_exposed_by(node: Node) -> Iterator[Node]:
     """Yield what an effect may write to, or keep for others to write to."""
     if node.op.endswith("_") and not node.op.startswith("_"):
-        yield from written_by(node)  # ``x.masked_fill_(mask, value)`` keeps nothing
+        yield from list_written_by(node)  # ``x.masked_fill_(mask, value)`` keeps nothing
     else:
         for arg in node.args:
             yield from _aliases(arg)
 
 
-def written_by(node: Node) -> Iterator[Node]:
+def list_written_by(node: Node) -> Iterator[Node]:
     """Yield what a write changes: its first operand, and what shares memory with it."""
     target = node.args[0]
     # of ``x[mask] += 1`` the tensor, not the copy

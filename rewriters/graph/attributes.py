@@ -70,16 +70,16 @@ def _values(flow: FunctionFlow, node: Node) -> Sequence[_Value]:
     is_own = node.op == Op.ATTR and node.args[0].op == Op.PARAM and node.args[0].value == "self"
     if not is_own or flow.cls is None:
         return []
-    return assigned_values(flow.names, flow.cls, str(node.value))
+    return list_assigned(flow.names, flow.cls, str(node.value))
 
 
 def is_made_once(names: ModuleNames, cls: ast.ClassDef, attribute: str) -> bool:
     """Tell whether only ``__init__`` binds ``self.attribute``: it is one object from then on."""
-    values = assigned_values(names, cls, attribute)
+    values = list_assigned(names, cls, attribute)
     return bool(values) and all(method.name == "__init__" for method, _ in values)
 
 
-def assigned_values(names: ModuleNames, cls: ast.ClassDef, attribute: str) -> Sequence[_Value]:
+def list_assigned(names: ModuleNames, cls: ast.ClassDef, attribute: str) -> Sequence[_Value]:
     """Return what ``self.attribute`` is assigned anywhere in a class, its bases and subclasses.
 
     Subclasses within the module count because their objects run the same method; bases in other
@@ -112,7 +112,7 @@ def _values_in(cls: ast.ClassDef) -> Mapping[str, Sequence[_Value]]:
     for method in cls.body:
         if isinstance(method, FunctionNode):
             for statement in statements(method.body, inner=True):
-                for name, value in _given(statement):
+                for name, value in _list_given(statement):
                     found.setdefault(name, []).append((method, value))
     return found
 
@@ -125,29 +125,29 @@ def _means_the_same(value: ast.expr, home: ModuleNames, names: ModuleNames) -> b
     )
 
 
-def _given(node: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:
+def _list_given(node: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:
     """Yield each attribute of ``self`` that code sets, with ``None`` if it is unclear to what."""
     match node:
         case ast.Assign(targets, value):
             for target in targets:  # ``self.a = self.b = value``
-                yield from _assigned(target, value)
-            yield from _hooked(value)
+                yield from _list_assigned_in(target, value)
+            yield from _list_hooked(value)
         case ast.AnnAssign(ast.Attribute(ast.Name("self"), attr), _, value):
             if value is not None:
                 yield attr, value
         case ast.Expr(ast.Call() as call):
-            yield from _registered(call)
-            yield from _hooked(call)
+            yield from _list_registered(call)
+            yield from _list_hooked(call)
         case ast.Delete(targets):
-            yield from ((name, None) for target in targets for name in _stored(target))
+            yield from ((name, None) for target in targets for name in _list_stored(target))
         case ast.AugAssign(target) | ast.For(target):
-            yield from ((name, None) for name in _stored(target))
+            yield from ((name, None) for name in _list_stored(target))
         case ast.With(items):
             targets = [i.optional_vars for i in items if i.optional_vars is not None]
-            yield from ((name, None) for target in targets for name in _stored(target))
+            yield from ((name, None) for target in targets for name in _list_stored(target))
 
 
-def _assigned(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr | None]]:
+def _list_assigned_in(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr | None]]:
     match target, value:
         case ast.Attribute(ast.Name("self"), attr), _:
             yield attr, value
@@ -155,12 +155,12 @@ def _assigned(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr
             isinstance(part, ast.Starred) for part in (*items, *values)
         ):
             for item, part in zip(items, values, strict=True):
-                yield from _assigned(item, part)
+                yield from _list_assigned_in(item, part)
         case _:
-            yield from ((name, None) for name in _stored(target))
+            yield from ((name, None) for name in _list_stored(target))
 
 
-def _hooked(value: ast.expr) -> Iterator[tuple[str, None]]:
+def _list_hooked(value: ast.expr) -> Iterator[tuple[str, None]]:
     """Yield the submodules whose calls do more than their class says."""
     if not isinstance(value, ast.Call):
         return
@@ -173,7 +173,7 @@ def _hooked(value: ast.expr) -> Iterator[tuple[str, None]]:
                 yield code.attr, None
 
 
-def _registered(call: ast.Call) -> Iterator[tuple[str, ast.expr | None]]:
+def _list_registered(call: ast.Call) -> Iterator[tuple[str, ast.expr | None]]:
     match call:
         case ast.Call(
             ast.Attribute(ast.Name("self"), "register_buffer" | "register_parameter"),
@@ -187,7 +187,7 @@ def _registered(call: ast.Call) -> Iterator[tuple[str, ast.expr | None]]:
             yield attr, None
 
 
-def _stored(target: ast.expr) -> Iterator[str]:
+def _list_stored(target: ast.expr) -> Iterator[str]:
     for n in walk(target):
         match n:
             case ast.Attribute(ast.Attribute(ast.Name("self"), attr), "forward"):

@@ -6,14 +6,14 @@ import ast
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph import chunks, operators
-from npufix.rewriters.graph.attributes import assigned_values
-from npufix.rewriters.graph.canonical import constructed, random_op, tensor_op
+from npufix.rewriters.graph.attributes import list_assigned
+from npufix.rewriters.graph.canonical import construct, random_op, tensor_op
 from npufix.rewriters.graph.dataflow import UnsupportedCodeError
 from npufix.rewriters.graph.helpers import HelperReader
 from npufix.rewriters.graph.modules import torch_names
-from npufix.rewriters.graph.modules.neighbours import imported_function
+from npufix.rewriters.graph.modules.neighbours import find_imported_function
 from npufix.rewriters.graph.special import Op
-from npufix.rewriters.graph.submodules import Submodule, made_by, submodule
+from npufix.rewriters.graph.submodules import Submodule, read_construction, submodule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,7 +68,7 @@ class CallReader:
                 if name in torch_names.PURE_BUILTINS and name not in self.state.names.bound:
                     return self._python(code, name)
             case ast.Call(function) as made if not made.args:  # ``nn.Softmax(dim=-1)(x)``
-                found = made_by(made, function, self.state.names)
+                found = read_construction(made, function, self.state.names)
                 is_function = found is not None and found.kind == "function"
                 return (
                     self._submodule_call(code, found)
@@ -76,7 +76,7 @@ class CallReader:
                     else self.expressions.unknown(code)
                 )
             case ast.Name(name) if name in self.state.declared:
-                return self._declared_call(code, self.state.declared[name])
+                return self._read_declared_call(code, self.state.declared[name])
             case ast.Name(name) if name in self.state.outside:
                 return self.expressions.unknown(code)
             case ast.Name(name) if inner := self.helpers.inner_function(self.state.env[name]):
@@ -112,7 +112,7 @@ class CallReader:
         own = self.state.names.functions.get(called.id)
         if own is not None:
             return None if own.decorator_list else (own, (), None)
-        other = imported_function(self.state.names, called.id)
+        other = find_imported_function(self.state.names, called.id)
         return None if other is None else (other[1], (), other[0])
 
     def _own_call(self, code: ast.Call, cls: ast.ClassDef, name: str) -> Node:
@@ -125,7 +125,7 @@ class CallReader:
                 if found is None
                 else self._submodule_call(code, found)
             )
-        if assigned_values(self.state.names, cls, name):
+        if list_assigned(self.state.names, cls, name):
             return self.expressions.unknown(code)  # an attribute hides the method
         if not method.decorator_list:
             return self.helpers.inline(code, method, (self.state.env["self"],))
@@ -135,7 +135,7 @@ class CallReader:
             else self.expressions.unknown(code)
         )
 
-    def _declared_call(self, code: ast.Call, kind: str) -> Node:
+    def _read_declared_call(self, code: ast.Call, kind: str) -> Node:
         """Read a call of a rule's parameter that stands for a submodule or an activation."""
         if kind == "Activation":
             return self.state.op(
@@ -198,7 +198,7 @@ class CallReader:
         if module in torch_names.OPTIMIZERS:
             args, keywords = self.expressions.arguments(code)
             if "**" not in keywords and not any(arg.op == Op.STAR for arg in args):
-                node = constructed(self.state.graph, dotted, args, keywords, self.state.epoch)
+                node = construct(self.state.graph, dotted, args, keywords, self.state.epoch)
                 return self.state.effect("call", node)
         if module in torch_names.TORCH_FUNCTIONS and not name[:1].isupper():
             node = self._tensor_call(code, operators.name_in(module, name), ())
@@ -251,7 +251,7 @@ class CallReader:
         if name in operators.FRESH:
             return self.state.once(node)
         return (
-            None if self.state.reshapes else chunks.joined(self.state.graph, node, self.state.ranks)
+            None if self.state.reshapes else chunks.join(self.state.graph, node, self.state.ranks)
         ) or node
 
 

@@ -23,13 +23,13 @@ _KEYWORD_ALIASES = {
 _FIELDS = {"values": 0, "indices": 1}
 
 
-def constructed(
+def construct(
     graph: Graph, dotted: str, args: Sequence[Node], keywords: Mapping[str, Node], epoch: int
 ) -> Node:
     """Return the node of an object of a known class; the first argument is what it is made of."""
     op = f"optim.{dotted.rpartition('.')[2]}"
-    values, named = _bound(op, args, keywords)
-    ordered = _ordered(graph, op, values, named)
+    values, named = _bind(op, args, keywords)
+    ordered = _order(graph, op, values, named)
     if ordered is None:
         keys = tuple(sorted(named))
         return graph.node(dotted, *values, *(named[k] for k in keys), value=keys, epoch=epoch)
@@ -45,8 +45,8 @@ def random_op(  # noqa: PLR0913, PLR0917 - what a call is, and where it stands
     epoch: int,
 ) -> Node:
     """Return the node of a call that draws random numbers: no two of them are the same."""
-    values, named = _bound(op, args, keywords)
-    ordered = _ordered(graph, op, values, named)
+    values, named = _bind(op, args, keywords)
+    ordered = _order(graph, op, values, named)
     if ordered is not None:
         return graph.node(op, *ordered, value=(serial,), epoch=epoch)
     return graph.node(op, *args, *keywords.values(), value=(serial, *keywords), epoch=epoch)
@@ -57,7 +57,7 @@ def tensor_op(
 ) -> Node:
     """Return the canonical node of a torch call; ``args[0]`` is the tensor it acts on."""
     op = operators.canonical_name(op)
-    values, named = _bound(op, args, keywords)
+    values, named = _bind(op, args, keywords)
     if op in operators.CASTS and len(values) == 1 and not named:
         return cast(graph, values[0], graph.node(Op.DTYPE, value=operators.CASTS[op]), epoch)
     if op in {"to", "type"}:
@@ -70,14 +70,14 @@ def tensor_op(
         values[0] = graph.node(Op.TUPLE, *values[0].args)
     if op == "einsum" and not named:
         values = _einsum(graph, values)
-    ordered = _ordered(graph, op, values, named)
+    ordered = _order(graph, op, values, named)
     if ordered is None:
         keys = tuple(sorted(named))
         return graph.node(op, *values, *(named[key] for key in keys), value=keys, epoch=epoch)
     return arithmetic(graph, op, ordered, epoch)
 
 
-def _bound(
+def _bind(
     op: str, args: Sequence[Node], keywords: Mapping[str, Node]
 ) -> tuple[list[Node], dict[str, Node]]:
     """Return the arguments by position, the tensor first, and those that stay named."""
@@ -132,9 +132,7 @@ def dtype_of(graph: Graph, x: Node, epoch: int = 0) -> Node:
     return x.args[1] if x.op == Op.CAST else graph.node(Op.DTYPE_OF, x, epoch=epoch)
 
 
-def _ordered(
-    graph: Graph, op: str, values: list[Node], named: dict[str, Node]
-) -> list[Node] | None:
+def _order(graph: Graph, op: str, values: list[Node], named: dict[str, Node]) -> list[Node] | None:
     """Return all arguments in signature order with defaults, ``None`` if they do not fit."""
     if op == "squeeze" and len(values) > 2:  # noqa: PLR2004 - self and one dim
         return None
@@ -143,7 +141,7 @@ def _ordered(
         return None if named or signature is None else values
     names = list(signature)
     if names and names[-1].startswith("*"):
-        return _gathered(graph, names[-1][1:], values, named)
+        return _gather(graph, names[-1][1:], values, named)
     given = dict(zip(names, values[1:], strict=False))
     if len(values) - 1 > len(names) or set(given) & set(named) or set(named) - set(names):
         return None
@@ -162,7 +160,7 @@ def _ordered(
     return result
 
 
-def _gathered(
+def _gather(
     graph: Graph, name: str, values: list[Node], named: dict[str, Node]
 ) -> list[Node] | None:
     """Return ``x.flip(0, 1)``, ``x.flip([0, 1])``, ``x.flip(dims=(0, 1))`` as ``x, (0, 1)``."""

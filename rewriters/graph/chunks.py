@@ -75,7 +75,7 @@ def subscript(  # noqa: PLR0911 - one case a spelling
     return None
 
 
-def joined(graph: Graph, node: Node, ranks: Ranks) -> Node | None:
+def join(graph: Graph, node: Node, ranks: Ranks) -> Node | None:
     """Return a stack whose last two dimensions become one as two interleaved tensors."""
     stack = node.args[0] if node.args else node
     if stack.op != "stack" or len(stack.args) != _TWO or not _is(stack.args[1], -1):
@@ -116,7 +116,7 @@ def _element(  # noqa: PLR0913, PLR0917 - where, and which
 
 def _pairs(view: Node, ranks: Ranks) -> _Pairs | None:
     if view.op == "einops.rearrange":
-        return _rearranged(view)
+        return _read_rearrange(view)
     made = _last_made(view, ranks)
     if made is None or len(made) != _TWO:
         return None
@@ -147,7 +147,7 @@ def _last_made(view: Node, ranks: Ranks) -> tuple[Node, ...] | None:
     return tuple(sizes[rank - 1 :]) if rank and same else None
 
 
-def _rearranged(view: Node) -> _Pairs | None:
+def _read_rearrange(view: Node) -> _Pairs | None:
     """Read ``rearrange(x, '... (d r) -> ... d r', r=2)``."""
     if len(view.args) != 3 or not _is(view.args[2], _TWO):  # noqa: PLR2004 - x, text, a length
         return None

@@ -114,10 +114,10 @@ class BlockReader:
         counted = ""
         if not isinstance(code, ast.While):
             items = self.expressions.read(source)
-            counted = _counted(code.target, items)
+            counted = _find_counter(code.target, items)
             self.state.effect("loop", self.state.op(Op.LOOP, items))
         before = dict(self.state.env)
-        assigned = assigned_in([code])
+        assigned = list_assigned_in([code])
         entered = self._forget(assigned, Op.CARRIED)
         if isinstance(code, ast.While):
             self.state.effect("loop", self.state.op(Op.LOOP, self.expressions.read(source)))
@@ -167,7 +167,7 @@ class BlockReader:
         ended = self.read_block(code.body)
         if not all(self._passes_errors_on(item.context_expr) for item in code.items):
             # ``contextlib.suppress``: any part of the block may not have run.
-            self._forget(assigned_in([code]), Op.AFTER)
+            self._forget(list_assigned_in([code]), Op.AFTER)
             self.state.ranks = ranks
             ended = False
         self.state.effect("with end", self.state.graph.constant(None))
@@ -183,7 +183,7 @@ class BlockReader:
         ranks = self.state.ranks
         self.read_block(code.body)
         for handler in code.handlers:
-            self._forget(assigned_in([code]), Op.CAUGHT)
+            self._forget(list_assigned_in([code]), Op.CAUGHT)
             self.state.ranks = ranks
             self.state.effect("except", self.state.graph.constant(None))
             if handler.name:
@@ -191,7 +191,7 @@ class BlockReader:
                 self.state.bind(handler.name, caught)
             self.read_block(handler.body)
         self.read_block(code.orelse)
-        self._forget(assigned_in([code]), Op.AFTER)
+        self._forget(list_assigned_in([code]), Op.AFTER)
         self.state.ranks = ranks
         self.read_block(code.finalbody)
         self.state.effect("try end", self.state.graph.constant(None))
@@ -201,7 +201,7 @@ class BlockReader:
         subject = self.state.effect(
             "match", self.state.op(Op.MATCH, self.expressions.read(code.subject))
         )
-        assigned, path, ranks = assigned_in([code]), self.state.path, self.state.ranks
+        assigned, path, ranks = list_assigned_in([code]), self.state.path, self.state.ranks
         for case in code.cases:
             self._forget(assigned, Op.CAUGHT)
             self.state.path = (
@@ -218,7 +218,7 @@ class BlockReader:
         self._forget(assigned, Op.AFTER)
 
 
-def _counted(target: ast.expr, items: Node) -> str:
+def _find_counter(target: ast.expr, items: Node) -> str:
     """Return the name that counts the rounds of a loop, "" if none does."""
     match items.op, target:
         case ("py:range", ast.Name(name)) | ("py:enumerate", ast.Tuple([ast.Name(name), _])):
@@ -226,6 +226,6 @@ def _counted(target: ast.expr, items: Node) -> str:
     return ""
 
 
-def assigned_in(body: list[ast.stmt]) -> list[str]:
+def list_assigned_in(body: list[ast.stmt]) -> list[str]:
     """Return every name that these statements may bind, sorted."""
     return sorted(set[str]().union(*map(names_bound_in, body)))

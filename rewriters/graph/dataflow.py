@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.graph.aliases import duplicates, exposed, read_by, written_by
-from npufix.rewriters.graph.modules.scopes import bound_names
+from npufix.rewriters.graph.aliases import duplicates, find_exposed, list_written_by, read_by
+from npufix.rewriters.graph.modules.scopes import list_bound_names
 from npufix.rewriters.graph.modules.syntax import walk
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class FunctionFlow:
 
     @cached_property
     def _exposed(self) -> frozenset[Node]:
-        return exposed(self.observables)
+        return find_exposed(self.observables)
 
     @cached_property
     def _writes(self) -> frozenset[Node]:
@@ -88,7 +88,7 @@ class FunctionFlow:
         Not so for ``b`` after ``a = x + 1; b = x + 1; a.zero_()``: it has the node of ``a``.
         """
         operands = [node for node in read_by(root) if node in self._duplicates]
-        written = set(written_by(root)) if operands and root in self._writes else set()
+        written = set(list_written_by(root)) if operands and root in self._writes else set()
         return not any(
             node in written or (node.epoch != root.epoch and node in self._exposed)
             for node in operands
@@ -114,7 +114,7 @@ class FunctionFlow:
     @cached_property
     def bound(self) -> frozenset[str]:
         """Return the names that the function binds."""
-        return bound_names(self.function)
+        return list_bound_names(self.function)
 
     @cached_property
     def npu_branches(self) -> Sequence[ast.If | ast.IfExp]:

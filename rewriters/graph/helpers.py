@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph.modules.names import inlinable
-from npufix.rewriters.graph.modules.syntax import defaults_of, walk
+from npufix.rewriters.graph.modules.syntax import list_defaults, walk
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def _bind(
     if set(env) & set(keywords):
         return None
     env |= keywords
-    for name, default in defaults_of(spec).items():
+    for name, default in list_defaults(spec).items():
         if name not in env and isinstance(default, ast.Constant):
             env[name] = graph.constant(default.value)
     wanted = {*params, *(a.arg for a in spec.kwonlyargs)}

@@ -107,13 +107,13 @@ class Resemblance:
         found = self._known.get(node)
         if found is None:
             args = tuple(map(self.mark, node.args))
-            found = self._known[node] = hash((node.op, node.epoch, _unnumbered(node.value), args))
+            found = self._known[node] = hash((node.op, node.epoch, _drop_number(node.value), args))
         return found
 
 
-def _unnumbered(value: Hashable) -> Hashable:
+def _drop_number(value: Hashable) -> Hashable:
     if isinstance(value, tuple):
-        return tuple(map(_unnumbered, value))
+        return tuple(map(_drop_number, value))
     return Serial(0) if isinstance(value, Serial) else value
 
 

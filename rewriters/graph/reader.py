@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph.aliases import CONTAINERS
 from npufix.rewriters.graph.canonical import arithmetic
-from npufix.rewriters.graph.control_flow import BlockReader, assigned_in
+from npufix.rewriters.graph.control_flow import BlockReader, list_assigned_in
 from npufix.rewriters.graph.dataflow import FunctionFlow, ReadAgainError, UnsupportedCodeError
 from npufix.rewriters.graph.expressions import BINARY, ExpressionReader
 from npufix.rewriters.graph.modules.scopes import MODULE
@@ -142,14 +142,14 @@ class FunctionReader:
             case ast.Expr(value):
                 self._discard(value)
             case ast.Assign(targets, value):
-                node = self._made(value)
+                node = self._make(value)
                 self.expressions.calls.helpers.keep_lambda(node, value)
                 for target in targets:
                     self.assign(target, node, code)
             case ast.AnnAssign(target, _, value) if value is not None:
                 self.assign(target, self.expressions.read(value), code)
             case ast.AugAssign():
-                self._augmented(code)
+                self._read_augmented(code)
             case ast.Return(value):
                 node = self.expressions.read(value) if value else self.state.graph.constant(None)
                 self.state.observe("return", node)
@@ -187,10 +187,10 @@ class FunctionReader:
                 raise UnsupportedCodeError(type(code).__name__)
         return False
 
-    def _made(self, code: ast.expr) -> Node:
+    def _make(self, code: ast.expr) -> Node:
         """Read what a name is to stand for: of two equal lists, each is one of its own."""
         if isinstance(code, ast.Tuple) and any(isinstance(e, CONTAINERS) for e in code.elts):
-            return self.state.graph.node(Op.TUPLE, *map(self._made, code.elts))  # ``a, b = [], []``
+            return self.state.graph.node(Op.TUPLE, *map(self._make, code.elts))  # ``a, b = [], []``
         node = self.expressions.read(code)
         return self.state.once(node) if isinstance(code, CONTAINERS) else node
 
@@ -231,7 +231,7 @@ class FunctionReader:
                 self.state.bind(name, self._container(node))
             case ast.Tuple(items) | ast.List(items):
                 if any(isinstance(item, ast.Starred) for item in items):
-                    for name in assigned_in([code]):
+                    for name in list_assigned_in([code]):
                         self.state.bind(
                             name, self.state.op(Op.OPAQUE, node, value=(self.state.unique(), name))
                         )
@@ -276,7 +276,7 @@ class FunctionReader:
         }
         self.state.stored[owner, name] = node
 
-    def _augmented(self, code: ast.AugAssign) -> None:
+    def _read_augmented(self, code: ast.AugAssign) -> None:
         """Read ``x += y``: a write to the tensor that every alias of ``x`` sees."""
         left = self.expressions.read(_as_load(code.target))
         right = self.expressions.read(code.value)
@@ -297,10 +297,12 @@ class FunctionReader:
             return  # the imports of the module itself: what they mean is known
         self.state.observe("import", self.state.graph.constant(ast.dump(code)))
         for name, alias in zip(names, code.names, strict=True):
-            self.state.bind(name, self.state.graph.node(Op.GLOBAL, value=_imported(code, alias)))
+            self.state.bind(
+                name, self.state.graph.node(Op.GLOBAL, value=_resolve_import(code, alias))
+            )
 
 
-def _imported(code: ast.Import | ast.ImportFrom, alias: ast.alias) -> str:
+def _resolve_import(code: ast.Import | ast.ImportFrom, alias: ast.alias) -> str:
     """Return what one name of an import means, whatever is imported beside it.
 
     The whole statement for each name would be the square of its length, of which packages that

@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.graph.attributes import assigned_values
-from npufix.rewriters.graph.modules.syntax import defaults_of, last_name
-from npufix.rewriters.graph.modules.wrapped_modules import NN, made_by_factory, own_dropout
+from npufix.rewriters.graph.attributes import list_assigned
+from npufix.rewriters.graph.modules.syntax import last_name, list_defaults
+from npufix.rewriters.graph.modules.wrapped_modules import NN, find_made_by_factory, own_dropout
 
 if TYPE_CHECKING:
     from npufix.rewriters.graph.modules.names import FunctionNode, ModuleNames
@@ -59,8 +59,10 @@ def submodule(names: ModuleNames, cls: ast.ClassDef, attribute: str) -> Submodul
     key = (f"{cls.name}:{cls.lineno}", attribute)
     if key not in names.submodules:
         found = [
-            None if value is None else chosen(value, method, names) or _made(value, names)
-            for method, value in assigned_values(names, cls, attribute)
+            None
+            if value is None
+            else find_default_activation(value, method, names) or _find_made(value, names)
+            for method, value in list_assigned(names, cls, attribute)
         ]
         same = bool(found) and all(
             f is not None and found[0] is not None and _is_same(f, found[0]) for f in found
@@ -70,12 +72,18 @@ def submodule(names: ModuleNames, cls: ast.ClassDef, attribute: str) -> Submodul
     return known
 
 
-def chosen(value: ast.expr, method: FunctionNode, names: ModuleNames) -> Submodule | None:
+def find_default_activation(
+    value: ast.expr, method: FunctionNode, names: ModuleNames
+) -> Submodule | None:
     """Return what ``act_layer()`` makes unless ``__init__`` is told otherwise: an activation."""
     match value:
         case ast.Call(ast.Name(name), [], []):
-            default = defaults_of(method.args).get(name)
-            made = None if default is None else made_by(ast.Call(default, [], []), default, names)
+            default = list_defaults(method.args).get(name)
+            made = (
+                None
+                if default is None
+                else read_construction(ast.Call(default, [], []), default, names)
+            )
             if made is not None and made.kind == "function" and made.name in ACTIVATIONS:
                 return Submodule("activation", made.name)
     return None
@@ -91,15 +99,15 @@ def _is_same(one: Submodule, other: Submodule) -> bool:
     return made[0] == made[1]
 
 
-def _made(value: ast.expr, names: ModuleNames) -> Submodule | None:
+def _find_made(value: ast.expr, names: ModuleNames) -> Submodule | None:
     match value:
         case ast.Call(function):
-            return made_by(value, function, names)
+            return read_construction(value, function, names)
         case ast.Subscript(table) if _TABLE.fullmatch(last_name(table)):
             return Submodule("activation", ast.unparse(value))
         case ast.IfExp(_, body, orelse):
             # ``ACT2FN[x] if isinstance(x, str) else x``: a function of the caller's choice
-            arms = [_made(arm, names) for arm in (body, orelse)]
+            arms = [_find_made(arm, names) for arm in (body, orelse)]
             if any(a is not None and a.kind == "activation" for a in arms):
                 return Submodule("activation", ast.unparse(value))
             first, second = arms
@@ -110,7 +118,7 @@ def _made(value: ast.expr, names: ModuleNames) -> Submodule | None:
     return None
 
 
-def made_by(  # noqa: PLR0911 - one case a kind of class
+def read_construction(  # noqa: PLR0911 - one case a kind of class
     call: ast.Call, function: ast.expr, names: ModuleNames
 ) -> Submodule | None:
     """Return what the object does that ``nn.Softmax(dim=-1)`` makes."""
@@ -132,7 +140,7 @@ def made_by(  # noqa: PLR0911 - one case a kind of class
         return Submodule("activation", ast.unparse(call))
     if _LINEAR.fullmatch(name) and name != "NonDynamicallyQuantizableLinear":
         return Submodule("module", f"{name} of {dotted or 'this file'}", call)
-    made = made_by_factory(call, names)
+    made = find_made_by_factory(call, names)
     if made is not None:
         return (
             Submodule("module", last_name(made.func), made)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.names import statements
-from npufix.rewriters.graph.modules.syntax import last_name, stored_names, walk
+from npufix.rewriters.graph.modules.syntax import last_name, list_stored_names, walk
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class _Values:
         """Return what is assigned to each name, ``None`` if that is not clear."""
         found: dict[str, list[ast.expr | None]] = {}
         for statement in self.body:
-            for name, value in _bound(statement):
+            for name, value in _list_bound(statement):
                 found.setdefault(name, []).append(value)
         return found
 
@@ -195,7 +195,7 @@ class _Values:
         return False
 
 
-def _bound(statement: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:
+def _list_bound(statement: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:
     """Yield the names that a statement binds, with ``None`` if it is not clear to what."""
     match statement:
         case ast.Assign(targets, value):
@@ -203,16 +203,16 @@ def _bound(statement: ast.stmt) -> Iterator[tuple[str, ast.expr | None]]:
                 if isinstance(target, ast.Name):
                     yield target.id, value
                 else:
-                    yield from ((n, None) for n in stored_names(target))
+                    yield from ((n, None) for n in list_stored_names(target))
         case ast.AnnAssign(ast.Name(name), _, value) if value is not None:
             yield name, value
         case ast.AugAssign(ast.Name(name)):
             yield name, None
         case ast.For(target, source) if not _is_counted(source):
-            yield from ((n, None) for n in stored_names(target))
+            yield from ((n, None) for n in list_stored_names(target))
         case ast.With(items):
             targets = [item.optional_vars for item in items if item.optional_vars is not None]
-            yield from ((n, None) for target in targets for n in stored_names(target))
+            yield from ((n, None) for target in targets for n in list_stored_names(target))
 
 
 def _counters(loop: ast.For) -> set[str]:

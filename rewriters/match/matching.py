@@ -101,7 +101,7 @@ def pattern_of(function: Callable[..., object]) -> Pattern:
     """
     code = parse_rule_function(function)
     names = ModuleNames(RULE_IMPORTS, helpers_of(function), {})
-    flow = read_function(code, names, declared=declared(code))
+    flow = read_function(code, names, declared=list_declared(code))
     results = [o.node for o in flow.observables if o.kind in {"return", "write"}]
     if len(results) != 1:
         raise TypeError(f"{function.__qualname__} must return one value or write once")
@@ -109,7 +109,7 @@ def pattern_of(function: Callable[..., object]) -> Pattern:
     given = [ast.literal_eval(default) for default in code.args.defaults]
     defaults = dict(zip(params[::-1], given[::-1], strict=False))
     root = results[0]
-    return Pattern(root, root_ops(root), code, defaults, _needed_ops(root, {}))
+    return Pattern(root, root_ops(root), code, defaults, _list_needed_ops(root, {}))
 
 
 def helpers_of(function: Callable[..., object]) -> dict[str, FunctionNode]:
@@ -128,7 +128,7 @@ def helpers_of(function: Callable[..., object]) -> dict[str, FunctionNode]:
     return found
 
 
-def declared(code: FunctionNode) -> dict[str, str]:
+def list_declared(code: FunctionNode) -> dict[str, str]:
     """Return the parameters of a rule that stand for something that is called, and for what."""
     found = {}
     for arg in code.args.args:
@@ -147,10 +147,10 @@ def root_ops(root: Node) -> frozenset[str]:
     return frozenset({root.op})
 
 
-def _needed_ops(node: Node, known: dict[Node, frozenset[str]]) -> frozenset[str]:
+def _list_needed_ops(node: Node, known: dict[Node, frozenset[str]]) -> frozenset[str]:
     """Return the operators without which nothing is what a node of a pattern describes."""
     if node not in known:
-        parts = [_needed_ops(arg, known) for arg in node.args]
+        parts = [_list_needed_ops(arg, known) for arg in node.args]
         if node.op == Op.EITHER:
             known[node] = frozenset.intersection(*parts)
         else:
@@ -187,7 +187,7 @@ def _defaults_of(pattern: Pattern, flow: FunctionFlow) -> dict[str, Node]:
     return {name: flow.graph.constant(value) for name, value in pattern.defaults.items()}
 
 
-def unmentioned(pattern: Pattern, chosen: int) -> dict[str, Hashable]:
+def list_unmentioned(pattern: Pattern, chosen: int) -> dict[str, Hashable]:
     """Return the defaults of the parameters that one spelling of a pattern does without."""
     named, left = set(), [pattern.root]
     for node in left:  # grows

@@ -48,7 +48,7 @@ class Vocabulary:
         words = self._with_helpers(self.words_of(scope))
         found = self.words.of(words)
         if scope.cls is not None:
-            made = self._made(scope.cls)
+            made = self._list_made(scope.cls)
             for word in words & made.keys():
                 found |= made[word]
         likely = self.words.possible(rules, found | self.words.of_features)
@@ -114,7 +114,7 @@ class Vocabulary:
             left += [self._helpers[name] for name in called]
         return words.union(*left)
 
-    def _made(self, cls: ast.ClassDef) -> Mapping[str, int]:
+    def _list_made(self, cls: ast.ClassDef) -> Mapping[str, int]:
         """Return, for each attribute of a class, the bits of the modules that it may be."""
         key = (cls.name, cls.lineno)
         if key not in self._of_classes:

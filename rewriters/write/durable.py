@@ -67,7 +67,7 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[bool]:
+def lock(folder: Path) -> Iterator[bool]:
     """Hold the lock of a folder in the block; ``False`` if another process has it.
 
     The system gives it back when the process ends, however it ends. Where there are no locks (some

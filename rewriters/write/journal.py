@@ -24,7 +24,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from npufix.rewriters.write import user_folders
-from npufix.rewriters.write.durable import content, digest, locked, sync, write_durably
+from npufix.rewriters.write.durable import content, digest, lock, sync, write_durably
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -139,7 +139,7 @@ def state_folder() -> Path:
     return user_folders.state_folder("writes")
 
 
-def spelled(path: Path) -> str:
+def spell(path: Path) -> str:
     """Return a path as text that JSON can hold, whatever its bytes."""
     return quote(os.fsencode(path), safe=_SAFE)
 
@@ -150,7 +150,7 @@ def path_of(text: str) -> Path:
 
 
 @contextlib.contextmanager
-def opened(record: Record, originals: Iterable[bytes]) -> Iterator[Kept]:
+def open_kept(record: Record, originals: Iterable[bytes]) -> Iterator[Kept]:
     """Begin a write: its record and the originals are on the disk, its lock is held.
 
     Raises:
@@ -165,7 +165,7 @@ def opened(record: Record, originals: Iterable[bytes]) -> Iterator[Kept]:
     if making.stat().st_uid != os.geteuid():  # so that it would not be taken for ours again
         making.rmdir()
         raise OSError(errno.EPERM, "files there belong to somebody else", str(above))
-    with locked(making):
+    with lock(making):
         name = time.strftime("%Y%m%d-%H%M%S", time.gmtime(record.when)) + f"-{token}"
         kept = Kept(above / name, record)
         try:
@@ -245,7 +245,7 @@ def drop_the_oldest(keep: Sequence[Kept]) -> None:
     left = [(folder, _OLD_S) for folder in _folders(hidden=True)]
     for folder, seconds in [*left, *((folder, _FORGOTTEN_S) for folder in damaged)]:
         if _is_older(folder, seconds):
-            with locked(folder) as free:
+            with lock(folder) as free:
                 if free:
                     shutil.rmtree(folder, ignore_errors=True)
 

@@ -38,7 +38,7 @@ def unified_diff(changes: Sequence[FileChange]) -> str:
     for change in sorted(changes, key=lambda c: c.relative):
         if change.before == change.after:
             continue
-        old, new = _quoted(f"a/{change.relative}"), _quoted(f"b/{change.relative}")
+        old, new = _quote(f"a/{change.relative}"), _quote(f"b/{change.relative}")
         lines = difflib.unified_diff(_lines(change.before), _lines(change.after), old, new)
         parts.append(f"diff --git {old} {new}\n")
         for line in lines:
@@ -48,7 +48,7 @@ def unified_diff(changes: Sequence[FileChange]) -> str:
     return "".join(parts)
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     """Return a name as git writes it: in quotes where it holds what would end or hide it."""
     if not any(letter in '"\\' or ord(letter) < ord(" ") for letter in name):
         return name

@@ -42,7 +42,7 @@ def recover(source: Path | None = None) -> list[str]:
     for kept in journal.writes():
         try:
             if kept.phase is not Phase.DONE:
-                said += _recovered(kept)
+                said += _recover(kept)
         except WriteError as error:  # noqa: PERF203 - few
             if source is None or _overlap(path_of(kept.record.root), source.resolve()):
                 raise
@@ -54,29 +54,29 @@ def _overlap(one: Path, other: Path) -> bool:
     return one.is_relative_to(other) or other.is_relative_to(one)
 
 
-def _recovered(kept: Kept) -> list[str]:
+def _recover(kept: Kept) -> list[str]:
     with contextlib.ExitStack() as stack:
-        if not stack.enter_context(durable.locked(kept.folder)):
+        if not stack.enter_context(durable.lock(kept.folder)):
             return []
         if kept.phase is Phase.DONE or not kept.folder.exists() or not kept.is_at_hand():
             return []
         folders = {path_of(entry.path).parent for entry in kept.record.entries}
-        if not all(stack.enter_context(durable.locked(folder)) for folder in sorted(folders)):
+        if not all(stack.enter_context(durable.lock(folder)) for folder in sorted(folders)):
             return []
         where = path_of(kept.record.root)
         try:
-            return [f"{_settled(kept, where)}"]
+            return [f"{_settle(kept, where)}"]
         except OSError as error:
             raise WriteError(
                 f"an earlier change of {where} was interrupted and cannot be put right:"
-                f" {_named(error)}",
+                f" {_name(error)}",
                 f"look through the files there, then remove {kept.folder}"
                 if isinstance(error, journal.DamagedError)
                 else "allow that or make room, then run npufix undo --list, which tries again",
             ) from error
 
 
-def _settled(kept: Kept, where: Path) -> str:
+def _settle(kept: Kept, where: Path) -> str:
     said = f"an earlier change of {where} was interrupted"
     if kept.phase is Phase.STAGING:
         take_back(kept)
@@ -108,6 +108,6 @@ def _state(entry: Entry) -> _State:
     return _State.READY if staged else _State.OLD
 
 
-def _named(error: OSError) -> str:
+def _name(error: OSError) -> str:
     name = os.fsdecode(error.filename) if error.filename else ""
     return f"{name}: {error.strerror}" if name else str(error)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.write import durable, journal
 from npufix.rewriters.write.durable import content, content_digest, digest
-from npufix.rewriters.write.journal import Entry, Kept, Phase, Record, path_of, spelled
+from npufix.rewriters.write.journal import Entry, Kept, Phase, Record, path_of, spell
 from npufix.rewriters.write.user_error import UserError
 
 if TYPE_CHECKING:
@@ -66,13 +66,13 @@ def write(changes: Sequence[FileChange], root: Path, undoes: str = "") -> list[s
     with contextlib.ExitStack() as stack:
         for folder in sorted({place.target.parent for place in places}):
             with _naming(folder):
-                free = stack.enter_context(durable.locked(folder))
+                free = stack.enter_context(durable.lock(folder))
             if not free:
                 raise WriteError(
                     f"another npufix is writing into {folder}; nothing was written",
                     "run it again when that one is done",
                 )
-        kept = stack.enter_context(_opened(places, root, undoes))
+        kept = stack.enter_context(_open(places, root, undoes))
         _carry_out(kept, places, root)
         journal.drop_the_oldest(keep=[kept])
     return [
@@ -107,13 +107,13 @@ def _place(change: FileChange, root: Path) -> _Place:
 
 
 @contextlib.contextmanager
-def _opened(places: Sequence[_Place], root: Path, undoes: str) -> Iterator[Kept]:
+def _open(places: Sequence[_Place], root: Path, undoes: str) -> Iterator[Kept]:
     """Enter the write into the journal."""
     token = secrets.token_hex(6)
     entries = tuple(
         Entry(
-            path=spelled(place.target),
-            beside=spelled(place.target.with_name(f".npufix-{token}-{number}.tmp")),
+            path=spell(place.target),
+            beside=spell(place.target.with_name(f".npufix-{token}-{number}.tmp")),
             before=digest(place.change.before),
             after=digest(place.change.after),
         )
@@ -121,11 +121,11 @@ def _opened(places: Sequence[_Place], root: Path, undoes: str) -> Iterator[Kept]
     )
     top = root.resolve()
     order = 1 + max((kept.record.order for kept in journal.writes()), default=0)
-    record = Record(spelled(top), top.stat().st_ino, time.time(), entries, undoes, order)
+    record = Record(spell(top), top.stat().st_ino, time.time(), entries, undoes, order)
     with contextlib.ExitStack() as stack:
         try:
             kept = stack.enter_context(
-                journal.opened(record, (place.change.before for place in places))
+                journal.open_kept(record, (place.change.before for place in places))
             )
         except OSError as error:
             folder = error.filename or journal.state_folder()

@@ -27,7 +27,12 @@ from typing import TYPE_CHECKING
 
 from npufix.rules.cluster_diagnostic import ClusterDiagnostic, ClusterObservation
 from npufix.rules.shared.quantities import milliseconds, percent
-from npufix.rules.shared.ranks.communication import exposed_share, members_of, named, per_step
+from npufix.rules.shared.ranks.communication import (
+    compute_exposed_share,
+    members_of,
+    name_groups,
+    per_step,
+)
 from npufix.rules.shared.ranks.comparing import FLOOR_NS, step_ns
 
 if TYPE_CHECKING:
@@ -54,7 +59,7 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
     alone = rows["group"].map(lambda group: len(members.get(group, (0, 1)))) < 2  # noqa: PLR2004 - nobody to wait for
     rows = rows[~alone]
     last = rows.groupby(["group", "name"])["elapse_ns"].transform("min")
-    shares = rows["rank"].map(exposed_share(cluster)).fillna(0.0)
+    shares = rows["rank"].map(compute_exposed_share(cluster)).fillna(0.0)
     moved = rows["transit_ns"].where(rows["transit_ns"] > 0, rows["moved_ns"])
     rows = rows.assign(
         exposed=rows["elapse_ns"] * shares,
@@ -74,7 +79,7 @@ def _observation(key: str, rows: pd.DataFrame, step: float) -> Iterator[ClusterO
         return
     waiting, still = cost - together, together - transfer
     late = _late(ranks)
-    where = named(key if key in set(rows["role"]) else "", key)
+    where = name_groups(key if key in set(rows["role"]) else "", key)
     yield ClusterObservation(
         what=(
             f"collectives of {where} take {milliseconds(cost)} per step that nothing hides "

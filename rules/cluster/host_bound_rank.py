@@ -34,8 +34,8 @@ from npufix.rules.shared.ranks.comparing import (
     FLOOR_NS,
     GAP,
     correlation,
+    format_ranks,
     late_ranks,
-    numbered,
     typical,
 )
 from npufix.rules.shared.ranks.groups import peers
@@ -71,7 +71,7 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
             evidence=(
                 ("exposed communication of the others", f"{others} per step"),
                 ("exposed communication of this rank", milliseconds(waits.loc[late.ranks[0]])),
-                *_correlated(late.medians),
+                *_list_correlated(late.medians),
             ),
             cost_ns=late.gap_ns,
             saving_ns=late.saving_ns(),
@@ -84,7 +84,7 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
             yield from _uneven(medians.loc[members])
 
 
-def _correlated(rows: pd.DataFrame) -> tuple[tuple[str, str], ...]:
+def _list_correlated(rows: pd.DataFrame) -> tuple[tuple[str, str], ...]:
     if len(rows) < _ENOUGH:
         return ()
     return (("correlation of idle time and communication", f"{_correlation(rows):.2f}"),)
@@ -118,7 +118,7 @@ def _uneven(rows: pd.DataFrame) -> Iterator[ClusterObservation]:
         evidence=(
             ("correlation of idle time and communication", f"{_correlation(rows):.2f}"),
             ("the middle half differs by", f"{percent((high - low) / step)} of the step"),
-            ("idle longest", numbered([int(rank) for rank in late.index])),
+            ("idle longest", format_ranks([int(rank) for rank in late.index])),
         ),
         cost_ns=round(gap),
         saving_ns=(0, round(gap)),

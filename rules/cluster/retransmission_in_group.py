@@ -24,8 +24,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from npufix.rules.cluster_diagnostic import ClusterDiagnostic, ClusterObservation
-from npufix.rules.shared.quantities import counted, milliseconds
-from npufix.rules.shared.ranks.communication import members_of, named, roles
+from npufix.rules.shared.quantities import format_count, milliseconds
+from npufix.rules.shared.ranks.communication import members_of, name_groups, roles
 from npufix.rules.shared.ranks.comparing import step_ns, steps_of
 
 if TYPE_CHECKING:
@@ -83,8 +83,8 @@ def _observation(group: str, slow: pd.DataFrame, cluster: Cluster) -> Iterator[C
     step = step_ns(cluster)
     yield ClusterObservation(
         what=(
-            f"in {named(roles(cluster).get(group, ''), group)} collectives over RDMA take "
-            f"more than 4 s, in {counted(steps, 'step')}; the longest {milliseconds(longest)}"
+            f"in {name_groups(roles(cluster).get(group, ''), group)} collectives over RDMA take "
+            f"more than 4 s, in {format_count(steps, 'step')}; the longest {milliseconds(longest)}"
         ),
         ranks=ranks,
         evidence=tuple(_fact(row) for row in worst.head(_SHOWN).to_dict("records")),

@@ -35,8 +35,8 @@ from npufix.rules.shared.ranks.communication import role_of
 from npufix.rules.shared.ranks.comparing import (
     FLOOR_NS,
     NOISE,
+    format_ranks,
     hosts_of,
-    numbered,
     spread,
     step_ns,
     steps_of,
@@ -76,7 +76,7 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
     links = links[(links["size_bytes"] > 0) & (links["transit_ns"] > 0)]
     for transport, rows in links.groupby("transport"):
         purpose = role_of(cluster, rows["group"]) if "group" in rows else ""
-        yield from _slow(_compared(rows.assign(role=purpose)), str(transport), cluster)
+        yield from _slow(_compare(rows.assign(role=purpose)), str(transport), cluster)
     yield from _detours(links, cluster)
 
 
@@ -88,7 +88,7 @@ def _of_ranks(cluster: Cluster) -> pd.DataFrame:
     return totals.rename(columns={"rank": "source"}).assign(destination=-1)
 
 
-def _compared(rows: pd.DataFrame) -> pd.DataFrame:
+def _compare(rows: pd.DataFrame) -> pd.DataFrame:
     """Return each pair of ranks with the bandwidth that is ``usual`` for its size and purpose.
 
     Groups of one role move packets of the same sizes, on which the bandwidth depends.
@@ -121,9 +121,9 @@ def _slow(pairs: pd.DataFrame, transport: str, cluster: Cluster) -> Iterator[Clu
     if cost < max(LEAST_SHARE * step, FLOOR_NS):
         return
     slow = slow.assign(lost=lost).sort_values("lost", ascending=False, kind="stable")
-    ranks, where = _shared(slow, pairs, cluster)
+    ranks, where = _find_shared(slow, pairs, cluster)
     worst = slow.iloc[0]
-    count, every = (len(_directed(rows)) for rows in (slow, pairs))
+    count, every = (len(_list_directed(rows)) for rows in (slow, pairs))
     yield ClusterObservation(
         what=(
             f"{count} of {every} {transport} links are slow, {where}: down to "
@@ -133,13 +133,13 @@ def _slow(pairs: pd.DataFrame, transport: str, cluster: Cluster) -> Iterator[Clu
         ranks=ranks,
         evidence=tuple(_fact(row) for row in slow.head(_SHOWN).to_dict("records")),
         cost_ns=round(cost),
-        saving_ns=(0, round(min(cost, _exposed(cluster)))),
+        saving_ns=(0, round(min(cost, _measure_exposed(cluster)))),
         basis="at most what the worst link loses, and no more than what nothing hides",
         is_communication=True,
     )
 
 
-def _exposed(cluster: Cluster) -> float:
+def _measure_exposed(cluster: Cluster) -> float:
     """Return the communication per step that nothing hides, on the rank that has most of it."""
     if cluster.steps.empty:
         return np.inf
@@ -154,7 +154,7 @@ def _fact(row: Mapping[Hashable, Any]) -> tuple[str, str]:
     return pair, f"{speed}, {row['size_bytes'] / 1e6:.4g} MB in {milliseconds(row['transit_ns'])}"
 
 
-def _shared(
+def _find_shared(
     slow: pd.DataFrame, pairs: pd.DataFrame, cluster: Cluster
 ) -> tuple[tuple[int, ...], str]:
     """Return the ranks it is about and what the slow links have in common."""
@@ -169,14 +169,14 @@ def _shared(
         here = {rank for rank in hosts if hosts[rank] == host} if host else set()
         if _is_common(ends, every, here):
             return tuple(rank for rank in ranks if rank in here), f"all at host {host}"
-    return tuple(ranks), f"at {numbered(sorted(ranks))}"
+    return tuple(ranks), f"at {format_ranks(sorted(ranks))}"
 
 
 def _ends(pairs: pd.DataFrame) -> list[frozenset[int]]:
-    return [frozenset({*pair} - {-1}) for pair in sorted(_directed(pairs))]
+    return [frozenset({*pair} - {-1}) for pair in sorted(_list_directed(pairs))]
 
 
-def _directed(pairs: pd.DataFrame) -> set[tuple[int, int]]:
+def _list_directed(pairs: pd.DataFrame) -> set[tuple[int, int]]:
     rows = zip(pairs["source"], pairs["destination"], strict=True)
     return {(int(source), int(destination)) for source, destination in rows}
 
@@ -222,7 +222,7 @@ def _detours(links: pd.DataFrame, cluster: Cluster) -> Iterator[ClusterObservati
         ranks=tuple(dict.fromkeys(int(rank) for rank in worst["source"])),
         evidence=tuple(_fact(row) for row in worst.head(_SHOWN).to_dict("records")),
         cost_ns=round(cost),
-        saving_ns=(0, round(min(cost, _exposed(cluster)))),
+        saving_ns=(0, round(min(cost, _measure_exposed(cluster)))),
         basis="at most what the worst link loses, and no more than what nothing hides",
         is_communication=True,
     )

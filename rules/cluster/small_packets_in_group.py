@@ -28,7 +28,12 @@ import numpy as np
 from npufix.rules.cluster_diagnostic import ClusterDiagnostic, ClusterObservation
 from npufix.rules.shared.chips import link_rate
 from npufix.rules.shared.quantities import milliseconds, number, percent
-from npufix.rules.shared.ranks.communication import exposed_share, named, per_step, role_of
+from npufix.rules.shared.ranks.communication import (
+    compute_exposed_share,
+    name_groups,
+    per_step,
+    role_of,
+)
 from npufix.rules.shared.ranks.comparing import FLOOR_NS, step_ns, steps_of
 from npufix.rules.shared.recording.collectives import (
     CONTENTION_SHARE,
@@ -67,7 +72,7 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
     rows = _calls(cluster)
     for transport, limit in PACKET_BYTES.items():
         own = rows[rows["transport"] == transport]
-        good = _reached(own, limit, transport)
+        good = _measure_reached(own, limit, transport)
         for key, group in own.groupby("key"):
             small = group[group["size"] < limit]
             if small["count"].sum() <= _SHARE * group["count"].sum():
@@ -92,7 +97,7 @@ def _calls(cluster: Cluster) -> pd.DataFrame:
     )
 
 
-def _reached(rows: pd.DataFrame, limit: int, transport: str) -> float | None:
+def _measure_reached(rows: pd.DataFrame, limit: int, transport: str) -> float | None:
     """Return the GB/s that large collectives reach in this job, else the known rate of the link."""
     large = rows[rows["size"] >= limit]
     if len(large):
@@ -108,14 +113,14 @@ def _observation(
     key: str, group: pd.DataFrame, small: pd.DataFrame, link: _Link, cluster: Cluster
 ) -> Iterator[ClusterObservation]:
     taken = small.groupby("rank")["transit_ns"].sum()
-    exposed = taken * exposed_share(cluster).reindex(taken.index).fillna(1.0)
+    exposed = taken * compute_exposed_share(cluster).reindex(taken.index).fillna(1.0)
     cost, step = float(exposed.median()), step_ns(cluster)
     if cost < max(LEAST_SHARE * step, FLOOR_NS):
         return
     ranks = small["rank"].nunique()
     calls = (small["count"].sum() / ranks, group["count"].sum() / group["rank"].nunique())
     limit = f"{PACKET_BYTES[link.transport] / 1e6:.0f} MB"
-    where = named(key if key in set(cluster.groups["role"].astype(str)) else "", key)
+    where = name_groups(key if key in set(cluster.groups["role"].astype(str)) else "", key)
     yield ClusterObservation(
         what=(
             f"in {where}, {number(calls[0])} of {number(calls[1])} collectives per step over "

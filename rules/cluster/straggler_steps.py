@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.cluster_diagnostic import ClusterDiagnostic, ClusterObservation
-from npufix.rules.shared.quantities import counted, milliseconds, percent
-from npufix.rules.shared.ranks.comparing import FLOOR_NS, NOISE, numbered, spread
+from npufix.rules.shared.quantities import format_count, milliseconds, percent
+from npufix.rules.shared.ranks.comparing import FLOOR_NS, NOISE, format_ranks, spread
 from npufix.rules.shared.ranks.groups import peers
 
 if TYPE_CHECKING:
@@ -108,11 +108,11 @@ def _observation(
     by_rank = late[worst.index].idxmax().value_counts()
     ranks = tuple(int(rank) for rank in by_rank.index)
     one = by_rank.iloc[0] >= _ONE_RANK * len(worst)
-    who = f"rank {ranks[0]}" if one else f"one of {numbered(ranks)}, not always the same,"
+    who = f"rank {ranks[0]}" if one else f"one of {format_ranks(ranks)}, not always the same,"
     where = [(int(late[at].idxmax()), at) for at in worst.index[:_SHOWN]]
     return ClusterObservation(
         what=(
-            f"in {len(worst)} of {counted(steps, 'step')}, {who} is late by up to "
+            f"in {len(worst)} of {format_count(steps, 'step')}, {who} is late by up to "
             f"{milliseconds(worst.iloc[0])}: {milliseconds(saving[1])} of the average step "
             f"({percent(saving[1] / step)})"
         ),

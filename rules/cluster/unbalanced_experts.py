@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING
 
 from npufix.rules.cluster_diagnostic import ClusterDiagnostic, ClusterObservation
 from npufix.rules.shared.quantities import milliseconds, percent
-from npufix.rules.shared.ranks.communication import named, role_of
-from npufix.rules.shared.ranks.comparing import FLOOR_NS, numbered, step_ns, steps_of
+from npufix.rules.shared.ranks.communication import name_groups, role_of
+from npufix.rules.shared.ranks.comparing import FLOOR_NS, format_ranks, step_ns, steps_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -55,7 +55,7 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
         heavy = (sent / mean.where(mean > 0)).sort_values(ascending=False, kind="stable")
         heavy = heavy[heavy > _BEYOND]
         if len(heavy):
-            where = named(str(key) if str(key) in set(role) else "", str(key))
+            where = name_groups(str(key) if str(key) in set(role) else "", str(key))
             yield from _observation(heavy, sent, where, cluster)
 
 
@@ -80,8 +80,8 @@ def _observation(
         facts.append(("grouped matrix products", products))
     yield ClusterObservation(
         what=(
-            f"in {where} the experts of {numbered(ranks)} get up to {percent(heavy.iloc[0] - 1)} "
-            f"more tokens than the mean, by the bytes of all-to-all"
+            f"in {where} the experts of {format_ranks(ranks)} get up to "
+            f"{percent(heavy.iloc[0] - 1)} more tokens than the mean, by the bytes of all-to-all"
         ),
         ranks=tuple(ranks),
         evidence=tuple(facts),

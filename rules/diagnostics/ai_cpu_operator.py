@@ -133,7 +133,7 @@ def reason(name: str, dtypes: str, chip: str = "") -> str:
         return "dtypes were not recorded"
     if name.startswith(_INDEX_PUT):
         return _INDEX_PUT_DTYPES.get(given[0], _INDEX_PUT_OTHER)
-    accepted = _accepted(name, chip)
+    accepted = _find_accepted(name, chip)
     if accepted is None:
         return "the dtypes that AI core kernels of this Type accept are not known"
     # Inputs behind the first may be indices, of which the lists say nothing.
@@ -149,7 +149,7 @@ def remedy(name: str) -> str:
     return next(found, "")
 
 
-def _accepted(name: str, chip: str) -> tuple[str, ...] | None:
+def _find_accepted(name: str, chip: str) -> tuple[str, ...] | None:
     families = _table().get(name)
     if families is None:
         return None

@@ -29,11 +29,11 @@ from npufix.rules.diagnostic import Diagnostic
 from npufix.rules.shared.recording.fusable import MATMUL
 from npufix.rules.shared.recording.matmul_collectives import (
     ALL_GATHER,
-    linked,
+    find_linked,
     neighbours,
     overlappable,
 )
-from npufix.rules.shared.recording.recorded_shapes import gathered_from_ranks
+from npufix.rules.shared.recording.recorded_shapes import is_gathered_from_ranks
 from npufix.rules.shared.recording.sequences import find
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation for products that wait for an exposed all-gather."""
     found = find(recording, (ALL_GATHER, MATMUL))
     source = neighbours(found, 0, after=False)
-    found = found.where(linked(found, source, read=1, relation=gathered_from_ranks))
+    found = found.where(find_linked(found, source, read=1, relation=is_gathered_from_ranks))
     yield from overlappable(found, 1, 0, "npu_all_gather_base_mm")
 
 

@@ -25,9 +25,9 @@ import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.labels import Labels
-from npufix.rules.shared.quantities import counted, milliseconds, number, percent
+from npufix.rules.shared.quantities import format_count, milliseconds, number, percent
 from npufix.rules.shared.recording.collectives import LEAST_SHARE
-from npufix.rules.shared.recording.observing import named, per_step, places, share
+from npufix.rules.shared.recording.observing import find_named, per_step, places, share
 from npufix.rules.shared.recording.recorded_shapes import shapes
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _LEAST = 0.5
 
 def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation where parameters are averaged right behind their update."""
-    updates = named(recording.kernels, _STEP, "type")
+    updates = find_named(recording.kernels, _STEP, "type")
     if updates.empty:
         return
     rows = _averages(recording, updates)
@@ -55,7 +55,7 @@ def check(recording: Recording) -> Iterator[Observation]:
     steps = max(1, recording.step_count)
     yield Observation(
         what=(
-            f"{counted(len(rows) / steps, 'kernel')} per step average parameters behind AdamW and "
+            f"{format_count(len(rows) / steps, 'kernel')} per step average parameters behind AdamW and "
             f"take {milliseconds(cost)}, {percent(share(cost, recording))} of the step"
         ),
         evidence=(
@@ -72,7 +72,7 @@ def check(recording: Recording) -> Iterator[Observation]:
 
 def _averages(recording: Recording, updates: pd.DataFrame) -> pd.DataFrame:
     """Return the element-wise kernels behind the updates of each step that read a parameter."""
-    rows = named(recording.kernels, _AVERAGE, "type")
+    rows = find_named(recording.kernels, _AVERAGE, "type")
     end = updates.groupby(updates["step"].fillna(-1))["start_ns"].max()
     behind = rows["start_ns"] > rows["step"].fillna(-1).map(end).fillna(np.inf)
     cells = {str(cell) for cell in updates["input_shapes"].unique()}

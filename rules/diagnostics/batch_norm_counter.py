@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic
-from npufix.rules.shared.recording.kernel_groups import told_together
+from npufix.rules.shared.recording.kernel_groups import tell_together
 from npufix.rules.shared.recording.recorded_cells import dtypes, per_row
 from npufix.rules.shared.recording.recorded_shapes import elements, shapes
 from npufix.rules.shared.recording.sequences import find
@@ -42,7 +42,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         return
     rows = found.part(0)
     rows = rows[per_row(rows, ["input_shapes", "input_dtypes"], _counts) > 0]
-    yield from told_together(
+    yield from tell_together(
         "batch norm counts its batches on the device",
         rows,
         recording,

@@ -24,7 +24,12 @@ from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.quantities import milliseconds, number
-from npufix.rules.shared.recording.observing import SYNCHRONISE, free_ns, host_calls, recorded_steps
+from npufix.rules.shared.recording.observing import (
+    SYNCHRONISE,
+    count_recorded_steps,
+    free_ns,
+    host_calls,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,9 +52,9 @@ def check(recording: Recording) -> Iterator[Observation]:
     ratio = waits.count / launches.count if launches.count else 0.0
     if setting != "1" and ratio <= SYNC_05:
         return
-    blocked = waits.total_ns / recorded_steps(recording)
+    blocked = waits.total_ns / count_recorded_steps(recording)
     cost = min(free_ns(recording), round(blocked)) if waits.count else free_ns(recording)
-    steps = recorded_steps(recording)
+    steps = count_recorded_steps(recording)
     counted, set_to = "", f"ASCEND_LAUNCH_BLOCKING={setting}"
     if launches.count:
         counted = (

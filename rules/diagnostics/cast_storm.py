@@ -25,10 +25,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic, Observation
-from npufix.rules.shared.quantities import counted, milliseconds
+from npufix.rules.shared.quantities import format_count, milliseconds
 from npufix.rules.shared.recording.conversions import conversion_storm, takes_too_much
-from npufix.rules.shared.recording.observing import computing, named
-from npufix.rules.shared.recording.vocabulary import written_out_loss
+from npufix.rules.shared.recording.observing import computing, find_named
+from npufix.rules.shared.recording.vocabulary import find_written_out_loss
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,8 +45,8 @@ _RANDOM = r"aclnn(Inplace)?(Normal|Uniform|Random|Bernoulli|Multinomial|Dropout\
 def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation where conversions take a share of the compute time that matters."""
     rows = computing(recording, "Cast")
-    loss, _ = written_out_loss(recording)
-    within = named(rows, _RANDOM, "name").index
+    loss, _ = find_written_out_loss(recording)
+    within = find_named(rows, _RANDOM, "name").index
     rows = rows[~rows.index.isin(loss.index.union(within))]
     if takes_too_much(rows, recording):
         steps = max(1, recording.step_count)
@@ -72,7 +72,7 @@ def _back_and_forth(rows: pd.DataFrame, steps: int) -> tuple[str, str]:
     # The most common dtype of a shape pairs with the others, at most one to one.
     others = by_shape["sum"] - by_shape["max"]
     pairs = int(others.clip(upper=by_shape["max"]).sum())
-    return "same shape cast from two dtypes", f"{counted(pairs / steps, 'pair')} per step"
+    return "same shape cast from two dtypes", f"{format_count(pairs / steps, 'pair')} per step"
 
 
 RULE = Diagnostic(

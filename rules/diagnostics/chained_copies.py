@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic
-from npufix.rules.shared.recording.kernel_groups import told_together
+from npufix.rules.shared.recording.kernel_groups import tell_together
 from npufix.rules.shared.recording.recorded_shapes import reads, same_elements
 from npufix.rules.shared.recording.run_settings import Setting
 from npufix.rules.shared.recording.sequences import find
@@ -44,7 +44,7 @@ def check(recording: Recording) -> Iterator[Observation]:
     if not found.count:
         return
     found = found.where(reads(found.part(0), found.part(1), same_elements))
-    yield from told_together(
+    yield from tell_together(
         "two copies in a row make one view contiguous",
         found.kernels,
         recording,

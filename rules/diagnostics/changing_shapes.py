@@ -28,10 +28,10 @@ import numpy as np
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.quantities import milliseconds, percent
 from npufix.rules.shared.recording.observing import (
+    count_recorded_steps,
     free_ns,
     host_calls,
     places,
-    recorded_steps,
     rows_where,
 )
 from npufix.rules.shared.recording.run_settings import Setting, advice, at_least, lines_to_set
@@ -65,7 +65,7 @@ def check(recording: Recording) -> Iterator[Observation]:
     ratio = new[later].mean()
     if ratio <= SCHED:
         return
-    spent = host_calls(recording, _PREPARE).total_ns / recorded_steps(recording)
+    spent = host_calls(recording, _PREPARE).total_ns / count_recorded_steps(recording)
     cost = min(round(spent), free_ns(recording))
     found = rows[later & new]
     yield Observation(

@@ -19,14 +19,14 @@ References: affinity API page of the FrameworkPTAdapter guide (contrib).
 from __future__ import annotations
 
 from npufix.rules.diagnostic import Diagnostic
-from npufix.rules.shared.recording.kernel_groups import in_functions, told_together
+from npufix.rules.shared.recording.kernel_groups import in_functions, tell_together
 
 RULE = Diagnostic(
     id="NPU142",
     name="channel-shuffle",
     summary="channels are shuffled by a transpose in five dimensions",
     advice="torch_npu.contrib.module.ChannelShuffle instead of view, transpose, contiguous, view",
-    check=lambda recording: told_together(
+    check=lambda recording: tell_together(
         "channels are shuffled by a transpose",
         in_functions(recording, r"_?channel_shuffle", r"Transpose\w*|Concat\w*|Slice|AsStrided"),
         recording,

@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.labels import Labels
-from npufix.rules.shared.quantities import counted, milliseconds, percent
+from npufix.rules.shared.quantities import format_count, milliseconds, percent
 from npufix.rules.shared.recording.collectives import LEAST_SHARE
-from npufix.rules.shared.recording.observing import computing, named, per_step, places, share
+from npufix.rules.shared.recording.observing import computing, find_named, per_step, places, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,15 +49,15 @@ _MANY = 4
 def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation where the norms of single gradients take a share worth telling."""
     rows = computing(recording, _NORM)
-    steps = named(recording.host_ops, _STEP)
-    sharded = named(recording.kernels, r"ApplyAdam\w*", "type")
+    steps = find_named(recording.host_ops, _STEP)
+    sharded = find_named(recording.kernels, r"ApplyAdam\w*", "type")
     if len(rows) < _MANY * max(1, recording.step_count) or steps.empty or not sharded.empty:
         return
     cost = per_step(int(rows["duration_ns"].sum()), recording)
     if share(cost, recording) < LEAST_SHARE:
         return
     classes = sorted({found[1] for n in steps["name"].unique() if (found := _match(str(n)))})
-    count = counted(len(rows) / max(1, recording.step_count), "norm")
+    count = format_count(len(rows) / max(1, recording.step_count), "norm")
     yield Observation(
         what=(
             f"{count} of single gradients per step take {milliseconds(cost)}, "

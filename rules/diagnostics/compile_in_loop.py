@@ -29,11 +29,11 @@ import numpy as np
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.quantities import milliseconds, number, percent
 from npufix.rules.shared.recording.observing import (
+    count_recorded_steps,
+    find_named,
     free_ns,
     host_calls,
-    named,
     places,
-    recorded_steps,
     share,
 )
 from npufix.rules.shared.recording.versions import chip_families
@@ -61,7 +61,7 @@ def check(recording: Recording) -> Iterator[Observation]:
     calls = host_calls(recording, _COMPILE)
     if not calls.count:
         return
-    steps = recorded_steps(recording)
+    steps = count_recorded_steps(recording)
     spent = calls.total_ns / steps
     if calls.count < DISPATCH_20 and share(spent, recording) < PRIORITY:
         return
@@ -99,7 +99,7 @@ def _advice(recording: Recording) -> str:
 
 def _places(recording: Recording, average_ns: int) -> tuple[Place, ...]:
     """Return the lines whose kernels are named by aclop; each call is taken for an average one."""
-    rows = named(recording.kernels, r"[A-Z][A-Za-z0-9]*?[A-Za-z]\d+")
+    rows = find_named(recording.kernels, r"[A-Z][A-Za-z0-9]*?[A-Za-z]\d+")
     rows = rows[~rows["communication"].to_numpy(bool)]
     return places(rows, np.full(len(rows), average_ns), recording)
 

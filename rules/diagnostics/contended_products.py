@@ -26,7 +26,7 @@ import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic
 from npufix.rules.shared.quantities import percent
-from npufix.rules.shared.recording.kernel_groups import told_together
+from npufix.rules.shared.recording.kernel_groups import tell_together
 from npufix.rules.shared.recording.observing import computing
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         return
     lost = float((duration.to_numpy() - usual)[known].clip(min=0).sum())
     slower = duration[known].sum() / usual[known].sum() - 1
-    yield from told_together(
+    yield from tell_together(
         f"matrix products take {percent(slower)} longer while a collective runs",
         rows[known],
         recording,

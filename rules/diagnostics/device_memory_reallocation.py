@@ -27,9 +27,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic, Observation
-from npufix.rules.shared.quantities import counted, milliseconds
-from npufix.rules.shared.recording.observing import free_ns, host_calls, recorded_steps
-from npufix.rules.shared.recording.run_settings import advice, recorded
+from npufix.rules.shared.quantities import format_count, milliseconds
+from npufix.rules.shared.recording.observing import count_recorded_steps, free_ns, host_calls
+from npufix.rules.shared.recording.run_settings import advice, find_recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,11 +57,11 @@ def check(recording: Recording) -> Iterator[Observation]:
     calls = host_calls(recording, _MEMORY)
     if calls.total_ns <= MEM_10_MS:
         return
-    steps = recorded_steps(recording)
+    steps = count_recorded_steps(recording)
     cost = min(round(calls.total_ns / steps), free_ns(recording))
     yield Observation(
         what=(
-            f"{counted(calls.count / steps, 'call')} per step that allocate or free device memory "
+            f"{format_count(calls.count / steps, 'call')} per step that allocate or free device memory "
             f"take {milliseconds(calls.total_ns / steps)}, the longest "
             f"{milliseconds(calls.longest_ns)}"
         ),
@@ -76,7 +76,7 @@ def check(recording: Recording) -> Iterator[Observation]:
 
 def _advice(recording: Recording) -> str:
     """Return what to set; options that exclude each other are named."""
-    options = (recorded(recording, _ALLOC_CONF) or "").replace(" ", "")
+    options = (find_recorded(recording, _ALLOC_CONF) or "").replace(" ", "")
     others = [name for name in _EXCLUDED if name in options]
     if "expandable_segments:True" in options:
         first = "segments are expandable already: a smaller batch, or less memory held"
@@ -87,12 +87,12 @@ def _advice(recording: Recording) -> str:
     else:
         first = f"{_EXPANDABLE}; or, where that fails, {_SPLIT} (not together)"
     shared = "unset MULTI_STREAM_MEMORY_REUSE"
-    reuse = shared if recorded(recording, "MULTI_STREAM_MEMORY_REUSE") == "0" else ""
+    reuse = shared if find_recorded(recording, "MULTI_STREAM_MEMORY_REUSE") == "0" else ""
     return advice(first, reuse, _EMPTY_CACHE)
 
 
 def _setting(recording: Recording) -> str:
-    return recorded(recording, _ALLOC_CONF) or "not recorded or unset"
+    return find_recorded(recording, _ALLOC_CONF) or "not recorded or unset"
 
 
 def _memory(recording: Recording) -> tuple[tuple[str, str], ...]:

@@ -20,7 +20,7 @@ References: affinity API page of the FrameworkPTAdapter guide (contrib).
 from __future__ import annotations
 
 from npufix.rules.diagnostic import Diagnostic
-from npufix.rules.shared.recording.kernel_groups import told_together
+from npufix.rules.shared.recording.kernel_groups import tell_together
 from npufix.rules.shared.recording.observing import computing
 
 _MASKS = r"DSA\w*GenBitMask\w*|DropOutGenMask\w*|StatelessDropOutGenMask\w*"
@@ -34,7 +34,7 @@ RULE = Diagnostic(
         "no dropout where it does not pay; torch_npu.contrib.module.NpuCachedDropout instead of "
         "nn.Dropout; keep_prob of the fused attention"
     ),
-    check=lambda recording: told_together(
+    check=lambda recording: tell_together(
         "masks for dropout are made one by one",
         computing(recording, _MASKS),
         recording,

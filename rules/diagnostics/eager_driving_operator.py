@@ -30,10 +30,10 @@ import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.labels import Labels
-from npufix.rules.shared.quantities import counted, milliseconds, percent
+from npufix.rules.shared.quantities import format_count, milliseconds, percent
 from npufix.rules.shared.recording.collectives import LEAST_SHARE
 from npufix.rules.shared.recording.fusable import trains
-from npufix.rules.shared.recording.observing import computing, named, per_step, places, share
+from npufix.rules.shared.recording.observing import computing, find_named, per_step, places, share
 from npufix.rules.shared.recording.recorded_shapes import shapes
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ _CHANNELS, _LEAST_SIDE = 8, 100
 def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation for each row of the table that takes a share worth telling."""
     for row in _ROWS:
-        rows = _known_by(recording, row)
+        rows = _find_known(recording, row)
         if len(rows):
             yield from _observation(recording, rows, row.operator)
     pools = _pools(recording)
@@ -94,15 +94,15 @@ def check(recording: Recording) -> Iterator[Observation]:
         yield from _observation(recording, pools, "mx_driving.npu_max_pool2d")
 
 
-def _known_by(recording: Recording, row: _Row) -> pd.DataFrame:
+def _find_known(recording: Recording, row: _Row) -> pd.DataFrame:
     """Return the compute kernels below the operators and functions of a row."""
     kernels = recording.kernels
     chosen = np.zeros(len(kernels), np.bool_)
     if row.host_ops:
-        below = named(recording.host_ops, row.host_ops).index
+        below = find_named(recording.host_ops, row.host_ops).index
         chosen |= kernels["host_op"].isin(below).to_numpy()
     if row.functions:
-        chosen |= kernels.index.isin(named(kernels, row.functions, "function").index)
+        chosen |= kernels.index.isin(find_named(kernels, row.functions, "function").index)
     chosen &= ~kernels["communication"].to_numpy(bool)
     found: pd.DataFrame = kernels[chosen] if chosen.any() else kernels[:0]
     return found
@@ -130,7 +130,7 @@ def _observation(recording: Recording, rows: pd.DataFrame, operator: str) -> Ite
     steps = max(1, recording.step_count)
     yield Observation(
         what=(
-            f"{counted(len(rows) / steps, 'kernel')} per step that {operator} stands for take "
+            f"{format_count(len(rows) / steps, 'kernel')} per step that {operator} stands for take "
             f"{milliseconds(cost)}, {percent(share(cost, recording))} of the step"
         ),
         evidence=(("kernels", ", ".join(sorted({str(name) for name in rows["type"]}))),),

@@ -21,9 +21,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic
-from npufix.rules.shared.recording.kernel_groups import told_together
+from npufix.rules.shared.recording.kernel_groups import tell_together
 from npufix.rules.shared.recording.observing import computing
-from npufix.rules.shared.recording.recorded_cells import dtypes, moved_bytes, per_row
+from npufix.rules.shared.recording.recorded_cells import count_moved_bytes, dtypes, per_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,9 +41,9 @@ def check(recording: Recording) -> Iterator[Observation]:
     rows = rows[(rows["duration_ns"] > SHORTEST_NS) & (rows["core"] != "AI_CPU")]
     is_bool = per_row(rows, ["input_dtypes"], lambda cell: dtypes(cell)[0] == "BOOL") > 0
     rows = rows[is_bool]
-    moved = moved_bytes(rows)
+    moved = count_moved_bytes(rows)
     rows = rows[(moved > 0) & (moved < SLOW_BYTES_PER_NS * rows["duration_ns"].to_numpy())]
-    yield from told_together(
+    yield from tell_together(
         "boolean tensors are expanded slowly",
         rows,
         recording,

@@ -60,7 +60,7 @@ def check(recording: Recording) -> Iterator[Observation]:
     if share(exposed, recording) < LEAST_SHARE:
         return
     whole = max(1.0, float(recording.steps["communication_ns"].mean()))
-    told, elsewhere = _told_elsewhere(recording)
+    told, elsewhere = _find_told_elsewhere(recording)
     cost = max(0, exposed - elsewhere)
     if elsewhere and share(cost, recording) < LEAST_SHARE:
         return
@@ -88,7 +88,7 @@ def check(recording: Recording) -> Iterator[Observation]:
     )
 
 
-def _told_elsewhere(recording: Recording) -> tuple[pd.Series[str], int]:
+def _find_told_elsewhere(recording: Recording) -> tuple[pd.Series[str], int]:
     """Return the collectives that wait or stand still, and how long: other rules tell of them."""
     rows, steps = collective_times(recording)
     names, told = rows["name"][:0], 0

@@ -27,7 +27,7 @@ import numpy as np
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.quantities import milliseconds, number, percent
 from npufix.rules.shared.recording.kernel_groups import LEAST_SHARE
-from npufix.rules.shared.recording.observing import COPIES, named, per_step, places, share
+from npufix.rules.shared.recording.observing import COPIES, find_named, per_step, places, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +45,7 @@ _ADVICE = (
 
 def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation for all copies together."""
-    copies = named(recording.kernels, COPIES, "type")
+    copies = find_named(recording.kernels, COPIES, "type")
     if copies.empty:
         return
     alone = _alone_ns(copies, recording.kernels.drop(index=copies.index))

@@ -27,7 +27,7 @@ import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic
 from npufix.rules.shared.labels import Labels
-from npufix.rules.shared.recording.fusable import MATMUL, Fusable, passes_on, told, trains
+from npufix.rules.shared.recording.fusable import MATMUL, Fusable, passes_on, tell_fusable, trains
 from npufix.rules.shared.recording.sequences import find
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         if found.count and form.links is not None:
             found = found.where(form.links(found) & _pays(found, form.saved))
             taken |= found.labels
-            yield from told(found, form)
+            yield from tell_fusable(found, form)
 
 
 def _pays(found: Occurrences, vector: tuple[int, ...]) -> Mask:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic
-from npufix.rules.shared.recording.kernel_groups import told_together
+from npufix.rules.shared.recording.kernel_groups import tell_together
 from npufix.rules.shared.recording.recorded_cells import per_row
 from npufix.rules.shared.recording.recorded_shapes import shapes
 from npufix.rules.shared.recording.sequences import find
@@ -42,7 +42,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         return
     joined = per_row(found.part(4), ["input_shapes", "output_shapes"], _joins_quarters) > 0
     rows = found.where(joined).kernels
-    yield from told_together(
+    yield from tell_together(
         "four strided slices of an image are concatenated",
         rows,
         recording,

@@ -20,7 +20,7 @@ torch_npu.npu_fast_gelu in its API reference.
 from __future__ import annotations
 
 from npufix.rules.diagnostic import Diagnostic
-from npufix.rules.shared.recording.kernel_groups import told_together
+from npufix.rules.shared.recording.kernel_groups import tell_together
 from npufix.rules.shared.recording.observing import computing
 
 _TYPES = r"Gelu(V2)?(Grad(V2)?)?"
@@ -32,7 +32,7 @@ RULE = Diagnostic(
     name="gelu-kernels",
     summary="GELU takes a noticeable share of the step",
     advice="torch_npu.npu_fast_gelu(x), if the model may be trained with another activation",
-    check=lambda recording: told_together(
+    check=lambda recording: tell_together(
         "GELU",
         computing(recording, _TYPES),
         recording,

@@ -23,7 +23,7 @@ from npufix.rules.diagnostic import Diagnostic
 from npufix.rules.shared.recording.kernel_groups import (
     LEAST_SHARE_OF_A_NAME,
     bucket_copies,
-    told_together,
+    tell_together,
 )
 
 RULE = Diagnostic(
@@ -31,7 +31,7 @@ RULE = Diagnostic(
     name="gradient-bucket-copies",
     summary="DDP copies each reduced bucket back into the gradients",
     advice="DistributedDataParallel(model, gradient_as_bucket_view=True)",
-    check=lambda recording: told_together(
+    check=lambda recording: tell_together(
         "DDP copies buckets back into gradients",
         bucket_copies(recording),
         recording,

@@ -23,7 +23,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic
-from npufix.rules.shared.recording.kernel_groups import told_together
+from npufix.rules.shared.recording.kernel_groups import tell_together
 from npufix.rules.shared.recording.observing import computing
 from npufix.rules.shared.recording.recorded_cells import per_row
 from npufix.rules.shared.recording.recorded_shapes import shapes
@@ -43,7 +43,7 @@ def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation for all such concatenations together."""
     rows = computing(recording, r"Concat(D|V\d)?")
     rows = rows[per_row(rows, ["input_shapes", "output_shapes"], _grows) > 0]
-    yield from told_together(
+    yield from tell_together(
         "a tensor is copied to append a few rows to it",
         rows,
         recording,

@@ -38,16 +38,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
-from npufix.rules.shared.quantities import counted, milliseconds, percent
+from npufix.rules.shared.quantities import format_count, milliseconds, percent
 from npufix.rules.shared.recording.observing import (
-    explained_ns,
     find_pauses,
     free_ns,
+    measure_explained_ns,
     per_step,
     places,
     share,
 )
-from npufix.rules.shared.recording.run_settings import Setting, advice, lines_to_set, recorded
+from npufix.rules.shared.recording.run_settings import Setting, advice, find_recorded, lines_to_set
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -128,7 +128,7 @@ def _by_gaps(recording: Recording, idle: Idle, free: int) -> Iterator[Observatio
         what=(
             f"free is {percent(share(free, recording))} of the step ({milliseconds(free)} of "
             f"{milliseconds(recording.step_ns)}); {milliseconds(waited)} of it are "
-            f"{counted(count, 'short gap')} between kernels, as late launches leave them"
+            f"{format_count(count, 'short gap')} between kernels, as late launches leave them"
         ),
         evidence=(
             ("median gap", milliseconds(float(np.median(gaps[short])))),
@@ -152,7 +152,7 @@ def _advice(recording: Recording) -> str:
         binding = _COARSE_BINDING
     elif recording.kernels["communication"].any() and not _FINE_BINDING.is_set(recording):
         queues = f"or {_QUEUES.line} instead of fine core binding (not together)"
-    preloaded = recorded(recording, "LD_PRELOAD") or ""
+    preloaded = find_recorded(recording, "LD_PRELOAD") or ""
     allocator = "" if "tcmalloc" in preloaded else "LD_PRELOAD=libtcmalloc.so"
     slow = [name for name, on in _overhead(recording).items() if on]
     again = f"profile without {' and '.join(slow)} to see the real step" if slow else ""
@@ -164,7 +164,7 @@ def _late_ns(recording: Recording, idle: Idle) -> Integers:
     """Return how much of each gap had passed when its next kernel was launched."""
     launched = _launches(recording)[idle.next_kernel]
     # What a loader or a value that is waited for explains is not for want of speed.
-    most = idle.end_ns - idle.start_ns - explained_ns(recording, idle)
+    most = idle.end_ns - idle.start_ns - measure_explained_ns(recording, idle)
     most[find_pauses(recording).rows] = 0
     late = np.clip(launched - idle.start_ns, 0, most.clip(min=0))
     return np.where(launched >= 0, late, 0)

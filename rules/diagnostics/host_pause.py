@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation, Place
-from npufix.rules.shared.quantities import counted, milliseconds, percent
+from npufix.rules.shared.quantities import format_count, milliseconds, percent
 from npufix.rules.shared.recording.collectives import LEAST_SHARE
 from npufix.rules.shared.recording.observing import (
     PYTHON,
@@ -112,7 +112,7 @@ def _observation(
 ) -> Observation:
     waited = pauses.idle_ns[gaps]
     cost = min(per_step(waited.sum(), recording), free_ns(recording))
-    count = counted(len(gaps) / max(1, recording.step_count), "pause")
+    count = format_count(len(gaps) / max(1, recording.step_count), "pause")
     behind = recording.kernels.iloc[pauses.idle.next_kernel[gaps]]
     is_operator = bool((calls >= 0).all())
     function = PYTHON.fullmatch(name)

@@ -28,7 +28,7 @@ import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.labels import Labels
-from npufix.rules.shared.quantities import counted, milliseconds, percent, shortened
+from npufix.rules.shared.quantities import format_count, milliseconds, percent, shorten
 from npufix.rules.shared.recording.conversions import PRIORITY
 from npufix.rules.shared.recording.observing import (
     COPIES,
@@ -168,8 +168,8 @@ def _observation(kind: str, rows: pd.DataFrame, whole: int, recording: Recording
     cost, steps = per_step(spent, recording), max(1, recording.step_count)
     is_work = _WORK.fullmatch(kind) is not None
     of_step, of_computing = percent(share(cost, recording)), percent(spent / whole)
-    count = counted(len(rows) / steps, "kernel")
-    kind = shortened(kind)
+    count = format_count(len(rows) / steps, "kernel")
+    kind = shorten(kind)
     what = (
         f"{kind} takes {milliseconds(cost)} per step ({of_step} of the step, {of_computing} of the "
         f"compute time) in {count}"
@@ -203,7 +203,7 @@ def _shapes(rows: pd.DataFrame, steps: int) -> Iterator[tuple[str, str]]:
     cells = cells.sort_values("sum", ascending=False, kind="stable").head(_MOST_SHAPES)
     for shapes, spent, count in cells.itertuples():
         per = f"{milliseconds(spent / steps)} per step"
-        yield f"on {shapes}", f"{counted(count / steps, 'kernel')}, {per}"
+        yield f"on {shapes}", f"{format_count(count / steps, 'kernel')}, {per}"
 
 
 RULE = Diagnostic(

@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic
-from npufix.rules.shared.recording.kernel_groups import told_together
+from npufix.rules.shared.recording.kernel_groups import tell_together
 from npufix.rules.shared.recording.observing import computing
 from npufix.rules.shared.recording.recorded_cells import (
     ELEMENT_WISE,
     LARGE_BYTES,
+    count_moved_bytes,
     dtypes,
-    moved_bytes,
     per_row,
 )
 from npufix.rules.shared.recording.recorded_shapes import elements, shapes
@@ -62,10 +62,10 @@ def check(recording: Recording) -> Iterator[Observation]:
     if rows.empty:
         return
     usual = _bandwidth(recording)
-    moved, duration = moved_bytes(rows), rows["duration_ns"].to_numpy()
+    moved, duration = count_moved_bytes(rows), rows["duration_ns"].to_numpy()
     slow = (moved > 0) & (moved < SLOW * usual * duration)
     lost = duration[slow] - _PASSES * moved[slow] / usual if usual else duration[slow]
-    yield from told_together(
+    yield from tell_together(
         "reductions over a dimension before the last",
         rows[slow],
         recording,
@@ -89,7 +89,7 @@ def _bandwidth(recording: Recording) -> float:
     rows = computing(recording, "|".join(ELEMENT_WISE))
     # Some thousand of them tell as much as all.
     rows = rows.iloc[:: len(rows) // _SAMPLE + 1]
-    moved, duration = moved_bytes(rows), rows["duration_ns"].to_numpy()
+    moved, duration = count_moved_bytes(rows), rows["duration_ns"].to_numpy()
     large = (moved >= LARGE_BYTES) & (duration > 0)
     return float(np.median(moved[large] / duration[large])) if large.sum() >= _FEW else 0.0
 

@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 
 from npufix.rules.diagnostic import Diagnostic, Observation
-from npufix.rules.shared.quantities import counted, milliseconds, percent
+from npufix.rules.shared.quantities import format_count, milliseconds, percent
 from npufix.rules.shared.recording.observing import PYTHON, places
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def check(recording: Recording) -> Iterator[Observation]:
     mean = sum(outliers.values()) / len(outliers)
     what = (
         f"the average of all {steps} steps is {milliseconds(cost)} longer "
-        f"({percent(cost / (typical + cost))}) than without {counted(len(outliers), 'step')} of "
+        f"({percent(cost / (typical + cost))}) than without {format_count(len(outliers), 'step')} of "
         f"{milliseconds(mean)} ({names})"
     )
     if blamed is not None:
@@ -65,7 +65,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         call = blamed["function"].iloc[0] if "around" in blamed else blamed["name"].iloc[0]
         what = (
             f"the average of all {steps} steps is {milliseconds(cost)} longer "
-            f"({percent(cost / (typical + cost))}) than without {counted(len(outliers), 'step')} "
+            f"({percent(cost / (typical + cost))}) than without {format_count(len(outliers), 'step')} "
             f"of {milliseconds(mean)} ({names}; {milliseconds(held)} of it in {call})"
         )
     yield Observation(

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic
-from npufix.rules.shared.recording.kernel_groups import told_together
+from npufix.rules.shared.recording.kernel_groups import tell_together
 from npufix.rules.shared.recording.recorded_cells import per_row
 from npufix.rules.shared.recording.recorded_shapes import elements, shapes
 
@@ -54,7 +54,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         return
     calls = rows.groupby(_ALIKE, observed=True, sort=False)["duration_ns"].transform("size")
     rows = rows[calls.to_numpy() > LEAST_CALLS * max(1, recording.step_count)]
-    yield from told_together(
+    yield from tell_together(
         "lines launch the same kernel on a few elements more than 100 times per step",
         rows,
         recording,

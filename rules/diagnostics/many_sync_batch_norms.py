@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic
 from npufix.rules.shared.quantities import number
-from npufix.rules.shared.recording.kernel_groups import told_together
-from npufix.rules.shared.recording.observing import named
+from npufix.rules.shared.recording.kernel_groups import tell_together
+from npufix.rules.shared.recording.observing import find_named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,12 +39,14 @@ _ALL = r"SyncBatchNorm\w*|SyncBN\w*"
 
 def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation for all such layers together."""
-    calls = len(named(recording.kernels, _ONCE_PER_CALL, "type")) / max(1, recording.step_count)
+    calls = len(find_named(recording.kernels, _ONCE_PER_CALL, "type")) / max(
+        1, recording.step_count
+    )
     if calls <= SYNCBN_20:
         return
-    yield from told_together(
+    yield from tell_together(
         f"SyncBatchNorm is called {number(calls)} times per step",
-        named(recording.kernels, _ALL, "type"),
+        find_named(recording.kernels, _ALL, "type"),
         recording,
         basis="what the collectives of these layers take is not told apart from others",
         saved_ns=None,

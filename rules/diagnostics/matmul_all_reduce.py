@@ -29,7 +29,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic
-from npufix.rules.shared.recording.matmul_all_reduce import fused_with_norm, reduced_products
+from npufix.rules.shared.recording.matmul_all_reduce import (
+    find_reduced_products,
+    list_fits_with_norm,
+)
 from npufix.rules.shared.recording.matmul_collectives import overlappable
 
 if TYPE_CHECKING:
@@ -40,9 +43,11 @@ if TYPE_CHECKING:
 
 def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation for products whose all-reduce is exposed."""
-    found = reduced_products(recording)
+    found = find_reduced_products(recording)
     if found.count:
-        found = found.without([n for fit in fused_with_norm(recording) for n in fit.found.labels])
+        found = found.without(
+            [n for fit in list_fits_with_norm(recording) for n in fit.found.labels]
+        )
     yield from overlappable(found, 0, 1, "npu_mm_all_reduce_base")
 
 

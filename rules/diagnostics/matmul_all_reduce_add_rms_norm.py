@@ -29,7 +29,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic
-from npufix.rules.shared.recording.matmul_all_reduce import fused_with_norm, norm_observation
+from npufix.rules.shared.recording.matmul_all_reduce import list_fits_with_norm, norm_observation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation for each scenario whose limits nothing recorded breaks."""
-    for fit in fused_with_norm(recording):
+    for fit in list_fits_with_norm(recording):
         yield from norm_observation(fit)
 
 

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
-from npufix.rules.shared.quantities import counted, milliseconds, percent
-from npufix.rules.shared.recording.observing import idle_time, named, per_step, places, share
+from npufix.rules.shared.quantities import format_count, milliseconds, percent
+from npufix.rules.shared.recording.observing import find_named, idle_time, per_step, places, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +45,7 @@ _DEEPEST = 8
 
 def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation per operator that runs on the host."""
-    calls = _fallen_back(recording)
+    calls = _find_fallen_back(recording)
     if calls.empty or recording.kernels.empty:
         return
     start, duration = calls["start_ns"].to_numpy(), calls["duration_ns"].to_numpy()
@@ -57,10 +57,10 @@ def check(recording: Recording) -> Iterator[Observation]:
             yield _observation(str(name), own, recording)
 
 
-def _fallen_back(recording: Recording) -> pd.DataFrame:
+def _find_fallen_back(recording: Recording) -> pd.DataFrame:
     """Return the operators directly around the copies of inputs to the host."""
     ops = recording.host_ops
-    copies = np.flatnonzero(ops.index.isin(named(ops, "aten::_to_cpu").index))
+    copies = np.flatnonzero(ops.index.isin(find_named(ops, "aten::_to_cpu").index))
     around = _around(
         ops["start_ns"].to_numpy(), ops["duration_ns"].to_numpy(), copies.astype(np.int64)
     )
@@ -85,7 +85,7 @@ def _observation(name: str, calls: pd.DataFrame, recording: Recording) -> Observ
     held = calls["duration_ns"].to_numpy()
     return Observation(
         what=(
-            f"{name} runs on the host: {counted(len(calls) / steps, 'call')} per step, in which "
+            f"{name} runs on the host: {format_count(len(calls) / steps, 'call')} per step, in which "
             f"the device is idle for {milliseconds(cost)} ({percent(share(cost, recording))} of "
             "the step)"
         ),

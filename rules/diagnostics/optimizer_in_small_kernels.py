@@ -35,9 +35,9 @@ import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.labels import Labels
-from npufix.rules.shared.quantities import counted, milliseconds, percent
+from npufix.rules.shared.quantities import format_count, milliseconds, percent
 from npufix.rules.shared.recording.collectives import LEAST_SHARE
-from npufix.rules.shared.recording.observing import named, per_step, places, share
+from npufix.rules.shared.recording.observing import find_named, per_step, places, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,20 +80,20 @@ _FEW = 10
 
 def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation for each class of optimizers that has a fused counterpart."""
-    steps = named(recording.host_ops, _STEP)
+    steps = find_named(recording.host_ops, _STEP)
     for name in sorted({str(step) for step in steps["name"].unique()}):
         found = re.fullmatch(_STEP, name)
         if found is not None and found[1] in _BY_CLASS:
             own = _below(recording, steps[steps["name"] == name])
             yield from _observation(recording, own, found[1])
-    yield from _unmarked(recording, _below(recording, steps))
+    yield from _observe_unmarked(recording, _below(recording, steps))
 
 
-def _unmarked(recording: Recording, marked: pd.DataFrame) -> Iterator[Observation]:
+def _observe_unmarked(recording: Recording, marked: pd.DataFrame) -> Iterator[Observation]:
     """Yield one observation where the same few kernels run for one parameter after the other."""
     kernels = recording.kernels
     others = kernels["communication"].to_numpy(bool) | kernels.index.isin(marked.index)
-    rows = repeated_updates(kernels, ~others)
+    rows = find_repeated_updates(kernels, ~others)
     cost, steps = per_step(int(rows["duration_ns"].sum()), recording), max(1, recording.step_count)
     if share(cost, recording) < LEAST_SHARE:
         return
@@ -103,7 +103,7 @@ def _unmarked(recording: Recording, marked: pd.DataFrame) -> Iterator[Observatio
         what=(
             f"an update of one parameter after the other takes {milliseconds(cost)} per step "
             f"({percent(share(cost, recording))} of the step) in "
-            f"{counted(len(rows) / steps, 'small kernel')}: {', '.join(kinds.index[:_MOST_TYPES])}"
+            f"{format_count(len(rows) / steps, 'small kernel')}: {', '.join(kinds.index[:_MOST_TYPES])}"
         ),
         evidence=tuple((str(kind), milliseconds(ns / steps)) for kind, ns in kinds.items()),
         cost_ns=cost,
@@ -114,7 +114,7 @@ def _unmarked(recording: Recording, marked: pd.DataFrame) -> Iterator[Observatio
     )
 
 
-def repeated_updates(kernels: pd.DataFrame, chosen: NDArray[np.bool_]) -> pd.DataFrame:
+def find_repeated_updates(kernels: pd.DataFrame, chosen: NDArray[np.bool_]) -> pd.DataFrame:
     """Return those of the chosen that are element-wise and that a short sequence of Types repeats.
 
     ``Axpy, Muls, Axpy`` for each of 160 parameters: each Type is that of three kernels before.
@@ -170,7 +170,7 @@ def _observation(recording: Recording, rows: pd.DataFrame, name: str) -> Iterato
     yield Observation(
         what=(
             f"{name} takes {milliseconds(cost)} per step ({percent(share(cost, recording))} of the "
-            f"step) in {counted(len(rows) / steps, 'kernel')}"
+            f"step) in {format_count(len(rows) / steps, 'kernel')}"
         ),
         evidence=(
             *(

@@ -30,7 +30,7 @@ from npufix.rules.shared.recording.collectives import (
     waiting_ratio,
 )
 from npufix.rules.shared.recording.observing import places
-from npufix.rules.shared.recording.run_settings import recorded
+from npufix.rules.shared.recording.run_settings import find_recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,8 +78,8 @@ def check(recording: Recording) -> Iterator[Observation]:
 
 def _advice(recording: Recording) -> str:
     """Return what to check: HCCL uses class 132 and level 4 where nothing is set."""
-    traffic = recorded(recording, "HCCL_RDMA_TC") or "132, the default"
-    level = recorded(recording, "HCCL_RDMA_SL") or "4, the default"
+    traffic = find_recorded(recording, "HCCL_RDMA_TC") or "132, the default"
+    level = find_recorded(recording, "HCCL_RDMA_SL") or "4, the default"
     return (
         f"have the switches checked (PFC, ECN) for the traffic class ({traffic}) and the service "
         f"level ({level}) of HCCL; where they protect others, export HCCL_RDMA_TC=4*DSCP "

@@ -26,9 +26,9 @@ import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.labels import Labels
-from npufix.rules.shared.quantities import counted, milliseconds, percent, size
+from npufix.rules.shared.quantities import format_count, milliseconds, percent, size
 from npufix.rules.shared.recording.collectives import LEAST_SHARE
-from npufix.rules.shared.recording.observing import named, per_step, places, rows_where, share
+from npufix.rules.shared.recording.observing import find_named, per_step, places, rows_where, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,7 +51,7 @@ def check(recording: Recording) -> Iterator[Observation]:
     cost = per_step(int(rows["duration_ns"].sum()), recording)
     if share(cost, recording) < LEAST_SHARE:
         return
-    count = counted(len(rows) / max(1, recording.step_count), "kernel")
+    count = format_count(len(rows) / max(1, recording.step_count), "kernel")
     yield Observation(
         what=(
             f"activations are computed again in the backward pass: {count} per step, "
@@ -74,9 +74,9 @@ def _within_checkpoints(recording: Recording) -> Mask:
     """
     ops = recording.host_ops
     asked = ops["start_ns"].reindex(recording.kernels["host_op"], fill_value=-1).to_numpy()
-    node = _around(asked, named(ops, _NODE))
-    inner = named(ops, r"autograd::engine::evaluate_function: .*")
-    inner = rows_where(inner, _around(inner["start_ns"].to_numpy(), named(ops, _NODE)))
+    node = _around(asked, find_named(ops, _NODE))
+    inner = find_named(ops, r"autograd::engine::evaluate_function: .*")
+    inner = rows_where(inner, _around(inner["start_ns"].to_numpy(), find_named(ops, _NODE)))
     again: Mask = node & ~_around(asked, inner)
     return again
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic
-from npufix.rules.shared.recording.kernel_groups import told_together
+from npufix.rules.shared.recording.kernel_groups import tell_together
 from npufix.rules.shared.recording.observing import computing
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def check(recording: Recording) -> Iterator[Observation]:
     if recording.kernels["step"].isna().all():
         size = size / max(1, recording.step_count)
     again = rows[(size > LAYERS) & (number > 0)]
-    yield from told_together(
+    yield from tell_together(
         "cosine or sine of tensors of a shape that was computed in this step already",
         again,
         recording,

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic
 from npufix.rules.shared.quantities import milliseconds
-from npufix.rules.shared.recording.kernel_groups import told_together
+from npufix.rules.shared.recording.kernel_groups import tell_together
 from npufix.rules.shared.recording.observing import computing, per_step
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def check(recording: Recording) -> Iterator[Observation]:
     at = set(both.itertuples(index=False, name=None))
     rows = layers[[place in at for place in zip(layers["path"], layers["function"], strict=True)]]
     reverse = per_step(int(turned["duration_ns"].sum()), recording)
-    yield from told_together(
+    yield from tell_together(
         "an LSTM runs once forward and once over the reversed input",
         rows,
         recording,

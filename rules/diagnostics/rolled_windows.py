@@ -18,16 +18,16 @@ References: affinity API page of the FrameworkPTAdapter guide (contrib).
 from __future__ import annotations
 
 from npufix.rules.diagnostic import Diagnostic
-from npufix.rules.shared.recording.kernel_groups import asked_by, told_together
+from npufix.rules.shared.recording.kernel_groups import find_asked_by, tell_together
 
 RULE = Diagnostic(
     id="NPU143",
     name="rolled-windows",
     summary="windows are shifted by torch.roll",
     advice="torch_npu.contrib.function.roll(x, shifts, dims) instead of torch.roll",
-    check=lambda recording: told_together(
+    check=lambda recording: tell_together(
         "windows are shifted by torch.roll",
-        asked_by(recording, "aten::roll"),
+        find_asked_by(recording, "aten::roll"),
         recording,
         basis="at most all of it",
     ),

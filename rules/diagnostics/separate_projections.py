@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
-from npufix.rules.shared.quantities import counted, milliseconds, percent
+from npufix.rules.shared.quantities import format_count, milliseconds, percent
 from npufix.rules.shared.recording.observing import per_step, share
 from npufix.rules.shared.recording.recorded_cells import per_row
 from npufix.rules.shared.recording.recorded_shapes import elements, shapes
@@ -54,10 +54,10 @@ def check(recording: Recording) -> Iterator[Observation]:
     found = found.where(_same_input(found))
     if not found.count or share(found.cost_ns, recording) < LEAST_SHARE:
         return
-    saved = _saved_ns(found)
+    saved = _estimate_saved_ns(found)
     yield Observation(
         what=(
-            f"{counted(found.per_step, 'time')} per step three matrix products read the same "
+            f"{format_count(found.per_step, 'time')} per step three matrix products read the same "
             f"input and take {milliseconds(found.cost_ns)} "
             f"({percent(share(found.cost_ns, recording))} of the step)"
         ),
@@ -79,7 +79,7 @@ def _same_input(found: Occurrences) -> NDArray[np.bool_]:
     return same & has_path
 
 
-def _saved_ns(found: Occurrences) -> float:
+def _estimate_saved_ns(found: Occurrences) -> float:
     """Return what the slower products of each triple take more than at the rate of the best."""
     written = np.column_stack(
         [per_row(found.part(n), ["output_shapes"], _elements_of) for n in range(3)]

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from npufix.rules.diagnostic import Diagnostic
 from npufix.rules.shared.quantities import percent
 from npufix.rules.shared.recording.conversions import takes_too_much
-from npufix.rules.shared.recording.kernel_groups import told_together
+from npufix.rules.shared.recording.kernel_groups import tell_together
 from npufix.rules.shared.recording.observing import compute_ns, computing
 from npufix.rules.shared.recording.recorded_cells import dtypes, per_row
 
@@ -47,7 +47,7 @@ def check(recording: Recording) -> Iterator[Observation]:
     if not takes_too_much(rows, recording):
         return
     part = int(rows["duration_ns"].sum()) / compute_ns(recording)
-    yield from told_together(
+    yield from tell_together(
         "matrix products and convolutions run in float32",
         rows,
         recording,

@@ -28,8 +28,8 @@ from npufix.rules.shared.quantities import milliseconds, percent
 from npufix.rules.shared.recording.kernel_groups import LEAST_SHARE
 from npufix.rules.shared.recording.observing import (
     NEXT_BATCH,
+    find_named,
     idle_time,
-    named,
     per_step,
     places,
     share,
@@ -46,7 +46,7 @@ _SHORTEST_NS = 200_000
 
 def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation for the slow calls together."""
-    calls = named(recording.host_ops, NEXT_BATCH)
+    calls = find_named(recording.host_ops, NEXT_BATCH)
     slow = calls[calls["duration_ns"] > _SHORTEST_NS]
     if slow.empty or recording.kernels.empty:
         return

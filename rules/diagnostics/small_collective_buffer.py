@@ -26,7 +26,7 @@ from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.quantities import milliseconds, percent
 from npufix.rules.shared.recording.collectives import of_steady_steps
 from npufix.rules.shared.recording.observing import share
-from npufix.rules.shared.recording.run_settings import recorded
+from npufix.rules.shared.recording.run_settings import find_recorded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +40,7 @@ EXPOSED = 0.10
 
 def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation where the buffer cuts collectives into pieces."""
-    text = recorded(recording, "HCCL_BUFFSIZE") or ""
+    text = find_recorded(recording, "HCCL_BUFFSIZE") or ""
     if not text.isdecimal() or int(text) >= DEFAULT_MB or recording.steps.empty:
         return
     exposed = round(float(recording.steps["communication_exposed_ns"].mean()))

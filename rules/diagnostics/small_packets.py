@@ -27,7 +27,7 @@ import numpy as np
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.chips import link_rate
 from npufix.rules.shared.labels import Labels
-from npufix.rules.shared.quantities import counted, milliseconds, number, percent
+from npufix.rules.shared.quantities import format_count, milliseconds, number, percent
 from npufix.rules.shared.recording.collectives import (
     CONTENTION_SHARE,
     LEAST_SHARE,
@@ -71,21 +71,21 @@ def check(recording: Recording) -> Iterator[Observation]:
         small = own[(own["size_bytes"] < limit).to_numpy() & (own["transit_ns"] > 0).to_numpy()]
         if len(small) <= PACKET_SHARE * len(own):
             continue
-        good = _reached(own, limit, transport)
+        good = _measure_reached(own, limit, transport)
         if good is not None and _bandwidth(small) >= CONTENTION_SHARE * good:
             continue
-        cost = _spent_ns(small, recording) // steps
+        cost = _sum_spent_ns(small, recording) // steps
         if share(cost, recording) >= LEAST_SHARE:
             yield _observation(own, small, good, steps, recording)
 
 
-def _spent_ns(small: pd.DataFrame, recording: Recording) -> int:
+def _sum_spent_ns(small: pd.DataFrame, recording: Recording) -> int:
     """Return what they take but for waiting: setting up is most of a small one."""
     moved = moving_ns(small, recording)
     return int(np.maximum(moved, busy_ns(small["name"], recording)).sum())
 
 
-def _reached(rows: pd.DataFrame, limit: int, transport: str) -> float | None:
+def _measure_reached(rows: pd.DataFrame, limit: int, transport: str) -> float | None:
     """Return the GB/s that large collectives reach here, else the known rate of the link."""
     large = rows[(rows["size_bytes"] >= limit) & (rows["transit_ns"] > 0)]
     if len(large):
@@ -101,7 +101,7 @@ def _observation(
     rows: pd.DataFrame, small: pd.DataFrame, good: float | None, steps: int, recording: Recording
 ) -> Observation:
     transport = str(rows["transport"].iloc[0])
-    spent = _spent_ns(small, recording)
+    spent = _sum_spent_ns(small, recording)
     cost = min(spent // steps, recording.step_ns)
     median = float(np.median(small["size_bytes"]))
     are_tiny = median < _TINY_BYTES and len(small) >= _MANY * steps
@@ -112,7 +112,7 @@ def _observation(
         saving, basis = (0, saved), f"at most what is lost against {good:.1f} GB/s"
     return Observation(
         what=(
-            f"{number(len(small) / steps)} of {counted(len(rows) / steps, 'collective')} per step "
+            f"{number(len(small) / steps)} of {format_count(len(rows) / steps, 'collective')} per step "
             f"over {transport} move less than {PACKET_BYTES[transport] / 1e6:.0f} MB each, "
             f"{median / 1e6:.2g} MB in the middle, and take {milliseconds(cost)} "
             f"({percent(share(cost, recording))} of the step)"

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.labels import Labels
-from npufix.rules.shared.quantities import counted, milliseconds, number, percent
+from npufix.rules.shared.quantities import format_count, milliseconds, number, percent
 from npufix.rules.shared.recording.collectives import (
     LEAST_SHARE,
     collective_times,
@@ -65,10 +65,10 @@ def check(recording: Recording) -> Iterator[Observation]:
         return
     own = kernels_of(still["name"], recording)
     sizes = payload_bytes(recording)
-    unaligned = _unaligned(rows, still, sizes)
+    unaligned = _say_unaligned(rows, still, sizes)
     yield Observation(
         what=(
-            f"{number(len(still) / steps)} of {counted(len(rows) / steps, 'collective')} per step "
+            f"{number(len(still) / steps)} of {format_count(len(rows) / steps, 'collective')} per step "
             f"stand still for {milliseconds(spent)} ({percent(share(cost, recording))} of the step): they "
             f"neither move data nor wait for another rank: "
             f"{longest_collectives(still, 'still_ns', steps, sizes)}{unaligned}"
@@ -86,7 +86,7 @@ def check(recording: Recording) -> Iterator[Observation]:
     )
 
 
-def _unaligned(rows: pd.DataFrame, still: pd.DataFrame, sizes: dict[str, int]) -> str:
+def _say_unaligned(rows: pd.DataFrame, still: pd.DataFrame, sizes: dict[str, int]) -> str:
     """Say that sizes are what tells those that stand still from the others, "" if they do not."""
     slow = {_bare(name) for name in still["name"]}
     others = {_bare(name) for name in rows["name"]} - slow

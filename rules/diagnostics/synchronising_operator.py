@@ -37,11 +37,11 @@ from npufix.rules.shared.recording.observing import (
     SPELLINGS,
     beyond_typical,
     blocking_calls,
+    find_named,
     free_ns,
     host_waits,
     idle_time,
     is_named,
-    named,
     per_step,
     places,
     share,
@@ -103,7 +103,7 @@ def _lost_leads(
     calls = blocking_calls(recording).sort_values("duration_ns", ascending=False, kind="stable")
     for name in calls["name"].astype(str).unique().tolist():
         here = set(_places_of(calls[(calls["name"] == name).to_numpy(bool)])) - told
-        rows = named(recording.host_ops, re.escape(name))
+        rows = find_named(recording.host_ops, re.escape(name))
         rows = rows[[place in here for place in _places_of(rows)]]
         told |= here
         held = per_step(int(rows["duration_ns"].sum()), recording)
@@ -171,7 +171,7 @@ def _observation(name: str, rows: pd.DataFrame, recording: Recording) -> Observa
 
 def _calls_there(name: str, rows: pd.DataFrame, recording: Recording) -> frozenset[int]:
     """Return all calls of these lines: with them go those that the device had nothing left for."""
-    calls = named(recording.host_ops, name)
+    calls = find_named(recording.host_ops, name)
     there = calls.set_index(_PLACE).index.isin(rows.set_index(_PLACE).index.unique())
     return frozenset(map(int, calls.index[there]))
 

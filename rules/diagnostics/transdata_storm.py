@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
-from npufix.rules.shared.quantities import counted
+from npufix.rules.shared.quantities import format_count
 from npufix.rules.shared.recording.conversions import conversion_storm, takes_too_much
 from npufix.rules.shared.recording.observing import computing
 from npufix.rules.shared.recording.run_settings import advice
@@ -70,10 +70,10 @@ def _plain_products(recording: Recording) -> str:
 def _round_trips(rows: pd.DataFrame, steps: int) -> str:
     if (rows["output_shapes"] == "").all():
         return "unknown, shapes were not recorded"
-    return f"{counted(_reversed(rows) / steps, 'pair')} per step"
+    return f"{format_count(_count_reversed(rows) / steps, 'pair')} per step"
 
 
-def _reversed(rows: pd.DataFrame) -> int:
+def _count_reversed(rows: pd.DataFrame) -> int:
     """Return how many conversions have another one that undoes them."""
     rows = rows[(rows["input_shapes"] != "") & (rows["output_shapes"] != "")]
     source, target = (rows[name].astype(str) for name in ("input_shapes", "output_shapes"))

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic
-from npufix.rules.shared.recording.kernel_groups import told_together
+from npufix.rules.shared.recording.kernel_groups import tell_together
 from npufix.rules.shared.recording.observing import computing
 from npufix.rules.shared.recording.recorded_cells import per_row
 from npufix.rules.shared.recording.recorded_shapes import shapes
@@ -53,13 +53,13 @@ def check(recording: Recording) -> Iterator[Observation]:
     tiles = np.where(size < TILE, TILE, np.ceil(size / _FULL_TILE) * _FULL_TILE)
     used = float((size / tiles).mean())
     sizes = ", ".join(str(int(number)) for number in np.unique(size))
-    yield from told_together(
+    yield from tell_together(
         f"attention with heads of {sizes}",
         rows,
         recording,
         basis="what padded heads would take is not in the dump",
         saved_ns=None,
-        evidence=(("of the tiles used", f"{100 * used:.0f} %"), *_bound(rows["bound"])),
+        evidence=(("of the tiles used", f"{100 * used:.0f} %"), *_list_bounds(rows["bound"])),
     )
 
 
@@ -68,7 +68,7 @@ def _head_size(inputs: str) -> float:
     return query[-1] if len(query) == _BATCH_HEADS_LENGTH_SIZE else 0
 
 
-def _bound(bound: pd.Series[str]) -> tuple[tuple[str, str], ...]:
+def _list_bounds(bound: pd.Series[str]) -> tuple[tuple[str, str], ...]:
     names = sorted({str(name) for name in bound} - {""})
     return (("busiest pipe", ", ".join(names)),) if names else ()
 

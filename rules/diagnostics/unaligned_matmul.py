@@ -31,7 +31,7 @@ import numpy as np
 from npufix.rules.diagnostic import Diagnostic
 from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import percent
-from npufix.rules.shared.recording.kernel_groups import told_together
+from npufix.rules.shared.recording.kernel_groups import tell_together
 from npufix.rules.shared.recording.observing import computing
 from npufix.rules.shared.recording.recorded_cells import dtypes, per_row, width
 from npufix.rules.shared.recording.recorded_shapes import elements, shapes
@@ -70,14 +70,14 @@ def check(recording: Recording) -> Iterator[Observation]:
     if rows.empty:
         return
     axes = np.unique(unaligned[unaligned > 0]).astype(np.int64)
-    saved, basis = _saved(rows, long[unaligned == 0])
+    saved, basis = _estimate_saved(rows, long[unaligned == 0])
     if saved is not None and saved < _LOST * rows["duration_ns"].sum():
         return  # the dump itself says that they are as fast as aligned ones
     around = _conversions(rows, recording)
     converted = int(around["duration_ns"].sum())
     if converted and saved is not None:
         saved, basis = saved + converted, f"{basis}, and the conversions around them"
-    yield from told_together(
+    yield from tell_together(
         "matrix products with rows that are no multiple of 512 bytes"
         + (", with their format conversions" if converted else ""),
         recording.kernels.loc[rows.index.union(around.index)],
@@ -110,7 +110,7 @@ def _worst_axis(inputs: str, kinds: str) -> float:
     return max((n for n, size in rows if n > MIXAIC_AXIS and size % LINE_BYTES), default=0)
 
 
-def _saved(rows: pd.DataFrame, aligned: pd.DataFrame) -> tuple[float | None, str]:
+def _estimate_saved(rows: pd.DataFrame, aligned: pd.DataFrame) -> tuple[float | None, str]:
     """Return what is lost against the rate of aligned products, and why."""
     good, done = _operations(aligned), _operations(rows)
     known = good > 0

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic
-from npufix.rules.shared.recording.kernel_groups import told_together
+from npufix.rules.shared.recording.kernel_groups import tell_together
 from npufix.rules.shared.recording.sequences import find
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def check(recording: Recording) -> Iterator[Observation]:
             continue
         found = found.where(theirs[found.part(0)["path"].cat.codes.to_numpy()])
         saved = found.durations.sum() - found.durations[:, flag.kept].sum()
-        yield from told_together(
+        yield from tell_together(
             f"{flag.what}, without {flag.flag}",
             found.kernels,
             recording,

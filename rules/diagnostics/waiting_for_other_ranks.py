@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.labels import Labels
-from npufix.rules.shared.quantities import counted, milliseconds, percent
+from npufix.rules.shared.quantities import format_count, milliseconds, percent
 from npufix.rules.shared.recording.collectives import (
     LEAST_SHARE,
     collective_times,
@@ -58,7 +58,7 @@ def _observation(
     rows: pd.DataFrame, steps: int, recording: Recording, they: str
 ) -> Iterator[Observation]:
     waited = int(rows["waiting_ns"].sum()) // steps
-    cost = min(waited, _exposed(recording))
+    cost = min(waited, _measure_exposed(recording))
     if share(cost, recording) < LEAST_SHARE:
         return
     own = kernels_of(rows["name"], recording)
@@ -67,7 +67,7 @@ def _observation(
     yield Observation(
         what=(
             f"{milliseconds(cost)} per step ({percent(share(cost, recording))} of the step) are "
-            f"waiting for other ranks, in {counted(len(rows) / steps, 'collective')} that {they}: "
+            f"waiting for other ranks, in {format_count(len(rows) / steps, 'collective')} that {they}: "
             f"{longest_collectives(rows, 'waiting_ns', steps, payload_bytes(recording))}"
         ),
         evidence=(
@@ -82,7 +82,7 @@ def _observation(
     )
 
 
-def _exposed(recording: Recording) -> int:
+def _measure_exposed(recording: Recording) -> int:
     """Return how much communication is not hidden: waiting behind computation costs nothing."""
     if recording.steps.empty:
         return recording.step_ns

@@ -30,7 +30,7 @@ import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.labels import Labels
-from npufix.rules.shared.quantities import counted, milliseconds, percent
+from npufix.rules.shared.quantities import format_count, milliseconds, percent
 from npufix.rules.shared.recording.collectives import LEAST_SHARE
 from npufix.rules.shared.recording.fusable import (
     BATCH_MATMUL,
@@ -151,10 +151,10 @@ def check(recording: Recording) -> Iterator[Observation]:
             continue
         most = max(found, key=lambda each: each.cost_ns)
         count = sum(each.per_step for each in found)
-        saved = per_step(sum(_saved_ns(each, wanted) for each in found), recording)
+        saved = per_step(sum(_estimate_saved_ns(each, wanted) for each in found), recording)
         yield Observation(
             what=(
-                f"{wanted.name} is written out {counted(count, 'time')} per step: "
+                f"{wanted.name} is written out {format_count(count, 'time')} per step: "
                 f"{chain(most)}, {milliseconds(cost)} ({percent(share(cost, recording))} of the "
                 "step)"
             ),
@@ -182,7 +182,7 @@ def _variants(recording: Recording, wanted: _WrittenOut, told: set[int]) -> Iter
         yield found
 
 
-def _saved_ns(found: Occurrences, wanted: _WrittenOut) -> int:
+def _estimate_saved_ns(found: Occurrences, wanted: _WrittenOut) -> int:
     """Return what of the kernels a fused one does not need, over the whole recording."""
     spent = found.durations
     stays = spent[:, list(wanted.stays)].sum(axis=1) if wanted.stays else spent.max(axis=1)

@@ -24,10 +24,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic
-from npufix.rules.shared.quantities import counted, milliseconds
-from npufix.rules.shared.recording.kernel_groups import told_together
-from npufix.rules.shared.recording.recorded_cells import moved_bytes
-from npufix.rules.shared.recording.vocabulary import logits_bytes, written_out_loss
+from npufix.rules.shared.quantities import format_count, milliseconds
+from npufix.rules.shared.recording.kernel_groups import tell_together
+from npufix.rules.shared.recording.recorded_cells import count_moved_bytes
+from npufix.rules.shared.recording.vocabulary import find_written_out_loss, logits_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,12 +41,12 @@ _MOST_TYPES = 8
 
 def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation for all kernels of the loss together."""
-    rows, words = written_out_loss(recording)
+    rows, words = find_written_out_loss(recording)
     if rows.empty:
         return
-    moved = float(moved_bytes(rows).sum())
+    moved = float(count_moved_bytes(rows).sum())
     kept = min(1.0, logits_bytes(rows) / moved) if moved else 1.0
-    yield from told_together(
+    yield from tell_together(
         f"the loss over {words} classes is written out",
         rows,
         recording,
@@ -60,7 +60,7 @@ def _by_type(rows: pd.DataFrame, steps: int) -> Iterator[tuple[str, str]]:
     spent = rows.groupby("type", observed=True)["duration_ns"].agg(["sum", "size"])
     spent = spent.sort_values("sum", ascending=False, kind="stable").head(_MOST_TYPES)
     for kind, total, count in spent.itertuples():
-        yield str(kind), f"{counted(count / steps, 'kernel')}, {milliseconds(total / steps)}"
+        yield str(kind), f"{format_count(count / steps, 'kernel')}, {milliseconds(total / steps)}"
 
 
 RULE = Diagnostic(

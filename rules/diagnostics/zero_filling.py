@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic
 from npufix.rules.shared.quantities import milliseconds
-from npufix.rules.shared.recording.kernel_groups import told_together
+from npufix.rules.shared.recording.kernel_groups import tell_together
 from npufix.rules.shared.recording.observing import computing
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def check(recording: Recording) -> Iterator[Observation]:
     rows = computing(recording, _FILLS)
     if rows.empty:
         return
-    yield from told_together(
+    yield from tell_together(
         "tensors are filled with a constant",
         rows,
         recording,

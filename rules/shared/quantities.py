@@ -28,7 +28,7 @@ def number(count: float) -> str:
     return f"{count:,.0f}" if whole else f"{count:.3g}"
 
 
-def counted(count: float, noun: str, plural: str = "") -> str:
+def format_count(count: float, noun: str, plural: str = "") -> str:
     """Return how many there are of something: ``1 file``, ``2.5 collectives``."""
     said = number(count)
     return f"{said} {noun if said == '1' else plural or noun + 's'}"
@@ -40,7 +40,7 @@ def size(byte_count: float) -> str:
     return f"{number(byte_count / unit)} {name}"
 
 
-def shortened(name: str) -> str:
+def shorten(name: str) -> str:
     """Return a name as it fits into a sentence: kernels of a GPU have names of 900 characters."""
     return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
 

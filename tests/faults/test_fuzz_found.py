@@ -50,21 +50,21 @@ if TYPE_CHECKING:
 
 
 def signed(made: Summary, old: bytes = b"", new: bytes = b"") -> bytes:
-    content = summary.encoded(made)[16:].replace(old, new)
+    content = summary.encode(made)[16:].replace(old, new)
     return summary._digest(content) + content
 
 
 def test_a_kept_summary_with_a_text_that_is_none() -> None:
     data = signed(summary.Summary(host="hostname"), b"hostname", b"\xa0ostname")
     with pytest.raises(summary.SummaryError, match="utf-8"):
-        summary.decoded(data)
+        summary.decode(data)
 
 
 def test_a_kept_summary_with_numbers_in_place_of_words() -> None:
     columns = dict.fromkeys(summary.TABLES["groups"], b"")
     made = summary.Summary(tables={"groups": summary.Table(numbers=columns)})
     with pytest.raises(summary.SummaryError, match="other columns"):
-        summary.decoded(signed(msgspec.structs.replace(made)))
+        summary.decode(signed(msgspec.structs.replace(made)))
 
 
 @pytest.mark.parametrize("wait", ["-1", "9e15", "nan", "4e9"])

@@ -179,7 +179,7 @@ def test_what_is_read_only_stops_everything(two: list[FileChange], what: str) ->
 
 def test_nobody_writes_where_another_writes(two: list[FileChange]) -> None:
     root = two[0].path.parent
-    with durable.locked(root / "b") as free:
+    with durable.lock(root / "b") as free:
         assert free
         with pytest.raises(WriteError, match=r"another npufix is writing into .*b; nothing was"):
             write(two, root)

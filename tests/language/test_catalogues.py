@@ -80,10 +80,10 @@ def test_messages_are_read_from_code() -> None:
 """Not this."""
 def f(count: int, path: str) -> str:
     """Nor this."""
-    return f"{counted(count, 'odd file')} below {path}" if count else "nothing was found"
+    return f"{format_count(count, 'odd file')} below {path}" if count else "nothing was found"
 '''
     assert set(extract.in_module(module, "advisor/example.py")) == {
-        "{counted} below {path}",
+        "{format_count} below {path}",
         "{n} odd file",
         "{n} odd files",
         "nothing was found",

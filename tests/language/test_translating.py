@@ -315,7 +315,7 @@ def test_wide_characters_are_two_columns() -> None:
     assert layout.width("算子 Mul") == 8
     assert layout.pad("算子", 6, right=True) == "  算子"
     text = "每个 query 至少能看到一个 key，其余的被屏蔽；torch_npu.npu_fusion_attention(query)"
-    lines = layout.wrapped(text, 20)
+    lines = layout.wrap(text, 20)
     assert all(layout.width(line) <= 20 for line in lines if " " in line)
     assert "".join(lines).replace(" ", "") == text.replace(" ", "")
     assert not any(line.startswith(("，", "；", "。")) for line in lines)

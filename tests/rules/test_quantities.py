@@ -5,7 +5,14 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from npufix.rules.shared.quantities import counted, milliseconds, number, percent, quantity, size
+from npufix.rules.shared.quantities import (
+    format_count,
+    milliseconds,
+    number,
+    percent,
+    quantity,
+    size,
+)
 
 
 def test_times_are_the_same_in_findings_and_in_tables() -> None:
@@ -20,9 +27,9 @@ def test_shares_counts_and_sizes() -> None:
     assert [percent(x) for x in (0.3141, 1, -0.0001)] == ["31.4%", "100.0%", "0.0%"]
     assert [percent(x, signed=True) for x in (0.082, -0.0001)] == ["+8.2%", "0.0%"]
     assert [number(x) for x in (1, 2.5, 999.7, 8402)] == ["1", "2.5", "1,000", "8,402"]
-    assert counted(1, "copy", "copies") == "1 copy"
-    assert counted(2.5, "copy", "copies") == "2.5 copies"
-    assert counted(12_000, "file") == "12,000 files"
+    assert format_count(1, "copy", "copies") == "1 copy"
+    assert format_count(2.5, "copy", "copies") == "2.5 copies"
+    assert format_count(12_000, "file") == "12,000 files"
     assert [size(x) for x in (58 * 2**30, 1536, 3)] == ["58 GiB", "1.5 KiB", "3 B"]
     assert [quantity(1e6, "ns"), quantity(1024, "bytes"), quantity(7, "count")] == [
         "1 ms", "1 KiB", "7"

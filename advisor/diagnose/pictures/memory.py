@@ -39,11 +39,11 @@ def _curves(rows: pd.DataFrame, begin: int, end: int) -> Iterator[Curve]:
             sizes = own[column].to_numpy()
             known = sizes >= 0
             if known.sum() > 1 and sizes.max() > 0:
-                points = _thinned(times[known], sizes[known], max(1, end - begin))
+                points = _thin(times[known], sizes[known], max(1, end - begin))
                 yield Curve(f"{component} {said}", points)
 
 
-def _thinned(times: np.ndarray, sizes: np.ndarray, length: int) -> list[tuple[int, int]]:
+def _thin(times: np.ndarray, sizes: np.ndarray, length: int) -> list[tuple[int, int]]:
     """Return few enough points to draw: of each stretch of time, the highest."""
     if len(times) > _POINTS:
         stretch = times * _POINTS // length

@@ -99,7 +99,7 @@ def timeline(
     spans = [
         (number, *span)
         for number, row in enumerate(rows)
-        for span in _merged(_clipped(row, window), length)
+        for span in _merge(_clip(row, window), length)
     ]
     lanes = [row.lane for row in rows]
     return Timeline(window.title, length, lanes, list(labels.numbers), list(places.numbers), spans)
@@ -140,7 +140,7 @@ def _host(ops: pd.DataFrame, window: _Window, labels: _Names, places: _Names) ->
         return None
     starts = ops["start_ns"].to_numpy()
     ends = starts + ops["duration_ns"].to_numpy()
-    marks = _named(ops["name"], f"{_STEP_MARK}.*")
+    marks = _match_names(ops["name"], f"{_STEP_MARK}.*")
     inside = (ends > window.start) & (starts < window.end) & ~marks
     own = ops[inside].sort_values(["start_ns", "duration_ns"], ascending=[True, False])
     starts = own["start_ns"].to_numpy()
@@ -255,16 +255,16 @@ def _gaps(  # noqa: PLR0913, PLR0917 - columns of kernels beside what they are d
     cause = np.where(launched < 0, _UNKNOWN, np.where(late, _LATE, _LAUNCHED))
     host = evidence.host_ops
     reads = host[host["name"].isin([*SPELLINGS]).to_numpy(bool)]
-    loads = host[_named(host["name"], NEXT_BATCH)]
-    cause = np.where((cause == _LATE) & _covered(reads, begin), _VALUE, cause)
-    cause = np.where(_covered(loads, (begin + end) // 2), _LOADING, cause)
+    loads = host[_match_names(host["name"], NEXT_BATCH)]
+    cause = np.where((cause == _LATE) & _find_covered(reads, begin), _VALUE, cause)
+    cause = np.where(_find_covered(loads, (begin + end) // 2), _LOADING, cause)
     said = labels.column([_CAUSES[number] for number in cause.tolist()])
     nexts = np.append(order, -1)[real]
-    owner = _waited_for(evidence.kernels, nexts, end - begin, cause, waits)
+    owner = _find_waits(evidence.kernels, nexts, end - begin, cause, waits)
     return _Row(Lane("idle", 1), begin, end, said, owner, np.full(len(begin), -1, np.int64))
 
 
-def _waited_for(
+def _find_waits(
     kernels: pd.DataFrame,
     nexts: Integers,
     lengths: Integers,
@@ -289,14 +289,14 @@ def _waited_for(
     return owner
 
 
-def _named(names: pd.Series[str], pattern: str) -> Mask:
+def _match_names(names: pd.Series[str], pattern: str) -> Mask:
     """Tell which names, of a category, a pattern fits."""
     wanted = [name for name in names.cat.categories if re.fullmatch(pattern, str(name))]
     found: Mask = names.isin(wanted).to_numpy(bool)
     return found
 
 
-def _covered(ops: pd.DataFrame, moments: Integers) -> Mask:
+def _find_covered(ops: pd.DataFrame, moments: Integers) -> Mask:
     """Tell which moments lie within one of the operators."""
     if ops.empty:
         return np.zeros(len(moments), np.bool_)
@@ -308,13 +308,13 @@ def _covered(ops: pd.DataFrame, moments: Integers) -> Mask:
     return inside
 
 
-def _clipped(row: _Row, window: _Window) -> _Row:
+def _clip(row: _Row, window: _Window) -> _Row:
     start = np.clip(row.start, window.start, window.end) - window.start
     end = np.clip(row.end, window.start, window.end) - window.start
     return row._replace(start=start, end=end)
 
 
-def _merged(row: _Row, length: int) -> list[tuple[int, int, int, int, int, int]]:
+def _merge(row: _Row, length: int) -> list[tuple[int, int, int, int, int, int]]:
     """Return spans in which, of too many, neighbours below one pixel of one finding are one."""
     start, end, label, owner, place = row[1:]
     if not len(start):

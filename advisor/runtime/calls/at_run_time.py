@@ -51,7 +51,7 @@ def holds(place: str, conditions: tuple[str, ...], asked: object, /, **operands:
     if not all(map(_is_plain, (asked, *operands.values()))):
         refused[place, "tensors of a kind of their own"] += 1
         return False
-    broken = next((b for c in conditions if (b := _broken(place, c, operands))), "")
+    broken = next((b for c in conditions if (b := _find_broken(place, c, operands))), "")
     if broken:
         refused[place, broken] += 1
         return False
@@ -68,7 +68,7 @@ def must_stay(*asked: object) -> bool:
     return _is_transformed()
 
 
-def _broken(place: str, condition: str, operands: Operands) -> str:
+def _find_broken(place: str, condition: str, operands: Operands) -> str:
     """Return "" if a condition holds, otherwise what does not.
 
     Operands of a kind that nobody thought of do not meet it.

@@ -21,7 +21,7 @@ from npufix.advisor.runtime.modules.planning import Planner
 from npufix.advisor.runtime.process.applying import select, why_unavailable
 from npufix.advisor.runtime.process.switches import from_environment
 from npufix.advisor.runtime.source.selection import WITHOUT_ATTENTION
-from npufix.rules.shared.quantities import counted
+from npufix.rules.shared.quantities import format_count
 
 if TYPE_CHECKING:
     from npufix.advisor.runtime.modules.planning import ClassPlan
@@ -99,7 +99,7 @@ def change(model: nn.Module, selection: RuleSelection) -> ChangedModel:
                     sdpa += [name for name in names if name not in sdpa]
                 else:
                     left.append(Left(why, cls.__qualname__, names, spot))
-    said = f"{counted(len(sdpa), 'module')} of transformers: {_THROUGH}" if sdpa else ""
+    said = f"{format_count(len(sdpa), 'module')} of transformers: {_THROUGH}" if sdpa else ""
     if selection.is_without_attention and _is_of_transformers(model):
         said = WITHOUT_ATTENTION
     return ChangedModel("", tuple(replaced), tuple(left), said, made, dict(at_run_time.taken))

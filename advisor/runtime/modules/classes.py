@@ -54,7 +54,7 @@ class Exchange:
         """
         old = type(module)
         if old not in self._classes:
-            self._classes[old] = self._made(old, methods)
+            self._classes[old] = self._make(old, methods)
         _into(module, self._classes[old])
         # What ``forward`` of its class would stand in front of ours.
         self._members.append(_Member(weakref.ref(module), vars(module).pop(_FORWARD, None)))
@@ -83,7 +83,7 @@ class Exchange:
         if is_exchanged(type(module)):
             _into(module, original(type(module)))
 
-    def _made(self, old: type, methods: Mapping[str, object]) -> type:
+    def _make(self, old: type, methods: Mapping[str, object]) -> type:
         self._methods[old] = dict(methods)
         body: dict[str, object] = {
             **methods,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from npufix.advisor.runtime.process.applying import current
 from npufix.advisor.runtime.process.hook import concerns
-from npufix.advisor.runtime.source.rewriting import changed_tree, functions
+from npufix.advisor.runtime.source.rewriting import change_tree, functions
 from npufix.rewriters.graph.modules.syntax import statements_below
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class LoadedFile:
         self._codes: dict[str, list[CodeType]] = {}
         for name, function in functions(code):
             self._codes.setdefault(name, []).append(function)
-        found, tree = changed_tree(path, data, selection)
+        found, tree = change_tree(path, data, selection)
         self.problem = found.problem
         self.places: tuple[RulePlace, ...] = found.places
         self.imports: tuple[NewImport, ...] = found.imports
@@ -114,15 +114,15 @@ class LoadedFiles:
 
     def of(self, function: FunctionType) -> LoadedFile | None:
         """Return the file that a function comes from, ``None`` if nothing in it can be changed."""
-        return self._known(function.__code__.co_filename, function.__globals__)
+        return self._look_up(function.__code__.co_filename, function.__globals__)
 
     def of_class(self, cls: type) -> LoadedFile | None:
         """Return the file that a class comes from, as its module says."""
         module = sys.modules.get(cls.__module__)
         path = getattr(module, "__file__", None)
-        return self._known(path, vars(module)) if module and isinstance(path, str) else None
+        return self._look_up(path, vars(module)) if module and isinstance(path, str) else None
 
-    def _known(self, path: str, variables: dict[str, Any]) -> LoadedFile | None:
+    def _look_up(self, path: str, variables: dict[str, Any]) -> LoadedFile | None:
         if path not in self._files:
             self._files[path] = self._read(path, variables)
         return self._files[path]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from npufix.advisor.runtime.calls import at_run_time
 from npufix.advisor.runtime.process.reporting import NOT_MEASURED, old_code
 from npufix.advisor.runtime.source.places import place_key
-from npufix.rules.shared.quantities import counted
+from npufix.rules.shared.quantities import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -75,10 +75,8 @@ def _lines(done: ChangedModel) -> Iterator[str]:
         return
     places = len({one.spot for one in done.replaced})
     modules = len({name for one in done.replaced for name in one.modules})
-    yield (
-        f"npufix: {counted(places, 'place')} replaced in {counted(modules, 'module')} of the model"
-        + (":" if places else "")
-    )
+    replaced, changed = format_count(places, "place"), format_count(modules, "module")
+    yield f"npufix: {replaced} replaced in {changed} of the model" + (":" if places else "")
     for one in done.replaced:
         yield f"  {_place(one.spot)}"
         yield f"    {_modules(one.cls, one.modules)}"
@@ -91,7 +89,7 @@ def _lines(done: ChangedModel) -> Iterator[str]:
     if done.attention:
         yield f"attention: {done.attention}"
     if done.left:
-        yield f"{counted(len(done.left), 'place')} left as they are:"
+        yield f"{format_count(len(done.left), 'place')} left as they are:"
     for other in done.left:
         yield f"  {_place(other.spot)}" if other.spot else f"  {other.cls}"
         yield f"    {other.reason}{_remedy(other.spot)}"
@@ -128,7 +126,7 @@ def _describe(spot: Spot, ran_before: Mapping[str, int]) -> Iterator[str]:
     key = place_key(spot.path, place.rule, place.line)
     ran = at_run_time.taken[key] - ran_before.get(key, 0)
     if ran:
-        yield f"ran {counted(ran, 'time')}"
+        yield f"ran {format_count(ran, 'time')}"
     refused = Counter({what: n for (where, what), n in at_run_time.refused.items() if where == key})
     for what, times in refused.most_common():
         yield old_code(what, times)

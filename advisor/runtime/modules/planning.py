@@ -84,7 +84,7 @@ class Planner:
         for name in self._methods(cls):
             method = inspect.getattr_static(cls, name)
             is_static = isinstance(method, staticmethod)
-            found = self._copied(method.__func__ if is_static else method, 0)
+            found = self._copy_function(method.__func__ if is_static else method, 0)
             if found is not None:
                 made.methods[name] = staticmethod(found.function) if is_static else found.function
                 made.replaced += found.spots
@@ -134,17 +134,17 @@ class Planner:
         found = None if file is None else file.definition(function, new=False)
         return None if found is None else found[0]
 
-    def _copied(self, outer: object, depth: int) -> _Copy | None:
+    def _copy_function(self, outer: object, depth: int) -> _Copy | None:
         """Return the changed copy of a function, ``None`` if nothing in it changes."""
         if id(outer) not in self._copies:
             self._copies[id(outer)] = None  # it may call itself
             chain = innermost(outer)
             if chain and depth <= _MOST_CALLS:
                 self._kept.append(chain[0])  # or another one may get its id
-                self._copies[id(outer)] = self._made(chain, depth)
+                self._copies[id(outer)] = self._make_copy(chain, depth)
         return self._copies[id(outer)]
 
-    def _made(self, chain: list[FunctionType], depth: int) -> _Copy | None:
+    def _make_copy(self, chain: list[FunctionType], depth: int) -> _Copy | None:
         function = chain[-1]
         file = self._files.of(function)
         if file is None:
@@ -182,7 +182,7 @@ class Planner:
             helper = function.__globals__.get(name)
             chain = innermost(helper)
             if chain and _is_near(chain[-1], function):
-                copied = self._copied(helper, depth + 1)
+                copied = self._copy_function(helper, depth + 1)
                 if copied is not None:
                     found[name] = copied
         return found

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from npufix.advisor.project.stored import Store
-from npufix.advisor.runtime.process.hook import Hook, concerns, imported_before
+from npufix.advisor.runtime.process.hook import Hook, concerns, list_imported
 from npufix.advisor.runtime.process.rebinding import by_file, rebind, restore
 from npufix.advisor.runtime.process.switches import SwitchError, Switches, from_environment
 from npufix.rewriters.write.user_folders import private_cache_folder
@@ -157,7 +157,7 @@ class _Project:
         file = Path(path)
         if self.configuration.excludes(file):
             return None
-        ignored = self.configuration.ignored_in(file)
+        ignored = self.configuration.find_ignored(file)
         if not ignored:
             return selection
         more = Switches(disable=tuple(ignored)).selection().without
@@ -198,7 +198,7 @@ def _change_earlier(applied: Applied) -> None:
     if hook is None:
         return
     wanted: dict[str, tuple[str, bytes]] = {}
-    for name, path in imported_before().items():
+    for name, path in list_imported().items():
         try:
             data = Path(path).read_bytes()
         except OSError:

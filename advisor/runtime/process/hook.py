@@ -117,7 +117,7 @@ def _replace(hook: Hook, original: Any) -> Any:  # noqa: ANN401 - a method of im
     return get_code
 
 
-def imported_before() -> dict[str, str]:
+def list_imported() -> dict[str, str]:
     """Return the modules that were imported already, with the files they came from."""
     found: dict[str, str] = {}
     seen: set[int] = set()

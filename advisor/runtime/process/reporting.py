@@ -16,7 +16,7 @@ from npufix.advisor.runtime.source.places import RulePlace, place_key
 from npufix.advisor.runtime.source.proving import recall
 from npufix.advisor.runtime.source.selection import WITHOUT_ATTENTION
 from npufix.reports.language import tr
-from npufix.rules.shared.quantities import counted
+from npufix.rules.shared.quantities import format_count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -121,7 +121,7 @@ def as_text(one: RunSummary) -> str:
         return f"npufix: nothing was changed: {one.why_not}\n"
     modules = {f.module for f in one.replaced}
     ran = [f for f in one.replaced if f.ran or f.old_code_ran]
-    places, where = counted(len(one.replaced), "place"), counted(len(modules), "module")
+    places, where = format_count(len(one.replaced), "place"), format_count(len(modules), "module")
     reached = f"; {len(ran)} reached on the NPU:" if ran else ""
     lines = [f"npufix: {places} replaced in {where}{reached}"]
     # Where the old code ran there may be something to do.
@@ -130,16 +130,16 @@ def as_text(one: RunSummary) -> str:
     )
     uncounted = sum(not f.place.counted for f in one.replaced)
     if uncounted:
-        lines.append(f"{counted(uncounted, 'place')} run everywhere and are not counted.")
+        lines.append(f"{format_count(uncounted, 'place')} run everywhere and are not counted.")
     unmeasured = {f"{f.place.rule}:{c}" for f in one.replaced for c in f.place.unmeasured}
     if unmeasured:
         lines.append(f"{NOT_MEASURED}: {', '.join(sorted(unmeasured))}; --measure does it.")
     lines += [f"{note}." for note in one.notes]
     if one.left:
-        lines.append(f"{counted(len(one.left), 'place')} left as they are:")
+        lines.append(f"{format_count(len(one.left), 'place')} left as they are:")
         lines += _cut(_describe_left(one.left))
     if one.problems:
-        lines.append(f"{counted(len(one.problems), 'module')} not changed:")
+        lines.append(f"{format_count(len(one.problems), 'module')} not changed:")
         lines += _cut([f"  {name}: {why}" for name, why in sorted(one.problems.items())])
     return "\n".join(lines) + "\n"
 
@@ -163,7 +163,7 @@ def _describe_replaced(found: FoundPlace) -> str:
 
 def old_code(what: str, times: int) -> str:
     """Return why the old code ran on the NPU, and what to do if it need not have."""
-    ran = f"the old code ran {counted(times, 'time')}"
+    ran = f"the old code ran {format_count(times, 'time')}"
     if what in {NEW_EACH_TIME, NOT_READ_HERE}:
         return f"{ran}: {what}; --allow NPU102:{WITHIN_ONE} vouches for them"
     return f"{ran}: {what} did not hold"

@@ -95,7 +95,7 @@ def operands_of(site: Site) -> dict[str, ast.expr]:
     if site.rewrite is None or not site.rewrite.probe:
         return {}
     # Names that the new code itself binds do not exist yet where the question is asked.
-    made = _assigned_names(ast.parse(site.rewrite.text))
+    made = _list_assigned_names(ast.parse(site.rewrite.text))
     for node in ast.walk(ast.parse(site.rewrite.probe)):
         match node:
             case ast.Call(ast.Name(name), _, keywords) if name == _PROBE:
@@ -103,7 +103,7 @@ def operands_of(site: Site) -> dict[str, ast.expr]:
     return {}
 
 
-def _assigned_names(code: ast.AST) -> set[str]:
+def _list_assigned_names(code: ast.AST) -> set[str]:
     names = [n for n in ast.walk(code) if isinstance(n, ast.Name)]
     return {n.id for n in names if isinstance(n.ctx, ast.Store)}
 
@@ -167,16 +167,16 @@ def _own_guards(block: list[ast.stmt]) -> Iterator[ast.If]:
     for statement in block:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
-        if isinstance(statement, ast.If) and asked_tensor(statement.test) is not None:
+        if isinstance(statement, ast.If) and find_asked_tensor(statement.test) is not None:
             yield statement
         yield from _own_guards(statements_below(statement))
 
 
-def asked_tensor(test: ast.expr) -> ast.expr | None:
+def find_asked_tensor(test: ast.expr) -> ast.expr | None:
     """Return the tensor that a condition asks for its device."""
     match test:
         case ast.BoolOp(ast.And(), [*_, last]):
-            return asked_tensor(last)
+            return find_asked_tensor(last)
         case ast.Compare(
             ast.Attribute(ast.Attribute(value, "device"), "type"), [ast.Eq()], [ast.Constant("npu")]
         ):
@@ -190,20 +190,20 @@ def _chooses(guard: ast.If, one: CallQuestion) -> bool:
     read = [n for code in one.operands.values() for n in ast.walk(code)]
     here = {n.id for n in read if isinstance(n, ast.Name)}
     # Of several statements under one condition the first may bind what the second reads.
-    return not here & _bound_before(guard.body, one)
+    return not here & _list_bound_before(guard.body, one)
 
 
-def _bound_before(block: list[ast.stmt], one: CallQuestion) -> set[str]:
+def _list_bound_before(block: list[ast.stmt], one: CallQuestion) -> set[str]:
     bound: set[str] = set()
     for statement in block:
         if any(ast.dump(n) == one.new for n in ast.walk(statement)):
             break
-        bound |= _assigned_names(statement)
+        bound |= _list_assigned_names(statement)
     return bound
 
 
 def _extend(test: ast.expr, one: CallQuestion, given: Mapping[str, ast.expr]) -> ast.expr:
-    tensor = asked_tensor(test)
+    tensor = find_asked_tensor(test)
     if tensor is None:
         raise ValueError(ast.unparse(test))
     call = ast.Call(

@@ -55,16 +55,16 @@ def make_prover(on: str, chip: str) -> Prover:
 
 
 def _job(file: Path, text: str, site: Site, chosen: SitePlan) -> Job:
-    from npufix.advisor.patch.patching import assumed_conditions
-    from npufix.rewriters.edit.job import spelled
+    from npufix.advisor.patch.patching import list_assumed_conditions
+    from npufix.rewriters.edit.job import spell_path
     from npufix.rewriters.verification import Job
 
     new = site.rewrite
     if new is None:
         raise ValueError(site)
     return Job(
-        path=spelled(file.resolve()),
-        root=spelled(_root(file)),
+        path=spell_path(file.resolve()),
+        root=spell_path(_root(file)),
         original=text,
         patched=new.direct,
         portable=new.portable if new.portable != new.direct else "",
@@ -76,7 +76,7 @@ def _job(file: Path, text: str, site: Site, chosen: SitePlan) -> Job:
         or site.rule.floats_only
         or any(p.condition.name == _FLOATING for p in site.proofs),
         probes=(new.probe,) if new.probe else (),
-        vouched=tuple(sorted({*assumed_conditions(site), *chosen.conditions})),
+        vouched=tuple(sorted({*list_assumed_conditions(site), *chosen.conditions})),
         inference=any(p.condition.excludes_gradients for p in site.proofs),
     )
 
@@ -119,8 +119,8 @@ def recall(store: Store | None, data: bytes, rule: str, line: int) -> str:
 
 
 def _key(data: bytes, rule: str, line: int) -> tuple[bytes, ...]:
-    from npufix.rewriters.verification.workers.machine import installed
+    from npufix.rewriters.verification.workers.machine import find_installed
 
-    versions = " ".join(installed(name) for name in ("torch", "torch-npu", "numpy"))
+    versions = " ".join(find_installed(name) for name in ("torch", "torch-npu", "numpy"))
     digest = hashlib.sha256(data).digest()
     return b"verdict", digest, f"{rule}:{line}".encode(), versions.encode()

@@ -109,7 +109,7 @@ def rewrite_module(
     return RewrittenModule(path, entry.text, entry.places, entry.imports, code, entry.problem)
 
 
-def changed_tree(
+def change_tree(
     path: str, data: bytes, selection: RuleSelection
 ) -> tuple[RewrittenModule, ast.Module | None]:
     """Return a module with its changes and its tree, with the positions of the file.

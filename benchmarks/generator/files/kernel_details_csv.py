@@ -6,7 +6,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
-from benchmarks.generator.text import filled, microseconds, of_variant, write_lines
+from benchmarks.generator.text import fill, microseconds, of_variant, write_lines
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,7 +66,7 @@ def write(run: Run, path: Path) -> None:
     at = np.flatnonzero(run.program.listed[kernels.code])
     code, launch, duration = kernels.code[at], kernels.launch[at], kernels.duration_ns[at]
     active = duration * (_ACTIVE / 1000)
-    rows = filled(
+    rows = fill(
         templates,
         code * own.variants + run.variants(launch),
         run.step_id(0) + run.launches.step[launch],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from benchmarks.generator.host import of_each_kind, operators
-from benchmarks.generator.text import filled, microseconds, of_variant, write_lines
+from benchmarks.generator.text import fill, microseconds, of_variant, write_lines
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +36,7 @@ def write(run: Run, path: Path) -> None:
     # Of an operator and the one inside it, only a little belongs to the outer one.
     own = np.where(launching, found.duration_ns, 3_000)
     times = (own, found.duration_ns, total * launching, total, of_core * launching, of_core)
-    lines = filled(of_each_kind(run, _row), found.kind, *((microseconds, each) for each in times))
+    lines = fill(of_each_kind(run, _row), found.kind, *((microseconds, each) for each in times))
     write_lines(path, chain([_HEADER], lines), run.parameters.line_end)
 
 

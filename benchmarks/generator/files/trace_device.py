@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from benchmarks.generator.program import QUEUE
-from benchmarks.generator.text import chunks, filled, microseconds, moment, numbers
+from benchmarks.generator.text import chunks, fill, microseconds, moment, numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -49,9 +49,9 @@ def device_events(run: Run) -> Events:
         yield from _device_names(run, device)
     if launches_of_cann:
         queue = {run.thread(QUEUE): f"Thread {run.thread(QUEUE)}"}
-        yield from named_process(_process(run, _CANN), "CANN", "CPU", _CANN, queue)
+        yield from name_process(_process(run, _CANN), "CANN", "CPU", _CANN, queue)
     if own.runtime:
-        yield from named_process(_process(run, _GARBAGE), "Python GC", "CPU", _GARBAGE, {})
+        yield from name_process(_process(run, _GARBAGE), "Python GC", "CPU", _GARBAGE, {})
         yield from _clocks(run)
     every = np.ones(len(run.kernels.code), np.bool_)
     streams = [(every, _nodes(run))] if launches_of_cann else []
@@ -74,12 +74,10 @@ def _device_names(run: Run, device: int) -> Events:
         (_LINKS, "Communication" if is_newest else "HCCL", {0: "Group 0 Communication"}),
         (_OVERLAP, "Overlap Analysis", dict(enumerate(_LANES))),
     )[: 4 if own.runtime else 1]:
-        yield from named_process(_process(run, kind, device), name, label, kind, threads)
+        yield from name_process(_process(run, kind, device), name, label, kind, threads)
 
 
-def named_process(
-    pid: int, name: str, label: str, order: int, threads: Mapping[int, str]
-) -> Events:
+def name_process(pid: int, name: str, label: str, order: int, threads: Mapping[int, str]) -> Events:
     """Yield the metadata of a process and its threads."""
 
     def event(kind: str, tid: int, **arguments: object) -> str:
@@ -103,7 +101,7 @@ def _nodes(run: Run) -> Events:
     items = [kernel.type if kernel.collective else kernel.name for kernel in run.program.kernels]
     texts = [node.replace("{item}", item) for item in items]
     at, link = (microseconds, run.node_ns), run.connections
-    return filled(texts, run.kernels.code, at, link, link, link, at)
+    return fill(texts, run.kernels.code, at, link, link, link, at)
 
 
 def _tasks(run: Run) -> Events:
@@ -113,7 +111,7 @@ def _tasks(run: Run) -> Events:
     texts = [_task(run, kernel) + end for kernel in run.program.kernels]
     place, link, start = kernel_places(run), run.connections, (microseconds, kernels.start_ns)
     task, length = np.arange(len(kernels.code)) % _TASKS, (numbers, kernels.duration_ns)
-    return filled(
+    return fill(
         texts, kernels.code, kernels.number, *place, start, length, task, link,
         link, link, start, *place,
     )  # fmt: skip
@@ -151,7 +149,7 @@ def _lanes(run: Run) -> Iterator[tuple[NDArray[np.bool_], Events]]:
         (3, waits > 0, kernels.start_ns - waits, waits),
     ):
         times = ((microseconds, starts[chosen]), (numbers, lengths[chosen]))
-        yield chosen, filled([text % (_LANES[lane], lane)], pid[chosen] * 0, pid[chosen], *times)
+        yield chosen, fill([text % (_LANES[lane], lane)], pid[chosen] * 0, pid[chosen], *times)
 
 
 def _clocks(run: Run) -> Events:

@@ -7,11 +7,11 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
-from benchmarks.generator.files.trace_device import device_events, kernel_places, named_process
+from benchmarks.generator.files.trace_device import device_events, kernel_places, name_process
 from benchmarks.generator.host import functions, of_each_kind, operators, step_operators
 from benchmarks.generator.program import AUTOGRAD, MAIN, QUEUE
 from benchmarks.generator.run import ENQUEUE_LENGTH_NS, NEST_NS
-from benchmarks.generator.text import chunks, filled, microseconds, moment, numbers, of_variant
+from benchmarks.generator.text import chunks, fill, microseconds, moment, numbers, of_variant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,13 +41,13 @@ def _host_events(run: Run) -> Events:
     """Yield what the framework records, in the order in which it writes that."""
     own, found = run.parameters, operators(run)
     times = ((microseconds, found.start_ns), (numbers, found.duration_ns), found.sequence)
-    yield from filled(of_each_kind(run, _operator), found.kind, *times)
+    yield from fill(of_each_kind(run, _operator), found.kind, *times)
     yield from (_step_operator(run, call) for call in step_operators(run))
     if own.runtime:
         yield from _queue(run)
     threads = [run.thread(which) for which in (MAIN, AUTOGRAD, QUEUE)[: 2 + own.runtime]]
     named = {each: f"Thread {each}" for each in threads}
-    yield from named_process(run.pid, "Python", "CPU", 0, named)
+    yield from name_process(run.pid, "Python", "CPU", 0, named)
     yield from _forward_to_backward(run)
     if own.modules:
         yield from (_function(run, number, call) for number, call in enumerate(functions(run)))
@@ -65,7 +65,7 @@ def _flows_to_device(run: Run) -> Events:
         f"{flow % ('s', run.pid, run.thread(launch.thread))}, {end}"
         for launch in run.program.launches
     ]
-    return filled(
+    return fill(
         starts,
         run.launches.code[kernels.launch],
         kernels.start_ns,
@@ -139,7 +139,7 @@ def _queue(run: Run) -> Events:
         (gets, run.queue_ns, run.dequeue_length_ns),
     ):
         at = (microseconds, start)
-        yield from filled(texts, code, at, (numbers, length), number, number, at)
+        yield from fill(texts, code, at, (numbers, length), number, number, at)
 
 
 def _forward_to_backward(run: Run) -> Events:
@@ -152,7 +152,7 @@ def _forward_to_backward(run: Run) -> Events:
         at = np.flatnonzero(chosen[launches.code])
         starts = launches.start_ns[at] + NEST_NS * program.nodes[launches.code[at]]
         text = flow % (phase, run.pid, run.thread(which))
-        yield from filled([text], at * 0, launches.sequence[at], (microseconds, starts))
+        yield from fill([text], at * 0, launches.sequence[at], (microseconds, starts))
 
 
 def _built_ins(run: Run) -> Events:
@@ -166,4 +166,4 @@ def _built_ins(run: Run) -> Events:
         before = run.launches.start_ns[part, None] - _BUILT_IN_ROOM_NS - _BUILT_IN_NS
         number = np.arange(part.start * each, part.stop * each)
         start = (microseconds, (before + behind).ravel())
-        yield from filled([text], number * 0, 0xFFFF00000000 + 16 * number, start, number)
+        yield from fill([text], number * 0, 0xFFFF00000000 + 16 * number, start, number)

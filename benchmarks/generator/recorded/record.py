@@ -70,10 +70,10 @@ class Frame:
 
     def text(self, program: Path) -> str:
         """Return the frame as the profiler writes it."""
-        return f"{recorded_path(self.path, program)}({self.line}): {self.function}"
+        return f"{spell_recorded_path(self.path, program)}({self.line}): {self.function}"
 
 
-def recorded_path(path: str | Path, program: Path) -> str:
+def spell_recorded_path(path: str | Path, program: Path) -> str:
     """Return where a file would have been on the machine with the NPU."""
     if Path(path).is_relative_to(program):
         return f"/workspace/{program.name}/{Path(path).relative_to(program).as_posix()}"

@@ -62,7 +62,7 @@ class OpenFile:
 
 def open_file(path: Path) -> OpenFile:
     """Open the file; raise ``OSError`` or one of ``FAULTS`` if it is no SQLite database."""
-    if (stated := _stated_size(path)) > (size := path.stat().st_size):
+    if (stated := _read_stated_size(path)) > (size := path.stat().st_size):
         what = f"cut off: {size:,} of {stated:,} bytes are there"
         raise sqlite3.DatabaseError(what)
     uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
@@ -84,7 +84,7 @@ def open_file(path: Path) -> OpenFile:
     return OpenFile(connection, tables, pages)
 
 
-def quoted(name: str) -> str:
+def quote(name: str) -> str:
     """Return a name as SQL spells it."""
     return '"' + name.replace('"', '""') + '"'
 
@@ -109,7 +109,7 @@ def _tables(connection: sqlite3.Connection) -> dict[str, TableLayout]:
 
 def _table(name: str, root: int, sql: str, connection: sqlite3.Connection) -> TableLayout:
     described: list[tuple[Any, ...]] = connection.execute(
-        f"PRAGMA table_xinfo({quoted(name)})"
+        f"PRAGMA table_xinfo({quote(name)})"
     ).fetchall()
     # A generated column makes, for each row, gigabytes or hours out of nothing: it is not read.
     columns = {
@@ -129,7 +129,7 @@ def _table(name: str, root: int, sql: str, connection: sqlite3.Connection) -> Ta
     )
 
 
-def _stated_size(path: Path) -> int:
+def _read_stated_size(path: Path) -> int:
     """Return how long the file is according to its header, 0 if that does not say.
 
     SQLite takes the part of the last page that is missing for zeros, which are no rows.

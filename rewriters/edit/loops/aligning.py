@@ -19,7 +19,7 @@ from npufix.rewriters.edit.loops.values import (
     everything,
     method,
     new_axis,
-    parsed,
+    parse,
     subscript,
 )
 
@@ -99,7 +99,7 @@ class Aligner:
             self.of.conditions["same-dimensions"] = None
             return [v.code for v in given], replace(rows[0], source=tensors[0].asked)
         whole = self._common(rows, same, counted=counted)
-        codes = [self._placed(v, whole, tensors[0]) for v in given]
+        codes = [self._place(v, whole, tensors[0]) for v in given]
         return codes, replace(whole, source=tensors[0].asked)
 
     def _are_alike(self, rows: list[Value], same: list[Value]) -> bool:
@@ -139,7 +139,7 @@ class Aligner:
             raise CannotBatchError(UNKNOWN_RANK)
         return Value(Kind.ROWS, rows[0].code if rows else tensors[0].code, widest)
 
-    def _placed(  # noqa: PLR0911 - one case a kind
+    def _place(  # noqa: PLR0911 - one case a kind
         self, value: Value, whole: Value, source: Value
     ) -> ast.expr:
         if value.kind is Kind.SAME:
@@ -152,7 +152,7 @@ class Aligner:
                 raise CannotBatchError(UNKNOWN_RANK)
             fewer = -whole.rank.more
             count = f"{ast.unparse(source.asked)}.dim()"
-            ones = parsed(f"f(*[1] * ({count} - {fewer}))" if fewer else f"f(*[1] * {count})")
+            ones = parse(f"f(*[1] * ({count} - {fewer}))" if fewer else f"f(*[1] * {count})")
             assert isinstance(ones, ast.Call)  # noqa: S101 - it was written so
             return method(self.vector(value, 0, source.asked), "view", -1, *ones.args)
         if value.axis == whole.axis and value.rank == whole.rank:
@@ -195,14 +195,14 @@ class Aligner:
         first = f"{domain.start}, " if domain.start else ""
         kind = "" if dtype is None else f"dtype={ast.unparse(dtype)}.dtype, "
         where = f"{kind}device={ast.unparse(device)}.device"
-        return parsed(f"torch.arange({first}{ast.unparse(domain.stop)}, {where})")
+        return parse(f"torch.arange({first}{ast.unparse(domain.stop)}, {where})")
 
     def rounds(self, device: ast.expr) -> ast.expr:
         """Return the numbers of all rounds, whatever the counter begins with."""
         domain = self.of.domain
         stop = ast.unparse(domain.stop)
         count = f"{stop} - {domain.start}" if domain.start else stop
-        return parsed(f"torch.arange({count}, device={ast.unparse(device)}.device)")
+        return parse(f"torch.arange({count}, device={ast.unparse(device)}.device)")
 
     def vector(self, value: Value, after: int, source: ast.expr) -> ast.expr:
         """Return a number of all rounds as a vector of the dtype of ``source``.
@@ -218,7 +218,7 @@ class Aligner:
         if not _is_made_of(value.code, _KEEPS_INTEGERS, self.numbers):
             raise CannotBatchError(UNKNOWN_NUMBER)
         whole = self._filled(value.code, self.arange(source, None), named=False)
-        dtype = parsed(f"{ast.unparse(source)}.dtype")
+        dtype = parse(f"{ast.unparse(source)}.dtype")
         return at_dimension(method(whole, "to", dtype), after)
 
     def _name_vectors(self, code: ast.expr, after: int, source: ast.expr, leaf: ast.expr) -> None:
@@ -230,7 +230,7 @@ class Aligner:
                 if known[0] != after:
                     raise CannotBatchError(UNKNOWN_NUMBER)
                 if known != key:
-                    self.of.ask_for_dtype(parsed(known[1]), source)
+                    self.of.ask_for_dtype(parse(known[1]), source)
                 if all(ast.unparse(s).split(" = ")[0] != node.id for s in self.statements):
                     made = self._filled(self.numbers[node.id], leaf)
                     target = ast.Name(node.id, ast.Store())

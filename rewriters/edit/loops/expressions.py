@@ -17,7 +17,7 @@ from npufix.rewriters.edit.loops.values import (
     like,
     literal,
 )
-from npufix.rewriters.graph.modules.syntax import names_in
+from npufix.rewriters.graph.modules.syntax import list_names
 from npufix.rewriters.graph.modules.torch_names import TORCH_FUNCTIONS
 from npufix.rewriters.graph.special import Op
 
@@ -63,7 +63,7 @@ class Expressions:
 
     def depends(self, code: ast.AST) -> bool:
         """Tell whether an expression depends on the round."""
-        return not names_in(code).isdisjoint(self.env)
+        return not list_names(code).isdisjoint(self.env)
 
     def read(self, code: ast.expr) -> Value:  # noqa: PLR0911 - one case a syntax
         """Return what an expression is for all rounds.

@@ -82,20 +82,20 @@ class Facts(ValueKinds):
         ``sizes[i, 0]`` is a number then; what ``q[i]`` is nobody knows.
         """
         self.assumes = True
-        for base, rank, count in self._indexed():
+        for base, rank, count in self._list_indexed():
             self.assumed[rank.base] = count - rank.more
             self.told.append((base, count))
 
     def likely(self, rank: Rank) -> Rank:
         """Return a number of dimensions as ``assume_ranks`` would have it."""
-        found = {r.base: count - r.more for _, r, count in self._indexed()}
+        found = {r.base: count - r.more for _, r, count in self._list_indexed()}
         if isinstance(rank, RelativeRank) and rank.base in found:
             return found[rank.base] + rank.more
         return rank
 
-    def _indexed(self) -> Iterator[tuple[ast.expr, RelativeRank, int]]:
+    def _list_indexed(self) -> Iterator[tuple[ast.expr, RelativeRank, int]]:
         """Yield the tensors of unknown dimensions, and how many they are indexed with."""
-        for code in (_written_to(e.code) for e in self._inside):
+        for code in (_find_target(e.code) for e in self._inside):
             match code:
                 case ast.Subscript(base, ast.Tuple(items)):
                     pass
@@ -247,7 +247,7 @@ def linear(node: Node) -> tuple[Node, int]:
     return node, more
 
 
-def _written_to(code: ast.AST) -> ast.AST:
+def _find_target(code: ast.AST) -> ast.AST:
     match code:
         case ast.Assign([target]) | ast.AugAssign(target):
             return target

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.loops.indexing import LENGTHS, Place, Ragged, trimmed
+from npufix.rewriters.edit.loops.indexing import LENGTHS, Place, Ragged, trim
 from npufix.rewriters.edit.loops.values import (
     UNKNOWN_RANK,
     CannotBatchError,
@@ -20,8 +20,8 @@ from npufix.rewriters.edit.loops.values import (
     Value,
     at_dimension,
     method,
-    parsed,
-    shifted,
+    parse,
+    shift,
     subscript,
 )
 
@@ -52,12 +52,12 @@ def fill(  # noqa: C901 - a vector for each limit of each slice
     """
     if value.kind is not Kind.SAME or value.rank != 0 or not place.is_view:
         raise CannotBatchError(LENGTHS)
-    own = shifted(body.facts.rank(base), place.kept - place.consumed)
+    own = shift(body.facts.rank(base), place.kept - place.consumed)
     if not isinstance(own, int) and not body.facts.assumes and _OF_TOKENS.search(ast.unparse(base)):
         raise CannotBatchError(UNKNOWN_RANK)  # what is written for any number is hard to read
     _ask_for_value(body, base, value)
     masks = []
-    shared = _named(body, base, place)
+    shared = _name_lengths(body, base, place)
     yield from shared.values()
 
     def behind(dim: int, vector: ast.expr, *, column: bool = False) -> ast.expr:
@@ -69,7 +69,7 @@ def fill(  # noqa: C901 - a vector for each limit of each slice
         # How many dimensions follow shows when it runs: those of the tensor that are not indexed.
         gone = place.consumed - place.kept + dim
         name = ast.unparse(base)
-        ones = parsed(f"f(*[1] * ({name}.dim() - {gone}))" if gone else f"f(*[1] * {name}.dim())")
+        ones = parse(f"f(*[1] * ({name}.dim() - {gone}))" if gone else f"f(*[1] * {name}.dim())")
         assert isinstance(ones, ast.Call)  # noqa: S101 - it was written so
         return method(vector, "reshape", -1, *ones.args)
 
@@ -79,19 +79,19 @@ def fill(  # noqa: C901 - a vector for each limit of each slice
         limit = bound.code
         if bound.kind is not Kind.SAME:
             name = _key(bound)
-            code = parsed(f"{name}_tensor") if name in shared else _limits(body, base, bound)
+            code = parse(f"{name}_tensor") if name in shared else _limits(body, base, bound)
             limit = behind(place.axis, code, column=bound.rank != 0)
         if bound is given:
             _ask_for_sign(body, bound)
             return limit
         body.of.conditions["positive-lengths"] = None
         body.of.shown.setdefault("counted", _tensor_of(bound))
-        length = parsed(f"{ast.unparse(base)}.shape[{part.source}]")
+        length = parse(f"{ast.unparse(base)}.shape[{part.source}]")
         return ast.BinOp(length, ast.Sub(), limit)
 
     for part in place.ragged:
         written = ast.unparse(base)
-        positions = parsed(f"torch.arange({written}.shape[{part.source}], device={written}.device)")
+        positions = parse(f"torch.arange({written}.shape[{part.source}], device={written}.device)")
         for bound, op in ((part.lower, ast.GtE()), (part.upper, ast.Lt())):
             if bound is None:
                 continue
@@ -100,7 +100,7 @@ def fill(  # noqa: C901 - a vector for each limit of each slice
     mask: ast.expr = masks[0]
     for other in masks[1:]:
         mask = ast.BinOp(mask, ast.BitAnd(), other)
-    target = subscript(base, index) if (index := trimmed(place.items)) else base
+    target = subscript(base, index) if (index := trim(place.items)) else base
     yield ast.Expr(method(target, "masked_fill_", mask, value.code))
 
 
@@ -116,7 +116,7 @@ def _key(bound: Value) -> str:
     return ast.unparse(bound.asked) if bound.kind is Kind.ENTRY else ""
 
 
-def _named(body: Body, base: ast.expr, place: Place) -> dict[str, ast.stmt]:
+def _name_lengths(body: Body, base: ast.expr, place: Place) -> dict[str, ast.stmt]:
     """Return, for lengths that are needed more than once, what brings them to the device."""
     bounds = [b for part in place.ragged for b in (part.lower, part.upper) if b is not None]
     keys = [_key(b) for b in bounds]
@@ -134,7 +134,7 @@ def _named(body: Body, base: ast.expr, place: Place) -> dict[str, ast.stmt]:
 
 def _limits(body: Body, base: ast.expr, bound: Value) -> ast.expr:
     """Return the lengths of all rounds as a vector on the device."""
-    device = parsed(f"{ast.unparse(base)}.device")
+    device = parse(f"{ast.unparse(base)}.device")
     if bound.axis or (isinstance(bound.rank, int) and bound.rank):
         raise CannotBatchError(LENGTHS)
     if bound.kind is Kind.NUMBER:
@@ -143,7 +143,7 @@ def _limits(body: Body, base: ast.expr, bound: Value) -> ast.expr:
         return body.of.aligner.index(bound, base)
     if bound.kind is Kind.ROWS:
         return method(bound.code, "to", device)
-    made = parsed("torch.as_tensor()")
+    made = parse("torch.as_tensor()")
     assert isinstance(made, ast.Call)  # noqa: S101 - it was written so
     made.args, made.keywords = [bound.code], [ast.keyword("device", device)]
     return made
@@ -167,7 +167,7 @@ def _ask_for_sign(body: Body, bound: Value) -> None:
 def _tensor_of(bound: Value) -> ast.expr:
     if bound.kind is not Kind.ENTRY:
         return bound.code
-    return parsed(f"torch.as_tensor({ast.unparse(bound.code)})")
+    return parse(f"torch.as_tensor({ast.unparse(bound.code)})")
 
 
 def _is_small(code: ast.expr) -> bool:
@@ -227,7 +227,7 @@ def read_pieces(loop: Loop, facts: Facts) -> Pieces | None:
     number = _number(value, counter, offset)
     if number is None or (number == "" and len(slices) > 1):
         return None
-    return _filled(base, vector, facts, slices, number, in_front=first_in_front)
+    return _fill(base, vector, facts, slices, number, in_front=first_in_front)
 
 
 def _borders(item: ast.expr, counter: str) -> tuple[str, int] | None:
@@ -273,7 +273,7 @@ def _number(value: ast.expr, counter: str, offset: int) -> str | None:
     return "" if _offset(value, counter) == offset else None
 
 
-def _filled(  # noqa: PLR0913 - what is written, and where
+def _fill(  # noqa: PLR0913 - what is written, and where
     target: ast.Name,
     vector: str,
     facts: Facts,

@@ -11,7 +11,7 @@ from npufix.rewriters.edit.loops.expressions import RANDOM, UNKNOWN_CALL, UNKNOW
 from npufix.rewriters.edit.loops.facts import Facts
 from npufix.rewriters.edit.loops.filling import Pieces, read_pieces
 from npufix.rewriters.edit.loops.indexing import LENGTHS, OTHER_ROUND
-from npufix.rewriters.edit.loops.joining import added_up, join, joined, rows_of
+from npufix.rewriters.edit.loops.joining import add_up, join, join_rounds, rows_of
 from npufix.rewriters.edit.loops.reading import (
     NO_DOMAIN,
     STEPS,
@@ -21,18 +21,18 @@ from npufix.rewriters.edit.loops.reading import (
     loops_in,
     may_hold_loops,
     read_domain,
-    spelled_out,
+    spell_out,
 )
 from npufix.rewriters.edit.loops.statements import EFFECT, RECURRENCE, SHARED, Body
 from npufix.rewriters.edit.loops.submodules import DROPOUT, MODULES, STATISTICS
 from npufix.rewriters.edit.loops.together import UNKNOWN_DIMENSION
 from npufix.rewriters.edit.loops.values import OF_A_LIST, UNKNOWN_RANK, CannotBatchError
-from npufix.rewriters.edit.loops.writing import Join, written
+from npufix.rewriters.edit.loops.writing import Join, write
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite
 from npufix.rewriters.facts.occasions import is_done_once, is_hot, is_made_on_host
 from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph.dataflow import FunctionFlow, UnsupportedCodeError
-from npufix.rewriters.graph.modules.syntax import stored_names, walk
+from npufix.rewriters.graph.modules.syntax import list_stored_names, walk
 from npufix.rewriters.graph.reader import read_function
 from npufix.rewriters.graph.special import Op
 
@@ -82,7 +82,7 @@ def find_loops(
         return
     if _MAKES_ONCE.match(flow.function.name) and not all_of_them and not _is_called(flow):
         return
-    function, comprehensions = spelled_out(flow.function, flow.names)
+    function, comprehensions = spell_out(flow.function, flow.names)
     wide = flow
     if comprehensions:
         scope = None if flow.scope is None else replace(flow.scope, function=function)
@@ -98,7 +98,7 @@ def find_loops(
             continue
         if not may_look():
             return
-        found = _found(source, flow, wide, loop, with_text=with_text)
+        found = _find(source, flow, wide, loop, with_text=with_text)
         if found is None:
             continue
         told = found.problem not in _NO_ROWS and _is_about_rows(wide, loop)
@@ -115,22 +115,22 @@ def _is_called(flow: FunctionFlow) -> bool:
     return named or (flow.scope is not None and is_hot(flow.scope, flow.names.tree))
 
 
-def _found(
+def _find(
     source: str, flow: FunctionFlow, wide: FunctionFlow, loop: Loop, *, with_text: bool
 ) -> FoundLoop | None:
     inside = list(_inside(wide, loop))
     if not inside:
         return None
     facts = Facts(wide, inside)
-    found = _tried(source, flow, loop, facts, with_text=with_text)
+    found = _try(source, flow, loop, facts, with_text=with_text)
     if found is not None and found.problem in {UNKNOWN_RANK, UNKNOWN_DIMENSION}:
         facts.assume_ranks()
-        again = _tried(source, flow, loop, facts, with_text=with_text)
+        again = _try(source, flow, loop, facts, with_text=with_text)
         return again if again is not None and again.rewrite is not None else found
     return found
 
 
-def _tried(
+def _try(
     source: str, flow: FunctionFlow, loop: Loop, facts: Facts, *, with_text: bool
 ) -> FoundLoop | None:
     lines = frozenset(range(loop.first.lineno, (loop.statement.end_lineno or 0) + 1))
@@ -146,13 +146,13 @@ def _tried(
         if loop.is_statement and not statements and not loop.lists and not loop.total:
             return None
         if loop.joined is not None and loop.made is not None:
-            new = joined(loop.joined, loop.made, body.of)
+            new = join_rounds(loop.joined, loop.made, body.of)
             body.require_apart()
             statements += body.of.aligner.statements
             if any(_may_be_listed(v.code, facts) for v in domain.names.values()):
                 body.of.conditions["is-tensor"] = None
         if loop.total and loop.made is not None:
-            statements += added_up(loop.total, loop.made, body.of, in_place=loop.is_in_place)
+            statements += add_up(loop.total, loop.made, body.of, in_place=loop.is_in_place)
         joins: list[Join] = []
         for one in loop.lists:
             _require_filled_once(flow, one)
@@ -168,7 +168,7 @@ def _tried(
         body.require_apart()
         _require_unread(flow, loop)
         body.show_assumed()
-        rewrite = written(source, flow, loop, body, statements, new, joins, with_text=with_text)
+        rewrite = write(source, flow, loop, body, statements, new, joins, with_text=with_text)
     except (CannotBatchError, NotRewritableError) as error:
         return FoundLoop(code, lines, problem=str(error))
     return FoundLoop(code, lines, tuple(body.of.conditions), rewrite)
@@ -181,7 +181,7 @@ def _of_pieces(  # noqa: PLR0913 - what is written, and where
     body = Body(Domain(0, loop.items, node), facts, ())
     body.of.shown["index"] = ast.Name(pieces.vector, ast.Load())
     _require_unread(flow, loop)
-    rewrite = written(source, flow, loop, body, pieces.statements, None, with_text=with_text)
+    rewrite = write(source, flow, loop, body, pieces.statements, None, with_text=with_text)
     lines = frozenset(range(loop.first.lineno, (loop.statement.end_lineno or 0) + 1))
     return FoundLoop(loop.statement, lines, pieces.conditions, rewrite)
 
@@ -228,7 +228,7 @@ def _require_unread(flow: FunctionFlow, loop: Loop) -> None:
     if loop.joined is not None and not loop.removed:
         return
     statement = loop.first
-    bound = stored_names(statement) - {loop.total}
+    bound = list_stored_names(statement) - {loop.total}
     own = {id(n) for n in walk(statement)}
     again = {
         id(inner)

@@ -15,7 +15,7 @@ from npufix.rewriters.edit.loops.values import (
     Value,
     at_dimension,
     everything,
-    shifted,
+    shift,
     subscript,
 )
 
@@ -79,7 +79,7 @@ class Indexer:
     def read(self, code: ast.Subscript) -> Value:
         """Return what a subscript is for all rounds."""
         base = self.of.read(code.value)
-        items = spelled_items(code.slice, base.rank)
+        items = spell_items(code.slice, base.rank)
         if base.kind is Kind.NUMBER:
             raise CannotBatchError(UNKNOWN_INDEX)
         if base.kind is Kind.ENTRY:
@@ -88,11 +88,11 @@ class Indexer:
         place = self.place(base.code if rows is None else None, items, rows, base.asked)
         if place.ragged:
             raise CannotBatchError(LENGTHS)
-        index = trimmed(place.items)
+        index = trim(place.items)
         made = subscript(base.code, index) if index else base.code
         rank: Rank = None
         if base.rank is not None and place.is_known:
-            rank = shifted(base.rank, place.kept - place.consumed)
+            rank = shift(base.rank, place.kept - place.consumed)
         if rows is None:
             self._require_own_row(code.value, place)
             if self._is_entry(code.value, place):
@@ -137,7 +137,7 @@ class Indexer:
                 found.items.append(item)
                 found.kept += 1
             elif not self.of.depends(item):
-                self._fixed(found, item, by_vectors=by_vectors)
+                self._fix(found, item, by_vectors=by_vectors)
             else:
                 value = self.of.read(item)
                 if by_vectors:
@@ -210,7 +210,7 @@ class Indexer:
         found.kept += 1
         found.consumed += 1
 
-    def _fixed(self, found: Place, item: ast.expr, *, by_vectors: bool) -> None:
+    def _fix(self, found: Place, item: ast.expr, *, by_vectors: bool) -> None:
         """Take an index that is the same in all rounds."""
         facts = self.of.facts
         if isinstance(item, ast.Constant) and not isinstance(item.value, int):
@@ -277,7 +277,7 @@ class Indexer:
         found.consumed += 1
 
 
-def spelled_items(index: ast.expr, rank: Rank) -> list[ast.expr]:
+def spell_items(index: ast.expr, rank: Rank) -> list[ast.expr]:
     """Return the items of an index of a tensor, with a ``:`` for each dimension of ``...``."""
     items = list(index.elts) if isinstance(index, ast.Tuple) else [index]
     dots = [n for n, item in enumerate(items) if _is_constant(item, Ellipsis)]
@@ -295,7 +295,7 @@ def _is_constant(item: ast.expr, value: object) -> bool:
     return isinstance(item, ast.Constant) and item.value is value
 
 
-def trimmed(items: list[ast.expr]) -> list[ast.expr]:
+def trim(items: list[ast.expr]) -> list[ast.expr]:
     """Return the items without the ``:`` at their end."""
     left = list(items)
     while left and isinstance(left[-1], ast.Slice) and _is_all(left[-1]):

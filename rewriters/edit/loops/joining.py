@@ -21,7 +21,7 @@ SAME_EACH = "each round makes the same"
 UNKNOWN_JOIN = "along which dimension its rows are joined is not written out"
 
 
-def joined(call: ast.Call, made: ast.expr, of: Expressions) -> ast.expr:
+def join_rounds(call: ast.Call, made: ast.expr, of: Expressions) -> ast.expr:
     """Return what a call that joins the values of all rounds returns.
 
     Raises:
@@ -44,7 +44,7 @@ def rows_of(made: ast.expr, of: Expressions) -> Value:
     return of.aligner.tensor(value)
 
 
-def added_up(total: str, made: ast.expr, of: Expressions, *, in_place: bool) -> list[ast.stmt]:
+def add_up(total: str, made: ast.expr, of: Expressions, *, in_place: bool) -> list[ast.stmt]:
     """Return the statements that add to a name what all rounds make; ``in_place``: as ``+=`` does.
 
     Raises:
@@ -75,32 +75,32 @@ def join(call: ast.Call, value: Value) -> ast.expr:
     if dim is None or len(dims) > 1 or set(words) - {"dim", "axis"}:
         raise CannotBatchError(UNKNOWN_JOIN)
     name = call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
-    return _stacked(value, dim) if name == "stack" else _concatenated(value, dim)
+    return _stack(value, dim) if name == "stack" else _concatenate(value, dim)
 
 
-def _stacked(value: Value, dim: int) -> ast.expr:
+def _stack(value: Value, dim: int) -> ast.expr:
     if dim < 0 and isinstance(value.rank, int):
         dim += value.rank + 1
     if dim < -1:
         raise CannotBatchError(UNKNOWN_RANK)
     if dim == value.axis:
         return value.code if value.fresh else method(value.code, "clone")
-    return method(_moved(value, dim), "contiguous")
+    return method(_move(value, dim), "contiguous")
 
 
-def _concatenated(value: Value, dim: int) -> ast.expr:
+def _concatenate(value: Value, dim: int) -> ast.expr:
     if isinstance(value.rank, int):
         if value.rank == 0 or not -value.rank <= dim < value.rank:
             raise CannotBatchError(UNKNOWN_JOIN)
         dim %= value.rank
     if dim < 0:  # ``-1`` of one round is the last of all rounds too: the rounds go before it
-        return method(_moved(value, dim - 1), "flatten", dim - 1, dim)
+        return method(_move(value, dim - 1), "flatten", dim - 1, dim)
     own = value.code if value.fresh or dim != value.axis else method(value.code, "clone")
-    code = own if dim == value.axis else _moved(value, dim)
+    code = own if dim == value.axis else _move(value, dim)
     return method(code, "flatten", dim, dim + 1)
 
 
-def _moved(value: Value, dim: int) -> ast.expr:
+def _move(value: Value, dim: int) -> ast.expr:
     if {value.axis, dim} == {0, 1}:
         return method(value.code, "transpose", 0, 1)
     return method(value.code, "movedim", value.axis, dim)

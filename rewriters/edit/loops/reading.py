@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.loops.values import CannotBatchError, Kind, Value, name, shifted
+from npufix.rewriters.edit.loops.values import CannotBatchError, Kind, Value, name, shift
 from npufix.rewriters.graph.modules.syntax import last_name, walk
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def may_hold_loops(
     return False
 
 
-def spelled_out(function: FunctionNode, names: ModuleNames) -> tuple[FunctionNode, list[Loop]]:
+def spell_out(function: FunctionNode, names: ModuleNames) -> tuple[FunctionNode, list[Loop]]:
     """Return a function with a ``for`` for each comprehension that is joined, and those loops.
 
     ``y = torch.stack([f(x[i]) for i in r])`` gets ``for i in r: _ = f(x[i])`` in front of it, so
@@ -116,11 +116,11 @@ def spelled_out(function: FunctionNode, names: ModuleNames) -> tuple[FunctionNod
     """
     found: list[Loop] = []
     new = copy.copy(function)
-    new.body = _spelled_block(function.body, names, found)
+    new.body = _spell_block(function.body, names, found)
     return (new, found) if found else (function, [])
 
 
-def _spelled_block(body: list[ast.stmt], names: ModuleNames, found: list[Loop]) -> list[ast.stmt]:
+def _spell_block(body: list[ast.stmt], names: ModuleNames, found: list[Loop]) -> list[ast.stmt]:
     made: list[ast.stmt] = []
     for statement in body:
         for call in _joining(statement, names):
@@ -135,9 +135,9 @@ def _spelled_block(body: list[ast.stmt], names: ModuleNames, found: list[Loop]) 
         made.append(statement)
         if isinstance(statement, (ast.If, ast.For, ast.While, ast.With)):
             made[-1] = changed = copy.copy(statement)
-            changed.body = _spelled_block(statement.body, names, found)
+            changed.body = _spell_block(statement.body, names, found)
             if isinstance(changed, (ast.If, ast.For, ast.While)):
-                changed.orelse = _spelled_block(changed.orelse, names, found)
+                changed.orelse = _spell_block(changed.orelse, names, found)
     return made
 
 
@@ -150,7 +150,7 @@ def loops_in(body: Sequence[ast.stmt], names: ModuleNames) -> Iterator[Loop]:
 
     for number, statement in enumerate(body):
         if isinstance(statement, ast.For) and not statement.orelse:
-            filled = _filled(body, number, names, uses) or _filling(body, number, names)
+            filled = _read_filling(body, number, names, uses) or _filling(body, number, names)
             filled = filled or _adding(statement)
             if filled is not None:
                 yield filled
@@ -171,7 +171,7 @@ def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
         yield handler.body
 
 
-def _filled(
+def _read_filling(
     body: Sequence[ast.stmt], number: int, names: ModuleNames, uses: Callable[[], Counter[str]]
 ) -> Loop | None:
     """Return a loop that fills a list which is joined right after it, and used for nothing else.
@@ -284,7 +284,7 @@ def _comprehension(call: ast.Call) -> ast.ListComp | ast.GeneratorExp | None:
     return None if only.ifs or only.is_async else first
 
 
-def renamed(loop: Loop, statement: ast.stmt) -> Loop:
+def rename(loop: Loop, statement: ast.stmt) -> Loop:
     """Return a loop that belongs to another copy of its statement."""
     return replace(loop, statement=statement)
 
@@ -315,14 +315,14 @@ def read_domain(target: ast.expr, items: ast.expr, facts: Facts) -> Domain:
             match target:
                 case ast.Tuple([ast.Name(counter), element]):
                     found = _elements(element, over, facts)
-                    names = {counter: counted(counter), **found.names}
+                    names = {counter: read_counter(counter), **found.names}
                     return Domain(0, found.stop, found.stop_node, names)
         case _ if node is not None:
             return _elements(target, items, facts)
     raise CannotBatchError(NO_DOMAIN)
 
 
-def counted(counter: str, offset: int = 0) -> Value:
+def read_counter(counter: str, offset: int = 0) -> Value:
     """Return the value of a name that counts."""
     return Value(Kind.NUMBER, name(counter), 0, integer=True, offset=offset)
 
@@ -334,7 +334,7 @@ def _range(counter: str, args: list[ast.expr], facts: Facts) -> Domain:
         raise CannotBatchError(STEPS)
     if type(start.value) is not int or start.value < 0:
         raise CannotBatchError(STEPS)
-    return Domain(start.value, stop, node, {counter: counted(counter)})
+    return Domain(start.value, stop, node, {counter: read_counter(counter)})
 
 
 def _elements(target: ast.expr, over: ast.expr, facts: Facts) -> Domain:
@@ -357,7 +357,7 @@ def _elements(target: ast.expr, over: ast.expr, facts: Facts) -> Domain:
             node = facts.node(over)
             assert node is not None  # noqa: S101 - it is read where it stands
             rank = facts.rank(over)
-            one = shifted(rank, -1)
+            one = shift(rank, -1)
             value = Value(Kind.ENTRY, over, one)
             if facts.is_tensor(over):
                 value = Value(Kind.ROWS, over, one)

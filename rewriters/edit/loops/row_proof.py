@@ -59,7 +59,7 @@ class _Rows:
                 found = self.rows(value)
             case ast.Assign([ast.Tuple([ast.Name(target), ast.Name(rest)])], ast.Call() as call):
                 # ``out, _ = self.lstm(x)``: the states have the batch in another dimension
-                found = self._called(call, is_tuple=True)
+                found = self._read_call(call, is_tuple=True)
                 self.names.pop(rest, None)
             case _:
                 return False
@@ -88,16 +88,16 @@ class _Rows:
                 return base - dropped if base is not None and fixed else None
             case ast.Subscript(ast.Call() as call, ast.Constant(0)):
                 is_pair = _method_of(call) in {"max", "min"}
-                return self._along(call) if is_pair else self._called(call, is_tuple=True)
+                return self._along(call) if is_pair else self._read_call(call, is_tuple=True)
             case ast.Attribute(ast.Call() as call, "values"):
                 return self._along(call)
             case ast.Call():
                 if _method_of(code) in (_REDUCING | _KEEPING) - {"max", "min"}:
                     return self._along(code)
-                return self._called(code, is_tuple=False)
+                return self._read_call(code, is_tuple=False)
         return None
 
-    def _called(self, code: ast.Call, *, is_tuple: bool) -> int | None:
+    def _read_call(self, code: ast.Call, *, is_tuple: bool) -> int | None:
         match code.func, code.args:
             case ast.Attribute(ast.Name("self"), attr), [argument] if not code.keywords:
                 treats = self.submodule(attr)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.expressions import UNKNOWN_CALL, Expressions
 from npufix.rewriters.edit.loops.filling import fill
-from npufix.rewriters.edit.loops.indexing import LENGTHS, OTHER_ROUND, Place, spelled_items
+from npufix.rewriters.edit.loops.indexing import LENGTHS, OTHER_ROUND, Place, spell_items
 from npufix.rewriters.edit.loops.values import (
     OF_A_LIST,
     UNKNOWN_RANK,
@@ -17,11 +17,11 @@ from npufix.rewriters.edit.loops.values import (
     difference,
     everything,
     new_axis,
-    parsed,
-    shifted,
+    parse,
+    shift,
     subscript,
 )
-from npufix.rewriters.graph.modules.syntax import names_in
+from npufix.rewriters.graph.modules.syntax import list_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -47,7 +47,7 @@ class Body:
     def __init__(self, domain: Domain, facts: Facts, code: Sequence[ast.stmt]) -> None:
         self.facts = facts
         self.of = Expressions(domain, facts)
-        self.of.measured = frozenset(_measured(code))
+        self.of.measured = frozenset(_list_measured(code))
         self.kept: list[ast.stmt] = []
         """Statements about numbers of the host that stay in a loop of their own."""
         self.bound: set[str] = set()
@@ -102,11 +102,11 @@ class Body:
             self.of.conditions["counts-are-numbers"] = None
         for number, (code, rank) in enumerate(self.facts.told):
             self.of.conditions["known-dimensions"] = None
-            if not names_in(code) & (self.bound | set(self.of.env)):
+            if not list_names(code) & (self.bound | set(self.of.env)):
                 self.of.shown[f"dims{rank}_{number}"] = code
 
     def _find_writes(self, code: Sequence[ast.stmt]) -> None:
-        for target in _written_in(code):
+        for target in _list_written(code):
             base, items = self._parts(target)
             if not isinstance(base, (ast.Name, ast.Attribute)) or self.of.depends(base):
                 raise CannotBatchError(EFFECT)
@@ -120,7 +120,7 @@ class Body:
 
     def _require_own_rows(self, code: Sequence[ast.stmt]) -> None:
         """Refuse ``x[..., :i]`` of what row ``i`` is written to, whatever dimension that is."""
-        written = {ast.unparse(flattened(target)[0]) for target in _written_in(code)}
+        written = {ast.unparse(flatten(target)[0]) for target in _list_written(code)}
         for node in (n for statement in code for n in ast.walk(statement) if written):
             match node:
                 case ast.Subscript(base, index, ast.Load()) if ast.unparse(base) in written:
@@ -132,8 +132,8 @@ class Body:
                         raise CannotBatchError(OTHER_ROUND)
 
     def _parts(self, target: ast.Subscript) -> tuple[ast.expr, list[ast.expr]]:
-        base, index = flattened(target)
-        return base, spelled_items(index, self.facts.rank(base))
+        base, index = flatten(target)
+        return base, spell_items(index, self.facts.rank(base))
 
     def _find_rows(self, items: list[ast.expr]) -> tuple[int | None, int]:
         """Return which rows an index takes, as far as that can be said before all is read."""
@@ -211,7 +211,7 @@ class Body:
             raise CannotBatchError(EFFECT)
         match code:
             case ast.Tuple(values) if len(values) == len(names):
-                if names_in(code) & set(names):
+                if list_names(code) & set(names):
                     raise CannotBatchError(RECURRENCE)
                 for name, value in zip(names, values, strict=True):
                     target = ast.Name(name, ast.Store())
@@ -230,7 +230,7 @@ class Body:
 
     def _keep(self, code: ast.Assert, test: ast.expr) -> None:
         """Leave an assertion about numbers where it is, in a loop before."""
-        if self.bound & names_in(test) or self.of.own_rows.keys() & {
+        if self.bound & list_names(test) or self.of.own_rows.keys() & {
             ast.unparse(n) for n in ast.walk(test) if isinstance(n, ast.expr)
         }:
             raise CannotBatchError(EFFECT)
@@ -250,7 +250,7 @@ class Body:
         base, items = self._parts(target)
         place = self.of.indexer.place(base, items, None, base)
         rank = self.facts.rank(base)
-        own = shifted(rank, place.kept - place.consumed) if place.is_known else None
+        own = shift(rank, place.kept - place.consumed) if place.is_known else None
         self.of.expected = own if isinstance(own, int) else None
         self.of.carrier = base
         value = self.of.read(code)
@@ -265,7 +265,7 @@ class Body:
                 raise CannotBatchError(LENGTHS)
             yield from fill(self, base, place, value)
             return
-        new = self._fitted(value, place, own, base)
+        new = self._fit(value, place, own, base)
         whole = place.is_whole
         written = subscript(base, [everything()] if whole else place.items)
         assert isinstance(written, ast.Subscript)  # noqa: S101 - it was made so
@@ -275,7 +275,7 @@ class Body:
         else:
             yield ast.AugAssign(written, op, new)
 
-    def _fitted(  # noqa: C901, PLR0911 - one case a kind
+    def _fit(  # noqa: C901, PLR0911 - one case a kind
         self, value: Value, place: Place, own: Rank, base: ast.expr
     ) -> ast.expr:
         """Return the new values of rows that have ``own`` dimensions each."""
@@ -295,7 +295,7 @@ class Body:
                 raise CannotBatchError(UNKNOWN_RANK)
             name = ast.unparse(base)
             where = f"dtype={name}.dtype, device={name}.device"
-            return parsed(f"torch.as_tensor({ast.unparse(value.code)}, {where})")
+            return parse(f"torch.as_tensor({ast.unparse(value.code)}, {where})")
         if value.axis == place.axis and value.rank == own and own is not None:
             return value.code
         if place.axis:
@@ -309,18 +309,18 @@ class Body:
         return subscript(front.code, [everything(), *missing]) if missing else front.code
 
 
-def flattened(target: ast.Subscript) -> tuple[ast.expr, ast.expr]:
+def flatten(target: ast.Subscript) -> tuple[ast.expr, ast.expr]:
     """Return ``m[i][a]`` as ``m`` and ``i, a``: one number, then what it leaves."""
     match target.value:
         case ast.Subscript(_, ast.Name() | ast.Constant()) as inner:
-            base, before = flattened(inner)
+            base, before = flatten(inner)
             items = target.slice.elts if isinstance(target.slice, ast.Tuple) else [target.slice]
             first = before.elts if isinstance(before, ast.Tuple) else [before]
             return base, ast.Tuple([*first, *items], ast.Load())
     return target.value, target.slice
 
 
-def _written_in(code: Sequence[ast.stmt]) -> Iterator[ast.Subscript]:
+def _list_written(code: Sequence[ast.stmt]) -> Iterator[ast.Subscript]:
     for statement in code:
         for node in ast.walk(statement):
             match node:
@@ -334,7 +334,7 @@ def _written_in(code: Sequence[ast.stmt]) -> Iterator[ast.Subscript]:
                     yield owner
 
 
-def _measured(code: Sequence[ast.stmt]) -> Iterator[str]:
+def _list_measured(code: Sequence[ast.stmt]) -> Iterator[str]:
     for statement in code:
         for node in ast.walk(statement):
             match node:
@@ -359,7 +359,7 @@ def _require_no_recurrence(code: Sequence[ast.stmt], known: set[str]) -> None:
             parts: list[ast.AST] = [statement]
             if isinstance(statement, ast.For):
                 parts = [statement.iter]
-                bound.update(names_in(statement.target))
+                bound.update(list_names(statement.target))
             elif isinstance(statement, ast.If):
                 parts = [statement.test]
             reads = {

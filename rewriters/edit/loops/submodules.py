@@ -13,10 +13,10 @@ from npufix.rewriters.edit.loops.values import (
     Kind,
     Value,
     method,
-    parsed,
+    parse,
     subscript,
 )
-from npufix.rewriters.graph.attributes import assigned_values
+from npufix.rewriters.graph.attributes import list_assigned
 from npufix.rewriters.graph.modules.syntax import last_name
 from npufix.rewriters.graph.modules.wrapped_modules import NN
 from npufix.rewriters.graph.submodules import FUNCTIONS
@@ -83,7 +83,7 @@ class Calls:
 
     def _of_attribute(self, cls: ast.ClassDef, attr: str) -> Treatment | None:
         names = self.facts.flow.names
-        values = [value for _, value in assigned_values(names, cls, attr)]
+        values = [value for _, value in list_assigned(names, cls, attr)]
         found = [None if v is None else self._of_value(v) for v in values]
         same = bool(found) and all(f is not None and f == found[0] for f in found)
         return found[0] if same else None
@@ -161,7 +161,7 @@ class Calls:
         if value.axis > 1:
             value = aligner.in_front(value)
         merged: ast.expr = ast.Call(code.func, [method(value.code, "flatten", 0, 1)], [])
-        shape = parsed(f"{ast.unparse(value.code)}.shape[:2]")
+        shape = parse(f"{ast.unparse(value.code)}.shape[:2]")
         if treats.is_tuple:
             merged = subscript(merged, [ast.Constant(0)])
         apart = method(merged, "unflatten", 0, shape)

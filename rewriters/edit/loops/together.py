@@ -20,7 +20,7 @@ from npufix.rewriters.edit.loops.values import (
     literal,
     method,
     new_axis,
-    shifted,
+    shift,
     subscript,
 )
 
@@ -107,7 +107,7 @@ class Together:
         fresh = op not in operators.PARTS
         axis = value.axis if behind else value.axis - fewer
         found = replace(like(value, made, fresh=fresh), axis=axis)
-        return with_rank(found, shifted(value.rank, -fewer))
+        return with_rank(found, shift(value.rank, -fewer))
 
     def _over_all(
         self, func: ast.expr, args: list[ast.expr], value: Value, op: str, others: list[ast.keyword]
@@ -165,7 +165,7 @@ class Together:
         called = "transpose" if op == "t" else op
         made = method(value.code, called, *(dim + 1 if dim >= 0 else dim for dim in dims))
         fresh = value.fresh and op in {"squeeze", "unsqueeze"}
-        return with_rank(like(value, made, fresh=fresh), shifted(rank, op == "unsqueeze"))
+        return with_rank(like(value, made, fresh=fresh), shift(rank, op == "unsqueeze"))
 
     def product(self, *operands: Value) -> Value:
         """Return the matrix product of two operands for all rounds."""

@@ -55,7 +55,7 @@ class Value:
         return self.source or self.code
 
 
-def shifted(rank: Rank, by: int) -> Rank:
+def shift(rank: Rank, by: int) -> Rank:
     """Return a number of dimensions and some more."""
     if isinstance(rank, RelativeRank):
         return RelativeRank(rank.base, rank.more + by)
@@ -76,7 +76,7 @@ def name(text: str) -> ast.Name:
     return ast.Name(text, ast.Load())
 
 
-def parsed(text: str) -> ast.expr:
+def parse(text: str) -> ast.expr:
     """Return the syntax of an expression."""
     return ast.parse(text, mode="eval").body
 
@@ -89,7 +89,7 @@ def method(owner: ast.expr, called: str, *args: ast.expr | int) -> ast.Call:
 
 def literal(number: int) -> ast.expr:
     """Return a number as it is written: ``-1`` is two tokens."""
-    return parsed(str(number))
+    return parse(str(number))
 
 
 def subscript(base: ast.expr, items: list[ast.expr]) -> ast.expr:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.edit import CannotSpliceError, Edit, extent, span, unit_of
 from npufix.rewriters.edit.job import PROBE
-from npufix.rewriters.edit.layout import broken, style_of
+from npufix.rewriters.edit.layout import break_lines, style_of
 from npufix.rewriters.edit.loops.statements import EFFECT
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite
 from npufix.rewriters.edit.splice import splice
-from npufix.rewriters.edit.statements.proposal import Change, changed
+from npufix.rewriters.edit.statements.proposal import Change, apply_changes
 from npufix.rewriters.graph.modules.names import source_lines
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Join:
 ONE_LINE = "it shares a line with another statement"
 
 
-def written(  # noqa: PLR0913, PLR0917 - what is written, and where
+def write(  # noqa: PLR0913, PLR0917 - what is written, and where
     source: str,
     flow: FunctionFlow,
     loop: Loop,
@@ -67,11 +67,11 @@ def written(  # noqa: PLR0913, PLR0917 - what is written, and where
     if joins:
         direct, line = _with_lists(source, lines, flow, loop, made, joins)
         call = ast.parse(f"{PROBE}({probed})").body
-        probe = _replaced(source, lines, flow, loop.statement, call)[0] if probed else ""
+        probe = _replace(source, lines, flow, loop.statement, call)[0] if probed else ""
     elif new is None:
-        direct, line = _replaced(source, lines, flow, loop.statement, made)
+        direct, line = _replace(source, lines, flow, loop.statement, made)
         call = ast.parse(f"{PROBE}({probed})").body
-        probe = _replaced(source, lines, flow, loop.statement, call)[0] if probed else ""
+        probe = _replace(source, lines, flow, loop.statement, call)[0] if probed else ""
     else:
         old = "\n".join(
             ast.get_source_segment(source, code) or "" for code in (*loop.removed, loop.statement)
@@ -79,9 +79,9 @@ def written(  # noqa: PLR0913, PLR0917 - what is written, and where
         hoisted = [(n, _as_written(t, old)) for n, t in _assignments(made)]
         text = _as_written(ast.unparse(new), old)
         edit = _edit(loop, text, style_of(source).width, loop.removed, hoisted)
-        direct, line = _spliced(source, lines, flow, edit), _line_of(loop, made)
+        direct, line = _splice(source, lines, flow, edit), _line_of(loop, made)
         asked = _edit(loop, f"{PROBE}({probed})", 100, (), ())
-        probe = _spliced(source, lines, flow, asked) if probed else ""
+        probe = _splice(source, lines, flow, asked) if probed else ""
     ast.parse(direct)
     return Rewrite(direct, direct, text, line, "", probe)
 
@@ -114,7 +114,7 @@ def _assignments(made: Sequence[ast.stmt]) -> list[tuple[str, str]]:
     return found
 
 
-def _spliced(source: str, lines: Sequence[str], flow: FunctionFlow, edit: Edit) -> str:
+def _splice(source: str, lines: Sequence[str], flow: FunctionFlow, edit: Edit) -> str:
     first, last = extent(flow.function)
     try:
         text = splice(source, lines, flow.function, edit)
@@ -149,12 +149,12 @@ def _with_lists(  # noqa: PLR0913, PLR0917 - what is written, and where
             changes[bound.lineno, 0, end, len(lines[end - 1])] = ""
         else:
             changes[span(join.of.call, lines)] = text
-    direct = changed(lines, [Change(place, text) for place, text in changes.items()])
+    direct = apply_changes(lines, [Change(place, text) for place, text in changes.items()])
     gone = sum(not text and place[0] < first for place, text in changes.items())
     return direct, first + start - gone
 
 
-def _replaced(
+def _replace(
     source: str,
     lines: Sequence[str],
     flow: FunctionFlow,
@@ -205,7 +205,7 @@ def _laid_out(statement: ast.stmt, room: int, unit: str, old: str) -> Iterator[s
             for inner in statement.orelse:
                 yield from (f"{unit}{t}" for t in _laid_out(inner, room - len(unit), unit, old))
         return
-    yield from broken(_as_written(ast.unparse(statement), old), room, unit).split("\n")
+    yield from break_lines(_as_written(ast.unparse(statement), old), room, unit).split("\n")
 
 
 def _as_written(text: str, like: str) -> str:

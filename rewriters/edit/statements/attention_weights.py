@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.proposal import Proposal, more_arguments
 from npufix.rewriters.graph import operators
-from npufix.rewriters.graph.attributes import assigned_values
+from npufix.rewriters.graph.attributes import list_assigned
 from npufix.rewriters.graph.modules.syntax import walk
 from npufix.rewriters.graph.special import Op
 
@@ -34,7 +34,7 @@ def find_unused_weights(here: Surroundings) -> Iterator[Proposal]:
     for node in here.nodes:
         match node:
             case ast.Call(ast.Attribute(ast.Name("self"), attribute), args, keywords):
-                made = _made(here, attribute)
+                made = _find_constructions(here, attribute)
                 named = {k.arg for k in keywords}
                 starred = any(isinstance(arg, ast.Starred) for arg in args)
                 if not made or starred or named & _WEIGHTS or len(args) > _POSITIONAL:
@@ -93,15 +93,15 @@ def _is_of_layers(here: Surroundings, cls: ast.ClassDef, attribute: str) -> bool
     return any(
         isinstance(made, ast.Call)
         and (here.flow.names.dotted(made.func) or "").startswith("torch.nn.Transformer")
-        for _, made in assigned_values(here.flow.names, cls, attribute)
+        for _, made in list_assigned(here.flow.names, cls, attribute)
     )
 
 
-def _made(here: Surroundings, attribute: str) -> list[ast.Call]:
+def _find_constructions(here: Surroundings, attribute: str) -> list[ast.Call]:
     """Return how ``self.attribute`` is made, nothing if it may be anything else."""
     if here.flow.cls is None:
         return []
-    values = [v for _, v in assigned_values(here.flow.names, here.flow.cls, attribute)]
+    values = [v for _, v in list_assigned(here.flow.names, here.flow.cls, attribute)]
     calls = [v for v in values if isinstance(v, ast.Call)]
     known = all(_MADE.fullmatch(here.flow.names.dotted(call.func) or "") for call in calls)
     return calls if known and len(calls) == len(values) else []
@@ -129,10 +129,10 @@ def _is_first_alone(here: Surroundings, call: ast.Call) -> bool:
         case ast.Subscript(_, ast.Constant(0)):
             return True
         case ast.Assign([ast.Tuple([_, ast.Name(weights)])]):
-            return not any(isinstance(n.ctx, ast.Load) for n in _named(here, weights))
+            return not any(isinstance(n.ctx, ast.Load) for n in _list_named(here, weights))
         case ast.Assign([ast.Name(both)]):
-            stored = [n for n in _named(here, both) if isinstance(n.ctx, ast.Store)]
-            read = [n for n in _named(here, both) if isinstance(n.ctx, ast.Load)]
+            stored = [n for n in _list_named(here, both) if isinstance(n.ctx, ast.Store)]
+            read = [n for n in _list_named(here, both) if isinstance(n.ctx, ast.Load)]
             return len(stored) == 1 and all(_takes_first(here, name) for name in read)
     return False
 
@@ -144,5 +144,5 @@ def _takes_first(here: Surroundings, name: ast.Name) -> bool:
     return False
 
 
-def _named(here: Surroundings, name: str) -> list[ast.Name]:
+def _list_named(here: Surroundings, name: str) -> list[ast.Name]:
     return [n for n in walk(here.flow.function) if isinstance(n, ast.Name) and n.id == name]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.edit import holds_comment
 from npufix.rewriters.edit.layout import style_of
 from npufix.rewriters.edit.statements.invariants import is_pure
-from npufix.rewriters.edit.statements.proposal import Change, Proposal, changed
+from npufix.rewriters.edit.statements.proposal import Change, Proposal, apply_changes
 from npufix.rewriters.facts.occasions import is_made_on_host
 from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph import operators
@@ -87,7 +87,7 @@ def _checks(here: Surroundings) -> Iterator[Proposal]:
             case ast.If(test, [ast.Raise()], []) if _is_answer(here, test):
                 found = _off_device(here, node, test, "failure")
             case ast.If(test, body, []) if _is_answer(here, test):
-                found = _unguarded(here, node, test, body) or _choose(here, node)
+                found = _unguard(here, node, test, body) or _choose(here, node)
             case ast.If(test) | ast.IfExp(test) if _is_answer(here, test):
                 found = _choose(here, node)
             case _:
@@ -196,13 +196,13 @@ def _in_lines(
     if not here.text(code)[: start - len(here.indent(code))].endswith(("assert ", "if ")):
         return changes  # in brackets already
     shift = (1 - line, -start)
-    inner = [replace(c, span=_moved(c.span, *shift)) for c in changes]
+    inner = [replace(c, span=_move(c.span, *shift)) for c in changes]
     indent = here.indent(code)
-    new = changed([here.text(test)], inner)
+    new = apply_changes([here.text(test)], inner)
     return [Change(here.span(test), f"(\n{indent}    {new}\n{indent})")]
 
 
-def _moved(place: Span, lines: int, columns: int) -> Span:
+def _move(place: Span, lines: int, columns: int) -> Span:
     first, start, last, end = place
     return first + lines, start + columns, last + lines, end + columns
 
@@ -225,7 +225,7 @@ def _is_answer_throughout(here: Surroundings, test: ast.expr) -> bool:
     return _is_answer(here, test)
 
 
-def _unguarded(
+def _unguard(
     here: Surroundings, code: ast.If, test: ast.expr, body: list[ast.stmt]
 ) -> Proposal | None:
     """Return the body alone, if it does nothing anyway where the mask is false everywhere."""
@@ -296,14 +296,14 @@ def _does_nothing_without(here: Surroundings, statement: ast.stmt, mask: Node) -
         ):
             return _selects(here, index, mask) and _takes_nothing(here, value)
         case ast.Assign([ast.Name(name)], ast.Call(ast.Attribute(ast.Name(own), filling)) as call):
-            return own == name and filling == "masked_fill" and _given(here, call, mask)
+            return own == name and filling == "masked_fill" and _is_given(here, call, mask)
         case ast.Assign(
             [ast.Name(name)], ast.Call(ast.Attribute(_, "where"), [_, _, other]) as call
         ):
             same = isinstance(other, ast.Name) and other.id == name
-            return same and _given(here, call, mask)
+            return same and _is_given(here, call, mask)
         case ast.Expr(ast.Call(ast.Attribute(_, "masked_fill_")) as call):
-            return _given(here, call, mask)
+            return _is_given(here, call, mask)
     return False
 
 
@@ -313,7 +313,7 @@ def _takes_nothing(here: Surroundings, value: ast.expr) -> bool:
     return all(n is not None and n.op in operators.TABLE and n.op not in _OF_SOME for n in called)
 
 
-def _given(here: Surroundings, call: ast.Call, mask: Node) -> bool:
+def _is_given(here: Surroundings, call: ast.Call, mask: Node) -> bool:
     return bool(call.args) and here.value(call.args[0]) is mask
 
 

@@ -129,12 +129,12 @@ def _spread(here: Surroundings, taken: set[int]) -> Iterator[Proposal]:
     for (*_, name), pieces in found.items():
         if _GIVEN.search(name) or len(pieces) < _FEWEST or _is_changed(here, {name}, 0):
             continue
-        proposal = _gathered(here, name, sorted(pieces, key=lambda p: here.span(p.code)))
+        proposal = _gather(here, name, sorted(pieces, key=lambda p: here.span(p.code)))
         if proposal is not None:
             yield proposal
 
 
-def _gathered(here: Surroundings, name: str, reads: list[_Piece]) -> Proposal | None:
+def _gather(here: Surroundings, name: str, reads: list[_Piece]) -> Proposal | None:
     """Return reads of columns that are taken out at once before the first of them."""
     first = here.statement_of(reads[0].code)
     at = here.whole_lines(first)
@@ -151,8 +151,8 @@ def _gathered(here: Surroundings, name: str, reads: list[_Piece]) -> Proposal | 
     found = here.evaluations[id(owner)]
     if (here.facts(found, x=found.node).dtype("x") or "") in _WHOLE:
         return None  # of whole numbers nothing has a gradient
-    known = _known(here, owner, reads[0])
-    bound = {name for read in reads for name in _bound_to(here, read.code)}
+    known = _find_facts(here, owner, reads[0])
+    bound = {name for read in reads for name in _list_bound_to(here, read.code)}
     is_written = any(_is_written_by_method(here, read.code) for read in reads)
     is_whole = any(_is_index(here, read.code) for read in reads)
     if (
@@ -168,7 +168,7 @@ def _gathered(here: Surroundings, name: str, reads: list[_Piece]) -> Proposal | 
     gaps = targets.count("_")
     if gaps and (gaps > 1 or reads[0].end is None):
         return None
-    text, proven = _taken_at_once(here, owner, reads[0], sizes, known)
+    text, proven = _take_at_once(here, owner, reads[0], sizes, known)
     line = f"{', '.join(targets)} = {text}"
     changes = [Change((at[0], 0, at[0], 0), f"{here.indent(first)}{line}\n")]
     for read in reads:
@@ -256,7 +256,7 @@ def _is_certain(here: Surroundings, code: ast.expr, block: Sequence[ast.stmt]) -
     return False
 
 
-def _bound_to(here: Surroundings, code: ast.expr) -> set[str]:
+def _list_bound_to(here: Surroundings, code: ast.expr) -> set[str]:
     """Return the names that stand for a piece: ``a`` of ``a, b = x[..., 0], x[..., 1] + 1``."""
     match here.statement_of(code):
         case ast.Assign(targets, ast.Tuple(values)) if code in values:
@@ -315,15 +315,15 @@ def _split(
     held = names | {ast.unparse(owner)}
     if len(names) != len(targets) or _is_changed(here, held, owner.lineno):
         return None
-    known = _known(here, owner, pieces[0])
+    known = _find_facts(here, owner, pieces[0])
     if known is None or (isinstance(owner, ast.Name) and owner.id in names):
         return None
     sizes = [piece.behind - piece.first for piece in pieces]
-    text, proven = _taken_at_once(here, owner, pieces[0], sizes, known)
+    text, proven = _take_at_once(here, owner, pieces[0], sizes, known)
     return text, frozenset(proven)
 
 
-def _known(here: Surroundings, owner: ast.expr, piece: _Piece) -> SourceFacts | None:
+def _find_facts(here: Surroundings, owner: ast.expr, piece: _Piece) -> SourceFacts | None:
     """Return what is known of a tensor whose columns are taken, ``None`` if nothing is gained."""
     at = here.evaluations.get(id(owner))
     if at is None:
@@ -344,7 +344,7 @@ def _meets_torch(here: Surroundings, owner: Node) -> bool:
     return any(u.op in operators.TABLE and u.op not in OF_ARRAYS_TOO for u in users)
 
 
-def _taken_at_once(
+def _take_at_once(
     here: Surroundings,
     owner: ast.expr,
     piece: _Piece,

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from npufix.rewriters.edit.statements.invariants import is_left_alone
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.graph.modules.syntax import (
+    find_unused_name,
     last_name,
-    names_in,
-    stored_names,
-    unused_name,
+    list_names,
+    list_stored_names,
     walk,
 )
 
@@ -53,12 +53,12 @@ def find_rows_of_masks(here: Surroundings) -> Iterator[Proposal]:
     """Yield the loops in which each round finds what is set in one row of a mask."""
     for loop in here.nodes:
         if isinstance(loop, ast.For) and here.loop_of(loop) is None:
-            found = _found_once(here, loop)
+            found = _find_once(here, loop)
             if found is not None:
                 yield found
 
 
-def _found_once(here: Surroundings, loop: ast.For) -> Proposal | None:
+def _find_once(here: Surroundings, loop: ast.For) -> Proposal | None:
     """Return the tokens of all experts found before the loop, where each round asks for its own.
 
     ::
@@ -80,8 +80,8 @@ def _found_once(here: Surroundings, loop: ast.For) -> Proposal | None:
     inner = any(here.loop_of(read.call) is not loop for read in found)
     if alone is False or not numbered or inner or (compared and not last):
         return None
-    taken = names_in(here.flow.names.tree or here.flow.function)
-    counts, places, own = (unused_name(f"mask_{what}", taken) for what in _MADE)
+    taken = list_names(here.flow.names.tree or here.flow.function)
+    counts, places, own = (find_unused_name(f"mask_{what}", taken) for what in _MADE)
     every = f"torch.arange({last}, device={mask}.device).view(-1{', 1' * compared})"
     head = [f"{own} = {mask} == {every}"] if compared else []  # ``indices == i``, for all i
     own = own if compared else mask
@@ -158,7 +158,9 @@ def _goes_through_rows(here: Surroundings, loop: ast.For) -> bool:
     """Tell whether a loop is over positions: ``for row in hit``, ``hit = (x > 0).nonzero()``."""
     rows = loop.iter.value if isinstance(loop.iter, ast.Subscript) else loop.iter
     bound = [
-        n for n in here.nodes if isinstance(n, ast.Assign) and names_in(rows) & stored_names(n)
+        n
+        for n in here.nodes
+        if isinstance(n, ast.Assign) and list_names(rows) & list_stored_names(n)
     ]
     return (
         isinstance(rows, ast.Name)
@@ -210,10 +212,10 @@ def _asks_for_numbers(here: Surroundings, loop: ast.For) -> bool:
 def _is_of_experts(here: Surroundings, loop: ast.For) -> bool:
     if _MIXTURE.search(f"{here.flow.qualname} {here.text(loop)}") is None:
         return False
-    bound = stored_names(loop)
+    bound = list_stored_names(loop)
     inner = [n for statement in loop.body for n in ast.walk(statement)]
-    own = names_in(loop.target)
-    counters = {c for n in inner if isinstance(n, ast.For) for c in names_in(n.target)}
+    own = list_names(loop.target)
+    counters = {c for n in inner if isinstance(n, ast.For) for c in list_names(n.target)}
     if any(isinstance(n, ast.Attribute) and n.attr == "data" for n in inner):
         return False  # weights are loaded
     # where all experts get all tokens nothing is picked: ``self.gates[j](x)`` for each ``j``
@@ -234,12 +236,12 @@ def _picks_rows(node: ast.AST, bound: frozenset[str] | set[str], own: set[str]) 
                 match part:
                     case ast.Compare():
                         return True
-                    case ast.Subscript(_, place) if own & names_in(place):
+                    case ast.Subscript(_, place) if own & list_names(place):
                         return True
                     case ast.Name(name) if name in bound:
                         return True
                     case ast.Slice(ast.expr() as low, ast.expr()):
-                        return bool(names_in(low) & bound)
+                        return bool(list_names(low) & bound)
         case ast.Call(function):
             return last_name(function) in _CHOOSES
     return False
@@ -268,7 +270,7 @@ def _computes(node: ast.AST, own: set[str], stored: frozenset[str] | set[str]) -
 def _is_of_expert(code: ast.expr, bound: set[str]) -> bool:
     return any(
         isinstance(n, ast.Subscript)
-        and names_in(n.slice) & bound
+        and list_names(n.slice) & bound
         and not isinstance(n.slice, ast.Slice)
         for n in ast.walk(code)
     )
@@ -278,7 +280,7 @@ def _advice(here: Surroundings, loop: ast.For) -> str:
     """Return what to do, in the names of the code as far as it tells them."""
     names = {n.id for n in here.nodes if isinstance(n, ast.Name)}
     names |= {a.arg for a in here.flow.function.args.args}
-    names -= stored_names(loop)
+    names -= list_stored_names(loop)
 
     def named(*words: str, default: str) -> str:
         found = (n for word in words for n in sorted(names) if re.search(word, n))
@@ -314,7 +316,7 @@ def find_routers(here: Surroundings) -> Iterator[Proposal]:
     for node in here.nodes:
         match node:
             case ast.Call(ast.Attribute(_, "topk") as function, args, keywords):
-                found = _selected(here, function, args, keywords)
+                found = _find_selected(here, function, args, keywords)
                 if found is None:
                     continue
                 scores, count = found
@@ -323,7 +325,7 @@ def find_routers(here: Surroundings) -> Iterator[Proposal]:
                     yield _router(here, node, soft, count)
 
 
-def _selected(
+def _find_selected(
     here: Surroundings,
     function: ast.Attribute,
     args: list[ast.expr],
@@ -358,7 +360,7 @@ def _softmax_of(here: Surroundings, scores: ast.expr, at: ast.Call) -> ast.Call 
     if not bound:
         return None
     soft = [c for c in bound if isinstance(c, ast.Call) and last_name(c.func) == "softmax"]
-    again = stored_names(own)
+    again = list_stored_names(own)
     reads = [
         n
         for n in here.nodes

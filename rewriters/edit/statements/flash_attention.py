@@ -6,13 +6,13 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.layout import broken, style_of
+from npufix.rewriters.edit.layout import break_lines, style_of
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
 from npufix.rewriters.edit.statements.vendor_operators import (
     beside,
-    changed_within,
-    imported_name,
+    change_within,
+    find_imported_name,
     importing,
 )
 from npufix.rewriters.graph.modules.syntax import last_name
@@ -51,7 +51,7 @@ def find_flash_attention(here: Surroundings) -> Iterator[Proposal]:
     for node in here.nodes:
         if not isinstance(node, ast.Call):
             continue
-        called = imported_name(here, node.func)
+        called = find_imported_name(here, node.func)
         if _OF_XFORMERS.fullmatch(called):
             yield Proposal(node, _FLASH.format(_DENSE))
         found = _ATTENTIONS.fullmatch(called)
@@ -100,22 +100,22 @@ def _proposal(here: Surroundings, call: ast.Call, rows: bool, packed: str) -> Pr
     indent = here.indent(statement)
     end = "\r\n" if here.lines[0].endswith("\r\n") else "\n"
     room = style_of("".join(here.lines)).width - len(indent) - 5
-    every = (broken(argument, room, "    ").split("\n") for argument in (*passed, *more))
-    lines = "".join(f"{indent}    {line}{end}" for argument in every for line in _closed(argument))
+    every = (break_lines(argument, room, "    ").split("\n") for argument in (*passed, *more))
+    lines = "".join(f"{indent}    {line}{end}" for argument in every for line in _close(argument))
     change = Change(here.span(call), f"torch_npu.npu_fusion_attention({end}{lines}{indent})[0]")
     drops = any(argument.startswith("keep_prob") for argument in more)
     return Proposal(
         call,
         advice,
         changes=(change, *importing(here, "torch_npu")),
-        elsewhere=beside(here, whole, changed_within(here, whole, change), asked, "torch_npu"),
+        elsewhere=beside(here, whole, change_within(here, whole, change), asked, "torch_npu"),
         shown=change.text,
         asked=(("q", texts[0]),),
         proven=frozenset() if drops else frozenset({"other-random-numbers"}),
     )
 
 
-def _closed(argument: Sequence[str]) -> list[str]:
+def _close(argument: Sequence[str]) -> list[str]:
     """Return the lines of ``name=value`` with a comma behind the last."""
     first = re.sub(r"^(\w+)= ", r"\1=", argument[0])
     return [*[first, *argument[1:]][:-1], f"{argument[-1] if argument[1:] else first},"]

@@ -11,7 +11,7 @@ from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import LOOPS
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import is_plain_attribute
-from npufix.rewriters.graph.modules.syntax import names_bound_in, root_name, stored_names, walk
+from npufix.rewriters.graph.modules.syntax import list_stored_names, names_bound_in, root_name, walk
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _is_invariant(loop: _Loop, code: ast.Assign, under: tuple[tuple[ast.expr, bo
     node = here.value(code.value)
     if (
         read & loop.bound
-        or not _known_before(loop, code.value)
+        or not _is_known_before(loop, code.value)
         or node is None
         or here.whole_lines(code) is None
     ):
@@ -113,7 +113,7 @@ def _read_whole(code: ast.expr) -> set[str]:
     return {n.id for n in walk(code) if isinstance(n, ast.Name) and id(n) not in about}
 
 
-def _known_before(loop: _Loop, code: ast.expr) -> bool:
+def _is_known_before(loop: _Loop, code: ast.expr) -> bool:
     """Tell whether each name that a value reads is bound before the loop begins."""
     inside = {n.id for n in walk(code) if isinstance(n, ast.Name)} & loop.bound
     before = _parameters(loop.here)
@@ -211,7 +211,7 @@ def _is_free(loop: _Loop, test: ast.expr) -> bool:
 def is_left_alone(here: Surroundings, code: ast.For | ast.While, names: set[str]) -> bool | None:
     """Tell whether a loop neither binds nor writes into what some names are; None: perhaps."""
     loop = _Loop(here, code, names_bound_in(code))
-    others = None if names & loop.bound else _written_besides(loop, names)
+    others = None if names & loop.bound else _list_also_written(loop, names)
     if others is None:
         return False
     calls = [n for n in walk(code) if isinstance(n, ast.Call) and not _is_known(here, n)]
@@ -224,21 +224,21 @@ def is_left_alone(here: Surroundings, code: ast.For | ast.While, names: set[str]
 
 def _changes(loop: _Loop, names: set[str]) -> bool:
     """Tell whether the loop may write into one of these, or keeps it beyond the round."""
-    others = _written_besides(loop, names)
+    others = _list_also_written(loop, names)
     return others is None or not all(_is_own(loop, name) for name in others)
 
 
-def _written_besides(loop: _Loop, names: set[str]) -> set[str] | None:
+def _list_also_written(loop: _Loop, names: set[str]) -> set[str] | None:
     """Return what else a loop writes into, None if it keeps one of these or writes into it."""
     here = loop.here
-    written = set(_written(loop.code))
+    written = set(_list_written(loop.code))
     if "" in written or written & names or any(name in here.flow.captured for name in names):
         return None
     made = set[str]()
     for node in walk(loop.code):
         match node:
             case ast.Assign(targets, value):
-                own = set[str]().union(*map(stored_names, targets))
+                own = set[str]().union(*map(list_stored_names, targets))
                 made |= own
                 if own & written and _mentions(value, names):
                     return None  # ``row = table[0]; row.zero_()``
@@ -253,7 +253,7 @@ def _written_besides(loop: _Loop, names: set[str]) -> set[str] | None:
     return written - made
 
 
-def _written(code: ast.AST) -> Iterator[str]:
+def _list_written(code: ast.AST) -> Iterator[str]:
     """Yield the names through which tensors are written to in place, "" where there is none."""
     for node in walk(code):
         match node:
@@ -287,7 +287,7 @@ def _mentions(code: ast.expr, names: set[str]) -> bool:
 
 def _proposal(loop: _Loop, work: Sequence[_Step]) -> Proposal:
     """Return the loop with what is always the same before it."""
-    here, steps = loop.here, _needed(loop, work)
+    here, steps = loop.here, _list_needed(loop, work)
     indent = here.indent(loop.code)
     unit = here.indent(loop.code.body[0]).removeprefix(indent)
     parts: list[str] = []
@@ -306,15 +306,15 @@ def _proposal(loop: _Loop, work: Sequence[_Step]) -> Proposal:
     for number, step in enumerate(steps):
         text, before = here.text(step.code), here.indent(step.code)
         if not step.under:
-            parts.append(_moved(text, before, indent))
+            parts.append(_move(text, before, indent))
             continue
         test, outcome = step.under[0]
         if not number or steps[number - 1].under != step.under:
-            said = here.text(test) if outcome else _negated(here, test)
+            said = here.text(test) if outcome else _negate(here, test)
             before_it = steps[number - 1].under if number else ()
             other = bool(before_it) and before_it[0] == (test, not outcome)
             parts.append(f"{indent}else:\n" if other else f"{indent}if {said}:\n")
-        parts.append(_moved(text, before, indent + unit))
+        parts.append(_move(text, before, indent + unit))
     at = (loop.code.lineno, 0, loop.code.lineno, 0)
     text = "".join(parts)
     return Proposal(
@@ -373,7 +373,7 @@ def _is_blank(here: Surroundings, last: int, following: int) -> bool:
     return not "".join(here.lines[last : following - 1]).strip()
 
 
-def _needed(loop: _Loop, work: Sequence[_Step]) -> list[_Step]:
+def _list_needed(loop: _Loop, work: Sequence[_Step]) -> list[_Step]:
     """Return the steps that do work, and those that they read, in their order."""
     wanted = list(work)
     for step in wanted:  # grows
@@ -382,13 +382,13 @@ def _needed(loop: _Loop, work: Sequence[_Step]) -> list[_Step]:
     return [step for step in loop.steps if step in wanted]
 
 
-def _moved(text: str, before: str, after: str) -> str:
+def _move(text: str, before: str, after: str) -> str:
     first, *rest = text.splitlines(keepends=True)
     rest = [after + line.removeprefix(before) if line.strip() else line for line in rest]
     return f"{after}{first}{''.join(rest)}\n"
 
 
-def _negated(here: Surroundings, test: ast.expr) -> str:
+def _negate(here: Surroundings, test: ast.expr) -> str:
     match test:
         case ast.Compare(left, [ast.Is()], [right]):
             return f"{here.text(left)} is not {here.text(right)}"

@@ -89,14 +89,14 @@ def spell_product(
     if len(summed) != 1 or set(out) != set(a) ^ set(b) | (set(a) & set(b)) - {*summed}:
         return None
     ways = [
-        _spelled(x, y, out, summed[0], texts, product, named=named)
+        _spell(x, y, out, summed[0], texts, product, named=named)
         for x, y, texts in ((a, b, (left, right)), (b, a, (right, left)))
     ]
     # As few turns as possible; the user's order of the operands where both take as many.
     return min(filter(None, ways), key=lambda way: way.count("."), default=None)
 
 
-def _spelled(  # noqa: PLR0911, PLR0913, PLR0917 - an equation in parts, a case a kind of it
+def _spell(  # noqa: PLR0911, PLR0913, PLR0917 - an equation in parts, a case a kind of it
     a: str, b: str, out: str, summed: str, texts: tuple[str, str], product: str, *, named: bool
 ) -> str | None:
     """Return the product with the rows of ``a`` and the columns of ``b``."""
@@ -108,28 +108,26 @@ def _spelled(  # noqa: PLR0911, PLR0913, PLR0917 - an equation in parts, a case 
     if not shared and len(columns) == 1:  # one matrix for all rows
         if len(rows) > 1 and a != rows + summed:
             return None  # turning an image costs more than it saves
-        text = (
-            f"{product}({_turned(left, a, rows + summed)}, {_turned(right, b, summed + columns)})"
-        )
-        return _turned(text, rows + columns, out)
+        text = f"{product}({_turn(left, a, rows + summed)}, {_turn(right, b, summed + columns)})"
+        return _turn(text, rows + columns, out)
     if not shared and len(rows) == 1 and b[-_MATRIX:-1] == summed:  # one for all images
         batch, last = b[:-_MATRIX], b[-1]
         if out == batch + rows + last:
-            return f"{product}({_turned(left, a, rows + summed)}, {right})"
+            return f"{product}({_turn(left, a, rows + summed)}, {right})"
         return None
     if not shared or len(rows) != 1:
         return None
-    first = _turned(left, a, shared + rows + summed)
+    first = _turn(left, a, shared + rows + summed)
     if len(columns) == 1:
-        second = _turned(right, b, shared + summed + columns)
-        return _turned(f"{product}({first}, {second})", shared + rows + columns, out)
+        second = _turn(right, b, shared + summed + columns)
+        return _turn(f"{product}({first}, {second})", shared + rows + columns, out)
     if b == shared + summed + columns and out == shared + rows + columns and named:
         at = len(shared) + 1  # the pixels of an image as one dimension
         return f"{product}({first}, {right}.flatten({at})).unflatten({at}, {right}.shape[{at}:])"
     return None
 
 
-def _turned(text: str, have: str, want: str) -> str:
+def _turn(text: str, have: str, want: str) -> str:
     """Return code for a tensor with its dimensions in another order."""
     if have == want:
         return text

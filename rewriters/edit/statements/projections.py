@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.proposal import Proposal
-from npufix.rewriters.graph.attributes import assigned_values, is_made_once
+from npufix.rewriters.graph.attributes import is_made_once, list_assigned
 from npufix.rewriters.graph.modules.syntax import walk
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _linear(here: Surroundings, layer: str) -> ast.Call | None:
     """Return how ``self.layer`` is made, if it is one ``nn.Linear`` and stays it."""
     if here.flow.cls is None or not is_made_once(here.flow.names, here.flow.cls, layer):
         return None
-    values = assigned_values(here.flow.names, here.flow.cls, layer)
+    values = list_assigned(here.flow.names, here.flow.cls, layer)
     made = values[0][1] if len(values) == 1 else None
     if not isinstance(made, ast.Call) or len(made.args) + len(made.keywords) < 2:  # noqa: PLR2004
         return None
@@ -124,7 +124,7 @@ def _say(here: Surroundings, layers: dict[str, tuple[ast.Call, ast.Call]]) -> st
     widths = [_width(m) for m in made]
     bias = next((s for s in _settings(made[0]) if s.startswith("bias=")), "")
     read = here.text(next(iter(layers.values()))[0].args[0])
-    merged, results, first = _joined(list(layers)), ", ".join(layers), next(iter(layers))
+    merged, results, first = _join(list(layers)), ", ".join(layers), next(iter(layers))
     arguments = ", ".join(filter(None, [_inputs(made[0]), _total(widths), bias]))
     parts = ", ".join(widths)
     return (
@@ -136,7 +136,7 @@ def _say(here: Surroundings, layers: dict[str, tuple[ast.Call, ast.Call]]) -> st
     )
 
 
-def _joined(layers: Sequence[str]) -> str:
+def _join(layers: Sequence[str]) -> str:
     """Return ``add_qkv_proj`` for ``add_q_proj``, ``add_k_proj`` and ``add_v_proj``."""
     one = re.compile(r"(?P<first>(?:.*_|[wW])?)(?P<own>[qkv])(?P<last>(?:_.*|\d*)?)")
     found = [m for layer in layers if (m := one.fullmatch(layer))]

@@ -48,7 +48,7 @@ class Proposal:
     """The conditions of the form that the source proves here; the others are open."""
 
 
-def changed(lines: Sequence[str], changes: Sequence[Change]) -> str:
+def apply_changes(lines: Sequence[str], changes: Sequence[Change]) -> str:
     """Return a text with changes that do not overlap."""
     text = list(lines)
     for change in sorted(changes, key=lambda c: c.span, reverse=True):

@@ -41,7 +41,7 @@ from npufix.rewriters.edit.statements.projections import (
     PROJECTED,
     find_projections,
 )
-from npufix.rewriters.edit.statements.proposal import Change, Proposal, changed
+from npufix.rewriters.edit.statements.proposal import Change, Proposal, apply_changes
 from npufix.rewriters.edit.statements.selections import (
     ADDED_UP,
     find_masked_values,
@@ -180,7 +180,7 @@ def possible(
     module: ast.Module,
 ) -> list[Substitution]:
     """Return the rules whose search may find something in a function of some words and text."""
-    named = _named_by(words)
+    named = _find_named_by(words)
     likely = [rule for rule in rules if _may_find(rule.search, named, text)]
     if any(SEARCHES[rule.search].hot_only for rule in likely) and not is_hot(scope, module):
         return [rule for rule in likely if not SEARCHES[rule.search].hot_only]
@@ -203,7 +203,7 @@ _speaking: dict[str, frozenset[str]] = {}
 """The searches that the words met so far speak for: there are far fewer words than places."""
 
 
-def _named_by(words: frozenset[str]) -> frozenset[str]:
+def _find_named_by(words: frozenset[str]) -> frozenset[str]:
     """Return the searches that some words speak for."""
     for word in words - _met:
         name = word.removeprefix("self.")
@@ -247,7 +247,7 @@ def form_of(rule: Substitution, proposal: Proposal) -> Form | None:
     return next(wanted, None)
 
 
-def written(
+def write(
     source: str, flow: FunctionFlow, proposal: Proposal, *, with_text: bool = True
 ) -> Rewrite:
     """Return the module with a proposal carried out; without ``with_text`` only that it can be.
@@ -262,10 +262,10 @@ def written(
         line = _read_again(lines, flow, proposal.changes, first)
     except SyntaxError as error:
         raise NotRewritableError(f"the new code does not parse: {error.msg}") from error
-    text = changed(lines, proposal.changes) if with_text else ""
+    text = apply_changes(lines, proposal.changes) if with_text else ""
     asks = with_text and proposal.asked
     probe = _asking(Surroundings(flow, lines), proposal) if asks else ""
-    portable = changed(lines, proposal.elsewhere) if text and proposal.elsewhere else text
+    portable = apply_changes(lines, proposal.elsewhere) if text and proposal.elsewhere else text
     return Rewrite(text, portable, proposal.shown, line, "", probe)
 
 
@@ -276,7 +276,7 @@ def _asking(here: Surroundings, proposal: Proposal) -> str:
         return ""
     operands = ", ".join(f"{name}={code}" for name, code in proposal.asked)
     line = (at.lineno, 0, at.lineno, 0)
-    text = changed(here.lines, (Change(line, f"{here.indent(at)}{PROBE}({operands})\n"),))
+    text = apply_changes(here.lines, (Change(line, f"{here.indent(at)}{PROBE}({operands})\n"),))
     try:
         ast.parse(text)
     except SyntaxError:  # before ``elif`` there is no place
@@ -292,21 +292,23 @@ def _read_again(
     Of a change within a function nothing else is read: a file may have thousands of them.
     """
     if flow.function.name == MODULE:
-        ast.parse(changed(lines, changes))
+        ast.parse(apply_changes(lines, changes))
         return first
     begin, end = extent(flow.function)
     if all(begin <= change.span[0] and change.span[2] <= end for change in changes):
-        own = [replace(change, span=_moved(change.span, 1 - begin)) for change in changes]
-        return _function_again(changed(lines[begin - 1 : end], own), flow, first - begin) + begin
+        own = [replace(change, span=_move(change.span, 1 - begin)) for change in changes]
+        return (
+            _function_again(apply_changes(lines[begin - 1 : end], own), flow, first - begin) + begin
+        )
     wanted = flow.scope or Scope(flow.function, flow.cls)
-    tree = ast.parse(changed(lines, changes))
+    tree = ast.parse(apply_changes(lines, changes))
     same = [s for s in scopes(tree) if (s.qualname, s.number) == (wanted.qualname, wanted.number)]
     if len(same) != 1:
         raise NotRewritableError("the new function is not where it should be")
     return _line_of(same[0].function, first)
 
 
-def _moved(place: Span, by: int) -> Span:
+def _move(place: Span, by: int) -> Span:
     first, start, last, end = place
     return first + by, start, last + by, end
 

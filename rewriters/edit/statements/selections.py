@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.graph import operators
-from npufix.rewriters.graph.modules.syntax import copied, stored_names, walk
+from npufix.rewriters.graph.modules.syntax import copy_tree, list_stored_names, walk
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def _once(here: Surroundings, name: str, reads: list[ast.Subscript]) -> Proposal
         or here.whole_lines(first) is None
     ):
         return Proposal(reads[0], f"find the positions of {name} once, before the first use")
-    taken = {n.id for n in walk(here.flow.function) if isinstance(n, ast.Name)} | stored_names(
+    taken = {n.id for n in walk(here.flow.function) if isinstance(n, ast.Name)} | list_stored_names(
         here.flow.function
     )
     free = (f"{name}_at{number}" for number in ("", *range(2, len(taken) + 3)))
@@ -201,7 +201,7 @@ def _outer_in(here: Surroundings, statement: ast.stmt, block: list[ast.stmt]) ->
 
 def find_masked_values(here: Surroundings) -> Iterator[Proposal]:
     """Yield sums and means of ``f(x[mask], y[mask])`` where ``f`` computes element by element."""
-    for proposal, _ in _masked_sums(here):
+    for proposal, _ in _find_masked_sums(here):
         yield proposal
 
 
@@ -209,10 +209,10 @@ def reads_under_mask(here: Surroundings) -> set[int]:
     """Return the ids of the selections that such a sum does without."""
     if re.search(ADDED_UP, here.text(here.flow.function)) is None:
         return set()
-    return {read for _, reads in _masked_sums(here) for read in reads}
+    return {read for _, reads in _find_masked_sums(here) for read in reads}
 
 
-def _masked_sums(here: Surroundings) -> Iterator[tuple[Proposal, set[int]]]:
+def _find_masked_sums(here: Surroundings) -> Iterator[tuple[Proposal, set[int]]]:
     if here.flow.names.imports.get("torch") != "torch":
         return
     for node in here.nodes:
@@ -227,13 +227,13 @@ def _masked_sums(here: Surroundings) -> Iterator[tuple[Proposal, set[int]]]:
         if value is None or whole is None or value.op == Op.GETITEM:
             continue  # ``x[mask].sum()`` is a pattern of its own
         try:
-            parts, mask = _selected(here, value)
+            parts, mask = _find_selections(here, value)
             yield _together(here, node, added, {*parts, whole}, mask, how)
         except _OtherUseError:
             continue
 
 
-def _selected(here: Surroundings, value: Node) -> tuple[set[Node], Node]:
+def _find_selections(here: Surroundings, value: Node) -> tuple[set[Node], Node]:
     """Return what a value is computed from, down to the selections, and the mask of all of them.
 
     Raises:
@@ -369,4 +369,4 @@ def _without(here: Surroundings, code: ast.expr, reads: set[int]) -> str:
                 return node.value
             return node
 
-    return ast.unparse(Whole().visit(copied(code)))
+    return ast.unparse(Whole().visit(copy_tree(code)))

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.imports import Import, insertion
 from npufix.rewriters.edit.layout import style_of
-from npufix.rewriters.edit.statements.proposal import Change, Proposal, changed
-from npufix.rewriters.graph.attributes import assigned_values
+from npufix.rewriters.edit.statements.proposal import Change, Proposal, apply_changes
+from npufix.rewriters.graph.attributes import list_assigned
 from npufix.rewriters.graph.modules.syntax import last_name
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def find_vendor_operators(here: Surroundings) -> Iterator[Proposal]:
     """Yield the calls that an operator of mx_driving stands for."""
     for node in here.nodes:
         if isinstance(node, ast.Call):
-            row = _row(imported_name(here, node.func)) or _row_of_variable(here, node.func)
+            row = _row(find_imported_name(here, node.func)) or _row_of_variable(here, node.func)
             if row is not None and not _is_elsewhere(here, node):
                 limits = f"{row.limits}; " if row.limits else ""
                 operator = f"mx_driving.{row.operator}"
@@ -138,16 +138,16 @@ def _in_place(here: Surroundings, call: ast.Call, text: str) -> tuple[Change, ..
     whole = here.whole_lines(statement)
     if asked is None or whole is None or not isinstance(statement, ast.Assign | ast.Return):
         return ()
-    new = changed_within(here, whole, Change(here.span(call), text))
+    new = change_within(here, whole, Change(here.span(call), text))
     return beside(here, whole, new, asked.id)
 
 
-def changed_within(here: Surroundings, whole: Span, change: Change) -> str:
+def change_within(here: Surroundings, whole: Span, change: Change) -> str:
     """Return some lines of the file with a change in them."""
     above = whole[0] - 1
     first, start, last, end = change.span
     moved = replace(change, span=(first - above, start, last - above, end))
-    return changed(here.lines[above : whole[2]], [moved])
+    return apply_changes(here.lines[above : whole[2]], [moved])
 
 
 def beside(
@@ -208,11 +208,11 @@ def _row_of_variable(here: Surroundings, code: ast.expr) -> _Row | None:
         if isinstance(node, ast.Assign)
         and any(isinstance(t, ast.Name) and t.id == code.value.id for t in node.targets)
     ]
-    found = {_row(f"{imported_name(here, value)}.{code.attr}") for value in held}
+    found = {_row(f"{find_imported_name(here, value)}.{code.attr}") for value in held}
     return found.pop() if len(found) == 1 else None
 
 
-def imported_name(here: Surroundings, code: ast.expr) -> str:
+def find_imported_name(here: Surroundings, code: ast.expr) -> str:
     """Return the full name of a function or class that is imported, "" for anything else."""
     known = here.flow.names.dotted(code)
     if known is not None:
@@ -254,12 +254,14 @@ def _sums_cut_off(here: Surroundings, block: list[ast.stmt]) -> Iterator[Proposa
             ):
                 if own and _is_relu(here, function) and _is_fresh(here, name, first):
                     new = f"mx_driving.npu_add_relu({name}, {here.text(other)})"
-                    yield _added(here, first, call, new, name)
+                    yield _fuse_addition(here, first, call, new, name)
                 else:
                     yield Proposal(call, _ADD_RELU)
 
 
-def _added(here: Surroundings, first: ast.stmt, call: ast.Call, text: str, name: str) -> Proposal:
+def _fuse_addition(
+    here: Surroundings, first: ast.stmt, call: ast.Call, text: str, name: str
+) -> Proposal:
     """Return the change of a sum and what is called with it into one call."""
     whole, last = here.whole_lines(first), here.whole_lines(here.statement_of(call))
     if whole is None or last is None:
@@ -270,7 +272,7 @@ def _added(here: Surroundings, first: ast.stmt, call: ast.Call, text: str, name:
     return Proposal(
         call,
         changes=(gone, added, *importing(here)),
-        elsewhere=beside(here, both, changed_within(here, last, added), name),
+        elsewhere=beside(here, both, change_within(here, last, added), name),
         shown=text,
     )
 
@@ -281,7 +283,7 @@ def _is_relu(here: Surroundings, function: ast.expr) -> bool:
         return True
     match function:
         case ast.Attribute(ast.Name("self"), name) if here.flow.cls is not None:
-            made = [v for _, v in assigned_values(here.flow.names, here.flow.cls, name)]
+            made = [v for _, v in list_assigned(here.flow.names, here.flow.cls, name)]
             return bool(made) and all(
                 isinstance(v, ast.Call) and here.flow.names.dotted(v.func) == "torch.nn.ReLU"
                 for v in made

@@ -105,7 +105,7 @@ class ModuleNames:
                 if isinstance(item, FunctionNode):
                     if item.name == name:
                         return None if f"{base.name}.{name}" in self.overridden else item
-                elif name in _bound_by(item):  # ``rotate = other_function``
+                elif name in _list_bound_by(item):  # ``rotate = other_function``
                     return None
             if self._mixes_in(base):
                 return None
@@ -127,7 +127,7 @@ def _is_plain_base(base: ast.expr) -> bool:
     return name in {"ABC", "Generic", "Module", "Protocol", "object"}
 
 
-def _bound_by(statement: ast.stmt) -> frozenset[str]:
+def _list_bound_by(statement: ast.stmt) -> frozenset[str]:
     """Return the names that a statement of a class or module binds, inner functions aside."""
     if isinstance(statement, (FunctionNode, ast.ClassDef)):
         return frozenset({statement.name})
@@ -138,7 +138,7 @@ def _bound_by(statement: ast.stmt) -> frozenset[str]:
     found: set[str] = set()
     for node in walk(statement):
         if isinstance(node, (FunctionNode, ast.ClassDef, ast.Import, ast.ImportFrom)):
-            found |= _bound_by(node)
+            found |= _list_bound_by(node)
         elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
             found.add(node.id)
     return frozenset(found)
@@ -230,14 +230,14 @@ def module_names(
     for node in _top_level(tree.body):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             level = getattr(node, "level", 0)
-            (relative if level else imports).update(imported_names(node))
+            (relative if level else imports).update(list_imported_names(node))
         elif isinstance(node, FunctionNode):
             functions[node.name] = node
         elif isinstance(node, ast.ClassDef):
             classes[node.name] = node
         if not isinstance(node, (ast.If, ast.Try)):  # their statements come one by one
-            times.update(_bound_by(node))
-        for name in _defined(node, is_outermost=id(node) in outermost):
+            times.update(_list_bound_by(node))
+        for name in _list_defined(node, is_outermost=id(node) in outermost):
             imports.pop(name, None)
     if "*" in relative or "*" in imports:
         # ``from .modules import *`` brings what everybody calls so; ``*`` itself stands for nothing
@@ -257,7 +257,7 @@ def module_names(
     )
 
 
-def imported_names(node: ast.Import | ast.ImportFrom) -> dict[str, str]:
+def list_imported_names(node: ast.Import | ast.ImportFrom) -> dict[str, str]:
     """Return the names that an import binds, with what they stand for."""
     if isinstance(node, ast.ImportFrom):
         package = "." * node.level + (f"{node.module}." if node.module else "")
@@ -269,7 +269,7 @@ def imported_names(node: ast.Import | ast.ImportFrom) -> dict[str, str]:
     }
 
 
-def _defined(node: ast.stmt, *, is_outermost: bool) -> list[str]:
+def _list_defined(node: ast.stmt, *, is_outermost: bool) -> list[str]:
     """Return the names that no longer mean what an import above made them mean."""
     match node:
         case ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.ClassDef(name):

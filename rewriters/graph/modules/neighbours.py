@@ -34,7 +34,7 @@ def neighbour(names: ModuleNames, module: str) -> ModuleNames | None:
 def _read(names: ModuleNames, module: str, text: str) -> ModuleNames | None:
     if len(text) > _MOST_BYTES:
         return None
-    found = _parsed(text)
+    found = _parse(text)
     if found is None or names.neighbour is None:
         return None
     ask = names.neighbour
@@ -42,7 +42,7 @@ def _read(names: ModuleNames, module: str, text: str) -> ModuleNames | None:
     return replace(
         found,
         home=module,
-        neighbour=lambda other: ask(seen_from(module, other)),
+        neighbour=lambda other: ask(name_seen_from(module, other)),
         neighbours={},
         assigned=dict(found.assigned),
         submodules={},
@@ -50,14 +50,14 @@ def _read(names: ModuleNames, module: str, text: str) -> ModuleNames | None:
 
 
 @lru_cache(maxsize=64)  # the modules that a whole package shares; a tree takes megabytes
-def _parsed(text: str) -> ModuleNames | None:
+def _parse(text: str) -> ModuleNames | None:
     try:
         return module_names(ast.parse(text))
     except (SyntaxError, ValueError, RecursionError):
         return None
 
 
-def seen_from(module: str, other: str) -> str:
+def name_seen_from(module: str, other: str) -> str:
     """Return what a module calls ``other`` in the words of the file that calls it ``module``.
 
     ``..llama.modeling_llama`` calls ``..llama.configuration_llama`` ``.configuration_llama``.
@@ -77,7 +77,7 @@ def seen_from(module: str, other: str) -> str:
     return "." * dots + ".".join([*parts, name])
 
 
-def imported(names: ModuleNames, name: str) -> tuple[ModuleNames, str] | None:
+def find_imported(names: ModuleNames, name: str) -> tuple[ModuleNames, str] | None:
     """Return the module that a name comes from and what it is called there, if that is known."""
     full = names.relative.get(name) or names.imports.get(name)
     if full is None or name in names.unsure or names.neighbour is None:
@@ -89,7 +89,9 @@ def imported(names: ModuleNames, name: str) -> tuple[ModuleNames, str] | None:
     return None if found is None or not dot else (found, original)
 
 
-def imported_function(names: ModuleNames, name: str) -> tuple[ModuleNames, FunctionNode] | None:
+def find_imported_function(
+    names: ModuleNames, name: str
+) -> tuple[ModuleNames, FunctionNode] | None:
     """Return the helper that a name stands for, with the names of its own module."""
     module, _, original = (names.relative.get(name) or names.imports.get(name) or "").rpartition(
         "."
@@ -100,7 +102,7 @@ def imported_function(names: ModuleNames, name: str) -> tuple[ModuleNames, Funct
     code = None if text is None else outline(text).functions.get(original)
     if code is None or not only_computes(code):
         return None  # a class, most of the time: nothing to parse a module for
-    found = imported(names, name)
+    found = find_imported(names, name)
     function = None if found is None else found[0].functions.get(found[1])
     if found is None or function is None or function.decorator_list:
         return None
@@ -120,7 +122,7 @@ def foreign_bases(
             for base in member.bases:
                 if not isinstance(base, ast.Name) or base.id in home.classes:
                     continue
-                found = imported(small, base.id)
+                found = find_imported(small, base.id)
                 there = None if found is None else found[0].classes.get(found[1])
                 if found is not None and there is not None:
                     left.append((found[0], there))
@@ -159,7 +161,7 @@ def helper_texts(names: ModuleNames, source: str) -> Mapping[str, str]:
 
 
 @lru_cache(maxsize=1024)
-def _called_in(function: str) -> Sequence[str]:
+def _list_called_in(function: str) -> Sequence[str]:
     return sorted(set(_CALLED.findall(function)))
 
 
@@ -176,11 +178,11 @@ def _with_what_it_calls(ask: Callable[[str], str | None], full: str) -> str:
         parts.append(function)
         if depth < _DEPTH:
             own, imports = outline(text).functions, outline(text).imports
-            for called in _called_in(function):
+            for called in _list_called_in(function):
                 if called == name:
                     continue
                 other = f"{module}.{called}" if called in own else imports.get(called)
                 if other is not None:
-                    there = other if called in own else seen_from(module, other)
+                    there = other if called in own else name_seen_from(module, other)
                     left += [] if (there, depth + 1) in left else [(there, depth + 1)]
     return "\n".join(parts)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.graph.modules.names import imported_names
+from npufix.rewriters.graph.modules.names import list_imported_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,7 +54,7 @@ def outline(text: str) -> Outline:
         except SyntaxError:  # a bracket in a comment between the names, or a line of a docstring
             continue
         if isinstance(statement, ast.ImportFrom):
-            imports |= imported_names(statement)
+            imports |= list_imported_names(statement)
     return Outline(functions, imports)
 
 

@@ -72,7 +72,7 @@ def _within(body: list[ast.stmt], around: Scope, *, is_function: bool) -> Iterat
                 found = Scope(node, around.cls, path, around.hidden)
                 yield found
                 if any(isinstance(n, (FunctionNode, ast.ClassDef)) for n in statements(node.body)):
-                    hidden = around.hidden | bound_names(node)
+                    hidden = around.hidden | list_bound_names(node)
                     inner = Scope(node, around.cls, (*path, node.name), hidden)
                     yield from _within(node.body, inner, is_function=True)
             case ast.ClassDef():
@@ -84,7 +84,7 @@ def _within(body: list[ast.stmt], around: Scope, *, is_function: bool) -> Iterat
                     yield from _within(block, around, is_function=is_function)
 
 
-def bound_names(function: FunctionNode) -> frozenset[str]:
+def list_bound_names(function: FunctionNode) -> frozenset[str]:
     """Return the names that a function binds: its parameters and what it assigns."""
     parameters = {n.arg for n in walk(function.args) if isinstance(n, ast.arg)}
     return frozenset(parameters | names_bound_in(function))

@@ -18,12 +18,12 @@ _INNER_FIELDS: Mapping[type, Sequence[str]] = {
 }
 
 
-def copied(node: _Node) -> _Node:
+def copy_tree(node: _Node) -> _Node:
     """Return a node and all below it anew: what ``copy.deepcopy`` does, five times as fast."""
     fields = {
-        name: [copied(item) if isinstance(item, ast.AST) else item for item in value]
+        name: [copy_tree(item) if isinstance(item, ast.AST) else item for item in value]
         if value.__class__ is list
-        else copied(value)
+        else copy_tree(value)
         if isinstance(value, ast.AST)
         else value
         for name, value in vars(node).items()
@@ -51,19 +51,19 @@ def root_name(code: ast.AST) -> str:
                 return code.id if isinstance(code, ast.Name) else ""
 
 
-def names_in(root: ast.AST) -> set[str]:
+def list_names(root: ast.AST) -> set[str]:
     """Return the plain names that stand in some code."""
     return {n.id for n in walk(root) if isinstance(n, ast.Name)}
 
 
-def unused_name(wanted: str, taken: Collection[str]) -> str:
+def find_unused_name(wanted: str, taken: Collection[str]) -> str:
     """Return a name that is not taken: ``places_`` where there is a ``places``."""
     while wanted in taken:
         wanted += "_"
     return wanted
 
 
-def defaults_of(given: ast.arguments) -> dict[str, ast.expr]:
+def list_defaults(given: ast.arguments) -> dict[str, ast.expr]:
     """Return the parameters that a call may leave out, with what they are then."""
     positional = [*given.posonlyargs, *given.args]
     optional = positional[len(positional) - len(given.defaults) :]
@@ -72,7 +72,7 @@ def defaults_of(given: ast.arguments) -> dict[str, ast.expr]:
     return found | {a.arg: d for a, d in keywords if d is not None}
 
 
-def stored_names(root: ast.AST) -> set[str]:
+def list_stored_names(root: ast.AST) -> set[str]:
     """Return the plain names that some code assigns to."""
     return {n.id for n in walk(root) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 

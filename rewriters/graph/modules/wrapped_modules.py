@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph.modules.names import FunctionNode, ModuleNames, inlinable, statements
-from npufix.rewriters.graph.modules.neighbours import imported, neighbour
+from npufix.rewriters.graph.modules.neighbours import find_imported, neighbour
 from npufix.rewriters.graph.modules.syntax import last_name
 
 if TYPE_CHECKING:
@@ -22,13 +22,13 @@ NN = re.compile(r"torch\.nn(\.modules(\.\w+)?)?")
 _MOST_STEPS = 3
 
 
-def made_by_factory(call: ast.Call, names: ModuleNames) -> ast.Call | None:
+def find_made_by_factory(call: ast.Call, names: ModuleNames) -> ast.Call | None:
     """Return ``nn.LayerNorm(size, eps)`` where a function of the package makes it by ``call``."""
     home, factory = _definition(call, names)
     if not isinstance(factory, ast.FunctionDef):
         return None
     given = _arguments(call, factory)
-    made = [_construction(value, factory, home) for value in _returned(factory)]
+    made = [_construction(value, factory, home) for value in _list_returned(factory)]
     if given is None or factory.decorator_list or None in made:
         return None
     kinds = {_SAME_THING.sub(r"\2", last_name(m.func)) for m in made if m is not None}
@@ -36,8 +36,8 @@ def made_by_factory(call: ast.Call, names: ModuleNames) -> ast.Call | None:
     if len(kinds) != 1 or not plain:
         return None
     function = ast.Attribute(ast.Name("nn", ast.Load()), kinds.pop(), ast.Load())
-    args = [_substituted(arg, given) for arg in plain[0].args]
-    keywords = [ast.keyword(k.arg, _substituted(k.value, given)) for k in plain[0].keywords]
+    args = [_substitute(arg, given) for arg in plain[0].args]
+    keywords = [ast.keyword(k.arg, _substitute(k.value, given)) for k in plain[0].keywords]
     return ast.copy_location(ast.Call(function, args, keywords), call)
 
 
@@ -69,7 +69,7 @@ def _definition(
             return names, names.functions[name]
         if name in names.classes:
             return names, names.classes[name]
-        found = imported(names, name) or _from_package(names, name)
+        found = find_imported(names, name) or _from_package(names, name)
         if found is None:
             break
         names, name = found
@@ -86,7 +86,7 @@ def _from_package(names: ModuleNames, name: str) -> tuple[ModuleNames, str] | No
     return None if found is None else (found, original)
 
 
-def _returned(factory: ast.FunctionDef) -> Iterator[ast.expr]:
+def _list_returned(factory: ast.FunctionDef) -> Iterator[ast.expr]:
     for statement in statements(factory.body):
         if isinstance(statement, ast.Return) and statement.value is not None:
             yield statement.value
@@ -124,7 +124,7 @@ def _arguments(call: ast.Call, factory: ast.FunctionDef) -> Mapping[str, ast.exp
     return given if set(given) >= set(params) else None
 
 
-def _substituted(code: ast.expr, given: Mapping[str, ast.expr]) -> ast.expr:
+def _substitute(code: ast.expr, given: Mapping[str, ast.expr]) -> ast.expr:
     return given.get(code.id, code) if isinstance(code, ast.Name) else code
 
 

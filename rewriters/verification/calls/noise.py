@@ -74,11 +74,11 @@ class _Noise(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch does n
         if plain in _EXACTLY_ROUNDED:
             exact = _in_float64(_out_of_place(func, plain), args, keywords)
         elif not written and torch.Tag.pointwise not in func.tags and name not in _ROUNDS_ONCE:
-            return self._reduced(func, args, keywords)
+            return self._reduce(func, args, keywords)
         result = func(*args, **keywords)
-        return self._rounded(result, exact, written=written)
+        return self._round(result, exact, written=written)
 
-    def _reduced(
+    def _reduce(
         self, func: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]
     ) -> object:
         """Return a sum over operands that are off by the precision in which it is taken."""
@@ -94,7 +94,7 @@ class _Noise(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch does n
         several = [list(r) if isinstance(r, tuple | list) else [r] for r in (result, found, plain)]
         if len({len(s) for s in several}) == 1:
             moved = [
-                _moved(r, f, p, most) if _fit(r, f) and _fit(r, p) else r
+                _move(r, f, p, most) if _fit(r, f) and _fit(r, p) else r
                 for r, f, p in zip(*several, strict=True)
             ]
             result = (
@@ -104,18 +104,18 @@ class _Noise(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch does n
                 if isinstance(result, torch.Tensor)
                 else result
             )
-        return self._rounded(result, None, written=False)
+        return self._round(result, None, written=False)
 
     def _shaken(self, eps: float, value: torch.Tensor) -> torch.Tensor:
         size = torch.where(value.abs() < _FILL, value.abs() * eps, 0.0)
-        return value + size * self._drawn(value.shape)
+        return value + size * self._draw(value.shape)
 
-    def _drawn(self, shape: torch.Size) -> torch.Tensor:
+    def _draw(self, shape: torch.Size) -> torch.Tensor:
         return torch.rand(shape, generator=self._source, dtype=torch.float64) * 2 - 1
 
-    def _rounded(self, result: object, exact: object, *, written: bool) -> object:
+    def _round(self, result: object, exact: object, *, written: bool) -> object:
         if isinstance(result, tuple | list) and type(result) in {tuple, list}:
-            return type(result)(self._rounded(item, None, written=written) for item in result)
+            return type(result)(self._round(item, None, written=written) for item in result)
         if not isinstance(result, torch.Tensor) or not _is_real(result):
             return result
         value = result.double()
@@ -124,9 +124,7 @@ class _Noise(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch does n
         touched = (value != 0) & (value.abs() < _FILL)
         if isinstance(exact, torch.Tensor) and exact.shape == value.shape:
             touched &= exact != value
-        other = (value + torch.where(touched, size * self._drawn(value.shape), 0.0)).to(
-            result.dtype
-        )
+        other = (value + torch.where(touched, size * self._draw(value.shape), 0.0)).to(result.dtype)
         if not written:
             return other
         result.copy_(other)
@@ -153,7 +151,7 @@ def _fit(result: object, other: object) -> bool:
     )
 
 
-def _moved(
+def _move(
     result: torch.Tensor, shaken: torch.Tensor, plain: torch.Tensor, most: int
 ) -> torch.Tensor:
     off = (shaken.double() - plain.double()).nan_to_num(0.0, 0.0, 0.0)

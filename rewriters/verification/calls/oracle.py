@@ -23,7 +23,7 @@ _RANDOM = frozenset({"rand", "randn", "rand_like", "randn_like", "bernoulli", "n
 _DROPOUTS = frozenset({"dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d"})
 
 
-def _widened(value: object) -> object:
+def _widen(value: object) -> object:
     if isinstance(value, torch.dtype):
         return torch.float64 if value in _LOW else value
     if isinstance(value, str) and value.endswith(_FLOAT_TYPES):
@@ -48,19 +48,17 @@ class _Float64(TorchFunctionMode):
         if name in _CASTS and len(args) == 1 and isinstance(args[0], torch.Tensor):
             return args[0].double()
         if name in _RANDOM and keywords.get("generator") is None:
-            return self._drawn(func, args, keywords)
+            return self._draw(func, args, keywords)
         if name in _DROPOUTS:
-            return self._dropped(func, args, keywords)
-        return func(
-            *(_widened(a) for a in args), **{key: _widened(v) for key, v in keywords.items()}
-        )
+            return self._drop(func, args, keywords)
+        return func(*(_widen(a) for a in args), **{key: _widen(v) for key, v in keywords.items()})
 
     def _narrow(self, value: object) -> object:
         if isinstance(value, torch.Tensor) and value.dtype == torch.float64:
             return value.to(self._low)
         return value
 
-    def _drawn(
+    def _draw(
         self, func: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]
     ) -> object:
         narrow = {key: self._narrow(value) for key, value in keywords.items()}
@@ -70,7 +68,7 @@ class _Float64(TorchFunctionMode):
         drawn = func(*(self._narrow(a) for a in args), **narrow)
         return drawn.double() if drawn.dtype in _LOW else drawn
 
-    def _dropped(
+    def _drop(
         self, func: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]
     ) -> object:
         x = args[0] if args else keywords["input"]
@@ -78,11 +76,11 @@ class _Float64(TorchFunctionMode):
         kept = func(torch.ones_like(x, dtype=self._low), *args[1:], **rest)
         # The factor 1 / (1 - p) is rounded in the original's precision; undo that.
         scale = kept.max().double() if kept.numel() else kept.double()
-        exact = torch.where(kept == kept.max(), _unrounded(scale), 0.0) if kept.numel() else kept
+        exact = torch.where(kept == kept.max(), _unround(scale), 0.0) if kept.numel() else kept
         return x.mul_(exact) if getattr(func, "__name__", "").endswith("_") else x * exact
 
 
-def _unrounded(scale: torch.Tensor) -> torch.Tensor:
+def _unround(scale: torch.Tensor) -> torch.Tensor:
     """Return 1 / (1 - p) for the p in thousandths that rounds to ``scale``."""
     kept = torch.round(1000 / scale.clamp(min=1.0)) / 1000
     return torch.where(scale > 0, 1 / kept.clamp(min=1e-3), scale)

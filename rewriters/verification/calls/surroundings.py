@@ -149,7 +149,7 @@ def _find_places(
                 yield from _place(f"{name}.{key}", _attribute(value, key), item)
         for number, item in enumerate(getattr(value, "__defaults__", None) or ()):
             if isinstance(item, _CONTAINERS):
-                yield from _place(f"default {number} of {name}", _kept(item), item)
+                yield from _place(f"default {number} of {name}", _keep(item), item)
     else:
         own = isinstance(value, _PLAIN) or type(value).__module__ in {module, "builtins"}
         if own or isinstance(value, torch.Tensor | collections.deque | Mapping):
@@ -161,7 +161,7 @@ def _attribute(holder: object, key: str) -> tuple[Callable[[], object], Callable
     return (lambda: getattr(holder, key, None)), (lambda value: setattr(holder, key, value))
 
 
-def _kept(item: object) -> tuple[Callable[[], object], Callable[[object], None]]:
+def _keep(item: object) -> tuple[Callable[[], object], Callable[[object], None]]:
     """Leave a default where it is: a call only writes into it."""
     return (lambda: item), (lambda _: None)
 

@@ -86,22 +86,24 @@ def use_result(value: object) -> object:
     of optimisers in lists, tuples and dictionaries, beside schedules of their rates.
     """
     return (
-        _used(value) if any(isinstance(v, torch.optim.Optimizer) for v in _held(value)) else value
+        _use(value)
+        if any(isinstance(v, torch.optim.Optimizer) for v in _list_held(value))
+        else value
     )
 
 
-def _held(value: object) -> Iterator[object]:
+def _list_held(value: object) -> Iterator[object]:
     yield value
     held = value.values() if type(value) is dict else value if type(value) in _SEVERAL else ()
     for item in held:  # type: ignore[attr-defined] # one of the three
-        yield from _held(item)
+        yield from _list_held(item)
 
 
-def _used(value: object) -> object:
+def _use(value: object) -> object:
     if type(value) in _SEVERAL:
-        return [_used(item) for item in value]  # type: ignore[attr-defined] # a list or a tuple
+        return [_use(item) for item in value]  # type: ignore[attr-defined] # a list or a tuple
     if type(value) is dict:
-        return {name: _used(item) for name, item in value.items()}
+        return {name: _use(item) for name, item in value.items()}
     if isinstance(value, torch.optim.lr_scheduler.LRScheduler):
         return value.state_dict()
     if not isinstance(value, torch.optim.Optimizer):

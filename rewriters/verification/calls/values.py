@@ -189,13 +189,13 @@ def materialise(  # noqa: PLR0913 - what one call consists of
         for name, spec in specs.items()
         if not isinstance(spec, Value) or spec.given
     }
-    return made if digits is None else {n: _shortened(v, digits) for n, v in made.items()}
+    return made if digits is None else {n: _shorten(v, digits) for n, v in made.items()}
 
 
-def _shortened(value: object, digits: int) -> object:
+def _shorten(value: object, digits: int) -> object:
     """Leave so many significant digits of every number, as far as the dtype can."""
     if isinstance(value, tuple | list | dict):
-        return map_items(value, lambda item: _shortened(item, digits))
+        return map_items(value, lambda item: _shorten(item, digits))
     if not isinstance(value, torch.Tensor) or not value.is_floating_point():
         return value
     short = [float(f"{number:.{digits}g}") for number in value.double().flatten().tolist()]
@@ -240,11 +240,11 @@ def make_tensor(
         hidden[..., :1] = False  # every query sees a key
         return torch.zeros(spec.shape, dtype=dtype).masked_fill(hidden, torch.finfo(dtype).min)
     if spec.kind in {"unit", "box", "complex"}:
-        return _drawn(spec, flavour, source, dtype)
+        return _draw(spec, flavour, source, dtype)
     return _floats(spec.shape, flavour, source).to(dtype)
 
 
-def _drawn(
+def _draw(
     spec: Tensor, flavour: Flavour, source: torch.Generator, dtype: torch.dtype
 ) -> torch.Tensor:
     drawn = torch.rand(spec.shape, generator=source, dtype=torch.float64)

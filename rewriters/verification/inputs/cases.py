@@ -133,7 +133,7 @@ def _cases(target: Target, assignments: Sequence[Assignment], job: Job) -> Itera
                 yield CallCase(assignment, flavour, seed, dtypes=only)
         if number < len(telling):
             yield from telling[number].list_around_numbers()
-    yield from _resized(assignments)
+    yield from _resize(assignments)
 
 
 def _of_whole_range(assignments: Sequence[Assignment], job: Job) -> Iterator[CallCase]:
@@ -244,7 +244,7 @@ class _Telling:
         source = read_source(self.job.original, self.job.qualname)
         for assignment in list_forms(self.trials, self.distinct, source):
             yield CallCase(assignment)
-            if any(map(is_mask, _changed(self.distinct, assignment))):
+            if any(map(is_mask, _find_changed_words(self.distinct, assignment))):
                 yield CallCase(assignment, "whole rows", seed=1)
 
     def list_dtypes(self) -> Iterator[CallCase]:
@@ -329,17 +329,17 @@ class _Telling:
         return self.trials.run(case) is not None and self.trials.seconds <= _LARGE_CALL_S
 
 
-def _changed(one: Assignment, other: Assignment) -> list[str]:
+def _find_changed_words(one: Assignment, other: Assignment) -> list[str]:
     return [name for name, spec in other.specs.items() if one.specs.get(name) != spec]
 
 
 def list_edges(assignments: Sequence[Assignment], job: Job) -> list[CallCase]:
     """Return calls with values and sizes at their edges: no rows, all true, zeros."""
     flavoured = [CallCase(a, flavour) for a in assignments for flavour in _flavours(a, job)]
-    return [*flavoured, *_resized(assignments)]
+    return [*flavoured, *_resize(assignments)]
 
 
-def _resized(assignments: Sequence[Assignment]) -> Iterator[CallCase]:
+def _resize(assignments: Sequence[Assignment]) -> Iterator[CallCase]:
     for assignment in assignments[:_RESIZED]:
         for old, other in _resizes(assignment):
             yield CallCase(other, was=old)

@@ -31,9 +31,9 @@ from npufix.rewriters.verification.inputs.configurations import CONFIG_CLASS, Li
 from npufix.rewriters.verification.inputs.overlay import find_text
 from npufix.rewriters.verification.inputs.source.slicing import (
     IMPORTS,
-    bound_names,
+    list_bound_names,
+    list_used_names,
     slice_module,
-    used_names,
 )
 from npufix.rewriters.verification.sandbox.remote import passes_on, runs_with_target
 from npufix.rewriters.verification.sandbox.try_call import try_call
@@ -121,7 +121,7 @@ def load(text: str, path: str, root: str, qualname: str, tag: str) -> Loaded:
         raise LoadError(f"the text does not compile: {error}") from None
     target = qualname.partition(".")[0]
     needed = slice_module(module.tree, target)
-    if not any(target in bound_names(statement) for statement in needed):
+    if not any(target in list_bound_names(statement) for statement in needed):
         raise LoadError(f"{target} is not defined in this file")
     reasons: list[str] = []
     for execute in (
@@ -189,10 +189,8 @@ class _Module:
         )
         exec(code, module.__dict__)  # noqa: S102 - running the user's code is this package's purpose
 
-    def _loaded(
-        self, module: types.ModuleType, way: Literal["exactly", "whole", "partly"]
-    ) -> Loaded:
-        names = sorted(set[str]().union(*map(bound_names, self.tree.body)))
+    def _load(self, module: types.ModuleType, way: Literal["exactly", "whole", "partly"]) -> Loaded:
+        names = sorted(set[str]().union(*map(list_bound_names, self.tree.body)))
         missing = tuple(sorted(self._missing))
         return Loaded(module.__dict__, self._filename, missing, tuple(names), self.find, way)
 
@@ -203,7 +201,7 @@ class _Module:
         module = self._fresh()
         self._execute(self.tree.body, module)
         self._done = set(map(id, self.tree.body))
-        return self._loaded(module, "whole")
+        return self._load(module, "whole")
 
     def exactly(self, statements: Sequence[ast.stmt]) -> Loaded:
         """Execute ``statements``, imports included; any of them may raise."""
@@ -214,7 +212,7 @@ class _Module:
                 raise ImportError(f"{self._inside} cannot be imported here")
             self._execute([statement], module)
             self._done.add(id(statement))
-        return self._loaded(module, "exactly")
+        return self._load(module, "exactly")
 
     def find(self, name: str) -> object:
         """Return one more definition; None if it cannot be had."""
@@ -228,7 +226,7 @@ class _Module:
         module = self._live if self._live is not None and not again else self._fresh()
         loading = [True]
         statements = [s for name in names for s in slice_module(self.tree, name)]
-        wanted = set(names).union(*map(used_names, statements))
+        wanted = set(names).union(*map(list_used_names, statements))
         for statement in statements:
             if id(statement) in self._done:
                 continue
@@ -238,7 +236,7 @@ class _Module:
             self._done.add(id(statement))
             try_call(lambda s=statement: self._execute([s], module), _IMPORT_S)  # type: ignore[misc] # a default binds it
         loading.clear()
-        return self._loaded(module, "partly")
+        return self._load(module, "partly")
 
     def _import(
         self,
@@ -248,7 +246,7 @@ class _Module:
         loading: list[bool],
     ) -> None:
         for alias in statement.names:
-            (name,) = bound_names(ast.Import([alias]))
+            (name,) = list_bound_names(ast.Import([alias]))
             if name in module.__dict__ or (name != "*" and name not in wanted):
                 continue
             if self._imports(statement, alias, module):
@@ -273,7 +271,7 @@ class _Module:
         loading: list[bool],
     ) -> None:
         """Take what nothing else in the file defines from where everything was to come from."""
-        own = set[str]().union(*map(bound_names, self.tree.body))
+        own = set[str]().union(*map(list_bound_names, self.tree.body))
         for name in sorted({*wanted} - own - {PROBE} - vars(builtins).keys() - vars(module).keys()):
             found = self._neighbour(statement, name)
             module.__dict__[name] = Placeholder(name, loading) if found is None else found

@@ -127,44 +127,44 @@ def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def _made(function: str, label: str, *given: object) -> MadeArgument:
+def _make(function: str, label: str, *given: object) -> MadeArgument:
     """Return an argument that a function of this file makes."""
     own = f"__import__({__name__!r}, fromlist=[''])"
     text = ", ".join(map(repr, given))
     return MadeArgument(lambda: globals()[function](*given), label, f"{own}.{function}({text})")
 
 
-def _made_layer(kind: str, seed: int) -> MadeArgument:
-    return _made("layer", f"an nn.{kind}", kind, seed)
+def _make_layer(kind: str, seed: int) -> MadeArgument:
+    return _make("layer", f"an nn.{kind}", kind, seed)
 
 
 def make_weights(name: str, scale: float = _SMALL) -> list[Spec]:
     """Return weights with ordinary gradients, and with small ones or none, for an argument."""
     seed = sum(map(ord, name))
     label = "parameters with small gradients" if scale else "parameters without gradients"
-    other = _made("parameters", label, seed, scale)
-    return [_made("parameters", "parameters with gradients", seed), other]
+    other = _make("parameters", label, seed, scale)
+    return [_make("parameters", "parameters with gradients", seed), other]
 
 
 def guess_objects(parameter: Parameter, use: Use) -> list[Spec]:
     """Return modules, optimisers and the like, for a parameter that is one."""
     name, annotation = parameter.name, parameter.annotation
     seed = sum(map(ord, name))
-    some_layer = _made("linear", "a linear layer", seed)
-    with_buffers = _made_layer("BatchNorm1d", seed)
+    some_layer = _make("linear", "a linear layer", seed)
+    with_buffers = _make_layer("BatchNorm1d", seed)
     kind = _class_of(annotation, torch.nn, torch.nn.Module)
     optimizer = _class_of(annotation, torch.optim, torch.optim.Optimizer)
     made: list[Spec] = []
     if kind and kind != "Module":
-        made = [_made_layer(kind, seed)]
+        made = [_make_layer(kind, seed)]
     elif re.search(_MODULE_ANNOTATION, annotation):
-        stand_in = _made(StandInModule.__name__, "a stand-in module")
+        stand_in = _make(StandInModule.__name__, "a stand-in module")
         called = re.search(MODEL, name) or use.called
         made = [some_layer, stand_in] if called else [stand_in, some_layer]
         made += [with_buffers] * bool(use.attributes & _GOES_THROUGH)
     elif re.search(r"\bGenerator\b", annotation) or name == "generator":
         left_out = [Value(parameter.default, given=False)] if parameter.has_default else []
-        made = [*left_out, _made("generator", "a generator", seed)]
+        made = [*left_out, _make("generator", "a generator", seed)]
     elif parameter.has_default:
         made = []
     elif re.search(_OPTIMIZER, name) or optimizer:

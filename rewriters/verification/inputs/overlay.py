@@ -77,7 +77,7 @@ class World:
         if self._depth or not self._finder.texts:
             yield
             return
-        outside = self._taken()
+        outside = self._take()
         sys.modules.update(self._modules)
         sys.meta_path.insert(0, self._finder)
         self._depth += 1
@@ -86,10 +86,10 @@ class World:
         finally:
             self._depth -= 1
             sys.meta_path.remove(self._finder)
-            self._modules = self._taken()
+            self._modules = self._take()
             sys.modules.update(outside)
 
-    def _taken(self) -> dict[str, ModuleType]:
+    def _take(self) -> dict[str, ModuleType]:
         """Forget what was imported from the folders, and return it."""
         found = {}
         for name, module in list(sys.modules.items()):

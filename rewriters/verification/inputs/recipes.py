@@ -245,10 +245,10 @@ def _inheriting(owner: type, method: str, loaded: Loaded, text: str) -> Iterator
 
 
 def _works(recipe: Recipe, owner: type, find: Find, most: int) -> bool:
-    return not try_call(lambda: _checked(recipe, owner, find, most), _BUILD_S).error
+    return not try_call(lambda: _check(recipe, owner, find, most), _BUILD_S).error
 
 
-def _checked(recipe: Recipe, owner: type, find: Find, most: int) -> None:
+def _check(recipe: Recipe, owner: type, find: Find, most: int) -> None:
     """Build the object, first without its values: the sizes of a real model take seconds."""
     with torch.device("meta"), _Undrawn():
         sketched = try_call(lambda: recipe.build(owner, find), _BUILD_S).value
@@ -341,7 +341,7 @@ def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
     if re.search(CONFIG, parameter.name):
         if not specs:
             specs += offer_file_configurations(owner.__name__, loaded)
-        specs.append(_invented(owner, parameter.name))
+        specs.append(_invent(owner, parameter.name))
     if parameter.default is None and _is_layer(owner, parameter.name):
         specs.append(make_stand_in(parameter.name))
     return specs + guess_scalars(parameter)
@@ -391,7 +391,7 @@ def guess_configurations(parameter: Parameter, target: Target, tree: ast.Module)
     return [*offer_file_configurations(target.qualname, target.loaded), invented]
 
 
-def _invented(owner: type, name: str) -> MadeArgument:
+def _invent(owner: type, name: str) -> MadeArgument:
     """Find out by trying which attributes ``__init__`` reads that no name tells."""
     known: dict[str, object] = {}
     for _ in range(_REPAIRS):

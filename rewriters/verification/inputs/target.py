@@ -240,7 +240,7 @@ class Target:
             )
             _cast_modules(made, dtype)
             if double:
-                made = {name: _doubled(value) for name, value in made.items()}
+                made = {name: _double(value) for name, value in made.items()}
             if moved or device:
                 made = {name: to_device(value, *place) for name, value in made.items()}
             _bind_optimizers(made)
@@ -371,7 +371,7 @@ def _copy_object(made: object) -> object:
     return copy.deepcopy(made, copies)
 
 
-def _doubled(value: object) -> object:
+def _double(value: object) -> object:
     if isinstance(value, torch.Tensor) and value.is_floating_point():
         return value.double()
     if isinstance(value, torch.Tensor) and value.is_complex():
@@ -379,7 +379,7 @@ def _doubled(value: object) -> object:
     if isinstance(value, torch.nn.Module) or list_weights(value):
         cast_floats(value, torch.float64)
         return value
-    return map_items(value, _doubled)
+    return map_items(value, _double)
 
 
 def cast_floats(instance: object, dtype: torch.dtype) -> None:

@@ -122,7 +122,7 @@ def compare_versions(
                 continue
             beside = (
                 *_beside_leaves(original, one, after),
-                *_called_again(run, original, one, after, compared),
+                *_call_again(run, original, one, after, compared),
             )
             for each in (one, *beside):
                 seen = after if each is one else observe_version(patched, each)
@@ -199,7 +199,7 @@ def _beside_leaves(original: Target, one: CaseRun, after: CallRecord) -> Iterato
             yield again
 
 
-def _called_again(
+def _call_again(
     run: Proof, original: Target, one: CaseRun, after: CallRecord, compared: Sequence[CaseRun]
 ) -> Iterator[CaseRun]:
     """Yield the same call after others, if calls leave something behind: a cache, a counter.

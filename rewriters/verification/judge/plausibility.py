@@ -166,8 +166,8 @@ def _is_of_whole_numbers(job: Job, one: CaseRun | None, cases: Iterable[CaseRun]
     With floating numbers in the same place the two were compared as well: that is what is meant.
     """
     text = _text_of(job.original, job.qualname)
-    odd = {} if one is None else _guessed_whole(one.case.assignment.specs)
-    odd = {n: s for n, s in odd.items() if not _asked_for_whole(text, n)}
+    odd = {} if one is None else _find_guessed_whole(one.case.assignment.specs)
+    odd = {n: s for n, s in odd.items() if not _is_asked_for_whole(text, n)}
     if not odd or any(find_changed(_ROUNDS, job)):
         return False
     declared = read_declarations(job.original, job.qualname, job.assumed)
@@ -176,7 +176,7 @@ def _is_of_whole_numbers(job: Job, one: CaseRun | None, cases: Iterable[CaseRun]
     return any(list_kinds([specs.get(n, odd[n])]) <= _FLOATS for n in guessed for specs in twins)
 
 
-def _asked_for_whole(text: str, name: str) -> bool:
+def _is_asked_for_whole(text: str, name: str) -> bool:
     """Say whether code does with an argument what is done with whole numbers: ``x.long()``."""
     for node in ast.walk(_parse(text)):
         if isinstance(node, ast.Call):
@@ -190,7 +190,7 @@ def _asked_for_whole(text: str, name: str) -> bool:
     return False
 
 
-def _guessed_whole(specs: Mapping[str, Spec]) -> dict[str, Spec]:
+def _find_guessed_whole(specs: Mapping[str, Spec]) -> dict[str, Spec]:
     return {
         n: s
         for n, s in specs.items()

@@ -34,10 +34,10 @@ def operands_keep(
 
     ``targets`` are the versions of the module that ask for the operands, each at one place.
     """
-    return all(_kept(target, vouched, case, dtype) for target in targets)
+    return all(_is_kept(target, vouched, case, dtype) for target in targets)
 
 
-def _kept(target: Target, vouched: Sequence[str], case: CallCase, dtype: torch.dtype) -> bool:
+def _is_kept(target: Target, vouched: Sequence[str], case: CallCase, dtype: torch.dtype) -> bool:
     kept: list[bool] = []
 
     def take(**operands: object) -> None:

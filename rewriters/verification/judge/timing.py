@@ -63,7 +63,7 @@ def _candidates(compared: Sequence[CaseRun], recorded: Sequence[RecordedCall]) -
         sizes = dict(zip(shrink_recorded_shape(shape), shape, strict=True))
         for one in plain:
             if one.dtype == wanted and _has_shape(one, shrink_recorded_shape(shape)):
-                yield replace(one, case=replace(one.case, assignment=_enlarged(one, sizes)))
+                yield replace(one, case=replace(one.case, assignment=_enlarge(one, sizes)))
                 break
     yield from sorted(plain, key=lambda c: (-c.case.size, c.dtype != wanted))[:_MOST_RECORDED]
 
@@ -73,7 +73,7 @@ def _has_shape(one: CaseRun, shape: tuple[int, ...]) -> bool:
     return any(isinstance(spec, Tensor) and spec.shape == shape for spec in specs)
 
 
-def _enlarged(one: CaseRun, sizes: Mapping[int, int]) -> Assignment:
+def _enlarge(one: CaseRun, sizes: Mapping[int, int]) -> Assignment:
     """Return the arguments, and the object, in the recorded sizes."""
 
     def larger(spec: Spec) -> Spec:

@@ -136,7 +136,7 @@ def _verify(run: Proof) -> Verdict:
     run.notes += aside
     _require_again(run, original, shown)
     if run.judge.differences:
-        raise _refuted(run, original, patched, shown, keeps)
+        raise _refute(run, original, patched, shown, keeps)
     require_all(run, original, patched, compared, assignments)
     if job.portable:
         _check_portable(run, original, compared)
@@ -278,7 +278,7 @@ def _require_again(run: Proof, original: Target, compared: list[CaseRun]) -> Non
         run.judge.differences = left
 
 
-def _refuted(
+def _refute(
     run: Proof, original: Target, patched: Target, compared: list[CaseRun], keeps: Keeps
 ) -> RefutedError:
     """Return the smallest counterexample that can be found, in words and as a program."""

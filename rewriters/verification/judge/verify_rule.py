@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from npufix.rewriters.match.matching import pattern_of, unmentioned
+from npufix.rewriters.match.matching import list_unmentioned, pattern_of
 from npufix.rewriters.verification.calls.leaves import find_leaves
 from npufix.rewriters.verification.calls.noise import SEEDS
 from npufix.rewriters.verification.calls.observe import (
@@ -126,9 +126,9 @@ def verify_rule(
             raised = original.error
             continue
         has_defaults = bool(pattern.__defaults__)
-        defaults = unmentioned(pattern_of(pattern), number - seed) if has_defaults else {}
+        defaults = list_unmentioned(pattern_of(pattern), number - seed) if has_defaults else {}
         with collect_kernels() as ran:
-            ready = _ready(_with(replacement, defaults), _drawn(inputs, number), _buffers(pattern))
+            ready = _ready(_with(replacement, defaults), _draw(inputs, number), _buffers(pattern))
             after = observe(ready, oracle.mode, number, seconds=_RULE_S)
         after.strides.clear()  # a part of a function: whether they are seen, the function shows
         kernels |= ran
@@ -180,7 +180,7 @@ class Originals:
             pattern, inputs = bind_torch(form.pattern), bind_torch(form.inputs)
             with _spelling(spelling):
                 record, mode = _observed(pattern, inputs, modes, number)
-            drawn = {} if record.error else _drawn(inputs, number)
+            drawn = {} if record.error else _draw(inputs, number)
             oracle = _Oracle(pattern, inputs, mode, number, spelling)
             size = sum(tensor.numel() for tensor in _tensors(drawn))
             self._known[key] = _Original(record, oracle, _words(drawn), size)
@@ -207,9 +207,9 @@ class _Oracle:
     @cached_property
     def record(self) -> CallRecord:
         """Return what it does."""
-        drawn = _drawn(self.inputs, self.number)
+        drawn = _draw(self.inputs, self.number)
         low = _lowest(drawn)
-        return self._observed({n: _doubled(v) for n, v in drawn.items()}, Way(oracle_of=low))
+        return self._observed({n: _double(v) for n, v in drawn.items()}, Way(oracle_of=low))
 
     def spread(self) -> Spread:
         """Return how far it is off when it is rounded otherwise."""
@@ -218,7 +218,7 @@ class _Oracle:
     @cached_property
     def _spread(self) -> Spread:
         ways = Way(), *(Way(noise=seed) for seed in SEEDS)
-        plain, *noisy = (self._observed(_drawn(self.inputs, self.number), way) for way in ways)
+        plain, *noisy = (self._observed(_draw(self.inputs, self.number), way) for way in ways)
         return Spread(plain, noisy)
 
     def _observed(self, drawn: Mapping[str, Any], way: Way) -> CallRecord:
@@ -244,14 +244,14 @@ def _observed(
 ) -> tuple[CallRecord, Gradients]:
     for mode in modes:
         # Drawn anew for each run, so that none sees what another one wrote.
-        ready = _ready(pattern, _drawn(inputs, number), _buffers(pattern))
+        ready = _ready(pattern, _draw(inputs, number), _buffers(pattern))
         seen = observe(ready, mode, number, seconds=_RULE_S)
         if not seen.error:
             break
     return seen, mode
 
 
-def _drawn(inputs: Callable[..., Mapping[str, Any]], number: int) -> dict[str, Any]:
+def _draw(inputs: Callable[..., Mapping[str, Any]], number: int) -> dict[str, Any]:
     seed_everything(number)  # the modules among the arguments take their weights from there
     drawn = inputs(SeededDraw(number))
     return {n: copy.deepcopy(v) if _is_module(v) else v for n, v in drawn.items()}
@@ -310,14 +310,14 @@ def _word(value: object) -> str:
     return str(getattr(value, "__name__", "")) or repr(value)
 
 
-def _doubled(value: object) -> object:
+def _double(value: object) -> object:
     if isinstance(value, torch.nn.Module):
         cast_floats(value, torch.float64)
         return value
     if isinstance(value, torch.Tensor) and value.is_floating_point():
         return value.detach().double().requires_grad_(value.requires_grad)
     if isinstance(value, list):
-        return [_doubled(item) for item in value]
+        return [_double(item) for item in value]
     if type(value) is tuple:
-        return tuple(_doubled(item) for item in value)
+        return tuple(_double(item) for item in value)
     return value

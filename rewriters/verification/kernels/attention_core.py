@@ -83,7 +83,7 @@ def attend(
     if not settings.scale_first:
         scores = scores * settings.scale
     if settings.mask is not None:
-        scores = scores.masked_fill(_dropped(operator, settings, scores), float("-inf"))
+        scores = scores.masked_fill(_drop(operator, settings, scores), float("-inf"))
     # A row in which everything is dropped has the sum zero, and the result zero.
     lowest = torch.finfo(torch.float32).min
     highest = scores.detach().amax(-1, keepdim=True).clamp(min=lowest)
@@ -101,7 +101,7 @@ def with_copies(statistic: Tensor) -> Tensor:
     return statistic.expand(*statistic.shape[:-1], _COPIES).contiguous()
 
 
-def _dropped(operator: str, settings: AttentionSettings, scores: Tensor) -> Tensor:
+def _drop(operator: str, settings: AttentionSettings, scores: Tensor) -> Tensor:
     """Return a bool tensor that broadcasts to ``scores``, True where nothing is attended."""
     mask, mode = settings.mask, settings.mode
     assert mask is not None  # noqa: S101 - without a mask no mode masks anything

@@ -85,7 +85,7 @@ def accept_floating(operator: str, *tensors: torch.Tensor | None) -> None:
     """Refuse tensors of a dtype that no kernel of the chip takes."""
     dtypes = [tensor.dtype for tensor in tensors if tensor is not None]
     if any(dtype not in FLOATING for dtype in dtypes):
-        raise RuntimeError(f"{operator}: no kernel for {_named(dtypes)}")
+        raise RuntimeError(f"{operator}: no kernel for {_name(dtypes)}")
     if chip() in _WITHOUT_BFLOAT16 and torch.bfloat16 in dtypes:
         raise RuntimeError(f"{operator}: no kernel for bfloat16 on {chip()}")
 
@@ -95,10 +95,10 @@ def accept_dtypes(operator: str, *tensors: torch.Tensor | None) -> None:
     accept_floating(operator, *tensors)
     dtypes = [tensor.dtype for tensor in tensors if tensor is not None]
     if any(dtype != dtypes[0] for dtype in dtypes):
-        raise RuntimeError(f"{operator}: no kernel for {_named(dtypes)}")
+        raise RuntimeError(f"{operator}: no kernel for {_name(dtypes)}")
 
 
-def _named(dtypes: Sequence[torch.dtype]) -> str:
+def _name(dtypes: Sequence[torch.dtype]) -> str:
     return ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
 
 

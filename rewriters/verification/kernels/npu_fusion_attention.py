@@ -124,7 +124,7 @@ def attend_in_layout(  # noqa: PLR0913, PLR0917 - parts of the operators' schema
         _check_pse(operator, pse, q, k)
     attended = attend(operator, (q, k, v), pse, settings, drop.of((*q.shape[:-1], k.shape[-2])))
     highest, total = (with_copies(s) for s in (attended.highest, attended.total))
-    return _packed(attended.result, input_layout), highest, total
+    return _pack(attended.result, input_layout), highest, total
 
 
 def _heads(  # noqa: PLR0913, PLR0917 - parts of the operators' schemas
@@ -169,7 +169,7 @@ def _split(x: Tensor, heads: int) -> Tensor:
     return x.reshape(*x.shape[:-1], heads, x.shape[-1] // heads).transpose(1, 2)
 
 
-def _packed(result: Tensor, layout: str) -> Tensor:
+def _pack(result: Tensor, layout: str) -> Tensor:
     if layout == "BNSD":
         return result.contiguous()
     if layout == "BSND":

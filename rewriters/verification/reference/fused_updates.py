@@ -48,13 +48,13 @@ def adam_p(group: dict[str, Any], states: dict[Tensor, Any]) -> None:
         ahead = beta1 * first + (1 - beta1) * p.grad if group["nesterov"] else first
         step, ratio = ahead / denominator, 1.0
         if p.dim() > 1:
-            step, ratio = _projected(p, step, group)
+            step, ratio = _project(p, step, group)
         if group["weight_decay"] > 0:
             p.mul_(1 - group["lr"] * group["weight_decay"] * ratio)
         p.add_(step, alpha=-group["lr"] / (1 - beta1**count))
 
 
-def _projected(p: Tensor, step: Tensor, group: dict[str, Any]) -> tuple[Tensor, float]:
+def _project(p: Tensor, step: Tensor, group: dict[str, Any]) -> tuple[Tensor, float]:
     views: tuple[Callable[[Tensor], Tensor], ...] = (
         lambda t: t.reshape(t.shape[0], -1),
         lambda t: t.reshape(1, -1),
@@ -87,11 +87,11 @@ def bert_adam(group: dict[str, Any], states: dict[Tensor, Any]) -> None:
         step = first / (second.sqrt() + group["e"]) + max(group["weight_decay"], 0.0) * p
         rate = group["lr"]
         if group["t_total"] != -1:
-            rate *= _scheduled(group["schedule"], count / group["t_total"], group["warmup"])
+            rate *= _schedule(group["schedule"], count / group["t_total"], group["warmup"])
         p.add_(step, alpha=-rate)
 
 
-def _scheduled(schedule: str, progress: float, warmup: float) -> float:
+def _schedule(schedule: str, progress: float, warmup: float) -> float:
     if progress < warmup:
         return progress / warmup
     later = {

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _DIMS = 3
 
 
-def _fused(name: str, *, centred: bool) -> Callable[..., Any]:
+def _fuse(name: str, *, centred: bool) -> Callable[..., Any]:
     """Return the function of a norm: that of a LayerNorm takes the mean off first."""
 
     def fused(  # noqa: PLR0913, PLR0917 - MindSpeed's signature
@@ -42,9 +42,9 @@ def _fused(name: str, *, centred: bool) -> Callable[..., Any]:
     ) -> Any:  # noqa: ANN401 - a tensor or several
         """Return the norm of the dropped input plus the residual; then what was asked for."""
         scales = (rowscale, layerscale)
-        total, mask = _added(name, x0, residual, weight, bias, dropout_p, *scales)
+        total, mask = _add(name, x0, residual, weight, bias, dropout_p, *scales)
         shifted = total - total.mean(-1, keepdim=True) if centred else total
-        normalised = _scaled(shifted, weight, bias, epsilon).to(x0.dtype)
+        normalised = _scale(shifted, weight, bias, epsilon).to(x0.dtype)
         _refuse_float32(name, residual, prenorm=prenorm, wanted=residual_in_fp32)
         return _results(normalised, total.to(x0.dtype), mask, prenorm, return_dropout_mask)
 
@@ -52,7 +52,7 @@ def _fused(name: str, *, centred: bool) -> Callable[..., Any]:
     return fused
 
 
-def _added(  # noqa: PLR0913, PLR0917 - what both functions take
+def _add(  # noqa: PLR0913, PLR0917 - what both functions take
     name: str,
     x0: Tensor,
     residual: Tensor | None,
@@ -88,7 +88,7 @@ def _added(  # noqa: PLR0913, PLR0917 - what both functions take
     return (total if residual is None else total + wide(residual)), kept.to(torch.uint8)
 
 
-def _scaled(x: Tensor, weight: Tensor, bias: Tensor | None, epsilon: float) -> Tensor:
+def _scale(x: Tensor, weight: Tensor, bias: Tensor | None, epsilon: float) -> Tensor:
     scaled = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + epsilon) * wide(weight)
     return scaled if bias is None else scaled + wide(bias)
 
@@ -128,7 +128,7 @@ def modules() -> dict[str, types.ModuleType]:
     found["mindspeed.ops"].__dict__["__getattr__"] = missing
     for short, centred in (("dropout_add_layer_norm", True), ("dropout_add_rms_norm", False)):
         module = types.ModuleType(f"mindspeed.ops.{short}")
-        module.__dict__[f"npu_{short}"] = _fused(f"npu_{short}", centred=centred)
+        module.__dict__[f"npu_{short}"] = _fuse(f"npu_{short}", centred=centred)
         found["mindspeed.ops"].__dict__[short] = module
         found[module.__name__] = module
     for module in found.values():

@@ -68,7 +68,7 @@ def _key(version: str) -> tuple[int, int, int, int]:
     return major, minor, patch, post
 
 
-def recorded_version(wanted: str, versions: list[str]) -> str:
+def find_recorded_version(wanted: str, versions: list[str]) -> str:
     """Return the recorded version that stands for ``wanted``: the newest if that is unknown.
 
     The post release matters more than the torch version (2.7.1 has 320 operators, 2.7.1.post11
@@ -97,7 +97,7 @@ def schemas_of(version: str, known: OperatorTable) -> dict[str, str]:
 
 def install(version: str = "") -> types.ModuleType:
     """Put the stand-in for this version of torch_npu into ``sys.modules`` and return it."""
-    recorded = recorded_version(version, read_table().versions)
+    recorded = find_recorded_version(version, read_table().versions)
     schemas = schemas_of(recorded, read_table())
     if not _installed or _installed[-1].schemas != schemas:
         while _installed:

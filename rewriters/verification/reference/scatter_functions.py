@@ -30,7 +30,7 @@ def _along(index: Tensor, src: Tensor, dim: int) -> Tensor:
     return index.expand_as(src)
 
 
-def _reduced(  # noqa: PLR0913, PLR0917 - what the functions of the package take
+def _reduce(  # noqa: PLR0913, PLR0917 - what the functions of the package take
     src: Tensor, index: Tensor, dim: int, out: Tensor | None, dim_size: int | None, how: str
 ) -> Tensor:
     if out is not None:
@@ -52,10 +52,10 @@ def scatter(  # noqa: PLR0913, PLR0917 - the package's own
     reduce: str = "sum",
 ) -> Tensor:
     """Reduce the elements of each group; a group without any is zero."""
-    return _reduced(src, index, dim, out, dim_size, reduce)
+    return _reduce(src, index, dim, out, dim_size, reduce)
 
 
-def _named(how: str) -> object:
+def _name(how: str) -> object:
     def one(
         src: Tensor,
         index: Tensor,
@@ -63,7 +63,7 @@ def _named(how: str) -> object:
         out: Tensor | None = None,
         dim_size: int | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        found = _reduced(src, index, dim, out, dim_size, how)
+        found = _reduce(src, index, dim, out, dim_size, how)
         return (found, _places(src, index, dim, found)) if how in {"max", "min"} else found
 
     return one
@@ -90,7 +90,7 @@ def segment_csr(
     lengths = indptr.diff()
     kept = src[int(indptr[0]) : int(indptr[-1])]
     index = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
-    return _reduced(kept, index, 0, out, len(lengths), reduce)
+    return _reduce(kept, index, 0, out, len(lengths), reduce)
 
 
 def _driving(how: str) -> object:
@@ -104,7 +104,7 @@ def _driving(how: str) -> object:
         accept(name, indices.dtype == torch.int32, f"indices of {indices.dtype} are not int32")
         accept(name, not rest and not more, "further arguments have no reference")
         accept(name, not indices.numel() or int(indices.min()) >= 0, "a group is negative")
-        found = _reduced(src, indices, 0, None, None, how)
+        found = _reduce(src, indices, 0, None, None, how)
         return (found, _places(src, indices, 0, found)) if how == "max" else found
 
     return one
@@ -117,7 +117,7 @@ DRIVING = {f"scatter_{how}": _driving(how) for how in ("add", "mean", "max")}
 def modules() -> dict[str, types.ModuleType]:
     """Return the module that stands in for torch_scatter."""
     module = types.ModuleType("torch_scatter", "A stand-in by npufix: torch on CPU.")
-    named = {f"scatter_{how}": _named(how) for how in _REDUCTIONS}
+    named = {f"scatter_{how}": _name(how) for how in _REDUCTIONS}
     module.__dict__.update(named, scatter=scatter, segment_csr=segment_csr)
     module.__spec__ = importlib.machinery.ModuleSpec(module.__name__, None)
     return {module.__name__: module}

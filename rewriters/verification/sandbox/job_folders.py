@@ -38,14 +38,14 @@ def find_excess(processes: Sequence[int], folder: Path) -> str:
 
 def _fills(folder: str, processes: Sequence[int]) -> bool:
     size = 0
-    for entries, one in enumerate(_found(folder, processes), 1):
+    for entries, one in enumerate(_find(folder, processes), 1):
         size += one
         if entries > _MOST_FILES or size > _MOST_WRITTEN:
             return True
     return False
 
 
-def _found(folder: str, processes: Sequence[int]) -> Iterator[int]:
+def _find(folder: str, processes: Sequence[int]) -> Iterator[int]:
     """Yield how large each entry is, of folders and of files that are open but have no name."""
     left = [folder]
     while left:
@@ -100,26 +100,26 @@ def remove(folder: Path | str) -> None:
     ``shutil.rmtree`` calls itself for each level. What cannot be removed stays.
     """
     with suppress(OSError):
-        at = _opened(str(folder), None)
+        at = _open(str(folder), None)
         levels = [_folders(at)]
         names: list[str] = []
         try:
             while levels:
                 if levels[-1]:
                     names.append(levels[-1].pop())
-                    at = _moved(at, names[-1])
+                    at = _move(at, names[-1])
                     levels.append(_folders(at))
                     continue
                 levels.pop()
                 if names:
-                    at = _moved(at, "..")
+                    at = _move(at, "..")
                     os.rmdir(names.pop(), dir_fd=at)
         finally:
             os.close(at)
         os.rmdir(folder)  # noqa: PTH106 - as above
 
 
-def _opened(name: str, at: int | None) -> int:
+def _open(name: str, at: int | None) -> int:
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
     try:
         return os.open(name, flags, dir_fd=at)
@@ -128,8 +128,8 @@ def _opened(name: str, at: int | None) -> int:
         return os.open(name, flags, dir_fd=at)
 
 
-def _moved(at: int, name: str) -> int:
-    there = _opened(name, at)
+def _move(at: int, name: str) -> int:
+    there = _open(name, at)
     os.close(at)
     return there
 

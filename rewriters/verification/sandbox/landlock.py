@@ -82,7 +82,7 @@ def confine(home: Path, sources: Iterable[Path], more: Iterable[Path] = ()) -> b
 
     reading = _READ | _LIST
     allow(home, handled & ~_DEVICES_MADE)
-    for place in map(str, (*_SYSTEM, *_installed(), *more)):
+    for place in map(str, (*_SYSTEM, *_find_installed(), *more)):
         allow(place, reading)
     for name in _DEVICES:
         allow(name, _READ | _WRITE | _IOCTL)
@@ -96,7 +96,7 @@ def confine(home: Path, sources: Iterable[Path], more: Iterable[Path] = ()) -> b
     return done
 
 
-def _installed() -> Iterator[str]:
+def _find_installed() -> Iterator[str]:
     """Yield where Python and what is installed for it are, editable installations included."""
     yield from {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
     yield str(Path(__file__).parents[3])

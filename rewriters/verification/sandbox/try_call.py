@@ -49,11 +49,11 @@ def try_call(call: Callable[[], object], seconds: float) -> Outcome:
             last = last.tb_next
         where = f"{last.tb_frame.f_code.co_filename}:{last.tb_lineno}" if last is not None else ""
         kind = type(error).__name__
-        text = _WHEN.sub("", " ".join(_said(error).split()))
+        text = _WHEN.sub("", " ".join(_say(error).split()))
         return Outcome(None, f"{kind}: {text}"[:_LONGEST].rstrip(": "), kind, where)
 
 
-def _said(error: BaseException) -> str:
+def _say(error: BaseException) -> str:
     """Return what an exception says: text that can be sent, whatever its own code does."""
     try:
         text = str(error)[: 4 * _LONGEST]

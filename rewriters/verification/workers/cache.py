@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from npufix.rewriters.verification.verdict import Verdict  # noqa: TC001 - msgspec reads the annotation
-from npufix.rewriters.verification.workers.machine import installed
+from npufix.rewriters.verification.workers.machine import find_installed
 from npufix.rewriters.write.user_folders import cache_folder, drop_the_oldest, write_whole
 
 if TYPE_CHECKING:
@@ -99,9 +99,9 @@ def _digest(path: Path) -> str:
 @cache
 def _environment() -> bytes:
     """Return what tells this installation from one that might decide otherwise."""
-    versions = [f"{name} {installed(name)}" for name in _PACKAGES]
+    versions = [f"{name} {find_installed(name)}" for name in _PACKAGES]
     # Packages that come or go change the folder that they are in.
-    folders = [f"{p} {_changed(Path(p))}" for p in sys.path if p.endswith(_INSTALLED)]
+    folders = [f"{p} {_read_change_time(Path(p))}" for p in sys.path if p.endswith(_INSTALLED)]
     own = Path(__file__).parents[1]
     sources = [*own.rglob("*.py"), *own.rglob("*.json")]
     digests = [f"{path.relative_to(own.parent)} {_digest(path)}" for path in sorted(sources)]
@@ -109,7 +109,7 @@ def _environment() -> bytes:
     return "\n".join((*machine, *versions, *folders, *digests)).encode()
 
 
-def _changed(path: Path) -> int:
+def _read_change_time(path: Path) -> int:
     try:
         return path.stat().st_mtime_ns
     except OSError:

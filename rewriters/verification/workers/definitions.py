@@ -18,8 +18,8 @@ import builtins
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from npufix.rewriters.graph.modules.syntax import stored_names
-from npufix.rewriters.verification.inputs.source.slicing import used_names
+from npufix.rewriters.graph.modules.syntax import list_stored_names
+from npufix.rewriters.verification.inputs.source.slicing import list_used_names
 from npufix.rewriters.verification.inputs.source.usage import OF_TENSORS
 
 if TYPE_CHECKING:
@@ -76,9 +76,9 @@ def find_definitions(
     for owner, statements in reversed(blocks):
         for statement in reversed(statements):
             writes, reads, bound = (
-                written(statement, calls),
+                list_written(statement, calls),
                 _read(statement),
-                stored_names(statement),
+                list_stored_names(statement),
             )
             every = reads | _read(statement, metadata=True)
             lost = settled & (writes | every) or changed & reads
@@ -91,7 +91,7 @@ def find_definitions(
             if changed & writes:  # ``rows = x.view(-1)`` before a write to ``rows``
                 changed |= reads
                 writes |= reads
-            changed |= written(statement, calls, bindings=False)
+            changed |= list_written(statement, calls, bindings=False)
             settled |= needed & writes
             needed -= writes
         if owner is not None:
@@ -100,7 +100,7 @@ def find_definitions(
             parts = [owner] if around else [
                 n for n in ast.iter_child_nodes(owner) if isinstance(n, ast.expr | ast.withitem)
             ]  # fmt: skip
-            writes = set[str]().union(*(written(part, calls) for part in parts))
+            writes = set[str]().union(*(list_written(part, calls) for part in parts))
             changed |= writes
             settled |= needed & writes
             needed -= writes
@@ -119,9 +119,9 @@ def _can_run(statement: ast.stmt, calls: Calls) -> bool:
     )
 
 
-def written(statement: ast.AST, calls: Calls, *, bindings: bool = True) -> set[str]:
+def list_written(statement: ast.AST, calls: Calls, *, bindings: bool = True) -> set[str]:
     """Return the names of what a statement may change, or binds."""
-    found = stored_names(statement) if bindings else set[str]()
+    found = list_stored_names(statement) if bindings else set[str]()
     for node in ast.walk(statement):
         match node:
             case ast.AugAssign(target):
@@ -234,7 +234,7 @@ def _with_loops(code: ast.AST, inside: frozenset[str]) -> Iterator[tuple[ast.AST
     for child in ast.iter_child_nodes(code):
         bound = inside
         if isinstance(code, ast.For) and child in code.body:
-            bound |= stored_names(code.target)
+            bound |= list_stored_names(code.target)
         yield from _with_loops(child, bound)
 
 
@@ -307,8 +307,8 @@ def list_assigned_first(statements: Sequence[ast.stmt]) -> set[str]:
     read, assigned = set[str](), set[str]()
     for statement in statements:
         names = {n.id for n in ast.walk(statement) if isinstance(n, ast.Name)}
-        targets = stored_names(statement) if isinstance(statement, ast.Assign) else set()
-        plain = targets - used_names(statement) - read
+        targets = list_stored_names(statement) if isinstance(statement, ast.Assign) else set()
+        plain = targets - list_used_names(statement) - read
         read |= names - assigned - plain
         assigned |= plain
     return assigned

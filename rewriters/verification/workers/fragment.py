@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 from npufix.rewriters.edit.job import PROBE
 from npufix.rewriters.graph.modules.scopes import MODULE
-from npufix.rewriters.graph.modules.syntax import defaults_of, stored_names
-from npufix.rewriters.verification.inputs.source.slicing import bound_names
+from npufix.rewriters.graph.modules.syntax import list_defaults, list_stored_names
+from npufix.rewriters.verification.inputs.source.slicing import list_bound_names
 from npufix.rewriters.verification.inputs.source.usage import OF_TENSORS
 from npufix.rewriters.verification.workers.configured import make_optimizers
 from npufix.rewriters.verification.workers.definitions import (
@@ -227,7 +227,7 @@ def _until_written(function: _Function, window: _Window) -> _Window:
     """Return a window that holds what later writes in place to what it makes: ``x += shift``."""
     block = _block(function.body, window.path)
     end = len(block) - window.after
-    own = {n for s in block[window.before : end] for n in stored_names(s)}
+    own = {n for s in block[window.before : end] for n in list_stored_names(s)}
     names = [[n for n in ast.walk(s) if isinstance(n, ast.Name) and n.id in own] for s in block]
     writing = [i for i in range(end, len(block)) if any(list_written_in_place(names[i], function))]
     return window._replace(after=len(block) - max(writing, default=end - 1) - 1)
@@ -251,7 +251,7 @@ def _definitions(
     nodes = [n for block in blocks for s in block for n in ast.walk(s)]
     read = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
     named = {n.id for n in ast.walk(function) if isinstance(n, ast.Name)}
-    own = {*(a.arg for a in _arguments(function)), *stored_names(function)}
+    own = {*(a.arg for a in _arguments(function)), *list_stored_names(function)}
     methods = {f.name for f in ast.walk(tree) if isinstance(f, _Function)}
     return find_definitions(
         found,
@@ -276,9 +276,7 @@ def _without_calls(
     found = [[c for s in block for c in ast.walk(s) if _is_foreign(c, foreign)] for block in blocks]
     loops = (ast.For, ast.While, ast.comprehension, ast.Lambda)
     nodes = [n for block in blocks for s in block for n in ast.walk(s)]
-    numbered = [
-        _numbered(calls, found[0], block) for calls, block in zip(found, blocks, strict=True)
-    ]
+    numbered = [_number(calls, found[0], block) for calls, block in zip(found, blocks, strict=True)]
     known = [numbers for numbers in numbered if numbers is not None]
     unknown = not found[0] or len(known) < len(blocks)
     if unknown or any(isinstance(n, loops) or _writes(n) for n in nodes):
@@ -291,7 +289,7 @@ def _without_calls(
     return made
 
 
-def _numbered(
+def _number(
     calls: Sequence[ast.Call], first: Sequence[ast.Call], block: Sequence[ast.stmt]
 ) -> dict[int, int] | None:
     """Return which calls of the first text those of another are; None if they are others.
@@ -368,9 +366,9 @@ def _head(
     bound = set(arguments) | {n.id for n in outer if isinstance(n.ctx, ast.Store)}
     scoped = list_of_comprehensions(function, *(s for block in blocks for s in block))
     bound -= scoped
-    own = {n for block in blocks for s in block for n in stored_names(s)} - scoped
+    own = {n for block in blocks for s in block for n in list_stored_names(s)} - scoped
     # What is made in front, the statements may write to.
-    written = {n for s in front for n in stored_names(s)} & {
+    written = {n for s in front for n in list_stored_names(s)} & {
         n.id for s in blocks[0] for n in ast.walk(s) if isinstance(n, ast.Name)
     }
     read = dict.fromkeys(n.id for n in nodes if isinstance(n, ast.Name) and n.id in bound)
@@ -378,9 +376,8 @@ def _head(
     instance = first if first in {"self", "cls"} else ""
     attributes: dict[tuple[str, ...], str] = {}
     names = {n.id for n in nodes if isinstance(n, ast.Name)}
-    known = {n for s in tree.body if not _is_main(s) for n in bound_names(s)} | set(dir(builtins))
-    known |= scoped
-    unknown = sorted(names - bound - own - known)
+    known = {n for s in tree.body if not _is_main(s) for n in list_bound_names(s)}
+    unknown = sorted(names - bound - own - known - scoped - {*dir(builtins)})
     for owner in [
         *([instance] if instance in read else []),
         *unknown,
@@ -404,7 +401,7 @@ def _head(
     # What is asked whether it is None may be None here, too.
     tested = {path_of(n.left) for n in nodes if isinstance(n, ast.Compare)}
     asked = {n for n in free if (n,) in tested}
-    optional = [(n, d) for n, d in defaults_of(function.args).items() if n in asked]
+    optional = [(n, d) for n, d in list_defaults(function.args).items() if n in asked]
     defaults = {n: d for n, d in optional if isinstance(d, ast.Constant)}
     given = [
         ast.arg(
@@ -416,7 +413,9 @@ def _head(
     if own & set(list_written_in_place(outer, function)):
         return None
     # What it reads, it may read again in the next round of a loop around it.
-    counted = set[str]().union(*(stored_names(n.target) for n in nodes if isinstance(n, ast.For)))
+    counted = set[str]().union(
+        *(list_stored_names(n.target) for n in nodes if isinstance(n, ast.For))
+    )
     left = own & (later | set(read) | {_GIVEN}) - (counted & list_of_loops(function))
     if all(isinstance(s, ast.Assert) for s in blocks[0]):  # what it checks stays as it is
         left |= set(free)

@@ -62,10 +62,10 @@ def survey(variables: Mapping[str, str] = os.environ) -> Machine:
     return Machine(
         python=platform.python_version(),
         system=f"{platform.system()} {platform.machine()}",
-        torch=installed("torch") or ("unknown version" if find_spec("torch") else ""),
-        torch_npu=installed("torch-npu"),
+        torch=find_installed("torch") or ("unknown version" if find_spec("torch") else ""),
+        torch_npu=find_installed("torch-npu"),
         no_virtual_npu=_no_virtual_npu(),
-        wanted_torch=_wanted_torch(),
+        wanted_torch=_find_wanted_torch(),
         cann="" if folder is None else str(folder),
         cann_version="" if folder is None else _cann_version(folder),
         cann_loaded=any(variables.get(name) for name in _CANN_VARIABLES),
@@ -73,7 +73,7 @@ def survey(variables: Mapping[str, str] = os.environ) -> Machine:
     )
 
 
-def installed(name: str) -> str:
+def find_installed(name: str) -> str:
     """Return the version of a package, empty if it is not there."""
     try:
         return importlib.metadata.version(name)
@@ -94,7 +94,7 @@ def _no_virtual_npu() -> str:
     return ""
 
 
-def _wanted_torch() -> str:
+def _find_wanted_torch() -> str:
     try:
         needed = importlib.metadata.requires("torch-npu") or []
     except importlib.metadata.PackageNotFoundError:

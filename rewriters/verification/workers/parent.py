@@ -77,7 +77,7 @@ def verify(
     if not jobs:
         return []
     if importlib.util.find_spec("torch") is None:
-        return [_unverified(job, _NO_TORCH) for job in jobs]
+        return [_refuse(job, _NO_TORCH) for job in jobs]
     limits = Limits(timeout_s or _TIMEOUT_S, memory_bytes)
     device = limits._replace(timeout_s=timeout_s or _ON_DEVICE_S)
     real = settings.ground is Backend.NPU
@@ -92,7 +92,7 @@ def verify(
 
     limits = device if real else limits
     with keep_children():
-        found = _verified(jobs, settings, limits, tell)
+        found = _verify(jobs, settings, limits, tell)
         _ask_of_fragments(jobs, narrowed, found, settings, limits)
         if settings.ground is not Backend.REFERENCE:
             _ask_elsewhere(jobs, found, settings, limits)
@@ -133,11 +133,11 @@ def _ask_of_fragments(
             defined.pop(place, None)  # noqa: B023 - called in this round
 
         if places:
-            _verified([narrowed[place] for place in places], again, limits, tell)
+            _verify([narrowed[place] for place in places], again, limits, tell)
         narrowed = defined
 
 
-def _verified(
+def _verify(
     jobs: Sequence[Job], settings: Settings, limits: Limits, tell: Callable[[int, Verdict], None]
 ) -> list[Verdict]:
     """Return the verdicts of one ground; ``tell`` each, with the place of its job, at once."""
@@ -178,14 +178,14 @@ def _verdict(job: Job, reply: Reply, settings: Settings) -> Verdict:
         # What ends a process on a device may be the device's doing. That it takes too long is the
         # code's: it would on any ground, and where it ran must not depend on how busy this is.
         limit = settings.ground is not Backend.REFERENCE and not reply.late
-        return _unverified(job, reply.lost, limit=limit)
-    answer = replace(reply.answer, verdict=_bounded(reply.answer.verdict))
+        return _refuse(job, reply.lost, limit=limit)
+    answer = replace(reply.answer, verdict=_bound(reply.answer.verdict))
     if settings.cache is not None:
         settings.cache.put(job, settings.ground, answer, settings.kind)
     return answer.verdict
 
 
-def _bounded(verdict: Verdict) -> Verdict:
+def _bound(verdict: Verdict) -> Verdict:
     """Return a verdict that can be shown, whatever the code that runs beside the verifier says."""
     return replace(
         verdict,
@@ -196,11 +196,11 @@ def _bounded(verdict: Verdict) -> Verdict:
         on=_cut(verdict.on),
         measures=verdict.measures[:_MOST_MEASURES],
         notes=_few(verdict.notes),
-        tried=_bounded_tried(verdict.tried),
+        tried=_bound_tried(verdict.tried),
     )
 
 
-def _bounded_tried(found: Tried) -> Tried:
+def _bound_tried(found: Tried) -> Tried:
     return Tried(
         _few(found.arguments),
         found.more,
@@ -240,7 +240,7 @@ def _ask_elsewhere(
         if found[left[number]].limit:  # else it is told already
             settings.decided(jobs[left[number]], verdict, len(jobs))
 
-    verdicts = _verified([jobs[place] for place in left], other, limits, tell) if left else []
+    verdicts = _verify([jobs[place] for place in left], other, limits, tell) if left else []
     for place, verdict in zip(left, verdicts, strict=True):
         first = found[place]
         if first.limit:
@@ -250,7 +250,7 @@ def _ask_elsewhere(
             found[place] = replace(first, script=verdict.script)
 
 
-def _unverified(job: Job, reason: str, *, limit: bool = False) -> Verdict:
+def _refuse(job: Job, reason: str, *, limit: bool = False) -> Verdict:
     return Verdict(
         Status.NOT_VERIFIED,
         ground="nothing ran",

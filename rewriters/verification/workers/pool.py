@@ -154,7 +154,7 @@ class Pool:
             if not self._broken:
                 self._hire()
                 self._assign(jobs)
-            for reply in self._broken_replies() if self._broken else self._replies():
+            for reply in self._reply_broken() if self._broken else self._replies():
                 left -= 1
                 yield reply
 
@@ -212,7 +212,7 @@ class Pool:
             else:
                 yield Reply(number, lost=why, late=late)
 
-    def _broken_replies(self) -> Iterator[Reply]:
+    def _reply_broken(self) -> Iterator[Reply]:
         while self._waiting:
             yield Reply(self._waiting.popleft(), lost=self._broken)
 

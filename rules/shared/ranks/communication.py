@@ -79,14 +79,14 @@ def members_of(cluster: Cluster) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def named(role: str, group: str) -> str:
+def name_groups(role: str, group: str) -> str:
     """Return how to speak of the groups of a role, or of the one group that has none."""
     if role.endswith("group"):
         return f"the group {role}"
     return f"the groups of {role}" if role else f"the group {group}"
 
 
-def exposed_share(cluster: Cluster) -> pd.Series[float]:
+def compute_exposed_share(cluster: Cluster) -> pd.Series[float]:
     """Return the share of the communication of each rank that no computation hides."""
     medians = typical(cluster)
     whole = cluster.steps.groupby("rank")["communication_ns"].median()

@@ -110,9 +110,9 @@ class Late:
     def who(self) -> str:
         """Return the late ranks as people read them."""
         return (
-            f"{numbered(self.ranks)} (all of host {self.host})"
+            f"{format_ranks(self.ranks)} (all of host {self.host})"
             if self.host
-            else numbered(self.ranks)
+            else format_ranks(self.ranks)
         )
 
     @property
@@ -208,7 +208,7 @@ def spread(values: Floats) -> float:
     return float(np.median(np.abs(values - np.median(values)))) if len(values) else 0.0
 
 
-def numbered(ranks: Sequence[int]) -> str:
+def format_ranks(ranks: Sequence[int]) -> str:
     """Return ranks as people read them: ``rank 3``, ``ranks 1, 2 and 30 others``."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npufix.rules.diagnostic import kept
+from npufix.rules.diagnostic import keep_result
 from npufix.rules.shared.quantities import milliseconds
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def moving_ns(rows: pd.DataFrame, recording: Recording) -> Integers:
     return moved
 
 
-@kept
+@keep_result
 def collective_times(recording: Recording) -> tuple[pd.DataFrame, int]:
     """Return what each collective of the steady steps spends its time on, and how many steps.
 

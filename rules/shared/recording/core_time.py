@@ -11,7 +11,7 @@ from npufix.rules.shared.recording.recorded_cells import (
     CELLS,
     ELEMENT_WISE,
     LARGE_BYTES,
-    moved_bytes,
+    count_moved_bytes,
 )
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Expected:
 
 def on_ai_core(slow: pd.DataFrame, kernels: pd.DataFrame) -> Expected | None:
     """Return what ``slow``, kernels of one Type, would take; ``None`` where nothing tells."""
-    sizes = moved_bytes(slow)
+    sizes = count_moved_bytes(slow)
     if not (sizes > 0).any():
         return None
     name = str(slow["type"].iloc[0])
@@ -47,7 +47,7 @@ def on_ai_core(slow: pd.DataFrame, kernels: pd.DataFrame) -> Expected | None:
 
 def _as_same_type(sizes: Floats, same: pd.DataFrame) -> Expected | None:
     """Take the time of the same Type, more for larger tensors but never less for smaller ones."""
-    own = moved_bytes(same)
+    own = count_moved_bytes(same)
     same, own = same[own > 0], own[own > 0]
     if same.empty:
         return None
@@ -61,7 +61,7 @@ def _as_same_type(sizes: Floats, same: pd.DataFrame) -> Expected | None:
 def _as_element_wise(sizes: Floats, others: pd.DataFrame) -> Expected | None:
     """Take one to ten passes at the bandwidth of large element-wise kernels."""
     known = others[others["type"].isin(ELEMENT_WISE) & (others["duration_ns"] > 0)]
-    moved = moved_bytes(known)
+    moved = count_moved_bytes(known)
     duration = known["duration_ns"].to_numpy(np.float64)
     large, small = moved >= LARGE_BYTES, (moved > 0) & (moved < LARGE_BYTES)
     if large.sum() < _FEW or small.sum() < _FEW:

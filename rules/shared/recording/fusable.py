@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Observation
-from npufix.rules.shared.quantities import counted, milliseconds, percent
+from npufix.rules.shared.quantities import format_count, milliseconds, percent
 from npufix.rules.shared.recording.collectives import LEAST_SHARE
 from npufix.rules.shared.recording.observing import is_named, per_step, share
 from npufix.rules.shared.recording.recorded_shapes import reads, same_elements
@@ -61,10 +61,10 @@ def fusable(recording: Recording, wanted: Fusable) -> Iterator[Observation]:
     found = find(recording, wanted.parts, between=wanted.between, within=wanted.within)
     if found.count and wanted.links is not None:
         found = found.where(wanted.links(found))
-    yield from told(found, wanted)
+    yield from tell_fusable(found, wanted)
 
 
-def told(found: Occurrences, wanted: Fusable) -> Iterator[Observation]:
+def tell_fusable(found: Occurrences, wanted: Fusable) -> Iterator[Observation]:
     """Yield one observation about occurrences that are known to be fusable."""
     recording = found.recording
     if not found.count or share(found.cost_ns, recording) < LEAST_SHARE:
@@ -72,7 +72,7 @@ def told(found: Occurrences, wanted: Fusable) -> Iterator[Observation]:
     saved = per_step(int(found.durations[:, list(wanted.saved)].sum()), recording)
     yield Observation(
         what=(
-            f"{counted(found.per_step, chain(found))} per step take "
+            f"{format_count(found.per_step, chain(found))} per step take "
             f"{milliseconds(found.cost_ns)}, {percent(share(found.cost_ns, recording))} of the "
             f"step; {wanted.operator} does them at once"
         ),

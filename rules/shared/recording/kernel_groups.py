@@ -10,8 +10,8 @@ import numpy as np
 
 from npufix.rules.diagnostic import Observation
 from npufix.rules.shared.labels import Labels
-from npufix.rules.shared.quantities import counted, milliseconds, percent
-from npufix.rules.shared.recording.observing import named, per_step, places, share
+from npufix.rules.shared.quantities import format_count, milliseconds, percent
+from npufix.rules.shared.recording.observing import find_named, per_step, places, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ LEAST_SHARE_OF_A_NAME = 0.002
 """Share of the step: a name is weak evidence, but what it costs is measured."""
 
 
-def told_together(  # noqa: PLR0913 - the parts of an observation
+def tell_together(  # noqa: PLR0913 - the parts of an observation
     what: str,
     rows: pd.DataFrame,
     recording: Recording,
@@ -50,7 +50,7 @@ def told_together(  # noqa: PLR0913 - the parts of an observation
     saving = None if saved_ns is None else (0, per_step(max(0, min(saved_ns, spent)), recording))
     yield Observation(
         what=(
-            f"{what}: {counted(calls, 'kernel')} per step, {milliseconds(cost)} "
+            f"{what}: {format_count(calls, 'kernel')} per step, {milliseconds(cost)} "
             f"({percent(share(cost, recording))} of the step)"
         ),
         evidence=evidence,
@@ -63,23 +63,23 @@ def told_together(  # noqa: PLR0913 - the parts of an observation
     )
 
 
-def asked_by(recording: Recording, pattern: str) -> pd.DataFrame:
+def find_asked_by(recording: Recording, pattern: str) -> pd.DataFrame:
     """Return the kernels that host operators with these names asked for."""
     kernels = recording.kernels
-    operators = named(recording.host_ops, pattern).index.to_numpy()
+    operators = find_named(recording.host_ops, pattern).index.to_numpy()
     if not len(operators):
         return kernels[:0]
     found: pd.DataFrame = kernels[np.isin(kernels["host_op"].to_numpy(), operators)]
     return found
 
 
-def asked_within(recording: Recording, pattern: str) -> pd.DataFrame:
+def find_asked_within(recording: Recording, pattern: str) -> pd.DataFrame:
     """Return the kernels whose host operators lie within others with these names.
 
     ``copy_bucket_to_grad`` of DDP asks for no kernel by itself: the ``aten::copy_`` inside does.
     """
     kernels, ops = recording.kernels, recording.host_ops
-    around = named(ops, pattern)
+    around = find_named(ops, pattern)
     if around.empty:
         return kernels[:0]
     begins = np.sort(around["start_ns"].to_numpy())
@@ -94,14 +94,14 @@ def asked_within(recording: Recording, pattern: str) -> pd.DataFrame:
 
 def bucket_copies(recording: Recording) -> pd.DataFrame:
     """Return the kernels with which DDP copies reduced buckets back into the gradients."""
-    return asked_within(recording, r"(torch\.distributed\.ddp\.)?reducer::copy_bucket_to_grad")
+    return find_asked_within(recording, r"(torch\.distributed\.ddp\.)?reducer::copy_bucket_to_grad")
 
 
 def in_functions(recording: Recording, pattern: str, types: str = ".*") -> pd.DataFrame:
     """Return the kernels of these Types that functions of the user with these names asked for."""
-    rows = named(recording.kernels, pattern, "function")
+    rows = find_named(recording.kernels, pattern, "function")
     rows = rows[~rows["communication"].to_numpy(bool)]
-    return named(rows, types, "type")
+    return find_named(rows, types, "type")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ def by_name(recording: Recording, functions: Sequence[NamedFunction]) -> Iterato
         if rows.empty or (rows["type"].nunique() < 2 and lines.max() < 2):  # noqa: PLR2004 - more than one
             continue
         names = sorted({str(name) for name in rows["function"].unique()})
-        yield from told_together(
+        yield from tell_together(
             f"{function.what} in {', '.join(names)}",
             rows,
             recording,

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Observation
-from npufix.rules.shared.quantities import counted, milliseconds, percent
+from npufix.rules.shared.quantities import format_count, milliseconds, percent
 from npufix.rules.shared.recording.collectives import LEAST_SHARE
 from npufix.rules.shared.recording.fusable import MATMUL, chain, parts_of, shapes_of, trains
 from npufix.rules.shared.recording.matmul_collectives import (
     ALL_REDUCE,
+    find_linked,
     group_size,
-    linked,
     neighbours,
 )
 from npufix.rules.shared.recording.mm_all_reduce_limits import (
@@ -22,7 +22,7 @@ from npufix.rules.shared.recording.mm_all_reduce_limits import (
     Limit,
     Operand,
     Scenario,
-    checked,
+    check_limits,
     scenario_of,
 )
 from npufix.rules.shared.recording.observing import per_step, places, share
@@ -61,14 +61,14 @@ class Fit:
     """Those of the most frequent shapes: none is False."""
 
 
-def reduced_products(recording: Recording) -> Occurrences:
+def find_reduced_products(recording: Recording) -> Occurrences:
     """Return the products whose all-reduce nothing hides, whose result is read afterwards."""
     found = find(recording, (MATMUL, ALL_REDUCE))
     reader = neighbours(found, _REDUCTION, after=True)
-    return found.where(linked(found, reader, written=_PRODUCT, relation=same_elements))
+    return found.where(find_linked(found, reader, written=_PRODUCT, relation=same_elements))
 
 
-def fused_with_norm(recording: Recording) -> Iterator[Fit]:
+def list_fits_with_norm(recording: Recording) -> Iterator[Fit]:
     """Yield the sequences up to the norm whose limits nothing recorded breaks, by scenario.
 
     A run that trains has none: the operator has no backward pass.
@@ -92,7 +92,7 @@ def _fits(found: Occurrences) -> Iterator[Fit]:
     for key in np.unique(keys).tolist():
         first = int(np.flatnonzero(keys == key)[0])
         call = call_of([found.part(n).iloc[first] for n in range(found.rows.shape[1])], ranks)
-        limits = () if call is None else tuple(checked(call))
+        limits = () if call is None else tuple(check_limits(call))
         if call is not None and all(holds is not False for _, holds in limits):
             verdicts[key] = (scenario_of(call), limits)
     for scenario in Scenario:
@@ -182,11 +182,11 @@ def norm_observation(fit: Fit) -> Iterator[Observation]:
         return
     yield Observation(
         what=(
-            f"{counted(found.per_step, chain(found))} per step ({fit.scenario.value}) take "
+            f"{format_count(found.per_step, chain(found))} per step ({fit.scenario.value}) take "
             f"{milliseconds(found.cost_ns)}, {percent(share(found.cost_ns, recording))} of the "
             "step, one after the other; npu_mm_all_reduce_add_rms_norm does them at once"
         ),
-        evidence=(*parts_of(found), *shapes_of(found), *_told(fit.limits)),
+        evidence=(*parts_of(found), *shapes_of(found), *_tell(fit.limits)),
         cost_ns=found.cost_ns,
         saving_ns=(0, _most_saved(found)),
         basis=(
@@ -204,7 +204,7 @@ def _most_saved(found: Occurrences) -> int:
     return per_step(int((shorter + rest).sum()), found.recording)
 
 
-def _told(limits: tuple[tuple[Limit, bool | None], ...]) -> Iterator[tuple[str, str]]:
+def _tell(limits: tuple[tuple[Limit, bool | None], ...]) -> Iterator[tuple[str, str]]:
     met = [limit for limit, holds in limits if holds]
     yield "limits of the operator", f"{len(met)} of {len(limits)} are met, none is broken"
     for limit, holds in limits:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Observation
-from npufix.rules.shared.quantities import counted, milliseconds, percent
+from npufix.rules.shared.quantities import format_count, milliseconds, percent
 from npufix.rules.shared.recording.collectives import LEAST_SHARE
 from npufix.rules.shared.recording.fusable import chain, parts_of, shapes_of, trains
 from npufix.rules.shared.recording.observing import per_step, share
@@ -60,7 +60,7 @@ def neighbours(found: Occurrences, number: int, *, after: bool) -> Integers:
     return result
 
 
-def linked(
+def find_linked(
     found: Occurrences,
     neighbour: Integers,
     *,
@@ -103,7 +103,7 @@ def overlappable(
     ranks = group_size(found, collective)
     yield Observation(
         what=(
-            f"{counted(found.per_step, chain(found))} per step take "
+            f"{format_count(found.per_step, chain(found))} per step take "
             f"{milliseconds(found.cost_ns)}, {percent(share(found.cost_ns, recording))} of the "
             f"step, one after the other; {operator} overlaps them"
         ),
@@ -127,7 +127,7 @@ def overlappable_results(
     """Return one observation for products that a collective passes on, as a reader behind shows."""
     found = find(recording, (product, collective))
     reader = neighbours(found, 1, after=True)
-    found = found.where(linked(found, reader, written=0, relation=relation))
+    found = found.where(find_linked(found, reader, written=0, relation=relation))
     return overlappable(found, 0, 1, operator)
 
 

@@ -82,7 +82,7 @@ def scenario_of(call: Call) -> Scenario:
     return Scenario.FULL if call.x1.dtype == "INT8" else Scenario.WEIGHTS
 
 
-def checked(call: Call) -> Iterator[tuple[Limit, bool | None]]:
+def check_limits(call: Call) -> Iterator[tuple[Limit, bool | None]]:
     """Yield each limit of the scenario with its verdict."""
     scenario = scenario_of(call)
     for limit in LIMITS:

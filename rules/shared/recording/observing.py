@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from npufix.rules.diagnostic import Place, kept
+from npufix.rules.diagnostic import Place, keep_result
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -110,10 +110,12 @@ class Idle:
 
     def covered(self, start_ns: Integers, end_ns: Integers) -> Integers:
         """Return how much of each interval is idle; an interval may cross several idle times."""
-        return covered_ns(self.start_ns, self.end_ns, start_ns, end_ns)
+        return measure_covered_ns(self.start_ns, self.end_ns, start_ns, end_ns)
 
 
-def covered_ns(begins: Integers, ends: Integers, start_ns: Integers, end_ns: Integers) -> Integers:
+def measure_covered_ns(
+    begins: Integers, ends: Integers, start_ns: Integers, end_ns: Integers
+) -> Integers:
     """Return how much of each interval lies within periods that follow each other."""
     if not len(begins):
         return np.zeros(len(start_ns), np.int64)
@@ -131,7 +133,7 @@ def covered_ns(begins: Integers, ends: Integers, start_ns: Integers, end_ns: Int
     return before(end_ns) - before(start_ns)
 
 
-@kept
+@keep_result
 def idle_time(recording: Recording, *, before_first: bool = False) -> Idle:
     """Return when the busiest device of the recording waits between its kernels.
 
@@ -153,7 +155,8 @@ def idle_time(recording: Recording, *, before_first: bool = False) -> Idle:
     if before_first:
         heads = np.concatenate([[0], jumps])
         before[heads] = np.maximum(
-            _marks(recording, start[heads]), start[heads] - _prepared(recording, step[heads])
+            _marks(recording, start[heads]),
+            start[heads] - _measure_preparation(recording, step[heads]),
         )
     idle = start > before
     return Idle(before[idle], start[idle], rows[idle])
@@ -167,7 +170,7 @@ def _busiest_device(kernels: pd.DataFrame) -> Integers:
     return np.flatnonzero(device == busiest).astype(np.int64)
 
 
-def _prepared(recording: Recording, steps: Integers) -> Integers:
+def _measure_preparation(recording: Recording, steps: Integers) -> Integers:
     """Return for how long nothing ran before each step's first kernel, also of steps left out."""
     known = recording.steps.dropna(subset="step")
     heads = known.groupby(known["step"].astype("int64"))["preparing_ns"].max()
@@ -177,7 +180,7 @@ def _prepared(recording: Recording, steps: Integers) -> Integers:
 
 def _marks(recording: Recording, first_kernels: Integers) -> Integers:
     """Return the start of the step around each kernel, the kernel's own where it is not marked."""
-    own = named(recording.host_ops, _STEP_MARK)
+    own = find_named(recording.host_ops, _STEP_MARK)
     starts = np.sort(own["start_ns"].to_numpy())
     ends = np.sort((own["start_ns"] + own["duration_ns"]).to_numpy())
     if not len(starts):
@@ -187,7 +190,7 @@ def _marks(recording: Recording, first_kernels: Integers) -> Integers:
     return np.where(inside, starts[at.clip(min=0)], first_kernels)
 
 
-def named(rows: pd.DataFrame, pattern: str, column: str = "name") -> pd.DataFrame:
+def find_named(rows: pd.DataFrame, pattern: str, column: str = "name") -> pd.DataFrame:
     """Return the rows whose category matches a regular expression from start to end."""
     return rows_where(rows, is_named(rows, pattern, column))
 
@@ -232,10 +235,10 @@ class HostCalls:
     longest_ns: int
 
 
-@kept
+@keep_result
 def host_calls(recording: Recording, pattern: str) -> HostCalls:
     """Sum up the APIs whose name matches; one level counts, as levels contain each other."""
-    rows = named(recording.signals.apis, pattern)
+    rows = find_named(recording.signals.apis, pattern)
     if rows.empty:
         return HostCalls(0, 0, 0)
     levels = rows.groupby("level", observed=True).agg(
@@ -245,7 +248,7 @@ def host_calls(recording: Recording, pattern: str) -> HostCalls:
     return HostCalls(int(level["count"]), int(level["total"]), int(level["longest"]))
 
 
-def recorded_steps(recording: Recording) -> int:
+def count_recorded_steps(recording: Recording) -> int:
     """Return how many steps the calls of the host are summed over: the steady and the others."""
     return max(1, recording.recorded_steps, recording.step_count)
 
@@ -254,11 +257,11 @@ SYNCHRONISE = r"aclrtSynchronizeStream\w*|StreamSynchronize\w*"
 """Calls with which the host waits for a stream."""
 
 
-@kept
+@keep_result
 def copies_to_device(recording: Recording) -> pd.DataFrame:
     """Return the copies to the device: the operators that contain the copy of CANN."""
-    copies = named(recording.host_ops, r"aten::copy_")
-    inner = named(recording.host_ops, r"acl_memcpy_host_to_device")["start_ns"].to_numpy()
+    copies = find_named(recording.host_ops, r"aten::copy_")
+    inner = find_named(recording.host_ops, r"acl_memcpy_host_to_device")["start_ns"].to_numpy()
     if copies.empty or not len(inner):
         return copies[:0]
     start = copies["start_ns"].to_numpy()
@@ -302,16 +305,16 @@ _LONGEST_LAUNCH_NS = 1_000_000
 """What the device waits longer than that is no launch after the other."""
 
 
-def explained_ns(recording: Recording, idle: Idle) -> Integers:
+def measure_explained_ns(recording: Recording, idle: Idle) -> Integers:
     """Return how much of each idle time is known: a wait for a batch, for a value, a collection."""
-    loads = named(recording.host_ops, NEXT_BATCH)
+    loads = find_named(recording.host_ops, NEXT_BATCH)
     starts = np.sort(loads["start_ns"].to_numpy())
     ends = np.maximum.accumulate(np.sort((loads["start_ns"] + loads["duration_ns"]).to_numpy()))
-    explained = covered_ns(starts, ends, idle.start_ns, idle.end_ns)
+    explained = measure_covered_ns(starts, ends, idle.start_ns, idle.end_ns)
     runs = recording.signals.gc.sort_values("start_ns")
     starts = runs["start_ns"].to_numpy()
     ends = np.maximum.accumulate(starts + runs["duration_ns"].to_numpy())
-    explained += covered_ns(starts, ends, idle.start_ns, idle.end_ns)
+    explained += measure_covered_ns(starts, ends, idle.start_ns, idle.end_ns)
     if len(recording.host_ops) and len(idle.start_ns):
         waits = host_waits(recording, idle)
         np.maximum.at(explained, waits["gap"].to_numpy(), waits["high"].to_numpy())
@@ -355,7 +358,7 @@ def blocking_calls(recording: Recording) -> pd.DataFrame:
     launches[asked[(asked >= 0) & (asked < len(launches))]] = True
     ops = ops[~((ops["name"] == "aten::copy_").to_numpy() & launches[ops.index.to_numpy()])]
     if calls:
-        most = math.ceil(calls * recording.step_count / recorded_steps(recording))
+        most = math.ceil(calls * recording.step_count / count_recorded_steps(recording))
         ops = ops.nlargest(max(most, 1), "duration_ns")
     found: pd.DataFrame = ops[~ops.index.isin(copies.index)]
     return found
@@ -396,7 +399,7 @@ def clock_of(kernels: pd.DataFrame, readings: pd.DataFrame) -> NDArray[np.float6
     return clock
 
 
-@kept
+@keep_result
 def find_pauses(recording: Recording) -> Pauses:
     """Return the gaps of 1 ms or more whose kernel was launched only after the device ran dry.
 
@@ -410,14 +413,14 @@ def find_pauses(recording: Recording) -> Pauses:
         return Pauses(idle, none)
     launched = recording.kernels["launch_ns"].to_numpy()[idle.next_kernel]
     late = np.where(launched >= 0, np.clip(launched - idle.start_ns, 0, gaps), 0)
-    late = np.where(2 * late < gaps, np.maximum(late, _held_ns(recording, idle)), late)
-    left = np.minimum(late, np.clip(gaps - explained_ns(recording, idle), 0, None))
+    late = np.where(2 * late < gaps, np.maximum(late, _measure_held_ns(recording, idle)), late)
+    left = np.minimum(late, np.clip(gaps - measure_explained_ns(recording, idle), 0, None))
     short = gaps[gaps < SHORTEST_PAUSE_NS]
     usual = float(np.median(short)) if len(short) else 0.0
     return Pauses(idle, np.where(left >= max(SHORTEST_PAUSE_NS, _TYPICAL_GAPS * usual), left, none))
 
 
-def _held_ns(recording: Recording, idle: Idle) -> Integers:
+def _measure_held_ns(recording: Recording, idle: Idle) -> Integers:
     """Return for how long of each long gap the host was in one call that is about as long.
 
     A copy that blocks for 493 ms: whatever it waits for, nothing is launched meanwhile, also where

@@ -41,9 +41,9 @@ def tensor_bytes(shapes: str, dtypes: str) -> list[int]:
     ]
 
 
-def moved_bytes(kernels: pd.DataFrame) -> Floats:
+def count_moved_bytes(kernels: pd.DataFrame) -> Floats:
     """Return the bytes of all inputs and outputs of each kernel, 0 where shapes are unknown."""
-    return per_row(kernels, CELLS, _moved)
+    return per_row(kernels, CELLS, _count_moved)
 
 
 def per_row(rows: pd.DataFrame, columns: Sequence[str], value: Callable[..., float]) -> Floats:
@@ -95,7 +95,7 @@ def dtype_name(recorded: str) -> str:
     return recorded.strip().removeprefix("DT_")
 
 
-def _moved(inputs: str, dtypes: str, outputs: str) -> int:
+def _count_moved(inputs: str, dtypes: str, outputs: str) -> int:
     # What is written mostly has the dtype of the first input.
     written = ";".join([dtypes.split(";", maxsplit=1)[0]] * (outputs.count(";") + 1))
     return sum(tensor_bytes(inputs, dtypes)) + sum(tensor_bytes(outputs, written))

@@ -39,12 +39,12 @@ def reads(written: pd.DataFrame, reader: pd.DataFrame, relation: Relation) -> Ma
     ``relation`` takes the shapes that the first wrote and those that the second reads. Rows
     without shapes have no relation: what is not recorded proves nothing.
     """
-    return _paired(written, "output_shapes", reader, "input_shapes", relation)
+    return _find_paired(written, "output_shapes", reader, "input_shapes", relation)
 
 
 def share_an_input(one: pd.DataFrame, other: pd.DataFrame, relation: Relation) -> Mask:
     """Tell for each pair of rows whether the shapes that both read are in a relation."""
-    return _paired(one, "input_shapes", other, "input_shapes", relation)
+    return _find_paired(one, "input_shapes", other, "input_shapes", relation)
 
 
 def same_elements(written: tuple[Shape, ...], read: tuple[Shape, ...]) -> bool:
@@ -60,7 +60,7 @@ def split_among_ranks(written: tuple[Shape, ...], read: tuple[Shape, ...]) -> bo
     return any(_is_part(part, total) for total in whole for part in parts)
 
 
-def gathered_from_ranks(written: tuple[Shape, ...], read: tuple[Shape, ...]) -> bool:
+def is_gathered_from_ranks(written: tuple[Shape, ...], read: tuple[Shape, ...]) -> bool:
     """Tell whether a result is an equal part of one of the tensors that are read."""
     return split_among_ranks(read, written)
 
@@ -70,7 +70,7 @@ def _is_part(part: int, whole: int) -> bool:
     return part > 1 and whole % part == 0 and whole // part in {2, 4, 8, 16, 32, 64}
 
 
-def _paired(
+def _find_paired(
     left: pd.DataFrame, left_cell: str, right: pd.DataFrame, right_cell: str, relation: Relation
 ) -> Mask:
     first, second = left[left_cell], right[right_cell]

@@ -25,7 +25,7 @@ class Setting:
 
         Profilers record a fixed list of variables, those that are not set as empty.
         """
-        found = recorded(recording, self.name)
+        found = find_recorded(recording, self.name)
         if found is None:
             return None
         return found == self.value or (self.enough is not None and self.enough(found))
@@ -36,7 +36,7 @@ class Setting:
         return f"export {self.name}={self.value}"
 
 
-def recorded(recording: Recording, name: str) -> str | None:
+def find_recorded(recording: Recording, name: str) -> str | None:
     """Return the value of a variable, "" if it was not set, ``None`` if that is not recorded."""
     value = recording.environment.variables.get(name)
     return None if value is None else value.strip()

@@ -125,15 +125,15 @@ def find(
     if not parts or not all(mask.any() for mask in wanted):
         return nothing
     codes = kernels["type"].cat.codes.to_numpy()
-    rows = _ordered(kernels)
-    skipped = _skipped(kernels, np.logical_or.reduce(wanted), between)
+    rows = _order(kernels)
+    skipped = _find_skipped(kernels, np.logical_or.reduce(wanted), between)
     if skipped is not None:
         rows = rows[~skipped[rows]]
     if len(rows) < len(parts):
         return nothing
     starts = _starts(codes[rows], wanted)
     found = rows[starts[:, None] + np.arange(len(parts))]
-    together = _shared(kernels, found, ("device", "step", *_WITHIN[within]))
+    together = _find_shared(kernels, found, ("device", "step", *_WITHIN[within]))
     starts, found = starts[together], found[together]
     return Occurrences(recording, found[_apart(starts, len(parts))])
 
@@ -145,14 +145,14 @@ def _matching(names: pd.Index[str], pattern: str) -> Mask:
     return np.array([*matches, False], np.bool_)
 
 
-def _ordered(kernels: pd.DataFrame) -> Integers:
+def _order(kernels: pd.DataFrame) -> Integers:
     """Return the positions of the rows device by device in start order."""
     device, start = kernels["device"].to_numpy(), kernels["start_ns"].to_numpy()
     in_order = (start[1:] >= start[:-1]).all() and (device[1:] >= device[:-1]).all()
     return np.arange(len(start)) if in_order else np.lexsort((start, device))
 
 
-def _skipped(kernels: pd.DataFrame, parts: Mask, between: Collection[str]) -> Mask | None:
+def _find_skipped(kernels: pd.DataFrame, parts: Mask, between: Collection[str]) -> Mask | None:
     """Tell which rows a sequence runs over, ``None`` if no row is one."""
     names = kernels["type"].cat.categories
     may = np.array([*(str(name) in between for name in names), False], np.bool_) & ~parts
@@ -172,7 +172,7 @@ def _starts(codes: NDArray[np.integer[Any]], wanted: Sequence[Mask]) -> Integers
     return starts
 
 
-def _shared(kernels: pd.DataFrame, found: Integers, columns: Sequence[str]) -> Mask:
+def _find_shared(kernels: pd.DataFrame, found: Integers, columns: Sequence[str]) -> Mask:
     """Tell which occurrences have one known value in each column; no step is a step, too."""
     together = np.ones(len(found), np.bool_)
     for name in columns:

@@ -91,11 +91,11 @@ def _other_chip(wanted: list[str], environment: Environment, cores: Collection[s
     own = chip_families(environment, cores)
     if not own or set(own) & set(wanted):
         return ""
-    had = environment.chip or f"kernels that only {_listed(own)} has"
-    return f"needs a chip of {_listed(wanted)}, the run had {had}"
+    had = environment.chip or f"kernels that only {_format_versions(own)} has"
+    return f"needs a chip of {_format_versions(wanted)}, the run had {had}"
 
 
-def _listed(names: Collection[str]) -> str:
+def _format_versions(names: Collection[str]) -> str:
     *others, last = names
     return f"{', '.join(others)} or {last}" if others else last
 

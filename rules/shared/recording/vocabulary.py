@@ -31,7 +31,7 @@ _STEPS = (
 """Types that such a loss and its gradient come from; a fused one has other Types."""
 
 
-def written_out_loss(recording: Recording) -> tuple[pd.DataFrame, int]:
+def find_written_out_loss(recording: Recording) -> tuple[pd.DataFrame, int]:
     """Return the kernels of a loss that is written out, and the length of its rows, 0 if none.
 
     A product of two matrices writes rows as long as its rows, and Exp, Sub and a reduction work on

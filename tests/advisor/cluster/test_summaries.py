@@ -15,8 +15,8 @@ from npufix.profiling_parsers.cluster.summary import (
     TABLES,
     Summary,
     SummaryError,
-    decoded,
-    encoded,
+    decode,
+    encode,
     members_of,
     members_text,
 )
@@ -124,23 +124,23 @@ def test_a_real_rank_without_groups(export: str) -> None:
     ((step, kind, name, _, count, *_),) = rows(found, "collectives")
     assert (step, kind, name, count) == (50, "collective", "hcom_allReduce__", 4)
     assert [row[1] for row in rows(found, "links")] == [1, 2, 3, 4, 5, 6, 7]
-    assert len(encoded(found)) < 10_000
+    assert len(encode(found)) < 10_000
 
 
 def test_what_is_damaged_is_not_read(job: Path) -> None:
-    data = encoded(summarise(min(job.iterdir())))
-    assert decoded(data) == summarise(min(job.iterdir()))
+    data = encode(summarise(min(job.iterdir())))
+    assert decode(data) == summarise(min(job.iterdir()))
     for place in range(0, len(data), 97):
         flipped = data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
         with pytest.raises(SummaryError):
-            decoded(flipped)
+            decode(flipped)
     with pytest.raises(SummaryError):
-        decoded(data[: len(data) // 2])
+        decode(data[: len(data) // 2])
     # A checksum that is right says nothing about the columns.
     found = summarise(min(job.iterdir()))
     found.tables["steps"].numbers["step"] = b"1234567"
     with pytest.raises(SummaryError, match="unequal"):
-        decoded(encoded(found))
+        decode(encode(found))
 
 
 @pytest.mark.parametrize("ranks", [(), (5,), (0, 4), (0, 8, 16, 24), (3, 1, 2), (1, 2, 4)])

@@ -13,13 +13,13 @@ import pytest
 from cluster_dumps import dump_paths
 
 from npufix.advisor.cluster import tasks
-from npufix.advisor.cluster.details import decoded_whole
+from npufix.advisor.cluster.details import decode_whole
 from npufix.advisor.cluster.executors import ExecutorError, open_executor
 from npufix.advisor.cluster.working import parse_ranks
 from npufix.advisor.diagnose.ranks import Ways, read_dump
-from npufix.profiling_parsers.cluster.summary import decoded
+from npufix.profiling_parsers.cluster.summary import decode
 from npufix.profiling_parsers.discover import find_dumps
-from npufix.profiling_parsers.progress import advanced, listening
+from npufix.profiling_parsers.progress import advance, listening
 from npufix.profiling_parsers.reader import read_profile
 
 if TYPE_CHECKING:
@@ -108,9 +108,9 @@ def test_a_file_that_hangs_is_left_behind_where_no_signal_can_end_it(
         _, _, found = threads.submit(tasks.summaries, [str(dump) for dump in dumps]).result()
         _, _, (whole,) = threads.submit(tasks.wholes, [str(dumps[0])]).result()
     ended.set()
-    problems = [decoded(data).problem for data in found]
+    problems = [decode(data).problem for data in found]
     assert problems == ["", "it could not be read within 0.5 s", ""]
-    read = decoded_whole(whole)
+    read = decode_whole(whole)
     assert read is not None
     assert read.problem == "it could not be read within 0.01 s"
 
@@ -118,7 +118,7 @@ def test_a_file_that_hangs_is_left_behind_where_no_signal_can_end_it(
 def test_a_process_says_nothing_of_its_progress(
     job: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    failing_with(lambda: advanced("bytes", 1, 2), monkeypatch)
+    failing_with(lambda: advance("bytes", 1, 2), monkeypatch)
     with listening(lambda *_: os.write(1, b"heard")), open_executor("local:2") as (pool, workers):
         assert len(list(parse_ranks(pool, dump_paths(job), workers))) == 6
     assert "heard" not in capfd.readouterr().out

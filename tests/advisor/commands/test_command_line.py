@@ -17,7 +17,7 @@ from click.shell_completion import ShellComplete
 
 from npufix.advisor.commands.cli import cli, main
 from npufix.advisor.console import progress_line
-from npufix.profiling_parsers.progress import advanced
+from npufix.profiling_parsers.progress import advance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -294,7 +294,7 @@ def test_what_takes_long_is_told_on_a_terminal(
 
     with progress_line.progress("Reading") as say:
         for done in (1, 2, 3):
-            advanced("ranks", done, 400)
+            advance("ranks", done, 400)
             time.sleep(0.12)
         shown("Reading: 3 of")
         say("Verifying")

@@ -25,7 +25,7 @@ from npufix.reports.baseline import from_json as read_baseline
 from npufix.reports.baseline import to_json as baseline_to_json
 from npufix.reports.measurement import MeasuredMetric, MeasuredOperator
 from npufix.reports.report import Problem
-from npufix.reports.wording.gate import made_text
+from npufix.reports.wording.gate import word_made
 
 if TYPE_CHECKING:
     from npufix.reports.baseline import Baseline
@@ -352,7 +352,7 @@ def test_what_a_gone_finding_was_to_save_is_held_against_what_it_did(
     assert (made.rules, made.low_ns, made.high_ns) == (["NPU104"], 4 * MS, 6 * MS)
     assert made.measured_ns == pytest.approx(0.6 * (100.1 - after_ms - 0.05) * MS, rel=1e-3, abs=9)
     assert made.verdict == verdict
-    assert verdict in made_text(made)
+    assert verdict in word_made(made)
 
 
 def test_other_findings_that_have_come_leave_nothing_to_be_told() -> None:

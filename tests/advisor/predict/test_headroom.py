@@ -8,7 +8,7 @@ import pytest
 
 from npufix.advisor.predict.headroom import with_shapes
 from npufix.advisor.predict.link_bounds import link_bounds
-from npufix.advisor.roofline.bounds import LIMITS, bound
+from npufix.advisor.roofline.bounds import LIMITS, compute_bounds
 from npufix.advisor.roofline.products import product_operations
 from npufix.advisor.roofline.rates import find_rates
 from npufix.advisor.roofline.work import RATE_NAMES, work_of
@@ -112,7 +112,7 @@ def test_a_known_chip_bounds_by_its_table() -> None:
     durations = np.array([900_000.0, 120_000.0, 1_500.0, 2_000.0])
     work = work_of(frame)
     rates = find_rates(work, durations, "Ascend910B3", ("A2",))
-    bounds = bound(work, rates)
+    bounds = compute_bounds(work, rates)
     (chip,) = find_chips("Ascend910B3")
     time = bounds.time_ns[work.of_kernel]
     assert time[0] == pytest.approx(2 * 4096**3 / (1000 * chip.tflops["bf16"]))
@@ -131,7 +131,7 @@ def test_an_unknown_chip_bounds_by_what_its_kernels_reach() -> None:
     rates = find_rates(work, durations, None, ())
     assert "not recorded" in rates.basis
     assert rates.operations[RATE_NAMES.index("bf16")] == pytest.approx(2 * 4096**3 / 600_000)
-    time = bound(work, rates).time_ns[work.of_kernel]
+    time = compute_bounds(work, rates).time_ns[work.of_kernel]
     assert time.tolist() == pytest.approx([600_000, 600_000, 2_000_000])
 
 

@@ -11,7 +11,7 @@ from npufix.advisor.evidence.lines import gather_evidence
 from npufix.advisor.predict.own_pairs import (
     Pair,
     calibration_file,
-    corrected,
+    correct,
     keep_pairs,
     read_pairs,
 )
@@ -65,7 +65,7 @@ def test_predictions_follow_what_was_measured(measured: tuple[int, ...], verdict
     evidence, one = gather_evidence(job.profile(), {}), item(job, "norm", 40.0)
     rule = one.finding.rule
     keep_pairs(pair(str(at), value, rule) for at, value in enumerate(measured))
-    (after,) = corrected([one], evidence, "Ascend910B3")
+    (after,) = correct([one], evidence, "Ascend910B3")
     assert one.change is not None
     assert after.change is not None
     assert one.change.forward is not None
@@ -82,4 +82,4 @@ def test_pairs_of_another_chip_say_nothing() -> None:
     job = Regime(10).run()
     evidence, one = gather_evidence(job.profile(), {}), item(job, "norm", 40.0)
     keep_pairs(pair(str(at), 10, one.finding.rule, "Ascend310P3") for at in range(3))
-    assert corrected([one], evidence, "Ascend910B3") == [one]
+    assert correct([one], evidence, "Ascend910B3") == [one]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from npufix.advisor.project.configuration import read_configuration
-from npufix.advisor.project.generated import generated_from
+from npufix.advisor.project.generated import find_origin
 from npufix.advisor.project.known_names import ConfigurationError
 from npufix.rewriters.find import find_sites
 from npufix.rewriters.match.suppressions import read_suppressions
@@ -187,7 +187,7 @@ def test_a_wrong_configuration_is_one_line(inside: Npufix, tmp_path: Path) -> No
     ],
 )
 def test_headers_of_generated_files(header: str, source: str | None) -> None:
-    assert generated_from(f"{header}\nimport torch\n") == source
+    assert find_origin(f"{header}\nimport torch\n") == source
 
 
 def test_a_generated_file_is_written_only_on_request(inside: Npufix, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from rewriting_snippets import NORM_OF, RULES, direct, norm_module, program, sites, written
 
 from npufix.rewriters.edit.edit import Edit
-from npufix.rewriters.edit.layout import Style, broken, style_of
+from npufix.rewriters.edit.layout import Style, break_lines, style_of
 from npufix.rewriters.edit.splice import splice
 from npufix.rewriters.find import find_sites
 from npufix.rewriters.graph.modules.names import source_lines
@@ -163,7 +163,7 @@ LONG = {
 
 @pytest.mark.parametrize(("line", "lines"), LONG.values(), ids=LONG.keys())
 def test_long_lines_are_broken_as_black_does(line: str, lines: str) -> None:
-    assert broken(line, 53, "    ") == lines
+    assert break_lines(line, 53, "    ") == lines
     assert ast.dump(ast.parse(line)) == ast.dump(ast.parse(lines))
 
 

@@ -10,7 +10,7 @@ from rewriting_snippets import HEADER, RULES, sites, written
 
 from npufix.advisor.project.source_tree import SourceFile
 from npufix.rewriters.find import find_sites
-from npufix.rewriters.graph.modules.neighbours import seen_from
+from npufix.rewriters.graph.modules.neighbours import name_seen_from
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -138,7 +138,7 @@ def test_a_link_and_a_huge_file_are_not_read(package: Path) -> None:
     ],
 )
 def test_a_module_is_named_from_the_file_that_is_read(module: str, other: str, full: str) -> None:
-    assert seen_from(module, other) == full
+    assert name_seen_from(module, other) == full
 
 
 BASE = """

@@ -9,7 +9,7 @@ import pytest
 
 from npufix.rewriters.graph.modules.names import FunctionNode, inlinable, module_names
 from npufix.rewriters.graph.modules.outline import only_computes, outline
-from npufix.rewriters.graph.modules.syntax import copied, walk
+from npufix.rewriters.graph.modules.syntax import copy_tree, walk
 
 ROOT = Path(__file__).parents[3]
 FILES = sorted([*ROOT.glob("rewriters/*/*.py"), *ROOT.glob("rules/**/*.py")])
@@ -29,7 +29,7 @@ def test_a_walk_meets_every_node(text: str) -> None:
 
 def test_a_copy_is_equal_and_shares_nothing_that_can_change(text: str) -> None:
     tree = ast.parse(text)
-    new = copied(tree)
+    new = copy_tree(tree)
     assert ast.dump(new, include_attributes=True) == ast.dump(tree, include_attributes=True)
     assert not {id(node) for node in walk(tree)} & {id(node) for node in walk(new)}
 

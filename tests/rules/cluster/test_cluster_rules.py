@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import pytest
 from benchmarks.generator.ranks import Layout, fault
-from benchmarks.generator.ranks_power import RULES, SHAPES, seen_in, simulate_job
+from benchmarks.generator.ranks_power import RULES, SHAPES, find_seen, simulate_job
 
 from npufix.advisor.cluster.reporting import observe_cluster
 from npufix.advisor.diagnose.savings import settle, total_saving
@@ -61,7 +61,7 @@ def test_tables_without_rows_say_nothing(rule: ClusterDiagnostic) -> None:
 def test_jobs_in_which_nothing_is_wrong_are_left_alone() -> None:
     # ``python -m benchmarks.generator.ranks_power`` counts them in hundreds of jobs.
     alarms = [
-        (shape, seen_in(Layout(*shape), seed))
+        (shape, find_seen(Layout(*shape), seed))
         for shape in SHAPES
         for seed in ((1, 2) if shape[0] < 16 else (1,))
     ]

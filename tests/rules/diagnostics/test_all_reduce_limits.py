@@ -11,7 +11,7 @@ from npufix.rules.shared.recording.mm_all_reduce_limits import (
     Call,
     Operand,
     Scenario,
-    checked,
+    check_limits,
     scenario_of,
 )
 
@@ -47,7 +47,7 @@ BF16 = {"dtype": "BF16"}
 
 
 def broken(call: Call) -> set[str]:
-    return {limit.name for limit, holds in checked(call) if holds is False}
+    return {limit.name for limit, holds in check_limits(call) if holds is False}
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def broken(call: Call) -> set[str]:
 )
 def test_a_call_within_all_limits_breaks_none(call: Call, scenario: Scenario) -> None:
     assert scenario_of(call) is scenario
-    assert [(limit.name, holds) for limit, holds in checked(call) if not holds] == []
+    assert [(limit.name, holds) for limit, holds in check_limits(call) if not holds] == []
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_every_limit_was_at_its_border() -> None:
 def test_what_is_not_recorded_is_neither_met_nor_broken() -> None:
     bare = Operand((6, 64), "FLOAT16")
     call = replace(PLAIN, x1=bare, reduce_op=None, ranks=None, antiquant_group_size=None)
-    unknown = {limit.name for limit, holds in checked(call) if holds is None}
+    unknown = {limit.name for limit, holds in check_limits(call) if holds is None}
     assert unknown == {
         "plain-format",
         "contiguous-inputs",

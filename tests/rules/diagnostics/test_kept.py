@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from npufix.advisor.rules_test.recordings import recording
-from npufix.rules.diagnostic import kept
-from npufix.rules.shared.recording.observing import computing, named, places
+from npufix.rules.diagnostic import keep_result
+from npufix.rules.shared.recording.observing import computing, find_named, places
 
 ROWS = [
     {"type": "Add", "duration_ns": 30, "path": "a.py", "line": 2, "function": "f"},
@@ -19,7 +19,7 @@ ROWS = [
 def test_a_recording_is_asked_once() -> None:
     asked = []
 
-    @kept
+    @keep_result
     def answer(own: object, number: int) -> int:
         asked.append((own, number))
         return number + 1
@@ -38,9 +38,9 @@ def test_computing_leaves_collectives_out() -> None:
 
 def test_named_takes_the_rows_of_whole_names() -> None:
     run = recording(ROWS)
-    assert named(run.kernels, "Mu", "type").empty
-    assert named(run.kernels, "Mul", "type").index.tolist() == [1]
-    assert len(named(run.kernels, ".*", "type")) == len(ROWS)
+    assert find_named(run.kernels, "Mu", "type").empty
+    assert find_named(run.kernels, "Mul", "type").index.tolist() == [1]
+    assert len(find_named(run.kernels, ".*", "type")) == len(ROWS)
 
 
 def test_places_are_the_lines_by_cost() -> None:

@@ -11,11 +11,11 @@ from npufix.rewriters.edit.statements.invariants import is_left_alone
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
 from npufix.rewriters.graph.modules.syntax import (
+    find_unused_name,
     last_name,
-    names_in,
+    list_names,
+    list_stored_names,
     root_name,
-    stored_names,
-    unused_name,
     walk,
 )
 from npufix.rewriters.graph.special import Op
@@ -170,8 +170,8 @@ def rows_read(here: Surroundings) -> Iterator[tuple[ast.For, ast.expr, Proposal]
     for loop in here.nodes:
         if not isinstance(loop, ast.For):
             continue
-        for target, base in _gone_through(loop):
-            names = names_in(target)
+        for target, base in _list_iterated(loop):
+            names = list_names(target)
             uses = [n for n in here.nodes if isinstance(n, ast.Name) and n.id in names]
             read = [n for n in uses if isinstance(n.ctx, ast.Load)]
             items = [c for n in read if (c := _item_of(here, n)) is not None]
@@ -194,7 +194,7 @@ def rows_read(here: Surroundings) -> Iterator[tuple[ast.For, ast.expr, Proposal]
             yield loop, base, replace(found, form="rows_of_numbers" if of_rows else found.form)
 
 
-def _gone_through(loop: ast.For) -> Iterator[tuple[ast.expr, ast.expr]]:
+def _list_iterated(loop: ast.For) -> Iterator[tuple[ast.expr, ast.expr]]:
     """Yield the targets of a loop, each with the tensor whose elements it gets."""
     pairs: list[tuple[ast.expr, ast.expr]]
     match loop.target, loop.iter:
@@ -318,7 +318,7 @@ def _place(here: Surroundings, code: ast.Call, element: _Element) -> ast.stmt | 
     found: ast.stmt | None = None
     for outer in here.around(code):
         match outer:
-            case ast.If(test) | ast.IfExp(test) if root in names_in(test):
+            case ast.If(test) | ast.IfExp(test) if root in list_names(test):
                 break  # ``if lengths is not None:``
             case ast.For() | ast.While():
                 if is_left_alone(here, outer, {root}) is False:
@@ -328,7 +328,7 @@ def _place(here: Surroundings, code: ast.Call, element: _Element) -> ast.stmt | 
                 found = outer if isinstance(outer, _SIMPLE) else None
                 break
             case _ if isinstance(outer, COMPREHENSIONS) and any(
-                root in stored_names(g.target) for g in outer.generators
+                root in list_stored_names(g.target) for g in outer.generators
             ):
                 break
     alone = found is not None and not here.lines[found.lineno - 1][: here.span(found)[1]].strip()
@@ -345,17 +345,17 @@ def _is_plain(here: Surroundings, index: ast.expr) -> bool:
         case ast.BinOp(left, ast.Add() | ast.Sub(), right):
             return _is_plain(here, left) and _is_plain(here, right)
         case ast.Name(name):
-            return all(_counts(target, items, name) for target, items in _bound(here, name))
+            return all(_counts(target, items, name) for target, items in _list_bindings(here, name))
     return False
 
 
-def _bound(here: Surroundings, name: str) -> Iterator[tuple[ast.expr, ast.expr | None]]:
+def _list_bindings(here: Surroundings, name: str) -> Iterator[tuple[ast.expr, ast.expr | None]]:
     """Yield where a name gets its values; without any loop what it is is not known."""
     found = False
     for node in here.nodes:
         match node:
             case ast.For(target, items) | ast.comprehension(target, items):
-                if name in stored_names(target):
+                if name in list_stored_names(target):
                     found = True
                     yield target, items
             case ast.Name(own, ast.Store()) if own == name:
@@ -380,5 +380,5 @@ def _counts(target: ast.expr, items: ast.expr | None, name: str) -> bool:
 
 def _new_name(here: Surroundings, base: ast.expr) -> str:
     name = base.attr if isinstance(base, ast.Attribute) else root_name(base)
-    taken = names_in(here.flow.names.tree or here.flow.function)
-    return unused_name(f"{name.lstrip('_')}_list", taken)
+    taken = list_names(here.flow.names.tree or here.flow.function)
+    return find_unused_name(f"{name.lstrip('_')}_list", taken)

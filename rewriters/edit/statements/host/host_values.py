@@ -205,7 +205,7 @@ def _on_device(here: Surroundings, read: _Read) -> Proposal | None:
     at = here.evaluations.get(id(read.tensor))
     if value is None or at is None or here.loop_of(read.code) is not None:
         return None
-    later = None if limit is not None else _limited_later(here, value)
+    later = None if limit is not None else _find_limit(here, value)
     if later is not None:  # ``n = x.item()``, then ``n = max(n, 1)``
         (value,) = here.users(value)
     users = here.users(value)
@@ -227,7 +227,7 @@ def _on_device(here: Surroundings, read: _Read) -> Proposal | None:
         text += "" if counts else ".detach()"
         text += "" if facts.ndim("x") == 0 else ".reshape(())"
     text += "" if limit is None else _clamp(here, limit, counts=counts)
-    changes = () if later is None else (_clamped(here, later, counts=counts),)
+    changes = () if later is None else (_clamp_later(here, later, counts=counts),)
     call = limit or later
     if call is not None and not _is_number(call.args[0]):
         proven.add("never-nan")  # ``max(x, 1.0)`` is NaN as well where x is
@@ -276,12 +276,12 @@ def _limit_of(here: Surroundings, read: _Read) -> ast.Call | None:
     return None
 
 
-def _clamped(here: Surroundings, later: ast.Call, *, counts: bool) -> Change:
+def _clamp_later(here: Surroundings, later: ast.Call, *, counts: bool) -> Change:
     kept = next(here.text(c) for c in later.args if not _is_number(c))
     return Change(here.span(later), f"{kept}{_clamp(here, later, counts=counts)}")
 
 
-def _limited_later(here: Surroundings, value: Node) -> ast.Call | None:
+def _find_limit(here: Surroundings, value: Node) -> ast.Call | None:
     """Return ``max(n, 1)``, if nothing else is done with ``n``."""
     users = here.users(value)
     if len(users) != 1 or users[0].op not in {"py:max", "py:min"}:
@@ -299,10 +299,10 @@ def _clamp(here: Surroundings, limit: ast.Call, *, counts: bool) -> str:
     """Return ``.clamp(min=1)`` for ``max(n, 1)``."""
     assert isinstance(limit.func, ast.Name)  # noqa: S101 - ``_limit_of`` has looked
     number = next(c for c in limit.args if _is_number(c))
-    return f".clamp({_LIMITS[limit.func.id]}={_spelled(here, number, counts=counts)})"
+    return f".clamp({_LIMITS[limit.func.id]}={_spell(here, number, counts=counts)})"
 
 
-def _spelled(here: Surroundings, number: ast.expr, *, counts: bool) -> str:
+def _spell(here: Surroundings, number: ast.expr, *, counts: bool) -> str:
     """Return a limit as it is written; of integers it is one as well, ``1.0`` would make floats."""
     value = ast.literal_eval(number)
     return str(int(value)) if counts and float(value).is_integer() else here.text(number)
@@ -366,10 +366,10 @@ def _by_hand(  # noqa: C901, PLR0911 - one case a kind of use
         return None if _makes_shapes(here, users) else Proposal(read.code, _TO_CLAMP)
     if loop is not None and (once := read_before(here, read.code)) is not None:
         return once
-    if kind := _logged(here, read):
+    if kind := _advise_logging(here, read):
         return Proposal(read.code, kind)
     if loop is None and _is_of_caller(here, read):
-        return _handed_over(here, read, users) or Proposal(read.code, _FROM_CALLER)
+        return _hand_over(here, read, users) or Proposal(read.code, _FROM_CALLER)
     if loop is None and (found := read_by_others(here, read.code)) is not None:
         return found
     if loop is not None and not (isinstance(loop, LOOPS) and is_made_in(loop, read.tensor)):
@@ -382,7 +382,7 @@ def _by_hand(  # noqa: C901, PLR0911 - one case a kind of use
         stays = read.how in {"item", "float"} and all(_is_tensor(here, a) for a in meets)
         return Proposal(read.code, _TO_TENSORS) if stays else None
     if Op.CALL in ops or isinstance(here.parents.get(id(read.code)), (ast.Call, ast.keyword)):
-        return _handed_over(here, read, users)
+        return _hand_over(here, read, users)
     return None
 
 
@@ -433,7 +433,7 @@ def _runs_epoch(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and "epoch" in (last_name(node.func) or "").lower()
 
 
-def _handed_over(here: Surroundings, read: _Read, users: Sequence[Node]) -> Proposal | None:
+def _hand_over(here: Surroundings, read: _Read, users: Sequence[Node]) -> Proposal | None:
     """Return a call that gets the tensor and not what the host has read of it.
 
     Only a method of the object itself may take it as well: what comes out of another package says
@@ -466,7 +466,7 @@ def _is_tested(here: Surroundings, code: ast.expr) -> bool:
     return False
 
 
-def _logged(here: Surroundings, read: _Read) -> str:  # noqa: PLR0911 - one case a way
+def _advise_logging(here: Surroundings, read: _Read) -> str:  # noqa: PLR0911 - one case a way
     """Return what to do with a value that is only for people to read, "" if it is not so.
 
     It is printed, added up, put into a list or a text, or beside others: ``{"l": l.item(), ...}``.

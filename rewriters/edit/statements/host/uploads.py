@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.graph import operators
-from npufix.rewriters.graph.attributes import assigned_values, is_made_once
+from npufix.rewriters.graph.attributes import is_made_once, list_assigned
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -83,9 +83,9 @@ def find_uploads(here: Surroundings) -> Iterator[Proposal]:
             if advice == _BUFFER and here.flow.cls is None:  # a function keeps no buffers
                 advice = _SIZES if here.is_hot else ""
             if advice == _FILLED:
-                found = _filled(here, node)
+                found = _fill(here, node)
             elif advice == _BUFFER:
-                found = _kept(here, node)
+                found = _keep_as_buffer(here, node)
             if found is not None or advice:
                 yield found or Proposal(node, advice)
 
@@ -131,7 +131,7 @@ def _of_columns(here: Surroundings, code: ast.Call) -> Proposal | None:
     return None
 
 
-def _filled(here: Surroundings, code: ast.Call) -> Proposal | None:
+def _fill(here: Surroundings, code: ast.Call) -> Proposal | None:
     """Return ``torch.full((n,), x, device=d)`` for ``torch.tensor([x] * n, device=d)``."""
     given = {k.arg: k.value for k in code.keywords}
     match code:
@@ -169,7 +169,7 @@ def _filled(here: Surroundings, code: ast.Call) -> Proposal | None:
     )
 
 
-def _kept(here: Surroundings, code: ast.Call) -> Proposal | None:
+def _keep_as_buffer(here: Surroundings, code: ast.Call) -> Proposal | None:
     """Return a buffer that ``__init__`` makes of numbers that are written out.
 
     Nobody may write into it, or get hold of it: it is only computed with.
@@ -362,7 +362,7 @@ def _is_made_of_numbers(here: Surroundings, name: str) -> bool:
     """Tell whether ``self.name`` is a tensor that ``__init__`` makes on the host, and stays it."""
     if here.flow.cls is None or not is_made_once(here.flow.names, here.flow.cls, name):
         return False
-    values = assigned_values(here.flow.names, here.flow.cls, name)
+    values = list_assigned(here.flow.names, here.flow.cls, name)
     if re.search(rf"register_buffer\(\s*[\"']{name}[\"']", "".join(here.lines)):
         return False
     return len(values) == 1 and any(

@@ -24,14 +24,16 @@ def find_list_collectives(here: Surroundings) -> Iterator[Proposal]:
             case ast.Call(function, [ast.Name(out), given, *_]):
                 name = here.flow.names.dotted(function)
                 if name == "torch.distributed.all_gather":
-                    yield from _gathered(here, node, out, given)
+                    yield from _find_gathers(here, node, out, given)
                 elif name == "torch.distributed.all_to_all":
-                    yield from _exchanged(here, node, out, given)
+                    yield from _find_exchanges(here, node, out, given)
 
 
-def _gathered(here: Surroundings, call: ast.Call, out: str, given: ast.expr) -> Iterator[Proposal]:
+def _find_gathers(
+    here: Surroundings, call: ast.Call, out: str, given: ast.expr
+) -> Iterator[Proposal]:
     """Yield ``all_gather(list, x)`` with ``cat(list)`` behind it, along the first dimension."""
-    made, joins = _made(here, out), _joins(here, out, call)
+    made, joins = _find_binding(here, out), _joins(here, out, call)
     if made is None or not joins or not all(_dim(join) == "0" for join in joins):
         return
     match made:
@@ -55,11 +57,13 @@ def _gathered(here: Surroundings, call: ast.Call, out: str, given: ast.expr) -> 
     )
 
 
-def _exchanged(here: Surroundings, call: ast.Call, out: str, given: ast.expr) -> Iterator[Proposal]:
+def _find_exchanges(
+    here: Surroundings, call: ast.Call, out: str, given: ast.expr
+) -> Iterator[Proposal]:
     """Yield ``all_to_all(list, list)`` with ``cat`` behind it."""
     joins = _joins(here, out, call)
-    made = _made(here, out)
-    sent = _made(here, given.id) if isinstance(given, ast.Name) else None
+    made = _find_binding(here, out)
+    sent = _find_binding(here, given.id) if isinstance(given, ast.Name) else None
     if made is None or sent is None or not joins or not isinstance(given, ast.Name):
         return
     uses = [n for n in _names(here, given.id) if isinstance(n.ctx, ast.Load) and n is not given]
@@ -89,7 +93,7 @@ def _names(here: Surroundings, name: str) -> list[ast.Name]:
     return [n for n in walk(here.flow.function) if isinstance(n, ast.Name) and n.id == name]
 
 
-def _made(here: Surroundings, name: str) -> ast.expr | None:
+def _find_binding(here: Surroundings, name: str) -> ast.expr | None:
     """Return what a name is bound to, if that happens once and nowhere below a branch."""
     stored = [n for n in _names(here, name) if isinstance(n.ctx, ast.Store)]
     parent = here.parents.get(id(stored[0])) if len(stored) == 1 else None

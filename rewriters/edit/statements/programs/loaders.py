@@ -50,16 +50,16 @@ def find_data_loaders(here: Surroundings) -> Iterator[Proposal]:
             and not _is_in_memory(here, node)
             and last_name(getattr(here.parents.get(id(node)), "func", node)) != "iter"
         ):
-            yield from _proposed(here, node, named, dict.fromkeys(_missing(named), "True"))
+            yield from _propose(here, node, named, dict.fromkeys(_missing(named), "True"))
         elif here.flow.function.name == MODULE and _is_configured(here, node, named):
             staying = () if "workers_per_gpu" in named else _SETTINGS
             off = {n: "True" for n in _missing(named) if n in staying}
-            yield from _proposed(here, node, named, off)
+            yield from _propose(here, node, named, off)
         elif name == "transformers.TrainingArguments" and "output_dir" in named:
             yield from _of_trainer(here, node, named)
 
 
-def _proposed(
+def _propose(
     here: Surroundings,
     call: ast.Call,
     named: dict[str | None, ast.expr],

@@ -42,12 +42,12 @@ def find_optimizers(here: Surroundings) -> Iterator[Proposal]:
             named = {k.arg: k.value for k in node.keywords}
             if named.keys() & _DECIDED:
                 continue
-            yield from _made(here, node, named)
-            yield from _configured(here, node, named)
+            yield from _find_constructions(here, node, named)
+            yield from _find_configured(here, node, named)
             yield from _of_trainer(here, node, named)
 
 
-def _made(
+def _find_constructions(
     here: Surroundings, call: ast.Call, named: dict[str | None, ast.expr]
 ) -> Iterator[Proposal]:
     """Yield ``torch.optim.AdamW(params, **settings)`` and ``table[name](params)``."""
@@ -57,7 +57,7 @@ def _made(
             return
         proven = {"fused-undecided"} if given is not None else set()
         proven |= set() if _scales(here) else {"no-grad-scaler"}
-        yield from _written(here, call, "fused=True", proven)
+        yield from _write(here, call, "fused=True", proven)
     elif call.args and _is_table(here, call.func):
         yield Proposal(call, _TABLE)
 
@@ -106,7 +106,7 @@ def _settings(here: Surroundings, code: ast.expr) -> frozenset[str] | None:
     return None
 
 
-def _configured(
+def _find_configured(
     here: Surroundings, call: ast.Call, named: dict[str | None, ast.expr]
 ) -> Iterator[Proposal]:
     """Yield ``dict(type="AdamW", lr=...)`` of the configurations of OpenMMLab."""
@@ -121,7 +121,7 @@ def _configured(
             elif _scales(here):
                 yield Proposal(call, _SCALED)
             else:
-                yield from _written(
+                yield from _write(
                     here, call, "fused=True", {"fused-undecided", "parameters-on-npu"}
                 )
 
@@ -155,7 +155,7 @@ def _of_trainer(
             )
 
 
-def _written(here: Surroundings, call: ast.Call, text: str, proven: set[str]) -> Iterator[Proposal]:
+def _write(here: Surroundings, call: ast.Call, text: str, proven: set[str]) -> Iterator[Proposal]:
     added = more_arguments(call, here.lines, text)
     if added is not None:
         shown = re.sub(r"\s+", " ", here.text(call)).rstrip(" ,)")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from npufix.rewriters.graph.modules.syntax import defaults_of
+from npufix.rewriters.graph.modules.syntax import list_defaults
 from npufix.rewriters.verification.calls.values import Spec, Tensor, Value, list_tensors
 from npufix.rewriters.verification.inputs.source.assumed_shapes import (
     list_comments,
@@ -285,7 +285,7 @@ def read_declarations(text: str, qualname: str, assumed: Sequence[str] = ()) -> 
         return Declarations()
     names = [arg.arg for arg in list_arguments(function)]
     uses = find_uses(function)
-    said = _said(text, tree, function, qualname, names)
+    said = _read_said(text, tree, function, qualname, names)
     found = {n: said.get(n, Declared()) for n in names}
     # Shapes that are said of a dictionary are those of what it holds.
     found = {
@@ -332,7 +332,7 @@ def _read_assumed(texts: Sequence[str], names: Sequence[str]) -> dict[str, Decla
     return found
 
 
-def _said(
+def _read_said(
     text: str, tree: ast.Module, function: Function, qualname: str, names: Sequence[str]
 ) -> dict[str, Declared]:
     texts = [ast.get_docstring(function) or "", _comments(text, function)]
@@ -345,7 +345,7 @@ def _said(
             said = read_annotation(ast.unparse(argument.annotation))
             if said.shapes:
                 found[argument.arg] = said
-    optional = defaults_of(function.args)
+    optional = list_defaults(function.args)
     plain = {
         a.arg: ast.unparse(a.annotation or ast.Name("Tensor")) for a in list_arguments(function)
     }
@@ -381,7 +381,7 @@ def _read_defaults(function: ast.stmt | None) -> dict[str, int]:
     """Return the sizes that a call or an object is made with unless others are given."""
     if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
         return {}
-    pairs = defaults_of(function.args).items()
+    pairs = list_defaults(function.args).items()
     constants = ((name, d.value) for name, d in pairs if isinstance(d, ast.Constant))
     return {name: value for name, value in constants if type(value) is int and value > 1}
 

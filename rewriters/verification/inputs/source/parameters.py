@@ -101,7 +101,7 @@ def _text(annotation: object) -> str:
     return str(annotation)
 
 
-def named(table: Sequence[tuple[str, tuple[object, ...]]], name: str) -> tuple[object, ...]:
+def find_named(table: Sequence[tuple[str, tuple[object, ...]]], name: str) -> tuple[object, ...]:
     """Return the values of the first pattern that a name matches."""
     return next((values for pattern, values in table if re.search(pattern, name)), ())
 
@@ -113,14 +113,14 @@ def guess_scalars(parameter: Parameter, widths: Sequence[int] = ()) -> list[Spec
     flagged = isinstance(parameter.default, bool) or re.search(r"\bbool\b", annotation)
     if flagged or re.search(FLAGS, name):
         found += [False, True]
-    if re.search(r"\bfloat\b", annotation) or (not annotation and named(FLOATS, name)):
-        found += named(FLOATS, name) or (0.5, 2.0)
-    if re.search(r"\bint\b", annotation) or (not annotation and named(SIZES, name)):
-        found += [*(named(SIZES, name) or (2, 8, 4, 1)), *widths, *_FURTHER_COUNTS]
+    if re.search(r"\bfloat\b", annotation) or (not annotation and find_named(FLOATS, name)):
+        found += find_named(FLOATS, name) or (0.5, 2.0)
+    if re.search(r"\bint\b", annotation) or (not annotation and find_named(SIZES, name)):
+        found += [*(find_named(SIZES, name) or (2, 8, 4, 1)), *widths, *_FURTHER_COUNTS]
     if re.search(r"\bdtype$", annotation) or (not annotation and name == "dtype"):
         found += [torch.float32, torch.bfloat16]
-    if re.search(r"\bstr\b", annotation) or (not annotation and named(TEXTS, name)):
-        found += named(TEXTS, name)
+    if re.search(r"\bstr\b", annotation) or (not annotation and find_named(TEXTS, name)):
+        found += find_named(TEXTS, name)
     specs: list[Spec] = []
     for value in found:
         if not any(
@@ -141,7 +141,7 @@ def guess_attribute(name: str) -> object:
     if re.search(FLAGS, lower):
         return False
     for table in (FLOATS, TEXTS, SIZES):
-        values = named(table, lower)
+        values = find_named(table, lower)
         if values:
             return values[0]
     raise AttributeError(name)

@@ -141,7 +141,7 @@ def find_compared_constants(tree: ast.Module, qualname: str) -> dict[str, list[o
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name != name:
             continue
         for test in ast.walk(node):
-            for left, right in (*_sides(test), *_looked_up(test, tables)):
+            for left, right in (*_sides(test), *_list_looked_up(test, tables)):
                 known = found.setdefault(left, [])
                 known += [v for v in _constants(right) if v not in known]
     return found
@@ -154,7 +154,9 @@ def _tables(tree: ast.Module) -> Iterator[tuple[str, ast.Dict]]:
             yield from ((spell_dotted_name(target), node.value) for target in node.targets)
 
 
-def _looked_up(node: ast.AST, tables: Mapping[str, ast.Dict]) -> Iterator[tuple[str, ast.expr]]:
+def _list_looked_up(
+    node: ast.AST, tables: Mapping[str, ast.Dict]
+) -> Iterator[tuple[str, ast.expr]]:
     """Yield what is looked up in a table that is written out, and each key of that."""
     if isinstance(node, ast.Subscript):
         held = node.value
@@ -251,13 +253,15 @@ def _satisfying(test: ast.expr, *, outcome: bool) -> list[tuple[str, object]]:
         if isinstance(test.left, ast.BinOp):
             return _of_remainder(test.left, test.ops[0], test.comparators[0], outcome=outcome)
         name = spell_dotted_name(test.left)
-        value = _compared(name, test.ops[0], test.comparators[0], outcome=outcome)
+        value = _list_compared(name, test.ops[0], test.comparators[0], outcome=outcome)
         return [(name, value[0])] if name and value else []
     name = spell_dotted_name(test)
     return [(name, outcome)] if name else []
 
 
-def _compared(name: str, op: ast.cmpop, other: ast.expr, *, outcome: bool) -> tuple[object, ...]:
+def _list_compared(
+    name: str, op: ast.cmpop, other: ast.expr, *, outcome: bool
+) -> tuple[object, ...]:
     if isinstance(other, ast.Constant) and other.value is None:
         absent = isinstance(op, ast.Is | ast.Eq) is outcome
         return (None,) if absent else (_something(name),)

@@ -17,8 +17,8 @@ def slice_module(tree: ast.Module, target: str) -> list[ast.stmt]:
     A statement that changes a needed definition (``Norm.forward = ...``, ``register(Norm)``)
     belongs to it.
     """
-    bound = [bound_names(statement) for statement in tree.body]
-    used = [used_names(statement) for statement in tree.body]
+    bound = [list_bound_names(statement) for statement in tree.body]
+    used = [list_used_names(statement) for statement in tree.body]
     imported = set[str]().union(
         *(b for s, b in zip(tree.body, bound, strict=True) if isinstance(s, IMPORTS))
     )
@@ -48,7 +48,7 @@ def _walk_scope(statement: ast.stmt, visit: Callable[[ast.AST], None]) -> None:
             _walk_scope(child, visit)  # type: ignore[arg-type] # handlers and items too
 
 
-def bound_names(statement: ast.stmt) -> set[str]:
+def list_bound_names(statement: ast.stmt) -> set[str]:
     """Return the names that a top-level statement binds."""
     names: set[str] = set()
 
@@ -64,7 +64,7 @@ def bound_names(statement: ast.stmt) -> set[str]:
     return names
 
 
-def used_names(statement: ast.stmt) -> set[str]:
+def list_used_names(statement: ast.stmt) -> set[str]:
     """Return the names that a statement reads, wherever in it."""
     names = {
         node.id

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from npufix.rewriters.graph.modules.syntax import defaults_of
+from npufix.rewriters.graph.modules.syntax import list_defaults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -203,7 +203,7 @@ def find_proven_dims(function: Function) -> dict[str, frozenset[int]]:
     """
     found: dict[str, frozenset[int]] = {}
     arguments = list_arguments(function)
-    optional = defaults_of(function.args)
+    optional = list_defaults(function.args)
     for argument in arguments:
         annotated = ast.unparse(argument.annotation) if argument.annotation is not None else ""
         if re.fullmatch(_ONLY_TENSOR, annotated) and argument.arg not in optional:

@@ -144,7 +144,7 @@ def _variants(
 ) -> Iterator[Assignment]:
     seen: set[str] = set()
     bases = list(assignments[:_MOST_BASES])
-    for made in (_asked_for, _changed_once):
+    for made in (_list_asked_for, _change_once):
         for base in bases:
             for specs in made(tree, raising, base):
                 variant = replace(base, specs=specs)
@@ -153,7 +153,9 @@ def _variants(
                     yield variant
 
 
-def _asked_for(tree: ast.Module, raising: set[int], base: Assignment) -> Iterator[dict[str, Spec]]:
+def _list_asked_for(
+    tree: ast.Module, raising: set[int], base: Assignment
+) -> Iterator[dict[str, Spec]]:
     """Yield what the tests above a ``raise`` ask for."""
     for line in sorted(raising):
         values = solve_path_condition(tree, line)
@@ -162,7 +164,7 @@ def _asked_for(tree: ast.Module, raising: set[int], base: Assignment) -> Iterato
             yield {**base.specs, **forced}
 
 
-def _changed_once(
+def _change_once(
     _tree: ast.Module, _raising: set[int], base: Assignment
 ) -> Iterator[dict[str, Spec]]:
     """Yield the arguments with one of them changed, in one respect."""

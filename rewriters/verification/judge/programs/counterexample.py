@@ -191,11 +191,11 @@ def _text(  # noqa: PLR0913 - what the program consists of
     whole: bool,
 ) -> str:
     job, one = versions.job, shown.one
-    texts = [_needed(t, job.qualname, whole=whole) for t in (job.original, versions.changed)]
+    texts = [_find_needed(t, job.qualname, whole=whole) for t in (job.original, versions.changed)]
     npufix = _needs_npufix(versions, call, whole=whole, partly=partly)
     head = _HEAD.format(
         qualname=job.qualname,
-        words=_wrapped(words),
+        words=_wrap(words),
         needs="torch and npufix" if npufix else "torch",
     )
     if npufix:
@@ -207,8 +207,8 @@ def _text(  # noqa: PLR0913 - what the program consists of
         what=shown.difference.what,
         least=shown.difference.least,
     )
-    quoted = f"\nORIGINAL = {_quoted(texts[0])}\n\nCHANGED = {_quoted(texts[1])}\n"
-    prepared = _prepared(versions.original, one, call)
+    quoted = f"\nORIGINAL = {_quote(texts[0])}\n\nCHANGED = {_quote(texts[1])}\n"
+    prepared = _prepare(versions.original, one, call)
     loading = _loading(job, partly=partly)
     if job.others:
         loading += _others(job)
@@ -225,7 +225,7 @@ def _others(job: Job) -> str:
 def _needs_npufix(versions: Versions, call: _Call, *, whole: bool, partly: bool) -> bool:
     """Say whether a program cannot do with torch alone."""
     job = versions.job
-    texts = [_needed(t, job.qualname, whole=whole) for t in (job.original, versions.changed)]
+    texts = [_find_needed(t, job.qualname, whole=whole) for t in (job.original, versions.changed)]
     return partly or "npufix" in call.made or any(w in t for w in _NPU for t in texts)
 
 
@@ -237,7 +237,7 @@ def _loading(job: Job, *, partly: bool) -> str:
     return _LOAD.format(package=package) + "\n\n" + folders
 
 
-def _needed(text: str, qualname: str, *, whole: bool) -> str:
+def _find_needed(text: str, qualname: str, *, whole: bool) -> str:
     """Return the statements of a module that a function needs, as they are written."""
     tree = None if whole else try_call(lambda: ast.parse(text), CALL_S).value
     if not isinstance(tree, ast.Module):
@@ -254,13 +254,13 @@ def _needed(text: str, qualname: str, *, whole: bool) -> str:
     return "".join(parts)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     if "'''" in text or text.rstrip("\n").endswith(("\\", "'")):
         return repr(text)
     return f"r'''\n{text}'''"
 
 
-def _wrapped(words: str) -> str:
+def _wrap(words: str) -> str:
     plain = words.replace("\\", "/").replace('"', "'")
     return textwrap.fill(plain, 76, break_long_words=False, break_on_hyphens=False)
 
@@ -271,7 +271,7 @@ def _runtime() -> str:
     return re.sub(r"  # noqa.*", "", source[source.index("def generator") :])
 
 
-def _prepared(target: Target, one: CaseRun, call: _Call) -> str:
+def _prepare(target: Target, one: CaseRun, call: _Call) -> str:
     """Return the function of the program that makes the object and the arguments."""
     keywords = set(call.arguments) if call.by_name else target.keywords(call.arguments)
     given = [f"{n}=passed[{n!r}]" if n in keywords else f"passed[{n!r}]" for n in call.arguments]
@@ -326,7 +326,7 @@ def _call_of(target: Target, one: CaseRun) -> _Call:
         if recipe.attributes is None:
             # What a stand-in configuration is asked for is known once it has been asked.
             try_call(lambda: target.invoke((owner(**given),), used.arguments), CALL_S)
-        made = _made(target, recipe, given)
+        made = _make(target, recipe, given)
     else:
         try_call(lambda: used.call(used.arguments), CALL_S)
     fresh = target.prepare(case, one.dtype)
@@ -343,7 +343,7 @@ def _call_of(target: Target, one: CaseRun) -> _Call:
     return _Call(arguments, made, tuple(sorted(used.constants)), earlier)
 
 
-def _made(target: Target, recipe: Recipe, given: Mapping[str, object]) -> str:
+def _make(target: Target, recipe: Recipe, given: Mapping[str, object]) -> str:
     owner = f"module.{recipe.kind or target.qualname.rpartition('.')[0]}"
     if recipe.attributes is not None:
         way = f"__import__({recipe.__module__!r}, fromlist=['']).Recipe"

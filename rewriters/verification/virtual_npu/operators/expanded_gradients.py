@@ -23,7 +23,7 @@ _MATRIX = 2
 def _matmul_backward(
     result: object, gradient: Tensor, left: Tensor, right: Tensor, wanted: Sequence[bool]
 ) -> tuple[Tensor | None, ...]:
-    inputs = _expanded((left, right), _results(result, 2))
+    inputs = _expand((left, right), _results(result, 2))
     found = record_gradients(lambda: torch.autograd.grad(torch.matmul(*inputs), inputs, gradient))
     return tuple(own if want else None for own, want in zip(found, wanted, strict=True))
 
@@ -40,7 +40,7 @@ def _matmul_double_backward(  # noqa: PLR0913, PLR0917 - the operator's schema
     """Differentiate ``_matmul_backward`` by the gradient and both operands."""
     outer = gradient.detach().requires_grad_()
     results = _results(result, 3)
-    inputs = _expanded((left, right), results[1:])
+    inputs = _expand((left, right), results[1:])
 
     def differentiate() -> tuple[Tensor | None, ...]:
         product = torch.matmul(*inputs)
@@ -72,7 +72,7 @@ def _holds(result: object, computed: Tensor) -> TypeGuard[Tensor]:
 def _cdist_backward(  # noqa: PLR0913, PLR0917 - the operator's schema
     result: object, gradient: Tensor, left: Tensor, right: Tensor, p: float, distances: Tensor
 ) -> Tensor:
-    (left,) = _expanded((left,), [result])
+    (left,) = _expand((left,), [result])
     batch = left.shape[:-2]
     right = right.expand(*batch, *right.shape[-2:])
     back: Tensor = torch.ops.aten._cdist_backward(  # noqa: SLF001 - its name
@@ -85,7 +85,7 @@ def _results(result: object, count: int) -> list[object]:
     return list(result) if isinstance(result, tuple | list) else [None] * count
 
 
-def _expanded(operands: Sequence[Tensor], gradients: Sequence[object]) -> list[Tensor]:
+def _expand(operands: Sequence[Tensor], gradients: Sequence[object]) -> list[Tensor]:
     """Return each operand in the shape that its gradient has."""
     found = []
     for operand, gradient in zip(operands, gradients, strict=True):

@@ -138,7 +138,7 @@ class Numerics(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
 
 
 @cache
-def _written(operator: Any) -> tuple[tuple[int, str], ...]:  # noqa: ANN401 - as above
+def _list_written(operator: Any) -> tuple[tuple[int, str], ...]:  # noqa: ANN401 - as above
     """Return place and name of each argument that an operator writes to."""
     return tuple(
         (place, argument.name)
@@ -157,7 +157,7 @@ class _Call(NamedTuple):
     def written(self) -> list[torch.Tensor]:
         """Return the device tensors that it writes to, as its schema says."""
         found: list[torch.Tensor] = []
-        for place, name in _written(self.operator):
+        for place, name in _list_written(self.operator):
             given = place < len(self.positional)
             value = self.positional[place] if given else self.keywords.get(name)
             found += collect(value, on_device)

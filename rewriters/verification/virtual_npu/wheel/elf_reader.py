@@ -44,14 +44,14 @@ class SharedObject:
 
 def read(path: Path) -> SharedObject:
     """Read the dynamic tables of the file."""
-    with _mapped(path) as data:
+    with _map(path) as data:
         return _Reader(data).shared_object()
 
 
 def strings(path: Path, pattern: bytes) -> frozenset[str]:
     """Return the NUL-terminated strings in read-only data that match ``pattern`` entirely."""
     wanted = re.compile(rb"(?<=\0)(?:" + pattern + rb")(?=\0)")
-    with _mapped(path) as data:
+    with _map(path) as data:
         return frozenset(
             found.group().decode()
             for segment in _Reader(data).segments
@@ -61,7 +61,7 @@ def strings(path: Path, pattern: bytes) -> frozenset[str]:
 
 
 @contextmanager
-def _mapped(path: Path) -> Iterator[mmap.mmap]:
+def _map(path: Path) -> Iterator[mmap.mmap]:
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             yield data

@@ -131,11 +131,11 @@ class _Image:
         self._symtab = elf.EHDR.size + _HEADERS * elf.PHDR.size
         self._hash = self._symtab + (1 + len(self._symbols)) * elf.SYM.size
         self._strtab = self._hash + len(self._hash_table())
-        self._rela = _aligned(self._strtab + len(self._strings.data), 8)
-        self._text = _aligned(self._rela + count * elf.RELA.size, ENTRY)
+        self._rela = _align(self._strtab + len(self._strings.data), 8)
+        self._text = _align(self._rela + count * elf.RELA.size, ENTRY)
         self._results = self._text + count * ENTRY
         self._text_end = self._results + len(self._returns) * ENTRY
-        self._dynamic = _aligned(self._text_end, _PAGE)
+        self._dynamic = _align(self._text_end, _PAGE)
         self._slots = self._dynamic + len(self._dynamic_table()) * elf.DYN.size
         self._end = self._slots + count * _SLOT
 
@@ -228,5 +228,5 @@ class _Image:
         ]
 
 
-def _aligned(size: int, to: int) -> int:
+def _align(size: int, to: int) -> int:
     return -(-size // to) * to

@@ -38,7 +38,7 @@ class Requirements:
 
 def read_requirements(wheels: Wheels) -> Requirements:
     """Read what the libraries of torch_npu need and neither it nor torch has."""
-    own, others = _linked(wheels)
+    own, others = _link(wheels)
     machines = {library.machine for library in own.values()}
     if machines != {wheels.machine}:
         raise VirtualNpuError(
@@ -79,7 +79,7 @@ def read_requirements(wheels: Wheels) -> Requirements:
     )
 
 
-def _linked(wheels: Wheels) -> tuple[Mapping[str, SharedObject], Mapping[str, SharedObject]]:
+def _link(wheels: Wheels) -> tuple[Mapping[str, SharedObject], Mapping[str, SharedObject]]:
     """Return the libraries of torch_npu that are loaded on import, and those of torch they use."""
     own_paths = {path.name: path for path in wheels.own_libraries()}
     torch_paths = {path.name: path for path in wheels.torch_libraries()}
