@@ -21,7 +21,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.quantities import format_count, milliseconds, percent
@@ -29,6 +28,8 @@ from npufix.rules.shared.recording.observing import PYTHON, places
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import pandas as pd
 
     from npufix.rules.diagnostic import Recording
 
@@ -88,6 +89,8 @@ def _functions_there(recording: Recording) -> pd.DataFrame | None:
 
     ``save_checkpoint`` that runs in step 11 alone, and not ``main`` around all of them.
     """
+    import pandas as pd
+
     ops, functions = recording.outlier_ops, recording.signals.functions
     if ops is None or functions.empty:
         return None

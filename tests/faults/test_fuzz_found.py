@@ -203,7 +203,7 @@ def test_calls_that_take_longer_than_numbers_reach() -> None:
     calls = {"start_ns": np.ones(5), "end_ns": np.full(5, 1 << 61), "level": np.zeros(5),
              "name": np.zeros(5)}  # fmt: skip
     totals = cann_api._totals({key: column.astype(np.int64) for key, column in calls.items()})
-    apis = cann_api._named([totals], Texts({}), Texts({}))
+    apis = cann_api._name_calls([totals], Texts({}), Texts({}))
     assert apis["total_ns"].tolist() == [1 << 62]
 
 

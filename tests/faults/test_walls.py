@@ -132,7 +132,7 @@ def test_what_a_verdict_names_is_read_only_if_it_is_a_file_of_code(tmp_path: Pat
 
 
 def test_a_verdict_that_has_no_end_is_cut() -> None:
-    cut = parent._bounded(Verdict(Status.NOT_VERIFIED, "x" * 99_999, "f", "y" * 99_999))
+    cut = parent._bound(Verdict(Status.NOT_VERIFIED, "x" * 99_999, "f", "y" * 99_999))
     assert max(len(cut.ground), len(cut.reason)) < 9_999
 
 

@@ -89,7 +89,7 @@ def test_scan_finds_the_patterns_without_a_dump(inside: Npufix) -> None:
     places = {(f["path"], f["line"], f["code"]) for f in report["findings"]}
     assert len(places) == len(report["findings"])
     files = {f["path"] for f in report["findings"]}
-    assert report["headline"] == f"{len(places)} slow patterns in {len(files)} files."
+    assert report["headline"].startswith(f"{len(places)} slow patterns in {len(files)} files.")
 
 
 def test_a_closed_pipe_is_no_error() -> None:

@@ -67,13 +67,13 @@ def test_an_endless_loop_costs_its_limit_once(monkeypatch: pytest.MonkeyPatch) -
     )
     job = Job("/user/m.py", "/user", text, text.replace("n + 1", "1 + n"), "f", (2,), (2,))
     asked: list[Backend] = []
-    real = parent._verified
+    real = parent._verify
 
     def note(jobs: object, settings: Settings, *rest: object) -> list[Verdict]:
         asked.append(settings.ground)
         return real(jobs, settings, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(parent, "_verified", note)
+    monkeypatch.setattr(parent, "_verify", note)
     (verdict,) = verify([job], Settings(), timeout_s=3)
     assert verdict.status is Status.NOT_VERIFIED
     assert "no verdict within 3 s of processor time" in verdict.reason

@@ -52,7 +52,7 @@ def test_another_job_is_another_one(cache: VerdictCache, other: dict[str, str]) 
 def test_another_environment_is_another_one(
     cache: VerdictCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "installed", lambda name: f"{name} of tomorrow")
+    monkeypatch.setattr(module, "find_installed", lambda name: f"{name} of tomorrow")
     module._environment.cache_clear()
     assert cache.get(JOB, Backend.REFERENCE) is None
     monkeypatch.undo()
