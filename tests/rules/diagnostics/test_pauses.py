@@ -252,6 +252,20 @@ def test_what_lies_before_the_first_kernel_of_a_step_is_a_pause() -> None:
     assert seen.cost_ns == 20 * MS
 
 
+def test_what_the_host_does_at_the_end_of_the_last_step_is_a_pause() -> None:
+    # Metrics are worked out on the host for 20 ms behind the last kernel.
+    rows = [{**row, "step": 3, "launch_ns": row["start_ns"]} for row in in_a_row([MS, MS], 0)]
+    calls = [call("ProfilerStep#3", 0, 22 * MS), call("topk", 2 * MS, 19 * MS)]
+    step = {"free_ns": 20 * MS}
+    (seen,) = host_pause.check(recording(rows, calls, step=step, step_ns=22 * MS))
+    assert "topk" in seen.what
+    assert seen.cost_ns == 20 * MS
+    assert dict(seen.sooner_ns) == {~1: 20 * MS}
+    # The device works on behind a mark that ends: the host is ahead.
+    ahead = [call("ProfilerStep#3", 0, MS), call("topk", MS // 2, 19 * MS)]
+    assert list(host_pause.check(recording(rows, ahead, step=step, step_ns=22 * MS))) == []
+
+
 def test_a_copy_that_blocks_is_named_though_the_next_kernel_was_launched_before() -> None:
     rows = two_kernels(50 * MS, 0)
     calls = [call("train", 0, 90 * MS), call("aten::to", MS, 50 * MS)]
