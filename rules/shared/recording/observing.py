@@ -374,11 +374,25 @@ def blocking_calls(recording: Recording) -> pd.DataFrame:
     asked = recording.kernels["host_op"].to_numpy()
     launches[asked[(asked >= 0) & (asked < len(launches))]] = True
     ops = ops[~((ops["name"] == "aten::copy_").to_numpy() & launches[ops.index.to_numpy()])]
+    ops = _without_inner(ops)
     if calls:
         most = math.ceil(calls * recording.step_count / count_recorded_steps(recording))
         ops = ops.nlargest(max(most, 1), "duration_ns")
     found: pd.DataFrame = ops[~ops.index.isin(copies.index)]
     return found
+
+
+def _without_inner(ops: pd.DataFrame) -> pd.DataFrame:
+    """Return the calls without those that are most of one around them: ``.item()`` is one wait.
+
+    100 reads of 20 µs hold 100 copies of 18 µs: CANN waited 100 times, not 200.
+    """
+    rows = ops.sort_values(["start_ns", "duration_ns"], ascending=[True, False], kind="stable")
+    start, length = rows["start_ns"].to_numpy(), rows["duration_ns"].to_numpy()
+    end = start + length
+    inner = np.append(False, (end[1:] <= end[:-1]) & (length[1:] >= _AS_LONG * length[:-1]))
+    kept: pd.DataFrame = rows[~inner[: len(rows)]].sort_index()
+    return kept
 
 
 def beyond_typical(idle: Idle, waits: Integers) -> Integers:

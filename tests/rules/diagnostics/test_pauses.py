@@ -92,6 +92,21 @@ def test_reads_of_values_are_told_where_they_are_all_gaps() -> None:
     assert seen.cost_ns == 4 * MS
 
 
+def test_a_read_and_the_copy_within_it_are_one_wait() -> None:
+    # CANN counts ten waits; the ten longest calls would be five reads and five copies.
+    rows = in_a_row([100 * US] * 11, 400 * US)
+    at = [row["start_ns"] for row in rows[:10]]
+    reads = [call("aten::_local_scalar_dense", start + 10 * US, 95 * US) for start in at]
+    copies = [call("aten::copy_", start + 12 * US, 92 * US) for start in at]
+    waits = {"name": "aclrtSynchronizeStream", "level": "acl", "count": 10, "total_ns": MS}
+    looked_at = recording(rows, [*reads, *copies], step={"free_ns": 4 * MS}, apis=[waits])
+    (seen,) = synchronising_operator.check(looked_at)
+    assert "_local_scalar_dense (.item()" in seen.what
+    assert "10 times" in seen.what
+    assert seen.cost_ns == 4 * MS
+    assert seen.host_ops == set(range(20))
+
+
 def test_longer_steps_are_shares_of_the_average_of_all() -> None:
     saving = host_ops([call("ProfilerStep#9", 0, 400 * MS), call("aten::copy_", MS, 390 * MS)])
     looked_at = replace(
