@@ -45,7 +45,9 @@ def with_causes(found: Sequence[T], rank: int | None) -> list[T]:
     if not explained or does is None or rank is None:
         return told
     at = told.index(does)
-    late = replace(does, finding=msgspec.structs.replace(does.finding, ranks=[rank]))
+    late = does
+    if not any(item.of_job for item in told[:at]):  # then it is the one about the job
+        late = replace(does, finding=msgspec.structs.replace(does.finding, ranks=[rank]))
     return [*told[:at], late, *explained, *told[at + 1 :]]
 
 

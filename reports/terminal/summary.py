@@ -230,7 +230,7 @@ def _what(finding: Finding, findings: Sequence[Finding]) -> str:
 
 def _where(finding: Finding) -> str:
     """Return the line, and how many more there are: ``main.py:354 +8``."""
-    if finding.ranks and not finding.path:
+    if finding.ranks:
         few = ", ".join(map(str, finding.ranks[:4]))
         return tr(f"rank {few}") + (" ..." if len(finding.ranks) > 4 else "")  # noqa: PLR2004 - few
     if finding.kind == "code":
