@@ -58,6 +58,8 @@ class Cluster:
     all_steps: pd.DataFrame | None = None
     """As ``steps``, with the steps that an average leaves out as outliers: a straggler makes one
     of them. Without the warm-up; ``None`` where there are no others."""
+    step_ns: int = 0
+    """The step that shares are told of, that of the report; 0 for the median of the ranks."""
 
 
 @dataclass(frozen=True)

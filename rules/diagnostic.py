@@ -106,7 +106,9 @@ class Observation:
     host_ops: frozenset[int] = field(default_factory=frozenset)
     """Index labels of ``Recording.host_ops`` that would not wait any more."""
     sooner_ns: Mapping[int, int] = field(default_factory=dict)
-    """How much sooner the host would launch a kernel, by its index label: pauses that go."""
+    """How much sooner the host would launch a kernel, by its index label: pauses that go.
+
+    By ``~label``, how much sooner a step ends behind its last kernel."""
     is_idle: bool = False
     """Whether ``cost_ns`` is time in which the device waits, not time of kernels."""
     is_work: bool = False

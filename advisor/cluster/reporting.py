@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -92,6 +93,7 @@ def observe_cluster(
     problems: list[Problem] = []
     if len(cluster.ranks) < _FEW:
         return found, problems
+    cluster = replace(cluster, step_ns=step_ns)
     for diagnostic in diagnostics:
         try:
             found += [

@@ -12,7 +12,7 @@ from npufix.reports.report import Fact
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from npufix.advisor.evidence.item import T
+    from npufix.advisor.evidence.item import Item, T
 
 _EXPLAINS = 0.5
 """Share of what the rank is late by from which a finding of its own says why."""
@@ -22,21 +22,41 @@ def with_causes(found: Sequence[T], rank: int | None) -> list[T]:
     """Return the findings; one about idle time of this rank says what the rank itself was found to.
 
     That rank 9 is idle 18 ms longer than its peers is settled where its own dump shows that it
-    waits 18 ms for the next batch: then the loader is what to mend, not the host.
+    waits 18 ms for the next batch: then the loader is what to mend, not the host. That the others
+    wait for this rank in their collectives comes behind what it does meanwhile.
     """
-    causes = [i for i in found if i.is_idle and not (i.of_job or i.is_symptom)]
+    own = [item for item in found if item.is_idle and not item.of_job]
+    causes = [item for item in own if not item.is_symptom]
     longest = max(causes, key=lambda item: item.finding.device_ns, default=None)
-    if longest is None or rank is None:
-        return list(found)
-    cause = longest.finding
+    # What the others wait for is what the last rank does, also where no rule knows why it does so.
+    does = max(own, key=lambda item: item.finding.device_ns, default=None)
+    told: list[T] = []
+    explained: list[T] = []
+    for item in found:
+        waits = item.is_symptom and not item.is_idle
+        if not (item.of_job and rank is not None and item.finding.ranks[:1] == [rank]):
+            told.append(item)
+        elif waits and does is not None and _explains(does, item):
+            explained.append(_with_cause(item, does))
+        elif item.is_idle and longest is not None and _explains(longest, item):
+            told.append(_with_cause(item, longest))
+        else:
+            told.append(item)
+    if not explained or does is None or rank is None:
+        return told
+    at = told.index(does)
+    late = does
+    if not any(item.of_job for item in told[:at]):  # then it is the one about the job
+        late = replace(does, finding=msgspec.structs.replace(does.finding, ranks=[rank]))
+    return [*told[:at], late, *explained, *told[at + 1 :]]
 
-    def named(item: T) -> T:
-        own = item.finding
-        explains = cause.device_ns >= _EXPLAINS * own.device_ns
-        if not (item.of_job and item.is_idle and own.ranks[:1] == [rank] and explains):
-            return item
-        told = Fact("cause", f"{cause.rule} {cause.name}")
-        more = {"advice": cause.advice, "places": cause.places, "evidence": [told, *own.evidence]}
-        return replace(item, finding=msgspec.structs.replace(own, **more))
 
-    return [named(item) for item in found]
+def _explains(cause: Item, item: Item) -> bool:
+    return cause.finding.device_ns >= _EXPLAINS * item.finding.device_ns
+
+
+def _with_cause(item: T, by: Item) -> T:
+    own, cause = item.finding, by.finding
+    told = Fact("cause", f"{cause.rule} {cause.name}")
+    more = {"advice": cause.advice, "places": cause.places, "evidence": [told, *own.evidence]}
+    return replace(item, finding=msgspec.structs.replace(own, **more))

@@ -43,4 +43,6 @@ class Change:
     waits: frozenset[int] = frozenset()
     """Labels of the operators of the host that need not wait any more."""
     sooner_ns: Mapping[int, int] = field(default_factory=dict)
-    """How much sooner the host launches a kernel, by its label: without a pause before it."""
+    """How much sooner the host launches a kernel, by its label: without a pause before it.
+
+    By ``~label``, how much sooner the step ends behind its last kernel."""

@@ -80,9 +80,12 @@ def _edit(graph: StepGraph, change: Change, rows: Integers, corner: int) -> Edit
 
 def _sooner(graph: StepGraph, change: Change, share: float) -> Edit:
     """Take pauses of the host away; where launches are not known, nothing is."""
-    saved = np.array([change.sooner_ns.get(label, 0) for label in graph.label.tolist()]) * share
-    rows = np.flatnonzero(np.minimum(saved, graph.delta_ns))
-    left = np.maximum(0.0, graph.delta_ns[rows] - saved[rows])
+    labels, sooner = graph.label.tolist(), change.sooner_ns
+    rest = sum(sooner.get(~label, 0) for label in labels)
+    saved = np.array([*(sooner.get(label, 0) for label in labels), rest]) * share
+    now = np.append(graph.delta_ns, graph.rest_ns)
+    rows = np.flatnonzero(np.minimum(saved, now))
+    left = np.maximum(0.0, now[rows] - saved[rows])
     return replace(NO_EDIT, delta_rows=rows, deltas_ns=left)
 
 

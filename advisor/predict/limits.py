@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def limit_of(graph: StepGraph, edit: Edit) -> tuple[str, int]:
     """Return host, computing, communication, loading or pauses, and how long that is, ns."""
-    delta = graph.delta_ns.copy()
+    delta = np.append(graph.delta_ns, graph.rest_ns)
     delta[edit.delta_rows] = edit.deltas_ns
     waits = [w for n, w in enumerate(graph.host_waits) if n not in edit.waits_gone]
     calls = sum(wait.delta_ns + wait.own_ns for wait in waits)
@@ -25,7 +25,7 @@ def limit_of(graph: StepGraph, edit: Edit) -> tuple[str, int]:
     communicates = np.bincount(graph.stream, graph.communication, graph.streams) > 0
     loading = [wait.period_ns for wait in waits if wait.stream < 0]
     limits = {
-        "host": float(delta.sum()) + calls + graph.rest_ns,
+        "host": float(delta.sum()) + calls,
         "computing": float(busy[~communicates].max(initial=0)),
         "communication": float(busy[communicates].max(initial=0)),
         "loading": sum(loading),

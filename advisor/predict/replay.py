@@ -40,7 +40,7 @@ class Edit:
     durations_ns: Floats
     delta_rows: Integers
     deltas_ns: Floats
-    """New ``delta_ns`` of ``delta_rows``."""
+    """New ``delta_ns`` of ``delta_rows``; the row behind the last one is ``rest_ns``."""
     waits_gone: frozenset[int] = frozenset()
     """Numbers of ``host_waits`` that no longer wait."""
 
@@ -122,7 +122,9 @@ class _Replay:
                 self._wait(number, self._graph.host_waits[number])
             if end > begin:
                 self._stretch(begin, end)
-        self._host = self._host + self._graph.rest_ns
+        count = len(self._graph.label)
+        rest = np.full((1, len(self._host)), self._graph.rest_ns)
+        self._host = self._host + self._deltas.put(rest, count, count + 1)[0]
         self._rounds += 1
         ended: Floats = np.maximum(self._host, self._free.max(axis=0, initial=_NEVER))
         return ended

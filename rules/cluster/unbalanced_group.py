@@ -37,6 +37,7 @@ from npufix.rules.shared.ranks.comparing import (
     NOISE,
     late_ranks,
     spread,
+    step_ns,
     typical,
 )
 from npufix.rules.shared.ranks.groups import OFTEN, is_place, parts, same_work
@@ -79,7 +80,7 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
         for rank in each.ranks
     }
     computing = medians["computing_ns"].drop(index=list(late))
-    own, step = float(medians["own_ns"].median()), float(medians["step_ns"].median())
+    own, step = float(medians["own_ns"].median()), step_ns(cluster)
     floor = max(LEAST_SHARE * step, FLOOR_NS)
     found: list[_Heavy] = []
     for role, groups in same_work(cluster):

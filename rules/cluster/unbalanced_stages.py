@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rules.cluster_diagnostic import ClusterDiagnostic, ClusterObservation
 from npufix.rules.shared.quantities import milliseconds, percent
-from npufix.rules.shared.ranks.comparing import FLOOR_NS, GAP, LEAST_SHARE, typical
+from npufix.rules.shared.ranks.comparing import FLOOR_NS, GAP, LEAST_SHARE, step_ns, typical
 from npufix.rules.shared.ranks.groups import stages
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
     if len(computing) < _SEVERAL:
         return
     slowest = int(computing.index.to_numpy()[computing.to_numpy().argmax()])
-    mean, most, step = computing.mean(), computing.max(), medians["step_ns"].median()
+    mean, most, step = computing.mean(), computing.max(), step_ns(cluster)
     gap = float(most - mean)
     if gap <= max(GAP * mean, LEAST_SHARE * step, FLOOR_NS):
         return

@@ -50,7 +50,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         return
     start = copies["start_ns"].to_numpy()
     duration = copies["duration_ns"].to_numpy()
-    waited = idle_time(recording, before_first=True).covered(start, start + duration)
+    waited = idle_time(recording, to_marks=True).covered(start, start + duration)
     cost = per_step(waited.sum(), recording)
     if share(cost, recording) < LEAST_SHARE:
         return

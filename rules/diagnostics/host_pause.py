@@ -35,6 +35,7 @@ from npufix.rules.shared.recording.observing import (
     PYTHON,
     SHORTEST_PAUSE_NS,
     Pauses,
+    ends_step,
     find_pauses,
     free_ns,
     per_step,
@@ -117,7 +118,10 @@ def _observation(
     is_operator = bool((calls >= 0).all())
     function = PYTHON.fullmatch(name)
     said = function["function"] if function else name or _BETWEEN
-    rows = recording.host_ops.iloc[calls] if is_operator else behind
+    last = ends_step(recording, pauses.idle)[gaps]
+    labels = np.where(last, ~behind.index.to_numpy(), behind.index.to_numpy())
+    rows = recording.host_ops.iloc[calls] if is_operator else behind[~last]
+    spent = waited if is_operator else waited[~last]
     return Observation(
         what=(
             f"the host is in {said} while the device waits for {milliseconds(cost)} "
@@ -130,8 +134,8 @@ def _observation(
         cost_ns=cost,
         saving_ns=(0, cost),
         basis="at most the idle time of these pauses",
-        places=_place(function, cost, len(gaps), recording) or places(rows, waited, recording),
-        sooner_ns=dict(zip(behind.index.tolist(), waited.tolist(), strict=True)),
+        places=_place(function, cost, len(gaps), recording) or places(rows, spent, recording),
+        sooner_ns=dict(zip(labels.tolist(), waited.tolist(), strict=True)),
         is_idle=True,
         is_symptom=True,
         advice=next((text for names, text in _BY_NAME if re.fullmatch(names, name)), ""),

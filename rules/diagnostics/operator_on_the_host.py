@@ -49,7 +49,7 @@ def check(recording: Recording) -> Iterator[Observation]:
     if calls.empty or recording.kernels.empty:
         return
     start, duration = calls["start_ns"].to_numpy(), calls["duration_ns"].to_numpy()
-    waited = idle_time(recording, before_first=True).covered(start, start + duration)
+    waited = idle_time(recording, to_marks=True).covered(start, start + duration)
     calls = calls.assign(waited=waited)
     for name in calls["name"].unique():
         own = calls[calls["name"] == name]

@@ -49,7 +49,7 @@ def check(recording: Recording) -> Iterator[Observation]:
     if runs.empty or recording.kernels.empty:
         return
     start, duration = runs["start_ns"].to_numpy(), runs["duration_ns"].to_numpy()
-    waited = idle_time(recording, before_first=True).covered(start, start + duration)
+    waited = idle_time(recording, to_marks=True).covered(start, start + duration)
     cost = per_step(waited.sum(), recording)
     if not cost:
         return

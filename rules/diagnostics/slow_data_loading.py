@@ -51,7 +51,7 @@ def check(recording: Recording) -> Iterator[Observation]:
     if slow.empty or recording.kernels.empty:
         return
     start, duration = slow["start_ns"].to_numpy(), slow["duration_ns"].to_numpy()
-    waited = idle_time(recording, before_first=True).covered(start, start + duration)
+    waited = idle_time(recording, to_marks=True).covered(start, start + duration)
     cost = per_step(waited.sum(), recording)
     if share(cost, recording) < LEAST_SHARE:
         return

@@ -170,10 +170,19 @@ def _observation(name: str, rows: pd.DataFrame, recording: Recording) -> Observa
 
 
 def _calls_there(name: str, rows: pd.DataFrame, recording: Recording) -> frozenset[int]:
-    """Return all calls of these lines: with them go those that the device had nothing left for."""
+    """Return all calls of these lines: with them go those that the device had nothing left for.
+
+    With ``.item()`` goes the copy within it.
+    """
     calls = find_named(recording.host_ops, name)
-    there = calls.set_index(_PLACE).index.isin(rows.set_index(_PLACE).index.unique())
-    return frozenset(map(int, calls.index[there]))
+    calls = calls[calls.set_index(_PLACE).index.isin(rows.set_index(_PLACE).index.unique())]
+    calls = calls.sort_values("start_ns")
+    begins = calls["start_ns"].to_numpy()
+    ends = np.append(0, begins + calls["duration_ns"].to_numpy())
+    inner = find_named(recording.host_ops, "|".join(SPELLINGS))
+    until = (inner["start_ns"] + inner["duration_ns"]).to_numpy()
+    around = np.searchsorted(begins, inner["start_ns"].to_numpy(), side="right")
+    return frozenset(map(int, calls.index.append(inner.index[until <= ends[around]])))
 
 
 def _basis(rows: pd.DataFrame) -> str:

@@ -39,7 +39,7 @@ from npufix.rules.shared.recording.fusable import (
     passes_on,
     shapes_of,
 )
-from npufix.rules.shared.recording.observing import per_step, places, share
+from npufix.rules.shared.recording.observing import is_named, per_step, places, share
 from npufix.rules.shared.recording.sequences import find
 
 if TYPE_CHECKING:
@@ -47,10 +47,11 @@ if TYPE_CHECKING:
 
     from npufix.rules.diagnostic import Recording
     from npufix.rules.shared.recording.fusable import Linked
-    from npufix.rules.shared.recording.sequences import Occurrences
+    from npufix.rules.shared.recording.sequences import Mask, Occurrences
 
 _SQUARE, _MEAN, _ADD, _SCALE = "Pow|Square|Mul", "ReduceMean\\w*", "Adds?|AddV2", "Muls?"
 _DIVIDE = "RealDiv|Divs?"
+_ANY_SCALE = f"{_SCALE}|{_DIVIDE}"
 _SOFTMAX = "SoftmaxV2|Softmax|AclnnSoftmax|ScaledMaskedSoftmax"
 _MASK = "Add|MaskedFill|SelectV2|Select|Masked\\w*"
 _COPIES = ("Cast", "Transpose", "TransData", "TensorMove", "ViewCopy", "AsStrided")
@@ -70,9 +71,18 @@ class _WrittenOut:
     variants: tuple[tuple[str, ...], ...]
     """The longest first, so that the last product of a norm with a weight is part of it."""
     between: tuple[str, ...] = _COPIES
-    stays: tuple[int, ...] = ()
-    """Parts that the fused operator computes as well; without any, the longest of each."""
+    stays: str = ""
+    """The part that the fused operator computes as well; without any, the longest of each."""
     links: Linked | None = None
+    backward: tuple[tuple[str, ...], ...] = ()
+    """What autograd launches for it."""
+    backward_links: Linked | None = None
+
+
+def _hands_on_backward(found: Occurrences) -> Mask:
+    """Tell where one of two products writes the gradient of the scores, and two read that."""
+    written: Mask = passes_on((0, 2))(found) | passes_on((1, 2))(found)
+    return written & passes_on((2, -2), (2, -1))(found)
 
 
 _ALL = (
@@ -80,13 +90,18 @@ _ALL = (
         "attention",
         "F.scaled_dot_product_attention(q, k, v, ...) or torch_npu.npu_fusion_attention",
         (
-            (BATCH_MATMUL, f"{_SCALE}|{_DIVIDE}", _MASK, _SOFTMAX, BATCH_MATMUL),
-            (BATCH_MATMUL, f"{_SCALE}|{_DIVIDE}|{_MASK}", _SOFTMAX, BATCH_MATMUL),
+            (BATCH_MATMUL, _ANY_SCALE, _MASK, _SOFTMAX, BATCH_MATMUL),
+            (BATCH_MATMUL, f"{_ANY_SCALE}|{_MASK}", _SOFTMAX, BATCH_MATMUL),
             (BATCH_MATMUL, _SOFTMAX, BATCH_MATMUL),
         ),
         between=(*_COPIES, *_DROPOUT),
-        stays=(0, -1),
+        stays=BATCH_MATMUL,
         links=passes_on((0, 1), (-2, -1)),
+        backward=tuple(
+            (BATCH_MATMUL, BATCH_MATMUL, "SoftmaxGrad\\w*", *again, BATCH_MATMUL, BATCH_MATMUL)
+            for again in ((f"{_MASK}|Mul", _ANY_SCALE), (f"{_ANY_SCALE}|{_MASK}",), ())
+        ),
+        backward_links=_hands_on_backward,
     ),
     _WrittenOut(
         "LayerNorm",
@@ -140,18 +155,23 @@ def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation for each operator that is written out."""
     told: set[int] = set()
     for wanted in _ALL:
-        found = [each for each in _variants(recording, wanted, told) if each.count]
+        forward = list(_variants(recording, wanted.variants, wanted, told))
+        backward = list(_variants(recording, wanted.backward, wanted, told))
+        found = [*forward, *backward]
         if not found:
             continue
-        rows = np.concatenate([each.rows.ravel() for each in found])
+        # What is cast and dropped out in between is part of the operator, too.
+        beside = [each.inside(("Cast", *_DROPOUT)) for each in found]
+        rows = np.unique(np.concatenate([*(each.rows.ravel() for each in found), *beside]))
         kernels = recording.kernels.iloc[rows]
         spent = kernels["duration_ns"].to_numpy()
         cost = per_step(int(spent.sum()), recording)
         if share(cost, recording) < LEAST_SHARE:
             continue
-        most = max(found, key=lambda each: each.cost_ns)
-        count = sum(each.per_step for each in found)
-        saved = per_step(sum(_estimate_saved_ns(each, wanted) for each in found), recording)
+        most = max(forward or backward, key=lambda each: each.cost_ns)
+        count = sum(each.per_step for each in forward or backward)
+        kept = sum(_count_kept_ns(each, wanted) for each in found)
+        saved = per_step(int(spent.sum()) - kept, recording)
         yield Observation(
             what=(
                 f"{wanted.name} is written out {format_count(count, 'time')} per step: "
@@ -172,21 +192,32 @@ def check(recording: Recording) -> Iterator[Observation]:
         )
 
 
-def _variants(recording: Recording, wanted: _WrittenOut, told: set[int]) -> Iterator[Occurrences]:
-    """Yield the occurrences of each variant, without the kernels of earlier ones."""
-    for parts in wanted.variants:
+def _variants(
+    recording: Recording,
+    variants: tuple[tuple[str, ...], ...],
+    wanted: _WrittenOut,
+    told: set[int],
+) -> Iterator[Occurrences]:
+    """Yield the occurrences of each variant that has some, without the kernels of earlier ones."""
+    links = wanted.backward_links if variants is wanted.backward else wanted.links
+    for parts in variants:
         found = find(recording, parts, between=wanted.between).without(told)
-        if wanted.links is not None:
-            found = found.where(wanted.links(found))
+        if links is not None:
+            found = found.where(links(found))
         told.update(found.labels)
-        yield found
+        if found.count:
+            yield found
 
 
-def _estimate_saved_ns(found: Occurrences, wanted: _WrittenOut) -> int:
-    """Return what of the kernels a fused one does not need, over the whole recording."""
-    spent = found.durations
-    stays = spent[:, list(wanted.stays)].sum(axis=1) if wanted.stays else spent.max(axis=1)
-    return int((spent.sum(axis=1) - stays).sum())
+def _count_kept_ns(found: Occurrences, wanted: _WrittenOut) -> int:
+    """Return what of the kernels a fused one does as well, over the whole recording."""
+    if not wanted.stays:
+        return int(found.durations.max(axis=1).sum())
+    return int(
+        found.durations[
+            is_named(found.kernels, wanted.stays, "type").reshape(found.rows.shape)
+        ].sum()
+    )
 
 
 RULE = Diagnostic(

@@ -55,6 +55,8 @@ def typical(cluster: Cluster) -> pd.DataFrame:
 
 def step_ns(cluster: Cluster) -> float:
     """Return the length of a step of the job: ranks that wait for each other take the same."""
+    if cluster.step_ns:
+        return float(cluster.step_ns)
     return float(typical(cluster)["step_ns"].median()) if len(cluster.steps) else 0.0
 
 
@@ -75,6 +77,8 @@ class Late:
     """The peers that are in time."""
     medians: pd.DataFrame
     """``typical`` of all ranks."""
+    step_ns: float
+    """``step_ns`` of the job."""
     host: str = ""
     """Where they are all ranks of one host."""
 
@@ -118,7 +122,7 @@ class Late:
     @property
     def times(self) -> str:
         """Return what the gap is made of: ``132 ms against 120 ms (10.2 % of the step)``."""
-        step = max(1.0, float(self.medians["step_ns"].median()))
+        step = max(1.0, self.step_ns)
         return (
             f"{milliseconds(self.most_ns)} against {milliseconds(self.usual_ns)} "
             f"({percent(self.gap_ns / step)} of the step)"
@@ -142,7 +146,8 @@ def late_ranks(cluster: Cluster, column: str) -> Iterator[Late]:
             host, found = _late_host(medians.loc[members], column, cluster)
         if found:
             others = tuple(rank for rank in members if rank not in found)
-            yield Late(column, found, others, medians, host or host_of(cluster, found))
+            host = host or host_of(cluster, found)
+            yield Late(column, found, others, medians, step_ns(cluster), host)
 
 
 def _late(rows: pd.DataFrame, column: str) -> tuple[int, ...]:

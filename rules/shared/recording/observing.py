@@ -97,7 +97,10 @@ def _changes(keys: list[Integers]) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class Idle:
-    """Times in which a device does nothing, in order; ``next_kernel`` is a row of the kernels."""
+    """Times in which a device does nothing, in order; ``next_kernel`` is a row of the kernels.
+
+    Where the last step ends with one, it is the row of the last kernel, which ran before.
+    """
 
     start_ns: Integers
     end_ns: Integers
@@ -134,11 +137,12 @@ def measure_covered_ns(
 
 
 @keep_result
-def idle_time(recording: Recording, *, before_first: bool = False) -> Idle:
+def idle_time(recording: Recording, *, to_marks: bool = False) -> Idle:
     """Return when the busiest device of the recording waits between its kernels.
 
     Between steps that do not follow each other nothing is known, so nothing is idle there. With
-    ``before_first`` a step that follows none is idle from its mark on the host to its first kernel.
+    ``to_marks`` a step that follows none is idle from its mark on the host to its first kernel, and
+    one that none follows from its last kernel to the end of its mark.
     """
     kernels = recording.kernels
     rows = _busiest_device(kernels)
@@ -152,13 +156,18 @@ def idle_time(recording: Recording, *, before_first: bool = False) -> Idle:
     jumps = np.flatnonzero(~np.isin(np.diff(step), (0, 1))) + 1
     before = np.concatenate([start[:1], ends[:-1]])
     before[jumps] = start[jumps]
-    if before_first:
+    if to_marks:
         heads = np.concatenate([[0], jumps])
         before[heads] = np.maximum(
             _marks(recording, start[heads]),
             start[heads] - _measure_preparation(recording, step[heads]),
         )
-    idle = start > before
+    if to_marks:
+        tails = np.append(jumps, len(rows)) - 1
+        before, behind = np.append(before, ends[tails]), _mark_ends(recording, step[tails])
+        start, rows = np.append(start, behind), np.append(rows, rows[tails])
+    idle = np.flatnonzero(start > before)
+    idle = idle[np.argsort(before[idle], kind="stable")]
     return Idle(before[idle], start[idle], rows[idle])
 
 
@@ -188,6 +197,14 @@ def _marks(recording: Recording, first_kernels: Integers) -> Integers:
     at = np.searchsorted(starts, first_kernels, side="right") - 1
     inside = (at >= 0) & (first_kernels < ends[at.clip(min=0)])
     return np.where(inside, starts[at.clip(min=0)], first_kernels)
+
+
+def _mark_ends(recording: Recording, steps: Integers) -> Integers:
+    """Return when the mark of each step ends, 0 where it has none."""
+    own = find_named(recording.host_ops, _STEP_MARK)
+    names = own["name"].astype(str)
+    ends = dict(zip(names, (own["start_ns"] + own["duration_ns"]).tolist(), strict=True))
+    return np.array([ends.get(f"ProfilerStep#{step}", 0) for step in steps.tolist()], np.int64)
 
 
 def find_named(rows: pd.DataFrame, pattern: str, column: str = "name") -> pd.DataFrame:
@@ -357,11 +374,25 @@ def blocking_calls(recording: Recording) -> pd.DataFrame:
     asked = recording.kernels["host_op"].to_numpy()
     launches[asked[(asked >= 0) & (asked < len(launches))]] = True
     ops = ops[~((ops["name"] == "aten::copy_").to_numpy() & launches[ops.index.to_numpy()])]
+    ops = _without_inner(ops)
     if calls:
         most = math.ceil(calls * recording.step_count / count_recorded_steps(recording))
         ops = ops.nlargest(max(most, 1), "duration_ns")
     found: pd.DataFrame = ops[~ops.index.isin(copies.index)]
     return found
+
+
+def _without_inner(ops: pd.DataFrame) -> pd.DataFrame:
+    """Return the calls without those that are most of one around them: ``.item()`` is one wait.
+
+    100 reads of 20 µs hold 100 copies of 18 µs: CANN waited 100 times, not 200.
+    """
+    rows = ops.sort_values(["start_ns", "duration_ns"], ascending=[True, False], kind="stable")
+    start, length = rows["start_ns"].to_numpy(), rows["duration_ns"].to_numpy()
+    end = start + length
+    inner = np.append(False, (end[1:] <= end[:-1]) & (length[1:] >= _AS_LONG * length[:-1]))
+    kept: pd.DataFrame = rows[~inner[: len(rows)]].sort_index()
+    return kept
 
 
 def beyond_typical(idle: Idle, waits: Integers) -> Integers:
@@ -404,20 +435,29 @@ def find_pauses(recording: Recording) -> Pauses:
     """Return the gaps of 1 ms or more whose kernel was launched only after the device ran dry.
 
     A wait for a batch, for a value of the device and for the garbage collector is none. What lies
-    between the mark of a step and its first kernel is a gap as well.
+    between the mark of a step and its first kernel, or its last one and the end, is a gap as well.
     """
-    idle = idle_time(recording, before_first=True)
+    idle = idle_time(recording, to_marks=True)
     gaps = idle.end_ns - idle.start_ns
     none = np.zeros(len(gaps), np.int64)
     if not len(gaps):
         return Pauses(idle, none)
     launched = recording.kernels["launch_ns"].to_numpy()[idle.next_kernel]
+    launched = np.where(ends_step(recording, idle), idle.end_ns, launched)
     late = np.where(launched >= 0, np.clip(launched - idle.start_ns, 0, gaps), 0)
     late = np.where(2 * late < gaps, np.maximum(late, _measure_held_ns(recording, idle)), late)
     left = np.minimum(late, np.clip(gaps - measure_explained_ns(recording, idle), 0, None))
     short = gaps[gaps < SHORTEST_PAUSE_NS]
     usual = float(np.median(short)) if len(short) else 0.0
     return Pauses(idle, np.where(left >= max(SHORTEST_PAUSE_NS, _TYPICAL_GAPS * usual), left, none))
+
+
+def ends_step(recording: Recording, idle: Idle) -> NDArray[np.bool_]:
+    """Tell behind which idle times no kernel of the recording follows."""
+    found: NDArray[np.bool_] = (
+        recording.kernels["start_ns"].to_numpy()[idle.next_kernel] < idle.start_ns
+    )
+    return found
 
 
 def _measure_held_ns(recording: Recording, idle: Idle) -> Integers:

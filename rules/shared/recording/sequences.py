@@ -77,6 +77,19 @@ class Occurrences:
         """Return the time of all kernels that take part, per step."""
         return per_step(int(self.durations.sum()), self.recording)
 
+    def inside(self, types: Collection[str]) -> Integers:
+        """Return the rows of these Types that run between the parts of an occurrence."""
+        kernels = self.recording.kernels
+        order = _order(kernels)
+        at = np.empty_like(order)
+        at[order] = np.arange(len(order))
+        borders = np.zeros(len(order), np.int64)
+        borders[at[self.rows[:, 0]]] += 1
+        borders[at[self.rows[:, -1]]] -= 1
+        rows = order[np.cumsum(borders) > 0]
+        chosen: Integers = rows[kernels["type"].isin(types).to_numpy()[rows]]
+        return chosen
+
     def part(self, number: int) -> pd.DataFrame:
         """Return the kernels of one part, one row per occurrence."""
         return self.recording.kernels.iloc[self.rows[:, number]]

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from npufix.advisor.diagnose.causes import with_causes
 from npufix.advisor.diagnose.savings import settle, total_saving, without_explained
 from npufix.advisor.evidence.item import Item, rank_items
 from npufix.reports.prediction import Forecast, Prediction
@@ -72,6 +73,19 @@ def test_a_link_comes_before_the_group_that_waits_for_it() -> None:
     assert waits is not None
     assert (slow.high_ns, waits.high_ns) == (80, 20)
     assert rank_items([replace(link, finding=found(0, 20).finding), group])[0] is group
+
+
+@pytest.mark.parametrize(("rank", "pause_ns", "first"), [(0, 60, 1), (2, 60, 0), (0, 40, 0)])
+def test_what_the_last_rank_does_comes_before_who_waits_for_it(
+    rank: int, pause_ns: int, first: int
+) -> None:
+    late = msgspec.structs.replace(FINDING, ranks=[0], device_ns=100)
+    group = Item(finding=late, of_job=True, is_communication=True, is_symptom=True)
+    pause = replace(found(0, pause_ns, is_idle=True), is_symptom=True)
+    told = with_causes([group, pause], rank)
+    assert [item.of_job for item in told] == [not first, bool(first)]
+    assert [fact.name for fact in told[first].finding.evidence] == ["cause"] * first
+    assert told[0].finding.ranks == [0]
 
 
 def test_what_a_group_takes_comes_behind_the_collectives_that_one_rank_names() -> None:

@@ -11,6 +11,7 @@ from benchmarks.generator.ranks import Layout, fault
 
 from npufix.advisor.cluster.looking import Ways
 from npufix.advisor.diagnose.diagnosis import Options, diagnose
+from npufix.rules.shared.quantities import percent
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,6 +67,9 @@ def test_each_fault_is_found_where_it_is(
     step = made.split.total_ns if made.split else 0
     for each in found.values():
         assert each.saving is None or 0 <= each.saving.low_ns <= each.saving.high_ns <= step
+        told = each.what.partition("% of the step)")[0].rpartition("(")[2]
+        # One length of a step: that of the report.
+        assert f"{told}%" in {"%", percent(each.share)} or not told[-1].isdigit()
 
 
 @pytest.mark.parametrize("export", ["text", "db"])

@@ -92,6 +92,21 @@ def test_reads_of_values_are_told_where_they_are_all_gaps() -> None:
     assert seen.cost_ns == 4 * MS
 
 
+def test_a_read_and_the_copy_within_it_are_one_wait() -> None:
+    # CANN counts ten waits; the ten longest calls would be five reads and five copies.
+    rows = in_a_row([100 * US] * 11, 400 * US)
+    at = [row["start_ns"] for row in rows[:10]]
+    reads = [call("aten::_local_scalar_dense", start + 10 * US, 95 * US) for start in at]
+    copies = [call("aten::copy_", start + 12 * US, 92 * US) for start in at]
+    waits = {"name": "aclrtSynchronizeStream", "level": "acl", "count": 10, "total_ns": MS}
+    looked_at = recording(rows, [*reads, *copies], step={"free_ns": 4 * MS}, apis=[waits])
+    (seen,) = synchronising_operator.check(looked_at)
+    assert "_local_scalar_dense (.item()" in seen.what
+    assert "10 times" in seen.what
+    assert seen.cost_ns == 4 * MS
+    assert seen.host_ops == set(range(20))
+
+
 def test_longer_steps_are_shares_of_the_average_of_all() -> None:
     saving = host_ops([call("ProfilerStep#9", 0, 400 * MS), call("aten::copy_", MS, 390 * MS)])
     looked_at = replace(
@@ -250,6 +265,20 @@ def test_what_lies_before_the_first_kernel_of_a_step_is_a_pause() -> None:
     (seen,) = host_pause.check(recording(rows, calls, step={"free_ns": 20 * MS}, step_ns=22 * MS))
     assert "decode_frames" in seen.what
     assert seen.cost_ns == 20 * MS
+
+
+def test_what_the_host_does_at_the_end_of_the_last_step_is_a_pause() -> None:
+    # Metrics are worked out on the host for 20 ms behind the last kernel.
+    rows = [{**row, "step": 3, "launch_ns": row["start_ns"]} for row in in_a_row([MS, MS], 0)]
+    calls = [call("ProfilerStep#3", 0, 22 * MS), call("topk", 2 * MS, 19 * MS)]
+    step = {"free_ns": 20 * MS}
+    (seen,) = host_pause.check(recording(rows, calls, step=step, step_ns=22 * MS))
+    assert "topk" in seen.what
+    assert seen.cost_ns == 20 * MS
+    assert dict(seen.sooner_ns) == {~1: 20 * MS}
+    # The device works on behind a mark that ends: the host is ahead.
+    ahead = [call("ProfilerStep#3", 0, MS), call("topk", MS // 2, 19 * MS)]
+    assert list(host_pause.check(recording(rows, ahead, step=step, step_ns=22 * MS))) == []
 
 
 def test_a_copy_that_blocks_is_named_though_the_next_kernel_was_launched_before() -> None:

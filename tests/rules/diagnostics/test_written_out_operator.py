@@ -18,6 +18,13 @@ ATTENTION = [
     kernel("Add", f"{SCORES};1,64,64", SCORES), kernel("SoftmaxV2", SCORES, SCORES),
     kernel("Cast", SCORES, SCORES), kernel("BatchMatMulV2", f"{SCORES};8,64,4", "8,64,4"),
 ]  # fmt: skip
+PRODUCT = kernel("BatchMatMulV2", f"{SCORES};8,64,4", "8,64,4")
+INTO_SCORES = kernel("BatchMatMulV2", "8,64,4;8,4,64", SCORES)
+BACKWARD = [
+    INTO_SCORES, PRODUCT, kernel("Cast", SCORES, SCORES),
+    kernel("SoftmaxGrad", f"{SCORES};{SCORES}", SCORES), kernel("Cast", SCORES, SCORES),
+    kernel("Muls", SCORES, SCORES), PRODUCT, PRODUCT,
+]  # fmt: skip
 ROTARY = [kernel(kind, X, X) for kind in ("Mul", "Neg", "ConcatD", "Mul", "Add")]
 GELU = [kernel(kind, X, X) for kind in ("Pow", "Muls", "Add", "Muls", "Tanh", "Adds", "Mul")]
 NORM = [
@@ -29,7 +36,7 @@ NORM = [
 @pytest.mark.parametrize(
     ("rows", "name", "own"),
     [
-        (RMS, "RMSNorm", 6), (ATTENTION, "attention", 5), (ROTARY, "rotary embedding", 5),
+        (RMS, "RMSNorm", 7), (ATTENTION, "attention", 6), (ROTARY, "rotary embedding", 5),
         (GELU, "GELU", 7), (NORM, "LayerNorm", 9),
         ([kernel("Swish", X, X), kernel("Mul", f"{X};{X}", X)], "SwiGLU", 2),
     ],
@@ -44,6 +51,17 @@ def test_a_formula_is_known_by_its_kernels(
     assert 0 < found.saving_ns[1] < found.cost_ns
 
 
+def test_attention_is_one_finding_with_its_backward_pass() -> None:
+    rows = chain(*ATTENTION, kernel("MatMulV3", X, X), *BACKWARD, times=2)
+    found = the(seen(RULE, rows))
+    assert found.what.startswith("attention is written out 2 times per step: BatchMatMulV2 > Muls")
+    assert len(found.kernels) == 2 * (len(ATTENTION) + len(BACKWARD))
+    # The products are what a fused operator computes as well.
+    assert found.saving_ns is not None
+    products = sum(row["duration_ns"] for row in rows if row["type"] == "BatchMatMulV2")
+    assert found.saving_ns[1] == found.cost_ns - products
+
+
 def test_the_norm_with_a_weight_is_not_found_twice() -> None:
     rows = [
         *chain(*RMS),
@@ -51,7 +69,7 @@ def test_the_norm_with_a_weight_is_not_found_twice() -> None:
     ]
     found = the(seen(RULE, rows))
     assert found.what.startswith("RMSNorm is written out 2 times")
-    assert len(found.kernels) == 6 + 5
+    assert len(found.kernels) == 7 + 5
 
 
 @pytest.mark.parametrize(
@@ -61,6 +79,7 @@ def test_the_norm_with_a_weight_is_not_found_twice() -> None:
         [kernel("SoftmaxV2", SCORES, SCORES), *ATTENTION[5:]],
         [kernel("Swish", X, X), kernel("Mul", f"{SCORES};{SCORES}", SCORES)],
         [*RMS[:3], kernel("MatMulV3", X, X), *RMS[3:]],
+        BACKWARD[2:], [*BACKWARD[:4], *(kernel("BatchMatMulV2", X, X),) * 2],
     ],
 )  # fmt: skip
 def test_parts_of_a_formula_are_none(rows: list[dict[str, object]]) -> None:
