@@ -308,6 +308,56 @@ def test_what_shows_a_model_in_its_file_is_left_out(tmp_path: Path) -> None:
     assert found == ["train.py:5"]
 
 
+@pytest.mark.parametrize(
+    ("value", "name", "rows"),
+    [
+        ("0", "f", ["a.py:5"]),  # proven
+        ("7e4", "f", ["a.py:5"]),  # not each dtype holds it
+        ("0", "prepare_inputs", ["a.py:5"]),
+        ("7e4", "prepare_inputs_for_generation", ["a.py:5"]),  # once per token
+        ("7e4", "prepare_inputs", []),
+        ("7e4", "quant_noise", []),
+    ],
+)
+def test_no_condition_is_looked_up_for_what_is_done_once(
+    tmp_path: Path, value: str, name: str, rows: list[str]
+) -> None:
+    text = FILL.replace("def step", f"def {name}").replace("] = 0", f"] = {value}")
+    assert places(scanned(tmp_path, {"a.py": text})) == rows
+
+
+def test_what_stands_beside_the_steps_of_a_sample_is_no_step(tmp_path: Path) -> None:
+    text = (
+        "import torch\n\n\ndef sample(self, x: torch.Tensor):\n    x[x > 0] = 7e4\n"
+        "    for t in self.times:\n        x = self.{}(x, t)\n        x[x > 0] = 7e4\n"
+    )
+    assert places(scanned(tmp_path, {"a.py": text.format("unet")})) == ["a.py:8"]
+    assert (
+        len(places(scanned(tmp_path, {"a.py": text.format("scale")}))) > 1
+    )  # of logits, in a step
+
+
+@pytest.mark.parametrize(
+    ("use", "shown"),
+    [
+        ("nn.SiLU(4)", False),
+        ("'the SiLU function: github.com/SiLU.'", False),
+        ("SiLU()", True),
+        ("dict(act=SiLU)", True),
+        ("'SiLU'", True),
+    ],
+)
+def test_an_activation_that_nobody_uses_is_left_out(
+    tmp_path: Path, use: str, *, shown: bool
+) -> None:
+    text = (
+        "import torch\nfrom torch import nn\n\n\nclass SiLU(nn.Module):\n"
+        "    def forward(self, x):\n        return x * torch.sigmoid(x)\n"
+    )
+    files = {"activations.py": text, "net.py": f"act = {use}\n", "export.py": "act = SiLU()\n"}
+    assert bool(places(scanned(tmp_path, files))) is shown
+
+
 def test_what_turns_query_and_key_is_one_finding(tmp_path: Path) -> None:
     text = (
         "import torch\n\n\ndef make(model, critic):\n"
