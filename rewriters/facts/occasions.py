@@ -44,7 +44,7 @@ _SETS_UP = re.compile(
     r"|(get|save|load)_(.*_)?state(_dict)?(_.*)?|(fast)?_*(gptq|quanti[sz]e)(_.*)?"
 )
 _ONCE = re.compile(
-    r"_*(generate|main|prepare(?!\w*generation)|expand_inputs|batch_repeat|evaluate|validate|encode_(prompt|image|text|video)"
+    r"_*(generate|main|prepare|expand_inputs|batch_repeat|evaluate|validate|encode_(prompt|image|text|video)"
     r"|on_\w*epoch)(_.*)?"
 )
 _VALIDATES = re.compile(

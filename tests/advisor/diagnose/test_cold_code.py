@@ -313,9 +313,9 @@ def test_what_shows_a_model_in_its_file_is_left_out(tmp_path: Path) -> None:
     [
         ("0", "f", ["a.py:5"]),  # proven
         ("7e4", "f", ["a.py:5"]),  # not each dtype holds it
-        ("0", "prepare_inputs", ["a.py:5"]),
-        ("7e4", "prepare_inputs_for_generation", ["a.py:5"]),  # once per token
-        ("7e4", "prepare_inputs", []),
+        ("0", "encode_text", ["a.py:5"]),
+        ("7e4", "encode_text", []),
+        ("7e4", "prepare_inputs", ["a.py:5"]),  # of each batch, perhaps
         ("7e4", "quant_noise", []),
     ],
 )
