@@ -173,8 +173,8 @@ def _runs_in_steps(tree: SourceTree, file: SourceFile, site: Site, callers: Call
         return not is_test(file.relative)
     is_built = site.rule.table == "fusion" and site.function.endswith("__init__")
     unknown = {condition.name for condition in site.open_conditions} - tree.configuration.allow
-    doubtful = unknown and site.rule.table == "affinity" and site.rule.search not in _BUILT
-    doubtful = doubtful and "prepare_" not in site.function  # perhaps each batch is
+    doubtful = bool(unknown) and site.rule.table == "affinity" and site.rule.search not in _BUILT
+    doubtful &= "prepare_" not in site.function  # perhaps each batch is
     if site.occasion is Occasion.CALL and not is_built and (site.rewrite is None or doubtful):
         return False  # nobody works out by hand, or looks up, what is done once
     in_training = site.rule.search == "growing-caches" and _TRAINS.search(file.relative)
