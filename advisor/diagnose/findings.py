@@ -140,7 +140,6 @@ _BESIDE = re.compile(r"(^|\.)(test|log|plot|export)_\w*$|ONNX|TensorRT|TRT")
 
 _ABOUT_WHAT_IS_BUILT = frozenset({"data-loaders", "environment", "growing-caches"})
 """Searches for what has an effect on the steps wherever it stands."""
-_BUILT = _ABOUT_WHAT_IS_BUILT | {"optimizers"}
 _TOO_MUCH_TO_GUESS = (
     {"boolean-mask", "same-rank-mask"},
     {"boolean-mask", "row-mask"},
@@ -172,23 +171,21 @@ def _runs_in_steps(tree: SourceTree, file: SourceFile, site: Site, callers: Call
     if site.rule.files:  # examples are what users run
         return not is_test(file.relative)
     is_built = site.rule.table == "fusion" and site.function.endswith("__init__")
-    unknown = {condition.name for condition in site.open_conditions} - tree.configuration.allow
-    doubtful = bool(unknown) and site.rule.table == "affinity" and site.rule.search not in _BUILT
-    doubtful &= "prepare_" not in site.function  # perhaps each batch is
-    if site.occasion is Occasion.CALL and not is_built and (site.rewrite is None or doubtful):
-        return False  # nobody works out by hand, or looks up, what is done once
+    if site.rewrite is None and site.occasion is Occasion.CALL and not is_built:
+        return False  # nobody works out by hand what is done once
     in_training = site.rule.search == "growing-caches" and _TRAINS.search(file.relative)
     left_out = site.occasion in {Occasion.HOST, Occasion.ASIDE}
     if is_cold(file.relative) or left_out or in_training:
         return False  # in training nothing is generated
-    return _is_of_use(file, site, callers, unknown)
+    return _is_of_use(file, site, callers, tree.configuration.allow)
 
 
-def _is_of_use(file: SourceFile, site: Site, callers: Callers, unknown: set[str]) -> bool:
+def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozenset[str]) -> bool:
     """Tell whether, for all that the tree says, a step runs a site and may call what it needs."""
     if site.rewrite is None and not _says_what_to_do(site):
         # nobody takes a function apart for one operator, or can tell what is not known
         return site.rule.table != "affinity" and site.problem == IN_BETWEEN
+    unknown = {condition.name for condition in site.open_conditions} - allowed
     if any(guesses <= unknown for guesses in _TOO_MUCH_TO_GUESS):
         return False
     if site.function in _DEMONSTRATES and _HOLDS_MODELS.search(file.relative):

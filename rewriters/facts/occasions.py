@@ -133,11 +133,12 @@ def occasion(
     line = 0 if code is None else code.lineno
     if _needs_gpu(flow) or _is_kept(flow, line) or _is_for_old_torch(flow, line):
         return Occasion.ASIDE
+    if _is_beside_loop(flow, line):
+        return Occasion.ASIDE
     once = name == MODULE or _ONCE.fullmatch(name) is not None or "test" in _words(name)
     once = once or (flow.cls is not None and _CALLED_ONCE.search(flow.cls.name) is not None)
-    if match is not None and is_in_loop(flow, match):
-        return Occasion.STEP
-    return Occasion.CALL if once or _is_beside_loop(flow, line) else Occasion.STEP
+    in_loop = match is not None and is_in_loop(flow, match)
+    return Occasion.CALL if once and not in_loop else Occasion.STEP
 
 
 def is_aside(qualname: str) -> bool:

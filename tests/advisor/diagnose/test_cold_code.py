@@ -308,22 +308,8 @@ def test_what_shows_a_model_in_its_file_is_left_out(tmp_path: Path) -> None:
     assert found == ["train.py:5"]
 
 
-@pytest.mark.parametrize(
-    ("value", "name", "rows"),
-    [
-        ("0", "f", ["a.py:5"]),  # proven
-        ("7e4", "f", ["a.py:5"]),  # not each dtype holds it
-        ("0", "encode_text", ["a.py:5"]),
-        ("7e4", "encode_text", []),
-        ("7e4", "prepare_inputs", ["a.py:5"]),  # of each batch, perhaps
-        ("7e4", "quant_noise", []),
-    ],
-)
-def test_no_condition_is_looked_up_for_what_is_done_once(
-    tmp_path: Path, value: str, name: str, rows: list[str]
-) -> None:
-    text = FILL.replace("def step", f"def {name}").replace("] = 0", f"] = {value}")
-    assert places(scanned(tmp_path, {"a.py": text})) == rows
+def test_simulated_quantization_is_left_out(tmp_path: Path) -> None:
+    assert not places(scanned(tmp_path, {"a.py": FILL.replace("def step", "def quant_noise")}))
 
 
 def test_what_stands_beside_the_steps_of_a_sample_is_no_step(tmp_path: Path) -> None:
