@@ -201,6 +201,10 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
 
 def _speaks_for(site: Site) -> Iterator[re.Pattern[str]]:
     """Yield what a program has somewhere that can use what a change needs."""
+    owner, _, method = site.function.rpartition(".")
+    if site.rule.name == "written-out-silu" and owner.isidentifier() and method == "forward":
+        # ``act=SiLU``, ``SiLU()``, ``"SiLU"``; neither ``nn.SiLU`` nor "the SiLU function"
+        yield re.compile(rf"(?m)(?<![\w./])(?<!class ){owner}(?=[^\w ]| as |$)")
     if site.rule.search == "vendor-operators":
         yield _DRIVES
     if site.rule.table == "fusion" and "normalize(" in site.code:

@@ -41,7 +41,7 @@ class Callers:
 
     def _mention(self, words: re.Pattern[str]) -> bool:
         """Tell whether any file of the tree that a step may run has these words."""
-        return any(words.search(file.text) for file in self._files.values())
+        return any(words.search(f.text) for name, f in self._files.items() if not is_cold(name))
 
     def set_up(self, function: str, file: str) -> bool:
         """Tell whether a function (its qualified name) runs where something is built, only there.

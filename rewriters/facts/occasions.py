@@ -52,6 +52,9 @@ _VALIDATES = re.compile(
 )
 _FIRST_STEP = re.compile(r"len\((self\.)?state(\[\w+\])?\) == 0|not (self\.)?state(\[\w+\])?")
 """What an optimizer asks before it makes what it keeps of a parameter."""
+_TAKES_STEPS = re.compile(r"(\w+_)?(model|net|network|unet|step)(_fn)?")
+"""What a loop over the steps of a sample calls: ``self.unet(x, t)``, ``step_fn(x)``."""
+_SAMPLES = re.compile(r"_*(\w+_)?(sample|predict|infer|inference|denoise)(_.*)?")
 _CALLED_ONCE = re.compile(r"(Pipeline|Recipe|Benchmark)\w*$")
 _ON_HOST = re.compile(
     r"(Dataset|DataModule|DataLoader|Collat(or|er)(For\w+|With\w+|Wrapper)?|Tokenizer(Fast)?|FeatureExtractor"
@@ -88,7 +91,7 @@ _BETWEEN_STEPS = frozenset(
     {
         "benchmark", "debug", "demo", "deprecated", "eval", "evaluation", "evaluator", "explain",
         "explainer", "gradcam", "interpret", "interpretation",
-        "metrics", "plot", "vali", "validate", "validation", "validator", "visualization",
+        "metrics", "plot", "quant", "vali", "validate", "validation", "validator", "visualization",
         "visualize", "visualizer", "viz", "export", "gptq",
     }
 )  # fmt: skip
@@ -127,10 +130,10 @@ def occasion(
     code = code if match is None else match.evaluation.statement
     if is_aside(flow.qualname) or any(map(_is_cache, flow.function.decorator_list)):
         return Occasion.ASIDE
-    if _needs_gpu(flow):
-        return Occasion.ASIDE
     line = 0 if code is None else code.lineno
-    if _is_kept(flow, line) or _is_for_old_torch(flow, line):
+    if _needs_gpu(flow) or _is_kept(flow, line) or _is_for_old_torch(flow, line):
+        return Occasion.ASIDE
+    if _is_beside_loop(flow, line):
         return Occasion.ASIDE
     once = name == MODULE or _ONCE.fullmatch(name) is not None or "test" in _words(name)
     once = once or (flow.cls is not None and _CALLED_ONCE.search(flow.cls.name) is not None)
@@ -190,6 +193,22 @@ def _is_for_old_torch(flow: FunctionFlow, line: int) -> bool:
                 if of_torch and first.lineno <= line <= (node.end_lineno or line):
                     return True
     return False
+
+
+def _is_beside_loop(flow: FunctionFlow, line: int) -> bool:
+    """Tell whether a line stands before or behind the loop over the steps of a sample."""
+    if not line or not _SAMPLES.fullmatch(flow.function.name):
+        return False
+    loops = _loops(flow)
+    calls = (n for loop in loops for n in walk(*loop.body) if isinstance(n, ast.Call))
+    return any(_TAKES_STEPS.fullmatch(last_name(call.func)) for call in calls) and not any(
+        loop.lineno <= line <= (loop.end_lineno or line) for loop in loops
+    )
+
+
+def _loops(flow: FunctionFlow) -> list[ast.For | ast.AsyncFor | ast.While]:
+    loops = (ast.For, ast.AsyncFor, ast.While)
+    return [node for node in walk(flow.function) if isinstance(node, loops)]
 
 
 def _list_asked_for(test: ast.expr) -> set[str]:
@@ -295,11 +314,7 @@ def _is_made_there(node: Node) -> bool:
 def is_in_loop(flow: FunctionFlow, match: Match) -> bool:
     """Tell whether a loop of the function runs a match several times."""
     line = match.evaluation.statement.lineno
-    return any(
-        isinstance(node, (ast.For, ast.AsyncFor, ast.While))
-        and node.body[0].lineno <= line <= (node.end_lineno or line)
-        for node in walk(flow.function)
-    )
+    return any(loop.body[0].lineno <= line <= (loop.end_lineno or line) for loop in _loops(flow))
 
 
 def is_hot(scope: Scope, module: ast.Module | None = None) -> bool:

@@ -116,11 +116,12 @@ class Shapes:
             case "one_hot" | "unsqueeze":
                 return _shift(self.rank(args[0]), 1)
             case "sum" | "mean" | "argmax":
-                if args[1].op != Op.CONST or args[2].op != Op.CONST:
+                dims = args[1].args if args[1].op == Op.TUPLE else args[1:2]
+                if not dims or any(arg.op != Op.CONST for arg in (*dims, args[2])):
                     return None
-                if args[1].value is None:
+                if dims[0].value is None:
                     return None if args[2].value else 0
-                return self.rank(args[0]) if args[2].value else _shift(self.rank(args[0]), -1)
+                return _shift(self.rank(args[0]), 0 if args[2].value else -len(dims))
             case "flatten" if args[2].value == -1 and (first := _positive(args[1])) is not None:
                 return first + 1
             case "arange" | "randperm":

@@ -14,6 +14,12 @@ def pad_masks(feats: torch.Tensor, metas: list):
 """
 
 VALID = (
+    # a list in each round is no number
+    """
+def f(x, n):
+    orders = [list(order) for order in itertools.permutations(range(n))]
+    return torch.stack([x[:, order] for order in orders])
+""",
     # two unknown tensors may have any dimensions
     """
 def f(data, steps):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from npufix.rewriters.edit.loops.values import (
     shift,
     subscript,
 )
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from npufix.rewriters.edit.loops.expressions import Expressions
@@ -28,6 +30,9 @@ LENGTHS = "its rows have different lengths"
 UNKNOWN_INDEX = "an index in it is of an unknown kind"
 OTHER_ROUND = "a round reads what another round writes"
 OUT_OF_ROUND = "its counter may lie outside of what it indexes"
+_OF_LISTS = re.compile(
+    r"ListComp\(elt=(List\(|Tuple\(|ListComp|Call\(func=Name\(id='(list|tuple)')"
+)
 
 
 @dataclass
@@ -251,6 +256,12 @@ class Indexer:
         found.items.append(ast.Slice(lower, stop, None))
         found.consumed += 1
 
+    def _holds_lists(self, code: ast.expr) -> bool:
+        """Tell whether what the rounds go over holds lists: ``[list(p) for p in orders]``."""
+        node = self.of.facts.node(code)
+        parts = () if node is None or node.op != Op.CONTAINER else node.args
+        return any(_OF_LISTS.match(str(part.value)) for part in parts)
+
     def _pick(self, found: Place, value: Value, asked: ast.expr, deepest: int) -> None:
         """Take an index of each round as a vector."""
         if found.axis < 0:
@@ -267,6 +278,8 @@ class Indexer:
                 known = self.of.facts.shapes.least_rank
                 if value.rank is not None and known(value.rank.base) + value.rank.more > 0:
                     raise CannotBatchError(UNKNOWN_INDEX)  # ``x[i, y.topk(k, 1)[1][i]]``
+                if self._holds_lists(value.code):
+                    raise CannotBatchError(UNKNOWN_INDEX)
                 self.of.conditions["number-index"] = None
                 self.of.shown["index"] = value.code
             elif value.rank not in {0, deepest}:

@@ -308,6 +308,42 @@ def test_what_shows_a_model_in_its_file_is_left_out(tmp_path: Path) -> None:
     assert found == ["train.py:5"]
 
 
+def test_simulated_quantization_is_left_out(tmp_path: Path) -> None:
+    assert not places(scanned(tmp_path, {"a.py": FILL.replace("def step", "def quant_noise")}))
+
+
+def test_what_stands_beside_the_steps_of_a_sample_is_no_step(tmp_path: Path) -> None:
+    text = (
+        "import torch\n\n\ndef sample(self, x: torch.Tensor):\n    x[x > 0] = 7e4\n"
+        "    for t in self.times:\n        x = self.{}(x, t)\n        x[x > 0] = 7e4\n"
+    )
+    assert places(scanned(tmp_path, {"a.py": text.format("unet")})) == ["a.py:8"]
+    assert (
+        len(places(scanned(tmp_path, {"a.py": text.format("scale")}))) > 1
+    )  # of logits, in a step
+
+
+@pytest.mark.parametrize(
+    ("use", "shown"),
+    [
+        ("nn.SiLU(4)", False),
+        ("'the SiLU function: github.com/SiLU.'", False),
+        ("SiLU()", True),
+        ("dict(act=SiLU)", True),
+        ("'SiLU'", True),
+    ],
+)
+def test_an_activation_that_nobody_uses_is_left_out(
+    tmp_path: Path, use: str, *, shown: bool
+) -> None:
+    text = (
+        "import torch\nfrom torch import nn\n\n\nclass SiLU(nn.Module):\n"
+        "    def forward(self, x):\n        return x * torch.sigmoid(x)\n"
+    )
+    files = {"activations.py": text, "net.py": f"act = {use}\n", "export.py": "act = SiLU()\n"}
+    assert bool(places(scanned(tmp_path, files))) is shown
+
+
 def test_what_turns_query_and_key_is_one_finding(tmp_path: Path) -> None:
     text = (
         "import torch\n\n\ndef make(model, critic):\n"

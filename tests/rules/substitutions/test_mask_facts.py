@@ -306,6 +306,13 @@ def test_what_can_be_no_mask_is_none(lines: tuple[str, ...]) -> None:
     assert sites(function(*lines)) == []
 
 
+def test_what_sums_over_some_dimensions_leave_is_counted() -> None:
+    lines = "y = x.mean((1, 2)) + 1", "y[x.sum((-1, -2)) == 0] = 0"
+    (site,) = sites(function("x: torch.Tensor", *lines))
+    assert site.rewrite is not None
+    assert site.rewrite.text == "y.masked_fill_(x.sum((-1, -2)) == 0, 0)"
+
+
 def test_positions_of_rows_are_a_mask_of_rows() -> None:
     body = "m[torch.where(m.sum(-1) == m.shape[-1])] = False"
     (site,) = sites(function("m: torch.BoolTensor, n", "for _ in range(n):", f"    {body}"))
