@@ -150,18 +150,22 @@ def is_aside(qualname: str) -> bool:
 
 def _needs_gpu(flow: FunctionFlow) -> bool:
     """Tell whether a function, or its class, calls a package that there is for no NPU."""
+    names = frozenset() if flow.names.tree is None else _list_of_gpu(flow.names.tree)
     code = flow.function if flow.cls is None else flow.cls
-    for node in ast.walk(code):
-        match node:
-            case ast.Import([ast.alias(name), *_]) | ast.ImportFrom(str(name), _, 0):
-                pass
-            case ast.Name(alias):
-                name = flow.names.imports.get(alias, "")
-            case _:
-                continue
-        if name.partition(".")[0] in _ONLY_GPU:
-            return True
-    return False
+    return bool(names) and any(isinstance(n, ast.Name) and n.id in names for n in ast.walk(code))
+
+
+@lru_cache(maxsize=2)
+def _list_of_gpu(module: ast.Module) -> frozenset[str]:
+    """Return the names that imports anywhere in a module bind to packages for GPUs."""
+    imports = [n for n in ast.walk(module) if isinstance(n, ast.Import | ast.ImportFrom)]
+    return frozenset(
+        (alias.asname or alias.name).partition(".")[0]
+        for node in imports
+        for alias in node.names
+        if (getattr(node, "module", None) or alias.name).partition(".")[0] in _ONLY_GPU
+        and not getattr(node, "level", 0)
+    )
 
 
 def _is_cache(decorator: ast.expr) -> bool:

@@ -68,6 +68,14 @@ import xformers.ops as xops
 def attend(q, k, v):
     return xops.memory_efficient_attention(q, k, v)
 """
+_BLOCKS = """
+import xformers.ops as xops
+
+
+def attend(q, k, v, lengths):
+    mask = xops.fmha.BlockDiagonalMask.from_seqlens(lengths)
+    return xops.memory_efficient_attention(q, k, v, attn_bias=mask)
+"""
 
 RULE = Substitution(
     id="NPU170",
@@ -81,6 +89,8 @@ RULE = Substitution(
     passes=(0.5, 1),
     requires="torch_npu>=2.1; chip A2 A3",
     valid=(
+        # a bias that may be anything
+        _OF_XFORMERS.replace("k, v)", "k, v, bias)"),
         # another function of the package
         """
 from flash_attn.bert_padding import unpad_input
@@ -172,5 +182,6 @@ def attend(q, kv, starts, longest):
         ),
         Rewritten(_WINDOW, _WINDOW),
         Rewritten(_OF_XFORMERS, _OF_XFORMERS),
+        Rewritten(_BLOCKS, _BLOCKS),
     ),
 )

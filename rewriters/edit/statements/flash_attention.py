@@ -32,6 +32,12 @@ _PACKED_ROWS = (
     'q, k, v, q.shape[1], "TND", scale=q.shape[-1] ** -0.5, '
     "actual_seq_qlen=cu_seqlens_q[1:].tolist(), actual_seq_kvlen=cu_seqlens_k[1:].tolist()"
 )
+_BLOCKS = (
+    'q[0], k[0], v[0], q.shape[2], "TND", scale=q.shape[-1] ** -0.5, '
+    "actual_seq_qlen=list(itertools.accumulate(q_seqlen)), "
+    "actual_seq_kvlen=list(itertools.accumulate(kv_seqlen))"
+)
+"""For ``BlockDiagonalMask.from_seqlens(q_seqlen, kv_seqlen)`` of xformers."""
 _ATTENTIONS = re.compile(
     r"(flash_attn|flash_attention|flash_attn_interface)\."
     r"(?:\w+\.)*flash_attn_(varlen_|unpadded_)?(qkvpacked_|kvpacked_)?func"
@@ -52,13 +58,21 @@ def find_flash_attention(here: Surroundings) -> Iterator[Proposal]:
         if not isinstance(node, ast.Call):
             continue
         called = find_imported_name(here, node.func)
-        if _OF_XFORMERS.fullmatch(called):
-            yield Proposal(node, _FLASH.format(_DENSE))
+        if _OF_XFORMERS.fullmatch(called) and (form := _form_of_xformers(here, node)):
+            yield Proposal(node, _FLASH.format(form))
         found = _ATTENTIONS.fullmatch(called)
         if found and _is_for_cuda(here, node):
             continue
         if found and not {k.arg for k in node.keywords} & _WITHOUT_COUNTERPART:
             yield _proposal(here, node, bool(found[2]), found[3] or "")
+
+
+def _form_of_xformers(here: Surroundings, call: ast.Call) -> str:
+    """Return the arguments of the fused call, "" where a bias has no known counterpart."""
+    given = [k.value for k in call.keywords if k.arg == "attn_bias"] or call.args[3:4]
+    if not given or (isinstance(given[0], ast.Constant) and given[0].value is None):
+        return _DENSE
+    return _BLOCKS if "BlockDiagonal" in here.text(here.flow.function) else ""
 
 
 def _is_for_cuda(here: Surroundings, call: ast.Call) -> bool:
