@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _LATER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _MOST_CALLERS = 8
-"""Who is called by more than that is not followed."""
+"""Who is called by more than that, or named in more files, is not followed: a step may call it."""
 _HANDED_ON, _NAMED, _BUILDS, _BESIDE = "<step>", "<name>", "<building>", "<beside>"
 """What stand among the names of callers: a step, a name that nobody calls, building, examples."""
 
@@ -41,7 +41,12 @@ class Callers:
 
     def _mention(self, words: re.Pattern[str]) -> bool:
         """Tell whether any file of the tree that a step may run has these words."""
-        return any(words.search(f.text) for name, f in self._files.items() if not is_cold(name))
+
+        def find() -> frozenset[str]:
+            texts = (f.text for name, f in self._files.items() if not is_cold(name))
+            return frozenset({_NAMED} if any(map(words.search, texts)) else ())
+
+        return bool(self._read_kept((b"mention", words.pattern.encode(), self._tree), find))
 
     def set_up(self, function: str, file: str) -> bool:
         """Tell whether a function (its qualified name) runs where something is built, only there.
@@ -67,10 +72,10 @@ class Callers:
 
         ``world_to_pix`` of a renderer that a plot calls; what nobody uses may be there for others.
         """
-        outer = function.partition(".<locals>")[0]
-        module, _ = _read(self._files[file].text)
+        outer, of_file = function.partition(".<locals>")[0], self._files[file]
         names, used = [outer.rpartition(".")[2]], False
-        if any(s.qualname == outer and is_hot(s, module) for s in scopes(module)):
+        key = b"hot", outer.encode(), of_file.sha256.encode()
+        if self._read_kept(key, partial(_steps_in, of_file.text, outer)):
             return False
         for name in names:  # grows
             if name in {"main", MODULE} or name.startswith("__") or len(names) > _MOST_CALLERS:
@@ -99,9 +104,13 @@ class Callers:
         """Return who calls a function; the first step that does, mostly beside it, ends it."""
         word = re.compile(rf"\b{name}\b")
         found: set[str] = set()
+        naming = 0
         for relative in sorted(self._files, key=lambda other: other != file):
             text = self._files[relative].text
             if name in text and word.search(text):
+                naming += 1
+                if naming > _MOST_CALLERS:
+                    return frozenset({_HANDED_ON})
                 key = b"calling", name.encode(), self._files[relative].sha256.encode()
                 callers = self._read_kept(key, partial(_callers_in, text, name))
                 found |= {_BESIDE} if callers and is_cold(relative) else callers
@@ -139,6 +148,13 @@ def _callers_in(text: str, name: str) -> frozenset[str]:
         elif calls:
             found.add(_HANDED_ON if is_hot(scope, module) else scope.function.name)
     return frozenset({*found, _NAMED} if left else found)
+
+
+def _steps_in(text: str, qualname: str) -> frozenset[str]:
+    """Return ``_HANDED_ON`` if a function of that name is one that steps run."""
+    module, _ = _read(text)
+    hot = any(scope.qualname == qualname and is_hot(scope, module) for scope in scopes(module))
+    return frozenset({_HANDED_ON} if hot else ())
 
 
 @lru_cache(maxsize=64)

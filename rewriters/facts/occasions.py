@@ -108,6 +108,9 @@ _ONLY_GPU = frozenset(
         "pycuda", "tensorrt", "tensorrt_llm", "tinycudann", "torch_tensorrt", "torchsparse",
     }
 )  # fmt: skip
+_HOLDS_NO_IMPORT = frozenset(
+    {ast.AnnAssign, ast.Assert, ast.Assign, ast.AugAssign, ast.Expr, ast.Raise, ast.Return}
+)
 _PART_OF_MODEL = re.compile(
     r"(Module|Layer|Block|Loss|Criterion|Head|Model|Encoder|Decoder|Attention|Runner|Sampler"
     r"|MetadataBuilder)\d?$"
@@ -158,7 +161,8 @@ def _needs_gpu(flow: FunctionFlow) -> bool:
 @lru_cache(maxsize=2)
 def _list_of_gpu(module: ast.Module) -> frozenset[str]:
     """Return the names that imports anywhere in a module bind to packages for GPUs."""
-    imports = [n for n in ast.walk(module) if isinstance(n, ast.Import | ast.ImportFrom)]
+    code = walk(module, closed=_HOLDS_NO_IMPORT)
+    imports = [n for n in code if isinstance(n, ast.Import | ast.ImportFrom)]
     return frozenset(
         (alias.asname or alias.name).partition(".")[0]
         for node in imports
