@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 _MODULES = frozenset({"npufix", "builtins"})
 _BUILTINS = (frozenset, range, set)
+_LONG = 1000
+"""Texts of more characters are modules with a change: what is new in them is kept."""
+_NEAR = 20
+"""Lines that a change takes away, mostly; those after it are looked for beyond them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +46,20 @@ class Packer:
         self.parts = list(_parts(rules))
         self.places = {id(part): place for place, part in enumerate(self.parts)}
 
-    def pack(self, found: FileSearch, asked: Mapping[str, str | None]) -> bytes:
-        """Return what was found, and which neighbours it depends on, as bytes."""
+    def pack(self, found: FileSearch, asked: Mapping[str, str | None], source: str) -> bytes:
+        """Return what was found in a module, and which neighbours it depends on, as bytes."""
         buffer = io.BytesIO()
-        _Pickler(buffer, self).dump((found, dict(asked)))
+        _Pickler(buffer, self, source).dump((found, dict(asked)))
         return buffer.getvalue()
 
-    def unpack(self, data: bytes) -> tuple[FileSearch, Mapping[str, str | None]]:
+    def unpack(self, data: bytes, source: str) -> tuple[FileSearch, Mapping[str, str | None]]:
         """Return what ``pack`` was given.
 
         Raises:
             Exception: of any kind; it was made by something else.
 
         """
-        found, asked = _Unpickler(io.BytesIO(data), self).load()
+        found, asked = _Unpickler(io.BytesIO(data), self, source).load()
         if not isinstance(found, FileSearch) or not isinstance(asked, dict):
             raise TypeError(type(found))
         return found, asked
@@ -70,11 +74,17 @@ def _parts(rules: Sequence[Substitution]) -> Iterator[Substitution | Form | Cond
 
 
 class _Pickler(pickle.Pickler):
-    def __init__(self, file: io.BytesIO, packer: Packer) -> None:
+    def __init__(self, file: io.BytesIO, packer: Packer, source: str) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
         self.packer = packer
+        self.lines = source.split("\n")
+        self.texts: dict[str, list[int | bytes]] = {}
 
     def persistent_id(self, obj: object) -> object:
+        if isinstance(obj, str) and len(obj) >= _LONG:
+            if obj not in self.texts:
+                self.texts[obj] = list(_list_runs(obj.split("\n"), self.lines))
+            return self.texts[obj]
         place = self.packer.places.get(id(obj))
         if place is None and isinstance(obj, Condition):  # not a rule's: that of a generated file
             return obj.name, obj.text, obj.meaning, obj.time_alone
@@ -82,11 +92,18 @@ class _Pickler(pickle.Pickler):
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, packer: Packer) -> None:
+    def __init__(self, file: io.BytesIO, packer: Packer, source: str) -> None:
         super().__init__(file)
         self.packer = packer
+        self.lines = source.split("\n")
+        self.texts: dict[tuple[int | bytes, ...], str] = {}
 
     def persistent_load(self, pid: object) -> object:
+        if isinstance(pid, list):
+            runs = tuple(pid)
+            if runs not in self.texts:
+                self.texts[runs] = "\n".join(_read_runs(runs, self.lines))
+            return self.texts[runs]
         if isinstance(pid, tuple):
             name, text, meaning, time_alone = pid
             return Condition(name, text, lambda _site: None, meaning, time_alone)
@@ -102,3 +119,34 @@ class _Unpickler(pickle.Unpickler):
         if found.__module__ == "builtins" and found not in _BUILTINS:
             raise pickle.UnpicklingError(global_name)
         return found
+
+
+def _list_runs(text: Sequence[str], lines: Sequence[str]) -> Iterator[int | bytes]:
+    """Yield where runs of a text's lines begin and end in a module, and other lines as they are.
+
+    ``0, 12, b"import torch_npu", 12, 300``: a line stands behind the twelfth.
+    """
+    places = {line: number for number, line in reversed([*enumerate(lines)])}
+    number = at = 0
+    while number < len(text):
+        line, near = text[number], lines[at : at + _NEAR]
+        begin = at + near.index(line) if line in near else places.get(line)
+        if begin is None:
+            yield line.encode("utf-8", "surrogatepass")
+            number += 1
+            continue
+        at = begin
+        while number < len(text) and at < len(lines) and text[number] == lines[at]:
+            number, at = number + 1, at + 1
+        yield from (begin, at)
+
+
+def _read_runs(runs: Sequence[int | bytes], lines: Sequence[str]) -> Iterator[str]:
+    """Yield the lines that ``_list_runs`` was given."""
+    left = iter(runs)
+    for one in left:
+        if isinstance(one, bytes):
+            yield one.decode("utf-8", "surrogatepass")
+        else:
+            end = next(left)
+            yield from lines[one : end if isinstance(end, int) else one]

@@ -91,7 +91,7 @@ class Search:
         key = self._key(file)
         data = self.store.get(*key) if self.store is not None and key else None
         try:
-            found, asked = (None, {}) if data is None else self.packer.unpack(data)
+            found, asked = (None, {}) if data is None else self.packer.unpack(data, file.text)
         except Exception:  # noqa: BLE001 - whatever somebody else has put there
             return None
         same = all(file.neighbour_digest(name) == digest for name, digest in asked.items())
@@ -124,7 +124,7 @@ class Search:
         found = self._search(file, ask)
         key = self._key(file) if found.problem is None else ()
         if self.store is not None and key:
-            self.store.put(self.packer.pack(found, asked), *key)
+            self.store.put(self.packer.pack(found, asked, file.text), *key)
         return found
 
     def _search(self, file: SourceFile, neighbour: Callable[[str], str | None]) -> FileSearch:
@@ -248,7 +248,7 @@ class _Pool:
                 with child_processes.ended_on_error():
                     for group, parts in zip(groups, pool.map(_work, groups), strict=True):
                         for number, data in zip(group, parts, strict=True):
-                            found[number] = self._unpack(data)
+                            found[number] = self._unpack(data, self.files[number].text)
                         advance(
                             "files", len(self.files) - len(wanted) + len(found), len(self.files)
                         )
@@ -256,8 +256,8 @@ class _Pool:
                 pool.shutdown(cancel_futures=True)
         return found
 
-    def _unpack(self, data: bytes) -> FileSearch:
-        return self.search.packer.unpack(data)[0] if data else FileSearch()
+    def _unpack(self, data: bytes, source: str) -> FileSearch:
+        return self.search.packer.unpack(data, source)[0] if data else FileSearch()
 
 
 def _group(files: Sequence[SourceFile], wanted: Sequence[int]) -> list[list[int]]:
@@ -307,5 +307,5 @@ def _begin(search: Search, files: Sequence[SourceFile], parent: int) -> None:
 
 def _work(group: Sequence[int]) -> list[bytes]:
     search, files = _inherited[0]
-    found = [search.file(files[number]) for number in group]
-    return [b"" if f == FileSearch() else search.packer.pack(f, {}) for f in found]
+    found = [(search.file(files[number]), files[number].text) for number in group]
+    return [b"" if f == FileSearch() else search.packer.pack(f, {}, text) for f, text in found]

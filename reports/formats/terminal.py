@@ -72,6 +72,7 @@ _SHOWS: dict[type, Callable[[Result[Any], Console], None]] = {
 
 def show(result: Result[Any], console: Console) -> None:
     """Print a result."""
+    console.size = console.size  # else asked for each line, of which there may be thousands
     _SHOWS[type(result.report)](result, console)
 
 

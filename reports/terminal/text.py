@@ -30,5 +30,7 @@ def paragraph(text: str, console: Console, style: str = "", margin: str = "") ->
 def print_indented(line: str | Text, console: Console) -> None:
     """Print a line that belongs to the one above it."""
     text = translate(Text(plain(line)) if isinstance(line, str) else line)
+    shown = Verbatim()
     for part in lines(text, console, console.width - len(_MARGIN)):
-        console.print(Verbatim(_MARGIN).append_text(part))
+        shown.append("\n" * bool(shown) + _MARGIN).append_text(part)
+    console.print(shown)

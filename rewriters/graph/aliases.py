@@ -104,27 +104,18 @@ def list_written_by(node: Node) -> Iterator[Node]:
 
 def _aliases(node: Node) -> Iterator[Node]:
     """Yield the values that may be the same tensor as a value, or share its memory."""
-    seen: set[Node] = set()
-    stack = [node]
-    while stack:
-        current = stack.pop()
-        if current not in seen:
-            seen.add(current)
-            yield current
-            if current.op in operators.VIEWS or (current.op == Op.GETITEM and not copies(current)):
-                stack.append(current.args[0])  # what is left are lengths and positions
-            elif current.op not in _NEW and current.op not in {Op.AGAIN, Op.GETITEM}:
-                stack.extend(current.args[1:] if current.op == Op.PHI else current.args)
+    return node.walk(_list_shared)
+
+
+def _list_shared(node: Node) -> Iterable[Node]:
+    if node.op in operators.VIEWS or (node.op == Op.GETITEM and not copies(node)):
+        return node.args[:1]  # what is left are lengths and positions
+    if node.op in _NEW or node.op in {Op.AGAIN, Op.GETITEM}:
+        return ()
+    return node.args[1:] if node.op == Op.PHI else node.args
 
 
 def read_by(root: Node) -> Iterator[Node]:
     """Yield the values that a match and the code of its operands may read."""
-    seen: set[Node] = set()
-    stack = [root]
-    while stack:
-        node = stack.pop()
-        if node not in seen:
-            seen.add(node)
-            yield node
-            if node.op not in {Op.AGAIN, Op.CALL} or node is root:
-                stack.extend(node.args)
+    closed = {Op.AGAIN, Op.CALL}
+    return root.walk(lambda node: () if node.op in closed and node is not root else node.args)

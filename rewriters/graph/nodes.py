@@ -9,7 +9,7 @@ from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     import ast
-    from collections.abc import Callable, Hashable, Iterator, Mapping
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 
 
 class Serial(int):
@@ -35,8 +35,11 @@ class Node:
         label = self.op if self.value is None else f"{self.op}={self.value!r}"
         return f"{label}({inner})" if self.args else label
 
-    def walk(self) -> Iterator[Node]:
-        """Yield this node and everything it is computed from, each once."""
+    def walk(self, into: Callable[[Node], Iterable[Node]] | None = None) -> Iterator[Node]:
+        """Yield this node and everything it is computed from, each once.
+
+        ``into`` returns those operands of a node that are followed, if not all are.
+        """
         seen: set[Node] = set()
         stack = [self]
         while stack:
@@ -44,7 +47,7 @@ class Node:
             if node not in seen:
                 seen.add(node)
                 yield node
-                stack.extend(node.args)
+                stack.extend(node.args if into is None else into(node))
 
 
 @dataclass

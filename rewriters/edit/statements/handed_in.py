@@ -110,14 +110,7 @@ def _is_repeatable(here: Surroundings, part: Node) -> bool:
 
 def _parts(node: Node) -> Iterator[Node]:
     """Yield what a value is computed from, but for what only shapes and devices are read of."""
-    seen: set[Node] = set()
-    stack = [node]
-    while stack:
-        part = stack.pop()
-        if part not in seen:
-            seen.add(part)
-            yield part
-            stack += () if _is_about(part) else part.args
+    return node.walk(lambda part: () if _is_about(part) else part.args)
 
 
 def _is_about(part: Node) -> bool:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from npufix.rewriters.edit.job import Job
     from npufix.rewriters.match.recorded_call import RecordedCall
+    from npufix.rewriters.verification.inputs.search import Keeps
     from npufix.rewriters.verification.inputs.target import Target
 
 _LIMITS = re.compile(
@@ -82,14 +83,14 @@ def is_mixed(recorded: Sequence[RecordedCall]) -> bool:
 
 
 def generate_cases(
-    assignments: Sequence[Assignment], target: Target, job: Job
+    assignments: Sequence[Assignment], target: Target, job: Job, keeps: Keeps
 ) -> Iterator[CallCase]:
     """Yield the cases worth comparing, the most telling first: values, modes, sizes, dtypes.
 
-    ``target`` is the original: what it takes is a case. It is asked where it is loaded, for a few
-    cases at a time: the last ones may not be wanted.
+    ``target`` is the original: what it takes is a case, if it ``keeps`` to what is declared. It is
+    asked where it is loaded, for a few cases at a time: the last ones may not be wanted.
     """
-    begin_cases(target, tuple(assignments), job)
+    begin_cases(target, tuple(assignments), job, keeps)
     while few := next_cases(target):
         yield from few
 
@@ -98,9 +99,9 @@ _under_way: list[Iterator[CallCase]] = []
 
 
 @runs_with_target
-def begin_cases(target: Target, assignments: Sequence[Assignment], job: Job) -> None:
+def begin_cases(target: Target, assignments: Sequence[Assignment], job: Job, keeps: Keeps) -> None:
     """Begin with the cases of a job."""
-    _under_way[:] = [_cases(target, assignments, job)]
+    _under_way[:] = [_cases(target, assignments, job, keeps)]
 
 
 @runs_with_target
@@ -109,14 +110,16 @@ def next_cases(_target: Target) -> list[CallCase]:
     return list(itertools.islice(_under_way[0], _FEW_CASES))
 
 
-def _cases(target: Target, assignments: Sequence[Assignment], job: Job) -> Iterator[CallCase]:
+def _cases(
+    target: Target, assignments: Sequence[Assignment], job: Job, keeps: Keeps
+) -> Iterator[CallCase]:
     for assignment in assignments:
         for seed in range(2):
             yield CallCase(assignment, seed=seed)
     first = assignments[:_FEW_ASSIGNMENTS]
     yield from _of_whole_range(first, job)
     yield from _at_limits(assignments, target, job)
-    telling = [_Telling(Trials.of(target, assignments[0]), a, job) for a in first]
+    telling = [_Telling(Trials.of(target, assignments[0]), a, job, keeps) for a in first]
     for one in telling:
         yield from one.list_independent()
         yield from one.list_forms()
@@ -178,6 +181,8 @@ class _Telling:
     trials: Trials
     assignment: Assignment
     job: Job
+    keeps: Keeps
+    """What tells whether a call is one that callers may make."""
     distinct: Assignment = field(init=False)
     """The same with a size of its own for each axis that can have one."""
     axes: list[Axis] = field(init=False)
@@ -190,7 +195,8 @@ class _Telling:
         self.distinct = replace(self.assignment, specs=made)
 
     def _accepts(self, specs: Mapping[str, Spec]) -> bool:
-        return self.trials.accepts(replace(self.assignment, specs=specs))
+        made = replace(self.assignment, specs=specs)
+        return self.keeps(CallCase(made)) and self.trials.accepts(made)
 
     def list_independent(self) -> Iterator[CallCase]:
         """Yield sizes that are equal elsewhere as different ones, and one against many."""

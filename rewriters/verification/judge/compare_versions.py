@@ -98,7 +98,7 @@ def compare_versions(
     compared: list[CaseRun] = []
     flat: list[tuple[CaseRun, CallRecord]] = []
     job_text = "".join(find_patched_lines(run.job))
-    every = generate_cases(assignments, original, run.job)
+    every = generate_cases(assignments, original, run.job, keeps)
     for case in _with_training(every, run, original, compared):
         if spent_s() > deadline or _is_enough(run, compared):
             break

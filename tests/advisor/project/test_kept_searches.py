@@ -8,10 +8,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from npufix.advisor.project import scanning, stored
 from npufix.advisor.project.callers import Callers
 from npufix.advisor.project.configuration import EVERYTHING
+from npufix.advisor.project.found import FileSearch, Packer
 from npufix.advisor.project.scanning import Search
 from npufix.advisor.project.source_tree import read_source_tree
 from npufix.advisor.project.stored import Store
@@ -96,6 +99,24 @@ def test_what_has_not_changed_is_not_searched_again(
     assert len(read) == 2
     assert answers(package, search(kept)) == plain
     assert len(read) == 2
+
+
+LINES = st.lists(st.sampled_from(["", "a", "é" * 400, "b\r", "c\x0c", "\ud800" * 400, "d" * 999]))
+
+
+@given(LINES, LINES, LINES)
+def test_texts_come_back_as_they_were(before: list[str], old: list[str], new: list[str]) -> None:
+    source, text = "\n".join([*before, *old]), "\n".join([*before, *new, *old])
+    found = FileSearch(warnings=(text, text, source))
+    packer = Packer(())
+    data = packer.pack(found, {"other": None}, source)
+    assert packer.unpack(data, source) == (found, {"other": None})
+
+
+def test_of_a_changed_module_only_the_change_is_kept() -> None:
+    lines = [f"x{number} = torch.relu(y)" for number in range(5000)]
+    source, text = "\n".join(lines), "\n".join(["import torch_npu", *lines[:2000], *lines[2009:]])
+    assert len(Packer(()).pack(FileSearch(warnings=(text,)), {}, source)) < len(text) // 100
 
 
 def test_a_changed_file_is_searched_again_with_what_imports_it(

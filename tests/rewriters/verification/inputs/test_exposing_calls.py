@@ -38,6 +38,9 @@ def attend(q, k, v):
     return scores.softmax(-1) @ v
 '''
 UNDECLARED = ATTENTION.replace('    """q: (B, H, T, D); k, v: (B, H, S, D)"""\n', "")
+LONGER = ATTENTION.replace(
+    "q: (B, H, T, D); k, v: ", "q, k, v: (B, H, T, D); k and v may be longer: "
+)
 MASKED = """
 import torch
 
@@ -409,6 +412,7 @@ WRONG = {
     ),
     "what is equal to a limit": (LIMIT, "x <= threshold", "x < threshold"),
     "longer keys": (ATTENTION, "tril(s - t)", "tril()"),
+    "longer keys, said afterwards": (LONGER, "tril(s - t)", "tril()"),
     "longer keys, undeclared": (UNDECLARED, "tril(s - t)", "tril()"),
     "numbers of segments": (MASKED.replace("MASK", "mask == 0"), "mask == 0", "mask != 1"),
     "sizes beyond a literal": (LITERAL, "x.split(64, -1)", "x.split(64, -1)[:1]"),
