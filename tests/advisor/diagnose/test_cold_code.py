@@ -238,13 +238,15 @@ def test_what_only_builds_a_model_is_left_out(
         ("x = 4\n", True),  # there for others
     ],
 )
-def test_what_is_used_beside_the_steps_alone_is_left_out_if_it_is_open(
+def test_what_is_used_beside_the_steps_alone_is_left_out(
     tmp_path: Path, user: str, *, shown: bool
 ) -> None:
     text = FILL.replace("def step", "def fill")
     files = {"ops.py": text, "use.py": f"from ops import fill\n\n\n{user}"}
-    assert places(scanned(tmp_path, files))  # as it was proven
-    open_one = text.replace("] = 0", "] = 7e4")  # which not each dtype holds
+    assert bool(places(scanned(tmp_path, files))) is shown
+    method = text.replace("def", "class Boxes:\n  def").replace("(x", "(self, x")
+    assert places(scanned(tmp_path, {**files, "ops.py": method}))  # as it is proven
+    open_one = method.replace("] = 0", "] = 7e4")  # which not each dtype holds
     found = scanned(tmp_path, {**files, "ops.py": open_one})
     assert bool(places(found)) is shown
 
