@@ -145,6 +145,7 @@ _TOO_MUCH_TO_GUESS = (
     {"boolean-mask", "row-mask"},
     {"activation-is-gelu", "joining-pays"},
     {"host-bound"},
+    {"worth-its-length"},
 )
 """Conditions that are open together where a change is seldom right, or seldom worth its review."""
 _TRAINS = re.compile(r"(^|/)train(ing)?(/|_\w+\.py$|\.py$)")
@@ -205,8 +206,8 @@ def _speaks_for(site: Site) -> Iterator[re.Pattern[str]]:
     """Yield what a program has somewhere that can use what a change needs."""
     owner, _, method = site.function.rpartition(".")
     if site.rule.name == "written-out-silu" and owner.isidentifier() and method == "forward":
-        # ``act=SiLU``, ``SiLU()``, ``"SiLU"``; neither ``nn.SiLU`` nor "the SiLU function"
-        yield re.compile(rf"(?m)(?<![\w./])(?<!class ){owner}(?=[^\w ]| as |$)")
+        # ``act=SiLU``, ``SiLU()``, ``"SiLU"``; neither ``nn.SiLU`` nor "# the SiLU function"
+        yield re.compile(rf"(?m)^[^#\n]*(?<![\w./])(?<!class ){owner}(?=[^\w ]| as |$)")
     if site.rule.search == "vendor-operators":
         yield _DRIVES
     if site.rule.table == "fusion" and "normalize(" in site.code:

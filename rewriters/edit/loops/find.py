@@ -301,6 +301,9 @@ def _fills(code: ast.stmt, lists: set[str]) -> bool:
 def _takes_rows(flow: FunctionFlow, loop: Loop) -> bool:
     """Tell whether a loop joins, adds up or fills rows that only a tensor has: ``x[i, :n]``."""
     inside = list(_inside(flow, loop))
+    named = (flow.names.dotted(n) or "" for n in walk(flow.function) if isinstance(n, ast.Name))
+    if flow.cls is None and not any(name.startswith("torch") for name in named):
+        return False  # ``zeros[i, j]`` may be of an array
     codes: list[ast.AST] = [e.code for e in inside]
     if loop.is_statement and not loop.lists and not loop.total:
         facts = Facts(flow, inside)  # ``d[(i, j)] = n`` may be a dictionary

@@ -134,6 +134,11 @@ def _once(here: Surroundings, name: str, reads: list[ast.Subscript]) -> Proposal
     first = here.statement_of(reads[0])
     block = _block_of(here, first)
     statements = [here.statement_of(read) for read in reads]
+    if (there := _found_before(here, reads[0])) is not None:
+        return Proposal(
+            reads[0],
+            f"the positions of {name} are there: index with what {here.text(there)} returns",
+        )
     if (
         any(_outer_in(here, s, block) is None for s in statements)
         or here.whole_lines(first) is None
@@ -169,6 +174,18 @@ def _once(here: Surroundings, name: str, reads: list[ast.Subscript]) -> Proposal
         asked=(("mask", name),),
         proven=frozenset(proven),
     )
+
+
+def _found_before(here: Surroundings, read: ast.Subscript) -> ast.expr | ast.stmt | None:
+    """Return ``torch.where(mask)`` that stands in front of ``x[mask]``."""
+    name = _mask_of(read)
+    mask = None if name is None else here.value(name)
+    for op in ("nonzero", "where"):
+        for found in here.flow.by_operation.get(op, ()):
+            alone = found.node.args[0] is mask and (op == "nonzero" or len(found.node.args) == 1)
+            if alone and found.certain and found.code.lineno < read.lineno:
+                return found.code
+    return None
 
 
 def _written_with(here: Surroundings, reads: Sequence[ast.Subscript]) -> Iterator[ast.Subscript]:

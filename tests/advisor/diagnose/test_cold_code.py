@@ -65,11 +65,17 @@ def test_what_stands_beside_the_folder_for_npus_is_for_another_device(tmp_path: 
     assert [place.partition(":")[0] for place in found] == ["ops/ascend/fill.py", files[2]]
 
 
-@pytest.mark.parametrize("function", ["test_step", "log_step"])
+@pytest.mark.parametrize("function", ["test_step(", "log_step("])
 def test_functions_beside_the_steps_are_left_out(tmp_path: Path, function: str) -> None:
-    assert places(scanned(tmp_path, {"a.py": FILL.replace("step", function), "b.py": FILL})) == [
-        "b.py:5"
-    ]
+    files = {"a.py": FILL.replace("step(", function), "b.py": FILL}
+    assert places(scanned(tmp_path, files)) == ["b.py:5"]
+
+
+def test_what_a_hook_does_to_a_state_dict_is_done_once(tmp_path: Path) -> None:
+    hook = "\n\nclass Net(nn.Module):\n    def hook(self, {}):\n        fill({})\n"
+    for name, shown in (("scores", True), ("state_dict", False)):
+        text = FILL.replace("step", "fill") + hook.format(name, name)
+        assert bool(places(scanned(tmp_path, {"a.py": text}))) is shown
 
 
 @pytest.mark.parametrize(
@@ -283,6 +289,8 @@ def test_what_is_guessed_twice_or_not_said_is_left_out(tmp_path: Path) -> None:
     assert len(places(scanned(tmp_path, {}, everywhere=True))) == 2
     granted = frozenset({"boolean-mask"})
     assert len(places(scanned(tmp_path, {}, allow=granted))) == 2
+    widened = text.replace("x[mask] = 0", "x = x.repeat_interleave(3, dim=1)")
+    assert places(scanned(tmp_path, {"a.py": widened})) == ["a.py:6"]  # five lines for one
     needed = "def step(x, w):\n    y = x.repeat_interleave(3, dim=1)\n    return g(y)\n"
     loop = (
         "def step(x: torch.Tensor, rows):\n    y = torch.zeros_like(x)\n"
@@ -330,6 +338,7 @@ def test_what_stands_beside_the_steps_of_a_sample_is_no_step(tmp_path: Path) -> 
     [
         ("nn.SiLU(4)", False),
         ("'the SiLU function: github.com/SiLU.'", False),
+        ("nn.Mish  # SiLU, that is, x * sigmoid", False),
         ("SiLU()", True),
         ("dict(act=SiLU)", True),
         ("'SiLU'", True),

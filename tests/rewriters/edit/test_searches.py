@@ -355,6 +355,18 @@ def forward(self, x: torch.Tensor):
     assert "u, v = p_1, p_2 + 1" in rewritten(text.replace("p[..., 2]", "p[..., 2] + 1"), "NPU268")
 
 
+def test_positions_that_are_there_are_pointed_at() -> None:
+    text = """
+def forward(self, x: torch.Tensor, y: torch.Tensor):
+    keep = y > 0
+    places = torch.where(keep)[0]
+    return self.compare(x[keep], y[keep], places)
+"""
+    (site,) = found(text, "NPU218")
+    assert site.rewrite is None
+    assert "index with what torch.where(keep) returns" in site.problem
+
+
 def test_pieces_of_a_known_length_are_taken_whole() -> None:
     text = """
 def forward(self, x: torch.Tensor):
@@ -562,6 +574,7 @@ def test_a_choice_whose_arms_learn_other_things_says_so() -> None:
             "NPU219",
         ),
         ("for n, w in x.items:\n            self.kept[n] = w.cpu()", "NPU214"),
+        ("while not n:\n            n = x[0].item()\n            time.sleep(1)", "NPU214"),
         ("for p, step_t in zip(x.p, x.state_steps):\n            n = step_t.item()", "NPU214"),
         ("p = x.exp()\n        for i in range(9):\n            n = p.shape[0]", "NPU216"),
         ("z = torch.fft.rfft(x)\n        return torch.einsum('bij,bjk->bik', z, z)", "NPU265"),

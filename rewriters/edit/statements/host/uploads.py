@@ -14,6 +14,7 @@ from npufix.rewriters.graph.special import Op
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from npufix.rewriters.edit.edit import Span
     from npufix.rewriters.edit.statements.surroundings import Surroundings
     from npufix.rewriters.graph.nodes import Node
 
@@ -30,6 +31,10 @@ _TIMED = re.compile(
     r"|graph\(|max_memory_|memory_(allocated|reserved|stats)|empty_cache"
 )
 """What takes times or looks at memory, or records a graph: it waits for all on purpose."""
+_IN_ITS_OWN_TIME = re.compile(
+    r"(copy_|cpu).*non_blocking|[Ss]tream|\bpin|async_op|share_memory|Queue|\.put\("
+)
+"""What is not done in the order of one stream: the host may have to wait for it."""
 _SERVES = re.compile(r"(Runner|Builder|Worker|Proposer|Scheduler|Engine|Batch)(V?\d+)?$")
 """What hands over new lists in each step, and nothing else that one could do about it."""
 _BUFFER = (
@@ -112,7 +117,25 @@ def find_device_waits(here: Surroundings) -> Iterator[Proposal]:
                     continue  # now and then, or once
                 if backend in {"torch.npu", "torch.cuda", "torch_npu.npu"}:
                     text = f"{here.text(owner)}.current_stream().synchronize()"
-                    yield Proposal(node, changes=(Change(here.span(node), text),), shown=text)
+                    gone = _line_of_its_own(here, node)
+                    if gone is None or _IN_ITS_OWN_TIME.search(here.text(function)):
+                        yield Proposal(node, changes=(Change(here.span(node), text),), shown=text)
+                    else:
+                        text = f"# {here.text(node)}"
+                        yield Proposal(
+                            node, form="in_order", changes=(Change(gone, ""),), shown=text
+                        )
+
+
+def _line_of_its_own(here: Surroundings, code: ast.Call) -> Span | None:
+    """Return the line of a statement that may go: one among others, without a comment."""
+    statement = here.statement_of(code)
+    outer = here.parents.get(id(statement), here.flow.function)
+    blocks = (getattr(outer, name, None) for name in ("body", "orelse", "finalbody"))
+    several = any(isinstance(b, list) and statement in b and len(b) > 1 for b in blocks)
+    whole = here.whole_lines(statement)
+    alone = whole is not None and "#" not in here.lines[whole[2] - 1]
+    return whole if several and alone else None
 
 
 def _of_columns(here: Surroundings, code: ast.Call) -> Proposal | None:
