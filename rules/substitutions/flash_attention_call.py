@@ -68,6 +68,7 @@ import xformers.ops as xops
 def attend(q, k, v):
     return xops.memory_efficient_attention(q, k, v)
 """
+_CAUSAL = _OF_XFORMERS.replace("attention(q, k, v", "attention(q, k, v, xops.LowerTriangularMask()")
 _BLOCKS = """
 import xformers.ops as xops
 
@@ -182,6 +183,7 @@ def attend(q, kv, starts, longest):
         ),
         Rewritten(_WINDOW, _WINDOW),
         Rewritten(_OF_XFORMERS, _OF_XFORMERS),
+        Rewritten(_CAUSAL, _CAUSAL),
         Rewritten(_BLOCKS, _BLOCKS),
     ),
 )
