@@ -139,6 +139,8 @@ _BESIDE = re.compile(r"(^|\.)(test|log|plot|export)_\w*$|ONNX|TensorRT|TRT")
 
 
 _ABOUT_WHAT_IS_BUILT = frozenset({"data-loaders", "environment", "growing-caches"})
+_ABOUT_TRAINING = frozenset({"data-loaders", "early-reductions", "optimizers"})
+"""Searches for what stands in ``main`` and counts in each step."""
 """Searches for what has an effect on the steps wherever it stands."""
 _TOO_MUCH_TO_GUESS = (
     {"boolean-mask", "same-rank-mask"},
@@ -146,6 +148,7 @@ _TOO_MUCH_TO_GUESS = (
     {"activation-is-gelu", "joining-pays"},
     {"host-bound"},
     {"worth-its-length"},
+    {"small-matrices", "single-precision"},
 )
 """Conditions that are open together where a change is seldom right, or seldom worth its review."""
 _TRAINS = re.compile(r"(^|/)train(ing)?(/|_\w+\.py$|\.py$)")
@@ -172,6 +175,7 @@ def _runs_in_steps(tree: SourceTree, file: SourceFile, site: Site, callers: Call
     if site.rule.files:  # examples are what users run
         return not is_test(file.relative)
     is_built = site.rule.table == "fusion" and site.function.endswith("__init__")
+    is_built = is_built or site.rule.search in _ABOUT_TRAINING
     if site.rewrite is None and site.occasion is Occasion.CALL and not is_built:
         return False  # nobody works out by hand what is done once
     in_training = site.rule.search == "growing-caches" and _TRAINS.search(file.relative)
@@ -197,9 +201,10 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
     if site.rule.table != "affinity" or site.rule.search in _ABOUT_WHAT_IS_BUILT:
         return True
     # A step may call a method by another name: ``self.distance(a, b)``.
-    sure = site.safety is Safety.SAFE and "." in site.function
-    doubtful = not sure and callers.beside_steps(site.function, file.relative)
-    return not (doubtful or callers.set_up(site.function, file.relative))
+    proven = site.safety is Safety.SAFE
+    sure = proven and "." in site.function
+    beside = not sure and callers.beside_steps(site.function, file.relative, called=proven)
+    return not (beside or callers.set_up(site.function, file.relative))
 
 
 def _speaks_for(site: Site) -> Iterator[re.Pattern[str]]:

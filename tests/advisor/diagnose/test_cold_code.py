@@ -90,6 +90,8 @@ def test_what_a_hook_does_to_a_state_dict_is_done_once(tmp_path: Path) -> None:
         ("pkg/datasets/coco.py", True),
         ("models/whisper/feature_extraction_whisper.py", True),
         ("pkg/metrics/retrieval.py", True),
+        ("SentEval/probe/ranking.py", True),
+        ("pkg/retrieval/ranking.py", False),
         ("inference/gradio_demo/net.py", True),
         ("tools/model_hf2custom.py", True),
         ("tests_extend/unit/norm.py", True),
@@ -186,6 +188,7 @@ def test_what_no_step_runs_is_counted_and_shown_on_demand(tmp_path: Path) -> Non
             ),
             False,
         ),
+        ("import cv2\n\n\ndef step(n):\n    x = cv2.blur(n)\n    x[x > 4] = 255", False),
         ("class A:\n    def validation_step(self, x: torch.Tensor):\n        x[x > 0] = 0", False),
         ("@lru_cache(2)\ndef table(x: torch.Tensor):\n    x[x > 0] = 0\n    return x", False),
         (
@@ -244,17 +247,33 @@ def test_what_only_builds_a_model_is_left_out(
         ("x = 4\n", True),  # there for others
     ],
 )
-def test_what_is_used_beside_the_steps_alone_is_left_out(
+def test_what_is_used_beside_the_steps_alone_is_left_out_if_it_is_open(
     tmp_path: Path, user: str, *, shown: bool
 ) -> None:
     text = FILL.replace("def step", "def fill")
     files = {"ops.py": text, "use.py": f"from ops import fill\n\n\n{user}"}
-    assert bool(places(scanned(tmp_path, files))) is shown
-    method = text.replace("def", "class Boxes:\n  def").replace("(x", "(self, x")
-    assert places(scanned(tmp_path, {**files, "ops.py": method}))  # as it is proven
-    open_one = method.replace("] = 0", "] = 7e4")  # which not each dtype holds
+    assert places(scanned(tmp_path, files))  # as it was proven
+    open_one = text.replace("] = 0", "] = 7e4")  # which not each dtype holds
     found = scanned(tmp_path, {**files, "ops.py": open_one})
     assert bool(places(found)) is shown
+
+
+def test_what_is_proven_and_handed_on_may_run_in_a_step(tmp_path: Path) -> None:
+    text = FILL.replace("def step", "def fill")
+    for used, shown in (("fill", True), ("fill(i)", False)):
+        loads = f"from ops import fill\n\n\ndef load(i):\n    return {used}\n"
+        data = {"load.py": loads, "datasets/a.py": "from load import load\n\nload(4)\n"}
+        assert bool(places(scanned(tmp_path, {"ops.py": text, **data}))) is shown
+    method = text.replace("def", "class Boxes:\n  def").replace("(x", "(self, x")
+    assert places(scanned(tmp_path, {"ops.py": method}))  # by another name, perhaps
+
+
+def test_what_main_trains_with_is_told_of(tmp_path: Path) -> None:
+    text = "from torch.utils.data import DataLoader\n\n\ndef main(data):\n"
+    files = {
+        "train.py": f"{text}    for batch in DataLoader(data, shuffle=True):\n        step(batch)\n"
+    }
+    assert places(scanned(tmp_path, files)) == ["train.py:5"]
 
 
 def test_torch_calls_forward_whoever_else_does(tmp_path: Path) -> None:
@@ -291,6 +310,8 @@ def test_what_is_guessed_twice_or_not_said_is_left_out(tmp_path: Path) -> None:
     assert len(places(scanned(tmp_path, {}, allow=granted))) == 2
     widened = text.replace("x[mask] = 0", "x = x.repeat_interleave(3, dim=1)")
     assert places(scanned(tmp_path, {"a.py": widened})) == ["a.py:6"]  # five lines for one
+    product = text.replace("x[mask] = 0", "y = x.bmm(mask.unsqueeze(2)).squeeze(2)")
+    assert places(scanned(tmp_path, {"a.py": product})) == ["a.py:6"]
     needed = "def step(x, w):\n    y = x.repeat_interleave(3, dim=1)\n    return g(y)\n"
     loop = (
         "def step(x: torch.Tensor, rows):\n    y = torch.zeros_like(x)\n"
