@@ -68,7 +68,13 @@ import xformers.ops as xops
 def attend(q, k, v):
     return xops.memory_efficient_attention(q, k, v)
 """
-_CAUSAL = _OF_XFORMERS.replace("attention(q, k, v", "attention(q, k, v, xops.LowerTriangularMask()")
+_CAUSAL = """
+import xformers.ops as xops
+
+
+def attend(q, k, v):
+    return xops.memory_efficient_attention(q, k, v, xops.LowerTriangularMask())
+"""
 _BLOCKS = """
 import xformers.ops as xops
 
