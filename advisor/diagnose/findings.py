@@ -212,7 +212,7 @@ def _speaks_for(site: Site) -> Iterator[re.Pattern[str]]:
     owner, _, method = site.function.rpartition(".")
     if site.rule.name == "written-out-silu" and owner.isidentifier() and method == "forward":
         # ``act=SiLU``, ``SiLU()``, ``"SiLU"``; neither ``nn.SiLU`` nor "# the SiLU function"
-        yield re.compile(rf"(?m)^[^#\n]*(?<![\w./])(?<!class ){owner}(?=[^\w ]| as |$)")
+        yield re.compile(rf"(?m)(?<![\w./])(?<!class ){owner}(?=[^\w ]| as |$)")
     if site.rule.search == "vendor-operators":
         yield _DRIVES
     if site.rule.table == "fusion" and "normalize(" in site.code:

@@ -40,11 +40,15 @@ class Callers:
         self.mention = cache(self._mention)
 
     def _mention(self, words: re.Pattern[str]) -> bool:
-        """Tell whether any file of the tree that a step may run has these words."""
+        """Tell whether any file of the tree that a step may run has these words in its code."""
 
         def find() -> frozenset[str]:
             texts = (f.text for name, f in self._files.items() if not is_cold(name))
-            return frozenset({_NAMED} if any(map(words.search, texts)) else ())
+            found = (m for text in texts for m in words.finditer(text))
+            said = (
+                "#" not in m.string[m.string.rfind("\n", 0, m.start()) : m.start()] for m in found
+            )
+            return frozenset({_NAMED} if any(said) else ())
 
         return bool(self._read_kept((b"mention", words.pattern.encode(), self._tree), find))
 

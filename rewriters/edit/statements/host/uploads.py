@@ -396,9 +396,10 @@ def _are_of_device(here: Surroundings, data: ast.expr) -> bool:
     parts = [data]
     if isinstance(data, ast.Name):
         own = re.compile(rf"{data.id}( \+?= |\[.*\] \+?= |\.(append|extend|insert)\()")
-        filled = [n for n in here.nodes if isinstance(n, ast.stmt) and own.match(ast.unparse(n))]
+        simple = [n for n in here.nodes if isinstance(n, (ast.Assign, ast.AugAssign, ast.Expr))]
+        filled = [n for n in simple if own.match(ast.unparse(n))]
         loops = (here.loop_of(n) for n in filled)
-        parts = [n.value for n in filled if isinstance(n, (ast.Assign, ast.AugAssign, ast.Expr))]
+        parts = [n.value for n in filled]
         parts += [loop.iter for loop in loops if isinstance(loop, ast.For)]
     inner = [n for part in parts for n in ast.walk(part)]
     reads = (n.func for n in inner if isinstance(n, ast.Call) and not n.args)
