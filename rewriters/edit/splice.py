@@ -17,6 +17,7 @@ from npufix.rewriters.edit.edit import (
     Span,
     extent,
     holds_comment,
+    segment,
     span,
     unit_of,
 )
@@ -69,7 +70,7 @@ def splice(source: str, lines: Sequence[str], function: FunctionNode, edit: Edit
     line, column, *_ = span(edit.replace, lines)
     before = lines[line - 1][:column]
     whole = getattr(edit.statement, "value", None) is edit.replace and "(" in edit.text
-    old = (ast.get_source_segment(source, edit.replace) or "") if whole else ""
+    old = segment(lines, edit.replace) if whole else ""
     editor = _Editor(
         config=wrapper.module.config_for_parsing,
         target=local(edit.replace),
