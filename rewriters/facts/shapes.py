@@ -127,10 +127,8 @@ class Shapes:
                 return _shift(self.rank(args[0]), 0 if args[2].value else -len(dims))
             case "flatten" if args[2].value == -1 and (first := _positive(args[1])) is not None:
                 return first + 1
-            case "arange" | "randperm":
-                return 1
-            case "eye":
-                return _MATRIX
+            case "arange" | "eye" | "randperm":
+                return _MATRIX if op == "eye" else 1
             case "tensor" if self.is_number(args[0]):
                 return 0
             case "max" | "min" | "any" | "all" if len(args) == 1:
