@@ -139,12 +139,16 @@ _BESIDE = re.compile(r"(^|\.)(test|log|plot|export)_\w*$|ONNX|TensorRT|TRT")
 
 
 _ABOUT_WHAT_IS_BUILT = frozenset({"data-loaders", "environment", "growing-caches"})
+_ABOUT_TRAINING = frozenset({"data-loaders", "early-reductions", "optimizers"})
+"""Searches for what stands in ``main`` and counts in each step."""
 """Searches for what has an effect on the steps wherever it stands."""
 _TOO_MUCH_TO_GUESS = (
     {"boolean-mask", "same-rank-mask"},
     {"boolean-mask", "row-mask"},
     {"activation-is-gelu", "joining-pays"},
     {"host-bound"},
+    {"worth-its-length"},
+    {"small-matrices", "single-precision"},
 )
 """Conditions that are open together where a change is seldom right, or seldom worth its review."""
 _TRAINS = re.compile(r"(^|/)train(ing)?(/|_\w+\.py$|\.py$)")
@@ -171,6 +175,7 @@ def _runs_in_steps(tree: SourceTree, file: SourceFile, site: Site, callers: Call
     if site.rule.files:  # examples are what users run
         return not is_test(file.relative)
     is_built = site.rule.table == "fusion" and site.function.endswith("__init__")
+    is_built = is_built or site.rule.search in _ABOUT_TRAINING
     if site.rewrite is None and site.occasion is Occasion.CALL and not is_built:
         return False  # nobody works out by hand what is done once
     in_training = site.rule.search == "growing-caches" and _TRAINS.search(file.relative)
@@ -195,15 +200,18 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
             return False
     if site.rule.table != "affinity" or site.rule.search in _ABOUT_WHAT_IS_BUILT:
         return True
-    doubtful = site.safety is not Safety.SAFE and callers.beside_steps(site.function, file.relative)
-    return not (doubtful or callers.set_up(site.function, file.relative))
+    # A step may call a method by another name: ``self.distance(a, b)``.
+    proven = site.safety is Safety.SAFE
+    sure = proven and "." in site.function
+    beside = not sure and callers.beside_steps(site.function, file.relative, called=proven)
+    return not (beside or callers.set_up(site.function, file.relative))
 
 
 def _speaks_for(site: Site) -> Iterator[re.Pattern[str]]:
     """Yield what a program has somewhere that can use what a change needs."""
     owner, _, method = site.function.rpartition(".")
     if site.rule.name == "written-out-silu" and owner.isidentifier() and method == "forward":
-        # ``act=SiLU``, ``SiLU()``, ``"SiLU"``; neither ``nn.SiLU`` nor "the SiLU function"
+        # ``act=SiLU``, ``SiLU()``, ``"SiLU"``; neither ``nn.SiLU`` nor "# the SiLU function"
         yield re.compile(rf"(?m)(?<![\w./])(?<!class ){owner}(?=[^\w ]| as |$)")
     if site.rule.search == "vendor-operators":
         yield _DRIVES

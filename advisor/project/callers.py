@@ -40,11 +40,15 @@ class Callers:
         self.mention = cache(self._mention)
 
     def _mention(self, words: re.Pattern[str]) -> bool:
-        """Tell whether any file of the tree that a step may run has these words."""
+        """Tell whether any file of the tree that a step may run has these words in its code."""
 
         def find() -> frozenset[str]:
             texts = (f.text for name, f in self._files.items() if not is_cold(name))
-            return frozenset({_NAMED} if any(map(words.search, texts)) else ())
+            found = (m for text in texts for m in words.finditer(text))
+            said = (
+                "#" not in m.string[m.string.rfind("\n", 0, m.start()) : m.start()] for m in found
+            )
+            return frozenset({_NAMED} if any(said) else ())
 
         return bool(self._read_kept((b"mention", words.pattern.encode(), self._tree), find))
 
@@ -67,10 +71,11 @@ class Callers:
                 return False
         return built
 
-    def beside_steps(self, function: str, file: str) -> bool:
+    def beside_steps(self, function: str, file: str, *, called: bool = False) -> bool:
         """Tell whether a function is used, but, as far as names tell, in no step.
 
         ``world_to_pix`` of a renderer that a plot calls; what nobody uses may be there for others.
+        With ``called`` so may be what is handed on, ``{"quick": quick_gelu}``, and who calls it.
         """
         outer, of_file = function.partition(".<locals>")[0], self._files[file]
         names, used = [outer.rpartition(".")[2]], False
@@ -81,7 +86,7 @@ class Callers:
             if name in {"main", MODULE} or name.startswith("__") or len(names) > _MOST_CALLERS:
                 return False
             callers = self._of(name, file)
-            if _HANDED_ON in callers:
+            if _HANDED_ON in callers or (called and (not callers or _NAMED in callers)):
                 return False
             used = used or bool(callers)
             names += sorted(callers - {*names, _NAMED, _BUILDS, _BESIDE})

@@ -49,15 +49,16 @@ def style_of(source: str) -> Style:
     return Style(width, "'" if single > double else '"')
 
 
-def break_lines(statement: str, room: int, unit: str) -> str:
+def break_lines(statement: str, room: int, unit: str, *, one_a_line: bool = False) -> str:
     """Return a simple statement of one line in lines that fit into ``room``, if they can.
 
-    All but the first are indented relative to the first one.
+    All but the first are indented relative to the first one. With ``one_a_line`` the arguments of a
+    call share no line.
     """
-    if len(statement) <= room or "\n" in statement:
+    if (len(statement) <= room and not one_a_line) or "\n" in statement:
         return statement
     tree = ast.parse(statement)
-    line = _Line(_tokens(statement), room, unit)
+    line = _Line(_tokens(statement), room, unit, one_a_line)
     try:
         lines = list(line.statement(isinstance(tree.body[0], ast.Expr)))
     except RecursionError:  # a term of thousands of brackets
@@ -108,6 +109,7 @@ class _Line:
     tokens: _Tokens
     room: int
     unit: str
+    one_a_line: bool
 
     def statement(self, is_expression: bool) -> Iterator[str]:  # noqa: FBT001
         """Yield the lines of the whole statement."""
@@ -128,7 +130,8 @@ class _Line:
         """Yield an expression; ``inside`` brackets it can be broken before its operators."""
         pad = self.unit * depth
         whole = f"{prefix}{_text(tokens)}{suffix}"
-        if self._fits(whole, depth):
+        apart = self.one_a_line and depth == 0 and tokens[-1].text == ")"
+        if self._fits(whole, depth) and not apart:
             yield pad + whole
             return
         parts = _operands(tokens)
@@ -159,7 +162,8 @@ class _Line:
     def _body(self, items: Sequence[_Tokens], depth: int) -> Iterator[str]:
         """Yield what stands in brackets: in one line, or one item a line."""
         line = ", ".join(map(_text, items))
-        if self._fits(line, depth):
+        apart = self.one_a_line and len(items) > 1 and depth == 1
+        if self._fits(line, depth) and not apart:
             yield self.unit * depth + line
             return
         comma = "," if len(items) > 1 else ""

@@ -17,6 +17,7 @@ from npufix.rewriters.edit.edit import (
     Span,
     extent,
     holds_comment,
+    segment,
     span,
     unit_of,
 )
@@ -68,6 +69,8 @@ def splice(source: str, lines: Sequence[str], function: FunctionNode, edit: Edit
         raise CannotSpliceError("libcst cannot read these statements") from error
     line, column, *_ = span(edit.replace, lines)
     before = lines[line - 1][:column]
+    whole = getattr(edit.statement, "value", None) is edit.replace and "(" in edit.text
+    old = segment(lines, edit.replace) if whole else ""
     editor = _Editor(
         config=wrapper.module.config_for_parsing,
         target=local(edit.replace),
@@ -78,6 +81,7 @@ def splice(source: str, lines: Sequence[str], function: FunctionNode, edit: Edit
         room=edit.width - indent,
         in_brackets=_needs_brackets(text, local(edit.replace), edit.text),
         after_word=re.search(r"\w\($", before) is not None,
+        one_a_line=re.search(r",\s*\n\s*\)$", old) is not None,
     )
     try:
         new = wrapper.visit(editor).code
@@ -119,6 +123,8 @@ class _Editor(cst.CSTTransformer):
     """Whether the new expression needs brackets where it goes."""
     after_word: bool
     """Whether a bracket that opens right after a word stands before the old one."""
+    one_a_line: bool
+    """Whether the last of the old arguments has a comma behind it, and the bracket its line."""
     done: bool = field(default=False)
 
     def __post_init__(self) -> None:
@@ -211,7 +217,7 @@ class _Editor(cst.CSTTransformer):
             return new
         bare = new.with_changes(leading_lines=[], trailing_whitespace=cst.TrailingWhitespace())
         text = cst.Module([bare]).code.strip()
-        lines = break_lines(text, room, self.indent)
+        lines = break_lines(text, room, self.indent, one_a_line=self.one_a_line)
         return new if lines == text else new.with_changes(body=self._parse(lines).body)
 
     def _parse(self, text: str) -> cst.SimpleStatementLine | cst.BaseCompoundStatement:

@@ -128,7 +128,7 @@ def occasion(
     if _is_host_code(flow) or (match is not None and _works_on_host(flow, match)):
         return Occasion.HOST
     name = flow.function.name
-    if _BUILDS.fullmatch(name):
+    if _BUILDS.fullmatch(name) or _takes_state(flow.function):
         return Occasion.CALL
     code = code if match is None else match.evaluation.statement
     if is_aside(flow.qualname) or any(map(_is_cache, flow.function.decorator_list)):
@@ -253,6 +253,12 @@ def _takes_tokenizer(function: FunctionNode) -> bool:
     return "self" not in given and bool(given & {"tokenizer", "processor"})
 
 
+def _takes_state(function: FunctionNode) -> bool:
+    """Tell whether a function, a hook mostly, loads or saves what it is handed."""
+    given = {arg.arg for arg in (*function.args.args, *function.args.kwonlyargs)}
+    return "state_dict" in given
+
+
 def _works_on_host(flow: FunctionFlow, match: Match) -> bool:
     """Tell whether tensors are on the host: ``x.cpu()``, ``torch.tensor(items)``, and views of it.
 
@@ -350,7 +356,7 @@ def sets_up(scope: Scope) -> bool:
     name = scope.function.name
     if name == "__init__":
         return scope.cls is not None and _is_part_of_model(scope.cls)
-    return _SETS_UP.fullmatch(name) is not None
+    return _SETS_UP.fullmatch(name) is not None or _takes_state(scope.function)
 
 
 def is_done_once(scope: Scope) -> bool:

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from npufix.rewriters.facts.constants import number
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import parameter_shape
+from npufix.rewriters.graph.modules.syntax import last_name, walk
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from npufix.rewriters.graph.dataflow import FunctionFlow
+    from npufix.rewriters.graph.modules.names import FunctionNode
     from npufix.rewriters.graph.nodes import Node
 
 
@@ -38,6 +40,7 @@ _BY_MODE: dict[object, int] = {"linear": 3, "bilinear": 4, "bicubic": 4, "trilin
 _RANKS = re.compile(r"get_(\w+_)?(rank|world_size)$")
 """Functions that return a number: ``torch.distributed.get_rank``."""
 _RESHAPED = frozenset({"expand", "reshape", "view"})
+_LENGTH = re.compile(r"len\(\w+\)|[\w.]+\.(size\(-?\d\)|shape\[-?\d\])|\d+")
 
 
 @lru_cache(maxsize=4)
@@ -124,8 +127,8 @@ class Shapes:
                 return _shift(self.rank(args[0]), 0 if args[2].value else -len(dims))
             case "flatten" if args[2].value == -1 and (first := _positive(args[1])) is not None:
                 return first + 1
-            case "arange" | "randperm":
-                return 1
+            case "arange" | "eye" | "randperm":
+                return _MATRIX if op == "eye" else 1
             case "tensor" if self.is_number(args[0]):
                 return 0
             case "max" | "min" | "any" | "all" if len(args) == 1:
@@ -241,6 +244,8 @@ class Shapes:
                 return self._length(args[1], dim)
             case "add" | "sub" | "mul" | "div" if dim == -1:
                 return self._broadcast_length(args[0], args[1])
+            case "reshape(*)" | "view(*)" if not _is_starred(args[dim:]):  # ``(*shape, 3)``
+                return _positive(args[dim])
             case "cat" if dim == -1 and self._is_in_front(args[1], args[0]):
                 return self._length(args[0].args[0], dim)
             case Op.ITEM if args[0].op == "topk" and args[0].args[2].value == -1 == dim:
@@ -343,7 +348,10 @@ class Shapes:
         if node.op == Op.CALL and _RANKS.search(str(node.args[0].value)):
             return True
         if node.op == Op.PARAM:
-            return annotation(self.flow, str(node.value)) in {"int", "float", "bool"}
+            name, declared = str(node.value), annotation(self.flow, str(node.value))
+            own = self.flow.function.name.startswith("_") and not declared
+            lengths = _list_lengths(self.flow.cls, self.flow.function) if own else frozenset()
+            return declared in {"int", "float", "bool"} or name in lengths
         return node.op in operators.BROADCAST and all(self.is_number(arg) for arg in node.args)
 
     def _rank_of_sizes(self, sizes: tuple[Node, ...]) -> Rank:
@@ -367,6 +375,23 @@ class Shapes:
             return RelativeRank(node, 0)
         added, dropped = sum(map(_is_new_axis, items)), sum(map(_is_place, items))
         return _shift(rank, added - dropped)
+
+
+@lru_cache(maxsize=64)
+def _list_lengths(cls: ast.ClassDef | None, function: FunctionNode) -> frozenset[str]:
+    """Return the parameters of a method that its class calls with lengths: ``x.shape[0]``."""
+    names = [arg.arg for arg in function.args.args[1:]]
+    nodes = () if cls is None else walk(cls)
+    calls = [n for n in nodes if isinstance(n, ast.Call) and last_name(n.func) == function.name]
+    given: list[dict[str | None, ast.expr]] = [
+        {**dict(zip(names, call.args, strict=False)), **{k.arg: k.value for k in call.keywords}}
+        for call in calls
+    ]
+    return frozenset(
+        name
+        for name in names
+        if given and all(name in g and _LENGTH.fullmatch(ast.unparse(g[name])) for g in given)
+    )
 
 
 def annotation(flow: FunctionFlow, param: str) -> str:

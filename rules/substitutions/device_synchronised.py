@@ -1,4 +1,4 @@
-"""The host waits for all that the device does, where one stream would be enough.
+"""The host waits for all that the device does, where one stream, or none, would be enough.
 
 What: ``torch.npu.synchronize()`` or ``torch.cuda.synchronize()`` in code that runs in every step and
 takes no times.
@@ -7,7 +7,8 @@ Why it is slow on the NPU: the host waits until every stream is empty, those of 
 and of copies included, and launches nothing in the meantime.
 
 Safety: what the default stream computes is in order without any wait, and reading a value waits for
-it anyway; so often the line may go. Where the host needs what the current stream has done (a pinned
+it anyway; so the line goes where the function names no other stream, no copy that nobody waits for
+and no queue (``in-order``). Elsewhere, where the host needs what the current stream has done (a pinned
 tensor that is filled again), waiting for that stream is enough (``one-stream``). No run of the code shows for
 what a host has waited, so the values are compared and the change is still called unverified.
 
@@ -34,6 +35,16 @@ def one_stream(x: Tensor) -> Tensor:
     return x * 2 + 1
 
 
+def in_order(x: Tensor) -> Tensor:
+    """Compute, then wait for the device: what comes behind is in order anyway."""
+    return x * 2 + 1
+
+
+def no_wait(x: Tensor) -> Tensor:
+    """Compute: the same values."""
+    return x * 2 + 1
+
+
 def inputs(draw: Draw) -> dict[str, Any]:
     """Return a tensor."""
     import torch
@@ -46,13 +57,21 @@ ONE_STREAM = Condition(
     "what the host waits for is done by the current stream",
     lambda _site: None,
 )
+IN_ORDER = Condition(
+    "in-order",
+    "nobody needs the wait: no copy to the host that is not waited for, no other process or stream",
+    lambda _site: None,
+)
 
 RULE = Substitution(
     id="NPU320",
     name="device-synchronised",
-    summary="the host waits for the whole device where one stream is enough",
+    summary="the host waits for the whole device without need",
     table="affinity",
-    forms=(Form(all_streams, one_stream, inputs, (ONE_STREAM,)),),
+    forms=(
+        Form(all_streams, one_stream, inputs, (ONE_STREAM,)),
+        Form(in_order, no_wait, inputs, (IN_ORDER,)),
+    ),
     search="device-waits",
     unseen="a run shows values, not what the host has waited for",
     replaces=(),
@@ -98,9 +117,23 @@ def train_step(model, x: torch.Tensor, optimizer):
 def train_step(model, x: torch.Tensor, optimizer):
     loss = model(x).mean()
     loss.backward()
-    torch.cuda.current_stream().synchronize()
     optimizer.step()
     return loss
+""",
+        ),
+        # a copy that nobody waits for
+        Rewritten(
+            """
+def train_step(model, x: torch.Tensor, held: torch.Tensor):
+    held.copy_(model(x), non_blocking=True)
+    torch.cuda.synchronize()
+    return held.sum()
+""",
+            """
+def train_step(model, x: torch.Tensor, held: torch.Tensor):
+    held.copy_(model(x), non_blocking=True)
+    torch.cuda.current_stream().synchronize()
+    return held.sum()
 """,
         ),
     ),

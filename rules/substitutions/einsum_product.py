@@ -4,11 +4,9 @@ What: ``torch.einsum("bnqd,bnkd->bnqk", q, k)`` and any other equation of two op
 that is added up, where each operand has an index of its own; one matrix for a whole batch, as in
 graph convolutions; images whose channels are weighed, as in the masks of MaskFormer.
 
-Why it is slow on the NPU: einsum turns and folds both operands in several calls of the host, and
-makes a batch of products even where one matrix is shared by all: BatchMatMul, with a Transpose of
-what the folding made copy. ``matmul`` is one call, and one plain MatMul where a matrix is shared;
-for batches on both sides it launches what einsum does, and saves time of the host alone (condition
-``host-bound``).
+Why it is slow on the NPU: einsum turns and folds both operands in several calls of the host;
+``matmul`` is one call. The device computes as much: one batched product, of one batch where a matrix
+is shared by all. So it saves time of the host alone (condition ``host-bound``).
 
 Safety: the same products and sums. einsum lets an index that is added up have the length one in one
 operand and any in the other, which ``matmul`` refuses with an error.
@@ -85,7 +83,7 @@ def graph_inputs(draw: Draw) -> dict[str, Any]:
 
 HOST_BOUND = Condition(
     "host-bound",
-    "the calls of the host count here: einsum launches the same batched product after them",
+    "the calls of the host count here: einsum launches a product of the same size after them",
     unknown,
     time_alone=True,
 )
@@ -98,7 +96,7 @@ RULE = Substitution(
     forms=(
         Form(scores, rows_by_rows, score_inputs, (HOST_BOUND,)),
         Form(masks, pixels_as_columns, mask_inputs, (HOST_BOUND,)),
-        Form(graph, one_matrix, graph_inputs),
+        Form(graph, one_matrix, graph_inputs, (HOST_BOUND,)),
     ),
     search="einsum-products",
     replaces=("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Transpose"),

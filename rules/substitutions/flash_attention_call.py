@@ -68,6 +68,13 @@ import xformers.ops as xops
 def attend(q, k, v):
     return xops.memory_efficient_attention(q, k, v)
 """
+_CAUSAL = """
+import xformers.ops as xops
+
+
+def attend(q, k, v):
+    return xops.memory_efficient_attention(q, k, v, xops.LowerTriangularMask())
+"""
 _BLOCKS = """
 import xformers.ops as xops
 
@@ -182,6 +189,7 @@ def attend(q, kv, starts, longest):
         ),
         Rewritten(_WINDOW, _WINDOW),
         Rewritten(_OF_XFORMERS, _OF_XFORMERS),
+        Rewritten(_CAUSAL, _CAUSAL),
         Rewritten(_BLOCKS, _BLOCKS),
     ),
 )

@@ -191,6 +191,8 @@ def vector_inputs(draw: Draw) -> dict[str, Any]:
 
 
 def _one_column(site: Site) -> bool | None:
+    if site.runs_in_loop():  # one row for each sequence: the row numbers alone take longer
+        return False
     columns = site.size("index", -1)
     # gather accepts only as many dimensions in the index as in the tensor
     ranks = [n for n in (site.ndim("x"), site.ndim("index")) if n is not None]
@@ -220,6 +222,10 @@ def _one_per_row(site: Site) -> bool | None:
     return True if x == _MATRIX or index == 1 else None
 
 
+def _one_per_row_of_many(site: Site) -> bool | None:
+    return False if site.runs_in_loop() else _one_per_row(site)
+
+
 def _is_vector(site: Site) -> bool | None:
     # gather accepts only as many dimensions in the index as in the tensor
     x, index = site.ndim("x"), site.ndim("index")
@@ -246,9 +252,9 @@ MATRIX_BY_VECTOR = Condition(
     "proven-matrix", _PROVEN, lambda site: site.ndim("x") == _MATRIX or site.ndim("index") == 1
 )
 IS_TENSOR = Condition("is-tensor", "the object is a torch tensor", lambda site: site.is_tensor("x"))
-ONE_PER_ROW = Condition(
-    "one-column-index", "the index has one entry per row of a matrix", _one_per_row
-)
+_IN_ROWS = "the index has one entry per row of a matrix"
+ONE_PER_ROW = Condition("one-column-index", _IN_ROWS, _one_per_row_of_many)
+PLACES = Condition("one-column-index", _IN_ROWS, _one_per_row)
 VECTOR = Condition("vector", "the tensor and the index have one dimension", _is_vector)
 
 RULE = Substitution(
@@ -270,7 +276,7 @@ RULE = Substitution(
         Form(last_vector, look_up, per_row_inputs, (IS_TENSOR, MATRIX_BY_VECTOR, ONE_PER_ROW)),
         Form(last_flat, pick_flat, column_inputs, (IS_TENSOR, MATRIX, ONE_COLUMN)),
         Form(last, pick, column_inputs, (IS_TENSOR, MATRIX, VISIBLY_ONE_COLUMN)),
-        Form(rows, select, row_inputs, (IS_TENSOR, ONE_PER_ROW)),
+        Form(rows, select, row_inputs, (IS_TENSOR, PLACES)),
         Form(vector, select, vector_inputs, (IS_TENSOR, VECTOR)),
     ),
     replaces=("GatherElements", "GatherElementsV2", "GatherElementsD"),
@@ -278,6 +284,16 @@ RULE = Substitution(
     passes=(1, 0),
     requires="torch_npu>=2.1",
     valid=(
+        # one token of each sequence in a round of decoding
+        """
+def decode(scores: torch.Tensor, steps: int):
+    total = 0
+    for _ in range(steps):
+        probs = scores.flatten(1).softmax(-1)
+        token = torch.multinomial(probs, 1)
+        total = total + probs.gather(1, token).squeeze(1).log()
+    return total
+""",
         # several columns
         """
 def f(logits: torch.Tensor, target: torch.Tensor):

@@ -18,8 +18,8 @@ written for it is harder to read than what it gains.
 Nothing is said of what runs once per call of a pipeline or of ``generate`` (condition
 ``runs-often``): it is no part of a step, and the longer code would be all that is gained. The same
 goes for the first dimension outside of loops (condition ``more-than-once``): there a batch is made
-wider, once, before all layers. What has to be asked about is told of heads alone: an index or a reward that
-is repeated is short.
+wider, once, before all layers. Other dimensions take five lines in place of one, which pays for heads,
+in each layer; of anything else somebody has to say so (``worth-its-length``).
 
 References: case "affinity operator optimisation" (RepeatInterleave) of the MindStudio guide;
 torch.repeat_interleave.
@@ -241,10 +241,10 @@ MORE_THAN_ONCE = Condition(
     _more_than_once,
     time_alone=True,
 )
-OF_HEADS = Condition(
-    "repeats-heads",
-    "heads are repeated, by the names: in each layer",
-    _repeats_heads,
+WORTH_IT = Condition(
+    "worth-its-length",
+    "five lines pay in place of one: in each layer, as where heads are repeated",
+    lambda site: _repeats_heads(site) or None,
     time_alone=True,
 )
 IS_TENSOR = Condition("is-tensor", "the object is a torch tensor", lambda site: site.is_tensor("x"))
@@ -282,29 +282,15 @@ RULE = Substitution(
         Form(along_first, broadcast_first, inputs, (MORE_THAN_ONCE, OFTEN, IS_TENSOR, INT_REPEATS)),
         Form(twice_along_last, stack_last, twice_inputs, (OFTEN_TWICE, IS_TENSOR)),
         Form(twice, stack, twice_last_inputs, (IS_LAST, OFTEN_TWICE, IS_TENSOR)),
-        Form(along_last, broadcast_last, inputs, (OFTEN, IS_TENSOR, INT_REPEATS)),
+        Form(along_last, broadcast_last, inputs, (OFTEN, IS_TENSOR, INT_REPEATS, WORTH_IT)),
         Form(
-            along, broadcast, dim_inputs, (FROM_THE_FRONT, IS_TENSOR, INT_REPEATS, OF_HEADS, OFTEN)
-        ),
-        Form(
-            along,
-            broadcast,
-            dim_inputs,
-            (FROM_THE_FRONT, OFTEN, IS_TENSOR, INT_REPEATS),
-            only_proven=True,
+            along, broadcast, dim_inputs, (FROM_THE_FRONT, IS_TENSOR, INT_REPEATS, WORTH_IT, OFTEN)
         ),
         Form(
             along_from_the_end,
             broadcast_from_the_end,
             end_inputs,
-            (FROM_THE_END, IS_TENSOR, INT_REPEATS, OF_HEADS, OFTEN),
-        ),
-        Form(
-            along_from_the_end,
-            broadcast_from_the_end,
-            end_inputs,
-            (FROM_THE_END, OFTEN, IS_TENSOR, INT_REPEATS),
-            only_proven=True,
+            (FROM_THE_END, IS_TENSOR, INT_REPEATS, WORTH_IT, OFTEN),
         ),
     ),
     replaces=("RepeatInterleave", "RepeatInterleaveV2"),

@@ -161,6 +161,12 @@ def f(a, b, c):
     n, k, m = a.shape
     return 0.5 * c + 2.0 * (a @ b)
 """,
+        # an addend of four dimensions
+        """
+def f(a, n: int):
+    ones = torch.eye(n, dtype=a.dtype, device=a.device).unsqueeze(0).unsqueeze(0)
+    return a.transpose(-2, -1) @ a + 1e-6 * ones
+""",
         # NaN in c would vanish
         """
 def f(a, b, c):

@@ -173,6 +173,8 @@ class Expressions:
             raise CannotBatchError(RANDOM)
         if op in {"py:max", "py:min"} and len(code.args) == 2 and not code.keywords:  # noqa: PLR2004
             return self._extreme(code, op)
+        if op == "where" and node is not None and len(node.args) == 1:
+            raise CannotBatchError(UNKNOWN_CALL)  # the places of a mask: another number of them
         if op in _CONVERSIONS:
             owner = code.func.value if isinstance(code.func, ast.Attribute) else code.args[0]
             value = self.read(owner)

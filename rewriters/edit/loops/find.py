@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.loops.expressions import RANDOM, UNKNOWN_CALL, UNKNOWN_CODE, WRITTEN_READ
 from npufix.rewriters.edit.loops.facts import Facts
 from npufix.rewriters.edit.loops.filling import Pieces, read_pieces
-from npufix.rewriters.edit.loops.indexing import LENGTHS, OTHER_ROUND
+from npufix.rewriters.edit.loops.indexing import LENGTHS, OF_HOST, OTHER_ROUND
 from npufix.rewriters.edit.loops.joining import add_up, join, join_rounds, rows_of
 from npufix.rewriters.edit.loops.reading import (
     NO_DOMAIN,
@@ -47,7 +47,7 @@ _MAKES_ONCE = re.compile(r"_*(init|reset|build|create|make|register|setup)(_|$)\
 # What no way of writing it would change; of other loops it is worth saying that they are slow.
 _NO_ROWS = frozenset(
     {UNKNOWN_CALL, EFFECT, RECURRENCE, OTHER_ROUND, WRITTEN_READ, SHARED, MODULES, STATISTICS,
-     DROPOUT, RANDOM, NO_DOMAIN, STEPS, OF_A_LIST, READ_AFTERWARDS, UNKNOWN_CODE, LENGTHS}
+     DROPOUT, RANDOM, NO_DOMAIN, STEPS, OF_A_LIST, OF_HOST, READ_AFTERWARDS, UNKNOWN_CODE, LENGTHS}
 )  # fmt: skip
 _ROWS_TOO = frozenset({EFFECT, UNKNOWN_RANK, UNKNOWN_DIMENSION})
 """What is worth saying of those where it is plain that rows of a tensor are taken."""
@@ -301,6 +301,9 @@ def _fills(code: ast.stmt, lists: set[str]) -> bool:
 def _takes_rows(flow: FunctionFlow, loop: Loop) -> bool:
     """Tell whether a loop joins, adds up or fills rows that only a tensor has: ``x[i, :n]``."""
     inside = list(_inside(flow, loop))
+    named = (flow.names.dotted(n) or "" for n in walk(flow.function) if isinstance(n, ast.Name))
+    if flow.cls is None and not any(name.startswith("torch") for name in named):
+        return False  # ``zeros[i, j]`` may be of an array
     codes: list[ast.AST] = [e.code for e in inside]
     if loop.is_statement and not loop.lists and not loop.total:
         facts = Facts(flow, inside)  # ``d[(i, j)] = n`` may be a dictionary

@@ -19,6 +19,7 @@ from npufix.rewriters.edit.loops.values import (
     shift,
     subscript,
 )
+from npufix.rewriters.facts.occasions import is_made_on_host
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ LENGTHS = "its rows have different lengths"
 UNKNOWN_INDEX = "an index in it is of an unknown kind"
 OTHER_ROUND = "a round reads what another round writes"
 OUT_OF_ROUND = "its counter may lie outside of what it indexes"
+OF_HOST = "it picks from a table of the host, which takes no index of the device"
 _OF_LISTS = re.compile(
     r"ListComp\(elt=(List\(|Tuple\(|ListComp|Call\(func=Name\(id='(list|tuple)')"
 )
@@ -66,6 +68,8 @@ class Place:
     """Which dimension of the tensor the rounds are."""
     is_known: bool = True
     """Whether ``kept`` is sure."""
+    by_tensor: bool = False
+    """Whether a tensor says which rows: ``table[i]`` read it for each ``i`` of a tensor."""
 
     @property
     def is_whole(self) -> bool:
@@ -93,6 +97,8 @@ class Indexer:
         place = self.place(base.code if rows is None else None, items, rows, base.asked)
         if place.ragged:
             raise CannotBatchError(LENGTHS)
+        if place.by_tensor and self._is_of_host(code.value):
+            raise CannotBatchError(OF_HOST)
         index = trim(place.items)
         made = subscript(base.code, index) if index else base.code
         rank: Rank = None
@@ -256,6 +262,10 @@ class Indexer:
         found.items.append(ast.Slice(lower, stop, None))
         found.consumed += 1
 
+    def _is_of_host(self, code: ast.expr) -> bool:
+        node = self.of.facts.node(code)
+        return node is not None and is_made_on_host(node)
+
     def _holds_lists(self, code: ast.expr) -> bool:
         """Tell whether what the rounds go over holds lists: ``[list(p) for p in orders]``."""
         node = self.of.facts.node(code)
@@ -285,6 +295,7 @@ class Indexer:
             elif value.rank not in {0, deepest}:
                 raise CannotBatchError(UNKNOWN_INDEX)
             found.items.append(at_dimension(value.code, deepest - rank))
+            found.by_tensor |= not self._is_of_host(value.code)
         else:
             raise CannotBatchError(UNKNOWN_INDEX)
         found.consumed += 1

@@ -129,13 +129,13 @@ _COMPARABLE = frozenset({"amax", "amin", "max", "mean", "min", "norm", "prod", "
 def _is_switched(here: Surroundings, code: ast.Assert | ast.If) -> bool:
     """Tell whether a check is seldom made: ``if self.strict: assert x.all()``.
 
-    A setting decides on it, where it runs, or another check that fails, ``if not x.all():``.
+    A setting decides on it, where it runs, or another check, ``if not x.all():``, that has waited.
     """
     if ".device" in ast.unparse(code.test):
         return True
     for outer in here.around(code):
         match outer:
-            case ast.If(ast.UnaryOp(ast.Not(), test)) if _is_answer(here, test):
+            case ast.If(ast.UnaryOp(ast.Not(), test)) | ast.If(test) if _is_answer(here, test):
                 return True
             case ast.If(ast.UnaryOp(ast.Not(), ast.Name() | ast.Attribute() as flag)) | ast.If(
                 ast.Name() | ast.Attribute() as flag

@@ -1,4 +1,4 @@
-"""Columns of a tensor that are picked by a list of numbers, or taken out one by one."""
+"""Columns of a tensor that are taken out one by one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.statements.surroundings import Surroundings
     from npufix.rewriters.facts.site_facts import SourceFacts
 
-_MOST_RUNS = 4
 _GIVEN = re.compile(
     r"(^|_)(gts?|targets?|labels?|coo?rds?|coors|idx|ind|ind(ic|ex)es|index|grid|thw|anchors?|priors?"
     r"|points?|voxels?|masks?|proposals?|rois?|(pos|neg|det)_bbox(es)?|freqs?|cis|rope|cos|sin"
@@ -81,9 +80,7 @@ def _blocks(here: Surroundings) -> Iterator[list[ast.stmt]]:
 
 def _piece(here: Surroundings, code: ast.expr) -> _Piece | None:
     match code:
-        case ast.Subscript(_, ast.Tuple([*others, last]), ast.Load()) if all(
-            map(_is_whole, others)
-        ):
+        case ast.Subscript(_, ast.Tuple([*others, last]), ast.Load()) if all(map(is_whole, others)):
             prefix = "".join(f"{here.text(other)}, " for other in others)
         case ast.Subscript(_, last, ast.Load()):
             prefix = ""
@@ -177,7 +174,11 @@ def _gather(here: Surroundings, name: str, reads: list[_Piece]) -> Proposal | No
         changes.append(new if whole is None else Change(whole, ""))
     form = "columns" if ".unbind(" in text else "slices"
     return Proposal(
-        reads[0].code, form=form, changes=tuple(changes), shown=line, proven=frozenset(proven)
+        reads[0].code,
+        form=form,
+        changes=tuple(dict.fromkeys(changes)),
+        shown=line,
+        proven=frozenset(proven),
     )
 
 
@@ -212,18 +213,23 @@ def _names(
     """
     names: dict[int, str] = {}
     gone: dict[int, Span] = {}
-    for read in reads:
-        statement = here.statement_of(read.code)
-        target = _own_name(here, statement, read.code)
+    held = {id(read.code): read for read in reads}
+    for statement in dict.fromkeys(here.statement_of(read.code) for read in reads):
+        bound = _list_own_names(here, statement)
+        own = [held.get(id(code)) for _, code in bound]
+        starts = {read.first for read in own if read is not None}
         whole = here.whole_lines(statement)
-        only = isinstance(statement, ast.Assign) and statement.value is read.code
-        if not target or read.first in names or statement not in block or whole is None:
+        if statement not in block or whole is None or None in own:
             continue
+        if not bound or len(starts) < len(own) or not starts.isdisjoint(names):
+            continue
+        assert isinstance(statement, ast.Assign)  # noqa: S101 - ``_list_own_names`` has looked
+        only = isinstance(statement.value, ast.Tuple) or statement.value is bound[0][1]
         if only and "#" in "".join(here.lines[statement.lineno - 1 : statement.end_lineno]):
             continue  # a comment that would be gone too
-        names[read.first] = target
+        names |= {held[id(code)].first: name for name, code in bound}
         if only:
-            gone[id(read.code)] = whole
+            gone |= {id(code): whole for _, code in bound}
     for read in reads:
         names.setdefault(read.first, _free_name(here, f"{owner}_{read.first}"))
     return names, gone
@@ -268,16 +274,25 @@ def _list_bound_to(here: Surroundings, code: ast.expr) -> set[str]:
     return {target.id for target in given if isinstance(target, ast.Name)}
 
 
-def _own_name(here: Surroundings, statement: ast.stmt, code: ast.expr) -> str:
-    """Return ``w`` of ``w = x[..., 2:3].exp()``, if it is a name for nothing else."""
+def _list_own_names(here: Surroundings, statement: ast.stmt) -> list[tuple[str, ast.expr]]:
+    """Return ``w`` and ``x[..., 2]`` of ``w = x[..., 2].exp()``, if it is a name for nothing else.
+
+    Of ``v, w = x[..., 1], x[..., 2]`` both; nothing if one of them is a name for more.
+    """
     match statement:
-        case ast.Assign([ast.Name(name)], value) if _receiver(value) is code:
-            uses = [n for n in here.nodes if isinstance(n, ast.Name) and n.id == name]
-            arguments = {a.arg for a in ast.walk(here.flow.function.args) if isinstance(a, ast.arg)}
-            before = any(n.lineno < statement.lineno for n in uses)
-            if not before and name not in arguments | set(here.flow.captured):
-                return name
-    return ""
+        case ast.Assign([ast.Tuple(targets)], ast.Tuple(values)) if len(targets) == len(values):
+            pairs = list(zip(targets, values, strict=True))
+        case ast.Assign([target], value):
+            pairs = [(target, _receiver(value))]
+        case _:
+            return []
+    names = [target.id for target, _ in pairs if isinstance(target, ast.Name)]
+    others = {a.arg for a in ast.walk(here.flow.function.args) if isinstance(a, ast.arg)}
+    others |= set(here.flow.captured)
+    others |= {n.id for n in here.nodes if isinstance(n, ast.Name) and n.lineno < statement.lineno}
+    if len(set(names)) < len(pairs) or not others.isdisjoint(names):
+        return []
+    return [(name, code) for name, (_, code) in zip(names, pairs, strict=True)]
 
 
 def _free_name(here: Surroundings, wanted: str) -> str:
@@ -407,7 +422,8 @@ def _asks_in_place(given: ast.keyword) -> bool:
     )
 
 
-def _is_whole(code: ast.expr) -> bool:
+def is_whole(code: ast.expr) -> bool:
+    """Tell whether an item of an index takes all of a dimension: ``:`` or ``...``."""
     match code:
         case ast.Slice(None, None, None):
             return True
@@ -422,79 +438,3 @@ def _proposal(
     text, proven = found
     form = "columns" if ".unbind(" in text else "slices"
     return Proposal(code, form=form, changes=changes, shown=text, proven=proven)
-
-
-def find_index_lists(here: Surroundings) -> Iterator[Proposal]:
-    """Yield ``x[:, [0, 2]]`` where the numbers are a slice."""
-    for node in here.nodes:
-        match node:
-            case ast.Subscript(owner, ast.Tuple(items), ast.Load()):
-                lists = [item for item in items if isinstance(item, ast.List)]
-                others = [item for item in items if item not in lists]
-                text = slice_of(lists[0].elts) if len(lists) == 1 else None
-                tensor = here.is_tensor(owner)
-                if len(lists) != 1 or tensor is False or not all(map(_is_whole, others)):
-                    continue
-                if not here.is_hot and not tensor:
-                    continue
-                before = "".join(f"{here.text(o)}, " for o in items[: items.index(lists[0])])
-                after = "".join(f", {here.text(o)}" for o in items[items.index(lists[0]) + 1 :])
-                name = here.text(owner)
-                copied = "" if _is_cloned(here, node) else ".clone()"
-                new, form = f"{name}[{before}{text}{after}]{copied}", "every_second"
-                if text is None:
-                    runs = runs_of(lists[0].elts)
-                    if not runs or not isinstance(owner, ast.Name):
-                        continue
-                    dim = items.index(lists[0])
-                    dim -= len(items) if "..." in before else 0
-                    parts = ", ".join(f"{name}[{before}{run}{after}]" for run in runs)
-                    new, form = f"torch.cat(({parts}), dim={dim})", "any_order"
-                    if (turned := slice_of(lists[0].elts[::-1])) is not None:
-                        new = f"{name}[{before}{turned}{after}].flip({dim})"
-                    elif here.flow.names.imports.get("torch") != "torch":
-                        continue
-                proven = frozenset({"is-tensor"} if tensor else ())
-                change = Change(here.span(node), new)
-                yield Proposal(node, form=form, changes=(change,), shown=new, proven=proven)
-
-
-def _is_cloned(here: Surroundings, code: ast.Subscript) -> bool:
-    """Tell whether what is picked is copied anyway: by ``.clone()``, or ``x[:, [0, 2]] - y``."""
-    match here.parents.get(id(code)):
-        case ast.BinOp() | ast.Compare() | ast.UnaryOp():
-            return True
-        case ast.Attribute(attr="clone") as method:
-            return isinstance(here.parents.get(id(method)), ast.Call)
-        case ast.List() | ast.Tuple() as several:  # ``torch.stack([x[:, [0, 1]], y])``
-            call = here.parents.get(id(several))
-            return isinstance(call, ast.Call) and last_name(call.func) in {"cat", "stack"}
-    return False
-
-
-def runs_of(items: Sequence[ast.expr]) -> list[str]:
-    """Return ``2:3`` and ``0:2`` for ``2, 0, 1``; nothing where they are many, or no numbers."""
-    places = [item.value for item in items if isinstance(item, ast.Constant)]
-    numbers = [place for place in places if type(place) is int and place >= 0]
-    if len(numbers) != len(items) or len(numbers) < 2:  # noqa: PLR2004 - one may keep a dimension
-        return []
-    runs: list[tuple[int, int]] = []
-    for place in numbers:
-        if runs and runs[-1][1] == place:
-            runs[-1] = (runs[-1][0], place + 1)
-        else:
-            runs.append((place, place + 1))
-    return [f"{first}:{end}" for first, end in runs] if len(runs) <= _MOST_RUNS else []
-
-
-def slice_of(items: Sequence[ast.expr]) -> str | None:
-    """Return ``0:5:2`` for ``0, 2, 4``, ``None`` for what is no slice of two places or more."""
-    places = [item.value for item in items if isinstance(item, ast.Constant)]
-    numbers = [place for place in places if type(place) is int and place >= 0]
-    if len(numbers) != len(items) or len(numbers) < 2:  # noqa: PLR2004 - one may keep a dimension
-        return None
-    step = numbers[1] - numbers[0]
-    if step < 1 or numbers != list(range(numbers[0], numbers[-1] + 1, step)):
-        return None
-    end = numbers[-1] + 1
-    return f"{numbers[0]}:{end}" if step == 1 else f"{numbers[0]}:{end}:{step}"

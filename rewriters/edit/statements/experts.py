@@ -73,6 +73,8 @@ def _find_once(here: Surroundings, loop: ast.For) -> Proposal | None:
     if len(masks) != 1 or here.whole_lines(loop) is None or False in tensor:
         return None
     ((mask, compared),) = masks
+    if any(isinstance(n, ast.Attribute) and n.attr == "tolist" for n in walk(*loop.body)):
+        return None  # each round waits for the host all the same
     alone = is_left_alone(here, loop, {mask})
     rows = _goes_through_rows(here, loop)
     numbered = all(_is_number(loop, read, of_rows=rows) for read in found)

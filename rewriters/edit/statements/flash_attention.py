@@ -70,8 +70,8 @@ def find_flash_attention(here: Surroundings) -> Iterator[Proposal]:
 def _form_of_xformers(here: Surroundings, call: ast.Call) -> str:
     """Return the arguments of the fused call, "" where a bias has no known counterpart."""
     given = [k.value for k in call.keywords if k.arg == "attn_bias"] or call.args[3:4]
-    if not given or (isinstance(given[0], ast.Constant) and given[0].value is None):
-        return _DENSE
+    if not given or re.fullmatch(r"None|[\w.]*\bLowerTriangularMask\(\)", here.text(given[0])):
+        return _DENSE  # which says what a causal call takes
     return _BLOCKS if "BlockDiagonal" in here.text(here.flow.function) else ""
 
 

@@ -15,7 +15,7 @@ from npufix.rewriters.edit.statements.attention_weights import (
     find_unused_weights,
 )
 from npufix.rewriters.edit.statements.checks import find_checks
-from npufix.rewriters.edit.statements.columns import find_columns, find_index_lists
+from npufix.rewriters.edit.statements.columns import find_columns
 from npufix.rewriters.edit.statements.experts import (
     find_expert_loops,
     find_routers,
@@ -44,6 +44,7 @@ from npufix.rewriters.edit.statements.projections import (
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, apply_changes
 from npufix.rewriters.edit.statements.selections import (
     ADDED_UP,
+    find_index_lists,
     find_masked_values,
     find_selections,
 )

@@ -1,4 +1,4 @@
-"""Values that one mask selects: from several tensors, or to add up what becomes of them."""
+"""Values that one mask selects, or columns that a list of numbers does."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.statements.columns import is_whole
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.graph import operators
-from npufix.rewriters.graph.modules.syntax import copy_tree, list_stored_names, walk
+from npufix.rewriters.graph.modules.syntax import copy_tree, last_name, list_stored_names, walk
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ _LOSSES = frozenset(
 )  # fmt: skip
 _FORMS = {"sum": "added_up", "mean": "averaged"}
 _FEWEST = 2
+_MOST_RUNS = 4
 _CHOICES = (
     ast.BoolOp, ast.DictComp, ast.GeneratorExp, ast.IfExp, ast.Lambda, ast.ListComp, ast.SetComp,
 )  # fmt: skip
@@ -132,6 +134,11 @@ def _once(here: Surroundings, name: str, reads: list[ast.Subscript]) -> Proposal
     first = here.statement_of(reads[0])
     block = _block_of(here, first)
     statements = [here.statement_of(read) for read in reads]
+    if (there := _found_before(here, reads[0])) is not None:
+        return Proposal(
+            reads[0],
+            f"the positions of {name} are there: index with what {here.text(there)} returns",
+        )
     if (
         any(_outer_in(here, s, block) is None for s in statements)
         or here.whole_lines(first) is None
@@ -167,6 +174,18 @@ def _once(here: Surroundings, name: str, reads: list[ast.Subscript]) -> Proposal
         asked=(("mask", name),),
         proven=frozenset(proven),
     )
+
+
+def _found_before(here: Surroundings, read: ast.Subscript) -> ast.expr | ast.stmt | None:
+    """Return ``torch.where(mask)`` that stands in front of ``x[mask]``."""
+    name = _mask_of(read)
+    mask = None if name is None else here.value(name)
+    for op in ("nonzero", "where"):
+        for found in here.flow.by_operation.get(op, ()):
+            alone = found.node.args[0] is mask and (op == "nonzero" or len(found.node.args) == 1)
+            if alone and found.certain and found.code.lineno < read.lineno:
+                return found.code
+    return None
 
 
 def _written_with(here: Surroundings, reads: Sequence[ast.Subscript]) -> Iterator[ast.Subscript]:
@@ -370,3 +389,79 @@ def _without(here: Surroundings, code: ast.expr, reads: set[int]) -> str:
             return node
 
     return ast.unparse(Whole().visit(copy_tree(code)))
+
+
+def find_index_lists(here: Surroundings) -> Iterator[Proposal]:
+    """Yield ``x[:, [0, 2]]`` where the numbers are a slice."""
+    for node in here.nodes:
+        match node:
+            case ast.Subscript(owner, ast.Tuple(items), ast.Load()):
+                lists = [item for item in items if isinstance(item, ast.List)]
+                others = [item for item in items if item not in lists]
+                text = slice_of(lists[0].elts) if len(lists) == 1 else None
+                tensor = here.is_tensor(owner)
+                if len(lists) != 1 or tensor is False or not all(map(is_whole, others)):
+                    continue
+                if not here.is_hot and not tensor:
+                    continue
+                before = "".join(f"{here.text(o)}, " for o in items[: items.index(lists[0])])
+                after = "".join(f", {here.text(o)}" for o in items[items.index(lists[0]) + 1 :])
+                name = here.text(owner)
+                copied = "" if _is_cloned(here, node) else ".clone()"
+                new, form = f"{name}[{before}{text}{after}]{copied}", "every_second"
+                if text is None:
+                    runs = runs_of(lists[0].elts)
+                    if not runs or not isinstance(owner, ast.Name):
+                        continue
+                    dim = items.index(lists[0])
+                    dim -= len(items) if "..." in before else 0
+                    parts = ", ".join(f"{name}[{before}{run}{after}]" for run in runs)
+                    new, form = f"torch.cat(({parts}), dim={dim})", "any_order"
+                    if (turned := slice_of(lists[0].elts[::-1])) is not None:
+                        new = f"{name}[{before}{turned}{after}].flip({dim})"
+                    elif here.flow.names.imports.get("torch") != "torch":
+                        continue
+                proven = frozenset({"is-tensor"} if tensor else ())
+                change = Change(here.span(node), new)
+                yield Proposal(node, form=form, changes=(change,), shown=new, proven=proven)
+
+
+def _is_cloned(here: Surroundings, code: ast.Subscript) -> bool:
+    """Tell whether what is picked is copied anyway: by ``.clone()``, or ``x[:, [0, 2]] - y``."""
+    match here.parents.get(id(code)):
+        case ast.BinOp() | ast.Compare() | ast.UnaryOp():
+            return True
+        case ast.Attribute(attr="clone") as method:
+            return isinstance(here.parents.get(id(method)), ast.Call)
+        case ast.List() | ast.Tuple() as several:  # ``torch.stack([x[:, [0, 1]], y])``
+            call = here.parents.get(id(several))
+            return isinstance(call, ast.Call) and last_name(call.func) in {"cat", "stack"}
+    return False
+
+
+def runs_of(items: Sequence[ast.expr]) -> list[str]:
+    """Return ``2:3`` and ``0:2`` for ``2, 0, 1``; nothing where they are many, or no numbers."""
+    places = [item.value for item in items if isinstance(item, ast.Constant)]
+    numbers = [place for place in places if type(place) is int and place >= 0]
+    if len(numbers) != len(items) or len(numbers) < 2:  # noqa: PLR2004 - one may keep a dimension
+        return []
+    runs: list[tuple[int, int]] = []
+    for place in numbers:
+        if runs and runs[-1][1] == place:
+            runs[-1] = (runs[-1][0], place + 1)
+        else:
+            runs.append((place, place + 1))
+    return [f"{first}:{end}" for first, end in runs] if len(runs) <= _MOST_RUNS else []
+
+
+def slice_of(items: Sequence[ast.expr]) -> str | None:
+    """Return ``0:5:2`` for ``0, 2, 4``, ``None`` for what is no slice of two places or more."""
+    places = [item.value for item in items if isinstance(item, ast.Constant)]
+    numbers = [place for place in places if type(place) is int and place >= 0]
+    if len(numbers) != len(items) or len(numbers) < 2:  # noqa: PLR2004 - one may keep a dimension
+        return None
+    step = numbers[1] - numbers[0]
+    if step < 1 or numbers != list(range(numbers[0], numbers[-1] + 1, step)):
+        return None
+    end = numbers[-1] + 1
+    return f"{numbers[0]}:{end}" if step == 1 else f"{numbers[0]}:{end}:{step}"

@@ -83,7 +83,7 @@ def use_result(value: object) -> object:
     """Return a result as it is; an optimiser takes a few steps, and what is left is its rate.
 
     What the steps have done is seen on the parameters, which are arguments of the call. So it is
-    of optimisers in lists, tuples and dictionaries, beside schedules of their rates.
+    of optimisers in lists, tuples, dictionaries and wrappers, beside schedules of their rates.
     """
     return (
         _use(value)
@@ -94,16 +94,26 @@ def use_result(value: object) -> object:
 
 def _list_held(value: object) -> Iterator[object]:
     yield value
-    held = value.values() if type(value) is dict else value if type(value) in _SEVERAL else ()
-    for item in held:  # type: ignore[attr-defined] # one of the three
+    held = _attributes(value).values() or (value if type(value) in _SEVERAL else ())
+    for item in held:  # type: ignore[attr-defined] # a list or a tuple
         yield from _list_held(item)
+
+
+def _attributes(value: object) -> Mapping[str, object]:
+    """Return the items of a dictionary, or what wraps an optimiser: ``Noam(AdamW(...), 512)``."""
+    if type(value) is dict:
+        return value
+    held: Mapping[str, object] = getattr(value, "__dict__", {})
+    wraps = any(isinstance(item, torch.optim.Optimizer) for item in held.values())
+    own = isinstance(value, torch.nn.Module | torch.optim.lr_scheduler.LRScheduler)
+    return held if wraps and not own else {}
 
 
 def _use(value: object) -> object:
     if type(value) in _SEVERAL:
         return [_use(item) for item in value]  # type: ignore[attr-defined] # a list or a tuple
-    if type(value) is dict:
-        return {name: _use(item) for name, item in value.items()}
+    if attributes := _attributes(value):
+        return {name: _use(item) for name, item in attributes.items()}
     if isinstance(value, torch.optim.lr_scheduler.LRScheduler):
         return value.state_dict()
     if not isinstance(value, torch.optim.Optimizer):

@@ -65,11 +65,17 @@ def test_what_stands_beside_the_folder_for_npus_is_for_another_device(tmp_path: 
     assert [place.partition(":")[0] for place in found] == ["ops/ascend/fill.py", files[2]]
 
 
-@pytest.mark.parametrize("function", ["test_step", "log_step"])
+@pytest.mark.parametrize("function", ["test_step(", "log_step("])
 def test_functions_beside_the_steps_are_left_out(tmp_path: Path, function: str) -> None:
-    assert places(scanned(tmp_path, {"a.py": FILL.replace("step", function), "b.py": FILL})) == [
-        "b.py:5"
-    ]
+    files = {"a.py": FILL.replace("step(", function), "b.py": FILL}
+    assert places(scanned(tmp_path, files)) == ["b.py:5"]
+
+
+def test_what_a_hook_does_to_a_state_dict_is_done_once(tmp_path: Path) -> None:
+    hook = "\n\nclass Net(nn.Module):\n    def hook(self, {}):\n        fill({})\n"
+    for name, shown in (("scores", True), ("state_dict", False)):
+        text = FILL.replace("step", "fill") + hook.format(name, name)
+        assert bool(places(scanned(tmp_path, {"a.py": text}))) is shown
 
 
 @pytest.mark.parametrize(
@@ -84,6 +90,8 @@ def test_functions_beside_the_steps_are_left_out(tmp_path: Path, function: str) 
         ("pkg/datasets/coco.py", True),
         ("models/whisper/feature_extraction_whisper.py", True),
         ("pkg/metrics/retrieval.py", True),
+        ("SentEval/probe/ranking.py", True),
+        ("pkg/retrieval/ranking.py", False),
         ("inference/gradio_demo/net.py", True),
         ("tools/model_hf2custom.py", True),
         ("tests_extend/unit/norm.py", True),
@@ -180,6 +188,7 @@ def test_what_no_step_runs_is_counted_and_shown_on_demand(tmp_path: Path) -> Non
             ),
             False,
         ),
+        ("import cv2\n\n\ndef step(n):\n    x = cv2.blur(n)\n    x[x > 4] = 255", False),
         ("class A:\n    def validation_step(self, x: torch.Tensor):\n        x[x > 0] = 0", False),
         ("@lru_cache(2)\ndef table(x: torch.Tensor):\n    x[x > 0] = 0\n    return x", False),
         (
@@ -249,6 +258,24 @@ def test_what_is_used_beside_the_steps_alone_is_left_out_if_it_is_open(
     assert bool(places(found)) is shown
 
 
+def test_what_is_proven_and_handed_on_may_run_in_a_step(tmp_path: Path) -> None:
+    text = FILL.replace("def step", "def fill")
+    for used, shown in (("fill", True), ("fill(i)", False)):
+        loads = f"from ops import fill\n\n\ndef load(i):\n    return {used}\n"
+        data = {"load.py": loads, "datasets/a.py": "from load import load\n\nload(4)\n"}
+        assert bool(places(scanned(tmp_path, {"ops.py": text, **data}))) is shown
+    method = text.replace("def", "class Boxes:\n  def").replace("(x", "(self, x")
+    assert places(scanned(tmp_path, {"ops.py": method}))  # by another name, perhaps
+
+
+def test_what_main_trains_with_is_told_of(tmp_path: Path) -> None:
+    text = "from torch.utils.data import DataLoader\n\n\ndef main(data):\n"
+    files = {
+        "train.py": f"{text}    for batch in DataLoader(data, shuffle=True):\n        step(batch)\n"
+    }
+    assert places(scanned(tmp_path, files)) == ["train.py:5"]
+
+
 def test_torch_calls_forward_whoever_else_does(tmp_path: Path) -> None:
     calls = "class Net(nn.Module):\n    def __init__(self):\n        forward(4)\n"
     files = {"tables.py": FILL.replace("def step", "def forward"), "net.py": calls}
@@ -281,6 +308,10 @@ def test_what_is_guessed_twice_or_not_said_is_left_out(tmp_path: Path) -> None:
     assert len(places(scanned(tmp_path, {}, everywhere=True))) == 2
     granted = frozenset({"boolean-mask"})
     assert len(places(scanned(tmp_path, {}, allow=granted))) == 2
+    widened = text.replace("x[mask] = 0", "x = x.repeat_interleave(3, dim=1)")
+    assert places(scanned(tmp_path, {"a.py": widened})) == ["a.py:6"]  # five lines for one
+    product = text.replace("x[mask] = 0", "y = x.bmm(mask.unsqueeze(2)).squeeze(2)")
+    assert places(scanned(tmp_path, {"a.py": product})) == ["a.py:6"]
     needed = "def step(x, w):\n    y = x.repeat_interleave(3, dim=1)\n    return g(y)\n"
     loop = (
         "def step(x: torch.Tensor, rows):\n    y = torch.zeros_like(x)\n"
@@ -328,6 +359,7 @@ def test_what_stands_beside_the_steps_of_a_sample_is_no_step(tmp_path: Path) -> 
     [
         ("nn.SiLU(4)", False),
         ("'the SiLU function: github.com/SiLU.'", False),
+        ("nn.Mish  # SiLU, that is, x * sigmoid", False),
         ("SiLU()", True),
         ("dict(act=SiLU)", True),
         ("'SiLU'", True),

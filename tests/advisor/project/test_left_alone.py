@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Npufix = Callable[..., subprocess.CompletedProcess[str]]
 
 RULES = {rule.id: rule for rule in all_rules()}
-SITE = "x.repeat_interleave(3, dim=1)"
+SITE = "x.repeat_interleave(2, dim=-1)"
 
 
 def found(inside: Npufix, source: Path, *options: str) -> list[str]:
@@ -202,4 +202,4 @@ def test_a_generated_file_is_written_only_on_request(inside: Npufix, tmp_path: P
     assert "change models/modular_model.py instead" in condition["text"]
     assert inside("patch", "--source", tmp_path, "--unverified").stdout == ""
     done = inside("patch", "--source", tmp_path, "--unverified", "--allow", "generated-file")
-    assert ".expand(*x.shape[:2], " in done.stdout
+    assert "torch.stack((x, x), dim=-1)" in done.stdout

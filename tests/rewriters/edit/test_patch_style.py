@@ -322,6 +322,20 @@ def apply(q, k, cos, sin, cos_k, sin_k):
 """
 
 
+def test_arguments_stay_one_a_line_if_they_were() -> None:
+    text = """
+def train(model, args):
+    optimizer = torch.optim.AdamW(
+        model.parameters(),
+        lr=args.lr,
+    )
+    optimizer.step()
+"""
+    (site,) = written(sites(text, "NPU112", header=f"import torch\n{WIDE}"))
+    assert site.rewrite is not None
+    assert text.replace("args.lr,", "args.lr,\n        fused=True,") in site.rewrite.direct
+
+
 def test_neighbours_with_the_same_tensors_share_a_guard() -> None:
     text = both_of(program(ROTARY))
     assert text.endswith(

@@ -353,3 +353,18 @@ def test_a_name_that_is_read_for_nothing_stays_bound() -> None:
     )
     assert site.rewrite is None
     assert "needed elsewhere" in site.problem
+
+
+def test_a_length_that_the_own_class_hands_in_is_a_number() -> None:
+    text = f"""{HEADER}
+class Scale(nn.Module):
+    def _last(self, length):
+        at = torch.floor(self.shares * length)
+        return torch.where(at > length, length, at)
+
+    def forward(self, x: torch.Tensor):
+        return self._last(x.shape[0])
+"""
+    assert "return at.clamp(max=length)" in only(text, "NPU208")
+    mixed = text.replace("x.shape[0])", "x.shape[0]) + self._last(x)")
+    assert "return torch.minimum(at, length)" in only(mixed, "NPU208")

@@ -286,6 +286,9 @@ def loss(x: torch.Tensor, y: torch.Tensor, a: torch.Tensor, b: torch.Tensor):
         ("torch.tensor(range(n), device=x.device)", "torch.arange"),
         ("torch.tensor([0.1, 0.2], device=x.device)", "lru_cache"),
         ("torch.tensor([n, 4]).to(dtype)", ""),  # stays on the host
+        ("torch.tensor([n, 4], device=x.device)", "lru_cache"),
+        ("torch.tensor([x[0] * n, x[1]], device=x.device)", "torch.stack"),
+        ("torch.tensor([n * i for i in x.long().tolist()], device=x.device)", "torch.stack"),
         ("torch.tensor([], device=x.device)", ""),
         ("torch.as_tensor(np.random.rand(n), device=x.device)", ""),  # nothing else to do
     ],
@@ -336,6 +339,32 @@ def forward(self, x: torch.Tensor, y: torch.Tensor):
     return self.compare(x[:, keep], y[keep])
 """
     assert "self.compare(x[:, keep_at], y[keep_at])" in rewritten(text, "NPU218")
+
+
+def test_names_that_columns_have_are_kept() -> None:
+    text = """
+def forward(self, x: torch.Tensor):
+    p = self.head(x).reshape(*x.shape[:-1], 3, 3)
+    t = p[..., 0]
+    u, v = p[..., 1], p[..., 2]
+    return t, u.cross(v)
+"""
+    kept = text.replace("t = p[..., 0]\n    u, v = p[..., 1], p[..., 2]", "t, u, v = p.unbind(-1)")
+    assert rewritten(text, "NPU268").removeprefix(HEADER) == kept
+    # of two names one stands for something else
+    assert "u, v = p_1, p_2 + 1" in rewritten(text.replace("p[..., 2]", "p[..., 2] + 1"), "NPU268")
+
+
+def test_positions_that_are_there_are_pointed_at() -> None:
+    text = """
+def forward(self, x: torch.Tensor, y: torch.Tensor):
+    keep = y > 0
+    places = torch.where(keep)[0]
+    return self.compare(x[keep], y[keep], places)
+"""
+    (site,) = found(text, "NPU218")
+    assert site.rewrite is None
+    assert "index with what torch.where(keep) returns" in site.problem
 
 
 def test_pieces_of_a_known_length_are_taken_whole() -> None:
@@ -533,8 +562,10 @@ def test_a_choice_whose_arms_learn_other_things_says_so() -> None:
         ("for i in range(9):\n            save(i, x[i].cpu())", "NPU214"),
         ("return torch.randint(0, max(1, x.max()) + 1, (4,))", "NPU214"),
         ("if self.strict:\n            assert x.all()", "NPU217"),
+        ("if x.max() != 0:\n            assert x.max() < 9", "NPU217"),
         ("if not x.all():\n            assert x.any()\n            self.log(x)", "NPU217"),
         ("x = torch.cat([self.cached_left_pad, x])\n        return x, (x, x)", "NPU323"),
+        ("past = torch.cat([past, x], 1)\n        return (past, self.positions), x", "NPU323"),
         ("return {n: torch.tensor([], device=x.device) for n in x.names}", "NPU219"),
         (
             (
@@ -544,6 +575,7 @@ def test_a_choice_whose_arms_learn_other_things_says_so() -> None:
             "NPU219",
         ),
         ("for n, w in x.items:\n            self.kept[n] = w.cpu()", "NPU214"),
+        ("while not n:\n            n = x[0].item()\n            time.sleep(1)", "NPU214"),
         ("for p, step_t in zip(x.p, x.state_steps):\n            n = step_t.item()", "NPU214"),
         ("p = x.exp()\n        for i in range(9):\n            n = p.shape[0]", "NPU216"),
         ("z = torch.fft.rfft(x)\n        return torch.einsum('bij,bjk->bik', z, z)", "NPU265"),

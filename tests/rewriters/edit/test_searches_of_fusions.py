@@ -7,8 +7,8 @@ import itertools
 
 import pytest
 
-from npufix.rewriters.edit.statements.columns import slice_of
 from npufix.rewriters.edit.statements.products import spell_product
+from npufix.rewriters.edit.statements.selections import slice_of
 from npufix.rewriters.find import find_sites
 from npufix.rules.registry import all_rules
 

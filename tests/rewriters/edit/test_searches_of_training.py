@@ -182,6 +182,10 @@ def test_early_reductions(end: str, count: int) -> None:
         f"        model(batch).backward()\n        {end}\n"
     )
     assert len(changes(text, "NPU175")) == count
+    held = text.replace(
+        "        model(batch)", "        with misc.ddp_sync(model, i): model(batch)"
+    )
+    assert changes(held, "NPU175") == []
 
 
 LAYER = """

@@ -93,12 +93,12 @@ class Block(nn.Module):
         "n[m.sum(2) < 1] = 0",
     ),
     "a number of repeats that is compared": function(
-        "x: torch.Tensor, n", "if n > 1:", "    x = x + 1", "return x.repeat_interleave(n, 1)"
+        "x: torch.Tensor, n", "if n > 1:", "    x = x + 1", "return x.repeat_interleave(n)"
     ),
     "a number of repeats that another method declares": """
 class Upsampler(nn.Module):
     def encode(self, x: torch.Tensor, count):
-        return x.repeat_interleave(count, 1)
+        return x.repeat_interleave(count)
 
     def forward(self, x: torch.Tensor, count: int | None = 1):
         return self.encode(x, count)
@@ -110,7 +110,7 @@ class Upsample(nn.Module):
         self.repeats = config.repeats
 
     def forward(self, x: torch.Tensor):
-        return x.repeat_interleave(self.repeats, 1)
+        return x.repeat_interleave(self.repeats)
 """,
 }
 

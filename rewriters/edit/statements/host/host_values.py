@@ -429,8 +429,9 @@ def _is_seldom(here: Surroundings, code: ast.expr | ast.stmt) -> bool:
 
 
 def _runs_epoch(node: ast.AST) -> bool:
-    """Tell whether a call makes a round of a loop last an epoch: ``self.train_epoch()``."""
-    return isinstance(node, ast.Call) and "epoch" in (last_name(node.func) or "").lower()
+    """Tell whether a call makes a round last long: ``self.train_epoch()``, ``time.sleep(1)``."""
+    name = last_name(node.func) if isinstance(node, ast.Call) else ""
+    return "epoch" in name.lower() or name == "sleep"
 
 
 def _hand_over(here: Surroundings, read: _Read, users: Sequence[Node]) -> Proposal | None:

@@ -14,6 +14,7 @@ from npufix.rewriters.graph.special import Op
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from npufix.rewriters.edit.edit import Span
     from npufix.rewriters.edit.statements.surroundings import Surroundings
     from npufix.rewriters.graph.nodes import Node
 
@@ -24,11 +25,16 @@ _ROOM = 74
 _ARITHMETIC = frozenset({"add", "div", "mul", "sub"})
 _LENGTHS = frozenset({"py:len", Op.SIZE})
 _MOVING = frozenset({"to", "cuda", "npu"})
+_READING = frozenset({"item", "tolist"})
 _TIMED = re.compile(
     r"\b(time|perf_counter|monotonic|elapsed_time|elapsed|Event|timer|timeit)\b"
     r"|graph\(|max_memory_|memory_(allocated|reserved|stats)|empty_cache"
 )
 """What takes times or looks at memory, or records a graph: it waits for all on purpose."""
+_IN_ITS_OWN_TIME = re.compile(
+    r"(copy_|cpu).*non_blocking|[Ss]tream|\bpin|async_op|share_memory|Queue|\.put\("
+)
+"""What is not done in the order of one stream: the host may have to wait for it."""
 _SERVES = re.compile(r"(Runner|Builder|Worker|Proposer|Scheduler|Engine|Batch)(V?\d+)?$")
 """What hands over new lists in each step, and nothing else that one could do about it."""
 _BUFFER = (
@@ -55,6 +61,10 @@ _SIZES = (
     "numbers of the host are copied to the device in every call, and the host waits: keep the "
     "tensor of each list of numbers that comes again (a dictionary, functools.lru_cache), or fill "
     "a pinned tensor and copy that with non_blocking=True"
+)
+_OF_DEVICE = (
+    "the host reads these numbers from the device, waits for them, and copies them back: compute "
+    "them there (torch.stack([...]) for single tensors)"
 )
 _DRAWN = (
     "the host draws the numbers, and waits for the copy: draw them where they are needed, "
@@ -107,7 +117,25 @@ def find_device_waits(here: Surroundings) -> Iterator[Proposal]:
                     continue  # now and then, or once
                 if backend in {"torch.npu", "torch.cuda", "torch_npu.npu"}:
                     text = f"{here.text(owner)}.current_stream().synchronize()"
-                    yield Proposal(node, changes=(Change(here.span(node), text),), shown=text)
+                    gone = _line_of_its_own(here, node)
+                    if gone is None or _IN_ITS_OWN_TIME.search(here.text(function)):
+                        yield Proposal(node, changes=(Change(here.span(node), text),), shown=text)
+                    else:
+                        text = f"# {here.text(node)}"
+                        yield Proposal(
+                            node, form="in_order", changes=(Change(gone, ""),), shown=text
+                        )
+
+
+def _line_of_its_own(here: Surroundings, code: ast.Call) -> Span | None:
+    """Return the line of a statement that may go: one among others, without a comment."""
+    statement = here.statement_of(code)
+    outer = here.parents.get(id(statement), here.flow.function)
+    blocks = (getattr(outer, name, None) for name in ("body", "orelse", "finalbody"))
+    several = any(isinstance(b, list) and statement in b and len(b) > 1 for b in blocks)
+    whole = here.whole_lines(statement)
+    alone = whole is not None and "#" not in here.lines[whole[2] - 1]
+    return whole if several and alone else None
 
 
 def _of_columns(here: Surroundings, code: ast.Call) -> Proposal | None:
@@ -292,7 +320,9 @@ def _of(  # noqa: PLR0911 - one case a way
     owner = here.flow.cls
     if owner is not None and _SERVES.search(owner.name):
         return "" if isinstance(data, ast.Call) else _PINNED  # it is the call that takes the time
-    return _SIZES if _is_list(here, data) and not _is_on_condition(here, code) else ""
+    if not _is_list(here, data) or _is_on_condition(here, code):
+        return ""
+    return _OF_DEVICE if _are_of_device(here, data) else _SIZES
 
 
 def _is_computed_in(loop: ast.AST, code: ast.expr) -> bool:
@@ -356,6 +386,28 @@ def _is_list(here: Surroundings, data: ast.expr) -> bool:
                 for b in bound
             )
     return False
+
+
+def _are_of_device(here: Surroundings, data: ast.expr) -> bool:
+    """Tell whether a list is made of tensors, or of what the host reads of them.
+
+    ``[n[0], 1]``, ``[m.sum() for m in masks]``, ``for i in places.tolist(): rows[i] = ...``
+    """
+    parts = [data]
+    if isinstance(data, ast.Name):
+        own = re.compile(rf"{data.id}( \+?= |\[.*\] \+?= |\.(append|extend|insert)\()")
+        simple = [n for n in here.nodes if isinstance(n, (ast.Assign, ast.AugAssign, ast.Expr))]
+        filled = [n for n in simple if own.match(ast.unparse(n))]
+        loops = (here.loop_of(n) for n in filled)
+        parts = [n.value for n in filled]
+        parts += [loop.iter for loop in loops if isinstance(loop, ast.For)]
+    inner = [n for part in parts for n in ast.walk(part)]
+    reads = (n.func for n in inner if isinstance(n, ast.Call) and not n.args)
+    owners = [f.value for f in reads if isinstance(f, ast.Attribute) and f.attr in _READING]
+    held = [e for part in parts if isinstance(part, ast.List) for e in part.elts]
+    rows = {ast.unparse(n.iter) for n in inner if isinstance(n, ast.comprehension)}
+    held += [n for n in here.nodes if isinstance(n, ast.Name) and n.id in rows]
+    return any(here.is_tensor(o) is not False for o in owners) or any(map(here.is_tensor, held))
 
 
 def _is_made_of_numbers(here: Surroundings, name: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from npufix.rewriters.edit.statements.proposal import Proposal
 
@@ -54,13 +54,21 @@ def _is_kept(here: Surroundings, stored: ast.AST | None, old: ast.expr) -> bool:
         case ast.Assign([ast.Attribute() | ast.Subscript() as target]):
             return ast.unparse(target) == ast.unparse(old)
         case ast.Assign([ast.Name(name)]):
-            again = (n for n in here.nodes if isinstance(n, (ast.Assign, ast.Return)))
-            return any(_holds(n, name) for n in again)
+            again = [n for n in here.nodes if isinstance(n, (ast.Assign, ast.Return))]
+            joined = {ast.unparse(t) for n in again if _joins(n) for t in n.targets}
+            return any(_holds(n, name, joined) for n in again)
     return False
 
 
-def _holds(statement: ast.Assign | ast.Return, name: str) -> bool:
-    """Tell whether ``(key, value)`` is handed on: returned, or bound to a name like a cache."""
+def _joins(statement: ast.Assign | ast.Return) -> TypeGuard[ast.Assign]:
+    return isinstance(statement, ast.Assign) and "cat(" in ast.unparse(statement.value)
+
+
+def _holds(statement: ast.Assign | ast.Return, name: str, joined: set[str]) -> bool:
+    """Tell whether ``(key, value)`` is handed on: returned, or bound to a name like a cache.
+
+    Both have grown: not so ``(x, positions)`` of a layer that keeps what it returns.
+    """
     pairs = [statement.value]
     match statement.value:
         case ast.IfExp(_, chosen, other):
@@ -74,6 +82,7 @@ def _holds(statement: ast.Assign | ast.Return, name: str) -> bool:
     return any(
         isinstance(pair, (ast.Tuple, ast.List))
         and len(pair.elts) == 2  # noqa: PLR2004 - key and value
-        and any(isinstance(p, ast.Name) and p.id == name for p in pair.elts)
+        and name in map(ast.unparse, pair.elts)
+        and joined.issuperset(map(ast.unparse, pair.elts))
         for pair in pairs
     )

@@ -42,6 +42,18 @@ def f(held, speed):
         "lr=speed",
         "lr=speed, fused=True",
     ),
+    "an optimizer in a wrapper": (
+        """
+class Warmup:
+    def __init__(self, width, optimizer):
+        self.width, self.optimizer = width, optimizer
+
+def f(held, width):
+    return Warmup(width, torch.optim.AdamW(held, lr=0.1))
+""",
+        "lr=0.1",
+        "lr=0.1, fused=True",
+    ),
     "a layer that __init__ makes of constants": (
         """
 from missing import Base, build
