@@ -86,10 +86,12 @@ class Aligner:
         counted = any(v.kind is Kind.NUMBER for v in given)
         tensors = [*rows, *(v for v in same if self.of.facts.is_tensor(v.code) and v.rank != 0)]
         if self.of.expected is None and (unknown := [v for v in same if self._is_anything(v)]):
-            if rows or len(same) > 1 or not isinstance(unknown[0].code, ast.Subscript):
+            indexed = all(isinstance(v.rank, int) for v in unknown)  # ``rows = points[:, 0]``
+            alone = not rows and len(same) == 1 and isinstance(unknown[0].code, ast.Subscript)
+            if not indexed and not alone:
                 raise CannotBatchError(UNKNOWN_RANK)
             self.of.conditions["is-tensor"] = None  # ``data["batch"] + 2 * i``
-            tensors = unknown
+            tensors = unknown if alone else [*tensors, *unknown]
         if self.of.carrier is not None:
             tensors.append(Value(Kind.SAME, self.of.carrier))
         if not tensors:
