@@ -93,6 +93,15 @@ class Facts(ValueKinds):
             self.assumed[rank.base] = count - rank.more
             self.told.append((base, count))
 
+    def assume(self, rank: Rank, count: int, code: ast.expr) -> Rank:
+        """Take it that something of a tensor has so many dimensions, if that is not known."""
+        if not isinstance(rank, RelativeRank):
+            return rank
+        self.assumed[rank.base] = count - rank.more
+        if isinstance(own := self.rank(code), int):
+            self.told.append((code, own))
+        return count
+
     def likely(self, rank: Rank) -> Rank:
         """Return a number of dimensions as ``assume_ranks`` would have it."""
         found = {r.base: count - r.more for _, r, count in self._list_indexed(self._inside)}

@@ -73,6 +73,9 @@ class Loop:
     total: str = ""
     """The name that each round adds ``made`` to, if that is all that it does with it."""
 
+    begun: ast.stmt | None = None
+    """What sets a counter to zero that nobody else needs."""
+
     @property
     def is_statement(self) -> bool:
         """Whether it is a ``for`` that writes."""
@@ -152,7 +155,7 @@ def loops_in(body: Sequence[ast.stmt], names: ModuleNames) -> Iterator[Loop]:
         if isinstance(statement, ast.For) and not statement.orelse:
             filled = _read_filling(body, number, names, uses) or _filling(body, number, names)
             filled = filled or _adding(statement)
-            if filled is not None:
+            if filled is not None or (filled := _counting(body, number, uses)):
                 yield filled
             else:
                 yield Loop(statement.target, statement.iter, statement.body, statement)
@@ -241,6 +244,34 @@ def _adding(loop: ast.For) -> Loop | None:
     if len(uses) != len(own) or any(n in own for n in ast.walk(made)):
         return None
     return Loop(loop.target, loop.iter, loop.body[:-1], loop, made=made, total=total)
+
+
+def _counting(
+    body: Sequence[ast.stmt], number: int, uses: Callable[[], Counter[str]]
+) -> Loop | None:
+    """Return a loop that counts by hand as ``enumerate`` does: ``k = 0``, at its end ``k += 1``."""
+    loop = body[number]
+    assert isinstance(loop, ast.For)  # noqa: S101 - the caller has looked
+    match loop.body[-1]:
+        case ast.AugAssign(ast.Name(counter), ast.Add(), ast.Constant(1)):
+            pass
+        case _:
+            return None
+    named = [n for n in ast.walk(loop) if isinstance(n, ast.Name) and n.id == counter]
+    begun = [s for s in body[:number] if _is_zero(s, counter)]
+    stored = sum(not isinstance(n.ctx, ast.Load) for n in named)
+    if len(begun) != 1 or stored != 1 or uses()[counter] != len(named) + 1:
+        return None
+    both = ast.Tuple([ast.Name(counter, ast.Store()), loop.target], ast.Store())
+    items = ast.Call(ast.Name("enumerate", ast.Load()), [loop.iter], [])
+    return Loop(both, items, loop.body[:-1], loop, begun=begun[0])
+
+
+def _is_zero(statement: ast.stmt, counter: str) -> bool:
+    match statement:
+        case ast.Assign([ast.Name(name)], ast.Constant(0)):
+            return name == counter
+    return False
 
 
 def _empty_lists(statement: ast.stmt) -> set[str]:

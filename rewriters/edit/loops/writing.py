@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import textwrap
 import tokenize
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ class Join:
     code: ast.expr
 
 
+_VECTOR = "rows"
 ONE_LINE = "it shares a line with another statement"
 
 
@@ -55,6 +57,8 @@ def write(  # noqa: PLR0913, PLR0917 - what is written, and where
 
     """
     kept = [ast.For(loop.target, loop.items, list(body.kept), [], lineno=0)] if body.kept else []
+    if new is None and not joins:
+        statements = _name_vector(statements, flow)
     made = [ast.fix_missing_locations(s) for s in (*kept, *statements)]
     results = [join.code for join in joins] if new is None else [new]
     text = "\n".join([*map(ast.unparse, made), *map(ast.unparse, results)])
@@ -82,8 +86,23 @@ def write(  # noqa: PLR0913, PLR0917 - what is written, and where
         direct, line = _splice(source, lines, flow, edit), _line_of(loop, made)
         asked = _edit(loop, f"{PROBE}({probed})", 100, (), ())
         probe = _splice(source, lines, flow, asked) if probed else ""
+    if loop.begun is not None and not joins and new is None:
+        rows = direct.splitlines(keepends=True)
+        if rows[loop.begun.lineno - 1].strip() == ast.unparse(loop.begun):
+            del rows[loop.begun.lineno - 1]
+            direct, line = "".join(rows), line - 1
     ast.parse(direct)
     return Rewrite(direct, direct, text, line, "", probe)
+
+
+def _name_vector(statements: Sequence[ast.stmt], flow: FunctionFlow) -> Sequence[ast.stmt]:
+    """Return statements with a name for the counter of all rounds, if they need it twice."""
+    text = "\n".join(map(ast.unparse, statements))
+    vectors = re.findall(r"torch\.arange\((?:[^()]|\([^()]*\))*\)", text)
+    often = next((vector for vector in vectors if vectors.count(vector) > 1), None)
+    if often is None or any(_VECTOR in names for names in (flow.bound, flow.names.imports)):
+        return statements
+    return ast.parse(f"{_VECTOR} = {often}\n{text.replace(often, _VECTOR)}").body
 
 
 def _edit(
