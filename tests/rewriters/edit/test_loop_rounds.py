@@ -1,0 +1,114 @@
+"""Loops whose rounds choose, count by hand, or write one number: the same for all rows at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import Tensor
+
+from npufix.rewriters.find import find_sites
+from npufix.rules.substitutions.loop_over_rows import RULE
+
+HEADER = "import torch\nimport torch.nn.functional as F\nfrom torch import Tensor\n"
+X = torch.randn(4, 3, generator=torch.Generator().manual_seed(1))
+N = torch.tensor([0, 5, 2, 7])
+
+WRITTEN: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "a bound": (
+        (
+            "def f(n: Tensor, most: int):\n    for i, one in enumerate(n):\n"
+            "        if one > most:\n            n[i] = most\n    return n\n"
+        ),
+        (N, 3),
+    ),
+    "rows of the other arm stay": (
+        (
+            "def f(x: Tensor, n: Tensor):\n    y = torch.ones(x.shape[0], x.shape[1])\n"
+            "    for i in range(x.shape[0]):\n        if n[i] > 1 and not n[i] > 6:\n"
+            "            y[i, :2] += x[i, :2]\n        else:\n            y[i] = 0\n    return y\n"
+        ),
+        (X, N),
+    ),
+    "one of two values": (
+        (
+            "def f(x: Tensor, n: Tensor):\n    found = []\n    for i in range(n.shape[0]):\n"
+            "        if n[i] >= 2:\n            a = x[i, 0] * 2\n"
+            "        else:\n            a = x[i, 1]\n"
+            "        found.append(a)\n    return torch.stack(found)\n"
+        ),
+        (X, N),
+    ),
+    "what is in a row, counted by hand": (
+        (
+            "def f(seq: Tensor, one: Tensor):\n    hit = torch.zeros(seq.shape[0])\n    k = 0\n"
+            "    for a, b in zip(seq, one):\n        if b in a:\n            hit[k] = 1\n"
+            "        k += 1\n    return hit\n"
+        ),
+        (torch.tensor([[1, 2], [3, 4], [5, 6]]), torch.tensor([2, 2, 5])),
+    ),
+    "one number in two places": (
+        (
+            "def f(n: int):\n    m = torch.ones(2 * n, 2 * n)\n    for i in range(n):\n"
+            "        m[i, n + i] = 0\n        m[n + i, i] = 0\n    return m\n"
+        ),
+        (3,),
+    ),
+    "how many rows there are of each": (
+        (
+            "def f(points: Tensor, n: int):\n    of, xyz = points[:, 0], points[:, 1:]\n"
+            "    count = xyz.new_zeros(n).int()\n    for k in range(n):\n"
+            "        count[k] = (of == k).sum()\n    return count\n"
+        ),
+        (torch.tensor([[0.0, 3.0], [2.0, 1.0], [0.0, 0.0]]), 3),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_all_rounds_at_once_compute_the_same(name: str) -> None:
+    text, given = WRITTEN[name]
+    (site,) = find_sites(HEADER + text, [RULE])
+    assert site.rewrite is not None, site.problem
+    assert "for " not in site.rewrite.direct
+    results = []
+    for version in (HEADER + text, site.rewrite.direct):
+        scope: dict[str, Any] = {}
+        exec(version, scope)  # noqa: S102 - the examples above
+        results.append(scope["f"](*(g.clone() if isinstance(g, Tensor) else g for g in given)))
+    assert results[0].dtype == results[1].dtype
+    assert torch.equal(*results)
+
+
+STAYS = {
+    "a quotient has no gradient where it is not taken": (
+        "def f(x: Tensor, n: Tensor):\n    y = torch.zeros_like(x)\n"
+        "    for i in range(x.shape[0]):\n        if n[i] > 0:\n            y[i] = x[i] / n[i]\n"
+        "    return y\n"
+    ),
+    "an index that only the test makes fit": (
+        "def f(x: Tensor, n: Tensor):\n    y = torch.zeros(4)\n    for i in range(4):\n"
+        "        if n[i] < 3:\n            y[i] = x[i, n[i]]\n    return y\n"
+    ),
+    "two numbers in one place": (
+        "def f(n: int):\n    m = torch.ones(n, n)\n    for i in range(n):\n"
+        "        m[i, 0] = 2\n        m[0, i] = 3\n    return m\n"
+    ),
+    "a row is read that another round writes": (
+        "def f(n: int):\n    m, y = torch.ones(2 * n, n), torch.zeros(n)\n    for i in range(n):\n"
+        "        m[i, 0] = 0\n        m[n + i, 0] = 0\n        y[i] = m[n - i, 0]\n    return y\n"
+    ),
+    "the counter is read afterwards": (
+        "def f(x: Tensor):\n    y = torch.zeros_like(x)\n    k = 0\n    for row in x:\n"
+        "        y[k] = row.exp()\n        k += 1\n    return y, k\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STAYS)
+def test_what_is_not_the_same_stays(name: str) -> None:
+    assert not [s for s in find_sites(HEADER + STAYS[name], [RULE]) if s.rewrite]
