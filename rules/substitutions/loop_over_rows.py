@@ -153,6 +153,9 @@ CONDITIONS = (
         "ascending-borders", "each border of the pieces is as large as the one before, or larger"
     ),
     _open("adds-floats", "what is added up is of floating point, and there is a round at least"),
+    _open(
+        "whole-pieces", "a tensor that the rounds take one piece of after the other has them all"
+    ),
     _open("batch-first", "each round passes on a batch: its first dimension, and two or more"),
 )
 

@@ -178,6 +178,10 @@ class Aligner:
         if len(tensors) > 1 and 0 in ranks and (len(ranks) > 1 or len(same) > 0):
             self.of.ask_for_dtype(*(v.code for v in tensors))
 
+    def spelled(self, code: ast.expr) -> ast.expr:
+        """Return a number with what the loop's names for numbers stand for."""
+        return _Filled(code, set(), self.numbers, {}).filled(code)
+
     def index(self, value: Value, device: ast.expr) -> ast.expr:
         """Return the integers of a counter as a vector."""
         return self._filled(value.code, self.arange(device, None), named=False)

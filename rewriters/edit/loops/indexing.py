@@ -16,6 +16,7 @@ from npufix.rewriters.edit.loops.values import (
     Value,
     at_dimension,
     everything,
+    method,
     shift,
     subscript,
 )
@@ -66,6 +67,16 @@ class Place:
     """Which dimension of the tensor the rounds are."""
     is_known: bool = True
     """Whether ``kept`` is sure."""
+    pieces: tuple[ast.expr, ast.expr] | None = None
+    """How many pieces a dimension has, one a round, and how long each is."""
+
+    def of(self, base: ast.expr) -> ast.expr:
+        """Return the rows of all rounds."""
+        index = trim(self.items)
+        rows = subscript(base, index) if index else base
+        if self.pieces is None:
+            return rows
+        return method(rows, "unflatten", self.axis, ast.Tuple([*self.pieces], ast.Load()))
 
     @property
     def is_whole(self) -> bool:
@@ -93,8 +104,7 @@ class Indexer:
         place = self.place(base.code if rows is None else None, items, rows, base.asked)
         if place.ragged:
             raise CannotBatchError(LENGTHS)
-        index = trim(place.items)
-        made = subscript(base.code, index) if index else base.code
+        made = place.of(base.code)
         rank: Rank = None
         if base.rank is not None and place.is_known:
             rank = shift(base.rank, place.kept - place.consumed)
@@ -110,7 +120,8 @@ class Indexer:
 
     def _is_entry(self, code: ast.expr, place: Place) -> bool:
         """Tell whether ``lengths[i]`` may be a number out of a list."""
-        return self.of.facts.is_tensor(code) is not True and len(place.items) == 1 and place.is_view
+        plain = place.is_view and place.pieces is None
+        return self.of.facts.is_tensor(code) is not True and len(place.items) == 1 and plain
 
     def _require_own_row(self, code: ast.expr, place: Place) -> None:
         written = self.of.own_rows.get(ast.unparse(code))
@@ -136,7 +147,9 @@ class Indexer:
         for item in items:
             if rows is not None and found.consumed == rows and found.axis < 0:
                 self._rounds(found, asked, deepest, by_vectors=by_vectors)
-            if isinstance(item, ast.Slice):
+            if isinstance(item, ast.Slice) and base is not None and (size := self.piece(item)):
+                self._piece(found, size)
+            elif isinstance(item, ast.Slice):
                 self._slice(found, item)
             elif isinstance(item, ast.Constant) and item.value is None:
                 found.items.append(item)
@@ -163,6 +176,8 @@ class Indexer:
 
     def require_own_rows(self, items: list[ast.expr]) -> None:
         """Refuse a write to rows that two rounds may pick."""
+        if any(isinstance(i, ast.Slice) and self.piece(i) for i in items):
+            return
         read = [
             self.of.read(i) for i in items if not isinstance(i, ast.Slice) and self.of.depends(i)
         ]
@@ -212,6 +227,39 @@ class Indexer:
         elif item.step is not None and self.of.depends(item.step):
             raise CannotBatchError(WINDOWS)
         found.items.append(item)
+        found.kept += 1
+        found.consumed += 1
+
+    def piece(self, item: ast.Slice) -> ast.expr | None:
+        """Return the length of a piece, one after the other: ``n`` of ``i * n : (i + 1) * n``."""
+        domain = self.of.domain
+        low = None if item.lower is None else self.of.aligner.spelled(item.lower)
+        match low:
+            case ast.BinOp(ast.Name(counter), ast.Mult(), size) if not self.of.depends(size):
+                pass
+            case ast.BinOp(size, ast.Mult(), ast.Name(counter)) if not self.of.depends(size):
+                pass
+            case _:
+                return None
+        given = self.of.env.get(counter)
+        if item.upper is None or item.step is not None or given is None or given.offset != 0:
+            return None
+        n, one, start = ast.unparse(size), f"{counter} + 1", ast.unparse(low)
+        ends = {f"({one}) * {n}", f"{n} * ({one})", f"{start} + {n}", f"{n} + {start}"}
+        upper = ast.unparse(self.of.aligner.spelled(item.upper))
+        return size if upper in ends and not domain.start else None
+
+    def _piece(self, found: Place, size: ast.expr) -> None:
+        """Take a piece of a dimension in each round."""
+        if found.axis >= 0 or not found.is_view:
+            raise CannotBatchError(WINDOWS)
+        stop = self.of.domain.stop
+        if not self.of.facts.is_count(self.of.domain.stop_node):
+            self.of.conditions["nonnegative-count"] = None
+        self.of.conditions["whole-pieces"] = None
+        found.items.append(ast.Slice(None, ast.BinOp(stop, ast.Mult(), size), None))
+        found.axis, found.pieces = found.kept, (stop, size)
+        found.source_dim = -1
         found.kept += 1
         found.consumed += 1
 

@@ -28,7 +28,7 @@ PARTS = frozenset({"chunk", "split", "unbind"})
 """Those that return a tuple of parts, along the first dimension where none is given."""
 TURNING = {"flatten": 0, "squeeze": 1, "t": 0, "transpose": 2, "unsqueeze": 1}
 """Views of a row with its dimensions in another order, or another number: how many they name."""
-PRODUCTS = frozenset({"dot", "matmul", "mm", "mv"})
+PRODUCTS = frozenset({"bmm", "dot", "matmul", "mm", "mv"})
 
 RANDOM = operators.RANDOM
 NEW = ELEMENTWISE - {

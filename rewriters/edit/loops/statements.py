@@ -144,6 +144,8 @@ class Body:
     def _find_rows(self, items: list[ast.expr]) -> tuple[int | None, int]:
         """Return which rows an index takes, as far as that can be said before all is read."""
         for dim, item in enumerate(items):
+            if isinstance(item, ast.Slice) and self.of.indexer.piece(item):
+                return _NO_ROWS
             if isinstance(item, ast.Slice) or not self.of.depends(item):
                 continue
             if isinstance(item, ast.Name) and item.id in self.of.env:
@@ -274,6 +276,8 @@ class Body:
         new = self.fit(value, place, own, base)
         whole = place.is_whole
         written = subscript(base, [everything()] if whole else place.items)
+        if place.pieces is not None:
+            written = subscript(place.of(base), [everything()])
         assert isinstance(written, ast.Subscript)  # noqa: S101 - it was made so
         written.ctx = ast.Store()
         if op is None:

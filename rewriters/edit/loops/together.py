@@ -172,8 +172,11 @@ class Together:
         if len(operands) != 2:  # noqa: PLR2004 - left and right
             raise CannotBatchError(UNKNOWN_DIMENSION)
         first, second = (v if v.kind is Kind.SAME else self.of.aligner.tensor(v) for v in operands)
-        if not isinstance(second.rank, int) or second.rank > _MATRIX:
+        if not isinstance(second.rank, int):
             raise CannotBatchError(UNKNOWN_RANK)
+        rank = first.rank if isinstance(first.rank, int) else 0
+        if second.rank > _MATRIX or (rank > _MATRIX and second.kind is Kind.ROWS):
+            return self._batches(first, second, max(rank, second.rank))
         if second.kind is Kind.SAME and second.rank == _MATRIX:
             rows = self.of.aligner.with_free_end(first, 1)
             return like(rows, ast.BinOp(rows.code, ast.MatMult(), second.code), fresh=True)
@@ -197,6 +200,17 @@ class Together:
             columns = subscript(right.code, [everything(), everything(), new_axis()])
             made = method(ast.BinOp(left.code, ast.MatMult(), columns), "squeeze", -1)
         return Value(Kind.ROWS, made, 1, fresh=True, source=source.asked)
+
+    def _batches(self, first: Value, second: Value, rank: int) -> Value:
+        """Return products of batches of matrices: the rounds are one dimension more in front."""
+        rows = [v for v in (first, second) if v.kind is Kind.ROWS]
+        matrices = all(isinstance(v.rank, int) and v.rank >= _MATRIX for v in (first, second))
+        if not matrices or any(v.rank != rank for v in rows):
+            raise CannotBatchError(UNKNOWN_RANK)
+        fronts = [self.of.aligner.in_front(v) if v in rows else v for v in (first, second)]
+        made = ast.BinOp(fronts[0].code, ast.MatMult(), fronts[1].code)
+        source = rows[0].asked
+        return Value(Kind.ROWS, made, rank, fresh=True, source=source)
 
 
 def _without_positions(func: ast.expr, op: str) -> ast.expr:

@@ -58,6 +58,22 @@ WRITTEN: dict[str, tuple[str, tuple[Any, ...]]] = {
         ),
         (3,),
     ),
+    "pieces that are written": (
+        (
+            "def f(n: int, k: int):\n    m = torch.ones(2, 8, 3)\n    for i in range(k):\n"
+            "        m[:, i * n : (i + 1) * n, -1] = i * 0.5\n    return m\n"
+        ),
+        (2, 3),
+    ),
+    "a head at a time": (
+        (
+            "def f(x: Tensor, heads: int, d: int):\n    b, t, c = x.shape\n    outs = []\n"
+            "    for h in range(heads):\n        start = h * d\n        end = start + d\n"
+            "        q = x[:, :, start:end]\n        a = F.softmax(q @ q.transpose(1, 2), dim=-1)\n"
+            "        outs.append(torch.bmm(a, q))\n    return torch.cat(outs, dim=-1)\n"
+        ),
+        (torch.arange(48.0).reshape(2, 4, 6).sin(), 2, 3),
+    ),
     "how many rows there are of each": (
         (
             "def f(points: Tensor, n: int):\n    of, xyz = points[:, 0], points[:, 1:]\n"
@@ -101,6 +117,14 @@ STAYS = {
     "a row is read that another round writes": (
         "def f(n: int):\n    m, y = torch.ones(2 * n, n), torch.zeros(n)\n    for i in range(n):\n"
         "        m[i, 0] = 0\n        m[n + i, 0] = 0\n        y[i] = m[n - i, 0]\n    return y\n"
+    ),
+    "pieces of another length than the step": (
+        "def f(x: Tensor, n: int):\n    y = torch.zeros(40)\n    for i in range(4):\n"
+        "        y[i * n : i * n + 2] = i\n        y[i * n : (i + 2) * n] = i\n    return y\n"
+    ),
+    "a piece is read that another round writes": (
+        "def f(y: Tensor, n: int):\n    for i in range(1, 3):\n"
+        "        y[i * n : (i + 1) * n] = y[(i - 1) * n : i * n] * 2\n    return y\n"
     ),
     "the counter is read afterwards": (
         "def f(x: Tensor):\n    y = torch.zeros_like(x)\n    k = 0\n    for row in x:\n"
