@@ -132,7 +132,11 @@ def _open(name: str, text: str, meaning: str = "") -> Condition:
 
 
 CONDITIONS = (
-    _open("is-tensor", "what the loop takes rows of is a torch tensor, not a list or an array"),
+    _open(
+        "is-tensor",
+        "what the loop takes rows of is a torch tensor, not a list or an array",
+        "are-tensors",
+    ),
     _open("number-index", "the index of each round is one number", "integer-vector"),
     _open("nonnegative-lengths", "no length of a row is negative", "nonnegative-index"),
     _open("positive-lengths", "what is counted from the end of a row is one or more"),

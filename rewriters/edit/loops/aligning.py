@@ -90,7 +90,8 @@ class Aligner:
             alone = not rows and len(same) == 1 and isinstance(unknown[0].code, ast.Subscript)
             if not indexed and not alone:
                 raise CannotBatchError(UNKNOWN_RANK)
-            self.of.conditions["is-tensor"] = None  # ``data["batch"] + 2 * i``
+            for value in unknown:  # ``data["batch"] + 2 * i``
+                self.of.ask_for_tensor(value.code)
             tensors = unknown if alone else [*tensors, *unknown]
         if self.of.carrier is not None:
             tensors.append(Value(Kind.SAME, self.of.carrier))

@@ -127,7 +127,7 @@ def _number(of: Expressions, code: ast.expr) -> Value:
     if of_host or value.axis:
         raise CannotBatchError(BRANCH)
     if of.facts.is_tensor(value.code) is not True and value.kind is Kind.ENTRY:
-        of.conditions["is-tensor"] = None
+        of.ask_for_tensor(value.code)
     value = replace(value, rank=of.facts.assume(value.rank, 0, value.asked))
     if value.rank != 0:
         raise CannotBatchError(UNKNOWN_RANK)
@@ -165,7 +165,7 @@ def _write(
     if place.ragged or not place.is_view or not isinstance(own, int):
         raise CannotBatchError(UNKNOWN_RANK)
     if body.facts.is_tensor(base) is not True:
-        body.of.conditions["is-tensor"] = None
+        body.of.ask_for_tensor(base)
     index: list[ast.expr] = [everything()] if place.is_whole else place.items
     written = base if place.is_whole else subscript(base, index)
     chosen = at_dimension(mask.code, own - place.axis)

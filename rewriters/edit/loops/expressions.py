@@ -54,6 +54,8 @@ class Expressions:
         """The conditions that nobody has proven, in the order met."""
         self.shown: dict[str, ast.expr] = {}
         """What conditions are about, by the names that the verifier knows: ``index``."""
+        self.tensors: list[ast.expr] = []
+        """What nobody has proven to be tensors."""
         self.met: list[ast.expr] = []
         """What all rounds share and meets what they do not: of one dtype where that is asked."""
         self.aligner = Aligner(self)
@@ -121,6 +123,11 @@ class Expressions:
         self.conditions["same-dtype"] = None
         for tensor in tensors:
             self.shown[f"x{len(self.shown)}"] = tensor
+
+    def ask_for_tensor(self, code: ast.expr) -> None:
+        """Ask whether something is a tensor, not a list."""
+        self.conditions["is-tensor"] = None
+        self.tensors.append(code)
 
     def is_vector(self, code: ast.expr) -> bool:
         """Tell whether an index has a length: it is no number."""

@@ -17,6 +17,7 @@ from npufix.rewriters.edit.loops.values import (
     at_dimension,
     everything,
     method,
+    parse,
     shift,
     subscript,
 )
@@ -115,7 +116,7 @@ class Indexer:
             if self.of.facts.is_tensor(code.value) is not True:
                 if not isinstance(code.slice, ast.Tuple):  # a dictionary, a list of anything
                     raise CannotBatchError(OF_A_LIST)
-                self.of.conditions["is-tensor"] = None
+                self.of.ask_for_tensor(code.value)
         return Value(Kind.ROWS, made, rank, place.axis, fresh=not place.is_view, source=base.asked)
 
     def _is_entry(self, code: ast.expr, place: Place) -> bool:
@@ -148,7 +149,7 @@ class Indexer:
             if rows is not None and found.consumed == rows and found.axis < 0:
                 self._rounds(found, asked, deepest, by_vectors=by_vectors)
             if isinstance(item, ast.Slice) and base is not None and (size := self.piece(item)):
-                self._piece(found, size)
+                self._piece(found, size, base)
             elif isinstance(item, ast.Slice):
                 self._slice(found, item)
             elif isinstance(item, ast.Constant) and item.value is None:
@@ -249,7 +250,7 @@ class Indexer:
         upper = ast.unparse(self.of.aligner.spelled(item.upper))
         return size if upper in ends and not domain.start else None
 
-    def _piece(self, found: Place, size: ast.expr) -> None:
+    def _piece(self, found: Place, size: ast.expr, base: ast.expr) -> None:
         """Take a piece of a dimension in each round."""
         if found.axis >= 0 or not found.is_view:
             raise CannotBatchError(WINDOWS)
@@ -257,7 +258,10 @@ class Indexer:
         if not self.of.facts.is_count(self.of.domain.stop_node):
             self.of.conditions["nonnegative-count"] = None
         self.of.conditions["whole-pieces"] = None
-        found.items.append(ast.Slice(None, ast.BinOp(stop, ast.Mult(), size), None))
+        end = ast.BinOp(stop, ast.Mult(), size)
+        length = parse(f"{ast.unparse(base)}.shape[{found.consumed}]")
+        self.of.shown.setdefault("left", ast.BinOp(length, ast.Sub(), end))
+        found.items.append(ast.Slice(None, end, None))
         found.axis, found.pieces = found.kept, (stop, size)
         found.source_dim = -1
         found.kept += 1

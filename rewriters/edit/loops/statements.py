@@ -103,9 +103,13 @@ class Body:
         """Ask for the numbers of dimensions that nobody has proven."""
         if self.facts.counted:
             self.of.conditions["counts-are-numbers"] = None
+        inner = self.bound | set(self.of.env)
+        for number, code in enumerate(self.of.tensors):
+            if not list_names(code) & inner:
+                self.of.shown[f"tensor{number}"] = code
         for number, (code, rank) in enumerate(self.facts.told):
             self.of.conditions["known-dimensions"] = None
-            if not list_names(code) & (self.bound | set(self.of.env)):
+            if not list_names(code) & inner:
                 self.of.shown[f"dims{rank}_{number}"] = code
 
     def _find_writes(self, code: Sequence[ast.stmt]) -> None:
@@ -267,7 +271,7 @@ class Body:
         if self.facts.is_tensor(base) is not True:
             if not isinstance(target.slice, ast.Tuple):
                 raise CannotBatchError(OF_A_LIST)
-            self.of.conditions["is-tensor"] = None
+            self.of.ask_for_tensor(base)
         if place.ragged:
             if op is not None:
                 raise CannotBatchError(LENGTHS)
