@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.values import (
+    LENGTHS,
     OF_A_LIST,
     UNKNOWN_RANK,
     CannotBatchError,
@@ -51,6 +52,8 @@ class Aligner:
 
     def tensor(self, value: Value, *, number: bool = False) -> Value:
         """Return a value that must be a tensor of each round; ``number``: or a number."""
+        if value.kind is Kind.REPEATED:
+            raise CannotBatchError(LENGTHS)
         if value.kind is Kind.ENTRY:
             raise CannotBatchError(OF_A_LIST)
         if value.kind is Kind.NUMBER and not number:

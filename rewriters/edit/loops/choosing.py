@@ -69,6 +69,19 @@ def choose(
         yield from _write(body, target, arm, mask if arm in then else inverse)
 
 
+def pick(body: Body, name: str, test: ast.expr) -> list[ast.stmt]:
+    """Return what gives a name to the numbers of the rounds that pass a test.
+
+    Raises:
+        CannotBatchError: the test is no comparison of numbers.
+
+    """
+    found = method(method(_truth(body.of, test).code, "nonzero"), "squeeze", 1)
+    start = body.of.domain.start
+    code = ast.BinOp(found, ast.Add(), ast.Constant(start)) if start else found
+    return [ast.Assign([ast.Name(name, ast.Store())], code, lineno=0)]
+
+
 def _never_fails(code: ast.expr) -> bool:
     """Tell whether code reads rows by their counter alone, and adds or multiplies them."""
     match code:

@@ -188,6 +188,8 @@ class Expressions:
             return Value(Kind.ENTRY, value.code, 0, value.axis) if value.rank == 0 else value
         if op in operators.ELEMENTWISE and self._is_operator(code):
             return self._elementwise(code, fresh=op in operators.NEW)
+        if op in operators.REPEATING and self._is_operator(code):
+            return self.together.repeated(code, op)
         if op in operators.PRODUCTS and self._is_operator(code):
             return self.together.product(*map(self.read, _operands(code)))
         if op in operators.TURNING and self._is_operator(code):

@@ -123,7 +123,9 @@ class Facts(ValueKinds):
             match code:
                 case ast.Subscript(base, ast.Tuple(items)):
                     pass
-                case ast.Subscript(ast.Subscript(base, row), ast.Slice() as part):
+                case ast.Subscript(
+                    ast.Subscript(base, row), (ast.Slice() | ast.Constant()) as part
+                ):
                     items = [row, part]  # ``x[i][:n]``
                 case _:
                     continue

@@ -12,8 +12,9 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.loops.indexing import LENGTHS, Place, Ragged, trim
+from npufix.rewriters.edit.loops.indexing import Place, Ragged, trim
 from npufix.rewriters.edit.loops.values import (
+    LENGTHS,
     UNKNOWN_RANK,
     CannotBatchError,
     Kind,

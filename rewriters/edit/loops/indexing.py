@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.values import (
+    LENGTHS,
     OF_A_LIST,
     UNKNOWN_RANK,
     CannotBatchError,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from npufix.rewriters.facts.shapes import Rank
 
 WINDOWS = "it reads or writes a window that moves along"
-LENGTHS = "its rows have different lengths"
 UNKNOWN_INDEX = "an index in it is of an unknown kind"
 OTHER_ROUND = "a round reads what another round writes"
 OUT_OF_ROUND = "its counter may lie outside of what it indexes"
@@ -95,6 +95,7 @@ class Indexer:
 
     def read(self, code: ast.Subscript) -> Value:
         """Return what a subscript is for all rounds."""
+        code = self._in_one(code)
         base = self.of.read(code.value)
         items = spell_items(code.slice, base.rank)
         if base.kind is Kind.NUMBER:
@@ -118,6 +119,15 @@ class Indexer:
                     raise CannotBatchError(OF_A_LIST)
                 self.of.ask_for_tensor(code.value)
         return Value(Kind.ROWS, made, rank, place.axis, fresh=not place.is_view, source=base.asked)
+
+    def _in_one(self, code: ast.Subscript) -> ast.Subscript:
+        """Return ``x[i, 3]`` for ``x[i][3]``, of what may be a tensor."""
+        match code:
+            case ast.Subscript(ast.Subscript(root, ast.Name() as row), ast.Constant(int()) as item):
+                if not self.of.depends(root) and self.of.facts.is_tensor(root) is None:
+                    both = ast.Tuple([row, item], ast.Load())
+                    return ast.copy_location(ast.Subscript(root, both, ast.Load()), code)
+        return code
 
     def _is_entry(self, code: ast.expr, place: Place) -> bool:
         """Tell whether ``lengths[i]`` may be a number out of a list."""

@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.values import (
+    LENGTHS,
     UNKNOWN_RANK,
     CannotBatchError,
     Kind,
@@ -39,6 +40,8 @@ def rows_of(made: ast.expr, of: Expressions) -> Value:
 
     """
     value = of.read(made)
+    if value.kind is Kind.REPEATED:
+        return value
     if value.kind is Kind.SAME:
         raise CannotBatchError(SAME_EACH)
     return of.aligner.tensor(value)
@@ -51,7 +54,7 @@ def add_up(total: str, made: ast.expr, of: Expressions, *, in_place: bool) -> li
         CannotBatchError: it is no tensor of rows.
 
     """
-    value = rows_of(made, of)
+    value = of.aligner.tensor(rows_of(made, of))
     of.conditions["adds-floats"] = None
     code = method(value.code, "sum", value.axis)
     target = ast.Name(total, ast.Store())
@@ -75,6 +78,10 @@ def join(call: ast.Call, value: Value) -> ast.expr:
     if dim is None or len(dims) > 1 or set(words) - {"dim", "axis"}:
         raise CannotBatchError(UNKNOWN_JOIN)
     name = call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
+    if value.kind is Kind.REPEATED:
+        if dim or name == "stack":
+            raise CannotBatchError(LENGTHS)
+        return value.code
     return _stack(value, dim) if name == "stack" else _concatenate(value, dim)
 
 

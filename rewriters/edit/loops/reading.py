@@ -74,7 +74,10 @@ class Loop:
     """The name that each round adds ``made`` to, if that is all that it does with it."""
 
     begun: ast.stmt | None = None
-    """What sets a counter to zero that nobody else needs."""
+    """What sets a counter to zero that nobody else needs, or makes the empty list of ``picked``."""
+    picked: str = ""
+    """The list of the numbers of rounds that pass ``test``."""
+    test: ast.expr | None = None
 
     @property
     def is_statement(self) -> bool:
@@ -106,9 +109,14 @@ def may_hold_loops(
     for node in walk(function):
         if isinstance(node, ast.Call) and last_name(node.func) in _NAMES and _comprehension(node):
             return True
-        if isinstance(node, ast.For) and any(isinstance(n, ast.Subscript) for n in walk(node)):
+        if isinstance(node, ast.For) and any(map(_takes_rows, walk(node))):
             return True
     return False
+
+
+def _takes_rows(code: ast.AST) -> bool:
+    is_append = isinstance(code, ast.Attribute) and code.attr == "append"
+    return is_append or isinstance(code, ast.Subscript)
 
 
 def spell_out(function: FunctionNode, names: ModuleNames) -> tuple[FunctionNode, list[Loop]]:
@@ -155,7 +163,8 @@ def loops_in(body: Sequence[ast.stmt], names: ModuleNames) -> Iterator[Loop]:
         if isinstance(statement, ast.For) and not statement.orelse:
             filled = _read_filling(body, number, names, uses) or _filling(body, number, names)
             filled = filled or _adding(statement)
-            if filled is not None or (filled := _counting(body, number, uses)):
+            filled = filled or _picking(body, number) or _counting(body, number, uses)
+            if filled is not None:
                 yield filled
             else:
                 yield Loop(statement.target, statement.iter, statement.body, statement)
@@ -267,6 +276,28 @@ def _counting(
     return Loop(both, items, loop.body[:-1], loop, begun=begun[0])
 
 
+def _picking(body: Sequence[ast.stmt], number: int) -> Loop | None:
+    """Return a loop that collects the numbers of some rounds: ``if x[i] > 0: kept.append(i)``."""
+    loop = body[number]
+    assert isinstance(loop, ast.For)  # noqa: S101 - the caller has looked
+    match loop.body[-1], loop.target:
+        case (
+            ast.If(
+                test,
+                [ast.Expr(ast.Call(ast.Attribute(ast.Name(name), "append"), [ast.Name(i)]))],
+                [],
+            ),
+            ast.Name(counter) | ast.Tuple([ast.Name(counter), _]),
+        ) if i == counter:
+            before = [s for s in body[:number] if _empty_lists(s) == {name}]
+            if len(before) == 1:
+                return Loop(
+                    loop.target, loop.iter, loop.body[:-1], loop,
+                    begun=before[0], picked=name, test=test,
+                )  # fmt: skip
+    return None
+
+
 def _is_zero(statement: ast.stmt, counter: str) -> bool:
     match statement:
         case ast.Assign([ast.Name(name)], ast.Constant(0)):
@@ -278,14 +309,21 @@ def _empty_lists(statement: ast.stmt) -> set[str]:
     """Return the names that a statement makes empty lists of: ``a, b = [], []``."""
     match statement:
         case ast.Assign([ast.Tuple(targets)], ast.Tuple(values)):
-            empty = all(isinstance(v, ast.List) and not v.elts for v in values)
+            empty = all(map(_is_empty, values))
             named = {t.id for t in targets if isinstance(t, ast.Name)}
             return named if empty and len(named) == len(targets) else set()
-        case ast.Assign([ast.Name(name)], ast.List([])) | ast.AnnAssign(
-            ast.Name(name), _, ast.List([])
+        case ast.Assign([ast.Name(name)], ast.expr() as value) | ast.AnnAssign(
+            ast.Name(name), _, ast.expr() as value
         ):
-            return {name}
+            return {name} if _is_empty(value) else set()
     return set()
+
+
+def _is_empty(code: ast.expr) -> bool:
+    match code:
+        case ast.List([]) | ast.Call(ast.Name("list"), [], []):
+            return True
+    return False
 
 
 def _joining(statement: ast.stmt, names: ModuleNames, of: str = "") -> Iterator[ast.Call]:

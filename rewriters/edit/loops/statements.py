@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.loops.choosing import BRANCH, choose
 from npufix.rewriters.edit.loops.expressions import UNKNOWN_CALL, Expressions
 from npufix.rewriters.edit.loops.filling import fill
-from npufix.rewriters.edit.loops.indexing import LENGTHS, OTHER_ROUND, Place, spell_items
+from npufix.rewriters.edit.loops.indexing import OTHER_ROUND, Place, spell_items
 from npufix.rewriters.edit.loops.values import (
+    LENGTHS,
     OF_A_LIST,
     UNKNOWN_RANK,
     CannotBatchError,
@@ -208,7 +209,7 @@ class Body:
             self.of.env[name] = Value(
                 Kind.NUMBER, target, 0, integer=value.integer, offset=value.offset
             )
-        elif value.kind is Kind.ENTRY or isinstance(value.code, ast.Name):
+        elif value.kind in {Kind.ENTRY, Kind.REPEATED} or isinstance(value.code, ast.Name):
             self.of.env[name] = value
         else:
             yield from self._vectors()

@@ -20,6 +20,7 @@ from npufix.rewriters.edit.loops.values import (
     literal,
     method,
     new_axis,
+    parse,
     shift,
     subscript,
 )
@@ -200,6 +201,58 @@ class Together:
             columns = subscript(right.code, [everything(), everything(), new_axis()])
             made = method(ast.BinOp(left.code, ast.MatMult(), columns), "squeeze", -1)
         return Value(Kind.ROWS, made, 1, fresh=True, source=source.asked)
+
+    def repeated(self, code: ast.Call, op: str) -> Value:
+        """Return ``x[i].expand(n[i], -1)`` or ``x[i:i+1].repeat(n[i], 1)`` of all rounds joined."""
+        of = self.of
+        owner = code.func.value if isinstance(code.func, ast.Attribute) else code
+        sizes = code.args[0].elts if isinstance(code.args[0], ast.Tuple) else code.args
+        rest = [integer(size) for size in sizes[1:]]
+        if any(n != operators.REPEATING[op] for n in rest) or code.keywords or not rest:
+            raise CannotBatchError(UNKNOWN_DIMENSION)
+        match owner:
+            case ast.Subscript(base, ast.Slice(ast.Name(low) as row, upper, None)) if (
+                upper is not None and ast.unparse(upper) == f"{low} + 1"
+            ):
+                owner = ast.Subscript(base, row, ast.Load())
+            case ast.Call(ast.Attribute(single, "unsqueeze"), [ast.Constant(0)]):
+                owner = single
+            case _:
+                pass
+        value = of.read(owner)
+        if value.kind is Kind.ENTRY:  # ``for row in rows: row.expand(n, -1)``
+            of.ask_for_tensor(value.code)
+            value = replace(value, kind=Kind.ROWS)
+        value = of.aligner.tensor(value)
+        if value.kind is not Kind.ROWS:
+            raise CannotBatchError(UNKNOWN_DIMENSION)
+        if value.axis or of.facts.assume(value.rank, len(rest), value.asked) != len(rest):
+            raise CannotBatchError(UNKNOWN_DIMENSION)
+        how_often = self._counts(sizes[0], value)
+        words = [ast.keyword("dim", ast.Constant(0))]
+        made = ast.Call(
+            ast.Attribute(value.code, "repeat_interleave", ast.Load()), [how_often], words
+        )
+        return Value(Kind.REPEATED, made, len(rest) + 1, fresh=True)
+
+    def _counts(self, code: ast.expr, rows: Value) -> ast.expr:
+        """Return ``max(int(n[i]), 0)`` of all rounds as a vector of integers."""
+        match code:
+            case ast.Call(ast.Name("max"), [inner, ast.Constant(0)] | [ast.Constant(0), inner]):
+                return method(self._counts(inner, rows), "clamp_min", 0)
+            case ast.Call(ast.Name("int"), [inner]):
+                return method(self._counts(inner, rows), "long")
+            case ast.Call(ast.Attribute(inner, "item"), []):
+                return self._counts(inner, rows)
+        value = self.of.read(code)
+        if value.kind not in {Kind.ENTRY, Kind.ROWS} or value.axis:
+            raise CannotBatchError(UNKNOWN_DIMENSION)
+        if self.of.facts.assume(value.rank, 0, value.asked) != 0:
+            raise CannotBatchError(UNKNOWN_RANK)
+        made = parse(f"torch.as_tensor(0, device={ast.unparse(rows.asked)}.device)")
+        assert isinstance(made, ast.Call)  # noqa: S101 - it was written so
+        made.args = [value.code]
+        return made
 
     def _batches(self, first: Value, second: Value, rank: int) -> Value:
         """Return products of batches of matrices: the rounds are one dimension more in front."""

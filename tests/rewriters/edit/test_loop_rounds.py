@@ -74,6 +74,28 @@ WRITTEN: dict[str, tuple[str, tuple[Any, ...]]] = {
         ),
         (torch.arange(48.0).reshape(2, 4, 6).sin(), 2, 3),
     ),
+    "numbers of some rows": (
+        (
+            "def f(x: Tensor, n: Tensor):\n    kept = []\n    for i in range(1, n.shape[0]):\n"
+            "        if n[i] > 2:\n            kept.append(i)\n    return x[kept]\n"
+        ),
+        (X, N),
+    ),
+    "rows as often as they say": (
+        (
+            "def f(x: Tensor, n: Tensor):\n    out = list()\n    for i, row in enumerate(x):\n"
+            "        out.append(row.expand(max(int(n[i]), 0), -1))\n"
+            "    return torch.cat(out, 0)\n"
+        ),
+        (X, N.float() - 0.5),
+    ),
+    "rows as often as a list says": (
+        (
+            "def f(x: Tensor, n: list):\n    out = []\n    for i in range(len(x)):\n"
+            "        out.append(x[i : i + 1].repeat(n[i], 1))\n    return torch.cat(out)\n"
+        ),
+        (X, [2, 0, 1, 3]),
+    ),
     "how many rows there are of each": (
         (
             "def f(points: Tensor, n: int):\n    of, xyz = points[:, 0], points[:, 1:]\n"
@@ -125,6 +147,14 @@ STAYS = {
     "a piece is read that another round writes": (
         "def f(y: Tensor, n: int):\n    for i in range(1, 3):\n"
         "        y[i * n : (i + 1) * n] = y[(i - 1) * n : i * n] * 2\n    return y\n"
+    ),
+    "a list of numbers that somebody goes through": (
+        "def f(x: Tensor, n: Tensor):\n    kept = []\n    for i in range(n.shape[0]):\n"
+        "        if n[i] > 2:\n            kept.append(i)\n    return [x[k] for k in kept]\n"
+    ),
+    "rows one after the other, each as often as it says": (
+        "def f(x: Tensor, n: Tensor):\n    out = []\n    for i in range(len(x)):\n"
+        "        out.append(x[i].repeat(n[i], 1))\n    return torch.cat(out, 1)\n"
     ),
     "the counter is read afterwards": (
         "def f(x: Tensor):\n    y = torch.zeros_like(x)\n    k = 0\n    for row in x:\n"
