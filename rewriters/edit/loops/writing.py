@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.edit import CannotSpliceError, Edit, extent, span, unit_of
+from npufix.rewriters.edit.imports import Import, add_import
 from npufix.rewriters.edit.job import PROBE
 from npufix.rewriters.edit.layout import break_lines, style_of
 from npufix.rewriters.edit.loops.statements import EFFECT
@@ -61,6 +62,7 @@ def write(  # noqa: PLR0913, PLR0917 - what is written, and where
         statements = _name_vector(statements, flow)
     made = [ast.fix_missing_locations(s) for s in (*kept, *statements)]
     results = [join.code for join in joins] if new is None else [new]
+    _call_torch(flow, *made, *results, *body.of.shown.values())
     text = "\n".join([*map(ast.unparse, made), *map(ast.unparse, results)])
     if not with_text:
         return Rewrite("", "", text, 0)
@@ -91,8 +93,22 @@ def write(  # noqa: PLR0913, PLR0917 - what is written, and where
         if rows[loop.begun.lineno - 1].strip() == ast.unparse(loop.begun):
             del rows[loop.begun.lineno - 1]
             direct, line = "".join(rows), line - 1
+    if "torch" not in flow.names.imports and re.search(r"\btorch\.", f"{text}{probed}"):
+        lines_before = direct.count("\n")
+        direct = add_import(direct, Import("torch"), guarded=False)
+        probe = add_import(probe, Import("torch"), guarded=False) if probe else ""
+        line += direct.count("\n") - lines_before
     ast.parse(direct)
     return Rewrite(direct, direct, text, line, "", probe)
+
+
+def _call_torch(flow: FunctionFlow, *codes: ast.AST) -> None:
+    """Call torch as the module does: ``import torch as th``."""
+    own = next((name for name, full in flow.names.imports.items() if full == "torch"), "torch")
+    if own != "torch" and "torch" not in flow.bound:
+        for node in (n for code in codes for n in ast.walk(code)):
+            if isinstance(node, ast.Name) and node.id == "torch":
+                node.id = own
 
 
 def _name_vector(statements: Sequence[ast.stmt], flow: FunctionFlow) -> Sequence[ast.stmt]:

@@ -166,3 +166,19 @@ STAYS = {
 @pytest.mark.parametrize("name", STAYS)
 def test_what_is_not_the_same_stays(name: str) -> None:
     assert not [s for s in find_sites(HEADER + STAYS[name], [RULE]) if s.rewrite]
+
+
+@pytest.mark.parametrize(
+    "line", ["import torch as th\n", "import torch.nn as nn\n", "import torch\n"]
+)
+def test_a_module_calls_torch_as_it_has_imported_it(line: str) -> None:
+    text = (
+        f"{line}\nfrom torch import Tensor\ndef f(x: Tensor):\n    y = x.new_zeros(3)\n"
+        "    for i in range(3):\n        y[i] = i * 2\n    return y\n"
+    )
+    (site,) = find_sites(text, [RULE])
+    assert site.rewrite is not None
+    scope: dict[str, Any] = {}
+    exec(site.rewrite.direct, scope)  # noqa: S102 - the text above
+    assert scope["f"](torch.zeros(1)).tolist() == [0, 2, 4]
+    assert site.rewrite.direct.splitlines()[site.rewrite.line - 1].startswith("    y[:] = ")
