@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.loops.operators import REPEATING
 from npufix.rewriters.edit.loops.values import CannotBatchError, Kind, Value, name, shift
 from npufix.rewriters.graph.modules.syntax import last_name, walk
 
@@ -115,8 +116,8 @@ def may_hold_loops(
 
 
 def _takes_rows(code: ast.AST) -> bool:
-    is_append = isinstance(code, ast.Attribute) and code.attr == "append"
-    return is_append or isinstance(code, ast.Subscript)
+    repeats = isinstance(code, ast.Attribute) and code.attr in REPEATING
+    return repeats or isinstance(code, ast.Subscript)
 
 
 def spell_out(function: FunctionNode, names: ModuleNames) -> tuple[FunctionNode, list[Loop]]:
