@@ -84,6 +84,8 @@ class Aligner:
 
         """
         given = [self.tensor(v, number=True) for v in values]
+        if self.of.is_counting and [v.kind for v in given].count(Kind.NUMBER) == 1:
+            given = [self._in_a_row(v) for v in given]
         rows = [v for v in given if v.kind is Kind.ROWS]
         same = [v for v in given if v.kind is Kind.SAME]
         counted = any(v.kind is Kind.NUMBER for v in given)
@@ -107,6 +109,14 @@ class Aligner:
         whole = self._common(rows, same, counted=counted)
         codes = [self._place(v, whole, tensors[0]) for v in given]
         return codes, replace(whole, source=tensors[0].asked)
+
+    def _in_a_row(self, value: Value) -> Value:
+        """Return a tensor of unknown dimensions as a vector, of which all elements are compared."""
+        if value.kind is not Kind.SAME or isinstance(value.rank, int):
+            return value
+        if self.of.facts.is_tensor(value.code) is not True:
+            self.of.ask_for_tensor(value.code)
+        return replace(value, code=method(value.code, "flatten"), rank=1, source=value.code)
 
     def _are_alike(self, rows: list[Value], same: list[Value]) -> bool:
         """Tell whether nothing but rows of unknown dimensions meet: ``x[i] - y[i]``."""

@@ -46,6 +46,8 @@ class Expressions:
         """The tensor that the result is written to."""
         self.expected: int | None = None
         """How many dimensions a round has where the result is written to, if that is known."""
+        self.is_counting = False
+        """Whether all that a round compares is added up: ``(labels == i).sum()``."""
         self.own_rows: dict[str, tuple[int | None, int]] = {}
         """What the loop writes to, by its code, and which rows: those alone may be read."""
         self.measured: frozenset[str] = frozenset()

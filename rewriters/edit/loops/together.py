@@ -34,6 +34,9 @@ SEVERAL_RESULTS = "what one operator returns together is not taken apart where i
 _MATRIX = 2
 
 
+_OF_ALL = frozenset({"all", "any", "sum"})
+
+
 class Together:
     """Those operators in one loop."""
 
@@ -75,9 +78,11 @@ class Together:
         assert isinstance(code.func, ast.Attribute) or not is_method  # noqa: S101 - it has an owner
         first = code.func.value if isinstance(code.func, ast.Attribute) and is_method else owner
         assert first is not None  # noqa: S101 - one of both
-        value = of.operand(first)
         before = operators.SECOND.get(op, 0)
         dims = _dims(of, code, before)
+        of.is_counting = op in _OF_ALL and not dims and _is_of_names(first)
+        value = of.operand(first)
+        of.is_counting = False
         others = [k for k in code.keywords if k.arg not in {"dim", "axis"}]
         if len(rest) > 1 + before or any(of.depends(k.value) for k in others):
             raise CannotBatchError(UNKNOWN_DIMENSION)
@@ -264,6 +269,16 @@ class Together:
         made = ast.BinOp(fronts[0].code, ast.MatMult(), fronts[1].code)
         source = rows[0].asked
         return Value(Kind.ROWS, made, rank, fresh=True, source=source)
+
+
+def _is_of_names(code: ast.expr) -> bool:
+    """Tell whether code compares what is written out or has a name: ``labels == i``."""
+    match code:
+        case ast.Compare(left, _, [right]):
+            return all(
+                isinstance(c, (ast.Name, ast.Attribute, ast.Subscript)) for c in (left, right)
+            )
+    return False
 
 
 def _without_positions(func: ast.expr, op: str) -> ast.expr:

@@ -96,6 +96,13 @@ WRITTEN: dict[str, tuple[str, tuple[Any, ...]]] = {
         ),
         (X, [2, 0, 1, 3]),
     ),
+    "how many there are of each, of whatever dimensions": (
+        (
+            "def f(labels: Tensor, n: int):\n    count = torch.zeros(n)\n    for c in range(n):\n"
+            "        count[c] = (labels == c).sum()\n    return count\n"
+        ),
+        (torch.tensor([[0, 2, 2], [1, 0, 5]]), 3),
+    ),
     "how many rows there are of each": (
         (
             "def f(points: Tensor, n: int):\n    of, xyz = points[:, 0], points[:, 1:]\n"
