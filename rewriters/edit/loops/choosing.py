@@ -56,8 +56,11 @@ def choose(
                 yield from _bind(body, name, mask, left, right)
                 return
     if len(arms) > 1:
-        taken = {*body.facts.flow.bound, *body.facts.flow.names.imports}
-        name = next((n for n in _NAMES if n not in taken), _NAMES[0])
+        flow = body.facts.flow
+        taken = {*flow.bound, *flow.names.imports, *flow.names.bound}
+        name = next((n for n in _NAMES if n not in taken), None)
+        if name is None:
+            raise CannotBatchError(BRANCH)
         yield ast.Assign([ast.Name(name, ast.Store())], mask.code, lineno=0)
         mask = replace(mask, code=ast.Name(name, ast.Load()))
     inverse = replace(mask, code=ast.UnaryOp(ast.Invert(), mask.code))

@@ -145,7 +145,7 @@ def _try(
         statements = body.run(loop.body)
         new = None
         if loop.picked and loop.test is not None:
-            _require_indexes(flow, loop)
+            _require_indexes(flow, loop, body)
             statements += pick(body, loop.picked, loop.test)
         if loop.is_statement and not statements and not loop.lists and not loop.total:
             return None
@@ -208,15 +208,17 @@ def _require_filled_once(flow: FunctionFlow, one: FilledList) -> None:
         raise CannotBatchError(READ_AFTERWARDS)
 
 
-def _require_indexes(flow: FunctionFlow, loop: Loop) -> None:
+def _require_indexes(flow: FunctionFlow, loop: Loop, body: Body) -> None:
     """Refuse a list of numbers with which anybody does more than to take rows, or to count them."""
     every = [n for n in ast.walk(flow.function) if isinstance(n, ast.Name) and n.id == loop.picked]
     known = 2  # the empty list, and where it is appended to
     for node in ast.walk(flow.function):
         match node:
-            case ast.Subscript(_, ast.Name(name), ast.Load()) | ast.Call(
-                ast.Name("len"), [ast.Name(name)]
-            ):
+            case ast.Subscript(base, ast.Name(name), ast.Load()) if name == loop.picked:
+                known += 1
+                if body.facts.is_tensor(base) is not True:
+                    body.of.conditions["is-tensor"] = None  # an array takes no indexes of a device
+            case ast.Call(ast.Name("len"), [ast.Name(name)]):
                 known += name == loop.picked
     if known != len(every) or loop.picked in flow.captured:
         raise CannotBatchError(EFFECT)

@@ -17,6 +17,8 @@ from npufix.rewriters.edit.loops.values import (
     Value,
     at_dimension,
     everything,
+    integer,
+    literal,
     method,
     parse,
     shift,
@@ -77,7 +79,8 @@ class Place:
         rows = subscript(base, index) if index else base
         if self.pieces is None:
             return rows
-        return method(rows, "unflatten", self.axis, ast.Tuple([*self.pieces], ast.Load()))
+        first = self.axis - (integer(self.pieces[0]) == -1)
+        return method(rows, "unflatten", first, ast.Tuple([*self.pieces], ast.Load()))
 
     @property
     def is_whole(self) -> bool:
@@ -115,7 +118,9 @@ class Indexer:
             if self._is_entry(code.value, place):
                 return Value(Kind.ENTRY, made, rank, source=base.asked)
             if self.of.facts.is_tensor(code.value) is not True:
-                if not isinstance(code.slice, ast.Tuple):  # a dictionary, a list of anything
+                if (
+                    not isinstance(code.slice, ast.Tuple) and not place.pieces
+                ):  # a dictionary, a list of anything
                     raise CannotBatchError(OF_A_LIST)
                 self.of.ask_for_tensor(code.value)
         return Value(Kind.ROWS, made, rank, place.axis, fresh=not place.is_view, source=base.asked)
@@ -159,7 +164,7 @@ class Indexer:
             if rows is not None and found.consumed == rows and found.axis < 0:
                 self._rounds(found, asked, deepest, by_vectors=by_vectors)
             if isinstance(item, ast.Slice) and base is not None and (size := self.piece(item)):
-                self._piece(found, size, base)
+                self._piece(found, item, size, base)
             elif isinstance(item, ast.Slice):
                 self._slice(found, item)
             elif isinstance(item, ast.Constant) and item.value is None:
@@ -242,9 +247,14 @@ class Indexer:
         found.consumed += 1
 
     def piece(self, item: ast.Slice) -> ast.expr | None:
-        """Return the length of a piece, one after the other: ``n`` of ``i * n : (i + 1) * n``."""
+        """Return ``n`` of the pieces ``i * n : (i + 1) * n``, or of ``i::n`` in n rounds."""
         domain = self.of.domain
         low = None if item.lower is None else self.of.aligner.spelled(item.lower)
+        match low, item.step:
+            case ast.Name(counter), step if step is not None and item.upper is None:
+                alike = ast.unparse(step) == ast.unparse(domain.stop) and not domain.start
+                own = self.of.env.get(counter)
+                return step if alike and own is not None and own.offset == 0 else None
         match low:
             case ast.BinOp(ast.Name(counter), ast.Mult(), size) if not self.of.depends(size):
                 pass
@@ -260,7 +270,7 @@ class Indexer:
         upper = ast.unparse(self.of.aligner.spelled(item.upper))
         return size if upper in ends and not domain.start else None
 
-    def _piece(self, found: Place, size: ast.expr, base: ast.expr) -> None:
+    def _piece(self, found: Place, item: ast.Slice, size: ast.expr, base: ast.expr) -> None:
         """Take a piece of a dimension in each round."""
         if found.axis >= 0 or not found.is_view:
             raise CannotBatchError(WINDOWS)
@@ -268,12 +278,19 @@ class Indexer:
         if not self.of.facts.is_count(self.of.domain.stop_node):
             self.of.conditions["nonnegative-count"] = None
         self.of.conditions["whole-pieces"] = None
-        end = ast.BinOp(stop, ast.Mult(), size)
         length = parse(f"{ast.unparse(base)}.shape[{found.consumed}]")
-        self.of.shown.setdefault("left", ast.BinOp(length, ast.Sub(), end))
-        found.items.append(ast.Slice(None, end, None))
-        found.axis, found.pieces = found.kept, (stop, size)
-        found.source_dim = -1
+        found.axis, found.source_dim = found.kept, -1
+        if item.step is None:
+            end = ast.BinOp(stop, ast.Mult(), size)
+            left: ast.expr = ast.BinOp(length, ast.Sub(), end)
+            found.items.append(ast.Slice(None, end, None))
+            found.pieces = stop, size
+        else:  # ``x[i::n]`` is every ``n``-th, of pieces of ``n``
+            left = ast.UnaryOp(ast.USub(), ast.BinOp(length, ast.Mod(), size))
+            found.items.append(everything())
+            found.pieces = literal(-1), size
+            found.axis += 1
+        self.of.shown.setdefault("left", left)
         found.kept += 1
         found.consumed += 1
 

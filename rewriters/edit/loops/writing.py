@@ -116,7 +116,8 @@ def _name_vector(statements: Sequence[ast.stmt], flow: FunctionFlow) -> Sequence
     text = "\n".join(map(ast.unparse, statements))
     vectors = re.findall(r"torch\.arange\((?:[^()]|\([^()]*\))*\)", text)
     often = next((vector for vector in vectors if vectors.count(vector) > 1), None)
-    if often is None or any(_VECTOR in names for names in (flow.bound, flow.names.imports)):
+    taken = {*flow.bound, *flow.names.imports, *flow.names.bound}
+    if often is None or _VECTOR in taken:
         return statements
     return ast.parse(f"{_VECTOR} = {often}\n{text.replace(often, _VECTOR)}").body
 

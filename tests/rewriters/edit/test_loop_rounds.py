@@ -65,6 +65,21 @@ WRITTEN: dict[str, tuple[str, tuple[Any, ...]]] = {
         ),
         (2, 3),
     ),
+    "every n-th": (
+        (
+            "def f(x: Tensor, w: int):\n    b, t, d = x.shape\n    out = []\n"
+            "    for i in range(w):\n        out.append(x[:, i::w, :])\n"
+            "    return torch.cat(out, -1)\n"
+        ),
+        (torch.arange(48.0).reshape(2, 4, 6), 2),
+    ),
+    "pieces of what a call returns": (
+        (
+            "def f(x: Tensor, n: int):\n    m = x.abs()\n    size = len(m) // n\n"
+            "    return torch.cat([m[i * size : (i + 1) * size] for i in range(n)], dim=1)\n"
+        ),
+        (X, 2),
+    ),
     "a head at a time": (
         (
             "def f(x: Tensor, heads: int, d: int):\n    b, t, c = x.shape\n    outs = []\n"
@@ -146,6 +161,9 @@ STAYS = {
     "a row is read that another round writes": (
         "def f(n: int):\n    m, y = torch.ones(2 * n, n), torch.zeros(n)\n    for i in range(n):\n"
         "        m[i, 0] = 0\n        m[n + i, 0] = 0\n        y[i] = m[n - i, 0]\n    return y\n"
+    ),
+    "every n-th of fewer rounds": (
+        "def f(x: Tensor, w: int):\n    return torch.cat([x[i::3] for i in range(w)])\n"
     ),
     "pieces of another length than the step": (
         "def f(x: Tensor, n: int):\n    y = torch.zeros(40)\n    for i in range(4):\n"
