@@ -1,7 +1,8 @@
 """A value that every round of a loop computes anew, though nothing that it reads changes.
 
 What: masks, index lists, positions, tables and constant tensors that a loop over layers, steps or
-batches computes in each round, in code that runs in every step.
+batches computes in each round, in code that runs in every step; statements, and operands inside of
+them (``x - torch.ones(n)``).
 
 Why it is slow on the NPU: each round launches the same kernels again, and waits again where one of
 them has a result whose shape the host must know. Where a step has hundreds of small kernels, the

@@ -58,9 +58,9 @@ def choose(
     if len(arms) > 1:
         flow = body.facts.flow
         taken = {*flow.bound, *flow.names.imports, *flow.names.bound}
-        name = next((n for n in _NAMES if n not in taken), None)
-        if name is None:
+        if taken.issuperset(_NAMES):
             raise CannotBatchError(BRANCH)
+        name = next(n for n in _NAMES if n not in taken)
         yield ast.Assign([ast.Name(name, ast.Store())], mask.code, lineno=0)
         mask = replace(mask, code=ast.Name(name, ast.Load()))
     inverse = replace(mask, code=ast.UnaryOp(ast.Invert(), mask.code))
