@@ -62,6 +62,26 @@ def test_what_is_read_later_is_its_result() -> None:
     assert [text.splitlines()[-1].strip() for text in found] == ["return (total,)"] * 2
 
 
+def test_an_empty_list_stands_where_it_is_filled() -> None:
+    text = """
+class Head(Base):
+    def targets(self, boxes, n):
+        found = []
+        near = self.near(boxes)
+        for one, count in zip(boxes, n):
+            found.append(one.expand(count, -1))
+        boxes = torch.cat(found)
+        return boxes, near
+"""
+    filled = text[text.index("        for") : text.index("        return")]
+    new = text.replace("        found = []\n", "").replace(
+        filled, "        boxes = boxes.repeat_interleave(n, dim=0)\n"
+    )
+    made = narrow(Job("m.py", ".", text, new, "Head.targets", (), ()))
+    assert made is not None
+    assert all(f"def {NAME}(boxes, n):" in one for one in (made.original, made.patched))
+
+
 def test_what_the_next_round_reads_is_its_result() -> None:
     body = BODY.replace("for area", "last = boxes\n        for area")
     found = fragments(
