@@ -42,6 +42,7 @@ from npufix.rewriters.verification.workers.definitions import (
     list_of_objects,
     list_written_in_place,
     path_of,
+    sink_empty,
 )
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def narrow(job: Job, *, defined: bool = False) -> Job | None:
     if len(functions) != len(trees) or not all(_is_alike(trees[0], t, job) for t in trees[1:]):
         return None
     for function in functions:
-        _sink(function.body)
+        sink_empty(function.body)
     first = functions[0]
     windows = [w for f in functions[1:] if (w := _differing(first.body, f.body)) is not None]
     if not windows:
@@ -122,26 +123,6 @@ def narrow(job: Job, *, defined: bool = False) -> Job | None:
         # What it raises for arguments that the code around it never passes counts for nothing.
         by_hand=False,
     )
-
-
-def _sink(body: list[ast.stmt]) -> None:
-    """Move ``found = []`` and ``k = 0`` to the statement that first needs it.
-
-    A loop that is gone takes the list that it filled along, which may stand far above it.
-    """
-    for at in reversed(range(len(body))):
-        match body[at]:
-            case ast.Assign([ast.Name(name)], ast.List([]) | ast.Constant()):
-                named = (
-                    any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(s))
-                    for s in body[at + 1 :]
-                )
-                further = next((n for n, is_named in enumerate(named) if is_named), 0)
-                body.insert(at + further, body.pop(at))
-        for field in _BLOCKS:
-            inner = getattr(body[at], field, None)
-            if isinstance(inner, list):
-                _sink(inner)
 
 
 def _find(tree: ast.Module, qualname: str) -> _Function | None:
