@@ -13,6 +13,7 @@ from npufix.rewriters.edit.loops.values import (
     Value,
     integer,
     method,
+    parse,
 )
 
 if TYPE_CHECKING:
@@ -104,7 +105,18 @@ def _concatenate(value: Value, dim: int) -> ast.expr:
         return method(_move(value, dim - 1), "flatten", dim - 1, dim)
     own = value.code if value.fresh or dim != value.axis else method(value.code, "clone")
     code = own if dim == value.axis else _move(value, dim)
+    if dim != value.axis and _are_pieces(value.code):
+        # One copy, also where the pieces have a length of one and flattening would not copy.
+        words = ast.keyword("memory_format", parse("torch.contiguous_format"))
+        code = ast.Call(ast.Attribute(code, "clone", ast.Load()), [], [words])
     return method(code, "flatten", dim, dim + 1)
+
+
+def _are_pieces(code: ast.expr) -> bool:
+    match code:
+        case ast.Call(ast.Attribute(_, "unflatten")):
+            return True
+    return False
 
 
 def _move(value: Value, dim: int) -> ast.expr:

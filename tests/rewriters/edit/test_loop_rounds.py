@@ -207,3 +207,17 @@ def test_a_module_calls_torch_as_it_has_imported_it(line: str) -> None:
     exec(site.rewrite.direct, scope)  # noqa: S102 - the text above
     assert scope["f"](torch.zeros(1)).tolist() == [0, 2, 4]
     assert site.rewrite.direct.splitlines()[site.rewrite.line - 1].startswith("    y[:] = ")
+
+
+def test_joined_pieces_have_memory_of_their_own() -> None:
+    text = (
+        "def f(m: Tensor, n: int, s: int):\n"
+        "    return torch.cat([m[i * s : (i + 1) * s] for i in range(n)], dim=1)\n"
+    )
+    (site,) = find_sites(HEADER + text, [RULE])
+    assert site.rewrite is not None
+    scope: dict[str, Any] = {}
+    exec(site.rewrite.direct, scope)  # noqa: S102 - the text above
+    given = torch.ones(2, 1)
+    scope["f"](given, 1, 2).zero_()
+    assert given.tolist() == [[1], [1]]
