@@ -1,7 +1,8 @@
 """A value that every round of a loop computes anew, though nothing that it reads changes.
 
 What: masks, index lists, positions, tables and constant tensors that a loop over layers, steps or
-batches computes in each round, in code that runs in every step.
+batches computes in each round, in code that runs in every step; statements, and operands inside of
+them (``x - torch.ones(n)``).
 
 Why it is slow on the NPU: each round launches the same kernels again, and waits again where one of
 them has a result whose shape the host must know. Where a step has hundreds of small kernels, the
@@ -138,8 +139,53 @@ def forward(x: torch.Tensor, y: torch.Tensor, n: int):
         x = x * scale
     return x, scale
 """,
+        # each round gets a tensor of its own, computes on another one, or only some compute it
+        """
+def forward(x: torch.Tensor, y: torch.Tensor, n: int):
+    found = []
+    for i in range(n):
+        found.append(torch.zeros(4, device=x.device))
+        x = x + torch.zeros_like(x) + torch.rand(4, device=x.device)
+        x = x * (y.exp() if i > 2 else 1)
+    return x, found
+""",
+        # written to through a view of it
+        """
+def forward(x: torch.Tensor, y: torch.Tensor, n: int):
+    for i in range(n):
+        row = y[i]
+        row.add_(1)
+        x = x * (1 - y)
+    return x
+""",
     ),
     rewritten=(
+        Rewritten(  # operands, the memory of which nothing else shares
+            """
+def forward(alphas: torch.Tensor, mask: torch.Tensor):
+    rows, steps = alphas.shape
+    total = alphas.new_zeros(rows)
+    fired = []
+    for step in range(steps):
+        total = total + alphas[:, step] * (1 - mask)
+        fired.append(total)
+        total = torch.where(total >= 1, total - torch.ones([rows], device=alphas.device), total)
+    return torch.stack(fired, 1)
+""",
+            """
+def forward(alphas: torch.Tensor, mask: torch.Tensor):
+    rows, steps = alphas.shape
+    total = alphas.new_zeros(rows)
+    fired = []
+    term = 1 - mask
+    ones = torch.ones([rows], device=alphas.device)
+    for step in range(steps):
+        total = total + alphas[:, step] * term
+        fired.append(total)
+        total = torch.where(total >= 1, total - ones, total)
+    return torch.stack(fired, 1)
+""",
+        ),
         Rewritten(
             """
 def aux_loss(gates, mask: torch.Tensor, k: int):
@@ -153,8 +199,9 @@ def aux_loss(gates, mask: torch.Tensor, k: int):
 def aux_loss(gates, mask: torch.Tensor, k: int):
     total = 0
     weight = mask[..., None].expand(-1, -1, k).reshape(-1, k).float()
+    weight_sum = weight.sum()
     for gate in gates:
-        total = total + (gate * weight).sum() / weight.sum()
+        total = total + (gate * weight).sum() / weight_sum
     return total
 """,
         ),

@@ -2,8 +2,10 @@
 
 What: a ``for`` that writes to row ``i`` of a tensor (``m[i, :n[i]] = 0``, ``out[i] = x[i, j[i]]``),
 adds up what each round makes (``total += x[:, i] * w[i]``),
+collects the numbers of rows (``if x[i] > 0: kept.append(i)``),
 or a ``torch.stack`` or ``torch.cat`` of what each round of a comprehension or of a loop with
-``append`` makes (``[f(x[:, i]) for i in range(n)]``, ``[x + c * t for t in range(n)]``).
+``append`` makes (``[f(x[:, i]) for i in range(n)]``, ``[x + c * t for t in range(n)]``,
+``[x[i].expand(n[i], -1) for i in range(b)]``).
 
 Why it is slow on the NPU: each round launches kernels of its own on a few elements; a launch costs
 the host some microseconds, whatever the kernel does. A length or an index that is read from the
@@ -15,6 +17,8 @@ at once, as ``torch.vmap`` does: ``arange(n) < lengths`` for rows of different l
 vectors for picks, new dimensions where rows meet numbers. Only operators that treat rows by
 themselves are taken: elementwise ones, those along a dimension of the row, modules such as Linear
 and LayerNorm; LSTM and own modules whose ``forward`` is followed get the rows as one larger batch.
+An ``if`` of which each round takes one arm becomes ``torch.where`` where both arms are rows, numbers,
+sums and products, which can be computed for all rounds without failing.
 A round that needs the one before it, rows of different lengths that are kept, random numbers, batch
 norm, a module for each round, ``break`` and anything else than computing rows leave the loop as it
 is, and the finding says which of them it is. What the source does not prove is a condition:
@@ -22,7 +26,8 @@ negative lengths count from the end (``nonnegative-lengths``), and a zero in ``m
 (``positive-lengths``), a tensor without dimensions does not
 take part in promoting dtypes as a vector does (``same-dtype``), Python's ``max`` is another thing
 for NaN (``no-nan``), and where the dimensions of a tensor are not known it has those that it is indexed
-with (``known-dimensions``); ``data.num_graphs`` is a number (``counts-are-numbers``). An empty ``range`` gives empty rows where ``torch.stack`` raises.
+with (``known-dimensions``); pieces ``x[i * n : (i + 1) * n]`` lie within ``x`` (``whole-pieces``);
+``data.num_graphs`` is a number (``counts-are-numbers``). An empty ``range`` gives empty rows where ``torch.stack`` raises.
 
 References: https://github.com/vllm-project/vllm-ascend/pull/4587 and pull/11762 (loops over
 requests); the models GameFormer-Planner, DenseTNT and UniAD of https://gitcode.com/Ascend/DrivingSDK;
@@ -132,7 +137,11 @@ def _open(name: str, text: str, meaning: str = "") -> Condition:
 
 
 CONDITIONS = (
-    _open("is-tensor", "what the loop takes rows of is a torch tensor, not a list or an array"),
+    _open(
+        "is-tensor",
+        "what the loop takes rows of is a torch tensor, not a list or an array",
+        "are-tensors",
+    ),
     _open("number-index", "the index of each round is one number", "integer-vector"),
     _open("nonnegative-lengths", "no length of a row is negative", "nonnegative-index"),
     _open("positive-lengths", "what is counted from the end of a row is one or more"),
@@ -153,6 +162,9 @@ CONDITIONS = (
         "ascending-borders", "each border of the pieces is as large as the one before, or larger"
     ),
     _open("adds-floats", "what is added up is of floating point, and there is a round at least"),
+    _open(
+        "whole-pieces", "a tensor that the rounds take one piece of after the other has them all"
+    ),
     _open("batch-first", "each round passes on a batch: its first dimension, and two or more"),
 )
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.values import (
+    LENGTHS,
     OF_A_LIST,
     UNKNOWN_RANK,
     CannotBatchError,
@@ -51,6 +52,8 @@ class Aligner:
 
     def tensor(self, value: Value, *, number: bool = False) -> Value:
         """Return a value that must be a tensor of each round; ``number``: or a number."""
+        if value.kind is Kind.REPEATED:
+            raise CannotBatchError(LENGTHS)
         if value.kind is Kind.ENTRY:
             raise CannotBatchError(OF_A_LIST)
         if value.kind is Kind.NUMBER and not number:
@@ -81,15 +84,20 @@ class Aligner:
 
         """
         given = [self.tensor(v, number=True) for v in values]
+        if self.of.is_counting and [v.kind for v in given].count(Kind.NUMBER) == 1:
+            given = [self._in_a_row(v) for v in given]
         rows = [v for v in given if v.kind is Kind.ROWS]
         same = [v for v in given if v.kind is Kind.SAME]
         counted = any(v.kind is Kind.NUMBER for v in given)
         tensors = [*rows, *(v for v in same if self.of.facts.is_tensor(v.code) and v.rank != 0)]
         if self.of.expected is None and (unknown := [v for v in same if self._is_anything(v)]):
-            if rows or len(same) > 1 or not isinstance(unknown[0].code, ast.Subscript):
+            indexed = all(isinstance(v.rank, int) for v in unknown)  # ``rows = points[:, 0]``
+            alone = not rows and len(same) == 1 and isinstance(unknown[0].code, ast.Subscript)
+            if not indexed and not alone:
                 raise CannotBatchError(UNKNOWN_RANK)
-            self.of.conditions["is-tensor"] = None  # ``data["batch"] + 2 * i``
-            tensors = unknown
+            for value in unknown:  # ``data["batch"] + 2 * i``
+                self.of.ask_for_tensor(value.code)
+            tensors = unknown if alone else [*tensors, *unknown]
         if self.of.carrier is not None:
             tensors.append(Value(Kind.SAME, self.of.carrier))
         if not tensors:
@@ -101,6 +109,14 @@ class Aligner:
         whole = self._common(rows, same, counted=counted)
         codes = [self._place(v, whole, tensors[0]) for v in given]
         return codes, replace(whole, source=tensors[0].asked)
+
+    def _in_a_row(self, value: Value) -> Value:
+        """Return a tensor of unknown dimensions as a vector, of which all elements are compared."""
+        if value.kind is not Kind.SAME or isinstance(value.rank, int):
+            return value
+        if self.of.facts.is_tensor(value.code) is not True:
+            self.of.ask_for_tensor(value.code)
+        return replace(value, code=method(value.code, "flatten"), rank=1, source=value.code)
 
     def _are_alike(self, rows: list[Value], same: list[Value]) -> bool:
         """Tell whether nothing but rows of unknown dimensions meet: ``x[i] - y[i]``."""
@@ -175,6 +191,10 @@ class Aligner:
         self.of.met += [v.code for v in tensors if v.kind is Kind.SAME]
         if len(tensors) > 1 and 0 in ranks and (len(ranks) > 1 or len(same) > 0):
             self.of.ask_for_dtype(*(v.code for v in tensors))
+
+    def spelled(self, code: ast.expr) -> ast.expr:
+        """Return a number with what the loop's names for numbers stand for."""
+        return _Filled(code, set(), self.numbers, {}).filled(code)
 
     def index(self, value: Value, device: ast.expr) -> ast.expr:
         """Return the integers of a counter as a vector."""

@@ -46,6 +46,8 @@ class Expressions:
         """The tensor that the result is written to."""
         self.expected: int | None = None
         """How many dimensions a round has where the result is written to, if that is known."""
+        self.is_counting = False
+        """Whether all that a round compares is added up: ``(labels == i).sum()``."""
         self.own_rows: dict[str, tuple[int | None, int]] = {}
         """What the loop writes to, by its code, and which rows: those alone may be read."""
         self.measured: frozenset[str] = frozenset()
@@ -54,6 +56,8 @@ class Expressions:
         """The conditions that nobody has proven, in the order met."""
         self.shown: dict[str, ast.expr] = {}
         """What conditions are about, by the names that the verifier knows: ``index``."""
+        self.tensors: list[ast.expr] = []
+        """What nobody has proven to be tensors."""
         self.met: list[ast.expr] = []
         """What all rounds share and meets what they do not: of one dtype where that is asked."""
         self.aligner = Aligner(self)
@@ -122,6 +126,11 @@ class Expressions:
         for tensor in tensors:
             self.shown[f"x{len(self.shown)}"] = tensor
 
+    def ask_for_tensor(self, code: ast.expr) -> None:
+        """Ask whether something is a tensor, not a list."""
+        self.conditions["is-tensor"] = None
+        self.tensors.append(code)
+
     def is_vector(self, code: ast.expr) -> bool:
         """Tell whether an index has a length: it is no number."""
         return ast.unparse(code) in self.measured
@@ -183,6 +192,8 @@ class Expressions:
             return Value(Kind.ENTRY, value.code, 0, value.axis) if value.rank == 0 else value
         if op in operators.ELEMENTWISE and self._is_operator(code):
             return self._elementwise(code, fresh=op in operators.NEW)
+        if op in operators.REPEATING and self._is_operator(code):
+            return self.together.repeated(code, op)
         if op in operators.PRODUCTS and self._is_operator(code):
             return self.together.product(*map(self.read, _operands(code)))
         if op in operators.TURNING and self._is_operator(code):

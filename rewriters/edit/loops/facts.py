@@ -28,6 +28,7 @@ _JOINING = frozenset(
     {"block_diag", "broadcast_tensors", "cartesian_prod", "cat", "column_stack", "concat",
      "dstack", "hstack", "meshgrid", "stack", "vstack"}
 )  # fmt: skip
+_CASTS = frozenset({*operators.CASTS, Op.CAST})
 _NUMBER = re.compile(r"n(um)?_[a-z]\w*s")
 _LISTS = frozenset({Op.LIST, Op.CONTAINER, "py:list"})
 
@@ -82,24 +83,49 @@ class Facts(ValueKinds):
         ``sizes[i, 0]`` is a number then; what ``q[i]`` is nobody knows.
         """
         self.assumes = True
-        for base, rank, count in self._list_indexed():
+        inside = list(self._list_indexed(self._inside))
+        # ``rows = points[:, 0]`` before the loop says as much, of what is still called so there.
+        before = (e for e in self.flow.evaluations if e.code.lineno < self._inside[0].code.lineno)
+        inside += (f for f in self._list_indexed(list(before)) if self._is_called_so(f[0]))
+        for base, rank, count in inside:
+            if rank.base in self.assumed:
+                continue
             self.assumed[rank.base] = count - rank.more
             self.told.append((base, count))
 
+    def assume(self, rank: Rank, count: int, code: ast.expr) -> Rank:
+        """Take it that something of a tensor has so many dimensions, if that is not known."""
+        if not isinstance(rank, RelativeRank):
+            return rank
+        self.assumed[rank.base] = count - rank.more
+        if isinstance(own := self.rank(code), int):
+            self.told.append((code, own))
+        return count
+
     def likely(self, rank: Rank) -> Rank:
         """Return a number of dimensions as ``assume_ranks`` would have it."""
-        found = {r.base: count - r.more for _, r, count in self._list_indexed()}
+        found = {r.base: count - r.more for _, r, count in self._list_indexed(self._inside)}
         if isinstance(rank, RelativeRank) and rank.base in found:
             return found[rank.base] + rank.more
         return rank
 
-    def _list_indexed(self) -> Iterator[tuple[ast.expr, RelativeRank, int]]:
+    def _is_called_so(self, code: ast.expr) -> bool:
+        """Tell whether the names in code from before the loop are in the loop what they were."""
+        now = self.match.evaluation.names
+        used = [n for n in ast.walk(code) if isinstance(n, ast.Name)]
+        return all(n.id in now and now[n.id] is self.node(n) for n in used)
+
+    def _list_indexed(
+        self, evaluations: Sequence[Evaluation]
+    ) -> Iterator[tuple[ast.expr, RelativeRank, int]]:
         """Yield the tensors of unknown dimensions, and how many they are indexed with."""
-        for code in (_find_target(e.code) for e in self._inside):
+        for code in (_find_target(e.code) for e in evaluations):
             match code:
                 case ast.Subscript(base, ast.Tuple(items)):
                     pass
-                case ast.Subscript(ast.Subscript(base, row), ast.Slice() as part):
+                case ast.Subscript(
+                    ast.Subscript(base, row), (ast.Slice() | ast.Constant()) as part
+                ):
                     items = [row, part]  # ``x[i][:n]``
                 case _:
                     continue
@@ -179,7 +205,7 @@ class Facts(ValueKinds):
 
     def spans(self, stop: Node, base: Node, dim: int, offset: int = 0) -> bool:
         """Tell whether ``stop + offset`` is the length of a dimension."""
-        while base.op in _LIKE or base.op in {"clone", Op.AGAIN, "contiguous"}:
+        while base.op in _LIKE | _CASTS or base.op in {"clone", Op.AGAIN, "contiguous"}:
             base = base.args[0]
         root, more = linear(stop)
         length = self._length_node(base, dim)
@@ -226,7 +252,7 @@ def root_of(node: Node) -> Node:
     """Return the tensor whose memory a view shows."""
     while node.args:
         seen = node.op in operators.VIEWS or (node.op == Op.GETITEM and not copies(node))
-        if not (seen or node.op in {Op.AUGMENTED, Op.ITEM}):
+        if not (seen or node.op in {Op.AUGMENTED, Op.ITEM, *_CASTS}):  # ``new_zeros(n).int()``
             break
         node = node.args[0]
     return node

@@ -12,8 +12,9 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.loops.indexing import LENGTHS, Place, Ragged, trim
+from npufix.rewriters.edit.loops.indexing import Place, Ragged, trim
 from npufix.rewriters.edit.loops.values import (
+    LENGTHS,
     UNKNOWN_RANK,
     CannotBatchError,
     Kind,
@@ -55,7 +56,7 @@ def fill(  # noqa: C901 - a vector for each limit of each slice
     own = shift(body.facts.rank(base), place.kept - place.consumed)
     if not isinstance(own, int) and not body.facts.assumes and _OF_TOKENS.search(ast.unparse(base)):
         raise CannotBatchError(UNKNOWN_RANK)  # what is written for any number is hard to read
-    _ask_for_value(body, base, value)
+    ask_for_value(body, base, value)
     masks = []
     shared = _name_lengths(body, base, place)
     yield from shared.values()
@@ -182,7 +183,7 @@ def _is_small(code: ast.expr) -> bool:
     return False
 
 
-def _ask_for_value(body: Body, base: ast.expr, value: Value) -> None:
+def ask_for_value(body: Body, base: ast.expr, value: Value) -> None:
     """Ask for a number that float16 holds: an assignment makes infinity of it, a fill raises."""
     dtype = body.facts.dtype(base) or "float16"
     if dtype == "float16" and not _is_small(value.code):

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.loops.choosing import pick
 from npufix.rewriters.edit.loops.expressions import RANDOM, UNKNOWN_CALL, UNKNOWN_CODE, WRITTEN_READ
 from npufix.rewriters.edit.loops.facts import Facts
 from npufix.rewriters.edit.loops.filling import Pieces, read_pieces
@@ -26,7 +27,7 @@ from npufix.rewriters.edit.loops.reading import (
 from npufix.rewriters.edit.loops.statements import EFFECT, RECURRENCE, SHARED, Body
 from npufix.rewriters.edit.loops.submodules import DROPOUT, MODULES, STATISTICS
 from npufix.rewriters.edit.loops.together import UNKNOWN_DIMENSION
-from npufix.rewriters.edit.loops.values import OF_A_LIST, UNKNOWN_RANK, CannotBatchError
+from npufix.rewriters.edit.loops.values import LENGTHS, OF_A_LIST, UNKNOWN_RANK, CannotBatchError
 from npufix.rewriters.edit.loops.writing import Join, write
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite
 from npufix.rewriters.facts.occasions import is_done_once, is_hot, is_made_on_host
@@ -143,6 +144,9 @@ def _try(
         body = Body(domain, facts, loop.body)
         statements = body.run(loop.body)
         new = None
+        if loop.picked and loop.test is not None:
+            _require_indexes(flow, loop, body)
+            statements += pick(body, loop.picked, loop.test)
         if loop.is_statement and not statements and not loop.lists and not loop.total:
             return None
         if loop.joined is not None and loop.made is not None:
@@ -204,6 +208,22 @@ def _require_filled_once(flow: FunctionFlow, one: FilledList) -> None:
         raise CannotBatchError(READ_AFTERWARDS)
 
 
+def _require_indexes(flow: FunctionFlow, loop: Loop, body: Body) -> None:
+    """Refuse a list of numbers with which anybody does more than to take rows, or to count them."""
+    every = [n for n in ast.walk(flow.function) if isinstance(n, ast.Name) and n.id == loop.picked]
+    known = 2  # the empty list, and where it is appended to
+    for node in ast.walk(flow.function):
+        match node:
+            case ast.Subscript(base, ast.Name(name), ast.Load()) if name == loop.picked:
+                known += 1
+                if body.facts.is_tensor(base) is not True:
+                    body.of.conditions["is-tensor"] = None  # an array takes no indexes of a device
+            case ast.Call(ast.Name("len"), [ast.Name(name)]):
+                known += name == loop.picked
+    if known != len(every) or loop.picked in flow.captured:
+        raise CannotBatchError(EFFECT)
+
+
 def _may_be_listed(code: ast.expr, facts: Facts) -> bool:
     """Tell whether elements that are joined come out of an argument.
 
@@ -216,7 +236,7 @@ def _may_be_listed(code: ast.expr, facts: Facts) -> bool:
 def _inside(flow: FunctionFlow, loop: Loop) -> Iterator[Evaluation]:
     """Yield what is computed in the rounds of a loop."""
     made = [loop.made] if loop.made is not None else [one.made for one in loop.lists]
-    parts: Sequence[ast.AST] = [*loop.body, *made]
+    parts: Sequence[ast.AST] = [*loop.body, *made, *([loop.test] if loop.test else [])]
     own = {id(node) for part in parts for node in ast.walk(part)}
     for evaluation in flow.evaluations:
         if id(evaluation.code) in own:

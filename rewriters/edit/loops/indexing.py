@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.values import (
+    LENGTHS,
     OF_A_LIST,
     UNKNOWN_RANK,
     CannotBatchError,
@@ -16,6 +17,10 @@ from npufix.rewriters.edit.loops.values import (
     Value,
     at_dimension,
     everything,
+    integer,
+    literal,
+    method,
+    parse,
     shift,
     subscript,
 )
@@ -27,7 +32,6 @@ if TYPE_CHECKING:
     from npufix.rewriters.facts.shapes import Rank
 
 WINDOWS = "it reads or writes a window that moves along"
-LENGTHS = "its rows have different lengths"
 UNKNOWN_INDEX = "an index in it is of an unknown kind"
 OTHER_ROUND = "a round reads what another round writes"
 OUT_OF_ROUND = "its counter may lie outside of what it indexes"
@@ -70,6 +74,17 @@ class Place:
     """Whether ``kept`` is sure."""
     by_tensor: bool = False
     """Whether a tensor says which rows: ``table[i]`` read it for each ``i`` of a tensor."""
+    pieces: tuple[ast.expr, ast.expr] | None = None
+    """How many pieces a dimension has, one a round, and how long each is."""
+
+    def of(self, base: ast.expr) -> ast.expr:
+        """Return the rows of all rounds."""
+        index = trim(self.items)
+        rows = subscript(base, index) if index else base
+        if self.pieces is None:
+            return rows
+        first = self.axis - (integer(self.pieces[0]) == -1)
+        return method(rows, "unflatten", first, ast.Tuple([*self.pieces], ast.Load()))
 
     @property
     def is_whole(self) -> bool:
@@ -87,6 +102,7 @@ class Indexer:
 
     def read(self, code: ast.Subscript) -> Value:
         """Return what a subscript is for all rounds."""
+        code = self._in_one(code)
         base = self.of.read(code.value)
         items = spell_items(code.slice, base.rank)
         if base.kind is Kind.NUMBER:
@@ -99,8 +115,7 @@ class Indexer:
             raise CannotBatchError(LENGTHS)
         if place.by_tensor and self._is_of_host(code.value):
             raise CannotBatchError(OF_HOST)
-        index = trim(place.items)
-        made = subscript(base.code, index) if index else base.code
+        made = place.of(base.code)
         rank: Rank = None
         if base.rank is not None and place.is_known:
             rank = shift(base.rank, place.kept - place.consumed)
@@ -109,14 +124,26 @@ class Indexer:
             if self._is_entry(code.value, place):
                 return Value(Kind.ENTRY, made, rank, source=base.asked)
             if self.of.facts.is_tensor(code.value) is not True:
-                if not isinstance(code.slice, ast.Tuple):  # a dictionary, a list of anything
+                if (
+                    not isinstance(code.slice, ast.Tuple) and not place.pieces
+                ):  # a dictionary, a list of anything
                     raise CannotBatchError(OF_A_LIST)
-                self.of.conditions["is-tensor"] = None
+                self.of.ask_for_tensor(code.value)
         return Value(Kind.ROWS, made, rank, place.axis, fresh=not place.is_view, source=base.asked)
+
+    def _in_one(self, code: ast.Subscript) -> ast.Subscript:
+        """Return ``x[i, 3]`` for ``x[i][3]``, of what may be a tensor."""
+        match code:
+            case ast.Subscript(ast.Subscript(root, ast.Name() as row), ast.Constant(int()) as item):
+                if not self.of.depends(root) and self.of.facts.is_tensor(root) is None:
+                    both = ast.Tuple([row, item], ast.Load())
+                    return ast.copy_location(ast.Subscript(root, both, ast.Load()), code)
+        return code
 
     def _is_entry(self, code: ast.expr, place: Place) -> bool:
         """Tell whether ``lengths[i]`` may be a number out of a list."""
-        return self.of.facts.is_tensor(code) is not True and len(place.items) == 1 and place.is_view
+        plain = place.is_view and place.pieces is None
+        return self.of.facts.is_tensor(code) is not True and len(place.items) == 1 and plain
 
     def _require_own_row(self, code: ast.expr, place: Place) -> None:
         written = self.of.own_rows.get(ast.unparse(code))
@@ -142,7 +169,9 @@ class Indexer:
         for item in items:
             if rows is not None and found.consumed == rows and found.axis < 0:
                 self._rounds(found, asked, deepest, by_vectors=by_vectors)
-            if isinstance(item, ast.Slice):
+            if isinstance(item, ast.Slice) and base is not None and (size := self.piece(item)):
+                self._piece(found, item, size, base)
+            elif isinstance(item, ast.Slice):
                 self._slice(found, item)
             elif isinstance(item, ast.Constant) and item.value is None:
                 found.items.append(item)
@@ -169,6 +198,8 @@ class Indexer:
 
     def require_own_rows(self, items: list[ast.expr]) -> None:
         """Refuse a write to rows that two rounds may pick."""
+        if any(isinstance(i, ast.Slice) and self.piece(i) for i in items):
+            return
         read = [
             self.of.read(i) for i in items if not isinstance(i, ast.Slice) and self.of.depends(i)
         ]
@@ -218,6 +249,54 @@ class Indexer:
         elif item.step is not None and self.of.depends(item.step):
             raise CannotBatchError(WINDOWS)
         found.items.append(item)
+        found.kept += 1
+        found.consumed += 1
+
+    def piece(self, item: ast.Slice) -> ast.expr | None:
+        """Return ``n`` of the pieces ``i * n : (i + 1) * n``, or of ``i::n`` in n rounds."""
+        domain = self.of.domain
+        low = None if item.lower is None else self.of.aligner.spelled(item.lower)
+        match low, item.step:
+            case ast.Name(counter), step if step is not None and item.upper is None:
+                alike = ast.unparse(step) == ast.unparse(domain.stop) and not domain.start
+                own = self.of.env.get(counter)
+                return step if alike and own is not None and own.offset == 0 else None
+        match low:
+            case ast.BinOp(ast.Name(counter), ast.Mult(), size) if not self.of.depends(size):
+                pass
+            case ast.BinOp(size, ast.Mult(), ast.Name(counter)) if not self.of.depends(size):
+                pass
+            case _:
+                return None
+        given = self.of.env.get(counter)
+        if item.upper is None or item.step is not None or given is None or given.offset != 0:
+            return None
+        n, one, start = ast.unparse(size), f"{counter} + 1", ast.unparse(low)
+        ends = {f"({one}) * {n}", f"{n} * ({one})", f"{start} + {n}", f"{n} + {start}"}
+        upper = ast.unparse(self.of.aligner.spelled(item.upper))
+        return size if upper in ends and not domain.start else None
+
+    def _piece(self, found: Place, item: ast.Slice, size: ast.expr, base: ast.expr) -> None:
+        """Take a piece of a dimension in each round."""
+        if found.axis >= 0 or not found.is_view:
+            raise CannotBatchError(WINDOWS)
+        stop = self.of.domain.stop
+        if not self.of.facts.is_count(self.of.domain.stop_node):
+            self.of.conditions["nonnegative-count"] = None
+        self.of.conditions["whole-pieces"] = None
+        length = parse(f"{ast.unparse(base)}.shape[{found.consumed}]")
+        found.axis, found.source_dim = found.kept, -1
+        if item.step is None:
+            end = ast.BinOp(stop, ast.Mult(), size)
+            left: ast.expr = ast.BinOp(length, ast.Sub(), end)
+            found.items.append(ast.Slice(None, end, None))
+            found.pieces = stop, size
+        else:  # ``x[i::n]`` is every ``n``-th, of pieces of ``n``
+            left = ast.UnaryOp(ast.USub(), ast.BinOp(length, ast.Mod(), size))
+            found.items.append(everything())
+            found.pieces = literal(-1), size
+            found.axis += 1
+        self.of.shown.setdefault("left", left)
         found.kept += 1
         found.consumed += 1
 

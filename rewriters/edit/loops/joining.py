@@ -6,12 +6,14 @@ import ast
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.values import (
+    LENGTHS,
     UNKNOWN_RANK,
     CannotBatchError,
     Kind,
     Value,
     integer,
     method,
+    parse,
 )
 
 if TYPE_CHECKING:
@@ -39,6 +41,8 @@ def rows_of(made: ast.expr, of: Expressions) -> Value:
 
     """
     value = of.read(made)
+    if value.kind is Kind.REPEATED:
+        return value
     if value.kind is Kind.SAME:
         raise CannotBatchError(SAME_EACH)
     return of.aligner.tensor(value)
@@ -51,7 +55,7 @@ def add_up(total: str, made: ast.expr, of: Expressions, *, in_place: bool) -> li
         CannotBatchError: it is no tensor of rows.
 
     """
-    value = rows_of(made, of)
+    value = of.aligner.tensor(rows_of(made, of))
     of.conditions["adds-floats"] = None
     code = method(value.code, "sum", value.axis)
     target = ast.Name(total, ast.Store())
@@ -75,6 +79,10 @@ def join(call: ast.Call, value: Value) -> ast.expr:
     if dim is None or len(dims) > 1 or set(words) - {"dim", "axis"}:
         raise CannotBatchError(UNKNOWN_JOIN)
     name = call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
+    if value.kind is Kind.REPEATED:
+        if dim or name == "stack":
+            raise CannotBatchError(LENGTHS)
+        return value.code
     return _stack(value, dim) if name == "stack" else _concatenate(value, dim)
 
 
@@ -97,7 +105,18 @@ def _concatenate(value: Value, dim: int) -> ast.expr:
         return method(_move(value, dim - 1), "flatten", dim - 1, dim)
     own = value.code if value.fresh or dim != value.axis else method(value.code, "clone")
     code = own if dim == value.axis else _move(value, dim)
+    if dim != value.axis and _are_pieces(value.code):
+        # One copy, also where the pieces have a length of one and flattening would not copy.
+        words = ast.keyword("memory_format", parse("torch.contiguous_format"))
+        code = ast.Call(ast.Attribute(code, "clone", ast.Load()), [], [words])
     return method(code, "flatten", dim, dim + 1)
+
+
+def _are_pieces(code: ast.expr) -> bool:
+    match code:
+        case ast.Call(ast.Attribute(_, "unflatten")):
+            return True
+    return False
 
 
 def _move(value: Value, dim: int) -> ast.expr:

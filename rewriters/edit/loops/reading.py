@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.loops.operators import REPEATING
 from npufix.rewriters.edit.loops.values import CannotBatchError, Kind, Value, name, shift
 from npufix.rewriters.graph.modules.syntax import last_name, walk
 
@@ -73,6 +74,12 @@ class Loop:
     total: str = ""
     """The name that each round adds ``made`` to, if that is all that it does with it."""
 
+    begun: ast.stmt | None = None
+    """What sets a counter to zero that nobody else needs, or makes the empty list of ``picked``."""
+    picked: str = ""
+    """The list of the numbers of rounds that pass ``test``."""
+    test: ast.expr | None = None
+
     @property
     def is_statement(self) -> bool:
         """Whether it is a ``for`` that writes."""
@@ -103,9 +110,14 @@ def may_hold_loops(
     for node in walk(function):
         if isinstance(node, ast.Call) and last_name(node.func) in _NAMES and _comprehension(node):
             return True
-        if isinstance(node, ast.For) and any(isinstance(n, ast.Subscript) for n in walk(node)):
+        if isinstance(node, ast.For) and any(map(_takes_rows, walk(node))):
             return True
     return False
+
+
+def _takes_rows(code: ast.AST) -> bool:
+    repeats = isinstance(code, ast.Attribute) and code.attr in REPEATING
+    return repeats or isinstance(code, ast.Subscript)
 
 
 def spell_out(function: FunctionNode, names: ModuleNames) -> tuple[FunctionNode, list[Loop]]:
@@ -152,6 +164,7 @@ def loops_in(body: Sequence[ast.stmt], names: ModuleNames) -> Iterator[Loop]:
         if isinstance(statement, ast.For) and not statement.orelse:
             filled = _read_filling(body, number, names, uses) or _filling(body, number, names)
             filled = filled or _adding(statement)
+            filled = filled or _picking(body, number) or _counting(body, number, uses)
             if filled is not None:
                 yield filled
             else:
@@ -243,18 +256,75 @@ def _adding(loop: ast.For) -> Loop | None:
     return Loop(loop.target, loop.iter, loop.body[:-1], loop, made=made, total=total)
 
 
+def _counting(
+    body: Sequence[ast.stmt], number: int, uses: Callable[[], Counter[str]]
+) -> Loop | None:
+    """Return a loop that counts by hand as ``enumerate`` does: ``k = 0``, at its end ``k += 1``."""
+    loop = body[number]
+    assert isinstance(loop, ast.For)  # noqa: S101 - the caller has looked
+    match loop.body[-1]:
+        case ast.AugAssign(ast.Name(counter), ast.Add(), ast.Constant(1)):
+            pass
+        case _:
+            return None
+    named = [n for n in ast.walk(loop) if isinstance(n, ast.Name) and n.id == counter]
+    begun = [s for s in body[:number] if _is_zero(s, counter)]
+    stored = sum(not isinstance(n.ctx, ast.Load) for n in named)
+    if len(begun) != 1 or stored != 1 or uses()[counter] != len(named) + 1:
+        return None
+    both = ast.Tuple([ast.Name(counter, ast.Store()), loop.target], ast.Store())
+    items = ast.Call(ast.Name("enumerate", ast.Load()), [loop.iter], [])
+    return Loop(both, items, loop.body[:-1], loop, begun=begun[0])
+
+
+def _picking(body: Sequence[ast.stmt], number: int) -> Loop | None:
+    """Return a loop that collects the numbers of some rounds: ``if x[i] > 0: kept.append(i)``."""
+    loop = body[number]
+    assert isinstance(loop, ast.For)  # noqa: S101 - the caller has looked
+    match loop.body[-1], loop.target:
+        case (
+            ast.If(
+                test,
+                [ast.Expr(ast.Call(ast.Attribute(ast.Name(name), "append"), [ast.Name(i)]))],
+                [],
+            ),
+            ast.Name(counter) | ast.Tuple([ast.Name(counter), _]),
+        ) if i == counter:
+            before = [s for s in body[:number] if _empty_lists(s) == {name}]
+            if len(before) == 1:
+                return Loop(
+                    loop.target, loop.iter, loop.body[:-1], loop,
+                    begun=before[0], picked=name, test=test,
+                )  # fmt: skip
+    return None
+
+
+def _is_zero(statement: ast.stmt, counter: str) -> bool:
+    match statement:
+        case ast.Assign([ast.Name(name)], ast.Constant(0)):
+            return name == counter
+    return False
+
+
 def _empty_lists(statement: ast.stmt) -> set[str]:
     """Return the names that a statement makes empty lists of: ``a, b = [], []``."""
     match statement:
         case ast.Assign([ast.Tuple(targets)], ast.Tuple(values)):
-            empty = all(isinstance(v, ast.List) and not v.elts for v in values)
+            empty = all(map(_is_empty, values))
             named = {t.id for t in targets if isinstance(t, ast.Name)}
             return named if empty and len(named) == len(targets) else set()
-        case ast.Assign([ast.Name(name)], ast.List([])) | ast.AnnAssign(
-            ast.Name(name), _, ast.List([])
+        case ast.Assign([ast.Name(name)], ast.expr() as value) | ast.AnnAssign(
+            ast.Name(name), _, ast.expr() as value
         ):
-            return {name}
+            return {name} if _is_empty(value) else set()
     return set()
+
+
+def _is_empty(code: ast.expr) -> bool:
+    match code:
+        case ast.List([]) | ast.Call(ast.Name("list"), [], []):
+            return True
+    return False
 
 
 def _joining(statement: ast.stmt, names: ModuleNames, of: str = "") -> Iterator[ast.Call]:

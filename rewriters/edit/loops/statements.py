@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.loops.choosing import BRANCH, choose
 from npufix.rewriters.edit.loops.expressions import UNKNOWN_CALL, Expressions
 from npufix.rewriters.edit.loops.filling import fill
-from npufix.rewriters.edit.loops.indexing import LENGTHS, OTHER_ROUND, Place, spell_items
+from npufix.rewriters.edit.loops.indexing import OTHER_ROUND, Place, spell_items
 from npufix.rewriters.edit.loops.values import (
+    LENGTHS,
     OF_A_LIST,
     UNKNOWN_RANK,
     CannotBatchError,
@@ -32,12 +35,13 @@ if TYPE_CHECKING:
 
 RECURRENCE = "a round needs what the round before it has left in a name"
 EARLY_EXIT = "it may end, or skip a part, before the last round"
-BRANCH = "which branch it takes depends on the round: torch.where computes both"
 EFFECT = (
     "it does something else beside computing rows: collect the numbers that it needs first, then "
     "compute all rows at once, as in torch.arange(n, device=x.device) < lengths[:, None]"
 )
 SHARED = "what it writes to may share memory with what it reads"
+_NO_ROWS = None, -1
+"""Rows that nobody reads."""
 _OUT = (ast.Break, ast.Continue, ast.Return, ast.Raise, ast.Try, ast.With, ast.While)
 
 
@@ -100,14 +104,18 @@ class Body:
         """Ask for the numbers of dimensions that nobody has proven."""
         if self.facts.counted:
             self.of.conditions["counts-are-numbers"] = None
+        inner = self.bound | set(self.of.env)
+        for number, code in enumerate(self.of.tensors):
+            if not list_names(code) & inner:
+                self.of.shown[f"tensor{number}"] = code
         for number, (code, rank) in enumerate(self.facts.told):
             self.of.conditions["known-dimensions"] = None
-            if not list_names(code) & (self.bound | set(self.of.env)):
+            if not list_names(code) & inner:
                 self.of.shown[f"dims{rank}_{number}"] = code
 
     def _find_writes(self, code: Sequence[ast.stmt]) -> None:
         for target in _list_written(code):
-            base, items = self._parts(target)
+            base, items = self.parts(target)
             if not isinstance(base, (ast.Name, ast.Attribute)) or self.of.depends(base):
                 raise CannotBatchError(EFFECT)
             if self.facts.is_tensor(base) is False:
@@ -116,7 +124,9 @@ class Body:
             place = self._find_rows(items)
             key = ast.unparse(base)
             if self.of.own_rows.setdefault(key, place) != place:
-                raise CannotBatchError(OTHER_ROUND)
+                if not _is_one_number(code, key):
+                    raise CannotBatchError(OTHER_ROUND)
+                self.of.own_rows[key] = _NO_ROWS  # ``m[i, n + i] = 0; m[n + i, i] = 0``
 
     def _require_own_rows(self, code: Sequence[ast.stmt]) -> None:
         """Refuse ``x[..., :i]`` of what row ``i`` is written to, whatever dimension that is."""
@@ -131,13 +141,16 @@ class Body:
                     ):
                         raise CannotBatchError(OTHER_ROUND)
 
-    def _parts(self, target: ast.Subscript) -> tuple[ast.expr, list[ast.expr]]:
+    def parts(self, target: ast.Subscript) -> tuple[ast.expr, list[ast.expr]]:
+        """Return what is written to, and the items of the index."""
         base, index = flatten(target)
         return base, spell_items(index, self.facts.rank(base))
 
     def _find_rows(self, items: list[ast.expr]) -> tuple[int | None, int]:
         """Return which rows an index takes, as far as that can be said before all is read."""
         for dim, item in enumerate(items):
+            if isinstance(item, ast.Slice) and self.of.indexer.piece(item):
+                return _NO_ROWS
             if isinstance(item, ast.Slice) or not self.of.depends(item):
                 continue
             if isinstance(item, ast.Name) and item.id in self.of.env:
@@ -177,8 +190,8 @@ class Body:
                 yield ast.If(test, list(self.block(body)), list(self.block(orelse)))
             case ast.Pass() | ast.Expr(ast.Constant()):
                 return
-            case ast.If():
-                raise CannotBatchError(BRANCH)
+            case ast.If(test, body, orelse):
+                yield from choose(self, test, body, orelse)
             case _ if isinstance(code, _OUT):
                 raise CannotBatchError(EARLY_EXIT)
             case _:
@@ -196,7 +209,7 @@ class Body:
             self.of.env[name] = Value(
                 Kind.NUMBER, target, 0, integer=value.integer, offset=value.offset
             )
-        elif value.kind is Kind.ENTRY or isinstance(value.code, ast.Name):
+        elif value.kind in {Kind.ENTRY, Kind.REPEATED} or isinstance(value.code, ast.Name):
             self.of.env[name] = value
         else:
             yield from self._vectors()
@@ -247,7 +260,7 @@ class Body:
     def _write(
         self, target: ast.Subscript, code: ast.expr, op: ast.operator | None
     ) -> Iterator[ast.stmt]:
-        base, items = self._parts(target)
+        base, items = self.parts(target)
         place = self.of.indexer.place(base, items, None, base)
         rank = self.facts.rank(base)
         own = shift(rank, place.kept - place.consumed) if place.is_known else None
@@ -259,15 +272,17 @@ class Body:
         if self.facts.is_tensor(base) is not True:
             if not isinstance(target.slice, ast.Tuple):
                 raise CannotBatchError(OF_A_LIST)
-            self.of.conditions["is-tensor"] = None
+            self.of.ask_for_tensor(base)
         if place.ragged:
             if op is not None:
                 raise CannotBatchError(LENGTHS)
             yield from fill(self, base, place, value)
             return
-        new = self._fit(value, place, own, base)
+        new = self.fit(value, place, own, base)
         whole = place.is_whole
         written = subscript(base, [everything()] if whole else place.items)
+        if place.pieces is not None:
+            written = subscript(place.of(base), [everything()])
         assert isinstance(written, ast.Subscript)  # noqa: S101 - it was made so
         written.ctx = ast.Store()
         if op is None:
@@ -275,7 +290,7 @@ class Body:
         else:
             yield ast.AugAssign(written, op, new)
 
-    def _fit(  # noqa: C901, PLR0911 - one case a kind
+    def fit(  # noqa: C901, PLR0911 - one case a kind
         self, value: Value, place: Place, own: Rank, base: ast.expr
     ) -> ast.expr:
         """Return the new values of rows that have ``own`` dimensions each."""
@@ -332,6 +347,21 @@ def _list_written(code: Sequence[ast.stmt]) -> Iterator[ast.Subscript]:
                     if not isinstance(owner, ast.Subscript) or called not in {"fill_", "zero_"}:
                         raise CannotBatchError(EFFECT)
                     yield owner
+
+
+def _is_one_number(code: Sequence[ast.stmt], key: str) -> bool:
+    """Tell whether all that is written to a tensor is one number, whichever rows come last."""
+    nodes = [node for statement in code for node in ast.walk(statement)]
+    stored = [
+        ast.unparse(node.value)
+        for node in nodes
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Subscript)
+        and ast.unparse(flatten(node.targets[0])[0]) == key
+    ]
+    every = [1 for target in _list_written(code) if ast.unparse(flatten(target)[0]) == key]
+    plain = re.fullmatch(r"-?[\d.]+|True|False", stored[0] if stored else "") is not None
+    return plain and len(stored) == len(every) and len(set(stored)) == 1
 
 
 def _list_measured(code: Sequence[ast.stmt]) -> Iterator[str]:

@@ -20,6 +20,7 @@ from npufix.rewriters.edit.loops.values import (
     literal,
     method,
     new_axis,
+    parse,
     shift,
     subscript,
 )
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 UNKNOWN_DIMENSION = "along which dimension an operator in it works is not known"
 SEVERAL_RESULTS = "what one operator returns together is not taken apart where it is computed"
 _MATRIX = 2
+
+
+_OF_ALL = frozenset({"all", "any", "sum"})
 
 
 class Together:
@@ -74,9 +78,11 @@ class Together:
         assert isinstance(code.func, ast.Attribute) or not is_method  # noqa: S101 - it has an owner
         first = code.func.value if isinstance(code.func, ast.Attribute) and is_method else owner
         assert first is not None  # noqa: S101 - one of both
-        value = of.operand(first)
         before = operators.SECOND.get(op, 0)
         dims = _dims(of, code, before)
+        of.is_counting = op in _OF_ALL and not dims and _is_of_names(first)
+        value = of.operand(first)
+        of.is_counting = False
         others = [k for k in code.keywords if k.arg not in {"dim", "axis"}]
         if len(rest) > 1 + before or any(of.depends(k.value) for k in others):
             raise CannotBatchError(UNKNOWN_DIMENSION)
@@ -172,8 +178,11 @@ class Together:
         if len(operands) != 2:  # noqa: PLR2004 - left and right
             raise CannotBatchError(UNKNOWN_DIMENSION)
         first, second = (v if v.kind is Kind.SAME else self.of.aligner.tensor(v) for v in operands)
-        if not isinstance(second.rank, int) or second.rank > _MATRIX:
+        if not isinstance(second.rank, int):
             raise CannotBatchError(UNKNOWN_RANK)
+        rank = first.rank if isinstance(first.rank, int) else 0
+        if second.rank > _MATRIX or (rank > _MATRIX and second.kind is Kind.ROWS):
+            return self._batches(first, second, max(rank, second.rank))
         if second.kind is Kind.SAME and second.rank == _MATRIX:
             rows = self.of.aligner.with_free_end(first, 1)
             return like(rows, ast.BinOp(rows.code, ast.MatMult(), second.code), fresh=True)
@@ -197,6 +206,79 @@ class Together:
             columns = subscript(right.code, [everything(), everything(), new_axis()])
             made = method(ast.BinOp(left.code, ast.MatMult(), columns), "squeeze", -1)
         return Value(Kind.ROWS, made, 1, fresh=True, source=source.asked)
+
+    def repeated(self, code: ast.Call, op: str) -> Value:
+        """Return ``x[i].expand(n[i], -1)`` or ``x[i:i+1].repeat(n[i], 1)`` of all rounds joined."""
+        of = self.of
+        owner = code.func.value if isinstance(code.func, ast.Attribute) else code
+        sizes = code.args[0].elts if isinstance(code.args[0], ast.Tuple) else code.args
+        rest = [integer(size) for size in sizes[1:]]
+        if any(n != operators.REPEATING[op] for n in rest) or code.keywords or not rest:
+            raise CannotBatchError(UNKNOWN_DIMENSION)
+        match owner:
+            case ast.Subscript(base, ast.Slice(ast.Name(low) as row, upper, None)) if (
+                upper is not None and ast.unparse(upper) == f"{low} + 1"
+            ):
+                owner = ast.Subscript(base, row, ast.Load())
+            case ast.Call(ast.Attribute(single, "unsqueeze"), [ast.Constant(0)]):
+                owner = single
+            case _:
+                pass
+        value = of.read(owner)
+        if value.kind is Kind.ENTRY:  # ``for row in rows: row.expand(n, -1)``
+            of.ask_for_tensor(value.code)
+            value = replace(value, kind=Kind.ROWS)
+        value = of.aligner.tensor(value)
+        if value.kind is not Kind.ROWS:
+            raise CannotBatchError(UNKNOWN_DIMENSION)
+        if value.axis or of.facts.assume(value.rank, len(rest), value.asked) != len(rest):
+            raise CannotBatchError(UNKNOWN_DIMENSION)
+        how_often = self._counts(sizes[0], value)
+        words = [ast.keyword("dim", ast.Constant(0))]
+        made = ast.Call(
+            ast.Attribute(value.code, "repeat_interleave", ast.Load()), [how_often], words
+        )
+        return Value(Kind.REPEATED, made, len(rest) + 1, fresh=True)
+
+    def _counts(self, code: ast.expr, rows: Value) -> ast.expr:
+        """Return ``max(int(n[i]), 0)`` of all rounds as a vector of integers."""
+        match code:
+            case ast.Call(ast.Name("max"), [inner, ast.Constant(0)] | [ast.Constant(0), inner]):
+                return method(self._counts(inner, rows), "clamp_min", 0)
+            case ast.Call(ast.Name("int"), [inner]):
+                return method(self._counts(inner, rows), "long")
+            case ast.Call(ast.Attribute(inner, "item"), []):
+                return self._counts(inner, rows)
+        value = self.of.read(code)
+        if value.kind not in {Kind.ENTRY, Kind.ROWS} or value.axis:
+            raise CannotBatchError(UNKNOWN_DIMENSION)
+        if self.of.facts.assume(value.rank, 0, value.asked) != 0:
+            raise CannotBatchError(UNKNOWN_RANK)
+        made = parse(f"torch.as_tensor(0, device={ast.unparse(rows.asked)}.device)")
+        assert isinstance(made, ast.Call)  # noqa: S101 - it was written so
+        made.args = [value.code]
+        return made
+
+    def _batches(self, first: Value, second: Value, rank: int) -> Value:
+        """Return products of batches of matrices: the rounds are one dimension more in front."""
+        rows = [v for v in (first, second) if v.kind is Kind.ROWS]
+        matrices = all(isinstance(v.rank, int) and v.rank >= _MATRIX for v in (first, second))
+        if not matrices or any(v.rank != rank for v in rows):
+            raise CannotBatchError(UNKNOWN_RANK)
+        fronts = [self.of.aligner.in_front(v) if v in rows else v for v in (first, second)]
+        made = ast.BinOp(fronts[0].code, ast.MatMult(), fronts[1].code)
+        source = rows[0].asked
+        return Value(Kind.ROWS, made, rank, fresh=True, source=source)
+
+
+def _is_of_names(code: ast.expr) -> bool:
+    """Tell whether code compares what is written out or has a name: ``labels == i``."""
+    match code:
+        case ast.Compare(left, _, [right]):
+            return all(
+                isinstance(c, (ast.Name, ast.Attribute, ast.Subscript)) for c in (left, right)
+            )
+    return False
 
 
 def _without_positions(func: ast.expr, op: str) -> ast.expr:

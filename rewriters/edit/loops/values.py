@@ -9,6 +9,7 @@ from enum import Enum
 from npufix.rewriters.facts.shapes import Rank, RelativeRank
 
 OF_A_LIST = "it runs over a list of tensors, which may have different shapes"
+LENGTHS = "its rows have different lengths"
 UNKNOWN_RANK = "how many dimensions a tensor in it has is not known"
 
 
@@ -25,6 +26,8 @@ class Kind(Enum):
     """A Python number computed from the counter: ``i``, ``(i + 1) / n``."""
     ENTRY = "entry"
     """One number of each round, out of a tensor or a list: ``n[i]``. Counts and indexes alone."""
+    REPEATED = "repeated"
+    """Each row as often as a number of its round says, joined along the first dimension."""
     ROWS = "rows"
     """A tensor of each round; all of them lie along ``axis`` of one tensor."""
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import textwrap
 import tokenize
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.edit import CannotSpliceError, Edit, extent, span, unit_of
+from npufix.rewriters.edit.imports import Import, add_import
 from npufix.rewriters.edit.job import PROBE
 from npufix.rewriters.edit.layout import break_lines, style_of
 from npufix.rewriters.edit.loops.statements import EFFECT
@@ -34,6 +36,7 @@ class Join:
     code: ast.expr
 
 
+_VECTOR = "rows"
 ONE_LINE = "it shares a line with another statement"
 
 
@@ -55,8 +58,11 @@ def write(  # noqa: PLR0913, PLR0917 - what is written, and where
 
     """
     kept = [ast.For(loop.target, loop.items, list(body.kept), [], lineno=0)] if body.kept else []
+    if new is None and not joins:
+        statements = _name_vector(statements, flow)
     made = [ast.fix_missing_locations(s) for s in (*kept, *statements)]
     results = [join.code for join in joins] if new is None else [new]
+    _call_torch(flow, *made, *results, *body.of.shown.values())
     text = "\n".join([*map(ast.unparse, made), *map(ast.unparse, results)])
     if not with_text:
         return Rewrite("", "", text, 0)
@@ -82,8 +88,38 @@ def write(  # noqa: PLR0913, PLR0917 - what is written, and where
         direct, line = _splice(source, lines, flow, edit), _line_of(loop, made)
         asked = _edit(loop, f"{PROBE}({probed})", 100, (), ())
         probe = _splice(source, lines, flow, asked) if probed else ""
+    if loop.begun is not None and not joins and new is None:
+        rows = direct.splitlines(keepends=True)
+        if rows[loop.begun.lineno - 1].strip() == ast.unparse(loop.begun):
+            del rows[loop.begun.lineno - 1]
+            direct, line = "".join(rows), line - 1
+    if "torch" not in flow.names.imports and re.search(r"\btorch\.", f"{text}{probed}"):
+        lines_before = direct.count("\n")
+        direct = add_import(direct, Import("torch"), guarded=False)
+        probe = add_import(probe, Import("torch"), guarded=False) if probe else ""
+        line += direct.count("\n") - lines_before
     ast.parse(direct)
     return Rewrite(direct, direct, text, line, "", probe)
+
+
+def _call_torch(flow: FunctionFlow, *codes: ast.AST) -> None:
+    """Call torch as the module does: ``import torch as th``."""
+    own = next((name for name, full in flow.names.imports.items() if full == "torch"), "torch")
+    if own != "torch" and "torch" not in flow.bound:
+        for node in (n for code in codes for n in ast.walk(code)):
+            if isinstance(node, ast.Name) and node.id == "torch":
+                node.id = own
+
+
+def _name_vector(statements: Sequence[ast.stmt], flow: FunctionFlow) -> Sequence[ast.stmt]:
+    """Return statements with a name for the counter of all rounds, if they need it twice."""
+    text = "\n".join(map(ast.unparse, statements))
+    vectors = re.findall(r"torch\.arange\((?:[^()]|\([^()]*\))*\)", text)
+    often = next((vector for vector in vectors if vectors.count(vector) > 1), None)
+    taken = {*flow.bound, *flow.names.imports, *flow.names.bound}
+    if often is None or _VECTOR in taken:
+        return statements
+    return ast.parse(f"{_VECTOR} = {often}\n{text.replace(often, _VECTOR)}").body
 
 
 def _edit(

@@ -6,8 +6,8 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.statements.invariants import is_pure, is_repeatable
 from npufix.rewriters.edit.statements.proposal import Proposal
+from npufix.rewriters.edit.statements.purity import is_repeatable
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import last_name
 from npufix.rewriters.graph.special import Op
@@ -171,4 +171,5 @@ def _is_of_settings(here: Surroundings, node: Node) -> bool:
         and p.op not in operators.VIEWS | operators.MOVES
         and not made.isdisjoint(p.walk())
     ]
-    return len(work) >= _FEWEST_OF_SETTINGS and is_pure(here, node)
+    # what ``device`` is asked of is none of its parts: ``tensors.data.device``
+    return len(work) >= _FEWEST_OF_SETTINGS and all(is_repeatable(here, p) for p in parts)

@@ -3,36 +3,34 @@
 from __future__ import annotations
 
 import ast
+import builtins
+import re
 import textwrap
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.edit.statements.purity import LEAVES, METADATA, is_pure
 from npufix.rewriters.edit.statements.surroundings import LOOPS
 from npufix.rewriters.graph import operators
-from npufix.rewriters.graph.attributes import is_plain_attribute
 from npufix.rewriters.graph.modules.syntax import list_stored_names, names_bound_in, root_name, walk
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from npufix.rewriters.edit.edit import Span
     from npufix.rewriters.edit.statements.surroundings import Surroundings
     from npufix.rewriters.graph.nodes import Node
 
-_LEAVES = frozenset({Op.CONST, Op.DTYPE, Op.GLOBAL, Op.PARAM, Op.AFTER, Op.CARRIED, Op.ELEMENT})
-_METADATA = frozenset(
-    {Op.SHAPE, Op.SIZE, Op.RANK, Op.DTYPE_OF, Op.TUPLE, Op.SLICE, Op.ITEM, Op.GETITEM, Op.CAST,
-     Op.PHI, Op.AGAIN, Op.COMPARE, Op.NOT, Op.IS, Op.IS_NOT, Op.BOOLOP, Op.ATTR, Op.AUGMENTED}
-)  # fmt: skip
 _ABOUT = frozenset({"shape", "device", "dtype", "size", "dim", "ndim"})
 """What is read of a tensor without what it holds."""
-_CHEAP = operators.VIEWS | _METADATA | _LEAVES | {"numel", "getitem", "expand", "to"}
-_MAY_RAISE = frozenset({"cat", "stack", "item", "tolist", "linalg.inv", "inverse", "cholesky"})
-_UNFIT = operators.RANDOM | operators.STATEFUL
+_CHEAP = operators.VIEWS | METADATA | LEAVES | {"numel", "getitem", "expand", "to"}
 _LEARNING = frozenset({"backward", "step", "zero_grad"})
 """What changes weights, or frees the graph of a value that is shared."""
 _KEEPING = frozenset({"append", "extend", "insert", "add", "setdefault", "put"})
+_SOMETIMES = (ast.IfExp, ast.BoolOp, ast.Lambda, ast.comprehension)
+"""What computes a part of it in some rounds only, or more than once."""
 _STATE = frozenset({ast.Break, ast.Continue, ast.Return, ast.Yield, ast.YieldFrom, ast.Raise})
 
 
@@ -64,8 +62,9 @@ def find_invariants(here: Surroundings) -> Iterator[Proposal]:
             loop = _Loop(here, node, names_bound_in(node))
             _collect(loop, node.body, ())
             work = [step for step in loop.steps if step.is_work]
-            if work:
-                yield _proposal(loop, work)
+            operands = _list_operands(loop)
+            if work or operands:
+                yield _proposal(loop, work, operands)
 
 
 def _collect(
@@ -105,6 +104,81 @@ def _is_invariant(loop: _Loop, code: ast.Assign, under: tuple[tuple[ast.expr, bo
     if any(_binds(loop, code, name, under) for name in targets):
         return False
     return is_pure(here, node) and not _changes(loop, read | targets)
+
+
+def _list_operands(loop: _Loop) -> list[ast.expr]:
+    """Return what is the same in every round inside of expressions: ``x - torch.ones(n)``.
+
+    Of a result that an operator takes as an operand nothing else shares the memory.
+    """
+    found: list[ast.expr] = []
+    moved = {id(step.code) for step in loop.steps}
+    for statement in loop.code.body:
+        if id(statement) in moved:
+            continue
+        if any(type(n) in _STATE for n in walk(statement)):
+            break  # what follows may never run
+        if isinstance(statement, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr)):
+            stack: list[tuple[ast.AST, bool]] = [(statement, False)]
+            while stack:
+                code, is_operand = stack.pop()
+                if is_operand and isinstance(code, ast.expr) and _is_same(loop, code):
+                    found.append(code)
+                elif not isinstance(code, _SOMETIMES):
+                    takes = _takes_operands(loop.here, code)
+                    stack += [(inner, takes) for inner in ast.iter_child_nodes(code)]
+    return found
+
+
+def _takes_operands(here: Surroundings, code: ast.AST) -> bool:
+    """Tell whether code computes something new of what stands in it."""
+    if isinstance(code, ast.Call):
+        node = here.value(code)
+        return node is not None and node.op in operators.ELEMENTWISE & operators.NEW
+    return isinstance(code, (ast.BinOp, ast.Compare))
+
+
+def _is_same(loop: _Loop, code: ast.expr) -> bool:
+    """Tell whether an operand takes work, and is the same in every round."""
+    here, node = loop.here, loop.here.value(code)
+    if not isinstance(code, (ast.Call, ast.BinOp)) or node is None:
+        return False
+    named = [n for n in walk(code) if isinstance(n, ast.Name) and here.is_tensor(n) is not False]
+    read = _read_whole(code)
+    sometimes = {name for step in loop.steps if step.under for name in step.names}
+    return (
+        not read & (loop.bound | sometimes)
+        and _is_known_before(loop, code)
+        and is_pure(here, node)
+        and _is_work(here, node)
+        and not _changes(loop, read & {n.id for n in named})
+    )
+
+
+def _name_operands(here: Surroundings, operands: Sequence[ast.expr]) -> dict[str, _Step]:
+    """Return what gives a name to each operand, by its code."""
+    named: dict[str, _Step] = {}
+    taken = {*here.flow.bound, *here.flow.names.imports, *here.flow.names.bound, *dir(builtins)}
+    for code in operands:
+        match code:
+            case ast.Call(ast.Attribute(ast.Name(owner), attr)):
+                word = attr if owner in here.flow.names.imports else f"{owner}_{attr}"
+            case _:
+                word = "term"
+        name = next(w for w in (word, *(f"{word}_{n}" for n in range(9))) if w not in taken)
+        if ast.unparse(code) not in named:
+            taken.add(name)
+            made = ast.Assign([ast.Name(name, ast.Store())], code)
+            named[ast.unparse(code)] = _Step(made, frozenset({name}), is_work=True)
+    return named
+
+
+def _span_of_operand(here: Surroundings, code: ast.expr) -> Span:
+    """Return where an operand is, with the parentheses that only it needs."""
+    first, start, last, end = here.span(code)
+    before, after = here.lines[first - 1][:start], here.lines[last - 1][end:]
+    alone = re.search(r"(?<![\w)\]])\($", before) and after.startswith(")")
+    return (first, start - 1, last, end + 1) if alone else (first, start, last, end)
 
 
 def _read_whole(code: ast.expr) -> set[str]:
@@ -158,36 +232,6 @@ def _in_other_arm(loop: _Loop, node: ast.AST, under: tuple[tuple[ast.expr, bool]
     return False
 
 
-def is_pure(here: Surroundings, node: Node) -> bool:
-    """Tell whether computing a value changes nothing, and gives the same every time."""
-    return all(
-        is_repeatable(here, part) and part.op.removesuffix("(*)") not in _MAY_RAISE
-        for part in node.walk()
-    )
-
-
-def is_repeatable(here: Surroundings, part: Node) -> bool:
-    """Tell whether one operator changes nothing, and gives the same of the same every time."""
-    op = part.op.removesuffix("(*)")
-    if op in _LEAVES or (op in _METADATA and op != Op.ATTR):
-        return True
-    if op == "py:float" and all(arg.op == Op.CONST for arg in part.args):
-        return True  # ``float("-inf")``
-    if op == Op.ATTR:
-        of_tensor = part.value in {"device", "dtype", "T", "mT", "is_cuda"}
-        return of_tensor or _is_setting(here, part)
-    return not (op not in operators.TABLE or op in _UNFIT or op.endswith("_") or _writes(part))
-
-
-def _writes(node: Node) -> bool:
-    """Tell whether the result goes into a tensor that is there already."""
-    return isinstance(node.value, tuple) and "out" in node.value
-
-
-def _is_setting(here: Surroundings, node: Node) -> bool:
-    return bool(is_plain_attribute(here.flow, node))
-
-
 def _is_work(here: Surroundings, node: Node | None) -> bool:
     """Tell whether computing a value launches something on the device."""
     if node is None:
@@ -231,6 +275,7 @@ def _changes(loop: _Loop, names: set[str]) -> bool:
 def _list_also_written(loop: _Loop, names: set[str]) -> set[str] | None:
     """Return what else a loop writes into, None if it keeps one of these or writes into it."""
     here = loop.here
+    names = names - here.flow.names.imports.keys()
     written = set(_list_written(loop.code))
     if "" in written or written & names or any(name in here.flow.captured for name in names):
         return None
@@ -285,9 +330,11 @@ def _mentions(code: ast.expr, names: set[str]) -> bool:
     return any(isinstance(n, ast.Name) and n.id in names for n in walk(code))
 
 
-def _proposal(loop: _Loop, work: Sequence[_Step]) -> Proposal:
+def _proposal(loop: _Loop, work: Sequence[_Step], operands: Sequence[ast.expr]) -> Proposal:
     """Return the loop with what is always the same before it."""
-    here, steps = loop.here, _list_needed(loop, work)
+    here = loop.here
+    named = _name_operands(here, operands)
+    steps = _list_needed(loop, (*work, *named.values()))
     indent = here.indent(loop.code)
     unit = here.indent(loop.code.body[0]).removeprefix(indent)
     parts: list[str] = []
@@ -315,13 +362,18 @@ def _proposal(loop: _Loop, work: Sequence[_Step]) -> Proposal:
             other = bool(before_it) and before_it[0] == (test, not outcome)
             parts.append(f"{indent}else:\n" if other else f"{indent}if {said}:\n")
         parts.append(_move(text, before, indent + unit))
+    for text, step in named.items():
+        parts.append(f"{indent}{min(step.names)} = {text}\n")
+    for code in operands:
+        name = min(named[ast.unparse(code)].names)
+        changes.append(Change(_span_of_operand(here, code), name))
     at = (loop.code.lineno, 0, loop.code.lineno, 0)
     text = "".join(parts)
     return Proposal(
-        work[0].code,
+        work[0].code if work else operands[0],
         changes=(Change(at, text), *changes),
         shown=textwrap.dedent(text).strip(),
-        proven=frozenset(_proofs(loop, steps)),
+        proven=frozenset(_proofs(loop, (*steps, *named.values()))),
     )
 
 

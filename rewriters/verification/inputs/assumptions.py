@@ -81,6 +81,12 @@ def _has_named_dims(operands: Operands) -> bool:
     )
 
 
+def _are_tensors(operands: Operands) -> bool:
+    """Tell whether what is called so is a tensor: ``tensor0``."""
+    told = (v for name, v in operands.items() if name.removeprefix("tensor").isdigit())
+    return all(isinstance(value, torch.Tensor) for value in told)
+
+
 def _fewer_dims(by: int) -> Callable[[Operands], bool]:
     def holds(operands: Operands) -> bool:
         if any(not isinstance(operands.get(name, _NONE), torch.Tensor) for name in ("x", "mask")):
@@ -246,6 +252,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
         t.dim() >= 3 and max(t.shape[-2:]) <= 16  # noqa: PLR2004 - a block of the Cube unit
         for t in _tensors(o)
     ),
+    "are-tensors": _are_tensors,
     "boolean-mask": lambda o: all(t.dtype == torch.bool for t in _tensors(o, "mask")),
     "check-never-fails": _passes_check,
     "column-mask": _fewer_dims(1),
@@ -311,4 +318,5 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "vector-mask": _dims(1, "x", "mask"),
     "within-limits": _driving_takes,
     "zero-one-mask": _zero_one,
+    "whole-pieces": lambda o: not isinstance(n := o.get("left", 0), int) or n >= 0,
 }

@@ -320,3 +320,23 @@ def list_of_comprehensions(*code: ast.AST) -> set[str]:
     own = {id(t) for n in nodes if isinstance(n, ast.comprehension) for t in ast.walk(n.target)}
     stored = [n for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
     return {n.id for n in stored if id(n) in own} - {n.id for n in stored if id(n) not in own}
+
+
+def sink_empty(body: list[ast.stmt]) -> None:
+    """Move ``found = []`` and ``k = 0`` to the statement that first needs it.
+
+    A loop that is gone takes the list that it filled along, which may stand far above it.
+    """
+    for at in reversed(range(len(body))):
+        match body[at]:
+            case ast.Assign([ast.Name(name)], ast.List([]) | ast.Constant()):
+                named = (
+                    any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(s))
+                    for s in body[at + 1 :]
+                )
+                further = next((n for n, is_named in enumerate(named) if is_named), 0)
+                body.insert(at + further, body.pop(at))
+        for field in ("body", "orelse", "finalbody"):
+            inner = getattr(body[at], field, None)
+            if isinstance(inner, list):
+                sink_empty(inner)

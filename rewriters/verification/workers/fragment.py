@@ -42,6 +42,7 @@ from npufix.rewriters.verification.workers.definitions import (
     list_of_objects,
     list_written_in_place,
     path_of,
+    sink_empty,
 )
 
 if TYPE_CHECKING:
@@ -96,6 +97,8 @@ def narrow(job: Job, *, defined: bool = False) -> Job | None:
     functions = [f for tree in trees if (f := _find(tree, job.qualname)) is not None]
     if len(functions) != len(trees) or not all(_is_alike(trees[0], t, job) for t in trees[1:]):
         return None
+    for function in functions:
+        sink_empty(function.body)
     first = functions[0]
     windows = [w for f in functions[1:] if (w := _differing(first.body, f.body)) is not None]
     if not windows:

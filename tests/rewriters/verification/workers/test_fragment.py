@@ -8,7 +8,12 @@ from dataclasses import replace
 
 import pytest
 
+pytest.importorskip("torch")
+
+import torch
+
 from npufix.rewriters.edit.job import Job
+from npufix.rewriters.verification.workers import child
 from npufix.rewriters.verification.workers.fragment import NAME, narrow
 
 BODY = """\
@@ -55,6 +60,26 @@ def test_what_is_read_later_is_its_result() -> None:
     found = fragments("total = area * 2.0", "total = area + area", body)
     assert found is not None
     assert [text.splitlines()[-1].strip() for text in found] == ["return (total,)"] * 2
+
+
+def test_an_empty_list_stands_where_it_is_filled() -> None:
+    text = """
+class Head(Base):
+    def targets(self, boxes, n):
+        found = []
+        near = self.near(boxes)
+        for one, count in zip(boxes, n):
+            found.append(one.expand(count, -1))
+        boxes = torch.cat(found)
+        return boxes, near
+"""
+    filled = text[text.index("        for") : text.index("        return")]
+    new = text.replace("        found = []\n", "").replace(
+        filled, "        boxes = boxes.repeat_interleave(n, dim=0)\n"
+    )
+    made = narrow(Job("m.py", ".", text, new, "Head.targets", (), ()))
+    assert made is not None
+    assert all(f"def {NAME}(boxes, n):" in one for one in (made.original, made.patched))
 
 
 def test_what_the_next_round_reads_is_its_result() -> None:
@@ -319,3 +344,13 @@ def test_other_settings_are_no_such_question(change: str) -> None:
     texts = ["x = dict(type='AdamW', lr=1); other = dict(a=1)", f"x = dict(type={change})"]
     asked = Job("c.py", ".", *texts, qualname="<module>", lines_original=(1,), lines_patched=(1,))
     assert narrow(asked) is None
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
+def test_code_that_names_a_gpu_runs_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in (torch.Tensor, torch.nn.Module):
+        monkeypatch.setattr(kind, "cuda", kind.cuda)
+    child._stay_on_host()
+    x, net = torch.ones(2, 3), torch.nn.Linear(3, 1)
+    assert x.cuda() is x
+    assert net.cuda(0)(x.cuda(non_blocking=True)).shape == (2, 1)

@@ -1,0 +1,223 @@
+"""Loops whose rounds choose, count by hand, or write one number: the same for all rows at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch import Tensor
+
+from npufix.rewriters.find import find_sites
+from npufix.rules.substitutions.loop_over_rows import RULE
+
+HEADER = "import torch\nimport torch.nn.functional as F\nfrom torch import Tensor\n"
+X = torch.randn(4, 3, generator=torch.Generator().manual_seed(1))
+N = torch.tensor([0, 5, 2, 7])
+
+WRITTEN: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "a bound": (
+        (
+            "def f(n: Tensor, most: int):\n    for i, one in enumerate(n):\n"
+            "        if one > most:\n            n[i] = most\n    return n\n"
+        ),
+        (N, 3),
+    ),
+    "rows of the other arm stay": (
+        (
+            "def f(x: Tensor, n: Tensor):\n    y = torch.ones(x.shape[0], x.shape[1])\n"
+            "    for i in range(x.shape[0]):\n        if n[i] > 1 and not n[i] > 6:\n"
+            "            y[i, :2] += x[i, :2]\n        else:\n            y[i] = 0\n    return y\n"
+        ),
+        (X, N),
+    ),
+    "one of two values": (
+        (
+            "def f(x: Tensor, n: Tensor):\n    found = []\n    for i in range(n.shape[0]):\n"
+            "        if n[i] >= 2:\n            a = x[i, 0] * 2\n"
+            "        else:\n            a = x[i, 1]\n"
+            "        found.append(a)\n    return torch.stack(found)\n"
+        ),
+        (X, N),
+    ),
+    "what is in a row, counted by hand": (
+        (
+            "def f(seq: Tensor, one: Tensor):\n    hit = torch.zeros(seq.shape[0])\n    k = 0\n"
+            "    for a, b in zip(seq, one):\n        if b in a:\n            hit[k] = 1\n"
+            "        k += 1\n    return hit\n"
+        ),
+        (torch.tensor([[1, 2], [3, 4], [5, 6]]), torch.tensor([2, 2, 5])),
+    ),
+    "one number in two places": (
+        (
+            "def f(n: int):\n    m = torch.ones(2 * n, 2 * n)\n    for i in range(n):\n"
+            "        m[i, n + i] = 0\n        m[n + i, i] = 0\n    return m\n"
+        ),
+        (3,),
+    ),
+    "pieces that are written": (
+        (
+            "def f(n: int, k: int):\n    m = torch.ones(2, 8, 3)\n    for i in range(k):\n"
+            "        m[:, i * n : (i + 1) * n, -1] = i * 0.5\n    return m\n"
+        ),
+        (2, 3),
+    ),
+    "every n-th": (
+        (
+            "def f(x: Tensor, w: int):\n    b, t, d = x.shape\n    out = []\n"
+            "    for i in range(w):\n        out.append(x[:, i::w, :])\n"
+            "    return torch.cat(out, -1)\n"
+        ),
+        (torch.arange(48.0).reshape(2, 4, 6), 2),
+    ),
+    "pieces of what a call returns": (
+        (
+            "def f(x: Tensor, n: int):\n    m = x.abs()\n    size = len(m) // n\n"
+            "    return torch.cat([m[i * size : (i + 1) * size] for i in range(n)], dim=1)\n"
+        ),
+        (X, 2),
+    ),
+    "a head at a time": (
+        (
+            "def f(x: Tensor, heads: int, d: int):\n    b, t, c = x.shape\n    outs = []\n"
+            "    for h in range(heads):\n        start = h * d\n        end = start + d\n"
+            "        q = x[:, :, start:end]\n        a = F.softmax(q @ q.transpose(1, 2), dim=-1)\n"
+            "        outs.append(torch.bmm(a, q))\n    return torch.cat(outs, dim=-1)\n"
+        ),
+        (torch.arange(48.0).reshape(2, 4, 6).sin(), 2, 3),
+    ),
+    "numbers of some rows": (
+        (
+            "def f(x: Tensor, n: Tensor):\n    kept = []\n    for i in range(1, n.shape[0]):\n"
+            "        if n[i] > 2:\n            kept.append(i)\n    return x[kept]\n"
+        ),
+        (X, N),
+    ),
+    "rows as often as they say": (
+        (
+            "def f(x: Tensor, n: Tensor):\n    out = list()\n    for i, row in enumerate(x):\n"
+            "        out.append(row.expand(max(int(n[i]), 0), -1))\n"
+            "    return torch.cat(out, 0)\n"
+        ),
+        (X, N.float() - 0.5),
+    ),
+    "rows as often as a list says": (
+        (
+            "def f(x: Tensor, n: list):\n    out = []\n    for i in range(len(x)):\n"
+            "        out.append(x[i : i + 1].repeat(n[i], 1))\n    return torch.cat(out)\n"
+        ),
+        (X, [2, 0, 1, 3]),
+    ),
+    "how many there are of each, of whatever dimensions": (
+        (
+            "def f(labels: Tensor, n: int):\n    count = torch.zeros(n)\n    for c in range(n):\n"
+            "        count[c] = (labels == c).sum()\n    return count\n"
+        ),
+        (torch.tensor([[0, 2, 2], [1, 0, 5]]), 3),
+    ),
+    "how many rows there are of each": (
+        (
+            "def f(points: Tensor, n: int):\n    of, xyz = points[:, 0], points[:, 1:]\n"
+            "    count = xyz.new_zeros(n).int()\n    for k in range(n):\n"
+            "        count[k] = (of == k).sum()\n    return count\n"
+        ),
+        (torch.tensor([[0.0, 3.0], [2.0, 1.0], [0.0, 0.0]]), 3),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_all_rounds_at_once_compute_the_same(name: str) -> None:
+    text, given = WRITTEN[name]
+    (site,) = find_sites(HEADER + text, [RULE])
+    assert site.rewrite is not None, site.problem
+    assert "for " not in site.rewrite.direct
+    results = []
+    for version in (HEADER + text, site.rewrite.direct):
+        scope: dict[str, Any] = {}
+        exec(version, scope)  # noqa: S102 - the examples above
+        results.append(scope["f"](*(g.clone() if isinstance(g, Tensor) else g for g in given)))
+    assert results[0].dtype == results[1].dtype
+    assert torch.equal(*results)
+
+
+STAYS = {
+    "a quotient has no gradient where it is not taken": (
+        "def f(x: Tensor, n: Tensor):\n    y = torch.zeros_like(x)\n"
+        "    for i in range(x.shape[0]):\n        if n[i] > 0:\n            y[i] = x[i] / n[i]\n"
+        "    return y\n"
+    ),
+    "an index that only the test makes fit": (
+        "def f(x: Tensor, n: Tensor):\n    y = torch.zeros(4)\n    for i in range(4):\n"
+        "        if n[i] < 3:\n            y[i] = x[i, n[i]]\n    return y\n"
+    ),
+    "two numbers in one place": (
+        "def f(n: int):\n    m = torch.ones(n, n)\n    for i in range(n):\n"
+        "        m[i, 0] = 2\n        m[0, i] = 3\n    return m\n"
+    ),
+    "a row is read that another round writes": (
+        "def f(n: int):\n    m, y = torch.ones(2 * n, n), torch.zeros(n)\n    for i in range(n):\n"
+        "        m[i, 0] = 0\n        m[n + i, 0] = 0\n        y[i] = m[n - i, 0]\n    return y\n"
+    ),
+    "every n-th of fewer rounds": (
+        "def f(x: Tensor, w: int):\n    return torch.cat([x[i::3] for i in range(w)])\n"
+    ),
+    "pieces of another length than the step": (
+        "def f(x: Tensor, n: int):\n    y = torch.zeros(40)\n    for i in range(4):\n"
+        "        y[i * n : i * n + 2] = i\n        y[i * n : (i + 2) * n] = i\n    return y\n"
+    ),
+    "a piece is read that another round writes": (
+        "def f(y: Tensor, n: int):\n    for i in range(1, 3):\n"
+        "        y[i * n : (i + 1) * n] = y[(i - 1) * n : i * n] * 2\n    return y\n"
+    ),
+    "a list of numbers that somebody goes through": (
+        "def f(x: Tensor, n: Tensor):\n    kept = []\n    for i in range(n.shape[0]):\n"
+        "        if n[i] > 2:\n            kept.append(i)\n    return [x[k] for k in kept]\n"
+    ),
+    "rows one after the other, each as often as it says": (
+        "def f(x: Tensor, n: Tensor):\n    out = []\n    for i in range(len(x)):\n"
+        "        out.append(x[i].repeat(n[i], 1))\n    return torch.cat(out, 1)\n"
+    ),
+    "the counter is read afterwards": (
+        "def f(x: Tensor):\n    y = torch.zeros_like(x)\n    k = 0\n    for row in x:\n"
+        "        y[k] = row.exp()\n        k += 1\n    return y, k\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STAYS)
+def test_what_is_not_the_same_stays(name: str) -> None:
+    assert not [s for s in find_sites(HEADER + STAYS[name], [RULE]) if s.rewrite]
+
+
+@pytest.mark.parametrize(
+    "line", ["import torch as th\n", "import torch.nn as nn\n", "import torch\n"]
+)
+def test_a_module_calls_torch_as_it_has_imported_it(line: str) -> None:
+    text = (
+        f"{line}\nfrom torch import Tensor\ndef f(x: Tensor):\n    y = x.new_zeros(3)\n"
+        "    for i in range(3):\n        y[i] = i * 2\n    return y\n"
+    )
+    (site,) = find_sites(text, [RULE])
+    assert site.rewrite is not None
+    scope: dict[str, Any] = {}
+    exec(site.rewrite.direct, scope)  # noqa: S102 - the text above
+    assert scope["f"](torch.zeros(1)).tolist() == [0, 2, 4]
+    assert site.rewrite.direct.splitlines()[site.rewrite.line - 1].startswith("    y[:] = ")
+
+
+def test_joined_pieces_have_memory_of_their_own() -> None:
+    text = (
+        "def f(m: Tensor, n: int, s: int):\n"
+        "    return torch.cat([m[i * s : (i + 1) * s] for i in range(n)], dim=1)\n"
+    )
+    (site,) = find_sites(HEADER + text, [RULE])
+    assert site.rewrite is not None
+    scope: dict[str, Any] = {}
+    exec(site.rewrite.direct, scope)  # noqa: S102 - the text above
+    given = torch.ones(2, 1)
+    scope["f"](given, 1, 2).zero_()
+    assert given.tolist() == [[1], [1]]
