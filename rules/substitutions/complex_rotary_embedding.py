@@ -205,6 +205,12 @@ RULE = Substitution(
     passes=(2, 2),
     requires="torch_npu>=2.4",
     valid=(
+        # no rotation: the second column is subtracted
+        """
+def rotate(x: torch.Tensor, freqs: torch.Tensor):
+    pairs = x.float().reshape(*x.shape[:-1], -1, 1, 2)
+    return (freqs[..., 0] * pairs[..., 0] - freqs[..., 1] * pairs[..., 1]).reshape(*x.shape)
+""",
         # the parts are the halves
         """
 def rotate(x: torch.Tensor, freqs: torch.Tensor):

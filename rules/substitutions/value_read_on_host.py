@@ -250,6 +250,12 @@ class Sampler(nn.Module):
 def loss(x: torch.Tensor, boxes):
     return x * np.prod(boxes, axis=1).max().item()
 """,
+        # a number makes the shape
+        """
+def loss(x: torch.Tensor, labels: torch.Tensor):
+    num_pos = max(1, (labels > 0).sum().item())
+    return x[: 3 * num_pos].sum()
+""",
         # made on the host
         """
 def train_step(model, data):
@@ -314,6 +320,20 @@ class Head(nn.Module):
         tb_dict["loss"] = loss.detach().clone()
         loss += pred.square().mean()
         return loss, tb_dict
+""",
+        ),
+        Rewritten(
+            """
+class Head(nn.Module):
+    def get_part_loss(self, loss: torch.Tensor, labels: torch.Tensor):
+        num_pos = max(1, (labels > 0).sum().item())
+        return loss.sum() / (3 * num_pos)
+""",
+            """
+class Head(nn.Module):
+    def get_part_loss(self, loss: torch.Tensor, labels: torch.Tensor):
+        num_pos = (labels > 0).sum().clamp(min=1)
+        return loss.sum() / (3 * num_pos)
 """,
         ),
         # logged at once

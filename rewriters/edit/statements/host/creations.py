@@ -35,7 +35,8 @@ _COMPUTING = frozenset(
         "t", "tile", "transpose", "tril", "triu", "unsqueeze", "view",
     }
 )  # fmt: skip
-_OF_NUMBERS = re.compile(r"(math\.\w+|float|int|len|max|min|round)")
+_OF_NUMBERS = re.compile(r"math\.\w+|float|int|len")
+"""What returns a number of Python, whatever it is given."""
 
 
 class _OtherSourceError(Exception):
@@ -94,8 +95,6 @@ class _Made:
         if isinstance(code, ast.Call):
             if not _OF_NUMBERS.fullmatch(ast.unparse(code.func)):
                 raise _OtherSourceError
-            for part in code.args:
-                self.read(part)
             return
         self.numbers.append(code)
 

@@ -197,10 +197,10 @@ def _on_device(here: Surroundings, read: _Read) -> Proposal | None:
     if later is not None:  # ``n = x.item()``, then ``n = max(n, 1)``
         (value,) = here.users(value)
     users = here.users(value)
-    if not users or any(_needs_number(here, user, value) for user in users):
+    counts = _is_count(at.node)
+    if not users or any(_needs_number(here, user, value, counts=counts) for user in users):
         return None
     facts = here.facts(at, x=at.node)
-    counts = _is_count(at.node)
     proven = {"is-tensor"} if facts.is_tensor("x") else set[str]()
     if not any(user.op in {Op.CALL, Op.LIST} for user in users):
         proven.add("takes-tensors")
@@ -302,10 +302,16 @@ def _is_count(node: Node) -> bool:
     return counted.op in operators.COMPARISONS | {"isfinite", "isnan", "isinf", "invert"}
 
 
-def _needs_number(here: Surroundings, user: Node, value: Node) -> bool:
-    """Tell whether a number is needed, and not a tensor without dimensions as well."""
+def _needs_number(here: Surroundings, user: Node, value: Node, *, counts: bool = False) -> bool:
+    """Tell whether a number is needed, and not a tensor without dimensions as well.
+
+    What ``counts`` may be multiplied by numbers first: ``loss / (3 * num_pos)``.
+    """
     if user.op in _ARITHMETIC:
         others = [arg for arg in user.args if arg is not value]
+        if counts and others and all(type(arg.value) in {int, float} for arg in others):
+            later = here.users(user)
+            return not later or any(_needs_number(here, u, user) for u in later)
         return not others or not all(_is_tensor(here, arg) for arg in others)
     if user.op == Op.CALL:
         called = str(user.args[0].value or "").rpartition(".")[2]
