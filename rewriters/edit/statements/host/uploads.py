@@ -29,6 +29,7 @@ _TIMED = re.compile(
     r"|graph\(|max_memory_|memory_(allocated|reserved|stats)|empty_cache"
 )
 """What takes times or looks at memory, or records a graph: it waits for all on purpose."""
+_SETTINGS = re.compile(r"(?i)(^|_)(cfg|config|conf|hparams|settings|opts?)$")
 _SERVES = re.compile(r"(Runner|Builder|Worker|Proposer|Scheduler|Engine|Batch)(V?\d+)?$")
 """What hands over new lists in each step, and nothing else that one could do about it."""
 _BUFFER = (
@@ -281,7 +282,7 @@ def _of(  # noqa: PLR0911 - one case a way
     is_empty = isinstance(data, ast.List) and not data.elts
     if data is None or is_empty or _is_number(here, data) or here.is_tensor(data):
         return ""
-    advice = _of_data(data)
+    advice = _of_data(here, data)
     if advice and _is_on_condition(here, code):
         return ""
     loop = here.loop_of(code)
@@ -322,7 +323,7 @@ def _is_read_back(here: Surroundings, data: ast.expr) -> bool:
     return any(part.op in {"cpu", "numpy"} for part in parts)
 
 
-def _of_data(data: ast.expr) -> str:
+def _of_data(here: Surroundings, data: ast.expr) -> str:
     """Return what to do where the numbers themselves say it."""
     match data:
         case ast.Call(ast.Name("range")):
@@ -331,7 +332,7 @@ def _of_data(data: ast.expr) -> str:
             return _FILLED
         case ast.List([one]) if not isinstance(one, (ast.List, ast.Tuple, ast.Starred)):
             return _FILLED
-    return _BUFFER if _is_constant(data) else ""
+    return _BUFFER if _is_constant(here, data) else ""
 
 
 def _is_list(here: Surroundings, data: ast.expr) -> bool:
@@ -406,19 +407,21 @@ def _is_scalar(code: ast.expr) -> bool:
     return isinstance(code, ast.Constant)
 
 
-def _is_constant(code: ast.expr) -> bool:
+def _is_constant(here: Surroundings, code: ast.expr) -> bool:
     """Tell whether a list holds numbers that are written out, or settings of the object."""
     if not isinstance(code, (ast.List, ast.Tuple)):
-        return _is_of_self(code)
-    return all(_is_scalar(e) or _is_of_self(e) or _is_constant(e) for e in code.elts)
+        return _is_of_self(here, code)
+    return all(_is_scalar(e) or _is_constant(here, e) for e in code.elts)
 
 
-def _is_of_self(code: ast.expr) -> bool:
-    return (
-        isinstance(code, ast.Attribute)
-        and isinstance(code.value, ast.Name)
-        and code.value.id == "self"
-    )
+def _is_of_self(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether it is a setting: ``self.x``, and ``c.LIMITS`` with ``c = self.config.HEAD``."""
+    node = here.value(code) if isinstance(code, ast.Attribute) else None
+    is_own = isinstance(code, ast.Attribute) and ast.unparse(code.value) == "self"
+    while node is not None and node.op == Op.ATTR:
+        node = node.args[0]
+        is_own |= node.op == Op.ATTR and bool(_SETTINGS.search(str(node.value)))
+    return is_own and (node is None or (node.op == Op.PARAM and node.value == "self"))
 
 
 def _takes_columns(code: ast.expr) -> bool:
