@@ -159,6 +159,14 @@ def find_creations(here: Surroundings) -> Iterator[Proposal]:
                         yield found
 
 
+def draw_there(here: Surroundings, code: ast.Call, drawn: ast.Call) -> Proposal | None:
+    """Return random numbers of the device in place of a copy of those of the host."""
+    target, made = _target(here, code), _Made(here)
+    made.makers.append(drawn)
+    found = None if target is None else _there(here, code, made, drawn, target)
+    return None if found is None else replace(found, form="drawn")
+
+
 def _source_of(here: Surroundings, moved: ast.expr) -> ast.expr | None:
     """Return what is moved, also where it gets a name that nothing else reads."""
     if not isinstance(moved, ast.Name):
@@ -203,6 +211,8 @@ def _place(here: Surroundings, code: ast.expr, rest: str) -> tuple[str, bool | N
     at = here.evaluations.get(id(code))
     sure = None if at is None else here.facts(at, device=at.node).is_device("device")
     text = here.text(code)
+    if not sure and not re.search(r"(?i)dev|rank|gpu", text):
+        return None  # perhaps a tensor or a dtype
     if sure is False or re.search(r"(?i)dtype|^torch\.\w+$|cpu", text) or here.is_tensor(code):
         return None
     return text, sure, rest

@@ -6,6 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.statements.host.creations import draw_there
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import is_made_once, list_assigned
@@ -85,6 +86,9 @@ def find_uploads(here: Surroundings) -> Iterator[Proposal]:
                 advice = _SIZES if here.is_hot else ""
             if advice == _FILLED:
                 found = _fill(here, node)
+            elif advice == _DRAWN and isinstance(drawn := node.func, ast.Attribute):
+                source = drawn.value
+                found = draw_there(here, node, source) if isinstance(source, ast.Call) else None
             elif advice == _BUFFER:
                 found = _keep_as_buffer(here, node)
             if found is not None or advice:
