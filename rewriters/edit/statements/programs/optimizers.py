@@ -24,7 +24,9 @@ _TABLE = (
     "its class comes out of a table: give torch.optim.AdamW the setting fused=True; instead of "
     "Adam and SGD take torch_npu.optim.NpuFusedAdam and NpuFusedSGD"
 )
-_PARTIAL = "what makes it is handed on: write torch_npu.optim.NpuFused{0} in its place"
+_PARTIAL = (
+    "its class is handed on: write NpuFusedAdam or NpuFusedSGD of torch_npu.optim in its place"
+)
 _COMBINED = (
     "write type='NpuFused{0}', which mmengine registers where torch_npu is installed; with mmcv of "
     "1.x register torch_npu.optim.NpuFused{0} in mmcv.runner.OPTIMIZERS first. Measure it: one "
@@ -67,7 +69,7 @@ def _find_constructions(
             proven = set() if _scales(here) else {"no-grad-scaler"}
             yield from _write(here, call, "fused=True", proven)
         elif kind in {"Adam", "SGD"}:
-            yield Proposal(call, _PARTIAL.format(kind))
+            yield Proposal(call, _PARTIAL)
 
 
 def _is_table(here: Surroundings, code: ast.expr) -> bool:
