@@ -353,3 +353,18 @@ def test_a_name_that_is_read_for_nothing_stays_bound() -> None:
     )
     assert site.rewrite is None
     assert "needed elsewhere" in site.problem
+
+
+def test_what_reads_one_view_may_become_two_calls() -> None:
+    found = sites(
+        """
+        def f(q: torch.Tensor, k: torch.Tensor, freqs: torch.Tensor):
+            a = q.float().reshape(*q.shape[:-1], -1, 1, 2)
+            b = k.float().reshape(*k.shape[:-1], -1, 1, 2)
+            a = freqs[..., 0] * a[..., 0] + freqs[..., 1] * a[..., 1]
+            b = freqs[..., 0] * b[..., 0] + freqs[..., 1] * b[..., 1]
+            return a.reshape(*q.shape), b.reshape(*k.shape)
+    """,
+        "NPU180",
+    )
+    assert [site.rewrite is not None for site in found] == [True, True]
