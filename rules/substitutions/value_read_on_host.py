@@ -451,22 +451,6 @@ def forward(x: torch.Tensor, borders: torch.Tensor):
             """
 class Positions(nn.Module):
     def forward(self, x: torch.Tensor, grid_thw: torch.Tensor):
-        for t, h, w in grid_thw:
-            x = x + torch.arange(h * w, device=x.device).repeat(t).sum()
-        return x
-""",
-            """
-class Positions(nn.Module):
-    def forward(self, x: torch.Tensor, grid_thw: torch.Tensor):
-        for t, h, w in grid_thw.tolist():
-            x = x + torch.arange(h * w, device=x.device).repeat(t).sum()
-        return x
-""",
-        ),
-        Rewritten(
-            """
-class Positions(nn.Module):
-    def forward(self, x: torch.Tensor, grid_thw: torch.Tensor):
         start = 0
         for t, h, w in grid_thw:
             rows, columns = h // self.merge, w // self.merge
