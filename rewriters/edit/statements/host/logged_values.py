@@ -51,7 +51,9 @@ def find_logged(  # noqa: PLR0911 - one case a way
                 return None if used else Proposal(code, _FOR_LOG)
             case ast.JoinedStr():
                 return Proposal(code, _FOR_LOG)
-            case ast.Dict(values=values) if sum(map(_reads_one, values)) > 1:
+            case ast.Dict(values=values) if sum(map(_reads_one, values)) > 1 or _is_log(
+                here.parents.get(id(outer))
+            ):
                 return _keep(here, code, tensor, how, outer) or Proposal(code, _FOR_LOG)
             case ast.AugAssign(_, ast.Add()) if here.loop_of(outer) is not None:
                 return Proposal(code, _FOR_SUM)
@@ -129,6 +131,16 @@ def as_owner(here: Surroundings, code: ast.expr) -> str:
     """Return code that ``.detach()`` can stand behind."""
     plain = isinstance(code, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
     return here.text(code) if plain else f"({here.text(code)})"
+
+
+def _is_log(code: ast.AST | None) -> bool:
+    """Tell whether a dictionary gets the name of a log: ``tb_dict = {"loss": loss.item()}``."""
+    match code:
+        case ast.Assign([ast.Name() | ast.Attribute() as held]):
+            return _KEPT.search(last_name(held)) is not None
+        case ast.Call(ast.Attribute(ast.Name() | ast.Attribute() as held, "update")):
+            return _KEPT.search(last_name(held)) is not None
+    return False
 
 
 def _reads_one(code: ast.expr) -> bool:
