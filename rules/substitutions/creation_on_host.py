@@ -95,6 +95,14 @@ def f(n: int, dtype: torch.dtype):
 def f(table: torch.Tensor, n: int, device: torch.device):
     return (torch.arange(n) * table).to(device) + (torch.ones(n) * torch.rand(n)).to(device)
 """,
+        # where it is made the device may not be known
+        """
+def f(n: int, x: torch.Tensor = None):
+    mask = torch.zeros(n)
+    if x is None:
+        return None
+    return mask.to(x.device)
+""",
         # takes a gradient as it is
         """
 def f(n: int, device: torch.device):

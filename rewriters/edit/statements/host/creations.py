@@ -222,6 +222,18 @@ def _is_plain(code: ast.expr) -> bool:
     return isinstance(code, (ast.Name, ast.Attribute))
 
 
+def _follows(here: Surroundings, first: ast.expr, second: ast.expr) -> bool:
+    """Tell whether nothing between two statements of a block returns or asks: ``if x is None:``."""
+    start, end = here.statement_of(first), here.statement_of(second)
+    outer = here.parents.get(id(start), here.flow.function)
+    for name in ("body", "orelse", "finalbody"):
+        block = getattr(outer, name, None)
+        if isinstance(block, list) and start in block and end in block:
+            between = block[block.index(start) : block.index(end)]
+            return all(isinstance(s, (ast.Assign, ast.AugAssign, ast.Expr)) for s in between)
+    return False
+
+
 def _there(
     here: Surroundings,
     code: ast.Call,
@@ -233,8 +245,10 @@ def _there(
     assert isinstance(code.func, ast.Attribute)  # noqa: S101 - ``find_creations`` has looked
     moved = code.func.value
     root = root_name(ast.parse(device, mode="eval").body)
-    if moved is not source and root in list_stored_names(here.flow.function):
-        return None  # the device may have no name yet where the tensor is made
+    if moved is not source and (
+        root in list_stored_names(here.flow.function) or not _follows(here, source, code)
+    ):
+        return None  # the device may not be known yet where the tensor is made
     if len(made.makers) > 1 and "(" in device:
         return None
     added = [more_arguments(maker, here.lines, f"device={device}") for maker in made.makers]
