@@ -111,7 +111,8 @@ SEARCHES: Mapping[str, Search] = {
     "creations": Search(
         find_creations,
         "arange|eye|full|linspace|ones|zeros",
-        text=r"\.(to|cuda|type_as)\(",
+        text=r"(?s)\A(?=.*\.(?:to|cuda|type_as)\()"
+        r"(?=.*\b(?:arange|eye|full|linspace|ones|zeros)\((?:(?!device\s*=)[^\n)])*[\n)])",
     ),
     "data-loaders": Search(
         find_data_loaders,
