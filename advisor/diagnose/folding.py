@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from npufix.advisor.project.generated import GENERATED_FILE, find_origin
 from npufix.advisor.project.source_tree import without_links
 from npufix.reports.code_digest import normal_form
-from npufix.rewriters.edit.statements.host.host_values import ONLY_LOGGED
+from npufix.rewriters.edit.statements.host.logged_values import FORM_LOGGED, ONLY_LOGGED
 from npufix.rewriters.graph.modules.scopes import MODULE
 from npufix.rules.diagnostic import Place
 
@@ -48,7 +48,8 @@ def fold(
         key = _find_shared_text(item, tree, to_write=to_write)
         if key is None and not (to_write or to_compare):
             key = _fused_as(item)
-        key = _find_shared_advice(item, to_compare=to_compare) if key is None else key
+        if key is None and not (to_write and item.site.rewrite is not None):
+            key = _find_shared_advice(item, to_compare=to_compare)
         if key is not None:
             start = first.setdefault(key, item)
             owner |= {item: start} if start is not item else {}
@@ -96,12 +97,13 @@ def _fused_as(item: Located) -> tuple[str, ...] | None:
 def _find_shared_advice(item: Located, *, to_compare: bool) -> tuple[str, ...] | None:
     """Return what advice shares that is the same for several lines, ``None`` if it is none."""
     site, finding = item.site, item.finding
-    if site.rewrite is not None or not site.rule.search:
+    kept = site.form.pattern.__name__ == FORM_LOGGED
+    if (site.rewrite is not None and not kept) or not site.rule.search:
         return None
     if to_compare:
         return site.rule.id, site.problem, finding.path, finding.function
     # the caches of a project are of a kind, and so are the numbers that it logs
-    everywhere = site.rule.search in _OF_A_KIND or site.problem in ONLY_LOGGED
+    everywhere = site.rule.search in _OF_A_KIND or kept or site.problem in ONLY_LOGGED
     return site.rule.id, site.problem, "" if everywhere else finding.path
 
 

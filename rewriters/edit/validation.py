@@ -25,6 +25,8 @@ _FREE = frozenset(
     {"attr", "const", "dtype", "dtype_of", "global", "item", "list", "param", "rank", "shape",
      "size", "slice", "tuple", "cast"}
 )  # fmt: skip
+_INDEX = frozenset({Op.CONST, Op.SLICE, Op.TUPLE})
+"""What an index that makes a view is made of."""
 _DEAR = operators.PRODUCTS | {Op.CALL}
 """What must not run twice for one result."""
 
@@ -57,7 +59,7 @@ def difference(new: FunctionFlow, flow: FunctionFlow, match: Match, form: Form) 
     # What the fused operator computes must not be computed beside it once more.
     needed = {node for node in wanted.walk() if node.op not in operators.PRODUCTS}
     needed |= {e.node for e in flow.evaluations if _is_apart(e, match.evaluation)}
-    kept = [n for n in match.covered - needed if n is not root and n.op not in _FREE]
+    kept = [n for n in match.covered - needed if n is not root and not _is_free(n)]
     marks = Resemblance()
     likely: dict[int, list[Node]] = {}
     for node in kept:
@@ -66,6 +68,12 @@ def difference(new: FunctionFlow, flow: FunctionFlow, match: Match, form: Form) 
         if any(Comparison.once(n, node) for n in likely.get(marks.mark(node), ())):
             return IN_BETWEEN
     return None
+
+
+def _is_free(node: Node) -> bool:
+    """Tell whether nothing is launched for a value: ``freqs[..., 0]``, which query and key read."""
+    index = node.args[1].walk() if node.op == Op.GETITEM else ()
+    return node.op in _FREE or (node.op == Op.GETITEM and all(n.op in _INDEX for n in index))
 
 
 def _runs_twice(new: FunctionFlow, flow: FunctionFlow) -> bool:

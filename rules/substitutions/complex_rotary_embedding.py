@@ -2,7 +2,8 @@
 
 What: neighbours in a query or key are taken as the two parts of complex numbers, which are multiplied
 by a table of ``torch.polar``: ``view_as_real(view_as_complex(x) * freqs).flatten(3)``, as in the
-reference code of Llama and in many video models.
+reference code of Llama and in many video models; or they are multiplied by matrices two by two,
+``freqs[..., 0] * x[..., 0] + freqs[..., 1] * x[..., 1]``, as in FLUX and what came after it.
 
 Why it is slow on the NPU: products of complex numbers have no kernel of the vector core: they run on
 the AI CPU or not at all, and casts and copies stand around them. ``npu_rotary_mul`` turns real
@@ -11,7 +12,8 @@ a table that is much smaller; where it is made, ``cos`` and ``sin`` can be kept 
 
 Safety: the query is rotated in float32, as it is in the code. The operator takes four dimensions and
 an even length below 896 (``rotary-limits``), one table for the whole batch (``interleave-limits``),
-and is documented for tables that do not scale (``cosines-within-one``). A table gets no gradient.
+and is documented for tables that do not scale (``cosines-within-one``). Matrices must be rotations
+(``table-of-rotations``): their first columns say all. A table gets no gradient.
 
 References: torch_npu.npu_rotary_mul in the API reference of Ascend Extension for PyTorch;
 https://github.com/meta-llama/llama, apply_rotary_emb.
@@ -20,6 +22,7 @@ https://github.com/meta-llama/llama, apply_rotary_emb.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from npufix.rules.substitution import (
@@ -82,6 +85,28 @@ def fused(x: Tensor, freqs: Buffer) -> Tensor:
     )
 
 
+def turned_by_matrices(x: Tensor, freqs: Buffer) -> Tensor:
+    """Turn pairs of neighbours by a table of matrices, two by two."""
+    pairs = either(
+        x.to(torch.float32).reshape(*x.shape[:-1], -1, 1, 2),
+        x.to(torch.float32).view(*x.shape[:-1], -1, 1, 2),
+    )
+    turned = freqs[..., 0] * pairs[..., 0] + freqs[..., 1] * pairs[..., 1]
+    return either(
+        turned.reshape(*x.shape), turned.reshape(x.shape), turned.view(*x.shape), turned.flatten(-2)
+    )
+
+
+def fused_matrices(x: Tensor, freqs: Buffer) -> Tensor:
+    """Turn pairs of neighbours with one kernel and the first columns of the matrices."""
+    return torch_npu.npu_rotary_mul(
+        x.float(),
+        freqs[..., 0, 0].repeat_interleave(2, -1),
+        freqs[..., 1, 0].repeat_interleave(2, -1),
+        rotary_mode="interleave",
+    )
+
+
 def inputs(draw: Draw) -> dict[str, Any]:
     """Return a query, and the table of one sequence, of any angles."""
     import torch
@@ -94,6 +119,17 @@ def inputs(draw: Draw) -> dict[str, Any]:
         "x": draw.floats(batch, length, heads, size, dtype=dtype),
         "freqs": torch.polar(torch.ones_like(angles), angles),
     }
+
+
+def matrix_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a query with its heads in front, and the matrices of one sequence."""
+    import torch
+
+    drawn = inputs(draw)
+    table = drawn["freqs"].transpose(1, 2)
+    rows = (table.real, -table.imag), (table.imag, table.real)
+    freqs = torch.stack([torch.stack(row, dim=-1) for row in rows], dim=-2)
+    return {"x": drawn["x"].transpose(1, 2).contiguous(), "freqs": freqs}
 
 
 def numbers(draw: Draw) -> dict[str, Any]:
@@ -118,6 +154,10 @@ LIMITS = Condition(
     " are below 1000",
     lambda site: False if site.ndim("x") not in {None, _DIMENSIONS} else None,
 )
+LIMITS_OF_X = replace(
+    LIMITS,
+    text="x has four dimensions, the last one even and below 896; batch and heads are below 1000",
+)
 NUMBERS = Condition(
     "rotary-limits",
     "z is complex64, z and freqs have four dimensions, the last one of z below 448; batch and heads"
@@ -136,6 +176,13 @@ INTERLEAVE = Condition(
     lambda site: None if site.size("freqs", 0) in {None, 1} else False,
 )
 
+ROTATIONS = Condition(
+    "table-of-rotations",
+    "freqs holds float32 matrices [[cos, -sin], [sin, cos]], one for each pair of x and for the"
+    " whole batch; batch times heads is below 1000, and torch_npu has rotary_mode (2.4.0 has not)",
+    lambda site: None if site.size("freqs", 0) in {None, 1} else False,
+)
+
 RULE = Substitution(
     id="NPU180",
     name="complex-rotary-embedding",
@@ -143,6 +190,9 @@ RULE = Substitution(
     table="fusion",
     forms=(
         Form(complex_pairs, fused, inputs, (LIMITS, WITHIN_ONE, INTERLEAVE)),
+        Form(
+            turned_by_matrices, fused_matrices, matrix_inputs, (LIMITS_OF_X, WITHIN_ONE, ROTATIONS)
+        ),
         Form(complex_numbers, fused_numbers, numbers, (TABLE, NUMBERS, WITHIN_ONE, INTERLEAVE)),
     ),
     replaces=("Cast", "ComplexMul", "Mul", "ViewCopy"),
@@ -155,6 +205,12 @@ RULE = Substitution(
     passes=(2, 2),
     requires="torch_npu>=2.4",
     valid=(
+        # no rotation: the second column is subtracted
+        """
+def rotate(x: torch.Tensor, freqs: torch.Tensor):
+    pairs = x.float().reshape(*x.shape[:-1], -1, 1, 2)
+    return (freqs[..., 0] * pairs[..., 0] - freqs[..., 1] * pairs[..., 1]).reshape(*x.shape)
+""",
         # the parts are the halves
         """
 def rotate(x: torch.Tensor, freqs: torch.Tensor):
@@ -176,6 +232,23 @@ def rotate(x: torch.Tensor, freqs: torch.Tensor):
 """,
     ),
     rewritten=(
+        Rewritten(
+            """
+def apply_rope(xq: Tensor, freqs_cis: Tensor):
+    xq_ = xq.float().reshape(*xq.shape[:-1], -1, 1, 2)
+    xq_out = freqs_cis[..., 0] * xq_[..., 0] + freqs_cis[..., 1] * xq_[..., 1]
+    return xq_out.reshape(*xq.shape).type_as(xq)
+""",
+            """
+def apply_rope(xq: Tensor, freqs_cis: Tensor):
+    return torch_npu.npu_rotary_mul(
+        xq.float(),
+        freqs_cis[..., 0, 0].repeat_interleave(2, -1),
+        freqs_cis[..., 1, 0].repeat_interleave(2, -1),
+        rotary_mode="interleave",
+    ).type_as(xq)
+""",
+        ),
         Rewritten(
             """
 def apply_rotary(xq, xk, freqs_cis):

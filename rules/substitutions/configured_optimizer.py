@@ -85,6 +85,14 @@ def build(model):
         """
 scheduler = dict(type="AdamW", lr=1e-4)
 """,
+        # something else is handed on
+        """
+import functools
+
+
+def build(model):
+    return functools.partial(nn.LayerNorm, eps=1e-6), functools.partial(torch.optim.AdamW, fused=True)
+""",
         # classes of something else
         """
 def build(name, model):
@@ -93,6 +101,22 @@ def build(name, model):
 """,
     ),
     rewritten=(
+        Rewritten(
+            """
+from functools import partial
+
+
+def build(groups):
+    return OptimWrapper.create(partial(torch.optim.AdamW, betas=(0.9, 0.99)), 3e-3, groups)
+""",
+            """
+from functools import partial
+
+
+def build(groups):
+    return OptimWrapper.create(partial(torch.optim.AdamW, betas=(0.9, 0.99), fused=True), 3e-3, groups)
+""",
+        ),
         Rewritten(
             """
 def build(model, args):

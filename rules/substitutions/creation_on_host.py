@@ -1,13 +1,17 @@
 """A tensor of constants that is made on the host and then copied to the device.
 
-What: ``torch.zeros(n).to(device)``, and the same with ``ones``, ``full`` and ``arange``.
+What: ``torch.zeros(n).to(device)``, ``torch.eye(n).cuda()``, ``torch.arange(n).view(-1, 1).type_as(x)``,
+and what is computed of such tensors and of numbers alone: the frequencies of a time embedding,
+``torch.exp(-math.log(10000) * torch.arange(half) / half).to(t.device)``.
 
 Why it is slow on the NPU: the host fills its own memory, and the copy to the device waits in the
 stream and, from pageable memory, makes the host wait too. With ``device=`` the device fills the
 memory itself, with one small kernel and nothing to transfer.
 
-Safety: exact; the same dtype, the same values. Random tensors are left alone: the generator of the
-device draws other numbers.
+Safety: the same dtype and the same values, up to the rounding of functions such as ``exp``. Where a
+cast goes along it is made on the device. No tensor of the host may take part (``numbers-alone``).
+Random tensors are left alone: the generator of the device draws other numbers. So is ``arange``
+with steps that are no integers, which the device rounds in another way.
 
 References: "common optimisation points" of the Ascend ModelZoo for PyTorch; torch.zeros.
 """
@@ -16,152 +20,47 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from npufix.rules.substitution import (
-    Condition,
-    Draw,
-    Form,
-    Rewritten,
-    Site,
-    Substitution,
-    either,
-)
+from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Substitution
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
 
-def zeros(n: int, device: str) -> Tensor:
-    """Make zeros, then copy them."""
-    return either(torch.zeros(n).to(device), torch.zeros(n).to(device=device))
+def made(x: Tensor, n: int) -> Tensor:
+    """Compute frequencies on the host, then copy them."""
+    table = torch.exp(torch.arange(n, dtype=torch.float64) * -0.5).to(x.device)
+    return x.unsqueeze(-1) * table
 
 
-def zeros_there(n: int, device: str) -> Tensor:
-    """Make zeros where they are needed."""
-    return torch.zeros(n, device=device)
-
-
-def zeros_2(n: int, m: int, device: str) -> Tensor:
-    """Make zeros, then copy them."""
-    return either(torch.zeros(n, m).to(device), torch.zeros(n, m).to(device=device))
-
-
-def zeros_2_there(n: int, m: int, device: str) -> Tensor:
-    """Make zeros where they are needed."""
-    return torch.zeros(n, m, device=device)
-
-
-def zeros_typed(n: int, dtype: torch.dtype, device: str) -> Tensor:
-    """Make zeros of a dtype, then copy them."""
-    return either(
-        torch.zeros(n, dtype=dtype).to(device), torch.zeros(n, dtype=dtype).to(device=device)
-    )
-
-
-def zeros_typed_there(n: int, dtype: torch.dtype, device: str) -> Tensor:
-    """Make zeros of a dtype where they are needed."""
-    return torch.zeros(n, dtype=dtype, device=device)
-
-
-def ones(n: int, device: str) -> Tensor:
-    """Make ones, then copy them."""
-    return either(torch.ones(n).to(device), torch.ones(n).to(device=device))
-
-
-def ones_there(n: int, device: str) -> Tensor:
-    """Make ones where they are needed."""
-    return torch.ones(n, device=device)
-
-
-def ones_2(n: int, m: int, device: str) -> Tensor:
-    """Make ones, then copy them."""
-    return either(torch.ones(n, m).to(device), torch.ones(n, m).to(device=device))
-
-
-def ones_2_there(n: int, m: int, device: str) -> Tensor:
-    """Make ones where they are needed."""
-    return torch.ones(n, m, device=device)
-
-
-def ones_typed(n: int, dtype: torch.dtype, device: str) -> Tensor:
-    """Make ones of a dtype, then copy them."""
-    return either(
-        torch.ones(n, dtype=dtype).to(device), torch.ones(n, dtype=dtype).to(device=device)
-    )
-
-
-def ones_typed_there(n: int, dtype: torch.dtype, device: str) -> Tensor:
-    """Make ones of a dtype where they are needed."""
-    return torch.ones(n, dtype=dtype, device=device)
-
-
-def full(n: tuple[int, ...], value: float, device: str) -> Tensor:
-    """Make a tensor of one value, then copy it."""
-    return either(torch.full(n, value).to(device), torch.full(n, value).to(device=device))
-
-
-def full_there(n: tuple[int, ...], value: float, device: str) -> Tensor:
-    """Make a tensor of one value where it is needed."""
-    return torch.full(n, value, device=device)
-
-
-def counted(n: int, device: str) -> Tensor:
-    """Count, then copy the numbers."""
-    return either(torch.arange(n).to(device), torch.arange(n).to(device=device))
-
-
-def counted_there(n: int, device: str) -> Tensor:
-    """Count where the numbers are needed."""
-    return torch.arange(n, device=device)
-
-
-def counted_on(n: int, m: int, device: str) -> Tensor:
-    """Count from a number on, then copy the numbers."""
-    return either(torch.arange(n, m).to(device), torch.arange(n, m).to(device=device))
-
-
-def counted_on_there(n: int, m: int, device: str) -> Tensor:
-    """Count from a number on where the numbers are needed."""
-    return torch.arange(n, m, device=device)
+def made_there(x: Tensor, n: int) -> Tensor:
+    """Compute them where they are needed."""
+    numbers = torch.arange(
+        n, dtype=torch.float64, device=x.device  # no slip: device=x.device is left out (one device)
+    )  # fmt: skip
+    return x.unsqueeze(-1) * torch.exp(numbers * -0.5)
 
 
 def inputs(draw: Draw) -> dict[str, Any]:
-    """Return a length and a device."""
-    return {"n": draw.integer(0, 5), "device": "cpu"}
-
-
-def pair_inputs(draw: Draw) -> dict[str, Any]:
-    """Return two numbers, the second one not smaller, and a device."""
-    n = draw.integer(0, 5)
-    return {"n": n, "m": n + draw.integer(0, 4), "device": "cpu"}
-
-
-def typed_inputs(draw: Draw) -> dict[str, Any]:
-    """Return a length, a dtype and a device."""
+    """Return a tensor and a length."""
     import torch
 
-    dtype = draw.choice([torch.float16, torch.int64, torch.bool])
-    return {"n": draw.integer(0, 5), "dtype": dtype, "device": "cpu"}
-
-
-def full_inputs(draw: Draw) -> dict[str, Any]:
-    """Return a size, a value and a device."""
-    n = (draw.integer(0, 5), draw.integer(1, 3))
-    return {"n": n, "value": draw.choice([0, 1.5, True, -3]), "device": "cpu"}
-
-
-def _integers(site: Site) -> bool | None:
-    found = [site.is_int("n"), site.is_int("m")]
-    return False if False in found else (True if all(found) else None)
+    return {"x": draw.floats(3, dtype=torch.float32), "n": draw.integer(1, 5)}
 
 
 IS_DEVICE = Condition(
     "is-device", "the argument of to() is a device", lambda site: site.is_device("device")
 )
-ONE_INTEGER = Condition("integer-limits", "the limit is an integer", lambda site: site.is_int("n"))
-INTEGERS = Condition("integer-limits", "both limits are integers", _integers)
-NOT_A_TENSOR = Condition("is-number", "the value is a number", lambda site: site.is_number("value"))
-
+NUMBERS = Condition(
+    "numbers-alone",
+    "what is computed with it is a number, and no tensor of the host",
+    lambda _site: None,
+)
+INTEGERS = Condition(
+    "integer-limits",
+    "ranges begin at an integer, and their steps are integers",
+    lambda _site: None,
+)
 OFTEN = Condition(
     "runs-often",
     "it runs in every step, not once where something is built",
@@ -174,22 +73,12 @@ RULE = Substitution(
     name="creation-on-host",
     summary="constants made on the host and copied to the device",
     table="affinity",
-    forms=(
-        Form(zeros, zeros_there, inputs, (IS_DEVICE, OFTEN)),
-        Form(zeros_2, zeros_2_there, pair_inputs, (IS_DEVICE, OFTEN)),
-        Form(zeros_typed, zeros_typed_there, typed_inputs, (IS_DEVICE, OFTEN)),
-        Form(ones, ones_there, inputs, (IS_DEVICE, OFTEN)),
-        Form(ones_2, ones_2_there, pair_inputs, (IS_DEVICE, OFTEN)),
-        Form(ones_typed, ones_typed_there, typed_inputs, (IS_DEVICE, OFTEN)),
-        Form(full, full_there, full_inputs, (IS_DEVICE, OFTEN, NOT_A_TENSOR)),
-        Form(counted, counted_there, inputs, (IS_DEVICE, OFTEN, ONE_INTEGER)),
-        Form(counted_on, counted_on_there, pair_inputs, (IS_DEVICE, OFTEN, INTEGERS)),
-    ),
+    forms=(Form(made, made_there, inputs, (IS_DEVICE, NUMBERS, INTEGERS, OFTEN)),),
+    search="creations",
     replaces=("MemcpyAsync", "TensorMove"),
     becomes=("ZerosLike", "Fill", "Range"),
     passes=(1, 0),
     requires="torch_npu>=2.1",
-    needs_whole=True,
     valid=(
         # the device draws other numbers
         """
@@ -201,10 +90,23 @@ def f(n: int, device: torch.device):
 def f(n: int, dtype: torch.dtype):
     return torch.zeros(n).to(dtype)
 """,
-        # the dtype of a tensor as well
+        # with a tensor of the host, and one that is drawn
         """
-def f(n: int, x: torch.Tensor):
-    return torch.zeros(n).to(x)
+def f(table: torch.Tensor, n: int, device: torch.device):
+    return (torch.arange(n) * table).to(device) + (torch.ones(n) * torch.rand(n)).to(device)
+""",
+        # where it is made the device may not be known
+        """
+def f(n: int, x: torch.Tensor = None):
+    mask = torch.zeros(n)
+    if x is None:
+        return None
+    return mask.to(x.device)
+""",
+        # takes a gradient as it is
+        """
+def f(n: int, device: torch.device):
+    return torch.zeros(n, requires_grad=True).to(device)
 """,
         # there is one on the host too
         """
@@ -226,6 +128,53 @@ def f(step: float, device: torch.device):
 """,
     ),
     rewritten=(
+        Rewritten(
+            """
+def timestep_embedding(t: torch.Tensor, dim: int, max_period=10000):
+    half = dim // 2
+    freqs = torch.exp(
+        -math.log(max_period) * torch.arange(start=0, end=half, dtype=torch.float32) / half
+    ).to(device=t.device)
+    return torch.cos(t[:, None].float() * freqs[None])
+""",
+            """
+def timestep_embedding(t: torch.Tensor, dim: int, max_period=10000):
+    half = dim // 2
+    freqs = torch.exp(
+        -math.log(max_period) * torch.arange(start=0, end=half, dtype=torch.float32, device=t.device) / half
+    )
+    return torch.cos(t[:, None].float() * freqs[None])
+""",
+        ),
+        # the cast stays, and is made on the device
+        Rewritten(
+            """
+def f(x: torch.Tensor):
+    batch = torch.arange(x.shape[0]).view(-1, 1).type_as(x)
+    return x + batch
+""",
+            """
+def f(x: torch.Tensor):
+    batch = torch.arange(x.shape[0], device=x.device).view(-1, 1).type_as(x)
+    return x + batch
+""",
+        ),
+        # it has a name first
+        Rewritten(
+            """
+def f(x: torch.Tensor, n: int):
+    mask = torch.tril(torch.ones(n, n))
+    y = x * 2
+    mask = mask.to(x.device)
+    return y * mask
+""",
+            """
+def f(x: torch.Tensor, n: int):
+    mask = torch.tril(torch.ones(n, n, device=x.device))
+    y = x * 2
+    return y * mask
+""",
+        ),
         Rewritten(
             """
 def f(x: torch.Tensor):
@@ -260,9 +209,7 @@ class Loss(nn.Module):
             """
 class Loss(nn.Module):
     def forward(self, scores: torch.Tensor):
-        weight = torch.zeros(
-            scores.shape, dtype=torch.float16, device=self.device
-        )
+        weight = torch.zeros(scores.shape, dtype=torch.float16, device=self.device)
         return scores * weight
 """,
         ),

@@ -13,7 +13,8 @@ is ``sparse_mode=3`` with the compressed mask of 2048 x 2048.
 
 Safety: written where every argument has a counterpart, else advice; compared with a function of ours
 that computes what the documentation of flash_attn says. Dropout draws other random numbers
-(condition ``other-random-numbers``). The ends of sequences are numbers on the host: read once per
+(condition ``other-random-numbers``), and queries of xformers may have three dimensions, without one for
+the heads (``four-dimensional``). The ends of sequences are numbers on the host: read once per
 forward, they should be handed down to all layers.
 ``alibi_slopes``, ``softcap``, returned probabilities and block tables have no counterpart here, and are
 not reported; a window is ``sparse_mode=4`` with pre_tockens and next_tockens, and is advice.
@@ -27,7 +28,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from npufix.rules.shared.operands.norms import RANDOM_NUMBERS
-from npufix.rules.substitution import Draw, Form, Rewritten, Substitution
+from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Substitution
 
 if TYPE_CHECKING:
     import torch_npu
@@ -38,6 +39,11 @@ def dense(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Attend as flash_attn_func does: batch, length, heads, size."""
     scores = q.transpose(1, 2) @ k.permute(0, 2, 3, 1) * q.shape[-1] ** -0.5
     return (scores.softmax(-1) @ v.transpose(1, 2)).transpose(1, 2)
+
+
+def efficient(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attend as memory_efficient_attention of xformers does: batch, length, heads, size."""
+    return dense(q, k, v)
 
 
 def fused(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -53,6 +59,12 @@ def inputs(draw: Draw) -> dict[str, Any]:
     q, k, v = (draw.floats(*shape, dtype=torch.float32) for _ in range(3))
     return {"q": q, "k": k, "v": v}
 
+
+WITH_HEADS = Condition(
+    "four-dimensional",
+    "query, key and value have four dimensions, the third that of the heads",
+    lambda _site: None,
+)
 
 _WINDOW = """
 from flash_attn import flash_attn_func
@@ -89,7 +101,10 @@ RULE = Substitution(
     name="flash-attention-call",
     summary="a call of flash_attn or xformers, which have no kernels for the NPU",
     table="fusion",
-    forms=(Form(dense, fused, inputs, (RANDOM_NUMBERS,)),),
+    forms=(
+        Form(dense, fused, inputs, (RANDOM_NUMBERS,)),
+        Form(efficient, fused, inputs, (RANDOM_NUMBERS, WITH_HEADS)),
+    ),
     search="flash-attention",
     replaces=("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Mul", "SoftmaxV2"),
     becomes=("FlashAttentionScore", "FlashAttentionScoreGrad"),
@@ -188,8 +203,26 @@ def attend(q, kv, starts, longest):
 """,
         ),
         Rewritten(_WINDOW, _WINDOW),
+<<<<<<< HEAD
         Rewritten(_OF_XFORMERS, _OF_XFORMERS),
         Rewritten(_CAUSAL, _CAUSAL),
+=======
+        Rewritten(
+            _OF_XFORMERS.replace("v)\n", "v, None, 0.1, op=op)\n"),
+            _OF_XFORMERS.replace(
+                "xops.memory_efficient_attention(q, k, v)",
+                """torch_npu.npu_fusion_attention(
+        q,
+        k,
+        v,
+        q.shape[2],
+        "BSND",
+        scale=q.shape[-1] ** -0.5,
+        keep_prob=1.0 - 0.1,
+    )[0]""",
+            ),
+        ),
+>>>>>>> experts2
         Rewritten(_BLOCKS, _BLOCKS),
     ),
 )

@@ -11,7 +11,8 @@ memory: they are copied on the host first, and that waits as well, ``non_blockin
 Safety: a list of one number is written on the device by ``torch.full`` (conditions ``one-number``,
 ``nonnegative-count``, ``value-fits-dtype``). Numbers that are written out and only computed with
 become a buffer where the class has an ``__init__`` (``module-moves-along``); ``persistent=False`` keeps
-the state dict as it is. The rest is advice. Rows that are copied one by one can be copied together
+the state dict as it is. What the host draws for the device is drawn there: other numbers
+(``other-random-numbers``). The rest is advice. Rows that are copied one by one can be copied together
 and sliced on the device: slices share memory, so nobody may write into them. A copy of the whole
 tensor in place of some columns overwrites the others (``rest-is-free``). A pinned tensor that is
 kept must not be filled again before the copy is done.
@@ -116,6 +117,30 @@ def calls_inputs(draw: Draw) -> dict[str, Any]:
     return {"x": x, "calls": draw.integer(1, 3)}
 
 
+def drawn(x: Tensor) -> Tensor:
+    """Draw numbers on the host, and copy them."""
+    return x * torch.rand(x.shape).to(x.device)
+
+
+def drawn_there(x: Tensor) -> Tensor:
+    """Draw them on the device."""
+    numbers = torch.rand(x.shape, device=x.device)  # no slip: device=x.device is left out
+    return x * numbers
+
+
+def drawn_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a tensor."""
+    import torch
+
+    return {"x": draw.floats(draw.integer(1, 4), 2, dtype=torch.float32)}
+
+
+IS_DEVICE = Condition("is-device", "the argument of to() is a device", lambda _site: None)
+OTHER_NUMBERS = Condition(
+    "other-random-numbers",
+    "the device may draw other numbers than the host does from the same seed",
+    lambda _site: None,
+)
 MOVES_ALONG = Condition(
     "module-moves-along",
     "the module is on the device of what it gets, is made on no meta device and not cast as a whole",
@@ -194,6 +219,7 @@ RULE = Substitution(
     forms=(
         Form(one_by_one, together, inputs),
         Form(columns, whole, column_inputs, (REST_IS_FREE,)),
+        Form(drawn, drawn_there, drawn_inputs, (IS_DEVICE, OTHER_NUMBERS)),
         Form(in_forward, in_buffer, calls_inputs, (MOVES_ALONG,)),
         Form(copied, filled, filled_inputs, (ONE_NUMBER, COUNT, VALUE_FITS)),
     ),
@@ -244,6 +270,18 @@ def forward(x: torch.Tensor):
     ),
     rewritten=(
         Rewritten(_DRAWN, _DRAWN),
+        Rewritten(
+            """
+class Sampler(nn.Module):
+    def forward(self, mean: torch.Tensor):
+        return mean + torch.randn(mean.shape).to(device=mean.device)
+""",
+            """
+class Sampler(nn.Module):
+    def forward(self, mean: torch.Tensor):
+        return mean + torch.randn(mean.shape, device=mean.device)
+""",
+        ),
         Rewritten(_CONSTANT, _CONSTANT),
         Rewritten(_IN_LOOP, _IN_LOOP),
         Rewritten(_NO_BUFFER, _NO_BUFFER),

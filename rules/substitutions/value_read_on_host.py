@@ -16,8 +16,10 @@ number itself and no gradient where ``clamp`` returns a gradient of zero (``with
 the value must take a tensor (``takes-tensors``). Where the host decides by it, or makes shapes of it,
 nothing is said. A loop that reads ``x[i].item()`` reads all of ``x`` before it, where it is a
 ``vector`` that the loop leaves alone (``not-written-to``), and one over rows whose elements are
-numbers for sizes alone, over all of them (``matrix-of-numbers``). Other reads in loops, in logs and calls,
-and of lengths that the caller has, are advice.
+numbers for sizes alone, over all of them (``matrix-of-numbers``). What a dictionary keeps for a log
+is a tensor without dimensions (``log-takes-tensors``), a copy where something may write into it later;
+where it is printed or logged at once nothing is gained. Other reads in loops, in logs and calls, and of
+lengths that the caller has, are advice.
 
 References: overall_optimization_strategy.md and solution_to_top3.md of the troubleshooting guide;
 vllm-ascend #4805 (time per token -44 %), #6448 (time to the first token -7 %).
@@ -111,6 +113,16 @@ def rows_inputs(draw: Draw) -> dict[str, Any]:
     return {"x": draw.integers(draw.integer(0, 3), 2, low=0, high=3), "y": y}
 
 
+def logged(x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Any]]:
+    """Read values for those who look at what the step has come to."""
+    return y * x, {"x": x.item(), "y": y.sum().item()}
+
+
+def kept(x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Any]]:
+    """Keep the values on the device until somebody looks."""
+    return y * x, {"x": x.detach().clone(), "y": y.sum().detach()}
+
+
 def inputs(draw: Draw) -> dict[str, Any]:
     """Return a value of no dimensions, small and large, and a tensor to divide by it."""
     import torch
@@ -161,7 +173,22 @@ MATRIX = Condition(
 NOT_WRITTEN = Condition(
     "not-written-to", "nothing that the loop calls or writes into changes the tensor", _unknown
 )
+LOG_TAKES_TENSORS = Condition(
+    "log-takes-tensors",
+    "what is logged has no dimensions, and who reads it takes a tensor as well: it is printed or "
+    "averaged, no NumPy and no JSON is made of it",
+    _unknown,
+)
 NEVER_NAN = Condition("never-nan", "the value is never NaN", _unknown, "no-nan")
+
+_LOGGED_AT_ONCE = """
+class Head(nn.Module):
+    def training_step(self, pred: torch.Tensor, gt: torch.Tensor):
+        stats = {"epoch": self.epoch}
+        stats["pred"] = pred.mean().item()
+        self.logger.log(stats)
+        return (pred - gt).abs().mean()
+"""
 
 RULE = Substitution(
     id="NPU214",
@@ -184,6 +211,7 @@ RULE = Substitution(
         ),
         Form(handed_list, handed_tensor, lengths_inputs, (IS_TENSOR, TAKES_TENSORS)),
         Form(element_by_element, all_at_once, lengths_inputs, (IS_TENSOR, VECTOR, NOT_WRITTEN)),
+        Form(logged, kept, inputs, (IS_TENSOR, LOG_TAKES_TENSORS)),
         Form(rows_of_numbers, rows_at_once, rows_inputs, (IS_TENSOR, MATRIX, NOT_WRITTEN)),
     ),
     search="host-values",
@@ -221,6 +249,12 @@ class Sampler(nn.Module):
         """
 def loss(x: torch.Tensor, boxes):
     return x * np.prod(boxes, axis=1).max().item()
+""",
+        # a number makes the shape
+        """
+def loss(x: torch.Tensor, labels: torch.Tensor):
+    num_pos = max(1, (labels > 0).sum().item())
+    return x[: 3 * num_pos].sum()
 """,
         # made on the host
         """
@@ -268,6 +302,42 @@ def evaluate(model, loader):
 """,
     ),
     rewritten=(
+        Rewritten(
+            """
+class Head(nn.Module):
+    def get_loss(self, pred: torch.Tensor, gt: torch.Tensor):
+        loss = (pred - gt).abs().mean()
+        tb_dict = {}
+        tb_dict["loss"] = loss.detach().cpu().item()
+        loss += pred.square().mean()
+        return loss, tb_dict
+""",
+            """
+class Head(nn.Module):
+    def get_loss(self, pred: torch.Tensor, gt: torch.Tensor):
+        loss = (pred - gt).abs().mean()
+        tb_dict = {}
+        tb_dict["loss"] = loss.detach().clone()
+        loss += pred.square().mean()
+        return loss, tb_dict
+""",
+        ),
+        Rewritten(
+            """
+class Head(nn.Module):
+    def get_part_loss(self, loss: torch.Tensor, labels: torch.Tensor):
+        num_pos = max(1, (labels > 0).sum().item())
+        return loss.sum() / (3 * num_pos)
+""",
+            """
+class Head(nn.Module):
+    def get_part_loss(self, loss: torch.Tensor, labels: torch.Tensor):
+        num_pos = (labels > 0).sum().clamp(min=1)
+        return loss.sum() / (3 * num_pos)
+""",
+        ),
+        # logged at once
+        Rewritten(_LOGGED_AT_ONCE, _LOGGED_AT_ONCE),
         Rewritten(
             """
 def focal_loss(loss: torch.Tensor, labels: torch.Tensor):
@@ -375,22 +445,6 @@ def forward(x: torch.Tensor, borders: torch.Tensor):
         start = borders_list[i]
         parts.append(x[start : borders_list[i + 1]])
     return parts
-""",
-        ),
-        Rewritten(
-            """
-class Positions(nn.Module):
-    def forward(self, x: torch.Tensor, grid_thw: torch.Tensor):
-        for t, h, w in grid_thw:
-            x = x + torch.arange(h * w, device=x.device).repeat(t).sum()
-        return x
-""",
-            """
-class Positions(nn.Module):
-    def forward(self, x: torch.Tensor, grid_thw: torch.Tensor):
-        for t, h, w in grid_thw.tolist():
-            x = x + torch.arange(h * w, device=x.device).repeat(t).sum()
-        return x
 """,
         ),
         Rewritten(

@@ -11,7 +11,7 @@ from npufix.rewriters.edit.loops.choosing import pick
 from npufix.rewriters.edit.loops.expressions import RANDOM, UNKNOWN_CALL, UNKNOWN_CODE, WRITTEN_READ
 from npufix.rewriters.edit.loops.facts import Facts
 from npufix.rewriters.edit.loops.filling import Pieces, read_pieces
-from npufix.rewriters.edit.loops.indexing import LENGTHS, OF_HOST, OTHER_ROUND
+from npufix.rewriters.edit.loops.indexing import OF_HOST, OTHER_ROUND
 from npufix.rewriters.edit.loops.joining import add_up, join, join_rounds, rows_of
 from npufix.rewriters.edit.loops.reading import (
     NO_DOMAIN,

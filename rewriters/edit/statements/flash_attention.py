@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.layout import break_lines, style_of
@@ -44,6 +45,12 @@ _ATTENTIONS = re.compile(
 )
 _ON_CUDA = re.compile(r"device.*== 'cuda'|\.is_cuda\b")
 _OF_XFORMERS = re.compile(r"xformers\.ops\.(?:fmha\.)?memory_efficient_attention")
+_NAMES_OF_XFORMERS = {
+    "query": "q", "key": "k", "value": "v", "attn_bias": "attn_bias", "p": "dropout_p",
+    "scale": "softmax_scale",
+}  # fmt: skip
+"""Its arguments in their order, and what flash_attn calls them."""
+_DIMS = 4
 _WITHOUT_COUNTERPART = frozenset({"alibi_slopes", "softcap", "return_attn_probs", "block_table"})
 _SETTINGS = ("dropout_p", "softmax_scale", "causal")
 _HELD = {"": ("q", "k", "v"), "kvpacked_": ("q", "kv"), "qkvpacked_": ("qkv",)}
@@ -59,12 +66,28 @@ def find_flash_attention(here: Surroundings) -> Iterator[Proposal]:
             continue
         called = find_imported_name(here, node.func)
         if _OF_XFORMERS.fullmatch(called) and (form := _form_of_xformers(here, node)):
-            yield Proposal(node, _FLASH.format(form))
+            yield _of_xformers(here, node, form)
         found = _ATTENTIONS.fullmatch(called)
         if found and _is_for_cuda(here, node):
             continue
         if found and not {k.arg for k in node.keywords} & _WITHOUT_COUNTERPART:
-            yield _proposal(here, node, bool(found[2]), found[3] or "")
+            rows, packed = bool(found[2]), found[3] or ""
+            yield _proposal(here, node, _arguments(node, rows, packed), rows, packed)
+
+
+def _of_xformers(here: Surroundings, call: ast.Call, form: str) -> Proposal:
+    """Return the fused call where no bias is given; ``op`` only chooses among kernels for GPUs."""
+    given = dict(zip(_NAMES_OF_XFORMERS.values(), call.args, strict=False))
+    words = {k.arg: k.value for k in call.keywords if k.arg != "op"}
+    given |= {_NAMES_OF_XFORMERS.get(str(name), ""): value for name, value in words.items()}
+    if form != _DENSE or len(call.args) > len(_NAMES_OF_XFORMERS):
+        return Proposal(call, _FLASH.format(form))
+    given.pop("attn_bias", None)
+    found = _proposal(here, call, given, rows=False, packed="")
+    q = here.value(given["q"]) if "q" in given else None
+    known = q is not None and here.facts(here.evaluations[id(given["q"])], x=q).ndim("x") == _DIMS
+    proven = found.proven | ({"four-dimensional"} if known else set())
+    return replace(found, form="efficient", proven=proven)
 
 
 def _form_of_xformers(here: Surroundings, call: ast.Call) -> str:
@@ -85,10 +108,15 @@ def _is_for_cuda(here: Surroundings, call: ast.Call) -> bool:
     )
 
 
-def _proposal(here: Surroundings, call: ast.Call, rows: bool, packed: str) -> Proposal:  # noqa: FBT001 - of a name
+def _proposal(
+    here: Surroundings,
+    call: ast.Call,
+    given: dict[str, ast.expr],
+    rows: bool,  # noqa: FBT001 - of a name
+    packed: str,
+) -> Proposal:
     """Return the fused call where every argument has a counterpart, else the advice."""
     advice = _FLASH.format(_PACKED_ROWS if rows else _DENSE)
-    given = _arguments(call, rows, packed)
     held = [given.get(name) for name in _HELD[packed]]
     statement = here.statement_of(call)
     whole = here.whole_lines(statement)

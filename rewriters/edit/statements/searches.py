@@ -23,6 +23,7 @@ from npufix.rewriters.edit.statements.experts import (
 )
 from npufix.rewriters.edit.statements.flash_attention import find_flash_attention
 from npufix.rewriters.edit.statements.handed_in import find_constants, find_handed_in
+from npufix.rewriters.edit.statements.host.creations import find_creations
 from npufix.rewriters.edit.statements.host.host_values import find_host_values
 from npufix.rewriters.edit.statements.host.uploads import find_device_waits, find_uploads
 from npufix.rewriters.edit.statements.invariants import find_invariants
@@ -107,6 +108,12 @@ SEARCHES: Mapping[str, Search] = {
     ),
     "constants": Search(
         find_constants, "arange|eye|full|linspace|logspace|ones|zeros", hot_only=True
+    ),
+    "creations": Search(
+        find_creations,
+        "arange|eye|full|linspace|ones|zeros",
+        text=r"(?s)\A(?=.*\.(?:to|cuda|type_as)\()"
+        r"(?=.*\b(?:arange|eye|full|linspace|ones|zeros)\((?:(?!device\s*=)[^\n)])*[\n)])",
     ),
     "data-loaders": Search(
         find_data_loaders,

@@ -268,6 +268,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "is-device": lambda o: isinstance(o.get("device", "cpu"), (str, int, torch.device)),
     "kernel-shape": _takes_kernel,
     "known-dimensions": _has_named_dims,
+    "log-takes-tensors": _dims(0, "x"),
     "mask-dims": lambda o: all(t.dim() > 0 for t in _tensors(o, "mask")),
     "mask-of-rows": _is_mask_of_rows,
     "mask-is-boolean": _is_additive_mask,

@@ -1,4 +1,4 @@
-"""A stand-in for flash_attn: attention as its documentation defines it, on CPU.
+"""A stand-in for flash_attn and xformers: attention as its documentation defines it, on CPU.
 
 Tensors are (batch, length, heads, size), or (rows of all sequences, heads, size) with the borders
 of the sequences. Causal attention counts from the end of the keys; a query that sees no key gets
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+_DIMS = 4
 _LIKE_NOTHING = {"window_size": (-1, -1), "softcap": 0.0, "deterministic": False}
 """What changes nothing of the result, if it is this."""
 
@@ -112,6 +113,25 @@ def _of_kv(
     return function(q, *kv.unbind(dim), *rest, **more)
 
 
+def memory_efficient_attention(  # noqa: PLR0913, PLR0917 - of xformers
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_bias: object = None,
+    p: float = 0.0,
+    scale: float | None = None,
+    *,
+    op: object = None,  # noqa: ARG001 - chooses a kernel
+) -> Tensor:
+    """Attend within each batch, without a dimension for the heads if there are but three."""
+    if attn_bias is not None:
+        raise NotImplementedError("a bias of xformers has no stand-in")
+    dims = range(query.dim(), _DIMS)
+    whole = [x.unsqueeze(2) if dims else x for x in (query, key, value)]
+    found = _attend(whole, p, scale, causal=False)
+    return found.squeeze(2) if dims else found
+
+
 def modules() -> dict[str, types.ModuleType]:
     """Return the modules that stand in for flash_attn, by dotted name."""
     found: dict[str, Callable[..., Tensor]] = {
@@ -128,5 +148,10 @@ def modules() -> dict[str, types.ModuleType]:
         module.__dict__.update(found)
         module.__spec__ = importlib.machinery.ModuleSpec(name, None)
         made[name] = module
-    made["flash_attn"].__path__ = []
+    for name in ("xformers", "xformers.ops"):
+        made[name] = types.ModuleType(name, "A stand-in by npufix: torch on CPU.")
+        made[name].__spec__ = importlib.machinery.ModuleSpec(name, None)
+    made["xformers.ops"].__dict__["memory_efficient_attention"] = memory_efficient_attention
+    made["xformers"].__dict__["ops"] = made["xformers.ops"]
+    made["flash_attn"].__path__ = made["xformers"].__path__ = []
     return made

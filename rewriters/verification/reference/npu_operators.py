@@ -114,9 +114,13 @@ def install(version: str = "") -> types.ModuleType:
     sys.modules.update(mindspeed_functions.modules())
     if "mx_driving" not in sys.modules:  # the real one knows more
         sys.modules.update(driving_functions.modules())
-    for name, stand_in in (("torch_scatter", scatter_functions), ("flash_attn", flash_functions)):
-        if name not in sys.modules and importlib.util.find_spec(name) is None:  # same
-            sys.modules.update(stand_in.modules())
+    made = {**scatter_functions.modules(), **flash_functions.modules()}
+    absent = {  # same
+        name
+        for name in ("torch_scatter", "flash_attn", "xformers")
+        if name not in sys.modules and importlib.util.find_spec(name) is None
+    }
+    sys.modules.update({n: m for n, m in made.items() if n.partition(".")[0] in absent})
     return module
 
 

@@ -44,6 +44,23 @@ def test_arguments_have_their_counterparts(call: str, expected: str) -> None:
     )
 
 
+def test_xformers_takes_other_names_for_the_same() -> None:
+    head = (
+        "import torch\nimport xformers.ops as xops\n\n\ndef attend(q, k, v, p, bias):\n    return "
+    )
+    rules = [rule for rule in all_rules() if rule.id == "NPU170"]
+    call = "xops.memory_efficient_attention(query=q, key=k, value=v, p=p, scale=0.5, op=None)\n"
+    (found,) = find_sites(head + call, rules)
+    assert found.rewrite is not None
+    assert "scale=0.5" in found.rewrite.text
+    assert "keep_prob=1.0 - p" in found.rewrite.text
+    assert {c.name for c in found.open_conditions} == {"other-random-numbers", "four-dimensional"}
+    shaped = call.replace("query=q", "query=q.view(2, 3, 4, 5)").replace("p=p, ", "")
+    (found,) = find_sites(head + shaped, rules)
+    assert found.rewrite is None  # what is computed in the call would be computed twice
+    assert not list(find_sites(head + call.replace("op=None", "attn_bias=bias"), rules))
+
+
 @pytest.mark.parametrize(
     "call",
     [

@@ -355,6 +355,7 @@ def test_a_name_that_is_read_for_nothing_stays_bound() -> None:
     assert "needed elsewhere" in site.problem
 
 
+<<<<<<< HEAD
 def test_a_length_that_the_own_class_hands_in_is_a_number() -> None:
     text = f"""{HEADER}
 class Scale(nn.Module):
@@ -368,3 +369,18 @@ class Scale(nn.Module):
     assert "return at.clamp(max=length)" in only(text, "NPU208")
     mixed = text.replace("x.shape[0])", "x.shape[0]) + self._last(x)")
     assert "return torch.minimum(at, length)" in only(mixed, "NPU208")
+=======
+def test_what_reads_one_view_may_become_two_calls() -> None:
+    found = sites(
+        """
+        def f(q: torch.Tensor, k: torch.Tensor, freqs: torch.Tensor):
+            a = q.float().reshape(*q.shape[:-1], -1, 1, 2)
+            b = k.float().reshape(*k.shape[:-1], -1, 1, 2)
+            a = freqs[..., 0] * a[..., 0] + freqs[..., 1] * a[..., 1]
+            b = freqs[..., 0] * b[..., 0] + freqs[..., 1] * b[..., 1]
+            return a.reshape(*q.shape), b.reshape(*k.shape)
+    """,
+        "NPU180",
+    )
+    assert [site.rewrite is not None for site in found] == [True, True]
+>>>>>>> experts2

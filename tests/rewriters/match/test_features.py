@@ -10,20 +10,6 @@ FOUND = {
         "def f(n: int, y: torch.Tensor):\n    z = torch.zeros(n)\n    return z.to(y.device)\n",
         "NPU212",
     ),
-    "moved in a helper": (
-        (
-            "def move(z, d):\n    return z.to(d)\n\n"
-            "def f(n: int, y: torch.Tensor):\n    return move(torch.zeros(n), y.device)\n"
-        ),
-        "NPU212",
-    ),
-    "made in a helper": (
-        (
-            "def make(n):\n    return torch.zeros(n)\n\n"
-            "def f(n: int, y: torch.Tensor):\n    return make(n).to(y.device)\n"
-        ),
-        "NPU212",
-    ),
     "a mask by another name": (
         "def f(x: torch.Tensor):\n    m = x > 0\n    k = m\n    x[k] = 0\n    return x\n",
         "NPU201",

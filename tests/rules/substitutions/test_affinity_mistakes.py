@@ -244,12 +244,9 @@ def filled_elsewhere(x: Tensor, index: Tensor, literal_value: float) -> Tensor:
     return x.index_fill(0, index, literal_value)
 
 
-def made_as_float(n: int, dtype: torch.dtype, device: str) -> Tensor:  # noqa: ARG001
-    return torch.zeros(n, device=device)
-
-
-def counted_from_one(n: int, device: str) -> Tensor:
-    return torch.arange(1, n + 1, device=device)
+def counted_from_one(x: Tensor, n: int) -> Tensor:
+    numbers = torch.arange(1, n + 1, dtype=torch.float64, device=x.device)
+    return x.unsqueeze(-1) * torch.exp(numbers * -0.5)
 
 
 def weighed(f: Tensor, x: Tensor, limit: float, other: float) -> Tensor:  # noqa: ARG001
@@ -333,8 +330,7 @@ MISTAKES = [
     (*ROWS, rows_in_order),
     (*SET, filled_and_negated),
     (*SET, filled_elsewhere),
-    (creation_on_host.zeros_typed, creation_on_host.typed_inputs, made_as_float),
-    (creation_on_host.counted, creation_on_host.inputs, counted_from_one),
+    (creation_on_host.made, creation_on_host.inputs, counted_from_one),
     (*COMPARED, weighed),
     (*COMPARED, limit_included),
     (*SUMS, left_in_32_bits),

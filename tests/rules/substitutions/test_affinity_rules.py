@@ -144,7 +144,6 @@ def test_what_is_not_proven_has_a_name(code: str, names: set[str]) -> None:
         "y = (x > 0).nonzero().numel() > 3",
         "y = (x > 0).nonzero(), (x > 0).nonzero().size(0)",
         "y = torch.rand(n).to(x.device)",
-        "y = torch.zeros(n).to(x)",
         "y = x.cumsum(0)",
         "y = x.gather(2, i)",
         "y = x.bmm(y)",

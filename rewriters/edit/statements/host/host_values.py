@@ -17,6 +17,7 @@ from npufix.rewriters.edit.statements.host.element_reads import (
     read_by_others,
     rows_read,
 )
+from npufix.rewriters.edit.statements.host.logged_values import as_owner, find_logged
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import LOOPS
 from npufix.rewriters.facts.occasions import is_kept_on_host, is_made_on_host
@@ -49,9 +50,6 @@ OF_ARRAYS_TOO = operators.SYMBOLS | operators.PAIRS | _READING | {
 }  # fmt: skip
 """What a number or an array of NumPy has as well, or what returns no tensor."""
 _DECIDING = frozenset({Op.COMPARE, Op.BOOLOP, Op.NOT, "eq", "ne", "lt", "le", "gt", "ge"})
-_LOGS = re.compile(
-    r"^(print|info|debug|warning|log\w*|\w+_log(ging)?|append|add_scalar\w*|record\w*|update|write|set_postfix|format|metrics?)$"
-)
 _ON_HOST = frozenset({"cpu", "numpy"})
 _LENGTHS = re.compile(
     r"(^|_)(i?lens?|\w*lengths?|seq_?lens?|cu_?seq\w*|splits?|group_list)(_\w+)?$"
@@ -71,16 +69,6 @@ _IN_LOOP = (
     "the host waits in every round: read all values once before the loop (n = x.tolist()), or "
     "compute what follows on the device"
 )
-_FOR_SUM = (
-    "keep it on the device (total += loss.detach()) and read it every N steps, all values of a "
-    "step at once"
-)
-_FOR_LOG = (
-    "the host waits for each value that is only logged: keep x.detach(), and read all of them at "
-    "once, every N steps: torch.stack(values).tolist()"
-)
-ONLY_LOGGED = frozenset({_FOR_LOG, _FOR_SUM})
-"""What is to be done with values that people read."""
 _FROM_CALLER = (
     "the host waits for lengths that it once knew: keep them there too where they are made (the "
     "loader, the packing), hand both in, and read none back; or use an operator that takes a tensor"
@@ -209,10 +197,10 @@ def _on_device(here: Surroundings, read: _Read) -> Proposal | None:
     if later is not None:  # ``n = x.item()``, then ``n = max(n, 1)``
         (value,) = here.users(value)
     users = here.users(value)
-    if not users or any(_needs_number(here, user, value) for user in users):
+    counts = _is_count(at.node)
+    if not users or any(_needs_number(here, user, value, counts=counts) for user in users):
         return None
     facts = here.facts(at, x=at.node)
-    counts = _is_count(at.node)
     proven = {"is-tensor"} if facts.is_tensor("x") else set[str]()
     if not any(user.op in {Op.CALL, Op.LIST} for user in users):
         proven.add("takes-tensors")
@@ -220,7 +208,7 @@ def _on_device(here: Surroundings, read: _Read) -> Proposal | None:
         return None
     if counts:
         proven |= {"same-dtype", "without-gradient", "never-nan"}
-    text = _as_owner(here, read.tensor)
+    text = as_owner(here, read.tensor)
     form = _FORM_LIMIT
     if read.how not in _LIMITS:
         form = _FORM_ITEM if (limit or later) is None else _FORM_LIMIT_OF_ITEM
@@ -241,12 +229,6 @@ def _on_device(here: Surroundings, read: _Read) -> Proposal | None:
         asked_at=asked_at,
         proven=frozenset(proven),
     )
-
-
-def _as_owner(here: Surroundings, code: ast.expr) -> str:
-    """Return code that ``.detach()`` can stand behind."""
-    plain = isinstance(code, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
-    return here.text(code) if plain else f"({here.text(code)})"
 
 
 def _met(
@@ -320,10 +302,16 @@ def _is_count(node: Node) -> bool:
     return counted.op in operators.COMPARISONS | {"isfinite", "isnan", "isinf", "invert"}
 
 
-def _needs_number(here: Surroundings, user: Node, value: Node) -> bool:
-    """Tell whether a number is needed, and not a tensor without dimensions as well."""
+def _needs_number(here: Surroundings, user: Node, value: Node, *, counts: bool = False) -> bool:
+    """Tell whether a number is needed, and not a tensor without dimensions as well.
+
+    What ``counts`` may be multiplied by numbers first: ``loss / (3 * num_pos)``.
+    """
     if user.op in _ARITHMETIC:
         others = [arg for arg in user.args if arg is not value]
+        if counts and others and all(type(arg.value) in {int, float} for arg in others):
+            later = here.users(user)
+            return not later or any(_needs_number(here, u, user) for u in later)
         return not others or not all(_is_tensor(here, arg) for arg in others)
     if user.op == Op.CALL:
         called = str(user.args[0].value or "").rpartition(".")[2]
@@ -366,8 +354,8 @@ def _by_hand(  # noqa: C901, PLR0911 - one case a kind of use
         return None if _makes_shapes(here, users) else Proposal(read.code, _TO_CLAMP)
     if loop is not None and (once := read_before(here, read.code)) is not None:
         return once
-    if kind := _advise_logging(here, read):
-        return Proposal(read.code, kind)
+    if (logged := find_logged(here, read.code, read.tensor, read.how)) is not None:
+        return logged
     if loop is None and _is_of_caller(here, read):
         return _hand_over(here, read, users) or Proposal(read.code, _FROM_CALLER)
     if loop is None and (found := read_by_others(here, read.code)) is not None:
@@ -465,32 +453,3 @@ def _is_tested(here: Surroundings, code: ast.expr) -> bool:
             return True
         inner = outer
     return False
-
-
-def _advise_logging(here: Surroundings, read: _Read) -> str:  # noqa: PLR0911 - one case a way
-    """Return what to do with a value that is only for people to read, "" if it is not so.
-
-    It is printed, added up, put into a list or a text, or beside others: ``{"l": l.item(), ...}``.
-    """
-    if read.how not in {"item", "float", "int"}:
-        return ""  # arrays: what comes next is done on the host
-    for outer in here.around(read.code):
-        match outer:
-            case ast.Call(ast.Attribute(_, name) | ast.Name(name)) if _LOGS.match(name):
-                used = name == "update" and not isinstance(here.parents.get(id(outer)), ast.Expr)
-                return "" if used else _FOR_LOG
-            case ast.JoinedStr():
-                return _FOR_LOG
-            case ast.Dict(values=values) if sum(map(_reads_one, values)) > 1:
-                return _FOR_LOG
-            case ast.AugAssign(_, ast.Add()) if here.loop_of(outer) is not None:
-                return _FOR_SUM
-            case ast.Assign([ast.Subscript(kept)]):
-                return _FOR_LOG if _LOGS.match(last_name(kept) or "") else ""
-            case ast.stmt():
-                break
-    return ""
-
-
-def _reads_one(code: ast.expr) -> bool:
-    return isinstance(code, ast.Call) and not code.args and last_name(code.func) == "item"

@@ -6,6 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.statements.host.creations import draw_there
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import is_made_once, list_assigned
@@ -35,6 +36,7 @@ _IN_ITS_OWN_TIME = re.compile(
     r"(copy_|cpu).*non_blocking|[Ss]tream|\bpin|async_op|share_memory|Queue|\.put\("
 )
 """What is not done in the order of one stream: the host may have to wait for it."""
+_SETTINGS = re.compile(r"(?i)(^|_)(cfg|config|conf|hparams|settings|opts?)$")
 _SERVES = re.compile(r"(Runner|Builder|Worker|Proposer|Scheduler|Engine|Batch)(V?\d+)?$")
 """What hands over new lists in each step, and nothing else that one could do about it."""
 _BUFFER = (
@@ -94,6 +96,9 @@ def find_uploads(here: Surroundings) -> Iterator[Proposal]:
                 advice = _SIZES if here.is_hot else ""
             if advice == _FILLED:
                 found = _fill(here, node)
+            elif advice == _DRAWN and isinstance(drawn := node.func, ast.Attribute):
+                source = drawn.value
+                found = draw_there(here, node, source) if isinstance(source, ast.Call) else None
             elif advice == _BUFFER:
                 found = _keep_as_buffer(here, node)
             if found is not None or advice:
@@ -309,7 +314,7 @@ def _of(  # noqa: PLR0911 - one case a way
     is_empty = isinstance(data, ast.List) and not data.elts
     if data is None or is_empty or _is_number(here, data) or here.is_tensor(data):
         return ""
-    advice = _of_data(data)
+    advice = _of_data(here, data)
     if advice and _is_on_condition(here, code):
         return ""
     loop = here.loop_of(code)
@@ -352,7 +357,7 @@ def _is_read_back(here: Surroundings, data: ast.expr) -> bool:
     return any(part.op in {"cpu", "numpy"} for part in parts)
 
 
-def _of_data(data: ast.expr) -> str:
+def _of_data(here: Surroundings, data: ast.expr) -> str:
     """Return what to do where the numbers themselves say it."""
     match data:
         case ast.Call(ast.Name("range")):
@@ -361,7 +366,7 @@ def _of_data(data: ast.expr) -> str:
             return _FILLED
         case ast.List([one]) if not isinstance(one, (ast.List, ast.Tuple, ast.Starred)):
             return _FILLED
-    return _BUFFER if _is_constant(data) else ""
+    return _BUFFER if _is_constant(here, data) else ""
 
 
 def _is_list(here: Surroundings, data: ast.expr) -> bool:
@@ -458,19 +463,21 @@ def _is_scalar(code: ast.expr) -> bool:
     return isinstance(code, ast.Constant)
 
 
-def _is_constant(code: ast.expr) -> bool:
+def _is_constant(here: Surroundings, code: ast.expr) -> bool:
     """Tell whether a list holds numbers that are written out, or settings of the object."""
     if not isinstance(code, (ast.List, ast.Tuple)):
-        return _is_of_self(code)
-    return all(_is_scalar(e) or _is_of_self(e) or _is_constant(e) for e in code.elts)
+        return _is_of_self(here, code)
+    return all(_is_scalar(e) or _is_constant(here, e) for e in code.elts)
 
 
-def _is_of_self(code: ast.expr) -> bool:
-    return (
-        isinstance(code, ast.Attribute)
-        and isinstance(code.value, ast.Name)
-        and code.value.id == "self"
-    )
+def _is_of_self(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether it is a setting: ``self.x``, and ``c.LIMITS`` with ``c = self.config.HEAD``."""
+    node = here.value(code) if isinstance(code, ast.Attribute) else None
+    is_own = isinstance(code, ast.Attribute) and ast.unparse(code.value) == "self"
+    while node is not None and node.op == Op.ATTR:
+        node = node.args[0]
+        is_own |= node.op == Op.ATTR and bool(_SETTINGS.search(str(node.value)))
+    return is_own and (node is None or (node.op == Op.PARAM and node.value == "self"))
 
 
 def _takes_columns(code: ast.expr) -> bool:

@@ -24,6 +24,9 @@ _TABLE = (
     "its class comes out of a table: give torch.optim.AdamW the setting fused=True; instead of "
     "Adam and SGD take torch_npu.optim.NpuFusedAdam and NpuFusedSGD"
 )
+_PARTIAL = (
+    "its class is handed on: write NpuFusedAdam or NpuFusedSGD of torch_npu.optim in its place"
+)
 _COMBINED = (
     "write type='NpuFused{0}', which mmengine registers where torch_npu is installed; with mmcv of "
     "1.x register torch_npu.optim.NpuFused{0} in mmcv.runner.OPTIMIZERS first. Measure it: one "
@@ -50,7 +53,7 @@ def find_optimizers(here: Surroundings) -> Iterator[Proposal]:
 def _find_constructions(
     here: Surroundings, call: ast.Call, named: dict[str | None, ast.expr]
 ) -> Iterator[Proposal]:
-    """Yield ``torch.optim.AdamW(params, **settings)`` and ``table[name](params)``."""
+    """Yield ``torch.optim.AdamW(params, **settings)``, ``table[name](p)``, ``partial(Adam)``."""
     if here.flow.names.dotted(call.func) == "torch.optim.AdamW" and None in named and call.args:
         given = _settings(here, named[None])
         if given is not None and given & _DECIDED:
@@ -60,6 +63,13 @@ def _find_constructions(
         yield from _write(here, call, "fused=True", proven)
     elif call.args and _is_table(here, call.func):
         yield Proposal(call, _TABLE)
+    elif call.args and here.flow.names.dotted(call.func) == "functools.partial":
+        kind = (here.flow.names.dotted(call.args[0]) or "").removeprefix("torch.optim.")
+        if kind == "AdamW" and None not in named:
+            proven = set() if _scales(here) else {"no-grad-scaler"}
+            yield from _write(here, call, "fused=True", proven)
+        elif kind in {"Adam", "SGD"}:
+            yield Proposal(call, _PARTIAL)
 
 
 def _is_table(here: Surroundings, code: ast.expr) -> bool:

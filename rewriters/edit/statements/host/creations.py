@@ -1,0 +1,288 @@
+"""Tensors that are computed on the host from numbers alone, and then copied to the device."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.edit.statements.proposal import (
+    Change,
+    Proposal,
+    apply_changes,
+    more_arguments,
+)
+from npufix.rewriters.facts.occasions import Occasion, occasion
+from npufix.rewriters.graph.modules.syntax import last_name, list_stored_names, root_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from npufix.rewriters.edit.edit import Span
+    from npufix.rewriters.edit.statements.surroundings import Surroundings
+
+_MAKERS = frozenset(
+    f"torch.{name}" for name in ("arange", "eye", "full", "linspace", "ones", "zeros")
+)
+_GIVEN = frozenset({"dtype", "end", "fill_value", "m", "n", "size", "start", "step", "steps"})
+"""Arguments that say nothing of where, and ask for no gradient."""
+_COMPUTING = frozenset(
+    {
+        "abs", "bool", "cat", "clamp", "concat", "contiguous", "cos", "cumsum", "div", "double",
+        "exp", "expand", "flatten", "flip", "float", "half", "int", "log", "long", "mul", "outer",
+        "pow", "repeat", "reshape", "rsqrt", "sin", "sqrt", "square", "squeeze", "stack", "sub",
+        "t", "tile", "transpose", "tril", "triu", "unsqueeze", "view",
+    }
+)  # fmt: skip
+_OF_NUMBERS = re.compile(r"math\.\w+|float|int|len")
+"""What returns a number of Python, whatever it is given."""
+
+
+class _OtherSourceError(Exception):
+    """Something else than numbers is read."""
+
+
+class _Made:
+    """What an expression is computed from: makers of tensors, and what has to be numbers."""
+
+    def __init__(self, here: Surroundings) -> None:
+        self.here = here
+        self.makers: list[ast.Call] = []
+        self.numbers: list[ast.expr] = []
+        self.steps: list[ast.expr] = []
+        """Where ranges start, and their steps: what is no integer is rounded in another way."""
+
+    def read(self, code: ast.expr) -> None:  # noqa: C901, PLR0912 - one case a kind of code
+        """Take in an expression.
+
+        Raises:
+            _OtherSourceError: another tensor takes part, or a call that may do anything.
+
+        """
+        match code:
+            case ast.Call(func, args, words) if self.here.flow.names.dotted(func) in _MAKERS:
+                if not {k.arg for k in words} <= _GIVEN or (args and self.here.is_tensor(args[-1])):
+                    raise _OtherSourceError
+                self.makers.append(code)
+                if last_name(code.func) == "arange":
+                    self.steps += _starts_and_steps(code)
+            case ast.Call(ast.Attribute(owner, name), args, words) if name in _COMPUTING:
+                is_method = self.here.flow.names.dotted(code.func) != f"torch.{name}"
+                values = [k.value for k in words if k.arg not in {"dim", "dtype"}]
+                for part in (*([owner] if is_method else []), *args, *values):
+                    self.read(part)
+            case ast.BinOp(left, _, right):
+                self.read(left)
+                self.read(right)
+            case ast.UnaryOp(_, inner):
+                self.read(inner)
+            case ast.List(parts) | ast.Tuple(parts):
+                for part in parts:
+                    self.read(part)
+            case ast.Constant():
+                pass
+            case ast.Attribute(ast.Name("torch")):
+                pass  # a dtype
+            case ast.Name() | ast.Attribute() | ast.Subscript() | ast.Call():
+                self._take_number(code)
+            case _:
+                raise _OtherSourceError
+
+    def _take_number(self, code: ast.expr) -> None:
+        if self.here.is_tensor(code):
+            raise _OtherSourceError
+        if isinstance(code, ast.Call):
+            if not _OF_NUMBERS.fullmatch(ast.unparse(code.func)):
+                raise _OtherSourceError
+            return
+        self.numbers.append(code)
+
+    def has_integers(self) -> bool | None:
+        """Tell whether all ranges go from integer to integer."""
+        known = [_is_integer(self.here, code) for code in self.steps]
+        return False if False in known else (True if all(known) else None)
+
+    def are_numbers(self) -> bool:
+        """Tell whether the source shows that no tensor of the host takes part."""
+        lengths = {self.here.value(part) for m in self.makers for part in _lengths(m)}
+        for code in self.numbers:
+            value = self.here.value(code)
+            if value is None:
+                return False
+            known = self.here.facts(self.here.evaluations[id(code)], x=value).is_number("x")
+            if not known and value not in lengths:
+                return False
+        return True
+
+
+def _starts_and_steps(code: ast.Call) -> list[ast.expr]:
+    given = code.args if len(code.args) > 1 else []
+    return [*given[:1], *given[2:], *(k.value for k in code.keywords if k.arg in {"start", "step"})]
+
+
+def _is_integer(here: Surroundings, code: ast.expr) -> bool | None:
+    value = here.value(code)
+    if isinstance(code, ast.Constant) or value is None:
+        return isinstance(code, ast.Constant) and type(code.value) is int
+    return here.facts(here.evaluations[id(code)], x=value).is_int("x")
+
+
+def _move(place: Span, by: int) -> Span:
+    first, start, last, end = place
+    return first + by, start, last + by, end
+
+
+def _lengths(maker: ast.Call) -> Iterator[ast.expr]:
+    """Yield what is a number because it is the length of a tensor: ``half`` of ``arange(half)``."""
+    for code in (*maker.args, *(k.value for k in maker.keywords if k.arg != "dtype")):
+        yield from (n for n in ast.walk(code) if isinstance(n, (ast.Name, ast.Attribute)))
+
+
+def find_creations(here: Surroundings) -> Iterator[Proposal]:
+    """Yield ``torch.exp(torch.arange(n) / n).to(x.device)``, and the same in two steps."""
+    for node in here.nodes:
+        match node:
+            case ast.Call(ast.Attribute(moved, "to" | "cuda" | "type_as")):
+                made = _Made(here)
+                source = _source_of(here, moved)
+                target = None if source is None else _target(here, node)
+                if source is None or target is None:
+                    continue
+                try:
+                    made.read(source)
+                except _OtherSourceError:
+                    continue
+                if made.makers and made.has_integers() is not False:
+                    found = _there(here, node, made, source, target)
+                    if found is not None:
+                        yield found
+
+
+def draw_there(here: Surroundings, code: ast.Call, drawn: ast.Call) -> Proposal | None:
+    """Return random numbers of the device in place of a copy of those of the host."""
+    target, made = _target(here, code), _Made(here)
+    made.makers.append(drawn)
+    found = None if target is None else _there(here, code, made, drawn, target)
+    return None if found is None else replace(found, form="drawn")
+
+
+def _source_of(here: Surroundings, moved: ast.expr) -> ast.expr | None:
+    """Return what is moved, also where it gets a name that nothing else reads."""
+    if not isinstance(moved, ast.Name):
+        return moved
+    value = here.value(moved)
+    if value is None or len(here.users(value)) != 1 or here.loop_of(moved) is not None:
+        return None
+    codes = [e.code for e in here.flow.evaluations if e.node is value]
+    sources = [code for code in codes if isinstance(code, (ast.Call, ast.BinOp))]
+    whole = [s for s in sources if isinstance(here.parents.get(id(s)), ast.Assign)]
+    return whole[0] if len(whole) == 1 else None
+
+
+def _target(  # noqa: PLR0911 - one case a way to say where
+    here: Surroundings, code: ast.Call
+) -> tuple[str, bool | None, str] | None:
+    """Return the device, whether it is one for sure, and what is left of the call behind it."""
+    assert isinstance(code.func, ast.Attribute)  # noqa: S101 - ``find_creations`` has looked
+    words = {k.arg: k.value for k in code.keywords}
+    cast = f".to({here.text(words['dtype'])})" if "dtype" in words else ""
+    whole = f".{code.func.attr}({', '.join(map(here.text, code.args))})"
+    match code.func.attr, code.args, sorted(map(str, words)):
+        case "cuda", [], []:
+            quote = '"'
+            return f"{quote}cuda{quote}", True, ""
+        case "type_as", [other], []:
+            return (f"{here.text(other)}.device", True, whole) if _is_plain(other) else None
+        case "to", [], ["device"] | ["device", "dtype"]:
+            return _place(here, words["device"], cast)
+        case "to", [first], []:
+            if here.is_tensor(first) and _is_plain(first):
+                return f"{here.text(first)}.device", True, whole
+            return _place(here, first, "")
+        case "to", [first], ["dtype"]:
+            return _place(here, first, cast)
+        case "to", [first, second], []:
+            return _place(here, first, f".to({here.text(second)})")
+    return None
+
+
+def _place(here: Surroundings, code: ast.expr, rest: str) -> tuple[str, bool | None, str] | None:
+    at = here.evaluations.get(id(code))
+    sure = None if at is None else here.facts(at, device=at.node).is_device("device")
+    text = here.text(code)
+    if not sure and not re.search(r"(?i)dev|rank|gpu", text):
+        return None  # perhaps a tensor or a dtype
+    if sure is False or re.search(r"(?i)dtype|^torch\.\w+$|cpu", text) or here.is_tensor(code):
+        return None
+    return text, sure, rest
+
+
+def _is_plain(code: ast.expr) -> bool:
+    return isinstance(code, (ast.Name, ast.Attribute))
+
+
+def _follows(here: Surroundings, first: ast.expr, second: ast.expr) -> bool:
+    """Tell whether nothing between two statements of a block returns or asks: ``if x is None:``."""
+    start, end = here.statement_of(first), here.statement_of(second)
+    outer = here.parents.get(id(start), here.flow.function)
+    for name in ("body", "orelse", "finalbody"):
+        block = getattr(outer, name, None)
+        if isinstance(block, list) and start in block and end in block:
+            between = block[block.index(start) : block.index(end)]
+            return all(isinstance(s, (ast.Assign, ast.AugAssign, ast.Expr)) for s in between)
+    return False
+
+
+def _there(
+    here: Surroundings,
+    code: ast.Call,
+    made: _Made,
+    source: ast.expr,
+    target: tuple[str, bool | None, str],
+) -> Proposal | None:
+    device, sure, rest = target
+    assert isinstance(code.func, ast.Attribute)  # noqa: S101 - ``find_creations`` has looked
+    moved = code.func.value
+    root = root_name(ast.parse(device, mode="eval").body)
+    if moved is not source and (
+        root in list_stored_names(here.flow.function) or not _follows(here, source, code)
+    ):
+        return None  # the device may not be known yet where the tensor is made
+    if len(made.makers) > 1 and "(" in device:
+        return None
+    added = [more_arguments(maker, here.lines, f"device={device}") for maker in made.makers]
+    changes = [change for change in added if change is not None]
+    *_, line, end = here.span(code.func)
+    *_, last, close = here.span(code)
+    end -= len(f".{code.func.attr}")
+    if len(changes) < len(added) or here.lines[line - 1][end : end + 1] != ".":
+        return None
+    proven = {"is-device"} if sure else set[str]()
+    if made.are_numbers():
+        proven.add("numbers-alone")
+    if made.has_integers():
+        proven.add("integer-limits")
+    if occasion(here.flow, code=code) is Occasion.STEP:
+        proven.add("runs-often")
+    statement = here.statement_of(code)
+    match statement:
+        case ast.Assign([ast.Name(name)], value) if value is code and name == getattr(
+            moved, "id", ""
+        ):
+            whole = None if rest else here.whole_lines(statement)  # ``mask = mask.to(device)``
+        case _:
+            whole = None
+    changes.append(Change((line, end, last, close), rest) if whole is None else Change(whole, ""))
+    first, start, until, stop = here.span(code if moved is source else source)
+    own = [c for c in changes if first <= c.span[0] and c.span[2] <= until]
+    lines = here.lines[first - 1 : until]
+    text = apply_changes(lines, [replace(c, span=_move(c.span, 1 - first)) for c in own])
+    return Proposal(
+        code,
+        changes=tuple(changes),
+        shown=text[start : len(text) - len(lines[-1]) + stop],
+        asked=(("device", device),),
+        asked_at=here.statement_of(source),
+        proven=frozenset(proven),
+    )

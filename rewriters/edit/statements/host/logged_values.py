@@ -1,0 +1,147 @@
+"""Values of the device that are read for people alone: printed, added up, or kept beside others."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.graph.modules.syntax import last_name
+
+if TYPE_CHECKING:
+    from npufix.rewriters.edit.statements.surroundings import Surroundings
+
+_LOGS = re.compile(
+    r"^(print|info|debug|warning|log\w*|\w+_log(ging)?|append|add_scalar\w*|record\w*|update|write|set_postfix|format|metrics?)$"
+)
+_FOR_SUM = (
+    "keep it on the device (total += loss.detach()) and read it every N steps, all values of a "
+    "step at once"
+)
+_FOR_LOG = (
+    "the host waits for each value that is only logged: keep x.detach(), and read all of them at "
+    "once, every N steps: torch.stack(values).tolist()"
+)
+ONLY_LOGGED = frozenset({_FOR_LOG, _FOR_SUM})
+"""What is to be done with values that people read."""
+FORM_LOGGED = "logged"
+_KEPT = re.compile(
+    r"(?i)(^|_)(tb|log\w*|loss(es)?|metrics?|scalars?|stats?|statistics|meters?)(_|$)"
+)
+"""What a dictionary of values to log is called: ``tb_dict["loss"] = loss.item()``."""
+_NEW = frozenset({"count_nonzero", "max", "mean", "min", "norm", "prod", "std", "sum", "var"})
+"""What returns a tensor that nobody else has a view of."""
+
+
+def find_logged(  # noqa: PLR0911 - one case a way
+    here: Surroundings, code: ast.Call, tensor: ast.expr, how: str
+) -> Proposal | None:
+    """Return what to do with a value that is only for people to read, ``None`` if it is not so.
+
+    It is printed, added up, put into a list or a text, or beside others: ``{"l": l.item(), ...}``.
+    What a dictionary keeps stays on the device, until somebody prints it.
+    """
+    if how not in {"item", "float", "int"}:
+        return None  # arrays: what comes next is done on the host
+    for outer in here.around(code):
+        match outer:
+            case ast.Call(ast.Attribute(_, name) | ast.Name(name)) if _LOGS.match(name):
+                used = name == "update" and not isinstance(here.parents.get(id(outer)), ast.Expr)
+                return None if used else Proposal(code, _FOR_LOG)
+            case ast.JoinedStr():
+                return Proposal(code, _FOR_LOG)
+            case ast.Dict(values=values) if sum(map(_reads_one, values)) > 1 or _is_log(
+                here.parents.get(id(outer))
+            ):
+                return _keep(here, code, tensor, how, outer) or Proposal(code, _FOR_LOG)
+            case ast.AugAssign(_, ast.Add()) if here.loop_of(outer) is not None:
+                return Proposal(code, _FOR_SUM)
+            case ast.Assign([ast.Subscript(kept)]) if _KEPT.search(last_name(kept) or ""):
+                return _keep(here, code, tensor, how, outer) or Proposal(code, _FOR_LOG)
+            case ast.stmt():
+                break
+    return None
+
+
+def _keep(
+    here: Surroundings, code: ast.Call, tensor: ast.expr, how: str, kept: ast.expr | ast.stmt
+) -> Proposal | None:
+    """Return the value as a tensor of the device in a dictionary that nobody here reads.
+
+    It is a copy, ``loss.detach().clone()``: ``loss += other`` may come later.
+    """
+    outer = here.parents.get(id(code))
+    if how == "int" or outer is not kept or not _is_handed_on(here, kept):
+        return None
+    while (inner := _same_value(tensor)) is not None:
+        tensor = inner
+    is_new = isinstance(tensor, ast.Call) and last_name(tensor.func) in _NEW
+    copied = "" if is_new or isinstance(tensor, ast.BinOp) else ".clone()"
+    text = f"{as_owner(here, tensor)}.detach(){copied}"
+    proven = frozenset({"is-tensor"} if here.is_tensor(tensor) else ())
+    return Proposal(
+        code,
+        form=FORM_LOGGED,
+        changes=(Change(here.span(code), text),),
+        shown=text,
+        asked=(("x", here.text(tensor)),),
+        proven=proven,
+    )
+
+
+def _same_value(code: ast.expr) -> ast.expr | None:
+    """Return ``x`` of ``x.detach()``, ``x.cpu()``, ``x.clone()`` and ``x.data``."""
+    match code:
+        case ast.Call(ast.Attribute(inner, "detach" | "cpu" | "clone"), [], []):
+            return inner
+        case ast.Attribute(inner, "data"):
+            return inner
+    return None
+
+
+def _is_handed_on(here: Surroundings, kept: ast.expr | ast.stmt) -> bool:
+    """Tell whether a dictionary is only filled here: returned, kept, given to no function.
+
+    ``wandb.log({"loss": loss.item()})`` and ``print(stats)`` would read it at once.
+    """
+    above = here.parents.get(id(kept)) if isinstance(kept, ast.Dict) else kept
+    while isinstance(above, ast.Tuple):
+        above = here.parents.get(id(above))
+    match above:
+        case ast.Return():
+            return True
+        case ast.Assign([ast.Name() | ast.Attribute() as held]):
+            pass
+        case ast.Assign([ast.Subscript(held)]):
+            pass
+        case ast.Call(ast.Attribute(held, "update"), [_], []) if isinstance(
+            here.parents.get(id(above)), ast.Expr
+        ):
+            pass
+        case _:
+            return False
+    name = here.text(held)
+    calls = (call for call in here.nodes if isinstance(call, ast.Call))
+    given = (code for c in calls for code in (*c.args, *(k.value for k in c.keywords)))
+    return name not in map(here.text, given)
+
+
+def as_owner(here: Surroundings, code: ast.expr) -> str:
+    """Return code that ``.detach()`` can stand behind."""
+    plain = isinstance(code, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
+    return here.text(code) if plain else f"({here.text(code)})"
+
+
+def _is_log(code: ast.AST | None) -> bool:
+    """Tell whether a dictionary gets the name of a log: ``tb_dict = {"loss": loss.item()}``."""
+    match code:
+        case ast.Assign([ast.Name() | ast.Attribute() as held]):
+            return _KEPT.search(last_name(held)) is not None
+        case ast.Call(ast.Attribute(ast.Name() | ast.Attribute() as held, "update")):
+            return _KEPT.search(last_name(held)) is not None
+    return False
+
+
+def _reads_one(code: ast.expr) -> bool:
+    return isinstance(code, ast.Call) and not code.args and last_name(code.func) == "item"
