@@ -195,6 +195,9 @@ def _graph(
     typical = _typical(latency[~stalled], _LATENCY_NS)
     latency[stall] = np.minimum(latency[stall], typical)
     gap[stall] = np.minimum(gap[stall], _typical(gap[~stalled], _GAP_NS))
+    if not coarse:  # a copy to the device comes before each step, no kernel before the first one
+        later = np.flatnonzero(np.diff(kernels["step"].to_numpy(np.int64, na_value=-1))) + 1
+        gap[0] = max(gap[0], _typical(gap[later[rows.stream[later] == rows.stream[0]]], 0.0))
     depth, waited = find_room(rows)
     delta = np.diff(rows.launch, prepend=begin).astype(np.float64)
     basis = kernels["basis"]

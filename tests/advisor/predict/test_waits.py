@@ -21,7 +21,9 @@ US = 1_000
 )
 def test_a_long_wait_may_return_later(busy_us: int, returns_us: int, own_us: int) -> None:
     end = busy_us * US
-    rows = Rows(*(np.array([value]) for value in (0, 0, end, 0)), np.array([False]), np.zeros(1, int))
+    rows = Rows(
+        *(np.array([value]) for value in (0, 0, end, 0)), np.array([False]), np.zeros(1, int)
+    )
     start = US
     ops = pd.DataFrame(
         {

@@ -120,6 +120,11 @@ def test_a_step_is_replayed_and_a_change_is_foreseen(name: str) -> None:
     assert predicted.verdict == ("gain" if gains else "none")
 
 
+def test_each_step_begins_behind_its_copy_to_the_device() -> None:
+    job = run([Op("mm", 25, (("MatMulV3", 200),))] * 30, copied_us=900)
+    assert foreseen(job).forecast.now_ns == pytest.approx(1000 * job.step_us, rel=0.005)
+
+
 @pytest.mark.parametrize(
     ("name", "limit"),
     [("compute", "computing"), ("host", "host"), ("communication", "communication"),
