@@ -10,7 +10,7 @@ import numpy as np
 
 from npufix.advisor.predict.step_graph import HostWait
 from npufix.profiling_parsers.tables.columns import find_rows_with
-from npufix.rules.shared.recording.observing import NEXT_BATCH, SPELLINGS
+from npufix.rules.shared.recording.observing import NEXT_BATCH, SPELLINGS, WORKERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +46,7 @@ _AS_LONG = 0.5
 """Share of the call around it from which a call is what waits there."""
 _SYNCHRONISE = re.compile(r"(?i).*synchroni[sz]e.*")
 _BATCH = re.compile(NEXT_BATCH)
-_WORKERS = re.compile(r".*MultiProcessing.*")
+_WORKERS = re.compile(WORKERS)
 _LEAST_DEPTH, _FULL, _ROOM_NS = 16, 0.02, 5_000
 _ENOUGH, _SHORT = 16, 0.1
 """Launches that did not wait for room from which their median counts, else that quantile of all."""

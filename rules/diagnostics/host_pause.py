@@ -41,6 +41,7 @@ from npufix.rules.shared.recording.observing import (
     per_step,
     places,
     share,
+    sooner_without,
 )
 
 if TYPE_CHECKING:
@@ -119,7 +120,6 @@ def _observation(
     function = PYTHON.fullmatch(name)
     said = function["function"] if function else name or _BETWEEN
     last = ends_step(recording, pauses.idle)[gaps]
-    labels = np.where(last, ~behind.index.to_numpy(), behind.index.to_numpy())
     rows = recording.host_ops.iloc[calls] if is_operator else behind[~last]
     spent = waited if is_operator else waited[~last]
     return Observation(
@@ -135,7 +135,7 @@ def _observation(
         saving_ns=(0, cost),
         basis="at most the idle time of these pauses",
         places=_place(function, cost, len(gaps), recording) or places(rows, spent, recording),
-        sooner_ns=dict(zip(labels.tolist(), waited.tolist(), strict=True)),
+        sooner_ns=sooner_without(pauses, gaps, recording),
         is_idle=True,
         is_symptom=True,
         advice=next((text for names, text in _BY_NAME if re.fullmatch(names, name)), ""),
