@@ -48,7 +48,9 @@ if TYPE_CHECKING:
     from npufix.rules.diagnostic import Recording
 
 _STEP = r"Optimizer\.step#(\w+)\.step"
-_FUSED = re.compile(r"Apply\w+|Fused(Sgd|Adam)\w*")
+_FUSED = re.compile(r"Apply\w+|Fused(Sgd|Adam)\w*|aten::_fused_\w+")
+_FOREACH = ("Foreach", "aten::_foreach_")
+"""How the Types of kernels over lists of tensors begin; a GPU has the names of operators."""
 _BY_CLASS = {
     "AdamW": "torch.optim.AdamW(..., fused=True) or torch_npu.optim.NpuFusedAdamW",
     "SGD": "torch_npu.optim.NpuFusedSGD",
@@ -160,7 +162,7 @@ def _observation(recording: Recording, rows: pd.DataFrame, name: str) -> Iterato
     cost, steps = per_step(int(spent.sum()), recording), max(1, recording.step_count)
     types = rows["type"].astype(str)
     # Eight Foreach kernels of a whole model read and write all of it eight times.
-    is_foreach = bool(types.str.startswith("Foreach").any()) and share(cost, recording) >= _HOT
+    is_foreach = bool(types.str.startswith(_FOREACH).any()) and share(cost, recording) >= _HOT
     if share(cost, recording) < LEAST_SHARE or (len(rows) / steps < _FEW and not is_foreach):
         return
     if types.map(lambda kind: _FUSED.fullmatch(kind) is not None).any():
@@ -177,7 +179,7 @@ def _observation(recording: Recording, rows: pd.DataFrame, name: str) -> Iterato
                 (str(kind), f"{n} kernels, {milliseconds(ns)}")
                 for kind, ns, n in totals.itertuples()
             ),
-            ("fused counterpart", _BY_CLASS[name]),
+            *([] if "GPU" in rows["core"].to_numpy() else [("fused counterpart", _BY_CLASS[name])]),
         ),
         cost_ns=cost,
         basis="what a fused step takes depends on the sizes of the parameters: measure it",
@@ -197,4 +199,5 @@ RULE = Diagnostic(
     check=check,
     table="fusion",
     requires="torch_npu>=2.1",
+    gpu_advice="fused=True (Adam, AdamW, SGD, Adagrad), else foreach=True, of torch.optim",
 )
