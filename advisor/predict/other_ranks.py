@@ -73,12 +73,12 @@ def alone(graph: StepGraph, names: pd.Series[str], others: OtherRanks) -> StepGr
     starts = times.ended - graph.duration_ns
     before = row_before(graph.stream)
     free = np.where(before >= 0, times.ended[before], 0.0)
-    # Where the rank takes long to come to, there the others wait most of what they do.
+    # Where the rank takes long to come to, there the others may wait most of what they do.
     span = np.where(known, (starts - free).clip(min=0), 0.0)
     for mean in np.unique(ahead[known & (ahead > 0)]):
         own = known & (ahead == mean)
-        weight = span[own] ** 2
-        ahead[own] = mean * own.sum() * weight / max(1.0, float(weight.sum()))
+        part = span[own] ** 2 / max(1.0, float((span[own] ** 2).sum()))
+        ahead[own] = np.maximum(mean, mean * own.sum() * part)
     # Who has not waited was the last: the others have, for so long.
     come = starts + waited - np.where(waited < ahead, np.nan_to_num(ahead), 0.0) - free
     return replace(
