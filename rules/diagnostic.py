@@ -118,6 +118,8 @@ class Observation:
     advice: str = ""
     """What to do in this run, where that is not ``Diagnostic.advice`` as it stands: without what
     is set already."""
+    gpu_advice: str = ""
+    """The same where the recording is of a GPU, instead of ``Diagnostic.gpu_advice``."""
 
 
 @dataclass(frozen=True, slots=True)

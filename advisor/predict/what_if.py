@@ -133,7 +133,9 @@ def predict(
         critical_path=path.parts if path else {},
     )
     added = {
-        at: (round(min(gain)), round(max(gain))) for at, gain in zip(order, gained, strict=True)
+        # The most is that of the best case of all: what those before leave then.
+        at: (round(min(gain)), round(gain[-1]))
+        for at, gain in zip(order, gained, strict=True)
     }
     alone = dict(zip(order, told, strict=False))
     if others is not None and changes:
