@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from npufix.advisor.evidence.change import Change
+from npufix.advisor.evidence.change import Change, NewWork
 from npufix.advisor.evidence.item import Item, make_finding
 from npufix.reports import report
 from npufix.rules.diagnostic import Recording
@@ -82,6 +82,10 @@ def change_of(seen: Observation, recording: Recording) -> Change | None:
         unsure = seen.saving_ns is None or not seen.saving_ns[0]
         keeps = (float(unsure), 0.0, 0.0)
         return Change(frozenset(), keeps=keeps, waits=seen.host_ops, sooner_ns=seen.sooner_ns)
+    if seen.instead:
+        count, least, most = seen.instead
+        times = (most / count, (least + most) / 2 / count, least / count)
+        return Change(seen.kernels, count, NewWork(1, times, seen.basis))
     if seen.is_idle or not seen.kernels or seen.saving_ns is None or not seen.cost_ns:
         return None
     whole = seen.cost_ns

@@ -155,8 +155,10 @@ class _Replay:
             launched = launched + self._host
         self._host = launched[-1].copy()
         ready = launched + graph.latency_ns[rows, None]
-        if (source := int(graph.waits_for[begin])) >= 0 and source in self._ends:
-            ready[0] = np.maximum(ready[0], self._ends[source] + graph.behind_ns[begin])
+        until = self._ends.get(int(graph.waits_for[begin]))
+        if until is not None:
+            until = until + graph.behind_ns[begin]
+            ready[0] = np.maximum(ready[0], until)
         taken = self._durations.put(
             np.broadcast_to(graph.duration_ns[rows, None], shape), begin, end
         )
@@ -165,6 +167,8 @@ class _Replay:
             at = (gone[0] - begin, gone[1])
             taken, gaps = np.array(taken), np.array(gaps)
             taken[at], gaps[at], ready[at] = 0.0, 0.0, _NEVER
+            if until is not None:  # what comes behind a kernel that goes waits as it did
+                ready[0] = np.maximum(ready[0], until)
         ends = self._run(graph.stream[rows], ready, taken, gaps)
         if self._seen is not None:
             self._seen.launched[rows], self._seen.ended[rows] = launched[:, 0], ends[:, 0]

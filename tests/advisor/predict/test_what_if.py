@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _LAYERS = 8
+_LINK = "hcom_allReduce_"
 _NORM = ("Pow", "ReduceMean", "Add", "Rsqrt", "Mul", "Mul")
 
 
@@ -176,6 +177,21 @@ def test_behind_the_host_the_device_is_the_limit() -> None:
     found = foreseen(before, item(before, "norm", norm_us(regime)))
     assert (found.forecast.limit, found.alone[0].limit) == ("host", "computing")
     assert found.alone[0].step_ns == pytest.approx(1000 * regime.run(["norm"]).step_us, rel=0.03)
+
+
+def test_what_follows_a_kernel_that_goes_waits_for_its_collective() -> None:
+    # The update waits for the all-reduce, however few kernels it has.
+    link = Op("all_reduce", 30, ((_LINK, 3_000.0),), stream=LINK)
+    parts = [Op("mul", 20, (("Mul", 200.0),), after_link=n == 0, tag="norm") for n in range(6)]
+    fused = [Op("fused", 20, (("RmsNorm", 300.0),), after_link=True)]
+    layer = [Op("mm", 25, (("MatMulV3", 100.0),)), link]
+    before, after = (
+        run([*layer, *own, Op("mm", 25, (("MatMulV3", 900.0),))]) for own in (parts, fused)
+    )
+    work = NewWork(1, (300_000.0,) * 3)
+    change = Change(before.labels("norm"), len(before.ends), work)
+    predicted = foreseen(before, Item(finding=finding("NPU128"), change=change)).alone[0]
+    assert predicted.step_ns == pytest.approx(1000 * after.step_us, rel=0.02)
 
 
 def test_several_changes_are_run_together_and_not_added() -> None:
