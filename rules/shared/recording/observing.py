@@ -468,8 +468,10 @@ def sooner_without_calls(
     launched = recording.kernels["launch_ns"].sort_values(kind="stable")
     behind = np.searchsorted(launched.to_numpy(), start_ns + duration_ns)
     known = behind < len(launched)
-    labels = launched.index[behind[known]].tolist()
-    return dict(zip(labels, duration_ns[known].tolist(), strict=True))
+    sooner: dict[int, int] = {}
+    for row, ns in zip(behind[known].tolist(), duration_ns[known].tolist(), strict=True):
+        sooner[int(launched.index[row])] = sooner.get(int(launched.index[row]), 0) + ns
+    return sooner
 
 
 def ends_step(recording: Recording, idle: Idle) -> NDArray[np.bool_]:

@@ -145,6 +145,20 @@ def test_a_pause_of_the_host_goes() -> None:
     assert predicted.verdict == "gain"
 
 
+def test_a_pause_before_a_wait_goes_as_well() -> None:
+    # The host prepares for 3 ms, then waits for a value, then launches.
+    def program(pause_us: float) -> Job:
+        ops = [Op("mm", 25, (("MatMulV3", 50.0),))] * 20
+        return run([*ops, Op("prepare", pause_us), Op("aten::_local_scalar_dense", 20, waits=True)])
+
+    before, after = program(3_000), program(20)
+    count = len(before.kernels)
+    behind = [*range(20, count, 20), ~(count - 1)]
+    change = Change(frozenset(), keeps=(1, 0, 0), sooner_ns=dict.fromkeys(behind, 2_980_000))
+    predicted = foreseen(before, Item(finding=finding("NPU411"), change=change)).alone[0]
+    assert predicted.step_ns == pytest.approx(1000 * after.step_us, rel=0.03)
+
+
 def test_a_loader_that_nobody_waited_for_may_be_the_next_limit() -> None:
     before = Regime(5.0, batch_us=1.0).run()
     found = foreseen(before, item(before, "norm", norm_us(REGIMES["compute"])))
