@@ -103,6 +103,9 @@ class Observation:
     """The most expensive first."""
     kernels: AbstractSet[int] = field(default_factory=frozenset)
     """Index labels of ``Recording.kernels`` whose time would go."""
+    instead: tuple[int, int, int] | None = None
+    """How many kernels take their place, over all steady steps, and the least and the most that
+    these take, ns; ``None`` where the dump does not say or none does."""
     host_ops: frozenset[int] = field(default_factory=frozenset)
     """Index labels of ``Recording.host_ops`` that would not wait any more."""
     sooner_ns: Mapping[int, int] = field(default_factory=dict)
@@ -118,6 +121,8 @@ class Observation:
     advice: str = ""
     """What to do in this run, where that is not ``Diagnostic.advice`` as it stands: without what
     is set already."""
+    gpu_advice: str = ""
+    """The same where the recording is of a GPU, instead of ``Diagnostic.gpu_advice``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -261,7 +261,7 @@ def _on_gpu(rule: Diagnostic) -> Diagnostic:
     """Return a rule that says what to do on a GPU, whatever it would say of settings of an NPU."""
 
     def check(recording: Recording) -> Iterator[Observation]:
-        return (replace(seen, advice="") for seen in rule.check(recording))
+        return (replace(seen, advice=seen.gpu_advice) for seen in rule.check(recording))
 
     return replace(rule, advice=rule.gpu_advice, check=check)
 

@@ -54,15 +54,20 @@ def foresee(  # noqa: PLR0913, PLR0917 - the run, the others of its job, and wha
     if found is None:
         return Foreseen(list(settled))
     of_job = any(item.of_job and item.is_idle for item in settled)
+    of_links = {item.is_symptom for item in settled if item.of_job and item.is_communication}
     items = [
-        # What the job gains already of the idle time of a rank is not gained again.
-        _with(item, at, found, claimed=of_job and item.is_idle and item.finding.saving is None)
+        # What the job gains already of the idle time of a rank, or of links, is not gained again.
+        _with(
+            item, at, found,
+            claimed=of_job and item.is_idle and item.finding.saving is None,
+            shared=item.is_communication and {False, item.is_symptom} & of_links != set(),
+        )
         for at, item in enumerate(settled)
-    ]
+    ]  # fmt: skip
     return Foreseen(items, found.forecast, found.path)
 
 
-def _with(item: T, at: int, found: Predictions, *, claimed: bool) -> T:
+def _with(item: T, at: int, found: Predictions, *, claimed: bool, shared: bool) -> T:
     predicted = found.alone.get(at)
     if predicted is None:
         return item
@@ -75,6 +80,9 @@ def _with(item: T, at: int, found: Predictions, *, claimed: bool) -> T:
         # What waits no longer, or is not launched any more, is time of the host as well.
         frees_host = item.change.executions or item.change.waits or not item.change.keeps[2]
         low, high, basis = (low, high, _OF_HOST) if frees_host else (min(low, own), own, basis)
+    if shared:  # what was left to it beside those of the job
+        high = min(high, item.finding.saving.high_ns if item.finding.saving else 0)
+        low = min(low, high)
     low = low if low >= TOLD * found.forecast.now_ns else 0
     saving = Saving(low, high, basis) if high >= TOLD * found.forecast.now_ns else None
     if predicted.verdict == "loss" or claimed:

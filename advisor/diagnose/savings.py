@@ -208,7 +208,8 @@ def _overlaps(found: Sequence[Item], spent: _Spent) -> list[str]:
             text = f"part of the same time as {first_of_job}" if first_of_job else ""
             first_of_job = first_of_job or number
         elif item.is_idle:
-            text = f"part of the same idle time as {first_idle}" if first_idle else ""
+            same_time = first_idle and not _apart(found[first_idle - 1], item)
+            text = f"part of the same idle time as {first_idle}" if same_time else ""
             first_idle = first_idle or number
         elif item.kernels:
             own = spent.of(item)
@@ -220,6 +221,12 @@ def _overlaps(found: Sequence[Item], spent: _Spent) -> list[str]:
                 text = f"the same {milliseconds(same)} as {other}"
         texts.append(text)
     return texts
+
+
+def _apart(one: Item, other: Item) -> bool:
+    """Tell whether two findings are known to be about different pauses of the host."""
+    own, others = (item.change.sooner_ns if item.change else {} for item in (one, other))
+    return bool(own and others) and own.keys().isdisjoint(others.keys())
 
 
 def _change_saving(item: T, saving: Saving | None, overlap: str) -> T:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from npufix.advisor.evidence.steady_steps import split_steps
-from npufix.advisor.project.user_frames import user_frame
+from npufix.advisor.project.user_frames import user_frames
 from npufix.profiling_parsers.kineto.names import is_host_copy
 from npufix.profiling_parsers.tables.columns import category, find_rows_with
 from npufix.rewriters.match.recorded_call import RecordedCall
@@ -159,7 +159,7 @@ class _Frames:
     """The user's frame of each stack of a profile, as columns."""
 
     def __init__(self, profile: Profile, mapped: Mapping[str, str]) -> None:
-        found = [user_frame(stack, mapped) for stack in profile.stacks]
+        found = user_frames(profile.stacks, mapped)
         self._columns = {
             "path": _intern([frame.path for frame in found]),
             "function": _intern([frame.function for frame in found]),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npufix.advisor.project.user_frames import user_frame
+from npufix.advisor.project.user_frames import user_frames
 from npufix.reports.report import HotLine
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def operator_lines(
 
     ``types`` of these lines are host operators, ``calls`` their calls.
     """
-    frames = [user_frame(stack, mapped) for stack in signals.operator_stacks]
+    frames = user_frames(signals.operator_stacks, mapped)
     totals = signals.operator_totals
     known = totals[(totals["stack"] >= 0) & (totals["device_self_ns"] > 0)]
     stacks = known["stack"].to_numpy()

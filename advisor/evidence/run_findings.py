@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from npufix.advisor.evidence.change import Change
+from npufix.advisor.evidence.change import Change, NewWork
 from npufix.advisor.evidence.item import Item, make_finding
 from npufix.reports import report
 from npufix.rules.diagnostic import Recording
 from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import format_count, milliseconds
-from npufix.rules.shared.recording.observing import outermost_operators, rows_where
+from npufix.rules.shared.recording.observing import outermost_operators, per_step, rows_where
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -72,19 +72,29 @@ def _findings(diagnostic: Diagnostic, recording: Recording) -> Iterator[Item]:
             is_work=seen.is_work,
             is_symptom=seen.is_symptom,
             yields=diagnostic.yields,
-            change=_change(seen),
+            change=change_of(seen, recording),
         )
 
 
-def _change(seen: Observation) -> Change | None:
+def change_of(seen: Observation, recording: Recording) -> Change | None:
     """Return what would become of the kernels, or of the waits of the host."""
     if seen.host_ops or seen.sooner_ns:
         unsure = seen.saving_ns is None or not seen.saving_ns[0]
         keeps = (float(unsure), 0.0, 0.0)
         return Change(frozenset(), keeps=keeps, waits=seen.host_ops, sooner_ns=seen.sooner_ns)
+    if seen.instead:
+        count, least, most = seen.instead
+        times = (most / count, (least + most) / 2 / count, least / count)
+        return Change(seen.kernels, count, NewWork(1, times, seen.basis))
     if seen.is_idle or not seen.kernels or seen.saving_ns is None or not seen.cost_ns:
         return None
-    low, high = (min(1.0, max(0.0, ns / seen.cost_ns)) for ns in seen.saving_ns)
+    whole = seen.cost_ns
+    if (
+        not seen.is_symptom
+    ):  # a collective that stands still for 51 of 56 ms moves data for the rest
+        spent = recording.kernels["duration_ns"].reindex(Labels(seen.kernels).array).sum()
+        whole = max(whole, per_step(float(spent), recording))
+    low, high = (min(1.0, max(0.0, ns / whole)) for ns in seen.saving_ns)
     return Change(seen.kernels, keeps=(1 - low, 1 - (low + high) / 2, 1 - high))
 
 

@@ -16,7 +16,7 @@ def limit_of(graph: StepGraph, edit: Edit) -> tuple[str, int]:
     delta = np.append(graph.delta_ns, graph.rest_ns)
     delta[edit.delta_rows] = edit.deltas_ns
     waits = [w for n, w in enumerate(graph.host_waits) if n not in edit.waits_gone]
-    calls = sum(wait.delta_ns + wait.own_ns for wait in waits)
+    calls = sum(wait.delta_ns + wait.own_ns for wait in waits) - sum(edit.waits_sooner.values())
     taken = graph.duration_ns.copy()
     taken[edit.rows] = edit.durations_ns
     taken += 0 if graph.coarse else graph.gap_ns

@@ -66,13 +66,19 @@ def without_waits(graph: StepGraph, names: pd.Series[str], others: OtherRanks) -
 def alone(graph: StepGraph, names: pd.Series[str], others: OtherRanks) -> StepGraph:
     """Return the graph of a rank whose others stay as they are; ``names``: those of its rows."""
     waited = names.map(others.waited).to_numpy(np.float64)
-    ahead = names.map(others.ahead).to_numpy(np.float64)
+    ahead = names.map(others.ahead).to_numpy(np.float64, copy=True)
     known = graph.communication & ~np.isnan(waited)
     waited = np.where(known, np.minimum(np.nan_to_num(waited), graph.duration_ns), 0.0)
     times = replay_times(graph)
     starts = times.ended - graph.duration_ns
     before = row_before(graph.stream)
     free = np.where(before >= 0, times.ended[before], 0.0)
+    # Where the rank takes long to come to, there the others may wait most of what they do.
+    span = np.where(known, (starts - free).clip(min=0), 0.0)
+    for mean in np.unique(ahead[known & (ahead > 0)]):
+        own = known & (ahead == mean)
+        part = span[own] ** 2 / max(1.0, float((span[own] ** 2).sum()))
+        ahead[own] = np.maximum(mean, mean * own.sum() * part)
     # Who has not waited was the last: the others have, for so long.
     come = starts + waited - np.where(waited < ahead, np.nan_to_num(ahead), 0.0) - free
     return replace(

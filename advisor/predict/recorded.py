@@ -69,7 +69,7 @@ def step_graph(evidence: Evidence, step_ns: int) -> StepGraph | None:
     if window.steps:
         chosen = chosen & step.isin(list(window.steps)).to_numpy(bool)
     kernels = _in_launch_order(evidence.kernels[chosen], coarse=coarse)
-    rows = _rows(kernels)
+    rows = _rows(kernels, evidence.host_ops)
     measured = _look_up_measured(evidence, window) or float(step_ns)
     begin = int(rows.start.min()) if window.begin is None else window.begin
     busy = np.zeros(int(rows.stream.max()) + 1)
@@ -164,14 +164,17 @@ def _in_launch_order(kernels: pd.DataFrame, *, coarse: bool) -> pd.DataFrame:
     return kernels.assign(launch_ns=launched).iloc[np.lexsort((start, launched))]
 
 
-def _rows(kernels: pd.DataFrame) -> Rows:
+def _rows(kernels: pd.DataFrame, host_ops: pd.DataFrame) -> Rows:
     start = kernels["start_ns"].to_numpy()
+    began = host_ops["start_ns"].reindex(kernels["host_op"]).to_numpy(np.float64)
+    launch = kernels["launch_ns"].to_numpy()
     return Rows(
-        launch=kernels["launch_ns"].to_numpy(),
+        launch=launch,
         start=start,
         end=start + kernels["duration_ns"].to_numpy(),
         stream=stream_numbers(kernels),
         communication=kernels["communication"].to_numpy(bool),
+        asked=np.sort(np.where(np.isnan(began), launch, began).astype(np.int64)),
     )
 
 
@@ -192,6 +195,9 @@ def _graph(
     typical = _typical(latency[~stalled], _LATENCY_NS)
     latency[stall] = np.minimum(latency[stall], typical)
     gap[stall] = np.minimum(gap[stall], _typical(gap[~stalled], _GAP_NS))
+    if not coarse:  # a copy to the device comes before each step, no kernel before the first one
+        later = np.flatnonzero(np.diff(kernels["step"].to_numpy(np.int64, na_value=-1))) + 1
+        gap[0] = max(gap[0], _typical(gap[later[rows.stream[later] == rows.stream[0]]], 0.0))
     depth, waited = find_room(rows)
     delta = np.diff(rows.launch, prepend=begin).astype(np.float64)
     basis = kernels["basis"]

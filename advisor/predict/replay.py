@@ -11,12 +11,14 @@ so a stretch is a few passes over arrays, one column a variant, however many ker
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from npufix.advisor.predict.step_graph import HostWait, StepGraph
@@ -43,11 +45,14 @@ class Edit:
     """New ``delta_ns`` of ``delta_rows``; the row behind the last one is ``rest_ns``."""
     waits_gone: frozenset[int] = frozenset()
     """Numbers of ``host_waits`` that no longer wait."""
+    waits_sooner: Mapping[int, float] = field(default_factory=dict)
+    """How much sooner the host comes to some of ``host_waits``, by their number."""
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing changes."""
-        return not (len(self.gone) or len(self.rows) or len(self.delta_rows) or self.waits_gone)
+        changed = len(self.gone) or len(self.rows) or len(self.delta_rows)
+        return not (changed or self.waits_gone or self.waits_sooner)
 
 
 _ROWS, _TIMES = np.zeros(0, np.int64), np.zeros(0)
@@ -108,6 +113,10 @@ class _Replay:
         self._deltas = _Sparse([(e.delta_rows, e.deltas_ns) for e in edits])
         waits = range(len(graph.host_waits))
         self._waits = np.array([[n not in e.waits_gone for e in edits] for n in waits], np.bool_)
+        self._sooner = {
+            n: np.array([e.waits_sooner.get(n, 0.0) for e in edits])
+            for n in {n for e in edits for n in e.waits_sooner}
+        }
         self._stretches = stretches(graph)
 
     @property
@@ -130,7 +139,7 @@ class _Replay:
         return ended
 
     def _wait(self, number: int, wait: HostWait) -> None:
-        arrived = self._host + wait.delta_ns
+        arrived = self._host + np.maximum(0.0, wait.delta_ns - self._sooner.get(number, 0.0))
         blocks = self._waits[number]
         if wait.stream >= 0:
             until = self._free[wait.stream] + wait.behind_ns
@@ -155,8 +164,10 @@ class _Replay:
             launched = launched + self._host
         self._host = launched[-1].copy()
         ready = launched + graph.latency_ns[rows, None]
-        if (source := int(graph.waits_for[begin])) >= 0 and source in self._ends:
-            ready[0] = np.maximum(ready[0], self._ends[source] + graph.behind_ns[begin])
+        until = self._ends.get(int(graph.waits_for[begin]))
+        if until is not None:
+            until = until + graph.behind_ns[begin]
+            ready[0] = np.maximum(ready[0], until)
         taken = self._durations.put(
             np.broadcast_to(graph.duration_ns[rows, None], shape), begin, end
         )
@@ -165,6 +176,8 @@ class _Replay:
             at = (gone[0] - begin, gone[1])
             taken, gaps = np.array(taken), np.array(gaps)
             taken[at], gaps[at], ready[at] = 0.0, 0.0, _NEVER
+            if until is not None:  # what comes behind a kernel that goes waits as it did
+                ready[0] = np.maximum(ready[0], until)
         ends = self._run(graph.stream[rows], ready, taken, gaps)
         if self._seen is not None:
             self._seen.launched[rows], self._seen.ended[rows] = launched[:, 0], ends[:, 0]

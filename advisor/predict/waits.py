@@ -10,7 +10,7 @@ import numpy as np
 
 from npufix.advisor.predict.step_graph import HostWait
 from npufix.profiling_parsers.tables.columns import find_rows_with
-from npufix.rules.shared.recording.observing import NEXT_BATCH, SPELLINGS
+from npufix.rules.shared.recording.observing import NEXT_BATCH, SPELLINGS, WORKERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +46,7 @@ _AS_LONG = 0.5
 """Share of the call around it from which a call is what waits there."""
 _SYNCHRONISE = re.compile(r"(?i).*synchroni[sz]e.*")
 _BATCH = re.compile(NEXT_BATCH)
-_WORKERS = re.compile(r".*MultiProcessing.*")
+_WORKERS = re.compile(WORKERS)
 _LEAST_DEPTH, _FULL, _ROOM_NS = 16, 0.02, 5_000
 _ENOUGH, _SHORT = 16, 0.1
 """Launches that did not wait for room from which their median counts, else that quantile of all."""
@@ -60,6 +60,8 @@ class Rows(NamedTuple):
     end: Integers
     stream: Integers
     communication: NDArray[np.bool_]
+    asked: Integers
+    """When the operator began that asks for each, its launch where that is unknown; in order."""
 
 
 def find_dependencies(
@@ -149,7 +151,7 @@ def find_host_waits(  # noqa: PLR0913, PLR0917 - what was recorded of some steps
     ``loads`` are the waits for batches of the whole recording, ``busy`` is for how long each stream
     still runs what is of the steps before.
     """
-    calls = [*_calls(host_ops, rows.launch), *_pauses(rows, end)]
+    calls = [*_calls(host_ops, rows.asked), *_pauses(rows, end)]
     calls = _apart(sorted(calls))
     batches = _batches([c for c in calls if c.loads], list(_calls(loads)), step_ns, begin, end)
     found = []
@@ -248,10 +250,11 @@ def has_workers(loads: pd.DataFrame) -> bool:
     return any(_WORKERS.fullmatch(str(name)) for name in loads["name"].unique())
 
 
-def _calls(host_ops: pd.DataFrame, launches: Integers | None = None) -> Iterator[_Call]:
+def _calls(host_ops: pd.DataFrame, asked: Integers | None = None) -> Iterator[_Call]:
     """Yield the calls that wait for a value of the device, or for a batch of other processes.
 
-    A copy that launches a kernel stays on the device: ``x.to(dtype)`` is a ``Cast``.
+    A copy that asks for a kernel stays on the device: ``x.to(dtype)`` is a ``Cast``. What is
+    launched meanwhile may have been asked for before: a queue lies in between.
     """
     if host_ops.empty:
         return
@@ -264,8 +267,8 @@ def _calls(host_ops: pd.DataFrame, launches: Integers | None = None) -> Iterator
     )
     start, length = host_ops["start_ns"].to_numpy(), host_ops["duration_ns"].to_numpy()
     labels = host_ops.index.to_numpy()
-    if launches is not None:
-        first, last = np.searchsorted(launches, (start, start + length))
+    if asked is not None:
+        first, last = np.searchsorted(asked, (start, start + length))
         waits &= ~(copies & (last > first))
     for at in np.flatnonzero((waits & (length >= _SHORTEST_NS)) | loads).tolist():
         end = int(start[at] + length[at])

@@ -111,7 +111,7 @@ def predict(
     after = steps.reshape(-1, CORNERS)
     lean = _compute_saved_ahead(graph, evidence, sets, others if waited else None)[goes_on]
     results = [
-        view.prediction(row, three[1], saved)
+        view.prediction(row, three, saved)
         for row, three, saved in zip(after, sets, lean.tolist(), strict=True)
     ]
     told = _choose_told(results, [*([at] for at in order), order, chosen], items, path)
@@ -133,7 +133,9 @@ def predict(
         critical_path=path.parts if path else {},
     )
     added = {
-        at: (round(min(gain)), round(max(gain))) for at, gain in zip(order, gained, strict=True)
+        # The most is that of the best case of all: what those before leave then.
+        at: (round(min(gain)), round(gain[-1]))
+        for at, gain in zip(order, gained, strict=True)
     }
     alone = dict(zip(order, told, strict=False))
     if others is not None and changes:
@@ -236,12 +238,13 @@ class _View:
     loads_unseen: bool = False
     """Whether processes load batches that no step had to wait for."""
 
-    def prediction(self, steps: Floats, edit: Edit, lean: float = 0.0) -> Prediction:
+    def prediction(self, steps: Floats, three: Three, lean: float = 0.0) -> Prediction:
         """Return what the corners of a change come to.
 
         ``lean`` is what a rank saves that never waits for others.
         """
         low, middle, high = (float(step) for step in (steps.min(), steps[1], steps.max()))
+        _, edit, best = three
         limit, limit_ns = limit_of(self.graph, edit)
         # Who waits for a rank that computes longer gains what that one does.
         own = max(0.0, self.now - middle)
@@ -253,7 +256,7 @@ class _View:
         below, above = math.hypot(middle - low, noise), math.hypot(high - middle, noise)
         if self.loads_unseen:  # that it keeps up with steps as they are is all that is known
             above = max(above, _KEEPS_UP * self.now - middle)
-        below = min(below, middle - min(middle, self._busy_ns(edit)))
+        below = min(below, middle - min(middle, self._busy_ns(best)))
         saved = self.now - middle
         least, most = self.now - high, self.now - low
         clear = _CLEAR * self.now

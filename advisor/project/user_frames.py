@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from npufix.profiling_parsers.profile import CallSite
 
@@ -21,6 +21,11 @@ _LIBRARIES = frozenset(
         "torch_npu", "torchvision", "transformers", "vllm", "vllm_ascend",
     }
 )  # fmt: skip
+
+
+_PACKAGES = ("/site-packages/", "/dist-packages/")
+_BELOW_MODELS = frozenset({"torch", "torch_npu", "numpy", "runpy"})
+"""Packages that say nothing of what is computed: those that call them do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +46,45 @@ def is_user_code(site: CallSite) -> bool:
     if path.startswith("<") or any(mark in path for mark in _LIBRARY_MARKS):
         return False
     if path.startswith("/") or path[1:2] == ":":
-        return True
+        folder, _, name = path.rpartition("/")  # /usr/local/bin/vllm starts what is installed
+        return not folder.endswith("/bin") or "." in name
     top = path.split("/")[0].removesuffix(".py")
     return top not in _LIBRARIES and top not in sys.stdlib_module_names
 
 
-def user_frame(stack: Sequence[CallSite], mapped: Mapping[str, str]) -> UserFrame:
+def _is_of_models(site: CallSite) -> bool:
+    """Tell whether a frame is of an installed package of models: ``vllm_ascend/qwen2.py``."""
+    path = site.path.replace("\\", "/")
+    mark = next((mark for mark in _PACKAGES if mark in path), "")
+    if path.startswith("<") or (path.startswith("/") and not mark):
+        return False
+    top = (path.split(mark)[-1] if mark else path).split("/")[0].removesuffix(".py")
+    return top not in _BELOW_MODELS and top not in sys.stdlib_module_names
+
+
+def user_frames(stacks: Sequence[Sequence[CallSite]], mapped: Mapping[str, str]) -> list[UserFrame]:
+    """Return the frame of each stack.
+
+    Where a server runs installed models and none is the user's, that of the models counts.
+    """
+    found = [user_frame(stack, mapped) for stack in stacks]
+    if any(frame.path for frame in found):
+        return found
+    return [user_frame(stack, mapped, _is_of_models) for stack in stacks]
+
+
+def user_frame(
+    stack: Sequence[CallSite],
+    mapped: Mapping[str, str],
+    is_own: Callable[[CallSite], bool] = is_user_code,
+) -> UserFrame:
     """Return the innermost frame in the source (``mapped``: recorded path -> path there).
 
     Where none is, the innermost that looks like the user's own code counts.
     """
     at = next((i for i, site in enumerate(stack) if site.path in mapped), None)
     if at is None:
-        at = next((i for i, site in enumerate(stack) if is_user_code(site)), None)
+        at = next((i for i, site in enumerate(stack) if is_own(site)), None)
     if at is None:
         return UserFrame()
     site = stack[at]

@@ -93,6 +93,8 @@ def _compare(rows: pd.DataFrame) -> pd.DataFrame:
 
     Groups of one role move packets of the same sizes, on which the bandwidth depends.
     """
+    import pandas as pd
+
     keys = ["source", "destination", "role"]
     pairs: pd.DataFrame = rows.groupby(keys, as_index=False)[["size_bytes", "transit_ns"]].sum()
     pairs["speed"] = pairs["size_bytes"] / pairs["transit_ns"]
@@ -102,7 +104,10 @@ def _compare(rows: pd.DataFrame) -> pd.DataFrame:
     pairs["noise"] = same.transform(lambda values: spread(values.to_numpy(np.float64)))
     pairs["alike"] = same.transform("size")
     fast = same.transform(lambda values: values.nlargest((len(values) + 1) // 2).median())
-    few = (pairs["alike"] > _THERE_AND_BACK) & (pairs["alike"] < _MANY)
+    ends = np.sort(pairs[["source", "destination"]].to_numpy(), axis=1)
+    link = pd.Series([str(own) for own in ends], pairs.index).where(ends[:, 0] >= 0, "")
+    others = link.groupby([pairs["role"], size]).transform("nunique") > 1
+    few = ((pairs["alike"] > _THERE_AND_BACK) | others) & (pairs["alike"] < _MANY)
     pairs["apart"] = few & (pairs["speed"] < _HALF * fast)
     pairs["usual"] = pairs["usual"].mask(pairs["apart"], fast)
     return pairs

@@ -22,6 +22,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.quantities import milliseconds, number
 from npufix.rules.shared.recording.observing import (
@@ -33,6 +35,8 @@ from npufix.rules.shared.recording.observing import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import pandas as pd
 
     from npufix.rules.diagnostic import Recording
 
@@ -72,10 +76,21 @@ def check(recording: Recording) -> Iterator[Observation]:
         cost_ns=cost,
         saving_ns=(0, cost),
         basis="at most the free time: launches ahead of the device would fill it",
+        sooner_ns=_sooner(recording.kernels),
         is_idle=True,
         is_symptom=setting != "1",
         advice="unset ASCEND_LAUNCH_BLOCKING" if setting == "1" else _OTHER_WAITS,
     )
+
+
+def _sooner(kernels: pd.DataFrame) -> dict[int, int]:
+    """Return how long each launch waited for the kernel of the one before it."""
+    rows = kernels.sort_values("launch_ns", kind="stable")
+    launch = rows["launch_ns"].to_numpy()
+    end = rows["start_ns"].to_numpy() + rows["duration_ns"].to_numpy()
+    waited = np.flatnonzero((launch[1:] >= end[:-1]) & (launch[:-1] >= 0))
+    labels = rows.index.to_numpy()[waited + 1].tolist()
+    return dict(zip(labels, (end - launch)[waited].tolist(), strict=True))
 
 
 RULE = Diagnostic(

@@ -29,18 +29,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation, Place
-from npufix.rules.shared.quantities import format_count, milliseconds, percent
+from npufix.rules.shared.quantities import format_count, milliseconds, number, percent
 from npufix.rules.shared.recording.collectives import LEAST_SHARE
 from npufix.rules.shared.recording.observing import (
     PYTHON,
     SHORTEST_PAUSE_NS,
     Pauses,
+    count_recorded_steps,
     ends_step,
     find_pauses,
     free_ns,
+    host_calls,
     per_step,
     places,
     share,
+    sooner_without,
 )
 
 if TYPE_CHECKING:
@@ -61,6 +64,14 @@ _ADVICE = (
     "look at what the host does there; preparation of data into the workers of the loader; "
     "logging, metrics and checkpoints every N steps or in a thread of their own"
 )
+_OF_SYNCHRONISATIONS = (
+    "torch.npu.synchronize() out of the step: with an empty queue the device waits for whatever the "
+    "host does next; time with events (torch.npu.Event(enable_timing=True))"
+)
+_ALLOCATES = r"aten::(empty|empty_strided|resize_|zeros|new_.*)"
+_SYNCHRONISES = r"aclrtSynchronizeDevice\w*"
+_AGAIN = 2
+"""Times per step that a program synchronises the device: once may be for the step as a whole."""
 _BY_NAME = (
     (r"DistributedDataParallel.*|search_unused.*",
      ("DistributedDataParallel(..., find_unused_parameters=False), or static_graph=True where the "
@@ -68,7 +79,7 @@ _BY_NAME = (
     (r"(.*/)?torch/_(dynamo|inductor|functorch)/.*|TorchDynamo.*",
      ("a step compiles again: TORCH_LOGS=recompiles,graph_breaks says why; "
       "torch.compile(..., dynamic=True), or batches padded to a few sizes")),
-    (r"aten::(empty|empty_strided|resize_|zeros|new_.*)",
+    (_ALLOCATES,
      ("the allocator asks the driver for memory: export "
       "PYTORCH_NPU_ALLOC_CONF=expandable_segments:True, or less memory held")),
     (r"aten::(to|_to_copy|copy_|item|_local_scalar_dense)|acl_memcpy.*",
@@ -118,14 +129,21 @@ def _observation(
     is_operator = bool((calls >= 0).all())
     function = PYTHON.fullmatch(name)
     said = function["function"] if function else name or _BETWEEN
+    if re.fullmatch(_ALLOCATES, name):
+        said = f"{name}, which asks the driver for memory,"
+    advice = next((text for names, text in _BY_NAME if re.fullmatch(names, name)), "")
+    synchronised = host_calls(recording, _SYNCHRONISES).count / count_recorded_steps(recording)
+    drained = ""
+    if synchronised >= max(_AGAIN, len(gaps) / 2 / max(1, recording.step_count)):
+        drained = f", behind some of {number(synchronised)} synchronisations of the device"
+        advice = advice or _OF_SYNCHRONISATIONS
     last = ends_step(recording, pauses.idle)[gaps]
-    labels = np.where(last, ~behind.index.to_numpy(), behind.index.to_numpy())
     rows = recording.host_ops.iloc[calls] if is_operator else behind[~last]
     spent = waited if is_operator else waited[~last]
     return Observation(
         what=(
             f"the host is in {said} while the device waits for {milliseconds(cost)} "
-            f"per step ({percent(share(cost, recording))} of the step): {count} of 1 ms or more"
+            f"per step ({percent(share(cost, recording))} of the step): {count} of 1 ms or more{drained}"
         ),
         evidence=(
             ("longest pause", milliseconds(waited.max())),
@@ -135,10 +153,11 @@ def _observation(
         saving_ns=(0, cost),
         basis="at most the idle time of these pauses",
         places=_place(function, cost, len(gaps), recording) or places(rows, spent, recording),
-        sooner_ns=dict(zip(labels.tolist(), waited.tolist(), strict=True)),
+        sooner_ns=sooner_without(pauses, gaps, recording),
         is_idle=True,
         is_symptom=True,
-        advice=next((text for names, text in _BY_NAME if re.fullmatch(names, name)), ""),
+        advice=advice,
+        gpu_advice=advice.replace("PYTORCH_NPU", "PYTORCH_CUDA"),
     )
 
 

@@ -59,6 +59,8 @@ _WORK = re.compile(
     r"|aten::\w*(mm|bmm|linear|matmul|conv|attention)\w*"
     r"|.*(nvjet|gemm|Cijk|cutlass|xmma|flash|fmha).*"
 )
+_UPDATE = re.compile(r"Apply\w+|aten::_fused_\w*(adam|sgd|adagrad)\w*")
+"""Work as well: an optimizer that is fused already."""
 _ELEMENTWISE = (
     "element-wise work that reads and writes the whole tensor each time: a fused operator of "
     "torch_npu for the sequence around it; npufix scan FOLDER_OF_YOUR_CODE finds known ones"
@@ -70,7 +72,7 @@ _BY_TYPE = (
     (r"Index|IndexByTensor|Gather\w*|Scatter\w*|InplaceIndexAdd\w*",
      ("rows picked or added one by one: index_select, one_hot and a product, or embedding (NPU210); "
      "npufix scan FOLDER_OF_YOUR_CODE finds them")),
-    (r"Foreach\w*|Apply\w+",
+    (r"Foreach\w*",
      ("the optimizer: a fused one (torch.optim.AdamW(..., fused=True), torch_npu.optim.NpuFusedSGD)"
      " reads and writes parameters and moments once")),
     ((r"Transpose\w*|TransData|AsStrided|ViewCopy|TensorMove|Contiguous|MemSet|ConcatD?\w*|Split\w*"
@@ -90,6 +92,10 @@ _BY_TYPE = (
 _WORK_ADVICE = (
     "the work itself: bfloat16 or float16, sizes that are multiples of 16 (better 256), and no "
     "product that is computed twice (recomputation) where memory is left"
+)
+_UPDATE_ADVICE = (
+    "the update itself, fused already: states in bfloat16, or spread over the ranks (ZeRO, a "
+    "distributed optimizer), so that each reads and writes less"
 )
 _ELSE = "look at the line and the shapes; the call with the largest time first"
 
@@ -166,7 +172,9 @@ def _types(rows: pd.DataFrame) -> str:
 def _observation(kind: str, rows: pd.DataFrame, whole: int, recording: Recording) -> Observation:
     spent = int(rows["duration_ns"].sum())
     cost, steps = per_step(spent, recording), max(1, recording.step_count)
-    is_work = _WORK.fullmatch(kind) is not None
+    updates = _UPDATE.fullmatch(kind) is not None
+    is_work = updates or _WORK.fullmatch(kind) is not None
+    work_advice = _UPDATE_ADVICE if updates else _WORK_ADVICE
     of_step, of_computing = percent(share(cost, recording)), percent(spent / whole)
     count = format_count(len(rows) / steps, "kernel")
     kind = shorten(kind)
@@ -186,7 +194,7 @@ def _observation(kind: str, rows: pd.DataFrame, whole: int, recording: Recording
         basis="nothing in the dump tells how much of it can go",
         places=places(rows, rows["duration_ns"].to_numpy(), recording),
         kernels=Labels(rows.index),
-        advice=_WORK_ADVICE if is_work else _advice(str(rows["type"].iloc[0])),
+        advice=work_advice if is_work else _advice(str(rows["type"].iloc[0])),
         is_work=is_work,
     )
 

@@ -29,7 +29,7 @@ Ascend Extension for PyTorch; npu_apply_fused_adamw_v2.md of MindSpeed.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
@@ -37,7 +37,8 @@ from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import format_count, milliseconds, percent
 from npufix.rules.shared.recording.collectives import LEAST_SHARE
-from npufix.rules.shared.recording.observing import find_named, per_step, places, share
+from npufix.rules.shared.recording.observing import find_named, is_named, per_step, places, share
+from npufix.rules.shared.recording.recorded_cells import CELLS, per_row, tensor_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +49,9 @@ if TYPE_CHECKING:
     from npufix.rules.diagnostic import Recording
 
 _STEP = r"Optimizer\.step#(\w+)\.step"
-_FUSED = re.compile(r"Apply\w+|Fused(Sgd|Adam)\w*")
+_FUSED = re.compile(r"Apply\w+|Fused(Sgd|Adam)\w*|aten::_fused_\w+")
+_FOREACH = ("Foreach", "aten::_foreach_")
+"""How the Types of kernels over lists of tensors begin; a GPU has the names of operators."""
 _BY_CLASS = {
     "AdamW": "torch.optim.AdamW(..., fused=True) or torch_npu.optim.NpuFusedAdamW",
     "SGD": "torch_npu.optim.NpuFusedSGD",
@@ -69,6 +72,11 @@ _CLIP = (
     "clip_grad_norm_(..., foreach=True), or clip_grad_norm_fused_ of an optimizer of torch_npu.optim; "
     "torch.optim.AdamW(..., fused=True)"
 )
+_ADAM_MOVES = 7
+_SPREAD = 0.3
+"""How far a fused kernel is from the bandwidth of those in its place."""
+_UNKNOWN = "what a fused step takes depends on the sizes of the parameters: measure it"
+_BY_BYTES = "a fused Adam moves seven tensors for each parameter, at the bandwidth of these kernels"
 _LONGEST_UPDATE = 16
 """Kernels for one parameter; AdamW in small kernels takes 10 to 13."""
 _MOST_TYPES = 4
@@ -76,6 +84,14 @@ _HOT = 0.05
 """Share of the step from which a few Foreach kernels are told."""
 _FEW = 10
 """The classes of torch_npu launch about as many kernels per group and dtype."""
+
+
+class _Gain(TypedDict, total=False):
+    cost_ns: int
+    kernels: Labels
+    basis: str
+    saving_ns: tuple[int, int]
+    instead: tuple[int, int, int]
 
 
 def check(recording: Recording) -> Iterator[Observation]:
@@ -106,12 +122,40 @@ def _observe_unmarked(recording: Recording, marked: pd.DataFrame) -> Iterator[Ob
             f"{format_count(len(rows) / steps, 'small kernel')}: {', '.join(kinds.index[:_MOST_TYPES])}"
         ),
         evidence=tuple((str(kind), milliseconds(ns / steps)) for kind, ns in kinds.items()),
-        cost_ns=cost,
-        basis="what a fused step takes depends on the sizes of the parameters: measure it",
+        **_gain(rows, cost, recording),
         places=places(rows, rows["duration_ns"].to_numpy(), recording),
-        kernels=Labels(rows.index),
         advice=_CLIP if any(str(kind).startswith("LpNorm") for kind in kinds.index) else "",
     )
+
+
+def _gain(rows: pd.DataFrame, cost: int, recording: Recording) -> _Gain:
+    """Return what the kernels cost, and what one fused Adam for each parameter would.
+
+    It reads parameter, gradient and two moments and writes all but the gradient; one root is taken
+    for each parameter.
+    """
+    whole = _Gain(cost_ns=cost, kernels=Labels(rows.index), basis=_UNKNOWN)
+    roots = rows[is_named(rows, "Sqrt|aten::sqrt", "type")]
+    moved = float(per_row(rows, CELLS, _count_moved).sum())
+    needed = _ADAM_MOVES * float(per_row(roots, CELLS[:2], _count_first).sum())
+    if not 0 < needed < moved:
+        return whole
+    time = float(rows["duration_ns"].sum()) * needed / moved
+    low, high = round((1 - _SPREAD) * time), round((1 + _SPREAD) * time)
+    saving = (max(0, cost - per_step(high, recording)), max(0, cost - per_step(low, recording)))
+    instead = (len(roots), low, high)
+    return {**whole, "saving_ns": saving, "instead": instead, "basis": _BY_BYTES}
+
+
+def _count_moved(inputs: str, dtypes: str, outputs: str) -> float:
+    """Return the bytes of all tensors; a GPU records no results, which are like the first."""
+    return sum(tensor_bytes(inputs, dtypes)) + sum(
+        tensor_bytes(outputs or inputs.partition(";")[0], dtypes)
+    )
+
+
+def _count_first(inputs: str, dtypes: str) -> float:
+    return tensor_bytes(inputs, dtypes)[0]
 
 
 def find_repeated_updates(kernels: pd.DataFrame, chosen: NDArray[np.bool_]) -> pd.DataFrame:
@@ -160,7 +204,7 @@ def _observation(recording: Recording, rows: pd.DataFrame, name: str) -> Iterato
     cost, steps = per_step(int(spent.sum()), recording), max(1, recording.step_count)
     types = rows["type"].astype(str)
     # Eight Foreach kernels of a whole model read and write all of it eight times.
-    is_foreach = bool(types.str.startswith("Foreach").any()) and share(cost, recording) >= _HOT
+    is_foreach = bool(types.str.startswith(_FOREACH).any()) and share(cost, recording) >= _HOT
     if share(cost, recording) < LEAST_SHARE or (len(rows) / steps < _FEW and not is_foreach):
         return
     if types.map(lambda kind: _FUSED.fullmatch(kind) is not None).any():
@@ -177,12 +221,10 @@ def _observation(recording: Recording, rows: pd.DataFrame, name: str) -> Iterato
                 (str(kind), f"{n} kernels, {milliseconds(ns)}")
                 for kind, ns, n in totals.itertuples()
             ),
-            ("fused counterpart", _BY_CLASS[name]),
+            *([] if "GPU" in rows["core"].to_numpy() else [("fused counterpart", _BY_CLASS[name])]),
         ),
-        cost_ns=cost,
-        basis="what a fused step takes depends on the sizes of the parameters: measure it",
+        **_gain(rows, cost, recording),
         places=places(rows, spent, recording),
-        kernels=Labels(rows.index),
     )
 
 
@@ -197,4 +239,5 @@ RULE = Diagnostic(
     check=check,
     table="fusion",
     requires="torch_npu>=2.1",
+    gpu_advice="fused=True (Adam, AdamW, SGD, Adagrad), else foreach=True, of torch.optim",
 )

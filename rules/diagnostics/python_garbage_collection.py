@@ -23,20 +23,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.quantities import milliseconds, percent
-from npufix.rules.shared.recording.observing import idle_time, per_step, share
+from npufix.rules.shared.recording.observing import (
+    idle_time,
+    per_step,
+    share,
+    sooner_without_calls,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
     from npufix.rules.diagnostic import Recording
-
-    Integers = NDArray[np.int64]
 
 GC_1_MS = 1_000_000
 """Nanoseconds of one run."""
@@ -65,17 +64,9 @@ def check(recording: Recording) -> Iterator[Observation]:
         cost_ns=cost,
         saving_ns=(0, cost),
         basis="at most the idle time during the runs",
-        sooner_ns=_sooner(start, duration, recording),
+        sooner_ns=sooner_without_calls(start, duration, recording),
         is_idle=True,
     )
-
-
-def _sooner(start: Integers, duration: Integers, recording: Recording) -> dict[int, int]:
-    """Return how much sooner the kernel behind each run would be launched."""
-    launched = recording.kernels["launch_ns"].sort_values(kind="stable")
-    behind = np.searchsorted(launched.to_numpy(), start + duration)
-    known = behind < len(launched)
-    return dict(zip(launched.index[behind[known]].tolist(), duration[known].tolist(), strict=True))
 
 
 RULE = Diagnostic(

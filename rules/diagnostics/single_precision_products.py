@@ -26,16 +26,18 @@ from npufix.rules.diagnostic import Diagnostic
 from npufix.rules.shared.quantities import percent
 from npufix.rules.shared.recording.conversions import takes_too_much
 from npufix.rules.shared.recording.kernel_groups import tell_together
-from npufix.rules.shared.recording.observing import compute_ns, computing
+from npufix.rules.shared.recording.observing import compute_ns, computing, is_named
 from npufix.rules.shared.recording.recorded_cells import dtypes, per_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import pandas as pd
+
     from npufix.rules.diagnostic import Observation, Recording
 
 _PRODUCTS = r"(Batch)?MatMul(V\d|Common)?|GroupedMatmul\w*|Conv[23]D\w*|Conv3DV2"
-_OFF = 'torch.npu.matmul.allow_hf32 = True; or torch.autocast("npu", dtype=torch.bfloat16)'
+_OFF = 'torch.npu.{}.allow_hf32 = True; or torch.autocast("npu", dtype=torch.bfloat16)'
 
 
 def check(recording: Recording) -> Iterator[Observation]:
@@ -54,8 +56,15 @@ def check(recording: Recording) -> Iterator[Observation]:
         basis="what lower precision takes is not in the dump",
         saved_ns=None,
         evidence=(("of the compute time", percent(part)),),
-        advice=_OFF if recorded else "",
+        advice=_OFF.format(_most(rows)) if recorded else "",
     )
+
+
+def _most(rows: pd.DataFrame) -> str:
+    """Return the switch of most of them: convolutions have their own."""
+    is_conv = is_named(rows, "Conv.*", "type")
+    spent = rows["duration_ns"].to_numpy()
+    return "conv" if 2 * int(spent[is_conv].sum()) > int(spent.sum()) else "matmul"
 
 
 def _is_float32(inputs: str) -> float:

@@ -28,11 +28,14 @@ from npufix.rules.shared.quantities import milliseconds, percent
 from npufix.rules.shared.recording.kernel_groups import LEAST_SHARE
 from npufix.rules.shared.recording.observing import (
     NEXT_BATCH,
+    WORKERS,
     find_named,
     idle_time,
+    is_named,
     per_step,
     places,
     share,
+    sooner_without_calls,
 )
 
 if TYPE_CHECKING:
@@ -55,6 +58,8 @@ def check(recording: Recording) -> Iterator[Observation]:
     cost = per_step(waited.sum(), recording)
     if share(cost, recording) < LEAST_SHARE:
         return
+    # What no worker does is done by the host itself: it waits for nobody meanwhile.
+    own = ~is_named(slow, WORKERS, "name")
     yield Observation(
         what=(
             f"{len(slow)} of {len(calls)} calls for the next batch had to wait for it, the longest "
@@ -72,6 +77,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         basis="at most the idle time, if each batch is ready when its step begins",
         places=places(slow, waited, recording),
         host_ops=frozenset(map(int, calls.index)),
+        sooner_ns=sooner_without_calls(start[own], duration[own], recording),
         is_idle=True,
     )
 

@@ -59,7 +59,7 @@ def check(recording: Recording) -> Iterator[Observation]:
     exposed = recording.step_ns
     if len(recording.steps):
         exposed = round(float(recording.steps["communication_exposed_ns"].mean()))
-    spent = int(still["still_ns"].sum()) // steps
+    spent = min(int(still["still_ns"].sum()) // steps, recording.step_ns)
     cost = min(spent, exposed, recording.step_ns)
     if still.empty or share(cost, recording) < LEAST_SHARE:
         return
@@ -69,7 +69,7 @@ def check(recording: Recording) -> Iterator[Observation]:
     yield Observation(
         what=(
             f"{number(len(still) / steps)} of {format_count(len(rows) / steps, 'collective')} per step "
-            f"stand still for {milliseconds(spent)} ({percent(share(cost, recording))} of the step): they "
+            f"stand still for {milliseconds(spent)} ({percent(share(spent, recording))} of the step): they "
             f"neither move data nor wait for another rank: "
             f"{longest_collectives(still, 'still_ns', steps, sizes)}{unaligned}"
         ),

@@ -295,6 +295,8 @@ COPIES = r"Memcpy\s(HtoD|DtoH)|Copy(HostToDevice|DeviceToHost)"
 """Between host and device, in a trace of a GPU."""
 NEXT_BATCH = r"enumerate\(DataLoader\)#.*__next__"
 """The operator around a wait for the next batch."""
+WORKERS = r".*MultiProcessing.*"
+"""Where other processes make it."""
 SPELLINGS = {
     "aten::_local_scalar_dense": ".item(), float(), bool() or print() of a tensor",
     "aten::copy_": ".cpu() or another copy to the host",
@@ -450,6 +452,26 @@ def find_pauses(recording: Recording) -> Pauses:
     short = gaps[gaps < SHORTEST_PAUSE_NS]
     usual = float(np.median(short)) if len(short) else 0.0
     return Pauses(idle, np.where(left >= max(SHORTEST_PAUSE_NS, _TYPICAL_GAPS * usual), left, none))
+
+
+def sooner_without(pauses: Pauses, rows: Integers, recording: Recording) -> dict[int, int]:
+    """Return ``Observation.sooner_ns`` for some of the pauses."""
+    index = recording.kernels.index.to_numpy()[pauses.idle.next_kernel[rows]]
+    labels = np.where(ends_step(recording, pauses.idle)[rows], ~index, index)
+    return dict(zip(labels.tolist(), pauses.idle_ns[rows].tolist(), strict=True))
+
+
+def sooner_without_calls(
+    start_ns: Integers, duration_ns: Integers, recording: Recording
+) -> dict[int, int]:
+    """Return ``Observation.sooner_ns`` where the host no longer spends its time on some calls."""
+    launched = recording.kernels["launch_ns"].sort_values(kind="stable")
+    behind = np.searchsorted(launched.to_numpy(), start_ns + duration_ns)
+    known = behind < len(launched)
+    sooner: dict[int, int] = {}
+    for row, ns in zip(behind[known].tolist(), duration_ns[known].tolist(), strict=True):
+        sooner[int(launched.index[row])] = sooner.get(int(launched.index[row]), 0) + ns
+    return sooner
 
 
 def ends_step(recording: Recording, idle: Idle) -> NDArray[np.bool_]:

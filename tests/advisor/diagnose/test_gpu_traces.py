@@ -28,9 +28,10 @@ def event(cat: str, name: str, start: float, length: float, number: int = -1) ->
             "args": arguments}  # fmt: skip
 
 
-def trace(loading: float = 100, copying: float = 100, kernel: float = 100, launch: float = 8,
-          reading: float = 0) -> list[Event]:  # fmt: skip
-    """Return three steps that load, copy, launch a hundred kernels, and read a value."""
+def trace(  # noqa: PLR0913, PLR0917 - what a step does
+          loading: float = 100, copying: float = 100, kernel: float = 100, launch: float = 8,
+          reading: float = 0, updating: float = 0) -> list[Event]:  # fmt: skip
+    """Return three steps that load, copy, launch a hundred kernels, read a value, and update."""
     events, now, number = [], 0.0, 0
     for step in range(3):
         begin = now
@@ -52,6 +53,16 @@ def trace(loading: float = 100, copying: float = 100, kernel: float = 100, launc
             waited = max(free - now + 10, 20)
             events.append(event("cpu_op", "aten::_local_scalar_dense", now, waited, number))
             now += waited + reading
+        updates = now
+        for _ in range(40 if updating else 0):
+            events.append(event("cpu_op", "aten::lerp_", now + 5, 9, number))
+            events.append(event("cuda_runtime", "cudaLaunchKernel", now + 9, 3, number))
+            free = max(free, now + 15)
+            events.append(event("kernel", "lerp_scalar_kernel", free, updating, number))
+            free, now, number = free + updating, now + 15, number + 1
+        if updating:
+            mark = "Optimizer.step#Adam.step"
+            events.append(event("user_annotation", mark, updates, now - updates))
         now = max(now, free) + 20
         events.append(event("user_annotation", f"ProfilerStep#{step + 3}", begin, now - begin))
         now += 5
@@ -68,9 +79,10 @@ def report_of(events: list[Event], folder: Path) -> Report:
     ("planted", "rule"),
     [({"loading": 30_000}, "NPU408"), ({"copying": 20_000}, "NPU410"),
      ({"kernel": 3, "launch": 50}, "NPU401"), ({"reading": 900, "kernel": 20}, "NPU406"),
+     ({"updating": 90}, "NPU128"),
      # What takes 7 ms behind the value is no wait for it.
      ({"reading": 7_000}, "NPU411")],
-    ids=["loader", "copy", "launches", "value", "pause"],
+    ids=["loader", "copy", "launches", "value", "update", "pause"],
 )  # fmt: skip
 def test_the_first_finding_is_what_was_planted(
     planted: dict[str, float], rule: str, tmp_path: Path

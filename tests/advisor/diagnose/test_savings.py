@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from npufix.advisor.diagnose.causes import with_causes
 from npufix.advisor.diagnose.savings import settle, total_saving, without_explained
+from npufix.advisor.evidence.change import Change
 from npufix.advisor.evidence.item import Item, rank_items
 from npufix.reports.prediction import Forecast, Prediction
 from npufix.reports.report import Finding, Saving, StepSplit
@@ -102,6 +103,16 @@ def test_idle_time_of_a_rank_and_what_mends_it_count_once() -> None:
     together = Prediction(45, 45, 55, 55, 45, 55, "gain", "computing", 40)
     total = total_saving([late], Forecast("replay", 100, 0.0, 1, 1, "host", 50, together))
     assert (total.low_ns, total.high_ns) == (50, 55)
+
+
+def test_pauses_apart_are_not_said_to_be_the_same_idle_time() -> None:
+    def pause(behind: int) -> Item:
+        change = Change(frozenset(), keeps=(1, 0, 0), sooner_ns={behind: 9})
+        return replace(found(0, 9, is_idle=True), change=change)
+
+    same, apart = (settle([pause(1), pause(at)], None, KERNELS)[1] for at in (1, 2))
+    assert same.finding.overlap == "part of the same idle time as 1"
+    assert not apart.finding.overlap
 
 
 def test_shared_time_is_said_and_counted_once() -> None:

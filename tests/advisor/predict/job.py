@@ -87,8 +87,13 @@ class Job:
         return Profile(Path("job"), Environment(), kernels, ops, steps, statistic, ())
 
 
-def run(ops: list[Op], steps: int = 6, *, room: int = 0, batch_us: float = 0.0) -> Job:
-    """Run a program; ``room`` kernels may wait for the device, a batch comes every ``batch_us``."""
+def run(
+    ops: list[Op], steps: int = 6, *, room: int = 0, batch_us: float = 0.0, copied_us: float = 0.0
+) -> Job:
+    """Run a program; ``room`` kernels may wait for the device, a batch comes every ``batch_us``.
+
+    For ``copied_us`` the device is busy with what is no kernel, as each step begins.
+    """
     job = Job()
     now = float(EPOCH)
     free = {COMPUTE: now, LINK: now}
@@ -102,6 +107,9 @@ def run(ops: list[Op], steps: int = 6, *, room: int = 0, batch_us: float = 0.0) 
             name = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
             job.calls.append((name, begin, now))
         now += 100
+        free[COMPUTE] = (
+            max(free[COMPUTE], now + LATENCY_US) + copied_us if copied_us else free[COMPUTE]
+        )
         for op in ops:
             started = now
             now += ENQUEUE_US

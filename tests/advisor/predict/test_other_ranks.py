@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import pytest
 from msgspec.structs import replace as with_fields
+from tests.advisor.predict.job import LINK, Op, run
 from tests.advisor.predict.test_what_if import Regime, finding, item, norm_us
 
+from npufix.advisor.evidence.change import Change
+from npufix.advisor.evidence.item import Item
 from npufix.advisor.evidence.lines import gather_evidence
 from npufix.advisor.predict.other_ranks import OtherRanks, other_ranks
 from npufix.advisor.predict.what_if import predict
@@ -47,6 +50,22 @@ def test_the_rank_that_others_wait_for_gains_as_much_as_they_wait() -> None:
     assert alone_text(with_fields(finding("NPU101"), predicted=all_of_it)) == ""
     assert little.alone_ns is not None
     assert 0 < little.alone_ns < 0.5 * little.saved_ns
+
+
+def test_what_holds_up_one_collective_is_what_the_others_wait_for_there() -> None:
+    # A pause of 3 ms before the first of four: on average the others wait 0.75 ms in each.
+    layer = [Op("mm", 25, (("MatMulV3", 200.0),))] * 3
+    layer += [Op("all_reduce", 30, ((_LINK, 100.0),), stream=LINK)]
+    layer += [Op("add", 20, (("Add", 10.0),), after_link=True)]
+    job = run([Op("collect", 3_000), *layer * 4, Op("aten::_local_scalar_dense", 20, waits=True)])
+    count = len(layer) * 4
+    sooner = dict.fromkeys(range(0, len(job.kernels), count), 3_000_000)
+    pause = Change(frozenset(), keeps=(1, 0, 0), sooner_ns=sooner)
+    others = OtherRanks(*(pd.Series({_LINK: ns}) for ns in (0.0, 750_000.0)))
+    evidence = gather_evidence(job.profile(), {})
+    found = predict(evidence, [Item(finding=finding("NPU409"), change=pause)], 0, others=others)
+    assert found is not None
+    assert found.alone[0].alone_ns == pytest.approx(found.alone[0].saved_ns, rel=0.2)
 
 
 def test_who_waits_is_in_the_small_files_of_the_ranks() -> None:

@@ -21,7 +21,9 @@ US = 1_000
 )
 def test_a_long_wait_may_return_later(busy_us: int, returns_us: int, own_us: int) -> None:
     end = busy_us * US
-    rows = Rows(*(np.array([value]) for value in (0, 0, end, 0)), np.array([False]))
+    rows = Rows(
+        *(np.array([value]) for value in (0, 0, end, 0)), np.array([False]), np.zeros(1, int)
+    )
     start = US
     ops = pd.DataFrame(
         {
@@ -41,6 +43,7 @@ def test_a_copy_that_launches_a_kernel_waits_for_nothing() -> None:
         *(np.array([value * US, 400 * US]) for value in (30, 35, 95)),
         np.zeros(2),
         np.zeros(2, bool),
+        np.array([30 * US, 390 * US]),
     )
     ops = pd.DataFrame(
         {
@@ -54,6 +57,24 @@ def test_a_copy_that_launches_a_kernel_waits_for_nothing() -> None:
     assert wait.operator == 1
 
 
+def test_what_a_queue_launches_during_a_copy_is_not_of_that_copy() -> None:
+    # ``argmax`` asked for at 5 us leaves the queue at 20 us, when ``.cpu()`` waits already.
+    rows = Rows(
+        *(np.array([value * US]) for value in (20, 30, 95, 0)),
+        np.array([False]),
+        np.array([5 * US]),
+    )
+    ops = pd.DataFrame(
+        {
+            "name": pd.Categorical(["aten::copy_"]),
+            "start_ns": [10 * US],
+            "duration_ns": [95 * US],
+        }
+    )
+    ((wait, _),) = find_host_waits(rows, ops, ops[:0], 1e6, 0, None, np.zeros(1))
+    assert (wait.operator, wait.stream) == (0, 0)
+
+
 def test_the_first_copy_waits_for_what_ran_before() -> None:
     # ``x.to("npu")`` as the step begins: 30 ms for the step before, then 400 us for itself.
     ops = pd.DataFrame(
@@ -64,7 +85,9 @@ def test_the_first_copy_waits_for_what_ran_before() -> None:
         }
     )
     rows = Rows(
-        *(np.array([value * US]) for value in (30_450, 30_460, 31_000, 0)), np.array([False])
+        *(np.array([value * US]) for value in (30_450, 30_460, 31_000, 0)),
+        np.array([False]),
+        np.array([30_450 * US]),
     )
     busy = np.array([30_000.0 * US])
     ((wait, ended),) = find_host_waits(rows, ops, ops[:0], 31e6, 0, None, busy)
@@ -89,7 +112,7 @@ def _loads(ends: list[int], waits: list[int]) -> pd.DataFrame:
     )
 
 
-_ROW = Rows(*(np.array([value]) for value in (1, 1, 2, 0)), np.array([False]))
+_ROW = Rows(*(np.array([value]) for value in (1, 1, 2, 0)), np.array([False]), np.array([1]))
 
 
 def test_processes_that_load_together_are_waited_for_in_each_fourth_step() -> None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _LAYERS = 8
+_LINK = "hcom_allReduce_"
 _NORM = ("Pow", "ReduceMean", "Add", "Rsqrt", "Mul", "Mul")
 
 
@@ -120,6 +121,11 @@ def test_a_step_is_replayed_and_a_change_is_foreseen(name: str) -> None:
     assert predicted.verdict == ("gain" if gains else "none")
 
 
+def test_each_step_begins_behind_its_copy_to_the_device() -> None:
+    job = run([Op("mm", 25, (("MatMulV3", 200),))] * 30, copied_us=900)
+    assert foreseen(job).forecast.now_ns == pytest.approx(1000 * job.step_us, rel=0.005)
+
+
 @pytest.mark.parametrize(
     ("name", "limit"),
     [("compute", "computing"), ("host", "host"), ("communication", "communication"),
@@ -137,6 +143,20 @@ def test_a_pause_of_the_host_goes() -> None:
     predicted = foreseen(before, Item(finding=finding("NPU411"), change=change)).alone[0]
     assert predicted.step_ns == pytest.approx(1000 * after.step_us, rel=0.03)
     assert predicted.verdict == "gain"
+
+
+def test_a_pause_before_a_wait_goes_as_well() -> None:
+    # The host prepares for 3 ms, then waits for a value, then launches.
+    def program(pause_us: float) -> Job:
+        ops = [Op("mm", 25, (("MatMulV3", 50.0),))] * 20
+        return run([*ops, Op("prepare", pause_us), Op("aten::_local_scalar_dense", 20, waits=True)])
+
+    before, after = program(3_000), program(20)
+    count = len(before.kernels)
+    behind = [*range(20, count, 20), ~(count - 1)]
+    change = Change(frozenset(), keeps=(1, 0, 0), sooner_ns=dict.fromkeys(behind, 2_980_000))
+    predicted = foreseen(before, Item(finding=finding("NPU411"), change=change)).alone[0]
+    assert predicted.step_ns == pytest.approx(1000 * after.step_us, rel=0.03)
 
 
 def test_a_loader_that_nobody_waited_for_may_be_the_next_limit() -> None:
@@ -171,6 +191,21 @@ def test_behind_the_host_the_device_is_the_limit() -> None:
     found = foreseen(before, item(before, "norm", norm_us(regime)))
     assert (found.forecast.limit, found.alone[0].limit) == ("host", "computing")
     assert found.alone[0].step_ns == pytest.approx(1000 * regime.run(["norm"]).step_us, rel=0.03)
+
+
+def test_what_follows_a_kernel_that_goes_waits_for_its_collective() -> None:
+    # The update waits for the all-reduce, however few kernels it has.
+    link = Op("all_reduce", 30, ((_LINK, 3_000.0),), stream=LINK)
+    parts = [Op("mul", 20, (("Mul", 200.0),), after_link=n == 0, tag="norm") for n in range(6)]
+    fused = [Op("fused", 20, (("RmsNorm", 300.0),), after_link=True)]
+    layer = [Op("mm", 25, (("MatMulV3", 100.0),)), link]
+    before, after = (
+        run([*layer, *own, Op("mm", 25, (("MatMulV3", 900.0),))]) for own in (parts, fused)
+    )
+    work = NewWork(1, (300_000.0,) * 3)
+    change = Change(before.labels("norm"), len(before.ends), work)
+    predicted = foreseen(before, Item(finding=finding("NPU128"), change=change)).alone[0]
+    assert predicted.step_ns == pytest.approx(1000 * after.step_us, rel=0.02)
 
 
 def test_several_changes_are_run_together_and_not_added() -> None:

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 import pytest
 from benchmarks.generator.ranks import Layout, fault
@@ -254,6 +255,22 @@ def test_half_of_a_few_links_may_be_slow(times: int, slow: int) -> None:
     links.loc[behind, "transit_ns"] = links["transit_ns"][behind] * times // 10
     seen = found("NPU604", replace(base, links=links))
     assert [each.ranks for each in seen] == ([(2, 3)] if slow else []), [s.what for s in seen]
+
+
+@pytest.mark.parametrize(("ends", "slow"), [((7, 0), [(3, 4)]), ((4, 3), [])])
+def test_of_two_links_one_may_be_slow_but_not_one_way_of_a_link(
+    ends: tuple[int, int], slow: list[tuple[int, int]]
+) -> None:
+    # Two hosts of four: of their ring only 3 to 4 and 7 to 0 cross the network.
+    base = cluster(ranks=8, tp=8, pp=1)
+    links = base.links.iloc[[0, 0]].assign(
+        source=[3, ends[0]],
+        destination=[4, ends[1]],
+        transport="RDMA",
+        transit_ns=base.links["transit_ns"].sum() * np.array([5, 1]),
+    )
+    seen = found("NPU604", replace(base, links=links))
+    assert [each.ranks for each in seen] == slow
 
 
 def test_a_detour_between_ranks_of_a_host_is_told() -> None:

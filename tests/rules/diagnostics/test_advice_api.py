@@ -43,6 +43,8 @@ def one_by_one(*rows: dict[str, Any]) -> Recording:
 def test_masks_for_dropout() -> None:
     (found,) = told(dropout_masks, one_by_one(row("DSAStatelessGenBitMask"), row("Add")))
     assert found.cost_ns == MS
+    (both,) = told(dropout_masks, one_by_one(row("DropOutGenMask"), row("DropOutDoMask")))
+    assert both.cost_ns == 2 * MS
     assert not told(dropout_masks, one_by_one(row("DropOutDoMask")))
     short = row("DSAGenBitMask", duration_ns=MS - 1000)
     assert not told(dropout_masks, one_by_one(short))

@@ -318,7 +318,10 @@ def test_products_that_are_rounded_to_hf32_already_are_left_alone() -> None:
     rows = [{**product, "hf32": "YES"}, {**product, "hf32": "NO"}, {"duration_ns": MS}]
     (found,) = told(single_precision_products, recording(rows))
     assert found.kernels == {1}
-    assert "does not say" not in found.advice
+    assert found.advice.startswith("torch.npu.matmul.allow_hf32")
+    conv = {"type": "Conv2D", "input_dtypes": "FLOAT;FLOAT", "duration_ns": 3 * MS, "hf32": "NO"}
+    (both,) = told(single_precision_products, recording([*rows, conv]))
+    assert both.advice.startswith("torch.npu.conv.allow_hf32")
     assert not told(single_precision_products, recording(rows[:1]))
     (unknown,) = told(single_precision_products, recording([product]))
     assert not unknown.advice, "that of the rule, which says that the dump does not say"

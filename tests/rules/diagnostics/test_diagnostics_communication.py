@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from npufix.advisor.evidence.run_findings import change_of
 from npufix.advisor.rules_test.recordings import MS, recording
 from npufix.profiling_parsers.tables.payloads import payload_table
 from npufix.rules.diagnostic import Observation, Recording
@@ -87,6 +88,9 @@ def test_collectives_that_stand_still_are_told_as_that_alone() -> None:
     assert seen.kernels == {0}
     assert "a 45 ms" in seen.what
     assert "of 2 collectives" in seen.what
+    change = change_of(seen, looked_at)
+    assert change is not None
+    assert change.keeps == (1, 0.55, pytest.approx(0.1)), "it moves data for 4 ms, waits for 1"
     rest = only(exposed_communication, looked_at)
     assert rest.kernels == {1}
     assert rest.cost_ns == STEP["communication_exposed_ns"] - 45 * MS - 4 * MS

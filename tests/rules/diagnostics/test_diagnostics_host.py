@@ -371,6 +371,29 @@ def test_a_batch_matters_by_its_share_of_the_step(duration: int, expected: int) 
     assert all(o.what.startswith("1 of 2 calls") for o in found)
 
 
+@pytest.mark.parametrize(("name", "sooner"), [(LOADER, {1: 30 * MS}), (NEXT, {})])
+def test_what_the_host_loads_itself_holds_up_its_next_launch(
+    name: str, sooner: dict[int, int]
+) -> None:
+    rows = [
+        {"start_ns": at, "duration_ns": MS, "launch_ns": at - US}
+        for at in (2 * MS, 60 * MS, 61 * MS)
+    ]
+    batches = [call(name, 10 * MS, 20 * MS), call(name, 20 * MS, 40 * MS)]  # both for one step
+    found = only(slow_data_loading, recording(rows, batches))
+    assert found.sooner_ns == sooner
+
+
+def test_calls_for_memory_hold_up_no_more_than_they_take() -> None:
+    at = [0, 21 * MS, 31 * MS, 35 * MS]
+    rows = [{"start_ns": ms, "duration_ns": MS, "launch_ns": ms - US} for ms in at]
+    functions = [{"name": "torch_npu/npu/memory.py(120): empty_cache", "start_ns": START}]
+    more: Any = {"apis": [api("aclrtFree", 3, 30 * MS)], "functions": functions}
+    found = only(device_memory_reallocation, recording(rows, step={"free_ns": 31 * MS}, **more))
+    assert list(found.sooner_ns) == [1, 2]
+    assert found.advice == "remove torch.npu.empty_cache() from the loop"
+
+
 def test_a_slow_batch_behind_which_the_device_works_costs_nothing() -> None:
     assert nothing(
         slow_data_loading,

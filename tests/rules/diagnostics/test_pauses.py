@@ -56,6 +56,26 @@ def test_a_pause_without_a_call_is_told_before_its_line() -> None:
     assert (seen.places[0].path, seen.places[0].line) == ("model.py", 3)
 
 
+@pytest.mark.parametrize(("count", "named"), [(1, False), (3, True)])
+def test_synchronisations_that_empty_the_queue_again_and_again_are_named(
+    count: int, *, named: bool
+) -> None:
+    apis = [{"level": "acl", "name": "aclrtSynchronizeDevice", "count": count, "total_ns": MS}]
+    looked_at = recording(two_kernels(15 * MS, 14 * MS), step={"free_ns": 15 * MS}, apis=apis)
+    (seen,) = host_pause.check(looked_at)
+    assert ("synchronisations of the device" in seen.what) == named
+    assert ("torch.npu.synchronize()" in seen.advice) == named
+
+
+def test_memory_that_a_gpu_asks_for_has_the_setting_of_a_gpu() -> None:
+    rows = two_kernels(15 * MS, 15 * MS - US)
+    calls = [call("aten::empty_strided", MS, 15 * MS)]
+    (seen,) = host_pause.check(recording(rows, calls, step={"free_ns": 15 * MS}))
+    assert "which asks the driver for memory" in seen.what
+    assert "PYTORCH_NPU_ALLOC_CONF" in seen.advice
+    assert "PYTORCH_CUDA_ALLOC_CONF" in seen.gpu_advice
+
+
 def test_a_compilation_within_the_steps_is_named() -> None:
     rows = two_kernels(15 * MS, 14 * MS)
     name = "/usr/lib/torch/_dynamo/convert_frame.py(640): compile_inner"
