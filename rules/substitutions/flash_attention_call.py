@@ -203,10 +203,7 @@ def attend(q, kv, starts, longest):
 """,
         ),
         Rewritten(_WINDOW, _WINDOW),
-<<<<<<< HEAD
-        Rewritten(_OF_XFORMERS, _OF_XFORMERS),
         Rewritten(_CAUSAL, _CAUSAL),
-=======
         Rewritten(
             _OF_XFORMERS.replace("v)\n", "v, None, 0.1, op=op)\n"),
             _OF_XFORMERS.replace(
@@ -222,7 +219,6 @@ def attend(q, kv, starts, longest):
     )[0]""",
             ),
         ),
->>>>>>> experts2
         Rewritten(_BLOCKS, _BLOCKS),
     ),
 )

@@ -80,9 +80,11 @@ def _of_xformers(here: Surroundings, call: ast.Call, form: str) -> Proposal:
     given = dict(zip(_NAMES_OF_XFORMERS.values(), call.args, strict=False))
     words = {k.arg: k.value for k in call.keywords if k.arg != "op"}
     given |= {_NAMES_OF_XFORMERS.get(str(name), ""): value for name, value in words.items()}
-    if form != _DENSE or len(call.args) > len(_NAMES_OF_XFORMERS):
+    bias = given.pop("attn_bias", None)
+    # its LowerTriangularMask begins with the first key, which ``sparse_mode=3`` does not
+    biased = bias is not None and here.text(bias) != "None"
+    if form != _DENSE or biased or len(call.args) > len(_NAMES_OF_XFORMERS):
         return Proposal(call, _FLASH.format(form))
-    given.pop("attn_bias", None)
     found = _proposal(here, call, given, rows=False, packed="")
     q = here.value(given["q"]) if "q" in given else None
     known = q is not None and here.facts(here.evaluations[id(given["q"])], x=q).ndim("x") == _DIMS

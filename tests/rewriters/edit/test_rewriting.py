@@ -355,7 +355,6 @@ def test_a_name_that_is_read_for_nothing_stays_bound() -> None:
     assert "needed elsewhere" in site.problem
 
 
-<<<<<<< HEAD
 def test_a_length_that_the_own_class_hands_in_is_a_number() -> None:
     text = f"""{HEADER}
 class Scale(nn.Module):
@@ -369,7 +368,8 @@ class Scale(nn.Module):
     assert "return at.clamp(max=length)" in only(text, "NPU208")
     mixed = text.replace("x.shape[0])", "x.shape[0]) + self._last(x)")
     assert "return torch.minimum(at, length)" in only(mixed, "NPU208")
-=======
+
+
 def test_what_reads_one_view_may_become_two_calls() -> None:
     found = sites(
         """
@@ -383,4 +383,3 @@ def test_what_reads_one_view_may_become_two_calls() -> None:
         "NPU180",
     )
     assert [site.rewrite is not None for site in found] == [True, True]
->>>>>>> experts2
