@@ -11,6 +11,7 @@ from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.edit import segment
+from npufix.rewriters.edit.layout import project_width
 from npufix.rewriters.edit.loops.find import find_loops
 from npufix.rewriters.edit.loops.reading import may_hold_loops
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite, rewrite
@@ -78,6 +79,7 @@ def find_sites(  # noqa: PLR0913 - what is looked for, and where
     with_text: bool = True,
     chosen_too: bool = False,
     cut: Callable[[str], None] | None = None,
+    width: int | None = None,
 ) -> Iterator[Site]:
     """Yield the sites of a module in the order of its lines.
 
@@ -86,7 +88,8 @@ def find_sites(  # noqa: PLR0913 - what is looked for, and where
     only the source itself can prove a condition. Without ``with_text`` the rewrites are only tried
     out: their texts stay empty, which takes half of the time. With ``chosen_too`` those come
     as well beside which the author calls the fused operator in another branch or function. ``cut``
-    is told of a function that holds so much that not all of it was looked at.
+    is told of a function that holds so much that not all of it was looked at. ``width`` is how long
+    a line may be; of ``None`` the file tells.
 
     Raises:
         SyntaxError: the source is not Python.
@@ -94,6 +97,7 @@ def find_sites(  # noqa: PLR0913 - what is looked for, and where
     """
     if not may_have_sites(source):
         return
+    project_width.set(width)
     tree = ast.parse(source)
     names = module_names(tree, None if neighbour is None else cache(neighbour))
     if not any(full.split(".")[0] == "torch" for full in names.imports.values()):

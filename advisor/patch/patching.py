@@ -215,6 +215,7 @@ def _compose(
             [item.site for item in items],
             file.neighbour,
             lambda _site, _same, new: new.portable if portable else new.direct,
+            file.line_width,
         )
         problem = "another change in the same function is in the way; run npufix again"
         failed |= {item: problem for item in items if item.site in in_the_way}

@@ -17,11 +17,14 @@ if TYPE_CHECKING:
 
 
 def _again(
-    text: str, rule: Substitution, neighbour: Callable[[str], str | None] | None
+    text: str,
+    rule: Substitution,
+    neighbour: Callable[[str], str | None] | None,
+    width: int | None,
 ) -> Iterator[Site]:
     if rule.files:
         return find_settings(text, rule.files[0], [rule])
-    return find_sites(text, [rule], neighbour=neighbour, chosen_too=True)
+    return find_sites(text, [rule], neighbour=neighbour, chosen_too=True, width=width)
 
 
 def apply_in_order(
@@ -29,6 +32,7 @@ def apply_in_order(
     sites: Iterable[Site],
     neighbour: Callable[[str], str | None] | None,
     write: Callable[[Site, Site, Rewrite], str],
+    width: int | None = None,
 ) -> tuple[str, list[Site]]:
     """Return a text with the changes of sites that were found in it, and those in the way.
 
@@ -36,14 +40,14 @@ def apply_in_order(
     rewrite, and returns the new text. From the last line to the first: what stands above a change
     stays where it is in its function, so that twins of the same code are told apart. Of
     ``a = norm(x)`` in line 3 and line 7 of a function, line 7 is changed first; then what is left
-    at depth 3 can only be the other.
+    at depth 3 can only be the other. ``width`` is how long a line may be.
     """
     failed: list[Site] = []
     for site in sorted(sites, key=lambda s: -s.line):
         rule = dataclasses.replace(site.rule, forms=(site.form,))
         again = [
             s
-            for s in _again(text, rule, neighbour)
+            for s in _again(text, rule, neighbour, width)
             if (s.function, s.code) == (site.function, site.code)
         ]
         same = min(again, key=lambda s: abs(s.depth - site.depth), default=None)

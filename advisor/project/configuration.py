@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import configparser
 import fnmatch
 import sys
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +20,7 @@ else:
     import tomli as tomllib
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from npufix.rules.registry import Rule
@@ -188,3 +190,55 @@ def _check_conditions(path: Path, names: Sequence[str]) -> None:
         if name not in condition_names():
             remedy = f"there are {', '.join(sorted(condition_names()))}"
             raise ConfigurationError(f"{path}: allow names no condition {name}", remedy)
+
+
+_NARROWEST, _WIDEST = 40, 200
+_WIDTHS = (
+    ("ruff.toml", "line-length", ("",)),
+    (".ruff.toml", "line-length", ("",)),
+    ("pyproject.toml", "line-length", ("tool.ruff", "tool.black")),
+    ("pyproject.toml", "max-line-length", ("tool.flake8",)),
+    ("pyproject.toml", "column_limit", ("tool.yapf",)),
+    (".flake8", "max-line-length", ("flake8",)),
+    ("setup.cfg", "max-line-length", ("flake8", "pycodestyle")),
+    ("tox.ini", "max-line-length", ("flake8", "pycodestyle")),
+    (".style.yapf", "column_limit", ("style",)),
+    ("setup.cfg", "column_limit", ("yapf",)),
+    (".editorconfig", "max_line_length", ("*.py", "*.{py,pyi}", "*")),
+)
+"""Where formatters and linters are told how long a line may be: file, key, sections."""
+
+
+@cache
+def find_line_width(folder: Path) -> int | None:
+    """Return how long a line of code may be in a folder, as far as its project says so."""
+    for name, key, sections in _WIDTHS:
+        tables = _read_tables(folder / name)
+        for width in (tables.get(section, {}).get(key) for section in sections):
+            if str(width).isdecimal() and _NARROWEST <= int(str(width)) <= _WIDEST:
+                return int(str(width))
+    last = folder == folder.parent or (folder / ".git").exists()
+    return None if last else find_line_width(folder.parent)
+
+
+@cache
+def _read_tables(path: Path) -> Mapping[str, Mapping[str, object]]:
+    """Return the sections of a file of another tool, by their names; what is damaged has none."""
+    if not path.is_file():
+        return {}
+    try:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".toml":
+            return dict(_list_tables("", tomllib.loads(text)))
+        parser = configparser.RawConfigParser(strict=False)
+        parser.read_string(f"[{parser.default_section}]\n{text}")  # .editorconfig begins without
+    except (OSError, ValueError, RecursionError, configparser.Error):
+        return {}
+    return {name: dict(parser[name]) for name in parser.sections()}
+
+
+def _list_tables(name: str, table: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, object]]]:
+    yield name, table
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _list_tables(f"{name}.{key}".lstrip("."), value)

@@ -104,7 +104,7 @@ class Search:
         if not file.is_python:
             return ()
         ignored = " ".join(sorted(self._find_ignored(file)))
-        place = f"{ignored}|{file.relative}".encode("utf-8", "surrogateescape")
+        place = f"{ignored}|{file.line_width}|{file.relative}".encode("utf-8", "surrogateescape")
         return self._asked, place, file.sha256.encode()
 
     @cached_property
@@ -138,7 +138,7 @@ class Search:
             sites = list(
                 find_sites(
                     file.text, rules, recorded, neighbour,
-                    with_text=self.with_text, cut=too_large.append,
+                    with_text=self.with_text, cut=too_large.append, width=file.line_width,
                 )
             )  # fmt: skip
             comments = read_suppressions(file.text)

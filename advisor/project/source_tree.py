@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npufix.advisor.project.configuration import EVERYTHING, Configuration
+from npufix.advisor.project.configuration import EVERYTHING, Configuration, find_line_width
 from npufix.reports.report import Problem
 from npufix.rewriters.edit.statements.programs.files import ENDINGS, may_have_settings
 from npufix.rewriters.write.user_error import UserError
@@ -112,6 +112,11 @@ class SourceFile:
     def is_python(self) -> bool:
         """Tell whether it is no script of the shell and no YAML."""
         return not self.relative.endswith(ENDINGS)
+
+    @property
+    def line_width(self) -> int | None:
+        """How long a line may be, as far as the project says so."""
+        return find_line_width(self.path.parent.absolute())
 
     @property
     def sha256(self) -> str:

@@ -65,8 +65,11 @@ class Assumptions:
             from npufix.rules.registry import all_rules
 
             name, data = file.path.name, file.data[0]
-            neighbour = SourceFile(file.path, name, data, file.original, "utf-8").neighbour
-            self._sites = list(find_sites(file.original, all_rules(), recorded, neighbour))
+            source = SourceFile(file.path, name, data, file.original, "utf-8")
+            neighbour, width = source.neighbour, source.line_width
+            self._sites = list(
+                find_sites(file.original, all_rules(), recorded, neighbour, width=width)
+            )
 
     def of(self, qualname: str) -> Assumption:
         """Return what is taken for granted in a function, and in those that it calls."""

@@ -6,7 +6,8 @@ import ast
 import io
 import re
 import tokenize
-from dataclasses import dataclass
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -37,8 +38,18 @@ class Style:
     quote: str
 
 
-@lru_cache(maxsize=4)
+project_width: ContextVar[int | None] = ContextVar("project_width", default=None)
+"""How long a line may be in the project of the file that is looked at, where it says so."""
+
+
 def style_of(source: str) -> Style:
+    """Return the habits of a file; it is as wide as its project says, or its longest line."""
+    style, width = _style_of(source), project_width.get()
+    return style if width is None else replace(style, width=width)
+
+
+@lru_cache(maxsize=4)
+def _style_of(source: str) -> Style:
     """Return the quotes that prevail in a file, and the length of its longest line of code."""
     strings = [text for text in _TEXT.findall(source) if text[:3] not in {"'''", '"""'}]
     single = sum(text[0] == "'" for text in strings)
