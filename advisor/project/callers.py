@@ -45,10 +45,8 @@ class Callers:
         def find() -> frozenset[str]:
             texts = (f.text for name, f in self._files.items() if not is_cold(name))
             found = (m for text in texts for m in words.finditer(text))
-            said = (
-                "#" not in m.string[m.string.rfind("\n", 0, m.start()) : m.start()] for m in found
-            )
-            return frozenset({_NAMED} if any(said) else ())
+            before = (m.string[m.string.rfind("\n", 0, m.start()) + 1 : m.start()] for m in found)
+            return frozenset({_NAMED} if any("#" not in line for line in before) else ())
 
         return bool(self._read_kept((b"mention", words.pattern.encode(), self._tree), find))
 
