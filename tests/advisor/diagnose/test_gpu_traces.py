@@ -108,3 +108,25 @@ def test_copies_are_no_computing(tmp_path: Path) -> None:
     assert [op.type for op in report.hot_operators] == ["aten::mm"]
     assert report.split is not None
     assert report.split.computing_ns == 100 * 100_000
+
+
+def test_many_small_copies_block_the_host_unless_it_goes_on(tmp_path: Path) -> None:
+    def copying(length: float) -> Report:
+        events, now = [event("cpu_op", "aten::mm", 0, 9, 0)], 10.0
+        events += [event("cuda_runtime", "cudaLaunchKernel", 4, 3, 0),
+                   event("kernel", "ampere_sgemm_128x64_tn", 8, 2000, 0)]  # fmt: skip
+        now = 2010.0
+        for number in range(1, 101):
+            events.append(event("cpu_op", "aten::copy_", now, length, number))
+            events.append(event("cuda_runtime", "cudaMemcpyAsync", now + 15, 4, number))
+            copied = event("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", now + 24, 1, number)
+            events.append(copied)
+            now += 40
+        return report_of([*events, event("user_annotation", "ProfilerStep#3", 0, now)], tmp_path)
+
+    report = copying(38)
+    first = report.findings[0]
+    assert (first.rule, "100 copies to the device per step block" in first.what) == ("NPU410", True)
+    assert 0.6 < first.share < 0.65
+    assert report.headline.startswith("100 copies to the device")
+    assert not any(f.share > 0.1 for f in copying(20).findings if f.rule == "NPU410")
