@@ -103,6 +103,18 @@ def test_of_a_healthy_run_only_the_work_itself_is_told(tmp_path: Path) -> None:
     assert report.headline.startswith("Nothing is slow beside the work itself")
 
 
+def test_a_small_finding_before_the_work_itself_is_what_the_headline_names(tmp_path: Path) -> None:
+    events = trace()
+    named = {"aten::mm": "aten::one_hot", "ampere_sgemm_128x64_tn": "scatter_kernel"}
+    for each in events:
+        if each["name"] in named and each["args"]["correlation"] % 25 == 0:
+            each["name"] = named[each["name"]]
+    report = report_of(events, tmp_path)
+    assert report.findings[0].kernels == ["aten::one_hot"]
+    said = "Little is slow beside the work itself: aten::one_hot takes"
+    assert report.headline.startswith(said)
+
+
 def test_copies_are_no_computing(tmp_path: Path) -> None:
     report = report_of(trace(copying=20_000), tmp_path)
     assert [op.type for op in report.hot_operators] == ["aten::mm"]
