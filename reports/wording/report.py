@@ -60,6 +60,8 @@ def headline(  # noqa: PLR0913 - what an answer may be made of
     reason = _diagnosis(first) if first is not None else _bottleneck(split, hot)[:-1]
     if only_work and split is not None and split.computing_ns >= _BUSY * split.total_ns:
         reason = f"nothing is slow beside the work itself: {_bottleneck(split, hot)[:-1]}"
+        if first is None and findings and findings[0].share >= _TOLD:
+            reason = f"little is slow beside the work itself: {_diagnosis(findings[0])}"
     word = reason.split(" ", 1)[0]
     if word.isalpha() and word.islower():  # no name of an operator
         reason = f"{reason[:1].upper()}{reason[1:]}"

@@ -103,8 +103,42 @@ def test_of_a_healthy_run_only_the_work_itself_is_told(tmp_path: Path) -> None:
     assert report.headline.startswith("Nothing is slow beside the work itself")
 
 
+def test_a_small_finding_before_the_work_itself_is_what_the_headline_names(tmp_path: Path) -> None:
+    events = trace()
+    named = {"aten::mm": "aten::one_hot", "ampere_sgemm_128x64_tn": "scatter_kernel"}
+    for each in events:
+        if each["name"] in named and each["args"]["correlation"] % 25 == 0:
+            each["name"] = named[each["name"]]
+    report = report_of(events, tmp_path)
+    assert report.findings[0].kernels == ["aten::one_hot"]
+    said = "Little is slow beside the work itself: aten::one_hot takes"
+    assert report.headline.startswith(said)
+
+
 def test_copies_are_no_computing(tmp_path: Path) -> None:
     report = report_of(trace(copying=20_000), tmp_path)
     assert [op.type for op in report.hot_operators] == ["aten::mm"]
     assert report.split is not None
     assert report.split.computing_ns == 100 * 100_000
+
+
+def test_many_small_copies_block_the_host_unless_it_goes_on(tmp_path: Path) -> None:
+    def copying(length: float) -> Report:
+        events, now = [event("cpu_op", "aten::mm", 0, 9, 0)], 10.0
+        events += [event("cuda_runtime", "cudaLaunchKernel", 4, 3, 0),
+                   event("kernel", "ampere_sgemm_128x64_tn", 8, 2000, 0)]  # fmt: skip
+        now = 2010.0
+        for number in range(1, 101):
+            events.append(event("cpu_op", "aten::copy_", now, length, number))
+            events.append(event("cuda_runtime", "cudaMemcpyAsync", now + 15, 4, number))
+            copied = event("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", now + 24, 1, number)
+            events.append(copied)
+            now += 40
+        return report_of([*events, event("user_annotation", "ProfilerStep#3", 0, now)], tmp_path)
+
+    report = copying(38)
+    first = report.findings[0]
+    assert (first.rule, "100 copies to the device per step block" in first.what) == ("NPU410", True)
+    assert 0.6 < first.share < 0.65
+    assert report.headline.startswith("100 copies to the device")
+    assert not any(f.share > 0.1 for f in copying(20).findings if f.rule == "NPU410")
