@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from npufix.rules.diagnostic import Recording
     from npufix.rules.shared.recording.observing import Integers
 
+_SPAN = ["start_ns", "duration_ns"]
 _TO_DEVICE = r"Memcpy\sHtoD|CopyHostToDevice"
 _ADVICE = (
     "DataLoader(..., pin_memory=True) and x.to(device, non_blocking=True); copy the next batch "
@@ -100,16 +101,17 @@ def _with_calls(
     A call that returns before its copy is done (pinned memory, ``non_blocking=True``) blocked none.
     What lasts much longer than the copy itself, 493 ms for 20 µs, waits for something else.
     """
-    calls = find_named(host_ops, "aten::copy_").reindex(copies["host_op"])
-    until = (calls["start_ns"] + calls["duration_ns"]).to_numpy()
-    done = (copies["start_ns"] + copies["duration_ns"]).to_numpy()
-    beyond = calls["duration_ns"].to_numpy() - copies["duration_ns"].to_numpy()
-    blocks = is_named(copies, _TO_DEVICE, "type") & (until >= done) & (beyond < SHORTEST_PAUSE_NS)
+    calls = find_named(host_ops, "aten::copy_")
+    rows = calls.assign(at=np.arange(len(calls)))["at"]
+    at = rows.reindex(copies["host_op"], fill_value=-1).to_numpy(np.int64)
+    blocks = is_named(copies, _TO_DEVICE, "type") & (at >= 0)
     blocks &= ~copies["host_op"].duplicated().to_numpy()
-    held = copies.copy()
-    for column in ("start_ns", "duration_ns"):
-        held[column] = np.where(blocks, calls[column], copies[column]).astype(np.int64)
-    return held, blocks
+    spans = copies[_SPAN].to_numpy(np.int64, copy=True)
+    own = calls[_SPAN].to_numpy(np.int64)[at[blocks]]
+    lasts = own.sum(axis=1) >= spans[blocks].sum(axis=1)
+    blocks[blocks] = lasts & (own[:, 1] - spans[blocks][:, 1] < SHORTEST_PAUSE_NS)
+    spans[blocks] = calls[_SPAN].to_numpy(np.int64)[at[blocks]]
+    return copies.assign(**dict(zip(_SPAN, spans.T, strict=True))), blocks
 
 
 def _alone_ns(copies: pd.DataFrame, kernels: pd.DataFrame) -> Integers:
