@@ -152,6 +152,8 @@ class Target:
     _failed: object = None
     """An object that a search has made, and no call of it has returned yet."""
     _instances: dict[tuple[Recipe, torch.dtype], object] = field(default_factory=dict)
+    _wide: dict[Recipe, tuple[str, ...]] = field(default_factory=dict)
+    """What a class makes in another dtype than float32: a call has all in one."""
 
     def __post_init__(self) -> None:
         """Find the function, and whether it wants an object."""
@@ -262,7 +264,8 @@ class Target:
                 instance = instance_to_device(instance, *place)
             first = (instance,)
             state = lambda: read_state(instance, "self")  # noqa: E731 - one expression over a local
-            registered = lambda: list_registered(instance)  # noqa: E731 - same
+            wide = self._wide.get(case.assignment.recipe, ())
+            registered = lambda: (*list_registered(instance), *wide)  # noqa: E731 - same
 
         def call(passed: Mapping[str, object]) -> object:
             if not case.autocast:
@@ -348,6 +351,14 @@ class Target:
         if key not in self._instances:
             with self.world():
                 made = recipe.build(self.owner, self.loaded.find)
+            held = read_state(made, "self") if isinstance(made, torch.nn.Module) else {}
+            self._wide[recipe] = tuple(
+                f"{name} made in {value.dtype}"
+                for name, value in held.items()
+                if isinstance(value, torch.Tensor)
+                and value.is_floating_point()
+                and value.dtype != torch.float32
+            )
             cast_floats(made, dtype)
             self._instances[key] = made
         if issubclass(self.owner, torch.optim.Optimizer):

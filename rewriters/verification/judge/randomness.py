@@ -20,6 +20,13 @@ _RUNS = 48
 _SIGMAS = 6.0
 _VARIANCES = (0.6, 1.7)
 """The ratio of two variances of 48 runs each, pooled over all elements, stays well within."""
+_TOGETHER = 3.0
+"""What drops whole samples of n elements has n times the correlation of what drops elements."""
+_BY_CHANCE = 0.005
+_OFTEN = 3
+"""Runs on either side of the mean: what happens once or twice goes together by chance."""
+_CORNER = 4
+"""Elements of each axis of which that is asked."""
 _OTHER_SEED = 7919
 _SEEDS = 8
 """A dropout may keep a single element under several seeds in a row."""
@@ -41,7 +48,7 @@ def _differs(first: CallRecord, again: CallRecord) -> bool:
 
 
 def drop_alike(original: Callable[[int], CallRecord], patched: Callable[[int], CallRecord]) -> bool:
-    """Say whether results and gradients of many runs have the same mean and variance."""
+    """Say whether results and gradients of many runs vary alike, each and together."""
     runs = [[_numbers(run(seed)) for seed in range(_RUNS)] for run in (original, patched)]
     names = set(runs[0][0])
     if any(set(numbers) != names for several in runs for numbers in several):
@@ -69,4 +76,28 @@ def _alike(left: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> bool:
     low, high = _VARIANCES
     total, total_other = spread.sum().item(), other.sum().item()
     alike = low * total <= total_other <= high * total or max(total, total_other) < 1e-9  # noqa: PLR2004 - rounding
-    return bool((off <= slack).all()) and alike
+    return bool((off <= slack).all()) and alike and _go_together_alike(first, second)
+
+
+def _go_together_alike(first: torch.Tensor, second: torch.Tensor) -> bool:
+    """Say whether elements are above their means together as often: whole samples, or each alone.
+
+    By the mean of the squares of the correlations of all pairs; of signs, as outliers say little.
+    Of a corner: among many samples, few pairs are of one.
+    """
+    corner = (slice(None), *[slice(_CORNER)] * (first.dim() - 1))
+    first, second = (runs[corner].reshape(_RUNS, -1) for runs in (first, second))
+    varying = torch.ones(first.shape[1], dtype=torch.bool)
+    for runs in (first, second):
+        above = (runs > runs.mean(0)).sum(0)
+        varying &= (above >= _OFTEN) & (above <= _RUNS - _OFTEN)
+        varying &= runs.std(0) > 1e-5 * (1 + runs.mean(0).abs())
+    if not bool(varying.any()):
+        return True
+    found: list[float] = []
+    for runs in (first, second):
+        above = (runs - runs.mean(0))[:, varying].sign()
+        above = torch.nn.functional.normalize(above - above.mean(0), dim=0)
+        squares = (above @ above.T).square().sum() / above.shape[1] ** 2
+        found.append(squares.item() - 1 / (_RUNS - 1))  # what those have that are independent
+    return max(found) <= _TOGETHER * min(found) + _BY_CHANCE

@@ -8,6 +8,7 @@ makes, and shows nothing.
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -37,6 +38,7 @@ from npufix.rewriters.verification.inputs.source.usage import (
     Function,
     Use,
     find_function,
+    find_sizes_told_apart,
     find_uses,
     list_arguments,
 )
@@ -123,6 +125,8 @@ class Declarations:
     """What every size with a name is a multiple of."""
     multiples: Sequence[tuple[str, str]] = ()
     """Sizes that are multiples of others."""
+    apart: frozenset[str] = frozenset()
+    """Names that the text gives to several sizes, and the code tells apart."""
 
     def of(self, name: str) -> Declared:
         """Return what holds for one argument."""
@@ -153,7 +157,7 @@ class Declarations:
         for name, spec in specs.items():
             declared = self.of(name)
             for tensor in list_tensors(spec):
-                one = (declared.shapes, tensor.shape)
+                one = (self._rename_apart(name), tensor.shape)
                 if not declared.takes(tensor):
                     return False
                 if declared.shapes and isinstance(spec, Tensor):
@@ -172,6 +176,11 @@ class Declarations:
             )
             for known in _unified(shaped, sizes)
         )
+
+    def _rename_apart(self, name: str) -> tuple[Shape, ...]:
+        shapes = self.of(name).shapes
+        own = {size: f"{size}_of_{name}" for size in self.apart if name not in self.assumed}
+        return tuple(tuple(own.get(size, size) for size in shape) for shape in shapes)
 
     def _is_below(self, name: str, spec: Spec, sizes: Mapping[str, int]) -> bool:
         """Say whether whole numbers are less than what the text says, as far as that is known."""
@@ -315,10 +324,20 @@ def read_declarations(text: str, qualname: str, assumed: Sequence[str] = ()) -> 
     sure = _read_assumed((*comments, *assumed), names)
     for name, one in sure.items():
         found[name] = replace(one, use=replace(uses[name], dims=set(), least=0))
+    apart = frozenset(_list_told_apart(function, found))
     multiples = read_multiples(ast.get_docstring(function) or "")
     # ``cos (T, rotary_dim)`` of a function with ``rotary_dim=4`` is four wide
     given |= _read_defaults(function)
-    return Declarations(found, frozenset(sure), given, multiples=multiples)
+    return Declarations(found, frozenset(sure), given, multiples=multiples, apart=apart)
+
+
+def _list_told_apart(function: Function, found: Mapping[str, Declared]) -> Iterator[str]:
+    """Yield N for ``q (B, N, D), k (B, N, D)`` above ``k.size(1) - q.size(1)``."""
+    for (left, at), (right, beside) in find_sizes_told_apart(function):
+        for one, other in itertools.product(found[left].shapes, found[right].shapes):
+            inside = at in range(-len(one), len(one)) and beside in range(-len(other), len(other))
+            if inside and ANY not in one + other and one[at] == other[beside]:
+                yield one[at]
 
 
 def _read_assumed(texts: Sequence[str], names: Sequence[str]) -> dict[str, Declared]:

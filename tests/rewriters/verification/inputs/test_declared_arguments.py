@@ -58,6 +58,21 @@ def test_shapes_in_docstrings(text: str, names: str, shapes: dict[str, tuple[str
     assert {n: said.shapes[0] for n, said in found.items() if said.shapes} == shapes
 
 
+def test_lengths_that_the_code_tells_apart_may_differ() -> None:
+    text = """
+    def f(q, k):
+        \"\"\"q, k: (B, N, D)\"\"\"
+        return torch.ones(SIZES).tril() @ k
+    """
+    q, longer, wider = (Tensor(shape) for shape in ((2, 3, 8), (2, 5, 8), (2, 3, 4)))
+    for sizes in ("q.shape[1], k.shape[1]", "q.size(-2), k.size(-2)", "N, k.shape[1] - q.shape[1]"):
+        said = declared(text.replace("SIZES", sizes))
+        assert said.fits({"q": q, "k": longer}), sizes
+        assert not said.fits({"q": q, "k": wider}), sizes
+    for sizes in ("q.shape[1], q.shape[1]", "q.shape[0], k.shape[1]"):
+        assert not declared(text.replace("SIZES", sizes)).fits({"q": q, "k": longer}), sizes
+
+
 def test_kinds_of_numbers_in_docstrings() -> None:
     said = read_text("m: (B, T) bool; i: (N,) of int64; z: [B], 0 or 1", ["m", "i", "z"])
     assert {n: set(one.kinds) for n, one in said.items()} == {

@@ -278,3 +278,21 @@ def test_a_number_of_python_has_no_dtype_that_a_tensor_could_keep() -> None:
     """
     assert verdict(text, (".item()", ".detach()")).status is Status.EQUIVALENT
     assert verdict(text, (".amax().item()", ".amin().detach()")).status is Status.REFUTED
+
+
+COUNTED = """
+class Counted(torch.nn.Module):
+    def __init__(self, size: int):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(size, dtype=torch.float64))
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.mean = self.mean + x.mean(0)
+        return x - self.mean.float()
+"""
+
+
+def test_dtypes_that_buffers_are_made_in_are_compared() -> None:
+    found = verdict(COUNTED, ("float64", "float32"))
+    assert found.status is Status.REFUTED
+    assert "self.mean made in torch.float64" in found.reason
+    assert verdict(COUNTED, ("x.mean(0)", "x.mean(dim=0)")).status is Status.EQUIVALENT

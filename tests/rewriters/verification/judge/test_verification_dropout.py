@@ -41,11 +41,13 @@ NEVER = "return torch.tanh(x)"
 ALWAYS = "return F.dropout(torch.tanh(x), self.p)"
 IN_EVAL = OTHERS.replace("not self.training", "x.dim() < 0")  # what draws next draws others
 UNSCALED = OTHERS.replace(" / (1 - p)", "")
+ROWS = "torch.rand(len(x), *[1] * (x.dim() - 1))"
+WHOLE_ROWS = OTHERS.replace("torch.rand_like(x.float())", ROWS)
 SAME = "return F.dropout(x.tanh(), p=self.p, training=self.training)"
 
 
 def test_random_numbers_are_compared_as_far_as_they_can_be() -> None:
-    texts = (SAME, OTHERS, RARER, NEVER, ALWAYS, UNSCALED, IN_EVAL)
+    texts = (SAME, OTHERS, RARER, NEVER, ALWAYS, UNSCALED, IN_EVAL, WHOLE_ROWS)
     same, others, *wrong = verify([DROPOUT.job(dedent(text).strip()) for text in texts])
     assert same.status is Status.EQUIVALENT, same
     assert "random" not in same.ground
