@@ -11,7 +11,7 @@ from functools import cache, lru_cache, partial
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.edit import segment
-from npufix.rewriters.edit.layout import project_width
+from npufix.rewriters.edit.layout import use_width
 from npufix.rewriters.edit.loops.find import find_loops
 from npufix.rewriters.edit.loops.reading import may_hold_loops
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite, rewrite
@@ -97,7 +97,6 @@ def find_sites(  # noqa: PLR0913 - what is looked for, and where
     """
     if not may_have_sites(source):
         return
-    project_width.set(width)
     tree = ast.parse(source)
     names = module_names(tree, None if neighbour is None else cache(neighbour))
     if not any(full.split(".")[0] == "torch" for full in names.imports.values()):
@@ -107,29 +106,30 @@ def find_sites(  # noqa: PLR0913 - what is looked for, and where
     searches = possible_in_module(rules, source)
     over_rows = [rule for rule in rules if rule.search == "loops"]
     sites: list[Site] = []
-    for scope in (*vocabulary.scopes, top_level(tree)):
-        text = vocabulary.text(scope)
-        words = vocabulary.meant_in(scope)
-        here = vocabulary.possible(rules, scope)
-        here += possible(searches, scope, words, text, tree)
-        here += over_rows if may_hold_loops(scope.function, text, words) else []
-        if not here or off_limits(scope, names):
-            continue
-        try:
-            flow = read_function(scope.function, names, scope.cls, scope=scope)
-            effort = _Effort(len(flow.evaluations))
-            looking = _Effort(len(flow.evaluations))
-            sites += _sites_in(
-                source, flow, here, recorded or {}, effort, looking,
-                with_text=with_text, chosen_too=chosen_too,
-            )  # fmt: skip
-            too_large = min(effort.left, looking.left) < 0
-        except UnsupportedCodeError:
-            continue
-        except RecursionError:  # thousands of operations, one computed from the other
-            too_large = True
-        if too_large and cut is not None:
-            cut(scope.qualname)
+    with use_width(width):
+        for scope in (*vocabulary.scopes, top_level(tree)):
+            text = vocabulary.text(scope)
+            words = vocabulary.meant_in(scope)
+            here = vocabulary.possible(rules, scope)
+            here += possible(searches, scope, words, text, tree)
+            here += over_rows if may_hold_loops(scope.function, text, words) else []
+            if not here or off_limits(scope, names):
+                continue
+            try:
+                flow = read_function(scope.function, names, scope.cls, scope=scope)
+                effort = _Effort(len(flow.evaluations))
+                looking = _Effort(len(flow.evaluations))
+                sites += _sites_in(
+                    source, flow, here, recorded or {}, effort, looking,
+                    with_text=with_text, chosen_too=chosen_too,
+                )  # fmt: skip
+                too_large = min(effort.left, looking.left) < 0
+            except UnsupportedCodeError:
+                continue
+            except RecursionError:  # thousands of operations, one computed from the other
+                too_large = True
+            if too_large and cut is not None:
+                cut(scope.qualname)
     # One after the other: a site and the call of the method around it would rule out each other.
     beside = _by_line(sites)
     sites = [site for site in sites if not any(_calls(site, other) for other in beside(site))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle  # between processes of this program, and from a folder of the user alone
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from npufix.rules.substitution import Condition
@@ -73,12 +74,24 @@ def _parts(rules: Sequence[Substitution]) -> Iterator[Substitution | Form | Cond
             yield from form.conditions
 
 
+class _Lines(list[str]):
+    """The lines of a module, and where each of them stands first."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__(source.split("\n"))
+        self.places = {line: number for number, line in reversed([*enumerate(self)])}
+
+
 class _Pickler(pickle.Pickler):
     def __init__(self, file: io.BytesIO, packer: Packer, source: str) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
         self.packer = packer
-        self.lines = source.split("\n")
+        self.source = source
         self.texts: dict[str, list[int | bytes]] = {}
+
+    @cached_property
+    def lines(self) -> _Lines:
+        return _Lines(self.source)
 
     def persistent_id(self, obj: object) -> object:
         if isinstance(obj, str) and len(obj) >= _LONG:
@@ -95,8 +108,13 @@ class _Unpickler(pickle.Unpickler):
     def __init__(self, file: io.BytesIO, packer: Packer, source: str) -> None:
         super().__init__(file)
         self.packer = packer
-        self.lines = source.split("\n")
+        self.source = source
         self.texts: dict[tuple[int | bytes, ...], str] = {}
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """Most files have no change: they are not split into lines."""
+        return self.source.split("\n")
 
     def persistent_load(self, pid: object) -> object:
         if isinstance(pid, list):
@@ -121,16 +139,15 @@ class _Unpickler(pickle.Unpickler):
         return found
 
 
-def _list_runs(text: Sequence[str], lines: Sequence[str]) -> Iterator[int | bytes]:
+def _list_runs(text: Sequence[str], lines: _Lines) -> Iterator[int | bytes]:
     """Yield where runs of a text's lines begin and end in a module, and other lines as they are.
 
     ``0, 12, b"import torch_npu", 12, 300``: a line stands behind the twelfth.
     """
-    places = {line: number for number, line in reversed([*enumerate(lines)])}
     number = at = 0
     while number < len(text):
         line, near = text[number], lines[at : at + _NEAR]
-        begin = at + near.index(line) if line in near else places.get(line)
+        begin = at + near.index(line) if line in near else lines.places.get(line)
         if begin is None:
             yield line.encode("utf-8", "surrogatepass")
             number += 1

@@ -6,6 +6,7 @@ import ast
 import io
 import re
 import tokenize
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -38,13 +39,22 @@ class Style:
     quote: str
 
 
-project_width: ContextVar[int | None] = ContextVar("project_width", default=None)
-"""How long a line may be in the project of the file that is looked at, where it says so."""
+_project_width: ContextVar[int | None] = ContextVar("project_width", default=None)
+
+
+@contextmanager
+def use_width(width: int | None) -> Iterator[None]:
+    """Write lines as long as the project of a file says; of ``None`` the file itself tells."""
+    token = _project_width.set(width)
+    try:
+        yield
+    finally:
+        _project_width.reset(token)
 
 
 def style_of(source: str) -> Style:
     """Return the habits of a file; it is as wide as its project says, or its longest line."""
-    style, width = _style_of(source), project_width.get()
+    style, width = _style_of(source), _project_width.get()
     return style if width is None else replace(style, width=width)
 
 
