@@ -139,9 +139,9 @@ _BESIDE = re.compile(r"(^|\.)(test|log|plot|export)_\w*$|ONNX|TensorRT|TRT")
 
 
 _ABOUT_WHAT_IS_BUILT = frozenset({"data-loaders", "environment", "growing-caches"})
+"""Searches for what has an effect on the steps wherever it stands."""
 _ABOUT_TRAINING = frozenset({"data-loaders", "early-reductions", "optimizers"})
 """Searches for what stands in ``main`` and counts in each step."""
-"""Searches for what has an effect on the steps wherever it stands."""
 _TOO_MUCH_TO_GUESS = (
     {"boolean-mask", "same-rank-mask"},
     {"boolean-mask", "row-mask"},

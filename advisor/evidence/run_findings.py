@@ -89,9 +89,8 @@ def change_of(seen: Observation, recording: Recording) -> Change | None:
     if seen.is_idle or not seen.kernels or seen.saving_ns is None or not seen.cost_ns:
         return None
     whole = seen.cost_ns
-    if (
-        not seen.is_symptom
-    ):  # a collective that stands still for 51 of 56 ms moves data for the rest
+    if not seen.is_symptom:
+        # A collective that stands still for 51 of 56 ms moves data for the rest.
         spent = recording.kernels["duration_ns"].reindex(Labels(seen.kernels).array).sum()
         whole = max(whole, per_step(float(spent), recording))
     low, high = (min(1.0, max(0.0, ns / whole)) for ns in seen.saving_ns)

@@ -117,6 +117,11 @@ class FunctionFlow:
         return list_bound_names(self.function)
 
     @cached_property
+    def taken(self) -> frozenset[str]:
+        """Return the names that mean something in the function: a new one is none of them."""
+        return frozenset({*self.bound, *self.names.imports, *self.names.bound})
+
+    @cached_property
     def npu_branches(self) -> Sequence[ast.If | ast.IfExp]:
         """Return where the function asks whether it runs on an NPU."""
         return tuple(

@@ -56,8 +56,7 @@ def choose(
                 yield from _bind(body, name, mask, left, right)
                 return
     if len(arms) > 1:
-        flow = body.facts.flow
-        taken = {*flow.bound, *flow.names.imports, *flow.names.bound}
+        taken = body.facts.flow.taken
         if taken.issuperset(_NAMES):
             raise CannotBatchError(BRANCH)
         name = next(n for n in _NAMES if n not in taken)

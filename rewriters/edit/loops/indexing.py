@@ -124,9 +124,8 @@ class Indexer:
             if self._is_entry(code.value, place):
                 return Value(Kind.ENTRY, made, rank, source=base.asked)
             if self.of.facts.is_tensor(code.value) is not True:
-                if (
-                    not isinstance(code.slice, ast.Tuple) and not place.pieces
-                ):  # a dictionary, a list of anything
+                if not isinstance(code.slice, ast.Tuple) and not place.pieces:
+                    # A dictionary, a list of anything.
                     raise CannotBatchError(OF_A_LIST)
                 self.of.ask_for_tensor(code.value)
         return Value(Kind.ROWS, made, rank, place.axis, fresh=not place.is_view, source=base.asked)
@@ -308,9 +307,8 @@ class Indexer:
         whole = isinstance(item, ast.Constant) or facts.is_int(item) or _is_negative(item)
         if not whole:
             rank = 1 if self.of.is_vector(item) else facts.rank(item)
-            if (
-                isinstance(rank, int) and rank != 1
-            ):  # of two dimensions a mask takes two, an index one
+            if isinstance(rank, int) and rank != 1:
+                # Of two dimensions a mask takes two, an index one.
                 raise CannotBatchError(UNKNOWN_INDEX)
             if found.axis < 0 or by_vectors:
                 raise CannotBatchError(UNKNOWN_INDEX)

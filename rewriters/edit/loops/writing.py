@@ -116,8 +116,7 @@ def _name_vector(statements: Sequence[ast.stmt], flow: FunctionFlow) -> Sequence
     text = "\n".join(map(ast.unparse, statements))
     vectors = re.findall(r"torch\.arange\((?:[^()]|\([^()]*\))*\)", text)
     often = next((vector for vector in vectors if vectors.count(vector) > 1), None)
-    taken = {*flow.bound, *flow.names.imports, *flow.names.bound}
-    if often is None or _VECTOR in taken:
+    if often is None or _VECTOR in flow.taken:
         return statements
     return ast.parse(f"{_VECTOR} = {often}\n{text.replace(often, _VECTOR)}").body
 

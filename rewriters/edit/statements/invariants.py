@@ -158,7 +158,7 @@ def _is_same(loop: _Loop, code: ast.expr) -> bool:
 def _name_operands(here: Surroundings, operands: Sequence[ast.expr]) -> dict[str, _Step]:
     """Return what gives a name to each operand, by its code."""
     named: dict[str, _Step] = {}
-    taken = {*here.flow.bound, *here.flow.names.imports, *here.flow.names.bound, *dir(builtins)}
+    taken = {*here.flow.taken, *dir(builtins)}
     for code in operands:
         match code:
             case ast.Call(ast.Attribute(ast.Name(owner), attr)):

@@ -132,7 +132,7 @@ def _mask_of(code: ast.Subscript) -> ast.Name | None:
 def _once(here: Surroundings, name: str, reads: list[ast.Subscript]) -> Proposal | None:
     """Return the reads with positions that are found once, before the first of them."""
     first = here.statement_of(reads[0])
-    block = _block_of(here, first)
+    block = here.block_of(first)
     statements = [here.statement_of(read) for read in reads]
     if (there := _found_before(here, reads[0])) is not None:
         return Proposal(
@@ -197,15 +197,6 @@ def _written_with(here: Surroundings, reads: Sequence[ast.Subscript]) -> Iterato
                 value = None if mask is None else here.value(mask)
                 if value is not None and any(o and here.value(o) is value for o in others):
                     yield target
-
-
-def _block_of(here: Surroundings, statement: ast.stmt) -> list[ast.stmt]:
-    outer = here.parents.get(id(statement), here.flow.function)
-    return next(
-        b
-        for n in ("body", "orelse", "finalbody")
-        if statement in (b := getattr(outer, n, None) or [])
-    )
 
 
 def _outer_in(here: Surroundings, statement: ast.stmt, block: list[ast.stmt]) -> ast.stmt | None:

@@ -83,6 +83,12 @@ class Surroundings:
             return node
         return next(outer for outer in self.around(node) if isinstance(outer, ast.stmt))
 
+    def block_of(self, statement: ast.stmt) -> list[ast.stmt]:
+        """Return the statements that a statement is one of."""
+        outer = self.parents.get(id(statement), self.flow.function)
+        blocks = (getattr(outer, name, None) for name in ("body", "orelse", "finalbody"))
+        return next(b for b in blocks if isinstance(b, list) and statement in b)
+
     def value(self, code: ast.expr) -> Node | None:
         """Return the value of an expression, ``None`` where it is not followed."""
         found = self.evaluations.get(id(code))

@@ -190,8 +190,7 @@ def _target(  # noqa: PLR0911 - one case a way to say where
     whole = f".{code.func.attr}({', '.join(map(here.text, code.args))})"
     match code.func.attr, code.args, sorted(map(str, words)):
         case "cuda", [], []:
-            quote = '"'
-            return f"{quote}cuda{quote}", True, ""
+            return '"cuda"', True, ""
         case "type_as", [other], []:
             return (f"{here.text(other)}.device", True, whole) if _is_plain(other) else None
         case "to", [], ["device"] | ["device", "dtype"]:
@@ -225,13 +224,11 @@ def _is_plain(code: ast.expr) -> bool:
 def _follows(here: Surroundings, first: ast.expr, second: ast.expr) -> bool:
     """Tell whether nothing between two statements of a block returns or asks: ``if x is None:``."""
     start, end = here.statement_of(first), here.statement_of(second)
-    outer = here.parents.get(id(start), here.flow.function)
-    for name in ("body", "orelse", "finalbody"):
-        block = getattr(outer, name, None)
-        if isinstance(block, list) and start in block and end in block:
-            between = block[block.index(start) : block.index(end)]
-            return all(isinstance(s, (ast.Assign, ast.AugAssign, ast.Expr)) for s in between)
-    return False
+    block = here.block_of(start)
+    if end not in block:
+        return False
+    between = block[block.index(start) : block.index(end)]
+    return all(isinstance(s, (ast.Assign, ast.AugAssign, ast.Expr)) for s in between)
 
 
 def _there(

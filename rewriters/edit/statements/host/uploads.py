@@ -135,9 +135,7 @@ def find_device_waits(here: Surroundings) -> Iterator[Proposal]:
 def _line_of_its_own(here: Surroundings, code: ast.Call) -> Span | None:
     """Return the line of a statement that may go: one among others, without a comment."""
     statement = here.statement_of(code)
-    outer = here.parents.get(id(statement), here.flow.function)
-    blocks = (getattr(outer, name, None) for name in ("body", "orelse", "finalbody"))
-    several = any(isinstance(b, list) and statement in b and len(b) > 1 for b in blocks)
+    several = len(here.block_of(statement)) > 1
     whole = here.whole_lines(statement)
     alone = whole is not None and "#" not in here.lines[whole[2] - 1]
     return whole if several and alone else None
