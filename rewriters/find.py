@@ -27,7 +27,7 @@ from npufix.rewriters.edit.statements.searches import (
 )  # fmt: skip
 from npufix.rewriters.edit.statements.surroundings import TooLargeError
 from npufix.rewriters.facts.chosen import find_choice, is_reference
-from npufix.rewriters.facts.occasions import occasion
+from npufix.rewriters.facts.occasions import is_hot, occasion
 from npufix.rewriters.facts.recorded_facts import RecordedFacts, aten_names
 from npufix.rewriters.facts.site_facts import SourceFacts
 from npufix.rewriters.graph.dataflow import UnsupportedCodeError
@@ -135,7 +135,9 @@ def find_sites(  # noqa: PLR0913 - what is looked for, and where
     sites = [site for site in sites if not any(_calls(site, other) for other in beside(site))]
     beside = _by_line(sites)
     kept = [site for site in sites if not any(_is_inside(site, other) for other in beside(site))]
-    yield from sorted(kept, key=lambda site: (site.line, site.rule.id))
+    hot = cache(lambda name: any(s.qualname == name and is_hot(s, tree) for s in vocabulary.scopes))
+    for site in sorted(kept, key=lambda site: (site.line, site.rule.id)):
+        yield dataclasses.replace(site, is_hot=hot(site.function.partition(".<locals>")[0]))
 
 
 def _sites_in(  # noqa: PLR0913, PLR0917 - what is looked for, and where

@@ -201,9 +201,8 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
     if site.rule.table != "affinity" or site.rule.search in _ABOUT_WHAT_IS_BUILT:
         return True
     # A step may call a method by another name: ``self.distance(a, b)``.
-    proven = site.safety is Safety.SAFE
-    sure = proven and "." in site.function
-    beside = not sure and callers.beside_steps(site.function, file.relative, called=proven)
+    sure = site.safety is Safety.SAFE and "." in site.function
+    beside = not sure and callers.beside_steps(site, file.relative)
     return not (beside or callers.set_up(site.function, file.relative))
 
 

@@ -16,12 +16,14 @@ from npufix.advisor.project.cold_files import is_cold, is_test
 from npufix.rewriters.facts.occasions import is_hot, sets_up
 from npufix.rewriters.graph.modules.scopes import MODULE, scopes
 from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rules.substitution import Safety
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from npufix.advisor.project.source_tree import SourceFile
     from npufix.advisor.project.stored import Store
+    from npufix.rewriters.edit.site import Site
 
 _LATER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _MOST_CALLERS = 8
@@ -69,17 +71,16 @@ class Callers:
                 return False
         return built
 
-    def beside_steps(self, function: str, file: str, *, called: bool = False) -> bool:
-        """Tell whether a function is used, but, as far as names tell, in no step.
+    def beside_steps(self, site: Site, file: str) -> bool:
+        """Tell whether the function of a site is used, but, as far as names tell, in no step.
 
         ``world_to_pix`` of a renderer that a plot calls; what nobody uses may be there for others.
-        With ``called`` so may be what is handed on, ``{"quick": quick_gelu}``, and who calls it.
+        What is safe is kept where it is handed on, ``{"quick": quick_gelu}``, and who calls it.
         """
-        outer, of_file = function.partition(".<locals>")[0], self._files[file]
-        names, used = [outer.rpartition(".")[2]], False
-        key = b"hot", outer.encode(), of_file.sha256.encode()
-        if self._read_kept(key, partial(_steps_in, of_file.text, outer)):
+        if site.is_hot:
             return False
+        called = site.safety is Safety.SAFE
+        names, used = [site.function.partition(".<locals>")[0].rpartition(".")[2]], False
         for name in names:  # grows
             if name in {"main", MODULE} or name.startswith("__") or len(names) > _MOST_CALLERS:
                 return False
@@ -151,13 +152,6 @@ def _callers_in(text: str, name: str) -> frozenset[str]:
         elif calls:
             found.add(_HANDED_ON if is_hot(scope, module) else scope.function.name)
     return frozenset({*found, _NAMED} if left else found)
-
-
-def _steps_in(text: str, qualname: str) -> frozenset[str]:
-    """Return ``_HANDED_ON`` if a function of that name is one that steps run."""
-    module, _ = _read(text)
-    hot = any(scope.qualname == qualname and is_hot(scope, module) for scope in scopes(module))
-    return frozenset({_HANDED_ON} if hot else ())
 
 
 @lru_cache(maxsize=64)

@@ -53,6 +53,8 @@ class Site:
     function_lines: tuple[int, int]
     occasion: Occasion = Occasion.STEP
     """When it runs, by what the source says."""
+    is_hot: bool = False
+    """Whether its file says that steps run its function, or the one around that."""
 
     @property
     def depth(self) -> int:
