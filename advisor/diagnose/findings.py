@@ -128,6 +128,7 @@ def locate(  # noqa: PLR0913 - what is searched, and for whom
         found += _with_evidence(file, sites, measured)
         problems += [result.problem] if result.problem else []
         warnings += result.warnings
+    callers.keep()
     ranked = rank_items(found)
     if measured is None:
         ranked = fold(ranked, tree, to_write=to_write, to_compare=to_compare)

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import json
 import re
-from functools import cache, cached_property, lru_cache, partial
+from functools import cache, cached_property, lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from npufix.advisor.project.cold_files import is_cold, is_test
 from npufix.rewriters.facts.occasions import is_hot, sets_up
@@ -19,7 +22,7 @@ from npufix.rewriters.graph.modules.syntax import walk
 from npufix.rules.substitution import Safety
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from npufix.advisor.project.source_tree import SourceFile
     from npufix.advisor.project.stored import Store
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 _LATER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _MOST_CALLERS = 8
 """Who is called by more than that, or named in more files, is not followed: a step may call it."""
+_PARTS = 16
 _HANDED_ON, _NAMED, _BUILDS, _BESIDE = "<step>", "<name>", "<building>", "<beside>"
 """What stand among the names of callers: a step, a name that nobody calls, building, examples."""
 
@@ -36,21 +40,21 @@ class Callers:
     """The calls of functions in a source tree, by the names of the functions."""
 
     def __init__(self, files: Mapping[str, SourceFile], store: Store | None = None) -> None:
-        self._files = {n: f for n, f in files.items() if f.is_python and not is_test(n)}
-        self._store = store
-        self._known: dict[str, frozenset[str]] = {}
-        self.mention = cache(self._mention)
+        parts: list[dict[str, SourceFile]] = [{} for _ in range(_PARTS)]
+        for name, file in sorted(files.items()):
+            if file.is_python and not is_test(name):
+                parts[_part_of(name)][name] = file
+        self._parts = [_Part(part, store) for part in parts]
+        self._of = cache(self._callers_of)
 
-    def _mention(self, words: re.Pattern[str]) -> bool:
+    def mention(self, words: re.Pattern[str]) -> bool:
         """Tell whether any file of the tree that a step may run has these words in its code."""
+        return any(part.mentions(words) for part in self._parts)
 
-        def find() -> frozenset[str]:
-            texts = (f.text for name, f in self._files.items() if not is_cold(name))
-            found = (m for text in texts for m in words.finditer(text))
-            before = (m.string[m.string.rfind("\n", 0, m.start()) + 1 : m.start()] for m in found)
-            return frozenset({_NAMED} if any("#" not in line for line in before) else ())
-
-        return bool(self._read_kept((b"mention", words.pattern.encode(), self._tree), find))
+    def keep(self) -> None:
+        """Keep what was asked for the next time."""
+        for part in self._parts:
+            part.keep()
 
     def set_up(self, function: str, file: str) -> bool:
         """Tell whether a function (its qualified name) runs where something is built, only there.
@@ -91,48 +95,79 @@ class Callers:
             names += sorted(callers - {*names, _NAMED, _BUILDS, _BESIDE})
         return used
 
-    def _of(self, name: str, file: str) -> frozenset[str]:
-        """Return who calls a function, remembered."""
-        if name not in self._known:
-            key = b"calling", name.encode(), self._tree
-            self._known[name] = self._read_kept(key, partial(self._callers_of, name, file))
-        return self._known[name]
-
-    @cached_property
-    def _tree(self) -> bytes:
-        """Return what tells the files from any others."""
-        files = (f"{name} {file.sha256}" for name, file in sorted(self._files.items()))
-        return hashlib.sha256("\n".join(files).encode("utf-8", "surrogateescape")).digest()
-
     def _callers_of(self, name: str, file: str) -> frozenset[str]:
         """Return who calls a function; the first step that does, mostly beside it, ends it."""
-        word = re.compile(rf"\b{name}\b")
-        found: set[str] = set()
-        naming = 0
-        for relative in sorted(self._files, key=lambda other: other != file):
-            text = self._files[relative].text
-            if name in text and word.search(text):
-                naming += 1
-                if naming > _MOST_CALLERS:
-                    return frozenset({_HANDED_ON})
-                key = b"calling", name.encode(), self._files[relative].sha256.encode()
-                callers = self._read_kept(key, partial(_callers_in, text, name))
-                found |= {_BESIDE} if callers and is_cold(relative) else callers
-                if _HANDED_ON in found:
-                    break
-        return frozenset(found - {name})
+        found, naming = self._parts[_part_of(file)].calls(name, file), 0
+        for part in self._parts:
+            named = part.naming(name)
+            naming += len(named)
+            if naming > _MOST_CALLERS:
+                return frozenset({_HANDED_ON})
+            for relative in () if _HANDED_ON in found else named:
+                found |= part.calls(name, relative)
+            if _HANDED_ON in found:
+                break
+        return found - {name}
 
-    def _read_kept(
-        self, key: tuple[bytes, ...], find: Callable[[], frozenset[str]]
-    ) -> frozenset[str]:
-        """Return what is found, as far as possible from the last time."""
-        known = self._store.get(*key) if self._store else None
-        if known is not None:
-            return frozenset(known.decode().split())
-        found = find()
-        if self._store:
-            self._store.put(" ".join(sorted(found)).encode(), *key)
-        return found
+
+class _Part:
+    """Some files of a tree: of a change, one of many is asked again."""
+
+    def __init__(self, files: Mapping[str, SourceFile], store: Store | None) -> None:
+        self._files = files
+        self._store = store
+        self._grown = False
+
+    @cached_property
+    def _key(self) -> tuple[bytes, bytes]:
+        files = "\n".join(f"{name} {file.sha256}" for name, file in self._files.items())
+        return b"calls", hashlib.sha256(files.encode("utf-8", "surrogateescape")).digest()
+
+    @cached_property
+    def _known(self) -> dict[str, list[str]]:
+        """Return answers by question, from the last time."""
+        data = self._store.get(*self._key) if self._store else None
+        known: dict[str, list[str]] = {} if data is None else json.loads(data)
+        return known
+
+    def keep(self) -> None:
+        """Keep the answers, if there are new ones."""
+        if self._store and self._grown:
+            self._store.put(json.dumps(self._known).encode(), *self._key)
+
+    def _ask(self, question: str, find: Callable[[], Iterable[str]]) -> list[str]:
+        if question not in self._known:
+            self._known[question] = sorted(find())
+            self._grown = True
+        return self._known[question]
+
+    def mentions(self, words: re.Pattern[str]) -> bool:
+        """Tell whether a file that a step may run has these words outside of comments."""
+
+        def find() -> Iterator[str]:
+            texts = (f.text for name, f in self._files.items() if not is_cold(name))
+            found = (m for text in texts for m in words.finditer(text))
+            before = (m.string[m.string.rfind("\n", 0, m.start()) + 1 : m.start()] for m in found)
+            if any("#" not in line for line in before):
+                yield _NAMED
+
+        return bool(self._ask(f"mentions {words.pattern}", find))
+
+    def naming(self, name: str) -> list[str]:
+        """Return the files that have a name, or one more than are followed."""
+        word = re.compile(rf"\b{name}\b")
+        files = (n for n, f in self._files.items() if name in f.text and word.search(f.text))
+        return self._ask(f"names {name}", lambda: islice(files, _MOST_CALLERS + 1))
+
+    def calls(self, name: str, relative: str) -> frozenset[str]:
+        """Return who calls a function in a file."""
+        text = self._files[relative].text
+        callers = self._ask(f"calls {name} {relative}", lambda: _callers_in(text, name))
+        return frozenset({_BESIDE} if callers and is_cold(relative) else callers)
+
+
+def _part_of(file: str) -> int:
+    return crc32(file.encode("utf-8", "surrogateescape")) % _PARTS
 
 
 def _callers_in(text: str, name: str) -> frozenset[str]:
