@@ -49,6 +49,8 @@ _PROFILE = (
     "ProfilerActivity.CUDA], record_shapes=True, with_stack=True)` and `export_chrome_trace`"
 )
 _COPY = "copy the file again, or " + _PROFILE
+_EARLY_NS, _EARLY_SHARE = 1_000_000, 0.1
+"""From which time before the first kernel, and share of the rest, it is told."""
 _WITH_TIMES = ("operators", "annotations", "calls", "runtime", "device", "flow_starts", "flow_ends")
 
 
@@ -226,6 +228,15 @@ def _environment(stated: Environment, trace: KinetoTrace) -> Environment:
     return replace(stated, with_stack=stacks, record_shapes=shapes)
 
 
+def _measure_before_device(trace: KinetoTrace) -> int:
+    """Return how long the host ran before the first task, 0 for little: it loads or compiles."""
+    if trace.device.empty or trace.operators.empty:
+        return 0
+    first, last = trace.device["start_ns"].iloc[0], trace.device["start_ns"].iloc[-1]
+    before = int(first - trace.operators["start_ns"].min())
+    return before if before >= max(_EARLY_NS, _EARLY_SHARE * (last - first)) else 0
+
+
 def _problems(
     file: str, trace: KinetoTrace, found: Attribution, *, has_steps: bool
 ) -> Iterator[Problem]:
@@ -254,4 +265,6 @@ def _problems(
         yield Problem(file, what, _PROFILE)
     if not has_steps:
         what = "holds no steps (ProfilerStep#), so the whole run is taken as one"
+        if early := _measure_before_device(trace):
+            what += f", from its first kernel on: the {early / 1e6:.3g} ms before are left out"
         yield Problem(file, what, "call `prof.step()` after each step of the training loop")

@@ -89,6 +89,11 @@ _BY_TYPE = (
      ("fewer and smaller calls: values and indices once, on the part that is needed; float32 or "
      "float16 instead of int64")),
 )  # fmt: skip
+_GPU_INDEX = re.compile(r"aten::(_?index_put\w*|index|nonzero)|.*indexing_backward.*")
+_GPU_INDEX_ADVICE = (
+    "embedding or index_select instead of x[index], whose gradient sorts the indices, and "
+    "masked_fill_ or where instead of x[mask] = v"
+)
 _WORK_ADVICE = (
     "the work itself: bfloat16 or float16, sizes that are multiples of 16 (better 256), and no "
     "product that is computed twice (recomputation) where memory is left"
@@ -195,6 +200,7 @@ def _observation(kind: str, rows: pd.DataFrame, whole: int, recording: Recording
         places=places(rows, rows["duration_ns"].to_numpy(), recording),
         kernels=Labels(rows.index),
         advice=work_advice if is_work else _advice(str(rows["type"].iloc[0])),
+        gpu_advice=_GPU_INDEX_ADVICE if _GPU_INDEX.fullmatch(kind) else "",
         is_work=is_work,
     )
 

@@ -291,6 +291,7 @@ def copies_to_device(recording: Recording) -> pd.DataFrame:
     return held
 
 
+_READS = r"Memcpy\sDtoH|CopyDeviceToHost"
 COPIES = r"Memcpy\s(HtoD|DtoH)|Copy(HostToDevice|DeviceToHost)"
 """Between host and device, in a trace of a GPU."""
 NEXT_BATCH = r"enumerate\(DataLoader\)#.*__next__"
@@ -368,9 +369,12 @@ def blocking_calls(recording: Recording) -> pd.DataFrame:
     """
     ops, copies = recording.host_ops, copies_to_device(recording)
     calls = host_calls(recording, SYNCHRONISE).count
-    # Where the dump counts the waits, the longest calls are those; else what is too short is none.
+    # Where the dump counts the waits, the longest calls are those; else what is too short is none,
+    # but for what has copied from the device.
     least = 0 if calls else SHORTEST_NS
-    ops = ops[ops["name"].isin(list(SPELLINGS)) & (ops["duration_ns"] >= least)]
+    reads = find_named(recording.kernels, _READS, "type")["host_op"].unique()
+    long = (ops["duration_ns"] >= least) | ops.index.isin(reads)
+    ops = ops[ops["name"].isin(list(SPELLINGS)) & long]
     # A copy that launches a kernel stays on the device.
     launches = np.zeros(int(ops.index.max()) + 1 if len(ops) else 0, np.bool_)
     asked = recording.kernels["host_op"].to_numpy()
