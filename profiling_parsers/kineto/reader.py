@@ -228,13 +228,15 @@ def _environment(stated: Environment, trace: KinetoTrace) -> Environment:
     return replace(stated, with_stack=stacks, record_shapes=shapes)
 
 
-def _measure_before_device(trace: KinetoTrace) -> int:
-    """Return how long the host ran before the first task, 0 for little: it loads or compiles."""
+def _tell_left_out(trace: KinetoTrace) -> str:
+    """Say how long the host ran before the first task: it loads or compiles. "" for little."""
     if trace.device.empty or trace.operators.empty:
-        return 0
+        return ""
     first, last = trace.device["start_ns"].iloc[0], trace.device["start_ns"].iloc[-1]
     before = int(first - trace.operators["start_ns"].min())
-    return before if before >= max(_EARLY_NS, _EARLY_SHARE * (last - first)) else 0
+    if before < max(_EARLY_NS, _EARLY_SHARE * (last - first)):
+        return ""
+    return f", from its first kernel on: the {before / 1e6:.3g} ms before are left out"
 
 
 def _problems(
@@ -265,6 +267,5 @@ def _problems(
         yield Problem(file, what, _PROFILE)
     if not has_steps:
         what = "holds no steps (ProfilerStep#), so the whole run is taken as one"
-        if early := _measure_before_device(trace):
-            what += f", from its first kernel on: the {early / 1e6:.3g} ms before are left out"
+        what += _tell_left_out(trace)
         yield Problem(file, what, "call `prof.step()` after each step of the training loop")

@@ -40,6 +40,7 @@ from npufix.rules.shared.recording.collectives import (
     LEAST_SHARE,
     LEAST_STILL_NS,
     PACKET_BYTES,
+    TINY_BYTES,
 )
 
 if TYPE_CHECKING:
@@ -95,10 +96,12 @@ def _calls(cluster: Cluster) -> pd.DataFrame:
     set_up = (last - counted["moved_ns"]).clip(lower=0)
     made = sums.merge(counted.assign(set_up=set_up), on=_KEYS)
     made[["size_bytes", "transit_ns"]] = made[["size_bytes", "transit_ns"]] / steps
-    made["transit_ns"] += made["set_up"].clip(upper=made["count"] * LEAST_STILL_NS)
+    size = made["size_bytes"] / made["count"].clip(lower=1 / steps)
+    set_up = made["set_up"].clip(upper=made["count"] * LEAST_STILL_NS)
+    made["transit_ns"] += set_up.where(size < TINY_BYTES, 0.0)
     role = role_of(cluster, made["group"])
     return made.assign(
-        size=made["size_bytes"] / made["count"].clip(lower=1 / steps),
+        size=size,
         key=role.where(role != "", made["group"]),
     )
 

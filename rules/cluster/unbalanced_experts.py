@@ -109,7 +109,7 @@ def _bytes(sent: pd.Series[int], group: str, rank: int, steps: int) -> tuple[str
 
 
 def _exchange_ns(cluster: Cluster, rank: int, group: object) -> float:
-    """Return how long all-to-all of a group moves data on a rank per step while nothing computes."""
+    """Return how long all-to-all of a group moves data on a rank that nothing hides, per step."""
     rows = per_step(cluster)
     rows = rows[(rows["rank"] == rank) & (rows["group"] == str(group))]
     rows = rows[rows["name"].str.contains(_EXCHANGE, regex=True)]

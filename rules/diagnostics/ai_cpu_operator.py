@@ -98,9 +98,8 @@ def _cause(rows: pd.DataFrame, chip: str) -> pd.Series[str]:
     keys = list(rows[["type", "input_dtypes"]].astype(str).itertuples(index=False, name=None))
     known: dict[tuple[str, str], str] = {}
     for kind, cell in set(keys):
-        dtype = dtype_name(cell.split(";")[0].strip())
-        refused = not remedy(kind) and reason(kind, cell, chip).startswith(f"{dtype} has no")
-        known[kind, cell] = f" {dtype}" if refused else kind
+        refused = "" if remedy(kind) else _find_refused(kind, cell, chip)
+        known[kind, cell] = refused or kind
     return pd.Series([known[key] for key in keys], rows.index, dtype=object)
 
 
@@ -161,11 +160,20 @@ def reason(name: str, dtypes: str, chip: str = "") -> str:
     accepted = _find_accepted(name, chip)
     if accepted is None:
         return "the dtypes that AI core kernels of this Type accept are not known"
-    # Inputs behind the first may be indices, of which the lists say nothing.
-    refused = [d for i, d in enumerate(given) if d not in accepted and (not i or d not in _INDEXES)]
-    if refused:
-        return f"{refused[0]} has no AI core kernel; {', '.join(accepted)} have"
+    if refused := _find_refused(name, dtypes, chip):
+        return f"{refused} has no AI core kernel; {', '.join(accepted)} have"
     return "these dtypes have an AI core kernel: the shape, an argument or an older CANN decides"
+
+
+def _find_refused(name: str, dtypes: str, chip: str) -> str:
+    """Return the first dtype that no AI core kernel of a Type accepts, "" if none is known."""
+    accepted = _find_accepted(name, chip)
+    given = [dtype_name(part) for part in dtypes.split(";") if part.strip()]
+    if accepted is None:
+        return ""
+    # Inputs behind the first may be indices, of which the lists say nothing.
+    refused = (d for i, d in enumerate(given) if d not in accepted and (not i or d not in _INDEXES))
+    return next(refused, "")
 
 
 def remedy(name: str) -> str:

@@ -34,6 +34,7 @@ from npufix.rules.shared.recording.collectives import (
     LEAST_SHARE,
     LEAST_STILL_NS,
     PACKET_BYTES,
+    TINY_BYTES,
     busy_ns,
     kernels_of,
     moving_ns,
@@ -60,8 +61,8 @@ _FLAT = (
     "one collective over a flat buffer (torch._utils._flatten_dense_tensors) or the buckets of DDP "
     "instead of one for each tensor"
 )
-_TINY_BYTES, _MANY = 1_000_000, 16
-"""Size and number per step from which on they look like one for each tensor."""
+_MANY = 16
+"""Tiny ones per step that look like one for each tensor."""
 _BUCKET_BYTES = 25_000_000
 """What DDP puts into one collective unless told otherwise."""
 _EXPANSION = Setting("HCCL_OP_EXPANSION_MODE", "AIV")
@@ -104,7 +105,15 @@ def _reached(small: pd.DataFrame, recording: Recording) -> float:
     """
     moved = moving_ns(small, recording)
     set_up = (busy_ns(small["name"], recording) - moved).clip(0, LEAST_STILL_NS)
+    set_up = np.where(small["size_bytes"] < TINY_BYTES, set_up, 0)
     return float(small["size_bytes"].sum() / max(1, int((moved + set_up).sum())))
+
+
+def _follow_each_other(own: pd.DataFrame, recording: Recording) -> bool:
+    """Tell whether nothing is computed between most of them: those of layers cannot be joined."""
+    order = recording.kernels["start_ns"].argsort(kind="stable").to_numpy()
+    is_own = recording.kernels.index.isin(own.index)[order]
+    return bool(2 * (is_own[1:] & is_own[:-1]).sum() > is_own.sum())
 
 
 def _bandwidth(rows: pd.DataFrame) -> float:
@@ -118,14 +127,18 @@ def _observation(
     spent = _sum_spent_ns(small, recording)
     cost = min(spent // steps, recording.step_ns)
     median = float(np.median(small["size_bytes"]))
-    are_tiny = median < _TINY_BYTES and len(small) >= _MANY * steps
+    are_tiny = median < TINY_BYTES and len(small) >= _MANY * steps
     own = kernels_of(small["name"], recording)
-    saving, instead, basis = None, None, "no large collective of this dump shows what the link reaches"
+    saving, instead, basis = (
+        None,
+        None,
+        "no large collective of this dump shows what the link reaches",
+    )
     if good is not None:
         moved = round(float(small["size_bytes"].sum()) / good)
         saving = (0, round(cost * max(0.0, 1 - moved / spent)))
         basis = f"at most what is lost against {good:.1f} GB/s"
-        if are_tiny:  # they become few, and so do their launches
+        if are_tiny and _follow_each_other(own, recording):  # they become few, and their launches
             count = steps * math.ceil(float(small["size_bytes"].sum()) / steps / _BUCKET_BYTES)
             instead = count, moved, moved + round(count * spent / len(small))
     return Observation(

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 PACKET_BYTES = {"SDMA": 16_000_000, "RDMA": 1_000_000}
 """A collective that moves less over such a link is small (PACKET)."""
+TINY_BYTES = 1_000_000
+"""One that moves less takes most of its time to be set up."""
 CONTENTION_SHARE = 0.8
 """Share of the known rate of a link below which something is wrong."""
 LEAST_SHARE = 0.01
