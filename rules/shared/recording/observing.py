@@ -291,7 +291,6 @@ def copies_to_device(recording: Recording) -> pd.DataFrame:
     return held
 
 
-_READS = r"Memcpy\sDtoH|CopyDeviceToHost"
 COPIES = r"Memcpy\s(HtoD|DtoH)|Copy(HostToDevice|DeviceToHost)"
 """Between host and device, in a trace of a GPU."""
 NEXT_BATCH = r"enumerate\(DataLoader\)#.*__next__"
@@ -367,13 +366,10 @@ def blocking_calls(recording: Recording) -> pd.DataFrame:
 
     ``.item()`` of a tensor of the host has the same name, but it is shorter.
     """
-    ops, copies = recording.host_ops, copies_to_device(recording)
-    calls = host_calls(recording, SYNCHRONISE).count
-    # Where the dump counts the waits, the longest calls are those; else what is too short is none,
-    # but for what has copied from the device.
-    least = 0 if calls else SHORTEST_NS
-    reads = find_named(recording.kernels, _READS, "type")["host_op"].unique()
-    long = (ops["duration_ns"] >= least) | ops.index.isin(reads)
+    ops, calls = recording.host_ops, host_calls(recording, SYNCHRONISE).count
+    # Where the dump counts the waits, the longest calls are those; else what copied, or is long.
+    copied = find_named(recording.kernels, COPIES, "type")["host_op"]
+    long = (ops["duration_ns"] >= (0 if calls else SHORTEST_NS)) | ops.index.isin(copied)
     ops = ops[ops["name"].isin(list(SPELLINGS)) & long]
     # A copy that launches a kernel stays on the device.
     launches = np.zeros(int(ops.index.max()) + 1 if len(ops) else 0, np.bool_)
@@ -384,7 +380,7 @@ def blocking_calls(recording: Recording) -> pd.DataFrame:
     if calls:
         most = math.ceil(calls * recording.step_count / count_recorded_steps(recording))
         ops = ops.nlargest(max(most, 1), "duration_ns")
-    found: pd.DataFrame = ops[~ops.index.isin(copies.index)]
+    found: pd.DataFrame = ops[~ops.index.isin(copies_to_device(recording).index)]
     return found
 
 
