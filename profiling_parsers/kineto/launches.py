@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from npufix.profiling_parsers.kineto.events import CORES
 from npufix.profiling_parsers.kineto.timeline import ThreadTimeline
 from npufix.profiling_parsers.tables.columns import find_rows_with, pick
 from npufix.profiling_parsers.tables.time_index import number_threads
@@ -74,11 +75,15 @@ def find_launches(trace: KinetoTrace) -> KinetoLaunches:
 
 
 def _behind_long_calls(trace: KinetoTrace, calls: Integers, launched: Integers) -> Integers:
-    """Return when each task was really launched: a call of 6.5 ms compiles or waits first."""
+    """Return when each task was really launched: a call of 6.5 ms compiles or waits first.
+
+    A copy that blocks was launched when its call began, and waited for its turn.
+    """
     spent = pick(trace.runtime["duration_ns"].to_numpy(), calls, missing=0)
     begins = trace.device["start_ns"].to_numpy()
     ends = np.maximum(launched, np.minimum(launched + spent, begins))
-    return np.where(spent >= _LONG_CALL_NS, ends, launched)
+    is_kernel = trace.device["core"].to_numpy() == CORES.index("GPU")
+    return np.where((spent >= _LONG_CALL_NS) & is_kernel, ends, launched)
 
 
 def is_known_by_name(operators: pd.DataFrame) -> Booleans:
