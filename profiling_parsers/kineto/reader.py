@@ -228,15 +228,19 @@ def _environment(stated: Environment, trace: KinetoTrace) -> Environment:
     return replace(stated, with_stack=stacks, record_shapes=shapes)
 
 
-def _tell_left_out(trace: KinetoTrace) -> str:
-    """Say how long the host ran before the first task: it loads or compiles. "" for little."""
+def _tell_no_steps(trace: KinetoTrace) -> str:
+    """Say so, and for how long the host loads or compiles before the first task."""
+    plain = "holds no steps (ProfilerStep#), so the whole run is taken as one"
     if trace.device.empty or trace.operators.empty:
-        return ""
+        return plain
     first, last = trace.device["start_ns"].iloc[0], trace.device["start_ns"].iloc[-1]
     before = int(first - trace.operators["start_ns"].min())
     if before < max(_EARLY_NS, _EARLY_SHARE * (last - first)):
-        return ""
-    return f", from its first kernel on: the {before / 1e6:.3g} ms before are left out"
+        return plain
+    return (
+        "holds no steps (ProfilerStep#), so the whole run is taken as one, from its first kernel "
+        f"on: the {before / 1e6:.3g} ms before are left out"
+    )
 
 
 def _problems(
@@ -266,6 +270,6 @@ def _problems(
         what = "holds no call stacks of the operators, so no kernel is led to a line"
         yield Problem(file, what, _PROFILE)
     if not has_steps:
-        what = "holds no steps (ProfilerStep#), so the whole run is taken as one"
-        what += _tell_left_out(trace)
-        yield Problem(file, what, "call `prof.step()` after each step of the training loop")
+        yield Problem(
+            file, _tell_no_steps(trace), "call `prof.step()` after each step of the training loop"
+        )
