@@ -9,7 +9,7 @@ import msgspec
 import pandas as pd
 
 from npufix.advisor.evidence.item import Item
-from npufix.advisor.evidence.run_findings import finding, fingerprint
+from npufix.advisor.evidence.run_findings import finding, fingerprint, of_recording
 from npufix.reports.report import Problem, Rank, RankSteps
 
 if TYPE_CHECKING:
@@ -94,10 +94,12 @@ def observe_cluster(
     if len(cluster.ranks) < _FEW:
         return found, problems
     cluster = replace(cluster, step_ns=step_ns)
+    has_steps = cluster.steps.empty or bool(cluster.steps["step"].notna().any())
+    said = str if has_steps else of_recording
     for diagnostic in diagnostics:
         try:
             found += [
-                _observe(diagnostic, seen, step_ns, number)
+                _observe(diagnostic, replace(seen, what=said(seen.what)), step_ns, number)
                 for number, seen in enumerate(diagnostic.check(cluster))
             ]
         except Exception as error:  # noqa: BLE001, PERF203 - one rule's fault must not hide others

@@ -27,6 +27,8 @@ def with_causes(found: Sequence[T], rank: int | None) -> list[T]:
     """
     own = [item for item in found if item.is_idle and not item.of_job]
     causes = [item for item in own if not item.is_symptom]
+    # A pause with a place, torch/serialization.py, says more than that the rank is idle.
+    causes = causes or [item for item in own if item.finding.places]
     longest = max(causes, key=lambda item: item.finding.device_ns, default=None)
     # What the others wait for is what the last rank does, also where no rule knows why it does so.
     does = max(own, key=lambda item: item.finding.device_ns, default=None)

@@ -82,6 +82,8 @@ def total_saving(settled: Sequence[Item], forecast: Forecast | None = None) -> S
         settled = [item for item in settled if not (item.of_job and item.is_communication)]
     savings = [item.finding.saving for item in settled if item.finding.saving]
     low, high = sum(s.low_ns for s in savings), sum(s.high_ns for s in savings)
+    if together:  # idle time with several causes is gained once
+        low, high = low - _same_idle(everything, "low_ns"), high - _same_idle(everything, "high_ns")
     of_job = [i.finding.saving for i in settled if i.of_job and i.is_idle and i.finding.saving]
     if forecast is None or together is None:
         return Saving(low, high, "sum of the findings, shared time counted once")
@@ -96,6 +98,13 @@ def total_saving(settled: Sequence[Item], forecast: Forecast | None = None) -> S
     low, high = (min(max(0, ns), forecast.now_ns) for ns in (low, high))
     low = low if low >= TOLD * forecast.now_ns else 0
     return Saving(low, high, basis)
+
+
+def _same_idle(items: Sequence[Item], end: str) -> int:
+    """Return what findings of idle time save both in the replay and outside of it."""
+    idle = [i.finding for i in items if i.is_idle and not i.of_job and i.finding.saving]
+    replayed = sum(getattr(f.saving, end) for f in idle if f.predicted is not None)
+    return int(min(replayed, sum(getattr(f.saving, end) for f in idle if f.predicted is None)))
 
 
 def _precedence(item: Item) -> tuple[int, bool, float, float]:

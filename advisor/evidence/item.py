@@ -105,7 +105,7 @@ def rank_items(found: Iterable[T]) -> list[T]:
         least = _EXPLAINS * item.finding.device_ns
         if symptom and item.of_job and named_ns >= least > 0:
             return _rank(replace(item, of_job=False), named_ns)
-        return _rank(item, job_ns if item.of_job else 0 if symptom else idle_ns)
+        return _rank(item, job_ns if item.of_job else named_ns if symptom else idle_ns)
 
     return sorted(found, key=key)
 

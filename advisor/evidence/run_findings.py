@@ -63,7 +63,7 @@ def observe(
 def _findings(diagnostic: Diagnostic, recording: Recording) -> Iterator[Item]:
     has_steps = bool(recording.kernels["step"].notna().any())
     for number, found in enumerate(diagnostic.check(recording)):
-        seen = found if has_steps else replace(found, what=_of_recording(found.what))
+        seen = found if has_steps else replace(found, what=of_recording(found.what))
         yield Item(
             finding=_finding(diagnostic, seen, recording, number),
             kernels=seen.kernels,
@@ -102,7 +102,7 @@ def _only_collectives(seen: Observation, recording: Recording) -> bool:
     return bool(len(own)) and bool(own.all())
 
 
-def _of_recording(text: str) -> str:
+def of_recording(text: str) -> str:
     """Return a sentence about a step for a run that has none: the recording is what is meant."""
     return text.replace("per step", "in the recording").replace("the step", "the recording")
 

@@ -66,7 +66,7 @@ _TABLES = {
     ),
     "annotations": ("name", "duration_ns", "on_device", *_PLACE),
     "calls": ("name", "duration_ns", *_PLACE),
-    "runtime": ("correlation", "external", *_PLACE),
+    "runtime": ("duration_ns", "correlation", "external", *_PLACE),
     "device": (
         *("name", "duration_ns", "core", "device", "correlation", "external", "stream"),
         "start_ns",
@@ -92,7 +92,7 @@ class KinetoTrace:
     the Module Hierarchy of TorchScript), ``external`` (id), ``pid``, ``tid``, ``start_ns``.
     ``annotations`` -- ``name``, ``duration_ns``, ``on_device``, ``pid``, ``tid``, ``start_ns``.
     ``calls`` (of Python) -- ``name``, ``duration_ns``, ``pid``, ``tid``, ``start_ns``.
-    ``runtime`` -- ``correlation``, ``external``, ``pid``, ``tid``, ``start_ns``.
+    ``runtime`` -- ``duration_ns``, ``correlation``, ``external``, ``pid``, ``tid``, ``start_ns``.
     ``device`` -- ``name``, ``duration_ns``, ``core`` (position in ``CORES``), ``device``,
     ``correlation``, ``external``, ``stream``, ``start_ns``.
     ``flow_starts``, ``flow_ends`` (forward to backward) -- ``flow``, ``pid``, ``tid``,
@@ -221,7 +221,9 @@ class _Collector:
         arguments = [self._decode(TASK, event) for event in events]
         correlations = self.keys.of([one.correlation for one in arguments])
         externals = self._externals(arguments)
-        self._append("runtime", events, correlations, externals, *self._places(events))
+        lasting = [event.dur if _is_duration(event.dur, _LONGEST_US) else 0 for event in events]
+        columns = (parse_durations(lasting), correlations, externals, *self._places(events))
+        self._append("runtime", events, *columns)
 
     def _flows(self, events: list[Event]) -> None:
         for phase, kind in (("s", "flow_starts"), ("f", "flow_ends")):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from npufix.profiling_parsers.kineto.events import CORES
 from npufix.profiling_parsers.kineto.timeline import ThreadTimeline
 from npufix.profiling_parsers.tables.columns import find_rows_with, pick
 from npufix.profiling_parsers.tables.time_index import number_threads
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 _ROUNDING_NS = 2_000
 """Until torch 2.2 times are whole microseconds, rounded on either side."""
+_LONG_CALL_NS = 1_000_000
+"""A launch takes some microseconds."""
 _ENGINES = ("autograd::engine::", "torch::autograd::", "struct torch::autograd::")
 _COLLECTIVE = r"^\w*ccl:"
 
@@ -67,8 +70,20 @@ def find_launches(trace: KinetoTrace) -> KinetoLaunches:
         operator=operator,
         named=np.where(own, operator, named),
         collective=_innermost(annotations, of_annotation, is_collective, thread, launched),
-        launch_ns=launched,
+        launch_ns=_behind_long_calls(trace, calls, launched),
     )
+
+
+def _behind_long_calls(trace: KinetoTrace, calls: Integers, launched: Integers) -> Integers:
+    """Return when each task was really launched: a call of 6.5 ms compiles or waits first.
+
+    A copy that blocks was launched when its call began, and waited for its turn.
+    """
+    spent = pick(trace.runtime["duration_ns"].to_numpy(), calls, missing=0)
+    begins = trace.device["start_ns"].to_numpy()
+    ends = np.maximum(launched, np.minimum(launched + spent, begins))
+    is_kernel = trace.device["core"].to_numpy() == CORES.index("GPU")
+    return np.where((spent >= _LONG_CALL_NS) & is_kernel, ends, launched)
 
 
 def is_known_by_name(operators: pd.DataFrame) -> Booleans:

@@ -49,6 +49,8 @@ _PROFILE = (
     "ProfilerActivity.CUDA], record_shapes=True, with_stack=True)` and `export_chrome_trace`"
 )
 _COPY = "copy the file again, or " + _PROFILE
+_EARLY_NS, _EARLY_SHARE = 1_000_000, 0.1
+"""From which time before the first kernel, and share of the rest, it is told."""
 _WITH_TIMES = ("operators", "annotations", "calls", "runtime", "device", "flow_starts", "flow_ends")
 
 
@@ -226,6 +228,21 @@ def _environment(stated: Environment, trace: KinetoTrace) -> Environment:
     return replace(stated, with_stack=stacks, record_shapes=shapes)
 
 
+def _tell_no_steps(trace: KinetoTrace) -> str:
+    """Say so, and for how long the host loads or compiles before the first task."""
+    plain = "holds no steps (ProfilerStep#), so the whole run is taken as one"
+    if trace.device.empty or trace.operators.empty:
+        return plain
+    first, last = trace.device["start_ns"].iloc[0], trace.device["start_ns"].iloc[-1]
+    before = int(first - trace.operators["start_ns"].min())
+    if before < max(_EARLY_NS, _EARLY_SHARE * (last - first)):
+        return plain
+    return (
+        "holds no steps (ProfilerStep#), so the whole run is taken as one, from its first kernel "
+        f"on: the {before / 1e6:.3g} ms before are left out"
+    )
+
+
 def _problems(
     file: str, trace: KinetoTrace, found: Attribution, *, has_steps: bool
 ) -> Iterator[Problem]:
@@ -253,5 +270,6 @@ def _problems(
         what = "holds no call stacks of the operators, so no kernel is led to a line"
         yield Problem(file, what, _PROFILE)
     if not has_steps:
-        what = "holds no steps (ProfilerStep#), so the whole run is taken as one"
-        yield Problem(file, what, "call `prof.step()` after each step of the training loop")
+        yield Problem(
+            file, _tell_no_steps(trace), "call `prof.step()` after each step of the training loop"
+        )

@@ -109,7 +109,7 @@ def _show_gaps(report: Report, console: Console) -> None:
     told: list[Problem] = [*damaged, *others[: max(0, _MOST_PROBLEMS - len(damaged))]]
     for problem in told:
         remedy = f" -- {problem.remedy}" if problem.damaged else ""
-        paragraph(f"{problem.where}: {problem.what}{remedy}", console, "yellow")
+        paragraph(f"{problem.where}: {tr(problem.what)}{remedy}", console, "yellow")
     if len(told) < len(report.problems):
         rest = format_count(len(report.problems) - len(told), "other problem")
         paragraph(f"and {rest}: -v", console, "yellow")

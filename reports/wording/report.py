@@ -67,7 +67,7 @@ def headline(  # noqa: PLR0913 - what an answer may be made of
         reason = f"{reason[:1].upper()}{reason[1:]}"
     if not total.high_ns or not worth:
         return f"{reason}."
-    step = f" of a {milliseconds(split.total_ns)} {split.unit}" if split else " per step"
+    step = f" of a {split.unit} of {milliseconds(split.total_ns)}" if split else " per step"
     found = format_count(len(worth), "finding")
     if with_source and first is None and any(f.kind == "code" for f in worth):
         return f"{found}: {interval(total)} can be saved{step}."

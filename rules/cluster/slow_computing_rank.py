@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from npufix.rules.cluster.unbalanced_experts import check as find_unbalanced_experts
 from npufix.rules.cluster_diagnostic import ClusterDiagnostic, ClusterObservation
 from npufix.rules.shared.quantities import milliseconds
 from npufix.rules.shared.ranks.comparing import late_ranks
@@ -47,6 +48,8 @@ _INPUTS = (
     "compare the lengths of the inputs (packing, buckets, sampler); where they are the same, "
     "compare the kernels of both ranks"
 )
+_EXPLAINS = 0.5
+"""Share of the gap that the products of its experts take, from which they are why."""
 _ADVICE = {"clock": _CLOCK, "work": _WORK, "inputs": _INPUTS}
 _WHY = {
     "clock": "all operators take longer in the same number of calls: clock, temperature, neighbour",
@@ -59,9 +62,12 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
     """Yield one observation per stage of the pipeline that has such ranks."""
     if cluster.steps.empty:
         return
+    experts = {seen.ranks[0]: seen.cost_ns for seen in find_unbalanced_experts(cluster)}
     for late in late_ranks(cluster, "computing_ns"):
         if is_place(cluster, late.ranks):  # unbalanced-group
             continue
+        if late.ranks[0] in experts and experts[late.ranks[0]] >= _EXPLAINS * late.gap_ns:
+            continue  # unbalanced-experts
         cause = compare(cluster, late.ranks[0], late.others)
         own = late.medians.loc[list(late.others), "communication_exposed_ns"].median()
         yield ClusterObservation(
@@ -73,12 +79,24 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
                 ("exposed communication of the others", f"{milliseconds(own)} per step"),
             ),
             cost_ns=late.gap_ns,
-            saving_ns=late.saving_ns(),
-            basis="the lead over all other ranks, to that over the typical one",
+            saving_ns=_saving(late, cluster),
+            basis=(
+                "the lead over all other ranks less the communication that hides behind it, to "
+                "that over the typical one"
+            ),
             # All lines are slower then, and none of them is why.
             places=() if _device(cause)[0] else lines(cluster, late.ranks[0], late.others),
             advice=_ADVICE.get(cause.kind, ""),
         )
+
+
+def _saving(late: Late, cluster: Cluster) -> tuple[int, int]:
+    """Return what the step gains; what hid behind the longer computing is seen then."""
+    low, high = late.saving_ns()
+    own = cluster.steps[cluster.steps["rank"] == late.ranks[0]]
+    hidden = float((own["communication_ns"] - own["communication_exposed_ns"]).median())
+    longer = high / max(1.0, float(own["computing_ns"].median()))
+    return max(0, round(low - max(0.0, hidden) * longer)), high
 
 
 def _device(cause: Cause) -> tuple[str, str]:

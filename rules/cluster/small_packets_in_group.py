@@ -38,7 +38,9 @@ from npufix.rules.shared.ranks.comparing import FLOOR_NS, step_ns, steps_of
 from npufix.rules.shared.recording.collectives import (
     CONTENTION_SHARE,
     LEAST_SHARE,
+    LEAST_STILL_NS,
     PACKET_BYTES,
+    TINY_BYTES,
 )
 
 if TYPE_CHECKING:
@@ -87,12 +89,19 @@ def _calls(cluster: Cluster) -> pd.DataFrame:
     steps = steps_of(cluster.collectives, cluster)
     sums = rows.groupby([*_KEYS, "transport"], as_index=False)[["size_bytes", "transit_ns"]].sum()
     sums = sums[(sums["size_bytes"] > 0) & (sums["transit_ns"] > 0)]
-    counted = per_step(cluster).groupby(_KEYS, as_index=False)["count"].sum()
-    made = sums.merge(counted, on=_KEYS)
+    columns = ["count", "elapse_ns", "moved_ns"]
+    counted = per_step(cluster).groupby(_KEYS, as_index=False)[columns].sum()
+    # The rank that comes last waits for none; what it takes beside moving sets the transfer up.
+    last = counted.groupby(["group", "name"])["elapse_ns"].transform("min")
+    set_up = (last - counted["moved_ns"]).clip(lower=0)
+    made = sums.merge(counted.assign(set_up=set_up), on=_KEYS)
     made[["size_bytes", "transit_ns"]] = made[["size_bytes", "transit_ns"]] / steps
+    size = made["size_bytes"] / made["count"].clip(lower=1 / steps)
+    set_up = made["set_up"].clip(upper=made["count"] * LEAST_STILL_NS)
+    made["transit_ns"] += set_up.where(size < TINY_BYTES, 0.0)
     role = role_of(cluster, made["group"])
     return made.assign(
-        size=made["size_bytes"] / made["count"].clip(lower=1 / steps),
+        size=size,
         key=role.where(role != "", made["group"]),
     )
 

@@ -25,7 +25,12 @@ from typing import TYPE_CHECKING
 
 from npufix.rules.cluster_diagnostic import ClusterDiagnostic, ClusterObservation
 from npufix.rules.shared.quantities import milliseconds, percent
-from npufix.rules.shared.ranks.communication import name_groups, role_of
+from npufix.rules.shared.ranks.communication import (
+    compute_exposed_share,
+    name_groups,
+    per_step,
+    role_of,
+)
 from npufix.rules.shared.ranks.comparing import FLOOR_NS, format_ranks, step_ns, steps_of
 
 if TYPE_CHECKING:
@@ -67,12 +72,18 @@ def _observation(
     own, usual = _products(cluster, ranks[0], beside)
     steps = steps_of(cluster.collectives, cluster)
     gap, step = max(0.0, own - usual) / steps, step_ns(cluster)
+    # Who exchanges three times the bytes makes all wait for as much of each all-to-all.
+    exchanged = _exchange_ns(cluster, ranks[0], heavy.index[0][0]) * (1 - 1 / heavy.iloc[0])
     if own and gap < max(_LEAST_SHARE * step, FLOOR_NS):
         return
     facts = [_bytes(sent, group, int(rank), steps) for group, rank in heavy.index[:_SHOWN]]
     basis = "op_statistic of these ranks shows no grouped matrix products"
     if own:
-        basis = "at most what the grouped matrix products take longer than in the mean"
+        basis = (
+            "at most what the grouped matrix products and all-to-all take longer than in the mean"
+        )
+        facts.append(("all-to-all beyond the mean", f"{milliseconds(exchanged)} per step"))
+        gap += exchanged
         products = (
             f"{milliseconds(own / steps)} per step on rank {ranks[0]}, "
             f"{milliseconds(usual / steps)} in the mean of its group"
@@ -95,6 +106,15 @@ def _bytes(sent: pd.Series[int], group: str, rank: int, steps: int) -> tuple[str
     beside = sent.xs(group, level="group")
     own, mean = (value / 1e6 / steps for value in (float(beside[rank]), float(beside.mean())))
     return f"rank {rank}", f"sends {own:.4g} MB per step, the mean of its group {mean:.4g} MB"
+
+
+def _exchange_ns(cluster: Cluster, rank: int, group: object) -> float:
+    """Return how long all-to-all of a group moves data on a rank that nothing hides, per step."""
+    rows = per_step(cluster)
+    rows = rows[(rows["rank"] == rank) & (rows["group"] == str(group))]
+    rows = rows[rows["name"].str.contains(_EXCHANGE, regex=True)]
+    exposed = float(compute_exposed_share(cluster).get(rank, 0.0))
+    return float(rows["moved_ns"].sum()) * exposed
 
 
 def _products(cluster: Cluster, rank: int, group: Sequence[int]) -> tuple[float, float]:

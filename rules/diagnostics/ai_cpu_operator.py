@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.labels import Labels
-from npufix.rules.shared.quantities import milliseconds, number, percent
+from npufix.rules.shared.quantities import format_count, milliseconds, percent
 from npufix.rules.shared.recording.core_time import on_ai_core
 from npufix.rules.shared.recording.observing import per_step, places, share
 from npufix.rules.shared.recording.recorded_cells import dtype_name
@@ -80,25 +80,49 @@ _INDEX_PUT_OTHER = (
 
 
 def check(recording: Recording) -> Iterator[Observation]:
-    """Yield one observation per Type, the most expensive first."""
+    """Yield one observation per cause, a dtype or the Type itself; the most expensive first."""
     kernels = recording.kernels
     own = (kernels["core"] == "AI_CPU") & (kernels["duration_ns"] > AICPU_20)
     slow = kernels[own & ~kernels["communication"].to_numpy(bool)]
-    totals = slow.groupby("type", observed=True)["duration_ns"].sum()
-    for name in totals.sort_values(ascending=False, kind="stable").index:
-        yield _observation(str(name), slow[slow["type"] == name], recording)
+    cause = _cause(slow, recording.environment.chip or "")
+    causes = slow["duration_ns"].groupby(cause).sum()
+    for name in causes.sort_values(ascending=False, kind="stable").index:
+        rows = slow[(cause == name).to_numpy(bool)]
+        yield _observation(rows, recording)
 
 
-def _observation(name: str, rows: pd.DataFrame, recording: Recording) -> Observation:
+def _cause(rows: pd.DataFrame, chip: str) -> pd.Series[str]:
+    """Return the dtype for which a Type is there, else the Type: Mul, Sub and Exp in DOUBLE are one."""
+    import pandas as pd
+
+    keys = list(rows[["type", "input_dtypes"]].astype(str).itertuples(index=False, name=None))
+    known: dict[tuple[str, str], str] = {}
+    for kind, cell in set(keys):
+        refused = "" if remedy(kind) else _find_refused(kind, cell, chip)
+        known[kind, cell] = refused or kind
+    return pd.Series([known[key] for key in keys], rows.index, dtype=object)
+
+
+def _observation(rows: pd.DataFrame, recording: Recording) -> Observation:
+    totals = rows.groupby("type", observed=True)["duration_ns"].sum()
+    kinds = list(map(str, totals.sort_values(ascending=False, kind="stable").index))
+    name = kinds[0]
     cost = per_step(rows["duration_ns"].sum(), recording)
     calls = len(rows) / max(1, recording.step_count)
     saving, basis = _saving(rows, recording)
     reasons = tuple(_dtypes(name, rows, recording.environment.chip or ""))
+    times, of_step = format_count(calls, "time"), percent(share(cost, recording))
+    what = (
+        f"{name} runs on the AI CPU {times} per step and takes {milliseconds(cost)} "
+        f"({of_step} of the step); {': '.join(reasons[0])}"
+    )
+    if len(kinds) > 1:
+        what = (
+            f"{', '.join(kinds)} run on the AI CPU {times} per step and take {milliseconds(cost)} "
+            f"({of_step} of the step); {': '.join(reasons[0])}"
+        )
     return Observation(
-        what=(
-            f"{name} runs on the AI CPU {number(calls)} times per step and takes {milliseconds(cost)} "
-            f"({percent(share(cost, recording))} of the step); {': '.join(reasons[0])}"
-        ),
+        what=what,
         evidence=(("longest", milliseconds(rows["duration_ns"].max())), *reasons),
         cost_ns=cost,
         saving_ns=saving,
@@ -136,11 +160,20 @@ def reason(name: str, dtypes: str, chip: str = "") -> str:
     accepted = _find_accepted(name, chip)
     if accepted is None:
         return "the dtypes that AI core kernels of this Type accept are not known"
-    # Inputs behind the first may be indices, of which the lists say nothing.
-    refused = [d for i, d in enumerate(given) if d not in accepted and (not i or d not in _INDEXES)]
-    if refused:
-        return f"{refused[0]} has no AI core kernel; {', '.join(accepted)} have"
+    if refused := _find_refused(name, dtypes, chip):
+        return f"{refused} has no AI core kernel; {', '.join(accepted)} have"
     return "these dtypes have an AI core kernel: the shape, an argument or an older CANN decides"
+
+
+def _find_refused(name: str, dtypes: str, chip: str) -> str:
+    """Return the first dtype that no AI core kernel of a Type accepts, "" if none is known."""
+    accepted = _find_accepted(name, chip)
+    given = [dtype_name(part) for part in dtypes.split(";") if part.strip()]
+    if accepted is None:
+        return ""
+    # Inputs behind the first may be indices, of which the lists say nothing.
+    refused = (d for i, d in enumerate(given) if d not in accepted and (not i or d not in _INDEXES))
+    return next(refused, "")
 
 
 def remedy(name: str) -> str:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
-from npufix.rules.shared.quantities import milliseconds, number, percent
+from npufix.rules.shared.quantities import format_count, milliseconds, percent
 from npufix.rules.shared.recording.observing import (
     count_recorded_steps,
     find_named,
@@ -68,7 +68,7 @@ def check(recording: Recording) -> Iterator[Observation]:
     cost = min(round(spent), free_ns(recording))
     yield Observation(
         what=(
-            f"aclopCompileAndExecute is called {number(calls.count / steps)} times per step and "
+            f"aclopCompileAndExecute is called {format_count(calls.count / steps, 'time')} per step and "
             f"takes {milliseconds(spent)} of the host ({percent(share(spent, recording))} of the step)"
         ),
         evidence=(

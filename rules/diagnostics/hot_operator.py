@@ -89,6 +89,19 @@ _BY_TYPE = (
      ("fewer and smaller calls: values and indices once, on the part that is needed; float32 or "
      "float16 instead of int64")),
 )  # fmt: skip
+_GPU_ELEMENTWISE = re.compile(
+    r"aten::_?(mul|add|sub|rsub|div|pow|r?sqrt|exp|log|neg|abs|mean|sum|where|sigmoid|tanh|silu|gelu"
+    r"|softmax|log_softmax|lerp|addcmul|addcdiv|square|clamp|to_copy|copy|cat|erf|reciprocal)_?"
+)
+_GPU_ELEMENTWISE_ADVICE = (
+    "element-wise work that reads and writes the whole tensor each time: torch.compile joins it to "
+    "one kernel; fused operators (rms_norm, scaled_dot_product_attention, fused=True of an optimizer)"
+)
+_GPU_INDEX = re.compile(r"aten::(_?index_put\w*|index|nonzero)|.*indexing_backward.*")
+_GPU_INDEX_ADVICE = (
+    "embedding or index_select instead of x[index], whose gradient sorts the indices, and "
+    "masked_fill_ or where instead of x[mask] = v"
+)
 _WORK_ADVICE = (
     "the work itself: bfloat16 or float16, sizes that are multiples of 16 (better 256), and no "
     "product that is computed twice (recomputation) where memory is left"
@@ -123,7 +136,10 @@ def _chains(kernels: pd.DataFrame, chosen: NDArray[np.bool_], whole: int) -> Ite
     which none names the expression. Where no line is known, those on tensors of one shape.
     """
     kinds = kernels["type"].array
-    chained = [_advice(str(kind)) == _ELEMENTWISE for kind in kinds.categories]
+    chained = [
+        _advice(str(kind)) == _ELEMENTWISE or _GPU_ELEMENTWISE.fullmatch(str(kind)) is not None
+        for kind in kinds.categories
+    ]
     rows = rows_where(kernels, chosen & np.array([*chained, False], np.bool_)[kinds.codes])
     known = (rows["path"] != "").to_numpy()
     shaped = ~known & (rows["output_shapes"] != "").to_numpy()
@@ -162,7 +178,8 @@ def _takes_turns(rows: pd.DataFrame) -> bool:
 def _types(rows: pd.DataFrame) -> str:
     """Return the Types of some kernels, those first that take longest: ``Mul, Exp and 3 more``."""
     spent = rows.groupby("type", observed=True)["duration_ns"].sum()
-    names = list(map(str, spent.sort_values(ascending=False, kind="stable").index))
+    ranked = spent.sort_values(ascending=False, kind="stable").index
+    names = [shorten(str(name)) for name in ranked]
     more = len(names) - _MOST_TYPES
     if more > 1:
         return f"{', '.join(names[:_MOST_TYPES])} and {more} more Types"
@@ -177,12 +194,13 @@ def _observation(kind: str, rows: pd.DataFrame, whole: int, recording: Recording
     work_advice = _UPDATE_ADVICE if updates else _WORK_ADVICE
     of_step, of_computing = percent(share(cost, recording)), percent(spent / whole)
     count = format_count(len(rows) / steps, "kernel")
-    kind = shorten(kind)
+    several = len(rows["type"].unique()) > 1
+    kind = kind if several else shorten(kind)
     what = (
         f"{kind} takes {milliseconds(cost)} per step ({of_step} of the step, {of_computing} of the "
         f"compute time) in {count}"
     )
-    if len(rows["type"].unique()) > 1:
+    if several:
         what = (
             f"{kind} together take {milliseconds(cost)} per step ({of_step} of the step, "
             f"{of_computing} of the compute time) in {count}"
@@ -195,6 +213,7 @@ def _observation(kind: str, rows: pd.DataFrame, whole: int, recording: Recording
         places=places(rows, rows["duration_ns"].to_numpy(), recording),
         kernels=Labels(rows.index),
         advice=work_advice if is_work else _advice(str(rows["type"].iloc[0])),
+        gpu_advice=_gpu_advice(str(rows["type"].iloc[0])),
         is_work=is_work,
     )
 
@@ -202,6 +221,12 @@ def _observation(kind: str, rows: pd.DataFrame, whole: int, recording: Recording
 def _advice(kind: str) -> str:
     found = (text for pattern, text in _BY_TYPE if re.fullmatch(pattern, kind))
     return next(found, _ELSE)
+
+
+def _gpu_advice(kind: str) -> str:
+    if _GPU_INDEX.fullmatch(kind):
+        return _GPU_INDEX_ADVICE
+    return _GPU_ELEMENTWISE_ADVICE if _GPU_ELEMENTWISE.fullmatch(kind) else ""
 
 
 def _shapes(rows: pd.DataFrame, steps: int) -> Iterator[tuple[str, str]]:

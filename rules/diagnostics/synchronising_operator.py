@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
-from npufix.rules.shared.quantities import milliseconds, number, percent
+from npufix.rules.shared.quantities import format_count, milliseconds, percent
 from npufix.rules.shared.recording.observing import (
     SHORTEST_PAUSE_NS,
     SPELLINGS,
@@ -110,10 +110,10 @@ def _lost_leads(
         cost = min(held, waited)
         if share(cost, recording) < LEAST_SHARE:
             continue
-        count = number(len(rows) / max(1, recording.step_count))
+        count = format_count(len(rows) / max(1, recording.step_count), "time")
         yield Observation(
             what=(
-                f"{name} ({SPELLINGS[name]}) holds the host {count} times per step, "
+                f"{name} ({SPELLINGS[name]}) holds the host {count} per step, "
                 f"{milliseconds(held)} in all, and launches come too late behind it: the device "
                 f"waits {milliseconds(waited)} ({percent(share(waited, recording))} of the step)"
             ),
@@ -154,7 +154,7 @@ def _observation(name: str, rows: pd.DataFrame, recording: Recording) -> Observa
         facts.append(("host held", f"{milliseconds(blocked)} per step"))
     return Observation(
         what=(
-            f"{name}{spelled} makes the device run dry {number(calls)} times per step; it then waits "
+            f"{name}{spelled} makes the device run dry {format_count(calls, 'time')} per step; it then waits "
             f"{milliseconds(high)} ({percent(share(high, recording))} of the step)"
         ),
         evidence=tuple(facts),

@@ -43,6 +43,11 @@ _FORMATS = (
     "torch.npu.config.allow_internal_format = False before the model is built; for a weight "
     "that is converted at every call: w.data = torch_npu.npu_format_cast(w.data, 29)"
 )
+_FORMAT_CAST = "npu::npu_format_cast"
+_ONCE = (
+    "convert a weight once, when the model is loaded (w.data = torch_npu.npu_format_cast(w.data, "
+    "29)), not at every call"
+)
 _PRODUCTS = (
     'torch_npu.npu.set_option({"MM_BMM_ND_ENABLE": "enable"}) for matrix products (the default; it '
     "works where all dimensions are multiples of 16)"
@@ -58,7 +63,20 @@ def check(recording: Recording) -> Iterator[Observation]:
         evidence = (("converted and converted back", _round_trips(rows, steps)),)
         basis = "at most all conversions; kernels may take longer on plain formats than on internal"
         for found in conversion_storm("TransData", rows, evidence, basis, recording):
-            yield replace(found, advice=advice(_FORMATS, _plain_products(recording)))
+            # What the program itself asks for, no setting takes away.
+            asked = _asks_itself(rows, recording)
+            told = _ONCE if asked else advice(_FORMATS, _plain_products(recording))
+            low, high = found.saving_ns or (0, 0)
+            yield replace(found, advice=told, saving_ns=(high if asked else low, high))
+
+
+def _asks_itself(rows: pd.DataFrame, recording: Recording) -> bool:
+    """Tell whether the program converts most of it by ``npu_format_cast``, in each step."""
+    asked = (
+        recording.host_ops["name"].astype(str).reindex(rows["host_op"]).to_numpy() == _FORMAT_CAST
+    )
+    spent = rows["duration_ns"].to_numpy()
+    return bool(2 * spent[asked].sum() > spent.sum())
 
 
 def _plain_products(recording: Recording) -> str:

@@ -72,7 +72,7 @@ def test_hostile_texts_take_no_time(text: str, chinese: None) -> None:
 
 def test_real_sentences(chinese: None) -> None:
     del chinese
-    said = tr("18 findings: about 21.5 ms can be saved of a 25.8 ms step.")
+    said = tr("18 findings: about 21.5 ms can be saved of a step of 25.8 ms.")
     assert said == "18 个问题：可节省约 21.5 ms（每步 25.8 ms）。"
     assert tr("value-fits-dtype: proven in every recorded call") == (
         "value-fits-dtype：由每次采集到的调用证明"
@@ -87,7 +87,7 @@ def test_real_sentences(chinese: None) -> None:
             (
                 "The step of 132 ms is 74.2% exposed communication; Mul takes 21.9% of the compute "
                 "time, asked for at /a/main.py:366; 6 findings could save at most 27.9 ms of a "
-                "132 ms step."
+                "step of 132 ms."
             ),
             (
                 "该步为 132 ms，其中 74.2% 为未掩盖通信；Mul 占计算时间的 21.9%，由 /a/main.py:366 "
@@ -98,7 +98,7 @@ def test_real_sentences(chinese: None) -> None:
             (
                 "Computing takes 10.4 ms per step longer on rank 3 than on the median of 3 other "
                 "ranks: 52 ms against 41.6 ms (19.8% of the step); 2 findings could save about "
-                "10 ms to 10.1 ms of a 52.6 ms step."
+                "10 ms to 10.1 ms of a step of 52.6 ms."
             ),
             (
                 "rank 3 的计算每步比其他 3 个 rank 的中位数长 10.4 ms：52 ms 对 41.6 ms"
@@ -135,7 +135,7 @@ def test_real_sentences(chinese: None) -> None:
             (
                 "The average of all 5 steps is 73.7 ms longer (53.5%) than without 1 step of "
                 "432 ms (step 12; 423 ms of it in aten::detach); 1 finding could save at most 23.1 "
-                "ms of a 64 ms step."
+                "ms of a step of 64 ms."
             ),
             (
                 "全部 5 步的平均时长因 1 步（每步 432 ms，其中 423 ms 在 aten::detach 中："

@@ -55,6 +55,17 @@ def test_every_device_task_is_a_kernel(new: Profile) -> None:
     assert new.problems == ()
 
 
+def test_a_launch_that_compiles_first_is_one_when_it_ends(tmp_path: Path) -> None:
+    events = [
+        event("cpu_op", "aten::add", 100.0, 6600.0, External_id=2),
+        event("cuda_runtime", "hipLaunchKernel", 120.0, 6500.0, External_id=2, correlation=501),
+        gpu("kernel", ADD, 6630.0, 10.0, 501),
+    ]
+    read = read_kineto(write_new(tmp_path / "late.pt.trace.json", events))
+    assert read.kernels["launch_ns"][0] - read.host_ops["start_ns"][0] == 6_520_000
+    assert "the 6.53 ms before are left out" in read.problems[-1].what
+
+
 def test_the_type_is_the_operator_an_engineer_knows(new: Profile) -> None:
     types = ["aten::add", "Memcpy HtoD", "aten::mul", "nccl:all_reduce", "Memset"]
     assert new.kernels["type"].tolist() == types

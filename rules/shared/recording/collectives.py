@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 PACKET_BYTES = {"SDMA": 16_000_000, "RDMA": 1_000_000}
 """A collective that moves less over such a link is small (PACKET)."""
+TINY_BYTES = 1_000_000
+"""One that moves less takes most of its time to be set up."""
 CONTENTION_SHARE = 0.8
 """Share of the known rate of a link below which something is wrong."""
 LEAST_SHARE = 0.01
@@ -34,7 +36,7 @@ PARTS = {
 _RECEIVES = r"(?i)p2p|send|recv|receive"
 FAST_SLOW = 0.2
 """Share of waiting in a collective."""
-_LEAST_STILL_NS = 200_000
+LEAST_STILL_NS = 200_000
 """Shorter is what each collective takes to set up: a small one stands still for most of itself."""
 _MOST_STILL = 0.5
 """Share of a collective from which standing still is what it does."""
@@ -178,7 +180,7 @@ def waiting(rows: pd.DataFrame) -> pd.DataFrame:
 def standing_still(rows: pd.DataFrame) -> pd.DataFrame:
     """Return those of ``collective_times`` that mostly do nothing, for ``still_ns``."""
     still = rows["idle_ns"] + rows["notify_ns"]
-    stands = (still > _MOST_STILL * rows["elapse_ns"]) & (still > _LEAST_STILL_NS)
+    stands = (still > _MOST_STILL * rows["elapse_ns"]) & (still > LEAST_STILL_NS)
     return rows.assign(still_ns=still)[stands]
 
 

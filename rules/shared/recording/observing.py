@@ -366,11 +366,11 @@ def blocking_calls(recording: Recording) -> pd.DataFrame:
 
     ``.item()`` of a tensor of the host has the same name, but it is shorter.
     """
-    ops, copies = recording.host_ops, copies_to_device(recording)
-    calls = host_calls(recording, SYNCHRONISE).count
-    # Where the dump counts the waits, the longest calls are those; else what is too short is none.
-    least = 0 if calls else SHORTEST_NS
-    ops = ops[ops["name"].isin(list(SPELLINGS)) & (ops["duration_ns"] >= least)]
+    ops, calls = recording.host_ops, host_calls(recording, SYNCHRONISE).count
+    # Where the dump counts the waits, the longest calls are those; else what copied, or is long.
+    copied = find_named(recording.kernels, COPIES, "type")["host_op"]
+    long = (ops["duration_ns"] >= (0 if calls else SHORTEST_NS)) | ops.index.isin(copied)
+    ops = ops[ops["name"].isin(list(SPELLINGS)) & long]
     # A copy that launches a kernel stays on the device.
     launches = np.zeros(int(ops.index.max()) + 1 if len(ops) else 0, np.bool_)
     asked = recording.kernels["host_op"].to_numpy()
@@ -380,7 +380,7 @@ def blocking_calls(recording: Recording) -> pd.DataFrame:
     if calls:
         most = math.ceil(calls * recording.step_count / count_recorded_steps(recording))
         ops = ops.nlargest(max(most, 1), "duration_ns")
-    found: pd.DataFrame = ops[~ops.index.isin(copies.index)]
+    found: pd.DataFrame = ops[~ops.index.isin(copies_to_device(recording).index)]
     return found
 
 

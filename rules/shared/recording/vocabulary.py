@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.shared.recording.fusable import MATMUL
-from npufix.rules.shared.recording.observing import computing
+from npufix.rules.shared.recording.observing import computing, is_named
 from npufix.rules.shared.recording.recorded_cells import per_row
 from npufix.rules.shared.recording.recorded_shapes import elements, shapes
 
@@ -24,8 +24,10 @@ _LEAST_CLASSES = 10_000
 _MATRIX = 2
 _FRACTAL, _CUBE = 4, 16
 _SUMS = r"Reduce(Sum|Max)(D|V\d)?|ArgMax\w*|ReduceLogSum\w*"
+_HALVES = r"LogSoftmax(V\d)?(Grad)?"
+"""Passes over all logits that are one kernel each, of torch's own cross_entropy."""
 _STEPS = (
-    r"Cast|Exp|Sub|Subs|RealDiv|Div|Divs|Log|Mul|Muls|Neg|Add|Adds|Axpy\w*|MaskedFill"
+    rf"{_HALVES}|NLLLoss(Grad)?|Cast|Exp|Sub|Subs|RealDiv|Div|Divs|Log|Mul|Muls|Neg|Add|Adds|Axpy\w*|MaskedFill"
     rf"|Gather(Elements|V\d|D)?\w*|Scatter\w*|Index(Put)?(V\d)?|OneHot\w*|TensorMove|{_SUMS}"
 )
 """Types that such a loss and its gradient come from; a fused one has other Types."""
@@ -35,26 +37,27 @@ def find_written_out_loss(recording: Recording) -> tuple[pd.DataFrame, int]:
     """Return the kernels of a loss that is written out, and the length of its rows, 0 if none.
 
     A product of two matrices writes rows as long as its rows, and Exp, Sub and a reduction work on
-    them. Scores of an attention come from products of batches, or are square.
+    them, or a LogSoftmax does. Scores of an attention come from products of batches, or are square.
     """
     rows = computing(recording, _STEPS)
     width = per_row(rows, ["input_shapes"], _row_length)
     wide = rows[width > 0]
     width = width[width > 0].astype(np.int64)
-    exps = (wide["type"] == "Exp").to_numpy(bool)
-    for length in sorted(set(width[exps].tolist()), reverse=True):
+    passes = is_named(wide, rf"Exp|{_HALVES}", "type")
+    for length in sorted(set(width[passes].tolist()), reverse=True):
         found = wide[width == length]
         types = {str(name) for name in found["type"].unique()}
-        normalises = any(re.fullmatch(_SUMS, name) for name in types) and "Sub" in types
+        normalises = any(re.fullmatch(_SUMS, name) for name in types) and {"Sub", "Exp"} <= types
+        normalises = normalises or any(re.fullmatch(_HALVES, name) for name in types)
         if normalises and _is_written_by_a_product(int(length), recording):
             return found, int(length)
     return rows[:0], 0
 
 
 def logits_bytes(rows: pd.DataFrame) -> float:
-    """Return twice the size of the logits in half precision for each Exp: one read, one write."""
-    exps = rows[rows["type"] == "Exp"]
-    return float(per_row(exps, ["input_shapes"], _elements).sum()) * 2 * 2
+    """Return twice the size of the logits in half precision for each pass: one read, one write."""
+    passes = rows[is_named(rows, rf"Exp|{_HALVES}", "type")]
+    return float(per_row(passes, ["input_shapes"], _elements).sum()) * 2 * 2
 
 
 def _row_length(inputs: str) -> float:

@@ -105,6 +105,21 @@ def test_idle_time_of_a_rank_and_what_mends_it_count_once() -> None:
     assert (total.low_ns, total.high_ns) == (50, 55)
 
 
+def test_idle_time_that_the_replay_knows_and_another_finding_tells_counts_once() -> None:
+    together = Prediction(20, 20, 100, 80, 0, 80, "gain", "computing", 20)
+    told, replayed = found(0, 79, is_idle=True), found(0, 78, is_idle=True)
+    predicted = msgspec.structs.replace(replayed.finding, predicted=together)
+    forecast = Forecast("replay", 100, 0.0, 1, 1, "host", 50, together)
+    total = total_saving([told, replace(replayed, finding=predicted)], forecast)
+    assert (total.low_ns, total.high_ns) == (0, 81)
+
+
+def test_small_collectives_come_before_the_communication_that_they_are() -> None:
+    exposed = replace(found(0, 30), is_communication=True, is_symptom=True)
+    small = replace(found(0, 29), is_communication=True)
+    assert rank_items([exposed, small]) == [small, exposed]
+
+
 def test_pauses_apart_are_not_said_to_be_the_same_idle_time() -> None:
     def pause(behind: int) -> Item:
         change = Change(frozenset(), keeps=(1, 0, 0), sooner_ns={behind: 9})

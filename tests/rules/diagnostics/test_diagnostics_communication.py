@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from npufix.advisor.evidence.run_findings import change_of
-from npufix.advisor.rules_test.recordings import MS, recording
+from npufix.advisor.rules_test.recordings import MS, US, recording
 from npufix.profiling_parsers.tables.payloads import payload_table
 from npufix.rules.diagnostic import Observation, Recording
 from npufix.rules.diagnostics import (
@@ -267,3 +267,25 @@ def test_long_collectives_that_wait_or_use_no_rdma_are_no_retransmission() -> No
     assert not list(rdma_retransmission.check(recording(collectives=waits, transports=rdma)))
     slow = [collective("b", 0, 5000 * MS)]
     assert not list(rdma_retransmission.check(recording(collectives=slow, transports=rdma)))
+
+
+def in_turn(*, between: bool) -> list[dict[str, Any]]:
+    """Return 20 all-reduces, with a product behind each or not."""
+    rows = []
+    for at in range(20):
+        rows.append({**kernel(f"c{at}", 65 * US), "start_ns": at * 200 * US})
+        if between:
+            start = (at * 200 + 100) * US
+            rows.append({"type": "MatMulV3", "duration_ns": 50 * US, "start_ns": start})
+    return rows
+
+
+@pytest.mark.parametrize(("between", "joined"), [(False, True), (True, False)])
+def test_collectives_of_96_kb_take_their_time_to_be_set_up(*, between: bool, joined: bool) -> None:
+    moved = [transport(f"c{at}", 96_000, 18.0) for at in range(20)]
+    whole = [collective(f"c{at}", 0, 5 * US, elapse_ns=65 * US) for at in range(20)]
+    looked_at = recording(in_turn(between=between), transports=moved, collectives=whole)
+    seen = only(small_packets, looked_at)
+    assert seen.cost_ns == 20 * 65 * US
+    # Those of layers wait for the layer: they cannot become one.
+    assert (seen.instead is not None) == joined

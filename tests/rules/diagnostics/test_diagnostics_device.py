@@ -218,3 +218,23 @@ def test_a_low_clock_of_an_idle_device_is_fine() -> None:
         {"device": 0, "start_ns": START + 50 * MS, "mhz": 1800.0},
     ]
     assert not list(frequency_drop.check(recording(rows, frequency=clock)))
+
+
+def test_types_that_one_dtype_keeps_on_the_ai_cpu_are_one_finding() -> None:
+    double = [on_ai_cpu(MS, type=kind, input_dtypes="DOUBLE;DOUBLE") for kind in ("Mul", "Sub")]
+    seen = only(
+        ai_cpu_operator, recording([*double, on_ai_cpu(2 * MS, type="Mul", input_dtypes="DOUBLE")])
+    )
+    assert seen.what.startswith("Mul, Sub run on the AI CPU 3 times per step and take 4 ms")
+    # A sort has a remedy of its own.
+    assert len(list(ai_cpu_operator.check(recording([*double, on_ai_cpu(MS)])))) == 2
+
+
+@pytest.mark.parametrize(("asks", "least"), [("npu::npu_format_cast", 5 * US), ("aten::mm", 0)])
+def test_a_weight_that_the_program_converts_need_not_be_at_every_call(
+    asks: str, least: int
+) -> None:
+    rows = [{**converts("8", "1,8", 5 * US), "host_op": 0}]
+    found = only(transdata_storm, recording(rows, [{"name": asks}], step_ns=MS))
+    assert found.saving_ns == (least, 5 * US)
+    assert ("once, when the model is loaded" in found.advice) == bool(least)

@@ -332,7 +332,7 @@ def test_without_host_operators_the_wait_behind_nonzero_shows() -> None:
     rows = [{**AROUND_A_WAIT[0], "type": "NonZero"}, *AROUND_A_WAIT[1:]]
     found = only(synchronising_operator, recording(rows))
     assert found.saving_ns == (0, 2 * MS - 10 * US)
-    assert found.what.startswith("NonZero makes the device run dry 1 times")
+    assert found.what.startswith("NonZero makes the device run dry 1 time")
     assert nothing(synchronising_operator, recording(AROUND_A_WAIT))
 
 

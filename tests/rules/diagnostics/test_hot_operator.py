@@ -52,3 +52,13 @@ def test_a_type_without_a_line_is_told_with_its_shapes() -> None:
     (seen,) = check(recording([kernel("Sort", MS, input_shapes="4,5")]))
     assert not seen.places
     assert seen.evidence == (("on 4,5", "1 kernel, 1 ms per step"),)
+
+
+def test_element_wise_operators_of_a_gpu_at_one_line_are_one_finding() -> None:
+    kinds = ("aten::pow", "aten::mean", "aten::rsqrt", "aten::mul")
+    rows = [kernel(kind, MS, path="m.py", line=9, start_ns=at) for at, kind in enumerate(kinds)]
+    (seen,) = check(recording([*rows]))
+    assert len(seen.kernels) == len(kinds)
+    assert "torch.compile" in seen.gpu_advice
+    (seen,) = check(recording([kernel("aten::_index_put_impl_", MS)]))
+    assert seen.gpu_advice.startswith("embedding or index_select")

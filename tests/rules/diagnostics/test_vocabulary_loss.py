@@ -112,3 +112,14 @@ def test_an_unaligned_vocabulary_is_told_with_its_conversions(words: int, told: 
     rows = [{**row, "start_ns": 20 * MS * at} for at, row in enumerate(rows)]
     found = list(unaligned_matmul.check(recording(rows, step_ns=200 * MS)))
     assert [set(seen.kernels) for seen in found] == [{0, 1, 2}] * told
+
+
+def test_a_log_softmax_and_its_loss_are_one_loss() -> None:
+    kinds = ("Cast", "LogSoftmaxV2", "NLLLoss", "NLLLossGrad", "LogSoftmaxGrad", "Cast")
+    (seen,) = written_out_vocabulary_loss.check(
+        recording([HEAD, *(kernel(kind, LOGITS) for kind in kinds)])
+    )
+    assert seen.kernels == frozenset(range(1, 7))
+    few = f"{TOKENS},1000"
+    classes = [product(f"{TOKENS},64;64,1000", few), kernel("LogSoftmaxV2", few)]
+    assert not list(written_out_vocabulary_loss.check(recording(classes)))
