@@ -135,7 +135,8 @@ class _Part:
         if self._store and self._grown:
             self._store.put(json.dumps(self._known).encode(), *self._key)
 
-    def _ask(self, question: str, find: Callable[[], Iterable[str]]) -> list[str]:
+    def _ask(self, find: Callable[[], Iterable[str]], *words: str) -> list[str]:
+        question = "\n".join(words)
         if question not in self._known:
             self._known[question] = sorted(find())
             self._grown = True
@@ -151,18 +152,18 @@ class _Part:
             if any("#" not in line for line in before):
                 yield _NAMED
 
-        return bool(self._ask(f"mentions {words.pattern}", find))
+        return bool(self._ask(find, "mentions", words.pattern))
 
     def naming(self, name: str) -> list[str]:
         """Return the files that have a name, or one more than are followed."""
         word = re.compile(rf"\b{name}\b")
         files = (n for n, f in self._files.items() if name in f.text and word.search(f.text))
-        return self._ask(f"names {name}", lambda: islice(files, _MOST_CALLERS + 1))
+        return self._ask(lambda: islice(files, _MOST_CALLERS + 1), "names", name)
 
     def calls(self, name: str, relative: str) -> frozenset[str]:
         """Return who calls a function in a file."""
         text = self._files[relative].text
-        callers = self._ask(f"calls {name} {relative}", lambda: _callers_in(text, name))
+        callers = self._ask(lambda: _callers_in(text, name), "calls", name, relative)
         return frozenset({_BESIDE} if callers and is_cold(relative) else callers)
 
 
