@@ -276,10 +276,12 @@ def _guess_held(
     of_tensor = re.search(r"Tensor|ndarray", parameter.annotation) is not None
     if not keys or (of_tensor and not re.search(r"(?i)dict|mapping", parameter.annotation)):
         return []
+    held = re.search(r"(?i)(?:dict|mapping)\[.*, *([\w.]*Tensor)\W*$", parameter.annotation)
+    kind = "" if held is None else held[1]
     inner = [
         [
             s
-            for s in guess_argument(Parameter(key, "", inspect.Parameter.empty), base, widths)
+            for s in guess_argument(Parameter(key, kind, inspect.Parameter.empty), base, widths)
             if isinstance(s, Value) or (isinstance(s, Tensor) and _is_of_batch(key, s))
         ][:_MOST_HELD]
         for key in keys

@@ -26,6 +26,7 @@ from npufix.rewriters.verification.inputs.arguments import BASES, guess_tensors
 from npufix.rewriters.verification.inputs.configurations import (
     CONFIG_CLASS,
     StandInConfig,
+    WideConfig,
     offer_configurations,
 )
 from npufix.rewriters.verification.inputs.objects import guess_objects, make_weights
@@ -56,6 +57,7 @@ _DRAWN_INTO = frozenset({"normal_", "uniform_", "trunc_normal_", "bernoulli_", "
 _BUILD_S = 5.0
 _REPAIRS = 12
 _MOST_CONFIGURATIONS = 2
+WIDE = "wide"
 _PLAIN_BASE = re.compile(r"(^|\.)(Module|object|ABC)$")
 
 
@@ -72,6 +74,11 @@ class Recipe:
     kind: str = ""
     """A class of the module that is made instead, as it inherits the method and changes what that
     calls: what is compared holds for it too."""
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether it stands in for a smaller one, with which nothing runs."""
+        return any(str(spec).startswith(f"a {WIDE} ") for _, spec in self.arguments)
 
     def owner(self, owner: type, find: Find) -> type:
         """Return the class that is made, in place of the one that has the method."""
@@ -341,7 +348,7 @@ def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
     if re.search(CONFIG, parameter.name):
         if not specs:
             specs += offer_file_configurations(owner.__name__, loaded)
-        specs.append(_invent(owner, parameter.name))
+        specs += [_invent(owner, parameter.name, kind) for kind in (StandInConfig, WideConfig)]
     if parameter.default is None and _is_layer(owner, parameter.name):
         specs.append(make_stand_in(parameter.name))
     return specs + guess_scalars(parameter)
@@ -391,17 +398,18 @@ def guess_configurations(parameter: Parameter, target: Target, tree: ast.Module)
     return [*offer_file_configurations(target.qualname, target.loaded), invented]
 
 
-def _invent(owner: type, name: str) -> MadeArgument:
+def _invent(owner: type, name: str, kind: type[StandInConfig]) -> MadeArgument:
     """Find out by trying which attributes ``__init__`` reads that no name tells."""
     known: dict[str, object] = {}
     for _ in range(_REPAIRS):
-        config = StandInConfig(known)
+        config = kind(known)
         outcome = try_call(lambda c=config: owner(**{name: c}), _BUILD_S)  # type: ignore[misc] # a default binds it
         asked = outcome.error.removeprefix("AttributeError: ")
         if outcome.kind != "AttributeError" or not asked.isidentifier() or asked in known:
             break
         known[asked] = WIDTH
-    return MadeArgument(lambda: StandInConfig(copy.copy(known)), "a stand-in configuration")
+    wide = f"{WIDE} " if kind is WideConfig else ""
+    return MadeArgument(lambda: kind(copy.copy(known)), f"a {wide}stand-in configuration")
 
 
 def _read_attributes(owner: type, method: str) -> dict[str, str]:
