@@ -437,8 +437,9 @@ def _combinations(  # noqa: PLR0913, PLR0917 - all that is known of the argument
     known = {p.name: guess_configurations(p, target, tree) for p in wanted}
 
     def tries(p: Parameter, base: tuple[int, ...]) -> list[Spec]:
-        own = declared.of(p.name)
-        shapes = declared.list_shapes(p.name, base[-1] if base and base[-1] in widths else WIDTH)
+        width = base[-1] if base and base[-1] in widths else WIDTH
+        own = declared.holding(p.name, width)
+        shapes = declared.list_shapes(p.name, width)
         if forced and p.name in forced:
             # A number in place of a mask, as nothing is known of it, changes no scores.
             something = p.default is None and forced[p.name] == Value(WIDTH)

@@ -113,12 +113,13 @@ def f(wave, n_fft=64):
 from typing import Dict
 
 def f(batch: Dict[str, torch.Tensor]):
+    '''batch: dict with "features" (batch, time, dim) and "lengths" (batch,)'''
     features, lengths = batch["features"], batch["lengths"]
     kept = torch.arange(features.shape[1]) < lengths[:, None]
     return features * kept.unsqueeze(-1)
 """,
-        "kept.unsqueeze(-1)",
-        "kept[..., None]",
+        "features * kept.unsqueeze(-1)",
+        "torch.einsum('btd,bt->btd', features, kept.to(features))",
     ),
     "a device by its annotation": (
         "def f(n: int, place: torch.device):\n    return torch.full((n, n), 2.0, device=place)\n",
