@@ -288,7 +288,8 @@ def _guess_held(
                 widths,
                 *declared.held.get(key, ()),
             )
-            if isinstance(s, Value) or (isinstance(s, Tensor) and _is_of_batch(key, s))
+            if isinstance(s, Value)
+            or (isinstance(s, Tensor) and _is_of_batch(key, s, *declared.held.get(key, ())[1:]))
         ][:_MOST_HELD]
         for key in keys
     ]
@@ -302,7 +303,7 @@ def _guess_held(
     return made
 
 
-def _is_of_batch(key: str, tensor: Tensor) -> bool:
+def _is_of_batch(key: str, tensor: Tensor, shapes: Sequence[tuple[int, ...]] = ()) -> bool:
     """Say whether a tensor is as in a batch: ids, labels and masks are of rows and positions.
 
     Labels may be floats, which ids and lengths are not.
@@ -310,7 +311,7 @@ def _is_of_batch(key: str, tensor: Tensor) -> bool:
     if tensor.kind != "int" and re.search(_WHOLE, key.lower()):
         return False
     named = re.search(INTEGER_TENSOR, key.lower()) or re.search(MASK, key.lower())
-    return not named or len(tensor.shape) <= 2  # noqa: PLR2004 - rows and positions
+    return not named or len(tensor.shape) <= 2 or tensor.shape in shapes  # noqa: PLR2004 - rows and positions
 
 
 def guess_argument(

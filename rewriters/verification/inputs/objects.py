@@ -101,6 +101,12 @@ def parameters(seed: int, scale: float = 1.0) -> list[torch.nn.Parameter]:
     return [made[0], torch.nn.Parameter(torch.ones(3)), *made[1:]]
 
 
+def groups(seed: int) -> list[dict[str, object]]:
+    """Return the same weights in two groups, of which the second has settings of its own."""
+    first, *others = parameters(seed)
+    return [{"params": [first]}, {"params": others, "lr": 0.5, "weight_decay": 0.25}]
+
+
 def list_weights(value: object) -> list[torch.nn.Parameter]:
     """Return the weights that an optimiser trains, or those of a list."""
     held = value if isinstance(value, list) else []
@@ -151,6 +157,11 @@ def make_weights(name: str, scale: float = _SMALL) -> list[Spec]:
     label = "parameters with small gradients" if scale else "parameters without gradients"
     other = _make("parameters", label, seed, scale)
     return [_make("parameters", "parameters with gradients", seed), other]
+
+
+def make_groups(name: str) -> Spec:
+    """Return weights in groups, for the argument of an optimiser's class."""
+    return _make("groups", "parameters in two groups", sum(map(ord, name)))
 
 
 def guess_objects(parameter: Parameter, use: Use) -> list[Spec]:

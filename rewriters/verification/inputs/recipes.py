@@ -29,7 +29,7 @@ from npufix.rewriters.verification.inputs.configurations import (
     WideConfig,
     offer_configurations,
 )
-from npufix.rewriters.verification.inputs.objects import guess_objects, make_weights
+from npufix.rewriters.verification.inputs.objects import guess_objects, make_groups, make_weights
 from npufix.rewriters.verification.inputs.source.parameters import (
     WIDTH,
     Parameter,
@@ -328,13 +328,15 @@ def _by_rank(
     first, *others = sorted(ranks, key=sum)
     # Third: other weights than the first, those without any gradient.
     other = (1, *first[1:]) if other_first and len(options[0]) > 1 else first
-    for combination in (first, off, other, *others):
+    # And in groups, which not every optimiser takes.
+    grouped = (2, *off[1:]) if other_first and len(options[0]) > 2 else off  # noqa: PLR2004 - the third
+    for combination in (first, grouped, other, off, *others):
         yield tuple(o[i] for o, i in zip(options, combination, strict=True))
 
 
 def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
     if issubclass(owner, torch.optim.Optimizer) and not parameter.has_default:
-        return make_weights(parameter.name, scale=0)
+        return [*make_weights(parameter.name, scale=0), make_groups(parameter.name)]
     bare = re.sub(r"\W.*", "", parameter.annotation.strip("'\"").rpartition(".")[2])
     annotated = loaded.find(bare) if bare else None
     specs: list[Spec] = []

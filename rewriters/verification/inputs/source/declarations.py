@@ -321,7 +321,8 @@ def read_declarations(text: str, qualname: str, assumed: Sequence[str] = ()) -> 
     for name, key in ((n, key) for n in names for key in uses[n].keys):
         # each beginning a line: ``dict with "ids" (batch, seq) and "lengths" (batch,)``
         lines = re.sub(r"""["'`]+(\w+)["'`]+""", r"\n\1", docstring)
-        told = read_text(lines, uses[name].keys).get(key)
+        others = (n for n in names if n != name)  # ``batch`` is a size as well
+        told = read_text(lines, [*uses[name].keys, *others]).get(key)
         if told is not None:
             found[name_item(name, key)] = Declared(told.shapes, told.kinds, below=told.below)
             uses[name_item(name, key)] = Use()

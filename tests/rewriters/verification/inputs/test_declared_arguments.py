@@ -229,11 +229,14 @@ def test_another_y_beside_x_is_no_label(text: str, kinds: set[str]) -> None:
 
 def test_what_a_dictionary_holds_has_shapes() -> None:
     found = declared(
-        'def f(batch):\n    """batch: with `x` (b, t, d) and `mask` (b, t), 0 or 1"""\n'
+        'def f(batch, y):\n    """batch: with `x` (b, t, d) and `mask` (b, t); y: (t, b)"""\n'
         '    return batch["x"] * batch["mask"][..., None]\n'
     )
     held = found.holding("batch", 8).held
-    assert {key: len(shapes[0]) for key, (_, shapes) in held.items()} == {"x": 3, "mask": 2}
+    assert {key: [*map(len, shapes)] for key, (_, shapes) in held.items()} == {
+        "x": [3],
+        "mask": [2],
+    }
 
     def fits(*mask: int) -> bool:
         items = Tensor((2, 3, 8)), Tensor(mask, "bool")
