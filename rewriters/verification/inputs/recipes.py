@@ -57,7 +57,7 @@ _DRAWN_INTO = frozenset({"normal_", "uniform_", "trunc_normal_", "bernoulli_", "
 _BUILD_S = 5.0
 _REPAIRS = 12
 _MOST_CONFIGURATIONS = 2
-WIDE = "wide"
+WIDE = "a wide stand-in configuration"
 _PLAIN_BASE = re.compile(r"(^|\.)(Module|object|ABC)$")
 
 
@@ -78,7 +78,7 @@ class Recipe:
     @property
     def is_wide(self) -> bool:
         """Whether it stands in for a smaller one, with which nothing runs."""
-        return any(str(spec).startswith(f"a {WIDE} ") for _, spec in self.arguments)
+        return any(str(spec) == WIDE for _, spec in self.arguments)
 
     def owner(self, owner: type, find: Find) -> type:
         """Return the class that is made, in place of the one that has the method."""
@@ -410,8 +410,8 @@ def _invent(owner: type, name: str, kind: type[StandInConfig]) -> MadeArgument:
         if outcome.kind != "AttributeError" or not asked.isidentifier() or asked in known:
             break
         known[asked] = WIDTH
-    wide = f"{WIDE} " if kind is WideConfig else ""
-    return MadeArgument(lambda: kind(copy.copy(known)), f"a {wide}stand-in configuration")
+    label = WIDE if kind is WideConfig else "a stand-in configuration"
+    return MadeArgument(lambda: kind(copy.copy(known)), label)
 
 
 def _read_attributes(owner: type, method: str) -> dict[str, str]:
