@@ -150,9 +150,11 @@ class MadeArgument:
     """The expression that makes it in a program of its own; empty if its attributes tell."""
     kind: str = ""
     """The class of the user's module that ``make`` takes, if any: each version has its own."""
+    walked: bool = False
+    """Whether a call gets an iterator over it, which ends once: ``model.parameters()``."""
 
     def __str__(self) -> str:
-        return self.label
+        return f"an iterator over {self.label}" if self.walked else self.label
 
 
 Spec: TypeAlias = Tensor | Value | Several | MadeArgument

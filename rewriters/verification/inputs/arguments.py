@@ -33,6 +33,7 @@ INTEGER_TENSOR = (
     r"ids?$|idx$|ind(ex|ices|exes)$|labels?$|targets?$|tokens?$|^gt|lens?$|lengths?$|offsets?$"
     r"|selected|^y$|classes$|positions?$|_pos$|^pos$|inds?$"
 )
+_WHOLE = r"(^|_)(ids?|idx|ind(ex|ices)|len(s|gths?)?|tokens?)$"
 _TABLE = r"^(cos|sin)|freqs|rotary|rope"
 BOXES = r"box|rois?$|anchors|proposals"
 """Corners: the first half of them is less than the other."""
@@ -276,11 +277,19 @@ def _guess_held(
     of_tensor = re.search(r"Tensor|ndarray", parameter.annotation) is not None
     if not keys or (of_tensor and not re.search(r"(?i)dict|mapping", parameter.annotation)):
         return []
+    held = re.search(r"(?i)(?:dict|mapping)\[.*, *([\w.]*Tensor)\W*$", parameter.annotation)
+    kind = "" if held is None else held[1]
     inner = [
         [
             s
-            for s in guess_argument(Parameter(key, "", inspect.Parameter.empty), base, widths)
-            if isinstance(s, Value) or (isinstance(s, Tensor) and _is_of_batch(key, s))
+            for s in guess_argument(
+                Parameter(key, kind, inspect.Parameter.empty),
+                base,
+                widths,
+                *declared.held.get(key, ()),
+            )
+            if isinstance(s, Value)
+            or (isinstance(s, Tensor) and _is_of_batch(key, s, *declared.held.get(key, ())[1:]))
         ][:_MOST_HELD]
         for key in keys
     ]
@@ -294,10 +303,15 @@ def _guess_held(
     return made
 
 
-def _is_of_batch(key: str, tensor: Tensor) -> bool:
-    """Say whether a tensor is as in a batch: ids, labels and masks are of rows and positions."""
+def _is_of_batch(key: str, tensor: Tensor, shapes: Sequence[tuple[int, ...]] = ()) -> bool:
+    """Say whether a tensor is as in a batch: ids, labels and masks are of rows and positions.
+
+    Labels may be floats, which ids and lengths are not.
+    """
+    if tensor.kind != "int" and re.search(_WHOLE, key.lower()):
+        return False
     named = re.search(INTEGER_TENSOR, key.lower()) or re.search(MASK, key.lower())
-    return not named or len(tensor.shape) <= 2  # noqa: PLR2004 - rows and positions
+    return not named or len(tensor.shape) <= 2 or tensor.shape in shapes  # noqa: PLR2004 - rows and positions
 
 
 def guess_argument(

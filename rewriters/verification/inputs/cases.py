@@ -32,6 +32,7 @@ from npufix.rewriters.verification.inputs.axes import (
     make_distinct,
 )
 from npufix.rewriters.verification.inputs.forms import is_mask, list_forms
+from npufix.rewriters.verification.inputs.objects import without_weights
 from npufix.rewriters.verification.inputs.source.declarations import read_declarations
 from npufix.rewriters.verification.inputs.source.numbers import list_numbers
 from npufix.rewriters.verification.inputs.source.usage import read_source
@@ -212,6 +213,10 @@ class _Telling:
                     yield CallCase(replace(self.assignment, specs=made), was=axis.size)
         yield from self._list_many()
         yield from self._list_lengths()
+        bare = without_weights(specs)
+        # An average over models, where nothing is put through them, may have nothing to do.
+        if bare and not list_kinds(specs.values()) and self._accepts({**specs, **bare}):
+            yield CallCase(with_specs(self.distinct, **bare))
 
     def _list_many(self) -> Iterator[CallCase]:
         """Yield a call of so many rows that some of them show what is rare."""

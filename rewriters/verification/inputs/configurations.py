@@ -42,6 +42,16 @@ class StandInConfig:
         return value
 
 
+class WideConfig(StandInConfig):
+    """One with wide heads: a quarter of one of four is no pair, which a rotation wants."""
+
+    def __getattr__(self, name: str) -> object:
+        value = super().__getattr__(name)
+        if value == WIDTH and "head" not in name.lower():
+            value = self.__dict__[name] = 4 * WIDTH
+        return value
+
+
 class LightConfig(StandInConfig):
     """The base of a configuration class whose own base cannot be imported here."""
 

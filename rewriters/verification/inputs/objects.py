@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +22,7 @@ from npufix.rewriters.verification.inputs.source.parameters import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from npufix.rewriters.verification.inputs.source.usage import Use
 
@@ -53,6 +54,7 @@ class StandInModule(torch.nn.Module):
             return guess_attribute(name)
 
 
+_SOME_LAYER = "a linear layer"
 DESCENT = "torch.optim.SGD([torch.zeros(1)], lr=0.125)"
 
 
@@ -99,6 +101,12 @@ def parameters(seed: int, scale: float = 1.0) -> list[torch.nn.Parameter]:
     return [made[0], torch.nn.Parameter(torch.ones(3)), *made[1:]]
 
 
+def groups(seed: int) -> list[dict[str, object]]:
+    """Return the same weights in two groups, of which the second has settings of its own."""
+    first, *others = parameters(seed)
+    return [{"params": [first]}, {"params": others, "lr": 0.5, "weight_decay": 0.25}]
+
+
 def list_weights(value: object) -> list[torch.nn.Parameter]:
     """Return the weights that an optimiser trains, or those of a list."""
     held = value if isinstance(value, list) else []
@@ -138,6 +146,11 @@ def _make_layer(kind: str, seed: int) -> MadeArgument:
     return _make("layer", f"an nn.{kind}", kind, seed)
 
 
+def without_weights(specs: Mapping[str, Spec]) -> dict[str, Spec]:
+    """Return layers that have no weights, in place of those that may be any."""
+    return {n: _make_layer("Identity", 0) for n, s in specs.items() if str(s) == _SOME_LAYER}
+
+
 def make_weights(name: str, scale: float = _SMALL) -> list[Spec]:
     """Return weights with ordinary gradients, and with small ones or none, for an argument."""
     seed = sum(map(ord, name))
@@ -146,11 +159,16 @@ def make_weights(name: str, scale: float = _SMALL) -> list[Spec]:
     return [_make("parameters", "parameters with gradients", seed), other]
 
 
+def make_groups(name: str) -> Spec:
+    """Return weights in groups, for the argument of an optimiser's class."""
+    return _make("groups", "parameters in two groups", sum(map(ord, name)))
+
+
 def guess_objects(parameter: Parameter, use: Use) -> list[Spec]:
     """Return modules, optimisers and the like, for a parameter that is one."""
     name, annotation = parameter.name, parameter.annotation
     seed = sum(map(ord, name))
-    some_layer = _make("linear", "a linear layer", seed)
+    some_layer = _make("linear", _SOME_LAYER, seed)
     with_buffers = _make_layer("BatchNorm1d", seed)
     kind = _class_of(annotation, torch.nn, torch.nn.Module)
     optimizer = _class_of(annotation, torch.optim, torch.optim.Optimizer)
@@ -170,7 +188,11 @@ def guess_objects(parameter: Parameter, use: Use) -> list[Spec]:
     elif re.search(_OPTIMIZER, name) or optimizer:
         made = [MadeArgument(descent, "SGD over the parameters of the model", DESCENT)]
     elif use.trained or (re.search(_WEIGHTS, name) and use.looped):
-        made = make_weights(name)
+        weights = make_weights(name)
+        made = [*weights, *make_weights(name, scale=0)[1:]]
+        if name == "parameters" or re.search(r"\b(Iterable|Iterator|Generator)\[", annotation):
+            walk = [replace(w, walked=True) for w in weights[:1] if isinstance(w, MadeArgument)]
+            made = [*weights[:1], *walk, *made[1:]]
     elif re.search(r"\bCallable\b", annotation) or (use.called and not re.search(MODEL, name)):
         made = [Value(torch.tanh), some_layer]
     elif re.search(MODEL, name) or "parameters" in use.attributes:

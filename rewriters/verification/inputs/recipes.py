@@ -26,9 +26,10 @@ from npufix.rewriters.verification.inputs.arguments import BASES, guess_tensors
 from npufix.rewriters.verification.inputs.configurations import (
     CONFIG_CLASS,
     StandInConfig,
+    WideConfig,
     offer_configurations,
 )
-from npufix.rewriters.verification.inputs.objects import guess_objects, make_weights
+from npufix.rewriters.verification.inputs.objects import guess_objects, make_groups, make_weights
 from npufix.rewriters.verification.inputs.source.parameters import (
     WIDTH,
     Parameter,
@@ -56,6 +57,7 @@ _DRAWN_INTO = frozenset({"normal_", "uniform_", "trunc_normal_", "bernoulli_", "
 _BUILD_S = 5.0
 _REPAIRS = 12
 _MOST_CONFIGURATIONS = 2
+WIDE = "a wide stand-in configuration"
 _PLAIN_BASE = re.compile(r"(^|\.)(Module|object|ABC)$")
 
 
@@ -72,6 +74,11 @@ class Recipe:
     kind: str = ""
     """A class of the module that is made instead, as it inherits the method and changes what that
     calls: what is compared holds for it too."""
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether it stands in for a smaller one, with which nothing runs."""
+        return any(str(spec) == WIDE for _, spec in self.arguments)
 
     def owner(self, owner: type, find: Find) -> type:
         """Return the class that is made, in place of the one that has the method."""
@@ -321,13 +328,15 @@ def _by_rank(
     first, *others = sorted(ranks, key=sum)
     # Third: other weights than the first, those without any gradient.
     other = (1, *first[1:]) if other_first and len(options[0]) > 1 else first
-    for combination in (first, off, other, *others):
+    # And in groups, which not every optimiser takes.
+    grouped = (2, *off[1:]) if other_first and len(options[0]) > 2 else off  # noqa: PLR2004 - the third
+    for combination in (first, grouped, other, off, *others):
         yield tuple(o[i] for o, i in zip(options, combination, strict=True))
 
 
 def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
     if issubclass(owner, torch.optim.Optimizer) and not parameter.has_default:
-        return make_weights(parameter.name, scale=0)
+        return [*make_weights(parameter.name, scale=0), make_groups(parameter.name)]
     bare = re.sub(r"\W.*", "", parameter.annotation.strip("'\"").rpartition(".")[2])
     annotated = loaded.find(bare) if bare else None
     specs: list[Spec] = []
@@ -341,7 +350,7 @@ def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
     if re.search(CONFIG, parameter.name):
         if not specs:
             specs += offer_file_configurations(owner.__name__, loaded)
-        specs.append(_invent(owner, parameter.name))
+        specs += [_invent(owner, parameter.name, kind) for kind in (StandInConfig, WideConfig)]
     if parameter.default is None and _is_layer(owner, parameter.name):
         specs.append(make_stand_in(parameter.name))
     return specs + guess_scalars(parameter)
@@ -391,17 +400,18 @@ def guess_configurations(parameter: Parameter, target: Target, tree: ast.Module)
     return [*offer_file_configurations(target.qualname, target.loaded), invented]
 
 
-def _invent(owner: type, name: str) -> MadeArgument:
+def _invent(owner: type, name: str, kind: type[StandInConfig]) -> MadeArgument:
     """Find out by trying which attributes ``__init__`` reads that no name tells."""
     known: dict[str, object] = {}
     for _ in range(_REPAIRS):
-        config = StandInConfig(known)
+        config = kind(known)
         outcome = try_call(lambda c=config: owner(**{name: c}), _BUILD_S)  # type: ignore[misc] # a default binds it
         asked = outcome.error.removeprefix("AttributeError: ")
         if outcome.kind != "AttributeError" or not asked.isidentifier() or asked in known:
             break
         known[asked] = WIDTH
-    return MadeArgument(lambda: StandInConfig(copy.copy(known)), "a stand-in configuration")
+    label = WIDE if kind is WideConfig else "a stand-in configuration"
+    return MadeArgument(lambda: kind(copy.copy(known)), label)
 
 
 def _read_attributes(owner: type, method: str) -> dict[str, str]:

@@ -210,6 +210,8 @@ def search(  # noqa: PLR0913 - what is looked for, and within what
     # Of this process alone: on a busy machine the search must not find less.
     deadline = time.process_time() + _SEARCH_S
     for left, recipe in zip(range(len(options), 0, -1), options, strict=True):
+        if found.assignments and recipe is not None and recipe.is_wide:
+            continue
         until = time.process_time() + (deadline - time.process_time()) / left
         assignments = looking.combine(recipe)
         if job.floating:
@@ -401,6 +403,8 @@ def trace_call(
             seed_everything(case.seed)
             if target.applied is not None:  # its gradient is a part of what it runs
                 return observe(prepared, "leaf", case.seed).or_raise()
+            if prepared.earlier is not None:
+                prepared.call(prepared.earlier)
             for _ in range(times - 1):
                 prepared.call(prepared.arguments)
             return wait_for(prepared.call(prepared.arguments))
@@ -433,8 +437,9 @@ def _combinations(  # noqa: PLR0913, PLR0917 - all that is known of the argument
     known = {p.name: guess_configurations(p, target, tree) for p in wanted}
 
     def tries(p: Parameter, base: tuple[int, ...]) -> list[Spec]:
-        own = declared.of(p.name)
-        shapes = declared.list_shapes(p.name, base[-1] if base and base[-1] in widths else WIDTH)
+        width = base[-1] if base and base[-1] in widths else WIDTH
+        own = declared.holding(p.name, width)
+        shapes = declared.list_shapes(p.name, width)
         if forced and p.name in forced:
             # A number in place of a mask, as nothing is known of it, changes no scores.
             something = p.default is None and forced[p.name] == Value(WIDTH)

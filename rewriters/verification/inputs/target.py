@@ -267,7 +267,10 @@ class Target:
             wide = self._wide.get(case.assignment.recipe, ())
             registered = lambda: (*list_registered(instance), *wide)  # noqa: E731 - same
 
+        walked = {n for n, s in specs.items() if isinstance(s, MadeArgument) and s.walked}
+
         def call(passed: Mapping[str, object]) -> object:
+            passed = {n: iter(v) if n in walked else v for n, v in passed.items()}  # type: ignore[call-overload] # a list
             if not case.autocast:
                 return self.invoke(first, passed)
             with torch.autocast("npu" if moved else "cpu", torch.bfloat16):

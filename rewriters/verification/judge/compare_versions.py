@@ -218,11 +218,16 @@ def _call_again(
     if not keeps or not plain or one.dtype != torch.float32:
         return
     given = case.assignment.specs.keys()
-    others = (c.case.assignment for c in reversed(compared) if c.case.flavour == "ordinary")
-    alike = (a for a in others if a.recipe == case.assignment.recipe and a.specs.keys() == given)
-    for earlier in (case.assignment, next((a for a in alike if a != case.assignment), None)):
+    others = (c.case for c in reversed(compared) if c.case.flavour == "ordinary")
+    own_kind = (c for c in others if c.assignment.recipe == case.assignment.recipe)
+    alike = (c for c in own_kind if c.assignment.specs.keys() == given)
+    sized = (c.assignment for c in alike if c.size != case.size)
+    other = next((a for a in sized if not is_integral(a.specs)), None)
+    for earlier in (case.assignment, other):
         again = None
-        if earlier is not None and len(run.called_again) < _MOST_AGAIN:
+        repeated = earlier is not other
+        before = [(c.case.earlier == c.case.assignment) == repeated for c in run.called_again]
+        if earlier is not None and sum(before) < _MOST_AGAIN:
             again = observe_original(
                 original,
                 replace(case, earlier=earlier),

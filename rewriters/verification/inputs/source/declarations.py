@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from npufix.rewriters.graph.modules.syntax import list_defaults
-from npufix.rewriters.verification.calls.values import Spec, Tensor, Value, list_tensors
+from npufix.rewriters.verification.calls.values import Several, Spec, Tensor, Value, list_tensors
 from npufix.rewriters.verification.inputs.source.assumed_shapes import (
     list_comments,
     parse_assumption,
@@ -79,6 +79,8 @@ class Declared:
     """A size that its whole numbers are less than: a name, a number, ``n + 1``."""
     narrow: torch.dtype | None = None
     """What type its whole numbers are of, where that is not int64."""
+    held: Mapping[str, tuple[Declared, list[tuple[int, ...]]]] = field(default_factory=dict)
+    """What holds for the values of a dictionary, by their keys, and their shapes in numbers."""
 
     @property
     def is_tensor(self) -> bool:
@@ -154,6 +156,13 @@ class Declarations:
         """Say whether arguments are such that a caller makes."""
         shaped: list[tuple[tuple[Shape, ...], tuple[int, ...]]] = []
         ranks: set[int] = set()
+        dicts = {n: s for n, s in specs.items() if isinstance(s, Several) and s.keys}
+        inner = {
+            name_item(n, key): item
+            for n, s in dicts.items()
+            for key, item in zip(s.keys, s.items, strict=True)
+        }
+        specs = {**specs, **inner}
         for name, spec in specs.items():
             declared = self.of(name)
             for tensor in list_tensors(spec):
@@ -217,6 +226,13 @@ class Declarations:
                     found.append((*known[:at], *some, *known[at:]))
         return list(dict.fromkeys(found))
 
+    def holding(self, name: str, width: int) -> Declared:
+        """Return what holds for an argument, and for what it holds if it is a dictionary."""
+        one = self.of(name)
+        items = {key: name_item(name, key) for key in one.use.keys}
+        shaped = {k: (self.of(n), self.list_shapes(n, width)) for k, n in items.items()}
+        return replace(one, held=shaped)
+
     def _choose_sizes(self, width: int) -> dict[str, int]:
         names: dict[str, None] = {}
         for declared in self.arguments.values():
@@ -236,6 +252,11 @@ class Declarations:
 
 
 NOTHING = Declarations()
+
+
+def name_item(name: str, key: object) -> str:
+    """Return what the value of a dictionary is called: ``batch['labels']``."""
+    return f"{name}[{key!r}]"
 
 
 def _unified(
@@ -293,9 +314,18 @@ def read_declarations(text: str, qualname: str, assumed: Sequence[str] = ()) -> 
     if function is None:
         return Declarations()
     names = [arg.arg for arg in list_arguments(function)]
-    uses = find_uses(function)
+    uses = dict(find_uses(function))
     said = _read_said(text, tree, function, qualname, names)
     found = {n: said.get(n, Declared()) for n in names}
+    docstring = ast.get_docstring(function) or ""
+    for name, key in ((n, key) for n in names for key in uses[n].keys):
+        # each beginning a line: ``dict with "ids" (batch, seq) and "lengths" (batch,)``
+        lines = re.sub(r"""["'`]+(\w+)["'`]+""", r"\n\1", docstring)
+        others = (n for n in names if n != name)  # ``batch`` is a size as well
+        told = read_text(lines, [*uses[name].keys, *others]).get(key)
+        if told is not None:
+            found[name_item(name, key)] = Declared(told.shapes, told.kinds, below=told.below)
+            uses[name_item(name, key)] = Use()
     # Shapes that are said of a dictionary are those of what it holds.
     found = {
         n: Declared(use=uses[n])

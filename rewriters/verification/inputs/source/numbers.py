@@ -27,6 +27,8 @@ _OF_TYPES = (
     (r"\bint16\b|\bshort\b|ShortTensor", 32768),
     (r"\bbfloat16\b|\bBFloat16Tensor", 257),
     (r"\bfloat16\b|\bhalf\b|HalfTensor", 2049),
+    # Itself it holds, but no product with ``1000003``, as hashes of identifiers make it.
+    (r"\bint32\b|\.int\(|torch\.int\b|\bIntTensor", 1 << 20),
 )
 _GROWING = r"arange|cumsum|cumprod|linspace|position|\bscan\b|outer\("
 """What counts: in the dtype of the activations, it cannot beyond this."""

@@ -119,6 +119,8 @@ def guess_scalars(parameter: Parameter, widths: Sequence[int] = ()) -> list[Spec
         found += [*(find_named(SIZES, name) or (2, 8, 4, 1)), *widths, *_FURTHER_COUNTS]
     if re.search(r"\bdtype$", annotation) or (not annotation and name == "dtype"):
         found += [torch.float32, torch.bfloat16]
+    if re.search(r"\bdevice$", annotation):
+        found.append(torch.device("cpu"))
     if re.search(r"\bstr\b", annotation) or (not annotation and find_named(TEXTS, name)):
         found += find_named(TEXTS, name)
     specs: list[Spec] = []

@@ -274,7 +274,10 @@ def _runtime() -> str:
 def _prepare(target: Target, one: CaseRun, call: _Call) -> str:
     """Return the function of the program that makes the object and the arguments."""
     keywords = set(call.arguments) if call.by_name else target.keywords(call.arguments)
-    given = [f"{n}=passed[{n!r}]" if n in keywords else f"passed[{n!r}]" for n in call.arguments]
+    specs = one.case.assignment.specs
+    texts = {n: f"passed[{n!r}]" for n in call.arguments}
+    texts |= {n: f"iter({t})" for n, t in texts.items() if getattr(specs.get(n), "walked", False)}
+    given = [f"{n}={t}" if n in keywords else t for n, t in texts.items()]
     function = f"module.{target.qualname.partition('.<locals>')[0]}"
     function += ".fget" if target.is_property else ""
     if target.applied is not None:

@@ -33,6 +33,8 @@ def write_expression(value: object, namespace: Mapping[str, object]) -> str:
         return _tensor(value)
     if isinstance(value, torch.dtype):
         return str(value)
+    if isinstance(value, torch.device):
+        return f"torch.{value!r}"
     if type(value) in {tuple, list} and isinstance(value, tuple | list):
         items = ", ".join(write_expression(item, namespace) for item in value)
         return f"[{items}]" if isinstance(value, list) else f"({items}{',' if value else ''})"

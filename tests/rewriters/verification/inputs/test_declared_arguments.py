@@ -227,6 +227,26 @@ def test_another_y_beside_x_is_no_label(text: str, kinds: set[str]) -> None:
     assert declared(f'def f(x, y):\n    """{text}"""\n').of("y").kinds == kinds
 
 
+def test_what_a_dictionary_holds_has_shapes() -> None:
+    found = declared(
+        'def f(batch, y):\n    """batch: with `x` (b, t, d) and `mask` (b, t); y: (t, b)"""\n'
+        '    return batch["x"] * batch["mask"][..., None]\n'
+    )
+    held = found.holding("batch", 8).held
+    assert {key: [*map(len, shapes)] for key, (_, shapes) in held.items()} == {
+        "x": [3],
+        "mask": [2],
+    }
+
+    def fits(*mask: int) -> bool:
+        items = Tensor((2, 3, 8)), Tensor(mask, "bool")
+        return found.fits({"batch": Several(items, "dict", ("x", "mask"))})
+
+    assert fits(2, 3)
+    assert not fits(3)
+    assert not fits(2, 2)
+
+
 def test_numbers_of_the_code_and_of_its_types() -> None:
     old = "def f(x, n=512):\n    return x.split(2**7), x.arange(3)\n"
     new = old.replace("x.split(2**7)", "x.to(torch.uint8)")

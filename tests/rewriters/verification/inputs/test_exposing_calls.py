@@ -14,6 +14,35 @@ from npufix.rewriters.verification.calls.coverage import LinesToCover
 from npufix.rewriters.verification.judge.verify_function import verify_function
 from npufix.rewriters.verification.verdict import Status, Verdict
 
+HASHED = """
+def f(ids):
+    return ids.long() * 1000003 % 1009
+"""
+CLIPPED = """
+from typing import Iterable
+
+import torch
+
+def f(parameters: Iterable[torch.nn.Parameter]) -> None:
+    parameters = list(parameters)
+    most = max(p.grad.abs().max() for p in parameters if p.grad is not None)
+    for p in parameters:
+        if p.grad is not None:
+            p.grad.div_(most)
+"""
+GROWN = """
+import torch
+
+class Positions(torch.nn.Module):
+    def __init__(self, dim: int = 8):
+        super().__init__()
+        self.dim, self._made = dim, None
+
+    def forward(self, x):
+        self._made = torch.arange(x.shape[1]).outer(torch.arange(self.dim) + 1)
+        return x[..., : self.dim] + self._made[: x.shape[1]]
+"""
+
 
 def verified(text: str, old: str, new: str, assumed: tuple[str, ...] = ()) -> Verdict:
     """Verify a change of one expression."""
@@ -427,6 +456,11 @@ WRONG = {
     "gradients of weights": (WEIGHTS, "p.grad.sum()", "p.grad.abs().sum()"),
     "labels of other types": (CASTS, "labels.long()", "labels"),
     "the keys of a table": (TABLE, "x.cumsum", "x.cumprod"),
+    "products beyond int32": (HASHED, "ids.long()", "ids.int()"),
+    "an iterator that ends": (CLIPPED, "parameters = list(parameters)", "pass"),
+    "a longer second call": (
+        GROWN, "        self._made =", "        if self._made is None:\n            self._made ="
+    ),
 }  # fmt: skip
 OPTIMIZER = """
 import torch
@@ -460,6 +494,8 @@ def test_wrong_changes_are_refuted(name: str) -> None:
 
 def test_an_optimiser_takes_steps_with_weights_of_its_own() -> None:
     assert verified(OPTIMIZER, "mul_(0.5)", "mul_(0.25)").status is Status.REFUTED
+    first = verified(OPTIMIZER, 'alpha=group["lr"]', 'alpha=self.param_groups[0]["lr"]')
+    assert "two groups" in first.reason, first
     late = verified(LION, USED + KEPT_LATER, KEPT_LATER + USED)
     assert late.status is Status.REFUTED, late
     assert "take_steps(module.Average.step" in late.script

@@ -108,6 +108,55 @@ def f(wave, n_fft=64):
         "torch.stft(wave, n_fft, 16,",
         "torch.stft(wave, n_fft, hop_length=16,",
     ),
+    "tensors in a dictionary, as its annotation says": (
+        """
+from typing import Dict
+
+def f(batch: Dict[str, torch.Tensor]):
+    '''batch: dict with "features" (batch, time, dim) and "lengths" (batch,)'''
+    features, lengths = batch["features"], batch["lengths"]
+    kept = torch.arange(features.shape[1]) < lengths[:, None]
+    return features * kept.unsqueeze(-1)
+""",
+        "features * kept.unsqueeze(-1)",
+        "torch.einsum('btd,bt->btd', features, kept.to(features))",
+    ),
+    "a device by its annotation": (
+        "def f(n: int, place: torch.device):\n    return torch.full((n, n), 2.0, device=place)\n",
+        "torch.full((n, n), 2.0, device=place)",
+        "torch.zeros((n, n), device=place) + 2.0",
+    ),
+    "a model without weights": (
+        """
+def f(ema_model, model):
+    with torch.no_grad():
+        new = model.state_dict()
+        for name, value in ema_model.state_dict().items():
+            value.copy_(new[name])
+""",
+        """        for name, value in ema_model.state_dict().items():
+            value.copy_(new[name])
+""",
+        """        held = ema_model.state_dict()
+        if held:
+            torch._foreach_copy_([*held.values()], [new[name] for name in held])
+""",
+    ),
+    "a part of a head": (
+        """
+class Block(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.width = config.hidden_size // config.num_attention_heads
+        self.part = int(self.width * getattr(config, "partial_rotary_factor", 1.0))
+
+    def forward(self, q):
+        first, second = q[..., : self.part].chunk(2, dim=-1)
+        return torch.cat((-second, first, q[..., self.part :]), dim=-1)
+""",
+        "q[..., : self.part].chunk(2, dim=-1)",
+        "q[..., : self.part].tensor_split(2, dim=-1)",
+    ),
 }
 HEAD = "import torch\nfrom torch import nn\nimport torch.nn.functional as F\n"
 
