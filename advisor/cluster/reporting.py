@@ -9,7 +9,8 @@ import msgspec
 import pandas as pd
 
 from npufix.advisor.evidence.item import Item
-from npufix.advisor.evidence.run_findings import finding, fingerprint, of_recording
+from npufix.advisor.evidence.run_findings import finding, fingerprint
+from npufix.reports.language.catalogue import of_recording
 from npufix.reports.report import Problem, Rank, RankSteps
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ import numpy as np
 from npufix.advisor.evidence.change import Change, NewWork
 from npufix.advisor.evidence.item import Item, make_finding
 from npufix.reports import report
+from npufix.reports.language.catalogue import of_recording
 from npufix.rules.diagnostic import Recording
 from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import format_count, milliseconds
@@ -100,11 +101,6 @@ def change_of(seen: Observation, recording: Recording) -> Change | None:
 def _only_collectives(seen: Observation, recording: Recording) -> bool:
     own = recording.kernels["communication"].reindex(Labels(seen.kernels).array)
     return bool(len(own)) and bool(own.all())
-
-
-def of_recording(text: str) -> str:
-    """Return a sentence about a step for a run that has none: the recording is what is meant."""
-    return text.replace("per step", "in the recording").replace("the step", "the recording")
 
 
 def _finding(

@@ -214,12 +214,26 @@ def _with_first_clauses(messages: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
+def of_recording(text: str) -> str:
+    """Return a sentence about a step for a run that has none: the recording is what is meant."""
+    return text.replace("per step", "in the recording").replace("the step", "the recording")
+
+
+def _with_recordings(messages: Mapping[str, str]) -> dict[str, str]:
+    """Return the messages, and those about a step as they are about a recording without steps."""
+    found = dict(messages)
+    for one, other in messages.items():
+        whole = other.replace("每步", "在整段采集中")
+        found.setdefault(of_recording(one), re.sub("[单该]步|步内", "整段采集", whole))
+    return found
+
+
 class Catalogue:
     """The messages of one language."""
 
     def __init__(self, messages: Mapping[str, str]) -> None:
         """``messages`` is each English text, or template, with its translation."""
-        messages = _with_what_follows_a_place(messages)
+        messages = _with_what_follows_a_place(_with_recordings(messages))
         for one, other in list(messages.items()):
             # Half a sentence, which the program puts together with another one.
             messages.setdefault(one.strip(" ;,:"), other.strip("；，： "))

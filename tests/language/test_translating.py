@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from time import perf_counter
 
@@ -10,7 +11,7 @@ import pytest
 from npufix.reports import language
 from npufix.reports.html import rendering
 from npufix.reports.language import layout, tr
-from npufix.reports.language.catalogue import Catalogue
+from npufix.reports.language.catalogue import Catalogue, of_recording
 
 SMALL = Catalogue(
     {
@@ -35,6 +36,15 @@ def test_parts_of_a_text_are_translated_where_they_are_messages() -> None:
 def test_a_name_that_is_a_word_of_ours_stays() -> None:
     assert SMALL.translate("free cannot be read") == "无法读取 free"
     assert SMALL.translate("the idle is long") == "该空闲很长"
+
+
+def test_what_is_said_of_a_step_is_said_of_a_recording_without_steps(chinese: None) -> None:
+    said = (
+        "copying between host and device takes 3 ms per step; for 1 ms of it nothing else runs "
+        "(5% of the step)"
+    )
+    assert not re.search("[a-z]{3}", tr(said))
+    assert not re.search("[a-z]{3}|步", tr(of_recording(said)))
 
 
 def test_several_texts_in_one_line_are_translated_each() -> None:
