@@ -147,6 +147,7 @@ _TOO_MUCH_TO_GUESS = (
     {"boolean-mask", "row-mask"},
     {"activation-is-gelu", "joining-pays"},
     {"host-bound"},
+    {"runs-often"},
     {"worth-its-length"},
     {"small-matrices", "single-precision"},
 )

@@ -25,6 +25,7 @@ _NAMED = re.compile(r"(?i)transformer|encoder|decoder|layer|attn|atten|fusion")
 _MASKED = re.compile(
     r"\w*mask\w*\s*=\s*(?!None\b|False\b)[\w.~]|\(\s*\w+(\s*,\s*\w+)?\s*,\s*\w*mask\w*\s*[,)]"
 )
+_OPERANDS = frozenset({"query", "key", "value"})
 _POSITIONAL = 4
 """Query, key, value and mask; the fifth argument asks for the weights."""
 
@@ -39,6 +40,8 @@ def find_unused_weights(here: Surroundings) -> Iterator[Proposal]:
                 starred = any(isinstance(arg, ast.Starred) for arg in args)
                 if not made or starred or named & _WEIGHTS or len(args) > _POSITIONAL:
                     continue
+                if len(args) + len(named & _OPERANDS) < len(_OPERANDS):
+                    continue  # of another module in its place: ``FlashMHA``
                 text = "need_weights=False"
                 added = more_arguments(node, here.lines, text)
                 if added is None or not _is_first_alone(here, node) or _is_masked(here, node):

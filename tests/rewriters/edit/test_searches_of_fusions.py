@@ -120,6 +120,7 @@ class Block(nn.Module):
         ("y = self.attn(x, x, x); y = y[0]; return y", "", None),
         ("return self.attn(x, x, x)[1]", "", None),
         ("return self.attn(*x)[0]", "", None),
+        ("return self.attn(x)[0]", "", None),
         ("return self.attn(x, x, x, average_attn_weights=False)[0]", "", None),
         ("return self.attn(x, x, (x))[0]", "", None),
     ],

@@ -13,7 +13,7 @@ from npufix.rewriters.edit.statements.proposal import (
     apply_changes,
     more_arguments,
 )
-from npufix.rewriters.facts.occasions import Occasion, occasion
+from npufix.rewriters.facts.occasions import Occasion, is_in_loop, occasion
 from npufix.rewriters.graph.modules.syntax import last_name, list_stored_names, root_name
 
 if TYPE_CHECKING:
@@ -263,7 +263,7 @@ def _there(
         proven.add("numbers-alone")
     if made.has_integers():
         proven.add("integer-limits")
-    if occasion(here.flow, code=code) is Occasion.STEP:
+    if occasion(here.flow, code=code) is Occasion.STEP or is_in_loop(here.flow, code.lineno):
         proven.add("runs-often")
     statement = here.statement_of(code)
     match statement:
