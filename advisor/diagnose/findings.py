@@ -148,6 +148,7 @@ _TOO_MUCH_TO_GUESS = (
     {"activation-is-gelu", "joining-pays"},
     {"host-bound"},
     {"runs-often"},
+    {"matrix-factors", "addend-fits", "number-alpha"},
     {"worth-its-length"},
     {"small-matrices", "single-precision"},
 )

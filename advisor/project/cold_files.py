@@ -13,7 +13,7 @@ _FOLDERS = re.compile(
     r"(rocm|hpu|xpu|tpu|mlu|maca|musa|camb(ricon)?|kunlun|gaudi)"
     r"|docs?|documentation|examples?|(.*_)?demos?|(.*_)?debug(ging)?|tutorials?|benchmarks?"
     r"|io|onnx|exporters?|export|converters?|conversions?|deploy(ment)?"
-    r"|(.*_)?(tensorrt|trt|trtllm)(_.*)?|analysis(_tools)?"
+    r"|(.*_)?gptq(_.*)?|(.*_)?(tensorrt|trt|trtllm)(_.*)?|analysis(_tools)?"
     r"|(\w*[a-z]E|e)val(uation|uators?)?|metrics?|.*_benchmark"
     r"|loggers?|datasets?|dataloaders?|data_(loading|loaders?|processing|utils)|process(ing)?_data"
     r"|preprocess(ing|ors?)?|processors?|annotators?|visuali[sz](e|ation|ers?)"

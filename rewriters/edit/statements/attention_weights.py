@@ -47,6 +47,7 @@ def find_unused_weights(here: Surroundings) -> Iterator[Proposal]:
                 if added is None or not _is_first_alone(here, node) or _is_masked(here, node):
                     continue
                 masks = [k.value for k in keywords if k.arg in _MASKS] + args[_POSITIONAL - 1 :]
+                masks = [code for code in masks if ast.unparse(code) != "None"]
                 proven = set() if masks else {"no-mask", "no-fully-masked-row"}
                 proven |= set() if any(map(_drops, made)) else {"other-random-numbers"}
                 shown = re.sub(r"\s+", " ", here.text(node))

@@ -112,6 +112,7 @@ def test_what_a_hook_does_to_a_state_dict_is_done_once(tmp_path: Path) -> None:
         ("pkg/data/mixup.py", False),
         ("pkg/attest.py", False),
         ("utils/vis_utils.py", True),
+        ("pkg/llama_gptq/quant.py", True),
         ("pkg/visual_encoder.py", False),
     ],
 )
@@ -428,7 +429,9 @@ def test_what_is_made_once_is_left_out(tmp_path: Path) -> None:
     text = (
         f"import torch\n\n\ndef main(device):\n    x = {made}\n    while True:\n        f({made})\n"
     )
-    assert places(scanned(tmp_path, {"train.py": text})) == ["train.py:7"]
+    built = f"import torch\n\n\ndef group_init(device):\n    f({made})\n"
+    files = {"train.py": text, "groups.py": built}
+    assert places(scanned(tmp_path, files)) == ["train.py:7"]
 
 
 def test_steps_come_before_what_runs_once(tmp_path: Path) -> None:

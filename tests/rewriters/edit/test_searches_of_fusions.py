@@ -109,6 +109,7 @@ class Block(nn.Module):
         ("y, _ = self.attn(x, x, x); return y", "dropout=0.0", []),
         ("y = self.attn(x, x, x); return y[0]", "dropout=0", []),
         ("y, w = self.attn(x, x, x); return y", "dropout=p", ["other-random-numbers"]),
+        ("return self.attn(x, x, x, attn_mask=None)[0]", "", []),
         ("return self.attn(x, x, x, mask)[0]", "", ["no-mask", "no-fully-masked-row"]),
         (
             "return self.attn(x, x, x, attn_mask=mask)[0]",
