@@ -236,16 +236,6 @@ class Head(nn.Module):
         super().__init__()
         self.register_buffer("scale", torch.tensor([0.1, 0.2]), persistent=False)
 """,
-        # of what is no module
-        """
-class Solver:
-    def __init__(self, n: int):
-        self.t = torch.linspace(0, 1, n)
-
-    def sample(self, x: torch.Tensor):
-        device = x.device
-        return x + self.t.to(device)
-""",
         # drawn on the device, by a generator of the host, and cast where they are
         """
 class Noise(nn.Module):
