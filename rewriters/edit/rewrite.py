@@ -260,12 +260,12 @@ def _choose_class(flow: FunctionFlow, edit: Edit) -> Edit:
 
     ``optimizer_class = NpuFusedSGD if torch_npu else SGD``, and then the author's own call.
     """
-    package = edit.guard.removesuffix(" is not None")
+    package, *asked = edit.guard.split()
     match ast.parse(edit.text).body[0], edit.replace:
-        case ast.Expr(ast.Call() as new), ast.Call() as old if package != edit.guard:
+        case ast.Expr(ast.Call() as new), ast.Call() as old if asked == ["is", "not", "None"]:
             if _arguments(old) == _arguments(new) and not (edit.hoisted or edit.remove):
                 name = fresh("optimizer_class", flow.function)
-                chosen = f"{ast.unparse(new.func)} if {package} else {ast.unparse(old.func)}"
+                chosen = ast.unparse(ast.IfExp(ast.Name(package), new.func, old.func))
                 return replace(
                     edit, replace=old.func, text=name, hoisted=[(name, chosen)], guard=""
                 )
