@@ -258,13 +258,14 @@ def _check(around: _Around, match: Match, form: Form, edit: Edit, *, with_text: 
 def _choose_class(flow: FunctionFlow, edit: Edit) -> Edit:
     """Return an edit that calls one of two classes where both take the same arguments.
 
-    ``optimizer_class = NpuFusedSGD if torch_npu else SGD``, and then the author's own call.
+    ``sgd_class = NpuFusedSGD if torch_npu else SGD``, and then the author's own call.
     """
     package, *asked = edit.guard.split()
     match ast.parse(edit.text).body[0], edit.replace:
         case ast.Expr(ast.Call() as new), ast.Call() as old if asked == ["is", "not", "None"]:
             if _arguments(old) == _arguments(new) and not (edit.hoisted or edit.remove):
-                name = fresh("optimizer_class", flow.function)
+                old_class = ast.unparse(old.func).rpartition(".")[2]
+                name = fresh(f"{old_class.lower()}_class", flow.function)
                 chosen = ast.unparse(ast.IfExp(ast.Name(package), new.func, old.func))
                 return replace(
                     edit, replace=old.func, text=name, hoisted=[(name, chosen)], guard=""
