@@ -154,7 +154,9 @@ def _call_as_before(body: ast.expr, flow: FunctionFlow, code: ast.AST) -> None:
     own = {last_name(call.func): call for call in walk(code) if isinstance(call, ast.Call)}
     for node in walk(body):
         match node:
-            case ast.Call(ast.Attribute(owner, name), [dim]) if name in own:
+            case ast.Call(ast.Attribute(owner, name), [dim]) if (
+                name in own and flow.names.dotted(owner) is None  # a method
+            ):
                 old, is_method = own[name], flow.names.dotted(own[name].func) != f"torch.{name}"
                 if not (is_method or old.args) or not any(k.arg for k in node.keywords):
                     continue
