@@ -148,6 +148,8 @@ _TOO_MUCH_TO_GUESS = (
     {"boolean-mask", "row-mask"},
     {"activation-is-gelu", "joining-pays"},
     {"host-bound"},
+    {"runs-often"},
+    {"matrix-factors", "addend-fits", "number-alpha"},
     {"worth-its-length"},
     {"small-matrices", "single-precision"},
 )

@@ -190,6 +190,8 @@ def _problems_of_portable(site: Site, example: Rewritten) -> Iterator[str]:
         if portable != site.rewrite.direct:
             yield "the portable form differs, though it needs no other library"
         return
+    if re.search(r" if torch_npu else [\w.]+$", portable, re.MULTILINE):
+        return  # one of two classes is called, as the author calls the old one
     after = [line.strip() for line in portable.splitlines()]
     if not all(line.strip() in after for line in example.before.splitlines() if line.strip()):
         yield "the portable form does not keep the old code"

@@ -17,7 +17,7 @@ from npufix.rewriters.edit.edit import CannotSpliceError, Edit, extent, unit_of
 from npufix.rewriters.edit.imports import Import, add_import, insertion
 from npufix.rewriters.edit.job import PROBE
 from npufix.rewriters.edit.layout import style_of
-from npufix.rewriters.edit.spelling import spell
+from npufix.rewriters.edit.spelling import fresh, spell
 from npufix.rewriters.edit.validation import computes_the_same, difference, unbound
 from npufix.rewriters.edit.wording import Wording
 from npufix.rewriters.graph.dataflow import UnsupportedCodeError
@@ -251,8 +251,30 @@ def _check(around: _Around, match: Match, form: Form, edit: Edit, *, with_text: 
     if not guarded.guard:
         on_npu = _on_npu(around, match, edit)
         return Rewrite(direct, direct, _show(edit), line, on_npu, probe)
-    portable, _ = around.module(around.spliced(guarded), guarded=True)
+    portable, _ = around.module(around.spliced(_choose_class(flow, guarded)), guarded=True)
     return Rewrite(direct, portable, _show(edit), line, portable, probe)
+
+
+def _choose_class(flow: FunctionFlow, edit: Edit) -> Edit:
+    """Return an edit that calls one of two classes where both take the same arguments.
+
+    ``sgd_class = NpuFusedSGD if torch_npu else SGD``, and then the author's own call.
+    """
+    package, *asked = edit.guard.split()
+    match ast.parse(edit.text).body[0], edit.replace:
+        case ast.Expr(ast.Call() as new), ast.Call() as old if asked == ["is", "not", "None"]:
+            if _arguments(old) == _arguments(new) and not (edit.hoisted or edit.remove):
+                old_class = ast.unparse(old.func).rpartition(".")[2]
+                name = fresh(f"{old_class.lower()}_class", flow.function)
+                chosen = ast.unparse(ast.IfExp(ast.Name(package), new.func, old.func))
+                return replace(
+                    edit, replace=old.func, text=name, hoisted=[(name, chosen)], guard=""
+                )
+    return edit
+
+
+def _arguments(call: ast.Call) -> list[str]:
+    return [*map(ast.dump, call.args), *sorted(map(ast.dump, call.keywords))]
 
 
 def _name_operand(

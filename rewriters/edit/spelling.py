@@ -12,7 +12,7 @@ from npufix.rewriters.edit.imports import Import
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.expressions import ExpressionReader
 from npufix.rewriters.graph.modules.names import ModuleNames
-from npufix.rewriters.graph.modules.syntax import copy_tree, find_unused_name, walk
+from npufix.rewriters.graph.modules.syntax import copy_tree, find_unused_name, last_name, walk
 from npufix.rewriters.graph.special import Op
 from npufix.rewriters.graph.state import State
 from npufix.rewriters.match.matching import RULE_IMPORTS, Match, list_declared, parse_rule_function
@@ -72,7 +72,7 @@ def spell(
         if expression is None:
             return None
         if uses.count(param) > 1 and not is_simple(expression):
-            name = _fresh(param, flow.function)
+            name = fresh(param, flow.function)
             hoisted[name] = expression
             expression = ast.Name(name, ast.Load())
         texts[param] = expression
@@ -81,6 +81,7 @@ def spell(
     unused = {name: expression for name, expression in spelled.items() if expression is not None}
     shown = {param: wording.shown(code) for param, code in texts.items()}
     body = _fold(_Substitute(shown).visit(library.visit(copy_tree(body))))
+    _call_as_before(body, flow, match.evaluation.code)
     tensors = [shown[a.arg] for a in code.args.args if a.arg in shown and is_tensor(a)]
     guard = Guard(flow, wording, hoisted)
     condition = guard.of(body, library.for_npu, tensors)
@@ -119,9 +120,9 @@ def _is_dear(node: Node) -> bool:
 def _unname(
     param: str, texts: Mapping[str, ast.expr], hoisted: Mapping[str, ast.expr], flow: FunctionFlow
 ) -> tuple[str, ast.expr]:
-    bound = _fresh(param, flow.function)
+    bound = fresh(param, flow.function)
     code = hoisted.get(bound, texts[param])
-    return bound if bound == param else _fresh("hidden", flow.function), code
+    return bound if bound == param else fresh("hidden", flow.function), code
 
 
 def without_defaults(code: FunctionNode, match: Match) -> ast.expr:
@@ -146,6 +147,23 @@ def without_defaults(code: FunctionNode, match: Match) -> ast.expr:
         if isinstance(node, ast.Call):
             node.keywords = [k for k in node.keywords if k.arg in said or not is_default(k.value)]
     return body
+
+
+def _call_as_before(body: ast.expr, flow: FunctionFlow, code: ast.AST) -> None:
+    """Have ``x.cumsum(1, dtype=d)`` called as the author calls: ``torch.cumsum(x, dim=1)``."""
+    own = {last_name(call.func): call for call in walk(code) if isinstance(call, ast.Call)}
+    for node in walk(body):
+        match node:
+            case ast.Call(ast.Attribute(owner, name), [dim]) if (
+                name in own and flow.names.dotted(owner) is None  # a method
+            ):
+                old, is_method = own[name], flow.names.dotted(own[name].func) != f"torch.{name}"
+                if not (is_method or old.args) or not any(k.arg for k in node.keywords):
+                    continue
+                node.args = [dim] if is_method else [owner, dim]
+                node.func = node.func if is_method else old.func
+                if len(old.args) < len(node.args) and any(k.arg == "dim" for k in old.keywords):
+                    node.keywords.insert(0, ast.keyword("dim", node.args.pop()))
 
 
 class _Library(ast.NodeTransformer):
@@ -318,7 +336,8 @@ def _is_literal(code: ast.AST) -> TypeGuard[ast.expr]:
     return False
 
 
-def _fresh(wanted: str, function: FunctionNode) -> str:
+def fresh(wanted: str, function: FunctionNode) -> str:
+    """Return a name like the one wanted that nothing in a function has."""
     found = [n for n in walk(function) if isinstance(n, (ast.Name, ast.arg))]
     return find_unused_name(wanted, {n.id if isinstance(n, ast.Name) else n.arg for n in found})
 

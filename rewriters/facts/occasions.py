@@ -37,7 +37,7 @@ class Occasion(str, Enum):
 # A loop in them takes no part in a step either.
 _BUILDS = re.compile(
     r"_*((set|enable|disable)_(use_)?\w*(attention|xformers|flash|tiling|slicing)\w*|init|reset|load|save|from|convert|export|setup|configure|merge|register|plot|visuali[sz]e)(_.*|__)?"
-    r"|.*state_dicts?(_.*)?|get_(\w+_)?(peft|lora|model|optim\w*|adapter)_(\w+_)?state(_.*)?"
+    r"|.*_init|.*state_dicts?(_.*)?|get_(\w+_)?(peft|lora|model|optim\w*|adapter)_(\w+_)?state(_.*)?"
 )
 _SETS_UP = re.compile(
     r"_*(init|reset|load|save|export|register|setup)_(parameters|weights|model|checkpoint|buffers?)(_.*)?"
@@ -45,10 +45,11 @@ _SETS_UP = re.compile(
 )
 _ONCE = re.compile(
     r"_*(generate|main|prepare|expand_inputs|batch_repeat|evaluate|validate|encode_(prompt|image|text|video)"
-    r"|on_\w*epoch)(_.*)?"
+    r"|on_\w*epoch|[gs]et_time_?steps)(_.*)?"
 )
 _VALIDATES = re.compile(
-    r"_*(valid_(step|epoch|one_epoch)|sample_images?(_inference)?$|make_inputs|(make|get|create)_(dummy|example)_inputs)"
+    r"_*(valid_(step|epoch|one_epoch)|sample_images?(_inference)?$|make_inputs|(make|get|create)_(dummy|example)_inputs"
+    r"|(?i:intersection_?and_?union))"
 )
 _FIRST_STEP = re.compile(r"len\((self\.)?state(\[\w+\])?\) == 0|not (self\.)?state(\[\w+\])?")
 """What an optimizer asks before it makes what it keeps of a parameter."""
@@ -64,6 +65,7 @@ _ON_HOST = re.compile(
 _MADE = operators.FACTORIES | {"from_numpy"}
 _STAYS = (operators.KEEPS | operators.SAME_SHAPE | {Op.SETITEM}) - {"cpu", "to"}
 """What leaves a tensor on its device."""
+_TOGETHER = operators.BROADCAST | {"outer"}
 _OLD_MAKERS = re.compile(r"torch\.(\w+)?Tensor")
 _LOADS_DATA = re.compile(r"_*collate(_.*)?|\w+_collate(_fn)?|\w*_getitem(_.*|__)?|worker_init_fn")
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
@@ -140,7 +142,7 @@ def occasion(
         return Occasion.ASIDE
     once = name == MODULE or _ONCE.fullmatch(name) is not None or "test" in _words(name)
     once = once or (flow.cls is not None and _CALLED_ONCE.search(flow.cls.name) is not None)
-    in_loop = match is not None and is_in_loop(flow, match)
+    in_loop = match is not None and is_in_loop(flow, line)
     return Occasion.CALL if once and not in_loop else Occasion.STEP
 
 
@@ -271,7 +273,27 @@ def _works_on_host(flow: FunctionFlow, match: Match) -> bool:
         return True
     if flow.function.name == "forward":
         return False
-    return _is_made_there(operands[0]) or is_kept_on_host(flow, operands[0])
+    first = next(iter(match.bindings.values()))
+    return (
+        _is_made_there(operands[0])
+        or is_kept_on_host(flow, operands[0])
+        or _meets_host(first, set())
+    )
+
+
+def _meets_host(node: Node, seen: set[Node]) -> bool:
+    """Tell whether a value is computed with a range of the host: ``1 / base ** (arange(n) / n)``.
+
+    What an operator takes together lies on one device.
+    """
+    if node in seen:
+        return False
+    seen.add(node)
+    if node.op in _TOGETHER:
+        return any(_meets_host(part, seen) for part in node.args)
+    if node.op in _STAYS | {Op.GETITEM}:
+        return bool(node.args) and _meets_host(node.args[0], seen)
+    return node.op in {"arange", "linspace"} and _is_made_there(node)
 
 
 def is_kept_on_host(flow: FunctionFlow, node: Node) -> bool:
@@ -325,9 +347,8 @@ def _is_made_there(node: Node) -> bool:
     return name in _MADE and "device" not in keywords
 
 
-def is_in_loop(flow: FunctionFlow, match: Match) -> bool:
-    """Tell whether a loop of the function runs a match several times."""
-    line = match.evaluation.statement.lineno
+def is_in_loop(flow: FunctionFlow, line: int) -> bool:
+    """Tell whether a loop of the function runs a line several times."""
     return any(loop.body[0].lineno <= line <= (loop.end_lineno or line) for loop in _loops(flow))
 
 

@@ -147,7 +147,20 @@ class SourceFacts(ValueKinds, AttentionFacts):
     def same_ndim(self, first: str, second: str) -> bool | None:
         """Tell whether two tensors have one number of dimensions."""
         more = self.more_dims(first, second)
+        if more is None and self._is_wider(first, second):
+            return False
         return None if more is None else more == 0
+
+    def _is_wider(self, first: str, second: str) -> bool:
+        """Tell whether a tensor is computed with another, widened: ``x / n.unsqueeze(1)``."""
+        x, rank = self.match.bindings[first], self.shapes.rank(self.match.bindings[second])
+        return x.op in operators.BROADCAST and any(
+            isinstance(part, RelativeRank)
+            and isinstance(rank, RelativeRank)
+            and part.base is rank.base
+            and part.more > rank.more
+            for part in map(self.shapes.rank, x.args)
+        )
 
     def covers(self, name: str, tensor: str) -> bool | None:
         """Tell whether a value has all dimensions of a tensor: it is computed with them."""
@@ -261,7 +274,7 @@ class SourceFacts(ValueKinds, AttentionFacts):
 
     def runs_in_loop(self) -> bool:
         """Tell whether it stands in a loop: several times in one call."""
-        return is_in_loop(self.flow, self.match)
+        return is_in_loop(self.flow, self.match.evaluation.statement.lineno)
 
     def is_without_gradients(self) -> bool | None:
         """Tell whether the code says that no gradient is wanted."""

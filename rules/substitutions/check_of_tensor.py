@@ -150,6 +150,12 @@ def forward(x: torch.Tensor, y: torch.Tensor):
     assert x.numel() > 0
     return x + y
 """,
+        # that training has not diverged
+        """
+def train_step(grad_norm: torch.Tensor):
+    if not torch.isfinite(grad_norm).all():
+        raise FloatingPointError(grad_norm)
+""",
         # of a list
         """
 def forward(tensors):

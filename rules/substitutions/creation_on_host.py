@@ -114,6 +114,11 @@ def f(n: int, device: torch.device):
     mask = torch.zeros(n)
     return mask, mask.to(device)
 """,
+        # nothing to copy
+        """
+def f(n: int, device: torch.device):
+    return torch.zeros((0, n)).to(device)
+""",
         # once, before all steps
         """
 class Agent(nn.Module):

@@ -70,6 +70,19 @@ def train(model, batches, optimizer, accumulation_steps):
         if (i + 1) % accumulation_steps == 0:
             optimizer.step()
 """,
+        # by a helper
+        """
+from torch.nn.parallel import DistributedDataParallel
+
+
+def train(trainer, model, batches, optimizer, accumulation_steps):
+    model = DistributedDataParallel(model)
+    for i, batch in enumerate(batches):
+        with trainer.microbatch_context(i):
+            model(batch).backward()
+        if (i + 1) % accumulation_steps == 0:
+            optimizer.step()
+""",
         # one device
         """
 def train(model, batches, optimizer, accumulation_steps):

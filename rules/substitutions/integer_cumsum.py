@@ -155,7 +155,7 @@ def f(attention_mask: torch.BoolTensor):
             """
 def f(attention_mask: torch.BoolTensor):
     mask = attention_mask.long()
-    return mask.cumsum(1, dtype=torch.int32).long() * mask
+    return torch.cumsum(mask, dim=1, dtype=torch.int32).long() * mask
 """,
         ),
         Rewritten(
@@ -167,7 +167,7 @@ def f(input_ids: torch.Tensor, padding: int):
             """
 def f(input_ids: torch.Tensor, padding: int):
     mask = input_ids.ne(padding)
-    return mask.cumsum(1, dtype=torch.int32).long() * mask
+    return torch.cumsum(mask, dim=1, dtype=torch.int32).long() * mask
 """,
         ),
         Rewritten(
@@ -191,7 +191,7 @@ def positions(input_ids, padding_idx):
             """
 def positions(input_ids, padding_idx):
     mask = input_ids.ne(padding_idx).int()
-    return mask.cumsum(1, dtype=torch.int32) * mask
+    return torch.cumsum(mask, dim=1, dtype=torch.int32) * mask
 """,
         ),
     ),

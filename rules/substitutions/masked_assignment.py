@@ -361,6 +361,12 @@ def f(x: torch.Tensor, ids: torch.Tensor, keep: torch.Tensor):
 def f(x: torch.Tensor, mask: torch.BoolTensor, assigner):
     x[mask] = assigner(x).labels
 """,
+        # a mask of the rows of what is one dimension wider
+        """
+def f(sums, counts: torch.Tensor):
+    means = sums / counts.unsqueeze(1)
+    means[counts == 0] = -1
+""",
         # a slice and a mask
         """
 def f(x: torch.Tensor, mask: torch.BoolTensor):

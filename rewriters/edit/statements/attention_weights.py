@@ -25,6 +25,7 @@ _NAMED = re.compile(r"(?i)transformer|encoder|decoder|layer|attn|atten|fusion")
 _MASKED = re.compile(
     r"\w*mask\w*\s*=\s*(?!None\b|False\b)[\w.~]|\(\s*\w+(\s*,\s*\w+)?\s*,\s*\w*mask\w*\s*[,)]"
 )
+_OPERANDS = frozenset({"query", "key", "value"})
 _POSITIONAL = 4
 """Query, key, value and mask; the fifth argument asks for the weights."""
 
@@ -39,11 +40,14 @@ def find_unused_weights(here: Surroundings) -> Iterator[Proposal]:
                 starred = any(isinstance(arg, ast.Starred) for arg in args)
                 if not made or starred or named & _WEIGHTS or len(args) > _POSITIONAL:
                     continue
+                if len(args) + len(named & _OPERANDS) < len(_OPERANDS):
+                    continue  # of another module in its place: ``FlashMHA``
                 text = "need_weights=False"
                 added = more_arguments(node, here.lines, text)
                 if added is None or not _is_first_alone(here, node) or _is_masked(here, node):
                     continue
                 masks = [k.value for k in keywords if k.arg in _MASKS] + args[_POSITIONAL - 1 :]
+                masks = [code for code in masks if ast.unparse(code) != "None"]
                 proven = set() if masks else {"no-mask", "no-fully-masked-row"}
                 proven |= set() if any(map(_drops, made)) else {"other-random-numbers"}
                 shown = re.sub(r"\s+", " ", here.text(node))

@@ -162,7 +162,12 @@ def _is_of_settings(here: Surroundings, node: Node) -> bool:
         if part.op in {Op.PARAM, Op.ELEMENT, Op.CARRIED, Op.AFTER} and _name(part) != "self":
             return False
         stack += () if about else part.args
-    made = {part for part in parts if part.op.removesuffix("(*)") in operators.FACTORIES}
+    made = {
+        part
+        for part in parts
+        if part.op.removesuffix("(*)") in operators.FACTORIES
+        and any(arg.value != 1 for arg in part.args)  # one number is no table
+    }
     # ``self.count - 1`` is computed by Python; what brings a table over is no reason to keep it
     work = [
         p

@@ -23,9 +23,20 @@ _OF_VECTORS = re.compile(
 )
 
 
+_OF_PADDING = re.compile(r"(^|_)pad(ding)?_masks?$")
+"""A mask of the places of a batch, which of a tensor of numbers has all dimensions."""
+_OF_NUMBERS = re.compile(
+    r"(ids?|tokens?|labels?|targets?|tgt|masks?|(weight|score|prob|len|length|position|time)s?"
+    r"|loss(es)?|ind(ex|ices)|seqs?|y)\d*$"
+)
+
+
 def holds_vectors(site: Site) -> bool:
-    """Tell whether the name of the tensor says that it has a vector at each place."""
-    return any(map(_OF_VECTORS.search, site.called("x")))
+    """Tell whether the names say that the tensor has a vector at each place of the mask."""
+    names = site.called("x")
+    padded = any(map(_OF_PADDING.search, site.called("mask")))
+    named = bool(names) and not any(map(_OF_NUMBERS.search, names))
+    return any(map(_OF_VECTORS.search, names)) or (padded and named)
 
 
 def _same_rank(site: Site) -> bool | None:

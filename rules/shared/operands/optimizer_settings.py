@@ -67,6 +67,8 @@ def rmsprop_inputs(draw: Draw) -> dict[str, Any]:
 
 
 _SCALERS = ("GradScaler", "grad_scaler", "scaler", "loss_scaler", "fp16_scaler")
+_CANCELS = ("cancel_gradients_last_layer", "cancel_last_layer_gradients")
+"""What DINO and its kind take the gradients away with."""
 _SHARDED = (
     "DeepSpeed", "FSDP", "FullyShardedDataParallel", "ZeroRedundancyOptimizer", "deepspeed",
     "fsdp", "fully_shard",
@@ -82,6 +84,8 @@ def _steps_unscaled(site: Site) -> bool | None:
 
 def _keeps_gradients(site: Site) -> bool | None:
     """Tell whether gradients are set to zero, by the optimizer, everywhere in the module."""
+    if site.mentions(*_CANCELS):
+        return False
     calls = site.arguments("zero_grad")
     kept = [call for call in calls if "optim" in call[""] or call[""] in {"opt", "self.opt"}]
     plain = all(set(call) == {""} or call.get("set_to_none") == "False" for call in kept)

@@ -111,6 +111,9 @@ def test_what_a_hook_does_to_a_state_dict_is_done_once(tmp_path: Path) -> None:
         ("egs/asr/streaming-ncnn-decode.py", True),
         ("pkg/data/mixup.py", False),
         ("pkg/attest.py", False),
+        ("utils/vis_utils.py", True),
+        ("pkg/llama_gptq/quant.py", True),
+        ("pkg/visual_encoder.py", False),
     ],
 )
 def test_a_path_tells_what_no_step_runs(path: str, *, cold: bool) -> None:
@@ -187,6 +190,20 @@ def test_what_no_step_runs_is_counted_and_shown_on_demand(tmp_path: Path) -> Non
                 "        return x\n    else:\n        x[x < 0] = 0\n        return x"
             ),
             False,
+        ),
+        (
+            (
+                "def table(n, base):\n    x = 1.0 / base ** (torch.arange(n)[1:].float() / n)\n"
+                "    x = torch.outer(n, x).cos()\n    x[x > 0] = 0\n    return x"
+            ),
+            False,
+        ),
+        (
+            (
+                "def table(n, x: torch.Tensor):\n    x = x * torch.arange(n, device=x.device)\n"
+                "    x[x > 0] = 0\n    return x"
+            ),
+            True,
         ),
         ("import cv2\n\n\ndef step(n):\n    x = cv2.blur(n)\n    x[x > 4] = 255", False),
         ("class A:\n    def validation_step(self, x: torch.Tensor):\n        x[x > 0] = 0", False),
@@ -405,6 +422,16 @@ def test_a_file_that_the_user_names_is_shown(tmp_path: Path) -> None:
     path = tmp_path / "test_model.py"
     path.write_text(FILL, encoding="utf-8")
     assert places(scan(read_source_tree(path))) == ["test_model.py:5"]
+
+
+def test_what_is_made_once_is_left_out(tmp_path: Path) -> None:
+    made = "torch.zeros(9).to(device)"
+    text = (
+        f"import torch\n\n\ndef main(device):\n    x = {made}\n    while True:\n        f({made})\n"
+    )
+    built = f"import torch\n\n\ndef group_init(device):\n    f({made})\n"
+    files = {"train.py": text, "groups.py": built}
+    assert places(scanned(tmp_path, files)) == ["train.py:7"]
 
 
 def test_steps_come_before_what_runs_once(tmp_path: Path) -> None:

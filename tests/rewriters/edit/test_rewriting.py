@@ -329,7 +329,10 @@ def test_numbers_keep_the_names_and_keywords_that_the_author_gave_them() -> None
         "NPU112",
     )
     assert optimizer.rewrite is not None
-    assert "NpuFusedAdam(model.parameters(), lr=1e-3)" in optimizer.rewrite.portable
+    assert "NpuFusedAdam(model.parameters(), lr=1e-3)" in optimizer.rewrite.direct
+    chosen = "torch_npu.optim.NpuFusedAdam if torch_npu else torch.optim.Adam"
+    assert chosen in optimizer.rewrite.portable
+    assert "return adam_class(model.parameters(), lr=1e-3)" in optimizer.rewrite.portable
 
 
 def test_every_rewrite_can_be_a_job_of_the_verifier() -> None:

@@ -299,6 +299,20 @@ def test_what_is_copied_decides_what_to_do_instead(code: str, advice: str) -> No
     assert [advice in problem for problem in problems] == [True] * bool(advice)
 
 
+@pytest.mark.parametrize(("cls", "count"), [("Solver(nn.Module)", 1), ("Solver", 0)])
+def test_only_a_module_keeps_buffers(cls: str, count: int) -> None:
+    text = f"""
+class {cls}:
+    def __init__(self, n: int):
+        self.t = torch.linspace(0, 1, n)
+
+    def forward(self, x: torch.Tensor, model):
+        t = self.t.to(x.device)
+        return model(x, t)
+"""
+    assert len(found(text, "NPU219")) == count
+
+
 @pytest.mark.parametrize(
     ("code", "new"),
     [

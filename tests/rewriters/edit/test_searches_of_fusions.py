@@ -109,6 +109,7 @@ class Block(nn.Module):
         ("y, _ = self.attn(x, x, x); return y", "dropout=0.0", []),
         ("y = self.attn(x, x, x); return y[0]", "dropout=0", []),
         ("y, w = self.attn(x, x, x); return y", "dropout=p", ["other-random-numbers"]),
+        ("return self.attn(x, x, x, attn_mask=None)[0]", "", []),
         ("return self.attn(x, x, x, mask)[0]", "", ["no-mask", "no-fully-masked-row"]),
         (
             "return self.attn(x, x, x, attn_mask=mask)[0]",
@@ -120,6 +121,7 @@ class Block(nn.Module):
         ("y = self.attn(x, x, x); y = y[0]; return y", "", None),
         ("return self.attn(x, x, x)[1]", "", None),
         ("return self.attn(*x)[0]", "", None),
+        ("return self.attn(x)[0]", "", None),
         ("return self.attn(x, x, x, average_attn_weights=False)[0]", "", None),
         ("return self.attn(x, x, (x))[0]", "", None),
     ],

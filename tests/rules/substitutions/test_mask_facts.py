@@ -342,3 +342,13 @@ def test_a_mask_has_all_dimensions_of_what_its_comparison_reads(
     )
     assert site.rewrite is not None
     assert (".view(" in site.rewrite.text) is aligned
+
+
+@pytest.mark.parametrize(("name", "rows"), [("logits", True), ("token_ids", False)])
+def test_a_mask_of_padding_is_one_of_places(name: str, *, rows: bool) -> None:
+    body = function(
+        f"{name}, pad_mask: torch.BoolTensor, f", f"{name} = f({name})",
+        f"{name}[~pad_mask] = 0",
+    )  # fmt: skip
+    (site,) = sites(body)
+    assert {"row-mask" if rows else "same-rank-mask"} <= {c.name for c in site.open_conditions}

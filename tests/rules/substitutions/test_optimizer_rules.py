@@ -259,6 +259,15 @@ def test_gradients_are_kept_where_all_calls_say_so(zero: str, *, kept: bool) -> 
     assert ("kept-gradients" not in open_names(LOOP.format(zero=zero))) == kept
 
 
+def test_no_gradients_are_combined_where_some_are_taken_away() -> None:
+    loop = LOOP.format(zero="optimizer.zero_grad()")
+    taking = loop.replace(
+        "        optimizer.step",
+        "        utils.cancel_gradients_last_layer(0, model)\n        optimizer.step",
+    )
+    assert list(find_sites(HEADER + taking, [fused_optimizer.RULE])) == []
+
+
 def test_a_grad_scaler_decides_how_adamw_is_fused() -> None:
     loop = LOOP.replace("Adam(", "AdamW(").format(zero="optimizer.zero_grad()")
     assert open_names(loop) == {"parameters-on-npu"}

@@ -13,7 +13,7 @@ from npufix.rewriters.edit.statements.proposal import (
     apply_changes,
     more_arguments,
 )
-from npufix.rewriters.facts.occasions import Occasion, occasion
+from npufix.rewriters.facts.occasions import Occasion, is_in_loop, occasion
 from npufix.rewriters.graph.modules.syntax import last_name, list_stored_names, root_name
 
 if TYPE_CHECKING:
@@ -64,6 +64,8 @@ class _Made:
             case ast.Call(func, args, words) if self.here.flow.names.dotted(func) in _MAKERS:
                 if not {k.arg for k in words} <= _GIVEN or (args and self.here.is_tensor(args[-1])):
                     raise _OtherSourceError
+                if last_name(code.func) != "arange" and any(_holds_none(arg) for arg in args[:1]):
+                    raise _OtherSourceError  # nothing is copied
                 self.makers.append(code)
                 if last_name(code.func) == "arange":
                     self.steps += _starts_and_steps(code)
@@ -114,6 +116,12 @@ class _Made:
             if not known and value not in lengths:
                 return False
         return True
+
+
+def _holds_none(shape: ast.expr) -> bool:
+    """Tell whether a tensor of some lengths has no elements: ``(0, n)``."""
+    lengths = shape.elts if isinstance(shape, (ast.Tuple, ast.List)) else [shape]
+    return any(isinstance(n, ast.Constant) and n.value == 0 for n in lengths)
 
 
 def _starts_and_steps(code: ast.Call) -> list[ast.expr]:
@@ -260,7 +268,7 @@ def _there(
         proven.add("numbers-alone")
     if made.has_integers():
         proven.add("integer-limits")
-    if occasion(here.flow, code=code) is Occasion.STEP:
+    if occasion(here.flow, code=code) is Occasion.STEP or is_in_loop(here.flow, code.lineno):
         proven.add("runs-often")
     statement = here.statement_of(code)
     match statement:

@@ -417,6 +417,8 @@ def _is_made_of_numbers(here: Surroundings, name: str) -> bool:
     """Tell whether ``self.name`` is a tensor that ``__init__`` makes on the host, and stays it."""
     if here.flow.cls is None or not is_made_once(here.flow.names, here.flow.cls, name):
         return False
+    if not here.flow.cls.bases:  # no module, which could keep a buffer
+        return False
     values = list_assigned(here.flow.names, here.flow.cls, name)
     if re.search(rf"register_buffer\(\s*[\"']{name}[\"']", "".join(here.lines)):
         return False

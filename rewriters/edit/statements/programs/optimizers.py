@@ -197,7 +197,8 @@ _PARALLEL = re.compile(
 )
 _HELD_BACK = re.compile(
     r"no_sync|set_requires_gradient_sync|set_is_last_backward|require_backward_grad_sync"
-    r"|require_grad_sync|[aA]ccelerator|[dD]eep[sS]peed|with [^\n]*sync"
+    r"|require_grad_sync|[aA]ccelerator|[dD]eep[sS]peed"
+    r"|(?m:^ *with [^\n]*(sync|micro_?batch|accumul))"
 )
 _ACCUMULATES = re.compile(r"(?i)accum|grad_acc|iters_to_|micro_?batch")
 
