@@ -91,8 +91,8 @@ def _fewer_dims(by: int) -> Callable[[Operands], bool]:
     def holds(operands: Operands) -> bool:
         if any(not isinstance(operands.get(name, _NONE), torch.Tensor) for name in ("x", "mask")):
             return False  # a number has no dimensions to compare
-        found = _tensors(operands, "x", "mask")
-        return len(found) < 2 or found[0].dim() - found[1].dim() == by  # noqa: PLR2004 - both
+        (mask,) = _tensors(operands, "mask")
+        return all(t.dim() - mask.dim() == by for t in _tensors(operands, "x", "y"))
 
     return holds
 
@@ -268,6 +268,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "is-device": lambda o: isinstance(o.get("device", "cpu"), (str, int, torch.device)),
     "kernel-shape": _takes_kernel,
     "known-dimensions": _has_named_dims,
+    "labels-of-classes": lambda o: all(t.dtype == torch.int64 for t in _tensors(o, "labels")),
     "log-takes-tensors": _dims(0, "x"),
     "mask-dims": lambda o: all(t.dim() > 0 for t in _tensors(o, "mask")),
     "mask-of-rows": _is_mask_of_rows,
