@@ -58,6 +58,8 @@ class Expressions:
         """What conditions are about, by the names that the verifier knows: ``index``."""
         self.tensors: list[ast.expr] = []
         """What nobody has proven to be tensors."""
+        self.alike: list[list[ast.expr]] = []
+        """Rows that meet, of which nobody has proven that they have one number of dimensions."""
         self.met: list[ast.expr] = []
         """What all rounds share and meets what they do not: of one dtype where that is asked."""
         self.aligner = Aligner(self)

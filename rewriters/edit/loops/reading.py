@@ -265,10 +265,8 @@ def _adding(loop: ast.For) -> Loop | None:
     match loop.body[-1]:
         case ast.AugAssign(ast.Name(total), ast.Add(), made):
             pass
-        case ast.Assign([ast.Name(total)], ast.BinOp(ast.Name(old), ast.Add(), made)) if (
-            total == old
-        ):
-            pass
+        case ast.Assign([ast.Name(total)], code) if (rest := _added_to(code, total)) is not None:
+            made = rest
         case _:
             return None
     uses = [n for n in ast.walk(loop) if isinstance(n, ast.Name) and n.id == total]
@@ -276,6 +274,19 @@ def _adding(loop: ast.For) -> Loop | None:
     if len(uses) != len(own) or any(n in own for n in ast.walk(made)):
         return None
     return Loop(loop.target, loop.iter, loop.body[:-1], loop, made=made, total=total)
+
+
+def _added_to(code: ast.expr, total: str) -> ast.expr | None:
+    """Return ``1 - f(x)`` of ``total + 1 - f(x)``, ``None`` if it does not begin with the total."""
+    match code:
+        case ast.BinOp(ast.Name(name), ast.Add(), right) if name == total:
+            return right
+        case ast.BinOp(ast.Name(name), ast.Sub(), right) if name == total:
+            return ast.UnaryOp(ast.USub(), right)
+        case ast.BinOp(left, ast.Add() | ast.Sub() as op, right):
+            first = _added_to(left, total)
+            return None if first is None else ast.BinOp(first, op, right)
+    return None
 
 
 def _counting(

@@ -35,6 +35,8 @@ _OF_CLASSES = frozenset({"cross_entropy", "nll_loss"})
 REDUCED = "|".join(sorted({"mean", "sum", *_LOSSES, *_OF_CLASSES}))
 """The words of what is found."""
 _FORMS = {"sum": "added_up", "mean": "averaged"}
+_WHOLE = (ast.Assign, ast.Call, ast.Return)
+"""What needs no brackets around a quotient."""
 _OF_ROWS = 2
 _MASK = re.compile(r"(^|_)(mask|valid|masked)(_|$)")
 """What an argument is called that is a mask, though nothing else says so."""
@@ -127,7 +129,7 @@ def _filled(here: Surroundings, code: ast.Call, how: str) -> tuple[Proposal, set
     new = f"{here.text(code.func)}({given})"
     if how == "mean":
         new += f" / {name}.sum()"
-        if not isinstance(here.parents.get(id(code)), (ast.Assign, ast.Return)):
+        if not isinstance(here.parents.get(id(code)), _WHOLE):
             new = f"({new})"
     proposal = Proposal(
         code,
@@ -276,7 +278,7 @@ def _together(  # noqa: C901, PLR0913, PLR0917 - what is added up, and how
     new = f"torch.where({name}, {text}, 0).sum()"
     if how == "mean":
         new += f" / {name}.sum()"
-        if not isinstance(here.parents.get(id(call)), (ast.Assign, ast.Return)):
+        if not isinstance(here.parents.get(id(call)), _WHOLE):
             new = f"({new})"
     proposal = Proposal(
         call,

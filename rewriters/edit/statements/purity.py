@@ -39,6 +39,8 @@ def is_repeatable(here: Surroundings, part: Node) -> bool:
         return True
     if op == "py:float" and all(arg.op == Op.CONST for arg in part.args):
         return True  # ``float("-inf")``
+    if op.startswith("py:math."):
+        return True
     if op == Op.ATTR:
         of_tensor = part.value in {"device", "dtype", "T", "mT", "is_cuda"}
         return of_tensor or _is_setting(here, part)

@@ -81,6 +81,16 @@ def _has_named_dims(operands: Operands) -> bool:
     )
 
 
+def _are_alike(operands: Operands) -> bool:
+    """Tell whether tensors that meet have one number of dimensions: ``alike0_0``, ``alike0_1``."""
+    groups: dict[str, set[int]] = {}
+    for name in operands:
+        if name.startswith("alike"):
+            found = {t.dim() for t in _tensors(operands, name)}
+            groups.setdefault(name.partition("_")[0], set()).update(found)
+    return all(len(dims) <= 1 for dims in groups.values())
+
+
 def _are_tensors(operands: Operands) -> bool:
     """Tell whether what is called so is a tensor: ``tensor0``."""
     told = (v for name, v in operands.items() if name.removeprefix("tensor").isdigit())
@@ -257,6 +267,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "check-never-fails": _passes_check,
     "column-mask": _fewer_dims(1),
     "finite-arms": _has_finite_arms,
+    "finite-table": lambda o: all(bool(t.isfinite().all()) for t in _tensors(o, "table")),
     "four-dimensional": _dims(4, "q", "k", "v", "query", "key", "value"),
     "nonnegative-count": lambda o: not isinstance(n := o.get("repeats", 0), int) or n >= 0,
     "one-number": lambda o: isinstance(o.get("value", 0), (int, float)),
@@ -278,6 +289,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "matrices-that-fit": _fit_as_matrices,
     "matrix-factors": _dims(2, "a", "b", "left", "right"),
     "matrix-input": _dims(2, "x", "weight"),
+    "matrix-table": _dims(2, "table"),
     "matrix-scores": _dims(2, "x", "scores", "input"),
     "may-be-written": lambda o: (
         not any(
@@ -301,6 +313,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "rotary-limits": _dims(4, "x", "cos", "sin"),
     "row-mask": _fewer_dims(1),
     "same-dtype": lambda o: len({t.dtype for t in _floats(o)}) <= 1,
+    "same-dimensions": _are_alike,
     "same-heads": _same_heads,
     "same-heads-third": partial(_same_heads, heads=2),
     "same-rank-mask": _fewer_dims(0),
