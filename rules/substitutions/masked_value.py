@@ -169,6 +169,12 @@ def loss(pred: torch.Tensor, gt: torch.Tensor):
     mask, other = gt > 0, pred > 0
     return (pred[mask] - gt[other]).sum()
 """,
+        # NaN outside: so is its gradient
+        """
+def loss(pred: torch.Tensor, gt: torch.Tensor):
+    mask = ~torch.isnan(gt)
+    return (pred[mask] - gt[mask]).abs().mean()
+""",
         # positions
         """
 def loss(pred: torch.Tensor, gt: torch.Tensor, rows: torch.Tensor):

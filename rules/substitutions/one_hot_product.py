@@ -7,9 +7,8 @@ and a matrix product with it reads the whole table for every index. ``embedding`
 
 Safety: exact, but for a table with NaN or infinity, of which zero times it spoils every row
 (condition ``finite-table``). Under autocast the product is half precision, the rows are as they
-stand in the table. The encoding has the dtype of the table, as the product demands; where
-``float()`` makes it, the table must be float32 (``same-dtype``). The number of classes is that of
-the rows, or the product fails. The gradient adds up rows in place of a product.
+stand in the table. The encoding has the dtype of the table, as the product demands, and as many
+classes as the table has rows, or the product fails. The gradient adds up rows in place of a product.
 
 References: torch.nn.functional.embedding; VQ-VAE; torch.nn.functional.one_hot.
 """

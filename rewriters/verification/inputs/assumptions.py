@@ -101,8 +101,8 @@ def _fewer_dims(by: int) -> Callable[[Operands], bool]:
     def holds(operands: Operands) -> bool:
         if any(not isinstance(operands.get(name, _NONE), torch.Tensor) for name in ("x", "mask")):
             return False  # a number has no dimensions to compare
-        (mask,) = _tensors(operands, "mask")
-        return all(t.dim() - mask.dim() == by for t in _tensors(operands, "x", "y"))
+        masks, others = _tensors(operands, "mask"), list(_tensors(operands, "x", "y"))
+        return all(t.dim() - mask.dim() == by for mask in masks for t in others)
 
     return holds
 
