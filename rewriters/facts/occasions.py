@@ -100,8 +100,10 @@ _BETWEEN_STEPS = frozenset(
 """Words of what runs after an epoch, or once: ``SegmentationEvaluator.update``."""
 _EACH_STEP = frozenset(
     {
-        "attention", "attn", "compute", "criterion", "encode", "execute", "forward", "fwd", "iter",
-        "loss", "losses", "rope", "rotary", "sample", "sampling", "step", "train", "training",
+        "attention", "attn", "compute", "consistency", "contrastive", "criterion", "distill",
+        "divergence", "encode", "entropy", "execute", "forward", "fwd", "iou", "iter", "l1", "loss",
+        "losses", "masked", "mse", "penalty", "pooling", "rope", "rotary", "sample", "sampling",
+        "smoothness", "step", "train", "training",
     }
 )  # fmt: skip
 _ONLY_GPU = frozenset(

@@ -53,6 +53,9 @@ def inputs(draw: Draw) -> dict[str, Any]:
 
 
 _FREQUENCIES = """
+import math
+
+
 class TimeEmbedding(nn.Module):
     def __init__(self, dim: int):
         super().__init__()
@@ -60,7 +63,7 @@ class TimeEmbedding(nn.Module):
 
     def forward(self, t: torch.Tensor):
         half = self.dim // 2
-        freqs = torch.exp(-9.21 * torch.arange(half, device=t.device, dtype=torch.float32) / half)
+        freqs = torch.exp(-math.log(1e4) * torch.arange(half, device=t.device, dtype=torch.float32) / half)
         return t[:, None].float() * freqs
 """
 

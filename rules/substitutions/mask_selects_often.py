@@ -130,14 +130,14 @@ def load(pred: torch.Tensor, target: torch.Tensor):
 class Head(nn.Module):
     def loss(self, pred: torch.Tensor, target: torch.Tensor):
         valid = torch.isfinite(target)
-        return F.l1_loss(pred[valid], target[valid])
+        return iou_loss(pred[valid], target[valid])
 """,
             """
 class Head(nn.Module):
     def loss(self, pred: torch.Tensor, target: torch.Tensor):
         valid = torch.isfinite(target)
         valid_at = valid.nonzero(as_tuple=True)
-        return F.l1_loss(pred[valid_at], target[valid_at])
+        return iou_loss(pred[valid_at], target[valid_at])
 """,
         ),
         Rewritten(

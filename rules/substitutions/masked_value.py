@@ -1,7 +1,8 @@
 """Elements that a mask selects, computed with one by one, and added up.
 
 What: ``((pred[mask] - gt[mask]) ** 2).mean()``, or the same over several statements, where nobody else
-needs the selected elements.
+needs the selected elements; losses that add up themselves, ``F.l1_loss(pred[mask], gt[mask])``, and
+``F.cross_entropy(scores[mask], labels[mask])``, which ignores a label of its own.
 
 Why it is slow on the NPU: how many elements a mask selects decides the shapes, so the host waits for
 NonZero, once for each tensor, and all launches behind it are late; each step has new shapes. The same
@@ -9,8 +10,10 @@ operators on all elements and a sum of ``where(mask, values, 0)`` have one shape
 
 Safety: the sum is over the same values in another grouping. What the mask leaves out is computed as
 well: it may be NaN or infinite itself, but its gradient may not (condition ``finite-outside``), for
-zero times infinity is NaN: ``log`` of zeros, ``sqrt`` at zero. The mask must have the shape of the tensors
-(``same-rank-mask``), and their sum must fit the dtype (``sum-fits-dtype``). Few elements of very many are
+zero times infinity is NaN: ``log`` of zeros, ``sqrt`` at zero. Of two tensors whose loss is zero where
+both are zero, both are filled with zeros first, and nothing else is asked. The mask must have the shape of the tensors
+(``same-rank-mask``), and their sum must fit the dtype (``sum-fits-dtype``). Labels are numbers of
+classes (``labels-of-classes``), one for each place of the mask (``row-mask``). Few elements of very many are
 computed in less time than all of them.
 
 References: other_common_opt_ops.md of the FrameworkPTAdapter guide; vllm-ascend #4063; LaneSegNet in
@@ -26,6 +29,7 @@ from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Substitu
 
 if TYPE_CHECKING:
     import torch
+    import torch.nn.functional as F
     from torch import Tensor
 
 
@@ -49,6 +53,26 @@ def averaged_at_once(x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, (x - y).sigmoid(), 0).sum() / mask.sum()
 
 
+def of_selected(scores: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
+    """Select rows and their labels, and take the loss."""
+    return F.cross_entropy(scores[mask], labels[mask])
+
+
+def of_labelled(scores: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
+    """Label what is not selected as to be ignored."""
+    return F.cross_entropy(scores.flatten(0, -2), labels.masked_fill(~mask, -100).flatten())
+
+
+def labelled_inputs(draw: Draw) -> dict[str, Any]:
+    """Return scores of classes, labels, and a mask of their shape, perhaps with nothing in it."""
+    import torch
+
+    shape = draw.choice([(4,), (2, 3)])
+    scores = draw.floats(*shape, 3, dtype=torch.float32)
+    labels = draw.integers(*shape, low=0, high=2)
+    return {"scores": scores, "labels": labels, "mask": draw.booleans(*shape)}
+
+
 def inputs(draw: Draw) -> dict[str, Any]:
     """Return two tensors and a mask of their shape, perhaps with nothing in it."""
     import torch
@@ -69,6 +93,13 @@ CONDITIONS = (
     _open("sum-fits-dtype", "the sum of the elements fits their dtype"),
 )
 
+LABELLED = (
+    BOOLEAN_MASK,
+    _open("labels-of-classes", "the labels are numbers of classes, not probabilities"),
+    _open("row-mask", "the scores have one dimension more than the mask, the last one"),
+    _open("finite-outside", "what the mask leaves out has a finite gradient"),
+)
+
 _STEPS = """
 class DepthLoss(nn.Module):
     def forward(self, pred: torch.Tensor, gt: torch.Tensor):
@@ -84,6 +115,18 @@ def focal_loss(pred: torch.Tensor, gt: torch.Tensor):
     return 0.5 * ((1 - p) ** 2 * p.log()).sum()
 """
 
+_LABELLED = """
+def loss(scores: torch.Tensor, labels: torch.Tensor):
+    keep = labels >= 0
+    return F.nll_loss(scores[keep], labels[keep])
+"""
+_LOSS = """
+def loss(x: torch.Tensor, y: torch.Tensor):
+    m = y > 0
+    error = F.l1_loss(x[m], y[m])
+    return error
+"""
+
 RULE = Substitution(
     id="NPU221",
     name="masked-value",
@@ -92,6 +135,7 @@ RULE = Substitution(
     forms=(
         Form(added_up, added_up_at_once, inputs, CONDITIONS),
         Form(averaged, averaged_at_once, inputs, CONDITIONS),
+        Form(of_selected, of_labelled, labelled_inputs, LABELLED),
     ),
     search="masked-values",
     replaces=("Index", "NonZero"),
@@ -112,11 +156,24 @@ def loss(pred: torch.Tensor, gt: torch.Tensor):
     mask = gt > 0
     return (pred[mask] - gt[mask]).sum(0) + pred[mask].softmax(0).relu().sum()
 """,
+        # labels beside the selected ones, weights of elements, a mean for each row
+        """
+def loss(scores: torch.Tensor, labels: torch.Tensor, pred: torch.Tensor, w: torch.Tensor):
+    keep = labels >= 0
+    error = F.l1_loss(pred[keep], w) + F.mse_loss(pred[keep], w[keep], reduction="none")
+    return F.cross_entropy(scores[keep], labels) + F.cross_entropy(pred[keep], w[labels]) + error
+""",
         # two masks
         """
 def loss(pred: torch.Tensor, gt: torch.Tensor):
     mask, other = gt > 0, pred > 0
     return (pred[mask] - gt[other]).sum()
+""",
+        # NaN outside: so is its gradient
+        """
+def loss(pred: torch.Tensor, gt: torch.Tensor):
+    mask = ~torch.isnan(gt)
+    return (pred[mask] - gt[mask]).abs().mean()
 """,
         # positions
         """
@@ -129,6 +186,20 @@ def loss(pred: torch.Tensor, gt: torch.Tensor, rows: torch.Tensor):
             _STEPS,
             _STEPS.replace("pred[mask] - gt[mask]", "pred - gt").replace(
                 "error.mean()", "torch.where(mask, error, 0).sum() / mask.sum()"
+            ),
+        ),
+        Rewritten(
+            _LABELLED,
+            _LABELLED.replace(
+                "F.nll_loss(scores[keep], labels[keep])",
+                "F.nll_loss(scores.flatten(0, -2), labels.masked_fill(~keep, -100).flatten())",
+            ),
+        ),
+        Rewritten(
+            _LOSS,
+            _LOSS.replace(
+                "F.l1_loss(x[m], y[m])",
+                'F.l1_loss(x.masked_fill(~m, 0), y.masked_fill(~m, 0), reduction="sum") / m.sum()',
             ),
         ),
         Rewritten(

@@ -23,6 +23,7 @@ from npufix.rewriters.edit.loops.values import (
     parse,
     subscript,
 )
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from npufix.rewriters.edit.loops.expressions import Expressions
@@ -55,7 +56,11 @@ class Aligner:
         if value.kind is Kind.REPEATED:
             raise CannotBatchError(LENGTHS)
         if value.kind is Kind.ENTRY:
-            raise CannotBatchError(OF_A_LIST)
+            # As many rounds as a tensor has rows: what else is counted along may be one, too.
+            if value.source is None or self.of.domain.stop_node.op != Op.SIZE:
+                raise CannotBatchError(OF_A_LIST)
+            self.of.ask_for_tensor(value.source)
+            value = replace(value, kind=Kind.ROWS)
         if value.kind is Kind.NUMBER and not number:
             raise CannotBatchError(UNKNOWN_NUMBER)
         return replace(value, offset=None)
@@ -105,6 +110,7 @@ class Aligner:
         self._ask_for_dtype(rows, same)
         if not counted and self._are_alike(rows, same):
             self.of.conditions["same-dimensions"] = None
+            self.of.alike.append([v.code for v in rows])
             return [v.code for v in given], replace(rows[0], source=tensors[0].asked)
         whole = self._common(rows, same, counted=counted)
         codes = [self._place(v, whole, tensors[0]) for v in given]

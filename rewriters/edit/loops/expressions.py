@@ -9,7 +9,7 @@ from npufix.rewriters.edit.loops import operators
 from npufix.rewriters.edit.loops.aligning import Aligner
 from npufix.rewriters.edit.loops.indexing import Indexer
 from npufix.rewriters.edit.loops.submodules import Calls
-from npufix.rewriters.edit.loops.together import Together
+from npufix.rewriters.edit.loops.together import Together, is_of_several
 from npufix.rewriters.edit.loops.values import (
     CannotBatchError,
     Kind,
@@ -58,6 +58,8 @@ class Expressions:
         """What conditions are about, by the names that the verifier knows: ``index``."""
         self.tensors: list[ast.expr] = []
         """What nobody has proven to be tensors."""
+        self.alike: list[list[ast.expr]] = []
+        """Rows that meet, of which nobody has proven that they have one number of dimensions."""
         self.met: list[ast.expr] = []
         """What all rounds share and meets what they do not: of one dtype where that is asked."""
         self.aligner = Aligner(self)
@@ -278,7 +280,8 @@ class Expressions:
         """Tell whether a value is a tensor that takes part, not a number or a dtype."""
         if value.kind is not Kind.SAME:
             return True
-        return value.rank != 0 and self.facts.is_tensor(value.code) is not None
+        known = self.facts.is_tensor(value.code) is not None or is_of_several(value.code)
+        return value.rank != 0 and known
 
 
 def _values_in(code: ast.AST) -> Iterator[ast.expr]:

@@ -204,7 +204,8 @@ def _require_filled_once(flow: FunctionFlow, one: FilledList) -> None:
             or n.lineno < one.statement.lineno
             or (n.lineno > last and not isinstance(n.ctx, ast.Load))
         ]
-    if len(uses) != 3 or one.name in flow.captured:  # noqa: PLR2004 - made, filled, joined
+    known = 2 if one.empty is None else 3  # made, filled, joined
+    if len(uses) != known or one.name in flow.captured:
         raise CannotBatchError(READ_AFTERWARDS)
 
 
@@ -248,7 +249,7 @@ def _require_unread(flow: FunctionFlow, loop: Loop) -> None:
     if loop.joined is not None and not loop.removed:
         return
     statement = loop.first
-    bound = list_stored_names(statement) - {loop.total}
+    bound = list_stored_names(statement) - {loop.total, *(one.name for one in loop.lists)}
     own = {id(n) for n in walk(statement)}
     again = {
         id(inner)

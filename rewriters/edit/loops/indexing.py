@@ -151,7 +151,7 @@ class Indexer:
         elif (place.offset, place.source_dim) != written:
             raise CannotBatchError(OTHER_ROUND)
 
-    def place(
+    def place(  # noqa: C901 - one case a kind of item
         self, base: ast.expr | None, items: list[ast.expr], rows: int | None, asked: ast.expr
     ) -> Place:
         """Return the index of all rounds.
@@ -170,6 +170,10 @@ class Indexer:
                 self._rounds(found, asked, deepest, by_vectors=by_vectors)
             if isinstance(item, ast.Slice) and base is not None and (size := self.piece(item)):
                 self._piece(found, item, size, base)
+            elif isinstance(item, ast.Slice) and (one := self._single(found, item, base)):
+                self._row(found, one, base)
+                found.items.append(ast.Constant(None))
+                found.kept += 1
             elif isinstance(item, ast.Slice):
                 self._slice(found, item)
             elif isinstance(item, ast.Constant) and item.value is None:
@@ -250,6 +254,21 @@ class Indexer:
         found.items.append(item)
         found.kept += 1
         found.consumed += 1
+
+    def _single(self, found: Place, item: ast.Slice, base: ast.expr | None) -> Value | None:
+        """Return ``i`` of ``x[:, i : i + 1]``, where that is in ``x`` in all rounds."""
+        node = None if base is None else self.of.facts.node(base)
+        if node is None or item.lower is None or item.upper is None or item.step is not None:
+            return None
+        low = self.of.read(item.lower)
+        end = ast.BinOp(item.lower, ast.Add(), ast.Constant(1))
+        same = ast.unparse(self.of.aligner.spelled(item.upper)) == ast.unparse(
+            self.of.aligner.spelled(end)
+        )
+        if low.offset is None or not same or found.axis >= 0 or not found.is_view:
+            return None
+        domain, at = self.of.domain, found.consumed
+        return low if self.of.facts.spans(domain.stop_node, node, at, low.offset) else None
 
     def piece(self, item: ast.Slice) -> ast.expr | None:
         """Return ``n`` of the pieces ``i * n : (i + 1) * n``, or of ``i::n`` in n rounds."""

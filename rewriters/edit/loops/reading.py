@@ -40,7 +40,8 @@ class FilledList:
     name: str
     made: ast.expr
     """What a round appends."""
-    empty: ast.stmt
+    empty: ast.stmt | None
+    """What makes the list, if that is not the loop itself: ``xs = [f(y) for y in ys]``."""
     statement: ast.stmt
     call: ast.Call
     """The ``torch.stack`` or ``torch.cat`` of it, and the statement that it is in."""
@@ -110,7 +111,7 @@ def may_hold_loops(
     for node in walk(function):
         if isinstance(node, ast.Call) and last_name(node.func) in _NAMES and _comprehension(node):
             return True
-        if isinstance(node, ast.For) and any(map(_takes_rows, walk(node))):
+        if isinstance(node, (ast.For, ast.ListComp)) and any(map(_takes_rows, walk(node))):
             return True
     return False
 
@@ -134,16 +135,15 @@ def spell_out(function: FunctionNode, names: ModuleNames) -> tuple[FunctionNode,
 
 def _spell_block(body: list[ast.stmt], names: ModuleNames, found: list[Loop]) -> list[ast.stmt]:
     made: list[ast.stmt] = []
-    for statement in body:
-        for call in _joining(statement, names):
-            comprehension = _comprehension(call)
-            assert comprehension is not None  # noqa: S101 - that is how they were chosen
-            over = comprehension.generators[0]
-            inner = ast.Assign([ast.Name("_", ast.Store())], comprehension.elt)
-            loop = ast.For(over.target, over.iter, [inner], [])
-            made.append(ast.fix_missing_locations(ast.copy_location(loop, statement)))
-            ast.copy_location(inner, comprehension.elt)
-            found.append(Loop(over.target, over.iter, [], statement, call, comprehension.elt))
+    for number, statement in enumerate(body):
+        loops = [_comprehended(c, statement) for c in _joining(statement, names)]
+        listed = _listing(body, number, names)
+        for loop in [*loops, *([listed] if listed else [])]:
+            value = loop.made or loop.lists[0].made
+            inner = ast.copy_location(ast.Assign([ast.Name("_", ast.Store())], value), value)
+            spelled = ast.copy_location(ast.For(loop.target, loop.items, [inner], []), statement)
+            made.append(ast.fix_missing_locations(spelled))
+            found.append(loop)
         made.append(statement)
         if isinstance(statement, (ast.If, ast.For, ast.While, ast.With)):
             made[-1] = changed = copy.copy(statement)
@@ -151,6 +151,27 @@ def _spell_block(body: list[ast.stmt], names: ModuleNames, found: list[Loop]) ->
             if isinstance(changed, (ast.If, ast.For, ast.While)):
                 changed.orelse = _spell_block(changed.orelse, names, found)
     return made
+
+
+def _comprehended(call: ast.Call, statement: ast.stmt) -> Loop:
+    """Return the loop of ``torch.stack([f(y) for y in ys])``."""
+    comprehension = _comprehension(call)
+    assert comprehension is not None  # noqa: S101 - that is how they were chosen
+    over = comprehension.generators[0]
+    return Loop(over.target, over.iter, [], statement, call, comprehension.elt)
+
+
+def _listing(body: Sequence[ast.stmt], number: int, names: ModuleNames) -> Loop | None:
+    """Return the loop of ``xs = [f(y) for y in ys]``, where ``xs`` is joined later on."""
+    match body[number]:
+        case ast.Assign([ast.Name(name)], ast.ListComp(elt, [over])) as statement if not (
+            over.ifs or over.is_async
+        ):
+            joins = [(s, c) for s in body[number + 1 :] for c in _joining(s, names, name)]
+            if len(joins) == 1:
+                filled = FilledList(name, elt, None, *joins[0])
+                return Loop(over.target, over.iter, [], statement, lists=(filled,))
+    return None
 
 
 def loops_in(body: Sequence[ast.stmt], names: ModuleNames) -> Iterator[Loop]:
@@ -231,7 +252,8 @@ def _filling(body: Sequence[ast.stmt], number: int, names: ModuleNames) -> Loop 
             case _:
                 break
     found = {one.name for one in lists}
-    if len(found) != len(lists) or not all(_empty_lists(one.empty) <= found for one in lists):
+    empty = [one.empty for one in lists if one.empty is not None]
+    if len(found) != len(lists) or not all(_empty_lists(one) <= found for one in empty):
         return None
     if not lists:
         return None
@@ -243,10 +265,8 @@ def _adding(loop: ast.For) -> Loop | None:
     match loop.body[-1]:
         case ast.AugAssign(ast.Name(total), ast.Add(), made):
             pass
-        case ast.Assign([ast.Name(total)], ast.BinOp(ast.Name(old), ast.Add(), made)) if (
-            total == old
-        ):
-            pass
+        case ast.Assign([ast.Name(total)], code) if (rest := _added_to(code, total)) is not None:
+            made = rest
         case _:
             return None
     uses = [n for n in ast.walk(loop) if isinstance(n, ast.Name) and n.id == total]
@@ -254,6 +274,19 @@ def _adding(loop: ast.For) -> Loop | None:
     if len(uses) != len(own) or any(n in own for n in ast.walk(made)):
         return None
     return Loop(loop.target, loop.iter, loop.body[:-1], loop, made=made, total=total)
+
+
+def _added_to(code: ast.expr, total: str) -> ast.expr | None:
+    """Return ``1 - f(x)`` of ``total + 1 - f(x)``, ``None`` if it does not begin with the total."""
+    match code:
+        case ast.BinOp(ast.Name(name), ast.Add(), right) if name == total:
+            return right
+        case ast.BinOp(ast.Name(name), ast.Sub(), right) if name == total:
+            return ast.UnaryOp(ast.USub(), right)
+        case ast.BinOp(left, ast.Add() | ast.Sub() as op, right):
+            first = _added_to(left, total)
+            return None if first is None else ast.BinOp(first, op, right)
+    return None
 
 
 def _counting(

@@ -108,6 +108,10 @@ class Body:
         for number, code in enumerate(self.of.tensors):
             if not list_names(code) & inner:
                 self.of.shown[f"tensor{number}"] = code
+        for group, codes in enumerate(self.of.alike):
+            for number, code in enumerate(codes):
+                if not list_names(code) & inner:
+                    self.of.shown[f"alike{group}_{number}"] = code
         for number, (code, rank) in enumerate(self.facts.told):
             self.of.conditions["known-dimensions"] = None
             if not list_names(code) & inner:

@@ -13,6 +13,7 @@ from npufix.rewriters.edit.loops.values import (
     Value,
     method,
     parse,
+    shift,
     subscript,
 )
 from npufix.rewriters.graph.attributes import list_assigned
@@ -67,6 +68,8 @@ class Treatment:
     """Whether only the first dimension is independent of the others."""
     is_tuple: bool = False
     """Whether it returns the rows as the first of several results."""
+    more: int = 0
+    """How many dimensions it adds at the end: an embedding of indices has one."""
 
 
 class Calls:
@@ -124,6 +127,8 @@ class Calls:
             if isinstance(shape, (ast.Tuple, ast.List)):
                 return Treatment(len(shape.elts))
             return Treatment(1) if plain and not several else None
+        if name == "Embedding" and not words.keys() & {"max_norm", "scale_grad_by_freq"}:
+            return Treatment(more=1) if len(made.args) <= _BESIDE_BATCH else None
         if name in _PER_IMAGE and not _is_true(words.get("return_indices")):
             return Treatment(_PER_IMAGE[name], in_batches=True)
         if name in _RECURRENT and _is_true(words.get("batch_first")) and not words.get("dropout"):
@@ -133,7 +138,7 @@ class Calls:
     def _of_all(self, parts: Sequence[ast.expr]) -> Treatment | None:
         found = [self._of_value(part) for part in parts]
         first = found[0] if found else None
-        if first is None or any(f is None or f.is_tuple for f in found):
+        if first is None or any(f is None or f.is_tuple or f.more for f in found):
             return None
         if _is_in_place(parts[0]):
             return None
@@ -159,7 +164,8 @@ class Calls:
         if not treats.in_batches:
             value = aligner.with_free_end(value, treats.dims)
             made = ast.Call(code.func, [value.code], [])
-            return Value(Kind.ROWS, made, value.rank, value.axis, fresh=True, source=value.asked)
+            rank = shift(value.rank, treats.more)
+            return Value(Kind.ROWS, made, rank, value.axis, fresh=True, source=value.asked)
         if not isinstance(value.rank, int) and treats.dims <= _BESIDE_BATCH:
             aligner.of.conditions["batch-first"] = None
         elif not isinstance(value.rank, int) or value.rank <= treats.dims:
@@ -267,7 +273,7 @@ class _Rows:
             case ast.Attribute(ast.Name("self"), attr), [argument] if not code.keywords:
                 treats = self.submodule(attr)
                 found = self.rows(argument)
-                if treats is None or found is None or treats.is_tuple != is_tuple:
+                if treats is None or found is None or treats.is_tuple != is_tuple or treats.more:
                     return None
                 # What it takes together must not be the batch.
                 self.least = min(self.least, found - max(0, treats.dims - 1))

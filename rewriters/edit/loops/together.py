@@ -49,7 +49,9 @@ class Together:
         """Tell whether ``max(x, y)`` compares two tensors: it is elementwise then."""
         operands = _without_owner(self.of, code)
         return len(operands) == 1 and (
-            self.of.depends(operands[0]) or self.of.facts.is_tensor(operands[0]) is True
+            self.of.depends(operands[0])
+            or self.of.facts.is_tensor(operands[0]) is True
+            or is_of_several(operands[0])
         )
 
     def returns_several(self, code: ast.Call) -> bool:
@@ -269,6 +271,11 @@ class Together:
         made = ast.BinOp(fronts[0].code, ast.MatMult(), fronts[1].code)
         source = rows[0].asked
         return Value(Kind.ROWS, made, rank, fresh=True, source=source)
+
+
+def is_of_several(code: ast.expr) -> bool:
+    """Tell whether something is indexed along several dimensions: ``y[:, 0]`` is no number."""
+    return isinstance(code, ast.Subscript) and isinstance(code.slice, ast.Tuple)
 
 
 def _is_of_names(code: ast.expr) -> bool:

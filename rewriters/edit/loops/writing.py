@@ -172,6 +172,9 @@ def _with_lists(  # noqa: PLR0913, PLR0917 - what is written, and where
     changes = {(first, 0, last, len(lines[last - 1])): new}
     for join in joins:
         empty = join.of.empty
+        if empty is None:
+            changes[span(join.of.call, lines)] = ast.unparse(join.code)
+            continue
         place = (empty.lineno, 0, empty.end_lineno or 0, len(lines[empty.lineno - 1]))
         alone = not lines[empty.lineno - 1][: empty.col_offset].strip()
         if not alone or empty.end_lineno != empty.lineno or ";" in lines[empty.lineno - 1]:

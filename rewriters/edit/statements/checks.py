@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.edit import holds_comment
 from npufix.rewriters.edit.layout import style_of
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, apply_changes
-from npufix.rewriters.edit.statements.purity import is_pure
+from npufix.rewriters.edit.statements.surroundings import is_pure
 from npufix.rewriters.facts.occasions import is_made_on_host
 from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph import operators

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
-from npufix.rewriters.edit.statements.purity import LEAVES, METADATA, is_pure
-from npufix.rewriters.edit.statements.surroundings import LOOPS
+from npufix.rewriters.edit.statements.surroundings import LEAVES, LOOPS, METADATA, is_pure
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import list_stored_names, names_bound_in, root_name, walk
 from npufix.rewriters.graph.special import Op

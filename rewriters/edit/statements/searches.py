@@ -27,6 +27,7 @@ from npufix.rewriters.edit.statements.host.creations import find_creations
 from npufix.rewriters.edit.statements.host.host_values import find_host_values
 from npufix.rewriters.edit.statements.host.uploads import find_device_waits, find_uploads
 from npufix.rewriters.edit.statements.invariants import find_invariants
+from npufix.rewriters.edit.statements.masked_sums import ADDED_UP, REDUCED, find_masked_values
 from npufix.rewriters.edit.statements.products import find_einsum_products
 from npufix.rewriters.edit.statements.programs import loaders, optimizers
 from npufix.rewriters.edit.statements.programs.caches import GROWS, find_growing_caches
@@ -43,12 +44,7 @@ from npufix.rewriters.edit.statements.projections import (
     find_projections,
 )
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, apply_changes
-from npufix.rewriters.edit.statements.selections import (
-    ADDED_UP,
-    find_index_lists,
-    find_masked_values,
-    find_selections,
-)
+from npufix.rewriters.edit.statements.selections import find_index_lists, find_selections
 from npufix.rewriters.edit.statements.surroundings import Surroundings
 from npufix.rewriters.edit.statements.vendor_operators import (
     RESIDUAL,
@@ -147,7 +143,7 @@ SEARCHES: Mapping[str, Search] = {
     "invariants": Search(find_invariants, "for|while", text=r"(?m)^\s+(for|while) ", hot_only=True),
     "list-collectives": Search(find_list_collectives, "all_gather|all_to_all"),
     "masked-layers": Search(find_masked_layers, r"\w*Transformer(En|De)?(coderLayer)?"),
-    "masked-values": Search(find_masked_values, "sum|mean", text=ADDED_UP, hot_only=True),
+    "masked-values": Search(find_masked_values, REDUCED, text=ADDED_UP, hot_only=True),
     "optimizers": Search(
         find_optimizers, r"(?i:\w*(optim|adam|sgd)\w*)", configured=optimizers.CONFIGURED
     ),

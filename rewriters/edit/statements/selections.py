@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.columns import is_whole
+from npufix.rewriters.edit.statements.masked_sums import reads_under_mask
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.graph import operators
-from npufix.rewriters.graph.modules.syntax import copy_tree, last_name, list_stored_names, walk
+from npufix.rewriters.graph.modules.syntax import last_name, list_stored_names, walk
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -18,23 +18,11 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.statements.surroundings import Surroundings
     from npufix.rewriters.graph.nodes import Node
 
-ADDED_UP = r"\b(sum|mean)\(\)|\btorch\.(sum|mean)\(\w+\)"
-_LOSSES = frozenset(
-    {
-        "binary_cross_entropy", "binary_cross_entropy_with_logits", "huber_loss", "l1_loss",
-        "mse_loss", "smooth_l1_loss",
-    }
-)  # fmt: skip
-_FORMS = {"sum": "added_up", "mean": "averaged"}
 _FEWEST = 2
 _MOST_RUNS = 4
 _CHOICES = (
     ast.BoolOp, ast.DictComp, ast.GeneratorExp, ast.IfExp, ast.Lambda, ast.ListComp, ast.SetComp,
 )  # fmt: skip
-
-
-class _OtherUseError(Exception):
-    """Somebody else needs the selected values, or something else is done with them."""
 
 
 def find_selections(here: Surroundings) -> Iterator[Proposal]:
@@ -207,179 +195,6 @@ def _outer_in(here: Surroundings, statement: ast.stmt, block: list[ast.stmt]) ->
         if isinstance(outer, ast.stmt) and outer in block:
             return None if here.loop_of(statement) is not here.loop_of(block[0]) else outer
     return None
-
-
-def find_masked_values(here: Surroundings) -> Iterator[Proposal]:
-    """Yield sums and means of ``f(x[mask], y[mask])`` where ``f`` computes element by element."""
-    for proposal, _ in _find_masked_sums(here):
-        yield proposal
-
-
-def reads_under_mask(here: Surroundings) -> set[int]:
-    """Return the ids of the selections that such a sum does without."""
-    if re.search(ADDED_UP, here.text(here.flow.function)) is None:
-        return set()
-    return {read for _, reads in _find_masked_sums(here) for read in reads}
-
-
-def _find_masked_sums(here: Surroundings) -> Iterator[tuple[Proposal, set[int]]]:
-    if here.flow.names.imports.get("torch") != "torch":
-        return
-    for node in here.nodes:
-        match node:
-            case ast.Call(ast.Attribute(ast.Name("torch"), how), [added], []) if how in _FORMS:
-                pass
-            case ast.Call(ast.Attribute(added, how), [], []) if how in _FORMS:
-                pass
-            case _:
-                continue
-        value, whole = here.value(added), here.value(node)
-        if value is None or whole is None or value.op == Op.GETITEM:
-            continue  # ``x[mask].sum()`` is a pattern of its own
-        try:
-            parts, mask = _find_selections(here, value)
-            yield _together(here, node, added, {*parts, whole}, mask, how)
-        except _OtherUseError:
-            continue
-
-
-def _find_selections(here: Surroundings, value: Node) -> tuple[set[Node], Node]:
-    """Return what a value is computed from, down to the selections, and the mask of all of them.
-
-    Raises:
-        _OtherUseError: there are several masks, or other values take part.
-
-    """
-    parts: set[Node] = set()
-    masks: dict[Node, None] = {}
-    stack = [value]
-    while stack:
-        node = stack.pop()
-        if node in parts or node.op == Op.CONST:
-            continue
-        if node.op == Op.GETITEM and _is_mask(here, node.args[1]):
-            masks[node.args[1]] = None
-        elif _is_of_each(node):
-            stack += node.args
-        elif here.facts(here.flow.evaluations[0], x=node).is_number("x"):
-            continue
-        else:
-            raise _OtherUseError
-        parts.add(node)
-    if len(masks) != 1:
-        raise _OtherUseError
-    return parts, next(iter(masks))
-
-
-def _is_mask(here: Surroundings, node: Node) -> bool:
-    return _is_known(here, node) or node.op in operators.COMPARISONS
-
-
-def _is_known(here: Surroundings, mask: Node) -> bool:
-    return here.facts(here.flow.evaluations[0], mask=mask).is_bool_tensor("mask") is True
-
-
-def _is_of_each(node: Node) -> bool:
-    """Tell whether an element of the result needs one of each operand: a loss without reduction."""
-    if node.op.removesuffix("(*)") in operators.ELEMENTWISE:
-        return True
-    values = [arg.value for arg in node.args if arg.op == Op.CONST]
-    return node.op in _LOSSES and "none" in values
-
-
-def _together(  # noqa: PLR0913, PLR0917 - what is added up, and how
-    here: Surroundings, call: ast.Call, added: ast.expr, parts: set[Node], mask: Node, how: str
-) -> tuple[Proposal, set[int]]:
-    """Return the sum of all elements, with zeros where the mask says so, and what it replaces."""
-    own = [e for e in here.flow.evaluations if e.node in parts]
-    for evaluation in own:
-        if isinstance(evaluation.code, ast.expr) and evaluation.node is not here.value(call):
-            _require_inside(here, evaluation.code, parts)
-    reads = {
-        id(e.code): e.code
-        for e in own
-        if isinstance(e.code, ast.Subscript) and e.node.op == Op.GETITEM
-    }
-    names = {_name_of_mask(here, read) for read in reads.values()}
-    name = names.pop() if len(names) == 1 else ""
-    if not name or here.value(next(iter(reads.values())).slice) is not mask:
-        raise _OtherUseError
-    changes = []
-    inside = {id(n) for n in ast.walk(added)}
-    for read in reads.values():
-        if id(read) in inside:
-            continue
-        statement = here.statement_of(read)
-        match statement:
-            case ast.Assign([ast.Name(kept)], ast.Subscript(ast.Name(old)) as whole) if (
-                whole is read and kept == old
-            ):  # ``x = x[mask]``: nothing is left to say
-                lines = here.whole_lines(statement)
-                if lines is None:
-                    raise _OtherUseError
-                changes.append(Change(lines, ""))
-            case _:
-                changes.append(Change(here.span(read), here.text(read.value)))
-    text = _without(here, added, set(reads))
-    new = f"torch.where({name}, {text}, 0).sum()"
-    if how == "mean":
-        new += f" / {name}.sum()"
-        if not isinstance(here.parents.get(id(call)), (ast.Assign, ast.Return)):
-            new = f"({new})"
-    proposal = Proposal(
-        call,
-        form=_FORMS[how],
-        changes=(*changes, Change(here.span(call), new)),
-        shown=new,
-        asked=(("mask", name), ("x", here.text(next(iter(reads.values())).value))),
-        proven=frozenset({"boolean-mask"} if _is_known(here, mask) else ()),
-    )
-    return proposal, set(reads)
-
-
-def _require_inside(here: Surroundings, code: ast.expr, parts: set[Node]) -> None:
-    """Refuse a value that anything but the sum needs."""
-    outer = here.parents.get(id(code))
-    while isinstance(outer, (ast.Attribute, ast.keyword)):
-        outer = here.parents.get(id(outer))
-    match outer:
-        case ast.Assign([ast.Name()], value) if value is code:
-            return
-        case ast.expr() if here.value(outer) in parts:
-            return
-    raise _OtherUseError
-
-
-def _name_of_mask(here: Surroundings, read: ast.Subscript) -> str:
-    """Return the name that a mask has all the time, "" if it has none such."""
-    match read.slice:
-        case ast.Name(name):
-            stored = [
-                n
-                for n in here.nodes
-                if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store)
-            ]
-            return name if len(stored) <= 1 else ""
-    return ""
-
-
-def _without(here: Surroundings, code: ast.expr, reads: set[int]) -> str:
-    """Return the text of an expression with ``x`` for ``x[mask]``."""
-    if not any(id(n) in reads for n in ast.walk(code)):
-        return here.text(code)
-    places = {
-        (n.lineno, n.col_offset, n.end_col_offset)
-        for n in ast.walk(code)
-        if isinstance(n, ast.Subscript) and id(n) in reads
-    }
-
-    class Whole(ast.NodeTransformer):
-        def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
-            if (node.lineno, node.col_offset, node.end_col_offset) in places:
-                return node.value
-            return node
-
-    return ast.unparse(Whole().visit(copy_tree(code)))
 
 
 def find_index_lists(here: Surroundings) -> Iterator[Proposal]:

@@ -81,6 +81,16 @@ def _has_named_dims(operands: Operands) -> bool:
     )
 
 
+def _are_alike(operands: Operands) -> bool:
+    """Tell whether tensors that meet have one number of dimensions: ``alike0_0``, ``alike0_1``."""
+    groups: dict[str, set[int]] = {}
+    for name in operands:
+        if name.startswith("alike"):
+            found = {t.dim() for t in _tensors(operands, name)}
+            groups.setdefault(name.partition("_")[0], set()).update(found)
+    return all(len(dims) <= 1 for dims in groups.values())
+
+
 def _are_tensors(operands: Operands) -> bool:
     """Tell whether what is called so is a tensor: ``tensor0``."""
     told = (v for name, v in operands.items() if name.removeprefix("tensor").isdigit())
@@ -91,8 +101,8 @@ def _fewer_dims(by: int) -> Callable[[Operands], bool]:
     def holds(operands: Operands) -> bool:
         if any(not isinstance(operands.get(name, _NONE), torch.Tensor) for name in ("x", "mask")):
             return False  # a number has no dimensions to compare
-        found = _tensors(operands, "x", "mask")
-        return len(found) < 2 or found[0].dim() - found[1].dim() == by  # noqa: PLR2004 - both
+        masks, others = _tensors(operands, "mask"), list(_tensors(operands, "x", "y"))
+        return all(t.dim() - mask.dim() == by for mask in masks for t in others)
 
     return holds
 
@@ -257,6 +267,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "check-never-fails": _passes_check,
     "column-mask": _fewer_dims(1),
     "finite-arms": _has_finite_arms,
+    "finite-table": lambda o: all(bool(t.isfinite().all()) for t in _tensors(o, "table")),
     "four-dimensional": _dims(4, "q", "k", "v", "query", "key", "value"),
     "nonnegative-count": lambda o: not isinstance(n := o.get("repeats", 0), int) or n >= 0,
     "one-number": lambda o: isinstance(o.get("value", 0), (int, float)),
@@ -268,6 +279,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "is-device": lambda o: isinstance(o.get("device", "cpu"), (str, int, torch.device)),
     "kernel-shape": _takes_kernel,
     "known-dimensions": _has_named_dims,
+    "labels-of-classes": lambda o: all(t.dtype == torch.int64 for t in _tensors(o, "labels")),
     "log-takes-tensors": _dims(0, "x"),
     "mask-dims": lambda o: all(t.dim() > 0 for t in _tensors(o, "mask")),
     "mask-of-rows": _is_mask_of_rows,
@@ -277,6 +289,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "matrices-that-fit": _fit_as_matrices,
     "matrix-factors": _dims(2, "a", "b", "left", "right"),
     "matrix-input": _dims(2, "x", "weight"),
+    "matrix-table": _dims(2, "table"),
     "matrix-scores": _dims(2, "x", "scores", "input"),
     "may-be-written": lambda o: (
         not any(
@@ -300,6 +313,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "rotary-limits": _dims(4, "x", "cos", "sin"),
     "row-mask": _fewer_dims(1),
     "same-dtype": lambda o: len({t.dtype for t in _floats(o)}) <= 1,
+    "same-dimensions": _are_alike,
     "same-heads": _same_heads,
     "same-heads-third": partial(_same_heads, heads=2),
     "same-rank-mask": _fewer_dims(0),

@@ -111,6 +111,35 @@ WRITTEN: dict[str, tuple[str, tuple[Any, ...]]] = {
         ),
         (X, [2, 0, 1, 3]),
     ),
+    "a list that is joined later on, and each column by itself": (
+        (
+            "def f(x: Tensor):\n    cols = [x[:, i].exp() for i in range(x.shape[1])]\n"
+            "    y = x.sum()\n    return torch.cat([torch.stack(cols, dim=1), y + x], dim=1)\n"
+        ),
+        (X,),
+    ),
+    "a window of one": (
+        (
+            "def f(x: Tensor):\n    out = []\n    for j in range(x.shape[1]):\n"
+            "        out.append(x[:, j : j + 1].exp())\n    return torch.stack(out, dim=1)\n"
+        ),
+        (X,),
+    ),
+    "every box with all others": (
+        (
+            "def f(a: Tensor):\n    b = a\n    y = torch.zeros(a.shape[0], b.shape[0])\n"
+            "    for i in range(a.shape[0]):\n        y[i] = torch.max(a[i, 0], b[:, 0])\n"
+            "    return y\n"
+        ),
+        (X,),
+    ),
+    "a total of several terms": (
+        (
+            "def f(x: Tensor):\n    total = torch.zeros(())\n    for i in range(x.shape[0]):\n"
+            "        total = total + 1 - (x[i, 0] * 8).round()\n    return total\n"
+        ),
+        (X,),
+    ),
     "how many there are of each, of whatever dimensions": (
         (
             "def f(labels: Tensor, n: int):\n    count = torch.zeros(n)\n    for c in range(n):\n"
@@ -180,6 +209,22 @@ STAYS = {
     "rows one after the other, each as often as it says": (
         "def f(x: Tensor, n: Tensor):\n    out = []\n    for i in range(len(x)):\n"
         "        out.append(x[i].repeat(n[i], 1))\n    return torch.cat(out, 1)\n"
+    ),
+    "a list that is read besides": (
+        "def f(x: Tensor):\n    cols = [x[:, i].exp() for i in range(x.shape[1])]\n"
+        "    return torch.stack(cols), cols[0]\n"
+    ),
+    "a window that may be empty": (
+        "def f(x: Tensor, n: int):\n"
+        "    return torch.stack([x[:, j : j + 1].exp() for j in range(n)], dim=1)\n"
+    ),
+    "a list with as many entries as another one": (
+        "def f(xs: list, ys: list):\n    y = torch.zeros(len(xs))\n    for i in range(len(xs)):\n"
+        "        y[i] = ys[i].exp().sum()\n    return y\n"
+    ),
+    "a total that decays": (
+        "def f(x: Tensor):\n    total = torch.zeros(3)\n    for i in range(x.shape[0]):\n"
+        "        total = 0.9 * total + x[i]\n    return total\n"
     ),
     "the counter is read afterwards": (
         "def f(x: Tensor):\n    y = torch.zeros_like(x)\n    k = 0\n    for row in x:\n"

@@ -54,6 +54,13 @@ def test_a_number_is_no_mask_of_the_same_rank() -> None:
     assert not meets(["same-rank-mask"], {"x": x, "mask": False})
     assert not meets(["same-rank-mask"], {"x": x, "mask": torch.zeros(2).bool()})
     assert meets(["same-rank-mask"], {"hidden": x})
+    assert not meets(["same-rank-mask"], {"x": x, "y": x[..., None], "mask": x > 0})
+
+
+def test_what_meets_in_a_round_has_one_number_of_dimensions() -> None:
+    x = torch.zeros(2, 1)
+    assert meets(["same-dimensions"], {"alike0_0": x, "alike0_1": x, "alike1_0": x[0]})
+    assert not meets(["same-dimensions"], {"alike0_0": x, "alike0_1": x[:, 0]})
 
 
 @pytest.mark.parametrize(

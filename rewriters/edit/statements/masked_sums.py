@@ -1,0 +1,344 @@
+"""Losses, sums and means of what one mask selects: computed of all, the rest left out.
+
+``((x[m] - y[m]) ** 2).mean()`` is a sum of ``where``, divided by how many the mask selects;
+``F.cross_entropy(x[m], y[m])`` has a label for what is left out.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.edit.layout import style_of
+from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.graph import operators
+from npufix.rewriters.graph.modules.syntax import copy_tree
+from npufix.rewriters.graph.special import Op
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from npufix.rewriters.edit.statements.surroundings import Surroundings
+    from npufix.rewriters.graph.nodes import Node
+
+ADDED_UP = r"\b(sum|mean)\(\)|\btorch\.(sum|mean)\(\w+\)|_(loss|entropy|with_logits)\("
+_LOSSES = frozenset(
+    {
+        "binary_cross_entropy", "binary_cross_entropy_with_logits", "huber_loss", "l1_loss",
+        "mse_loss", "smooth_l1_loss",
+    }
+)  # fmt: skip
+_ZERO_AT_ZERO = _LOSSES - {"binary_cross_entropy", "binary_cross_entropy_with_logits"}
+_FINITE = frozenset({"isfinite", "isinf", "isnan"})
+_OF_CLASSES = frozenset({"cross_entropy", "nll_loss"})
+REDUCED = "|".join(sorted({"mean", "sum", *_LOSSES, *_OF_CLASSES}))
+"""The words of what is found."""
+_FORMS = {"sum": "added_up", "mean": "averaged"}
+_WHOLE = (ast.Assign, ast.Call, ast.Return)
+"""What needs no brackets around a quotient."""
+_OF_ROWS = 2
+_MASK = re.compile(r"(^|_)(mask|valid|masked)(_|$)")
+"""What an argument is called that is a mask, though nothing else says so."""
+
+
+class _OtherUseError(Exception):
+    """Somebody else needs the selected values, or something else is done with them."""
+
+
+def find_masked_values(here: Surroundings) -> Iterator[Proposal]:
+    """Yield sums and means of ``f(x[mask], y[mask])`` where ``f`` computes element by element."""
+    for proposal, _ in _find_masked_sums(here):
+        yield proposal
+
+
+def reads_under_mask(here: Surroundings) -> set[int]:
+    """Return the ids of the selections that such a sum does without."""
+    if re.search(ADDED_UP, here.text(here.flow.function)) is None:
+        return set()
+    return {read for _, reads in _find_masked_sums(here) for read in reads}
+
+
+def _find_masked_sums(  # noqa: C901 - one case a way to add up
+    here: Surroundings,
+) -> Iterator[tuple[Proposal, set[int]]]:
+    if here.flow.names.imports.get("torch") != "torch":
+        return
+    for node in here.nodes:
+        match node:
+            case ast.Call(ast.Attribute(ast.Name("torch"), how), [added], []) if how in _FORMS:
+                pass
+            case ast.Call(ast.Attribute(added, how), [], []) if how in _FORMS:
+                pass
+            case ast.Call(_, [added, _], words) if (op := _loss_of(here, node)) is not None:
+                given = {k.arg: ast.unparse(k.value).strip("'\"") for k in words}
+                how = given.get("reduction", "mean")
+                if op in _OF_CLASSES:
+                    found = _labelled(here, node, given)
+                    if found is not None:
+                        yield found
+                    continue
+                if how not in _FORMS or not given.keys() <= {"reduction", "beta", "delta"}:
+                    continue
+                if op in _ZERO_AT_ZERO and (found := _filled(here, node, how)) is not None:
+                    yield found
+                    continue
+                added = node
+            case _:
+                continue
+        value, whole = here.value(added), here.value(node)
+        if value is None or whole is None or value.op == Op.GETITEM:
+            continue  # ``x[mask].sum()`` is a pattern of its own
+        try:
+            ends = [a for a in value.args if a.op != Op.CONST] if value is whole else [value]
+            parts, mask = _find_selections(here, *ends)
+            yield _together(here, node, added, {*parts, whole}, mask, how)
+        except _OtherUseError:
+            continue
+
+
+def _loss_of(here: Surroundings, code: ast.Call) -> str | None:
+    """Return which loss a call is that adds up by itself: ``F.l1_loss(x, y)``."""
+    node = here.value(code)
+    op = "" if node is None else node.op
+    return op if op in _LOSSES | _OF_CLASSES else None
+
+
+def _two_selected(
+    here: Surroundings, code: ast.Call
+) -> tuple[ast.Subscript, ast.Subscript, Node, str] | None:
+    """Return ``x[m]`` and ``y[m]`` of a loss of both, with the mask and its name."""
+    match code.args:
+        case [ast.Subscript() as first, ast.Subscript() as second]:
+            mask, name = here.value(first.slice), _name_of_mask(here, first)
+            if mask is not None and name and mask is here.value(second.slice):
+                return (first, second, mask, name) if _is_mask(here, mask) else None
+    return None
+
+
+def _filled(here: Surroundings, code: ast.Call, how: str) -> tuple[Proposal, set[int]] | None:
+    """Return ``F.l1_loss(x[m], y[m])`` with zeros in both where ``m`` is false."""
+    found = _two_selected(here, code)
+    if found is None:
+        return None
+    *reads, mask, name = found
+    quote = style_of("".join(here.lines)).quote
+    left, right = (f"{here.text(read.value)}.masked_fill(~{name}, 0)" for read in reads)
+    words = [f"{k.arg}={here.text(k.value)}" for k in code.keywords if k.arg != "reduction"]
+    given = ", ".join([left, right, *words, f"reduction={quote}sum{quote}"])
+    new = f"{here.text(code.func)}({given})"
+    if how == "mean":
+        new += f" / {name}.sum()"
+        if not isinstance(here.parents.get(id(code)), _WHOLE):
+            new = f"({new})"
+    proposal = Proposal(
+        code,
+        form=_FORMS[how],
+        changes=(Change(here.span(code), new),),
+        shown=new,
+        asked=_asked(here, name, reads),
+        proven=frozenset({"finite-outside", *_proven(here, mask)}),
+    )
+    return proposal, {id(read) for read in reads}
+
+
+def _asked(
+    here: Surroundings, mask: str, reads: Iterable[ast.Subscript]
+) -> tuple[tuple[str, str], ...]:
+    """Return what conditions are about: the mask, and the first two tensors that it selects of."""
+    texts = dict.fromkeys(here.text(read.value) for read in reads)
+    return (("mask", mask), *zip("xy", texts, strict=False))
+
+
+def _tells_finite(mask: Node) -> bool:
+    """Tell whether a mask leaves out what is not finite: its gradient would be NaN."""
+    return any(part.op in _FINITE for part in mask.walk())
+
+
+def _proven(here: Surroundings, mask: Node) -> set[str]:
+    return {"boolean-mask"} if _is_known(here, mask) else set()
+
+
+def _labelled(
+    here: Surroundings, code: ast.Call, given: dict[str | None, str]
+) -> tuple[Proposal, set[int]] | None:
+    """Return ``F.cross_entropy(x[m], y[m])`` with a label that it ignores where ``m`` is false."""
+    found = _two_selected(here, code)
+    if found is None:
+        return None
+    scores, labels, mask, name = found
+    usual = given.keys() <= {"reduction", "weight", "label_smoothing", "ignore_index"}
+    ignored = given.get("ignore_index", "-100")
+    plain = usual and given.get("reduction", "mean") in _FORMS and re.fullmatch(r"-?\d+", ignored)
+    if not plain or _tells_finite(mask):
+        return None
+    whole = here.evaluations[id(scores.value)]
+    facts = here.facts(whole, x=whole.node, m=mask)
+    rows, dims = facts.ndim("x"), facts.ndim("m")
+    known = dims is not None and rows == dims + 1
+    if (rows is not None and dims is not None and not known) or dims == 0:
+        return None
+    flat = "" if rows == _OF_ROWS and known else ".flatten()"
+    text = f"{here.text(labels.value)}.masked_fill(~{name}, {ignored}){flat}"
+    kept = f"{here.text(scores.value)}{'.flatten(0, -2)' if flat else ''}"
+    changes = (Change(here.span(scores), kept), Change(here.span(labels), text))
+    asked = (("mask", name), ("x", here.text(scores.value)), ("labels", here.text(labels.value)))
+    proposal = Proposal(
+        code,
+        form="of_selected",
+        changes=changes,
+        shown=f"{kept}, {text}",
+        asked=asked,
+        proven=frozenset({*_proven(here, mask), *(["row-mask"] if known else [])}),
+    )
+    return proposal, {id(scores), id(labels)}
+
+
+def _find_selections(here: Surroundings, *ends: Node) -> tuple[set[Node], Node]:
+    """Return what values are computed from, down to the selections, and the mask of all of them.
+
+    Raises:
+        _OtherUseError: there are several masks, or other values take part.
+
+    """
+    parts: set[Node] = set()
+    masks: dict[Node, None] = {}
+    stack = list(ends)
+    while stack:
+        node = stack.pop()
+        if node in parts or node.op == Op.CONST:
+            continue
+        if node.op == Op.GETITEM and _is_mask(here, node.args[1]):
+            masks[node.args[1]] = None
+        elif _is_of_each(node):
+            stack += node.args
+        elif here.facts(here.flow.evaluations[0], x=node).is_number("x"):
+            continue
+        else:
+            raise _OtherUseError
+        parts.add(node)
+    if len(masks) != 1:
+        raise _OtherUseError
+    return parts, next(iter(masks))
+
+
+def _is_mask(here: Surroundings, node: Node) -> bool:
+    named = node.op == Op.PARAM and _MASK.search(str(node.value)) is not None
+    return _is_known(here, node) or node.op in operators.COMPARISONS or named
+
+
+def _is_known(here: Surroundings, mask: Node) -> bool:
+    return here.facts(here.flow.evaluations[0], mask=mask).is_bool_tensor("mask") is True
+
+
+def _is_of_each(node: Node) -> bool:
+    """Tell whether an element of the result needs one of each operand: a loss without reduction."""
+    if node.op.removesuffix("(*)") in operators.ELEMENTWISE:
+        return True
+    values = [arg.value for arg in node.args if arg.op == Op.CONST]
+    return node.op in _LOSSES and "none" in values
+
+
+def _together(  # noqa: C901, PLR0913, PLR0917 - what is added up, and how
+    here: Surroundings, call: ast.Call, added: ast.expr, parts: set[Node], mask: Node, how: str
+) -> tuple[Proposal, set[int]]:
+    """Return the sum of all elements, with zeros where the mask says so, and what it replaces."""
+    own = [e for e in here.flow.evaluations if e.node in parts]
+    for evaluation in own:
+        if isinstance(evaluation.code, ast.expr) and evaluation.node is not here.value(call):
+            _require_inside(here, evaluation.code, parts)
+    reads = {
+        id(e.code): e.code
+        for e in own
+        if isinstance(e.code, ast.Subscript) and e.node.op == Op.GETITEM
+    }
+    names = {_name_of_mask(here, read) for read in reads.values()}
+    name = names.pop() if len(names) == 1 else ""
+    if not name or _tells_finite(mask) or here.value(next(iter(reads.values())).slice) is not mask:
+        raise _OtherUseError
+    changes = []
+    inside = {id(n) for n in ast.walk(added)}
+    for read in reads.values():
+        if id(read) in inside:
+            continue
+        statement = here.statement_of(read)
+        match statement:
+            case ast.Assign([ast.Name(kept)], ast.Subscript(ast.Name(old)) as whole) if (
+                whole is read and kept == old
+            ):  # ``x = x[mask]``: nothing is left to say
+                lines = here.whole_lines(statement)
+                if lines is None:
+                    raise _OtherUseError
+                changes.append(Change(lines, ""))
+            case _:
+                changes.append(Change(here.span(read), here.text(read.value)))
+    text = _without(here, added, set(reads))
+    if added is call:
+        text = _of_each(text, style_of("".join(here.lines)).quote)
+    new = f"torch.where({name}, {text}, 0).sum()"
+    if how == "mean":
+        new += f" / {name}.sum()"
+        if not isinstance(here.parents.get(id(call)), _WHOLE):
+            new = f"({new})"
+    proposal = Proposal(
+        call,
+        form=_FORMS[how],
+        changes=(*changes, Change(here.span(call), new)),
+        shown=new,
+        asked=_asked(here, name, reads.values()),
+        proven=frozenset(_proven(here, mask)),
+    )
+    return proposal, set(reads)
+
+
+def _of_each(loss: str, quote: str) -> str:
+    """Return the text of a loss that is not added up."""
+    code = ast.parse(loss, mode="eval").body
+    assert isinstance(code, ast.Call)  # noqa: S101 - it is one
+    code.keywords = [k for k in code.keywords if k.arg != "reduction"]
+    return f"{ast.unparse(code)[:-1]}, reduction={quote}none{quote})"
+
+
+def _require_inside(here: Surroundings, code: ast.expr, parts: set[Node]) -> None:
+    """Refuse a value that anything but the sum needs."""
+    outer = here.parents.get(id(code))
+    while isinstance(outer, (ast.Attribute, ast.keyword)):
+        outer = here.parents.get(id(outer))
+    match outer:
+        case ast.Assign([ast.Name()], value) if value is code:
+            return
+        case ast.expr() if here.value(outer) in parts:
+            return
+    raise _OtherUseError
+
+
+def _name_of_mask(here: Surroundings, read: ast.Subscript) -> str:
+    """Return the name that a mask has all the time, "" if it has none such."""
+    match read.slice:
+        case ast.Name(name):
+            stored = [
+                n
+                for n in here.nodes
+                if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store)
+            ]
+            return name if len(stored) <= 1 else ""
+    return ""
+
+
+def _without(here: Surroundings, code: ast.expr, reads: set[int]) -> str:
+    """Return the text of an expression with ``x`` for ``x[mask]``."""
+    if not any(id(n) in reads for n in ast.walk(code)):
+        return here.text(code)
+    places = {
+        (n.lineno, n.col_offset, n.end_col_offset)
+        for n in ast.walk(code)
+        if isinstance(n, ast.Subscript) and id(n) in reads
+    }
+
+    class Whole(ast.NodeTransformer):
+        def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+            if (node.lineno, node.col_offset, node.end_col_offset) in places:
+                return node.value
+            return node
+
+    return ast.unparse(Whole().visit(copy_tree(code)))
