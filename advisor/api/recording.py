@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from npufix.advisor.project.source_tree import SourceTree
     from npufix.reports.comparison import Comparison
     from npufix.reports.data.tables import Table
+    from npufix.reports.prediction import Forecast, Prediction
     from npufix.reports.report import Report
 
 
@@ -95,6 +96,27 @@ class Recording(Shown):
             raise ValueError("a recording has kernels")
         return evidence.kernels.copy()
 
+    def what_if(self, *rules: str, without: bool = False) -> Predicted:
+        """Predict the step with the changes of some rules: ``run.what_if("NPU101", "NPU103")``.
+
+        With ``without``, of all findings but theirs.
+
+        Raises:
+            ValueError: no rule is named, or there is none of that id or name.
+
+        """
+        from npufix.advisor.predict.what_if import Asked
+        from npufix.advisor.project.known_names import likely_rule, rule_names
+
+        for name in rules:
+            if name.lower() not in rule_names():
+                hint = likely_rule(name)
+                raise ValueError(f"no rule {name}; see npufix rules.{hint}")
+        ask = self._diagnosis.ask
+        if not rules or ask is None:
+            raise ValueError("name at least one rule: what_if('NPU101')")
+        return Predicted(ask(asked=Asked(rules, without)).forecast)
+
     def compare(self, after: Recording) -> Compared:
         """Say what makes another run differ from this one, ``after`` being the newer."""
         from npufix.advisor.compare.comparison import compare
@@ -108,6 +130,31 @@ class Recording(Shown):
         from npufix.reports.html.notebook import to_cell
 
         return to_cell(self.report)
+
+
+class Predicted(Shown):
+    """The step after some changes, as replaying the recording predicts it."""
+
+    def __init__(self, forecast: Forecast | None) -> None:
+        """``Recording.what_if`` makes one."""
+        self._result = forecast
+
+    @property
+    def prediction(self) -> Prediction | None:
+        """The step in nanoseconds and its interval; ``None`` where nothing can be predicted."""
+        question = self._result.question if self._result else None
+        return question.answer if question else None
+
+    def __str__(self) -> str:
+        """Return the sentence that answers."""
+        from npufix.reports.language import tr
+        from npufix.reports.wording.prediction import forecast_summary
+
+        said = [*forecast_summary(self._result)]
+        return "\n".join(map(tr, said or ["nothing can be predicted from this recording"]))
+
+    def _headline(self) -> str:
+        return " ".join(str(self).splitlines())
 
 
 class Compared(Shown):

@@ -26,10 +26,14 @@ class Shown:
 
     def __repr__(self) -> str:
         """Return the sentence that counts."""
+        said = self._headline()
+        return f"<npufix.{type(self).__name__}: {said}>"
+
+    def _headline(self) -> str:
         from npufix.reports.formats import Result
         from npufix.reports.formats.terminal import headline
 
-        return f"<npufix.{type(self).__name__}: {headline(Result(self._result))}>"
+        return headline(Result(self._result))
 
     def _repr_html_(self) -> str:
         """Return the same for a notebook."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -96,9 +97,10 @@ def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None
     told = without_explained(ranked, run.evidence.kernels)
     everything = settle(told, run.split, run.evidence.kernels)
     chip = profile.environment.chip
-    foreseen = foresee(
-        everything, run.evidence, run.step.length_ns, options.asked, chip, _others(read)
+    ask = partial(
+        foresee, everything, run.evidence, run.step.length_ns, chip=chip, others=_others(read)
     )
+    foreseen = ask(asked=options.asked)
     everything, forecast = foreseen.items, foreseen.forecast
     seen = [item for item in everything if item.finding.kind == "run"]
     found = [cast("Located", item) for item in everything if item.finding.kind == "code"]
@@ -132,7 +134,7 @@ def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None
     warnings = tuple(located.warnings) if located else ()
     return Diagnosis(
         made, tuple(found), run.evidence, version_of_run, warnings, profile.signals,
-        tuple(seen), profile.steps, tuple(profile.modules), profile.stacks, foreseen.path,
+        tuple(seen), profile.steps, tuple(profile.modules), profile.stacks, foreseen.path, ask,
     )  # fmt: skip
 
 

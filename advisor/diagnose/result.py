@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pandas as pd
 
     from npufix.advisor.diagnose.findings import Located
+    from npufix.advisor.diagnose.foreseeing import Foreseen
     from npufix.advisor.evidence.item import Item
     from npufix.advisor.evidence.lines import Evidence
     from npufix.advisor.predict.critical_path import CriticalPath
@@ -39,3 +42,5 @@ class Diagnosis:
     """The call stacks that its kernels refer to, as ``Profile.stacks``."""
     path: CriticalPath | None = None
     """What its steps wait for, where they can be replayed."""
+    ask: Callable[..., Foreseen[Item]] | None = None
+    """Replays its steps again with what is ``asked``."""

@@ -73,6 +73,26 @@ def test_collectives_of_a_real_dump(real_dumps: Path) -> None:
     assert (first["name"], first["calls"]) == ("hcom_allReduce__586_0_1", 1)
 
 
+def test_a_change_is_predicted_again(recording: npufix.Recording) -> None:
+    found = recording.what_if("npu201", "masked-assignment")
+    assert str(found).startswith("What if npu201, masked-assignment: 26 ms -> ")
+    assert repr(found) == f"<npufix.Predicted: {found}>"
+    assert found.prediction is not None
+    rest = recording.what_if("NPU201", without=True).prediction
+    forecast = recording.report.forecast
+    assert forecast is not None
+    assert forecast.together is not None
+    assert rest is not None
+    assert forecast.together.step_ns < min(found.prediction.step_ns, rest.step_ns)
+    assert recording.what_if("NPU409").prediction is None
+    assert "whose change can be replayed: NPU409" in str(recording.what_if("NPU409"))
+    assert forecast.question is None, "the recording stays as it is"
+    with pytest.raises(ValueError, match=r"no rule masked-assignmnt; .* mean masked-assignment"):
+        recording.what_if("masked-assignmnt")
+    with pytest.raises(ValueError, match="name at least one rule"):
+        recording.what_if()
+
+
 def test_it_says_itself(recording: npufix.Recording) -> None:
     assert repr(recording).startswith("<npufix.Recording: Assignment through a boolean mask takes")
     assert "of step  saves" in str(recording)
