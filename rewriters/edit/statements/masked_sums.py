@@ -126,11 +126,7 @@ def _filled(here: Surroundings, code: ast.Call, how: str) -> tuple[Proposal, set
     left, right = (f"{here.text(read.value)}.masked_fill(~{name}, 0)" for read in reads)
     words = [f"{k.arg}={here.text(k.value)}" for k in code.keywords if k.arg != "reduction"]
     given = ", ".join([left, right, *words, f"reduction={quote}sum{quote}"])
-    new = f"{here.text(code.func)}({given})"
-    if how == "mean":
-        new += f" / {name}.sum()"
-        if not isinstance(here.parents.get(id(code)), _WHOLE):
-            new = f"({new})"
+    new = _total(here, code, f"{here.text(code.func)}({given})", name, how)
     proposal = Proposal(
         code,
         form=_FORMS[how],
@@ -140,6 +136,14 @@ def _filled(here: Surroundings, code: ast.Call, how: str) -> tuple[Proposal, set
         proven=frozenset({"finite-outside", *_proven(here, mask)}),
     )
     return proposal, {id(read) for read in reads}
+
+
+def _total(here: Surroundings, call: ast.Call, summed: str, mask: str, how: str) -> str:
+    """Return what stands in place of a call: a sum, or the mean of what the mask selects."""
+    if how != "mean":
+        return summed
+    mean = f"{summed} / {mask}.sum()"
+    return mean if isinstance(here.parents.get(id(call)), _WHOLE) else f"({mean})"
 
 
 def _asked(
@@ -239,7 +243,7 @@ def _is_of_each(node: Node) -> bool:
     return node.op in _LOSSES and "none" in values
 
 
-def _together(  # noqa: C901, PLR0913, PLR0917 - what is added up, and how
+def _together(  # noqa: PLR0913, PLR0917 - what is added up, and how
     here: Surroundings, call: ast.Call, added: ast.expr, parts: set[Node], mask: Node, how: str
 ) -> tuple[Proposal, set[int]]:
     """Return the sum of all elements, with zeros where the mask says so, and what it replaces."""
@@ -275,11 +279,7 @@ def _together(  # noqa: C901, PLR0913, PLR0917 - what is added up, and how
     text = _without(here, added, set(reads))
     if added is call:
         text = _of_each(text, style_of("".join(here.lines)).quote)
-    new = f"torch.where({name}, {text}, 0).sum()"
-    if how == "mean":
-        new += f" / {name}.sum()"
-        if not isinstance(here.parents.get(id(call)), _WHOLE):
-            new = f"({new})"
+    new = _total(here, call, f"torch.where({name}, {text}, 0).sum()", name, how)
     proposal = Proposal(
         call,
         form=_FORMS[how],
