@@ -129,11 +129,8 @@ def _observation(
     median = float(np.median(small["size_bytes"]))
     are_tiny = median < TINY_BYTES and len(small) >= _MANY * steps
     own = kernels_of(small["name"], recording)
-    saving, instead, basis = (
-        None,
-        None,
-        "no large collective of this dump shows what the link reaches",
-    )
+    saving, instead = None, None
+    basis = "no large collective of this dump shows what the link reaches"
     if good is not None:
         moved = round(float(small["size_bytes"].sum()) / good)
         saving = (0, round(cost * max(0.0, 1 - moved / spent)))
