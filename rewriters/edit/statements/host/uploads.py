@@ -39,6 +39,12 @@ _IN_ITS_OWN_TIME = re.compile(
 _SETTINGS = re.compile(r"(?i)(^|_)(cfg|config|conf|hparams|settings|opts?)$")
 _SERVES = re.compile(r"(Runner|Builder|Worker|Proposer|Scheduler|Engine|Batch)(V?\d+)?$")
 """What hands over new lists in each step, and nothing else that one could do about it."""
+_NEW_EACH_TIME = re.compile(
+    r"(?i)\blen\(|\breq(uest)?s?\b|hyps?\b|temperature|(^|_)(ids?|tokens?|scores?|voted|prompts?)\b"
+)
+"""What lists hold that is other in each call: lengths of sentences, tokens of requests."""
+_SEVERAL = re.compile(r"(^|[._]|y)(seqs?|ids|list|hyps)$")
+"""What is no number, by its name: ``hyp.yseq``."""
 _BUFFER = (
     "the same numbers are copied to the device in every call: make it once in __init__, "
     'register_buffer("name", torch.tensor(...), persistent=False), and read self.name'
@@ -325,6 +331,8 @@ def _of(  # noqa: PLR0911 - one case a way
         return "" if isinstance(data, ast.Call) else _PINNED  # it is the call that takes the time
     if not _is_list(here, data) or _is_on_condition(here, code):
         return ""
+    if _NEW_EACH_TIME.search(here.text(data)) and not _are_of_device(here, data):
+        return ""  # whatever is done, they are copied
     return _OF_DEVICE if _are_of_device(here, data) else _SIZES
 
 
@@ -362,7 +370,9 @@ def _of_data(here: Surroundings, data: ast.expr) -> str:
             return _RANGE
         case ast.BinOp(ast.List([_]), ast.Mult(), _):
             return _FILLED
-        case ast.List([one]) if not isinstance(one, (ast.List, ast.Tuple, ast.Starred)):
+        case ast.List([one]) if not (
+            isinstance(one, (ast.List, ast.Tuple, ast.Starred)) or _SEVERAL.search(here.text(one))
+        ):
             return _FILLED
     return _BUFFER if _is_constant(here, data) else ""
 
