@@ -137,11 +137,11 @@ def locate(  # noqa: PLR0913 - what is searched, and for whom
 
 _BESIDE = re.compile(
     r"(^|\.)((test|log|plot|print|export|densify)_\w*|test\d*|\w*_for_sav\w+|\w*_pattern(_\d+)?)$"
-    r"|ONNX|TensorRT|TRT"
+    r"|ONNX|TensorRT|TRT|(?i:(non|un)_?fused)"
 )
 """Functions and classes that take no part in a step on an NPU: ``test_norm``, ``ModelONNX``.
 
-``rms_norm_pattern_1`` is what a compiler looks for.
+``rms_norm_pattern_1`` is what a compiler looks for, and beside ``NonFusedNorm`` stands the fused.
 """
 
 
@@ -178,11 +178,13 @@ _SERVES = re.compile(
 )
 _SERVES_NOTHING = frozenset({"columns-one-by-one", "integer-cumsum", "repeat-interleave-int"})
 """What a server of language models has no use for: views, and a few numbers for each request."""
+_TRACKS = re.compile(r"(^|[/_])(fast_?sam|track(ers?|ing)|infer(ence)?)([/_.]|$)")
 _LONG = 88
 _LONGER = 6
 """Lines that a loop may grow by: of ten lines in place of one a reviewer wants a measurement."""
 _LEARNS = re.compile(r"(?i)loss|criterion|log_?p|nll|softmax")
 """Where gradients flow into the elements that are picked."""
+_SEES_POINTS = re.compile(r"(?i)nuscenes|kitti|waymo|lidar|voxel|point_?cloud|mx_driving")
 _FOR_NPU = re.compile(r"\btorch_npu\b")
 _HOLDS_MODELS = re.compile(
     r"(^|/)(models?|networks?|loss(es)?|modules?|layers?|archs?|backbones?)/"
@@ -236,6 +238,8 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
 def _serves(file: SourceFile, site: Site) -> bool:
     """Tell whether a server of language models has no use for a change of its views and counts."""
     served = _SERVES.search(f"from {file.relative}\n{file.text}")
+    if site.rule.name == "columns-one-by-one" and _TRACKS.search(file.relative):
+        return True  # views, which nothing but a backward pass makes dear
     return site.rule.name in _SERVES_NOTHING and served is not None
 
 
@@ -261,6 +265,8 @@ def _speaks_for(site: Site) -> Iterator[re.Pattern[str]]:
         yield re.compile(rf"(?m)(?<![\w./])(?<!class ){owner}(?=[^\w ]| as |$)")
     if site.rule.search == "vendor-operators":
         yield _DRIVES
+    if site.rule.name == "residual-relu":
+        yield _SEES_POINTS
     if site.rule.table == "fusion" and "normalize(" in site.code:
         yield _FOR_NPU  # it is long beside the old code
     if any(proof.condition.name == "mindspeed-installed" for proof in site.proofs):

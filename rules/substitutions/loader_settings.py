@@ -85,6 +85,15 @@ def val_loader(data):
         """
 test_dataloader = dict(batch_size=1, num_workers=2, dataset=dict(type="Scenes"))
 """,
+        # four were counted, and what is in memory needs none
+        """
+from torch.utils.data import DataLoader
+
+
+def train_loader(data, array):
+    more = DataLoader(Rows(torch.from_numpy(array)), 8, shuffle=True)
+    return DataLoader(data, 8, num_workers=4, pin_memory=True, persistent_workers=True), more
+""",
         # who writes it has a reason, and one batch needs no workers
         """
 from torch.utils.data import DataLoader

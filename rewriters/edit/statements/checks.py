@@ -221,7 +221,9 @@ def _is_held(here: Surroundings, code: ast.expr) -> bool:
     of_it = isinstance(outer, ast.Subscript | ast.Attribute) and outer.value is code
     index = outer.slice if isinstance(outer, ast.Subscript) else None
     if isinstance(index, ast.Name) or isinstance(getattr(index, "value", 0), str):
-        of_it = bool(here.is_tensor(index))  # else it may be a table: ``losses[name]``
+        of_it = (
+            isinstance(index, ast.Name) and here.is_tensor(index) is True
+        )  # else it may be a table: ``losses[name]``
     return isinstance(code, ast.Name) and code.id != "self" and known and of_it
 
 

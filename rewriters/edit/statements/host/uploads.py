@@ -40,7 +40,7 @@ _SETTINGS = re.compile(r"(?i)(^|_)(cfg|config|conf|hparams|settings|opts?)$")
 _SERVES = re.compile(r"(Runner|Builder|Worker|Proposer|Scheduler|Engine|Batch)(V?\d+)?$")
 """What hands over new lists in each step, and nothing else that one could do about it."""
 _NEW_EACH_TIME = re.compile(
-    r"(?i)\blen\(|\breq(uest)?s?\b|hyps?\b|temperature|(^|_)(ids?|tokens?|scores?|voted|prompts?)\b"
+    r"(?i)\blen\(|\breq|hyp|temperature|(_|^)(ids?|tokens?|scores?|voted)\b"
 )
 """What lists hold that is other in each call: lengths of sentences, tokens of requests."""
 _SEVERAL = re.compile(r"(^|[._]|y)(seqs?|ids|list|hyps)$")
@@ -316,6 +316,9 @@ def _of(  # noqa: PLR0911 - one case a way
     if given & {"non_blocking", "pin_memory"}:
         return ""  # somebody has thought of it
     is_empty = isinstance(data, ast.List) and not data.elts
+    outer = here.parents.get(id(code))
+    if isinstance(outer, ast.IfExp) and "isinstance(" in here.text(outer.test):
+        return ""  # ``x if isinstance(x, Tensor) else torch.tensor(x).to(y)``: seldom a number
     if data is None or is_empty or _is_number(here, data) or here.is_tensor(data):
         return ""
     advice = _of_data(here, data)
