@@ -113,10 +113,8 @@ def _takes_parts(here: Surroundings, call: ast.Call) -> bool:
 def _is_demanded(here: Surroundings, code: ast.expr) -> bool:
     """Tell whether an NPU never comes by: ``assert flash_attn is not None``."""
     package = ast.unparse(code).partition(".")[0]
-    return any(
-        isinstance(n, ast.Assert) and here.text(n.test) == f"{package} is not None"
-        for n in here.nodes
-    )
+    asked = [package, "is", "not", "None"]
+    return any(isinstance(n, ast.Assert) and here.text(n.test).split() == asked for n in here.nodes)
 
 
 def _is_for_cuda(here: Surroundings, call: ast.Call) -> bool:

@@ -43,8 +43,7 @@ _NEW_EACH_TIME = re.compile(
     r"(?i)\blen\(|\breq|hyp|temperature|(_|^)(ids?|tokens?|scores?|voted)\b"
 )
 """What lists hold that is other in each call: lengths of sentences, tokens of requests."""
-_SEVERAL = re.compile(r"(^|[._]|y)(seqs?|ids|list|hyps)$")
-"""What is no number, by its name: ``hyp.yseq``."""
+_SEVERAL = re.compile(r"(^|[._]|y)(seqs?|ids|list|hyps)$")  # no number: ``hyp.yseq``
 _BUFFER = (
     "the same numbers are copied to the device in every call: make it once in __init__, "
     'register_buffer("name", torch.tensor(...), persistent=False), and read self.name'
