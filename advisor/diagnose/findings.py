@@ -237,7 +237,7 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
 
 def _serves(file: SourceFile, site: Site) -> bool:
     """Tell whether a server of language models has no use for a change of its views and counts."""
-    served = _SERVES.search(f"from {file.relative}\n{file.text}")
+    served = _SERVES.search(file.text) or _SERVES.search("from " + file.relative)
     if site.rule.name == "columns-one-by-one" and _TRACKS.search(file.relative):
         return True  # views, which nothing but a backward pass makes dear
     return site.rule.name in _SERVES_NOTHING and served is not None
