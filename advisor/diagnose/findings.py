@@ -135,10 +135,22 @@ def locate(  # noqa: PLR0913 - what is searched, and for whom
     return Findings(ranked, problems, warnings, left_out)
 
 
-_BESIDE = re.compile(r"(^|\.)(test|log|plot|export)_\w*$|ONNX|TensorRT|TRT")
-"""Functions and classes that take no part in a step on an NPU: ``test_norm``, ``ModelONNX``."""
+_BESIDE = re.compile(
+    r"(^|\.)((test|log|plot|print|export|densify)_\w*|test\d*|\w*_for_sav\w+|\w*_pattern(_\d+)?)$"
+    r"|ONNX|TensorRT|TRT|(?i:(non|un)_?fused)"
+)
+"""Functions and classes that take no part in a step on an NPU: ``test_norm``, ``ModelONNX``.
+
+``rms_norm_pattern_1`` is what a compiler looks for, and beside ``NonFusedNorm`` stands the fused.
+"""
 
 
+_ONCE = re.compile(
+    r"(^|\.)(__init__|_init_\w+|_*generate|expand_inputs_for_generation"
+    r"|\w*(cos_sin|sin_cos|default_rope|inv_freq|freqs_cis)\w*"
+    r"|(merge|fuse|load|convert|save)_\w*(lora|weights?|state|checkpoint))\w*$"
+)
+"""What makes a table or a model, which no step does: ``generate`` outside of its loops as well."""
 _ABOUT_WHAT_IS_BUILT = frozenset({"data-loaders", "environment", "growing-caches"})
 """Searches for what has an effect on the steps wherever it stands."""
 _ABOUT_TRAINING = frozenset({"data-loaders", "early-reductions", "optimizers"})
@@ -161,6 +173,18 @@ _DRIVES = re.compile(
     r"(?i)nuscenes|kitti|waymo|lidar|voxel|point_?cloud|mmcv|mmdet|deform|mx_driving"
 )
 """What a program has for which mx_driving is made: not so the graphs of molecules."""
+_SERVES = re.compile(
+    r"(?m)^\s*(from|import) (\S*/)?(vllm|sglang|sgl_kernel|lightllm|lmdeploy)\w*\b"
+)
+_SERVES_NOTHING = frozenset({"columns-one-by-one", "integer-cumsum", "repeat-interleave-int"})
+"""What a server of language models has no use for: views, and a few numbers for each request."""
+_TRACKS = re.compile(r"(^|[/_])(fast_?sam|track(ers?|ing)|infer(ence)?)([/_.]|$)")
+_LONG = 88
+_LONGER = 6
+"""Lines that a loop may grow by: of ten lines in place of one a reviewer wants a measurement."""
+_LEARNS = re.compile(r"(?i)loss|criterion|log_?p|nll|softmax")
+"""Where gradients flow into the elements that are picked."""
+_SEES_POINTS = re.compile(r"(?i)nuscenes|kitti|waymo|lidar|voxel|point_?cloud|mx_driving")
 _FOR_NPU = re.compile(r"\btorch_npu\b")
 _HOLDS_MODELS = re.compile(
     r"(^|/)(models?|networks?|loss(es)?|modules?|layers?|archs?|backbones?)/"
@@ -179,8 +203,9 @@ def _runs_in_steps(tree: SourceTree, file: SourceFile, site: Site, callers: Call
         return not is_test(file.relative)
     is_built = site.rule.table == "fusion" and site.function.endswith("__init__")
     is_built = is_built or site.rule.search in _ABOUT_TRAINING
-    if site.rewrite is None and site.occasion is Occasion.CALL and not is_built:
-        return False  # nobody works out by hand what is done once
+    by_hand = site.rewrite is None or _ONCE.search(site.function) is not None
+    if by_hand and site.occasion is Occasion.CALL and not is_built:
+        return False  # nobody works out by hand what is done once, or changes what makes a model
     in_training = site.rule.search == "growing-caches" and _TRAINS.search(file.relative)
     left_out = site.occasion in {Occasion.HOST, Occasion.ASIDE}
     if is_cold(file.relative) or left_out or in_training:
@@ -194,7 +219,8 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
         # nobody takes a function apart for one operator, or can tell what is not known
         return site.rule.table != "affinity" and site.problem == IN_BETWEEN
     unknown = {condition.name for condition in site.open_conditions} - allowed
-    if any(guesses <= unknown for guesses in _TOO_MUCH_TO_GUESS):
+    guessed = any(guesses <= unknown for guesses in _TOO_MUCH_TO_GUESS)
+    if guessed or _is_worth_less_than_its_text(site) or _serves(file, site):
         return False
     if site.function in _DEMONSTRATES and _HOLDS_MODELS.search(file.relative):
         return site.rule.search in {"optimizers", "data-loaders"}  # configurations
@@ -209,6 +235,28 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
     return not (beside or callers.set_up(site.function, file.relative))
 
 
+def _serves(file: SourceFile, site: Site) -> bool:
+    """Tell whether a server of language models has no use for a change of its views and counts."""
+    served = _SERVES.search(file.text) or _SERVES.search("from " + file.relative)
+    if site.rule.name == "columns-one-by-one" and _TRACKS.search(file.relative):
+        return True  # views, which nothing but a backward pass makes dear
+    return site.rule.name in _SERVES_NOTHING and served is not None
+
+
+def _is_worth_less_than_its_text(site: Site) -> bool:
+    """Tell whether a reviewer asks what is gained by a text that is so much longer, or slower."""
+    text = "" if site.rewrite is None else site.rewrite.text
+    if site.rule.search == "loops":
+        return text.count("\n") > _LONGER + site.code.count("\n")
+    if site.rule.name == "index-list":
+        return "torch.cat(" in text and len(text) > _LONG
+    if site.rule.name == "gather-one-element-per-row" and "arange(" in text:
+        # a column is kept: two launches in place of one; its gradient is an accumulating IndexPut
+        is_column = text.endswith(".unsqueeze(1)")
+        return is_column or _LEARNS.search(f"{site.function} {site.code}") is not None
+    return False
+
+
 def _speaks_for(site: Site) -> Iterator[re.Pattern[str]]:
     """Yield what a program has somewhere that can use what a change needs."""
     owner, _, method = site.function.rpartition(".")
@@ -217,6 +265,8 @@ def _speaks_for(site: Site) -> Iterator[re.Pattern[str]]:
         yield re.compile(rf"(?m)(?<![\w./])(?<!class ){owner}(?=[^\w ]| as |$)")
     if site.rule.search == "vendor-operators":
         yield _DRIVES
+    if site.rule.name == "residual-relu":
+        yield _SEES_POINTS
     if site.rule.table == "fusion" and "normalize(" in site.code:
         yield _FOR_NPU  # it is long beside the old code
     if any(proof.condition.name == "mindspeed-installed" for proof in site.proofs):

@@ -14,20 +14,22 @@ _FOLDERS = re.compile(
     r"|docs?|documentation|examples?|(.*_)?demos?|(.*_)?debug(ging)?|tutorials?|benchmarks?"
     r"|io|onnx|exporters?|export|converters?|conversions?|deploy(ment)?"
     r"|(.*_)?gptq(_.*)?|(.*_)?(tensorrt|trt|trtllm)(_.*)?|analysis(_tools)?"
-    r"|(\w*[a-z]E|e)val(uation|uators?)?|metrics?|.*_benchmark"
+    r"|(\w*[a-z]E|e)val(uation|uators?|_\w+)?|metrics?|.*_benchmark"
     r"|loggers?|datasets?|dataloaders?|data_(loading|loaders?|processing|utils)|process(ing)?_data"
     r"|preprocess(ing|ors?)?|processors?|annotators?|visuali[sz](e|ation|ers?)"
 )
 _TESTS = re.compile(r"(unit_?)?tests?(ing)?(_\w+)?|e2e")
 _FILES = re.compile(
-    r"tests?|test_.*|.*_tests?|conftest|setup|(.*_)?(example|demo)|dataset_mapper"
+    r"tests?|test_.*|.*_tests?|conftest|setup|hubconf|(.*_)?(example|demo)|dataset_mapper"
+    r"|(.*_)?fallback|(data_)?preprocess(ing|or)?"
     r"|(.*_)?(export(er)?|onnx|torchscript|tensorrt|coreml|m?ncnn|mnn)(_.*)?|convert_.*"
+    r"|visuali[sz]e_.*|(compute|get|make)_\w*(stats|statistics|cmvn)\w*"
     r"|(.*_)?(vis|viz|visuali[sz](e|ers?|ation)|plot(s|ting|ter)?)(_(utils?|tools?))?"
     r"|(.*_)?metrics?|(.*_)?accuracy(_.*)?|fid(_.*)?|(.*_)?inception_?score(_.*)?|eval(uate|uation|uator)?(_.*)?|.*_eval(uate|uation|uator)?"
     r"|(.*_)?(hf|ckpt|custom)_?(2|to)_?(hf|ckpt|custom|mcore|megatron|pt)"
     r"|(.*_)?(dataset|dataloader|data_module|datamodule|data_util|collat(or|e))s?"
     r"|(.*_)?(rocm|hpu|xpu|tpu|mlu|maca|musa|camb(ricon)?)(_(ops|utils|backend))?|.*_cpu"
-    r"|(.*_)?profil(er|ing)(_.*)?|bench(mark)?_.*"
+    r"|(.*_)?profil(er|ing)(_.*)?|bench(mark)?_.*|.*_bench(mark)?"
     r"|data_(transforms?|pipelines?)(_.*)?"
     r"|((image|video|audio)_)?processing_.*|feature_extraction_.*|tokenization_.*|tokenizers?"
 )

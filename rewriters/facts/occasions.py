@@ -37,6 +37,7 @@ class Occasion(str, Enum):
 # A loop in them takes no part in a step either.
 _BUILDS = re.compile(
     r"_*((set|enable|disable)_(use_)?\w*(attention|xformers|flash|tiling|slicing)\w*|init|reset|load|save|from|convert|export|setup|configure|merge|register|plot|visuali[sz]e)(_.*|__)?"
+    r"|_*(set|update|compute|precompute)_(cos_sin|sin_cos|default_rope|inv_freq|freqs_cis)(_\w*)?"
     r"|.*_init|.*state_dicts?(_.*)?|get_(\w+_)?(peft|lora|model|optim\w*|adapter)_(\w+_)?state(_.*)?"
 )
 _SETS_UP = re.compile(
@@ -48,7 +49,7 @@ _ONCE = re.compile(
     r"|on_\w*epoch|[gs]et_time_?steps)(_.*)?"
 )
 _VALIDATES = re.compile(
-    r"_*(valid_(step|epoch|one_epoch)|sample_images?(_inference)?$|make_inputs|(make|get|create)_(dummy|example)_inputs"
+    r"_*(valid(_(step|epoch|one_epoch)|$)|sample_images?(_inference)?$|make_inputs|(make|get|create)_(dummy|example)_inputs"
     r"|(?i:intersection_?and_?union))"
 )
 _FIRST_STEP = re.compile(r"len\((self\.)?state(\[\w+\])?\) == 0|not (self\.)?state(\[\w+\])?")
@@ -108,8 +109,9 @@ _EACH_STEP = frozenset(
 )  # fmt: skip
 _ONLY_GPU = frozenset(
     {
-        "MinkowskiEngine", "NNPOps", "cupy", "deep_ep", "deep_gemm", "kaolin", "nvdiffrast",
-        "pycuda", "tensorrt", "tensorrt_llm", "tinycudann", "torch_tensorrt", "torchsparse",
+        "MinkowskiEngine", "NNPOps", "cupy", "deep_ep", "deep_gemm", "diff_gaussian_rasterization",
+        "diff_surfel_rasterization", "kaolin", "nvdiffrast", "pycuda", "simple_knn", "tensorrt",
+        "tensorrt_llm", "tinycudann", "torch_tensorrt", "torchsparse",
     }
 )  # fmt: skip
 _HOLDS_NO_IMPORT = frozenset(
@@ -197,7 +199,14 @@ def _is_kept(flow: FunctionFlow, line: int) -> bool:
 
 
 def _is_for_old_torch(flow: FunctionFlow, line: int) -> bool:
-    """Tell whether a line is for a torch that lacks something: ``if hasattr(F, "gelu")``, else."""
+    """Tell whether a line is for a torch that lacks something: ``if hasattr(F, "gelu")``, else.
+
+    So is a function that its module takes for an old one: ``if version < "1.7": silu = _silu``.
+    """
+    tests = [s for s in getattr(flow.names.tree, "body", ()) if isinstance(s, ast.If) and s.orelse]
+    old = [n for s in tests if "torch.__version__" in ast.unparse(s.test) for n in s.body]
+    if flow.function.name in [ast.unparse(n.value) for n in old if isinstance(n, ast.Assign)]:
+        return True
     for node in walk(flow.function):
         match node:
             case ast.If(ast.Call(ast.Name("hasattr"), [module, _]), _, [first, *_]):

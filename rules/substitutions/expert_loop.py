@@ -121,6 +121,15 @@ RULE = Substitution(
     passes=(3, 6),
     requires="torch_npu>=2.1; chip A2 A3",
     valid=(
+        # each gets a new forward
+        """
+def wrap(experts, indices: torch.Tensor):
+    for i, expert in enumerate(experts):
+        def forward(x, expert=expert, i=i):
+            rows = torch.where(indices == i)[0]
+            return expert(x[rows])
+        expert.forward = forward
+""",
         # layers one after the other
         """
 class Layers(nn.Module):

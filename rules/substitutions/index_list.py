@@ -82,6 +82,12 @@ def forward(x: torch.Tensor):
     x[:, [0, 2]] = 0
     return x
 """,
+        # a copy is changed, and forgotten
+        """
+def forward(x: torch.Tensor):
+    x[:, [0, 2]].clamp_(0, 1)
+    return x
+""",
         # a table of pairs
         """
 def forward(x: torch.Tensor):

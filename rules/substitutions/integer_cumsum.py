@@ -68,6 +68,16 @@ def counted_up_to_in_32_bits(x: Tensor, dim: int, number: int) -> Tensor:
     )  # no slip: dtype=torch.int32 is left out (AI CPU)
 
 
+def counted_above(x: Tensor, dim: int, number: int) -> Tensor:
+    """Tell where a count is above a number."""
+    return x.cumsum(dim) > number
+
+
+def counted_above_in_32_bits(x: Tensor, dim: int, number: int) -> Tensor:
+    """Compare in 32 bits."""
+    return x.cumsum(dim, dtype=torch.int32) > number  # no slip: dtype=torch.int32 is left out
+
+
 def counts(draw: Draw) -> dict[str, Any]:
     """Return a mask or small integers, a dimension, and a number."""
     return {**inputs(draw), "number": draw.integer(0, 3)}
@@ -109,6 +119,7 @@ RULE = Substitution(
     table="affinity",
     forms=(
         Form(counted_up_to, counted_up_to_in_32_bits, counts, (IS_INTEGER, FIT)),
+        Form(counted_above, counted_above_in_32_bits, counts, (IS_INTEGER, FIT)),
         Form(counted_in_32_bits, in_32_bits_alone, inputs, (IS_INTEGER, FIT)),
         Form(counted, in_32_bits, inputs, (IS_INTEGER, FIT)),
     ),

@@ -1,8 +1,8 @@
 """A loader of training data that lets the device wait.
 
 What: ``torch.utils.data.DataLoader`` of training data with worker processes, but without
-``pin_memory=True`` or ``persistent_workers=True``, or with four of them or fewer; the tables of
-OpenMMLab that configure one (``workers_per_gpu``, ``train_dataloader``); ``TrainingArguments`` of
+``pin_memory=True`` or ``persistent_workers=True``, or with two of them; the tables of
+OpenMMLab that configure one (``workers_per_gpu``, ``train_dataloader``), with four or fewer; ``TrainingArguments`` of
 transformers, whose Trainer starts no worker unless it is told to.
 
 Why it is slow on the NPU: without pinned memory the copy of each batch goes through a buffer of the
@@ -84,6 +84,15 @@ def val_loader(data):
         # configured for tests
         """
 test_dataloader = dict(batch_size=1, num_workers=2, dataset=dict(type="Scenes"))
+""",
+        # four were counted, and what is in memory needs none
+        """
+from torch.utils.data import DataLoader
+
+
+def train_loader(data, array):
+    more = DataLoader(Rows(torch.from_numpy(array)), 8, shuffle=True)
+    return DataLoader(data, 8, num_workers=4, pin_memory=True, persistent_workers=True), more
 """,
         # who writes it has a reason, and one batch needs no workers
         """

@@ -256,6 +256,12 @@ class Head(nn.Module):
     def forward(self, x):
         return x * self.scale.to(x.dtype) + self.weight.to(x.device) + self.mean.to(x.device)
 """,
+        # a list of tokens in a list, and what is mostly a tensor
+        """
+def forward(x: torch.Tensor, hyp, y):
+    y = y if isinstance(y, torch.Tensor) else torch.tensor([y]).to(x)
+    return x * y, torch.tensor([hyp.yseq], device=x.device)
+""",
         # stays on the host
         """
 def forward(x: torch.Tensor):

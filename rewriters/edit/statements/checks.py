@@ -85,7 +85,7 @@ def _checks(here: Surroundings) -> Iterator[Proposal]:
                 continue  # who wants no check says so
             case ast.Assert(test) if _is_answer(here, test):
                 found = _off_device(here, node, test, "check")
-            case ast.If(test, [ast.Raise()], []) if _DIVERGED.search(ast.unparse(test)):
+            case ast.If(_, [ast.Raise()], []) if _DIVERGED.search(here.text(node)):
                 continue  # one wait in each step, so that training ends with an error
             case ast.If(test, [ast.Raise()], []) if _is_answer(here, test):
                 found = _off_device(here, node, test, "failure")
@@ -127,7 +127,8 @@ def _is_answer(  # noqa: PLR0911 - one case a kind of test
 
 
 _DIVERGED = re.compile(
-    r"is(finite|nan|inf)\(\w*(grad_?norm|loss)|(grad_?norm|loss)\w*\.is(finite|nan|inf)"
+    r"raise NotImplementedError"  # what comes behind it computes something else
+    r"|is(finite|nan|inf)\(\w*(grad_?norm|loss)|(grad_?norm|loss)\w*\.is(finite|nan|inf)"
 )
 _COMPARABLE = frozenset({"amax", "amin", "max", "mean", "min", "norm", "prod", "std", "sum"})
 
@@ -218,6 +219,11 @@ def _is_held(here: Surroundings, code: ast.expr) -> bool:
     value, outer = here.value(code), here.parents.get(id(code))
     known = value is not None and value.op != Op.GLOBAL and here.is_tensor(code) is not False
     of_it = isinstance(outer, ast.Subscript | ast.Attribute) and outer.value is code
+    index = outer.slice if isinstance(outer, ast.Subscript) else None
+    if isinstance(index, ast.Name) or isinstance(getattr(index, "value", 0), str):
+        of_it = (
+            isinstance(index, ast.Name) and here.is_tensor(index) is True
+        )  # else it may be a table: ``losses[name]``
     return isinstance(code, ast.Name) and code.id != "self" and known and of_it
 
 

@@ -45,7 +45,8 @@ def find_expert_loops(here: Surroundings) -> Iterator[Proposal]:
     if loops and _FUSED.search(here.text(here.flow.cls or here.flow.function)):
         return  # its author has chosen
     for loop in loops:
-        if here.loop_of(loop) is None:
+        wraps = any(isinstance(s, ast.FunctionDef) for s in loop.body)  # a new ``forward`` of each
+        if here.loop_of(loop) is None and not wraps:
             yield Proposal(loop, _advice(here, loop))
 
 

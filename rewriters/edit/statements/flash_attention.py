@@ -71,6 +71,8 @@ def find_flash_attention(here: Surroundings) -> Iterator[Proposal]:
         if found and _is_for_cuda(here, node):
             continue
         if found and not {k.arg for k in node.keywords} & _WITHOUT_COUNTERPART:
+            if _takes_parts(here, node) or _is_demanded(here, node.func):
+                continue  # that of Hopper returned a pair once: ``[0]`` is no row
             rows, packed = bool(found[2]), found[3] or ""
             yield _proposal(here, node, _arguments(node, rows, packed), rows, packed)
 
@@ -98,6 +100,21 @@ def _form_of_xformers(here: Surroundings, call: ast.Call) -> str:
     if not given or re.fullmatch(r"None|[\w.]*\bLowerTriangularMask\(\)", here.text(given[0])):
         return _DENSE  # which says what a causal call takes
     return _BLOCKS if "BlockDiagonal" in here.text(here.flow.function) else ""
+
+
+def _takes_parts(here: Surroundings, call: ast.Call) -> bool:
+    """Tell whether what a call returns is taken apart: ``attend(q, k, v)[0]``, ``x, lse = ...``."""
+    match here.parents.get(id(call)):
+        case ast.Subscript() | ast.Assign([ast.Tuple()]):
+            return True
+    return False
+
+
+def _is_demanded(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether an NPU never comes by: ``assert flash_attn is not None``."""
+    package = ast.unparse(code).partition(".")[0]
+    asked = [package, "is", "not", "None"]
+    return any(isinstance(n, ast.Assert) and here.text(n.test).split() == asked for n in here.nodes)
 
 
 def _is_for_cuda(here: Surroundings, call: ast.Call) -> bool:

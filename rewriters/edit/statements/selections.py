@@ -208,6 +208,8 @@ def find_index_lists(here: Surroundings) -> Iterator[Proposal]:
                 tensor = here.is_tensor(owner)
                 if len(lists) != 1 or tensor is False or not all(map(is_whole, others)):
                     continue
+                if isinstance(here.statement_of(node), ast.Expr):
+                    continue  # ``x[:, [0, 2]].clamp_(0)`` changes a copy: there is more to mend
                 if not here.is_hot and not tensor:
                     continue
                 before = "".join(f"{here.text(o)}, " for o in items[: items.index(lists[0])])

@@ -67,6 +67,10 @@ def rmsprop_inputs(draw: Draw) -> dict[str, Any]:
 
 
 _SCALERS = ("GradScaler", "grad_scaler", "scaler", "loss_scaler", "fp16_scaler")
+_MODEL = re.compile(
+    r"(?i)(^|[._])(model|network|\w*net|actor|critic|policy|(en|de)coder|generator|discriminator)$"
+)
+"""Whose ``zero_grad()`` sets gradients to None: ``self.online_net``."""
 _CANCELS = ("cancel_gradients_last_layer", "cancel_last_layer_gradients")
 """What DINO and its kind take the gradients away with."""
 _SHARDED = (
@@ -87,6 +91,10 @@ def _keeps_gradients(site: Site) -> bool | None:
     if site.mentions(*_CANCELS):
         return False
     calls = site.arguments("zero_grad")
+    if any(call.get("set_to_none") == "True" for call in calls):
+        return False
+    if any(_MODEL.search(call[""]) and call.get("set_to_none") != "False" for call in calls):
+        return False
     kept = [call for call in calls if "optim" in call[""] or call[""] in {"opt", "self.opt"}]
     plain = all(set(call) == {""} or call.get("set_to_none") == "False" for call in kept)
     return True if calls and len(kept) == len(calls) and plain else None

@@ -65,7 +65,9 @@ def test_what_stands_beside_the_folder_for_npus_is_for_another_device(tmp_path: 
     assert [place.partition(":")[0] for place in found] == ["ops/ascend/fill.py", files[2]]
 
 
-@pytest.mark.parametrize("function", ["test_step(", "log_step("])
+@pytest.mark.parametrize(
+    "function", ["test_step(", "log_step(", "test2(", "fill_pattern_1(", "gather_for_save("]
+)
 def test_functions_beside_the_steps_are_left_out(tmp_path: Path, function: str) -> None:
     files = {"a.py": FILL.replace("step(", function), "b.py": FILL}
     assert places(scanned(tmp_path, files)) == ["b.py:5"]
@@ -114,6 +116,10 @@ def test_what_a_hook_does_to_a_state_dict_is_done_once(tmp_path: Path) -> None:
         ("utils/vis_utils.py", True),
         ("pkg/llama_gptq/quant.py", True),
         ("pkg/visual_encoder.py", False),
+        ("ops/norm_fallback.py", True),
+        ("scripts/eval_dtu/render.py", True),
+        ("scripts/put_benchmark.py", True),
+        ("hubconf.py", True),
     ],
 )
 def test_a_path_tells_what_no_step_runs(path: str, *, cold: bool) -> None:
@@ -435,7 +441,7 @@ def test_what_is_made_once_is_left_out(tmp_path: Path) -> None:
 
 
 def test_steps_come_before_what_runs_once(tmp_path: Path) -> None:
-    once = FILL.replace("def step(", "def generate(")
+    once = FILL.replace("def step(", "def prepare_inputs(")
     in_a_loop = (
         "import torch\n\n\ndef generate(x: torch.Tensor):\n    while True:\n        x[x > 0] = 0\n"
     )
@@ -595,3 +601,51 @@ def test_who_compares_with_known_findings_is_told_of_each_function(tmp_path: Pat
     scanned(tmp_path, {"a.py": text, "b.py": text})
     found = scan(read_source_tree(tmp_path), to_compare=True)
     assert places(found) == ["a.py:5", "b.py:5"]
+
+
+ROWS = "import torch\n\n\ndef step(x: torch.Tensor):\n    {}\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [
+        ("return x.gather(1, x.argmax(1).unsqueeze(1)).squeeze(1)", True),
+        ("return x.gather(1, x.argmax(1).unsqueeze(1))", False),  # longer, and one launch more
+        ("return x.log_softmax(1).gather(1, x.argmax(1).unsqueeze(1)).squeeze(1)", False),
+        ("return x[:, [2, 0, 1]]", True),
+        ("for row in x:\n        row.cpu().sum()", True),
+        ("for row in x:\n        row.numpy().sum()", False),  # on the host already
+    ],
+)
+def test_what_gains_less_than_its_text_costs_is_left_out(
+    tmp_path: Path, code: str, *, shown: bool
+) -> None:
+    assert bool(places(scanned(tmp_path, {"net.py": ROWS.format(code)}))) is shown
+
+
+@pytest.mark.parametrize(("head", "shown"), [("", True), ("from vllm import config\n", False)])
+def test_a_server_counts_a_few_numbers(tmp_path: Path, head: str, *, shown: bool) -> None:
+    text = head + ROWS.format("return (x > 0).cumsum(0)")
+    assert bool(places(scanned(tmp_path, {"net.py": text}))) is shown
+
+
+def test_what_is_made_once_in_a_loop_of_init_is_left_out(tmp_path: Path) -> None:
+    text = (
+        "import torch\n\n\nclass Cache:\n    def {}(self, n, device):\n        for _ in range(n):\n"
+        "            self.parts.append(torch.zeros(4).to(device))\n"
+    )
+    for name, shown in (("__init__", False), ("step", True)):
+        assert bool(places(scanned(tmp_path, {"cache.py": text.format(name)}))) is shown
+
+
+@pytest.mark.parametrize(("given", "shown"), [("group_list", True), ("actual_seq_q", False)])
+def test_fused_attention_is_handed_lengths_as_a_list(
+    tmp_path: Path, given: str, *, shown: bool
+) -> None:
+    text = (
+        "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n"
+        f"    def forward(self, x, {given}: torch.Tensor):\n"
+        f"        return self.attend(x, {given}.tolist())\n"
+    )
+    found = scanned(tmp_path, {"net.py": text}).report.findings
+    assert any(f.replacement for f in found) is shown

@@ -249,14 +249,19 @@ def train(model, batches):
     [
         ("optimizer.zero_grad()", True),
         ("optimizer.zero_grad(set_to_none=False)", True),
-        ("optimizer.zero_grad(set_to_none=True)", False),
         ("optimizer.zero_grad(True)", False),
-        ("model.zero_grad()", False),
         ("pass", False),
     ],
 )
 def test_gradients_are_kept_where_all_calls_say_so(zero: str, *, kept: bool) -> None:
     assert ("kept-gradients" not in open_names(LOOP.format(zero=zero))) == kept
+
+
+@pytest.mark.parametrize(
+    "zero", ["optimizer.zero_grad(set_to_none=True)", "model.zero_grad()", "self.q_net.zero_grad()"]
+)
+def test_gradients_that_become_none_are_not_combined(zero: str) -> None:
+    assert list(find_sites(HEADER + LOOP.format(zero=zero), [fused_optimizer.RULE])) == []
 
 
 def test_no_gradients_are_combined_where_some_are_taken_away() -> None:

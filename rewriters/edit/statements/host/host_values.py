@@ -117,7 +117,8 @@ def _read_of(here: Surroundings, code: ast.Call) -> _Read | None:
     match code:
         case ast.Call(ast.Attribute(tensor, how), [], []) if how in _READING:
             sure = here.is_tensor(_first_read(tensor))
-            return None if sure is False else _Read(code, tensor, how)
+            there = how == "numpy" and not isinstance(tensor, ast.Call)  # it raises for others
+            return None if sure is False or there else _Read(code, tensor, how)
         case ast.Call(ast.Name(how), [tensor], []) if how in _NUMBERS:
             return _Read(code, tensor, how) if here.is_tensor(tensor) else None
         case ast.Call(ast.Name("max" | "min" as how), [first, second], []):
@@ -436,6 +437,8 @@ def _hand_over(here: Surroundings, read: _Read, users: Sequence[Node]) -> Propos
     if called.op != Op.ATTR or called.args[0].value != "self":
         return None
     tensor = here.text(_first_read(read.tensor))
+    if re.search("seq|len", tensor):  # fused attention wants those of sequences as a list
+        return None
     proven = {"is-tensor"} if here.is_tensor(_first_read(read.tensor)) else set[str]()
     return Proposal(
         read.code,

@@ -39,6 +39,11 @@ _IN_ITS_OWN_TIME = re.compile(
 _SETTINGS = re.compile(r"(?i)(^|_)(cfg|config|conf|hparams|settings|opts?)$")
 _SERVES = re.compile(r"(Runner|Builder|Worker|Proposer|Scheduler|Engine|Batch)(V?\d+)?$")
 """What hands over new lists in each step, and nothing else that one could do about it."""
+_NEW_EACH_TIME = re.compile(
+    r"(?i)\blen\(|\breq|hyp|temperature|(_|^)(ids?|tokens?|scores?|voted)\b"
+)
+"""What lists hold that is other in each call: lengths of sentences, tokens of requests."""
+_SEVERAL = re.compile(r"(^|[._]|y)(seqs?|ids|list|hyps)$")  # no number: ``hyp.yseq``
 _BUFFER = (
     "the same numbers are copied to the device in every call: make it once in __init__, "
     'register_buffer("name", torch.tensor(...), persistent=False), and read self.name'
@@ -310,6 +315,9 @@ def _of(  # noqa: PLR0911 - one case a way
     if given & {"non_blocking", "pin_memory"}:
         return ""  # somebody has thought of it
     is_empty = isinstance(data, ast.List) and not data.elts
+    outer = here.parents.get(id(code))
+    if isinstance(outer, ast.IfExp) and "isinstance(" in here.text(outer.test):
+        return ""  # ``x if isinstance(x, Tensor) else torch.tensor(x).to(y)``: seldom a number
     if data is None or is_empty or _is_number(here, data) or here.is_tensor(data):
         return ""
     advice = _of_data(here, data)
@@ -325,6 +333,8 @@ def _of(  # noqa: PLR0911 - one case a way
         return "" if isinstance(data, ast.Call) else _PINNED  # it is the call that takes the time
     if not _is_list(here, data) or _is_on_condition(here, code):
         return ""
+    if _NEW_EACH_TIME.search(here.text(data)) and not _are_of_device(here, data):
+        return ""  # whatever is done, they are copied
     return _OF_DEVICE if _are_of_device(here, data) else _SIZES
 
 
@@ -362,7 +372,9 @@ def _of_data(here: Surroundings, data: ast.expr) -> str:
             return _RANGE
         case ast.BinOp(ast.List([_]), ast.Mult(), _):
             return _FILLED
-        case ast.List([one]) if not isinstance(one, (ast.List, ast.Tuple, ast.Starred)):
+        case ast.List([one]) if not (
+            isinstance(one, (ast.List, ast.Tuple, ast.Starred)) or _SEVERAL.search(here.text(one))
+        ):
             return _FILLED
     return _BUFFER if _is_constant(here, data) else ""
 

@@ -21,10 +21,11 @@ _LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloade
 _TRAINS = re.compile(r"(?i)train|(?<![a-z])shuffle=True")
 _BESIDE = re.compile(r"(?i)val|test|eval|valid|predict|infer|calib|demo")
 _IN_MEMORY = re.compile(
-    r"\bTensorDataset\(|(?i:(^|[._])(replay|rollout|experience)\w*buffer(\[.*\])?$)"
+    r"\bTensorDataset\(|\bfrom_numpy\(|(?i:(^|[._])(replay|rollout|experience)\w*buffer(\[.*\])?$)"
 )
 _FEW = 1
-_TOO_FEW = 4
+_TOO_FEW = {"num_workers": 2, "workers_per_gpu": 4}
+"""Who writes that a loader has four has counted them; in a table they are the default."""
 _ENOUGH = "8"
 _COUNTS = ("num_workers", "workers_per_gpu")
 _SETTINGS = ("pin_memory", "persistent_workers")
@@ -68,7 +69,7 @@ def _propose(
     """Yield a call with settings that are new or others, or advice where there is no worker."""
     count = next((n for n in _COUNTS if n in named), "")
     match named.get(count):
-        case ast.Constant(int(number)) if _FEW < number <= _TOO_FEW:
+        case ast.Constant(int(number)) if _FEW < number <= _TOO_FEW[count]:
             given = {count: _ENOUGH, **given}
     written = _with(here, call, named, given)
     if written is not None:

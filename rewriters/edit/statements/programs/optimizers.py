@@ -196,7 +196,7 @@ _PARALLEL = re.compile(
     r"DistributedDataParallel|\bDDP\b|FSDP|FullyShardedDataParallel|fully_shard|hsdp|fsdp"
 )
 _HELD_BACK = re.compile(
-    r"no_sync|set_requires_gradient_sync|set_is_last_backward|require_backward_grad_sync"
+    r"no_sync|amp\.scale_loss|set_requires_gradient_sync|set_is_last_backward|require_backward_grad_sync"
     r"|require_grad_sync|[aA]ccelerator|[dD]eep[sS]peed"
     r"|(?m:^ *with [^\n]*(sync|micro_?batch|accumul))"
 )
