@@ -189,6 +189,12 @@ class Head(nn.Module):
         self.logger.log(stats)
         return (pred - gt).abs().mean()
 """
+_LONGEST = """
+class Encoder(nn.Module):
+    def forward(self, x: torch.Tensor, cu_seqlens: torch.Tensor):
+        longest = int((cu_seqlens[1:] - cu_seqlens[:-1]).max().item())
+        return self.attend(x, cu_seqlens, longest)
+"""
 
 RULE = Substitution(
     id="NPU214",
@@ -227,9 +233,14 @@ def loss(x: torch.Tensor):
 """,
         # the host decides by it
         """
-def forward(x: torch.Tensor, lengths: torch.Tensor):
-    longest = lengths.max().item()
-    return x[:, :longest]
+def forward(x: torch.Tensor, places: torch.Tensor):
+    last = int(places.max().item())
+    return x[:, :last]
+""",
+        # what all ranks have of something that may be a number
+        """
+def loss(x: torch.Tensor, count):
+    return x.sum() / max(reduce_mean(count), 1.0)
 """,
         # runs once
         """
@@ -336,6 +347,23 @@ class Head(nn.Module):
         return loss.sum() / (3 * num_pos)
 """,
         ),
+        Rewritten(
+            """
+class Head(nn.Module):
+    def loss(self, x: torch.Tensor, found: list):
+        num_pos = torch.tensor(len(found), dtype=torch.float, device=x.device)
+        num_pos = max(reduce_mean(num_pos), 1.0)
+        return x.sum() / num_pos
+""",
+            """
+class Head(nn.Module):
+    def loss(self, x: torch.Tensor, found: list):
+        num_pos = torch.tensor(len(found), dtype=torch.float, device=x.device)
+        num_pos = reduce_mean(num_pos).clamp(min=1.0)
+        return x.sum() / num_pos
+""",
+        ),
+        Rewritten(_LONGEST, _LONGEST),
         # logged at once
         Rewritten(_LOGGED_AT_ONCE, _LOGGED_AT_ONCE),
         Rewritten(

@@ -13,6 +13,7 @@ from npufix.rewriters.edit.loops.facts import Facts
 from npufix.rewriters.edit.loops.filling import Pieces, read_pieces
 from npufix.rewriters.edit.loops.indexing import OF_HOST, OTHER_ROUND
 from npufix.rewriters.edit.loops.joining import add_up, join, join_rounds, rows_of
+from npufix.rewriters.edit.loops.ragged import UNPADDED, find_unpadded, say_how
 from npufix.rewriters.edit.loops.reading import (
     NO_DOMAIN,
     STEPS,
@@ -92,7 +93,6 @@ def find_loops(
         except UnsupportedCodeError:
             return
     taken: list[tuple[int, int]] = []
-    worth_telling = flow.scope is None or not is_done_once(flow.scope)
     for loop in (*loops_in(flow.function.body, flow.names), *comprehensions):
         first, last = loop.first.lineno, loop.statement.end_lineno or loop.statement.lineno
         if any(a <= first and last <= b for a, b in taken):
@@ -102,18 +102,38 @@ def find_loops(
         found = _find(source, flow, wide, loop, with_text=with_text)
         if found is None:
             continue
-        told = found.problem not in _NO_ROWS and _is_about_rows(wide, loop)
-        told = told or (found.problem in _ROWS_TOO and _takes_rows(wide, loop))
-        told = told and worth_telling and _only_computes(loop) and not _is_on_host(wide, loop)
-        if found.rewrite is not None or all_of_them or told:
+        if found.rewrite is None:
+            found = _say_why(flow, wide, loop, found) or (found if all_of_them else None)
+        if found is not None:
             taken.append((first, last))
             yield found
+    for code in find_unpadded(flow.function):
+        lines = frozenset(range(code.lineno, (code.end_lineno or code.lineno) + 1))
+        yield FoundLoop(code, lines, problem=UNPADDED)
+
+
+def _say_why(
+    flow: FunctionFlow, wide: FunctionFlow, loop: Loop, found: FoundLoop
+) -> FoundLoop | None:
+    """Return a loop that stays with what is worth telling of it, ``None`` if nothing is."""
+    if _is_on_host(wide, loop):
+        return None
+    told = found.problem not in _NO_ROWS and _is_about_rows(wide, loop)
+    told = told or (found.problem in _ROWS_TOO and _takes_rows(wide, loop))
+    if told and _only_computes(loop) and (flow.scope is None or not is_done_once(flow.scope)):
+        return found
+    advice = say_how(loop) if _is_in_steps(flow) else ""
+    return replace(found, code=loop.first, problem=advice) if advice else None
+
+
+def _is_in_steps(flow: FunctionFlow) -> bool:
+    return flow.scope is not None and is_hot(flow.scope, flow.names.tree)
 
 
 def _is_called(flow: FunctionFlow) -> bool:
     """Tell whether a function that makes something does so in each step: ``make_pad_mask``."""
     named = re.search(r"_mask|mask_", flow.function.name) is not None
-    return named or (flow.scope is not None and is_hot(flow.scope, flow.names.tree))
+    return named or _is_in_steps(flow)
 
 
 def _find(
