@@ -100,13 +100,15 @@ def find_loops(
         if not may_look():
             return
         found = _find(source, flow, wide, loop, with_text=with_text)
-        if found is None:
-            continue
-        if found.rewrite is None:
+        if found is not None and found.rewrite is None:
             found = _say_why(flow, wide, loop, found) or (found if all_of_them else None)
         if found is not None:
             taken.append((first, last))
             yield found
+    yield from _find_unpadded(flow)
+
+
+def _find_unpadded(flow: FunctionFlow) -> Iterator[FoundLoop]:
     for code in find_unpadded(flow.function):
         lines = frozenset(range(code.lineno, (code.end_lineno or code.lineno) + 1))
         yield FoundLoop(code, lines, problem=UNPADDED)
