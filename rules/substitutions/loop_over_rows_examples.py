@@ -33,6 +33,12 @@ class Vision(nn.Module):
         return torch.cat(out)
 """,
     """
+class Encoder(nn.Module):
+    def forward(self, own: torch.Tensor, others: torch.Tensor):
+        encoded = [self.encoder(others[:, i]) for i in range(others.shape[1])]
+        return torch.stack([self.encoder(own)] + encoded, dim=1)
+""",
+    """
 def add_ends(rows: torch.Tensor, last: int, padding: int):
     kept = [row[row != padding] for row in rows]
     kept = [torch.cat([row, row.new_full((1,), last)]) for row in kept]

@@ -13,7 +13,13 @@ from npufix.rewriters.edit.loops.facts import Facts
 from npufix.rewriters.edit.loops.filling import Pieces, read_pieces
 from npufix.rewriters.edit.loops.indexing import OF_HOST, OTHER_ROUND
 from npufix.rewriters.edit.loops.joining import add_up, join, join_rounds, rows_of
-from npufix.rewriters.edit.loops.ragged import UNPADDED, find_unpadded, say_how
+from npufix.rewriters.edit.loops.ragged import (
+    MERGED,
+    UNPADDED,
+    find_calls_of_rows,
+    find_unpadded,
+    say_how,
+)
 from npufix.rewriters.edit.loops.reading import (
     NO_DOMAIN,
     STEPS,
@@ -105,13 +111,22 @@ def find_loops(
         if found is not None:
             taken.append((first, last))
             yield found
-    yield from _find_unpadded(flow)
+    yield from _find_comprehensions(flow, taken)
 
 
-def _find_unpadded(flow: FunctionFlow) -> Iterator[FoundLoop]:
-    for code in find_unpadded(flow.function):
-        lines = frozenset(range(code.lineno, (code.end_lineno or code.lineno) + 1))
-        yield FoundLoop(code, lines, problem=UNPADDED)
+def _find_comprehensions(
+    flow: FunctionFlow, taken: Sequence[tuple[int, int]]
+) -> Iterator[FoundLoop]:
+    """Yield comprehensions that no loop is made of, with what to write instead."""
+    found = [(code, UNPADDED) for code in find_unpadded(flow.function)]
+    joined = {id(c) for n in walk(flow.function) if isinstance(n, ast.Call) for c in n.args}
+    if _is_in_steps(flow):  # what is joined at once is read as a loop
+        lists = find_calls_of_rows(flow.function)
+        found += [(code, MERGED) for code in lists if id(code) not in joined]
+    for code, advice in found:
+        if not any(first <= code.lineno <= last for first, last in taken):
+            lines = frozenset(range(code.lineno, (code.end_lineno or code.lineno) + 1))
+            yield FoundLoop(code, lines, problem=advice)
 
 
 def _say_why(

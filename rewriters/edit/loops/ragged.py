@@ -35,7 +35,12 @@ UNPADDED = (
     "torch.where(rows == padding, other, rows), and write what comes behind the last one with "
     "rows.scatter(1, (rows != padding).sum(1, keepdim=True), number)"
 )
-ADVICE = (SEGMENTS, GROUPS, SEQUENCES, UNPADDED)
+MERGED = (
+    "a module is called for each row by itself: where it treats the rows of a batch alike, one "
+    "call takes all of them, f(x.flatten(0, 1)).unflatten(0, x.shape[:2]), and torch.cat instead "
+    "of torch.stack puts others before or behind"
+)
+ADVICE = (SEGMENTS, GROUPS, SEQUENCES, UNPADDED, MERGED)
 _REDUCES = frozenset({"amax", "amin", "logsumexp", "max", "mean", "min", "norm", "std", "sum"})
 _ATTENDS = re.compile(r"(?i)att(en|n)|sdpa")
 _CHOOSES = (ast.Assert, ast.Break, ast.Continue, ast.If, ast.While)
@@ -80,6 +85,21 @@ def find_unpadded(function: FunctionNode) -> Iterator[ast.ListComp]:
                 ),
                 [ast.comprehension(ast.Name(element), ast.Name() | ast.Attribute(), [])],
             ) if row == compared == element and row not in list_names(padding):
+                yield node
+
+
+def find_calls_of_rows(function: FunctionNode) -> Iterator[ast.ListComp]:
+    """Yield ``[self.encoder(x[:, i]) for i in range(x.shape[1])]``, one module for all rows."""
+    for node in walk(function):
+        match node:
+            case ast.ListComp(
+                ast.Call(
+                    ast.Attribute(ast.Name("self")),
+                    [ast.Subscript(_, ast.Tuple([ast.Slice(None, None, None), ast.Name(row)]))],
+                    [],
+                ),
+                [ast.comprehension(ast.Name(counter), ast.Call(ast.Name("range")), [])],
+            ) if row == counter:
                 yield node
 
 
