@@ -78,6 +78,17 @@ class Parts(nn.Module):
                 kept.append(part.max(0).values)
         return kept
 """,
+    # columns of heads that have different widths
+    """
+class Heads(nn.Module):
+    def forward(self, logits: torch.Tensor, widths: list):
+        start, found = 0, []
+        for i in range(len(widths)):
+            end = start + widths[i]
+            found.append(logits[:, start:end].max(dim=-1).indices)
+            start = end
+        return found
+""",
     # words of a list, by their first letter
     """
 def parse(words: list, other):

@@ -135,12 +135,13 @@ def _say_why(
     """Return a loop that stays with what is worth telling of it, ``None`` if nothing is."""
     if _is_on_host(wide, loop):
         return None
+    advice = say_how(loop) if _is_in_steps(flow) else ""
+    if advice:
+        return replace(found, code=loop.first, problem=advice)
     told = found.problem not in _NO_ROWS and _is_about_rows(wide, loop)
     told = told or (found.problem in _ROWS_TOO and _takes_rows(wide, loop))
-    if told and _only_computes(loop) and (flow.scope is None or not is_done_once(flow.scope)):
-        return found
-    advice = say_how(loop) if _is_in_steps(flow) else ""
-    return replace(found, code=loop.first, problem=advice) if advice else None
+    told = told and (flow.scope is None or not is_done_once(flow.scope))
+    return found if told and _only_computes(loop) else None
 
 
 def _is_in_steps(flow: FunctionFlow) -> bool:

@@ -134,8 +134,14 @@ def _followed(
 
 
 def _is_segment(index: ast.expr, own: set[str], bound: Mapping[str, ast.expr]) -> bool:
-    """Tell whether an index goes up to where a table says: ``start[i]:start[i + 1]``."""
-    for part in index.elts if isinstance(index, ast.Tuple) else [index]:
+    """Tell whether an index goes up to where a table says: ``start[i]:start[i + 1]``.
+
+    Columns of all rows, ``logits[:, start:end]``, belong to heads of different widths.
+    """
+    parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    if isinstance(parts[0], ast.Slice) and parts[0].upper is None:
+        return False
+    for part in parts:
         for node in _followed([part], bound, 1):
             match node:
                 case ast.Slice(_, ast.expr() as end) | ast.Call(
