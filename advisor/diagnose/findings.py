@@ -22,6 +22,7 @@ from npufix.advisor.roofline.products import GRADIENT
 from npufix.advisor.roofline.work import work_of
 from npufix.reports import report
 from npufix.reports.code_digest import digest, normal_form
+from npufix.rewriters.edit.loops.ragged import ADVICE
 from npufix.rewriters.edit.loops.statements import EFFECT
 from npufix.rewriters.edit.validation import IN_BETWEEN
 from npufix.rewriters.facts.occasions import Occasion
@@ -170,7 +171,7 @@ _TRAINS = re.compile(r"(^|/)train(ing)?(/|_\w+\.py$|\.py$)")
 _USES_MINDSPEED = re.compile(r"(import|from) megatron\b|(?i:mindspeed)")
 """What a program has that depends on MindSpeed: no other one does for one operator."""
 _DRIVES = re.compile(
-    r"(?i)nuscenes|kitti|waymo|lidar|voxel|point_?cloud|mmcv|mmdet|deform|mx_driving"
+    r"(?i)nuscenes|kitti|waymo|argoverse|lidar|voxel|point_?cloud|mmcv|mmdet|deform|mx_driving"
 )
 """What a program has for which mx_driving is made: not so the graphs of molecules."""
 _SERVES = re.compile(
@@ -277,7 +278,7 @@ def _says_what_to_do(site: Site) -> bool:
     """Tell whether there is more to read than why no text could be written."""
     rule = site.rule
     return bool(rule.advice) or (
-        rule.search != "" and (rule.search != "loops" or site.problem == EFFECT)
+        rule.search != "" and (rule.search != "loops" or site.problem in {EFFECT, *ADVICE})
     )
 
 

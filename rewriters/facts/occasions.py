@@ -119,7 +119,7 @@ _HOLDS_NO_IMPORT = frozenset(
 )
 _PART_OF_MODEL = re.compile(
     r"(Module|Layer|Block|Loss|Criterion|Head|Model|Encoder|Decoder|Attention|Runner|Sampler"
-    r"|MetadataBuilder)\d?$"
+    r"|MetadataBuilder|Proposer)\d?$"
 )
 
 

@@ -88,6 +88,17 @@ def train_step(model, x: torch.Tensor):
     torch.cuda.synchronize()
     return y, time.perf_counter() - begin
 """,
+        # now and then, and before a graph is recorded
+        """
+def train_step(model, x: torch.Tensor, step: int):
+    if step % 100 == 0:
+        torch.cuda.synchronize()
+    if model.captures:
+        torch.cuda.synchronize()
+        with torch.cuda.graph(model.graph):
+            model(x)
+    return model(x)
+""",
         # one stream
         """
 def train_step(model, x: torch.Tensor):
@@ -119,6 +130,23 @@ def train_step(model, x: torch.Tensor, optimizer):
     loss.backward()
     optimizer.step()
     return loss
+""",
+        ),
+        # a setting asks for it
+        Rewritten(
+            """
+class Layer(nn.Module):
+    def forward(self, x: torch.Tensor):
+        if self.config.waits_for_device:
+            torch.npu.synchronize()
+        return self.net(x)
+""",
+            """
+class Layer(nn.Module):
+    def forward(self, x: torch.Tensor):
+        if self.config.waits_for_device:
+            torch.npu.current_stream().synchronize()
+        return self.net(x)
 """,
         ),
         # a copy that nobody waits for

@@ -28,6 +28,8 @@ take part in promoting dtypes as a vector does (``same-dtype``), Python's ``max`
 for NaN (``no-nan``), and where the dimensions of a tensor are not known it has those that it is indexed
 with (``known-dimensions``); pieces ``x[i * n : (i + 1) * n]`` lie within ``x`` (``whole-pieces``);
 ``data.num_graphs`` is a number (``counts-are-numbers``). An empty ``range`` gives empty rows where ``torch.stack`` raises.
+Sums and means of parts of different lengths (``x[ends[i]:ends[i + 1]]``, ``x[group == i]``), attention
+of one sequence after the other and rows without their padding are advice.
 
 References: https://github.com/vllm-project/vllm-ascend/pull/4587 and pull/11762 (loops over
 requests); the models GameFormer-Planner, DenseTNT and UniAD of https://gitcode.com/Ascend/DrivingSDK;

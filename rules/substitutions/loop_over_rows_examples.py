@@ -4,6 +4,47 @@ from __future__ import annotations
 
 from npufix.rules.substitution import Rewritten
 
+_RAGGED = (
+    """
+class Pool(nn.Module):
+    def forward(self, x: torch.Tensor, ends: torch.Tensor):
+        means = []
+        for i in range(len(ends) - 1):
+            rows = slice(ends[i], ends[i + 1])
+            means.append(x[rows].mean(0))
+        return torch.stack(means)
+""",
+    """
+class Pool(nn.Module):
+    def forward(self, x: torch.Tensor, group: torch.Tensor):
+        largest = []
+        for g in group.unique():
+            own = x[group == g]
+            largest.append(own.max(dim=0).values)
+        return torch.stack(largest)
+""",
+    """
+class Vision(nn.Module):
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ends: list):
+        out = []
+        for i in range(len(ends) - 1):
+            start, end = ends[i], ends[i + 1]
+            out.append(self.attend(q[start:end], k[start:end], v[start:end]))
+        return torch.cat(out)
+""",
+    """
+class Encoder(nn.Module):
+    def forward(self, own: torch.Tensor, others: torch.Tensor):
+        encoded = [self.encoder(others[:, i]) for i in range(others.shape[1])]
+        return torch.stack([self.encoder(own)] + encoded, dim=1)
+""",
+    """
+def add_ends(rows: torch.Tensor, last: int, padding: int):
+    kept = [row[row != padding] for row in rows]
+    kept = [torch.cat([row, row.new_full((1,), last)]) for row in kept]
+    return nn.utils.rnn.pad_sequence(kept, batch_first=True, padding_value=padding)
+""",
+)
 _SIZES = """
 def pad_masks(feats: torch.Tensor, metas: list):
     masks = feats.new_ones((len(metas), feats.shape[2], feats.shape[3]))
@@ -25,6 +66,33 @@ def f(x, n):
 def f(losses: torch.Tensor, n: int):
     orders = torch.tensor(list(itertools.permutations(range(n))))
     return torch.stack([orders[best] for best in losses.argmin(dim=1)])
+""",
+    # parts of different lengths that are kept, or of which each is computed on conditions
+    """
+class Parts(nn.Module):
+    def forward(self, x: torch.Tensor, group: torch.Tensor, ends: list, n: int):
+        kept = [x[group == i] for i in range(n)]
+        for i in range(n):
+            part = x[ends[i] : ends[i + 1]]
+            if part.sum() > 0:
+                kept.append(part.max(0).values)
+        return kept
+""",
+    # columns of heads that have different widths
+    """
+class Heads(nn.Module):
+    def forward(self, logits: torch.Tensor, widths: list):
+        start, found = 0, []
+        for i in range(len(widths)):
+            end = start + widths[i]
+            found.append(logits[:, start:end].max(dim=-1).indices)
+            start = end
+        return found
+""",
+    # words of a list, by their first letter
+    """
+def parse(words: list, other):
+    return [word[word != other] for word in words if word], [w[w != v] for w, v in words]
 """,
     # the places of a mask: another number of them in each round
     """
@@ -370,4 +438,5 @@ class Encoder(nn.Module):
     ),
     # told, not written: sizes out of a list of the host
     Rewritten(*[_SIZES] * 2),
+    *(Rewritten(text, text) for text in _RAGGED),
 )

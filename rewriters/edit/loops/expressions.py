@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.loops import operators
 from npufix.rewriters.edit.loops.aligning import Aligner
 from npufix.rewriters.edit.loops.indexing import Indexer
 from npufix.rewriters.edit.loops.submodules import Calls
@@ -17,6 +16,7 @@ from npufix.rewriters.edit.loops.values import (
     like,
     literal,
 )
+from npufix.rewriters.facts import row_operators as operators
 from npufix.rewriters.graph.modules.syntax import list_names
 from npufix.rewriters.graph.modules.torch_names import TORCH_FUNCTIONS
 from npufix.rewriters.graph.special import Op

@@ -13,6 +13,13 @@ from npufix.rewriters.edit.loops.facts import Facts
 from npufix.rewriters.edit.loops.filling import Pieces, read_pieces
 from npufix.rewriters.edit.loops.indexing import OF_HOST, OTHER_ROUND
 from npufix.rewriters.edit.loops.joining import add_up, join, join_rounds, rows_of
+from npufix.rewriters.edit.loops.ragged import (
+    MERGED,
+    UNPADDED,
+    find_calls_of_rows,
+    find_unpadded,
+    say_how,
+)
 from npufix.rewriters.edit.loops.reading import (
     NO_DOMAIN,
     STEPS,
@@ -92,7 +99,6 @@ def find_loops(
         except UnsupportedCodeError:
             return
     taken: list[tuple[int, int]] = []
-    worth_telling = flow.scope is None or not is_done_once(flow.scope)
     for loop in (*loops_in(flow.function.body, flow.names), *comprehensions):
         first, last = loop.first.lineno, loop.statement.end_lineno or loop.statement.lineno
         if any(a <= first and last <= b for a, b in taken):
@@ -100,20 +106,52 @@ def find_loops(
         if not may_look():
             return
         found = _find(source, flow, wide, loop, with_text=with_text)
-        if found is None:
-            continue
-        told = found.problem not in _NO_ROWS and _is_about_rows(wide, loop)
-        told = told or (found.problem in _ROWS_TOO and _takes_rows(wide, loop))
-        told = told and worth_telling and _only_computes(loop) and not _is_on_host(wide, loop)
-        if found.rewrite is not None or all_of_them or told:
+        if found is not None and found.rewrite is None:
+            found = _say_why(flow, wide, loop, found) or (found if all_of_them else None)
+        if found is not None:
             taken.append((first, last))
             yield found
+    yield from _find_comprehensions(flow, taken)
+
+
+def _find_comprehensions(
+    flow: FunctionFlow, taken: Sequence[tuple[int, int]]
+) -> Iterator[FoundLoop]:
+    """Yield comprehensions that no loop is made of, with what to write instead."""
+    found = [(code, UNPADDED) for code in find_unpadded(flow.function)]
+    joined = {id(c) for n in walk(flow.function) if isinstance(n, ast.Call) for c in n.args}
+    if _is_in_steps(flow):  # what is joined at once is read as a loop
+        lists = find_calls_of_rows(flow.function)
+        found += [(code, MERGED) for code in lists if id(code) not in joined]
+    for code, advice in found:
+        if not any(first <= code.lineno <= last for first, last in taken):
+            lines = frozenset(range(code.lineno, (code.end_lineno or code.lineno) + 1))
+            yield FoundLoop(code, lines, problem=advice)
+
+
+def _say_why(
+    flow: FunctionFlow, wide: FunctionFlow, loop: Loop, found: FoundLoop
+) -> FoundLoop | None:
+    """Return a loop that stays with what is worth telling of it, ``None`` if nothing is."""
+    if _is_on_host(wide, loop):
+        return None
+    advice = say_how(loop) if _is_in_steps(flow) else ""
+    if advice:
+        return replace(found, code=loop.first, problem=advice)
+    told = found.problem not in _NO_ROWS and _is_about_rows(wide, loop)
+    told = told or (found.problem in _ROWS_TOO and _takes_rows(wide, loop))
+    told = told and (flow.scope is None or not is_done_once(flow.scope))
+    return found if told and _only_computes(loop) else None
+
+
+def _is_in_steps(flow: FunctionFlow) -> bool:
+    return flow.scope is not None and is_hot(flow.scope, flow.names.tree)
 
 
 def _is_called(flow: FunctionFlow) -> bool:
     """Tell whether a function that makes something does so in each step: ``make_pad_mask``."""
     named = re.search(r"_mask|mask_", flow.function.name) is not None
-    return named or (flow.scope is not None and is_hot(flow.scope, flow.names.tree))
+    return named or _is_in_steps(flow)
 
 
 def _find(

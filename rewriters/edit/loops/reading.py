@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.loops.operators import REPEATING
 from npufix.rewriters.edit.loops.values import CannotBatchError, Kind, Value, name, shift
+from npufix.rewriters.facts.row_operators import REPEATING
 from npufix.rewriters.graph.modules.syntax import last_name, walk
 
 if TYPE_CHECKING:

@@ -7,7 +7,6 @@ import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.loops import operators
 from npufix.rewriters.edit.loops.aligning import with_rank
 from npufix.rewriters.edit.loops.values import (
     UNKNOWN_RANK,
@@ -24,6 +23,7 @@ from npufix.rewriters.edit.loops.values import (
     shift,
     subscript,
 )
+from npufix.rewriters.facts import row_operators as operators
 
 if TYPE_CHECKING:
     from npufix.rewriters.edit.loops.expressions import Expressions

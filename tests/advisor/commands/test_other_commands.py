@@ -11,6 +11,7 @@ from npufix.rules.registry import all_diagnostics, all_rules, every_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     Npufix = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -101,3 +102,17 @@ def test_a_closed_pipe_is_no_error() -> None:
         encoding="utf-8",
     )
     assert "Traceback" not in done.stderr
+
+
+def test_scan_says_how_a_loop_over_parts_is_written(inside: Npufix, tmp_path: Path) -> None:
+    code = (
+        "import torch\nfrom torch import nn\n\n\nclass Pool(nn.Module):\n"
+        "    def forward(self, x: torch.Tensor, ends: torch.Tensor):\n        means = []\n"
+        "        for i in range(len(ends) - 1):\n"
+        "            means.append(x[ends[i] : ends[i + 1]].mean(0))\n"
+        "        return torch.stack(means)\n"
+    )
+    (tmp_path / "pool.py").write_text(code, encoding="utf-8")
+    (finding,) = json.loads(inside("scan", tmp_path, "--json").stdout)["findings"]
+    assert (finding["rule"], finding["line"]) == ("NPU250", 8)
+    assert "repeat_interleave" in finding["problem"] + finding["advice"]

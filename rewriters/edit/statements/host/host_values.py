@@ -58,6 +58,8 @@ _OF_HOST = re.compile(
     r"(^|[\W_])(cpu|host|np|numpy|cfg|config|args|state_dict\d*|checkpoint|ckpt)([\W_]|$)"
     r"|(^|\.)(step_t|state_steps?)\b"  # which the optimizers of torch keep there
 )
+_OF_RANKS = re.compile(r"_?(all_)?reduce_?(mean|sum|avg|tensor)?")
+"""A function that returns the mean or the sum of a tensor over all ranks."""
 _TAKES_TENSOR = re.compile(r"loss|criterion", re.IGNORECASE)
 """What is called so divides by a number or a tensor; other calls make shapes of numbers."""
 _SELDOM = re.compile(
@@ -119,6 +121,10 @@ def _read_of(here: Surroundings, code: ast.Call) -> _Read | None:
             sure = here.is_tensor(_first_read(tensor))
             there = how == "numpy" and not isinstance(tensor, ast.Call)  # it raises for others
             return None if sure is False or there else _Read(code, tensor, how)
+        case ast.Call(
+            ast.Name("int" | "float"), [ast.Call(ast.Attribute(tensor, "item" as how), [], [])], []
+        ):
+            return None if here.is_tensor(tensor) is False else _Read(code, tensor, how)
         case ast.Call(ast.Name(how), [tensor], []) if how in _NUMBERS:
             return _Read(code, tensor, how) if here.is_tensor(tensor) else None
         case ast.Call(ast.Name("max" | "min" as how), [first, second], []):
@@ -127,9 +133,17 @@ def _read_of(here: Surroundings, code: ast.Call) -> _Read | None:
             if value is None or value.op in _READING:
                 return None
             sure = here.is_tensor(tensors[0])
-            if sure or (sure is None and value.op in _REDUCTIONS):
+            if sure or (sure is None and (value.op in _REDUCTIONS or _is_reduced(here, value))):
                 return _Read(code, tensors[0], how)
     return None
+
+
+def _is_reduced(here: Surroundings, value: Node) -> bool:
+    """Tell whether a value is what all ranks have of a tensor: ``reduce_mean(num_pos)``."""
+    if value.op != Op.CALL or len(value.args) != 2:  # noqa: PLR2004 - the function and a tensor
+        return False
+    called = str(value.args[0].value).rpartition(".")[2]
+    return _OF_RANKS.fullmatch(called) is not None and _is_tensor(here, value.args[1])
 
 
 def _first_read(code: ast.expr) -> ast.expr:
@@ -388,11 +402,23 @@ def _makes_shapes(here: Surroundings, users: Sequence[Node]) -> bool:
 
 
 def _is_of_caller(here: Surroundings, read: _Read) -> bool:
-    """Tell whether all of the lengths that a function is handed are read: ``lengths.tolist()``."""
+    """Tell whether the lengths that a function is handed are read, or the largest of them.
+
+    ``lengths.tolist()``, ``cu_seqlens.diff().max().item()``
+    """
     node = here.value(_first_read(read.tensor))
-    if read.how not in {"cpu", "tolist"} or node is None or node.op != Op.PARAM:
+    if node is None:
         return False
-    return _LENGTHS.search(str(node.value)) is not None
+    if read.how in {"item", "int"} and node.op in _REDUCTIONS | {"amax", "max"}:
+        parts = [part for part in node.walk() if part.op in {Op.PARAM, Op.ATTR, Op.CALL}]
+        return bool(parts) and all(
+            part.op != Op.CALL and _LENGTHS.search(str(part.value)) for part in parts
+        )
+    return (
+        read.how in {"cpu", "tolist"}
+        and node.op == Op.PARAM
+        and _LENGTHS.search(str(node.value)) is not None
+    )
 
 
 def _is_seldom(here: Surroundings, code: ast.expr | ast.stmt) -> bool:

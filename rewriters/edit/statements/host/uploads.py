@@ -29,9 +29,13 @@ _MOVING = frozenset({"to", "cuda", "npu"})
 _READING = frozenset({"item", "tolist"})
 _TIMED = re.compile(
     r"\b(time|perf_counter|monotonic|elapsed_time|elapsed|Event|timer|timeit)\b"
-    r"|graph\(|max_memory_|memory_(allocated|reserved|stats)|empty_cache"
+    r"|max_memory_|memory_(allocated|reserved|stats)"
 )
-"""What takes times or looks at memory, or records a graph: it waits for all on purpose."""
+"""What takes times or looks at memory: it waits for all on purpose."""
+_RECORDS = re.compile(r"graph\(|empty_cache")
+"""What does so beside it: before a graph is recorded, nothing may run."""
+_NOW_AND_THEN = re.compile(r"(?i)%|step|iter|epoch|first|last|log|prof|debug|rank|warm|init|none")
+"""Tests of what is done now and then, or once; others ask a setting."""
 _IN_ITS_OWN_TIME = re.compile(
     r"(copy_|cpu).*non_blocking|[Ss]tream|\bpin|async_op|share_memory|Queue|\.put\("
 )
@@ -123,11 +127,13 @@ def find_device_waits(here: Surroundings) -> Iterator[Proposal]:
         match node:
             case ast.Call(ast.Attribute(owner, "synchronize"), [], []):
                 backend = here.flow.names.dotted(owner)
-                if _is_on_condition(here, node):
-                    continue  # now and then, or once
+                tests = "".join(map(here.text, _tests(here, node)))
+                block = "".join(map(here.text, here.block_of(here.statement_of(node))))
+                if _NOW_AND_THEN.search(tests) or _RECORDS.search(block):
+                    continue
                 if backend in {"torch.npu", "torch.cuda", "torch_npu.npu"}:
                     text = f"{here.text(owner)}.current_stream().synchronize()"
-                    gone = _line_of_its_own(here, node)
+                    gone = None if tests else _line_of_its_own(here, node)
                     if gone is None or _IN_ITS_OWN_TIME.search(here.text(function)):
                         yield Proposal(node, changes=(Change(here.span(node), text),), shown=text)
                     else:
@@ -321,7 +327,7 @@ def _of(  # noqa: PLR0911 - one case a way
     if data is None or is_empty or _is_number(here, data) or here.is_tensor(data):
         return ""
     advice = _of_data(here, data)
-    if advice and _is_on_condition(here, code):
+    if advice and _tests(here, code):
         return ""
     loop = here.loop_of(code)
     if advice or (loop is not None and _is_read_back(here, data)):
@@ -331,7 +337,7 @@ def _of(  # noqa: PLR0911 - one case a way
     owner = here.flow.cls
     if owner is not None and _SERVES.search(owner.name):
         return "" if isinstance(data, ast.Call) else _PINNED  # it is the call that takes the time
-    if not _is_list(here, data) or _is_on_condition(here, code):
+    if not _is_list(here, data) or _tests(here, code):
         return ""
     if _NEW_EACH_TIME.search(here.text(data)) and not _are_of_device(here, data):
         return ""  # whatever is done, they are copied
@@ -442,8 +448,9 @@ def _is_made_of_numbers(here: Surroundings, name: str) -> bool:
     )
 
 
-def _is_on_condition(here: Surroundings, code: ast.expr) -> bool:
-    return any(isinstance(outer, (ast.If, ast.IfExp)) for outer in here.around(code))
+def _tests(here: Surroundings, code: ast.expr) -> list[ast.expr]:
+    """Return the conditions under which code runs."""
+    return [o.test for o in here.around(code) if isinstance(o, (ast.If, ast.IfExp))]
 
 
 def _is_made(here: Surroundings, code: ast.Call) -> bool:

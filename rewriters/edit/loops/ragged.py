@@ -1,0 +1,166 @@
+"""Loops over parts of different lengths, which a person can write as one operator."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.graph.modules.syntax import last_name, list_names, walk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from npufix.rewriters.edit.loops.reading import Loop
+    from npufix.rewriters.graph.modules.names import FunctionNode
+
+SEGMENTS = (
+    "each round launches kernels of its own for one part: give every row the number of its part "
+    "(segment = torch.repeat_interleave(torch.arange(n, device=x.device), lengths, "
+    "output_size=len(x))), then sum.index_add_(0, segment, x) adds up all parts at once, and "
+    "scatter_reduce finds the largest; of padded rows: torch.arange(width) < lengths[:, None]"
+)
+GROUPS = (
+    "each round compares all rows anew, and the host waits for how many there are: sums = "
+    "x.new_zeros(n, x.shape[1]).index_add_(0, group, x) adds up all groups at once, "
+    "torch.bincount(group, minlength=n) counts them, and scatter_reduce finds the largest"
+)
+SEQUENCES = (
+    "attention of one sequence after the other: one call takes all of them, "
+    'torch_npu.npu_fusion_attention(q, k, v, heads, input_layout="TND", actual_seq_qlen=ends, '
+    "actual_seq_kvlen=ends), where ends are the ends of the sequences as a list of the host"
+)
+UNPADDED = (
+    "the host waits for the length of each row, to pad them again afterwards: leave them padded, "
+    "torch.where(rows == padding, other, rows), and write what comes behind the last one with "
+    "rows.scatter(1, (rows != padding).sum(1, keepdim=True), number)"
+)
+MERGED = (
+    "a module is called for each row by itself: where it treats the rows of a batch alike, one "
+    "call takes all of them, f(x.flatten(0, 1)).unflatten(0, x.shape[:2]), and torch.cat instead "
+    "of torch.stack puts others before or behind"
+)
+ADVICE = (SEGMENTS, GROUPS, SEQUENCES, UNPADDED, MERGED)
+_REDUCES = frozenset({"amax", "amin", "logsumexp", "max", "mean", "min", "norm", "std", "sum"})
+_ATTENDS = re.compile(r"(?i)att(en|n)|sdpa")
+_CHOOSES = (ast.Assert, ast.Break, ast.Continue, ast.If, ast.While)
+_MOST = 6
+"""Statements of a round: what does more, nobody writes anew for one sum."""
+_DEEPEST = 4
+"""Names that are followed: ``part = x[rows]``, ``rows = slice(start, end)``."""
+
+
+def say_how(loop: Loop) -> str:
+    """Return how the parts of all rounds are computed at once, "" if it takes no parts.
+
+    Parts are ``x[start[i]:end[i]]``, ``x[i, :n[i]]`` and ``x[group == i]``, of which each round
+    takes a sum, a mean or the largest.
+    """
+    if len(loop.body) > _MOST or any(isinstance(n, _CHOOSES) for n in walk(*loop.body)):
+        return ""
+    made = [loop.made] if loop.made is not None else [one.made for one in loop.lists]
+    code: Sequence[ast.AST] = [*loop.body, *made]
+    own = list_names(loop.target)
+    bound = {name: value for node in walk(*loop.body) for name, value in _bindings(node)}
+    for node in walk(*code):
+        if isinstance(node, ast.Call):
+            given = _given(node)
+            reduces = last_name(node.func) in _REDUCES
+            attends = _ATTENDS.search(last_name(node.func)) is not None
+            for part in _parts(given, bound) if reduces or attends else ():
+                if reduces and _is_group(part.slice, own, bound):
+                    return GROUPS
+                if _is_segment(part.slice, own, bound):
+                    return SEGMENTS if reduces else SEQUENCES
+    return ""
+
+
+def find_unpadded(function: FunctionNode) -> Iterator[ast.ListComp]:
+    """Yield ``[row[row != padding] for row in rows]``."""
+    for node in walk(function):
+        match node:
+            case ast.ListComp(
+                ast.Subscript(
+                    ast.Name(row), ast.Compare(ast.Name(compared), [ast.NotEq()], [padding])
+                ),
+                [ast.comprehension(ast.Name(element), ast.Name() | ast.Attribute(), [])],
+            ) if row == compared == element and row not in list_names(padding):
+                yield node
+
+
+def find_calls_of_rows(function: FunctionNode) -> Iterator[ast.ListComp]:
+    """Yield ``[self.encoder(x[:, i]) for i in range(x.shape[1])]``, one module for all rows."""
+    for node in walk(function):
+        match node:
+            case ast.ListComp(
+                ast.Call(
+                    ast.Attribute(ast.Name("self")),
+                    [ast.Subscript(_, ast.Tuple([ast.Slice(None, None, None), ast.Name(row)]))],
+                    [],
+                ),
+                [ast.comprehension(ast.Name(counter), ast.Call(ast.Name("range")), [])],
+            ) if row == counter:
+                yield node
+
+
+def _bindings(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    match node:
+        case ast.Assign([ast.Name(name)], value):
+            yield name, value
+        case ast.Assign([ast.Tuple(targets)], ast.Tuple(values)) if len(targets) == len(values):
+            for target, value in zip(targets, values, strict=True):
+                yield from _bindings(ast.Assign([target], value))
+
+
+def _given(call: ast.Call) -> list[ast.expr]:
+    owner = [call.func.value] if isinstance(call.func, ast.Attribute) else []
+    return [*owner, *call.args, *(k.value for k in call.keywords)]
+
+
+def _parts(given: Sequence[ast.expr], bound: Mapping[str, ast.expr]) -> Iterator[ast.Subscript]:
+    """Yield what is taken of something, names of the round followed."""
+    for node in _followed(given, bound):
+        if isinstance(node, ast.Subscript):
+            yield node
+
+
+def _followed(
+    code: Sequence[ast.AST], bound: Mapping[str, ast.expr], depth: int = _DEEPEST
+) -> Iterator[ast.AST]:
+    for node in walk(*code):
+        yield node
+        if isinstance(node, ast.Name) and node.id in bound and depth:
+            yield from _followed([bound[node.id]], bound, depth - 1)
+
+
+def _is_segment(index: ast.expr, own: set[str], bound: Mapping[str, ast.expr]) -> bool:
+    """Tell whether an index goes up to where a table says: ``start[i]:start[i + 1]``.
+
+    Columns of all rows, ``logits[:, start:end]``, belong to heads of different widths.
+    """
+    parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    if isinstance(parts[0], ast.Slice) and parts[0].upper is None:
+        return False
+    for part in parts:
+        for node in _followed([part], bound, 1):
+            match node:
+                case ast.Slice(_, ast.expr() as end) | ast.Call(
+                    ast.Name("slice"), [_, ast.expr() as end, *_]
+                ):
+                    if any(
+                        isinstance(n, ast.Subscript)
+                        and isinstance(n.value, ast.Name | ast.Attribute)
+                        and own & list_names(n.slice)
+                        for n in _followed([end], bound)
+                    ):
+                        return True
+    return False
+
+
+def _is_group(index: ast.expr, own: set[str], bound: Mapping[str, ast.expr]) -> bool:
+    """Tell whether an index takes what belongs to the round: ``group == i``."""
+    value = bound.get(index.id, index) if isinstance(index, ast.Name) else index
+    match value:
+        case ast.Compare(ast.Name() | ast.Attribute(), [ast.Eq()], [ast.Name(number)]):
+            return number in own
+    return False
