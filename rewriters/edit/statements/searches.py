@@ -24,8 +24,9 @@ from npufix.rewriters.edit.statements.experts import (
 from npufix.rewriters.edit.statements.flash_attention import find_flash_attention
 from npufix.rewriters.edit.statements.handed_in import find_constants, find_handed_in
 from npufix.rewriters.edit.statements.host.creations import find_creations
+from npufix.rewriters.edit.statements.host.device_waits import find_device_waits
 from npufix.rewriters.edit.statements.host.host_values import find_host_values
-from npufix.rewriters.edit.statements.host.uploads import find_device_waits, find_uploads
+from npufix.rewriters.edit.statements.host.uploads import find_uploads
 from npufix.rewriters.edit.statements.invariants import find_invariants
 from npufix.rewriters.edit.statements.masked_sums import ADDED_UP, REDUCED, find_masked_values
 from npufix.rewriters.edit.statements.products import find_einsum_products

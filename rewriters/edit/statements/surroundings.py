@@ -76,6 +76,10 @@ class Surroundings:
             yield outer
             node = outer
 
+    def tests_around(self, code: ast.AST) -> list[ast.expr]:
+        """Return the conditions under which code runs, the nearest first."""
+        return [o.test for o in self.around(code) if isinstance(o, (ast.If, ast.IfExp))]
+
     def loop_of(self, node: ast.AST) -> ast.AST | None:
         """Return the innermost loop or comprehension that runs a node again and again."""
         inner = node

@@ -1,4 +1,4 @@
-"""Copies from the host that the host waits for, and waits for the whole device."""
+"""Copies from the host that the host waits for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from npufix.rewriters.graph.special import Op
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from npufix.rewriters.edit.edit import Span
     from npufix.rewriters.edit.statements.surroundings import Surroundings
     from npufix.rewriters.graph.nodes import Node
 
@@ -27,19 +26,6 @@ _ARITHMETIC = frozenset({"add", "div", "mul", "sub"})
 _LENGTHS = frozenset({"py:len", Op.SIZE})
 _MOVING = frozenset({"to", "cuda", "npu"})
 _READING = frozenset({"item", "tolist"})
-_TIMED = re.compile(
-    r"\b(time|perf_counter|monotonic|elapsed_time|elapsed|Event|timer|timeit)\b"
-    r"|max_memory_|memory_(allocated|reserved|stats)"
-)
-"""What takes times or looks at memory: it waits for all on purpose."""
-_RECORDS = re.compile(r"graph\(|empty_cache")
-"""What does so beside it: before a graph is recorded, nothing may run."""
-_NOW_AND_THEN = re.compile(r"(?i)%|step|iter|epoch|first|last|log|prof|debug|rank|warm|init|none")
-"""Tests of what is done now and then, or once; others ask a setting."""
-_IN_ITS_OWN_TIME = re.compile(
-    r"(copy_|cpu).*non_blocking|[Ss]tream|\bpin|async_op|share_memory|Queue|\.put\("
-)
-"""What is not done in the order of one stream: the host may have to wait for it."""
 _SETTINGS = re.compile(r"(?i)(^|_)(cfg|config|conf|hparams|settings|opts?)$")
 _SERVES = re.compile(r"(Runner|Builder|Worker|Proposer|Scheduler|Engine|Batch)(V?\d+)?$")
 """What hands over new lists in each step, and nothing else that one could do about it."""
@@ -112,44 +98,6 @@ def find_uploads(here: Surroundings) -> Iterator[Proposal]:
                 found = _keep_as_buffer(here, node)
             if found is not None or advice:
                 yield found or Proposal(node, advice)
-
-
-_HOOK = re.compile(r"(?i)hook|callback|(^|\.)(on|before|after)_\w+$")
-
-
-def find_device_waits(here: Surroundings) -> Iterator[Proposal]:
-    """Yield ``torch.npu.synchronize()`` where nothing is timed."""
-    function = here.flow.function
-    alone = len(function.body) - (ast.get_docstring(function, clean=False) is not None) == 1
-    if alone or _TIMED.search(here.text(function)) or _HOOK.search(here.flow.qualname):
-        return  # ``def synchronize(self): torch.npu.synchronize()`` is asked to, a hook looks on
-    for node in here.nodes:
-        match node:
-            case ast.Call(ast.Attribute(owner, "synchronize"), [], []):
-                backend = here.flow.names.dotted(owner)
-                tests = "".join(map(here.text, _tests(here, node)))
-                block = "".join(map(here.text, here.block_of(here.statement_of(node))))
-                if _NOW_AND_THEN.search(tests) or _RECORDS.search(block):
-                    continue
-                if backend in {"torch.npu", "torch.cuda", "torch_npu.npu"}:
-                    text = f"{here.text(owner)}.current_stream().synchronize()"
-                    gone = None if tests else _line_of_its_own(here, node)
-                    if gone is None or _IN_ITS_OWN_TIME.search(here.text(function)):
-                        yield Proposal(node, changes=(Change(here.span(node), text),), shown=text)
-                    else:
-                        text = f"# {here.text(node)}"
-                        yield Proposal(
-                            node, form="in_order", changes=(Change(gone, ""),), shown=text
-                        )
-
-
-def _line_of_its_own(here: Surroundings, code: ast.Call) -> Span | None:
-    """Return the line of a statement that may go: one among others, without a comment."""
-    statement = here.statement_of(code)
-    several = len(here.block_of(statement)) > 1
-    whole = here.whole_lines(statement)
-    alone = whole is not None and "#" not in here.lines[whole[2] - 1]
-    return whole if several and alone else None
 
 
 def _of_columns(here: Surroundings, code: ast.Call) -> Proposal | None:
@@ -327,7 +275,7 @@ def _of(  # noqa: PLR0911 - one case a way
     if data is None or is_empty or _is_number(here, data) or here.is_tensor(data):
         return ""
     advice = _of_data(here, data)
-    if advice and _tests(here, code):
+    if advice and here.tests_around(code):
         return ""
     loop = here.loop_of(code)
     if advice or (loop is not None and _is_read_back(here, data)):
@@ -337,7 +285,7 @@ def _of(  # noqa: PLR0911 - one case a way
     owner = here.flow.cls
     if owner is not None and _SERVES.search(owner.name):
         return "" if isinstance(data, ast.Call) else _PINNED  # it is the call that takes the time
-    if not _is_list(here, data) or _tests(here, code):
+    if not _is_list(here, data) or here.tests_around(code):
         return ""
     if _NEW_EACH_TIME.search(here.text(data)) and not _are_of_device(here, data):
         return ""  # whatever is done, they are copied
@@ -446,11 +394,6 @@ def _is_made_of_numbers(here: Surroundings, name: str) -> bool:
         and not _has_device(v)
         for _, v in values
     )
-
-
-def _tests(here: Surroundings, code: ast.expr) -> list[ast.expr]:
-    """Return the conditions under which code runs."""
-    return [o.test for o in here.around(code) if isinstance(o, (ast.If, ast.IfExp))]
 
 
 def _is_made(here: Surroundings, code: ast.Call) -> bool:

@@ -1,0 +1,65 @@
+"""Waits for the whole device."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.edit.statements.proposal import Change, Proposal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from npufix.rewriters.edit.edit import Span
+    from npufix.rewriters.edit.statements.surroundings import Surroundings
+
+_TIMED = re.compile(
+    r"\b(time|perf_counter|monotonic|elapsed_time|elapsed|Event|timer|timeit)\b"
+    r"|max_memory_|memory_(allocated|reserved|stats)"
+)
+"""What takes times or looks at memory: it waits for all on purpose."""
+_RECORDS = re.compile(r"graph\(|empty_cache")
+"""What does so beside it: before a graph is recorded, nothing may run."""
+_NOW_AND_THEN = re.compile(r"(?i)%|step|iter|epoch|first|last|log|prof|debug|rank|warm|init|none")
+"""Tests of what is done now and then, or once; others ask a setting."""
+_IN_ITS_OWN_TIME = re.compile(
+    r"(copy_|cpu).*non_blocking|[Ss]tream|\bpin|async_op|share_memory|Queue|\.put\("
+)
+"""What is not done in the order of one stream: the host may have to wait for it."""
+_HOOK = re.compile(r"(?i)hook|callback|(^|\.)(on|before|after)_\w+$")
+
+
+def find_device_waits(here: Surroundings) -> Iterator[Proposal]:
+    """Yield ``torch.npu.synchronize()`` where nothing is timed."""
+    function = here.flow.function
+    alone = len(function.body) - (ast.get_docstring(function, clean=False) is not None) == 1
+    if alone or _TIMED.search(here.text(function)) or _HOOK.search(here.flow.qualname):
+        return  # ``def synchronize(self): torch.npu.synchronize()`` is asked to, a hook looks on
+    for node in here.nodes:
+        match node:
+            case ast.Call(ast.Attribute(owner, "synchronize"), [], []):
+                backend = here.flow.names.dotted(owner)
+                tests = "".join(map(here.text, here.tests_around(node)))
+                block = "".join(map(here.text, here.block_of(here.statement_of(node))))
+                if _NOW_AND_THEN.search(tests) or _RECORDS.search(block):
+                    continue
+                if backend in {"torch.npu", "torch.cuda", "torch_npu.npu"}:
+                    text = f"{here.text(owner)}.current_stream().synchronize()"
+                    gone = None if tests else _line_of_its_own(here, node)
+                    if gone is None or _IN_ITS_OWN_TIME.search(here.text(function)):
+                        yield Proposal(node, changes=(Change(here.span(node), text),), shown=text)
+                    else:
+                        text = f"# {here.text(node)}"
+                        yield Proposal(
+                            node, form="in_order", changes=(Change(gone, ""),), shown=text
+                        )
+
+
+def _line_of_its_own(here: Surroundings, code: ast.Call) -> Span | None:
+    """Return the line of a statement that may go: one among others, without a comment."""
+    statement = here.statement_of(code)
+    several = len(here.block_of(statement)) > 1
+    whole = here.whole_lines(statement)
+    alone = whole is not None and "#" not in here.lines[whole[2] - 1]
+    return whole if several and alone else None
