@@ -106,6 +106,10 @@ class Observation:
     instead: tuple[int, int, int] | None = None
     """How many kernels take their place, over all steady steps, and the least and the most that
     these take, ns; ``None`` where the dump does not say or none does."""
+    instead_backward: tuple[int, int] | None = None
+    """The least and the most that as many kernels of their gradient take instead."""
+    likely_ns: int | None = None
+    """What is expected of ``saving_ns``; ``None`` its middle."""
     host_ops: frozenset[int] = field(default_factory=frozenset)
     """Index labels of ``Recording.host_ops`` that would not wait any more."""
     sooner_ns: Mapping[int, int] = field(default_factory=dict)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from npufix.reports.prediction import Forecast
 
 _OF_HOST = "the replay: more than the kernels take, as the host has less to launch or to wait for"
+_AS_REPLAYED = "the replay, beside the findings before it"
 T = TypeVar("T", bound="Item")
 
 
@@ -72,7 +73,7 @@ def _with(item: T, at: int, found: Predictions, *, claimed: bool, shared: bool) 
     if predicted is None:
         return item
     low, high = (max(0, ns) for ns in found.added[at])
-    basis = item.finding.saving.basis if item.finding.saving else ""
+    basis = item.finding.saving.basis if item.finding.saving else _AS_REPLAYED
     if item.change and (work := item.change.forward or item.change.backward):
         basis = work.basis or basis
     own = item.finding.device_ns

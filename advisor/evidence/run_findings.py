@@ -84,9 +84,9 @@ def change_of(seen: Observation, recording: Recording) -> Change | None:
         keeps = (float(unsure), 0.0, 0.0)
         return Change(frozenset(), keeps=keeps, waits=seen.host_ops, sooner_ns=seen.sooner_ns)
     if seen.instead:
-        count, least, most = seen.instead
-        times = (most / count, (least + most) / 2 / count, least / count)
-        return Change(seen.kernels, count, NewWork(1, times, seen.basis))
+        count, *times = seen.instead
+        backward = _work(count, seen.instead_backward, seen.basis)
+        return Change(seen.kernels, count, _work(count, times, seen.basis), backward)
     if seen.is_idle or not seen.kernels or seen.saving_ns is None or not seen.cost_ns:
         return None
     whole = seen.cost_ns
@@ -94,8 +94,18 @@ def change_of(seen: Observation, recording: Recording) -> Change | None:
         # A collective that stands still for 51 of 56 ms moves data for the rest.
         spent = recording.kernels["duration_ns"].reindex(Labels(seen.kernels).array).sum()
         whole = max(whole, per_step(float(spent), recording))
-    low, high = (min(1.0, max(0.0, ns / whole)) for ns in seen.saving_ns)
-    return Change(seen.kernels, keeps=(1 - low, 1 - (low + high) / 2, 1 - high))
+    low, high = seen.saving_ns
+    likely = (low + high) / 2 if seen.likely_ns is None else seen.likely_ns
+    shares = [1 - min(1.0, max(0.0, ns / whole)) for ns in (low, likely, high)]
+    return Change(seen.kernels, keeps=(shares[0], shares[1], shares[2]))
+
+
+def _work(count: int, times: Sequence[int] | None, basis: str) -> NewWork | None:
+    """Return one kernel for each of ``count`` executions; ``times`` are the least and the most."""
+    if times is None:
+        return None
+    least, most = (ns / count for ns in times)
+    return NewWork(1, (most, (least + most) / 2, least), basis)
 
 
 def _only_collectives(seen: Observation, recording: Recording) -> bool:

@@ -28,6 +28,7 @@ import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.quantities import format_count, milliseconds, percent
+from npufix.rules.shared.recording.kernel_groups import LEAST_SHARE
 from npufix.rules.shared.recording.observing import (
     count_recorded_steps,
     find_named,
@@ -35,6 +36,9 @@ from npufix.rules.shared.recording.observing import (
     host_calls,
     places,
     share,
+)
+from npufix.rules.shared.recording.pauses import (
+    sooner_in_pauses,
 )
 from npufix.rules.shared.recording.versions import chip_families
 
@@ -66,6 +70,8 @@ def check(recording: Recording) -> Iterator[Observation]:
     if calls.count < DISPATCH_20 and share(spent, recording) < PRIORITY:
         return
     cost = min(round(spent), free_ns(recording))
+    if share(cost, recording) < LEAST_SHARE:  # it hides behind kernels, or is of a warm-up
+        return
     yield Observation(
         what=(
             f"aclopCompileAndExecute is called {format_count(calls.count / steps, 'time')} per step and "
@@ -79,6 +85,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         cost_ns=cost,
         saving_ns=(0, cost),
         basis="at most the free time of the step: the rest hides behind kernels",
+        sooner_ns=sooner_in_pauses(calls.total_ns, recording),
         places=_places(recording, calls.total_ns // calls.count),
         is_idle=True,
         advice=_advice(recording),

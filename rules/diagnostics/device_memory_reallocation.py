@@ -26,17 +26,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.quantities import format_count, milliseconds
 from npufix.rules.shared.recording.observing import (
     count_recorded_steps,
     find_named,
-    find_pauses,
     free_ns,
     host_calls,
-    sooner_without,
+)
+from npufix.rules.shared.recording.pauses import (
+    sooner_in_pauses,
 )
 from npufix.rules.shared.recording.run_settings import advice, find_recorded
 
@@ -78,19 +77,10 @@ def check(recording: Recording) -> Iterator[Observation]:
         cost_ns=cost,
         saving_ns=(0, cost),
         basis="at most the free time of the step: the rest hides behind kernels",
-        sooner_ns=_sooner(calls.total_ns, recording),
+        sooner_ns=sooner_in_pauses(calls.total_ns, recording),
         is_idle=True,
         advice=_advice(recording),
     )
-
-
-def _sooner(most_ns: int, recording: Recording) -> dict[int, int]:
-    """Return what the calls may have held up: the longest pauses, of which none is named so."""
-    pauses = find_pauses(recording)
-    rows = pauses.rows[np.argsort(-pauses.idle_ns[pauses.rows], kind="stable")]
-    most = most_ns * max(1, recording.step_count) / count_recorded_steps(recording)
-    rows = rows[np.cumsum(pauses.idle_ns[rows]) <= most]
-    return sooner_without(pauses, rows, recording)
 
 
 def _advice(recording: Recording) -> str:

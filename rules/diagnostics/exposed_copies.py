@@ -31,12 +31,14 @@ from npufix.rules.shared.quantities import milliseconds, number, percent
 from npufix.rules.shared.recording.kernel_groups import LEAST_SHARE
 from npufix.rules.shared.recording.observing import (
     COPIES,
-    SHORTEST_PAUSE_NS,
     find_named,
     is_named,
     per_step,
     places,
     share,
+)
+from npufix.rules.shared.recording.pauses import (
+    SHORTEST_PAUSE_NS,
 )
 
 if TYPE_CHECKING:

@@ -34,11 +34,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pandas as pd
+    from numpy.typing import NDArray
 
     from npufix.rules.diagnostic import Recording
 
 FREQ = 0.05
 """How far below the highest clock."""
+_MOSTLY = 0.5
+"""Share of the slow time whose kernels ran at the highest clock, too, and so tell what is lost."""
 
 
 def check(recording: Recording) -> Iterator[Observation]:
@@ -67,6 +70,7 @@ def _of_device(
     if not affected:
         return
     lost = float((duration[slow] * (1 - mhz[slow] / highest)).sum())
+    likely = _lost_against_full_clock(kernels, slow, lost)
     mean = float(np.average(mhz[slow], weights=np.maximum(duration[slow], 1)))
     yield Observation(
         what=(
@@ -79,9 +83,29 @@ def _of_device(
         ),
         cost_ns=per_step(affected, recording),
         saving_ns=(0, per_step(lost, recording)),
+        likely_ns=None if likely is None else per_step(likely, recording),
         basis="at most the time in proportion to the clock: kernels bound by memory gain less",
         kernels=Labels(kernels.index[slow]),
     )
+
+
+def _lost_against_full_clock(
+    kernels: pd.DataFrame, slow: NDArray[np.bool_], most: float
+) -> float | None:
+    """Return how much longer slow kernels take than the same ones did at the highest clock.
+
+    What is beyond ``most``, the time in proportion to the clock, has other reasons.
+    """
+    keys = ["type", "input_shapes", "input_dtypes"]
+    full = kernels[~slow].groupby(keys, observed=True)["duration_ns"].median()
+    own = kernels[slow]
+    usual = full.reindex(own.set_index(keys).index).to_numpy(np.float64)
+    spent = own["duration_ns"].to_numpy(np.float64)
+    known = ~np.isnan(usual)
+    if spent[known].sum() < _MOSTLY * spent.sum():
+        return None
+    lost = float((spent[known] - usual[known]).sum())
+    return min(most, max(0.0, lost * float(spent.sum() / spent[known].sum())))
 
 
 RULE = Diagnostic(

@@ -40,12 +40,14 @@ import numpy as np
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.quantities import format_count, milliseconds, percent
 from npufix.rules.shared.recording.observing import (
-    find_pauses,
     free_ns,
     measure_explained_ns,
     per_step,
     places,
     share,
+)
+from npufix.rules.shared.recording.pauses import (
+    find_pauses,
 )
 from npufix.rules.shared.recording.run_settings import Setting, advice, find_recorded, lines_to_set
 

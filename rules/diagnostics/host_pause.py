@@ -33,16 +33,18 @@ from npufix.rules.shared.quantities import format_count, milliseconds, number, p
 from npufix.rules.shared.recording.collectives import LEAST_SHARE
 from npufix.rules.shared.recording.observing import (
     PYTHON,
-    SHORTEST_PAUSE_NS,
-    Pauses,
     count_recorded_steps,
-    ends_step,
-    find_pauses,
     free_ns,
     host_calls,
     per_step,
     places,
     share,
+)
+from npufix.rules.shared.recording.pauses import (
+    SHORTEST_PAUSE_NS,
+    Pauses,
+    ends_step,
+    find_pauses,
     sooner_without,
 )
 

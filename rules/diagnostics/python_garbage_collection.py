@@ -29,6 +29,8 @@ from npufix.rules.shared.recording.observing import (
     idle_time,
     per_step,
     share,
+)
+from npufix.rules.shared.recording.pauses import (
     sooner_without_calls,
 )
 

@@ -35,6 +35,8 @@ from npufix.rules.shared.recording.observing import (
     per_step,
     places,
     share,
+)
+from npufix.rules.shared.recording.pauses import (
     sooner_without_calls,
 )
 

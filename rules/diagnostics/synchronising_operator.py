@@ -33,7 +33,6 @@ import numpy as np
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.quantities import format_count, milliseconds, percent
 from npufix.rules.shared.recording.observing import (
-    SHORTEST_PAUSE_NS,
     SPELLINGS,
     beyond_typical,
     blocking_calls,
@@ -45,6 +44,9 @@ from npufix.rules.shared.recording.observing import (
     per_step,
     places,
     share,
+)
+from npufix.rules.shared.recording.pauses import (
+    SHORTEST_PAUSE_NS,
 )
 
 if TYPE_CHECKING:
@@ -115,7 +117,7 @@ def _lost_leads(
             what=(
                 f"{name} ({SPELLINGS[name]}) holds the host {count} per step, "
                 f"{milliseconds(held)} in all, and launches come too late behind it: the device "
-                f"waits {milliseconds(waited)} ({percent(share(waited, recording))} of the step)"
+                f"waits up to {milliseconds(cost)} ({percent(share(cost, recording))} of the step)"
             ),
             cost_ns=cost,
             saving_ns=(0, cost),

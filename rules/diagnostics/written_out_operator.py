@@ -24,7 +24,7 @@ attention pages of Ascend Extension for PyTorch.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
@@ -40,14 +40,20 @@ from npufix.rules.shared.recording.fusable import (
     shapes_of,
 )
 from npufix.rules.shared.recording.observing import is_named, per_step, places, share
+from npufix.rules.shared.recording.recorded_cells import (
+    CELLS,
+    count_moved_bytes,
+    per_row,
+    tensor_bytes,
+)
 from npufix.rules.shared.recording.sequences import find
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from npufix.rules.diagnostic import Recording
     from npufix.rules.shared.recording.fusable import Linked
-    from npufix.rules.shared.recording.sequences import Mask, Occurrences
+    from npufix.rules.shared.recording.sequences import Integers, Mask, Occurrences
 
 _SQUARE, _MEAN, _ADD, _SCALE = "Pow|Square|Mul", "ReduceMean\\w*", "Adds?|AddV2", "Muls?"
 _DIVIDE = "RealDiv|Divs?"
@@ -60,6 +66,28 @@ _DROPOUT = (
     "DropOutDoMask", "DropOutDoMaskV3", "DropOutGenMask", "DropOutGenMaskV4", "DropoutV3",
     "StatelessDropOutGenMask",
 )  # fmt: skip
+
+
+_OF_GRADIENTS = ("forward", "forward-function")
+"""How a kernel was led to a line: by the forward call that it is the gradient of."""
+_MOSTLY = 0.9
+"""Share of a line's forward time that an operator takes where the line's gradient is its own."""
+_FORWARD, _BACKWARD = 2, 3
+"""How often a fused kernel moves the tensor: reads and writes it; its gradient reads two."""
+_SPREAD = 0.3
+"""How far a fused kernel is from the bandwidth of those in its place."""
+_BY_BYTES = "a fused kernel reads and writes the tensor once, at the bandwidth of these kernels"
+_ALL_BUT = (
+    "at most all kernels but the longest of each: a fused one reads and writes, too",
+    "at most all kernels but the products",
+)
+
+
+class _Gain(TypedDict, total=False):
+    saving_ns: tuple[int, int]
+    basis: str
+    instead: tuple[int, int, int]
+    instead_backward: tuple[int, int] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +190,12 @@ def check(recording: Recording) -> Iterator[Observation]:
             continue
         # What is cast and dropped out in between is part of the operator, too.
         beside = [each.inside(("Cast", *_DROPOUT)) for each in found]
+        beside += [] if wanted.stays else [np.concatenate(each.beside("Cast")) for each in found]
         rows = np.unique(np.concatenate([*(each.rows.ravel() for each in found), *beside]))
+        rows = rows[rows >= 0]
+        gradient = rows[:0] if wanted.backward else _gradient(rows, recording)
+        gain = {} if wanted.stays else _gain(forward, rows, gradient, recording)
+        rows = np.union1d(rows, gradient)
         kernels = recording.kernels.iloc[rows]
         spent = kernels["duration_ns"].to_numpy()
         cost = per_step(int(spent.sum()), recording)
@@ -180,16 +213,58 @@ def check(recording: Recording) -> Iterator[Observation]:
             ),
             evidence=(*parts_of(most), *shapes_of(most)),
             cost_ns=cost,
-            saving_ns=(0, saved),
-            basis=(
-                "at most all kernels but the products"
-                if wanted.stays
-                else "at most all kernels but the longest of each: a fused one reads and writes, too"
-            ),
             places=places(kernels, spent, recording),
             kernels=Labels(kernels.index),
             advice=wanted.instead,
+            **(gain or _Gain(saving_ns=(0, saved), basis=_ALL_BUT[bool(wanted.stays)])),
         )
+
+
+def _gradient(rows: Integers, recording: Recording) -> Integers:
+    """Return the kernels of the gradient of lines that compute little but the operator."""
+    kernels = recording.kernels
+    back = kernels["basis"].isin(_OF_GRADIENTS).to_numpy() & (kernels["path"] != "").to_numpy()
+    lines = kernels.groupby(["path", "line"], observed=True).ngroup().to_numpy()
+    ahead = np.where(back, 0, kernels["duration_ns"].to_numpy())
+    whole, own = (
+        np.bincount(lines[at], ahead[at], lines.max(initial=0) + 1)
+        for at in (np.arange(len(kernels)), rows)
+    )
+    mostly = (own > 0) & (own >= _MOSTLY * whole)
+    return np.flatnonzero(back & mostly[lines]).astype(np.int64)
+
+
+def _gain(
+    forward: Sequence[Occurrences], rows: Integers, gradient: Integers, recording: Recording
+) -> _Gain:
+    """Return what fused kernels take: they move what is handed over at the bandwidth of these."""
+    kernels = recording.kernels
+    firsts = []
+    for each in forward:
+        cast = each.beside("Cast")[0]
+        firsts.append(np.where(cast >= 0, cast, each.rows[:, 0]))
+    first = kernels.iloc[np.concatenate(firsts)] if firsts else kernels[:0]
+    handed = float(per_row(first, CELLS[:2], lambda *cells: max(tensor_bytes(*cells))).sum())
+    spent = kernels["duration_ns"].to_numpy()
+    moved = count_moved_bytes(kernels.iloc[rows])
+    speed = float(moved.sum()) / max(1.0, float(spent[rows].sum()))
+    if not handed or not moved.all() or not speed:
+        return {}
+    times = [
+        (round((1 - _SPREAD) * passes * handed / speed), round((1 + _SPREAD) * passes * handed / speed))
+        for passes in (_FORWARD, _BACKWARD if len(gradient) else 0)
+    ]  # fmt: skip
+    whole = int(spent[rows].sum()) + int(spent[gradient].sum())
+    least, most = (sum(part) for part in zip(*times, strict=True))
+    return _Gain(
+        saving_ns=(
+            per_step(max(0, whole - most), recording),
+            per_step(max(0, whole - least), recording),
+        ),
+        basis=_BY_BYTES,
+        instead=(len(first), *times[0]),
+        instead_backward=times[1] if len(gradient) else None,
+    )
 
 
 def _variants(

@@ -48,6 +48,7 @@ def conversion_storm(
         evidence=evidence,
         cost_ns=cost,
         saving_ns=(0, cost),
+        likely_ns=cost,
         basis=basis,
         places=places(rows, rows["duration_ns"].to_numpy(), recording),
         kernels=Labels(rows.index),

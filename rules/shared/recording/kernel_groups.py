@@ -33,6 +33,7 @@ def tell_together(  # noqa: PLR0913 - the parts of an observation
     *,
     basis: str,
     saved_ns: float | None = math.inf,
+    likely_ns: float | None = None,
     evidence: tuple[tuple[str, str], ...] = (),
     least: float = LEAST_SHARE,
     advice: str = "",
@@ -40,7 +41,8 @@ def tell_together(  # noqa: PLR0913 - the parts of an observation
     """Yield one observation about kernels that take at least this share of the step.
 
     ``what`` names them and is followed by numbers; ``saved_ns``, over all steady steps, is the most
-    that can be saved: what they take, and ``None`` if nothing tells.
+    that can be saved: what they take, and ``None`` if nothing tells; ``likely_ns`` is what is
+    expected of it, ``None`` half.
     """
     spent = int(rows["duration_ns"].sum())
     cost = per_step(spent, recording)
@@ -56,6 +58,7 @@ def tell_together(  # noqa: PLR0913 - the parts of an observation
         evidence=evidence,
         cost_ns=cost,
         saving_ns=saving,
+        likely_ns=None if likely_ns is None else per_step(max(0.0, likely_ns), recording),
         basis=basis,
         places=places(rows, rows["duration_ns"].to_numpy(), recording),
         kernels=Labels(rows.index),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -313,11 +313,7 @@ SHORTEST_NS = 15_000
 """No copy from a device returns sooner: the fastest of both real dumps takes 19 µs."""
 PYTHON = re.compile(r"(?P<path>.+)\((?P<line>\d+)\): (?P<function>.+)")
 """A Python function of ``Signals.functions``: ``metrics.py(14): track``."""
-SHORTEST_PAUSE_NS = 1_000_000
-"""A host that is merely slow launches many kernels in that time."""
-_TYPICAL_GAPS = 10
-"""Times the median gap: where all gaps are long, none is a pause."""
-_AS_LONG = 0.8
+AS_LONG = 0.8
 """Share of a gap that a call covers, and of the call that the gap does, where both are one."""
 _UNKNOWN_NS = 1 << 60
 _LONGEST_LAUNCH_NS = 1_000_000
@@ -392,7 +388,7 @@ def _without_inner(ops: pd.DataFrame) -> pd.DataFrame:
     rows = ops.sort_values(["start_ns", "duration_ns"], ascending=[True, False], kind="stable")
     start, length = rows["start_ns"].to_numpy(), rows["duration_ns"].to_numpy()
     end = start + length
-    inner = np.append(False, (end[1:] <= end[:-1]) & (length[1:] >= _AS_LONG * length[:-1]))
+    inner = np.append(False, (end[1:] <= end[:-1]) & (length[1:] >= AS_LONG * length[:-1]))
     kept: pd.DataFrame = rows[~inner[: len(rows)]].sort_index()
     return kept
 
@@ -412,89 +408,9 @@ def beyond_typical(idle: Idle, waits: Integers) -> Integers:
     return beyond
 
 
-class Pauses(NamedTuple):
-    """Gaps of ``idle``; ``idle_ns`` is what no other finding explains, 0 where it is no pause."""
-
-    idle: Idle
-    idle_ns: Integers
-
-    @property
-    def rows(self) -> NDArray[np.int64]:
-        """Return which gaps are pauses."""
-        return np.flatnonzero(self.idle_ns)
-
-
 def clock_of(kernels: pd.DataFrame, readings: pd.DataFrame) -> NDArray[np.float64]:
     """Return the clock when each kernel started; before the first reading, that of the first."""
     readings = readings.sort_values("start_ns", kind="stable")
     at = np.searchsorted(readings["start_ns"], kernels["start_ns"], side="right") - 1
     clock: NDArray[np.float64] = readings["mhz"].to_numpy(np.float64)[at.clip(min=0)]
     return clock
-
-
-@keep_result
-def find_pauses(recording: Recording) -> Pauses:
-    """Return the gaps of 1 ms or more whose kernel was launched only after the device ran dry.
-
-    A wait for a batch, for a value of the device and for the garbage collector is none. What lies
-    between the mark of a step and its first kernel, or its last one and the end, is a gap as well.
-    """
-    idle = idle_time(recording, to_marks=True)
-    gaps = idle.end_ns - idle.start_ns
-    none = np.zeros(len(gaps), np.int64)
-    if not len(gaps):
-        return Pauses(idle, none)
-    launched = recording.kernels["launch_ns"].to_numpy()[idle.next_kernel]
-    launched = np.where(ends_step(recording, idle), idle.end_ns, launched)
-    late = np.where(launched >= 0, np.clip(launched - idle.start_ns, 0, gaps), 0)
-    late = np.where(2 * late < gaps, np.maximum(late, _measure_held_ns(recording, idle)), late)
-    left = np.minimum(late, np.clip(gaps - measure_explained_ns(recording, idle), 0, None))
-    short = gaps[gaps < SHORTEST_PAUSE_NS]
-    usual = float(np.median(short)) if len(short) else 0.0
-    return Pauses(idle, np.where(left >= max(SHORTEST_PAUSE_NS, _TYPICAL_GAPS * usual), left, none))
-
-
-def sooner_without(pauses: Pauses, rows: Integers, recording: Recording) -> dict[int, int]:
-    """Return ``Observation.sooner_ns`` for some of the pauses."""
-    index = recording.kernels.index.to_numpy()[pauses.idle.next_kernel[rows]]
-    labels = np.where(ends_step(recording, pauses.idle)[rows], ~index, index)
-    return dict(zip(labels.tolist(), pauses.idle_ns[rows].tolist(), strict=True))
-
-
-def sooner_without_calls(
-    start_ns: Integers, duration_ns: Integers, recording: Recording
-) -> dict[int, int]:
-    """Return ``Observation.sooner_ns`` where the host no longer spends its time on some calls."""
-    launched = recording.kernels["launch_ns"].sort_values(kind="stable")
-    behind = np.searchsorted(launched.to_numpy(), start_ns + duration_ns)
-    known = behind < len(launched)
-    sooner: dict[int, int] = {}
-    for row, ns in zip(behind[known].tolist(), duration_ns[known].tolist(), strict=True):
-        sooner[int(launched.index[row])] = sooner.get(int(launched.index[row]), 0) + ns
-    return sooner
-
-
-def ends_step(recording: Recording, idle: Idle) -> NDArray[np.bool_]:
-    """Tell behind which idle times no kernel of the recording follows."""
-    found: NDArray[np.bool_] = (
-        recording.kernels["start_ns"].to_numpy()[idle.next_kernel] < idle.start_ns
-    )
-    return found
-
-
-def _measure_held_ns(recording: Recording, idle: Idle) -> Integers:
-    """Return for how long of each long gap the host was in one call that is about as long.
-
-    A copy that blocks for 493 ms: whatever it waits for, nothing is launched meanwhile, also where
-    the next kernel had been launched before.
-    """
-    gaps = idle.end_ns - idle.start_ns
-    ops = recording.host_ops
-    long = ops[(ops["duration_ns"] >= SHORTEST_PAUSE_NS * _AS_LONG).to_numpy(bool)]
-    start, length = long["start_ns"].to_numpy(), long["duration_ns"].to_numpy()
-    held = np.zeros(len(gaps), np.int64)
-    for at in np.flatnonzero(gaps >= SHORTEST_PAUSE_NS).tolist() if len(long) else ():
-        inside = np.minimum(start + length, idle.end_ns[at]) - np.maximum(start, idle.start_ns[at])
-        alike = (inside >= _AS_LONG * gaps[at]) & (length * _AS_LONG <= gaps[at])
-        held[at] = inside[alike].max(initial=0)
-    return held

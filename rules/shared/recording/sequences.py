@@ -90,6 +90,29 @@ class Occurrences:
         chosen: Integers = rows[kernels["type"].isin(types).to_numpy()[rows]]
         return chosen
 
+    def beside(self, kind: str) -> tuple[Integers, Integers]:
+        """Return the kernels of a Type right before and right behind each occurrence, else -1.
+
+        They are on as many elements as the part that they are next to.
+        """
+        kernels = self.recording.kernels
+        order = _order(kernels)
+        at = np.empty_like(order)
+        at[order] = np.arange(len(order))
+        found = []
+        for part, apart in ((0, -1), (-1, 1)):
+            own = self.rows[:, part]
+            rows = order[(at[own] + apart).clip(0, len(order) - 1)]
+            one, other = kernels.iloc[rows], kernels.iloc[own]
+            same = (one["type"] == kind).to_numpy(bool) & (rows != own)
+            ends = (one, other) if part == 0 else (other, one)
+            shapes = [
+                end[name].astype(str).str.split(";").str[0].to_numpy()
+                for end, name in zip(ends, ("output_shapes", "input_shapes"), strict=True)
+            ]
+            found.append(np.where(same & (shapes[0] == shapes[1]) & (shapes[0] != ""), rows, -1))
+        return found[0], found[1]
+
     def part(self, number: int) -> pd.DataFrame:
         """Return the kernels of one part, one row per occurrence."""
         return self.recording.kernels.iloc[self.rows[:, number]]

@@ -231,7 +231,8 @@ def test_blocking_that_is_not_set_comes_from_the_program() -> None:
 def test_compiling_is_the_default_on_old_chips_only(chip: str | None, expected: str) -> None:
     calls = {"level": "acl", "name": "aclopCompileAndExecute", "count": 20, "total_ns": MS,
              "max_ns": 1}  # fmt: skip
-    looked_at = recording([{}], apis=[calls], environment=Environment(chip=chip))
+    chip_of_run = Environment(chip=chip)
+    looked_at = recording([{}], apis=[calls], environment=chip_of_run, step={"free_ns": MS})
     assert expected in advice(compile_in_loop, looked_at)
 
 

@@ -210,6 +210,18 @@ def test_a_clock_5_percent_lower_is_told(mhz: float, expected: int) -> None:
     assert all("75.0% of its compute time at 1710 instead of 1800 MHz" in o.what for o in found)
 
 
+@pytest.mark.parametrize(("slow_ns", "expected"), [(10_400_000, 400_000), (30 * MS, 1_500_000)])
+def test_the_same_kernel_at_full_clock_tells_what_a_low_one_costs(
+    slow_ns: int, expected: int
+) -> None:
+    clock = [
+        {"device": 0, "start_ns": START, "mhz": 1800.0},
+        {"device": 0, "start_ns": START + 10 * MS, "mhz": 1710.0},
+    ]
+    rows = in_a_row([10 * MS, slow_ns], 0)
+    assert only(frequency_drop, recording(rows, frequency=clock)).likely_ns == expected
+
+
 def test_a_low_clock_of_an_idle_device_is_fine() -> None:
     rows = [{"start_ns": 0}, {"start_ns": 60 * MS}]
     clock = [

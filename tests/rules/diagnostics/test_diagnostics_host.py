@@ -191,6 +191,11 @@ def test_compiling_matters_from_20_calls_or_5_percent(
     assert [o.cost_ns for o in found] == [2 * MS] * expected
 
 
+def test_compiling_that_hides_behind_kernels_is_not_told() -> None:
+    apis = [api("aclopCompileAndExecute", 40, 300 * MS)]  # in the warm-up, say
+    assert not list(compile_in_loop.check(recording(step={"free_ns": 0}, apis=apis)))
+
+
 def test_calls_of_several_steps_are_shared_between_them() -> None:
     apis = [api("aclopCompileAndExecute", 40, 40 * MS)]
     free = {"free_ns": 80 * MS}

@@ -42,6 +42,8 @@ def test_a_loss_is_told_without_source(output: str) -> None:
     assert seen.cost_ns == 7 * MS
     assert seen.saving_ns is not None
     assert 0 < seen.saving_ns[1] < 7 * MS
+    assert seen.likely_ns is not None
+    assert seen.saving_ns[1] / 2 < seen.likely_ns < seen.saving_ns[1], "it reads the logits twice"
     assert "32000 classes" in seen.what
     assert not list(cast_storm.check(recording(rows))), "its casts are no storm"
 

@@ -84,3 +84,32 @@ def test_the_norm_with_a_weight_is_not_found_twice() -> None:
 )  # fmt: skip
 def test_parts_of_a_formula_are_none(rows: list[dict[str, object]]) -> None:
     assert seen(RULE, chain(*rows, times=3)) == []
+
+
+def test_a_fused_kernel_is_as_fast_as_the_bytes_that_it_moves() -> None:
+    made = {"input_dtypes": "FLOAT;FLOAT"}
+    cast = kernel("Cast", X, X)
+    forward = [{**row, **made} for row in (cast, *RMS[:5])]
+    back = [{**kernel("Sub", f"{X};{X}", X), **made, "basis": "forward"} for _ in range(4)]
+    lines = [{**row, "line": 7} for row in (*forward, *back)]
+    found = the(seen(RULE, chain(*lines, times=3)))
+    assert len(found.kernels) == 3 * (6 + 4), "the cast before it and its gradient, too"
+    assert found.instead is not None
+    assert found.instead_backward is not None
+    assert found.saving_ns is not None
+    count, least, most = found.instead
+    tensor = 2 * 64 * 32 * 4
+    small = 2 * 64 * 4
+    # Cast, Pow, ReduceMean, Adds, Rsqrt, Mul: what they move in 600 µs.
+    moved = 2 * tensor + 2 * tensor + (tensor + small) + 4 * small + (2 * tensor + small)
+    usual = 2 * tensor / moved * 600_000
+    assert count == 3
+    assert (least + most) / 2 / 3 == pytest.approx(usual, rel=0.01)
+    assert sum(found.instead_backward) / 2 / 3 == pytest.approx(1.5 * usual, rel=0.01)
+    assert found.saving_ns[1] == pytest.approx(found.cost_ns - least - found.instead_backward[0])
+
+
+def test_a_line_that_computes_more_keeps_its_gradient() -> None:
+    forward = [{**row, "line": 7} for row in (*RMS[:5], kernel("MatMulV3", X, X))]
+    back = {**kernel("Sub", f"{X};{X}", X), "basis": "forward", "line": 7}
+    assert len(the(seen(RULE, chain(*forward, back, times=3))).kernels) == 3 * 5
