@@ -155,11 +155,14 @@ def to_device(value: object, device: str = _DEVICE) -> object:
 
 
 def instance_to_device(instance: object, device: str = _DEVICE) -> object:
-    """Move the tensors of an object; a module keeps its parameters registered."""
+    """Move the tensors of an object; a module keeps its parameters registered.
+
+    To another device than the NPU, only what a module has registered: the rest stays behind there.
+    """
     parts = [instance]
     if isinstance(instance, torch.nn.Module):
         instance.to(device)
-        parts = list(instance.modules())
+        parts = list(instance.modules()) if device == _DEVICE else []
     for part in parts:
         for name, value in list(getattr(part, "__dict__", {}).items()):
             if isinstance(value, torch.Tensor) and value.layout == torch.strided:

@@ -138,6 +138,13 @@ class CallRecord:
         results = [n for n, v in values if n.startswith("result") and v is not None]
         return bool(results or self.changed)
 
+    @property
+    def flows(self) -> bool:
+        """Whether a gradient is there that is not zero."""
+        named = self.tensors.items()
+        own = (t for n, t in named if t is not None and n.startswith("gradient of "))
+        return any(bool(t.count_nonzero()) for t in own)
+
     def as_number(self, name: str, other: CallRecord) -> torch.Tensor | None:
         """Return a value, in float32 where the other has a number: ``x.item()`` has no dtype."""
         value = self.tensors.get(name)
@@ -211,7 +218,9 @@ def observe(  # noqa: PLR0913 - a call, and how to run it
     if earlier is not None:
         seed_everything(seed)
         with way.entered(), torch.set_grad_enabled(gradients != "none"):
-            try_call(lambda: prepared.call(earlier), scale_timeout(seconds))
+            first = try_call(lambda: prepared.call(earlier), scale_timeout(seconds))
+        if first.error:
+            return CallRecord(error=first.error, kind=first.kind, stage="call")
     inside = dict(prepared.state())
     weights = {
         name: value

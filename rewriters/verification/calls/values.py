@@ -81,6 +81,8 @@ class Tensor:
     low: int = 0
     constant: bool = False
     """Whether it takes no gradient, though it could: an operator has none for it."""
+    sound: bool = False
+    """Whether its whole numbers are never negative, where those of another are."""
 
     def __str__(self) -> str:
         own = "" if self.dtype is None else f" in {str(self.dtype).removeprefix('torch.')}"
@@ -282,7 +284,7 @@ def _integers(spec: Tensor, flavour: Flavour, source: torch.Generator) -> torch.
     drawn = torch.randint(spec.low, high, spec.shape, generator=source)
     if flavour in {"zeros", "highest"}:  # the others of as many are left out
         return torch.full_like(drawn, 0 if flavour == "zeros" else high - 1)
-    if flavour == "negative" and spec.high > _FLAGS:
+    if flavour == "negative" and spec.high > _FLAGS and not spec.sound:
         # -100 is what losses ignore, and what an index must not wrap around with.
         choice = torch.rand(spec.shape, generator=source)
         return drawn.masked_fill(choice < 0.25, -100)  # noqa: PLR2004 - a quarter of them

@@ -38,6 +38,8 @@ _TABLE = r"^(cos|sin)|freqs|rotary|rope"
 BOXES = r"box|rois?$|anchors|proposals"
 """Corners: the first half of them is less than the other."""
 MASK = r"mask|keep|valid$|is_pad"
+_ENDS = r"^(next_|last_|is_|not_)?(dones?|terminals?|terminated|truncated|terminations?)$"
+"""Flags of episodes, as numbers: 0.0 or 1.0, by which nobody differentiates."""
 _UNIT_TENSOR = r"prob|alpha|weights?_matrix|conf"
 _ROTATIONS = r"(^|_)cis(_|$)"
 _TENSOR_ANNOTATION = r"Tensor"
@@ -202,6 +204,9 @@ def _of_shapes(name: str, shapes: Sequence[tuple[int, ...]]) -> list[list[Tensor
 def _join(parameter: Parameter, order: Sequence[Sequence[Tensor]]) -> list[Spec]:
     """Return all guesses; pairs of them first, for a parameter that is several."""
     specs: list[Spec] = [spec for group in order for spec in group]
+    if re.search(_ENDS, parameter.name.lower()):
+        known = [s for group in order for s in group if s.kind in {"float", "bool"}]
+        specs = [replace(s, kind="binary") if s.kind == "float" else s for s in known]
     if re.search(_SEVERAL, parameter.annotation):
         is_tuple = re.search("(?i)tuple", parameter.annotation)
         kind: Literal["tuple", "list"] = "tuple" if is_tuple else "list"

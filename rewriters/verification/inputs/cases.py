@@ -135,9 +135,20 @@ def _cases(
             # That numbers meet one is a matter of luck.
             for seed in range(4 if flavour == "few values" else 1):
                 yield CallCase(assignment, flavour, seed, dtypes=only)
+        yield from _with_negatives(assignment)
         if number < len(telling):
             yield from telling[number].list_around_numbers()
     yield from _resize(assignments)
+
+
+def _with_negatives(assignment: Assignment) -> Iterator[CallCase]:
+    """Yield arguments of which one tensor alone has negative numbers: labels beside classes."""
+    specs = assignment.specs
+    named = [n for n, s in specs.items() if isinstance(s, Tensor) and s.kind == "int"]
+    for name in named if len(named) > 1 else ():
+        others = {n: replace(specs[n], sound=True) for n in named if n != name}  # type: ignore[arg-type] # tensors
+        wide = replace(specs[name], high=max(3, specs[name].high))  # type: ignore[union-attr,arg-type] # same
+        yield CallCase(with_specs(assignment, **others, **{name: wide}), "negative")
 
 
 def _of_whole_range(assignments: Sequence[Assignment], job: Job) -> Iterator[CallCase]:

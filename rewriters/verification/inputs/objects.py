@@ -88,6 +88,16 @@ def layer(kind: str, seed: int) -> torch.nn.Module:
     return found
 
 
+def model(seed: int) -> torch.nn.Module:
+    """Return a layer with what models have beside weights that train: a frozen one, buffers."""
+    made = linear(seed)
+    drawn = torch.rand(2, WIDTH, generator=seed_generator("model", seed)) + 0.25
+    made.register_parameter("frozen", torch.nn.Parameter(drawn[0], requires_grad=False))
+    made.register_buffer("running_mean", drawn[1])
+    made.register_buffer("num_batches_tracked", torch.tensor(seed))
+    return made
+
+
 def parameters(seed: int, scale: float = 1.0) -> list[torch.nn.Parameter]:
     """Return weights of several shapes, the second without gradient; of scale 0, all."""
     made = []
@@ -170,6 +180,7 @@ def guess_objects(parameter: Parameter, use: Use) -> list[Spec]:
     seed = sum(map(ord, name))
     some_layer = _make("linear", _SOME_LAYER, seed)
     with_buffers = _make_layer("BatchNorm1d", seed)
+    whole = _make("model", "a layer with buffers and a frozen weight", seed)
     kind = _class_of(annotation, torch.nn, torch.nn.Module)
     optimizer = _class_of(annotation, torch.optim, torch.optim.Optimizer)
     made: list[Spec] = []
@@ -178,7 +189,7 @@ def guess_objects(parameter: Parameter, use: Use) -> list[Spec]:
     elif re.search(_MODULE_ANNOTATION, annotation):
         stand_in = _make(StandInModule.__name__, "a stand-in module")
         called = re.search(MODEL, name) or use.called
-        made = [some_layer, stand_in] if called else [stand_in, some_layer]
+        made = [some_layer, whole, stand_in] if called else [stand_in, some_layer]
         made += [with_buffers] * bool(use.attributes & _GOES_THROUGH)
     elif re.search(r"\bGenerator\b", annotation) or name == "generator":
         left_out = [Value(parameter.default, given=False)] if parameter.has_default else []
@@ -196,7 +207,7 @@ def guess_objects(parameter: Parameter, use: Use) -> list[Spec]:
     elif re.search(r"\bCallable\b", annotation) or (use.called and not re.search(MODEL, name)):
         made = [Value(torch.tanh), some_layer]
     elif re.search(MODEL, name) or "parameters" in use.attributes:
-        made = [some_layer, with_buffers]
+        made = [some_layer, whole, with_buffers]
     return made
 
 

@@ -89,6 +89,8 @@ class CallCase:
     """The only ones to run it in; empty: all that tell something."""
     earlier: Assignment | None = None
     """The arguments of a call that comes first, on the same object and with the same data."""
+    earlier_dtype: torch.dtype | None = None
+    """What the floats of that call are in, if not in the dtype of this one."""
 
     def __str__(self) -> str:
         flavour = "" if self.flavour == "ordinary" else f", {self.flavour}"
@@ -104,6 +106,8 @@ class CallCase:
     def _before(self) -> str:
         if self.earlier is None:
             return ""
+        if self.earlier_dtype is not None:
+            return f", after the same in {str(self.earlier_dtype).removeprefix('torch.')}"
         return ", called again" if self.earlier == self.assignment else f", after {self.earlier}"
 
     @property
@@ -236,11 +240,11 @@ class Target:
         moved = self.on_npu and not double and not device
         place = (device,) if device else ()
 
-        def make(given: Assignment) -> dict[str, object]:
+        def make(given: Assignment, own: torch.dtype) -> dict[str, object]:
             made = materialise(
-                given.specs, case.flavour, case.seed, dtype, case.digits, find=self.loaded.find
+                given.specs, case.flavour, case.seed, own, case.digits, find=self.loaded.find
             )
-            _cast_modules(made, dtype)
+            _cast_modules(made, own)
             if double:
                 made = {name: _double(value) for name, value in made.items()}
             if moved or device:
@@ -248,8 +252,8 @@ class Target:
             _bind_optimizers(made)
             return made
 
-        arguments = make(case.assignment)
-        earlier = None if case.earlier is None else make(case.earlier)
+        arguments = make(case.assignment, dtype)
+        earlier = None if case.earlier is None else make(case.earlier, case.earlier_dtype or dtype)
         first: tuple[object, ...] = ()
         state: Callable[[], Mapping[str, object]] = dict
         registered: Callable[[], tuple[str, ...]] = tuple
@@ -417,8 +421,11 @@ def read_state(instance: object, called: str) -> dict[str, object]:
     """Return the tensors and plain attributes of an object, by the names that code gives them."""
     parts = {f"{called}.": instance}
     if isinstance(instance, torch.nn.Module):
-        named = instance.named_modules()
-        parts = {f"{called}.{name}." if name else f"{called}.": part for name, part in named}
+        parts = _list_parts(instance, called)
+    elif not isinstance(instance, torch.optim.Optimizer):
+        for name, value in getattr(instance, "__dict__", {}).items():
+            if isinstance(value, torch.nn.Module):  # ``self.ema`` of what averages a model
+                parts |= _list_parts(value, f"{called}.{name}")
     weights = list_weights(instance)
     found: dict[str, object] = {f"{called}.params[{n}]": w for n, w in enumerate(weights)}
     for prefix, part in parts.items():
@@ -434,6 +441,11 @@ def read_state(instance: object, called: str) -> dict[str, object]:
                 held = find_leaves(value, f"{prefix}{name}")
                 found |= {key: leaf for key, leaf in held if isinstance(leaf, torch.Tensor)}
     return found
+
+
+def _list_parts(module: torch.nn.Module, called: str) -> dict[str, object]:
+    named = module.named_modules()
+    return {f"{called}.{name}." if name else f"{called}.": part for name, part in named}
 
 
 def _states(arguments: Mapping[str, object]) -> dict[str, object]:

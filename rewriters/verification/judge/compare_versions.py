@@ -11,6 +11,7 @@ import torch
 from npufix.rewriters.verification.calls.device import LIMITS
 from npufix.rewriters.verification.calls.values import (
     FAR,
+    MadeArgument,
     Tensor,
     Value,
     list_dimensions,
@@ -61,6 +62,9 @@ _COMPARE_S = 15.0
 _ENOUGH_DIFFERENCES = 12
 _STEPS = 3
 _MOST_AGAIN = 6
+_MOST_IN_OTHER = 2
+"""The same for calls after one in another dtype."""
+_AFTER = {torch.float32: torch.bfloat16, torch.bfloat16: torch.float32}
 _CACHES = "cache"
 _NO_CPU_KERNEL = (  # the histogram of integers: the tokens of each expert
     r"not implemented for '(Half|BFloat16)'|not supported.*(Half|BFloat16)|\bhistogram_cpu\b. not"
@@ -204,7 +208,8 @@ def _call_again(
 ) -> Iterator[CaseRun]:
     """Yield the same call after others, if calls leave something behind: a cache, a counter.
 
-    After the same one; and after a longer or a shorter one, for which a table was made.
+    After the same one; after a longer or a shorter one, for which a table was made; and after the
+    same in another dtype, in which it was made.
     """
     case = one.case
     own = [
@@ -215,7 +220,7 @@ def _call_again(
     ]
     keeps = own or case.assignment.recipe is not None or _CACHES in run.job.patched
     plain = case.flavour == "ordinary" and not case.seed and not case.steps
-    if not keeps or not plain or one.dtype != torch.float32:
+    if not keeps or not plain or one.dtype not in _AFTER:
         return
     given = case.assignment.specs.keys()
     others = (c.case for c in reversed(compared) if c.case.flavour == "ordinary")
@@ -223,14 +228,19 @@ def _call_again(
     alike = (c for c in own_kind if c.assignment.specs.keys() == given)
     sized = (c.assignment for c in alike if c.size != case.size)
     other = next((a for a in sized if not is_integral(a.specs)), None)
-    for earlier in (case.assignment, other):
+    ways: list[tuple[Assignment | None, torch.dtype | None]] = []
+    if one.dtype == torch.float32:
+        ways = [(case.assignment, None), (other, None)]
+    for earlier, dtype in (*ways, (case.assignment, _AFTER[one.dtype])):
         again = None
-        repeated = earlier is not other
-        before = [(c.case.earlier == c.case.assignment) == repeated for c in run.called_again]
-        if earlier is not None and sum(before) < _MOST_AGAIN:
+        if dtype is not None and not _keeps_a_cache(run, case):
+            continue
+        kind = earlier is not other, dtype, one.dtype
+        before = [_kind_of_again(c) == kind for c in run.called_again]
+        if earlier is not None and sum(before) < (_MOST_AGAIN if dtype is None else _MOST_IN_OTHER):
             again = observe_original(
                 original,
-                replace(case, earlier=earlier),
+                replace(case, earlier=earlier, earlier_dtype=dtype),
                 one.dtype,
                 inference=run.job.inference,
                 modes=(one.gradients,),
@@ -239,6 +249,25 @@ def _call_again(
         if again is not None:
             run.called_again.append(again)
             yield again
+
+
+def _keeps_a_cache(run: Proof, case: CallCase) -> bool:
+    """Say whether a call leaves nothing more behind when it is made again, in any dtype.
+
+    What averages all calls, or holds a model, has one dtype for good.
+    """
+    if any(isinstance(s, MadeArgument) for s in case.assignment.specs.values()):
+        return False
+    alike = (c for c in run.called_again if c.case.earlier == case.assignment == c.case.assignment)
+    seen = next((c.original for c in alike if c.case.earlier_dtype is None), None)
+    return seen is not None and not any(
+        name in seen.around or name.startswith("self.") for name in seen.changed
+    )
+
+
+def _kind_of_again(one: CaseRun) -> tuple[bool, torch.dtype | None, torch.dtype]:
+    case = one.case
+    return case.earlier == case.assignment, case.earlier_dtype, one.dtype
 
 
 def _sort_out(run: Proof, flat: list[tuple[CaseRun, CallRecord]], compared: list[CaseRun]) -> None:

@@ -87,6 +87,8 @@ class Difference:
     seen: Seen = Seen.RESULT
     leaks: bool = False
     """Whether a result or an effect is finite in the original and is not in the patched code."""
+    still: bool = False
+    """Whether all gradients of the call are zero."""
 
     @property
     def rank(self) -> tuple[bool, bool, int, int]:
@@ -131,10 +133,11 @@ class Judge:
         ``any_numbers``: fused operators may draw other random numbers, or from elsewhere.
         """
         self.cases += 1
+        still = not (original.flows or patched.flows)
 
         def differs(text: str, what: str = "", seen: Seen | None = None) -> None:
-            place = _place(what) if seen is None else seen
-            self.differences.append(Difference(text, case, size, what=what, seen=place))
+            at = _place(what) if seen is None else seen
+            self.differences.append(Difference(text, case, size, what=what, seen=at, still=still))
 
         if patched.error:
             during = " in backward" if patched.stage == "backward" else ""
@@ -142,9 +145,8 @@ class Judge:
             differs(text, seen=Seen.ERROR)
             return
         if patched.without_second and not original.without_second:
-            text = (
-                f"the gradients of the patched code have none themselves: {patched.without_second}"
-            )
+            why = patched.without_second
+            text = f"the gradients of the patched code have none themselves: {why}"
             differs(text, seen=Seen.GRADIENT)
         unlike = _own_affair(original, patched)
         nothing = (n for n, t in original.tensors.items() if t is not None and not t.numel())
@@ -197,18 +199,16 @@ class Judge:
             own = noise if name.startswith("gradient of ") else 0.0
             reference = None if reference is None else make_real(reference)
             left, right = make_real(left), make_real(right)
-            error = _relative(left, reference)
-            triple = Triple(name, left, right, reference, own, error)
+            triple = Triple(name, left, right, reference, own, _relative(left, reference))
             self._triples.append((case, size, triple, further))
 
     def earned(self) -> Earned:
         """Return the largest error of the original over all cases, for each tensor and dtype."""
         earned: dict[tuple[str, torch.dtype], float] = {}
         for _, _, triple, _ in self._triples:
-            error = triple.error
-            if error <= _CREDIBLE_ULPS * _eps(triple.original.dtype):
+            if triple.error <= _CREDIBLE_ULPS * _eps(triple.original.dtype):
                 key = (triple.what, triple.original.dtype)
-                earned[key] = max(earned.get(key, 0.0), error)
+                earned[key] = max(earned.get(key, 0.0), triple.error)
         return earned
 
     def decide(self, other: Earned | None = None) -> None:

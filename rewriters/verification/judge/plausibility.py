@@ -107,6 +107,8 @@ def set_aside(
     kept: list[Difference] = []
     aside: list[Difference] = []
     cases = {one.label: one for one in compared}
+    # Of the products of all pairs nothing is left for one field: no gradient, or one of zeros.
+    flowing = {label for label, one in cases.items() if one.original.flows}
     ordinary = {label for label, one in cases.items() if not _has_ones(one)}
     for difference in differences:
         same = {d.case for d in differences if d.what == difference.what}
@@ -126,6 +128,7 @@ def set_aside(
             )
             or (difference.seen is Seen.STRIDES and not _wants_contiguous(job))
             or (_is_of_absence(difference) and _is_empty(case))
+            or (_is_of_absence(difference) and difference.still and flowing - same)
             or _is_of_whole_numbers(job, case, compared)
             or (same <= odd < cases.keys() and re.search(_HALVES, job.original) is not None)
         ):
