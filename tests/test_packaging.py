@@ -42,6 +42,7 @@ DATA = (
 )
 # Named for the user's environment, where they may be or not.
 OPTIONAL = {
+    "flash-attn-interface",
     "bitsandbytes",
     "pytest",
     "torch",

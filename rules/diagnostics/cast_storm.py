@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.quantities import format_count, milliseconds
-from npufix.rules.shared.recording.conversions import conversion_storm, takes_too_much
+from npufix.rules.shared.recording.kernel_groups import conversion_storm, takes_too_much
 from npufix.rules.shared.recording.observing import computing, find_named
 from npufix.rules.shared.recording.vocabulary import find_written_out_loss
 

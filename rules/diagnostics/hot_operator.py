@@ -29,7 +29,7 @@ import numpy as np
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import format_count, milliseconds, percent, shorten
-from npufix.rules.shared.recording.conversions import PRIORITY
+from npufix.rules.shared.recording.kernel_groups import PRIORITY
 from npufix.rules.shared.recording.observing import (
     COPIES,
     compute_ns,

@@ -26,8 +26,11 @@ from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic
 from npufix.rules.shared.quantities import number
-from npufix.rules.shared.recording.conversions import conversion_storm, takes_too_much
-from npufix.rules.shared.recording.kernel_groups import bucket_copies
+from npufix.rules.shared.recording.kernel_groups import (
+    bucket_copies,
+    conversion_storm,
+    takes_too_much,
+)
 from npufix.rules.shared.recording.observing import computing
 
 if TYPE_CHECKING:

@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic
 from npufix.rules.shared.quantities import percent
-from npufix.rules.shared.recording.conversions import takes_too_much
-from npufix.rules.shared.recording.kernel_groups import tell_together
+from npufix.rules.shared.recording.kernel_groups import takes_too_much, tell_together
 from npufix.rules.shared.recording.observing import compute_ns, computing, is_named
 from npufix.rules.shared.recording.recorded_cells import dtypes, per_row
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic
 from npufix.rules.shared.quantities import milliseconds
-from npufix.rules.shared.recording.conversions import conversion_storm, takes_too_much
+from npufix.rules.shared.recording.kernel_groups import conversion_storm, takes_too_much
 from npufix.rules.shared.recording.observing import computing
 
 if TYPE_CHECKING:

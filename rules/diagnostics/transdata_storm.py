@@ -27,7 +27,7 @@ import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.quantities import format_count
-from npufix.rules.shared.recording.conversions import conversion_storm, takes_too_much
+from npufix.rules.shared.recording.kernel_groups import conversion_storm, takes_too_much
 from npufix.rules.shared.recording.observing import computing
 from npufix.rules.shared.recording.run_settings import advice
 from npufix.rules.shared.recording.sequences import find

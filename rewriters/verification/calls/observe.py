@@ -112,6 +112,8 @@ class CallRecord:
     """Parameters and buffers that are other tensors than before: who else holds one has the old."""
     trains: bool = False
     """Whether a gradient reaches a parameter."""
+    weighted: bool = False
+    """Whether its object has parameters, which are of one dtype."""
     drawn: int = 0
     """Tells how many random numbers it has drawn, and of what kind."""
     draws_from: frozenset[str] = frozenset()
@@ -214,13 +216,9 @@ def observe(  # noqa: PLR0913 - a call, and how to run it
     passed: Mapping[str, object] = prepared.arguments
     if gradients == "copy":
         passed = {key: copy_argument(value) for key, value in passed.items()}
-    earlier = prepared.earlier
-    if earlier is not None:
-        seed_everything(seed)
-        with way.entered(), torch.set_grad_enabled(gradients != "none"):
-            first = try_call(lambda: prepared.call(earlier), scale_timeout(seconds))
-        if first.error:
-            return CallRecord(error=first.error, kind=first.kind, stage="call")
+    most = scale_timeout(seconds)
+    if first := _call_earlier(prepared, gradients, seed, way, most):
+        return first
     inside = dict(prepared.state())
     weights = {
         name: value
@@ -232,13 +230,12 @@ def observe(  # noqa: PLR0913 - a call, and how to run it
     around = _read_around(prepared)
     seed_everything(seed)
     forget_launches()
-    most = scale_timeout(seconds)
     with way.entered(), torch.set_grad_enabled(gradients != "none"):
         settings, generators = read_settings(), _read_generators(on_npu=prepared.on_npu)
         outcome = try_call(lambda: wait_for(use_result(prepared.call(passed))), most)
         left = read_settings()
         restore_settings(settings)
-    seen = CallRecord(error=outcome.error, kind=outcome.kind, stage="call")
+    seen = CallRecord(error=outcome.error, kind=outcome.kind, stage="call", weighted=bool(weights))
     seen.launched = LaunchedKernels(list_launched() if prepared.on_npu else ())
     seen.draws_from = _find_moved(generators, on_npu=prepared.on_npu)
     _note_around(seen, {**around, **settings}, {**_read_around(prepared), **left}, prepared)
@@ -258,6 +255,19 @@ def observe(  # noqa: PLR0913 - a call, and how to run it
         if steps and not seen.error:
             seen.note_training(prepared, passed, weights, steps, way)
     return seen
+
+
+def _call_earlier(
+    prepared: PreparedCall, gradients: Gradients, seed: int, way: Way, seconds: float
+) -> CallRecord | None:
+    """Make the call that comes first, if any; return what it raises."""
+    earlier = prepared.earlier
+    if earlier is None:
+        return None
+    seed_everything(seed)
+    with way.entered(), torch.set_grad_enabled(gradients != "none"):
+        first = try_call(lambda: prepared.call(earlier), seconds)
+    return CallRecord(error=first.error, kind=first.kind, stage="call") if first.error else None
 
 
 def _note_effects(  # noqa: PLR0913, PLR0917 - what was there before

@@ -254,15 +254,15 @@ def _call_again(
 def _keeps_a_cache(run: Proof, case: CallCase) -> bool:
     """Say whether a call leaves nothing more behind when it is made again, in any dtype.
 
-    What averages all calls, or holds a model, has one dtype for good.
+    What averages all calls, or has weights or a model, is of one dtype for good.
     """
     if any(isinstance(s, MadeArgument) for s in case.assignment.specs.values()):
         return False
     alike = (c for c in run.called_again if c.case.earlier == case.assignment == c.case.assignment)
     seen = next((c.original for c in alike if c.case.earlier_dtype is None), None)
-    return seen is not None and not any(
-        name in seen.around or name.startswith("self.") for name in seen.changed
-    )
+    if seen is None or seen.weighted:
+        return False
+    return not any(name in seen.around or name.startswith("self.") for name in seen.changed)
 
 
 def _kind_of_again(one: CaseRun) -> tuple[bool, torch.dtype | None, torch.dtype]:

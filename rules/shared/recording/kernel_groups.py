@@ -10,8 +10,14 @@ import numpy as np
 
 from npufix.rules.diagnostic import Observation
 from npufix.rules.shared.labels import Labels
-from npufix.rules.shared.quantities import format_count, milliseconds, percent
-from npufix.rules.shared.recording.observing import find_named, per_step, places, share
+from npufix.rules.shared.quantities import format_count, milliseconds, number, percent
+from npufix.rules.shared.recording.observing import (
+    compute_ns,
+    find_named,
+    per_step,
+    places,
+    share,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,6 +30,10 @@ LEAST_SHARE = 0.01
 """Share of the step from which kernels are told, as for fusible windows (FUSIBLE)."""
 LEAST_SHARE_OF_A_NAME = 0.002
 """Share of the step: a name is weak evidence, but what it costs is measured."""
+PRIORITY = 0.05
+"""Share of the compute time (PRIORITY)."""
+_LEAST_SHARE_OF_STEP = 0.001
+"""Share of the step: where almost nothing is computed, a twentieth of it is no storm."""
 
 
 def tell_together(  # noqa: PLR0913 - the parts of an observation
@@ -138,3 +148,36 @@ def by_name(recording: Recording, functions: Sequence[NamedFunction]) -> Iterato
             least=LEAST_SHARE_OF_A_NAME,
             advice=function.instead,
         )
+
+
+def takes_too_much(rows: pd.DataFrame, recording: Recording) -> bool:
+    """Tell whether conversions take a share of the compute time and of the step that matters."""
+    spent = int(rows["duration_ns"].sum())
+    if not spent or share(per_step(spent, recording), recording) < _LEAST_SHARE_OF_STEP:
+        return False
+    return spent >= PRIORITY * compute_ns(recording)
+
+
+def conversion_storm(
+    noun: str,
+    rows: pd.DataFrame,
+    evidence: tuple[tuple[str, str], ...],
+    basis: str,
+    recording: Recording,
+) -> Iterator[Observation]:
+    """Yield one observation about all conversions together."""
+    spent = int(rows["duration_ns"].sum())
+    cost, steps = per_step(spent, recording), max(1, recording.step_count)
+    yield Observation(
+        what=(
+            f"{number(len(rows) / steps)} {noun} kernels per step take {milliseconds(cost)}, "
+            f"{percent(spent / compute_ns(recording))} of the compute time"
+        ),
+        evidence=evidence,
+        cost_ns=cost,
+        saving_ns=(0, cost),
+        likely_ns=cost,
+        basis=basis,
+        places=places(rows, rows["duration_ns"].to_numpy(), recording),
+        kernels=Labels(rows.index),
+    )
