@@ -170,9 +170,9 @@ _TOO_MUCH_TO_GUESS = (
 _TRAINS = re.compile(r"(^|/)train(ing)?(/|_\w+\.py$|\.py$)")
 _USES_MINDSPEED = re.compile(r"(import|from) megatron\b|(?i:mindspeed)")
 """What a program has that depends on MindSpeed: no other one does for one operator."""
-_DRIVES = re.compile(
-    r"(?i)nuscenes|kitti|waymo|argoverse|lidar|voxel|point_?cloud|mmcv|mmdet|deform|mx_driving"
-)
+_SEES_POINTS = re.compile(r"(?i)nuscenes|kitti|waymo|lidar|voxel|point_?cloud|mx_driving")
+"""What a program has whose blocks work on clouds of points."""
+_DRIVES = re.compile(rf"{_SEES_POINTS.pattern}|argoverse|mmcv|mmdet|deform")
 """What a program has for which mx_driving is made: not so the graphs of molecules."""
 _SERVES = re.compile(
     r"(?m)^\s*(from|import) (\S*/)?(vllm|sglang|sgl_kernel|lightllm|lmdeploy)\w*\b"
@@ -181,11 +181,11 @@ _SERVES_NOTHING = frozenset({"columns-one-by-one", "integer-cumsum", "repeat-int
 """What a server of language models has no use for: views, and a few numbers for each request."""
 _TRACKS = re.compile(r"(^|[/_])(fast_?sam|track(ers?|ing)|infer(ence)?)([/_.]|$)")
 _LONG = 88
+"""Characters of an index that is joined from parts: more are a line of their own."""
 _LONGER = 6
 """Lines that a loop may grow by: of ten lines in place of one a reviewer wants a measurement."""
 _LEARNS = re.compile(r"(?i)loss|criterion|log_?p|nll|softmax")
 """Where gradients flow into the elements that are picked."""
-_SEES_POINTS = re.compile(r"(?i)nuscenes|kitti|waymo|lidar|voxel|point_?cloud|mx_driving")
 _FOR_NPU = re.compile(r"\btorch_npu\b")
 _HOLDS_MODELS = re.compile(
     r"(^|/)(models?|networks?|loss(es)?|modules?|layers?|archs?|backbones?)/"
@@ -238,10 +238,11 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
 
 def _serves(file: SourceFile, site: Site) -> bool:
     """Tell whether a server of language models has no use for a change of its views and counts."""
-    served = _SERVES.search(file.text) or _SERVES.search("from " + file.relative)
+    if site.rule.name not in _SERVES_NOTHING:
+        return False  # asked first: the whole text is searched
     if site.rule.name == "columns-one-by-one" and _TRACKS.search(file.relative):
         return True  # views, which nothing but a backward pass makes dear
-    return site.rule.name in _SERVES_NOTHING and served is not None
+    return any(map(_SERVES.search, (file.text, "from " + file.relative)))
 
 
 def _is_worth_less_than_its_text(site: Site) -> bool:

@@ -16,9 +16,9 @@ from npufix.rewriters.edit.loops.joining import add_up, join, join_rounds, rows_
 from npufix.rewriters.edit.loops.ragged import (
     MERGED,
     UNPADDED,
-    find_calls_of_rows,
-    find_unpadded,
+    calls_for_each_row,
     say_how,
+    takes_padding_off,
 )
 from npufix.rewriters.edit.loops.reading import (
     NO_DOMAIN,
@@ -118,11 +118,13 @@ def _find_comprehensions(
     flow: FunctionFlow, taken: Sequence[tuple[int, int]]
 ) -> Iterator[FoundLoop]:
     """Yield comprehensions that no loop is made of, with what to write instead."""
-    found = [(code, UNPADDED) for code in find_unpadded(flow.function)]
-    joined = {id(c) for n in walk(flow.function) if isinstance(n, ast.Call) for c in n.args}
-    if _is_in_steps(flow):  # what is joined at once is read as a loop
-        lists = find_calls_of_rows(flow.function)
-        found += [(code, MERGED) for code in lists if id(code) not in joined]
+    nodes = list(walk(flow.function))
+    lists = [node for node in nodes if isinstance(node, ast.ListComp)]
+    found = [(code, UNPADDED) for code in lists if takes_padding_off(code)]
+    called = [code for code in lists if calls_for_each_row(code)]
+    if called and _is_in_steps(flow):  # what is joined at once is read as a loop
+        joined = {id(c) for node in nodes if isinstance(node, ast.Call) for c in node.args}
+        found += [(code, MERGED) for code in called if id(code) not in joined]
     for code, advice in found:
         if not any(first <= code.lineno <= last for first, last in taken):
             lines = frozenset(range(code.lineno, (code.end_lineno or code.lineno) + 1))

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from npufix.rewriters.edit.loops.reading import Loop
-    from npufix.rewriters.graph.modules.names import FunctionNode
 
 SEGMENTS = (
     "each round launches kernels of its own for one part: give every row the number of its part "
@@ -75,32 +74,30 @@ def say_how(loop: Loop) -> str:
     return ""
 
 
-def find_unpadded(function: FunctionNode) -> Iterator[ast.ListComp]:
-    """Yield ``[row[row != padding] for row in rows]``."""
-    for node in walk(function):
-        match node:
-            case ast.ListComp(
-                ast.Subscript(
-                    ast.Name(row), ast.Compare(ast.Name(compared), [ast.NotEq()], [padding])
-                ),
-                [ast.comprehension(ast.Name(element), ast.Name() | ast.Attribute(), [])],
-            ) if row == compared == element and row not in list_names(padding):
-                yield node
+def takes_padding_off(code: ast.ListComp) -> bool:
+    """Tell whether code is ``[row[row != padding] for row in rows]``."""
+    match code:
+        case ast.ListComp(
+            ast.Subscript(ast.Name(row), ast.Compare(ast.Name(compared), [ast.NotEq()], [padding])),
+            [ast.comprehension(ast.Name(element), ast.Name() | ast.Attribute(), [])],
+        ):
+            return row == compared == element and row not in list_names(padding)
+    return False
 
 
-def find_calls_of_rows(function: FunctionNode) -> Iterator[ast.ListComp]:
-    """Yield ``[self.encoder(x[:, i]) for i in range(x.shape[1])]``, one module for all rows."""
-    for node in walk(function):
-        match node:
-            case ast.ListComp(
-                ast.Call(
-                    ast.Attribute(ast.Name("self")),
-                    [ast.Subscript(_, ast.Tuple([ast.Slice(None, None, None), ast.Name(row)]))],
-                    [],
-                ),
-                [ast.comprehension(ast.Name(counter), ast.Call(ast.Name("range")), [])],
-            ) if row == counter:
-                yield node
+def calls_for_each_row(code: ast.ListComp) -> bool:
+    """Tell whether code is ``[self.encoder(x[:, i]) for i in range(x.shape[1])]``."""
+    match code:
+        case ast.ListComp(
+            ast.Call(
+                ast.Attribute(ast.Name("self")),
+                [ast.Subscript(_, ast.Tuple([ast.Slice(None, None, None), ast.Name(row)]))],
+                [],
+            ),
+            [ast.comprehension(ast.Name(counter), ast.Call(ast.Name("range")), [])],
+        ):
+            return row == counter
+    return False
 
 
 def _bindings(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:

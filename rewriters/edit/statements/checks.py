@@ -85,7 +85,7 @@ def _checks(here: Surroundings) -> Iterator[Proposal]:
                 continue  # who wants no check says so
             case ast.Assert(test) if _is_answer(here, test):
                 found = _off_device(here, node, test, "check")
-            case ast.If(_, [ast.Raise()], []) if _DIVERGED.search(here.text(node)):
+            case ast.If(_, [ast.Raise()], []) if _LEFT_ALONE.search(here.text(node)):
                 continue  # one wait in each step, so that training ends with an error
             case ast.If(test, [ast.Raise()], []) if _is_answer(here, test):
                 found = _off_device(here, node, test, "failure")
@@ -126,10 +126,11 @@ def _is_answer(  # noqa: PLR0911 - one case a kind of test
     return False
 
 
-_DIVERGED = re.compile(
+_LEFT_ALONE = re.compile(
     r"raise NotImplementedError"  # what comes behind it computes something else
     r"|is(finite|nan|inf)\(\w*(grad_?norm|loss)|(grad_?norm|loss)\w*\.is(finite|nan|inf)"
 )
+"""Checks whose wait is wanted: training has diverged, or what comes behind is for other data."""
 _COMPARABLE = frozenset({"amax", "amin", "max", "mean", "min", "norm", "prod", "std", "sum"})
 
 
