@@ -79,6 +79,8 @@ def guess_tensors(
     shapes: Sequence[tuple[int, ...]] = (),
 ) -> list[Spec]:
     """Return guesses that are tensors, with shapes that go with ``base``, or with these shapes."""
+    if declared.use.weighs and not shapes:
+        return weigh_classes(*base[1:2], *base[-1:])
     cached = _guess_cached(parameter, base, declared, shapes)
     if cached and parameter.annotation:
         return cached
@@ -99,6 +101,11 @@ def guess_tensors(
     if "zero-one" in declared.kinds and (not fitting or "float" not in declared.kinds):
         fitting += [Tensor(s, "binary") for s in shapes]  # a loss wants 0.0 and 1.0
     return [*cached, *fitting]
+
+
+def weigh_classes(*counts: int) -> list[Spec]:
+    """Return weights of so many classes, by which nobody differentiates."""
+    return [Tensor((count,), "unit", constant=True) for count in dict.fromkeys(counts)]
 
 
 def _narrowed(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
@@ -338,7 +345,8 @@ def guess_argument(
     if held:
         return held
     wants_tensor = is_tensor(parameter, declared)
-    plain = [] if wants_tensor or declared.use.indexed else guess_scalars(parameter, widths)
+    numberless = wants_tensor or declared.use.indexed or declared.use.weighs
+    plain = [] if numberless else guess_scalars(parameter, widths)
     plain = [*_guess_sizes(parameter, declared), *plain]
     if declared.use.rounds and plain and base:
         plain.insert(0, Value(base[0]))

@@ -22,7 +22,7 @@ from npufix.rewriters.verification.calls.values import (
     materialise,
     seed_generator,
 )
-from npufix.rewriters.verification.inputs.arguments import BASES, guess_tensors
+from npufix.rewriters.verification.inputs.arguments import BASES, guess_tensors, weigh_classes
 from npufix.rewriters.verification.inputs.configurations import (
     CONFIG_CLASS,
     StandInConfig,
@@ -30,6 +30,7 @@ from npufix.rewriters.verification.inputs.configurations import (
     offer_configurations,
 )
 from npufix.rewriters.verification.inputs.objects import guess_objects, make_groups, make_weights
+from npufix.rewriters.verification.inputs.source.losses import find_class_weights
 from npufix.rewriters.verification.inputs.source.parameters import (
     WIDTH,
     Parameter,
@@ -57,6 +58,7 @@ _DRAWN_INTO = frozenset({"normal_", "uniform_", "trunc_normal_", "bernoulli_", "
 _BUILD_S = 5.0
 _REPAIRS = 12
 _MOST_CONFIGURATIONS = 2
+_FEW_CLASSES = 4
 WIDE = "a wide stand-in configuration"
 _PLAIN_BASE = re.compile(r"(^|\.)(Module|object|ABC)$")
 
@@ -351,6 +353,8 @@ def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
         if not specs:
             specs += offer_file_configurations(owner.__name__, loaded)
         specs += [_invent(owner, parameter.name, kind) for kind in (StandInConfig, WideConfig)]
+    if parameter.default is None and _weighs_classes(owner, parameter.name):
+        specs += weigh_classes(WIDTH, _FEW_CLASSES)
     if parameter.default is None and _is_layer(owner, parameter.name):
         specs.append(make_stand_in(parameter.name))
     return specs + guess_scalars(parameter)
@@ -363,6 +367,16 @@ def _is_layer(owner: type, name: str) -> bool:
     source = "".join(map(str, texts))
     kept = re.findall(rf"self\.(\w+)(?:: [^=\n]+)? = {name}\b(?!\()", source)
     return any(re.search(rf"self\.{attribute}\(", source) for attribute in kept)
+
+
+def _weighs_classes(owner: type, name: str) -> bool:
+    """Say whether an argument of ``__init__``, as it is or as an attribute, weighs classes."""
+    methods = filter(inspect.isfunction, vars(owner).values())
+    texts = (try_call(lambda m=m: inspect.getsource(m), _BUILD_S).value for m in methods)  # type: ignore[misc] # a default binds it
+    source = "class _:\n" + "".join(map(str, texts))
+    tree = try_call(lambda: ast.parse(source), _BUILD_S).value
+    kept = {name, *re.findall(rf"self\.(\w+)(?:: [^=\n]+)? = {name}\b(?!\()", source)}
+    return isinstance(tree, ast.AST) and bool(kept & find_class_weights(tree))
 
 
 def make_stand_in(name: str) -> MadeArgument:

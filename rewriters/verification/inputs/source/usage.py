@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from npufix.rewriters.graph.modules.syntax import list_defaults
+from npufix.rewriters.verification.inputs.source.losses import list_class_weights
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,6 +109,8 @@ class Use:
     """Whether single ones of its elements are numbers: ``n[i].item()``, ``x[:, : n[i]]``."""
     below: str = ""
     """What its numbers are less than: ``n`` for ``bincount(x, minlength=n)``."""
+    weighs: bool = False
+    """Whether it holds a number for each class: ``F.cross_entropy(x, y, weight=weights)``."""
     numbers: bool = False
     """Whether its elements are compared with what counts in a loop: ``chosen == expert``."""
 
@@ -427,6 +430,7 @@ def _note_call(use: Use, node: ast.Call, name: str) -> None:
     use.rounds |= called == "range" and any(_is(argument, name) for argument in arguments)
     use.elements |= called in {*_OF_ONE, "item"} and any(_is_element(one, name) for one in held)
     use.counts |= any(_is_computed_from(size, name) for size in _list_counts(node, called))
+    use.weighs |= any(_is(w, name) for w in list_class_weights(node))
     if called == "bincount" and any(
         name in re.split(r"\W", ast.unparse(one)) for one in [*arguments[:1], func]
     ):

@@ -254,6 +254,36 @@ class Block:
                 p.grad.mul_(rate)
 """
 
+WEIGHED = """
+def f(logits, labels, weight=None):
+    return F.cross_entropy(logits, labels, weight=weight)
+"""
+KEEPS_WEIGHTS = """
+class Block(nn.Module):
+    def __init__(self, class_weights=None):
+        super().__init__()
+        self.class_weights = class_weights
+
+    def forward(self, score, target):
+        return F.nll_loss(F.log_softmax(score, dim=1), target, weight=self.class_weights)
+"""
+LOSSES = "import torch.nn as nn\nimport torch.nn.functional as F\n"
+
+
+def test_classes_have_weights_beside_a_default_of_none() -> None:
+    text = LOSSES + WEIGHED
+    assert verdict(text, ", weight=weight)", ")").startswith("refuted")
+    new = "torch.nn.functional.cross_entropy(target=labels, input=logits"
+    assert verdict(text, "F.cross_entropy(logits, labels", new) == "equivalent"
+
+
+def test_an_object_is_made_with_weights_of_classes() -> None:
+    text, old = LOSSES + KEEPS_WEIGHTS, "F.log_softmax(score, dim=1), target"
+    found = verdict(text, ", weight=self.class_weights", "", "Block.forward")
+    assert found.startswith("refuted")
+    new = "torch.log_softmax(score, 1), target"
+    assert verdict(text, old, new, "Block.forward") == "equivalent"
+
 
 @pytest.mark.parametrize(
     ("text", "old", "new"),
