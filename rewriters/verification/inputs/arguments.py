@@ -386,7 +386,10 @@ def _guess_sizes(parameter: Parameter, declared: Declared) -> list[Spec]:
     if not numbers and (parameter.annotation or not paired):
         return []
     count = max(2, len(re.findall(r"\bint\b", numbers[2]))) if numbers else 2
-    return [Value(tuple(sizes[:count])) for sizes in ((3, 5, 2, 4), (6, 4, 7, 3))]
+    made: list[Spec] = [Value(tuple(sizes[:count])) for sizes in ((3, 5, 2, 4), (6, 4, 7, 3))]
+    if declared.use.length > count:  # corners, margins: small enough for windows to hold something
+        made = [Value(tuple(range(1, declared.use.length + 1))), *made]
+    return made
 
 
 def is_tensor(parameter: Parameter, declared: Declared) -> bool:

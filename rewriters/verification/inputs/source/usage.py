@@ -109,6 +109,8 @@ class Use:
     """Whether single ones of its elements are numbers: ``n[i].item()``, ``x[:, : n[i]]``."""
     below: str = ""
     """What its numbers are less than: ``n`` for ``bincount(x, minlength=n)``."""
+    length: int = 0
+    """How many elements it has at least, by plain indexes: 4 for ``sizes[3]``."""
     weighs: bool = False
     """Whether it holds a number for each class: ``F.cross_entropy(x, y, weight=weights)``."""
     numbers: bool = False
@@ -388,6 +390,7 @@ def _note_subscript(use: Use, node: ast.Subscript, name: str) -> None:
     if not _is(node.value, name):
         return
     use.indexed = True
+    use.length = max([use.length, *(_axes_for(n) for n in _axis(node.slice))])
     if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
         if node.slice.value not in use.keys:
             use.keys.append(node.slice.value)

@@ -254,6 +254,12 @@ class Block:
                 p.grad.mul_(rate)
 """
 
+CROPPED = """
+from typing import List
+
+def f(img: torch.Tensor, box: List[int]):
+    return img[..., box[0] : box[0] + box[2], box[1] : box[1] + box[3]]
+"""
 WEIGHED = """
 def f(logits, labels, weight=None):
     return F.cross_entropy(logits, labels, weight=weight)
@@ -268,6 +274,11 @@ class Block(nn.Module):
         return F.nll_loss(F.log_softmax(score, dim=1), target, weight=self.class_weights)
 """
 LOSSES = "import torch.nn as nn\nimport torch.nn.functional as F\n"
+
+
+def test_a_list_is_as_long_as_it_is_indexed() -> None:
+    assert verdict(CROPPED, "box[1] + box[3]", "box[1] + box[2]").startswith("refuted")
+    assert verdict(CROPPED, "box[1] + box[3]", "box[3] + box[1]") == "equivalent"
 
 
 def test_classes_have_weights_beside_a_default_of_none() -> None:
