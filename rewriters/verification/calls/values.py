@@ -16,7 +16,9 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-Kind: TypeAlias = Literal["float", "unit", "int", "bool", "binary", "additive", "box", "complex"]
+Kind: TypeAlias = Literal[
+    "float", "unit", "int", "bool", "binary", "additive", "box", "complex", "rotation"
+]
 Flavour: TypeAlias = Literal[
     "ordinary",
     "tiny rows",
@@ -70,7 +72,7 @@ class Tensor:
 
     ``additive`` is a mask of 0 and the lowest number of the dtype, ``binary`` one of 0.0 and 1.0;
     neither takes a gradient. The halves of a ``box`` are its lower and its upper corner;
-    ``complex`` numbers have the magnitude one, as those that rotate.
+    a ``rotation`` is of ``complex`` numbers of the magnitude one.
     """
 
     shape: tuple[int, ...]
@@ -243,7 +245,7 @@ def make_tensor(
         hidden = torch.rand(spec.shape, generator=source) < 0.5  # noqa: PLR2004 - a fair coin
         hidden[..., :1] = False  # every query sees a key
         return torch.zeros(spec.shape, dtype=dtype).masked_fill(hidden, torch.finfo(dtype).min)
-    if spec.kind in {"unit", "box", "complex"}:
+    if spec.kind in {"unit", "box", "complex", "rotation"}:
         return _draw(spec, flavour, source, dtype)
     return _floats(spec.shape, flavour, source).to(dtype)
 
@@ -252,12 +254,13 @@ def _draw(
     spec: Tensor, flavour: Flavour, source: torch.Generator, dtype: torch.dtype
 ) -> torch.Tensor:
     drawn = torch.rand(spec.shape, generator=source, dtype=torch.float64)
-    if flavour == "few values" and spec.kind != "complex":
+    if flavour == "few values" and spec.kind in {"unit", "box"}:
         drawn = (drawn * 2).floor()  # so that boxes are the same, or a half of each other
         return (_corners(drawn, 1.0) if spec.kind == "box" else (drawn + 1) / 4).to(dtype)
-    if spec.kind == "complex":
+    if spec.kind in {"complex", "rotation"}:
         angles = drawn.float() * 6
-        return torch.polar(torch.ones_like(angles), angles)
+        sizes = torch.rand(spec.shape, generator=source) + 0.5
+        return torch.polar(sizes if spec.kind == "complex" else torch.ones_like(angles), angles)
     return (_corners(drawn) if spec.kind == "box" else drawn * 0.9 + 0.05).to(dtype)
 
 

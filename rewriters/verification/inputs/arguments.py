@@ -42,6 +42,8 @@ _ENDS = r"^(next_|last_|is_|not_)?(dones?|terminals?|terminated|truncated|termin
 """Flags of episodes, as numbers: 0.0 or 1.0, by which nobody differentiates."""
 _UNIT_TENSOR = r"prob|alpha|weights?_matrix|conf"
 _ROTATIONS = r"(^|_)cis(_|$)"
+_ROTATIONS_SAID = rf"{_ROTATIONS}|freq|rot|phase|pe$"
+"""What is of magnitude one where it is complex."""
 _TENSOR_ANNOTATION = r"Tensor"
 _ABSENT = r"Optional\[|\| *None|None *\|"
 _MOST_HELD = 4
@@ -97,7 +99,9 @@ def guess_tensors(
         lengths = [Tensor(base[:1], "int", high) for high in (4, WIDTH)]
         fitting = [*filter(declared.takes, lengths), *fitting]
     if not fitting and "complex" in declared.kinds:
-        fitting = [Tensor(s, "complex") for s in shapes]
+        likely = shapes or _distinct([t.shape for s in made for t in list_tensors(s) if t.shape])
+        rotates = re.search(_ROTATIONS_SAID, parameter.name.lower()) is not None
+        fitting = [Tensor(s, "rotation" if rotates else "complex") for s in likely]
     if "zero-one" in declared.kinds and (not fitting or "float" not in declared.kinds):
         fitting += [Tensor(s, "binary") for s in shapes]  # a loss wants 0.0 and 1.0
     return [*cached, *fitting]
@@ -155,7 +159,7 @@ def _guess_any(
     if re.search(_ROTATIONS, name) and len(base) > 1:
         pairs = base[-1] // 2
         shapes = [(base[1], pairs), (base[-2], pairs), (1, base[1], 1, pairs), (*base[:2], pairs)]
-        return [Tensor(s, "complex") for s in _distinct(shapes)]
+        return [Tensor(s, "rotation") for s in _distinct(shapes)]
     # with more than corners, boxes have headings or velocities as well
     if re.search(BOXES, name) and not re.search(MASK, name) and columns <= 4:  # noqa: PLR2004 - corners
         return [Tensor(s, "box") for s in ((3, 4), (2, 4), (2, 3, 4), (4,))]

@@ -111,7 +111,7 @@ class Declared:
             return "float" in numbers and "zero-one" not in said
         if kind in {"additive", "binary"}:
             return bool(numbers & {"additive", "float"}) if kind == "additive" else "float" in said
-        return kind in numbers
+        return ("complex" if kind == "rotation" else kind) in numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,6 +335,12 @@ def read_declarations(text: str, qualname: str, assumed: Sequence[str] = ()) -> 
     }
     found = {
         n: replace(one, kinds=frozenset({"int"})) if one.use.numbers and not one.kinds else one
+        for n, one in found.items()
+    }
+    found = {
+        n: replace(one, kinds=frozenset({"complex"}))
+        if one.use.is_complex and not one.kinds
+        else one
         for n, one in found.items()
     }
     x, y = found.get("x"), found.get("y")

@@ -39,6 +39,7 @@ _SIZED = frozenset(
     ]
 )
 """What takes sizes, one by one or in a tuple."""
+_OF_COMPLEX = {"view_as_real", "imag", "angle", "irfft", "irfft2", "irfftn", "istft"}
 _OPTIMIZERS = r"(Npu)?(Fused)?(Adam|SGD|RMSprop|Adagrad|Adadelta|Lamb|LAMB|Lion)\w*"
 OF_TENSORS = frozenset(
     [
@@ -115,6 +116,11 @@ class Use:
     """Whether it holds a number for each class: ``F.cross_entropy(x, y, weight=weights)``."""
     numbers: bool = False
     """Whether its elements are compared with what counts in a loop: ``chosen == expert``."""
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether its numbers are complex, without being asked whether they are."""
+        return "is_complex" not in self.attributes and bool(self.attributes & _OF_COMPLEX)
 
     @property
     def as_tensor(self) -> bool:
@@ -299,8 +305,7 @@ def _note(use: Use, node: ast.AST, name: str) -> None:
 
 
 def _is_element(node: ast.AST | None, name: str) -> bool:
-    several = ast.Slice | ast.Tuple
-    plain = isinstance(node, ast.Subscript) and not isinstance(node.slice, several)
+    plain = isinstance(node, ast.Subscript) and not isinstance(node.slice, ast.Slice | ast.Tuple)
     return plain and _is(getattr(node, "value", None), name)
 
 
@@ -433,6 +438,8 @@ def _note_call(use: Use, node: ast.Call, name: str) -> None:
     use.rounds |= called == "range" and any(_is(argument, name) for argument in arguments)
     use.elements |= called in {*_OF_ONE, "item"} and any(_is_element(one, name) for one in held)
     use.counts |= any(_is_computed_from(size, name) for size in _list_counts(node, called))
+    if _is(next(iter(arguments), None), name):
+        use.attributes |= {called} & {*_OF_COMPLEX, "is_complex"}
     use.weighs |= any(_is(w, name) for w in list_class_weights(node))
     if called == "bincount" and any(
         name in re.split(r"\W", ast.unparse(one)) for one in [*arguments[:1], func]

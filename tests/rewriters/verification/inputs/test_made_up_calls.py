@@ -254,6 +254,21 @@ class Block:
                 p.grad.mul_(rate)
 """
 
+TURNED = """
+def f(stft, advance):
+    angles = torch.angle(stft) - advance
+    return torch.polar(stft.abs(), angles - torch.round(angles))
+"""
+MULTIPLIED = """
+def f(a, b):
+    return torch.complex(a.real * b.real - a.imag * b.imag, a.real * b.imag + a.imag * b.real)
+"""
+REAL_OR_COMPLEX = """
+def f(x):
+    if torch.is_complex(x):
+        x = torch.view_as_real(x)
+    return x.square().sum(-1)
+"""
 CROPPED = """
 from typing import List
 
@@ -274,6 +289,24 @@ class Block(nn.Module):
         return F.nll_loss(F.log_softmax(score, dim=1), target, weight=self.class_weights)
 """
 LOSSES = "import torch.nn as nn\nimport torch.nn.functional as F\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "wrong", "right"),
+    [
+        # of the magnitude one, as what rotates, the absolute value is one anyhow
+        (TURNED, "stft.abs()", "stft.sgn().abs()", "torch.abs(stft)"),
+        (MULTIPLIED, "- a.imag", "+ a.imag", "- 1.0 * a.imag"),
+    ],
+)
+def test_what_has_an_imaginary_part_is_complex(text: str, old: str, wrong: str, right: str) -> None:
+    assert verdict(text, old, wrong).startswith("refuted")
+    assert verdict(text, old, right) == "equivalent"
+
+
+def test_what_asks_whether_it_is_complex_may_be_real() -> None:
+    assert verdict(REAL_OR_COMPLEX, "x.square().sum(-1)", "(x * x).sum(-1)") == "equivalent"
+    assert verdict(REAL_OR_COMPLEX, "x.square().sum(-1)", "x.sum(-1)").startswith("refuted")
 
 
 def test_a_list_is_as_long_as_it_is_indexed() -> None:
