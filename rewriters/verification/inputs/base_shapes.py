@@ -23,6 +23,8 @@ _LARGEST_SIDE = 64
 _LONGEST_WINDOW = 2048
 _MATRIX = 2
 _POSITIONS = 3
+_SIDE = 19
+"""Of a signal with enough frequencies; odd, as nothing that is transformed back by itself."""
 
 
 def find_widths(target: Target, recipe: Recipe | None) -> list[int]:
@@ -87,7 +89,9 @@ def _of_layers(made: object) -> list[tuple[int, ...]]:
         sides = [n for n in sorted(set(numbers), reverse=True) if least <= n <= _LARGEST_SIDE]
         squares = [(side,) * (weight.dim() - _MATRIX) for side in (*sides[:2], 2 * least)]
         return [(2, channels, *square) for square in squares]
-    return []
+    # Weights of its own, as those that multiply frequencies: signals, then images.
+    own = getattr(made, "in_channels", None)
+    return [(2, own, *(_SIDE,) * count) for count in (1, 2)] if type(own) is int else []
 
 
 def _of_tables(made: object, widths: Sequence[int]) -> list[tuple[int, ...]]:

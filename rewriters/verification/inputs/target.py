@@ -404,7 +404,11 @@ def cast_floats(instance: object, dtype: torch.dtype) -> None:
     """Bring every floating tensor of an object to ``dtype``."""
     parts = [instance]
     if isinstance(instance, torch.nn.Module):
-        instance.to(dtype)
+        if any(t.is_complex() for t in (*instance.parameters(), *instance.buffers())):
+            # ``to`` would discard what is imaginary
+            instance._apply(lambda tensor: _cast(tensor, dtype))  # type: ignore[no-untyped-call] # noqa: SLF001 - what ``to`` calls
+        else:
+            instance.to(dtype)
         parts = list(instance.modules())
     for weight in list_weights(instance):
         gradient = weight.grad
@@ -415,6 +419,13 @@ def cast_floats(instance: object, dtype: torch.dtype) -> None:
         for name, value in list(getattr(part, "__dict__", {}).items()):
             if isinstance(value, torch.Tensor) and value.is_floating_point():
                 part.__dict__[name] = value.to(dtype)
+
+
+def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return a tensor in a dtype, complex ones in that of its precision, at least single."""
+    if tensor.is_complex():
+        return tensor.to(torch.complex128 if dtype == torch.float64 else torch.complex64)
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
 def read_state(instance: object, called: str) -> dict[str, object]:

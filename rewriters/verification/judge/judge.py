@@ -404,7 +404,7 @@ def _largest_gradient(oracle: CallRecord | None) -> float:
     found = [] if oracle is None else oracle.tensors.items()
     return max(
         (
-            max_magnitude(value.double(), value.isfinite())
+            max_magnitude((value.abs() if value.is_complex() else value).double(), value.isfinite())
             for name, value in found
             if value is not None and name.startswith("gradient of ")
         ),

@@ -263,6 +263,21 @@ MULTIPLIED = """
 def f(a, b):
     return torch.complex(a.real * b.real - a.imag * b.imag, a.real * b.imag + a.imag * b.real)
 """
+SPECTRAL = """
+import torch.nn as nn
+
+class Block(nn.Module):
+    def __init__(self, in_channels, out_channels, modes):
+        super().__init__()
+        self.in_channels, self.out_channels, self.modes = in_channels, out_channels, modes
+        drawn = torch.rand(in_channels, out_channels, modes, dtype=torch.cfloat)
+        self.weights = nn.Parameter(drawn)
+
+    def forward(self, x):
+        known = torch.fft.rfft(x)[:, :, : self.modes]
+        made = torch.einsum("bix,iox->box", known, self.weights)
+        return torch.fft.irfft(made, n=x.size(-1))
+"""
 REAL_OR_COMPLEX = """
 def f(x):
     if torch.is_complex(x):
@@ -307,6 +322,11 @@ def test_what_has_an_imaginary_part_is_complex(text: str, old: str, wrong: str, 
 def test_what_asks_whether_it_is_complex_may_be_real() -> None:
     assert verdict(REAL_OR_COMPLEX, "x.square().sum(-1)", "(x * x).sum(-1)") == "equivalent"
     assert verdict(REAL_OR_COMPLEX, "x.square().sum(-1)", "x.sum(-1)").startswith("refuted")
+
+
+def test_a_layer_with_weights_of_frequencies_takes_signals() -> None:
+    assert verdict(SPECTRAL, "made, n=x.size(-1)", "made", "Block.forward").startswith("refuted")
+    assert verdict(SPECTRAL, "rfft(x)", "rfft(x, dim=-1)", "Block.forward") == "equivalent"
 
 
 def test_a_list_is_as_long_as_it_is_indexed() -> None:
