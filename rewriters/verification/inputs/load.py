@@ -39,7 +39,7 @@ from npufix.rewriters.verification.sandbox.remote import passes_on, runs_with_ta
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 files_read: set[str] = set()
 """Files whose definitions were taken without importing them; a verdict stands on them as well."""
@@ -47,7 +47,7 @@ _IMPORT_S = 30.0
 _OURS = "__npufix__"
 _HERE = Path(__file__).parents[3]
 _INSTALLED = ("site-packages", "dist-packages")
-_DEEPEST = 5
+_DEEPEST = 9
 """How many files away a definition is looked for."""
 _CONFIG_BASE = r"^Pre[tT]rained\w*Config$"
 """Its own file needs half of the package; a configuration needs nothing of it here."""
@@ -163,6 +163,8 @@ class _Module:
         self._live: types.ModuleType | None = None
         self._done: set[int] = set()
         self._missing: set[str] = set()
+        self._sought: set[str] = set()
+        self._is_loaded = False
         linecache.cache[self._filename] = (
             len(text),
             None,
@@ -175,6 +177,7 @@ class _Module:
         module.__file__ = str(self._path)
         module.__package__ = self._inside
         module.__dict__[_OURS] = True
+        module.__dict__["__builtins__"] = {**vars(builtins), "__import__": self._import_late}
         self._live, self._done = module, set()
         # Dataclasses and typing look their module up by name. A real module of that name stays:
         # a user's ``random.py`` must not replace the library's.
@@ -192,6 +195,7 @@ class _Module:
     def _load(self, module: types.ModuleType, way: Literal["exactly", "whole", "partly"]) -> Loaded:
         names = sorted(set[str]().union(*map(list_bound_names, self.tree.body)))
         missing = tuple(sorted(self._missing))
+        self._is_loaded = True
         return Loaded(module.__dict__, self._filename, missing, tuple(names), self.find, way)
 
     def whole(self) -> Loaded:
@@ -215,9 +219,15 @@ class _Module:
         return self._load(module, "exactly")
 
     def find(self, name: str) -> object:
-        """Return one more definition; None if it cannot be had."""
-        if self._live is None or name not in self._live.__dict__:
+        """Return one more definition; None if it cannot be had.
+
+        Files that import each other may ask for what is only about to be there.
+        """
+        known = self._live is not None and name in self._live.__dict__
+        if not known and name not in self._sought:
+            self._sought.add(name)
             try_call(lambda: self.as_far_as_possible([name], again=False), _IMPORT_S)
+            self._sought.discard(name)
         found = self._live.__dict__.get(name) if self._live is not None else None
         return None if isinstance(found, Placeholder) else found
 
@@ -254,11 +264,17 @@ class _Module:
             if name == "*" and isinstance(statement, ast.ImportFrom):
                 self._import_all(statement, wanted, module, loading)
                 continue
-            if isinstance(statement, ast.ImportFrom) and not re.search(_CONFIG_BASE, alias.name):
+            found: object = None
+            if isinstance(statement, ast.Import):
+                found = self._of_files(alias.name if alias.asname else name, 0, loading)
+            elif not re.search(_CONFIG_BASE, alias.name):
                 found = self._neighbour(statement, alias.name)
-                if found is not None:
-                    module.__dict__[name] = found
-                    continue
+                if found is None:
+                    inner = ".".join(filter(None, (statement.module, alias.name)))
+                    found = self._of_files(inner, statement.level, loading)
+            if found is not None:
+                module.__dict__[name] = found
+                continue
             module.__dict__[name] = Placeholder(name, loading)
             where = statement.module if isinstance(statement, ast.ImportFrom) else ""
             self._missing.add(f"{name} of {where}" if where else name)
@@ -270,12 +286,16 @@ class _Module:
         module: types.ModuleType,
         loading: list[bool],
     ) -> None:
-        """Take what nothing else in the file defines from where everything was to come from."""
+        """Take what nothing else in the file defines from where everything was to come from.
+
+        What one such file has not, the next may have: only then it is missing.
+        """
         own = set[str]().union(*map(list_bound_names, self.tree.body))
-        for name in sorted({*wanted} - own - {PROBE} - vars(builtins).keys() - vars(module).keys()):
+        held = {n for n, value in vars(module).items() if not isinstance(value, Placeholder)}
+        for name in sorted({*wanted} - own - {PROBE} - vars(builtins).keys() - held):
             found = self._neighbour(statement, name)
             module.__dict__[name] = Placeholder(name, loading) if found is None else found
-            self._missing |= {name} if found is None else set()
+            self._missing = self._missing - {name} | ({name} if found is None else set())
 
     def _imports(
         self, statement: ast.Import | ast.ImportFrom, alias: ast.alias, module: types.ModuleType
@@ -289,6 +309,30 @@ class _Module:
             made = ast.ImportFrom(statement.module, [alias], statement.level)
             alone = ast.copy_location(made, statement)
         return not try_call(lambda: self._execute([alone], module), _IMPORT_S).error
+
+    def _import_late(
+        self,
+        name: str,
+        scope: Mapping[str, object] | None = None,
+        held: Mapping[str, object] | None = None,
+        fromlist: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> object:
+        """Import inside a function: out of the files of the user, where nothing else works."""
+
+        def imported() -> object:
+            return builtins.__import__(name, scope, held, fromlist or (), level)
+
+        if not self._is_loaded:
+            return imported()
+        try:
+            found = imported()
+        except ImportError:
+            found = None
+        if found is None or hasattr(found, _OURS):  # a part of a file, as far as it was needed
+            files = self._of_files(name if fromlist else name.partition(".")[0], level, [])
+            return imported() if files is None else files
+        return found
 
     def _neighbour(self, statement: ast.ImportFrom, name: str) -> object:
         """Return a definition out of another file of the user, without importing its package."""
@@ -306,6 +350,25 @@ class _Module:
                 return found
         return None
 
+    def _of_files(self, dotted: str, level: int, loading: list[bool]) -> ModuleOfFiles | None:
+        """Return a module of the user, or a folder of such, for ``from . import boxes``."""
+        if self._depth == _DEEPEST:
+            return None
+        parts = dotted.split(".")
+        bases = [self._path.parents[level - 1]] if level else self._package.folders
+        places = [place for base in bases if (place := base.joinpath(*parts)).is_dir()]
+        named = ast.ImportFrom(dotted, [], level)
+        if not places and not self._files_of(named):
+            return None
+
+        def find(name: str) -> object:
+            found = self._neighbour(named, name)
+            if found is None:
+                return self._of_files(f"{dotted}.{name}", level, loading)
+            return found
+
+        return ModuleOfFiles(dotted, find, loading)
+
     def _read(self, path: Path) -> _Module:
         text = find_text(path) or path.read_text(encoding="utf-8")
         files_read.add(str(path))
@@ -319,6 +382,28 @@ class _Module:
         places = [base.joinpath(*parts) for base in bases]
         files = [f for p in places for f in (p.with_suffix(".py"), p / "__init__.py")]
         return [file for file in dict.fromkeys(files) if file.is_file()]
+
+
+class ModuleOfFiles(types.ModuleType):
+    """A module that could not be imported, whose definitions are taken out of its file."""
+
+    def __init__(self, name: str, find: Callable[[str], object], loading: list[bool]) -> None:
+        """Remember how to find a definition, and the flag that says when loading is over."""
+        super().__init__(name)
+        self._find = find
+        self._loading = loading
+
+    def __getattr__(self, name: str) -> object:
+        """Return a definition, a placeholder for one that is not there while loading."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        found = self._find(name)
+        if found is not None:
+            self.__dict__[name] = found
+            return found
+        if not self._loading:
+            raise ImportError(f"{self.__name__}.{name} could not be imported")
+        return Placeholder(f"{self.__name__}.{name}", self._loading)
 
 
 class StandInBase(torch.nn.Module):

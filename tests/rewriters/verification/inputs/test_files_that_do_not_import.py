@@ -1,0 +1,96 @@
+"""Packages that cannot be imported here: what is verified is taken out of their files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("torch")
+
+from npufix.advisor.verify.changed_functions import find_touched
+from npufix.rewriters.verification import Job
+from npufix.rewriters.verification.judge.verify_function import verify_function
+from npufix.rewriters.verification.verdict import Status, Verdict
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FILES = {
+    "__init__.py": "import not_installed\nfrom .ops import *\n",
+    "ops/__init__.py": "from .wide import *\nfrom .scales import *\n",
+    "ops/wide.py": """
+import not_installed
+from .scales import scale
+
+@not_installed.compiled
+def widen(x):
+    return scale(x) + 1
+""",
+    "ops/scales.py": """
+from . import wide
+from . import numbers as n
+
+def scale(x):
+    return x * n.FACTOR
+
+def narrow(x):
+    return wide.widen(x) - 1
+""",
+    "ops/numbers.py": """
+import not_installed
+
+FACTOR = 2.5
+
+def late(x):
+    return x.tanh()
+
+def lost(x):
+    return not_installed.kernel(x)
+""",
+}
+MODEL = """
+import torch
+import not_installed
+from . import ops
+from .ops import narrow, widen
+import kit.ops.scales as scales
+
+def f(x):
+    from .ops.numbers import late
+    y = torch.sigmoid(x) * x
+    return ops.narrow(late(widen(narrow(y)))) + scales.scale(y)
+
+def g(x):
+    return ops.numbers.lost(torch.sigmoid(x) * x)
+"""
+
+
+GATE = "torch.sigmoid(x) * x"
+
+
+def judge(folder: Path, name: str, new: str) -> Verdict:
+    """Verify another text for the gate of ``f`` or ``g``, within a package."""
+    for path, text in {**FILES, "model.py": MODEL}.items():
+        place = folder / "kit" / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text, encoding="utf-8")
+    start = MODEL.index(f"def {name}(")
+    after = MODEL[:start] + MODEL[start:].replace(GATE, new, 1)
+    (one,) = find_touched(MODEL, after)
+    lines = one.lines_original, one.lines_changed
+    path = str(folder / "kit" / "model.py")
+    return verify_function(Job(path, str(folder), MODEL, after, name, *lines)).verdict
+
+
+def test_modules_and_names_from_everywhere_are_taken_out_of_files(tmp_path: Path) -> None:
+    right = judge(tmp_path, "f", "torch.nn.functional.silu(x)")
+    assert right.status is Status.EQUIVALENT, right.reason
+    wrong = judge(tmp_path, "f", "torch.nn.functional.silu(x * 1.01)")
+    assert wrong.status is Status.REFUTED, wrong
+
+
+def test_what_is_really_missing_is_named(tmp_path: Path) -> None:
+    verdict = judge(tmp_path, "g", "torch.nn.functional.silu(x)")
+    assert verdict.status is Status.NOT_VERIFIED, verdict
+    assert "not_installed" in verdict.reason
