@@ -25,7 +25,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic, Observation
-from npufix.rules.shared.quantities import milliseconds, number, percent
+from npufix.rules.shared.quantities import format_count, milliseconds, percent
 from npufix.rules.shared.recording.observing import (
     copies_to_device,
     idle_time,
@@ -57,8 +57,9 @@ def check(recording: Recording) -> Iterator[Observation]:
     steps = max(1, recording.step_count)
     yield Observation(
         what=(
-            f"{number(len(copies) / steps)} copies from the host per step; the device is idle for "
-            f"{milliseconds(cost)} of them ({percent(share(cost, recording))} of the step)"
+            f"{format_count(len(copies) / steps, 'copy', 'copies')} from the host per step; the "
+            f"device is idle for {milliseconds(cost)} meanwhile "
+            f"({percent(share(cost, recording))} of the step)"
         ),
         evidence=(
             ("host held", f"{milliseconds(duration.sum() / steps)} per step"),

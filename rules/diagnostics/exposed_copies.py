@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
-from npufix.rules.shared.quantities import milliseconds, number, percent
+from npufix.rules.shared.quantities import format_count, milliseconds, number, percent
 from npufix.rules.shared.recording.kernel_groups import LEAST_SHARE
 from npufix.rules.shared.recording.observing import (
     COPIES,
@@ -77,8 +77,8 @@ def check(recording: Recording) -> Iterator[Observation]:
     )
     if 2 * alone[blocks].sum() > alone.sum():
         what = (
-            f"{number(blocks.sum() / steps)} copies to the device per step block the host; the "
-            f"device computes nothing for {milliseconds(cost)} of them "
+            f"the host waits for {format_count(blocks.sum() / steps, 'copy', 'copies')} to the "
+            f"device per step, which computes nothing for {milliseconds(cost)} meanwhile "
             f"({percent(share(cost, recording))} of the step)"
         )
     yield Observation(
