@@ -54,6 +54,8 @@ _NESTED = r"(Tuple|tuple|List|list|Sequence)\[ *(typing\.)?(Tuple|tuple|List|lis
 _CACHE = r"(^|_)past(_|$)|cache|(^|_)mems?$"
 """Keys and values of earlier positions."""
 _SIZE = r"size|shape|resolution|hw$"
+_AXES = r"perm(ute|utation)?($|_)|^axes$|^dims$"
+"""Axes in another order."""
 _HEADS = 4
 UNKNOWN = Declared()
 BASES: tuple[tuple[int, ...], ...] = (
@@ -351,7 +353,7 @@ def guess_argument(
     wants_tensor = is_tensor(parameter, declared)
     numberless = wants_tensor or declared.use.indexed or declared.use.weighs
     plain = [] if numberless else guess_scalars(parameter, widths)
-    plain = [*_guess_sizes(parameter, declared), *plain]
+    plain = [*guess_sizes(parameter, declared), *plain]
     if declared.use.rounds and plain and base:
         plain.insert(0, Value(base[0]))
     made = guess_tensors(parameter, base, widths, declared, shapes)
@@ -383,7 +385,7 @@ def guess_argument(
     return plain + made if plain and not re.search(INTEGER_TENSOR, parameter.name) else made + plain
 
 
-def _guess_sizes(parameter: Parameter, declared: Declared) -> list[Spec]:
+def guess_sizes(parameter: Parameter, declared: Declared = UNKNOWN) -> list[Spec]:
     """Return several numbers, for ``size: Tuple[int, int]`` and ``h, w = size``."""
     numbers = re.search(r"(?i)\b(tuple|list|sequence)\[ *(int\b.*)\]", parameter.annotation)
     paired = declared.use.paired and re.search(_SIZE, parameter.name.lower())
@@ -393,6 +395,10 @@ def _guess_sizes(parameter: Parameter, declared: Declared) -> list[Spec]:
     made: list[Spec] = [Value(tuple(sizes[:count])) for sizes in ((3, 5, 2, 4), (6, 4, 7, 3))]
     if declared.use.length > count:  # corners, margins: small enough for windows to hold something
         made = [Value(tuple(range(1, declared.use.length + 1))), *made]
+    if re.search(_NESTED, parameter.annotation):  # of several images, ``List[Tuple[int, int]]``
+        return [Value(tuple(s.value for s in made if isinstance(s, Value)))]
+    if re.search(_AXES, parameter.name.lower()):
+        return [*(Value((*range(n - 2), n - 1, n - 2)) for n in (3, 4, 5, 2)), *made]
     return made
 
 

@@ -286,9 +286,12 @@ class _Telling:
             return  # what an operator makes of two dtypes is its own
         named = self.assignment.specs.items()
         floating = {n: s for n, s in named if isinstance(s, Tensor) and s.kind in {"float", "unit"}}
-        for name, spec in floating.items() if len(floating) > 1 else ():
-            own = with_specs(self.assignment, **{name: replace(spec, dtype=torch.float32)})
-            yield CallCase(own, dtypes=_LARGE[1:])
+        # One in float32 beside halves: a weight; one half beside others: an activation.
+        beside = [{n} for n in floating] if len(floating) > 1 else []
+        beside += [floating.keys() - {n} for n in floating] if len(floating) > 2 else []  # noqa: PLR2004 - of two, one is the other
+        for names in beside:
+            wide = {n: replace(floating[n], dtype=torch.float32) for n in names}
+            yield CallCase(with_specs(self.assignment, **wide), dtypes=_LARGE[1:])
 
     def list_around_numbers(self) -> Iterator[CallCase]:
         """Yield sizes and values on both sides of the numbers that stand in the code."""

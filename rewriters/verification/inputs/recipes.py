@@ -22,7 +22,12 @@ from npufix.rewriters.verification.calls.values import (
     materialise,
     seed_generator,
 )
-from npufix.rewriters.verification.inputs.arguments import BASES, guess_tensors, weigh_classes
+from npufix.rewriters.verification.inputs.arguments import (
+    BASES,
+    guess_sizes,
+    guess_tensors,
+    weigh_classes,
+)
 from npufix.rewriters.verification.inputs.configurations import (
     CONFIG_CLASS,
     StandInConfig,
@@ -357,7 +362,7 @@ def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
         specs += weigh_classes(WIDTH, _FEW_CLASSES)
     if parameter.default is None and _is_layer(owner, parameter.name):
         specs.append(make_stand_in(parameter.name))
-    return specs + guess_scalars(parameter)
+    return specs + guess_sizes(parameter) + guess_scalars(parameter)
 
 
 def _is_layer(owner: type, name: str) -> bool:

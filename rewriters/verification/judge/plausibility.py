@@ -48,8 +48,6 @@ _WANTS_ONE = (
 )
 _ASKS_DTYPE = r"\bdtype\b|\.to\(|\.float\(|\.half\(|\.bfloat16\(|\.double\(|type_as|autocast"
 """What code says that is written for tensors of several dtypes."""
-_HALVES = r"\[\.\.\., *: *(.+?) *// *2\](?s:.)*\[\.\.\., *\1 *// *2 *:\]"
-"""How code halves a width, ``x[..., : d // 2], x[..., d // 2 :]``: it is never odd."""
 _ASKS_WHOLE = r"u?int\d+\b|\.(long|int|short|byte)\(|is_floating_point|one_hot|bincount|[Ii]nteger"
 _ROUNDS = re.compile(r"//|%|\b(?:round|trunc|floor|ceil|div|floor_divide|fmod|remainder)\b")
 """What does something else with whole numbers, where it is written."""
@@ -130,7 +128,7 @@ def set_aside(
             or (_is_of_absence(difference) and _is_empty(case))
             or (_is_of_absence(difference) and difference.still and flowing - same)
             or _is_of_whole_numbers(job, case, compared)
-            or (same <= odd < cases.keys() and re.search(_HALVES, job.original) is not None)
+            or (same <= odd < cases.keys() and _halves_a_width(job.original))
         ):
             aside.append(difference)
         else:
@@ -150,6 +148,55 @@ def _is_odd(one: CaseRun) -> bool:
     """Say whether a tensor has an odd width, which has no halves."""
     every = (t for spec in one.case.assignment.specs.values() for t in list_tensors(spec))
     return any(t.shape and t.shape[-1] % 2 for t in every)
+
+
+def _halves_a_width(text: str) -> bool:
+    """Say whether code takes the halves of a width, or its pairs: then it is never odd.
+
+    ``x[..., : d // 2]`` and ``x[..., d // 2 :]``, with a name for the half too; ``x[..., ::2]`` and
+    ``x[..., 1::2]``; ``x.chunk(2, -1)``.
+    """
+    tree = _parse(text)
+    halves = {
+        target.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign) and _is_half(node.value)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    first, second, even, uneven = set[str](), set[str](), False, False
+    for node in ast.walk(tree):
+        match node:
+            case ast.Subscript(slice=ast.Tuple([ast.Constant(value=e), *_, ast.Slice() as cut])):
+                if e is not Ellipsis:
+                    continue
+                bounds = [part and ast.unparse(part) for part in (cut.lower, cut.upper, cut.step)]
+                even |= bounds in ([None, None, "2"], ["0", None, "2"])
+                uneven |= bounds == ["1", None, "2"]
+                for found, part, other in (
+                    (first, cut.upper, cut.lower),
+                    (second, cut.lower, cut.upper),
+                ):
+                    whole = other is None or ast.unparse(other) == "0"
+                    if (
+                        part is not None
+                        and whole
+                        and (_is_half(part) or ast.unparse(part) in halves)
+                    ):
+                        found.add(ast.unparse(part))
+            case ast.Call(func=ast.Attribute(attr="chunk"), args=given, keywords=named):
+                values = [ast.unparse(one) for one in (*given, *(k.value for k in named))]
+                if values[-2:] == ["2", "-1"]:
+                    return True
+    return bool(first & second) or (even and uneven)
+
+
+def _is_half(code: ast.expr) -> bool:
+    return (
+        isinstance(code, ast.BinOp)
+        and isinstance(code.op, ast.FloorDiv)
+        and ast.unparse(code.right) == "2"
+    )
 
 
 def _is_of_absence(difference: Difference) -> bool:

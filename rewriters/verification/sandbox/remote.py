@@ -316,6 +316,11 @@ def serve(pipe: Pipe) -> None:
                 answer = "done", functions[name](*args, **keywords)
             except tuple(_ERRORS.values()) as error:
                 answer = _name_of_error(error), str(error)
+            except Exception as error:  # noqa: BLE001 - one call that fails must not end them all
+                answer = (
+                    NotVerifiedError.__name__,
+                    f"npufix failed: {type(error).__name__}: {error}",
+                )
         pipe.send(encode(packing.pack((asked, *answer, sorted(kernels)))))
 
 

@@ -381,3 +381,66 @@ def test_halves_that_are_ruled_out_are_not_tried(vouched: tuple[str, ...]) -> No
     new = "(a.unsqueeze(-1) * b.unsqueeze(1)).sum(2)"
     found = verdict(text, "torch.bmm(a, b)", new, vouched=vouched)
     assert found == "equivalent" if vouched else "bfloat16" in found
+
+
+SIZED = """
+from typing import List, Tuple
+
+class Block(nn.Module):
+    def __init__(self, dim: int, window_size: Tuple[int, int]):
+        super().__init__()
+        rows, columns = window_size
+        self.window_size = window_size
+        self.bias = nn.Parameter(torch.zeros(rows * columns, dim))
+
+    def forward(self, x):
+        h, w = self.window_size
+        return x.reshape(-1, h * w, x.shape[-1]) + self.bias * 2
+
+def crop(x, shapes: List[Tuple[int, int]]):
+    return [x[:, :h, :w] * 2 for h, w in shapes]
+
+def turn(x, permute_mask: List[int]):
+    b, h, w, d = x.shape
+    return x.reshape(b, h, 1, w, d).expand(-1, -1, h, -1, -1).permute(permute_mask) * 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "right", "wrong"),
+    [
+        ("Block.forward", "self.bias * 2", "self.bias + self.bias", "self.bias"),
+        ("crop", "x[:, :h, :w] * 2", "2 * x[:, :h, :w]", "2 * x[:, :w, :h]"),
+        ("turn", "(permute_mask) * 2", "(*permute_mask) * 2", "(permute_mask[::-1]) * 2"),
+    ],
+)
+def test_several_sizes_and_axes_are_made_up(name: str, old: str, right: str, wrong: str) -> None:
+    text = SIZED.replace("nn.", "torch.nn.")
+    assert verdict(text, old, right, name) == "equivalent"
+    assert verdict(text, old, wrong, name).startswith("refuted")
+
+
+HALVED = """
+def turned(x):
+    half = x.shape[-1] // 2
+    a, b = x[..., :half], x[..., half:]
+    return torch.cat((-b, a), dim=-1)
+"""
+
+
+def test_a_width_that_is_halved_is_not_odd() -> None:
+    old, new = "x[..., :half], x[..., half:]", "x.chunk(2, dim=-1)"
+    assert verdict(HALVED, old, new, "turned") == "equivalent"
+    assert verdict(HALVED, old, "x.flip(-1).chunk(2, dim=-1)", "turned").startswith("refuted")
+    # what is cut once has no halves: an odd width is as good as another
+    once = HALVED.replace("x[..., :half], x[..., half:]", "x[..., :half], x[..., half * 2 :]")
+    new = "x[..., :half], x[..., x.shape[-1] :]"
+    assert verdict(once, old.replace("half:", "half * 2 :"), new, "turned").startswith("refuted")
+
+
+def test_one_tensor_may_be_half_beside_two_that_are_not() -> None:
+    text = "def f(x, gain, shift):\n    return x * gain + shift\n"
+    old = "x * gain + shift"
+    assert verdict(text, old, "gain * x + shift", "f") == "equivalent"
+    found = verdict(text, old, "((x * gain).to(gain.dtype) + shift).to(shift.dtype)", "f")
+    assert found.startswith("refuted")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import math
+import os
 from collections import Counter
 
 import pytest
@@ -20,6 +21,7 @@ from npufix.rewriters.verification.calls.values import (  # noqa: E402 - same
     Value,
 )
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase  # noqa: E402 - same
+from npufix.rewriters.verification.sandbox import remote  # noqa: E402 - same
 from npufix.rewriters.verification.sandbox.transport import (  # noqa: E402 - same
     ClosedError,
     Named,
@@ -28,6 +30,7 @@ from npufix.rewriters.verification.sandbox.transport import (  # noqa: E402 - sa
     TransportError,
     Unpacking,
 )
+from npufix.rewriters.verification.verdict import NotVerifiedError  # noqa: E402 - same
 
 
 def sent(value: object, *, opens: bool = False) -> object:
@@ -172,3 +175,30 @@ def test_a_record_of_a_call_arrives_whole() -> None:
     assert found.idle == seen.idle
     assert torch.equal(found.tensors["result"], torch.ones(2))  # type: ignore[arg-type]
     assert sent(functools.partial(int, "3"), opens=True)() == 3  # type: ignore[operator]
+
+
+def test_a_question_that_fails_ends_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mistake of ours is said of the one call; the next question is answered."""
+
+    def fail(divisor: int) -> float:
+        return 1 / divisor
+
+    monkeypatch.setitem(remote._FUNCTIONS, "fail", fail)
+    asked, answered = os.pipe(), os.pipe()
+    token = b"a token of enough bytes"
+    here, there = (
+        remote.Pipe(answered[0], asked[1], token),
+        remote.Pipe(asked[0], answered[1], token),
+    )
+    child = os.fork()
+    if not child:
+        os.close(asked[1])
+        remote.serve(there)
+        os._exit(0)
+    worker = remote.Worker(child, here)
+    with pytest.raises(NotVerifiedError, match="npufix failed: ZeroDivisionError"):
+        worker.call("fail", (0,), {})
+    assert worker.call("fail", (2,), {}) == 0.5
+    for end in (*asked, *answered):
+        os.close(end)
+    os.waitpid(child, 0)
