@@ -33,6 +33,7 @@ from npufix.rewriters.verification.inputs.source.shapes import (
     read_multiples,
     read_sizes,
     read_text,
+    read_types,
 )
 from npufix.rewriters.verification.inputs.source.usage import (
     Function,
@@ -79,6 +80,8 @@ class Declared:
     """A size that its whole numbers are less than: a name, a number, ``n + 1``."""
     narrow: torch.dtype | None = None
     """What type its whole numbers are of, where that is not int64."""
+    type: str = ""
+    """What type a docstring says that it is of, as an annotation."""
     held: Mapping[str, tuple[Declared, list[tuple[int, ...]]]] = field(default_factory=dict)
     """What holds for the values of a dictionary, by their keys, and their shapes in numbers."""
 
@@ -400,6 +403,8 @@ def _read_said(
             said = read_annotation(ast.unparse(argument.annotation))
             if said.shapes:
                 found[argument.arg] = said
+    types = read_types(texts[0], names)
+    found = {**dict.fromkeys(types, Said()), **found}
     optional = list_defaults(function.args)
     plain = {
         a.arg: ast.unparse(a.annotation or ast.Name("Tensor")) for a in list_arguments(function)
@@ -422,6 +427,7 @@ def _read_said(
             said.kinds,
             below=said.below,
             narrow=getattr(torch, said.narrow) if said.narrow else None,
+            type=types.get(n, ""),
         )
         for n, said in found.items()
     }
