@@ -104,8 +104,8 @@ def guess_tensors(
     if re.search(_LENGTHS, parameter.name.lower()) and base and not shapes:
         # one for each row; what is multiplied is a share of the longest
         shares = [Tensor(base[:1], "unit")] if declared.use.added else []
-        likely = [*shares, *(Tensor(base[:1], "int", high) for high in (4, WIDTH))]
-        fitting = list(dict.fromkeys([*(t for t in likely if declared.takes(t)), *fitting]))
+        lengths = [*shares, *(Tensor(base[:1], "int", high) for high in (4, WIDTH))]
+        fitting = list(dict.fromkeys([*(t for t in lengths if declared.takes(t)), *fitting]))
     if not fitting and "complex" in declared.kinds:
         likely = shapes or _distinct([t.shape for s in made for t in list_tensors(s) if t.shape])
         rotates = re.search(_ROTATIONS_SAID, parameter.name.lower()) is not None
