@@ -35,6 +35,7 @@ from npufix.rewriters.verification.inputs.source.shapes import (
     read_text,
     read_types,
 )
+from npufix.rewriters.verification.inputs.source.siblings import list_siblings
 from npufix.rewriters.verification.inputs.source.usage import (
     Function,
     Use,
@@ -421,6 +422,12 @@ def _read_said(
                 before.below or said.below,
                 before.narrow or said.narrow,
             )
+    for other in list_siblings(tree, function, qualname):
+        told = read_text(other.text, [*other.names.values()])
+        for name, theirs in other.names.items():
+            before = found.get(name, Said())
+            if theirs in told and not (before.shapes or before.kinds):
+                found[name] = told[theirs]
     return {
         n: Declared(
             said.shapes,

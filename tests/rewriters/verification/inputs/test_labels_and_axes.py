@@ -8,6 +8,7 @@ pytest.importorskip("torch")
 
 from tests.rewriters.verification.inputs.test_exposing_calls import verified
 
+from npufix.rewriters.verification.inputs.source.declarations import read_declarations
 from npufix.rewriters.verification.inputs.source.losses import find_void_numbers
 from npufix.rewriters.verification.inputs.source.parameters import Parameter, guess_scalars
 from npufix.rewriters.verification.inputs.source.shapes import read_text, read_types
@@ -245,3 +246,38 @@ def test_the_reason_names_what_the_constructor_raised() -> None:
     found = verified(NEEDS, "x * self.rows.shown()", "self.rows.shown() * x")
     assert found.status.name == "NOT_VERIFIED"
     assert "no object of its class can be made: TypeError: a table with rows" in found.reason
+
+
+CALLED = '''
+import torch
+
+class Base:
+    def score(self, x, y):
+        """Args:
+            x: features (batch, width)
+            y: others (count, width)
+        """
+
+class Loss(Base):
+    def forward(self, out, other, mask):
+        """Args:
+            out: projections (n, views, d)
+            other: the same (n, views, d)
+            mask: what counts (n,)
+        """
+        mask = mask.float()
+        return self._loss(out, other=other, mask=mask)
+
+    def _loss(self, out, other, mask):
+        return ((out - other).sum((1, 2)) * mask).sum()
+
+    def score(self, x, y):
+        return x @ y.T
+'''
+
+
+def test_a_helper_takes_what_its_caller_takes() -> None:
+    said = read_declarations(CALLED, "Loss._loss")
+    assert said.of("out").shapes == said.of("other").shapes == (("n", "views", "d"),)
+    assert not said.of("mask").shapes  # another than the one that was given
+    assert read_declarations(CALLED, "Loss.score").of("y").shapes == (("count", "width"),)
