@@ -41,11 +41,12 @@ def list_siblings(tree: ast.Module, function: Function, qualname: str) -> Iterat
             if isinstance(other, ast.FunctionDef) and other.name == function.name:
                 shared = {arg.arg for arg in list_arguments(other)}
                 yield Sibling(_text(other, above), {n: n for n in own if n in shared})
-    for scope in (held, tree) if held is not None else (tree, *classes.values()):
-        for other in scope.body if scope is not None else ():
+    scopes: list[ast.ClassDef | ast.Module] = [tree] if held is None else [held, tree]
+    for scope in (*scopes, *(classes.values() if held is None else ())):
+        for other in scope.body:
             if not isinstance(other, ast.FunctionDef | ast.AsyncFunctionDef) or other is function:
                 continue
-            names = _handed_on(other, function, method=scope is held and held is not None)
+            names = _handed_on(other, function, method=scope is held)
             if names:
                 yield Sibling(_text(other, scope), names)
 
