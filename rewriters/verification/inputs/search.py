@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -59,6 +60,9 @@ if TYPE_CHECKING:
     Keeps = Callable[..., bool]
 
 _SEARCH_S = 6.0
+_NO_OBJECT = "no object of the class can be made"
+_HALVES = re.compile(r"\b(b?float16|half)\b|HalfTensor|BFloat16")
+"""What code asks for that does something else of halves."""
 _HOPELESS = 16
 """Calls that fail with an argument of one sort, where others of it work."""
 _MOST_BESIDE = 100
@@ -76,6 +80,7 @@ _FURTHER_S = 1.0
 _DEFAULT_S = 0.7
 _MOST_DEFAULTS = 3
 _MOST_EXPIRED = 2
+_LOW = (torch.float16, torch.bfloat16)
 
 
 @dataclass(slots=True)
@@ -121,6 +126,7 @@ class SearchResult:
         if others not in common:
             why += f"; without what its text says: {others}"
         if self.not_made:
+            why = "" if common == _NO_OBJECT else why
             why += f"; no object of its class can be made: {self.not_made}"
         return f"no arguments were found under which the original runs{why}"
 
@@ -210,7 +216,7 @@ def search(  # noqa: PLR0913 - what is looked for, and within what
         made = generate_recipes(target.owner, target.name, target.loaded, job.patched, failed)
         options = list(itertools.islice(made, _MOST_RECIPES))
         if not options:
-            found.errors["no object of the class can be made"] += 1
+            found.errors[_NO_OBJECT] += 1
         if failed and all(r is None or r.attributes is not None for r in options):
             found.not_made = failed[-1]
     looking = _Search(target, wanted, job.recorded, keeps, declared, options, found)
@@ -415,6 +421,9 @@ class _Search:
             return None
         if target.has_modes and wanted.unreached(found.reached | ran):
             ran |= trace_call(target, CallCase(assignment, training=False)) or set()
+        for half in _LOW if _HALVES.search(wanted.text) else ():
+            if wanted.unreached(found.reached | ran):
+                ran |= trace_call(target, CallCase(assignment, dtypes=(half,))) or set()
         if target.owner is not None and wanted.unreached(found.reached | ran):
             ran |= trace_call(target, CallCase(assignment), times=2) or set()
         return ran

@@ -423,7 +423,7 @@ def _read_said(
                 before.narrow or said.narrow,
             )
     for other in list_siblings(tree, function, qualname):
-        told = read_text(other.text, [*other.names.values()])
+        told = read_text(other.text, other.arguments)
         for name, theirs in other.names.items():
             before = found.get(name, Said())
             if theirs in told and not (before.shapes or before.kinds):

@@ -27,6 +27,8 @@ class Sibling(NamedTuple):
     """What it says, beside its class."""
     names: dict[str, str]
     """Its own names, by those of the other."""
+    arguments: list[str]
+    """All of its own, of which its text speaks."""
 
 
 def list_siblings(tree: ast.Module, function: Function, qualname: str) -> Iterator[Sibling]:
@@ -39,8 +41,8 @@ def list_siblings(tree: ast.Module, function: Function, qualname: str) -> Iterat
         above = classes.get(ast.unparse(base).rpartition(".")[2])
         for other in above.body if above is not None else ():
             if isinstance(other, ast.FunctionDef) and other.name == function.name:
-                shared = {arg.arg for arg in list_arguments(other)}
-                yield Sibling(_text(other, above), {n: n for n in own if n in shared})
+                shared = [arg.arg for arg in list_arguments(other)]
+                yield Sibling(_text(other, above), {n: n for n in own if n in shared}, shared)
     scopes: list[ast.ClassDef | ast.Module] = [tree] if held is None else [held, tree]
     for scope in (*scopes, *(classes.values() if held is None else ())):
         for other in scope.body:
@@ -48,7 +50,8 @@ def list_siblings(tree: ast.Module, function: Function, qualname: str) -> Iterat
                 continue
             names = _handed_on(other, function, method=scope is held)
             if names:
-                yield Sibling(_text(other, scope), names)
+                every = [arg.arg for arg in list_arguments(other)]
+                yield Sibling(_text(other, scope), names, every)
 
 
 def _text(function: Function, scope: ast.ClassDef | ast.Module | None) -> str:

@@ -59,6 +59,14 @@ def f(a, b):
         raise ValueError(d)
     return a.sum() + b.sum() * (d & 1)
 """
+HALVES = """
+import torch
+
+def f(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    if a.dtype == torch.float16:
+        return (a.float() @ b.T.float()).half()
+    return a @ b.T
+"""
 SIMILAR = """
 import torch
 import torch.nn.functional as F
@@ -152,6 +160,7 @@ class Needs(torch.nn.Module):
         (OPTIONAL, ".sum(), keep.sum()", ".sum(), torch.tensor(target.numel())"),
         (ODD, "b.sum() * (d & 1)", "b.sum() * 0"),
         (SIMILAR, "self.dim, self.eps)", "eps=self.eps)"),
+        (HALVES, "(a.float() @ b.T.float()).half()", "a.float() @ b.T.float()"),
         (MEAN, "math.prod(X.shape[i] for i in dim)", "X.shape[dim[0]]"),
         (LENGTHS, ".transpose(1, len_dim)", ""),
         (OPTIONS, "found.masked_fill(~keep_mask.any(dim, keepdim=True), 0)", "found"),
@@ -170,6 +179,7 @@ def test_a_wrong_change_is_refuted(text: str, old: str, new: str) -> None:
         (OPTIONAL, "keep.sum()", "keep.long().sum()"),
         (ODD, "b.sum() * (d & 1)", "(d & 1) * b.sum()"),
         (SIMILAR, "self.dim, self.eps)", "eps=self.eps, dim=self.dim)"),
+        (HALVES, "(a.float() @ b.T.float()).half()", "(a.float() @ b.float().T).to(a.dtype)"),
         (MEAN, "math.log(n)", "math.log2(n) * math.log(2)"),
         (LENGTHS, "mask *= kept", "mask = mask * kept"),
         (OPTIONS, "~keep_mask.any(dim, keepdim=True)", "(~keep_mask).all(dim, keepdim=True)"),
@@ -259,11 +269,12 @@ class Base:
         """
 
 class Loss(Base):
-    def forward(self, out, other, mask):
+    def forward(self, out, other, mask, shown=False):
         """Args:
             out: projections (n, views, d)
             other: the same (n, views, d)
             mask: what counts (n,)
+            shown (bool): whether to print
         """
         mask = mask.float()
         return self._loss(out, other=other, mask=mask)
@@ -279,5 +290,6 @@ class Loss(Base):
 def test_a_helper_takes_what_its_caller_takes() -> None:
     said = read_declarations(CALLED, "Loss._loss")
     assert said.of("out").shapes == said.of("other").shapes == (("n", "views", "d"),)
+    assert not said.of("mask").kinds
     assert not said.of("mask").shapes  # another than the one that was given
     assert read_declarations(CALLED, "Loss.score").of("y").shapes == (("count", "width"),)
