@@ -167,7 +167,7 @@ def search_as_declared(  # noqa: PLR0913, PLR0917 - what is looked for, and with
                 best, within = found, here
             if found.assignments:
                 break
-        edges = [case for case in list_edges(best.assignments, job) if within(case)]
+        edges = [case for case in list_edges(target, tuple(best.assignments), job) if within(case)]
         if (
             best.assignments
             and not best.is_thin
