@@ -129,7 +129,10 @@ def run(options: argparse.Namespace) -> None:
                 plain = dataclasses.asdict(job)
                 names = ("path", "root", "original", "patched", "qualname", "by_hand",
                          "lines_original", "lines_patched")  # fmt: skip
-                row["larger"] = larger.ask({name: plain[name] for name in names})
+                try:
+                    row["larger"] = larger.ask({name: plain[name] for name in names})
+                except RuntimeError as error:
+                    row["not_asked"] = str(error)
             file.write(json.dumps(row) + "\n")
             file.flush()
 
@@ -153,11 +156,13 @@ def describe(rows: list[dict[str, Any]]) -> str:
         counts = " | ".join(str(of[s]) for s in ("refuted", "equivalent", "not verified"))
         table.append(f"| {words} | {sum(of.values())} | {counts} |")
     missed = [r for r in rows if r.get("larger")]
+    unasked = [r for r in rows if r.get("not_asked")]
     refuted = sum(r["sense"] == "wrong" and r["status"] == "refuted" for r in rows)
     noisy = [r for r in rows if r["sense"] == "right" and r["status"] == "refuted"]
     lines = [
         _listed("Called equivalent, and different on larger inputs", missed, "larger"),
         _listed("Right, and refuted", noisy, "reason"),
+        *([_listed("Could not be asked on larger inputs", unasked, "not_asked")] * bool(unasked)),
     ]
     packages = {r["function"].partition("/")[0] for r in rows}
     functions = len({r["function"] for r in rows})

@@ -25,13 +25,20 @@ _MOST = 1 << 22
 
 
 def ask(question: dict[str, Any]) -> str:
-    """Return how the two differ, empty if they do not, in a process of its own."""
+    """Return how the two differ, empty if they do not, in a process of its own.
+
+    Raises:
+        RuntimeError: the check itself failed, which is no answer.
+
+    """
     command = [sys.executable, "-m", "benchmarks.mutations.larger"]
     with contextlib.suppress(subprocess.TimeoutExpired):
         done = subprocess.run(
             command, input=json.dumps(question), text=True, capture_output=True,
             timeout=_SECONDS, check=False,
         )  # fmt: skip
+        if done.returncode and not done.stdout.strip():
+            raise RuntimeError(done.stderr.strip().rpartition("\n")[2])
         return done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
     return ""
 
@@ -53,7 +60,7 @@ def main() -> None:
     original = load_version(job, job.original, "original").on_host()
     changed = load_version(job, job.patched, "patched").on_host()
     wanted = LinesToCover(job.original, original.loaded.filename, job.lines_original)
-    for assignment in search(original, wanted, ()).assignments:
+    for assignment in search(original, wanted, job, lambda *_: True).assignments:
         for larger in _larger(assignment):
             for training in (True, False) if original.has_modes else (True,):
                 case = CallCase(larger, seed=11, training=training)

@@ -83,12 +83,15 @@ class Tensor:
     low: int = 0
     constant: bool = False
     """Whether it takes no gradient, though it could: an operator has none for it."""
+    void: int | None = None
+    """A number among its whole ones that names nothing: the label that a loss ignores."""
     sound: bool = False
     """Whether its whole numbers are never negative, where those of another are."""
 
     def __str__(self) -> str:
         own = "" if self.dtype is None else f" in {str(self.dtype).removeprefix('torch.')}"
         some = f" of {self.low} to {self.high - 1}" if self.low or self.high > _FEW else ""
+        some += "" if self.void is None else f" and {self.void}"
         return f"{self.kind}{list(self.shape)}{some if self.kind == 'int' else ''}{own}"
 
     @property
@@ -285,6 +288,10 @@ def _integers(spec: Tensor, flavour: Flavour, source: torch.Generator) -> torch.
     if flavour in {"all true", "all false", "whole rows"}:
         return _flags(spec.shape, flavour, source).long() * (high - 1)
     drawn = torch.randint(spec.low, high, spec.shape, generator=source)
+    if spec.void is not None and drawn.numel():
+        none = torch.rand(spec.shape, generator=source) < (0.4 if flavour == "ordinary" else 1)
+        none.view(-1)[0] = True
+        return drawn.masked_fill(none, spec.void)
     if flavour in {"zeros", "highest"}:  # the others of as many are left out
         return torch.full_like(drawn, 0 if flavour == "zeros" else high - 1)
     if flavour == "negative" and spec.high > _FLAGS and not spec.sound:

@@ -54,9 +54,12 @@ _NESTED = r"(Tuple|tuple|List|list|Sequence)\[ *(typing\.)?(Tuple|tuple|List|lis
 _CACHE = r"(^|_)past(_|$)|cache|(^|_)mems?$"
 """Keys and values of earlier positions."""
 _SIZE = r"size|shape|resolution|hw$"
-_AXES = r"perm(ute|utation)?($|_)|^axes$|^dims$"
+_ORDER = r"perm(ute|utation)?($|_)"
 """Axes in another order."""
 _HEADS = 4
+_PLAIN = r"\b(int|float|bool|str)\b"
+_AXES = r"(^|_)(dims?|axis|axes)$"
+_LENGTHS = r"(^|_)len(s|gths?)?$"
 UNKNOWN = Declared()
 BASES: tuple[tuple[int, ...], ...] = (
     (2, 3, WIDTH),
@@ -100,6 +103,11 @@ def guess_tensors(
     if declared.use.elements and base:
         lengths = [Tensor(base[:1], "int", high) for high in (4, WIDTH)]
         fitting = [*filter(declared.takes, lengths), *fitting]
+    if re.search(_LENGTHS, parameter.name.lower()) and base and not shapes:
+        # one for each row; what is multiplied is a share of the longest
+        shares = [Tensor(base[:1], "unit")] if declared.use.added else []
+        lengths = [*shares, *(Tensor(base[:1], "int", high) for high in (4, WIDTH))]
+        fitting = list(dict.fromkeys([*(t for t in lengths if declared.takes(t)), *fitting]))
     if not fitting and "complex" in declared.kinds:
         likely = shapes or _distinct([t.shape for s in made for t in list_tensors(s) if t.shape])
         rotates = re.search(_ROTATIONS_SAID, parameter.name.lower()) is not None
@@ -343,17 +351,14 @@ def guess_argument(
 
     ``shapes`` are those that the code declares, in numbers.
     """
-    number = "int" if declared.use.counts else "float" if declared.use.sets else ""
-    told = parameter.annotation or (parameter.has_default and type(parameter.default) is not int)
-    if number and not told:
-        parameter = replace(parameter, annotation=number)
+    parameter = _annotated(parameter, declared)
     held = _guess_held(parameter, base, widths, declared)
     if held:
         return held
     wants_tensor = is_tensor(parameter, declared)
     numberless = wants_tensor or declared.use.indexed or declared.use.weighs
     plain = [] if numberless else guess_scalars(parameter, widths)
-    plain = [*guess_sizes(parameter, declared), *plain]
+    plain = [*(_guess_axes(parameter) or guess_sizes(parameter, declared)), *plain]
     if declared.use.rounds and plain and base:
         plain.insert(0, Value(base[0]))
     made = guess_tensors(parameter, base, widths, declared, shapes)
@@ -385,6 +390,16 @@ def guess_argument(
     return plain + made if plain and not re.search(INTEGER_TENSOR, parameter.name) else made + plain
 
 
+def _annotated(parameter: Parameter, declared: Declared) -> Parameter:
+    """Return a parameter with what the text and the code say of it, in place of an annotation."""
+    required = parameter.default is None or not parameter.has_default
+    if declared.type and required and not parameter.annotation:
+        return replace(parameter, annotation=declared.type)
+    number = "int" if declared.use.counts else "float" if declared.use.sets else ""
+    told = parameter.annotation or (parameter.has_default and type(parameter.default) is not int)
+    return replace(parameter, annotation=number) if number and not told else parameter
+
+
 def guess_sizes(parameter: Parameter, declared: Declared = UNKNOWN) -> list[Spec]:
     """Return several numbers, for ``size: Tuple[int, int]`` and ``h, w = size``."""
     numbers = re.search(r"(?i)\b(tuple|list|sequence)\[ *(int\b.*)\]", parameter.annotation)
@@ -397,14 +412,25 @@ def guess_sizes(parameter: Parameter, declared: Declared = UNKNOWN) -> list[Spec
         made = [Value(tuple(range(1, declared.use.length + 1))), *made]
     if re.search(_NESTED, parameter.annotation):  # of several images, ``List[Tuple[int, int]]``
         return [Value(tuple(s.value for s in made if isinstance(s, Value)))]
-    if re.search(_AXES, parameter.name.lower()):
+    if re.search(_ORDER, parameter.name.lower()):
         return [*(Value((*range(n - 2), n - 1, n - 2)) for n in (3, 4, 5, 2)), *made]
     return made
+
+
+def _guess_axes(parameter: Parameter) -> list[Spec]:
+    """Return several axes, for ``dim: int | tuple[int, ...]``."""
+    several = re.search(r"(?i)\b(tuple|list|sequence|iterable|size)\b", parameter.annotation)
+    if not several or not re.search(_AXES, parameter.name.lower()):
+        return []
+    made = list if several[1].lower() == "list" else tuple
+    return [Value(made(axes)) for axes in ((-1,), (0, 1), (-2, -1))]
 
 
 def is_tensor(parameter: Parameter, declared: Declared) -> bool:
     """Say whether the code says that an argument is a tensor."""
     annotated = re.search(_TENSOR_ANNOTATION, parameter.annotation) is not None
+    if not annotated and re.search(_PLAIN, parameter.annotation):
+        return False  # "an integer" is what the text says of a number as well
     return annotated or declared.is_tensor or bool(declared.kinds)
 
 
@@ -442,6 +468,13 @@ def look_of(specs: Mapping[str, Spec]) -> tuple[object, ...]:
         else str(s)
         for s in specs.values()
     )
+
+
+def sketch_of(specs: Mapping[str, Spec]) -> tuple[object, ...]:
+    """Return how assignments look that may differ in plain floating numbers alone."""
+    named = specs.items()
+    plain = {n: Value(0.5) if type(getattr(s, "value", None)) is float else s for n, s in named}
+    return look_of(plain)
 
 
 def shrink_recorded_shape(dims: tuple[int, ...]) -> tuple[int, ...]:

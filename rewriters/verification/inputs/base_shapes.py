@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from npufix.rewriters.verification.inputs.arguments import BASES, shrink_recorded_shape
-from npufix.rewriters.verification.inputs.source.parameters import HEADS, WIDTH, Parameter
+from npufix.rewriters.verification.inputs.source.parameters import CLASSES, HEADS, WIDTH, Parameter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,7 +56,12 @@ def collect_base_shapes(
             bases += [(2, 3, width), (3, width)]
     split = any(re.search(HEADS, p.name.lower()) for p in wanted)
     usual = sorted(BASES, key=lambda base: len(base) != _HEADS_DIMS) if split else BASES
-    layered = (*_of_layers(made), *_of_caches(made), *_of_tables(made, widths))
+    layered = (
+        *_of_layers(made),
+        *_of_caches(made),
+        *_of_tables(made, widths),
+        *_of_classes(made),
+    )
     return list(dict.fromkeys((*bases[:6], *layered, *usual, *_of_windows(wanted, made))))
 
 
@@ -99,6 +104,13 @@ def _of_tables(made: object, widths: Sequence[int]) -> list[tuple[int, ...]]:
     tables = made.buffers() if isinstance(made, torch.nn.Module) else ()
     square = (t.shape for t in tables if t.dim() == _MATRIX and not t.is_floating_point())
     return [(2, rows, width) for rows, columns in square for width in widths if rows == columns]
+
+
+def _of_classes(made: object) -> list[tuple[int, ...]]:
+    """Return shapes of scores of as many classes as an object is made for."""
+    settings = getattr(made, "__dict__", {}).items()
+    counts = {v for n, v in settings if type(v) is int and v > 1 and re.search(CLASSES, n.lower())}
+    return [shape for n in sorted(counts - {WIDTH}) for shape in ((3, n), (2, n, 3, 5), (2, 3, n))]
 
 
 def _of_windows(wanted: Sequence[Parameter], made: object) -> list[tuple[int, ...]]:

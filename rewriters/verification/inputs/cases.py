@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import re
 import time
@@ -24,6 +25,7 @@ from npufix.rewriters.verification.calls.values import (
     list_tensors,
     resize,
 )
+from npufix.rewriters.verification.inputs.arguments import INTEGER_TENSOR
 from npufix.rewriters.verification.inputs.axes import (
     Axis,
     change_axis,
@@ -34,8 +36,9 @@ from npufix.rewriters.verification.inputs.axes import (
 from npufix.rewriters.verification.inputs.forms import is_mask, list_forms
 from npufix.rewriters.verification.inputs.objects import without_weights
 from npufix.rewriters.verification.inputs.source.declarations import read_declarations
+from npufix.rewriters.verification.inputs.source.losses import find_void_numbers, is_ignored
 from npufix.rewriters.verification.inputs.source.numbers import list_numbers
-from npufix.rewriters.verification.inputs.source.usage import read_source
+from npufix.rewriters.verification.inputs.source.usage import find_function, read_source
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase
 from npufix.rewriters.verification.inputs.trials import Trials, with_specs
 from npufix.rewriters.verification.sandbox.remote import runs_with_target
@@ -60,6 +63,7 @@ _HALF_TYPES = ("c10::BFloat16", "c10::Half")
 _OTHER_SIZE = 5
 _LONG = 17
 """Longer than all that a call is made of."""
+_ODD = (7, 3, 13, 5)
 _LENGTHS = (1, 3, 7, 0)
 """Of lists, which have two otherwise."""
 _LARGE = (torch.float32, torch.bfloat16)
@@ -117,6 +121,7 @@ def _cases(
     for assignment in assignments:
         for seed in range(2):
             yield CallCase(assignment, seed=seed)
+    yield from _with_voids(assignments, target, job)
     first = assignments[:_FEW_ASSIGNMENTS]
     yield from _of_whole_range(first, job)
     yield from _at_limits(assignments, target, job)
@@ -138,7 +143,7 @@ def _cases(
         yield from _with_negatives(assignment)
         if number < len(telling):
             yield from telling[number].list_around_numbers()
-    yield from _resize(assignments)
+    yield from _resize(assignments, target)
 
 
 def _with_negatives(assignment: Assignment) -> Iterator[CallCase]:
@@ -149,6 +154,27 @@ def _with_negatives(assignment: Assignment) -> Iterator[CallCase]:
         others = {n: replace(specs[n], sound=True) for n in named if n != name}  # type: ignore[arg-type] # tensors
         wide = replace(specs[name], high=max(3, specs[name].high))  # type: ignore[union-attr,arg-type] # same
         yield CallCase(with_specs(assignment, **others, **{name: wide}), "negative")
+
+
+def _with_voids(assignments: Sequence[Assignment], target: Target, job: Job) -> Iterator[CallCase]:
+    """Yield labels of which some are the one that is ignored, and all of them."""
+    trees = [ast.parse(text) for text in (job.original, job.patched)]
+    functions = [f for f in (find_function(t, job.qualname) for t in trees) if f is not None]
+    for one in assignments:
+        own = target.make_object(one.recipe) if one.recipe is not None else None
+        plain = {n: s.value for n, s in one.specs.items() if isinstance(s, Value)}
+        settings = {**getattr(own, "__dict__", {}), **plain}
+        said = {v for n, v in settings.items() if type(v) is int and is_ignored(n)}
+        for name, spec in one.specs.items():
+            if not isinstance(spec, Tensor) or spec.kind != "int" or is_mask(name):
+                continue
+            voids = {n for f in functions for n in find_void_numbers(f, name)}
+            if re.search(INTEGER_TENSOR, name.lower()):
+                voids |= said
+            for void in sorted(voids):
+                other = with_specs(one, **{name: replace(spec, void=void)})
+                yield CallCase(other)
+                yield CallCase(other, "highest")
 
 
 def _of_whole_range(assignments: Sequence[Assignment], job: Job) -> Iterator[CallCase]:
@@ -222,6 +248,11 @@ class _Telling:
                 made = change_axis(specs, axis, new, self._accepts)
                 if made is not None and new != axis.size:
                     yield CallCase(replace(self.assignment, specs=made), was=axis.size)
+            # Where one odd size is refused, for what another argument is, others may do.
+            odd = (change_axis(specs, axis, n, self._accepts) for n in _ODD if axis.step > 1)
+            made = next((m for m in odd if m is not None), None)
+            if made is not None:
+                yield CallCase(replace(self.assignment, specs=made), was=axis.size)
         yield from self._list_many()
         yield from self._list_lengths()
         bare = without_weights(specs)
@@ -358,15 +389,22 @@ def _find_changed_words(one: Assignment, other: Assignment) -> list[str]:
     return [name for name, spec in other.specs.items() if one.specs.get(name) != spec]
 
 
-def list_edges(assignments: Sequence[Assignment], job: Job) -> list[CallCase]:
+@runs_with_target
+def list_edges(target: Target, assignments: Sequence[Assignment], job: Job) -> list[CallCase]:
     """Return calls with values and sizes at their edges: no rows, all true, zeros."""
     flavoured = [CallCase(a, flavour) for a in assignments for flavour in _flavours(a, job)]
-    return [*flavoured, *_resize(assignments)]
+    return [*flavoured, *_resize(assignments, target)]
 
 
-def _resize(assignments: Sequence[Assignment]) -> Iterator[CallCase]:
+def _resize(assignments: Sequence[Assignment], target: Target) -> Iterator[CallCase]:
+    trials = Trials.of(target, assignments[0]) if target.on_npu and assignments else None
+    on_host = trials is not None and not trials.target.on_npu
     for assignment in assignments[:_RESIZED]:
         for old, other in _resizes(assignment):
+            # Of no elements, a device may divide by their number and end the process.
+            empty = 0 in list_dimensions(other.specs)
+            if empty and on_host and trials is not None and not trials.accepts(other):
+                continue
             yield CallCase(other, was=old)
 
 

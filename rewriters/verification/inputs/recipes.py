@@ -20,6 +20,7 @@ from npufix.rewriters.verification.calls.values import (
     Value,
     find_nothing,
     materialise,
+    replace_tensors,
     seed_generator,
 )
 from npufix.rewriters.verification.inputs.arguments import (
@@ -35,8 +36,14 @@ from npufix.rewriters.verification.inputs.configurations import (
     offer_configurations,
 )
 from npufix.rewriters.verification.inputs.objects import guess_objects, make_groups, make_weights
+from npufix.rewriters.verification.inputs.source.attributes import (
+    classify_attributes,
+    list_attributes_read,
+    read_attributes,
+)
 from npufix.rewriters.verification.inputs.source.losses import find_class_weights
 from npufix.rewriters.verification.inputs.source.parameters import (
+    CLASSES,
     WIDTH,
     Parameter,
     guess_attribute,
@@ -48,7 +55,7 @@ from npufix.rewriters.verification.inputs.source.usage import Use
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from npufix.rewriters.verification.inputs.load import Loaded
     from npufix.rewriters.verification.inputs.target import Target
@@ -61,6 +68,8 @@ _TRIES = 48
 _DRAWN = frozenset({"rand", "randn"})
 _DRAWN_INTO = frozenset({"normal_", "uniform_", "trunc_normal_", "bernoulli_", "exponential_"})
 _BUILD_S = 5.0
+_MOST_WORDS = 200
+"""Characters of an error that are quoted."""
 _REPAIRS = 12
 _MOST_CONFIGURATIONS = 2
 _FEW_CLASSES = 4
@@ -216,16 +225,26 @@ def _initialise_partly(made: object, owner: type) -> None:
     try_call(lambda: scope["make"](owner)(made, **given), _BUILD_S)
 
 
-def generate_recipes(owner: type, method: str, loaded: Loaded, other: str = "") -> Iterator[Recipe]:
+def generate_recipes(
+    owner: type,
+    method: str,
+    loaded: Loaded,
+    other: str = "",
+    failed: list[str] | None = None,
+) -> Iterator[Recipe]:
     """Yield recipes that work, the most faithful first.
 
-    ``other`` is the text of the other version, which may read more of an object.
+    ``other`` is the text of the other version, which may read more of an object; ``failed`` takes
+    what ``__init__`` has raised.
     """
     found = 0
     inheriting = _inheriting(owner, method, loaded, other)
     for recipe in (Recipe(tuple(a.items())) for a in _constructions(owner, loaded)):
         most = _MOST_FURTHER_PARAMETERS if found else _MOST_PARAMETERS
-        if _works(recipe, owner, loaded.find, most):
+        error = _why_not(recipe, owner, loaded.find, most)
+        if error and failed is not None:
+            failed.append(" ".join(error.split())[:_MOST_WORDS])
+        if not error:
             found += 1
             yield recipe
             if found == 1:
@@ -235,7 +254,7 @@ def generate_recipes(owner: type, method: str, loaded: Loaded, other: str = "") 
         found += len(made)
         yield from made
     if not found:
-        read = {**_read_by_other(other, owner, method), **_read_attributes(owner, method)}
+        read = {**_read_by_other(other, owner, method), **read_attributes(owner, method)}
         recipe = Recipe(attributes=tuple(sorted(read.items())))
         if not try_call(lambda: recipe.build(owner, loaded.find), _BUILD_S).error:
             yield recipe
@@ -246,7 +265,7 @@ def _inheriting(owner: type, method: str, loaded: Loaded, text: str) -> Iterator
 
     And of any that inherit it, where the class itself leaves some to them.
     """
-    read = {name for name, _ in _attributes_read(owner, method)}
+    read = {name for name, _ in list_attributes_read(owner, method)}
     for node in _classes(text):
         bases = {ast.unparse(base).rpartition(".")[2] for base in node.bases}
         kind = loaded.find(node.name) if owner.__name__ in bases else None
@@ -254,12 +273,14 @@ def _inheriting(owner: type, method: str, loaded: Loaded, text: str) -> Iterator
             continue
         if read & vars(kind).keys() or inspect.isabstract(owner):
             made = (Recipe(tuple(a.items()), kind=node.name) for a in _constructions(kind, loaded))
-            works = (r for r in made if _works(r, owner, loaded.find, _MOST_FURTHER_PARAMETERS))
+            most = _MOST_FURTHER_PARAMETERS
+            works = (r for r in made if not _why_not(r, owner, loaded.find, most))
             yield from itertools.islice(works, 1)
 
 
-def _works(recipe: Recipe, owner: type, find: Find, most: int) -> bool:
-    return not try_call(lambda: _check(recipe, owner, find, most), _BUILD_S).error
+def _why_not(recipe: Recipe, owner: type, find: Find, most: int) -> str:
+    """Return what goes wrong where an object is made like this; empty if nothing does."""
+    return try_call(lambda: _check(recipe, owner, find, most), _BUILD_S).error
 
 
 def _check(recipe: Recipe, owner: type, find: Find, most: int) -> None:
@@ -312,13 +333,31 @@ def _constructions(owner: type, loaded: Loaded) -> Iterator[dict[str, Spec]]:
             options.append([(parameter.name, s) for s in specs])
         else:
             options.append([(parameter.name, Value(WIDTH)), (parameter.name, Value(None))])
+    parameters = list_parameters(signature)
+    counts = {p.name: p.default for p in parameters if re.search(CLASSES, p.name.lower())}
+    weights = [p.name for p in parameters if _weighs(owner, p)]
     seen: list[tuple[tuple[str, Spec | None], ...]] = []
     trains = issubclass(owner, torch.optim.Optimizer)
     for combination in itertools.islice(_by_rank(options, other_first=trains), _TRIES):
         if combination in seen:
             continue
         seen.append(combination)
-        yield {name: spec for name, spec in combination if spec is not None}
+        chosen = {name: spec for name, spec in combination if spec is not None}
+        yield _tie_classes(chosen, counts, weights)
+
+
+def _tie_classes(
+    chosen: dict[str, Spec], counts: Mapping[str, object], weights: Sequence[str]
+) -> dict[str, Spec]:
+    """Return arguments with as many weights of classes as there are classes."""
+    given = {n: getattr(chosen[n], "value", None) if n in chosen else d for n, d in counts.items()}
+    count = next((n for n in given.values() if type(n) is int and n > 0), 0)
+    tied = {
+        name: replace_tensors(chosen[name], lambda t: replace(t, shape=(count,)))
+        for name in weights
+        if count and name in chosen
+    }
+    return {**chosen, **tied}
 
 
 def _is(spec: Spec, default: object) -> bool:
@@ -358,7 +397,7 @@ def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
         if not specs:
             specs += offer_file_configurations(owner.__name__, loaded)
         specs += [_invent(owner, parameter.name, kind) for kind in (StandInConfig, WideConfig)]
-    if parameter.default is None and _weighs_classes(owner, parameter.name):
+    if _weighs(owner, parameter):
         specs += weigh_classes(WIDTH, _FEW_CLASSES)
     if parameter.default is None and _is_layer(owner, parameter.name):
         specs.append(make_stand_in(parameter.name))
@@ -372,6 +411,10 @@ def _is_layer(owner: type, name: str) -> bool:
     source = "".join(map(str, texts))
     kept = re.findall(rf"self\.(\w+)(?:: [^=\n]+)? = {name}\b(?!\()", source)
     return any(re.search(rf"self\.{attribute}\(", source) for attribute in kept)
+
+
+def _weighs(owner: type, parameter: Parameter) -> bool:
+    return parameter.default is None and _weighs_classes(owner, parameter.name)
 
 
 def _weighs_classes(owner: type, name: str) -> bool:
@@ -433,50 +476,6 @@ def _invent(owner: type, name: str, kind: type[StandInConfig]) -> MadeArgument:
     return MadeArgument(lambda: kind(copy.copy(known)), label)
 
 
-def _read_attributes(owner: type, method: str) -> dict[str, str]:
-    """Return what ``method`` reads from ``self``: as a tensor, a callable or a number."""
-    found: dict[str, str] = {}
-    for name, what in _attributes_read(owner, method):
-        if hasattr(owner, name):
-            continue
-        if what == "number":
-            found.setdefault(name, what)
-        else:
-            found[name] = what
-    return found
-
-
-def _attributes_read(owner: type, method: str) -> Iterator[tuple[str, str]]:
-    """Yield the attributes that a method and what it calls of the class read, and what each is."""
-    queue, seen = [method], set[str]()
-    while queue:
-        name = queue.pop()
-        function = inspect.getattr_static(owner, name, None)
-        if name in seen or not inspect.isfunction(function):
-            continue
-        seen.add(name)
-        source = try_call(lambda f=function: inspect.getsource(f), _BUILD_S).value  # type: ignore[misc] # a default binds it
-        if not isinstance(source, str):
-            continue
-        # not ``dedent``, which a comment or a docstring at the first column stops
-        tree = ast.parse(f"if True:\n{source}" if source[:1].isspace() else source)
-        for name, what in _classify(tree):
-            queue.append(name)
-            yield name, what
-
-
-def _classify(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """Yield the attributes of ``self`` that code reads, and what each is."""
-    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    for node in ast.walk(tree):
-        if not (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)):
-            continue
-        if node.value.id != "self" or not isinstance(node.ctx, ast.Load):
-            continue
-        is_tensor = re.search(r"weight|gamma|scale$|^g$|beta$|bias$", node.attr)
-        yield node.attr, "call" if id(node) in called else "tensor" if is_tensor else "number"
-
-
 def _classes(text: str) -> list[ast.ClassDef]:
     try:
         return [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.ClassDef)]
@@ -494,5 +493,5 @@ def _read_by_other(text: str, owner: type, method: str) -> dict[str, str]:
         n.attr for n in ast.walk(cls) if isinstance(n, ast.Attribute) and type(n.ctx) is ast.Store
     }
     inherits = any(not _PLAIN_BASE.search(ast.unparse(base)) for base in cls.bases)
-    pairs = (pair for function in functions for pair in _classify(function))
+    pairs = (pair for function in functions for pair in classify_attributes(function))
     return {n: w for n, w in pairs if (inherits or n in own) and not hasattr(owner, n)}

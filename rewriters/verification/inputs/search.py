@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -27,12 +28,10 @@ from npufix.rewriters.verification.calls.values import (
     list_tensors,
 )
 from npufix.rewriters.verification.inputs.arguments import (
-    guess_argument,
-    guess_tensors,
     is_far_fetched,
     is_integral,
-    is_tensor,
     look_of,
+    sketch_of,
     sort_of,
 )
 from npufix.rewriters.verification.inputs.base_shapes import (
@@ -41,22 +40,11 @@ from npufix.rewriters.verification.inputs.base_shapes import (
     of_views,
 )
 from npufix.rewriters.verification.inputs.cases import list_edges
-from npufix.rewriters.verification.inputs.recipes import (
-    Recipe,
-    generate_recipes,
-    guess_configurations,
-)
+from npufix.rewriters.verification.inputs.combinations import combine_guesses
+from npufix.rewriters.verification.inputs.recipes import Recipe, generate_recipes
 from npufix.rewriters.verification.inputs.source.declarations import NOTHING, Declarations
-from npufix.rewriters.verification.inputs.source.parameters import (
-    WIDTH,
-    Parameter,
-    is_default,
-    vary_default,
-)
-from npufix.rewriters.verification.inputs.source.path_conditions import (
-    find_compared_constants,
-    solve_path_condition,
-)
+from npufix.rewriters.verification.inputs.source.parameters import is_default, vary_default
+from npufix.rewriters.verification.inputs.source.path_conditions import solve_path_condition
 from npufix.rewriters.verification.inputs.source.usage import find_function
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
 from npufix.rewriters.verification.sandbox.remote import runs_with_target
@@ -64,7 +52,6 @@ from npufix.rewriters.verification.sandbox.try_call import try_call
 from npufix.rewriters.verification.verdict import BackendLimitError
 
 if TYPE_CHECKING:
-    import ast
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from npufix.rewriters.edit.job import Job
@@ -73,6 +60,9 @@ if TYPE_CHECKING:
     Keeps = Callable[..., bool]
 
 _SEARCH_S = 6.0
+_NO_OBJECT = "no object of the class can be made"
+_HALVES = re.compile(r"\b(b?float16|half)\b|HalfTensor|BFloat16")
+"""What code asks for that does something else of halves."""
 _HOPELESS = 16
 """Calls that fail with an argument of one sort, where others of it work."""
 _MOST_BESIDE = 100
@@ -80,17 +70,17 @@ _MOST_BESIDE = 100
 _AFTERWARDS_S = 0.8
 """For further assignments, once the lines have been reached."""
 _ENOUGH = 5
+_MOST_ALIKE = 1
+"""That differ from others in plain floating numbers alone: another rank says more."""
 _ENOUGH_LATER = 2
 """For each further way to make the object."""
 _MOST_RECIPES = 3
-_MOST_COST = 60
 _MOST_GOALS = 4
 _FURTHER_S = 1.0
 _DEFAULT_S = 0.7
 _MOST_DEFAULTS = 3
-_OPTIONAL_COST = 2
 _MOST_EXPIRED = 2
-_MOST_DECLARED = 2
+_LOW = (torch.float16, torch.bfloat16)
 
 
 @dataclass(slots=True)
@@ -104,7 +94,11 @@ class SearchResult:
     outside: bool = False
     """Whether a call was left out that is not within what the user vouches for."""
     errors: Counter[str] = field(default_factory=Counter)
+    errors_as_declared: Counter[str] = field(default_factory=Counter)
+    """Of the search within all that the text says, where a later one was within less of it."""
     expired: int = 0
+    not_made: str = ""
+    """What ``__init__`` raises, where no object of the class was made by it."""
 
     @property
     def is_thin(self) -> bool:
@@ -123,8 +117,17 @@ class SearchResult:
             return "no arguments were found that meet the conditions"
         if self.ran:
             return "no arguments were found that reach the rewritten lines"
-        common = self.errors.most_common(1)
-        why = f"; most often: {common[0][0]}" if common else ""
+        declared, others = (
+            next((error for error, _ in errors.most_common(1)), "")
+            for errors in (self.errors_as_declared, self.errors)
+        )
+        common = declared or others
+        why = f"; most often: {common}" if common else ""
+        if others not in common:
+            why += f"; without what its text says: {others}"
+        if self.not_made:
+            why = "" if common == _NO_OBJECT else why
+            why += f"; no object of its class can be made: {self.not_made}"
         return f"no arguments were found under which the original runs{why}"
 
 
@@ -147,6 +150,7 @@ def search_as_declared(  # noqa: PLR0913, PLR0917 - what is looked for, and with
 
     """
     best, within = SearchResult(), keeps
+    first: Counter[str] | None = None
     says = [declared]
     if declared.shaped:
         says.append(replace(declared, times=2))  # what is cut into windows or halves
@@ -157,18 +161,21 @@ def search_as_declared(  # noqa: PLR0913, PLR0917 - what is looked for, and with
         for where in (target.on_host(), target) if target.on_npu else (target,):
             here = partial(_keeps_both, keeps, said)
             found = search(where, wanted, job, here, declared=said, read=read)
+            first = found.errors if first is None else first
             thin = best.is_thin and not found.is_thin and bool(found.assignments)
             if not best.assignments or len(found.reached) > len(best.reached) or thin:
                 best, within = found, here
             if found.assignments:
                 break
-        edges = [case for case in list_edges(best.assignments, job) if within(case)]
+        edges = [case for case in list_edges(target, tuple(best.assignments), job) if within(case)]
         if (
             best.assignments
             and not best.is_thin
             and not wanted.unreached(trace_cases(target, edges, wanted, best.reached))
         ):
             break
+    if first is not None and declared != NOTHING and not best.assignments:
+        best.errors_as_declared = first
     return best, within
 
 
@@ -178,6 +185,9 @@ def _keeps_both(
     recipe, specs = case.assignment.recipe, case.assignment.specs
     indexes = [n for n, s in specs.items() if any(t.kind == "int" for t in list_tensors(s))]
     if case.flavour == "negative" and indexes and all(said.of(n).below for n in indexes):
+        return False
+    void = [n for n, s in specs.items() if any(t.void is not None for t in list_tensors(s))]
+    if any(said.of(name).below for name in void):
         return False
     made = said if recipe is None else said.made_with(recipe.arguments)
     return made.fits(specs) and keeps(case, dtype)
@@ -202,10 +212,13 @@ def search(  # noqa: PLR0913 - what is looked for, and within what
     found = SearchResult()
     options: list[Recipe | None] = [None]
     if target.owner is not None:
-        made = generate_recipes(target.owner, target.name, target.loaded, job.patched)
+        failed: list[str] = []
+        made = generate_recipes(target.owner, target.name, target.loaded, job.patched, failed)
         options = list(itertools.islice(made, _MOST_RECIPES))
         if not options:
-            found.errors["no object of the class can be made"] += 1
+            found.errors[_NO_OBJECT] += 1
+        if failed and all(r is None or r.attributes is not None for r in options):
+            found.not_made = failed[-1]
     looking = _Search(target, wanted, job.recorded, keeps, declared, options, found)
     # Of this process alone: on a busy machine the search must not find less.
     deadline = time.process_time() + _SEARCH_S
@@ -248,6 +261,25 @@ class _Sorts:
         return {(n, sort_of(s)) for n, s in assignment.specs.items()} - self.works
 
 
+@dataclass(slots=True)
+class _Looks:
+    """How the assignments look that were kept: what looks like one of them says nothing new."""
+
+    known: set[tuple[object, ...]] = field(default_factory=set)
+    sketches: Counter[tuple[object, ...]] = field(default_factory=Counter)
+
+    def say_nothing(self, assignment: Assignment, *, any_sketch: bool) -> bool:
+        """Say whether an assignment looks like some that are known."""
+        alike = self.sketches[sketch_of(assignment.specs)] > 0
+        enough = self.sketches.total() - len(self.sketches) >= _MOST_ALIKE
+        return look_of(assignment.specs) in self.known or (alike and enough and not any_sketch)
+
+    def note(self, assignment: Assignment) -> None:
+        """Remember how one looks."""
+        self.known.add(look_of(assignment.specs))
+        self.sketches[sketch_of(assignment.specs)] += 1
+
+
 @dataclass(frozen=True, slots=True)
 class _Search:
     """What is looked for, and what was found so far."""
@@ -273,7 +305,7 @@ class _Search:
         declared = self.declared
         if recipe is not None:
             declared = declared.made_with(recipe.arguments)
-        tried = _combinations(target, self.wanted.tree, bases, widths, declared, forced)
+        tried = combine_guesses(target, self.wanted.tree, bases, widths, declared, forced)
         return (Assignment(recipe, specs) for specs in tried if declared.fits(specs))
 
     def add_floats(self) -> None:
@@ -330,32 +362,36 @@ class _Search:
     def pass_all(self) -> None:
         """Add a call with all options that others pass one by one, as a mask and a limit."""
         found = self.found
-        whole, given = dict[str, Spec](), list[set[str]]()
-        for assignment in found.assignments:
-            passed = {n: s for n, s in assignment.specs.items() if not is_default(s)}
-            given.append(set(passed))
-            if assignment.recipe == found.assignments[0].recipe:
-                whole = {**passed, **whole}
-        if len(whole) > max(map(len, given), default=0):
-            specs = {n: whole.get(n, s) for n, s in found.assignments[0].specs.items()}
-            case = CallCase(replace(found.assignments[0], specs=specs))
+        alike = [a for a in found.assignments if a.recipe == found.assignments[0].recipe]
+        given = [{n: s for n, s in a.specs.items() if not is_default(s)} for a in alike]
+        whole: dict[str, Spec] = {}
+        for passed in given:
+            whole = {**passed, **whole}
+        if len(whole) <= max(map(len, given), default=0):
+            return
+        # Tensors that go together are those of one call: a mask of another has another shape.
+        for assignment, passed in zip(alike[:_ENOUGH], given, strict=False):
+            specs = {n: passed.get(n, whole.get(n, s)) for n, s in assignment.specs.items()}
+            case = CallCase(replace(assignment, specs=specs))
             ran = trace_call(self.target, case)
             if ran is not None and self.keeps(case):
                 found.assignments.append(case.assignment)
                 found.reached |= self.wanted.reached(ran)
+                return
 
     def run(self, tried: Iterator[Assignment], until: float) -> None:
         """Keep what reaches lines and looks different, for as long as there is time."""
         wanted, found = self.wanted, self.found
         start = len(found.assignments)
         enough = start + (_ENOUGH_LATER if start else _ENOUGH)
-        looks: set[tuple[object, ...]] = set()
-        beside, sorts = 0, _Sorts()
+        beside, sorts, looks = 0, _Sorts(), _Looks()
         for assignment in tried:
             if time.process_time() > until or found.expired >= _MOST_EXPIRED:
                 return
-            look = look_of(assignment.specs)
-            if look in looks or (found.assignments and is_far_fetched(assignment.specs)):
+            reaches_all = not wanted.unreached(found.reached)
+            if looks.say_nothing(assignment, any_sketch=not reaches_all) or (
+                found.assignments and is_far_fetched(assignment.specs)
+            ):
                 continue
             ran = None if sorts.are_hopeless(assignment) else self._trace(assignment)
             sorts.note(assignment, works=ran is not None)
@@ -368,7 +404,7 @@ class _Search:
             if not self.keeps(CallCase(assignment)):
                 found.outside = True
                 continue
-            looks.add(look)
+            looks.note(assignment)
             if len(found.assignments) == start:
                 until = min(until, time.process_time() + _AFTERWARDS_S)
             if len(found.assignments) < enough or reached - found.reached:
@@ -385,6 +421,9 @@ class _Search:
             return None
         if target.has_modes and wanted.unreached(found.reached | ran):
             ran |= trace_call(target, CallCase(assignment, training=False)) or set()
+        for half in _LOW if _HALVES.search(wanted.text) else ():
+            if wanted.unreached(found.reached | ran):
+                ran |= trace_call(target, CallCase(assignment, dtypes=(half,))) or set()
         if target.owner is not None and wanted.unreached(found.reached | ran):
             ran |= trace_call(target, CallCase(assignment), times=2) or set()
         return ran
@@ -421,64 +460,6 @@ def trace_call(
             found.ran = True
             target.discard_object()
     return None if outcome.error else lines
-
-
-def _combinations(  # noqa: PLR0913, PLR0917 - all that is known of the arguments
-    target: Target,
-    tree: ast.Module,
-    bases: Sequence[tuple[int, ...]],
-    widths: Sequence[int],
-    declared: Declarations,
-    forced: Mapping[str, Spec] | None = None,
-) -> Iterator[dict[str, Spec]]:
-    """Yield arguments by rising cost: the sum of the ranks of all guesses made."""
-    wanted = target.parameters()
-    hints = find_compared_constants(tree, target.qualname)
-    known = {p.name: guess_configurations(p, target, tree) for p in wanted}
-
-    def tries(p: Parameter, base: tuple[int, ...]) -> list[Spec]:
-        width = base[-1] if base and base[-1] in widths else WIDTH
-        own = declared.holding(p.name, width)
-        shapes = declared.list_shapes(p.name, width)
-        if forced and p.name in forced:
-            # A number in place of a mask, as nothing is known of it, changes no scores.
-            something = p.default is None and forced[p.name] == Value(WIDTH)
-            made = guess_tensors(p, base, widths, own, shapes) if something else []
-            return [*made, *(() if made and own.use.as_tensor else [forced[p.name]])]
-        made = known[p.name] or guess_argument(p, base, widths, own, shapes)
-        # What a tensor is compared with, ``valid > 0``, says nothing of a number in its place.
-        sure = is_tensor(p, own)
-        told: list[Spec] = [Value(v) for v in hints.get(p.name, ()) if v is None or not sure]
-        at = 1 if p.has_default else 0
-        return [*made[:at], *(t for t in told if t not in made), *made[at:]]
-
-    first = [shape for p in wanted for shape in declared.list_shapes(p.name, WIDTH)]
-    first.sort(key=len, reverse=True)
-    table: list[list[list[Spec]]] = []
-    for base in dict.fromkeys((*first[:_MOST_DECLARED], *bases)):
-        row = [tries(p, base) for p in wanted]
-        if row not in table:
-            table.append(row)
-    for cost in range(_MOST_COST):
-        for rank, options in enumerate(table[: cost + 1]):
-            for chosen in _split(wanted, options, cost - rank):
-                yield {p.name: s for p, s in zip(wanted, chosen, strict=True)}
-
-
-def _split(
-    wanted: Sequence[Parameter], options: Sequence[Sequence[Spec]], cost: int
-) -> Iterator[tuple[Spec, ...]]:
-    if not wanted:
-        if cost == 0:
-            yield ()
-        return
-    extra = _OPTIONAL_COST if wanted[0].has_default else 0
-    for rank, spec in enumerate(options[0]):
-        price = rank + extra if rank else 0
-        if price > cost:
-            break
-        for rest in _split(wanted[1:], options[1:], cost - price):
-            yield (spec, *rest)
 
 
 @runs_with_target

@@ -189,7 +189,8 @@ def _find_assignments(run: Proof, original: Target, keeps: Keeps) -> tuple[list[
         # ``if not rows:`` -- only what is compared counts in the end, and that may reach them too.
         run.at_edges = wanted, found.reached
         if not job.by_hand:  # nobody asks what else is wrong with a patch that is not offered
-            edges = [case for case in list_edges(found.assignments, job) if run.counts(case)]
+            edges = list_edges(original, tuple(found.assignments), job)
+            edges = [case for case in edges if run.counts(case)]
             require_reached(wanted, trace_cases(original, edges, wanted, found.reached))
     more = _with_defaults(original, found.assignments)
     return [*found.assignments, *more], keeps

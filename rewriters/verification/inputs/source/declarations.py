@@ -33,7 +33,9 @@ from npufix.rewriters.verification.inputs.source.shapes import (
     read_multiples,
     read_sizes,
     read_text,
+    read_types,
 )
+from npufix.rewriters.verification.inputs.source.siblings import list_siblings
 from npufix.rewriters.verification.inputs.source.usage import (
     Function,
     Use,
@@ -79,6 +81,8 @@ class Declared:
     """A size that its whole numbers are less than: a name, a number, ``n + 1``."""
     narrow: torch.dtype | None = None
     """What type its whole numbers are of, where that is not int64."""
+    type: str = ""
+    """What type a docstring says that it is of, as an annotation."""
     held: Mapping[str, tuple[Declared, list[tuple[int, ...]]]] = field(default_factory=dict)
     """What holds for the values of a dictionary, by their keys, and their shapes in numbers."""
 
@@ -400,6 +404,8 @@ def _read_said(
             said = read_annotation(ast.unparse(argument.annotation))
             if said.shapes:
                 found[argument.arg] = said
+    types = read_types(texts[0], names)
+    found = {**dict.fromkeys(types, Said()), **found}
     optional = list_defaults(function.args)
     plain = {
         a.arg: ast.unparse(a.annotation or ast.Name("Tensor")) for a in list_arguments(function)
@@ -416,12 +422,19 @@ def _read_said(
                 before.below or said.below,
                 before.narrow or said.narrow,
             )
+    for other in list_siblings(tree, function, qualname):
+        told = read_text(other.text, other.arguments)
+        for name, theirs in other.names.items():
+            before = found.get(name, Said())
+            if theirs in told and not (before.shapes or before.kinds):
+                found[name] = told[theirs]
     return {
         n: Declared(
             said.shapes,
             said.kinds,
             below=said.below,
             narrow=getattr(torch, said.narrow) if said.narrow else None,
+            type=types.get(n, ""),
         )
         for n, said in found.items()
     }

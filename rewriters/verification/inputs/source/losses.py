@@ -1,11 +1,21 @@
-"""What a loss is given beside predictions and labels: a weight for each class."""
+"""What a loss is given beside predictions and labels: weights of classes, a label to ignore."""
 
 from __future__ import annotations
 
 import ast
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _WEIGHING = frozenset({"cross_entropy", "nll_loss", "CrossEntropyLoss", "NLLLoss"})
 """What takes a weight for each class: by name, or after the labels."""
+IGNORED = r"(^|_)(ignored?|void|invalid|missing|pad(ding)?)_?(index|idx|label|id|token)(_id)?$"
+"""A number that labels have where there is none."""
+_METHODS = frozenset({"eq", "ne", "lt", "ge", "not_equal"})
+_USUAL_VOID = 255
+"""Of labels that are bytes."""
 
 
 def list_class_weights(node: ast.Call) -> list[ast.expr]:
@@ -22,3 +32,54 @@ def find_class_weights(tree: ast.AST) -> set[str]:
     calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
     held = (weight for call in calls for weight in list_class_weights(call))
     return {getattr(w, "attr", getattr(w, "id", "")) for w in held} - {""}
+
+
+def find_void_numbers(function: ast.AST, name: str) -> set[int]:
+    """Return the numbers that a function compares an argument with, as no class has them.
+
+    -1 for ``labels == -1`` and ``labels >= 0``, -100 for ``y.view(-1).ne(-100)``.
+    """
+    derived = {name}
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            derived |= {node.targets[0].id} if _mentions(node.value, derived) else set()
+    found = {n for left, n in _list_compared(function) if _mentions(left, derived)}
+    return {n for n in found if n < 0 or n == _USUAL_VOID}
+
+
+def _mentions(node: ast.AST, names: set[str]) -> bool:
+    """Say whether this is one of the names, or made of one by methods alone."""
+    while isinstance(node, ast.Call | ast.Attribute | ast.Subscript):
+        of = node.func if isinstance(node, ast.Call) else node.value
+        if isinstance(node, ast.Attribute) and node.attr in {"shape", "ndim", "size", "dim"}:
+            return False
+        node = of
+    return isinstance(node, ast.Name) and node.id in names
+
+
+def _list_compared(function: ast.AST) -> Iterator[tuple[ast.expr, int]]:
+    for node in ast.walk(function):
+        if isinstance(node, ast.Compare) and len(node.ops) == 1:
+            left, right = node.left, node.comparators[0]
+            below = isinstance(node.ops[0], ast.Lt | ast.GtE)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+            left, right = node.func.value, node.args[0]
+            below = node.func.attr in {"lt", "ge"}
+            if node.func.attr not in _METHODS:
+                continue
+        else:
+            continue
+        number = _number(right)
+        if number is not None:
+            yield left, number - (below and not number)
+
+
+def _number(node: ast.expr) -> int | None:
+    sign = -1 if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) else 1
+    value = getattr(node.operand if isinstance(node, ast.UnaryOp) else node, "value", None)
+    return sign * value if type(value) is int else None
+
+
+def is_ignored(name: str) -> bool:
+    """Say whether a setting of this name is the label that is ignored."""
+    return re.search(IGNORED, name.lower()) is not None

@@ -14,6 +14,8 @@ from npufix.rewriters.verification.calls.values import Spec, Value
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+CLASSES = r"class|num_labels|categor"
+"""What says how many classes there are."""
 SIZES: tuple[tuple[str, tuple[object, ...]], ...] = (
     (r"_tp$|parallel|world_size", (1, 2)),
     (r"intermediate|ffn|mlp_dim|inner", (16,)),
@@ -22,7 +24,7 @@ SIZES: tuple[tuple[str, tuple[object, ...]], ...] = (
     (r"num_heads|n_?heads?|num_attention_heads|^heads$", (2, 4)),
     (r"top_?k|num_experts_per_tok|num_selected", (2, 1)),
     (r"expert", (4,)),
-    (r"class|num_labels|categor", (4, 8)),
+    (CLASSES, (4, 8)),
     (r"head_dim", (4, 8)),
     (r"kernel", (3,)),
     (r"patch_?size|window_?size|^window$|^ws$", (2, 4)),
@@ -33,6 +35,7 @@ SIZES: tuple[tuple[str, tuple[object, ...]], ...] = (
     (r"axis$|unsqueeze_dim", (-1, 2, 1, 0)),
     (r"^dim$", (8, -1, 1, 0)),
     (r"rep(eat)?s?$|times|n_rep", (2, 1)),
+    (r"ignore_?(index|idx|label|id)$", (-100, 1, 255)),
     (r"layer_idx|rank|pad_token|_id$|_idx$|index$", (0, 3)),
     (r"dim|hidden|size|features|channels|embed|width|d_model|shape", (8, 16, 4)),
     (r"^(n|k|m|num.*|.*_num|.*count)$", (2, 8, 4)),
@@ -62,6 +65,10 @@ HEADS = (
 """Queries, keys and values: split into heads, more often than not."""
 _FURTHER_COUNTS = (3, 6, 5)
 """An odd one and no powers of two, for branches that those reach alone."""
+_AXIS = r"(^|_)(dim|axis)$"
+_AXES = (-1, 2, 1, 0)
+_NEAR = range(-4, 4)
+"""Defaults of what is an axis, and no width."""
 # Every symbol has its own size, so that a wrong axis cannot pass by coincidence.
 WIDTH = 8
 
@@ -116,6 +123,8 @@ def guess_scalars(parameter: Parameter, widths: Sequence[int] = ()) -> list[Spec
     if re.search(r"\bfloat\b", annotation) or (not annotation and find_named(FLOATS, name)):
         found += find_named(FLOATS, name) or (0.5, 2.0)
     if re.search(r"\bint\b", annotation) or (not annotation and find_named(SIZES, name)):
+        near = type(parameter.default) is int and parameter.default in _NEAR
+        found += _AXES if near and re.search(_AXIS, name) else ()
         found += [*(find_named(SIZES, name) or (2, 8, 4, 1)), *widths, *_FURTHER_COUNTS]
     if re.search(r"\bdtype$", annotation) or (not annotation and name == "dtype"):
         found += [torch.float32, torch.bfloat16]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import keyword
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -68,6 +69,26 @@ _ALL = re.compile(
 _CLAUSE = 5
 """Words that say of an argument what its numbers are."""
 _BOUND_BEFORE = re.compile(r"(?i)(\bbelow|\bthan|\bmost|<=?|\b0 *(,|to|\.\.\.?|-)) *$")
+
+_LATER = re.compile(rf"(?:[\s`,:]*{_GROUP.pattern})*[\s`,:]*\bor\b")
+_BETWEEN = re.compile(r"[\s`,:]*(?:or[\s`:]*)?")
+"""What stands between one shape and the next, where both are of one argument."""
+_TYPED = (
+    r"^[ \t]*(?:[-*][ \t]*)?({names})[ \t]*\(([^()\n]+)\)[ \t]*:",
+    r"^[ \t]*({names})[ \t]*:[ \t]*([^:\n]+?)[ \t]*$",
+    r"^[ \t]*:type[ \t]+({names}):[ \t]*([^\n]+?)[ \t]*$",
+)
+"""How docstrings say of what type an argument is: ``x (Tensor): ...``, ``x : Tensor``."""
+_TYPES: tuple[tuple[str, str], ...] = (
+    (r"(?:torch\.)?((?:Float|Long|Half|Bool|Int)?Tensor)|tensor", "Tensor"),
+    (r"int|integer", "int"),
+    (r"float", "float"),
+    (r"bool|boolean", "bool"),
+    (r"str|string", "str"),
+    (r"(?:typing\.)?(?:[Ll]ist|[Ss]equence)\[(?:torch\.)?Tensor\]", "list[Tensor]"),
+    (r"list\s+of\s+(?:torch\.)?[Tt]ensors?", "list[Tensor]"),
+)
+_OPTIONAL = re.compile(r"(?i)^optional\[(.*)\]$|,? *\boptional\b *,?|(?: or|,| \|) none\b")
 
 _HIDING = r"(?i)\binf\b|lowest|large negative|\bmin\b|finfo|-?1e\d|-1?0000|hidden|mask(s|ed) out"
 """What says that all that is added is 0, or so low that it hides."""
@@ -141,6 +162,21 @@ def read_text(text: str, names: Sequence[str]) -> dict[str, Said]:
     }
 
 
+def read_types(text: str, names: Sequence[str]) -> dict[str, str]:
+    """Return the types that a docstring says arguments are of, as annotations; no others."""
+    plain = re.sub(r":(?:class|obj):|[`~]", "", text)
+    one = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
+    found: dict[str, str] = {}
+    for pattern in _TYPED if one else ():
+        for name, said in re.findall(pattern.format(names=one), plain, re.MULTILINE):
+            bare = _OPTIONAL.sub(r"\1", said).strip(" .")
+            known = next((t for p, t in _TYPES if re.fullmatch(p, bare)), "")
+            if known and name not in found:
+                own = bare.rpartition(".")[2] if known == "Tensor" and bare != "tensor" else known
+                found[name] = own if bare == said.strip(" .") else f"Optional[{own}]"
+    return found
+
+
 def read_multiples(text: str) -> list[tuple[str, str]]:
     """Return the sizes that a text says to be multiples of others: ``C a multiple of groups``."""
     return _MULTIPLE.findall(text)
@@ -148,7 +184,7 @@ def read_multiples(text: str) -> list[tuple[str, str]]:
 
 def _entries(text: str, names: Sequence[str]) -> Iterator[tuple[list[str], str, list[Shape]]]:
     """Yield the arguments that a part of a text is about, its words, and the shapes in it."""
-    text = _OTHER_SECTION.sub("", text)
+    text = _OTHER_SECTION.sub("", text.replace("\\_", "_"))  # as in formulas
     one = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
     if not one:
         return
@@ -185,7 +221,9 @@ def _shapes_in(
         if named and (told or not known):
             known = [n for n in _JOINED.split(named[-1]) if n]
         elif told and not re.search(r"(?i)\bor\b", before):
-            known = []
+            # ``(freq, time)``, ``(channel, freq, time)`` or ``(batch, channel, freq, time)``
+            several = len(known) == 1 and _BETWEEN.fullmatch(before)
+            known = known if several and _LATER.match(part[group.end() :]) else []
         known = known or [EVERY] * (not named and _ALL.search(before) is not None)
         at, told = group.end(), True
         if known and not said:
@@ -224,10 +262,16 @@ def _shape(text: str, *, alone: bool) -> Shape | None:
 
 def read_sizes(sizes: Sequence[str]) -> list[ast.expr] | None:
     """Return sizes as expressions; None if one of them is none."""
+    plain = (re.sub(r"[a-z]+", _no_keyword, re.sub(r"(?<!/)/(?!/)", "//", s)) for s in sizes)
     try:
-        return [ast.parse(re.sub(r"(?<!/)/(?!/)", "//", s), mode="eval").body for s in sizes]
+        return [ast.parse(size, mode="eval").body for size in plain]
     except SyntaxError:
         return None
+
+
+def _no_keyword(word: re.Match[str]) -> str:
+    """Return ``in_`` for the ``in`` of ``(out, in)``."""
+    return f"{word[0]}_" if keyword.iskeyword(word[0]) else word[0]
 
 
 def evaluate_size(size: ast.expr, known: Mapping[str, int]) -> int | None:

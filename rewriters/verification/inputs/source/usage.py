@@ -168,7 +168,7 @@ def list_arguments(function: Function) -> list[ast.arg]:
 def find_uses(function: Function) -> dict[str, Use]:
     """Return what is done with each argument, as long as it is what was given."""
     found = {arg.arg: Use() for arg in list_arguments(function)}
-    until = {name: _last_line(function, name) for name in found}
+    until = {name: find_last_line(function, name) for name in found}
     for node in ast.walk(function):
         for name, use in found.items():
             if getattr(node, "lineno", 0) <= until[name]:
@@ -227,7 +227,7 @@ def find_proven_dims(function: Function) -> dict[str, frozenset[int]]:
         else:
             continue
         for name in (a.arg for a in arguments):
-            if statement.lineno <= _last_line(function, name):
+            if statement.lineno <= find_last_line(function, name):
                 use = Use()
                 _note_unpacking(use, target, value, name)
                 asserted = re.fullmatch(
@@ -266,7 +266,7 @@ def _list_compared_with_counters(function: Function) -> Iterator[str]:
                 yield from (n for n in sides if n not in counters and {*sides} & counters)
 
 
-def _last_line(function: Function, name: str) -> int:
+def find_last_line(function: Function, name: str) -> int:
     """Return the last line on which a name is sure to mean the argument."""
     stores = [
         statement.lineno
@@ -321,7 +321,7 @@ def find_sizes_told_apart(function: Function) -> Iterator[tuple[tuple[str, int],
 
     ``k.size(1) - q.size(1)``, and ``torch.ones(t, s)`` after ``t, s = q.shape[1], k.shape[1]``.
     """
-    names = {arg.arg: _last_line(function, arg.arg) for arg in list_arguments(function)}
+    names = {arg.arg: find_last_line(function, arg.arg) for arg in list_arguments(function)}
     nodes = list(ast.walk(function))
     stored = [n.id for n in nodes if isinstance(n, ast.Name) and type(n.ctx) is ast.Store]
     kept: dict[str, tuple[str, int]] = {}

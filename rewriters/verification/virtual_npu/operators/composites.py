@@ -22,6 +22,8 @@ _DEVICE, _AUTOGRAD, _COMPOSED = "PrivateUse1", "AutogradPrivateUse1", "Composite
 _FORMULA = "Autograd"
 _LAUNCHING = frozenset({"aten::isfinite", "aten::one_hot", "aten::where"})
 """Their kernels launch in some versions, where no reference reaches; they have no gradient."""
+_DECOMPOSED = ("aten::fill_diagonal_",)
+"""Whose gradient calls the kernel that launches: what torch composes them of has its own."""
 _OF_OTHERS = ("npu::dropout_with_byte_mask",)
 """Operators of torch_npu that have no formula either and call one that has."""
 
@@ -42,6 +44,10 @@ def register_composites(recorder: Recorder) -> object:
             if launching or not (has(name, _AUTOGRAD) or has(name, _FORMULA)):
                 run = _composite(found, recorder, launching=launching)
                 library.impl(name.removeprefix("aten::"), run, _AUTOGRAD)
+        for name in _DECOMPOSED:
+            if name in names:
+                decompose = _operator(name).decompose
+                library.impl(name.removeprefix("aten::"), decompose, _AUTOGRAD)
         for name in _OF_OTHERS:
             if name in names:
                 found = getattr(torch.ops.npu, name.removeprefix("npu::")).default

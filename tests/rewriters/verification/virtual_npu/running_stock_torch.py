@@ -147,7 +147,25 @@ PRODUCTS = [
     ((2, 5, 3), (3,)),
     ((3,), (3,)),
 ]
+
+
+def filled_diagonal() -> None:
+    for shape, dtype in (((3, 3), torch.uint8), ((7, 3), torch.float32)):
+        for wrap in (False, True):
+            host = torch.zeros(shape, dtype=dtype).fill_diagonal_(1, wrap)
+            assert torch.zeros(shape, dtype=dtype).npu().fill_diagonal_(1, wrap).cpu().equal(host)
+    seen = []
+    for where in ("cpu", "npu"):
+        x = torch.linspace(-1, 2, 9).view(3, 3).to(where).requires_grad_()
+        y = x * 2
+        y.fill_diagonal_(-2)
+        (y * x).sum().backward()
+        seen.append([y, x.grad])
+    alike(*seen, 1e-6)
+
+
 CHECKS: dict[str, Callable[[], None]] = {
+    "filled diagonal": filled_diagonal,
     "same masks": same_masks,
     "fused attention drops as eager": fused_attention_drops_as_eager,
     "own seed and state": own_seed_and_state,

@@ -146,3 +146,15 @@ def test_without_the_wheel_it_is_refused_in_one_line() -> None:
     with pytest.raises(BackendError, match="--on virtual-npu: torch_npu is not installed") as error:
         prepare_backend(Backend.VIRTUAL_NPU, "virtual-npu", "A2")
     assert "\n" not in error.value.message
+
+
+def test_what_divides_by_no_rows_does_not_end_the_process() -> None:
+    text = """import torch
+
+def f(x: torch.Tensor, y: torch.Tensor):
+    return torch.nn.functional.conv1d(x, y.unsqueeze(1), groups=x.shape[0])
+"""
+    new = text.replace("nn.functional.conv1d", "conv1d")
+    job = Job("/user/m.py", "/user", text, new, "f", (4,), (4,), by_hand=True)
+    (found,) = on_virtual_npu([job])
+    assert found.status is Status.EQUIVALENT, found.reason
