@@ -114,7 +114,9 @@ from functools import partial
 
 
 def build(groups):
-    return OptimWrapper.create(partial(torch.optim.AdamW, betas=(0.9, 0.99), fused=True), 3e-3, groups)
+    return OptimWrapper.create(
+        partial(torch.optim.AdamW, betas=(0.9, 0.99), fused=True), 3e-3, groups
+    )
 """,
         ),
         Rewritten(

@@ -122,7 +122,9 @@ def to_corners(boxes: torch.Tensor):
 """,
             """
 def to_corners(boxes: torch.Tensor):
-    return torch.cat((boxes[..., 1:2], boxes[..., 0:1], boxes[..., 3:4], boxes[..., 2:3]), dim=-1).exp()
+    return torch.cat(
+        (boxes[..., 1:2], boxes[..., 0:1], boxes[..., 3:4], boxes[..., 2:3]), dim=-1
+    ).exp()
 """,
         ),
     ),

@@ -161,7 +161,9 @@ from torch.utils.data import DataLoader
 
 
 def make(data):
-    return DataLoader(data, 8, shuffle=True, num_workers=8, pin_memory=True, persistent_workers=True)
+    return DataLoader(
+        data, 8, shuffle=True, num_workers=8, pin_memory=True, persistent_workers=True
+    )
 """,
         ),
         Rewritten(
@@ -173,7 +175,12 @@ arguments = TrainingArguments(output_dir="out", num_train_epochs=3)
             """
 from transformers import TrainingArguments
 
-arguments = TrainingArguments(output_dir="out", num_train_epochs=3, dataloader_num_workers=8, dataloader_persistent_workers=True)
+arguments = TrainingArguments(
+    output_dir="out",
+    num_train_epochs=3,
+    dataloader_num_workers=8,
+    dataloader_persistent_workers=True,
+)
 """,
         ),
     ),

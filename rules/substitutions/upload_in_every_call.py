@@ -309,7 +309,9 @@ class Decode(nn.Module):
         super().__init__()
         self.scale = scale
         self.register_buffer(
-            "limits", torch.tensor([-51.2, -51.2, 51.2, 51.2], dtype=torch.float32), persistent=False
+            "limits",
+            torch.tensor([-51.2, -51.2, 51.2, 51.2], dtype=torch.float32),
+            persistent=False,
         )
 
     def forward(self, x: torch.Tensor):

@@ -1,0 +1,80 @@
+"""What a search writes looks as if the authors of the file had written it."""
+
+from __future__ import annotations
+
+import pytest
+from rewriting_snippets import direct
+
+from npufix.rewriters.edit.layout import fit, use_width
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        # one call says dtype and device
+        ("torch.zeros(n, 2).type_as(x)", "x.new_zeros(n, 2)"),
+        ("torch.ones((n, 2)).to(x)", "x.new_ones((n, 2))"),
+        ("torch.full((n,), 2.0).type_as(x)", "x.new_full((n,), 2.0)"),
+        # another dtype on the way, and numbers that are computed
+        (
+            "torch.zeros(n, dtype=torch.bool).type_as(x)",
+            "torch.zeros(n, dtype=torch.bool, device=x.device).type_as(x)",
+        ),
+        (
+            "(torch.arange(n) * 2).type_as(x)",
+            "(torch.arange(n, device=x.device) * 2).type_as(x)",
+        ),
+        # brackets that nothing needs any more
+        ("(torch.ones(n) * 2).to(x.device)", "torch.ones(n, device=x.device) * 2"),
+        (
+            "torch.relu((torch.ones(n) * 2).to(x.device))",
+            "torch.relu(torch.ones(n, device=x.device) * 2)",
+        ),
+        ("x * (torch.ones(n) + 2).to(x.device)", "x * (torch.ones(n, device=x.device) + 2)"),
+    ],
+)
+def test_what_is_made_on_the_device_is_as_short_as_can_be(made: str, expected: str) -> None:
+    text = f"""
+        def forward(x: torch.Tensor):
+            n = x.shape[0]
+            return {made}
+    """
+    assert f"return {expected}\n" in direct(text, "NPU212")
+
+
+def test_a_statement_that_has_become_too_long_is_broken() -> None:
+    call = "g(\n        x, y, [1,\n        2], z='a, b',\n    )"
+    old = f"def f(x, y):\n    out = {call}.h(x)\n    return out\n"
+    new = old.replace(".h(x)", f".h(x, {'w' * 40})")
+    before = old.splitlines(keepends=True)
+    with use_width(40):
+        assert fit(new, before, "    ") == new  # nothing makes it fit
+    with use_width(51):
+        assert fit(new, before, "    ") == (
+            "def f(x, y):\n    out = g(x, y, [1, 2], z='a, b').h(\n"
+            f"        x, {'w' * 40}\n    )\n    return out\n"
+        )
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "x = f(a,  # why\n    bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb, cccccccccccccccccc)",
+        'x = f("""a\nb""", bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb, cccccccccccccccccc)',
+    ],
+)
+def test_comments_and_long_texts_stay_where_they_are(statement: str) -> None:
+    with use_width(20):
+        assert fit(f"{statement}\n", [], "    ") == f"{statement}\n"
+
+
+def test_what_was_as_long_before_stays() -> None:
+    line = "x = f(aaaaaaaaaaaaaaaaaaaaaaaaaaa, bbbbbbbbbbbbbbbbbbbbbbbbbb)\n"
+    with use_width(30):
+        assert fit(f"{line}y = 1\n", [line], "    ") == f"{line}y = 1\n"
+
+
+def test_a_file_that_says_nothing_of_its_width_gets_that_of_black() -> None:
+    for length, lines in ((84, 1), (90, 3)):
+        line = f"x = f(a, {'b' * (length - 10)})\n"
+        assert fit(line, ["x = f(a)\n"], "    ").count("\n") == lines
