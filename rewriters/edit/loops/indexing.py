@@ -24,7 +24,7 @@ from npufix.rewriters.edit.loops.values import (
     shift,
     subscript,
 )
-from npufix.rewriters.facts.occasions import is_made_on_host
+from npufix.rewriters.facts.host_tensors import is_made_on_host
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.statements.host.host_values import OF_ARRAYS_TOO
+from npufix.rewriters.edit.statements.host.of_host import OF_ARRAYS_TOO
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
 from npufix.rewriters.graph import operators

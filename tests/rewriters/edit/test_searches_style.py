@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rewriting_snippets import direct
+from rewriting_snippets import direct, sites
 
 from npufix.rewriters.edit.layout import fit, use_width
 
@@ -78,3 +78,20 @@ def test_a_file_that_says_nothing_of_its_width_gets_that_of_black() -> None:
     for length, lines in ((84, 1), (90, 3)):
         line = f"x = f(a, {'b' * (length - 10)})\n"
         assert fit(line, ["x = f(a)\n"], "    ").count("\n") == lines
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("[n.item() for n in sizes]", "torch.stack(x).tolist()"),
+        ("[n.item() for n in x]", "n = x.tolist()"),
+        ("[n.cpu() for n in x]", "x = x.cpu()"),
+    ],
+)
+def test_what_is_read_in_a_loop_decides_how_it_is_read_at_once(code: str, said: str) -> None:
+    text = f"""
+        def forward(x: torch.Tensor):
+            sizes = [torch.relu(x).sum() for _ in range(4)]
+            return {code}
+    """
+    assert [said in site.problem for site in sites(text, "NPU214")] == [True]
