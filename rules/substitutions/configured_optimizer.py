@@ -93,6 +93,15 @@ import functools
 def build(model):
     return functools.partial(nn.LayerNorm, eps=1e-6), functools.partial(torch.optim.AdamW, fused=True)
 """,
+        # a class for whatever optimizer it is told, and its settings
+        """
+class OptimizerConfig:
+    def build(self, params):
+        return getattr(torch.optim, self.name)(params, lr=self.lr)
+
+
+settings = OptimizerConfig(optim="adamw_torch", lr=1e-3)
+""",
         # classes of something else
         """
 def build(name, model):
@@ -137,6 +146,18 @@ optimizer = dict(type="AdamW", lr=2e-4, weight_decay=0.01)
 """,
             """
 optimizer = dict(type="AdamW", lr=2e-4, weight_decay=0.01, fused=True)
+""",
+        ),
+        Rewritten(
+            """
+from trl import SFTConfig
+
+config = SFTConfig(output_dir="out", optim="adamw_torch")
+""",
+            """
+from trl import SFTConfig
+
+config = SFTConfig(output_dir="out", optim="adamw_torch_fused")
 """,
         ),
         Rewritten(
