@@ -95,3 +95,15 @@ def test_what_is_read_in_a_loop_decides_how_it_is_read_at_once(code: str, said: 
             return {code}
     """
     assert [said in site.problem for site in sites(text, "NPU214")] == [True]
+
+
+def test_masks_of_any_rank_are_aligned_in_one_line_or_not_at_all() -> None:
+    text = """
+        def f({0}: torch.Tensor, mask: torch.BoolTensor):
+            {0}[mask] = 0
+    """
+    aligned = "x.masked_fill_(mask.view(mask.shape + (1,) * (x.dim() - mask.dim())), 0)"
+    assert aligned in direct(text.format("x"), "NPU201")
+    assert f"{'y' * 9}.masked_fill_(mask, 0)" in direct(text.format("y" * 9), "NPU201")
+    header = "import torch\nfrom einops import rearrange\n"
+    assert "x.masked_fill_(mask, 0)" in direct(text.format("x"), "NPU201", header=header)
