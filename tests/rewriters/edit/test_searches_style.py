@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from rewriting_snippets import direct, sites
+from rewriting_snippets import direct, sites, written
 
 from npufix.rewriters.edit.layout import fit, use_width
 
@@ -107,3 +107,33 @@ def test_masks_of_any_rank_are_aligned_in_one_line_or_not_at_all() -> None:
     assert f"{'y' * 9}.masked_fill_(mask, 0)" in direct(text.format("y" * 9), "NPU201")
     header = "import torch\nfrom einops import rearrange\n"
     assert "x.masked_fill_(mask, 0)" in direct(text.format("x"), "NPU201", header=header)
+
+
+def test_loops_become_short_statements() -> None:
+    text = """
+        def forward(self, keypoints: torch.Tensor, size: int):
+            counts = torch.zeros(size, dtype=torch.int32, device=keypoints.device)
+            for k in range(size):
+                counts[k] = (keypoints[:, 0] == k).sum()
+            return counts
+    """
+    assert direct(text, "NPU250").splitlines()[3:5] == [
+        "    rows = torch.arange(size, dtype=keypoints.dtype, device=keypoints.device)",
+        "    counts[:] = (keypoints[:, 0].flatten() == rows.unsqueeze(1)).sum(dim=1)",
+    ]
+    text = """
+        def forward(self, x: torch.Tensor, count: int):
+            padded = torch.zeros(4, 128, 3, device=x.device)
+            for i in range(count):
+                padded[:, i * self.proxy_points : (i + 1) * self.proxy_points, -1] = i * 0.1
+            return padded
+    """
+    assert "    pieces = padded[:, :count * self.proxy_points, -1]" in direct(text, "NPU250")
+    assert "    pieces[:] = rows.unsqueeze(1) * 0.1\n" in direct(text, "NPU250")
+    # the last piece is what is left: no whole one
+    text = """
+        def forward(self, x: torch.Tensor):
+            n = x.shape[0] // 50
+            return torch.cat([self.net(x[i * 50 : (i + 1) * 50]) for i in range(n + 1)])
+    """
+    assert not written(sites(text, "NPU250"))

@@ -176,7 +176,7 @@ def _fill(here: Surroundings, code: ast.Call) -> Proposal | None:
     like = made.endswith(".new_full")
     match one:  # an integer without a dtype makes int64, as zeros() do not
         case ast.Constant(0 | 1 as value) if like or "dtype" in given or type(value) is float:
-            kind = ("zeros", "ones")[int(value)]
+            kind = "ones" if value else "zeros"
             text = f"{made.removesuffix('full')}{kind}({count}{rest})"
     return Proposal(
         code,
