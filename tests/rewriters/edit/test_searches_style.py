@@ -137,3 +137,19 @@ def test_loops_become_short_statements() -> None:
             return torch.cat([self.net(x[i * 50 : (i + 1) * 50]) for i in range(n + 1)])
     """
     assert not written(sites(text, "NPU250"))
+
+
+def test_an_argument_more_gets_a_line_below_the_others() -> None:
+    text = """
+        class A(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.attend = nn.MultiheadAttention(8, 2)
+
+            def forward(self, query, key, padding_of_the_keys, mask_of_what_is_attended):
+                return self.attend(query, key,
+                                   value=key,
+                                   key_padding_mask=padding_of_the_keys, attn_mask=mask_of_what_is_attended)[0]
+    """  # noqa: E501 - a long line is what it is about
+    pad = " " * 27
+    assert f"attended,\n{pad}need_weights=False)[0]\n" in direct(text, "NPU165")

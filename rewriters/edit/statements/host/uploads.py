@@ -463,6 +463,9 @@ def _is_constant(here: Surroundings, code: ast.expr) -> bool:
 
 def _is_of_self(here: Surroundings, code: ast.expr) -> bool:
     """Tell whether it is a setting: ``self.x``, and ``c.LIMITS`` with ``c = self.config.HEAD``."""
+    match code:
+        case ast.Subscript(inner, ast.Constant(str())):  # ``self.config.WEIGHTS["code"]``
+            return isinstance(inner, ast.Attribute) and _is_of_self(here, inner)
     node = here.value(code) if isinstance(code, ast.Attribute) else None
     is_own = isinstance(code, ast.Attribute) and ast.unparse(code.value) == "self"
     while node is not None and node.op == Op.ATTR:
