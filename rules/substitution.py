@@ -227,6 +227,9 @@ class Site(Protocol):
     def is_cast_back(self, name: str) -> bool:
         """Tell whether what the pattern computes is cast to the dtype of a value that it reads."""
 
+    def may_be_batch(self, name: str) -> bool:
+        """Tell whether code counts dimensions from the end: ``x.mT``, ``x.size(-2)``."""
+
     def is_scaled(self) -> bool | None:
         """Tell whether something multiplies what the pattern computes, cast or not."""
 
@@ -297,6 +300,8 @@ class Form:
     """Kernels of the replacement: forward, backward."""
     only_proven: bool = False
     """Harder to read than another form with one condition more: only where nothing is left open."""
+    one_line: bool = False
+    """Only where the new statement takes one line, in a file that does not use einops."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ _OPERATORS = (
     {"==", "!=", "<", ">", "<=", ">=", "is", "in"},
     {"|"}, {"^"}, {"&"}, {"<<", ">>"}, {"+", "-"}, {"*", "/", "//", "%", "@"},
 )  # fmt: skip
-_SHORTEST, _LONGEST = 79, 120
+_SHORTEST, _OF_BLACK, _LONGEST = 79, 88, 120
 _TEXT = re.compile(
     r"""#[^\n]*|'''.*?'''|\"\"\".*?\"\"\"|'(?:\\.|[^'\\\n])*'|"(?:\\.|[^"\\\n])*\"""", re.DOTALL
 )
@@ -86,6 +86,65 @@ def break_lines(statement: str, room: int, unit: str, *, one_a_line: bool = Fals
         return statement
     text = "\n".join(lines)
     return text if ast.dump(ast.parse(text)) == ast.dump(tree) else statement
+
+
+def fit(text: str, before: Sequence[str], unit: str) -> str:
+    """Return a module in which the statements that have become too long are broken into lines.
+
+    What was as long before stays; ``before`` holds the old lines. Where no project says how wide
+    its lines are, those of black are not too long.
+    """
+    width = style_of("".join(before)).width
+    width = width if _project_width.get() is not None else max(width, _OF_BLACK)
+    lines, old = text.splitlines(keepends=True), {line.strip() for line in before}
+    too_long = (n for n, line in enumerate(lines, 1) if len(line.rstrip()) > width)
+    long = [n for n in too_long if lines[n - 1].strip() not in old]
+    if not long:
+        return text
+    simple = [
+        node
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, (ast.Assign, ast.AugAssign, ast.Expr, ast.Return, ast.Assert))
+    ]
+    for node in sorted(simple, key=lambda s: s.lineno, reverse=True):
+        first, last = node.lineno, node.end_lineno or node.lineno
+        if not any(first <= n <= last for n in long):
+            continue
+        head = lines[first - 1][: len(lines[first - 1]) - len(lines[first - 1].lstrip())]
+        if len(head.encode()) != node.col_offset:
+            continue
+        joined = _join("".join(lines[first - 1 : last]).strip())
+        if joined is None or ast.dump(ast.parse(joined)) != ast.dump(ast.Module([node], [])):
+            continue
+        broken = break_lines(joined, width - len(head), unit).split("\n")
+        if max(map(len, broken)) + len(head) <= width:
+            end = "\r\n" if lines[first - 1].endswith("\r\n") else "\n"
+            lines[first - 1 : last] = [f"{head}{line}{end}" for line in broken]
+    return "".join(lines)
+
+
+def _join(statement: str) -> str | None:
+    """Return a statement in one line, ``None`` if it holds a comment or a text of several lines."""
+    parts: list[str] = []
+    row, column, comma = 1, 0, False
+    for token in tokenize.generate_tokens(io.StringIO(statement).readline):
+        if token.type == tokenize.COMMENT or (
+            token.type == tokenize.STRING and token.start[0] != token.end[0]
+        ):
+            return None
+        if token.type in {tokenize.NEWLINE, tokenize.NL, tokenize.ENDMARKER, tokenize.INDENT}:
+            continue
+        new_line = token.start[0] > row
+        before = statement.split("\n")[token.start[0] - 1][column : token.start[1]]
+        if new_line:
+            before = "" if not parts or parts[-1] in _OPENING or token.string in _CLOSING else " "
+            before = "" if token.string == "." else before
+            if comma and token.string in _CLOSING:
+                parts.pop()  # what stands behind the last of several arguments
+        parts += [before, token.string] if before else [token.string]
+        comma = token.string == ","
+        row, column = token.end
+    return "".join(parts)
 
 
 @dataclass(frozen=True, slots=True)

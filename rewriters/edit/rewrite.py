@@ -100,6 +100,8 @@ def _rewritten(
         spelled = spell(form.replacement, flow, match, names, Wording(lines, style.quote))
         if spelled is None:
             continue
+        if form.one_line and not _is_short(flow, match, spelled, style.width):
+            raise NotRewritableError("the new code would take several lines")
         if spelled.hoisted and _is_conditional(match.evaluation.code, match.evaluation.statement):
             raise NotRewritableError("its operands are computed on a condition only")
         edit = Edit(
@@ -123,6 +125,15 @@ def _rewritten(
         raise problem
     finally:
         del problem  # it knows this frame, which holds the tree of the module
+
+
+def _is_short(flow: FunctionFlow, match: Match, spelled: Spelled, width: int) -> bool:
+    """Tell whether new code that is hard to read takes one line, in a file without einops."""
+    statement, old = match.evaluation.statement, match.evaluation.code
+    length = statement.col_offset + len(ast.unparse(statement)) + len(spelled.text)
+    length -= len(ast.unparse(old))
+    plain = "einops" not in {full.partition(".")[0] for full in flow.names.imports.values()}
+    return plain and not spelled.hoisted and length <= width
 
 
 def _assigns_more(code: ast.expr | ast.stmt) -> bool:

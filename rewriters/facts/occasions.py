@@ -8,17 +8,14 @@ from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.graph import operators
-from npufix.rewriters.graph.attributes import list_assigned
+from npufix.rewriters.facts.host_tensors import works_on_host
 from npufix.rewriters.graph.modules.names import FunctionNode
 from npufix.rewriters.graph.modules.scopes import MODULE, scopes
 from npufix.rewriters.graph.modules.syntax import last_name, walk
-from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from npufix.rewriters.graph.dataflow import FunctionFlow
     from npufix.rewriters.graph.modules.scopes import Scope
-    from npufix.rewriters.graph.nodes import Node
     from npufix.rewriters.match.matching import Match
 
 
@@ -57,17 +54,16 @@ _FIRST_STEP = re.compile(r"len\((self\.)?state(\[\w+\])?\) == 0|not (self\.)?sta
 _TAKES_STEPS = re.compile(r"(\w+_)?(model|net|network|unet|step)(_fn)?")
 """What a loop over the steps of a sample calls: ``self.unet(x, t)``, ``step_fn(x)``."""
 _SAMPLES = re.compile(r"_*(\w+_)?(sample|predict|infer|inference|denoise)(_.*)?")
+_BESIDE_EPOCHS = re.compile(r"on_(\w+_)?(stage|epoch|fit|validation|test)_(start|end|begin)")
+_ENVIRONMENT = re.compile(r"(Env(ironment)?|Task|Simulator|World)(V?\d+)?$")
+_BEGINS_ANEW = re.compile(r"_*(\w+_)?resets?(_.*)?")
+"""What an environment of reinforcement learning does when an episode ends."""
 _CALLED_ONCE = re.compile(r"(Pipeline|Recipe|Benchmark)\w*$")
 _ON_HOST = re.compile(
     r"(Dataset|DataModule|DataLoader|Collat(or|er)(For\w+|With\w+|Wrapper)?|Tokenizer(Fast)?|FeatureExtractor"
     r"|ImageProcessor(Fast)?|VideoProcessor|(?<!Attn)(?<!Attention)(?<!Logits)(?<!Score)Processor"
-    r"|TritonPythonModel)$"
+    r"|TritonPythonModel|[a-z]Proto)$"  # ``DataProto``, what processes hand to each other
 )
-_MADE = operators.FACTORIES | {"from_numpy"}
-_STAYS = (operators.KEEPS | operators.SAME_SHAPE | {Op.SETITEM}) - {"cpu", "to"}
-"""What leaves a tensor on its device."""
-_TOGETHER = operators.BROADCAST | {"outer"}
-_OLD_MAKERS = re.compile(r"torch\.(\w+)?Tensor")
 _LOADS_DATA = re.compile(r"_*collate(_.*)?|\w+_collate(_fn)?|\w*_getitem(_.*|__)?|worker_init_fn")
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
 _DONE_ONCE = frozenset(
@@ -131,18 +127,16 @@ def occasion(
     ``image.repeat_interleave(n)`` in ``Pipeline.__call__`` runs once per call, and in each step
     where it stands in the loop over the steps.
     """
-    if _is_host_code(flow) or (match is not None and _works_on_host(flow, match)):
+    if _is_host_code(flow) or (match is not None and works_on_host(flow, match)):
         return Occasion.HOST
     name = flow.function.name
+    code = code if match is None else match.evaluation.statement
+    line = 0 if code is None else code.lineno
+    if _begins_episode(flow):
+        return Occasion.ASIDE
     if _BUILDS.fullmatch(name) or _takes_state(flow.function):
         return Occasion.CALL
-    code = code if match is None else match.evaluation.statement
-    if is_aside(flow.qualname) or any(map(_is_cache, flow.function.decorator_list)):
-        return Occasion.ASIDE
-    line = 0 if code is None else code.lineno
-    if _needs_gpu(flow) or _is_kept(flow, line) or _is_for_old_torch(flow, line):
-        return Occasion.ASIDE
-    if _is_beside_loop(flow, line):
+    if _is_aside(flow, line):
         return Occasion.ASIDE
     once = name == MODULE or _ONCE.fullmatch(name) is not None or "test" in _words(name)
     once = once or (flow.cls is not None and _CALLED_ONCE.search(flow.cls.name) is not None)
@@ -150,11 +144,40 @@ def occasion(
     return Occasion.CALL if once and not in_loop else Occasion.STEP
 
 
+def _is_aside(flow: FunctionFlow, line: int) -> bool:
+    """Tell whether a line runs beside the steps, by its function or by what stands around it."""
+    return (
+        is_aside(flow.qualname)
+        or any(map(_is_cache, flow.function.decorator_list))
+        or _is_beside_epochs(flow)
+        or _needs_gpu(flow)
+        or _is_kept(flow, line)
+        or _is_for_old_torch(flow, line)
+        or _is_beside_loop(flow, line)
+    )
+
+
 def is_aside(qualname: str) -> bool:
     """Tell whether a name says that no step runs a function: ``Trainer.validation_step``."""
     name = qualname.rpartition(".")[2]
     words = _words(qualname) & _BETWEEN_STEPS
     return name != "forward" and bool(words or _VALIDATES.match(name))
+
+
+def _is_beside_epochs(flow: FunctionFlow) -> bool:
+    """Tell whether a function stands in a hook between epochs, or is a metric."""
+    if any(map(_BESIDE_EPOCHS.fullmatch, flow.qualname.split("."))):
+        return True
+    bases = [] if flow.cls is None else [last_name(base) for base in flow.cls.bases]
+    is_module = any(base.endswith("Module") for base in bases)
+    return not is_module and any(re.search(r"Metric(s|Stats)?$", base) for base in bases)
+
+
+def _begins_episode(flow: FunctionFlow) -> bool:
+    """Tell whether an environment is put back to its start: ``AntEnv.reset_idx``."""
+    names = [] if flow.cls is None else [flow.cls.name, *map(last_name, flow.cls.bases)]
+    known = any(map(_ENVIRONMENT.search, names))
+    return known and _BEGINS_ANEW.fullmatch(flow.function.name) is not None
 
 
 def _needs_gpu(flow: FunctionFlow) -> bool:
@@ -270,92 +293,6 @@ def _takes_state(function: FunctionNode) -> bool:
     """Tell whether a function, a hook mostly, loads or saves what it is handed."""
     given = {arg.arg for arg in (*function.args.args, *function.args.kwonlyargs)}
     return "state_dict" in given
-
-
-def _works_on_host(flow: FunctionFlow, match: Match) -> bool:
-    """Tell whether tensors are on the host: ``x.cpu()``, ``torch.tensor(items)``, and views of it.
-
-    What is made without a device is there, and no operator brings it elsewhere; for a value, a mask
-    or an index beside a tensor of the device that says nothing, and neither does it in ``forward``,
-    which may be called below ``with torch.device("npu")``.
-    """
-    operands = [_source(node) for node in match.bindings.values()]
-    if any(node.op == "cpu" or _is_read_as_array(flow, node) for node in operands):
-        return True
-    if flow.function.name == "forward":
-        return False
-    first = next(iter(match.bindings.values()))
-    return (
-        _is_made_there(operands[0])
-        or is_kept_on_host(flow, operands[0])
-        or _meets_host(first, set())
-    )
-
-
-def _meets_host(node: Node, seen: set[Node]) -> bool:
-    """Tell whether a value is computed with a range of the host: ``1 / base ** (arange(n) / n)``.
-
-    What an operator takes together lies on one device.
-    """
-    if node in seen:
-        return False
-    seen.add(node)
-    if node.op in _TOGETHER:
-        return any(_meets_host(part, seen) for part in node.args)
-    if node.op in _STAYS | {Op.GETITEM}:
-        return bool(node.args) and _meets_host(node.args[0], seen)
-    return node.op in {"arange", "linspace"} and _is_made_there(node)
-
-
-def is_kept_on_host(flow: FunctionFlow, node: Node) -> bool:
-    """Tell whether an attribute is a table of the host: ``self.age = torch.zeros(n)``.
-
-    What no module keeps is moved by nobody: all that it is assigned is made there, or of itself.
-    """
-    while node.op == Op.GETITEM:
-        node = node.args[0]
-    if node.op != Op.ATTR or flow.cls is None or node.args[0].value != "self":
-        return False
-    if any(base.endswith("Module") for base in map(last_name, flow.cls.bases)):
-        return False
-    given = [value for _, value in list_assigned(flow.names, flow.cls, str(node.value))]
-    own = re.compile(rf"self\.{node.value}(\[| [-+*/&|])")
-    made = [v for v in given if v is None or not own.match(ast.unparse(v))]
-    return bool(made) and all(
-        isinstance(v, ast.Call)
-        and (flow.names.dotted(v.func) or "").startswith("torch.")
-        and last_name(v.func) in _MADE
-        and all(k.arg != "device" for k in v.keywords)
-        for v in made
-    )
-
-
-def _is_read_as_array(flow: FunctionFlow, node: Node) -> bool:
-    """Tell whether ``y.numpy()`` of what a tensor became says that both are on the host."""
-    for evaluation in flow.by_operation.get("numpy", ()):
-        parts = list(evaluation.node.walk())
-        if node in parts and not any(part.op in {"cpu", "to"} for part in parts):
-            return True
-    return False
-
-
-def _source(node: Node) -> Node:
-    while node.op in _STAYS and node.args:
-        node = node.args[0]
-    return node
-
-
-def is_made_on_host(node: Node) -> bool:
-    """Tell whether a tensor is made without a device, or is a view of one: ``torch.tensor(n)``."""
-    return _is_made_there(_source(node))
-
-
-def _is_made_there(node: Node) -> bool:
-    if node.op == Op.CALL and _OLD_MAKERS.fullmatch(str(node.args[0].value)):
-        return True
-    name = str(node.op).removesuffix("(*)")
-    keywords = node.value if isinstance(node.value, tuple) else ()
-    return name in _MADE and "device" not in keywords
 
 
 def is_in_loop(flow: FunctionFlow, line: int) -> bool:

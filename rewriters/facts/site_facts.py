@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.nodes import Node
     from npufix.rewriters.match.matching import Match
 
-_LAST = -1
+_LAST, _BEFORE_LAST = -1, -2
 
 
 def _finfo_dtype(node: Node) -> Node | None:
@@ -257,6 +257,15 @@ class SourceFacts(ValueKinds, AttentionFacts):
         ]
         return any(arg not in same and not self.shapes.is_number(arg) for arg in scales)
 
+    def may_be_batch(self, name: str) -> bool:
+        """Tell whether code counts dimensions from the end: ``x.mT``, ``x.size(-2)``."""
+        parts = set(self.match.bindings[name].walk())
+        return any(
+            _counts_from_end(e.node) and (e.node in parts or e.node.args[0] in parts)
+            for op in ("transpose", "adjoint", "mT", Op.ATTR, Op.SIZE)
+            for e in self.flow.by_operation.get(op, ())
+        )
+
     def is_cast_back(self, name: str) -> bool:
         """Tell whether what the pattern computes is cast to the dtype of a value that it reads."""
         root, value = self.match.evaluation.node, self.match.bindings[name]
@@ -279,3 +288,13 @@ class SourceFacts(ValueKinds, AttentionFacts):
     def is_without_gradients(self) -> bool | None:
         """Tell whether the code says that no gradient is wanted."""
         return module_facts.is_without_gradients(self.flow, self.match)
+
+
+def _counts_from_end(node: Node) -> bool:
+    """Tell whether a node takes one of the last two dimensions, however many are in front."""
+    if node.op == Op.ATTR:
+        return node.value == "mH"
+    dims = [arg.value for arg in node.args[1:]]
+    return node.op in {"adjoint", "mT"} or (
+        bool(dims) and all(type(dim) is int and dim < 0 for dim in dims) and _BEFORE_LAST in dims
+    )

@@ -93,6 +93,15 @@ import functools
 def build(model):
     return functools.partial(nn.LayerNorm, eps=1e-6), functools.partial(torch.optim.AdamW, fused=True)
 """,
+        # a class for whatever optimizer it is told, and its settings
+        """
+class OptimizerConfig:
+    def build(self, params):
+        return getattr(torch.optim, self.name)(params, lr=self.lr)
+
+
+settings = OptimizerConfig(optim="adamw_torch", lr=1e-3)
+""",
         # classes of something else
         """
 def build(name, model):
@@ -114,7 +123,9 @@ from functools import partial
 
 
 def build(groups):
-    return OptimWrapper.create(partial(torch.optim.AdamW, betas=(0.9, 0.99), fused=True), 3e-3, groups)
+    return OptimWrapper.create(
+        partial(torch.optim.AdamW, betas=(0.9, 0.99), fused=True), 3e-3, groups
+    )
 """,
         ),
         Rewritten(
@@ -135,6 +146,18 @@ optimizer = dict(type="AdamW", lr=2e-4, weight_decay=0.01)
 """,
             """
 optimizer = dict(type="AdamW", lr=2e-4, weight_decay=0.01, fused=True)
+""",
+        ),
+        Rewritten(
+            """
+from trl import SFTConfig
+
+config = SFTConfig(output_dir="out", optim="adamw_torch")
+""",
+            """
+from trl import SFTConfig
+
+config = SFTConfig(output_dir="out", optim="adamw_torch_fused")
 """,
         ),
         Rewritten(

@@ -146,7 +146,9 @@ def timestep_embedding(t: torch.Tensor, dim: int, max_period=10000):
 def timestep_embedding(t: torch.Tensor, dim: int, max_period=10000):
     half = dim // 2
     freqs = torch.exp(
-        -math.log(max_period) * torch.arange(start=0, end=half, dtype=torch.float32, device=t.device) / half
+        -math.log(max_period)
+        * torch.arange(start=0, end=half, dtype=torch.float32, device=t.device)
+        / half
     )
     return torch.cos(t[:, None].float() * freqs[None])
 """,

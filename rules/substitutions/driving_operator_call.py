@@ -143,7 +143,9 @@ def pool(x, index):
                 """bev_pool_v2(
         depth, feat, ranks_depth, ranks_feat, ranks_bev, shape, starts, lengths
     )""",
-                "mx_driving.bev_pool_v3(depth, feat, ranks_depth, ranks_feat, ranks_bev, shape)",
+                """mx_driving.bev_pool_v3(
+        depth, feat, ranks_depth, ranks_feat, ranks_bev, shape
+    )""",
             ),
         ),
         Rewritten(_SCATTER, _SCATTER),

@@ -149,7 +149,9 @@ def masks(mask_embed, mask_features):
 """,
             """
 def masks(mask_embed, mask_features):
-    outputs = torch.matmul(mask_embed, mask_features.flatten(2)).unflatten(2, mask_features.shape[2:])
+    outputs = torch.matmul(mask_embed, mask_features.flatten(2)).unflatten(
+        2, mask_features.shape[2:]
+    )
     return outputs
 """,
         ),

@@ -107,6 +107,43 @@ def forward(boxes: torch.Tensor):
         ),
         Rewritten(
             """
+def pillars(points: torch.Tensor):
+    points_xyz = points[:, [1, 2, 3]].contiguous()
+    return points_xyz, points
+""",
+            """
+def pillars(points: torch.Tensor):
+    points_xyz = points[:, 1:4].contiguous()
+    return points_xyz, points
+""",
+        ),
+        # a view of all columns would be written to
+        Rewritten(
+            """
+def moved(points: torch.Tensor):
+    points_xyz = points[:, [0, 1, 2]].contiguous()
+    points_xyz[:, 0] += 1
+    return points_xyz, points
+""",
+            """
+def moved(points: torch.Tensor):
+    points_xyz = points[:, 0:3].clone().contiguous()
+    points_xyz[:, 0] += 1
+    return points_xyz, points
+""",
+        ),
+        Rewritten(
+            """
+def chosen(boxes: torch.Tensor, angle: torch.Tensor):
+    return torch.where(angle > 0, boxes[:, [3, 4]], boxes[:, 0:2])
+""",
+            """
+def chosen(boxes: torch.Tensor, angle: torch.Tensor):
+    return torch.where(angle > 0, boxes[:, 3:5], boxes[:, 0:2])
+""",
+        ),
+        Rewritten(
+            """
 def centre(boxes: torch.Tensor):
     return boxes[..., [0, 1, 2]] * 2
 """,
@@ -122,7 +159,9 @@ def to_corners(boxes: torch.Tensor):
 """,
             """
 def to_corners(boxes: torch.Tensor):
-    return torch.cat((boxes[..., 1:2], boxes[..., 0:1], boxes[..., 3:4], boxes[..., 2:3]), dim=-1).exp()
+    return torch.cat(
+        (boxes[..., 1:2], boxes[..., 0:1], boxes[..., 3:4], boxes[..., 2:3]), dim=-1
+    ).exp()
 """,
         ),
     ),

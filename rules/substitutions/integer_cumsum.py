@@ -41,6 +41,11 @@ def counted(x: Tensor, dim: int) -> Tensor:
     return either(x.cumsum(dim), x.cumsum(dim, dtype=torch.int64), x.cumsum(dim).to(torch.int64))
 
 
+def converted(x: Tensor, dim: int) -> Tensor:
+    """Convert to integers, then count along a dimension."""
+    return either(x.long(), x.int(), x.to(torch.int64), x.to(torch.int32)).cumsum(dim)
+
+
 def in_32_bits(x: Tensor, dim: int) -> Tensor:
     """Add in 32 bits, return 64."""
     return x.cumsum(dim, dtype=torch.int32).long()  # no slip: dtype=torch.int32 is left out
@@ -110,6 +115,9 @@ IS_INTEGER = Condition(
     "the tensor holds booleans or integers",
     lambda site: _integers(site) or False,
 )
+IS_MASK = Condition(
+    "holds-booleans", "the tensor is a mask", lambda site: site.is_bool_tensor("x") or False
+)
 FIT = Condition("sums-fit-int32", "the sums are below 2**31", _fit)
 
 RULE = Substitution(
@@ -122,6 +130,8 @@ RULE = Substitution(
         Form(counted_above, counted_above_in_32_bits, counts, (IS_INTEGER, FIT)),
         Form(counted_in_32_bits, in_32_bits_alone, inputs, (IS_INTEGER, FIT)),
         Form(counted, in_32_bits, inputs, (IS_INTEGER, FIT)),
+        # the sum converts by itself: one cast less
+        Form(converted, in_32_bits, inputs, (IS_MASK,)),
     ),
     replaces=("Cumsum", "Cast"),
     becomes=("Cumsum", "Cast"),
@@ -190,7 +200,7 @@ def f(attention_mask: torch.Tensor):
             """
 def f(attention_mask: torch.Tensor):
     attention_mask = attention_mask.bool()
-    return attention_mask.long().cumsum(-1, dtype=torch.int32).long() - 1
+    return attention_mask.cumsum(-1, dtype=torch.int32).long() - 1
 """,
         ),
         Rewritten(

@@ -103,6 +103,38 @@ def train_loader(data, args):
     first = next(iter(DataLoader(data, 4, shuffle=True, num_workers=0)))
     return first, DataLoader(data, 4, num_workers=args.workers, pin_memory=False)
 """,
+        # one pass, and workers that would be started anew in each call
+        """
+from torch.utils.data import DataLoader
+
+
+class Agent:
+    def update(self, train_data):
+        loader = DataLoader(train_data, 4, shuffle=True)
+        for _ in range(3):
+            for batch in loader:
+                self.step(batch)
+
+    def refine(self, train_data):
+        train_loader = DataLoader(train_data, 4, num_workers=2)
+        for number, batch in enumerate(train_loader):
+            self.step(batch)
+""",
+        # to debug
+        """
+from torch.utils.data import DataLoader
+
+
+def debug_train(data):
+    return DataLoader(data, 4, shuffle=True, num_workers=2)
+
+
+def train_loader(data):
+    return DataLoader(data, 4, shuffle=True, num_workers=0)
+""",
+        """
+data = dict(samples_per_gpu=1, workers_per_gpu=0, train=dict(type="Scenes"))
+""",
         # settings come from elsewhere, and a loader of one's own
         """
 from torch.utils.data import DataLoader
@@ -142,6 +174,30 @@ def make(train_set, args):
         ),
         Rewritten(
             """
+from torch.utils.data import DataLoader
+
+
+def train(model, data, epochs):
+    loader = DataLoader(data, 8, num_workers=4)
+    for epoch in range(epochs):
+        for batch in loader:
+            model(batch)
+""",
+            """
+from torch.utils.data import DataLoader
+
+
+def train(model, data, epochs):
+    loader = DataLoader(
+        data, 8, num_workers=4, pin_memory=True, persistent_workers=True
+    )
+    for epoch in range(epochs):
+        for batch in loader:
+            model(batch)
+""",
+        ),
+        Rewritten(
+            """
 data = dict(samples_per_gpu=1, workers_per_gpu=4, train=dict(type="Scenes"))
 """,
             """
@@ -161,7 +217,9 @@ from torch.utils.data import DataLoader
 
 
 def make(data):
-    return DataLoader(data, 8, shuffle=True, num_workers=8, pin_memory=True, persistent_workers=True)
+    return DataLoader(
+        data, 8, shuffle=True, num_workers=8, pin_memory=True, persistent_workers=True
+    )
 """,
         ),
         Rewritten(
@@ -173,7 +231,12 @@ arguments = TrainingArguments(output_dir="out", num_train_epochs=3)
             """
 from transformers import TrainingArguments
 
-arguments = TrainingArguments(output_dir="out", num_train_epochs=3, dataloader_num_workers=8, dataloader_persistent_workers=True)
+arguments = TrainingArguments(
+    output_dir="out",
+    num_train_epochs=3,
+    dataloader_num_workers=8,
+    dataloader_persistent_workers=True,
+)
 """,
         ),
     ),

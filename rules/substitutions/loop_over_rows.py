@@ -56,11 +56,10 @@ def fill(mask: Tensor, lengths: Tensor) -> None:
 
 def fill_at_once(mask: Tensor, lengths: Tensor) -> None:
     """Compare positions with lengths."""
+    positions = torch.arange(mask.shape[1], device=mask.device)
     mask[: lengths.shape[0]].masked_fill_(
-        torch.arange(mask.shape[1], device=mask.device).reshape(-1, *[1] * (mask.dim() - 2))
-        < lengths.to(mask.device).reshape(  # no slip: .to(...) is left out (one device)
-            -1, *[1] * (mask.dim() - 1)
-        ),
+        positions
+        < lengths.to(mask.device).reshape(-1, 1),  # no slip: .to(...) is left out (one device)
         1,
     )
 
@@ -92,9 +91,8 @@ def shift(x: Tensor, step: float, times: int) -> Tensor:
 
 def shift_at_once(x: Tensor, step: float, times: int) -> Tensor:
     """Add all steps in a new dimension."""
-    return (
-        x + (step * torch.arange(times, dtype=x.dtype, device=x.device)).view(-1, *[1] * x.dim())
-    ).flatten(0, 1)
+    rows = torch.arange(times, dtype=x.dtype, device=x.device)
+    return (x + (step * rows).view(-1, *[1] * x.dim())).flatten(0, 1)
 
 
 def _tensor(draw: Draw, *shape: int) -> Tensor:
@@ -108,11 +106,10 @@ def _tensor(draw: Draw, *shape: int) -> Tensor:
 
 
 def fill_inputs(draw: Draw) -> dict[str, Any]:
-    """Return a tensor of two dimensions or more, and lengths up to more than it has."""
+    """Return a matrix, and lengths up to more than its rows have."""
     rows, columns = draw.integer(1, 4), draw.integer(1, 5)
     lengths = draw.integers(rows, low=0, high=columns + 1)
-    shape = rows + draw.integer(0, 2), columns, *draw.choice([(), (3,)])
-    return {"mask": _tensor(draw, *shape), "lengths": lengths}
+    return {"mask": _tensor(draw, rows + draw.integer(0, 2), columns), "lengths": lengths}
 
 
 def pick_inputs(draw: Draw) -> dict[str, Any]:

@@ -261,10 +261,9 @@ def f(x: torch.Tensor, lengths: torch.Tensor):
 def f(x: torch.Tensor, lengths: torch.Tensor):
     batch, steps = x.shape
     mask = torch.zeros(batch, steps, dtype=torch.bool, device=x.device)
+    positions = torch.arange(mask.shape[1], device=mask.device)
     mask.masked_fill_(
-        torch.arange(mask.shape[1], device=mask.device)
-        < lengths[:batch].to(mask.device).reshape(-1, 1),
-        True,
+        positions < lengths[:batch].to(mask.device).reshape(-1, 1), True
     )
     return x.masked_fill(mask, 0.0)
 """,
@@ -288,12 +287,10 @@ class Graph(nn.Module):
         # all that there is
         for i in range(b):
             assert lengths[i] > 0
+        positions = torch.arange(mask.shape[1], device=mask.device)
         lengths_tensor = torch.as_tensor(lengths[:b], device=mask.device)
         mask.masked_fill_(
-            (
-                torch.arange(mask.shape[1], device=mask.device).unsqueeze(1)
-                < lengths_tensor.reshape(-1, 1, 1)
-            )
+            (positions.unsqueeze(1) < lengths_tensor.reshape(-1, 1, 1))
             & (
                 torch.arange(mask.shape[2], device=mask.device)
                 < lengths_tensor.reshape(-1, 1, 1)
@@ -337,12 +334,8 @@ def f(start: torch.Tensor, end: torch.Tensor, count: int):
         """
 def f(start: torch.Tensor, end: torch.Tensor, count: int):
     points = torch.zeros((count, 2), dtype=start.dtype, device=start.device)
-    ratio = (
-        torch.arange(
-            1, count + 1, dtype=start.dtype, device=start.device
-        ).unsqueeze(1)
-        / (count + 1)
-    )
+    rows = torch.arange(1, count + 1, dtype=start.dtype, device=start.device)
+    ratio = rows.unsqueeze(1) / (count + 1)
     points[:] = (1 - ratio) * start + ratio * end
     return points
 """,
@@ -424,15 +417,11 @@ class Encoder(nn.Module):
         """
 class Encoder(nn.Module):
     def forward(self, data):
-        at = (
-            data["agent"]
-            + (
-                data.num_graphs
-                * torch.arange(
-                    self.steps, dtype=data["agent"].dtype, device=data["agent"].device
-                )
-            ).view(-1, *[1] * data["agent"].dim())
-        ).flatten(0, 1)
+        agent = data["agent"]
+        rows = torch.arange(self.steps, dtype=agent.dtype, device=agent.device)
+        at = (agent + (data.num_graphs * rows).view(-1, *[1] * agent.dim())).flatten(
+            0, 1
+        )
         return F.one_hot(at, 100)
 """,
     ),

@@ -283,7 +283,7 @@ RULE = Substitution(
         Form(rows, fill_rows, row_inputs, (*START, ROW_MASK)),
         Form(whole_rows, fill_rows, row_inputs, (*START, SPELLED_ROW_MASK)),
         Form(rows, fill_planes, plane_inputs, (*START, PLANE_MASK)),
-        Form(everywhere, fill_aligned, any_rank_inputs, START, only_proven=True),
+        Form(everywhere, fill_aligned, any_rank_inputs, START, only_proven=True, one_line=True),
         Form(trailing, fill, trailing_inputs, START),
         Form(columns, fill, column_inputs, (*START, COLUMN_MASK)),
         Form(found, fill, vector_inputs, (*START, VECTOR_MASK)),

@@ -199,7 +199,8 @@ def loss(pred: torch.Tensor, gt: torch.Tensor, rows: torch.Tensor):
             _LOSS,
             _LOSS.replace(
                 "F.l1_loss(x[m], y[m])",
-                'F.l1_loss(x.masked_fill(~m, 0), y.masked_fill(~m, 0), reduction="sum") / m.sum()',
+                "(\n        F.l1_loss(x.masked_fill(~m, 0), y.masked_fill(~m, 0),"
+                ' reduction="sum") / m.sum()\n    )',
             ),
         ),
         Rewritten(

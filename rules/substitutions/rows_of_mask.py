@@ -199,9 +199,13 @@ class Layers(nn.Module):
             _EQUAL.replace("torch.where(chosen == i)", "mask_places[i]").replace(
                 "\n        for i in",
                 """
-        mask_rows = chosen == torch.arange(self.last, device=chosen.device).view(-1, 1, 1)
+        mask_rows = (
+            chosen == torch.arange(self.last, device=chosen.device).view(-1, 1, 1)
+        )
         mask_counts = mask_rows.flatten(1).count_nonzero(1).tolist()
-        mask_places = list(zip(*(torch.split(at, mask_counts) for at in torch.where(mask_rows)[1:])))
+        mask_places = list(
+            zip(*(torch.split(at, mask_counts) for at in torch.where(mask_rows)[1:]))
+        )
         for i in""",
             ),
         ),
@@ -215,7 +219,9 @@ class Layers(nn.Module):
                     "\n        for i in",
                     """
         mask_counts = mask.flatten(1).count_nonzero(1).tolist()
-        mask_places = list(zip(*(torch.split(at, mask_counts) for at in torch.where(mask)[1:])))
+        mask_places = list(
+            zip(*(torch.split(at, mask_counts) for at in torch.where(mask)[1:]))
+        )
         for i in""",
                 ),
             )

@@ -48,6 +48,30 @@ def addend_scaled(a: Tensor, b: Tensor, c: Tensor, literal_beta: float) -> Tenso
     return literal_beta * c + a @ b
 
 
+def factor_scaled(a: Tensor, b: Tensor, c: Tensor, literal_alpha: float) -> Tensor:
+    """Scale one factor of the product, then add."""
+    return c + (literal_alpha * a) @ b
+
+
+def both_by_factor(
+    a: Tensor, b: Tensor, c: Tensor, literal_alpha: float, literal_beta: float
+) -> Tensor:
+    """Scale the matrix and one factor of the product, then add."""
+    return literal_beta * c + (literal_alpha * a) @ b
+
+
+def addmm_factor(a: Tensor, b: Tensor, c: Tensor, literal_alpha: float) -> Tensor:
+    """Scale and add where the product is made."""
+    return torch.addmm(c, a, b, alpha=literal_alpha)
+
+
+def addmm_factors(
+    a: Tensor, b: Tensor, c: Tensor, literal_alpha: float, literal_beta: float
+) -> Tensor:
+    """Scale and add where the product is made."""
+    return torch.addmm(c, a, b, beta=literal_beta, alpha=literal_alpha)
+
+
 def addmm(a: Tensor, b: Tensor, c: Tensor, alpha: float, literal_beta: float) -> Tensor:
     """Scale and add where the product is made."""
     return torch.addmm(c, a, b, beta=literal_beta, alpha=alpha)
@@ -92,8 +116,20 @@ def inputs(draw: Draw) -> dict[str, Any]:
     return {**alpha_inputs(draw), "literal_beta": draw.choice([0.75, -1.5, 2])}
 
 
+def factor_inputs(draw: Draw) -> dict[str, Any]:
+    """Return matrices, a matrix or row to add, and a factor of either sign."""
+    return {**_matrices(draw), "literal_alpha": draw.choice([0.5, -2.0, 1.5])}
+
+
+def factors_inputs(draw: Draw) -> dict[str, Any]:
+    """Return matrices, a matrix or row to add, and both factors."""
+    return {**factor_inputs(draw), "literal_beta": draw.choice([0.75, -1.5, 2])}
+
+
 def _are_matrices(site: Site) -> bool | None:
     ranks = site.ndim("a"), site.ndim("b")
+    if None in ranks and any(map(site.may_be_batch, "ab")):
+        return False
     return all_hold(None if rank is None else rank == _MATRIX for rank in ranks)
 
 
@@ -119,6 +155,11 @@ def _is_factor(site: Site) -> bool | None:
     )
 
 
+def _is_plain_alpha(site: Site) -> bool:
+    alpha = site.literal("literal_alpha")
+    return isinstance(alpha, (int, float)) and not isinstance(alpha, bool) and alpha != 0
+
+
 def _is_plain_beta(site: Site) -> bool:
     # Of ``x * y`` only a literal tells which one is the factor.
     beta = site.literal("literal_beta")
@@ -132,6 +173,7 @@ CONDITIONS = (
     Condition("same-dtype", "all three tensors have the same dtype", _one_dtype),
 )
 ALPHA = Condition("number-alpha", "alpha is a Python number and not 0", _is_factor)
+FACTOR = Condition("number-alpha", "alpha is a literal number and not 0", _is_plain_alpha)
 BETA = Condition("number-beta", "beta is a literal number and not 0", _is_plain_beta)
 
 RULE = Substitution(
@@ -140,6 +182,8 @@ RULE = Substitution(
     summary="a matrix product that is scaled and added in kernels of their own",
     table="fusion",
     forms=(
+        Form(both_by_factor, addmm_factors, factors_inputs, (*CONDITIONS, FACTOR, BETA)),
+        Form(factor_scaled, addmm_factor, factor_inputs, (*CONDITIONS, FACTOR)),
         Form(both_scaled, addmm, inputs, (*CONDITIONS, ALPHA, BETA)),
         Form(product_scaled, addmm_alpha, alpha_inputs, (*CONDITIONS, ALPHA)),
         Form(addend_scaled, addmm_beta, beta_inputs, (*CONDITIONS, BETA)),
@@ -167,6 +211,18 @@ def f(a, n: int):
     ones = torch.eye(n, dtype=a.dtype, device=a.device).unsqueeze(0).unsqueeze(0)
     return a.transpose(-2, -1) @ a + 1e-6 * ones
 """,
+        # batches, as the code counts its dimensions from the end
+        """
+def orthogonalise(x):
+    a = x @ x.mT
+    return 2.0 * a + 0.5 * (a @ a)
+
+
+def project(a, b, c):
+    if a.size(-2) > a.size(-1):
+        c = c * 2
+    return 2.0 * c + a @ b
+""",
         # NaN in c would vanish
         """
 def f(a, b, c):
@@ -187,6 +243,20 @@ def update(weight: torch.Tensor, down: torch.Tensor, up: torch.Tensor, scale: fl
             """
 def update(weight: torch.Tensor, down: torch.Tensor, up: torch.Tensor, scale: float):
     return torch.addmm(weight, up, down, alpha=scale)
+""",
+        ),
+        Rewritten(
+            """
+def polynomial(x: torch.Tensor):
+    rows, columns = x.shape
+    a = x @ x
+    return 2.5 * a + 0.5 * a @ x
+""",
+            """
+def polynomial(x: torch.Tensor):
+    rows, columns = x.shape
+    a = x @ x
+    return torch.addmm(a, a, x, beta=2.5, alpha=0.5)
 """,
         ),
         Rewritten(

@@ -262,6 +262,13 @@ def forward(x: torch.Tensor, hyp, y):
     y = y if isinstance(y, torch.Tensor) else torch.tensor([y]).to(x)
     return x * y, torch.tensor([hyp.yseq], device=x.device)
 """,
+        # the host reads it again, and several numbers in one name
+        """
+def train_step(x: torch.Tensor, count: int, sizes, shape):
+    total = torch.tensor([count], device=x.device)
+    torch.distributed.all_reduce(total)
+    return x / total.item(), torch.tensor([sizes], device=x.device), x.new_tensor([x.shape])
+""",
         # stays on the host
         """
 def forward(x: torch.Tensor):
@@ -309,7 +316,9 @@ class Decode(nn.Module):
         super().__init__()
         self.scale = scale
         self.register_buffer(
-            "limits", torch.tensor([-51.2, -51.2, 51.2, 51.2], dtype=torch.float32), persistent=False
+            "limits",
+            torch.tensor([-51.2, -51.2, 51.2, 51.2], dtype=torch.float32),
+            persistent=False,
         )
 
     def forward(self, x: torch.Tensor):
@@ -331,6 +340,18 @@ class Head(nn.Module):
     def loss(self, x: torch.Tensor, boxes: list):
         count = len(boxes)
         return x.sum() / x.new_full((1,), count)
+""",
+        ),
+        Rewritten(
+            """
+class Pool(nn.Module):
+    def forward(self, x: torch.Tensor):
+        return x.sum() + torch.tensor([0.0], device=x.device)
+""",
+            """
+class Pool(nn.Module):
+    def forward(self, x: torch.Tensor):
+        return x.sum() + torch.zeros(1, device=x.device)
 """,
         ),
         Rewritten(

@@ -66,6 +66,22 @@ def loss(x: torch.Tensor, labels: torch.Tensor):
 def train_step(model, data):
     return {"loss": torch.Tensor([0]).item(), "order": torch.arange(len(data)).tolist()}
 """,
+    # elements of what is made on the host, or handed in from there
+    """
+class Sampler(nn.Module):
+    def forward(self, x: torch.Tensor, steps: int):
+        times = torch.linspace(1, 0, steps)
+        x = x * times[0].item()
+        for i, (now, then) in enumerate(zip(times[:-1], times[1:])):
+            x = x * (now.item() - then.item())
+        rates = [t.item() for t in torch.linspace(0, 0.1, self.depth)]
+        return self.scale(x, times.cpu()), rates
+
+    def scale(self, x: torch.Tensor, times):
+        for i in range(3):
+            x = x * times[i].item()
+        return x
+""",
     # its elements are computed with, on the device
     """
 def forward(x: torch.Tensor, scales: torch.Tensor):

@@ -20,6 +20,7 @@ from npufix.rewriters.edit.loops.values import (
     everything,
     method,
     new_axis,
+    owner_of,
     parse,
     subscript,
 )
@@ -219,8 +220,8 @@ class Aligner:
         """Return the counter of all rounds."""
         domain = self.of.domain
         first = f"{domain.start}, " if domain.start else ""
-        kind = "" if dtype is None else f"dtype={ast.unparse(dtype)}.dtype, "
-        where = f"{kind}device={ast.unparse(device)}.device"
+        kind = "" if dtype is None else f"dtype={ast.unparse(owner_of(dtype))}.dtype, "
+        where = f"{kind}device={ast.unparse(owner_of(device))}.device"
         return parse(f"torch.arange({first}{ast.unparse(domain.stop)}, {where})")
 
     def rounds(self, device: ast.expr) -> ast.expr:
@@ -228,7 +229,7 @@ class Aligner:
         domain = self.of.domain
         stop = ast.unparse(domain.stop)
         count = f"{stop} - {domain.start}" if domain.start else stop
-        return parse(f"torch.arange({count}, device={ast.unparse(device)}.device)")
+        return parse(f"torch.arange({count}, device={ast.unparse(owner_of(device))}.device)")
 
     def vector(self, value: Value, after: int, source: ast.expr) -> ast.expr:
         """Return a number of all rounds as a vector of the dtype of ``source``.
@@ -244,7 +245,7 @@ class Aligner:
         if not _is_made_of(value.code, _KEEPS_INTEGERS, self.numbers):
             raise CannotBatchError(UNKNOWN_NUMBER)
         whole = self._filled(value.code, self.arange(source, None), named=False)
-        dtype = parse(f"{ast.unparse(source)}.dtype")
+        dtype = parse(f"{ast.unparse(owner_of(source))}.dtype")
         return at_dimension(method(whole, "to", dtype), after)
 
     def _name_vectors(self, code: ast.expr, after: int, source: ast.expr, leaf: ast.expr) -> None:

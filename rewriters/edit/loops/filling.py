@@ -8,7 +8,6 @@ the number of borders at or before them, which tells the piece.
 from __future__ import annotations
 
 import ast
-import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -30,8 +29,6 @@ _LARGEST_HALF = 65504
 _MOST_SLICES = 2
 _SMALLEST_LARGEST = 127
 _NAMES = frozenset({"borders", "in_piece", "piece", "places"})
-_OF_TOKENS = re.compile(r"(ids|labels|targets|tokens)$")
-"""What is called so has a row for each sequence, and no more dimensions than it is indexed with."""
 _TAKEN = "the function has other values called borders, places, piece or in_piece"
 
 if TYPE_CHECKING:
@@ -54,7 +51,7 @@ def fill(  # noqa: C901 - a vector for each limit of each slice
     if value.kind is not Kind.SAME or value.rank != 0 or not place.is_view:
         raise CannotBatchError(LENGTHS)
     own = shift(body.facts.rank(base), place.kept - place.consumed)
-    if not isinstance(own, int) and not body.facts.assumes and _OF_TOKENS.search(ast.unparse(base)):
+    if not isinstance(own, int) and not body.facts.assumes:
         raise CannotBatchError(UNKNOWN_RANK)  # what is written for any number is hard to read
     ask_for_value(body, base, value)
     masks = []

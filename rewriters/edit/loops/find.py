@@ -37,7 +37,8 @@ from npufix.rewriters.edit.loops.together import UNKNOWN_DIMENSION
 from npufix.rewriters.edit.loops.values import LENGTHS, OF_A_LIST, UNKNOWN_RANK, CannotBatchError
 from npufix.rewriters.edit.loops.writing import Join, write
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite
-from npufix.rewriters.facts.occasions import is_done_once, is_hot, is_made_on_host
+from npufix.rewriters.facts.host_tensors import is_made_on_host
+from npufix.rewriters.facts.occasions import is_done_once, is_hot
 from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph.dataflow import FunctionFlow, UnsupportedCodeError
 from npufix.rewriters.graph.modules.syntax import list_stored_names, walk

@@ -24,7 +24,7 @@ from npufix.rewriters.edit.loops.values import (
     shift,
     subscript,
 )
-from npufix.rewriters.facts.occasions import is_made_on_host
+from npufix.rewriters.facts.host_tensors import is_made_on_host
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -287,6 +287,9 @@ class Indexer:
             case _:
                 return None
         given = self.of.env.get(counter)
+        match domain.stop:  # ``range(n // size + 1)``: the last piece is what is left
+            case ast.BinOp(_, ast.Add(), ast.Constant(1)):
+                return None
         if item.upper is None or item.step is not None or given is None or given.offset != 0:
             return None
         n, one, start = ast.unparse(size), f"{counter} + 1", ast.unparse(low)

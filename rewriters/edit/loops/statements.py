@@ -310,7 +310,8 @@ class Body:
                 raise CannotBatchError(UNKNOWN_RANK)
             return self.of.aligner.vector(value, own - place.axis, base)
         if value.kind is Kind.ENTRY:
-            if own != 0:
+            # ``scores[i, chosen[i]] = new[i]``: one number, or as many as a row has
+            if own != 0 or (value.rank != 0 and "number-index" in self.of.conditions):
                 raise CannotBatchError(UNKNOWN_RANK)
             name = ast.unparse(base)
             where = f"dtype={name}.dtype, device={name}.device"

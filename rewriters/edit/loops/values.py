@@ -106,6 +106,14 @@ def everything() -> ast.Slice:
     return ast.Slice()
 
 
+def owner_of(code: ast.expr) -> ast.expr:
+    """Return a tensor whose dtype and device a view of it has: ``x`` of ``x[:, 0]``."""
+    match code:
+        case ast.Subscript(base, ast.Tuple() | ast.Slice()):
+            return owner_of(base)
+    return code
+
+
 def new_axis() -> ast.expr:
     """Return ``None`` as an index."""
     return ast.Constant(None)

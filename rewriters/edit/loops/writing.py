@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import io
+import keyword
 import re
 import textwrap
 import tokenize
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,7 +38,9 @@ class Join:
     code: ast.expr
 
 
-_VECTOR = "rows"
+_VECTOR, _POSITIONS, _PIECES = "rows", "positions", "pieces"
+_OFTEN, _MOST_LINES = 3, 3
+"""A statement of more lines gets a name for its counter."""
 ONE_LINE = "it shares a line with another statement"
 
 
@@ -58,8 +62,11 @@ def write(  # noqa: PLR0913, PLR0917 - what is written, and where
 
     """
     kept = [ast.For(loop.target, loop.items, list(body.kept), [], lineno=0)] if body.kept else []
-    if new is None and not joins:
-        statements = _name_vector(statements, flow)
+    room = style_of(source).width - loop.statement.col_offset
+    if new is not None and not joins:
+        statements, new = _name_in_result(statements, new, flow, room)
+    elif not joins:
+        statements = _name_parts(_name_vector(statements, flow, room), flow, room)
     made = [ast.fix_missing_locations(s) for s in (*kept, *statements)]
     results = [join.code for join in joins] if new is None else [new]
     _call_torch(flow, *made, *results, *body.of.shown.values())
@@ -111,14 +118,78 @@ def _call_torch(flow: FunctionFlow, *codes: ast.AST) -> None:
                 node.id = own
 
 
-def _name_vector(statements: Sequence[ast.stmt], flow: FunctionFlow) -> Sequence[ast.stmt]:
-    """Return statements with a name for the counter of all rounds, if they need it twice."""
+def _name_vector(
+    statements: Sequence[ast.stmt], flow: FunctionFlow, room: int
+) -> Sequence[ast.stmt]:
+    """Return statements with a name for the counter of all rounds, if they need it.
+
+    So they do where it stands there twice, or makes of one statement more than a few lines.
+    """
     text = "\n".join(map(ast.unparse, statements))
     vectors = re.findall(r"torch\.arange\((?:[^()]|\([^()]*\))*\)", text)
     often = next((vector for vector in vectors if vectors.count(vector) > 1), None)
-    if often is None or _VECTOR in flow.taken:
+    if often is None and vectors and any(_is_long(s, room) for s in statements):
+        named = any(
+            isinstance(s, ast.Assign) and ast.unparse(s.value) in vectors for s in statements
+        )
+        often = None if named else vectors[0]
+    name = _POSITIONS if often is not None and ".shape[" in often else _VECTOR
+    if often is None or name in flow.taken:
         return statements
-    return ast.parse(f"{_VECTOR} = {often}\n{text.replace(often, _VECTOR)}").body
+    return ast.parse(f"{name} = {often}\n{text.replace(often, name)}").body
+
+
+def _is_long(statement: ast.stmt, room: int) -> bool:
+    if not isinstance(statement, (ast.Assign, ast.AugAssign, ast.Expr)):
+        return False  # what a block computes may be other in each round
+    return break_lines(ast.unparse(statement), room, "    ").count("\n") >= _MOST_LINES
+
+
+def _name_in_result(
+    statements: Sequence[ast.stmt], new: ast.expr, flow: FunctionFlow, room: int
+) -> tuple[Sequence[ast.stmt], ast.expr]:
+    """Return a long result with names for what it reads of a dictionary, and for its counter.
+
+    ``agent = data["agent"]`` where it stands there again and again.
+    """
+    text = ast.unparse(new)
+    held = [
+        n
+        for n in ast.walk(new)
+        if isinstance(n, ast.Subscript)
+        and isinstance(n.value, ast.Name)
+        and isinstance(n.slice, ast.Constant)
+        and str(n.slice.value).isidentifier()
+    ]
+    counted = Counter(map(ast.unparse, held))
+    made = list(statements)
+    for code in held:
+        key, name = ast.unparse(code), str(getattr(code.slice, "value", ""))
+        if counted[key] >= _OFTEN and name not in flow.taken and not keyword.iskeyword(name):
+            made.append(ast.parse(f"{name} = {key}").body[0])
+            text = text.replace(key, name)
+            counted[key] = 0
+    *named, last = _name_vector(ast.parse(f"result = {text}").body, flow, room)
+    assert isinstance(last, ast.Assign)  # noqa: S101 - one went in
+    return [*made, *named], last.value
+
+
+def _name_parts(
+    statements: Sequence[ast.stmt], flow: FunctionFlow, room: int
+) -> Sequence[ast.stmt]:
+    """Return statements with a name for pieces that are written to, if they fill a line."""
+    made: list[ast.stmt] = []
+    for statement in statements:
+        match statement:
+            case ast.Assign([ast.Subscript(ast.Call() as owner, index) as target], value) if (
+                len(ast.unparse(target)) + len(" = (") > room and _PIECES not in flow.taken
+            ):
+                named = ast.Subscript(ast.Name(_PIECES, ast.Load()), index, ast.Store())
+                made.append(ast.Assign([ast.Name(_PIECES, ast.Store())], owner, lineno=0))
+                made.append(ast.Assign([named], value, lineno=0))
+            case _:
+                made.append(statement)
+    return made
 
 
 def _edit(

@@ -11,7 +11,7 @@ from npufix.rewriters.edit.edit import holds_comment
 from npufix.rewriters.edit.layout import style_of
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, apply_changes
 from npufix.rewriters.edit.statements.surroundings import is_pure
-from npufix.rewriters.facts.occasions import is_made_on_host
+from npufix.rewriters.facts.host_tensors import is_made_on_host
 from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import last_name, walk

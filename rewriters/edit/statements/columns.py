@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.statements.host.host_values import OF_ARRAYS_TOO
+from npufix.rewriters.edit.statements.host.of_host import OF_ARRAYS_TOO
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
 from npufix.rewriters.graph import operators
@@ -124,7 +124,7 @@ def _spread(here: Surroundings, taken: set[int]) -> Iterator[Proposal]:
                 key = id(value), piece.prefix, piece.end is None, owner.id
                 found.setdefault(key, []).append(piece)
     for (*_, name), pieces in found.items():
-        if _GIVEN.search(name) or len(pieces) < _FEWEST or _is_changed(here, {name}, 0):
+        if _GIVEN.search(name) or len(pieces) < _FEWEST or is_changed(here, {name}, 0):
             continue
         proposal = _gather(here, name, sorted(pieces, key=lambda p: here.span(p.code)))
         if proposal is not None:
@@ -157,7 +157,7 @@ def _gather(here: Surroundings, name: str, reads: list[_Piece]) -> Proposal | No
         or is_written
         or is_whole
         or not _learns(here, reads)
-        or _is_changed(here, bound, 0)
+        or is_changed(here, bound, 0)
     ):
         return None
     names, gone = _names(here, name, reads, block)
@@ -328,7 +328,7 @@ def _split(
     if _GIVEN.search(ast.unparse(owner)) or _MAKES_TARGETS.search(here.flow.function.name):
         return None
     held = names | {ast.unparse(owner)}
-    if len(names) != len(targets) or _is_changed(here, held, owner.lineno):
+    if len(names) != len(targets) or is_changed(here, held, owner.lineno):
         return None
     known = _find_facts(here, owner, pieces[0])
     if known is None or (isinstance(owner, ast.Name) and owner.id in names):
@@ -379,7 +379,7 @@ def _take_at_once(
     return text, proven | ({"enough-columns"} if known else set())
 
 
-def _is_changed(here: Surroundings, names: set[str], first: int) -> bool:
+def is_changed(here: Surroundings, names: set[str], first: int) -> bool:
     """Tell whether a piece or its owner is written to where it is: parts of ``unbind`` forbid it.
 
     What stands above line ``first`` is done before, unless a loop comes by there again.

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.edit import Span
 
 
+_WIDE = 96
+"""Lines of other calls end here, about."""
 _CLOSING = re.compile(r"\s*,?\s*(#[^\n]*\s*)?\)")
 
 
@@ -70,9 +72,14 @@ def more_arguments(call: ast.Call, lines: Sequence[str], *added: str) -> Change 
     *_, final, close = span(call, lines)
     rest = "".join([*lines[last - 1 : final - 1], lines[final - 1][:close]])[end:]
     starts = [(arg.lineno, arg.col_offset) for arg in call.args]
-    row, column = max(starts + [(arg.lineno, arg.col_offset) for arg in call.keywords])
+    starts += [(arg.lineno, arg.col_offset) for arg in call.keywords]
+    row, column = max(starts)
     indent = lines[row - 1][:column]
     lone = indent.isspace() and len(given) > 1
+    first = next((c for r, c in sorted(starts) if r == row), 0)
+    front = lines[row - 1][:first]
+    if not lone and front.isspace() and end + sum(map(len, added)) > _WIDE:
+        indent, lone = front, True  # ``f(a,\n  b, c)``: on a line of its own below ``b``
     joint = f",\n{indent}" if lone else ", "
     text = "".join(f"{joint}{one}" for one in added)
     return Change((last, end, last, end), text) if _CLOSING.fullmatch(rest) else None

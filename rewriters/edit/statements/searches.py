@@ -7,8 +7,9 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.edit import extent
+from npufix.rewriters.edit.edit import extent, unit_of
 from npufix.rewriters.edit.job import PROBE
+from npufix.rewriters.edit.layout import fit
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite
 from npufix.rewriters.edit.statements.attention_weights import (
     find_masked_layers,
@@ -270,7 +271,13 @@ def write(
     text = apply_changes(lines, proposal.changes) if with_text else ""
     asks = with_text and proposal.asked
     probe = _asking(Surroundings(flow, lines), proposal) if asks else ""
-    portable = apply_changes(lines, proposal.elsewhere) if text and proposal.elsewhere else text
+    if with_text:
+        unit = unit_of(flow.function, lines)
+        text = fit(text, lines, unit)
+        portable = apply_changes(lines, proposal.elsewhere) if proposal.elsewhere else text
+        portable = fit(portable, lines, unit)
+    else:
+        portable = text
     return Rewrite(text, portable, proposal.shown, line, "", probe)
 
 

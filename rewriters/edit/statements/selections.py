@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.statements.columns import is_whole
+from npufix.rewriters.edit.statements.columns import is_changed, is_whole
 from npufix.rewriters.edit.statements.masked_sums import reads_under_mask
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.graph import operators
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.nodes import Node
 
 _FEWEST = 2
+_COMPUTES = operators.ELEMENTWISE - {*operators.CASTS, "detach"} | {
+    "bmm", "cdist", "matmul", "max", "mean", "min", "norm", "prod", "sum",
+}  # fmt: skip
+"""What reads its operands, and returns no view of them."""
 _MOST_RUNS = 4
 _CHOICES = (
     ast.BoolOp, ast.DictComp, ast.GeneratorExp, ast.IfExp, ast.Lambda, ast.ListComp, ast.SetComp,
@@ -236,15 +240,28 @@ def find_index_lists(here: Surroundings) -> Iterator[Proposal]:
 
 def _is_cloned(here: Surroundings, code: ast.Subscript) -> bool:
     """Tell whether what is picked is copied anyway: by ``.clone()``, or ``x[:, [0, 2]] - y``."""
-    match here.parents.get(id(code)):
+    outer = here.parents.get(id(code))
+    match outer:
         case ast.BinOp() | ast.Compare() | ast.UnaryOp():
             return True
-        case ast.Attribute(attr="clone") as method:
-            return isinstance(here.parents.get(id(method)), ast.Call)
-        case ast.List() | ast.Tuple() as several:  # ``torch.stack([x[:, [0, 1]], y])``
-            call = here.parents.get(id(several))
+        case ast.Attribute():
+            return isinstance(here.parents.get(id(outer)), ast.Call) and _copies(here, outer)
+        case ast.List() | ast.Tuple():  # ``torch.stack([x[:, [0, 1]], y])``
+            call = here.parents.get(id(outer))
             return isinstance(call, ast.Call) and last_name(call.func) in {"cat", "stack"}
+        case ast.Call():
+            called = here.flow.names.dotted(outer.func) or ""
+            return called.removeprefix("torch.") in _COMPUTES
     return False
+
+
+def _copies(here: Surroundings, method: ast.Attribute) -> bool:
+    """Tell whether a method returns no view of what it is called on that anybody writes to."""
+    if method.attr != "contiguous":  # which copies, but not all columns
+        return method.attr in _COMPUTES or method.attr == "clone"
+    held = here.parents.get(id(here.parents.get(id(method))))
+    names = {ast.unparse(t) for t in held.targets} if isinstance(held, ast.Assign) else None
+    return names is not None and not is_changed(here, names, 0)
 
 
 def runs_of(items: Sequence[ast.expr]) -> list[str]:

@@ -81,6 +81,48 @@ def test_what_a_hook_does_to_a_state_dict_is_done_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("method", "shown"),
+    [
+        ("AntEnv(VecTask).reset_idx", False),
+        ("AntEnv(VecTask).step", True),
+        ("Sampler(nn.Module).reset_idx", True),
+        ("FScore(torchmetrics.Metric).update", False),
+        ("MetricLoss(nn.Module).update", True),
+        ("BatchProto().repeat", False),
+        ("Batch().repeat", True),
+    ],
+)
+def test_environments_metrics_and_protocols_are_left_out(
+    tmp_path: Path,
+    method: str,
+    shown: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    cls, _, name = method.rpartition(".")
+    text = (
+        f"import torch\nimport torchmetrics\nfrom torch import nn\n\n\nclass {cls}:\n"
+        f"    def {name}(self, x: torch.Tensor):\n        x[x > 0] = 0\n        return x\n"
+    )
+    assert bool(places(scanned(tmp_path, {"a.py": text}))) is shown
+
+
+def test_a_function_inside_a_hook_between_epochs_is_left_out(tmp_path: Path) -> None:
+    text = """
+import torch
+
+
+class Brain:
+    def {}(self, stage):
+        def compute(x: torch.Tensor):
+            x[x > 0] = 0
+            return x
+
+        self.metric = compute
+"""
+    for hook, shown in (("on_stage_start", False), ("stage", True)):
+        assert bool(places(scanned(tmp_path, {"a.py": text.format(hook)}))) is shown
+
+
+@pytest.mark.parametrize(
     ("path", "cold"),
     [
         ("tests/norm.py", True),

@@ -70,7 +70,7 @@ WRITTEN = {
             "def f(x: Tensor, n: Tensor):\n    y = x.clone()\n"
             "    for k, last in enumerate(n):\n        y[k, last:] = -1.5\n    return y\n"
         ),
-        (X, LENGTHS),
+        (X[..., 0], LENGTHS),
     ),
     "lengths in a list": (
         (
@@ -84,14 +84,14 @@ WRITTEN = {
             "def f(m: Tensor, a: Tensor, b: Tensor):\n"
             "    for r in range(m.size(0)):\n        m[r, a[r]:b[r]] = 7\n    return m\n"
         ),
-        (X, torch.tensor([0, 2, 1]), torch.tensor([4, 3, 1])),
+        (X[..., 0], torch.tensor([0, 2, 1]), torch.tensor([4, 3, 1])),
     ),
     "numbers of a vector": (
         (
             "def f(x: Tensor, n: Tensor):\n    y = x.clone()\n"
             "    for k, last in enumerate(n.tolist()):\n        y[k, last:] = 0\n    return y\n"
         ),
-        (X, LENGTHS),
+        (X[..., 0], LENGTHS),
     ),
     "what all rounds add": (
         (

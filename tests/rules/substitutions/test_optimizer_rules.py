@@ -348,6 +348,8 @@ def test_spelled_out_defaults_are_the_default() -> None:
         ("c * 0.5 + torch.mm(a, b)", "torch.addmm(c, a, b, beta=0.5)"),
         ("torch.mm(a, b) * s + c * -1.5", "torch.addmm(c, a, b, beta=-1.5, alpha=s)"),
         ("torch.matmul(a, b) * 3 + c", "torch.addmm(c, a, b, alpha=3)"),
+        ("c + (2.0 * a) @ b", "torch.addmm(c, a, b, alpha=2.0)"),
+        ("0.5 * c + 2.0 * a @ b", "torch.addmm(c, a, b, beta=0.5, alpha=2.0)"),
     ],
 )
 def test_scaled_products_in_any_order(expression: str, wanted: str) -> None:
@@ -363,7 +365,7 @@ def test_scaled_products_in_any_order(expression: str, wanted: str) -> None:
         "0 * c + a @ b",
         "c + c.mean() * (a @ b)",
         "c - 2.0 * (a @ b)",
-        "c + (2.0 * a) @ b",
+        "c + (c * a) @ b",
     ],
 )
 def test_other_sums_are_left_alone(expression: str) -> None:

@@ -263,13 +263,16 @@ def _there(
     end -= len(f".{code.func.attr}")
     if len(changes) < len(added) or here.lines[line - 1][end : end + 1] != ".":
         return None
-    proven = {"is-device"} if sure else set[str]()
-    if made.are_numbers():
-        proven.add("numbers-alone")
-    if made.has_integers():
-        proven.add("integer-limits")
-    if occasion(here.flow, code=code) is Occasion.STEP or is_in_loop(here.flow, code.lineno):
-        proven.add("runs-often")
+    proven = _proven(here, code, made) | ({"is-device"} if sure else set[str]())
+    if (like := _made_like(here, moved, made, target)) is not None:
+        return Proposal(
+            code,
+            changes=(Change(here.span(code), like),),
+            shown=like,
+            asked=(("device", device),),
+            asked_at=here.statement_of(source),
+            proven=frozenset(proven),
+        )
     statement = here.statement_of(code)
     match statement:
         case ast.Assign([ast.Name(name)], value) if value is code and name == getattr(
@@ -278,7 +281,11 @@ def _there(
             whole = None if rest else here.whole_lines(statement)  # ``mask = mask.to(device)``
         case _:
             whole = None
-    changes.append(Change((line, end, last, close), rest) if whole is None else Change(whole, ""))
+    bare = _without_brackets(here, code, rest)
+    if whole is not None:
+        changes.append(Change(whole, ""))
+    else:
+        changes += bare or [Change((line, end, last, close), rest)]
     first, start, until, stop = here.span(code if moved is source else source)
     own = [c for c in changes if first <= c.span[0] and c.span[2] <= until]
     lines = here.lines[first - 1 : until]
@@ -291,3 +298,52 @@ def _there(
         asked_at=here.statement_of(source),
         proven=frozenset(proven),
     )
+
+
+def _proven(here: Surroundings, code: ast.Call, made: _Made) -> set[str]:
+    """Return the conditions that the source shows of what is made."""
+    proven = set[str]()
+    if made.are_numbers():
+        proven.add("numbers-alone")
+    if made.has_integers():
+        proven.add("integer-limits")
+    if occasion(here.flow, code=code) is Occasion.STEP or is_in_loop(here.flow, code.lineno):
+        proven.add("runs-often")
+    return proven
+
+
+def _made_like(
+    here: Surroundings, moved: ast.expr, made: _Made, target: tuple[str, bool | None, str]
+) -> str | None:
+    """Return ``x.new_zeros(n)`` for ``torch.zeros(n).type_as(x)``: one call says it all."""
+    device, _, rest = target
+    like = device.removesuffix(".device")
+    match moved:
+        case ast.Call(ast.Attribute(_, "zeros" | "ones" | "full" as name), args, words):
+            plain = [moved] == made.makers and {k.arg for k in words} <= {"size", "fill_value"}
+            if plain and args and rest in {f".type_as({like})", f".to({like})"}:
+                *_, first, start = here.span(moved.func)
+                *_, last, end = here.span(moved)
+                text = "".join(here.lines[first - 1 : last])
+                text = text[start : len(text) - len(here.lines[last - 1]) + end]
+                return f"{like}.new_{name}{text}"
+    return None
+
+
+def _without_brackets(here: Surroundings, code: ast.Call, rest: str) -> list[Change]:
+    """Return what makes ``f(a * b)`` of ``f((a * b).to(device))``; nothing if brackets stay."""
+    assert isinstance(code.func, ast.Attribute)  # noqa: S101 - ``find_creations`` has looked
+    line, start, last, end = here.span(code)
+    first, inner, until, outer = here.span(code.func.value)
+    match here.parents.get(id(code)):
+        case ast.Call() as call:
+            in_brackets = code is not call.func
+        case ast.keyword() | ast.Assign() | ast.Return():
+            in_brackets = first == until == line == last
+        case _:
+            return []
+    head = "".join(here.lines[line - 1 : first])[start:]
+    head = head[: len(head) - len(here.lines[first - 1]) + inner]
+    if rest or not in_brackets or head.strip() != "(":
+        return []
+    return [Change((line, start, first, inner), ""), Change((until, outer, last, end), "")]

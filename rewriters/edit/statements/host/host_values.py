@@ -18,25 +18,30 @@ from npufix.rewriters.edit.statements.host.element_reads import (
     rows_read,
 )
 from npufix.rewriters.edit.statements.host.logged_values import as_owner, find_logged
+from npufix.rewriters.edit.statements.host.of_host import (
+    ARITHMETIC,
+    ON_HOST,
+    READING,
+    first_read,
+    is_of_host,
+    is_tensor,
+    iterated,
+)
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import LOOPS
-from npufix.rewriters.facts.occasions import is_kept_on_host, is_made_on_host
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import last_name, walk
-from npufix.rewriters.graph.modules.torch_names import TORCH_FUNCTIONS
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from npufix.rewriters.edit.statements.surroundings import Surroundings
-    from npufix.rewriters.graph.nodes import Evaluation, Node
+    from npufix.rewriters.graph.nodes import Node
 
-_READING = frozenset({"item", "tolist", "cpu", "numpy"})
 _REDUCTIONS = frozenset({"mean", "norm", "prod", "sum"})
 _NUMBERS = frozenset({"float", "int", "bool"})
 _LIMITS = {"max": "min", "min": "max"}  # ``max(x, 1)`` is ``x.clamp(min=1)``
-_ARITHMETIC = frozenset({"add", "div", "mul", "sub"})
 _OF_SHAPES = frozenset(
     {"arange", "chunk", "empty", "expand", "full", "linspace", "narrow", "new_empty", "new_full",
      "new_ones", "new_zeros", "ones", "pad", "py:range", "py:slice", "rand", "randint", "randn",
@@ -44,19 +49,9 @@ _OF_SHAPES = frozenset(
      "zeros"}
 )  # fmt: skip
 """Operators for which the host needs a number before it can go on."""
-OF_ARRAYS_TOO = operators.SYMBOLS | operators.PAIRS | _READING | {
-    "all", "any", "dim", "mean", "numel", "prod", "reshape", "size", "std", "stride", "sum", "t",
-    "transpose", "var", "view",
-}  # fmt: skip
-"""What a number or an array of NumPy has as well, or what returns no tensor."""
 _DECIDING = frozenset({Op.COMPARE, Op.BOOLOP, Op.NOT, "eq", "ne", "lt", "le", "gt", "ge"})
-_ON_HOST = frozenset({"cpu", "numpy"})
 _LENGTHS = re.compile(
     r"(^|_)(i?lens?|\w*lengths?|seq_?lens?|cu_?seq\w*|splits?|group_list)(_\w+)?$"
-)
-_OF_HOST = re.compile(
-    r"(^|[\W_])(cpu|host|np|numpy|cfg|config|args|state_dict\d*|checkpoint|ckpt)([\W_]|$)"
-    r"|(^|\.)(step_t|state_steps?)\b"  # which the optimizers of torch keep there
 )
 _OF_RANKS = re.compile(r"_?(all_)?reduce_?(mean|sum|avg|tensor)?")
 """A function that returns the mean or the sum of a tensor over all ranks."""
@@ -70,6 +65,14 @@ _FORM_ITEM, _FORM_LIMIT, _FORM_LIMIT_OF_ITEM = "item", "limit", "limit_of_item"
 _IN_LOOP = (
     "the host waits in every round: read all values once before the loop (n = x.tolist()), or "
     "compute what follows on the device"
+)
+_COPIED_IN_LOOP = (
+    "the host waits in every round: copy all of it once before the loop (x = x.cpu(); of a list of "
+    "tensors torch.stack(x).cpu()), or compute what follows on the device"
+)
+_OF_LIST = (
+    "the host waits for each of them: read all at once (torch.stack(x).tolist()), or compute what "
+    "follows on the device"
 )
 _FROM_CALLER = (
     "the host waits for lengths that it once knew: keep them there too where they are made (the "
@@ -93,7 +96,7 @@ def find_host_values(here: Surroundings) -> Iterator[Proposal]:
     """Yield what is read on the host in code that runs in every step."""
     loops: list[ast.For] = []
     for loop, base, proposal in rows_read(here):
-        if loop not in loops and not _is_of_host(here, base) and not _is_seldom(here, loop):
+        if loop not in loops and not is_of_host(here, base) and not _is_seldom(here, loop):
             loops.append(loop)
             yield proposal
     done = {id(n) for loop in loops for n in walk(loop)}
@@ -101,7 +104,7 @@ def find_host_values(here: Surroundings) -> Iterator[Proposal]:
         if id(node) in done:
             continue  # what is left there is read again when the loop is written
         read = _read_of(here, node) if isinstance(node, ast.Call) else None
-        if read is None or _continues(here, read.code) or _is_of_host(here, read.tensor):
+        if read is None or _continues(here, read.code) or is_of_host(here, read.tensor):
             continue
         value = here.value(read.code)
         if value is not None and is_handed_in(here, value):
@@ -117,8 +120,8 @@ def find_host_values(here: Surroundings) -> Iterator[Proposal]:
 
 def _read_of(here: Surroundings, code: ast.Call) -> _Read | None:
     match code:
-        case ast.Call(ast.Attribute(tensor, how), [], []) if how in _READING:
-            sure = here.is_tensor(_first_read(tensor))
+        case ast.Call(ast.Attribute(tensor, how), [], []) if how in READING:
+            sure = here.is_tensor(first_read(tensor))
             there = how == "numpy" and not isinstance(tensor, ast.Call)  # it raises for others
             return None if sure is False or there else _Read(code, tensor, how)
         case ast.Call(
@@ -130,7 +133,7 @@ def _read_of(here: Surroundings, code: ast.Call) -> _Read | None:
         case ast.Call(ast.Name("max" | "min" as how), [first, second], []):
             tensors = [c for c in (first, second) if not _is_number(c)]
             value = here.value(tensors[0]) if len(tensors) == 1 else None
-            if value is None or value.op in _READING:
+            if value is None or value.op in READING:
                 return None
             sure = here.is_tensor(tensors[0])
             if sure or (sure is None and (value.op in _REDUCTIONS or _is_reduced(here, value))):
@@ -143,17 +146,7 @@ def _is_reduced(here: Surroundings, value: Node) -> bool:
     if value.op != Op.CALL or len(value.args) != 2:  # noqa: PLR2004 - the function and a tensor
         return False
     called = str(value.args[0].value).rpartition(".")[2]
-    return _OF_RANKS.fullmatch(called) is not None and _is_tensor(here, value.args[1])
-
-
-def _first_read(code: ast.expr) -> ast.expr:
-    """Return the tensor that is read first: ``x`` of ``x.cpu().numpy()``."""
-    while True:
-        match code:
-            case ast.Call(ast.Attribute(tensor, how), [], []) if how in _READING:
-                code = tensor
-            case _:
-                return code
+    return _OF_RANKS.fullmatch(called) is not None and is_tensor(here, value.args[1])
 
 
 def _is_number(code: ast.expr) -> bool:
@@ -169,33 +162,9 @@ def _continues(here: Surroundings, code: ast.Call) -> bool:
     while isinstance(outer, (ast.Attribute, ast.Subscript)):
         above = here.parents.get(id(outer))
         if isinstance(outer, ast.Attribute) and isinstance(above, ast.Call):
-            return outer.attr in {*_READING, "tobytes"} or _continues(here, above)
+            return outer.attr in {*READING, "tobytes"} or _continues(here, above)
         outer = above
     return isinstance(outer, ast.Call) and ast.unparse(outer.func) in _NUMBERS
-
-
-def _is_of_host(here: Surroundings, code: ast.expr) -> bool:
-    """Tell whether a tensor is on the host already, or is none of torch, as far as one can see."""
-    code = _first_read(code)
-    if _OF_HOST.search(here.text(code)):
-        return True
-    node = here.value(code)
-    parts = [] if node is None else list(node.walk())
-    made = {str(part.value).partition(".")[0] for part in parts if part.op == Op.GLOBAL}
-    if made & {"numpy", "random"} or any(part.op in _ON_HOST for part in parts):
-        return True
-    if node is not None and (_is_made_there(here, node) or is_kept_on_host(here.flow, node)):
-        return True
-    given = any(part.op in {Op.PARAM, Op.ATTR, Op.CALL, Op.ELEMENT} for part in parts)
-    return not given and any(part.op in operators.FACTORIES for part in parts)
-
-
-def _is_made_there(here: Surroundings, node: Node) -> bool:
-    """Tell whether a number comes out of a tensor of the host: ``int(torch.rand(1) * n + 1)``."""
-    if node.op not in {*_ARITHMETIC, "pow"}:
-        return is_made_on_host(node)
-    others = [arg for arg in node.args if not _is_made_there(here, arg)]
-    return len(others) < len(node.args) and not any(_is_tensor(here, arg) for arg in others)
 
 
 def _on_device(here: Surroundings, read: _Read) -> Proposal | None:
@@ -322,45 +291,23 @@ def _needs_number(here: Surroundings, user: Node, value: Node, *, counts: bool =
 
     What ``counts`` may be multiplied by numbers first: ``loss / (3 * num_pos)``.
     """
-    if user.op in _ARITHMETIC:
+    if user.op in ARITHMETIC:
         others = [arg for arg in user.args if arg is not value]
         if counts and others and all(type(arg.value) in {int, float} for arg in others):
             later = here.users(user)
             return not later or any(_needs_number(here, u, user) for u in later)
-        return not others or not all(_is_tensor(here, arg) for arg in others)
+        return not others or not all(is_tensor(here, arg) for arg in others)
     if user.op == Op.CALL:
         called = str(user.args[0].value or "").rpartition(".")[2]
         return user.args[0] is value or not _TAKES_TENSOR.search(called) or called[:1].isupper()
     return user.op != Op.LIST
 
 
-def _is_tensor(here: Surroundings, node: Node) -> bool:
-    if node.op in {"sum", "mean"} and node.args:
-        node = node.args[0]
-    if node.op in operators.TABLE and node.op not in OF_ARRAYS_TOO:
-        return True
-    if node.op in _ARITHMETIC and any(_is_tensor(here, arg) for arg in node.args):
-        return True
-    if any(
-        _is_of_torch(here, e) for e in here.flow.by_operation.get(node.op, ()) if e.node is node
-    ):
-        return True
-    return bool(here.facts(here.flow.evaluations[0], x=node).is_tensor("x"))
-
-
-def _is_of_torch(here: Surroundings, evaluation: Evaluation) -> bool:
-    """Tell whether a value is what a function of torch returns: ``F.l1_loss(x, y)``."""
-    code = evaluation.code
-    dotted = here.flow.names.dotted(code.func) if isinstance(code, ast.Call) else None
-    module, _, name = (dotted or "").rpartition(".")
-    return module in TORCH_FUNCTIONS and not name.startswith(("is_", "get_", "set_"))
-
-
 def _by_hand(  # noqa: C901, PLR0911 - one case a kind of use
     here: Surroundings, read: _Read
 ) -> Proposal | None:
     """Return what to do where the tool does not know how to write it."""
-    if _is_seldom(here, read.code) or (read.how in _ON_HOST and is_for_files(here, read.code)):
+    if _is_seldom(here, read.code) or (read.how in ON_HOST and is_for_files(here, read.code)):
         return None
     loop = here.loop_of(read.code)
     value = here.value(read.code)
@@ -376,28 +323,39 @@ def _by_hand(  # noqa: C901, PLR0911 - one case a kind of use
     if loop is None and (found := read_by_others(here, read.code)) is not None:
         return found
     if loop is not None and not (isinstance(loop, LOOPS) and is_made_in(loop, read.tensor)):
-        return Proposal(read.code, _IN_LOOP)
+        return Proposal(read.code, _say_in_loop(here, read))
     ops = {user.op.removesuffix("(*)") for user in users}
     if ops & _OF_SHAPES or _decide(here, users) or _is_tested(here, read.code):
         return None  # the host needs it for what comes next
-    if ops & _ARITHMETIC:
-        meets = [a for u in users if u.op in _ARITHMETIC for a in u.args if a is not value]
-        stays = read.how in {"item", "float"} and all(_is_tensor(here, a) for a in meets)
+    if ops & ARITHMETIC:
+        meets = [a for u in users if u.op in ARITHMETIC for a in u.args if a is not value]
+        stays = read.how in {"item", "float"} and all(is_tensor(here, a) for a in meets)
         return Proposal(read.code, _TO_TENSORS) if stays else None
     if Op.CALL in ops or isinstance(here.parents.get(id(read.code)), (ast.Call, ast.keyword)):
         return _hand_over(here, read, users)
     return None
 
 
+def _say_in_loop(here: Surroundings, read: _Read) -> str:
+    """Return how one read takes the place of one in each round."""
+    if read.how in ON_HOST:
+        return _COPIED_IN_LOOP
+    whole = iterated(here, first_read(read.tensor))
+    bound = (n for n in here.nodes if isinstance(n, ast.Assign) and whole is not None)
+    made = [n.value for n in bound if ast.unparse(whole or n) in map(ast.unparse, n.targets)]
+    of_list = bool(made) and all(isinstance(code, (ast.List, ast.ListComp)) for code in made)
+    return _OF_LIST if of_list and read.how in {"item", "int", "float"} else _IN_LOOP
+
+
 def _decide(here: Surroundings, users: Sequence[Node]) -> bool:
     """Tell whether a number is compared, or what it makes: ``assert end - start > step``."""
-    made = [u for user in users if user.op in _ARITHMETIC for u in here.users(user)]
+    made = [u for user in users if user.op in ARITHMETIC for u in here.users(user)]
     return any(user.op.removesuffix("(*)") in _DECIDING for user in (*users, *made))
 
 
 def _makes_shapes(here: Surroundings, users: Sequence[Node]) -> bool:
     """Tell whether the host needs a number, or what it makes of it: ``randint(0, n + 1, (4,))``."""
-    later = [u for user in users if user.op in _ARITHMETIC for u in here.users(user)]
+    later = [u for user in users if user.op in ARITHMETIC for u in here.users(user)]
     return any(user.op.removesuffix("(*)") in _OF_SHAPES for user in (*users, *later))
 
 
@@ -406,7 +364,7 @@ def _is_of_caller(here: Surroundings, read: _Read) -> bool:
 
     ``lengths.tolist()``, ``cu_seqlens.diff().max().item()``
     """
-    node = here.value(_first_read(read.tensor))
+    node = here.value(first_read(read.tensor))
     if node is None:
         return False
     if read.how in {"item", "int"} and node.op in _REDUCTIONS | {"amax", "max"}:
@@ -462,10 +420,10 @@ def _hand_over(here: Surroundings, read: _Read, users: Sequence[Node]) -> Propos
     called = users[0].args[0]
     if called.op != Op.ATTR or called.args[0].value != "self":
         return None
-    tensor = here.text(_first_read(read.tensor))
+    tensor = here.text(first_read(read.tensor))
     if re.search("seq|len", tensor):  # fused attention wants those of sequences as a list
         return None
-    proven = {"is-tensor"} if here.is_tensor(_first_read(read.tensor)) else set[str]()
+    proven = {"is-tensor"} if here.is_tensor(first_read(read.tensor)) else set[str]()
     return Proposal(
         read.code,
         form="handed_list",

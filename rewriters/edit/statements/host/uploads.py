@@ -33,7 +33,11 @@ _NEW_EACH_TIME = re.compile(
     r"(?i)\blen\(|\breq|hyp|temperature|(_|^)(ids?|tokens?|scores?|voted)\b"
 )
 """What lists hold that is other in each call: lengths of sentences, tokens of requests."""
-_SEVERAL = re.compile(r"(^|[._]|y)(seqs?|ids|list|hyps)$")  # no number: ``hyp.yseq``
+_SEVERAL = re.compile(
+    r"(^|[._]|y)(seqs?|ids|list|hyps|shape|image|text|prompt|row|array|bbox|xyz|sample|tuple)$"
+    r"|(?<!bo)(?<!eo)(?<!cl)(?<!po)(?<!los)(?<!axi)(?<!bia)(?<!clas)(?<!radiu)(?<!mas)s$"
+)
+"""No number: ``hyp.yseq``, ``sizes``."""
 _BUFFER = (
     "the same numbers are copied to the device in every call: make it once in __init__, "
     'register_buffer("name", torch.tensor(...), persistent=False), and read self.name'
@@ -90,6 +94,8 @@ def find_uploads(here: Surroundings) -> Iterator[Proposal]:
             if advice == _BUFFER and here.flow.cls is None:  # a function keeps no buffers
                 advice = _SIZES if here.is_hot else ""
             if advice == _FILLED:
+                if _is_read_again(here, node):
+                    continue  # ``n = torch.tensor([n]).cuda()``, all_reduce, ``n.item()``
                 found = _fill(here, node)
             elif advice == _DRAWN and isinstance(drawn := node.func, ast.Attribute):
                 source = drawn.value
@@ -121,6 +127,24 @@ def _of_columns(here: Surroundings, code: ast.Call) -> Proposal | None:
     return None
 
 
+def _is_read_again(here: Surroundings, code: ast.Call) -> bool:
+    """Tell whether the host waits for what it has just made, whichever way that is made."""
+    value = here.value(code)
+    moved = here.parents.get(id(here.parents.get(id(code))))
+    values = {value, here.value(moved) if isinstance(moved, ast.Call) else None} - {None}
+    if any(user.op in {*_READING, "cpu"} for v in values if v for user in here.users(v)):
+        return True
+    bound = here.statement_of(code)
+    names = [ast.unparse(t) for t in bound.targets] if isinstance(bound, ast.Assign) else []
+    return any(
+        isinstance(n, ast.Call)
+        and isinstance(n.func, ast.Attribute)
+        and n.func.attr in _READING
+        and ast.unparse(n.func.value) in names
+        for n in here.nodes
+    )
+
+
 def _fill(here: Surroundings, code: ast.Call) -> Proposal | None:
     """Return ``torch.full((n,), x, device=d)`` for ``torch.tensor([x] * n, device=d)``."""
     given = {k.arg: k.value for k in code.keywords}
@@ -149,6 +173,11 @@ def _fill(here: Surroundings, code: ast.Call) -> Proposal | None:
         proven.add("value-fits-dtype")
     rest = "".join(f", {name}={here.text(value)}" for name, value in given.items())
     text = f"{made}(({count},), {here.text(one)}{rest})"
+    like = made.endswith(".new_full")
+    match one:  # an integer without a dtype makes int64, as zeros() do not
+        case ast.Constant(0 | 1 as value) if like or "dtype" in given or type(value) is float:
+            kind = "ones" if value else "zeros"
+            text = f"{made.removesuffix('full')}{kind}({count}{rest})"
     return Proposal(
         code,
         form="copied",
@@ -434,6 +463,9 @@ def _is_constant(here: Surroundings, code: ast.expr) -> bool:
 
 def _is_of_self(here: Surroundings, code: ast.expr) -> bool:
     """Tell whether it is a setting: ``self.x``, and ``c.LIMITS`` with ``c = self.config.HEAD``."""
+    match code:
+        case ast.Subscript(inner, ast.Constant(str())):  # ``self.config.WEIGHTS["code"]``
+            return isinstance(inner, ast.Attribute) and _is_of_self(here, inner)
     node = here.value(code) if isinstance(code, ast.Attribute) else None
     is_own = isinstance(code, ast.Attribute) and ast.unparse(code.value) == "self"
     while node is not None and node.op == Op.ATTR:

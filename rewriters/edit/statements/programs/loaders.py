@@ -19,7 +19,11 @@ CONFIGURED = r"\b(workers_per_gpu|num_workers)\s*=|\bTrainingArguments\("
 """How a configuration file, which imports nothing of torch, names a loader."""
 _LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
 _TRAINS = re.compile(r"(?i)train|(?<![a-z])shuffle=True")
-_BESIDE = re.compile(r"(?i)val|test|eval|valid|predict|infer|calib|demo")
+_BESIDE = re.compile(r"(?i)val|test|eval|valid|predict|infer|calib|demo|debug|dummy|sanity|smoke")
+_EACH_TIME = re.compile(
+    r"_*(\w+_)?(epoch|forward|learn|optimi[sz]e|round|step|update)(_(?!loaders?|data)\w*)?"
+)
+"""What is called again and again: workers of a loader that it makes are started anew each time."""
 _IN_MEMORY = re.compile(
     r"\bTensorDataset\(|\bfrom_numpy\(|(?i:(^|[._])(replay|rollout|experience)\w*buffer(\[.*\])?$)"
 )
@@ -49,6 +53,7 @@ def find_data_loaders(here: Surroundings) -> Iterator[Proposal]:
             and not _has_other(here, node)
             and _is_for_training(here, node)
             and not _is_in_memory(here, node)
+            and not _is_made_anew(here, node)
             and last_name(getattr(here.parents.get(id(node)), "func", node)) != "iter"
         ):
             yield from _propose(here, node, named, dict.fromkeys(_missing(named), "True"))
@@ -138,6 +143,29 @@ def _is_in_memory(here: Surroundings, call: ast.Call) -> bool:
     return any(_IN_MEMORY.search(text) for text in made)
 
 
+def _is_made_anew(here: Surroundings, call: ast.Call) -> bool:
+    """Tell whether a loader is made for a single pass: workers would not pay, nor stay.
+
+    ``def update(self): for batch in DataLoader(self.data): ...``
+    """
+    if here.loop_of(call) is not None or _EACH_TIME.fullmatch(here.flow.function.name):
+        return True
+    inner = here.statement_of(call)
+    targets = inner.targets if isinstance(inner, ast.Assign) else []
+    names = {ast.unparse(target) for target in targets} | {ast.unparse(call)}
+    passes = [
+        n
+        for n in here.nodes
+        if isinstance(n, ast.For) and any(ast.unparse(part) in names for part in _parts(n.iter))
+    ]
+    return bool(passes) and all(here.loop_of(loop) is None for loop in passes)
+
+
+def _parts(items: ast.expr) -> list[ast.expr]:
+    """Return what a loop goes through, and what that is made of: ``enumerate(loader)``."""
+    return [n for n in ast.walk(items) if isinstance(n, ast.expr)]
+
+
 def _is_configured(here: Surroundings, call: ast.Call, named: dict[str | None, ast.expr]) -> bool:
     """Tell whether ``dict(...)`` configures the loader of the training data for OpenMMLab."""
     if not isinstance(call.func, ast.Name) or call.func.id != "dict":
@@ -169,7 +197,7 @@ def _has_few_workers(named: dict[str | None, ast.expr]) -> bool:
         case None:
             return True
         case ast.Constant(int(count)):
-            return count <= _FEW
+            return 0 < count <= _FEW  # who writes 0 has chosen it: to debug, or on purpose
     return False
 
 

@@ -11,7 +11,7 @@ from npufix.rewriters.facts.module_facts import mentions
 from npufix.rewriters.graph.modules.syntax import last_name, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from npufix.rewriters.edit.statements.surroundings import Surroundings
 
@@ -61,7 +61,7 @@ def _find_constructions(
         proven = {"fused-undecided"} if given is not None else set()
         proven |= set() if _scales(here) else {"no-grad-scaler"}
         yield from _write(here, call, "fused=True", proven)
-    elif call.args and _is_table(here, call.func):
+    elif call.args and _is_table(here, call.func) and not _is_for_many(here):
         yield Proposal(call, _TABLE)
     elif call.args and here.flow.names.dotted(call.func) == "functools.partial":
         kind = (here.flow.names.dotted(call.args[0]) or "").removeprefix("torch.optim.")
@@ -70,6 +70,14 @@ def _find_constructions(
             yield from _write(here, call, "fused=True", proven)
         elif kind in {"Adam", "SGD"}:
             yield Proposal(call, _PARTIAL)
+
+
+def _is_for_many(here: Surroundings) -> bool:
+    """Tell whether a class makes whatever optimizer it is told: ``OptimizerConfig.build``."""
+    cls = here.flow.cls
+    return (
+        cls is not None and re.search(r"(Config|Factory|Registry|Builder)$", cls.name) is not None
+    )
 
 
 def _is_table(here: Surroundings, code: ast.expr) -> bool:
@@ -149,9 +157,7 @@ def _of_trainer(
 ) -> Iterator[Proposal]:
     """Yield ``TrainingArguments(optim="adamw_torch")`` of transformers."""
     match named.get("optim"):
-        case ast.Constant("adamw_torch") as chosen if last_name(call.func).endswith(
-            ("TrainingArguments", "Config")
-        ):
+        case ast.Constant("adamw_torch") as chosen if _trains(call, named):
             quote = here.text(chosen)[0]
             text = f"{quote}adamw_torch_fused{quote}"
             proven = {"fused-undecided", "parameters-on-npu"}
@@ -163,6 +169,18 @@ def _of_trainer(
                 shown=f"optim={text}",
                 proven=frozenset(proven),
             )
+
+
+def _trains(call: ast.Call, named: Mapping[str | None, ast.expr]) -> bool:
+    """Tell whether a call configures a Trainer of transformers or TRL: ``SFTConfig(...)``.
+
+    A configuration of optimizers alone is read by others, which may know no ``adamw_torch_fused``.
+    """
+    name = last_name(call.func)
+    if name.endswith("TrainingArguments"):
+        return True
+    of_trainer = {"output_dir", "num_train_epochs", "per_device_train_batch_size"}
+    return name.endswith("Config") and not of_trainer.isdisjoint(map(str, named))
 
 
 def _write(here: Surroundings, call: ast.Call, text: str, proven: set[str]) -> Iterator[Proposal]:

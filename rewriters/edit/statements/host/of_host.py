@@ -1,0 +1,135 @@
+"""Whether what is read is a tensor of the device: reading one of the host costs nothing."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
+from npufix.rewriters.facts.host_tensors import (
+    is_given_by_host,
+    is_kept_on_host,
+    is_made_on_host,
+)
+from npufix.rewriters.graph import operators
+from npufix.rewriters.graph.modules.torch_names import TORCH_FUNCTIONS
+from npufix.rewriters.graph.special import Op
+
+if TYPE_CHECKING:
+    from npufix.rewriters.edit.statements.surroundings import Surroundings
+    from npufix.rewriters.graph.nodes import Evaluation, Node
+
+READING = frozenset({"item", "tolist", "cpu", "numpy"})
+ARITHMETIC = frozenset({"add", "div", "mul", "sub"})
+OF_ARRAYS_TOO = operators.SYMBOLS | operators.PAIRS | READING | {
+    "all", "any", "dim", "mean", "numel", "prod", "reshape", "size", "std", "stride", "sum", "t",
+    "transpose", "var", "view",
+}  # fmt: skip
+"""What a number or an array of NumPy has as well, or what returns no tensor."""
+ON_HOST = frozenset({"cpu", "numpy"})
+_OF_HOST = re.compile(
+    r"(^|[\W_])(cpu|host|np|numpy|cfg|config|args|state_dict\d*|checkpoint|ckpt)([\W_]|$)"
+    r"|(^|\.)(step_t|state_steps?)\b"  # which the optimizers of torch keep there
+)
+
+
+def first_read(code: ast.expr) -> ast.expr:
+    """Return the tensor that is read first: ``x`` of ``x.cpu().numpy()``."""
+    while True:
+        match code:
+            case ast.Call(ast.Attribute(tensor, how), [], []) if how in READING:
+                code = tensor
+            case _:
+                return code
+
+
+def is_of_host(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether a tensor is on the host already, or is none of torch, as far as one can see."""
+    code = first_read(code)
+    if _OF_HOST.search(here.text(code)):
+        return True
+    node = here.value(code)
+    parts = [] if node is None else list(node.walk())
+    made = {str(part.value).partition(".")[0] for part in parts if part.op == Op.GLOBAL}
+    if made & {"numpy", "random"} or any(part.op in ON_HOST for part in parts):
+        return True
+    if node is not None and (
+        _is_made_there(here, node)
+        or is_kept_on_host(here.flow, node)
+        or is_given_by_host(here.flow, _whole_of(node))
+    ):
+        return True
+    if (whole := iterated(here, code)) is not None:
+        return is_of_host(here, whole)
+    given = any(part.op in {Op.PARAM, Op.ATTR, Op.CALL, Op.ELEMENT} for part in parts)
+    return not given and any(part.op in operators.FACTORIES for part in parts)
+
+
+def _whole_of(node: Node) -> Node:
+    while node.op == Op.GETITEM:
+        node = node.args[0]
+    return node
+
+
+def iterated(here: Surroundings, code: ast.expr) -> ast.expr | None:
+    """Return what a loop goes through whose variable ``code`` is.
+
+    ``times`` for ``t`` of ``for i, t in enumerate(times)``.
+    """
+    if not isinstance(code, ast.Name):
+        return None
+    for outer in here.around(code):
+        loops = outer.generators if isinstance(outer, COMPREHENSIONS) else [outer]
+        for loop in loops:
+            if isinstance(loop, (ast.For, ast.comprehension)):
+                found = _of_target(loop.target, loop.iter, code.id)
+                if found is not None:
+                    return found
+    return None
+
+
+def _of_target(target: ast.expr, items: ast.expr, name: str) -> ast.expr | None:
+    match target, items:
+        case ast.Name(bound), ast.Call(ast.Name("reversed" | "tqdm" | "list"), [inner, *_]):
+            return inner if bound == name else None
+        case ast.Name(bound), _:
+            return items if bound == name else None
+        case ast.Tuple([_, inner]), ast.Call(ast.Name("enumerate"), [whole, *_]):
+            return _of_target(inner, whole, name)
+        case ast.Tuple(inner), ast.Call(ast.Name("zip"), several) if len(inner) == len(several):
+            pairs = zip(inner, several, strict=True)
+            found = (_of_target(one, whole, name) for one, whole in pairs)
+            return next((each for each in found if each is not None), None)
+    return None
+
+
+def _is_made_there(here: Surroundings, node: Node) -> bool:
+    """Tell whether a number comes out of a tensor of the host: ``int(torch.rand(1) * n + 1)``."""
+    if node.op not in {*ARITHMETIC, "pow"}:
+        return is_made_on_host(node)
+    others = [arg for arg in node.args if not _is_made_there(here, arg)]
+    return len(others) < len(node.args) and not any(is_tensor(here, arg) for arg in others)
+
+
+def is_tensor(here: Surroundings, node: Node) -> bool:
+    """Tell whether a value is a tensor, of torch and not of NumPy."""
+    if node.op in {"sum", "mean"} and node.args:
+        node = node.args[0]
+    if node.op in operators.TABLE and node.op not in OF_ARRAYS_TOO:
+        return True
+    if node.op in ARITHMETIC and any(is_tensor(here, arg) for arg in node.args):
+        return True
+    if any(
+        _is_of_torch(here, e) for e in here.flow.by_operation.get(node.op, ()) if e.node is node
+    ):
+        return True
+    return bool(here.facts(here.flow.evaluations[0], x=node).is_tensor("x"))
+
+
+def _is_of_torch(here: Surroundings, evaluation: Evaluation) -> bool:
+    """Tell whether a value is what a function of torch returns: ``F.l1_loss(x, y)``."""
+    code = evaluation.code
+    dotted = here.flow.names.dotted(code.func) if isinstance(code, ast.Call) else None
+    module, _, name = (dotted or "").rpartition(".")
+    return module in TORCH_FUNCTIONS and not name.startswith(("is_", "get_", "set_"))

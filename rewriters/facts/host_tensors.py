@@ -1,0 +1,140 @@
+"""Which tensors are on the host, as far as it shows where they are made and who hands them in."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.graph import operators
+from npufix.rewriters.graph.attributes import list_assigned
+from npufix.rewriters.graph.modules.syntax import last_name, walk
+from npufix.rewriters.graph.special import Op
+
+if TYPE_CHECKING:
+    from npufix.rewriters.graph.dataflow import FunctionFlow
+    from npufix.rewriters.graph.nodes import Node
+    from npufix.rewriters.match.matching import Match
+
+_MADE = operators.FACTORIES | {"from_numpy"}
+_STAYS = (operators.KEEPS | operators.SAME_SHAPE | {Op.SETITEM}) - {"cpu", "to"}
+"""What leaves a tensor on its device."""
+_TOGETHER = operators.BROADCAST | {"outer"}
+_OLD_MAKERS = re.compile(r"torch\.(\w+)?Tensor")
+
+
+def works_on_host(flow: FunctionFlow, match: Match) -> bool:
+    """Tell whether tensors are on the host: ``x.cpu()``, ``torch.tensor(items)``, and views of it.
+
+    What is made without a device is there, and no operator brings it elsewhere; for a value, a mask
+    or an index beside a tensor of the device that says nothing, and neither does it in ``forward``,
+    which may be called below ``with torch.device("npu")``.
+    """
+    operands = [_source(node) for node in match.bindings.values()]
+    if any(node.op == "cpu" or _is_read_as_array(flow, node) for node in operands):
+        return True
+    if is_given_by_host(flow, operands[0]):
+        return True
+    if flow.function.name == "forward":
+        return False
+    first = next(iter(match.bindings.values()))
+    return (
+        _is_made_there(operands[0])
+        or is_kept_on_host(flow, operands[0])
+        or _meets_host(first, set())
+    )
+
+
+def _meets_host(node: Node, seen: set[Node]) -> bool:
+    """Tell whether a value is computed with a range of the host: ``1 / base ** (arange(n) / n)``.
+
+    What an operator takes together lies on one device.
+    """
+    if node in seen:
+        return False
+    seen.add(node)
+    if node.op in _TOGETHER:
+        return any(_meets_host(part, seen) for part in node.args)
+    if node.op in _STAYS | {Op.GETITEM}:
+        return bool(node.args) and _meets_host(node.args[0], seen)
+    return node.op in {"arange", "linspace"} and _is_made_there(node)
+
+
+def is_kept_on_host(flow: FunctionFlow, node: Node) -> bool:
+    """Tell whether an attribute is a table of the host: ``self.age = torch.zeros(n)``.
+
+    What no module keeps is moved by nobody: all that it is assigned is made there, or of itself.
+    """
+    while node.op == Op.GETITEM:
+        node = node.args[0]
+    if node.op != Op.ATTR or flow.cls is None or node.args[0].value != "self":
+        return False
+    if any(base.endswith("Module") for base in map(last_name, flow.cls.bases)):
+        return False
+    given = [value for _, value in list_assigned(flow.names, flow.cls, str(node.value))]
+    own = re.compile(rf"self\.{node.value}(\[| [-+*/&|])")
+    made = [v for v in given if v is None or not own.match(ast.unparse(v))]
+    return bool(made) and all(
+        isinstance(v, ast.Call)
+        and (flow.names.dotted(v.func) or "").startswith("torch.")
+        and last_name(v.func) in _MADE
+        and all(k.arg != "device" for k in v.keywords)
+        for v in made
+    )
+
+
+def is_given_by_host(flow: FunctionFlow, node: Node) -> bool:
+    """Tell whether all who call a function hand it a tensor of the host: ``self.draw(x.cpu())``."""
+    tree, function = flow.names.tree, flow.function
+    if node.op != Op.PARAM or tree is None:
+        return False
+    names = [arg.arg for arg in (*function.args.posonlyargs, *function.args.args)]
+    place = names.index(str(node.value)) - (flow.cls is not None) if node.value in names else -1
+    given = [
+        next((k.value for k in call.keywords if k.arg == node.value), None)
+        or (call.args[place] if 0 <= place < len(call.args) else None)
+        for call in _list_calls(tree).get(function.name, ())
+    ]
+    return bool(given) and all(
+        isinstance(code, ast.Call) and last_name(code.func) in {"cpu", "from_numpy"}
+        for code in given
+    )
+
+
+@lru_cache(maxsize=2)
+def _list_calls(module: ast.Module) -> dict[str, list[ast.Call]]:
+    """Return the calls of a module by the last name of what is called."""
+    found: dict[str, list[ast.Call]] = {}
+    for node in walk(module):
+        if isinstance(node, ast.Call):
+            found.setdefault(last_name(node.func) or "", []).append(node)
+    return found
+
+
+def _is_read_as_array(flow: FunctionFlow, node: Node) -> bool:
+    """Tell whether ``y.numpy()`` of what a tensor became says that both are on the host."""
+    for evaluation in flow.by_operation.get("numpy", ()):
+        parts = list(evaluation.node.walk())
+        if node in parts and not any(part.op in {"cpu", "to"} for part in parts):
+            return True
+    return False
+
+
+def _source(node: Node) -> Node:
+    while node.op in _STAYS | {Op.GETITEM} and node.args:
+        node = node.args[0]
+    return node
+
+
+def is_made_on_host(node: Node) -> bool:
+    """Tell whether a tensor is made without a device, or is a view of one: ``torch.tensor(n)``."""
+    return _is_made_there(_source(node))
+
+
+def _is_made_there(node: Node) -> bool:
+    if node.op == Op.CALL and _OLD_MAKERS.fullmatch(str(node.args[0].value)):
+        return True
+    name = str(node.op).removesuffix("(*)")
+    keywords = node.value if isinstance(node.value, tuple) else ()
+    return name in _MADE and "device" not in keywords

@@ -1,0 +1,155 @@
+"""What a search writes looks as if the authors of the file had written it."""
+
+from __future__ import annotations
+
+import pytest
+from rewriting_snippets import direct, sites, written
+
+from npufix.rewriters.edit.layout import fit, use_width
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        # one call says dtype and device
+        ("torch.zeros(n, 2).type_as(x)", "x.new_zeros(n, 2)"),
+        ("torch.ones((n, 2)).to(x)", "x.new_ones((n, 2))"),
+        ("torch.full((n,), 2.0).type_as(x)", "x.new_full((n,), 2.0)"),
+        # another dtype on the way, and numbers that are computed
+        (
+            "torch.zeros(n, dtype=torch.bool).type_as(x)",
+            "torch.zeros(n, dtype=torch.bool, device=x.device).type_as(x)",
+        ),
+        (
+            "(torch.arange(n) * 2).type_as(x)",
+            "(torch.arange(n, device=x.device) * 2).type_as(x)",
+        ),
+        # brackets that nothing needs any more
+        ("(torch.ones(n) * 2).to(x.device)", "torch.ones(n, device=x.device) * 2"),
+        (
+            "torch.relu((torch.ones(n) * 2).to(x.device))",
+            "torch.relu(torch.ones(n, device=x.device) * 2)",
+        ),
+        ("x * (torch.ones(n) + 2).to(x.device)", "x * (torch.ones(n, device=x.device) + 2)"),
+    ],
+)
+def test_what_is_made_on_the_device_is_as_short_as_can_be(made: str, expected: str) -> None:
+    text = f"""
+        def forward(x: torch.Tensor):
+            n = x.shape[0]
+            return {made}
+    """
+    assert f"return {expected}\n" in direct(text, "NPU212")
+
+
+def test_a_statement_that_has_become_too_long_is_broken() -> None:
+    call = "g(\n        x, y, [1,\n        2], z='a, b',\n    )"
+    old = f"def f(x, y):\n    out = {call}.h(x)\n    return out\n"
+    new = old.replace(".h(x)", f".h(x, {'w' * 40})")
+    before = old.splitlines(keepends=True)
+    with use_width(40):
+        assert fit(new, before, "    ") == new  # nothing makes it fit
+    with use_width(51):
+        assert fit(new, before, "    ") == (
+            "def f(x, y):\n    out = g(x, y, [1, 2], z='a, b').h(\n"
+            f"        x, {'w' * 40}\n    )\n    return out\n"
+        )
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "x = f(a,  # why\n    bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb, cccccccccccccccccc)",
+        'x = f("""a\nb""", bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb, cccccccccccccccccc)',
+    ],
+)
+def test_comments_and_long_texts_stay_where_they_are(statement: str) -> None:
+    with use_width(20):
+        assert fit(f"{statement}\n", [], "    ") == f"{statement}\n"
+
+
+def test_what_was_as_long_before_stays() -> None:
+    line = "x = f(aaaaaaaaaaaaaaaaaaaaaaaaaaa, bbbbbbbbbbbbbbbbbbbbbbbbbb)\n"
+    with use_width(30):
+        assert fit(f"{line}y = 1\n", [line], "    ") == f"{line}y = 1\n"
+
+
+def test_a_file_that_says_nothing_of_its_width_gets_that_of_black() -> None:
+    for length, lines in ((84, 1), (90, 3)):
+        line = f"x = f(a, {'b' * (length - 10)})\n"
+        assert fit(line, ["x = f(a)\n"], "    ").count("\n") == lines
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("[n.item() for n in sizes]", "torch.stack(x).tolist()"),
+        ("[n.item() for n in x]", "n = x.tolist()"),
+        ("[n.cpu() for n in x]", "x = x.cpu()"),
+    ],
+)
+def test_what_is_read_in_a_loop_decides_how_it_is_read_at_once(code: str, said: str) -> None:
+    text = f"""
+        def forward(x: torch.Tensor):
+            sizes = [torch.relu(x).sum() for _ in range(4)]
+            return {code}
+    """
+    assert [said in site.problem for site in sites(text, "NPU214")] == [True]
+
+
+def test_masks_of_any_rank_are_aligned_in_one_line_or_not_at_all() -> None:
+    text = """
+        def f({0}: torch.Tensor, mask: torch.BoolTensor):
+            {0}[mask] = 0
+    """
+    aligned = "x.masked_fill_(mask.view(mask.shape + (1,) * (x.dim() - mask.dim())), 0)"
+    assert aligned in direct(text.format("x"), "NPU201")
+    assert f"{'y' * 9}.masked_fill_(mask, 0)" in direct(text.format("y" * 9), "NPU201")
+    header = "import torch\nfrom einops import rearrange\n"
+    assert "x.masked_fill_(mask, 0)" in direct(text.format("x"), "NPU201", header=header)
+
+
+def test_loops_become_short_statements() -> None:
+    text = """
+        def forward(self, keypoints: torch.Tensor, size: int):
+            counts = torch.zeros(size, dtype=torch.int32, device=keypoints.device)
+            for k in range(size):
+                counts[k] = (keypoints[:, 0] == k).sum()
+            return counts
+    """
+    assert direct(text, "NPU250").splitlines()[3:5] == [
+        "    rows = torch.arange(size, dtype=keypoints.dtype, device=keypoints.device)",
+        "    counts[:] = (keypoints[:, 0].flatten() == rows.unsqueeze(1)).sum(dim=1)",
+    ]
+    text = """
+        def forward(self, x: torch.Tensor, count: int):
+            padded = torch.zeros(4, 128, 3, device=x.device)
+            for i in range(count):
+                padded[:, i * self.proxy_points : (i + 1) * self.proxy_points, -1] = i * 0.1
+            return padded
+    """
+    assert "    pieces = padded[:, :count * self.proxy_points, -1]" in direct(text, "NPU250")
+    assert "    pieces[:] = rows.unsqueeze(1) * 0.1\n" in direct(text, "NPU250")
+    # the last piece is what is left: no whole one
+    text = """
+        def forward(self, x: torch.Tensor):
+            n = x.shape[0] // 50
+            return torch.cat([self.net(x[i * 50 : (i + 1) * 50]) for i in range(n + 1)])
+    """
+    assert not written(sites(text, "NPU250"))
+
+
+def test_an_argument_more_gets_a_line_below_the_others() -> None:
+    text = """
+        class A(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.attend = nn.MultiheadAttention(8, 2)
+
+            def forward(self, query, key, padding_of_the_keys, mask_of_what_is_attended):
+                return self.attend(query, key,
+                                   value=key,
+                                   key_padding_mask=padding_of_the_keys, attn_mask=mask_of_what_is_attended)[0]
+    """  # noqa: E501 - a long line is what it is about
+    pad = " " * 27
+    assert f"attended,\n{pad}need_weights=False)[0]\n" in direct(text, "NPU165")
