@@ -138,6 +138,8 @@ def askers(seen: Observation, recording: Recording) -> Iterator[report.Fact]:
     if rows.empty:
         return
     outer = recording.host_ops.iloc[outermost_operators(recording.host_ops)]
+    if outer.empty:  # a mark around a step, or annotations alone
+        return
     starts = recording.host_ops["start_ns"].reindex(rows["host_op"]).to_numpy()
     at = np.searchsorted(outer["start_ns"].to_numpy(), starts, side="right") - 1
     names = outer["name"].astype(str).str.removeprefix("autograd::engine::evaluate_function: ")
