@@ -37,10 +37,17 @@ class Item:
     """It says that the device waits, not for what."""
     change: Change | None = None
     """What would become of the run; ``None`` where that cannot be said."""
+    unknown: str = ""
+    """Why nothing can be said of what it saves."""
     is_seldom: bool = False
     """Nothing was measured, and the source says that no step runs it."""
     yields: int = 0
     """Left out where findings that yield less explain most of its kernels (``Diagnostic``)."""
+
+    @property
+    def is_own_change(self) -> bool:
+        """Whether something of this rank changes, and not only how soon its host or others are."""
+        return self.change is not None and not self.of_job and not self.change.hurries
 
 
 def make_finding(  # noqa: PLR0913 - what a finding may hold
