@@ -121,6 +121,8 @@ class Observation:
     is what makes the device wait."""
     hidden: AbstractSet[int] = field(default_factory=frozenset)
     """Index labels of tasks that would run beside others: copies on a stream of their own."""
+    idle_ns: int = 0
+    """How much of ``cost_ns`` the device waits for the launches of ``kernels``."""
     is_idle: bool = False
     """Whether ``cost_ns`` is time in which the device waits, not time of kernels."""
     is_work: bool = False

@@ -37,6 +37,8 @@ class Item:
     """It says that the device waits, not for what."""
     change: Change | None = None
     """What would become of the run; ``None`` where that cannot be said."""
+    idle_ns: int = 0
+    """How much of what it costs the device waits for launches of its kernels."""
     unknown: str = ""
     """Why nothing can be said of what it saves."""
     is_seldom: bool = False
@@ -103,6 +105,7 @@ def rank_items(found: Iterable[T]) -> list[T]:
     found = list(found)
     causes = [item for item in found if not (item.is_symptom or item.is_work)]
     idle_ns = _largest_ns(item for item in causes if item.is_idle and not item.of_job)
+    idle_ns = max(idle_ns, *(item.idle_ns for item in causes), 0)
     job_ns = _largest_ns(item for item in causes if item.of_job)
     named_ns = _largest_ns(i for i in causes if i.is_communication and not i.of_job)
 

@@ -74,6 +74,7 @@ def _findings(diagnostic: Diagnostic, recording: Recording) -> Iterator[Item]:
             is_symptom=seen.is_symptom,
             yields=diagnostic.yields,
             change=change_of(seen, recording),
+            idle_ns=seen.idle_ns,
             unknown="" if seen.saving_ns else seen.basis,
         )
 
