@@ -75,6 +75,8 @@ _MANY = 100
 """Gaps shorter than that, and from how many per step on they are a habit of the host."""
 _LEAST_SHARE = 0.01
 _PLACE = ["path", "line", "function"]
+_LATENCY_NS = 10_000
+"""From a launch to the start of its kernel; what takes longer may wait for something else."""
 _EARLIEST = 0.01
 """Not the very first of all delays: one wrong link must not move all launches."""
 
@@ -89,9 +91,11 @@ def check(recording: Recording) -> Iterator[Observation]:
         yield from _by_gaps(recording, idle, free)
         return
     late = _late_ns(recording, idle)
-    if late.sum() <= MOSTLY * (idle.total_ns - int(find_pauses(recording).idle_ns.sum())):
+    if _held_ns(recording, idle, late, _LATENCY_NS).sum() <= MOSTLY * (
+        idle.total_ns - int(find_pauses(recording).idle_ns.sum())
+    ):
         return
-    held = _held_ns(recording, idle, late)
+    held = _held_ns(recording, idle, late, None)
     waited = min(free, per_step(int(held.sum()), recording))
     if share(waited, recording) < _LEAST_SHARE:
         return
@@ -181,15 +185,16 @@ def _unexplained_ns(recording: Recording, idle: Idle) -> Integers:
     return unexplained
 
 
-def _held_ns(recording: Recording, idle: Idle, late: Integers) -> Integers:
+def _held_ns(recording: Recording, idle: Idle, late: Integers, most_ns: int | None) -> Integers:
     """Return how much shorter each gap would be, had its next kernel been launched in time.
 
     From a launch to its kernel's start it takes 7 µs, say: these would lie beside the kernel
-    before as well.
+    before as well. ``most_ns`` is how much of it counts, ``None`` what is usual here.
     """
     launched = _launches(recording)[idle.next_kernel]
     started = (idle.end_ns - launched).clip(min=0)
     usual = round(float(np.median(started[late > 0]))) if (late > 0).any() else 0
+    usual = usual if most_ns is None else min(usual, most_ns)
     held = np.minimum(late + np.minimum(started, usual), _unexplained_ns(recording, idle))
     return np.where(late > 0, held, 0)
 

@@ -67,6 +67,7 @@ _BY_CLASS = {
 _UPDATES = re.compile(
     r"Axpy\w*|Adds?|AddV2|Subs?|Muls?|Addc(mul|div)|Sqrt|Div|RealDiv|Lerp|Pow|Square|Neg|Sign"
     r"|LpNorm\w*|Maximum|Rsqrt|Reciprocal|Zeros?Like|TensorMove|Fill"
+    r"|aten::(add|sub|mul|div|lerp|addcmul|addcdiv|sqrt|rsqrt|pow|neg|sign|maximum|copy|zero|fill)_?"
 )
 """What the updates of optimizers and the clipping before them are written in."""
 _CLIP = (

@@ -201,6 +201,13 @@ def test_updates_of_parameters_are_known_without_a_mark(times: int, told: int) -
         assert seen.idle_ns == 400 * US, "all that is left of the step"
 
 
+def test_updates_of_a_gpu_are_known_by_their_operators() -> None:
+    rows = [{**row, "type": {"Axpy": "aten::lerp_", "Muls": "aten::mul_"}[row["type"]]}
+            for row in update(40)]  # fmt: skip
+    (seen,) = optimizer_in_small_kernels.check(recording(rows, step_ns=MS))
+    assert len(seen.kernels) == 120
+
+
 def test_clipping_by_parameter_is_an_update_with_advice_of_its_own() -> None:
     rows = [
         {"type": kind, "start_ns": n * 10 * US, "duration_ns": 5 * US}
