@@ -301,6 +301,8 @@ class Finding(msgspec.Struct, frozen=True):
     """Of the time of its kernels alone, where ``saving`` is what a replay says of the step."""
     predicted: Prediction | None = None
     """The step with this change alone; ``None`` where it cannot be replayed."""
+    unpredicted: str = ""
+    """Why it cannot be replayed, "" where it was or where there is no run."""
 
     @property
     def place(self) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -60,6 +60,8 @@ class Cluster:
     of them. Without the warm-up; ``None`` where there are no others."""
     step_ns: int = 0
     """The step that shares are told of, that of the report; 0 for the median of the ranks."""
+    kept: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What several rules ask alike."""
 
 
 @dataclass(frozen=True)

@@ -116,6 +116,13 @@ class Observation:
     """How much sooner the host would launch a kernel, by its index label: pauses that go.
 
     By ``~label``, how much sooner a step ends behind its last kernel."""
+    hurries: AbstractSet[int] = field(default_factory=frozenset)
+    """Index labels of the kernels that the host would launch in no time: what it takes before them
+    is what makes the device wait."""
+    hidden: AbstractSet[int] = field(default_factory=frozenset)
+    """Index labels of tasks that would run beside others: copies on a stream of their own."""
+    idle_ns: int = 0
+    """How much of ``cost_ns`` the device waits for the launches of ``kernels``."""
     is_idle: bool = False
     """Whether ``cost_ns`` is time in which the device waits, not time of kernels."""
     is_work: bool = False

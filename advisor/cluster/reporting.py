@@ -124,4 +124,5 @@ def _observe(
         of_job=True,
         is_communication=seen.is_communication,
         is_symptom=seen.is_symptom,
+        unknown="" if seen.saving_ns else seen.basis,
     )

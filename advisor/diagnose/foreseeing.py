@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import msgspec
 
 from npufix.advisor.diagnose.savings import TOLD
+from npufix.reports.prediction import WORST_ERROR
 from npufix.reports.report import Saving
+from npufix.rules.shared.quantities import percent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
     from npufix.reports.prediction import Forecast
 
 _OF_HOST = "the replay: more than the kernels take, as the host has less to launch or to wait for"
+_UNKNOWN = "what becomes of its kernels is not known"
+_NO_LAUNCHES = "when the host launched each kernel is not recorded"
+_NO_COLLECTIVES = "how long this rank waits in its collectives is not recorded"
+_NOT_REPLAYED = "the replayed steps hold nothing that it changes"
 _AS_REPLAYED = "the replay, beside the findings before it"
 T = TypeVar("T", bound="Item")
 
@@ -68,10 +74,25 @@ def foresee(  # noqa: PLR0913, PLR0917 - the run, the others of its job, and wha
     return Foreseen(items, found.forecast, found.path)
 
 
+def _say_unpredicted(item: Item, forecast: Forecast) -> str:
+    """Return why the replay says nothing of a finding."""
+    if forecast.error > WORST_ERROR:
+        return f"the replay of this recording is {percent(forecast.error)} off"
+    if item.of_job and item.finding.saving is not None:
+        return _NO_COLLECTIVES
+    if item.change is None:
+        return item.unknown or _UNKNOWN
+    return _NO_LAUNCHES if forecast.model == "pauses" else _NOT_REPLAYED
+
+
 def _with(item: T, at: int, found: Predictions, *, claimed: bool, shared: bool) -> T:
     predicted = found.alone.get(at)
     if predicted is None:
-        return item
+        why = _say_unpredicted(item, found.forecast)
+        return replace(item, finding=msgspec.structs.replace(item.finding, unpredicted=why))
+    if at not in found.added:  # what it would be if the host were never late: others say how
+        told = msgspec.structs.replace(item.finding, predicted=predicted)
+        return replace(item, finding=told)
     low, high = (max(0, ns) for ns in found.added[at])
     basis = item.finding.saving.basis if item.finding.saving else _AS_REPLAYED
     if item.change and (work := item.change.forward or item.change.backward):

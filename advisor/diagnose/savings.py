@@ -77,7 +77,7 @@ def total_saving(settled: Sequence[Item], forecast: Forecast | None = None) -> S
     """Return what all changes save together: as replayed, else the sum of what is left of each."""
     together, everything = (forecast.together if forecast else None), settled
     if together:
-        settled = [item for item in settled if item.finding.predicted is None]
+        settled = [item for item in settled if not _is_replayed(item)]
         # What a job may gain of its collectives is what hiding those of this rank gains.
         settled = [item for item in settled if not (item.of_job and item.is_communication)]
     savings = [item.finding.saving for item in settled if item.finding.saving]
@@ -102,9 +102,15 @@ def total_saving(settled: Sequence[Item], forecast: Forecast | None = None) -> S
 
 def _same_idle(items: Sequence[Item], end: str) -> int:
     """Return what findings of idle time save both in the replay and outside of it."""
-    idle = [i.finding for i in items if i.is_idle and not i.of_job and i.finding.saving]
-    replayed = sum(getattr(f.saving, end) for f in idle if f.predicted is not None)
-    return int(min(replayed, sum(getattr(f.saving, end) for f in idle if f.predicted is None)))
+    idle = [i for i in items if i.is_idle and not i.of_job and i.finding.saving]
+    replayed = sum(getattr(i.finding.saving, end) for i in idle if _is_replayed(i))
+    others = sum(getattr(i.finding.saving, end) for i in idle if not _is_replayed(i))
+    return int(min(replayed, others))
+
+
+def _is_replayed(item: Item) -> bool:
+    """Tell whether a finding is among the changes that are replayed together."""
+    return item.finding.predicted is not None and item.is_own_change
 
 
 def _precedence(item: Item) -> tuple[int, bool, float, float]:

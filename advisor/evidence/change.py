@@ -46,3 +46,8 @@ class Change:
     """How much sooner the host launches a kernel, by its label: without a pause before it.
 
     By ``~label``, how much sooner the step ends behind its last kernel."""
+    hurries: AbstractSet[int] = frozenset()
+    """Labels of the kernels before which the host needs only ``keeps`` of its time."""
+    hides: bool = False
+    """Whether ``kernels`` run beside others: launched as before, they keep their stream busy for
+    ``keeps`` of their time."""

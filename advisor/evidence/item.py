@@ -37,10 +37,19 @@ class Item:
     """It says that the device waits, not for what."""
     change: Change | None = None
     """What would become of the run; ``None`` where that cannot be said."""
+    idle_ns: int = 0
+    """How much of what it costs the device waits for launches of its kernels."""
+    unknown: str = ""
+    """Why nothing can be said of what it saves."""
     is_seldom: bool = False
     """Nothing was measured, and the source says that no step runs it."""
     yields: int = 0
     """Left out where findings that yield less explain most of its kernels (``Diagnostic``)."""
+
+    @property
+    def is_own_change(self) -> bool:
+        """Whether something of this rank changes, and not only how soon its host or others are."""
+        return self.change is not None and not self.of_job and not self.change.hurries
 
 
 def make_finding(  # noqa: PLR0913 - what a finding may hold
@@ -96,6 +105,7 @@ def rank_items(found: Iterable[T]) -> list[T]:
     found = list(found)
     causes = [item for item in found if not (item.is_symptom or item.is_work)]
     idle_ns = _largest_ns(item for item in causes if item.is_idle and not item.of_job)
+    idle_ns = max(idle_ns, *(item.idle_ns for item in causes), 0)
     job_ns = _largest_ns(item for item in causes if item.of_job)
     named_ns = _largest_ns(i for i in causes if i.is_communication and not i.of_job)
 

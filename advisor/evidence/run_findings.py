@@ -74,15 +74,22 @@ def _findings(diagnostic: Diagnostic, recording: Recording) -> Iterator[Item]:
             is_symptom=seen.is_symptom,
             yields=diagnostic.yields,
             change=change_of(seen, recording),
+            idle_ns=seen.idle_ns,
+            unknown="" if seen.saving_ns else seen.basis,
         )
 
 
 def change_of(seen: Observation, recording: Recording) -> Change | None:
     """Return what would become of the kernels, or of the waits of the host."""
-    if seen.host_ops or seen.sooner_ns:
-        unsure = seen.saving_ns is None or not seen.saving_ns[0]
-        keeps = (float(unsure), 0.0, 0.0)
-        return Change(frozenset(), keeps=keeps, waits=seen.host_ops, sooner_ns=seen.sooner_ns)
+    unsure = seen.saving_ns is None or not seen.saving_ns[0]
+    keeps = (float(unsure), 0.0, 0.0)
+    if seen.hurries:
+        return Change(frozenset(), keeps=keeps, hurries=seen.hurries)
+    if seen.host_ops or seen.sooner_ns or seen.hidden:
+        return Change(
+            seen.hidden, keeps=keeps, waits=seen.host_ops, sooner_ns=seen.sooner_ns,
+            hides=bool(seen.hidden),
+        )  # fmt: skip
     if seen.instead:
         count, *times = seen.instead
         backward = _work(count, seen.instead_backward, seen.basis)
@@ -138,6 +145,8 @@ def askers(seen: Observation, recording: Recording) -> Iterator[report.Fact]:
     if rows.empty:
         return
     outer = recording.host_ops.iloc[outermost_operators(recording.host_ops)]
+    if outer.empty:  # a mark around a step, or annotations alone
+        return
     starts = recording.host_ops["start_ns"].reindex(rows["host_op"]).to_numpy()
     at = np.searchsorted(outer["start_ns"].to_numpy(), starts, side="right") - 1
     names = outer["name"].astype(str).str.removeprefix("autograd::engine::evaluate_function: ")

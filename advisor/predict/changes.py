@@ -38,7 +38,7 @@ def edits(graph: StepGraph, change: Change) -> tuple[Edit, Edit, Edit]:
     made = [_edit(graph, change, rows, corner) for corner in range(CORNERS)]
     if gone_waits:
         gone = Edit(*_nothing(), waits_gone=gone_waits)
-        going = [bool(len(rows)) or keeps < 1 for keeps in change.keeps]
+        going = [(bool(len(rows)) and not change.hides) or keeps < 1 for keeps in change.keeps]
         made = [_join([m, gone]) if goes else m for m, goes in zip(made, going, strict=True)]
     return made[0], made[1], made[2]
 
@@ -55,18 +55,17 @@ def _nothing() -> tuple[Integers, Integers, Floats, Integers, Floats]:
 
 
 def _edit(graph: StepGraph, change: Change, rows: Integers, corner: int) -> Edit:
+    keeps = change.keeps[corner]
     if change.sooner_ns:
-        return _sooner(graph, change, 1 - change.keeps[corner])
+        return _sooner(graph, change, 1 - keeps)
+    if change.hurries:
+        return _hurry(graph, change, keeps)
     if not len(rows):
         return NO_EDIT
     if not change.executions:
-        keeps = change.keeps[corner]
-        if not keeps:
-            return _replace(graph, rows, len(rows), None, corner)
-        if keeps == 1:
-            return NO_EDIT
-        kept = graph.duration_ns[rows] * keeps
-        return Edit(NO_EDIT.gone, rows, kept, NO_EDIT.delta_rows, NO_EDIT.deltas_ns)
+        if keeps or change.hides:
+            return _shorten(graph, rows, keeps)
+        return _replace(graph, rows, len(rows), None, corner)
     here = len(rows) / max(1, len(change.kernels))
     backward = graph.backward[rows]
     count = max(1, round(change.executions * here))
@@ -76,6 +75,21 @@ def _edit(graph: StepGraph, change: Change, rows: Integers, corner: int) -> Edit
         if len(own)
     ]
     return _join(halves)
+
+
+def _shorten(graph: StepGraph, rows: Integers, keeps: float) -> Edit:
+    """Let kernels take a part of their time, launched as before."""
+    if keeps == 1:
+        return NO_EDIT
+    return replace(NO_EDIT, rows=rows, durations_ns=graph.duration_ns[rows] * keeps)
+
+
+def _hurry(graph: StepGraph, change: Change, keeps: float) -> Edit:
+    """Let the host need a part of its time before kernels; where launches are unknown, nothing."""
+    rows = np.flatnonzero(np.isin(graph.label, Labels(change.hurries).array))
+    if graph.coarse or keeps == 1 or not len(rows):
+        return NO_EDIT
+    return replace(NO_EDIT, delta_rows=rows, deltas_ns=graph.delta_ns[rows] * keeps)
 
 
 def _sooner(graph: StepGraph, change: Change, share: float) -> Edit:

@@ -34,6 +34,8 @@ class OtherRanks:
     """How long the others waited at least in such a one: so much later may the last one be."""
     slower: float = 1.0
     """How often as long as the rank the slowest one computes: so much more it gains."""
+    rank: int = -1
+    """The number of the rank itself."""
 
 
 def other_ranks(signals: Signals, cluster: Cluster, rank: int | None) -> OtherRanks | None:
@@ -53,7 +55,7 @@ def other_ranks(signals: Signals, cluster: Cluster, rank: int | None) -> OtherRa
     if rank in list(cluster.steps.get("rank", ())):
         computing = cluster.steps.groupby("rank")["computing_ns"].mean()
         slower = float(computing.max() / max(1.0, computing[rank]))
-    return OtherRanks(found["wait_ns"], found["ahead"], slower)
+    return OtherRanks(found["wait_ns"], found["ahead"], slower, rank)
 
 
 def without_waits(graph: StepGraph, names: pd.Series[str], others: OtherRanks) -> StepGraph:

@@ -202,6 +202,8 @@ def _batches(
     It is the limit where it is waited for, in each step or, of four processes that begin together,
     in each fourth. Which batch was there before it was asked for came with the one before.
     """
+    if not own:  # other steps, or none, asked for those that were recorded
+        return None
     share = _LOAD_SHARE if len(own) > 1 else _ONE_LOAD_SHARE
     waits = sorted((call.end - call.begin for call in loads), reverse=True)
     # What all calls take alike is taking a batch over, unless that is much of the step.

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from npufix.advisor.predict.changes import CORNERS, edits, together
 from npufix.advisor.predict.critical_path import critical_path
 from npufix.advisor.predict.limits import limit_of
+from npufix.advisor.predict.of_job import edits_of_job
 from npufix.advisor.predict.other_ranks import alone as alone_graph
 from npufix.advisor.predict.other_ranks import without_waits
 from npufix.advisor.predict.recorded import step_graph
@@ -98,37 +99,36 @@ def predict(
     now = now if goes_on else own
     waited = _sum_waits(graph, evidence, others) if others is not None else 0.0
     slower = others.slower if others is not None else 1.0
-    view = _View(graph, now, error, waited, slower, has_workers(evidence.loads) and not loads)
+    loads_unseen = has_workers(evidence.loads) and not loads
+    view = _View(graph, now, error, waited, slower, loads_unseen)
     # What is not understood without a change is not with one.
     is_known = error <= WORST_ERROR
     path = critical_path(graph) if is_known else None
-    changes = _changes(graph, items) if is_known else {}
-    order = [*changes]
+    changes = _changes(graph, items, evidence, others) if is_known else {}
+    order = _order(items, changes)
     chosen, missing = _find_asked(items, changes, asked)
     grown = [together([changes[at] for at in order[: n + 1]]) for n in range(len(order))]
-    sets = [*changes.values(), *grown, together([changes[at] for at in chosen])]
+    alone = [*order, *(at for at in changes if at not in order)]
+    sets = [*(changes[at] for at in alone), *grown, together([changes[at] for at in chosen])]
     steps = replay(graph, [edit for three in sets for edit in three])[goes_on]
     after = steps.reshape(-1, CORNERS)
     lean = _compute_saved_ahead(graph, evidence, sets, others if waited else None)[goes_on]
+    # What the ranks gain together is what each of them waits less already.
+    of_rank = _View(graph, now, error, loads_unseen=loads_unseen)
+    views = [of_rank if items[at].of_job else view for at in alone]
+    views += [view] * (len(sets) - len(alone))
     results = [
-        view.prediction(row, three, saved)
-        for row, three, saved in zip(after, sets, lean.tolist(), strict=True)
+        own.prediction(row, three, saved)
+        for own, row, three, saved in zip(views, after, sets, lean.tolist(), strict=True)
     ]
-    told = _choose_told(results, [*([at] for at in order), order, chosen], items, path)
-    behind = after[len(order) : 2 * len(order)]
+    told = _choose_told(results, [*([at] for at in alone), order, chosen], items, path)
+    behind = after[len(alone) : len(alone) + len(order)]
     gained = np.concatenate([np.full((1, CORNERS), now), behind[:-1]])[: len(order)] - behind
-    question = None
-    if asked is not None:
-        answer = told[-1] if chosen else None
-        numbers = [at + 1 for at in chosen]
-        question = Question(list(asked.rules), asked.without, numbers, missing, answer)
+    question = _answer(asked, chosen, missing, told[-1])
     forecast = replace(
         view.forecast(),
         together=told[-2] if order else None,
-        waterfall=[
-            Bar(at + 1, items[at].finding.rule, round(gain[1]), round(left[1]))
-            for at, gain, left in zip(order, gained, behind, strict=True)
-        ],
+        waterfall=_waterfall(items, order, gained, behind),
         question=question,
         critical_path=path.parts if path else {},
     )
@@ -137,11 +137,12 @@ def predict(
         at: (round(min(gain)), round(gain[-1]))
         for at, gain in zip(order, gained, strict=True)
     }
-    alone = dict(zip(order, told, strict=False))
+    by_place = dict(zip(alone, told, strict=False))
     if others is not None and changes:
-        left = _savings_alone(graph, evidence, changes, others)
-        alone = {at: replace(one, alone_ns=left.get(at)) for at, one in alone.items()}
-    return Predictions(forecast, alone, added, path)
+        own_changes = {at: three for at, three in changes.items() if not items[at].of_job}
+        left = _savings_alone(graph, evidence, own_changes, others)
+        by_place = {at: replace(one, alone_ns=left.get(at)) for at, one in by_place.items()}
+    return Predictions(forecast, by_place, added, path)
 
 
 def _savings_alone(
@@ -184,7 +185,7 @@ def _choose_told(
 ) -> list[Prediction]:
     """Return those of each alone, all and the last, with how much of it the step waits for."""
     count = len(sets) - 2
-    chosen = [*results[:count], results[2 * count - 1 if count else -1], results[-1]]
+    chosen = [*results[:count], results[-2 if len(results) > 1 else -1], results[-1]]
     if path is None:
         return chosen
     labels = [
@@ -197,17 +198,52 @@ def _choose_told(
     ]
 
 
-def _changes(graph: StepGraph, items: Sequence[Item]) -> dict[int, Three]:
+def _changes(
+    graph: StepGraph, items: Sequence[Item], evidence: Evidence, others: OtherRanks | None
+) -> dict[int, Three]:
     """Return what the findings change, by their position; as many as there is time for."""
     most = max(1, _MOST_CELLS // max(1, len(graph.label)) // (2 * CORNERS))
     found: dict[int, Three] = {}
+    names = evidence.kernels.loc[graph.label, "name"].astype(str)
     for at, item in enumerate(items):
-        if item.change is None or len(found) >= most:
+        if len(found) >= most:
+            break
+        if item.change is not None:
+            made = edits(graph, item.change)
+        elif item.of_job and others is not None:
+            made = edits_of_job(graph, item, names, others)
+        else:
             continue
-        made = edits(graph, item.change)
         if not all(edit.is_empty for edit in made):
             found[at] = made
     return found
+
+
+def _waterfall(
+    items: Sequence[Item], order: Sequence[int], gained: Floats, behind: Floats
+) -> list[Bar]:
+    return [
+        Bar(at + 1, items[at].finding.rule, round(gain[1]), round(left[1]))
+        for at, gain, left in zip(order, gained, behind, strict=True)
+    ]
+
+
+def _answer(
+    asked: Asked | None, chosen: Sequence[int], missing: list[str], told: Prediction
+) -> Question | None:
+    if asked is None:
+        return None
+    numbers = [at + 1 for at in chosen]
+    return Question(list(asked.rules), asked.without, numbers, missing, told if chosen else None)
+
+
+def _order(items: Sequence[Item], changes: dict[int, Three]) -> list[int]:
+    """Return the findings whose changes are made one behind the other.
+
+    That the host launches in no time says what late launches cost, and not what to change; what a
+    job gains lies with other ranks. Neither is a part of what all changes of this one come to.
+    """
+    return [at for at in changes if items[at].is_own_change]
 
 
 def _find_asked(

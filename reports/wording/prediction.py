@@ -110,6 +110,8 @@ def alone_text(finding: Finding) -> str:
 def doubt_text(finding: Finding) -> str:
     """Return what speaks against a change, "" if nothing does."""
     predicted = finding.predicted
+    if finding.unpredicted:
+        return f"cannot tell what the step would be: {finding.unpredicted}"
     if predicted is None or predicted.verdict == "gain":
         return ""
     if predicted.verdict == "none" and finding.saving is not None:

@@ -48,8 +48,18 @@ _NETWORKS = ("SDMA", "RDMA")
 _SEVERAL, _SHOWN = 2, 4
 
 
-def check(cluster: Cluster) -> Iterator[ClusterObservation]:
-    """Yield one observation per role of the groups that exchange tokens."""
+def check(cluster: Cluster) -> Sequence[ClusterObservation]:
+    """Return one observation per role of the groups that exchange tokens.
+
+    Whoever else asks (slow-computing-rank) gets what was found before.
+    """
+    if check not in cluster.kept:
+        cluster.kept[check] = tuple(_find(cluster))
+    found: Sequence[ClusterObservation] = cluster.kept[check]
+    return found
+
+
+def _find(cluster: Cluster) -> Iterator[ClusterObservation]:
     rows = cluster.transports.astype({"group": str, "name": str, "transport": str})
     rows = rows[rows["transport"].isin(_NETWORKS)]
     rows = rows[rows["name"].str.contains(_EXCHANGE, regex=True)]

@@ -69,6 +69,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         saving_ns=(0, cost),
         basis="at most the idle time, if the copies are made while the device computes",
         places=places(copies, waited, recording),
+        host_ops=frozenset(map(int, copies.index)),
         is_idle=True,
     )
 

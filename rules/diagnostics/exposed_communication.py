@@ -81,6 +81,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         evidence=_evidence(rows, exposed / whole, whole, moving, recording),
         cost_ns=cost,
         saving_ns=None if moving is None else (0, min(cost, moving)),
+        likely_ns=None if moving is None else _likely_ns(min(cost, moving), recording),
         basis=basis,
         places=places(rows, rows["duration_ns"].to_numpy() * min(1.0, exposed / whole), recording),
         kernels=Labels(rows.index),
@@ -122,6 +123,13 @@ def _evidence(
     if moving is not None:
         facts.append(("moves data", f"{milliseconds(moving)} per step"))
     return tuple(facts)
+
+
+def _likely_ns(most: int, recording: Recording) -> int:
+    """Return how much of it there is computing to hide behind that hides none yet."""
+    steps = recording.steps
+    hidden = steps["communication_ns"] - steps["communication_exposed_ns"]
+    return min(most, max(0, round(float((steps["computing_ns"] - hidden).mean()))))
 
 
 def _moving_ns(recording: Recording) -> int | None:

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import format_count, milliseconds, number, percent
 from npufix.rules.shared.recording.kernel_groups import LEAST_SHARE
 from npufix.rules.shared.recording.observing import (
@@ -91,6 +92,8 @@ def check(recording: Recording) -> Iterator[Observation]:
         saving_ns=(0, cost),
         basis="at most that time, if the copies are made while the device computes",
         places=places(copies, alone, recording),
+        host_ops=frozenset(map(int, copies["host_op"][blocks])),
+        hidden=Labels(copies.index),
         is_idle=True,
     )
 

@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import format_count, milliseconds, percent
 from npufix.rules.shared.recording.observing import (
     free_ns,
@@ -74,6 +75,8 @@ _MANY = 100
 """Gaps shorter than that, and from how many per step on they are a habit of the host."""
 _LEAST_SHARE = 0.01
 _PLACE = ["path", "line", "function"]
+_LATENCY_NS = 10_000
+"""From a launch to the start of its kernel; what takes longer may wait for something else."""
 _EARLIEST = 0.01
 """Not the very first of all delays: one wrong link must not move all launches."""
 
@@ -88,23 +91,27 @@ def check(recording: Recording) -> Iterator[Observation]:
         yield from _by_gaps(recording, idle, free)
         return
     late = _late_ns(recording, idle)
-    if late.sum() <= MOSTLY * (idle.total_ns - int(find_pauses(recording).idle_ns.sum())):
+    if _held_ns(recording, idle, late, _LATENCY_NS).sum() <= MOSTLY * (
+        idle.total_ns - int(find_pauses(recording).idle_ns.sum())
+    ):
         return
-    waited = min(free, per_step(int(late.sum()), recording))
+    held = _held_ns(recording, idle, late, None)
+    waited = min(free, per_step(int(held.sum()), recording))
     if share(waited, recording) < _LEAST_SHARE:
         return
     rows = recording.kernels[_PLACE].iloc[idle.next_kernel[late > 0]]
     yield Observation(
         what=(
             f"free is {percent(share(free, recording))} of the step ({milliseconds(free)} of "
-            f"{milliseconds(recording.step_ns)}); in {milliseconds(waited)} of it the next kernel "
-            "was not launched yet"
+            f"{milliseconds(recording.step_ns)}); in {milliseconds(waited)} of it the device waits "
+            "for a late launch"
         ),
         evidence=_evidence(recording, idle, late),
         cost_ns=waited,
         saving_ns=(0, waited),
         basis="at most the time in which the device had nothing to do",
-        places=places(rows, late[late > 0], recording),
+        places=places(rows, held[late > 0], recording),
+        hurries=_find_hurried(recording),
         is_idle=True,
         is_symptom=True,
         advice=_advice(recording),
@@ -140,6 +147,7 @@ def _by_gaps(recording: Recording, idle: Idle, free: int) -> Iterator[Observatio
         saving_ns=(0, waited),
         basis="at most these gaps; launches were not recorded, so the host is likely, not proven",
         places=places(rows, gaps[short], recording),
+        hurries=Labels(recording.kernels.index),
         is_idle=True,
         is_symptom=True,
         advice=_advice(recording),
@@ -165,11 +173,38 @@ def _advice(recording: Recording) -> str:
 def _late_ns(recording: Recording, idle: Idle) -> Integers:
     """Return how much of each gap had passed when its next kernel was launched."""
     launched = _launches(recording)[idle.next_kernel]
-    # What a loader or a value that is waited for explains is not for want of speed.
+    late = np.clip(launched - idle.start_ns, 0, _unexplained_ns(recording, idle))
+    return np.where(launched >= 0, late, 0)
+
+
+def _unexplained_ns(recording: Recording, idle: Idle) -> Integers:
+    """Return what a loader or a value that is waited for explains of no gap: want of speed."""
     most = idle.end_ns - idle.start_ns - measure_explained_ns(recording, idle)
     most[find_pauses(recording).rows] = 0
-    late = np.clip(launched - idle.start_ns, 0, most.clip(min=0))
-    return np.where(launched >= 0, late, 0)
+    unexplained: Integers = most.clip(min=0)
+    return unexplained
+
+
+def _held_ns(recording: Recording, idle: Idle, late: Integers, most_ns: int | None) -> Integers:
+    """Return how much shorter each gap would be, had its next kernel been launched in time.
+
+    From a launch to its kernel's start it takes 7 µs, say: these would lie beside the kernel
+    before as well. ``most_ns`` is how much of it counts, ``None`` what is usual here.
+    """
+    launched = _launches(recording)[idle.next_kernel]
+    started = (idle.end_ns - launched).clip(min=0)
+    usual = round(float(np.median(started[late > 0]))) if (late > 0).any() else 0
+    usual = usual if most_ns is None else min(usual, most_ns)
+    held = np.minimum(late + np.minimum(started, usual), _unexplained_ns(recording, idle))
+    return np.where(late > 0, held, 0)
+
+
+def _find_hurried(recording: Recording) -> Labels:
+    """Return the kernels but those behind a pause of the host, which other findings are about."""
+    pauses = find_pauses(recording)
+    return Labels(
+        np.delete(recording.kernels.index.to_numpy(), pauses.idle.next_kernel[pauses.rows])
+    )
 
 
 def _launches(recording: Recording) -> Integers:

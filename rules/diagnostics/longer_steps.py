@@ -76,7 +76,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         ),
         cost_ns=cost,
         of_ns=typical + cost,
-        basis="nothing in the dump tells how much of it can go",
+        basis="the steps that are replayed are those without the longer ones",
         places=()
         if blamed is None
         else places(blamed, blamed["duration_ns"].to_numpy(), recording),

@@ -66,6 +66,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         ),
         cost_ns=cost,
         saving_ns=(0, saved),
+        likely_ns=saved,
         basis=f"at most what is lost against {usual:.0f} GB/s",
         places=places(own, own["duration_ns"].to_numpy(), recording),
         kernels=Labels(own.index),

@@ -38,6 +38,7 @@ from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import format_count, milliseconds, percent
 from npufix.rules.shared.recording.collectives import LEAST_SHARE
 from npufix.rules.shared.recording.observing import find_named, is_named, per_step, places, share
+from npufix.rules.shared.recording.pauses import measure_launches_ns
 from npufix.rules.shared.recording.recorded_cells import CELLS, per_row, tensor_bytes
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ _BY_CLASS = {
 _UPDATES = re.compile(
     r"Axpy\w*|Adds?|AddV2|Subs?|Muls?|Addc(mul|div)|Sqrt|Div|RealDiv|Lerp|Pow|Square|Neg|Sign"
     r"|LpNorm\w*|Maximum|Rsqrt|Reciprocal|Zeros?Like|TensorMove|Fill"
+    r"|aten::(add|sub|mul|div|lerp|addcmul|addcdiv|sqrt|rsqrt|pow|neg|sign|maximum|copy|zero|fill)_?"
 )
 """What the updates of optimizers and the clipping before them are written in."""
 _CLIP = (
@@ -88,6 +90,7 @@ _FEW = 10
 
 class _Gain(TypedDict, total=False):
     cost_ns: int
+    idle_ns: int
     kernels: Labels
     basis: str
     saving_ns: tuple[int, int]
@@ -120,6 +123,7 @@ def _observe_unmarked(recording: Recording, marked: pd.DataFrame) -> Iterator[Ob
             f"an update of one parameter after the other takes {milliseconds(cost)} per step "
             f"({percent(share(cost, recording))} of the step) in "
             f"{format_count(len(rows) / steps, 'small kernel')}: {', '.join(kinds.index[:_MOST_TYPES])}"
+            f"{_say_idle(rows, recording)}"
         ),
         evidence=tuple((str(kind), milliseconds(ns / steps)) for kind, ns in kinds.items()),
         **_gain(rows, cost, recording),
@@ -134,7 +138,9 @@ def _gain(rows: pd.DataFrame, cost: int, recording: Recording) -> _Gain:
     It reads parameter, gradient and two moments and writes all but the gradient; one root is taken
     for each parameter.
     """
-    whole = _Gain(cost_ns=cost, kernels=Labels(rows.index), basis=_UNKNOWN)
+    idle = measure_launches_ns(rows, recording)
+    about = min(cost + idle, recording.step_ns)
+    whole = _Gain(cost_ns=about, idle_ns=about - cost, kernels=Labels(rows.index), basis=_UNKNOWN)
     roots = rows[is_named(rows, "Sqrt|aten::sqrt", "type")]
     moved = float(per_row(rows, CELLS, _count_moved).sum())
     needed = _ADAM_MOVES * float(per_row(roots, CELLS[:2], _count_first).sum())
@@ -145,6 +151,13 @@ def _gain(rows: pd.DataFrame, cost: int, recording: Recording) -> _Gain:
     saving = (max(0, cost - per_step(high, recording)), max(0, cost - per_step(low, recording)))
     instead = (len(roots), low, high)
     return {**whole, "saving_ns": saving, "instead": instead, "basis": _BY_BYTES}
+
+
+def _say_idle(rows: pd.DataFrame, recording: Recording) -> str:
+    idle = measure_launches_ns(rows, recording)
+    if share(idle, recording) < LEAST_SHARE:
+        return ""
+    return f"; for {milliseconds(idle)} the device waits for their launches"
 
 
 def _count_moved(inputs: str, dtypes: str, outputs: str) -> float:
@@ -214,7 +227,7 @@ def _observation(recording: Recording, rows: pd.DataFrame, name: str) -> Iterato
     yield Observation(
         what=(
             f"{name} takes {milliseconds(cost)} per step ({percent(share(cost, recording))} of the "
-            f"step) in {format_count(len(rows) / steps, 'kernel')}"
+            f"step) in {format_count(len(rows) / steps, 'kernel')}{_say_idle(rows, recording)}"
         ),
         evidence=(
             *(

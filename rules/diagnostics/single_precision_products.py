@@ -23,6 +23,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic
+from npufix.rules.shared.chips import find_chips
 from npufix.rules.shared.quantities import percent
 from npufix.rules.shared.recording.kernel_groups import takes_too_much, tell_together
 from npufix.rules.shared.recording.observing import compute_ns, computing, is_named
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from npufix.rules.diagnostic import Observation, Recording
 
 _PRODUCTS = r"(Batch)?MatMul(V\d|Common)?|GroupedMatmul\w*|Conv[23]D\w*|Conv3DV2"
+_LIKELY = 0.7
+"""Of what the matrix unit gains: casts come in between, and some products wait for memory."""
 _OFF = 'torch.npu.{}.allow_hf32 = True; or torch.autocast("npu", dtype=torch.bfloat16)'
 
 
@@ -48,15 +51,30 @@ def check(recording: Recording) -> Iterator[Observation]:
     if not takes_too_much(rows, recording):
         return
     part = int(rows["duration_ns"].sum()) / compute_ns(recording)
+    saved, basis = _saved(int(rows["duration_ns"].sum()), recording)
     yield from tell_together(
         "matrix products and convolutions run in float32",
         rows,
         recording,
-        basis="what lower precision takes is not in the dump",
-        saved_ns=None,
+        basis=basis,
+        saved_ns=saved,
+        likely_ns=None if saved is None else _LIKELY * saved,
         evidence=(("of the compute time", percent(part)),),
         advice=_OFF.format(_most(rows)) if recorded else "",
     )
+
+
+def _saved(spent: int, recording: Recording) -> tuple[float | None, str]:
+    """Return the most that half precision saves of a time: the matrix unit is so much faster."""
+    rates = [
+        chip.tflops
+        for chip in find_chips(recording.environment.chip)
+        if {"fp32", "bf16"} <= {*chip.tflops}
+    ]
+    if not rates:
+        return None, "what lower precision takes is not in the dump, and its chip is not known"
+    slower = max(own["fp32"] / own["bf16"] for own in rates)
+    return spent * (1 - slower), "at most as much faster as the matrix unit of this chip is in bf16"
 
 
 def _most(rows: pd.DataFrame) -> str:

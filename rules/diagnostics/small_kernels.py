@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import milliseconds, percent
 from npufix.rules.shared.recording.kernel_groups import LEAST_SHARE
 from npufix.rules.shared.recording.observing import (
@@ -87,6 +88,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         saving_ns=(0, cost),
         basis="at most the gaps before them, if they become part of longer kernels",
         places=places(recording.kernels[small], gap[small], recording),
+        hurries=Labels(recording.kernels.index[small]),
         is_idle=True,
         is_symptom=True,
         advice=_advice(recording),

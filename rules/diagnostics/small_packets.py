@@ -151,6 +151,7 @@ def _observation(
         ),
         cost_ns=cost,
         saving_ns=saving,
+        likely_ns=saving[1] if saving else None,
         basis=basis,
         places=places(own, own["duration_ns"].to_numpy(), recording),
         kernels=Labels(own.index),

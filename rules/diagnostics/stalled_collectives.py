@@ -79,6 +79,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         ),
         cost_ns=cost,
         saving_ns=(0, cost),
+        likely_ns=cost,
         basis="at most the time in which they stand still",
         places=places(own, own["duration_ns"].to_numpy(), recording),
         kernels=Labels(own.index),

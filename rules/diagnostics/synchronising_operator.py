@@ -26,6 +26,7 @@ References: overall_optimization_strategy.md and solution_to_top3.md of the trou
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -79,19 +80,37 @@ def check(recording: Recording) -> Iterator[Observation]:
         .sort_values(ascending=False, kind="stable")
     )
     told: set[tuple[object, ...]] = set()
+    found: dict[str, Observation] = {}
     for name in total.index:
         rows = waits[waits["name"] == name]
         if share(per_step(rows["high"].sum(), recording), recording) >= LEAST_SHARE:
             told |= set(_places_of(rows))
-            yield _observation(str(name), rows, recording)
+            found[str(name)] = _observation(str(name), rows, recording)
     if len(recording.host_ops):
-        yield from _lost_leads(recording, idle, told)
+        for name, lost in _lost_leads(recording, idle, told):
+            found[name] = _join(found[name], lost, recording) if name in found else lost
+    yield from sorted(found.values(), key=lambda seen: -seen.cost_ns)
+
+
+def _join(seen: Observation, lost: Observation, recording: Recording) -> Observation:
+    """Return one finding of what one operator costs at all of its lines."""
+    cost = min(seen.cost_ns + lost.cost_ns, free_ns(recording))
+    low = seen.saving_ns[0] if seen.saving_ns else 0
+    at = sorted((*seen.places, *lost.places), key=lambda place: -place.cost_ns)
+    return replace(
+        seen,
+        what=f"{seen.what}; {lost.what}",
+        cost_ns=cost,
+        saving_ns=(low, cost),
+        places=tuple(at),
+        host_ops=seen.host_ops | lost.host_ops,
+    )
 
 
 def _lost_leads(
     recording: Recording, idle: Idle, told: set[tuple[object, ...]]
-) -> Iterator[Observation]:
-    """Yield one observation per operator, at lines that are not ``told``, behind which launches come too late for a while.
+) -> Iterator[tuple[str, Observation]]:
+    """Yield the name and an observation per operator, at lines that are not ``told``, behind which launches come too late for a while.
 
     The host waits 3 ms for the optimizer of the step before, and has no lead any more: the small
     kernels that follow are launched one by one to a device that waits for each. No longer than the
@@ -113,7 +132,7 @@ def _lost_leads(
         if share(cost, recording) < LEAST_SHARE:
             continue
         count = format_count(len(rows) / max(1, recording.step_count), "time")
-        yield Observation(
+        seen = Observation(
             what=(
                 f"{name} ({SPELLINGS[name]}) holds the host {count} per step, "
                 f"{milliseconds(held)} in all, and launches come too late behind it: the device "
@@ -126,6 +145,7 @@ def _lost_leads(
             host_ops=_calls_there("|".join(SPELLINGS), rows, recording),
             is_idle=True,
         )
+        yield name, seen
 
 
 def _places_of(calls: pd.DataFrame) -> list[tuple[object, ...]]:

@@ -11,11 +11,14 @@ from npufix.rules.shared.recording.observing import (
     AS_LONG,
     Idle,
     count_recorded_steps,
+    free_ns,
     idle_time,
     measure_explained_ns,
+    per_step,
 )
 
 if TYPE_CHECKING:
+    import pandas as pd
     from numpy.typing import NDArray
 
     from npufix.rules.diagnostic import Recording
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 
 SHORTEST_PAUSE_NS = 1_000_000
 """A host that is merely slow launches many kernels in that time."""
+_USUAL_GAP_NS = 2_000
+"""Between kernels of which the next one has long been launched."""
 _TYPICAL_GAPS = 10
 """Times the median gap: where all gaps are long, none is a pause."""
 
@@ -60,6 +65,23 @@ def find_pauses(recording: Recording) -> Pauses:
     short = gaps[gaps < SHORTEST_PAUSE_NS]
     usual = float(np.median(short)) if len(short) else 0.0
     return Pauses(idle, np.where(left >= max(SHORTEST_PAUSE_NS, _TYPICAL_GAPS * usual), left, none))
+
+
+def measure_launches_ns(rows: pd.DataFrame, recording: Recording) -> int:
+    """Return for how long the device waits for the launches of some kernels, per step.
+
+    It is what lies before each of them, but for pauses and for what else is known: a fused kernel
+    in the place of ten is launched once.
+    """
+    idle = idle_time(recording)
+    gaps = idle.end_ns - idle.start_ns
+    launched = recording.kernels["launch_ns"].to_numpy()[idle.next_kernel]
+    labels = recording.kernels.index.to_numpy()[idle.next_kernel]
+    late = (gaps < SHORTEST_PAUSE_NS) & (gaps > _USUAL_GAP_NS)
+    late &= (launched < 0) | (launched > idle.start_ns)
+    late &= np.isin(labels, rows.index.to_numpy())
+    left = np.clip(gaps - measure_explained_ns(recording, idle), 0, None)
+    return min(per_step(int(left[late].sum()), recording), free_ns(recording))
 
 
 def sooner_without(pauses: Pauses, rows: Integers, recording: Recording) -> dict[int, int]:

@@ -110,7 +110,8 @@ def test_idle_time_that_the_replay_knows_and_another_finding_tells_counts_once()
     told, replayed = found(0, 79, is_idle=True), found(0, 78, is_idle=True)
     predicted = msgspec.structs.replace(replayed.finding, predicted=together)
     forecast = Forecast("replay", 100, 0.0, 1, 1, "host", 50, together)
-    total = total_saving([told, replace(replayed, finding=predicted)], forecast)
+    change = Change(frozenset(), keeps=(1, 0, 0), sooner_ns={1: 78})
+    total = total_saving([told, replace(replayed, finding=predicted, change=change)], forecast)
     assert (total.low_ns, total.high_ns) == (0, 81)
 
 

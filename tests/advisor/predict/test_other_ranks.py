@@ -16,6 +16,7 @@ from npufix.advisor.evidence.lines import gather_evidence
 from npufix.advisor.predict.other_ranks import OtherRanks, other_ranks
 from npufix.advisor.predict.what_if import predict
 from npufix.profiling_parsers.signals import SCHEMAS, Signals
+from npufix.reports.report import Saving
 from npufix.reports.wording.prediction import alone_text
 from npufix.rules.cluster_diagnostic import Cluster
 
@@ -81,3 +82,44 @@ def test_who_waits_is_in_the_small_files_of_the_ranks() -> None:
     assert found is not None
     assert (found.waited["one"], found.ahead["one"]) == (300, 20)
     assert other_ranks(Signals(collectives=own), cluster, None) is None
+
+
+@pytest.mark.parametrize(("rank", "is_idle"), [(0, False), (1, False), (0, True)])
+def test_what_a_job_gains_is_replayed_on_the_late_rank_and_on_one_that_waits(
+    rank: int,
+    is_idle: bool,  # noqa: FBT001 - a case
+) -> None:
+    link = Op("all_reduce", 30, ((_LINK, 100.0),), stream=LINK)
+    layer = [
+        Op("mm", 25, (("MatMulV3", 200.0),)),
+        link,
+        Op("add", 20, (("Add", 9.0),), after_link=True),
+    ]
+    job = (
+        Regime(0.1).run()
+        if is_idle
+        else run([*layer * 8, Op("aten::_local_scalar_dense", 20, waits=True)])
+    )
+    saving = Saving(400_000, 600_000, "")
+    late = with_fields(finding("NPU602" if is_idle else "NPU601"), saving=saving, ranks=[0])
+    waits = pd.Series({_LINK: 0.0 if rank == 0 else 80_000.0})
+    others = OtherRanks(waits, pd.Series({_LINK: 0.0}), rank=rank)
+    told = Item(finding=late, of_job=True, is_idle=is_idle)
+    evidence = gather_evidence(job.profile(), {})
+    found = predict(evidence, [told], 0, others=others)
+    assert found is not None
+    assert found.alone[0].verdict == "gain"
+    assert found.alone[0].saved_ns == pytest.approx(500_000, rel=0.1)
+    assert found.alone[0].alone_ns is None
+    assert found.forecast.together is None, "its changes lie with other ranks"
+
+
+def test_what_a_slow_link_costs_goes_from_the_collectives() -> None:
+    job = Regime(0.2, link_us=400.0).run()
+    slow = with_fields(finding("NPU604"), saving=Saving(0, 800_000, ""), ranks=[1])
+    told = Item(finding=slow, of_job=True, is_communication=True)
+    others = OtherRanks(pd.Series({_LINK: 0.0}), pd.Series({_LINK: 0.0}), rank=0)
+    found = predict(gather_evidence(job.profile(), {}), [told], 0, others=others)
+    assert found is not None
+    assert found.alone[0].saved_ns == pytest.approx(800_000, rel=0.1)
+    assert found.alone[0].step_high_ns > found.forecast.now_ns - 100_000, "at most"

@@ -19,6 +19,7 @@ from npufix.advisor.predict.replay import NO_EDIT
 from npufix.advisor.predict.replay import replay as replayed
 from npufix.advisor.predict.what_if import Asked, Predictions, predict
 from npufix.reports.report import Finding
+from npufix.reports.wording.prediction import doubt_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -302,3 +303,83 @@ def test_a_saving_beyond_the_kernels_says_why() -> None:
     assert told.finding.saving is not None
     assert told.finding.saving.high_ns > 1_000
     assert "the host has less to launch" in told.finding.saving.basis
+
+
+def on_stream(host_us: float, count: int = 300) -> Job:
+    """Return a job whose kernels of 3 µs start 7 µs after their launch, one each ``host_us``."""
+    add = Op("aten::add", host_us, (("Add", 3.0),))
+    return run([*[add] * count, Op("aten::_local_scalar_dense", 20, waits=True)])
+
+
+@pytest.mark.parametrize("host_us", [5, 8, 12, 25])
+def test_a_host_that_is_never_late_leaves_what_the_device_takes(host_us: float) -> None:
+    before, after = on_stream(host_us), on_stream(0.1)
+    # What the loop takes before the first kernel of a step is no launch.
+    launched = frozenset(at for at in range(len(before.kernels)) if at % 300)
+    change = Change(frozenset(), keeps=(1.0, 0.0, 0.0), hurries=launched)
+    hurried = foreseen(before, Item(finding=finding("NPU401"), change=change))
+    predicted = hurried.alone[0]
+    # No kernel was ever queued: how soon one follows the other is not to be seen.
+    assert predicted.step_ns == pytest.approx(1000 * after.step_us, rel=0.06)
+    assert predicted.step_high_ns >= 1000 * before.step_us * 0.99, "it may as well stay"
+    assert hurried.forecast.together is None, "nothing says what would make it so"
+
+
+@pytest.mark.parametrize("host_us", [5, 8, 12, 25])
+def test_half_of_the_launches_take_half_of_the_step_of_a_host(host_us: float) -> None:
+    pairs = [Op("aten::add", host_us, (("Add", 3.0),), tag="first"),
+             Op("aten::mul", host_us, (("Mul", 3.0),), tag="first")]  # fmt: skip
+    ends = [Op("aten::_local_scalar_dense", 20, waits=True)]
+    before = run([*pairs * 150, *ends])
+    after = run([Op("fused", host_us, (("Fused", 4.0),))] * 150 + ends)
+    work = NewWork(1, (4_800.0, 4_000.0, 3_200.0))
+    change = Change(before.labels("first"), 150 * len(before.ends), work)
+    predicted = foreseen(before, Item(finding=finding("NPU101"), change=change)).alone[0]
+    assert predicted.step_ns == pytest.approx(1000 * after.step_us, rel=0.05)
+
+
+def test_a_copy_on_a_stream_of_its_own_no_longer_holds_the_others() -> None:
+    copy, product = (
+        Op("aten::copy_", 30, (("Memcpy HtoD", 900.0),), tag="copy"),
+        Op("mm", 25, (("MatMulV3", 200.0),)),
+    )
+    ends = [Op("aten::_local_scalar_dense", 20, waits=True)]
+    before, after = run([copy, *[product] * 9, *ends]), run([*[product] * 9, *ends])
+    change = Change(before.labels("copy"), keeps=(1.0, 0.0, 0.0), hides=True)
+    predicted = foreseen(before, Item(finding=finding("NPU410"), change=change)).alone[0]
+    assert predicted.step_ns == pytest.approx(1000 * after.step_us, rel=0.03)
+    assert predicted.saved_low_ns <= 0 < predicted.saved_ns
+
+
+def test_why_nothing_is_predicted_is_said() -> None:
+    job = REGIMES["host"].run()
+    everything = frozenset(range(len(job.kernels)))
+    hurried = Item(finding=finding("NPU401"), change=Change(frozenset(), hurries=everything))
+    hot = Item(finding=finding("NPU310"), kernels=frozenset({1}), unknown="nobody knows")
+    blind = gather_evidence(job.profile(launches=False), {})
+    first, second = foresee([hurried, hot], blind, 0, None, None).items
+    assert first.finding.unpredicted == "when the host launched each kernel is not recorded"
+    assert second.finding.unpredicted == "nobody knows"
+    told = doubt_text(second.finding)
+    assert told == "cannot tell what the step would be: nobody knows"
+
+
+def exposing(product_us: float, link_us: float) -> Job:
+    """Return a job in which each layer waits for a collective, that for its operand."""
+    layer = [Op("mm", 25, (("MatMulV3", product_us),), tag="mm"),
+             Op("all_reduce", 30, ((_LINK, link_us),), stream=LINK, tag="link"),
+             Op("add", 20, (("Add", 9.0),), after_link=True)]  # fmt: skip
+    return run([*layer * 8, Op("aten::_local_scalar_dense", 20, waits=True)])
+
+
+@pytest.mark.parametrize(("product_us", "link_us"), [(200, 100), (400, 100), (200, 900)])
+@pytest.mark.parametrize("tag", ["mm", "link"])
+def test_what_waits_for_exposed_collectives_gains_all_that_goes(
+    product_us: float, link_us: float, tag: str
+) -> None:
+    before = exposing(product_us, link_us)
+    after = exposing(product_us / (1 + (tag == "mm")), link_us / (1 + (tag == "link")))
+    change = Change(before.labels(tag), keeps=(0.5, 0.5, 0.5))
+    predicted = foreseen(before, Item(finding=finding("NPU501"), change=change)).alone[0]
+    gain = 1000 * (before.step_us - after.step_us)
+    assert predicted.saved_ns == pytest.approx(gain, rel=0.05)

@@ -313,3 +313,22 @@ def test_what_the_ranks_gain_together_is_the_largest_of_its_sides() -> None:
     assert (both.low_ns, both.high_ns) == (low, 2 * high)
     split = StepSplit(1, 100 * MS, 80 * MS, 15 * MS, 5 * MS)
     assert total_saving(settle([own, *seen], split, NONE)).high_ns <= 100 * MS
+
+
+def test_ranks_that_are_heavy_in_turn_are_even_on_average_only() -> None:
+    base = cluster(ranks=8, tp=1, pp=1)
+    own = steps([(100, 20, 5)] * 8)
+    heavy = (own["step"] * 3) % 8 == own["rank"]
+    own.loc[heavy, "computing_ns"] += 40 * MS
+    (seen,) = found("NPU605", replace(base, steps=own))
+    assert seen.cost_ns == pytest.approx(35 * MS)
+    assert set(seen.ranks) == {0, 3, 6}
+    assert found("NPU605", replace(base, steps=steps([(100, 20, 5)] * 8))) == []
+
+
+def test_the_tokens_of_experts_are_looked_at_once() -> None:
+    looked_at = cluster("expert-imbalance:6")
+    (seen,) = found("NPU606", looked_at)
+    found("NPU601", looked_at)
+    assert found("NPU606", looked_at) == [seen]
+    assert len(looked_at.kept) == 1

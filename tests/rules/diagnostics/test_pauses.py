@@ -196,7 +196,16 @@ def test_updates_of_parameters_are_known_without_a_mark(times: int, told: int) -
     assert len(found) == told
     for seen in found:
         assert len(seen.kernels) == 3 * times
-        assert seen.cost_ns == 3 * times * 5 * US
+        assert seen.cost_ns - seen.idle_ns == 3 * times * 5 * US
+        assert "the device waits for their launches" in seen.what
+        assert seen.idle_ns == 400 * US, "all that is left of the step"
+
+
+def test_updates_of_a_gpu_are_known_by_their_operators() -> None:
+    rows = [{**row, "type": {"Axpy": "aten::lerp_", "Muls": "aten::mul_"}[row["type"]]}
+            for row in update(40)]  # fmt: skip
+    (seen,) = optimizer_in_small_kernels.check(recording(rows, step_ns=MS))
+    assert len(seen.kernels) == 120
 
 
 def test_clipping_by_parameter_is_an_update_with_advice_of_its_own() -> None:

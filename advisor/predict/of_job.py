@@ -1,0 +1,67 @@
+"""What a finding about the ranks of a job changes of the rank that is replayed.
+
+It says how much sooner a step of the job ends. On the rank that all wait for, that is what it
+computes, or what its host takes; on the others they wait less in their collectives; of a link the
+collectives themselves are shorter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from npufix.advisor.predict.replay import NO_EDIT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pandas as pd
+    from numpy.typing import NDArray
+
+    from npufix.advisor.evidence.item import Item
+    from npufix.advisor.predict.other_ranks import OtherRanks
+    from npufix.advisor.predict.replay import Edit
+    from npufix.advisor.predict.step_graph import StepGraph
+
+    Floats = NDArray[np.float64]
+
+
+def edits_of_job(
+    graph: StepGraph, item: Item, names: pd.Series[str], others: OtherRanks
+) -> tuple[Edit, Edit, Edit]:
+    """Return it as edits of a graph, the least first; ``names``: those of its rows."""
+    saving = item.finding.saving
+    if saving is None:
+        return NO_EDIT, NO_EDIT, NO_EDIT
+    # "At most" is what is gained when it is mended; between two bounds it is their middle.
+    middle = (saving.low_ns + saving.high_ns) / 2 if saving.low_ns else saving.high_ns
+    sooner = [ns * graph.steps for ns in (saving.low_ns, middle, saving.high_ns)]
+    is_late = others.rank in item.finding.ranks and not item.is_communication
+    if is_late and item.is_idle:
+        return _as_three([_take(graph.delta_ns, ns) for ns in sooner], of_host=True)
+    if is_late:
+        weights = np.where(graph.communication, 0.0, graph.duration_ns)
+    else:
+        waited = np.nan_to_num(names.map(others.waited).to_numpy(np.float64))
+        taken = np.where(graph.communication, graph.duration_ns, 0.0)
+        waited = np.minimum(waited, taken)
+        weights = taken if item.is_communication or not waited.any() else waited
+    return _as_three([graph.duration_ns - weights + _take(weights, ns) for ns in sooner])
+
+
+def _take(times: Floats, ns: float) -> Floats:
+    """Return times from which so much is gone, of each in proportion."""
+    whole = float(times.sum())
+    left: Floats = times * (1 - min(1.0, ns / whole)) if whole else times
+    return left
+
+
+def _as_three(times: Sequence[Floats], *, of_host: bool = False) -> tuple[Edit, Edit, Edit]:
+    rows = np.arange(len(times[0]))
+    if of_host:
+        made = [replace(NO_EDIT, delta_rows=rows, deltas_ns=each) for each in times]
+    else:
+        made = [replace(NO_EDIT, rows=rows, durations_ns=each) for each in times]
+    return made[0], made[1], made[2]
