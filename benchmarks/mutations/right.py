@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING
 
 from benchmarks.mutations.edits import is_method, name_of, number_of
@@ -40,7 +41,8 @@ def result_with_a_name(source: Source, node: ast.AST) -> Iterator[Edit]:
 
 @_operator
 def function_for_method(source: Source, node: ast.AST) -> Iterator[Edit]:
-    if name_of(node) in _FUNCTIONS and is_method(node) and isinstance(node, ast.Call):
+    known = re.search(r"(?m)^import torch$", source.text) is not None
+    if name_of(node) in _FUNCTIONS and is_method(node) and isinstance(node, ast.Call) and known:
         owner = source.spell(node.func.value)  # type: ignore[attr-defined] # a method
         if owner not in {"self", "nn.functional"} and not owner.startswith("nn."):
             given = [source.spell(a) for a in node.args]

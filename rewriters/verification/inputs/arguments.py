@@ -72,6 +72,7 @@ BASES: tuple[tuple[int, ...], ...] = (
     (4, 4),
     (),
     (1, 2, 32, 32),  # what some operators want
+    (2, 1, 6, WIDTH),  # of one channel
 )
 _BY_DIMS: tuple[tuple[int, ...], ...] = (
     (), (WIDTH,), (3, WIDTH), (2, 3, WIDTH), (2, 4, 3, WIDTH), (2, 4, 3, 5, WIDTH)
@@ -88,6 +89,8 @@ def guess_tensors(
     """Return guesses that are tensors, with shapes that go with ``base``, or with these shapes."""
     if declared.use.weighs and not shapes:
         return weigh_classes(*base[1:2], *base[-1:])
+    if declared.boxes and shapes and not re.search(BOXES, parameter.name.lower()):
+        parameter = replace(parameter, name=f"{parameter.name}_boxes")
     cached = _guess_cached(parameter, base, declared, shapes)
     if cached and parameter.annotation:
         return cached
@@ -211,7 +214,7 @@ def _of_shapes(name: str, shapes: Sequence[tuple[int, ...]]) -> list[list[Tensor
     ints = [Tensor(s, "int", h) for s in shapes for h in dict.fromkeys(highs)]
     bools = [Tensor(s, "bool") for s in shapes]
     units = [Tensor(s, "unit") for s in shapes]
-    if re.search(BOXES, name) and all(s and s[-1] == 4 for s in shapes):  # noqa: PLR2004 - corners
+    if re.search(BOXES, name) and all(s[1:] and s[-1] in {4, 6} for s in shapes):  # corners
         return [[Tensor(s, "box") for s in shapes], floats]
     if re.search(MASK, name):
         return [bools, ints, [Tensor(s, "additive") for s in shapes], floats]

@@ -53,6 +53,7 @@ _SIZES: tuple[tuple[str, tuple[int, ...]], ...] = (
     (r"(kv|key_?value).*h|^h_?kv$|^g$|groups?$", (2,)),
     (r"^(h|nh|n_?heads?|heads|num_heads|num_attention_heads|nhead|hq|h_?q)$", (4,)),
     (r"top_?k|per_tok", (2,)),
+    (r"spatial_?(dims?|ndim)|^n_?dims?$", (2, 3)),
     (r"experts?$|^e$", (4, 6)),
     (r"vocab", (11, 13)),
     (
@@ -81,6 +82,8 @@ class Declared:
     """A size that its whole numbers are less than: a name, a number, ``n + 1``."""
     narrow: torch.dtype | None = None
     """What type its whole numbers are of, where that is not int64."""
+    boxes: bool = False
+    """Whether a text says that it holds corners."""
     type: str = ""
     """What type a docstring says that it is of, as an annotation."""
     held: Mapping[str, tuple[Declared, list[tuple[int, ...]]]] = field(default_factory=dict)
@@ -421,6 +424,7 @@ def _read_said(
                 before.kinds or said.kinds,
                 before.below or said.below,
                 before.narrow or said.narrow,
+                before.boxes or said.boxes,
             )
     for other in list_siblings(tree, function, qualname):
         told = read_text(other.text, other.arguments)
@@ -434,6 +438,7 @@ def _read_said(
             said.kinds,
             below=said.below,
             narrow=getattr(torch, said.narrow) if said.narrow else None,
+            boxes=said.boxes,
             type=types.get(n, ""),
         )
         for n, said in found.items()

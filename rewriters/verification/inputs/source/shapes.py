@@ -18,6 +18,8 @@ ANY = "..."
 
 _SIZE = r"(?:\.\.\.|\*\w*|\w+(?:\s*(?://|[*+/-])\s*\w+)*)"
 _GROUP = re.compile(rf"[(\[]\s*({_SIZE}(?:\s*(?:,|\bx\b|\u00d7)\s*{_SIZE})*)\s*,?\s*[)\]]")
+_BARE = re.compile(r"(?<![\w(\[.])[A-Z]\d?(?:x(?:[A-Z]\d?|\d+))+\b")
+"""A shape without brackets: ``Nx4``, ``BxCxHxW``."""
 _NO_SIZES = re.compile(
     r"(?i)^(optional|tensor|float\d*|int\d*|bool|default|long|none|str|list|tuple|or|true|false|dict"
     r"|module|callable|n?d?array|0|required)$"
@@ -105,6 +107,8 @@ class Said:
     """A size that its whole numbers are less than: a name, a number, ``n + 1``."""
     narrow: str = ""
     """The type of whole numbers that are not int64: ``uint8``."""
+    boxes: bool = False
+    """Whether it holds corners."""
 
 
 def read_annotation(text: str) -> Said:
@@ -134,6 +138,7 @@ def read_text(text: str, names: Sequence[str]) -> dict[str, Said]:
     kinds: dict[str, set[DeclaredKind]] = {}
     below: dict[str, str] = {}
     narrow: dict[str, set[str]] = {}
+    boxes: set[str] = set()
     for subjects, words, found in _entries(text, names):
         for name in subjects:
             shapes.setdefault(name, []).extend(found)
@@ -142,6 +147,7 @@ def read_text(text: str, names: Sequence[str]) -> dict[str, Said]:
                 said.add("float")  # a bias by distance is added as well
             kinds.setdefault(name, set()).update(said)
             narrow.setdefault(name, set()).update(re.findall(r"\bu?int8\b", words))
+            boxes |= {name} if re.search(r"(?i)\bboxes\b", words) else set()
             bound = _BELOW.search(words)
             most = _AT_MOST.search(words)
             if bound is not None:
@@ -157,6 +163,7 @@ def read_text(text: str, names: Sequence[str]) -> dict[str, Said]:
             below.get(n, ""),
             # one type alone: of ``bool or uint8``, a mask is either
             next(iter(narrow[n])) if kinds[n] == {"int"} and len(narrow[n]) == 1 else "",
+            n in boxes,
         )
         for n, s in shapes.items()
     }
@@ -185,6 +192,7 @@ def read_multiples(text: str) -> list[tuple[str, str]]:
 def _entries(text: str, names: Sequence[str]) -> Iterator[tuple[list[str], str, list[Shape]]]:
     """Yield the arguments that a part of a text is about, its words, and the shapes in it."""
     text = _OTHER_SECTION.sub("", text.replace("\\_", "_"))  # as in formulas
+    text = _BARE.sub(lambda found: f"({', '.join(found[0].split('x'))})", text)
     one = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
     if not one:
         return

@@ -67,6 +67,22 @@ def f(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return (a.float() @ b.T.float()).half()
     return a @ b.T
 """
+OVERLAP = '''
+import torch
+
+def f(input, target):
+    """Args:
+        input: predicted bounding boxes, Nx4 or Nx6 torch tensor
+        target: true bounding boxes, Nx4 or Nx6 torch tensor
+    """
+    if input.shape[-1] not in (4, 6):
+        raise ValueError("boxes are of 4 or 6 numbers")
+    half = input.shape[-1] // 2
+    if (input[:, half:] < input[:, :half]).any():
+        raise ValueError("corners are in order")
+    top = torch.max(input[:, :half], target[:, :half])
+    return (torch.min(input[:, half:], target[:, half:]) - top).clamp(min=0).prod(-1)
+'''
 SIMILAR = """
 import torch
 import torch.nn.functional as F
@@ -161,6 +177,7 @@ class Needs(torch.nn.Module):
         (ODD, "b.sum() * (d & 1)", "b.sum() * 0"),
         (SIMILAR, "self.dim, self.eps)", "eps=self.eps)"),
         (HALVES, "(a.float() @ b.T.float()).half()", "a.float() @ b.T.float()"),
+        (OVERLAP, ".clamp(min=0)", ".abs()"),
         (MEAN, "math.prod(X.shape[i] for i in dim)", "X.shape[dim[0]]"),
         (LENGTHS, ".transpose(1, len_dim)", ""),
         (OPTIONS, "found.masked_fill(~keep_mask.any(dim, keepdim=True), 0)", "found"),
@@ -180,6 +197,7 @@ def test_a_wrong_change_is_refuted(text: str, old: str, new: str) -> None:
         (ODD, "b.sum() * (d & 1)", "(d & 1) * b.sum()"),
         (SIMILAR, "self.dim, self.eps)", "eps=self.eps, dim=self.dim)"),
         (HALVES, "(a.float() @ b.T.float()).half()", "(a.float() @ b.float().T).to(a.dtype)"),
+        (OVERLAP, ".clamp(min=0)", ".clamp_min(0)"),
         (MEAN, "math.log(n)", "math.log2(n) * math.log(2)"),
         (LENGTHS, "mask *= kept", "mask = mask * kept"),
         (OPTIONS, "~keep_mask.any(dim, keepdim=True)", "(~keep_mask).all(dim, keepdim=True)"),
@@ -226,6 +244,8 @@ def test_alternative_shapes_and_keywords_in_docstrings() -> None:
         ("c", "freq", "time"),
         ("...", "b", "c", "freq", "time"),
     )
+    assert read_text("x: boxes, Nx4 or Nx6 tensor", ["x"])["x"].shapes == (("N", "4"), ("N", "6"))
+    assert not read_text("x: a 0x1F number", ["x"])["x"].shapes
     assert read_text("x: (B, T), (B, S)", ["x"])["x"].shapes == (("B", "T"),)
     assert verified(
         '''
