@@ -451,6 +451,8 @@ def _is_number(here: Surroundings, code: ast.expr) -> bool:
 def _is_scalar(code: ast.expr) -> bool:
     if isinstance(code, ast.UnaryOp):
         return _is_scalar(code.operand)
+    if isinstance(code, ast.IfExp):
+        return _is_scalar(code.body) and _is_scalar(code.orelse)
     return isinstance(code, ast.Constant)
 
 
