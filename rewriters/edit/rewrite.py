@@ -301,7 +301,11 @@ def _choose_class(flow: FunctionFlow, edit: Edit) -> Edit:
 
 
 def _arguments(call: ast.Call) -> list[str]:
-    return [*map(ast.dump, call.args), *sorted(map(ast.dump, call.keywords))]
+    """Return the arguments of an optimizer, whose rate comes second: ``SGD(groups, 0.1)``."""
+    given, keywords = call.args, call.keywords
+    if len(given) == 2 and not any(isinstance(arg, ast.Starred) for arg in given):  # noqa: PLR2004 - groups and rate
+        given, keywords = given[:1], [ast.keyword("lr", given[1]), *keywords]
+    return [*map(ast.dump, given), *sorted(map(ast.dump, keywords))]
 
 
 def _name_operand(

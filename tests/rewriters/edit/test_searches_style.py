@@ -170,6 +170,13 @@ def test_a_call_keeps_its_keywords() -> None:
     (site,) = written(sites(text.format("Adam"), "NPU112"))
     assert site.rewrite is not None
     assert "return adam_class(params=self.net.parameters(), lr=1e-3)" in site.rewrite.portable
+    text = """
+        def build(net, rate, scaler: torch.cuda.amp.GradScaler):
+            return torch.optim.AdamW(net.parameters(), rate, betas=(0.8, 0.99))
+    """
+    (site,) = written(sites(text, "NPU112"))
+    assert site.rewrite is not None
+    assert "return adamw_class(net.parameters(), rate, betas=(0.8, 0.99))" in site.rewrite.portable
 
 
 def test_a_statement_of_several_lines_is_broken_anew_where_it_gets_too_long() -> None:
@@ -207,3 +214,15 @@ def test_loops_that_are_better_left_alone(loop: str) -> None:
             return y
     """
     assert not written(sites(text, "NPU250"))
+
+
+def test_a_list_is_not_of_the_device_because_its_name_is_one_later() -> None:
+    text = """
+        def forward(x: torch.Tensor, tokens, fill):
+            weights = [[1.0] * len(token) for token in tokens]
+            tokens, weights = fill(tokens, weights)
+            tokens = torch.relu(torch.tensor(tokens, device=x.device))
+            return x * tokens * torch.tensor(weights, device=x.device)
+    """
+    said = [site.problem for site in sites(text, "NPU219")]
+    assert not any("copies them back" in problem for problem in said)
