@@ -226,3 +226,14 @@ def test_a_list_is_not_of_the_device_because_its_name_is_one_later() -> None:
     """
     said = [site.problem for site in sites(text, "NPU219")]
     assert not any("copies them back" in problem for problem in said)
+
+
+@pytest.mark.parametrize(("device", "count"), [("", 0), (", device=x.device", 1)])
+def test_one_number_of_the_host_is_as_good_in_each_round(device: str, count: int) -> None:
+    text = f"""
+        def forward(x: torch.Tensor):
+            for _ in range(3):
+                x = torch.log(x) / torch.log(torch.tensor(10.0{device}))
+            return x
+    """
+    assert len(sites(text, "NPU216")) == count
