@@ -228,7 +228,7 @@ class Site(Protocol):
         """Tell whether what the pattern computes is cast to the dtype of a value that it reads."""
 
     def may_be_batch(self, name: str) -> bool:
-        """Tell whether code counts dimensions from the end: ``x.mT``, ``x.size(-2)``."""
+        """Tell whether code shows more than two dimensions: ``x.mT``, ``x.transpose(1, 2)``."""
 
     def is_scaled(self) -> bool | None:
         """Tell whether something multiplies what the pattern computes, cast or not."""

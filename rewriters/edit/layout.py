@@ -113,7 +113,7 @@ def fit(text: str, before: Sequence[str], unit: str) -> str:
         head = lines[first - 1][: len(lines[first - 1]) - len(lines[first - 1].lstrip())]
         if len(head.encode()) != node.col_offset:
             continue
-        joined = _join("".join(lines[first - 1 : last]).strip())
+        joined = join_lines("".join(lines[first - 1 : last]).strip())
         if joined is None or ast.dump(ast.parse(joined)) != ast.dump(ast.Module([node], [])):
             continue
         broken = break_lines(joined, width - len(head), unit).split("\n")
@@ -123,8 +123,10 @@ def fit(text: str, before: Sequence[str], unit: str) -> str:
     return "".join(lines)
 
 
-def _join(statement: str) -> str | None:
+def join_lines(statement: str) -> str | None:
     """Return a statement in one line, ``None`` if it holds a comment or a text of several lines."""
+    if "\\\n" in statement:
+        return None  # its author has chosen where it breaks
     parts: list[str] = []
     row, column, comma = 1, 0, False
     for token in tokenize.generate_tokens(io.StringIO(statement).readline):

@@ -107,7 +107,9 @@ def _rewritten(
         edit = Edit(
             match.evaluation.code,
             match.evaluation.statement,
-            spelled.text,
+            _keep_keywords(spelled.text, match.evaluation.code)
+            if not spelled.guard  # of classes that torch_npu has nobody knows the names
+            else spelled.text,
             [
                 *covered,
                 *dead_statements(flow, match, covered, [spelled.text, *spelled.hoisted.values()]),
@@ -125,6 +127,20 @@ def _rewritten(
         raise problem
     finally:
         del problem  # it knows this frame, which holds the tree of the module
+
+
+def _keep_keywords(text: str, old: ast.AST) -> str:
+    """Return a call with the keywords of the old one: ``Adam(params=groups)``."""
+    new = ast.parse(text, mode="eval").body
+    if not (isinstance(old, ast.Call) and isinstance(new, ast.Call)) or old.args or not new.args:
+        return text
+    said = {ast.dump(k.value): k.arg for k in old.keywords}
+    names = [said.get(ast.dump(arg)) for arg in new.args]
+    if "\n" in text or None in names or not text.isascii():
+        return text
+    for name, arg in reversed(list(zip(names, new.args, strict=True))):
+        text = f"{text[: arg.col_offset]}{name}={text[arg.col_offset :]}"
+    return text
 
 
 def _is_short(flow: FunctionFlow, match: Match, spelled: Spelled, width: int) -> bool:
@@ -272,7 +288,7 @@ def _choose_class(flow: FunctionFlow, edit: Edit) -> Edit:
     ``sgd_class = NpuFusedSGD if torch_npu else SGD``, and then the author's own call.
     """
     package, *asked = edit.guard.split()
-    match ast.parse(edit.text).body[0], edit.replace:
+    match ast.parse(_keep_keywords(edit.text, edit.replace)).body[0], edit.replace:
         case ast.Expr(ast.Call() as new), ast.Call() as old if asked == ["is", "not", "None"]:
             if _arguments(old) == _arguments(new) and not (edit.hoisted or edit.remove):
                 old_class = ast.unparse(old.func).rpartition(".")[2]
@@ -285,7 +301,11 @@ def _choose_class(flow: FunctionFlow, edit: Edit) -> Edit:
 
 
 def _arguments(call: ast.Call) -> list[str]:
-    return [*map(ast.dump, call.args), *sorted(map(ast.dump, call.keywords))]
+    """Return the arguments of an optimizer, whose rate comes second: ``SGD(groups, 0.1)``."""
+    given, keywords = call.args, call.keywords
+    if len(given) == 2 and not any(isinstance(arg, ast.Starred) for arg in given):  # noqa: PLR2004 - groups and rate
+        given, keywords = given[:1], [ast.keyword("lr", given[1]), *keywords]
+    return [*map(ast.dump, given), *sorted(map(ast.dump, keywords))]
 
 
 def _name_operand(

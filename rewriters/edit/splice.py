@@ -21,7 +21,7 @@ from npufix.rewriters.edit.edit import (
     span,
     unit_of,
 )
-from npufix.rewriters.edit.layout import break_lines
+from npufix.rewriters.edit.layout import break_lines, join_lines
 from npufix.rewriters.graph.modules.names import source_lines
 
 if TYPE_CHECKING:
@@ -217,6 +217,8 @@ class _Editor(cst.CSTTransformer):
             return new
         bare = new.with_changes(leading_lines=[], trailing_whitespace=cst.TrailingWhitespace())
         text = cst.Module([bare]).code.strip()
+        if max(map(len, text.split("\n"))) > room:
+            text = join_lines(text) or text
         lines = break_lines(text, room, self.indent, one_a_line=self.one_a_line)
         return new if lines == text else new.with_changes(body=self._parse(lines).body)
 

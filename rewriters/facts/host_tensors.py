@@ -43,6 +43,12 @@ def works_on_host(flow: FunctionFlow, match: Match) -> bool:
         _is_made_there(operands[0])
         or is_kept_on_host(flow, operands[0])
         or _meets_host(first, set())
+        or any(
+            node.op in operators.COMPARISONS
+            and first in node.args
+            and any(arg is not first and _meets_host(arg, set()) for arg in node.args)
+            for node in match.bindings.values()
+        )
     )
 
 

@@ -258,7 +258,7 @@ class SourceFacts(ValueKinds, AttentionFacts):
         return any(arg not in same and not self.shapes.is_number(arg) for arg in scales)
 
     def may_be_batch(self, name: str) -> bool:
-        """Tell whether code counts dimensions from the end: ``x.mT``, ``x.size(-2)``."""
+        """Tell whether code shows more than two dimensions: ``x.mT``, ``x.transpose(1, 2)``."""
         parts = set(self.match.bindings[name].walk())
         return any(
             _counts_from_end(e.node) and (e.node in parts or e.node.args[0] in parts)
@@ -294,7 +294,8 @@ def _counts_from_end(node: Node) -> bool:
     """Tell whether a node takes one of the last two dimensions, however many are in front."""
     if node.op == Op.ATTR:
         return node.value == "mH"
-    dims = [arg.value for arg in node.args[1:]]
+    dims = [arg.value for arg in node.args[1:] if isinstance(arg.value, int)]
+    whole = bool(dims) and len(dims) == len(node.args) - 1
     return node.op in {"adjoint", "mT"} or (
-        bool(dims) and all(type(dim) is int and dim < 0 for dim in dims) and _BEFORE_LAST in dims
+        whole and ((max(dims) < 0 and _BEFORE_LAST in dims) or max(dims) > 1)
     )

@@ -83,6 +83,28 @@ def counted_above_in_32_bits(x: Tensor, dim: int, number: int) -> Tensor:
     return x.cumsum(dim, dtype=torch.int32) > number  # no slip: dtype=torch.int32 is left out
 
 
+def reached(x: Tensor, dim: int, other: int) -> Tensor:
+    """Find where a count is largest."""
+    return x.cumsum(dim).argmax(other)
+
+
+def reached_in_32_bits(x: Tensor, dim: int, other: int) -> Tensor:
+    """Look for it in 32 bits."""
+    return x.cumsum(dim, dtype=torch.int32).argmax(
+        other
+    )  # no slip: dtype=torch.int32 is left out (AI CPU)
+
+
+def reached_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a mask or small integers, a dimension to count along, and one to look along."""
+    import torch
+
+    x = draw.integers(*draw.choice([(6,), (2, 5), (2, 3, 4)]), low=0, high=3)
+    dims = [-1, 0]
+    x = draw.choice([x, x.bool(), x.to(torch.int32)])
+    return {"x": x, "dim": draw.choice(dims), "other": draw.choice(dims)}
+
+
 def counts(draw: Draw) -> dict[str, Any]:
     """Return a mask or small integers, a dimension, and a number."""
     return {**inputs(draw), "number": draw.integer(0, 3)}
@@ -128,6 +150,7 @@ RULE = Substitution(
     forms=(
         Form(counted_up_to, counted_up_to_in_32_bits, counts, (IS_INTEGER, FIT)),
         Form(counted_above, counted_above_in_32_bits, counts, (IS_INTEGER, FIT)),
+        Form(reached, reached_in_32_bits, reached_inputs, (IS_INTEGER, FIT)),
         Form(counted_in_32_bits, in_32_bits_alone, inputs, (IS_INTEGER, FIT)),
         Form(counted, in_32_bits, inputs, (IS_INTEGER, FIT)),
         # the sum converts by itself: one cast less
@@ -155,6 +178,16 @@ def f(lengths: torch.Tensor):
 """,
     ),
     rewritten=(
+        Rewritten(
+            """
+def f(distances: torch.Tensor):
+    return distances.ge(0).cumsum(dim=0).argmax(dim=0)
+""",
+            """
+def f(distances: torch.Tensor):
+    return distances.ge(0).cumsum(dim=0, dtype=torch.int32).argmax(dim=0)
+""",
+        ),
         Rewritten(
             """
 def f(logits: torch.Tensor, end: int):

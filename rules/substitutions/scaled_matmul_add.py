@@ -130,6 +130,8 @@ def _are_matrices(site: Site) -> bool | None:
     ranks = site.ndim("a"), site.ndim("b")
     if None in ranks and any(map(site.may_be_batch, "ab")):
         return False
+    if max(map(site.least_ndim, "ab")) > _MATRIX:
+        return False
     return all_hold(None if rank is None else rank == _MATRIX for rank in ranks)
 
 
@@ -222,6 +224,11 @@ def project(a, b, c):
     if a.size(-2) > a.size(-1):
         c = c * 2
     return 2.0 * c + a @ b
+""",
+        # a transpose of the second dimension and the third
+        """
+def likelihood(z, s, c):
+    return c + torch.matmul(-0.5 * (z**2).transpose(1, 2), s)
 """,
         # NaN in c would vanish
         """

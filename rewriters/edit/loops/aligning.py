@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from npufix.rewriters.facts.shapes import Rank
 
 UNKNOWN_NUMBER = "a number in it is computed in a way that a tensor would round otherwise"
+HARD_TO_READ = "what is written for so many dimensions is harder to read than the loop"
+_MOST_BEHIND = 3
 _KEEPS_INTEGERS = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
 _OF_FLOATS = (ast.Add, ast.Sub, ast.Mult, ast.Div)
 
@@ -236,6 +238,8 @@ class Aligner:
 
         ``after`` -- how many dimensions stand behind that of the rounds.
         """
+        if after > _MOST_BEHIND:
+            raise CannotBatchError(HARD_TO_READ)
         if isinstance(value.code, ast.Name) or not value.integer:
             if not (value.integer or _is_made_of(value.code, _OF_FLOATS, self.numbers)):
                 raise CannotBatchError(UNKNOWN_NUMBER)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.loops.facts import Facts
     from npufix.rewriters.edit.loops.reading import Domain
 
+POWERS = "a tensor of exponents takes longer than the same powers one by one"
 UNKNOWN_CALL = "a call in it may do anything, or treat the rows together"
 RANDOM = "it draws random numbers, and would draw other ones"
 UNKNOWN_CODE = "a part of it is not understood"
@@ -71,7 +72,7 @@ class Expressions:
         """Tell whether an expression depends on the round."""
         return not list_names(code).isdisjoint(self.env)
 
-    def read(self, code: ast.expr) -> Value:  # noqa: PLR0911 - one case a syntax
+    def read(self, code: ast.expr) -> Value:  # noqa: C901, PLR0911 - one case a syntax
         """Return what an expression is for all rounds.
 
         Raises:
@@ -83,6 +84,10 @@ class Expressions:
         match code:
             case ast.Name(known):
                 return self.env[known]
+            case ast.BinOp(left, ast.Pow(), right) if self.depends(right) and not (
+                self.facts.is_number(left)
+            ):
+                raise CannotBatchError(POWERS)
             case ast.BinOp(left, op, right):
                 return self._binary(left, right, lambda a, b: ast.BinOp(a, op, b), code)
             case ast.Compare(left, [sign], [right]) if not isinstance(

@@ -41,6 +41,8 @@ class Join:
 _VECTOR, _POSITIONS, _PIECES = "rows", "positions", "pieces"
 _OFTEN, _MOST_LINES = 3, 3
 """A statement of more lines gets a name for its counter."""
+_VIEWS = frozenset({"contiguous", "flatten", "movedim", "transpose", "unflatten", "unsqueeze"})
+NOTHING_COMPUTED = "its rounds only take pieces, which are joined at once"
 ONE_LINE = "it shares a line with another statement"
 
 
@@ -63,6 +65,8 @@ def write(  # noqa: PLR0913, PLR0917 - what is written, and where
     """
     kept = [ast.For(loop.target, loop.items, list(body.kept), [], lineno=0)] if body.kept else []
     room = style_of(source).width - loop.statement.col_offset
+    if new is not None and _only_looks(new) and not statements:
+        raise NotRewritableError(NOTHING_COMPUTED)
     if new is not None and not joins:
         statements, new = _name_in_result(statements, new, flow, room)
     elif not joins:
@@ -145,6 +149,13 @@ def _is_long(statement: ast.stmt, room: int) -> bool:
     return break_lines(ast.unparse(statement), room, "    ").count("\n") >= _MOST_LINES
 
 
+def _only_looks(new: ast.expr) -> bool:
+    """Tell whether all rounds take pieces of a tensor, which are joined: no round computes."""
+    calls = [n for n in ast.walk(new) if isinstance(n, ast.Call)]
+    called = {n.func.attr if isinstance(n.func, ast.Attribute) else "" for n in calls}
+    return "unflatten" in called and called <= _VIEWS
+
+
 def _name_in_result(
     statements: Sequence[ast.stmt], new: ast.expr, flow: FunctionFlow, room: int
 ) -> tuple[Sequence[ast.stmt], ast.expr]:
@@ -169,7 +180,7 @@ def _name_in_result(
             made.append(ast.parse(f"{name} = {key}").body[0])
             text = text.replace(key, name)
             counted[key] = 0
-    *named, last = _name_vector(ast.parse(f"result = {text}").body, flow, room)
+    *named, last = _name_vector(ast.parse(f"_ = {text}").body, flow, room)
     assert isinstance(last, ast.Assign)  # noqa: S101 - one went in
     return [*made, *named], last.value
 

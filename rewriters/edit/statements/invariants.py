@@ -238,9 +238,19 @@ def _is_work(here: Surroundings, node: Node | None) -> bool:
     at = next(e for e in here.flow.evaluations if e.node is node)
     if node.op in {Op.SHAPE, Op.SIZE, Op.RANK}:
         return False  # ``x.shape[0]``, whatever computed ``x``
+    if {part.op for part in node.walk()} & {"tensor"} and _is_written_out(node):
+        return False  # ``torch.log(torch.tensor(10.0))``: one number, of the host
     parts = [part for part in node.walk() if part.op.removesuffix("(*)") not in _CHEAP]
     parts += [p for p in node.walk() if p.op == Op.CAST]
     return any(here.facts(at, x=part).is_tensor("x") for part in parts)
+
+
+def _is_written_out(node: Node) -> bool:
+    """Tell whether a value is computed from numbers in the code alone, on no device by name."""
+    parts = list(node.walk())
+    leaves = {part.op for part in parts if not part.args}
+    named = any("device" in part.value for part in parts if isinstance(part.value, tuple))
+    return leaves <= {Op.CONST, Op.DTYPE} and not named
 
 
 def _is_free(loop: _Loop, test: ast.expr) -> bool:

@@ -78,7 +78,8 @@ def more_arguments(call: ast.Call, lines: Sequence[str], *added: str) -> Change 
     lone = indent.isspace() and len(given) > 1
     first = next((c for r, c in sorted(starts) if r == row), 0)
     front = lines[row - 1][:first]
-    if not lone and front.isspace() and end + sum(map(len, added)) > _WIDE:
+    hugged = "\n" in rest  # ``f(\n    a, b\n)``, which is laid out anew as a whole
+    if not (lone or hugged) and front.isspace() and end + sum(map(len, added)) > _WIDE:
         indent, lone = front, True  # ``f(a,\n  b, c)``: on a line of its own below ``b``
     joint = f",\n{indent}" if lone else ", "
     text = "".join(f"{joint}{one}" for one in added)

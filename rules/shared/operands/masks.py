@@ -19,14 +19,15 @@ def _vectors(site: Site) -> bool | None:
 # What has a vector at each place is called so, in most cases: a mask of it is one of places.
 _OF_VECTORS = re.compile(
     r"(^|_)(pos|xyz|coo?rds?|vecs?|points?|pts|(bb)?ox(es)?|feat(ure)?s?|emb(ed(ding)?)?s?"
-    r"|hidden(_states)?|obs(ervations?)?)$"
+    r"|hidden(_states)?|context|memory|encoder_out(put)?s?|obs(ervations?)?)$"
 )
 
 
-_OF_PADDING = re.compile(r"(^|_)pad(ding)?_masks?$")
+_OF_PADDING = re.compile(r"(^|_)(pad(ding)?|attention)_masks?$")
 """A mask of the places of a batch, which of a tensor of numbers has all dimensions."""
 _OF_NUMBERS = re.compile(
     r"(ids?|tokens?|labels?|targets?|tgt|masks?|(weight|score|prob|len|length|position|time)s?"
+    r"|attn|attention|dots?|energy|sims?"
     r"|loss(es)?|ind(ex|ices)|seqs?|y)\d*$"
 )
 

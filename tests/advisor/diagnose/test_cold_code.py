@@ -105,6 +105,25 @@ def test_environments_metrics_and_protocols_are_left_out(
     assert bool(places(scanned(tmp_path, {"a.py": text}))) is shown
 
 
+@pytest.mark.parametrize(("device", "shown"), [("", False), (", device=x.device", True)])
+def test_what_is_compared_with_the_host_is_on_the_host(
+    tmp_path: Path,
+    device: str,
+    shown: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    text = f"""
+import torch
+
+
+def sample(x: torch.Tensor, draw, n: int):
+    places = torch.arange(n{device}).unsqueeze(-1)
+    others = draw(n)
+    others[others >= places] += 1
+    return x[others]
+"""
+    assert bool(places(scanned(tmp_path, {"a.py": text}))) is shown
+
+
 def test_a_function_inside_a_hook_between_epochs_is_left_out(tmp_path: Path) -> None:
     text = """
 import torch

@@ -15,6 +15,11 @@ from npufix.rewriters.edit.layout import fit, use_width
         ("torch.zeros(n, 2).type_as(x)", "x.new_zeros(n, 2)"),
         ("torch.ones((n, 2)).to(x)", "x.new_ones((n, 2))"),
         ("torch.full((n,), 2.0).type_as(x)", "x.new_full((n,), 2.0)"),
+        ("torch.zeros(n).to(dtype=x.dtype, device=x.device)", "x.new_zeros(n)"),
+        (
+            "(\n                torch.arange(n)\n                .to(x.device)\n            ) * 2",
+            "(\n        torch.arange(n, device=x.device)\n    ) * 2",
+        ),
         # another dtype on the way, and numbers that are computed
         (
             "torch.zeros(n, dtype=torch.bool).type_as(x)",
@@ -153,3 +158,82 @@ def test_an_argument_more_gets_a_line_below_the_others() -> None:
     """  # noqa: E501 - a long line is what it is about
     pad = " " * 27
     assert f"attended,\n{pad}need_weights=False)[0]\n" in direct(text, "NPU165")
+
+
+def test_a_call_keeps_its_keywords() -> None:
+    text = """
+        def build(self, groups):
+            return torch.optim.{}(params=self.net.parameters(), lr=1e-3)
+    """
+    call = "torch.optim.AdamW(params=self.net.parameters(), lr=1e-3, fused=True)"
+    assert call in direct(text.format("AdamW"), "NPU112")
+    (site,) = written(sites(text.format("Adam"), "NPU112"))
+    assert site.rewrite is not None
+    assert "return adam_class(params=self.net.parameters(), lr=1e-3)" in site.rewrite.portable
+    text = """
+        def build(net, rate, scaler: torch.cuda.amp.GradScaler):
+            return torch.optim.AdamW(net.parameters(), rate, betas=(0.8, 0.99))
+    """
+    (site,) = written(sites(text, "NPU112"))
+    assert site.rewrite is not None
+    assert "return adamw_class(net.parameters(), rate, betas=(0.8, 0.99))" in site.rewrite.portable
+
+
+def test_a_statement_of_several_lines_is_broken_anew_where_it_gets_too_long() -> None:
+    text = """
+        class Attention(nn.Module):
+            def forward(self, q: torch.Tensor, keys, values, number_of_queries):
+                scores = (q @ keys.transpose(-2, -1)) * self.head_dim**-0.5
+                attention = torch.softmax(scores, dim=-1)
+                out = (
+                    (attention @ values)
+                    .transpose(1, 2)
+                    .reshape(1, number_of_queries, self.embed_dim)
+                )
+                return out
+    """
+    lines = direct(text, "NPU104").splitlines()
+    assert max(map(len, lines)) <= 89
+    assert any("scaled_dot_product_attention(" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        # a tensor of exponents, five dimensions, and pieces that nothing is computed of
+        "y = 0\n            for i in range(self.order):\n                y = y + x**i",
+        "y = torch.cat([x[None, None] + i for i in range(4)], dim=2)",
+        "y = torch.stack([x[:, i * n : (i + 1) * n] for i in range(4)])",
+    ],
+)
+def test_loops_that_are_better_left_alone(loop: str) -> None:
+    text = f"""
+        def forward(self, x: torch.Tensor, n: int):
+            a, b, c = x.shape
+            {loop}
+            return y
+    """
+    assert not written(sites(text, "NPU250"))
+
+
+def test_a_list_is_not_of_the_device_because_its_name_is_one_later() -> None:
+    text = """
+        def forward(x: torch.Tensor, tokens, fill):
+            weights = [[1.0] * len(token) for token in tokens]
+            tokens, weights = fill(tokens, weights)
+            tokens = torch.relu(torch.tensor(tokens, device=x.device))
+            return x * tokens * torch.tensor(weights, device=x.device)
+    """
+    said = [site.problem for site in sites(text, "NPU219")]
+    assert not any("copies them back" in problem for problem in said)
+
+
+@pytest.mark.parametrize(("device", "count"), [("", 0), (", device=x.device", 1)])
+def test_one_number_of_the_host_is_as_good_in_each_round(device: str, count: int) -> None:
+    text = f"""
+        def forward(x: torch.Tensor):
+            for _ in range(3):
+                x = torch.log(x) / torch.log(torch.tensor(10.0{device}))
+            return x
+    """
+    assert len(sites(text, "NPU216")) == count

@@ -352,3 +352,13 @@ def test_a_mask_of_padding_is_one_of_places(name: str, *, rows: bool) -> None:
     )  # fmt: skip
     (site,) = sites(body)
     assert {"row-mask" if rows else "same-rank-mask"} <= {c.name for c in site.open_conditions}
+
+
+@pytest.mark.parametrize(("name", "rows"), [("context", True), ("scores", False)])
+def test_a_mask_of_attention_is_one_of_places(name: str, *, rows: bool) -> None:
+    body = function(
+        f"{name}, attention_mask, f", f"{name} = f({name})",
+        f"{name}[~attention_mask.bool()] = 0",
+    )  # fmt: skip
+    (site,) = sites(body)
+    assert {"row-mask" if rows else "same-rank-mask"} <= {c.name for c in site.open_conditions}

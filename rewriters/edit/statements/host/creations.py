@@ -285,7 +285,11 @@ def _there(
     if whole is not None:
         changes.append(Change(whole, ""))
     else:
-        changes += bare or [Change((line, end, last, close), rest)]
+        *_, behind, after = here.span(moved)
+        own_line = not here.lines[line - 1][:end].strip()  # ``.to(device)`` on a line of its own
+        before = here.lines[behind - 1][after:].strip()
+        gone = (behind, after) if own_line and not (rest or before) else (line, end)
+        changes += bare or [Change((*gone, last, close), rest)]
     first, start, until, stop = here.span(code if moved is source else source)
     own = [c for c in changes if first <= c.span[0] and c.span[2] <= until]
     lines = here.lines[first - 1 : until]
@@ -321,7 +325,8 @@ def _made_like(
     match moved:
         case ast.Call(ast.Attribute(_, "zeros" | "ones" | "full" as name), args, words):
             plain = [moved] == made.makers and {k.arg for k in words} <= {"size", "fill_value"}
-            if plain and args and rest in {f".type_as({like})", f".to({like})"}:
+            told = {f".type_as({like})", f".to({like})", f".to({like}.dtype)"}
+            if plain and args and like != device and rest in told:
                 *_, first, start = here.span(moved.func)
                 *_, last, end = here.span(moved)
                 text = "".join(here.lines[first - 1 : last])

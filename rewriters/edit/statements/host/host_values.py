@@ -60,6 +60,7 @@ _TAKES_TENSOR = re.compile(r"loss|criterion", re.IGNORECASE)
 _SELDOM = re.compile(
     r"(^|_)(log|logging|print|report|verbose|debug|summary|cpu|device)(_|$)|last_(step|batch)"
 )
+_FEW_READS = 2
 _FORM_ITEM, _FORM_LIMIT, _FORM_LIMIT_OF_ITEM = "item", "limit", "limit_of_item"
 
 _IN_LOOP = (
@@ -319,6 +320,8 @@ def _by_hand(  # noqa: C901, PLR0911 - one case a kind of use
     if (logged := find_logged(here, read.code, read.tensor, read.how)) is not None:
         return logged
     if loop is None and _is_of_caller(here, read):
+        if _works_on_host(here):
+            return None
         return _hand_over(here, read, users) or Proposal(read.code, _FROM_CALLER)
     if loop is None and (found := read_by_others(here, read.code)) is not None:
         return found
@@ -357,6 +360,13 @@ def _makes_shapes(here: Surroundings, users: Sequence[Node]) -> bool:
     """Tell whether the host needs a number, or what it makes of it: ``randint(0, n + 1, (4,))``."""
     later = [u for user in users if user.op in ARITHMETIC for u in here.users(user)]
     return any(user.op.removesuffix("(*)") in _OF_SHAPES for user in (*users, *later))
+
+
+def _works_on_host(here: Surroundings) -> bool:
+    """Tell whether a function brings several tensors to the host, to compute with them there."""
+    calls = (n for n in here.nodes if isinstance(n, ast.Call) and not n.args)
+    reads = [c for c in calls if isinstance(c.func, ast.Attribute) and c.func.attr in READING]
+    return len({ast.unparse(first_read(code)) for code in reads}) > _FEW_READS
 
 
 def _is_of_caller(here: Surroundings, read: _Read) -> bool:

@@ -404,7 +404,8 @@ def _are_of_device(here: Surroundings, data: ast.expr) -> bool:
     owners = [f.value for f in reads if isinstance(f, ast.Attribute) and f.attr in _READING]
     held = [e for part in parts if isinstance(part, ast.List) for e in part.elts]
     rows = {ast.unparse(n.iter) for n in inner if isinstance(n, ast.comprehension)}
-    held += [n for n in here.nodes if isinstance(n, ast.Name) and n.id in rows]
+    named = [n for n in here.nodes if isinstance(n, ast.Name) and n.id in rows]
+    held += [n for n in named if n.lineno < data.lineno]  # later it may be called so as a tensor
     return any(here.is_tensor(o) is not False for o in owners) or any(map(here.is_tensor, held))
 
 
@@ -451,6 +452,8 @@ def _is_number(here: Surroundings, code: ast.expr) -> bool:
 def _is_scalar(code: ast.expr) -> bool:
     if isinstance(code, ast.UnaryOp):
         return _is_scalar(code.operand)
+    if isinstance(code, ast.IfExp):
+        return _is_scalar(code.body) and _is_scalar(code.orelse)
     return isinstance(code, ast.Constant)
 
 

@@ -150,6 +150,8 @@ def _is_made_anew(here: Surroundings, call: ast.Call) -> bool:
     """
     if here.loop_of(call) is not None or _EACH_TIME.fullmatch(here.flow.function.name):
         return True
+    if here.flow.cls is None:
+        return False  # a program may go through all of its data once
     inner = here.statement_of(call)
     targets = inner.targets if isinstance(inner, ast.Assign) else []
     names = {ast.unparse(target) for target in targets} | {ast.unparse(call)}
