@@ -26,6 +26,7 @@ _OF_HOST = "the replay: more than the kernels take, as the host has less to laun
 _UNKNOWN = "what becomes of its kernels is not known"
 _NO_LAUNCHES = "when the host launched each kernel is not recorded"
 _NO_COLLECTIVES = "how long this rank waits in its collectives is not recorded"
+_SHARED = "what it gains is part of what others before it do"
 _NOT_REPLAYED = "the replayed steps hold nothing that it changes"
 _AS_REPLAYED = "the replay, beside the findings before it"
 T = TypeVar("T", bound="Item")
@@ -81,7 +82,7 @@ def _say_unpredicted(item: Item, forecast: Forecast) -> str:
     if item.of_job and item.finding.saving is not None:
         return _NO_COLLECTIVES
     if item.change is None:
-        return item.unknown or _UNKNOWN
+        return item.unknown or (_SHARED if item.of_job else _UNKNOWN)
     return _NO_LAUNCHES if forecast.model == "pauses" else _NOT_REPLAYED
 
 

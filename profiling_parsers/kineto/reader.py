@@ -26,7 +26,12 @@ from npufix.profiling_parsers.kineto.header import (
 from npufix.profiling_parsers.kineto.kernels import device_kernels, operator_kernels
 from npufix.profiling_parsers.kineto.launches import find_launches
 from npufix.profiling_parsers.kineto.names import is_host_copy, operator_dims, operator_types
-from npufix.profiling_parsers.kineto.steps import find_steps, split_steps, step_annotations
+from npufix.profiling_parsers.kineto.steps import (
+    find_steps,
+    inferred_steps,
+    split_steps,
+    step_annotations,
+)
 from npufix.profiling_parsers.profile import DumpError, Environment, Problem, Profile
 from npufix.profiling_parsers.signals import Signals
 from npufix.profiling_parsers.tables.columns import category, find_rows_with
@@ -49,6 +54,9 @@ _PROFILE = (
     "ProfilerActivity.CUDA], record_shapes=True, with_stack=True)` and `export_chrome_trace`"
 )
 _COPY = "copy the file again, or " + _PROFILE
+_INFERRED = (
+    "holds no steps (ProfilerStep#): they are told by the calls of the optimizer, or of the loader"
+)
 _EARLY_NS, _EARLY_SHARE = 1_000_000, 0.1
 """From which time before the first kernel, and share of the rest, it is told."""
 _WITH_TIMES = ("operators", "annotations", "calls", "runtime", "device", "flow_starts", "flow_ends")
@@ -66,7 +74,10 @@ def read_kineto(path: Path) -> Profile:
     header = read_header(trace)
     _check(path, trace, header)
     trace = _in_order(trace, base_ns(header))
-    steps = step_annotations(trace.annotations)
+    steps, marked = step_annotations(trace.annotations), True
+    if steps.empty and len(trace.device):
+        trace, marked = replace(trace, annotations=inferred_steps(trace.annotations)), False
+        steps = step_annotations(trace.annotations)
     kernels, launching = _kernels(trace)
     starts = kernels["start_ns"].to_numpy()
     launched = launches_in_order(kernels) if len(trace.device) else starts
@@ -82,7 +93,7 @@ def read_kineto(path: Path) -> Profile:
         step_bounds="marks" if len(steps) else "kernels",
         op_statistic=no_op_statistic(),
         stacks=found.stacks,
-        problems=tuple(_problems(path.name, trace, found, has_steps=bool(len(steps)))),
+        problems=tuple(_problems(path.name, trace, found, steps, marked=marked)),
         modules=found.modules,
         signals=Signals(functions=long_functions(trace.calls)),
         format="kineto",
@@ -244,7 +255,7 @@ def _tell_no_steps(trace: KinetoTrace) -> str:
 
 
 def _problems(
-    file: str, trace: KinetoTrace, found: Attribution, *, has_steps: bool
+    file: str, trace: KinetoTrace, found: Attribution, steps: pd.DataFrame, *, marked: bool
 ) -> Iterator[Problem]:
     if trace.cut is not None:
         what = f"{_describe_damage(trace)}; the events before are used"
@@ -269,7 +280,6 @@ def _problems(
     elif not (found.stack >= 0).any():
         what = "holds no call stacks of the operators, so no kernel is led to a line"
         yield Problem(file, what, _PROFILE)
-    if not has_steps:
-        yield Problem(
-            file, _tell_no_steps(trace), "call `prof.step()` after each step of the training loop"
-        )
+    if steps.empty or not marked:
+        what = _INFERRED if len(steps) else _tell_no_steps(trace)
+        yield Problem(file, what, "call `prof.step()` after each step of the training loop")

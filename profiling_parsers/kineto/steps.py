@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     Integers = NDArray[np.int64]
 
+_UPDATE, _BATCH = r"Optimizer\.step#.*", r"enumerate\(DataLoader\)#.*__next__"
+_FEWEST = 3
 _STEP = re.compile(r"ProfilerStep#([0-9]{1,15})")
 
 
@@ -64,3 +66,47 @@ def split_steps(kernels: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     begins, ends = marks["start_ns"].min(), marks["end_ns"].max()
     known = {int(s): (int(begins[s]), int(ends[s])) for s in begins.index}
     return steps_between(kernels, known)
+
+
+def inferred_steps(annotations: pd.DataFrame) -> pd.DataFrame:
+    """Return the annotations of a trace without steps with those that its calls stand for.
+
+    A loop that calls an optimizer begins anew behind each call; else it does with each wait for a
+    batch. Where there are fewer than three of both nothing says what a step is.
+    """
+    host = annotations[annotations["on_device"] == 0]
+    names = host["name"].astype(str)
+    ends = host["start_ns"] + host["duration_ns"]
+    begins = _most_frequent(host["start_ns"], names, _BATCH)
+    borders = _most_frequent(ends, names, _UPDATE)
+    if len(borders) >= _FEWEST:
+        first = int(min(host["start_ns"].min(), borders[0]))
+        borders = np.concatenate([[first], borders])
+    elif len(begins) >= _FEWEST:
+        usual = round(float(np.median(np.diff(begins))))
+        borders = np.append(begins, max(int(ends.max()), int(begins[-1]) + usual))
+    else:
+        return annotations
+    made = host.iloc[np.zeros(len(borders) - 1, np.int64)].assign(
+        name=pd.Categorical([f"ProfilerStep#{n}" for n in range(len(borders) - 1)]),
+        start_ns=borders[:-1],
+        duration_ns=np.diff(borders),
+    )
+    both = [annotations, made]
+    texts = [str(name) for frame in both for name in frame["name"]]
+    found: pd.DataFrame = pd.concat([frame.drop(columns="name") for frame in both])
+    found = found.assign(name=pd.Categorical(texts))[list(annotations)]
+    return found.sort_values("start_ns", kind="stable", ignore_index=True)
+
+
+def _most_frequent(moments: pd.Series[int], names: pd.Series[str], pattern: str) -> Integers:
+    """Return the moments of the name that comes most often, in order.
+
+    Of several it is the last: of two optimizers in a step the second one ends it.
+    """
+    own = names[names.str.fullmatch(pattern)]
+    if own.empty:
+        return np.zeros(0, np.int64)
+    counts = own.value_counts()
+    most = [name for name in own.unique() if counts[name] == counts.max()]
+    return np.sort(moments[own.index[own == most[-1]]].to_numpy(np.int64))

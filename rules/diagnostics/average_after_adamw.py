@@ -8,7 +8,7 @@ kernel or two per parameter. ``npu_apply_fused_ema_adamw`` updates the average w
 new parameter at hand.
 
 Evidence: Lerp kernels, or Mul and Add in pairs, behind ApplyAdamW kernels, with the shapes of the
-parameters that these update; at least half as many as those.
+parameters that these update; at least half as many as those, and at most three times as many.
 
 Use instead: ``npu_apply_fused_ema_adamw`` of MindSpeed.
 
@@ -41,6 +41,8 @@ _STEP = r"ApplyAdamW(V2)?"
 _AVERAGE = r"Lerp\w*|Mul|Muls|Add|Axpy\w*"
 _LEAST = 0.5
 """Averages per parameter from which on this is one."""
+_MOST = 3
+"""Kernels per parameter: ``mul_`` and ``add_``, or a copy more; a layer behind the update has more."""
 
 
 def check(recording: Recording) -> Iterator[Observation]:
@@ -50,7 +52,9 @@ def check(recording: Recording) -> Iterator[Observation]:
         return
     rows = _averages(recording, updates)
     cost = per_step(int(rows["duration_ns"].sum()), recording)
-    if share(cost, recording) < LEAST_SHARE or len(rows) < _LEAST * len(updates):
+    if share(cost, recording) < LEAST_SHARE:
+        return
+    if not _LEAST * len(updates) <= len(rows) <= _MOST * len(updates):
         return
     steps = max(1, recording.step_count)
     yield Observation(
@@ -82,6 +86,7 @@ def _averages(recording: Recording, updates: pd.DataFrame) -> pd.DataFrame:
         for category in rows["input_shapes"].cat.categories
         if category and shapes(str(category))[0] in parameters
     ]
+    behind &= rows["core"] != "AI_CPU"
     found: pd.DataFrame = rows[behind & rows["input_shapes"].isin(alike)]
     return found
 

@@ -4,6 +4,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from small_kineto import (
     ADD,
@@ -300,3 +301,51 @@ def test_a_large_file_is_not_read_to_tell_it(tmp_path: Path) -> None:
         file.seek(1 << 40)  # a file with a hole: it takes no room
         file.write(b'"}')
     assert not is_kineto(path)
+
+
+def unmarked(*calls: str, steps: int = 4) -> list[dict[str, object]]:
+    """Return a kernel a step of 1 ms and, in each, annotations of 100 us one behind the other."""
+    found: list[dict[str, object]] = []
+    for step in range(steps):
+        at = 1_000.0 * step
+        found += [
+            event("user_annotation", name, at + 200 * n, 100.0) for n, name in enumerate(calls)
+        ]
+        found.append(
+            event("cuda_runtime", "cudaLaunchKernel", at + 700, 5.0, correlation=900 + step)
+        )
+        found.append(gpu("kernel", ADD, at + 800, 50.0, 900 + step))
+    return found
+
+
+LOADER = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+
+
+@pytest.mark.parametrize(
+    ("calls", "known"),
+    [
+        ((LOADER,), [0, 1, 2, 3]),
+        ((LOADER, "Optimizer.step#AdamW.step"), [1, 2, 3, None]),
+        ((LOADER, "Optimizer.step#G.step", "Optimizer.step#D.step"), [1, 2, 3, None]),
+        (("forward",), [None] * 4),
+    ],
+    ids=["loader", "optimizer", "two optimizers", "nothing"],
+)
+def test_without_marks_the_calls_of_the_loop_say_what_a_step_is(
+    tmp_path: Path, calls: tuple[str, ...], known: list[int | None]
+) -> None:
+    profile = read_kineto(write_new(tmp_path / "x.json", unmarked(*calls)))
+    found = [None if step is pd.NA else int(step) for step in profile.kernels["step"]]
+    assert found == known
+    said = [problem.what for problem in profile.problems if "holds no steps" in problem.what]
+    assert len(said) == 1
+    assert ("told by the calls" in said[0]) == (known[0] is not None)
+    if known[0] is not None:
+        # What comes before the first kernel is in the step, from where the loop begins anew.
+        whole = profile.steps[["computing_ns", "free_ns"]].sum(axis=1).tolist()
+        assert whole[1] == 1_000_000
+
+
+def test_two_calls_are_no_loop(tmp_path: Path) -> None:
+    profile = read_kineto(write_new(tmp_path / "x.json", unmarked(LOADER, steps=2)))
+    assert profile.kernels["step"].isna().all()

@@ -226,6 +226,10 @@ def test_averages_behind_adamw_have_the_shapes_of_its_parameters() -> None:
     assert found.saving_ns == (0, 400 * US)
     assert seen(average_after_adamw, chain(*averages, *step)) == []  # in front of it
     assert seen(average_after_adamw, chain(*step, averages[0])) == []
+    layer = [kernel("Mul", "64,16;64,16", "64,16") for _ in range(13)]
+    assert seen(average_after_adamw, chain(*step, *layer)) == []  # more than an average takes
+    slow = [{**row, "core": "AI_CPU"} for row in averages]
+    assert seen(average_after_adamw, chain(*step, *slow)) == []
     other = [kernel("LerpScalar", "3,3;3,3", "3,3") for _ in range(4)]
     assert seen(average_after_adamw, chain(*step, *other)) == []
 
