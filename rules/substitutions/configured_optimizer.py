@@ -150,14 +150,14 @@ optimizer = dict(type="AdamW", lr=2e-4, weight_decay=0.01, fused=True)
         ),
         Rewritten(
             """
-from trl import SFTConfig
+from transformers import TrainingArguments
 
-config = SFTConfig(output_dir="out", optim="adamw_torch")
+config = TrainingArguments(output_dir="out", optim="adamw_torch")
 """,
             """
-from trl import SFTConfig
+from transformers import TrainingArguments
 
-config = SFTConfig(output_dir="out", optim="adamw_torch_fused")
+config = TrainingArguments(output_dir="out", optim="adamw_torch_fused")
 """,
         ),
         Rewritten(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 from typing import TYPE_CHECKING
 
 import torch
@@ -48,11 +47,12 @@ def _is_kept(target: Target, vouched: Sequence[str], case: CallCase, dtype: torc
     if not isinstance(prepared, PreparedCall):
         return True
     seed_everything(case.seed)
-    setattr(builtins, PROBE, take)
+    namespace = target.loaded.namespace
+    namespace[PROBE] = take
     try:
         try_call(lambda: prepared.call(prepared.arguments), CALL_S)
     finally:
-        delattr(builtins, PROBE)
+        del namespace[PROBE]
     return all(kept)
 
 
