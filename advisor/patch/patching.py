@@ -188,13 +188,13 @@ def _job(item: Located, tree: SourceTree, diagnosis: Diagnosis, *, portable: boo
 def list_assumed_conditions(site: Site) -> tuple[str, ...]:
     """Return the conditions that the verifier has to take for granted.
 
-    Those that the user vouches for, and which activation a configuration selects: the verifier
-    makes up another one.
+    Those that the user vouches for or the dump shows, of the calls in it, and which activation a
+    configuration selects: the verifier makes up another one.
     """
     return tuple(
         proof.condition.meaning or proof.condition.name
         for proof in site.proofs
-        if proof.basis in {Basis.OPEN, Basis.ASSUMED}
+        if proof.basis in {Basis.OPEN, Basis.ASSUMED, Basis.PROFILE}
         or proof.condition.name.startswith(_ACTIVATION)
     )
 

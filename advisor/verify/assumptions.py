@@ -99,12 +99,7 @@ class Assumptions:
 
         allowed = self._list_allowed(site)
         asked = {c.meaning or c.name: c in allowed for c in site.open_conditions}
-        known = [name for name in list_assumed_conditions(site) if asked.get(name, True)]
-        return known + [
-            proof.condition.meaning or proof.condition.name
-            for proof in site.proofs
-            if proof.basis is Basis.PROFILE
-        ]
+        return [name for name in list_assumed_conditions(site) if asked.get(name, True)]
 
     def _runs(self, qualname: str, other: str) -> bool:
         texts = self._file.original, self._file.original
