@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 from npufix.advisor.project.source_tree import SourceFile
 from npufix.advisor.verify.changed_functions import callers
-from npufix.rewriters.edit.site import Basis
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

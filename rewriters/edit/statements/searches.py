@@ -29,7 +29,8 @@ from npufix.rewriters.edit.statements.host.device_waits import find_device_waits
 from npufix.rewriters.edit.statements.host.host_values import find_host_values
 from npufix.rewriters.edit.statements.host.uploads import find_uploads
 from npufix.rewriters.edit.statements.invariants import find_invariants
-from npufix.rewriters.edit.statements.masked_sums import ADDED_UP, REDUCED, find_masked_values
+from npufix.rewriters.edit.statements.masked.formulas import find_masked_formulas
+from npufix.rewriters.edit.statements.masked.sums import ADDED_UP, REDUCED, find_masked_values
 from npufix.rewriters.edit.statements.products import find_einsum_products
 from npufix.rewriters.edit.statements.programs import loaders, optimizers
 from npufix.rewriters.edit.statements.programs.caches import GROWS, find_growing_caches
@@ -144,6 +145,12 @@ SEARCHES: Mapping[str, Search] = {
     "index-lists": Search(find_index_lists, text=r"\[\d+,[ \d,]*\d,?\s*\]\s*[,\]]"),
     "invariants": Search(find_invariants, "for|while", text=r"(?m)^\s+(for|while) ", hot_only=True),
     "list-collectives": Search(find_list_collectives, "all_gather|all_to_all"),
+    "masked-formulas": Search(
+        find_masked_formulas,
+        text=r"(?m)^\s*[\w.]+\[[^\n:]*\] [-+*/]?= ",
+        twice=r"\[([^\[\]\n:]*[A-Za-z_][^\[\]\n:]*)\]",
+        hot_only=True,
+    ),
     "masked-layers": Search(find_masked_layers, r"\w*Transformer(En|De)?(coderLayer)?"),
     "masked-values": Search(find_masked_values, REDUCED, text=ADDED_UP, hot_only=True),
     "optimizers": Search(

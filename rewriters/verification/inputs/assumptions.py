@@ -144,6 +144,19 @@ def _sees_a_key(operands: Operands) -> bool:
     return True
 
 
+def _are_all_different(operands: Operands) -> bool:
+    """Tell whether no two elements of a row are equal: then its order is one alone."""
+    rows = (t.detach().sort(dim=-1)[0] for t in _tensors(operands, "x") if t.dim())
+    return not any(bool((row[..., 1:] == row[..., :-1]).any()) for row in rows)
+
+
+def _has_enough(operands: Operands) -> bool:
+    """Tell whether a tensor has as many elements as are wanted of it."""
+    k = operands.get("k", 0)
+    sizes = [t.shape[-1] for t in _tensors(operands, "x") if t.dim()]
+    return isinstance(k, int) and all(0 <= k <= size for size in sizes)
+
+
 def _unique(operands: Operands) -> bool:
     return all(
         not bool((t.sort(-1).values.diff(dim=-1) == 0).any())
@@ -266,6 +279,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "boolean-mask": lambda o: all(t.dtype == torch.bool for t in _tensors(o, "mask")),
     "check-never-fails": _passes_check,
     "column-mask": _fewer_dims(1),
+    "enough-elements": _has_enough,
     "finite-arms": _has_finite_arms,
     "finite-table": lambda o: all(bool(t.isfinite().all()) for t in _tensors(o, "table")),
     "four-dimensional": _dims(4, "q", "k", "v", "query", "key", "value"),
@@ -303,6 +317,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "module-moves-along": lambda o: all(t.dtype not in _HALVES for t in _tensors(o, "x")),
     "no-fully-masked-row": _sees_a_key,
     "no-short-rows": _has_no_short_rows,
+    "no-ties": _are_all_different,
     "no-nan": lambda o: not any(bool(t.isnan().any()) for t in _floats(o)),
     "nonnegative-index": lambda o: all(
         not bool((t < 0).any()) for t in _tensors(o, "index", "indices")
@@ -325,6 +340,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     ),
     "takes-dtype": _is_weaker,
     "three-dimensions": _dims(3, "x"),
+    "two-dimensions": _dims(2, "x"),
     "table-dtype": _table_dtype,
     "ties-without-gradient": _no_ties,
     "unique-indices": _unique,

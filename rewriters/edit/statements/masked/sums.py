@@ -42,7 +42,7 @@ _MASK = re.compile(r"(^|_)(mask|valid|masked)(_|$)")
 """What an argument is called that is a mask, though nothing else says so."""
 
 
-class _OtherUseError(Exception):
+class OtherUseError(Exception):
     """Somebody else needs the selected values, or something else is done with them."""
 
 
@@ -91,9 +91,9 @@ def _find_masked_sums(  # noqa: C901 - one case a way to add up
             continue  # ``x[mask].sum()`` is a pattern of its own
         try:
             ends = [a for a in value.args if a.op != Op.CONST] if value is whole else [value]
-            parts, mask = _find_selections(here, *ends)
+            parts, mask = find_selections(here, *ends)
             yield _together(here, node, added, {*parts, whole}, mask, how)
-        except _OtherUseError:
+        except OtherUseError:
             continue
 
 
@@ -110,7 +110,7 @@ def _two_selected(
     """Return ``x[m]`` and ``y[m]`` of a loss of both, with the mask and its name."""
     match code.args:
         case [ast.Subscript() as first, ast.Subscript() as second]:
-            mask, name = here.value(first.slice), _name_of_mask(here, first)
+            mask, name = here.value(first.slice), name_of_mask(here, first)
             if mask is not None and name and mask is here.value(second.slice):
                 return (first, second, mask, name) if _is_mask(here, mask) else None
     return None
@@ -154,7 +154,7 @@ def _asked(
     return (("mask", mask), *zip("xy", texts, strict=False))
 
 
-def _tells_finite(mask: Node) -> bool:
+def tells_finite(mask: Node) -> bool:
     """Tell whether a mask leaves out what is not finite: its gradient would be NaN."""
     return any(part.op in _FINITE for part in mask.walk())
 
@@ -174,7 +174,7 @@ def _labelled(
     usual = given.keys() <= {"reduction", "weight", "label_smoothing", "ignore_index"}
     ignored = given.get("ignore_index", "-100")
     plain = usual and given.get("reduction", "mean") in _FORMS and re.fullmatch(r"-?\d+", ignored)
-    if not plain or _tells_finite(mask):
+    if not plain or tells_finite(mask):
         return None
     whole = here.evaluations[id(scores.value)]
     facts = here.facts(whole, x=whole.node, m=mask)
@@ -198,11 +198,11 @@ def _labelled(
     return proposal, {id(scores), id(labels)}
 
 
-def _find_selections(here: Surroundings, *ends: Node) -> tuple[set[Node], Node]:
+def find_selections(here: Surroundings, *ends: Node) -> tuple[set[Node], Node]:
     """Return what values are computed from, down to the selections, and the mask of all of them.
 
     Raises:
-        _OtherUseError: there are several masks, or other values take part.
+        OtherUseError: there are several masks, or other values take part.
 
     """
     parts: set[Node] = set()
@@ -219,10 +219,10 @@ def _find_selections(here: Surroundings, *ends: Node) -> tuple[set[Node], Node]:
         elif here.facts(here.flow.evaluations[0], x=node).is_number("x"):
             continue
         else:
-            raise _OtherUseError
+            raise OtherUseError
         parts.add(node)
     if len(masks) != 1:
-        raise _OtherUseError
+        raise OtherUseError
     return parts, next(iter(masks))
 
 
@@ -250,16 +250,16 @@ def _together(  # noqa: PLR0913, PLR0917 - what is added up, and how
     own = [e for e in here.flow.evaluations if e.node in parts]
     for evaluation in own:
         if isinstance(evaluation.code, ast.expr) and evaluation.node is not here.value(call):
-            _require_inside(here, evaluation.code, parts)
+            require_inside(here, evaluation.code, parts)
     reads = {
         id(e.code): e.code
         for e in own
         if isinstance(e.code, ast.Subscript) and e.node.op == Op.GETITEM
     }
-    names = {_name_of_mask(here, read) for read in reads.values()}
+    names = {name_of_mask(here, read) for read in reads.values()}
     name = names.pop() if len(names) == 1 else ""
-    if not name or _tells_finite(mask) or here.value(next(iter(reads.values())).slice) is not mask:
-        raise _OtherUseError
+    if not name or tells_finite(mask) or here.value(next(iter(reads.values())).slice) is not mask:
+        raise OtherUseError
     changes = []
     inside = {id(n) for n in ast.walk(added)}
     for read in reads.values():
@@ -272,11 +272,11 @@ def _together(  # noqa: PLR0913, PLR0917 - what is added up, and how
             ):  # ``x = x[mask]``: nothing is left to say
                 lines = here.whole_lines(statement)
                 if lines is None:
-                    raise _OtherUseError
+                    raise OtherUseError
                 changes.append(Change(lines, ""))
             case _:
                 changes.append(Change(here.span(read), here.text(read.value)))
-    text = _without(here, added, set(reads))
+    text = without_masks(here, added, set(reads))
     if added is call:
         text = _of_each(text, style_of("".join(here.lines)).quote)
     new = _total(here, call, f"torch.where({name}, {text}, 0).sum()", name, how)
@@ -299,7 +299,7 @@ def _of_each(loss: str, quote: str) -> str:
     return f"{ast.unparse(code)[:-1]}, reduction={quote}none{quote})"
 
 
-def _require_inside(here: Surroundings, code: ast.expr, parts: set[Node]) -> None:
+def require_inside(here: Surroundings, code: ast.expr, parts: set[Node]) -> None:
     """Refuse a value that anything but the sum needs."""
     outer = here.parents.get(id(code))
     while isinstance(outer, (ast.Attribute, ast.keyword)):
@@ -309,10 +309,10 @@ def _require_inside(here: Surroundings, code: ast.expr, parts: set[Node]) -> Non
             return
         case ast.expr() if here.value(outer) in parts:
             return
-    raise _OtherUseError
+    raise OtherUseError
 
 
-def _name_of_mask(here: Surroundings, read: ast.Subscript) -> str:
+def name_of_mask(here: Surroundings, read: ast.Subscript) -> str:
     """Return the name that a mask has all the time, "" if it has none such."""
     match read.slice:
         case ast.Name(name):
@@ -325,7 +325,7 @@ def _name_of_mask(here: Surroundings, read: ast.Subscript) -> str:
     return ""
 
 
-def _without(here: Surroundings, code: ast.expr, reads: set[int]) -> str:
+def without_masks(here: Surroundings, code: ast.expr, reads: set[int]) -> str:
     """Return the text of an expression with ``x`` for ``x[mask]``."""
     if not any(id(n) in reads for n in ast.walk(code)):
         return here.text(code)

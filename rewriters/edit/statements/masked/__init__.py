@@ -1,0 +1,1 @@
+"""What a mask selects: sums and means of it, and formulas that are written back."""

@@ -1,0 +1,243 @@
+"""Formulas that are computed for what a mask selects, and written back through it.
+
+``y[m] = torch.exp(x[m]) * 2`` is a ``where`` of all elements.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.edit.statements.masked.sums import (
+    OtherUseError,
+    find_selections,
+    name_of_mask,
+    require_inside,
+    tells_finite,
+    without_masks,
+)
+from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.edit.statements.surroundings import LOOPS
+from npufix.rewriters.graph import operators
+from npufix.rewriters.graph.special import Op
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from npufix.rewriters.edit.statements.surroundings import Surroundings
+    from npufix.rewriters.graph.nodes import Node
+
+_LINEAR = frozenset({"add", "sub", "neg", "clone"})
+_SCALED = frozenset({"mul", "div"})
+_RAISING = frozenset({"floordiv", "mod", "remainder", "fmod", "floor_divide"})
+"""Of integers they fail where one is zero: nobody asked for the elements left out."""
+_SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
+_ABOUT = frozenset({"shape", "size", "dtype", "device", "dim", "ndim"})
+
+
+def find_masked_formulas(here: Surroundings) -> Iterator[Proposal]:
+    """Yield ``y[m] = f(x[m])`` where ``f`` computes element by element."""
+    for proposal, _ in _find(here):
+        yield proposal
+
+
+def reads_for_formulas(here: Surroundings) -> set[int]:
+    """Return the ids of the selections that such a formula does without."""
+    return {read for _, reads in _find(here) for read in reads}
+
+
+def _find(here: Surroundings) -> Iterator[tuple[Proposal, set[int]]]:
+    if here.flow.names.imports.get("torch") != "torch":
+        return
+    for node in here.nodes:
+        match node:
+            case ast.Assign([ast.Subscript() as target], value):
+                sign = ""
+            case ast.AugAssign(ast.Subscript() as target, how, value) if type(how) in _SIGNS:
+                sign = _SIGNS[type(how)]
+            case _:
+                continue
+        if not isinstance(value, ast.Subscript) and isinstance(
+            target.value, (ast.Name, ast.Attribute)
+        ):
+            try:
+                yield _whole(here, node, target, value, sign)
+            except OtherUseError:
+                continue
+
+
+def _whole(
+    here: Surroundings,
+    statement: ast.Assign | ast.AugAssign,
+    target: ast.Subscript,
+    value: ast.expr,
+    sign: str,
+) -> tuple[Proposal, set[int]]:
+    """Return the formula of all elements.
+
+    Raises:
+        OtherUseError: it is no such formula, or somebody else needs what was selected.
+
+    """
+    formula, mask = here.value(value), here.value(target.slice)
+    if formula is None or mask is None or formula.op in {Op.GETITEM, Op.CONST}:
+        raise OtherUseError
+    parts, selecting = find_selections(here, formula)
+    if selecting is not mask or any(part.op in _RAISING for part in parts):
+        raise OtherUseError
+    reads, changes = _reads(here, statement, parts, mask)
+    name, written = here.text(target.slice), here.text(target.value)
+    proven = _proven(here, target, mask, [read.value for read in reads.values()])
+    if tells_finite(mask) or proven is None:
+        raise OtherUseError
+    if _is_linear(parts) or here.facts(here.flow.evaluations[0]).is_without_gradients():
+        proven |= {"finite-outside"}
+    text = without_masks(here, value, set(reads))
+    if sign:
+        simple = isinstance(value, (ast.Name, ast.Attribute, ast.Subscript, ast.Call))
+        text = f"{written} {sign} {text}" if simple else f"{written} {sign} ({text})"
+    chosen = f"torch.where({name}, {text}, {written})"
+    new = f"{written} = {chosen}" if _is_own(here, statement, target) else (
+        f"{written}.copy_({chosen})"
+    )  # fmt: skip
+    others = (here.text(read.value) for read in reads.values())
+    other = next((text for text in others if text != written), written)
+    proposal = Proposal(
+        statement,
+        form="changed" if sign else "computed",
+        changes=(*changes, Change(here.span(statement), new)),
+        shown=new,
+        asked=(("mask", name), ("x", written), ("y", other)),
+        proven=frozenset(proven),
+    )
+    return proposal, set(reads)
+
+
+def _reads(
+    here: Surroundings, statement: ast.stmt, parts: set[Node], mask: Node
+) -> tuple[dict[int, ast.Subscript], list[Change]]:
+    """Return the selections, and what becomes of those that other statements make.
+
+    Raises:
+        OtherUseError: they are needed besides, or may have changed since.
+
+    """
+    inside = {id(n) for n in ast.walk(statement)}
+    block = here.block_of(statement)
+    reads: dict[int, ast.Subscript] = {}
+    changes = []
+    for evaluation in (e for e in here.flow.evaluations if e.node in parts):
+        code = evaluation.code
+        if not isinstance(code, ast.expr):
+            continue
+        if here.parents.get(id(code)) is not statement:
+            require_inside(here, code, parts)
+        if not isinstance(code, ast.Subscript) or evaluation.node.op != Op.GETITEM:
+            continue
+        if here.value(code.slice) is not mask or not isinstance(
+            code.value, (ast.Name, ast.Attribute)
+        ):
+            raise OtherUseError
+        reads[id(code)] = code
+        if id(code) in inside:
+            continue
+        _require_unchanged(here, code, block, statement)
+        changes.append(Change(here.span(code), here.text(code.value)))
+    if not reads:
+        raise OtherUseError
+    return reads, changes
+
+
+def _require_unchanged(
+    here: Surroundings, read: ast.Subscript, block: list[ast.stmt], until: ast.stmt
+) -> None:
+    """Refuse a selection of which another statement may have changed the tensor or the mask."""
+    made = here.statement_of(read)
+    if made not in block or not name_of_mask(here, read):
+        raise OtherUseError
+    between = block[block.index(made) : block.index(until)]
+    if not between or not all(map(_only_binds, between)):
+        raise OtherUseError
+    match made:
+        case ast.Assign([ast.Name(kept)], ast.Subscript(ast.Name(old))) if kept == old:
+            raise OtherUseError  # other statements may mean the one or the other
+
+
+def _only_binds(statement: ast.stmt) -> bool:
+    """Tell whether a statement computes a value and writes nowhere: ``d = x[m]``."""
+    match statement:
+        case ast.Assign([ast.Name()]):
+            names = (n.attr for n in ast.walk(statement) if isinstance(n, ast.Attribute))
+            return not any(name.endswith("_") for name in names)
+    return False
+
+
+def _proven(
+    here: Surroundings, target: ast.Subscript, mask: Node, bases: list[ast.expr]
+) -> set[str] | None:
+    """Return the conditions that the source proves, ``None`` if it refutes one."""
+    proven, same = set[str](), list[bool | None]()
+    of_torch: list[bool | None] = []
+    for code in (target.value, *bases):
+        at = here.evaluations.get(id(code))
+        if at is None:
+            return None
+        facts = here.facts(at, x=at.node, mask=mask)
+        rank = facts.same_ndim("x", "mask")
+        by_element = facts.is_test_of("mask", "x") or facts.covers("mask", "x")
+        same.append(True if rank is None and (by_element or facts.ndim("x") == 1) else rank)
+        of_torch.append(facts.is_tensor("x"))
+        if facts.is_test_of("mask", "x") or facts.is_bool_tensor("mask"):
+            proven.add("boolean-mask")
+    if False in same or False in of_torch or True not in {*of_torch, "boolean-mask" in proven}:
+        return None
+    if all(same):
+        proven.add("same-rank-mask")
+    if of_torch[0]:
+        proven.add("is-tensor")
+    return proven
+
+
+def _is_linear(parts: set[Node]) -> bool:
+    """Tell whether no gradient can be anything but a number times that of the result."""
+    return all(
+        part.op in {*_LINEAR, Op.GETITEM}
+        or (part.op in _SCALED and part.args[-1].op == Op.CONST and part.args[-1].value != 0)
+        for part in parts
+        if part.op not in {Op.CONST, Op.COMPARE}
+    )
+
+
+def _is_own(here: Surroundings, statement: ast.stmt, target: ast.Subscript) -> bool:
+    """Tell whether the tensor was made for this, and nobody else has got hold of it yet."""
+    at = here.evaluations.get(id(target.value))
+    if not isinstance(target.value, ast.Name) or at is None:
+        return False
+    name, block = target.value.id, here.block_of(statement)
+    around = any(isinstance(outer, LOOPS) for outer in here.around(statement))
+    made = [
+        s
+        for s in block[: block.index(statement)]
+        if isinstance(s, ast.Assign) and any(ast.unparse(t) == name for t in s.targets)
+    ]
+    if around or len(made) != 1 or len(made[0].targets) != 1:
+        return False
+    value = here.value(made[0].value)
+    if value is None or value.op not in operators.FRESH or value.op == "clone":
+        return False
+    begun = block.index(made[0])
+    for one in block[begun + 1 : block.index(statement)]:
+        for node in ast.walk(one):
+            if isinstance(node, ast.Name) and node.id == name and not _is_harmless(here, node):
+                return False
+    return True
+
+
+def _is_harmless(here: Surroundings, name: ast.Name) -> bool:
+    """Tell whether nothing keeps a tensor: it is written to, or asked for its shape."""
+    match here.parents.get(id(name)):
+        case ast.Subscript(base, _, ast.Store()):
+            return base is name
+        case ast.Attribute(_, about):
+            return about in _ABOUT
+    return False

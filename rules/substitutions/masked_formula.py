@@ -1,0 +1,180 @@
+"""A formula for the elements that a mask selects, written back through the mask.
+
+What: ``y[mask] = torch.exp(x[mask]) * 2`` and ``y[mask] += x[mask] * w[mask]``, where each element is
+computed of those at the same place.
+
+Why it is slow on the NPU: each ``[mask]`` looks for the positions first: NonZero runs, the host waits
+for how many there are, Index packs the elements and IndexPut writes them back one by one, for some
+dtypes on the AI CPU; shapes change from step to step. ``where`` computes all elements in one shape and
+chooses, without a wait.
+
+Safety: what the mask leaves out is computed as well and thrown away; it keeps its old value, also
+where that is NaN. Its gradient must be finite (condition ``finite-outside``; proven for sums, and
+products with numbers), for zero times infinity is NaN: ``log`` of zeros, ``sqrt`` at zero. Mask and
+tensors must have one shape (``same-rank-mask``). The result is copied into the same tensor, unless
+the function has just made it and nobody else holds it. Quotients of integers, which fail at zero,
+are left alone. Few elements of very many are computed in less time than all of them.
+
+References: other_common_opt_ops.md of the FrameworkPTAdapter guide; "IndexPut operator" in the
+performance tuning guide of Ascend Extension for PyTorch; torch.where.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from npufix.rules.shared.operands.masks import BOOLEAN_MASK, SAME_RANK_MASK, WRITTEN_TENSOR
+from npufix.rules.shared.operands.norms import unknown
+from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Substitution
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def computed(x: Tensor, y: Tensor, mask: Tensor) -> None:
+    """Select, compute, and write back."""
+    x[mask] = y[mask].sigmoid() - 2
+
+
+def computed_at_once(x: Tensor, y: Tensor, mask: Tensor) -> None:
+    """Compute all, and choose."""
+    import torch
+
+    x.copy_(torch.where(mask, y.sigmoid() - 2, x))
+
+
+def changed(x: Tensor, y: Tensor, mask: Tensor) -> None:
+    """Select, compute, and add."""
+    x[mask] += y[mask].sigmoid()
+
+
+def changed_at_once(x: Tensor, y: Tensor, mask: Tensor) -> None:
+    """Add for all, and choose."""
+    import torch
+
+    x.copy_(torch.where(mask, x + y.sigmoid(), x))
+
+
+def inputs(draw: Draw) -> dict[str, Any]:
+    """Return two tensors and a mask of their shape, perhaps with nothing in it."""
+    import torch
+
+    shape = draw.choice([(5,), (2, 3), (2, 1, 3), (0, 3)])
+    dtype = draw.choice([torch.float32, torch.bfloat16])
+    x, y = draw.wild(*shape, dtype=dtype), draw.floats(*shape, dtype=dtype)
+    return {"x": x, "y": y, "mask": draw.booleans(*shape)}
+
+
+CONDITIONS = (
+    BOOLEAN_MASK,
+    WRITTEN_TENSOR,
+    SAME_RANK_MASK,
+    Condition("finite-outside", "what the mask leaves out has a finite gradient", unknown),
+)
+
+_LOSS = """
+def smooth_loss(x: torch.Tensor, beta: float):
+    d = x.abs()
+    loss = torch.zeros_like(d)
+    small = d < beta
+    loss[small] = 0.5 * d[small] ** 2 / beta
+    return loss
+"""
+_SEEN = """
+class Filter(nn.Module):
+    def forward(self, x: torch.Tensor, out: torch.Tensor):
+        positive = x > 0
+        out[positive] = torch.exp(x[positive]) * 2
+        return out
+"""
+_STEPS = """
+def training_step(x: torch.Tensor, y: torch.Tensor):
+    mask = y > 0
+    picked = y[mask]
+    x[mask] += picked * 2 + 1
+    return x
+"""
+
+RULE = Substitution(
+    id="NPU223",
+    name="masked-formula",
+    summary="a formula for what a mask selects is written back through the mask",
+    table="affinity",
+    forms=(
+        Form(computed, computed_at_once, inputs, CONDITIONS),
+        Form(changed, changed_at_once, inputs, CONDITIONS),
+    ),
+    search="masked-formulas",
+    replaces=("Index", "IndexPut", "IndexPutV2", "NonZero"),
+    becomes=("SelectV2", "TensorMove"),
+    passes=(4, 4),
+    requires="torch_npu>=2.1",
+    valid=(
+        # another mask, another operator, rows
+        """
+def f(x: torch.Tensor, y: torch.Tensor):
+    m, n = y > 0, x > 0
+    x[m] = y[n] * 2
+    x[m] = y[m].softmax(0)
+    x[m] = y[m] * x[0]
+""",
+        # the selected elements are needed besides
+        """
+def f(x: torch.Tensor, y: torch.Tensor):
+    m = y > 0
+    picked = y[m]
+    x[m] = picked * 2
+    return x, picked
+""",
+        # they have changed since
+        """
+def f(x: torch.Tensor, y: torch.Tensor):
+    m = y > 0
+    picked = y[m]
+    y.add_(1)
+    x[m] = picked * 2
+    return x
+""",
+        # a gradient that is none outside
+        """
+def f(x: torch.Tensor, y: torch.Tensor):
+    m = torch.isfinite(y)
+    x[m] = y[m] * 2
+""",
+        # of integers, which cannot be divided by zero
+        """
+def f(x: torch.Tensor, y: torch.Tensor):
+    m = y != 0
+    x[m] = 12 // y[m]
+""",
+        # NumPy, and positions
+        """
+def f(x: np.ndarray, y: torch.Tensor, i: torch.Tensor):
+    x[x > 0] = np.exp(x[x > 0])
+    y[i.long()] = y[i.long()] * 2
+""",
+    ),
+    rewritten=(
+        Rewritten(
+            _LOSS,
+            _LOSS.replace(
+                "loss[small] = 0.5 * d[small] ** 2 / beta",
+                "loss = torch.where(small, 0.5 * d ** 2 / beta, loss)",
+            ),
+        ),
+        Rewritten(
+            _SEEN,
+            _SEEN.replace(
+                "out[positive] = torch.exp(x[positive]) * 2",
+                "out.copy_(torch.where(positive, torch.exp(x) * 2, out))",
+            ),
+        ),
+        Rewritten(
+            _STEPS,
+            _STEPS.replace("y[mask]\n", "y\n").replace(
+                "x[mask] += picked * 2 + 1",
+                "x.copy_(torch.where(mask, x + (picked * 2 + 1), x))",
+            ),
+        ),
+    ),
+)
