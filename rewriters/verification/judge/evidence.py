@@ -121,13 +121,14 @@ class Proof:
     def forgive_without_second(self, one: CaseRun, after: CallRecord) -> None:
         """Say beside the verdict that changed code has no gradients of gradients, if none asks.
 
-        Those that are there are compared: a wrong one says nothing aloud. ``once_differentiable``
-        leaves none at all, and is no mistake of it.
+        It raises, or says ``once_differentiable``. Elsewhere what is missing or wrong goes unheard:
+        in a loss with a penalty on gradients, the penalty would train nothing.
         """
         if self.asks_second or one.original.without_second:
             return
         why = after.without_second
-        if not why and one.original.flows_twice and not after.flows_twice:
+        once = "once_differentiable" in self.job.patched
+        if once and not why and one.original.flows_twice and not after.flows_twice:
             why = "they want no gradient"
         if why:
             one.original.without_second = why

@@ -312,3 +312,16 @@ class Builder(Base[int]):
     loaded = load(text, str(tmp_path / "m.py"), str(tmp_path), "Builder", "probe")
     assert isinstance(loaded.namespace["Builder"], type)
     assert "npufix_operands_" not in loaded.namespace
+
+
+def test_a_number_that_is_a_size_of_a_tensor_beside_it() -> None:
+    text = '''
+    def f(tokens, h, w):
+        """tokens (B, h * w, D)."""
+        return tokens.view(tokens.shape[0], h, w, -1)
+    '''
+    said = declared(text)
+    ((_, area, _),) = said.list_shapes("tokens", 8)
+    high, wide = said.find_size("h", 8), said.find_size("w", 8)
+    assert (high or 0) * (wide or 0) == area
+    assert said.find_size("tokens", 8) is None

@@ -326,6 +326,16 @@ def test_an_operator_whose_gradient_has_a_wrong_one_itself() -> None:
     assert "gradient of the gradients by x" in found.reason
 
 
+def test_an_operator_whose_gradient_has_none_without_a_word() -> None:
+    saved = OPERATOR.replace(
+        "ctx.save_for_backward(x, gate)",
+        "ctx.save_for_backward(gate + 1.5 * x * gate * (1 - gate), gate)",
+    ).replace("return grad * (gate + 1.5 * x * gate * (1 - gate))", "return grad * x")
+    found = verdict(GATED, (GATED, saved))
+    assert found.status is Status.REFUTED
+    assert "gradient of the gradients by x" in found.reason
+
+
 def test_an_operator_whose_gradient_has_a_right_one_itself() -> None:
     again = OPERATOR.replace(
         "x, gate = ctx.saved_tensors",
