@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 Gradients: TypeAlias = Literal["leaf", "copy", "none"]
 """Inputs are leaves; or copies of leaves, for code that writes into them; or want no gradient."""
 CALL_S = 3.0
-SECOND = "gradient of the gradients by "
-"""What a gradient of gradients is called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +151,7 @@ class CallRecord:
     def flows_twice(self) -> bool:
         """Whether the gradients have a gradient themselves that is not zero."""
         named = self.tensors.items()
-        return any(t is not None for n, t in named if n.startswith(SECOND))
+        return any(t is not None for n, t in named if n.startswith("gradient of the gradients"))
 
     def as_number(self, name: str, other: CallRecord) -> torch.Tensor | None:
         """Return a value, in float32 where the other has a number: ``x.item()`` has no dtype."""
@@ -475,7 +473,7 @@ def _propagate(
         # One that is not there and one that is zero both say that nothing flows.
         here = gradient is not None and bool(gradient.count_nonzero())
         kept = copy_to_host(gradient) if gradient is not None and here else None
-        seen.tensors[f"{SECOND}{name}"] = kept
+        seen.tensors[f"gradient of the gradients by {name}"] = kept
 
 
 def _gradients(
