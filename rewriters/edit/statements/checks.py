@@ -361,7 +361,7 @@ def _choose(here: Surroundings, node: ast.AST) -> Proposal | None:
     if any(isinstance(arm, ast.Constant) and arm.value is None for arm in (branch.first, second)):
         return None  # a mask or none: only the host can decide what code comes next
     if not _is_small(here, branch.first) or (second is not None and not _is_small(here, second)):
-        return Proposal(branch.code, _CHOOSE) if isinstance(node, ast.If) and second else None
+        return _advise_on_large(here, branch) if isinstance(node, ast.If) and second else None
     if _divides_by_tested(here, branch):
         return Proposal(branch.code, _BY_ZERO)
     test = _as_tensor(here, branch.test)
@@ -381,6 +381,20 @@ def _choose(here: Surroundings, node: ast.AST) -> Proposal | None:
         asked=tuple((f"arm{n}", f"lambda:{here.text(arm)}") for n, arm in enumerate(asked)),
         proven=frozenset({"zero-gradients"} if _learn_alike(here, branch) else ()),
     )
+
+
+def _advise_on_large(here: Surroundings, branch: _Branch) -> Proposal:
+    """Return what to do about arms that are much work.
+
+    Beside ``logits.mean() * 0`` the loss of no labels is NaN; ``where`` hands its gradient on.
+    """
+    arms = [here.value(arm) for arm in (branch.first, branch.second) if arm]
+    return Proposal(branch.code, _BY_ZERO if any(a and _is_zero(a) for a in arms) else _CHOOSE)
+
+
+def _is_zero(arm: Node) -> bool:
+    by_zero = any(factor.op == Op.CONST and factor.value == 0 for factor in arm.args)
+    return arm.op in {"zeros", "zeros_like", "new_zeros"} or (arm.op == "mul" and by_zero)
 
 
 def _learn_alike(here: Surroundings, branch: _Branch) -> bool:

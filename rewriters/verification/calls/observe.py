@@ -147,6 +147,12 @@ class CallRecord:
         own = (t for n, t in named if t is not None and n.startswith("gradient of "))
         return any(bool(t.count_nonzero()) for t in own)
 
+    @property
+    def flows_twice(self) -> bool:
+        """Whether the gradients have a gradient themselves that is not zero."""
+        named = self.tensors.items()
+        return any(t is not None for n, t in named if n.startswith("gradient of the gradients"))
+
     def as_number(self, name: str, other: CallRecord) -> torch.Tensor | None:
         """Return a value, in float32 where the other has a number: ``x.item()`` has no dtype."""
         value = self.tensors.get(name)

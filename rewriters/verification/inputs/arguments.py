@@ -72,7 +72,6 @@ BASES: tuple[tuple[int, ...], ...] = (
     (4, 4),
     (),
     (1, 2, 32, 32),  # what some operators want
-    (2, 1, 6, WIDTH),  # of one channel
 )
 _BY_DIMS: tuple[tuple[int, ...], ...] = (
     (), (WIDTH,), (3, WIDTH), (2, 3, WIDTH), (2, 4, 3, WIDTH), (2, 4, 3, 5, WIDTH)

@@ -55,6 +55,8 @@ def combine_guesses(  # noqa: PLR0913, PLR0917 - all that is known of the argume
         # What a tensor is compared with, ``valid > 0``, says nothing of a number in its place.
         sure = is_tensor(p, own)
         told: list[Spec] = [Value(v) for v in hints.get(p.name, ()) if v is None or not sure]
+        size = None if sure or p.has_default else declared.find_size(p.name, width)
+        told += [] if size is None else [Value(size)]
         at = 1 if p.has_default else 0
         return [*made[:at], *(t for t in told if t not in made), *made[at:]]
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from npufix.rewriters.edit.job import Job
     from npufix.rewriters.verification.calls.coverage import LinesToCover, Place
+    from npufix.rewriters.verification.calls.observe import CallRecord
     from npufix.rewriters.verification.inputs.target import CallCase, Target
     from npufix.rewriters.verification.judge.observe_case import CaseRun
 
@@ -61,8 +62,11 @@ class Proof:
     beyond: Judge = field(default_factory=Judge)
     """Cases of sizes at which the original makes NaN of ordinary numbers."""
     special_purpose: Purpose = Purpose.TREATS
+    asks_second: bool = False
+    """Whether the code itself asks for gradients of gradients, so that both must have them."""
     second: bool = False
-    """Whether gradients are propagated as well: the code asks for it somewhere."""
+    """Whether gradients are propagated as well: the code asks for it somewhere, or the change is
+    to an operator with a gradient of its own."""
     notes: list[str] = field(default_factory=list)
     """Differences that refute nothing."""
     unable: dict[torch.dtype, str] = field(default_factory=dict)
@@ -113,6 +117,23 @@ class Proof:
         Elsewhere it is said beside the verdict.
         """
         return case.flavour != "NaN and Inf" or self.special_purpose is Purpose.TREATS
+
+    def forgive_without_second(self, one: CaseRun, after: CallRecord) -> None:
+        """Say beside the verdict that changed code has no gradients of gradients, if none asks.
+
+        It raises, or says ``once_differentiable``. Elsewhere what is missing or wrong goes unheard:
+        in a loss with a penalty on gradients, the penalty would train nothing.
+        """
+        if self.asks_second or one.original.without_second:
+            return
+        why = after.without_second
+        once = "once_differentiable" in self.job.patched
+        if once and not why and one.original.flows_twice and not after.flows_twice:
+            why = "they want no gradient"
+        if why:
+            one.original.without_second = why
+            words = f"the gradients of the patched code have none themselves: {why}"
+            self.notes += [words] * (words not in self.notes)
 
     def note_gradients(self, original: Target, one: CaseRun) -> None:
         """Remember in what a call was compared, and in what it could not be."""

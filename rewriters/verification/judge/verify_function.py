@@ -25,6 +25,7 @@ from npufix.rewriters.verification.inputs.search import (
 )
 from npufix.rewriters.verification.inputs.source.assumed_shapes import AssumptionError
 from npufix.rewriters.verification.inputs.source.declarations import read_declarations
+from npufix.rewriters.verification.inputs.source.operators import list_operators
 from npufix.rewriters.verification.inputs.source.path_conditions import list_always_called
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
 from npufix.rewriters.verification.judge.checks.elsewhere import find_device_mismatch
@@ -110,7 +111,8 @@ def _verdict(run: Proof) -> Verdict:
 def _verify(run: Proof) -> Verdict:
     job = run.job
     run.special_purpose = find_purpose(job)
-    run.second = _SECOND in job.original or _SECOND in job.patched
+    run.asks_second = _SECOND in job.original or _SECOND in job.patched
+    run.second = run.asks_second or list_operators(job.original) != list_operators(job.patched)
     original = _load(run, job.original, "original")
     keeps: Keeps = _anything
     if job.vouched and job.probes:

@@ -332,3 +332,28 @@ def test_rounds_that_are_not_linear_in_the_one_before(body: str) -> None:
 def test_recurrences_of_arrays_are_left_alone() -> None:
     body = "h = a[:, t] * h + np.exp(b[:, t])"
     assert not recurrences(body, more="import numpy as np\n")
+
+
+@pytest.mark.parametrize("use", ["f'{[y[0], n]}'", "self.show([y[0], n])", "self.bce_loss([n])"])
+def test_a_list_of_numbers_keeps_them(use: str) -> None:
+    text = f"def forward(self, x: torch.Tensor, y):\n    n = x.sum().item()\n    return {use}\n"
+    assert [told for told, _ in changes(HEADER + text, "NPU214") if told.startswith("n = ")] == []
+
+
+@pytest.mark.parametrize(
+    ("nothing", "advice"),
+    [("x.mean() * 0", "clamp"), ("torch.zeros_like(x)", "clamp"), ("x.mean() * 2", "both")],
+)
+def test_a_loss_of_no_labels_is_not_chosen_but_divided(nothing: str, advice: str) -> None:
+    work = "self.loss(" + "+".join(f"x[{n}] * y[{n}]" for n in range(9)) + ")"
+    text = f"""
+class Loss(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor):
+        if torch.all(y == -100):
+            loss = {nothing}
+        else:
+            loss = {work}
+        return loss
+"""
+    ((told, _),) = changes(HEADER + text, "NPU217")
+    assert advice in told

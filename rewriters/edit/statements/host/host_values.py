@@ -187,7 +187,7 @@ def _on_device(here: Surroundings, read: _Read) -> Proposal | None:
         return None
     facts = here.facts(at, x=at.node)
     proven = {"is-tensor"} if facts.is_tensor("x") else set[str]()
-    if not any(user.op in {Op.CALL, Op.LIST} for user in users):
+    if not any(user.op == Op.CALL for user in users):
         proven.add("takes-tensors")
     elif "jit.script" in "".join(here.lines):  # ``dice_loss_jit(x, num: float)``
         return None
@@ -301,7 +301,7 @@ def _needs_number(here: Surroundings, user: Node, value: Node, *, counts: bool =
     if user.op == Op.CALL:
         called = str(user.args[0].value or "").rpartition(".")[2]
         return user.args[0] is value or not _TAKES_TENSOR.search(called) or called[:1].isupper()
-    return user.op != Op.LIST
+    return True  # in a list, too: what is printed would be ``tensor(2.)``
 
 
 def _by_hand(  # noqa: C901, PLR0911 - one case a kind of use

@@ -233,6 +233,10 @@ class Declarations:
                     found.append((*known[:at], *some, *known[at:]))
         return list(dict.fromkeys(found))
 
+    def find_size(self, name: str, width: int) -> int | None:
+        """Return the size that a number is called by: ``h`` of ``tokens (B, h * w, D)``."""
+        return {n: self.times * s for n, s in self._choose_sizes(width).items()}.get(name)
+
     def holding(self, name: str, width: int) -> Declared:
         """Return what holds for an argument, and for what it holds if it is a dictionary."""
         one = self.of(name)

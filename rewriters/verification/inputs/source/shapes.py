@@ -27,6 +27,8 @@ _NO_SIZES = re.compile(
 _NO_SHAPE_BEFORE = re.compile(
     r"(?i)(\bin|range|between|within|betas?|from|values)\s*[:=]?\s*$|(?<!Tensor)(?<=[\w\]])$"
 )
+_OF_NAMED = re.compile(r"[\s`:]*[\s:][\s`]*(?=.*[A-Za-z]).*", re.DOTALL)
+"""What follows the name of an argument: a shape with a letter in it, and nothing between."""
 _RETURNED = re.compile(r"(?i)\breturn|\byield|\boutputs?:|->|→")
 _OTHER_PART = re.compile(
     r"(?im)^[ \t]*(:?returns?|:?rtype|yields?|:?raises|outputs?|examples?|notes?|references)\b"
@@ -219,9 +221,10 @@ def _shapes_in(
     for group in _GROUP.finditer(part):
         before = part[at : group.start()]
         shape = _shape(group.group(1), alone="," not in group.group(0))
-        if shape is None or set(shape) <= set(names) or _not_a_shape(before, known):
-            continue
         mentions = list(inside.finditer(before))
+        own = bool(mentions) and _OF_NAMED.fullmatch(before[mentions[-1].end() :] + group.group(1))
+        if shape is None or set(shape) <= set(names) or _not_a_shape(before, known, own=bool(own)):
+            continue
         named = [m.group(0) for m in mentions]
         words = before[mentions[-1].start() :] if mentions else before
         said = _RETURNED.search(before.rpartition(named[-1])[2] if named else before)
@@ -252,9 +255,12 @@ def _shapes_in(
         yield known, part.partition("\n\n")[0], []
 
 
-def _not_a_shape(before: str, known: Sequence[str]) -> bool:
-    """Say whether what stands before a bracket makes it something else: a range, a call."""
-    if not before and known:
+def _not_a_shape(before: str, known: Sequence[str], *, own: bool) -> bool:
+    """Say whether what stands before a bracket makes it something else: a range, a call.
+
+    ``values (T + 1, N)``, where an argument has that name, is no list of values: ``own``.
+    """
+    if own or (not before and known):
         return False
     return _NO_SHAPE_BEFORE.search(before) is not None
 

@@ -48,12 +48,21 @@ def declared(text: str, *assumed: str) -> Declarations:
         ("x : Tensor\n    Input of shape (N, C).\n", "x", {"x": ("N", "C")}),
         ("x: Tensor[N, 4] in (x1, y1, x2, y2)", "x", {"x": ("N", "4")}),
         ("x: labels in [0, 80] (required)", "x", {}),
+        (
+            "x (T, N), values (T + 1, N)",
+            ["x", "values"],
+            {"x": ("T", "N"), "values": ("T + 1", "N")},
+        ),
+        ("x of values (a, b)", "x", {}),
+        ("values: from (0, 1)", ["values"], {}),
         ("Args:\n  x: input (B, T)\nReturns:\n  y of shape (B,)", "xy", {"x": ("B", "T")}),
         ("Returns x of shape (B, T).", "x", {}),
         ("f(x, y) adds.", "xy", {}),
     ],
 )
-def test_shapes_in_docstrings(text: str, names: str, shapes: dict[str, tuple[str, ...]]) -> None:
+def test_shapes_in_docstrings(
+    text: str, names: str | list[str], shapes: dict[str, tuple[str, ...]]
+) -> None:
     found = read_text(text, list(names))
     assert {n: said.shapes[0] for n, said in found.items() if said.shapes} == shapes
 
@@ -303,3 +312,16 @@ class Builder(Base[int]):
     loaded = load(text, str(tmp_path / "m.py"), str(tmp_path), "Builder", "probe")
     assert isinstance(loaded.namespace["Builder"], type)
     assert "npufix_operands_" not in loaded.namespace
+
+
+def test_a_number_that_is_a_size_of_a_tensor_beside_it() -> None:
+    text = '''
+    def f(tokens, h, w):
+        """tokens (B, h * w, D)."""
+        return tokens.view(tokens.shape[0], h, w, -1)
+    '''
+    said = declared(text)
+    ((_, area, _),) = said.list_shapes("tokens", 8)
+    high, wide = said.find_size("h", 8), said.find_size("w", 8)
+    assert (high or 0) * (wide or 0) == area
+    assert said.find_size("tokens", 8) is None

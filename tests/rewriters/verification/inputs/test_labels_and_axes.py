@@ -313,3 +313,34 @@ def test_a_helper_takes_what_its_caller_takes() -> None:
     assert not said.of("mask").kinds
     assert not said.of("mask").shapes  # another than the one that was given
     assert read_declarations(CALLED, "Loss.score").of("y").shapes == (("count", "width"),)
+
+
+WRITTEN_OUT = """
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+class Norm(nn.Module):
+    def __init__(self, channels, eps=1e-6):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+        self.eps = eps
+
+    def forward(self, x):
+        u = x.mean(1, keepdim=True)
+        x = (x - u) / torch.sqrt((x - u).pow(2).mean(1, keepdim=True) + self.eps)
+        return self.weight[:, None, None] * x + self.bias[:, None, None]
+"""
+
+
+def test_a_module_is_called_with_the_channels_that_it_was_made_for() -> None:
+    # One channel broadcasts against the weights of sixteen, but no caller has it.
+    start = WRITTEN_OUT.index("        u = x.mean")
+    fused = (
+        "        x = x.permute(0, 2, 3, 1)\n"
+        "        x = F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)\n"
+        "        return x.permute(0, 3, 1, 2)\n"
+    )
+    found = verified(WRITTEN_OUT, WRITTEN_OUT[start:], fused)
+    assert found.status.name == "EQUIVALENT", found.reason

@@ -296,3 +296,60 @@ def test_dtypes_that_buffers_are_made_in_are_compared() -> None:
     assert found.status is Status.REFUTED
     assert "self.mean made in torch.float64" in found.reason
     assert verdict(COUNTED, ("x.mean(0)", "x.mean(dim=0)")).status is Status.EQUIVALENT
+
+
+GATED = """
+def gated(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.sigmoid(1.5 * x)
+"""
+OPERATOR = """
+class Gated(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        gate = torch.sigmoid(1.5 * x)
+        ctx.save_for_backward(x, gate)
+        return x * gate
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, gate = ctx.saved_tensors
+        return grad * (gate + 1.5 * x * gate * (1 - gate))
+
+def gated(x: torch.Tensor) -> torch.Tensor:
+    return Gated.apply(x)
+"""
+
+
+def test_an_operator_whose_gradient_has_a_wrong_one_itself() -> None:
+    found = verdict(GATED, (GATED, OPERATOR))
+    assert found.status is Status.REFUTED
+    assert "gradient of the gradients by x" in found.reason
+
+
+def test_an_operator_whose_gradient_has_none_without_a_word() -> None:
+    saved = OPERATOR.replace(
+        "ctx.save_for_backward(x, gate)",
+        "ctx.save_for_backward(gate + 1.5 * x * gate * (1 - gate), gate)",
+    ).replace("return grad * (gate + 1.5 * x * gate * (1 - gate))", "return grad * x")
+    found = verdict(GATED, (GATED, saved))
+    assert found.status is Status.REFUTED
+    assert "gradient of the gradients by x" in found.reason
+
+
+def test_an_operator_whose_gradient_has_a_right_one_itself() -> None:
+    again = OPERATOR.replace(
+        "x, gate = ctx.saved_tensors",
+        "x, _ = ctx.saved_tensors\n        gate = torch.sigmoid(1.5 * x)",
+    )
+    found = verdict(GATED, (GATED, again))
+    assert found.status is Status.EQUIVALENT, found
+
+
+def test_an_operator_that_refuses_second_derivatives_aloud_is_named() -> None:
+    once = OPERATOR.replace(
+        "    @staticmethod\n    def backward",
+        "    @staticmethod\n    @torch.autograd.function.once_differentiable\n    def backward",
+    )
+    found = verdict(GATED, (GATED, once))
+    assert found.status is Status.EQUIVALENT, found
+    assert any("have none themselves" in note for note in found.notes)
