@@ -15,6 +15,7 @@ from npufix.rewriters.edit.loops.indexing import OF_HOST, OTHER_ROUND
 from npufix.rewriters.edit.loops.joining import add_up, join, join_rounds, rows_of
 from npufix.rewriters.edit.loops.ragged import (
     MERGED,
+    RECURRENCES,
     UNPADDED,
     calls_for_each_row,
     say_how,
@@ -139,12 +140,23 @@ def _say_why(
     if _is_on_host(wide, loop):
         return None
     advice = say_how(loop) if _is_in_steps(flow) else ""
+    if advice == RECURRENCES and not _computes_tensors(wide, loop):
+        advice = ""
     if advice:
         return replace(found, code=loop.first, problem=advice)
     told = found.problem not in _NO_ROWS and _is_about_rows(wide, loop)
     told = told or (found.problem in _ROWS_TOO and _takes_rows(wide, loop))
     told = told and (flow.scope is None or not is_done_once(flow.scope))
     return found if told and _only_computes(loop) else None
+
+
+def _computes_tensors(flow: FunctionFlow, loop: Loop) -> bool:
+    """Tell whether nothing that a loop reads is known to be no tensor, as arrays of NumPy are."""
+    facts = Facts(flow, list(_inside(flow, loop)))
+    rows = [n.value for n in walk(*loop.body) if isinstance(n, ast.Subscript)]
+    names = (flow.names.dotted(n) or "" for n in walk(flow.function) if isinstance(n, ast.Name))
+    of_arrays = any(name.split(".")[0] == "numpy" for name in names)
+    return not of_arrays and not any(facts.is_tensor(row) is False for row in rows)
 
 
 def _is_in_steps(flow: FunctionFlow) -> bool:

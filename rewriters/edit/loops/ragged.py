@@ -39,7 +39,14 @@ MERGED = (
     "call takes all of them, f(x.flatten(0, 1)).unflatten(0, x.shape[:2]), and torch.cat instead "
     "of torch.stack puts others before or behind"
 )
-ADVICE = (SEGMENTS, GROUPS, SEQUENCES, UNPADDED, MERGED)
+RECURRENCES = (
+    "each round needs the one before it, as in h = a[:, t] * h + b[:, t], and launches small "
+    "kernels: compute what reads no h for all rounds before the loop, and what only reads h behind "
+    "it, from the stacked rounds; chunks of 16 to 64 rounds need one product each, m @ b, where "
+    "m[i, j] = a[j + 1] * ... * a[i] for j <= i, else 0 (plus a[0] * ... * a[i] times the h that "
+    "the chunk begins with)"
+)
+ADVICE = (RECURRENCES, SEGMENTS, GROUPS, SEQUENCES, UNPADDED, MERGED)
 _REDUCES = frozenset({"amax", "amin", "logsumexp", "max", "mean", "min", "norm", "std", "sum"})
 _ATTENDS = re.compile(r"(?i)att(en|n)|sdpa")
 _CHOOSES = (ast.Assert, ast.Break, ast.Continue, ast.If, ast.While)
@@ -61,6 +68,8 @@ def say_how(loop: Loop) -> str:
     code: Sequence[ast.AST] = [*loop.body, *made]
     own = list_names(loop.target)
     bound = {name: value for node in walk(*loop.body) for name, value in _bindings(node)}
+    if _is_recurrence(loop, own, bound):
+        return RECURRENCES
     for node in walk(*code):
         if isinstance(node, ast.Call):
             given = _given(node)
@@ -72,6 +81,58 @@ def say_how(loop: Loop) -> str:
                 if _is_segment(part.slice, own, bound):
                     return SEGMENTS if reduces else SEQUENCES
     return ""
+
+
+def _is_recurrence(loop: Loop, own: set[str], bound: Mapping[str, ast.expr]) -> bool:
+    """Tell whether a round takes ``h = a[:, t] * h + b[:, t]``: it is linear in the one before.
+
+    A module that is called may be anything but linear, and reads ``h``: ``self.cell(x[:, t], h)``.
+    """
+    nodes = list(walk(*loop.body))
+    if any(isinstance(n, ast.Call) and "self" in list_names(n.func) for n in nodes):
+        return False
+    takes_rows = any(
+        isinstance(n, ast.Subscript)
+        and isinstance(n.slice, ast.Tuple)
+        and isinstance(n.ctx, ast.Load)
+        and any(isinstance(i, ast.Name) and i.id in own for i in n.slice.elts)
+        for n in nodes
+    )
+    return takes_rows and any(_is_linear_step(loop, code, bound) for code in loop.body)
+
+
+def _is_linear_step(loop: Loop, code: ast.stmt, bound: Mapping[str, ast.expr]) -> bool:
+    """Tell whether code is ``h = a * h + b``, where neither is computed from ``h``.
+
+    Before and after it the round may take ``h = h * mask[:, t]``.
+    """
+    match code:
+        case ast.Assign([ast.Name(name)], ast.BinOp(left, ast.Add(), right) as value):
+            parts = [part for part in (left, right) if name in list_names(part)]
+            others = {other: found for other, found in bound.items() if other != name}
+            read = [n for n in _followed([value], others) if isinstance(n, ast.Name)]
+            again = [
+                found
+                for node in walk(*loop.body)
+                for stored, found in _bindings(node)
+                if stored == name and found is not value
+            ]
+            return (
+                len(parts) == sum(n.id == name for n in read) == 1
+                and _is_factor(name, parts[0])
+                and all(_is_factor(name, found) for found in again)
+            )
+    return False
+
+
+def _is_factor(name: str, code: ast.expr) -> bool:
+    match code:
+        case ast.BinOp(left, ast.Mult(), right):
+            for one, other in ((left, right), (right, left)):
+                is_it = isinstance(one, ast.Name) and one.id == name
+                if (is_it or _is_factor(name, one)) and name not in list_names(other):
+                    return True
+    return False
 
 
 def takes_padding_off(code: ast.ListComp) -> bool:

@@ -25,6 +25,8 @@ _EXPERT = re.compile(r"(?i)expert")
 _MIXTURE = re.compile(r"(?i:expert)|M[oO]E|moe_|_moe\b|\bmoe\b")
 _ROUTER = re.compile(r"(?i:expert|router|routing|gating)|M[oO]E|\bmoe|_moe\b|Gate\b|\bgate\b")
 _FUSED = re.compile(r"(?i)group(ed)?_?(gemm|matmul|mm)(?![a-z])|\bnpu_gmm\b|\bgmm\(")
+_COUNTS = re.compile(r"(?i)count|per_expert|tolist\(|num_tokens|splits|sizes|sections")
+"""What lengths of parts that differ are called like; a number is one length for all."""
 _CHOOSES = frozenset({"where", "nonzero", "argwhere", "eq"})
 _PRODUCTS = frozenset({"linear", "matmul", "mm", "bmm"})
 _MADE = ("counts", "places", "rows")
@@ -222,9 +224,29 @@ def _is_of_experts(here: Surroundings, loop: ast.For) -> bool:
     if any(isinstance(n, ast.Attribute) and n.attr == "data" for n in inner):
         return False  # weights are loaded
     # where all experts get all tokens nothing is picked: ``self.gates[j](x)`` for each ``j``
-    return any(_picks_rows(n, bound - own - counters, own) for n in inner) and any(
+    picks = any(_picks_rows(n, bound - own - counters, own) for n in inner)
+    return (picks or _goes_through_parts(here, loop)) and any(
         _computes(n, own, bound) for n in inner
     )
+
+
+def _goes_through_parts(here: Surroundings, loop: ast.For) -> bool:
+    """Tell whether each round gets the tokens of its expert: ``zip(experts, x.split(counts))``."""
+    named = list_names(loop.iter)
+    parts: list[ast.expr] = [loop.iter]
+    for node in here.nodes:
+        match node:
+            case ast.Assign([ast.Name(name)], value) if name in named:
+                parts.append(value)
+    for node in walk(*parts):
+        match node:
+            case ast.Call(function, args, words) if last_name(function) == "split":
+                of_torch = here.flow.names.dotted(function) == "torch.split"
+                sizes = [*args[of_torch : of_torch + 1]]
+                sizes += [k.value for k in words if k.arg not in {"dim", "tensor"}]
+                if any(_COUNTS.search(here.text(size)) for size in sizes):
+                    return True
+    return False
 
 
 def _picks_rows(node: ast.AST, bound: frozenset[str] | set[str], own: set[str]) -> bool:

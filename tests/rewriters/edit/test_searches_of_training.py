@@ -255,6 +255,85 @@ def test_a_trained_scale_is_no_number(scale: str, count: int) -> None:
     assert len(changes(HEADER + text, "NPU115")) == count
 
 
+@pytest.mark.parametrize(
+    ("body", "is_found"),
+    [
+        (
+            (
+                "parts = torch.split(x, counts.tolist(), 0)\n"
+                "for expert, part in zip(self.experts, parts):\n    out.append(expert(part))"
+            ),
+            True,
+        ),
+        (
+            (
+                "for i, part in enumerate(x.split(tokens_per_expert, dim=0)):\n"
+                "    out.append(self.experts[i](part))"
+            ),
+            True,
+        ),
+        # as many tokens for each: one batched product takes them
+        (
+            "for expert, part in zip(self.experts, x.split(16)):\n    out.append(expert(part))",
+            False,
+        ),
+        # all tokens for each
+        ("for expert in self.experts:\n    out.append(expert(x))", False),
+    ],
+)
+def test_experts_that_get_parts_of_different_lengths(body: str, *, is_found: bool) -> None:
+    lines = "\n        ".join(body.split("\n"))
+    text = (
+        f"{HEADER}\n\nclass Experts(nn.Module):\n"
+        f"    def forward(self, x, counts, tokens_per_expert):\n        out = []\n        {lines}\n"
+        "        return torch.cat(out)\n"
+    )
+    found = [advice for advice, _ in changes(text, "NPU172")]
+    assert ["permute" in advice for advice in found] == [True] * is_found
+
+
+def recurrences(body: str, *, more: str = "") -> bool:
+    lines = "\n            ".join(body.split("\n"))
+    text = (
+        f"{HEADER}{more}\n\nclass Scan(nn.Module):\n    def forward(self, a, b, c, h, w):\n"
+        f"        out = []\n        for t in range(a.shape[1]):\n            {lines}\n"
+        "            out.append(h)\n        return torch.stack(out, dim=1)\n"
+    )
+    return any("the one before it" in advice for advice, _ in changes(text, "NPU250"))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "h = a[:, t] * h + b[:, t]",
+        "d = a[:, t] + 0.9 * c[:, t]\nh = d + 0.9 * 0.95 * h",
+        "h = b[:, t] + 0.9 * h\nh = h * c[:, t]",
+    ],
+)
+def test_linear_recurrences_are_told(body: str) -> None:
+    assert recurrences(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "h = self.cell(a[:, t], h)",
+        "h = torch.tanh(a[:, t] * h + b[:, t])",
+        "d = torch.tanh(h @ w)\nh = a[:, t] * h + d",  # it hides where the round before is read
+        "h = a[:, t] * h + b[:, t]\nh = torch.relu(h)",
+        "h = a[:, t] * h + h * h",
+        "h = 0.9 * h + a[t]",  # perhaps a list of the host
+    ],
+)
+def test_rounds_that_are_not_linear_in_the_one_before(body: str) -> None:
+    assert not recurrences(body)
+
+
+def test_recurrences_of_arrays_are_left_alone() -> None:
+    body = "h = a[:, t] * h + np.exp(b[:, t])"
+    assert not recurrences(body, more="import numpy as np\n")
+
+
 @pytest.mark.parametrize("use", ["f'{[y[0], n]}'", "self.show([y[0], n])", "self.bce_loss([n])"])
 def test_a_list_of_numbers_keeps_them(use: str) -> None:
     text = f"def forward(self, x: torch.Tensor, y):\n    n = x.sum().item()\n    return {use}\n"
