@@ -100,6 +100,8 @@ def _rewritten(
         spelled = spell(form.replacement, flow, match, names, Wording(lines, style.quote))
         if spelled is None:
             continue
+        if spelled.guard == "" and not flow.for_npu.isdisjoint(match.evaluation.node.walk()):
+            spelled = replace(spelled, guard=spelled.on_npu or None)
         if form.one_line and not _is_short(flow, match, spelled, style.width):
             raise NotRewritableError("the new code would take several lines")
         if spelled.hoisted and _is_conditional(match.evaluation.code, match.evaluation.statement):
