@@ -15,6 +15,7 @@ from npufix.rewriters.edit.statements.attention_weights import (
     find_masked_layers,
     find_unused_weights,
 )
+from npufix.rewriters.edit.statements.biased_attention import BIAS, find_biased_attention
 from npufix.rewriters.edit.statements.checks import find_checks
 from npufix.rewriters.edit.statements.columns import find_columns
 from npufix.rewriters.edit.statements.experts import (
@@ -92,6 +93,12 @@ class Search:
 SEARCHES: Mapping[str, Search] = {
     "attention-weights": Search(
         find_unused_weights, text=r"self\.\w+\(", module="MultiheadAttention"
+    ),
+    "biased-attention": Search(
+        find_biased_attention,
+        "matmul|bmm|einsum|transpose|permute",
+        text=rf"(?s)\A(?=.*(?i:softmax))(?=.*({BIAS}|(?i:pos)))",
+        hot_only=True,
     ),
     "checks": Search(
         find_checks,
