@@ -3,7 +3,7 @@
 What: operators of driving, point cloud and graph models that their authors took from packages with
 CUDA kernels (mmcv, mmdet3d, spconv, torch_scatter, torch_cluster, or kernels of the project), and
 their fallbacks in plain PyTorch, by the name that is called; deformable attention also by what a
-function computes.
+function computes, and points by the voxel they are in (``unique`` of rows).
 
 Why it is slow on the NPU: the packages have no kernels for it; the fallbacks are loops over levels,
 groups or points in many small kernels. Where these operators were exchanged they had taken 20 to 70 %
@@ -104,6 +104,11 @@ def sample_levels(value, shapes, locations, weights):
 def deform_attend(value, shapes, level_start_index, locations, weights):
     return sample_levels(value, shapes, locations, weights)
 """
+_EQUAL_ROWS = """
+def pillars(points, coords):
+    unique, inverse = coords.unique(return_inverse=True, dim=0)
+    return unique, inverse
+"""
 LIMITS = Condition(
     "within-limits",
     "dtypes and sizes are those that the operator of mx_driving takes",
@@ -131,6 +136,11 @@ class Runner:
 
     def run(self, x):
         return self.scatter_mean(x)
+""",
+        # equal numbers
+        """
+def f(ids):
+    return ids.unique(return_inverse=True), torch.unique(ids, dim=0)
 """,
         # of torch itself
         """
@@ -180,6 +190,7 @@ def pool(x, index):
             ),
         ),
         Rewritten(_SCATTER, _SCATTER),
+        Rewritten(_EQUAL_ROWS, _EQUAL_ROWS),
         Rewritten(_UNDER_ANOTHER_NAME, _UNDER_ANOTHER_NAME),
     ),
 )

@@ -158,6 +158,27 @@ def train_loader(data, settings, loader):
     ),
     rewritten=(
         Rewritten(_BY_ITSELF, _BY_ITSELF),
+        # pinned for a GPU alone
+        Rewritten(
+            """
+import torch
+
+
+def train(data, cfg, device):
+    return torch.utils.data.DataLoader(
+        data, num_workers=cfg.workers, shuffle=True, pin_memory=device.type == "cuda"
+    )
+""",
+            """
+import torch
+
+
+def train(data, cfg, device):
+    return torch.utils.data.DataLoader(
+        data, num_workers=cfg.workers, shuffle=True, pin_memory=device.type != "cpu"
+    )
+""",
+        ),
         Rewritten(
             """
 from torch.utils.data import DataLoader

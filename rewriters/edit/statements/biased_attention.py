@@ -22,6 +22,7 @@ _ON_THE_WAY = frozenset(
      "masked_fill", "clamp", Op.CAST, Op.AUGMENTED, "dropout"}
 )  # fmt: skip
 """What may stand between the product of queries and keys and the softmax."""
+_PICKS = frozenset({Op.GETITEM, "view", "reshape", "expand", "repeat"})
 _ADVICE = (
     "scores and their bias are written to memory: torch_npu.npu_fusion_attention(q, k, v, heads, "
     "'BNSD', pse=bias, atten_mask=hidden)[0] adds the bias (batch or 1, heads, "
@@ -83,11 +84,16 @@ def _leads_to_product(node: Node) -> bool:
 
 
 def _is_bias(node: Node) -> bool:
-    """Tell whether something is made of a table of positions, or of queries once more."""
+    """Tell whether something is made of a table of positions, or of queries once more.
+
+    Not so ``attention_mask[..., :n]``, whatever its length comes from.
+    """
     if _leads_to_product(node):
         return True
-    named = (str(part.value) for part in node.walk() if part.op in {Op.PARAM, Op.ATTR, Op.GLOBAL})
-    return any(map(_OF_POSITION.search, named))
+    parts = node.walk(lambda part: part.args[:1] if part.op in _PICKS else part.args)
+    leaves = {Op.PARAM, Op.ATTR, Op.GLOBAL}
+    named = [str(part.value) for part in parts if part.op in leaves]
+    return any(map(_OF_POSITION.search, named)) and not any("mask" in name for name in named)
 
 
 def _is_needed(here: Surroundings, weights: Node, product: Node) -> bool:

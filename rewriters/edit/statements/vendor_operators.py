@@ -46,8 +46,13 @@ _OF_DRIVING = frozenset(
     {"mmcv", "mmdet", "mmdet3d", "mmengine", "mx_driving", "spconv", "torch_npu"}
 )
 _DEFORMABLE = "ms_deform_attn_core_pytorch"
-_COPIES = r"(?i:\w*deform\w*)|grid_sample"
-"""How functions of one's own are called that compute it, and what they call."""
+_COPIES = r"(?i:\w*deform\w*)|grid_sample|unique"
+"""How functions of one's own are called that compute it, and what they call; equal rows."""
+_UNIQUE = (
+    "rows are compared on the host: of coordinates of points, mx_driving._C.point_to_voxel(coords, "
+    "[], [], 'XYZ') makes one number of each, in int32, and mx_driving.unique_voxel(numbers) finds "
+    "equal ones: count, first of each, its place, the order; Atlas A2"
+)
 _FIRST = "dim 0: "
 _RELU = re.compile(r"relu\d?_?|ReLU")
 
@@ -80,6 +85,8 @@ def find_vendor_operators(here: Surroundings) -> Iterator[Proposal]:
     yield from _find_copy(here)
     for node in here.nodes:
         if isinstance(node, ast.Call):
+            if _groups_rows(node):
+                yield Proposal(node, _UNIQUE)
             row = (
                 _row(find_imported_name(here, node.func))
                 or _row_of_variable(here, node.func)
@@ -105,6 +112,13 @@ def find_vendor_operators(here: Surroundings) -> Iterator[Proposal]:
                     shown=text,
                     asked=asked,
                 )
+
+
+def _groups_rows(call: ast.Call) -> bool:
+    """Tell whether equal rows get a number: ``coords.unique(return_inverse=True, dim=0)``."""
+    named = {k.arg: ast.unparse(k.value) for k in call.keywords}
+    grouped = named.get("dim") == "0" and named.get("return_inverse") == "True"
+    return grouped and last_name(call.func) == "unique"
 
 
 def _find_copy(here: Surroundings) -> Iterator[Proposal]:

@@ -60,13 +60,25 @@ def find_data_loaders(here: Surroundings) -> Iterator[Proposal]:
             and not _is_made_anew(here, node)
             and last_name(getattr(here.parents.get(id(node)), "func", node)) != "iter"
         ):
-            yield from _propose(here, node, named, dict.fromkeys(_missing(named), "True"))
+            given = _pinned(here, named) | dict.fromkeys(_missing(named), "True")
+            yield from _propose(here, node, named, given)
         elif here.flow.function.name == MODULE and _is_configured(here, node, named):
             staying = () if "workers_per_gpu" in named else _SETTINGS
             off = {n: "True" for n in _missing(named) if n in staying}
             yield from _propose(here, node, named, off)
         elif name == "transformers.TrainingArguments" and "output_dir" in named:
             yield from _of_trainer(here, node, named)
+
+
+def _pinned(here: Surroundings, named: dict[str | None, ast.expr]) -> dict[str, str]:
+    """Return a test for a GPU as one for any device: ``pin_memory=device.type == "cuda"``."""
+    match named.get("pin_memory"):
+        case ast.Compare(
+            ast.Attribute(_, "type") as kind, [ast.Eq()], [ast.Constant("cuda") as gpu]
+        ):
+            quote = here.text(gpu)[0]
+            return {"pin_memory": f"{here.text(kind)} != {quote}cpu{quote}"}
+    return {}
 
 
 def _propose(
