@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,8 @@ def find_biased_attention(here: Surroundings) -> Iterator[Proposal]:
     """Yield the products of values and weights whose scores got a bias."""
     found = [e for op in sorted(_PRODUCTS) for e in here.flow.by_operation.get(op, ())]
     for evaluation in found:
+        if not isinstance(evaluation.code, (ast.BinOp, ast.Call)):
+            continue  # a name of what is computed
         weights = next((w for w in evaluation.node.args if _list_softmax(w)), None)
         if weights is None or here.loop_of(evaluation.code) is not None:
             continue

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.nodes import Node
 
 _ROUTER = re.compile(r"(?i:expert|router|routing|gating)|M[oO]E|\bmoe|_moe\b|Gate\b|\bgate\b")
-_GROUPED = re.compile(r"(?is)(?=.*group)(?=.*(masked_fill|where\())")
+_HIDES = frozenset({"masked_fill", "masked_fill_", "where"})
 _TWO_OF_GROUP = re.compile(r"topk\([^()]*\b2\b")
 _BESIDE = frozenset({"mean", "sum", "log", "bincount"})
 """What an auxiliary loss makes of all scores."""
@@ -115,7 +115,7 @@ def _find_gated(here: Surroundings, topk: ast.Call, count: ast.expr) -> Iterator
     parts = set(node.args[0].walk())
     roots = [part for part in parts if part.op in {"sigmoid", "softmax"}]
     kinds = {root.op for root in roots}
-    grouped = len(selections) > 1 and _GROUPED.search(text) is not None
+    grouped = len(selections) > 1 and "group" in text and _is_hidden_before(here, topk)
     corrected = any(part.op == "add" and set(part.args) & set(roots) for part in parts)
     if not (grouped or "sigmoid" in kinds or corrected):
         return
@@ -124,6 +124,14 @@ def _find_gated(here: Surroundings, topk: ast.Call, count: ast.expr) -> Iterator
     norm = {"sigmoid": "1", "softmax": "0"}.get("".join(kinds), "1 or 0")
     shown = _GROUPS.format("1" if _TWO_OF_GROUP.search(text) else "0") if grouped else ""
     yield Proposal(topk, _GATED.format(count=here.text(count), groups=shown, norm=norm))
+
+
+def _is_hidden_before(here: Surroundings, topk: ast.Call) -> bool:
+    """Tell whether scores of other groups are hidden before the selection."""
+    return any(
+        isinstance(n, ast.Call) and last_name(n.func) in _HIDES and n.lineno <= topk.lineno
+        for n in here.nodes
+    )
 
 
 def _is_read_beside(here: Surroundings, scores: Node) -> bool:

@@ -53,6 +53,7 @@ _UNIQUE = (
     "[], [], 'XYZ') makes one number of each, in int32, and mx_driving.unique_voxel(numbers) finds "
     "equal ones: count, first of each, its place, the order; Atlas A2"
 )
+_POINTS = re.compile(r"(?i)voxel|point|pillar|lidar|\b(cat_)?pt_|sparse|coor(d|s\b)")
 _FIRST = "dim 0: "
 _RELU = re.compile(r"relu\d?_?|ReLU")
 
@@ -85,7 +86,7 @@ def find_vendor_operators(here: Surroundings) -> Iterator[Proposal]:
     yield from _find_copy(here)
     for node in here.nodes:
         if isinstance(node, ast.Call):
-            if _groups_rows(node):
+            if _groups_rows(node) and _POINTS.search(here.text(here.flow.function)):
                 yield Proposal(node, _UNIQUE)
             row = (
                 _row(find_imported_name(here, node.func))
@@ -152,6 +153,8 @@ def _call(here: Surroundings, call: ast.Call, template: str) -> str:
     count = len(given) if every else max(used, default=-1) + 1
     if not form or None in given[:count] or len(given) < count:
         return ""
+    if any(arg is not None and arg.endswith("_list") for arg in given[:count]):
+        return ""  # ``spatial_shapes_list``: it takes tensors
     if any(used.count(n) > 1 and not isinstance(call.args[n], ast.Name) for n in used):
         return ""  # it would be computed twice
     own = re.findall(r"{([a-z_]+)}", form)
