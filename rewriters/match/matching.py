@@ -37,7 +37,7 @@ RULE_IMPORTS = {
 }
 # They have a moment only in a function that reshapes tensors in place.
 _METADATA = frozenset({Op.DTYPE_OF, Op.RANK, Op.SHAPE, Op.SIZE})
-_MIRRORED = {"ge": "le", "gt": "lt", "le": "ge", "lt": "gt"}
+MIRRORED = {"ge": "le", "gt": "lt", "le": "ge", "lt": "gt"}
 """``a < b`` is ``b > a``."""
 _TIMELESS = frozenset(
     {Op.ATTR, Op.CONST, Op.DTYPE, Op.GLOBAL, Op.ITEM, Op.LIST, Op.PHI, Op.SLICE, Op.TUPLE}
@@ -156,7 +156,7 @@ def _list_needed_ops(node: Node, known: dict[Node, frozenset[str]]) -> frozenset
         if node.op == Op.EITHER:
             known[node] = frozenset.intersection(*parts)
         else:
-            own = () if node.op == Op.PARAM or node.op in _MIRRORED else (node.op,)
+            own = () if node.op == Op.PARAM or node.op in MIRRORED else (node.op,)
             known[node] = frozenset(own).union(*parts)
     return known[node]
 
@@ -240,7 +240,7 @@ class _Unification:
             for option in wanted.args:
                 yield from self.unify(option, node)
             return
-        mirrored = _MIRRORED.get(wanted.op) == node.op
+        mirrored = MIRRORED.get(wanted.op) == node.op
         if (
             not (mirrored or wanted.op == node.op)
             or len(wanted.args) != len(node.args)
