@@ -269,7 +269,7 @@ def _speaks_for(site: Site) -> Iterator[re.Pattern[str]]:
         yield _DRIVES
     if site.rule.name == "residual-relu":
         yield _SEES_POINTS
-    if site.rule.table == "fusion" and "normalize(" in site.code:
+    if site.rule.name == "rms-norm-without-weight" and "normalize(" in site.code:
         yield _FOR_NPU  # it is long beside the old code
     if any(proof.condition.name == "mindspeed-installed" for proof in site.proofs):
         yield _USES_MINDSPEED
