@@ -373,6 +373,29 @@ def test_a_copy_before_the_first_kernel_of_a_step_counts() -> None:
     assert nothing(blocking_copy_to_device, recording(rows, ops[1:]))
 
 
+BATCH = {"input_shapes": "8,3,32,32;16,3,3,3", "output_shapes": "8,16,32,32"}
+
+
+@pytest.mark.parametrize(
+    ("before", "behind", "expected"),
+    [
+        ({}, BATCH, True),
+        ({"output_shapes": "8,3,32,32"}, BATCH, False),  # made on the device: it goes to the host
+        ({}, {"output_shapes": "8,3,32,32"}, False),  # of the step before: the host reads it
+        ({}, {}, False),
+    ],
+)
+def test_what_the_next_kernel_reads_was_copied_to_the_device(
+    before: dict[str, Any], behind: dict[str, Any], *, expected: bool
+) -> None:
+    # Versions that queue the copy name no acl_memcpy_host_to_device.
+    copy = {**call("aten::copy_", MS // 2, 3 * MS - US), "input_dims": "8,3,32,32;8,3,32,32"}
+    rows = [{**AROUND_A_WAIT[0], **before}, {**AROUND_A_WAIT[1], **behind}, *AROUND_A_WAIT[2:]]
+    looked_at = recording(rows, [copy])
+    assert nothing(blocking_copy_to_device, looked_at) is not expected
+    assert nothing(synchronising_operator, looked_at) is expected
+
+
 NEXT = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 
 
