@@ -223,6 +223,23 @@ def test_lines_of_compiled_operators_are_those_of_aclop_names() -> None:
     assert (place.line, place.cost_ns, place.calls) == (3, MS, 1)
 
 
+def test_lines_of_compiled_operators_are_those_of_the_pauses() -> None:
+    where = {"name": "Conv2D1", "type": "Conv2D", "path": "m.py", "line": 3, "function": "f"}
+    rows = in_a_row([100 * US] * 20, 20 * US, **where)
+    at = rows[-1]["start_ns"] + 8 * MS
+    resized = {
+        "start_ns": at,
+        "launch_ns": at - 5 * US,
+        "type": "Resize",
+        "path": "m.py",
+        "line": 7,
+    }
+    apis = [api("aclopCompileAndExecute", 21, 8 * MS)]
+    looked_at = recording([*rows, resized], step={"free_ns": 9 * MS}, step_ns=12 * MS, apis=apis)
+    (place,) = only(compile_in_loop, looked_at).places
+    assert (place.line, place.calls) == (7, 1)
+
+
 @pytest.mark.parametrize(("total_ns", "expected"), [(10 * MS, 0), (10 * MS + 1, 1)])
 def test_memory_of_the_device_may_be_managed_for_10_ms(total_ns: int, expected: int) -> None:
     apis = [
