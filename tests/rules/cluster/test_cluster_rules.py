@@ -236,6 +236,29 @@ def test_who_is_late_in_another_step_each_time_gets_other_advice() -> None:
     assert set(many.ranks) == {3, 9, 12}
 
 
+def test_a_rank_that_is_busy_between_two_steps_is_late_in_the_next() -> None:
+    base = cluster()
+    steps = base.steps.copy()
+    number = sorted(steps["step"].unique())[1]
+    others = (steps["step"] == number) & (steps["rank"] != 3)
+    for column in ("communication_ns", "communication_exposed_ns"):
+        steps.loc[others, column] += 400 * MS
+    (seen,) = found("NPU603", replace(base, steps=steps, all_steps=None))
+    assert seen.ranks == (3,)
+    assert seen.cost_ns == pytest.approx(400 * MS / steps["step"].nunique(), rel=0.02)
+    assert ("what the host does before the step") in dict(seen.evidence)["what is longer"]
+    # All ranks wait longer, for the network say: nobody is late.
+    steps.loc[(steps["step"] == number) & (steps["rank"] == 3), ["communication_exposed_ns"]] += (
+        400 * MS
+    )
+    assert found("NPU603", replace(base, steps=steps, all_steps=None)) == []
+    # A rank that waits for nobody and has less to do in a step is not late either.
+    shorter = base.steps.copy()
+    one = (shorter["step"] == number) & (shorter["rank"] == 3)
+    shorter.loc[one, "computing_ns"] = shorter.loc[one, "computing_ns"] // 2
+    assert found("NPU603", replace(base, steps=shorter, all_steps=None)) == []
+
+
 def test_all_links_of_a_rank_or_host_are_told_as_such() -> None:
     base = cluster(ranks=32, tp=8, pp=1)
     for chosen, where in (({5}, "rank 5"), (set(range(8, 16)), "host h1")):
