@@ -167,8 +167,8 @@ _TOO_MUCH_TO_GUESS = (
     {"small-matrices", "single-precision"},
 )
 """Conditions that are open together where a change is seldom right, or seldom worth its review."""
-_OF_A_MASK = re.compile(r"\[(:, )*~\w")
-"""What is no number of a row: ``x[~valid] = 0``."""
+_OF_ROWS = re.compile(r"\[~[\w.]+, :\]")
+"""What is no number of a row, and a mask of rows: ``x[~valid, :] = 0``."""
 _TRAINS = re.compile(r"(^|/)train(ing)?(/|_\w+\.py$|\.py$)")
 _USES_MINDSPEED = re.compile(r"(import|from) megatron\b|(?i:mindspeed)")
 """What a program has that depends on MindSpeed: no other one does for one operator."""
@@ -223,7 +223,7 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
         return site.rule.table != "affinity" and site.problem == IN_BETWEEN
     unknown = {condition.name for condition in site.open_conditions} - allowed
     guessed = any(guesses <= unknown for guesses in _TOO_MUCH_TO_GUESS)
-    guessed = guessed and not (_OF_A_MASK.search(site.code) and "boolean-mask" in unknown)
+    guessed = guessed and not (_OF_ROWS.search(site.code) and "boolean-mask" in unknown)
     if guessed or _is_worth_less_than_its_text(site) or _serves(file, site):
         return False
     if site.function in _DEMONSTRATES and _HOLDS_MODELS.search(file.relative):
