@@ -318,6 +318,9 @@ class {cls}:
     [
         ("torch.tensor([2.0] * n, device=x.device)", "torch.full((n,), 2.0, device=x.device)"),
         ("x.new_tensor([n])", "x.new_full((1,), n)"),
+        ("torch.tensor(-2, device=x.device)", "torch.full((), -2, device=x.device)"),
+        ("torch.tensor(0.0, device=x.device)", "torch.zeros((), device=x.device)"),
+        ("torch.tensor(n, device=x.device)", "torch.full((), n, device=x.device)"),
     ],
 )
 def test_a_list_of_one_number_is_written_on_the_device(code: str, new: str) -> None:

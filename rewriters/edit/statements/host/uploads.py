@@ -54,6 +54,10 @@ _FILLED = (
     "a list of one number is copied to the device, and the host waits: torch.full((n,), number, "
     "device=device) makes it there"
 )
+_NUMBER = (
+    "a number is copied to the device, and the host waits: torch.full((), number, device=device) "
+    "makes it there"
+)
 _RANGE = (
     "the numbers are copied to the device, and the host waits: torch.arange(start, end, "
     "device=device) makes them there"
@@ -93,7 +97,7 @@ def find_uploads(here: Surroundings) -> Iterator[Proposal]:
             advice = "" if found is not None else _advice(here, node) or _drawn(here, node)
             if advice == _BUFFER and here.flow.cls is None:  # a function keeps no buffers
                 advice = _SIZES if here.is_hot else ""
-            if advice == _FILLED:
+            if advice in {_FILLED, _NUMBER}:
                 if _is_read_again(here, node):
                     continue  # ``n = torch.tensor([n]).cuda()``, all_reduce, ``n.item()``
                 found = _fill(here, node)
@@ -157,22 +161,22 @@ def _fill(here: Surroundings, code: ast.Call) -> Proposal | None:
             return None
     match data:
         case ast.BinOp(ast.List([one]), ast.Mult(), times):
-            count = here.text(times)
+            count, shape = here.text(times), f"({here.text(times)},)"
         case ast.List([one]):
-            times, count = ast.Constant(1), "1"
+            times, count, shape = ast.Constant(1), "1", "(1,)"
         case _:
-            return None
+            one, times, count, shape = data, ast.Constant(1), "()", "()"
     proven = {"one-number"} if _is_number(here, one) else set[str]()
     length = here.value(times)
     if isinstance(times, ast.Constant) or (length is not None and length.op in _LENGTHS):
         proven.add("nonnegative-count")
-    asked = [("value", here.text(one)), ("repeats", count)]
+    asked = [("value", here.text(one)), ("repeats", "1" if shape == "()" else count)]
     if made.endswith(".new_full"):
         asked.append(("x", made.removesuffix(".new_full")))
     if len(asked) == 2 or (isinstance(one, ast.Constant) and one.value in {0, 1}):  # noqa: PLR2004 - no dtype of another
         proven.add("value-fits-dtype")
     rest = "".join(f", {name}={here.text(value)}" for name, value in given.items())
-    text = f"{made}(({count},), {here.text(one)}{rest})"
+    text = f"{made}({shape}, {here.text(one)}{rest})"
     like = made.endswith(".new_full")
     match one:  # an integer without a dtype makes int64, as zeros() do not
         case ast.Constant(0 | 1 as value) if like or "dtype" in given or type(value) is float:
@@ -301,8 +305,10 @@ def _of(  # noqa: PLR0911 - one case a way
     outer = here.parents.get(id(code))
     if isinstance(outer, ast.IfExp) and "isinstance(" in here.text(outer.test):
         return ""  # ``x if isinstance(x, Tensor) else torch.tensor(x).to(y)``: seldom a number
-    if data is None or is_empty or _is_number(here, data) or here.is_tensor(data):
+    if data is None or is_empty or here.is_tensor(data):
         return ""
+    if _is_number(here, data):
+        return _NUMBER if _is_copied(here, code, made) else ""
     advice = _of_data(here, data)
     if advice and here.tests_around(code):
         return ""
@@ -319,6 +325,13 @@ def _of(  # noqa: PLR0911 - one case a way
     if _NEW_EACH_TIME.search(here.text(data)) and not _are_of_device(here, data):
         return ""  # whatever is done, they are copied
     return _OF_DEVICE if _are_of_device(here, data) else _SIZES
+
+
+def _is_copied(here: Surroundings, code: ast.Call, made: ast.Call) -> bool:
+    """Tell whether a number is made on the device by name, in each step, as others may be."""
+    given = {k.arg for k in made.keywords}
+    by_torch = code is made and not given - {"device", "dtype"}
+    return by_torch and here.is_hot and not here.tests_around(code)
 
 
 def _is_computed_in(loop: ast.AST, code: ast.expr) -> bool:
@@ -442,7 +455,7 @@ def _moves(code: ast.Call) -> bool:
 
 
 def _is_number(here: Surroundings, code: ast.expr) -> bool:
-    """Tell whether it is one number, which goes along with a launch."""
+    """Tell whether it is one number."""
     node = here.value(code)
     return _is_scalar(code) or (
         node is not None and here.facts(here.evaluations[id(code)], x=node).is_number("x") is True
