@@ -301,11 +301,7 @@ def _of(  # noqa: PLR0911 - one case a way
     given = {k.arg for call in (code, made) for k in call.keywords}
     if given & {"non_blocking", "pin_memory"}:
         return ""  # somebody has thought of it
-    is_empty = isinstance(data, ast.List) and not data.elts
-    outer = here.parents.get(id(code))
-    if isinstance(outer, ast.IfExp) and "isinstance(" in here.text(outer.test):
-        return ""  # ``x if isinstance(x, Tensor) else torch.tensor(x).to(y)``: seldom a number
-    if data is None or is_empty or here.is_tensor(data):
+    if data is None or _is_made_seldom(here, code) or here.is_tensor(data):
         return ""
     if _is_number(here, data):
         return _NUMBER if _is_copied(here, code, made) else ""
@@ -325,6 +321,12 @@ def _of(  # noqa: PLR0911 - one case a way
     if _NEW_EACH_TIME.search(here.text(data)) and not _are_of_device(here, data):
         return ""  # whatever is done, they are copied
     return _OF_DEVICE if _are_of_device(here, data) else _SIZES
+
+
+def _is_made_seldom(here: Surroundings, code: ast.Call) -> bool:
+    """Tell whether ``x if isinstance(x, Tensor) else torch.tensor(x).to(y)`` makes a tensor."""
+    outer = here.parents.get(id(code))
+    return isinstance(outer, ast.IfExp) and "isinstance(" in here.text(outer.test)
 
 
 def _is_copied(here: Surroundings, code: ast.Call, made: ast.Call) -> bool:
@@ -364,6 +366,8 @@ def _is_read_back(here: Surroundings, data: ast.expr) -> bool:
 def _of_data(here: Surroundings, data: ast.expr) -> str:
     """Return what to do where the numbers themselves say it."""
     match data:
+        case ast.List([]):
+            return ""
         case ast.Call(ast.Name("range")):
             return _RANGE
         case ast.BinOp(ast.List([_]), ast.Mult(), _):
