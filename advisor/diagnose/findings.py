@@ -22,7 +22,8 @@ from npufix.advisor.roofline.products import GRADIENT
 from npufix.advisor.roofline.work import work_of
 from npufix.reports import report
 from npufix.reports.code_digest import digest, normal_form
-from npufix.rewriters.edit.loops.ragged import ADVICE
+from npufix.rewriters.edit.loops.advice.ragged import ADVICE
+from npufix.rewriters.edit.loops.advice.rows import BY_HAND
 from npufix.rewriters.edit.loops.statements import EFFECT
 from npufix.rewriters.edit.validation import IN_BETWEEN
 from npufix.rewriters.facts.occasions import Occasion
@@ -282,7 +283,8 @@ def _says_what_to_do(site: Site) -> bool:
     """Tell whether there is more to read than why no text could be written."""
     rule = site.rule
     return bool(rule.advice) or (
-        rule.search != "" and (rule.search != "loops" or site.problem in {EFFECT, *ADVICE})
+        rule.search != ""
+        and (rule.search != "loops" or site.problem in {EFFECT, *ADVICE, *BY_HAND})
     )
 
 
