@@ -22,7 +22,7 @@ from npufix.rewriters.verification.calls.values import (
     list_tensors,
     replace_tensors,
 )
-from npufix.rewriters.verification.inputs.objects import MODEL, guess_objects
+from npufix.rewriters.verification.inputs.objects.offers import MODEL, guess_objects
 from npufix.rewriters.verification.inputs.source.declarations import Declared
 from npufix.rewriters.verification.inputs.source.parameters import WIDTH, Parameter, guess_scalars
 
