@@ -25,7 +25,6 @@ from npufix.rewriters.verification.calls.values import (
 )
 from npufix.rewriters.verification.inputs.arguments import (
     BASES,
-    guess_sizes,
     guess_tensors,
     weigh_classes,
 )
@@ -57,6 +56,7 @@ from npufix.rewriters.verification.inputs.source.parameters import (
     list_parameters,
 )
 from npufix.rewriters.verification.inputs.source.path_conditions import find_attributes_read
+from npufix.rewriters.verification.inputs.source.several import guess_several
 from npufix.rewriters.verification.inputs.source.usage import Use
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
@@ -396,7 +396,7 @@ def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
         specs += weigh_classes(WIDTH, _FEW_CLASSES)
     if parameter.default is None and _is_layer(owner, parameter.name):
         specs.append(make_stand_in(parameter.name))
-    return specs + guess_sizes(parameter) + guess_scalars(parameter)
+    return specs + guess_several(parameter, Use()) + guess_scalars(parameter)
 
 
 def _is_layer(owner: type, name: str) -> bool:

@@ -44,7 +44,10 @@ from npufix.rewriters.verification.inputs.source.declarations import (
     read_declarations,
 )
 from npufix.rewriters.verification.inputs.source.parameters import is_default, vary_default
-from npufix.rewriters.verification.inputs.source.path_conditions import solve_path_condition
+from npufix.rewriters.verification.inputs.source.path_conditions import (
+    solve_path_condition,
+    solve_sizes,
+)
 from npufix.rewriters.verification.inputs.source.usage import find_function
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
 from npufix.rewriters.verification.sandbox.remote import runs_with_target
@@ -264,6 +267,7 @@ class _Search:
         declared = self.declared
         if recipe is not None:
             declared = declared.made_with(recipe.arguments)
+        declared = declared.made_with(tuple((forced or {}).items()))
         tried = combine_guesses(target, self.wanted.tree, bases, widths, declared, forced)
         return (Assignment(recipe, specs) for specs in tried if declared.fits(specs))
 
@@ -286,8 +290,13 @@ class _Search:
     def run_further(self) -> None:
         """Choose values that the tests above the lines ask for which nothing has reached."""
         found, asked = self.found, list[dict[str, object]]()
+        recipe = next(iter(self.options), None)
+        held = getattr(self.target.make_object(recipe), "__dict__", {}).items()
+        known = {f"self.{n}": v for n, v in held if type(v) is int}
+        free = [p.name for p in self.target.parameters() if not p.has_default]
         for place in self.wanted.unreached(found.reached):
-            values = solve_path_condition(self.wanted.tree, place)
+            tree = self.wanted.tree
+            values = {**solve_path_condition(tree, place), **solve_sizes(tree, place, known, free)}
             if values and values not in asked:
                 asked.append(values)
         for values in asked[:_MOST_GOALS]:
