@@ -26,6 +26,7 @@ from npufix.rewriters.edit.statements.flash_attention import find_flash_attentio
 from npufix.rewriters.edit.statements.handed_in import find_constants, find_handed_in
 from npufix.rewriters.edit.statements.host.creations import find_creations
 from npufix.rewriters.edit.statements.host.device_waits import find_device_waits
+from npufix.rewriters.edit.statements.host.doubles import find_doubles
 from npufix.rewriters.edit.statements.host.host_values import find_host_values
 from npufix.rewriters.edit.statements.host.uploads import find_uploads
 from npufix.rewriters.edit.statements.invariants import find_invariants
@@ -127,6 +128,10 @@ SEARCHES: Mapping[str, Search] = {
         configured=loaders.CONFIGURED,
     ),
     "device-waits": Search(find_device_waits, "synchronize", hot_only=True),
+    "doubles": Search(
+        find_doubles,
+        text=r"\.double\(\)|torch\.(float64|double|DoubleTensor|complex128|cdouble)\b",
+    ),
     "early-reductions": Search(find_early_reductions, "backward"),
     "einsum-products": Search(find_einsum_products, "einsum"),
     "expert-loops": Search(
