@@ -11,18 +11,14 @@ from npufix.rewriters.edit.edit import extent, unit_of
 from npufix.rewriters.edit.job import PROBE
 from npufix.rewriters.edit.layout import fit
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite
-from npufix.rewriters.edit.statements.attention_weights import (
+from npufix.rewriters.edit.statements.attention.attention_weights import (
     find_masked_layers,
     find_unused_weights,
 )
-from npufix.rewriters.edit.statements.biased_attention import BIAS, find_biased_attention
+from npufix.rewriters.edit.statements.attention.biased_attention import BIAS, find_biased_attention
+from npufix.rewriters.edit.statements.attention.flash_attention import find_flash_attention
 from npufix.rewriters.edit.statements.checks import find_checks
 from npufix.rewriters.edit.statements.columns import find_columns
-from npufix.rewriters.edit.statements.experts import (
-    find_expert_loops,
-    find_rows_of_masks,
-)
-from npufix.rewriters.edit.statements.flash_attention import find_flash_attention
 from npufix.rewriters.edit.statements.handed_in import find_constants, find_handed_in
 from npufix.rewriters.edit.statements.host.creations import find_creations
 from npufix.rewriters.edit.statements.host.device_waits import find_device_waits
@@ -32,6 +28,11 @@ from npufix.rewriters.edit.statements.host.uploads import find_uploads
 from npufix.rewriters.edit.statements.invariants import find_invariants
 from npufix.rewriters.edit.statements.masked.formulas import find_masked_formulas
 from npufix.rewriters.edit.statements.masked.sums import ADDED_UP, REDUCED, find_masked_values
+from npufix.rewriters.edit.statements.mixtures.experts import (
+    find_expert_loops,
+    find_rows_of_masks,
+)
+from npufix.rewriters.edit.statements.mixtures.routers import find_routers
 from npufix.rewriters.edit.statements.products import find_einsum_products
 from npufix.rewriters.edit.statements.programs import loaders, optimizers
 from npufix.rewriters.edit.statements.programs.caches import GROWS, find_growing_caches
@@ -48,7 +49,6 @@ from npufix.rewriters.edit.statements.projections import (
     find_projections,
 )
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, apply_changes
-from npufix.rewriters.edit.statements.routers import find_routers
 from npufix.rewriters.edit.statements.selections import find_index_lists, find_selections
 from npufix.rewriters.edit.statements.surroundings import Surroundings
 from npufix.rewriters.edit.statements.vendor_operators import (

@@ -20,13 +20,6 @@ _HIDES = frozenset({"masked_fill", "masked_fill_", "where"})
 _TWO_OF_GROUP = re.compile(r"topk\([^()]*\b2\b")
 _BESIDE = frozenset({"mean", "sum", "log", "bincount"})
 """What an auxiliary loss makes of all scores."""
-_GATED = (
-    "inference: torch_npu.npu_moe_gating_top_k(logits, {count}, bias=bias{groups}, "
-    "norm_type={norm}, routed_scaling_factor=factor)[:2] computes the scores, selects and scales "
-    "in one kernel, the experts as int32; the bias counts for the selection alone. norm_type=1 is "
-    "the sigmoid, whose weights come out divided by their sum, norm_type=0 the softmax, whose "
-    "weights do not"
-)
 _GROUPS = ", k_group=groups taken, group_count=groups, group_select_mode={}"
 
 
@@ -123,7 +116,14 @@ def _find_gated(here: Surroundings, topk: ast.Call, count: ast.expr) -> Iterator
         return
     norm = {"sigmoid": "1", "softmax": "0"}.get("".join(kinds), "1 or 0")
     shown = _GROUPS.format("1" if _TWO_OF_GROUP.search(text) else "0") if grouped else ""
-    yield Proposal(topk, _GATED.format(count=here.text(count), groups=shown, norm=norm))
+    settings = f"bias=bias{shown}, norm_type={norm}, routed_scaling_factor=factor"
+    call = f"torch_npu.npu_moe_gating_top_k(logits, {here.text(count)}, {settings})[:2]"
+    yield Proposal(
+        topk,
+        f"inference: {call} computes the scores, selects and scales in one kernel, the experts as "
+        "int32; the bias counts for the selection alone. norm_type=1 is the sigmoid, whose weights "
+        "come out divided by their sum, norm_type=0 the softmax, whose weights do not",
+    )
 
 
 def _is_hidden_before(here: Surroundings, topk: ast.Call) -> bool:
