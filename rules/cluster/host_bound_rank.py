@@ -136,4 +136,8 @@ RULE = ClusterDiagnostic(
         "data loader; npufix diagnose DUMP --rank N says what its host does"
     ),
     check=check,
+    gpu_advice=(
+        "on that host: bind the process to the cores beside its device (numactl), stop other load, "
+        "check the data loader; npufix diagnose DUMP --rank N says what its host does"
+    ),
 )

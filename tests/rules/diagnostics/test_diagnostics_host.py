@@ -464,6 +464,34 @@ def test_a_collection_may_take_1_ms(duration: int, expected: int) -> None:
     assert [o.cost_ns for o in found] == [duration] * expected
 
 
+def test_a_collection_behind_the_last_kernel_ends_the_step_sooner() -> None:
+    rows = [{**row, "launch_ns": row["start_ns"], "step": 1} for row in in_a_row([MS, MS], 40 * MS)]
+    mark = {"name": "ProfilerStep#1", "start_ns": 0, "duration_ns": 82 * MS}
+    runs = [{"start_ns": START + at * MS, "duration_ns": 30 * MS} for at in (5, 45)]
+    found = only(python_garbage_collection, recording(rows, [mark], gc=runs))
+    assert found.cost_ns == 60 * MS
+    assert found.sooner_ns == {1: 30 * MS, ~1: 30 * MS}
+
+
+def test_a_read_that_ends_the_last_step_counts() -> None:
+    rows = [{"start_ns": 0, "duration_ns": MS, "step": 1, "launch_ns": 0}]
+    mark = {"name": "ProfilerStep#1", "start_ns": 0, "duration_ns": 50 * MS}
+    copy = call("aten::copy_", MS // 2, 50 * MS)
+    found = only(synchronising_operator, recording(rows, [mark, copy], step={"free_ns": 49 * MS}))
+    assert found.cost_ns == 49 * MS
+
+
+def test_what_the_step_before_wrote_is_not_copied_to_the_device() -> None:
+    # At the end of step 1 its logits go to the host; the first kernel of step 2 reads as many.
+    logits = {"output_shapes": "8,1000", "step": 1}
+    after = {**AROUND_A_WAIT[1], "input_shapes": "8,1000", "step": 2}
+    copy = {**call("aten::copy_", MS // 2, 3 * MS - US), "input_dims": "8,1000;8,1000"}
+    rows = [{**AROUND_A_WAIT[0], **logits}, after]
+    assert nothing(blocking_copy_to_device, recording(rows, [copy]))
+    mark = {"name": "ProfilerStep#1", "start_ns": 0, "duration_ns": 3 * MS}
+    assert nothing(blocking_copy_to_device, recording(rows, [mark, copy]))
+
+
 def test_a_collection_while_the_device_works_costs_nothing() -> None:
     runs = [{"start_ns": START, "duration_ns": 5 * MS}]
     busy = [{"start_ns": 0, "duration_ns": 40 * MS}]
