@@ -7,6 +7,7 @@ import inspect
 import re
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.graph.modules.syntax import walk
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ def list_attributes_read(owner: type, method: str) -> Iterator[tuple[str, str]]:
 
 def classify_attributes(tree: ast.AST) -> Iterator[tuple[str, str]]:
     """Yield the attributes of ``self`` that code reads, and what each is."""
-    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    for node in ast.walk(tree):
+    called = {id(node.func) for node in walk(tree) if isinstance(node, ast.Call)}
+    for node in walk(tree):
         if not (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)):
             continue
         if node.value.id != "self" or not isinstance(node.ctx, ast.Load):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import re
 
+from npufix.rewriters.graph.modules.syntax import walk
+
 _FUNCTION = re.compile(r"(^|\.)(autograd\.)?Function$")
 
 
@@ -18,7 +20,7 @@ def list_operators(text: str) -> set[str]:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
         return set()
-    classes = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    classes = (node for node in walk(tree) if isinstance(node, ast.ClassDef))
     return {
         ast.unparse(node)
         for node in classes

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from npufix.rewriters.graph.modules.syntax import list_defaults
+from npufix.rewriters.graph.modules.syntax import list_defaults, walk
 from npufix.rewriters.verification.inputs.source.losses import list_class_weights
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def find_uses(function: Function) -> dict[str, Use]:
     """Return what is done with each argument, as long as it is what was given."""
     found = {arg.arg: Use() for arg in list_arguments(function)}
     until = {name: find_last_line(function, name) for name in found}
-    for node in ast.walk(function):
+    for node in walk(function):
         for name, use in found.items():
             if getattr(node, "lineno", 0) <= until[name]:
                 _note(use, node, name)
@@ -185,17 +185,15 @@ def _note_kept_shapes(use: Use, function: Function, name: str, until: int) -> No
     """See ``size = x.shape`` and, wherever it stands, ``size[3]`` or ``b, t, d = size``."""
     kept = [
         node.targets[0].id
-        for node in ast.walk(function)
+        for node in walk(function)
         if isinstance(node, ast.Assign)
         and isinstance(node.targets[0], ast.Name)
         and _is_shape(node.value, name)
         and node.lineno <= until
     ]
-    stored = [
-        n.id for n in ast.walk(function) if isinstance(n, ast.Name) and type(n.ctx) is ast.Store
-    ]
+    stored = [n.id for n in walk(function) if isinstance(n, ast.Name) and type(n.ctx) is ast.Store]
     once = {one for one in kept if stored.count(one) == 1}
-    for node in ast.walk(function) if once else ():
+    for node in walk(function) if once else ():
         if getattr(getattr(node, "value", None), "id", "") not in once:
             continue
         if isinstance(node, ast.Subscript):
@@ -241,7 +239,7 @@ def find_proven_dims(function: Function) -> dict[str, frozenset[int]]:
 
 
 def _does_not_return(statement: ast.stmt) -> bool:
-    return not any(isinstance(node, ast.Return) for node in ast.walk(statement))
+    return not any(isinstance(node, ast.Return) for node in walk(statement))
 
 
 def _list_compared_with_counters(function: Function) -> Iterator[str]:
@@ -249,7 +247,7 @@ def _list_compared_with_counters(function: Function) -> Iterator[str]:
 
     Not for ``if layer == i:``, which asks for a number.
     """
-    loops = [n for n in ast.walk(function) if isinstance(n, ast.For | ast.comprehension)]
+    loops = [n for n in walk(function) if isinstance(n, ast.For | ast.comprehension)]
     counted = {"range": lambda t: t, "enumerate": lambda t: getattr(t, "elts", [t])[0]}
     counters = {
         getattr(counted[loop.iter.func.id](loop.target), "id", "")
@@ -258,7 +256,7 @@ def _list_compared_with_counters(function: Function) -> Iterator[str]:
         and isinstance(loop.iter.func, ast.Name)
         and loop.iter.func.id in counted
     }
-    for node in ast.walk(function):
+    for node in walk(function):
         held = node.args if isinstance(node, ast.Call) else [getattr(node, "value", None)]
         for one in held:
             if isinstance(one, ast.Compare) and isinstance(one.ops[0], ast.Eq):
@@ -270,11 +268,11 @@ def find_last_line(function: Function, name: str) -> int:
     """Return the last line on which a name is sure to mean the argument."""
     stores = [
         statement.lineno
-        for statement in ast.walk(function)
+        for statement in walk(function)
         if isinstance(statement, ast.Assign | ast.AugAssign | ast.For | ast.AnnAssign)
         and any(
             isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store)
-            for n in ast.walk(statement)
+            for n in walk(statement)
         )
     ]
     return min(stores, default=function.end_lineno or function.lineno)
@@ -322,7 +320,7 @@ def find_sizes_told_apart(function: Function) -> Iterator[tuple[tuple[str, int],
     ``k.size(1) - q.size(1)``, and ``torch.ones(t, s)`` after ``t, s = q.shape[1], k.shape[1]``.
     """
     names = {arg.arg: find_last_line(function, arg.arg) for arg in list_arguments(function)}
-    nodes = list(ast.walk(function))
+    nodes = list(walk(function))
     stored = [n.id for n in nodes if isinstance(n, ast.Name) and type(n.ctx) is ast.Store]
     kept: dict[str, tuple[str, int]] = {}
 
