@@ -22,7 +22,8 @@ from npufix.advisor.roofline.products import GRADIENT
 from npufix.advisor.roofline.work import work_of
 from npufix.reports import report
 from npufix.reports.code_digest import digest, normal_form
-from npufix.rewriters.edit.loops.ragged import ADVICE
+from npufix.rewriters.edit.loops.advice.ragged import ADVICE
+from npufix.rewriters.edit.loops.advice.rows import BY_HAND
 from npufix.rewriters.edit.loops.statements import EFFECT
 from npufix.rewriters.edit.validation import IN_BETWEEN
 from npufix.rewriters.facts.occasions import Occasion
@@ -167,6 +168,8 @@ _TOO_MUCH_TO_GUESS = (
     {"small-matrices", "single-precision"},
 )
 """Conditions that are open together where a change is seldom right, or seldom worth its review."""
+_OF_ROWS = re.compile(r"\[~[\w.]+, :\]")
+"""What is no number of a row, and a mask of rows: ``x[~valid, :] = 0``."""
 _TRAINS = re.compile(r"(^|/)train(ing)?(/|_\w+\.py$|\.py$)")
 _USES_MINDSPEED = Mention(
     re.compile(r"(import|from) megatron\b|(?i:mindspeed)"), ("megatron", "mindspeed")
@@ -234,6 +237,7 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
         return site.rule.table != "affinity" and site.problem == IN_BETWEEN
     unknown = {condition.name for condition in site.open_conditions} - allowed
     guessed = any(guesses <= unknown for guesses in _TOO_MUCH_TO_GUESS)
+    guessed = guessed and not (_OF_ROWS.search(site.code) and "boolean-mask" in unknown)
     if guessed or _is_worth_less_than_its_text(site) or _serves(file, site):
         return False
     if site.function in _DEMONSTRATES and _HOLDS_MODELS.search(file.relative):
@@ -283,7 +287,7 @@ def _speaks_for(site: Site) -> Iterator[Mention]:
         yield _DRIVES
     if site.rule.name == "residual-relu":
         yield _SEES_POINTS
-    if site.rule.table == "fusion" and "normalize(" in site.code:
+    if site.rule.name == "rms-norm-without-weight" and "normalize(" in site.code:
         yield _FOR_NPU  # it is long beside the old code
     if any(proof.condition.name == "mindspeed-installed" for proof in site.proofs):
         yield _USES_MINDSPEED
@@ -293,7 +297,8 @@ def _says_what_to_do(site: Site) -> bool:
     """Tell whether there is more to read than why no text could be written."""
     rule = site.rule
     return bool(rule.advice) or (
-        rule.search != "" and (rule.search != "loops" or site.problem in {EFFECT, *ADVICE})
+        rule.search != ""
+        and (rule.search != "loops" or site.problem in {EFFECT, *ADVICE, *BY_HAND})
     )
 
 
