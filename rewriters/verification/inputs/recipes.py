@@ -189,7 +189,8 @@ def _randomise(module: torch.nn.Module) -> None:
         for name, parameter in module.named_parameters():
             if parameter.is_floating_point():
                 drawn = torch.randn(parameter.shape, generator=seed_generator(name))
-                parameter.copy_(drawn * 0.5 + 0.25 * drawn.sign())
+                apart = drawn.sign().mul_(0.25)  # in place: weights may be hundreds of megabytes
+                parameter.copy_(drawn.mul_(0.5).add_(apart))
         for name, buffer in module.named_buffers():
             # As after some training: a mean of zero and a variance of one hide who forgets them.
             if name.endswith(("running_mean", "running_var")) and buffer is not None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from npufix.rewriters.graph.modules.syntax import walk
 from npufix.rewriters.verification.calls.values import (
     Kind,
     Tensor,
@@ -83,7 +84,7 @@ def find_purpose(job: Job) -> Purpose:
 
 def _selections(text: str, lines: Sequence[int]) -> Iterator[ast.AST]:
     """Yield what takes some elements and leaves others out, on these lines."""
-    for node in ast.walk(_parse(text)):
+    for node in walk(_parse(text)):
         span = range(getattr(node, "lineno", 0), (getattr(node, "end_lineno", 0) or 0) + 1)
         if not any(line in span for line in lines):
             continue
@@ -186,13 +187,13 @@ def _halves_a_width(text: str) -> bool:
     tree = _parse(text)
     halves = {
         target.id
-        for node in ast.walk(tree)
+        for node in walk(tree)
         if isinstance(node, ast.Assign) and _is_half(node.value)
         for target in node.targets
         if isinstance(target, ast.Name)
     }
     first, second, even, uneven = set[str](), set[str](), False, False
-    for node in ast.walk(tree):
+    for node in walk(tree):
         match node:
             case ast.Subscript(slice=ast.Tuple([ast.Constant(value=e), *_, ast.Slice() as cut])):
                 if e is not Ellipsis:
@@ -255,7 +256,7 @@ def _is_of_whole_numbers(job: Job, one: CaseRun | None, cases: Iterable[CaseRun]
 
 def _is_asked_for_whole(text: str, name: str) -> bool:
     """Say whether code does with an argument what is done with whole numbers: ``x.long()``."""
-    for node in ast.walk(_parse(text)):
+    for node in walk(_parse(text)):
         if isinstance(node, ast.Call):
             subjects = [getattr(node.func, "value", None), *node.args[:1]]
         else:
@@ -344,7 +345,7 @@ def _wants_contiguous(job: Job) -> bool:
     if before.count(".contiguous(") > after.count(".contiguous("):
         return True
     called = rf"\b{re.escape(job.qualname.rpartition('.')[2])}\("
-    functions = (n for n in ast.walk(_parse(job.original)) if isinstance(n, ast.FunctionDef))
+    functions = (n for n in walk(_parse(job.original)) if isinstance(n, ast.FunctionDef))
     texts = (ast.get_source_segment(job.original, n) or "" for n in functions)
     return any(re.search(called, t.partition(":")[2]) and ".view(" in t for t in texts)
 
