@@ -744,6 +744,35 @@ class A(nn.Module):
     assert sum("weigh by the mask" in site.problem for site in sites) == told
 
 
+_WRITTEN_TO = "t = torch.ones(h, w)\n        t.scatter_(1, ids, 0)\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("t = torch.stack(torch.meshgrid(torch.arange(h), torch.arange(w))).float() / h", "sizes"),
+        ("t = torch.arange(h).float() / h * 2 - 1 + torch.arange(x.shape[1]).float()", "sizes"),
+        ("t = torch.arange(h).float() / h * 2 - 1", ""),  # one range, as long as a sentence
+        ("t = (torch.arange(h) + torch.arange(w)) * x.mean()", ""),
+        (f"{_WRITTEN_TO}        v = torch.arange(h).view(-1, 1) * torch.arange(w) * 2 - t", ""),
+        ("t = torch.exp(-torch.arange(8).float() / n)", "__init__"),
+        ("cos, sin = self.rope(x, position_ids)", "every layer"),
+        ("cos, sin = self.rope(x, seq_len=h)", ""),  # rows of what is kept
+        ("cos, sin = x if ids is None else self.rope(x, position_ids)", ""),  # handed down
+        ("for a in h:\n            for b in w:\n                x[a, b] = n", ""),
+    ],
+)
+def test_tables_that_are_made_anew_say_how_to_keep_them(body: str, told: str) -> None:
+    text = f"""
+class Attention(nn.Module):
+    def forward(self, x: torch.Tensor, position_ids, ids, h: int, w: int, n: int = 4):
+        {body}
+        return self.attend(x)
+"""
+    sites = found(text, "NPU322") + found(text, "NPU321")
+    assert [told in site.problem for site in sites] == [True] * bool(told)
+
+
 @pytest.mark.parametrize(
     ("body", "told"),
     [

@@ -151,13 +151,20 @@ def _of_columns(facts: Facts, loop: Loop, own: set[str]) -> str:
         if not list_names(index) & own or facts.is_tensor(whole) is not True:
             continue
         bound = dict(_bindings(loop.body))
+        nodes = list(_followed(value, bound))
         read = [
             n.slice
-            for n in _followed(value, bound)
+            for n in nodes
             if isinstance(n, ast.Subscript) and isinstance(n.value, ast.Name) and n.value.id == base
         ]
-        if _is_above(index, own) and any(_are_rows_above(part, own) for part in read):
-            return TRIANGLE
+        multiplies = any(
+            isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mult | ast.MatMult) for n in nodes
+        )
+        own_row = any(_is_above(part, own) for part in read)
+        if _is_above(index, own) and own_row and multiplies:
+            return TRIANGLE if any(_are_rows_above(part, own) for part in read) else ""
+        if any(_cuts(part, own) for part in (index, *read)):
+            return ""
         others = [p for p in read if list_names(p) & own and ast.dump(p) != ast.dump(index)]
         calls = _calls(*loop.body)
         if others and len(loop.body) == 1 and not any("self" in list_names(c.func) for c in calls):
@@ -178,6 +185,11 @@ def _is_above(index: ast.expr, own: set[str]) -> bool:
         case ast.Tuple([*_, ast.Name(row), ast.Slice(None, ast.Name(end), None)]):
             return row == end and row in own
     return False
+
+
+def _cuts(index: ast.expr, own: set[str]) -> bool:
+    """Tell whether an index goes up to the round: ``:i``."""
+    return any(isinstance(n, ast.Slice) and list_names(n) & own for n in walk(index))
 
 
 def _are_rows_above(index: ast.expr, own: set[str]) -> bool:
