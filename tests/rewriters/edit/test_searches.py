@@ -799,6 +799,60 @@ class AttentionMetadataBuilderV1:
         assert [s.occasion.value for s in found(text, "NPU214")] == ["step"] * told
 
 
+@pytest.mark.parametrize(
+    ("name", "body", "told"),
+    [
+        ("main", "loss.backward()", ["step", "call"]),  # the second stands behind the loop
+        ("main", "pass", []),
+        ("evaluate", "loss.backward()", []),
+    ],
+)
+def test_a_main_that_trains_runs_steps(name: str, body: str, told: list[str]) -> None:
+    text = f"""
+def {name}(model, batches):
+    total = 0
+    for batch in batches:
+        loss = model(batch)
+        total += loss.item()
+        {body}
+    print(loss.item())
+"""
+    assert [site.occasion.value for site in found(text, "NPU214")] == told
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("self.drop(x.cpu()).npu()", True),
+        ("self.drop(x.cpu()).to(x.device)", True),
+        ("self.drop(x.cpu()).tolist()", False),
+        ("self.write(x.cpu(), x.npu())", False),
+    ],
+)
+def test_what_comes_back_from_the_host_is_computed_on_the_device(code: str, *, told: bool) -> None:
+    text = f"class A(nn.Module):\n    def forward(self, x: torch.Tensor):\n        return {code}\n"
+    assert ["is copied back" in site.problem for site in found(text, "NPU214")] == [True] * told
+
+
+@pytest.mark.parametrize(
+    ("head", "told"),
+    [
+        ("for h, w in grid:\n            m = grid[:, 1].sum()", True),
+        ("for h in grid[:, 0]:\n            w = 1", False),  # no name
+        ("for h, w in grid:\n            m = 1", False),  # perhaps a list
+    ],
+)
+def test_what_has_columns_is_gone_through_as_numbers(head: str, *, told: bool) -> None:
+    text = f"""
+class A(nn.Module):
+    def forward(self, x: torch.Tensor, grid):
+        {head}
+            x = x + torch.arange(h * w, device=x.device).sum()
+        return x
+"""
+    assert len([s for s in found(text, "NPU214") if s.rewrite is not None]) == told
+
+
 def test_checks_in_a_row_are_one() -> None:
     text = "def forward(x: torch.Tensor):\n    assert x.all()\n    assert x.any()\n    return x\n"
     asked = text.replace("assert ", 'assert x.device.type == "npu" or ')

@@ -52,7 +52,9 @@ ELEMENTS = (
     "clamp(min=0) instead of max(x, 0), and add up with sum()"
 )
 BY_HAND = (PADDED, ROWS, RANGES, COLUMNS, TRIANGLE, KEYS, ELEMENTS)
-_ASKS = frozenset({"all", "any", "item", "nonzero", "tolist"})
+_ASKS = frozenset({"all", "any", "nonzero"})
+_READS = frozenset({"item", "tolist"})
+"""What is said where the host reads single values."""
 _MAY_BE_CALLED = frozenset({"append", "float", "int", "len", "max", "min", "range"})
 _MOST = 14
 """Statements of a round."""
@@ -193,9 +195,9 @@ def _cuts(index: ast.expr, own: set[str]) -> bool:
 
 
 def _are_rows_above(index: ast.expr, own: set[str]) -> bool:
-    """Tell whether an index is ``..., :i, :i`` or ``..., :i, :``."""
+    """Tell whether an index is ``..., :i, :i``; beside zeros also ``..., :, :i``."""
     match index:
-        case ast.Tuple([*_, ast.Slice(None, ast.Name(end), None), ast.Slice()]):
+        case ast.Tuple([*_, ast.Slice(), ast.Slice(None, ast.Name(end), None)]):
             return end in own
     return False
 
@@ -324,5 +326,9 @@ def _is_of_tensors(flow: FunctionFlow, facts: Facts, call: ast.Call) -> bool:
             return name in _MAY_BE_CALLED
         case ast.Attribute(owner, name):
             of_torch = (flow.names.dotted(call.func) or "").startswith("torch.")
-            return of_torch or name in _MAY_BE_CALLED | _ASKS or facts.is_tensor(owner) is True
+            return (
+                of_torch
+                or name in _MAY_BE_CALLED | _ASKS | _READS
+                or facts.is_tensor(owner) is True
+            )
     return False
