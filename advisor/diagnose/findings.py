@@ -13,7 +13,7 @@ from npufix.advisor.diagnose.folding import fold
 from npufix.advisor.evidence.change import Change
 from npufix.advisor.evidence.estimate import Calibration, NewKernels, estimate_saving
 from npufix.advisor.evidence.item import Item, make_finding, rank_items
-from npufix.advisor.project.callers import Callers
+from npufix.advisor.project.callers import Callers, Mention
 from npufix.advisor.project.cold_files import folders_of_gpus, is_cold, is_test
 from npufix.advisor.project.known_names import rule_names
 from npufix.advisor.project.scanning import Search
@@ -171,11 +171,24 @@ _TOO_MUCH_TO_GUESS = (
 _OF_ROWS = re.compile(r"\[(~[\w.]+|\w*mask\w*), :\]")
 """What is no number of a row, but a mask of rows: ``x[~valid, :] = 0``, ``x[pad_mask, :] = 0``."""
 _TRAINS = re.compile(r"(^|/)train(ing)?(/|_\w+\.py$|\.py$)")
-_USES_MINDSPEED = re.compile(r"(import|from) megatron\b|(?i:mindspeed)")
+_USES_MINDSPEED = Mention(
+    re.compile(r"(import|from) megatron\b|(?i:mindspeed)"), ("megatron", "mindspeed")
+)
 """What a program has that depends on MindSpeed: no other one does for one operator."""
-_SEES_POINTS = re.compile(r"(?i)nuscenes|kitti|waymo|lidar|voxel|point_?cloud|mx_driving")
+_POINTS = (
+    "nuscenes",
+    "kitti",
+    "waymo",
+    "lidar",
+    "voxel",
+    "point_cloud",
+    "pointcloud",
+    "mx_driving",
+)
+_SEES_POINTS = Mention(re.compile(f"(?i){'|'.join(_POINTS)}"), _POINTS)
 """What a program has whose blocks work on clouds of points."""
-_DRIVES = re.compile(rf"{_SEES_POINTS.pattern}|argoverse|mmcv|mmdet|deform")
+_DRIVING = (*_POINTS, "argoverse", "mmcv", "mmdet", "deform")
+_DRIVES = Mention(re.compile(f"(?i){'|'.join(_DRIVING)}"), _DRIVING)
 """What a program has for which mx_driving is made: not so the graphs of molecules."""
 _SERVES = re.compile(
     r"(?m)^\s*(from|import) (\S*/)?(vllm|sglang|sgl_kernel|lightllm|lmdeploy)\w*\b"
@@ -189,7 +202,7 @@ _LONGER = 6
 """Lines that a loop may grow by: of ten lines in place of one a reviewer wants a measurement."""
 _LEARNS = re.compile(r"(?i)loss|criterion|log_?p|nll|softmax")
 """Where gradients flow into the elements that are picked."""
-_FOR_NPU = re.compile(r"\btorch_npu\b")
+_FOR_NPU = Mention(re.compile(r"\btorch_npu\b"), ("torch_npu",))
 _HOLDS_MODELS = re.compile(
     r"(^|/)(models?|networks?|loss(es)?|modules?|layers?|archs?|backbones?)/"
     r"|(^|[/_])(loss(es)?|scalers?|layers?|modules?|utils?)(_\w+)?\.py$"
@@ -263,17 +276,18 @@ def _is_worth_less_than_its_text(site: Site) -> bool:
     return False
 
 
-def _speaks_for(site: Site) -> Iterator[re.Pattern[str]]:
+def _speaks_for(site: Site) -> Iterator[Mention]:
     """Yield what a program has somewhere that can use what a change needs."""
     owner, _, method = site.function.rpartition(".")
     if site.rule.name == "written-out-silu" and owner.isidentifier() and method == "forward":
         # ``act=SiLU``, ``SiLU()``, ``"SiLU"``; neither ``nn.SiLU`` nor "# the SiLU function"
-        yield re.compile(rf"(?m)(?<![\w./])(?<!class ){owner}(?=[^\w ]| as |$)")
+        uses = re.compile(rf"(?m)(?<![\w./])(?<!class ){owner}(?=[^\w ]| as |$)")
+        yield Mention(uses, (owner.lower(),))
     if site.rule.search == "vendor-operators":
         yield _DRIVES
     if site.rule.name == "residual-relu":
         yield _SEES_POINTS
-    if site.rule.table == "fusion" and "normalize(" in site.code:
+    if site.rule.name == "rms-norm-without-weight" and "normalize(" in site.code:
         yield _FOR_NPU  # it is long beside the old code
     if any(proof.condition.name == "mindspeed-installed" for proof in site.proofs):
         yield _USES_MINDSPEED

@@ -208,7 +208,7 @@ def _off_device(here: Surroundings, code: ast.stmt, test: ast.expr, kind: str) -
         code,
         form=_FORM_ASSERT,
         changes=tuple(changes),
-        shown=f"{opening}{here.text(first)}{closing}",
+        shown=f"{opening}{' and '.join(map(here.text, rest))}{closing}",
         proven=frozenset({"is-tensor"} if sure is not None else ()),
         asked=((kind, f"lambda:{here.text(test)}"),),
     )

@@ -710,6 +710,9 @@ def test_a_check_asks_first_where_it_runs(check: str, asked: str) -> None:
     text = f"def forward(x: torch.Tensor, n):\n    # of the mask\n    {check}\n    return x\n"
     if asked:
         assert rewritten(text, "NPU217") == text.replace(check, asked)
+        (site,) = found(text, "NPU217")
+        assert site.rewrite is not None
+        assert site.rewrite.text in asked  # what is shown is what is written
     else:
         assert found(text, "NPU217") == []
 
