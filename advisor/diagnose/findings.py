@@ -168,8 +168,8 @@ _TOO_MUCH_TO_GUESS = (
     {"small-matrices", "single-precision"},
 )
 """Conditions that are open together where a change is seldom right, or seldom worth its review."""
-_OF_ROWS = re.compile(r"\[~[\w.]+, :\]")
-"""What is no number of a row, and a mask of rows: ``x[~valid, :] = 0``."""
+_OF_ROWS = re.compile(r"\[(~[\w.]+|\w*mask\w*), :\]")
+"""What is no number of a row, but a mask of rows: ``x[~valid, :] = 0``, ``x[pad_mask, :] = 0``."""
 _TRAINS = re.compile(r"(^|/)train(ing)?(/|_\w+\.py$|\.py$)")
 _USES_MINDSPEED = Mention(
     re.compile(r"(import|from) megatron\b|(?i:mindspeed)"), ("megatron", "mindspeed")

@@ -146,8 +146,20 @@ def occasion(
     once = _ONCE.fullmatch(name) is not None and not _is_part_of_step(flow)
     once = once or name == MODULE or "test" in _words(name)
     once = once or (flow.cls is not None and _CALLED_ONCE.search(flow.cls.name) is not None)
-    in_loop = match is not None and is_in_loop(flow, line)
+    in_loop = is_in_loop(flow, line) and (match is not None or _trains(flow.function, line))
     return Occasion.CALL if once and not in_loop else Occasion.STEP
+
+
+def _trains(function: FunctionNode, line: int = 0) -> bool:
+    """Tell whether a function has a loop with ``loss.backward()``, around a line if given."""
+    loops = [n for n in walk(function) if isinstance(n, ast.For | ast.While)]
+    return any(
+        (not line or loop.body[0].lineno <= line <= (loop.end_lineno or line))
+        and any(
+            isinstance(n, ast.Call) and last_name(n.func) == "backward" for n in walk(*loop.body)
+        )
+        for loop in loops
+    )
 
 
 def _is_part_of_step(flow: FunctionFlow) -> bool:
@@ -338,6 +350,8 @@ def is_hot(scope: Scope, module: ast.Module | None = None) -> bool:
     of the ``module`` runs as often as those that call it by its name.
     """
     if _is_hot_by_name(scope):
+        return True
+    if scope.function.name == "main" and _trains(scope.function):
         return True
     if module is None or scope.path or _words(scope.qualname) & _ASIDE:
         return False
