@@ -79,11 +79,12 @@ def list_histories(
     recipe: Recipe,
     combine: Callable[[Target], Iterator[Assignment]],
     runs: Callable[[Target, Assignment], bool],
+    uncalled: list[str],
 ) -> Iterator[Recipe]:
     """Yield an object as a recipe makes it, after calls that write what the method reads.
 
     ``combine`` returns arguments that are worth a try for another method of the class, and ``runs``
-    says whether a call with them runs.
+    says whether a call with them runs. ``uncalled`` takes the methods of which no call runs.
     """
     owner = target.owner
     if owner is None or issubclass(owner, torch.optim.Optimizer):
@@ -100,7 +101,9 @@ def list_histories(
         until = time.process_time() + _FIND_S
         tried = itertools.takewhile(lambda _: time.process_time() < until, combine(other))  # noqa: B023 - at once
         found = next((a for a in tried if runs(other, a)), None)
-        if found is not None:
+        if found is None:
+            uncalled.append(name)
+        else:
             known[name] = _vary(Earlier(name, tuple(found.specs.items())), found, other, runs)
     counts = _list_counts(target.make_object(recipe))
     for earlier in known.values():

@@ -185,3 +185,63 @@ def test_an_optimizer_must_not_keep_the_gradient_itself() -> None:
     found = verdict(MOMENTUM, "p.grad.clone()", "p.grad")
     assert found.status is Status.REFUTED, found
     assert verdict(MOMENTUM, "p.grad.clone()", "p.grad + 0").status is Status.EQUIVALENT
+
+
+COUNTS_OF_PAIRS = '''
+class Pairs:
+    def __init__(self, num_classes: int):
+        self.n = num_classes
+        self.matrix = torch.zeros(num_classes, num_classes, dtype=torch.int64)
+
+    def update(self, pred, target):
+        """pred, target (N, H, W) int64 below n."""
+        flat = (target * self.n + pred).flatten()
+        self.matrix += torch.bincount(flat, minlength=self.n**2).reshape(self.n, self.n)
+
+    def score(self):
+        hit = self.matrix.diagonal()
+        union = self.matrix.sum(0) + self.matrix.sum(1) - hit
+        return (hit.float() / union)[union > 0].mean()
+'''
+
+
+def test_earlier_calls_take_whole_numbers_where_a_text_says_so() -> None:
+    found = verdict(COUNTS_OF_PAIRS, "self.matrix.sum(1) - hit", "self.matrix.sum(1)")
+    assert found.status is Status.REFUTED, found
+
+
+UNKNOWN = """
+class Kept:
+    def __init__(self):
+        self.scale = 1.0
+
+    def load(self, source):
+        self.scale = source.open().read_number_of_device()
+
+    def apply(self, x):
+        return x * self.scale
+"""
+
+
+def test_what_could_not_be_called_before_is_said() -> None:
+    found = verdict(UNKNOWN, "x * self.scale", "self.scale * x")
+    assert found.status is Status.EQUIVALENT, found
+    assert "no call of load was found, which writes what this reads" in found.notes
+
+
+TARGET = """
+import copy
+
+class Target:
+    def __init__(self, critic: torch.nn.Module, gamma: float = 0.9):
+        self.gamma = gamma
+        self.target = copy.deepcopy(critic)
+
+    def value(self, state, done: torch.Tensor):
+        return self.gamma * (1 - done) * self.target(state)
+"""
+
+
+def test_a_copied_module_that_is_called_is_one_that_computes() -> None:
+    found = verdict(TARGET, "(1 - done) * self.target(state)", "self.target((1 - done) * state)")
+    assert found.status is Status.REFUTED, found
