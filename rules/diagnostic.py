@@ -111,7 +111,8 @@ class Observation:
     likely_ns: int | None = None
     """What is expected of ``saving_ns``; ``None`` its middle."""
     host_ops: frozenset[int] = field(default_factory=frozenset)
-    """Index labels of ``Recording.host_ops`` that would not wait any more."""
+    """Index labels of ``Recording.host_ops`` that would not wait any more; beside ``sooner_ns``
+    those that are the pause."""
     sooner_ns: Mapping[int, int] = field(default_factory=dict)
     """How much sooner the host would launch a kernel, by its index label: pauses that go.
 
