@@ -138,6 +138,7 @@ def set_aside(
             or (same <= void < cases.keys())
             or (
                 difference.seen is Seen.ERROR
+                and difference.case in narrow
                 and errors <= narrow | loud
                 and not re.search(_ASKS_EMPTY, job.original)
             )
