@@ -398,8 +398,11 @@ def _new_kernels(
     largest = _count_handed_over(kernels, largest)
     passes = site.form.passes or site.rule.passes
     backward = forward if has_backward else 0
-    operations = _operations(kernels, forward)
-    return NewKernels(forward, backward, largest, passes, site.form.launches, operations, dtype)
+    operations, products, computed = _operations(kernels, forward)
+    dtype = computed or dtype  # attention reads bfloat16, however wide its scores were
+    return NewKernels(
+        forward, backward, largest, passes, site.form.launches, operations, dtype, products
+    )
 
 
 def _count_handed_over(kernels: pd.DataFrame, largest: int) -> int:
@@ -417,12 +420,21 @@ def _is_backward(kernels: pd.DataFrame) -> NDArray[np.bool_]:
     return kernels["basis"].isin(["forward", "forward-function"]).to_numpy(bool)
 
 
-def _operations(kernels: pd.DataFrame, executions: int) -> tuple[float, float]:
-    """Return what the products of one execution compute, forward and in a fused gradient."""
+def _operations(
+    kernels: pd.DataFrame, executions: int
+) -> tuple[tuple[float, float], tuple[float, float], str]:
+    """Return what the products of one execution compute, what they take now, ns, and their dtype.
+
+    The first two forward, and in a fused gradient.
+    """
     own = kernels[~_is_backward(kernels)]
     work = work_of(own)
-    forward = float(work.operations[work.of_kernel].sum()) / executions
-    return forward, forward * GRADIENT
+    operations = work.operations[work.of_kernel]
+    spent = own["duration_ns"].to_numpy()[operations > 0]
+    forward, now = float(operations.sum()) / executions, float(spent.sum()) / executions
+    kinds = own["input_dtypes"].astype(str)[operations > 0]
+    dtype = dtype_name(kinds.iloc[0].partition(";")[0]) if len(kinds) else ""
+    return (forward, forward * GRADIENT), (now, now * GRADIENT), dtype
 
 
 def _fingerprint(file: SourceFile, site: Site, seen: dict[str, int]) -> str:
