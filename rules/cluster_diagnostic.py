@@ -100,3 +100,5 @@ class ClusterDiagnostic:
     check: Callable[[Cluster], Iterable[ClusterObservation]]
     table: str = "cluster"
     requires: str = ""
+    gpu_advice: str = ""
+    """What to do on a GPU; without, the rule is about NPUs alone."""

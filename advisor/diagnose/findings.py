@@ -160,7 +160,6 @@ _ABOUT_TRAINING = frozenset({"data-loaders", "early-reductions", "optimizers"})
 _TOO_MUCH_TO_GUESS = (
     {"boolean-mask", "same-rank-mask"},
     {"boolean-mask", "row-mask"},
-    {"activation-is-gelu", "joining-pays"},
     {"host-bound"},
     {"runs-often"},
     {"matrix-factors", "addend-fits", "number-alpha"},
@@ -168,8 +167,8 @@ _TOO_MUCH_TO_GUESS = (
     {"small-matrices", "single-precision"},
 )
 """Conditions that are open together where a change is seldom right, or seldom worth its review."""
-_OF_ROWS = re.compile(r"\[~[\w.]+, :\]")
-"""What is no number of a row, and a mask of rows: ``x[~valid, :] = 0``."""
+_OF_ROWS = re.compile(r"\[(~[\w.]+|\w*mask\w*), :\]")
+"""What is no number of a row, but a mask of rows: ``x[~valid, :] = 0``, ``x[pad_mask, :] = 0``."""
 _TRAINS = re.compile(r"(^|/)train(ing)?(/|_\w+\.py$|\.py$)")
 _USES_MINDSPEED = Mention(
     re.compile(r"(import|from) megatron\b|(?i:mindspeed)"), ("megatron", "mindspeed")
@@ -238,6 +237,9 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
     unknown = {condition.name for condition in site.open_conditions} - allowed
     guessed = any(guesses <= unknown for guesses in _TOO_MUCH_TO_GUESS)
     guessed = guessed and not (_OF_ROWS.search(site.code) and "boolean-mask" in unknown)
+    if site.rule.name == "eager-geglu":
+        # The exact Gelu is one kernel, and so is Mul: what copies both first moves as much
+        guessed = guessed or "joining-pays" in unknown
     if guessed or _is_worth_less_than_its_text(site) or _serves(file, site):
         return False
     if site.function in _DEMONSTRATES and _HOLDS_MODELS.search(file.relative):
@@ -398,8 +400,11 @@ def _new_kernels(
     largest = _count_handed_over(kernels, largest)
     passes = site.form.passes or site.rule.passes
     backward = forward if has_backward else 0
-    operations = _operations(kernels, forward)
-    return NewKernels(forward, backward, largest, passes, site.form.launches, operations, dtype)
+    operations, products, computed = _operations(kernels, forward)
+    dtype = computed or dtype  # attention reads bfloat16, however wide its scores were
+    return NewKernels(
+        forward, backward, largest, passes, site.form.launches, operations, dtype, products
+    )
 
 
 def _count_handed_over(kernels: pd.DataFrame, largest: int) -> int:
@@ -417,12 +422,21 @@ def _is_backward(kernels: pd.DataFrame) -> NDArray[np.bool_]:
     return kernels["basis"].isin(["forward", "forward-function"]).to_numpy(bool)
 
 
-def _operations(kernels: pd.DataFrame, executions: int) -> tuple[float, float]:
-    """Return what the products of one execution compute, forward and in a fused gradient."""
+def _operations(
+    kernels: pd.DataFrame, executions: int
+) -> tuple[tuple[float, float], tuple[float, float], str]:
+    """Return what the products of one execution compute, what they take now, ns, and their dtype.
+
+    The first two forward, and in a fused gradient.
+    """
     own = kernels[~_is_backward(kernels)]
     work = work_of(own)
-    forward = float(work.operations[work.of_kernel].sum()) / executions
-    return forward, forward * GRADIENT
+    operations = work.operations[work.of_kernel]
+    spent = own["duration_ns"].to_numpy()[operations > 0]
+    forward, now = float(operations.sum()) / executions, float(spent.sum()) / executions
+    kinds = own["input_dtypes"].astype(str)[operations > 0]
+    dtype = dtype_name(kinds.iloc[0].partition(";")[0]) if len(kinds) else ""
+    return (forward, forward * GRADIENT), (now, now * GRADIENT), dtype
 
 
 def _fingerprint(file: SourceFile, site: Site, seen: dict[str, int]) -> str:

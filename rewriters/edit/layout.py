@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
 _OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
 _ASSIGNS = frozenset({"=", "+=", "-=", "*=", "/=", "//=", "%=", "@=", "&=", "|=", "^=", "**="})
@@ -29,6 +29,9 @@ _SHORTEST, _OF_BLACK, _LONGEST = 79, 88, 120
 _TEXT = re.compile(
     r"""#[^\n]*|'''.*?'''|\"\"\".*?\"\"\"|'(?:\\.|[^'\\\n])*'|"(?:\\.|[^"\\\n])*\"""", re.DOTALL
 )
+
+_PRAGMA = re.compile(r"#\s*(noqa|type:|pylint:|fmt:|mypy:|pyright:|npufix:|pragma)")
+"""A comment for a tool, which is about its line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,9 @@ def fit(text: str, before: Sequence[str], unit: str) -> str:
     """
     width = style_of("".join(before)).width
     width = width if _project_width.get() is not None else max(width, _OF_BLACK)
-    lines, old = text.splitlines(keepends=True), {line.strip() for line in before}
+    old = {line.strip() for line in before}
+    text = lift_comments(text, old, width)
+    lines = text.splitlines(keepends=True)
     too_long = (n for n, line in enumerate(lines, 1) if len(line.rstrip()) > width)
     long = [n for n in too_long if lines[n - 1].strip() not in old]
     if not long:
@@ -120,6 +125,42 @@ def fit(text: str, before: Sequence[str], unit: str) -> str:
         if max(map(len, broken)) + len(head) <= width:
             end = "\r\n" if lines[first - 1].endswith("\r\n") else "\n"
             lines[first - 1 : last] = [f"{head}{line}{end}" for line in broken]
+    return "".join(lines)
+
+
+def lift_comments(text: str, old: Collection[str], width: int) -> str:
+    """Return a module in which comments behind new code that leaves them no room stand above it.
+
+    ``x = f(q, k, v)            # (B, T, C)``: the blanks in between were for another text.
+    """
+    lines = text.splitlines(keepends=True)
+    long = {
+        n for n, ln in enumerate(lines, 1) if len(ln.rstrip()) > width and ln.strip() not in old
+    }
+    if not any("#" in lines[n - 1] for n in long):
+        return text
+    starts = {
+        node.end_lineno: node.lineno
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Assign | ast.AugAssign | ast.Expr | ast.Return)
+    }
+    comments = [
+        token
+        for token in tokenize.generate_tokens(io.StringIO(text).readline)
+        if token.type == tokenize.COMMENT and token.start[0] in long & starts.keys()
+    ]
+    for token in reversed(comments):
+        row, column = token.start
+        line = lines[row - 1]
+        code = line[:column].rstrip()
+        end = line[len(line.rstrip("\r\n")) :]
+        if len(code) + 2 + len(token.string) <= width or _PRAGMA.match(token.string):
+            lines[row - 1] = f"{code}  {token.string}{end}"
+            continue
+        first = lines[starts[row] - 1]
+        head = first[: len(first) - len(first.lstrip())]
+        lines[row - 1] = code + end
+        lines.insert(starts[row] - 1, f"{head}{token.string}{end}")
     return "".join(lines)
 
 

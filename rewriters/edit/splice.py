@@ -21,7 +21,7 @@ from npufix.rewriters.edit.edit import (
     span,
     unit_of,
 )
-from npufix.rewriters.edit.layout import break_lines, join_lines
+from npufix.rewriters.edit.layout import break_lines, join_lines, lift_comments
 from npufix.rewriters.graph.modules.names import source_lines
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ def splice(source: str, lines: Sequence[str], function: FunctionNode, edit: Edit
         raise CannotSpliceError(f"{edit.text!r} cannot stand there") from error
     if not editor.done:
         raise CannotSpliceError("the statement shares its line with another one")
+    new = lift_comments(new, {line.strip() for line in lines}, edit.width)
     new = new.removeprefix(header[0]) if header else new
     return "".join([*lines[start - 1 : first - 1], new, *lines[last:end]])
 

@@ -64,6 +64,11 @@ _ON_HOST = re.compile(
     r"|ImageProcessor(Fast)?|VideoProcessor|(?<!Attn)(?<!Attention)(?<!Logits)(?<!Score)Processor"
     r"|TritonPythonModel|[a-z]Proto)$"  # ``DataProto``, what processes hand to each other
 )
+_WAITS_FOR_OTHERS = frozenset({"ray.get", "ray.wait", "torch.distributed.rpc.rpc_sync"})
+_ON_DEVICE = frozenset(
+    {"autocast", "backward", "cuda", "enable_grad", "inference_mode", "no_grad", "npu", "to"}
+)
+"""What a class calls that computes on a device of its own."""
 _LOADS_DATA = re.compile(r"_*collate(_.*)?|\w+_collate(_fn)?|\w*_getitem(_.*|__)?|worker_init_fn")
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
 _DONE_ONCE = frozenset(
@@ -146,8 +151,20 @@ def occasion(
     once = _ONCE.fullmatch(name) is not None and not _is_part_of_step(flow)
     once = once or name == MODULE or "test" in _words(name)
     once = once or (flow.cls is not None and _CALLED_ONCE.search(flow.cls.name) is not None)
-    in_loop = match is not None and is_in_loop(flow, line)
+    in_loop = is_in_loop(flow, line) and (match is not None or _trains(flow.function, line))
     return Occasion.CALL if once and not in_loop else Occasion.STEP
+
+
+def _trains(function: FunctionNode, line: int = 0) -> bool:
+    """Tell whether a function has a loop with ``loss.backward()``, around a line if given."""
+    loops = [n for n in walk(function) if isinstance(n, ast.For | ast.While)]
+    return any(
+        (not line or loop.body[0].lineno <= line <= (loop.end_lineno or line))
+        and any(
+            isinstance(n, ast.Call) and last_name(n.func) == "backward" for n in walk(*loop.body)
+        )
+        for loop in loops
+    )
 
 
 def _is_part_of_step(flow: FunctionFlow) -> bool:
@@ -301,13 +318,24 @@ def _is_host_code(flow: FunctionFlow) -> bool:
     if _LOADS_DATA.fullmatch(flow.function.name) or _takes_tokenizer(flow.function):
         return True
     if flow.cls is None:
-        return False
+        return _drives_others(flow)
     bases = [last_name(base) for base in flow.cls.bases]
     if not {"Sampler", "BatchSampler", "DistributedSampler"}.isdisjoint(bases):
         return True  # that of a loader, not of a model
     if any(base.endswith("Module") and not base.endswith("DataModule") for base in bases):
         return False  # a ``DataPreProcessor`` that is a module runs on the device
-    return any(_ON_HOST.search(name) for name in (flow.cls.name, *bases))
+    return any(_ON_HOST.search(name) for name in (flow.cls.name, *bases)) or _drives_others(flow)
+
+
+def _drives_others(flow: FunctionFlow) -> bool:
+    """Tell whether a function, or its class, has other processes compute: ``ray.get(refs)``.
+
+    What they send back lies on the host; not so in an actor that computes, or moves, itself.
+    """
+    code = flow.function if flow.cls is None else flow.cls
+    calls = [node for node in walk(code) if isinstance(node, ast.Call)]
+    waits = any((flow.names.dotted(call.func) or "") in _WAITS_FOR_OTHERS for call in calls)
+    return waits and not any(last_name(call.func) in _ON_DEVICE for call in calls)
 
 
 def _takes_tokenizer(function: FunctionNode) -> bool:
@@ -338,6 +366,8 @@ def is_hot(scope: Scope, module: ast.Module | None = None) -> bool:
     of the ``module`` runs as often as those that call it by its name.
     """
     if _is_hot_by_name(scope):
+        return True
+    if scope.function.name == "main" and _trains(scope.function):
         return True
     if module is None or scope.path or _words(scope.qualname) & _ASIDE:
         return False

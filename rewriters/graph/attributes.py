@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.nodes import Node
 
 _FILLED = {"torch.ones", "torch.zeros", "torch.empty", "torch.randn", "torch.rand", "torch.Tensor"}
+_TRIANGLES = {"torch.tril", "torch.triu"}
+_SAME_SHAPE = frozenset({"bool", "byte", "float", "half", "long", "to", "tril", "triu"})
+"""Methods of a mask or a table, mostly, that leave its shape alone."""
 _RANGES = {"torch.arange", "torch.linspace", "torch.logspace"}
 _INT_OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
 # What is called so is one length, as long as nobody passes a tuple; ``size`` may be one.
@@ -216,7 +219,7 @@ def _annotation(method: FunctionNode, name: str) -> str:
     return ""
 
 
-def _shape(
+def _shape(  # noqa: PLR0911 - one case a spelling
     value: ast.expr, names: ModuleNames, method: FunctionNode
 ) -> tuple[int | None, ...] | None:
     if isinstance(value, ast.Name):
@@ -232,6 +235,16 @@ def _shape(
             return _sizes([size], method, names)
         case ast.Call(function) if names.dotted(function) in _RANGES:
             return (None,)
+        case ast.Call(function, [inner, *_]) if names.dotted(function) in _TRIANGLES:
+            return _shape(inner, names, method)
+        case ast.Call(ast.Attribute(inner, name)) if name in _SAME_SHAPE:
+            return _shape(inner, names, method)
+        case ast.Call(ast.Attribute(inner, "view" | "reshape"), args, []) if _shape(
+            inner, names, method
+        ):
+            return _sizes(args, method, names)
+        case ast.Compare(inner, [_], [ast.Constant()]) | ast.UnaryOp(ast.Invert(), inner):
+            return _shape(inner, names, method)
     return None
 
 

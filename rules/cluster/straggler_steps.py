@@ -178,4 +178,5 @@ RULE = ClusterDiagnostic(
     summary="ranks are late in some steps only, and all others wait",
     advice=f"if it is one rank, {_ONE}; if it is {_GC}",
     check=check,
+    gpu_advice=f"if it is one rank, {_ONE}; if it is {_GC}",
 )

@@ -100,6 +100,13 @@ def build(model):
     settings = dict(lr=1e-3, fused=True)
     return torch.optim.AdamW(model.parameters(), **settings)
 """,
+        # a setting of the user's asks for the other one
+        """
+def build(params, settings, plain):
+    if plain:
+        return torch.optim.AdamW(params, **settings)
+    return deepspeed.ops.adam.FusedAdam(params, **settings)
+""",
         # not an optimizer
         """
 scheduler = dict(type="AdamW", lr=1e-4)

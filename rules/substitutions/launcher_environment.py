@@ -86,6 +86,17 @@ source /usr/local/Ascend/ascend-toolkit/set_env.sh
 pip install torch_npu
 python setup.py install
 """,
+        # switched off by the author, who had a reason
+        """#!/bin/bash
+export TASK_QUEUE_ENABLE=0 CPU_AFFINITY_CONF=1 COMBINED_ENABLE=1
+export PYTORCH_NPU_ALLOC_CONF=expandable_segments:True
+torchrun --nproc_per_node=8 train.py --device npu
+""",
+        """#!/bin/bash
+source scripts/env_npu.sh
+export TASK_QUEUE_ENABLE=0
+torchrun --nproc_per_node=8 train.py --device npu
+""",
         # all are set
         """#!/bin/bash
 export TASK_QUEUE_ENABLE=2 CPU_AFFINITY_CONF=2 COMBINED_ENABLE=1

@@ -163,6 +163,26 @@ def weights(x, mask: torch.Tensor, scale: float):
     b, n, m = x.shape
     return (x * scale).masked_fill(mask, float("-inf")).softmax(-1)
 """,
+        # a mask of two dimensions
+        """
+class Weights(nn.Module):
+    def __init__(self, length: int):
+        super().__init__()
+        self.register_buffer("mask", torch.tril(torch.ones(length, length)))
+
+    def forward(self, x, scale: float):
+        b, h, n, m = x.shape
+        return (x * scale).masked_fill(self.mask[:n, :m] == 0, float("-inf")).softmax(-1)
+""",
+        """
+class Weights(nn.Module):
+    def __init__(self, length: int):
+        super().__init__()
+        self.register_buffer("hidden", torch.ones(length, length).tril().bool() == 0)
+
+    def forward(self, x, scale: float):
+        return (x * scale).masked_fill(self.hidden, float("-inf")).softmax(-1)
+""",
         # masked scores that still count
         """
 def weights(x, mask: torch.Tensor, scale: float):
@@ -192,6 +212,33 @@ def weights(x, mask: torch.Tensor, scale: float):
 """,
     ),
     rewritten=(
+        # four dimensions by the shape of what is kept
+        Rewritten(
+            """
+class Weights(nn.Module):
+    def __init__(self, length: int):
+        super().__init__()
+        hidden = torch.triu(torch.ones(length, length), 1).view(1, 1, length, length)
+        self.register_buffer("hidden", hidden.bool())
+
+    def forward(self, x, scale: float):
+        n, m = x.shape[-2:]
+        return (x * scale).masked_fill(self.hidden[:, :, :n, :m], float("-inf")).softmax(-1)
+""",
+            """
+class Weights(nn.Module):
+    def __init__(self, length: int):
+        super().__init__()
+        hidden = torch.triu(torch.ones(length, length), 1).view(1, 1, length, length)
+        self.register_buffer("hidden", hidden.bool())
+
+    def forward(self, x, scale: float):
+        n, m = x.shape[-2:]
+        return torch_npu.npu_scaled_masked_softmax(
+            x, self.hidden[:, :, :n, :m], scale, False
+        )
+""",
+        ),
         # Megatron
         Rewritten(
             """

@@ -33,6 +33,22 @@ class Attention(nn.Module):
         return self.attend(q, ends)
 """
 
+_ROUND_TRIP = """
+class Head(nn.Module):
+    def forward(self, x: torch.Tensor):
+        return self.convolve(self.dropout(x.cpu()).npu())
+"""
+_RAN_IN_MAIN = """
+def main(model, batches, optimizer):
+    total = 0
+    for batch in batches:
+        loss = model(batch)
+        loss.backward()
+        optimizer.step()
+        total += loss.item()
+    return total
+"""
+
 VALID = (
     # what the message of an error says, and lengths that the object has filled itself
     """
@@ -190,14 +206,14 @@ class Head(nn.Module):
         """
 class Head(nn.Module):
     def loss(self, x: torch.Tensor, found: list):
-        num_pos = torch.tensor(len(found), dtype=torch.float, device=x.device)
+        num_pos = x.new_full((), len(found))
         num_pos = max(reduce_mean(num_pos), 1.0)
         return x.sum() / num_pos
 """,
         """
 class Head(nn.Module):
     def loss(self, x: torch.Tensor, found: list):
-        num_pos = torch.tensor(len(found), dtype=torch.float, device=x.device)
+        num_pos = x.new_full((), len(found))
         num_pos = reduce_mean(num_pos).clamp(min=1.0)
         return x.sum() / num_pos
 """,
@@ -205,6 +221,8 @@ class Head(nn.Module):
     Rewritten(_LONGEST, _LONGEST),
     Rewritten(_BUILDER, _BUILDER),
     Rewritten(_PACKED, _PACKED),
+    Rewritten(_ROUND_TRIP, _ROUND_TRIP),
+    Rewritten(_RAN_IN_MAIN, _RAN_IN_MAIN),
     # logged at once
     Rewritten(_LOGGED_AT_ONCE, _LOGGED_AT_ONCE),
     Rewritten(

@@ -64,6 +64,7 @@ _OTHER_SIZE = 5
 _LONG = 17
 """Longer than all that a call is made of."""
 _ODD = (7, 3, 13, 5)
+_ORDERED = (2.0, 0.5)
 _LENGTHS = (1, 3, 7, 0)
 """Of lists, which have two otherwise."""
 _LARGE = (torch.float32, torch.bfloat16)
@@ -121,6 +122,7 @@ def _cases(
     for assignment in assignments:
         for seed in range(2):
             yield CallCase(assignment, seed=seed)
+    yield from _with_orders(assignments)
     yield from _with_voids(assignments, target, job)
     first = assignments[:_FEW_ASSIGNMENTS]
     yield from _of_whole_range(first, job)
@@ -161,6 +163,21 @@ def _with_negatives(assignment: Assignment) -> Iterator[CallCase]:
         others = {n: replace(specs[n], sound=True) for n in named if n != name}  # type: ignore[arg-type] # tensors
         wide = replace(specs[name], high=max(3, specs[name].high))  # type: ignore[union-attr,arg-type] # same
         yield CallCase(with_specs(assignment, **others, **{name: wide}), "negative")
+
+
+def _with_orders(assignments: Sequence[Assignment]) -> Iterator[CallCase]:
+    """Yield calls in which of two floats each is once the larger one: ``sigma, sigma_next``."""
+    seen: set[tuple[str, str]] = set()
+    for one in assignments:
+        given = ((n, s.value) for n, s in one.specs.items() if isinstance(s, Value) and s.given)
+        floats = [name for name, value in given if type(value) is float]
+        for pair in itertools.combinations(floats, 2):
+            if pair not in seen:
+                seen.add(pair)
+                for numbers in (_ORDERED, _ORDERED[::-1]):
+                    yield CallCase(
+                        with_specs(one, **dict(zip(pair, map(Value, numbers), strict=True)))
+                    )
 
 
 def _with_voids(assignments: Sequence[Assignment], target: Target, job: Job) -> Iterator[CallCase]:

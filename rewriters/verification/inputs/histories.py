@@ -54,6 +54,19 @@ class Earlier:
     method: str
     arguments: tuple[tuple[str, Spec], ...]
     times: int = 1
+    varies: bool = True
+    """Whether its plain flags and floats are others in each call, too."""
+
+    def specs(self, number: int) -> dict[str, Spec]:
+        """Return the arguments of one call, of all that come before: ``done`` in every third."""
+        given = dict(self.arguments)
+        for name, spec in given.items() if self.varies else ():
+            value = spec.value if isinstance(spec, Value) and spec.given else None
+            if isinstance(value, bool):
+                given[name] = Value(value if number % 3 != 1 else not value)
+            elif isinstance(value, float):
+                given[name] = Value(value + number / 2)
+        return given
 
     def __str__(self) -> str:
         given = ", ".join(f"{name}={spec}" for name, spec in self.arguments)
@@ -66,11 +79,12 @@ def list_histories(
     recipe: Recipe,
     combine: Callable[[Target], Iterator[Assignment]],
     runs: Callable[[Target, Assignment], bool],
+    uncalled: list[str],
 ) -> Iterator[Recipe]:
     """Yield an object as a recipe makes it, after calls that write what the method reads.
 
     ``combine`` returns arguments that are worth a try for another method of the class, and ``runs``
-    says whether a call with them runs.
+    says whether a call with them runs. ``uncalled`` takes the methods of which no call runs.
     """
     owner = target.owner
     if owner is None or issubclass(owner, torch.optim.Optimizer):
@@ -87,8 +101,10 @@ def list_histories(
         until = time.process_time() + _FIND_S
         tried = itertools.takewhile(lambda _: time.process_time() < until, combine(other))  # noqa: B023 - at once
         found = next((a for a in tried if runs(other, a)), None)
-        if found is not None:
-            known[name] = Earlier(name, tuple(found.specs.items()))
+        if found is None:
+            uncalled.append(name)
+        else:
+            known[name] = _vary(Earlier(name, tuple(found.specs.items())), found, other, runs)
     counts = _list_counts(target.make_object(recipe))
     for earlier in known.values():
         for times in counts:
@@ -96,6 +112,17 @@ def list_histories(
     if len(known) > 1:  # in the order of the class
         mixed = tuple(known[name] for name in shared if name in known)
         yield replace(recipe, history=(*mixed, *mixed))
+
+
+def _vary(
+    earlier: Earlier,
+    known: Assignment,
+    other: Target,
+    runs: Callable[[Target, Assignment], bool],
+) -> Earlier:
+    """Return calls of a method with other plain values in each, if it takes them."""
+    further = (replace(known, specs=earlier.specs(number)) for number in (1, _MOST_CALLS))
+    return replace(earlier, varies=all(runs(other, one) for one in further))
 
 
 def _list_own(owner: type) -> list[str]:
@@ -145,7 +172,7 @@ def list_calls(
     """Return every call of a history with its arguments, of which ``make`` makes the numbers."""
     every = (earlier for earlier in history for _ in range(earlier.times))
     return [
-        (one.method, make(dict(one.arguments), seed=_BEFORE + number))
+        (one.method, make(one.specs(number), seed=_BEFORE + number))
         for number, one in enumerate(every)
     ]
 

@@ -189,7 +189,8 @@ def _randomise(module: torch.nn.Module) -> None:
         for name, parameter in module.named_parameters():
             if parameter.is_floating_point():
                 drawn = torch.randn(parameter.shape, generator=seed_generator(name))
-                parameter.copy_(drawn * 0.5 + 0.25 * drawn.sign())
+                apart = drawn.sign().mul_(0.25)  # in place: weights may be hundreds of megabytes
+                parameter.copy_(drawn.mul_(0.5).add_(apart))
         for name, buffer in module.named_buffers():
             # As after some training: a mean of zero and a variance of one hide who forgets them.
             if name.endswith(("running_mean", "running_var")) and buffer is not None:
@@ -385,7 +386,8 @@ def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
         specs = [s for base in BASES[:3] for s in guess_tensors(parameter, base)[:1]]
     elif not parameter.has_default and not _is_layer(owner, parameter.name):
         # Another one than what a method takes: the average of two that are equal is no other.
-        specs = guess_objects(replace(parameter, name=f"own_{parameter.name}"), Use())
+        copied = _is_layer(owner, rf".*\bdeepcopy\({parameter.name}\)")
+        specs = guess_objects(replace(parameter, name=f"own_{parameter.name}"), Use(called=copied))
     if isinstance(annotated, type) and annotated is not torch.Tensor and not parameter.has_default:
         specs += offer_configurations(annotated, bare)
     if re.search(CONFIG, parameter.name):
@@ -400,11 +402,14 @@ def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
 
 
 def _is_layer(owner: type, name: str) -> bool:
-    """Say whether an argument of ``__init__`` is kept and called, as ``self.downsample(x)`` is."""
+    """Say whether an argument of ``__init__`` is kept and called, as ``self.downsample(x)`` is.
+
+    ``name`` may be a pattern of what is made of it.
+    """
     methods = filter(inspect.isfunction, vars(owner).values())
     texts = (try_call(lambda m=m: inspect.getsource(m), _BUILD_S).value for m in methods)  # type: ignore[misc] # a default binds it
     source = "".join(map(str, texts))
-    kept = re.findall(rf"self\.(\w+)(?:: [^=\n]+)? = {name}\b(?!\()", source)
+    kept = re.findall(rf"self\.(\w+)(?:: [^=\n]+)? = {name}(?!\w|\()", source)
     return any(re.search(rf"self\.{attribute}\(", source) for attribute in kept)
 
 

@@ -96,6 +96,8 @@ class SearchResult:
     errors_as_declared: Counter[str] = field(default_factory=Counter)
     """Of the search within all that the text says, where a later one was within less of it."""
     expired: int = 0
+    uncalled: list[str] = field(default_factory=list)
+    """Methods that write what the function reads, and of which no call was found that runs."""
     not_made: str = ""
     """What ``__init__`` raises, where no object of the class was made by it."""
 
@@ -319,14 +321,19 @@ class _Search:
 
         def combine(other: Target) -> Iterator[Assignment]:
             beside = replace(self, target=other, declared=read(other.qualname))
-            tried = beside.combine(recipe)
-            return (a for a in tried if not (is_far_fetched(a.specs) or is_integral(a.specs)))
+            whole = {n for n, d in beside.declared.arguments.items() if "int" in d.kinds}
+
+            def is_meant(one: Assignment) -> bool:
+                specs = {n: s for n, s in one.specs.items() if n not in whole}
+                return not (is_far_fetched(specs) or is_integral(specs))
+
+            return filter(is_meant, beside.combine(recipe))
 
         def runs(other: Target, one: Assignment) -> bool:
             return trace_call(other, CallCase(one)) is not None
 
         known = [a.specs for a in self.found.assignments if a.recipe == recipe]
-        for used in list_histories(self.target, recipe, combine, runs):
+        for used in list_histories(self.target, recipe, combine, runs, self.found.uncalled):
             again = (Assignment(used, specs) for specs in known)
             tried = itertools.chain(again, self.combine(used))
             self.run(tried, time.process_time() + _FURTHER_S, most=1)

@@ -325,9 +325,12 @@ def _is_read_later(copy: pd.Series[Any], recording: Recording) -> bool:
     if not len(after):
         return False
     first = after[np.argmin(moment[after])]
+    # Without a mark around the copy it may belong to the step before.
+    begin = _marks(recording, np.array([copy["start_ns"]]))[0]
     step = kernels["step"].to_numpy(np.int64, na_value=-1)
-    written = bool((writes & ~later & (step == step[first])).any())
-    return bool(reads[first]) and not written
+    own = moment >= begin if begin < copy["start_ns"] else step >= step[first] - 1
+    written = bool((writes & ~later & own).any())
+    return bool(reads[first] and not written and own[first])
 
 
 def _has_elements(cells: pd.Series[str], count: int) -> NDArray[np.bool_]:

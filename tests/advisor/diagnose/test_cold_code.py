@@ -105,6 +105,70 @@ def test_environments_metrics_and_protocols_are_left_out(
     assert bool(places(scanned(tmp_path, {"a.py": text}))) is shown
 
 
+DRIVER = """
+import ray
+import torch
+
+
+class {cls}:
+    def reward(self, x: torch.Tensor):
+        x[x > 0] = 0
+        return x
+
+    def fit(self, refs):
+        {step}
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "shown"),
+    [
+        ("self.reward(ray.get(refs))", False),
+        ("ray.get(refs), self.loss(refs).backward()", True),  # an actor that trains
+        ("with torch.no_grad():\n            ray.get(refs), self.model(refs)", True),
+        ("self.reward(refs.get())", True),
+    ],
+)
+def test_who_has_other_processes_compute_is_on_the_host(
+    tmp_path: Path, step: str, *, shown: bool
+) -> None:
+    text = DRIVER.format(cls="Trainer", step=step)
+    assert bool(places(scanned(tmp_path, {"trainer.py": text}))) is shown
+    as_module = DRIVER.format(cls="Trainer(torch.nn.Module)", step=step)
+    assert places(scanned(tmp_path, {"trainer.py": as_module}))
+
+
+@pytest.mark.parametrize(
+    ("product", "shown"),
+    [
+        ("F.gelu(k) * v", False),
+        ("F.silu(k) * v", True),  # as Ascend's own patches of such layers do
+    ],
+)
+def test_a_copy_for_a_gelu_is_left_out_unless_it_is_measured(
+    tmp_path: Path, product: str, *, shown: bool
+) -> None:
+    text = f"""
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class FFN(nn.Module):
+    def __init__(self, n: int):
+        super().__init__()
+        self.key = nn.Linear(n, n)
+        self.value = nn.Linear(n, n)
+
+    def forward(self, x: torch.Tensor):
+        k = self.key(x)
+        v = self.value(x)
+        return {product}
+"""
+    assert bool(places(scanned(tmp_path, {"ffn.py": text}))) is shown
+    assert places(scanned(tmp_path, {}, allow=frozenset({"joining-pays"})))
+
+
 @pytest.mark.parametrize(("device", "shown"), [("", False), (", device=x.device", True)])
 def test_what_is_compared_with_the_host_is_on_the_host(
     tmp_path: Path,

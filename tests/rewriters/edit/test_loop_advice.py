@@ -105,6 +105,7 @@ class BoxLoss(nn.Module):
         (STARTS, RANGES),
         (KEEPS, COLUMNS),
         (INVERTS, TRIANGLE),
+        (INVERTS.replace("a[..., :i, :i]", "a[..., :, :i]"), TRIANGLE),
         (KEYED, KEYS),
         (OVERLAPS, ELEMENTS),
     ],
@@ -128,6 +129,7 @@ def test_what_a_person_writes_is_said(text: str, advice: str) -> None:
         STARTS.replace(", device=start.device", ""),  # on the host
         STARTS.replace("start[i], start[i] + 4", "0, 4"),  # one range
         KEEPS.replace("y[:, k] * x", "x[:, k] * x"),  # no earlier column
+        INVERTS.replace("row.unsqueeze(-1) * sub", "sub"),  # nothing is multiplied
         KEYED.replace("torch.stack(groups[k]).mean()", "len(groups[k])"),  # counted on the host
         OVERLAPS.replace("max(high - low, 0)", "self.net(high - low)"),
         OVERLAPS.replace("self.overlap(x[0], box)", "self.overlap(x[0], x[1])"),

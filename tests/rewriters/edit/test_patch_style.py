@@ -301,6 +301,25 @@ def test_the_blank_line_above_removed_statements_stays() -> None:
     assert "print(x)\n\n        return torch_npu" in after
 
 
+@pytest.mark.parametrize(
+    ("comment", "expected"),
+    [
+        ("  # (B, T, C), " + "as it goes on " * 5, "    {1}\n    return {0}\n"),
+        (" " * 70 + "# heads", "    return {0}  # heads\n"),
+        (" " * 70 + "# noqa: E501", "    return {0}  # noqa: E501\n"),
+    ],
+    ids=["too long", "padded for the old text", "of a tool"],
+)
+def test_comments_behind_new_code_have_room(comment: str, expected: str) -> None:
+    comment = comment.rstrip()
+    before = (
+        f"def f(x: torch.Tensor):\n    return torch.zeros(x.shape[0], 4).to(x.device){comment}\n"
+    )
+    new = "torch.zeros(x.shape[0], 4, device=x.device)"
+    after = direct(before, "NPU212")
+    assert after.endswith(expected.format(new, comment.strip()))
+
+
 def both_of(text: str) -> str:
     """Return a program with all its places changed, from the last to the first."""
     while found := written(list(find_sites(text, [RULES["NPU102"]]))):

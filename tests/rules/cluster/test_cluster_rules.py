@@ -237,6 +237,13 @@ def test_who_is_late_in_another_step_each_time_gets_other_advice() -> None:
     assert set(many.ranks) == {3, 9, 12}
 
 
+def test_what_takes_far_longer_than_setting_up_is_no_small_packet() -> None:
+    base = cluster("small-packets")
+    assert found("NPU609", base)
+    slow = base.transports.assign(transit_ns=base.transports["transit_ns"] * 1000)
+    assert found("NPU609", replace(base, transports=slow)) == []
+
+
 def test_a_rank_that_is_busy_between_two_steps_is_late_in_the_next() -> None:
     base = cluster()
     steps = base.steps.copy()

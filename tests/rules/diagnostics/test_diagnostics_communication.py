@@ -80,6 +80,24 @@ def test_only_moving_data_can_be_hidden() -> None:
     assert only(exposed_communication, looked_at).saving_ns == (0, 6 * MS)
 
 
+@pytest.mark.parametrize("basis", ["forward", ""])
+def test_gradients_are_hidden_behind_the_backward_pass_alone(basis: str) -> None:
+    products = [
+        {"type": "MatMulV3", "duration_ns": 40 * MS},
+        {"type": "MatMulV3", "duration_ns": 60 * MS * (1 if basis else 0) + MS, "basis": basis},
+    ]
+    step = {"computing_ns": 100 * MS, "communication_exposed_ns": 60 * MS,
+            "communication_ns": 75 * MS}  # fmt: skip
+    rows = [collective("a", 0, 75 * MS)]
+    looked_at = recording([kernel("a", 75 * MS), *products], step=step, collectives=rows)
+    seen = only(exposed_communication, looked_at)
+    # Three quarters of the backward pass, less 15 ms that are hidden already.
+    backward = 61 / 101 if basis else 0.6
+    assert seen.likely_ns == round((0.75 * backward * 100 - 15) * MS)
+    assert seen.likely_ns == pytest.approx(30 * MS, rel=0.02)
+    assert seen.saving_ns == (0, 60 * MS)
+
+
 def test_collectives_that_stand_still_are_told_as_that_alone() -> None:
     rows = [collective("a", 4 * MS, MS, elapse_ns=50 * MS), collective("b", 0, 9 * MS)]
     looked_at = recording([kernel("a", 50 * MS), kernel("b", 9 * MS)], step=STEP, collectives=rows)

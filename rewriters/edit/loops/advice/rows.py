@@ -52,7 +52,9 @@ ELEMENTS = (
     "clamp(min=0) instead of max(x, 0), and add up with sum()"
 )
 BY_HAND = (PADDED, ROWS, RANGES, COLUMNS, TRIANGLE, KEYS, ELEMENTS)
-_ASKS = frozenset({"all", "any", "item", "nonzero", "tolist"})
+_ASKS = frozenset({"all", "any", "nonzero"})
+_READS = frozenset({"item", "tolist"})
+"""What is said where the host reads single values."""
 _MAY_BE_CALLED = frozenset({"append", "float", "int", "len", "max", "min", "range"})
 _MOST = 14
 """Statements of a round."""
@@ -151,13 +153,20 @@ def _of_columns(facts: Facts, loop: Loop, own: set[str]) -> str:
         if not list_names(index) & own or facts.is_tensor(whole) is not True:
             continue
         bound = dict(_bindings(loop.body))
+        nodes = list(_followed(value, bound))
         read = [
             n.slice
-            for n in _followed(value, bound)
+            for n in nodes
             if isinstance(n, ast.Subscript) and isinstance(n.value, ast.Name) and n.value.id == base
         ]
-        if _is_above(index, own) and any(_are_rows_above(part, own) for part in read):
-            return TRIANGLE
+        multiplies = any(
+            isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mult | ast.MatMult) for n in nodes
+        )
+        own_row = any(_is_above(part, own) for part in read)
+        if _is_above(index, own) and own_row and multiplies:
+            return TRIANGLE if any(_are_rows_above(part, own) for part in read) else ""
+        if any(_cuts(part, own) for part in (index, *read)):
+            return ""
         others = [p for p in read if list_names(p) & own and ast.dump(p) != ast.dump(index)]
         calls = _calls(*loop.body)
         if others and len(loop.body) == 1 and not any("self" in list_names(c.func) for c in calls):
@@ -180,10 +189,15 @@ def _is_above(index: ast.expr, own: set[str]) -> bool:
     return False
 
 
+def _cuts(index: ast.expr, own: set[str]) -> bool:
+    """Tell whether an index goes up to the round: ``:i``."""
+    return any(isinstance(n, ast.Slice) and list_names(n) & own for n in walk(index))
+
+
 def _are_rows_above(index: ast.expr, own: set[str]) -> bool:
-    """Tell whether an index is ``..., :i, :i`` or ``..., :i, :``."""
+    """Tell whether an index is ``..., :i, :i``; beside zeros also ``..., :, :i``."""
     match index:
-        case ast.Tuple([*_, ast.Slice(None, ast.Name(end), None), ast.Slice()]):
+        case ast.Tuple([*_, ast.Slice(), ast.Slice(None, ast.Name(end), None)]):
             return end in own
     return False
 
@@ -312,5 +326,9 @@ def _is_of_tensors(flow: FunctionFlow, facts: Facts, call: ast.Call) -> bool:
             return name in _MAY_BE_CALLED
         case ast.Attribute(owner, name):
             of_torch = (flow.names.dotted(call.func) or "").startswith("torch.")
-            return of_torch or name in _MAY_BE_CALLED | _ASKS or facts.is_tensor(owner) is True
+            return (
+                of_torch
+                or name in _MAY_BE_CALLED | _ASKS | _READS
+                or facts.is_tensor(owner) is True
+            )
     return False

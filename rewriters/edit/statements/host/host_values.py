@@ -81,6 +81,10 @@ _FROM_CALLER = (
     "the host waits for lengths that it once knew: keep them there too where they are made (the "
     "loader, the packing), hand both in, and read none back; or use an operator that takes a tensor"
 )
+_ROUND_TRIP = (
+    "the host waits for the tensor, computes with it, and what comes out is copied back: compute "
+    "it on the device"
+)
 _TO_CLAMP = "the device can find out itself: x.clamp(min=number) instead of max(x, number)"
 _TO_TENSORS = "what is computed with it can stay on the device: x.detach() instead of x.item()"
 
@@ -330,6 +334,8 @@ def _by_hand(  # noqa: C901, PLR0911 - one case a kind of use
     if loop is not None and not (isinstance(loop, LOOPS) and is_made_in(loop, read.tensor)):
         return Proposal(read.code, _say_in_loop(here, read))
     ops = {user.op.removesuffix("(*)") for user in users}
+    if read.how == "cpu" and _comes_back(here, read.code):
+        return Proposal(read.code, _ROUND_TRIP)
     if ops & _OF_SHAPES or _decide(here, users) or _is_tested(here, read.code):
         return None  # the host needs it for what comes next
     if ops & ARITHMETIC:
@@ -339,6 +345,16 @@ def _by_hand(  # noqa: C901, PLR0911 - one case a kind of use
     if Op.CALL in ops or isinstance(here.parents.get(id(read.code)), (ast.Call, ast.keyword)):
         return _hand_over(here, read, users)
     return None
+
+
+def _comes_back(here: Surroundings, code: ast.Call) -> bool:
+    """Tell whether what is computed on the host is moved at once: ``self.drop(x.cpu()).npu()``."""
+    outer = here.parents.get(id(code))
+    method = here.parents.get(id(outer))
+    match outer, method:
+        case ast.Call(ast.Attribute()), ast.Attribute(attr="npu" | "cuda" | "to"):
+            return code in outer.args
+    return False
 
 
 def _say_in_loop(here: Surroundings, read: _Read) -> str:

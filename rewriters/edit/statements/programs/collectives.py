@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
-from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.graph.modules.syntax import last_name, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.statements.surroundings import Surroundings
 
 _FILLED = frozenset({"torch.empty_like", "torch.zeros_like", "torch.ones_like"})
+_PARTS = frozenset({"chunk", "split", "tensor_split", "unbind"})
+"""What returns a tuple; ``stack`` takes no tensor in its place."""
 _JOINED = frozenset({"torch.cat", "torch.concat"})
 
 
@@ -79,6 +81,13 @@ def _find_exchanges(
     match sent:
         case ast.Call(ast.Name("list"), [parts], []):
             text = here.text(parts)
+        # ``stack`` makes them contiguous
+        case ast.ListComp(ast.Call(ast.Attribute(ast.Name(part), "contiguous"), [], [])) as listed:
+            match listed.generators:
+                case [ast.comprehension(ast.Name(name), ast.Call() as parts, [])] if (
+                    name == part and last_name(parts.func) in _PARTS
+                ):
+                    text = here.text(parts)
     function = here.text(call.func).removesuffix("all_to_all") + "all_to_all_single"
     changes = (
         Change(here.span(sent), f"torch.stack({text})"),

@@ -49,7 +49,7 @@ WANTED = {
 }
 """Variables that the programs of Ascend set, by how often they do (98, 90, 46, 57 of 100)."""
 SLOW = {
-    "TASK_QUEUE_ENABLE": ("01", "2"),
+    "TASK_QUEUE_ENABLE": ("1", "2"),  # who writes 0 looks for an error, or met one
     "ASCEND_LAUNCH_BLOCKING": ("1", "0"),
     "ASCEND_SLOG_PRINT_TO_STDOUT": ("1", "0"),
     "ASCEND_GLOBAL_LOG_LEVEL": ("012", "3"),

@@ -56,7 +56,7 @@ def _find_constructions(
     """Yield ``torch.optim.AdamW(params, **settings)``, ``table[name](p)``, ``partial(Adam)``."""
     if here.flow.names.dotted(call.func) == "torch.optim.AdamW" and None in named and call.args:
         given = _settings(here, named[None])
-        if given is not None and given & _DECIDED:
+        if _has_fused(here) or (given is not None and given & _DECIDED):
             return
         proven = {"fused-undecided"} if given is not None else set()
         proven |= set() if _scales(here) else {"no-grad-scaler"}
@@ -70,6 +70,12 @@ def _find_constructions(
             yield from _write(here, call, "fused=True", proven)
         elif kind in {"Adam", "SGD"}:
             yield Proposal(call, _PARTIAL)
+
+
+def _has_fused(here: Surroundings) -> bool:
+    """Tell whether the function makes a fused optimizer too, as a setting asks for."""
+    calls = (n for n in walk(here.flow.function) if isinstance(n, ast.Call))
+    return any(re.search(r"Fused\w*(Adam|SGD|LAMB|Lamb)", last_name(c.func)) for c in calls)
 
 
 def _is_for_many(here: Surroundings) -> bool:

@@ -149,15 +149,18 @@ def list_weights(value: object) -> list[torch.nn.Parameter]:
 def take_steps(step: Callable[..., object], optimizer: object, *given: Any, **named: Any) -> object:  # noqa: ANN401 - what it takes
     """Take a few steps of an optimiser, each with other gradients than the one before.
 
-    Of equal ones an average is no other, and a few must outweigh all that was averaged.
+    Of equal ones an average is no other, and a few must outweigh all that was averaged. The second
+    ones are written into the first, as after ``zero_grad(set_to_none=False)``: who keeps a gradient
+    keeps a copy.
     """
-    for _ in range(_STEPS - 1):
+    for number in range(_STEPS - 1):
         step(optimizer, *given, **named)
         for weight in list_weights(optimizer):
             if weight.grad is not None:
                 powers = 3 - torch.arange(weight.numel()) % _OCTAVES
                 ramp = torch.exp2(powers) if weight.numel() == _MANY else torch.ones(())
-                weight.grad = weight.grad.flip(0) * (-0.75 * ramp).to(weight.grad)  # exact
+                other = weight.grad.flip(0) * (-0.75 * ramp).to(weight.grad)  # exact
+                weight.grad = other if number else weight.grad.copy_(other)
     return step(optimizer, *given, **named)
 
 

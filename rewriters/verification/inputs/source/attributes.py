@@ -7,6 +7,7 @@ import inspect
 import re
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.graph.modules.syntax import walk
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def list_attributes_written(owner: type, method: str) -> set[str]:
     ``self.n += 1``, ``self.rows[i] = row``, ``self.items.append(x)``, ``self.mean.lerp_(x, 0.1)``.
     """
     found: set[str] = set()
-    for node in (node for tree in _trees(owner, method) for node in ast.walk(tree)):
+    for node in (node for tree in _trees(owner, method) for node in walk(tree)):
         changed: list[ast.expr] = []
         if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
             changed = [node]
@@ -77,8 +78,8 @@ def _trees(owner: type, method: str) -> Iterator[ast.AST]:
 
 def classify_attributes(tree: ast.AST) -> Iterator[tuple[str, str]]:
     """Yield the attributes of ``self`` that code reads, and what each is."""
-    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    for node in ast.walk(tree):
+    called = {id(node.func) for node in walk(tree) if isinstance(node, ast.Call)}
+    for node in walk(tree):
         if not (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)):
             continue
         if node.value.id != "self" or not isinstance(node.ctx, ast.Load):

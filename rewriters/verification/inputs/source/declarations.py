@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from npufix.rewriters.graph.modules.syntax import list_defaults
+from npufix.rewriters.graph.modules.syntax import list_defaults, walk
 from npufix.rewriters.verification.calls.values import (
     Promise,
     Several,
@@ -261,7 +261,7 @@ class Declarations:
         for declared in self.arguments.values():
             for shape in declared.shapes:
                 for size in read_sizes([s for s in shape if s != ANY]) or ():
-                    names |= {n.id: None for n in ast.walk(size) if isinstance(n, ast.Name)}
+                    names |= {n.id: None for n in walk(size) if isinstance(n, ast.Name)}
         chosen: dict[str, int] = {}
         for name in names:
             lower = name.lower()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
+from npufix.rewriters.graph.modules.syntax import walk
 from npufix.rewriters.verification.inputs.source.slicing import slice_module
 
 _FUNCTION = re.compile(r"(^|\.)(autograd\.)?Function$")
@@ -22,7 +23,7 @@ def list_operators(text: str, qualname: str) -> set[str]:
     except (SyntaxError, ValueError):
         return set()
     needed = slice_module(tree, qualname.partition(".")[0])
-    classes = (n for part in needed for n in ast.walk(part) if isinstance(n, ast.ClassDef))
+    classes = (n for part in needed for n in walk(part) if isinstance(n, ast.ClassDef))
     return {
         ast.unparse(node)
         for node in classes

@@ -6,6 +6,7 @@ import ast
 import copy
 import itertools
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
 from npufix.rewriters.graph.modules.syntax import names_bound_in, root_name, walk
@@ -130,7 +131,7 @@ def _compile_test(test: ast.expr) -> CodeType:
 
 def _tests_at(function: _Function, branch: Branch) -> Iterator[tuple[ast.expr, bool]]:
     """Yield the part of a test that a way begins with, and what must hold for it to be asked."""
-    for node in ast.walk(function):
+    for node in walk(function):
         if isinstance(node, ast.BoolOp):
             for asked, part in enumerate(node.values):
                 if (part.lineno, part.col_offset) == (branch.line, branch.column):
@@ -150,7 +151,7 @@ def find_impossible(function: ast.AST, dims: Mapping[str, frozenset[int]]) -> se
     where that is not known.
     """
     found: set[Place] = set()
-    for node in ast.walk(function):
+    for node in walk(function):
         for holds in (True, False):
             if isinstance(node, ast.expr) and _is_never(node, dims, holds=holds):
                 found.add(Branch(node.lineno, node.col_offset, holds))
@@ -158,7 +159,7 @@ def find_impossible(function: ast.AST, dims: Mapping[str, frozenset[int]]) -> se
             if isinstance(body, list):
                 found |= {line for block in _dead(body, dims) for line in _lines(block)}
     dead = {place for place in found if isinstance(place, int)}
-    inside = (n for n in ast.walk(function) if getattr(n, "lineno", 0) in dead)
+    inside = (n for n in walk(function) if getattr(n, "lineno", 0) in dead)
     ways = ((n, holds) for n in inside if isinstance(n, ast.expr) for holds in (True, False))
     return found | {Branch(n.lineno, n.col_offset, holds) for n, holds in ways}
 
@@ -209,10 +210,10 @@ def find_compared_constants(tree: ast.Module, qualname: str) -> dict[str, list[o
     name = qualname.partition(".<locals>")[0].rpartition(".")[2]
     found: dict[str, list[object]] = {}
     tables = dict(_tables(tree))
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name != name:
             continue
-        for test in ast.walk(node):
+        for test in walk(node):
             for left, right in (*_sides(test), *_list_looked_up(test, tables)):
                 known = found.setdefault(left, [])
                 known += [v for v in _constants(right) if v not in known]
@@ -221,7 +222,7 @@ def find_compared_constants(tree: ast.Module, qualname: str) -> dict[str, list[o
 
 def _tables(tree: ast.Module) -> Iterator[tuple[str, ast.Dict]]:
     """Yield the dictionaries that are written out, by their names."""
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
             yield from ((spell_dotted_name(target), node.value) for target in node.targets)
 
@@ -241,8 +242,8 @@ def _list_looked_up(
 def find_attributes_read(tree: ast.Module, qualname: str, name: str) -> list[str]:
     """Return the attributes that a function reads from one of its parameters."""
     own = qualname.partition(".<locals>")[0].rpartition(".")[2]
-    functions = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == own)
-    nodes = (node for function in functions for node in ast.walk(function))
+    functions = (n for n in walk(tree) if isinstance(n, ast.FunctionDef) and n.name == own)
+    nodes = (node for function in functions for node in walk(function))
     found = {
         node.attr: None
         for node in nodes
@@ -282,13 +283,14 @@ def spell_dotted_name(node: ast.expr) -> str:
 
 
 def _around(tree: ast.Module, line: int) -> _Function | None:
-    functions = (
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.lineno <= line <= (node.end_lineno or node.lineno)
-    )
-    return max(functions, key=lambda node: node.lineno, default=None)
+    around = (f for f in _list_functions(tree) if f.lineno <= line <= (f.end_lineno or f.lineno))
+    return max(around, key=lambda node: node.lineno, default=None)
+
+
+@lru_cache(maxsize=2)  # of the two versions: each raise of a module is asked for
+def _list_functions(tree: ast.Module) -> Sequence[_Function]:
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return [node for node in walk(tree) if isinstance(node, functions)]
 
 
 def _tests(body: Sequence[ast.stmt], line: int) -> Iterator[tuple[ast.expr, bool]]:
@@ -396,7 +398,7 @@ def list_always_called(tree: ast.Module, qualname: str) -> set[str]:
         if isinstance(statement, _SIMPLE):
             calls = (n for n in walk(statement, closed=_PERHAPS) if isinstance(n, ast.Call))
             found |= {root_name(call.func) for call in calls}
-        if any(isinstance(n, ast.Return) for n in ast.walk(statement)):
+        if any(isinstance(n, ast.Return) for n in walk(statement)):
             break
-    given = {n.arg for n in ast.walk(function.args) if isinstance(n, ast.arg)}
+    given = {n.arg for n in walk(function.args) if isinstance(n, ast.arg)}
     return found - given - names_bound_in(function)

@@ -115,3 +115,133 @@ def test_what_is_refused_before_the_first_call_is_compared_after_it() -> None:
 def test_other_roundings_of_earlier_calls_refute_nothing() -> None:
     found = verdict(MEAN, "self.total + rows.sum(0)", "rows.flip(0).sum(0) + self.total")
     assert found.status is Status.EQUIVALENT, found
+
+
+EPISODE = """
+from collections import deque
+
+class Episode:
+    def __init__(self, n: int = 3):
+        self.rewards = deque(maxlen=n)
+        self.dones = deque(maxlen=n)
+
+    def push(self, reward: float, done: bool):
+        self.rewards.append(reward)
+        self.dones.append(done)
+
+    def total(self) -> float:
+        total = 0.0
+        for reward, done in zip(self.rewards, self.dones):
+            total += reward
+            if done:
+                break
+        return total
+"""
+COUNTS = "            total += reward\n            if done:\n                break\n"
+
+
+def test_flags_of_earlier_calls_are_not_all_the_same() -> None:
+    late = "            if done:\n                break\n            total += reward\n"
+    found = verdict(EPISODE, COUNTS, late)
+    assert found.status is Status.REFUTED, found
+    soon = "            total += reward\n            if done:\n                return total\n"
+    assert verdict(EPISODE, COUNTS, soon).status is Status.EQUIVALENT
+
+
+STEP = """
+def step(sample, derivative, sigma: float, sigma_next: float):
+    up = sigma_next / 2 if sigma > sigma_next else 0.0
+    down = sigma_next - up
+    return sample + derivative * (down - sigma)
+"""
+
+
+def test_of_two_floats_each_is_once_the_larger_one() -> None:
+    found = verdict(STEP, "(down - sigma)", "(sigma_next - sigma)")
+    assert found.status is Status.REFUTED, found
+
+
+MOMENTUM = """
+class Momentum(torch.optim.Optimizer):
+    def __init__(self, params, lr: float = 0.1):
+        super().__init__(params, dict(lr=lr))
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                state = self.state[p]
+                if "buf" not in state:
+                    state["buf"] = p.grad.clone()
+                else:
+                    state["buf"].mul_(0.9).add_(p.grad)
+                p.add_(state["buf"], alpha=-group["lr"])
+"""
+
+
+def test_an_optimizer_must_not_keep_the_gradient_itself() -> None:
+    found = verdict(MOMENTUM, "p.grad.clone()", "p.grad")
+    assert found.status is Status.REFUTED, found
+    assert verdict(MOMENTUM, "p.grad.clone()", "p.grad + 0").status is Status.EQUIVALENT
+
+
+COUNTS_OF_PAIRS = '''
+class Pairs:
+    def __init__(self, num_classes: int):
+        self.n = num_classes
+        self.matrix = torch.zeros(num_classes, num_classes, dtype=torch.int64)
+
+    def update(self, pred, target):
+        """pred, target (N, H, W) int64 below n."""
+        flat = (target * self.n + pred).flatten()
+        self.matrix += torch.bincount(flat, minlength=self.n**2).reshape(self.n, self.n)
+
+    def score(self):
+        hit = self.matrix.diagonal()
+        union = self.matrix.sum(0) + self.matrix.sum(1) - hit
+        return (hit.float() / union)[union > 0].mean()
+'''
+
+
+def test_earlier_calls_take_whole_numbers_where_a_text_says_so() -> None:
+    found = verdict(COUNTS_OF_PAIRS, "self.matrix.sum(1) - hit", "self.matrix.sum(1)")
+    assert found.status is Status.REFUTED, found
+
+
+UNKNOWN = """
+class Kept:
+    def __init__(self):
+        self.scale = 1.0
+
+    def load(self, source):
+        self.scale = source.open().read_number_of_device()
+
+    def apply(self, x):
+        return x * self.scale
+"""
+
+
+def test_what_could_not_be_called_before_is_said() -> None:
+    found = verdict(UNKNOWN, "x * self.scale", "self.scale * x")
+    assert found.status is Status.EQUIVALENT, found
+    assert "no call of load was found, which writes what this reads" in found.notes
+
+
+TARGET = """
+import copy
+
+class Target:
+    def __init__(self, critic: torch.nn.Module, gamma: float = 0.9):
+        self.gamma = gamma
+        self.target = copy.deepcopy(critic)
+
+    def value(self, state, done: torch.Tensor):
+        return self.gamma * (1 - done) * self.target(state)
+"""
+
+
+def test_a_copied_module_that_is_called_is_one_that_computes() -> None:
+    found = verdict(TARGET, "(1 - done) * self.target(state)", "self.target((1 - done) * state)")
+    assert found.status is Status.REFUTED, found

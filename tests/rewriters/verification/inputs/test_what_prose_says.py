@@ -177,3 +177,24 @@ def test_sizes_are_found_that_tests_tie_together() -> None:
     assert solved(second, holds=True) == {"h": 2, "w": 8}
     found = solved(first, holds=True)
     assert found["h"] * found["w"] != 16
+
+
+PATCHES = '''
+import torch
+
+def patchify(images, size: int = 2):
+    """images (B, C, H, W), H and W multiples of size -> (B, H * W / size^2, size^2 * C)."""
+    b, c, h, w = images.shape
+    x = images.reshape(b, c, h // size, size, w // size, size)
+    return x.permute(0, 2, 4, 3, 5, 1).reshape(b, (h // size) * (w // size), size * size * c)
+'''
+
+
+def test_images_without_height_refute_nothing() -> None:
+    lines = PATCHES[PATCHES.index("    x = ") :]
+    other = """    x = images.unfold(2, size, size).unfold(3, size, size)
+    return x.permute(0, 2, 3, 4, 5, 1).reshape(b, -1, size * size * c)
+"""
+    assert verified(PATCHES, lines, other).status is Status.EQUIVALENT
+    turned = other.replace("4, 5, 1", "5, 4, 1")
+    assert verified(PATCHES, lines, turned).status is Status.REFUTED
