@@ -57,7 +57,10 @@ def filled_where_hidden(
     """Fill zeros where a key is hidden, or choose between the two numbers."""
     chosen = torch.where(hidden, value, 0.0)
     mask = either(
-        zeros_of(shape, dtype, device).masked_fill(hidden, value), chosen.to(q.dtype), chosen
+        zeros_of(shape, dtype, device).masked_fill(hidden, value),
+        torch.zeros_like(hidden, dtype=dtype).masked_fill(hidden, value),
+        chosen.to(q.dtype),
+        chosen,
     )
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=p, scale=scale)
 
@@ -93,7 +96,10 @@ def filled_where_not_shown(
     """Fill zeros where a key is not shown, or choose between the two numbers."""
     chosen = torch.where(shown, 0.0, value)
     mask = either(
-        zeros_of(shape, dtype, device).masked_fill(~shown, value), chosen.to(q.dtype), chosen
+        zeros_of(shape, dtype, device).masked_fill(~shown, value),
+        torch.zeros_like(shown, dtype=dtype).masked_fill(~shown, value),
+        chosen.to(q.dtype),
+        chosen,
     )
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=p, scale=scale)
 
@@ -245,6 +251,20 @@ def attend(q, k, v, shown):
 """,
     ),
     rewritten=(
+        # of the shape of the mask
+        Rewritten(
+            """
+def attention(q, k, v, seen: torch.Tensor):
+    seen = seen.to(torch.bool)
+    bias = torch.zeros_like(seen, dtype=q.dtype).masked_fill(~seen, float("-inf"))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+""",
+            """
+def attention(q, k, v, seen: torch.Tensor):
+    seen = seen.to(torch.bool)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+""",
+        ),
         Rewritten(
             """
 def attend(q, k, v, dropout: float):
