@@ -83,6 +83,7 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
     saving = (round(max(0.0, least)), round(cost))
     average = max(float((own + exposed).mean(axis=1).median()), float(saving[1]))
     is_replayed = set(in_step.index) <= set(cluster.steps["step"].dropna())
+    is_replayed &= not cluster.step_ns or average <= (1 + _LATE) * cluster.step_ns
     seen = _observation(late, saving, average, len(own.columns), (idle, computing, away))
     yield seen if is_replayed else replace(seen, saving_ns=None, basis=_LEFT_OUT)
 
@@ -114,7 +115,10 @@ def _away(own: pd.DataFrame, exposed: pd.DataFrame, cluster: Cluster) -> pd.Data
             _short_of_peers(rows)
             for rows in (own.loc[members] + exposed.loc[members], exposed.loc[members])
         )
-        away.loc[members] = whole.where(whole < waited, waited)
+        short = whole.where(whole < waited, waited)
+        # Steps from mark to mark hold what comes behind the last kernel: then it is told there.
+        beyond = _short_of_peers(-(own.loc[members] + exposed.loc[members]))
+        away.loc[members] = (short - beyond.shift(1, axis=1).fillna(0)).clip(lower=0)
     return away
 
 
