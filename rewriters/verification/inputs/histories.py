@@ -150,9 +150,13 @@ def _with_room(target: Target, recipe: Recipe) -> Recipe:
 
 
 def _list_counts(made: object) -> list[int]:
-    """Return how often to call a method: as often as an object has room, and once more."""
-    least = min((n for n in _list_rooms(made) if 1 < n < _MOST_CALLS), default=0)
-    return list(dict.fromkeys((*((least, least + 1) if least else ()), *_USUAL)))
+    """Return how often to call a method: as often as an object has room, and once more.
+
+    Of several rooms, ``warmup=4, total=12``, for the least and beyond the largest.
+    """
+    rooms = sorted(n for n in _list_rooms(made) if 1 < n < _MOST_CALLS)
+    around = (rooms[0], rooms[0] + 1, rooms[-1] + 1) if rooms else ()
+    return list(dict.fromkeys((*around, *_USUAL)))
 
 
 def _list_rooms(made: object) -> list[int]:

@@ -245,3 +245,22 @@ class Target:
 def test_a_copied_module_that_is_called_is_one_that_computes() -> None:
     found = verdict(TARGET, "(1 - done) * self.target(state)", "self.target((1 - done) * state)")
     assert found.status is Status.REFUTED, found
+
+
+SCHEDULE = """
+class Schedule:
+    def __init__(self, warmup: int = 4, total: int = 12):
+        self.warmup, self.total = warmup, total
+        self.steps = 0
+
+    def advance(self):
+        self.steps += 1
+
+    def done(self) -> float:
+        return min(1.0, self.steps / self.total)
+"""
+
+
+def test_more_calls_are_made_than_the_largest_room_holds() -> None:
+    found = verdict(SCHEDULE, "min(1.0, self.steps / self.total)", "self.steps / self.total")
+    assert found.status is Status.REFUTED, found
