@@ -115,8 +115,13 @@ _HOLDS_NO_IMPORT = frozenset(
 )
 _PART_OF_MODEL = re.compile(
     r"(Module|Layer|Block|Loss|Criterion|Head|Model|Encoder|Decoder|Attention|Runner|Sampler"
-    r"|MetadataBuilder|Proposer)\d?$"
+    r"|MetadataBuilder|Proposer)(V?\d+)?$"
 )
+_SERVES_STEPS = re.compile(r"(Runner|MetadataBuilder|Proposer|Speculator)(V?\d+)?$")
+"""Classes whose methods prepare and build what one step of a server needs."""
+_FOR_A_STEP = re.compile(r"_*(build|prepare)(_|$)")
+_ENDS_OF_SERVING = re.compile(r"(capture|warm_?up|dummy|profil)")
+"""What a server does before the first request: ``build_for_cudagraph_capture``."""
 
 
 def occasion(
@@ -138,10 +143,32 @@ def occasion(
         return Occasion.CALL
     if _is_aside(flow, line):
         return Occasion.ASIDE
-    once = name == MODULE or _ONCE.fullmatch(name) is not None or "test" in _words(name)
+    once = _ONCE.fullmatch(name) is not None and not _is_part_of_step(flow)
+    once = once or name == MODULE or "test" in _words(name)
     once = once or (flow.cls is not None and _CALLED_ONCE.search(flow.cls.name) is not None)
     in_loop = match is not None and is_in_loop(flow, line)
     return Occasion.CALL if once and not in_loop else Occasion.STEP
+
+
+def _is_part_of_step(flow: FunctionFlow) -> bool:
+    """Tell whether a step calls what sounds like done once: ``self._prepare_mask(x)``.
+
+    So do the helpers of a module, and those who prepare a step of a server.
+    """
+    scope, module = flow.scope, flow.names.tree
+    if scope is None or scope.function.name == "generate":
+        return False
+    if scope.cls is None:
+        named = not scope.path and module is not None
+        return named and scope.function.name in _list_called_in_steps(module)
+    return _is_called_by_forward(scope) or _prepares_step(scope)
+
+
+def _prepares_step(scope: Scope) -> bool:
+    """Tell whether a class of a server makes what its next step needs: ``prepare_inputs``."""
+    name = scope.function.name
+    serves = scope.cls is not None and _SERVES_STEPS.search(scope.cls.name) is not None
+    return serves and _FOR_A_STEP.match(name) is not None and _ENDS_OF_SERVING.search(name) is None
 
 
 def _is_aside(flow: FunctionFlow, line: int) -> bool:
@@ -364,6 +391,7 @@ def _is_hot_by_name(scope: Scope) -> bool:
         return True
     # ``build_model`` runs once, the ``build`` of what is made for each batch does not
     once = own[0] in _DONE_ONCE and (len(own) > 1 or own[0] != "build")
+    once = once and not _prepares_step(scope)
     return not once and scope.cls is not None and _is_part_of_model(scope.cls)
 
 

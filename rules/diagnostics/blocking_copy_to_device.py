@@ -6,8 +6,9 @@ Why it is slow on the NPU: memory that is not pinned cannot be copied in the bac
 waits for the copy and launches nothing meanwhile, ``non_blocking=True`` or not. Many small copies
 cut the queue of launches just as one large copy does.
 
-Evidence: the operators ``aten::copy_`` with ``acl_memcpy_host_to_device`` inside, and the idle
-time of the device while they last.
+Evidence: the operators ``aten::copy_`` with ``acl_memcpy_host_to_device`` inside (where a version
+names no such call, those that launch no kernel and whose size the next kernels read and none before
+wrote), and the idle time of the device while they last.
 
 Use instead: ``DataLoader(..., pin_memory=True)`` with ``x.to("npu", non_blocking=True)``; copy the
 next batch while this one is computed; create constants on the device

@@ -25,17 +25,22 @@ from npufix.rewriters.verification.calls.values import (
 )
 from npufix.rewriters.verification.inputs.arguments import (
     BASES,
-    guess_sizes,
     guess_tensors,
     weigh_classes,
 )
-from npufix.rewriters.verification.inputs.configurations import (
+from npufix.rewriters.verification.inputs.objects.configurations import (
     CONFIG_CLASS,
     StandInConfig,
     WideConfig,
     offer_configurations,
 )
-from npufix.rewriters.verification.inputs.objects import guess_objects, make_groups, make_weights
+from npufix.rewriters.verification.inputs.objects.offers import (
+    StandInLayer,
+    guess_objects,
+    make_groups,
+    make_stand_in,
+    make_weights,
+)
 from npufix.rewriters.verification.inputs.source.attributes import (
     classify_attributes,
     list_attributes_read,
@@ -51,12 +56,14 @@ from npufix.rewriters.verification.inputs.source.parameters import (
     list_parameters,
 )
 from npufix.rewriters.verification.inputs.source.path_conditions import find_attributes_read
+from npufix.rewriters.verification.inputs.source.several import guess_several
 from npufix.rewriters.verification.inputs.source.usage import Use
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from npufix.rewriters.verification.inputs.histories import Earlier
     from npufix.rewriters.verification.inputs.load import Loaded
     from npufix.rewriters.verification.inputs.target import Target
 
@@ -90,6 +97,13 @@ class Recipe:
     kind: str = ""
     """A class of the module that is made instead, as it inherits the method and changes what that
     calls: what is compared holds for it too."""
+    history: tuple[Earlier, ...] = ()
+    """Calls of methods of the object, before that which is compared."""
+
+    @property
+    def fresh(self) -> Recipe:
+        """How the object is made, before anything is called on it."""
+        return replace(self, history=())
 
     @property
     def is_wide(self) -> bool:
@@ -155,28 +169,9 @@ class Recipe:
         given = ", ".join(f"{name}={spec}" for name, spec in self.arguments)
         chosen = " and ".join(f"{path} = {value!r}" for path, value in self.chosen)
         words = f"{given} and {chosen}" if given and chosen else given or chosen
-        return f"{self.kind}({words})" if self.kind else words
-
-
-class StandInLayer(torch.nn.Module):
-    """A layer that nothing is known of: no two of them compute the same."""
-
-    def __init__(self, name: str) -> None:
-        """Derive the function from the name."""
-        super().__init__()
-        self.scale, self.shift = torch.rand(2, generator=seed_generator(name)).tolist()
-
-    def forward(self, x: object, *others: object, **named: object) -> object:
-        """Return the first argument, changed by all there are."""
-        if not isinstance(x, torch.Tensor) or not x.is_floating_point():
-            return x
-        made = x.tanh() * (0.5 + self.scale) + self.shift
-        for other in (*others, *named.values()):
-            if isinstance(other, torch.Tensor) and other.numel() and not other.is_complex():
-                # a mask of flags selects where one of numbers is added
-                told = other.float().clamp(-1, 1).mean() + (other.dtype == torch.bool)
-                made = made + told.to(made) * self.scale
-        return made
+        words = f"{self.kind}({words})" if self.kind else words
+        before = ", ".join(map(str, self.history))
+        return f"{words or 'its defaults'} after {before}" if before else words
 
 
 def _attribute(what: str, name: str, *, module: bool) -> object:
@@ -401,7 +396,7 @@ def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
         specs += weigh_classes(WIDTH, _FEW_CLASSES)
     if parameter.default is None and _is_layer(owner, parameter.name):
         specs.append(make_stand_in(parameter.name))
-    return specs + guess_sizes(parameter) + guess_scalars(parameter)
+    return specs + guess_several(parameter, Use()) + guess_scalars(parameter)
 
 
 def _is_layer(owner: type, name: str) -> bool:
@@ -425,13 +420,6 @@ def _weighs_classes(owner: type, name: str) -> bool:
     tree = try_call(lambda: ast.parse(source), _BUILD_S).value
     kept = {name, *re.findall(rf"self\.(\w+)(?:: [^=\n]+)? = {name}\b(?!\()", source)}
     return isinstance(tree, ast.AST) and bool(kept & find_class_weights(tree))
-
-
-def make_stand_in(name: str) -> MadeArgument:
-    """Return a layer of any shape, another one for another name."""
-    own = f"__import__({__name__!r}, fromlist=[''])"
-    text = f"{own}.{StandInLayer.__name__}({name!r})"
-    return MadeArgument(lambda: StandInLayer(name), "a stand-in layer", text)
 
 
 def offer_file_configurations(owner: str, loaded: Loaded) -> list[Spec]:

@@ -114,6 +114,8 @@ def set_aside(
         errors = {d.case for d in differences if d.seen is Seen.ERROR and d.case in cases}
         thin = {label for label, one in cases.items() if _is_thin(one)}
         odd = {label for label, one in cases.items() if _is_odd(one)}
+        narrow = {label for label, one in cases.items() if _has_no_width(one)}
+        void = {label for label, one in cases.items() if _makes_nothing_of_one(one)}
         case = cases.get(difference.case)
         if (
             (difference.seen is Seen.MEMORY and of_ones)
@@ -128,6 +130,12 @@ def set_aside(
             or (_is_of_absence(difference) and _is_empty(case))
             or (_is_of_absence(difference) and difference.still and flowing - same)
             or _is_of_whole_numbers(job, case, compared)
+            or (same <= void < cases.keys())
+            or (
+                difference.seen is Seen.ERROR
+                and errors <= narrow
+                and not re.search(_ASKS_EMPTY, job.original)
+            )
             or (same <= odd < cases.keys() and _halves_a_width(job.original))
         ):
             aside.append(difference)
@@ -142,6 +150,25 @@ def _has_ones(one: CaseRun) -> bool:
     specs = one.case.assignment.specs
     whole = [s.value for s in specs.values() if isinstance(s, Value) and type(s.value) is int]
     return any(size in {0, 1} for size in (*list_dimensions(specs), *whole))
+
+
+def _makes_nothing_of_one(one: CaseRun) -> bool:
+    """Say whether a whole number is one, and a result without elements is made.
+
+    Half of a width of one is nothing: ``timestep_embedding(t, dim=1)``.
+    """
+    specs = one.case.assignment.specs
+    whole = [s.value for s in specs.values() if isinstance(s, Value) and type(s.value) is int]
+    selects = list_kinds(specs.values()) & {"bool", "binary"}
+    made = [t for n, t in one.original.tensors.items() if n.startswith("result")]
+    nothing = any(t is not None and not t.numel() for t in made)
+    return 1 in whole and nothing and not selects
+
+
+def _has_no_width(one: CaseRun) -> bool:
+    """Say whether rows of a tensor have no columns: no rows may be, of nothing each is nobody's."""
+    every = (t.shape for s in one.case.assignment.specs.values() for t in list_tensors(s))
+    return any(len(shape) > 1 and not shape[-1] and all(shape[:-1]) for shape in every)
 
 
 def _is_odd(one: CaseRun) -> bool:

@@ -318,6 +318,9 @@ class {cls}:
     [
         ("torch.tensor([2.0] * n, device=x.device)", "torch.full((n,), 2.0, device=x.device)"),
         ("x.new_tensor([n])", "x.new_full((1,), n)"),
+        ("torch.tensor(-2, device=x.device)", "torch.full((), -2, device=x.device)"),
+        ("torch.tensor(0.0, device=x.device)", "torch.zeros((), device=x.device)"),
+        ("torch.tensor(n, device=x.device)", "torch.full((), n, device=x.device)"),
     ],
 )
 def test_a_list_of_one_number_is_written_on_the_device(code: str, new: str) -> None:
@@ -707,8 +710,67 @@ def test_a_check_asks_first_where_it_runs(check: str, asked: str) -> None:
     text = f"def forward(x: torch.Tensor, n):\n    # of the mask\n    {check}\n    return x\n"
     if asked:
         assert rewritten(text, "NPU217") == text.replace(check, asked)
+        (site,) = found(text, "NPU217")
+        assert site.rewrite is not None
+        assert site.rewrite.text in asked  # what is shown is what is written
     else:
         assert found(text, "NPU217") == []
+
+
+@pytest.mark.parametrize(
+    ("test", "body", "other", "told"),
+    [
+        ("m.sum() > 0", "y = F.l1_loss(x[m], t[m])", "y = x.sum() * 0", True),
+        ("(t > 0).any()", "y = self.loss(x[t > 0])", "", True),
+        ("m.sum() > 0", "return self.loss(x[m])", "", False),  # what comes behind it is no zero
+        ("m.sum() > 0", "y = self.loss(x[m])", "y = self.other(x)", False),
+        ("m.sum() > 0", "y = self.expert(x[m])", "", False),
+        ("m.sum() > 0", "y = self.loss(x[t])", "", False),  # another mask
+        ("m.sum() > 1", "y = self.loss(x[m])", "", False),
+    ],
+)
+def test_a_loss_of_what_is_selected_needs_no_test(
+    test: str, body: str, other: str, *, told: bool
+) -> None:
+    text = f"""
+class A(nn.Module):
+    def forward(self, x, t):
+        m, y = t == 1, 0
+        if {test}:
+            {body}
+        else:
+            {other or "pass"}
+        return self.sum(y)
+"""
+    text = text if other else text.replace("        else:\n            pass\n", "")
+    sites = found(text, "NPU217")
+    assert sum("weigh by the mask" in site.problem for site in sites) == told
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("n = lens.max().item()", True),
+        ("n = (starts_of(x))[0].item()", False),
+        ("n = query_lens.sum().item()", True),  # of what another method has returned
+        ("n = m.cu_seqlens[1:].cpu().numpy().tolist()", True),
+        ("n = self.seq_lens.tolist()", False),  # which somebody has filled
+        ("n = (x.max() * lens.max()).item()", False),
+        ("n = grid_thw[:, 1:].max().item()", True),
+        ("n = grid_thw.tolist()", False),  # once it is needed there
+        ("n = m.cu_seqlens[-1].cpu().item()", True),
+    ],
+)
+def test_lengths_that_the_host_once_knew_are_not_read_back(body: str, *, told: bool) -> None:
+    for name in ("build", "prepare_inputs", "_prepare_inputs_for_step"):
+        text = f"""
+class AttentionMetadataBuilderV1:
+    def {name}(self, x: torch.Tensor, lens, m, grid_thw):
+        query_lens = self.count(x)
+        {body}
+        return self.attend(x, n)
+"""
+        assert [s.occasion.value for s in found(text, "NPU214")] == ["step"] * told
 
 
 def test_checks_in_a_row_are_one() -> None:

@@ -266,6 +266,24 @@ def test_links_side_by_side_take_the_time_of_the_collective() -> None:
     assert (found.cost_ns, found.saving_ns) == (2 * MS, (0, MS))
 
 
+def test_a_size_that_is_no_multiple_of_512_bytes_makes_a_collective_slow() -> None:
+    sizes = {"hcom_allReduce__1_0_1": 8_192_000, "hcom_allReduce__1_1_1": 12_345_676}
+    rates = (17.0, 1.2)
+    rows = [transport(n, size, gb) for (n, size), gb in zip(sizes.items(), rates, strict=True)]
+    payloads = [{"name": name, "size_bytes": size} for name, size in sizes.items()]
+    looked_at = recording(transports=rows, payloads=payloads)
+    found = only(low_bandwidth, looked_at)
+    assert "1 of 2 collectives per step move data at 1.20 GB/s, others at 17.0 GB/s" in found.what
+    assert "multiples of 512 bytes (12,345,676)" in found.what
+    assert found.cost_ns == pytest.approx(12_345_676 / 1.2, rel=1e-6)
+    assert not list(small_packets.check(looked_at))
+    # Both are slow, or both sizes are aligned: then that is not why.
+    alike = [transport(name, size, 1.2) for name, size in sizes.items()]
+    assert not list(low_bandwidth.check(recording(transports=alike, payloads=payloads)))
+    aligned = [{**row, "size_bytes": row["size_bytes"] // 512 * 512} for row in payloads]
+    assert not list(low_bandwidth.check(recording(transports=rows, payloads=aligned)))
+
+
 @pytest.mark.parametrize(("elapse", "expected"), [(4000 * MS, 0), (4000 * MS + 1, 1)])
 def test_a_collective_over_rdma_may_take_4_s(elapse: int, expected: int) -> None:
     rows = [collective("a", 0, elapse)]

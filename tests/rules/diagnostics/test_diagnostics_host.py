@@ -223,6 +223,23 @@ def test_lines_of_compiled_operators_are_those_of_aclop_names() -> None:
     assert (place.line, place.cost_ns, place.calls) == (3, MS, 1)
 
 
+def test_lines_of_compiled_operators_are_those_of_the_pauses() -> None:
+    where = {"name": "Conv2D1", "type": "Conv2D", "path": "m.py", "line": 3, "function": "f"}
+    rows = in_a_row([100 * US] * 20, 20 * US, **where)
+    at = rows[-1]["start_ns"] + 8 * MS
+    resized = {
+        "start_ns": at,
+        "launch_ns": at - 5 * US,
+        "type": "Resize",
+        "path": "m.py",
+        "line": 7,
+    }
+    apis = [api("aclopCompileAndExecute", 21, 8 * MS)]
+    looked_at = recording([*rows, resized], step={"free_ns": 9 * MS}, step_ns=12 * MS, apis=apis)
+    (place,) = only(compile_in_loop, looked_at).places
+    assert (place.line, place.calls) == (7, 1)
+
+
 @pytest.mark.parametrize(("total_ns", "expected"), [(10 * MS, 0), (10 * MS + 1, 1)])
 def test_memory_of_the_device_may_be_managed_for_10_ms(total_ns: int, expected: int) -> None:
     apis = [
@@ -371,6 +388,29 @@ def test_a_copy_before_the_first_kernel_of_a_step_counts() -> None:
     ]
     assert only(blocking_copy_to_device, recording(rows, ops)).cost_ns == 10 * MS
     assert nothing(blocking_copy_to_device, recording(rows, ops[1:]))
+
+
+BATCH = {"input_shapes": "8,3,32,32;16,3,3,3", "output_shapes": "8,16,32,32"}
+
+
+@pytest.mark.parametrize(
+    ("before", "behind", "expected"),
+    [
+        ({}, BATCH, True),
+        ({"output_shapes": "8,3,32,32"}, BATCH, False),  # made on the device: it goes to the host
+        ({}, {"output_shapes": "8,3,32,32"}, False),  # of the step before: the host reads it
+        ({}, {}, False),
+    ],
+)
+def test_what_the_next_kernel_reads_was_copied_to_the_device(
+    before: dict[str, Any], behind: dict[str, Any], *, expected: bool
+) -> None:
+    # Versions that queue the copy name no acl_memcpy_host_to_device.
+    copy = {**call("aten::copy_", MS // 2, 3 * MS - US), "input_dims": "8,3,32,32;8,3,32,32"}
+    rows = [{**AROUND_A_WAIT[0], **before}, {**AROUND_A_WAIT[1], **behind}, *AROUND_A_WAIT[2:]]
+    looked_at = recording(rows, [copy])
+    assert nothing(blocking_copy_to_device, looked_at) is not expected
+    assert nothing(synchronising_operator, looked_at) is expected
 
 
 NEXT = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"

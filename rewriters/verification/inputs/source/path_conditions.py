@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import copy
+import itertools
 import re
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -14,6 +16,7 @@ from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from types import CodeType
 
     from npufix.rewriters.verification.calls.coverage import Place
 
@@ -33,6 +36,8 @@ _ORDERS: dict[type[ast.cmpop], Callable[[int, list[object]], bool]] = {
     ast.In: lambda n, limits: n in limits,
     ast.NotIn: lambda n, limits: n not in limits,
 }
+_MOST_SIZES = 3
+_LARGEST_SIZE = 13
 _TIMES = 4
 _TINY = 1e-3
 """What is compared with less stands for nothing: ``beta < 1e-5``."""
@@ -54,6 +59,73 @@ def solve_path_condition(tree: ast.Module, place: Place) -> dict[str, object]:
         for name, value in _satisfying(test, outcome=outcome):
             wanted.setdefault(name, value)
     return wanted
+
+
+def solve_sizes(
+    tree: ast.Module, place: Place, known: Mapping[str, int], free: Sequence[str]
+) -> dict[str, int]:
+    """Return whole numbers for arguments under which tests of several let a line run.
+
+    Of ``if h * w != self.grid**2 or h != w:``, with ``self.grid`` known, 4 and 4 to get past it,
+    and 2 and 8 to ask the second part.
+    """
+    line = place.line if isinstance(place, Branch) else place
+    function = _around(tree, line)
+    if function is None:
+        return {}
+    own = list(_tests_at(function, place)) if isinstance(place, Branch) else []
+    every = (*own, *_tests(function.body, line))
+    asked = [(t, outcome) for t, outcome in every if _names_of_sizes(t) & {*free}]
+    names = sorted({n for t, _ in asked for n in _names_of_sizes(t)} - known.keys())
+    if not asked or not {*names} <= {*free} or len(names) > _MOST_SIZES:
+        return {}
+    codes = [(_compile_test(test), outcome) for test, outcome in asked]
+    sizes = sorted({*range(1, _LARGEST_SIZE), *(n for n in known.values() if 0 < n <= WIDTH**2)})
+    # different ones first, and none that is one: with these least is hidden
+    tried = itertools.product(sizes, repeat=len(names))
+    likely = sorted(tried, key=lambda t: (1 in t, len({*t}) < len(t), t))
+    for numbers in likely:
+        scope = {
+            _plain(n): v for n, v in {**known, **dict(zip(names, numbers, strict=True))}.items()
+        }
+        if all(bool(eval(code, {}, scope)) is outcome for code, outcome in codes):  # noqa: S307 - sums
+            return dict(zip(names, numbers, strict=True))
+    return {}
+
+
+def _plain(name: str) -> str:
+    return name.replace(".", "__")
+
+
+def _names_of_sizes(test: ast.expr) -> set[str]:
+    """Return the names in a test that is made of sums of whole numbers alone."""
+    found: set[str] = set()
+    parts: list[ast.expr] = [test]
+    while parts:
+        node = parts.pop()
+        name = spell_dotted_name(node)
+        if name:
+            found.add(name)
+        elif isinstance(node, ast.BoolOp):
+            parts += node.values
+        elif isinstance(node, ast.Compare):
+            parts += [node.left, *node.comparators]
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub | ast.Mult):
+            parts += [node.left, node.right]
+        elif isinstance(node, ast.UnaryOp):
+            parts.append(node.operand)
+        elif not (isinstance(node, ast.Constant) and type(node.value) is int):
+            return set()
+    return found
+
+
+def _compile_test(test: ast.expr) -> CodeType:
+    class Plain(ast.NodeTransformer):
+        def visit_Attribute(self, node: ast.Attribute) -> ast.Name:
+            return ast.Name(_plain(spell_dotted_name(node)), ast.Load())
+
+    whole = ast.Expression(Plain().visit(copy.deepcopy(test)))
+    return compile(ast.fix_missing_locations(whole), "<a test of sizes>", "eval")
 
 
 def _tests_at(function: _Function, branch: Branch) -> Iterator[tuple[ast.expr, bool]]:

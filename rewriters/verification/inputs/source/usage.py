@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from npufix.rewriters.graph.modules.syntax import list_defaults
+from npufix.rewriters.verification.inputs.source.counters import list_compared_with_counters
 from npufix.rewriters.verification.inputs.source.losses import list_class_weights
 
 if TYPE_CHECKING:
@@ -173,9 +174,10 @@ def find_uses(function: Function) -> dict[str, Use]:
         for name, use in found.items():
             if getattr(node, "lineno", 0) <= until[name]:
                 _note(use, node, name)
-    for name in _list_compared_with_counters(function):
+    for name, bound in list_compared_with_counters(function):
         if name in found:
             found[name].numbers = True
+            found[name].below = found[name].below or bound
     for name, use in found.items():
         _note_kept_shapes(use, function, name, until[name])
     return found
@@ -242,28 +244,6 @@ def find_proven_dims(function: Function) -> dict[str, frozenset[int]]:
 
 def _does_not_return(statement: ast.stmt) -> bool:
     return not any(isinstance(node, ast.Return) for node in ast.walk(statement))
-
-
-def _list_compared_with_counters(function: Function) -> Iterator[str]:
-    """Yield ``chosen`` for ``torch.where(chosen == e)`` in a loop of e over a range.
-
-    Not for ``if layer == i:``, which asks for a number.
-    """
-    loops = [n for n in ast.walk(function) if isinstance(n, ast.For | ast.comprehension)]
-    counted = {"range": lambda t: t, "enumerate": lambda t: getattr(t, "elts", [t])[0]}
-    counters = {
-        getattr(counted[loop.iter.func.id](loop.target), "id", "")
-        for loop in loops
-        if isinstance(loop.iter, ast.Call)
-        and isinstance(loop.iter.func, ast.Name)
-        and loop.iter.func.id in counted
-    }
-    for node in ast.walk(function):
-        held = node.args if isinstance(node, ast.Call) else [getattr(node, "value", None)]
-        for one in held:
-            if isinstance(one, ast.Compare) and isinstance(one.ops[0], ast.Eq):
-                sides = [n.id for n in (one.left, one.comparators[0]) if isinstance(n, ast.Name)]
-                yield from (n for n in sides if n not in counters and {*sides} & counters)
 
 
 def find_last_line(function: Function, name: str) -> int:
