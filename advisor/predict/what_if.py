@@ -113,8 +113,7 @@ def predict(
     steps = replay(graph, [edit for three in sets for edit in three])[goes_on]
     after = steps.reshape(-1, CORNERS)
     about = [*([at] for at in alone), *(order[: n + 1] for n in range(len(order))), chosen]
-    floors = np.array([_least_ns(items, own) for own in about])
-    # Not below what is expected of workers; the least that is gained, none, is above it.
+    floors = _least_ns(items, about)
     after[:, 1] = np.maximum(after[:, 1], np.minimum(floors, now))
     lean = _compute_saved_ahead(graph, evidence, sets, others if waited else None)[goes_on]
     # What the ranks gain together is what each of them waits less already.
@@ -122,10 +121,8 @@ def predict(
     views = [of_rank if items[at].of_job else view for at in alone]
     views += [view] * (len(sets) - len(alone))
     results = [
-        own.prediction(row, three, saved, floor)
-        for own, row, three, saved, floor in zip(
-            views, after, sets, lean.tolist(), floors.tolist(), strict=True
-        )
+        own.prediction(row, three, float(saved), float(floor))
+        for own, row, three, saved, floor in zip(views, after, sets, lean, floors, strict=True)
     ]
     told = _choose_told(results, [*([at] for at in alone), order, chosen], items, path)
     behind = after[len(alone) : len(alone) + len(order)]
@@ -151,9 +148,10 @@ def predict(
     return Predictions(forecast, by_place, added, path)
 
 
-def _least_ns(items: Sequence[Item], own: Sequence[int]) -> float:
-    """Return below what no step comes, as expected, with what some findings change."""
-    return max((c.at_least_ns for at in own if (c := items[at].change)), default=0.0)
+def _least_ns(items: Sequence[Item], sets: Sequence[Sequence[int]]) -> Floats:
+    """Return below what no step comes, as expected, with what each set of findings changes."""
+    least = [[c.at_least_ns for at in own if (c := items[at].change)] for own in sets]
+    return np.array([max(own, default=0.0) for own in least])
 
 
 def _savings_alone(
