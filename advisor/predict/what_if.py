@@ -89,14 +89,8 @@ def predict(
     graph = step_graph(evidence, step_ns)
     if graph is None:
         return None
-    rounds = replay(graph, [NO_EDIT])
-    own = float(rounds[0][0])
-    now, error = float(rounds[1][0]), abs(own / graph.measured_ns - 1)
-    # A device that was behind when the steps began, and is not as they end: they do not go on so.
-    # Where batches come too late, each fourth step waits for four: few steps are not the average.
+    now, error, goes_on = _replay_as_recorded(graph)
     loads = any(wait.stream < 0 for wait in graph.host_waits)
-    goes_on = int(loads or not graph.lead_ns or abs(now / own - 1) <= _ALIKE)
-    now = now if goes_on else own
     waited = _sum_waits(graph, evidence, others) if others is not None else 0.0
     slower = others.slower if others is not None else 1.0
     loads_unseen = has_workers(evidence.loads) and not loads
@@ -107,12 +101,11 @@ def predict(
     changes = _changes(graph, items, evidence, others) if is_known else {}
     order = _order(items, changes)
     chosen, missing = _find_asked(items, changes, asked)
-    grown = [together([changes[at] for at in order[: n + 1]]) for n in range(len(order))]
     alone = [*order, *(at for at in changes if at not in order)]
-    sets = [*(changes[at] for at in alone), *grown, together([changes[at] for at in chosen])]
+    about = [*([at] for at in alone), *(order[: n + 1] for n in range(len(order))), chosen]
+    sets = [together([changes[at] for at in own]) for own in about]
     steps = replay(graph, [edit for three in sets for edit in three])[goes_on]
     after = steps.reshape(-1, CORNERS)
-    about = [*([at] for at in alone), *(order[: n + 1] for n in range(len(order))), chosen]
     floors = _least_ns(items, about)
     after[:, 1] = np.maximum(after[:, 1], np.minimum(floors, now))
     lean = _compute_saved_ahead(graph, evidence, sets, others if waited else None)[goes_on]
@@ -146,6 +139,19 @@ def predict(
         left = _savings_alone(graph, evidence, own_changes, others)
         by_place = {at: replace(one, alone_ns=left.get(at)) for at, one in by_place.items()}
     return Predictions(forecast, by_place, added, path)
+
+
+def _replay_as_recorded(graph: StepGraph) -> tuple[float, float, int]:
+    """Return the step without a change, how far off it is, and whether steps go on as they end.
+
+    A device that was behind when the steps began, and is not as they end: they do not go on so.
+    Where batches come too late, each fourth step waits for four: few steps are not the average.
+    """
+    rounds = replay(graph, [NO_EDIT])
+    own, now = float(rounds[0][0]), float(rounds[1][0])
+    loads = any(wait.stream < 0 for wait in graph.host_waits)
+    goes_on = loads or not graph.lead_ns or abs(now / own - 1) <= _ALIKE
+    return now if goes_on else own, abs(own / graph.measured_ns - 1), int(goes_on)
 
 
 def _least_ns(items: Sequence[Item], sets: Sequence[Sequence[int]]) -> Floats:
