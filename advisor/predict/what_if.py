@@ -89,8 +89,8 @@ def predict(
     graph = step_graph(evidence, step_ns)
     if graph is None:
         return None
+    now, error, goes_on = _replay_as_recorded(graph)
     loads = any(wait.stream < 0 for wait in graph.host_waits)
-    now, error, goes_on = _replay_unchanged(graph, loads=loads)
     waited = _sum_waits(graph, evidence, others) if others is not None else 0.0
     slower = others.slower if others is not None else 1.0
     loads_unseen = has_workers(evidence.loads) and not loads
@@ -101,14 +101,12 @@ def predict(
     changes = _changes(graph, items, evidence, others) if is_known else {}
     order = _order(items, changes)
     chosen, missing = _find_asked(items, changes, asked)
-    grown = [together([changes[at] for at in order[: n + 1]]) for n in range(len(order))]
     alone = [*order, *(at for at in changes if at not in order)]
-    sets = [*(changes[at] for at in alone), *grown, together([changes[at] for at in chosen])]
+    about = [*([at] for at in alone), *(order[: n + 1] for n in range(len(order))), chosen]
+    sets = [together([changes[at] for at in own]) for own in about]
     steps = replay(graph, [edit for three in sets for edit in three])[goes_on]
     after = steps.reshape(-1, CORNERS)
-    about = [*([at] for at in alone), *(order[: n + 1] for n in range(len(order))), chosen]
-    floors = np.array([_least_ns(items, places) for places in about])
-    # Not below what is expected of workers; the least that is gained, none, is above it.
+    floors = _least_ns(items, about)
     after[:, 1] = np.maximum(after[:, 1], np.minimum(floors, now))
     lean = _compute_saved_ahead(graph, evidence, sets, others if waited else None)[goes_on]
     # What the ranks gain together is what each of them waits less already.
@@ -116,10 +114,8 @@ def predict(
     views = [of_rank if items[at].of_job else view for at in alone]
     views += [view] * (len(sets) - len(alone))
     results = [
-        one.prediction(row, three, saved, floor)
-        for one, row, three, saved, floor in zip(
-            views, after, sets, lean.tolist(), floors.tolist(), strict=True
-        )
+        own.prediction(row, three, float(saved), float(floor))
+        for own, row, three, saved, floor in zip(views, after, sets, lean, floors, strict=True)
     ]
     told = _choose_told(results, [*([at] for at in alone), order, chosen], items, path)
     behind = after[len(alone) : len(alone) + len(order)]
@@ -139,28 +135,29 @@ def predict(
     }
     by_place = dict(zip(alone, told, strict=False))
     if others is not None and changes:
-        of_rank_alone = {at: three for at, three in changes.items() if not items[at].of_job}
-        left = _savings_alone(graph, evidence, of_rank_alone, others)
+        own_changes = {at: three for at, three in changes.items() if not items[at].of_job}
+        left = _savings_alone(graph, evidence, own_changes, others)
         by_place = {at: replace(one, alone_ns=left.get(at)) for at, one in by_place.items()}
     return Predictions(forecast, by_place, added, path)
 
 
-def _replay_unchanged(graph: StepGraph, *, loads: bool) -> tuple[float, float, int]:
-    """Return the step of today, how far the replay is off, and in which round of it the step is.
+def _replay_as_recorded(graph: StepGraph) -> tuple[float, float, int]:
+    """Return the step without a change, how far off it is, and whether steps go on as they end.
 
     A device that was behind when the steps began, and is not as they end: they do not go on so.
     Where batches come too late, each fourth step waits for four: few steps are not the average.
     """
     rounds = replay(graph, [NO_EDIT])
-    recorded, following = float(rounds[0][0]), float(rounds[1][0])
-    goes_on = loads or not graph.lead_ns or abs(following / recorded - 1) <= _ALIKE
-    error = abs(recorded / graph.measured_ns - 1)
-    return following if goes_on else recorded, error, int(goes_on)
+    own, now = float(rounds[0][0]), float(rounds[1][0])
+    loads = any(wait.stream < 0 for wait in graph.host_waits)
+    goes_on = loads or not graph.lead_ns or abs(now / own - 1) <= _ALIKE
+    return now if goes_on else own, abs(own / graph.measured_ns - 1), int(goes_on)
 
 
-def _least_ns(items: Sequence[Item], places: Sequence[int]) -> float:
-    """Return below what no step comes, as expected, with what some findings change."""
-    return max((c.at_least_ns for at in places if (c := items[at].change)), default=0.0)
+def _least_ns(items: Sequence[Item], sets: Sequence[Sequence[int]]) -> Floats:
+    """Return below what no step comes, as expected, with what each set of findings changes."""
+    least = [[c.at_least_ns for at in own if (c := items[at].change)] for own in sets]
+    return np.array([max(own, default=0.0) for own in least])
 
 
 def _savings_alone(
