@@ -131,7 +131,7 @@ def _name(node: Node) -> str:
 
 def find_constants(here: Surroundings) -> Iterator[Proposal]:
     """Yield what a module computes in each call from its settings alone, once a table."""
-    if here.flow.cls is None or not _is_module(here.flow.cls):
+    if here.flow.cls is None or not _is_module(here.flow.cls) or _fills_buffers(here):
         return
     found = [
         (node.value, value)
@@ -144,6 +144,17 @@ def find_constants(here: Surroundings) -> Iterator[Proposal]:
     ]
     for code, _ in _wholes(found):
         yield Proposal(code, _KEPT)
+
+
+def _fills_buffers(here: Surroundings) -> bool:
+    """Tell whether a method is where tables are kept: ``self.cos.copy_(theta.cos())``."""
+    return any(
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "copy_"
+        and here.text(node.func.value).startswith("self.")
+        for node in here.nodes
+    )
 
 
 def _is_module(cls: ast.ClassDef) -> bool:
