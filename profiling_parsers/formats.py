@@ -263,7 +263,7 @@ FORMATS = (
         "kineto",
         _read_kineto,
         is_file=is_kineto,
-        names=("*.pt.trace.json", "*.json.gz", "*trace*.json"),
+        names=("*.json", "*.json.gz"),  # as a script called them: rank0.json
     ),
     DumpFormat("trace", _read_trace_alone, is_file=_is_trace_alone),
     DumpFormat("kernel-table", _read_table_alone, is_file=_is_table_alone, names=("*.csv",)),

@@ -61,6 +61,7 @@ _MOST_EFFORT = 60_000
 _PROOFS_LIKE_A_CHANGE = 20
 _PARSED_LIKE_A_CHANGE = 10
 _LOOKS_LIKE_A_CHANGE = 100
+_ELSEWHERE = "a helper computes something else on devices of other makers"
 _NOT_TRIED = "the function holds so much that this change was not tried"
 
 
@@ -172,6 +173,11 @@ def _sites_in(  # noqa: PLR0913, PLR0917 - what is looked for, and where
     told = {site.line for site in found if site.rewrite is None or site.rule.search == "experts"}
     over_rows = _loop_sites(source, flow, loops, looking, with_text=with_text)
     found += (site for site in over_rows if site.rewrite or told.isdisjoint(site.lines))
+    if flow.for_npu:  # what is written for no pattern runs on all devices
+        found = [
+            dataclasses.replace(s, rewrite=None, proofs=(), problem=s.problem or _ELSEWHERE)
+            for s in found
+        ]
     # ``if mask.any(): x[mask] = 0``: the test goes, whatever becomes of the assignment in it.
     yield from (
         site

@@ -74,6 +74,9 @@ class ClusterObservation:
     evidence: tuple[tuple[str, str], ...] = ()
     cost_ns: int = 0
     """What it takes of a step of the job."""
+    of_ns: int = 0
+    """What ``cost_ns`` is a share of, where that is not the step of the report: the average of all
+    steps, those that are left out as outliers too; else 0."""
     saving_ns: tuple[int, int] | None = None
     basis: str = ""
     places: tuple[Place, ...] = ()
@@ -97,3 +100,5 @@ class ClusterDiagnostic:
     check: Callable[[Cluster], Iterable[ClusterObservation]]
     table: str = "cluster"
     requires: str = ""
+    gpu_advice: str = ""
+    """What to do on a GPU; without, the rule is about NPUs alone."""

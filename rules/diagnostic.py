@@ -110,8 +110,17 @@ class Observation:
     """The least and the most that as many kernels of their gradient take instead."""
     likely_ns: int | None = None
     """What is expected of ``saving_ns``; ``None`` its middle."""
+    goes: bool = False
+    """Whether what is saved is the time of kernels that are no longer launched (casts there and
+    back), not that all of them are faster (products in half precision)."""
     host_ops: frozenset[int] = field(default_factory=frozenset)
-    """Index labels of ``Recording.host_ops`` that would not wait any more."""
+    """Index labels of ``Recording.host_ops`` that would not wait any more; beside ``sooner_ns``
+    those that are the pause."""
+    stays_ns: Mapping[int, int] = field(default_factory=dict)
+    """How long the device is still busy, over the kernels that it launches, with what ``host_ops``
+    waited for, by their index label: a copy out of pinned memory is a copy."""
+    at_least_ns: int = 0
+    """What a step is expected to take at least: as often as so many workers make a batch."""
     sooner_ns: Mapping[int, int] = field(default_factory=dict)
     """How much sooner the host would launch a kernel, by its index label: pauses that go.
 

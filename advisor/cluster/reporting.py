@@ -115,7 +115,7 @@ def _observe(
 ) -> Item:
     return Item(
         finding=msgspec.structs.replace(
-            finding(diagnostic, seen, step_ns),
+            finding(diagnostic, seen, seen.of_ns or step_ns),
             # Survives other ranks and lines: the rule, and which of its findings.
             fingerprint=fingerprint(diagnostic, "", number),
             ranks=list(seen.ranks),

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from npufix.advisor.predict.what_if import Asked
     from npufix.advisor.project.source_tree import SourceTree
     from npufix.profiling_parsers.profile import Profile
-    from npufix.rules.cluster_diagnostic import Cluster
+    from npufix.rules.cluster_diagnostic import Cluster, ClusterObservation
     from npufix.rules.diagnostic import Observation, Recording
 
 
@@ -254,13 +254,20 @@ def _applicable(
     diagnostics = [rule for rule in met if isinstance(rule, (Diagnostic, ClusterDiagnostic))]
     if profile.format == "kineto":
         # What a GPU does says nothing about the settings of an NPU.
-        of_gpu = (rule for rule in diagnostics if isinstance(rule, Diagnostic) and rule.gpu_advice)
+        of_gpu = (rule for rule in diagnostics if rule.gpu_advice)
         diagnostics = [_on_gpu(rule) for rule in of_gpu if "GPU" in cores]
     return rules, diagnostics, [report.Fact(key, why) for key, why in reasons.items() if why]
 
 
-def _on_gpu(rule: Diagnostic) -> Diagnostic:
+def _on_gpu(rule: Diagnostic | ClusterDiagnostic) -> Diagnostic | ClusterDiagnostic:
     """Return a rule that says what to do on a GPU, whatever it would say of settings of an NPU."""
+    if isinstance(rule, ClusterDiagnostic):
+        compare = rule.check
+
+        def check_ranks(cluster: Cluster) -> Iterator[ClusterObservation]:
+            return (replace(seen, advice="") for seen in compare(cluster))
+
+        return replace(rule, advice=rule.gpu_advice, check=check_ranks)
 
     def check(recording: Recording) -> Iterator[Observation]:
         return (replace(seen, advice=seen.gpu_advice) for seen in rule.check(recording))

@@ -13,7 +13,7 @@ from npufix.advisor.diagnose.folding import fold
 from npufix.advisor.evidence.change import Change
 from npufix.advisor.evidence.estimate import Calibration, NewKernels, estimate_saving
 from npufix.advisor.evidence.item import Item, make_finding, rank_items
-from npufix.advisor.project.callers import Callers
+from npufix.advisor.project.callers import Callers, Mention
 from npufix.advisor.project.cold_files import folders_of_gpus, is_cold, is_test
 from npufix.advisor.project.known_names import rule_names
 from npufix.advisor.project.scanning import Search
@@ -22,7 +22,8 @@ from npufix.advisor.roofline.products import GRADIENT
 from npufix.advisor.roofline.work import work_of
 from npufix.reports import report
 from npufix.reports.code_digest import digest, normal_form
-from npufix.rewriters.edit.loops.ragged import ADVICE
+from npufix.rewriters.edit.loops.advice.ragged import ADVICE
+from npufix.rewriters.edit.loops.advice.rows import BY_HAND
 from npufix.rewriters.edit.loops.statements import EFFECT
 from npufix.rewriters.edit.validation import IN_BETWEEN
 from npufix.rewriters.facts.occasions import Occasion
@@ -168,12 +169,27 @@ _TOO_MUCH_TO_GUESS = (
     {"small-matrices", "single-precision"},
 )
 """Conditions that are open together where a change is seldom right, or seldom worth its review."""
+_OF_ROWS = re.compile(r"\[(~[\w.]+|\w*mask\w*), :\]")
+"""What is no number of a row, but a mask of rows: ``x[~valid, :] = 0``, ``x[pad_mask, :] = 0``."""
 _TRAINS = re.compile(r"(^|/)train(ing)?(/|_\w+\.py$|\.py$)")
-_USES_MINDSPEED = re.compile(r"(import|from) megatron\b|(?i:mindspeed)")
+_USES_MINDSPEED = Mention(
+    re.compile(r"(import|from) megatron\b|(?i:mindspeed)"), ("megatron", "mindspeed")
+)
 """What a program has that depends on MindSpeed: no other one does for one operator."""
-_SEES_POINTS = re.compile(r"(?i)nuscenes|kitti|waymo|lidar|voxel|point_?cloud|mx_driving")
+_POINTS = (
+    "nuscenes",
+    "kitti",
+    "waymo",
+    "lidar",
+    "voxel",
+    "point_cloud",
+    "pointcloud",
+    "mx_driving",
+)
+_SEES_POINTS = Mention(re.compile(f"(?i){'|'.join(_POINTS)}"), _POINTS)
 """What a program has whose blocks work on clouds of points."""
-_DRIVES = re.compile(rf"{_SEES_POINTS.pattern}|argoverse|mmcv|mmdet|deform")
+_DRIVING = (*_POINTS, "argoverse", "mmcv", "mmdet", "deform")
+_DRIVES = Mention(re.compile(f"(?i){'|'.join(_DRIVING)}"), _DRIVING)
 """What a program has for which mx_driving is made: not so the graphs of molecules."""
 _SERVES = re.compile(
     r"(?m)^\s*(from|import) (\S*/)?(vllm|sglang|sgl_kernel|lightllm|lmdeploy)\w*\b"
@@ -187,7 +203,7 @@ _LONGER = 6
 """Lines that a loop may grow by: of ten lines in place of one a reviewer wants a measurement."""
 _LEARNS = re.compile(r"(?i)loss|criterion|log_?p|nll|softmax")
 """Where gradients flow into the elements that are picked."""
-_FOR_NPU = re.compile(r"\btorch_npu\b")
+_FOR_NPU = Mention(re.compile(r"\btorch_npu\b"), ("torch_npu",))
 _HOLDS_MODELS = re.compile(
     r"(^|/)(models?|networks?|loss(es)?|modules?|layers?|archs?|backbones?)/"
     r"|(^|[/_])(loss(es)?|scalers?|layers?|modules?|utils?)(_\w+)?\.py$"
@@ -223,6 +239,7 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
         return site.rule.table != "affinity" and in_between
     unknown = {condition.name for condition in site.open_conditions} - allowed
     guessed = any(guesses <= unknown for guesses in _TOO_MUCH_TO_GUESS)
+    guessed = guessed and not (_OF_ROWS.search(site.code) and "boolean-mask" in unknown)
     if site.rule.name == "masked-formula":  # a mask of rows would be broadcast the wrong way
         guessed = guessed or {"is-tensor", "same-rank-mask"} <= unknown
     if guessed or _is_worth_less_than_its_text(site) or _serves(file, site):
@@ -263,17 +280,18 @@ def _is_worth_less_than_its_text(site: Site) -> bool:
     return False
 
 
-def _speaks_for(site: Site) -> Iterator[re.Pattern[str]]:
+def _speaks_for(site: Site) -> Iterator[Mention]:
     """Yield what a program has somewhere that can use what a change needs."""
     owner, _, method = site.function.rpartition(".")
     if site.rule.name == "written-out-silu" and owner.isidentifier() and method == "forward":
         # ``act=SiLU``, ``SiLU()``, ``"SiLU"``; neither ``nn.SiLU`` nor "# the SiLU function"
-        yield re.compile(rf"(?m)(?<![\w./])(?<!class ){owner}(?=[^\w ]| as |$)")
+        uses = re.compile(rf"(?m)(?<![\w./])(?<!class ){owner}(?=[^\w ]| as |$)")
+        yield Mention(uses, (owner.lower(),))
     if site.rule.search == "vendor-operators":
         yield _DRIVES
     if site.rule.name == "residual-relu":
         yield _SEES_POINTS
-    if site.rule.table == "fusion" and "normalize(" in site.code:
+    if site.rule.name == "rms-norm-without-weight" and "normalize(" in site.code:
         yield _FOR_NPU  # it is long beside the old code
     if any(proof.condition.name == "mindspeed-installed" for proof in site.proofs):
         yield _USES_MINDSPEED
@@ -283,7 +301,8 @@ def _says_what_to_do(site: Site) -> bool:
     """Tell whether there is more to read than why no text could be written."""
     rule = site.rule
     return bool(rule.advice) or (
-        rule.search != "" and (rule.search != "loops" or site.problem in {EFFECT, *ADVICE})
+        rule.search != ""
+        and (rule.search != "loops" or site.problem in {EFFECT, *ADVICE, *BY_HAND})
     )
 
 
@@ -383,8 +402,11 @@ def _new_kernels(
     largest = _count_handed_over(kernels, largest)
     passes = site.form.passes or site.rule.passes
     backward = forward if has_backward else 0
-    operations = _operations(kernels, forward)
-    return NewKernels(forward, backward, largest, passes, site.form.launches, operations, dtype)
+    operations, products, computed = _operations(kernels, forward)
+    dtype = computed or dtype  # attention reads bfloat16, however wide its scores were
+    return NewKernels(
+        forward, backward, largest, passes, site.form.launches, operations, dtype, products
+    )
 
 
 def _count_handed_over(kernels: pd.DataFrame, largest: int) -> int:
@@ -402,12 +424,21 @@ def _is_backward(kernels: pd.DataFrame) -> NDArray[np.bool_]:
     return kernels["basis"].isin(["forward", "forward-function"]).to_numpy(bool)
 
 
-def _operations(kernels: pd.DataFrame, executions: int) -> tuple[float, float]:
-    """Return what the products of one execution compute, forward and in a fused gradient."""
+def _operations(
+    kernels: pd.DataFrame, executions: int
+) -> tuple[tuple[float, float], tuple[float, float], str]:
+    """Return what the products of one execution compute, what they take now, ns, and their dtype.
+
+    The first two forward, and in a fused gradient.
+    """
     own = kernels[~_is_backward(kernels)]
     work = work_of(own)
-    forward = float(work.operations[work.of_kernel].sum()) / executions
-    return forward, forward * GRADIENT
+    operations = work.operations[work.of_kernel]
+    spent = own["duration_ns"].to_numpy()[operations > 0]
+    forward, now = float(operations.sum()) / executions, float(spent.sum()) / executions
+    kinds = own["input_dtypes"].astype(str)[operations > 0]
+    dtype = dtype_name(kinds.iloc[0].partition(";")[0]) if len(kinds) else ""
+    return (forward, forward * GRADIENT), (now, now * GRADIENT), dtype
 
 
 def _fingerprint(file: SourceFile, site: Site, seen: dict[str, int]) -> str:

@@ -38,10 +38,17 @@ class Change:
     """Over all steady steps."""
     forward: NewWork | None = None
     backward: NewWork | None = None
+    goes: bool = False
+    """Whether of ``kernels`` as many go as of their time, and their launches, instead."""
     keeps: Corners = (1.0, 1.0, 1.0)
     """Share of their time, and of ``sooner_ns``; without kernels, whether ``waits`` are kept."""
     waits: frozenset[int] = frozenset()
     """Labels of the operators of the host that need not wait any more."""
+    stays_ns: Mapping[int, int] = field(default_factory=dict)
+    """How long the device is busy before its next kernel with what one of ``waits`` waited for, in
+    what is expected; at best it is so meanwhile."""
+    at_least_ns: int = 0
+    """What a step takes at least, in what is expected: batches come no sooner."""
     sooner_ns: Mapping[int, int] = field(default_factory=dict)
     """How much sooner the host launches a kernel, by its label: without a pause before it.
 

@@ -36,6 +36,9 @@ _ASSUMED_FAMILY, _ASSUMED_SHARES = "A2", (0.25, 1.0)
 _REDUCING_PACE, _GRADIENT_PACE = (0.65, 0.85, 1.1), (0.4, 0.65, 0.95)
 """Kernels that look at a row twice, and gradients, move less: on a 910B RmsNorm 0.53 to 0.78 TB/s,
 RmsNormGrad 0.22 to 0.36, SwiGluGrad 0.55, where additions of that size move 0.7 to 1.0."""
+_PRODUCT_PACE = ((0.4, 0.65, 0.9), (0.35, 0.55, 0.8))
+"""Products inside of a fused kernel, of attention, compute so much of what the quickest product of
+a run does, forward and backward."""
 _ASSUMED_LAUNCH_NS = (2_000.0, 10_000.0)
 
 
@@ -90,6 +93,8 @@ class NewKernels:
     """Of the products that one call replaces; 0 where there are none."""
     dtype: str = ""
     """Of the largest tensor."""
+    products_ns: tuple[float, float] = (0.0, 0.0)
+    """What those products take now: a fused kernel that holds them takes no longer for them."""
 
     def time_ns(self, bytes_per_ns: float, launch_ns: float) -> float:
         """Return the time of all calls."""
@@ -100,6 +105,15 @@ class NewKernels:
             )
             if passes
         )
+
+    def _computes_ns(self, way: int, measured: MeasuredKernels) -> tuple[float, float, float]:
+        """Return what the products of one call take inside of a fused kernel, the slowest first."""
+        now, operations = self.products_ns[way], self.operations[way]
+        rate = measured.product_rate(self.dtype)
+        if not (now and operations and rate):
+            return 0.0, 0.0, 0.0
+        slow, usual, fast = (min(now, operations / (rate * pace)) for pace in _PRODUCT_PACE[way])
+        return slow, usual, fast
 
     def work(
         self, calibration: Calibration, measured: MeasuredKernels, becomes: Collection[str]
@@ -129,7 +143,12 @@ class NewKernels:
                 ((slow * fast) ** 0.5 * usual, (quick + long) / 2),
                 (fast * most, quick),
             )
-            slowest, middle, quickest = (count * launch + moved / rate for rate, launch in corners)
+            slowest, middle, quickest = (
+                count * launch + max(moved / rate, products)
+                for (rate, launch), products in zip(
+                    corners, self._computes_ns(way, measured), strict=True
+                )
+            )
             basis = f"as fast as element-wise kernels of this dump, {size(moved)} to move"
             return NewWork(count, (slowest, middle, quickest), basis)
 
@@ -139,8 +158,8 @@ class NewKernels:
 def _pace(becomes: Collection[str], *, backward: bool) -> tuple[float, float, float]:
     """Return how fast new kernels move their data, as a share of what element-wise ones do."""
     own = [name for name in becomes if is_gradient(name) == backward]
-    if backward and own:
-        return _GRADIENT_PACE
+    if backward and (own or not set(becomes) <= set(ELEMENT_WISE)):
+        return _GRADIENT_PACE if own else _REDUCING_PACE
     return _REDUCING_PACE if any("Norm" in name for name in own) else (1.0, 1.0, 1.0)
 
 

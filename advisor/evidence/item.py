@@ -89,6 +89,8 @@ _TOLD = 0.01
 """Share of the step from which what a job loses comes first."""
 _MATTERS = 0.05
 """Share of the step from which a finding is worth the first sentence."""
+_LITTLE = 0.05
+"""Share of its time that a finding must be able to save to count with all of it."""
 _EXPLAINS, _EXPLAINS_JOB = 0.5, 0.25
 """Share of a symptom's time from which a cause explains it; a stage that is 26 ms longer makes the
 others of a pipeline wait in each micro-batch, 85 ms in all."""
@@ -142,6 +144,8 @@ def _rank(
     least = _EXPLAINS_JOB if item.of_job else _EXPLAINS
     is_explained = item.is_symptom and cause_ns >= least * own_ns
     about_ns = min(own_ns, cause_ns) if is_explained else own_ns
+    if finding.saving and not item.of_job:  # three products of 3.6 ms that 0.06 ms can be saved of
+        about_ns = min(about_ns, round(finding.saving.high_ns / _LITTLE))
     of_job = item.of_job and finding.share >= _TOLD
     certain = finding.saving.low_ns if of_job and finding.saving else 0
     return (

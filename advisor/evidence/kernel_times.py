@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _ALIKE = 4.0
 """Beyond so many times the largest size that was measured, or below the smallest, nobody knows."""
 _NEAR, _FEW = 8.0, 3
+_LARGE_PRODUCT = 1e9
+"""Operations from which a product shows how quickly the chip computes."""
 _GRADIENTS = ("Grad", "Backward", "GradV2")
 
 
@@ -96,6 +98,15 @@ class MeasuredKernels:
         nearest = rows.iloc[int(np.abs(np.log(own / sizes)).argmin())]
         basis = f"{nearest['type']} of this dump, which moves {size(float(nearest['moved']))}"
         return KernelTime((time * (1 + spread), time, time / (1 + spread)), basis)
+
+    def product_rate(self, dtype: str) -> float:
+        """Return how much the quickest large product of a dtype computes, operations per ns.
+
+        0 where there is none.
+        """
+        rows = self._typical
+        own = rows[(rows["operations"] >= _LARGE_PRODUCT) & (rows["dtype"] == dtype)]
+        return float((own["operations"] / own["duration"]).max()) if len(own) else 0.0
 
     def rates(self, moved: float) -> tuple[float, float] | None:
         """Return how fast element-wise kernels of about this size move it, bytes per ns."""

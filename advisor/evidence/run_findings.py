@@ -84,11 +84,13 @@ def change_of(seen: Observation, recording: Recording) -> Change | None:
     unsure = seen.saving_ns is None or not seen.saving_ns[0]
     keeps = (float(unsure), 0.0, 0.0)
     if seen.hurries:
-        return Change(frozenset(), keeps=keeps, hurries=seen.hurries)
+        # Of launches that cost too much, half may become parts of others: of a host, all.
+        keeps = (keeps[0], 0.5, 0.0) if seen.goes else keeps
+        return Change(frozenset(), goes=seen.goes, keeps=keeps, hurries=seen.hurries)
     if seen.host_ops or seen.sooner_ns or seen.hidden:
         return Change(
             seen.hidden, keeps=keeps, waits=seen.host_ops, sooner_ns=seen.sooner_ns,
-            hides=bool(seen.hidden),
+            hides=bool(seen.hidden), stays_ns=seen.stays_ns, at_least_ns=seen.at_least_ns,
         )  # fmt: skip
     if seen.instead:
         count, *times = seen.instead
@@ -104,7 +106,7 @@ def change_of(seen: Observation, recording: Recording) -> Change | None:
     low, high = seen.saving_ns
     likely = (low + high) / 2 if seen.likely_ns is None else seen.likely_ns
     shares = [1 - min(1.0, max(0.0, ns / whole)) for ns in (low, likely, high)]
-    return Change(seen.kernels, keeps=(shares[0], shares[1], shares[2]))
+    return Change(seen.kernels, goes=seen.goes, keeps=(shares[0], shares[1], shares[2]))
 
 
 def _work(count: int, times: Sequence[int] | None, basis: str) -> NewWork | None:

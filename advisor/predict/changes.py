@@ -34,13 +34,29 @@ def edits(graph: StepGraph, change: Change) -> tuple[Edit, Edit, Edit]:
         number
         for number, wait in enumerate(graph.host_waits)
         if wait.operator >= 0 and wait.operator in change.waits
+        # Of a pause in a call that waits, ``sooner_ns`` says how much goes.
+        if wait.stream < 0 or not change.sooner_ns
     )
     made = [_edit(graph, change, rows, corner) for corner in range(CORNERS)]
+    made[1] = _join([made[1], _stay(graph, change, gone_waits)])
     if gone_waits:
         gone = Edit(*_nothing(), waits_gone=gone_waits)
         going = [(bool(len(rows)) and not change.hides) or keeps < 1 for keeps in change.keeps]
         made = [_join([m, gone]) if goes else m for m, goes in zip(made, going, strict=True)]
     return made[0], made[1], made[2]
+
+
+def _stay(graph: StepGraph, change: Change, gone_waits: Iterable[int]) -> Edit:
+    """Let the device be busy where the host waits no more: a copy comes before a kernel."""
+    longer: dict[int, float] = {}
+    for number in gone_waits:
+        wait = graph.host_waits[number]
+        stays = change.stays_ns.get(wait.operator, 0)
+        if stays and wait.before < len(graph.duration_ns):
+            now = longer.get(wait.before, float(graph.duration_ns[wait.before]))
+            longer[wait.before] = now + stays
+    rows = np.array(sorted(longer), np.int64)
+    return replace(NO_EDIT, rows=rows, durations_ns=np.array([longer[r] for r in rows.tolist()]))
 
 
 def together(parts: Iterable[tuple[Edit, Edit, Edit]]) -> tuple[Edit, Edit, Edit]:
@@ -59,13 +75,13 @@ def _edit(graph: StepGraph, change: Change, rows: Integers, corner: int) -> Edit
     if change.sooner_ns:
         return _sooner(graph, change, 1 - keeps)
     if change.hurries:
-        return _hurry(graph, change, keeps)
+        return _hurry(graph, change, keeps, corner)
     if not len(rows):
         return NO_EDIT
     if not change.executions:
-        if keeps or change.hides:
+        if change.hides or (keeps and not change.goes):
             return _shorten(graph, rows, keeps)
-        return _replace(graph, rows, len(rows), None, corner)
+        return _thin_out(graph, rows, keeps, corner)
     here = len(rows) / max(1, len(change.kernels))
     backward = graph.backward[rows]
     count = max(1, round(change.executions * here))
@@ -84,11 +100,25 @@ def _shorten(graph: StepGraph, rows: Integers, keeps: float) -> Edit:
     return replace(NO_EDIT, rows=rows, durations_ns=graph.duration_ns[rows] * keeps)
 
 
-def _hurry(graph: StepGraph, change: Change, keeps: float) -> Edit:
+def _thin_out(graph: StepGraph, rows: Integers, keeps: float, corner: int) -> Edit:
+    """Let a part of the kernels go, every other one of half; the others take what is left."""
+    if keeps == 1:
+        return NO_EDIT
+    passed = np.floor(np.arange(len(rows) + 1) * (1 - keeps))
+    goes = np.diff(passed) > 0
+    gone, stays = rows[goes], rows[~goes]
+    whole, left = float(graph.duration_ns[rows].sum()), float(graph.duration_ns[stays].sum())
+    part = _shorten(graph, stays, keeps * whole / left if left else 1.0)
+    return _join([_replace(graph, gone, len(gone), None, corner), part]) if len(gone) else part
+
+
+def _hurry(graph: StepGraph, change: Change, keeps: float, corner: int) -> Edit:
     """Let the host need a part of its time before kernels; where launches are unknown, nothing."""
     rows = np.flatnonzero(np.isin(graph.label, Labels(change.hurries).array))
     if graph.coarse or keeps == 1 or not len(rows):
         return NO_EDIT
+    if change.goes:  # small kernels become parts of others, which take as long for the device
+        return _thin_out(graph, rows, keeps, corner)
     return replace(NO_EDIT, delta_rows=rows, deltas_ns=graph.delta_ns[rows] * keeps)
 
 
@@ -96,7 +126,8 @@ def _sooner(graph: StepGraph, change: Change, share: float) -> Edit:
     """Take pauses of the host away; where launches are not known, nothing is.
 
     What is more than the host takes from the wait before a launch to that launch lies before the
-    wait: 218 ms of preparing, then a copy that waits for 1 ms, then the first kernel.
+    wait: 218 ms of preparing, then a copy that waits for 1 ms, then the first kernel. Where the
+    call that waits is the pause, a copy of 70 ms, it takes the rest less.
     """
     labels, sooner = graph.label.tolist(), change.sooner_ns
     rest = sum(sooner.get(~label, 0) for label in labels)
@@ -108,6 +139,12 @@ def _sooner(graph: StepGraph, change: Change, share: float) -> Edit:
         if saved[wait.before] > now[wait.before] and wait.delta_ns > 0:
             before[number] = min(float(saved[wait.before]), wait.delta_ns)
             saved[wait.before] -= before[number]
+    for number in range(len(graph.host_waits) - 1, -1, -1):
+        wait = graph.host_waits[number]
+        held = min(float(saved[wait.before] - now[wait.before]), max(wait.own_ns, wait.behind_ns))
+        if held > 0 and wait.operator in change.waits and wait.stream >= 0:
+            before[number] = wait.delta_ns + held
+            saved[wait.before] -= held
     rows = np.flatnonzero(np.minimum(saved, now))
     left = np.maximum(0.0, now[rows] - saved[rows])
     return replace(NO_EDIT, delta_rows=rows, deltas_ns=left, waits_sooner=before)
@@ -173,17 +210,19 @@ def _join(parts: Sequence[Edit]) -> Edit:
         return parts[0]
     if not parts:
         return NO_EDIT
-    gone = np.unique(np.concatenate([part.gone for part in parts]))
+    goes: set[int] = set()
     durations: dict[int, float] = {}
     deltas: dict[int, float] = {}
     for part in parts:
+        # What takes the place of others for one finding does not go with another.
+        goes.update(row for row in part.gone.tolist() if row not in durations)
         for row, value in zip(part.rows.tolist(), part.durations_ns.tolist(), strict=True):
             durations.setdefault(row, value)
         for row, value in zip(part.delta_rows.tolist(), part.deltas_ns.tolist(), strict=True):
             deltas[row] = min(deltas.get(row, value), value)
     rows, changed = np.array(sorted(durations), np.int64), np.array(sorted(deltas), np.int64)
     return Edit(
-        gone,
+        np.array(sorted(goes), np.int64),
         rows,
         np.array([durations[row] for row in rows.tolist()]),
         changed,

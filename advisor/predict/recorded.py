@@ -41,6 +41,8 @@ _LATENCY_NS, _GAP_NS = 10_000.0, 1_000.0
 """Where the recording shows none."""
 _LONGEST_GAP_NS = 20_000
 """What is queued follows the kernel before it sooner than that, unless it waits for more."""
+_SHORTEST = 0.05
+"""Quantile of the times between kernels that follow each other at once, where few of them do."""
 _SOON = 1.2
 """What starts within as many usual latencies of its launch has waited for that."""
 _STALL_NS, _SOON_NS = 5_000, 300_000
@@ -268,14 +270,13 @@ def _delays(rows: Rows, free: Floats) -> tuple[Floats, Floats, NDArray[np.bool_]
     # What was launched just before its stream was free has waited for its launch, too.
     queued = ~idle & (since_launch - since_before > 2 * typical_latency)
     by_launch = idle | (since_launch <= np.maximum(since_before, _SOON * typical_latency))
-    # Launched each 8 µs, 7 before their start, kernels of 3 are never queued and the stream never
-    # idle at a launch: what is between them is the host's.
-    waited = queued if queued.any() else ~idle & ~by_launch
-    # Who waits for a collective, or a collective for its operand, does not say it either.
-    waited &= ~rows.communication & (since_before <= _LONGEST_GAP_NS)
-    typical_gap = _typical(since_before[waited], _GAP_NS)
-    if not waited.any() and not idle.all():
-        typical_gap = min(_GAP_NS, float(since_before[~idle].min()))
+    # Who waits for a collective, or a collective for its operand, does not say it.
+    own = ~rows.communication & (since_before <= _LONGEST_GAP_NS)
+    typical_gap = _typical(since_before[queued & own], _GAP_NS)
+    if not (queued & own).any() and (~idle & own).any():
+        # Launched each 8 µs, 7 before their start, kernels of 3 are never queued and the stream is
+        # never idle at a launch: what is between them is the host's, but where one was late.
+        typical_gap = min(_GAP_NS, float(np.quantile(since_before[~idle & own], _SHORTEST)))
     latency = np.where(by_launch, since_launch, np.minimum(since_launch, typical_latency))
     gap = np.where(by_launch, np.minimum(since_before, typical_gap), since_before).clip(min=0)
     stalled = since_launch > max(5 * typical_latency, 50_000)

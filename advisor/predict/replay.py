@@ -46,7 +46,8 @@ class Edit:
     waits_gone: frozenset[int] = frozenset()
     """Numbers of ``host_waits`` that no longer wait."""
     waits_sooner: Mapping[int, float] = field(default_factory=dict)
-    """How much sooner the host comes to some of ``host_waits``, by their number."""
+    """How much sooner the host comes to some of ``host_waits``, by their number; what is more than
+    their ``delta_ns`` the call itself takes less."""
 
     @property
     def is_empty(self) -> bool:
@@ -91,6 +92,11 @@ def replay_times(graph: StepGraph) -> Times:
     run = _Replay(graph, [NO_EDIT], seen)
     end = float(run.round()[0])
     return replace(seen, host_end_ns=run.host_ns, end_ns=end)
+
+
+def _less(taken_ns: float, shorter_ns: Floats) -> Floats:
+    """Return what a call takes less, but not below nothing; what was below it before stays."""
+    return taken_ns - np.minimum(shorter_ns, max(0.0, taken_ns))
 
 
 class _Replay:
@@ -139,14 +145,17 @@ class _Replay:
         return ended
 
     def _wait(self, number: int, wait: HostWait) -> None:
-        arrived = self._host + np.maximum(0.0, wait.delta_ns - self._sooner.get(number, 0.0))
+        sooner = self._sooner.get(number, 0.0)
+        arrived = self._host + np.maximum(0.0, wait.delta_ns - sooner)
+        shorter = np.maximum(0.0, sooner - wait.delta_ns)
         blocks = self._waits[number]
         if wait.stream >= 0:
-            until = self._free[wait.stream] + wait.behind_ns
+            until = self._free[wait.stream] + _less(wait.behind_ns, shorter)
         else:
             # They do not wait for the steps: a batch comes when it comes.
             until = np.full_like(arrived, self._rounds * self._batches_ns + wait.behind_ns)
-        self._host = np.where(blocks, np.maximum(arrived + wait.own_ns, until), arrived)
+        own = _less(wait.own_ns, shorter)
+        self._host = np.where(blocks, np.maximum(arrived + own, until), arrived)
         if self._seen is not None:
             self._seen.waited[number] = self._host[0]
 

@@ -112,14 +112,20 @@ def predict(
     sets = [*(changes[at] for at in alone), *grown, together([changes[at] for at in chosen])]
     steps = replay(graph, [edit for three in sets for edit in three])[goes_on]
     after = steps.reshape(-1, CORNERS)
+    about = [*([at] for at in alone), *(order[: n + 1] for n in range(len(order))), chosen]
+    floors = np.array([_least_ns(items, own) for own in about])
+    # Not below what is expected of workers; the least that is gained, none, is above it.
+    after[:, 1] = np.maximum(after[:, 1], np.minimum(floors, now))
     lean = _compute_saved_ahead(graph, evidence, sets, others if waited else None)[goes_on]
     # What the ranks gain together is what each of them waits less already.
     of_rank = _View(graph, now, error, loads_unseen=loads_unseen)
     views = [of_rank if items[at].of_job else view for at in alone]
     views += [view] * (len(sets) - len(alone))
     results = [
-        own.prediction(row, three, saved)
-        for own, row, three, saved in zip(views, after, sets, lean.tolist(), strict=True)
+        own.prediction(row, three, saved, floor)
+        for own, row, three, saved, floor in zip(
+            views, after, sets, lean.tolist(), floors.tolist(), strict=True
+        )
     ]
     told = _choose_told(results, [*([at] for at in alone), order, chosen], items, path)
     behind = after[len(alone) : len(alone) + len(order)]
@@ -143,6 +149,11 @@ def predict(
         left = _savings_alone(graph, evidence, own_changes, others)
         by_place = {at: replace(one, alone_ns=left.get(at)) for at, one in by_place.items()}
     return Predictions(forecast, by_place, added, path)
+
+
+def _least_ns(items: Sequence[Item], own: Sequence[int]) -> float:
+    """Return below what no step comes, as expected, with what some findings change."""
+    return max((c.at_least_ns for at in own if (c := items[at].change)), default=0.0)
 
 
 def _savings_alone(
@@ -274,14 +285,18 @@ class _View:
     loads_unseen: bool = False
     """Whether processes load batches that no step had to wait for."""
 
-    def prediction(self, steps: Floats, three: Three, lean: float = 0.0) -> Prediction:
+    def prediction(
+        self, steps: Floats, three: Three, lean: float = 0.0, floor: float = 0.0
+    ) -> Prediction:
         """Return what the corners of a change come to.
 
-        ``lean`` is what a rank saves that never waits for others.
+        ``lean`` is what a rank saves that never waits for others, ``floor`` how often batches come.
         """
         low, middle, high = (float(step) for step in (steps.min(), steps[1], steps.max()))
         _, edit, best = three
         limit, limit_ns = limit_of(self.graph, edit)
+        if floor > limit_ns:
+            limit, limit_ns = "loading", round(floor)
         # Who waits for a rank that computes longer gains what that one does.
         own = max(0.0, self.now - middle)
         more = min(self.waited, max(0.0, max(own, lean) * self.slower - own))
@@ -300,7 +315,8 @@ class _View:
         if most < -clear:
             verdict = "loss"
         elif least >= -clear:
-            verdict = "gain" if most > clear else "none"
+            # Where most likely nothing is gained, something may be.
+            verdict = "none" if most <= clear else "gain" if saved > clear else "unclear"
         if verdict == "none" and limit == "loading":
             # Batches that may not come late every time leave a gain between.
             between = self._busy_ns(NO_EDIT) - max(self._busy_ns(edit), middle - below)

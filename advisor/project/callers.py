@@ -10,6 +10,7 @@ import ast
 import hashlib
 import json
 import re
+from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -22,7 +23,7 @@ from npufix.rewriters.graph.modules.syntax import walk
 from npufix.rules.substitution import Safety
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from npufix.advisor.project.source_tree import SourceFile
     from npufix.advisor.project.stored import Store
@@ -36,6 +37,16 @@ _HANDED_ON, _NAMED, _BUILDS, _BESIDE = "<step>", "<name>", "<building>", "<besid
 """What stand among the names of callers: a step, a name that nobody calls, building, examples."""
 
 
+@dataclass(frozen=True, slots=True)
+class Mention:
+    """What a program may say somewhere in its code."""
+
+    words: re.Pattern[str]
+    parts: Sequence[str]
+    """Texts in small letters, of which one stands in whatever the words are found in: they are
+    looked for first, in a hundredth of the time."""
+
+
 class Callers:
     """The calls of functions in a source tree, by the names of the functions."""
 
@@ -47,9 +58,9 @@ class Callers:
         self._parts = [_Part(part, store) for part in parts]
         self._of = cache(self._callers_of)
 
-    def mention(self, words: re.Pattern[str]) -> bool:
+    def mention(self, wanted: Mention) -> bool:
         """Tell whether any file of the tree that a step may run has these words in its code."""
-        return any(part.mentions(words) for part in self._parts)
+        return any(part.mentions(wanted) for part in self._parts)
 
     def keep(self) -> None:
         """Keep what was asked for the next time."""
@@ -142,17 +153,18 @@ class _Part:
             self._grown = True
         return self._known[question]
 
-    def mentions(self, words: re.Pattern[str]) -> bool:
+    def mentions(self, wanted: Mention) -> bool:
         """Tell whether a file that a step may run has these words outside of comments."""
 
         def find() -> Iterator[str]:
-            texts = (f.text for name, f in self._files.items() if not is_cold(name))
-            found = (m for text in texts for m in words.finditer(text))
+            files = (f for name, f in self._files.items() if not is_cold(name))
+            texts = (f.text for f in files if _holds_any(f.text.lower(), wanted.parts))
+            found = (m for text in texts for m in wanted.words.finditer(text))
             before = (m.string[m.string.rfind("\n", 0, m.start()) + 1 : m.start()] for m in found)
             if any("#" not in line for line in before):
                 yield _NAMED
 
-        return bool(self._ask(find, "mentions", words.pattern))
+        return bool(self._ask(find, "mentions", wanted.words.pattern))
 
     def naming(self, name: str) -> list[str]:
         """Return the files that have a name, or one more than are followed."""
@@ -165,6 +177,10 @@ class _Part:
         text = self._files[relative].text
         callers = self._ask(lambda: _callers_in(text, name), "calls", name, relative)
         return frozenset({_BESIDE} if callers and is_cold(relative) else callers)
+
+
+def _holds_any(text: str, parts: Sequence[str]) -> bool:
+    return any(part in text for part in parts)
 
 
 def _part_of(file: str) -> int:

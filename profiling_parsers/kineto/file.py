@@ -29,6 +29,8 @@ _KINETO_EVENT = re.compile(
 )
 _KINETO_SETTINGS = re.compile(rb'"(?:schemaVersion|deviceProperties)"\s*:')
 _EVENTS_KEY = re.compile(rb'"traceEvents"\s*:')
+_OF_TRACE = re.compile(rb'"(?:traceEvents|ph|schemaVersion|deviceProperties|distributedInfo)"\s*:')
+"""What stands at the beginning of any trace: a file without need not be read further."""
 
 
 class TraceFile:
@@ -99,7 +101,7 @@ def is_kineto(path: Path) -> bool:
 
 def _verdict(text: bytes) -> bool | None:
     """Return what ``text``, the start of a file, tells; None if more is needed."""
-    if _OPENS_OBJECT.match(text) is None:
+    if _OPENS_OBJECT.match(text) is None or _OF_TRACE.search(text) is None:
         return False
     if _ASCEND.search(text) is not None:
         return False

@@ -100,6 +100,8 @@ def _rewritten(
         spelled = spell(form.replacement, flow, match, names, Wording(lines, style.quote))
         if spelled is None:
             continue
+        if spelled.guard == "" and not flow.for_npu.isdisjoint(match.evaluation.node.walk()):
+            spelled = replace(spelled, guard=spelled.on_npu or None)
         if form.one_line and not _is_short(flow, match, spelled, style.width):
             raise NotRewritableError("the new code would take several lines")
         if spelled.hoisted and _is_conditional(match.evaluation.code, match.evaluation.statement):
@@ -399,23 +401,31 @@ def _line(new: FunctionFlow, text: str) -> int:
 def _list_covered(flow: FunctionFlow, match: Match) -> Iterator[ast.stmt]:
     """Yield the statements of the same block that do nothing but compute matched values."""
     # An alias of an operand goes with the code it was made for, if nothing else reads it.
-    values = {id(e.code): e.node for e in flow.evaluations}
-    values = {code: node for code, node in values.items() if node in match.covered}
+    every = {id(e.code): e.node for e in flow.evaluations}
+    values = {code: node for code, node in every.items() if node in match.covered}
+    # ``if mask is not None: part = mask[..., :n]; scores = scores + part``
+    bound = set(match.bindings.values())
+    inside = values | {code: node for code, node in every.items() if node in bound}
     for statement in match.evaluation.block:
         if statement is match.evaluation.statement:
             return
-        if _is_covered(statement, values, match.evaluation.node):
+        if _is_covered(statement, values, match.evaluation.node, inside):
             yield statement
 
 
-def _is_covered(statement: ast.stmt, values: Mapping[int, Node], root: Node) -> bool:
+def _is_covered(
+    statement: ast.stmt, values: Mapping[int, Node], root: Node, inside: Mapping[int, Node]
+) -> bool:
+    """Tell whether a statement only computes some values, or ``inside`` a branch some others."""
     match statement:
         case ast.Assign([ast.Name()], value) | ast.AnnAssign(ast.Name(), _, value) if value:
             return values.get(id(value), root) is not root
         case ast.Assign([ast.Tuple(items)], value):
             return all(isinstance(item, ast.Name) for item in items) and id(value) in values
         case ast.If(_, body, []):
-            return all(_is_covered(s, values, root) for s in body)
+            return any(_is_covered(s, values, root, inside) for s in body) and all(
+                _is_covered(s, inside, root, inside) for s in body
+            )
     return False
 
 

@@ -120,8 +120,13 @@ _HOLDS_NO_IMPORT = frozenset(
 )
 _PART_OF_MODEL = re.compile(
     r"(Module|Layer|Block|Loss|Criterion|Head|Model|Encoder|Decoder|Attention|Runner|Sampler"
-    r"|MetadataBuilder|Proposer)\d?$"
+    r"|MetadataBuilder|Proposer)(V?\d+)?$"
 )
+_SERVES_STEPS = re.compile(r"(Runner|MetadataBuilder|Proposer|Speculator)(V?\d+)?$")
+"""Classes whose methods prepare and build what one step of a server needs."""
+_FOR_A_STEP = re.compile(r"_*(build|prepare)(_|$)")
+_ENDS_OF_SERVING = re.compile(r"(capture|warm_?up|dummy|profil)")
+"""What a server does before the first request: ``build_for_cudagraph_capture``."""
 
 
 def occasion(
@@ -143,10 +148,44 @@ def occasion(
         return Occasion.CALL
     if _is_aside(flow, line):
         return Occasion.ASIDE
-    once = name == MODULE or _ONCE.fullmatch(name) is not None or "test" in _words(name)
+    once = _ONCE.fullmatch(name) is not None and not _is_part_of_step(flow)
+    once = once or name == MODULE or "test" in _words(name)
     once = once or (flow.cls is not None and _CALLED_ONCE.search(flow.cls.name) is not None)
-    in_loop = match is not None and is_in_loop(flow, line)
+    in_loop = is_in_loop(flow, line) and (match is not None or _trains(flow.function, line))
     return Occasion.CALL if once and not in_loop else Occasion.STEP
+
+
+def _trains(function: FunctionNode, line: int = 0) -> bool:
+    """Tell whether a function has a loop with ``loss.backward()``, around a line if given."""
+    loops = [n for n in walk(function) if isinstance(n, ast.For | ast.While)]
+    return any(
+        (not line or loop.body[0].lineno <= line <= (loop.end_lineno or line))
+        and any(
+            isinstance(n, ast.Call) and last_name(n.func) == "backward" for n in walk(*loop.body)
+        )
+        for loop in loops
+    )
+
+
+def _is_part_of_step(flow: FunctionFlow) -> bool:
+    """Tell whether a step calls what sounds like done once: ``self._prepare_mask(x)``.
+
+    So do the helpers of a module, and those who prepare a step of a server.
+    """
+    scope, module = flow.scope, flow.names.tree
+    if scope is None or scope.function.name == "generate":
+        return False
+    if scope.cls is None:
+        named = not scope.path and module is not None
+        return named and scope.function.name in _list_called_in_steps(module)
+    return _is_called_by_forward(scope) or _prepares_step(scope)
+
+
+def _prepares_step(scope: Scope) -> bool:
+    """Tell whether a class of a server makes what its next step needs: ``prepare_inputs``."""
+    name = scope.function.name
+    serves = scope.cls is not None and _SERVES_STEPS.search(scope.cls.name) is not None
+    return serves and _FOR_A_STEP.match(name) is not None and _ENDS_OF_SERVING.search(name) is None
 
 
 def _is_aside(flow: FunctionFlow, line: int) -> bool:
@@ -328,6 +367,8 @@ def is_hot(scope: Scope, module: ast.Module | None = None) -> bool:
     """
     if _is_hot_by_name(scope):
         return True
+    if scope.function.name == "main" and _trains(scope.function):
+        return True
     if module is None or scope.path or _words(scope.qualname) & _ASIDE:
         return False
     return scope.function.name in _list_called_in_steps(module)
@@ -380,6 +421,7 @@ def _is_hot_by_name(scope: Scope) -> bool:
         return True
     # ``build_model`` runs once, the ``build`` of what is made for each batch does not
     once = own[0] in _DONE_ONCE and (len(own) > 1 or own[0] != "build")
+    once = once and not _prepares_step(scope)
     return not once and scope.cls is not None and _is_part_of_model(scope.cls)
 
 

@@ -262,7 +262,7 @@ class SourceFacts(ValueKinds, AttentionFacts):
         parts = set(self.match.bindings[name].walk())
         return any(
             _counts_from_end(e.node) and (e.node in parts or e.node.args[0] in parts)
-            for op in ("transpose", "adjoint", "mT", Op.ATTR, Op.SIZE)
+            for op in ("transpose", "adjoint", Op.ATTR, Op.SIZE)
             for e in self.flow.by_operation.get(op, ())
         )
 
@@ -296,6 +296,6 @@ def _counts_from_end(node: Node) -> bool:
         return node.value == "mH"
     dims = [arg.value for arg in node.args[1:] if isinstance(arg.value, int)]
     whole = bool(dims) and len(dims) == len(node.args) - 1
-    return node.op in {"adjoint", "mT"} or (
+    return node.op == "adjoint" or (
         whole and ((max(dims) < 0 and _BEFORE_LAST in dims) or max(dims) > 1)
     )

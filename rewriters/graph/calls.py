@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph import chunks, operators
 from npufix.rewriters.graph.attributes import list_assigned
-from npufix.rewriters.graph.canonical import construct, random_op, tensor_op
+from npufix.rewriters.graph.canonical import construct, random_op, spread, tensor_op
 from npufix.rewriters.graph.dataflow import UnsupportedCodeError
 from npufix.rewriters.graph.helpers import HelperReader
 from npufix.rewriters.graph.modules import torch_names
@@ -224,6 +224,7 @@ class CallReader:
     def _tensor_call(self, code: ast.Call, name: str, bound: tuple[Node, ...]) -> Node:
         args, keywords = self.expressions.arguments(code)
         args = [*bound, *args]
+        args, keywords = spread(name, args, keywords)
         if name == "where" and bound and len(args) == 3 and not keywords:  # noqa: PLR2004
             args = [
                 args[1],
@@ -237,8 +238,9 @@ class CallReader:
             self.state.observe("random", node)
             return node
         if name == "size" and args:
+            args += [keywords.pop("dim")] if set(keywords) == {"dim"} else []
             plain = [arg for arg in args[1:] if arg.op == Op.CONST]
-            if len(args) == 1:
+            if len(args) == 1 and not keywords:
                 return self.state.about(Op.SHAPE, args[0])
             if len(plain) == 1 == len(args) - 1:
                 return self.state.about(Op.SIZE, args[0], plain[0])

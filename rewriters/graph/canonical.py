@@ -19,6 +19,9 @@ _KEYWORD_ALIASES = {
     "axis": "dim", "keepdims": "keepdim", "input": "self", "tensor": "self", "tensors": "self",
     "split_size_or_sections": "split_size",
 }  # fmt: skip
+_REDUCES_ONE_OR_ALL = frozenset({"max", "min", "median", "std", "std_mean", "var", "var_mean"})
+"""Take a dimension, or none, in ways of their own."""
+_KEEPS_DIM = frozenset({"amax", "amin", "logsumexp", "mean", "sum"})
 # Fields of the named tuples that torch returns.
 _FIELDS = {"values": 0, "indices": 1}
 
@@ -70,11 +73,27 @@ def tensor_op(
         values[0] = graph.node(Op.TUPLE, *values[0].args)
     if op == "einsum" and not named:
         values = _einsum(graph, values)
+    if op == "where" and len(values) == 1 and not named:
+        op, values = "nonzero", [*values, graph.constant(True)]  # noqa: FBT003 - as_tuple
+    if op in _REDUCES_ONE_OR_ALL:
+        values, named = _place_dim(graph, op, values, named)
     ordered = _order(graph, op, values, named)
     if ordered is None:
         keys = tuple(sorted(named))
         return graph.node(op, *values, *(named[key] for key in keys), value=keys, epoch=epoch)
     return arithmetic(graph, op, ordered, epoch)
+
+
+def spread(
+    op: str, args: list[Node], keywords: dict[str, Node]
+) -> tuple[list[Node], dict[str, Node]]:
+    """Return the arguments of ``x.view((2, -1))``, ``permute(x, dims=[1, 0])`` one by one."""
+    rest = [*args[1:], *keywords.values()]
+    if operators.canonical_name(op) not in operators.SPREAD or len(rest) != 1:
+        return args, keywords
+    (only,) = rest
+    whole = only.op in {Op.TUPLE, Op.LIST} and only.args and args
+    return ([args[0], *only.args], {}) if whole else (args, keywords)
 
 
 def _bind(
@@ -89,6 +108,33 @@ def _bind(
             values.insert(0, node)
         else:
             named[name] = node
+    return values, named
+
+
+def _place_dim(
+    graph: Graph, op: str, values: list[Node], named: dict[str, Node]
+) -> tuple[list[Node], dict[str, Node]]:
+    """Return ``max(x, dim=1)`` as ``max(x, 1)``, and settings by name: ``x.var(1, False)``.
+
+    ``correction`` is what ``unbiased`` says in numbers: ``False`` is 0, ``True`` is 1.
+    """
+    named = dict(named)
+    if op in {"max", "min", "median"}:
+        settings: tuple[str, ...] = ("keepdim",)
+    else:
+        settings = ("unbiased", "keepdim")
+        if len(values) == 2 and isinstance(values[1].value, bool):  # noqa: PLR2004 - x.var(False)
+            values, named["unbiased"] = values[:1], values[1]
+    if "dim" in named and len(values) == 1:
+        values = [*values, named.pop("dim")]
+    if len(values) > 1:
+        values[1] = _plain_dim(graph, values[1], values[0])
+    extra = values[2:]
+    if len(extra) <= len(settings):
+        values, named = values[:2], dict(zip(settings, extra, strict=False)) | named
+    correction = named.get("correction")
+    if correction is not None and any(_is(correction, number) for number in (0, 1)):
+        named["unbiased"] = graph.constant(bool(named.pop("correction").value))
     return values, named
 
 
@@ -142,6 +188,8 @@ def _order(graph: Graph, op: str, values: list[Node], named: dict[str, Node]) ->
     names = list(signature)
     if names and names[-1].startswith("*"):
         return _gather(graph, names[-1][1:], values, named)
+    if op == "transpose" and len(values) == 3:  # noqa: PLR2004 - self and two dims
+        values = [values[0], *_in_order(values[1:])]
     given = dict(zip(names, values[1:], strict=False))
     if len(values) - 1 > len(names) or set(given) & set(named) or set(named) - set(names):
         return None
@@ -178,9 +226,11 @@ def _gather(
 
 
 def _plain_dim(graph: Graph, dim: Node, x: Node | None) -> Node:
-    """Return ``(-1,)`` and ``x.ndim - 1`` as ``-1``."""
-    if dim.op == Op.TUPLE and len(dim.args) == 1:
+    """Return ``(-1,)`` and ``x.ndim - 1`` as ``-1``, ``[1, 2]`` as ``(1, 2)``."""
+    if dim.op in {Op.TUPLE, Op.LIST} and len(dim.args) == 1:
         return dim.args[0]
+    if dim.op == Op.LIST:
+        return graph.node(Op.TUPLE, *dim.args)
     if dim.op == "sub" and dim.args[0].op == Op.RANK and _is(dim.args[1], 1):
         parts = x.args if x is not None and x.op in {Op.TUPLE, Op.LIST} else (x,)  # of ``cat``
         is_last = any(_is_rank_of(dim.args[0], part) for part in parts)
@@ -199,7 +249,7 @@ def _is_rank_of(rank: Node, x: Node | None) -> bool:
     return x is rank.args[0] and rank.epoch == 0
 
 
-def arithmetic(  # noqa: PLR0911 - one case a spelling
+def arithmetic(  # noqa: C901, PLR0911, PLR0912 - one case a spelling
     graph: Graph, op: str, args: Sequence[Node], epoch: int
 ) -> Node:
     """Return the canonical node of an operator, spelled out or as a symbol."""
@@ -208,7 +258,17 @@ def arithmetic(  # noqa: PLR0911 - one case a spelling
         args = args[:2]
     if op == "div" and len(args) == 3 and _is(args[2], None):  # noqa: PLR2004 - rounding_mode
         args = args[:2]
+    if op == "norm" and _is(args[1], 2):
+        args = [x, graph.constant("fro"), *args[2:]]
     match op:
+        case "clamp_min":
+            return graph.node("clamp", *args, graph.constant(None), epoch=epoch)
+        case "clamp_max":
+            return graph.node("clamp", x, graph.constant(None), *args[1:], epoch=epoch)
+        case "div" if all(map(_is_number, args)) and args[1].value:
+            return graph.constant(x.value / args[1].value)  # type: ignore[operator]  # numbers
+        case "unsqueeze" if _drops(x, args[1]):  # ``x.mean(-1)[..., None]``
+            return graph.node(x.op, *x.args[:2], graph.constant(True), *x.args[3:], epoch=x.epoch)  # noqa: FBT003
         case "pow" if _is(args[1], 2):
             return graph.node("square", x, epoch=epoch)
         case "pow" if _is(args[1], -0.5):
@@ -230,13 +290,15 @@ def arithmetic(  # noqa: PLR0911 - one case a spelling
 def new_axis(graph: Graph, base: Node, index: Node, epoch: int) -> Node | None:
     """Return ``x[:, None]`` as ``x.unsqueeze(1)``, nothing for any other subscript."""
     items = index.args if index.op == Op.TUPLE else (index,)
+    if len(items) > 1 and _is_constant(items[-1], ...):
+        items = items[:-1]  # ``x[:, None, ...]``
     new = [place for place, item in enumerate(items) if _is_constant(item, None)]
     first = bool(items) and _is_constant(items[0], ...)
     rest = [item for item in items[first:] if not _is_constant(item, None)]
     if len(new) != 1 or not all(map(_is_whole, rest)):
         return None
     dim = new[0] - len(items) if first else new[0]
-    return graph.node("unsqueeze", base, graph.constant(dim), epoch=epoch)
+    return arithmetic(graph, "unsqueeze", [base, graph.constant(dim)], epoch)
 
 
 def _is_whole(index: Node) -> bool:
@@ -252,6 +314,20 @@ def field_of(graph: Graph, base: Node, name: str) -> Node | None:
     if base.op in operators.PAIRS and name in _FIELDS:
         return graph.node(Op.ITEM, base, value=_FIELDS[name])
     return None
+
+
+def _drops(x: Node, dim: Node) -> bool:
+    """Tell whether ``x`` reduces this one dimension, and does not keep it."""
+    return x.op in _KEEPS_DIM and x.args[1] is dim and _is_number(dim) and x.args[2].value is False
+
+
+def _in_order(dims: Sequence[Node]) -> Sequence[Node]:
+    """Return two dimensions of a transposition, which may change places, in one order."""
+    return sorted(dims, key=lambda d: d.value) if all(map(_is_number, dims)) else dims  # type: ignore[arg-type, return-value]  # numbers
+
+
+def _is_number(node: Node) -> bool:
+    return node.op == Op.CONST and type(node.value) in {int, float}
 
 
 def _is(node: Node, value: object) -> bool:

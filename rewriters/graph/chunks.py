@@ -137,8 +137,6 @@ def _last_made(view: Node, ranks: Ranks) -> tuple[Node, ...] | None:
         return None
     if len(sizes) == 1 and sizes[0].op == "add" and _is_leading(sizes[0].args[0], x, -1):
         return sizes[0].args[1].args
-    if len(sizes) == 1 and sizes[0].op in {Op.TUPLE, Op.LIST}:
-        sizes = list(sizes[0].args)
     if sizes and sizes[0].op == Op.STAR and _is_leading(sizes[0].args[0], x, -1):
         return tuple(sizes[1:])
     rank = ranks.get(x, 0)

@@ -54,6 +54,8 @@ class FunctionFlow:
     """Names that a nested function reads later."""
     scope: Scope | None = None
     """Where the function stands in its module."""
+    for_npu: frozenset[Node] = frozenset()
+    """Values of helpers that compute something else on devices of other makers."""
     reshapes: bool = False
     """Whether a tensor may have another shape later on: what is said of one holds for a moment."""
 

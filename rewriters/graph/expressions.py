@@ -156,7 +156,10 @@ class ExpressionReader:
                 return self.state.about(Op.RANK, base)
             case "T":
                 return self.state.op("t", base)
-            case "data" | "grad" | "mT" | "real" | "imag":
+            case "mT":
+                dims = map(self.state.graph.constant, (-2, -1))
+                return self.state.op("transpose", base, *dims)
+            case "data" | "grad" | "real" | "imag":
                 return self.state.op(code.attr, base)
         return field_of(self.state.graph, base, code.attr) or self.state.attribute_of(
             base, code.attr

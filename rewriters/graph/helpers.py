@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.state import Expressions, State
 
 _MAX_INLINE_DEPTH = 3
+_OTHER_DEVICES = frozenset({"hpu", "mlu", "mps", "musa", "vulkan", "xla", "xpu"})
+"""Devices of other makers; a test for the CPU or CUDA may choose a reference, or be ported."""
 
 
 class HelperReader:
@@ -129,6 +131,10 @@ class HelperReader:
                     return self.expressions.read(value)
                 case ast.If(test, then, other) if _returns(then) or _returns(other):
                     condition, rest = self.expressions.read(test), body[number + 1 :]
+                    known = _on_other_device(condition)
+                    if known is not None:
+                        here = self._body([*(then if known else other), *rest])
+                        return here if here is None else self.state.on_npu(here)
                     before, ranks = dict(self.state.env), self.state.ranks
                     first = self._body([*then, *rest])
                     self.state.env, self.state.ranks = before, ranks
@@ -172,6 +178,24 @@ class HelperReader:
         for index, target in enumerate(targets):
             if isinstance(target, ast.Name):
                 self.state.env[target.id] = self.expressions.item(node, index)
+
+
+def _on_other_device(test: Node) -> bool | None:
+    """Return what a test for another kind of device says on an NPU, ``None`` for other tests.
+
+    ``if gate.device.type == "mps": return F.gelu(gate.float()).to(gate.dtype)`` of diffusers: a
+    helper is read as it runs on the NPU, and code that takes its place runs there alone.
+    """
+    if test.op == Op.NOT:
+        known = _on_other_device(test.args[0])
+        return None if known is None else not known
+    if test.op not in {"eq", "ne"}:
+        return None
+    kind, name = test.args if test.args[1].op == Op.CONST else reversed(test.args)
+    asked = kind.op == Op.ATTR and kind.value == "type" and kind.args[0].op == Op.ATTR
+    if not asked or kind.args[0].value != "device":
+        return None
+    return test.op == "ne" if name.op == Op.CONST and name.value in _OTHER_DEVICES else None
 
 
 def _returns(body: list[ast.stmt]) -> bool:

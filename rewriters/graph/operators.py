@@ -71,6 +71,7 @@ RESHAPES_IN_PLACE = _having("reshapes")
 STATEFUL = _having("stateful")
 COMMUTATIVE = _having("commutative")
 PAIRS = _having("pair")
+SPREAD = _having("spread")
 SYMBOLS = _having("symbol")
 PRODUCTS = _having("product")
 ELEMENTWISE = frozenset(

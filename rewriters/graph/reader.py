@@ -76,6 +76,7 @@ def read_function(
         places=state.places,
         captured=frozenset(state.captured),
         scope=scope,
+        for_npu=frozenset(state.for_npu),
         reshapes=reshapes,
     )
 

@@ -86,6 +86,8 @@ class State:
         self.places: dict[Node, list[ast.expr | ast.stmt]] = {}
         self.touched: set[Node] = set()
         self.captured: set[str] = set()
+        self.for_npu: set[Node] = set()
+        """Values that are these on an NPU, and may be others elsewhere."""
         self._made_once: dict[str, bool] = {}
 
     def observe(self, kind: str, node: Node) -> None:
@@ -141,6 +143,11 @@ class State:
     def phi(self, test: Node, then: Node, other: Node) -> Node:
         """Return the value that depends on a branch."""
         return then if then is other else self.graph.node(Op.PHI, test, then, other)
+
+    def on_npu(self, node: Node) -> Node:
+        """Take note that a value is this one on an NPU, whatever it is elsewhere."""
+        self.for_npu.add(node)
+        return node
 
     def is_self(self) -> bool:
         """Tell whether ``self`` is what it is called: the object that the method belongs to."""

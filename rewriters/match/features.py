@@ -30,6 +30,8 @@ MOVED = "zeros().to()"
 """A new tensor that is moved to another device."""
 NORMED_SUM = "norm(x + y)"
 TURNED = "cat((-x, y))"
+FROM_THE_END = "x[..., i]"
+"""A part by its number from the end: no feature to look for, its three dots are a word."""
 FEATURES = frozenset(
     {CHOSEN_WRITE, CHOSEN_UPDATE, CHOSEN_SUM, POSITIONS, MOVED, NORMED_SUM, TURNED}
 )
@@ -59,6 +61,9 @@ def feature_of(node: Node) -> str:
         "to": (MOVED, inner in operators.FACTORIES),
         "where": (POSITIONS, len(node.args) == 1),
     }
+    if node.op == Op.GETITEM:  # not every other element, ``x[..., ::2]``: that has more spellings
+        index = [part.value for part in node.args[1].args if part.op == Op.CONST]
+        return FROM_THE_END if index[:1] == [Ellipsis] and len(index) > 1 else ""
     feature, is_there = asked.get(node.op, ("", False))
     return feature if is_there else ""
 

@@ -37,6 +37,8 @@ RULE_IMPORTS = {
 }
 # They have a moment only in a function that reshapes tensors in place.
 _METADATA = frozenset({Op.DTYPE_OF, Op.RANK, Op.SHAPE, Op.SIZE})
+MIRRORED = {"ge": "le", "gt": "lt", "le": "ge", "lt": "gt"}
+"""``a < b`` is ``b > a``."""
 _TIMELESS = frozenset(
     {Op.ATTR, Op.CONST, Op.DTYPE, Op.GLOBAL, Op.ITEM, Op.LIST, Op.PHI, Op.SLICE, Op.TUPLE}
 )
@@ -154,7 +156,7 @@ def _list_needed_ops(node: Node, known: dict[Node, frozenset[str]]) -> frozenset
         if node.op == Op.EITHER:
             known[node] = frozenset.intersection(*parts)
         else:
-            own = () if node.op == Op.PARAM else (node.op,)
+            own = () if node.op == Op.PARAM or node.op in MIRRORED else (node.op,)
             known[node] = frozenset(own).union(*parts)
     return known[node]
 
@@ -238,14 +240,15 @@ class _Unification:
             for option in wanted.args:
                 yield from self.unify(option, node)
             return
+        mirrored = MIRRORED.get(wanted.op) == node.op
         if (
-            wanted.op != node.op
+            not (mirrored or wanted.op == node.op)
             or len(wanted.args) != len(node.args)
             or not same_value(wanted, node)
         ):
             return
         start = _Unification(self.pattern, self.bindings, {**self.pairs, node: wanted})
-        orders = [node.args]
+        orders = [node.args[::-1] if mirrored else node.args]
         if wanted.op in operators.COMMUTATIVE and len(node.args) == 2:  # noqa: PLR2004 - left and right
             orders.append((node.args[1], node.args[0]))
         for args in orders:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.special import Op
 from npufix.rewriters.graph.submodules import FUNCTIONS
-from npufix.rewriters.match.features import FEATURES, feature_of
+from npufix.rewriters.match.features import FEATURES, FROM_THE_END, feature_of
 from npufix.rewriters.match.matching import pattern_of
 
 if TYPE_CHECKING:
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.nodes import Node
     from npufix.rules.substitution import Substitution
 
-# Names, numbers and runs of operators. ``*args``, ``**kwargs``, ``->``, ``dim=-1``, ``sum(-1)``
-# and ``x[-1]`` compute nothing; what ``self.layer_norm`` is, its class says.
+# Names, numbers, three dots and runs of operators. ``*args``, ``**kwargs``, ``->``, ``dim=-1``,
+# ``sum(-1)`` and ``x[-1]`` compute nothing; what ``self.layer_norm`` is, its class says.
 _WORD = re.compile(
-    r"self\.\w+|\*\*?\w*(?:args|kwargs)\b|->|/ ?2\b|\b(?:dim|axis) ?= ?-(?=\d)"
+    r"self\.\w+|\.\.\.|\*\*?\w*(?:args|kwargs)\b|->|/ ?2\b|\b(?:dim|axis) ?= ?-(?=\d)"
     r"|(?<=[\[(,:=]) ?-\d+[\]),:]|\w+|[-+*/@<>=]+"
 )
 # What has to stand somewhere for an operation, where that is not its name: a regular expression
@@ -33,6 +33,7 @@ _SPELLINGS = {
     "augment": r"[-+*/]=",
     "cat": r"cat|concat|concatenate",
     "chunk": r"\w*chunk|\w*split|unbind|[^/]*//.*|/ ?2",
+    "clamp": r"_*(clip|clamp(_min|_max)?)_*",
     "div": r"[^/]*/.*|div|div_|divide|true_divide",
     "dropout": r"\w*ropout\w*",
     "einsum": r"einsum",
@@ -46,6 +47,7 @@ _SPELLINGS = {
     "matmul": r"@=?|matmul|mm",
     "mul": r"[^*]*\*|\*=|[^/]*/.*|mul|mul_|multiply|div|div_|divide|true_divide",
     "neg": r"[^-\w]*-[^>\w]*|neg|neg_|negative",
+    "nonzero": r"nonzero|where|argwhere",
     "ones": r"ones",
     "rsqrt": r"[^*]*\*\*\W*|\w*sqrt_?|pow_?",
     "sigmoid": r"\w*igmoid\w*",
@@ -53,6 +55,7 @@ _SPELLINGS = {
     "square": r"[^*]*\*\W*|pow_?|square_?|mul_?|multiply",
     "sub": r"[^-\w]*-[^>\w]*|sub|sub_|subtract",
     "zeros": r"zeros",
+    FROM_THE_END: r"\.\.\.",
 }
 # Operations that can be written in too many ways to look for any of them.
 _ANYHOW = frozenset(

@@ -8,10 +8,11 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph.modules.names import FunctionNode, inlinable, source_lines
-from npufix.rewriters.graph.modules.neighbours import helper_texts
+from npufix.rewriters.graph.modules.neighbours import forward_text, helper_texts
 from npufix.rewriters.graph.modules.outline import outline
 from npufix.rewriters.graph.modules.scopes import MODULE, scopes
 from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.graph.modules.wrapped_modules import may_wrap
 from npufix.rewriters.match.features import features_by_word, features_in
 from npufix.rewriters.match.prefilter import words_in
 
@@ -97,10 +98,19 @@ class Vocabulary:
         other |= helper_texts(self.names, self.source)
         found = {name: words_in(text) for name, text in other.items()}
         for scope in self._inlinable:
-            name = scope.function.name
+            name = f"self.{scope.function.name}" if scope.is_method else scope.function.name
             found[name] = found.get(name, frozenset()) | self.words_of(scope)
-        found = {name: words | features_by_word(words) for name, words in found.items()}
-        return found | {f"self.{name}": words for name, words in found.items()}
+        return {name: words | features_by_word(words) for name, words in found.items()}
+
+    @cached_property
+    def _forwards(self) -> Mapping[str, frozenset[str]]:
+        """Return the words of the ``forward`` of each class whose objects may be read as one."""
+        every = {**self.names.relative, **self.names.imports}
+        found = {n: words_in(forward_text(self.names, f)) for n, f in every.items() if may_wrap(n)}
+        for scope in self._inlinable:
+            if scope.is_method and scope.function.name == "forward" and may_wrap(scope.path[-1]):
+                found[scope.path[-1]] = self.words_of(scope)
+        return {name: words | features_by_word(words) for name, words in found.items() if words}
 
     def _with_helpers(self, words: frozenset[str]) -> frozenset[str]:
         """Return the words of a function, of the helpers that it calls, and of those they call."""
@@ -121,8 +131,10 @@ class Vocabulary:
             found: dict[str, int] = {}
             for text in self._constructors(cls):
                 for name, words in _attributes_in(text):
-                    bits = self.words.of(self._with_helpers(words))
-                    found[name] = found.get(name, 0) | bits & self.words.of_modules
+                    bits = self.words.of(self._with_helpers(words)) & self.words.of_modules
+                    for own in words & self._forwards.keys():
+                        bits |= self.words.of(self._with_helpers(self._forwards[own]))
+                    found[name] = found.get(name, 0) | bits
             self._of_classes[key] = found
         return self._of_classes[key]
 

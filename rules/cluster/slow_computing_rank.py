@@ -128,4 +128,8 @@ RULE = ClusterDiagnostic(
     summary="a rank computes longer than its peers, which wait for it",
     advice=f"{_CLOCK}; with more calls or longer inputs, spread the work evenly",
     check=check,
+    gpu_advice=(
+        "check clock, temperature and other processes of the device (nvidia-smi or rocm-smi); with "
+        "more calls or longer inputs, spread the work evenly"
+    ),
 )

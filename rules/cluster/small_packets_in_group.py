@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from npufix.rules.cluster.unbalanced_experts import EXCHANGE
+from npufix.rules.cluster.unbalanced_experts import check as find_unbalanced_experts
 from npufix.rules.cluster_diagnostic import ClusterDiagnostic, ClusterObservation
 from npufix.rules.shared.chips import link_rate
 from npufix.rules.shared.quantities import milliseconds, number, percent
@@ -39,6 +41,7 @@ from npufix.rules.shared.recording.collectives import (
     CONTENTION_SHARE,
     LEAST_SHARE,
     LEAST_STILL_NS,
+    MOST_SET_UP_NS,
     PACKET_BYTES,
     TINY_BYTES,
 )
@@ -72,11 +75,15 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
     if cluster.transports.empty or cluster.collectives.empty:
         return
     rows = _calls(cluster)
+    if find_unbalanced_experts(cluster):  # ranks that send less wait for the popular one
+        rows = rows[~rows["name"].str.contains(EXCHANGE, regex=True)]
     for transport, limit in PACKET_BYTES.items():
         own = rows[rows["transport"] == transport]
         good = _measure_reached(own, limit, transport)
         for key, group in own.groupby("key"):
             small = group[group["size"] < limit]
+            lost = small["transit_ns"] - (small["size_bytes"] / good if good else 0.0)
+            small = small[(lost <= small["count"] * MOST_SET_UP_NS) | (good is None)]
             if small["count"].sum() <= _SHARE * group["count"].sum():
                 continue
             if good is not None and _speed(small) < CONTENTION_SHARE * good:

@@ -1,13 +1,15 @@
 """Ranks are late in some steps only.
 
-What: in some steps a rank computes or idles far longer than it usually does, and the others wait.
+What: in some steps a rank computes or idles far longer than it usually does, or comes late to the
+step because of what it does between two, and the others wait.
 
 Why it is slow on the NPU: the step of a job ends with its last rank. With many ranks it is enough
 that each is late now and then: with 64 ranks that stumble once in a hundred steps, half of the
 steps are slow.
 
 Evidence: Computing and Free of each rank and step in step_trace_time, less what the rank is always
-late by.
+late by. What a rank does behind its last kernel (a checkpoint that rank 0 writes) is in none of its
+steps: there the next step of all others is longer, as they wait in it, and its own is not.
 
 Use instead: if it is one rank, look for what it alone does (logging, checkpoints, evaluation, a
 busy host). If it is another each time: garbage collection of Python (``gc.freeze()`` and
@@ -22,6 +24,7 @@ References: conjectured_gc.yaml of msprof-analyze; training guide on fluctuating
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -49,6 +52,7 @@ _FEW = 3
 _ONE_RANK = 0.8
 """Share of the late steps that must be those of one rank to call it the one."""
 _SHOWN = 5
+_LEFT_OUT = "the steps that are replayed are those without the longer ones"
 _GC = (
     "another rank each time: gc.freeze() and gc.disable() after the warm-up, gc.collect() every N "
     "steps on all ranks at once; check data loading and uneven inputs"
@@ -60,11 +64,13 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
     """Yield one observation for all late steps together."""
     rows = cluster.steps if cluster.all_steps is None else cluster.all_steps
     idle, computing = _table(rows, "free_ns"), _table(rows, "computing_ns")
+    exposed = _table(rows, "communication_exposed_ns")
     own = idle + computing
     if len(own) < _FEW or len(own.columns) < _FEW:
         return
-    behind = _behind(own, cluster)
-    step = float((own + _table(rows, "communication_exposed_ns")).median().median())
+    away = _away(own, exposed, cluster)
+    behind = _behind(own, cluster) + away
+    step = float((own + exposed).median().median())
     limit = max(_LATE * step, NOISE * spread(behind.to_numpy().ravel()), FLOOR_NS)
     late = behind.where(behind > limit)
     in_step = late.max().dropna()
@@ -75,7 +81,10 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
     next_one = behind.where(behind <= limit).max()[in_step.index].clip(lower=0)
     least = float((in_step - next_one.fillna(0)).sum()) / len(own.columns)
     saving = (round(max(0.0, least)), round(cost))
-    yield _observation(late, saving, step, len(own.columns), (idle, computing))
+    average = max(float((own + exposed).mean(axis=1).median()), float(saving[1]))
+    is_replayed = set(in_step.index) <= set(cluster.steps["step"].dropna())
+    seen = _observation(late, saving, average, len(own.columns), (idle, computing, away))
+    yield seen if is_replayed else replace(seen, saving_ns=None, basis=_LEFT_OUT)
 
 
 def _table(rows: pd.DataFrame, column: str) -> pd.DataFrame:
@@ -97,10 +106,29 @@ def _behind(own: pd.DataFrame, cluster: Cluster) -> pd.DataFrame:
     return behind
 
 
+def _away(own: pd.DataFrame, exposed: pd.DataFrame, cluster: Cluster) -> pd.DataFrame:
+    """Return how late each rank comes to each step: the others wait in it, it does not."""
+    away = own * 0
+    for members in peers(cluster, [int(rank) for rank in own.index]):
+        whole, waited = (
+            _short_of_peers(rows)
+            for rows in (own.loc[members] + exposed.loc[members], exposed.loc[members])
+        )
+        away.loc[members] = whole.where(whole < waited, waited)
+    return away
+
+
+def _short_of_peers(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return how much less than its peers a rank takes longer in a step than it usually does."""
+    beyond = rows.sub(rows.median(axis=1), axis=0)
+    short: pd.DataFrame = (beyond.median() - beyond).clip(lower=0)
+    return short
+
+
 def _observation(
     late: pd.DataFrame,
     saving: tuple[int, int],
-    step: float,
+    average: float,
     steps: int,
     parts: tuple[pd.DataFrame, ...],
 ) -> ClusterObservation:
@@ -114,7 +142,7 @@ def _observation(
         what=(
             f"in {len(worst)} of {format_count(steps, 'step')}, {who} is late by up to "
             f"{milliseconds(worst.iloc[0])}: {milliseconds(saving[1])} of the average step "
-            f"({percent(saving[1] / step)})"
+            f"({percent(saving[1] / average)})"
         ),
         ranks=ranks,
         evidence=(
@@ -122,6 +150,7 @@ def _observation(
             ("what is longer", _longer(where, parts)),
         ),
         cost_ns=saving[1],
+        of_ns=round(average),
         saving_ns=saving,
         basis="the lead of the late rank over the next one, to that over what is usual",
         advice=_ONE if one else _GC,
@@ -133,11 +162,13 @@ def _fact(late: pd.DataFrame, rank: int, step: object) -> tuple[str, str]:
 
 
 def _longer(where: list[tuple[int, object]], parts: tuple[pd.DataFrame, ...]) -> str:
-    """Return whether the device was idle or computed when the ranks were late."""
-    idle, computing = (
+    """Return whether the device was idle or computed when the ranks were late, or none of both."""
+    idle, computing, away = (
         sum(table[at][rank] - np.median(table.loc[[rank]].to_numpy()) for rank, at in where)
         for table in parts
     )
+    if away > max(idle, computing):
+        return "what the host does before the step, behind the last kernel of the one before"
     return "the device is idle: the host is late" if idle > computing else "computing"
 
 
@@ -147,4 +178,5 @@ RULE = ClusterDiagnostic(
     summary="ranks are late in some steps only, and all others wait",
     advice=f"if it is one rank, {_ONE}; if it is {_GC}",
     check=check,
+    gpu_advice=f"if it is one rank, {_ONE}; if it is {_GC}",
 )

@@ -43,7 +43,9 @@ if TYPE_CHECKING:
 _BEYOND = 1.2
 """Times the mean of the group."""
 _LEAST_SHARE = 0.01
-_EXCHANGE, _PRODUCT = re.compile(r"all_?to_?all_?v", re.IGNORECASE), r".*GroupedMat[Mm]ul.*"
+EXCHANGE = re.compile(r"all_?to_?all_?v", re.IGNORECASE)
+"""The collective in which experts get tokens of other ranks."""
+_PRODUCT = r".*GroupedMat[Mm]ul.*"
 _NETWORKS = ("SDMA", "RDMA")
 _SEVERAL, _SHOWN = 2, 4
 
@@ -62,7 +64,7 @@ def check(cluster: Cluster) -> Sequence[ClusterObservation]:
 def _find(cluster: Cluster) -> Iterator[ClusterObservation]:
     rows = cluster.transports.astype({"group": str, "name": str, "transport": str})
     rows = rows[rows["transport"].isin(_NETWORKS)]
-    rows = rows[rows["name"].str.contains(_EXCHANGE, regex=True)]
+    rows = rows[rows["name"].str.contains(EXCHANGE, regex=True)]
     role = role_of(cluster, rows["group"])
     for key, own in rows.groupby(role.where(role != "", rows["group"])):
         sent = own.groupby(["group", "rank"])["size_bytes"].sum()
@@ -122,7 +124,7 @@ def _exchange_ns(cluster: Cluster, rank: int, group: object) -> float:
     """Return how long all-to-all of a group moves data on a rank that nothing hides, per step."""
     rows = per_step(cluster)
     rows = rows[(rows["rank"] == rank) & (rows["group"] == str(group))]
-    rows = rows[rows["name"].str.contains(_EXCHANGE, regex=True)]
+    rows = rows[rows["name"].str.contains(EXCHANGE, regex=True)]
     exposed = float(compute_exposed_share(cluster).get(rank, 0.0))
     return float(rows["moved_ns"].sum()) * exposed
 

@@ -6,8 +6,9 @@ Why it is slow on the NPU: memory that is not pinned cannot be copied in the bac
 waits for the copy and launches nothing meanwhile, ``non_blocking=True`` or not. Many small copies
 cut the queue of launches just as one large copy does.
 
-Evidence: the operators ``aten::copy_`` with ``acl_memcpy_host_to_device`` inside, and the idle
-time of the device while they last.
+Evidence: the operators ``aten::copy_`` with ``acl_memcpy_host_to_device`` inside (where a version
+names no such call, those that launch no kernel and whose size the next kernels read and none before
+wrote), and the idle time of the device while they last.
 
 Use instead: ``DataLoader(..., pin_memory=True)`` with ``x.to("npu", non_blocking=True)``; copy the
 next batch while this one is computed; create constants on the device
@@ -24,6 +25,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from npufix.profiling_parsers.kineto.names import DTYPES
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.quantities import format_count, milliseconds, percent
 from npufix.rules.shared.recording.observing import (
@@ -33,12 +37,19 @@ from npufix.rules.shared.recording.observing import (
     places,
     share,
 )
+from npufix.rules.shared.recording.recorded_cells import tensor_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from npufix.rules.diagnostic import Recording
+    import pandas as pd
 
+    from npufix.rules.diagnostic import Recording
+    from npufix.rules.shared.recording.observing import Integers
+
+_PINNED, _PINNED_BYTES_PER_NS = 0.4, 10.0
+"""Of the time of a copy out of pageable memory, which is copied into pinned memory first; and what
+no such copy reaches."""
 LEAST_SHARE = 0.01
 """Share of the step from which it is told, as for fusible windows (FUSIBLE)."""
 
@@ -70,8 +81,28 @@ def check(recording: Recording) -> Iterator[Observation]:
         basis="at most the idle time, if the copies are made while the device computes",
         places=places(copies, waited, recording),
         host_ops=frozenset(map(int, copies.index)),
+        stays_ns=_stays_ns(copies, waited),
         is_idle=True,
     )
+
+
+def _stays_ns(copies: pd.DataFrame, waited: Integers) -> dict[int, int]:
+    """Return how long each copy holds the device up where its memory is pinned.
+
+    The host no longer waits for it, but what is launched behind it does: at best the next batch is
+    copied on a stream of its own.
+    """
+    cells = copies[["input_dims", "input_types"]].astype(str).itertuples(index=False)
+    sizes = np.array([_copied_bytes(dims, types) for dims, types in cells])
+    is_quick = sizes >= _PINNED_BYTES_PER_NS * copies["duration_ns"].to_numpy()
+    stays = np.where(is_quick, 1.0, _PINNED) * waited
+    return {int(at): round(ns) for at, ns in zip(copies.index, stays.tolist(), strict=True)}
+
+
+def _copied_bytes(dims: str, types: str) -> int:
+    """Return the size of the first tensor of ``4096,8;4096,8`` and ``float;float``."""
+    kind = DTYPES.get(types.partition(";")[0], "")
+    return max(tensor_bytes(dims.partition(";")[0], kind), default=0) if dims and kind else 0
 
 
 RULE = Diagnostic(

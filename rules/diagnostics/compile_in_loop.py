@@ -6,8 +6,8 @@ Why it is slow on the NPU: an operator that takes the old way through aclop is l
 compiled if its shape is new, at each call; that is hundreds of microseconds to seconds of the host,
 against some ten for an operator of aclnn.
 
-Evidence: api_statistic.csv; the lines are those of kernels that are named as aclop names them (Type
-and a number: ``Conv2D1``).
+Evidence: api_statistic.csv; the lines are those of the kernels behind the pauses of the device that
+the calls fill, else of kernels that are named as aclop names them (Type and a number: ``Conv2D1``).
 
 Use instead: ``torch_npu.npu.set_compile_mode(jit_compile=False)`` (the default on Atlas A2 and A3)
 and ``torch.npu.config.allow_internal_format = False`` before the model is built, so that
@@ -34,6 +34,7 @@ from npufix.rules.shared.recording.observing import (
     find_named,
     free_ns,
     host_calls,
+    per_step,
     places,
     share,
 )
@@ -43,7 +44,7 @@ from npufix.rules.shared.recording.pauses import (
 from npufix.rules.shared.recording.versions import chip_families
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from npufix.rules.diagnostic import Place, Recording
 
@@ -72,6 +73,7 @@ def check(recording: Recording) -> Iterator[Observation]:
     cost = min(round(spent), free_ns(recording))
     if share(cost, recording) < LEAST_SHARE:  # it hides behind kernels, or is of a warm-up
         return
+    sooner = sooner_in_pauses(calls.total_ns, recording)
     yield Observation(
         what=(
             f"aclopCompileAndExecute is called {format_count(calls.count / steps, 'time')} per step and "
@@ -85,8 +87,9 @@ def check(recording: Recording) -> Iterator[Observation]:
         cost_ns=cost,
         saving_ns=(0, cost),
         basis="at most the free time of the step: the rest hides behind kernels",
-        sooner_ns=sooner_in_pauses(calls.total_ns, recording),
-        places=_places(recording, calls.total_ns // calls.count),
+        sooner_ns=sooner,
+        places=_pausing(recording, sooner, cost)
+        or _places(recording, calls.total_ns // calls.count),
         is_idle=True,
         advice=_advice(recording),
     )
@@ -102,6 +105,19 @@ def _advice(recording: Recording) -> str:
             "newer CANN"
         )
     return _SETTINGS
+
+
+def _pausing(recording: Recording, sooner_ns: Mapping[int, int], cost: int) -> tuple[Place, ...]:
+    """Return the lines whose kernels come behind the pauses, where these are most of the cost.
+
+    Those of 6 resizes of new shapes that take 7 ms each, and not of 40 convolutions that are
+    looked up in microseconds.
+    """
+    waited = {label: ns for label, ns in sooner_ns.items() if label >= 0}
+    if 2 * per_step(sum(waited.values()), recording) < cost:
+        return ()
+    rows = recording.kernels.loc[list(waited)]
+    return places(rows, np.array(list(waited.values())), recording)
 
 
 def _places(recording: Recording, average_ns: int) -> tuple[Place, ...]:

@@ -44,6 +44,7 @@ def check(recording: Recording) -> Iterator[Observation]:
             computing(recording, f"{_MASKS}|{_APPLIED}"),
             recording,
             basis="at most all of them; part of the masks may hide behind other kernels",
+            goes=True,
         )
 
 

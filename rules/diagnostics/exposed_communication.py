@@ -49,6 +49,10 @@ FREE_LLM = 0.10
 """Share of the step."""
 _CONCERN = 0.20
 _EXPLAINED = 0.5
+_BACKWARD = 0.6
+"""Of the computing time, where no kernel is known to be of the backward pass."""
+_BUCKETS = 0.75
+"""Of that pass: from its first bucket of gradients to the last but one."""
 
 
 def check(recording: Recording) -> Iterator[Observation]:
@@ -126,10 +130,19 @@ def _evidence(
 
 
 def _likely_ns(most: int, recording: Recording) -> int:
-    """Return how much of it there is computing to hide behind that hides none yet."""
-    steps = recording.steps
+    """Return how much of it there is computing to hide behind that hides none yet.
+
+    Gradients are reduced while the backward pass goes on: not before its first layers are done, and
+    those of the last one behind it.
+    """
+    steps, kernels = recording.steps, recording.kernels
     hidden = steps["communication_ns"] - steps["communication_exposed_ns"]
-    return min(most, max(0, round(float((steps["computing_ns"] - hidden).mean()))))
+    compute = kernels[~kernels["communication"].to_numpy(bool)]
+    spent = compute["duration_ns"].to_numpy()
+    backward = compute["basis"].isin(["forward", "forward-function"]).to_numpy(bool)
+    part = spent[backward].sum() / max(1, spent.sum()) or _BACKWARD
+    window = _BUCKETS * float(part) * steps["computing_ns"] - hidden
+    return min(most, max(0, round(float(window.mean()))))
 
 
 def _moving_ns(recording: Recording) -> int | None:

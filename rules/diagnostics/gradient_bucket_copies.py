@@ -19,6 +19,8 @@ References: gradient_as_bucket_view of torch.nn.parallel.DistributedDataParallel
 
 from __future__ import annotations
 
+import math
+
 from npufix.rules.diagnostic import Diagnostic
 from npufix.rules.shared.recording.kernel_groups import (
     LEAST_SHARE_OF_A_NAME,
@@ -36,6 +38,8 @@ RULE = Diagnostic(
         bucket_copies(recording),
         recording,
         basis="all of these copies",
+        likely_ns=math.inf,
         least=LEAST_SHARE_OF_A_NAME,
+        goes=True,
     ),
 )

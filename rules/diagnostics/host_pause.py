@@ -155,6 +155,9 @@ def _observation(
         saving_ns=(0, cost),
         basis="at most the idle time of these pauses",
         places=_place(function, cost, len(gaps), recording) or places(rows, spent, recording),
+        host_ops=frozenset(map(int, recording.host_ops.index[calls]))
+        if is_operator
+        else frozenset(),
         sooner_ns=sooner_without(pauses, gaps, recording),
         is_idle=True,
         is_symptom=True,

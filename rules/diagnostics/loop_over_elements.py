@@ -60,6 +60,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         recording,
         basis="at most all of them; the host saves their launches as well",
         least=0.001,
+        goes=True,
     )
 
 

@@ -1,11 +1,14 @@
 """Collectives that move much data slowly.
 
-What: collectives that move 16 MB or more over SDMA, at less than 14.4 GB/s (80 % of 18 GB/s).
+What: collectives that move 16 MB or more over SDMA, at less than 14.4 GB/s (80 % of 18 GB/s); and
+those of any size whose operand is no multiple of 512 bytes, at less than half of what the same
+operation reaches on aligned operands of a similar size.
 
 Why it is slow on the NPU: matrix products that run at the same time take the bandwidth of the
 memory; addresses that are not aligned to 512 bytes break transfers into small pieces.
 
-Evidence: size, time and bandwidth of each collective in communication.json.
+Evidence: size, time and bandwidth of each collective in communication.json, and its number of
+elements where the trace or the database has it.
 
 Use instead: pad buckets to 512 bytes (``nccl_start_alignment_factor`` of DeepSpeed); compare a run
 with and one without overlap of computation and communication and keep the faster.
@@ -20,45 +23,66 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.chips import link_rate
 from npufix.rules.shared.labels import Labels
-from npufix.rules.shared.quantities import milliseconds, percent
+from npufix.rules.shared.quantities import format_count, milliseconds, number, percent
 from npufix.rules.shared.recording.collectives import (
+    ALIGNED_BYTES,
     CONTENTION_SHARE,
     LEAST_SHARE,
     PACKET_BYTES,
+    UNALIGNED_ADVICE,
     kernels_of,
     moving_ns,
     of_steady_steps,
+    payload_bytes,
+    slow_unaligned,
 )
 from npufix.rules.shared.recording.observing import places, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import pandas as pd
+    from numpy.typing import NDArray
+
     from npufix.rules.diagnostic import Recording
+
+_MOST_TOLD = 4
+"""Sizes."""
 
 
 def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation for all slow collectives together."""
-    usual = link_rate("SDMA") or 0.0
+    link = link_rate("SDMA") or 0.0
     rows, steps = of_steady_steps(recording.signals.transports, recording)
-    large = rows[(rows["transport"] == "SDMA") & (rows["size_bytes"] >= PACKET_BYTES["SDMA"])]
-    slow = large[(large["gb_per_s"] > 0) & (large["transit_ns"] > 0)]
-    slow = slow[slow["gb_per_s"] < CONTENTION_SHARE * usual]
+    rows = rows[(rows["transport"] == "SDMA") & (rows["gb_per_s"] > 0) & (rows["transit_ns"] > 0)]
+    unaligned = slow_unaligned(rows, recording)
+    large = rows[rows["size_bytes"] >= PACKET_BYTES["SDMA"]]
+    slow = rows[
+        rows.index.isin(unaligned.index)
+        | (rows.index.isin(large.index) & (rows["gb_per_s"] < CONTENTION_SHARE * link))
+    ]
     moving = moving_ns(slow, recording)
     cost = min(int(moving.sum()) // steps, recording.step_ns)
     if slow.empty or share(cost, recording) < LEAST_SHARE:
         return
+    usual = np.where(slow.index.isin(unaligned.index), unaligned.reindex(slow.index), link)
     reached = slow["gb_per_s"].to_numpy() / usual
     saved = min(cost, round(float((moving * (1 - reached)).sum()) / steps))
     own = kernels_of(slow["name"], recording)
+    by_size = slow.index.isin(unaligned.index)
+    mostly = 2 * moving[by_size].sum() > moving.sum()
     yield Observation(
         what=(
-            f"{len(slow)} of {len(large)} large collectives over SDMA reach less than "
-            f"{CONTENTION_SHARE * usual:.1f} GB/s; they take {milliseconds(cost)} "
-            f"per step ({percent(share(cost, recording))})"
+            _say_unaligned(slow[by_size], unaligned, moving[by_size], len(rows) / steps, recording)
+            if mostly
+            else f"{number(len(slow) / steps)} of {number(len(large) / steps)} large collectives per "
+            f"step over SDMA reach less than {CONTENTION_SHARE * link:.1f} GB/s; they take "
+            f"{milliseconds(cost)} ({percent(share(cost, recording))} of the step)"
         ),
         evidence=(
             ("slowest", f"{slow['gb_per_s'].min():.2f} GB/s"),
@@ -67,9 +91,31 @@ def check(recording: Recording) -> Iterator[Observation]:
         cost_ns=cost,
         saving_ns=(0, saved),
         likely_ns=saved,
-        basis=f"at most what is lost against {usual:.0f} GB/s",
+        basis=f"at most what is lost against {float(np.median(usual)):.0f} GB/s",
         places=places(own, own["duration_ns"].to_numpy(), recording),
         kernels=Labels(own.index),
+        advice=UNALIGNED_ADVICE if mostly else "",
+    )
+
+
+def _say_unaligned(
+    slow: pd.DataFrame,
+    usual: pd.Series[float],
+    moving: NDArray[np.int64],
+    count: float,
+    recording: Recording,
+) -> str:
+    """Say which sizes are slow, and what others reach; ``count`` is of all, per step."""
+    steps = of_steady_steps(recording.signals.transports, recording)[1]
+    spent = int(moving.sum()) // steps
+    sizes = payload_bytes(recording)
+    told = sorted({sizes[str(name).split("@", maxsplit=1)[0]] for name in slow["name"]})
+    reached = float(slow["size_bytes"].sum()) / max(1, int(moving.sum()))
+    return (
+        f"{number(len(slow) / steps)} of {format_count(count, 'collective')} per step move "
+        f"data at {reached:.2f} GB/s, others at {float(usual.median()):.1f} GB/s: their sizes are no "
+        f"multiples of {ALIGNED_BYTES} bytes ({', '.join(f'{size:,}' for size in told[:_MOST_TOLD])}); "
+        f"they take {milliseconds(spent)} ({percent(share(spent, recording))} of the step)"
     )
 
 

@@ -20,6 +20,7 @@ References: observation in the recording of a language model (56 launches, 1.8 m
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from npufix.rules.diagnostic import Diagnostic
@@ -53,7 +54,9 @@ def check(recording: Recording) -> Iterator[Observation]:
         again,
         recording,
         basis="at most all but the first of each shape in a step",
+        likely_ns=math.inf,
         least=LEAST_SHARE,
+        goes=True,
     )
 
 

@@ -28,6 +28,7 @@ from npufix.rules.shared.quantities import percent
 from npufix.rules.shared.recording.kernel_groups import takes_too_much, tell_together
 from npufix.rules.shared.recording.observing import compute_ns, computing, is_named
 from npufix.rules.shared.recording.recorded_cells import dtypes, per_row
+from npufix.rules.shared.recording.versions import chip_families
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,8 +37,10 @@ if TYPE_CHECKING:
 
     from npufix.rules.diagnostic import Observation, Recording
 
+_FAMILIES = ("A2", "A3")
+"""Of a chip that no dump names: what most of them are."""
 _PRODUCTS = r"(Batch)?MatMul(V\d|Common)?|GroupedMatmul\w*|Conv[23]D\w*|Conv3DV2"
-_LIKELY = 0.7
+_LIKELY = 0.95
 """Of what the matrix unit gains: casts come in between, and some products wait for memory."""
 _OFF = 'torch.npu.{}.allow_hf32 = True; or torch.autocast("npu", dtype=torch.bfloat16)'
 
@@ -66,14 +69,17 @@ def check(recording: Recording) -> Iterator[Observation]:
 
 def _saved(spent: int, recording: Recording) -> tuple[float | None, str]:
     """Return the most that half precision saves of a time: the matrix unit is so much faster."""
-    rates = [
-        chip.tflops
-        for chip in find_chips(recording.environment.chip)
-        if {"fp32", "bf16"} <= {*chip.tflops}
-    ]
+    named = recording.environment.chip
+    families = chip_families(recording.environment, recording.kernels["core"].cat.categories)
+    chips = find_chips(named, families) if named else find_chips("?", families or _FAMILIES)
+    rates = [chip.tflops for chip in chips if {"fp32", "bf16"} <= {*chip.tflops}]
     if not rates:
         return None, "what lower precision takes is not in the dump, and its chip is not known"
-    slower = max(own["fp32"] / own["bf16"] for own in rates)
+    slower = min(own["fp32"] / own["bf16"] for own in rates)
+    if len(rates) > 1:
+        return spent * (
+            1 - slower
+        ), "at most as much faster as the matrix units of such chips are in bf16"
     return spent * (1 - slower), "at most as much faster as the matrix unit of this chip is in bf16"
 
 

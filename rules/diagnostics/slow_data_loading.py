@@ -9,7 +9,7 @@ Evidence: the operators ``enumerate(DataLoader)#...__next__`` of the host, and h
 is idle while they last. A slow call behind which the device still works costs nothing and is not
 told.
 
-Use instead: more workers (``num_workers`` 4 to 8 per device), ``persistent_workers=True``,
+Use instead: more workers (as many as make a batch in the time of the rest of a step), ``persistent_workers=True``,
 ``prefetch_factor``, ``pin_memory=True``; data on a local disk, not in archives that must be
 unpacked; every device reads its own shard instead of receiving it from rank 0.
 
@@ -21,7 +21,10 @@ FrameworkPTAdapter guide.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.quantities import milliseconds, percent
@@ -43,8 +46,15 @@ from npufix.rules.shared.recording.pauses import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from npufix.rules.diagnostic import Recording
+    import pandas as pd
 
+    from npufix.rules.diagnostic import Recording
+    from npufix.rules.shared.recording.observing import Integers
+
+_CORES, _MORE_OFTEN = 24, 4
+"""Workers of a device at most: 192 cores for 8 devices; and how many times as many as there are,
+where that is not known."""
+_HALF = 0.5
 _SHORTEST_NS = 200_000
 """A call that takes less has found its batch ready."""
 
@@ -62,6 +72,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         return
     # What no worker does is done by the host itself: it waits for nobody meanwhile.
     own = ~is_named(slow, WORKERS, "name")
+    needs = _find_needs(calls, cost, recording)
     yield Observation(
         what=(
             f"{len(slow)} of {len(calls)} calls for the next batch had to wait for it, the longest "
@@ -73,6 +84,7 @@ def check(recording: Recording) -> Iterator[Observation]:
                 "host held",
                 f"{milliseconds(duration.sum() / max(1, recording.step_count))} per step",
             ),
+            *needs.evidence,
         ),
         cost_ns=cost,
         saving_ns=(0, cost),
@@ -80,8 +92,53 @@ def check(recording: Recording) -> Iterator[Observation]:
         places=places(slow, waited, recording),
         host_ops=frozenset(map(int, calls.index)),
         sooner_ns=sooner_without_calls(start[own], duration[own], recording),
+        at_least_ns=needs.at_least_ns,
         is_idle=True,
     )
+
+
+class _Needs(NamedTuple):
+    """What it takes for batches to come in time."""
+
+    at_least_ns: int
+    """How often one comes from as many workers as a host has cores for."""
+    evidence: tuple[tuple[str, str], ...]
+
+
+def _find_needs(calls: pd.DataFrame, cost_ns: int, recording: Recording) -> _Needs:
+    """Return how many workers keep up: each makes a batch in the time that one takes now.
+
+    What the host loads itself takes as long as the call; of workers it is known how many there are
+    where each fourth call waits, as each of four brings one.
+    """
+    own = ~is_named(calls, WORKERS, "name")
+    waits = calls["duration_ns"].to_numpy()
+    rest = max(1.0, 0.95 * (recording.step_ns - cost_ns))
+    workers = 1 if own.all() else _count_workers(waits)
+    batches = len(calls) / max(1, recording.step_count)
+    one = float(waits[own].mean()) if own.all() else recording.step_ns / batches * workers
+    needed = math.ceil(one * batches / rest)
+    if not workers or own.any() != own.all():
+        more = recording.step_ns / rest
+        least = recording.step_ns / _MORE_OFTEN if more > _MORE_OFTEN else 0.0
+        return _Needs(round(least), (("times as many workers keep up", f"{more:.1f}"),))
+    facts = [
+        ("a batch takes one worker", milliseconds(one)),
+        ("workers that keep up", str(needed)),
+    ]
+    most = min(needed, _CORES)
+    least = one * batches / most if needed > most else 0.0
+    if needed > most:
+        facts.append(("with as many as there are cores", f"{milliseconds(least)} per step"))
+    return _Needs(round(least), tuple(facts))
+
+
+def _count_workers(waits_ns: Integers) -> int:
+    """Return in how many calls one waits, where it is the same number each time, else 0."""
+    long = np.flatnonzero(waits_ns > _HALF * waits_ns.max())
+    apart = np.diff(long)
+    is_even = len(apart) and (apart == apart[0]).all() and apart[0] > 1
+    return int(apart[0]) if is_even else 0
 
 
 RULE = Diagnostic(
@@ -90,11 +147,13 @@ RULE = Diagnostic(
     summary="the device waits for the next batch",
     advice=(
         "DataLoader(..., num_workers=8, persistent_workers=True, prefetch_factor=4, "
-        "pin_memory=True); keep the data on a local disk and unpacked"
+        "pin_memory=True), and as many workers as keep up; keep the data on a local disk and "
+        "unpacked"
     ),
     check=check,
     gpu_advice=(
         "DataLoader(..., num_workers=8, persistent_workers=True, prefetch_factor=4, "
-        "pin_memory=True); keep the data on a local disk and unpacked"
+        "pin_memory=True), and as many workers as keep up; keep the data on a local disk and "
+        "unpacked"
     ),
 )

@@ -89,6 +89,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         basis="at most the gaps before them, if they become part of longer kernels",
         places=places(recording.kernels[small], gap[small], recording),
         hurries=Labels(recording.kernels.index[small]),
+        goes=True,
         is_idle=True,
         is_symptom=True,
         advice=_advice(recording),

@@ -39,6 +39,7 @@ from npufix.rules.shared.recording.collectives import (
     kernels_of,
     moving_ns,
     of_steady_steps,
+    slow_unaligned,
 )
 from npufix.rules.shared.recording.observing import places, share
 from npufix.rules.shared.recording.run_settings import Setting, advice, lines_to_set
@@ -71,6 +72,9 @@ _EXPANSION = Setting("HCCL_OP_EXPANSION_MODE", "AIV")
 def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation per kind of link."""
     rows, steps = of_steady_steps(recording.signals.transports, recording)
+    rows = rows.drop(
+        index=slow_unaligned(rows, recording).index
+    )  # they are slow for another reason
     for transport, limit in PACKET_BYTES.items():
         own = rows[(rows["transport"] == transport) & (rows["size_bytes"] > 0)]
         small = own[(own["size_bytes"] < limit).to_numpy() & (own["transit_ns"] > 0).to_numpy()]

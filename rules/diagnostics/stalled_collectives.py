@@ -29,7 +29,9 @@ from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import format_count, milliseconds, number, percent
 from npufix.rules.shared.recording.collectives import (
+    ALIGNED_BYTES,
     LEAST_SHARE,
+    UNALIGNED_ADVICE,
     collective_times,
     kernels_of,
     longest_collectives,
@@ -44,12 +46,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from npufix.rules.diagnostic import Recording
-
-_ALIGNED = 512
-_UNALIGNED_ADVICE = (
-    "make the size of each bucket a multiple of 512 bytes: pad the last layer or choose another "
-    "bucket_cap_mb (DDP), nccl_start_alignment_factor (DeepSpeed)"
-)
 
 
 def check(recording: Recording) -> Iterator[Observation]:
@@ -83,7 +79,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         basis="at most the time in which they stand still",
         places=places(own, own["duration_ns"].to_numpy(), recording),
         kernels=Labels(own.index),
-        advice=_UNALIGNED_ADVICE if unaligned else "",
+        advice=UNALIGNED_ADVICE if unaligned else "",
     )
 
 
@@ -93,12 +89,12 @@ def _say_unaligned(rows: pd.DataFrame, still: pd.DataFrame, sizes: dict[str, int
     others = {_bare(name) for name in rows["name"]} - slow
     if not slow or any(name not in sizes for name in slow | others):
         return ""
-    if any(sizes[name] % _ALIGNED == 0 for name in slow):
+    if any(sizes[name] % ALIGNED_BYTES == 0 for name in slow):
         return ""
     told = ", ".join(f"{sizes[name]:,}" for name in sorted(slow)[:4])
-    if others and all(sizes[name] % _ALIGNED == 0 for name in others):
-        return f"; their sizes alone are no multiples of {_ALIGNED} bytes: {told}"
-    return f"; their sizes are no multiples of {_ALIGNED} bytes: {told}"
+    if others and all(sizes[name] % ALIGNED_BYTES == 0 for name in others):
+        return f"; their sizes alone are no multiples of {ALIGNED_BYTES} bytes: {told}"
+    return f"; their sizes are no multiples of {ALIGNED_BYTES} bytes: {told}"
 
 
 def _bare(name: object) -> str:

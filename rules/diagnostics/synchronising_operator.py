@@ -68,7 +68,8 @@ def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation per operator that makes the device wait."""
     if not len(recording.kernels):
         return
-    idle = idle_time(recording)
+    # With a wait that ends the last step: no kernel comes behind it.
+    idle = idle_time(recording, to_marks=True)
     if not len(idle.start_ns):
         return
     waits = (

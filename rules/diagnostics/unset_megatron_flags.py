@@ -95,6 +95,7 @@ def check(recording: Recording) -> Iterator[Observation]:
             saved_ns=float(saved),
             least=LEAST_SHARE,
             advice=f"{flag.flag} (MindSpeed)",
+            goes=True,
         )
 
 

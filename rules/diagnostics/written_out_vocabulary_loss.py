@@ -57,6 +57,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         saved_ns=spent * (1 - kept),
         likely_ns=spent * (1 - min(1.0, _USUAL_PASSES * kept)),
         evidence=tuple(_by_type(rows, max(1, recording.step_count))),
+        goes=True,
     )
 
 

@@ -159,7 +159,6 @@ def shared_column(a: Tensor, b: Tensor) -> Tensor:
     return either(
         torch.matmul(a.transpose(1, 2), b),
         torch.matmul(a.transpose(-2, -1), b),
-        torch.matmul(a.transpose(-1, -2), b),
         torch.matmul(a.permute(0, 2, 1), b),
     )
 

@@ -14,7 +14,8 @@ never fails (``check-never-fails``) is made everywhere but on an NPU: the number
 arms only choose between values of a few operators, both are computed and ``torch.where`` chooses: they
 must have one shape and dtype (``same-shape``), and the one that is not chosen must be finite, because
 its gradient is multiplied by zero (``finite-arms``); what it alone reads gets that zero, where it
-had no gradient at all (``zero-gradients``). Where an arm calls something it is advice; where
+had no gradient at all (``zero-gradients``). Where an arm calls something it is advice, and so it is
+where a loss is taken of ``x[mask]`` or else is zero: weighed by the mask it is zero anyhow. Where
 the code after them is another one, nothing is said.
 
 References: overall_optimization_strategy.md and solution_to_top3.md of the troubleshooting guide
@@ -127,6 +128,17 @@ ZERO_GRADIENTS = Condition(
     _unknown,
 )
 
+_WEIGHED = """
+class BoxLoss(nn.Module):
+    def forward(self, pred: torch.Tensor, labels: torch.Tensor):
+        found = labels > 0
+        if found.sum() > 0:
+            loss = self.box_loss(pred[found])
+        else:
+            loss = pred.sum() * 0
+        return loss
+"""
+
 RULE = Substitution(
     id="NPU217",
     name="check-of-a-tensor",
@@ -233,6 +245,25 @@ def forward(x: torch.Tensor, y: torch.Tensor = None):
     return x * 2
 """,
         ),
+        Rewritten(
+            """
+class Attention(nn.Module):
+    def forward(self, x: torch.Tensor, shapes):
+        n = x.shape[1]
+        assert (shapes[:, 0] * shapes[:, 1]).sum() == n
+        return self.project(x)
+""",
+            """
+class Attention(nn.Module):
+    def forward(self, x: torch.Tensor, shapes):
+        n = x.shape[1]
+        assert (
+            shapes.device.type == "npu" or (shapes[:, 0] * shapes[:, 1]).sum() == n
+        )
+        return self.project(x)
+""",
+        ),
+        Rewritten(_WEIGHED, _WEIGHED),
         Rewritten(
             """
 def forward(x: torch.Tensor, step: torch.Tensor):

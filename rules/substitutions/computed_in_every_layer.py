@@ -84,6 +84,14 @@ class VisionAttention(nn.Module):
         return self.attend(x, lengths)
 """
 
+_TURNED = """
+class Attention(nn.Module):
+    def forward(self, x: torch.Tensor, position_ids: torch.Tensor):
+        q, k, v = self.project(x)
+        cos, sin = self.rotary_emb(v, position_ids)
+        return self.attend(turn(q, cos, sin), turn(k, cos, sin), v)
+"""
+
 RULE = Substitution(
     id="NPU321",
     name="computed-in-every-layer",
@@ -147,5 +155,6 @@ def apply_rope(q: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor):
         Rewritten(_LONGEST, _LONGEST),
         Rewritten(_PIECES, _PIECES),
         Rewritten(_ON_HOST, _ON_HOST),
+        Rewritten(_TURNED, _TURNED),
     ),
 )

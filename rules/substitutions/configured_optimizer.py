@@ -57,6 +57,25 @@ def inputs(draw: Draw) -> dict[str, Any]:
     }
 
 
+_BY_NAME = """
+OPTIMIZERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+
+
+def build(name, params):
+    kind = OPTIMIZERS[name]
+    return kind(params, lr=1e-3)
+"""
+_IN_A_BRANCH = """
+def build(args, params):
+    if args.use_8bit:
+        import bitsandbytes
+
+        kind = bitsandbytes.optim.AdamW8bit
+    else:
+        kind = torch.optim.AdamW
+    return kind(params, lr=args.lr)
+"""
+
 UNDECIDED = Condition(
     "fused-undecided",
     "the settings hold none of fused, foreach, capturable and differentiable",
@@ -109,6 +128,12 @@ class OptimizerConfig:
 
 settings = OptimizerConfig(optim="adamw_torch", lr=1e-3)
 """,
+        # a class of something else, by a name
+        """
+def build(model):
+    kind = nn.AdaptiveAvgPool2d
+    return kind(model.size)
+""",
         # classes of something else
         """
 def build(name, model):
@@ -117,6 +142,8 @@ def build(name, model):
 """,
     ),
     rewritten=(
+        Rewritten(_BY_NAME, _BY_NAME),
+        Rewritten(_IN_A_BRANCH, _IN_A_BRANCH),
         Rewritten(
             """
 from functools import partial

@@ -2,7 +2,8 @@
 
 What: operators of driving, point cloud and graph models that their authors took from packages with
 CUDA kernels (mmcv, mmdet3d, spconv, torch_scatter, torch_cluster, or kernels of the project), and
-their fallbacks in plain PyTorch, by the name that is called.
+their fallbacks in plain PyTorch, by the name that is called; deformable attention also by what a
+function computes, and points by the voxel they are in (``unique`` of rows).
 
 Why it is slow on the NPU: the packages have no kernels for it; the fallbacks are loops over levels,
 groups or points in many small kernels. Where these operators were exchanged they had taken 20 to 70 %
@@ -87,6 +88,27 @@ from ..ops import deformable_aggregation_function as DAF
 def aggregate(maps, shapes, starts, points, weights):
     return DAF(maps, shapes, starts, points, weights)
 """
+_COPY = """
+def sample_levels(value, shapes, locations, weights):
+    n, s, m, d = value.shape
+    parts = value.split([h * w for h, w in shapes], dim=1)
+    grids = 2 * locations - 1
+    sampled = []
+    for level, (h, w) in enumerate(shapes):
+        features = parts[level].flatten(2).transpose(1, 2).reshape(n * m, d, h, w)
+        grid = grids[:, :, :, level].transpose(1, 2).flatten(0, 1)
+        sampled.append(F.grid_sample(features, grid, align_corners=False))
+    return (torch.stack(sampled, dim=-2).flatten(-2) * weights).sum(-1)
+
+
+def deform_attend(value, shapes, level_start_index, locations, weights):
+    return sample_levels(value, shapes, locations, weights)
+"""
+_EQUAL_ROWS = """
+def pillars(points, coords):
+    unique, inverse = coords.unique(return_inverse=True, dim=0)
+    return unique, inverse
+"""
 LIMITS = Condition(
     "within-limits",
     "dtypes and sizes are those that the operator of mx_driving takes",
@@ -115,10 +137,21 @@ class Runner:
     def run(self, x):
         return self.scatter_mean(x)
 """,
+        # equal numbers
+        """
+def f(ids):
+    return ids.unique(return_inverse=True), torch.unique(ids, dim=0)
+""",
         # of torch itself
         """
 def f(x, index, src):
     return torch.scatter(x, 0, index, src), F.softmax(x, -1)
+""",
+        # features of one size each, weighted by nothing
+        """
+def deform(features, grids, weights):
+    sampled = [F.grid_sample(f, grid) for f, grid in zip(features, grids)]
+    return torch.stack(sampled).sum(0)
 """,
         # an operator of mx_driving
         """
@@ -148,7 +181,16 @@ def pool(x, index):
     )""",
             ),
         ),
+        Rewritten(
+            f"import mx_driving{_COPY}",
+            f"import mx_driving{_COPY}".replace(
+                "    return sample_levels(value, shapes, locations, weights)",
+                "    return mx_driving.multi_scale_deformable_attn(\n"
+                "        value, shapes, level_start_index, locations, weights\n    )",
+            ),
+        ),
         Rewritten(_SCATTER, _SCATTER),
+        Rewritten(_EQUAL_ROWS, _EQUAL_ROWS),
         Rewritten(_UNDER_ANOTHER_NAME, _UNDER_ANOTHER_NAME),
     ),
 )

@@ -49,14 +49,7 @@ if TYPE_CHECKING:
 
 def scores_of(q: Tensor, k: Tensor, scale: float, divisor: float) -> Tensor:
     """Return how much each query wants each key."""
-    product = q @ either(
-        k.transpose(-2, -1),
-        k.transpose(-1, -2),
-        k.transpose(2, 3),
-        k.transpose(3, 2),
-        k.permute(0, 1, 3, 2),
-        k.mT,
-    )
+    product = q @ either(k.transpose(-2, -1), k.transpose(2, 3), k.permute(0, 1, 3, 2))
     product = either(product, product.to(torch.float32))
     return either(product * scale, product / divisor, product)
 

@@ -146,6 +146,36 @@ def attention(q, k, v, mask=None):
     )
 """,
     ),
+    # a part of the mask, in a branch
+    Rewritten(
+        """
+import math
+
+
+def attention(q, k, v, mask, p: float, training: bool):
+    scores = torch.matmul(q, k.transpose(2, 3)) / math.sqrt(q.shape[-1])
+    if mask is not None:
+        causal_mask = mask[:, :, :, : k.shape[-2]]
+        scores = scores + causal_mask
+    weights = F.softmax(scores, dim=-1, dtype=torch.float32).to(q.dtype)
+    weights = F.dropout(weights, p=p, training=training)
+    return torch.matmul(weights, v)
+""",
+        """
+import math
+
+
+def attention(q, k, v, mask, p: float, training: bool):
+    return F.scaled_dot_product_attention(
+        q,
+        k,
+        v,
+        attn_mask=None if mask is None else mask[:, :, :, : k.shape[-2]] == 0,
+        dropout_p=p if training else 0.0,
+        scale=1.0 / math.sqrt(q.shape[-1]),
+    )
+""",
+    ),
     # no scale: T5 without its bias
     Rewritten(
         """
@@ -181,6 +211,16 @@ class DotProductAttention(nn.Module):
         scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
         self.attention_weights = scores.softmax(-1)
         return self.attention_weights @ v
+""",
+    # a part of the mask that is needed once more
+    """
+def attention(q, k, v, mask, scale: float):
+    scores = q @ k.transpose(-2, -1) * scale
+    if mask is not None:
+        part = mask[:, :, :, : k.shape[-2]]
+        scores = scores + part
+    out = scores.softmax(-1) @ v
+    return out, part
 """,
     # three dimensions: only for those who say that it pays
     """

@@ -76,14 +76,7 @@ def weights_along_two(
 
 def turned(x: Tensor) -> Tensor:
     """Return a batch of matrices with rows and columns exchanged."""
-    return either(
-        x.transpose(1, 2),
-        x.transpose(-2, -1),
-        x.transpose(-1, -2),
-        x.transpose(2, 1),
-        x.permute(0, 2, 1),
-        x.mT,
-    )
+    return either(x.transpose(1, 2), x.transpose(-2, -1), x.permute(0, 2, 1))
 
 
 def folded(
@@ -241,9 +234,9 @@ def heads_by_channel(
     training: bool = False,
 ) -> Tensor:
     """Attend where the pixels are the last dimension of all (YOLO)."""
-    product = either(q.transpose(-2, -1), q.transpose(-1, -2)) @ k
+    product = q.transpose(-2, -1) @ k
     shares = weights_of(product, q, scale, divisor, p, training)
-    return v @ either(shares.transpose(-2, -1), shares.transpose(-1, -2))
+    return v @ shares.transpose(-2, -1)
 
 
 def fused_heads_by_channel(

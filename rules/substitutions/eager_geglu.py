@@ -65,6 +65,18 @@ def left_tanh(x: Tensor, literal_dim: int) -> Tensor:
     return F.gelu(hidden, approximate="tanh") * gate
 
 
+def right_of_mode(x: Tensor, mode: str, literal_dim: int) -> Tensor:
+    """Activate the second half, approximated or not as a setting says."""
+    hidden, gate = x.chunk(2, dim=literal_dim)
+    return hidden * F.gelu(gate, approximate=mode)
+
+
+def left_of_mode(x: Tensor, mode: str, literal_dim: int) -> Tensor:
+    """Activate the first half, approximated or not as a setting says (vLLM, SGLang)."""
+    hidden, gate = x.chunk(2, dim=literal_dim)
+    return F.gelu(hidden, approximate=mode) * gate
+
+
 def selected_right(x: Tensor, act: Activation, literal_dim: int) -> Tensor:
     """Activate the second half with a function that the configuration selects."""
     hidden, gate = x.chunk(2, dim=literal_dim)
@@ -110,6 +122,18 @@ def fused_right_tanh(x: Tensor, literal_dim: int) -> Tensor:
 def fused_left_tanh(x: Tensor, literal_dim: int) -> Tensor:
     """Activate the first half, approximated, and multiply with one kernel."""
     return torch_npu.npu_geglu(x, dim=literal_dim, approximate=1, activate_left=True)[0]
+
+
+def fused_right_of_mode(x: Tensor, mode: str, literal_dim: int) -> Tensor:
+    """Activate the second half as the setting says and multiply with one kernel."""
+    return torch_npu.npu_geglu(x, dim=literal_dim, approximate=int(mode == "tanh"))[0]
+
+
+def fused_left_of_mode(x: Tensor, mode: str, literal_dim: int) -> Tensor:
+    """Activate the first half as the setting says and multiply with one kernel."""
+    return torch_npu.npu_geglu(
+        x, dim=literal_dim, approximate=int(mode == "tanh"), activate_left=True
+    )[0]
 
 
 def fused_selected_right(x: Tensor, act: Activation, literal_dim: int) -> Tensor:
@@ -184,6 +208,11 @@ def inputs(draw: Draw) -> dict[str, Any]:
     return {"x": draw.floats(*shape, dtype=dtype) * 2, "literal_dim": draw.choice(dims)}
 
 
+def mode_inputs(draw: Draw) -> dict[str, Any]:
+    """Return projections and either form of the activation by its name."""
+    return {**inputs(draw), "mode": draw.choice(["none", "tanh"])}
+
+
 def exact_inputs(draw: Draw) -> dict[str, Any]:
     """Return projections and the exact activation."""
     return {**inputs(draw), "act": exact}
@@ -208,6 +237,12 @@ def _is(*names: str) -> Callable[[Site], bool | None]:
     return lambda site: is_activation(site, "act", *names)
 
 
+OF_SETTING = Condition(
+    "approximate-is-setting",
+    "the name of the form is a setting, none that is written there",
+    lambda site: not isinstance(site.literal("mode"), str),
+    time_alone=True,
+)
 IS_GELU = Condition(
     "activation-is-gelu",
     "the activation that the configuration selects is the exact GELU",
@@ -240,6 +275,8 @@ RULE = Substitution(
         Form(left, fused_left, inputs),
         Form(right_tanh, fused_right_tanh, inputs),
         Form(left_tanh, fused_left_tanh, inputs),
+        Form(right_of_mode, fused_right_of_mode, mode_inputs, (OF_SETTING,)),
+        Form(left_of_mode, fused_left_of_mode, mode_inputs, (OF_SETTING,)),
         Form(selected_right, fused_selected_right, exact_inputs, (IS_GELU,)),
         Form(selected_left, fused_selected_left, exact_inputs, (IS_GELU,)),
         Form(selected_right, fused_tanh_right, tanh_inputs, (IS_TANH,)),
@@ -279,12 +316,6 @@ def f(x: torch.Tensor):
 def f(x: torch.Tensor):
     hidden, gate = x.chunk(2, dim=-1)
     return hidden * (gate * torch.sigmoid(1.8 * gate))
-""",
-        # which form it is is decided at run time
-        """
-def f(x: torch.Tensor, approximate: str):
-    hidden, gate = x.chunk(2, dim=-1)
-    return hidden * F.gelu(gate, approximate=approximate)
 """,
         # an offset
         """

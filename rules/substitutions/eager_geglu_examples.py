@@ -110,4 +110,31 @@ class T5DenseGatedActDense(nn.Module):
         return hidden_states
 """,
     ),
+    # SGLang
+    Rewritten(
+        """
+class GeluAndMul(nn.Module):
+    def __init__(self, approximate="tanh"):
+        super().__init__()
+        self.approximate = approximate
+
+    def forward(self, x):
+        d = x.shape[-1] // 2
+        return F.gelu(x[..., :d], approximate=self.approximate) * x[..., d:]
+""",
+        """
+class GeluAndMul(nn.Module):
+    def __init__(self, approximate="tanh"):
+        super().__init__()
+        self.approximate = approximate
+
+    def forward(self, x):
+        return torch_npu.npu_geglu(
+            x,
+            dim=-1,
+            approximate=int(self.approximate == "tanh"),
+            activate_left=True,
+        )[0]
+""",
+    ),
 )

@@ -57,7 +57,16 @@ def halves_then_cast(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def halves_apart(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate each half with a table of half the width and join the results (GPT-OSS)."""
     x1, x2 = x.chunk(2, dim=-1)
-    return torch.cat((x1 * cos - x2 * sin, x2 * cos + x1 * sin), dim=-1)
+    first, second = x1 * cos - x2 * sin, x2 * cos + x1 * sin
+    return either(torch.cat((first, second), dim=-1), torch.cat((first, second), dim=3))
+
+
+def halves_back(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """As ``halves_apart``, by the negative angle (modded-nanogpt)."""
+    x1, x2 = x.chunk(2, dim=-1)
+    first = x1 * cos + x2 * sin
+    second = either(x2 * cos - x1 * sin, x1 * (-sin) + x2 * cos)
+    return either(torch.cat((first, second), dim=-1), torch.cat((first, second), dim=3))
 
 
 def pairs(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -100,6 +109,13 @@ def fused_32(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def fused_apart(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate halves with one kernel and tables of the full width."""
     return torch_npu.npu_rotary_mul(x, torch.cat((cos, cos), dim=-1), torch.cat((sin, sin), dim=-1))
+
+
+def fused_back(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate halves back with one kernel."""
+    return torch_npu.npu_rotary_mul(
+        x, torch.cat((cos, cos), dim=-1), -torch.cat((sin, sin), dim=-1)
+    )
 
 
 def fused_pairs(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -273,6 +289,7 @@ RULE = Substitution(
         Form(halves, fused_promoted, promoting_inputs, PROMOTED),
         Form(halves_then_cast, fused_32, wide_inputs, HALF_32),
         Form(halves_apart, fused_apart, narrow_inputs, HALF),
+        Form(halves_back, fused_back, narrow_inputs, HALF),
         Form(pairs, fused_pairs, pair_inputs, (*HALF, INTERLEAVE)),
         Form(pairs, fused_pairs_promoted, promoting_pair_inputs, (*PROMOTED, INTERLEAVE)),
         Form(pairs_then_cast, fused_pairs_32, wide_pair_inputs, (*HALF_32, INTERLEAVE)),

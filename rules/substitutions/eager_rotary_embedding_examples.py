@@ -125,4 +125,21 @@ def apply_rotary(x: torch.Tensor, rope_cache: torch.Tensor):
     ).type_as(x)
 """,
     ),
+    # nanochat
+    Rewritten(
+        """
+def apply_rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor):
+    d = x.shape[-1] // 2
+    x1, x2 = x[..., :d], x[..., d:]
+    y1 = x1 * cos + x2 * sin
+    y2 = x1 * (-sin) + x2 * cos
+    return torch.cat([y1, y2], 3)
+""",
+        """
+def apply_rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor):
+    return torch_npu.npu_rotary_mul(
+        x, torch.cat((cos, cos), dim=-1), -torch.cat((sin, sin), dim=-1)
+    )
+""",
+    ),
 )

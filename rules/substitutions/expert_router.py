@@ -1,17 +1,20 @@
-"""A router that takes the softmax of all experts and then the largest, as the source shows it.
+"""A router that scores all experts and then takes the best, as the source shows it.
 
 What: ``weights, experts = torch.topk(F.softmax(logits, dim=-1), k)`` in a mixture of experts, where
-nothing else reads the softmax (an auxiliary loss would).
+nothing else reads the softmax (an auxiliary loss would); scores of a sigmoid, corrected by a bias or
+limited to groups of experts, as in DeepSeek-V3.
 
 Why it is slow on the NPU: SoftmaxV2 writes the scores of all experts for TopKV2, which sorts them in
 a general way, and casts stand around both. One kernel keeps them in the core: 37 became 14
 microseconds in vllm-ascend.
 
 Use instead: ``torch_npu.npu_moe_gating_top_k_softmax(logits, None, k)``; its third result are the rows.
+``torch_npu.npu_moe_gating_top_k`` for a sigmoid, a bias and groups.
 
 Safety: advice, for inference alone: the operator has no gradient, and the backward pass raises. It
 returns the experts as int32, and weights of the dtype of the logits, which are not divided by their
-sum: what does that stays. At most 1024 of them.
+sum: what does that stays. At most 1024 of them. ``npu_moe_gating_top_k`` divides the weights of a
+sigmoid by their sum (``norm_type=1``) and those of a softmax not.
 
 References: vllm-ascend #1355; torch_npu.npu_moe_gating_top_k_softmax in the API reference of Ascend
 Extension for PyTorch.
@@ -71,11 +74,38 @@ class Router(nn.Module):
         weights, experts = torch.topk(weights, self.top_k, dim=-1)
         return weights.to(hidden_states.dtype), experts
 """
+_PICKED = """
+class Gate(nn.Module):
+    def forward(self, x):
+        scores = F.softmax(F.linear(x, self.weight), dim=-1)
+        experts = scores.topk(self.top_k, dim=-1)[1]
+        return scores.gather(1, experts), experts
+"""
+_CORRECTED = """
+class Router(nn.Module):
+    def route_tokens_to_experts(self, logits):
+        scores = logits.float().sigmoid()
+        _, experts = torch.topk(scores + self.e_score_correction_bias, self.top_k, dim=-1)
+        weights = scores.gather(1, experts)
+        return weights / weights.sum(-1, keepdim=True), experts
+"""
+_IN_GROUPS = """
+class TopkRouter(nn.Module):
+    def get_topk_indices(self, scores):
+        chosen = scores.view(-1, self.n_experts) + self.bias
+        groups = chosen.view(-1, self.n_group, self.size).topk(2, dim=-1)[0].sum(dim=-1)
+        best = torch.topk(groups, k=self.topk_group, dim=-1, sorted=False)[1]
+        mask = torch.zeros_like(groups)
+        mask.scatter_(1, best, 1)
+        mask = mask.unsqueeze(-1).expand(-1, self.n_group, self.size).reshape(-1, self.n_experts)
+        chosen = chosen.masked_fill(~mask.bool(), 0.0)
+        return torch.topk(chosen, k=self.top_k, dim=-1, sorted=False)[1]
+"""
 
 RULE = Substitution(
     id="NPU173",
     name="expert-router",
-    summary="a router writes the softmax of all experts to select a few, in its source",
+    summary="a router writes the scores of all experts to select a few, in its source",
     table="fusion",
     forms=(Form(chosen, gated, inputs, (INFERENCE,)),),
     search="expert-routers",
@@ -98,6 +128,20 @@ class Gate(nn.Module):
         weights, experts = scores.topk(2)
         return weights, experts, scores.mean(0)
 """,
+        # a loss reads the scores
+        """
+class Gate(nn.Module):
+    def forward(self, x):
+        scores = self.router(x).sigmoid()
+        experts = (scores + self.bias).topk(2)[1]
+        return scores.gather(1, experts), experts, scores
+""",
+        # detections
+        """
+class Head(nn.Module):
+    def forward(self, x):
+        return self.classes(x).sigmoid().flatten(1).topk(100)
+""",
         # selected first
         """
 class Gate(nn.Module):
@@ -110,5 +154,8 @@ class Gate(nn.Module):
         Rewritten(_FUNCTION, _FUNCTION),
         Rewritten(_SAME_NAME, _SAME_NAME),
         Rewritten(_OTHER_NAMES, _OTHER_NAMES),
+        Rewritten(_PICKED, _PICKED),
+        Rewritten(_CORRECTED, _CORRECTED),
+        Rewritten(_IN_GROUPS, _IN_GROUPS),
     ),
 )

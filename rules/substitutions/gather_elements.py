@@ -76,7 +76,7 @@ def last(x: Tensor, index: Tensor) -> Tensor:
 
 def as_column(index: Tensor) -> Tensor:
     """Make a column of a vector."""
-    return either(index.unsqueeze(1), index.unsqueeze(-1), index[:, None])
+    return either(index.unsqueeze(1), index.unsqueeze(-1))
 
 
 def vector_flat(x: Tensor, index: Tensor) -> Tensor:

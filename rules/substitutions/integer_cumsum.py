@@ -43,7 +43,7 @@ def counted(x: Tensor, dim: int) -> Tensor:
 
 def converted(x: Tensor, dim: int) -> Tensor:
     """Convert to integers, then count along a dimension."""
-    return either(x.long(), x.int(), x.to(torch.int64), x.to(torch.int32)).cumsum(dim)
+    return either(x.long(), x.int()).cumsum(dim)
 
 
 def in_32_bits(x: Tensor, dim: int) -> Tensor:

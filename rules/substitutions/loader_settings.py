@@ -53,6 +53,12 @@ MEMORY = Condition(
     unknown,
 )
 
+_BY_ITSELF = """
+from transformers import TrainingArguments
+
+arguments = TrainingArguments(output_dir="out", num_train_epochs=3, dataloader_num_workers=0)
+"""
+
 RULE = Substitution(
     id="NPU270",
     name="loader-settings",
@@ -120,6 +126,12 @@ class Agent:
         for number, batch in enumerate(train_loader):
             self.step(batch)
 """,
+        # enough of them
+        """
+from transformers import TrainingArguments
+
+arguments = TrainingArguments(output_dir="out", num_train_epochs=3, dataloader_num_workers=4)
+""",
         # to debug
         """
 from torch.utils.data import DataLoader
@@ -145,6 +157,52 @@ def train_loader(data, settings, loader):
 """,
     ),
     rewritten=(
+        Rewritten(_BY_ITSELF, _BY_ITSELF),
+        # pinned for a GPU alone
+        Rewritten(
+            """
+import torch
+
+
+def train(data, cfg, device):
+    return torch.utils.data.DataLoader(
+        data, num_workers=cfg.workers, shuffle=True, pin_memory=device.type == "cuda"
+    )
+""",
+            """
+import torch
+
+
+def train(data, cfg, device):
+    return torch.utils.data.DataLoader(
+        data, num_workers=cfg.workers, shuffle=True, pin_memory=device.type != "cpu"
+    )
+""",
+        ),
+        Rewritten(
+            """
+from torch.utils.data import DataLoader
+
+
+def build_loader(data, sampler):
+    return DataLoader(data, 8, sampler=sampler, num_workers=4, drop_last=True)
+""",
+            """
+from torch.utils.data import DataLoader
+
+
+def build_loader(data, sampler):
+    return DataLoader(
+        data,
+        8,
+        sampler=sampler,
+        num_workers=4,
+        drop_last=True,
+        pin_memory=True,
+        persistent_workers=True,
+    )
+""",
+        ),
         Rewritten(
             """
 from torch.utils.data import DataLoader

@@ -2,7 +2,8 @@
 
 What: frequencies of a position embedding, a grid of positions, a causal mask of the longest length
 and the like, which ``forward`` computes from numbers and settings of the module (``self.dim``), and of
-the input reads nothing but the device and the dtype.
+the input reads nothing but the device and the dtype; and tables that the sizes of images alone
+decide: reference points, grids of positions, masks of shifted windows.
 
 Why it is slow on the NPU: each call launches some small kernels for numbers that never change, and
 the host, which launches them one by one, is what the step waits for.
@@ -11,6 +12,8 @@ Safety: advice. ``register_buffer`` with ``persistent=False`` keeps the table on
 module and out of its state dict, so that old checkpoints load. A module that is cast as a whole
 (``model.half()``) casts a floating point buffer too, which loses digits that ``forward`` had; a module
 that is made on the device ``meta`` gets no values. The memory is kept for as long as the module is.
+What sizes decide is kept once for each of them: where each image has a size of its own nothing is
+gained, and memory grows with them.
 
 References: torch.nn.Module.register_buffer; vllm-ascend #1890 (cosines and sines once instead of in
 every call); the ports of UniAD, BEVFormer and VAD in Ascend DrivingSDK.
@@ -65,6 +68,33 @@ class TimeEmbedding(nn.Module):
         half = self.dim // 2
         freqs = torch.exp(-math.log(1e4) * torch.arange(half, device=t.device, dtype=torch.float32) / half)
         return t[:, None].float() * freqs
+"""
+
+_GRID = """
+class Encoder(nn.Module):
+    def get_reference_points(self, H, W, bs, x: torch.Tensor):
+        rows = torch.linspace(0.5, H - 0.5, H, dtype=x.dtype, device=x.device)
+        columns = torch.linspace(0.5, W - 0.5, W, dtype=x.dtype, device=x.device)
+        y, x = torch.meshgrid(rows, columns)
+        points = torch.stack((y.reshape(-1) / H, x.reshape(-1) / W), -1)
+        return points.repeat(bs, 1, 1)
+"""
+_WINDOWS = """
+class Windows(nn.Module):
+    def forward(self, x: torch.Tensor, slices):
+        mask = torch.zeros((1, x.shape[1], x.shape[2], 1), device=x.device)
+        number = 0
+        for rows in slices:
+            for columns in slices:
+                mask[:, rows, columns, :] = number
+                number += 1
+        return self.attend(x, mask)
+"""
+_BY_DEVICE = """
+def forward(pos: torch.Tensor, temperature: int = 10000):
+    wide = torch.arange(128, dtype=torch.float32, device=pos.device)
+    wide = temperature ** (2 * (wide // 2) / 128)
+    return pos[..., None] / wide
 """
 
 RULE = Substitution(
@@ -140,5 +170,10 @@ class Table(nn.Module):
         self.register_buffer("table", table, persistent=False)
 """,
     ),
-    rewritten=(Rewritten(_FREQUENCIES, _FREQUENCIES),),
+    rewritten=(
+        Rewritten(_FREQUENCIES, _FREQUENCIES),
+        Rewritten(_GRID, _GRID),
+        Rewritten(_WINDOWS, _WINDOWS),
+        Rewritten(_BY_DEVICE, _BY_DEVICE),
+    ),
 )

@@ -50,7 +50,6 @@ from npufix.rules.substitution import (
 from npufix.rules.substitutions.masked_assignment_examples import REWRITTEN
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 _MATRIX = 2
@@ -69,7 +68,7 @@ _INTEGERS = {
 
 def spelled(mask: Tensor) -> Any:  # noqa: ANN401 - a tensor or a tuple of them
     """Return a mask, or its positions along all dimensions."""
-    return either(torch.where(mask), mask.nonzero(as_tuple=True), mask)
+    return either(mask.nonzero(as_tuple=True), mask)
 
 
 def positions(mask: Tensor) -> Tensor:
@@ -81,7 +80,6 @@ def positions(mask: Tensor) -> Tensor:
         mask.nonzero().reshape(-1),
         mask.nonzero().flatten(),
         mask.nonzero()[:, 0],
-        torch.where(mask)[0],
         mask.nonzero(as_tuple=True)[0],
     )
 

@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 
 def expanded(x: Tensor, mask: Tensor, rows: Tensor) -> Tensor:
     """Write rows to where a mask of rows is true, through a mask of elements."""
-    whole = either(
-        mask.unsqueeze(-1).expand_as(x), mask[..., None].expand_as(x), mask.unsqueeze(-1)
-    )
+    whole = either(mask.unsqueeze(-1).expand_as(x), mask.unsqueeze(-1))
     return x.masked_scatter(whole, rows)
 
 

@@ -85,9 +85,6 @@ def counted(mask: Tensor) -> int:
     return either(
         mask.nonzero().size(0),
         len(mask.nonzero()),
-        len(torch.where(mask)[0]),
-        torch.where(mask)[0].numel(),
-        torch.where(mask)[0].size(0),
         len(mask.nonzero(as_tuple=True)[0]),
         mask.nonzero(as_tuple=True)[0].numel(),
         mask.nonzero(as_tuple=True)[0].size(0),
@@ -108,7 +105,6 @@ def positions(mask: Tensor) -> Tensor:
         mask.nonzero().reshape(-1),
         mask.nonzero().flatten(),
         mask.nonzero()[:, 0],
-        torch.where(mask)[0],
         mask.nonzero(as_tuple=True)[0],
     )
 
@@ -116,7 +112,6 @@ def positions(mask: Tensor) -> Tensor:
 def picked(x: Tensor, mask: Tensor) -> Tensor:
     """Pick elements, then add them up."""
     return either(
-        x[torch.where(mask)].sum(),
         x[mask.nonzero(as_tuple=True)].sum(),
         x[mask].sum(),
         x.masked_select(mask).sum(),

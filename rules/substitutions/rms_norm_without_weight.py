@@ -31,7 +31,6 @@ from npufix.rules.substitution import (
     Rewritten,
     Site,
     Substitution,
-    either,
 )
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def fused_unit_rows(x: Tensor, eps: float) -> Tensor:
 
 def root_of_sum(x: Tensor, dim: int, eps: float) -> Tensor:
     """Divide each row by its length, with ``eps`` below the root (Qwen3-Next, FLA)."""
-    return x * torch.rsqrt(either(x * x, x.pow(2)).sum(dim, keepdim=True) + eps)
+    return x * torch.rsqrt(x.pow(2).sum(dim, keepdim=True) + eps)
 
 
 def fused_root_of_sum(x: Tensor, dim: int, eps: float) -> Tensor:

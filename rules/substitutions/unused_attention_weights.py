@@ -166,6 +166,33 @@ class Block(nn.Module):
         return x + y
 """,
         ),
+        # taken in the next statement
+        Rewritten(
+            """
+class Block(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.attn = nn.MultiheadAttention(dim, 8)
+
+    def forward(self, x):
+        residual = x
+        x = self.attn(x, x, x)
+        x = x[0]
+        return x + residual
+""",
+            """
+class Block(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.attn = nn.MultiheadAttention(dim, 8)
+
+    def forward(self, x):
+        residual = x
+        x = self.attn(x, x, x, need_weights=False)
+        x = x[0]
+        return x + residual
+""",
+        ),
         Rewritten(
             """
 class Decoder(nn.Module):

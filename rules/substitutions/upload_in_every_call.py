@@ -8,7 +8,7 @@ Why it is slow on the NPU: memory of Python lists and of most tensors of the hos
 the host waits until the copy is done, and for the launches before it. Columns are no block of
 memory: they are copied on the host first, and that waits as well, ``non_blocking`` or not.
 
-Safety: a list of one number is written on the device by ``torch.full`` (conditions ``one-number``,
+Safety: a number, or a list of one, is written on the device by ``torch.full`` (conditions ``one-number``,
 ``nonnegative-count``, ``value-fits-dtype``). Numbers that are written out and only computed with
 become a buffer where the class has an ``__init__`` (``module-moves-along``); ``persistent=False`` keeps
 the state dict as it is. What the host draws for the device is drawn there: other numbers
@@ -275,10 +275,13 @@ def forward(x: torch.Tensor):
     sizes = torch.tensor([x.shape[0], x.shape[1]])
     return x, sizes
 """,
-        # one number goes along with the launch
+        # one number of the host goes along with the launch; one that is seldom made; a leaf
         """
-def forward(x: torch.Tensor):
-    return torch.where(x > 0, x, torch.tensor(0.0, device=x.device))
+def forward(x: torch.Tensor, found):
+    if not found:
+        return torch.tensor(0.0, device=x.device)
+    weight = torch.tensor(1.0, device=x.device, requires_grad=True)
+    return torch.where(x > 0, x * weight, torch.tensor(0.0))
 """,
     ),
     rewritten=(
@@ -340,6 +343,20 @@ class Head(nn.Module):
     def loss(self, x: torch.Tensor, boxes: list):
         count = len(boxes)
         return x.sum() / x.new_full((1,), count)
+""",
+        ),
+        Rewritten(
+            """
+class BoxLoss(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor):
+        two = torch.tensor(2.0, device=x.device, dtype=x.dtype)
+        return (x / two - y / two).abs().mean()
+""",
+            """
+class BoxLoss(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor):
+        two = torch.full((), 2.0, device=x.device, dtype=x.dtype)
+        return (x / two - y / two).abs().mean()
 """,
         ),
         Rewritten(

@@ -19,7 +19,52 @@ class Encoder(nn.Module):
         return self.attend(x, cu_seqlens, longest)
 """
 
+_BUILDER = """
+class AttentionMetadataBuilder:
+    def build(self, common, positions: torch.Tensor):
+        query_lens = common.query_start_loc[1:] - common.query_start_loc[:-1]
+        longest = max(1, int(query_lens.max().item()))
+        return self.make(query_lens, longest, torch.relu(positions))
+"""
+_PACKED = """
+class Attention(nn.Module):
+    def forward(self, q: torch.Tensor, packed):
+        ends = tuple(packed.cu_seqlens_q[1:].cpu().numpy().tolist())
+        return self.attend(q, ends)
+"""
+
+_ROUND_TRIP = """
+class Head(nn.Module):
+    def forward(self, x: torch.Tensor):
+        return self.convolve(self.dropout(x.cpu()).npu())
+"""
+_RAN_IN_MAIN = """
+def main(model, batches, optimizer):
+    total = 0
+    for batch in batches:
+        loss = model(batch)
+        loss.backward()
+        optimizer.step()
+        total += loss.item()
+    return total
+"""
+
 VALID = (
+    # what the message of an error says, and lengths that the object has filled itself
+    """
+class Cache(nn.Module):
+    def forward(self, x: torch.Tensor, seq_lens: torch.Tensor):
+        if x.shape[0] > self.size:
+            longest = seq_lens.max().item()
+            raise ValueError(f"{longest} is too long")
+        return self.attend(x, self.seq_lens.tolist())
+""",
+    # once, before the first request
+    """
+class AttentionMetadataBuilder:
+    def build_for_capture(self, seq_lens: torch.Tensor):
+        return self.make(seq_lens, seq_lens.max().item())
+""",
     # the length of a tensor
     """
 def loss(x: torch.Tensor):
@@ -161,19 +206,23 @@ class Head(nn.Module):
         """
 class Head(nn.Module):
     def loss(self, x: torch.Tensor, found: list):
-        num_pos = torch.tensor(len(found), dtype=torch.float, device=x.device)
+        num_pos = x.new_full((), len(found))
         num_pos = max(reduce_mean(num_pos), 1.0)
         return x.sum() / num_pos
 """,
         """
 class Head(nn.Module):
     def loss(self, x: torch.Tensor, found: list):
-        num_pos = torch.tensor(len(found), dtype=torch.float, device=x.device)
+        num_pos = x.new_full((), len(found))
         num_pos = reduce_mean(num_pos).clamp(min=1.0)
         return x.sum() / num_pos
 """,
     ),
     Rewritten(_LONGEST, _LONGEST),
+    Rewritten(_BUILDER, _BUILDER),
+    Rewritten(_PACKED, _PACKED),
+    Rewritten(_ROUND_TRIP, _ROUND_TRIP),
+    Rewritten(_RAN_IN_MAIN, _RAN_IN_MAIN),
     # logged at once
     Rewritten(_LOGGED_AT_ONCE, _LOGGED_AT_ONCE),
     Rewritten(

@@ -45,8 +45,6 @@ _WIDE = _EXACT | {"float32", "float64"}
 def larger(x: Tensor, y: Tensor) -> Tensor:
     """Choose the larger of two values."""
     return either(
-        torch.where(x < y, y, x),
-        torch.where(x <= y, y, x),
         torch.where(x > y, x, y),
         torch.where(x >= y, x, y),
     )
@@ -62,8 +60,6 @@ def smaller(x: Tensor, y: Tensor) -> Tensor:
     return either(
         torch.where(x < y, x, y),
         torch.where(x <= y, x, y),
-        torch.where(x > y, y, x),
-        torch.where(x >= y, y, x),
     )
 
 
@@ -74,7 +70,7 @@ def minimum(x: Tensor, y: Tensor) -> Tensor:
 
 def raised(x: Tensor, limit: float) -> Tensor:
     """Replace what is below a limit."""
-    return either(torch.where(x < limit, limit, x), torch.where(limit > x, limit, x))
+    return torch.where(x < limit, limit, x)
 
 
 def raised_elsewhere(x: Tensor, limit: float) -> Tensor:
@@ -83,9 +79,6 @@ def raised_elsewhere(x: Tensor, limit: float) -> Tensor:
         torch.where(x >= limit, x, limit),
         torch.where(x > limit, x, limit),
         torch.where(x <= limit, limit, x),
-        torch.where(limit >= x, limit, x),
-        torch.where(limit <= x, x, limit),
-        torch.where(limit < x, x, limit),
     )
 
 
@@ -96,7 +89,7 @@ def at_least(x: Tensor, limit: float) -> Tensor:
 
 def lowered(x: Tensor, limit: float) -> Tensor:
     """Replace what is above a limit."""
-    return either(torch.where(x > limit, limit, x), torch.where(limit < x, limit, x))
+    return torch.where(x > limit, limit, x)
 
 
 def lowered_elsewhere(x: Tensor, limit: float) -> Tensor:
@@ -105,9 +98,6 @@ def lowered_elsewhere(x: Tensor, limit: float) -> Tensor:
         torch.where(x <= limit, x, limit),
         torch.where(x < limit, x, limit),
         torch.where(x >= limit, limit, x),
-        torch.where(limit <= x, limit, x),
-        torch.where(limit >= x, x, limit),
-        torch.where(limit > x, x, limit),
     )
 
 

@@ -48,10 +48,6 @@ def variance(x: Tensor) -> Tensor:
     return either(
         distance.pow(2).mean(-1, keepdim=True),
         x.var(-1, keepdim=True, unbiased=False),
-        x.var(dim=-1, keepdim=True, unbiased=False),
-        x.var(-1, unbiased=False, keepdim=True),
-        x.var(-1, keepdim=True, correction=0),
-        x.var(dim=-1, keepdim=True, correction=0),
     )
 
 

@@ -88,15 +88,15 @@ def test_what_msprof_exported_is_found_from_everywhere(tmp_path: Path) -> None:
         assert found.path in (output.parent, output)
 
 
-def test_each_trace_of_torch_profiler_is_a_dump(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["rank{}.pt.trace.json", "worker-{}.json", "{}.json"])
+def test_each_trace_of_torch_profiler_is_a_dump(tmp_path: Path, name: str) -> None:
     for rank in (10, 9):
         trace = {"schemaVersion": 1, "deviceProperties": [], "traceEvents": []}
-        (tmp_path / f"rank{rank}.pt.trace.json").write_text(json.dumps(trace))
+        (tmp_path / name.format(rank)).write_text(json.dumps(trace))
     (tmp_path / "settings.json").write_text("{}")
-    assert [each.path.name for each in find_dumps(tmp_path)] == [
-        "rank9.pt.trace.json",
-        "rank10.pt.trace.json",
-    ]
+    (tmp_path / "timeline.json").write_text('[{"ph": "X", "name": "x", "ts": 1, "dur": 1}]')
+    found = [each.path.name for each in find_dumps(tmp_path)]
+    assert found == [name.format(9), name.format(10)]
 
 
 def test_a_file_that_is_none(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ in every round, a ``NUMBER`` that counts, or the ``ROWS`` of a tensor along an a
 broken (a round needs the one before it, the rows have different lengths, somebody counts along) it
 raises ``CannotBatchError`` with the reason, which is then what the finding says.
 
-``ragged`` says what a person writes for parts of different lengths.
+``advice`` says what a person writes instead where no text is.
 
 ``find`` is the door: the sites of a function. Their text comes as any other ``Rewrite``.
 """

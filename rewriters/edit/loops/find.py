@@ -7,13 +7,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.loops.choosing import pick
-from npufix.rewriters.edit.loops.expressions import RANDOM, UNKNOWN_CALL, UNKNOWN_CODE, WRITTEN_READ
-from npufix.rewriters.edit.loops.facts import Facts
-from npufix.rewriters.edit.loops.filling import Pieces, read_pieces
-from npufix.rewriters.edit.loops.indexing import OF_HOST, OTHER_ROUND
-from npufix.rewriters.edit.loops.joining import add_up, join, join_rounds, rows_of
-from npufix.rewriters.edit.loops.ragged import (
+from npufix.rewriters.edit.loops.advice.ragged import (
     MERGED,
     RECURRENCES,
     UNPADDED,
@@ -21,6 +15,13 @@ from npufix.rewriters.edit.loops.ragged import (
     say_how,
     takes_padding_off,
 )
+from npufix.rewriters.edit.loops.advice.rows import say_by_hand
+from npufix.rewriters.edit.loops.choosing import pick
+from npufix.rewriters.edit.loops.expressions import RANDOM, UNKNOWN_CALL, UNKNOWN_CODE, WRITTEN_READ
+from npufix.rewriters.edit.loops.facts import Facts
+from npufix.rewriters.edit.loops.filling import Pieces, read_pieces
+from npufix.rewriters.edit.loops.indexing import OF_HOST, OTHER_ROUND
+from npufix.rewriters.edit.loops.joining import add_up, join, join_rounds, rows_of
 from npufix.rewriters.edit.loops.reading import (
     NO_DOMAIN,
     STEPS,
@@ -142,6 +143,8 @@ def _say_why(
     advice = say_how(loop) if _is_in_steps(flow) else ""
     if advice == RECURRENCES and not _computes_tensors(wide, loop):
         advice = ""
+    if not advice and _is_in_steps(flow):
+        advice = say_by_hand(wide, Facts(wide, list(_inside(wide, loop))), loop)
     if advice:
         return replace(found, code=loop.first, problem=advice)
     told = found.problem not in _NO_ROWS and _is_about_rows(wide, loop)

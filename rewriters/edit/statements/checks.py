@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.edit import holds_comment
 from npufix.rewriters.edit.layout import style_of
+from npufix.rewriters.edit.statements.choices import CHOOSE, choose
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, apply_changes
-from npufix.rewriters.edit.statements.surroundings import is_pure
 from npufix.rewriters.facts.host_tensors import is_made_on_host
 from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph import operators
@@ -24,17 +23,12 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.edit import Span
     from npufix.rewriters.edit.statements.surroundings import Surroundings
 
-_CHOOSE = (
-    "the host waits for the answer: compute both and choose with torch.where, or decide by what "
-    "the host knows already"
+_WEIGHED = (
+    "the host waits for the answer, and again for how many elements x[mask] has: compute with all "
+    "of them and weigh by the mask, (loss * mask).sum() / mask.sum().clamp(min=1), which is zero "
+    "where nothing is set, and needs no test"
 )
-_BY_ZERO = (
-    "the host waits for the answer: divide by n.clamp(min=1), which is never zero, and choose with "
-    "torch.where if the other arm is another value"
-)
-_MOST_WORK = 12
-"""Operators of an arm: computing both must not cost more than the wait."""
-_OF_ANOTHER_SHAPE = frozenset({"nonzero", "masked_select", "unique", "cat", "stack"})
+_TAKES_LOSS = re.compile(r"(?i)loss|criterion|cross_entropy|^(mean|sum|smooth_l1)$")
 _FORM_GUARD, _FORM_ASSERT = "guarded", "asserted"
 _OF_SOME = operators.RANDOM | {"amax", "amin", "argmax", "argmin", "max", "median", "min", "mode"}
 """What raises where there are no elements, or draws the next numbers."""
@@ -61,7 +55,8 @@ def _follows(here: Surroundings, one: Proposal, other: Proposal) -> bool:
     first, second = one.code, other.code
     if one.form != _FORM_ASSERT or not isinstance(first, ast.stmt):
         return False
-    return any(second in b and b[b.index(second) - 1] is first for b in _blocks(here, first))
+    block = here.block_of(first)
+    return second in block and block[block.index(second) - 1] is first
 
 
 def _as_one(row: Sequence[Proposal]) -> Proposal:
@@ -81,22 +76,39 @@ def _checks(here: Surroundings) -> Iterator[Proposal]:
         if isinstance(node, ast.If) and here.text(node).startswith("elif"):
             continue  # nothing can stand alone behind another branch
         match node:
-            case ast.Assert() | ast.If(_, [ast.Raise()], []) if _is_switched(here, node):
-                continue  # who wants no check says so
-            case ast.Assert(test) if _is_answer(here, test):
-                found = _off_device(here, node, test, "check")
-            case ast.If(_, [ast.Raise()], []) if _LEFT_ALONE.search(here.text(node)):
-                continue  # one wait in each step, so that training ends with an error
-            case ast.If(test, [ast.Raise()], []) if _is_answer(here, test):
-                found = _off_device(here, node, test, "failure")
-            case ast.If(test, body, []) if _is_answer(here, test):
-                found = _unguard(here, node, test, body) or _choose(here, node)
+            case ast.Assert(test) | ast.If(test, [*_, ast.Raise()], []):
+                if not _is_wanted(here, node) and _is_answer(here, test):
+                    kind = "check" if isinstance(node, ast.Assert) else "failure"
+                    found = _off_device(here, node, test, kind)
+                else:
+                    continue
             case ast.If(test) | ast.IfExp(test) if _is_answer(here, test):
-                found = _choose(here, node)
+                found = _of_branch(here, node, test)
             case _:
                 continue
         if found is not None:
             yield found
+
+
+def _is_wanted(here: Surroundings, code: ast.Assert | ast.If) -> bool:
+    """Tell whether a check is to wait, or does not do so in each step."""
+    if _is_switched(here, code):
+        return True  # who wants no check says so
+    if isinstance(code, ast.Assert):
+        return False
+    plain = all(isinstance(s, ast.Assign | ast.Expr | ast.Raise) for s in code.body)
+    # one wait in each step, so that training ends with an error
+    return not plain or _LEFT_ALONE.search(here.text(code)) is not None
+
+
+def _of_branch(here: Surroundings, code: ast.If | ast.IfExp, test: ast.expr) -> Proposal | None:
+    found = None
+    if isinstance(code, ast.If) and not code.orelse:
+        found = _unguard(here, code, test, code.body)
+    found = found or choose(here, code)
+    if isinstance(code, ast.If) and (found is None or found.advice):
+        return _weigh(here, code, test) or found
+    return found
 
 
 def _is_answer(  # noqa: PLR0911 - one case a kind of test
@@ -116,14 +128,23 @@ def _is_answer(  # noqa: PLR0911 - one case a kind of test
     if node.op in _ANSWERS:
         return here.is_tensor(test) is not False and not node.op.startswith("py:")
     if node.op in _COMPARED:
-        at = here.evaluations[id(test)]
         return any(
-            here.facts(at, x=arg).is_tensor("x")
-            and arg.op in _COMPARABLE
+            arg.op in _COMPARABLE
+            and _may_be_tensor(here, test, arg)
             and not is_made_on_host(arg.args[0])
             for arg in node.args
         )
     return False
+
+
+def _may_be_tensor(here: Surroundings, test: ast.expr, node: Node) -> bool:
+    """Tell whether a value is a tensor; what a module adds up in its steps is no array.
+
+    ``(shapes[:, 0] * shapes[:, 1]).sum()``
+    """
+    known = here.facts(here.evaluations[id(test)], x=node).is_tensor("x")
+    in_module = here.flow.cls is not None and node.op in {"mean", "sum"}
+    return known is True or (known is None and in_module)
 
 
 _LEFT_ALONE = re.compile(
@@ -187,7 +208,7 @@ def _off_device(here: Surroundings, code: ast.stmt, test: ast.expr, kind: str) -
         code,
         form=_FORM_ASSERT,
         changes=tuple(changes),
-        shown=f"{opening}{here.text(first)}{closing}",
+        shown=f"{opening}{' and '.join(map(here.text, rest))}{closing}",
         proven=frozenset({"is-tensor"} if sure is not None else ()),
         asked=((kind, f"lambda:{here.text(test)}"),),
     )
@@ -249,7 +270,7 @@ def _unguard(
     first, last = body[0].lineno, body[-1].end_lineno or body[-1].lineno
     several = any((s.end_lineno or s.lineno) != s.lineno for s in body)
     if lines is None or first == code.lineno or (several and '"""' in here.text(code)):
-        return Proposal(code, _CHOOSE)
+        return Proposal(code, CHOOSE)
     unit = here.indent(body[0]).removeprefix(here.indent(code))
     depth = len(here.indent(code))
     text = [
@@ -272,15 +293,50 @@ def _unguard(
     )
 
 
-def _tested_mask(here: Surroundings, test: ast.expr) -> Node | None:
-    """Return the mask of ``mask.any()`` and of ``mask.sum() > 0``."""
+def _tested_mask(here: Surroundings, test: ast.expr, *, sure: bool = True) -> Node | None:
+    """Return the mask of ``mask.any()`` and of ``mask.sum() > 0``, perhaps a likely one."""
     match here.value(test):
         case Node("any", [mask]):
             return mask
         case Node("gt" | "ne", [Node("sum" | "count_nonzero", [mask, *_]), Node(value=0)]):
             at = here.evaluations[id(test)]
-            return mask if here.facts(at, x=mask).is_bool_tensor("x") else None
+            known = here.facts(at, x=mask).is_bool_tensor("x")
+            return mask if known or (known is None and not sure) else None
     return None
+
+
+def _weigh(here: Surroundings, code: ast.If, test: ast.expr) -> Proposal | None:
+    """Return what to do about a test whether a mask selects anything of which a loss is taken.
+
+    The other arm is none, or zero: ``loss = pred.sum() * 0``.
+    """
+    tested = _tested_mask(here, test, sure=False)
+    inside = list(walk(*code.body))
+    other: list[ast.stmt] = code.orelse
+    if not other and any(isinstance(n, ast.Return) for n in inside):
+        block = here.block_of(code)
+        other = block[block.index(code) + 1 :]
+    values = [s.value for s in other if isinstance(s, ast.Assign | ast.AugAssign | ast.Return)]
+    if tested is None or len(values) < len(other) or not all(v and _is_nothing(v) for v in values):
+        return None
+    picks = [n for n in inside if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Load)]
+    takes_loss = any(
+        isinstance(n, ast.Call) and _TAKES_LOSS.search(last_name(n.func) or "") for n in inside
+    )
+    selected = any(here.value(pick.slice) is tested for pick in picks)
+    return Proposal(code, _WEIGHED) if selected and takes_loss else None
+
+
+def _is_nothing(code: ast.expr) -> bool:
+    """Tell whether code is zero, whatever else it reads: ``pred.sum() * 0``."""
+    match code:
+        case ast.Constant(value):
+            return value in {0, None}
+        case ast.BinOp(left, ast.Mult(), right):
+            return _is_nothing(left) or _is_nothing(right)
+        case ast.Call(function):
+            return last_name(function) in {"new_zeros", "zeros", "zeros_like"}
+    return False
 
 
 def _target_of(code: ast.stmt) -> ast.expr | None:
@@ -334,166 +390,3 @@ def _selects(here: Surroundings, index: ast.expr, mask: Node) -> bool:
     """Tell whether an index selects nothing where the mask is false everywhere."""
     parts = index.elts if isinstance(index, ast.Tuple) else [index]
     return any(here.value(part) is mask for part in parts)
-
-
-@dataclass(frozen=True, slots=True)
-class _Branch:
-    code: ast.stmt | ast.expr
-    until: ast.stmt | ast.expr
-    """The last that takes part: a ``return`` behind the ``if``."""
-    test: ast.expr
-    first: ast.expr
-    second: ast.expr | None
-    """``None`` for the old value of ``name``."""
-    head: str
-    name: str = ""
-
-
-def _choose(here: Surroundings, node: ast.AST) -> Proposal | None:
-    """Return a branch on what a tensor holds as a choice, ``None`` if it is another thing.
-
-    ``node`` is an ``if`` with or without ``else``, or a conditional expression.
-    """
-    branch = _read(here, node)
-    if branch is None:
-        return None
-    second = branch.second
-    if any(isinstance(arm, ast.Constant) and arm.value is None for arm in (branch.first, second)):
-        return None  # a mask or none: only the host can decide what code comes next
-    if not _is_small(here, branch.first) or (second is not None and not _is_small(here, second)):
-        return _advise_on_large(here, branch) if isinstance(node, ast.If) and second else None
-    if _divides_by_tested(here, branch):
-        return Proposal(branch.code, _BY_ZERO)
-    test = _as_tensor(here, branch.test)
-    whole = _lines_of(here, branch)
-    if not test or whole is None or here.flow.names.imports.get("torch") != "torch":
-        return Proposal(branch.code, _CHOOSE)
-    other = branch.name if second is None else here.text(second)
-    chosen = ", ".join((test, here.text(branch.first), other))
-    new = f"{branch.head}torch.where({chosen})"
-    text = f"{here.indent(branch.code)}{new}\n" if isinstance(branch.code, ast.stmt) else new
-    asked = [branch.first] if second is None else [branch.first, second]
-    return Proposal(
-        branch.code,
-        form="decided",
-        changes=(Change(whole, text),),
-        shown=new,
-        asked=tuple((f"arm{n}", f"lambda:{here.text(arm)}") for n, arm in enumerate(asked)),
-        proven=frozenset({"zero-gradients"} if _learn_alike(here, branch) else ()),
-    )
-
-
-def _advise_on_large(here: Surroundings, branch: _Branch) -> Proposal:
-    """Return what to do about arms that are much work.
-
-    Beside ``logits.mean() * 0`` the loss of no labels is NaN; ``where`` hands its gradient on.
-    """
-    arms = [here.value(arm) for arm in (branch.first, branch.second) if arm]
-    return Proposal(branch.code, _BY_ZERO if any(a and _is_zero(a) for a in arms) else _CHOOSE)
-
-
-def _is_zero(arm: Node) -> bool:
-    by_zero = any(factor.op == Op.CONST and factor.value == 0 for factor in arm.args)
-    return arm.op in {"zeros", "zeros_like", "new_zeros"} or (arm.op == "mul" and by_zero)
-
-
-def _learn_alike(here: Surroundings, branch: _Branch) -> bool:
-    """Tell whether both arms read the same tensors: what learns in one learns in the other."""
-    at = here.evaluations[id(branch.test)]
-    old = None if branch.second is None else here.value(branch.second)
-    arms = [here.value(branch.first), old or at.names.get(branch.name)]
-    read = [_read_by(here, arm) for arm in arms if arm is not None]
-    return len(read) == len(arms) and read[0] == read[1]
-
-
-def _read_by(here: Surroundings, arm: Node) -> set[Node]:
-    """Return what may have a gradient among the values that an arm begins with."""
-    ends = {Op.PARAM, Op.ATTR, Op.CALL, Op.ITEM, Op.ELEMENT, Op.GLOBAL, Op.CARRIED, Op.PHI}
-    at = here.flow.evaluations[0]
-    return {
-        node for node in arm.walk() if node.op in ends and not here.facts(at, x=node).is_number("x")
-    }
-
-
-def _read(here: Surroundings, node: ast.AST) -> _Branch | None:
-    match node:
-        case ast.If(test, [ast.Assign([ast.Name(one)], first)], []):
-            return _Branch(node, node, test, first, None, f"{one} = ", one)
-        case ast.If(
-            test, [ast.Assign([ast.Name(one)], first)], [ast.Assign([ast.Name(two)], second)]
-        ):
-            same = one == two
-            return _Branch(node, node, test, first, second, f"{one} = ") if same else None
-        case ast.If(test, [ast.Return(ast.expr() as first)], [ast.Return(ast.expr() as second)]):
-            return _Branch(node, node, test, first, second, "return ")
-        case ast.If(test, [ast.Return(ast.expr() as first)], []):
-            block = next((b for b in _blocks(here, node) if node in b), [])
-            behind = block[block.index(node) + 1 :]
-            match behind:
-                case [ast.Return(ast.expr() as second) as last]:
-                    return _Branch(node, last, test, first, second, "return ")
-        case ast.IfExp(test, first, second):
-            return _Branch(node, node, test, first, second, "")
-    return None
-
-
-def _blocks(here: Surroundings, node: ast.stmt) -> list[list[ast.stmt]]:
-    outer = here.parents.get(id(node), here.flow.function)
-    return [b for name in ("body", "orelse") if isinstance(b := getattr(outer, name, None), list)]
-
-
-def _lines_of(here: Surroundings, branch: _Branch) -> tuple[int, int, int, int] | None:
-    if isinstance(branch.code, ast.expr):
-        return here.span(branch.code)
-    assert isinstance(branch.until, ast.stmt)  # noqa: S101 - both are statements
-    first, last = here.whole_lines(branch.code), here.whole_lines(branch.until)
-    comments = holds_comment("".join(here.lines), here.lines, branch.code)
-    if first is None or last is None or comments:
-        return None
-    return first[0], 0, last[2], last[3]
-
-
-def _is_small(here: Surroundings, code: ast.expr) -> bool:
-    """Tell whether an arm computes a tensor of its own with a few operators and nothing else."""
-    node = here.value(code)
-    if node is None or not here.is_tensor(code) or not is_pure(here, node):
-        return False
-    parts = list(node.walk())
-    # What ``x[mask]`` has none of is no number: its mean is NaN, and so is the gradient.
-    if any(part.op in _OF_ANOTHER_SHAPE or _picks(here, part) for part in parts):
-        return False
-    work = [p for p in parts if p.op in operators.TABLE and p.op not in operators.VIEWS]
-    return len(work) <= _MOST_WORK
-
-
-def _picks(here: Surroundings, node: Node) -> bool:
-    return (
-        node.op == Op.GETITEM
-        and here.facts(here.flow.evaluations[0], m=node.args[1]).is_tensor("m") in {True, None}
-        and node.args[1].op not in {Op.CONST, Op.SLICE, Op.TUPLE}
-    )
-
-
-def _divides_by_tested(here: Surroundings, branch: _Branch) -> bool:
-    """Tell whether an arm divides by what the test compares: by zero, where it is not taken."""
-    tested = here.value(branch.test)
-    compared = set() if tested is None else {id(part) for part in tested.walk()}
-    for arm in (branch.first, branch.second):
-        node = None if arm is None else here.value(arm)
-        for part in [] if node is None else node.walk():
-            if part.op in {"div", "reciprocal"} and id(part.args[-1]) in compared:
-                return part.args[-1].op != Op.CONST
-    return False
-
-
-def _as_tensor(here: Surroundings, test: ast.expr) -> str:
-    """Return a test as a tensor of one truth value, "" if it is more than that."""
-    match test:
-        case ast.UnaryOp(ast.Not(), inner):
-            text = _as_tensor(here, inner)
-            plain = isinstance(inner, (ast.Call, ast.Name))
-            return text and (f"~{text}" if plain else f"~({text})")
-        case ast.BoolOp() | ast.Call(ast.Attribute(_, "item")):
-            return ""
-    node = here.value(test)
-    return here.text(test) if node is not None and here.is_tensor(test) is not False else ""

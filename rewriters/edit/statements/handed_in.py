@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
+from npufix.rewriters.edit.statements.columns import is_changed
 from npufix.rewriters.edit.statements.proposal import Proposal
 from npufix.rewriters.edit.statements.surroundings import is_repeatable
 from npufix.rewriters.graph import operators
@@ -46,8 +47,25 @@ _KEPT = (
     "nothing in it changes from call to call: compute it in __init__, "
     'register_buffer("name", ..., persistent=False), and read self.name'
 )
+_KEPT_BY_SIZE = (
+    "sizes alone decide what is in it: compute it once for each of them, and keep it on the device "
+    "in a dictionary by (height, width, device)"
+)
+_KEPT_BY_DEVICE = (
+    "nothing in it changes from call to call: make it in a function of the device that keeps what "
+    "it returns (functools.lru_cache)"
+)
+_SIZE = re.compile(
+    r"(?i)([hwdzl]|bev_[hwz]|(img|feat|image|patch|pad)?_?(height|width|depth|size|shape)s?"
+    r"|num_points\w*)(_(in|out|pad|\d))?"
+)
+"""What counts the places of an image, a volume or a window."""
+_ROTARY = re.compile(r"_?(rotary|rope)(_\w+)?")
+_POSITIONS = re.compile(r"(^|_)pos(ition)?(_?ids?|s)?$")
 _FEWEST_OF_SETTINGS = 2
 """Operators: what one kernel fills is as cheap as reading it."""
+_FEWEST_OF_SIZES = 4
+"""The same where something has to be kept by size."""
 
 
 def find_handed_in(here: Surroundings) -> Iterator[Proposal]:
@@ -64,6 +82,24 @@ def find_handed_in(here: Surroundings) -> Iterator[Proposal]:
     ]
     for code, _ in _wholes(found):
         yield Proposal(code, _ADVICE)
+    for node in here.nodes:
+        match node:
+            case ast.Assign([ast.Tuple([ast.Name("cos"), ast.Name("sin")])], ast.Call() as call):
+                if _turns_positions(here, call) and not here.tests_around(call):
+                    yield Proposal(call, _ADVICE)
+
+
+def _turns_positions(here: Surroundings, code: ast.Call) -> bool:
+    """Tell whether a layer asks for cosines of positions: ``self.rotary_emb(v, position_ids)``.
+
+    The first argument tells dtype and device, or how many rows are taken of what is kept.
+    """
+    match code.func:
+        case ast.Attribute(ast.Name("self"), name) if _ROTARY.fullmatch(name):
+            given = [*code.args, *(k.value for k in code.keywords)]
+            values = [v for v in map(here.value, given) if v is not None and v.op == Op.PARAM]
+            return any(_POSITIONS.search(_name(value)) for value in values)
+    return False
 
 
 def _wholes(found: Sequence[tuple[ast.expr, Node]]) -> Iterator[tuple[ast.expr, Node]]:
@@ -130,20 +166,52 @@ def _name(node: Node) -> str:
 
 
 def find_constants(here: Surroundings) -> Iterator[Proposal]:
-    """Yield what a module computes in each call from its settings alone, once a table."""
-    if here.flow.cls is None or not _is_module(here.flow.cls) or _fills_buffers(here):
+    """Yield what is computed in each call from settings or sizes alone, once a table."""
+    in_module = here.flow.cls is not None and _is_module(here.flow.cls)
+    if (here.flow.cls is not None and not in_module) or _fills_buffers(here):
         return
-    found = [
+    made = [
         (node.value, value)
         for node in here.nodes
         if isinstance(node, ast.Assign)
         and isinstance(node.targets[0], ast.Name)
         and here.loop_of(node) is None
         and (value := here.value(node.value)) is not None
-        and _is_of_settings(here, value)
     ]
+    found = [(code, value) for code, value in made if _is_of_settings(here, value)]
     for code, _ in _wholes(found):
-        yield Proposal(code, _KEPT)
+        yield Proposal(code, _KEPT if in_module else _KEPT_BY_DEVICE)
+    known = {value for _, value in found}
+    sized = [(c, v) for c, v in made if v not in known and _is_of_settings(here, v, of_sizes=True)]
+    for code, _ in _wholes(sized):
+        yield Proposal(code, _KEPT_BY_SIZE)
+    for node in here.nodes:
+        if isinstance(node, ast.For) and _fills_with_numbers(here, node):
+            yield Proposal(node, _KEPT_BY_SIZE)
+
+
+def _fills_with_numbers(here: Surroundings, loop: ast.For) -> bool:
+    """Tell whether two loops write numbers into a tensor of some size: a mask of windows.
+
+    ``for h in slices: for w in slices: mask[:, h, w, :] = n; n += 1``
+    """
+    match loop.body:
+        case [ast.For(body=[ast.Assign([ast.Subscript(ast.Name() as filled)], value), *rest])]:
+            pass
+        case _:
+            return False
+    counts = all(isinstance(s, ast.AugAssign) and isinstance(s.target, ast.Name) for s in rest)
+    counted = {s.target.id for s in rest if isinstance(s, ast.AugAssign) and _is_name(s.target)}
+    number = isinstance(value, ast.Constant) or (_is_name(value) and value.id in counted)
+    tensor = here.value(filled)
+    made = tensor is not None and any(
+        part.op.removesuffix("(*)") in operators.FACTORIES for part in tensor.walk()
+    )
+    return counts and number and made and here.loop_of(loop) is None
+
+
+def _is_name(code: ast.expr) -> TypeGuard[ast.Name]:
+    return isinstance(code, ast.Name)
 
 
 def _fills_buffers(here: Surroundings) -> bool:
@@ -161,16 +229,22 @@ def _is_module(cls: ast.ClassDef) -> bool:
     return any(last_name(base).endswith("Module") for base in cls.bases)
 
 
-def _is_of_settings(here: Surroundings, node: Node) -> bool:
-    """Tell whether nothing but settings and a device is read, and several operators are run."""
+def _is_of_settings(here: Surroundings, node: Node, *, of_sizes: bool = False) -> bool:
+    """Tell whether nothing but settings and a device is read, and several operators are run.
+
+    With ``of_sizes`` also the sizes of images, for what is made of two ranges at least.
+    """
     parts: list[Node] = []
     stack = [node]
     while stack:
         part = stack.pop()
         parts.append(part)
+        if of_sizes and part.op == Op.SIZE:
+            continue
         # ``device=x.device`` reads nothing of ``x``
         about = part.op == Op.DTYPE_OF or (part.op == Op.ATTR and part.value == "device")
-        if part.op in {Op.PARAM, Op.ELEMENT, Op.CARRIED, Op.AFTER} and _name(part) != "self":
+        given = part.op in {Op.PARAM, Op.ELEMENT, Op.CARRIED, Op.AFTER} and _name(part) != "self"
+        if given and not _is_size(here, part, of_sizes=of_sizes):
             return False
         stack += () if about else part.args
     made = {
@@ -187,5 +261,30 @@ def _is_of_settings(here: Surroundings, node: Node) -> bool:
         and p.op not in operators.VIEWS | operators.MOVES
         and not made.isdisjoint(p.walk())
     ]
+    if is_changed(here, _names_of(here, made), 0):
+        return False  # ``mask.scatter_(1, ids, 0)``
+    fewest = _FEWEST_OF_SIZES if of_sizes else _FEWEST_OF_SETTINGS
+    ranges = {p for p in made if p.op.removesuffix("(*)") in {"arange", "linspace"}}
+    if of_sizes and len(ranges) < _FEWEST_OF_SETTINGS:
+        return False
     # what ``device`` is asked of is none of its parts: ``tensors.data.device``
-    return len(work) >= _FEWEST_OF_SETTINGS and all(is_repeatable(here, p) for p in parts)
+    return len(work) >= fewest and all(is_repeatable(here, p) or p.op == Op.SIZE for p in parts)
+
+
+def _names_of(here: Surroundings, made: set[Node]) -> set[str]:
+    """Return what the tensors that makers fill are called."""
+    bound = (n for n in here.nodes if isinstance(n, ast.Assign) and here.value(n.value) in made)
+    return {ast.unparse(target) for assign in bound for target in assign.targets}
+
+
+def _is_size(here: Surroundings, node: Node, *, of_sizes: bool) -> bool:
+    """Tell whether an argument is a number that is the same in each call, or an image's size."""
+    if node.op != Op.PARAM:
+        return False
+    args = here.flow.function.args
+    named = [*args.posonlyargs, *args.args]
+    defaults = dict(zip((a.arg for a in reversed(named)), reversed(args.defaults), strict=False))
+    defaults |= {a.arg: d for a, d in zip(args.kwonlyargs, args.kw_defaults, strict=True) if d}
+    default = defaults.get(str(node.value))
+    fixed = isinstance(default, ast.Constant) and type(default.value) in {int, float}
+    return fixed or (of_sizes and _SIZE.fullmatch(str(node.value)) is not None)

@@ -11,26 +11,28 @@ from npufix.rewriters.edit.edit import extent, unit_of
 from npufix.rewriters.edit.job import PROBE
 from npufix.rewriters.edit.layout import fit
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite
-from npufix.rewriters.edit.statements.attention_weights import (
+from npufix.rewriters.edit.statements.attention.attention_weights import (
     find_masked_layers,
     find_unused_weights,
 )
+from npufix.rewriters.edit.statements.attention.biased_attention import BIAS, find_biased_attention
+from npufix.rewriters.edit.statements.attention.flash_attention import find_flash_attention
 from npufix.rewriters.edit.statements.checks import find_checks
 from npufix.rewriters.edit.statements.columns import find_columns
-from npufix.rewriters.edit.statements.experts import (
-    find_expert_loops,
-    find_routers,
-    find_rows_of_masks,
-)
-from npufix.rewriters.edit.statements.flash_attention import find_flash_attention
 from npufix.rewriters.edit.statements.handed_in import find_constants, find_handed_in
 from npufix.rewriters.edit.statements.host.creations import find_creations
 from npufix.rewriters.edit.statements.host.device_waits import find_device_waits
+from npufix.rewriters.edit.statements.host.doubles import find_doubles
 from npufix.rewriters.edit.statements.host.host_values import find_host_values
 from npufix.rewriters.edit.statements.host.uploads import find_uploads
 from npufix.rewriters.edit.statements.invariants import find_invariants
 from npufix.rewriters.edit.statements.masked.formulas import find_masked_formulas
 from npufix.rewriters.edit.statements.masked.sums import ADDED_UP, REDUCED, find_masked_values
+from npufix.rewriters.edit.statements.mixtures.experts import (
+    find_expert_loops,
+    find_rows_of_masks,
+)
+from npufix.rewriters.edit.statements.mixtures.routers import find_routers
 from npufix.rewriters.edit.statements.products import find_einsum_products
 from npufix.rewriters.edit.statements.programs import loaders, optimizers
 from npufix.rewriters.edit.statements.programs.caches import GROWS, find_growing_caches
@@ -93,6 +95,12 @@ SEARCHES: Mapping[str, Search] = {
     "attention-weights": Search(
         find_unused_weights, text=r"self\.\w+\(", module="MultiheadAttention"
     ),
+    "biased-attention": Search(
+        find_biased_attention,
+        "matmul|bmm|einsum|transpose|permute",
+        text=rf"(?s)\A(?=.*(?i:softmax))(?=.*({BIAS}|(?i:pos)))",
+        hot_only=True,
+    ),
     "checks": Search(
         find_checks,
         "all|allclose|any|equal|max|mean|min|norm|sum",
@@ -120,6 +128,10 @@ SEARCHES: Mapping[str, Search] = {
         configured=loaders.CONFIGURED,
     ),
     "device-waits": Search(find_device_waits, "synchronize", hot_only=True),
+    "doubles": Search(
+        find_doubles,
+        text=r"\.double\(\)|torch\.(float64|double|DoubleTensor|complex128|cdouble)\b",
+    ),
     "early-reductions": Search(find_early_reductions, "backward"),
     "einsum-products": Search(find_einsum_products, "einsum"),
     "expert-loops": Search(
@@ -127,7 +139,7 @@ SEARCHES: Mapping[str, Search] = {
         r"(?i:expert\w*|\w*_experts?)|nonzero|(arg)?where|index_add\w*",
         text=r"(?m)^\s*(async )?for ",
     ),
-    "expert-routers": Search(find_routers, "topk", text="softmax"),
+    "expert-routers": Search(find_routers, "topk", text="softmax|sigmoid|group"),
     "flash-attention": Search(find_flash_attention, r"\w*flash_att\w*|memory_efficient_attention"),
     "growing-caches": Search(find_growing_caches, "cat|concat", text=GROWS, hot_only=True),
     "handed-in": Search(

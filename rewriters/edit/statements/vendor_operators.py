@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.imports import Import, insertion
 from npufix.rewriters.edit.layout import style_of
+from npufix.rewriters.edit.statements.deformable import find_sampling, list_operands
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, apply_changes
+from npufix.rewriters.facts.module_facts import mentions
 from npufix.rewriters.graph.attributes import list_assigned
-from npufix.rewriters.graph.modules.syntax import last_name
+from npufix.rewriters.graph.modules.syntax import last_name, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -43,6 +45,15 @@ RESIDUAL = r"(?:\+=|= \w+ \+ \w+)[^\n]*\n\s*(?:return |\w+ = )[\w.]*[rR]e[lL][uU
 _OF_DRIVING = frozenset(
     {"mmcv", "mmdet", "mmdet3d", "mmengine", "mx_driving", "spconv", "torch_npu"}
 )
+_DEFORMABLE = "ms_deform_attn_core_pytorch"
+_COPIES = r"(?i:\w*deform\w*)|grid_sample|unique"
+"""How functions of one's own are called that compute it, and what they call; equal rows."""
+_UNIQUE = (
+    "rows are compared on the host: of coordinates of points, mx_driving._C.point_to_voxel(coords, "
+    "[], [], 'XYZ') makes one number of each, in int32, and mx_driving.unique_voxel(numbers) finds "
+    "equal ones: count, first of each, its place, the order; Atlas A2"
+)
+_POINTS = re.compile(r"(?i)voxel|point|pillar|lidar|\b(cat_)?pt_|sparse|coor(d|s\b)")
 _FIRST = "dim 0: "
 _RELU = re.compile(r"relu\d?_?|ReLU")
 
@@ -67,18 +78,22 @@ def _pattern(row: _Row) -> re.Pattern[str]:
 
 def vendor_names() -> str:
     """Return an expression for the names of what an operator of theirs stands for."""
-    return "|".join(row.called.replace(r"\.apply", "") for row in _rows())
+    return "|".join([_COPIES, *(row.called.replace(r"\.apply", "") for row in _rows())])
 
 
 def find_vendor_operators(here: Surroundings) -> Iterator[Proposal]:
     """Yield the calls that an operator of mx_driving stands for."""
+    yield from _find_copy(here)
     for node in here.nodes:
         if isinstance(node, ast.Call):
-            row = _row(find_imported_name(here, node.func)) or _row_of_variable(here, node.func)
+            if _groups_rows(node) and _POINTS.search(here.text(here.flow.function)):
+                yield Proposal(node, _UNIQUE)
+            row = (
+                _row(find_imported_name(here, node.func))
+                or _row_of_variable(here, node.func)
+                or _row_of_copy(here, node.func)
+            )
             if row is not None and not _is_elsewhere(here, node):
-                limits = f"{row.limits}; " if row.limits else ""
-                operator = f"mx_driving.{row.operator}"
-                advice = f"{operator} of Ascend DrivingSDK: {limits}Atlas A2"
                 text = _call(here, node, row.written)
                 elsewhere = _in_place(here, node, text) if text else ()
                 if not elsewhere and "mx_driving" not in here.flow.names.imports.values():
@@ -92,12 +107,40 @@ def find_vendor_operators(here: Surroundings) -> Iterator[Proposal]:
                 asked = given if text else ()
                 yield Proposal(
                     node,
-                    advice,
+                    _advice(row),
                     changes=changes,
                     elsewhere=elsewhere,
                     shown=text,
                     asked=asked,
                 )
+
+
+def _groups_rows(call: ast.Call) -> bool:
+    """Tell whether equal rows get a number: ``coords.unique(return_inverse=True, dim=0)``."""
+    named = {k.arg: ast.unparse(k.value) for k in call.keywords}
+    grouped = named.get("dim") == "0" and named.get("return_inverse") == "True"
+    return grouped and last_name(call.func) == "unique"
+
+
+def _find_copy(here: Surroundings) -> Iterator[Proposal]:
+    """Yield where a function samples that computes what an operator does, and that others call."""
+    function, tree = here.flow.function, here.flow.names.tree
+    sampling, row = find_sampling(function), _row(_DEFORMABLE)
+    if sampling is None or row is None or tree is None:
+        return
+    if mentions(here.flow.names, {row.operator.partition("(")[0]}):
+        return  # its author has chosen
+    if here.flow.cls is None and any(
+        isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == function.name
+        for n in walk(tree)
+    ):
+        return  # its calls are told
+    yield Proposal(sampling, _advice(row))
+
+
+def _advice(row: _Row) -> str:
+    limits = f"{row.limits}; " if row.limits else ""
+    return f"mx_driving.{row.operator} of Ascend DrivingSDK: {limits}Atlas A2"
 
 
 def _call(here: Surroundings, call: ast.Call, template: str) -> str:
@@ -110,6 +153,8 @@ def _call(here: Surroundings, call: ast.Call, template: str) -> str:
     count = len(given) if every else max(used, default=-1) + 1
     if not form or None in given[:count] or len(given) < count:
         return ""
+    if any(arg is not None and arg.endswith("_list") for arg in given[:count]):
+        return ""  # ``spatial_shapes_list``: it takes tensors
     if any(used.count(n) > 1 and not isinstance(call.args[n], ast.Name) for n in used):
         return ""  # it would be computed twice
     own = re.findall(r"{([a-z_]+)}", form)
@@ -196,6 +241,15 @@ def _row(called: str) -> _Row | None:
         if _pattern(row).fullmatch(called) and called.startswith(row.package):
             return row
     return None
+
+
+def _row_of_copy(here: Surroundings, code: ast.expr) -> _Row | None:
+    """Return what a function of this file computes, whatever it is called: deformable attention."""
+    own = here.flow.names.functions.get(code.id) if isinstance(code, ast.Name) else None
+    if own is None or find_sampling(own) is None:
+        return None
+    found = _row(_DEFORMABLE)
+    return found if found is None or list_operands(own) else replace(found, written="")
 
 
 def _row_of_variable(here: Surroundings, code: ast.expr) -> _Row | None:

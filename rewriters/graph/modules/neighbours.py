@@ -160,6 +160,23 @@ def helper_texts(names: ModuleNames, source: str) -> Mapping[str, str]:
     return found
 
 
+def forward_text(names: ModuleNames, full: str) -> str:
+    """Return the code of all that is called ``forward`` where a class comes from, "" if unknown."""
+    ask = names.neighbour
+    for _ in range(_DEPTH if ask is not None else 0):
+        module, _, name = full.rpartition(".")
+        text = (ask(module) or ask(f"{module}.__init__")) if ask and module.strip(".") else None
+        if text is None:
+            return ""
+        if re.search(rf"\bclass {name}\b", text):
+            return outline(text).functions.get("forward", "")
+        other = outline(text).imports.get(name)
+        if other is None:
+            return ""
+        full = name_seen_from(module, other)
+    return ""
+
+
 @lru_cache(maxsize=1024)
 def _list_called_in(function: str) -> Sequence[str]:
     return sorted(set(_CALLED.findall(function)))

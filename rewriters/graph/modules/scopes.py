@@ -34,6 +34,11 @@ class Scope:
         """Return ``Class.method`` or ``function.<locals>.inner``."""
         return ".".join([*self.path, self.function.name])
 
+    @property
+    def is_method(self) -> bool:
+        """Tell whether it stands in a class itself, not in a function of one."""
+        return bool(self.path) and self.path[-1] != "<locals>"
+
 
 def scopes(module: ast.Module) -> Iterator[Scope]:
     """Yield every function of a module, inner ones after the one they stand in."""

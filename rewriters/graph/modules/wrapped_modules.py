@@ -22,6 +22,11 @@ NN = re.compile(r"torch\.nn(\.modules(\.\w+)?)?")
 _MOST_STEPS = 3
 
 
+def may_wrap(name: str) -> bool:
+    """Tell whether a class or a factory of this name is looked into."""
+    return _WORTH_IT.match(name) is not None
+
+
 def find_made_by_factory(call: ast.Call, names: ModuleNames) -> ast.Call | None:
     """Return ``nn.LayerNorm(size, eps)`` where a function of the package makes it by ``call``."""
     home, factory = _definition(call, names)
@@ -62,7 +67,7 @@ def _definition(
 ) -> tuple[ModuleNames, FunctionNode | ast.ClassDef | None]:
     """Return what the package defines under the name that is called, re-exports followed."""
     name = call.func.id if isinstance(call.func, ast.Name) else ""
-    for _ in range(_MOST_STEPS if _WORTH_IT.match(name) else 0):
+    for _ in range(_MOST_STEPS if may_wrap(name) else 0):
         if name in names.unsure:
             break
         if name in names.functions:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
+from npufix.rewriters.graph.modules.syntax import walk
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
     from types import CodeType, FrameType
@@ -193,7 +195,7 @@ def find_blocks(text: str, lines: Iterable[int]) -> set[str]:
         return set()
     return {
         f"{ast.unparse(node.test)}: {holds}"
-        for node in ast.walk(tree)
+        for node in walk(tree)
         if isinstance(node, ast.If)
         for holds, block in ((True, node.body), (False, node.orelse))
         if wanted <= _span(block)
@@ -206,7 +208,7 @@ def find_names_read(text: str, lines: Iterable[int]) -> set[str]:
         tree, wanted = ast.parse(text), set(lines)
     except (SyntaxError, ValueError):
         return set()
-    return {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and n.lineno in wanted}
+    return {n.id for n in walk(tree) if isinstance(n, ast.Name) and n.lineno in wanted}
 
 
 def _list_codes(code: CodeType) -> list[CodeType]:
@@ -228,13 +230,13 @@ def _list_decisions(
 ) -> Iterator[tuple[ast.expr, list[bool]]]:
     """Yield the tests on the lines or above some of them, and their outcomes that do not raise."""
     tests = (
-        n.test for n in ast.walk(tree) if isinstance(n, ast.If | ast.IfExp | ast.While | ast.Assert)
+        n.test for n in walk(tree) if isinstance(n, ast.If | ast.IfExp | ast.While | ast.Assert)
     )
-    within = {part for test in tests for part in ast.walk(test)}
-    bodies = (getattr(n, "body", None) for n in ast.walk(tree))
+    within = {part for test in tests for part in walk(test)}
+    bodies = (getattr(n, "body", None) for n in walk(tree))
     held = [body for body in bodies if isinstance(body, list)]
     after = {id(a): b for body in held for a, b in itertools.pairwise(body)}
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.If):
             blocks = {True: node.body, False: node.orelse}
             running = [h for h, b in blocks.items() if not _raises(b, after.get(id(node)))]
@@ -292,7 +294,7 @@ def _prove(test: ast.expr, jumps: Sequence[_Jump], *, holds: bool) -> Iterator[B
 def _statement(tree: ast.Module, line: int) -> frozenset[Place]:
     smallest: frozenset[Place] = frozenset({line})
     size = None
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if not isinstance(node, ast.stmt):
             continue
         span = range(node.lineno, (node.end_lineno or node.lineno) + 1)

@@ -17,31 +17,33 @@ _DEPTH = 6
 _Tensor = torch.Tensor
 _PLAIN_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
 """A class of its own may compute something else with what it holds."""
+_PLAIN = frozenset({bool, bytes, int, str, type(None)})
+"""What most of what is found is: asked for first."""
 _FEEDING = frozenset({"num_workers", "persistent_workers", "pin_memory", "prefetch_factor"})
 """How a loader makes its batches, not what they hold."""
 
 
 def find_leaves(value: object, name: str, depth: int = 0) -> Iterator[tuple[str, object]]:
     """Yield tensors and plain values of a nested result, each with a readable name."""
-    if isinstance(value, _Tensor):
+    if type(value) in _PLAIN or isinstance(value, (int, str, bytes)):
+        yield name, value
+    elif isinstance(value, _Tensor):
         if type(value) not in _PLAIN_TENSORS:
             yield f"type of {name}", type(value).__name__
-        yield name, value
-    elif isinstance(value, bool | int | str | bytes) or value is None:
         yield name, value
     elif isinstance(value, float):
         number = torch.tensor(value, dtype=torch.float32)
         number.of_python = True  # type: ignore[attr-defined] # it has no dtype of its own
         yield name, number
-    elif isinstance(value, torch.dtype | torch.device):
+    elif isinstance(value, (torch.dtype, torch.device)):
         yield name, str(value)
     elif type(value).__module__ == "numpy" and hasattr(value, "dtype"):
         yield f"type of {name}", type(value).__name__
         yield name, torch.as_tensor(value)
-    elif isinstance(value, torch.Generator | random.Random):
+    elif isinstance(value, (torch.Generator, random.Random)):
         state = value.get_state().numpy().tobytes() if isinstance(value, torch.Generator) else None
         yield f"state of {name}", zlib.crc32(state or repr(value.getstate()).encode())  # type: ignore[union-attr] # then it has one
-    elif isinstance(value, set | frozenset):
+    elif isinstance(value, (set, frozenset)):
         yield f"type of {name}", type(value).__name__
         yield name, tuple(sorted(map(repr, value)))
     else:
@@ -51,11 +53,11 @@ def find_leaves(value: object, name: str, depth: int = 0) -> Iterator[tuple[str,
 
 
 def _items(value: object, name: str) -> list[tuple[str, object]]:
-    if isinstance(value, Mapping):
+    if isinstance(value, (dict, Mapping)):
         return [(f"{name}[{key!r}]", item) for key, item in value.items()]
-    if isinstance(value, list | tuple | collections.deque):
+    if isinstance(value, (list, tuple, collections.deque)):
         return [(f"{name}[{index}]", item) for index, item in enumerate(value)]
-    if isinstance(value, type | torch.nn.Module) or callable(value):
+    if isinstance(value, (type, torch.nn.Module)) or callable(value):
         return []
     if isinstance(value, torch.optim.Optimizer):
         return [(f"{name}.param_groups", value.param_groups)]

@@ -67,6 +67,15 @@ _FEW = 16
 
 
 @dataclass(frozen=True, slots=True)
+class Promise:
+    """A flag that each row of a mask has: one that is set, or, where they hide, one that is not."""
+
+    value: bool = True
+    first: bool = False
+    """Whether it is always the first of them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tensor:
     """A tensor to be made: ``unit`` holds values in (0, 1), ``int`` values in [low, high).
 
@@ -87,6 +96,8 @@ class Tensor:
     """A number among its whole ones that names nothing: the label that a loss ignores."""
     sound: bool = False
     """Whether its whole numbers are never negative, where those of another are."""
+    promise: Promise | None = None
+    """What each row of flags holds at least once."""
 
     def __str__(self) -> str:
         own = "" if self.dtype is None else f" in {str(self.dtype).removeprefix('torch.')}"
@@ -241,9 +252,10 @@ def make_tensor(
     """Make one contiguous tensor; floating values are drawn in float64 and rounded once."""
     dtype = dtype if spec.dtype is None else spec.dtype
     if spec.kind in {"bool", "binary"}:
-        return _flags(spec.shape, flavour, source).to(torch.bool if spec.kind == "bool" else dtype)
+        flags = _keep(spec, _flags(spec.shape, flavour, source), source)
+        return flags.to(torch.bool if spec.kind == "bool" else dtype)
     if spec.kind == "int":
-        return _integers(spec, flavour, source).to(spec.dtype or torch.int64)
+        return _keep(spec, _integers(spec, flavour, source), source).to(spec.dtype or torch.int64)
     if spec.kind == "additive":
         hidden = torch.rand(spec.shape, generator=source) < 0.5  # noqa: PLR2004 - a fair coin
         hidden[..., :1] = False  # every query sees a key
@@ -281,6 +293,19 @@ def _flags(shape: tuple[int, ...], flavour: Flavour, source: torch.Generator) ->
         row = torch.arange(drawn[..., 0].numel()).view(*shape[:-1], 1) % 3
         drawn = (row == 0) | ((row == _MATRIX) & drawn)
     return drawn
+
+
+def _keep(spec: Tensor, flags: torch.Tensor, source: torch.Generator) -> torch.Tensor:
+    """Return flags of which each row has what is promised."""
+    if spec.promise is None or not flags.numel() or not flags.dim():
+        return flags
+    rows = flags.view(-1, flags.shape[-1])
+    at = torch.randint(rows.shape[1], (len(rows), 1), generator=source)
+    at = at * (not spec.promise.first)
+    given = rows.bool() == spec.promise.value
+    lacking = ~given.gather(1, at) & (~given.any(1, keepdim=True) | spec.promise.first)
+    kept = rows.gather(1, at).masked_fill(lacking, int(spec.promise.value))
+    return rows.scatter(1, at, kept).view(flags.shape)
 
 
 def _integers(spec: Tensor, flavour: Flavour, source: torch.Generator) -> torch.Tensor:

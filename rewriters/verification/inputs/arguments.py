@@ -22,9 +22,10 @@ from npufix.rewriters.verification.calls.values import (
     list_tensors,
     replace_tensors,
 )
-from npufix.rewriters.verification.inputs.objects import MODEL, guess_objects
+from npufix.rewriters.verification.inputs.objects.offers import MODEL, guess_objects
 from npufix.rewriters.verification.inputs.source.declarations import Declared
 from npufix.rewriters.verification.inputs.source.parameters import WIDTH, Parameter, guess_scalars
+from npufix.rewriters.verification.inputs.source.several import NESTED, guess_several
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -50,15 +51,12 @@ _MOST_HELD = 4
 """Guesses at each part of a dictionary."""
 _MOST_DICTS = 24
 _SEVERAL = r"(Tuple|tuple|List|list|Sequence|Iterable|Collection)\["
-_NESTED = r"(Tuple|tuple|List|list|Sequence)\[ *(typing\.)?(Tuple|tuple|List|list)\["
 _CACHE = r"(^|_)past(_|$)|cache|(^|_)mems?$"
 """Keys and values of earlier positions."""
-_SIZE = r"size|shape|resolution|hw$"
-_ORDER = r"perm(ute|utation)?($|_)"
-"""Axes in another order."""
 _HEADS = 4
+_BARE = r"(?i)(typing\.)?(list|tuple|sequence|iterable|dict|mapping)"
+"""An annotation that says nothing of what it holds."""
 _PLAIN = r"\b(int|float|bool|str)\b"
-_AXES = r"(^|_)(dims?|axis|axes)$"
 _LENGTHS = r"(^|_)len(s|gths?)?$"
 UNKNOWN = Declared()
 BASES: tuple[tuple[int, ...], ...] = (
@@ -94,8 +92,7 @@ def guess_tensors(
     if cached and parameter.annotation:
         return cached
     made = _guess_any(parameter, base, widths, shapes, declared.use.columns)
-    if declared.narrow is not None:
-        made = [replace_tensors(s, lambda t: _narrowed(t, declared.narrow)) for s in made]
+    made = [replace_tensors(s, lambda t: _as_told(t, declared)) for s in made]
     fitting = [s for s in made if all(map(declared.takes, list_tensors(s)))]
     if not fitting and declared.is_tensor and not shapes:
         counts = sorted(declared.use.dims) or [declared.use.least, declared.use.least + 1]
@@ -124,12 +121,17 @@ def weigh_classes(*counts: int) -> list[Spec]:
     return [Tensor((count,), "unit", constant=True) for count in dict.fromkeys(counts)]
 
 
-def _narrowed(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
-    """Return whole numbers of a type that holds few, all of which occur: bytes of an image."""
-    if tensor.kind != "int" or dtype is None:
+def _as_told(tensor: Tensor, declared: Declared) -> Tensor:
+    """Return whole numbers of a type that holds few, all of which occur: bytes of an image.
+
+    And masks with what each row of theirs is promised to have.
+    """
+    if declared.promise is not None:
+        tensor = replace(tensor, promise=declared.promise)
+    if tensor.kind != "int" or declared.narrow is None:
         return tensor
-    info = torch.iinfo(dtype)
-    return replace(tensor, dtype=dtype, low=info.min, high=info.max + 1)
+    info = torch.iinfo(declared.narrow)
+    return replace(tensor, dtype=declared.narrow, low=info.min, high=info.max + 1)
 
 
 def _guess_cached(
@@ -141,7 +143,7 @@ def _guess_cached(
     """Return keys and values as tuples of two, or a tuple of such of two layers."""
     annotation, use = parameter.annotation, declared.use
     named = re.search(_CACHE, parameter.name.lower())
-    deep = re.search(_NESTED, annotation) is not None
+    deep = re.search(NESTED, annotation) is not None
     if annotation and not (deep or (named and re.search(_SEVERAL, annotation))):
         return []
     if not (deep or (named and (use.paired or use.deep or use.indexed or use.looped))):
@@ -302,6 +304,9 @@ def _guess_held(
     if parameter.name == "closure" and parameter.has_default:
         return [Value(parameter.default, given=False)]  # of an optimiser, for a loss
     keys = tuple(declared.use.keys)
+    named = re.search(r"(?i)\b(dict|mapping)\[ *str, *(torch\.)?Tensor", parameter.annotation)
+    if not keys and named and not parameter.has_default:
+        keys = ("first", "second")
     of_tensor = re.search(r"Tensor|ndarray", parameter.annotation) is not None
     if not keys or (of_tensor and not re.search(r"(?i)dict|mapping", parameter.annotation)):
         return []
@@ -360,7 +365,7 @@ def guess_argument(
     wants_tensor = is_tensor(parameter, declared)
     numberless = wants_tensor or declared.use.indexed or declared.use.weighs
     plain = [] if numberless else guess_scalars(parameter, widths)
-    plain = [*(_guess_axes(parameter) or guess_sizes(parameter, declared)), *plain]
+    plain = [*(guess_several(parameter, declared.use)), *plain]
     if declared.use.rounds and plain and base:
         plain.insert(0, Value(base[0]))
     made = guess_tensors(parameter, base, widths, declared, shapes)
@@ -395,37 +400,12 @@ def guess_argument(
 def _annotated(parameter: Parameter, declared: Declared) -> Parameter:
     """Return a parameter with what the text and the code say of it, in place of an annotation."""
     required = parameter.default is None or not parameter.has_default
-    if declared.type and required and not parameter.annotation:
+    bare = re.fullmatch(_BARE, parameter.annotation) and "[" in declared.type
+    if declared.type and required and (bare or not parameter.annotation):
         return replace(parameter, annotation=declared.type)
     number = "int" if declared.use.counts else "float" if declared.use.sets else ""
     told = parameter.annotation or (parameter.has_default and type(parameter.default) is not int)
     return replace(parameter, annotation=number) if number and not told else parameter
-
-
-def guess_sizes(parameter: Parameter, declared: Declared = UNKNOWN) -> list[Spec]:
-    """Return several numbers, for ``size: Tuple[int, int]`` and ``h, w = size``."""
-    numbers = re.search(r"(?i)\b(tuple|list|sequence)\[ *(int\b.*)\]", parameter.annotation)
-    paired = declared.use.paired and re.search(_SIZE, parameter.name.lower())
-    if not numbers and (parameter.annotation or not paired):
-        return []
-    count = max(2, len(re.findall(r"\bint\b", numbers[2]))) if numbers else 2
-    made: list[Spec] = [Value(tuple(sizes[:count])) for sizes in ((3, 5, 2, 4), (6, 4, 7, 3))]
-    if declared.use.length > count:  # corners, margins: small enough for windows to hold something
-        made = [Value(tuple(range(1, declared.use.length + 1))), *made]
-    if re.search(_NESTED, parameter.annotation):  # of several images, ``List[Tuple[int, int]]``
-        return [Value(tuple(s.value for s in made if isinstance(s, Value)))]
-    if re.search(_ORDER, parameter.name.lower()):
-        return [*(Value((*range(n - 2), n - 1, n - 2)) for n in (3, 4, 5, 2)), *made]
-    return made
-
-
-def _guess_axes(parameter: Parameter) -> list[Spec]:
-    """Return several axes, for ``dim: int | tuple[int, ...]``."""
-    several = re.search(r"(?i)\b(tuple|list|sequence|iterable|size)\b", parameter.annotation)
-    if not several or not re.search(_AXES, parameter.name.lower()):
-        return []
-    made = list if several[1].lower() == "list" else tuple
-    return [Value(made(axes)) for axes in ((-1,), (0, 1), (-2, -1))]
 
 
 def is_tensor(parameter: Parameter, declared: Declared) -> bool:

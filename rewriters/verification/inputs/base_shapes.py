@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from npufix.rewriters.graph.modules.syntax import walk
 from npufix.rewriters.verification.inputs.arguments import BASES, shrink_recorded_shape
 from npufix.rewriters.verification.inputs.source.parameters import CLASSES, HEADS, WIDTH, Parameter
 
@@ -68,7 +69,7 @@ def collect_base_shapes(
 def of_views(function: ast.AST | None) -> list[tuple[int, ...]]:
     """Return shapes that end as what is viewed does: matrices, for ``x.view(b, n, 1, 4, 4)``."""
     found: dict[tuple[int, ...], None] = {}
-    for node in ast.walk(function) if function is not None else ():
+    for node in walk(function) if function is not None else ():
         if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in {"view", "reshape"}:
             ends = [a.value for a in node.args[-_MATRIX:] if isinstance(a, ast.Constant)]
             sizes = [n for n in ends if isinstance(n, int) and n > 1]

@@ -34,7 +34,7 @@ from npufix.rewriters.verification.inputs.axes import (
     make_distinct,
 )
 from npufix.rewriters.verification.inputs.forms import is_mask, list_forms
-from npufix.rewriters.verification.inputs.objects import without_weights
+from npufix.rewriters.verification.inputs.objects.offers import without_weights
 from npufix.rewriters.verification.inputs.source.declarations import read_declarations
 from npufix.rewriters.verification.inputs.source.losses import find_void_numbers, is_ignored
 from npufix.rewriters.verification.inputs.source.numbers import list_numbers
@@ -64,6 +64,7 @@ _OTHER_SIZE = 5
 _LONG = 17
 """Longer than all that a call is made of."""
 _ODD = (7, 3, 13, 5)
+_ORDERED = (2.0, 0.5)
 _LENGTHS = (1, 3, 7, 0)
 """Of lists, which have two otherwise."""
 _LARGE = (torch.float32, torch.bfloat16)
@@ -121,6 +122,7 @@ def _cases(
     for assignment in assignments:
         for seed in range(2):
             yield CallCase(assignment, seed=seed)
+    yield from _with_orders(assignments)
     yield from _with_voids(assignments, target, job)
     first = assignments[:_FEW_ASSIGNMENTS]
     yield from _of_whole_range(first, job)
@@ -134,16 +136,23 @@ def _cases(
     for number, assignment in enumerate(assignments):
         if assignment.recipe is not None:
             yield CallCase(assignment, training=False)
-        for flavour in _flavours(assignment, job):
-            most = 2 if flavour == "far from zero" and _loses_digits(job) else 1
-            only = _LARGE[:most] if flavour in FAR else ()
-            # That numbers meet one is a matter of luck.
-            for seed in range(4 if flavour == "few values" else 1):
-                yield CallCase(assignment, flavour, seed, dtypes=only)
-        yield from _with_negatives(assignment)
+            if assignment.recipe.history and assignments[0].recipe != assignment.recipe:
+                continue  # what else may happen to numbers is seen on the fresh object
+        yield from _with_values(assignment, job)
         if number < len(telling):
             yield from telling[number].list_around_numbers()
     yield from _resize(assignments, target)
+
+
+def _with_values(assignment: Assignment, job: Job) -> Iterator[CallCase]:
+    """Yield a call with numbers of all kinds: zeros, large ones, few values."""
+    for flavour in _flavours(assignment, job):
+        most = 2 if flavour == "far from zero" and _loses_digits(job) else 1
+        only = _LARGE[:most] if flavour in FAR else ()
+        # That numbers meet one is a matter of luck.
+        for seed in range(4 if flavour == "few values" else 1):
+            yield CallCase(assignment, flavour, seed, dtypes=only)
+    yield from _with_negatives(assignment)
 
 
 def _with_negatives(assignment: Assignment) -> Iterator[CallCase]:
@@ -154,6 +163,21 @@ def _with_negatives(assignment: Assignment) -> Iterator[CallCase]:
         others = {n: replace(specs[n], sound=True) for n in named if n != name}  # type: ignore[arg-type] # tensors
         wide = replace(specs[name], high=max(3, specs[name].high))  # type: ignore[union-attr,arg-type] # same
         yield CallCase(with_specs(assignment, **others, **{name: wide}), "negative")
+
+
+def _with_orders(assignments: Sequence[Assignment]) -> Iterator[CallCase]:
+    """Yield calls in which of two floats each is once the larger one: ``sigma, sigma_next``."""
+    seen: set[tuple[str, str]] = set()
+    for one in assignments:
+        given = ((n, s.value) for n, s in one.specs.items() if isinstance(s, Value) and s.given)
+        floats = [name for name, value in given if type(value) is float]
+        for pair in itertools.combinations(floats, 2):
+            if pair not in seen:
+                seen.add(pair)
+                for numbers in (_ORDERED, _ORDERED[::-1]):
+                    yield CallCase(
+                        with_specs(one, **dict(zip(pair, map(Value, numbers), strict=True)))
+                    )
 
 
 def _with_voids(assignments: Sequence[Assignment], target: Target, job: Job) -> Iterator[CallCase]:
@@ -399,8 +423,11 @@ def list_edges(target: Target, assignments: Sequence[Assignment], job: Job) -> l
 def _resize(assignments: Sequence[Assignment], target: Target) -> Iterator[CallCase]:
     trials = Trials.of(target, assignments[0]) if target.on_npu and assignments else None
     on_host = trials is not None and not trials.target.on_npu
-    for assignment in assignments[:_RESIZED]:
-        for old, other in _resizes(assignment):
+    later = [a for a in assignments[_RESIZED:] if a.recipe is not None and a.recipe.history]
+    for assignment in (*assignments[:_RESIZED], *later):
+        for old, other in (
+            _resizes(assignment) if assignment not in later else _with_one(assignment)
+        ):
             # Of no elements, a device may divide by their number and end the process.
             empty = 0 in list_dimensions(other.specs)
             if empty and on_host and trials is not None and not trials.accepts(other):
@@ -457,6 +484,11 @@ def _resizes(assignment: Assignment) -> Iterator[tuple[int | None, Assignment]]:
         for new in dict.fromkeys((1, _OTHER_SIZE, 0, *sizes)):
             if new != old:
                 yield old, Assignment(assignment.recipe, resize(assignment.specs, old, new))
+    yield from _with_one(assignment)
+
+
+def _with_one(assignment: Assignment) -> Iterator[tuple[None, Assignment]]:
+    """Make one whole number one."""
     whole = {n: s for n, s in assignment.specs.items() if isinstance(s, Value)}
     for name, spec in whole.items():
         if type(spec.value) is int and spec.value > 1:

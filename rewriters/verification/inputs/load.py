@@ -27,7 +27,7 @@ import torch
 
 from npufix.rewriters.edit.job import PROBE
 from npufix.rewriters.graph.modules.packages import package_of
-from npufix.rewriters.verification.inputs.configurations import CONFIG_CLASS, LightConfig
+from npufix.rewriters.verification.inputs.objects.configurations import CONFIG_CLASS, LightConfig
 from npufix.rewriters.verification.inputs.overlay import find_text
 from npufix.rewriters.verification.inputs.source.slicing import (
     IMPORTS,

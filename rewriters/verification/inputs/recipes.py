@@ -25,17 +25,22 @@ from npufix.rewriters.verification.calls.values import (
 )
 from npufix.rewriters.verification.inputs.arguments import (
     BASES,
-    guess_sizes,
     guess_tensors,
     weigh_classes,
 )
-from npufix.rewriters.verification.inputs.configurations import (
+from npufix.rewriters.verification.inputs.objects.configurations import (
     CONFIG_CLASS,
     StandInConfig,
     WideConfig,
     offer_configurations,
 )
-from npufix.rewriters.verification.inputs.objects import guess_objects, make_groups, make_weights
+from npufix.rewriters.verification.inputs.objects.offers import (
+    StandInLayer,
+    guess_objects,
+    make_groups,
+    make_stand_in,
+    make_weights,
+)
 from npufix.rewriters.verification.inputs.source.attributes import (
     classify_attributes,
     list_attributes_read,
@@ -51,12 +56,14 @@ from npufix.rewriters.verification.inputs.source.parameters import (
     list_parameters,
 )
 from npufix.rewriters.verification.inputs.source.path_conditions import find_attributes_read
+from npufix.rewriters.verification.inputs.source.several import guess_several
 from npufix.rewriters.verification.inputs.source.usage import Use
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from npufix.rewriters.verification.inputs.histories import Earlier
     from npufix.rewriters.verification.inputs.load import Loaded
     from npufix.rewriters.verification.inputs.target import Target
 
@@ -90,6 +97,13 @@ class Recipe:
     kind: str = ""
     """A class of the module that is made instead, as it inherits the method and changes what that
     calls: what is compared holds for it too."""
+    history: tuple[Earlier, ...] = ()
+    """Calls of methods of the object, before that which is compared."""
+
+    @property
+    def fresh(self) -> Recipe:
+        """How the object is made, before anything is called on it."""
+        return replace(self, history=())
 
     @property
     def is_wide(self) -> bool:
@@ -155,28 +169,9 @@ class Recipe:
         given = ", ".join(f"{name}={spec}" for name, spec in self.arguments)
         chosen = " and ".join(f"{path} = {value!r}" for path, value in self.chosen)
         words = f"{given} and {chosen}" if given and chosen else given or chosen
-        return f"{self.kind}({words})" if self.kind else words
-
-
-class StandInLayer(torch.nn.Module):
-    """A layer that nothing is known of: no two of them compute the same."""
-
-    def __init__(self, name: str) -> None:
-        """Derive the function from the name."""
-        super().__init__()
-        self.scale, self.shift = torch.rand(2, generator=seed_generator(name)).tolist()
-
-    def forward(self, x: object, *others: object, **named: object) -> object:
-        """Return the first argument, changed by all there are."""
-        if not isinstance(x, torch.Tensor) or not x.is_floating_point():
-            return x
-        made = x.tanh() * (0.5 + self.scale) + self.shift
-        for other in (*others, *named.values()):
-            if isinstance(other, torch.Tensor) and other.numel() and not other.is_complex():
-                # a mask of flags selects where one of numbers is added
-                told = other.float().clamp(-1, 1).mean() + (other.dtype == torch.bool)
-                made = made + told.to(made) * self.scale
-        return made
+        words = f"{self.kind}({words})" if self.kind else words
+        before = ", ".join(map(str, self.history))
+        return f"{words or 'its defaults'} after {before}" if before else words
 
 
 def _attribute(what: str, name: str, *, module: bool) -> object:
@@ -194,7 +189,8 @@ def _randomise(module: torch.nn.Module) -> None:
         for name, parameter in module.named_parameters():
             if parameter.is_floating_point():
                 drawn = torch.randn(parameter.shape, generator=seed_generator(name))
-                parameter.copy_(drawn * 0.5 + 0.25 * drawn.sign())
+                apart = drawn.sign().mul_(0.25)  # in place: weights may be hundreds of megabytes
+                parameter.copy_(drawn.mul_(0.5).add_(apart))
         for name, buffer in module.named_buffers():
             # As after some training: a mean of zero and a variance of one hide who forgets them.
             if name.endswith(("running_mean", "running_var")) and buffer is not None:
@@ -390,7 +386,8 @@ def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
         specs = [s for base in BASES[:3] for s in guess_tensors(parameter, base)[:1]]
     elif not parameter.has_default and not _is_layer(owner, parameter.name):
         # Another one than what a method takes: the average of two that are equal is no other.
-        specs = guess_objects(replace(parameter, name=f"own_{parameter.name}"), Use())
+        copied = _is_layer(owner, rf".*\bdeepcopy\({parameter.name}\)")
+        specs = guess_objects(replace(parameter, name=f"own_{parameter.name}"), Use(called=copied))
     if isinstance(annotated, type) and annotated is not torch.Tensor and not parameter.has_default:
         specs += offer_configurations(annotated, bare)
     if re.search(CONFIG, parameter.name):
@@ -401,15 +398,18 @@ def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
         specs += weigh_classes(WIDTH, _FEW_CLASSES)
     if parameter.default is None and _is_layer(owner, parameter.name):
         specs.append(make_stand_in(parameter.name))
-    return specs + guess_sizes(parameter) + guess_scalars(parameter)
+    return specs + guess_several(parameter, Use()) + guess_scalars(parameter)
 
 
 def _is_layer(owner: type, name: str) -> bool:
-    """Say whether an argument of ``__init__`` is kept and called, as ``self.downsample(x)`` is."""
+    """Say whether an argument of ``__init__`` is kept and called, as ``self.downsample(x)`` is.
+
+    ``name`` may be a pattern of what is made of it.
+    """
     methods = filter(inspect.isfunction, vars(owner).values())
     texts = (try_call(lambda m=m: inspect.getsource(m), _BUILD_S).value for m in methods)  # type: ignore[misc] # a default binds it
     source = "".join(map(str, texts))
-    kept = re.findall(rf"self\.(\w+)(?:: [^=\n]+)? = {name}\b(?!\()", source)
+    kept = re.findall(rf"self\.(\w+)(?:: [^=\n]+)? = {name}(?!\w|\()", source)
     return any(re.search(rf"self\.{attribute}\(", source) for attribute in kept)
 
 
@@ -425,13 +425,6 @@ def _weighs_classes(owner: type, name: str) -> bool:
     tree = try_call(lambda: ast.parse(source), _BUILD_S).value
     kept = {name, *re.findall(rf"self\.(\w+)(?:: [^=\n]+)? = {name}\b(?!\()", source)}
     return isinstance(tree, ast.AST) and bool(kept & find_class_weights(tree))
-
-
-def make_stand_in(name: str) -> MadeArgument:
-    """Return a layer of any shape, another one for another name."""
-    own = f"__import__({__name__!r}, fromlist=[''])"
-    text = f"{own}.{StandInLayer.__name__}({name!r})"
-    return MadeArgument(lambda: StandInLayer(name), "a stand-in layer", text)
 
 
 def offer_file_configurations(owner: str, loaded: Loaded) -> list[Spec]:

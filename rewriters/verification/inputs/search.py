@@ -27,13 +27,7 @@ from npufix.rewriters.verification.calls.values import (
     list_kinds,
     list_tensors,
 )
-from npufix.rewriters.verification.inputs.arguments import (
-    is_far_fetched,
-    is_integral,
-    look_of,
-    sketch_of,
-    sort_of,
-)
+from npufix.rewriters.verification.inputs.arguments import is_far_fetched, is_integral
 from npufix.rewriters.verification.inputs.base_shapes import (
     collect_base_shapes,
     find_widths,
@@ -41,10 +35,19 @@ from npufix.rewriters.verification.inputs.base_shapes import (
 )
 from npufix.rewriters.verification.inputs.cases import list_edges
 from npufix.rewriters.verification.inputs.combinations import combine_guesses
+from npufix.rewriters.verification.inputs.histories import list_histories
 from npufix.rewriters.verification.inputs.recipes import Recipe, generate_recipes
-from npufix.rewriters.verification.inputs.source.declarations import NOTHING, Declarations
+from npufix.rewriters.verification.inputs.sorts_and_looks import Looks, Sorts
+from npufix.rewriters.verification.inputs.source.declarations import (
+    NOTHING,
+    Declarations,
+    read_declarations,
+)
 from npufix.rewriters.verification.inputs.source.parameters import is_default, vary_default
-from npufix.rewriters.verification.inputs.source.path_conditions import solve_path_condition
+from npufix.rewriters.verification.inputs.source.path_conditions import (
+    solve_path_condition,
+    solve_sizes,
+)
 from npufix.rewriters.verification.inputs.source.usage import find_function
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
 from npufix.rewriters.verification.sandbox.remote import runs_with_target
@@ -63,15 +66,11 @@ _SEARCH_S = 6.0
 _NO_OBJECT = "no object of the class can be made"
 _HALVES = re.compile(r"\b(b?float16|half)\b|HalfTensor|BFloat16")
 """What code asks for that does something else of halves."""
-_HOPELESS = 16
-"""Calls that fail with an argument of one sort, where others of it work."""
 _MOST_BESIDE = 100
 """Calls that run, and do not reach the lines."""
 _AFTERWARDS_S = 0.8
 """For further assignments, once the lines have been reached."""
 _ENOUGH = 5
-_MOST_ALIKE = 1
-"""That differ from others in plain floating numbers alone: another rank says more."""
 _ENOUGH_LATER = 2
 """For each further way to make the object."""
 _MOST_RECIPES = 3
@@ -97,6 +96,8 @@ class SearchResult:
     errors_as_declared: Counter[str] = field(default_factory=Counter)
     """Of the search within all that the text says, where a later one was within less of it."""
     expired: int = 0
+    uncalled: list[str] = field(default_factory=list)
+    """Methods that write what the function reads, and of which no call was found that runs."""
     not_made: str = ""
     """What ``__init__`` raises, where no object of the class was made by it."""
 
@@ -179,6 +180,10 @@ def search_as_declared(  # noqa: PLR0913, PLR0917 - what is looked for, and with
     return best, within
 
 
+def _read_methods(job: Job, qualname: str) -> Declarations:
+    return read_declarations(job.original, qualname, job.assumed)
+
+
 def _keeps_both(
     keeps: Keeps, said: Declarations, case: CallCase, dtype: torch.dtype = torch.float32
 ) -> bool:
@@ -231,53 +236,12 @@ def search(  # noqa: PLR0913 - what is looked for, and within what
             assignments = (a for a in assignments if not is_integral(a.specs))
         looking.run(assignments, until)
     looking.run_further()
+    looking.run_after_others(partial(_read_methods, job))
     looking.run_beside_defaults(read)
     looking.pass_all()
     if not job.floating:
         looking.add_floats()
     return found
-
-
-@dataclass(slots=True)
-class _Sorts:
-    """Which sorts of arguments the original takes; what fails beside those is left out."""
-
-    works: set[tuple[str, object]] = field(default_factory=set)
-    failed: Counter[tuple[str, object]] = field(default_factory=Counter)
-
-    def are_hopeless(self, assignment: Assignment) -> bool:
-        """Say whether one of a call's sorts has failed again and again where the others work."""
-        return any(self.failed[one] >= _HOPELESS for one in self._unknown(assignment))
-
-    def note(self, assignment: Assignment, *, works: bool) -> None:
-        """Remember how a call went; of one in which several sorts are new, nothing is learned."""
-        unknown = self._unknown(assignment)
-        if works:
-            self.works |= unknown
-        elif len(unknown) == 1:
-            self.failed.update(unknown)
-
-    def _unknown(self, assignment: Assignment) -> set[tuple[str, object]]:
-        return {(n, sort_of(s)) for n, s in assignment.specs.items()} - self.works
-
-
-@dataclass(slots=True)
-class _Looks:
-    """How the assignments look that were kept: what looks like one of them says nothing new."""
-
-    known: set[tuple[object, ...]] = field(default_factory=set)
-    sketches: Counter[tuple[object, ...]] = field(default_factory=Counter)
-
-    def say_nothing(self, assignment: Assignment, *, any_sketch: bool) -> bool:
-        """Say whether an assignment looks like some that are known."""
-        alike = self.sketches[sketch_of(assignment.specs)] > 0
-        enough = self.sketches.total() - len(self.sketches) >= _MOST_ALIKE
-        return look_of(assignment.specs) in self.known or (alike and enough and not any_sketch)
-
-    def note(self, assignment: Assignment) -> None:
-        """Remember how one looks."""
-        self.known.add(look_of(assignment.specs))
-        self.sketches[sketch_of(assignment.specs)] += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +269,7 @@ class _Search:
         declared = self.declared
         if recipe is not None:
             declared = declared.made_with(recipe.arguments)
+        declared = declared.made_with(tuple((forced or {}).items()))
         tried = combine_guesses(target, self.wanted.tree, bases, widths, declared, forced)
         return (Assignment(recipe, specs) for specs in tried if declared.fits(specs))
 
@@ -327,8 +292,13 @@ class _Search:
     def run_further(self) -> None:
         """Choose values that the tests above the lines ask for which nothing has reached."""
         found, asked = self.found, list[dict[str, object]]()
+        recipe = next(iter(self.options), None)
+        held = getattr(self.target.make_object(recipe), "__dict__", {}).items()
+        known = {f"self.{n}": v for n, v in held if type(v) is int}
+        free = [p.name for p in self.target.parameters() if not p.has_default]
         for place in self.wanted.unreached(found.reached):
-            values = solve_path_condition(self.wanted.tree, place)
+            tree = self.wanted.tree
+            values = {**solve_path_condition(tree, place), **solve_sizes(tree, place, known, free)}
             if values and values not in asked:
                 asked.append(values)
         for values in asked[:_MOST_GOALS]:
@@ -339,6 +309,34 @@ class _Search:
                 self.run(assignments, time.process_time() + _FURTHER_S)
                 if len(found.reached) > before:
                     break
+
+    def run_after_others(self, read: Callable[[str], Declarations]) -> None:
+        """Call the method on objects of which other methods have been called.
+
+        ``read`` returns what is declared of another one.
+        """
+        recipe = next((r for r in self.options if r is not None), None)
+        if recipe is None or recipe.attributes is not None:
+            return
+
+        def combine(other: Target) -> Iterator[Assignment]:
+            beside = replace(self, target=other, declared=read(other.qualname))
+            whole = {n for n, d in beside.declared.arguments.items() if "int" in d.kinds}
+
+            def is_meant(one: Assignment) -> bool:
+                specs = {n: s for n, s in one.specs.items() if n not in whole}
+                return not (is_far_fetched(specs) or is_integral(specs))
+
+            return filter(is_meant, beside.combine(recipe))
+
+        def runs(other: Target, one: Assignment) -> bool:
+            return trace_call(other, CallCase(one)) is not None
+
+        known = [a.specs for a in self.found.assignments if a.recipe == recipe]
+        for used in list_histories(self.target, recipe, combine, runs, self.found.uncalled):
+            again = (Assignment(used, specs) for specs in known)
+            tried = itertools.chain(again, self.combine(used))
+            self.run(tried, time.process_time() + _FURTHER_S, most=1)
 
     def run_beside_defaults(self, read: Collection[str]) -> None:
         """Pass something else than a default that is read: a change may have forgotten it."""
@@ -379,12 +377,12 @@ class _Search:
                 found.reached |= self.wanted.reached(ran)
                 return
 
-    def run(self, tried: Iterator[Assignment], until: float) -> None:
+    def run(self, tried: Iterator[Assignment], until: float, most: int = 0) -> None:
         """Keep what reaches lines and looks different, for as long as there is time."""
         wanted, found = self.wanted, self.found
         start = len(found.assignments)
-        enough = start + (_ENOUGH_LATER if start else _ENOUGH)
-        beside, sorts, looks = 0, _Sorts(), _Looks()
+        enough = start + (most or (_ENOUGH_LATER if start else _ENOUGH))
+        beside, sorts, looks = 0, Sorts(), Looks()
         for assignment in tried:
             if time.process_time() > until or found.expired >= _MOST_EXPIRED:
                 return

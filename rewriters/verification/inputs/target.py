@@ -7,12 +7,12 @@ import inspect
 from collections import OrderedDict
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from npufix.rewriters.verification.calls.device import instance_to_device, to_device
-from npufix.rewriters.verification.calls.leaves import find_leaves
 from npufix.rewriters.verification.calls.observe import CALL_S, PreparedCall
 from npufix.rewriters.verification.calls.surroundings import Surroundings
 from npufix.rewriters.verification.calls.values import (
@@ -26,8 +26,14 @@ from npufix.rewriters.verification.calls.values import (
     map_items,
     materialise,
 )
+from npufix.rewriters.verification.inputs.histories import live_through
 from npufix.rewriters.verification.inputs.load import Loaded, LoadError
-from npufix.rewriters.verification.inputs.objects import list_weights, take_steps
+from npufix.rewriters.verification.inputs.objects.offers import list_weights, take_steps
+from npufix.rewriters.verification.inputs.objects.state import (
+    cast_floats,
+    list_registered,
+    read_state,
+)
 from npufix.rewriters.verification.inputs.source.parameters import Parameter, list_parameters
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
@@ -240,10 +246,13 @@ class Target:
         moved = self.on_npu and not double and not device
         place = (device,) if device else ()
 
-        def make(given: Assignment, own: torch.dtype) -> dict[str, object]:
-            made = materialise(
-                given.specs, case.flavour, case.seed, own, case.digits, find=self.loaded.find
-            )
+        def make(
+            given: Mapping[str, Spec], own: torch.dtype, seed: int | None = None
+        ) -> dict[str, object]:
+            # ``seed`` is that of a call that comes before, with ordinary numbers
+            flavour: Flavour = case.flavour if seed is None else "ordinary"
+            number = case.seed if seed is None else seed
+            made = materialise(given, flavour, number, own, case.digits, find=self.loaded.find)
             _cast_modules(made, own)
             if double:
                 made = {name: _double(value) for name, value in made.items()}
@@ -252,23 +261,23 @@ class Target:
             _bind_optimizers(made)
             return made
 
-        arguments = make(case.assignment, dtype)
-        earlier = None if case.earlier is None else make(case.earlier, case.earlier_dtype or dtype)
+        arguments = make(specs, dtype)
+        others = case.earlier
+        earlier = None if others is None else make(others.specs, case.earlier_dtype or dtype)
         first: tuple[object, ...] = ()
         state: Callable[[], Mapping[str, object]] = dict
         registered: Callable[[], tuple[str, ...]] = tuple
-        if self.owner is not None and case.assignment.recipe is not None:
-            own = torch.float32 if case.float32_weights else dtype
-            instance = self._instance(case.assignment.recipe, own, again=again)
-            if double:
-                cast_floats(instance, torch.float64)
-            if isinstance(instance, torch.nn.Module):
-                instance.train(case.training)
+        recipe = case.assignment.recipe
+        if self.owner is not None and recipe is not None:
+            instance = self._make_ready(case, recipe, dtype, double=double, again=again)
             if moved or device:
                 instance = instance_to_device(instance, *place)
+            if recipe.history:
+                with self.world():
+                    live_through(instance, recipe.history, partial(make, own=dtype))
             first = (instance,)
             state = lambda: read_state(instance, "self")  # noqa: E731 - one expression over a local
-            wide = self._wide.get(case.assignment.recipe, ())
+            wide = self._wide.get(recipe.fresh, ())
             registered = lambda: (*list_registered(instance), *wide)  # noqa: E731 - same
 
         walked = {n for n, s in specs.items() if isinstance(s, MadeArgument) and s.walked}
@@ -286,10 +295,18 @@ class Target:
             call, arguments, state, registered, _find_constants(specs), moved, self.around, earlier
         )
 
-    def _instance(self, recipe: Recipe, dtype: torch.dtype, *, again: bool) -> object:
-        failed = self._failed if again else None
-        instance = self.instance(recipe, dtype) if failed is None else failed
-        self._failed = instance if again else None
+    def _make_ready(
+        self, case: CallCase, recipe: Recipe, dtype: torch.dtype, *, double: bool, again: bool
+    ) -> object:
+        """Return an object in the mode of a call: that of a failed one, if nothing came before."""
+        own = torch.float32 if case.float32_weights else dtype
+        failed = self._failed if again and not recipe.history else None
+        instance = self.instance(recipe, own) if failed is None else failed
+        self._failed = instance if again and not recipe.history else None
+        if double:
+            cast_floats(instance, torch.float64)
+        if isinstance(instance, torch.nn.Module):
+            instance.train(case.training)
         return instance
 
     def make_object(self, recipe: Recipe | None) -> object:
@@ -354,6 +371,7 @@ class Target:
     def instance(self, recipe: Recipe, dtype: torch.dtype) -> object:
         """Return a fresh object, in ``dtype``."""
         assert self.owner is not None  # noqa: S101 - only methods have recipes
+        recipe = recipe.fresh
         key = (recipe, dtype)
         if key not in self._instances:
             with self.world():
@@ -400,65 +418,6 @@ def _double(value: object) -> object:
     return map_items(value, _double)
 
 
-def cast_floats(instance: object, dtype: torch.dtype) -> None:
-    """Bring every floating tensor of an object to ``dtype``."""
-    parts = [instance]
-    if isinstance(instance, torch.nn.Module):
-        if any(t.is_complex() for t in (*instance.parameters(), *instance.buffers())):
-            # ``to`` would discard what is imaginary
-            instance._apply(lambda tensor: _cast(tensor, dtype))  # type: ignore[no-untyped-call] # noqa: SLF001 - what ``to`` calls
-        else:
-            instance.to(dtype)
-        parts = list(instance.modules())
-    for weight in list_weights(instance):
-        gradient = weight.grad
-        weight.grad = None
-        weight.data = weight.data.to(dtype)
-        weight.grad = None if gradient is None else gradient.to(dtype)
-    for part in parts:
-        for name, value in list(getattr(part, "__dict__", {}).items()):
-            if isinstance(value, torch.Tensor) and value.is_floating_point():
-                part.__dict__[name] = value.to(dtype)
-
-
-def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return a tensor in a dtype, complex ones in that of its precision, at least single."""
-    if tensor.is_complex():
-        return tensor.to(torch.complex128 if dtype == torch.float64 else torch.complex64)
-    return tensor.to(dtype) if tensor.is_floating_point() else tensor
-
-
-def read_state(instance: object, called: str) -> dict[str, object]:
-    """Return the tensors and plain attributes of an object, by the names that code gives them."""
-    parts = {f"{called}.": instance}
-    if isinstance(instance, torch.nn.Module):
-        parts = _list_parts(instance, called)
-    elif not isinstance(instance, torch.optim.Optimizer):
-        for name, value in getattr(instance, "__dict__", {}).items():
-            if isinstance(value, torch.nn.Module):  # ``self.ema`` of what averages a model
-                parts |= _list_parts(value, f"{called}.{name}")
-    weights = list_weights(instance)
-    found: dict[str, object] = {f"{called}.params[{n}]": w for n, w in enumerate(weights)}
-    for prefix, part in parts.items():
-        if isinstance(part, torch.nn.Module):
-            registered = (*part.named_parameters(recurse=False), *part.named_buffers(recurse=False))
-            found |= {f"{prefix}{name}": value for name, value in registered}
-        for name, value in getattr(part, "__dict__", {}).items():
-            plain = isinstance(value, torch.Tensor | bool | int | float | str)
-            if plain and not (name.startswith("_") and isinstance(part, torch.nn.Module)):
-                found[f"{prefix}{name}"] = value
-            elif isinstance(value, dict | list) and not (name.startswith("_") or weights):
-                # ``self.shadow['weight']``; of sizes and names in lists, the results tell
-                held = find_leaves(value, f"{prefix}{name}")
-                found |= {key: leaf for key, leaf in held if isinstance(leaf, torch.Tensor)}
-    return found
-
-
-def _list_parts(module: torch.nn.Module, called: str) -> dict[str, object]:
-    named = module.named_modules()
-    return {f"{called}.{name}." if name else f"{called}.": part for name, part in named}
-
-
 def _states(arguments: Mapping[str, object]) -> dict[str, object]:
     """Return what the modules among arguments hold."""
     modules = _modules(arguments).items()
@@ -481,13 +440,3 @@ def _bind_optimizers(arguments: Mapping[str, object]) -> None:
     for optimizer in arguments.values():
         if isinstance(optimizer, torch.optim.Optimizer) and weights:
             optimizer.param_groups[0]["params"] = weights
-
-
-def list_registered(instance: object) -> tuple[str, ...]:
-    """Return what a module saves and trains, by the names of ``read_state``."""
-    if not isinstance(instance, torch.nn.Module):
-        return ()
-    trained = sorted(f"self.{n}" for n, _ in instance.named_parameters(remove_duplicate=False))
-    found = try_call(lambda: sorted(instance.state_dict()), CALL_S).value
-    saved = found if isinstance(found, list) else []
-    return (*trained, *(f"self.{name} (saved)" for name in saved))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from npufix.rewriters.graph.modules.syntax import walk
 from npufix.rewriters.verification.calls.values import (
     Kind,
     Tensor,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from npufix.rewriters.edit.job import Job
     from npufix.rewriters.verification.calls.values import Spec
+    from npufix.rewriters.verification.inputs.source.declarations import Declarations
     from npufix.rewriters.verification.judge.judge import Difference
     from npufix.rewriters.verification.judge.observe_case import CaseRun
 
@@ -53,6 +55,8 @@ _ROUNDS = re.compile(r"//|%|\b(?:round|trunc|floor|ceil|div|floor_divide|fmod|re
 """What does something else with whole numbers, where it is written."""
 _MAY_BE_WHOLE = rf"{INTEGER_TENSOR}|{MASK}|im(a)?ges?$|^img|frames?$|pixel|video|counts?$|^num"
 _FLOATS: frozenset[Kind] = frozenset({"float", "unit", "box"})
+_NEVER_EMPTY = r"[hwdc]|hd|height|width|(n_?|num_)?heads|(.*_)?(dim|channels?|features?|size)"
+"""How texts call sizes that are never 0."""
 _CHOICES = 2
 """``torch.where`` with fewer further arguments says where, and selects nothing."""
 
@@ -83,7 +87,7 @@ def find_purpose(job: Job) -> Purpose:
 
 def _selections(text: str, lines: Sequence[int]) -> Iterator[ast.AST]:
     """Yield what takes some elements and leaves others out, on these lines."""
-    for node in ast.walk(_parse(text)):
+    for node in walk(_parse(text)):
         span = range(getattr(node, "lineno", 0), (getattr(node, "end_lineno", 0) or 0) + 1)
         if not any(line in span for line in lines):
             continue
@@ -108,12 +112,16 @@ def set_aside(
     # Of the products of all pairs nothing is left for one field: no gradient, or one of zeros.
     flowing = {label for label, one in cases.items() if one.original.flows}
     ordinary = {label for label, one in cases.items() if not _has_ones(one)}
+    declared = read_declarations(job.original, job.qualname, job.assumed)
+    loud = {d.case for d in differences if _is_loud(job, d.text, cases.get(d.case))}
     for difference in differences:
         same = {d.case for d in differences if d.what == difference.what}
         of_ones = not same & ordinary and bool(ordinary)
         errors = {d.case for d in differences if d.seen is Seen.ERROR and d.case in cases}
         thin = {label for label, one in cases.items() if _is_thin(one)}
         odd = {label for label, one in cases.items() if _is_odd(one)}
+        narrow = {label for label, one in cases.items() if _has_no_width(one, declared)}
+        void = {label for label, one in cases.items() if _makes_nothing_of_one(one)}
         case = cases.get(difference.case)
         if (
             (difference.seen is Seen.MEMORY and of_ones)
@@ -128,6 +136,13 @@ def set_aside(
             or (_is_of_absence(difference) and _is_empty(case))
             or (_is_of_absence(difference) and difference.still and flowing - same)
             or _is_of_whole_numbers(job, case, compared)
+            or (same <= void < cases.keys())
+            or (
+                difference.seen is Seen.ERROR
+                and difference.case in narrow
+                and errors <= narrow | loud
+                and not re.search(_ASKS_EMPTY, job.original)
+            )
             or (same <= odd < cases.keys() and _halves_a_width(job.original))
         ):
             aside.append(difference)
@@ -142,6 +157,35 @@ def _has_ones(one: CaseRun) -> bool:
     specs = one.case.assignment.specs
     whole = [s.value for s in specs.values() if isinstance(s, Value) and type(s.value) is int]
     return any(size in {0, 1} for size in (*list_dimensions(specs), *whole))
+
+
+def _makes_nothing_of_one(one: CaseRun) -> bool:
+    """Say whether a whole number is one, and a result without elements is made.
+
+    Half of a width of one is nothing: ``timestep_embedding(t, dim=1)``.
+    """
+    specs = one.case.assignment.specs
+    whole = [s.value for s in specs.values() if isinstance(s, Value) and type(s.value) is int]
+    selects = list_kinds(specs.values()) & {"bool", "binary"}
+    made = [t for n, t in one.original.tensors.items() if n.startswith("result")]
+    nothing = any(t is not None and not t.numel() for t in made)
+    return 1 in whole and nothing and not selects
+
+
+def _has_no_width(one: CaseRun, declared: Declarations) -> bool:
+    """Say whether rows of a tensor have no columns, or images no height, as a text names it.
+
+    No rows may be, and no earlier keys in a cache; of nothing each is nobody's.
+    """
+    for name, spec in one.case.assignment.specs.items():
+        for shape in (t.shape for t in list_tensors(spec)):
+            named = [s for s in declared.of(name).shapes if len(s) == len(shape)]
+            if len(shape) > 1 and not shape[-1] and all(shape[:-1]):
+                return True
+            zeros = [n for n, size in enumerate(shape) if not size]
+            if any(re.fullmatch(_NEVER_EMPTY, s[n].lower()) for s in named for n in zeros):
+                return True
+    return False
 
 
 def _is_odd(one: CaseRun) -> bool:
@@ -159,13 +203,13 @@ def _halves_a_width(text: str) -> bool:
     tree = _parse(text)
     halves = {
         target.id
-        for node in ast.walk(tree)
+        for node in walk(tree)
         if isinstance(node, ast.Assign) and _is_half(node.value)
         for target in node.targets
         if isinstance(target, ast.Name)
     }
     first, second, even, uneven = set[str](), set[str](), False, False
-    for node in ast.walk(tree):
+    for node in walk(tree):
         match node:
             case ast.Subscript(slice=ast.Tuple([ast.Constant(value=e), *_, ast.Slice() as cut])):
                 if e is not Ellipsis:
@@ -228,7 +272,7 @@ def _is_of_whole_numbers(job: Job, one: CaseRun | None, cases: Iterable[CaseRun]
 
 def _is_asked_for_whole(text: str, name: str) -> bool:
     """Say whether code does with an argument what is done with whole numbers: ``x.long()``."""
-    for node in ast.walk(_parse(text)):
+    for node in walk(_parse(text)):
         if isinstance(node, ast.Call):
             subjects = [getattr(node.func, "value", None), *node.args[:1]]
         else:
@@ -317,7 +361,7 @@ def _wants_contiguous(job: Job) -> bool:
     if before.count(".contiguous(") > after.count(".contiguous("):
         return True
     called = rf"\b{re.escape(job.qualname.rpartition('.')[2])}\("
-    functions = (n for n in ast.walk(_parse(job.original)) if isinstance(n, ast.FunctionDef))
+    functions = (n for n in walk(_parse(job.original)) if isinstance(n, ast.FunctionDef))
     texts = (ast.get_source_segment(job.original, n) or "" for n in functions)
     return any(re.search(called, t.partition(":")[2]) and ".view(" in t for t in texts)
 

@@ -112,7 +112,8 @@ def _verify(run: Proof) -> Verdict:
     job = run.job
     run.special_purpose = find_purpose(job)
     run.asks_second = _SECOND in job.original or _SECOND in job.patched
-    run.second = run.asks_second or list_operators(job.original) != list_operators(job.patched)
+    before, after = (list_operators(t, job.qualname) for t in (job.original, job.patched))
+    run.second = run.asks_second or before != after
     original = _load(run, job.original, "original")
     keeps: Keeps = _anything
     if job.vouched and job.probes:
@@ -185,6 +186,8 @@ def _find_assignments(run: Proof, original: Target, keeps: Keeps) -> tuple[list[
     found, keeps = search_as_declared(original, wanted, job, declared, read, keeps)
     if not found.assignments:
         raise NotVerifiedError(found.reason)
+    for name in dict.fromkeys(found.uncalled):
+        run.notes.append(f"no call of {name} was found, which writes what this reads")
     recipes = [a.recipe for a in found.assignments]
     run.without_init = any(r is not None and r.attributes is not None for r in recipes)
     if wanted.unreached(found.reached):

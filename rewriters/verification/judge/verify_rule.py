@@ -25,7 +25,7 @@ from npufix.rewriters.verification.calls.observe import (
     observe,
     seed_everything,
 )
-from npufix.rewriters.verification.inputs.target import cast_floats, read_state
+from npufix.rewriters.verification.inputs.objects.state import cast_floats, read_state
 from npufix.rewriters.verification.judge.allowances import Further, Spread
 from npufix.rewriters.verification.judge.judge import Judge
 from npufix.rewriters.verification.kernels.common import collect_kernels

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 _FEW = 5
+_ASSUMED_RATES, _ASSUMED_LAUNCHES_NS = (100.0, 1000.0), (2_000.0, 10_000.0)
+"""Bytes per ns, and what a small kernel takes, where that hardly matters and none shows it."""
 _PASSES = (1, 10)
 """How often a kernel reads and writes its tensors: fewest, and most for a sort or a scatter."""
 
@@ -64,14 +66,22 @@ def _as_element_wise(sizes: Floats, others: pd.DataFrame) -> Expected | None:
     moved = count_moved_bytes(known)
     duration = known["duration_ns"].to_numpy(np.float64)
     large, small = moved >= LARGE_BYTES, (moved > 0) & (moved < LARGE_BYTES)
-    if large.sum() < _FEW or small.sum() < _FEW:
+    # How quickly memory is read hardly matters to tensors that are small.
+    needs_rate = bool((sizes >= LARGE_BYTES).any())
+    if (large if needs_rate else small).sum() < _FEW:
         return None
-    slow, fast = np.quantile(moved[large] / duration[large], (0.25, 0.75))
-    least, most = np.quantile(duration[small], (0.1, 0.9))
+    slow, fast = _ASSUMED_RATES
+    least, most = _ASSUMED_LAUNCHES_NS
+    if large.sum() >= _FEW:
+        slow, fast = np.quantile(moved[large] / duration[large], (0.25, 0.75))
+    if small.sum() >= _FEW:
+        least, most = np.quantile(duration[small], (0.1, 0.9))
     low = len(sizes) * least + _PASSES[0] * sizes.sum() / fast
     high = len(sizes) * most + _PASSES[1] * sizes.sum() / slow
     basis = (
         f"one to ten passes at the {slow / 1000:.2f} to {fast / 1000:.2f} TB/s of the element-wise "
         "kernels of this dump"
     )
+    if large.sum() < _FEW:
+        basis = "one to ten passes over tensors that are small, and a launch as in this dump"
     return Expected(float(low), float(high), basis)

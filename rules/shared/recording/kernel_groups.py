@@ -47,12 +47,13 @@ def tell_together(  # noqa: PLR0913 - the parts of an observation
     evidence: tuple[tuple[str, str], ...] = (),
     least: float = LEAST_SHARE,
     advice: str = "",
+    goes: bool = False,
 ) -> Iterator[Observation]:
     """Yield one observation about kernels that take at least this share of the step.
 
     ``what`` names them and is followed by numbers; ``saved_ns``, over all steady steps, is the most
     that can be saved: what they take, and ``None`` if nothing tells; ``likely_ns`` is what is
-    expected of it, ``None`` half.
+    expected of it, ``None`` half. ``goes``: it is that of kernels that are not launched any more.
     """
     spent = int(rows["duration_ns"].sum())
     cost = per_step(spent, recording)
@@ -68,11 +69,14 @@ def tell_together(  # noqa: PLR0913 - the parts of an observation
         evidence=evidence,
         cost_ns=cost,
         saving_ns=saving,
-        likely_ns=None if likely_ns is None else per_step(max(0.0, likely_ns), recording),
+        likely_ns=None
+        if likely_ns is None
+        else per_step(min(max(0.0, likely_ns), spent), recording),
         basis=basis,
         places=places(rows, rows["duration_ns"].to_numpy(), recording),
         kernels=Labels(rows.index),
         advice=advice,
+        goes=goes,
     )
 
 
@@ -147,6 +151,7 @@ def by_name(recording: Recording, functions: Sequence[NamedFunction]) -> Iterato
             evidence=(("Types", ", ".join(sorted({str(name) for name in rows["type"].unique()}))),),
             least=LEAST_SHARE_OF_A_NAME,
             advice=function.instead,
+            goes=True,
         )
 
 
@@ -180,4 +185,5 @@ def conversion_storm(
         basis=basis,
         places=places(rows, rows["duration_ns"].to_numpy(), recording),
         kernels=Labels(rows.index),
+        goes=True,
     )

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from npufix.rules.diagnostic import Place, keep_result
+from npufix.rules.shared.recording.recorded_shapes import elements, shapes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -276,19 +277,68 @@ SYNCHRONISE = r"aclrtSynchronizeStream\w*|StreamSynchronize\w*"
 
 @keep_result
 def copies_to_device(recording: Recording) -> pd.DataFrame:
-    """Return the copies to the device: the operators that contain the copy of CANN."""
+    """Return the copies to the device: the operators that contain the copy of CANN.
+
+    Versions that hand the copy to the queue name none: there it is what the kernels read.
+    """
     copies = find_named(recording.host_ops, r"aten::copy_")
-    inner = find_named(recording.host_ops, r"acl_memcpy_host_to_device")["start_ns"].to_numpy()
-    if copies.empty or not len(inner):
-        return copies[:0]
-    start = copies["start_ns"].to_numpy()
-    around = np.searchsorted(start, inner, side="right") - 1
-    around = np.unique(around[around >= 0])
-    found = copies.iloc[around]
-    ends = found["start_ns"].to_numpy() + found["duration_ns"].to_numpy()
-    holds = np.searchsorted(inner, ends) > np.searchsorted(inner, start[around])
-    held: pd.DataFrame = found[holds]
-    return held
+    named = _holding(copies, find_named(recording.host_ops, r"acl_memcpy_host_to_device"))
+    if copies.empty or named.any():
+        return rows_where(copies, named)
+    other = _holding(copies, find_named(recording.host_ops, r"acl_memcpy_\w*"))
+    asked = copies.index.isin(recording.kernels["host_op"].to_numpy())
+    silent = ~(other | asked) & (copies["duration_ns"] >= SHORTEST_NS).to_numpy(bool)
+    chosen = np.zeros(len(copies), np.bool_)
+    for at in np.flatnonzero(silent).tolist():
+        chosen[at] = _is_read_later(copies.iloc[at], recording)
+    return rows_where(copies, chosen)
+
+
+def _holding(copies: pd.DataFrame, inner: pd.DataFrame) -> NDArray[np.bool_]:
+    """Tell which copies have one of other calls inside."""
+    start, moments = copies["start_ns"].to_numpy(), np.sort(inner["start_ns"].to_numpy())
+    around = np.searchsorted(start, moments, side="right") - 1
+    holds = np.zeros(len(copies), np.bool_)
+    holds[around[around >= 0]] = True
+    end = start + copies["duration_ns"].to_numpy()
+    holds &= np.searchsorted(moments, end) > np.searchsorted(moments, start)
+    return holds
+
+
+def _is_read_later(copy: pd.Series[Any], recording: Recording) -> bool:
+    """Tell whether the first kernels of the step that have to do with what is copied read it.
+
+    A batch of 64,3,224,224 that nothing wrote and the first convolution reads was copied to the
+    device; logits that the last product wrote go to the host. Single numbers are everywhere.
+    """
+    count = elements(shapes(str(copy["input_dims"]))[0])
+    if count <= 1:
+        return False
+    kernels = recording.kernels
+    reads, writes = (
+        _has_elements(kernels[column], count) for column in ("input_shapes", "output_shapes")
+    )
+    launched = kernels["launch_ns"].to_numpy()
+    moment = np.where(launched >= 0, launched, kernels["start_ns"].to_numpy())
+    later = moment >= copy["start_ns"]
+    after = np.flatnonzero(later & (reads | writes))
+    if not len(after):
+        return False
+    first = after[np.argmin(moment[after])]
+    # Without a mark around the copy it may belong to the step before.
+    begin = _marks(recording, np.array([copy["start_ns"]]))[0]
+    step = kernels["step"].to_numpy(np.int64, na_value=-1)
+    own = moment >= begin if begin < copy["start_ns"] else step >= step[first] - 1
+    written = bool((writes & ~later & own).any())
+    return bool(reads[first] and not written and own[first])
+
+
+def _has_elements(cells: pd.Series[str], count: int) -> NDArray[np.bool_]:
+    """Tell in which rows a tensor has so many elements."""
+    known = {
+        cell for cell in cells.unique() if any(elements(own) == count for own in shapes(str(cell)))
+    }
+    return cells.isin(known).to_numpy(bool)
 
 
 COPIES = r"Memcpy\s(HtoD|DtoH)|Copy(HostToDevice|DeviceToHost)"

@@ -109,10 +109,12 @@ def sooner_without_calls(
     """Return ``Observation.sooner_ns`` where the host no longer spends its time on some calls."""
     launched = recording.kernels["launch_ns"].sort_values(kind="stable")
     behind = np.searchsorted(launched.to_numpy(), start_ns + duration_ns)
-    known = behind < len(launched)
+    # Behind the last kernel it is the end of the step that comes sooner.
+    labels = np.append(launched.index.to_numpy(), ~launched.index.to_numpy()[-1:])
     sooner: dict[int, int] = {}
-    for row, ns in zip(behind[known].tolist(), duration_ns[known].tolist(), strict=True):
-        sooner[int(launched.index[row])] = sooner.get(int(launched.index[row]), 0) + ns
+    for row, ns in zip(behind.tolist(), duration_ns.tolist(), strict=True):
+        if row < len(labels):
+            sooner[int(labels[row])] = sooner.get(int(labels[row]), 0) + ns
     return sooner
 
 

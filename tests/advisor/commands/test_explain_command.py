@@ -187,3 +187,10 @@ def test_a_pattern_of_arithmetic_alone_has_near_misses(end: str, near: bool) -> 
     rule = replace(rule, forms=(Form(differences, differences, lambda _: {}),))
     code = f"def f(x: torch.Tensor):\n    return x[..., 1:] - x[..., :{end}]\n"
     assert any("-2" in said for said in explanations(rule, code)) == near
+
+
+@pytest.mark.parametrize("test", ["x > y", "y < x", "y.lt(x)"])
+def test_a_comparison_is_explained_from_either_side(test: str) -> None:
+    rule = next(rule for rule in all_rules() if rule.id == "NPU208")
+    code = f"def f(x: torch.Tensor, y: torch.Tensor, z):\n    return torch.where({test}, z, y)\n"
+    assert any("another value at this place: z" in said for said in explanations(rule, code))

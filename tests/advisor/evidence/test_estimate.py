@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 from hypothesis import given
@@ -60,6 +62,28 @@ def test_gradients_and_what_looks_at_a_row_twice_are_slower_than_additions() -> 
     plain, plain_back = times("MaskedFill")
     norm, norm_back = times("RmsNorm", "RmsNormGrad")
     assert plain == plain_back < norm < norm_back < 2.5 * plain
+
+
+def test_a_fused_kernel_takes_as_long_as_the_products_in_it() -> None:
+    rows = [("Add", f"{n},1024", "FLOAT", f"{n},1024", n * 12) for n in range(256, 266)]
+    # 17.2 * 10^9 operations in 100 µs.
+    rows += [("MatMulV3", "2048,2048;2048,2048", "DT_BF16;DT_BF16", "2048,2048", 100_000)]
+    measured = kernels(rows)
+    plain = NewKernels(1, 1, MIB, (4, 4), dtype="BF16")
+    attention = replace(plain, operations=(40e9, 100e9), products_ns=(1e6, 2.5e6))
+
+    def times(new: NewKernels) -> list[float]:
+        work = new.work(calibrate(measured), MeasuredKernels(measured), ())
+        return [one.time_ns[1] for one in work if one]
+
+    assert max(times(plain)) < 100_000
+    forward, backward = times(attention)
+    assert forward == pytest.approx(40e9 / (0.65 * 171.8e3), rel=0.05)
+    assert backward == pytest.approx(100e9 / (0.55 * 171.8e3), rel=0.05)
+    # What the products take by themselves it takes at most.
+    assert times(replace(attention, products_ns=(150e3, 400e3)))[0] == pytest.approx(
+        150e3, rel=0.05
+    )
 
 
 @given(

@@ -160,6 +160,22 @@ def test_a_pause_before_a_wait_goes_as_well() -> None:
     assert predicted.step_ns == pytest.approx(1000 * after.step_us, rel=0.03)
 
 
+def test_a_pause_in_the_call_that_waits_goes_with_it() -> None:
+    # A copy of 70 ms behind an idle device: neither before the call nor behind it is so much.
+    def program(copy_us: float) -> Job:
+        return run([Op("aten::copy_", copy_us), *[Op("mm", 25, (("MatMulV3", 50.0),))] * 20])
+
+    before, after = program(70_000), program(1_000)
+    behind = range(0, len(before.kernels), 20)
+    names = before.profile().host_ops["name"]
+    copies = frozenset(names.index[names == "aten::copy_"])
+    sooner = dict.fromkeys(behind, 69_000_000)
+    change = Change(frozenset(), keeps=(1, 0, 0), waits=copies, sooner_ns=sooner)
+    predicted = foreseen(before, Item(finding=finding("NPU411"), change=change)).alone[0]
+    assert predicted.step_ns == pytest.approx(1000 * after.step_us, abs=5 * before.step_us)
+    assert predicted.verdict == "gain"
+
+
 def test_a_loader_that_nobody_waited_for_may_be_the_next_limit() -> None:
     before = Regime(5.0, batch_us=1.0).run()
     found = foreseen(before, item(before, "norm", norm_us(REGIMES["compute"])))

@@ -370,7 +370,7 @@ class Scale(nn.Module):
 """
     assert "return at.clamp(max=length)" in only(text, "NPU208")
     mixed = text.replace("x.shape[0])", "x.shape[0]) + self._last(x)")
-    assert "return torch.minimum(at, length)" in only(mixed, "NPU208")
+    assert "return torch.minimum(length, at)" in only(mixed, "NPU208")
 
 
 def test_what_reads_one_view_may_become_two_calls() -> None:

@@ -318,6 +318,9 @@ class {cls}:
     [
         ("torch.tensor([2.0] * n, device=x.device)", "torch.full((n,), 2.0, device=x.device)"),
         ("x.new_tensor([n])", "x.new_full((1,), n)"),
+        ("torch.tensor(-2, device=x.device)", "torch.full((), -2, device=x.device)"),
+        ("torch.tensor(0.0, device=x.device)", "torch.zeros((), device=x.device)"),
+        ("torch.tensor(n, device=x.device)", "torch.full((), n, device=x.device)"),
     ],
 )
 def test_a_list_of_one_number_is_written_on_the_device(code: str, new: str) -> None:
@@ -707,8 +710,150 @@ def test_a_check_asks_first_where_it_runs(check: str, asked: str) -> None:
     text = f"def forward(x: torch.Tensor, n):\n    # of the mask\n    {check}\n    return x\n"
     if asked:
         assert rewritten(text, "NPU217") == text.replace(check, asked)
+        (site,) = found(text, "NPU217")
+        assert site.rewrite is not None
+        assert site.rewrite.text in asked  # what is shown is what is written
     else:
         assert found(text, "NPU217") == []
+
+
+@pytest.mark.parametrize(
+    ("test", "body", "other", "told"),
+    [
+        ("m.sum() > 0", "y = F.l1_loss(x[m], t[m])", "y = x.sum() * 0", True),
+        ("(t > 0).any()", "y = self.loss(x[t > 0])", "", True),
+        ("m.sum() > 0", "return self.loss(x[m])", "", False),  # what comes behind it is no zero
+        ("m.sum() > 0", "y = self.loss(x[m])", "y = self.other(x)", False),
+        ("m.sum() > 0", "y = self.expert(x[m])", "", False),
+        ("m.sum() > 0", "y = self.loss(x[t])", "", False),  # another mask
+        ("m.sum() > 1", "y = self.loss(x[m])", "", False),
+    ],
+)
+def test_a_loss_of_what_is_selected_needs_no_test(
+    test: str, body: str, other: str, *, told: bool
+) -> None:
+    text = f"""
+class A(nn.Module):
+    def forward(self, x, t):
+        m, y = t == 1, 0
+        if {test}:
+            {body}
+        else:
+            {other or "pass"}
+        return self.sum(y)
+"""
+    text = text if other else text.replace("        else:\n            pass\n", "")
+    sites = found(text, "NPU217")
+    assert sum("weigh by the mask" in site.problem for site in sites) == told
+
+
+_WRITTEN_TO = "t = torch.ones(h, w)\n        t.scatter_(1, ids, 0)\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("t = torch.stack(torch.meshgrid(torch.arange(h), torch.arange(w))).float() / h", "sizes"),
+        ("t = torch.arange(h).float() / h * 2 - 1 + torch.arange(x.shape[1]).float()", "sizes"),
+        ("t = torch.arange(h).float() / h * 2 - 1", ""),  # one range, as long as a sentence
+        ("t = (torch.arange(h) + torch.arange(w)) * x.mean()", ""),
+        (f"{_WRITTEN_TO}        v = torch.arange(h).view(-1, 1) * torch.arange(w) * 2 - t", ""),
+        ("t = torch.exp(-torch.arange(8).float() / n)", "__init__"),
+        ("cos, sin = self.rope(x, position_ids)", "every layer"),
+        ("cos, sin = self.rope(x, seq_len=h)", ""),  # rows of what is kept
+        ("cos, sin = x if ids is None else self.rope(x, position_ids)", ""),  # handed down
+        ("for a in h:\n            for b in w:\n                x[a, b] = n", ""),
+    ],
+)
+def test_tables_that_are_made_anew_say_how_to_keep_them(body: str, told: str) -> None:
+    text = f"""
+class Attention(nn.Module):
+    def forward(self, x: torch.Tensor, position_ids, ids, h: int, w: int, n: int = 4):
+        {body}
+        return self.attend(x)
+"""
+    sites = found(text, "NPU322") + found(text, "NPU321")
+    assert [told in site.problem for site in sites] == [True] * bool(told)
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("n = lens.max().item()", True),
+        ("n = (starts_of(x))[0].item()", False),
+        ("n = query_lens.sum().item()", True),  # of what another method has returned
+        ("n = m.cu_seqlens[1:].cpu().numpy().tolist()", True),
+        ("n = self.seq_lens.tolist()", False),  # which somebody has filled
+        ("n = (x.max() * lens.max()).item()", False),
+        ("n = grid_thw[:, 1:].max().item()", True),
+        ("n = grid_thw.tolist()", False),  # once it is needed there
+        ("n = m.cu_seqlens[-1].cpu().item()", True),
+    ],
+)
+def test_lengths_that_the_host_once_knew_are_not_read_back(body: str, *, told: bool) -> None:
+    for name in ("build", "prepare_inputs", "_prepare_inputs_for_step"):
+        text = f"""
+class AttentionMetadataBuilderV1:
+    def {name}(self, x: torch.Tensor, lens, m, grid_thw):
+        query_lens = self.count(x)
+        {body}
+        return self.attend(x, n)
+"""
+        assert [s.occasion.value for s in found(text, "NPU214")] == ["step"] * told
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "told"),
+    [
+        ("main", "loss.backward()", ["step", "call"]),  # the second stands behind the loop
+        ("main", "pass", []),
+        ("evaluate", "loss.backward()", []),
+    ],
+)
+def test_a_main_that_trains_runs_steps(name: str, body: str, told: list[str]) -> None:
+    text = f"""
+def {name}(model, batches):
+    total = 0
+    for batch in batches:
+        loss = model(batch)
+        total += loss.item()
+        {body}
+    print(loss.item())
+"""
+    assert [site.occasion.value for site in found(text, "NPU214")] == told
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("self.drop(x.cpu()).npu()", True),
+        ("self.drop(x.cpu()).to(x.device)", True),
+        ("self.drop(x.cpu()).tolist()", False),
+        ("self.write(x.cpu(), x.npu())", False),
+    ],
+)
+def test_what_comes_back_from_the_host_is_computed_on_the_device(code: str, *, told: bool) -> None:
+    text = f"class A(nn.Module):\n    def forward(self, x: torch.Tensor):\n        return {code}\n"
+    assert ["is copied back" in site.problem for site in found(text, "NPU214")] == [True] * told
+
+
+@pytest.mark.parametrize(
+    ("head", "told"),
+    [
+        ("for h, w in grid:\n            m = grid[:, 1].sum()", True),
+        ("for h in grid[:, 0]:\n            w = 1", False),  # no name
+        ("for h, w in grid:\n            m = 1", False),  # perhaps a list
+    ],
+)
+def test_what_has_columns_is_gone_through_as_numbers(head: str, *, told: bool) -> None:
+    text = f"""
+class A(nn.Module):
+    def forward(self, x: torch.Tensor, grid):
+        {head}
+            x = x + torch.arange(h * w, device=x.device).sum()
+        return x
+"""
+    assert len([s for s in found(text, "NPU214") if s.rewrite is not None]) == told
 
 
 def test_checks_in_a_row_are_one() -> None:

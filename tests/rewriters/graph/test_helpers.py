@@ -6,7 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 import pytest
-from rewriting_snippets import HEADER, RULES, sites, written
+from rewriting_snippets import HEADER, RULES, direct, sites, written
 
 from npufix.advisor.project.source_tree import SourceFile
 from npufix.rewriters.find import find_sites
@@ -224,3 +224,79 @@ def test_a_rank_known_in_one_branch_of_a_helper_is_not_known_outside() -> None:
     """
     plain = helper.replace("n, d = x.shape", "n = x.shape[0]")
     assert [s.safety for s in sites(helper, "NPU205")] == [s.safety for s in sites(plain, "NPU205")]
+
+
+def of_device(test: str) -> str:
+    """Return a normalisation whose mean another kind of device computes in another way."""
+    body = f"""
+    def mean(t):
+        if {test}:
+            return t.cpu().pow(2).mean(-1, keepdim=True)
+        return t.pow(2).mean(-1, keepdim=True)
+    """
+    return (
+        "def f(x, w, eps, other):"
+        + textwrap.dedent(body).replace("\n", "\n    ")
+        + ("\n" + NORM.format("mean(x)"))
+    )
+
+
+@pytest.mark.parametrize(
+    "test", ['t.device.type == "mps"', 'not t.device.type != "xla"', '"xpu" == t.device.type']
+)
+def test_a_helper_is_read_as_on_an_npu(test: str) -> None:
+    assert "npu_rms_norm(x, w, epsilon=eps)" in direct(of_device(test))
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        't.device.type == "npu"',
+        't.device.type == "cuda"',
+        't.device.type != "mps"',
+        't.dtype == "mps"',
+        "t.device.type == other",
+        "other.type == 'mps'",
+    ],
+)
+def test_another_test_of_a_helper_is_not_decided(test: str) -> None:
+    assert not sites(of_device(test))
+
+
+ROOT = """
+def root(t):
+    if t.device.type == "mps":
+        return t.cpu().sigmoid().to(t.device)
+    return torch.sigmoid(t)
+"""
+
+
+def test_code_for_all_devices_takes_the_place_of_a_helper_on_an_npu_alone() -> None:
+    (site,) = written(sites(f"{ROOT}\ndef f(x):\n    return x * root(x)\n", "NPU206"))
+    assert site.rewrite is not None
+    assert "return F.silu(x)" in site.rewrite.direct
+    body = site.rewrite.portable.partition("def f(x):\n")[2]
+    assert body == (
+        '    if x.device.type == "npu":\n        return F.silu(x)\n    return x * root(x)\n'
+    )
+
+
+def test_code_for_all_devices_is_refused_where_no_device_can_be_asked() -> None:
+    text = (
+        "def f(x, y, flag):\n    if flag and (x * root(x)).any():\n        return y\n    return x\n"
+    )
+    assert not written(sites(ROOT + text, "NPU206"))
+
+
+def test_what_has_no_pattern_is_only_pointed_at_beside_such_a_helper() -> None:
+    text = """
+class Criterion(nn.Module):
+    def forward(self, x: torch.Tensor):
+        y = root(x)
+        count = torch.clamp(x.sum(), min=1).item()
+        return y.sum() / count
+"""
+    plain = ROOT.replace('t.device.type == "mps"', "t.is_complex()")
+    assert written(sites(plain + text, "NPU214"))
+    assert not written(sites(ROOT + text, "NPU214"))
+    assert sites(ROOT + text, "NPU214")

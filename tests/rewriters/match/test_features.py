@@ -5,6 +5,23 @@ from __future__ import annotations
 import pytest
 from rewriting_snippets import sites
 
+from npufix.rewriters.find import find_sites
+from npufix.rules.registry import all_rules
+
+GATED = (
+    "class FFN(nn.Module):\n"
+    "    def __init__(self, dim: int):\n"
+    "        super().__init__()\n"
+    "        self.up = nn.Linear(dim, dim)\n        self.gate = nn.Linear(dim, dim)\n"
+    "        self.act = FP32SiLU()\n\n"
+    "    def forward(self, x: torch.Tensor):\n"
+    "        return self.act(self.gate(x)) * self.up(x)\n"
+)
+ACTIVATION = (
+    "class FP32SiLU(nn.Module):\n"
+    "    def forward(self, x: torch.Tensor):\n        return F.silu(x.float()).to(x.dtype)\n\n"
+)
+
 FOUND = {
     "a new tensor moved later": (
         "def f(n: int, y: torch.Tensor):\n    z = torch.zeros(n)\n    return z.to(y.device)\n",
@@ -73,9 +90,30 @@ FOUND = {
         ),
         "NPU109",
     ),
+    "an activation with a class of its own": (ACTIVATION + GATED, "NPU103"),
+    "pairs turned by matrices": (
+        (
+            "def f(x: torch.Tensor, freqs: torch.Tensor):\n"
+            "    p = x.float().view(*x.shape[:-1], -1, 1, 2)\n"
+            "    y = freqs[..., 0] * p[..., 0] + freqs[..., 1] * p[..., 1]\n"
+            "    return y.reshape(x.shape)\n"
+        ),
+        "NPU180",
+    ),
 }
 
 
 @pytest.mark.parametrize(("code", "rule"), FOUND.values(), ids=FOUND.keys())
 def test_a_site_is_not_lost(code: str, rule: str) -> None:
     assert [site.rule.id for site in sites(code, rule)] == [rule]
+
+
+def test_an_activation_of_another_module_is_not_lost() -> None:
+    head = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
+    texts = {
+        ".layers": "from .activations import FP32SiLU\n",  # re-exported
+        ".activations": head + ACTIVATION,
+    }
+    rules = [rule for rule in all_rules() if rule.id == "NPU103"]
+    code = f"{head}from .layers import FP32SiLU\n\n\n{GATED}"
+    assert [site.function for site in find_sites(code, rules, None, texts.get)] == ["FFN.forward"]

@@ -30,6 +30,8 @@ MEANS = {
     "dim tuple": "{}.mean(dim=(-1,), keepdim=True)",
     "axis": "{}.mean(axis=-1, keepdim=True)",
     "keepdims": "{}.mean(-1, keepdims=True)",
+    "new axis": "{}.mean(-1)[..., None]",
+    "unsqueeze": "torch.mean({}, dim=-1).unsqueeze(-1)",
     "torch.mean": "torch.mean({}, -1, True)",
     "torch.mean dim": "torch.mean({}, dim=-1, keepdim=True)",
     "torch.mean tuple": "torch.mean(input={}, dim=(-1,), keepdim=True)",
@@ -244,6 +246,41 @@ def test_the_last_definition_of_a_method_counts(first: str) -> None:
     end = "def forward(self, x):\n    return self.weight * self._norm(x)\n"
     assert sites(norm_module(methods.format(norm, first) + end), "NPU101") == []
     assert FUSED in direct(norm_module(methods.format(first, norm) + end), "NPU101")
+
+
+def test_a_mean_that_is_needed_without_its_axis_is_computed_anyway() -> None:
+    code = """def forward(self, x):
+    mean = x.pow(2).mean(-1)
+    return self.weight * (x * torch.rsqrt(mean[..., None] + self.eps)), mean
+"""
+    assert written(sites(norm_module(code), "NPU101")) == []
+
+
+@pytest.mark.parametrize(
+    ("chosen", "becomes"),
+    [
+        ("torch.where(limit > x, limit, x)", "x.clamp(min=limit)"),
+        ("torch.where(x.lt(limit), limit, x)", "x.clamp(min=limit)"),
+        ("torch.where(y > x, y, x)", "torch.maximum(y, x)"),
+        ("torch.where(y.le(x), y, x)", "torch.minimum(y, x)"),
+    ],
+)
+def test_a_comparison_may_be_written_from_either_side(chosen: str, becomes: str) -> None:
+    code = f"""def f(x: torch.Tensor, y: torch.Tensor, limit: int):
+    x, y = x.long(), y.long()
+    return {chosen}
+"""
+    assert f"return {becomes}" in direct(code, "NPU208")
+
+
+@pytest.mark.parametrize(
+    "chosen", ["torch.where(y > x, limit, x)", "torch.where(limit == x, y, x)"]
+)
+def test_what_is_chosen_is_what_is_compared(chosen: str) -> None:
+    code = f"""def f(x: torch.Tensor, y: torch.Tensor, limit: int):
+    return {chosen}
+"""
+    assert sites(code, "NPU208") == []
 
 
 def test_the_widest_match_is_the_only_one() -> None:

@@ -25,6 +25,7 @@ from npufix.rules.cluster_diagnostic import (
 )
 from npufix.rules.registry import all_cluster_diagnostics
 from npufix.rules.shared.ranks.comparing import late_ranks
+from npufix.rules.shared.ranks.groups import stages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -234,6 +235,63 @@ def test_who_is_late_in_another_step_each_time_gets_other_advice() -> None:
     assert "gc.freeze()" not in one.advice
     assert "gc.freeze()" in many.advice
     assert set(many.ranks) == {3, 9, 12}
+
+
+def test_what_takes_far_longer_than_setting_up_is_no_small_packet() -> None:
+    base = cluster("small-packets")
+    assert found("NPU609", base)
+    slow = base.transports.assign(transit_ns=base.transports["transit_ns"] * 1000)
+    assert found("NPU609", replace(base, transports=slow)) == []
+
+
+def test_a_rank_that_is_busy_between_two_steps_is_late_in_the_next() -> None:
+    base = cluster()
+    steps = base.steps.copy()
+    number = sorted(steps["step"].unique())[1]
+    others = (steps["step"] == number) & (steps["rank"] != 3)
+    for column in ("communication_ns", "communication_exposed_ns"):
+        steps.loc[others, column] += 400 * MS
+    (seen,) = found("NPU603", replace(base, steps=steps, all_steps=None))
+    assert seen.ranks == (3,)
+    assert seen.cost_ns == pytest.approx(400 * MS / steps["step"].nunique(), rel=0.02)
+    assert ("what the host does before the step") in dict(seen.evidence)["what is longer"]
+    # All ranks wait longer, for the network say: nobody is late.
+    steps.loc[(steps["step"] == number) & (steps["rank"] == 3), ["communication_exposed_ns"]] += (
+        400 * MS
+    )
+    assert found("NPU603", replace(base, steps=steps, all_steps=None)) == []
+    # A rank that waits for nobody and has less to do in a step is not late either.
+    shorter = base.steps.copy()
+    one = (shorter["step"] == number) & (shorter["rank"] == 3)
+    shorter.loc[one, "computing_ns"] = shorter.loc[one, "computing_ns"] // 2
+    assert found("NPU603", replace(base, steps=shorter, all_steps=None)) == []
+
+
+@pytest.mark.parametrize(
+    ("pairs", "role", "kinds", "expected"),
+    [
+        ("01 12 23", "default", "p2p", {0: 0, 1: 1, 2: 2, 3: 3}),
+        ("02 24 13 35", "", "p2p", {0: 0, 2: 1, 4: 2, 1: 0, 3: 1, 5: 2}),
+        ("01 12 23 30", "", "p2p", {}),  # a ring: parts of a sequence
+        ("01", "", "p2p", {}),  # a ring of two, or two stages
+        ("01", "pp0-1", "p2p", {0: 0, 1: 1}),
+        ("01 12 23", "cp", "p2p", {}),
+        ("01 12 13", "", "p2p", {}),
+        ("01 12 23", "", "p2p collective", {}),
+    ],
+)
+def test_ranks_that_send_in_a_row_are_stages(
+    pairs: str, role: str, kinds: str, expected: dict[int, int]
+) -> None:
+    ends = [(int(pair[0]), int(pair[1])) for pair in pairs.split()]
+    groups = [(rank, f"g{at}", role, pair) for at, pair in enumerate(ends) for rank in pair]
+    calls = [(kind, f"g{at}") for at in range(len(ends)) for kind in kinds.split()]
+    looked_at = replace(
+        cluster(),
+        groups=pd.DataFrame(groups, columns=["rank", "group", "role", "members"]),
+        collectives=pd.DataFrame(calls, columns=["kind", "group"]),
+    )
+    assert stages(looked_at) == expected
 
 
 def test_all_links_of_a_rank_or_host_are_told_as_such() -> None:

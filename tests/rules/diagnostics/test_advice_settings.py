@@ -314,6 +314,17 @@ def test_products_in_float32(dtypes: str, other: int, expected: int) -> None:
     assert len(told(single_precision_products, recording(rows))) == expected
 
 
+@pytest.mark.parametrize(
+    ("chip", "saved"), [("Ascend910B1", 1 - 99.5 / 353.9), (None, 1 - 99.5 / 353.9)]
+)
+def test_half_precision_gains_what_the_matrix_unit_does(chip: str | None, saved: float) -> None:
+    product = {"type": "MatMulV3", "input_dtypes": "FLOAT;FLOAT", "duration_ns": 2 * MS}
+    seen = recording([product], environment=Environment(chip=chip))
+    (found,) = told(single_precision_products, seen)
+    assert found.saving_ns == (0, pytest.approx(2 * MS * saved, rel=0.01))
+    assert found.likely_ns == pytest.approx(0.95 * 2 * MS * saved, rel=0.01)
+
+
 def test_products_that_are_rounded_to_hf32_already_are_left_alone() -> None:
     product = {"type": "MatMulV3", "input_dtypes": "FLOAT;FLOAT", "duration_ns": 2 * MS}
     rows = [{**product, "hf32": "YES"}, {**product, "hf32": "NO"}, {"duration_ns": MS}]

@@ -80,6 +80,24 @@ def test_only_moving_data_can_be_hidden() -> None:
     assert only(exposed_communication, looked_at).saving_ns == (0, 6 * MS)
 
 
+@pytest.mark.parametrize("basis", ["forward", ""])
+def test_gradients_are_hidden_behind_the_backward_pass_alone(basis: str) -> None:
+    products = [
+        {"type": "MatMulV3", "duration_ns": 40 * MS},
+        {"type": "MatMulV3", "duration_ns": 60 * MS * (1 if basis else 0) + MS, "basis": basis},
+    ]
+    step = {"computing_ns": 100 * MS, "communication_exposed_ns": 60 * MS,
+            "communication_ns": 75 * MS}  # fmt: skip
+    rows = [collective("a", 0, 75 * MS)]
+    looked_at = recording([kernel("a", 75 * MS), *products], step=step, collectives=rows)
+    seen = only(exposed_communication, looked_at)
+    # Three quarters of the backward pass, less 15 ms that are hidden already.
+    backward = 61 / 101 if basis else 0.6
+    assert seen.likely_ns == round((0.75 * backward * 100 - 15) * MS)
+    assert seen.likely_ns == pytest.approx(30 * MS, rel=0.02)
+    assert seen.saving_ns == (0, 60 * MS)
+
+
 def test_collectives_that_stand_still_are_told_as_that_alone() -> None:
     rows = [collective("a", 4 * MS, MS, elapse_ns=50 * MS), collective("b", 0, 9 * MS)]
     looked_at = recording([kernel("a", 50 * MS), kernel("b", 9 * MS)], step=STEP, collectives=rows)
@@ -246,6 +264,24 @@ def test_links_side_by_side_take_the_time_of_the_collective() -> None:
     whole = [collective("a", 0, 2 * MS)]
     found = only(low_bandwidth, recording(transports=rows, collectives=whole))
     assert (found.cost_ns, found.saving_ns) == (2 * MS, (0, MS))
+
+
+def test_a_size_that_is_no_multiple_of_512_bytes_makes_a_collective_slow() -> None:
+    sizes = {"hcom_allReduce__1_0_1": 8_192_000, "hcom_allReduce__1_1_1": 12_345_676}
+    rates = (17.0, 1.2)
+    rows = [transport(n, size, gb) for (n, size), gb in zip(sizes.items(), rates, strict=True)]
+    payloads = [{"name": name, "size_bytes": size} for name, size in sizes.items()]
+    looked_at = recording(transports=rows, payloads=payloads)
+    found = only(low_bandwidth, looked_at)
+    assert "1 of 2 collectives per step move data at 1.20 GB/s, others at 17.0 GB/s" in found.what
+    assert "multiples of 512 bytes (12,345,676)" in found.what
+    assert found.cost_ns == pytest.approx(12_345_676 / 1.2, rel=1e-6)
+    assert not list(small_packets.check(looked_at))
+    # Both are slow, or both sizes are aligned: then that is not why.
+    alike = [transport(name, size, 1.2) for name, size in sizes.items()]
+    assert not list(low_bandwidth.check(recording(transports=alike, payloads=payloads)))
+    aligned = [{**row, "size_bytes": row["size_bytes"] // 512 * 512} for row in payloads]
+    assert not list(low_bandwidth.check(recording(transports=rows, payloads=aligned)))
 
 
 @pytest.mark.parametrize(("elapse", "expected"), [(4000 * MS, 0), (4000 * MS + 1, 1)])

@@ -71,6 +71,13 @@ def test_else_the_bandwidth_of_element_wise_kernels_is_the_measure() -> None:
     # 16 MiB at 8 MiB per 8 µs: 16 µs once, 160 µs ten times, and a launch.
     assert low == pytest.approx(5 * MS - 162 * US, rel=1e-3)
     assert high == pytest.approx(5 * MS - 18 * US, rel=1e-3)
+    alone = only(ai_cpu_operator, recording([on_ai_cpu(5 * MS), *[small] * 5]))
+    assert alone.saving_ns is None, "how quickly 16 MiB are read is not shown"
+    big = only(ai_cpu_operator, recording([on_ai_cpu(5 * MS), *[large] * 5]))
+    assert big.saving_ns == pytest.approx((5 * MS - 170 * US, 5 * MS - 18 * US), rel=1e-3)
+    few = on_ai_cpu(90 * US, input_shapes="1000", output_shapes="1000")
+    quick = only(ai_cpu_operator, recording([few, *[small] * 5]))
+    assert quick.saving_ns == pytest.approx((86 * US + 800, 88 * US - 12), abs=500)
 
 
 @pytest.mark.parametrize(

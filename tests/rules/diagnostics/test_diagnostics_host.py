@@ -223,6 +223,23 @@ def test_lines_of_compiled_operators_are_those_of_aclop_names() -> None:
     assert (place.line, place.cost_ns, place.calls) == (3, MS, 1)
 
 
+def test_lines_of_compiled_operators_are_those_of_the_pauses() -> None:
+    where = {"name": "Conv2D1", "type": "Conv2D", "path": "m.py", "line": 3, "function": "f"}
+    rows = in_a_row([100 * US] * 20, 20 * US, **where)
+    at = rows[-1]["start_ns"] + 8 * MS
+    resized = {
+        "start_ns": at,
+        "launch_ns": at - 5 * US,
+        "type": "Resize",
+        "path": "m.py",
+        "line": 7,
+    }
+    apis = [api("aclopCompileAndExecute", 21, 8 * MS)]
+    looked_at = recording([*rows, resized], step={"free_ns": 9 * MS}, step_ns=12 * MS, apis=apis)
+    (place,) = only(compile_in_loop, looked_at).places
+    assert (place.line, place.calls) == (7, 1)
+
+
 @pytest.mark.parametrize(("total_ns", "expected"), [(10 * MS, 0), (10 * MS + 1, 1)])
 def test_memory_of_the_device_may_be_managed_for_10_ms(total_ns: int, expected: int) -> None:
     apis = [
@@ -373,6 +390,29 @@ def test_a_copy_before_the_first_kernel_of_a_step_counts() -> None:
     assert nothing(blocking_copy_to_device, recording(rows, ops[1:]))
 
 
+BATCH = {"input_shapes": "8,3,32,32;16,3,3,3", "output_shapes": "8,16,32,32"}
+
+
+@pytest.mark.parametrize(
+    ("before", "behind", "expected"),
+    [
+        ({}, BATCH, True),
+        ({"output_shapes": "8,3,32,32"}, BATCH, False),  # made on the device: it goes to the host
+        ({}, {"output_shapes": "8,3,32,32"}, False),  # of the step before: the host reads it
+        ({}, {}, False),
+    ],
+)
+def test_what_the_next_kernel_reads_was_copied_to_the_device(
+    before: dict[str, Any], behind: dict[str, Any], *, expected: bool
+) -> None:
+    # Versions that queue the copy name no acl_memcpy_host_to_device.
+    copy = {**call("aten::copy_", MS // 2, 3 * MS - US), "input_dims": "8,3,32,32;8,3,32,32"}
+    rows = [{**AROUND_A_WAIT[0], **before}, {**AROUND_A_WAIT[1], **behind}, *AROUND_A_WAIT[2:]]
+    looked_at = recording(rows, [copy])
+    assert nothing(blocking_copy_to_device, looked_at) is not expected
+    assert nothing(synchronising_operator, looked_at) is expected
+
+
 NEXT = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
 
 
@@ -424,7 +464,79 @@ def test_a_collection_may_take_1_ms(duration: int, expected: int) -> None:
     assert [o.cost_ns for o in found] == [duration] * expected
 
 
+def test_a_collection_behind_the_last_kernel_ends_the_step_sooner() -> None:
+    rows = [{**row, "launch_ns": row["start_ns"], "step": 1} for row in in_a_row([MS, MS], 40 * MS)]
+    mark = {"name": "ProfilerStep#1", "start_ns": 0, "duration_ns": 82 * MS}
+    runs = [{"start_ns": START + at * MS, "duration_ns": 30 * MS} for at in (5, 45)]
+    found = only(python_garbage_collection, recording(rows, [mark], gc=runs))
+    assert found.cost_ns == 60 * MS
+    assert found.sooner_ns == {1: 30 * MS, ~1: 30 * MS}
+
+
+def test_a_read_that_ends_the_last_step_counts() -> None:
+    rows = [{"start_ns": 0, "duration_ns": MS, "step": 1, "launch_ns": 0}]
+    mark = {"name": "ProfilerStep#1", "start_ns": 0, "duration_ns": 50 * MS}
+    copy = call("aten::copy_", MS // 2, 50 * MS)
+    found = only(synchronising_operator, recording(rows, [mark, copy], step={"free_ns": 49 * MS}))
+    assert found.cost_ns == 49 * MS
+
+
+def test_what_the_step_before_wrote_is_not_copied_to_the_device() -> None:
+    # At the end of step 1 its logits go to the host; the first kernel of step 2 reads as many.
+    logits = {"output_shapes": "8,1000", "step": 1}
+    after = {**AROUND_A_WAIT[1], "input_shapes": "8,1000", "step": 2}
+    copy = {**call("aten::copy_", MS // 2, 3 * MS - US), "input_dims": "8,1000;8,1000"}
+    rows = [{**AROUND_A_WAIT[0], **logits}, after]
+    assert nothing(blocking_copy_to_device, recording(rows, [copy]))
+    mark = {"name": "ProfilerStep#1", "start_ns": 0, "duration_ns": 3 * MS}
+    assert nothing(blocking_copy_to_device, recording(rows, [mark, copy]))
+
+
 def test_a_collection_while_the_device_works_costs_nothing() -> None:
     runs = [{"start_ns": START, "duration_ns": 5 * MS}]
     busy = [{"start_ns": 0, "duration_ns": 40 * MS}]
     assert nothing(python_garbage_collection, recording(busy, gc=runs))
+
+
+@pytest.mark.parametrize(
+    ("batch_ms", "workers", "least_ms"),
+    [
+        (10, "2", 0),
+        (90, "12", 0),  # 8 ms are left of a step without it
+        (900, "119", 900 / 24),  # more than a device has cores
+    ],
+)
+def test_as_many_workers_keep_up_as_make_a_batch_in_a_step(
+    batch_ms: int, workers: str, least_ms: float
+) -> None:
+    rows = [{"start_ns": at, "duration_ns": MS} for at in (0, (batch_ms + 2) * MS)]
+    step = {"step_ns": (batch_ms + 8) * MS}
+    found = only(
+        slow_data_loading, recording(rows, [call(LOADER, MS, (batch_ms + 1) * MS)], **step)
+    )
+    assert dict(found.evidence)["workers that keep up"] == workers
+    assert found.at_least_ns == pytest.approx(least_ms * MS)
+
+
+def test_workers_are_counted_by_the_calls_between_waits() -> None:
+    # Each of three workers takes 90 ms for a batch: every third call waits for 60 of them.
+    rows = [{"start_ns": at * 30 * MS, "duration_ns": MS} for at in range(7)]
+    waits = [60 if at % 3 == 0 else 1 for at in range(6)]
+    ops = [call(NEXT, at * 70 * MS, (at * 70 + ms) * MS) for at, ms in enumerate(waits)]
+    steps = {"step_count": 6, "step_ns": 30 * MS}
+    counted = only(slow_data_loading, recording(rows, ops, **steps))
+    assert dict(counted.evidence)["a batch takes one worker"] == "90 ms"
+    # Where all of them wait, nobody knows how many there are.
+    alike = [call(NEXT, at * 70 * MS, (at * 70 + 20) * MS) for at in range(6)]
+    unknown = only(slow_data_loading, recording(rows, alike, **steps))
+    assert "times as many workers keep up" in dict(unknown.evidence)
+
+
+def test_a_copy_of_pinned_memory_is_not_faster_than_it_is() -> None:
+    inner = call("acl_memcpy_host_to_device", MS, MS + US)
+    shapes = {"input_dims": "1000,1000;1000,1000", "input_types": "float;float"}
+    slow = {**call("aten::copy_", MS // 2, 2 * MS), **shapes}
+    quick = {**slow, "input_dims": "5000,1000;5000,1000"}  # 20 MB in 1.5 ms
+    for copy, stays in ((slow, 0.4), (quick, 1.0)):
+        found = only(blocking_copy_to_device, recording(AROUND_A_WAIT, [copy, inner]))
+        assert found.stays_ns == {0: pytest.approx(stays * MS)}

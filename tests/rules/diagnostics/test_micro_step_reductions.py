@@ -10,6 +10,8 @@ from npufix.advisor.rules_test.recordings import MS, recording
 from npufix.rules.diagnostics.micro_step_reductions import check
 
 DDP = "DistributedDataParallel.forward"
+NODE = "autograd::engine::evaluate_function: MmBackward0"
+BY_NUMBER = "aten::linear"
 
 
 def looked_at(
@@ -21,6 +23,14 @@ def looked_at(
         for at, names in enumerate(reduced):
             begin = (step * 100 + at * 20) * MS
             calls.append({"name": forward, "start_ns": begin, "duration_ns": 6 * MS})
+            if forward == BY_NUMBER:  # no wrapper tells its name
+                number = 10 * (step * len(reduced) + at) + 5
+                calls[-1]["sequence"] = number
+                calls += [{"name": NODE, "start_ns": begin + 7 * MS, "duration_ns": MS},
+                          {"name": "MmBackward0", "sequence": number,
+                           "start_ns": begin + 7 * MS + 9, "duration_ns": MS - 20},
+                          {"name": "MmBackward0", "sequence": number - 1,
+                           "start_ns": begin + 10 * MS, "duration_ns": MS}]  # fmt: skip
             row = {"communication": True, "core": "HCCL", "duration_ns": 2 * MS}
             if in_forward:
                 kernels.append({**row, "name": in_forward, "type": "hcom_allReduce_",
@@ -40,7 +50,7 @@ def looked_at(
 BUCKETS = ["hcom_allReduce__954_0_1", "hcom_allReduce__954_1_1", "hcom_allReduce__954_2_1"]
 
 
-@pytest.mark.parametrize("forward", [DDP, "FullyShardedDataParallel.forward"])
+@pytest.mark.parametrize("forward", [DDP, "FullyShardedDataParallel.forward", BY_NUMBER])
 def test_reductions_before_the_last_micro_step_are_for_nothing(forward: str) -> None:
     (seen,) = check(looked_at([BUCKETS] * 4, forward=forward))
     assert "each of 4 micro steps" in seen.what
@@ -58,10 +68,18 @@ def test_reductions_before_the_last_micro_step_are_for_nothing(forward: str) -> 
         looked_at([BUCKETS] * 4, micro=1),  # each micro step is one of the optimizer's
         looked_at([BUCKETS[:1], BUCKETS[:1], BUCKETS[:1], BUCKETS]),  # something else
         looked_at([BUCKETS] * 4, forward="Linear.forward"),
+        looked_at([[], [], [], BUCKETS], forward=BY_NUMBER),
+        looked_at([BUCKETS] * 4, micro=1, forward=BY_NUMBER),
+        looked_at(
+            [["hcom_allReduce__7_0_1"]] * 4, in_forward="hcom_allReduce__7_0_2", forward=BY_NUMBER
+        ),
         looked_at([["hcom_allReduce__7_0_1"]] * 4, in_forward="hcom_allReduce__7_0_2"),
         looked_at([["hcom_allGather__954_0_1"]] * 4),
     ],
-    ids=["no_sync", "no accumulation", "fewer", "no wrapper", "tensor parallel", "gathers"],
+    ids=[
+        *("no_sync", "no accumulation", "fewer", "no wrapper", "no_sync by number"),
+        *("no accumulation by number", "tensor parallel by number", "tensor parallel", "gathers"),
+    ],
 )
 def test_what_is_reduced_once_or_is_no_gradient_is_left_alone(made: Any) -> None:
     assert list(check(made)) == []

@@ -175,7 +175,8 @@ def rows_read(here: Surroundings) -> Iterator[tuple[ast.For, ast.expr, Proposal]
             uses = [n for n in here.nodes if isinstance(n, ast.Name) and n.id in names]
             read = [n for n in uses if isinstance(n.ctx, ast.Load)]
             items = [c for n in read if (c := _item_of(here, n)) is not None]
-            if len(uses) - len(read) != len(names) or not (items or here.is_tensor(base)):
+            sure = bool(items) or here.is_tensor(base) or _is_indexed_like_tensor(here, base)
+            if len(uses) - len(read) != len(names) or not sure:
                 continue
             numbers = [n for n in read if _is_number_there(here, n)]
             if not read or len(numbers) + len(items) < len(read) or names & set(here.flow.captured):
@@ -192,6 +193,22 @@ def rows_read(here: Surroundings) -> Iterator[tuple[ast.For, ast.expr, Proposal]
             found = _proposal(here, code, base, loop, tuple(changes), head)
             of_rows = isinstance(target, ast.Tuple)
             yield loop, base, replace(found, form="rows_of_numbers" if of_rows else found.form)
+
+
+def _is_indexed_like_tensor(here: Surroundings, base: ast.expr) -> bool:
+    """Tell whether a module takes columns of what it goes through, as of no list.
+
+    ``for h, w in grid`` beside ``grid[:, 1:].max()``, ``for h in rows`` of ``rows = grid[:, 1]``.
+    """
+    value = here.value(base)
+    if value is None or here.flow.cls is None or here.is_tensor(base) is False:
+        return False
+    if value.op == Op.GETITEM and value.args[1].op == Op.TUPLE:
+        return True
+    return any(
+        user.op == Op.GETITEM and user.args[0] is value and user.args[1].op == Op.TUPLE
+        for user in here.users(value)
+    )
 
 
 def _list_iterated(loop: ast.For) -> Iterator[tuple[ast.expr, ast.expr]]:

@@ -51,8 +51,10 @@ _OF_SHAPES = frozenset(
 """Operators for which the host needs a number before it can go on."""
 _DECIDING = frozenset({Op.COMPARE, Op.BOOLOP, Op.NOT, "eq", "ne", "lt", "le", "gt", "ge"})
 _LENGTHS = re.compile(
-    r"(^|_)(i?lens?|\w*lengths?|seq_?lens?|cu_?seq\w*|splits?|group_list)(_\w+)?$"
+    r"(^|_)(i?lens?|\w*lengths?|seq_?lens?|cu_?seq\w*|splits?|group_list|start_locs?)(_\w+)?$"
 )
+_SIZES = re.compile(rf"{_LENGTHS.pattern}|(^|_)grid_t?hws?$")
+"""Of the sizes of images the host needs a list somewhere, of the largest of them none."""
 _OF_RANKS = re.compile(r"_?(all_)?reduce_?(mean|sum|avg|tensor)?")
 """A function that returns the mean or the sum of a tensor over all ranks."""
 _TAKES_TENSOR = re.compile(r"loss|criterion", re.IGNORECASE)
@@ -78,6 +80,10 @@ _OF_LIST = (
 _FROM_CALLER = (
     "the host waits for lengths that it once knew: keep them there too where they are made (the "
     "loader, the packing), hand both in, and read none back; or use an operator that takes a tensor"
+)
+_ROUND_TRIP = (
+    "the host waits for the tensor, computes with it, and what comes out is copied back: compute "
+    "it on the device"
 )
 _TO_CLAMP = "the device can find out itself: x.clamp(min=number) instead of max(x, number)"
 _TO_TENSORS = "what is computed with it can stay on the device: x.detach() instead of x.item()"
@@ -328,6 +334,8 @@ def _by_hand(  # noqa: C901, PLR0911 - one case a kind of use
     if loop is not None and not (isinstance(loop, LOOPS) and is_made_in(loop, read.tensor)):
         return Proposal(read.code, _say_in_loop(here, read))
     ops = {user.op.removesuffix("(*)") for user in users}
+    if read.how == "cpu" and _comes_back(here, read.code):
+        return Proposal(read.code, _ROUND_TRIP)
     if ops & _OF_SHAPES or _decide(here, users) or _is_tested(here, read.code):
         return None  # the host needs it for what comes next
     if ops & ARITHMETIC:
@@ -337,6 +345,16 @@ def _by_hand(  # noqa: C901, PLR0911 - one case a kind of use
     if Op.CALL in ops or isinstance(here.parents.get(id(read.code)), (ast.Call, ast.keyword)):
         return _hand_over(here, read, users)
     return None
+
+
+def _comes_back(here: Surroundings, code: ast.Call) -> bool:
+    """Tell whether what is computed on the host is moved at once: ``self.drop(x.cpu()).npu()``."""
+    outer = here.parents.get(id(code))
+    method = here.parents.get(id(outer))
+    match outer, method:
+        case ast.Call(ast.Attribute()), ast.Attribute(attr="npu" | "cuda" | "to"):
+            return code in outer.args
+    return False
 
 
 def _say_in_loop(here: Surroundings, read: _Read) -> str:
@@ -365,28 +383,45 @@ def _makes_shapes(here: Surroundings, users: Sequence[Node]) -> bool:
 def _works_on_host(here: Surroundings) -> bool:
     """Tell whether a function brings several tensors to the host, to compute with them there."""
     calls = (n for n in here.nodes if isinstance(n, ast.Call) and not n.args)
-    reads = [c for c in calls if isinstance(c.func, ast.Attribute) and c.func.attr in READING]
+    arrays = READING - {"item"}
+    reads = [c for c in calls if isinstance(c.func, ast.Attribute) and c.func.attr in arrays]
     return len({ast.unparse(first_read(code)) for code in reads}) > _FEW_READS
 
 
 def _is_of_caller(here: Surroundings, read: _Read) -> bool:
     """Tell whether the lengths that a function is handed are read, or the largest of them.
 
-    ``lengths.tolist()``, ``cu_seqlens.diff().max().item()``
+    ``lengths.tolist()``, ``cu_seqlens.diff().max().item()``, ``packed.cu_seqlens[1:].tolist()``,
+    ``query_lens.max().item()`` of what another method has returned.
     """
-    node = here.value(first_read(read.tensor))
+    code = first_read(read.tensor)
+    node = here.value(code)
     if node is None:
         return False
-    if read.how in {"item", "int"} and node.op in _REDUCTIONS | {"amax", "max"}:
-        parts = [part for part in node.walk() if part.op in {Op.PARAM, Op.ATTR, Op.CALL}]
-        return bool(parts) and all(
-            part.op != Op.CALL and _LENGTHS.search(str(part.value)) for part in parts
-        )
-    return (
-        read.how in {"cpu", "tolist"}
-        and node.op == Op.PARAM
-        and _LENGTHS.search(str(node.value)) is not None
+    if read.how in {"item", "int"}:
+        if node.op in _REDUCTIONS | {"amax", "max"}:
+            return _are_lengths(node, _SIZES) or _is_called_so(code)
+        return node.op == Op.GETITEM and node.args[1].op == Op.CONST and _are_lengths(node)
+    is_own = node.op == Op.ATTR and node.args[0].value == "self"  # which somebody has filled
+    return read.how in {"cpu", "numpy", "tolist"} and not is_own and _are_lengths(node)
+
+
+def _are_lengths(node: Node, names: re.Pattern[str] = _LENGTHS) -> bool:
+    """Tell whether a value is computed from lengths alone, as far as names tell."""
+    parts = [part for part in node.walk() if part.op in {Op.PARAM, Op.ATTR, Op.CALL}]
+    held = {id(part.args[0]) for part in parts if part.op == Op.ATTR}  # ``packed`` of ``packed.x``
+    parts = [part for part in parts if id(part) not in held]
+    return bool(parts) and all(
+        part.op != Op.CALL and names.search(str(part.value)) for part in parts
     )
+
+
+def _is_called_so(code: ast.expr) -> bool:
+    """Tell whether a name says that the largest of lengths is read: ``seq_lens.max()``."""
+    match code:
+        case ast.Call(ast.Attribute(ast.Name() | ast.Attribute() as whole), []):
+            return _LENGTHS.search(last_name(whole)) is not None
+    return False
 
 
 def _is_seldom(here: Surroundings, code: ast.expr | ast.stmt) -> bool:
@@ -398,17 +433,22 @@ def _is_seldom(here: Surroundings, code: ast.expr | ast.stmt) -> bool:
         return True
     inner: ast.AST = code
     for outer in here.around(code):
-        if isinstance(outer, ast.ExceptHandler):
+        if isinstance(outer, (ast.ExceptHandler, ast.Raise)):
             return True
         if isinstance(outer, (ast.If, ast.IfExp)) and inner is not outer.test:
-            asked = list(ast.walk(outer.test))
-            if any(isinstance(n, ast.Mod) for n in asked):
-                return True
-            named = [last_name(node) for node in asked if isinstance(node, ast.expr)]
-            if {"isinstance", "random"} & {*named} or any(map(_SELDOM.search, named)):
-                return True
+            of_error = isinstance(outer, ast.If) and isinstance(outer.body[-1], ast.Raise)
+            if of_error or _asks_seldom(outer.test):
+                return True  # what the message of an error says, and the like
         inner = outer
     return False
+
+
+def _asks_seldom(test: ast.expr) -> bool:
+    asked = list(ast.walk(test))
+    if any(isinstance(n, ast.Mod) for n in asked):
+        return True
+    named = [last_name(node) for node in asked if isinstance(node, ast.expr)]
+    return bool({"isinstance", "random"} & {*named}) or any(map(_SELDOM.search, named))
 
 
 def _runs_epoch(node: ast.AST) -> bool:

@@ -7,6 +7,13 @@ import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.host.creations import draw_there
+from npufix.rewriters.edit.statements.host.filled import (
+    READING,
+    fill,
+    is_number,
+    is_read_again,
+    is_scalar,
+)
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import is_made_once, list_assigned
@@ -23,9 +30,7 @@ _OF_HOST = _MAKING | {f"torch.{name}" for name in ("arange", "eye", "linspace", 
 _ROOM = 74
 """Characters for the arguments of ``self.register_buffer(...)`` on one line."""
 _ARITHMETIC = frozenset({"add", "div", "mul", "sub"})
-_LENGTHS = frozenset({"py:len", Op.SIZE})
 _MOVING = frozenset({"to", "cuda", "npu"})
-_READING = frozenset({"item", "tolist"})
 _SETTINGS = re.compile(r"(?i)(^|_)(cfg|config|conf|hparams|settings|opts?)$")
 _SERVES = re.compile(r"(Runner|Builder|Worker|Proposer|Scheduler|Engine|Batch)(V?\d+)?$")
 """What hands over new lists in each step, and nothing else that one could do about it."""
@@ -53,6 +58,10 @@ _PINNED = (
 _FILLED = (
     "a list of one number is copied to the device, and the host waits: torch.full((n,), number, "
     "device=device) makes it there"
+)
+_NUMBER = (
+    "a number is copied to the device, and the host waits: torch.full((), number, device=device) "
+    "makes it there"
 )
 _RANGE = (
     "the numbers are copied to the device, and the host waits: torch.arange(start, end, "
@@ -93,10 +102,10 @@ def find_uploads(here: Surroundings) -> Iterator[Proposal]:
             advice = "" if found is not None else _advice(here, node) or _drawn(here, node)
             if advice == _BUFFER and here.flow.cls is None:  # a function keeps no buffers
                 advice = _SIZES if here.is_hot else ""
-            if advice == _FILLED:
-                if _is_read_again(here, node):
+            if advice in {_FILLED, _NUMBER}:
+                if is_read_again(here, node):
                     continue  # ``n = torch.tensor([n]).cuda()``, all_reduce, ``n.item()``
-                found = _fill(here, node)
+                found = fill(here, node)
             elif advice == _DRAWN and isinstance(drawn := node.func, ast.Attribute):
                 source = drawn.value
                 found = draw_there(here, node, source) if isinstance(source, ast.Call) else None
@@ -125,67 +134,6 @@ def _of_columns(here: Surroundings, code: ast.Call) -> Proposal | None:
                 shown=f"{parts[0][1]}.copy_({parts[1][1]})",
             )
     return None
-
-
-def _is_read_again(here: Surroundings, code: ast.Call) -> bool:
-    """Tell whether the host waits for what it has just made, whichever way that is made."""
-    value = here.value(code)
-    moved = here.parents.get(id(here.parents.get(id(code))))
-    values = {value, here.value(moved) if isinstance(moved, ast.Call) else None} - {None}
-    if any(user.op in {*_READING, "cpu"} for v in values if v for user in here.users(v)):
-        return True
-    bound = here.statement_of(code)
-    names = [ast.unparse(t) for t in bound.targets] if isinstance(bound, ast.Assign) else []
-    return any(
-        isinstance(n, ast.Call)
-        and isinstance(n.func, ast.Attribute)
-        and n.func.attr in _READING
-        and ast.unparse(n.func.value) in names
-        for n in here.nodes
-    )
-
-
-def _fill(here: Surroundings, code: ast.Call) -> Proposal | None:
-    """Return ``torch.full((n,), x, device=d)`` for ``torch.tensor([x] * n, device=d)``."""
-    given = {k.arg: k.value for k in code.keywords}
-    match code:
-        case ast.Call(ast.Attribute(owner, "new_tensor"), [data]) if not given:
-            made = f"{here.text(owner)}.new_full"
-        case ast.Call(ast.Attribute(owner), [data]) if given.keys() <= {"device", "dtype"}:
-            made = f"{here.text(owner)}.full"
-        case _:
-            return None
-    match data:
-        case ast.BinOp(ast.List([one]), ast.Mult(), times):
-            count = here.text(times)
-        case ast.List([one]):
-            times, count = ast.Constant(1), "1"
-        case _:
-            return None
-    proven = {"one-number"} if _is_number(here, one) else set[str]()
-    length = here.value(times)
-    if isinstance(times, ast.Constant) or (length is not None and length.op in _LENGTHS):
-        proven.add("nonnegative-count")
-    asked = [("value", here.text(one)), ("repeats", count)]
-    if made.endswith(".new_full"):
-        asked.append(("x", made.removesuffix(".new_full")))
-    if len(asked) == 2 or (isinstance(one, ast.Constant) and one.value in {0, 1}):  # noqa: PLR2004 - no dtype of another
-        proven.add("value-fits-dtype")
-    rest = "".join(f", {name}={here.text(value)}" for name, value in given.items())
-    text = f"{made}(({count},), {here.text(one)}{rest})"
-    like = made.endswith(".new_full")
-    match one:  # an integer without a dtype makes int64, as zeros() do not
-        case ast.Constant(0 | 1 as value) if like or "dtype" in given or type(value) is float:
-            kind = "ones" if value else "zeros"
-            text = f"{made.removesuffix('full')}{kind}({count}{rest})"
-    return Proposal(
-        code,
-        form="copied",
-        changes=(Change(here.span(code), text),),
-        shown=text,
-        asked=tuple(asked),
-        proven=frozenset(proven),
-    )
 
 
 def _keep_as_buffer(here: Surroundings, code: ast.Call) -> Proposal | None:
@@ -245,7 +193,7 @@ def _init(here: Surroundings) -> ast.FunctionDef | None:
 def _is_written_out(code: ast.expr) -> bool:
     if isinstance(code, (ast.List, ast.Tuple)):
         return bool(code.elts) and all(map(_is_written_out, code.elts))
-    return _is_scalar(code)
+    return is_scalar(code)
 
 
 def _is_computed_with(here: Surroundings, value: Node) -> bool:
@@ -297,12 +245,10 @@ def _of(  # noqa: PLR0911 - one case a way
     given = {k.arg for call in (code, made) for k in call.keywords}
     if given & {"non_blocking", "pin_memory"}:
         return ""  # somebody has thought of it
-    is_empty = isinstance(data, ast.List) and not data.elts
-    outer = here.parents.get(id(code))
-    if isinstance(outer, ast.IfExp) and "isinstance(" in here.text(outer.test):
-        return ""  # ``x if isinstance(x, Tensor) else torch.tensor(x).to(y)``: seldom a number
-    if data is None or is_empty or _is_number(here, data) or here.is_tensor(data):
+    if data is None or _is_nothing_or_seldom(here, code, data) or here.is_tensor(data):
         return ""
+    if is_number(here, data):
+        return _NUMBER if _is_copied(here, code, made) else ""
     advice = _of_data(here, data)
     if advice and here.tests_around(code):
         return ""
@@ -319,6 +265,23 @@ def _of(  # noqa: PLR0911 - one case a way
     if _NEW_EACH_TIME.search(here.text(data)) and not _are_of_device(here, data):
         return ""  # whatever is done, they are copied
     return _OF_DEVICE if _are_of_device(here, data) else _SIZES
+
+
+def _is_nothing_or_seldom(here: Surroundings, code: ast.Call, data: ast.expr) -> bool:
+    """Tell whether an empty list is copied, or ``x`` where it is no tensor.
+
+    ``x if isinstance(x, Tensor) else torch.tensor(x).to(y)``
+    """
+    outer = here.parents.get(id(code))
+    seldom = isinstance(outer, ast.IfExp) and "isinstance(" in here.text(outer.test)
+    return seldom or (isinstance(data, ast.List) and not data.elts)
+
+
+def _is_copied(here: Surroundings, code: ast.Call, made: ast.Call) -> bool:
+    """Tell whether a number is made on the device by name, in each step, as others may be."""
+    given = {k.arg for k in made.keywords}
+    by_torch = code is made and not given - {"device", "dtype"}
+    return by_torch and here.is_hot and not here.tests_around(code)
 
 
 def _is_computed_in(loop: ast.AST, code: ast.expr) -> bool:
@@ -401,7 +364,7 @@ def _are_of_device(here: Surroundings, data: ast.expr) -> bool:
         parts += [loop.iter for loop in loops if isinstance(loop, ast.For)]
     inner = [n for part in parts for n in ast.walk(part)]
     reads = (n.func for n in inner if isinstance(n, ast.Call) and not n.args)
-    owners = [f.value for f in reads if isinstance(f, ast.Attribute) and f.attr in _READING]
+    owners = [f.value for f in reads if isinstance(f, ast.Attribute) and f.attr in READING]
     held = [e for part in parts if isinstance(part, ast.List) for e in part.elts]
     rows = {ast.unparse(n.iter) for n in inner if isinstance(n, ast.comprehension)}
     named = [n for n in here.nodes if isinstance(n, ast.Name) and n.id in rows]
@@ -441,27 +404,11 @@ def _moves(code: ast.Call) -> bool:
     return not given or any(not re.search(r"(?i)dtype|^torch\.\w+$", ast.unparse(g)) for g in given)
 
 
-def _is_number(here: Surroundings, code: ast.expr) -> bool:
-    """Tell whether it is one number, which goes along with a launch."""
-    node = here.value(code)
-    return _is_scalar(code) or (
-        node is not None and here.facts(here.evaluations[id(code)], x=node).is_number("x") is True
-    )
-
-
-def _is_scalar(code: ast.expr) -> bool:
-    if isinstance(code, ast.UnaryOp):
-        return _is_scalar(code.operand)
-    if isinstance(code, ast.IfExp):
-        return _is_scalar(code.body) and _is_scalar(code.orelse)
-    return isinstance(code, ast.Constant)
-
-
 def _is_constant(here: Surroundings, code: ast.expr) -> bool:
     """Tell whether a list holds numbers that are written out, or settings of the object."""
     if not isinstance(code, (ast.List, ast.Tuple)):
         return _is_of_self(here, code)
-    return all(_is_scalar(e) or _is_constant(here, e) for e in code.elts)
+    return all(is_scalar(e) or _is_constant(here, e) for e in code.elts)
 
 
 def _is_of_self(here: Surroundings, code: ast.expr) -> bool:

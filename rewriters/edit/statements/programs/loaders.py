@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 CONFIGURED = r"\b(workers_per_gpu|num_workers)\s*=|\bTrainingArguments\("
 """How a configuration file, which imports nothing of torch, names a loader."""
 _LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
-_TRAINS = re.compile(r"(?i)train|(?<![a-z])shuffle=True")
+_TRAINS = re.compile(r"(?i)train|(?<![a-z])(shuffle|drop_last)=True")
 _BESIDE = re.compile(r"(?i)val|test|eval|valid|predict|infer|calib|demo|debug|dummy|sanity|smoke")
 _EACH_TIME = re.compile(
     r"_*(\w+_)?(epoch|forward|learn|optimi[sz]e|round|step|update)(_(?!loaders?|data)\w*)?"
@@ -36,6 +36,10 @@ _SETTINGS = ("pin_memory", "persistent_workers")
 _WORKERS = (
     "one process at most makes the batches: num_workers=8, persistent_workers=True, "
     "pin_memory=True, prefetch_factor=4; at most the cores of the host divided by its NPUs"
+)
+_OF_TRAINER = (
+    "the process that trains makes the batches too: dataloader_num_workers=8, "
+    "dataloader_persistent_workers=True; at most the cores of the host divided by its NPUs"
 )
 
 
@@ -56,13 +60,25 @@ def find_data_loaders(here: Surroundings) -> Iterator[Proposal]:
             and not _is_made_anew(here, node)
             and last_name(getattr(here.parents.get(id(node)), "func", node)) != "iter"
         ):
-            yield from _propose(here, node, named, dict.fromkeys(_missing(named), "True"))
+            given = _pinned(here, named) | dict.fromkeys(_missing(named), "True")
+            yield from _propose(here, node, named, given)
         elif here.flow.function.name == MODULE and _is_configured(here, node, named):
             staying = () if "workers_per_gpu" in named else _SETTINGS
             off = {n: "True" for n in _missing(named) if n in staying}
             yield from _propose(here, node, named, off)
         elif name == "transformers.TrainingArguments" and "output_dir" in named:
             yield from _of_trainer(here, node, named)
+
+
+def _pinned(here: Surroundings, named: dict[str | None, ast.expr]) -> dict[str, str]:
+    """Return a test for a GPU as one for any device: ``pin_memory=device.type == "cuda"``."""
+    match named.get("pin_memory"):
+        case ast.Compare(
+            ast.Attribute(_, "type") as kind, [ast.Eq()], [ast.Constant("cuda") as gpu]
+        ):
+            quote = here.text(gpu)[0]
+            return {"pin_memory": f"{here.text(kind)} != {quote}cpu{quote}"}
+    return {}
 
 
 def _propose(
@@ -184,9 +200,12 @@ def _of_trainer(
     here: Surroundings, call: ast.Call, named: dict[str | None, ast.expr]
 ) -> Iterator[Proposal]:
     """Yield arguments of the Trainer of transformers, which by default starts no worker."""
-    if any(str(name).startswith("dataloader_") for name in named) or "train" not in " ".join(
-        str(name) for name in named
-    ):
+    if "train" not in " ".join(map(str, named)):
+        return
+    if any(str(name).startswith("dataloader_") for name in named):
+        match named.get("dataloader_num_workers"):
+            case None | ast.Constant(0 | 1):
+                yield Proposal(call, _OF_TRAINER)
         return
     given = {"dataloader_num_workers": _ENOUGH, "dataloader_persistent_workers": "True"}
     written = _with(here, call, named, given)

@@ -21,7 +21,7 @@ _CLASSES = frozenset({"Adam", "AdamW", "SGD", "Adadelta", "RMSprop"})
 _DECIDED = frozenset({"fused", "foreach", "capturable", "differentiable"})
 """Settings beside which ``fused`` is an error, or which decide about it."""
 _TABLE = (
-    "its class comes out of a table: give torch.optim.AdamW the setting fused=True; instead of "
+    "its class is chosen at run time: give torch.optim.AdamW the setting fused=True; instead of "
     "Adam and SGD take torch_npu.optim.NpuFusedAdam and NpuFusedSGD"
 )
 _PARTIAL = (
@@ -87,7 +87,7 @@ def _is_for_many(here: Surroundings) -> bool:
 
 
 def _is_table(here: Surroundings, code: ast.expr) -> bool:
-    """Tell whether code picks a class of ``torch.optim`` by name."""
+    """Tell whether code picks a class of ``torch.optim``, by name or in a branch."""
     match code:
         case ast.Call(ast.Name("getattr"), [module, *_]):
             return here.flow.names.dotted(module) == "torch.optim"
@@ -102,12 +102,23 @@ def _is_table(here: Surroundings, code: ast.expr) -> bool:
                 and any(isinstance(t, ast.Name) and t.id == name for t in n.targets)
             ]
             return any(isinstance(t, ast.Dict) and _holds_classes(here, t) for t in tables)
+        case ast.Name(name):  # ``optimizer_class = torch.optim.AdamW``, in one branch
+            return any(
+                _is_table(here, n.value) or _is_class(here, n.value)
+                for n in here.nodes
+                if isinstance(n, ast.Assign) and name in map(ast.unparse, n.targets)
+            )
     return False
 
 
 def _holds_classes(here: Surroundings, table: ast.Dict) -> bool:
-    names = [here.flow.names.dotted(value) or "" for value in table.values]
-    return any(n.startswith("torch.optim.") and n.rpartition(".")[2] in _CLASSES for n in names)
+    return any(_is_class(here, value) for value in table.values)
+
+
+def _is_class(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether code is a class of ``torch.optim`` that could be fused."""
+    module, _, name = (here.flow.names.dotted(code) or "").rpartition(".")
+    return module == "torch.optim" and name in _CLASSES
 
 
 def _settings(here: Surroundings, code: ast.expr) -> frozenset[str] | None:

@@ -77,3 +77,25 @@ def list_comments(text: str, first: int, last: int) -> list[str]:
         first -= 1
     found = (_COMMENT.search(line) for line in lines[first - 1 : last])
     return [one.group(1).strip() for one in found if one is not None]
+
+
+def read_comments_of_signature(text: str, function: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    """Return the comments of a signature and above the first statement, each with its argument.
+
+    ``q,  # (B, H, T, D)`` becomes ``q: (B, H, T, D)``.
+    """
+    lines = text.splitlines()
+    first = function.body[0]
+    docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    last = function.body[1] if docstring and len(function.body) > 1 else first
+    own = range(first.lineno, (first.end_lineno or 0) + 1) if docstring else ()
+    found = []
+    for number in range(function.lineno, last.lineno):
+        line = lines[number - 1] if number <= len(lines) else ""
+        if number in own or "#" not in line:
+            continue
+        code, _, comment = line.partition("#")
+        name = re.match(r"\s*(\w+)\s*[:,=]", code)
+        beside = name is not None and not code.lstrip().startswith("def ")
+        found.append(f"{name.group(1)}: {comment.strip()}" if beside and name else comment.strip())
+    return "\n".join(found)

@@ -15,13 +15,22 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from npufix.rewriters.graph.modules.syntax import list_defaults
-from npufix.rewriters.verification.calls.values import Several, Spec, Tensor, Value, list_tensors
+from npufix.rewriters.graph.modules.syntax import list_defaults, walk
+from npufix.rewriters.verification.calls.values import (
+    Promise,
+    Several,
+    Spec,
+    Tensor,
+    Value,
+    list_tensors,
+)
 from npufix.rewriters.verification.inputs.source.assumed_shapes import (
     list_comments,
     parse_assumption,
+    read_comments_of_signature,
 )
 from npufix.rewriters.verification.inputs.source.parameters import HEADS
+from npufix.rewriters.verification.inputs.source.promises import read_promises
 from npufix.rewriters.verification.inputs.source.shapes import (
     ANY,
     EVERY,
@@ -86,6 +95,8 @@ class Declared:
     """Whether a text says that it holds corners."""
     type: str = ""
     """What type a docstring says that it is of, as an annotation."""
+    promise: Promise | None = None
+    """What each row of its flags holds, if a text says that: "at least one valid key"."""
     held: Mapping[str, tuple[Declared, list[tuple[int, ...]]]] = field(default_factory=dict)
     """What holds for the values of a dictionary, by their keys, and their shapes in numbers."""
 
@@ -97,6 +108,7 @@ class Declared:
     def takes(self, tensor: Tensor) -> bool:
         """Say whether a tensor has dimensions and numbers of the right kind."""
         other = self.narrow is not None and tensor.dtype != self.narrow
+        other |= self.promise is not None and tensor.shape[-1:] == (0,)
         return not other and self._takes_kind(tensor) and self._takes_dims(len(tensor.shape))
 
     def _takes_dims(self, count: int) -> bool:
@@ -249,7 +261,7 @@ class Declarations:
         for declared in self.arguments.values():
             for shape in declared.shapes:
                 for size in read_sizes([s for s in shape if s != ANY]) or ():
-                    names |= {n.id: None for n in ast.walk(size) if isinstance(n, ast.Name)}
+                    names |= {n.id: None for n in walk(size) if isinstance(n, ast.Name)}
         chosen: dict[str, int] = {}
         for name in names:
             lower = name.lower()
@@ -401,7 +413,7 @@ def _read_assumed(texts: Sequence[str], names: Sequence[str]) -> dict[str, Decla
 def _read_said(
     text: str, tree: ast.Module, function: Function, qualname: str, names: Sequence[str]
 ) -> dict[str, Declared]:
-    texts = [ast.get_docstring(function) or "", _comments(text, function)]
+    texts = [ast.get_docstring(function) or "", read_comments_of_signature(text, function)]
     cls = _find_class(tree, qualname)
     if cls is not None and function.name in {"forward", "__call__"}:
         texts.append(ast.get_docstring(cls) or "")
@@ -436,10 +448,12 @@ def _read_said(
             before = found.get(name, Said())
             if theirs in told and not (before.shapes or before.kinds):
                 found[name] = told[theirs]
+    promises = read_promises("\n".join(texts), names)
     return {
         n: Declared(
             said.shapes,
             said.kinds,
+            promise=promises.get(n),
             below=said.below,
             narrow=getattr(torch, said.narrow) if said.narrow else None,
             boxes=said.boxes,
@@ -472,25 +486,3 @@ def _name_sizes(shape: Shape, given: Mapping[str, int]) -> Shape:
     sized = {n: v for n, v in given.items() if v > _CORNERS or re.search(_COUNTED, n)}
     names = {str(value): n for n, value in sized.items() if numbers.count(str(value)) == 1}
     return tuple(names.get(size, size) for size in shape)
-
-
-def _comments(text: str, function: Function) -> str:
-    """Return the comments of a signature and above the first statement, each with its argument.
-
-    ``q,  # (B, H, T, D)`` becomes ``q: (B, H, T, D)``.
-    """
-    lines = text.splitlines()
-    first = function.body[0]
-    docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
-    last = function.body[1] if docstring and len(function.body) > 1 else first
-    own = range(first.lineno, (first.end_lineno or 0) + 1) if docstring else ()
-    found = []
-    for number in range(function.lineno, last.lineno):
-        line = lines[number - 1] if number <= len(lines) else ""
-        if number in own or "#" not in line:
-            continue
-        code, _, comment = line.partition("#")
-        name = re.match(r"\s*(\w+)\s*[:,=]", code)
-        beside = name is not None and not code.lstrip().startswith("def ")
-        found.append(f"{name.group(1)}: {comment.strip()}" if beside and name else comment.strip())
-    return "\n".join(found)

@@ -6,6 +6,8 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.graph.modules.syntax import walk
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -29,7 +31,7 @@ def list_class_weights(node: ast.Call) -> list[ast.expr]:
 
 def find_class_weights(tree: ast.AST) -> set[str]:
     """Return the names, also those of attributes, that weigh classes somewhere in a text."""
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    calls = (node for node in walk(tree) if isinstance(node, ast.Call))
     held = (weight for call in calls for weight in list_class_weights(call))
     return {getattr(w, "attr", getattr(w, "id", "")) for w in held} - {""}
 
@@ -40,7 +42,7 @@ def find_void_numbers(function: ast.AST, name: str) -> set[int]:
     -1 for ``labels == -1`` and ``labels >= 0``, -100 for ``y.view(-1).ne(-100)``.
     """
     derived = {name}
-    for node in ast.walk(function):
+    for node in walk(function):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             derived |= {node.targets[0].id} if _mentions(node.value, derived) else set()
     found = {n for left, n in _list_compared(function) if _mentions(left, derived)}
@@ -58,7 +60,7 @@ def _mentions(node: ast.AST, names: set[str]) -> bool:
 
 
 def _list_compared(function: ast.AST) -> Iterator[tuple[ast.expr, int]]:
-    for node in ast.walk(function):
+    for node in walk(function):
         if isinstance(node, ast.Compare) and len(node.ops) == 1:
             left, right = node.left, node.comparators[0]
             below = isinstance(node.ops[0], ast.Lt | ast.GtE)

@@ -10,6 +10,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.graph.modules.syntax import walk
 from npufix.rewriters.verification.inputs.source.slicing import slice_module
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
@@ -65,7 +66,7 @@ def _numbers(text: str, qualname: str) -> list[int]:
 
 
 def _constants(tree: ast.AST) -> Iterator[int]:
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.BinOp):
             value = _power(node)
             if value is not None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import copy
+import itertools
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
 from npufix.rewriters.graph.modules.syntax import names_bound_in, root_name, walk
@@ -14,6 +17,7 @@ from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from types import CodeType
 
     from npufix.rewriters.verification.calls.coverage import Place
 
@@ -33,6 +37,8 @@ _ORDERS: dict[type[ast.cmpop], Callable[[int, list[object]], bool]] = {
     ast.In: lambda n, limits: n in limits,
     ast.NotIn: lambda n, limits: n not in limits,
 }
+_MOST_SIZES = 3
+_LARGEST_SIZE = 13
 _TIMES = 4
 _TINY = 1e-3
 """What is compared with less stands for nothing: ``beta < 1e-5``."""
@@ -56,9 +62,76 @@ def solve_path_condition(tree: ast.Module, place: Place) -> dict[str, object]:
     return wanted
 
 
+def solve_sizes(
+    tree: ast.Module, place: Place, known: Mapping[str, int], free: Sequence[str]
+) -> dict[str, int]:
+    """Return whole numbers for arguments under which tests of several let a line run.
+
+    Of ``if h * w != self.grid**2 or h != w:``, with ``self.grid`` known, 4 and 4 to get past it,
+    and 2 and 8 to ask the second part.
+    """
+    line = place.line if isinstance(place, Branch) else place
+    function = _around(tree, line)
+    if function is None:
+        return {}
+    own = list(_tests_at(function, place)) if isinstance(place, Branch) else []
+    every = (*own, *_tests(function.body, line))
+    asked = [(t, outcome) for t, outcome in every if _names_of_sizes(t) & {*free}]
+    names = sorted({n for t, _ in asked for n in _names_of_sizes(t)} - known.keys())
+    if not asked or not {*names} <= {*free} or len(names) > _MOST_SIZES:
+        return {}
+    codes = [(_compile_test(test), outcome) for test, outcome in asked]
+    sizes = sorted({*range(1, _LARGEST_SIZE), *(n for n in known.values() if 0 < n <= WIDTH**2)})
+    # different ones first, and none that is one: with these least is hidden
+    tried = itertools.product(sizes, repeat=len(names))
+    likely = sorted(tried, key=lambda t: (1 in t, len({*t}) < len(t), t))
+    for numbers in likely:
+        scope = {
+            _plain(n): v for n, v in {**known, **dict(zip(names, numbers, strict=True))}.items()
+        }
+        if all(bool(eval(code, {}, scope)) is outcome for code, outcome in codes):  # noqa: S307 - sums
+            return dict(zip(names, numbers, strict=True))
+    return {}
+
+
+def _plain(name: str) -> str:
+    return name.replace(".", "__")
+
+
+def _names_of_sizes(test: ast.expr) -> set[str]:
+    """Return the names in a test that is made of sums of whole numbers alone."""
+    found: set[str] = set()
+    parts: list[ast.expr] = [test]
+    while parts:
+        node = parts.pop()
+        name = spell_dotted_name(node)
+        if name:
+            found.add(name)
+        elif isinstance(node, ast.BoolOp):
+            parts += node.values
+        elif isinstance(node, ast.Compare):
+            parts += [node.left, *node.comparators]
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub | ast.Mult):
+            parts += [node.left, node.right]
+        elif isinstance(node, ast.UnaryOp):
+            parts.append(node.operand)
+        elif not (isinstance(node, ast.Constant) and type(node.value) is int):
+            return set()
+    return found
+
+
+def _compile_test(test: ast.expr) -> CodeType:
+    class Plain(ast.NodeTransformer):
+        def visit_Attribute(self, node: ast.Attribute) -> ast.Name:
+            return ast.Name(_plain(spell_dotted_name(node)), ast.Load())
+
+    whole = ast.Expression(Plain().visit(copy.deepcopy(test)))
+    return compile(ast.fix_missing_locations(whole), "<a test of sizes>", "eval")
+
+
 def _tests_at(function: _Function, branch: Branch) -> Iterator[tuple[ast.expr, bool]]:
     """Yield the part of a test that a way begins with, and what must hold for it to be asked."""
-    for node in ast.walk(function):
+    for node in walk(function):
         if isinstance(node, ast.BoolOp):
             for asked, part in enumerate(node.values):
                 if (part.lineno, part.col_offset) == (branch.line, branch.column):
@@ -78,7 +151,7 @@ def find_impossible(function: ast.AST, dims: Mapping[str, frozenset[int]]) -> se
     where that is not known.
     """
     found: set[Place] = set()
-    for node in ast.walk(function):
+    for node in walk(function):
         for holds in (True, False):
             if isinstance(node, ast.expr) and _is_never(node, dims, holds=holds):
                 found.add(Branch(node.lineno, node.col_offset, holds))
@@ -86,7 +159,7 @@ def find_impossible(function: ast.AST, dims: Mapping[str, frozenset[int]]) -> se
             if isinstance(body, list):
                 found |= {line for block in _dead(body, dims) for line in _lines(block)}
     dead = {place for place in found if isinstance(place, int)}
-    inside = (n for n in ast.walk(function) if getattr(n, "lineno", 0) in dead)
+    inside = (n for n in walk(function) if getattr(n, "lineno", 0) in dead)
     ways = ((n, holds) for n in inside if isinstance(n, ast.expr) for holds in (True, False))
     return found | {Branch(n.lineno, n.col_offset, holds) for n, holds in ways}
 
@@ -137,10 +210,10 @@ def find_compared_constants(tree: ast.Module, qualname: str) -> dict[str, list[o
     name = qualname.partition(".<locals>")[0].rpartition(".")[2]
     found: dict[str, list[object]] = {}
     tables = dict(_tables(tree))
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name != name:
             continue
-        for test in ast.walk(node):
+        for test in walk(node):
             for left, right in (*_sides(test), *_list_looked_up(test, tables)):
                 known = found.setdefault(left, [])
                 known += [v for v in _constants(right) if v not in known]
@@ -149,7 +222,7 @@ def find_compared_constants(tree: ast.Module, qualname: str) -> dict[str, list[o
 
 def _tables(tree: ast.Module) -> Iterator[tuple[str, ast.Dict]]:
     """Yield the dictionaries that are written out, by their names."""
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
             yield from ((spell_dotted_name(target), node.value) for target in node.targets)
 
@@ -169,8 +242,8 @@ def _list_looked_up(
 def find_attributes_read(tree: ast.Module, qualname: str, name: str) -> list[str]:
     """Return the attributes that a function reads from one of its parameters."""
     own = qualname.partition(".<locals>")[0].rpartition(".")[2]
-    functions = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == own)
-    nodes = (node for function in functions for node in ast.walk(function))
+    functions = (n for n in walk(tree) if isinstance(n, ast.FunctionDef) and n.name == own)
+    nodes = (node for function in functions for node in walk(function))
     found = {
         node.attr: None
         for node in nodes
@@ -210,13 +283,14 @@ def spell_dotted_name(node: ast.expr) -> str:
 
 
 def _around(tree: ast.Module, line: int) -> _Function | None:
-    functions = (
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.lineno <= line <= (node.end_lineno or node.lineno)
-    )
-    return max(functions, key=lambda node: node.lineno, default=None)
+    around = (f for f in _list_functions(tree) if f.lineno <= line <= (f.end_lineno or f.lineno))
+    return max(around, key=lambda node: node.lineno, default=None)
+
+
+@lru_cache(maxsize=2)  # of the two versions: each raise of a module is asked for
+def _list_functions(tree: ast.Module) -> Sequence[_Function]:
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return [node for node in walk(tree) if isinstance(node, functions)]
 
 
 def _tests(body: Sequence[ast.stmt], line: int) -> Iterator[tuple[ast.expr, bool]]:
@@ -324,7 +398,7 @@ def list_always_called(tree: ast.Module, qualname: str) -> set[str]:
         if isinstance(statement, _SIMPLE):
             calls = (n for n in walk(statement, closed=_PERHAPS) if isinstance(n, ast.Call))
             found |= {root_name(call.func) for call in calls}
-        if any(isinstance(n, ast.Return) for n in ast.walk(statement)):
+        if any(isinstance(n, ast.Return) for n in walk(statement)):
             break
-    given = {n.arg for n in ast.walk(function.args) if isinstance(n, ast.arg)}
+    given = {n.arg for n in walk(function.args) if isinstance(n, ast.arg)}
     return found - given - names_bound_in(function)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, NamedTuple
 
+from npufix.rewriters.graph.modules.syntax import walk
 from npufix.rewriters.verification.inputs.source.usage import (
     Function,
     find_last_line,
@@ -63,7 +64,7 @@ def _text(function: Function, scope: ast.ClassDef | ast.Module | None) -> str:
 def _handed_on(caller: Function, function: Function, *, method: bool) -> dict[str, str]:
     """Return the caller's names for the arguments that it passes on as they came."""
     last = {arg.arg: find_last_line(caller, arg.arg) for arg in list_arguments(caller)}
-    for node in ast.walk(caller):
+    for node in walk(caller):
         if not isinstance(node, ast.Call):
             continue
         called = node.func

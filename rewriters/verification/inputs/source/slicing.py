@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.graph.modules.syntax import walk
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -68,10 +70,10 @@ def list_used_names(statement: ast.stmt) -> set[str]:
     """Return the names that a statement reads, wherever in it."""
     names = {
         node.id
-        for node in ast.walk(statement)
+        for node in walk(statement)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
     }
-    for node in ast.walk(statement):
+    for node in walk(statement):
         if isinstance(node, ast.Global):  # which the code may only ever write
             names.update(node.names)
         # Annotations in quotes name classes that a dataclass or a signature may look up.
@@ -96,6 +98,6 @@ def _changes(statement: ast.stmt) -> set[str]:
         node.id
         for target in targets
         if not isinstance(target, ast.Name) or isinstance(statement, ast.Expr)
-        for node in ast.walk(target)
+        for node in walk(target)
         if isinstance(node, ast.Name)
     }

@@ -11,7 +11,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from npufix.rewriters.graph.modules.syntax import list_defaults
+from npufix.rewriters.graph.modules.syntax import list_defaults, walk
+from npufix.rewriters.verification.inputs.source.counters import list_compared_with_counters
 from npufix.rewriters.verification.inputs.source.losses import list_class_weights
 
 if TYPE_CHECKING:
@@ -169,13 +170,14 @@ def find_uses(function: Function) -> dict[str, Use]:
     """Return what is done with each argument, as long as it is what was given."""
     found = {arg.arg: Use() for arg in list_arguments(function)}
     until = {name: find_last_line(function, name) for name in found}
-    for node in ast.walk(function):
+    for node in walk(function):
         for name, use in found.items():
             if getattr(node, "lineno", 0) <= until[name]:
                 _note(use, node, name)
-    for name in _list_compared_with_counters(function):
+    for name, bound in list_compared_with_counters(function):
         if name in found:
             found[name].numbers = True
+            found[name].below = found[name].below or bound
     for name, use in found.items():
         _note_kept_shapes(use, function, name, until[name])
     return found
@@ -185,17 +187,15 @@ def _note_kept_shapes(use: Use, function: Function, name: str, until: int) -> No
     """See ``size = x.shape`` and, wherever it stands, ``size[3]`` or ``b, t, d = size``."""
     kept = [
         node.targets[0].id
-        for node in ast.walk(function)
+        for node in walk(function)
         if isinstance(node, ast.Assign)
         and isinstance(node.targets[0], ast.Name)
         and _is_shape(node.value, name)
         and node.lineno <= until
     ]
-    stored = [
-        n.id for n in ast.walk(function) if isinstance(n, ast.Name) and type(n.ctx) is ast.Store
-    ]
+    stored = [n.id for n in walk(function) if isinstance(n, ast.Name) and type(n.ctx) is ast.Store]
     once = {one for one in kept if stored.count(one) == 1}
-    for node in ast.walk(function) if once else ():
+    for node in walk(function) if once else ():
         if getattr(getattr(node, "value", None), "id", "") not in once:
             continue
         if isinstance(node, ast.Subscript):
@@ -241,40 +241,18 @@ def find_proven_dims(function: Function) -> dict[str, frozenset[int]]:
 
 
 def _does_not_return(statement: ast.stmt) -> bool:
-    return not any(isinstance(node, ast.Return) for node in ast.walk(statement))
-
-
-def _list_compared_with_counters(function: Function) -> Iterator[str]:
-    """Yield ``chosen`` for ``torch.where(chosen == e)`` in a loop of e over a range.
-
-    Not for ``if layer == i:``, which asks for a number.
-    """
-    loops = [n for n in ast.walk(function) if isinstance(n, ast.For | ast.comprehension)]
-    counted = {"range": lambda t: t, "enumerate": lambda t: getattr(t, "elts", [t])[0]}
-    counters = {
-        getattr(counted[loop.iter.func.id](loop.target), "id", "")
-        for loop in loops
-        if isinstance(loop.iter, ast.Call)
-        and isinstance(loop.iter.func, ast.Name)
-        and loop.iter.func.id in counted
-    }
-    for node in ast.walk(function):
-        held = node.args if isinstance(node, ast.Call) else [getattr(node, "value", None)]
-        for one in held:
-            if isinstance(one, ast.Compare) and isinstance(one.ops[0], ast.Eq):
-                sides = [n.id for n in (one.left, one.comparators[0]) if isinstance(n, ast.Name)]
-                yield from (n for n in sides if n not in counters and {*sides} & counters)
+    return not any(isinstance(node, ast.Return) for node in walk(statement))
 
 
 def find_last_line(function: Function, name: str) -> int:
     """Return the last line on which a name is sure to mean the argument."""
     stores = [
         statement.lineno
-        for statement in ast.walk(function)
+        for statement in walk(function)
         if isinstance(statement, ast.Assign | ast.AugAssign | ast.For | ast.AnnAssign)
         and any(
             isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store)
-            for n in ast.walk(statement)
+            for n in walk(statement)
         )
     ]
     return min(stores, default=function.end_lineno or function.lineno)
@@ -322,7 +300,7 @@ def find_sizes_told_apart(function: Function) -> Iterator[tuple[tuple[str, int],
     ``k.size(1) - q.size(1)``, and ``torch.ones(t, s)`` after ``t, s = q.shape[1], k.shape[1]``.
     """
     names = {arg.arg: find_last_line(function, arg.arg) for arg in list_arguments(function)}
-    nodes = list(ast.walk(function))
+    nodes = list(walk(function))
     stored = [n.id for n in nodes if isinstance(n, ast.Name) and type(n.ctx) is ast.Store]
     kept: dict[str, tuple[str, int]] = {}
 

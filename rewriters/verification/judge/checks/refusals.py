@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from npufix.rewriters.graph.modules.syntax import walk
 from npufix.rewriters.verification.calls.coverage import Place, trace_lines
 from npufix.rewriters.verification.calls.device import compute_on_device
 from npufix.rewriters.verification.calls.observe import CALL_S, CallRecord, seed_everything
@@ -52,7 +53,7 @@ class _Refusal:
 def find_refusing_lines(text: str, lines: Sequence[int]) -> set[int]:
     """Return those of the lines that only run to raise."""
     wanted, found = set(lines), set[int]()
-    for node in ast.walk(ast.parse(text)):
+    for node in walk(ast.parse(text)):
         blocks = [getattr(node, name, None) for name in ("body", "orelse")]
         for block in (b for b in blocks if isinstance(b, list) and b):
             last = block[-1]
@@ -135,7 +136,7 @@ def _is_meant(refusal: _Refusal, target: Target, raising: set[int]) -> bool:
 def _raising_lines(tree: ast.Module) -> set[int]:
     return {
         line
-        for node in ast.walk(tree)
+        for node in walk(tree)
         if isinstance(node, ast.Raise | ast.Assert)
         for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
     }

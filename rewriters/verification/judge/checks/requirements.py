@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.graph.modules.syntax import walk
 from npufix.rewriters.verification.calls.coverage import LinesToCover, Place, find_blocks
 from npufix.rewriters.verification.calls.device import is_real
 from npufix.rewriters.verification.calls.values import Tensor
@@ -106,7 +107,7 @@ def _require_hooks(job: Job) -> None:
 
     """
     before, after = (
-        Counter(ast.unparse(n.func) for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call))
+        Counter(ast.unparse(n.func) for n in walk(ast.parse(text)) if isinstance(n, ast.Call))
         for text in (job.original, job.patched)
     )
     for name in after - before:
@@ -123,7 +124,7 @@ def _require_looking_at_arguments(job: Job) -> None:
     before, after = (
         {
             ast.unparse(node) if not isinstance(node, ast.Constant) else str(node.value)
-            for node in ast.walk(ast.parse(text))
+            for node in walk(ast.parse(text))
             if isinstance(node, ast.Name | ast.Attribute | ast.Constant) and node.lineno in lines
         }
         for text, lines in (
@@ -205,7 +206,7 @@ def _find_impossible(job: Job, text: str, compared: Sequence[CaseRun]) -> set[Pl
     declared = read_declarations(job.original, job.qualname, job.assumed)
     seen = [c.case.assignment.specs for c in compared]
     dims: dict[str, frozenset[int]] = {}
-    rebound = {n.id for n in ast.walk(new) if isinstance(n, ast.Name) and type(n.ctx) is ast.Store}
+    rebound = {n.id for n in walk(new) if isinstance(n, ast.Name) and type(n.ctx) is ast.Store}
     for name, proven in find_proven_dims(old).items():
         shapes = declared.of(name).shapes
         said = frozenset(map(len, shapes)) if not any(ANY in s for s in shapes) else frozenset()

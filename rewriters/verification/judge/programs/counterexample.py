@@ -19,8 +19,9 @@ import torch
 from npufix.rewriters.graph.modules.packages import package_of
 from npufix.rewriters.verification.calls.device import is_virtual
 from npufix.rewriters.verification.calls.observe import CALL_S
-from npufix.rewriters.verification.calls.values import MadeArgument, Spec
-from npufix.rewriters.verification.inputs.objects import DESCENT, take_steps
+from npufix.rewriters.verification.calls.values import MadeArgument, Spec, materialise
+from npufix.rewriters.verification.inputs.histories import list_calls
+from npufix.rewriters.verification.inputs.objects.offers import DESCENT, take_steps
 from npufix.rewriters.verification.inputs.overlay import write_program_part
 from npufix.rewriters.verification.inputs.source.slicing import slice_module
 from npufix.rewriters.verification.judge.programs import replay
@@ -102,7 +103,7 @@ def having(made, **attributes):
 def prepared(module):
     """Return the call, the object that it is made on, and the arguments."""
     torch.manual_seed(0)
-    made = {made}{mode}
+    made = {made}{mode}{before}
     arguments = {{
 {arguments}    }}
     earlier = {earlier}
@@ -291,6 +292,9 @@ def _prepare(target: Target, one: CaseRun, call: _Call) -> str:
     return _PREPARED.format(
         made=call.made,
         mode=f"\n    made.train({one.case.training})" if is_module else "",
+        before=f"\n    for name, given in {call.before}:\n        getattr(made, name)(**given)"
+        if call.before
+        else "",
         arguments="".join(f"        {n!r}: {text},\n" for n, text in call.arguments.items()),
         earlier="{" + ", ".join(f"{n!r}: {t}" for n, t in call.earlier.items()) + "}"
         if call.earlier
@@ -314,6 +318,8 @@ class _Call:
     """The arguments that take no gradient."""
     earlier: Mapping[str, str] = field(default_factory=dict)
     """Those of a call that comes first."""
+    before: str = ""
+    """The methods that are called before, each with its arguments."""
     by_name: bool = False
     """Whether all arguments are passed by name."""
 
@@ -343,7 +349,25 @@ def _call_of(target: Target, one: CaseRun) -> _Call:
     dtype = torch.float32 if case.float32_weights else one.dtype
     if made != "None":
         made = f"with_weights({made}, {dtype})"
-    return _Call(arguments, made, tuple(sorted(used.constants)), earlier)
+    return _Call(arguments, made, tuple(sorted(used.constants)), earlier, _list_before(target, one))
+
+
+def _list_before(target: Target, one: CaseRun) -> str:
+    """Return the text of the methods that are called before, and with what."""
+    recipe, namespace = one.case.assignment.recipe, target.loaded.namespace
+    history = () if recipe is None else recipe.history
+
+    def make(given: Mapping[str, Spec], seed: int) -> dict[str, object]:
+        find, digits = target.loaded.find, one.case.digits
+        return materialise(given, "ordinary", seed, one.dtype, digits, find=find)
+
+    specs = [earlier for earlier in history for _ in range(earlier.times)]
+    texts = []
+    for earlier, (method, given) in zip(specs, list_calls(history, make), strict=True):
+        kinds = dict(earlier.arguments)
+        pairs = (f"{n!r}: {_argument(kinds[n], v, namespace)}" for n, v in given.items())
+        texts.append(f"({method!r}, {{{', '.join(pairs)}}})")
+    return f"[{', '.join(texts)}]" if texts else ""
 
 
 def _make(target: Target, recipe: Recipe, given: Mapping[str, object]) -> str:

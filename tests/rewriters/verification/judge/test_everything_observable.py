@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from npufix.advisor.verify.changed_functions import find_touched  # noqa: E402 - needs torch
 from npufix.rewriters.edit.job import Job  # noqa: E402 - same
+from npufix.rewriters.verification.inputs.source.operators import list_operators  # noqa: E402 - same
 from npufix.rewriters.verification.judge.verify_function import verify_function  # noqa: E402 - same
 from npufix.rewriters.verification.verdict import Status  # noqa: E402 - same
 
@@ -353,3 +354,31 @@ def test_an_operator_that_refuses_second_derivatives_aloud_is_named() -> None:
     found = verdict(GATED, (GATED, once))
     assert found.status is Status.EQUIVALENT, found
     assert any("have none themselves" in note for note in found.notes)
+
+
+BESIDE = """
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        return grad * 2 * x
+
+def square(x: torch.Tensor) -> torch.Tensor:
+    return Square.apply(x)
+
+def double(x: torch.Tensor) -> torch.Tensor:
+    return x + x
+"""
+
+
+def test_an_operator_beside_a_function_asks_for_nothing_of_it() -> None:
+    before = "import torch\n" + BESIDE
+    after = before.replace("grad * 2 * x", "grad * (x + x)").replace("x + x\n", "2 * x\n")
+    for name, own in (("square", True), ("Square.backward", True), ("double", False)):
+        changed = list_operators(before, name) != list_operators(after, name)
+        assert changed is own, name

@@ -137,7 +137,19 @@ def _is_first_alone(here: Surroundings, call: ast.Call) -> bool:
         case ast.Assign([ast.Name(both)]):
             stored = [n for n in _list_named(here, both) if isinstance(n.ctx, ast.Store)]
             read = [n for n in _list_named(here, both) if isinstance(n.ctx, ast.Load)]
+            if _is_taken_at_once(here, call, both):
+                return True  # ``x = attn(x, x, x)`` and ``x = x[0]``
             return len(stored) == 1 and all(_takes_first(here, name) for name in read)
+    return False
+
+
+def _is_taken_at_once(here: Surroundings, call: ast.Call, both: str) -> bool:
+    """Tell whether the next statement gives a name the first of the two results it holds."""
+    own = here.statement_of(call)
+    block = here.block_of(own)
+    match block[block.index(own) + 1 :]:
+        case [ast.Assign([ast.Name(name)], ast.Subscript(ast.Name(held), ast.Constant(0))), *_]:
+            return name == held == both
     return False
 
 

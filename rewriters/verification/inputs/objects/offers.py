@@ -54,6 +54,27 @@ class StandInModule(torch.nn.Module):
             return guess_attribute(name)
 
 
+class StandInLayer(torch.nn.Module):
+    """A layer that nothing is known of: no two of them compute the same."""
+
+    def __init__(self, name: str) -> None:
+        """Derive the function from the name."""
+        super().__init__()
+        self.scale, self.shift = torch.rand(2, generator=seed_generator(name)).tolist()
+
+    def forward(self, x: object, *others: object, **named: object) -> object:
+        """Return the first argument, changed by all there are."""
+        if not isinstance(x, torch.Tensor) or not x.is_floating_point():
+            return x
+        made = x.tanh() * (0.5 + self.scale) + self.shift
+        for other in (*others, *named.values()):
+            if isinstance(other, torch.Tensor) and other.numel() and not other.is_complex():
+                # a mask of flags selects where one of numbers is added
+                told = other.float().clamp(-1, 1).mean() + (other.dtype == torch.bool)
+                made = made + told.to(made) * self.scale
+        return made
+
+
 _SOME_LAYER = "a linear layer"
 DESCENT = "torch.optim.SGD([torch.zeros(1)], lr=0.125)"
 
@@ -128,15 +149,18 @@ def list_weights(value: object) -> list[torch.nn.Parameter]:
 def take_steps(step: Callable[..., object], optimizer: object, *given: Any, **named: Any) -> object:  # noqa: ANN401 - what it takes
     """Take a few steps of an optimiser, each with other gradients than the one before.
 
-    Of equal ones an average is no other, and a few must outweigh all that was averaged.
+    Of equal ones an average is no other, and a few must outweigh all that was averaged. The second
+    ones are written into the first, as after ``zero_grad(set_to_none=False)``: who keeps a gradient
+    keeps a copy.
     """
-    for _ in range(_STEPS - 1):
+    for number in range(_STEPS - 1):
         step(optimizer, *given, **named)
         for weight in list_weights(optimizer):
             if weight.grad is not None:
                 powers = 3 - torch.arange(weight.numel()) % _OCTAVES
                 ramp = torch.exp2(powers) if weight.numel() == _MANY else torch.ones(())
-                weight.grad = weight.grad.flip(0) * (-0.75 * ramp).to(weight.grad)  # exact
+                other = weight.grad.flip(0) * (-0.75 * ramp).to(weight.grad)  # exact
+                weight.grad = other if number else weight.grad.copy_(other)
     return step(optimizer, *given, **named)
 
 
@@ -150,6 +174,11 @@ def _make(function: str, label: str, *given: object) -> MadeArgument:
     own = f"__import__({__name__!r}, fromlist=[''])"
     text = ", ".join(map(repr, given))
     return MadeArgument(lambda: globals()[function](*given), label, f"{own}.{function}({text})")
+
+
+def make_stand_in(name: str) -> MadeArgument:
+    """Return a layer of any shape, another one for another name."""
+    return _make(StandInLayer.__name__, "a stand-in layer", name)
 
 
 def _make_layer(kind: str, seed: int) -> MadeArgument:

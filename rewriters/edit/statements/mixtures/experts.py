@@ -1,4 +1,4 @@
-"""Mixtures of experts: loops over the experts, and routers that select after a softmax."""
+"""Mixtures of experts: loops over the experts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _EXPERT = re.compile(r"(?i)expert")
 _MIXTURE = re.compile(r"(?i:expert)|M[oO]E|moe_|_moe\b|\bmoe\b")
-_ROUTER = re.compile(r"(?i:expert|router|routing|gating)|M[oO]E|\bmoe|_moe\b|Gate\b|\bgate\b")
 _FUSED = re.compile(r"(?i)group(ed)?_?(gemm|matmul|mm)(?![a-z])|\bnpu_gmm\b|\bgmm\(")
 _COUNTS = re.compile(r"(?i)count|per_expert|tolist\(|num_tokens|splits|sizes|sections")
 """What lengths of parts that differ are called like; a number is one length for all."""
@@ -327,91 +326,4 @@ def _advice(here: Surroundings, loop: ast.For) -> str:
             "top_?k_weight", "top_weights", "routing_weights", "^weights$", default="weights"
         ),
         weight=weights[0][2] if weights else "weight",
-    )
-
-
-def find_routers(here: Surroundings) -> Iterator[Proposal]:
-    """Yield the selections of the most probable experts from a softmax that nothing else reads."""
-    text = here.text(here.flow.function)
-    around = f"{here.flow.qualname} {text}"
-    if _ROUTER.search(around) is None or re.search(
-        r"(?i)vocab|temperature|top_p\b|npu_moe_gating", text
-    ):
-        return
-    for node in here.nodes:
-        match node:
-            case ast.Call(ast.Attribute(_, "topk") as function, args, keywords):
-                found = _find_selected(here, function, args, keywords)
-                if found is None:
-                    continue
-                scores, count = found
-                soft = _softmax_of(here, scores, node)
-                if soft is not None:
-                    yield _router(here, node, soft, count)
-
-
-def _find_selected(
-    here: Surroundings,
-    function: ast.Attribute,
-    args: list[ast.expr],
-    keywords: list[ast.keyword],
-) -> tuple[ast.expr, ast.expr] | None:
-    """Return the scores and how many are taken of ``torch.topk(scores, k)``, ``scores.topk(k)``."""
-    given = [*args] if here.flow.names.dotted(function) == "torch.topk" else [function.value, *args]
-    named = {k.arg: k.value for k in keywords}
-    scores = given[0] if given else named.get("input")
-    count = given[1] if len(given) > 1 else named.get("k")
-    dim = given[2] if len(given) > 2 else named.get("dim")  # noqa: PLR2004 - scores, k, dim
-    if scores is None or count is None or (dim is not None and ast.unparse(dim) not in {"-1", "1"}):
-        return None
-    return scores, count
-
-
-def _softmax_of(here: Surroundings, scores: ast.expr, at: ast.Call) -> ast.Call | None:
-    """Return the softmax that scores are, if nobody else needs it."""
-    if isinstance(scores, ast.Call):
-        return scores if last_name(scores.func) == "softmax" else None
-    if not isinstance(scores, ast.Name):
-        return None
-    own = here.statement_of(at)
-    bound = [
-        n.value
-        for n in here.nodes
-        if isinstance(n, ast.Assign)
-        and n is not own
-        and any(isinstance(t, ast.Name) and t.id == scores.id for t in n.targets)
-        and n.lineno < at.lineno
-    ]
-    if not bound:
-        return None
-    soft = [c for c in bound if isinstance(c, ast.Call) and last_name(c.func) == "softmax"]
-    again = list_stored_names(own)
-    reads = [
-        n
-        for n in here.nodes
-        if isinstance(n, ast.Name) and n.id == scores.id and isinstance(n.ctx, ast.Load)
-    ]
-    if len(soft) != 1 or (scores.id not in again and len(reads) != 1):
-        return None
-    return soft[0]
-
-
-def _router(here: Surroundings, topk: ast.Call, soft: ast.Call, count: ast.expr) -> Proposal:
-    """Return the fused selection: written where the softmax and it stand in one block."""
-    match soft:
-        case ast.Call(ast.Attribute(owner), [] | [ast.Constant() | ast.UnaryOp(), *_]) if (
-            not here.flow.names.dotted(soft.func)
-        ):
-            logits: ast.expr | None = owner  # logits.softmax(-1)
-        case _:
-            named = (k.value for k in soft.keywords if k.arg == "input")
-            logits = soft.args[0] if soft.args else next(named, None)
-    text = "logits" if logits is None else here.text(logits)
-    if any(k.arg == "dtype" for k in soft.keywords) and not text.endswith(".float()"):
-        text = f"{text}.float()"
-    new = f"torch_npu.npu_moe_gating_top_k_softmax({text}, None, {here.text(count)})[:2]"
-    return Proposal(
-        topk,
-        f"inference: {new}, the experts as int32; in training the operator raises in the backward "
-        "pass",
     )

@@ -1,0 +1,5 @@
+"""What a person writes instead of a loop for which the tool writes nothing.
+
+``ragged`` knows parts of different lengths, ``rows`` what is padded, searched, or computed from the
+rows before. Both read a loop as text, and return the form as a sentence.
+"""

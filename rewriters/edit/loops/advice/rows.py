@@ -1,0 +1,334 @@
+"""Loops over rows that a person writes as a few operators: padding, searching, ranges."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.facts.value_kinds import is_of_numpy
+from npufix.rewriters.graph.modules.names import FunctionNode
+from npufix.rewriters.graph.modules.syntax import last_name, list_names, walk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from npufix.rewriters.edit.loops.facts import Facts
+    from npufix.rewriters.edit.loops.reading import Loop
+    from npufix.rewriters.graph.dataflow import FunctionFlow
+
+PADDED = (
+    "each round copies one row: write all of them at once, out[segment, place] = torch.cat(rows), "
+    "where segment = numpy.repeat(range(n), lengths) and place count rows and columns on the host; "
+    "torch.nn.utils.rnn.pad_sequence(rows, batch_first=True) at least spares the loop in Python"
+)
+ROWS = (
+    "each round asks what one row holds, for which the host waits, or launches kernels for it: ask "
+    "all rows at once, first = (x == value).int().argmax(dim=1) with (x == value).any(dim=1), "
+    "and take or write with gather, torch.where and torch.arange(width) < first[:, None]"
+)
+RANGES = (
+    "each round makes a range of its own: starts[:, None] + torch.arange(width, device=x.device) "
+    "makes ranges of one length at once; those of several lengths are torch.arange(total, "
+    "device=x.device) - torch.repeat_interleave(begins - starts, lengths, output_size=total)"
+)
+COLUMNS = (
+    "each round reads the column that the one before has written, and launches small kernels: "
+    "torch.cumsum, cumprod, cummax and logcumsumexp compute sums, products and limits of all "
+    "columns at once; what else reads no earlier column is computed before or behind the loop"
+)
+TRIANGLE = (
+    "each round adds up the rows above it, which inverts a triangular matrix row by row: where a "
+    "is below the diagonal and has n rows, (1 - a)^-1 = (1 + a)(1 + a^2)(1 + a^4)... takes log2(n) "
+    "products of all matrices at once"
+)
+KEYS = (
+    "a list of tensors for each key launches kernels for each row and each key: number the keys on "
+    "the host once (numpy.unique(keys, return_inverse=True)), then index_add_ adds up all groups, "
+    "torch.bincount counts them, and sums[group] hands each row what its group has"
+)
+ELEMENTS = (
+    "each round launches the kernels of a function for one element: give it all elements, with "
+    "x[..., 0] instead of x[0], torch.maximum and torch.minimum instead of max and min, "
+    "clamp(min=0) instead of max(x, 0), and add up with sum()"
+)
+BY_HAND = (PADDED, ROWS, RANGES, COLUMNS, TRIANGLE, KEYS, ELEMENTS)
+_ASKS = frozenset({"all", "any", "nonzero"})
+_READS = frozenset({"item", "tolist"})
+"""What is said where the host reads single values."""
+_MAY_BE_CALLED = frozenset({"append", "float", "int", "len", "max", "min", "range"})
+_MOST = 14
+"""Statements of a round."""
+_MOST_OF_HELPER = 12
+
+
+def say_by_hand(flow: FunctionFlow, facts: Facts, loop: Loop) -> str:
+    """Return what a person writes instead of a loop, "" if it is none of these."""
+    own = list_names(loop.target)
+    bound = dict(_bindings(loop.body))
+    if _pads(facts, loop, own, bound):
+        return PADDED
+    if _makes_ranges(flow, loop, own, bound):
+        return RANGES
+    if (found := _of_columns(facts, loop, own)) != "":
+        return found
+    if _groups(facts, loop, own):
+        return KEYS
+    if _takes_elements(flow, loop, own):
+        return ELEMENTS
+    return ROWS if _asks_rows(flow, facts, loop, own, bound) else ""
+
+
+def _bindings(body: Sequence[ast.AST]) -> Iterator[tuple[str, ast.expr]]:
+    for node in walk(*body):
+        match node:
+            case ast.Assign([ast.Name(name)], value):
+                yield name, value
+
+
+def _names(code: ast.AST, bound: Mapping[str, ast.expr]) -> set[str]:
+    """Return the names that code reads, those of the round followed to what they are."""
+    found = list_names(code)
+    todo = list(found & bound.keys())
+    for name in todo:  # grows
+        more = list_names(bound[name]) - found
+        found |= more
+        todo += more & bound.keys()
+    return found
+
+
+def _pads(facts: Facts, loop: Loop, own: set[str], bound: Mapping[str, ast.expr]) -> bool:
+    """Tell whether a round is ``out[i, : len(row)] = row``."""
+    if not loop.body:
+        return False
+    *others, last = loop.body
+    if not all(isinstance(s, ast.Assign | ast.Expr) for s in others):
+        return False
+    match last:
+        case ast.Assign([ast.Subscript(ast.Subscript(base, row), ast.Slice() as part)], value):
+            places = [row, part]
+        case ast.Assign([ast.Subscript(base, ast.Tuple([*places]))], value):
+            pass
+        case _:
+            return False
+    ends = [p.upper for p in places if isinstance(p, ast.Slice) and p.upper and not p.lower]
+    counted = any(isinstance(p, ast.Name) and p.id in own for p in places)
+    if len(ends) != 1 or not counted or facts.is_tensor(base) is not True:
+        return False
+    while isinstance(value, ast.Subscript) and isinstance(value.slice, ast.Slice):
+        value = value.value  # ``row[:n]``
+    match value:
+        case ast.Name(name):
+            is_row = name in own and not any(
+                isinstance(p, ast.Name) and p.id == name for p in places
+            )
+        case ast.Subscript(rows, ast.Name(counter)):
+            is_row = counter in own and facts.is_tensor(rows) is not True
+        case _:
+            return False
+    return is_row and bool(_names(ends[0], bound) & own)
+
+
+def _makes_ranges(
+    flow: FunctionFlow, loop: Loop, own: set[str], bound: Mapping[str, ast.expr]
+) -> bool:
+    """Tell whether a round is ``parts.append(torch.arange(start[i], start[i] + n, device=d))``."""
+    made = [loop.made] if loop.made is not None else [one.made for one in loop.lists]
+    return any(
+        isinstance(code, ast.Call)
+        and flow.names.dotted(code.func) == "torch.arange"
+        and any(k.arg == "device" for k in code.keywords)
+        and any(_names(arg, bound) & own for arg in code.args)
+        for code in made
+    )
+
+
+def _of_columns(facts: Facts, loop: Loop, own: set[str]) -> str:
+    """Return what a loop is of which each round writes ``x[:, i]`` from earlier columns."""
+    for code in loop.body:
+        match code:
+            case ast.Assign([ast.Subscript(ast.Name(base) as whole, index)], value):
+                pass
+            case _:
+                continue
+        if not list_names(index) & own or facts.is_tensor(whole) is not True:
+            continue
+        bound = dict(_bindings(loop.body))
+        nodes = list(_followed(value, bound))
+        read = [
+            n.slice
+            for n in nodes
+            if isinstance(n, ast.Subscript) and isinstance(n.value, ast.Name) and n.value.id == base
+        ]
+        multiplies = any(
+            isinstance(n, ast.BinOp) and isinstance(n.op, ast.Mult | ast.MatMult) for n in nodes
+        )
+        own_row = any(_is_above(part, own) for part in read)
+        if _is_above(index, own) and own_row and multiplies:
+            return TRIANGLE if any(_are_rows_above(part, own) for part in read) else ""
+        if any(_cuts(part, own) for part in (index, *read)):
+            return ""
+        others = [p for p in read if list_names(p) & own and ast.dump(p) != ast.dump(index)]
+        calls = _calls(*loop.body)
+        if others and len(loop.body) == 1 and not any("self" in list_names(c.func) for c in calls):
+            return COLUMNS
+    return ""
+
+
+def _followed(code: ast.expr, bound: Mapping[str, ast.expr]) -> Iterator[ast.AST]:
+    for node in walk(code):
+        yield node
+        if isinstance(node, ast.Name) and node.id in bound:
+            yield from walk(bound[node.id])
+
+
+def _is_above(index: ast.expr, own: set[str]) -> bool:
+    """Tell whether an index is ``..., i, :i``."""
+    match index:
+        case ast.Tuple([*_, ast.Name(row), ast.Slice(None, ast.Name(end), None)]):
+            return row == end and row in own
+    return False
+
+
+def _cuts(index: ast.expr, own: set[str]) -> bool:
+    """Tell whether an index goes up to the round: ``:i``."""
+    return any(isinstance(n, ast.Slice) and list_names(n) & own for n in walk(index))
+
+
+def _are_rows_above(index: ast.expr, own: set[str]) -> bool:
+    """Tell whether an index is ``..., :i, :i``; beside zeros also ``..., :, :i``."""
+    match index:
+        case ast.Tuple([*_, ast.Slice(), ast.Slice(None, ast.Name(end), None)]):
+            return end in own
+    return False
+
+
+def _groups(facts: Facts, loop: Loop, own: set[str]) -> bool:
+    """Tell whether a round is ``found[key[i]].append(x[i])``."""
+    match loop.body:
+        case [
+            ast.Expr(
+                ast.Call(
+                    ast.Attribute(ast.Subscript(_, key), "append"),
+                    [ast.Subscript(rows, ast.Name(i))],
+                )
+            )
+        ]:
+            joined = (facts.flow.names.dotted(n.func) for n in _calls(facts.flow.function))
+            by_key = i in own and bool(list_names(key) & own)
+            of_tensors = facts.is_tensor(rows) is not False and "torch.stack" in joined
+            return by_key and of_tensors
+    return False
+
+
+def _calls(*code: ast.AST) -> list[ast.Call]:
+    return [node for node in walk(*code) if isinstance(node, ast.Call)]
+
+
+def _takes_elements(flow: FunctionFlow, loop: Loop, own: set[str]) -> bool:
+    """Tell whether all that a loop does is to add up ``self.overlap(box, other)``."""
+    made = loop.made
+    if loop.body or not loop.total or not isinstance(made, ast.Call):
+        return False
+    match made.func:
+        case ast.Attribute(ast.Name("self"), name) if flow.cls is not None:
+            body: Sequence[ast.stmt] = flow.cls.body
+        case ast.Name(name) if flow.names.tree is not None:
+            body = flow.names.tree.body
+        case _:
+            return False
+    given = [i for i, arg in enumerate(made.args) if list_names(arg) & own]
+    helpers = [s for s in body if isinstance(s, FunctionNode) and s.name == name]
+    return len(helpers) == 1 and bool(given) and _reads_numbers(helpers[0])
+
+
+def _reads_numbers(function: FunctionNode) -> bool:
+    """Tell whether a function computes with ``box[0]``, and decides and calls nothing else."""
+    body = [s for s in function.body if not isinstance(s, ast.Expr)]
+    plain = all(isinstance(s, ast.Assign | ast.Return) for s in body)
+    nodes = list(walk(*body))
+    calls = [last_name(n.func) for n in nodes if isinstance(n, ast.Call)]
+    picks = [
+        n
+        for n in nodes
+        if isinstance(n, ast.Subscript)
+        and isinstance(n.slice, ast.Constant)
+        and isinstance(n.slice.value, int)
+    ]
+    known = {"abs", "clamp", "max", "maximum", "min", "minimum", "relu", "sqrt"}
+    return plain and len(body) <= _MOST_OF_HELPER and len(picks) > 1 and {*calls} <= known
+
+
+def _asks_rows(
+    flow: FunctionFlow, facts: Facts, loop: Loop, own: set[str], bound: Mapping[str, ast.expr]
+) -> bool:
+    """Tell whether a round asks what a row of a tensor holds, or writes to it by a test."""
+    nodes = list(walk(*loop.body))
+    count = sum(isinstance(n, ast.stmt) for n in nodes)
+    if count > _MOST or any(isinstance(n, ast.For | ast.While | ast.Break) for n in nodes):
+        return False
+    calls = _calls(*loop.body)
+    if not all(_is_of_tensors(flow, facts, call) for call in calls):
+        return False
+    rows = {name for name in own if facts.is_tensor(loop.items) is True}
+    rows |= {base.id for base in _list_rows(nodes, own) if _may_be_tensor(flow, facts, base)}
+    rows |= {
+        name  # ``row = parts[k][i]``, of which ``row.any()`` is asked
+        for name, value in bound.items()
+        if isinstance(value, ast.Subscript)
+        and isinstance(value.value, ast.Subscript)
+        and list_names(value.slice) & own
+    }
+    asks = any(
+        isinstance(c.func, ast.Attribute) and c.func.attr in _ASKS and _names(c, bound) & rows
+        for c in calls
+    )
+    tests = [n for n in nodes if isinstance(n, ast.If | ast.IfExp)]
+    tested = any(
+        _names(test.test, bound) & rows or any(_list_rows([*walk(test.test)], own))
+        for test in tests
+    )
+    return asks or (tested and any(_writes_row(test, own, rows) for test in tests))
+
+
+def _list_rows(nodes: Sequence[ast.AST], own: set[str]) -> Iterator[ast.Name]:
+    """Yield ``x`` of ``x[i]`` and ``x[i, :n]``."""
+    for node in nodes:
+        match node:
+            case ast.Subscript(ast.Name() as base, index) if list_names(index) & own:
+                yield base
+
+
+def _may_be_tensor(flow: FunctionFlow, facts: Facts, code: ast.Name) -> bool:
+    """Tell whether a name is a tensor, or what a module is handed, which is none of NumPy."""
+    known, node = facts.is_tensor(code), facts.node(code)
+    given = known is None and flow.cls is not None
+    return known is True or (given and node is not None and not is_of_numpy(node))
+
+
+def _writes_row(test: ast.If | ast.IfExp, own: set[str], rows: set[str]) -> bool:
+    """Tell whether ``x[i, n] = 0`` stands under a test: no list is indexed so."""
+    if isinstance(test, ast.IfExp):
+        return False
+    targets = [s.targets[0] for s in walk(*test.body, *test.orelse) if isinstance(s, ast.Assign)]
+    return any(
+        isinstance(t, ast.Subscript)
+        and isinstance(t.slice, ast.Tuple)
+        and list_names(t.slice) & own
+        and list_names(t.value) & rows
+        for t in targets
+    )
+
+
+def _is_of_tensors(flow: FunctionFlow, facts: Facts, call: ast.Call) -> bool:
+    """Tell whether a call is of torch, of a method of a tensor, or of what counts."""
+    match call.func:
+        case ast.Name(name):
+            return name in _MAY_BE_CALLED
+        case ast.Attribute(owner, name):
+            of_torch = (flow.names.dotted(call.func) or "").startswith("torch.")
+            return (
+                of_torch
+                or name in _MAY_BE_CALLED | _ASKS | _READS
+                or facts.is_tensor(owner) is True
+            )
+    return False

@@ -1,0 +1,187 @@
+"""Branches on what a tensor holds, of which the device can choose itself."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.edit.edit import holds_comment
+from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.edit.statements.surroundings import is_pure
+from npufix.rewriters.graph import operators
+from npufix.rewriters.graph.special import Op
+
+if TYPE_CHECKING:
+    from npufix.rewriters.edit.statements.surroundings import Surroundings
+    from npufix.rewriters.graph.nodes import Node
+
+CHOOSE = (
+    "the host waits for the answer: compute both and choose with torch.where, or decide by what "
+    "the host knows already"
+)
+_BY_ZERO = (
+    "the host waits for the answer: divide by n.clamp(min=1), which is never zero, and choose with "
+    "torch.where if the other arm is another value"
+)
+_MOST_WORK = 12
+"""Operators of an arm: computing both must not cost more than the wait."""
+_OF_ANOTHER_SHAPE = frozenset({"nonzero", "masked_select", "unique", "cat", "stack"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Branch:
+    code: ast.stmt | ast.expr
+    until: ast.stmt | ast.expr
+    """The last that takes part: a ``return`` behind the ``if``."""
+    test: ast.expr
+    first: ast.expr
+    second: ast.expr | None
+    """``None`` for the old value of ``name``."""
+    head: str
+    name: str = ""
+
+
+def choose(here: Surroundings, node: ast.AST) -> Proposal | None:
+    """Return a branch on what a tensor holds as a choice, ``None`` if it is another thing.
+
+    ``node`` is an ``if`` with or without ``else``, or a conditional expression.
+    """
+    branch = _read(here, node)
+    if branch is None:
+        return None
+    second = branch.second
+    if any(isinstance(arm, ast.Constant) and arm.value is None for arm in (branch.first, second)):
+        return None  # a mask or none: only the host can decide what code comes next
+    if not _is_small(here, branch.first) or (second is not None and not _is_small(here, second)):
+        return _advise_on_large(here, branch) if isinstance(node, ast.If) and second else None
+    if _divides_by_tested(here, branch):
+        return Proposal(branch.code, _BY_ZERO)
+    test = _as_tensor(here, branch.test)
+    whole = _lines_of(here, branch)
+    if not test or whole is None or here.flow.names.imports.get("torch") != "torch":
+        return Proposal(branch.code, CHOOSE)
+    other = branch.name if second is None else here.text(second)
+    chosen = ", ".join((test, here.text(branch.first), other))
+    new = f"{branch.head}torch.where({chosen})"
+    text = f"{here.indent(branch.code)}{new}\n" if isinstance(branch.code, ast.stmt) else new
+    asked = [branch.first] if second is None else [branch.first, second]
+    return Proposal(
+        branch.code,
+        form="decided",
+        changes=(Change(whole, text),),
+        shown=new,
+        asked=tuple((f"arm{n}", f"lambda:{here.text(arm)}") for n, arm in enumerate(asked)),
+        proven=frozenset({"zero-gradients"} if _learn_alike(here, branch) else ()),
+    )
+
+
+def _advise_on_large(here: Surroundings, branch: _Branch) -> Proposal:
+    """Return what to do about arms that are much work.
+
+    Beside ``logits.mean() * 0`` the loss of no labels is NaN; ``where`` hands its gradient on.
+    """
+    arms = [here.value(arm) for arm in (branch.first, branch.second) if arm]
+    return Proposal(branch.code, _BY_ZERO if any(a and _is_zero(a) for a in arms) else CHOOSE)
+
+
+def _is_zero(arm: Node) -> bool:
+    by_zero = any(factor.op == Op.CONST and factor.value == 0 for factor in arm.args)
+    return arm.op in {"zeros", "zeros_like", "new_zeros"} or (arm.op == "mul" and by_zero)
+
+
+def _learn_alike(here: Surroundings, branch: _Branch) -> bool:
+    """Tell whether both arms read the same tensors: what learns in one learns in the other."""
+    at = here.evaluations[id(branch.test)]
+    old = None if branch.second is None else here.value(branch.second)
+    arms = [here.value(branch.first), old or at.names.get(branch.name)]
+    read = [_read_by(here, arm) for arm in arms if arm is not None]
+    return len(read) == len(arms) and read[0] == read[1]
+
+
+def _read_by(here: Surroundings, arm: Node) -> set[Node]:
+    """Return what may have a gradient among the values that an arm begins with."""
+    ends = {Op.PARAM, Op.ATTR, Op.CALL, Op.ITEM, Op.ELEMENT, Op.GLOBAL, Op.CARRIED, Op.PHI}
+    at = here.flow.evaluations[0]
+    return {
+        node for node in arm.walk() if node.op in ends and not here.facts(at, x=node).is_number("x")
+    }
+
+
+def _read(here: Surroundings, node: ast.AST) -> _Branch | None:
+    match node:
+        case ast.If(test, [ast.Assign([ast.Name(one)], first)], []):
+            return _Branch(node, node, test, first, None, f"{one} = ", one)
+        case ast.If(
+            test, [ast.Assign([ast.Name(one)], first)], [ast.Assign([ast.Name(two)], second)]
+        ):
+            same = one == two
+            return _Branch(node, node, test, first, second, f"{one} = ") if same else None
+        case ast.If(test, [ast.Return(ast.expr() as first)], [ast.Return(ast.expr() as second)]):
+            return _Branch(node, node, test, first, second, "return ")
+        case ast.If(test, [ast.Return(ast.expr() as first)], []):
+            block = here.block_of(node)
+            behind = block[block.index(node) + 1 :]
+            match behind:
+                case [ast.Return(ast.expr() as second) as last]:
+                    return _Branch(node, last, test, first, second, "return ")
+        case ast.IfExp(test, first, second):
+            return _Branch(node, node, test, first, second, "")
+    return None
+
+
+def _lines_of(here: Surroundings, branch: _Branch) -> tuple[int, int, int, int] | None:
+    if isinstance(branch.code, ast.expr):
+        return here.span(branch.code)
+    assert isinstance(branch.until, ast.stmt)  # noqa: S101 - both are statements
+    first, last = here.whole_lines(branch.code), here.whole_lines(branch.until)
+    comments = holds_comment("".join(here.lines), here.lines, branch.code)
+    if first is None or last is None or comments:
+        return None
+    return first[0], 0, last[2], last[3]
+
+
+def _is_small(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether an arm computes a tensor of its own with a few operators and nothing else."""
+    node = here.value(code)
+    if node is None or not here.is_tensor(code) or not is_pure(here, node):
+        return False
+    parts = list(node.walk())
+    # What ``x[mask]`` has none of is no number: its mean is NaN, and so is the gradient.
+    if any(part.op in _OF_ANOTHER_SHAPE or _picks(here, part) for part in parts):
+        return False
+    work = [p for p in parts if p.op in operators.TABLE and p.op not in operators.VIEWS]
+    return len(work) <= _MOST_WORK
+
+
+def _picks(here: Surroundings, node: Node) -> bool:
+    return (
+        node.op == Op.GETITEM
+        and here.facts(here.flow.evaluations[0], m=node.args[1]).is_tensor("m") in {True, None}
+        and node.args[1].op not in {Op.CONST, Op.SLICE, Op.TUPLE}
+    )
+
+
+def _divides_by_tested(here: Surroundings, branch: _Branch) -> bool:
+    """Tell whether an arm divides by what the test compares: by zero, where it is not taken."""
+    tested = here.value(branch.test)
+    compared = set() if tested is None else {id(part) for part in tested.walk()}
+    for arm in (branch.first, branch.second):
+        node = None if arm is None else here.value(arm)
+        for part in [] if node is None else node.walk():
+            if part.op in {"div", "reciprocal"} and id(part.args[-1]) in compared:
+                return part.args[-1].op != Op.CONST
+    return False
+
+
+def _as_tensor(here: Surroundings, test: ast.expr) -> str:
+    """Return a test as a tensor of one truth value, "" if it is more than that."""
+    match test:
+        case ast.UnaryOp(ast.Not(), inner):
+            text = _as_tensor(here, inner)
+            plain = isinstance(inner, (ast.Call, ast.Name))
+            return text and (f"~{text}" if plain else f"~({text})")
+        case ast.BoolOp() | ast.Call(ast.Attribute(_, "item")):
+            return ""
+    node = here.value(test)
+    return here.text(test) if node is not None and here.is_tensor(test) is not False else ""

@@ -1,0 +1,74 @@
+"""Double precision, which no AI core computes."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.edit.statements.host.of_host import first_read, is_of_host
+from npufix.rewriters.edit.statements.proposal import Proposal
+from npufix.rewriters.facts.host_tensors import is_made_on_host
+from npufix.rewriters.graph import operators
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from npufix.rewriters.edit.statements.surroundings import Surroundings
+
+_DOUBLE = re.compile(r"\btorch\.(float64|double|DoubleTensor|complex128|cdouble)\b|^float64$")
+_BY_DEVICE = re.compile(r"(?i)npu|\.is_floating_point|finfo|promote")
+"""What decides on the dtype by the device, or asks for it."""
+_ADVICE = (
+    "no AI core computes float64: the AI CPU does, one to two orders of magnitude slower; compute "
+    "in float32 (take differences of what is close before products), or make a table once on the "
+    "host in float64 and copy it as float32"
+)
+
+
+def find_doubles(here: Surroundings) -> Iterator[Proposal]:
+    """Yield the first place of a function that makes a tensor of the device one of float64."""
+    for node in here.nodes:
+        if isinstance(node, ast.Call) and _makes_double(here, node):
+            yield Proposal(node, _ADVICE)
+            return
+
+
+def _makes_double(here: Surroundings, code: ast.Call) -> bool:
+    given = {k.arg: k.value for k in code.keywords}
+    by_name = "dtype" in given and _is_double(here, given["dtype"])
+    match code:
+        case ast.Call(ast.Attribute(tensor, "double"), [], []):
+            return _is_of_device(here, code, tensor)
+        case ast.Call(ast.Attribute(tensor, "to" | "type"), args):
+            cast = by_name or any(_is_double(here, arg) for arg in args)
+            return cast and _is_of_device(here, code, tensor)
+    value = here.value(code)
+    if not by_name or value is None or value.op not in operators.TABLE:
+        return False
+    made = value.op in operators.FACTORIES
+    if made and not ("device" in given or value.op.endswith("_like")):
+        return False  # on the host
+    return not _is_left(here, code)
+
+
+def _is_double(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether code names a dtype of double precision: also on some devices alone."""
+    text = here.text(code)
+    return _DOUBLE.search(text) is not None and _BY_DEVICE.search(text) is None
+
+
+def _is_of_device(here: Surroundings, code: ast.Call, tensor: ast.expr) -> bool:
+    """Tell whether what is converted may be on the device: a tensor, and not of the host."""
+    value = here.value(tensor)
+    if value is None or here.is_tensor(tensor) is False or is_made_on_host(value):
+        return False
+    return not (is_of_host(here, first_read(tensor)) or _is_left(here, code))
+
+
+def _is_left(here: Surroundings, code: ast.Call) -> bool:
+    """Tell whether it runs on no NPU, or is brought to the host at once: ``x.double().cpu()``."""
+    outer = here.parents.get(id(code))
+    to_host = isinstance(outer, ast.Attribute) and outer.attr in {"cpu", "numpy"}
+    tests = "".join(map(here.text, here.tests_around(code)))
+    return to_host or _BY_DEVICE.search(tests) is not None

@@ -1,0 +1,93 @@
+"""Tensors of one number, which the device can fill."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.graph.special import Op
+
+if TYPE_CHECKING:
+    from npufix.rewriters.edit.statements.surroundings import Surroundings
+
+READING = frozenset({"item", "tolist"})
+_LENGTHS = frozenset({"py:len", Op.SIZE})
+
+
+def is_read_again(here: Surroundings, code: ast.Call) -> bool:
+    """Tell whether the host waits for what it has just made, whichever way that is made."""
+    value = here.value(code)
+    moved = here.parents.get(id(here.parents.get(id(code))))
+    values = {value, here.value(moved) if isinstance(moved, ast.Call) else None} - {None}
+    if any(user.op in {*READING, "cpu"} for v in values if v for user in here.users(v)):
+        return True
+    bound = here.statement_of(code)
+    names = [ast.unparse(t) for t in bound.targets] if isinstance(bound, ast.Assign) else []
+    return any(
+        isinstance(n, ast.Call)
+        and isinstance(n.func, ast.Attribute)
+        and n.func.attr in READING
+        and ast.unparse(n.func.value) in names
+        for n in here.nodes
+    )
+
+
+def fill(here: Surroundings, code: ast.Call) -> Proposal | None:
+    """Return ``torch.full((n,), x, device=d)`` for ``torch.tensor([x] * n, device=d)``."""
+    given = {k.arg: k.value for k in code.keywords}
+    match code:
+        case ast.Call(ast.Attribute(owner, "new_tensor"), [data]) if not given:
+            made = f"{here.text(owner)}.new_full"
+        case ast.Call(ast.Attribute(owner), [data]) if given.keys() <= {"device", "dtype"}:
+            made = f"{here.text(owner)}.full"
+        case _:
+            return None
+    match data:
+        case ast.BinOp(ast.List([one]), ast.Mult(), times):
+            count, shape = here.text(times), f"({here.text(times)},)"
+        case ast.List([one]):
+            times, count, shape = ast.Constant(1), "1", "(1,)"
+        case _:
+            one, times, count, shape = data, ast.Constant(1), "()", "()"
+    proven = {"one-number"} if is_number(here, one) else set[str]()
+    length = here.value(times)
+    if isinstance(times, ast.Constant) or (length is not None and length.op in _LENGTHS):
+        proven.add("nonnegative-count")
+    asked = [("value", here.text(one)), ("repeats", "1" if shape == "()" else count)]
+    if made.endswith(".new_full"):
+        asked.append(("x", made.removesuffix(".new_full")))
+    if len(asked) == 2 or (isinstance(one, ast.Constant) and one.value in {0, 1}):  # noqa: PLR2004 - no dtype of another
+        proven.add("value-fits-dtype")
+    rest = "".join(f", {name}={here.text(value)}" for name, value in given.items())
+    text = f"{made}({shape}, {here.text(one)}{rest})"
+    like = made.endswith(".new_full")
+    match one:  # an integer without a dtype makes int64, as zeros() do not
+        case ast.Constant(0 | 1 as value) if like or "dtype" in given or type(value) is float:
+            kind = "ones" if value else "zeros"
+            text = f"{made.removesuffix('full')}{kind}({count}{rest})"
+    return Proposal(
+        code,
+        form="copied",
+        changes=(Change(here.span(code), text),),
+        shown=text,
+        asked=tuple(asked),
+        proven=frozenset(proven),
+    )
+
+
+def is_number(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether it is one number."""
+    node = here.value(code)
+    return is_scalar(code) or (
+        node is not None and here.facts(here.evaluations[id(code)], x=node).is_number("x") is True
+    )
+
+
+def is_scalar(code: ast.expr) -> bool:
+    """Tell whether code is a number that is written out: ``-1``, ``1.0 if a else 2.0``."""
+    if isinstance(code, ast.UnaryOp):
+        return is_scalar(code.operand)
+    if isinstance(code, ast.IfExp):
+        return is_scalar(code.body) and is_scalar(code.orelse)
+    return isinstance(code, ast.Constant)

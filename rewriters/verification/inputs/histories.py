@@ -1,0 +1,191 @@
+"""What has happened to an object before the call: other methods of its class have been called.
+
+``Replay.latest`` reads what ``push`` has written. On a fresh object it finds nothing, so it is
+called on some that have been filled: not quite, just, and once more than they hold::
+
+    replay = Replay(capacity=8, dim=4)
+    for _ in range(9):
+        replay.push(row)
+    replay.latest(2)
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import sys
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from npufix.rewriters.verification.calls.observe import CALL_S
+from npufix.rewriters.verification.calls.values import Value
+from npufix.rewriters.verification.inputs.source.attributes import (
+    list_attributes_read,
+    list_attributes_written,
+)
+from npufix.rewriters.verification.sandbox.try_call import try_call
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from npufix.rewriters.verification.calls.values import Spec
+    from npufix.rewriters.verification.inputs.recipes import Recipe
+    from npufix.rewriters.verification.inputs.target import Assignment, Target
+
+_CALLED_BY_NAME = frozenset({"__call__", "__setitem__"})
+_MOST_FILLERS = 2
+_MOST_CALLS = 17
+"""Of what holds more, it is not known what more calls would show."""
+_USUAL = (3, 1)
+_TWO, _SOME = 2, 5
+_BEFORE = 100
+"""The seed of the first call that comes before; the numbers of the call itself are others."""
+_FIND_S = 0.5
+"""For the arguments of one method."""
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """Calls of another method, with the same kinds of arguments and other numbers in each."""
+
+    method: str
+    arguments: tuple[tuple[str, Spec], ...]
+    times: int = 1
+    varies: bool = True
+    """Whether its plain flags and floats are others in each call, too."""
+
+    def specs(self, number: int) -> dict[str, Spec]:
+        """Return the arguments of one call, of all that come before: ``done`` in every third."""
+        given = dict(self.arguments)
+        for name, spec in given.items() if self.varies else ():
+            value = spec.value if isinstance(spec, Value) and spec.given else None
+            if isinstance(value, bool):
+                given[name] = Value(value if number % 3 != 1 else not value)
+            elif isinstance(value, float):
+                given[name] = Value(value + number / 2)
+        return given
+
+    def __str__(self) -> str:
+        given = ", ".join(f"{name}={spec}" for name, spec in self.arguments)
+        often = f"{self.times} calls of " if self.times > 1 else ""
+        return f"{often}{self.method}({given})"
+
+
+def list_histories(
+    target: Target,
+    recipe: Recipe,
+    combine: Callable[[Target], Iterator[Assignment]],
+    runs: Callable[[Target, Assignment], bool],
+    uncalled: list[str],
+) -> Iterator[Recipe]:
+    """Yield an object as a recipe makes it, after calls that write what the method reads.
+
+    ``combine`` returns arguments that are worth a try for another method of the class, and ``runs``
+    says whether a call with them runs. ``uncalled`` takes the methods of which no call runs.
+    """
+    owner = target.owner
+    if owner is None or issubclass(owner, torch.optim.Optimizer):
+        return  # of which one call is several steps
+    read = {name for name, _ in list_attributes_read(owner, target.name)}
+    read |= list_attributes_written(owner, target.name)
+    shared = {name: len(read & list_attributes_written(owner, name)) for name in _list_own(owner)}
+    if any(shared.values()):
+        recipe = _with_room(target, recipe)
+    known: dict[str, Earlier] = {}
+    for name in sorted(filter(shared.get, shared), key=lambda n: -shared[n])[:_MOST_FILLERS]:
+        qualname = f"{target.qualname.rpartition('.')[0]}.{name}"
+        other = replace(target, qualname=qualname, _parameters=None)
+        until = time.process_time() + _FIND_S
+        tried = itertools.takewhile(lambda _: time.process_time() < until, combine(other))  # noqa: B023 - at once
+        found = next((a for a in tried if runs(other, a)), None)
+        if found is None:
+            uncalled.append(name)
+        else:
+            known[name] = _vary(Earlier(name, tuple(found.specs.items())), found, other, runs)
+    counts = _list_counts(target.make_object(recipe))
+    for earlier in known.values():
+        for times in counts:
+            yield replace(recipe, history=(replace(earlier, times=times),))
+    if len(known) > 1:  # in the order of the class
+        mixed = tuple(known[name] for name in shared if name in known)
+        yield replace(recipe, history=(*mixed, *mixed))
+
+
+def _vary(
+    earlier: Earlier,
+    known: Assignment,
+    other: Target,
+    runs: Callable[[Target, Assignment], bool],
+) -> Earlier:
+    """Return calls of a method with other plain values in each, if it takes them."""
+    further = (replace(known, specs=earlier.specs(number)) for number in (1, _MOST_CALLS))
+    return replace(earlier, varies=all(runs(other, one) for one in further))
+
+
+def _list_own(owner: type) -> list[str]:
+    """Return the methods that callers of a class call, in the order of its text."""
+    found: dict[str, None] = {}
+    for base in reversed(owner.__mro__):
+        if base is object or base.__module__.partition(".")[0] == "torch":
+            continue
+        functions = (name for name, value in vars(base).items() if inspect.isfunction(value))
+        public = (n for n in functions if not n.startswith("_") or n in _CALLED_BY_NAME)
+        found |= dict.fromkeys(public)
+    return list(found)
+
+
+def _with_room(target: Target, recipe: Recipe) -> Recipe:
+    """Return an object that holds some more than two: in a ring of two much is in its place."""
+    for name, spec in recipe.arguments:
+        if isinstance(spec, Value) and type(spec.value) is int and spec.value == _TWO:
+            given = {**dict(recipe.arguments), name: Value(_SOME)}
+            other = replace(recipe, arguments=tuple(given.items()))
+            made = try_call(lambda other=other: target.make_object(other), CALL_S).value  # type: ignore[misc] # a default binds it
+            if _SOME in _list_rooms(made):
+                return other
+    return recipe
+
+
+def _list_counts(made: object) -> list[int]:
+    """Return how often to call a method: as often as an object has room, and once more."""
+    least = min((n for n in _list_rooms(made) if 1 < n < _MOST_CALLS), default=0)
+    return list(dict.fromkeys((*((least, least + 1) if least else ()), *_USUAL)))
+
+
+def _list_rooms(made: object) -> list[int]:
+    """Return how many an object may hold of something."""
+    held = list(getattr(made, "__dict__", {}).values())
+    if isinstance(made, torch.nn.Module):
+        held += made.buffers(recurse=False)
+    rooms = [value for value in held if type(value) is int]
+    rooms += [len(value) for value in held if isinstance(value, torch.Tensor) and value.dim()]
+    rooms += [most for value in held if type(most := getattr(value, "maxlen", None)) is int]
+    return rooms
+
+
+def list_calls(
+    history: Sequence[Earlier], make: Callable[..., dict[str, object]]
+) -> list[tuple[str, dict[str, object]]]:
+    """Return every call of a history with its arguments, of which ``make`` makes the numbers."""
+    every = (earlier for earlier in history for _ in range(earlier.times))
+    return [
+        (one.method, make(one.specs(number), seed=_BEFORE + number))
+        for number, one in enumerate(every)
+    ]
+
+
+def live_through(
+    made: object, history: Sequence[Earlier], make: Callable[..., dict[str, object]]
+) -> None:
+    """Make the calls of a history; what they run is not what a later call reaches."""
+    calls = list_calls(history, make)
+    traced = sys.gettrace()
+    sys.settrace(None)
+    try:
+        for method, given in calls:
+            getattr(made, method)(**given)
+    finally:
+        sys.settrace(traced)

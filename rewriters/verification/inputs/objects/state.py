@@ -1,0 +1,79 @@
+"""What objects hold: the tensors and plain attributes that a call may change, and in what dtype."""
+
+from __future__ import annotations
+
+import torch
+
+from npufix.rewriters.verification.calls.leaves import find_leaves
+from npufix.rewriters.verification.calls.observe import CALL_S
+from npufix.rewriters.verification.inputs.objects.offers import list_weights
+from npufix.rewriters.verification.sandbox.try_call import try_call
+
+
+def cast_floats(instance: object, dtype: torch.dtype) -> None:
+    """Bring every floating tensor of an object to ``dtype``."""
+    parts = [instance]
+    if isinstance(instance, torch.nn.Module):
+        if any(t.is_complex() for t in (*instance.parameters(), *instance.buffers())):
+            # ``to`` would discard what is imaginary
+            instance._apply(lambda tensor: _cast(tensor, dtype))  # type: ignore[no-untyped-call] # noqa: SLF001 - what ``to`` calls
+        else:
+            instance.to(dtype)
+        parts = list(instance.modules())
+    for weight in list_weights(instance):
+        gradient = weight.grad
+        weight.grad = None
+        weight.data = weight.data.to(dtype)
+        weight.grad = None if gradient is None else gradient.to(dtype)
+    for part in parts:
+        for name, value in list(getattr(part, "__dict__", {}).items()):
+            if isinstance(value, torch.Tensor) and value.is_floating_point():
+                part.__dict__[name] = value.to(dtype)
+
+
+def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return a tensor in a dtype, complex ones in that of its precision, at least single."""
+    if tensor.is_complex():
+        return tensor.to(torch.complex128 if dtype == torch.float64 else torch.complex64)
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+
+def read_state(instance: object, called: str) -> dict[str, object]:
+    """Return the tensors and plain attributes of an object, by the names that code gives them."""
+    parts = {f"{called}.": instance}
+    if isinstance(instance, torch.nn.Module):
+        parts = _list_parts(instance, called)
+    elif not isinstance(instance, torch.optim.Optimizer):
+        for name, value in getattr(instance, "__dict__", {}).items():
+            if isinstance(value, torch.nn.Module):  # ``self.ema`` of what averages a model
+                parts |= _list_parts(value, f"{called}.{name}")
+    weights = list_weights(instance)
+    found: dict[str, object] = {f"{called}.params[{n}]": w for n, w in enumerate(weights)}
+    for prefix, part in parts.items():
+        if isinstance(part, torch.nn.Module):
+            registered = (*part.named_parameters(recurse=False), *part.named_buffers(recurse=False))
+            found |= {f"{prefix}{name}": value for name, value in registered}
+        for name, value in getattr(part, "__dict__", {}).items():
+            plain = isinstance(value, torch.Tensor | bool | int | float | str)
+            if plain and not (name.startswith("_") and isinstance(part, torch.nn.Module)):
+                found[f"{prefix}{name}"] = value
+            elif isinstance(value, dict | list) and not (name.startswith("_") or weights):
+                # ``self.shadow['weight']``; of sizes and names in lists, the results tell
+                held = find_leaves(value, f"{prefix}{name}")
+                found |= {key: leaf for key, leaf in held if isinstance(leaf, torch.Tensor)}
+    return found
+
+
+def _list_parts(module: torch.nn.Module, called: str) -> dict[str, object]:
+    named = module.named_modules()
+    return {f"{called}.{name}." if name else f"{called}.": part for name, part in named}
+
+
+def list_registered(instance: object) -> tuple[str, ...]:
+    """Return what a module saves and trains, by the names of ``read_state``."""
+    if not isinstance(instance, torch.nn.Module):
+        return ()
+    trained = sorted(f"self.{n}" for n, _ in instance.named_parameters(remove_duplicate=False))
+    found = try_call(lambda: sorted(instance.state_dict()), CALL_S).value
+    saved = found if isinstance(found, list) else []
+    return (*trained, *(f"self.{name} (saved)" for name in saved))

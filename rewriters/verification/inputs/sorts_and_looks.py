@@ -1,0 +1,59 @@
+"""What a search has tried: which sorts of arguments work, and how those look that do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.verification.inputs.arguments import look_of, sketch_of, sort_of
+
+if TYPE_CHECKING:
+    from npufix.rewriters.verification.inputs.target import Assignment
+
+_HOPELESS = 16
+"""Calls that fail with an argument of one sort, where others of it work."""
+_MOST_ALIKE = 1
+"""That differ from others in plain floating numbers alone: another rank says more."""
+
+
+@dataclass(slots=True)
+class Sorts:
+    """Which sorts of arguments the original takes; what fails beside those is left out."""
+
+    works: set[tuple[str, object]] = field(default_factory=set)
+    failed: Counter[tuple[str, object]] = field(default_factory=Counter)
+
+    def are_hopeless(self, assignment: Assignment) -> bool:
+        """Say whether one of a call's sorts has failed again and again where the others work."""
+        return any(self.failed[one] >= _HOPELESS for one in self._unknown(assignment))
+
+    def note(self, assignment: Assignment, *, works: bool) -> None:
+        """Remember how a call went; of one in which several sorts are new, nothing is learned."""
+        unknown = self._unknown(assignment)
+        if works:
+            self.works |= unknown
+        elif len(unknown) == 1:
+            self.failed.update(unknown)
+
+    def _unknown(self, assignment: Assignment) -> set[tuple[str, object]]:
+        return {(n, sort_of(s)) for n, s in assignment.specs.items()} - self.works
+
+
+@dataclass(slots=True)
+class Looks:
+    """How the assignments look that were kept: what looks like one of them says nothing new."""
+
+    known: set[tuple[object, ...]] = field(default_factory=set)
+    sketches: Counter[tuple[object, ...]] = field(default_factory=Counter)
+
+    def say_nothing(self, assignment: Assignment, *, any_sketch: bool) -> bool:
+        """Say whether an assignment looks like some that are known."""
+        alike = self.sketches[sketch_of(assignment.specs)] > 0
+        enough = self.sketches.total() - len(self.sketches) >= _MOST_ALIKE
+        return look_of(assignment.specs) in self.known or (alike and enough and not any_sketch)
+
+    def note(self, assignment: Assignment) -> None:
+        """Remember how one looks."""
+        self.known.add(look_of(assignment.specs))
+        self.sketches[sketch_of(assignment.specs)] += 1

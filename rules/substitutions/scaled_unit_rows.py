@@ -1,0 +1,274 @@
+"""RMSNorm written as rows of length one that are scaled.
+
+What: ``F.normalize(x, dim=-1) * scale * gamma``, or the division by ``torch.norm`` written out, with
+a trained gain: RMSNorm of many diffusion and audio models, ScaleNorm (one gain for all elements).
+
+Why it is slow on the NPU: four to six kernels, each of which reads or writes the whole activation
+(LpNormV2, ClampMin, Div, Muls, Mul), and about twice as many in the backward pass. ``npu_rms_norm``
+reads it once and writes it once: the length of a row is the root of its mean square times the root
+of the number of its elements, which goes into the weight.
+
+Safety: the fused kernel computes in float32 and rounds once. It returns the dtype of ``x`` (condition
+``same-dtype``). Rows whose length is about eps come out up to 30 % shorter (condition
+``no-short-rows``, which 1e-12, the default of ``F.normalize``, meets); longer ones and rows of zeros
+are the same. The kernel has a backward formula but no double backward.
+
+References: torch_npu.npu_rms_norm in the API reference of Ascend Extension for PyTorch; RMSNorm
+(Zhang and Sennrich, 2019); ScaleNorm (Nguyen and Salazar, 2019).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from npufix.rules.shared.operands.norms import ONE_DIMENSIONAL, PLAIN_EPS, SAME_DTYPE
+from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Substitution, either
+from npufix.rules.substitutions.rms_norm_without_weight import LONG_ROWS
+
+if TYPE_CHECKING:
+    import torch
+    import torch.nn.functional as F
+    import torch_npu
+    from torch import Tensor
+
+
+def length(x: Tensor) -> Tensor:
+    """Return the length of each row."""
+    return either(
+        torch.norm(x, dim=-1, keepdim=True),
+        torch.norm(x, p=2, dim=-1, keepdim=True),
+        torch.linalg.vector_norm(x, dim=-1, keepdim=True),
+        torch.linalg.norm(x, dim=-1, keepdim=True),
+    )
+
+
+def unit(x: Tensor, eps: float) -> Tensor:
+    """Divide each row by its length."""
+    return either(
+        F.normalize(x, 2.0, -1, eps),
+        x / length(x).clamp(min=eps),
+        x / length(x).clamp_min(eps),
+    )
+
+
+def scaled(x: Tensor, weight: Tensor, scale: float, eps: float) -> Tensor:
+    """Multiply by a number and by a gain for each element."""
+    return either(
+        unit(x, eps) * scale * weight,
+        unit(x, eps) * weight * scale,
+        unit(x, eps) * (weight * scale),
+    )
+
+
+def weighted(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Multiply by a gain for each element, or by one for all (ScaleNorm)."""
+    return unit(x, eps) * weight
+
+
+def below(x: Tensor, weight: Tensor, scale: float, eps: float) -> Tensor:
+    """Divide by the length times a number, the root of the number of elements mostly."""
+    scaled = length(x) * scale
+    return x / either(scaled.clamp(min=eps), scaled.clamp_min(eps)) * weight
+
+
+def fused(x: Tensor, weight: Tensor, scale: float, eps: float) -> Tensor:
+    """Normalise with one kernel; the weight makes up for the mean."""
+    return torch_npu.npu_rms_norm(
+        x, weight * (scale * x.shape[-1] ** -0.5), epsilon=eps**2 / x.shape[-1]
+    )[0]
+
+
+def fused_weighted(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Normalise with one kernel, and a gain for each element."""
+    return torch_npu.npu_rms_norm(
+        x,
+        (weight * x.shape[-1] ** -0.5).expand(x.shape[-1]),
+        epsilon=eps**2 / x.shape[-1],
+    )[0]
+
+
+def fused_below(x: Tensor, weight: Tensor, scale: float, eps: float) -> Tensor:
+    """Normalise with one kernel; the weight makes up for the mean and the number."""
+    return torch_npu.npu_rms_norm(
+        x,
+        weight * (x.shape[-1] ** -0.5 / scale),
+        epsilon=(eps / scale) ** 2 / x.shape[-1],
+    )[0]
+
+
+def inputs(draw: Draw) -> dict[str, Any]:
+    """Return rows that are zero, or longer than eps, and a gain for each element."""
+    import torch
+
+    shape = draw.choice([(3, 8), (2, 5, 24), (2, 1, 3, 16)])
+    dtype = draw.choice([torch.float32, torch.bfloat16])
+    x = torch.where(draw.booleans(*shape), 0.75, -1.25) * draw.choice([1.0, 1.0, 0.0])
+    return {
+        "x": x.to(dtype),
+        "weight": draw.floats(shape[-1], dtype=dtype),
+        "scale": draw.choice([shape[-1] ** 0.5, 0.5]),
+        "eps": draw.choice([1e-12, 1e-6]),
+    }
+
+
+def lower(draw: Draw) -> dict[str, Any]:
+    """Return ``inputs`` with an eps as code that writes the length out has it."""
+    return {**inputs(draw), "eps": draw.choice([1e-8, 1e-6])}
+
+
+def gains(draw: Draw) -> dict[str, Any]:
+    """Return rows, and a gain for each element or one for all."""
+    given = inputs(draw)
+    del given["scale"]
+    return {**given, "weight": given["weight"][: draw.choice([1, None])]}
+
+
+ONE_OR_EACH = Condition(
+    ONE_DIMENSIONAL.name,
+    "the weight has one dimension, of one element or as many as the last one of the activation",
+    lambda site: None if (ndim := site.ndim("weight")) is None else ndim == 1,
+    meaning="one-or-each",
+)
+NUMBER = Condition(
+    "number-scale",
+    "the scale is a Python number, not a tensor or a trained parameter",
+    lambda site: site.is_scalar("scale"),
+)
+_ALWAYS = (SAME_DTYPE, LONG_ROWS, PLAIN_EPS)
+
+_IMAGE = """
+class ChanNorm(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.scale = dim ** 0.5
+        self.gamma = nn.Parameter(torch.ones(1, dim, 1, 1))
+
+    def forward(self, x):
+        return F.normalize(x, dim=1) * self.scale * self.gamma
+"""
+_SCALE_NORM = """
+class ScaleNorm(nn.Module):
+    def __init__(self, dim, eps=1e-5):
+        super().__init__()
+        self.eps = eps
+        self.g = nn.Parameter(torch.ones(1) * (dim ** -0.5))
+
+    def forward(self, x):
+        norm = torch.norm(x, dim=-1, keepdim=True)
+        return x / norm.clamp(min=self.eps) * self.g
+"""
+_RMS_NORM = """
+class RMSNorm(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.scale = dim ** 0.5
+        self.gamma = nn.Parameter(torch.ones(dim))
+
+    def forward(self, x):
+        return F.normalize(x, dim=-1) * self.scale * self.gamma
+"""
+_BELOW = """
+class RMSNorm(nn.Module):
+    def __init__(self, dim, eps=1e-8):
+        super().__init__()
+        self.scale = dim ** -0.5
+        self.eps = eps
+        self.g = nn.Parameter(torch.ones(dim))
+
+    def forward(self, x):
+        norm = torch.norm(x, dim=-1, keepdim=True) * self.scale
+        return x / norm.clamp(min=self.eps) * self.g
+"""
+
+RULE = Substitution(
+    id="NPU183",
+    name="scaled-unit-rows",
+    summary="RMSNorm written as rows of length one that are scaled",
+    table="fusion",
+    forms=(
+        Form(scaled, fused, inputs, (NUMBER, ONE_DIMENSIONAL, *_ALWAYS)),
+        Form(below, fused_below, lower, (NUMBER, ONE_DIMENSIONAL, *_ALWAYS)),
+        Form(weighted, fused_weighted, gains, (ONE_OR_EACH, *_ALWAYS)),
+    ),
+    replaces=("ClampMin", "Div", "LpNormV2", "Mul", "Muls", "RealDiv"),
+    becomes=("RmsNorm", "RmsNormGrad"),
+    passes=(2, 3),
+    requires="torch_npu>=2.1",
+    valid=(
+        # along the channels of an image
+        _IMAGE,
+        # a temperature
+        """
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.temperature = nn.Parameter(torch.tensor(10.0))
+
+    def forward(self, x):
+        return F.normalize(x, dim=-1) * self.temperature
+""",
+        # a gain for each head
+        """
+class Norm(nn.Module):
+    def __init__(self, heads, dim):
+        super().__init__()
+        self.scale = dim ** 0.5
+        self.gamma = nn.Parameter(torch.ones(heads, 1, dim))
+
+    def forward(self, x):
+        return F.normalize(x, dim=-1) * self.scale * self.gamma
+""",
+        # another length
+        """
+class Norm(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.gamma = nn.Parameter(torch.ones(dim))
+
+    def forward(self, x):
+        return x / torch.norm(x, p=1, dim=-1, keepdim=True).clamp(min=1e-6) * self.gamma
+""",
+        # eps is added
+        """
+class Norm(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.gamma = nn.Parameter(torch.ones(dim))
+
+    def forward(self, x):
+        return x / (torch.norm(x, dim=-1, keepdim=True) + 1e-2) * self.gamma
+""",
+    ),
+    rewritten=(
+        Rewritten(
+            _SCALE_NORM,
+            _SCALE_NORM.partition("        norm =")[0]
+            + """        return torch_npu.npu_rms_norm(
+            x,
+            (self.g * x.shape[-1] ** (-0.5)).expand(x.shape[-1]),
+            epsilon=self.eps ** 2 / x.shape[-1],
+        )[0]
+""",
+        ),
+        Rewritten(
+            _RMS_NORM,
+            _RMS_NORM.partition("        return")[0]
+            + """        return torch_npu.npu_rms_norm(
+            x,
+            self.gamma * (self.scale * x.shape[-1] ** (-0.5)),
+            epsilon=1e-12 ** 2 / x.shape[-1],
+        )[0]
+""",
+        ),
+        Rewritten(
+            _BELOW,
+            _BELOW.partition("        norm =")[0]
+            + """        return torch_npu.npu_rms_norm(
+            x,
+            self.g * (x.shape[-1] ** (-0.5) / self.scale),
+            epsilon=(self.eps / self.scale) ** 2 / x.shape[-1],
+        )[0]
+""",
+        ),
+    ),
+)

@@ -1,0 +1,165 @@
+"""Loops for which no text is written: what is said of them, and that the form computes the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from npufix.rewriters.edit.loops.advice.rows import (
+    BY_HAND,
+    COLUMNS,
+    ELEMENTS,
+    KEYS,
+    PADDED,
+    RANGES,
+    ROWS,
+    TRIANGLE,
+)
+from npufix.rewriters.find import find_sites
+from npufix.rules.substitutions.loop_over_rows import RULE
+
+HEADER = "import torch\nfrom torch import nn\n"
+PADS = """
+def forward(rows, width):
+    out = torch.zeros(len(rows), 9, device=rows[0].device)
+    for i, row in enumerate(rows):
+        out[i, : row.shape[0]] = row
+    return out
+"""
+FINDS = """
+class Head(nn.Module):
+    def forward(self, ids, x):
+        found = []
+        for i in range(ids.shape[0]):
+            ends = (ids[i] == self.pad).nonzero()
+            end = ends[0].item() if len(ends) > 0 else ids.shape[1]
+            found.append(x[i, end - 1])
+        return self.score(found)
+"""
+LIMITS = """
+class Sampler(nn.Module):
+    def forward(self, logits, made, least, end):
+        for i in range(logits.shape[0]):
+            if made[i] < least[i]:
+                logits[i, end] = -1e9
+        return logits
+"""
+STARTS = """
+def forward(start: torch.Tensor, n: int):
+    parts = []
+    for i in range(n):
+        parts.append(torch.arange(start[i], start[i] + 4, device=start.device))
+    return torch.cat(parts)
+"""
+KEEPS = """
+def forward(x: torch.Tensor, n: int):
+    y = torch.ones(x.shape[0], n + 1, device=x.device)
+    for k in range(n):
+        y[:, k + 1] = (y[:, k] * x[:, k]).clamp(max=1.0)
+    return y
+"""
+INVERTS = """
+def forward(a: torch.Tensor, n: int):
+    a = -a.tril(-1)
+    for i in range(1, n):
+        row = a[..., i, :i].clone()
+        sub = a[..., :i, :i].clone()
+        a[..., i, :i] = row + (row.unsqueeze(-1) * sub).sum(-2)
+    return a
+"""
+KEYED = """
+def compute_loss(x: torch.Tensor, key):
+    groups, mean = {}, {}
+    for i in range(x.shape[0]):
+        groups[key[i]].append(x[i])
+    for k in groups:
+        mean[k] = torch.stack(groups[k]).mean()
+    return mean
+"""
+OVERLAPS = """
+class BoxLoss(nn.Module):
+    def forward(self, x: torch.Tensor, boxes):
+        total = x.new_zeros(1)
+        for box in boxes:
+            total += self.overlap(x[0], box)
+        return total
+
+    def overlap(self, a, b):
+        low, high = max(a[0], b[0]), min(a[1], b[1])
+        return max(high - low, 0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        (PADS, PADDED),
+        (PADS.replace("out[i, : row.shape[0]]", "out[i][: len(row)]"), PADDED),
+        (PADS.replace("= row\n", "= rows[i]\n"), PADDED),
+        (FINDS, ROWS),
+        (LIMITS, ROWS),
+        (STARTS, RANGES),
+        (KEEPS, COLUMNS),
+        (INVERTS, TRIANGLE),
+        (INVERTS.replace("a[..., :i, :i]", "a[..., :, :i]"), TRIANGLE),
+        (KEYED, KEYS),
+        (OVERLAPS, ELEMENTS),
+    ],
+)
+def test_what_a_person_writes_is_said(text: str, advice: str) -> None:
+    assert advice in [site.problem for site in find_sites(HEADER + text, [RULE])]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        PADS.replace("torch.zeros(", "np.zeros("),  # an array
+        PADS.replace("= row\n", "= self.net(row)\n"),  # computed for each row
+        PADS.replace("row.shape[0]", "width"),  # as wide as the others
+        PADS.replace("def forward", "def build_table"),  # once
+        FINDS.replace(
+            "found.append(x[i, end - 1])", "found.append(self.take(x[i], end))"
+        ),  # whatever
+        LIMITS.replace("made[i] < least[i]", "i == 0"),  # the host knows the counter
+        LIMITS.replace("logits[i, end] = -1e9", "logits[i] = None"),  # perhaps a list
+        STARTS.replace(", device=start.device", ""),  # on the host
+        STARTS.replace("start[i], start[i] + 4", "0, 4"),  # one range
+        KEEPS.replace("y[:, k] * x", "x[:, k] * x"),  # no earlier column
+        INVERTS.replace("row.unsqueeze(-1) * sub", "sub"),  # nothing is multiplied
+        KEYED.replace("torch.stack(groups[k]).mean()", "len(groups[k])"),  # counted on the host
+        OVERLAPS.replace("max(high - low, 0)", "self.net(high - low)"),
+        OVERLAPS.replace("self.overlap(x[0], box)", "self.overlap(x[0], x[1])"),
+    ],
+)
+def test_other_loops_are_not_taken_for_these(text: str) -> None:
+    sites = find_sites(HEADER + "import numpy as np\n" + text, [RULE])
+    assert not {site.problem for site in sites} & {*BY_HAND}
+
+
+def test_the_forms_compute_the_same() -> None:
+    draw = torch.Generator().manual_seed(1)
+    rows = [torch.randn(n, 2, generator=draw) for n in (2, 0, 3)]
+    lengths = [len(row) for row in rows]
+    padded, out = torch.zeros(2, 3, 4, 2)
+    for i, row in enumerate(rows):
+        padded[i, : len(row)] = row
+    segment = np.repeat(range(3), lengths)
+    out[segment, np.concatenate([range(n) for n in lengths]).astype(int)] = torch.cat(rows)
+    assert out.equal(padded)
+
+    a = torch.randn(3, 8, 8, generator=draw, dtype=torch.float64).tril(-1)
+    one, wanted = torch.eye(8, dtype=torch.float64), a.clone()
+    for i in range(1, 8):
+        row, sub = wanted[..., i, :i].clone(), wanted[..., :i, :i].clone()
+        wanted[..., i, :i] = row + (row.unsqueeze(-1) * sub).sum(-2)
+    square = a @ a
+    assert ((one + a) @ (one + square) @ (one + square @ square) - one).allclose(wanted)
+
+    begins, total = torch.tensor([0, 3]), 5
+    starts, sizes = torch.tensor([4, 9]), torch.tensor([3, 2])
+    ranges = torch.arange(total) - torch.repeat_interleave(begins - starts, sizes)
+    assert ranges.tolist() == [4, 5, 6, 9, 10]

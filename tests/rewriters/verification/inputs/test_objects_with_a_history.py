@@ -1,0 +1,247 @@
+"""Methods that read what other methods of their class have written."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+from typing import TYPE_CHECKING
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from npufix.advisor.verify.changed_functions import find_touched  # noqa: E402 - needs torch
+from npufix.rewriters.edit.job import Job  # noqa: E402 - same
+from npufix.rewriters.verification.judge.verify_function import verify_function  # noqa: E402 - same
+from npufix.rewriters.verification.verdict import Status  # noqa: E402 - same
+
+if TYPE_CHECKING:
+    from npufix.rewriters.verification.verdict import Verdict
+
+
+def verdict(original: str, old: str, new: str) -> Verdict:
+    before = "import torch\n" + dedent(original)
+    assert old in before
+    after = before.replace(old, new)
+    (touched,) = [t for t in find_touched(before, after) if not t.reason]
+    lines = touched.lines_original, touched.lines_changed
+    job = Job("/user/m.py", "/user", before, after, touched.qualname, *lines, by_hand=True)
+    return verify_function(job).verdict
+
+
+RING = """
+class Ring:
+    def __init__(self, room: int, dim: int):
+        self.rows = torch.zeros(room, dim)
+        self.head = 0
+
+    def push(self, row):
+        self.rows[self.head] = row
+        self.head = (self.head + 1) % self.rows.shape[0]
+
+    def latest(self, n: int):
+        at = (self.head - n + torch.arange(n)) % self.rows.shape[0]
+        return self.rows[at]
+"""
+
+
+def test_what_others_have_written_is_read() -> None:
+    found = verdict(RING, "(self.head - n + torch.arange(n))", "(torch.arange(n) - n)")
+    assert found.status is Status.REFUTED, found
+    assert "calls of push(row=float[8])" in found.reason
+    assert "'push'" in found.script  # the program makes the calls as well
+    assert "getattr(made, name)(**given)" in found.script
+
+
+def test_another_way_to_read_it_is_equivalent() -> None:
+    found = verdict(RING, "return self.rows[at]", "return self.rows.index_select(0, at)")
+    assert found.status is Status.EQUIVALENT, found
+
+
+def test_a_ring_is_filled_by_the_changed_method_itself() -> None:
+    wraps = "(self.head + 1) % self.rows.shape[0]"
+    found = verdict(RING, wraps, "min(self.head + 1, self.rows.shape[0] - 1)")
+    assert found.status is Status.REFUTED, found
+
+
+WINDOW = """
+class Window:
+    def __init__(self, size: int = 4):
+        self.size = size
+        self.items = []
+
+    @property
+    def full(self) -> bool:
+        return len(self.items) >= self.size
+
+    def add(self, loss: torch.Tensor):
+        if self.full:
+            self.items.pop(0)
+        self.items.append(loss.detach())
+"""
+
+
+def test_a_property_is_read_when_it_is_just_full() -> None:
+    test = "len(self.items) >= self.size"
+    found = verdict(WINDOW, test, "len(self.items) > self.size")
+    assert found.status is Status.REFUTED, found
+    assert verdict(WINDOW, test, "not len(self.items) < self.size").status is Status.EQUIVALENT
+
+
+MEAN = """
+class Mean:
+    def __init__(self, dim: int):
+        self.total = torch.zeros(dim)
+        self.count = 0
+
+    def update(self, rows):
+        self.total = self.total + rows.sum(0)
+        self.count += rows.shape[0]
+
+    def value(self):
+        if self.count == 0:
+            raise ValueError("nothing was counted")
+        return self.total / self.count
+"""
+
+
+def test_what_is_refused_before_the_first_call_is_compared_after_it() -> None:
+    found = verdict(MEAN, "self.total / self.count", "self.total / (self.count + 1)")
+    assert found.status is Status.REFUTED, found
+    assert verdict(MEAN, "self.total / self.count", "self.total.div(self.count)").status is (
+        Status.EQUIVALENT
+    )
+
+
+def test_other_roundings_of_earlier_calls_refute_nothing() -> None:
+    found = verdict(MEAN, "self.total + rows.sum(0)", "rows.flip(0).sum(0) + self.total")
+    assert found.status is Status.EQUIVALENT, found
+
+
+EPISODE = """
+from collections import deque
+
+class Episode:
+    def __init__(self, n: int = 3):
+        self.rewards = deque(maxlen=n)
+        self.dones = deque(maxlen=n)
+
+    def push(self, reward: float, done: bool):
+        self.rewards.append(reward)
+        self.dones.append(done)
+
+    def total(self) -> float:
+        total = 0.0
+        for reward, done in zip(self.rewards, self.dones):
+            total += reward
+            if done:
+                break
+        return total
+"""
+COUNTS = "            total += reward\n            if done:\n                break\n"
+
+
+def test_flags_of_earlier_calls_are_not_all_the_same() -> None:
+    late = "            if done:\n                break\n            total += reward\n"
+    found = verdict(EPISODE, COUNTS, late)
+    assert found.status is Status.REFUTED, found
+    soon = "            total += reward\n            if done:\n                return total\n"
+    assert verdict(EPISODE, COUNTS, soon).status is Status.EQUIVALENT
+
+
+STEP = """
+def step(sample, derivative, sigma: float, sigma_next: float):
+    up = sigma_next / 2 if sigma > sigma_next else 0.0
+    down = sigma_next - up
+    return sample + derivative * (down - sigma)
+"""
+
+
+def test_of_two_floats_each_is_once_the_larger_one() -> None:
+    found = verdict(STEP, "(down - sigma)", "(sigma_next - sigma)")
+    assert found.status is Status.REFUTED, found
+
+
+MOMENTUM = """
+class Momentum(torch.optim.Optimizer):
+    def __init__(self, params, lr: float = 0.1):
+        super().__init__(params, dict(lr=lr))
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                state = self.state[p]
+                if "buf" not in state:
+                    state["buf"] = p.grad.clone()
+                else:
+                    state["buf"].mul_(0.9).add_(p.grad)
+                p.add_(state["buf"], alpha=-group["lr"])
+"""
+
+
+def test_an_optimizer_must_not_keep_the_gradient_itself() -> None:
+    found = verdict(MOMENTUM, "p.grad.clone()", "p.grad")
+    assert found.status is Status.REFUTED, found
+    assert verdict(MOMENTUM, "p.grad.clone()", "p.grad + 0").status is Status.EQUIVALENT
+
+
+COUNTS_OF_PAIRS = '''
+class Pairs:
+    def __init__(self, num_classes: int):
+        self.n = num_classes
+        self.matrix = torch.zeros(num_classes, num_classes, dtype=torch.int64)
+
+    def update(self, pred, target):
+        """pred, target (N, H, W) int64 below n."""
+        flat = (target * self.n + pred).flatten()
+        self.matrix += torch.bincount(flat, minlength=self.n**2).reshape(self.n, self.n)
+
+    def score(self):
+        hit = self.matrix.diagonal()
+        union = self.matrix.sum(0) + self.matrix.sum(1) - hit
+        return (hit.float() / union)[union > 0].mean()
+'''
+
+
+def test_earlier_calls_take_whole_numbers_where_a_text_says_so() -> None:
+    found = verdict(COUNTS_OF_PAIRS, "self.matrix.sum(1) - hit", "self.matrix.sum(1)")
+    assert found.status is Status.REFUTED, found
+
+
+UNKNOWN = """
+class Kept:
+    def __init__(self):
+        self.scale = 1.0
+
+    def load(self, source):
+        self.scale = source.open().read_number_of_device()
+
+    def apply(self, x):
+        return x * self.scale
+"""
+
+
+def test_what_could_not_be_called_before_is_said() -> None:
+    found = verdict(UNKNOWN, "x * self.scale", "self.scale * x")
+    assert found.status is Status.EQUIVALENT, found
+    assert "no call of load was found, which writes what this reads" in found.notes
+
+
+TARGET = """
+import copy
+
+class Target:
+    def __init__(self, critic: torch.nn.Module, gamma: float = 0.9):
+        self.gamma = gamma
+        self.target = copy.deepcopy(critic)
+
+    def value(self, state, done: torch.Tensor):
+        return self.gamma * (1 - done) * self.target(state)
+"""
+
+
+def test_a_copied_module_that_is_called_is_one_that_computes() -> None:
+    found = verdict(TARGET, "(1 - done) * self.target(state)", "self.target((1 - done) * state)")
+    assert found.status is Status.REFUTED, found

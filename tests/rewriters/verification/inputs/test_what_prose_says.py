@@ -1,0 +1,200 @@
+"""Types, promises and bounds that a text says in passing, and sizes that tests tie together."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.rewriters.verification.inputs.test_exposing_calls import verified  # noqa: E402 - needs torch
+
+from npufix.rewriters.verification.calls.coverage import Branch  # noqa: E402 - same
+from npufix.rewriters.verification.calls.values import (  # noqa: E402 - same
+    Promise,
+    Tensor,
+    make_tensor,
+    seed_generator,
+)
+from npufix.rewriters.verification.inputs.source.path_conditions import solve_sizes  # noqa: E402 - same
+from npufix.rewriters.verification.inputs.source.promises import read_promises  # noqa: E402 - same
+from npufix.rewriters.verification.inputs.source.shapes import read_types  # noqa: E402 - same
+from npufix.rewriters.verification.verdict import Status  # noqa: E402 - same
+
+BANDS = '''
+import torch
+
+def mask_bands(spec, starts, width: int = 2):
+    """Set `width` bins from every start to the mean. spec (F, T), starts: list of int."""
+    fill = spec.mean()
+    spec = spec.clone()
+    for s in starts:
+        spec[s : s + width] = fill
+    return spec
+'''
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "type_"),
+    [
+        ("spec (F, T), starts: list of int.", "starts", "list[int]"),
+        ("Args:\n  starts (list of ints): where\n", "starts", "list[int]"),
+        ("starts : sequence of float\n    Seconds.", "starts", "list[float]"),
+        (":param list[int] starts: where", "starts", "list[int]"),
+        ("`starts` is a tuple of indices below F", "starts", "tuple[int, ...]"),
+        ("named: dict of str to Tensor", "named", "dict[str,Tensor]"),
+        ("size : (int, int)\n    Of the grid.", "size", "tuple[int, int]"),
+        ("starts: list of interesting things", "starts", None),
+        ("restarts: list of int", "starts", None),
+    ],
+)
+def test_types_are_read_wherever_they_stand(text: str, name: str, type_: str | None) -> None:
+    assert read_types(text, [name, "spec"]).get(name) == type_
+
+
+def test_a_list_of_numbers_is_passed_as_one() -> None:
+    verdict = verified(
+        BANDS, "        spec[s : s + width] = fill", "        spec[s : s + width] = spec.mean()"
+    )
+    assert verdict.status is Status.REFUTED, verdict
+    same = verified(
+        BANDS, "        spec[s : s + width] = fill", "        spec[s : s + width].fill_(fill)"
+    )
+    assert same.status is Status.EQUIVALENT, same
+
+
+@pytest.mark.parametrize(
+    ("text", "promise"),
+    [
+        ("mask (B, T): True where a token stands; the first always does.", Promise(first=True)),
+        ("mask (B, T): True for keys that are seen, at least one in each row.", Promise()),
+        ("mask (B, T): True marks padding, never all of a row.", Promise(value=False)),
+        ("mask (B, T): True where a token stands. x: at least one row.", None),
+        ("mask (B, T): True where a token stands.", None),
+    ],
+)
+def test_what_each_row_of_a_mask_has_is_read(text: str, promise: Promise | None) -> None:
+    assert read_promises(text, ["x", "mask"]).get("mask") == promise
+
+
+@pytest.mark.parametrize("promise", [Promise(), Promise(value=False), Promise(first=True)])
+@pytest.mark.parametrize("flavour", ["ordinary", "all false", "all true", "whole rows"])
+@pytest.mark.parametrize("kind", ["bool", "int", "binary"])
+def test_masks_keep_what_is_promised(promise: Promise, flavour: str, kind: str) -> None:
+    spec = Tensor((9, 4), kind, promise=promise)  # type: ignore[arg-type] # a kind
+    made = make_tensor(spec, flavour, seed_generator(flavour), torch.float32)  # type: ignore[arg-type] # a flavour
+    rows = made.bool() == promise.value
+    assert bool(rows.any(1).all())
+    if promise.first:
+        assert bool(rows[:, 0].all())
+
+
+POOLED = '''
+import torch
+
+def pool(tokens, mask):
+    """Mean of tokens (B, T, D) where mask (B, T) bool holds: at least one token in every row."""
+    weight = mask.to(tokens.dtype)[..., None]
+    return (tokens * weight).sum(1) / weight.sum(1).clamp(min=1)
+'''
+
+
+def test_rows_that_a_text_excludes_refute_nothing() -> None:
+    last = "    return (tokens * weight).sum(1) / weight.sum(1).clamp(min=1)"
+    other = "    return (tokens * weight).sum(1) / weight.sum(1)"
+    assert verified(POOLED, last, other).status is Status.EQUIVALENT
+    silent = POOLED.replace(": at least one token in every row", "")
+    assert verified(silent, last, other).status is Status.REFUTED
+
+
+MEANS = '''
+import torch
+
+def means(x, index, n: int):
+    """Mean of the rows of x (E, D) of each of n nodes; index (E,)."""
+    out = []
+    for i in range(n):
+        rows = x[index == i]
+        out.append(rows.mean(0) if rows.shape[0] else torch.zeros_like(x[0]))
+    return torch.stack(out)
+'''
+
+
+def test_what_is_compared_in_a_loop_is_below_its_end() -> None:
+    loop = MEANS[MEANS.index("    out = []") :]
+    joined = """    total = x.new_zeros(n, x.shape[1]).index_add(0, index, x)
+    count = x.new_zeros(n).index_add(0, index, torch.ones_like(x[:, 0]))
+    return total / count.clamp(min=1)[:, None]
+"""
+    assert verified(MEANS, loop, joined).status is Status.EQUIVALENT
+    assert verified(MEANS, loop, joined.replace("min=1", "min=2")).status is Status.REFUTED
+
+
+EMBEDDING = '''
+import torch
+import torch.nn.functional as F
+
+def embedding(t, dim: int):
+    """t (B,) -> (B, dim)."""
+    half = dim // 2
+    angle = t[:, None].float() * torch.arange(half, device=t.device)[None]
+    out = torch.cat([angle.cos(), angle.sin()], dim=-1)
+    if dim % 2:
+        out = torch.cat([out, torch.zeros_like(out[:, :1])], dim=-1)
+    return out
+'''
+
+
+def test_what_is_made_of_one_and_is_nothing_refutes_nothing() -> None:
+    lines = EMBEDDING[EMBEDDING.index("    if dim % 2") :]
+    assert verified(EMBEDDING, lines, "    return F.pad(out, (0, dim % 2))\n").status is (
+        Status.EQUIVALENT
+    )
+    wrong = verified(EMBEDDING, lines, "    return F.pad(out, (dim % 2, 0))\n")
+    assert wrong.status is Status.REFUTED, wrong
+
+
+TIED = """
+def f(self, x, h, w):
+    if h * w != self.grid * self.grid or h != w:
+        x = x + 1
+    return x
+"""
+
+
+def test_sizes_are_found_that_tests_tie_together() -> None:
+    tree = ast.parse(TIED)
+    test = tree.body[0].body[0].test  # type: ignore[attr-defined] # the ``if``
+    first, second = test.values
+    known = {"self.grid": 4}
+
+    def solved(node: ast.expr, *, holds: bool) -> dict[str, int]:
+        place = Branch(node.lineno, node.col_offset, holds)
+        return solve_sizes(tree, place, known, ["x", "h", "w"])
+
+    assert solved(second, holds=False) == {"h": 4, "w": 4}
+    assert solved(second, holds=True) == {"h": 2, "w": 8}
+    found = solved(first, holds=True)
+    assert found["h"] * found["w"] != 16
+
+
+PATCHES = '''
+import torch
+
+def patchify(images, size: int = 2):
+    """images (B, C, H, W), H and W multiples of size -> (B, H * W / size^2, size^2 * C)."""
+    b, c, h, w = images.shape
+    x = images.reshape(b, c, h // size, size, w // size, size)
+    return x.permute(0, 2, 4, 3, 5, 1).reshape(b, (h // size) * (w // size), size * size * c)
+'''
+
+
+def test_images_without_height_refute_nothing() -> None:
+    lines = PATCHES[PATCHES.index("    x = ") :]
+    other = """    x = images.unfold(2, size, size).unfold(3, size, size)
+    return x.permute(0, 2, 3, 4, 5, 1).reshape(b, -1, size * size * c)
+"""
+    assert verified(PATCHES, lines, other).status is Status.EQUIVALENT
+    turned = other.replace("4, 5, 1", "5, 4, 1")
+    assert verified(PATCHES, lines, turned).status is Status.REFUTED
