@@ -160,7 +160,9 @@ _ABOUT_TRAINING = frozenset({"data-loaders", "early-reductions", "optimizers"})
 _TOO_MUCH_TO_GUESS = (
     {"boolean-mask", "same-rank-mask"},
     {"boolean-mask", "row-mask"},
+    {"joining-pays"},  # what copies both halves first moves about as much as it saves
     {"host-bound"},
+    {"is-tensor", "enough-columns"},
     {"runs-often"},
     {"matrix-factors", "addend-fits", "number-alpha"},
     {"worth-its-length"},
@@ -233,13 +235,13 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
     """Tell whether, for all that the tree says, a step runs a site and may call what it needs."""
     if site.rewrite is None and not _says_what_to_do(site):
         # nobody takes a function apart for one operator, or can tell what is not known
-        return site.rule.table != "affinity" and site.problem == IN_BETWEEN
+        in_between = site.problem == IN_BETWEEN and not site.open_conditions
+        return site.rule.table != "affinity" and in_between
     unknown = {condition.name for condition in site.open_conditions} - allowed
     guessed = any(guesses <= unknown for guesses in _TOO_MUCH_TO_GUESS)
     guessed = guessed and not (_OF_ROWS.search(site.code) and "boolean-mask" in unknown)
-    if site.rule.name == "eager-geglu":
-        # The exact Gelu is one kernel, and so is Mul: what copies both first moves as much
-        guessed = guessed or "joining-pays" in unknown
+    if site.rule.name == "masked-formula":  # a mask of rows would be broadcast the wrong way
+        guessed = guessed or {"is-tensor", "same-rank-mask"} <= unknown
     if guessed or _is_worth_less_than_its_text(site) or _serves(file, site):
         return False
     if site.function in _DEMONSTRATES and _HOLDS_MODELS.search(file.relative):

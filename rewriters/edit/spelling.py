@@ -131,7 +131,10 @@ def without_defaults(code: FunctionNode, match: Match) -> ast.expr:
     What the author says stays said: ``lr=1e-3``.
     """
     spec = code.args
-    said = {k.arg for k in walk(match.evaluation.code) if isinstance(k, ast.keyword)}
+    old = match.evaluation.code
+    said = {k.arg for k in walk(old) if isinstance(k, ast.keyword)}
+    by_place = isinstance(old, ast.Call) and len(old.args) > 1
+    said |= {"lr"} if by_place else set()
     defaults = dict(zip([a.arg for a in spec.args][::-1], spec.defaults[::-1], strict=False))
 
     def is_default(value: ast.expr) -> bool:
@@ -146,6 +149,9 @@ def without_defaults(code: FunctionNode, match: Match) -> ast.expr:
     for node in walk(body):
         if isinstance(node, ast.Call):
             node.keywords = [k for k in node.keywords if k.arg in said or not is_default(k.value)]
+    match body:
+        case ast.Call(_, [_], [ast.keyword("lr", rate), *rest]) if by_place:
+            body.args, body.keywords = [*body.args, rate], rest  # ``Adam(params, 1e-3)``
     return body
 
 

@@ -364,7 +364,7 @@ def _choices(node: Node) -> list[Node]:
 
 def is_of_numpy(node: Node) -> bool:
     """Tell whether a value is an array: made by NumPy, or by a method that only arrays have."""
-    while node.op in operators.VIEWS | {Op.GETITEM}:  # ``x.numpy().reshape(2, 1)[0]``
+    while node.op in operators.VIEWS | {Op.GETITEM, Op.SETITEM}:  # ``x.numpy().reshape(2, 1)[0]``
         node = node.args[0]
     if node.op == "numpy" or (node.op == Op.ATTR and node.value == "np"):
         return True

@@ -126,6 +126,12 @@ class Agent(nn.Module):
         super().__init__()
         self.rewards = torch.zeros(n).to(device)
 """,
+        # once for many calls
+        """
+class Rotary(nn.Module):
+    def _build_cache(self, x: torch.Tensor):
+        self.theta = torch.arange(self.dim).to(x.device)
+""",
         # rounded in another way on the device
         """
 def f(step: float, device: torch.device):

@@ -282,7 +282,7 @@ def train(model, batches):
             """
 def train(model, batches):
     optimizer = torch.optim.AdamW(
-        model.parameters(), lr=1e-4, weight_decay=0.1, fused=True
+        model.parameters(), 1e-4, weight_decay=0.1, fused=True
     )
     for batch in batches:
         model(batch).backward()
@@ -319,9 +319,7 @@ def optimizer(model, args):
 """,
             """
 def optimizer(model, args):
-    return torch_npu.optim.NpuFusedSGD(
-        model.parameters(), lr=args.lr, momentum=0.9, nesterov=True
-    )
+    return torch_npu.optim.NpuFusedSGD(model.parameters(), args.lr, momentum=0.9, nesterov=True)
 """,
         ),
     ),

@@ -109,6 +109,13 @@ RULE = Substitution(
     passes=(0, 0),
     requires="torch_npu>=2.1",
     valid=(
+        # the method that makes what is kept
+        """
+class Rotary(nn.Module):
+    def reset(self):
+        angles = torch.outer(torch.arange(self.length), 2.0 ** -torch.arange(self.dim))
+        self.cos.copy_(angles.cos())
+""",
         # as long as the input
         """
 class Attention(nn.Module):

@@ -168,7 +168,7 @@ def _name(node: Node) -> str:
 def find_constants(here: Surroundings) -> Iterator[Proposal]:
     """Yield what is computed in each call from settings or sizes alone, once a table."""
     in_module = here.flow.cls is not None and _is_module(here.flow.cls)
-    if here.flow.cls is not None and not in_module:
+    if (here.flow.cls is not None and not in_module) or _fills_buffers(here):
         return
     made = [
         (node.value, value)
@@ -212,6 +212,17 @@ def _fills_with_numbers(here: Surroundings, loop: ast.For) -> bool:
 
 def _is_name(code: ast.expr) -> TypeGuard[ast.Name]:
     return isinstance(code, ast.Name)
+
+
+def _fills_buffers(here: Surroundings) -> bool:
+    """Tell whether a method is where tables are kept: ``self.cos.copy_(theta.cos())``."""
+    return any(
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "copy_"
+        and here.text(node.func.value).startswith("self.")
+        for node in here.nodes
+    )
 
 
 def _is_module(cls: ast.ClassDef) -> bool:

@@ -139,14 +139,39 @@ def test_who_has_other_processes_compute_is_on_the_host(
 
 
 @pytest.mark.parametrize(
-    ("product", "shown"),
+    ("code", "shown"),
     [
-        ("F.gelu(k) * v", False),
-        ("F.silu(k) * v", True),  # as Ascend's own patches of such layers do
+        ("m.x[m.keep] = m.x[m.keep] + y[m.keep]", False),  # one for each row, perhaps
+        ("keep = x > 0\n    x[keep] = x[keep] + y[keep]", True),
+        ("box = np.array(y)\n    box[:, :2] /= 2\n    x = box[:, [1, 0]]", False),
+        ("box = torch.tensor(y)\n    box[:, :2] /= 2\n    x = box[:, [1, 0]]", True),
     ],
 )
-def test_a_copy_for_a_gelu_is_left_out_unless_it_is_measured(
-    tmp_path: Path, product: str, *, shown: bool
+def test_what_may_be_no_tensor_or_no_mask_of_elements_is_left_out(
+    tmp_path: Path, code: str, *, shown: bool
+) -> None:
+    text = (
+        "import numpy as np\nimport torch\n\n\nclass Net(torch.nn.Module):\n"
+        "  def forward(self, x: torch.Tensor, y, m):\n    CODE\n    return x\n"
+    )
+    assert bool(places(scanned(tmp_path, {"net.py": text.replace("CODE", code)}))) is shown
+
+
+@pytest.mark.parametrize(("written", "rewritten"), [("json.dump(s, f)", False), ("g(s, f)", True)])
+def test_numbers_for_a_file_stay_numbers(tmp_path: Path, written: str, *, rewritten: bool) -> None:
+    text = (
+        "import json\nimport torch\n\n\ndef train_step(x: torch.Tensor):\n"
+        "    return {'mean': x.mean().item(), 'std': x.std().item()}\n\n\n"
+        f"def keep(s, f):\n    {written}\n"
+    )
+    found = scanned(tmp_path, {"steps.py": text}).found
+    assert found
+    assert any(one.site.rewrite is not None for one in found) is rewritten
+
+
+@pytest.mark.parametrize("product", ["F.gelu(k) * v", "F.silu(k) * v"])
+def test_what_is_copied_for_one_operator_is_left_out_unless_asked_for(
+    tmp_path: Path, product: str
 ) -> None:
     text = f"""
 import torch
@@ -165,7 +190,7 @@ class FFN(nn.Module):
         v = self.value(x)
         return {product}
 """
-    assert bool(places(scanned(tmp_path, {"ffn.py": text}))) is shown
+    assert not places(scanned(tmp_path, {"ffn.py": text}))
     assert places(scanned(tmp_path, {}, allow=frozenset({"joining-pays"})))
 
 
@@ -215,6 +240,10 @@ class Brain:
         ("tools/convert_llama_to_hf.py", True),
         ("pkg/export_onnx.py", True),
         ("pkg/datasets/coco.py", True),
+        ("pkg/data/dataset_utils.py", True),
+        ("pkg/probe.py", True),
+        ("pkg/utils/generate_data_statistics.py", True),
+        ("pkg/generate.py", False),
         ("models/whisper/feature_extraction_whisper.py", True),
         ("pkg/metrics/retrieval.py", True),
         ("SentEval/probe/ranking.py", True),

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.facts.module_facts import mentions
 from npufix.rewriters.graph.modules.syntax import last_name
 
 if TYPE_CHECKING:
@@ -73,6 +74,8 @@ def _keep(
     """
     outer = here.parents.get(id(code))
     if how == "int" or outer is not kept or not _is_handed_on(here, kept):
+        return None
+    if mentions(here.flow.names, ("dump", "dumps")):  # ``json.dump(stats, file)`` wants numbers
         return None
     while (inner := _same_value(tensor)) is not None:
         tensor = inner
