@@ -7,11 +7,11 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from observed import only
 
 from npufix.advisor.evidence.run_findings import change_of
 from npufix.advisor.rules_test.recordings import MS, US, recording
 from npufix.profiling_parsers.tables.payloads import payload_table
-from npufix.rules.diagnostic import Observation, Recording
 from npufix.rules.diagnostics import (
     exposed_communication,
     low_bandwidth,
@@ -28,12 +28,6 @@ from npufix.rules.shared.recording.collectives import (
 
 MB = 1_000_000
 STEP = {"communication_exposed_ns": 50 * MS, "communication_ns": 80 * MS}
-
-
-def only(rule: Any, looked_at: Recording) -> Observation:
-    (found,) = rule.RULE.check(looked_at)
-    assert isinstance(found, Observation)
-    return found
 
 
 def kernel(name: str, duration: int = 10 * MS) -> dict[str, Any]:

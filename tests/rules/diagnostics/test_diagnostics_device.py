@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from observed import only
 
 from npufix.advisor.rules_test.recordings import MS, START, US, in_a_row, recording
 from npufix.profiling_parsers.profile import Environment
-from npufix.rules.diagnostic import Observation, Recording
 from npufix.rules.diagnostics import (
     ai_cpu_operator,
     cast_storm,
@@ -17,12 +17,6 @@ from npufix.rules.diagnostics import (
     small_kernels,
     transdata_storm,
 )
-
-
-def only(rule: Any, looked_at: Recording) -> Observation:
-    (found,) = rule.RULE.check(looked_at)
-    assert isinstance(found, Observation)
-    return found
 
 
 def on_ai_cpu(duration: int, **columns: Any) -> dict[str, Any]:
