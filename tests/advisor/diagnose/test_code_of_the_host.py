@@ -1,0 +1,163 @@
+"""What computes on the host is left out: drivers of other processes, files, arrays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from scanned_code import places, scanned
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+DRIVER = """
+import ray
+import torch
+
+
+class {cls}:
+    def reward(self, x: torch.Tensor):
+        x[x > 0] = 0
+        return x
+
+    def fit(self, refs):
+        {step}
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "shown"),
+    [
+        ("self.reward(ray.get(refs))", False),
+        ("ray.get(refs), self.loss(refs).backward()", True),  # an actor that trains
+        ("with torch.no_grad():\n            ray.get(refs), self.model(refs)", True),
+        ("self.reward(refs.get())", True),
+    ],
+)
+def test_who_has_other_processes_compute_is_on_the_host(
+    tmp_path: Path, step: str, *, shown: bool
+) -> None:
+    text = DRIVER.format(cls="Trainer", step=step)
+    assert bool(places(scanned(tmp_path, {"trainer.py": text}))) is shown
+    as_module = DRIVER.format(cls="Trainer(torch.nn.Module)", step=step)
+    assert places(scanned(tmp_path, {"trainer.py": as_module}))
+
+
+@pytest.mark.parametrize(("written", "rewritten"), [("json.dump(s, f)", False), ("g(s, f)", True)])
+def test_numbers_for_a_file_stay_numbers(tmp_path: Path, written: str, *, rewritten: bool) -> None:
+    text = (
+        "import json\nimport torch\n\n\ndef train_step(x: torch.Tensor):\n"
+        "    return {'mean': x.mean().item(), 'std': x.std().item()}\n\n\n"
+        f"def keep(s, f):\n    {written}\n"
+    )
+    found = scanned(tmp_path, {"steps.py": text}).found
+    assert found
+    assert any(one.site.rewrite is not None for one in found) is rewritten
+
+
+@pytest.mark.parametrize(("device", "shown"), [("", False), (", device=x.device", True)])
+def test_what_is_compared_with_the_host_is_on_the_host(
+    tmp_path: Path,
+    device: str,
+    shown: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    text = f"""
+import torch
+
+
+def sample(x: torch.Tensor, draw, n: int):
+    places = torch.arange(n{device}).unsqueeze(-1)
+    others = draw(n)
+    others[others >= places] += 1
+    return x[others]
+"""
+    assert bool(places(scanned(tmp_path, {"a.py": text}))) is shown
+
+
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [
+        ("def metric(x: torch.Tensor):\n    x = x.cpu()\n    x[x > 0] = 0\n    return x", False),
+        ("def f(items):\n    x = torch.tensor(items)\n    x[x > 0] = 0\n    return x", False),
+        (
+            (
+                "def f(items, y):\n    x = torch.tensor(items, device=y.device)\n"
+                "    x[x > 0] = 0\n    return x"
+            ),
+            True,
+        ),
+        ("def forward(self, n):\n    x = torch.zeros(n)\n    x[x > 0] = 0\n    return x", True),
+        (
+            (
+                "class TextProcessor:\n    def __call__(self, x: torch.Tensor):\n"
+                "        x[x > 0] = 0\n        return x"
+            ),
+            False,
+        ),
+        (
+            (
+                "class AttnProcessor:\n    def __call__(self, x: torch.Tensor):\n"
+                "        x[x > 0] = 0\n        return x"
+            ),
+            True,
+        ),
+        (
+            (
+                "class DataPreprocessor(nn.Module):\n    def forward(self, x: torch.Tensor):\n"
+                "        x[x > 0] = 0\n        return x"
+            ),
+            True,
+        ),
+        (
+            (
+                "class Queue:\n    def __init__(self, n):\n        self.age = torch.zeros(n)\n\n"
+                "    def turn(self, i):\n        self.age = self.age[i]\n"
+                "        self.age[self.age < 0] = 0"
+            ),
+            False,
+        ),
+        (
+            (
+                "class Queue:\n    def __init__(self, n, x):\n        self.age = x.new_zeros(n)\n\n"
+                "    def turn(self, i):\n        self.age[self.age < 0] = 0"
+            ),
+            True,
+        ),
+        (
+            (
+                "def step(x: torch.Tensor):\n    if hasattr(torch.nn.functional, 'relu'):\n"
+                "        return x\n    else:\n        x[x < 0] = 0\n        return x"
+            ),
+            False,
+        ),
+        (
+            (
+                "def table(n, base):\n    x = 1.0 / base ** (torch.arange(n)[1:].float() / n)\n"
+                "    x = torch.outer(n, x).cos()\n    x[x > 0] = 0\n    return x"
+            ),
+            False,
+        ),
+        (
+            (
+                "def table(n, x: torch.Tensor):\n    x = x * torch.arange(n, device=x.device)\n"
+                "    x[x > 0] = 0\n    return x"
+            ),
+            True,
+        ),
+        ("import cv2\n\n\ndef step(n):\n    x = cv2.blur(n)\n    x[x > 4] = 255", False),
+        ("class A:\n    def validation_step(self, x: torch.Tensor):\n        x[x > 0] = 0", False),
+        ("@lru_cache(2)\ndef table(x: torch.Tensor):\n    x[x > 0] = 0\n    return x", False),
+        (
+            (
+                "class A:\n    def mask(self, x: torch.Tensor):\n"
+                "        if self.kept is None:\n            x[x > 0] = 0\n"
+                "            self.kept = x\n        return self.kept"
+            ),
+            False,
+        ),
+    ],
+)
+def test_tensors_of_the_host_are_left_out(tmp_path: Path, code: str, *, shown: bool) -> None:
+    text = f"import torch\nfrom torch import nn\n\n\n{code}\n"
+    assert bool(places(scanned(tmp_path, {"a.py": text}))) is shown
