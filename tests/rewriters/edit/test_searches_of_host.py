@@ -1,0 +1,384 @@
+"""What the searches find where the host waits for values, checks them or makes them."""
+
+from __future__ import annotations
+
+import pytest
+from searching import found, rewritten
+
+
+def test_a_branch_whose_arm_divides_by_what_is_tested_stays() -> None:
+    text = """
+    def loss(x: torch.Tensor, mask: torch.Tensor):
+        n = mask.sum()
+        {}
+        return y
+    """
+    dividing = text.format("y = x.sum() / n if n > 0 else x.sum() * 0")
+    assert [s for s in found(dividing, "NPU217") if s.rewrite is not None] == []
+    plain = text.format("y = x.sum() / 2 if n > 0 else x.sum() * 0")
+    assert "y = torch.where(n > 0, x.sum() / 2, x.sum() * 0)" in rewritten(plain, "NPU217")
+
+
+@pytest.mark.parametrize(
+    "arm",
+    ["self.head(x)", "x[mask].mean()", "x.nonzero().sum()", "torch.randn_like(x)", "1.0"],
+)
+def test_an_arm_that_does_more_than_choose_is_not_always_computed(arm: str) -> None:
+    text = f"""
+    def loss(self, x: torch.Tensor, mask: torch.BoolTensor):
+        y = x * 2
+        if mask.any():
+            y = {arm}
+        return y
+    """
+    assert [s for s in found(text, "NPU217") if s.rewrite is not None] == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "n = x.shape[0]\n    return y / max(n, 1)",
+        "n = x.cpu().sum().item()\n    return y / n",  # the cpu() waits
+        "n = x.max().item()\n    return y[:n]",
+        "n = x.max().item()\n    if n > 3:\n        return y\n    return x",
+        "n = lengths_cpu.max().item()\n    return y * n",
+        "n = float(self.rate)\n    return y * n",
+        "n = x.max().item()\n    return self.attend(y, n)",  # a longest length perhaps
+    ],
+)
+def test_a_value_that_the_host_needs_is_not_spoken_of(code: str) -> None:
+    text = f"def forward(self, x: torch.Tensor, y: torch.Tensor, lengths_cpu):\n    {code}\n"
+    assert [s for s in found(text, "NPU214") if s.code.endswith("item()")] == []
+    assert [s for s in found(text, "NPU214") if s.rewrite is not None] == []
+
+
+@pytest.mark.parametrize(
+    ("other", "places"), [("grids.tolist()", 2), ("grids.sum(-1)", 0), ("x.tolist()", 0)]
+)
+def test_what_several_functions_read_their_caller_reads_once(other: str, places: int) -> None:
+    text = f"""
+    class Rope(nn.Module):
+        def forward(self, grids: torch.Tensor):
+            shapes = grids.tolist()
+            return torch.cat([self.freqs[: h * w].repeat(t, 1) for t, h, w in shapes])
+    class Merger(nn.Module):
+        def forward(self, x: torch.Tensor, grids: torch.Tensor):
+            for n in {other}:
+                x = x + self.merge(x[:n])
+            return x
+    """
+    told = [s for s in found(text, "NPU214") if "where they are called" in s.problem]
+    assert len(told) == places
+
+
+@pytest.mark.parametrize("use", ["x[h // 2]", "self.f(rows)", "x * rows", "x[: rows / 2]"])
+def test_elements_that_stay_on_the_device_are_no_numbers(use: str) -> None:
+    text = f"""
+    def forward(self, x: torch.Tensor, grid: torch.Tensor):
+        for h, w in grid:
+            rows = h // 2
+            x = x + torch.arange(rows * w).sum() + {use}
+        return x
+    """
+    assert [s for s in found(text, "NPU214") if s.rewrite is not None] == []
+
+
+def test_an_alternative_keeps_its_check() -> None:
+    text = """
+    def forward(x: torch.Tensor, mask: torch.BoolTensor):
+        if x.dim() > 2:
+            x = x * 2
+        elif mask.any():
+            x[mask] = 0
+        return x
+    """
+    assert [s for s in found(text, "NPU217") if s.rewrite is not None] == []
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        ("torch.tensor(range(n), device=x.device)", "torch.arange"),
+        ("torch.tensor([0.1, 0.2], device=x.device)", "lru_cache"),
+        ("torch.tensor([n, 4]).to(dtype)", ""),  # stays on the host
+        ("torch.tensor([n, 4], device=x.device)", "lru_cache"),
+        ("torch.tensor([x[0] * n, x[1]], device=x.device)", "torch.stack"),
+        ("torch.tensor([n * i for i in x.long().tolist()], device=x.device)", "torch.stack"),
+        ("torch.tensor([], device=x.device)", ""),
+        ("torch.as_tensor(np.random.rand(n), device=x.device)", ""),  # nothing else to do
+    ],
+)
+def test_what_is_copied_decides_what_to_do_instead(code: str, advice: str) -> None:
+    text = f"def forward(x: torch.Tensor, n: int, dtype):\n    return x * {code}\n"
+    problems = [site.problem for site in found(text, "NPU219")]
+    assert [advice in problem for problem in problems] == [True] * bool(advice)
+
+
+@pytest.mark.parametrize(("cls", "count"), [("Solver(nn.Module)", 1), ("Solver", 0)])
+def test_only_a_module_keeps_buffers(cls: str, count: int) -> None:
+    text = f"""
+class {cls}:
+    def __init__(self, n: int):
+        self.t = torch.linspace(0, 1, n)
+
+    def forward(self, x: torch.Tensor, model):
+        t = self.t.to(x.device)
+        return model(x, t)
+"""
+    assert len(found(text, "NPU219")) == count
+
+
+@pytest.mark.parametrize(
+    ("code", "new"),
+    [
+        ("torch.tensor([2.0] * n, device=x.device)", "torch.full((n,), 2.0, device=x.device)"),
+        ("x.new_tensor([n])", "x.new_full((1,), n)"),
+        ("torch.tensor(-2, device=x.device)", "torch.full((), -2, device=x.device)"),
+        ("torch.tensor(0.0, device=x.device)", "torch.zeros((), device=x.device)"),
+        ("torch.tensor(n, device=x.device)", "torch.full((), n, device=x.device)"),
+    ],
+)
+def test_a_list_of_one_number_is_written_on_the_device(code: str, new: str) -> None:
+    text = f"def forward(x: torch.Tensor, n: int):\n    return x * {code}\n"
+    (site,) = found(text, "NPU219")
+    assert site.rewrite is not None
+    assert f"return x * {new}\n" in site.rewrite.direct
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "nn.utils.rnn.pack_padded_sequence(x, lengths.cpu())",  # wants it on the host
+        "spconv.SparseConvTensor(x, lengths.tolist())",
+        "for i in range(4):\n        names[lengths[i][0].item()] = x",
+    ],
+)
+def test_what_another_package_takes_is_left_to_it(code: str) -> None:
+    text = f"def forward(self, x: torch.Tensor, lengths: torch.Tensor, names):\n    {code}\n"
+    assert [s for s in found(text, "NPU214") if s.rewrite or "log" in s.problem] == []
+
+
+def test_who_asks_for_the_host_gets_it() -> None:
+    text = "def loss(self, x: torch.Tensor):\n    return self.error_rate(x.argmax(-1){})\n"
+    assert [s for s in found(text.format(".cpu()"), "NPU214") if s.rewrite] == []
+    assert len([s for s in found(text.format(".tolist()"), "NPU214") if s.rewrite]) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("if i % 100 == 0:\n            print(loss.item())", False),  # seldom enough
+        ("self.logger.record('loss', loss.item())", True),
+        ("if self.log_now:\n            print(loss.item())", False),
+        ("self.train_epoch()\n        print(loss.item())", False),
+        ("print(self.state_dict['loss'].item())", False),
+    ],
+)
+def test_what_is_logged_stays_a_number(body: str, *, told: bool) -> None:
+    text = f"""
+def train(self, batches, f):
+    for i, x in enumerate(batches):
+        loss = f(x)
+        {body}
+"""
+    sites = found(text, "NPU214")
+    assert [site.rewrite for site in sites] == [None] * told
+
+
+@pytest.mark.parametrize(
+    ("code", "rule", "count"),
+    [
+        ("return dict(scores_3d=x.cpu(), boxes_3d=x.cpu())", "NPU214", 0),
+        ("return [{'labels_3d': x.cpu()} for x in xs]", "NPU214", 0),
+        ("return [{'loss': x.cpu()} for x in xs]", "NPU214", 1),
+        ("return DataLoader(self.replay_buffer, shuffle=True)", "NPU270", 0),
+        ("d = TensorDataset(x, xs)\n        return DataLoader(d, shuffle=True)", "NPU270", 0),
+        ("d = Scenes(x, xs)\n        return DataLoader(d, shuffle=True)", "NPU270", 1),
+    ],
+)
+def test_what_is_made_already_or_found_in_the_end_is_left(code: str, rule: str, count: int) -> None:
+    name = "train_loader" if rule == "NPU270" else "train_step"
+    text = (
+        "from torch.utils.data import DataLoader, TensorDataset\n"
+        f"class A(nn.Module):\n    def {name}(self, x: torch.Tensor, xs):\n"
+        f"        {code}\n"
+    )
+    assert len(found(text, rule)) == count
+
+
+@pytest.mark.parametrize(("name", "count"), [("before_train_step", 0), ("train_step", 1)])
+def test_a_hook_may_wait_for_the_device(name: str, count: int) -> None:
+    waits = "        y = self.f(x)\n        torch.npu.synchronize()\n"
+    text = f"class A:\n    def {name}(self, x):\n{waits}"
+    assert len(found(text, "NPU320")) == count
+
+
+@pytest.mark.parametrize(
+    ("check", "asked"),
+    [
+        ("assert x.all(), 'a'", "assert x.device.type == 'npu' or x.all(), 'a'"),
+        ("assert n or x.all()", 'assert n or x.device.type == "npu" or x.all()'),
+        (
+            "assert n and x.all() and x.any()",
+            'assert n and (x.device.type == "npu" or (x.all() and x.any()))',
+        ),
+        (
+            "if not (x.all() and x.any()):\n        raise ValueError",
+            'if x.device.type != "npu" and not (x.all() and x.any()):\n        raise ValueError',
+        ),
+        ("if n is None or x.all():\n        raise ValueError", ""),
+    ],
+)
+def test_a_check_asks_first_where_it_runs(check: str, asked: str) -> None:
+    text = f"def forward(x: torch.Tensor, n):\n    # of the mask\n    {check}\n    return x\n"
+    if asked:
+        assert rewritten(text, "NPU217") == text.replace(check, asked)
+        (site,) = found(text, "NPU217")
+        assert site.rewrite is not None
+        assert site.rewrite.text in asked  # what is shown is what is written
+    else:
+        assert found(text, "NPU217") == []
+
+
+@pytest.mark.parametrize(
+    ("test", "body", "other", "told"),
+    [
+        ("m.sum() > 0", "y = F.l1_loss(x[m], t[m])", "y = x.sum() * 0", True),
+        ("(t > 0).any()", "y = self.loss(x[t > 0])", "", True),
+        ("m.sum() > 0", "return self.loss(x[m])", "", False),  # what comes behind it is no zero
+        ("m.sum() > 0", "y = self.loss(x[m])", "y = self.other(x)", False),
+        ("m.sum() > 0", "y = self.expert(x[m])", "", False),
+        ("m.sum() > 0", "y = self.loss(x[t])", "", False),  # another mask
+        ("m.sum() > 1", "y = self.loss(x[m])", "", False),
+    ],
+)
+def test_a_loss_of_what_is_selected_needs_no_test(
+    test: str, body: str, other: str, *, told: bool
+) -> None:
+    text = f"""
+class A(nn.Module):
+    def forward(self, x, t):
+        m, y = t == 1, 0
+        if {test}:
+            {body}
+        else:
+            {other or "pass"}
+        return self.sum(y)
+"""
+    text = text if other else text.replace("        else:\n            pass\n", "")
+    sites = found(text, "NPU217")
+    assert sum("weigh by the mask" in site.problem for site in sites) == told
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("n = lens.max().item()", True),
+        ("n = (starts_of(x))[0].item()", False),
+        ("n = query_lens.sum().item()", True),  # of what another method has returned
+        ("n = m.cu_seqlens[1:].cpu().numpy().tolist()", True),
+        ("n = self.seq_lens.tolist()", False),  # which somebody has filled
+        ("n = (x.max() * lens.max()).item()", False),
+        ("n = grid_thw[:, 1:].max().item()", True),
+        ("n = grid_thw.tolist()", False),  # once it is needed there
+        ("n = m.cu_seqlens[-1].cpu().item()", True),
+    ],
+)
+def test_lengths_that_the_host_once_knew_are_not_read_back(body: str, *, told: bool) -> None:
+    for name in ("build", "prepare_inputs", "_prepare_inputs_for_step"):
+        text = f"""
+class AttentionMetadataBuilderV1:
+    def {name}(self, x: torch.Tensor, lens, m, grid_thw):
+        query_lens = self.count(x)
+        {body}
+        return self.attend(x, n)
+"""
+        assert [s.occasion.value for s in found(text, "NPU214")] == ["step"] * told
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "told"),
+    [
+        ("main", "loss.backward()", ["step", "call"]),  # the second stands behind the loop
+        ("main", "pass", []),
+        ("evaluate", "loss.backward()", []),
+    ],
+)
+def test_a_main_that_trains_runs_steps(name: str, body: str, told: list[str]) -> None:
+    text = f"""
+def {name}(model, batches):
+    total = 0
+    for batch in batches:
+        loss = model(batch)
+        total += loss.item()
+        {body}
+    print(loss.item())
+"""
+    assert [site.occasion.value for site in found(text, "NPU214")] == told
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("self.drop(x.cpu()).npu()", True),
+        ("self.drop(x.cpu()).to(x.device)", True),
+        ("self.drop(x.cpu()).tolist()", False),
+        ("self.write(x.cpu(), x.npu())", False),
+    ],
+)
+def test_what_comes_back_from_the_host_is_computed_on_the_device(code: str, *, told: bool) -> None:
+    text = f"class A(nn.Module):\n    def forward(self, x: torch.Tensor):\n        return {code}\n"
+    assert ["is copied back" in site.problem for site in found(text, "NPU214")] == [True] * told
+
+
+@pytest.mark.parametrize(
+    ("head", "told"),
+    [
+        ("for h, w in grid:\n            m = grid[:, 1].sum()", True),
+        ("for h in grid[:, 0]:\n            w = 1", False),  # no name
+        ("for h, w in grid:\n            m = 1", False),  # perhaps a list
+    ],
+)
+def test_what_has_columns_is_gone_through_as_numbers(head: str, *, told: bool) -> None:
+    text = f"""
+class A(nn.Module):
+    def forward(self, x: torch.Tensor, grid):
+        {head}
+            x = x + torch.arange(h * w, device=x.device).sum()
+        return x
+"""
+    assert len([s for s in found(text, "NPU214") if s.rewrite is not None]) == told
+
+
+def test_checks_in_a_row_are_one() -> None:
+    text = "def forward(x: torch.Tensor):\n    assert x.all()\n    assert x.any()\n    return x\n"
+    asked = text.replace("assert ", 'assert x.device.type == "npu" or ')
+    assert rewritten(text, "NPU217") == asked
+
+
+def test_whether_there_is_a_mask_is_for_the_host_to_decide() -> None:
+    text = (
+        "def forward(m: torch.Tensor):\n    if (m == 0).any():\n        return m\n    return None\n"
+    )
+    assert found(text, "NPU217") == []
+
+
+@pytest.mark.parametrize(
+    ("test", "value", "count"),
+    [
+        ("sum() > 0", "0", 1),
+        ("sum() > 1", "0", 0),
+        ("any()", "x[mask].exp()", 1),
+        ("any()", "sample(x[mask])", 0),  # may refuse what holds nothing
+        ("any()", "x[mask].max()", 0),
+    ],
+)
+def test_a_test_goes_where_nothing_can_be_written(test: str, value: str, count: int) -> None:
+    text = f"""
+def forward(x: torch.Tensor):
+    mask = x > 3
+    if mask.{test}:
+        x[mask] = {value}
+    return x
+"""
+    assert sum(site.rewrite is not None for site in found(text, "NPU217")) == count
