@@ -271,7 +271,8 @@ def _find_asked(
     named = [at for at in changes if wanted & _names(items[at])]
     known = {name for at in named for name in _names(items[at])}
     missing = [rule for rule in asked.rules if rule.upper() not in known]
-    return [at for at in changes if (at in named) != asked.without], missing
+    rest = [at for at in _order(items, changes) if at not in named]
+    return rest if asked.without else named, missing
 
 
 def _names(item: Item) -> set[str]:

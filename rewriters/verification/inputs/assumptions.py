@@ -69,6 +69,12 @@ def _table_dtype(operands: Operands) -> bool:
     )
 
 
+def _is_one_or_each(operands: Operands) -> bool:
+    """Tell whether weights are one number, or one for each element of the rows."""
+    lengths = {t.shape[-1] for t in _tensors(operands, "x") if t.dim()} | {1}
+    return all(t.dim() == 1 and len(t) in lengths for t in _tensors(operands, "weight"))
+
+
 def _dims(number: int, *names: str) -> Callable[[Operands], bool]:
     return lambda operands: all(t.dim() == number for t in _tensors(operands, *names))
 
@@ -323,6 +329,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
         not bool((t < 0).any()) for t in _tensors(o, "index", "indices")
     ),
     "one-column-index": lambda o: all(t.shape[1:] == (1,) for t in _tensors(o, "index")),
+    "one-or-each": _is_one_or_each,
     "plane-mask": _fewer_dims(2),
     "positive-lengths": lambda o: all(not bool((t <= 0).any()) for t in _tensors(o, "counted")),
     "rotary-limits": _dims(4, "x", "cos", "sin"),

@@ -83,7 +83,8 @@ def test_a_change_is_predicted_again(recording: npufix.Recording) -> None:
     assert forecast is not None
     assert forecast.together is not None
     assert rest is not None
-    assert forecast.together.step_ns < min(found.prediction.step_ns, rest.step_ns)
+    assert forecast.together.step_ns < found.prediction.step_ns
+    assert forecast.together.step_ns <= rest.step_ns < forecast.now_ns
     assert recording.what_if("NPU409").prediction is None
     assert "whose change can be replayed: NPU409" in str(recording.what_if("NPU409"))
     assert forecast.question is None, "the recording stays as it is"

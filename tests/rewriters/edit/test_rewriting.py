@@ -153,7 +153,8 @@ def test_removed_statements_leave_their_comments() -> None:
         "def forward(self, x):",
         "# the variance",
         "# scale",
-        "return torch_npu.npu_rms_norm(x, self.weight, epsilon=self.eps)[0]  # done",
+        "# done",  # beside the new text it would stand beyond the width
+        "return torch_npu.npu_rms_norm(x, self.weight, epsilon=self.eps)[0]",
     ]
 
 

@@ -163,7 +163,7 @@ def test_a_mistake_is_refuted(mistake: Mistake) -> None:
         (
             "torch.optim.SGD(m.parameters(), lr, 0.9, 0, 5e-4, True)",
             (
-                "torch_npu.optim.NpuFusedSGD(m.parameters(), lr=lr, momentum=0.9, "
+                "torch_npu.optim.NpuFusedSGD(m.parameters(), lr, momentum=0.9, "
                 "weight_decay=5e-4, nesterov=True)"
             ),
         ),
