@@ -107,7 +107,7 @@ def find_vendor_operators(here: Surroundings) -> Iterator[Proposal]:
                 asked = given if text else ()
                 yield Proposal(
                     node,
-                    _advice(row),
+                    "" if text else _advice(row),
                     changes=changes,
                     elsewhere=elsewhere,
                     shown=text,
