@@ -14,7 +14,7 @@ from npufix.rewriters.facts.site_facts import SourceFacts
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.names import source_lines
 from npufix.rewriters.graph.special import Op
-from npufix.rewriters.match.matching import LITERAL, MIRRORED, find, pattern_of, same_value
+from npufix.rewriters.match.matching import LITERAL, find, list_orders, pattern_of, same_value
 
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
@@ -210,15 +210,12 @@ class _Alignment:
                 for o in wanted.args
             )
             return max(options, key=_quality)
-        mirrored = MIRRORED.get(wanted.op) == node.op
-        if not (mirrored or wanted.op == node.op) or len(wanted.args) != len(node.args):
+        orders = list_orders(wanted, node)
+        if not orders:
             return self._apart(wanted, node, user)
         if not same_value(wanted, node):
             return self._differs(user or wanted, wanted if user else None, node, "value")
         mine = self if wanted.op in _PLAIN else self._agrees(wanted)
-        orders = [node.args[::-1] if mirrored else node.args]
-        if wanted.op in operators.COMMUTATIVE and len(node.args) == 2:  # noqa: PLR2004 - left and right
-            orders.append((node.args[1], node.args[0]))
         return max((mine._all(wanted, args) for args in orders), key=_quality)  # noqa: SLF001
 
     def _apart(self, wanted: Node, node: Node, user: Node | None) -> _Alignment:

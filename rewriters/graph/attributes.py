@@ -7,6 +7,7 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.names import FunctionNode, ModuleNames, statements
 from npufix.rewriters.graph.modules.neighbours import foreign_bases
 from npufix.rewriters.graph.modules.syntax import walk
@@ -19,9 +20,8 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.nodes import Node
 
 _FILLED = {"torch.ones", "torch.zeros", "torch.empty", "torch.randn", "torch.rand", "torch.Tensor"}
-_TRIANGLES = {"torch.tril", "torch.triu"}
-_SAME_SHAPE = frozenset({"bool", "byte", "float", "half", "long", "to", "tril", "triu"})
-"""Methods of a mask or a table, mostly, that leave its shape alone."""
+_SAME_SHAPE = operators.SAME_SHAPE | operators.CASTS.keys()
+_SAME_SHAPE_IN_TORCH = frozenset(f"torch.{name}" for name in _SAME_SHAPE)
 _RANGES = {"torch.arange", "torch.linspace", "torch.logspace"}
 _INT_OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
 # What is called so is one length, as long as nobody passes a tuple; ``size`` may be one.
@@ -235,7 +235,7 @@ def _shape(  # noqa: PLR0911 - one case a spelling
             return _sizes([size], method, names)
         case ast.Call(function) if names.dotted(function) in _RANGES:
             return (None,)
-        case ast.Call(function, [inner, *_]) if names.dotted(function) in _TRIANGLES:
+        case ast.Call(function, [inner, *_]) if names.dotted(function) in _SAME_SHAPE_IN_TORCH:
             return _shape(inner, names, method)
         case ast.Call(ast.Attribute(inner, name)) if name in _SAME_SHAPE:
             return _shape(inner, names, method)

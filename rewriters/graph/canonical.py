@@ -21,6 +21,7 @@ _KEYWORD_ALIASES = {
 }  # fmt: skip
 _REDUCES_ONE_OR_ALL = frozenset({"max", "min", "median", "std", "std_mean", "var", "var_mean"})
 """Take a dimension, or none, in ways of their own."""
+_EXACT = 2**53
 _KEEPS_DIM = frozenset({"amax", "amin", "logsumexp", "mean", "sum"})
 # Fields of the named tuples that torch returns.
 _FIELDS = {"values": 0, "indices": 1}
@@ -188,8 +189,6 @@ def _order(graph: Graph, op: str, values: list[Node], named: dict[str, Node]) ->
     names = list(signature)
     if names and names[-1].startswith("*"):
         return _gather(graph, names[-1][1:], values, named)
-    if op == "transpose" and len(values) == 3:  # noqa: PLR2004 - self and two dims
-        values = [values[0], *_in_order(values[1:])]
     given = dict(zip(names, values[1:], strict=False))
     if len(values) - 1 > len(names) or set(given) & set(named) or set(named) - set(names):
         return None
@@ -265,6 +264,8 @@ def arithmetic(  # noqa: C901, PLR0911, PLR0912 - one case a spelling
             return graph.node("clamp", *args, graph.constant(None), epoch=epoch)
         case "clamp_max":
             return graph.node("clamp", x, graph.constant(None), *args[1:], epoch=epoch)
+        case "transpose" if all(map(_is_number, args[1:])):  # either way round it is one
+            return graph.node(op, x, *sorted(args[1:], key=lambda dim: dim.value), epoch=epoch)  # type: ignore[arg-type, return-value]  # numbers
         case "div" if all(map(_is_number, args)) and args[1].value:
             return graph.constant(x.value / args[1].value)  # type: ignore[operator]  # numbers
         case "unsqueeze" if _drops(x, args[1]):  # ``x.mean(-1)[..., None]``
@@ -321,13 +322,10 @@ def _drops(x: Node, dim: Node) -> bool:
     return x.op in _KEEPS_DIM and x.args[1] is dim and _is_number(dim) and x.args[2].value is False
 
 
-def _in_order(dims: Sequence[Node]) -> Sequence[Node]:
-    """Return two dimensions of a transposition, which may change places, in one order."""
-    return sorted(dims, key=lambda d: d.value) if all(map(_is_number, dims)) else dims  # type: ignore[arg-type, return-value]  # numbers
-
-
 def _is_number(node: Node) -> bool:
-    return node.op == Op.CONST and type(node.value) in {int, float}
+    """Tell whether a value is a literal that a float holds: others divide to an error."""
+    found = node.value if node.op == Op.CONST else None
+    return type(found) in {int, float} and abs(found) <= _EXACT  # type: ignore[arg-type]  # a number
 
 
 def _is(node: Node, value: object) -> bool:

@@ -26,6 +26,7 @@ CHOSEN_WRITE = "x[mask]="
 CHOSEN_UPDATE = "x[mask]+="
 CHOSEN_SUM = "x[mask].sum()"
 POSITIONS = "where(mask)"
+"""Positions that are found: ``nonzero``, by any name; ``where`` of three operands is none."""
 MOVED = "zeros().to()"
 """A new tensor that is moved to another device."""
 NORMED_SUM = "norm(x + y)"
@@ -36,8 +37,9 @@ FEATURES = frozenset(
     {CHOSEN_WRITE, CHOSEN_UPDATE, CHOSEN_SUM, POSITIONS, MOVED, NORMED_SUM, TURNED}
 )
 _BY_WORD = {
-    "cat": TURNED, "concat": TURNED, "concatenate": TURNED, "layer_norm": NORMED_SUM,
-    "mean": CHOSEN_SUM, "stack": TURNED, "sum": CHOSEN_SUM, "to": MOVED, "where": POSITIONS,
+    "argwhere": POSITIONS, "cat": TURNED, "concat": TURNED, "concatenate": TURNED,
+    "layer_norm": NORMED_SUM, "mean": CHOSEN_SUM, "nonzero": POSITIONS, "stack": TURNED,
+    "sum": CHOSEN_SUM, "to": MOVED, "where": POSITIONS,
 }  # fmt: skip
 _COUNTED = frozenset({"enumerate", "range"})
 
@@ -58,8 +60,8 @@ def feature_of(node: Node) -> str:
         Op.SETITEM: (CHOSEN_WRITE, True),
         "stack": (TURNED, bool(parts & {"neg", "sub"})),
         "sum": (CHOSEN_SUM, inner == Op.GETITEM),
+        "nonzero": (POSITIONS, True),
         "to": (MOVED, inner in operators.FACTORIES),
-        "where": (POSITIONS, len(node.args) == 1),
     }
     if node.op == Op.GETITEM:  # not every other element, ``x[..., ::2]``: that has more spellings
         index = [part.value for part in node.args[1].args if part.op == Op.CONST]
@@ -107,6 +109,8 @@ def _of_call(call: ast.Call, values: _Values, wanted: frozenset[str]) -> Iterato
     receiver = [call.func.value] if isinstance(call.func, ast.Attribute) else []
     operands = [*receiver, *call.args[:1], *(k.value for k in call.keywords)]
     match name:
+        case "nonzero" | "argwhere":
+            yield POSITIONS
         case "where" if len(call.args) + len(call.keywords) == 1:
             yield POSITIONS
         case "sum" | "mean" if any(values.may_be(o, values.is_choice) for o in operands):

@@ -37,7 +37,7 @@ RULE_IMPORTS = {
 }
 # They have a moment only in a function that reshapes tensors in place.
 _METADATA = frozenset({Op.DTYPE_OF, Op.RANK, Op.SHAPE, Op.SIZE})
-MIRRORED = {"ge": "le", "gt": "lt", "le": "ge", "lt": "gt"}
+_MIRRORED = {"ge": "le", "gt": "lt", "le": "ge", "lt": "gt"}
 """``a < b`` is ``b > a``."""
 _TIMELESS = frozenset(
     {Op.ATTR, Op.CONST, Op.DTYPE, Op.GLOBAL, Op.ITEM, Op.LIST, Op.PHI, Op.SLICE, Op.TUPLE}
@@ -156,7 +156,7 @@ def _list_needed_ops(node: Node, known: dict[Node, frozenset[str]]) -> frozenset
         if node.op == Op.EITHER:
             known[node] = frozenset.intersection(*parts)
         else:
-            own = () if node.op == Op.PARAM or node.op in MIRRORED else (node.op,)
+            own = () if node.op == Op.PARAM or node.op in _MIRRORED else (node.op,)
             known[node] = frozenset(own).union(*parts)
     return known[node]
 
@@ -240,17 +240,10 @@ class _Unification:
             for option in wanted.args:
                 yield from self.unify(option, node)
             return
-        mirrored = MIRRORED.get(wanted.op) == node.op
-        if (
-            not (mirrored or wanted.op == node.op)
-            or len(wanted.args) != len(node.args)
-            or not same_value(wanted, node)
-        ):
+        orders = list_orders(wanted, node)
+        if not orders or not same_value(wanted, node):
             return
         start = _Unification(self.pattern, self.bindings, {**self.pairs, node: wanted})
-        orders = [node.args[::-1] if mirrored else node.args]
-        if wanted.op in operators.COMMUTATIVE and len(node.args) == 2:  # noqa: PLR2004 - left and right
-            orders.append((node.args[1], node.args[0]))
         for args in orders:
             yield from start.unify_all(wanted.args, args)
 
@@ -263,6 +256,22 @@ class _Unification:
             return
         for state in self.unify(wanted[0], nodes[0]):
             yield from state.unify_all(wanted[1:], nodes[1:])
+
+
+def list_orders(wanted: Node, node: Node) -> list[tuple[Node, ...]]:
+    """Return in which orders the operands may be those of the pattern, none if it is another one.
+
+    ``a + b`` in both, ``b > a`` turned round if the pattern has ``a < b``.
+    """
+    args = node.args
+    if len(wanted.args) != len(args):
+        return []
+    if _MIRRORED.get(wanted.op) == node.op:
+        return [args[::-1]]
+    if wanted.op != node.op:
+        return []
+    both = wanted.op in operators.COMMUTATIVE and len(args) == 2  # noqa: PLR2004 - left and right
+    return [args, args[::-1]] if both else [args]
 
 
 def same_value(wanted: Node, node: Node) -> bool:

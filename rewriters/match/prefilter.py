@@ -47,7 +47,6 @@ _SPELLINGS = {
     "matmul": r"@=?|matmul|mm",
     "mul": r"[^*]*\*|\*=|[^/]*/.*|mul|mul_|multiply|div|div_|divide|true_divide",
     "neg": r"[^-\w]*-[^>\w]*|neg|neg_|negative",
-    "nonzero": r"nonzero|where|argwhere",
     "ones": r"ones",
     "rsqrt": r"[^*]*\*\*\W*|\w*sqrt_?|pow_?",
     "sigmoid": r"\w*igmoid\w*",
@@ -61,7 +60,7 @@ _SPELLINGS = {
 _ANYHOW = frozenset(
     {
         "abs", "and", "cast", "eq", "float", "int", "long", "maximum", "minimum", "ne",
-        "or", "pow", "reciprocal", "round", "size", "squeeze", "t", "transpose", "type",
+        "nonzero", "or", "pow", "reciprocal", "round", "size", "squeeze", "t", "transpose", "type",
         "unsqueeze", "view", "expand", "flatten", "dim", "max", "min", "all", "any",
     }
 )  # fmt: skip

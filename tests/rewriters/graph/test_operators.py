@@ -45,6 +45,7 @@ def value(expression: str) -> object:
         ("x.reshape(2, -1)", "torch.reshape(x, (2, -1))", "x.reshape(shape=[2, -1])"),
         ("x.reshape(*y, -1)", "x.reshape((*y, -1))"),
         ("x.permute(0, 2, 1)", "torch.permute(x, dims=(0, 2, 1))", "x.permute([0, 2, 1])"),
+        ("x.transpose(dim0=-1, dim1=-2)", "x.transpose(-2, -1)"),
         ("x.transpose(-1, -2)", "x.swapaxes(-2, -1)", "torch.transpose(x, -2, -1)", "x.mT"),
         ("x[:, None]", "x[:, None, ...]", "x.unsqueeze(1)"),
         ("x.size(-1)", "x.size(dim=-1)", "x.shape[-1]"),
@@ -56,6 +57,7 @@ def value(expression: str) -> object:
         ("torch.where(x)[0]", "x.nonzero(as_tuple=True)[0]"),
         ("torch.argwhere(x)", "x.nonzero()"),
         ("x ** (-1 / 2)", "x.rsqrt()"),
+        (f"x + 1{'0' * 400} / 3", f"x + (1{'0' * 400} / 3)"),  # no float holds it
         ("x.amax(-1)", "torch.amax(x, dim=-1)", "x.amax(axis=(-1,), keepdims=False)"),
         ("torch.clip(x, 0)", "x.clamp(min=0)", "x.clamp(0, None)"),
         ("x >= y", "x.greater_equal(y)", "torch.ge(x, y)"),
