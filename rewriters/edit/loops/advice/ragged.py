@@ -6,6 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.loops.advice.rounds import follow, list_bound
 from npufix.rewriters.graph.modules.syntax import last_name, list_names, walk
 
 if TYPE_CHECKING:
@@ -52,8 +53,6 @@ _ATTENDS = re.compile(r"(?i)att(en|n)|sdpa")
 _CHOOSES = (ast.Assert, ast.Break, ast.Continue, ast.If, ast.While)
 _MOST = 6
 """Statements of a round: what does more, nobody writes anew for one sum."""
-_DEEPEST = 4
-"""Names that are followed: ``part = x[rows]``, ``rows = slice(start, end)``."""
 
 
 def say_how(loop: Loop) -> str:
@@ -67,7 +66,7 @@ def say_how(loop: Loop) -> str:
     made = [loop.made] if loop.made is not None else [one.made for one in loop.lists]
     code: Sequence[ast.AST] = [*loop.body, *made]
     own = list_names(loop.target)
-    bound = {name: value for node in walk(*loop.body) for name, value in _bindings(node)}
+    bound = dict(list_bound(loop.body))
     if _is_recurrence(loop, own, bound):
         return RECURRENCES
     for node in walk(*code):
@@ -110,11 +109,10 @@ def _is_linear_step(loop: Loop, code: ast.stmt, bound: Mapping[str, ast.expr]) -
         case ast.Assign([ast.Name(name)], ast.BinOp(left, ast.Add(), right) as value):
             parts = [part for part in (left, right) if name in list_names(part)]
             others = {other: found for other, found in bound.items() if other != name}
-            read = [n for n in _followed([value], others) if isinstance(n, ast.Name)]
+            read = [n for n in follow([value], others) if isinstance(n, ast.Name)]
             again = [
                 found
-                for node in walk(*loop.body)
-                for stored, found in _bindings(node)
+                for stored, found in list_bound(loop.body)
                 if stored == name and found is not value
             ]
             return (
@@ -161,15 +159,6 @@ def calls_for_each_row(code: ast.ListComp) -> bool:
     return False
 
 
-def _bindings(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
-    match node:
-        case ast.Assign([ast.Name(name)], value):
-            yield name, value
-        case ast.Assign([ast.Tuple(targets)], ast.Tuple(values)) if len(targets) == len(values):
-            for target, value in zip(targets, values, strict=True):
-                yield from _bindings(ast.Assign([target], value))
-
-
 def _given(call: ast.Call) -> list[ast.expr]:
     owner = [call.func.value] if isinstance(call.func, ast.Attribute) else []
     return [*owner, *call.args, *(k.value for k in call.keywords)]
@@ -177,18 +166,9 @@ def _given(call: ast.Call) -> list[ast.expr]:
 
 def _parts(given: Sequence[ast.expr], bound: Mapping[str, ast.expr]) -> Iterator[ast.Subscript]:
     """Yield what is taken of something, names of the round followed."""
-    for node in _followed(given, bound):
+    for node in follow(given, bound):
         if isinstance(node, ast.Subscript):
             yield node
-
-
-def _followed(
-    code: Sequence[ast.AST], bound: Mapping[str, ast.expr], depth: int = _DEEPEST
-) -> Iterator[ast.AST]:
-    for node in walk(*code):
-        yield node
-        if isinstance(node, ast.Name) and node.id in bound and depth:
-            yield from _followed([bound[node.id]], bound, depth - 1)
 
 
 def _is_segment(index: ast.expr, own: set[str], bound: Mapping[str, ast.expr]) -> bool:
@@ -200,7 +180,7 @@ def _is_segment(index: ast.expr, own: set[str], bound: Mapping[str, ast.expr]) -
     if isinstance(parts[0], ast.Slice) and parts[0].upper is None:
         return False
     for part in parts:
-        for node in _followed([part], bound, 1):
+        for node in follow([part], bound, 1):
             match node:
                 case ast.Slice(_, ast.expr() as end) | ast.Call(
                     ast.Name("slice"), [_, ast.expr() as end, *_]
@@ -209,7 +189,7 @@ def _is_segment(index: ast.expr, own: set[str], bound: Mapping[str, ast.expr]) -
                         isinstance(n, ast.Subscript)
                         and isinstance(n.value, ast.Name | ast.Attribute)
                         and own & list_names(n.slice)
-                        for n in _followed([end], bound)
+                        for n in follow([end], bound)
                     ):
                         return True
     return False

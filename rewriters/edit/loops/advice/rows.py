@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.loops.advice.rounds import follow, list_bound
 from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph.modules.names import FunctionNode
 from npufix.rewriters.graph.modules.syntax import last_name, list_names, walk
@@ -64,7 +65,7 @@ _MOST_OF_HELPER = 12
 def say_by_hand(flow: FunctionFlow, facts: Facts, loop: Loop) -> str:
     """Return what a person writes instead of a loop, "" if it is none of these."""
     own = list_names(loop.target)
-    bound = dict(_bindings(loop.body))
+    bound = dict(list_bound(loop.body))
     if _pads(facts, loop, own, bound):
         return PADDED
     if _makes_ranges(flow, loop, own, bound):
@@ -76,13 +77,6 @@ def say_by_hand(flow: FunctionFlow, facts: Facts, loop: Loop) -> str:
     if _takes_elements(flow, loop, own):
         return ELEMENTS
     return ROWS if _asks_rows(flow, facts, loop, own, bound) else ""
-
-
-def _bindings(body: Sequence[ast.AST]) -> Iterator[tuple[str, ast.expr]]:
-    for node in walk(*body):
-        match node:
-            case ast.Assign([ast.Name(name)], value):
-                yield name, value
 
 
 def _names(code: ast.AST, bound: Mapping[str, ast.expr]) -> set[str]:
@@ -152,8 +146,8 @@ def _of_columns(facts: Facts, loop: Loop, own: set[str]) -> str:
                 continue
         if not list_names(index) & own or facts.is_tensor(whole) is not True:
             continue
-        bound = dict(_bindings(loop.body))
-        nodes = list(_followed(value, bound))
+        bound = dict(list_bound(loop.body))
+        nodes = list(follow([value], bound, 1))
         read = [
             n.slice
             for n in nodes
@@ -172,13 +166,6 @@ def _of_columns(facts: Facts, loop: Loop, own: set[str]) -> str:
         if others and len(loop.body) == 1 and not any("self" in list_names(c.func) for c in calls):
             return COLUMNS
     return ""
-
-
-def _followed(code: ast.expr, bound: Mapping[str, ast.expr]) -> Iterator[ast.AST]:
-    for node in walk(code):
-        yield node
-        if isinstance(node, ast.Name) and node.id in bound:
-            yield from walk(bound[node.id])
 
 
 def _is_above(index: ast.expr, own: set[str]) -> bool:
