@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-from textwrap import dedent
-from typing import TYPE_CHECKING
-
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from npufix.advisor.verify.changed_functions import find_touched  # noqa: E402 - needs torch
-from npufix.rewriters.edit.job import Job  # noqa: E402 - same
-from npufix.rewriters.verification.judge.verify_function import verify_function  # noqa: E402 - same
+from changed_programs import verdict  # noqa: E402 - needs torch
+
 from npufix.rewriters.verification.verdict import Status  # noqa: E402 - same
-
-if TYPE_CHECKING:
-    from npufix.rewriters.verification.verdict import Verdict
-
-
-def verdict(original: str, old: str, new: str) -> Verdict:
-    before = "import torch\n" + dedent(original)
-    assert old in before
-    after = before.replace(old, new)
-    (touched,) = [t for t in find_touched(before, after) if not t.reason]
-    lines = touched.lines_original, touched.lines_changed
-    job = Job("/user/m.py", "/user", before, after, touched.qualname, *lines, by_hand=True)
-    return verify_function(job).verdict
-
 
 RING = """
 class Ring:
@@ -45,7 +27,7 @@ class Ring:
 
 
 def test_what_others_have_written_is_read() -> None:
-    found = verdict(RING, "(self.head - n + torch.arange(n))", "(torch.arange(n) - n)")
+    found = verdict(RING, ("(self.head - n + torch.arange(n))", "(torch.arange(n) - n)"))
     assert found.status is Status.REFUTED, found
     assert "calls of push(row=float[8])" in found.reason
     assert "'push'" in found.script  # the program makes the calls as well
@@ -53,13 +35,13 @@ def test_what_others_have_written_is_read() -> None:
 
 
 def test_another_way_to_read_it_is_equivalent() -> None:
-    found = verdict(RING, "return self.rows[at]", "return self.rows.index_select(0, at)")
+    found = verdict(RING, ("return self.rows[at]", "return self.rows.index_select(0, at)"))
     assert found.status is Status.EQUIVALENT, found
 
 
 def test_a_ring_is_filled_by_the_changed_method_itself() -> None:
     wraps = "(self.head + 1) % self.rows.shape[0]"
-    found = verdict(RING, wraps, "min(self.head + 1, self.rows.shape[0] - 1)")
+    found = verdict(RING, (wraps, "min(self.head + 1, self.rows.shape[0] - 1)"))
     assert found.status is Status.REFUTED, found
 
 
@@ -82,9 +64,9 @@ class Window:
 
 def test_a_property_is_read_when_it_is_just_full() -> None:
     test = "len(self.items) >= self.size"
-    found = verdict(WINDOW, test, "len(self.items) > self.size")
+    found = verdict(WINDOW, (test, "len(self.items) > self.size"))
     assert found.status is Status.REFUTED, found
-    assert verdict(WINDOW, test, "not len(self.items) < self.size").status is Status.EQUIVALENT
+    assert verdict(WINDOW, (test, "not len(self.items) < self.size")).status is Status.EQUIVALENT
 
 
 MEAN = """
@@ -105,15 +87,15 @@ class Mean:
 
 
 def test_what_is_refused_before_the_first_call_is_compared_after_it() -> None:
-    found = verdict(MEAN, "self.total / self.count", "self.total / (self.count + 1)")
+    found = verdict(MEAN, ("self.total / self.count", "self.total / (self.count + 1)"))
     assert found.status is Status.REFUTED, found
-    assert verdict(MEAN, "self.total / self.count", "self.total.div(self.count)").status is (
+    assert verdict(MEAN, ("self.total / self.count", "self.total.div(self.count)")).status is (
         Status.EQUIVALENT
     )
 
 
 def test_other_roundings_of_earlier_calls_refute_nothing() -> None:
-    found = verdict(MEAN, "self.total + rows.sum(0)", "rows.flip(0).sum(0) + self.total")
+    found = verdict(MEAN, ("self.total + rows.sum(0)", "rows.flip(0).sum(0) + self.total"))
     assert found.status is Status.EQUIVALENT, found
 
 
@@ -142,10 +124,10 @@ COUNTS = "            total += reward\n            if done:\n                bre
 
 def test_flags_of_earlier_calls_are_not_all_the_same() -> None:
     late = "            if done:\n                break\n            total += reward\n"
-    found = verdict(EPISODE, COUNTS, late)
+    found = verdict(EPISODE, (COUNTS, late))
     assert found.status is Status.REFUTED, found
     soon = "            total += reward\n            if done:\n                return total\n"
-    assert verdict(EPISODE, COUNTS, soon).status is Status.EQUIVALENT
+    assert verdict(EPISODE, (COUNTS, soon)).status is Status.EQUIVALENT
 
 
 STEP = """
@@ -157,7 +139,7 @@ def step(sample, derivative, sigma: float, sigma_next: float):
 
 
 def test_of_two_floats_each_is_once_the_larger_one() -> None:
-    found = verdict(STEP, "(down - sigma)", "(sigma_next - sigma)")
+    found = verdict(STEP, ("(down - sigma)", "(sigma_next - sigma)"))
     assert found.status is Status.REFUTED, found
 
 
@@ -182,9 +164,9 @@ class Momentum(torch.optim.Optimizer):
 
 
 def test_an_optimizer_must_not_keep_the_gradient_itself() -> None:
-    found = verdict(MOMENTUM, "p.grad.clone()", "p.grad")
+    found = verdict(MOMENTUM, ("p.grad.clone()", "p.grad"))
     assert found.status is Status.REFUTED, found
-    assert verdict(MOMENTUM, "p.grad.clone()", "p.grad + 0").status is Status.EQUIVALENT
+    assert verdict(MOMENTUM, ("p.grad.clone()", "p.grad + 0")).status is Status.EQUIVALENT
 
 
 COUNTS_OF_PAIRS = '''
@@ -206,7 +188,7 @@ class Pairs:
 
 
 def test_earlier_calls_take_whole_numbers_where_a_text_says_so() -> None:
-    found = verdict(COUNTS_OF_PAIRS, "self.matrix.sum(1) - hit", "self.matrix.sum(1)")
+    found = verdict(COUNTS_OF_PAIRS, ("self.matrix.sum(1) - hit", "self.matrix.sum(1)"))
     assert found.status is Status.REFUTED, found
 
 
@@ -224,7 +206,7 @@ class Kept:
 
 
 def test_what_could_not_be_called_before_is_said() -> None:
-    found = verdict(UNKNOWN, "x * self.scale", "self.scale * x")
+    found = verdict(UNKNOWN, ("x * self.scale", "self.scale * x"))
     assert found.status is Status.EQUIVALENT, found
     assert "no call of load was found, which writes what this reads" in found.notes
 
@@ -243,7 +225,7 @@ class Target:
 
 
 def test_a_copied_module_that_is_called_is_one_that_computes() -> None:
-    found = verdict(TARGET, "(1 - done) * self.target(state)", "self.target((1 - done) * state)")
+    found = verdict(TARGET, ("(1 - done) * self.target(state)", "self.target((1 - done) * state)"))
     assert found.status is Status.REFUTED, found
 
 
@@ -262,5 +244,5 @@ class Schedule:
 
 
 def test_more_calls_are_made_than_the_largest_room_holds() -> None:
-    found = verdict(SCHEDULE, "min(1.0, self.steps / self.total)", "self.steps / self.total")
+    found = verdict(SCHEDULE, ("min(1.0, self.steps / self.total)", "self.steps / self.total"))
     assert found.status is Status.REFUTED, found

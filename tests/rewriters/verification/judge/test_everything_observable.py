@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
-from textwrap import dedent
-from typing import TYPE_CHECKING
-
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from npufix.advisor.verify.changed_functions import find_touched  # noqa: E402 - needs torch
-from npufix.rewriters.edit.job import Job  # noqa: E402 - same
+from changed_programs import verdict  # noqa: E402 - needs torch
+
 from npufix.rewriters.verification.inputs.source.operators import list_operators  # noqa: E402 - same
-from npufix.rewriters.verification.judge.verify_function import verify_function  # noqa: E402 - same
 from npufix.rewriters.verification.verdict import Status  # noqa: E402 - same
-
-if TYPE_CHECKING:
-    from npufix.rewriters.verification.verdict import Verdict
-
-
-def verdict(original: str, *replaced: tuple[str, str], by_hand: bool = True) -> Verdict:
-    before = "import torch\nimport torch.nn.functional as F\n" + dedent(original)
-    after = before
-    for old, new in replaced:
-        assert old in after
-        after = after.replace(old, new)
-    (touched,) = [t for t in find_touched(before, after) if not t.reason]
-    lines = touched.lines_original, touched.lines_changed
-    job = Job("/user/m.py", "/user", before, after, touched.qualname, *lines, by_hand=by_hand)
-    return verify_function(job).verdict
-
 
 LOGGED = """
 LOG = {"loss": [], "steps": 0}
