@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pandas as pd
-    from numpy.typing import NDArray
 
     from npufix.rules.diagnostic import Recording
 
@@ -61,26 +60,26 @@ def check(recording: Recording) -> Iterator[Observation]:
     rows, steps = of_steady_steps(recording.signals.transports, recording)
     rows = rows[(rows["transport"] == "SDMA") & (rows["gb_per_s"] > 0) & (rows["transit_ns"] > 0)]
     unaligned = slow_unaligned(rows, recording)
-    large = rows[rows["size_bytes"] >= PACKET_BYTES["SDMA"]]
-    slow = rows[
-        rows.index.isin(unaligned.index)
-        | (rows.index.isin(large.index) & (rows["gb_per_s"] < CONTENTION_SHARE * link))
-    ]
+    is_unaligned = rows.index.isin(unaligned.index)
+    is_large = (rows["size_bytes"] >= PACKET_BYTES["SDMA"]).to_numpy()
+    is_slow = is_unaligned | (is_large & (rows["gb_per_s"] < CONTENTION_SHARE * link).to_numpy())
+    slow, by_size = rows[is_slow], is_unaligned[is_slow]
     moving = moving_ns(slow, recording)
     cost = min(int(moving.sum()) // steps, recording.step_ns)
     if slow.empty or share(cost, recording) < LEAST_SHARE:
         return
-    usual = np.where(slow.index.isin(unaligned.index), unaligned.reindex(slow.index), link)
+    usual = np.where(by_size, unaligned.reindex(slow.index), link)
     reached = slow["gb_per_s"].to_numpy() / usual
     saved = min(cost, round(float((moving * (1 - reached)).sum()) / steps))
     own = kernels_of(slow["name"], recording)
-    by_size = slow.index.isin(unaligned.index)
     mostly = 2 * moving[by_size].sum() > moving.sum()
     yield Observation(
         what=(
-            _say_unaligned(slow[by_size], unaligned, moving[by_size], len(rows) / steps, recording)
+            _say_unaligned(
+                slow.assign(moving_ns=moving)[by_size], unaligned, len(rows), steps, recording
+            )
             if mostly
-            else f"{number(len(slow) / steps)} of {number(len(large) / steps)} large collectives per "
+            else f"{number(len(slow) / steps)} of {number(is_large.sum() / steps)} large collectives per "
             f"step over SDMA reach less than {CONTENTION_SHARE * link:.1f} GB/s; they take "
             f"{milliseconds(cost)} ({percent(share(cost, recording))} of the step)"
         ),
@@ -99,20 +98,16 @@ def check(recording: Recording) -> Iterator[Observation]:
 
 
 def _say_unaligned(
-    slow: pd.DataFrame,
-    usual: pd.Series[float],
-    moving: NDArray[np.int64],
-    count: float,
-    recording: Recording,
+    slow: pd.DataFrame, usual: pd.Series[float], count: int, steps: int, recording: Recording
 ) -> str:
-    """Say which sizes are slow, and what others reach; ``count`` is of all, per step."""
-    steps = of_steady_steps(recording.signals.transports, recording)[1]
-    spent = int(moving.sum()) // steps
+    """Say which sizes are slow, and what others reach; ``count`` is of all, over the steps."""
+    moved_ns = int(slow["moving_ns"].sum())
+    spent = moved_ns // steps
     sizes = payload_bytes(recording)
     told = sorted({sizes[str(name).split("@", maxsplit=1)[0]] for name in slow["name"]})
-    reached = float(slow["size_bytes"].sum()) / max(1, int(moving.sum()))
+    reached = float(slow["size_bytes"].sum()) / max(1, moved_ns)
     return (
-        f"{number(len(slow) / steps)} of {format_count(count, 'collective')} per step move "
+        f"{number(len(slow) / steps)} of {format_count(count / steps, 'collective')} per step move "
         f"data at {reached:.2f} GB/s, others at {float(usual.median()):.1f} GB/s: their sizes are no "
         f"multiples of {ALIGNED_BYTES} bytes ({', '.join(f'{size:,}' for size in told[:_MOST_TOLD])}); "
         f"they take {milliseconds(spent)} ({percent(share(spent, recording))} of the step)"

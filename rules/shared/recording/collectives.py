@@ -217,11 +217,13 @@ def slow_unaligned(rows: pd.DataFrame, recording: Recording) -> pd.Series[float]
     usual = np.zeros(len(rows))
     for at in rows.groupby([*keys, rows["transport"].astype(str)]).indices.values():
         aligned = at[(sizes[at] > 0) & (sizes[at] % ALIGNED_BYTES == 0) & (rates[at] > 0)]
-        for row in at[(sizes[at] % ALIGNED_BYTES != 0) & (rates[at] > 0)].tolist():
-            ratio = sizes[aligned] / sizes[row]
+        other = at[(sizes[at] % ALIGNED_BYTES != 0) & (rates[at] > 0)]
+        for size in np.unique(sizes[other]).tolist():
+            ratio = sizes[aligned] / size
             alike = aligned[(ratio >= 1 / _AS_LARGE) & (ratio <= _AS_LARGE)]
             reached = float(np.median(rates[alike])) if len(alike) else 0.0
-            usual[row] = reached if rates[row] < _SLOWER * reached else 0.0
+            own = other[sizes[other] == size]
+            usual[own] = np.where(rates[own] < _SLOWER * reached, reached, 0.0)
     import pandas as pd
 
     return pd.Series(usual[usual > 0], index=rows.index[usual > 0], dtype=np.float64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -288,10 +288,7 @@ def copies_to_device(recording: Recording) -> pd.DataFrame:
     other = _holding(copies, find_named(recording.host_ops, r"acl_memcpy_\w*"))
     asked = copies.index.isin(recording.kernels["host_op"].to_numpy())
     silent = ~(other | asked) & (copies["duration_ns"] >= SHORTEST_NS).to_numpy(bool)
-    chosen = np.zeros(len(copies), np.bool_)
-    for at in np.flatnonzero(silent).tolist():
-        chosen[at] = _is_read_later(copies.iloc[at], recording)
-    return rows_where(copies, chosen)
+    return rows_where(copies, silent & _are_read_later(copies, silent, recording))
 
 
 def _holding(copies: pd.DataFrame, inner: pd.DataFrame) -> NDArray[np.bool_]:
@@ -305,40 +302,49 @@ def _holding(copies: pd.DataFrame, inner: pd.DataFrame) -> NDArray[np.bool_]:
     return holds
 
 
-def _is_read_later(copy: pd.Series[Any], recording: Recording) -> bool:
+def _are_read_later(
+    copies: pd.DataFrame, asked: NDArray[np.bool_], recording: Recording
+) -> NDArray[np.bool_]:
     """Tell whether the first kernels of the step that have to do with what is copied read it.
 
     A batch of 64,3,224,224 that nothing wrote and the first convolution reads was copied to the
     device; logits that the last product wrote go to the host. Single numbers are everywhere.
     """
-    count = elements(shapes(str(copy["input_dims"]))[0])
-    if count <= 1:
-        return False
-    kernels = recording.kernels
-    reads, writes = (
-        _has_elements(kernels[column], count) for column in ("input_shapes", "output_shapes")
-    )
+    kernels, start = recording.kernels, copies["start_ns"].to_numpy()
     launched = kernels["launch_ns"].to_numpy()
     moment = np.where(launched >= 0, launched, kernels["start_ns"].to_numpy())
-    later = moment >= copy["start_ns"]
-    after = np.flatnonzero(later & (reads | writes))
-    if not len(after):
-        return False
-    first = after[np.argmin(moment[after])]
-    # Without a mark around the copy it may belong to the step before.
-    begin = _marks(recording, np.array([copy["start_ns"]]))[0]
-    step = kernels["step"].to_numpy(np.int64, na_value=-1)
-    own = moment >= begin if begin < copy["start_ns"] else step >= step[first] - 1
-    written = bool((writes & ~later & own).any())
-    return bool(reads[first] and not written and own[first])
+    order = np.argsort(moment, kind="stable")
+    moment, step = moment[order], kernels["step"].to_numpy(np.int64, na_value=-1)[order]
+    begin = _marks(recording, start)
+    inputs, outputs = (_cells_by_elements(kernels[c]) for c in ("input_shapes", "output_shapes"))
+    counts = np.array([elements(shapes(str(dims))[0]) for dims in copies["input_dims"]])
+    chosen = np.zeros(len(copies), np.bool_)
+    for count in np.unique(counts[asked & (counts > 1)]).tolist():
+        at = np.flatnonzero(asked & (counts == count))
+        reads = kernels["input_shapes"].isin(inputs.get(count, ())).to_numpy(bool)[order]
+        writes = kernels["output_shapes"].isin(outputs.get(count, ())).to_numpy(bool)[order]
+        concerned, wrote = np.flatnonzero(reads | writes), np.flatnonzero(writes)
+        first = np.searchsorted(moment[concerned], start[at])
+        at, first = at[first < len(concerned)], concerned[first[first < len(concerned)]]
+        earlier = np.searchsorted(moment[wrote], start[at])
+        # Without a mark around the copy it may belong to the step before.
+        last = np.append(-2, np.maximum.accumulate(step[wrote]))[earlier]
+        written = np.where(
+            begin[at] < start[at],
+            earlier > np.searchsorted(moment[wrote], begin[at]),
+            (earlier > 0) & (last >= step[first] - 1),
+        )
+        chosen[at] = reads[first] & ~written
+    return chosen
 
 
-def _has_elements(cells: pd.Series[str], count: int) -> NDArray[np.bool_]:
-    """Tell in which rows a tensor has so many elements."""
-    known = {
-        cell for cell in cells.unique() if any(elements(own) == count for own in shapes(str(cell)))
-    }
-    return cells.isin(known).to_numpy(bool)
+def _cells_by_elements(cells: pd.Series[str]) -> dict[int, list[str]]:
+    """Return the cells in which a tensor has so many elements, by that number."""
+    found: dict[int, list[str]] = {}
+    for cell in cells.unique():
+        for count in {elements(own) for own in shapes(str(cell))}:
+            found.setdefault(count, []).append(cell)
+    return found
 
 
 COPIES = r"Memcpy\s(HtoD|DtoH)|Copy(HostToDevice|DeviceToHost)"
