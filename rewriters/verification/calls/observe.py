@@ -6,7 +6,6 @@ programs that run without npufix: what changes here changes there.
 
 from __future__ import annotations
 
-import ctypes
 import random
 import sys
 from contextlib import ExitStack
@@ -30,6 +29,7 @@ from npufix.rewriters.verification.calls.noise import round_otherwise
 from npufix.rewriters.verification.calls.oracle import compute_in_float64
 from npufix.rewriters.verification.calls.surroundings import (
     Surroundings,
+    read_generators,
     read_settings,
     restore_settings,
 )
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 Gradients: TypeAlias = Literal["leaf", "copy", "none"]
 """Inputs are leaves; or copies of leaves, for code that writes into them; or want no gradient."""
 CALL_S = 3.0
-_TWISTER_BYTES = 4 * 624 + 4
-"""NumPy's usual generator: its words, and how many of them were drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +238,7 @@ def observe(  # noqa: PLR0913 - a call, and how to run it
     seed_everything(seed)
     forget_launches()
     with way.entered(), torch.set_grad_enabled(gradients != "none"):
-        settings, generators = read_settings(), _read_generators(on_npu=prepared.on_npu)
+        settings, generators = read_settings(), read_generators(on_npu=prepared.on_npu)
         outcome = try_call(lambda: wait_for(use_result(prepared.call(passed))), most)
         left = read_settings()
         restore_settings(settings)
@@ -327,27 +325,8 @@ def _note_around(
     }
 
 
-def _read_generators(*, on_npu: bool) -> dict[str, object]:
-    device = torch.npu.get_rng_state() if on_npu else None  # type: ignore[attr-defined] # torch_npu adds it
-    own = {"torch": torch.get_rng_state(), "random": random.getstate(), "numpy": _read_numpy()}
-    return {**own, "the device": device}
-
-
-def _read_numpy() -> object:
-    """Return the state of NumPy's own generator, which is there where NumPy is imported."""
-    numpy = sys.modules.get("numpy")
-    if numpy is None:
-        return None
-    generator = numpy.random.get_bit_generator()
-    if type(generator).__name__ == "MT19937":
-        # ``get_state`` takes fifty times as long, and each call is between two of them.
-        return ctypes.string_at(generator.ctypes.state_address, _TWISTER_BYTES)
-    kind, words, *rest = numpy.random.get_state()
-    return kind, words.tobytes(), *rest
-
-
 def _find_moved(before: Mapping[str, object], *, on_npu: bool) -> frozenset[str]:
-    after = _read_generators(on_npu=on_npu)
+    after = read_generators(on_npu=on_npu)
     return frozenset(name for name, state in before.items() if not _same(state, after[name]))
 
 
