@@ -248,7 +248,7 @@ def _answer(
 ) -> Question | None:
     if asked is None:
         return None
-    numbers = [at + 1 for at in chosen]
+    numbers = sorted(at + 1 for at in chosen)
     return Question(list(asked.rules), asked.without, numbers, missing, told if chosen else None)
 
 
@@ -269,6 +269,8 @@ def _find_asked(
         return [], []
     wanted = {rule.upper() for rule in asked.rules}
     named = [at for at in changes if wanted & _names(items[at])]
+    # Of two findings about the same kernels what this rank says of its own counts.
+    named.sort(key=lambda at: not items[at].is_own_change)
     known = {name for at in named for name in _names(items[at])}
     missing = [rule for rule in asked.rules if rule.upper() not in known]
     rest = [at for at in _order(items, changes) if at not in named]

@@ -85,6 +85,21 @@ def test_small_kernels_that_become_parts_of_others_take_their_time_along() -> No
     assert found.saved_low_ns == 0
 
 
+def test_one_more_launch_is_a_loss_where_the_host_is_the_limit() -> None:
+    sums = [Op("aten::cumsum", 20, (("Cumsum", 45.0),), tag="sum")]
+    cast = Op("aten::to", 20, (("Cast", 3.0),))
+    others = [Op("mul", 20, (("Mul", 4.0),))] * 9
+    before = run([*[*sums, *others] * 20, _WAIT])
+    after = run([*[cast, Op("aten::cumsum", 20, (("Cumsum", 6.0),)), *others] * 20, _WAIT])
+    labels = before.labels("sum")
+    # On the AI CPU they take 45 us, cast and summed on an AI core 9.
+    work = NewWork(2, (10_000.0, 9_000.0, 8_000.0))
+    found = predicted(before, Change(labels, len(labels), work), "NPU301")
+    assert after.step_us > before.step_us
+    assert found.step_ns == pytest.approx(1000 * after.step_us, rel=0.01)
+    assert found.verdict == "loss"
+
+
 def test_a_copy_out_of_pinned_memory_is_still_a_copy() -> None:
     def job(copied_us: float, *, waits: bool) -> Job:
         copy = Op("aten::copy_", copied_us if waits else 30.0)
