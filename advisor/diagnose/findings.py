@@ -417,7 +417,11 @@ def _new_kernels(
         evidence.executions(file.relative, site.line, site.lines, {name})
         for name in sorted(site.operators)
     ]
-    forward = min((count for count in counts if count), default=1)
+    # Where no such call was recorded, each Type of the pattern ran once in each execution.
+    types = kernels.loc[~_is_backward(kernels), "type"].value_counts()
+    forward = min(
+        (n for n in counts if n), default=int(types[types > 0].min() if len(types) else 1)
+    )
     has_backward = bool((kernels["basis"].astype(str) == "forward").any())
     cells = kernels[["input_shapes", "input_dtypes", "output_shapes"]].drop_duplicates()
     largest, dtype = max(

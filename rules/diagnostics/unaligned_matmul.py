@@ -32,9 +32,8 @@ from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import percent
 from npufix.rules.shared.recording.kernel_groups import tell_together
 from npufix.rules.shared.recording.observing import computing
-from npufix.rules.shared.recording.product_work import product_operations
 from npufix.rules.shared.recording.recorded_cells import dtypes, per_row, width
-from npufix.rules.shared.recording.recorded_shapes import shapes
+from npufix.rules.shared.recording.recorded_shapes import product_operations, shapes
 from npufix.rules.shared.recording.sequences import find
 
 if TYPE_CHECKING:

@@ -41,13 +41,13 @@ from npufix.rules.shared.recording.fusable import (
     shapes_of,
 )
 from npufix.rules.shared.recording.observing import is_named, per_step, places, share
-from npufix.rules.shared.recording.product_work import product_operations
 from npufix.rules.shared.recording.recorded_cells import (
     CELLS,
     count_moved_bytes,
     per_row,
     tensor_bytes,
 )
+from npufix.rules.shared.recording.recorded_shapes import product_operations
 from npufix.rules.shared.recording.sequences import find
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from npufix.advisor.predict.timing_calls import WAYS
-from npufix.advisor.predict.timing_program import rules_about, timing_program
+from npufix.advisor.predict.timing.calls import WAYS
+from npufix.advisor.predict.timing.program import rules_about, timing_program
 from npufix.profiling_parsers.profile import DumpError
 from npufix.rules.registry import every_rule
 from npufix.rules.substitution import Substitution

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from npufix.advisor.predict import timing_ways as ways
+from npufix.advisor.predict.timing import ways
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from npufix.advisor.predict.timing_ways import Way
+    from npufix.advisor.predict.timing.ways import Way
 
 _UNARY = {
     "Abs": "abs", "Acos": "acos", "Asin": "asin", "Atan": "atan", "Ceil": "ceil", "Cos": "cos",

@@ -1,7 +1,7 @@
 """Ways to run an operator again that take more than a call: copied into a program that times it.
 
 A way takes the recorded tensors and the recorded shape of the result, prepares what is not to be
-timed, and returns what is. ``timing_calls`` says which operator has which; ``torch_npu`` in a name
+timed, and returns what is. ``calls`` says which operator has which; ``torch_npu`` in a name
 is one that needs an NPU.
 """
 

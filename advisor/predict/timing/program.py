@@ -11,8 +11,8 @@ import re
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, NamedTuple
 
-from npufix.advisor.predict import timing_ways
-from npufix.advisor.predict.timing_calls import WAYS, source_of_call
+from npufix.advisor.predict.timing import ways
+from npufix.advisor.predict.timing.calls import WAYS, source_of_call
 from npufix.profiling_parsers.profile import DumpError
 from npufix.rules.shared.recording.recorded_cells import dtype_name
 from npufix.rules.shared.recording.recorded_shapes import shapes
@@ -120,7 +120,7 @@ def _helpers(text: str) -> list[str]:
 
     def look(own: str) -> None:
         for name in re.findall(r"(?<![\w.])(\w+)\(", own):
-            helper = vars(timing_ways).get(name)
+            helper = vars(ways).get(name)
             if inspect.isfunction(helper) and name not in found and f"def {name}(" not in text:
                 source = _plain_source(helper)
                 found[name] = ""
