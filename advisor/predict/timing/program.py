@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, NamedTuple
 
 from npufix.advisor.predict.timing import ways
-from npufix.advisor.predict.timing.calls import WAYS, source_of_call
+from npufix.advisor.predict.timing.calls import WAYS, Call
 from npufix.profiling_parsers.profile import DumpError
 from npufix.rules.shared.recording.recorded_cells import dtype_name
 from npufix.rules.shared.recording.recorded_shapes import shapes
@@ -110,8 +110,11 @@ def _cases(rows: pd.DataFrame, most: int) -> list[Case]:
     return found[:most]
 
 
-def _own_source(way: str | Callable[..., object]) -> tuple[str, str]:
-    return source_of_call(way) if isinstance(way, str) else (way.__name__, _plain_source(way))
+def _own_source(way: Call | Callable[..., object]) -> tuple[str, str]:
+    if isinstance(way, Call):
+        text = way.text if way.is_prepared else f"lambda:{way.text}"
+        return way.name, "\n".join(("def " + way.name + "(t, out):", "    return " + text))
+    return way.__name__, _plain_source(way)
 
 
 def _helpers(text: str) -> list[str]:
