@@ -7,8 +7,8 @@ Why it is slow on the NPU: a collective begins when its last rank arrives. What 
 waits is lost; only what the last one takes is transfer, and only that can be hidden or made faster.
 
 Evidence: the time of the collectives of each group on all its ranks in communication.json: the
-shortest is the transfer, the rest is waiting. The share that nothing hides is that of
-step_trace_time.
+shortest is the transfer, the rest is waiting. Where ranks of the group are missing, it is what the
+others call waiting themselves. The share that nothing hides is that of step_trace_time.
 
 Use instead: where waiting is most of it, look at the rank that waits least: it is the one that
 arrives last. Where the transfer is, overlap it (``--overlap-grad-reduce --overlap-param-gather``),
@@ -25,6 +25,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from npufix.rules.cluster_diagnostic import ClusterDiagnostic, ClusterObservation
 from npufix.rules.shared.quantities import milliseconds, percent
 from npufix.rules.shared.ranks.communication import (
@@ -36,7 +38,7 @@ from npufix.rules.shared.ranks.communication import (
 from npufix.rules.shared.ranks.comparing import FLOOR_NS, step_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import pandas as pd
 
@@ -58,7 +60,7 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
     members = members_of(cluster)
     alone = rows["group"].map(lambda group: len(members.get(group, (0, 1)))) < 2  # noqa: PLR2004 - nobody to wait for
     rows = rows[~alone]
-    last = rows.groupby(["group", "name"])["elapse_ns"].transform("min")
+    last = _together_ns(rows, members)
     shares = rows["rank"].map(compute_exposed_share(cluster)).fillna(0.0)
     moved = rows["transit_ns"].where(rows["transit_ns"] > 0, rows["moved_ns"])
     rows = rows.assign(
@@ -69,6 +71,21 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
     )
     for key, own in rows.groupby("key"):
         yield from _observation(str(key), own, step_ns(cluster))
+
+
+def _together_ns(rows: pd.DataFrame, members: Mapping[str, tuple[int, ...]]) -> pd.Series[float]:
+    """Return how long each operation takes once its last rank has arrived.
+
+    That is the shortest on all ranks; where not all of the group recorded it (Level0 has no
+    communication.json), what each of the others itself does not call waiting.
+    """
+    alike = rows.groupby(["group", "name"])
+    shortest = alike["elapse_ns"].transform("min")
+    missing = alike["rank"].transform("nunique") < rows["group"].map(
+        lambda group: len(members.get(group, ()))
+    )
+    own = rows["elapse_ns"] - rows["wait_ns"]
+    return shortest.where(~missing, np.minimum(shortest, own))
 
 
 def _observation(key: str, rows: pd.DataFrame, step: float) -> Iterator[ClusterObservation]:

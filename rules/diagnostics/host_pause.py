@@ -33,7 +33,6 @@ from npufix.rules.shared.quantities import format_count, milliseconds, number, p
 from npufix.rules.shared.recording.collectives import LEAST_SHARE
 from npufix.rules.shared.recording.observing import (
     PYTHON,
-    count_recorded_steps,
     free_ns,
     host_calls,
     per_step,
@@ -134,7 +133,7 @@ def _observation(
     if re.fullmatch(_ALLOCATES, name):
         said = f"{name}, which asks the driver for memory,"
     advice = next((text for names, text in _BY_NAME if re.fullmatch(names, name)), "")
-    synchronised = host_calls(recording, _SYNCHRONISES).count / count_recorded_steps(recording)
+    synchronised = host_calls(recording, _SYNCHRONISES).per_step
     drained = ""
     if synchronised >= max(_AGAIN, len(gaps) / 2 / max(1, recording.step_count)):
         drained = f", behind some of {number(synchronised)} synchronisations of the device"

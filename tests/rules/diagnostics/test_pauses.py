@@ -284,6 +284,19 @@ def test_what_a_checkpoint_asks_for_before_it_goes_backward_is_computed_again() 
     assert seen.kernels == {0}
 
 
+def test_what_evaluates_a_checkpoint_may_start_with_it() -> None:
+    # Both at one time stamp: what follows is computed again all the same.
+    node = "autograd::engine::evaluate_function: "
+    calls = [
+        call(f"{node}CheckpointFunctionBackward", 0, 10 * MS),
+        call("CheckpointFunctionBackward", 0, 10 * MS),
+        call("aten::linear", MS, MS),
+    ]
+    rows = [{**row, "host_op": 2} for row in in_a_row([6 * MS], 0)]
+    (seen,) = recomputed_activations.check(recording(rows, calls))
+    assert seen.kernels == {0}
+
+
 def test_what_lies_before_the_first_kernel_of_a_step_is_a_pause() -> None:
     # Frames of a video are decoded for 20 ms, then the step computes.
     rows = [
