@@ -36,6 +36,7 @@ from npufix.rules.shared.ranks.communication import (
     per_step,
 )
 from npufix.rules.shared.ranks.comparing import FLOOR_NS, step_ns
+from npufix.rules.shared.ranks.groups import parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -117,14 +118,22 @@ def _observation(key: str, rows: pd.DataFrame, step: float) -> Iterator[ClusterO
         basis="at most the transfer, as waiting goes when the last rank arrives earlier",
         is_communication=True,
         is_symptom=True,
-        advice=_advice(waiting, transfer, still),
+        advice=_advice(waiting, transfer, still, _hiding(key, rows)),
     )
 
 
-def _advice(waiting: float, transfer: float, still: float) -> str:
+def _advice(waiting: float, transfer: float, still: float, hiding: str) -> str:
     if still > max(waiting, transfer):
         return _STILL
-    return _LATE if waiting > transfer else _TRANSFER
+    return _LATE if waiting > transfer else hiding
+
+
+def _hiding(role: str, rows: pd.DataFrame) -> str:
+    """Return what hides the transfer: gradients are not exchanged as tokens of experts are."""
+    exchanges = rows["name"].str.contains("hcom_all_?to_?all", case=False).to_numpy(bool)
+    if 2 * rows["elapse_ns"].to_numpy()[exchanges].sum() > rows["elapse_ns"].sum():
+        return _EXCHANGE
+    return _TENSOR_PARALLEL if "tp" in parts(role) else _TRANSFER
 
 
 def _late(ranks: pd.DataFrame) -> list[tuple[str, int, float]]:
@@ -142,6 +151,14 @@ _LATE = "mostly waiting: npufix diagnose DUMP --rank N for the rank that arrives
 _TRANSFER = (
     "mostly transfer: --overlap-grad-reduce --overlap-param-gather, gradient accumulation, or "
     "groups that stay within a host"
+)
+_EXCHANGE = (
+    "mostly transfer: --moe-alltoall-overlap-comm (MindSpeed) where tokens go to experts, or "
+    "groups that stay within a host"
+)
+_TENSOR_PARALLEL = (
+    "mostly transfer: --use-ascend-mc2 or --use-ascend-coc (MindSpeed), which hide it behind the "
+    "matrix products beside it, or groups that stay within a host"
 )
 _STILL = (
     "mostly neither: npufix diagnose DUMP --rank N names the collectives that stand still; sizes "

@@ -414,6 +414,27 @@ def test_of_a_group_that_not_all_recorded_each_rank_says_how_long_it_waits() -> 
     assert f"{milliseconds(calls * 18 * MS)} move data" in seen.what
 
 
+@pytest.mark.parametrize(
+    ("role", "name", "advised"),
+    [
+        ("dp", "hcom_allReduce__1_0_1", "--overlap-grad-reduce"),
+        ("tp", "hcom_allReduce__1_0_1", "--use-ascend-mc2"),
+        ("ep", "hcom_alltoAllV__1_0_1", "--moe-alltoall-overlap-comm"),
+    ],
+)
+def test_what_hides_a_transfer_depends_on_what_is_exchanged(
+    role: str, name: str, advised: str
+) -> None:
+    base = cluster("straggler:9@4")
+    rows = base.collectives[(base.collectives["kind"].astype(str) == "collective").to_numpy()]
+    moved = rows.assign(elapse_ns=80 * MS, wait_ns=0, transit_ns=79 * MS, name=name)
+    steps = base.steps.assign(communication_ns=90 * MS, communication_exposed_ns=90 * MS)
+    bare = {"collectives": moved, "transports": base.transports[:0], "steps": steps}
+    groups = base.groups.assign(role=role)
+    advice = {seen.advice for seen in found("NPU611", replace(base, groups=groups, **bare))}
+    assert [advised in text for text in advice] == [True]
+
+
 @pytest.mark.parametrize(("slowest_waits", "is_symptom"), [(10, True), (90, False)])
 def test_what_the_heaviest_stage_waits_is_no_symptom_of_uneven_stages(
     slowest_waits: int, is_symptom: object
