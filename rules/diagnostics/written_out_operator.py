@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from npufix.rules.shared.recording.fusable import Linked
     from npufix.rules.shared.recording.sequences import Integers, Mask, Occurrences
 
-_SQUARE, _MEAN, _ADD, _SCALE = "Pow|Square|Mul", "ReduceMean\\w*", "Adds?|AddV2", "Muls?"
-_DIVIDE = "RealDiv|Divs?"
+_SQUARE, _MEAN, _ADD, _SCALE = "Pows?|Square|Mul", "ReduceMean\\w*", "Adds?|AddV2", "Muls?"
+_SUB, _DIVIDE = "Subs?", "RealDiv|Divs?"
 _ANY_SCALE = f"{_SCALE}|{_DIVIDE}"
 _SOFTMAX = "SoftmaxV2|Softmax|AclnnSoftmax|ScaledMaskedSoftmax"
 _MASK = "Add|MaskedFill|SelectV2|Select|Masked\\w*"
@@ -145,8 +145,8 @@ _ALL = (
         "LayerNorm",
         "F.layer_norm(x, shape, weight, bias, eps)",
         tuple(
-            (_MEAN, "Sub", _SQUARE, _MEAN, *again, _ADD, *root, "Mul", "Add|AddV2")
-            for again in (("Sub",), ())
+            (_MEAN, _SUB, _SQUARE, _MEAN, *again, _ADD, *root, "Mul", "Add|AddV2")
+            for again in ((_SUB,), ())
             for root in (("Sqrt", _DIVIDE), ("Rsqrt", "Mul"))
         ),
     ),
@@ -163,8 +163,9 @@ _ALL = (
         "GELU",
         'F.gelu(x, approximate="tanh")',
         tuple(
-            (*cube, _SCALE, "Add|AddV2|Axpy\\w*", _SCALE, "Tanh", _ADD, "Mul")
-            for cube in (("Mul", "Mul"), ("Pow",))
+            (*half, *cube, _SCALE, "Add|AddV2|Axpy\\w*", _SCALE, "Tanh", _ADD, "Mul", *halved)
+            for cube in (("Mul", "Mul"), ("Pows?",))
+            for half, halved in ((("Muls",), ()), ((), ("Muls",)), ((), ()))
         ),
     ),
     _WrittenOut(

@@ -27,6 +27,11 @@ BACKWARD = [
 ]  # fmt: skip
 ROTARY = [kernel(kind, X, X) for kind in ("Mul", "Neg", "ConcatD", "Mul", "Add")]
 GELU = [kernel(kind, X, X) for kind in ("Pow", "Muls", "Add", "Muls", "Tanh", "Adds", "Mul")]
+SCALAR_GELU = [
+    kernel(kind, X, X) for kind in ("Pows", "Muls", "Add", "Muls", "Tanh", "Adds", "Mul", "Muls")
+]
+"""As current versions call operations with a number; ``0.5 *`` comes last or first."""
+BEHIND = kernel("MatMulV3", X, X)
 NORM = [
     kernel(kind, X, X)
     for kind in ("ReduceMean", "Sub", "Pow", "ReduceMean", "Adds", "Sqrt", "RealDiv", "Mul", "Add")
@@ -37,7 +42,8 @@ NORM = [
     ("rows", "name", "own"),
     [
         (RMS, "RMSNorm", 7), (ATTENTION, "attention", 6), (ROTARY, "rotary embedding", 5),
-        (GELU, "GELU", 7), (NORM, "LayerNorm", 9),
+        (GELU, "GELU", 7), ([*SCALAR_GELU, BEHIND], "GELU", 8),
+        ([SCALAR_GELU[-1], *SCALAR_GELU[:-1], BEHIND], "GELU", 8), (NORM, "LayerNorm", 9),
         ([kernel("Swish", X, X), kernel("Mul", f"{X};{X}", X)], "SwiGLU", 2),
     ],
 )  # fmt: skip
