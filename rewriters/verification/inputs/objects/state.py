@@ -9,6 +9,8 @@ from npufix.rewriters.verification.calls.observe import CALL_S
 from npufix.rewriters.verification.inputs.objects.offers import list_modules, list_weights
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
+_PLAIN = (torch.Tensor, bool, int, float, str)
+
 
 def cast_floats(instance: object, dtype: torch.dtype) -> None:
     """Bring every floating tensor of an object to ``dtype``."""
@@ -57,10 +59,10 @@ def read_state(instance: object, called: str) -> dict[str, object]:
             registered = (*part.named_parameters(recurse=False), *part.named_buffers(recurse=False))
             found |= {f"{prefix}{name}": value for name, value in registered}
         for name, value in getattr(part, "__dict__", {}).items():
-            plain = isinstance(value, torch.Tensor | bool | int | float | str)
+            plain = isinstance(value, _PLAIN)
             if plain and not (name.startswith("_") and isinstance(part, torch.nn.Module)):
                 found[f"{prefix}{name}"] = value
-            elif isinstance(value, dict | list) and not (name.startswith("_") or weights):
+            elif isinstance(value, (dict, list)) and not (name.startswith("_") or weights):
                 # ``self.shadow['weight']``; of sizes and names in lists, the results tell
                 held = find_leaves(value, f"{prefix}{name}")
                 found |= {key: leaf for key, leaf in held if isinstance(leaf, torch.Tensor)}
