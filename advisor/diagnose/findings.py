@@ -201,8 +201,14 @@ _LONG = 88
 """Characters of an index that is joined from parts: more are a line of their own."""
 _LONGER = 6
 """Lines that a loop may grow by: of ten lines in place of one a reviewer wants a measurement."""
-_LEARNS = re.compile(r"(?i)loss|criterion|log_?p|nll|softmax")
-"""Where gradients flow into the elements that are picked."""
+_LEARNS = Mention(
+    re.compile(r"\.backward\(|(?i:optimizer|trainer\b|lightningmodule)"),
+    ("backward", "optimizer", "trainer", "lightning"),
+)
+"""What a program has in which gradients flow, wherever nothing says that none does."""
+_BY_NAME = r"(?m)^@[\w.]+\(\s*[\"'][\w.-]+[\"']\s*\)\n(?:@.*\n)*class "
+"""A class that a configuration chooses by a name: ``@ATTENTION.register("flash")``."""
+_ON_NPU = re.compile(r"\btorch_npu\.(\w+)\(")
 _FOR_NPU = Mention(re.compile(r"\btorch_npu\b"), ("torch_npu",))
 _HOLDS_MODELS = re.compile(
     r"(^|/)(models?|networks?|loss(es)?|modules?|layers?|archs?|backbones?)/"
@@ -244,6 +250,10 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
         guessed = guessed or {"is-tensor", "same-rank-mask"} <= unknown
     if guessed or _is_worth_less_than_its_text(site) or _serves(file, site):
         return False
+    if "no-gradients" in unknown and callers.mention(_LEARNS):
+        return False
+    if _is_one_of_a_registry(file, site, callers):
+        return False
     if site.function in _DEMONSTRATES and _HOLDS_MODELS.search(file.relative):
         return site.rule.search in {"optimizers", "data-loaders"}  # configurations
     for needed in _speaks_for(site):
@@ -255,6 +265,17 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
     sure = site.safety is Safety.SAFE and "." in site.function
     beside = not sure and callers.beside_steps(site, file.relative)
     return not (beside or callers.set_up(site.function, file.relative))
+
+
+def _is_one_of_a_registry(file: SourceFile, site: Site, callers: Callers) -> bool:
+    """Tell whether a class is chosen by a name, and another name stands for the fused operator."""
+    owner = site.function.partition(".")[0]
+    text = site.problem if site.rewrite is None else site.rewrite.direct
+    fused = sorted(set(_ON_NPU.findall(text)))
+    if not fused or not re.search(rf"{_BY_NAME}{owner}\b", file.text):
+        return False
+    calls = re.compile(rf"{_BY_NAME}(?:(?!^\S)[\s\S])*?\b({'|'.join(fused)})\(")
+    return callers.mention(Mention(calls, fused))
 
 
 def _serves(file: SourceFile, site: Site) -> bool:
@@ -274,9 +295,8 @@ def _is_worth_less_than_its_text(site: Site) -> bool:
     if site.rule.name == "index-list":
         return "torch.cat(" in text and len(text) > _LONG
     if site.rule.name == "gather-one-element-per-row" and "arange(" in text:
-        # a column is kept: two launches in place of one; its gradient is an accumulating IndexPut
-        is_column = text.endswith(".unsqueeze(1)")
-        return is_column or _LEARNS.search(f"{site.function} {site.code}") is not None
+        # a column is kept: two launches in place of one
+        return text.endswith(".unsqueeze(1)")
     return False
 
 
