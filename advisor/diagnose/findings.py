@@ -199,6 +199,8 @@ _SERVES_NOTHING = frozenset({"columns-one-by-one", "integer-cumsum", "repeat-int
 _TRACKS = re.compile(r"(^|[/_])(fast_?sam|track(ers?|ing)|infer(ence)?)([/_.]|$)")
 _LONG = 88
 """Characters of an index that is joined from parts: more are a line of their own."""
+_AS_LONG = 1.5
+"""How much longer a text may be than the old one where it saves one launch a call."""
 _LONGER = 6
 """Lines that a loop may grow by: of ten lines in place of one a reviewer wants a measurement."""
 _LEARNS = Mention(
@@ -248,11 +250,9 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
     guessed = guessed and not (_OF_ROWS.search(site.code) and "boolean-mask" in unknown)
     if site.rule.name == "masked-formula":  # a mask of rows would be broadcast the wrong way
         guessed = guessed or {"is-tensor", "same-rank-mask"} <= unknown
-    if guessed or _is_worth_less_than_its_text(site) or _serves(file, site):
-        return False
-    if "no-gradients" in unknown and callers.mention(_LEARNS):
-        return False
-    if _is_one_of_a_registry(file, site, callers):
+    learns = "no-gradients" in unknown and callers.mention(_LEARNS)
+    guessed = guessed or learns or _is_worth_less_than_its_text(site)
+    if guessed or _serves(file, site) or _is_one_of_a_registry(file, site, callers):
         return False
     if site.function in _DEMONSTRATES and _HOLDS_MODELS.search(file.relative):
         return site.rule.search in {"optimizers", "data-loaders"}  # configurations
@@ -270,7 +270,7 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
 def _is_one_of_a_registry(file: SourceFile, site: Site, callers: Callers) -> bool:
     """Tell whether a class is chosen by a name, and another name stands for the fused operator."""
     owner = site.function.partition(".")[0]
-    text = site.problem if site.rewrite is None else site.rewrite.direct
+    text = site.problem if site.rewrite is None else site.rewrite.text
     fused = sorted(set(_ON_NPU.findall(text)))
     if not fused or not re.search(rf"{_BY_NAME}{owner}\b", file.text):
         return False
@@ -290,8 +290,14 @@ def _serves(file: SourceFile, site: Site) -> bool:
 def _is_worth_less_than_its_text(site: Site) -> bool:
     """Tell whether a reviewer asks what is gained by a text that is so much longer, or slower."""
     text = "" if site.rewrite is None else site.rewrite.text
+    is_call = site.occasion is Occasion.CALL and site.rule.table == "affinity"
+    if is_call and site.rule.search in {"", "loops"}:
+        return len(text) > _AS_LONG * len(site.code)
     if site.rule.search == "loops":
-        return text.count("\n") > _LONGER + site.code.count("\n")
+        longer = len(text) > 2 * len(site.code) + _LONG // 2
+        return longer or text.count("\n") > _LONGER + site.code.count("\n")
+    if site.rule.name == "scaled-unit-rows":
+        return len(text) > len(site.code) + _LONG
     if site.rule.name == "index-list":
         return "torch.cat(" in text and len(text) > _LONG
     if site.rule.name == "gather-one-element-per-row" and "arange(" in text:

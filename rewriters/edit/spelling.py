@@ -101,18 +101,17 @@ def spell(
     )
 
 
-def _name_operand(
-    param: str, expression: ast.expr, flow: FunctionFlow, match: Match
-) -> str:
+def _name_operand(param: str, expression: ast.expr, flow: FunctionFlow, match: Match) -> str:
     """Return what to call an operand that is written several times.
 
-    ``cos = x.cos().repeat_interleave(2, -1)`` calls it ``cos`` as well, where nothing else does;
-    another one is called as it is made, ``x_cos``, or as the rule calls it.
+    Of ``cos = x.cos().repeat_interleave(2, -1)`` the first one is ``cos`` as well, where nothing
+    else is; another one is called as it is made, ``x_cos``, or as the rule calls it.
     """
     match match.evaluation.statement:
         case ast.Assign([ast.Name(name)], value) if value is match.evaluation.code:
             read = {n.id for n in walk(value) if isinstance(n, ast.Name)}
-            if name not in read and name not in flow.captured:
+            first = next(iter(match.bindings), "") == param
+            if first and name not in read and name not in flow.captured:
                 return name
     match expression:
         case ast.Call(ast.Attribute(ast.Name(owner), attr), [], []):

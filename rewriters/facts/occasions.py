@@ -329,7 +329,7 @@ def _loops(flow: FunctionFlow) -> list[ast.For | ast.AsyncFor | ast.While]:
 
 
 def _list_asked_for(test: ast.expr) -> set[str]:
-    """Return what a test compares with ``None``, or finds missing: ``not hasattr(self, "queue")``."""
+    """Return what a test compares with ``None``, or misses: ``not hasattr(self, "queue")``."""
     found: set[str] = set()
     for code in ast.walk(test):
         match code:
@@ -375,7 +375,7 @@ def _drives_others(flow: FunctionFlow) -> bool:
 def _takes_tokenizer(function: FunctionNode) -> bool:
     """Tell whether a function of its own turns text into numbers: who gets a tokenizer calls it.
 
-    A method that gets one computes as well, once for each text: ``inference(self, text, tokenizer)``.
+    A method that gets one computes as well, once a text: ``inference(self, text, tokenizer)``.
     """
     given = _list_given(function)
     return "self" not in given and bool(given & _OF_TEXT)

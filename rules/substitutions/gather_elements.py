@@ -279,7 +279,12 @@ RULE = Substitution(
             per_row_inputs,
             (IS_TENSOR, MATRIX_BY_VECTOR, ONE_PER_ROW, NO_GRADIENTS),
         ),
-        Form(last_vector, look_up, per_row_inputs, (IS_TENSOR, MATRIX_BY_VECTOR, ONE_PER_ROW, NO_GRADIENTS)),
+        Form(
+            last_vector,
+            look_up,
+            per_row_inputs,
+            (IS_TENSOR, MATRIX_BY_VECTOR, ONE_PER_ROW, NO_GRADIENTS),
+        ),
         Form(last_flat, pick_flat, column_inputs, (IS_TENSOR, MATRIX, ONE_COLUMN, NO_GRADIENTS)),
         Form(last, pick, column_inputs, (IS_TENSOR, MATRIX, VISIBLY_ONE_COLUMN, NO_GRADIENTS)),
         Form(rows, select, row_inputs, (IS_TENSOR, PLACES)),

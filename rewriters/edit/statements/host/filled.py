@@ -38,14 +38,7 @@ def fill(here: Surroundings, code: ast.Call) -> Proposal | None:
 
     ``torch.tensor([x], dtype=t).to(d)`` becomes ``torch.full((1,), x, dtype=t, device=d)``.
     """
-    given, whole = {k.arg: k.value for k in code.keywords}, code
-    match code:
-        case ast.Call(ast.Attribute(ast.Call() as made_there, "to"), moved):
-            device = [*moved, *(k.value for k in code.keywords if k.arg == "device")]
-            if len(moved) + len(given) != 1 or len(device) != 1 or not _is_device(here, device[0]):
-                return None
-            code = made_there
-            given = {**{k.arg: k.value for k in code.keywords}, "device": device[0]}
+    whole, (code, given) = code, _as_one_call(here, code)
     match code:
         case ast.Call(ast.Attribute(owner, "new_tensor"), [data]) if not given:
             made = f"{here.text(owner)}.new_full"
@@ -87,6 +80,17 @@ def fill(here: Surroundings, code: ast.Call) -> Proposal | None:
         asked=tuple(asked),
         proven=frozenset(proven),
     )
+
+
+def _as_one_call(here: Surroundings, code: ast.Call) -> tuple[ast.Call, dict[str | None, ast.expr]]:
+    """Return a call and its keywords, with the device that it is moved to at once."""
+    given = {k.arg: k.value for k in code.keywords}
+    match code:
+        case ast.Call(ast.Attribute(ast.Call() as made, "to"), moved):
+            to = [*moved, *given.values()]
+            if len(to) == 1 and given.keys() <= {"device"} and _is_device(here, to[0]):
+                return made, {**{k.arg: k.value for k in made.keywords}, "device": to[0]}
+    return code, given
 
 
 def _is_device(here: Surroundings, code: ast.expr) -> bool:

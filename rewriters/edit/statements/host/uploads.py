@@ -261,9 +261,10 @@ def _of(  # noqa: PLR0911 - one case a way
         return _ONE_COPY
     owner = here.flow.cls
     if owner is not None and _SERVES.search(owner.name):
-        if _OF_REQUESTS.search("".join(here.lines)) is None:
-            return ""
-        return "" if isinstance(data, ast.Call) else _PINNED  # it is the call that takes the time
+        is_server = _OF_REQUESTS.search("".join(here.lines)) is not None
+        return (
+            "" if not is_server or isinstance(data, ast.Call) else _PINNED
+        )  # it is the call that takes the time
     if not _is_list(here, data) or here.tests_around(code):
         return ""
     if _NEW_EACH_TIME.search(here.text(data)) and not _are_of_device(here, data):
