@@ -204,10 +204,18 @@ _STAYS = re.compile(
 """Gradients of weights, and what computes more than element by element."""
 _LONG = 88
 """Characters of an index that is joined from parts: more are a line of their own."""
+_AS_LONG = 1.5
+"""How much longer a text may be than the old one where it saves one launch a call."""
 _LONGER = 6
 """Lines that a loop may grow by: of ten lines in place of one a reviewer wants a measurement."""
-_LEARNS = re.compile(r"(?i)loss|criterion|log_?p|nll|softmax")
-"""Where gradients flow into the elements that are picked."""
+_LEARNS = Mention(
+    re.compile(r"\.backward\(|(?i:optimizer|trainer\b|lightningmodule)"),
+    ("backward", "optimizer", "trainer", "lightning"),
+)
+"""What a program has in which gradients flow, wherever nothing says that none does."""
+_BY_NAME = r"(?m)^@[\w.]+\(\s*[\"'][\w.-]+[\"']\s*\)\n(?:@.*\n)*class "
+"""A class that a configuration chooses by a name: ``@ATTENTION.register("flash")``."""
+_ON_NPU = re.compile(r"\btorch_npu\.(\w+)\(")
 _FOR_NPU = Mention(re.compile(r"\btorch_npu\b"), ("torch_npu",))
 _HOLDS_MODELS = re.compile(
     r"(^|/)(models?|networks?|loss(es)?|modules?|layers?|archs?|backbones?)/"
@@ -247,7 +255,9 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
     guessed = guessed and not (_OF_ROWS.search(site.code) and "boolean-mask" in unknown)
     if site.rule.name == "masked-formula":  # a mask of rows would be broadcast the wrong way
         guessed = guessed or {"is-tensor", "same-rank-mask"} <= unknown
-    if guessed or _is_worth_less_than_its_text(site) or _serves(file, site):
+    learns = "no-gradients" in unknown and callers.mention(_LEARNS)
+    guessed = guessed or learns or _is_worth_less_than_its_text(site)
+    if guessed or _serves(file, site) or _is_one_of_a_registry(file, site, callers):
         return False
     if site.function in _DEMONSTRATES and _HOLDS_MODELS.search(file.relative):
         return site.rule.search in {"optimizers", "data-loaders"}  # configurations
@@ -262,6 +272,17 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
     return not (beside or callers.set_up(site.function, file.relative))
 
 
+def _is_one_of_a_registry(file: SourceFile, site: Site, callers: Callers) -> bool:
+    """Tell whether a class is chosen by a name, and another name stands for the fused operator."""
+    owner = site.function.partition(".")[0]
+    text = site.problem if site.rewrite is None else site.rewrite.text
+    fused = sorted(set(_ON_NPU.findall(text)))
+    if not fused or not re.search(rf"{_BY_NAME}{owner}\b", file.text):
+        return False
+    calls = re.compile(rf"{_BY_NAME}(?:(?!^\S)[\s\S])*?\b({'|'.join(fused)})\(")
+    return callers.mention(Mention(calls, fused))
+
+
 def _serves(file: SourceFile, site: Site) -> bool:
     """Tell whether a server of language models has no use for a change of its views and counts."""
     if site.rule.name not in _SERVES_NOTHING:
@@ -274,14 +295,19 @@ def _serves(file: SourceFile, site: Site) -> bool:
 def _is_worth_less_than_its_text(site: Site) -> bool:
     """Tell whether a reviewer asks what is gained by a text that is so much longer, or slower."""
     text = "" if site.rewrite is None else site.rewrite.text
+    is_call = site.occasion is Occasion.CALL and site.rule.table == "affinity"
+    if is_call and site.rule.search in {"", "loops"}:
+        return len(text) > _AS_LONG * len(site.code)
     if site.rule.search == "loops":
-        return text.count("\n") > _LONGER + site.code.count("\n")
+        longer = len(text) > 2 * len(site.code) + _LONG // 2
+        return longer or text.count("\n") > _LONGER + site.code.count("\n")
+    if site.rule.name == "scaled-unit-rows":
+        return len(text) > len(site.code) + _LONG
     if site.rule.name == "index-list":
         return "torch.cat(" in text and len(text) > _LONG
     if site.rule.name == "gather-one-element-per-row" and "arange(" in text:
-        # a column is kept: two launches in place of one; its gradient is an accumulating IndexPut
-        is_column = text.endswith(".unsqueeze(1)")
-        return is_column or _LEARNS.search(f"{site.function} {site.code}") is not None
+        # a column is kept: two launches in place of one
+        return text.endswith(".unsqueeze(1)")
     return False
 
 
