@@ -6,7 +6,7 @@ import torch
 
 from npufix.rewriters.verification.calls.leaves import find_leaves
 from npufix.rewriters.verification.calls.observe import CALL_S
-from npufix.rewriters.verification.inputs.objects.offers import list_weights
+from npufix.rewriters.verification.inputs.objects.offers import list_modules, list_weights
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 _PLAIN = (torch.Tensor, bool, int, float, str)
@@ -22,6 +22,9 @@ def cast_floats(instance: object, dtype: torch.dtype) -> None:
         else:
             instance.to(dtype)
         parts = list(instance.modules())
+    else:
+        for held in list_modules(getattr(instance, "__dict__", {})).values():
+            cast_floats(held, dtype)
     for weight in list_weights(instance):
         gradient = weight.grad
         weight.grad = None
