@@ -20,7 +20,7 @@ NPU := $(if $(filter Linux,$(shell uname -s)),.venv-npu/ready)
 SARIF := $(if $(shell command -v npm),build/sarif/sarif-2.1.0.json)
 export SARIF_SCHEMA = $(CURDIR)/build/sarif/sarif-2.1.0.json
 
-.PHONY: demo test oldest lint bench pictures docs dist sbom audit lock locked clean
+.PHONY: demo test oldest lint types types-of-oldest bench pictures docs dist sbom audit lock locked clean
 
 demo: .venv/ready
 	@mkdir -p $(OUT)
@@ -42,8 +42,13 @@ oldest: .venv-oldest/ready
 lint: .venv/test-ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	@$(MAKE) --no-print-directory --jobs 2 types types-of-oldest
+
+types: .venv/test-ready
 	$(BIN)/mypy
-	@# What the oldest Python does not have; the stubs of pandas say less there.
+
+# What the oldest Python does not have; the stubs of pandas say less there.
+types-of-oldest: .venv/test-ready
 	$(BIN)/mypy --python-version 3.10 --disable-error-code no-any-return
 
 bench: .venv/test-ready

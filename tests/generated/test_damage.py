@@ -24,6 +24,7 @@ from npufix.profiling_parsers.discover import find_dumps
 from npufix.profiling_parsers.profile import DumpError, Profile
 from npufix.profiling_parsers.reader import read_profile
 
+pytestmark = pytest.mark.xdist_group("damaged dumps")  # they share one dear fixture
 _RUN = Parameters(kernels=160, steps=2)
 _STEP_TIMES = ["computing_ns", "communication_ns", "communication_exposed_ns", "free_ns"]
 

@@ -10,6 +10,7 @@ import pytest
 from npufix.reports.language import composed, extract
 from npufix.reports.language.catalogue import Catalogue, pieces, read_messages
 
+pytestmark = pytest.mark.xdist_group("catalogues")  # they share one dear fixture
 _FOLDER = extract.ROOT / "reports" / "locale" / "zh" / "LC_MESSAGES"
 
 

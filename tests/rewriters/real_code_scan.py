@@ -35,7 +35,8 @@ def scan(path: Path) -> list[Found] | str:
     """Return the sites of a file, or what went wrong."""
     source = path.read_text(encoding="utf-8")
     try:
-        return [_found(path, site) for site in find_sites(source, all_rules())]
+        sites = find_sites(source, all_rules(), with_text=False)  # ``fault`` reads texts of some
+        return [_found(path, site) for site in sites]
     except Exception as error:  # noqa: BLE001 - that nothing is raised is what is tested
         return f"{path}: {error!r}"
 
@@ -84,7 +85,9 @@ def _fault(source: str, sites: list[Site], site: Site) -> str:
     if new == site.rewrite.portable:
         left = {new: [site.function]}
     for text, gone in left.items():
-        after = Counter(s.function for s in find_sites(text, [site.rule], chosen_too=True))
+        after = Counter(
+            s.function for s in find_sites(text, [site.rule], with_text=False, chosen_too=True)
+        )
         if after != before - Counter(gone):
             return f"left after the change: {after}"
     return ""

@@ -82,7 +82,6 @@ class Surroundings:
 
     def __init__(self, namespace: dict[str, object]) -> None:
         """Remember everything in ``namespace`` that code may write to."""
-        self._namespace = namespace
         module = str(namespace.get("__name__", ""))
         self._saved: dict[str, _Place] = {}
         for name, value in list(namespace.items()):

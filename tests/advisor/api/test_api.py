@@ -16,6 +16,7 @@ from npufix.advisor.api.standing_alone import COMPARED, SourceLostError, standin
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.xdist_group("api")  # they share one dear fixture
 ROOT = Path(__file__).parents[3]
 DUMP, SOURCE = ROOT / "examples/dump", ROOT / "examples/bert_like"
 EPS = 1e-6

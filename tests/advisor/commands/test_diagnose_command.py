@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     Npufix = Callable[..., subprocess.CompletedProcess[str]]
 
+pytestmark = pytest.mark.xdist_group("diagnose command")  # they share one dear fixture
 DUMP = "examples/dump"
 SOURCE = "examples/bert_like"
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     Npufix = Callable[..., subprocess.CompletedProcess[str]]
 
+pytestmark = pytest.mark.xdist_group("runs")  # they share one dear fixture
 ROOT = Path(__file__).parents[3]
 
 

@@ -37,16 +37,6 @@ _ABOUT = frozenset({"shape", "size", "dtype", "device", "dim", "ndim"})
 
 def find_masked_formulas(here: Surroundings) -> Iterator[Proposal]:
     """Yield ``y[m] = f(x[m])`` where ``f`` computes element by element."""
-    for proposal, _ in _find(here):
-        yield proposal
-
-
-def reads_for_formulas(here: Surroundings) -> set[int]:
-    """Return the ids of the selections that such a formula does without."""
-    return {read for _, reads in _find(here) for read in reads}
-
-
-def _find(here: Surroundings) -> Iterator[tuple[Proposal, set[int]]]:
     if here.flow.names.imports.get("torch") != "torch":
         return
     for node in here.nodes:
@@ -72,7 +62,7 @@ def _whole(
     target: ast.Subscript,
     value: ast.expr,
     sign: str,
-) -> tuple[Proposal, set[int]]:
+) -> Proposal:
     """Return the formula of all elements.
 
     Raises:
@@ -102,7 +92,7 @@ def _whole(
     )  # fmt: skip
     others = (here.text(read.value) for read in reads.values())
     other = next((text for text in others if text != written), written)
-    proposal = Proposal(
+    return Proposal(
         statement,
         form="changed" if sign else "computed",
         changes=(*changes, Change(here.span(statement), new)),
@@ -110,7 +100,6 @@ def _whole(
         asked=(("mask", name), ("x", written), ("y", other)),
         proven=frozenset(proven),
     )
-    return proposal, set(reads)
 
 
 def _reads(
