@@ -55,6 +55,8 @@ _MOST_TYPES = 4
 _WORK = re.compile(
     r"(Batch|Grouped|Quant\w*|Weight\w*)?(MatMul|Matmul|Gemm)\w*|Conv\w*|Depthwise\w*"
     r"|\w*Attention\w*|\w*FlashAttn\w*|MoeDistribute\w*|Mla\w*"
+    # Fused already, and of one read and one write.
+    r"|SwiGlu\w*|CrossEntropyLoss\w*|RotaryPositionEmbedding\w*|RotaryMul\w*"
     # Of a GPU: by the operator, else by the kernel.
     r"|aten::\w*(mm|bmm|linear|matmul|conv|attention)\w*"
     r"|.*(nvjet|gemm|Cijk|cutlass|xmma|flash|fmha).*"

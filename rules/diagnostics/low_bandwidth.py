@@ -11,7 +11,8 @@ Evidence: size, time and bandwidth of each collective in communication.json, and
 elements where the trace or the database has it.
 
 Use instead: pad buckets to 512 bytes (``nccl_start_alignment_factor`` of DeepSpeed); compare a run
-with and one without overlap of computation and communication and keep the faster.
+with and one without overlap of computation and communication and keep the faster. Below half of
+what the links reach, look at these first (``npu-smi info -t topo``, ``hccn_tool``).
 
 Safety: padding keeps the results.
 
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 
 _MOST_TOLD = 4
 """Sizes."""
+_LINKS = "look at the link first: npu-smi info -t topo; hccn_tool -i ID -link_stat -g; then compare a run with and one without overlap"
 
 
 def check(recording: Recording) -> Iterator[Observation]:
@@ -73,6 +75,7 @@ def check(recording: Recording) -> Iterator[Observation]:
     saved = min(cost, round(float((moving * (1 - reached)).sum()) / steps))
     own = kernels_of(slow["name"], recording)
     mostly = 2 * moving[by_size].sum() > moving.sum()
+    speed = float(slow["size_bytes"].sum()) / max(1, int(moving.sum()))
     yield Observation(
         what=(
             _say_unaligned(
@@ -80,8 +83,8 @@ def check(recording: Recording) -> Iterator[Observation]:
             )
             if mostly
             else f"{number(len(slow) / steps)} of {number(is_large.sum() / steps)} large collectives per "
-            f"step over SDMA reach less than {CONTENTION_SHARE * link:.1f} GB/s; they take "
-            f"{milliseconds(cost)} ({percent(share(cost, recording))} of the step)"
+            f"step over SDMA reach less than {CONTENTION_SHARE * link:.1f} GB/s, {speed:.2f} GB/s "
+            f"on average; they take {milliseconds(cost)} ({percent(share(cost, recording))} of the step)"
         ),
         evidence=(
             ("slowest", f"{slow['gb_per_s'].min():.2f} GB/s"),
@@ -93,7 +96,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         basis=f"at most what is lost against {float(np.median(usual)):.0f} GB/s",
         places=places(own, own["duration_ns"].to_numpy(), recording),
         kernels=Labels(own.index),
-        advice=UNALIGNED_ADVICE if mostly else "",
+        advice=UNALIGNED_ADVICE if mostly else _LINKS if speed < link / 2 else "",
     )
 
 

@@ -139,6 +139,18 @@ def test_collectives_that_count_on_from_step_to_step_are_one() -> None:
     assert longest_collectives(rows, "waiting_ns", 2, {}) == "hcom_allReduce__5_0_1 50 ms"
 
 
+@pytest.mark.parametrize(("speed", "links"), [(1.5, 1), (13.0, 0)])
+def test_far_below_its_rate_the_link_is_looked_at_first(speed: float, links: int) -> None:
+    size = 40_000_000
+    rows = [
+        {"step": "1", "name": "a", "transport": "SDMA", "size_bytes": size, "gb_per_s": speed,
+         "transit_ns": round(size / speed)}
+    ]  # fmt: skip
+    found = only(low_bandwidth, recording([kernel("a")], transports=rows))
+    assert f"less than 14.4 GB/s, {speed:.2f} GB/s on average" in found.what
+    assert found.advice.count("hccn_tool") == links
+
+
 def test_of_many_alike_one_is_named() -> None:
     names = [f"hcom_allReduce__5_{number}_1@group" for number in range(16)]
     rows = pd.DataFrame({"step": "1", "name": names, "waiting_ns": 3 * MS, "size_bytes": 0})

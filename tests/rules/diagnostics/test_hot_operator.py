@@ -38,7 +38,8 @@ def test_a_twentieth_of_the_compute_time_is_told_and_what_is_near_it(spent: int,
 @pytest.mark.parametrize(
     ("kind", "is_work"),
     [("MatMulV3", True), ("BatchMatMulV2", True), ("GroupedMatmul", True), ("Conv2D", True),
-     ("FlashAttentionScoreGrad", True), ("ApplyAdamWV2", True), ("aten::_fused_adamw_", True),
+     ("FlashAttentionScoreGrad", True), ("SwiGluGrad", True), ("ApplyAdamWV2", True),
+     ("Swish", False), ("aten::_fused_adamw_", True),
      ("ForeachAddList", False), ("Cast", False), ("NonZero", False), ("Exp", False),
      ("SomethingNew", False)],
 )  # fmt: skip
