@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
 from npufix.advisor.diagnose.folding import fold
 from npufix.advisor.evidence.change import Change
@@ -20,6 +21,7 @@ from npufix.advisor.project.scanning import Search
 from npufix.advisor.project.stored import Store
 from npufix.advisor.roofline.products import GRADIENT
 from npufix.advisor.roofline.work import work_of
+from npufix.profiling_parsers.tables.columns import find_rows_with
 from npufix.reports import report
 from npufix.reports.code_digest import digest, normal_form
 from npufix.rewriters.edit.loops.advice.ragged import ADVICE
@@ -36,7 +38,6 @@ from npufix.rules.substitution import Safety
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    import numpy as np
     import pandas as pd
     from numpy.typing import NDArray
 
@@ -197,6 +198,10 @@ _SERVES = re.compile(
 _SERVES_NOTHING = frozenset({"columns-one-by-one", "integer-cumsum", "repeat-interleave-int"})
 """What a server of language models has no use for: views, and a few numbers for each request."""
 _TRACKS = re.compile(r"(^|[/_])(fast_?sam|track(ers?|ing)|infer(ence)?)([/_.]|$)")
+_STAYS = re.compile(
+    r"(Reduce|Conv|Transpose)\w*|\w*(Mat[Mm]ul|Norm|Embedding|Attention|Pool|Loss)\w*"
+)
+"""Gradients of weights, and what computes more than element by element."""
 _LONG = 88
 """Characters of an index that is joined from parts: more are a line of their own."""
 _A_LITTLE = 44
@@ -347,11 +352,32 @@ def _with_evidence(
         types = set(kernels["type"].astype(str))
         if not all(types & set(group) for group in site.rule.launches_together):
             continue
-        own = kernels[kernels["type"].isin(site.rule.replaces)]
+        own = _taken_over(site, kernels, measured.evidence)
         finding = _finding(file, site, seen, own, measured)
         labels = Labels(own.index)
         change = _change(file, site, own, measured) if len(own) else None
         yield Located(file=file, site=site, finding=finding, kernels=labels, change=change)
+
+
+def _taken_over(site: Site, kernels: pd.DataFrame, evidence: Evidence) -> pd.DataFrame:
+    """Return those kernels at a place that its replacement takes over.
+
+    They are of the Types that the rule names, or of an operator that its pattern stands for. Where
+    a place computes nothing else forward, what its gradient does element by element is of it: that
+    of a subtraction is a ``Neg``, that of a mean a ``Muls``. That of a bias is still to be summed.
+    """
+    if not site.rule.replaces:
+        return kernels[:0]
+    asked = evidence.host_ops["name"].reindex(kernels["host_op"]).isin(list(site.operators))
+    own = kernels["type"].isin(site.rule.replaces).to_numpy(bool)
+    backward = _is_backward(kernels)
+    if not own.any():
+        return kernels[:0]
+    forward = own | (asked.to_numpy(bool) & ~backward)
+    if forward[~backward].all():
+        stays = find_rows_with(kernels["type"], lambda name: _STAYS.fullmatch(name) is not None)
+        own = own | (backward & ~stays & ~kernels["type"].isin(site.rule.becomes).to_numpy(bool))
+    return kernels[np.where(backward, own, forward)]
 
 
 def _change(
@@ -417,7 +443,11 @@ def _new_kernels(
         evidence.executions(file.relative, site.line, site.lines, {name})
         for name in sorted(site.operators)
     ]
-    forward = min((count for count in counts if count), default=1)
+    # Where no such call was recorded, each Type of the pattern ran once in each execution.
+    types = kernels.loc[~_is_backward(kernels), "type"].value_counts()
+    forward = min(
+        (n for n in counts if n), default=int(types[types > 0].min() if len(types) else 1)
+    )
     has_backward = bool((kernels["basis"].astype(str) == "forward").any())
     cells = kernels[["input_shapes", "input_dtypes", "output_shapes"]].drop_duplicates()
     largest, dtype = max(
