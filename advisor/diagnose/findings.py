@@ -204,8 +204,8 @@ _STAYS = re.compile(
 """Gradients of weights, and what computes more than element by element."""
 _LONG = 88
 """Characters of an index that is joined from parts: more are a line of their own."""
-_AS_LONG = 1.5
-"""How much longer a text may be than the old one where it saves one launch a call."""
+_A_LITTLE = 44
+"""Characters by which a text may be longer than the old one where it saves one launch a call."""
 _LONGER = 6
 """Lines that a loop may grow by: of ten lines in place of one a reviewer wants a measurement."""
 _LEARNS = Mention(
@@ -297,7 +297,7 @@ def _is_worth_less_than_its_text(site: Site) -> bool:
     text = "" if site.rewrite is None else site.rewrite.text
     is_call = site.occasion is Occasion.CALL and site.rule.table == "affinity"
     if is_call and site.rule.search in {"", "loops"}:
-        return len(text) > _AS_LONG * len(site.code)
+        return len(text) > len(site.code) + _A_LITTLE
     if site.rule.search == "loops":
         longer = len(text) > 2 * len(site.code) + _LONG // 2
         return longer or text.count("\n") > _LONGER + site.code.count("\n")

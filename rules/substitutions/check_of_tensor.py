@@ -168,6 +168,13 @@ def train_step(grad_norm: torch.Tensor):
     if not torch.isfinite(grad_norm).all():
         raise FloatingPointError(grad_norm)
 """,
+        # who calls it wants to be told
+        """
+def advantages(rewards: torch.Tensor, mask: torch.Tensor):
+    if mask.sum() == 0:
+        raise ValueError("every token is masked")
+    return (rewards * mask).sum() / mask.sum()
+""",
         # what comes behind it is for other masks, and a table of losses
         """
 def forward(x: torch.Tensor, mask: torch.BoolTensor, losses, name):

@@ -74,6 +74,15 @@ RULE = Substitution(
     passes=(0, 0),
     requires="torch_npu>=2.1",
     valid=(
+        # who has float64 keeps it
+        """
+def scatter(x: torch.Tensor):
+    dtype = torch.float32 if x.dtype not in (torch.float32, torch.float64) else x.dtype
+    out = torch.zeros(3, dtype=dtype, device=x.device)
+    return out + torch.zeros(
+        3, dtype=x.dtype if x.dtype == torch.float64 else torch.float32, device=x.device
+    )
+""",
         # on the host
         """
 class Positions(nn.Module):

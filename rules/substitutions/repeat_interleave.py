@@ -350,6 +350,19 @@ def f(durations: torch.Tensor):
     rewritten=(
         Rewritten(
             """
+def forward(freqs: torch.Tensor):
+    cos = freqs.cos().repeat_interleave(2, dim=-1)
+    return cos + 1
+""",
+            """
+def forward(freqs: torch.Tensor):
+    cos = freqs.cos()
+    cos = torch.stack((cos, cos), dim=-1).flatten(-2)
+    return cos + 1
+""",
+        ),
+        Rewritten(
+            """
 def f(valid_lens: torch.Tensor, X: torch.Tensor):
     shape = X.shape
     valid_lens = torch.repeat_interleave(valid_lens, shape[1])

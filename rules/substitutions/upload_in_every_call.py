@@ -285,6 +285,20 @@ def forward(x: torch.Tensor, found):
 """,
     ),
     rewritten=(
+        Rewritten(
+            """
+class Net(nn.Module):
+    def forward(self, x: torch.Tensor):
+        limit = torch.tensor([1.5], dtype=x.dtype).to(x.device)
+        return x < limit
+""",
+            """
+class Net(nn.Module):
+    def forward(self, x: torch.Tensor):
+        limit = torch.full((1,), 1.5, dtype=x.dtype, device=x.device)
+        return x < limit
+""",
+        ),
         Rewritten(_DRAWN, _DRAWN),
         Rewritten(
             """

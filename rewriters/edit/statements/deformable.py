@@ -46,7 +46,9 @@ def list_operands(function: FunctionNode) -> list[str]:
     nodes = list(walk(*function.body))
     value, shapes, locations, weights = given[:_OPERANDS]
     is_value = any(
-        isinstance(n, ast.Call) and last_name(n.func) == "split" and value in list_names(n.func)
+        isinstance(n, ast.Call)
+        and last_name(n.func) == "split"
+        and value in list_names(n.func)
         and _is_along_one(n)
         for n in nodes
     )

@@ -53,7 +53,12 @@ def _makes_double(here: Surroundings, code: ast.Call) -> bool:
 
 
 def _is_double(here: Surroundings, code: ast.expr) -> bool:
-    """Tell whether code names a dtype of double precision: also on some devices alone."""
+    """Tell whether code names a dtype of double precision: also on some devices alone.
+
+    What is only compared with it keeps a dtype: ``x.dtype if x.dtype == torch.float64 else d``.
+    """
+    if isinstance(code, ast.IfExp):
+        return any(_is_double(here, arm) for arm in (code.body, code.orelse))
     text = here.text(code)
     return _DOUBLE.search(text) is not None and _BY_DEVICE.search(text) is None
 

@@ -28,7 +28,7 @@ def is_read_again(here: Surroundings, code: ast.Call) -> bool:
         isinstance(n, ast.Call)
         and isinstance(n.func, ast.Attribute)
         and n.func.attr in READING
-        and ast.unparse(n.func.value) in names
+        and any(ast.unparse(part) in names for part in ast.walk(n.func.value))
         for n in here.nodes
     )
 

@@ -292,10 +292,13 @@ def _is_copied(here: Surroundings, code: ast.Call, made: ast.Call) -> bool:
 def _is_computed_in(loop: ast.AST, code: ast.expr) -> bool:
     """Tell whether each round computes what is copied: ``state, *_ = env.step(action)``.
 
-    Not so ``meta = metas[i]``, which is there before the loop begins.
+    So does ``total += loss``; not so ``meta = metas[i]``, which is there before the loop begins.
     """
     bound = [n for n in ast.walk(loop) if isinstance(n, ast.Assign)]
     names = [n.id for n in ast.walk(code) if isinstance(n, ast.Name)]
+    added = {ast.unparse(n.target) for n in ast.walk(loop) if isinstance(n, ast.AugAssign)}
+    if not added.isdisjoint(names):
+        return True
     for name in names:  # grows
         for value in (n.value for n in bound if name in map(ast.unparse, _targets(n))):
             inner = list(ast.walk(value))
