@@ -110,9 +110,7 @@ def zeros_hidden(
     scores = scores_of(q, k, scale, divisor)
     masked = scores.masked_fill(either(shown == 0, shown.logical_not()), value)
     late = (q @ k.transpose(-2, -1)).masked_fill(shown == 0, value)
-    scores = either(
-        masked, masked if mask is not None else scores, scaled(late, scale, divisor)
-    )
+    scores = either(masked, masked if mask is not None else scores, scaled(late, scale, divisor))
     return weights_of(scores, q, p, training) @ v
 
 
@@ -155,9 +153,7 @@ def others_hidden(
     scores = scores_of(q, k, scale, divisor)
     masked = either(scores.masked_fill(~shown, value), torch.where(shown, scores, value))
     late = (q @ k.transpose(-2, -1)).masked_fill(~shown, value)
-    scores = either(
-        masked, masked if mask is not None else scores, scaled(late, scale, divisor)
-    )
+    scores = either(masked, masked if mask is not None else scores, scaled(late, scale, divisor))
     return weights_of(scores, q, p, training) @ v
 
 
@@ -200,9 +196,7 @@ def named_hidden(
     scores = scores_of(q, k, scale, divisor)
     masked = either(scores.masked_fill(hidden, value), torch.where(hidden, value, scores))
     late = (q @ either(k.transpose(-2, -1), k.transpose(2, 3))).masked_fill(hidden, value)
-    scores = either(
-        masked, masked if mask is not None else scores, scaled(late, scale, divisor)
-    )
+    scores = either(masked, masked if mask is not None else scores, scaled(late, scale, divisor))
     return weights_of(scores, q, p, training) @ v
 
 

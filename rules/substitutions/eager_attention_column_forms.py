@@ -173,6 +173,16 @@ _CONDITIONS = (
 )
 COLUMNS = (
     Form(unmasked, fused, inputs, _CONDITIONS),
-    Form(named_hidden, fused_hidden, hidden_inputs, (*_CONDITIONS, VERY_NEGATIVE, HIDDEN_LEAVES_A_KEY)),
-    Form(added_to_scores, fused_zero, added_inputs, (*_CONDITIONS, MASK_IS_BOOLEAN, ADDED_LEAVES_A_KEY)),
+    Form(
+        named_hidden,
+        fused_hidden,
+        hidden_inputs,
+        (*_CONDITIONS, VERY_NEGATIVE, HIDDEN_LEAVES_A_KEY),
+    ),
+    Form(
+        added_to_scores,
+        fused_zero,
+        added_inputs,
+        (*_CONDITIONS, MASK_IS_BOOLEAN, ADDED_LEAVES_A_KEY),
+    ),
 )

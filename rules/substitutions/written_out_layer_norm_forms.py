@@ -22,9 +22,7 @@ _LEAST_DIMS = 3
 def gain(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Normalise the last dimension and multiply by the weight."""
     distance = x - x.mean(-1, keepdim=True)
-    square = either(
-        distance.pow(2).mean(-1, keepdim=True), x.var(-1, keepdim=True, unbiased=False)
-    )
+    square = either(distance.pow(2).mean(-1, keepdim=True), x.var(-1, keepdim=True, unbiased=False))
     inverse = torch.rsqrt(square + eps)
     return either(weight * (distance * inverse), weight * distance * inverse)
 
@@ -48,9 +46,9 @@ def gain_of_channels(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 def layer_norm_of_channels(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Turn the channels to the end, normalise with one kernel, and turn them back."""
-    return F.layer_norm(
-        x.transpose(1, -1), (x.shape[1],), weight.flatten(), None, eps
-    ).transpose(1, -1)
+    return F.layer_norm(x.transpose(1, -1), (x.shape[1],), weight.flatten(), None, eps).transpose(
+        1, -1
+    )
 
 
 def affine_channels(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
@@ -82,7 +80,11 @@ def channel_inputs(draw: Draw) -> dict[str, Any]:
     channels, dtype = draw.choice([4, 8]), draw.choice([torch.float32, torch.bfloat16])
     x = draw.floats(2, channels, *sizes, dtype=dtype) * draw.choice([1.0, 1e-3])
     ones = [1] * len(sizes)
-    return {"x": x, "weight": draw.floats(1, channels, *ones, dtype=dtype), "eps": draw.choice([1e-5, 1e-3])}
+    return {
+        "x": x,
+        "weight": draw.floats(1, channels, *ones, dtype=dtype),
+        "eps": draw.choice([1e-5, 1e-3]),
+    }
 
 
 def affine_channel_inputs(draw: Draw) -> dict[str, Any]:

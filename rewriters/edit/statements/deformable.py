@@ -46,7 +46,9 @@ def list_operands(function: FunctionNode) -> list[str]:
     nodes = list(walk(*function.body))
     value, shapes, locations, weights = given[:_OPERANDS]
     is_value = any(
-        isinstance(n, ast.Call) and last_name(n.func) == "split" and value in list_names(n.func)
+        isinstance(n, ast.Call)
+        and last_name(n.func) == "split"
+        and value in list_names(n.func)
         and _is_along_one(n)
         for n in nodes
     )
@@ -63,7 +65,7 @@ def list_operands(function: FunctionNode) -> list[str]:
 
 
 def _is_along_one(split: ast.Call) -> bool:
-    """Tell whether levels are parts of (batch, positions, heads, channels), not of another order."""
+    """Tell whether levels are parts of (batch, positions, heads, channels), in this order."""
     given = [*split.args[1:], *(k.value for k in split.keywords if k.arg == "dim")]
     return any(isinstance(dim, ast.Constant) and dim.value == 1 for dim in given)
 
