@@ -420,6 +420,10 @@ def _is_covered(
     match statement:
         case ast.Assign([ast.Name()], value) | ast.AnnAssign(ast.Name(), _, value) if value:
             return values.get(id(value), root) is not root
+        case ast.AugAssign(ast.Name()):
+            return values.get(id(statement), root) is not root
+        case ast.Expr(ast.Call(ast.Attribute(ast.Name())) as changed):  # ``x.masked_fill_(...)``
+            return values.get(id(changed), root) is not root
         case ast.Assign([ast.Tuple(items)], value):
             return all(isinstance(item, ast.Name) for item in items) and id(value) in values
         case ast.If(_, body, []):

@@ -342,7 +342,7 @@ def _drops(x: Node, dim: Node) -> bool:
 
 
 def _is_length_of_sum(total: Node, length: Node) -> bool:
-    """Tell whether ``x.pow(2).sum(-1) / x.shape[-1]`` is a mean: of one dimension, counted alike."""
+    """Tell whether ``x.pow(2).sum(-1) / x.shape[-1]`` is a mean: both are of one dimension."""
     if total.op != "sum" or length.op != Op.SIZE or not _is_number(total.args[1]):
         return False
     x = total.args[0]

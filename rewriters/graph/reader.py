@@ -81,6 +81,10 @@ def read_function(
     )
 
 
+_IN_PLACE = frozenset({"add_", "div_", "masked_fill_", "mul_", "sub_"})
+_FROM_PRODUCTS = frozenset({"add", "div", "masked_fill", "mul", "sub"})
+
+
 class FunctionReader:
     """Follows the statements of a function, branch by branch."""
 
@@ -197,10 +201,44 @@ class FunctionReader:
 
     def _discard(self, code: ast.expr) -> None:
         """Read an expression whose value nobody wants: a call is there for what it changes."""
+        match code:
+            case ast.Call(ast.Attribute(ast.Name(name) as owner, attr), args, options) if (
+                attr in _IN_PLACE and self._is_ours_alone(name)
+            ):  # ``scores.masked_fill_(mask, value)``
+                plain = ast.Attribute(owner, attr.removesuffix("_"), ast.Load())
+                again = ast.Call(ast.copy_location(plain, code), args, options)
+                node = self.expressions.evaluate(ast.copy_location(again, code))
+                self.state.record(node, code)
+                self.state.bind(name, node)
+                return
         observed = len(self.state.observables)
         node = self.expressions.read(code)
         if isinstance(code, ast.Call) and len(self.state.observables) == observed:
             self.state.effect("call", node)
+
+    def _is_ours_alone(self, name: str) -> bool:
+        """Tell whether a name stands for a product that nothing else can see, and nothing has.
+
+        To change it in place is to give the name another value then: ``scores /= 8``, right behind
+        ``scores = q @ k.T``. Of a loop around it that is not so, but in it another moment begins.
+        """
+        node = self.state.env.get(name)
+        hidden = self.state.outside | self.state.captured
+        if node is None or name in hidden or self.state.reshapes or not self._is_product(node):
+            return False
+        if self.state.epoch != node.epoch:
+            return False
+        seen = [o.node for o in self.state.observables]
+        others = [value for other, value in self.state.env.items() if other != name]
+        held = [*seen, *others, *self.state.stored.values()]
+        return not any(node is inner for value in held for inner in value.walk())
+
+    @staticmethod
+    def _is_product(node: Node) -> bool:
+        """Tell whether a value is a product of matrices, or new memory computed from one."""
+        while node.op in _FROM_PRODUCTS:
+            node = node.args[0]
+        return node.op in {"bmm", "matmul"}
 
     def _define(self, code: FunctionNode | ast.ClassDef) -> None:
         """Read the definition of an inner function, not the function."""
@@ -281,7 +319,12 @@ class FunctionReader:
         """Read ``x += y``: a write to the tensor that every alias of ``x`` sees."""
         left = self.expressions.read(_as_load(code.target))
         right = self.expressions.read(code.value)
+        alone = isinstance(code.target, ast.Name) and self._is_ours_alone(code.target.id)
         node = arithmetic(self.state.graph, BINARY[type(code.op)], [left, right], self.state.epoch)
+        if alone and isinstance(code.target, ast.Name):
+            self.state.record(node, code)
+            self.state.bind(code.target.id, node)
+            return
         written = self.state.op(Op.AUGMENT, left, node)
         self.state.record(written, code)
         self.state.effect("write", written)

@@ -203,10 +203,15 @@ def list_unmentioned(pattern: Pattern, chosen: int) -> dict[str, Hashable]:
 
 
 def _is_discarded(evaluation: Evaluation) -> bool:
-    """Tell whether nobody uses a value: ``x * scale`` as a statement."""
+    """Tell whether nobody uses a value: ``x * scale`` as a statement.
+
+    Nor is one put in the place of ``y += bias``, which has the operator within it.
+    """
     match evaluation.statement:
         case ast.Expr(value):
             return value is evaluation.code
+        case ast.AugAssign() as changed:
+            return changed is evaluation.code and evaluation.node.op != Op.AUGMENT
     return False
 
 

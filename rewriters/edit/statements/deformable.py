@@ -65,7 +65,7 @@ def list_operands(function: FunctionNode) -> list[str]:
 
 
 def _is_along_one(split: ast.Call) -> bool:
-    """Tell whether levels are parts of (batch, positions, heads, channels), not of another order."""
+    """Tell whether levels are parts of (batch, positions, heads, channels), in this order."""
     given = [*split.args[1:], *(k.value for k in split.keywords if k.arg == "dim")]
     return any(isinstance(dim, ast.Constant) and dim.value == 1 for dim in given)
 
