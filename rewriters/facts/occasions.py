@@ -53,6 +53,8 @@ _FIRST_STEP = re.compile(r"len\((self\.)?state(\[\w+\])?\) == 0|not (self\.)?sta
 """What an optimizer asks before it makes what it keeps of a parameter."""
 _TAKES_STEPS = re.compile(r"(\w+_)?(model|net|network|unet|step)(_fn)?")
 """What a loop over the steps of a sample calls: ``self.unet(x, t)``, ``step_fn(x)``."""
+_NETWORK = re.compile(r"(^|\.)(\w+_)?(model|net|network|unet|transformer|dit|denoiser|controlnet)$")
+_STEPS = re.compile(r"(^|[._])scheduler\.step$")
 _SAMPLES = re.compile(r"_*(\w+_)?(sample|predict|infer|inference|denoise)(_.*)?")
 _BESIDE_EPOCHS = re.compile(r"on_(\w+_)?(stage|epoch|fit|validation|test)_(start|end|begin)")
 _ENVIRONMENT = re.compile(r"(Env(ironment)?|Task|Simulator|World)(V?\d+)?$")
@@ -80,6 +82,13 @@ _DONE_ONCE = frozenset(
     }
 )  # fmt: skip
 """What a function does once, where its name begins with it."""
+_IN_PLACE_OF_KERNELS = frozenset({"dequantize", "fallback", "naive", "ref", "reference"})
+"""What runs where a device lacks an operator, or when weights are loaded."""
+_OF_TENSORS = re.compile(r"\b(Long|Float|Bool|Int)?Tensor\b")
+_COMPUTED = re.compile(
+    r"^(?!.*\b(str|ndarray|Image)\b).*\b(\w*Tensor|float|[Ll]ist|[Tt]uple)\b", re.DOTALL
+)
+"""What is returned by those who compute, not by those who print, plot or save."""
 _ASIDE = frozenset(
     {
         "benchmark", "checkpoint", "collate", "collator", "config", "dataloader", "dataset",
@@ -151,7 +160,9 @@ def occasion(
     once = _ONCE.fullmatch(name) is not None and not _is_part_of_step(flow)
     once = once or name == MODULE or "test" in _words(name)
     once = once or (flow.cls is not None and _CALLED_ONCE.search(flow.cls.name) is not None)
-    in_loop = is_in_loop(flow, line) and (match is not None or _trains(flow.function, line))
+    in_loop = is_in_loop(flow, line) and (
+        match is not None or _trains(flow.function, line) or samples(flow.function, line)
+    )
     return Occasion.CALL if once and not in_loop else Occasion.STEP
 
 
@@ -165,6 +176,22 @@ def _trains(function: FunctionNode, line: int = 0) -> bool:
         )
         for loop in loops
     )
+
+
+def samples(function: FunctionNode, line: int = 0) -> bool:
+    """Tell whether a function has a loop over the steps of a sample, around a line if given.
+
+    Each round calls a network and a scheduler: ``x = self.scheduler.step(self.unet(x, t), t, x)``.
+    """
+    for loop in walk(function):
+        if not isinstance(loop, ast.For) or not (
+            not line or loop.body[0].lineno <= line <= (loop.end_lineno or line)
+        ):
+            continue
+        calls = [ast.unparse(n.func) for n in walk(*loop.body) if isinstance(n, ast.Call)]
+        if any(map(_STEPS.search, calls)) and any(map(_NETWORK.search, calls)):
+            return True
+    return False
 
 
 def _is_part_of_step(flow: FunctionFlow) -> bool:
@@ -367,11 +394,31 @@ def is_hot(scope: Scope, module: ast.Module | None = None) -> bool:
     """
     if _is_hot_by_name(scope):
         return True
-    if scope.function.name == "main" and _trains(scope.function):
+    if scope.function.name in {"main", MODULE} and _trains(scope.function):
+        return True
+    if scope.function.name in {"__call__", "main", MODULE} and samples(scope.function):
         return True
     if module is None or scope.path or _words(scope.qualname) & _ASIDE:
         return False
-    return scope.function.name in _list_called_in_steps(module)
+    return _computes(scope.function) or scope.function.name in _list_called_in_steps(module)
+
+
+def _computes(function: FunctionNode) -> bool:
+    """Tell whether a function of a module turns tensors into tensors or numbers, as annotated.
+
+    Whoever imports ``def position_ids(ends: Tensor) -> Tensor`` calls it in each step.
+    """
+    given = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
+    own = [word.lower() for word in _WORD.findall(function.name)]
+    return (
+        not _BUILDS.fullmatch(function.name)
+        and not _ONCE.fullmatch(function.name)
+        and _IN_PLACE_OF_KERNELS.isdisjoint(own)
+        and _DONE_ONCE.isdisjoint(own[:1])
+        and function.returns is not None
+        and _COMPUTED.search(ast.unparse(function.returns)) is not None
+        and any(a.annotation and _OF_TENSORS.search(ast.unparse(a.annotation)) for a in given)
+    )
 
 
 def sets_up(scope: Scope) -> bool:

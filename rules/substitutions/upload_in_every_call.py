@@ -285,6 +285,16 @@ def forward(x: torch.Tensor, found):
 """,
     ),
     rewritten=(
+        Rewritten(
+            """
+def loss_step(loss: torch.Tensor, scale):
+    return scale(torch.tensor(1.0, device=loss.device)) if scale is not None else loss
+""",
+            """
+def loss_step(loss: torch.Tensor, scale):
+    return scale(torch.ones((), device=loss.device)) if scale is not None else loss
+""",
+        ),
         Rewritten(_DRAWN, _DRAWN),
         Rewritten(
             """
