@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.facts.host_tensors import works_on_host
+from npufix.rewriters.facts.step_functions import computes, samples, trains
 from npufix.rewriters.graph.modules.names import FunctionNode
 from npufix.rewriters.graph.modules.scopes import MODULE, scopes
 from npufix.rewriters.graph.modules.syntax import last_name, walk
@@ -53,8 +54,6 @@ _FIRST_STEP = re.compile(r"len\((self\.)?state(\[\w+\])?\) == 0|not (self\.)?sta
 """What an optimizer asks before it makes what it keeps of a parameter."""
 _TAKES_STEPS = re.compile(r"(\w+_)?(model|net|network|unet|step)(_fn)?")
 """What a loop over the steps of a sample calls: ``self.unet(x, t)``, ``step_fn(x)``."""
-_NETWORK = re.compile(r"(^|\.)(\w+_)?(model|net|network|unet|transformer|dit|denoiser|controlnet)$")
-_STEPS = re.compile(r"(^|[._])scheduler\.step$")
 _SAMPLES = re.compile(r"_*(\w+_)?(sample|predict|infer|inference|denoise)(_.*)?")
 _BESIDE_EPOCHS = re.compile(r"on_(\w+_)?(stage|epoch|fit|validation|test)_(start|end|begin)")
 _ENVIRONMENT = re.compile(r"(Env(ironment)?|Task|Simulator|World)(V?\d+)?$")
@@ -67,6 +66,8 @@ _ON_HOST = re.compile(
     r"|TritonPythonModel|[a-z]Proto)$"  # ``DataProto``, what processes hand to each other
 )
 _WAITS_FOR_OTHERS = frozenset({"ray.get", "ray.wait", "torch.distributed.rpc.rpc_sync"})
+_OF_TEXT = frozenset({"tokenizer", "processor"})
+"""What is handed to those who turn text into numbers, or numbers into text."""
 _ON_DEVICE = frozenset(
     {"autocast", "backward", "cuda", "enable_grad", "inference_mode", "no_grad", "npu", "to"}
 )
@@ -82,13 +83,6 @@ _DONE_ONCE = frozenset(
     }
 )  # fmt: skip
 """What a function does once, where its name begins with it."""
-_IN_PLACE_OF_KERNELS = frozenset({"dequantize", "fallback", "naive", "ref", "reference"})
-"""What runs where a device lacks an operator, or when weights are loaded."""
-_OF_TENSORS = re.compile(r"\b(Long|Float|Bool|Int)?Tensor\b")
-_COMPUTED = re.compile(
-    r"^(?!.*\b(str|ndarray|Image)\b).*\b(\w*Tensor|float|[Ll]ist|[Tt]uple)\b", re.DOTALL
-)
-"""What is returned by those who compute, not by those who print, plot or save."""
 _ASIDE = frozenset(
     {
         "benchmark", "checkpoint", "collate", "collator", "config", "dataloader", "dataset",
@@ -160,38 +154,11 @@ def occasion(
     once = _ONCE.fullmatch(name) is not None and not _is_part_of_step(flow)
     once = once or name == MODULE or "test" in _words(name)
     once = once or (flow.cls is not None and _CALLED_ONCE.search(flow.cls.name) is not None)
+    once = once or (name != "forward" and bool(_list_given(flow.function) & _OF_TEXT))
     in_loop = is_in_loop(flow, line) and (
-        match is not None or _trains(flow.function, line) or samples(flow.function, line)
+        match is not None or trains(flow.function, line) or samples(flow.function, line)
     )
     return Occasion.CALL if once and not in_loop else Occasion.STEP
-
-
-def _trains(function: FunctionNode, line: int = 0) -> bool:
-    """Tell whether a function has a loop with ``loss.backward()``, around a line if given."""
-    loops = [n for n in walk(function) if isinstance(n, ast.For | ast.While)]
-    return any(
-        (not line or loop.body[0].lineno <= line <= (loop.end_lineno or line))
-        and any(
-            isinstance(n, ast.Call) and last_name(n.func) == "backward" for n in walk(*loop.body)
-        )
-        for loop in loops
-    )
-
-
-def samples(function: FunctionNode, line: int = 0) -> bool:
-    """Tell whether a function has a loop over the steps of a sample, around a line if given.
-
-    Each round calls a network and a scheduler: ``x = self.scheduler.step(self.unet(x, t), t, x)``.
-    """
-    for loop in walk(function):
-        if not isinstance(loop, ast.For) or not (
-            not line or loop.body[0].lineno <= line <= (loop.end_lineno or line)
-        ):
-            continue
-        calls = [ast.unparse(n.func) for n in walk(*loop.body) if isinstance(n, ast.Call)]
-        if any(map(_STEPS.search, calls)) and any(map(_NETWORK.search, calls)):
-            return True
-    return False
 
 
 def _is_part_of_step(flow: FunctionFlow) -> bool:
@@ -205,7 +172,7 @@ def _is_part_of_step(flow: FunctionFlow) -> bool:
     if scope.cls is None:
         named = not scope.path and module is not None
         return named and scope.function.name in _list_called_in_steps(module)
-    return _is_called_by_forward(scope) or _prepares_step(scope)
+    return is_called_by_forward(scope) or _prepares_step(scope)
 
 
 def _prepares_step(scope: Scope) -> bool:
@@ -278,7 +245,12 @@ def _is_cache(decorator: ast.expr) -> bool:
 
 
 def _is_kept(flow: FunctionFlow, line: int) -> bool:
-    """Tell whether a line computes what is kept: ``if self.mask is None: self.mask = ...``."""
+    """Tell whether a line computes what is kept: ``if self.mask is None: self.mask = ...``.
+
+    So it does behind ``if len(self.table) >= n: return``, where ``self.table`` is made anew.
+    """
+    if line and _is_grown(flow, line):
+        return True
     around = (
         node
         for node in walk(flow.function)
@@ -289,6 +261,27 @@ def _is_kept(flow: FunctionFlow, line: int) -> bool:
         _FIRST_STEP.fullmatch(ast.unparse(node.test))
         or _list_asked_for(node.test) & _attributes(node)
         for node in around
+    )
+
+
+def _is_grown(flow: FunctionFlow, line: int) -> bool:
+    """Tell whether a line is reached only if what an attribute holds does not suffice."""
+    body = flow.function.body
+    made = {
+        ast.unparse(target)
+        for s in body
+        if isinstance(s, ast.Assign) and (s.end_lineno or s.lineno) >= line
+        for target in s.targets
+        if isinstance(target, ast.Attribute)
+    }
+    before = (s for s in body if isinstance(s, ast.If) and (s.end_lineno or line) < line)
+    return any(
+        isinstance(leave, ast.If)
+        and isinstance(leave.body[-1], ast.Return)
+        and leave.body[-1].value is None
+        and made & {ast.unparse(n) for n in ast.walk(leave.test) if isinstance(n, ast.Attribute)}
+        for outer in before
+        for leave in ast.walk(outer)
     )
 
 
@@ -327,12 +320,17 @@ def _loops(flow: FunctionFlow) -> list[ast.For | ast.AsyncFor | ast.While]:
 
 
 def _list_asked_for(test: ast.expr) -> set[str]:
-    """Return what a test compares with ``None``."""
-    return {
-        ast.unparse(code.left)
-        for code in ast.walk(test)
-        if isinstance(code, ast.Compare) and isinstance(code.ops[0], ast.Is)
-    }
+    """Return what a test compares with ``None``, or misses: ``not hasattr(self, "queue")``."""
+    found: set[str] = set()
+    for code in ast.walk(test):
+        match code:
+            case ast.Compare(left, [ast.Is(), *_]):
+                found.add(ast.unparse(left))
+            case ast.UnaryOp(
+                ast.Not(), ast.Call(ast.Name("hasattr"), [owner, ast.Constant(str(name))])
+            ):
+                found.add(f"{ast.unparse(owner)}.{name}")
+    return found
 
 
 def _attributes(code: ast.If) -> set[str]:
@@ -366,15 +364,23 @@ def _drives_others(flow: FunctionFlow) -> bool:
 
 
 def _takes_tokenizer(function: FunctionNode) -> bool:
-    """Tell whether a function of its own turns text into numbers: who gets a tokenizer calls it."""
-    given = {arg.arg for arg in (*function.args.posonlyargs, *function.args.args)}
-    return "self" not in given and bool(given & {"tokenizer", "processor"})
+    """Tell whether a function of its own turns text into numbers: who gets a tokenizer calls it.
+
+    A method that gets one computes as well, once a text: ``inference(self, text, tokenizer)``.
+    """
+    given = _list_given(function)
+    return "self" not in given and bool(given & _OF_TEXT)
 
 
 def _takes_state(function: FunctionNode) -> bool:
     """Tell whether a function, a hook mostly, loads or saves what it is handed."""
-    given = {arg.arg for arg in (*function.args.args, *function.args.kwonlyargs)}
-    return "state_dict" in given
+    return "state_dict" in _list_given(function)
+
+
+def _list_given(function: FunctionNode) -> set[str]:
+    """Return the names of the parameters of a function."""
+    args = function.args
+    return {arg.arg for arg in (*args.posonlyargs, *args.args, *args.kwonlyargs)}
 
 
 def is_in_loop(flow: FunctionFlow, line: int) -> bool:
@@ -394,31 +400,23 @@ def is_hot(scope: Scope, module: ast.Module | None = None) -> bool:
     """
     if _is_hot_by_name(scope):
         return True
-    if scope.function.name in {"main", MODULE} and _trains(scope.function):
+    if scope.function.name in {"main", MODULE} and trains(scope.function):
         return True
     if scope.function.name in {"__call__", "main", MODULE} and samples(scope.function):
         return True
     if module is None or scope.path or _words(scope.qualname) & _ASIDE:
         return False
-    return _computes(scope.function) or scope.function.name in _list_called_in_steps(module)
+    return _turns_tensors(scope.function) or scope.function.name in _list_called_in_steps(module)
 
 
-def _computes(function: FunctionNode) -> bool:
-    """Tell whether a function of a module turns tensors into tensors or numbers, as annotated.
+def _turns_tensors(function: FunctionNode) -> bool:
+    """Tell whether a function of a module computes with tensors: ``def ends(n: Tensor) -> Tensor``.
 
-    Whoever imports ``def position_ids(ends: Tensor) -> Tensor`` calls it in each step.
+    Whoever imports it calls it in each step.
     """
-    given = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
     own = [word.lower() for word in _WORD.findall(function.name)]
-    return (
-        not _BUILDS.fullmatch(function.name)
-        and not _ONCE.fullmatch(function.name)
-        and _IN_PLACE_OF_KERNELS.isdisjoint(own)
-        and _DONE_ONCE.isdisjoint(own[:1])
-        and function.returns is not None
-        and _COMPUTED.search(ast.unparse(function.returns)) is not None
-        and any(a.annotation and _OF_TENSORS.search(ast.unparse(a.annotation)) for a in given)
-    )
+    once = _BUILDS.fullmatch(function.name) or _ONCE.fullmatch(function.name)
+    return not once and _DONE_ONCE.isdisjoint(own[:1]) and computes(function, own)
 
 
 def sets_up(scope: Scope) -> bool:
@@ -460,7 +458,7 @@ def _is_hot_by_name(scope: Scope) -> bool:
     name = scope.function.name
     own = [word.lower() for word in _WORD.findall(name)]
     aside = _words(scope.qualname) & _ASIDE
-    if aside == {"weights"} and _is_called_by_forward(scope):
+    if aside == {"weights"} and is_called_by_forward(scope):
         aside = set()  # ``_get_weights`` of an attention computes them
     if name.startswith("__") or not own or own[-1] == "init" or aside:
         return False
@@ -472,7 +470,7 @@ def _is_hot_by_name(scope: Scope) -> bool:
     return not once and scope.cls is not None and _is_part_of_model(scope.cls)
 
 
-def _is_called_by_forward(scope: Scope) -> bool:
+def is_called_by_forward(scope: Scope) -> bool:
     """Tell whether the ``forward`` of a class calls a method of its own."""
     own = f"self.{scope.function.name}"
     methods = [] if scope.cls is None else scope.cls.body

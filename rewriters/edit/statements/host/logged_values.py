@@ -61,7 +61,9 @@ def find_logged(  # noqa: C901, PLR0911 - one case a way
                 here.parents.get(id(outer))
             ):
                 return _keep(here, code, tensor, how, outer) or Proposal(code, _FOR_LOG)
-            case ast.AugAssign(_, ast.Add()) if here.loop_of(outer) is not None:
+            case ast.AugAssign(kept, ast.Add()) if here.loop_of(outer) is not None or isinstance(
+                kept, ast.Attribute
+            ):
                 return Proposal(code, _FOR_SUM)
             case ast.Assign([ast.Subscript(kept)]) if _KEPT.search(last_name(kept) or ""):
                 return _keep(here, code, tensor, how, outer) or Proposal(code, _FOR_LOG)
