@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _NETWORK = re.compile(r"(^|\.)(\w+_)?(model|net|network|unet|transformer|dit|denoiser|controlnet)$")
 _STEPS = re.compile(r"(^|[._])scheduler\.step$")
-_IN_PLACE_OF_KERNELS = frozenset({"dequantize", "fallback", "naive", "ref", "reference"})
+_IN_PLACE_OF_KERNELS = frozenset({"dequant", "dequantize", "fallback", "naive", "ref", "reference"})
 """What runs where a device lacks an operator, or when weights are loaded."""
 _OF_TENSORS = re.compile(r"\b(Long|Float|Bool|Int)?Tensor\b")
 _COMPUTED = re.compile(

@@ -32,6 +32,8 @@ _KEPT = re.compile(
     r"(?i)(^|_)(tb|log\w*|loss(es)?|metrics?|scalars?|stats?|statistics|meters?)(_|$)"
 )
 """What a dictionary of values to log is called: ``tb_dict["loss"] = loss.item()``."""
+_ONE_STEP = frozenset({"backward", "forward", "train_step", "training_step"})
+"""What runs in each step, and adds up what it comes to: ``self.losses += loss.item()``."""
 _NEW = frozenset({"count_nonzero", "max", "mean", "min", "norm", "prod", "std", "sum", "var"})
 """What returns a tensor that nobody else has a view of."""
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.statements.surroundings import Surroundings
 
 FORM_REPEATED = "repeated"
-_COUNTS = re.compile(r"(^|_)(\w*len(gth)?s|counts?|repeats|num_\w+_per_\w+|\w+_per_\w+)(_|$)")
+_COUNTS = re.compile(r"(^|_)(\w*lens|lengths|tokens_per_\w+)$")
 _TOTAL = (
     "the host waits for the sum of the repeats: hand over what it knows of it, "
     "output_size=x.shape[0] of a tensor that the result meets, or the sum of the list that the "
