@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.facts.host_tensors import works_on_host
+from npufix.rewriters.facts.step_functions import computes, samples, trains
 from npufix.rewriters.graph.modules.names import FunctionNode
 from npufix.rewriters.graph.modules.scopes import MODULE, scopes
 from npufix.rewriters.graph.modules.syntax import last_name, walk
@@ -154,20 +155,10 @@ def occasion(
     once = once or name == MODULE or "test" in _words(name)
     once = once or (flow.cls is not None and _CALLED_ONCE.search(flow.cls.name) is not None)
     once = once or (name != "forward" and bool(_list_given(flow.function) & _OF_TEXT))
-    in_loop = is_in_loop(flow, line) and (match is not None or _trains(flow.function, line))
-    return Occasion.CALL if once and not in_loop else Occasion.STEP
-
-
-def _trains(function: FunctionNode, line: int = 0) -> bool:
-    """Tell whether a function has a loop with ``loss.backward()``, around a line if given."""
-    loops = [n for n in walk(function) if isinstance(n, ast.For | ast.While)]
-    return any(
-        (not line or loop.body[0].lineno <= line <= (loop.end_lineno or line))
-        and any(
-            isinstance(n, ast.Call) and last_name(n.func) == "backward" for n in walk(*loop.body)
-        )
-        for loop in loops
+    in_loop = is_in_loop(flow, line) and (
+        match is not None or trains(flow.function, line) or samples(flow.function, line)
     )
+    return Occasion.CALL if once and not in_loop else Occasion.STEP
 
 
 def _is_part_of_step(flow: FunctionFlow) -> bool:
@@ -409,11 +400,23 @@ def is_hot(scope: Scope, module: ast.Module | None = None) -> bool:
     """
     if _is_hot_by_name(scope):
         return True
-    if scope.function.name == "main" and _trains(scope.function):
+    if scope.function.name in {"main", MODULE} and trains(scope.function):
+        return True
+    if scope.function.name in {"__call__", "main", MODULE} and samples(scope.function):
         return True
     if module is None or scope.path or _words(scope.qualname) & _ASIDE:
         return False
-    return scope.function.name in _list_called_in_steps(module)
+    return _turns_tensors(scope.function) or scope.function.name in _list_called_in_steps(module)
+
+
+def _turns_tensors(function: FunctionNode) -> bool:
+    """Tell whether a function of a module computes with tensors: ``def ends(n: Tensor) -> Tensor``.
+
+    Whoever imports it calls it in each step.
+    """
+    own = [word.lower() for word in _WORD.findall(function.name)]
+    once = _BUILDS.fullmatch(function.name) or _ONCE.fullmatch(function.name)
+    return not once and _DONE_ONCE.isdisjoint(own[:1]) and computes(function, own)
 
 
 def sets_up(scope: Scope) -> bool:

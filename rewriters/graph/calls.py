@@ -48,7 +48,7 @@ class CallReader:
         """Return the value of a call.
 
         Raises:
-            UnsupportedCodeError: it looks at all local variables, as ``locals()`` does.
+            UnsupportedCodeError: it may bind variables, as ``exec()`` does.
 
         """
         dotted = self.state.dotted(code.func)
@@ -60,8 +60,11 @@ class CallReader:
         match code.func:
             case ast.Name("locals" | "vars" | "eval" | "exec") if self.state.depth:
                 return self.expressions.unknown(code)  # it can see the names of the helper only
-            case ast.Name("eval") if "eval" not in self.state.env and not self.state.is_module:
+            case ast.Name("eval" | "locals" as name) if (
+                name not in self.state.env and not self.state.is_module
+            ):
                 self.state.captured |= set(self.state.env)
+                self.state.sees_all |= name == "locals"
             case ast.Name("locals" | "vars" | "eval" | "exec" as name) if (
                 name not in self.state.env
             ):

@@ -13,7 +13,7 @@ from npufix.rewriters.graph.control_flow import BlockReader, list_assigned_in
 from npufix.rewriters.graph.dataflow import FunctionFlow, ReadAgainError, UnsupportedCodeError
 from npufix.rewriters.graph.expressions import BINARY, ExpressionReader
 from npufix.rewriters.graph.modules.scopes import MODULE
-from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.graph.modules.syntax import list_stored_names, walk
 from npufix.rewriters.graph.nodes import Graph, Node
 from npufix.rewriters.graph.special import Op
 from npufix.rewriters.graph.state import State
@@ -74,7 +74,9 @@ def read_function(
         evaluations=tuple(state.evaluations),
         observables=tuple(state.observables),
         places=state.places,
-        captured=frozenset(state.captured),
+        captured=frozenset(
+            state.captured | (list_stored_names(function) if state.sees_all else set())
+        ),
         scope=scope,
         for_npu=frozenset(state.for_npu),
         reshapes=reshapes,

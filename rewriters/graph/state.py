@@ -86,6 +86,8 @@ class State:
         self.places: dict[Node, list[ast.expr | ast.stmt]] = {}
         self.touched: set[Node] = set()
         self.captured: set[str] = set()
+        self.sees_all = False
+        """``locals()`` is called: in the next round of a loop it sees what is bound behind it."""
         self.for_npu: set[Node] = set()
         """Values that are these on an NPU, and may be others elsewhere."""
         self._made_once: dict[str, bool] = {}

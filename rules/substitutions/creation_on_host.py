@@ -80,6 +80,11 @@ RULE = Substitution(
     passes=(1, 0),
     requires="torch_npu>=2.1",
     valid=(
+        # an array, and a range alone
+        """
+def f(x: np.ndarray, y: torch.Tensor, places: torch.Tensor):
+    return x[torch.arange(4), places], y[torch.arange(4), 0]
+""",
         # the device draws other numbers
         """
 def f(n: int, device: torch.device):
@@ -139,6 +144,16 @@ def f(step: float, device: torch.device):
 """,
     ),
     rewritten=(
+        Rewritten(
+            """
+def best(x: torch.Tensor, places: torch.Tensor):
+    return x[torch.arange(x.shape[0]), places].sum()
+""",
+            """
+def best(x: torch.Tensor, places: torch.Tensor):
+    return x[torch.arange(x.shape[0], device=x.device), places].sum()
+""",
+        ),
         Rewritten(
             """
 def timestep_embedding(t: torch.Tensor, dim: int, max_period=10000):

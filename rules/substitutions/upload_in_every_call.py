@@ -299,6 +299,16 @@ class Net(nn.Module):
         return x < limit
 """,
         ),
+        Rewritten(
+            """
+def loss_step(loss: torch.Tensor, scale):
+    return scale(torch.tensor(1.0, device=loss.device)) if scale is not None else loss
+""",
+            """
+def loss_step(loss: torch.Tensor, scale):
+    return scale(torch.ones((), device=loss.device)) if scale is not None else loss
+""",
+        ),
         Rewritten(_DRAWN, _DRAWN),
         Rewritten(
             """

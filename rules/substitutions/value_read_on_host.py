@@ -13,12 +13,15 @@ it, it stays on the device: ``x.detach()`` is a tensor without dimensions, and `
 dimensions does so where the other one has dimensions or its dtype (``same-dtype``); ``max`` returns the
 number itself and no gradient where ``clamp`` returns a gradient of zero (``without-gradient``), and
 ``max(1.0, x)`` is 1.0 where ``x`` is NaN (``never-nan``); a count has none of this. Functions that get
-the value must take a tensor (``takes-tensors``). Where the host decides by it, or makes shapes of it,
+the value must take a tensor (``takes-tensors``). ``repeat_interleave`` waits for the sum of its
+repeats, unless ``output_size`` says it (``as-long``). Where the host decides by it, or makes shapes of it,
 nothing is said. A loop that reads ``x[i].item()`` reads all of ``x`` before it, where it is a
 ``vector`` that the loop leaves alone (``not-written-to``), and one over rows whose elements are
 numbers for sizes alone, over all of them (``matrix-of-numbers``). What a dictionary keeps for a log
 is a tensor without dimensions (``log-takes-tensors``), a copy where something may write into it later;
-where it is printed or logged at once nothing is gained. Other reads in loops, in logs and calls, and of
+where it is printed or logged at once nothing is gained. What a loop adds up
+or collects in a list stays on the device where nobody looks at it before the loop has ended: all of it is
+read behind the loop, and a sum is one in single precision (``single-precision-sum``). Other reads in loops, in logs and calls, and of
 lengths that the caller has, are advice.
 
 References: overall_optimization_strategy.md and solution_to_top3.md of the troubleshooting guide;
@@ -33,6 +36,7 @@ from npufix.rules.substitution import Condition, Draw, Form, Site, Substitution
 from npufix.rules.substitutions.value_read_on_host_examples import REWRITTEN, VALID
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 
@@ -124,6 +128,74 @@ def kept(x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Any]]:
     return y * x, {"x": x.detach().clone(), "y": y.sum().detach()}
 
 
+def added_up(x: Tensor, y: Tensor) -> Tensor:
+    """Add up on the host what each round has computed."""
+    total = 0.0
+    for row in x:
+        total += row.mean().item()
+    return y * total
+
+
+def added_there(x: Tensor, y: Tensor) -> Tensor:
+    """Add up on the device, and read the sum."""
+    total = 0.0
+    for row in x:
+        total += row.mean().detach().float()  # no slip: .float(...) is left out (few rounds)
+    total = float(total)
+    return y * total
+
+
+def collected(x: Tensor, y: Tensor) -> tuple[Tensor, list[float]]:
+    """Collect numbers."""
+    means = []
+    for row in x:
+        means.append(row.mean().item())  # noqa: PERF401 - as users write it
+    return y * len(means), means
+
+
+def collected_there(x: Tensor, y: Tensor) -> tuple[Tensor, list[float]]:
+    """Collect tensors, and read all of them at once."""
+    means: Any = []
+    for row in x:
+        means.append(row.mean().detach())
+    means = torch.stack(means).tolist() if means else []
+    return y * len(means), means
+
+
+def repeated(x: Tensor, n: Tensor, y: Tensor) -> Tensor:
+    """Repeat rows as often as a tensor says."""
+    return y - x.repeat_interleave(n, dim=0)
+
+
+def repeated_to_size(x: Tensor, n: Tensor, y: Tensor) -> Tensor:
+    """Say how many rows that makes."""
+    size = y.shape[0]
+    return y - x.repeat_interleave(
+        n, dim=0, output_size=size
+    )  # no slip: output_size=size is left out (only the wait shows it)
+
+
+def repeated_inputs(draw: Draw) -> dict[str, Any]:
+    """Return rows, how often each is meant, and as many rows as that makes."""
+    import torch
+
+    n = draw.integers(draw.integer(1, 4), low=0, high=3)
+    rows = {
+        name: draw.floats(count, 3, dtype=torch.float32)
+        for name, count in (("x", len(n)), ("y", int(n.sum())))
+    }
+    return {**rows, "n": n}
+
+
+def steps_inputs(draw: Draw) -> dict[str, Any]:
+    """Return what some rounds compute with, perhaps none."""
+    import torch
+
+    dtype = draw.choice([torch.float32, torch.bfloat16])
+    y = draw.floats(draw.integer(1, 4), 3, dtype=torch.float32)
+    return {"x": draw.floats(draw.integer(0, 4), 3, dtype=dtype) * 100, "y": y}
+
+
 def inputs(draw: Draw) -> dict[str, Any]:
     """Return a value of no dimensions, small and large, and a tensor to divide by it."""
     import torch
@@ -180,6 +252,16 @@ LOG_TAKES_TENSORS = Condition(
     "averaged, no NumPy and no JSON is made of it",
     _unknown,
 )
+SINGLE_SUM = Condition(
+    "single-precision-sum",
+    "the sum is of values like losses: single precision holds it, and no integer is expected",
+    _unknown,
+)
+AS_LONG = Condition(
+    "as-long",
+    "what is repeated becomes as long as what it meets: none of the two is one row for all",
+    _unknown,
+)
 NEVER_NAN = Condition("never-nan", "the value is never NaN", _unknown, "no-nan")
 
 RULE = Substitution(
@@ -204,6 +286,9 @@ RULE = Substitution(
         Form(handed_list, handed_tensor, lengths_inputs, (IS_TENSOR, TAKES_TENSORS)),
         Form(element_by_element, all_at_once, lengths_inputs, (IS_TENSOR, VECTOR, NOT_WRITTEN)),
         Form(logged, kept, inputs, (IS_TENSOR, LOG_TAKES_TENSORS)),
+        Form(added_up, added_there, steps_inputs, (IS_TENSOR, SINGLE_SUM)),
+        Form(repeated, repeated_to_size, repeated_inputs, (IS_TENSOR, AS_LONG)),
+        Form(collected, collected_there, steps_inputs, (IS_TENSOR,)),
         Form(rows_of_numbers, rows_at_once, rows_inputs, (IS_TENSOR, MATRIX, NOT_WRITTEN)),
     ),
     search="host-values",

@@ -46,10 +46,44 @@ def main(model, batches, optimizer):
         loss.backward()
         optimizer.step()
         total += loss.item()
+        print(total)
     return total
 """
 
+_SAMPLED = """
+class Pipeline:
+    def __call__(self, x: torch.Tensor, timesteps: torch.Tensor, limit: float):
+        for t in timesteps:
+            now = ((1000 - t.expand(x.shape[0])) / 1000)[0].item()
+            noise = self.transformer(x, t, guided=now < limit)
+            x = self.scheduler.step(noise, t, x)
+        return x
+"""
+_LOOKED_AT = """
+def train_step(model, batches, optimizer):
+    losses = []
+    for batch in batches:
+        loss = model(batch)
+        loss.backward()
+        losses.append(loss.item())
+        if sum(losses[-3:]) < 1:
+            break
+    return losses
+"""
+
 VALID = (
+    # as often as a number says, or a list of the host
+    """
+def spread(x: torch.Tensor, n: int, lengths: list) -> torch.Tensor:
+    rows = x.repeat_interleave(torch.tensor(lengths), dim=0)
+    return x.repeat_interleave(n, dim=0), rows, x.repeat_interleave(rows.shape[0], output_size=8)
+""",
+    # rows of indexes, and masks
+    """
+class Head(nn.Module):
+    def forward(self, x: torch.Tensor, rows: torch.Tensor, masks: torch.Tensor):
+        return [x[row] for row in rows], [x[mask].sum() for mask in masks]
+""",
     # what the message of an error says, and lengths that the object has filled itself
     """
 class Cache(nn.Module):
@@ -365,21 +399,94 @@ class Positions(nn.Module):
     Rewritten(
         """
 def train_step(model, batches, optimizer):
-    total = 0
+    total = 0.0
     for batch in batches:
         loss = model(batch)
         loss.backward()
-        total += loss.item()
+        total += loss.item() * len(batch)
     return total
 """,
         """
 def train_step(model, batches, optimizer):
-    total = 0
+    total = 0.0
     for batch in batches:
         loss = model(batch)
         loss.backward()
-        total += loss.item()
+        total += loss.detach().float() * len(batch)
+    total = float(total)
     return total
+""",
+    ),
+    Rewritten(
+        """
+def train_step(model, batches, optimizer):
+    losses = []
+    for batch in batches:
+        loss = model(batch)
+        loss.backward()
+        losses.append(loss.item())
+    return losses
+""",
+        """
+def train_step(model, batches, optimizer):
+    losses = []
+    for batch in batches:
+        loss = model(batch)
+        loss.backward()
+        losses.append(loss.detach().clone())
+    losses = torch.stack(losses).flatten().tolist() if losses else []
+    return losses
+""",
+    ),
+    Rewritten(
+        """
+def train_step(model, batches, optimizer):
+    hits = 0
+    for batch in batches:
+        loss = model(batch)
+        loss.backward()
+        hits += (batch > 0).sum().item()
+    return hits
+""",
+        """
+def train_step(model, batches, optimizer):
+    hits = 0
+    for batch in batches:
+        loss = model(batch)
+        loss.backward()
+        hits += (batch > 0).sum().detach()
+    hits = int(hits)
+    return hits
+""",
+    ),
+    Rewritten(
+        """
+def segment_softmax(x: torch.Tensor, ends: torch.Tensor, largest: torch.Tensor) -> torch.Tensor:
+    largest = largest.repeat_interleave(ends[1:] - ends[:-1], dim=0)
+    return (x - largest).exp()
+""",
+        """
+def segment_softmax(x: torch.Tensor, ends: torch.Tensor, largest: torch.Tensor) -> torch.Tensor:
+    largest = largest.repeat_interleave(ends[1:] - ends[:-1], dim=0, output_size=x.shape[0])
+    return (x - largest).exp()
+""",
+    ),
+    # a scheduler and a network in each round, and what each is asked for before
+    Rewritten(_SAMPLED, _SAMPLED),
+    # someone looks in each round, or the sum began elsewhere
+    Rewritten(_LOOKED_AT, _LOOKED_AT),
+    Rewritten(
+        """
+class Loss(nn.Module):
+    def forward(self, x: torch.Tensor, ids: torch.Tensor):
+        kept = [self.places[i.item()] for i in ids]
+        return self.take(x, kept)
+""",
+        """
+class Loss(nn.Module):
+    def forward(self, x: torch.Tensor, ids: torch.Tensor):
+        kept = [self.places[i] for i in ids.tolist()]
+        return self.take(x, kept)
 """,
     ),
 )

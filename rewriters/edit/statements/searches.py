@@ -119,7 +119,7 @@ SEARCHES: Mapping[str, Search] = {
     "creations": Search(
         find_creations,
         "arange|eye|full|linspace|ones|zeros",
-        text=r"(?s)\A(?=.*\.(?:to|cuda|type_as)\()"
+        text=r"(?s)\A(?=.*(?:\.(?:to|cuda|type_as)\(|\[[^\]\n]*torch\.arange\())"
         r"(?=.*\b(?:arange|eye|full|linspace|ones|zeros)\((?:(?!device\s*=)[^\n)])*[\n)])",
     ),
     "data-loaders": Search(
@@ -150,8 +150,10 @@ SEARCHES: Mapping[str, Search] = {
     ),
     "host-values": Search(
         find_host_values,
-        "item|tolist|cpu|numpy|float|int|max|min|range|arange|repeat|reshape|view|zeros",
-        text=r"\.(item|tolist|cpu|numpy)\(\)|(float|int|max|min)\(|\bfor \w+(, \w+)+ in [\w.]+:",
+        "item|tolist|cpu|numpy|float|int|max|min|range|arange|repeat(_interleave)?|reshape|view"
+        "|zeros",
+        text=r"\brepeat_interleave\(|\.(item|tolist|cpu|numpy)\(\)|(float|int|max|min)\("
+        r"|\bfor \w+(, \w+)+ in [\w.]+:",
         hot_only=True,
     ),
     "index-lists": Search(find_index_lists, text=r"\[\d+,[ \d,]*\d,?\s*\]\s*[,\]]"),

@@ -17,7 +17,7 @@ from npufix.rewriters.facts.occasions import Occasion, is_in_loop, occasion
 from npufix.rewriters.graph.modules.syntax import last_name, list_stored_names, root_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from npufix.rewriters.edit.edit import Span
     from npufix.rewriters.edit.statements.surroundings import Surroundings
@@ -165,6 +165,38 @@ def find_creations(here: Surroundings) -> Iterator[Proposal]:
                     found = _there(here, node, made, source, target)
                     if found is not None:
                         yield found
+            case ast.Subscript(ast.Name() | ast.Attribute() as owner, ast.Tuple(indexes)):
+                yield from _indexes(here, owner, indexes)
+
+
+def _indexes(
+    here: Surroundings, owner: ast.expr, indexes: Sequence[ast.expr]
+) -> Iterator[Proposal]:
+    """Yield ``torch.arange(n)`` of ``x[torch.arange(n), best]``, which is copied to the device."""
+    for code in indexes:
+        if not isinstance(code, ast.Call) or here.flow.names.dotted(code.func) != "torch.arange":
+            continue
+        others = [i for i in indexes if i is not code and isinstance(i, (ast.Name, ast.Call))]
+        known = [here.is_tensor(part) for part in (owner, *others)]
+        if not others or False in known or True not in known:
+            continue
+        made = _Made(here)
+        try:
+            made.read(code)
+        except _OtherSourceError:
+            continue
+        device = f"device={here.text(owner)}.device"
+        change = more_arguments(code, here.lines, device)
+        if change is not None and made.has_integers() is not False:
+            yield Proposal(
+                code,
+                changes=(change,),
+                shown=f"{here.text(code)[:-1]}, {device})",
+                asked=(("device", f"{here.text(owner)}.device"),),
+                proven=frozenset(
+                    _proven(here, code, made) | ({"is-device"} if here.is_tensor(owner) else set())
+                ),
+            )
 
 
 def draw_there(here: Surroundings, code: ast.Call, drawn: ast.Call) -> Proposal | None:

@@ -126,7 +126,8 @@ def read_before(here: Surroundings, code: ast.Call) -> Proposal | None:
         return None
     name = _new_name(here, first.base)
     line = (at.lineno, 0, at.lineno, 0)
-    changes = [Change(here.span(e.code), f"{name}[{here.text(e.place)}]") for e in every]
+    once = {id(e.code): e for e in every}.values()  # both ``int(x[i].item())`` and what is in it
+    changes = [Change(here.span(e.code), f"{name}[{here.text(e.place)}]") for e in once]
     head = f"{name} = {base}.tolist()"
     return _proposal(
         here, code, first.base, at, (Change(line, f"{here.indent(at)}{head}\n"), *changes), head
@@ -158,21 +159,24 @@ _TAKES_NUMBERS = frozenset(
 )  # fmt: skip
 """What makes a number of a tensor, for which the host waits each time."""
 _ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
+_Loop = ast.For | ast.ListComp | ast.SetComp
 _IN_OR_IS = (ast.In, ast.NotIn, ast.Is, ast.IsNot)
 
 
-def rows_read(here: Surroundings) -> Iterator[tuple[ast.For, ast.expr, Proposal]]:
+def rows_read(here: Surroundings) -> Iterator[tuple[_Loop, ast.expr, Proposal]]:
     """Yield the loops over a tensor whose elements are numbers for the host, and the tensor.
 
     ``for t, h, w in grid_thw:`` with ``torch.arange(h * w)`` in it becomes a loop over
-    ``grid_thw.tolist()``, and ``n.item()`` in ``for n in lengths:`` just ``n``.
+    ``grid_thw.tolist()``, and ``n.item()`` in ``for n in lengths:`` just ``n``; comprehensions are
+    loops as well, ``[names[i.item()] for i in labels]``.
     """
     for loop in here.nodes:
-        if not isinstance(loop, ast.For):
+        if not isinstance(loop, _Loop):
             continue
+        inside = here.nodes if isinstance(loop, ast.For) else list(walk(loop))
         for target, base in _list_iterated(loop):
             names = list_names(target)
-            uses = [n for n in here.nodes if isinstance(n, ast.Name) and n.id in names]
+            uses = [n for n in inside if isinstance(n, ast.Name) and n.id in names]
             read = [n for n in uses if isinstance(n.ctx, ast.Load)]
             items = [c for n in read if (c := _item_of(here, n)) is not None]
             sure = bool(items) or here.is_tensor(base) or _is_indexed_like_tensor(here, base)
@@ -181,16 +185,15 @@ def rows_read(here: Surroundings) -> Iterator[tuple[ast.For, ast.expr, Proposal]
             numbers = [n for n in read if _is_number_there(here, n)]
             if not read or len(numbers) + len(items) < len(read) or names & set(here.flow.captured):
                 continue
-            if (
-                is_left_alone(here, loop, {root_name(base)}) is False
-                or here.is_tensor(base) is False
-            ):
+            at = here.statement_of(loop)
+            alone = not isinstance(loop, ast.For) or is_left_alone(here, loop, {root_name(base)})
+            if alone is False or here.is_tensor(base) is False:
                 continue
             head = f"{here.text(base)}.tolist()"
             changes = [Change(here.span(base), head)]
             changes += [Change(here.span(c), n.id) for n in read if (c := _item_of(here, n))]
             code = items[0] if items else base
-            found = _proposal(here, code, base, loop, tuple(changes), head)
+            found = _proposal(here, code, base, at, tuple(changes), head)
             of_rows = isinstance(target, ast.Tuple)
             yield loop, base, replace(found, form="rows_of_numbers" if of_rows else found.form)
 
@@ -211,24 +214,33 @@ def _is_indexed_like_tensor(here: Surroundings, base: ast.expr) -> bool:
     )
 
 
-def _list_iterated(loop: ast.For) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Yield the targets of a loop, each with the tensor whose elements it gets."""
-    pairs: list[tuple[ast.expr, ast.expr]]
-    match loop.target, loop.iter:
-        case (ast.Name() | ast.Tuple()) as target, (ast.Name() | ast.Attribute()) as base:
-            pairs = [(target, base)]
-        case ast.Tuple([_, target]), ast.Call(ast.Name("enumerate"), [base]):
-            pairs = [(target, base)]
+def _list_iterated(loop: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield the targets of a loop or a comprehension, each with the tensor it gets elements of."""
+    whole: list[tuple[ast.expr, ast.expr]] = []
+    match loop:
+        case ast.For(target, items):
+            whole = [(target, items)]
+        case ast.ListComp(generators=[one]) | ast.SetComp(generators=[one]):
+            whole = [(one.target, one.iter)]
+    for target, items in whole:
+        for own, base in _pairs(target, items):
+            plain = isinstance(own, ast.Name) or (
+                isinstance(own, ast.Tuple) and all(isinstance(e, ast.Name) for e in own.elts)
+            )
+            if plain and _has_root(base):
+                yield own, base
+
+
+def _pairs(target: ast.expr, items: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+    """Return what of a target gets the elements of what: of ``zip`` each its own."""
+    match target, items:
+        case ((ast.Name() | ast.Tuple()), (ast.Name() | ast.Attribute())):
+            return [(target, items)]
+        case ast.Tuple([_, own]), ast.Call(ast.Name("enumerate"), [base]):
+            return [(own, base)]
         case ast.Tuple(targets), ast.Call(ast.Name("zip"), bases) if len(targets) == len(bases):
-            pairs = list(zip(targets, bases, strict=True))
-        case _:
-            return
-    for target, base in pairs:
-        plain = isinstance(target, ast.Name) or (
-            isinstance(target, ast.Tuple) and all(isinstance(e, ast.Name) for e in target.elts)
-        )
-        if plain and _has_root(base):
-            yield target, base
+            return list(zip(targets, bases, strict=True))
+    return []
 
 
 def _item_of(here: Surroundings, name: ast.Name) -> ast.Call | None:
@@ -240,7 +252,7 @@ def _item_of(here: Surroundings, name: ast.Name) -> ast.Call | None:
     return None
 
 
-def _is_number_there(
+def _is_number_there(  # noqa: PLR0911 - one case a use
     here: Surroundings, name: ast.Name, known: frozenset[str] = frozenset()
 ) -> bool:
     """Tell whether a tensor without dimensions is made a number of: ``x[:n]``, ``view(h * w)``.
@@ -255,6 +267,9 @@ def _is_number_there(
             case ast.Slice() | ast.Tuple():
                 if isinstance(outer, ast.Slice):
                     return True
+            case ast.Subscript(owner, index):
+                # of a list; in ``x[row]`` of a tensor it may be a row of indexes, or a mask
+                return index is inner and here.is_tensor(owner) is False
             case ast.Compare(ops=[operator]) if not isinstance(operator, _IN_OR_IS):
                 pass
             case ast.If(test) | ast.IfExp(test):
@@ -320,6 +335,10 @@ def _element(code: ast.AST) -> _Element | None:
             return _Element(code, base, index) if _has_root(base) else None
         case ast.Call(ast.Name("int" | "float"), [ast.Subscript(base, index) as part], []):
             return _Element(part, base, index) if _has_root(base) else None
+        case ast.Call(
+            ast.Name("int" | "float"), [ast.Call(ast.Attribute(attr="item")) as read], []
+        ):
+            return _element(read)
     return None
 
 

@@ -24,11 +24,15 @@ from npufix.rewriters.edit.statements.host.of_host import (
     READING,
     first_read,
     is_of_host,
+    is_of_round,
     is_tensor,
     iterated,
 )
+from npufix.rewriters.edit.statements.host.repeats import find_repeats
+from npufix.rewriters.edit.statements.host.seldom import is_seldom
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import LOOPS
+from npufix.rewriters.facts.step_functions import samples
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import last_name, walk
 from npufix.rewriters.graph.special import Op
@@ -59,9 +63,6 @@ _OF_RANKS = re.compile(r"_?(all_)?reduce_?(mean|sum|avg|tensor)?")
 """A function that returns the mean or the sum of a tensor over all ranks."""
 _TAKES_TENSOR = re.compile(r"loss|criterion", re.IGNORECASE)
 """What is called so divides by a number or a tensor; other calls make shapes of numbers."""
-_SELDOM = re.compile(
-    r"(^|_)(log|logging|print|report|verbose|debug|summary|cpu|device)(_|$)|last_(step|batch)"
-)
 _FEW_READS = 2
 _FORM_ITEM, _FORM_LIMIT, _FORM_LIMIT_OF_ITEM = "item", "limit", "limit_of_item"
 
@@ -72,6 +73,10 @@ _IN_LOOP = (
 _COPIED_IN_LOOP = (
     "the host waits in every round: copy all of it once before the loop (x = x.cpu(); of a list of "
     "tensors torch.stack(x).cpu()), or compute what follows on the device"
+)
+_OF_ROUND = (
+    "the host waits in every round for what depends on the round alone: compute it for all rounds "
+    "before the loop, read it there once (values = x.tolist()), and take values[i] here"
 )
 _OF_LIST = (
     "the host waits for each of them: read all at once (torch.stack(x).tolist()), or compute what "
@@ -101,11 +106,12 @@ class _Read:
 
 def find_host_values(here: Surroundings) -> Iterator[Proposal]:
     """Yield what is read on the host in code that runs in every step."""
-    loops: list[ast.For] = []
+    loops: list[ast.expr | ast.stmt] = []
     for loop, base, proposal in rows_read(here):
-        if loop not in loops and not is_of_host(here, base) and not _is_seldom(here, loop):
+        if loop not in loops and not is_of_host(here, base) and not is_seldom(here, loop):
             loops.append(loop)
             yield proposal
+    yield from find_repeats(here)
     done = {id(n) for loop in loops for n in walk(loop)}
     for node in here.nodes:
         if id(node) in done:
@@ -310,11 +316,11 @@ def _needs_number(here: Surroundings, user: Node, value: Node, *, counts: bool =
     return True  # in a list, too: what is printed would be ``tensor(2.)``
 
 
-def _by_hand(  # noqa: C901, PLR0911 - one case a kind of use
+def _by_hand(  # noqa: C901, PLR0911, PLR0912 - one case a kind of use
     here: Surroundings, read: _Read
 ) -> Proposal | None:
     """Return what to do where the tool does not know how to write it."""
-    if _is_seldom(here, read.code) or (read.how in ON_HOST and is_for_files(here, read.code)):
+    if is_seldom(here, read.code) or (read.how in ON_HOST and is_for_files(here, read.code)):
         return None
     loop = here.loop_of(read.code)
     value = here.value(read.code)
@@ -323,7 +329,10 @@ def _by_hand(  # noqa: C901, PLR0911 - one case a kind of use
         return None if _makes_shapes(here, users) else Proposal(read.code, _TO_CLAMP)
     if loop is not None and (once := read_before(here, read.code)) is not None:
         return once
-    if (logged := find_logged(here, read.code, read.tensor, read.how)) is not None:
+    counted = here.value(read.tensor)
+    counts = counted is not None and _is_count(counted)
+    logged = find_logged(here, read.code, read.tensor, read.how, counts=counts)
+    if logged is not None:
         return logged
     if loop is None and _is_of_caller(here, read):
         if _works_on_host(here):
@@ -333,6 +342,9 @@ def _by_hand(  # noqa: C901, PLR0911 - one case a kind of use
         return found
     if loop is not None and not (isinstance(loop, LOOPS) and is_made_in(loop, read.tensor)):
         return Proposal(read.code, _say_in_loop(here, read))
+    sampled = samples(here.flow.function, read.code.lineno)
+    if loop is not None and sampled and value is not None and is_of_round(value):
+        return Proposal(read.code, _OF_ROUND)
     ops = {user.op.removesuffix("(*)") for user in users}
     if read.how == "cpu" and _comes_back(here, read.code):
         return Proposal(read.code, _ROUND_TRIP)
@@ -422,39 +434,6 @@ def _is_called_so(code: ast.expr) -> bool:
         case ast.Call(ast.Attribute(ast.Name() | ast.Attribute() as whole), []):
             return _LENGTHS.search(last_name(whole)) is not None
     return False
-
-
-def _is_seldom(here: Surroundings, code: ast.expr | ast.stmt) -> bool:
-    """Tell whether a value is read every N steps anyhow, once per epoch, or if it is an array."""
-    loop = here.loop_of(code)
-    if isinstance(loop, ast.For) and "epoch" in ast.unparse(loop.target).lower():
-        return True
-    if loop is not None and any(_runs_epoch(node) for node in ast.walk(loop)):
-        return True
-    inner: ast.AST = code
-    for outer in here.around(code):
-        if isinstance(outer, (ast.ExceptHandler, ast.Raise)):
-            return True
-        if isinstance(outer, (ast.If, ast.IfExp)) and inner is not outer.test:
-            of_error = isinstance(outer, ast.If) and isinstance(outer.body[-1], ast.Raise)
-            if of_error or _asks_seldom(outer.test):
-                return True  # what the message of an error says, and the like
-        inner = outer
-    return False
-
-
-def _asks_seldom(test: ast.expr) -> bool:
-    asked = list(ast.walk(test))
-    if any(isinstance(n, ast.Mod) for n in asked):
-        return True
-    named = [last_name(node) for node in asked if isinstance(node, ast.expr)]
-    return bool({"isinstance", "random"} & {*named}) or any(map(_SELDOM.search, named))
-
-
-def _runs_epoch(node: ast.AST) -> bool:
-    """Tell whether a call makes a round last long: ``self.train_epoch()``, ``time.sleep(1)``."""
-    name = last_name(node.func) if isinstance(node, ast.Call) else ""
-    return "epoch" in name.lower() or name == "sleep"
 
 
 def _hand_over(here: Surroundings, read: _Read, users: Sequence[Node]) -> Proposal | None:

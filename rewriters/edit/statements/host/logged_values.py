@@ -6,6 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.statements.host.accumulated import keep_until_read
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.facts.module_facts import mentions
 from npufix.rewriters.graph.modules.syntax import last_name
@@ -31,12 +32,14 @@ _KEPT = re.compile(
     r"(?i)(^|_)(tb|log\w*|loss(es)?|metrics?|scalars?|stats?|statistics|meters?)(_|$)"
 )
 """What a dictionary of values to log is called: ``tb_dict["loss"] = loss.item()``."""
+_ONE_STEP = frozenset({"backward", "forward", "train_step", "training_step"})
+"""What runs in each step, and adds up what it comes to: ``self.losses += loss.item()``."""
 _NEW = frozenset({"count_nonzero", "max", "mean", "min", "norm", "prod", "std", "sum", "var"})
 """What returns a tensor that nobody else has a view of."""
 
 
-def find_logged(  # noqa: PLR0911 - one case a way
-    here: Surroundings, code: ast.Call, tensor: ast.expr, how: str
+def find_logged(  # noqa: C901, PLR0911 - one case a way
+    here: Surroundings, code: ast.Call, tensor: ast.expr, how: str, *, counts: bool = False
 ) -> Proposal | None:
     """Return what to do with a value that is only for people to read, ``None`` if it is not so.
 
@@ -45,6 +48,10 @@ def find_logged(  # noqa: PLR0911 - one case a way
     """
     if how not in {"item", "float", "int"}:
         return None  # arrays: what comes next is done on the host
+    if how == "item":
+        stays = keep_until_read(here, code, tensor, counts=counts)
+        if stays is not None:
+            return stays
     for outer in here.around(code):
         match outer:
             case ast.Call(ast.Attribute(_, name) | ast.Name(name)) if _LOGS.match(name):
@@ -56,13 +63,44 @@ def find_logged(  # noqa: PLR0911 - one case a way
                 here.parents.get(id(outer))
             ):
                 return _keep(here, code, tensor, how, outer) or Proposal(code, _FOR_LOG)
-            case ast.AugAssign(_, ast.Add()) if here.loop_of(outer) is not None:
+            case ast.AugAssign(kept, ast.Add()) if here.loop_of(outer) is not None or isinstance(
+                kept, ast.Attribute
+            ):
                 return Proposal(code, _FOR_SUM)
             case ast.Assign([ast.Subscript(kept)]) if _KEPT.search(last_name(kept) or ""):
                 return _keep(here, code, tensor, how, outer) or Proposal(code, _FOR_LOG)
+            case ast.Assign([ast.Name(name)], value) if value is code and _is_only_logged(
+                here, name
+            ):
+                return Proposal(code, _FOR_LOG)
             case ast.stmt():
                 break
     return None
+
+
+def _is_only_logged(here: Surroundings, name: str) -> bool:
+    """Tell whether a number of each round is kept, printed or added up: ``losses.append(loss)``."""
+    named = [n for n in here.nodes if isinstance(n, ast.Name) and n.id == name]
+    loads = [n for n in named if isinstance(n.ctx, ast.Load)]
+    return (
+        bool(loads)
+        and len(named) - len(loads) == 1
+        and all(here.loop_of(n) is not None and _is_log_of(here, n) for n in loads)
+    )
+
+
+def _is_log_of(here: Surroundings, name: ast.Name) -> bool:
+    for outer in here.around(name):
+        match outer:
+            case ast.Call(ast.Attribute(kept, "append"), [given]):
+                return given is name and _KEPT.search(last_name(kept)) is not None
+            case ast.Call(ast.Attribute(_, called) | ast.Name(called)) if _LOGS.match(called):
+                return called != "update"
+            case ast.JoinedStr() | ast.AugAssign(_, ast.Add()):
+                return True
+            case ast.stmt():
+                return False
+    return False
 
 
 def _keep(

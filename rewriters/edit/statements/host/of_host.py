@@ -133,3 +133,18 @@ def _is_of_torch(here: Surroundings, evaluation: Evaluation) -> bool:
     dotted = here.flow.names.dotted(code.func) if isinstance(code, ast.Call) else None
     module, _, name = (dotted or "").rpartition(".")
     return module in TORCH_FUNCTIONS and not name.startswith(("is_", "get_", "set_"))
+
+
+_HELD_BY_STATE = frozenset({Op.AFTER, Op.CALL, Op.CARRIED, Op.PHI})
+_OF_SHAPE = frozenset({Op.DTYPE_OF, Op.RANK, Op.SHAPE, Op.SIZE})
+
+
+def is_of_round(value: Node) -> bool:
+    """Tell whether a value is computed from an element that a loop goes through, and no state.
+
+    ``((1000 - t.expand(x.shape[0])) / 1000)[0].item()`` in ``for t in timesteps:``: of what the
+    loop computes only a shape takes part.
+    """
+    parts = list(value.walk(lambda node: () if node.op in _OF_SHAPE else node.args))
+    ops = {part.op for part in parts}
+    return Op.ELEMENT in ops and not ops & _HELD_BY_STATE

@@ -252,7 +252,7 @@ def _of(  # noqa: PLR0911 - one case a way
     if is_number(here, data):
         return _NUMBER if _is_copied(here, code, made) else ""
     advice = _of_data(here, data)
-    if advice and here.tests_around(code):
+    if advice and (_is_rare(here, code) if advice == _FILLED else here.tests_around(code)):
         return ""
     loop = here.loop_of(code)
     if advice or (loop is not None and _is_read_back(here, data)):
@@ -286,7 +286,27 @@ def _is_copied(here: Surroundings, code: ast.Call, made: ast.Call) -> bool:
     """Tell whether a number is made on the device by name, in each step, as others may be."""
     given = {k.arg for k in made.keywords}
     by_torch = code is made and not given - {"device", "dtype"}
-    return by_torch and here.is_hot and not here.tests_around(code)
+    return by_torch and here.is_hot and not _is_rare(here, code)
+
+
+_RARE = re.compile(r"\bis None|\bnot\b(?! None)|== 0|len\(|numel\(|size\(|isinstance|isnan|any\(")
+
+
+def _is_rare(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether code runs where something is missing: ``if x is None:``, or behind ``else``."""
+    inner: ast.AST = code
+    for outer in here.around(code):
+        match outer:
+            case ast.If(test, body) if inner is not test:
+                if inner not in body or _RARE.search(here.text(test)):
+                    return True
+            case ast.IfExp(test, body) if inner is not test:
+                if inner is not body or _RARE.search(here.text(test)):
+                    return True
+            case ast.ExceptHandler():
+                return True
+        inner = outer
+    return False
 
 
 def _is_computed_in(loop: ast.AST, code: ast.expr) -> bool:

@@ -1,0 +1,149 @@
+"""Values of the device that a loop adds up or collects, and that nobody reads before it has ended.
+
+::
+
+    total, losses = 0.0, []             total, losses = 0.0, []
+    for batch in batches:               for batch in batches:
+        loss = step(batch)                  loss = step(batch)
+        total += loss.item()                total += loss.detach().float()
+        losses.append(loss.item())          losses.append(loss.detach().clone())
+    print(total / len(losses))          losses = torch.stack(losses).tolist() if losses else []
+                                        total = float(total)
+                                        print(total / len(losses))
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.edit.statements.surroundings import LOOPS
+from npufix.rewriters.graph.modules.syntax import walk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from npufix.rewriters.edit.statements.surroundings import Surroundings
+
+FORM_ADDED, FORM_COLLECTED = "added_up", "collected"
+_NEW = frozenset({"count_nonzero", "max", "mean", "min", "norm", "prod", "std", "sum", "var"})
+"""What returns a tensor that nobody else has a view of."""
+
+
+def keep_until_read(
+    here: Surroundings, code: ast.Call, tensor: ast.expr, *, counts: bool
+) -> Proposal | None:
+    """Return the sum or the list of tensors instead of that of the numbers ``code`` reads.
+
+    The number is read, ``total = float(total)``, behind the loop; ``None`` where anybody in the
+    loop looks at what has come together so far. ``counts`` are integers, also when added up.
+    """
+    outer = next((o for o in here.around(code) if isinstance(o, ast.stmt)), None)
+    loop = here.loop_of(code)
+    if outer is None or not isinstance(loop, LOOPS) or here.loop_of(outer) is not loop:
+        return None
+    of = _as_owner(here, tensor)
+    match outer:
+        case ast.AugAssign(ast.Name(name), ast.Add(), value) if _reads_in(value) == [code]:
+            form, new = FORM_ADDED, f"{of}.detach()" + ("" if counts else ".float()")
+            after = f"{name} = {'int' if counts else 'float'}({name})"
+        case ast.Expr(ast.Call(ast.Attribute(ast.Name(name), "append"), [given])) if given is code:
+            is_new = isinstance(tensor, ast.Call) and getattr(tensor.func, "attr", "") in _NEW
+            form, new = FORM_COLLECTED, f"{of}.detach()" + ("" if is_new else ".clone()")
+            flat = "" if _has_no_dimensions(here, tensor) else ".flatten()"
+            after = f"{name} = torch.stack({name}){flat}.tolist() if {name} else []"
+        case _:
+            return None
+    end = loop.end_lineno or 0
+    starts = _is_started(here, name, outer, empty=form == FORM_COLLECTED)
+    if not starts or not _is_read_later(here, name, loop, outer) or end >= len(here.lines):
+        return None
+    if form == FORM_COLLECTED and here.flow.names.imports.get("torch") != "torch":
+        return None
+    return Proposal(
+        code,
+        form=form,
+        changes=(
+            Change(here.span(code), new),
+            Change((end + 1, 0, end + 1, 0), f"{here.indent(loop)}{after}\n"),
+        ),
+        shown=f"{new}\n{after}",
+        asked=(("x", here.text(tensor)),),
+        proven=frozenset({"is-tensor"} if here.is_tensor(tensor) else ())
+        | ({"single-precision-sum"} if counts else set()),
+    )
+
+
+def _as_owner(here: Surroundings, code: ast.expr) -> str:
+    plain = isinstance(code, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
+    return here.text(code) if plain else f"({here.text(code)})"
+
+
+def _reads_in(code: ast.expr) -> list[ast.AST]:
+    """Return what reads values in an expression, the outermost of ``float(x.item())``."""
+    return [
+        n
+        for n in walk(code)
+        if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.func.attr == "item"
+    ]
+
+
+def _has_no_dimensions(here: Surroundings, tensor: ast.expr) -> bool:
+    found = here.evaluations.get(id(tensor))
+    return found is not None and here.facts(found, x=found.node).ndim("x") == 0
+
+
+def _is_started(here: Surroundings, name: str, outer: ast.stmt, *, empty: bool) -> bool:
+    """Tell whether a name only ever gets a number, or an empty list, besides what is added."""
+    stores = [
+        n
+        for n in here.nodes
+        if isinstance(n, ast.Name) and n.id == name and not isinstance(n.ctx, ast.Load)
+    ]
+    started = [n for n in stores if here.parents.get(id(n)) is not outer]
+    return (
+        bool(started)
+        and name not in here.flow.captured
+        and not any(
+            isinstance(n, ast.Global | ast.Nonlocal) and name in n.names for n in here.nodes
+        )
+        and all(
+            any(_is_start(value, empty=empty) for value in _values(here, store))
+            for store in started
+        )
+    )
+
+
+def _values(here: Surroundings, store: ast.Name) -> Iterator[ast.expr]:
+    """Yield the value of ``total`` in ``total = 0`` and ``count, total = 0, 0.0``."""
+    outer = here.parents.get(id(store))
+    match outer, here.parents.get(id(outer)):
+        case ast.Assign(value=value), _:
+            yield value
+        case ast.AnnAssign(value=ast.expr() as value), _:
+            yield value
+        case ast.Tuple(targets), ast.Assign(value=ast.Tuple(values)):
+            if len(targets) == len(values):
+                yield values[next(at for at, t in enumerate(targets) if t is store)]
+
+
+def _is_start(value: ast.expr, *, empty: bool) -> bool:
+    match value:
+        case ast.List([]):
+            return empty
+        case ast.Constant(number):
+            return not empty and type(number) in {int, float}
+    return False
+
+
+def _is_read_later(here: Surroundings, name: str, loop: ast.AST, outer: ast.stmt) -> bool:
+    """Tell whether what has come together is read, and not in the loop."""
+    loads = [
+        n
+        for n in here.nodes
+        if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Load)
+    ]
+    own = {id(n) for n in walk(outer)}
+    inside = {id(n) for n in walk(loop)} - own
+    return any(id(n) not in own for n in loads) and not any(id(n) in inside for n in loads)

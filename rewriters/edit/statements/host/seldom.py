@@ -1,0 +1,49 @@
+"""Whether a value is read in a few steps only: every N, once per epoch, where an error is told."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.graph.modules.syntax import last_name
+
+if TYPE_CHECKING:
+    from npufix.rewriters.edit.statements.surroundings import Surroundings
+
+_SELDOM = re.compile(
+    r"(^|_)(log|logging|print|report|verbose|debug|summary|cpu|device)(_|$)|last_(step|batch)"
+)
+
+
+def is_seldom(here: Surroundings, code: ast.expr | ast.stmt) -> bool:
+    """Tell whether a value is read every N steps anyhow, once per epoch, or if it is an array."""
+    loop = here.loop_of(code)
+    if isinstance(loop, ast.For) and "epoch" in ast.unparse(loop.target).lower():
+        return True
+    if loop is not None and any(_runs_epoch(node) for node in ast.walk(loop)):
+        return True
+    inner: ast.AST = code
+    for outer in here.around(code):
+        if isinstance(outer, (ast.ExceptHandler, ast.Raise)):
+            return True
+        if isinstance(outer, (ast.If, ast.IfExp)) and inner is not outer.test:
+            of_error = isinstance(outer, ast.If) and isinstance(outer.body[-1], ast.Raise)
+            if of_error or _asks_seldom(outer.test):
+                return True  # what the message of an error says, and the like
+        inner = outer
+    return False
+
+
+def _asks_seldom(test: ast.expr) -> bool:
+    asked = list(ast.walk(test))
+    if any(isinstance(n, ast.Mod) for n in asked):
+        return True
+    named = [last_name(node) for node in asked if isinstance(node, ast.expr)]
+    return bool({"isinstance", "random"} & {*named}) or any(map(_SELDOM.search, named))
+
+
+def _runs_epoch(node: ast.AST) -> bool:
+    """Tell whether a call makes a round last long: ``self.train_epoch()``, ``time.sleep(1)``."""
+    name = last_name(node.func) if isinstance(node, ast.Call) else ""
+    return "epoch" in name.lower() or name == "sleep"

@@ -1,0 +1,125 @@
+"""What the host reads in loops over steps and batches, and in helpers that compute in each step."""
+
+from __future__ import annotations
+
+import pytest
+from searching import found, rewritten
+
+
+@pytest.mark.parametrize(
+    ("start", "inside", "after", "written"),
+    [
+        ("total = 0.0", "pass", "return total", True),
+        ("n, total = 0, 0.0", "n += 1", "return total / n", True),
+        ("total = 0.0", "print(total)", "return total", False),  # somebody looks in each round
+        ("total = batches.offset", "pass", "return total", False),  # perhaps no number
+        ("total = 0.0", "total += 1", "return total", False),
+        ("total = 0.0", "pass", "return lambda: total", False),
+        ("total = 0.0", "pass", "return 0", False),  # nobody reads it
+    ],
+)
+def test_a_sum_stays_on_the_device_until_the_loop_has_ended(
+    start: str, inside: str, after: str, *, written: bool
+) -> None:
+    text = f"""
+def train_epoch(model, batches):
+    {start}
+    for batch in batches:
+        loss = model(batch)
+        loss.backward()
+        total += loss.item()
+        {inside}
+    {after}
+"""
+    sites = found(text, "NPU214")
+    assert [site.rewrite is not None for site in sites] == [written]
+    if written:
+        new = rewritten(text, "NPU214")
+        assert "total += loss.detach().float()" in new
+        assert f"    total = float(total)\n    {after}" in new
+
+
+@pytest.mark.parametrize(
+    ("head", "told"),
+    [
+        ("def ends(n: Tensor) -> Tensor", True),
+        ("def ends(n: Tensor, most: int) -> tuple[int, list[int]]", True),
+        ("def ends(n: Tensor)", False),
+        ("def ends(n) -> Tensor", False),
+        ("def ends(n: Tensor) -> str", False),
+        ("def load_ends(n: Tensor) -> Tensor", False),
+        ("def dequantize_rows(n: Tensor) -> Tensor", False),
+        ("def plot_ends(n: Tensor) -> Tensor", False),
+    ],
+)
+def test_a_helper_that_turns_tensors_into_tensors_runs_in_steps(head: str, *, told: bool) -> None:
+    text = f"""
+{head}:
+    rows = []
+    for i in range(len(n)):
+        rows.append(int(n[i].item()))
+    return torch.tensor(rows)
+"""
+    assert [site.rewrite is not None for site in found(text, "NPU214")] == [True] * told
+
+
+@pytest.mark.parametrize(
+    ("step", "told"), [("self.scheduler.step", True), ("self.tokenizer.step", False)]
+)
+def test_a_pipeline_samples_in_steps_also_where_it_asks_for_its_locals(
+    step: str, *, told: bool
+) -> None:
+    text = f"""
+class ImagePipeline:
+    def __call__(self, x: torch.Tensor, mask: torch.Tensor, times):
+        first = mask.sum().tolist()
+        for t in times:
+            noise = self.transformer(x, t, mask.sum(1).tolist())
+            x = {step}(noise, t, x)
+            self.seen(locals()["x"])
+        return x, first
+"""
+    in_steps = [site for site in found(text, "NPU214") if site.occasion.value == "step"]
+    assert ["in every round" in site.problem for site in in_steps] == [True] * told
+
+
+@pytest.mark.parametrize(
+    ("repeats", "told"),
+    [
+        ("n", True),
+        ("n[1:] - n[:-1]", True),
+        ("4", False),
+        ("x.shape[0]", False),
+        ("torch.tensor([1, 2])", False),
+        ("n, output_size=8", False),
+        ("grid_thw[:, 0]", False),
+    ],
+)
+def test_repeating_by_a_tensor_waits_for_its_sum(repeats: str, *, told: bool) -> None:
+    text = f"""
+class A(nn.Module):
+    def forward(self, x: torch.Tensor, n: torch.Tensor, grid_thw: torch.Tensor):
+        return self.head(x.repeat_interleave({repeats}, dim=0))
+"""
+    if "," in repeats and "[" not in repeats:
+        text = text.replace(", dim=0", "")
+    assert ["sum of the repeats" in s.problem for s in found(text, "NPU214")] == [True] * told
+
+
+@pytest.mark.parametrize(
+    ("code", "written"),
+    [
+        ("f(torch.tensor(1.0, device=x.device)) if f is not None else x", True),
+        ("x if f is not None else torch.tensor(1.0, device=x.device)", False),
+        ("torch.tensor(1.0, device=x.device) if f is None else x", False),
+    ],
+)
+def test_a_number_is_filled_on_the_device_unless_something_is_missing(
+    code: str, *, written: bool
+) -> None:
+    text = f"""
+class A(nn.Module):
+    def forward(self, x: torch.Tensor, f):
+        return self.head({code})
+"""
+    assert [s.rewrite is not None for s in found(text, "NPU219")] == [True] * written
