@@ -10,6 +10,7 @@ import ast
 import hashlib
 import json
 import re
+from collections import Counter
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from itertools import islice
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from npufix.advisor.project.source_tree import SourceFile
     from npufix.advisor.project.stored import Store
     from npufix.rewriters.edit.site import Site
+    from npufix.rewriters.graph.modules.scopes import Scope
 
 _LATER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _MOST_CALLERS = 8
@@ -190,33 +192,48 @@ def _part_of(file: str) -> int:
 def _callers_in(text: str, name: str) -> frozenset[str]:
     """Return the functions of a module that call one, ``_HANDED_ON`` for a step."""
     try:
-        module, mentions = _read(text)
+        module = _read(text)
     except (SyntaxError, ValueError, RecursionError):
         return frozenset({_HANDED_ON})
-    left = mentions.get(name, 0)
+    left = module.mentions[name]
     found: set[str] = set()
-    for scope in scopes(module) if left else ():
-        inner = walk(*scope.function.body, closed=_LATER)
-        calls = [n for n in inner if isinstance(n, ast.Call) and _name(n.func) == name]
-        left -= len(calls)
-        if calls and sets_up(scope):
+    for scope, calls in module.calls.get(name, ()) if left else ():
+        left -= calls
+        if sets_up(scope):
             found.add(_BUILDS)
-        elif calls:
-            found.add(_HANDED_ON if is_hot(scope, module) else scope.function.name)
+        else:
+            found.add(_HANDED_ON if is_hot(scope, module.tree) else scope.function.name)
     return frozenset({*found, _NAMED} if left else found)
 
 
+@dataclass(frozen=True, slots=True)
+class _Module:
+    """What a module says of names: it is walked once, however many of them are asked for."""
+
+    tree: ast.Module
+    mentions: Counter[str]
+    """How often it mentions each name, in a text of that name as well."""
+    calls: Mapping[str, Sequence[tuple[Scope, int]]]
+    """The functions that call each name, with how often they do."""
+
+
 @lru_cache(maxsize=64)
-def _read(text: str) -> tuple[ast.Module, Mapping[str, int]]:
-    """Return a module, and how often it mentions each name, in a text of that name as well."""
+def _read(text: str) -> _Module:
     module = ast.parse(text)
-    found: dict[str, int] = {}
     exports = [n for n in module.body if isinstance(n, ast.Assign) and _exports(n)]
+    mentions = Counter[str]()
     for node in walk(*(n for n in module.body if n not in exports)):
         name = node.value if isinstance(node, ast.Constant) else _name(node)
         if isinstance(name, str):
-            found[name] = found.get(name, 0) + 1
-    return module, found
+            mentions[name] += 1
+    calls: dict[str, list[tuple[Scope, int]]] = {}
+    for scope in scopes(module):
+        inner = walk(*scope.function.body, closed=_LATER)
+        called = Counter(_name(node.func) for node in inner if isinstance(node, ast.Call))
+        for name, times in called.items():
+            if name is not None:
+                calls.setdefault(name, []).append((scope, times))
+    return _Module(module, mentions, calls)
 
 
 def _exports(statement: ast.Assign) -> bool:

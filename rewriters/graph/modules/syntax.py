@@ -113,13 +113,19 @@ def walk(*roots: ast.AST, closed: Collection[type] = ()) -> Iterator[ast.AST]:
     Nothing is yielded that stands in a node of a ``closed`` type.
     """
     todo = list(roots)
+    push = todo.append
     for node in todo:  # grows
         yield node
-        if node.__class__ in closed:
+        kind = node.__class__
+        if kind in closed:
             continue
-        for name in _INNER_FIELDS[node.__class__]:
+        for name in _INNER_FIELDS[kind]:
             value = getattr(node, name, None)
+            if value is None:
+                continue
             if value.__class__ is list:
-                todo += [item for item in value if isinstance(item, ast.AST)]
+                for item in value:
+                    if isinstance(item, ast.AST):
+                        push(item)
             elif isinstance(value, ast.AST):
-                todo.append(value)
+                push(value)
