@@ -443,12 +443,12 @@ def _new_kernels(
         evidence.executions(file.relative, site.line, site.lines, {name})
         for name in sorted(site.operators)
     ]
-    # Where no such call was recorded, each Type of the pattern ran once in each execution.
-    types = kernels.loc[~_is_backward(kernels), "type"].value_counts()
-    forward = min(
-        (n for n in counts if n), default=int(types[types > 0].min() if len(types) else 1)
-    )
     has_backward = bool((kernels["basis"].astype(str) == "forward").any())
+    # Where no such call was recorded, each Type of a formula with a gradient ran once in each
+    # execution: an optimizer, which has none, launches each of its Types for each parameter.
+    types = kernels.loc[~_is_backward(kernels), "type"].value_counts()
+    least = int(types[types > 0].min()) if has_backward and len(types) else 1
+    forward = min((count for count in counts if count), default=least)
     cells = kernels[["input_shapes", "input_dtypes", "output_shapes"]].drop_duplicates()
     largest, dtype = max(
         (size, dtype_name(dtypes.partition(";")[0]))

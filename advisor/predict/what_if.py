@@ -144,11 +144,9 @@ def predict(
 def _most_specific_first(own: Sequence[int], items: Sequence[Item]) -> list[int]:
     """Return findings in the order in which they count where two are about the same kernels.
 
-    A line tells what comes in their place, the run how much of them could go, a job what others do.
+    A rank tells what becomes of its kernels, a job what others do.
     """
-    return sorted(
-        own, key=lambda at: (not items[at].is_own_change, items[at].finding.kind != "code")
-    )
+    return sorted(own, key=lambda at: not items[at].is_own_change)
 
 
 def _replay_as_recorded(graph: StepGraph) -> tuple[float, float, int]:

@@ -182,6 +182,16 @@ def test_what_a_gradient_does_element_by_element_goes_with_what_it_is_of(
     assert "ReduceSum" not in kernels["NPU205"] | kernels["NPU176"]
 
 
+def test_new_kernels_run_as_often_as_those_in_whose_place_they_come(
+    example_report: dict[str, Any],
+) -> None:
+    loss = next(f for f in example_report["findings"] if f["rule"] == "NPU114")
+    # F.cross_entropy is recorded under another name; its fused kernels write the logits twice a
+    # step, which is most of what they save, and not once in all steps.
+    assert loss["kernel_saving"]["high_ns"] < 0.5 * loss["device_ns"]
+    assert loss["predicted"]["saved_ns"] < 0.6 * loss["device_ns"]
+
+
 def test_no_step_is_saved_twice(example_report: dict[str, Any]) -> None:
     findings, split = example_report["findings"], example_report["split"]
     saved = sum(f["saving"]["high_ns"] for f in findings if f["saving"])

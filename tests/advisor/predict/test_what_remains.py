@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from msgspec.structs import replace as with_fields
 from tests.advisor.predict.job import Job, Op, run
 from tests.advisor.predict.test_what_if import REGIMES, finding, foreseen, on_stream
 
@@ -70,23 +69,6 @@ def test_what_one_finding_puts_in_place_does_not_go_with_another() -> None:
     together = foreseen(before, one, other).forecast.together
     assert together is not None
     assert together.step_ns == pytest.approx(1000 * after.step_us, rel=0.02)
-
-
-def test_a_line_tells_more_than_the_run_what_comes_in_place_of_kernels() -> None:
-    parts = [Op("mul", 20, (("Mul", 200.0),), tag="gate")] * 6
-    before = run([*parts, *[Op("mm", 25, (("MatMulV3", 900.0),))] * 3, _WAIT])
-    labels = before.labels("gate")
-    work = NewWork(1, (300_000.0,) * 3)
-    of_run = with_fields(finding("NPU150"), kind="run")
-    at_most = Item(finding=of_run, change=Change(labels, keeps=(1.0, 0.1, 0.1)))
-    line = Item(
-        finding=with_fields(finding("NPU114"), kind="code"),
-        change=Change(labels, len(before.ends), work),
-    )
-    only = foreseen(before, at_most, line).alone
-    together = foreseen(before, at_most, line).forecast.together
-    assert together is not None
-    assert together.step_ns == only[1].step_ns > only[0].step_ns, "not the one told first"
 
 
 def test_small_kernels_that_become_parts_of_others_take_their_time_along() -> None:
