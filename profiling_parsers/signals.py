@@ -21,6 +21,9 @@ SCHEMAS: Mapping[str, Mapping[str, str]] = {
     "apis": {
         "level": _CATEGORY, "name": _CATEGORY, "count": _INT, "total_ns": _INT, "max_ns": _INT,
     },
+    "long_calls": {
+        "level": _CATEGORY, "name": _CATEGORY, "start_ns": _INT, "duration_ns": _INT,
+    },
     "gc": {"start_ns": _INT, "duration_ns": _INT},
     "functions": {"name": _CATEGORY, "start_ns": _INT, "duration_ns": _INT},
     "frequency": {"device": _INT, "start_ns": _INT, "mhz": _FLOAT},
@@ -80,6 +83,8 @@ class Signals:
 
     apis: pd.DataFrame = field(default_factory=_none("apis"))
     """Calls of the host into CANN, per API (api_statistic)."""
+    long_calls: pd.DataFrame = field(default_factory=_none("long_calls"))
+    """Those of ``LONG_CALL_NS`` or more one by one, where the dump says when they were."""
     gc: pd.DataFrame = field(default_factory=_none("gc"))
     """Runs of Python's garbage collector."""
     functions: pd.DataFrame = field(default_factory=_none("functions"))

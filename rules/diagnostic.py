@@ -106,6 +106,8 @@ class Observation:
     instead: tuple[int, int, int] | None = None
     """How many kernels take their place, over all steady steps, and the least and the most that
     these take, ns; ``None`` where the dump does not say or none does."""
+    instead_launches: int = 1
+    """How many launches each of these is, forward: a cast, then the operator."""
     instead_backward: tuple[int, int] | None = None
     """The least and the most that as many kernels of their gradient take instead."""
     likely_ns: int | None = None

@@ -242,6 +242,9 @@ class Site(Protocol):
     def runs_in_loop(self) -> bool:
         """Tell whether it stands in a loop, or was recorded: several times in one call."""
 
+    def is_left_out(self, name: str) -> bool:
+        """Tell whether a call in the module leaves an argument away, which is None then."""
+
     def is_without_gradients(self) -> bool | None:
         """Tell whether the code says that no gradient is wanted (``torch.no_grad``)."""
 

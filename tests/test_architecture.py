@@ -12,6 +12,9 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+# Each file is parsed once.
+pytestmark = pytest.mark.xdist_group("architecture")
+
 ROOT = Path(__file__).parents[1]
 MAY_IMPORT = {
     "profiling_parsers": set(),
@@ -49,6 +52,7 @@ class Import(NamedTuple):
     """One module that another one imports."""
 
     module: str
+    line: int
     at_run_time: bool
     """Not only for annotations, and when the module is loaded, not when a function is called."""
 
@@ -66,21 +70,32 @@ def modules() -> dict[str, Path]:
     }
 
 
-def imports(module: str) -> Iterator[Import]:
-    """Yield what a module imports of ours, wherever in the file."""
-    todo: list[tuple[ast.AST, bool]] = [(tree(modules()[module]), True)]
+@cache
+def statements(path: Path) -> list[tuple[ast.stmt, bool]]:
+    """Return all statements of a file, and whether each runs when the file is loaded."""
+    found: list[tuple[ast.stmt, bool]] = []
+    todo: list[tuple[ast.AST, bool]] = [(tree(path), True)]
     while todo:
         node, loaded = todo.pop()
+        if isinstance(node, ast.stmt):
+            found.append((node, loaded))
+        if isinstance(node, ast.FunctionDef):
+            loaded = False
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            loaded = False
+        for part in ("body", "orelse", "handlers", "finalbody", "cases"):
+            todo += ((child, loaded) for child in getattr(node, part, ()))
+    return found
+
+
+def imports(module: str) -> Iterator[Import]:
+    """Yield what a module imports of ours, wherever in the file."""
+    for node, loaded in statements(modules()[module]):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("npufix"):
             base = str(node.module).removeprefix("npufix").removeprefix(".")
             for alias in node.names:
                 full = f"{base}.{alias.name}".removeprefix(".")
-                yield Import(full if full in modules() else base, loaded)
-        if isinstance(node, (ast.FunctionDef, ast.Lambda)):
-            loaded = False
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-            loaded = False
-        todo += ((child, loaded) for child in ast.iter_child_nodes(node))
+                yield Import(full if full in modules() else base, node.lineno, loaded)
 
 
 @cache
@@ -123,11 +138,11 @@ def rooms(folder: str, *, but: Iterable[str] = ()) -> dict[str, set[str]]:
 def test_imports_run_one_way(package: str) -> None:
     allowed = {package, *MAY_IMPORT[package]}
     assert [
-        f"{names(path)}:{node.lineno} {node.module}"
-        for path in files_of(package)
-        for node in ast.walk(tree(path))
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("npufix.")
-        if str(node.module).split(".")[1] not in allowed
+        f"{names(modules()[module])}:{item.line} {item.module}"
+        for module, found in all_imports().items()
+        for item in found
+        if module.split(".")[0] == package
+        if item.module and item.module.split(".")[0] not in allowed
     ] == []
 
 
@@ -193,7 +208,7 @@ def test_files_and_functions_stay_small(package: str) -> None:
     assert [
         f"{names(path)}:{node.lineno} {node.name}"
         for path in paths
-        for node in ast.walk(tree(path))
+        for node, _ in statements(path)
         if isinstance(node, ast.FunctionDef)
         if (node.end_lineno or 0) - node.lineno >= _LONGEST_FUNCTION + 10
     ] == []

@@ -34,7 +34,7 @@ def command(dump: Path, operator: str, output: Path, top: int, rank: int | None)
     ways to compute the same.
     """
     from npufix.advisor.diagnose.ranks import read_dump
-    from npufix.advisor.predict.timing_program import rules_about, timing_program
+    from npufix.advisor.predict.timing.program import rules_about, timing_program
     from npufix.rules.registry import every_rule
     from npufix.rules.substitution import Substitution
 

@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
 from npufix.advisor.diagnose.folding import fold
 from npufix.advisor.evidence.change import Change
@@ -20,6 +21,7 @@ from npufix.advisor.project.scanning import Search
 from npufix.advisor.project.stored import Store
 from npufix.advisor.roofline.products import GRADIENT
 from npufix.advisor.roofline.work import work_of
+from npufix.profiling_parsers.tables.columns import find_rows_with
 from npufix.reports import report
 from npufix.reports.code_digest import digest, normal_form
 from npufix.rewriters.edit.loops.advice.ragged import ADVICE
@@ -36,7 +38,6 @@ from npufix.rules.substitution import Safety
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    import numpy as np
     import pandas as pd
     from numpy.typing import NDArray
 
@@ -197,12 +198,24 @@ _SERVES = re.compile(
 _SERVES_NOTHING = frozenset({"columns-one-by-one", "integer-cumsum", "repeat-interleave-int"})
 """What a server of language models has no use for: views, and a few numbers for each request."""
 _TRACKS = re.compile(r"(^|[/_])(fast_?sam|track(ers?|ing)|infer(ence)?)([/_.]|$)")
+_STAYS = re.compile(
+    r"(Reduce|Conv|Transpose)\w*|\w*(Mat[Mm]ul|Norm|Embedding|Attention|Pool|Loss)\w*"
+)
+"""Gradients of weights, and what computes more than element by element."""
 _LONG = 88
 """Characters of an index that is joined from parts: more are a line of their own."""
+_AS_LONG = 1.5
+"""How much longer a text may be than the old one where it saves one launch a call."""
 _LONGER = 6
 """Lines that a loop may grow by: of ten lines in place of one a reviewer wants a measurement."""
-_LEARNS = re.compile(r"(?i)loss|criterion|log_?p|nll|softmax")
-"""Where gradients flow into the elements that are picked."""
+_LEARNS = Mention(
+    re.compile(r"\.backward\(|(?i:optimizer|trainer\b|lightningmodule)"),
+    ("backward", "optimizer", "trainer", "lightning"),
+)
+"""What a program has in which gradients flow, wherever nothing says that none does."""
+_BY_NAME = r"(?m)^@[\w.]+\(\s*[\"'][\w.-]+[\"']\s*\)\n(?:@.*\n)*class "
+"""A class that a configuration chooses by a name: ``@ATTENTION.register("flash")``."""
+_ON_NPU = re.compile(r"\btorch_npu\.(\w+)\(")
 _FOR_NPU = Mention(re.compile(r"\btorch_npu\b"), ("torch_npu",))
 _HOLDS_MODELS = re.compile(
     r"(^|/)(models?|networks?|loss(es)?|modules?|layers?|archs?|backbones?)/"
@@ -242,7 +255,9 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
     guessed = guessed and not (_OF_ROWS.search(site.code) and "boolean-mask" in unknown)
     if site.rule.name == "masked-formula":  # a mask of rows would be broadcast the wrong way
         guessed = guessed or {"is-tensor", "same-rank-mask"} <= unknown
-    if guessed or _is_worth_less_than_its_text(site) or _serves(file, site):
+    learns = "no-gradients" in unknown and callers.mention(_LEARNS)
+    guessed = guessed or learns or _is_worth_less_than_its_text(site)
+    if guessed or _serves(file, site) or _is_one_of_a_registry(file, site, callers):
         return False
     if site.function in _DEMONSTRATES and _HOLDS_MODELS.search(file.relative):
         return site.rule.search in {"optimizers", "data-loaders"}  # configurations
@@ -257,6 +272,17 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
     return not (beside or callers.set_up(site.function, file.relative))
 
 
+def _is_one_of_a_registry(file: SourceFile, site: Site, callers: Callers) -> bool:
+    """Tell whether a class is chosen by a name, and another name stands for the fused operator."""
+    owner = site.function.partition(".")[0]
+    text = site.problem if site.rewrite is None else site.rewrite.text
+    fused = sorted(set(_ON_NPU.findall(text)))
+    if not fused or not re.search(rf"{_BY_NAME}{owner}\b", file.text):
+        return False
+    calls = re.compile(rf"{_BY_NAME}(?:(?!^\S)[\s\S])*?\b({'|'.join(fused)})\(")
+    return callers.mention(Mention(calls, fused))
+
+
 def _serves(file: SourceFile, site: Site) -> bool:
     """Tell whether a server of language models has no use for a change of its views and counts."""
     if site.rule.name not in _SERVES_NOTHING:
@@ -269,14 +295,19 @@ def _serves(file: SourceFile, site: Site) -> bool:
 def _is_worth_less_than_its_text(site: Site) -> bool:
     """Tell whether a reviewer asks what is gained by a text that is so much longer, or slower."""
     text = "" if site.rewrite is None else site.rewrite.text
+    is_call = site.occasion is Occasion.CALL and site.rule.table == "affinity"
+    if is_call and site.rule.search in {"", "loops"}:
+        return len(text) > _AS_LONG * len(site.code)
     if site.rule.search == "loops":
-        return text.count("\n") > _LONGER + site.code.count("\n")
+        longer = len(text) > 2 * len(site.code) + _LONG // 2
+        return longer or text.count("\n") > _LONGER + site.code.count("\n")
+    if site.rule.name == "scaled-unit-rows":
+        return len(text) > len(site.code) + _LONG
     if site.rule.name == "index-list":
         return "torch.cat(" in text and len(text) > _LONG
     if site.rule.name == "gather-one-element-per-row" and "arange(" in text:
-        # a column is kept: two launches in place of one; its gradient is an accumulating IndexPut
-        is_column = text.endswith(".unsqueeze(1)")
-        return is_column or _LEARNS.search(f"{site.function} {site.code}") is not None
+        # a column is kept: two launches in place of one
+        return text.endswith(".unsqueeze(1)")
     return False
 
 
@@ -321,11 +352,32 @@ def _with_evidence(
         types = set(kernels["type"].astype(str))
         if not all(types & set(group) for group in site.rule.launches_together):
             continue
-        own = kernels[kernels["type"].isin(site.rule.replaces)]
+        own = _taken_over(site, kernels, measured.evidence)
         finding = _finding(file, site, seen, own, measured)
         labels = Labels(own.index)
         change = _change(file, site, own, measured) if len(own) else None
         yield Located(file=file, site=site, finding=finding, kernels=labels, change=change)
+
+
+def _taken_over(site: Site, kernels: pd.DataFrame, evidence: Evidence) -> pd.DataFrame:
+    """Return those kernels at a place that its replacement takes over.
+
+    They are of the Types that the rule names, or of an operator that its pattern stands for. Where
+    a place computes nothing else forward, what its gradient does element by element is of it: that
+    of a subtraction is a ``Neg``, that of a mean a ``Muls``. That of a bias is still to be summed.
+    """
+    if not site.rule.replaces:
+        return kernels[:0]
+    asked = evidence.host_ops["name"].reindex(kernels["host_op"]).isin(list(site.operators))
+    own = kernels["type"].isin(site.rule.replaces).to_numpy(bool)
+    backward = _is_backward(kernels)
+    if not own.any():
+        return kernels[:0]
+    forward = own | (asked.to_numpy(bool) & ~backward)
+    if forward[~backward].all():
+        stays = find_rows_with(kernels["type"], lambda name: _STAYS.fullmatch(name) is not None)
+        own = own | (backward & ~stays & ~kernels["type"].isin(site.rule.becomes).to_numpy(bool))
+    return kernels[np.where(backward, own, forward)]
 
 
 def _change(
@@ -391,7 +443,11 @@ def _new_kernels(
         evidence.executions(file.relative, site.line, site.lines, {name})
         for name in sorted(site.operators)
     ]
-    forward = min((count for count in counts if count), default=1)
+    # Where no such call was recorded, each Type of the pattern ran once in each execution.
+    types = kernels.loc[~_is_backward(kernels), "type"].value_counts()
+    forward = min(
+        (n for n in counts if n), default=int(types[types > 0].min() if len(types) else 1)
+    )
     has_backward = bool((kernels["basis"].astype(str) == "forward").any())
     cells = kernels[["input_shapes", "input_dtypes", "output_shapes"]].drop_duplicates()
     largest, dtype = max(

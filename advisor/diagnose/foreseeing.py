@@ -29,6 +29,9 @@ _NO_COLLECTIVES = "how long this rank waits in its collectives is not recorded"
 _SHARED = "what it gains is part of what others before it do"
 _NOT_REPLAYED = "the replayed steps hold nothing that it changes"
 _AS_REPLAYED = "the replay, beside the findings before it"
+_LIMITED = "the replay: other things limit the step beside it"
+_LESS = 0.9
+"""Share of what a rule says that it saves, below which the replay says something else."""
 T = TypeVar("T", bound="Item")
 
 
@@ -99,6 +102,9 @@ def _with(item: T, at: int, found: Predictions, *, claimed: bool, shared: bool) 
     if item.change and (work := item.change.forward or item.change.backward):
         basis = work.basis or basis
     own = item.finding.device_ns
+    if item.finding.saving and not (item.change and item.change.forward):
+        stated = min(item.finding.saving.high_ns, own)
+        basis = _LIMITED if high < _LESS * stated else basis
     if item.change and own and high > own:
         # What waits no longer, or is not launched any more, is time of the host as well.
         frees_host = item.change.executions or item.change.waits or not item.change.keeps[2]

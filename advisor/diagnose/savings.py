@@ -76,8 +76,13 @@ def settle(found: Sequence[T], split: StepSplit | None, kernels: pd.DataFrame) -
 def total_saving(settled: Sequence[Item], forecast: Forecast | None = None) -> Saving:
     """Return what all changes save together: as replayed, else the sum of what is left of each."""
     together, everything = (forecast.together if forecast else None), settled
+    hurries = [
+        i.finding.predicted for i in everything if together and i.change and i.change.hurries
+    ]
     if together:
         settled = [item for item in settled if not _is_replayed(item)]
+        # How soon the host launches is not gained beside fewer launches: at most instead of them.
+        settled = [item for item in settled if not (item.change and item.change.hurries)]
         # What a job may gain of its collectives is what hiding those of this rank gains.
         settled = [item for item in settled if not (item.of_job and item.is_communication)]
     savings = [item.finding.saving for item in settled if item.finding.saving]
@@ -92,8 +97,10 @@ def total_saving(settled: Sequence[Item], forecast: Forecast | None = None) -> S
     same = min(same[0], sum(s.low_ns for s in of_job)), min(same[1], sum(s.high_ns for s in of_job))
     low, high = low + together.saved_low_ns - same[0], high + together.saved_high_ns - same[1]
     # All together save no less than one of them alone.
-    every = [item.finding.saving for item in everything if item.finding.saving]
+    told = [i for i in everything if not (i.change and i.change.hurries)]
+    every = [item.finding.saving for item in told if item.finding.saving]
     low, high = max(low, *(s.low_ns for s in every), 0), max(high, *(s.high_ns for s in every), 0)
+    high = max(high, *(one.saved_high_ns for one in hurries if one), 0)
     basis = "the replay of all changes at once"
     low, high = (min(max(0, ns), forecast.now_ns) for ns in (low, high))
     low = low if low >= TOLD * forecast.now_ns else 0

@@ -94,8 +94,9 @@ def change_of(seen: Observation, recording: Recording) -> Change | None:
         )  # fmt: skip
     if seen.instead:
         count, *times = seen.instead
+        forward = _work(count, times, seen.basis, seen.instead_launches)
         backward = _work(count, seen.instead_backward, seen.basis)
-        return Change(seen.kernels, count, _work(count, times, seen.basis), backward)
+        return Change(seen.kernels, count, forward, backward)
     if seen.is_idle or not seen.kernels or seen.saving_ns is None or not seen.cost_ns:
         return None
     whole = seen.cost_ns
@@ -109,12 +110,12 @@ def change_of(seen: Observation, recording: Recording) -> Change | None:
     return Change(seen.kernels, goes=seen.goes, keeps=(shares[0], shares[1], shares[2]))
 
 
-def _work(count: int, times: Sequence[int] | None, basis: str) -> NewWork | None:
-    """Return one kernel for each of ``count`` executions; ``times`` are the least and the most."""
+def _work(count: int, times: Sequence[int] | None, basis: str, launches: int = 1) -> NewWork | None:
+    """Return the kernels of each of ``count`` executions; ``times`` are the least and the most."""
     if times is None:
         return None
     least, most = (ns / count for ns in times)
-    return NewWork(1, (most, (least + most) / 2, least), basis)
+    return NewWork(launches, (most, (least + most) / 2, least), basis)
 
 
 def _only_collectives(seen: Observation, recording: Recording) -> bool:

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 CORNERS = 3
 """How certain a figure is: the least that it saves, what is expected, and the most."""
-_LAUNCH_SPREAD = (0.3, 0.0, -0.3)
-"""How far a new operator's launch is from that of a usual one."""
+_LAUNCH_SPREAD = (0.7, 0.0, -0.3)
+"""How far a new operator's launch is from that of a usual one: some fused ones check more arguments
+and make more results."""
 
 
 def edits(graph: StepGraph, change: Change) -> tuple[Edit, Edit, Edit]:

@@ -103,7 +103,7 @@ def predict(
     chosen, missing = _find_asked(items, changes, asked)
     alone = [*order, *(at for at in changes if at not in order)]
     about = [*([at] for at in alone), *(order[: n + 1] for n in range(len(order))), chosen]
-    sets = [together([changes[at] for at in own]) for own in about]
+    sets = [together([changes[at] for at in _most_specific_first(own, items)]) for own in about]
     steps = replay(graph, [edit for three in sets for edit in three])[goes_on]
     after = steps.reshape(-1, CORNERS)
     floors = _least_ns(items, about)
@@ -139,6 +139,16 @@ def predict(
         left = _savings_alone(graph, evidence, own_changes, others)
         by_place = {at: replace(one, alone_ns=left.get(at)) for at, one in by_place.items()}
     return Predictions(forecast, by_place, added, path)
+
+
+def _most_specific_first(own: Sequence[int], items: Sequence[Item]) -> list[int]:
+    """Return findings in the order in which they count where two are about the same kernels.
+
+    A line tells what comes in their place, the run how much of them could go, a job what others do.
+    """
+    return sorted(
+        own, key=lambda at: (not items[at].is_own_change, items[at].finding.kind != "code")
+    )
 
 
 def _replay_as_recorded(graph: StepGraph) -> tuple[float, float, int]:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _FOLDERS = re.compile(
-    r"(rocm|hpu|xpu|tpu|mlu|maca|musa|camb(ricon)?|kunlun|gaudi)"
+    r"(\w+_)?(rocm|hpu|xpu|tpu|mlu|maca|musa|gcu|dcu|camb(ricon)?|kunlun|gaudi)(_\w+)?"
     r"|docs?|documentation|examples?|(.*_)?demos?|(.*_)?debug(ging)?|tutorials?|benchmarks?"
     r"|io|onnx|exporters?|export|converters?|conversions?|deploy(ment)?"
     r"|(.*_)?gptq(_.*)?|(.*_)?(tensorrt|trt|trtllm)(_.*)?|analysis(_tools)?"
@@ -50,7 +50,7 @@ def is_cold(relative: str) -> bool:
 
 
 _FOR_NPU = re.compile(r"npu|ascend\w*|dlinfer|_310p")
-_FOR_GPU = re.compile(r"cuda|gpu|nvidia|triton")
+_FOR_GPU = re.compile(r"(\w+_)?(cuda|gpu|nvidia|triton)")
 
 
 def folders_of_gpus(files: Iterable[str]) -> frozenset[str]:

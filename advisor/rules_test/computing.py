@@ -16,7 +16,7 @@ import sys
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
@@ -81,20 +81,17 @@ def _problems_of_ground(form: Form, verdict: Verdict) -> Iterator[str]:
 
 def check_mistakes(subject: Subject) -> Iterator[str]:
     """Check that each slip in a replacement is refuted on ``inputs`` of a form that uses it."""
-    # What torch does not compile imports its compiler when it is called first: half a second of
-    # each process that is forked below.
+    # What torch does not compile imports its compiler when it is called first: seconds of each
+    # process that is forked below.
     importlib.import_module("torch._dynamo")
     forms: dict[Callable[..., Any], list[Form]] = {}
     for form in _forms(subject):
         forms.setdefault(form.replacement, []).append(form)
     for replacement, own in forms.items():
         bind_torch(replacement)
-        originals, depth = Originals(), 0
-        for mutation in mutations_of(replacement):
-            originals.prepare(own[0], _STAGES[depth])  # here, and so for all children
-            wrong = [replace(form, replacement=mutation.function) for form in own]
-            stage = _stage_of(wrong, originals)
-            depth = max(depth, min(stage, len(_STAGES) - 1))
+        mutations = list(mutations_of(replacement))
+        slips = [[replace(form, replacement=m.function) for form in own] for m in mutations]
+        for mutation, stage in zip(mutations, find_stages(slips), strict=True):
             if stage == len(_STAGES):
                 yield (
                     f"{replacement.__name__}, line {mutation.line}: nobody would notice if "
@@ -104,25 +101,45 @@ def check_mistakes(subject: Subject) -> Iterator[str]:
                 )
 
 
-def _stage_of(wrong: list[Form], originals: Originals) -> int:
-    """Return the stage that refutes a form, how many there are if none does.
+def find_stages(slips: Sequence[list[Form]]) -> list[int]:
+    """Return the stage that refutes each slip, how many there are if none does.
 
-    In a process of its own, which a slip may crash: that is the first stage.
+    In another process, which a slip may crash: that is the first stage, and one more process goes
+    on with the next slip.
     """
-    sys.stdout.flush()
-    child = os.fork()
-    if not child:
+    stages: list[int] = []
+    while len(stages) < len(slips):
+        reading, writing = os.pipe()
+        sys.stdout.flush()
+        child = os.fork()
+        if not child:
+            _tell_stages(slips[len(stages) :], writing)
+        os.close(writing)
+        with os.fdopen(reading, "rb") as told:
+            stages += told.read()
+        os.waitpid(child, 0)
+        if len(stages) < len(slips):
+            stages.append(0)
+    return stages
+
+
+def _tell_stages(slips: Sequence[list[Form]], writing: int) -> NoReturn:
+    """Write the stage of each slip as a byte, and end this process."""
+    try:
         os.close(2)  # how it crashes is nobody's business
         faulthandler.disable()
-        stage = 0
-        with suppress(Exception):  # what raises is refuted
-            # One form may show at once what another shows in no round.
-            while stage < len(_STAGES) and not any(
-                refute(form, stages=(_STAGES[stage],), known=originals) for form in wrong
-            ):
-                stage += 1
-        os._exit(stage)
-    return max(0, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        originals = Originals()
+        for wrong in slips:
+            stage = 0
+            with suppress(Exception):  # what raises is refuted
+                # One form may show at once what another shows in no round.
+                while stage < len(_STAGES) and not any(
+                    refute(form, stages=(_STAGES[stage],), known=originals) for form in wrong
+                ):
+                    stage += 1
+            os.write(writing, bytes([stage]))
+    finally:
+        os._exit(0)
 
 
 def refute(

@@ -10,7 +10,7 @@ import pandas as pd
 
 from npufix.profiling_parsers.database.query import LATEST_NS, Query
 from npufix.profiling_parsers.database.texts import Lookup
-from npufix.profiling_parsers.signals import empty
+from npufix.profiling_parsers.signals import LONG_CALL_NS, empty
 from npufix.profiling_parsers.tables.columns import NONE, order_of, pick
 
 if TYPE_CHECKING:
@@ -42,9 +42,10 @@ _HALF = 32
 
 @dataclass(frozen=True)
 class CannCalls:
-    """``apis`` of ``Signals``, and when the host launched each kernel (-1 if unknown)."""
+    """``apis`` and ``long_calls`` of ``Signals``; when each kernel was launched (-1 unknown)."""
 
     apis: pd.DataFrame
+    long_calls: pd.DataFrame
     launch_ns: Integers
 
 
@@ -52,14 +53,17 @@ def read_cann_api(database: Database, texts: Texts, connection: Integers) -> Can
     """Read the calls; ``connection`` is what leads from each kernel to the call."""
     ours = Lookup(connection)
     launches = _Launches(ours, len(connection))
-    totals = []
+    totals, long = [], []
     for block in database.blocks(_APIS):
         usable = (block["start_ns"] > 0) & (block["end_ns"] < LATEST_NS)
         calls = {key: column[usable] for key, column in block.items()}
         launches.add(calls)
         totals.append(_totals(calls))
+        long.append(_long(calls))
+    levels = database.texts(_LEVELS, "name")
     return CannCalls(
-        apis=_name_calls(totals, database.texts(_LEVELS, "name"), texts),
+        apis=_name_calls(totals, levels, texts),
+        long_calls=_name_long(long, levels, texts),
         launch_ns=pick(launches.best(), ours(connection)),
     )
 
@@ -103,6 +107,23 @@ def _totals(calls: Columns) -> pd.DataFrame:
             "total_ns": np.add.reduceat(duration, first) if len(first) else first,
             "max_ns": np.maximum.reduceat(duration, first) if len(first) else first,
         }
+    )
+
+
+def _long(calls: Columns) -> pd.DataFrame:
+    """Return the calls that may be what a device waits for, with codes for texts."""
+    long = calls["end_ns"] - calls["start_ns"] >= LONG_CALL_NS
+    rows = pd.DataFrame({key: calls[key][long] for key in ("level", "name", "start_ns")})
+    return rows.assign(duration_ns=(calls["end_ns"] - calls["start_ns"])[long])
+
+
+def _name_long(long: list[pd.DataFrame], levels: Texts, texts: Texts) -> pd.DataFrame:
+    if not long:
+        return empty("long_calls")
+    rows = pd.concat(long).sort_values("start_ns", kind="stable", ignore_index=True)
+    return rows.assign(
+        level=levels.category(rows["level"].to_numpy()),
+        name=texts.category(rows["name"].to_numpy()),
     )
 
 

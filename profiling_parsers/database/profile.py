@@ -68,7 +68,11 @@ def read_database(
         op_statistic=no_op_statistic(),
         stacks=found.stacks,
         modules=found.modules,
-        signals=replace(read_signals(database, texts, analysis, calls.apis), functions=long),
+        signals=replace(
+            read_signals(database, texts, analysis, calls.apis),
+            functions=long,
+            long_calls=calls.long_calls,
+        ),
         problems=(
             *database.problems,
             *(() if analysis is None else analysis.problems),

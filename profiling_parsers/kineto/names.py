@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 _MANGLED = re.compile(r"_Z(?:TS|TI)?N?K?(?=[0-9])")
 _MANGLED_PART = re.compile(r"(?:S[ta0-9]?_?|N|K)*([0-9]{1,9})")
+_ENTRY, _ENTRY_ARGUMENTS = "kentry", re.compile(r"I(?:L[a-z][0-9]+E)*NS[0-9a-z]?_(?=[0-9])")
+"""How all kernels of ck_tile are called, and what stands before the class that is the kernel."""
 _HOST_COPY = re.compile(r"Memcpy (HtoD|DtoH)|Copy(HostToDevice|DeviceToHost)")
 _BRACKETS = {"<": ">", "(": ")", "{": "}"}
 _ANONYMOUS = "(anonymous namespace)::"
@@ -77,6 +79,8 @@ def _demangle(kernel: str) -> str:
         if at > len(kernel):
             break
         name = kernel[part.end() : at]
+    if name == _ENTRY and (inner := _ENTRY_ARGUMENTS.match(kernel, at)) is not None:
+        return _demangle(f"_ZN{kernel[inner.end() :]}")
     return name
 
 

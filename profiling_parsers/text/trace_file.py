@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pandas as pd
+
 from npufix.profiling_parsers import remedies
 from npufix.profiling_parsers.profile import Problem
 from npufix.profiling_parsers.tables.payloads import payload_table
@@ -19,12 +21,15 @@ if TYPE_CHECKING:
 
 
 def add_trace_signals(signals: Signals, found: LinkedKernels) -> Signals:
-    """Return ``signals`` with what Python did for long, and the clock of the device."""
+    """Return ``signals`` with what Python and CANN did for long, and the clock of the device."""
     trace, offset_ns = found.trace, found.attribution.offset_ns
     gc = trace.gc.sort_values("start_ns", kind="stable", ignore_index=True)
     gc["start_ns"] += offset_ns
     functions = trace.functions.sort_values("start_ns", kind="stable", ignore_index=True)
     functions["start_ns"] += offset_ns
+    calls = trace.long_calls.sort_values("start_ns", kind="stable", ignore_index=True)
+    calls["start_ns"] += offset_ns
+    calls["level"] = pd.Categorical(["acl"] * len(calls))
     frequency = trace.frequency.sort_values("start_ns", kind="stable", ignore_index=True)
     frequency = frequency.assign(
         device=find_devices(trace, frequency["pid"].to_numpy()),
@@ -34,6 +39,7 @@ def add_trace_signals(signals: Signals, found: LinkedKernels) -> Signals:
         signals,
         gc=gc[["start_ns", "duration_ns"]],
         functions=functions[["name", "start_ns", "duration_ns"]],
+        long_calls=calls[["level", "name", "start_ns", "duration_ns"]],
         payloads=payload_table(trace.payloads),
         frequency=frequency[["device", "start_ns", "mhz"]].astype({"device": "int64"}),
     )

@@ -48,6 +48,7 @@ _TABLES = {
     ),
     "calls": ("name", "duration_ns", *_PLACE),
     "functions": ("name", "duration_ns", *_PLACE),
+    "long_calls": ("name", "duration_ns", *_PLACE),
     "device": ("kernel", *_PLACE),
     "tasks": ("name", "kind", "duration_ns", *_PLACE),
     "flow_starts": ("flow", *_PLACE),
@@ -84,6 +85,8 @@ class _Other(msgspec.Struct, gc=False):
 
 
 _COLLECTIVE = ("hcom_", "Hccl", "hccl")
+_CANN = "AscendCL@"
+"""How the names of calls into CANN begin, of the level that contains all others."""
 _Args = TypeVar("_Args", _Arguments, _Other)
 
 _ARGUMENTS = msgspec.json.Decoder(_Arguments)
@@ -114,7 +117,7 @@ class Collector:
             "async_npu": partial(self._flows, "flow"),
             "HostToDevice": partial(self._flows, "launch"),
             "GC": self._collections,
-            "X": self._tasks if kernels is None else self._kernels,
+            "X": self._of_device,
             "C": self._counters,
             "M": self._metadata,
         }
@@ -183,6 +186,15 @@ class Collector:
 
     def _collections(self, events: list[Event]) -> None:
         self._add("gc", events, parse_durations([event.dur for event in events]))
+
+    def _of_device(self, events: list[Event]) -> None:
+        """Take kernels, or all that may be one, and long calls into CANN."""
+        (self._tasks if self.kernels is None else self._kernels)(events)
+        calls = [event for event in events if str(event.name).startswith(_CANN)]
+        lengths = parse_durations([event.dur for event in calls])
+        long = [event for event, ns in zip(calls, lengths, strict=True) if ns >= LONG_CALL_NS]
+        names = [name.removeprefix(_CANN) for name in parse_texts([event.name for event in long])]
+        self._add("long_calls", long, self.names.of(names), lengths[lengths >= LONG_CALL_NS])
 
     def _kernels(self, events: list[Event]) -> None:
         """Take the events of the kernels: their names tell them from others without category."""

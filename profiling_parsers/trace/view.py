@@ -34,6 +34,7 @@ class Trace:
     ``calls`` -- the Python functions and modules: ``name``, ``pid``, ``tid``, ``start_ns``,
     ``duration_ns``. Where operators have stacks, the modules only.
     ``functions`` -- the same of the long calls of Python functions.
+    ``long_calls`` -- the same of those into CANN.
     ``device`` -- ``kernel`` (code of the kernel name), ``pid``, ``tid``, ``start_ns``.
     ``tasks`` -- where the kernels were not known, all that may be one: ``name``, ``kind`` (Task
     Type, empty if it has none), ``duration_ns``, ``pid``, ``tid``, ``start_ns``.
@@ -50,6 +51,7 @@ class Trace:
     operators: pd.DataFrame
     calls: pd.DataFrame
     functions: pd.DataFrame
+    long_calls: pd.DataFrame
     device: pd.DataFrame
     tasks: pd.DataFrame
     flow_starts: pd.DataFrame
@@ -109,8 +111,8 @@ def _without_garbage_collection() -> Iterator[None]:
 
 def _trace(rows: Collector, cut: int | None, malformed: int) -> Trace:
     frames = {name: table.frame() for name, table in rows.tables.items()}
-    own = ("operators", "calls", "functions", "tasks", "frequency")
-    operators, calls, functions, tasks, frequency = (frames.pop(name) for name in own)
+    own = ("operators", "calls", "functions", "long_calls", "tasks", "frequency")
+    operators, calls, functions, long_calls, tasks, frequency = (frames.pop(name) for name in own)
     return Trace(
         operators=operators.assign(
             name=rows.names.category(operators["name"], one_line),
@@ -120,6 +122,7 @@ def _trace(rows: Collector, cut: int | None, malformed: int) -> Trace:
         ),
         calls=calls.assign(name=rows.functions.category(calls["name"], one_line)),
         functions=functions.assign(name=rows.functions.category(functions["name"], one_line)),
+        long_calls=long_calls.assign(name=rows.names.category(long_calls["name"], one_line)),
         tasks=tasks.assign(
             name=rows.names.category(tasks["name"], one_line),
             kind=rows.tasks.category(tasks["kind"], one_line),

@@ -72,7 +72,8 @@ def spell(
         if expression is None:
             return None
         if uses.count(param) > 1 and not is_simple(expression):
-            name = fresh(param, flow.function)
+            name = _name_operand(param, expression, flow, match)
+            name = fresh(param, flow.function) if name in hoisted else name
             hoisted[name] = expression
             expression = ast.Name(name, ast.Load())
         texts[param] = expression
@@ -98,6 +99,24 @@ def spell(
         frozenset(t.id for t in tensors if isinstance(t, ast.Name)),
         guard.anyhow(tensors),
     )
+
+
+def _name_operand(param: str, expression: ast.expr, flow: FunctionFlow, match: Match) -> str:
+    """Return what to call an operand that is written several times.
+
+    Of ``cos = x.cos().repeat_interleave(2, -1)`` the first one is ``cos`` as well, where nothing
+    else is; another one is called as it is made, ``x_cos``, or as the rule calls it.
+    """
+    match match.evaluation.statement:
+        case ast.Assign([ast.Name(name)], value) if value is match.evaluation.code:
+            read = {n.id for n in walk(value) if isinstance(n, ast.Name)}
+            first = next(iter(match.bindings), "") == param
+            if first and name not in read and name not in flow.captured:
+                return name
+    match expression:
+        case ast.Call(ast.Attribute(ast.Name(owner), attr), [], []):
+            return fresh(f"{owner}_{attr}", flow.function)
+    return fresh(param, flow.function)
 
 
 def _find_later_name(

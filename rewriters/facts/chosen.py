@@ -125,17 +125,23 @@ def _other_choices(statement: ast.stmt, code: ast.expr | ast.stmt) -> Iterator[a
 
 
 def _instead_of_calls(flow: FunctionFlow) -> Iterator[ast.stmt]:
-    """Yield what methods do instead of calling this one: ``F.rms_norm(x)`` or ``self.norm(x)``."""
+    """Yield what methods do instead of calling this one: ``F.rms_norm(x)`` or ``self.norm(x)``.
+
+    So they do in a branch that returns before: ``if w is not None: return npu_rms_norm(x, w)[0]``.
+    """
     name = flow.function.name
-    for node in walk(*_methods(flow.cls)) if flow.cls is not None else ():
-        branches = _branches(node) if isinstance(node, ast.If) else []
-        calling = [
-            b
-            for b in branches
-            if any(isinstance(n, ast.Attribute) and n.attr == name for n in walk(*b))
-        ]
-        if calling:
-            yield from (statement for b in branches if b not in calling for statement in b)
+
+    def calls(code: ast.AST | Sequence[ast.AST]) -> bool:
+        parts = [code] if isinstance(code, ast.AST) else code
+        return any(isinstance(n, ast.Attribute) and n.attr == name for n in walk(*parts))
+
+    for method in _methods(flow.cls) if flow.cls is not None else ():
+        if method is flow.function or not calls(method):
+            continue
+        for node in (n for n in walk(method) if isinstance(n, ast.If)):
+            others = [b for b in _branches(node) if not calls(b)]
+            if calls(node) or any(isinstance(b[-1], ast.Return) for b in others):
+                yield from (statement for b in others for statement in b)
 
 
 def _branches(node: ast.If | ast.Try) -> list[list[ast.stmt]]:

@@ -118,6 +118,29 @@ def is_without_gradients(flow: FunctionFlow, match: Match) -> bool | None:
     return any(flow.names.dotted(f) in _WITHOUT_GRADIENTS for f in functions) or None
 
 
+def is_left_out(flow: FunctionFlow, node: Node) -> bool:
+    """Tell whether a call in the module leaves a parameter at its default, ``None``."""
+    args, tree = flow.function.args, flow.names.tree
+    if node.op != Op.PARAM or tree is None or flow.cls is not None:
+        return False
+    given = [arg.arg for arg in (*args.posonlyargs, *args.args)]
+    optional = dict(zip(reversed(given), reversed(args.defaults), strict=False))
+    match optional.get(str(node.value)):
+        case ast.Constant(None):
+            place = given.index(str(node.value))
+        case _:
+            return False
+    calls = (n for n in walk(tree) if isinstance(n, ast.Call))
+    return any(
+        isinstance(call.func, ast.Name)
+        and call.func.id == flow.function.name
+        and len(call.args) <= place
+        and not any(isinstance(arg, ast.Starred) for arg in call.args)
+        and all(k.arg not in {None, node.value} for k in call.keywords)
+        for call in calls
+    )
+
+
 def mentions(names: ModuleNames, words: Collection[str]) -> bool:
     """Tell whether a module uses one of these names: a variable, attribute, keyword or import."""
     if _KEY not in names.assigned:

@@ -65,6 +65,8 @@ _ON_HOST = re.compile(
     r"|TritonPythonModel|[a-z]Proto)$"  # ``DataProto``, what processes hand to each other
 )
 _WAITS_FOR_OTHERS = frozenset({"ray.get", "ray.wait", "torch.distributed.rpc.rpc_sync"})
+_OF_TEXT = frozenset({"tokenizer", "processor"})
+"""What is handed to those who turn text into numbers, or numbers into text."""
 _ON_DEVICE = frozenset(
     {"autocast", "backward", "cuda", "enable_grad", "inference_mode", "no_grad", "npu", "to"}
 )
@@ -151,6 +153,7 @@ def occasion(
     once = _ONCE.fullmatch(name) is not None and not _is_part_of_step(flow)
     once = once or name == MODULE or "test" in _words(name)
     once = once or (flow.cls is not None and _CALLED_ONCE.search(flow.cls.name) is not None)
+    once = once or (name != "forward" and bool(_list_given(flow.function) & _OF_TEXT))
     in_loop = is_in_loop(flow, line) and (match is not None or _trains(flow.function, line))
     return Occasion.CALL if once and not in_loop else Occasion.STEP
 
@@ -178,7 +181,7 @@ def _is_part_of_step(flow: FunctionFlow) -> bool:
     if scope.cls is None:
         named = not scope.path and module is not None
         return named and scope.function.name in _list_called_in_steps(module)
-    return _is_called_by_forward(scope) or _prepares_step(scope)
+    return is_called_by_forward(scope) or _prepares_step(scope)
 
 
 def _prepares_step(scope: Scope) -> bool:
@@ -251,7 +254,12 @@ def _is_cache(decorator: ast.expr) -> bool:
 
 
 def _is_kept(flow: FunctionFlow, line: int) -> bool:
-    """Tell whether a line computes what is kept: ``if self.mask is None: self.mask = ...``."""
+    """Tell whether a line computes what is kept: ``if self.mask is None: self.mask = ...``.
+
+    So it does behind ``if len(self.table) >= n: return``, where ``self.table`` is made anew.
+    """
+    if line and _is_grown(flow, line):
+        return True
     around = (
         node
         for node in walk(flow.function)
@@ -262,6 +270,27 @@ def _is_kept(flow: FunctionFlow, line: int) -> bool:
         _FIRST_STEP.fullmatch(ast.unparse(node.test))
         or _list_asked_for(node.test) & _attributes(node)
         for node in around
+    )
+
+
+def _is_grown(flow: FunctionFlow, line: int) -> bool:
+    """Tell whether a line is reached only if what an attribute holds does not suffice."""
+    body = flow.function.body
+    made = {
+        ast.unparse(target)
+        for s in body
+        if isinstance(s, ast.Assign) and (s.end_lineno or s.lineno) >= line
+        for target in s.targets
+        if isinstance(target, ast.Attribute)
+    }
+    before = (s for s in body if isinstance(s, ast.If) and (s.end_lineno or line) < line)
+    return any(
+        isinstance(leave, ast.If)
+        and isinstance(leave.body[-1], ast.Return)
+        and leave.body[-1].value is None
+        and made & {ast.unparse(n) for n in ast.walk(leave.test) if isinstance(n, ast.Attribute)}
+        for outer in before
+        for leave in ast.walk(outer)
     )
 
 
@@ -300,12 +329,17 @@ def _loops(flow: FunctionFlow) -> list[ast.For | ast.AsyncFor | ast.While]:
 
 
 def _list_asked_for(test: ast.expr) -> set[str]:
-    """Return what a test compares with ``None``."""
-    return {
-        ast.unparse(code.left)
-        for code in ast.walk(test)
-        if isinstance(code, ast.Compare) and isinstance(code.ops[0], ast.Is)
-    }
+    """Return what a test compares with ``None``, or misses: ``not hasattr(self, "queue")``."""
+    found: set[str] = set()
+    for code in ast.walk(test):
+        match code:
+            case ast.Compare(left, [ast.Is(), *_]):
+                found.add(ast.unparse(left))
+            case ast.UnaryOp(
+                ast.Not(), ast.Call(ast.Name("hasattr"), [owner, ast.Constant(str(name))])
+            ):
+                found.add(f"{ast.unparse(owner)}.{name}")
+    return found
 
 
 def _attributes(code: ast.If) -> set[str]:
@@ -339,15 +373,23 @@ def _drives_others(flow: FunctionFlow) -> bool:
 
 
 def _takes_tokenizer(function: FunctionNode) -> bool:
-    """Tell whether a function of its own turns text into numbers: who gets a tokenizer calls it."""
-    given = {arg.arg for arg in (*function.args.posonlyargs, *function.args.args)}
-    return "self" not in given and bool(given & {"tokenizer", "processor"})
+    """Tell whether a function of its own turns text into numbers: who gets a tokenizer calls it.
+
+    A method that gets one computes as well, once a text: ``inference(self, text, tokenizer)``.
+    """
+    given = _list_given(function)
+    return "self" not in given and bool(given & _OF_TEXT)
 
 
 def _takes_state(function: FunctionNode) -> bool:
     """Tell whether a function, a hook mostly, loads or saves what it is handed."""
-    given = {arg.arg for arg in (*function.args.args, *function.args.kwonlyargs)}
-    return "state_dict" in given
+    return "state_dict" in _list_given(function)
+
+
+def _list_given(function: FunctionNode) -> set[str]:
+    """Return the names of the parameters of a function."""
+    args = function.args
+    return {arg.arg for arg in (*args.posonlyargs, *args.args, *args.kwonlyargs)}
 
 
 def is_in_loop(flow: FunctionFlow, line: int) -> bool:
@@ -413,7 +455,7 @@ def _is_hot_by_name(scope: Scope) -> bool:
     name = scope.function.name
     own = [word.lower() for word in _WORD.findall(name)]
     aside = _words(scope.qualname) & _ASIDE
-    if aside == {"weights"} and _is_called_by_forward(scope):
+    if aside == {"weights"} and is_called_by_forward(scope):
         aside = set()  # ``_get_weights`` of an attention computes them
     if name.startswith("__") or not own or own[-1] == "init" or aside:
         return False
@@ -425,7 +467,7 @@ def _is_hot_by_name(scope: Scope) -> bool:
     return not once and scope.cls is not None and _is_part_of_model(scope.cls)
 
 
-def _is_called_by_forward(scope: Scope) -> bool:
+def is_called_by_forward(scope: Scope) -> bool:
     """Tell whether the ``forward`` of a class calls a method of its own."""
     own = f"self.{scope.function.name}"
     methods = [] if scope.cls is None else scope.cls.body

@@ -285,6 +285,10 @@ class SourceFacts(ValueKinds, AttentionFacts):
         """Tell whether it stands in a loop: several times in one call."""
         return is_in_loop(self.flow, self.match.evaluation.statement.lineno)
 
+    def is_left_out(self, name: str) -> bool:
+        """Tell whether a call in the module leaves an argument away, which is None then."""
+        return module_facts.is_left_out(self.flow, self.match.bindings[name])
+
     def is_without_gradients(self) -> bool | None:
         """Tell whether the code says that no gradient is wanted."""
         return module_facts.is_without_gradients(self.flow, self.match)

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph import chunks, operators
 from npufix.rewriters.graph.attributes import list_assigned
-from npufix.rewriters.graph.canonical import construct, random_op, spread, tensor_op
+from npufix.rewriters.graph.canonical import (
+    construct,
+    random_op,
+    spell_with_letters,
+    spread,
+    tensor_op,
+)
 from npufix.rewriters.graph.dataflow import UnsupportedCodeError
 from npufix.rewriters.graph.helpers import HelperReader
 from npufix.rewriters.graph.modules import torch_names
@@ -83,6 +89,8 @@ class CallReader:
                 return self.helpers.inline(code, inner)
             case ast.Attribute(ast.Name("self"), attr) if self.state.cls and self.state.is_self():
                 return self._own_call(code, self.state.cls, attr)
+            case ast.Attribute(ast.Name(name), attr) if static := self._static(name, attr):
+                return self.helpers.inline(code, static)
             case ast.Attribute(owner, attr) if attr in operators.PURE_METHODS:
                 base = self.expressions.read(owner)
                 # A function of some module (``np.sum``) may do anything.
@@ -114,6 +122,17 @@ class CallReader:
             return None if own.decorator_list else (own, (), None)
         other = find_imported_function(self.state.names, called.id)
         return None if other is None else (other[1], (), other[0])
+
+    def _static(self, owner: str, name: str) -> FunctionNode | None:
+        """Return the static method of a class of this module that ``Rotary.rotate_half`` is."""
+        names = self.state.names
+        cls = names.classes.get(owner)
+        if cls is None or owner in self.state.env or owner in self.state.outside:
+            return None
+        if owner in names.unsure or list_assigned(names, cls, name):
+            return None
+        method = names.method(cls, name)
+        return method if method is not None and is_static(method) else None
 
     def _own_call(self, code: ast.Call, cls: ast.ClassDef, name: str) -> Node:
         """Read ``self.name(...)``: a method without side effects or a submodule."""
@@ -189,7 +208,7 @@ class CallReader:
     def _library_call(self, code: ast.Call, dotted: str) -> Node:
         module, _, name = dotted.rpartition(".")
         if module == "einops":
-            return self._tensor_call(code, dotted, ())
+            return self._einsum(code) if name == "einsum" else self._tensor_call(code, dotted, ())
         if dotted == _EITHER:
             place = (code.lineno, code.col_offset)
             return self.state.graph.node(
@@ -208,6 +227,16 @@ class CallReader:
         if module.split(".")[0] in torch_names.PURE_MODULES:
             return self._python(code, dotted)
         return self.expressions.unknown(code)
+
+    def _einsum(self, code: ast.Call) -> Node:
+        """Read the ``einsum`` of einops, whose equation comes last, as that of torch."""
+        args, keywords = self.expressions.arguments(code)
+        *operands, equation = args or [self.state.graph.constant(None)]
+        letters = spell_with_letters(equation.value) if equation.op == Op.CONST else None
+        if letters is None or keywords or any(arg.op == Op.STAR for arg in operands):
+            return self.state.op("einops.einsum", *args, *keywords.values(), value=tuple(keywords))
+        equation = self.state.graph.constant(letters)
+        return tensor_op(self.state.graph, "einsum", [equation, *operands], {}, self.state.epoch)
 
     def _python(self, code: ast.Call, name: str) -> Node:
         args, keywords = self.expressions.arguments(code)

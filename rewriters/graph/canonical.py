@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from string import ascii_letters
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from npufix.rewriters.graph.operators import REQUIRED
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
 
     from npufix.rewriters.graph.nodes import Graph, Serial
 
@@ -153,6 +154,20 @@ def _einsum(graph: Graph, values: list[Node]) -> list[Node]:
     return [graph.constant(equation.translate(plain)), *values[1:]]
 
 
+def spell_with_letters(equation: Hashable) -> str | None:
+    """Return ``"batch head i d, batch head j d -> batch head i j"`` of einops as torch spells it.
+
+    ``None`` if it says more than which axes there are: ``...``, ``()``, ``1``.
+    """
+    if not isinstance(equation, str) or not re.fullmatch(r"[\w\s,]*->[\w\s]*", equation):
+        return None
+    axes = dict.fromkeys(re.findall(r"\w+", equation))
+    if len(axes) > len(ascii_letters) or not all(axis[0].isalpha() for axis in axes):
+        return None
+    letters = dict(zip(axes, ascii_letters, strict=False))
+    return re.sub(r"\w+", lambda axis: letters[axis[0]], equation)
+
+
 def _cast_target(values: list[Node], named: Mapping[str, Node]) -> Node | None:
     """Return the dtype of ``x.to(...)`` if that is all the call asks for."""
     rest = [*values[1:], *named.values()]
@@ -257,6 +272,8 @@ def arithmetic(  # noqa: C901, PLR0911, PLR0912 - one case a spelling
         args = args[:2]
     if op == "div" and len(args) == 3 and _is(args[2], None):  # noqa: PLR2004 - rounding_mode
         args = args[:2]
+    if op == "addcmul" and _is(args[3], 1):
+        return arithmetic(graph, "add", [x, arithmetic(graph, "mul", args[1:3], epoch)], epoch)
     if op == "norm" and _is(args[1], 2):
         args = [x, graph.constant("fro"), *args[2:]]
     match op:
@@ -280,6 +297,8 @@ def arithmetic(  # noqa: C901, PLR0911, PLR0912 - one case a spelling
             return graph.node("square", x, epoch=epoch)
         case "reciprocal" if x.op == "sqrt":
             return graph.node("rsqrt", x.args[0], epoch=epoch)
+        case "div" if len(args) == 2 and _is_length_of_sum(x, args[1]):  # noqa: PLR2004
+            return graph.node("mean", *x.args, epoch=epoch)
         case "div" if len(args) == 2 and args[1].op == "sqrt":  # noqa: PLR2004
             inverse = graph.node("rsqrt", args[1].args[0], epoch=epoch)
             return inverse if _is(x, 1) else graph.node("mul", x, inverse, epoch=epoch)
@@ -320,6 +339,16 @@ def field_of(graph: Graph, base: Node, name: str) -> Node | None:
 def _drops(x: Node, dim: Node) -> bool:
     """Tell whether ``x`` reduces this one dimension, and does not keep it."""
     return x.op in _KEEPS_DIM and x.args[1] is dim and _is_number(dim) and x.args[2].value is False
+
+
+def _is_length_of_sum(total: Node, length: Node) -> bool:
+    """Tell whether ``x.pow(2).sum(-1) / x.shape[-1]`` is a mean: of one dimension, counted alike."""
+    if total.op != "sum" or length.op != Op.SIZE or not _is_number(total.args[1]):
+        return False
+    x = total.args[0]
+    while x is not length.args[0] and x.op in operators.SAME_SHAPE:
+        x = x.args[0]
+    return x is length.args[0] and total.args[1] is length.args[1] and length.epoch == 0
 
 
 def _is_number(node: Node) -> bool:

@@ -29,7 +29,7 @@ _WORD = re.compile(
 _SPELLINGS = {
     "arange": r"arange",
     "activation": r"\w*(ACT\w*|[Aa]ct(ivation)?s?(_fns?|_func(tion)?|_layer)?\d?)",
-    "add": r"[^+]*\+.*|_*add_*",
+    "add": r"[^+]*\+.*|_*add_*|addcmul",
     "augment": r"[-+*/]=",
     "cat": r"cat|concat|concatenate",
     "chunk": r"\w*chunk|\w*split|unbind|[^/]*//.*|/ ?2",
@@ -45,7 +45,8 @@ _SPELLINGS = {
     "linear": r"\w*[lL]inear\w*",
     "lt": r"[<>]=?|gt|lt",
     "matmul": r"@=?|matmul|mm",
-    "mul": r"[^*]*\*|\*=|[^/]*/.*|mul|mul_|multiply|div|div_|divide|true_divide",
+    "mean": r"_*mean_*|sum",
+    "mul": r"[^*]*\*|\*=|[^/]*/.*|addcmul|mul|mul_|multiply|div|div_|divide|true_divide",
     "neg": r"[^-\w]*-[^>\w]*|neg|neg_|negative",
     "ones": r"ones",
     "rsqrt": r"[^*]*\*\*\W*|\w*sqrt_?|pow_?",

@@ -7,6 +7,7 @@ import re
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.graph.calls import is_static
 from npufix.rewriters.graph.modules.names import FunctionNode, inlinable, source_lines
 from npufix.rewriters.graph.modules.neighbours import forward_text, helper_texts
 from npufix.rewriters.graph.modules.outline import outline
@@ -100,6 +101,9 @@ class Vocabulary:
         for scope in self._inlinable:
             name = f"self.{scope.function.name}" if scope.is_method else scope.function.name
             found[name] = found.get(name, frozenset()) | self.words_of(scope)
+            if scope.is_method and is_static(scope.function):  # ``Rotary.rotate_half(x)``
+                name = scope.function.name
+                found[name] = found.get(name, frozenset()) | self.words_of(scope)
         return {name: words | features_by_word(words) for name, words in found.items()}
 
     @cached_property

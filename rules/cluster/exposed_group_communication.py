@@ -7,8 +7,8 @@ Why it is slow on the NPU: a collective begins when its last rank arrives. What 
 waits is lost; only what the last one takes is transfer, and only that can be hidden or made faster.
 
 Evidence: the time of the collectives of each group on all its ranks in communication.json: the
-shortest is the transfer, the rest is waiting. The share that nothing hides is that of
-step_trace_time.
+shortest is the transfer, the rest is waiting. Where ranks of the group are missing, it is what the
+others call waiting themselves. The share that nothing hides is that of step_trace_time.
 
 Use instead: where waiting is most of it, look at the rank that waits least: it is the one that
 arrives last. Where the transfer is, overlap it (``--overlap-grad-reduce --overlap-param-gather``),
@@ -25,6 +25,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from npufix.rules.cluster_diagnostic import ClusterDiagnostic, ClusterObservation
 from npufix.rules.shared.quantities import milliseconds, percent
 from npufix.rules.shared.ranks.communication import (
@@ -34,9 +36,10 @@ from npufix.rules.shared.ranks.communication import (
     per_step,
 )
 from npufix.rules.shared.ranks.comparing import FLOOR_NS, step_ns
+from npufix.rules.shared.ranks.groups import parts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import pandas as pd
 
@@ -58,7 +61,7 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
     members = members_of(cluster)
     alone = rows["group"].map(lambda group: len(members.get(group, (0, 1)))) < 2  # noqa: PLR2004 - nobody to wait for
     rows = rows[~alone]
-    last = rows.groupby(["group", "name"])["elapse_ns"].transform("min")
+    last = _together_ns(rows, members)
     shares = rows["rank"].map(compute_exposed_share(cluster)).fillna(0.0)
     moved = rows["transit_ns"].where(rows["transit_ns"] > 0, rows["moved_ns"])
     rows = rows.assign(
@@ -69,6 +72,21 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
     )
     for key, own in rows.groupby("key"):
         yield from _observation(str(key), own, step_ns(cluster))
+
+
+def _together_ns(rows: pd.DataFrame, members: Mapping[str, tuple[int, ...]]) -> pd.Series[float]:
+    """Return how long each operation takes once its last rank has arrived.
+
+    That is the shortest on all ranks; where not all of the group recorded it (Level0 has no
+    communication.json), what each of the others itself does not call waiting.
+    """
+    alike = rows.groupby(["group", "name"])
+    shortest = alike["elapse_ns"].transform("min")
+    missing = alike["rank"].transform("nunique") < rows["group"].map(
+        lambda group: len(members.get(group, ()))
+    )
+    own = rows["elapse_ns"] - rows["wait_ns"]
+    return shortest.where(~missing, np.minimum(shortest, own))
 
 
 def _observation(key: str, rows: pd.DataFrame, step: float) -> Iterator[ClusterObservation]:
@@ -100,14 +118,22 @@ def _observation(key: str, rows: pd.DataFrame, step: float) -> Iterator[ClusterO
         basis="at most the transfer, as waiting goes when the last rank arrives earlier",
         is_communication=True,
         is_symptom=True,
-        advice=_advice(waiting, transfer, still),
+        advice=_advice(waiting, transfer, still, _hiding(key, rows)),
     )
 
 
-def _advice(waiting: float, transfer: float, still: float) -> str:
+def _advice(waiting: float, transfer: float, still: float, hiding: str) -> str:
     if still > max(waiting, transfer):
         return _STILL
-    return _LATE if waiting > transfer else _TRANSFER
+    return _LATE if waiting > transfer else hiding
+
+
+def _hiding(role: str, rows: pd.DataFrame) -> str:
+    """Return what hides the transfer: gradients are not exchanged as tokens of experts are."""
+    exchanges = rows["name"].str.contains("hcom_all_?to_?all", case=False).to_numpy(bool)
+    if 2 * rows["elapse_ns"].to_numpy()[exchanges].sum() > rows["elapse_ns"].sum():
+        return _EXCHANGE
+    return _TENSOR_PARALLEL if "tp" in parts(role) else _TRANSFER
 
 
 def _late(ranks: pd.DataFrame) -> list[tuple[str, int, float]]:
@@ -125,6 +151,14 @@ _LATE = "mostly waiting: npufix diagnose DUMP --rank N for the rank that arrives
 _TRANSFER = (
     "mostly transfer: --overlap-grad-reduce --overlap-param-gather, gradient accumulation, or "
     "groups that stay within a host"
+)
+_EXCHANGE = (
+    "mostly transfer: --moe-alltoall-overlap-comm (MindSpeed) where tokens go to experts, or "
+    "groups that stay within a host"
+)
+_TENSOR_PARALLEL = (
+    "mostly transfer: --use-ascend-mc2 or --use-ascend-coc (MindSpeed), which hide it behind the "
+    "matrix products beside it, or groups that stay within a host"
 )
 _STILL = (
     "mostly neither: npufix diagnose DUMP --rank N names the collectives that stand still; sizes "

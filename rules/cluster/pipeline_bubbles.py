@@ -61,6 +61,8 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
     computing = medians["computing_ns"].groupby(medians.index.map(place)).median()
     what = "stage" if stage else "rank"
     uneven = float(computing.max() - computing.mean())
+    # For the stage that computes longest nobody else is too slow: what it waits fills and drains.
+    filling = float(by_stage.reindex([computing.idxmax()]).fillna(0.0).iloc[0])
     most = bubble.sort_values(ascending=False, kind="stable")
     yield ClusterObservation(
         what=f"ranks of the pipeline wait {milliseconds(mean)} per step for other stages",
@@ -79,7 +81,7 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
             "stages cost"
         ),
         is_communication=True,
-        is_symptom=True,
+        is_symptom=filling <= uneven,
     )
 
 

@@ -64,6 +64,8 @@ _REMEDIES = (
     ),
     (r"ComplexAbs", "torch.view_as_real(z).pow(2).sum(-1).sqrt()"),
 )
+_KEEPS_DTYPE = re.compile(r"Unique\w*|IndexPut\w*")
+"""What another operator, or none, takes the place of, without a cast."""
 _INDEXES = frozenset({"INT32", "INT64"})
 _MOST_DTYPES = 3
 _INDEX_PUT = "IndexPut"
@@ -109,7 +111,7 @@ def _observation(rows: pd.DataFrame, recording: Recording) -> Observation:
     name = kinds[0]
     cost = per_step(rows["duration_ns"].sum(), recording)
     calls = len(rows) / max(1, recording.step_count)
-    saving, basis = _saving(rows, recording)
+    saving, basis, instead = _saving(rows, recording)
     reasons = tuple(_dtypes(name, rows, recording.environment.chip or ""))
     times, of_step = format_count(calls, "time"), percent(share(cost, recording))
     what = (
@@ -127,19 +129,26 @@ def _observation(rows: pd.DataFrame, recording: Recording) -> Observation:
         cost_ns=cost,
         saving_ns=saving,
         basis=basis,
+        instead=instead,
+        instead_launches=1 if _KEEPS_DTYPE.fullmatch(name) else 2,  # a cast comes before it
         places=places(rows, rows["duration_ns"].to_numpy(), recording),
         kernels=Labels(rows.index),
         advice=remedy(name),
     )
 
 
-def _saving(rows: pd.DataFrame, recording: Recording) -> tuple[tuple[int, int] | None, str]:
+def _saving(
+    rows: pd.DataFrame, recording: Recording
+) -> tuple[tuple[int, int] | None, str, tuple[int, int, int] | None]:
+    """Return what is saved per step, by what that is told, and the kernels that come instead."""
     expected = on_ai_core(rows, recording.kernels)
     if expected is None:
-        return None, "the dump has no shapes or too few kernels to tell what an AI core would take"
+        why = "the dump has no shapes or too few kernels to tell what an AI core would take"
+        return None, why, None
     now = float(rows["duration_ns"].sum())
     low, high = max(0.0, now - expected.high_ns), max(0.0, now - expected.low_ns)
-    return (per_step(low, recording), per_step(high, recording)), expected.basis
+    instead = (len(rows), round(expected.low_ns), round(expected.high_ns))
+    return (per_step(low, recording), per_step(high, recording)), expected.basis, instead
 
 
 def _dtypes(name: str, rows: pd.DataFrame, chip: str) -> Iterator[tuple[str, str]]:

@@ -28,7 +28,6 @@ import numpy as np
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.quantities import milliseconds, percent
 from npufix.rules.shared.recording.observing import (
-    count_recorded_steps,
     free_ns,
     host_calls,
     places,
@@ -65,7 +64,7 @@ def check(recording: Recording) -> Iterator[Observation]:
     ratio = new[later].mean()
     if ratio <= SCHED:
         return
-    spent = host_calls(recording, _PREPARE).total_ns / count_recorded_steps(recording)
+    spent = host_calls(recording, _PREPARE).per_step_ns
     cost = min(round(spent), free_ns(recording))
     found = rows[later & new]
     yield Observation(

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from npufix.rules.diagnostic import Place, Recording
 
 DISPATCH_20 = 20
-"""Calls in the recording."""
+"""Calls in all steps together."""
 PRIORITY = 0.05
 """Share of the step from which it matters however few calls there are."""
 _PRECOMPILED = {"A2", "A3", "A5"}
@@ -66,23 +66,25 @@ def check(recording: Recording) -> Iterator[Observation]:
     calls = host_calls(recording, _COMPILE)
     if not calls.count:
         return
-    steps = count_recorded_steps(recording)
-    spent = calls.total_ns / steps
-    if calls.count < DISPATCH_20 and share(spent, recording) < PRIORITY:
+    spent = calls.per_step_ns
+    if (
+        calls.per_step * count_recorded_steps(recording) < DISPATCH_20
+        and share(spent, recording) < PRIORITY
+    ):
         return
     cost = min(round(spent), free_ns(recording))
     if share(cost, recording) < LEAST_SHARE:  # it hides behind kernels, or is of a warm-up
         return
-    sooner = sooner_in_pauses(calls.total_ns, recording)
+    sooner = sooner_in_pauses(calls.per_step_ns, recording)
     yield Observation(
         what=(
-            f"aclopCompileAndExecute is called {format_count(calls.count / steps, 'time')} per step and "
+            f"aclopCompileAndExecute is called {format_count(calls.per_step, 'time')} per step and "
             f"takes {milliseconds(spent)} of the host ({percent(share(spent, recording))} of the step)"
         ),
         evidence=(
             ("average call", milliseconds(calls.total_ns / calls.count)),
             ("longest call", milliseconds(calls.longest_ns)),
-            ("steps recorded", str(steps)),
+            ("steps recorded", str(count_recorded_steps(recording))),
         ),
         cost_ns=cost,
         saving_ns=(0, cost),

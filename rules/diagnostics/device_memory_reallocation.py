@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from npufix.rules.diagnostic import Recording
 
 MEM_10_MS = 10_000_000
-"""Nanoseconds in the whole recording."""
+"""Nanoseconds in all steps together."""
 # Not aclrtMallocHost and aclrtFreeHost: that is memory of the host.
 _MEMORY = (
     r"aclMallocMemInner|aclrtMalloc(Align32|Cached|Physical|WithCfg)?|aclrtFree(Physical)?"
@@ -63,21 +63,20 @@ _EMPTY_CACHE = "remove torch.npu.empty_cache() from the loop"
 def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation where the driver is asked for memory for long."""
     calls = host_calls(recording, _MEMORY)
-    if calls.total_ns <= MEM_10_MS:
+    if calls.per_step_ns * count_recorded_steps(recording) <= MEM_10_MS:
         return
-    steps = count_recorded_steps(recording)
-    cost = min(round(calls.total_ns / steps), free_ns(recording))
+    cost = min(round(calls.per_step_ns), free_ns(recording))
     yield Observation(
         what=(
-            f"{format_count(calls.count / steps, 'call')} per step that allocate or free device memory "
-            f"take {milliseconds(calls.total_ns / steps)}, the longest "
+            f"{format_count(calls.per_step, 'call')} per step that allocate or free device memory "
+            f"take {milliseconds(calls.per_step_ns)}, the longest "
             f"{milliseconds(calls.longest_ns)}"
         ),
         evidence=(*_memory(recording), ("PYTORCH_NPU_ALLOC_CONF", _setting(recording))),
         cost_ns=cost,
         saving_ns=(0, cost),
         basis="at most the free time of the step: the rest hides behind kernels",
-        sooner_ns=sooner_in_pauses(calls.total_ns, recording),
+        sooner_ns=sooner_in_pauses(calls.per_step_ns, recording),
         is_idle=True,
         advice=_advice(recording),
     )

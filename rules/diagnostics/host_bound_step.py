@@ -20,7 +20,8 @@ just-in-time compilation).
 ``CPU_AFFINITY_CONF=2`` keeps the launching threads on their cores; it is ignored where threads are
 pinned already, and threads of your own may get slower. Where collectives have streams of their own,
 ``PER_STREAM_QUEUE=1`` gives each stream a queue, but not together with fine core binding. Then
-fewer launches: fused operators and fused optimizers, a larger batch. Beside the program:
+fewer launches: one for a whole graph of an inference whose shapes repeat, fused operators and
+fused optimizers, a larger batch. Beside the program:
 tcmalloc, the frequency governor, huge pages (not with a base page of 64 KiB), and builds of Python,
 torch and torch_npu with LTO and PGO (torch and torch_npu by the same compiler).
 
@@ -40,6 +41,7 @@ import numpy as np
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import format_count, milliseconds, percent
+from npufix.rules.shared.recording.fusable import graph_mode
 from npufix.rules.shared.recording.observing import (
     free_ns,
     measure_explained_ns,
@@ -167,7 +169,7 @@ def _advice(recording: Recording) -> str:
     slow = [name for name, on in _overhead(recording).items() if on]
     again = f"profile without {' and '.join(slow)} to see the real step" if slow else ""
     settings = lines_to_set(recording, _QUEUE, binding)
-    return advice(again, settings, queues, _FEWER, allocator, _BESIDE)
+    return advice(again, graph_mode(recording), settings, queues, _FEWER, allocator, _BESIDE)
 
 
 def _late_ns(recording: Recording, idle: Idle) -> Integers:

@@ -33,7 +33,6 @@ from npufix.rules.shared.quantities import format_count, milliseconds, number, p
 from npufix.rules.shared.recording.collectives import LEAST_SHARE
 from npufix.rules.shared.recording.observing import (
     PYTHON,
-    count_recorded_steps,
     free_ns,
     host_calls,
     per_step,
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pandas as pd
+    from numpy.typing import NDArray
 
     from npufix.rules.diagnostic import Recording
     from npufix.rules.shared.recording.observing import Integers
@@ -134,14 +134,17 @@ def _observation(
     if re.fullmatch(_ALLOCATES, name):
         said = f"{name}, which asks the driver for memory,"
     advice = next((text for names, text in _BY_NAME if re.fullmatch(names, name)), "")
-    synchronised = host_calls(recording, _SYNCHRONISES).count / count_recorded_steps(recording)
+    synchronised = host_calls(recording, _SYNCHRONISES).per_step
     drained = ""
     if synchronised >= max(_AGAIN, len(gaps) / 2 / max(1, recording.step_count)):
         drained = f", behind some of {number(synchronised)} synchronisations of the device"
         advice = advice or _OF_SYNCHRONISATIONS
     last = ends_step(recording, pauses.idle)[gaps]
-    rows = recording.host_ops.iloc[calls] if is_operator else behind[~last]
-    spent = waited if is_operator else waited[~last]
+    rows, spent = behind[~last], waited[~last]
+    if is_operator:
+        rows = _every_call(name, gaps, pauses, recording.host_ops)
+        spent = rows["duration_ns"].to_numpy()
+        spent = (spent * (waited.sum() / max(1, spent.sum()))).astype(np.int64)
     return Observation(
         what=(
             f"the host is in {said} while the device waits for {milliseconds(cost)} "
@@ -155,9 +158,7 @@ def _observation(
         saving_ns=(0, cost),
         basis="at most the idle time of these pauses",
         places=_place(function, cost, len(gaps), recording) or places(rows, spent, recording),
-        host_ops=frozenset(map(int, recording.host_ops.index[calls]))
-        if is_operator
-        else frozenset(),
+        host_ops=frozenset(map(int, rows.index)) if is_operator else frozenset(),
         sooner_ns=sooner_without(pauses, gaps, recording),
         is_idle=True,
         is_symptom=True,
@@ -186,24 +187,51 @@ def _place(
 def _calls_in(pauses: Pauses, ops: pd.DataFrame) -> Integers:
     """Return the row of the call that fills each pause, -1 where it is Python between calls.
 
-    Of calls around each other the innermost that covers about as much: the copy in a function.
+    Of calls around each other the innermost that covers about as much: the copy in a function. Of
+    several calls of one name, eight copies to the host say, the longest stands for all.
     """
     rows = _long_calls(ops)
     long = ops.iloc[rows]
     starts = long["start_ns"].to_numpy()
     ends = starts + long["duration_ns"].to_numpy()
+    names = long["name"].cat.codes.to_numpy()
     found = []
     for at in pauses.rows:
         begin, end = pauses.idle.start_ns[at], pauses.idle.end_ns[at]
-        cover = np.minimum(ends, end) - np.maximum(starts, begin)
-        best = cover.max(initial=0)
-        if best < _COVERS * pauses.idle_ns[at]:
-            found.append(-1)
-            continue
-        good = np.flatnonzero(cover >= _AS_GOOD * best)
-        innermost = good[np.argmin((ends - starts)[good])]
-        found.append(int(rows[innermost]))
+        cover = np.clip(np.minimum(ends, end) - np.maximum(starts, begin), 0, None)
+        least = _COVERS * pauses.idle_ns[at]
+        own = _innermost(cover, ends - starts, least)
+        if own < 0:
+            inside = np.flatnonzero(cover)
+            together, taken = (
+                np.bincount(names[inside], each[inside]) for each in (cover, ends - starts)
+            )
+            name = _innermost(together, taken, least)
+            alike = inside[names[inside] == name]
+            own = int(alike[cover[alike].argmax()]) if len(alike) else -1
+        found.append(int(rows[own]) if own >= 0 else -1)
     return np.array(found, np.int64)
+
+
+def _innermost(cover: NDArray[np.number], lengths: NDArray[np.number], least: float) -> int:
+    """Return the shortest of what covers about as much as anything, -1 where that is too little."""
+    best = cover.max(initial=0)
+    if best < least or not best:
+        return -1
+    good = np.flatnonzero(cover >= _AS_GOOD * best)[::-1]  # the inner one of two as long
+    return int(good[lengths[good].argmin()])
+
+
+def _every_call(name: str, gaps: Integers, pauses: Pauses, ops: pd.DataFrame) -> pd.DataFrame:
+    """Return the long calls of a name that begin or end in these pauses."""
+    ops = ops.iloc[_long_calls(ops)]
+    rows = ops[(ops["name"] == name).to_numpy()]
+    start = rows["start_ns"].to_numpy()
+    order = gaps[np.argsort(pauses.idle.start_ns[gaps])]
+    behind = np.searchsorted(pauses.idle.start_ns[order], start + rows["duration_ns"].to_numpy())
+    inside = (behind > 0) & (pauses.idle.end_ns[order[behind - 1]] > start)
+    found: pd.DataFrame = rows[inside]
+    return found
 
 
 def _long_calls(ops: pd.DataFrame) -> Integers:

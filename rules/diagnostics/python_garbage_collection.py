@@ -23,8 +23,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from npufix.rules.diagnostic import Diagnostic, Observation
-from npufix.rules.shared.quantities import milliseconds, percent
+from npufix.rules.shared.quantities import format_count, milliseconds, percent
 from npufix.rules.shared.recording.observing import (
     idle_time,
     per_step,
@@ -50,14 +52,19 @@ def check(recording: Recording) -> Iterator[Observation]:
     if runs.empty or recording.kernels.empty:
         return
     start, duration = runs["start_ns"].to_numpy(), runs["duration_ns"].to_numpy()
-    waited = idle_time(recording, to_marks=True).covered(start, start + duration)
-    cost = per_step(waited.sum(), recording)
+    idle = idle_time(recording, to_marks=True)
+    cost = per_step(int(idle.covered(start, start + duration).sum()), recording)
     if not cost:
         return
+    # Of those in steps that are left out nothing is waited for here.
+    ends = np.maximum.accumulate(idle.end_ns)
+    own = np.searchsorted(ends, start) < np.searchsorted(idle.start_ns, start + duration)
+    start, duration = start[own], duration[own]
+    count = format_count(len(start) / max(1, recording.step_count), "run")
     yield Observation(
         what=(
-            f"{len(runs)} runs of the garbage collector longer than 1 ms; the device is idle for "
-            f"{milliseconds(cost)} of them per step ({percent(share(cost, recording))} of the step)"
+            f"{count} of the garbage collector longer than 1 ms per step; the device is idle for "
+            f"{milliseconds(cost)} of them ({percent(share(cost, recording))} of the step)"
         ),
         evidence=(
             ("longest run", milliseconds(duration.max())),

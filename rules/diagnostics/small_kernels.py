@@ -29,6 +29,7 @@ import numpy as np
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import milliseconds, percent
+from npufix.rules.shared.recording.fusable import graph_mode
 from npufix.rules.shared.recording.kernel_groups import LEAST_SHARE
 from npufix.rules.shared.recording.observing import (
     free_ns,
@@ -98,10 +99,11 @@ def check(recording: Recording) -> Iterator[Observation]:
 
 def _advice(recording: Recording) -> str:
     cores = recording.kernels["core"].cat.categories
+    graph = graph_mode(recording)
     if unmet(_LAZY_CHIPS, recording.environment, cores):
-        return _FUSED
+        return advice(graph, _FUSED)
     lazy = lines_to_set(recording, _LAZY)
-    return advice(_FUSED, f"{lazy} (new: check the results)" if lazy else "")
+    return advice(graph, _FUSED, f"{lazy} (new: check the results)" if lazy else "")
 
 
 def _gaps(recording: Recording) -> Integers:

@@ -23,7 +23,6 @@ msprof-analyze (inner axes % 256).
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,7 +33,7 @@ from npufix.rules.shared.quantities import percent
 from npufix.rules.shared.recording.kernel_groups import tell_together
 from npufix.rules.shared.recording.observing import computing
 from npufix.rules.shared.recording.recorded_cells import dtypes, per_row, width
-from npufix.rules.shared.recording.recorded_shapes import elements, shapes
+from npufix.rules.shared.recording.recorded_shapes import product_operations, shapes
 from npufix.rules.shared.recording.sequences import find
 
 if TYPE_CHECKING:
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from npufix.rules.diagnostic import Observation, Recording
-    from npufix.rules.shared.recording.recorded_cells import Floats
 
 MIXAIC_NS = 50_000
 MIXAIC_AXIS = 1000
@@ -112,7 +110,7 @@ def _worst_axis(inputs: str, kinds: str) -> float:
 
 def _estimate_saved(rows: pd.DataFrame, aligned: pd.DataFrame) -> tuple[float | None, str]:
     """Return what is lost against the rate of aligned products, and why."""
-    good, done = _operations(aligned), _operations(rows)
+    good, done = product_operations(aligned), product_operations(rows)
     known = good > 0
     if known.sum() < _FEW or not (done > 0).all():
         return None, "the dump has too few aligned products, or no shapes, to compare with"
@@ -121,21 +119,6 @@ def _estimate_saved(rows: pd.DataFrame, aligned: pd.DataFrame) -> tuple[float | 
     lost = rows["duration_ns"].to_numpy() - done / rate
     basis = f"at most what is lost against the {rate / 1000:.0f} TFLOP/s of aligned products here"
     return float(lost.clip(min=0).sum()), basis
-
-
-def _operations(rows: pd.DataFrame) -> Floats:
-    """Return the floating-point operations of each product of two matrices, 0 if unknown."""
-    return per_row(rows, ["input_shapes", "output_shapes"], _operations_of)
-
-
-def _operations_of(inputs: str, outputs: str) -> float:
-    left, right = (*shapes(inputs)[:_OPERANDS], (), ())[:_OPERANDS]
-    (out, *_) = shapes(outputs)
-    if not len(left) == len(right) == len(out) == _MATRIX or not elements(out):
-        return 0
-    # Whichever operand is transposed: (M K) (K N) / (M N) is K squared.
-    inner = math.sqrt(elements(left) * elements(right) / elements(out))
-    return 2 * elements(out) * inner
 
 
 RULE = Diagnostic(

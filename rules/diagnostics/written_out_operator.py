@@ -34,6 +34,7 @@ from npufix.rules.shared.quantities import format_count, milliseconds, percent
 from npufix.rules.shared.recording.collectives import LEAST_SHARE
 from npufix.rules.shared.recording.fusable import (
     BATCH_MATMUL,
+    MATMUL,
     chain,
     parts_of,
     passes_on,
@@ -46,6 +47,7 @@ from npufix.rules.shared.recording.recorded_cells import (
     per_row,
     tensor_bytes,
 )
+from npufix.rules.shared.recording.recorded_shapes import product_operations
 from npufix.rules.shared.recording.sequences import find
 
 if TYPE_CHECKING:
@@ -55,8 +57,8 @@ if TYPE_CHECKING:
     from npufix.rules.shared.recording.fusable import Linked
     from npufix.rules.shared.recording.sequences import Integers, Mask, Occurrences
 
-_SQUARE, _MEAN, _ADD, _SCALE = "Pow|Square|Mul", "ReduceMean\\w*", "Adds?|AddV2", "Muls?"
-_DIVIDE = "RealDiv|Divs?"
+_SQUARE, _MEAN, _ADD, _SCALE = "Pows?|Square|Mul", "ReduceMean\\w*", "Adds?|AddV2", "Muls?"
+_SUB, _DIVIDE = "Subs?", "RealDiv|Divs?"
 _ANY_SCALE = f"{_SCALE}|{_DIVIDE}"
 _SOFTMAX = "SoftmaxV2|Softmax|AclnnSoftmax|ScaledMaskedSoftmax"
 _MASK = "Add|MaskedFill|SelectV2|Select|Masked\\w*"
@@ -76,6 +78,14 @@ _FORWARD, _BACKWARD = 2, 3
 """How often a fused kernel moves the tensor: reads and writes it; its gradient reads two."""
 _SPREAD = 0.3
 """How far a fused kernel is from the bandwidth of those in its place."""
+_OF_QUICKEST = ((0.4, 0.9), (0.35, 0.8))
+"""Products inside of fused attention compute so much of what the quickest of a run does, forward
+and backward."""
+_AGAIN = 5 / 4
+"""The gradient computes the scores once more: five products instead of four."""
+_LARGE_PRODUCT = 1e9
+"""Operations from which a product shows how quickly the chip computes."""
+_BY_PRODUCTS = "of a fused kernel only the products count, by the quickest of this dump"
 _BY_BYTES = "a fused kernel reads and writes the tensor once, at the bandwidth of these kernels"
 _ALL_BUT = (
     "at most all kernels but the longest of each: a fused one reads and writes, too",
@@ -135,8 +145,8 @@ _ALL = (
         "LayerNorm",
         "F.layer_norm(x, shape, weight, bias, eps)",
         tuple(
-            (_MEAN, "Sub", _SQUARE, _MEAN, *again, _ADD, *root, "Mul", "Add|AddV2")
-            for again in (("Sub",), ())
+            (_MEAN, _SUB, _SQUARE, _MEAN, *again, _ADD, *root, "Mul", "Add|AddV2")
+            for again in ((_SUB,), ())
             for root in (("Sqrt", _DIVIDE), ("Rsqrt", "Mul"))
         ),
     ),
@@ -153,8 +163,9 @@ _ALL = (
         "GELU",
         'F.gelu(x, approximate="tanh")',
         tuple(
-            (*cube, _SCALE, "Add|AddV2|Axpy\\w*", _SCALE, "Tanh", _ADD, "Mul")
-            for cube in (("Mul", "Mul"), ("Pow",))
+            (*half, *cube, _SCALE, "Add|AddV2|Axpy\\w*", _SCALE, "Tanh", _ADD, "Mul", *halved)
+            for cube in (("Mul", "Mul"), ("Pows?",))
+            for half, halved in ((("Muls",), ()), ((), ("Muls",)), ((), ()))
         ),
     ),
     _WrittenOut(
@@ -194,7 +205,11 @@ def check(recording: Recording) -> Iterator[Observation]:
         rows = np.unique(np.concatenate([*(each.rows.ravel() for each in found), *beside]))
         rows = rows[rows >= 0]
         gradient = rows[:0] if wanted.backward else _gradient(rows, recording)
-        gain = {} if wanted.stays else _gain(forward, rows, gradient, recording)
+        gain = (
+            _gain_by_products(forward, backward, rows, recording)
+            if wanted.stays
+            else _gain(forward, rows, gradient, recording)
+        )
         rows = np.union1d(rows, gradient)
         kernels = recording.kernels.iloc[rows]
         spent = kernels["duration_ns"].to_numpy()
@@ -264,6 +279,48 @@ def _gain(
         basis=_BY_BYTES,
         instead=(len(first), *times[0]),
         instead_backward=times[1] if len(gradient) else None,
+    )
+
+
+def _gain_by_products(
+    forward: Sequence[Occurrences],
+    backward: Sequence[Occurrences],
+    rows: Integers,
+    recording: Recording,
+) -> _Gain:
+    """Return what fused attention takes: its products, without what is written between them."""
+    kernels = recording.kernels
+    products = is_named(kernels, f"{BATCH_MATMUL}|{MATMUL}", "type")
+    quickest = kernels[products]
+    done = product_operations(quickest)
+    spent = quickest["duration_ns"].to_numpy(np.float64)
+    large = (done >= _LARGE_PRODUCT) & (spent > 0)
+    if not forward or not large.any():
+        return {}
+    rate = float((done[large] / spent[large]).max())
+    times = []
+    for found, again, (slow, fast) in zip(
+        (forward, backward), (1.0, _AGAIN), _OF_QUICKEST, strict=True
+    ):
+        own = np.concatenate([each.rows.ravel() for each in found]) if found else rows[:0]
+        own = kernels.iloc[own[products[own]]]
+        operations, now = product_operations(own) * again, float(own["duration_ns"].sum()) * again
+        if len(own) and not operations.all():
+            return {}
+        most, least = (min(now, float(operations.sum()) / rate / part) for part in (slow, fast))
+        times.append((round(least), round(most)))
+    whole = int(kernels["duration_ns"].to_numpy()[rows].sum())
+    # Gradients without a line of the program are replaced where the forward kernels are.
+    placed = kernels["basis"].iloc[rows].isin(_OF_GRADIENTS).any()
+    ahead, behind = times
+    if backward and not placed:
+        ahead, behind = (ahead[0] + behind[0], ahead[1] + behind[1]), (0, 0)
+    saved = [per_step(max(0, whole - ahead[at] - behind[at]), recording) for at in (1, 0)]
+    return _Gain(
+        saving_ns=(saved[0], saved[1]),
+        basis=_BY_PRODUCTS,
+        instead=(sum(each.count for each in forward), *ahead),
+        instead_backward=behind if backward and placed else None,
     )
 
 

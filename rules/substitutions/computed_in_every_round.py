@@ -177,10 +177,10 @@ def forward(alphas: torch.Tensor, mask: torch.Tensor):
     rows, steps = alphas.shape
     total = alphas.new_zeros(rows)
     fired = []
-    term = 1 - mask
+    mask_difference = 1 - mask
     ones = torch.ones([rows], device=alphas.device)
     for step in range(steps):
-        total = total + alphas[:, step] * term
+        total = total + alphas[:, step] * mask_difference
         fired.append(total)
         total = torch.where(total >= 1, total - ones, total)
     return torch.stack(fired, 1)

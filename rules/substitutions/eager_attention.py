@@ -38,6 +38,7 @@ from npufix.rules.shared.operands.attention import (
     shown_keys,
 )
 from npufix.rules.substitution import Draw, Form, Substitution, either
+from npufix.rules.substitutions.eager_attention_column_forms import COLUMNS
 from npufix.rules.substitutions.eager_attention_examples import LEFT_ALONE, REWRITTEN
 from npufix.rules.substitutions.eager_attention_forms import LAYOUTS
 
@@ -52,6 +53,11 @@ def scores_of(q: Tensor, k: Tensor, scale: float, divisor: float) -> Tensor:
     product = q @ either(k.transpose(-2, -1), k.transpose(2, 3), k.permute(0, 1, 3, 2))
     product = either(product, product.to(torch.float32))
     return either(product * scale, product / divisor, product)
+
+
+def scaled(masked: Tensor, scale: float, divisor: float) -> Tensor:
+    """Scale scores whose hidden ones are very negative already, and stay that."""
+    return either(masked * scale, masked / divisor)
 
 
 def weights_of(scores: Tensor, q: Tensor, p: float, training: bool) -> Tensor:
@@ -103,7 +109,10 @@ def zeros_hidden(
     """Hide the keys whose entry in the mask is 0 or False."""
     scores = scores_of(q, k, scale, divisor)
     masked = scores.masked_fill(either(shown == 0, shown.logical_not()), value)
-    scores = either(masked, masked if mask is not None else scores)
+    late = (q @ k.transpose(-2, -1)).masked_fill(shown == 0, value)
+    scores = either(
+        masked, masked if mask is not None else scores, scaled(late, scale, divisor)
+    )
     return weights_of(scores, q, p, training) @ v
 
 
@@ -145,7 +154,10 @@ def others_hidden(
     """Hide the keys that a bool mask does not name."""
     scores = scores_of(q, k, scale, divisor)
     masked = either(scores.masked_fill(~shown, value), torch.where(shown, scores, value))
-    scores = either(masked, masked if mask is not None else scores)
+    late = (q @ k.transpose(-2, -1)).masked_fill(~shown, value)
+    scores = either(
+        masked, masked if mask is not None else scores, scaled(late, scale, divisor)
+    )
     return weights_of(scores, q, p, training) @ v
 
 
@@ -187,7 +199,10 @@ def named_hidden(
     """Hide the keys that a bool mask names."""
     scores = scores_of(q, k, scale, divisor)
     masked = either(scores.masked_fill(hidden, value), torch.where(hidden, value, scores))
-    scores = either(masked, masked if mask is not None else scores)
+    late = (q @ either(k.transpose(-2, -1), k.transpose(2, 3))).masked_fill(hidden, value)
+    scores = either(
+        masked, masked if mask is not None else scores, scaled(late, scale, divisor)
+    )
     return weights_of(scores, q, p, training) @ v
 
 
@@ -315,6 +330,7 @@ RULE = Substitution(
             (*ATTENTION, MASK_IS_BOOLEAN, ADDED_LEAVES_A_KEY),
         ),
         *LAYOUTS,
+        *COLUMNS,
     ),
     replaces=(
         "Add",

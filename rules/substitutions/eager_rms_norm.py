@@ -248,7 +248,7 @@ EPS_GIVEN = Condition(
 WEIGHT_OF_SHAPE = Condition(
     "weight-given",
     "the weight is given (its shape is the one normalised over)",
-    lambda site: site.is_tensor("weight"),
+    lambda site: False if site.is_left_out("weight") else site.is_tensor("weight"),
 )
 
 _ALWAYS = (ONE_DIMENSIONAL, PLAIN_EPS)

@@ -91,6 +91,18 @@ def pairs_apart(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return either(rotated.flatten(-2), rotated.flatten(3))
 
 
+def halves_scaled(x: Tensor, cos: Tensor, sin: Tensor, scale: Tensor | float) -> Tensor:
+    """As ``halves``, with both products scaled (xPos)."""
+    x1, x2 = x.chunk(2, dim=-1)
+    return x * cos * scale + torch.cat((-x2, x1), dim=-1) * sin * scale
+
+
+def pairs_scaled(x: Tensor, cos: Tensor, sin: Tensor, scale: Tensor | float) -> Tensor:
+    """As ``pairs``, with both products scaled (x-transformers)."""
+    rotated = torch.stack((-x[..., 1::2], x[..., ::2]), dim=-1)
+    return x * cos * scale + either(rotated.flatten(-2), rotated.flatten(3)) * sin * scale
+
+
 def fused(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate halves with one kernel."""
     return torch_npu.npu_rotary_mul(x, cos, sin)
@@ -131,6 +143,16 @@ def fused_pairs_promoted(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def fused_pairs_32(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate pairs with one kernel that reads float32."""
     return torch_npu.npu_rotary_mul(x.float(), cos, sin, rotary_mode="interleave")
+
+
+def fused_scaled(x: Tensor, cos: Tensor, sin: Tensor, scale: Tensor | float) -> Tensor:
+    """Rotate halves with one kernel, and scale them."""
+    return torch_npu.npu_rotary_mul(x, cos, sin) * scale
+
+
+def fused_pairs_scaled(x: Tensor, cos: Tensor, sin: Tensor, scale: Tensor | float) -> Tensor:
+    """Rotate pairs with one kernel, and scale them."""
+    return torch_npu.npu_rotary_mul(x, cos, sin, rotary_mode="interleave") * scale
 
 
 def fused_pairs_apart(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -183,6 +205,16 @@ def narrow_inputs(draw: Draw) -> dict[str, Any]:
 def pair_inputs(draw: Draw) -> dict[str, Any]:
     """Return one sequence of cosines for the whole batch."""
     return _inputs(draw, 1, one_sequence=True)
+
+
+def scaled_inputs(draw: Draw) -> dict[str, Any]:
+    """Return what scales the products besides, a number or one for each position."""
+    return {**inputs(draw), "scale": draw.choice([1.0, 0.7])}
+
+
+def scaled_pair_inputs(draw: Draw) -> dict[str, Any]:
+    """Return what scales them besides one sequence of cosines."""
+    return {**pair_inputs(draw), "scale": draw.choice([1.0, 0.7])}
 
 
 def wide_pair_inputs(draw: Draw) -> dict[str, Any]:
@@ -294,6 +326,8 @@ RULE = Substitution(
         Form(pairs, fused_pairs_promoted, promoting_pair_inputs, (*PROMOTED, INTERLEAVE)),
         Form(pairs_then_cast, fused_pairs_32, wide_pair_inputs, (*HALF_32, INTERLEAVE)),
         Form(pairs_apart, fused_pairs_apart, narrow_pair_inputs, (*HALF, INTERLEAVE)),
+        Form(halves_scaled, fused_scaled, scaled_inputs, HALF),
+        Form(pairs_scaled, fused_pairs_scaled, scaled_pair_inputs, (*HALF, INTERLEAVE)),
     ),
     replaces=SMALL_KERNELS,
     becomes=FUSED_KERNELS,
@@ -346,11 +380,11 @@ def apply_rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor):
     x1, x2 = x.chunk(2, dim=-1)
     return x * cos + torch.cat((-x2, x1), dim=-1) * sin
 """,
-        # xPos: the products are scaled
+        # one of the products is scaled
         """
 def apply_rotary(t, freqs, scale):
     t1, t2 = t.chunk(2, dim=-1)
-    return (t * freqs.cos() * scale) + (torch.cat((-t2, t1), dim=-1) * freqs.sin() * scale)
+    return (t * freqs.cos() * scale) + (torch.cat((-t2, t1), dim=-1) * freqs.sin())
 """,
     ),
     rewritten=REWRITTEN,

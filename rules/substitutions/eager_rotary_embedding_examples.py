@@ -5,6 +5,45 @@ from __future__ import annotations
 from npufix.rules.substitution import Rewritten
 
 REWRITTEN = (
+    # xPos
+    Rewritten(
+        """
+def apply_rotary(t, freqs, scale):
+    t1, t2 = t.chunk(2, dim=-1)
+    return (t * freqs.cos() * scale) + (torch.cat((-t2, t1), dim=-1) * freqs.sin() * scale)
+""",
+        """
+def apply_rotary(t, freqs, scale):
+    return torch_npu.npu_rotary_mul(t, freqs.cos(), freqs.sin()) * scale
+""",
+    ),
+    # a static method by the name of its class
+    Rewritten(
+        """
+class Rotary(nn.Module):
+    @staticmethod
+    def rotate_half(x):
+        x1 = x[..., : x.shape[-1] // 2]
+        x2 = x[..., x.shape[-1] // 2 :]
+        return torch.cat((-x2, x1), dim=-1)
+
+    @staticmethod
+    def apply(q, cos, sin):
+        return q * cos + Rotary.rotate_half(q) * sin
+""",
+        """
+class Rotary(nn.Module):
+    @staticmethod
+    def rotate_half(x):
+        x1 = x[..., : x.shape[-1] // 2]
+        x2 = x[..., x.shape[-1] // 2 :]
+        return torch.cat((-x2, x1), dim=-1)
+
+    @staticmethod
+    def apply(q, cos, sin):
+        return torch_npu.npu_rotary_mul(q, cos, sin)
+""",
+    ),
     # Llama
     Rewritten(
         """

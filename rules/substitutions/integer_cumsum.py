@@ -137,10 +137,18 @@ IS_INTEGER = Condition(
     "the tensor holds booleans or integers",
     lambda site: _integers(site) or False,
 )
-IS_MASK = Condition(
-    "holds-booleans", "the tensor is a mask", lambda site: site.is_bool_tensor("x") or False
-)
 FIT = Condition("sums-fit-int32", "the sums are below 2**31", _fit)
+FIT_CONVERTED = Condition(
+    "sums-fit-int32",
+    "the sums are below 2**31",
+    # what is converted on the way holds no more in 32 bits than in 64
+    lambda site: None if site.dtype("x") not in _INTEGERS else _fit(site),
+)
+NAMED = Condition(
+    "named-operand",
+    "what is converted has a name: nothing is computed twice",
+    lambda site: bool(site.called("x")),
+)
 
 RULE = Substitution(
     id="NPU215",
@@ -152,9 +160,9 @@ RULE = Substitution(
         Form(counted_above, counted_above_in_32_bits, counts, (IS_INTEGER, FIT)),
         Form(reached, reached_in_32_bits, reached_inputs, (IS_INTEGER, FIT)),
         Form(counted_in_32_bits, in_32_bits_alone, inputs, (IS_INTEGER, FIT)),
-        Form(counted, in_32_bits, inputs, (IS_INTEGER, FIT)),
         # the sum converts by itself: one cast less
-        Form(converted, in_32_bits, inputs, (IS_MASK,)),
+        Form(converted, in_32_bits, inputs, (NAMED, FIT_CONVERTED)),
+        Form(counted, in_32_bits, inputs, (IS_INTEGER, FIT)),
     ),
     replaces=("Cumsum", "Cast"),
     becomes=("Cumsum", "Cast"),

@@ -135,6 +135,53 @@ def gather(x, group):
 import torch.distributed as dist
 
 
+def gather(tensor, length):
+    tensor = tensor.contiguous()
+    parts = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, tensor)
+    gathered = torch.cat(parts)
+    return gathered[:length]
+""",
+            """
+import torch.distributed as dist
+
+
+def gather(tensor, length):
+    tensor = tensor.contiguous()
+    gathered = tensor.new_empty(
+        (dist.get_world_size() * tensor.shape[0], *tensor.shape[1:])
+    )
+    dist.all_gather_into_tensor(gathered, tensor)
+    return gathered[:length]
+""",
+        ),
+        Rewritten(
+            """
+import torch.distributed as dist
+
+
+def gather(x, world):
+    parts = [torch.empty_like(x) for _ in range(world)]
+    dist.all_gather(parts, x)
+    x = torch.cat(parts)
+    return x * 2
+""",
+            """
+import torch.distributed as dist
+
+
+def gather(x, world):
+    parts = x.new_empty((world * x.shape[0], *x.shape[1:]))
+    dist.all_gather_into_tensor(parts, x.contiguous())
+    x = parts
+    return x * 2
+""",
+        ),
+        Rewritten(
+            """
+import torch.distributed as dist
+
+
 def exchange(x, world, group):
     sent = [t.contiguous() for t in torch.tensor_split(x, world, 1)]
     received = [torch.empty_like(sent[0]) for _ in range(world)]

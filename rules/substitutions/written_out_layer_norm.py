@@ -25,7 +25,6 @@ from npufix.rules.shared.operands.norms import (
     PLAIN_EPS,
     SAME_DTYPE,
     inputs,
-    is_vector_weight,
 )
 from npufix.rules.substitution import (
     Condition,
@@ -35,6 +34,7 @@ from npufix.rules.substitution import (
     Substitution,
     either,
 )
+from npufix.rules.substitutions.written_out_layer_norm_forms import ONE_DIMENSIONAL, OTHER_WEIGHTS
 
 if TYPE_CHECKING:
     import torch
@@ -127,11 +127,6 @@ def image_inputs(draw: Draw) -> dict[str, Any]:
     }
 
 
-ONE_DIMENSIONAL = Condition(
-    "one-dimensional-weight",
-    "the weight has one dimension, as long as the one that is normalised",
-    is_vector_weight,
-)
 IMAGES = Condition(
     "batch-of-images",
     "the activation has four dimensions: batch, channels, height, width",
@@ -148,6 +143,7 @@ RULE = Substitution(
         Form(affine, layer_norm, affine_inputs, _ALWAYS),
         Form(channels, layer_norm_of_pixels, image_inputs, (*_ALWAYS, IMAGES)),
         Form(plain, plain_layer_norm, plain_inputs, (PLAIN_EPS,)),
+        *OTHER_WEIGHTS,
     ),
     replaces=(
         "Add",
@@ -199,6 +195,30 @@ def f(x: torch.Tensor):
     var = x.var(0, keepdim=True, unbiased=False)
     return (x - mean) / torch.sqrt(var + 1e-5)
 """,
+        # a gain for each pixel
+        """
+class Norm(nn.Module):
+    def __init__(self, height, width):
+        super().__init__()
+        self.g = nn.Parameter(torch.ones(height, width))
+
+    def forward(self, x):
+        mean = x.mean(1, keepdim=True)
+        var = torch.var(x, dim=1, unbiased=False, keepdim=True)
+        return (x - mean) / (var + 1e-5).sqrt() * self.g
+""",
+        # channels of which the variance is that of a sample
+        """
+class Norm(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.g = nn.Parameter(torch.ones(1, dim, 1, 1))
+
+    def forward(self, x):
+        mean = x.mean(1, keepdim=True)
+        var = torch.var(x, dim=1, keepdim=True)
+        return (x - mean) / (var + 1e-5).sqrt() * self.g
+""",
         # the mean is needed as well
         """
 def f(x: torch.Tensor):
@@ -247,6 +267,32 @@ def norm(x: torch.Tensor, eps: float = 1e-5):
             """
 def norm(x: torch.Tensor, eps: float = 1e-5):
     return F.layer_norm(x, x.shape[-1:], eps=eps)
+""",
+        ),
+        Rewritten(
+            """
+class ChanLayerNorm(nn.Module):
+    def __init__(self, dim, eps=1e-5):
+        super().__init__()
+        self.eps = eps
+        self.g = nn.Parameter(torch.ones(1, dim, 1, 1))
+
+    def forward(self, x):
+        var = torch.var(x, dim=1, unbiased=False, keepdim=True)
+        mean = torch.mean(x, dim=1, keepdim=True)
+        return (x - mean) * (var + self.eps).rsqrt() * self.g
+""",
+            """
+class ChanLayerNorm(nn.Module):
+    def __init__(self, dim, eps=1e-5):
+        super().__init__()
+        self.eps = eps
+        self.g = nn.Parameter(torch.ones(1, dim, 1, 1))
+
+    def forward(self, x):
+        return F.layer_norm(
+            x.transpose(1, -1), (x.shape[1],), self.g.flatten(), None, self.eps
+        ).transpose(1, -1)
 """,
         ),
         Rewritten(

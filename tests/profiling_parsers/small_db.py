@@ -146,6 +146,7 @@ def full_tables() -> Tables:
             cann(10_000, text("launch"), 40_000, 9_000, 900),
             cann(10_000, text("launch"), 150_000, 11_000, 901),
             cann(5_000, text("KernelLaunch"), 41_000, 1_000, 902),
+            cann(20_000, text("opCompile"), 200_000, 700_000, 903),
         ],
         "ENUM_API_TYPE": [
             {"id": 5_000, "name": "runtime"},

@@ -40,7 +40,7 @@ def test_kernels_and_signals_without_operators(tmp_path: Path) -> None:
     assert profile.kernels["launch_ns"].tolist() == [START + 40_000, START + 150_000, -1]
     assert (profile.kernels["host_op"] == -1).all()
     assert profile.environment.chip == "Ascend910B3"
-    assert profile.signals.apis["count"].sum() == 4
+    assert profile.signals.apis["count"].sum() == 5
     (step,) = profile.steps.to_dict("records")
     assert step["computing_ns"] == 30_750
     (problem,) = profile.problems

@@ -50,10 +50,15 @@ def test_each_table_has_the_columns_of_the_schema(signals: Signals, tmp_path: Pa
 
 def test_apis_are_summed_per_level_and_name(signals: Signals) -> None:
     assert rows(signals.apis) == [
+        ("acl", "opCompile", 1, 700_000, 700_000),
         ("acl", "aclnnMul", 1, 20_000, 20_000),
         ("node", "launch", 2, 20_000, 11_000),
         ("runtime", "KernelLaunch", 1, 1_000, 1_000),
     ]
+
+
+def test_long_calls_are_told_one_by_one(signals: Signals) -> None:
+    assert rows(signals.long_calls) == [("acl", "opCompile", START + 200_000, 700_000)]
 
 
 def test_collector_and_clocks(signals: Signals) -> None:

@@ -18,6 +18,8 @@ from npufix.profiling_parsers.kineto.timeline import ThreadTimeline
         ("void cutlass::Kernel<cutlass_80_s1688gemm_nn>(cutlass_80_s1688gemm_nn::Params)",
          "cutlass_80_s1688gemm_nn"),
         ("_ZN2at6native13reduce_kernelILi512ELi1EEEvT1_.kd", "reduce_kernel"),
+        ("_ZN7ck_tile6kentryILi2ENS_12FmhaPagedKVKINS_4TileIDF16bE", "FmhaPagedKVK"),
+        ("_ZN7ck_tile6kentryILi2EE", "kentry"),
         ("ampere_sgemm_128x64_tn", "ampere_sgemm_128x64_tn"),
         ("Memcpy HtoD (Pageable -> Device)", "Memcpy HtoD"),
         ("Memset (Device)", "Memset"),

@@ -119,6 +119,11 @@ def test_the_signals_of_the_trace(tmp_path: Path) -> None:
             for start, mhz in ((5_000, 800), (1_000, 1850.5))
         ),
         {"ph": "C", "name": "HBM 0/Read", **place, "ts": "1.000", "args": {"Read(MB/s)": 0.0}},
+        *(
+            {"ph": "X", "name": f"AscendCL@{name}", "pid": 1_057, "tid": 12, "dur": spent}
+            | {"ts": microseconds(START + start), "args": {"Mode": "ACL_OP", "level": "acl"}}
+            for name, start, spent in (("opCompile", 2_000, 700), ("aclnnMul", 5_000, 499.9))
+        ),
     ]
     signals = read_events(tmp_path, events).signals
     assert signals.gc.to_dict("records") == [{"start_ns": START + 9_000, "duration_ns": 12_500}]
@@ -126,5 +131,8 @@ def test_the_signals_of_the_trace(tmp_path: Path) -> None:
         {"device": 3, "start_ns": START + 1_000, "mhz": 1850.5},
         {"device": 3, "start_ns": START + 5_000, "mhz": 800.0},
     ]
-    for name in ("gc", "frequency"):
-        assert getattr(signals, name).dtypes.equals(empty(name).dtypes)
+    assert signals.long_calls.to_dict("records") == [
+        {"level": "acl", "name": "opCompile", "start_ns": START + 2_000, "duration_ns": 700_000}
+    ]
+    for name in ("gc", "frequency", "long_calls"):
+        assert list(map(str, getattr(signals, name).dtypes)) == list(map(str, empty(name).dtypes))

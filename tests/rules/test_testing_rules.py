@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from click.testing import CliRunner
 
 from npufix.advisor.commands.cli import cli
+from npufix.rules.substitution import Form
 
 if TYPE_CHECKING:
     from click.testing import Result
+
+    from npufix.rules.substitution import Draw
 
 GUIDE = Path(__file__).parents[2] / "docs" / "howto" / "add-rule.md"
 GOOD = GUIDE.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
@@ -75,6 +80,26 @@ def test_what_does_not_compute_the_same_is_named(
     pytest.importorskip("torch")
     found = problems(outcomes_of(tmp_path, GOOD.replace(before, after)))
     assert words in " ".join(found[check])
+
+
+def test_a_slip_that_ends_its_process_leaves_the_others_theirs() -> None:
+    torch = pytest.importorskip("torch")
+    from npufix.advisor.rules_test.computing import find_stages
+
+    def pattern(x: Any) -> Any:
+        return x.exp()
+
+    def wrong(x: Any) -> Any:
+        return x.exp() + 1
+
+    def crashes(_x: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def inputs(draw: Draw) -> dict[str, object]:
+        return {"x": draw.floats(2, 3, dtype=torch.float32)}
+
+    slips = [[Form(pattern, slip, inputs)] for slip in (crashes, pattern, crashes, wrong)]
+    assert find_stages(slips) == [0, 3, 0, 0]
 
 
 @pytest.mark.parametrize("text", ["RULE = 1\n", "import nothing_of_this_name\n", "def f(:\n"])

@@ -11,6 +11,7 @@ from npufix.rewriters.edit.layout import style_of
 from npufix.rewriters.edit.statements.choices import CHOOSE, choose
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, apply_changes
 from npufix.rewriters.facts.host_tensors import is_made_on_host
+from npufix.rewriters.facts.occasions import is_called_by_forward
 from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import last_name, walk
@@ -96,9 +97,18 @@ def _is_wanted(here: Surroundings, code: ast.Assert | ast.If) -> bool:
         return True  # who wants no check says so
     if isinstance(code, ast.Assert):
         return False
+    if not _is_in_layers(here):
+        return True  # who calls it wants to be told
     plain = all(isinstance(s, ast.Assign | ast.Expr | ast.Raise) for s in code.body)
     # one wait in each step, so that training ends with an error
     return not plain or _LEFT_ALONE.search(here.text(code)) is not None
+
+
+def _is_in_layers(here: Surroundings) -> bool:
+    """Tell whether ``forward`` runs the function: a wait in each layer, not in each call."""
+    scope = here.flow.scope
+    named = here.flow.function.name == "forward"
+    return named or (scope is not None and is_called_by_forward(scope))
 
 
 def _of_branch(here: Surroundings, code: ast.If | ast.IfExp, test: ast.expr) -> Proposal | None:
@@ -149,7 +159,7 @@ def _may_be_tensor(here: Surroundings, test: ast.expr, node: Node) -> bool:
 
 _LEFT_ALONE = re.compile(
     r"raise NotImplementedError"  # what comes behind it computes something else
-    r"|is(finite|nan|inf)\(\w*(grad_?norm|loss)|(grad_?norm|loss)\w*\.is(finite|nan|inf)"
+    r"|\bis(finite|nan|inf)\("
 )
 """Checks whose wait is wanted: training has diverged, or what comes behind is for other data."""
 _COMPARABLE = frozenset({"amax", "amin", "max", "mean", "min", "norm", "prod", "std", "sum"})

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 _OPERANDS = 4
 _SAMPLES = "grid_sample"
+"""How the name of what samples ends: it may be wrapped (``_bilinear_grid_sample``)."""
 
 
 def find_sampling(function: FunctionNode) -> ast.Call | None:
@@ -26,11 +27,12 @@ def find_sampling(function: FunctionNode) -> ast.Call | None:
     """
     nodes = list(walk(*function.body))
     calls = {last_name(n.func) for n in nodes if isinstance(n, ast.Call)}
-    if not {_SAMPLES, "split", "sum"} <= calls or not _is_weighted_sum(nodes):
+    samples = [name for name in calls if name.endswith(_SAMPLES)]
+    if not samples or not {"split", "sum"} <= calls or not _is_weighted_sum(nodes):
         return None
     loops = [n for n in nodes if isinstance(n, (ast.For, ast.ListComp))]
     found = (n for loop in loops for n in walk(loop) if isinstance(n, ast.Call))
-    return next((call for call in found if last_name(call.func) == _SAMPLES), None)
+    return next((call for call in found if last_name(call.func) in samples), None)
 
 
 def list_operands(function: FunctionNode) -> list[str]:
@@ -45,6 +47,7 @@ def list_operands(function: FunctionNode) -> list[str]:
     value, shapes, locations, weights = given[:_OPERANDS]
     is_value = any(
         isinstance(n, ast.Call) and last_name(n.func) == "split" and value in list_names(n.func)
+        and _is_along_one(n)
         for n in nodes
     )
     of_levels = any(
@@ -57,6 +60,12 @@ def list_operands(function: FunctionNode) -> list[str]:
     )  # fmt: skip
     used = any(isinstance(n, ast.Name) and n.id == weights for n in nodes)
     return given[:_OPERANDS] if is_value and of_levels and scaled and used else []
+
+
+def _is_along_one(split: ast.Call) -> bool:
+    """Tell whether levels are parts of (batch, positions, heads, channels), not of another order."""
+    given = [*split.args[1:], *(k.value for k in split.keywords if k.arg == "dim")]
+    return any(isinstance(dim, ast.Constant) and dim.value == 1 for dim in given)
 
 
 def _is_weighted_sum(nodes: list[ast.AST]) -> bool:

@@ -9,8 +9,10 @@ import textwrap
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.statements.naming import word_for
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import LEAVES, LOOPS, METADATA, is_pure
+from npufix.rewriters.facts.host_tensors import is_made_on_host
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import list_stored_names, names_bound_in, root_name, walk
 from npufix.rewriters.graph.special import Op
@@ -159,11 +161,7 @@ def _name_operands(here: Surroundings, operands: Sequence[ast.expr]) -> dict[str
     named: dict[str, _Step] = {}
     taken = {*here.flow.taken, *dir(builtins)}
     for code in operands:
-        match code:
-            case ast.Call(ast.Attribute(ast.Name(owner), attr)):
-                word = attr if owner in here.flow.names.imports else f"{owner}_{attr}"
-            case _:
-                word = "term"
+        word = word_for(here.flow.names.imports, code)
         name = next(w for w in (word, *(f"{word}_{n}" for n in range(9))) if w not in taken)
         if ast.unparse(code) not in named:
             taken.add(name)
@@ -240,6 +238,9 @@ def _is_work(here: Surroundings, node: Node | None) -> bool:
         return False  # ``x.shape[0]``, whatever computed ``x``
     if {part.op for part in node.walk()} & {"tensor"} and _is_written_out(node):
         return False  # ``torch.log(torch.tensor(10.0))``: one number, of the host
+    made = (part for part in node.walk() if part.op in operators.FACTORIES - {"tensor"})
+    if here.flow.function.name != "forward" and any(map(is_made_on_host, made)):
+        return False  # on the host, and what is computed with it
     parts = [part for part in node.walk() if part.op.removesuffix("(*)") not in _CHEAP]
     parts += [p for p in node.walk() if p.op == Op.CAST]
     return any(here.facts(at, x=part).is_tensor("x") for part in parts)

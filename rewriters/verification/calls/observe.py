@@ -29,6 +29,7 @@ from npufix.rewriters.verification.calls.noise import round_otherwise
 from npufix.rewriters.verification.calls.oracle import compute_in_float64
 from npufix.rewriters.verification.calls.surroundings import (
     Surroundings,
+    read_generators,
     read_settings,
     restore_settings,
 )
@@ -237,7 +238,7 @@ def observe(  # noqa: PLR0913 - a call, and how to run it
     seed_everything(seed)
     forget_launches()
     with way.entered(), torch.set_grad_enabled(gradients != "none"):
-        settings, generators = read_settings(), _read_generators(on_npu=prepared.on_npu)
+        settings, generators = read_settings(), read_generators(on_npu=prepared.on_npu)
         outcome = try_call(lambda: wait_for(use_result(prepared.call(passed))), most)
         left = read_settings()
         restore_settings(settings)
@@ -324,17 +325,8 @@ def _note_around(
     }
 
 
-def _read_generators(*, on_npu: bool) -> dict[str, object]:
-    numpy = sys.modules.get("numpy")
-    kind, words, *rest = ("", None) if numpy is None else numpy.random.get_state()
-    own = (kind, b"" if words is None else words.tobytes(), *rest)
-    device = torch.npu.get_rng_state() if on_npu else None  # type: ignore[attr-defined] # torch_npu adds it
-    states = {"torch": torch.get_rng_state(), "random": random.getstate(), "numpy": own}
-    return {**states, "the device": device}
-
-
 def _find_moved(before: Mapping[str, object], *, on_npu: bool) -> frozenset[str]:
-    after = _read_generators(on_npu=on_npu)
+    after = read_generators(on_npu=on_npu)
     return frozenset(name for name, state in before.items() if not _same(state, after[name]))
 
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import collections
 import copy
+import ctypes
+import random
+import sys
 import types
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 _MOST_LEAVES = 2000
 """Of one name: a vocabulary is read by a call, and not written."""
 _COPY_S = 2.0
+_TWISTER_BYTES = 4 * 624 + 4
+"""NumPy's usual generator: its words, and how many of them were drawn."""
 _PLAIN = (bool, int, float, str, bytes, type(None))
 _CONTAINERS = (dict, list, set, collections.deque)
 
@@ -50,6 +55,26 @@ def restore_settings(settings: Mapping[str, object]) -> None:
     demanded = bool(settings["whether torch demands deterministic algorithms"])
     if torch.are_deterministic_algorithms_enabled() != demanded:
         torch.use_deterministic_algorithms(demanded)
+
+
+def read_generators(*, on_npu: bool) -> dict[str, object]:
+    """Return the states of all random numbers that a call may draw from."""
+    device = torch.npu.get_rng_state() if on_npu else None  # type: ignore[attr-defined] # torch_npu adds it
+    own = {"torch": torch.get_rng_state(), "random": random.getstate(), "numpy": _read_numpy()}
+    return {**own, "the device": device}
+
+
+def _read_numpy() -> object:
+    """Return the state of NumPy's own generator, which is there where NumPy is imported."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return None
+    generator = numpy.random.get_bit_generator()
+    if type(generator).__name__ == "MT19937":
+        # ``get_state`` takes fifty times as long, and each call is between two of them.
+        return ctypes.string_at(generator.ctypes.state_address, _TWISTER_BYTES)
+    kind, words, *rest = numpy.random.get_state()
+    return kind, words.tobytes(), *rest
 
 
 class Surroundings:

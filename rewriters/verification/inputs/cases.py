@@ -16,6 +16,7 @@ from npufix.rewriters.verification.calls.values import (
     FAR,
     FLAVOURS,
     Flavour,
+    MadeArgument,
     Several,
     Spec,
     Tensor,
@@ -280,8 +281,12 @@ class _Telling:
         yield from self._list_many()
         yield from self._list_lengths()
         bare = without_weights(specs)
-        # An average over models, where nothing is put through them, may have nothing to do.
-        if bare and not list_kinds(specs.values()) and self._accepts({**specs, **bare}):
+        recipe = self.assignment.recipe
+        own = [s for _, s in recipe.arguments if isinstance(s, MadeArgument)] if recipe else []
+        # An average over models, where nothing is put through them, may have nothing to do; unless
+        # it is one of the model that its object is made with.
+        plain = bare and not own and not list_kinds(specs.values())
+        if plain and self._accepts({**specs, **bare}):
             yield CallCase(with_specs(self.distinct, **bare))
 
     def _list_many(self) -> Iterator[CallCase]:

@@ -113,9 +113,12 @@ def list_histories(
         evolving = {n for n, _ in list_attributes_read(owner, name)} & shared[name]
         uncalled[name] = sorted(evolving - seen)
     counts = _list_counts(target.make_object(recipe))
+    smaller = _with_less_room(target, recipe) if known and counts == [*_USUAL] else []
     for earlier in known.values():
         for times in counts:
             yield replace(recipe, history=(replace(earlier, times=times),))
+        for small, times in itertools.product(smaller, (_SOME, _SOME + 1)):
+            yield replace(small, history=(replace(earlier, times=times),))
     if len(known) > 1:  # in the order of the class
         mixed = tuple(known[name] for name in shared if name in known)
         yield replace(recipe, history=(*mixed, *mixed))
@@ -173,14 +176,30 @@ def _list_own(owner: type) -> list[str]:
 
 def _with_room(target: Target, recipe: Recipe) -> Recipe:
     """Return an object that holds some more than two: in a ring of two much is in its place."""
-    for name, spec in recipe.arguments:
-        if isinstance(spec, Value) and type(spec.value) is int and spec.value == _TWO:
-            given = {**dict(recipe.arguments), name: Value(_SOME)}
-            other = replace(recipe, arguments=tuple(given.items()))
-            made = try_call(lambda other=other: target.make_object(other), CALL_S).value  # type: ignore[misc] # a default binds it
-            if _SOME in _list_rooms(made):
-                return other
-    return recipe
+    given = {n: getattr(spec, "value", None) for n, spec in recipe.arguments}
+    twos = [n for n, value in given.items() if type(value) is int and value == _TWO]
+    return next(_list_resized(target, recipe, twos), recipe)
+
+
+def _with_less_room(target: Target, recipe: Recipe) -> list[Recipe]:
+    """Return an object that is full after some calls: ``window=20`` is more than are made."""
+    made = try_call(lambda: inspect.signature(target.owner or object), CALL_S).value
+    if not isinstance(made, inspect.Signature):
+        return []
+    defaults = {n: p.default for n, p in made.parameters.items()}
+    given = {n: getattr(spec, "value", None) for n, spec in recipe.arguments}
+    large = [n for n, v in (defaults | given).items() if type(v) is int and v >= _MOST_CALLS]
+    return list(itertools.islice(_list_resized(target, recipe, large), 1))
+
+
+def _list_resized(target: Target, recipe: Recipe, names: Sequence[str]) -> Iterator[Recipe]:
+    """Yield what has room for some of what one of these arguments counts."""
+    for name in names:
+        given = {**dict(recipe.arguments), name: Value(_SOME)}
+        other = replace(recipe, arguments=tuple(given.items()))
+        made = try_call(lambda other=other: target.make_object(other), CALL_S).value  # type: ignore[misc] # a default binds it
+        if _SOME in _list_rooms(made):
+            yield other
 
 
 def _list_counts(made: object) -> list[int]:

@@ -35,7 +35,9 @@ from npufix.rewriters.verification.inputs.objects.configurations import (
     offer_configurations,
 )
 from npufix.rewriters.verification.inputs.objects.offers import (
+    MODEL,
     StandInLayer,
+    bind_optimizers,
     guess_objects,
     make_groups,
     make_stand_in,
@@ -131,6 +133,7 @@ class Recipe:
     def given(self, find: Find) -> dict[str, object]:
         """Make the arguments of ``__init__``."""
         given = materialise(dict(self.arguments), "ordinary", 0, torch.float32, find=find)
+        bind_optimizers(given)
         self._choose(given)
         return given
 
@@ -384,10 +387,14 @@ def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
     specs: list[Spec] = []
     if "Tensor" in parameter.annotation and not parameter.has_default:
         specs = [s for base in BASES[:3] for s in guess_tensors(parameter, base)[:1]]
-    elif not parameter.has_default and not _is_layer(owner, parameter.name):
+    elif not parameter.has_default:
         # Another one than what a method takes: the average of two that are equal is no other.
-        copied = _is_layer(owner, rf".*\bdeepcopy\({parameter.name}\)")
-        specs = guess_objects(replace(parameter, name=f"own_{parameter.name}"), Use(called=copied))
+        called = _is_layer(owner, rf"(?:.*\bdeepcopy\()?{parameter.name}\)?")
+        specs = guess_objects(replace(parameter, name=f"own_{parameter.name}"), Use(called=called))
+        if called:  # a model has weights; a layer that is wrapped may take a mask as well
+            specs.insert(
+                re.search(MODEL, parameter.name) is not None, make_stand_in(parameter.name)
+            )
     if isinstance(annotated, type) and annotated is not torch.Tensor and not parameter.has_default:
         specs += offer_configurations(annotated, bare)
     if re.search(CONFIG, parameter.name):

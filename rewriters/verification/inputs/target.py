@@ -28,7 +28,12 @@ from npufix.rewriters.verification.calls.values import (
 )
 from npufix.rewriters.verification.inputs.histories import live_through
 from npufix.rewriters.verification.inputs.load import Loaded, LoadError
-from npufix.rewriters.verification.inputs.objects.offers import list_weights, take_steps
+from npufix.rewriters.verification.inputs.objects.offers import (
+    bind_optimizers,
+    list_modules,
+    list_weights,
+    take_steps,
+)
 from npufix.rewriters.verification.inputs.objects.state import (
     cast_floats,
     list_registered,
@@ -258,7 +263,7 @@ class Target:
                 made = {name: _double(value) for name, value in made.items()}
             if moved or device:
                 made = {name: to_device(value, *place) for name, value in made.items()}
-            _bind_optimizers(made)
+            bind_optimizers(made)
             return made
 
         arguments = make(specs, dtype)
@@ -420,23 +425,11 @@ def _double(value: object) -> object:
 
 def _states(arguments: Mapping[str, object]) -> dict[str, object]:
     """Return what the modules among arguments hold."""
-    modules = _modules(arguments).items()
+    modules = list_modules(arguments).items()
     return {k: v for name, module in modules for k, v in read_state(module, name).items()}
-
-
-def _modules(arguments: Mapping[str, object]) -> dict[str, torch.nn.Module]:
-    return {n: v for n, v in arguments.items() if isinstance(v, torch.nn.Module)}
 
 
 def _cast_modules(arguments: Mapping[str, object], dtype: torch.dtype) -> None:
     for value in arguments.values():
         if isinstance(value, torch.nn.Module | list):
             cast_floats(value, dtype)
-
-
-def _bind_optimizers(arguments: Mapping[str, object]) -> None:
-    """Have an optimiser among the arguments train the modules among them."""
-    weights = [p for module in _modules(arguments).values() for p in module.parameters()]
-    for optimizer in arguments.values():
-        if isinstance(optimizer, torch.optim.Optimizer) and weights:
-            optimizer.param_groups[0]["params"] = weights

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from enum import Enum
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,7 +25,7 @@ from npufix.rewriters.verification.inputs.source.declarations import read_declar
 from npufix.rewriters.verification.judge.judge import Seen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from npufix.rewriters.edit.job import Job
     from npufix.rewriters.verification.calls.values import Spec
@@ -108,48 +109,170 @@ def set_aside(
     """Return the differences that refute, and the others in words."""
     kept: list[Difference] = []
     aside: list[Difference] = []
-    cases = {one.label: one for one in compared}
-    # Of the products of all pairs nothing is left for one field: no gradient, or one of zeros.
-    flowing = {label for label, one in cases.items() if one.original.flows}
-    ordinary = {label for label, one in cases.items() if not _has_ones(one)}
-    declared = read_declarations(job.original, job.qualname, job.assumed)
-    loud = {d.case for d in differences if _is_loud(job, d.text, cases.get(d.case))}
+    every = _Differences(job, differences, compared)
     for difference in differences:
-        same = {d.case for d in differences if d.what == difference.what}
-        of_ones = not same & ordinary and bool(ordinary)
-        errors = {d.case for d in differences if d.seen is Seen.ERROR and d.case in cases}
-        thin = {label for label, one in cases.items() if _is_thin(one)}
-        odd = {label for label, one in cases.items() if _is_odd(one)}
-        narrow = {label for label, one in cases.items() if _has_no_width(one, declared)}
-        void = {label for label, one in cases.items() if _makes_nothing_of_one(one)}
-        case = cases.get(difference.case)
-        if (
-            (difference.seen is Seen.MEMORY and of_ones)
-            or _is_of_sizes(difference.what, case, compared)
-            or _is_loud(job, difference.text, case)
-            or (
-                difference.case in thin
-                and errors <= thin < cases.keys()
-                and (difference.seen is Seen.ERROR)
-            )
-            or (difference.seen is Seen.STRIDES and not _wants_contiguous(job))
-            or (_is_of_absence(difference) and _is_empty(case))
-            or (_is_of_absence(difference) and difference.still and flowing - same)
-            or _is_of_whole_numbers(job, case, compared)
-            or (same <= void < cases.keys())
-            or (
-                difference.seen is Seen.ERROR
-                and difference.case in narrow
-                and errors <= narrow | loud
-                and not re.search(_ASKS_EMPTY, job.original)
-            )
-            or (same <= odd < cases.keys() and _halves_a_width(job.original))
-        ):
-            aside.append(difference)
-        else:
-            kept.append(difference)
+        (aside if every.tells_nothing(difference) else kept).append(difference)
     first = {d.what: d for d in sorted(aside, key=lambda d: d.rank, reverse=True)}
     return kept, [f"{d.text}, for {d.case}" for d in first.values()]
+
+
+class _Differences:
+    """What was found in all calls: each difference is seen in the light of the others.
+
+    What is asked of all calls is computed when it is needed first, for all differences at once.
+    """
+
+    def __init__(
+        self, job: Job, differences: Sequence[Difference], compared: Sequence[CaseRun]
+    ) -> None:
+        self._job, self._compared = job, compared
+        self._cases = {one.label: one for one in compared}
+        self._errors = {
+            d.case for d in differences if d.seen is Seen.ERROR and d.case in self._cases
+        }
+        self._same: dict[str, set[str]] = {}
+        """The calls in which something differs, by what it is."""
+        for d in differences:
+            self._same.setdefault(d.what, set()).add(d.case)
+        self._loud = {d.case for d in differences if self._is_loud(d)}
+
+    def tells_nothing(self, difference: Difference) -> bool:
+        """Say whether a difference is none that a caller can see."""
+        job, cases, name = self._job, self._cases, difference.case
+        case, same = cases.get(name), self._same[difference.what]
+        error = difference.seen is Seen.ERROR
+        return bool(
+            (difference.seen is Seen.MEMORY and self._ordinary and not same & self._ordinary)
+            or self._is_of_sizes(difference.what, case)
+            or self._is_loud(difference)
+            or (error and name in self._thin and self._errors <= self._thin < cases.keys())
+            or (difference.seen is Seen.STRIDES and not _wants_contiguous(job))
+            or (_is_of_absence(difference) and _is_empty(case))
+            or (_is_of_absence(difference) and difference.still and self._flowing - same)
+            or (case is not None and self._is_of_whole_numbers(case))
+            or (same <= self._void < cases.keys())
+            or (
+                error
+                and name in self._narrow
+                and self._errors <= self._narrow | self._loud
+                and not re.search(_ASKS_EMPTY, job.original)
+            )
+            or (same <= self._odd < cases.keys() and _halves_a_width(job.original))
+        )
+
+    def _those(self, has: Callable[[CaseRun], bool]) -> set[str]:
+        return {label for label, one in self._cases.items() if has(one)}
+
+    @cached_property
+    def _flowing(self) -> set[str]:
+        # Of the products of all pairs nothing is left for one field: no gradient, or one of zeros.
+        return self._those(lambda one: one.original.flows)
+
+    @cached_property
+    def _ordinary(self) -> set[str]:
+        return self._those(lambda one: not _has_ones(one))
+
+    @cached_property
+    def _thin(self) -> set[str]:
+        return self._those(_is_thin)
+
+    @cached_property
+    def _odd(self) -> set[str]:
+        return self._those(_is_odd)
+
+    @cached_property
+    def _void(self) -> set[str]:
+        return self._those(_makes_nothing_of_one)
+
+    @cached_property
+    def _narrow(self) -> set[str]:
+        return self._those(lambda one: _has_no_width(one, self._declared))
+
+    @cached_property
+    def _declared(self) -> Declarations:
+        return read_declarations(self._job.original, self._job.qualname, self._job.assumed)
+
+    @cached_property
+    def _rounds(self) -> bool:
+        return any(find_changed(_ROUNDS, self._job))
+
+    @cached_property
+    def _alike(self) -> dict[str, list[CaseRun]]:
+        """For each call those that differ from it in sizes alone, itself included."""
+        groups: list[tuple[tuple[object, ...], list[CaseRun]]] = []
+        found: dict[str, list[CaseRun]] = {}
+        for one in self._compared:
+            look = _all_but_sizes(one)  # values of arguments need not be hashable
+            group = next((members for known, members in groups if known == look), None)
+            if group is None:
+                group = []
+                groups.append((look, group))
+            group.append(one)
+            found[one.label] = group
+        return found
+
+    def _is_of_sizes(self, what: str, case: CaseRun | None) -> bool:
+        """Say whether sizes or strides decide what a result of the original shares memory with.
+
+        ``x.contiguous()`` copies some tensors and is others: no caller can count on either. Where
+        the original always copies, ``repeat(1)`` as an alias for one size is another function.
+        """
+        result = re.match(_MEMORY, what)
+        if case is None or result is None:
+            return False
+        alike = self._alike[case.label]
+        return len({one.original.aliases.get(result[1]) for one in alike}) > 1
+
+    def _is_of_whole_numbers(self, one: CaseRun) -> bool:
+        """Say whether whole numbers or flags are passed where nothing asks for them but a guess.
+
+        With floating numbers in the same place the two were compared as well: that is what is
+        meant.
+        """
+        text = _text_of(self._job.original, self._job.qualname)
+        odd = _find_guessed_whole(one.case.assignment.specs)
+        odd = {n: s for n, s in odd.items() if not _is_asked_for_whole(text, n)}
+        if not odd or self._rounds:
+            return False
+        guessed = [n for n in odd if not self._declared.of(n).kinds & {"int", "bool"}]
+        twins = [c.case.assignment.specs for c in self._compared]
+        return any(
+            list_kinds([specs.get(n, odd[n])]) <= _FLOATS for n in guessed for specs in twins
+        )
+
+    def _is_loud(self, difference: Difference) -> bool:
+        """Say whether the changed code refuses aloud what only mistakes or mixtures would pass."""
+        text, code = difference.text, self._job.original
+        case = self._cases.get(difference.case)
+        return bool(
+            (re.search(_AMBIGUOUS, text) and not re.search(_ASKS_EMPTY, code))
+            or (
+                case is not None
+                and re.search(_WANTS_ONE, text)
+                and _is_mixed(case)
+                and not re.search(_ASKS_DTYPE, code)
+            )
+            or (case is not None and re.search(_OUTSIDE, text) and _indexes_nothing(case))
+        )
+
+
+def _all_but_sizes(one: CaseRun) -> tuple[object, ...]:
+    """Return what a call is apart from the sizes of its arguments."""
+    specs = one.case.assignment.specs.items()
+    plain = tuple((n, str(s)) for n, s in specs if not isinstance(s, Tensor) and not _is_size(s))
+    tensors = tuple((n, s.kind, len(s.shape)) for n, s in specs if isinstance(s, Tensor))
+    whole = 0 not in list_dimensions(one.case.assignment.specs)
+    made = one.case.assignment.recipe, one.case.training, one.gradients
+    return (*made, one.dtype, plain, tensors, whole)
+
+
+def _is_size(spec: Spec) -> bool:
+    return isinstance(spec, Value) and type(spec.value) is int
+
+
+def _is_mixed(one: CaseRun) -> bool:
+    every = (t for spec in one.case.assignment.specs.values() for t in list_tensors(spec))
+    return any(t.dtype == torch.float32 != one.dtype for t in every)
 
 
 def _has_ones(one: CaseRun) -> bool:
@@ -194,6 +317,7 @@ def _is_odd(one: CaseRun) -> bool:
     return any(t.shape and t.shape[-1] % 2 for t in every)
 
 
+@lru_cache(maxsize=4)
 def _halves_a_width(text: str) -> bool:
     """Say whether code takes the halves of a width, or its pairs: then it is never odd.
 
@@ -254,22 +378,7 @@ def _is_empty(one: CaseRun | None) -> bool:
     return one is not None and 0 in list_dimensions(one.case.assignment.specs)
 
 
-def _is_of_whole_numbers(job: Job, one: CaseRun | None, cases: Iterable[CaseRun]) -> bool:
-    """Say whether whole numbers or flags are passed where nothing asks for them but a guess.
-
-    With floating numbers in the same place the two were compared as well: that is what is meant.
-    """
-    text = _text_of(job.original, job.qualname)
-    odd = {} if one is None else _find_guessed_whole(one.case.assignment.specs)
-    odd = {n: s for n, s in odd.items() if not _is_asked_for_whole(text, n)}
-    if not odd or any(find_changed(_ROUNDS, job)):
-        return False
-    declared = read_declarations(job.original, job.qualname, job.assumed)
-    guessed = [n for n in odd if not declared.of(n).kinds & {"int", "bool"}]
-    twins = [c.case.assignment.specs for c in cases]
-    return any(list_kinds([specs.get(n, odd[n])]) <= _FLOATS for n in guessed for specs in twins)
-
-
+@lru_cache(maxsize=64)
 def _is_asked_for_whole(text: str, name: str) -> bool:
     """Say whether code does with an argument what is done with whole numbers: ``x.long()``."""
     for node in walk(_parse(text)):
@@ -297,45 +406,6 @@ def _is_thin(one: CaseRun) -> bool:
     recipe = one.case.assignment.recipe
     arguments = () if recipe is None else recipe.arguments
     return any(isinstance(s, Value) and type(s.value) is int and s.value == 1 for _, s in arguments)
-
-
-def _is_loud(job: Job, text: str, case: CaseRun | None) -> bool:
-    """Say whether the changed code refuses aloud what only a mistake or a mixture would pass."""
-    mixed = case is not None and any(
-        t.dtype == torch.float32 != case.dtype
-        for spec in case.case.assignment.specs.values()
-        for t in list_tensors(spec)
-    )
-    return bool(
-        (re.search(_AMBIGUOUS, text) and not re.search(_ASKS_EMPTY, job.original))
-        or (mixed and re.search(_WANTS_ONE, text) and not re.search(_ASKS_DTYPE, job.original))
-        or (case is not None and re.search(_OUTSIDE, text) and _indexes_nothing(case))
-    )
-
-
-def _is_of_sizes(what: str, case: CaseRun | None, cases: Iterable[CaseRun]) -> bool:
-    """Say whether sizes or strides decide what a result of the original itself shares memory with.
-
-    ``x.contiguous()`` copies some tensors and is others: no caller can count on either. Where the
-    original always copies, ``repeat(1)`` as an alias for one size alone is another function.
-    """
-    result = re.match(_MEMORY, what)
-    if case is None or result is None:
-        return False
-
-    def is_size(spec: Spec) -> bool:
-        return isinstance(spec, Value) and type(spec.value) is int
-
-    def beside(one: CaseRun) -> tuple[object, ...]:
-        specs = one.case.assignment.specs.items()
-        plain = tuple((n, str(s)) for n, s in specs if not isinstance(s, Tensor) and not is_size(s))
-        tensors = tuple((n, s.kind, len(s.shape)) for n, s in specs if isinstance(s, Tensor))
-        whole = 0 not in list_dimensions(one.case.assignment.specs)
-        made = one.case.assignment.recipe, one.case.training, one.gradients
-        return (*made, one.dtype, plain, tensors, whole)
-
-    alike = (one for one in cases if beside(one) == beside(case))
-    return len({one.original.aliases.get(result[1]) for one in alike}) > 1
 
 
 def _indexes_nothing(one: CaseRun) -> bool:
@@ -366,6 +436,7 @@ def _wants_contiguous(job: Job) -> bool:
     return any(re.search(called, t.partition(":")[2]) and ".view(" in t for t in texts)
 
 
+@lru_cache(maxsize=4)
 def _parse(text: str) -> ast.Module:
     """Return the syntax of a text, nothing where it has none: that is said when it is loaded."""
     try:
@@ -374,6 +445,7 @@ def _parse(text: str) -> ast.Module:
         return ast.Module([], [])
 
 
+@lru_cache(maxsize=4)
 def _text_of(text: str, qualname: str) -> str:
     """Return the source of a function, or of the class that it is a method of."""
     names = qualname.partition(".<locals>")[0].split(".")

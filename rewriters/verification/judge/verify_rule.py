@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _ROUNDS = 24
-_FIRST = 2
-"""Rounds in which most wrong replacements differ: there, other roundings are asked for."""
 _RULE_S = 60.0
 """A rule is no stranger's code, and its first call may import half of torch."""
 
@@ -185,13 +183,6 @@ class Originals:
             size = sum(tensor.numel() for tensor in _tensors(drawn))
             self._known[key] = _Original(record, oracle, _words(drawn), size)
         return self._known[key]
-
-    def prepare(self, form: Form, rounds: int) -> None:
-        """Find out what the first rounds of every verification ask for."""
-        for number in range(rounds):
-            seen = self.of(form, number, number)
-            if not seen.record.error and seen.oracle.record and number < _FIRST:
-                seen.oracle.spread()
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found] # ``signal`` looks for each handler among names
 import os
 import re
 import resource
@@ -142,7 +143,7 @@ def alarm(seconds: float) -> Iterator[None]:
             expire(number, frame)
 
     handlers = ((signal.SIGPROF, expire), (signal.SIGALRM, look))
-    previous = [signal.signal(number, handler) for number, handler in handlers]
+    previous = [_signal.signal(number, handler) for number, handler in handlers]
     signal.setitimer(signal.ITIMER_PROF, seconds)
     signal.setitimer(signal.ITIMER_REAL, _LOOK_S, _LOOK_S)
     try:
@@ -151,4 +152,4 @@ def alarm(seconds: float) -> Iterator[None]:
         for clock in (signal.ITIMER_PROF, signal.ITIMER_REAL):
             signal.setitimer(clock, 0)
         for (number, _), handler in zip(handlers, previous, strict=True):
-            signal.signal(number, handler)
+            _signal.signal(number, handler)

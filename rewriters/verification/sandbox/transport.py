@@ -50,6 +50,7 @@ _OF_ITEMS: dict[str, Callable[[Iterable[Any]], object]] = {
     "set": set,
     "frozenset": frozenset,
 }
+_ITEMS = frozenset(_OF_ITEMS.values())
 
 
 class TransportError(Exception):
@@ -95,7 +96,7 @@ class Packing:
             return known.encode("utf-8", "backslashreplace").decode()
         if kind is int:
             return value if abs(known) <= _LARGEST else ["int", str(value)]
-        if kind in _OF_ITEMS.values():
+        if kind in _ITEMS:
             return [kind.__name__, [self.pack(item) for item in known]]
         if kind is dict or kind is Counter:
             items = [[self.pack(key), self.pack(item)] for key, item in known.items()]

@@ -22,7 +22,8 @@ def per_step(cluster: Cluster) -> pd.DataFrame:
     """Return one row a rank, group and operation, per step, with the ``role`` of the group.
 
     Beside its keys: ``kind``, ``count``, ``elapse_ns``, ``moved_ns``, ``waited_ns``,
-    ``transit_ns`` (what HCCL itself calls moving, 0 where the version does not say).
+    ``transit_ns`` (what HCCL itself calls moving, 0 where the version does not say), ``wait_ns``
+    (what it calls waiting).
     """
     rows = cluster.collectives.astype({"group": str, "name": str, "kind": str})
     all_steps = steps_of(rows, cluster)
@@ -44,6 +45,7 @@ def per_step(cluster: Cluster) -> pd.DataFrame:
         moved_ns=moving / steps,
         transit_ns=sums["transit_ns"].to_numpy(np.float64) / steps,
         waited_ns=(elapse - moving) / steps,
+        wait_ns=np.minimum(sums["wait_ns"].to_numpy(np.float64).clip(min=0), elapse) / steps,
         role=role_of(cluster, sums["group"]),
     )
 

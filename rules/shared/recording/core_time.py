@@ -68,7 +68,7 @@ def _as_element_wise(sizes: Floats, others: pd.DataFrame) -> Expected | None:
     large, small = moved >= LARGE_BYTES, (moved > 0) & (moved < LARGE_BYTES)
     # How quickly memory is read hardly matters to tensors that are small.
     needs_rate = bool((sizes >= LARGE_BYTES).any())
-    if (large if needs_rate else small).sum() < _FEW:
+    if large.sum() < _FEW and (needs_rate or small.sum() < _FEW):
         return None
     slow, fast = _ASSUMED_RATES
     least, most = _ASSUMED_LAUNCHES_NS

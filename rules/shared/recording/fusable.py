@@ -49,6 +49,17 @@ class Fusable:
     """Which occurrences hand a tensor from kernel to kernel, by their shapes."""
 
 
+_GRAPH = (
+    "where shapes repeat, graph mode: torch.npu.NPUGraph, or torch.compile with the backend of "
+    "torchair (vllm-ascend: without --enforce-eager)"
+)
+
+
+def graph_mode(recording: Recording) -> str:
+    """Return the advice to launch a whole step at once, "" where a backward pass runs as well."""
+    return "" if trains(recording) else _GRAPH
+
+
 def trains(recording: Recording) -> bool:
     """Tell whether the recording holds backward passes or steps of an optimizer."""
     if is_named(recording.kernels, _BACKWARD, "type").any():

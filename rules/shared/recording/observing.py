@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from npufix.profiling_parsers.signals import LONG_CALL_NS
 from npufix.rules.diagnostic import Place, keep_result
 from npufix.rules.shared.recording.recorded_shapes import elements, shapes
 
@@ -246,16 +247,22 @@ def outermost_operators(host_ops: pd.DataFrame) -> Integers:
 
 @dataclass(frozen=True, slots=True)
 class HostCalls:
-    """Calls of the host into CANN, over the whole recording."""
+    """Calls of the host into CANN: all of the recording, and those of an average steady step."""
 
     count: int
     total_ns: int
     longest_ns: int
+    per_step: float = 0.0
+    per_step_ns: float = 0.0
 
 
 @keep_result
 def host_calls(recording: Recording, pattern: str) -> HostCalls:
-    """Sum up the APIs whose name matches; one level counts, as levels contain each other."""
+    """Sum up the APIs whose name matches; one level counts, as levels contain each other.
+
+    Only sums are recorded of all of them, over all steps: each step gets an equal part. Of long
+    ones the dump may say when they were: 30 that compile in a first step are of no later one.
+    """
     rows = find_named(recording.signals.apis, pattern)
     if rows.empty:
         return HostCalls(0, 0, 0)
@@ -263,7 +270,27 @@ def host_calls(recording: Recording, pattern: str) -> HostCalls:
         count=("count", "sum"), total=("total_ns", "sum"), longest=("max_ns", "max")
     )
     level = levels.iloc[int(levels["total"].to_numpy().argmax())]
-    return HostCalls(int(level["count"]), int(level["total"]), int(level["longest"]))
+    count, total, longest = (int(level[name]) for name in ("count", "total", "longest"))
+    long = find_named(recording.signals.long_calls, pattern)
+    long = long[(long["level"] == level.name).to_numpy(bool)]
+    steps, steady = count_recorded_steps(recording), max(1, recording.step_count)
+    launched = recording.kernels[recording.kernels["launch_ns"] >= 0]
+    found = launched.groupby("step")["launch_ns"].agg(["min", "max"])
+    if long.empty or found.empty or steps == steady:
+        return HostCalls(count, total, longest, count / steps, total / steps)
+    # A queue launches long after the mark of the host: behind the last kernel of the step before.
+    first, last = (found[name].to_numpy(np.int64) for name in ("min", "max"))
+    follows = np.append(False, np.diff(found.index.to_numpy(np.int64)) == 1)
+    begin = np.where(follows, np.roll(last, 1), first)
+    begun = np.searchsorted(np.sort(begin), long["start_ns"].to_numpy(), side="right")
+    inside = begun > np.searchsorted(np.sort(last), long["start_ns"].to_numpy())
+    spent = long["duration_ns"].to_numpy()
+    own = spent[inside]
+    return HostCalls(
+        count, total, int(own.max(initial=min(longest, LONG_CALL_NS))),
+        max(0, count - len(long)) / steps + len(own) / steady,
+        max(0, total - int(spent.sum())) / steps + int(own.sum()) / steady,
+    )  # fmt: skip
 
 
 def count_recorded_steps(recording: Recording) -> int:

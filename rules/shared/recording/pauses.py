@@ -10,7 +10,6 @@ from npufix.rules.diagnostic import keep_result
 from npufix.rules.shared.recording.observing import (
     AS_LONG,
     Idle,
-    count_recorded_steps,
     free_ns,
     idle_time,
     measure_explained_ns,
@@ -91,14 +90,14 @@ def sooner_without(pauses: Pauses, rows: Integers, recording: Recording) -> dict
     return dict(zip(labels.tolist(), pauses.idle_ns[rows].tolist(), strict=True))
 
 
-def sooner_in_pauses(calls_ns: int, recording: Recording) -> dict[int, int]:
-    """Return ``Observation.sooner_ns`` without calls whose times are not known.
+def sooner_in_pauses(calls_ns: float, recording: Recording) -> dict[int, int]:
+    """Return ``Observation.sooner_ns`` without calls that take ``calls_ns`` of a step at some time.
 
     They may have held up the longest pauses; the last of these at least half of the way.
     """
     pauses = find_pauses(recording)
     rows = pauses.rows[np.argsort(-pauses.idle_ns[pauses.rows], kind="stable")]
-    most = calls_ns * max(1, recording.step_count) / count_recorded_steps(recording)
+    most = calls_ns * max(1, recording.step_count)
     idle = pauses.idle_ns[rows]
     return sooner_without(pauses, rows[np.cumsum(idle) - idle / 2 <= most], recording)
 

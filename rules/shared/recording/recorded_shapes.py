@@ -1,12 +1,14 @@
-"""Whether one kernel reads what another one wrote, going by the shapes that the dump recorded."""
+"""What the recorded shapes tell: who reads what another kernel wrote, and what products compute."""
 
 from __future__ import annotations
 
 from functools import cache
-from math import prod
+from math import prod, sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from npufix.rules.shared.recording.recorded_cells import per_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     Shape = tuple[int, ...]
     Relation = Callable[[tuple[Shape, ...], tuple[Shape, ...]], bool]
 
+_MATRIX = 2
 # Larger numbers are damage; they would not fit the arithmetic of anything below.
 _LARGEST = 1 << 40
 
@@ -31,6 +34,24 @@ def shapes(cell: str) -> tuple[Shape, ...]:
 def elements(shape: Shape) -> int:
     """Return how many numbers a tensor of this shape holds."""
     return prod(shape)
+
+
+def product_operations(rows: pd.DataFrame) -> NDArray[np.float64]:
+    """Return the floating-point operations of each product, batched or not; 0 if unknown."""
+    return per_row(rows, ["input_shapes", "output_shapes"], _operations)
+
+
+def _operations(inputs: str, outputs: str) -> float:
+    left, right = (*shapes(inputs)[:_MATRIX], (), ())[:_MATRIX]
+    out = shapes(outputs)[0]
+    if not len(left) == len(right) == len(out) >= _MATRIX or not elements(out):
+        return 0
+    batch = elements(out[:-_MATRIX])
+    if not elements(left[:-_MATRIX]) == elements(right[:-_MATRIX]) == batch:
+        return 0
+    # Whichever operand is transposed: (M K) (K N) / (M N) is K squared, B times of a batch.
+    inner = sqrt(elements(left) * elements(right) / elements(out) / batch)
+    return 2 * elements(out) * inner
 
 
 def reads(written: pd.DataFrame, reader: pd.DataFrame, relation: Relation) -> Mask:

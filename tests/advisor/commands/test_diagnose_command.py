@@ -43,7 +43,7 @@ def test_the_answer_fits_one_screen_without_escape_sequences(npufix: Npufix) -> 
     assert re.search(r"Step \d+ ms █+░+ █ compute .* 9\d\.\d% ░ idle", said), "the step first"
     assert re.search(r"mask takes .* per step .*; \d+ findings could save about", said)
     rows = [line.split() for line in lines if re.match(r" *\d+ +\d+\.\d% ", line)]
-    assert rows[0][:2] == ["1", "60.6%"]
+    assert rows[0][:2] == ["1", "60.7%"]
     assert rows[0][4:] == ["masked-assignment", "masking.py:30", "NPU201", "*"]
     assert any(line.startswith("Start: npufix patch ") for line in lines)
     assert "Not recorded: modules, device memory" in said
@@ -74,7 +74,7 @@ def test_sections_are_options(inside: Npufix) -> None:
 def test_a_narrow_terminal_gets_a_list(inside: Npufix) -> None:
     made = inside("diagnose", DUMP, "--source", SOURCE, width=60).stdout
     assert max(len(line) for line in made.splitlines() if "npufix patch examples" not in line) <= 60
-    assert "1. 60.6% masked-assignment NPU201 *" in made
+    assert "1. 60.7% masked-assignment NPU201 *" in made
 
 
 def test_says_that_the_example_is_simulated(inside: Npufix) -> None:
@@ -170,6 +170,15 @@ def test_llm_names_the_work_on_the_vocabulary_and_claims_no_lines(
     assert {"NPU501", "NPU502"} <= {f["rule"] for f in report["findings"]}
     assert all(f["kind"] == "run" for f in report["findings"])
     assert any("with_stack=True" in p["remedy"] for p in report["problems"])
+
+
+def test_what_a_gradient_does_element_by_element_goes_with_what_it_is_of(
+    example_report: dict[str, Any],
+) -> None:
+    kernels = {f["rule"]: set(f["kernels"]) for f in example_report["findings"]}
+    # A half that was cut out is put back into zeros; the gradient of a bias is summed all the same.
+    assert {"ZerosLike", "ViewCopy"} <= kernels["NPU102"]
+    assert "ReduceSum" not in kernels["NPU205"] | kernels["NPU176"]
 
 
 def test_no_step_is_saved_twice(example_report: dict[str, Any]) -> None:

@@ -124,6 +124,26 @@ def test_idle_time_that_the_replay_knows_and_another_finding_tells_counts_once()
     assert (total.low_ns, total.high_ns) == (0, 81)
 
 
+def test_fewer_launches_and_sooner_ones_are_no_sum() -> None:
+    # A step of 100 with 60 of launches, of which fused kernels save 30: 55 are not 30 + 55.
+    together = Prediction(70, 68, 72, 30, 28, 32, "gain", "host", 70)
+    sooner = Prediction(45, 42, 100, 55, 0, 58, "gain", "computing", 40)
+    fused, late = found(28, 32), found(0, 60, is_idle=True)
+    forecast = Forecast("replay", 100, 0.0, 1, 1, "host", 100, together)
+    fused = replace(
+        fused,
+        finding=msgspec.structs.replace(fused.finding, predicted=together),
+        change=Change(frozenset({1}), keeps=(0, 0, 0)),
+    )
+    late = replace(
+        late,
+        finding=msgspec.structs.replace(late.finding, predicted=sooner),
+        change=Change(frozenset(), keeps=(1, 0.5, 0), hurries=frozenset({2})),
+    )
+    total = total_saving([fused, late], forecast)
+    assert (total.low_ns, total.high_ns) == (28, 58)
+
+
 def test_small_collectives_come_before_the_communication_that_they_are() -> None:
     exposed = replace(found(0, 30), is_communication=True, is_symptom=True)
     small = replace(found(0, 29), is_communication=True)

@@ -14,7 +14,7 @@ from npufix.advisor.evidence.change import Change
 from npufix.advisor.evidence.item import Item
 from npufix.advisor.evidence.lines import gather_evidence
 from npufix.advisor.predict.other_ranks import OtherRanks, other_ranks
-from npufix.advisor.predict.what_if import predict
+from npufix.advisor.predict.what_if import Asked, predict
 from npufix.profiling_parsers.signals import SCHEMAS, Signals
 from npufix.reports.report import Saving
 from npufix.reports.wording.prediction import alone_text
@@ -123,3 +123,25 @@ def test_what_a_slow_link_costs_goes_from_the_collectives() -> None:
     assert found is not None
     assert found.alone[0].saved_ns == pytest.approx(800_000, rel=0.1)
     assert found.alone[0].step_high_ns > found.forecast.now_ns - 100_000, "at most"
+
+
+def test_of_two_findings_about_the_same_collectives_that_of_the_rank_counts() -> None:
+    job = Regime(0.2, link_us=400.0).run()
+    labels = frozenset(at for at, row in enumerate(job.profile().kernels["communication"]) if row)
+    saving = Saving(0, 800_000, "")
+    of_job = Item(
+        finding=with_fields(finding("NPU609"), saving=saving, ranks=[0, 1]),
+        of_job=True,
+        is_communication=True,
+    )
+    own = Item(finding=finding("NPU503"), change=Change(labels, keeps=(1.0, 0.1, 0.1)))
+    others = OtherRanks(pd.Series({_LINK: 0.0}), pd.Series({_LINK: 0.0}), rank=0)
+    asked = Asked(("NPU609", "NPU503"))
+    found = predict(gather_evidence(job.profile(), {}), [of_job, own], 0, asked, others)
+    assert found is not None
+    question = found.forecast.question
+    assert question is not None
+    assert question.answer is not None
+    assert question.findings == [1, 2]
+    assert question.answer.saved_ns == pytest.approx(found.alone[1].saved_ns, rel=0.01)
+    assert found.alone[0].saved_ns < 0.9 * found.alone[1].saved_ns

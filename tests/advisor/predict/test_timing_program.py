@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from npufix.advisor.predict.timing_program import rules_about, timing_program
-from npufix.advisor.predict.timing_ways import WAYS
+from npufix.advisor.predict.timing.calls import WAYS
+from npufix.advisor.predict.timing.program import rules_about, timing_program
 from npufix.profiling_parsers.profile import DumpError
 from npufix.rules.registry import every_rule
 from npufix.rules.substitution import Substitution
@@ -25,6 +25,36 @@ SHAPES = {
     "ConcatD": ("4,8;4,2", "4,10"),
     "Conv2D": ("2,3,9,9;4,3,3,3;4", "2,4,7,7"),
     "Mul": ("4,8;", "4,8"),
+    # What blocks of channels are stored in: (N, C1, H, W, C0), weights as (C1HW, N1, N0, C0).
+    "Conv2DV2": ("2,1,20,20,8;9,2,4,8", "2,1,10,10,8"),
+    "Conv2DBackpropInput": ("4;9,1,8,8;2,1,5,5,8", "2,1,9,9,8"),
+    "Conv2DBackpropFilter": ("2,1,9,9,8;4;2,1,5,5,8", "9,1,8,8"),
+    "MaxPoolWithArgmaxV1": ("2,1,9,9,8", "2,1,4,4,8"),
+    "MaxPoolGradWithArgmaxV1": ("2,1,9,9,8;2,1,4,4,8", "2,1,9,9,8"),
+    "Transpose": ("2,3,4;3", "4,2,3"),
+    "Slice": ("4,8,6;3;3", "4,8,2"),
+    "ReduceSum": ("2,3,4;1", "2,4"),
+    "ReduceMean": ("2,3,4;1", "2,3,1"),
+    "GatherV2": ("9,4;1,5;1", "1,5,4"),
+    "EmbeddingDenseGradV2": ("1,5,4;5;5", "9,4"),
+    "RmsNormGrad": ("4,1,8;4,1,8;4,1,1;8", "4,1,8;8"),
+    "LayerNormGradV3": ("4,8;4,8;4,1;4,1;8", "4,8;8;8"),
+    "SwiGluGrad": ("4,4;4,8", "4,8"),
+    "RotaryPositionEmbeddingGrad": ("4,1,2,8;4,1,1,8;4,1,1,8;", "4,1,2,8;;"),
+    "FlashAttentionScoreGrad": (
+        "6,1,8;6,1,4;6,1,4;6,1,8;6,6;1,2,6,8;1,2,6,8;;6,1,8",
+        "6,1,8;6,1,4;6,1,4",
+    ),
+    "ApplyAdamWV2": ("8;8;8;8;1", ""),
+    "NLLLoss": ("4,8;4;8", ";"),
+    "NLLLossGrad": ("4,8;;4;8;", "4,8"),
+    "ForeachAddList": ("4,8;3;4,8;3;", "32;3"),
+    "Addcmul": ("4,8;4,8;4,8", "4,8"),
+    "Fill": ("2;", "4,8"),
+    "Range": ("1;1;1", "9"),
+    "TopKV2": ("4,8;", "4,3;4,3"),
+    "BroadcastTo": ("1,8;2", "4,8"),
+    "Pack": ("4,8;4,8", "2,4,8"),
 }
 ALIKE = {
     kind: like
@@ -32,10 +62,29 @@ ALIKE = {
         "MatMulV3": "MatMul MatMulV2 MatMulCommon aten::mm aten::matmul",
         "BatchMatMulV2": "BatchMatMul BatchMatMulV3 aten::bmm",
         "LayerNormV3": "LayerNormV4",
+        "LayerNormGradV3": "LayerNormGrad",
         "RotaryPositionEmbedding": "RotaryMul",
+        "RotaryPositionEmbeddingGrad": "RotaryMulGrad",
+        "ConcatD": "ConcatV2 Concat",
+        "Slice": "StridedSlice StridedSliceD SplitV SplitVD Split SplitD",
+        "Transpose": "TransposeD",
+        "GatherV2": "Gather Embedding",
+        "EmbeddingDenseGradV2": "EmbeddingDenseGrad",
+        "Conv2DBackpropInput": "Conv2DBackpropInputV2",
+        "Conv2DBackpropFilter": "Conv2DBackpropFilterV2",
+        "MaxPoolWithArgmaxV1": "MaxPoolV3 MaxPool",
+        "ReduceSum": "ReduceSumD",
+        "ReduceMean": "ReduceMeanD ReduceMax ReduceMaxD ReduceMin",
+        "ApplyAdamWV2": "ApplyAdamW",
+        "ForeachAddList": "ForeachMulList",
+        "Addcmul": "Addcdiv Lerp",
+        "Fill": "Fills",
+        "TopKV2": "TopK",
+        "BroadcastTo": "Tile",
     }.items()
     for kind in kinds.split()
 }
+WHOLE = {"BitwiseAnd": "INT32", "BitwiseOr": "INT32", "OneHot": "INT32"}
 
 
 def kernels(kind: str, inputs: str, outputs: str, dtype: str = "FLOAT") -> pd.DataFrame:
@@ -62,7 +111,8 @@ def test_a_program_runs_every_way_that_needs_no_npu(
     kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     inputs, outputs = SHAPES.get(ALIKE.get(kind, kind), ("4,8;4,8", "4,8"))
-    space = run(timing_program(kernels(kind, inputs, outputs), kind, 5, []))
+    dtype = WHOLE.get(kind, "FLOAT")
+    space = run(timing_program(kernels(kind, inputs, outputs, dtype), kind, 5, []))
     said = capsys.readouterr().out
     assert "cannot run" not in said, said
     assert said.count(" us (") + said.count("needs an NPU") == len(space["WAYS"])

@@ -18,7 +18,7 @@ from npufix.advisor.predict.recorded import spread_of, step_graph
 from npufix.advisor.predict.replay import NO_EDIT
 from npufix.advisor.predict.replay import replay as replayed
 from npufix.advisor.predict.what_if import Asked, Predictions, predict
-from npufix.reports.report import Finding
+from npufix.reports.report import Finding, Saving
 from npufix.reports.wording.prediction import doubt_text
 
 if TYPE_CHECKING:
@@ -319,6 +319,20 @@ def test_a_saving_beyond_the_kernels_says_why() -> None:
     assert told.finding.saving is not None
     assert told.finding.saving.high_ns > 1_000
     assert "the host has less to launch" in told.finding.saving.basis
+
+
+def test_a_saving_that_the_replay_does_not_see_is_not_said_to_be_the_rule_s() -> None:
+    # A rule says 50 ms; of what is replayed six kernels go, which are 0.8 ms.
+    job = REGIMES["compute"].run()
+    going = item(job, "norm", norm_us(REGIMES["compute"]))
+    stated = Saving(0, 50_000_000, "all of it")
+    priced = structs.replace(going.finding, device_ns=stated.high_ns, saving=stated)
+    assert going.change is not None
+    alone = replace(going, finding=priced, change=replace(going.change, forward=None))
+    (told,) = foresee([alone], gather_evidence(job.profile(), {}), 0, None, None).items
+    assert told.finding.saving is not None
+    assert told.finding.saving.high_ns < stated.high_ns
+    assert "other things limit the step" in told.finding.saving.basis
 
 
 def on_stream(host_us: float, count: int = 300) -> Job:

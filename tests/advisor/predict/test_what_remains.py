@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace as with_fields
 from tests.advisor.predict.job import Job, Op, run
 from tests.advisor.predict.test_what_if import REGIMES, finding, foreseen, on_stream
 
@@ -71,6 +72,23 @@ def test_what_one_finding_puts_in_place_does_not_go_with_another() -> None:
     assert together.step_ns == pytest.approx(1000 * after.step_us, rel=0.02)
 
 
+def test_a_line_tells_more_than_the_run_what_comes_in_place_of_kernels() -> None:
+    parts = [Op("mul", 20, (("Mul", 200.0),), tag="gate")] * 6
+    before = run([*parts, *[Op("mm", 25, (("MatMulV3", 900.0),))] * 3, _WAIT])
+    labels = before.labels("gate")
+    work = NewWork(1, (300_000.0,) * 3)
+    of_run = with_fields(finding("NPU150"), kind="run")
+    at_most = Item(finding=of_run, change=Change(labels, keeps=(1.0, 0.1, 0.1)))
+    line = Item(
+        finding=with_fields(finding("NPU114"), kind="code"),
+        change=Change(labels, len(before.ends), work),
+    )
+    only = foreseen(before, at_most, line).alone
+    together = foreseen(before, at_most, line).forecast.together
+    assert together is not None
+    assert together.step_ns == only[1].step_ns > only[0].step_ns, "not the one told first"
+
+
 def test_small_kernels_that_become_parts_of_others_take_their_time_along() -> None:
     small = [Op("aten::add", 4, (("Add", 5.0),), tag="small")] * 60
     large = [Op("mm", 25, (("MatMulV3", 300.0),))] * 6
@@ -83,6 +101,21 @@ def test_small_kernels_that_become_parts_of_others_take_their_time_along() -> No
     assert found.step_ns == pytest.approx((least + most) / 2, rel=0.03)
     assert found.saved_high_ns == pytest.approx(most - least, rel=0.05)
     assert found.saved_low_ns == 0
+
+
+def test_one_more_launch_is_a_loss_where_the_host_is_the_limit() -> None:
+    sums = [Op("aten::cumsum", 20, (("Cumsum", 45.0),), tag="sum")]
+    cast = Op("aten::to", 20, (("Cast", 3.0),))
+    others = [Op("mul", 20, (("Mul", 4.0),))] * 9
+    before = run([*[*sums, *others] * 20, _WAIT])
+    after = run([*[cast, Op("aten::cumsum", 20, (("Cumsum", 6.0),)), *others] * 20, _WAIT])
+    labels = before.labels("sum")
+    # On the AI CPU they take 45 us, cast and summed on an AI core 9.
+    work = NewWork(2, (10_000.0, 9_000.0, 8_000.0))
+    found = predicted(before, Change(labels, len(labels), work), "NPU301")
+    assert after.step_us > before.step_us
+    assert found.step_ns == pytest.approx(1000 * after.step_us, rel=0.01)
+    assert found.verdict == "loss"
 
 
 def test_a_copy_out_of_pinned_memory_is_still_a_copy() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import islice
 from textwrap import dedent, indent
 
 from npufix.rewriters.verification import Job
@@ -77,6 +76,13 @@ WRONG_NORMS = {
     "detached": "return torch_npu.npu_rms_norm("
     "hidden_states, self.weight.data, self.variance_epsilon)[0]",
 }
+
+
+def wrong_norms(*names: str) -> dict[str, str]:
+    """Return some of them: what is wrong for one way to write a norm is wrong for each."""
+    return {name: WRONG_NORMS[name] for name in names}
+
+
 LLAMA = Snippet(
     "Norm.forward",
     NORM,
@@ -88,9 +94,8 @@ LLAMA = Snippet(
     return self.weight * hidden_states.to(input_dtype)
     """,
     (FUSED.format("self.variance_epsilon"),),
-    WRONG_NORMS,
+    wrong_norms("no eps", "tuple", "mean"),
 )
-# Of what is wrong for LLAMA, each is tried with one of these two as well.
 T5 = Snippet(
     "Norm.forward",
     NORM,
@@ -101,7 +106,7 @@ T5 = Snippet(
     return self.weight * hidden_states
     """,
     (FUSED.format("self.variance_epsilon"),),
-    dict(islice(WRONG_NORMS.items(), 0, None, 2)),
+    wrong_norms("eps keyword", "rstd", "detached"),
 )
 OLMO = Snippet(
     "Norm.forward",
@@ -112,7 +117,7 @@ OLMO = Snippet(
     return (self.weight.float() * x).type_as(hidden_states)
     """,
     (FUSED.format("self.variance_epsilon"),),
-    dict(islice(WRONG_NORMS.items(), 1, None, 2)),
+    wrong_norms("eps 1e-5", "no weight", "upcast left"),
 )
 NO_UPCAST = Snippet(
     "Norm.forward",

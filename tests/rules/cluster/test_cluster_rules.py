@@ -24,6 +24,7 @@ from npufix.rules.cluster_diagnostic import (
     RankDetail,
 )
 from npufix.rules.registry import all_cluster_diagnostics
+from npufix.rules.shared.quantities import milliseconds
 from npufix.rules.shared.ranks.comparing import late_ranks
 from npufix.rules.shared.ranks.groups import stages
 
@@ -396,3 +397,56 @@ def test_the_tokens_of_experts_are_looked_at_once() -> None:
     found("NPU601", looked_at)
     assert found("NPU606", looked_at) == [seen]
     assert len(looked_at.kept) == 1
+
+
+def test_of_a_group_that_not_all_recorded_each_rank_says_how_long_it_waits() -> None:
+    # Level0 writes no communication.json: what is there alone is no transfer of all its time.
+    base = cluster("straggler:9@4")
+    rows = base.collectives[(base.collectives["rank"] == 0).to_numpy()]
+    group = rows.loc[rows["kind"].astype(str) == "collective", "group"].iloc[0]
+    own = rows[(rows["group"] == group).to_numpy()]
+    waited = own.assign(elapse_ns=80 * MS, wait_ns=60 * MS, transit_ns=18 * MS)
+    steps = base.steps.assign(communication_ns=90 * MS, communication_exposed_ns=90 * MS)
+    few = replace(base, collectives=waited, transports=base.transports[:0], steps=steps)
+    (seen,) = found("NPU611", few)
+    calls = len(own) / own["step"].nunique()
+    assert f"{milliseconds(calls * 60 * MS)} wait for the last rank" in seen.what
+    assert f"{milliseconds(calls * 18 * MS)} move data" in seen.what
+
+
+@pytest.mark.parametrize(
+    ("role", "name", "advised"),
+    [
+        ("dp", "hcom_allReduce__1_0_1", "--overlap-grad-reduce"),
+        ("tp", "hcom_allReduce__1_0_1", "--use-ascend-mc2"),
+        ("ep", "hcom_alltoAllV__1_0_1", "--moe-alltoall-overlap-comm"),
+    ],
+)
+def test_what_hides_a_transfer_depends_on_what_is_exchanged(
+    role: str, name: str, advised: str
+) -> None:
+    base = cluster("straggler:9@4")
+    rows = base.collectives[(base.collectives["kind"].astype(str) == "collective").to_numpy()]
+    moved = rows.assign(elapse_ns=80 * MS, wait_ns=0, transit_ns=79 * MS, name=name)
+    steps = base.steps.assign(communication_ns=90 * MS, communication_exposed_ns=90 * MS)
+    bare = {"collectives": moved, "transports": base.transports[:0], "steps": steps}
+    groups = base.groups.assign(role=role)
+    advice = {seen.advice for seen in found("NPU611", replace(base, groups=groups, **bare))}
+    assert [advised in text for text in advice] == [True]
+
+
+@pytest.mark.parametrize(("slowest_waits", "is_symptom"), [(10, True), (90, False)])
+def test_what_the_heaviest_stage_waits_is_no_symptom_of_uneven_stages(
+    slowest_waits: int, is_symptom: object
+) -> None:
+    # Ranks 8 to 15 compute 60 ms longer, 30 ms beyond the mean; for nobody do they wait that long.
+    base = cluster("bubbles")
+    last = base.steps["rank"] >= 8
+    steps = base.steps.assign(
+        computing_ns=base.steps["computing_ns"] + last * 60 * MS,
+        bubble_ns=(~last * 150 + last * slowest_waits) * MS,
+        communication_exposed_ns=200 * MS,
+    )
+    bare = {name: getattr(base, name)[:0] for name in ("collectives", "transports")}
+    (seen,) = found("NPU608", replace(base, steps=steps, **bare))
+    assert seen.is_symptom is is_symptom

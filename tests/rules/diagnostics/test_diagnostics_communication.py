@@ -139,6 +139,12 @@ def test_collectives_that_count_on_from_step_to_step_are_one() -> None:
     assert longest_collectives(rows, "waiting_ns", 2, {}) == "hcom_allReduce__5_0_1 50 ms"
 
 
+def test_of_many_alike_one_is_named() -> None:
+    names = [f"hcom_allReduce__5_{number}_1@group" for number in range(16)]
+    rows = pd.DataFrame({"step": "1", "name": names, "waiting_ns": 3 * MS, "size_bytes": 0})
+    assert longest_collectives(rows, "waiting_ns", 1, {}) == "hcom_allReduce__5_0_1 3 ms"
+
+
 def test_the_time_of_the_links_counts_where_a_version_states_none() -> None:
     rows = [collective("a", 0, 0, elapse_ns=30 * MS)]
     links = [transport("a", 360 * MB, 18.0), transport("a", 360 * MB, 18.0, transport="HCCS")]

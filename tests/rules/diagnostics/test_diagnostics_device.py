@@ -72,6 +72,11 @@ def test_else_the_bandwidth_of_element_wise_kernels_is_the_measure() -> None:
     few = on_ai_cpu(90 * US, input_shapes="1000", output_shapes="1000")
     quick = only(ai_cpu_operator, recording([few, *[small] * 5]))
     assert quick.saving_ns == pytest.approx((86 * US + 800, 88 * US - 12), abs=500)
+    # A cast is launched before it: no saving where the host is late, whatever the device gains.
+    assert quick.instead is not None
+    assert (quick.instead[0], quick.instead_launches) == (1, 2)
+    shown = only(ai_cpu_operator, recording([few, *[large] * 5]))
+    assert shown.saving_ns is not None, "large kernels alone show enough of a small one"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from observed import LOADER, api, nothing, only
 
-from npufix.advisor.rules_test.recordings import MS, US, in_a_row, recording
+from npufix.advisor.rules_test.recordings import MS, START, US, in_a_row, recording
 from npufix.profiling_parsers.profile import Environment
 from npufix.rules.diagnostic import Place, Recording
 from npufix.rules.diagnostics import (
@@ -18,6 +18,7 @@ from npufix.rules.diagnostics import (
     synchronising_operator,
     verbose_logging,
 )
+from npufix.rules.shared.recording.observing import host_calls
 
 
 def late(count: int, gap: int, *, launched_after: int) -> list[dict[str, Any]]:
@@ -147,6 +148,13 @@ def test_a_host_clock_that_is_ahead_does_not_make_launches_late() -> None:
     assert nothing(host_bound_step, recording(rows, step={"free_ns": 900 * US}, step_ns=2 * MS))
 
 
+@pytest.mark.parametrize(("kind", "told"), [("Add", 1), ("RmsNormGrad", 0)])
+def test_graph_mode_is_for_what_computes_no_gradient(kind: str, told: int) -> None:
+    rows = [{**row, "type": kind} for row in late(11, MS, launched_after=950 * US)]
+    found = only(host_bound_step, recording(rows, step={"free_ns": 10 * MS}, step_ns=12 * MS))
+    assert found.advice.count("torch.npu.NPUGraph") == told
+
+
 def test_the_profiler_is_named_as_a_cause() -> None:
     environment = Environment(with_stack=True, profiler_level="Level2")
     found = only(host_bound_step, host_bound(950 * US, environment=environment))
@@ -192,6 +200,31 @@ def test_calls_of_several_steps_are_shared_between_them() -> None:
     free = {"free_ns": 80 * MS}
     looked_at = recording(step=free, step_count=2, recorded_steps=4, apis=apis)
     assert only(compile_in_loop, looked_at).cost_ns == 10 * MS
+
+
+def test_calls_of_a_step_that_is_left_out_are_not_spread_over_the_others() -> None:
+    # Step 1 compiles for 380 ms; of steps 2 and 3, which are steady, one has a call of 1 ms.
+    rows = [
+        {"start_ns": at * 100 * MS, "launch_ns": at * 100 * MS, "step": at // 2}
+        for at in (4, 5, 6, 7)
+    ]
+    name = "aclopCompileAndExecute"
+    calls = [
+        {"level": "acl", "name": name, "start_ns": START + start * MS, "duration_ns": spent * MS}
+        for start, spent in ((10, 200), (210, 180), (610, 1))
+    ]
+    more: Any = {
+        "step": {"free_ns": 80 * MS},
+        "step_count": 2,
+        "recorded_steps": 3,
+        "step_ns": 200 * MS,
+    }
+    apis = [api(name, 30, 381 * MS)]
+    looked_at = recording(rows, apis=apis, long_calls=calls, **more)
+    assert host_calls(looked_at, name).per_step_ns == MS // 2
+    assert nothing(compile_in_loop, looked_at)
+    # Without the times of the calls, each step gets its part.
+    assert only(compile_in_loop, recording(rows, apis=apis, **more)).cost_ns == 80 * MS
 
 
 def test_lines_of_compiled_operators_are_those_of_aclop_names() -> None:

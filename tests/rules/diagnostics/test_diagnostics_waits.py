@@ -206,6 +206,14 @@ def test_a_collection_may_take_1_ms(duration: int, expected: int) -> None:
     assert [o.cost_ns for o in found] == [duration] * expected
 
 
+def test_collections_of_steps_that_are_left_out_are_not_counted() -> None:
+    rows = [{"start_ns": 0, "duration_ns": MS}, {"start_ns": 50 * MS, "duration_ns": MS}]
+    runs = [{"start_ns": START + at * MS, "duration_ns": 5 * MS} for at in (10, 700, 800)]
+    found = only(python_garbage_collection, recording(rows, gc=runs))
+    assert found.what.startswith("1 run of the garbage collector")
+    assert (found.cost_ns, dict(found.evidence)["all long runs"]) == (5 * MS, "5 ms")
+
+
 def test_a_collection_behind_the_last_kernel_ends_the_step_sooner() -> None:
     rows = [{**row, "launch_ns": row["start_ns"], "step": 1} for row in in_a_row([MS, MS], 40 * MS)]
     mark = {"name": "ProfilerStep#1", "start_ns": 0, "duration_ns": 82 * MS}

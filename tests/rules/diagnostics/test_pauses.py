@@ -284,6 +284,38 @@ def test_what_a_checkpoint_asks_for_before_it_goes_backward_is_computed_again() 
     assert seen.kernels == {0}
 
 
+def test_several_calls_of_one_name_fill_a_pause_together() -> None:
+    # Three tensors go to the host one after the other, 4 ms each, with 1 ms of Python between.
+    where = {"path": "log.py", "line": 40, "function": "histogram"}
+    copies = [
+        {**call(name, at * MS + inner, 4 * MS - 2 * inner), **where}
+        for at in (2, 7, 12)
+        for name, inner in (("aten::to", 0), ("aten::copy_", 5 * US))
+    ]
+    looked_at = recording(
+        two_kernels(15 * MS, 14 * MS), copies, step={"free_ns": 15 * MS}, step_ns=17 * MS
+    )
+    (seen,) = host_pause.check(looked_at)
+    assert "the host is in aten::copy_ while" in seen.what
+    (place,) = seen.places
+    assert (place.line, place.calls) == (40, 3)
+    assert place.cost_ns == pytest.approx(seen.cost_ns, abs=3)
+    assert seen.host_ops == {1, 3, 5}
+
+
+def test_what_evaluates_a_checkpoint_may_start_with_it() -> None:
+    # Both at one time stamp: what follows is computed again all the same.
+    node = "autograd::engine::evaluate_function: "
+    calls = [
+        call(f"{node}CheckpointFunctionBackward", 0, 10 * MS),
+        call("CheckpointFunctionBackward", 0, 10 * MS),
+        call("aten::linear", MS, MS),
+    ]
+    rows = [{**row, "host_op": 2} for row in in_a_row([6 * MS], 0)]
+    (seen,) = recomputed_activations.check(recording(rows, calls))
+    assert seen.kernels == {0}
+
+
 def test_what_lies_before_the_first_kernel_of_a_step_is_a_pause() -> None:
     # Frames of a video are decoded for 20 ms, then the step computes.
     rows = [

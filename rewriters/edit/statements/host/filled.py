@@ -34,12 +34,18 @@ def is_read_again(here: Surroundings, code: ast.Call) -> bool:
 
 
 def fill(here: Surroundings, code: ast.Call) -> Proposal | None:
-    """Return ``torch.full((n,), x, device=d)`` for ``torch.tensor([x] * n, device=d)``."""
-    given = {k.arg: k.value for k in code.keywords}
+    """Return ``torch.full((n,), x, device=d)`` for ``torch.tensor([x] * n, device=d)``.
+
+    ``torch.tensor([x], dtype=t).to(d)`` becomes ``torch.full((1,), x, dtype=t, device=d)``.
+    """
+    whole, (code, given) = code, _as_one_call(here, code)
     match code:
         case ast.Call(ast.Attribute(owner, "new_tensor"), [data]) if not given:
             made = f"{here.text(owner)}.new_full"
-        case ast.Call(ast.Attribute(owner), [data]) if given.keys() <= {"device", "dtype"}:
+        case ast.Call(ast.Attribute(owner, "tensor" | "as_tensor"), [data]) if given.keys() <= {
+            "device",
+            "dtype",
+        }:
             made = f"{here.text(owner)}.full"
         case _:
             return None
@@ -67,13 +73,29 @@ def fill(here: Surroundings, code: ast.Call) -> Proposal | None:
             kind = "ones" if value else "zeros"
             text = f"{made.removesuffix('full')}{kind}({count}{rest})"
     return Proposal(
-        code,
+        whole,
         form="copied",
-        changes=(Change(here.span(code), text),),
+        changes=(Change(here.span(whole), text),),
         shown=text,
         asked=tuple(asked),
         proven=frozenset(proven),
     )
+
+
+def _as_one_call(here: Surroundings, code: ast.Call) -> tuple[ast.Call, dict[str | None, ast.expr]]:
+    """Return a call and its keywords, with the device that it is moved to at once."""
+    given = {k.arg: k.value for k in code.keywords}
+    match code:
+        case ast.Call(ast.Attribute(ast.Call() as made, "to"), moved):
+            to = [*moved, *given.values()]
+            if len(to) == 1 and given.keys() <= {"device"} and _is_device(here, to[0]):
+                return made, {**{k.arg: k.value for k in made.keywords}, "device": to[0]}
+    return code, given
+
+
+def _is_device(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether code is called a device: neither a dtype nor a tensor to be like."""
+    return "device" in here.text(code).lower() and here.is_tensor(code) is not True
 
 
 def is_number(here: Surroundings, code: ast.expr) -> bool:

@@ -34,6 +34,8 @@ _MOVING = frozenset({"to", "cuda", "npu"})
 _SETTINGS = re.compile(r"(?i)(^|_)(cfg|config|conf|hparams|settings|opts?)$")
 _SERVES = re.compile(r"(Runner|Builder|Worker|Proposer|Scheduler|Engine|Batch)(V?\d+)?$")
 """What hands over new lists in each step, and nothing else that one could do about it."""
+_OF_REQUESTS = re.compile(r"block_table|slot_mapping|num_reqs|req_ids?\b|request_ids?\b")
+"""What a server of requests hands over: others are called so that run one sample to its end."""
 _NEW_EACH_TIME = re.compile(
     r"(?i)\blen\(|\breq|hyp|temperature|(_|^)(ids?|tokens?|scores?|voted)\b"
 )
@@ -259,7 +261,10 @@ def _of(  # noqa: PLR0911 - one case a way
         return _ONE_COPY
     owner = here.flow.cls
     if owner is not None and _SERVES.search(owner.name):
-        return "" if isinstance(data, ast.Call) else _PINNED  # it is the call that takes the time
+        is_server = _OF_REQUESTS.search("".join(here.lines)) is not None
+        return (
+            "" if not is_server or isinstance(data, ast.Call) else _PINNED
+        )  # it is the call that takes the time
     if not _is_list(here, data) or here.tests_around(code):
         return ""
     if _NEW_EACH_TIME.search(here.text(data)) and not _are_of_device(here, data):
@@ -401,7 +406,9 @@ def _has_device(code: ast.Call) -> bool:
 def _moves(code: ast.Call) -> bool:
     """Tell whether ``.to(...)`` names a device: not so ``.to(dtype)`` and ``.to(torch.long)``."""
     given = [*code.args, *(k.value for k in code.keywords if k.arg == "device")]
-    return not given or any(not re.search(r"(?i)dtype|^torch\.\w+$", ast.unparse(g)) for g in given)
+    if not given:  # ``.cuda()``; not ``.to(dtype=dtype)``
+        return not code.keywords
+    return any(not re.search(r"(?i)dtype|^torch\.\w+$", ast.unparse(g)) for g in given)
 
 
 def _is_constant(here: Surroundings, code: ast.expr) -> bool:

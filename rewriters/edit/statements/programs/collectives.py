@@ -9,7 +9,7 @@ from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.graph.modules.syntax import last_name, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from npufix.rewriters.edit.statements.surroundings import Surroundings
 
@@ -48,15 +48,41 @@ def _find_gathers(
             return
     function = here.text(call.func).removesuffix("all_gather") + "all_gather_into_tensor"
     shape = f"({here.text(count)} * {like}.shape[0], *{like}.shape[1:])"
-    changes = (
+    value = here.value(given)
+    whole = value is not None and value.op == "contiguous"
+    sent, left = (like if whole else f"{like}.contiguous()"), _find_left_over(here, call, joins)
+    whole_name = out if left is None else ast.unparse(left.targets[0])
+    parts = [n for n in _names(here, out) if isinstance(n.ctx, ast.Store) or n in call.args]
+    changes = [
         Change(here.span(made), f"{like}.new_empty({shape})"),
         Change(here.span(call.func), function),
-        Change(here.span(given), f"{like}.contiguous()"),
-        *(Change(here.span(join), out) for join in joins),
-    )
+    ]
+    changes += [] if whole else [Change(here.span(given), sent)]
+    if left is None:
+        changes += [Change(here.span(join), out) for join in joins]
+    else:
+        changes += [Change(here.span(n), whole_name) for n in parts]
+        first, _, last, end = here.whole_lines(left) or here.span(left)
+        changes.append(Change((first, 0, last, end), ""))
     yield Proposal(
-        call, changes=changes, form="listed", shown=f"{function}({out}, {like}.contiguous())"
+        call, changes=tuple(changes), form="listed", shown=f"{function}({whole_name}, {sent})"
     )
+
+
+def _find_left_over(
+    here: Surroundings, call: ast.Call, joins: Sequence[ast.Call]
+) -> ast.Assign | None:
+    """Return ``y = torch.cat(parts)`` if ``y`` is nothing before: the parts may be called so."""
+    statement = here.parents.get(id(joins[0])) if len(joins) == 1 else None
+    match statement:
+        case ast.Assign([ast.Name(name)], value) if value is joins[0]:
+            before = [n for n in _names(here, name) if n.lineno < statement.lineno]
+            given = here.flow.function.args
+            known = name in {a.arg for a in ast.walk(given) if isinstance(a, ast.arg)}
+            beside = statement in here.block_of(here.statement_of(call))
+            if not before and not known and beside and here.whole_lines(statement) is not None:
+                return statement
+    return None
 
 
 def _find_exchanges(

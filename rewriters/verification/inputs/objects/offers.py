@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 MODEL = "(^|_)(model|net|network|module)$"
 _GOES_THROUGH = frozenset(["state_dict", "buffers", "named_buffers", "modules", "named_modules"])
 """By which code reads the buffers of a model as well."""
+_WEIGHTS_OF = frozenset(["parameters", "named_parameters"])
+"""By which it reads the weights: what is asked this is a model, no stand-in that has none."""
 _OPTIMIZER = r"(^|_)optim(izer)?$|^opt$"
 _MODULE_ANNOTATION = r"(nn\.|^)Module$"
 _WEIGHTS = r"^(params|parameters|weights|param_groups)$"
@@ -146,6 +148,19 @@ def list_weights(value: object) -> list[torch.nn.Parameter]:
     return [weight for weight in held if isinstance(weight, torch.nn.Parameter)]
 
 
+def list_modules(arguments: Mapping[str, object]) -> dict[str, torch.nn.Module]:
+    """Return the modules among arguments."""
+    return {n: v for n, v in arguments.items() if isinstance(v, torch.nn.Module)}
+
+
+def bind_optimizers(arguments: Mapping[str, object]) -> None:
+    """Have an optimiser among the arguments train the modules among them."""
+    weights = [p for module in list_modules(arguments).values() for p in module.parameters()]
+    for optimizer in arguments.values():
+        if isinstance(optimizer, torch.optim.Optimizer) and weights:
+            optimizer.param_groups[0]["params"] = weights
+
+
 def take_steps(step: Callable[..., object], optimizer: object, *given: Any, **named: Any) -> object:  # noqa: ANN401 - what it takes
     """Take a few steps of an optimiser, each with other gradients than the one before.
 
@@ -219,6 +234,7 @@ def guess_objects(parameter: Parameter, use: Use) -> list[Spec]:
         stand_in = _make(StandInModule.__name__, "a stand-in module")
         called = re.search(MODEL, name) or use.called
         made = [some_layer, whole, stand_in] if called else [stand_in, some_layer]
+        made = [s for s in made if s is not stand_in or not use.attributes & _WEIGHTS_OF]
         made += [with_buffers] * bool(use.attributes & _GOES_THROUGH)
     elif re.search(r"\bGenerator\b", annotation) or name == "generator":
         left_out = [Value(parameter.default, given=False)] if parameter.has_default else []

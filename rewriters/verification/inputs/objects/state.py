@@ -6,8 +6,10 @@ import torch
 
 from npufix.rewriters.verification.calls.leaves import find_leaves
 from npufix.rewriters.verification.calls.observe import CALL_S
-from npufix.rewriters.verification.inputs.objects.offers import list_weights
+from npufix.rewriters.verification.inputs.objects.offers import list_modules, list_weights
 from npufix.rewriters.verification.sandbox.try_call import try_call
+
+_PLAIN = (torch.Tensor, bool, int, float, str)
 
 
 def cast_floats(instance: object, dtype: torch.dtype) -> None:
@@ -20,6 +22,9 @@ def cast_floats(instance: object, dtype: torch.dtype) -> None:
         else:
             instance.to(dtype)
         parts = list(instance.modules())
+    else:
+        for held in list_modules(getattr(instance, "__dict__", {})).values():
+            cast_floats(held, dtype)
     for weight in list_weights(instance):
         gradient = weight.grad
         weight.grad = None
@@ -54,10 +59,10 @@ def read_state(instance: object, called: str) -> dict[str, object]:
             registered = (*part.named_parameters(recurse=False), *part.named_buffers(recurse=False))
             found |= {f"{prefix}{name}": value for name, value in registered}
         for name, value in getattr(part, "__dict__", {}).items():
-            plain = isinstance(value, torch.Tensor | bool | int | float | str)
+            plain = isinstance(value, _PLAIN)
             if plain and not (name.startswith("_") and isinstance(part, torch.nn.Module)):
                 found[f"{prefix}{name}"] = value
-            elif isinstance(value, dict | list) and not (name.startswith("_") or weights):
+            elif isinstance(value, (dict, list)) and not (name.startswith("_") or weights):
                 # ``self.shadow['weight']``; of sizes and names in lists, the results tell
                 held = find_leaves(value, f"{prefix}{name}")
                 found |= {key: leaf for key, leaf in held if isinstance(leaf, torch.Tensor)}

@@ -122,7 +122,7 @@ class Declared:
     def _takes_kind(self, tensor: Tensor) -> bool:
         said, kind = self.kinds, tensor.kind
         if not said:
-            return True
+            return kind != "bool" or not self.use.summed
         numbers = said - {"zero-one"}
         if kind == "int" and tensor.high > 2 and "zero-one" in said:  # noqa: PLR2004 - 0 and 1
             return False

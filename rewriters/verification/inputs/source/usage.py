@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from npufix.rewriters.graph.modules.syntax import list_defaults, walk
 from npufix.rewriters.verification.inputs.source.counters import list_compared_with_counters
 from npufix.rewriters.verification.inputs.source.losses import list_class_weights
+from npufix.rewriters.verification.inputs.source.sums import find_summed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,6 +102,8 @@ class Use:
     attributes: set[str] = field(default_factory=set)
     added: bool = False
     """Whether it stands in a sum or a product."""
+    summed: bool = False
+    """Whether it is added to something and used for nothing else: no flags."""
     counts: bool = False
     """Whether it is a whole number: a size, or how many there are."""
     rounds: bool = False
@@ -180,6 +183,8 @@ def find_uses(function: Function) -> dict[str, Use]:
             found[name].below = found[name].below or bound
     for name, use in found.items():
         _note_kept_shapes(use, function, name, until[name])
+    for name in find_summed(function, found):
+        found[name].summed = True
     return found
 
 

@@ -11,7 +11,8 @@ import re
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, NamedTuple
 
-from npufix.advisor.predict.timing_ways import WAYS
+from npufix.advisor.predict.timing import ways
+from npufix.advisor.predict.timing.calls import WAYS, Call
 from npufix.profiling_parsers.profile import DumpError
 from npufix.rules.shared.recording.recorded_cells import dtype_name
 from npufix.rules.shared.recording.recorded_shapes import shapes
@@ -70,15 +71,17 @@ def timing_program(
         raise DumpError(
             f"the shapes of {operator} were not recorded", "profile with record_shapes=True"
         )
-    ways = WAYS[operator]
+    own = [_own_source(way) for way in WAYS[operator]]
     values = {
         "operator": ascii(operator),
         "rules": "\n".join(
             f"# See also: npufix rules show {rule.id} ({rule.name})" for rule in chosen
         ),
         "cases": "\n".join(f"    {tuple(case)!r}," for case in cases),
-        "functions": "\n\n\n".join(_plain_source(way) for way in ways),
-        "ways": ", ".join(way.__name__ for way in ways),
+        "functions": "\n\n\n".join(
+            [*_helpers("".join(text for _, text in own)), *dict(own).values()]
+        ),
+        "ways": ", ".join(name for name, _ in own),
     }
     return re.sub(r"@(\w+)@", lambda found: values[found[1]], _PROGRAM)
 
@@ -107,6 +110,31 @@ def _cases(rows: pd.DataFrame, most: int) -> list[Case]:
     return found[:most]
 
 
+def _own_source(way: Call | Callable[..., object]) -> tuple[str, str]:
+    if isinstance(way, Call):
+        text = way.text if way.is_prepared else f"lambda:{way.text}"
+        return way.name, "\n".join(("def " + way.name + "(t, out):", "    return " + text))
+    return way.__name__, _plain_source(way)
+
+
+def _helpers(text: str) -> list[str]:
+    """Return the functions that a text calls, those first that they call themselves."""
+    found: dict[str, str] = {}
+
+    def look(own: str) -> None:
+        for name in re.findall(r"(?<![\w.])(\w+)\(", own):
+            helper = vars(ways).get(name)
+            if inspect.isfunction(helper) and name not in found and f"def {name}(" not in text:
+                source = _plain_source(helper)
+                found[name] = ""
+                look(source)
+                del found[name]
+                found[name] = source
+
+    look(text)
+    return list(found.values())
+
+
 def _plain_source(way: Callable[..., object]) -> str:
     """Return a function as text, without the annotations of ours."""
     source = inspect.getsource(way)
@@ -125,6 +153,7 @@ _PROGRAM = '''"""Times one operator with the shapes of a recording. Written by n
 Runs on an NPU, else on a GPU, else on the CPU. Times are microseconds, medians over runs.
 """
 
+import itertools
 import statistics
 import time
 

@@ -1,0 +1,62 @@
+"""Arguments that are added to something and to nothing else: masks of scores, biases.
+
+``scores + attention_mask`` takes flags as well, 1 for True, yet no caller means that; what fused
+attention does with flags is something else, and no counterexample.
+"""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+_PLACES = frozenset(
+    ["unsqueeze", "squeeze", "expand", "expand_as", "contiguous", "view", "reshape"]
+)
+"""Methods that keep every number."""
+
+
+def find_summed(function: ast.AST, names: Collection[str]) -> frozenset[str]:
+    """Return those that only stand in sums, cut or placed before: ``scores + mask[:, None, :t]``.
+
+    Asking whether there is one, and what shape it has, is no other use.
+    """
+    owners = {child: node for node in ast.walk(function) for child in ast.iter_child_nodes(node)}
+    loads = [
+        node
+        for node in ast.walk(function)
+        if isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load)
+    ]
+    summed = {node.id for node in loads if _is_summed(node, owners)}
+    other = {node.id for node in loads if not _is_summed(node, owners) and _says(node, owners)}
+    return frozenset(summed - other)
+
+
+def _is_summed(name: ast.Name, owners: dict[ast.AST, ast.AST]) -> bool:
+    node: ast.AST = name
+    owner = owners.get(node)
+    while owner is not None and _keeps(owner, node):
+        node, owner = owner, owners.get(owner)
+    if isinstance(owner, ast.BinOp | ast.AugAssign):
+        return isinstance(owner.op, ast.Add)
+    if isinstance(owner, ast.Call) and node in owner.args:
+        called = owner.func.attr if isinstance(owner.func, ast.Attribute) else ""
+        return called in {"add", "add_"}
+    return False
+
+
+def _keeps(owner: ast.AST, node: ast.AST) -> bool:
+    """Say whether this is a part of ``node``, or the same numbers in another shape."""
+    if isinstance(owner, ast.Subscript | ast.Attribute):
+        return owner.value is node and (isinstance(owner, ast.Subscript) or owner.attr in _PLACES)
+    return isinstance(owner, ast.Call) and owner.func is node
+
+
+def _says(name: ast.Name, owners: dict[ast.AST, ast.AST]) -> bool:
+    """Say whether a use says more than that there is one: not for ``mask is not None``."""
+    owner = owners.get(name)
+    if isinstance(owner, ast.Compare):
+        return not all(isinstance(op, ast.Is | ast.IsNot) for op in owner.ops)
+    return not (isinstance(owner, ast.Attribute) and owner.attr in {"shape", "size", "dim", "ndim"})

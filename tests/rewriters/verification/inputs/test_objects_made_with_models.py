@@ -1,0 +1,88 @@
+"""Objects that are made with layers, models and optimizers, or keep the last of many values."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+from tests.rewriters.verification.changed_programs import verdict
+
+PRE_NORM = """
+class PreNorm(torch.nn.Module):
+    def __init__(self, dim, fn):
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(dim)
+        self.fn = fn
+
+    def forward(self, x, mask=None):
+        return self.fn(self.norm(x), mask=mask) + x
+"""
+TRAINER = """
+class Trainer:
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, accum: int = 4):
+        self.model, self.optimizer, self.accum, self.count = model, optimizer, accum, 0
+
+    def step(self, x: torch.Tensor, y: torch.Tensor) -> float:
+        loss = F.mse_loss(self.model(x), y) / self.accum
+        loss.backward()
+        self.count += 1
+        if self.count % self.accum == 0:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        return loss.item() * self.accum
+"""
+METER = """
+class Meter:
+    def __init__(self, window: int = 20):
+        self.window, self.values, self.total = window, [], 0.0
+
+    def update(self, value: torch.Tensor, n: int = 1) -> None:
+        self.values.append(value.detach().item())
+        if len(self.values) > self.window:
+            self.values.pop(0)
+        self.total += self.values[-1] * n
+"""
+EMA = """
+class EMA:
+    def __init__(self, model: torch.nn.Module, decay: float = 0.999):
+        self.decay = decay
+        self.shadow = {n: p.detach().clone() for n, p in model.named_parameters()}
+
+    @torch.no_grad()
+    def update(self, model: torch.nn.Module) -> None:
+        for name, param in model.named_parameters():
+            self.shadow[name].mul_(self.decay).add_(param, alpha=1 - self.decay)
+"""
+LOOP = EMA[EMA.index("        for name") :]
+JOINED = """\
+        own = [self.shadow[name] for name, _ in model.named_parameters()]
+        torch._foreach_mul_(own, self.decay)
+        torch._foreach_add_(own, list(model.parameters()), alpha=1 - self.decay)
+"""
+POP = "        if len(self.values) > self.window:\n            self.values.pop(0)\n"
+LAST = "        self.values = self.values[-self.window :]\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "right", "wrong"),
+    [
+        (PRE_NORM, "self.norm(x), mask=mask)", "self.norm(x), mask=mask).clone()", "x, mask=mask)"),
+        (PRE_NORM, "mask=mask", "mask=mask if mask is not None else None", "mask=None"),
+        (
+            TRAINER,
+            "            self.optimizer.zero_grad()\n",
+            "            self.optimizer.zero_grad(set_to_none=True)\n",
+            "",
+        ),
+        (TRAINER, "loss.item() * self.accum", "self.accum * loss.item()", "loss.item()"),
+        (METER, POP, LAST, ""),
+        (METER, POP, LAST, LAST.replace("-self.window", "1 - self.window")),
+        (EMA, LOOP, JOINED, JOINED.replace("1 - self.decay", "self.decay")),
+    ],
+)
+def test_objects_are_made_with_what_shows_the_difference(
+    text: str, old: str, right: str, wrong: str
+) -> None:
+    assert verdict(text, (old, right)).status == "equivalent"
+    assert verdict(text, (old, wrong)).status == "refuted"
