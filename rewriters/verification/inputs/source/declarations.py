@@ -30,8 +30,11 @@ from npufix.rewriters.verification.inputs.source.assumed_shapes import (
     read_comments_of_signature,
 )
 from npufix.rewriters.verification.inputs.source.parameters import HEADS
-from npufix.rewriters.verification.inputs.source.products import list_multiples, read_products
-from npufix.rewriters.verification.inputs.source.promises import read_promises
+from npufix.rewriters.verification.inputs.source.promises import (
+    list_multiples,
+    read_products,
+    read_promises,
+)
 from npufix.rewriters.verification.inputs.source.shapes import (
     ANY,
     EVERY,
@@ -383,12 +386,9 @@ def read_declarations(text: str, qualname: str, assumed: Sequence[str] = ()) -> 
         (n for n in (cls.body if cls else ()) if getattr(n, "name", "") == "__init__"), None
     )
     given = _read_defaults(init)
-    for name, one in found.items():
-        shapes = tuple(_name_sizes(shape, given) for shape in one.shapes)
-        found[name] = replace(one, shapes=shapes)
-    plain = {n: found[n].shapes for n in names if not uses[n].keys}
-    for name, products in read_products(function, docstring, plain).items():
-        found[name] = replace(found[name], shapes=products)
+    shapes = {name: one.shapes for name, one in found.items()}
+    for name, full in read_products(function, docstring, shapes).items():
+        found[name] = replace(found[name], shapes=tuple(_name_sizes(s, given) for s in full))
     sure = _read_assumed((*comments, *assumed), names)
     for name, one in sure.items():
         found[name] = replace(one, use=replace(uses[name], dims=set(), least=0))
