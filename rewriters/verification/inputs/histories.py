@@ -29,7 +29,7 @@ from npufix.rewriters.verification.inputs.source.attributes import (
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from npufix.rewriters.verification.calls.values import Spec
     from npufix.rewriters.verification.inputs.recipes import Recipe
@@ -79,32 +79,39 @@ def list_histories(
     recipe: Recipe,
     combine: Callable[[Target], Iterator[Assignment]],
     runs: Callable[[Target, Assignment], bool],
-    uncalled: list[str],
+    uncalled: dict[str, list[str]],
 ) -> Iterator[Recipe]:
     """Yield an object as a recipe makes it, after calls that write what the method reads.
 
     ``combine`` returns arguments that are worth a try for another method of the class, and ``runs``
-    says whether a call with them runs. ``uncalled`` takes the methods of which no call runs.
+    says whether a call with them runs. ``uncalled`` takes the methods of which no call runs, and
+    what no other one changes of that which they change little by little.
     """
     owner = target.owner
     if owner is None or issubclass(owner, torch.optim.Optimizer):
         return  # of which one call is several steps
     read = {name for name, _ in list_attributes_read(owner, target.name)}
-    read |= list_attributes_written(owner, target.name)
-    shared = {name: len(read & list_attributes_written(owner, name)) for name in _list_own(owner)}
-    if any(shared.values()):
+    own = list_attributes_written(owner, target.name)
+    read |= own
+    shared = _list_shared(owner, read)
+    if shared:
         recipe = _with_room(target, recipe)
     known: dict[str, Earlier] = {}
-    for name in sorted(filter(shared.get, shared), key=lambda n: -shared[n])[:_MOST_FILLERS]:
+    fillers = _choose(shared)
+    for name in fillers:
         qualname = f"{target.qualname.rpartition('.')[0]}.{name}"
         other = replace(target, qualname=qualname, _parameters=None)
         until = time.process_time() + _FIND_S
         tried = itertools.takewhile(lambda _: time.process_time() < until, combine(other))  # noqa: B023 - at once
         found = next((a for a in tried if runs(other, a)), None)
         if found is None:
-            uncalled.append(name)
+            uncalled[name] = []
         else:
             known[name] = _vary(Earlier(name, tuple(found.specs.items())), found, other, runs)
+    seen = own.union(*(shared[name] for name in known))
+    for name in uncalled.keys() & shared.keys():
+        evolving = {n for n, _ in list_attributes_read(owner, name)} & shared[name]
+        uncalled[name] = sorted(evolving - seen)
     counts = _list_counts(target.make_object(recipe))
     smaller = _with_less_room(target, recipe) if known and counts == [*_USUAL] else []
     for earlier in known.values():
@@ -128,15 +135,42 @@ def _vary(
     return replace(earlier, varies=all(runs(other, one) for one in further))
 
 
+def _list_shared(owner: type, read: set[str]) -> dict[str, set[str]]:
+    """Return the methods that write something of what is read, and what, as the class has them.
+
+    A private one only for what no other writes: ``push`` calls ``_store`` itself, but
+    ``_advance`` of a scheduler may be called by its framework alone.
+    """
+    writes = {name: read & list_attributes_written(owner, name) for name in _list_own(owner)}
+    for_all = {name for name in writes if not name.startswith("_") or name in _CALLED_BY_NAME}
+    done = set().union(*(writes[name] for name in for_all))
+    at_start = {name for name, _ in list_attributes_read(owner, "__init__")}
+    for name in writes.keys() - for_all:
+        writes[name] = set() if name in at_start else writes[name] - done
+    return {name: written for name, written in writes.items() if written}
+
+
+def _choose(shared: Mapping[str, set[str]]) -> list[str]:
+    """Return the methods that together write most, first the one that writes most."""
+    chosen: list[str] = []
+    covered: set[str] = set()
+    while len(chosen) < _MOST_FILLERS and len(chosen) < len(shared):
+        left = [name for name in shared if name not in chosen]
+        best = max(left, key=lambda n: (len(shared[n] - covered), len(shared[n])))
+        chosen.append(best)
+        covered |= shared[best]
+    return chosen
+
+
 def _list_own(owner: type) -> list[str]:
-    """Return the methods that callers of a class call, in the order of its text."""
+    """Return the methods of a class that others may call, in the order of its text."""
     found: dict[str, None] = {}
     for base in reversed(owner.__mro__):
         if base is object or base.__module__.partition(".")[0] == "torch":
             continue
         functions = (name for name, value in vars(base).items() if inspect.isfunction(value))
-        public = (n for n in functions if not n.startswith("_") or n in _CALLED_BY_NAME)
-        found |= dict.fromkeys(public)
+        callable_ = (n for n in functions if not n.startswith("__") or n in _CALLED_BY_NAME)
+        found |= dict.fromkeys(callable_)
     return list(found)
 
 

@@ -96,8 +96,11 @@ class SearchResult:
     errors_as_declared: Counter[str] = field(default_factory=Counter)
     """Of the search within all that the text says, where a later one was within less of it."""
     expired: int = 0
-    uncalled: list[str] = field(default_factory=list)
-    """Methods that write what the function reads, and of which no call was found that runs."""
+    uncalled: dict[str, list[str]] = field(default_factory=dict)
+    """Methods that write what the function reads, and of which no call was found that runs.
+
+    With what they change little by little and no method that was called does.
+    """
     not_made: str = ""
     """What ``__init__`` raises, where no object of the class was made by it."""
 
@@ -327,7 +330,9 @@ class _Search:
                 specs = {n: s for n, s in one.specs.items() if n not in whole}
                 return not (is_far_fetched(specs) or is_integral(specs))
 
-            return filter(is_meant, beside.combine(recipe))
+            made = beside.declared.made_with(recipe.arguments)
+            meant = filter(is_meant, beside.combine(recipe))
+            return (replace(one, specs=made.widen(one.specs)) for one in meant)
 
         def runs(other: Target, one: Assignment) -> bool:
             return trace_call(other, CallCase(one)) is not None

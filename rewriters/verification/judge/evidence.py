@@ -81,6 +81,8 @@ class Proof:
     tried: TriedCalls = field(default_factory=TriedCalls)
     at_edges: tuple[LinesToCover, set[Place]] | None = None
     """What ordinary calls reach of the original; the rest must run in calls that are compared."""
+    uncalled: dict[str, list[str]] = field(default_factory=dict)
+    """Methods that could not be called before, and what only they change, little by little."""
     looked_at: int = 0
     """How many differences there were when it was asked which of them refute."""
     drawing: set[object] = field(default_factory=set)

@@ -186,7 +186,8 @@ def _find_assignments(run: Proof, original: Target, keeps: Keeps) -> tuple[list[
     found, keeps = search_as_declared(original, wanted, job, declared, read, keeps)
     if not found.assignments:
         raise NotVerifiedError(found.reason)
-    for name in dict.fromkeys(found.uncalled):
+    run.uncalled = found.uncalled
+    for name in found.uncalled:
         run.notes.append(f"no call of {name} was found, which writes what this reads")
     recipes = [a.recipe for a in found.assignments]
     run.without_init = any(r is not None and r.attributes is not None for r in recipes)

@@ -11,7 +11,7 @@ from npufix.rewriters.graph.modules.syntax import walk
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 _READ_S = 5.0
 _CHANGING = frozenset(
@@ -21,6 +21,24 @@ _CHANGING = frozenset(
     ]
 )
 """What changes lists, dictionaries, sets and queues."""
+_HANDS_OUT = frozenset(
+    [
+        *("parameters", "buffers", "modules", "children", "named_parameters", "named_buffers"),
+        *("state_dict", "named_modules", "named_children", "items", "values", "get", "setdefault"),
+        *(
+            "view",
+            "detach",
+            "unbind",
+            "chunk",
+            "split",
+            "narrow",
+            "select",
+            "transpose",
+            "diagonal",
+        ),
+    ]
+)
+"""Methods whose result is a part of what they are called on, or shares its numbers."""
 
 
 def list_attributes_read(owner: type, method: str) -> Iterator[tuple[str, str]]:
@@ -32,29 +50,85 @@ def list_attributes_read(owner: type, method: str) -> Iterator[tuple[str, str]]:
 def list_attributes_written(owner: type, method: str) -> set[str]:
     """Return the attributes that a method, or what it calls of the class, sets or changes.
 
-    ``self.n += 1``, ``self.rows[i] = row``, ``self.items.append(x)``, ``self.mean.lerp_(x, 0.1)``.
+    ``self.n += 1``, ``self.rows[i] = row``, ``self.items.append(x)``, ``self.mean.lerp_(x, 0.1)``,
+    also by another name: ``for p in self.slow.parameters(): p.mul_(0.9)``.
     """
     found: set[str] = set()
-    for node in (node for tree in _trees(owner, method) for node in walk(tree)):
-        changed: list[ast.expr] = []
-        if isinstance(node, ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
-            changed = [node]
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            name = node.func.attr
-            in_place = name.endswith("_") and not name.startswith("_")
-            changed = [node.func.value] if in_place or name in _CHANGING else []
-        found |= {name for part in changed if (name := _of_self(part))}
+    for tree in _trees(owner, method):
+        parts_of = _name_parts(tree)
+        for node in walk(tree):
+            found |= {name for part in _list_changed(node) for name in _of_self(part, parts_of)}
     return found
 
 
-def _of_self(node: ast.expr) -> str:
-    """Return ``rows`` for ``self.rows[i].data``; empty for what is of no ``self``."""
-    while isinstance(node, ast.Attribute | ast.Subscript):
-        inner = node.value
-        if isinstance(node, ast.Attribute) and isinstance(inner, ast.Name) and inner.id == "self":
-            return node.attr
-        node = inner
-    return ""
+def _list_changed(node: ast.AST) -> list[ast.expr]:
+    """Return what a node sets or changes in its place."""
+    if isinstance(node, ast.Attribute | ast.Subscript):
+        return [] if isinstance(node.ctx, ast.Load) else [node]
+    if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+        return [node.target]  # ``mine += theirs``, of tensors
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        name = node.func.attr
+        in_place = name.endswith("_") and not name.startswith("_")
+        if name.startswith("_foreach_") and in_place:  # ``torch._foreach_lerp_(slow, fast, 0.1)``
+            return node.args[:1]
+        return [node.func.value] if in_place or name in _CHANGING else []
+    return []
+
+
+def _name_parts(tree: ast.AST) -> dict[str, set[str]]:
+    """Return the local names that are parts of attributes of ``self``, and of which.
+
+    ``row`` of ``rows`` after ``row = self.rows[i]``, ``p`` of ``slow`` and ``q`` of ``fast`` in
+    ``for p, q in zip(self.slow.parameters(), self.fast.parameters())``.
+    """
+    bound: list[tuple[ast.expr, ast.expr]] = []
+    for node in walk(tree):
+        if isinstance(node, ast.For | ast.comprehension):
+            bound.append((node.target, node.iter))
+        elif isinstance(node, ast.Assign):
+            bound += [(target, node.value) for target in node.targets]
+        elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value is not None:
+            bound.append((node.target, node.value))
+    found: dict[str, set[str]] = {}
+    for target, value in bound:
+        for name, source in _pair(target, value):
+            found.setdefault(name, set()).update(_of_self(source, found))
+    return found
+
+
+def _pair(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+    """Yield each name that is bound, and what it is a part of."""
+    if isinstance(target, ast.Name):
+        yield target.id, value
+    elif isinstance(target, ast.Tuple | ast.List):
+        several = [value] * len(target.elts)
+        if isinstance(value, ast.Tuple | ast.List):
+            several = value.elts
+        elif isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
+            if value.func.id == "zip":
+                several = value.args
+            elif value.func.id == "enumerate" and value.args:
+                several = [ast.Constant(0), value.args[0]]
+        for one, part in zip(target.elts, several, strict=False):
+            yield from _pair(one, part)
+
+
+def _of_self(node: ast.expr, parts_of: Mapping[str, set[str]]) -> set[str]:
+    """Return ``rows`` for ``self.rows[i].data``; nothing for what is of no ``self``."""
+    while True:
+        if isinstance(node, ast.Call):  # ``self.model.parameters()``, ``self.groups.items()``
+            if not (isinstance(node.func, ast.Attribute) and node.func.attr in _HANDS_OUT):
+                return set()
+            node = node.func.value
+        elif isinstance(node, ast.Attribute | ast.Subscript):
+            inner = node.value
+            own = isinstance(inner, ast.Name) and inner.id == "self"
+            if own and isinstance(node, ast.Attribute):
+                return {node.attr}
+            node = inner
+        else:
+            return parts_of.get(node.id, set()) if isinstance(node, ast.Name) else set()
 
 
 def _trees(owner: type, method: str) -> Iterator[ast.AST]:

@@ -30,7 +30,11 @@ from npufix.rewriters.verification.inputs.source.assumed_shapes import (
     read_comments_of_signature,
 )
 from npufix.rewriters.verification.inputs.source.parameters import HEADS
-from npufix.rewriters.verification.inputs.source.promises import read_promises
+from npufix.rewriters.verification.inputs.source.promises import (
+    list_multiples,
+    read_products,
+    read_promises,
+)
 from npufix.rewriters.verification.inputs.source.shapes import (
     ANY,
     EVERY,
@@ -76,6 +80,7 @@ _COUNTED = r"^n$|^n_|num|experts|heads|classes|channels|dim"
 _BELOW_ZERO = r"ignore|negative|-\d+ for|\bpad|-1\b.*\b(where|if|means)"
 """What says that not all whole numbers name something."""
 _OTHER = (3, 5, 7, 6, 9, 10, 11, 13, 14, 15, 17, 18, 19)
+_PARTS = 2
 _SOME = (2, 3)
 """What ``...`` stands for, first."""
 
@@ -271,6 +276,10 @@ class Declarations:
             taken = {*chosen.values(), *self.given.values()}
             free = (n for n in (*likely, *_OTHER) if n not in taken)
             chosen[name] = next(free, width)
+        for many, part in self.multiples:
+            if many in chosen and part not in self.given:
+                into = chosen.setdefault(part, _PARTS)
+                chosen[many] *= 1 if chosen[many] % into == 0 else into
         return chosen
 
 
@@ -377,14 +386,14 @@ def read_declarations(text: str, qualname: str, assumed: Sequence[str] = ()) -> 
         (n for n in (cls.body if cls else ()) if getattr(n, "name", "") == "__init__"), None
     )
     given = _read_defaults(init)
-    for name, one in found.items():
-        shapes = tuple(_name_sizes(shape, given) for shape in one.shapes)
-        found[name] = replace(one, shapes=shapes)
+    shapes = {name: one.shapes for name, one in found.items()}
+    for name, full in read_products(function, docstring, shapes).items():
+        found[name] = replace(found[name], shapes=tuple(_name_sizes(s, given) for s in full))
     sure = _read_assumed((*comments, *assumed), names)
     for name, one in sure.items():
         found[name] = replace(one, use=replace(uses[name], dims=set(), least=0))
     apart = frozenset(_list_told_apart(function, found))
-    multiples = read_multiples(ast.get_docstring(function) or "")
+    multiples = [*read_multiples(docstring), *list_multiples(function)]
     # ``cos (T, rotary_dim)`` of a function with ``rotary_dim=4`` is four wide
     given |= _read_defaults(function)
     return Declarations(found, frozenset(sure), given, multiples=multiples, apart=apart)

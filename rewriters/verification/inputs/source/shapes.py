@@ -30,6 +30,8 @@ _NO_SHAPE_BEFORE = re.compile(
 _OF_NAMED = re.compile(r"[\s`:]*[\s:][\s`]*(?=.*[A-Za-z]).*", re.DOTALL)
 """What follows the name of an argument: a shape with a letter in it, and nothing between."""
 _RETURNED = re.compile(r"(?i)\breturn|\byield|\boutputs?:|->|→")
+_ARROW = re.compile(r"->|→")
+"""What stands after it is of the result: ``x (N, D) -> int8 values``."""
 _OTHER_PART = re.compile(
     r"(?im)^[ \t]*(:?returns?|:?rtype|yields?|:?raises|outputs?|examples?|notes?|references)\b"
 )
@@ -272,7 +274,7 @@ def _shapes_in(
             found_in = inside.finditer(rest)  # ``i (T,) below n`` is still about i
             others = (m for m in found_in if not _BOUND_BEFORE.search(rest[: m.start()]))
             other = next(others, None)
-            rest = rest[: other.start()] if other else rest
+            rest = _ARROW.split(rest[: other.start()] if other else rest)[0]
             yield known, f"{words} {rest.partition(chr(10))[0]}", [shape]
         elif said:
             return

@@ -58,6 +58,7 @@ def require_all(
 
     """
     _require_refused(run)
+    _require_earlier_calls(run)
     _require_hooks(run.job)
     _require_looking_at_arguments(run.job)
     if run.not_taken is not None:
@@ -94,6 +95,18 @@ def _require_refused(run: Proof) -> None:
             numbers = ", ".join(map(str, left))
             raise NotVerifiedError(
                 f"no arguments were found under which line {numbers} of the {which} raises"
+            )
+
+
+def _require_earlier_calls(run: Proof) -> None:
+    """Require that what earlier calls build up was built up, if the code is one's own change.
+
+    ``self.rows`` of a replay memory whose ``push`` could not be called was compared empty alone.
+    """
+    for name, left in run.uncalled.items() if run.job.by_hand else ():
+        if left:
+            raise NotVerifiedError(
+                f"no call of {name} was found, which changes self.{left[0]} that this reads"
             )
 
 

@@ -325,3 +325,59 @@ def test_a_number_that_is_a_size_of_a_tensor_beside_it() -> None:
     high, wide = said.find_size("h", 8), said.find_size("w", 8)
     assert (high or 0) * (wide or 0) == area
     assert said.find_size("tokens", 8) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        """
+        def f(x, h: int, w: int):
+            b, n, c = x.shape
+            assert n == h * w, "not an image"
+            return x.view(b, h, w, c)
+        """,
+        """
+        def f(x, h: int, w: int):
+            '''x (b, n, c).'''
+            b, length, c = x.size()
+            if length != h * w:
+                raise ValueError(length)
+            return x.view(b, h, w, c)
+        """,
+        """
+        def f(x, h: int, w: int):
+            '''x (b, L, c) with L == h * w.'''
+            return x.view(x.shape[0], h, w, -1)
+        """,
+    ],
+)
+def test_an_axis_that_must_be_a_product_is_one(text: str) -> None:
+    assert declared(text).of("x").shapes == (("b", "h * w", "c"),)
+
+
+def test_a_product_that_is_only_asked_for_changes_no_shape() -> None:
+    text = """
+    def f(x, h: int, w: int):
+        b, n, c = x.shape
+        if n != h * w:
+            return x
+        return x.view(b, h, w, c)
+    """
+    assert declared(text).of("x").shapes == ()
+
+
+def test_what_comes_out_says_nothing_of_what_goes_in() -> None:
+    text = """
+    def f(x):
+        '''x (N, D) -> int8 values and a scale (N, 1) for each row.'''
+    """
+    assert declared(text).of("x").kinds == frozenset()
+
+
+def test_sizes_that_are_cut_into_parts_are_multiples_of_them() -> None:
+    text = """
+    def f(x, h: int, w: int, s: int):
+        assert w % s == 0
+        return x.view(-1, h // s, s, w)
+    """
+    assert [*declared(text).multiples] == [("w", "s"), ("h", "s")]

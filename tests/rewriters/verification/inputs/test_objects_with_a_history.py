@@ -246,3 +246,90 @@ class Schedule:
 def test_more_calls_are_made_than_the_largest_room_holds() -> None:
     found = verdict(SCHEDULE, ("min(1.0, self.steps / self.total)", "self.steps / self.total"))
     assert found.status is Status.REFUTED, found
+
+
+SLOW_COPY = """
+class Slow:
+    def __init__(self, dim: int = 4):
+        self.fast = torch.full((dim,), 2.0)
+        self.slow = torch.zeros(dim)
+        self.states = {"moves": torch.zeros(1)}
+
+    def follow(self):
+        for kept, new in zip(self.slow.unbind(), self.fast.unbind()):
+            kept.lerp_(new, 0.5)
+        state = self.states
+        state["moves"] += 1
+
+    def apply(self, x):
+        return x * self.slow / self.states["moves"].clamp(min=1)
+"""
+
+
+def test_what_is_written_by_another_name_was_written_before() -> None:
+    halved = verdict(SLOW_COPY, ("x * self.slow /", "x * self.slow.clamp(max=0.5) /"))
+    assert halved.status is Status.REFUTED, halved
+    counted = verdict(SLOW_COPY, (".clamp(min=1)", ".clamp(min=1, max=2)"))
+    assert counted.status is Status.REFUTED, counted
+    again = verdict(SLOW_COPY, ("x * self.slow /", "self.slow * x /"))
+    assert again.status is Status.EQUIVALENT, again
+
+
+ADVANCED = """
+class Scheduler:
+    def __init__(self):
+        self.steps = 0
+
+    def _advance(self):
+        self.steps += 1
+
+    def scale(self, x):
+        return x * min(1.0, (self.steps + 1) / 3)
+"""
+
+
+def test_a_private_method_is_called_before_where_no_other_one_writes() -> None:
+    found = verdict(ADVANCED, ("min(1.0, (self.steps + 1) / 3)", "(self.steps + 1) / 3"))
+    assert found.status is Status.REFUTED, found
+    found = verdict(ADVANCED, ("min(1.0, (self.steps + 1) / 3)", "min((self.steps + 1) / 3, 1.0)"))
+    assert found.status is Status.EQUIVALENT, found
+
+
+GROWING = """
+class Kept:
+    def __init__(self):
+        self.total = 1.0
+
+    def load(self, source):
+        self.total = self.total + source.open().read_number_of_device()
+
+    def apply(self, x):
+        return x * self.total
+"""
+
+
+def test_what_is_built_up_by_calls_that_were_not_made_is_not_verified() -> None:
+    found = verdict(GROWING, ("x * self.total", "self.total * x"))
+    assert found.status is Status.NOT_VERIFIED, found
+    assert "no call of load was found, which changes self.total" in found.reason
+
+
+CHOSEN = '''
+class Chosen:
+    def __init__(self, vocab: int = 7):
+        self.counts = torch.zeros(vocab)
+
+    def _note(self, tokens):
+        """tokens (N,) int64 below vocab."""
+        counts = self.counts
+        counts.index_add_(0, tokens, torch.ones_like(tokens, dtype=counts.dtype))
+
+    def scores(self, logits):
+        """logits (vocab,)."""
+        return torch.where(self.counts > 0, logits / 2, logits)
+'''
+
+
+def test_earlier_calls_name_all_that_a_text_allows() -> None:
+    found = verdict(CHOSEN, ("self.counts > 0", "self.counts > 1"))
+    assert found.status is Status.REFUTED, found

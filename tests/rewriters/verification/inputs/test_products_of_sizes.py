@@ -1,0 +1,26 @@
+"""Functions that take only what is as long as a product of their other arguments."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+from changed_programs import verdict
+
+from npufix.rewriters.verification.verdict import Status
+
+WINDOWS = """
+def windows(x, h: int, w: int, size: int):
+    b, n, c = x.shape
+    assert n == h * w
+    x = x.view(b, h // size, size, w // size, size, c)
+    return x.permute(0, 1, 3, 2, 4, 5).reshape(-1, size * size, c)
+"""
+
+
+def test_windows_of_a_picture_are_cut_along_both_axes() -> None:
+    found = verdict(WINDOWS, ("permute(0, 1, 3, 2, 4, 5)", "permute(0, 3, 1, 2, 4, 5)"))
+    assert found.status is Status.REFUTED, found
+    found = verdict(WINDOWS, ("permute(0, 1, 3, 2, 4, 5)", "transpose(2, 3)"))
+    assert found.status is Status.EQUIVALENT, found
