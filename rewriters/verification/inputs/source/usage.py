@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from npufix.rewriters.graph.modules.syntax import list_defaults, walk
-from npufix.rewriters.verification.inputs.source.counters import list_compared_with_counters
 from npufix.rewriters.verification.inputs.source.losses import list_class_weights
-from npufix.rewriters.verification.inputs.source.sums import find_summed
+from npufix.rewriters.verification.inputs.source.operands import (
+    find_summed,
+    list_compared_with_counters,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

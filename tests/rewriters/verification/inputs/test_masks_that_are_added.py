@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 
 from tests.rewriters.verification.changed_programs import verdict
 
-from npufix.rewriters.verification.inputs.source.sums import find_summed
+from npufix.rewriters.verification.inputs.source.operands import find_summed
 
 ATTENTION = """
 class Attention(torch.nn.Module):

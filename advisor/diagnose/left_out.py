@@ -1,0 +1,220 @@
+"""What is left out where nothing was measured: code of no step, and changes nobody would merge.
+
+``npufix scan`` counts these in one line; with a dump every place that runs is told.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from npufix.advisor.project.callers import Callers, Mention
+from npufix.advisor.project.cold_files import is_cold, is_test
+from npufix.rewriters.edit.loops.advice.ragged import ADVICE
+from npufix.rewriters.edit.loops.advice.rows import BY_HAND
+from npufix.rewriters.edit.loops.statements import EFFECT
+from npufix.rewriters.edit.validation import IN_BETWEEN
+from npufix.rewriters.facts.occasions import Occasion
+from npufix.rewriters.graph.modules.scopes import MODULE
+from npufix.rules.substitution import Safety
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from npufix.advisor.project.source_tree import SourceFile, SourceTree
+    from npufix.rewriters.edit.site import Site
+
+_BESIDE = re.compile(
+    r"(^|\.)((test|log|plot|print|export|densify)_\w*|test\d*|\w*_for_sav\w+|\w*_pattern(_\d+)?)$"
+    r"|ONNX|TensorRT|TRT|(?i:(non|un)_?fused)"
+)
+"""Functions and classes that take no part in a step on an NPU: ``test_norm``, ``ModelONNX``.
+
+``rms_norm_pattern_1`` is what a compiler looks for, and beside ``NonFusedNorm`` stands the fused.
+"""
+
+
+_ONCE = re.compile(
+    r"(^|\.)(__init__|_init_\w+|_*generate|expand_inputs_for_generation"
+    r"|\w*(cos_sin|sin_cos|default_rope|inv_freq|freqs_cis)\w*"
+    r"|(merge|fuse|load|convert|save)_\w*(lora|weights?|state|checkpoint))\w*$"
+)
+"""What makes a table or a model, which no step does: ``generate`` outside of its loops as well."""
+_ABOUT_WHAT_IS_BUILT = frozenset({"data-loaders", "environment", "growing-caches"})
+"""Searches for what has an effect on the steps wherever it stands."""
+_ABOUT_TRAINING = frozenset({"data-loaders", "early-reductions", "optimizers"})
+"""Searches for what stands in ``main`` and counts in each step."""
+_TOO_MUCH_TO_GUESS = (
+    {"boolean-mask", "same-rank-mask"},
+    {"boolean-mask", "row-mask"},
+    {"joining-pays"},  # what copies both halves first moves about as much as it saves
+    {"host-bound"},
+    {"is-tensor", "enough-columns"},
+    {"runs-often"},
+    {"matrix-factors", "addend-fits", "number-alpha"},
+    {"worth-its-length"},
+    {"small-matrices", "single-precision"},
+)
+"""Conditions that are open together where a change is seldom right, or seldom worth its review."""
+_OF_ROWS = re.compile(r"\[(~[\w.]+|\w*mask\w*), :\]")
+"""What is no number of a row, but a mask of rows: ``x[~valid, :] = 0``, ``x[pad_mask, :] = 0``."""
+_TRAINS = re.compile(r"(^|/)train(ing)?(/|_\w+\.py$|\.py$)")
+_USES_MINDSPEED = Mention(
+    re.compile(r"(import|from) megatron\b|(?i:mindspeed)"), ("megatron", "mindspeed")
+)
+"""What a program has that depends on MindSpeed: no other one does for one operator."""
+_POINTS = (
+    "nuscenes",
+    "kitti",
+    "waymo",
+    "lidar",
+    "voxel",
+    "point_cloud",
+    "pointcloud",
+    "mx_driving",
+)
+_SEES_POINTS = Mention(re.compile(f"(?i){'|'.join(_POINTS)}"), _POINTS)
+"""What a program has whose blocks work on clouds of points."""
+_DRIVING = (*_POINTS, "argoverse", "mmcv", "mmdet", "deform")
+_DRIVES = Mention(re.compile(f"(?i){'|'.join(_DRIVING)}"), _DRIVING)
+"""What a program has for which mx_driving is made: not so the graphs of molecules."""
+_SERVES = re.compile(
+    r"(?m)^\s*(from|import) (\S*/)?(vllm|sglang|sgl_kernel|lightllm|lmdeploy)\w*\b"
+)
+_SERVES_NOTHING = frozenset({"columns-one-by-one", "integer-cumsum", "repeat-interleave-int"})
+"""What a server of language models has no use for: views, and a few numbers for each request."""
+_TRACKS = re.compile(r"(^|[/_])(fast_?sam|track(ers?|ing)|infer(ence)?)([/_.]|$)")
+_LONG = 88
+"""Characters of an index that is joined from parts: more are a line of their own."""
+_A_LITTLE = 44
+"""Characters by which a text may be longer than the old one where it saves one launch a call."""
+_LONGER = 6
+"""Lines that a loop may grow by: of ten lines in place of one a reviewer wants a measurement."""
+_LEARNS = Mention(
+    re.compile(r"\.backward\(|(?i:optimizer|trainer\b|lightningmodule)"),
+    ("backward", "optimizer", "trainer", "lightning"),
+)
+"""What a program has in which gradients flow, wherever nothing says that none does."""
+_BY_NAME = r"(?m)^@[\w.]+\(\s*[\"'][\w.-]+[\"']\s*\)\n(?:@.*\n)*class "
+"""A class that a configuration chooses by a name: ``@ATTENTION.register("flash")``."""
+_ON_NPU = re.compile(r"\btorch_npu\.(\w+)\(")
+_FOR_NPU = Mention(re.compile(r"\btorch_npu\b"), ("torch_npu",))
+_HOLDS_MODELS = re.compile(
+    r"(^|/)(models?|networks?|loss(es)?|modules?|layers?|archs?|backbones?)/"
+    r"|(^|[/_])(loss(es)?|scalers?|layers?|modules?|utils?)(_\w+)?\.py$"
+)
+_DEMONSTRATES = frozenset({MODULE, "main"})
+"""What a file among those of models runs to show what they do."""
+
+
+def runs_in_steps(tree: SourceTree, file: SourceFile, site: Site, callers: Callers) -> bool:
+    """Tell whether a site is worth a finding where nothing was measured: a step may run it."""
+    if file.path == tree.given:
+        return True
+    if _BESIDE.search(site.function):
+        return False
+    if site.rule.files:  # examples are what users run
+        return not is_test(file.relative)
+    is_built = site.rule.table == "fusion" and site.function.endswith("__init__")
+    is_built = is_built or site.rule.search in _ABOUT_TRAINING
+    by_hand = site.rewrite is None or _ONCE.search(site.function) is not None
+    if by_hand and site.occasion is Occasion.CALL and not is_built:
+        return False  # nobody works out by hand what is done once, or changes what makes a model
+    in_training = site.rule.search == "growing-caches" and _TRAINS.search(file.relative)
+    left_out = site.occasion in {Occasion.HOST, Occasion.ASIDE}
+    if is_cold(file.relative) or left_out or in_training:
+        return False  # in training nothing is generated
+    return _is_of_use(file, site, callers, tree.configuration.allow)
+
+
+def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozenset[str]) -> bool:
+    """Tell whether, for all that the tree says, a step runs a site and may call what it needs."""
+    if site.rewrite is None and not _says_what_to_do(site):
+        # nobody takes a function apart for one operator, or can tell what is not known
+        in_between = site.problem == IN_BETWEEN and not site.open_conditions
+        return site.rule.table != "affinity" and in_between
+    unknown = {condition.name for condition in site.open_conditions} - allowed
+    guessed = any(guesses <= unknown for guesses in _TOO_MUCH_TO_GUESS)
+    guessed = guessed and not (_OF_ROWS.search(site.code) and "boolean-mask" in unknown)
+    if site.rule.name == "masked-formula":  # a mask of rows would be broadcast the wrong way
+        guessed = guessed or {"is-tensor", "same-rank-mask"} <= unknown
+    learns = "no-gradients" in unknown and callers.mention(_LEARNS)
+    guessed = guessed or learns or _is_worth_less_than_its_text(site)
+    if guessed or _serves(file, site) or _is_one_of_a_registry(file, site, callers):
+        return False
+    if site.function in _DEMONSTRATES and _HOLDS_MODELS.search(file.relative):
+        return site.rule.search in {"optimizers", "data-loaders"}  # configurations
+    for needed in _speaks_for(site):
+        if not callers.mention(needed):
+            return False
+    if site.rule.table != "affinity" or site.rule.search in _ABOUT_WHAT_IS_BUILT:
+        return True
+    # A step may call a method by another name: ``self.distance(a, b)``.
+    sure = site.safety is Safety.SAFE and "." in site.function
+    beside = not sure and callers.beside_steps(site, file.relative)
+    return not (beside or callers.set_up(site.function, file.relative))
+
+
+def _is_one_of_a_registry(file: SourceFile, site: Site, callers: Callers) -> bool:
+    """Tell whether a class is chosen by a name, and another name stands for the fused operator."""
+    owner = site.function.partition(".")[0]
+    text = site.problem if site.rewrite is None else site.rewrite.text
+    fused = sorted(set(_ON_NPU.findall(text)))
+    if not fused or not re.search(rf"{_BY_NAME}{owner}\b", file.text):
+        return False
+    calls = re.compile(rf"{_BY_NAME}(?:(?!^\S)[\s\S])*?\b({'|'.join(fused)})\(")
+    return callers.mention(Mention(calls, fused))
+
+
+def _serves(file: SourceFile, site: Site) -> bool:
+    """Tell whether a server of language models has no use for a change of its views and counts."""
+    if site.rule.name not in _SERVES_NOTHING:
+        return False  # asked first: the whole text is searched
+    if site.rule.name == "columns-one-by-one" and _TRACKS.search(file.relative):
+        return True  # views, which nothing but a backward pass makes dear
+    return any(map(_SERVES.search, (file.text, "from " + file.relative)))
+
+
+def _is_worth_less_than_its_text(site: Site) -> bool:
+    """Tell whether a reviewer asks what is gained by a text that is so much longer, or slower."""
+    text = "" if site.rewrite is None else site.rewrite.text
+    is_call = site.occasion is Occasion.CALL and site.rule.table == "affinity"
+    if is_call and site.rule.search in {"", "loops"}:
+        return len(text) > len(site.code) + _A_LITTLE
+    if site.rule.search == "loops":
+        longer = len(text) > 2 * len(site.code) + _LONG // 2
+        return longer or text.count("\n") > _LONGER + site.code.count("\n")
+    if site.rule.name == "scaled-unit-rows":
+        return len(text) > len(site.code) + _LONG
+    if site.rule.name == "index-list":
+        return "torch.cat(" in text and len(text) > _LONG
+    if site.rule.name == "gather-one-element-per-row" and "arange(" in text:
+        # a column is kept: two launches in place of one
+        return text.endswith(".unsqueeze(1)")
+    return False
+
+
+def _speaks_for(site: Site) -> Iterator[Mention]:
+    """Yield what a program has somewhere that can use what a change needs."""
+    owner, _, method = site.function.rpartition(".")
+    if site.rule.name == "written-out-silu" and owner.isidentifier() and method == "forward":
+        # ``act=SiLU``, ``SiLU()``, ``"SiLU"``; neither ``nn.SiLU`` nor "# the SiLU function"
+        uses = re.compile(rf"(?m)(?<![\w./])(?<!class ){owner}(?=[^\w ]| as |$)")
+        yield Mention(uses, (owner.lower(),))
+    if site.rule.search == "vendor-operators":
+        yield _DRIVES
+    if site.rule.name == "residual-relu":
+        yield _SEES_POINTS
+    if site.rule.name == "rms-norm-without-weight" and "normalize(" in site.code:
+        yield _FOR_NPU  # it is long beside the old code
+    if any(proof.condition.name == "mindspeed-installed" for proof in site.proofs):
+        yield _USES_MINDSPEED
+
+
+def _says_what_to_do(site: Site) -> bool:
+    """Tell whether there is more to read than why no text could be written."""
+    rule = site.rule
+    return bool(rule.advice) or (
+        rule.search != ""
+        and (rule.search != "loops" or site.problem in {EFFECT, *ADVICE, *BY_HAND})
+    )
