@@ -34,6 +34,7 @@ DATA = (
     "reports/html/templates/*.html",
     "reports/html/scripts/*",
     "reports/locale/*/LC_MESSAGES/*.po",
+    "advisor/predict/timing/calls.txt",
     "rewriters/edit/statements/mx_driving.txt",
     "rewriters/graph/operators.txt",
     "rewriters/verification/reference/*.json",

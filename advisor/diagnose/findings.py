@@ -22,7 +22,6 @@ from npufix.advisor.project.scanning import Search
 from npufix.advisor.project.stored import Store
 from npufix.advisor.roofline.products import GRADIENT
 from npufix.advisor.roofline.work import work_of
-from npufix.profiling_parsers.tables.columns import find_rows_with
 from npufix.reports import report
 from npufix.reports.code_digest import digest, normal_form
 from npufix.rewriters.facts.occasions import Occasion
@@ -168,6 +167,8 @@ def _taken_over(site: Site, kernels: pd.DataFrame, evidence: Evidence) -> pd.Dat
     a place computes nothing else forward, what its gradient does element by element is of it: that
     of a subtraction is a ``Neg``, that of a mean a ``Muls``. That of a bias is still to be summed.
     """
+    from npufix.profiling_parsers.tables.columns import find_rows_with
+
     if not site.rule.replaces:
         return kernels[:0]
     asked = evidence.host_ops["name"].reindex(kernels["host_op"]).isin(list(site.operators))

@@ -95,6 +95,7 @@ _LEARNS = Mention(
     ("backward", "optimizer", "trainer", "lightning"),
 )
 """What a program has in which gradients flow, wherever nothing says that none does."""
+_LEARNS_NOTHING = re.compile(r"\b(no_grad|inference_mode)\b")
 _BY_NAME = r"(?m)^@[\w.]+\(\s*[\"'][\w.-]+[\"']\s*\)\n(?:@.*\n)*class "
 """A class that a configuration chooses by a name: ``@ATTENTION.register("flash")``."""
 _ON_NPU = re.compile(r"\btorch_npu\.(\w+)\(")
@@ -138,8 +139,7 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
     guessed = guessed and not (_OF_ROWS.search(site.code) and "boolean-mask" in unknown)
     if site.rule.name == "masked-formula":  # a mask of rows would be broadcast the wrong way
         guessed = guessed or {"is-tensor", "same-rank-mask"} <= unknown
-    learns = "no-gradients" in unknown and callers.mention(_LEARNS)
-    guessed = guessed or learns or _is_worth_less_than_its_text(site)
+    guessed = guessed or _is_worth_less_than_its_text(site) or _learns(file, site, callers)
     if guessed or _serves(file, site) or _is_one_of_a_registry(file, site, callers):
         return False
     if site.function in _DEMONSTRATES and _HOLDS_MODELS.search(file.relative):
@@ -153,6 +153,18 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
     sure = site.safety is Safety.SAFE and "." in site.function
     beside = not sure and callers.beside_steps(site, file.relative)
     return not (beside or callers.set_up(site.function, file.relative))
+
+
+def _learns(file: SourceFile, site: Site, callers: Callers) -> bool:
+    """Tell whether elements are picked by an index through which gradients may flow.
+
+    That of an index adds up element by element; where it is measured, the kernels tell.
+    """
+    text = "" if site.rewrite is None else site.rewrite.text
+    if site.rule.name != "gather-one-element-per-row" or "arange(" not in text:
+        return False
+    above = file.text.splitlines()[site.function_lines[0] - 1 : site.line]
+    return not any(map(_LEARNS_NOTHING.search, above)) and callers.mention(_LEARNS)
 
 
 def _is_one_of_a_registry(file: SourceFile, site: Site, callers: Callers) -> bool:

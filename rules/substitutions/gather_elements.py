@@ -255,12 +255,6 @@ IS_TENSOR = Condition("is-tensor", "the object is a torch tensor", lambda site: 
 _IN_ROWS = "the index has one entry per row of a matrix"
 ONE_PER_ROW = Condition("one-column-index", _IN_ROWS, _one_per_row_of_many)
 PLACES = Condition("one-column-index", _IN_ROWS, _one_per_row)
-NO_GRADIENTS = Condition(
-    "no-gradients",
-    "no gradient flows into the tensor: that of an index adds up element by element",
-    lambda site: site.is_without_gradients(),
-    time_alone=True,
-)
 VECTOR = Condition("vector", "the tensor and the index have one dimension", _is_vector)
 
 RULE = Substitution(
@@ -269,24 +263,24 @@ RULE = Substitution(
     summary="gather that picks one element per row, or elements of a vector",
     table="affinity",
     forms=(
-        Form(vector_flat, look_up_flat, per_row_inputs, (IS_TENSOR, ONE_PER_ROW, NO_GRADIENTS)),
-        Form(vector_column, look_up, per_row_inputs, (IS_TENSOR, ONE_PER_ROW, NO_GRADIENTS)),
-        Form(column_flat, pick_flat, column_inputs, (IS_TENSOR, ONE_COLUMN, NO_GRADIENTS)),
-        Form(column, pick, column_inputs, (IS_TENSOR, VISIBLY_ONE_COLUMN, NO_GRADIENTS)),
+        Form(vector_flat, look_up_flat, per_row_inputs, (IS_TENSOR, ONE_PER_ROW)),
+        Form(vector_column, look_up, per_row_inputs, (IS_TENSOR, ONE_PER_ROW)),
+        Form(column_flat, pick_flat, column_inputs, (IS_TENSOR, ONE_COLUMN)),
+        Form(column, pick, column_inputs, (IS_TENSOR, VISIBLY_ONE_COLUMN)),
         Form(
             last_vector_flat,
             look_up_flat,
             per_row_inputs,
-            (IS_TENSOR, MATRIX_BY_VECTOR, ONE_PER_ROW, NO_GRADIENTS),
+            (IS_TENSOR, MATRIX_BY_VECTOR, ONE_PER_ROW),
         ),
         Form(
             last_vector,
             look_up,
             per_row_inputs,
-            (IS_TENSOR, MATRIX_BY_VECTOR, ONE_PER_ROW, NO_GRADIENTS),
+            (IS_TENSOR, MATRIX_BY_VECTOR, ONE_PER_ROW),
         ),
-        Form(last_flat, pick_flat, column_inputs, (IS_TENSOR, MATRIX, ONE_COLUMN, NO_GRADIENTS)),
-        Form(last, pick, column_inputs, (IS_TENSOR, MATRIX, VISIBLY_ONE_COLUMN, NO_GRADIENTS)),
+        Form(last_flat, pick_flat, column_inputs, (IS_TENSOR, MATRIX, ONE_COLUMN)),
+        Form(last, pick, column_inputs, (IS_TENSOR, MATRIX, VISIBLY_ONE_COLUMN)),
         Form(rows, select, row_inputs, (IS_TENSOR, PLACES)),
         Form(vector, select, vector_inputs, (IS_TENSOR, VECTOR)),
     ),

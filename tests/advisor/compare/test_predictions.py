@@ -15,7 +15,10 @@ from npufix.advisor.project.source_tree import read_source_tree
 
 ROOT = Path(__file__).parents[3]
 MASKING = "bert_like/masking.py"
+LINE = 30
 GOING = ["IndexPutV2", "NonZero"]
+OF_THE_GRADIENT = ["ZerosLike", "TensorMove"]
+"""What the gradient of an assignment by an index launches beside."""
 
 pytestmark = pytest.mark.xdist_group("compare_example")
 
@@ -31,9 +34,10 @@ def patched(run: ComparedRun, *, instead_us: float, calls: float = 3.0) -> Compa
     if run.cells is None:
         raise AssertionError
     here = (run.cells["path"] == MASKING) & (run.cells["function"] == "clear_padding")
-    slow = here & run.cells["type"].isin(GOING)
-    assert slow.any()
-    new = run.cells[slow].head(1).assign(type="MaskedFill", total_ns=instead_us * 1e3, calls=calls)
+    assert (here & run.cells["type"].isin(GOING)).any()
+    slow = here & run.cells["type"].isin([*GOING, *OF_THE_GRADIENT]) & (run.cells["line"] == LINE)
+    new = run.cells[slow & (run.cells["type"] == "IndexPutV2")].head(1)
+    new = new.assign(type="MaskedFill", total_ns=instead_us * 1e3, calls=calls)
     cells = pd.concat([run.cells[~slow], new], ignore_index=True)
     return replace(run, cells=cells, findings=[], knows_findings=False, tree=None)
 

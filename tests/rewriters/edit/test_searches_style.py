@@ -89,7 +89,6 @@ def test_a_file_that_says_nothing_of_its_width_gets_that_of_black() -> None:
     ("code", "said"),
     [
         ("[n.item() for n in sizes]", "torch.stack(x).tolist()"),
-        ("[n.item() for n in x]", "n = x.tolist()"),
         ("[n.cpu() for n in x]", "x = x.cpu()"),
     ],
 )
@@ -100,6 +99,17 @@ def test_what_is_read_in_a_loop_decides_how_it_is_read_at_once(code: str, said: 
             return {code}
     """
     assert [said in site.problem for site in sites(text, "NPU214")] == [True]
+
+
+def test_elements_of_a_tensor_are_read_at_once_those_of_a_list_are_not() -> None:
+    text = """
+        def forward(x: torch.Tensor):
+            sizes = [torch.relu(x).sum() for _ in range(4)]
+            return [n.item() for n in {}]
+    """
+    read = [site.rewrite for site in sites(text.format("x"), "NPU214")]
+    assert [one and one.text for one in read] == ["x.tolist()"]
+    assert [site.rewrite for site in sites(text.format("sizes"), "NPU214")] == [None]
 
 
 def test_masks_of_any_rank_are_aligned_in_one_line_or_not_at_all() -> None:

@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from npufix.rewriters.edit.statements.host.of_host import is_list
 from npufix.rewriters.edit.statements.invariants import is_left_alone
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
@@ -187,7 +188,7 @@ def rows_read(here: Surroundings) -> Iterator[tuple[_Loop, ast.expr, Proposal]]:
                 continue
             at = here.statement_of(loop)
             alone = not isinstance(loop, ast.For) or is_left_alone(here, loop, {root_name(base)})
-            if alone is False or here.is_tensor(base) is False:
+            if alone is False or here.is_tensor(base) is False or is_list(here, base):
                 continue
             head = f"{here.text(base)}.tolist()"
             changes = [Change(here.span(base), head)]

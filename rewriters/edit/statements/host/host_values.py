@@ -23,6 +23,7 @@ from npufix.rewriters.edit.statements.host.of_host import (
     ON_HOST,
     READING,
     first_read,
+    is_list,
     is_of_host,
     is_of_round,
     is_tensor,
@@ -374,9 +375,7 @@ def _say_in_loop(here: Surroundings, read: _Read) -> str:
     if read.how in ON_HOST:
         return _COPIED_IN_LOOP
     whole = iterated(here, first_read(read.tensor))
-    bound = (n for n in here.nodes if isinstance(n, ast.Assign) and whole is not None)
-    made = [n.value for n in bound if ast.unparse(whole or n) in map(ast.unparse, n.targets)]
-    of_list = bool(made) and all(isinstance(code, (ast.List, ast.ListComp)) for code in made)
+    of_list = whole is not None and is_list(here, whole)
     return _OF_LIST if of_list and read.how in {"item", "int", "float"} else _IN_LOOP
 
 

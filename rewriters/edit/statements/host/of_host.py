@@ -72,6 +72,13 @@ def _whole_of(node: Node) -> Node:
     return node
 
 
+def is_list(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether a name is bound to nothing but lists: ``sizes = [x.sum() for x in parts]``."""
+    bound = (n for n in here.nodes if isinstance(n, ast.Assign))
+    made = [n.value for n in bound if ast.unparse(code) in map(ast.unparse, n.targets)]
+    return bool(made) and all(isinstance(value, (ast.List, ast.ListComp)) for value in made)
+
+
 def iterated(here: Surroundings, code: ast.expr) -> ast.expr | None:
     """Return what a loop goes through whose variable ``code`` is.
 
