@@ -40,6 +40,32 @@ def train_epoch(model, batches):
 
 
 @pytest.mark.parametrize(
+    ("before", "in_epoch", "written"),
+    [
+        ("pass", "losses = []", True),
+        ("losses = []", "pass", False),  # the second epoch appends tensors to numbers
+        ("pass", "losses = []\n        run.history = losses", False),  # who holds it sees no more
+    ],
+)
+def test_a_list_stays_on_the_device_where_one_loop_fills_it(
+    before: str, in_epoch: str, *, written: bool
+) -> None:
+    text = f"""
+def train_epochs(model, run, parts):
+    {before}
+    for part in parts:
+        {in_epoch}
+        for batch in part:
+            loss = model(batch).mean()
+            loss.backward()
+            losses.append(loss.item())
+        run.log(losses)
+"""
+    sites = found(text, "NPU214")
+    assert [site.rewrite is not None for site in sites] == [written]
+
+
+@pytest.mark.parametrize(
     ("head", "told"),
     [
         ("def ends(n: Tensor) -> Tensor", True),

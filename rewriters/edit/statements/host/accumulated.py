@@ -59,7 +59,10 @@ def keep_until_read(
     starts = _is_started(here, name, outer, empty=form == FORM_COLLECTED)
     if not starts or not _is_read_later(here, name, loop, outer) or end >= len(here.lines):
         return None
-    if form == FORM_COLLECTED and here.flow.names.imports.get("torch") != "torch":
+    collects = form == FORM_COLLECTED
+    if collects and here.flow.names.imports.get("torch") != "torch":
+        return None
+    if collects and not _is_listed_once(here, name, loop):
         return None
     return Proposal(
         code,
@@ -135,6 +138,20 @@ def _is_start(value: ast.expr, *, empty: bool) -> bool:
         case ast.Constant(number):
             return not empty and type(number) in {int, float}
     return False
+
+
+def _is_listed_once(here: Surroundings, name: str, loop: ast.stmt) -> bool:
+    """Tell whether a list is that of one loop alone, and nobody else holds it.
+
+    Where a loop around that one goes on, what it would append to holds numbers: ``torch.stack``
+    takes none. Who got the list before the loop would see no more of it.
+    """
+    around = here.loop_of(loop)
+    places = [n for n in here.nodes if isinstance(n, ast.Name) and n.id == name]
+    starts = [n for n in places if isinstance(n.ctx, ast.Store)]
+    inside = set() if around is None else {id(n) for n in walk(around)}
+    anew = around is None or any(id(n) in inside for n in starts)
+    return anew and all(n.lineno >= loop.lineno for n in places if isinstance(n.ctx, ast.Load))
 
 
 def _is_read_later(here: Surroundings, name: str, loop: ast.AST, outer: ast.stmt) -> bool:
