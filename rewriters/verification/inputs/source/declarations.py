@@ -280,7 +280,10 @@ class Declarations:
             if many in chosen and part not in self.given:
                 into = chosen.setdefault(part, _PARTS)
                 chosen[many] *= 1 if chosen[many] % into == 0 else into
-        return chosen
+        # Numbers that no shape names: two windows high, three wide, so that they are told apart.
+        parts = ((many, {**chosen, **self.given}.get(part)) for many, part in self.multiples)
+        cut = {many: size for many, size in parts if size and many not in chosen}
+        return chosen | {many: n * size for n, (many, size) in enumerate(cut.items(), _PARTS)}
 
 
 NOTHING = Declarations()
