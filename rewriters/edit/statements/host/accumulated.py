@@ -56,13 +56,12 @@ def keep_until_read(
         case _:
             return None
     end = loop.end_lineno or 0
-    starts = _is_started(here, name, outer, empty=form == FORM_COLLECTED)
+    collects = form == FORM_COLLECTED
+    starts = _is_started(here, name, outer, empty=collects)
     if not starts or not _is_read_later(here, name, loop, outer) or end >= len(here.lines):
         return None
-    collects = form == FORM_COLLECTED
-    if collects and here.flow.names.imports.get("torch") != "torch":
-        return None
-    if collects and not _is_listed_once(here, name, loop):
+    has_torch = here.flow.names.imports.get("torch") == "torch"
+    if collects and not (has_torch and _is_listed_once(here, name, loop)):
         return None
     return Proposal(
         code,

@@ -343,8 +343,8 @@ def _by_hand(  # noqa: C901, PLR0911, PLR0912 - one case a kind of use
         return found
     if loop is not None and not (isinstance(loop, LOOPS) and is_made_in(loop, read.tensor)):
         return Proposal(read.code, _say_in_loop(here, read))
-    sampled = samples(here.flow.function, read.code.lineno)
-    if loop is not None and sampled and value is not None and is_of_round(value):
+    of_round = loop is not None and value is not None and is_of_round(value)
+    if of_round and samples(here.flow.function, read.code.lineno):
         return Proposal(read.code, _OF_ROUND)
     ops = {user.op.removesuffix("(*)") for user in users}
     if read.how == "cpu" and _comes_back(here, read.code):

@@ -11,6 +11,8 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.graph.modules.syntax import walk
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
@@ -25,14 +27,16 @@ def find_summed(function: ast.AST, names: Collection[str]) -> frozenset[str]:
 
     Asking whether there is one, and what shape it has, is no other use.
     """
-    owners = {child: node for node in ast.walk(function) for child in ast.iter_child_nodes(node)}
-    loads = [
-        node
-        for node in ast.walk(function)
-        if isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load)
-    ]
-    summed = {node.id for node in loads if _is_summed(node, owners)}
-    other = {node.id for node in loads if not _is_summed(node, owners) and _says(node, owners)}
+    nodes = list(walk(function))
+    owners = {child: node for node in nodes for child in ast.iter_child_nodes(node)}
+    summed: set[str] = set()
+    other: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load):
+            if _is_summed(node, owners):
+                summed.add(node.id)
+            elif _says(node, owners):
+                other.add(node.id)
     return frozenset(summed - other)
 
 
@@ -70,7 +74,7 @@ def list_compared_with_counters(function: ast.AST) -> Iterator[tuple[str, str]]:
     With what its numbers are less than, for ``range(n)``: what is more belongs nowhere. Not for
     ``if layer == i:``, which asks for a number.
     """
-    loops = [n for n in ast.walk(function) if isinstance(n, ast.For | ast.comprehension)]
+    loops = [n for n in walk(function) if isinstance(n, ast.For | ast.comprehension)]
     counted = {"range": lambda t: t, "enumerate": lambda t: getattr(t, "elts", [t])[0]}
     counters: dict[str, str] = {}
     for loop in loops:
@@ -82,7 +86,7 @@ def list_compared_with_counters(function: ast.AST) -> Iterator[tuple[str, str]]:
         whole = kind == "range" and len(made.args) == 1
         bound = ast.unparse(made.args[0]).removeprefix("self.") if whole else ""
         counters[name] = bound if re.fullmatch(r"\w+", bound) else ""
-    for node in ast.walk(function):
+    for node in walk(function):
         held = node.args if isinstance(node, ast.Call) else [getattr(node, "value", None)]
         held = [node.slice] if isinstance(node, ast.Subscript) else held
         for one in held:
