@@ -410,22 +410,25 @@ def _copy_object(made: object) -> object:
     for these as for its weights, and finds the modules here copied.
     """
     modules = made.modules() if isinstance(made, torch.nn.Module) else ()
-    held = {id(module): state for module in modules if (state := _state_of(module)) is not None}
-    copies: dict[int, Any] = {key: type(m).__new__(type(m)) for key, (m, _) in held.items()}
-    for key, (_, state) in reversed(held.items()):  # the inner ones first
-        copies[key].__setstate__({n: _copy_value(v, copies) for n, v in state.items()})
+    found = [(module, _state_of(module)) for module in modules]
+    copies: dict[int, Any] = {
+        id(m): type(m).__new__(type(m)) for m, state in found if state is not None
+    }
+    for module, state in reversed(found):  # the inner ones first
+        if state is not None:
+            own = {name: _copy_value(value, copies) for name, value in state.items()}
+            copies[id(module)].__setstate__(own)
     return copy.deepcopy(made, copies)
 
 
-def _state_of(module: torch.nn.Module) -> tuple[torch.nn.Module, dict[str, object]] | None:
+def _state_of(module: torch.nn.Module) -> dict[str, object] | None:
     """Return what ``deepcopy`` copies of a module; None if its class says how that is done."""
     kind = type(module)
     if hasattr(kind, "__deepcopy__") or kind in copyreg.dispatch_table:
         return None
-    make, made_with, *parts = module.__reduce_ex__(4)
-    state = parts[0] if parts else None
-    plain = make is getattr(copyreg, "__newobj__", None) and made_with == (kind,)
-    return (module, state) if plain and not any(parts[1:]) and type(state) is dict else None
+    told: Any = module.__reduce_ex__(4)
+    plain = told[:2] == (getattr(copyreg, "__newobj__", None), (kind,)) and not any(told[3:])
+    return told[2] if plain and type(told[2]) is dict else None
 
 
 def _copy_value(value: object, copies: dict[int, Any]) -> object:
