@@ -9,14 +9,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Observation
+from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import format_count, milliseconds, percent
 from npufix.rules.shared.recording.collectives import LEAST_SHARE
 from npufix.rules.shared.recording.observing import is_named, per_step, share
-from npufix.rules.shared.recording.recorded_shapes import reads, same_elements
+from npufix.rules.shared.recording.recorded_cells import count_moved_bytes
+from npufix.rules.shared.recording.recorded_shapes import (
+    product_operations,
+    reads,
+    same_elements,
+)
 from npufix.rules.shared.recording.sequences import find
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
+
+    import pandas as pd
 
     from npufix.rules.diagnostic import Recording
     from npufix.rules.shared.recording.sequences import Mask, Occurrences
@@ -93,6 +101,7 @@ def tell_fusable(found: Occurrences, wanted: Fusable) -> Iterator[Observation]:
         basis=wanted.basis,
         places=found.places(wanted.saved[0]),
         kernels=found.labels,
+        dropped=Labels(recording.kernels.index[found.rows[:, list(wanted.saved)].ravel()]),
     )
 
 
@@ -129,3 +138,17 @@ def _passes_on(pairs: tuple[tuple[int, int], ...], found: Occurrences) -> Mask:
     for writer, reader in pairs:
         linked &= reads(found.part(writer), found.part(reader), same_elements)
     return linked
+
+
+def quickest_products_ns(own: pd.DataFrame, recording: Recording) -> float:
+    """Return what products take at the rates of the best in the recording, 0 if none is known.
+
+    A small one is as long as its weight is read, a large one as long as it is computed.
+    """
+    every = recording.kernels[is_named(recording.kernels, MATMUL, "type")]
+    spent = every["duration_ns"].to_numpy().clip(min=1)
+    computed, moved = product_operations(every) / spent, count_moved_bytes(every) / spent
+    if not (computed.max(initial=0) and moved.max(initial=0)):
+        return 0.0
+    operations, moves = product_operations(own), count_moved_bytes(own)
+    return float(np.maximum(operations / computed.max(), moves / moved.max()).sum())
