@@ -92,11 +92,11 @@ def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation for all experts together, with what a grouped product would take."""
     for seen in fusable(recording, _WANTED):
         own = recording.kernels.loc[Labels(seen.kernels).array]
-        needed = quickest_products_ns(own, recording)
+        count = _count_loops(own, recording)
+        needed = quickest_products_ns(own, recording, count)
         if not needed:
             yield seen
             continue
-        count = _count_loops(own, recording)
         now = int(own["duration_ns"].sum())
         least, most = (round(share * needed) for share in _PACE)
         saved = (max(0, per_step(now - ns, recording)) for ns in (most, least))

@@ -61,7 +61,7 @@ def check(recording: Recording) -> Iterator[Observation]:
     if not found.count or share(found.cost_ns, recording) < LEAST_SHARE:
         return
     spent = int(found.durations.sum())
-    quickest = quickest_products_ns(found.kernels, recording)
+    quickest = quickest_products_ns(found.kernels, recording, found.count)
     saved = max(_estimate_saved_ns(found), spent - quickest if quickest else 0.0)
     gradients = _gradients(found)
     back = int(gradients["duration_ns"].sum())

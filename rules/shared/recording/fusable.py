@@ -38,6 +38,9 @@ GROUPED_MATMUL = "GroupedMatmul|GroupedMatmulV[2-5]"
 _BACKWARD = r"\w+Grad(V\d)?|ApplyAdam\w*|EmbeddingDenseGrad\w*"
 _BACKWARD_CALLS = r"autograd::engine::evaluate_function.*|Optimizer\.step#.*"
 _MOST_SHAPES = 3
+_SHORTEST, _LONGEST_LAUNCH_NS, _LEAST_LEFT = 0.1, 5_000.0, 0.5
+"""Quantile of the times of kernels that is a launch, and the most that one takes; what is left of a
+product's time without it is at least this share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,15 +143,23 @@ def _passes_on(pairs: tuple[tuple[int, int], ...], found: Occurrences) -> Mask:
     return linked
 
 
-def quickest_products_ns(own: pd.DataFrame, recording: Recording) -> float:
-    """Return what products take at the rates of the best in the recording, 0 if none is known.
+def quickest_products_ns(own: pd.DataFrame, recording: Recording, launches: int) -> float:
+    """Return what products take in so many launches at the best rates of the recording.
 
-    A small one is as long as its weight is read, a large one as long as it is computed.
+    A small one is as long as its weight is read, a large one as long as it is computed; what the
+    shortest kernels of the run take is not counted in these rates, but once a launch. 0 where no
+    rate is known.
     """
+    compute = recording.kernels[~recording.kernels["communication"].to_numpy(bool)]
+    taken = compute["duration_ns"].to_numpy(np.float64)
+    taken = taken[taken > 0]
+    latency = min(_LONGEST_LAUNCH_NS, *np.quantile(taken, [_SHORTEST])) if len(taken) else 0.0
     every = recording.kernels[is_named(recording.kernels, MATMUL, "type")]
-    spent = every["duration_ns"].to_numpy().clip(min=1)
+    spent = every["duration_ns"].to_numpy(np.float64).clip(min=1.0)
+    spent = np.maximum(spent - latency, _LEAST_LEFT * spent)
     computed, moved = product_operations(every) / spent, count_moved_bytes(every) / spent
     if not (computed.max(initial=0) and moved.max(initial=0)):
         return 0.0
     operations, moves = product_operations(own), count_moved_bytes(own)
-    return float(np.maximum(operations / computed.max(), moves / moved.max()).sum())
+    work = float(np.maximum(operations / computed.max(), moves / moved.max()).sum())
+    return work + launches * latency

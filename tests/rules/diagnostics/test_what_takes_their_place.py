@@ -64,9 +64,9 @@ def test_one_product_takes_the_place_of_three_and_two_of_their_gradients(
 ) -> None:
     found = the(seen(separate_projections, projections(gradients)))
     assert len(found.kernels) == kernels
-    assert found.instead == (1, 300 * US, 300 * US)
+    assert found.instead == (1, 290 * US, 300 * US), "two launches of 5 us less"
     # Of five it is not known whose they are.
-    wanted = ((600 * US, 600 * US), 2) if gradients == 6 else (None, 2)
+    wanted = ((580 * US, 600 * US), 2) if gradients == 6 else (None, 2)
     assert (found.instead_backward, found.instead_launches_backward) == wanted
 
 
