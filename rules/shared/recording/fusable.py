@@ -54,6 +54,9 @@ class Fusable:
     operator: str
     basis: str
     """Why the saving is at most what it is."""
+    likely: float = 0.5
+    """Share of what these cost that is expected to be saved: all but what the operator still has to
+    read for them, or cannot hide behind a product."""
     between: Collection[str] = ()
     within: str = ""
     links: Linked | None = None
@@ -101,6 +104,7 @@ def tell_fusable(found: Occurrences, wanted: Fusable) -> Iterator[Observation]:
         evidence=(*parts_of(found), *shapes_of(found)),
         cost_ns=found.cost_ns,
         saving_ns=(0, saved),
+        likely_ns=round(saved * wanted.likely),
         basis=wanted.basis,
         places=found.places(wanted.saved[0]),
         kernels=found.labels,

@@ -7,6 +7,7 @@ from kernel_chains import ADDED, NORM, chain, kernel, seen, the
 
 from npufix.advisor.rules_test.recordings import MS, US
 from npufix.rules.diagnostics import (
+    add_relu,
     add_rms_norm_across_modules,
     add_rms_norm_quantise,
     blocking_launches,
@@ -26,6 +27,13 @@ def test_of_a_fused_pair_the_part_goes_that_costs_nothing_then() -> None:
     found = the(seen(add_rms_norm_across_modules, chain(ADDED, NORM, times=3)))
     assert found.kernels == set(range(6))
     assert found.dropped == {0, 2, 4}
+    assert found.likely_ns == 150 * US, "it still reads what is added"
+
+
+def test_of_a_relu_behind_a_sum_nothing_is_left() -> None:
+    sums = kernel("Add", "64,32;64,32", "64,32")
+    found = the(seen(add_relu, chain(sums, kernel("Relu", "64,32", "64,32"), times=2)))
+    assert (found.saving_ns, found.likely_ns) == ((0, 200 * US), 180 * US)
 
 
 def test_one_grouped_product_takes_the_place_of_a_whole_loop() -> None:
