@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.facts.host_tensors import works_on_host
-from npufix.rewriters.facts.step_functions import computes, samples, trains
+from npufix.rewriters.facts.step_functions import computes, knows_device, samples, trains
 from npufix.rewriters.graph.modules.names import FunctionNode
 from npufix.rewriters.graph.modules.scopes import MODULE, scopes
 from npufix.rewriters.graph.modules.syntax import last_name, walk
@@ -491,5 +491,5 @@ def _words(qualname: str) -> set[str]:
 def _is_part_of_model(cls: ast.ClassDef) -> bool:
     """Tell whether a class computes with tensors step by step: its name says so, or ``forward``."""
     if any(_PART_OF_MODEL.search(name) for name in (cls.name, *map(last_name, cls.bases))):
-        return True
+        return not cls.name.endswith("Proposer") or knows_device(cls)
     return any(isinstance(item, FunctionNode) and item.name == "forward" for item in cls.body)

@@ -149,3 +149,18 @@ class A(nn.Module):
         return self.head({code})
 """
     assert [s.rewrite is not None for s in found(text, "NPU219")] == [True] * written
+
+
+@pytest.mark.parametrize(
+    ("begun", "written"), [("[]\n        ids += given", False), ("torch.tensor(given)", True)]
+)
+def test_a_list_of_numbers_is_no_tensor(begun: str, *, written: bool) -> None:
+    text = f"""
+    def train_step(given, most):
+        ids = {begun}
+        for i, number in enumerate(ids):
+            if number >= most:
+                ids[i] = 0
+        return ids
+    """
+    assert any(site.rewrite for site in found(text, "NPU250")) is written
