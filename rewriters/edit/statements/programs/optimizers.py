@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 CONFIGURED = r"""\btype\s*=\s*['"](AdamW|Adam|SGD)['"]"""
 """How a configuration file, which imports nothing of torch, names an optimizer."""
 _CLASSES = frozenset({"Adam", "AdamW", "SGD", "Adadelta", "RMSprop"})
+_MADE_FUSED = re.compile(r"Fused\w*(Adam|SGD|LAMB|Lamb)")
 _DECIDED = frozenset({"fused", "foreach", "capturable", "differentiable"})
 """Settings beside which ``fused`` is an error, or which decide about it."""
 _TABLE = (
@@ -73,9 +74,16 @@ def _find_constructions(
 
 
 def _has_fused(here: Surroundings) -> bool:
-    """Tell whether the function makes a fused optimizer too, as a setting asks for."""
-    calls = (n for n in walk(here.flow.function) if isinstance(n, ast.Call))
-    return any(re.search(r"Fused\w*(Adam|SGD|LAMB|Lamb)", last_name(c.func)) for c in calls)
+    """Tell whether the function makes a fused optimizer too, or decides about it.
+
+    ``extra = dict(fused=True) if on_gpu else {}``, ``settings["fused"] = use_fused``
+    """
+    nodes = list(walk(here.flow.function))
+    calls = (n for n in nodes if isinstance(n, ast.Call))
+    keys = {k.arg for call in calls for k in call.keywords}
+    keys |= {n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    made = (last_name(n.func) for n in nodes if isinstance(n, ast.Call))
+    return not _DECIDED.isdisjoint(keys) or any(map(_MADE_FUSED.search, made))
 
 
 def _is_for_many(here: Surroundings) -> bool:
