@@ -141,6 +141,8 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
     guessed = guessed and not (_OF_ROWS.search(site.code) and "boolean-mask" in unknown)
     if site.rule.name == "masked-formula":  # a mask of rows would be broadcast the wrong way
         guessed = guessed or {"is-tensor", "same-rank-mask"} <= unknown
+    if site.rule.name == "columns-one-by-one":  # views, which only a backward pass makes dear
+        guessed = guessed or "is-tensor" in unknown
     guessed = guessed or _is_worth_less_than_its_text(site) or _learns(file, site, callers)
     # who is sent the dictionary may have no device
     guessed = guessed or ("log-takes-tensors" in unknown and callers.mention(_SENDS))
@@ -207,7 +209,8 @@ def _is_worth_less_than_its_text(site: Site) -> bool:
     if site.rule.name == "gather-one-element-per-row" and "arange(" in text:
         # a column is kept: two launches in place of one
         return text.endswith(".unsqueeze(1)")
-    return False
+    # some numbers, all in one row: ``counts.repeat_interleave(n)``
+    return site.rule.name == "repeat-interleave-int" and ".reshape(-1, 1)" in text
 
 
 def _speaks_for(site: Site) -> Iterator[Mention]:

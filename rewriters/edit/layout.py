@@ -113,6 +113,12 @@ def fit(text: str, before: Sequence[str], unit: str) -> str:
     ]
     for node in sorted(simple, key=lambda s: s.lineno, reverse=True):
         first, last = node.lineno, node.end_lineno or node.lineno
+        inside = [n for n in long if first < n < last]
+        parts = [_break_argument(lines[n - 1], width, unit) for n in inside]
+        if inside and len(inside) == sum(first <= n <= last for n in long) and all(parts):
+            for n, part in zip(reversed(inside), reversed(parts), strict=True):
+                lines[n - 1 : n] = part  # the other arguments stay as they are
+            continue
         if not any(first <= n <= last for n in long):
             continue
         head = lines[first - 1][: len(lines[first - 1]) - len(lines[first - 1].lstrip())]
@@ -126,6 +132,24 @@ def fit(text: str, before: Sequence[str], unit: str) -> str:
             end = "\r\n" if lines[first - 1].endswith("\r\n") else "\n"
             lines[first - 1 : last] = [f"{head}{line}{end}" for line in broken]
     return "".join(lines)
+
+
+def _break_argument(line: str, width: int, unit: str) -> list[str]:
+    """Return a line that holds a call as an argument of another one in lines, [] if it is none."""
+    code, end = line.rstrip(), line[len(line.rstrip("\r\n")) :]
+    head = code[: len(code) - len(code.lstrip())]
+    code = code.strip().removesuffix(",")
+    try:
+        match ast.parse(code).body:
+            case [ast.Expr(ast.Call())] if line.rstrip().endswith(","):
+                pass
+            case _:
+                return []
+    except SyntaxError:
+        return []
+    broken = break_lines(code, width - len(head) - 1, unit).split("\n")
+    fits = max(map(len, broken)) + len(head) < width
+    return [f"{head}{part}{end}" for part in (*broken[:-1], f"{broken[-1]},")] if fits else []
 
 
 def lift_comments(text: str, old: Collection[str], width: int) -> str:

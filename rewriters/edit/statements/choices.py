@@ -26,7 +26,10 @@ _BY_ZERO = (
 )
 _MOST_WORK = 12
 """Operators of an arm: computing both must not cost more than the wait."""
-_OF_ANOTHER_SHAPE = frozenset({"nonzero", "masked_select", "unique", "cat", "stack"})
+_OF_ANOTHER_SHAPE = frozenset(
+    {"cat", "expand", "interpolate", "masked_select", "narrow", "nonzero", "pad", "repeat",
+     "repeat_interleave", "stack", "unique"}
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +177,7 @@ def _divides_by_tested(here: Surroundings, branch: _Branch) -> bool:
     for arm in (branch.first, branch.second):
         node = None if arm is None else here.value(arm)
         for part in [] if node is None else node.walk():
-            if part.op in {"div", "reciprocal"}:
+            if part.op in {"div", "reciprocal"} and part not in parts:
                 by = part.args[-1]
                 counts = by.op in {"sum", "count_nonzero"} and not compared.isdisjoint(by.walk())
                 if by in parts or counts:

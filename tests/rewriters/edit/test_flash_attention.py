@@ -195,6 +195,8 @@ class Other({}):
         (_TWO_WAYS.format("q @ k"), True),
         (_TWO_CLASSES.format("Backend"), False),
         (_TWO_CLASSES.format("Memory"), True),
+        (f"{_TWO_CLASSES.format('Memory')}\n\nMODES = {{'flash': Flash, 'torch': Other}}\n", False),
+        (f"{_TWO_CLASSES.format('Memory')}\n\nMODES = {{'flash': Flash, 'none': None}}\n", True),
     ],
 )
 def test_who_has_the_attention_of_torch_as_well_has_chosen(text: str, *, shown: bool) -> None:

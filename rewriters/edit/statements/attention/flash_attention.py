@@ -64,11 +64,11 @@ def find_flash_attention(here: Surroundings) -> Iterator[Proposal]:
         if not isinstance(node, ast.Call):
             continue
         called = find_imported_name(here, node.func)
-        if _OF_XFORMERS.fullmatch(called) and (form := _form_of_xformers(here, node)):
-            yield _of_xformers(here, node, form)
-        found = _ATTENTIONS.fullmatch(called)
-        if found and _is_one_of_two(here, node):
+        of_xformers, found = _OF_XFORMERS.fullmatch(called), _ATTENTIONS.fullmatch(called)
+        if (of_xformers or found) and _is_one_of_two(here, node):
             continue
+        if of_xformers and (form := _form_of_xformers(here, node)):
+            yield _of_xformers(here, node, form)
         if found and not {k.arg for k in node.keywords} & _WITHOUT_COUNTERPART:
             if _takes_parts(here, node) or _is_demanded(here, node.func):
                 continue  # that of Hopper returned a pair once: ``[0]`` is no row
@@ -132,13 +132,20 @@ def _is_one_of_two(here: Surroundings, call: ast.Call) -> bool:
 
 
 def _classes_beside(here: Surroundings) -> Iterator[ast.ClassDef]:
-    """Yield the other classes of a module that stand for the same, with the same methods."""
-    cls = here.flow.cls
-    bases = [] if cls is None else [ast.unparse(base) for base in cls.bases]
-    if not bases or all(base.endswith("Module") for base in bases):
+    """Yield the other classes of a module that stand for the same: of its base, or in its table.
+
+    ``MODES = {"softmax": Attention, "xformers": FlashAttention}``
+    """
+    cls, tree = here.flow.cls, here.flow.names.tree
+    if cls is None or tree is None:
         return
+    tables = [n for n in walk(tree) if isinstance(n, ast.Dict)]
+    listed = [{last_name(v) for v in table.values if v is not None} for table in tables]
+    beside = {name for names in listed if cls.name in names for name in names}
+    bases = [ast.unparse(base) for base in cls.bases if not ast.unparse(base).endswith("Module")]
     for other in here.flow.names.classes.values():
-        if other is not cls and [ast.unparse(base) for base in other.bases] == bases:
+        same = bases and [ast.unparse(base) for base in other.bases] == bases
+        if other is not cls and (same or other.name in beside):
             yield other
 
 

@@ -62,7 +62,7 @@ def _find_constructions(
         proven = {"fused-undecided"} if given is not None else set()
         proven |= set() if _scales(here) else {"no-grad-scaler"}
         yield from _write(here, call, "fused=True", proven)
-    elif call.args and _is_table(here, call.func) and not _is_for_many(here):
+    elif call.args and _is_table(here, call.func) and not _is_for_others(here, call):
         yield Proposal(call, _TABLE)
     elif call.args and here.flow.names.dotted(call.func) == "functools.partial":
         kind = (here.flow.names.dotted(call.args[0]) or "").removeprefix("torch.optim.")
@@ -86,12 +86,14 @@ def _has_fused(here: Surroundings) -> bool:
     return not _DECIDED.isdisjoint(keys) or any(map(_MADE_FUSED.search, made))
 
 
-def _is_for_many(here: Surroundings) -> bool:
-    """Tell whether a class makes whatever optimizer it is told: ``OptimizerConfig.build``."""
-    cls = here.flow.cls
-    return (
-        cls is not None and re.search(r"(Config|Factory|Registry|Builder)$", cls.name) is not None
-    )
+def _is_for_others(here: Surroundings, call: ast.Call) -> bool:
+    """Tell whether an optimizer is for the host, or a class makes whatever it is told to.
+
+    ``cpu_adam_optimizer(groups)``; ``OptimizerConfig.build``
+    """
+    made = re.compile(r"(Config|Factory|Registry|Builder)$")
+    for_many = here.flow.cls is not None and made.search(here.flow.cls.name) is not None
+    return for_many or "cpu" in last_name(call.func).lower()
 
 
 def _is_table(here: Surroundings, code: ast.expr) -> bool:
