@@ -135,20 +135,28 @@ def fit(text: str, before: Sequence[str], unit: str) -> str:
 
 
 def _break_argument(line: str, width: int, unit: str) -> list[str]:
-    """Return a line that holds a call as an argument of another one in lines, [] if it is none."""
-    code, end = line.rstrip(), line[len(line.rstrip("\r\n")) :]
-    head = code[: len(code) - len(code.lstrip())]
-    code = code.strip().removesuffix(",")
+    """Return a line of arguments of a call in several, [] if it is none: ``f(x, y),``, ``x, y``."""
+    code, end = line.strip(), line[len(line.rstrip("\r\n")) :]
+    head = line[: len(line) - len(line.lstrip())]
     try:
-        match ast.parse(code).body:
-            case [ast.Expr(ast.Call())] if line.rstrip().endswith(","):
-                pass
+        match ast.parse(f"f({code})").body:
+            case [ast.Expr(ast.Call(ast.Name("f"), [ast.Call()], []))] if code.endswith(","):
+                broken = break_lines(code[:-1], width - len(head) - 1, unit).split("\n")
+            case [ast.Expr(ast.Call(ast.Name("f")) as call)] if not code.endswith((",", "(", "[")):
+                given = [*call.args, *(k.value for k in call.keywords)]
+                parts = [ast.get_source_segment(f"f({code})", one) or "" for one in given]
+                names = [""] * len(call.args) + [f"{k.arg}=" for k in call.keywords]
+                broken = [f"{n}{p}," for n, p in zip(names, parts, strict=True)]
+                broken[-1] = broken[-1][:-1]
+                if ast.dump(ast.parse(f"f({''.join(broken)})")) != ast.dump(
+                    ast.parse(f"f({code})")
+                ):
+                    return []
             case _:
                 return []
     except SyntaxError:
         return []
-    broken = break_lines(code, width - len(head) - 1, unit).split("\n")
-    fits = max(map(len, broken)) + len(head) < width
+    fits = len(broken) > 1 and max(map(len, broken)) + len(head) < width
     return [f"{head}{part}{end}" for part in (*broken[:-1], f"{broken[-1]},")] if fits else []
 
 

@@ -245,3 +245,38 @@ def test_an_optimizer_of_the_host_has_no_fused_kernel(kind: str, *, told: bool) 
         return {kind}(params, lr=1e-3)
     """
     assert bool(found(text, "NPU169")) is told
+
+
+@pytest.mark.parametrize("later", ["mask = x > n", "mask = mask * n"])
+def test_what_nobody_reads_is_not_made_elsewhere(later: str) -> None:
+    text = f"""
+    def forward(x: torch.Tensor, n: int):
+        mask = torch.zeros(n).to(x.device)
+        {later}
+        return mask
+    """
+    assert bool(found(text, "NPU212")) is ("mask * n" in later)
+
+
+@pytest.mark.parametrize(("how", "told"), [("max()", False), ("max(-1).values", True)])
+def test_one_number_in_double_precision_costs_nothing(how: str, *, told: bool) -> None:
+    text = f"""
+    def forward(x: torch.Tensor):
+        return (1 / x.abs().{how}.double()).float()
+    """
+    assert bool(found(text, "NPU225")) is told
+
+
+@pytest.mark.parametrize(("asked", "told"), [("accum_freq == 1", False), ("args.amp", True)])
+def test_what_is_no_round_of_several_reduces_its_gradients(asked: str, *, told: bool) -> None:
+    text = f"""
+    from torch.nn.parallel import DistributedDataParallel
+
+    def train(model, batches, accum_freq, optimizer, args):
+        for i, batch in enumerate(batches):
+            if {asked}:
+                model(batch).backward()
+                if (i + 1) % accum_freq == 0:
+                    optimizer.step()
+    """
+    assert bool(found(text, "NPU175")) is told

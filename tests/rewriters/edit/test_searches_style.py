@@ -260,3 +260,13 @@ def test_the_other_arguments_of_a_call_stay_as_they_are() -> None:
         else "full(\n            (1,),\n            x,\n            device=x.device,\n        )"
     )
     assert max(map(len, text.splitlines())) <= width
+
+
+def test_arguments_that_fill_a_line_get_one_each() -> None:
+    made = "torch.cat((\n        {0},\n        ones(\n            {1}\n        )\n    ), dim=-1)\n"
+    old = f"def f(x):\n    return {made}"
+    short, long = "*x.shape, 1, dtype=int", "*x.shape, 1, dtype=int, device=x.device"
+    each = ",\n            ".join([*long.split(", "), ""]).rstrip()
+    with use_width(40):
+        text = fit(old.format("x", long), [old.format("x", short)], "    ")
+    assert text == old.format("x", each)

@@ -76,6 +76,8 @@ def _is_of_device(here: Surroundings, code: ast.Call, tensor: ast.expr) -> bool:
     value = here.value(tensor)
     if value is None or here.is_tensor(tensor) is False or is_made_on_host(value):
         return False
+    if here.facts(here.evaluations[id(tensor)], x=value).ndim("x") == 0:
+        return False  # one number: ``x.abs().max().double()``
     return not (is_of_host(here, first_read(tensor)) or _is_left(here, code))
 
 

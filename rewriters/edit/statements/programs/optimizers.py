@@ -245,6 +245,8 @@ _HELD_BACK = re.compile(
     r"|require_grad_sync|[aA]ccelerator|[dD]eep[sS]peed"
     r"|(?m:^ *with [^\n]*(sync|micro_?batch|accumul))"
 )
+_ONE_ROUND = re.compile(r"(?i)accum\w* *(== *1|<= *1|< *2)\b")
+"""What is asked before a step whose gradients are needed at once."""
 _ACCUMULATES = re.compile(r"(?i)accum|grad_acc|iters_to_|micro_?batch")
 
 
@@ -340,7 +342,10 @@ def find_early_reductions(here: Surroundings) -> Iterator[Proposal]:
         match node:
             case ast.Call(ast.Attribute(_, "backward")):
                 loop = here.loop_of(node)
-                if isinstance(loop, (ast.For, ast.While)) and _is_accumulated(loop):
+                accumulates = isinstance(loop, (ast.For, ast.While)) and _is_accumulated(loop)
+                if accumulates and not any(
+                    map(_ONE_ROUND.search, map(here.text, here.tests_around(node)))
+                ):
                     yield Proposal(node, _ADVICE)
 
 
