@@ -95,7 +95,7 @@ _LEARNS = Mention(
     ("backward", "optimizer", "trainer", "lightning"),
 )
 """What a program has in which gradients flow, wherever nothing says that none does."""
-_SENDS = Mention(re.compile(r"(?m)^\s*(import|from) ray\b"), ("import ray", "from ray"))
+_SENDS = Mention(re.compile(r"(?m)^\s*(import|from) ray\b"), ("ray",))
 """What a program has whose processes send each other what they return."""
 _LEARNS_NOTHING = re.compile(r"\b(no_grad|inference_mode)\b")
 _BY_NAME = r"(?m)^@[\w.]+\(\s*[\"'][\w.-]+[\"']\s*\)\n(?:@.*\n)*class "
@@ -210,7 +210,7 @@ def _is_worth_less_than_its_text(site: Site) -> bool:
         # a column is kept: two launches in place of one
         return text.endswith(".unsqueeze(1)")
     # some numbers, all in one row: ``counts.repeat_interleave(n)``
-    return site.rule.name == "repeat-interleave-int" and ".reshape(-1, 1)" in text
+    return site.rule.name == "repeat-interleave-int" and ".reshape(-1," in text
 
 
 def _speaks_for(site: Site) -> Iterator[Mention]:

@@ -57,7 +57,7 @@ _TAKES_STEPS = re.compile(r"(\w+_)?(model|net|network|unet|step)(_fn)?")
 _SAMPLES = re.compile(r"_*(\w+_)?(sample|predict|infer|inference|denoise)(_.*)?")
 _INFERS = re.compile(r"_*(\w+_)?infer(ence)?")
 """What runs once for a text or an image, from its input to its end."""
-_BESIDE_EPOCHS = re.compile(r"on_(\w+_)?(stage|epoch|fit|validation|test)_(start|end|begin)")
+_BESIDE_EPOCHS = re.compile(r"on_(\w+_)?(init|stage|epoch|fit|validation|test)_(start|end|begin)")
 _ENVIRONMENT = re.compile(r"(Env(ironment)?|Task|Simulator|World)(V?\d+)?$")
 _BEGINS_ANEW = re.compile(r"_*(\w+_)?resets?(_.*)?")
 """What an environment of reinforcement learning does when an episode ends."""

@@ -116,7 +116,7 @@ class Brain:
 
         self.metric = compute
 """
-    for hook, shown in (("on_stage_start", False), ("stage", True)):
+    for hook, shown in (("on_stage_start", False), ("on_init_start", False), ("stage", True)):
         assert bool(places(scanned(tmp_path, {"a.py": text.format(hook)}))) is shown
 
 
