@@ -404,9 +404,20 @@ def is_hot(scope: Scope, module: ast.Module | None = None) -> bool:
         return True
     if scope.function.name in {"__call__", "main", MODULE} and samples(scope.function):
         return True
-    if module is None or scope.path or _words(scope.qualname) & _ASIDE:
+    if module is None or _words(scope.qualname) & _ASIDE:
         return False
+    if scope.path:
+        return _is_inside_hot(scope, module)
     return _turns_tensors(scope.function) or scope.function.name in _list_called_in_steps(module)
+
+
+def _is_inside_hot(scope: Scope, module: ast.Module) -> bool:
+    """Tell whether what a function defines for itself runs in each step, as that function does."""
+    outer, _, own = scope.qualname.rpartition(".<locals>.")
+    words = [word.lower() for word in _WORD.findall(own)]
+    if not outer or not words or words[0] in _DONE_ONCE or words[-1] == "init":
+        return False
+    return any(s.qualname == outer and is_hot(s, module) for s in scopes(module))
 
 
 def _turns_tensors(function: FunctionNode) -> bool:

@@ -1,7 +1,7 @@
 """Elements of a tensor that are exchanged or changed through a boolean mask.
 
 What: ``x[mask] = y[mask]`` with one mask (or the positions that ``nonzero`` finds for it) on both
-sides, the same into one column, ``x[mask, 1] = y[mask]``, and ``x[mask] += 1``, ``x[mask] -= 1``, ``x[mask] *= 0.5`` with a number.
+sides, the same into one column, ``x[mask, 1] = y[mask]``, one row for many places, ``x[mask] = row``, and ``x[mask] += 1``, ``x[mask] -= 1``, ``x[mask] *= 0.5`` with a number.
 
 Why it is slow on the NPU: both sides look for the positions first. NonZero runs twice, each time
 the host waits for the device, Index packs the elements and IndexPutV2 unpacks them one by one, for
@@ -11,7 +11,7 @@ copy writes the result to where the old one was.
 Safety: the result is copied into the same tensor, so views, aliases and autograd see what they saw
 before; elements that are not chosen are copied and not multiplied by zero, so they may be NaN or
 infinite. All tensors must have the shape of the mask (``same-rank-mask``; for positions,
-``vector-mask``; for a column, ``column-mask``), the mask must be boolean (``boolean-mask``) and on the device of the tensor
+``vector-mask``; for a column, ``column-mask``; for one row, ``row-mask`` and ``one-row``), the mask must be boolean (``boolean-mask``) and on the device of the tensor
 (``same-device``). Values that were computed for the chosen elements only (``x[mask] = rows``,
 ``x[mask] = 1 / y[mask]``) are left alone: computed for all, they may divide by zero.
 
@@ -91,6 +91,26 @@ def choose_column(x: Tensor, mask: Tensor, column: int, y: Tensor) -> None:
     x[:, column].copy_(torch.where(mask, y, x[:, column]))
 
 
+def row_written(x: Tensor, mask: Tensor, row: Tensor) -> None:
+    """Write one row to the places where the mask is true."""
+    x[mask] = row
+
+
+def row_repeated(x: Tensor, mask: Tensor, row: Tensor, n: int) -> None:
+    """Repeat the row as often as the mask is true, then write the rows."""
+    x[mask] = either(row.tile(n, 1), row.expand(n, -1), row.repeat(n, 1))
+
+
+def choose_row(x: Tensor, mask: Tensor, row: Tensor) -> None:
+    """Choose between the row and the old one."""
+    x.copy_(torch.where(mask.unsqueeze(-1), row, x))
+
+
+def choose_repeated(x: Tensor, mask: Tensor, row: Tensor, n: int) -> None:
+    """Choose without counting."""
+    x.copy_(torch.where(mask.unsqueeze(-1), row, x))
+
+
 def added(x: Tensor, mask: Tensor, value: float) -> None:
     """Add a number where the mask is true."""
     x[mask] += value
@@ -141,6 +161,19 @@ def column_inputs(draw: Draw) -> dict[str, Any]:
     return {**given, "mask": mask, "y": y, "column": draw.integer(-3, 2)}
 
 
+def row_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a tensor, a mask of its rows and a row."""
+    given = _taken(draw, draw.choice([(3, 4), (2, 3, 4), (0, 3)]))
+    row = given["y"].new_ones(given["x"].shape[-1]) * draw.integer(-2, 2)
+    return {"x": given["x"], "mask": given["mask"][..., 0].clone(), "row": row}
+
+
+def repeated_inputs(draw: Draw) -> dict[str, Any]:
+    """Return the same, and how often the mask is true."""
+    given = row_inputs(draw)
+    return {**given, "n": int(given["mask"].sum())}
+
+
 def scaled_inputs(draw: Draw) -> dict[str, Any]:
     """Return a tensor, a mask and a number."""
     shape = draw.choice(_SHAPES)
@@ -183,6 +216,25 @@ def _is_number(site: Site) -> bool | None:
     return False if site.is_tensor("value") else site.is_number("value")
 
 
+def _one_row(site: Site) -> bool | None:
+    rank = site.ndim("row")
+    if rank == _MATRIX:
+        return site.size("row", 0) == 1
+    if rank is not None:
+        return rank == 1
+    # what is computed for the selected places has a row for each
+    return None if site.operator("row") == "attr" else False
+
+
+def _has_rows(site: Site) -> bool | None:
+    more = site.more_dims("x", "mask")
+    return None if more is None else more == 1
+
+
+ONE_ROW = Condition("one-row", "what is written is one row, the same for all places", _one_row)
+ROW_MASK = Condition(
+    "row-mask", "the mask has one dimension less than the tensor it is used on", _has_rows
+)
 ONE_SHAPE = Condition(
     "same-rank-mask", "the mask and both tensors have the same dimensions", _one_shape
 )
@@ -206,6 +258,8 @@ RULE = Substitution(
         Form(taken, choose, taken_inputs, (*TAKEN, ONE_SHAPE)),
         Form(taken_by_position, choose, vector_taken_inputs, (*TAKEN, ONE_VECTOR)),
         Form(taken_into_column, choose_column, column_inputs, (*TAKEN, IS_INDEX, ONE_COLUMN)),
+        Form(row_written, choose_row, row_inputs, (*TAKEN, ONE_ROW, ROW_MASK)),
+        Form(row_repeated, choose_repeated, repeated_inputs, (*TAKEN, ONE_ROW, ROW_MASK)),
         Form(added, choose_sum, scaled_inputs, CHANGED),
         Form(subtracted, choose_difference, scaled_inputs, CHANGED),
         Form(scaled, choose_product, scaled_inputs, CHANGED),

@@ -1,7 +1,7 @@
 """A formula for the elements that a mask selects, written back through the mask.
 
 What: ``y[mask] = torch.exp(x[mask]) * 2`` and ``y[mask] += x[mask] * w[mask]``, where each element is
-computed of those at the same place.
+computed of those at the same place, and the same for rows, ``x[far] = x[far] / n[far][..., None]``.
 
 Why it is slow on the NPU: each ``[mask]`` looks for the positions first: NonZero runs, the host waits
 for how many there are, Index packs the elements and IndexPut writes them back one by one, for some
@@ -11,7 +11,7 @@ chooses, without a wait.
 Safety: what the mask leaves out is computed as well and thrown away; it keeps its old value, also
 where that is NaN. Its gradient must be finite (condition ``finite-outside``; proven for sums, and
 products with numbers), for zero times infinity is NaN: ``log`` of zeros, ``sqrt`` at zero. Mask and
-tensors must have one shape (``same-rank-mask``). The result is copied into the same tensor, unless
+tensors must have one shape (``same-rank-mask``); that of rows gets new dimensions (``row-mask``). The result is copied into the same tensor, unless
 the function has just made it and nobody else holds it. Quotients of integers, which fail at zero,
 are left alone. Few elements of very many are computed in less time than all of them.
 
@@ -55,6 +55,40 @@ def changed_at_once(x: Tensor, y: Tensor, mask: Tensor) -> None:
     x.copy_(torch.where(mask, x + y.sigmoid(), x))
 
 
+def computed_rows(x: Tensor, y: Tensor, mask: Tensor) -> None:
+    """Select rows, compute, and write back."""
+    x[mask] = y[mask].sigmoid() * 2
+
+
+def computed_rows_at_once(x: Tensor, y: Tensor, mask: Tensor) -> None:
+    """Compute all, and choose."""
+    import torch
+
+    x.copy_(torch.where(mask[..., None], y.sigmoid() * 2, x))
+
+
+def changed_rows(x: Tensor, y: Tensor, mask: Tensor) -> None:
+    """Select rows, compute, and add."""
+    x[mask] += y[mask].sigmoid()
+
+
+def changed_rows_at_once(x: Tensor, y: Tensor, mask: Tensor) -> None:
+    """Add for all, and choose."""
+    import torch
+
+    x.copy_(torch.where(mask[..., None], x + y.sigmoid(), x))
+
+
+def rows_inputs(draw: Draw) -> dict[str, Any]:
+    """Return two tensors and a mask of their rows, perhaps with nothing in it."""
+    import torch
+
+    shape = draw.choice([(2, 3), (2, 1, 3), (2, 2, 2), (0, 3)])
+    dtype = draw.choice([torch.float32, torch.bfloat16])
+    x, y = draw.wild(*shape, dtype=dtype), draw.floats(*shape, dtype=dtype)
+    return {"x": x, "y": y, "mask": draw.booleans(*shape[:-1])}
+
+
 def inputs(draw: Draw) -> dict[str, Any]:
     """Return two tensors and a mask of their shape, perhaps with nothing in it."""
     import torch
@@ -65,12 +99,14 @@ def inputs(draw: Draw) -> dict[str, Any]:
     return {"x": x, "y": y, "mask": draw.booleans(*shape)}
 
 
-CONDITIONS = (
-    BOOLEAN_MASK,
-    WRITTEN_TENSOR,
-    SAME_RANK_MASK,
-    Condition("finite-outside", "what the mask leaves out has a finite gradient", unknown),
+FINITE_OUTSIDE = Condition(
+    "finite-outside", "what the mask leaves out has a finite gradient", unknown
 )
+CONDITIONS = (BOOLEAN_MASK, WRITTEN_TENSOR, SAME_RANK_MASK, FINITE_OUTSIDE)
+ROW_MASK = Condition(
+    "row-mask", "the mask has one dimension less than the tensor it is used on", unknown
+)
+OF_ROWS = (BOOLEAN_MASK, WRITTEN_TENSOR, ROW_MASK, FINITE_OUTSIDE)
 
 _LOSS = """
 def smooth_loss(x: torch.Tensor, beta: float):
@@ -103,6 +139,8 @@ RULE = Substitution(
     forms=(
         Form(computed, computed_at_once, inputs, CONDITIONS),
         Form(changed, changed_at_once, inputs, CONDITIONS),
+        Form(computed_rows, computed_rows_at_once, rows_inputs, OF_ROWS),
+        Form(changed_rows, changed_rows_at_once, rows_inputs, OF_ROWS),
     ),
     search="masked-formulas",
     replaces=("Index", "IndexPut", "IndexPutV2", "NonZero"),

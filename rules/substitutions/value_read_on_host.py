@@ -187,6 +187,62 @@ def repeated_inputs(draw: Draw) -> dict[str, Any]:
     return {**rows, "n": n}
 
 
+def asked(x: Tensor, y: Tensor) -> Tensor:
+    """Have Python look at one element after the other."""
+    return y * 2 if any(x > 1) else y
+
+
+def asked_at_once(x: Tensor, y: Tensor) -> Tensor:
+    """Have the device look at all of them."""
+    return y * 2 if (x > 1).any() else y
+
+
+def longest(x: Tensor, y: Tensor) -> Tensor:
+    """Have Python compare one element after the other."""
+    return y * max(x)  # type: ignore[no-any-return] # a tensor without dimensions
+
+
+def longest_at_once(x: Tensor, y: Tensor) -> Tensor:
+    """Have the device compare them."""
+    return y * x.max()
+
+
+def summed(x: Tensor, y: Tensor) -> Tensor:
+    """Have Python add one row after the other."""
+    return y * sum(x)
+
+
+def summed_at_once(x: Tensor, y: Tensor) -> Tensor:
+    """Have the device add them."""
+    return y * x.sum(0)
+
+
+def elements_inputs(draw: Draw) -> dict[str, Any]:
+    """Return some numbers, one at least, and rows to compute with."""
+    import torch
+
+    y = draw.floats(draw.integer(1, 4), 3, dtype=torch.float32)
+    return {"x": draw.integers(draw.integer(1, 4), low=0, high=3), "y": y}
+
+
+def read_each(x: Tensor, y: Tensor) -> tuple[Tensor, list[float]]:
+    """Read what is computed of each row."""
+    return y * 2, [row.sum().item() for row in x]
+
+
+def read_together(x: Tensor, y: Tensor) -> tuple[Tensor, list[float]]:
+    """Compute it of each row, then read all of it."""
+    return y * 2, torch.stack([row.sum() for row in x]).tolist()
+
+
+def read_inputs(draw: Draw) -> dict[str, Any]:
+    """Return some rows, one at least."""
+    import torch
+
+    y = draw.floats(draw.integer(1, 4), 3, dtype=torch.float32)
+    return {"x": draw.floats(draw.integer(1, 4), 3, dtype=torch.float32), "y": y}
+
+
 def steps_inputs(draw: Draw) -> dict[str, Any]:
     """Return what some rounds compute with, perhaps none."""
     import torch
@@ -262,6 +318,16 @@ AS_LONG = Condition(
     "what is repeated becomes as long as what it meets: none of the two is one row for all",
     _unknown,
 )
+KEEPS_DTYPE = Condition(
+    "keeps-dtype",
+    "what is added up is of floating point, of int64 or bool: narrow integers become int64",
+    _unknown,
+)
+ALIKE = Condition(
+    "alike-and-some",
+    "the values have one dtype and are on one device, and there is one of them at least",
+    _unknown,
+)
 NEVER_NAN = Condition("never-nan", "the value is never NaN", _unknown, "no-nan")
 
 RULE = Substitution(
@@ -289,6 +355,10 @@ RULE = Substitution(
         Form(added_up, added_there, steps_inputs, (IS_TENSOR, SINGLE_SUM)),
         Form(repeated, repeated_to_size, repeated_inputs, (IS_TENSOR, AS_LONG)),
         Form(collected, collected_there, steps_inputs, (IS_TENSOR,)),
+        Form(asked, asked_at_once, elements_inputs, (IS_TENSOR,)),
+        Form(longest, longest_at_once, elements_inputs, (IS_TENSOR, VECTOR, NEVER_NAN)),
+        Form(summed, summed_at_once, elements_inputs, (IS_TENSOR, VECTOR, KEEPS_DTYPE)),
+        Form(read_each, read_together, read_inputs, (IS_TENSOR, ALIKE)),
         Form(rows_of_numbers, rows_at_once, rows_inputs, (IS_TENSOR, MATRIX, NOT_WRITTEN)),
     ),
     search="host-values",

@@ -151,9 +151,10 @@ SEARCHES: Mapping[str, Search] = {
     "host-values": Search(
         find_host_values,
         "item|tolist|cpu|numpy|float|int|max|min|range|arange|repeat(_interleave)?|reshape|view"
-        "|zeros",
-        text=r"\brepeat_interleave\(|\.(item|tolist|cpu|numpy)\(\)|(float|int|max|min)\("
-        r"|\bfor \w+(, \w+)+ in [\w.]+:",
+        "|zeros|any|all|sum|enumerate",
+        text=r"\brepeat_interleave\(|\.(item|tolist|cpu|numpy)\(\)|(?<![\w.])(float|int|max|min|any|all|sum)\("
+        r"|\bfor \w+(, \w+)+ in [\w.]+:|\.to\([^)\n]*\"cpu\""
+        r"|\b(if|while) [^\n]*\w\[\w+\]|:[^\n,:]*\w\[\w+\][^\n:]*\]|\w\[\w+\]\s*:",
         hot_only=True,
     ),
     "index-lists": Search(find_index_lists, text=r"\[\d+,[ \d,]*\d,?\s*\]\s*[,\]]"),

@@ -77,7 +77,13 @@ def _whole(
         raise OtherUseError
     reads, changes = _reads(here, statement, parts, mask)
     name, written = here.text(target.slice), here.text(target.value)
-    proven = _proven(here, target, mask, [read.value for read in reads.values()])
+    more = _more_dims(here, target, mask, parts)
+    if more:
+        proven: set[str] | None = _proven_of_rows(here, target, mask)
+        bracket = isinstance(target.slice, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
+        name = f"{name if bracket else f'({name})'}[..., {', '.join(['None'] * more)}]"
+    else:
+        proven = _proven(here, target, mask, [read.value for read in reads.values()])
     if tells_finite(mask) or proven is None:
         raise OtherUseError
     if _is_linear(parts) or here.facts(here.flow.evaluations[0]).is_without_gradients():
@@ -94,12 +100,36 @@ def _whole(
     other = next((text for text in others if text != written), written)
     return Proposal(
         statement,
-        form="changed" if sign else "computed",
+        form=("changed" if sign else "computed") + ("_rows" if more else ""),
         changes=(*changes, Change(here.span(statement), new)),
         shown=new,
-        asked=(("mask", name), ("x", written), ("y", other)),
+        asked=(("mask", here.text(target.slice)), ("x", written), ("y", other)),
         proven=frozenset(proven),
     )
+
+
+def _more_dims(here: Surroundings, target: ast.Subscript, mask: Node, parts: set[Node]) -> int:
+    """Return how many dimensions what is written to has more than the mask, 0 if none are known.
+
+    A mask of rows is one as well where the formula widens what it selects: ``n[m][..., None]``.
+    """
+    at = here.evaluations.get(id(target.value))
+    known = None if at is None else here.facts(at, x=at.node, mask=mask).more_dims("x", "mask")
+    if known is None:
+        return int(any(part.op == "unsqueeze" for part in parts))
+    return max(known, 0)
+
+
+def _proven_of_rows(here: Surroundings, target: ast.Subscript, mask: Node) -> set[str] | None:
+    """Return the conditions that the source proves, ``None`` if it refutes one."""
+    at = here.evaluations[id(target.value)]
+    facts = here.facts(at, x=at.node, mask=mask)
+    is_tensor, is_mask = facts.is_tensor("x"), facts.is_bool_tensor("mask")
+    if is_tensor is False or is_mask is False:
+        return None
+    known = {"row-mask": facts.more_dims("x", "mask") is not None}
+    known |= {"boolean-mask": bool(is_mask), "is-tensor": bool(is_tensor)}
+    return {name for name, sure in known.items() if sure}
 
 
 def _reads(

@@ -239,6 +239,8 @@ def _is_of_each(node: Node) -> bool:
     """Tell whether an element of the result needs one of each operand: a loss without reduction."""
     if node.op.removesuffix("(*)") in operators.ELEMENTWISE:
         return True
+    if node.op == "unsqueeze":  # ``n[mask][..., None]``, one for each row
+        return node.args[1].value == -1
     values = [arg.value for arg in node.args if arg.op == Op.CONST]
     return node.op in _LOSSES and "none" in values
 
@@ -336,9 +338,9 @@ def without_masks(here: Surroundings, code: ast.expr, reads: set[int]) -> str:
     }
 
     class Whole(ast.NodeTransformer):
-        def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
+        def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
             if (node.lineno, node.col_offset, node.end_col_offset) in places:
                 return node.value
-            return node
+            return self.generic_visit(node)  # ``n[mask][..., None]``
 
     return ast.unparse(Whole().visit(copy_tree(code)))
