@@ -111,6 +111,11 @@ def choose_repeated(x: Tensor, mask: Tensor, row: Tensor, n: int) -> None:
     x.copy_(torch.where(mask.unsqueeze(-1), row, x))
 
 
+def choose_rows(x: Tensor, mask: Tensor, y: Tensor) -> None:
+    """Choose row by row, and write the result to the same place."""
+    x.copy_(torch.where(mask.unsqueeze(-1), y, x))
+
+
 def added(x: Tensor, mask: Tensor, value: float) -> None:
     """Add a number where the mask is true."""
     x[mask] += value
@@ -166,6 +171,12 @@ def row_inputs(draw: Draw) -> dict[str, Any]:
     given = _taken(draw, draw.choice([(3, 4), (2, 3, 4), (0, 3)]))
     row = given["y"].new_ones(given["x"].shape[-1]) * draw.integer(-2, 2)
     return {"x": given["x"], "mask": given["mask"][..., 0].clone(), "row": row}
+
+
+def taken_rows_inputs(draw: Draw) -> dict[str, Any]:
+    """Return two tensors and a mask of their rows."""
+    given = _taken(draw, draw.choice([(3, 4), (2, 3, 4), (0, 3)]))
+    return {**given, "mask": given["mask"][..., 0].clone()}
 
 
 def repeated_inputs(draw: Draw) -> dict[str, Any]:
@@ -231,6 +242,14 @@ def _has_rows(site: Site) -> bool | None:
     return None if more is None else more == 1
 
 
+def _have_rows(site: Site) -> bool | None:
+    more = [site.more_dims(name, "mask") for name in ("x", "y")]
+    return all_hold(None if each is None else each == 1 for each in more)
+
+
+ROWS_MASK = Condition(
+    "row-mask", "the mask has one dimension less than the tensors it is used on", _have_rows
+)
 ONE_ROW = Condition("one-row", "what is written is one row, the same for all places", _one_row)
 ROW_MASK = Condition(
     "row-mask", "the mask has one dimension less than the tensor it is used on", _has_rows
@@ -258,6 +277,7 @@ RULE = Substitution(
         Form(taken, choose, taken_inputs, (*TAKEN, ONE_SHAPE)),
         Form(taken_by_position, choose, vector_taken_inputs, (*TAKEN, ONE_VECTOR)),
         Form(taken_into_column, choose_column, column_inputs, (*TAKEN, IS_INDEX, ONE_COLUMN)),
+        Form(taken, choose_rows, taken_rows_inputs, (*TAKEN, ROWS_MASK), only_proven=True),
         Form(row_written, choose_row, row_inputs, (*TAKEN, ONE_ROW, ROW_MASK)),
         Form(row_repeated, choose_repeated, repeated_inputs, (*TAKEN, ONE_ROW, ROW_MASK)),
         Form(added, choose_sum, scaled_inputs, CHANGED),
@@ -310,7 +330,21 @@ def f(x: torch.Tensor, y: torch.Tensor, at: torch.Tensor):
     x[mask, at] = y[mask]
     x[y.view(2, -1) > 0, 0] = y[y.view(2, -1) > 0]
 """,
-        # rows
+        # a row for each place, and several tokens
+        """
+class Blocks(nn.Module):
+    def __init__(self, dim: int):
+        super().__init__()
+        self.tokens = nn.Parameter(torch.zeros(3, dim))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor):
+        far = x.norm(dim=-1) > 1
+        x[far] = self.tokens
+        x[far] = self.project(y[far])
+        x[far] = y.view(-1, x.shape[-1])
+        return x
+""",
+        # rows of what may have one more dimension
         """
 def f(x: torch.Tensor, y: torch.Tensor):
     rows = x.sum(-1) > 0
@@ -318,6 +352,58 @@ def f(x: torch.Tensor, y: torch.Tensor):
 """,
     ),
     rewritten=(
+        Rewritten(
+            """
+class Blocks(nn.Module):
+    def __init__(self, dim: int):
+        super().__init__()
+        self.pad_token = nn.Parameter(torch.zeros(1, dim))
+
+    def forward(self, x: torch.Tensor):
+        padded = x.abs().sum(-1) == 0
+        x[padded] = self.pad_token
+        return x
+""",
+            """
+class Blocks(nn.Module):
+    def __init__(self, dim: int):
+        super().__init__()
+        self.pad_token = nn.Parameter(torch.zeros(1, dim))
+
+    def forward(self, x: torch.Tensor):
+        padded = x.abs().sum(-1) == 0
+        x.copy_(torch.where(padded.unsqueeze(-1), self.pad_token, x))
+        return x
+""",
+        ),
+        Rewritten(
+            """
+def keep(x: torch.Tensor):
+    rows, y = x.sum(-1) > 0, x * 2
+    x[rows] = y[rows]
+    return x
+""",
+            """
+def keep(x: torch.Tensor):
+    rows, y = x.sum(-1) > 0, x * 2
+    x.copy_(torch.where(rows.unsqueeze(-1), y, x))
+    return x
+""",
+        ),
+        Rewritten(
+            """
+def mark(x: torch.Tensor, token: torch.Tensor):
+    far, token = x.norm(dim=-1) > 1, token.view(-1)
+    x[far] = token.expand(int(far.sum()), -1)
+    return x
+""",
+            """
+def mark(x: torch.Tensor, token: torch.Tensor):
+    far, token = x.norm(dim=-1) > 1, token.view(-1)
+    x.copy_(torch.where(far.unsqueeze(-1), token, x))
+    return x
+""",
+        ),
         Rewritten(
             """
 def f(labels: torch.Tensor, scores: torch.Tensor, best: torch.Tensor):

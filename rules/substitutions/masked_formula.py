@@ -116,6 +116,15 @@ def smooth_loss(x: torch.Tensor, beta: float):
     loss[small] = 0.5 * d[small] ** 2 / beta
     return loss
 """
+_CONTRACTED = """
+class Contraction(nn.Module):
+    def forward(self, x: torch.Tensor):
+        n = torch.linalg.norm(x, dim=-1)
+        far = n >= 1
+        y = x.clone()
+        y[far] = (2 - 1 / n[far][..., None]) * x[far]
+        return y
+"""
 _SEEN = """
 class Filter(nn.Module):
     def forward(self, x: torch.Tensor, out: torch.Tensor):
@@ -185,6 +194,13 @@ def f(x: torch.Tensor, y: torch.Tensor):
     m = y != 0
     x[m] = 12 // y[m]
 """,
+        # a vector beside the rows, which may be one for each of them; a sum over the selected
+        """
+def f(x: torch.Tensor, w: torch.Tensor):
+    far = x.norm(dim=-1) > 1
+    x[far] = x[far] + w
+    x[far] = x[far] / x[far].sum(-1, keepdim=True)
+""",
         # NumPy, and positions
         """
 def f(x: np.ndarray, y: torch.Tensor, i: torch.Tensor):
@@ -193,6 +209,13 @@ def f(x: np.ndarray, y: torch.Tensor, i: torch.Tensor):
 """,
     ),
     rewritten=(
+        Rewritten(
+            _CONTRACTED,
+            _CONTRACTED.replace(
+                "y[far] = (2 - 1 / n[far][..., None]) * x[far]",
+                "y.copy_(torch.where(far[..., None], (2 - 1 / n[..., None]) * x, y))",
+            ),
+        ),
         Rewritten(
             _LOSS,
             _LOSS.replace(

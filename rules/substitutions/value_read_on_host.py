@@ -21,8 +21,11 @@ numbers for sizes alone, over all of them (``matrix-of-numbers``). What a dictio
 is a tensor without dimensions (``log-takes-tensors``), a copy where something may write into it later;
 where it is printed or logged at once nothing is gained. What a loop adds up
 or collects in a list stays on the device where nobody looks at it before the loop has ended: all of it is
-read behind the loop, and a sum is one in single precision (``single-precision-sum``). Other reads in loops, in logs and calls, and of
-lengths that the caller has, are advice.
+read behind the loop, and a sum is one in single precision (``single-precision-sum``). Python's own
+``any``, ``all``, ``max``, ``min`` and ``sum`` go through a tensor element by element, as a loop does that asks
+``if x[i] > 0:`` or takes ``y[: n[i]]``; numbers that a list takes from what a tensor computes of each part
+are read together (``alike-and-some``). Other reads in loops, in logs and calls, and of lengths that the
+caller has, are advice.
 
 References: overall_optimization_strategy.md and solution_to_top3.md of the troubleshooting guide;
 vllm-ascend #4805 (time per token -44 %), #6448 (time to the first token -7 %).
@@ -33,6 +36,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from npufix.rules.substitution import Condition, Draw, Form, Site, Substitution
+from npufix.rules.substitutions import value_read_on_host_elements_examples as elements
 from npufix.rules.substitutions.value_read_on_host_examples import REWRITTEN, VALID
 
 if TYPE_CHECKING:
@@ -366,6 +370,6 @@ RULE = Substitution(
     becomes=(),
     passes=(0, 0),
     requires="torch_npu>=2.1",
-    valid=VALID,
-    rewritten=REWRITTEN,
+    valid=(*VALID, *elements.VALID),
+    rewritten=(*REWRITTEN, *elements.REWRITTEN),
 )

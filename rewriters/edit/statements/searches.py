@@ -180,7 +180,7 @@ SEARCHES: Mapping[str, Search] = {
     "uploads": Search(
         find_uploads,
         "as_tensor|from_numpy|tensor|copy_|new_tensor|to|cuda|npu",
-        text=r"torch\.(as_tensor|from_numpy|tensor|rand\w*|normal)\(|\.(copy_|new_tensor)\("
+        text=r"torch\.(as_tensor|from_numpy|tensor|rand\w*|normal|(Float|Long)?Tensor)\(|\.(copy_|new_tensor)\("
         r"|self\.\w+\.(to|cuda|npu)\(",
         hot_only=True,
     ),

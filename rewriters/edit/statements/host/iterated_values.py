@@ -24,11 +24,13 @@ from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import last_name, list_names, list_stored_names
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from npufix.rewriters.edit.statements.surroundings import Surroundings
+    from npufix.rewriters.graph.nodes import Evaluation, Node
 
 _FORMS = {"any": "asked", "all": "asked", "max": "longest", "min": "longest", "sum": "summed"}
 _PLAIN = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
@@ -52,9 +54,10 @@ def reduced_by_python(here: Surroundings, code: ast.Call) -> Proposal | None:
     compared = value.op in operators.COMPARISONS  # a number has no elements to go through
     if known is False or not (known or compared) or is_of_host(here, tensor):
         return None
-    if any(is_of_numpy(part) for part in value.walk()):
+    at = here.evaluations[id(tensor)]
+    if any(_is_array(here, at, part) for part in value.walk()):
         return None
-    facts = here.facts(here.evaluations[id(tensor)], x=value)
+    facts = here.facts(at, x=value)
     rank = facts.ndim("x")
     if rank is not None and (rank == 0 or (rank > 1 and how != "sum")):
         return None
@@ -77,6 +80,12 @@ def reduced_by_python(here: Surroundings, code: ast.Call) -> Proposal | None:
         asked=(("x", here.text(tensor)),),
         proven=frozenset(proven),
     )
+
+
+def _is_array(here: Surroundings, at: Evaluation, part: Node) -> bool:
+    """Tell whether an array of NumPy takes part, or an argument that is none of torch."""
+    given = part.op in {Op.ATTR, Op.PARAM} and not here.facts(at, x=part).is_number("x")
+    return is_of_numpy(part) or (given and here.facts(at, x=part).is_tensor("x") is False)
 
 
 def _is_test(here: Surroundings, code: ast.expr) -> bool:
