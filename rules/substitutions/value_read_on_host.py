@@ -361,7 +361,7 @@ RULE = Substitution(
         Form(collected, collected_there, steps_inputs, (IS_TENSOR,)),
         Form(asked, asked_at_once, elements_inputs, (IS_TENSOR,)),
         Form(longest, longest_at_once, elements_inputs, (IS_TENSOR, VECTOR, NEVER_NAN)),
-        Form(summed, summed_at_once, elements_inputs, (IS_TENSOR, VECTOR, KEEPS_DTYPE)),
+        Form(summed, summed_at_once, elements_inputs, (IS_TENSOR, KEEPS_DTYPE)),
         Form(read_each, read_together, read_inputs, (IS_TENSOR, ALIKE)),
         Form(rows_of_numbers, rows_at_once, rows_inputs, (IS_TENSOR, MATRIX, NOT_WRITTEN)),
     ),

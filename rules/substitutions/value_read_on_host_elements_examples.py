@@ -124,12 +124,14 @@ class Head(nn.Module):
         """
 class Head(nn.Module):
     def forward(self, x: torch.Tensor, parts: list):
-        return self.merge(x, [torch.mean(part).item() for part in parts])
+        means = [torch.mean(part).item() for part in parts]
+        return x * 2, means
 """,
         """
 class Head(nn.Module):
     def forward(self, x: torch.Tensor, parts: list):
-        return self.merge(x, torch.stack([torch.mean(part) for part in parts]).tolist())
+        means = torch.stack([torch.mean(part) for part in parts]).tolist()
+        return x * 2, means
 """,
     ),
     Rewritten(
@@ -155,25 +157,23 @@ class Head(nn.Module):
         """
 class Head(nn.Module):
     def forward(self, x: torch.Tensor, kinds: torch.Tensor):
-        out = torch.zeros_like(x)
-        for i in range(x.shape[0]):
+        for i in range(kinds.shape[0]):
             if kinds[i] == 0 and self.training:
-                out[i] = self.pool(x[i])
+                x = self.first(x)
             elif kinds[i] == 1:
-                out[i] = x[i].amax()
-        return out
+                x = self.second(x)
+        return x
 """,
         """
 class Head(nn.Module):
     def forward(self, x: torch.Tensor, kinds: torch.Tensor):
-        out = torch.zeros_like(x)
         kinds_list = kinds.flatten().tolist()
-        for i in range(x.shape[0]):
+        for i in range(kinds.shape[0]):
             if kinds_list[i] == 0 and self.training:
-                out[i] = self.pool(x[i])
+                x = self.first(x)
             elif kinds_list[i] == 1:
-                out[i] = x[i].amax()
-        return out
+                x = self.second(x)
+        return x
 """,
     ),
     # each round may change what the next one reads

@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.columns import is_changed, is_whole
+from npufix.rewriters.edit.statements.masked.formulas import reads_of_formulas
 from npufix.rewriters.edit.statements.masked.sums import reads_under_mask
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.graph import operators
@@ -41,7 +42,7 @@ def find_selections(here: Surroundings) -> Iterator[Proposal]:
                     continue
                 if _is_mask(here, node, name, value):
                     found.setdefault((name.id, id(value)), []).append(node)
-    better = reads_under_mask(here) if found else set()
+    better = reads_under_mask(here) | reads_of_formulas(here) if found else set()
     for (mask, _), several in found.items():
         reads = sorted((r for r in several if id(r) not in better), key=here.span)
         if len(reads) >= _FEWEST and not _is_written_to(here, mask):

@@ -66,7 +66,7 @@ def reduced_by_python(here: Surroundings, code: ast.Call) -> Proposal | None:
     if how in {"any", "all"} and not _is_test(here, code):
         new = f"bool({new})"
     proven = {"is-tensor"} if known else set[str]()
-    if rank is not None or how == "sum":
+    if rank is not None:
         proven.add("vector")
     if facts.is_bool_tensor("x") or facts.dtype("x") in {"int32", "int64"}:
         proven.add("never-nan")

@@ -37,6 +37,16 @@ _ABOUT = frozenset({"shape", "size", "dtype", "device", "dim", "ndim"})
 
 def find_masked_formulas(here: Surroundings) -> Iterator[Proposal]:
     """Yield ``y[m] = f(x[m])`` where ``f`` computes element by element."""
+    for proposal, _ in _find_formulas(here):
+        yield proposal
+
+
+def reads_of_formulas(here: Surroundings) -> set[int]:
+    """Return the ids of the selections that such a formula does without."""
+    return {read for _, reads in _find_formulas(here) for read in reads}
+
+
+def _find_formulas(here: Surroundings) -> Iterator[tuple[Proposal, set[int]]]:
     if here.flow.names.imports.get("torch") != "torch":
         return
     for node in here.nodes:
@@ -62,8 +72,8 @@ def _whole(
     target: ast.Subscript,
     value: ast.expr,
     sign: str,
-) -> Proposal:
-    """Return the formula of all elements.
+) -> tuple[Proposal, set[int]]:
+    """Return the formula of all elements, and the selections that it does without.
 
     Raises:
         OtherUseError: it is no such formula, or somebody else needs what was selected.
@@ -98,7 +108,7 @@ def _whole(
     )  # fmt: skip
     others = (here.text(read.value) for read in reads.values())
     other = next((text for text in others if text != written), written)
-    return Proposal(
+    proposal = Proposal(
         statement,
         form=("changed" if sign else "computed") + ("_rows" if more else ""),
         changes=(*changes, Change(here.span(statement), new)),
@@ -106,6 +116,7 @@ def _whole(
         asked=(("mask", here.text(target.slice)), ("x", written), ("y", other)),
         proven=frozenset(proven),
     )
+    return proposal, set(reads)
 
 
 def _more_dims(here: Surroundings, target: ast.Subscript, mask: Node, parts: set[Node]) -> int:
