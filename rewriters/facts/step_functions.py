@@ -25,15 +25,19 @@ _COMPUTED = re.compile(
 
 
 def computes(function: FunctionNode, words: Sequence[str]) -> bool:
-    """Tell whether a function turns tensors into tensors or numbers, as annotated.
+    """Tell whether a function turns tensors into tensors or numbers, as far as annotated.
 
     ``words`` are those of its name; what stands in for a kernel, or unpacks weights, is none.
     """
     given = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
+    returned = (n.value for n in walk(function) if isinstance(n, ast.Return))
     return (
         _IN_PLACE_OF_KERNELS.isdisjoint(words)
-        and function.returns is not None
-        and _COMPUTED.search(ast.unparse(function.returns)) is not None
+        and (
+            any(value is not None for value in returned)
+            if function.returns is None
+            else _COMPUTED.search(ast.unparse(function.returns)) is not None
+        )
         and any(a.annotation and _OF_TENSORS.search(ast.unparse(a.annotation)) for a in given)
     )
 

@@ -114,6 +114,20 @@ def rows_at_once(x: Tensor, y: Tensor) -> Tensor:
     return y
 
 
+def parts_of_rows(x: Tensor, y: Tensor) -> Tensor:
+    """Make numbers of some elements of each row."""
+    for row in x:
+        y = y + y[: int(row[0])].sum() * int(row[1])
+    return y
+
+
+def parts_at_once(x: Tensor, y: Tensor) -> Tensor:
+    """Read all rows before the first round."""
+    for row in x.tolist():
+        y = y + y[: row[0]].sum() * row[1]
+    return y
+
+
 def rows_inputs(draw: Draw) -> dict[str, Any]:
     """Return pairs of numbers and a matrix."""
     import torch
@@ -303,6 +317,9 @@ MATRIX = Condition(
     _unknown,
     "matrix-input",
 )
+PICKS_NUMBERS = Condition(
+    "picks-numbers", "each index picks one number of a row, not a row of one number", _unknown
+)
 NOT_WRITTEN = Condition(
     "not-written-to", "nothing that the loop calls or writes into changes the tensor", _unknown
 )
@@ -359,6 +376,7 @@ RULE = Substitution(
         Form(added_up, added_there, steps_inputs, (IS_TENSOR, SINGLE_SUM)),
         Form(repeated, repeated_to_size, repeated_inputs, (IS_TENSOR, AS_LONG)),
         Form(collected, collected_there, steps_inputs, (IS_TENSOR,)),
+        Form(parts_of_rows, parts_at_once, rows_inputs, (IS_TENSOR, PICKS_NUMBERS, NOT_WRITTEN)),
         Form(asked, asked_at_once, elements_inputs, (IS_TENSOR,)),
         Form(longest, longest_at_once, elements_inputs, (IS_TENSOR, VECTOR, NEVER_NAN)),
         Form(summed, summed_at_once, elements_inputs, (IS_TENSOR, KEEPS_DTYPE)),

@@ -176,6 +176,47 @@ class Head(nn.Module):
         return x
 """,
     ),
+    Rewritten(
+        """
+class Head(nn.Module):
+    def forward(self, x: torch.Tensor, boxes: torch.Tensor):
+        masks = torch.zeros_like(x)
+        for mask, box in zip(masks, boxes):
+            mask[box[0, 1] : box[2, 1] + 1, box[0, 0] : box[1, 0] + 1] = 1.0
+        return masks * x
+""",
+        """
+class Head(nn.Module):
+    def forward(self, x: torch.Tensor, boxes: torch.Tensor):
+        masks = torch.zeros_like(x)
+        for mask, box in zip(masks, boxes.tolist()):
+            mask[box[0][1] : box[2][1] + 1, box[0][0] : box[1][0] + 1] = 1.0
+        return masks * x
+""",
+    ),
+    Rewritten(
+        """
+def lengths_of_runs(ids: torch.Tensor) -> list[torch.Tensor]:
+    n, runs = 1, []
+    for i in range(len(ids) - 1):
+        if ids[i] != ids[i + 1]:
+            runs.append(n)
+            n = 0
+        n += 1
+    return runs
+""",
+        """
+def lengths_of_runs(ids: torch.Tensor) -> list[torch.Tensor]:
+    n, runs = 1, []
+    ids_list = ids.flatten().tolist()
+    for i in range(len(ids) - 1):
+        if ids_list[i] != ids_list[i + 1]:
+            runs.append(n)
+            n = 0
+        n += 1
+    return runs
+""",
+    ),
     # each round may change what the next one reads
     Rewritten(_WRITTEN_TO, _WRITTEN_TO),
 )

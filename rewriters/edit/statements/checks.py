@@ -29,6 +29,10 @@ _WEIGHED = (
     "of them and weigh by the mask, (loss * mask).sum() / mask.sum().clamp(min=1), which is zero "
     "where nothing is set, and needs no test"
 )
+_LEAVES = (
+    "the host waits in every round to know whether it is the last: where rounds change nothing any "
+    "more, go through all of them, or ask every few rounds"
+)
 _TAKES_LOSS = re.compile(r"(?i)loss|criterion|cross_entropy|^(mean|sum|smooth_l1)$")
 _FORM_GUARD, _FORM_ASSERT = "guarded", "asserted"
 _OF_SOME = operators.RANDOM | {"amax", "amin", "argmax", "argmin", "max", "median", "min", "mode"}
@@ -84,6 +88,9 @@ def _checks(here: Surroundings) -> Iterator[Proposal]:
                     found = _off_device(here, node, test, kind)
                 else:
                     continue
+            case ast.If(test, [ast.Break()], []) if _is_answer(here, test):
+                loop = here.loop_of(node)
+                found = Proposal(node, _LEAVES) if isinstance(loop, ast.For) else None
             case ast.If(test) | ast.IfExp(test) if _is_answer(here, test):
                 found = _of_branch(here, node, test)
             case _:

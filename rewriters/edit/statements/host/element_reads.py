@@ -8,7 +8,6 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from npufix.rewriters.edit.statements.host.of_host import is_list
 from npufix.rewriters.edit.statements.invariants import is_left_alone
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
@@ -125,7 +124,7 @@ def is_implied(here: Surroundings, code: ast.Subscript) -> bool:
     parts = code.slice.elts if isinstance(code.slice, ast.Tuple) else [code.slice]
     return (
         all(isinstance(part, (ast.BinOp, ast.Name)) for part in parts)
-        and _has_root(inner)
+        and has_root(inner)
         and here.loop_of(code) is not None
         and all(_is_plain(here, part) for part in parts)
         and is_number_there(here, code)
@@ -176,7 +175,7 @@ def read_before(here: Surroundings, code: ast.expr) -> Proposal | None:
     if is_flat and value is not None:  # Python asks for one number: each row holds no more
         is_flat = here.facts(here.evaluations[id(first.base)], x=value).ndim("x") != 1
     head = f"{name} = {base}{'.flatten()' if is_flat else ''}.tolist()"
-    found = _proposal(
+    found = propose_read(
         here, code, first.base, at, (Change(line, f"{here.indent(at)}{head}\n"), *changes), head
     )
     return replace(found, proven=found.proven | {"vector"}) if is_flat else found
@@ -207,99 +206,9 @@ _TAKES_NUMBERS = frozenset(
 )  # fmt: skip
 """What makes a number of a tensor, for which the host waits each time."""
 _ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
-_Loop = ast.For | ast.ListComp | ast.SetComp
 _IN_OR_IS = (ast.In, ast.NotIn, ast.Is, ast.IsNot)
 _EXACT = 256
 """What eight bits hold, as many as the numbers of bfloat16 have."""
-
-
-def rows_read(here: Surroundings) -> Iterator[tuple[_Loop, ast.expr, Proposal]]:
-    """Yield the loops over a tensor whose elements are numbers for the host, and the tensor.
-
-    ``for t, h, w in grid_thw:`` with ``torch.arange(h * w)`` in it becomes a loop over
-    ``grid_thw.tolist()``, and ``n.item()`` in ``for n in lengths:`` just ``n``; comprehensions are
-    loops as well, ``[names[i.item()] for i in labels]``.
-    """
-    for loop in here.nodes:
-        if not isinstance(loop, _Loop):
-            continue
-        inside = here.nodes if isinstance(loop, ast.For) else list(walk(loop))
-        for target, base in _list_iterated(loop):
-            names = list_names(target)
-            uses = [n for n in inside if isinstance(n, ast.Name) and n.id in names]
-            read = [n for n in uses if isinstance(n.ctx, ast.Load)]
-            items = [c for n in read if (c := _item_of(here, n)) is not None]
-            sure = bool(items) or here.is_tensor(base) or _is_indexed_like_tensor(here, base)
-            if len(uses) - len(read) != len(names) or not sure:
-                continue
-            numbers = [n for n in read if is_number_there(here, n)]
-            if not read or len(numbers) + len(items) < len(read) or names & set(here.flow.captured):
-                continue
-            at = here.statement_of(loop)
-            alone = not isinstance(loop, ast.For) or is_left_alone(here, loop, {root_name(base)})
-            if alone is False or here.is_tensor(base) is False or is_list(here, base):
-                continue
-            head = f"{here.text(base)}.tolist()"
-            changes = [Change(here.span(base), head)]
-            changes += [Change(here.span(c), n.id) for n in read if (c := _item_of(here, n))]
-            code = items[0] if items else base
-            found = _proposal(here, code, base, at, tuple(changes), head)
-            of_rows = isinstance(target, ast.Tuple)
-            yield loop, base, replace(found, form="rows_of_numbers" if of_rows else found.form)
-
-
-def _is_indexed_like_tensor(here: Surroundings, base: ast.expr) -> bool:
-    """Tell whether a module takes columns of what it goes through, as of no list.
-
-    ``for h, w in grid`` beside ``grid[:, 1:].max()``, ``for h in rows`` of ``rows = grid[:, 1]``.
-    """
-    value = here.value(base)
-    if value is None or here.flow.cls is None or here.is_tensor(base) is False:
-        return False
-    if value.op == Op.GETITEM and value.args[1].op == Op.TUPLE:
-        return True
-    return any(
-        user.op == Op.GETITEM and user.args[0] is value and user.args[1].op == Op.TUPLE
-        for user in here.users(value)
-    )
-
-
-def _list_iterated(loop: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Yield the targets of a loop or a comprehension, each with the tensor it gets elements of."""
-    whole: list[tuple[ast.expr, ast.expr]] = []
-    match loop:
-        case ast.For(target, items):
-            whole = [(target, items)]
-        case ast.ListComp(generators=[one]) | ast.SetComp(generators=[one]):
-            whole = [(one.target, one.iter)]
-    for target, items in whole:
-        for own, base in _pairs(target, items):
-            plain = isinstance(own, ast.Name) or (
-                isinstance(own, ast.Tuple) and all(isinstance(e, ast.Name) for e in own.elts)
-            )
-            if plain and _has_root(base):
-                yield own, base
-
-
-def _pairs(target: ast.expr, items: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
-    """Return what of a target gets the elements of what: of ``zip`` each its own."""
-    match target, items:
-        case ((ast.Name() | ast.Tuple()), (ast.Name() | ast.Attribute())):
-            return [(target, items)]
-        case ast.Tuple([_, own]), ast.Call(ast.Name("enumerate"), [base]):
-            return [(own, base)]
-        case ast.Tuple(targets), ast.Call(ast.Name("zip"), bases) if len(targets) == len(bases):
-            return list(zip(targets, bases, strict=True))
-    return []
-
-
-def _item_of(here: Surroundings, name: ast.Name) -> ast.Call | None:
-    """Return ``n.item()``."""
-    match here.parents.get(id(name)):
-        case ast.Attribute(attr="item") as method:
-            call = here.parents.get(id(method))
-            return call if isinstance(call, ast.Call) and not call.args else None
-    return None
 
 
 def is_number_there(  # noqa: C901, PLR0911 - one case a use
@@ -347,6 +256,9 @@ def _is_exact(here: Surroundings, code: ast.expr) -> bool:
             return _is_exact(here, inner)
         case ast.Constant(int() | float() as number):
             return (math.frexp(number)[0] * _EXACT).is_integer()
+        case ast.Subscript(base, index) if has_root(base) and _is_plain(here, index):
+            if _seems_tensor(here, base):  # which is read as well
+                return True
     node = here.value(code)
     return node is not None and here.facts(here.evaluations[id(code)], x=node).is_int("x") is True
 
@@ -368,7 +280,7 @@ def _are_numbers(here: Surroundings, name: str, known: frozenset[str]) -> bool:
     return all(isinstance(n.ctx, ast.Store) or is_number_there(here, n, known) for n in loads)
 
 
-def _proposal(  # noqa: PLR0913, PLR0917 - all that is known of it
+def propose_read(  # noqa: PLR0913, PLR0917 - all that is known of it
     here: Surroundings,
     code: ast.expr,
     base: ast.expr,
@@ -376,6 +288,7 @@ def _proposal(  # noqa: PLR0913, PLR0917 - all that is known of it
     changes: tuple[Change, ...],
     shown: str,
 ) -> Proposal:
+    """Return the read of a tensor at once, in front of a statement that reads parts of it."""
     proven = {"is-tensor"} if here.is_tensor(base) else set[str]()
     value = here.value(base)
     if value is not None and here.facts(here.evaluations[id(base)], x=value).ndim("x") == 1:
@@ -395,14 +308,14 @@ def _proposal(  # noqa: PLR0913, PLR0917 - all that is known of it
 
 def _element(here: Surroundings, code: ast.AST) -> _Element | None:
     match code:
-        case ast.Subscript(base, ast.Name() | ast.BinOp() as index, ast.Load()) if _has_root(
+        case ast.Subscript(base, ast.Name() | ast.BinOp() as index, ast.Load()) if has_root(
             base
         ) and is_implied(here, code):
             return _Element(code, base, index)
         case ast.Call(ast.Attribute(ast.Subscript(base, index), "item"), [], []):
-            return _Element(code, base, index) if _has_root(base) else None
+            return _Element(code, base, index) if has_root(base) else None
         case ast.Call(ast.Name("int" | "float"), [ast.Subscript(base, index) as part], []):
-            return _Element(part, base, index) if _has_root(base) else None
+            return _Element(part, base, index) if has_root(base) else None
         case ast.Call(
             ast.Name("int" | "float"), [ast.Call(ast.Attribute(attr="item")) as read], []
         ):
@@ -410,7 +323,8 @@ def _element(here: Surroundings, code: ast.AST) -> _Element | None:
     return None
 
 
-def _has_root(base: ast.expr) -> bool:
+def has_root(base: ast.expr) -> bool:
+    """Tell whether it is a name, or an attribute of one."""
     return isinstance(base, ast.Name) or (
         isinstance(base, ast.Attribute) and isinstance(base.value, ast.Name)
     )

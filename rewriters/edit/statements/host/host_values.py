@@ -16,7 +16,6 @@ from npufix.rewriters.edit.statements.host.element_reads import (
     is_result,
     read_before,
     read_by_others,
-    rows_read,
 )
 from npufix.rewriters.edit.statements.host.iterated_values import (
     read_by_implication,
@@ -36,6 +35,7 @@ from npufix.rewriters.edit.statements.host.of_host import (
     iterated,
 )
 from npufix.rewriters.edit.statements.host.repeats import find_repeats
+from npufix.rewriters.edit.statements.host.row_reads import rows_read
 from npufix.rewriters.edit.statements.host.seldom import is_seldom
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import LOOPS
