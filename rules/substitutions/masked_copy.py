@@ -254,6 +254,18 @@ ONE_ROW = Condition("one-row", "what is written is one row, the same for all pla
 ROW_MASK = Condition(
     "row-mask", "the mask has one dimension less than the tensor it is used on", _has_rows
 )
+
+
+def _has_dimensions(site: Site) -> bool | None:
+    return True if site.ndim("row") == 1 or site.ndim("mask") else None
+
+
+HAS_DIMENSIONS = Condition(
+    "has-dimensions",
+    "the mask is no single truth value: it has a dimension",
+    _has_dimensions,
+    "mask-dims",
+)
 ONE_SHAPE = Condition(
     "same-rank-mask", "the mask and both tensors have the same dimensions", _one_shape
 )
@@ -278,8 +290,13 @@ RULE = Substitution(
         Form(taken_by_position, choose, vector_taken_inputs, (*TAKEN, ONE_VECTOR)),
         Form(taken_into_column, choose_column, column_inputs, (*TAKEN, IS_INDEX, ONE_COLUMN)),
         Form(taken, choose_rows, taken_rows_inputs, (*TAKEN, ROWS_MASK), only_proven=True),
-        Form(row_written, choose_row, row_inputs, (*TAKEN, ONE_ROW, ROW_MASK)),
-        Form(row_repeated, choose_repeated, repeated_inputs, (*TAKEN, ONE_ROW, ROW_MASK)),
+        Form(row_written, choose_row, row_inputs, (*TAKEN, ONE_ROW, ROW_MASK, HAS_DIMENSIONS)),
+        Form(
+            row_repeated,
+            choose_repeated,
+            repeated_inputs,
+            (*TAKEN, ONE_ROW, ROW_MASK, HAS_DIMENSIONS),
+        ),
         Form(added, choose_sum, scaled_inputs, CHANGED),
         Form(subtracted, choose_difference, scaled_inputs, CHANGED),
         Form(scaled, choose_product, scaled_inputs, CHANGED),

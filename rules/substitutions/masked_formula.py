@@ -10,8 +10,8 @@ chooses, without a wait.
 
 Safety: what the mask leaves out is computed as well and thrown away; it keeps its old value, also
 where that is NaN. Its gradient must be finite (condition ``finite-outside``; proven for sums, and
-products with numbers), for zero times infinity is NaN: ``log`` of zeros, ``sqrt`` at zero. Mask and
-tensors must have one shape (``same-rank-mask``); that of rows gets new dimensions (``row-mask``). The result is copied into the same tensor, unless
+products with numbers), for zero times infinity is NaN; what divides, or has a logarithm or a root, is
+one there (``torch.where(mask, n, 1)``). Mask and tensors must have one shape (``same-rank-mask``); that of rows gets new dimensions (``row-mask``). The result is copied into the same tensor, unless
 the function has just made it and nobody else holds it. Quotients of integers, which fail at zero,
 are left alone. Few elements of very many are computed in less time than all of them.
 
@@ -213,7 +213,7 @@ def f(x: np.ndarray, y: torch.Tensor, i: torch.Tensor):
             _CONTRACTED,
             _CONTRACTED.replace(
                 "y[far] = (2 - 1 / n[far][..., None]) * x[far]",
-                "y.copy_(torch.where(far[..., None], (2 - 1 / n[..., None]) * x, y))",
+                "y.copy_(\n            torch.where(\n                far[..., None], (2 - 1 / torch.where(far, n, 1)[..., None]) * x, y\n            )\n        )",
             ),
         ),
         Rewritten(

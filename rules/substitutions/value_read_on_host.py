@@ -344,6 +344,7 @@ KEEPS_DTYPE = Condition(
     "what is added up is of floating point, of int64 or bool: narrow integers become int64",
     _unknown,
 )
+SOME_ROWS = Condition("some-rows", "what is added up has one row at least", _unknown)
 ALIKE = Condition(
     "alike-and-some",
     "the values have one dtype and are on one device, and there is one of them at least",
@@ -379,7 +380,7 @@ RULE = Substitution(
         Form(parts_of_rows, parts_at_once, rows_inputs, (IS_TENSOR, PICKS_NUMBERS, NOT_WRITTEN)),
         Form(asked, asked_at_once, elements_inputs, (IS_TENSOR,)),
         Form(longest, longest_at_once, elements_inputs, (IS_TENSOR, VECTOR, NEVER_NAN)),
-        Form(summed, summed_at_once, elements_inputs, (IS_TENSOR, KEEPS_DTYPE)),
+        Form(summed, summed_at_once, elements_inputs, (IS_TENSOR, KEEPS_DTYPE, SOME_ROWS)),
         Form(read_each, read_together, read_inputs, (IS_TENSOR, ALIKE)),
         Form(rows_of_numbers, rows_at_once, rows_inputs, (IS_TENSOR, MATRIX, NOT_WRITTEN)),
     ),

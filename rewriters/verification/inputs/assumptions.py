@@ -347,6 +347,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "same-shape": _same_shape,
     "one-shape": lambda o: len({t.shape for t in _tensors(o)}) == 1,
     "single-precision": lambda o: all(t.dtype == torch.float32 for t in _floats(o)),
+    "some-rows": lambda o: all(t.shape[:1] != (0,) for t in _tensors(o, "x")),
     "sums-fit-int32": lambda o: all(
         float(t.double().abs().sum()) < 2**31 for t in _tensors(o, "x")
     ),

@@ -31,6 +31,7 @@ _LINEAR = frozenset({"add", "sub", "neg", "clone"})
 _SCALED = frozenset({"mul", "div"})
 _RAISING = frozenset({"floordiv", "mod", "remainder", "fmod", "floor_divide"})
 """Of integers they fail where one is zero: nobody asked for the elements left out."""
+_SINGULAR = frozenset({"log", "log10", "log1p", "log2", "reciprocal", "rsqrt", "sqrt"})
 _SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _ABOUT = frozenset({"shape", "size", "dtype", "device", "dim", "ndim"})
 
@@ -98,7 +99,8 @@ def _whole(
         raise OtherUseError
     if _is_linear(parts) or here.facts(here.flow.evaluations[0]).is_without_gradients():
         proven |= {"finite-outside"}
-    text = without_masks(here, value, set(reads))
+    filled = _filled(here, reads, parts, here.text(target.slice), name)
+    text = without_masks(here, value, set(reads), filled)
     if sign:
         simple = isinstance(value, (ast.Name, ast.Attribute, ast.Subscript, ast.Call))
         text = f"{written} {sign} {text}" if simple else f"{written} {sign} ({text})"
@@ -117,6 +119,25 @@ def _whole(
         proven=frozenset(proven),
     )
     return proposal, set(reads)
+
+
+def _filled(
+    here: Surroundings, reads: dict[int, ast.Subscript], parts: set[Node], mask: str, rows: str
+) -> dict[int, str]:
+    """Return the selections that divide, or have a logarithm or a root, each with its mask.
+
+    What the mask leaves out may be zero there, and zero times infinity is no gradient.
+    """
+    found: dict[int, str] = {}
+    for one, read in reads.items():
+        own = here.value(read)
+        wide = {part for part in parts if part.op == "unsqueeze" and part.args[0] is own}
+        for node in {own, *wide} - {None}:
+            users = [part for part in parts if node in part.args]
+            divides = any(u.op == "div" and u.args[1] is node for u in users)
+            if divides or any(u.op in _SINGULAR for u in users):
+                found[one] = mask if node in wide else rows
+    return found
 
 
 def _more_dims(here: Surroundings, target: ast.Subscript, mask: Node, parts: set[Node]) -> int:

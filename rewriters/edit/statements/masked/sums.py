@@ -17,7 +17,7 @@ from npufix.rewriters.graph.modules.syntax import copy_tree
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from npufix.rewriters.edit.statements.surroundings import Surroundings
     from npufix.rewriters.graph.nodes import Node
@@ -327,8 +327,13 @@ def name_of_mask(here: Surroundings, read: ast.Subscript) -> str:
     return ""
 
 
-def without_masks(here: Surroundings, code: ast.expr, reads: set[int]) -> str:
-    """Return the text of an expression with ``x`` for ``x[mask]``."""
+def without_masks(
+    here: Surroundings, code: ast.expr, reads: set[int], filled: Mapping[int, str] | None = None
+) -> str:
+    """Return the text of an expression with ``x`` for ``x[mask]``.
+
+    Those ``filled`` are one where their mask is not true: ``torch.where(mask, x, 1)``.
+    """
     if not any(id(n) in reads for n in ast.walk(code)):
         return here.text(code)
     places = {
@@ -337,9 +342,19 @@ def without_masks(here: Surroundings, code: ast.expr, reads: set[int]) -> str:
         if isinstance(n, ast.Subscript) and id(n) in reads
     }
 
+    masks = {
+        (n.lineno, n.col_offset, n.end_col_offset): (filled or {})[id(n)]
+        for n in ast.walk(code)
+        if isinstance(n, ast.Subscript) and id(n) in (filled or {})
+    }
+
     class Whole(ast.NodeTransformer):
         def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-            if (node.lineno, node.col_offset, node.end_col_offset) in places:
+            place = (node.lineno, node.col_offset, node.end_col_offset)
+            if place in masks:
+                text = f"torch.where({masks[place]}, {ast.unparse(node.value)}, 1)"
+                return ast.parse(text, mode="eval").body
+            if place in places:
                 return node.value
             return self.generic_visit(node)  # ``n[mask][..., None]``
 
