@@ -175,8 +175,12 @@ def test_a_loop_that_goes_reads_nothing_any_more() -> None:
     ("code", "new"),
     [
         ("y[far] = x[far] * 2", "torch.where(far[..., None], x * 2, y)"),
-        ("y[far] += x[far] / n[far].unsqueeze(-1)", "y + (x / n.unsqueeze(-1)), y)"),
-        ("y[far] = x[far] / n[far][..., None]", "torch.where(far[..., None], x / n[..., None], y)"),
+        (
+            "y[far] += x[far] / n[far].unsqueeze(-1)",
+            "y + (x / torch.where(far, n, 1).unsqueeze(-1)), y",
+        ),
+        ("y[far] = x[far] / n[far][..., None]", "x / torch.where(far, n, 1)[..., None], y)"),
+        ("y[far] = torch.log(x[far])", "torch.log(torch.where(far[..., None], x, 1)), y)"),
     ],
 )
 def test_formulas_of_rows_are_computed_of_all(code: str, new: str) -> None:
@@ -188,7 +192,7 @@ def test_formulas_of_rows_are_computed_of_all(code: str, new: str) -> None:
             {code}
             return y
     """
-    assert new in rewritten(text, "NPU223")
+    assert new in " ".join(rewritten(text, "NPU223").split())
 
 
 @pytest.mark.parametrize("value", ["x[far] + w", "x[far].sum(-1, keepdim=True)", "x[far] * x[0]"])

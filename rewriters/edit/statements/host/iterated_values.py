@@ -149,7 +149,8 @@ def read_together(here: Surroundings, code: ast.Call, tensor: ast.expr) -> Propo
     new = f"{stack}{'' if _is_reduced(here, tensor) else '.flatten()'}.tolist()"
     if kept:
         name = "n" if "n" not in list_names(outer) else "number"
-        new = "".join(("[", kept, "(", name, ") for ", name, " in ", new, "]"))
+        parts = ("[", kept, "(", name, ") for ", name, " in ", new, "]")
+        new = "".join(parts)  # in one string it would be a message to be translated
     return Proposal(
         outer,
         form="read_each",

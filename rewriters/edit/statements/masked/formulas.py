@@ -31,6 +31,8 @@ _LINEAR = frozenset({"add", "sub", "neg", "clone"})
 _SCALED = frozenset({"mul", "div"})
 _RAISING = frozenset({"floordiv", "mod", "remainder", "fmod", "floor_divide"})
 """Of integers they fail where one is zero: nobody asked for the elements left out."""
+_OF_ONE_SHAPE = frozenset({"row-mask", "same-rank-mask"})
+"""One of these is proven where a mask has the dimensions that the formula needs."""
 _SINGULAR = frozenset({"log", "log10", "log1p", "log2", "reciprocal", "rsqrt", "sqrt"})
 _SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _ABOUT = frozenset({"shape", "size", "dtype", "device", "dim", "ndim"})
@@ -43,8 +45,9 @@ def find_masked_formulas(here: Surroundings) -> Iterator[Proposal]:
 
 
 def reads_of_formulas(here: Surroundings) -> set[int]:
-    """Return the ids of the selections that such a formula does without."""
-    return {read for _, reads in _find_formulas(here) for read in reads}
+    """Return the ids of the selections that such a formula surely does without."""
+    found = ((p.proven, reads) for p, reads in _find_formulas(here))
+    return {read for proven, reads in found if proven & _OF_ONE_SHAPE for read in reads}
 
 
 def _find_formulas(here: Surroundings) -> Iterator[tuple[Proposal, set[int]]]:
