@@ -177,7 +177,7 @@ def test_a_loop_that_goes_reads_nothing_any_more() -> None:
         ("y[far] = x[far] * 2", "torch.where(far[..., None], x * 2, y)"),
         (
             "y[far] += x[far] / n[far].unsqueeze(-1)",
-            "y + (x / torch.where(far, n, 1).unsqueeze(-1)), y",
+            "x / torch.where(far, n, 1).unsqueeze(-1)",
         ),
         ("y[far] = x[far] / n[far][..., None]", "x / torch.where(far, n, 1)[..., None], y)"),
         ("y[far] = torch.log(x[far])", "torch.log(torch.where(far[..., None], x, 1)), y)"),
