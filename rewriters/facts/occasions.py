@@ -407,8 +407,12 @@ def is_hot(scope: Scope, module: ast.Module | None = None) -> bool:
         return True
     if scope.function.name in {"__call__", "main", MODULE} and samples(scope.function):
         return True
-    if module is None or scope.path or _words(scope.qualname) & _ASIDE:
+    if module is None or _words(scope.qualname) & _ASIDE:
         return False
+    if scope.path:  # what a function of each step defines for itself
+        outer = scope.qualname.rpartition(".<locals>.")[0]
+        around = (s for s in scopes(module) if outer and s.qualname == outer)
+        return not is_done_once(scope) and any(is_hot(s, module) for s in around)
     return _turns_tensors(scope.function) or scope.function.name in _list_called_in_steps(module)
 
 
@@ -488,6 +492,7 @@ def is_called_by_forward(scope: Scope) -> bool:
 def _words(qualname: str) -> set[str]:
     """Return the words of a name: ``ap``, ``postprocess``, ``step`` of ``APPostProcess.step``."""
     joined = re.sub(r"(?i)(pre|post)_?process", r"\1process", qualname)
+    joined = re.sub(r"(?i)(logits|attn|attention|score)_?processor", r"\1", joined)
     return {word.lower() for word in _WORD.findall(joined)}
 
 

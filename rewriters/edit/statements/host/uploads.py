@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.host.creations import draw_there
 from npufix.rewriters.edit.statements.host.filled import (
+    KINDS,
     READING,
     fill,
     is_number,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.nodes import Node
 
 _MAKING = frozenset({"torch.tensor", "torch.as_tensor", "torch.from_numpy"})
+_OF_TYPE = frozenset(f"torch.{kind}" for kind in KINDS)
 _OF_HOST = _MAKING | {f"torch.{name}" for name in ("arange", "eye", "linspace", "ones", "zeros")}
 _ROOM = 74
 """Characters for the arguments of ``self.register_buffer(...)`` on one line."""
@@ -248,7 +250,9 @@ def _of(  # noqa: PLR0911 - one case a way
 ) -> str:
     data = made.args[0] if made.args else None
     given = {k.arg for call in (code, made) for k in call.keywords}
-    if given & {"non_blocking", "pin_memory"}:
+    if given & {"non_blocking", "pin_memory"} and not (
+        isinstance(data, ast.List) and _of_data(here, data) == _FILLED
+    ):
         return ""  # somebody has thought of it
     if data is None or _is_nothing_or_seldom(here, code, data) or here.is_tensor(data):
         return ""
@@ -439,7 +443,10 @@ def _is_made_of_numbers(here: Surroundings, name: str) -> bool:
 
 
 def _is_made(here: Surroundings, code: ast.Call) -> bool:
-    return here.flow.names.dotted(code.func) in _MAKING
+    """Tell whether numbers are made a tensor: not so by ``torch.Tensor(3)``, which has three."""
+    made = here.flow.names.dotted(code.func)
+    of_list = bool(code.args) and isinstance(code.args[0], (ast.List, ast.ListComp))
+    return made in _MAKING or (of_list and made in _OF_TYPE)
 
 
 def _has_device(code: ast.Call) -> bool:
@@ -451,7 +458,7 @@ def _moves(code: ast.Call) -> bool:
     """Tell whether ``.to(...)`` names a device: not so ``.to(dtype)`` and ``.to(torch.long)``."""
     given = [*code.args, *(k.value for k in code.keywords if k.arg == "device")]
     if not given:  # ``.cuda()``; not ``.to(dtype=dtype)``
-        return not code.keywords
+        return all(k.arg == "non_blocking" for k in code.keywords)
     return any(not re.search(r"(?i)dtype|^torch\.\w+$", ast.unparse(g)) for g in given)
 
 
