@@ -8,7 +8,7 @@ import sys
 
 _INPUT_ERROR = 2
 _INTERRUPTED = 130
-_NEW_OBJECTS_BETWEEN_COLLECTIONS = 100_000
+_NEW_OBJECTS_BETWEEN_COLLECTIONS = 300_000
 """What is imported and read is many objects, and none of them is garbage: a tenth of a start."""
 
 

@@ -13,13 +13,15 @@ from npufix.advisor.evidence.change import Change, NewWork
 from npufix.advisor.evidence.item import Item, make_finding
 from npufix.reports import report
 from npufix.reports.language.catalogue import of_recording
-from npufix.rules.diagnostic import Recording
+from npufix.rules.diagnostic import Recording, keep_result
 from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import format_count, milliseconds
 from npufix.rules.shared.recording.observing import outermost_operators, per_step, rows_where
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    import pandas as pd
 
     from npufix.advisor.evidence.lines import Evidence
     from npufix.advisor.evidence.ranking import Step
@@ -148,7 +150,7 @@ def askers(seen: Observation, recording: Recording) -> Iterator[report.Fact]:
     rows = rows[unplaced & ~rows["communication"].to_numpy(bool)]
     if rows.empty:
         return
-    outer = recording.host_ops.iloc[outermost_operators(recording.host_ops)]
+    outer = _list_outermost(recording)
     if outer.empty:  # a mark around a step, or annotations alone
         return
     starts = recording.host_ops["start_ns"].reindex(rows["host_op"]).to_numpy()
@@ -164,6 +166,13 @@ def askers(seen: Observation, recording: Recording) -> Iterator[report.Fact]:
     if total / steps > sum(place.cost_ns for place in seen.places):
         kernels = format_count(count / steps, "kernel")
         yield report.Fact(report.ASKER, f"{name}: {kernels}, {milliseconds(total / steps)}")
+
+
+@keep_result
+def _list_outermost(recording: Recording) -> pd.DataFrame:
+    """Return the starts and names of the operators of the host that lie within no other."""
+    host_ops = recording.host_ops
+    return host_ops[["start_ns", "name"]].iloc[outermost_operators(host_ops)]
 
 
 def finding(

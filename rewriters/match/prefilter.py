@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from functools import cache, lru_cache
+from functools import cache, lru_cache, reduce
+from operator import and_
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph import operators
@@ -81,6 +82,8 @@ class Words:
             rule.id: tuple(sum(self._groups[op][0] for op in way) for way in _ways(rule))
             for rule in rules
         }
+        self._common = {key: reduce(and_, ways, -1) for key, ways in self._needed.items()}
+        """What all ways of a rule need: nearly every rule fails at that."""
         self.of_modules = sum(bit for op, (bit, _) in self._groups.items() if _is_made(op))
         """What a class may have in its ``__init__``, and call by another name elsewhere."""
         self.of_features = sum(bit for op, (bit, _) in self._groups.items() if op in FEATURES)
@@ -106,7 +109,8 @@ class Words:
 
     def possible(self, rules: Sequence[Substitution], found: int) -> list[Substitution]:
         """Return the rules whose operations may be there."""
-        return [r for r in rules if any(w & found == w for w in self._needed.get(r.id, ()))]
+        likely = [r for r in rules if self._common.get(r.id, -1) & ~found == 0]
+        return [r for r in likely if any(w & found == w for w in self._needed[r.id])]
 
 
 @lru_cache(maxsize=4096)

@@ -39,6 +39,7 @@ from npufix.rules.shared.recording.observing import (
     rows_where,
     share,
 )
+from npufix.rules.shared.recording.recorded_cells import list_costliest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,12 +113,16 @@ _UPDATE_ADVICE = (
     "the update itself, fused already: states in bfloat16, or spread over the ranks (ZeRO, a "
     "distributed optimizer), so that each reads and writes less"
 )
+_ASKED = [
+    "communication", "duration_ns", "function", "input_shapes", "line", "output_shapes", "path",
+    "start_ns", "type",
+]  # fmt: skip
 _ELSE = "look at the line and the shapes; the call with the largest time first"
 
 
 def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation for each Type with a share of the compute time that matters."""
-    kernels, whole = recording.kernels, compute_ns(recording)
+    kernels, whole = recording.kernels[_ASKED], compute_ns(recording)
     aside = kernels["communication"].to_numpy(bool)
     left = ~(aside | is_named(kernels, COPIES, "type"))  # NPU410 tells those
     for rows in _chains(kernels, left, whole):
@@ -232,11 +237,8 @@ def _gpu_advice(kind: str) -> str:
 
 
 def _shapes(rows: pd.DataFrame, steps: int) -> Iterator[tuple[str, str]]:
-    rows = rows[["input_shapes", "duration_ns"]]
-    known = rows[rows["input_shapes"] != ""]
-    cells = known.groupby("input_shapes", observed=True)["duration_ns"].agg(["sum", "size"])
-    cells = cells.sort_values("sum", ascending=False, kind="stable").head(_MOST_SHAPES)
-    for shapes, spent, count in cells.itertuples():
+    times = rows["duration_ns"].to_numpy()
+    for shapes, spent, count in list_costliest(rows["input_shapes"], times, _MOST_SHAPES):
         per = f"{milliseconds(spent / steps)} per step"
         yield f"on {shapes}", f"{format_count(count / steps, 'kernel')}, {per}"
 

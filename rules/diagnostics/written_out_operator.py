@@ -354,7 +354,10 @@ def _variants(
     """Yield the occurrences of each variant that has some, without the kernels of earlier ones."""
     links = wanted.backward_links if variants is wanted.backward else wanted.links
     for parts in variants:
-        found = find(recording, parts, between=wanted.between).without(told)
+        found = find(recording, parts, between=wanted.between)
+        if not found.count:
+            continue
+        found = found.without(told)
         if links is not None:
             found = found.where(links(found))
         told.update(found.labels)

@@ -19,37 +19,50 @@ _PLAIN_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
 """A class of its own may compute something else with what it holds."""
 _PLAIN = frozenset({bool, bytes, int, str, type(None)})
 """What most of what is found is: asked for first."""
+_NESTED = frozenset({dict, list, tuple, type})
+"""What most of the rest is: a table of activations has a hundred, and each call reads it."""
 _FEEDING = frozenset({"num_workers", "persistent_workers", "pin_memory", "prefetch_factor"})
 """How a loader makes its batches, not what they hold."""
 
 
 def find_leaves(value: object, name: str, depth: int = 0) -> Iterator[tuple[str, object]]:
     """Yield tensors and plain values of a nested result, each with a readable name."""
-    if type(value) in _PLAIN or isinstance(value, (int, str, bytes)):
+    kind = type(value)
+    if kind in _PLAIN:
         yield name, value
+        return
+    found = None if kind in _NESTED else _find_leaf(value, name)
+    if found is not None:
+        yield from found
+        return
+    yield f"type of {name}", kind.__name__
+    for inner, item in _items(value, name) if depth < _DEPTH and kind is not type else ():
+        yield from find_leaves(item, inner, depth + 1)
+
+
+def _find_leaf(value: object, name: str) -> list[tuple[str, object]] | None:
+    """Return what stands for a value that is looked at as a whole; None for any other."""
+    kind = type(value)
+    typed = (f"type of {name}", kind.__name__)
+    found: list[tuple[str, object]] | None = None
+    if isinstance(value, (int, str, bytes)):
+        found = [(name, value)]
     elif isinstance(value, _Tensor):
-        if type(value) not in _PLAIN_TENSORS:
-            yield f"type of {name}", type(value).__name__
-        yield name, value
+        found = [(name, value)] if kind in _PLAIN_TENSORS else [typed, (name, value)]
     elif isinstance(value, float):
         number = torch.tensor(value, dtype=torch.float32)
         number.of_python = True  # type: ignore[attr-defined] # it has no dtype of its own
-        yield name, number
+        found = [(name, number)]
     elif isinstance(value, (torch.dtype, torch.device)):
-        yield name, str(value)
-    elif type(value).__module__ == "numpy" and hasattr(value, "dtype"):
-        yield f"type of {name}", type(value).__name__
-        yield name, torch.as_tensor(value)
+        found = [(name, str(value))]
+    elif kind.__module__ == "numpy" and hasattr(value, "dtype"):
+        found = [typed, (name, torch.as_tensor(value))]
     elif isinstance(value, (torch.Generator, random.Random)):
         state = value.get_state().numpy().tobytes() if isinstance(value, torch.Generator) else None
-        yield f"state of {name}", zlib.crc32(state or repr(value.getstate()).encode())  # type: ignore[union-attr] # then it has one
+        found = [(f"state of {name}", zlib.crc32(state or repr(value.getstate()).encode()))]  # type: ignore[union-attr] # then it has one
     elif isinstance(value, (set, frozenset)):
-        yield f"type of {name}", type(value).__name__
-        yield name, tuple(sorted(map(repr, value)))
-    else:
-        yield f"type of {name}", type(value).__name__
-        for inner, item in _items(value, name) if depth < _DEPTH else ():
-            yield from find_leaves(item, inner, depth + 1)
+        found = [typed, (name, tuple(sorted(map(repr, value))))]
+    return found
 
 
 def _items(value: object, name: str) -> list[tuple[str, object]]:

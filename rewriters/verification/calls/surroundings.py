@@ -120,12 +120,14 @@ class _Place:
     ) -> None:
         self.name, self._get, self._put = name, get, put
         self._object, self._saved = get(), saved
+        self._known: list[tuple[str, object]] | None = None
+        """What is saved, leaf by leaf."""
 
     def restore(self) -> None:
         held, saved = self._object, self._saved
         if self._get() is not held:
             self._put(held)
-        if _same(held, saved):
+        if isinstance(held, _PLAIN) or try_call(self._is_same, _COPY_S).value:
             return
         fresh = copy.deepcopy(saved)
         if (isinstance(held, dict) and isinstance(fresh, dict)) or (
@@ -143,15 +145,14 @@ class _Place:
             vars(held).clear()
             vars(held).update(vars(fresh))
 
+    def _is_same(self) -> bool:
+        """Say whether nothing was written into what is held; a doubt counts as a change."""
+        if self._known is None:
+            self._known = _flat(self._saved)
+        return _flat(self._object) == self._known
+
     def read(self) -> dict[str, object]:
         return dict(find_leaves(self._get(), self.name))
-
-
-def _same(held: object, saved: object) -> bool:
-    """Say whether nothing was written into what is held; a doubt counts as a change."""
-    if isinstance(held, _PLAIN):
-        return True
-    return bool(try_call(lambda: _flat(held) == _flat(saved), _COPY_S).value)
 
 
 def _flat(value: object) -> list[tuple[str, object]]:

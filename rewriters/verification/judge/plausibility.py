@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from npufix.rewriters.edit.edit import segment
+from npufix.rewriters.graph.modules.names import source_lines
 from npufix.rewriters.graph.modules.syntax import walk
 from npufix.rewriters.verification.calls.values import (
     Kind,
@@ -447,7 +449,7 @@ def _wants_contiguous(job: Job) -> bool:
         return True
     called = rf"\b{re.escape(job.qualname.rpartition('.')[2])}\("
     functions = (n for n in walk(_parse(job.original)) if isinstance(n, ast.FunctionDef))
-    texts = (ast.get_source_segment(job.original, n) or "" for n in functions)
+    texts = (segment(source_lines(job.original), n) for n in functions)
     return any(re.search(called, t.partition(":")[2]) and ".view(" in t for t in texts)
 
 
@@ -464,11 +466,11 @@ def _parse(text: str) -> ast.Module:
 def _text_of(text: str, qualname: str) -> str:
     """Return the source of a function, or of the class that it is a method of."""
     names = qualname.partition(".<locals>")[0].split(".")
-    scope: ast.AST = _parse(text)
+    scope: ast.Module | ast.stmt = _parse(text)
     for name in names:
         body = getattr(scope, "body", [])
         found = [n for n in body if getattr(n, "name", None) == name]
         if not found:
             return ""
         scope = found[-1]
-    return ast.get_source_segment(text, scope) or ""
+    return segment(source_lines(text), scope) if isinstance(scope, ast.stmt) else ""

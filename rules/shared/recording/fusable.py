@@ -13,7 +13,7 @@ from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import format_count, milliseconds, percent
 from npufix.rules.shared.recording.collectives import LEAST_SHARE
 from npufix.rules.shared.recording.observing import is_named, per_step, share
-from npufix.rules.shared.recording.recorded_cells import count_moved_bytes
+from npufix.rules.shared.recording.recorded_cells import count_moved_bytes, list_costliest
 from npufix.rules.shared.recording.recorded_shapes import (
     product_operations,
     reads,
@@ -114,24 +114,26 @@ def tell_fusable(found: Occurrences, wanted: Fusable) -> Iterator[Observation]:
 
 def chain(found: Occurrences) -> str:
     """Return the most common Types of a sequence: ``Add > RmsNorm sequence``."""
-    columns = [found.part(number)["type"].astype(str) for number in range(found.rows.shape[1])]
-    common = [str(column.mode().iloc[0]) for column in columns]
+    types = found.recording.kernels["type"].array
+    common = []
+    for codes in types.codes[found.rows.T]:
+        counts = np.bincount(codes)
+        most = np.flatnonzero(counts == counts.max())
+        common.append(min(str(types.categories[at]) for at in most))
     return f"{' > '.join(common)} sequence"
 
 
 def parts_of(found: Occurrences) -> Iterator[tuple[str, str]]:
     """Yield what each part of a sequence takes per step, by its Types."""
     for number in range(found.rows.shape[1]):
-        types = sorted({str(name) for name in found.part(number)["type"]})
+        types = sorted({str(name) for name in found.part(number, "type")["type"].unique()})
         yield f"time of {', '.join(types)}", f"{milliseconds(found.part_cost_ns(number))} per step"
 
 
 def shapes_of(found: Occurrences, number: int = 0) -> Iterator[tuple[str, str]]:
     """Yield the most expensive input shapes of one part, if shapes were recorded."""
-    rows = found.part(number).assign(spent=found.durations.sum(axis=1))
-    cells = rows[rows["input_shapes"] != ""].groupby("input_shapes", observed=True)["spent"]
-    totals = cells.agg(["sum", "size"]).sort_values("sum", ascending=False, kind="stable")
-    for cell, spent, count in totals.head(_MOST_SHAPES).itertuples():
+    cells, times = found.part(number, "input_shapes"), found.durations.sum(axis=1)
+    for cell, spent, count in list_costliest(cells["input_shapes"], times, _MOST_SHAPES):
         yield f"shapes {cell}", f"{count} times, {milliseconds(spent)}"
 
 
@@ -143,7 +145,8 @@ def passes_on(*pairs: tuple[int, int]) -> Linked:
 def _passes_on(pairs: tuple[tuple[int, int], ...], found: Occurrences) -> Mask:
     linked = np.ones(found.count, np.bool_)
     for writer, reader in pairs:
-        linked &= reads(found.part(writer), found.part(reader), same_elements)
+        written = found.part(writer, "output_shapes")
+        linked &= reads(written, found.part(reader, "input_shapes"), same_elements)
     return linked
 
 

@@ -97,6 +97,7 @@ class Occurrences:
         """
         kernels = self.recording.kernels
         order = _order(kernels)
+        kernels = kernels[["type", "output_shapes", "input_shapes"]]
         at = np.empty_like(order)
         at[order] = np.arange(len(order))
         found = []
@@ -113,9 +114,11 @@ class Occurrences:
             found.append(np.where(same & (shapes[0] == shapes[1]) & (shapes[0] != ""), rows, -1))
         return found[0], found[1]
 
-    def part(self, number: int) -> pd.DataFrame:
-        """Return the kernels of one part, one row per occurrence."""
-        return self.recording.kernels.iloc[self.rows[:, number]]
+    def part(self, number: int, *columns: str) -> pd.DataFrame:
+        """Return the kernels of one part, one row per occurrence; all columns if none is named."""
+        kernels = self.recording.kernels
+        asked = kernels[list(columns)] if columns else kernels
+        return asked.iloc[self.rows[:, number]]
 
     def part_cost_ns(self, number: int) -> int:
         """Return the time per step of one part: what a fused kernel does not save, for one."""
@@ -123,7 +126,9 @@ class Occurrences:
 
     def places(self, at: int = 0) -> tuple[Place, ...]:
         """Return the lines that asked for part ``at``, each with the time of whole occurrences."""
-        return places(self.part(at), self.durations.sum(axis=1), self.recording)
+        return places(
+            self.part(at, "path", "line", "function"), self.durations.sum(axis=1), self.recording
+        )
 
     def where(self, chosen: Mask) -> Occurrences:
         """Return the chosen occurrences."""

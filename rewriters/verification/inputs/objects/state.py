@@ -55,17 +55,18 @@ def read_state(instance: object, called: str) -> dict[str, object]:
     weights = list_weights(instance)
     found: dict[str, object] = {f"{called}.params[{n}]": w for n, w in enumerate(weights)}
     for prefix, part in parts.items():
+        held = getattr(part, "__dict__", {})
         if isinstance(part, torch.nn.Module):
             registered = (*part.named_parameters(recurse=False), *part.named_buffers(recurse=False))
             found |= {f"{prefix}{name}": value for name, value in registered}
-        for name, value in getattr(part, "__dict__", {}).items():
-            plain = isinstance(value, _PLAIN)
-            if plain and not (name.startswith("_") and isinstance(part, torch.nn.Module)):
+            held = {name: value for name, value in held.items() if not name.startswith("_")}
+        for name, value in held.items():
+            if isinstance(value, _PLAIN):
                 found[f"{prefix}{name}"] = value
             elif isinstance(value, (dict, list)) and not (name.startswith("_") or weights):
                 # ``self.shadow['weight']``; of sizes and names in lists, the results tell
-                held = find_leaves(value, f"{prefix}{name}")
-                found |= {key: leaf for key, leaf in held if isinstance(leaf, torch.Tensor)}
+                leaves = find_leaves(value, f"{prefix}{name}")
+                found |= {key: leaf for key, leaf in leaves if isinstance(leaf, torch.Tensor)}
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph.modules.syntax import walk
@@ -21,12 +22,7 @@ def slice_module(tree: ast.Module, target: str) -> list[ast.stmt]:
     A statement that changes a needed definition (``Norm.forward = ...``, ``register(Norm)``)
     belongs to it.
     """
-    bound = [list_bound_names(statement) for statement in tree.body]
-    used = [list_used_names(statement) for statement in tree.body]
-    imported = set[str]().union(
-        *(b for s, b in zip(tree.body, bound, strict=True) if isinstance(s, IMPORTS))
-    )
-    changes = [_changes(statement) - imported for statement in tree.body]
+    bound, used, changes = _read_names(tree)
     wanted, queue = set[int](), [target]
     seen: set[str] = set()
     while queue:
@@ -41,6 +37,17 @@ def slice_module(tree: ast.Module, target: str) -> list[ast.stmt]:
     unresolved = seen - set[str]().union(*bound)
     wanted |= {i for i, names in enumerate(bound) if "*" in names and unresolved}
     return [tree.body[index] for index in sorted(wanted)]
+
+
+@lru_cache(maxsize=4)
+def _read_names(tree: ast.Module) -> tuple[list[set[str]], list[set[str]], list[set[str]]]:
+    """Return the names that each statement of a module binds, uses and changes."""
+    bound = [list_bound_names(statement) for statement in tree.body]
+    used = [list_used_names(statement) for statement in tree.body]
+    imported = set[str]().union(
+        *(b for s, b in zip(tree.body, bound, strict=True) if isinstance(s, IMPORTS))
+    )
+    return bound, used, [_changes(statement) - imported for statement in tree.body]
 
 
 def _walk_scope(statement: ast.stmt, visit: Callable[[ast.AST], None]) -> None:
@@ -70,18 +77,17 @@ def list_bound_names(statement: ast.stmt) -> set[str]:
 
 def list_used_names(statement: ast.stmt) -> set[str]:
     """Return the names that a statement reads, wherever in it."""
-    names = {
-        node.id
-        for node in walk(statement)
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-    }
+    names = set[str]()
     for node in walk(statement):
-        if isinstance(node, ast.Global):  # which the code may only ever write
+        if isinstance(node, ast.Name):
+            names.update([node.id] if isinstance(node.ctx, ast.Load) else [])
+        elif isinstance(node, ast.Global):  # which the code may only ever write
             names.update(node.names)
-        # Annotations in quotes name classes that a dataclass or a signature may look up.
-        value = node.value if isinstance(node, ast.Constant) else None
-        if isinstance(value, str) and value.isidentifier():
-            names.add(value)
+        elif isinstance(node, ast.Constant):
+            # Annotations in quotes name classes that a dataclass or a signature may look up.
+            value = node.value
+            if isinstance(value, str) and value.isidentifier():
+                names.add(value)
     return names
 
 

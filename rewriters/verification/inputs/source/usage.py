@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
+from npufix.rewriters.edit.edit import segment
+from npufix.rewriters.graph.modules.names import source_lines
 from npufix.rewriters.graph.modules.syntax import list_defaults, walk
 from npufix.rewriters.verification.inputs.source.losses import list_class_weights
 from npufix.rewriters.verification.inputs.source.operands import (
@@ -164,7 +166,7 @@ def read_source(text: str, qualname: str) -> str:
         function = find_function(ast.parse(text), qualname)
     except (SyntaxError, ValueError):
         return ""
-    return "" if function is None else ast.get_source_segment(text, function) or ""
+    return "" if function is None else segment(source_lines(text), function)
 
 
 def list_arguments(function: Function) -> list[ast.arg]:

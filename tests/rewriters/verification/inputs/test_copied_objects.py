@@ -20,3 +20,39 @@ def test_a_copy_shares_inside_what_the_object_shares_and_nothing_with_it() -> No
     assert copied[1]._forward_hooks is not made[1]._forward_hooks
     assert copied[0].weight is not made[0].weight
     assert torch.equal(copied[0].weight, made[0].weight)
+
+
+class Counting(torch.nn.Module):
+    """Says itself what of it is copied, and counts its parts when it is made of that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(2, 2)
+        self.inner.__dict__["outer"] = self  # no part of it: a circle
+        self.opened = object()
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "opened": None}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        super().__setstate__(state)
+        self.counted = len(list(self.inner.parameters()))
+
+
+class Single(torch.nn.Module):
+    """There is one of it, whatever is copied."""
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Single:
+        return self
+
+
+def test_a_class_that_says_how_it_is_copied_is_heard() -> None:
+    from npufix.rewriters.verification.inputs.target import _copy_object
+
+    made = torch.nn.ModuleList([Counting(), Single()])
+    copied = _copy_object(made)
+    assert copied[1] is made[1]
+    assert copied[0].opened is None
+    assert copied[0].counted == 2
+    assert copied[0].inner.outer is copied[0]
+    assert copied[0].inner is not made[0].inner
