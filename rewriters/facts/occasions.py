@@ -9,7 +9,15 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.facts.host_tensors import works_on_host
-from npufix.rewriters.facts.step_functions import computes, knows_device, samples, trains
+from npufix.rewriters.facts.step_functions import (
+    OF_TEXT,
+    computes,
+    is_host_code,
+    knows_device,
+    list_given,
+    samples,
+    trains,
+)
 from npufix.rewriters.graph.modules.names import FunctionNode
 from npufix.rewriters.graph.modules.scopes import MODULE, scopes
 from npufix.rewriters.graph.modules.syntax import last_name, walk
@@ -62,19 +70,6 @@ _ENVIRONMENT = re.compile(r"(Env(ironment)?|Task|Simulator|World)(V?\d+)?$")
 _BEGINS_ANEW = re.compile(r"_*(\w+_)?resets?(_.*)?")
 """What an environment of reinforcement learning does when an episode ends."""
 _CALLED_ONCE = re.compile(r"(Pipeline|Recipe|Benchmark)\w*$")
-_ON_HOST = re.compile(
-    r"(Dataset|DataModule|DataLoader|Collat(or|er)(For\w+|With\w+|Wrapper)?|Tokenizer(Fast)?|FeatureExtractor"
-    r"|ImageProcessor(Fast)?|VideoProcessor|(?<!Attn)(?<!Attention)(?<!Logits)(?<!Score)Processor"
-    r"|TritonPythonModel|[a-z]Proto)$"  # ``DataProto``, what processes hand to each other
-)
-_WAITS_FOR_OTHERS = frozenset({"ray.get", "ray.wait", "torch.distributed.rpc.rpc_sync"})
-_OF_TEXT = frozenset({"tokenizer", "processor"})
-"""What is handed to those who turn text into numbers, or numbers into text."""
-_ON_DEVICE = frozenset(
-    {"autocast", "backward", "cuda", "enable_grad", "inference_mode", "no_grad", "npu", "to"}
-)
-"""What a class calls that computes on a device of its own."""
-_LOADS_DATA = re.compile(r"_*collate(_.*)?|\w+_collate(_fn)?|\w*_getitem(_.*|__)?|worker_init_fn")
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
 _DONE_ONCE = frozenset(
     {
@@ -142,7 +137,7 @@ def occasion(
     ``image.repeat_interleave(n)`` in ``Pipeline.__call__`` runs once per call, and in each step
     where it stands in the loop over the steps.
     """
-    if _is_host_code(flow) or (match is not None and works_on_host(flow, match)):
+    if is_host_code(flow) or (match is not None and works_on_host(flow, match)):
         return Occasion.HOST
     name = flow.function.name
     code = code if match is None else match.evaluation.statement
@@ -157,7 +152,7 @@ def occasion(
     once = _ONCE.fullmatch(name) is not None and not _is_part_of_step(flow)
     once = once or name == MODULE or "test" in _words(name)
     once = once or (flow.cls is not None and _CALLED_ONCE.search(flow.cls.name) is not None)
-    once = once or (name != "forward" and bool(_list_given(flow.function) & _OF_TEXT))
+    once = once or (name != "forward" and bool(list_given(flow.function) & OF_TEXT))
     in_loop = is_in_loop(flow, line) and (
         match is not None or trains(flow.function, line) or samples(flow.function, line)
     )
@@ -342,48 +337,9 @@ def _attributes(code: ast.If) -> set[str]:
     return {ast.unparse(target) for target in assigned if isinstance(target, ast.Attribute)}
 
 
-def _is_host_code(flow: FunctionFlow) -> bool:
-    if _LOADS_DATA.fullmatch(flow.function.name) or _takes_tokenizer(flow.function):
-        return True
-    if flow.cls is None:
-        return _drives_others(flow)
-    bases = [last_name(base) for base in flow.cls.bases]
-    if not {"Sampler", "BatchSampler", "DistributedSampler"}.isdisjoint(bases):
-        return True  # that of a loader, not of a model
-    if any(base.endswith("Module") and not base.endswith("DataModule") for base in bases):
-        return False  # a ``DataPreProcessor`` that is a module runs on the device
-    return any(_ON_HOST.search(name) for name in (flow.cls.name, *bases)) or _drives_others(flow)
-
-
-def _drives_others(flow: FunctionFlow) -> bool:
-    """Tell whether a function, or its class, has other processes compute: ``ray.get(refs)``.
-
-    What they send back lies on the host; not so in an actor that computes, or moves, itself.
-    """
-    code = flow.function if flow.cls is None else flow.cls
-    calls = [node for node in walk(code) if isinstance(node, ast.Call)]
-    waits = any((flow.names.dotted(call.func) or "") in _WAITS_FOR_OTHERS for call in calls)
-    return waits and not any(last_name(call.func) in _ON_DEVICE for call in calls)
-
-
-def _takes_tokenizer(function: FunctionNode) -> bool:
-    """Tell whether a function of its own turns text into numbers: who gets a tokenizer calls it.
-
-    A method that gets one computes as well, once a text: ``inference(self, text, tokenizer)``.
-    """
-    given = _list_given(function)
-    return "self" not in given and bool(given & _OF_TEXT)
-
-
 def _takes_state(function: FunctionNode) -> bool:
     """Tell whether a function, a hook mostly, loads or saves what it is handed."""
-    return "state_dict" in _list_given(function)
-
-
-def _list_given(function: FunctionNode) -> set[str]:
-    """Return the names of the parameters of a function."""
-    args = function.args
-    return {arg.arg for arg in (*args.posonlyargs, *args.args, *args.kwonlyargs)}
+    return "state_dict" in list_given(function)
 
 
 def is_in_loop(flow: FunctionFlow, line: int) -> bool:

@@ -1,4 +1,4 @@
-"""Functions that their annotations, or the loops in them, tell to run in each step."""
+"""Functions that their annotations, loops and calls tell to run in each step, or on the host."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from npufix.rewriters.graph.modules.syntax import last_name, walk
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from npufix.rewriters.graph.dataflow import FunctionFlow
     from npufix.rewriters.graph.modules.names import FunctionNode
 
 _NETWORK = re.compile(r"(^|\.)(\w+_)?(model|net|network|unet|transformer|dit|denoiser|controlnet)$")
@@ -22,6 +23,19 @@ _COMPUTED = re.compile(
     r"^(?!.*\b(str|ndarray|Image)\b).*\b(\w*Tensor|float|[Ll]ist|[Tt]uple)\b", re.DOTALL
 )
 """What is returned by those who compute, not by those who print, plot or save."""
+_ON_HOST = re.compile(
+    r"(Dataset|DataModule|DataLoader|Collat(or|er)(For\w+|With\w+|Wrapper)?|Tokenizer(Fast)?|FeatureExtractor"
+    r"|ImageProcessor(Fast)?|VideoProcessor|(?<!Attn)(?<!Attention)(?<!Logits)(?<!Score)Processor"
+    r"|TritonPythonModel|[a-z]Proto)$"  # ``DataProto``, what processes hand to each other
+)
+_WAITS_FOR_OTHERS = frozenset({"ray.get", "ray.wait", "torch.distributed.rpc.rpc_sync"})
+OF_TEXT = frozenset({"tokenizer", "processor"})
+"""What is handed to those who turn text into numbers, or numbers into text."""
+_ON_DEVICE = frozenset(
+    {"autocast", "backward", "cuda", "enable_grad", "inference_mode", "no_grad", "npu", "to"}
+)
+"""What a class calls that computes on a device of its own."""
+_LOADS_DATA = re.compile(r"_*collate(_.*)?|\w+_collate(_fn)?|\w*_getitem(_.*|__)?|worker_init_fn")
 
 
 def computes(function: FunctionNode, words: Sequence[str]) -> bool:
@@ -74,3 +88,43 @@ def knows_device(cls: ast.ClassDef) -> bool:
     """Tell whether a class says where it computes: who proposes plans does so on the host."""
     held = (n for n in ast.walk(cls) if isinstance(n, ast.Attribute | ast.keyword | ast.arg))
     return any("device" in {getattr(n, "attr", ""), getattr(n, "arg", "")} for n in held)
+
+
+def is_host_code(flow: FunctionFlow) -> bool:
+    """Tell whether a function loads data, turns text into numbers, or drives other processes."""
+    if _LOADS_DATA.fullmatch(flow.function.name) or _takes_tokenizer(flow.function):
+        return True
+    if flow.cls is None:
+        return _drives_others(flow)
+    bases = [last_name(base) for base in flow.cls.bases]
+    if not {"Sampler", "BatchSampler", "DistributedSampler"}.isdisjoint(bases):
+        return True  # that of a loader, not of a model
+    if any(base.endswith("Module") and not base.endswith("DataModule") for base in bases):
+        return False  # a ``DataPreProcessor`` that is a module runs on the device
+    return any(_ON_HOST.search(name) for name in (flow.cls.name, *bases)) or _drives_others(flow)
+
+
+def _drives_others(flow: FunctionFlow) -> bool:
+    """Tell whether a function, or its class, has other processes compute: ``ray.get(refs)``.
+
+    What they send back lies on the host; not so in an actor that computes, or moves, itself.
+    """
+    code = flow.function if flow.cls is None else flow.cls
+    calls = [node for node in walk(code) if isinstance(node, ast.Call)]
+    waits = any((flow.names.dotted(call.func) or "") in _WAITS_FOR_OTHERS for call in calls)
+    return waits and not any(last_name(call.func) in _ON_DEVICE for call in calls)
+
+
+def _takes_tokenizer(function: FunctionNode) -> bool:
+    """Tell whether a function of its own turns text into numbers: who gets a tokenizer calls it.
+
+    A method that gets one computes as well, once a text: ``inference(self, text, tokenizer)``.
+    """
+    given = list_given(function)
+    return "self" not in given and bool(given & OF_TEXT)
+
+
+def list_given(function: FunctionNode) -> set[str]:
+    """Return the names of the parameters of a function."""
+    args = function.args
+    return {arg.arg for arg in (*args.posonlyargs, *args.args, *args.kwonlyargs)}
