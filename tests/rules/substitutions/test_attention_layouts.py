@@ -183,3 +183,23 @@ def test_parts_of_one_tensor_have_as_many_heads(name: str) -> None:
 """)
     (site,) = found
     assert ("same-heads" not in {condition.name for condition in site.open_conditions}) is proven
+
+
+SCALES = {
+    "/ torch.sqrt(torch.tensor(q.size(-1), dtype=torch.float32))": "q.size(-1) ** (-0.5)",
+    "/ torch.sqrt(torch.tensor(64.0))": "64.0 ** (-0.5)",
+    "* torch.tensor(0.125)": "0.125",
+    "/ torch.sqrt(torch.tensor(q.size(-1), device=q.device))": "",
+    "/ torch.sqrt(torch.tensor(s))": "",
+    "/ torch.sqrt(torch.tensor([8.0]))": "",
+}
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_a_number_in_a_tensor_on_the_host_scales_as_a_number(scale: str) -> None:
+    found = sites_of(f"""def f(q, k, v, s):
+    return ((q @ k.transpose(-2, -1)) {scale}).softmax(-1) @ v
+""")
+    assert [f"scale={SCALES[scale]}" in site.rewrite.text for site in found if site.rewrite] == (
+        [True] if SCALES[scale] else []
+    )

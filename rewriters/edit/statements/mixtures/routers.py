@@ -21,6 +21,8 @@ _HIDES = frozenset({"masked_fill", "masked_fill_", "where"})
 _TWO_OF_GROUP = re.compile(r"topk\([^()]*\b2\b")
 _BESIDE = frozenset({"mean", "sum", "log", "bincount"})
 """What an auxiliary loss makes of all scores."""
+_LAST = frozenset({-1, 1, 2})
+"""Where the experts are: behind tokens, or behind batch and sequence."""
 _GROUPS = ", k_group=groups taken, group_count=groups, group_select_mode={}"
 
 
@@ -109,7 +111,7 @@ def _is_softmax_of_selected(here: Surroundings, topk: ast.Call) -> bool:
         return False
     values = [user for user in here.users(node) if user.op == Op.ITEM and user.value == 0]
     users = [user for value in values for user in _users_but_casts(here, value)]
-    return bool(users) and all(u.op == "softmax" and u.args[1].value in {-1, 1} for u in users)
+    return bool(users) and all(u.op == "softmax" and u.args[1].value in _LAST for u in users)
 
 
 def _users_but_casts(here: Surroundings, node: Node) -> list[Node]:
