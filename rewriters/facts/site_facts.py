@@ -263,6 +263,8 @@ class SourceFacts(ValueKinds, AttentionFacts):
         scales = [arg for n in users if n.op == "mul" for arg in n.args]
         if not any(arg not in same and not self.shapes.is_number(arg) for arg in scales):
             return False
+        if any(seen.node in same for seen in self.flow.observables):
+            return False
         places = {id(e.code) for e in self.flow.evaluations if e.node in users}
         return len(users) == len(places) == 1
 
