@@ -56,7 +56,8 @@ def spell(
 ) -> Spelled | None:
     """Write the replacement where ``names`` are the local names; ``None`` if that is impossible."""
     code = parse_rule_function(replacement)
-    body = without_defaults(code, match)
+    flags = {n: b for n, b in match.bindings.items() if b.op == Op.CONST and _is_flag(b.value)}
+    body = _fold(_Literals(flags).visit(without_defaults(code, match)))  # one arm of a choice
     uses = [n.id for n in walk(body) if isinstance(n, ast.Name)]
     texts: dict[str, ast.expr] = {}
     hoisted: dict[str, ast.expr] = {}
@@ -99,6 +100,10 @@ def spell(
         frozenset(t.id for t in tensors if isinstance(t, ast.Name)),
         guard.anyhow(tensors),
     )
+
+
+def _is_flag(value: Hashable) -> bool:
+    return value is None or isinstance(value, bool)
 
 
 def _name_operand(param: str, expression: ast.expr, flow: FunctionFlow, match: Match) -> str:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.facts.shapes import annotation
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import list_assigned
-from npufix.rewriters.graph.special import Op
+from npufix.rewriters.graph.special import STARRED, Op
 from npufix.rules.substitution import all_hold
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Hashable, Sequence
 
     from npufix.rewriters.graph.dataflow import FunctionFlow
     from npufix.rewriters.graph.nodes import Node
@@ -41,6 +41,9 @@ _FILLS = frozenset(
      "masked_fill", "where", "eq", "ne", "lt", "gt", "le", "ge", "cos", "sin"}
 )  # fmt: skip
 """What decides about the values of a mask or a table of angles."""
+_VIEWS = operators.VIEWS | {"einops.rearrange", "reshape", "reshape(*)", "view", "view(*)"}
+_TENSORS = frozenset(operators.TABLE) | {Op.CAST, "einops.rearrange", "module:Linear"}
+"""What computes one tensor: its parts have one number of heads."""
 Dims = tuple["Node | int | None", ...]
 
 
@@ -92,7 +95,8 @@ class AttentionFacts:
     def same_heads(self, *names: str, heads: int = 1) -> bool | None:
         """Tell whether tensors agree in batch size and number of heads, without broadcasting."""
         nodes = [_undo_scaling(self.match.bindings[name]) for name in names]
-        parts = [n.args[0] for n in nodes if n.op in {Op.ITEM, Op.GETITEM} and _is_position(n)]
+        ends = _undo_alike(nodes)
+        parts = [n.args[0] for n in ends if n.op in {Op.ITEM, Op.GETITEM} and _is_position(n)]
         if len(parts) == len(nodes) and len(set(parts)) == 1:
             return True  # ``qkv[0], qkv[1], qkv[2]``
         dims = [_dims(node) for node in nodes]
@@ -265,8 +269,11 @@ def _is_after(diagonal: Hashable, *, kept: bool) -> bool | None:
 
 
 def _is_position(node: Node) -> bool:
+    """Tell whether a value is ``qkv[0]`` of one tensor, not of several that a call returns."""
     if node.op == Op.ITEM:
         return node.args[0].op in {"unbind", "chunk"}
+    if node.args[0].op.removesuffix(STARRED) not in _TENSORS:
+        return False
     return node.args[1].op == Op.CONST and isinstance(node.args[1].value, int)
 
 
@@ -278,6 +285,15 @@ def _undo_scaling(node: Node) -> Node:
     ):
         node = node.args[0]
     return node
+
+
+def _undo_alike(nodes: Sequence[Node]) -> Sequence[Node]:
+    """Return the tensors of which all are one view: those of ``t.transpose(1, 2)`` for each."""
+    while all(n.op in _VIEWS and n.args[1:] == nodes[0].args[1:] for n in nodes) and (
+        len({(n.op, n.value) for n in nodes}) == 1
+    ):
+        nodes = [_undo_scaling(n.args[0]) for n in nodes]
+    return nodes
 
 
 def _dims(node: Node) -> Dims | None:  # noqa: PLR0911 - one case an operator

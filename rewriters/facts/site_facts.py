@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.match.matching import Match
 
 _LAST, _BEFORE_LAST = -1, -2
+_METADATA = frozenset({Op.DTYPE_OF, Op.RANK, Op.SHAPE, Op.SIZE})
 
 
 def _finfo_dtype(node: Node) -> Node | None:
@@ -248,14 +249,24 @@ class SourceFacts(ValueKinds, AttentionFacts):
         return module_facts.arguments(self.flow.names, method)
 
     def is_scaled(self) -> bool | None:
-        """Tell whether something multiplies what the pattern computes, cast or not."""
+        """Tell whether one product is all that is made of what the pattern computes, cast or not.
+
+        Not so where one branch multiplies it and another does not, or by another weight.
+        """
         root = self.match.evaluation.node
-        nodes = [e.node for e in self.flow.evaluations]
+        nodes = {e.node for e in self.flow.evaluations} | {o.node for o in self.flow.observables}
         same = {root, *(n for n in nodes if n.op == Op.CAST and n.args[0] is root)}
-        scales = [
-            arg for n in nodes if n.op == "mul" and not same.isdisjoint(n.args) for arg in n.args
-        ]
-        return any(arg not in same and not self.shapes.is_number(arg) for arg in scales)
+        users = {
+            n for n in nodes | {arg for n in nodes for arg in n.args if arg.op == Op.PHI}
+            if n.op not in _METADATA and n not in same and not same.isdisjoint(n.args)
+        }  # fmt: skip
+        scales = [arg for n in users if n.op == "mul" for arg in n.args]
+        if not any(arg not in same and not self.shapes.is_number(arg) for arg in scales):
+            return False
+        if any(seen.node in same for seen in self.flow.observables):
+            return False
+        places = {id(e.code) for e in self.flow.evaluations if e.node in users}
+        return len(users) == len(places) == 1
 
     def may_be_batch(self, name: str) -> bool:
         """Tell whether code shows more than two dimensions: ``x.mT``, ``x.transpose(1, 2)``."""

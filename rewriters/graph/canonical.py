@@ -267,6 +267,8 @@ def arithmetic(  # noqa: C901, PLR0911, PLR0912 - one case a spelling
     graph: Graph, op: str, args: Sequence[Node], epoch: int
 ) -> Node:
     """Return the canonical node of an operator, spelled out or as a symbol."""
+    if op in {"mul", "div"}:
+        args = [_host_number(graph, arg) for arg in args]
     x = args[0]
     if op in {"add", "sub"} and len(args) == 3 and _is(args[2], 1):  # noqa: PLR2004 - alpha
         args = args[:2]
@@ -305,6 +307,22 @@ def arithmetic(  # noqa: C901, PLR0911, PLR0912 - one case a spelling
         case "neg" if x.op == Op.CONST and isinstance(x.value, (int, float)):
             return graph.constant(-x.value)
     return graph.node(op, *args, epoch=epoch)
+
+
+def _host_number(graph: Graph, node: Node) -> Node:
+    """Return the number in ``torch.sqrt(torch.tensor(head_size, dtype=torch.float32))``.
+
+    A tensor without dimensions on the host scales others as a number does, in their dtype.
+    """
+    found = node.args[0] if node.op == Op.AGAIN else node
+    if found.op in {"sqrt", "rsqrt"}:
+        inner = _host_number(graph, found.args[0])
+        return node if inner is found.args[0] else graph.node(found.op, inner, epoch=found.epoch)
+    if found.op != "tensor" or found.value not in {None, (), ("dtype",)}:
+        return node
+    number = found.args[0]
+    own = number.op == Op.ATTR and number.args[0].op == Op.PARAM and number.args[0].value == "self"
+    return number if own or number.op == Op.SIZE or _is_number(number) else node
 
 
 def new_axis(graph: Graph, base: Node, index: Node, epoch: int) -> Node | None:

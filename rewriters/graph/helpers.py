@@ -11,11 +11,17 @@ from npufix.rewriters.graph.modules.syntax import list_defaults, walk
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from npufix.rewriters.graph.modules.names import FunctionNode, ModuleNames
     from npufix.rewriters.graph.nodes import Graph, Node
     from npufix.rewriters.graph.state import Expressions, State
 
 _MAX_INLINE_DEPTH = 3
+_CUT = frozenset({"chunk", "split", "unbind"})
+"""What returns as many tensors as names take them."""
+_ITEM = "<item>"
+"""What each value of ``map(f, values)`` is called: no name of the user."""
 _OTHER_DEVICES = frozenset({"hpu", "mlu", "mps", "musa", "vulkan", "xla", "xpu"})
 """Devices of other makers; a test for the CPU or CUDA may choose a reference, or be ported."""
 
@@ -41,6 +47,52 @@ class HelperReader:
         rebound = self.state.outside and function in self.state.inner.values()
         if self.state.depth >= _MAX_INLINE_DEPTH or rebound or not inlinable(function):
             return self.expressions.unknown(code)
+        result = self._tried(lambda: self._call_inside(code, function, bound, home))
+        return self.expressions.unknown(code) if result is None else result
+
+    def mapped(self, code: ast.expr, count: int) -> Node | None:
+        """Return ``count`` values that one expression computes, where they get names, as a tuple.
+
+        ``q, k, v = map(lambda t: t.transpose(1, 2), (q, k, v))`` and ``[f(t) for t in parts]`` are
+        read as ``f(q), f(k), f(v)``; ``None`` if it is another expression, or does more.
+        """
+        found = _read_mapping(code)
+        hidden = {*self.state.env, *self.state.outside, *self.state.names.bound}
+        if found is None or (isinstance(code, ast.Call) and ast.unparse(code.func) in hidden):
+            return None
+        name, body, values = found
+        node = self._tried(lambda: self._map(name, body, values, count))
+        if node is not None:
+            self.state.record(node, code)
+        return node
+
+    def _map(self, name: str, body: ast.expr, values: ast.expr, count: int) -> Node | None:
+        """Return what ``body`` is for each of ``values``, which stand for ``name`` in turn."""
+        whole = self.expressions.read(values)
+        if whole.op in {Op.TUPLE, Op.LIST}:
+            parts = list(whole.args)
+        elif whole.op in _CUT:
+            parts = [self.expressions.item(whole, index) for index in range(count)]
+        else:
+            return None
+        if len(parts) != count or any(part.op == Op.STAR for part in parts):
+            return None
+        env, frame = self.state.env, self.state.frame
+        if self.state.depth == 0:
+            self.state.frame = env
+        self.state.depth += 1  # a place in ``body`` is no place of one value
+        try:
+            results = []
+            for part in parts:
+                self.state.env = {**env, name: part}
+                results.append(self.expressions.read(body))
+        finally:
+            self.state.env, self.state.frame = env, frame
+            self.state.depth -= 1
+        return self.state.graph.node(Op.TUPLE, *results)
+
+    def _tried(self, read: Callable[[], Node | None]) -> Node | None:
+        """Return what ``read`` finds; nothing, and nothing has happened, if it has side effects."""
         saved = (
             self.state.env,
             self.state.ranks,
@@ -50,15 +102,10 @@ class HelperReader:
             dict(self.state.made),
         )
         observed = len(self.state.observables)
-        args, keywords = self.expressions.arguments(code)
-        if self.state.epoch == saved[2] and "**" not in keywords:
-            inner = _bind(self.state.graph, function, [*bound, *args], keywords)
-            if inner is not None:
-                start = len(self.state.observables)
-                result = self._inside(function, inner, home)
-                pure = all(o.kind == "random" for o in self.state.observables[start:])
-                if result is not None and pure and self.state.epoch == saved[2]:
-                    return result
+        result = read()
+        pure = all(o.kind == "random" for o in self.state.observables[observed:])
+        if result is not None and pure and self.state.epoch == saved[2]:
+            return result
         (
             self.state.env,
             self.state.ranks,
@@ -68,7 +115,22 @@ class HelperReader:
             self.state.made,
         ) = saved
         del self.state.observables[observed:]
-        return self.expressions.unknown(code)
+        return None
+
+    def _call_inside(
+        self,
+        code: ast.Call,
+        function: FunctionNode,
+        bound: tuple[Node, ...],
+        home: ModuleNames | None,
+    ) -> Node | None:
+        """Return what a helper returns for the arguments of a call."""
+        epoch = self.state.epoch
+        args, keywords = self.expressions.arguments(code)
+        if self.state.epoch != epoch or "**" in keywords:
+            return None
+        inner = _bind(self.state.graph, function, [*bound, *args], keywords)
+        return None if inner is None else self._inside(function, inner, home)
 
     def _inside(
         self, function: FunctionNode, env: dict[str, Node], home: ModuleNames | None
@@ -126,7 +188,8 @@ class HelperReader:
                 case ast.AnnAssign(ast.Name(name), _, value) if value is not None:
                     self.state.env[name] = self.expressions.read(value)
                 case ast.Assign([ast.Tuple(targets)], value):
-                    self.unpack(targets, self.expressions.read(value))
+                    node = self.mapped(value, len(targets))
+                    self.unpack(targets, node or self.expressions.read(value))
                 case ast.Return(value) if value is not None:
                     return self.expressions.read(value)
                 case ast.If(test, then, other) if _returns(then) or _returns(other):
@@ -178,6 +241,32 @@ class HelperReader:
         for index, target in enumerate(targets):
             if isinstance(target, ast.Name):
                 self.state.env[target.id] = self.expressions.item(node, index)
+
+
+def _read_mapping(code: ast.expr) -> tuple[str, ast.expr, ast.expr] | None:
+    """Return the name, the expression and the values of ``[expression for name in values]``."""
+    match code:
+        case ast.ListComp(body, [generator]) | ast.GeneratorExp(body, [generator]):
+            match generator:
+                case ast.comprehension(ast.Name(name), values, [], 0):
+                    found = name, body, values
+                case _:
+                    return None
+        case ast.Call(ast.Name("list" | "tuple"), [ast.GeneratorExp() | ast.Call() as inner], []):
+            return _read_mapping(inner)
+        case ast.Call(ast.Name("map"), [ast.Lambda(arguments, body), values], []):
+            if ast.unparse(arguments) != (name := ast.unparse(arguments).strip("*/ ")) or (
+                not name.isidentifier()
+            ):
+                return None
+            found = name, body, values
+        case ast.Call(ast.Name("map"), [function, values], []):
+            item = ast.copy_location(ast.Name(_ITEM, ast.Load()), code)
+            found = _ITEM, ast.copy_location(ast.Call(function, [item], []), code), values
+        case _:
+            return None
+    kept = (ast.Await, ast.NamedExpr, ast.Starred, ast.Yield, ast.YieldFrom)
+    return None if any(isinstance(n, kept) for n in walk(found[1])) else found
 
 
 def _on_other_device(test: Node) -> bool | None:

@@ -149,7 +149,7 @@ class FunctionReader:
             case ast.Expr(value):
                 self._discard(value)
             case ast.Assign(targets, value):
-                node = self._make(value)
+                node = self._mapped(targets[0], value) or self._make(value)
                 self.expressions.calls.helpers.keep_lambda(node, value)
                 for target in targets:
                     self.assign(target, node, code)
@@ -176,6 +176,8 @@ class FunctionReader:
                     if isinstance(e, ast.expr)
                 ]
                 self.state.effect(type(code).__name__, self.state.op(Op.STATEMENT, *parts))
+                if isinstance(code, ast.Assert):
+                    self._learn_rank(parts[0])
                 return isinstance(code, ast.Raise)
             case ast.Break() | ast.Continue():
                 self.state.observe(type(code).__name__, self.state.graph.constant(None))
@@ -193,6 +195,22 @@ class FunctionReader:
             case _:
                 raise UnsupportedCodeError(type(code).__name__)
         return False
+
+    def _learn_rank(self, test: Node) -> None:
+        """Take note of ``assert x.ndim == 4``, as of ``b, h, n, d = x.shape``."""
+        tests = test.args if test.op == Op.BOOLOP and test.value == "And" else (test,)
+        for part in tests:
+            rank, number = part.args if part.op == "eq" else (part, part)
+            known = rank.op == Op.RANK and number.op == Op.CONST and not self.state.reshapes
+            if known and isinstance(number.value, int):
+                self.state.ranks = {**self.state.ranks, rank.args[0]: number.value}
+
+    def _mapped(self, target: ast.expr, value: ast.expr) -> Node | None:
+        """Return what names get from ``q, k, v = map(f, (q, k, v))``."""
+        match target:
+            case ast.Tuple(items) if all(isinstance(item, ast.Name) for item in items):
+                return self.expressions.calls.helpers.mapped(value, len(items))
+        return None
 
     def _make(self, code: ast.expr) -> Node:
         """Read what a name is to stand for: of two equal lists, each is one of its own."""

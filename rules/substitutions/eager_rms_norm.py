@@ -148,6 +148,12 @@ def cast_to_given(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> 
     return weight * normed.to(dtype)
 
 
+def along_dim_without_cast(x: Tensor, weight: Tensor, eps: float, dim: int) -> Tensor:
+    """As ``without_cast``, over a dimension that is a setting (Lit-LLaMA)."""
+    inverse = torch.rsqrt(x.pow(2).mean(dim, keepdim=True) + eps)
+    return either(weight * (x * inverse), weight * x * inverse)
+
+
 def fused(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Return the normalised activation; the second result is kept for the backward pass."""
     return torch_npu.npu_rms_norm(x, weight, epsilon=eps)[0]
@@ -277,6 +283,12 @@ RULE = Substitution(
         Form(along_dim, fused_along_dim, along_last, (LAST_DIM, *_ALWAYS, ALONE, KERNEL_DTYPES)),
         Form(
             along_dim_cast_first,
+            fused_along_dim,
+            along_last,
+            (LAST_DIM, *_ALWAYS, ALONE, SAME_DTYPE),
+        ),
+        Form(
+            along_dim_without_cast,
             fused_along_dim,
             along_last,
             (LAST_DIM, *_ALWAYS, ALONE, SAME_DTYPE),

@@ -2,14 +2,16 @@
 
 What: ``weights, experts = torch.topk(F.softmax(logits, dim=-1), k)`` in a mixture of experts, where
 nothing else reads the softmax (an auxiliary loss would); scores of a sigmoid, corrected by a bias or
-limited to groups of experts, as in DeepSeek-V3.
+limited to groups of experts, as in DeepSeek-V3; a softmax over the selected logits, as in Mixtral.
 
 Why it is slow on the NPU: SoftmaxV2 writes the scores of all experts for TopKV2, which sorts them in
 a general way, and casts stand around both. One kernel keeps them in the core: 37 became 14
 microseconds in vllm-ascend.
 
 Use instead: ``torch_npu.npu_moe_gating_top_k_softmax(logits, None, k)``; its third result are the rows.
-``torch_npu.npu_moe_gating_top_k`` for a sigmoid, a bias and groups.
+``torch_npu.npu_moe_gating_top_k`` for a sigmoid, a bias and groups;
+``torch_npu.npu_moe_gating_top_k_softmax_v2(logits, k=k, renorm=1)`` where the selected logits become
+a softmax.
 
 Safety: advice, for inference alone: the operator has no gradient, and the backward pass raises. It
 returns the experts as int32, and weights of the dtype of the logits, which are not divided by their
@@ -89,6 +91,19 @@ class Router(nn.Module):
         weights = scores.gather(1, experts)
         return weights / weights.sum(-1, keepdim=True), experts
 """
+_SELECTED_FIRST = """
+class MoeLayer(nn.Module):
+    def forward(self, inputs):
+        weights, experts = torch.topk(self.gate(inputs), self.experts_per_token)
+        weights = F.softmax(weights, dim=1, dtype=torch.float).to(inputs.dtype)
+        return weights, experts
+"""
+_OF_FIELDS = """
+class Mlp(nn.Module):
+    def route_to_experts(self, t):
+        best = torch.topk(self.gate(t), k=self.k, dim=-1, sorted=True)
+        return F.softmax(best.values.float(), dim=-1), best.indices
+"""
 _IN_GROUPS = """
 class TopkRouter(nn.Module):
     def get_topk_indices(self, scores):
@@ -142,12 +157,19 @@ class Head(nn.Module):
     def forward(self, x):
         return self.classes(x).sigmoid().flatten(1).topk(100)
 """,
-        # selected first
+        # selected first, and the logits of the selected are a result
+        """
+class Gate(nn.Module):
+    def forward(self, x):
+        logits, experts = self.router(x).topk(2)
+        return logits.softmax(-1), experts, logits
+""",
+        # the softmax is that of a token over its neighbours
         """
 class Gate(nn.Module):
     def forward(self, x):
         weights, experts = self.router(x).topk(2)
-        return weights.softmax(-1), experts
+        return weights.softmax(0), experts
 """,
     ),
     rewritten=(
@@ -157,5 +179,7 @@ class Gate(nn.Module):
         Rewritten(_PICKED, _PICKED),
         Rewritten(_CORRECTED, _CORRECTED),
         Rewritten(_IN_GROUPS, _IN_GROUPS),
+        Rewritten(_SELECTED_FIRST, _SELECTED_FIRST),
+        Rewritten(_OF_FIELDS, _OF_FIELDS),
     ),
 )

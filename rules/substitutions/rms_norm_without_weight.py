@@ -55,6 +55,18 @@ def plain(x: Tensor, eps: float) -> Tensor:
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
 
 
+def promoted(x: Tensor, eps: float) -> Tensor:
+    """Divide an activation of any dtype by a root in float32, which the result is (PaliGemma)."""
+    return x * torch.rsqrt(x.to(torch.float32).pow(2).mean(-1, keepdim=True) + eps)
+
+
+def fused_promoted(x: Tensor, eps: float) -> Tensor:
+    """Normalise with one kernel, in the dtype of the root."""
+    return torch_npu.npu_rms_norm(
+        x.float(), x.new_ones(x.shape[-1], dtype=torch.float32), epsilon=eps
+    )[0]
+
+
 def fused(x: Tensor, eps: float) -> Tensor:
     """Normalise with one kernel, and a weight of ones."""
     return torch_npu.npu_rms_norm(x, x.new_ones(x.shape[-1]), epsilon=eps)[0]
@@ -162,6 +174,7 @@ RULE = Substitution(
     forms=(
         Form(cast_back, fused, activations, (NO_WEIGHT, PLAIN_EPS)),
         Form(plain, fused, activations, (NO_WEIGHT, PLAIN_EPS)),
+        Form(promoted, fused_promoted, activations, (NO_WEIGHT, PLAIN_EPS)),
         Form(root_of_sum, fused_root_of_sum, sums, (NO_WEIGHT, LAST, SINGLE_PRECISION, PLAIN_EPS)),
         Form(unit_rows, fused_unit_rows, rows, (MANY_ROWS, LONG_ROWS, SINGLE_PRECISION, PLAIN_EPS)),
     ),
@@ -253,6 +266,37 @@ def delta_rule(query: torch.Tensor):
         query.new_full((query.shape[-1],), query.shape[-1] ** (-0.5)),
         epsilon=1e-6 / query.shape[-1],
     )[0]
+""",
+        ),
+        Rewritten(
+            """
+class AdaptiveNorm(nn.Module):
+    def __init__(self, eps=1e-6):
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, x, scale, shift):
+        var = torch.mean(torch.square(x.float()), dim=-1, keepdim=True)
+        normed = x * torch.rsqrt(var + self.eps)
+        if scale is None:
+            return normed.to(x.dtype)
+        return (normed * (1 + scale) + shift).to(x.dtype)
+""",
+            """
+class AdaptiveNorm(nn.Module):
+    def __init__(self, eps=1e-6):
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, x, scale, shift):
+        normed = torch_npu.npu_rms_norm(
+            x.float(),
+            x.new_ones(x.shape[-1], dtype=torch.float32),
+            epsilon=self.eps,
+        )[0]
+        if scale is None:
+            return normed.to(x.dtype)
+        return (normed * (1 + scale) + shift).to(x.dtype)
 """,
         ),
         Rewritten(

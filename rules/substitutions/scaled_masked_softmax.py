@@ -39,11 +39,17 @@ _STEP, _LONGEST = 32, 4096
 
 
 def filled(
-    x: Tensor, hidden: Tensor, value: float, scale: float = 1.0, divisor: float = 1.0
+    x: Tensor,
+    hidden: Tensor,
+    value: float,
+    scale: float = 1.0,
+    divisor: float = 1.0,
+    mask: Tensor | bool | None = True,
 ) -> Tensor:
     """Scale, fill what is masked, and take the softmax in the dtype of the scores."""
     scores = either(x * scale, x / divisor)
-    masked = either(scores.masked_fill(hidden, value), torch.where(hidden, value, scores))
+    always = either(scores.masked_fill(hidden, value), torch.where(hidden, value, scores))
+    masked = either(always, always if mask is not None else scores)
     return either(
         masked.softmax(-1),
         masked.softmax(-1, torch.float32).to(x.dtype),
@@ -53,13 +59,19 @@ def filled(
     )
 
 
-def fused(x: Tensor, hidden: Tensor, value: float, scale: float, divisor: float) -> Tensor:
+def fused(
+    x: Tensor,
+    hidden: Tensor,
+    value: float,
+    scale: float,
+    divisor: float,
+    mask: Tensor | bool | None,
+) -> Tensor:
     """Let one kernel scale, mask and normalise."""
-    return torch_npu.npu_scaled_masked_softmax(
-        x,
-        hidden,
-        scale / divisor,
-        False,  # noqa: FBT003 - as the vendor writes it
+    return (
+        (x * (scale / divisor)).softmax(-1)
+        if mask is None
+        else torch_npu.npu_scaled_masked_softmax(x, hidden, scale / divisor, False)  # noqa: FBT003
     )
 
 
@@ -77,6 +89,7 @@ def inputs(draw: Draw) -> dict[str, Any]:
         "value": draw.choice([float("-inf"), -6e4]),
         "scale": draw.choice([1.0, 0.3, 2.0]),
         "divisor": draw.choice([8.0, 0.7]),
+        "mask": draw.choice([True, True, None]),
     }
 
 
@@ -264,6 +277,24 @@ class FusedScaleMaskSoftmax(nn.Module):
             scores, mask, self.scale, False
         )
         return probs
+""",
+        ),
+        # a mask if there is one
+        Rewritten(
+            """
+def weights(x, scale: float, mask=None):
+    scores = x * scale
+    if mask is not None:
+        scores = scores.masked_fill(mask == 0, -1e9)
+    return F.softmax(scores, dim=-1)
+""",
+            """
+def weights(x, scale: float, mask=None):
+    return (
+        (x * scale).softmax(-1)
+        if mask is None
+        else torch_npu.npu_scaled_masked_softmax(x, mask == 0, scale, False)
+    )
 """,
         ),
         Rewritten(

@@ -55,7 +55,10 @@ def forward(
     rotary_mode: str = "half",
     rotate: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return ``input`` rotated by the angles whose cosine is ``r1`` and sine ``r2``."""
+    """Return ``input`` rotated by the angles whose cosine is ``r1`` and sine ``r2``.
+
+    The result is new memory in the order of its dimensions, whatever strides ``input`` has.
+    """
     accept_floating(_NAME, input, r1, r2)
     _check(input, r1, r2, rotary_mode)
     x, cos, sin = (wide(tensor.to(input.dtype)) for tensor in (input, r1, r2))
@@ -69,7 +72,7 @@ def forward(
         rotated = torch.cat((-second, first), -1)
     else:
         rotated = torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
-    return (x * cos + rotated * sin).to(input.dtype)
+    return (x * cos + rotated * sin).to(input.dtype).contiguous()
 
 
 def check_backward(

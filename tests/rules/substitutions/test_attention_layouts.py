@@ -156,3 +156,50 @@ def test_heads_are_counted_where_they_are(heads: str, proven: bool) -> None:  # 
     return einsum('bhnm,bmhd->bnhd', shares, v)
 """)
     assert ("same-heads" not in {condition.name for condition in site.open_conditions}) is proven
+
+
+PARTS = {
+    "of one tensor": ("qkv = x.view(b, n, 3, h, d).permute(2, 0, 3, 1, 4)", "qkv[{}]", True),
+    "views of its chunks": (
+        "qkv = x.chunk(3, dim=-1)",
+        "qkv[{}].reshape(b, n, h, d).transpose(1, 2)",
+        True,
+    ),
+    "other views": ("qkv = x.chunk(3, dim=-1)", "qkv[{}].view(b, h, {} + 1, d)", True),
+    "of what a call returns": ("qkv = prepare(x)", "qkv[{}]", False),
+    "of an argument": ("qkv = x", "qkv[{}]", False),
+    "of a map": ("qkv = list(map(prepare, (x, y, y)))", "qkv[{}]", False),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_of_one_tensor_have_as_many_heads(name: str) -> None:
+    statement, part, proven = PARTS[name]
+    q, k, v = (part.replace("{}", str(number)) for number in range(3))
+    found = sites_of(f"""def f(x, y, b: int, n: int, h: int, d: int, s: float):
+    {statement}
+    q, k, v = {q}, {k}, {v}
+    return ((q @ k.transpose(-2, -1)) * s).softmax(-1) @ v
+""")
+    (site,) = found
+    assert ("same-heads" not in {condition.name for condition in site.open_conditions}) is proven
+
+
+SCALES = {
+    "/ torch.sqrt(torch.tensor(q.size(-1), dtype=torch.float32))": "q.size(-1) ** (-0.5)",
+    "/ torch.sqrt(torch.tensor(64.0))": "64.0 ** (-0.5)",
+    "* torch.tensor(0.125)": "0.125",
+    "/ torch.sqrt(torch.tensor(q.size(-1), device=q.device))": "",
+    "/ torch.sqrt(torch.tensor(s))": "",
+    "/ torch.sqrt(torch.tensor([8.0]))": "",
+}
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_a_number_in_a_tensor_on_the_host_scales_as_a_number(scale: str) -> None:
+    found = sites_of(f"""def f(q, k, v, s):
+    return ((q @ k.transpose(-2, -1)) {scale}).softmax(-1) @ v
+""")
+    assert [f"scale={SCALES[scale]}" in site.rewrite.text for site in found if site.rewrite] == (
+        [True] if SCALES[scale] else []
+    )

@@ -378,6 +378,35 @@ def norm(x: torch.Tensor, weight: torch.Tensor, eps: float):
 ]
 """No RMSNorm with a weight for each element of the last dimension, but a kernel of another rule."""
 
+BRANCHES = {
+    "an optional weight": """
+if self.weight is not None:
+    h = h * self.weight
+return h
+""",
+    "an optional offset": """
+if self.shifted:
+    return self.weight * h + self.bias
+return self.weight * h
+""",
+    "an offset of the weight": """
+h = h * (1 + self.weight) if self.one_more else h * self.weight
+return h
+""",
+    "a result besides": """
+return self.weight * h, h
+""",
+}
+
+
+@pytest.mark.parametrize("name", BRANCHES)
+def test_what_only_some_branches_scale_is_normalised_without_a_weight(name: str) -> None:
+    rows = "h = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)"
+    code = norm(rows, *BRANCHES[name].strip().splitlines())
+    fused = [(s.rule.id, s.rewrite.text) for s in sites(code) if s.rewrite and not s.problem]
+    assert [rule for rule, _ in fused] == ["NPU168"]
+    assert "x.new_ones(x.shape[-1])" in fused[0][1]
+
 
 @pytest.mark.parametrize(("code", "rule"), WITHOUT_VECTOR_WEIGHT)
 def test_norms_without_a_vector_of_weights_are_fused_as_far_as_they_go(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.proposal import Proposal
 from npufix.rewriters.graph.modules.syntax import last_name, list_stored_names
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +21,8 @@ _HIDES = frozenset({"masked_fill", "masked_fill_", "where"})
 _TWO_OF_GROUP = re.compile(r"topk\([^()]*\b2\b")
 _BESIDE = frozenset({"mean", "sum", "log", "bincount"})
 """What an auxiliary loss makes of all scores."""
+_LAST = frozenset({-1, 1, 2})
+"""Where the experts are: behind tokens, or behind batch and sequence."""
 _GROUPS = ", k_group=groups taken, group_count=groups, group_select_mode={}"
 
 
@@ -41,6 +44,8 @@ def find_routers(here: Surroundings) -> Iterator[Proposal]:
                 soft = _softmax_of(here, scores, node)
                 if soft is not None:
                     yield _router(here, node, soft, count)
+                elif _is_softmax_of_selected(here, node):
+                    yield _late_router(here, node, scores, count)
                 else:
                     yield from _find_gated(here, node, count)
 
@@ -97,6 +102,33 @@ def _gathers(here: Surroundings, scores: ast.Name) -> bool:
     outer = here.parents.get(id(scores))
     outer = here.parents.get(id(outer)) if isinstance(outer, ast.Attribute) else outer
     return isinstance(outer, ast.Call) and last_name(outer.func) == "gather"
+
+
+def _is_softmax_of_selected(here: Surroundings, topk: ast.Call) -> bool:
+    """Tell whether what is selected becomes the softmax, and nothing else."""
+    node = here.value(topk)
+    if node is None or node.op != "topk" or node.args[0].op in {"softmax", "sigmoid"}:
+        return False
+    values = [user for user in here.users(node) if user.op == Op.ITEM and user.value == 0]
+    users = [user for value in values for user in _users_but_casts(here, value)]
+    return bool(users) and all(u.op == "softmax" and u.args[1].value in _LAST for u in users)
+
+
+def _users_but_casts(here: Surroundings, node: Node) -> list[Node]:
+    """Return what reads a value, be it as another dtype."""
+    found = [[u] if u.op != Op.CAST else _users_but_casts(here, u) for u in here.users(node)]
+    return [user for users in found for user in users]
+
+
+def _late_router(here: Surroundings, topk: ast.Call, logits: ast.expr, count: ast.expr) -> Proposal:
+    """Return the fused selection of a router that selects first: ``renorm=1``."""
+    k = here.text(count)
+    new = f"torch_npu.npu_moe_gating_top_k_softmax_v2({here.text(logits)}, k={k}, renorm=1)[:2]"
+    return Proposal(
+        topk,
+        f"inference: {new} (torch_npu from 2.8.0.post5), the weights behind their softmax and the "
+        "experts as int32; the operator has no gradient",
+    )
 
 
 def _find_gated(here: Surroundings, topk: ast.Call, count: ast.expr) -> Iterator[Proposal]:

@@ -389,3 +389,10 @@ def test_without_a_derivative_backward_raises(npu: Any, case: str) -> None:
 def test_every_operator_of_the_table_is_tested(npu: Any) -> None:
     assert {operator(case) for case in VALUES} == set(npu_operators.read_table().operators)
     assert npu.__version__ == npu_operators.read_table().versions[-1]
+
+
+def test_a_rotated_query_is_new_memory_in_order(npu: Any) -> None:
+    """``.view`` of it works, as of the ``torch.cat`` that it takes the place of."""
+    x = torch.randn(2, 3, 4, 8).transpose(1, 2)
+    angles = torch.randn(1, 4, 1, 8)
+    assert npu.npu_rotary_mul(x, angles.cos(), angles.sin()).is_contiguous()
