@@ -154,8 +154,7 @@ def _observation(  # noqa: PLR0913, PLR0917 - the pauses, and what fills them
         drained = f", behind some of {number(synchronised)} synchronisations of the device"
         advice = advice or _OF_SYNCHRONISATIONS
     if _loads_code(gaps, pauses, recording):
-        said = f"{said}, which loads the code of a kernel,"
-        advice = _OF_CODE
+        drained, advice = ", in the first launch of a kernel, which loads its code", _OF_CODE
     what = (
         f"the host is in {said} while the device waits for {milliseconds(cost)} "
         f"per step ({percent(share(cost, recording))} of the step): {count} of 1 ms or more{drained}"

@@ -53,7 +53,7 @@ def check(recording: Recording) -> Iterator[Observation]:
     if found is None or found["duration_ns"].sum() <= _MOSTLY * extra:
         found = _longest_calls(recording)
     blamed = found if found is not None and found["duration_ns"].sum() > _MOSTLY * extra else None
-    names = ", ".join(f"step {number}" for number in sorted(outliers)[:_MOST_NAMED])
+    names = ", ".join(f"step {n}" for n in sorted(outliers)[:_MOST_NAMED])
     mean = sum(outliers.values()) / len(outliers)
     what = (
         f"the average of all {steps} steps is {milliseconds(cost)} longer "

@@ -181,6 +181,25 @@ def test_the_operators_tell_why(count: float, times: float | None, why: str) -> 
     assert why in dict(seen.evidence)["why"]
 
 
+def test_all_operators_take_longer_with_longer_inputs() -> None:
+    base = alone([(100.0, 20.0, 2.0)] * 5 + [(125.0, 0.0, 2.0)])
+    names = ("MatMulV2", "FlashAttentionScore", "Add")
+
+    def rows(rank: int, *where: str) -> list[tuple[object, ...]]:
+        took = round(25 * MS * (1.25 if rank == 5 else 1))
+        cells = [10] if where else [f"{rank},8", 10]
+        return [(*where, name, "AI_CORE", *cells, took) for name in names]
+
+    every = [(rank, *row[1:]) for rank in range(6) for row in rows(rank, "")]
+    operators = pd.DataFrame(every, columns=["rank", "type", "core", "count", "total_ns"])
+    columns = ["type", "core", "shapes", "calls", "total_ns"]
+    lines = pd.DataFrame(columns=["path", "line", "function", "calls", "total_ns"])
+    details = {r: RankDetail(pd.DataFrame(rows(r), columns=columns), lines) for r in (0, 5)}
+    (seen,) = found("NPU601", replace(base, operators=operators, details=details))
+    assert "longer inputs" in dict(seen.evidence)["why"]
+    assert "lengths of the inputs" in seen.advice
+
+
 @pytest.mark.parametrize(
     ("shapes", "mhz", "why", "told"),
     [

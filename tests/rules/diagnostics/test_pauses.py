@@ -384,7 +384,7 @@ def test_the_first_launch_of_a_kernel_loads_its_code(before: str, *, told: bool)
         step_ns=17 * MS,
     )
     (seen,) = host_pause.check(looked_at)
-    assert ("loads the code of a kernel" in seen.what) is told
+    assert ("which loads its code" in seen.what) is told
     assert ("warm-up" in seen.advice) is told
 
 
