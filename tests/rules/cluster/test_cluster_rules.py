@@ -181,14 +181,18 @@ def test_the_operators_tell_why(count: float, times: float | None, why: str) -> 
     assert why in dict(seen.evidence)["why"]
 
 
-def test_all_operators_take_longer_with_longer_inputs() -> None:
+@pytest.mark.parametrize(
+    ("kind", "advised"),
+    [("MatMulV2", "lengths of the inputs"), ("GroupedMatmul", "load-balancing-type aux_loss")],
+)
+def test_all_operators_take_longer_with_longer_inputs(kind: str, advised: str) -> None:
     base = alone([(100.0, 20.0, 2.0)] * 5 + [(125.0, 0.0, 2.0)])
-    names = ("MatMulV2", "FlashAttentionScore", "Add")
+    names = (kind, "FlashAttentionScore", "Add")
 
     def rows(rank: int, *where: str) -> list[tuple[object, ...]]:
-        took = round(25 * MS * (1.25 if rank == 5 else 1))
         cells = [10] if where else [f"{rank},8", 10]
-        return [(*where, name, "AI_CORE", *cells, took) for name in names]
+        longer = {name: (1.3 if name == kind else 1.23) if rank == 5 else 1 for name in names}
+        return [(*where, n, "AI_CORE", *cells, round(25 * MS * longer[n])) for n in names]
 
     every = [(rank, *row[1:]) for rank in range(6) for row in rows(rank, "")]
     operators = pd.DataFrame(every, columns=["rank", "type", "core", "count", "total_ns"])
@@ -197,7 +201,7 @@ def test_all_operators_take_longer_with_longer_inputs() -> None:
     details = {r: RankDetail(pd.DataFrame(rows(r), columns=columns), lines) for r in (0, 5)}
     (seen,) = found("NPU601", replace(base, operators=operators, details=details))
     assert "longer inputs" in dict(seen.evidence)["why"]
-    assert "lengths of the inputs" in seen.advice
+    assert advised in seen.advice
 
 
 @pytest.mark.parametrize(
@@ -431,6 +435,12 @@ def test_of_a_group_that_not_all_recorded_each_rank_says_how_long_it_waits() -> 
     calls = len(own) / own["step"].nunique()
     assert f"{milliseconds(calls * 60 * MS)} wait for the last rank" in seen.what
     assert f"{milliseconds(calls * 18 * MS)} move data" in seen.what
+
+
+def test_a_job_that_only_sends_and_receives_has_no_group() -> None:
+    base = cluster("straggler:9@4")
+    alone = base.collectives.assign(kind=pd.Categorical(["p2p"] * len(base.collectives)))
+    assert found("NPU611", replace(base, collectives=alone)) == []
 
 
 @pytest.mark.parametrize(
