@@ -18,6 +18,8 @@ _FEWEST = 5
 """Of fewer ranks nothing tells which of them is the odd one."""
 _FAR = 3.5 * 1.4826
 """Median absolute deviations: three and a half standard deviations of normal noise."""
+_AS_LONG = 0.8
+"""Share of the longest step from which a rank may be the one that is waited for."""
 _LEAST = 0.03
 """Of the typical step: a smaller difference is no reason to look, however alike the others are."""
 
@@ -31,13 +33,24 @@ def own_ns(means: pd.DataFrame) -> Floats:
     return own
 
 
+def find_slowest(means: pd.DataFrame) -> int:
+    """Return the row of the rank that the job waits for: the busiest of those with the long steps.
+
+    Ranks that no collective joins within the recording (pairs of a slow and of quick links) do not
+    wait for each other: there a step of 16 ms tells nothing about a job that takes 73.
+    """
+    own = own_ns(means)
+    whole = own + means["communication_exposed_ns"].to_numpy(np.float64)
+    return int(np.where(whole >= _AS_LONG * whole.max(initial=0), own, -1.0).argmax())
+
+
 def roles(means: pd.DataFrame) -> dict[int, str]:
     """Return the rows of ``means`` (one a rank, times per step) to read as a whole, and why."""
     if means.empty:
         return {}
     own = own_ns(means)
     order = np.argsort(-own, kind="stable")
-    found = {int(order[0]): SLOWEST}
+    found = {find_slowest(means): SLOWEST}
     found.setdefault(int(order[-1]), FASTEST)
     for row in _outliers(means):
         found.setdefault(row, OUTLIER)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from npufix.advisor.cluster.cache import DETAIL, SUMMARY, RankCache
-from npufix.advisor.cluster.choosing import ASKED, own_ns, roles
+from npufix.advisor.cluster.choosing import ASKED, find_slowest, roles
 from npufix.advisor.cluster.gathering import all_steps, cluster_of, steady
 from npufix.advisor.cluster.jobs import job_of
 from npufix.profiling_parsers.cluster.summary import SummaryError, decode, encode
@@ -278,4 +278,4 @@ def _choose(
     measured = [place for place in readable if place in means]  # of those that are compared
     if not measured:
         return readable[0]
-    return measured[int(own_ns(_frame(means, measured)).argmax())]
+    return measured[find_slowest(_frame(means, measured))]

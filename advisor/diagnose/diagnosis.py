@@ -14,7 +14,12 @@ from npufix.advisor.diagnose.causes import with_causes
 from npufix.advisor.diagnose.foreseeing import foresee
 from npufix.advisor.diagnose.ranks import ALONE, Ways, read_dump
 from npufix.advisor.diagnose.result import Diagnosis
-from npufix.advisor.diagnose.savings import settle, total_saving, without_explained
+from npufix.advisor.diagnose.savings import (
+    settle,
+    total_saving,
+    within_idle,
+    without_explained,
+)
 from npufix.advisor.evidence.collectives import hot_collectives
 from npufix.advisor.evidence.estimate import calibrate
 from npufix.advisor.evidence.hygiene import missing_parts, snippet
@@ -101,7 +106,7 @@ def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None
         foresee, everything, run.evidence, run.step.length_ns, chip=chip, others=_others(read)
     )
     foreseen = ask(asked=options.asked)
-    everything, forecast = foreseen.items, foreseen.forecast
+    everything, forecast = within_idle(foreseen.items, run.split), foreseen.forecast
     seen = [item for item in everything if item.finding.kind == "run"]
     found = [cast("Located", item) for item in everything if item.finding.kind == "code"]
     measured = _report_measures(run, options, foreseen.path)
@@ -109,7 +114,7 @@ def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None
         measured,
         headline=headline(
             [item.finding for item in everything],
-            total_saving(everything, forecast),
+            total_saving(everything, forecast, run.split),
             run.split,
             measured.hot_operators,
             with_source=tree is not None,

@@ -73,8 +73,41 @@ def settle(found: Sequence[T], split: StepSplit | None, kernels: pd.DataFrame) -
     return [_change_saving(item, savings[at], overlaps[at]) for at, item in enumerate(found)]
 
 
-def total_saving(settled: Sequence[Item], forecast: Forecast | None = None) -> Saving:
-    """Return what all changes save together: as replayed, else the sum of what is left of each."""
+def within_idle(found: Sequence[T], split: StepSplit | None) -> list[T]:
+    """Return the findings of idle time with savings of no more than the device is idle.
+
+    The replayed steps may be longer than the average one: some that waited more for the loader.
+    """
+    left = split.free_ns + split.exposed_communication_ns if split else 0
+    kept = []
+    for item in found:
+        saving = item.finding.saving
+        if split and item.is_idle and saving is not None:
+            high = min(saving.high_ns, left)
+            left -= high
+            saving = Saving(min(saving.low_ns, high), high, saving.basis) if high else None
+            item = replace(item, finding=msgspec.structs.replace(item.finding, saving=saving))  # noqa: PLW2901
+        kept.append(item)
+    return kept
+
+
+def total_saving(
+    settled: Sequence[Item], forecast: Forecast | None = None, split: StepSplit | None = None
+) -> Saving:
+    """Return what all changes save together: as replayed, else the sum of what is left of each.
+
+    What is no work of the device saves no more than the device is idle.
+    """
+    found = _total(settled, forecast)
+    if split is None:
+        return found
+    savings = [i.finding.saving for i in settled if not i.is_idle and i.finding.saving]
+    idle = split.free_ns + split.exposed_communication_ns
+    most = min(split.total_ns, idle + sum(saving.high_ns for saving in savings))
+    return Saving(min(found.low_ns, most), min(found.high_ns, most), found.basis)
+
+
+def _total(settled: Sequence[Item], forecast: Forecast | None) -> Saving:
     together, everything = (forecast.together if forecast else None), settled
     hurries = [
         i.finding.predicted for i in everything if together and i.change and i.change.hurries

@@ -88,7 +88,8 @@ def step_graph(evidence: Evidence, step_ns: int) -> StepGraph | None:
         graph.gap_ns[0] += max(0.0, beside)  # before the first kernel, and behind the last
         return replace(graph, measured_ns=measured)
     ops = _ops_within(evidence.host_ops, begin, window.end)
-    waits = find_host_waits(rows, ops, evidence.loads, measured, begin, window.end, busy)
+    loads = _loads_from(evidence.loads, evidence.host_ops)
+    waits = find_host_waits(rows, ops, loads, measured, begin, window.end, busy)
     spread, alike = spread_of(np.array([_length(evidence, step) for step in window.steps]))
     last = max(int(rows.launch[-1]), max((moment for _, moment in waits), default=0))
     return replace(
@@ -112,16 +113,30 @@ def _window(evidence: Evidence, counts: pd.Series[int], *, coarse: bool) -> _Win
         lengths = {step: _length(evidence, step) for step in steps}
         middle = sorted(steps, key=lambda step: lengths[step])[len(steps) // 2]
         return _Window((middle,), None, None)
-    runs: list[list[int]] = [[]]
-    for step in steps:
-        if runs[-1] and step != runs[-1][-1] + 1:
-            runs.append([])
-        run = runs[-1]
-        known = sum(int(counts[s]) for s in run)
-        if not run or (len(run) < _MOST_STEPS and known + counts[step] <= _MOST_KERNELS):
-            run.append(step)
-    chosen = max(runs, key=len)
+    runs = _runs(steps, counts)
+    longest = max(map(len, runs))
+    lengths = {step: _length(evidence, step) for step in steps}
+    mean = sum(lengths.values()) / len(steps)
+    # Those that are as long as all of them: first steps, or some with a checkpoint, may be longer.
+    chosen = min(
+        (run for run in runs if len(run) == longest),
+        key=lambda run: abs(sum(lengths[step] for step in run) / len(run) - mean),
+    )
     return _Window(chosen, marks[chosen[0]][0], _end(marks, chosen))
+
+
+def _runs(steps: Sequence[int], counts: pd.Series[int]) -> list[list[int]]:
+    """Return what may be chosen: from each step on those that follow, as many as are worth it."""
+    runs = []
+    for first in range(len(steps)):
+        run, known = [steps[first]], int(counts[steps[first]])
+        for step in steps[first + 1 : first + _MOST_STEPS]:
+            known += int(counts[step])
+            if step != run[-1] + 1 or known > _MOST_KERNELS:
+                break
+            run.append(step)
+        runs.append(run)
+    return runs
 
 
 def _end(marks: Marks, steps: Sequence[int]) -> int:
@@ -312,6 +327,12 @@ def _ops_within(host_ops: pd.DataFrame, begin: int, end: int | None) -> pd.DataF
         return host_ops
     start = host_ops["start_ns"].to_numpy()
     return host_ops[(start >= begin) & (start < end)]
+
+
+def _loads_from(loads: pd.DataFrame, steady_ops: pd.DataFrame) -> pd.DataFrame:
+    """Return the waits for a batch without those of a warm-up, in which the workers begin."""
+    first = steady_ops["start_ns"].min() if len(steady_ops) else 0
+    return loads[(loads["start_ns"] >= first).to_numpy(bool)]
 
 
 def _with_waits(

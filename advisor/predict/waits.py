@@ -294,10 +294,13 @@ def _pauses(rows: Rows, end: int | None) -> Iterator[_Call]:
 def _apart(calls: list[_Call]) -> list[_Call]:
     """Return calls that do not overlap: of those around each other the innermost that is as long.
 
-    ``acl_memcpy_device_to_host`` of 10 us in ``aten::_local_scalar_dense`` of 800 us only asks.
+    ``acl_memcpy_device_to_host`` of 10 us in ``aten::_local_scalar_dense`` of 800 us only asks. A
+    pause that was seen begins behind a call that reaches into it: the operator that launches.
     """
     kept: list[_Call] = []
     for call in calls:
+        if call.operator < 0 and kept and call.begin < kept[-1].end < call.end:
+            call = call._replace(begin=kept[-1].end)  # noqa: PLW2901 - the same one, shortened
         while kept and kept[-1].end >= call.end and _is_inside(call, kept[-1]):
             kept.pop()
         if not kept or kept[-1].end <= call.begin:

@@ -66,7 +66,7 @@ _TABLES = {
     ),
     "annotations": ("name", "duration_ns", "on_device", *_PLACE),
     "calls": ("name", "duration_ns", *_PLACE),
-    "runtime": ("duration_ns", "correlation", "external", *_PLACE),
+    "runtime": ("name", "duration_ns", "correlation", "external", *_PLACE),
     "device": (
         *("name", "duration_ns", "core", "device", "correlation", "external", "stream"),
         "start_ns",
@@ -92,7 +92,8 @@ class KinetoTrace:
     the Module Hierarchy of TorchScript), ``external`` (id), ``pid``, ``tid``, ``start_ns``.
     ``annotations`` -- ``name``, ``duration_ns``, ``on_device``, ``pid``, ``tid``, ``start_ns``.
     ``calls`` (of Python) -- ``name``, ``duration_ns``, ``pid``, ``tid``, ``start_ns``.
-    ``runtime`` -- ``duration_ns``, ``correlation``, ``external``, ``pid``, ``tid``, ``start_ns``.
+    ``runtime`` -- ``name``, ``duration_ns``, ``correlation``, ``external``, ``pid``, ``tid``,
+    ``start_ns``.
     ``device`` -- ``name``, ``duration_ns``, ``core`` (position in ``CORES``), ``device``,
     ``correlation``, ``external``, ``stream``, ``start_ns``.
     ``flow_starts``, ``flow_ends`` (forward to backward) -- ``flow``, ``pid``, ``tid``,
@@ -121,9 +122,8 @@ class _Collector:
     """The rows of the events that are needed."""
 
     def __init__(self) -> None:
-        self.names = {
-            kind: Codes[str]() for kind in ("operators", "annotations", "calls", "device")
-        }
+        named = [kind for kind, columns in _TABLES.items() if "name" in columns]
+        self.names = {kind: Codes[str]() for kind in named}
         self.dims, self.types = Codes[bytes](), Codes[bytes]()
         self.stacks, self.modules = Codes({"": 0}), Codes({"": 0})
         self.keys = Keys()
@@ -222,7 +222,8 @@ class _Collector:
         correlations = self.keys.of([one.correlation for one in arguments])
         externals = self._externals(arguments)
         lasting = [event.dur if _is_duration(event.dur, _LONGEST_US) else 0 for event in events]
-        columns = (parse_durations(lasting), correlations, externals, *self._places(events))
+        names = self.names["runtime"].of(parse_texts([event.name for event in events]))
+        columns = (names, parse_durations(lasting), correlations, externals, *self._places(events))
         self._append("runtime", events, *columns)
 
     def _flows(self, events: list[Event]) -> None:

@@ -33,7 +33,7 @@ from npufix.profiling_parsers.kineto.steps import (
     step_annotations,
 )
 from npufix.profiling_parsers.profile import DumpError, Environment, Problem, Profile
-from npufix.profiling_parsers.signals import Signals
+from npufix.profiling_parsers.signals import LONG_CALL_NS, Signals
 from npufix.profiling_parsers.tables.columns import category, find_rows_with
 from npufix.profiling_parsers.trace.rows import Codes
 
@@ -95,9 +95,19 @@ def read_kineto(path: Path) -> Profile:
         stacks=found.stacks,
         problems=tuple(_problems(path.name, trace, found, steps, marked=marked)),
         modules=found.modules,
-        signals=Signals(functions=long_functions(trace.calls)),
+        signals=Signals(
+            functions=long_functions(trace.calls), long_calls=_long_calls(trace.runtime)
+        ),
         format="kineto",
     )
+
+
+def _long_calls(runtime: pd.DataFrame) -> pd.DataFrame:
+    """Return ``Signals.long_calls``: those into the runtime that a device may wait for."""
+    long = runtime[(runtime["duration_ns"] >= LONG_CALL_NS).to_numpy(bool)]
+    level = category(np.zeros(len(long), np.int64), ["runtime"])
+    found = long.assign(level=level)[["level", "name", "start_ns", "duration_ns"]]
+    return found.sort_values("start_ns", kind="stable", ignore_index=True)
 
 
 def _check(path: Path, trace: KinetoTrace, header: Header) -> None:

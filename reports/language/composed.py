@@ -186,6 +186,7 @@ MESSAGES: tuple[str, ...] = (
     "left out: {what}, {reason}: {time}, {n} times a typical step",
     "Left out: {what}, {reason}: {time}, {n} times a typical step",
     "step {n}",
+    "steps",
     "a step",
     "{n} findings",
     # verdicts

@@ -140,7 +140,8 @@ def _split(report: Report) -> Iterator[str]:
         yield ""
         yield f"{milliseconds(split.preparing_ns)} of the free time is before the first kernel"
     for odd in split.left_out:
-        name = "a step" if odd.step is None else f"step {odd.step}"
+        n = odd.step
+        name = "a step" if n is None else f"step {n}"
         yield ""
         spent = f"{milliseconds(odd.total_ns)}, {odd.ratio:.1f} times a typical step"
         yield f"Left out: {name}, {text(odd.reason)}: {spent}"

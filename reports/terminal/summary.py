@@ -33,6 +33,8 @@ _PARTS = (("compute", "blue", "█"), ("communication", "magenta", "▓"), ("idl
 """Told apart by their signs where there is no colour."""
 _MOST_ROWS = 6
 _MOST_PROBLEMS = 2
+_ADVICE = "{advice}"
+"""Where the advice goes in a sentence."""
 _MOST_NAMES = 3
 _LONGEST_NAME, _LONGEST_PLACE = 30, 26
 _LARGE, _SMALLEST_TOLD = 0.1, 0.001
@@ -258,15 +260,15 @@ def _show_ways_on(report: Report, console: Console) -> None:
     """Print what to do first, what the dump lacks, and where there is more."""
     patch = any(step.startswith("npufix patch ") for step in report.next_steps)
     number, finding = next(
-        ((n, f) for n, f in enumerate(report.findings, 1) if _advice(f)), (0, None)
+        ((n, f) for n, f in enumerate(report.findings, 1) if f.advice), (0, None)
     )
     if finding is not None and not patch:
-        paragraph(f"Start with {number}: {tr(plain(_advice(finding)))}", console)
+        paragraph(_with_advice(f"Start with {number}: {tr(_ADVICE)}", finding), console)
         _show_command(f"npufix rules show {finding.rule}", console, "   ")
     for step in report.next_steps:
         _show_command(step, console, "Start: " if patch else "   ")
     if finding is not None and patch:
-        paragraph(f"Then {number}: {tr(plain(_advice(finding)))}", console)
+        paragraph(_with_advice(f"Then {number}: {tr(_ADVICE)}", finding), console)
     missing = [tr(part.name) for part in report.not_recorded]
     if missing:
         more = len(missing) - _MOST_NAMES
@@ -293,6 +295,11 @@ def there(report: Report) -> Iterator[str]:
     yield from (name for name, content in zip(SECTIONS, contents, strict=True) if content)
 
 
-def _advice(finding: Finding) -> str:
-    """Return what to do first about what ``patch`` does not write, "" if nothing is known."""
-    return re.split(r"; (?![^(]*\))", finding.advice.splitlines()[0])[0] if finding.advice else ""
+def _with_advice(sentence: str, finding: Finding) -> str:
+    """Return a sentence with what to do first about what ``patch`` does not write.
+
+    It is said in one piece and cut then: a part of a message has no translation of its own.
+    """
+    advice = tr(plain(finding.advice.splitlines()[0]))
+    first = re.split(r"(?:; |；)(?![^(（]*[)）])", advice)[0]
+    return tr(sentence).replace(_ADVICE, first)

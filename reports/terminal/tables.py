@@ -74,7 +74,8 @@ def show_step_remarks(split: StepSplit | None, console: Console) -> None:
             Text(f"{hidden} of communication is hidden behind computing", "dim"), console
         )
     for odd in split.left_out:
-        name = "a step" if odd.step is None else f"step {odd.step}"
+        n = odd.step
+        name = "a step" if n is None else f"step {n}"
         text = (
             f"left out: {name}, {odd.reason}: {milliseconds(odd.total_ns)}, {odd.ratio:.1f} times"
         )

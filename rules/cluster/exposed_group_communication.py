@@ -60,7 +60,9 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
     rows = rows[rows["kind"] == "collective"]
     members = members_of(cluster)
     alone = rows["group"].map(lambda group: len(members.get(group, (0, 1)))) < 2  # noqa: PLR2004 - nobody to wait for
-    rows = rows[~alone]
+    rows = rows[~alone.to_numpy(bool)]
+    if rows.empty:  # a pipeline that only sends and receives
+        return
     last = _together_ns(rows, members)
     shares = rows["rank"].map(compute_exposed_share(cluster)).fillna(0.0)
     moved = rows["transit_ns"].where(rows["transit_ns"] > 0, rows["moved_ns"])

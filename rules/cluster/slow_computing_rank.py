@@ -23,9 +23,10 @@ guide.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
-from npufix.rules.cluster.unbalanced_experts import check as find_unbalanced_experts
+from npufix.rules.cluster import unbalanced_experts
 from npufix.rules.cluster_diagnostic import ClusterDiagnostic, ClusterObservation
 from npufix.rules.shared.quantities import milliseconds
 from npufix.rules.shared.ranks.comparing import late_ranks
@@ -62,7 +63,7 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
     """Yield one observation per stage of the pipeline that has such ranks."""
     if cluster.steps.empty:
         return
-    experts = {seen.ranks[0]: seen.cost_ns for seen in find_unbalanced_experts(cluster)}
+    experts = {seen.ranks[0]: seen.cost_ns for seen in unbalanced_experts.check(cluster)}
     for late in late_ranks(cluster, "computing_ns"):
         if is_place(cluster, late.ranks):  # unbalanced-group
             continue
@@ -86,8 +87,18 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
             ),
             # All lines are slower then, and none of them is why.
             places=() if _device(cause)[0] else lines(cluster, late.ranks[0], late.others),
-            advice=_ADVICE.get(cause.kind, ""),
+            advice=_advice(cause),
         )
+
+
+def _advice(cause: Cause) -> str:
+    """Return what to do; grouped products that take longer are those of experts with more tokens.
+
+    Where the buffers of all-to-all are padded to one size, its bytes do not tell it.
+    """
+    if cause.kind == "inputs" and re.fullmatch(unbalanced_experts.PRODUCT, cause.evidence[0][0]):
+        return unbalanced_experts.RULE.advice
+    return _ADVICE.get(cause.kind, "")
 
 
 def _saving(late: Late, cluster: Cluster) -> tuple[int, int]:

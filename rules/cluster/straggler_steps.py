@@ -161,8 +161,8 @@ def _observation(
     )
 
 
-def _fact(late: pd.DataFrame, rank: int, step: object) -> tuple[str, str]:
-    return f"step {step}", f"rank {rank} by {milliseconds(float(late[step][rank]))}"
+def _fact(late: pd.DataFrame, rank: int, n: object) -> tuple[str, str]:
+    return f"step {n}", f"rank {rank} by {milliseconds(float(late[n][rank]))}"
 
 
 def _longer(where: list[tuple[int, object]], parts: tuple[pd.DataFrame, ...]) -> str:

@@ -45,7 +45,7 @@ _BEYOND = 1.2
 _LEAST_SHARE = 0.01
 EXCHANGE = re.compile(r"all_?to_?all_?v", re.IGNORECASE)
 """The collective in which experts get tokens of other ranks."""
-_PRODUCT = r".*GroupedMat[Mm]ul.*"
+PRODUCT = r".*GroupedMat[Mm]ul.*"
 _NETWORKS = ("SDMA", "RDMA")
 _SEVERAL, _SHOWN = 2, 4
 
@@ -132,7 +132,7 @@ def _exchange_ns(cluster: Cluster, rank: int, group: object) -> float:
 def _products(cluster: Cluster, rank: int, group: Sequence[int]) -> tuple[float, float]:
     """Return the time of the grouped products over the recording, on the rank and in the mean."""
     rows = cluster.operators
-    rows = rows[rows["type"].astype(str).str.fullmatch(_PRODUCT)]
+    rows = rows[rows["type"].astype(str).str.fullmatch(PRODUCT)]
     times = rows.groupby("rank")["total_ns"].sum()
     known = [member for member in group if member in times.index]
     if rank not in times.index or len(known) < _SEVERAL:

@@ -57,9 +57,9 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
     ranks = [int(rank) for rank in medians.index if stage[int(rank)] == slowest]
     yield ClusterObservation(
         what=(
-            f"stage {slowest} of {len(computing)} computes {milliseconds(most)} per step, the mean "
-            f"stage {milliseconds(mean)}: all others wait {milliseconds(gap)} "
-            f"({percent(gap / step)} of the step) for it"
+            f"stage {slowest} of {len(computing)} computes {milliseconds(most)} per step, "
+            f"{milliseconds(gap)} ({percent(gap / step)} of the step) more than the mean stage "
+            f"({milliseconds(mean)}), and the others wait for it"
         ),
         ranks=tuple(ranks),
         evidence=tuple(

@@ -33,8 +33,10 @@ from npufix.rules.shared.quantities import format_count, milliseconds, number, p
 from npufix.rules.shared.recording.collectives import LEAST_SHARE
 from npufix.rules.shared.recording.observing import (
     PYTHON,
+    find_named,
     free_ns,
     host_calls,
+    measure_covered_ns,
     per_step,
     places,
     share,
@@ -72,6 +74,17 @@ _OF_SYNCHRONISATIONS = (
 )
 _ALLOCATES = r"aten::(empty|empty_strided|resize_|zeros|new_.*)"
 _SYNCHRONISES = r"aclrtSynchronizeDevice\w*"
+_LOADS_CODE = (
+    r"launch|(aclrt|rt|cuda|cu|hip)?\w*(Launch(Cooperative)?Kernel|ModuleLoad|LibraryLoad|BinaryLoad"
+    r"|BinaryRegister)\w*"
+)
+"""Calls that take microseconds, and milliseconds where the code of a kernel is not there yet."""
+_OF_CODE = (
+    "record behind a warm-up that runs every kernel once (schedule(wait=1, warmup=3, active=3)): no "
+    "later step loads it"
+)
+_ALL = 0.8
+"""Share of the pauses from which the call that is named is all that the host did."""
 _AGAIN = 2
 """Times per step that a program synchronises the device: once may be for the step as a whole."""
 _BY_NAME = (
@@ -96,12 +109,12 @@ def check(recording: Recording) -> Iterator[Observation]:
     rows = pauses.rows
     if not len(rows) or share(per_step(pauses.idle_ns.sum(), recording), recording) < LEAST_SHARE:
         return
-    calls = _calls_in(pauses, recording.host_ops)
+    calls, covered = _calls_in(pauses, recording.host_ops)
     names = recording.host_ops["name"].astype(str).to_numpy()
     named = np.array([names[call] if call >= 0 else "" for call in calls], object)
     between = np.flatnonzero(calls < 0)
     functions = recording.signals.functions
-    found = _calls_in(Pauses(pauses.idle, _only(pauses, rows[between])), functions)
+    found, inside = _calls_in(Pauses(pauses.idle, _only(pauses, rows[between])), functions)
     spelled = functions["name"].astype(str).to_numpy()
     # A function that lasts as long as all of the step says nothing, one that launches nothing does.
     alike = found >= 0
@@ -113,16 +126,17 @@ def check(recording: Recording) -> Iterator[Observation]:
     instead = (first == last) & (start + length <= pauses.idle.end_ns[gaps])
     alike[alike] = (length * _COVERS <= pauses.idle_ns[gaps]) | instead
     named[between[alike]] = spelled[found[alike]]
-    calls[between[alike]] = -1
+    covered[between[alike]] = inside[alike]
     spent = {str(name): int(pauses.idle_ns[rows[named == name]].sum()) for name in set(named)}
     for name in sorted(spent, key=lambda name: (-spent[name], name)):
         if share(per_step(spent[name], recording), recording) >= LEAST_SHARE:
             own = np.flatnonzero(named == name)
-            yield _observation(name, rows[own], calls[own], pauses, recording)
+            held = per_step(int(covered[own].sum()), recording) if name else 0
+            yield _observation(name, rows[own], calls[own], held, pauses, recording)
 
 
-def _observation(
-    name: str, gaps: Integers, calls: Integers, pauses: Pauses, recording: Recording
+def _observation(  # noqa: PLR0913, PLR0917 - the pauses, and what fills them
+    name: str, gaps: Integers, calls: Integers, held: int, pauses: Pauses, recording: Recording
 ) -> Observation:
     waited = pauses.idle_ns[gaps]
     cost = min(per_step(waited.sum(), recording), free_ns(recording))
@@ -139,6 +153,18 @@ def _observation(
     if synchronised >= max(_AGAIN, len(gaps) / 2 / max(1, recording.step_count)):
         drained = f", behind some of {number(synchronised)} synchronisations of the device"
         advice = advice or _OF_SYNCHRONISATIONS
+    if _loads_code(gaps, pauses, recording):
+        drained, advice = ", in the first launch of a kernel, which loads its code", _OF_CODE
+    what = (
+        f"the host is in {said} while the device waits for {milliseconds(cost)} "
+        f"per step ({percent(share(cost, recording))} of the step): {count} of 1 ms or more{drained}"
+    )
+    if name and held < _ALL * cost:
+        what = (
+            f"the device waits for {milliseconds(cost)} per step ({percent(share(cost, recording))} "
+            f"of the step) while the host does something else, {milliseconds(held)} of it in {said}: "
+            f"{count} of 1 ms or more{drained}"
+        )
     last = ends_step(recording, pauses.idle)[gaps]
     rows, spent = behind[~last], waited[~last]
     if is_operator:
@@ -146,10 +172,7 @@ def _observation(
         spent = rows["duration_ns"].to_numpy()
         spent = (spent * (waited.sum() / max(1, spent.sum()))).astype(np.int64)
     return Observation(
-        what=(
-            f"the host is in {said} while the device waits for {milliseconds(cost)} "
-            f"per step ({percent(share(cost, recording))} of the step): {count} of 1 ms or more{drained}"
-        ),
+        what=what,
         evidence=(
             ("longest pause", milliseconds(waited.max())),
             *(() if name else (("the lines", "those of the first kernel behind each pause"),)),
@@ -184,18 +207,37 @@ def _place(
     return (Place(found["path"], int(found["line"]), found["function"], cost, calls),)
 
 
-def _calls_in(pauses: Pauses, ops: pd.DataFrame) -> Integers:
-    """Return the row of the call that fills each pause, -1 where it is Python between calls.
+def _loads_code(gaps: Integers, pauses: Pauses, recording: Recording) -> bool:
+    """Tell whether most of some pauses are spent in long launches of kernels that are new here.
 
-    Of calls around each other the innermost that covers about as much: the copy in a function. Of
-    several calls of one name, eight copies to the host say, the longest stands for all.
+    A launch that takes long again and again waits for something else.
+    """
+    behind = pauses.idle.next_kernel[gaps]
+    kernels = recording.kernels.sort_values("start_ns", kind="stable")
+    first = kernels.index[~kernels["name"].duplicated().to_numpy(bool)]
+    if not recording.kernels.index[behind].isin(first).all():
+        return False
+    calls = find_named(recording.signals.long_calls, _LOADS_CODE)
+    starts = np.sort(calls["start_ns"].to_numpy())
+    ends = np.maximum.accumulate(np.sort((calls["start_ns"] + calls["duration_ns"]).to_numpy()))
+    begin, end = pauses.idle.start_ns[gaps], pauses.idle.end_ns[gaps]
+    spent = measure_covered_ns(starts, ends, begin, end)
+    return bool(spent.sum() > _COVERS * pauses.idle_ns[gaps].sum())
+
+
+def _calls_in(pauses: Pauses, ops: pd.DataFrame) -> tuple[Integers, Integers]:
+    """Return the row of the call that fills each pause, and how much of it the calls of its name do.
+
+    -1 where it is Python between calls. Of calls around each other it is the innermost that covers
+    about as much: the copy in a function. Of several calls of one name, eight copies to the host
+    say, the longest stands for all.
     """
     rows = _long_calls(ops)
     long = ops.iloc[rows]
     starts = long["start_ns"].to_numpy()
     ends = starts + long["duration_ns"].to_numpy()
     names = long["name"].cat.codes.to_numpy()
-    found = []
+    found, covered = [], []
     for at in pauses.rows:
         begin, end = pauses.idle.start_ns[at], pauses.idle.end_ns[at]
         cover = np.clip(np.minimum(ends, end) - np.maximum(starts, begin), 0, None)
@@ -210,7 +252,9 @@ def _calls_in(pauses: Pauses, ops: pd.DataFrame) -> Integers:
             alike = inside[names[inside] == name]
             own = int(alike[cover[alike].argmax()]) if len(alike) else -1
         found.append(int(rows[own]) if own >= 0 else -1)
-    return np.array(found, np.int64)
+        same = cover[names == names[own]].sum() if own >= 0 else 0
+        covered.append(min(int(same), int(pauses.idle_ns[at])))
+    return np.array(found, np.int64), np.array(covered, np.int64)
 
 
 def _innermost(cover: NDArray[np.number], lengths: NDArray[np.number], least: float) -> int:

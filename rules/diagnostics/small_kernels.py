@@ -39,6 +39,7 @@ from npufix.rules.shared.recording.observing import (
     places,
     share,
 )
+from npufix.rules.shared.recording.pauses import ends_step, find_pauses
 from npufix.rules.shared.recording.run_settings import Setting, advice, lines_to_set
 from npufix.rules.shared.recording.versions import unmet
 
@@ -107,10 +108,17 @@ def _advice(recording: Recording) -> str:
 
 
 def _gaps(recording: Recording) -> Integers:
-    """Return the idle time before each kernel."""
+    """Return the idle time before each kernel, without pauses in which the host did something else.
+
+    What follows a pause is small by chance: the norm at the begin of each token that a scheduler
+    was 9 ms late with.
+    """
     idle = idle_time(recording)
     gaps = np.zeros(len(recording.kernels), np.int64)
     gaps[idle.next_kernel] = idle.end_ns - idle.start_ns
+    pauses = find_pauses(recording)
+    inner = pauses.rows[~ends_step(recording, pauses.idle)[pauses.rows]]
+    gaps[pauses.idle.next_kernel[inner]] = 0
     return gaps
 
 

@@ -120,6 +120,20 @@ class _WrittenOut:
     passes: tuple[int, int] = _PASSES
 
 
+def _where_recorded(links: Linked) -> Linked:
+    """Return a test of what hands on to what, which is passed where no shapes were recorded.
+
+    A softmax between two batched products (Level0) is attention without them as well.
+    """
+
+    def linked(found: Occurrences) -> Mask:
+        shapes = [found.part(at)["input_shapes"] for at in (0, -1)]
+        unknown: Mask = np.logical_and(*((cells == "").to_numpy(bool) for cells in shapes))
+        return links(found) | unknown
+
+    return linked
+
+
 def _hands_on_backward(found: Occurrences) -> Mask:
     """Tell where one of two products writes the gradient of the scores, and two read that."""
     written: Mask = passes_on((0, 2))(found) | passes_on((1, 2))(found)
@@ -137,12 +151,12 @@ _ALL = (
         ),
         between=(*_COPIES, *_DROPOUT),
         stays=BATCH_MATMUL,
-        links=passes_on((0, 1), (-2, -1)),
+        links=_where_recorded(passes_on((0, 1), (-2, -1))),
         backward=tuple(
             (BATCH_MATMUL, BATCH_MATMUL, "SoftmaxGrad\\w*", *again, BATCH_MATMUL, BATCH_MATMUL)
             for again in ((f"{_MASK}|Mul", _ANY_SCALE), (f"{_ANY_SCALE}|{_MASK}",), ())
         ),
-        backward_links=_hands_on_backward,
+        backward_links=_where_recorded(_hands_on_backward),
     ),
     _WrittenOut(
         "LayerNorm",
@@ -166,20 +180,28 @@ _ALL = (
         "GELU",
         'F.gelu(x, approximate="tanh")',
         tuple(
-            (*half, *cube, _SCALE, "Add|AddV2|Axpy\\w*", _SCALE, "Tanh", _ADD, "Mul", *halved)
+            (*half, *cube, _SCALE, "Add|AddV2|Axpy\\w*", _SCALE, "Tanh", _ADD, *end)
             for cube in (("Mul", "Mul"), ("Pows?",))
-            for half, halved in ((("Muls",), ()), ((), ("Muls",)), ((), ()))
+            for half, end in (
+                (("Muls",), ("Mul",)), ((), ("Mul", "Muls")), ((), ("Muls", "Mul")), ((), ("Mul",))
+            )
         ),
     ),
     _WrittenOut(
         "GELU",
         "F.gelu(x)",
-        ((f"{_DIVIDE}|{_SCALE}", "Erf", _ADD, "Mul"),),
+        (
+            (f"{_DIVIDE}|{_SCALE}", "Erf", _ADD, "Muls", "Mul"),
+            (f"{_DIVIDE}|{_SCALE}", "Erf", _ADD, "Mul"),
+        ),
     ),
     _WrittenOut(
         "rotary embedding",
         "torch_npu.npu_rotary_mul(x, cos, sin)",
-        (("Mul", "Neg", "ConcatD?(V2)?", "Mul", "Add|AddV2"),),
+        (
+            ("Mul", "Neg", "ConcatD?(V2)?", "Mul", "Add|AddV2"),
+            ("Neg", "ConcatD?(V2)?", "Mul", "Mul", "Add|AddV2"),
+        ),
         between=(*_COPIES, *_CUTS),
     ),
     _WrittenOut(

@@ -349,3 +349,14 @@ def test_without_marks_the_calls_of_the_loop_say_what_a_step_is(
 def test_two_calls_are_no_loop(tmp_path: Path) -> None:
     profile = read_kineto(write_new(tmp_path / "x.json", unmarked(LOADER, steps=2)))
     assert profile.kernels["step"].isna().all()
+
+
+def test_long_calls_of_the_runtime_are_told_one_by_one(tmp_path: Path) -> None:
+    slow = event("cuda_runtime", "cudaLaunchKernel", 130.0, 6_630.0, correlation=777)
+    profile = read_kineto(write_new(tmp_path / "slow.pt.trace.json", [*new_events(), slow]))
+    (row,) = profile.signals.long_calls.to_dict("records")
+    assert (row["level"], row["name"], row["duration_ns"]) == (
+        "runtime",
+        "cudaLaunchKernel",
+        6_630_000,
+    )

@@ -116,15 +116,15 @@ def _typical_step(evidence: Evidence) -> _Window:
         return _Window("the recording", int(starts.min()), int(ends.max()))
     first, last = starts.groupby(rows["step"]).min(), ends.groupby(rows["step"]).max()
     lengths = (last - first).sort_values(kind="stable")
-    step = lengths.index[len(lengths) // 2]
-    marks = evidence.host_ops[(evidence.host_ops["name"] == f"{_STEP_MARK}{step}").to_numpy()]
+    n = lengths.index[len(lengths) // 2]
+    marks = evidence.host_ops[(evidence.host_ops["name"] == f"{_STEP_MARK}{n}").to_numpy()]
     if len(marks):
         begin = int(marks["start_ns"].iloc[0])
         end = begin + int(marks["duration_ns"].iloc[0])
         # Kernels may run long after their step has ended on the host: then the mark is another's.
-        if begin < last[step] and first[step] < end:
-            return _Window(f"step {step}", begin, max(end, begin + 1))
-    return _Window(f"step {step}", int(first[step]), int(last[step]))
+        if begin < last[n] and first[n] < end:
+            return _Window(f"step {n}", begin, max(end, begin + 1))
+    return _Window(f"step {n}", int(first[n]), int(last[n]))
 
 
 def _outermost(start: Integers, end: Integers) -> Mask:

@@ -12,7 +12,7 @@ import pandas as pd
 from cluster_dumps import dump_paths, output
 
 from npufix.advisor.cluster import tasks
-from npufix.advisor.cluster.choosing import roles
+from npufix.advisor.cluster.choosing import find_slowest, roles
 from npufix.advisor.cluster.jobs import job_of
 from npufix.advisor.cluster.looking import Looking, Ways
 from npufix.advisor.cluster.reporting import rank_problems, rank_rows, rank_steps
@@ -222,6 +222,19 @@ def test_the_odd_ranks_are_found() -> None:
     assert sorted(found.values()) == ["fastest", "median", "outlier", "outlier", "slowest"]
     alike = means.assign(computing_ns=100e6, free_ns=random.normal(5e6, 1e4, 64))
     assert sorted(roles(alike).values()) == ["fastest", "median", "slowest"]
+
+
+def test_of_ranks_that_do_not_wait_for_each_other_one_with_a_long_step_is_diagnosed() -> None:
+    means = pd.DataFrame(
+        {
+            "computing_ns": [9.5e6, 9e6, 9.1e6, 9e6],
+            "communication_exposed_ns": [7e6, 64e6, 63e6, 7e6],
+            "free_ns": 0.0,
+        }
+    )
+    assert find_slowest(means) == 2
+    alike = means.assign(communication_exposed_ns=[7e6, 7e6, 7e6, 7e6])
+    assert find_slowest(alike) == 0
 
 
 def test_of_a_thousand_ranks_a_dozen_is_shown() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from npufix.advisor.diagnose.causes import with_causes
-from npufix.advisor.diagnose.savings import settle, total_saving, without_explained
+from npufix.advisor.diagnose.savings import settle, total_saving, within_idle, without_explained
 from npufix.advisor.evidence.change import Change
 from npufix.advisor.evidence.item import Item, rank_items
 from npufix.reports.prediction import Forecast, Prediction
@@ -201,3 +201,13 @@ def test_the_total_is_never_more_than_the_step(
         settle(everything, StepSplit(1, sum(parts), computing, exposed, free), KERNELS)
     )
     assert 0 <= total.low_ns <= total.high_ns <= sum(parts)
+
+
+def test_what_is_no_work_of_the_device_saves_no_more_than_it_is_idle() -> None:
+    # The steps that were replayed waited 260 ms for the loader, the average one is idle for 60.
+    split = StepSplit(1, 100, 40, 0, 60)
+    items = within_idle([found(10, 50, is_idle=True), found(2, 3, {1})], split)
+    items = within_idle([*items, found(20, 30, is_idle=True)], split)
+    savings = [item.finding.saving for item in items]
+    assert [s and (s.low_ns, s.high_ns) for s in savings] == [(10, 50), (2, 3), (10, 10)]
+    assert total_saving([found(0, 80, is_idle=True), found(2, 3, {1})], None, split).high_ns == 63

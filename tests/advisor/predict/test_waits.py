@@ -155,3 +155,23 @@ def test_what_a_launch_waits_for_room_is_no_time_of_the_host() -> None:
     waited = np.array([False, True, True, False])
     assert without_room_waits(delta, waited & False).tolist() == delta.tolist()
     assert without_room_waits(delta, waited).max() < 20.0
+
+
+def test_a_pause_begins_behind_the_operator_that_launches_before_it() -> None:
+    # unique() launches and returns; then the program waits for the stream, which no operator says.
+    launch = np.array([30, 12_100, 12_120, 12_140, 12_160]) * US
+    start = np.array([40, 12_110, 12_130, 12_150, 12_170]) * US
+    rows = Rows(
+        launch, start, np.array([12_050, 12_115, 12_135, 12_155, 12_175]) * US,
+        np.zeros(5, np.int64), np.zeros(5, bool), launch,
+    )  # fmt: skip
+    ops = pd.DataFrame(
+        {
+            "name": pd.Categorical(["aten::_unique2"]),
+            "start_ns": [10 * US],
+            "duration_ns": [40 * US],
+        }
+    )
+    ((wait, _),) = find_host_waits(rows, ops, ops[:0], 13e6, 0, None, np.zeros(1))
+    assert wait.before == 1
+    assert wait.own_ns == 20 * US

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 import pytest
 from msgspec import structs
 from tests.advisor.predict.job import LINK, Job, Op, run
@@ -14,6 +15,7 @@ from npufix.advisor.diagnose.foreseeing import foresee
 from npufix.advisor.evidence.change import Change, NewWork
 from npufix.advisor.evidence.item import Item
 from npufix.advisor.evidence.lines import gather_evidence
+from npufix.advisor.predict import recorded
 from npufix.advisor.predict.recorded import spread_of, step_graph
 from npufix.advisor.predict.replay import NO_EDIT
 from npufix.advisor.predict.replay import replay as replayed
@@ -413,3 +415,29 @@ def test_what_waits_for_exposed_collectives_gains_all_that_goes(
     predicted = foreseen(before, Item(finding=finding("NPU501"), change=change)).alone[0]
     gain = 1000 * (before.step_us - after.step_us)
     assert predicted.saved_ns == pytest.approx(gain, rel=0.05)
+
+
+def test_steps_as_long_as_the_average_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorded, "_MOST_STEPS", 2)
+    evidence = gather_evidence(Regime(5.0).run().profile(), {})
+    split = evidence.split.copy()
+    first = np.arange(len(split)) < 2
+    split.loc[first, "free_ns"] += 4 * int(split["computing_ns"].max())
+    graph = step_graph(replace(evidence, split=split), 0)
+    assert graph is not None
+    lengths = (split["computing_ns"] + split["free_ns"]).to_numpy()
+    assert len(lengths) > 3
+    windows = (lengths[1:] + lengths[:-1]) / 2
+    nearest = np.abs(windows - lengths.mean()).argmin()
+    assert graph.measured_ns == pytest.approx(windows[nearest], rel=0.05)
+
+
+def test_the_wait_of_a_warm_up_is_no_round_of_the_loader() -> None:
+    evidence = gather_evidence(REGIMES["loading"].run().profile(), {})
+    loads = evidence.loads
+    before = loads.head(1).assign(start_ns=loads["start_ns"].min() - 10**10, duration_ns=2 * 10**9)
+    earlier = replace(evidence, loads=pd.concat([before, loads]))
+    own, again = (step_graph(one, 0) for one in (evidence, earlier))
+    assert own is not None
+    assert again is not None
+    assert own.host_waits == again.host_waits

@@ -182,6 +182,29 @@ def test_the_operators_tell_why(count: float, times: float | None, why: str) -> 
 
 
 @pytest.mark.parametrize(
+    ("kind", "advised"),
+    [("MatMulV2", "lengths of the inputs"), ("GroupedMatmul", "load-balancing-type aux_loss")],
+)
+def test_all_operators_take_longer_with_longer_inputs(kind: str, advised: str) -> None:
+    base = alone([(100.0, 20.0, 2.0)] * 5 + [(125.0, 0.0, 2.0)])
+    names = (kind, "FlashAttentionScore", "Add")
+
+    def rows(rank: int, *where: str) -> list[tuple[object, ...]]:
+        cells = [10] if where else [f"{rank},8", 10]
+        longer = {name: (1.3 if name == kind else 1.23) if rank == 5 else 1 for name in names}
+        return [(*where, n, "AI_CORE", *cells, round(25 * MS * longer[n])) for n in names]
+
+    every = [(rank, *row[1:]) for rank in range(6) for row in rows(rank, "")]
+    operators = pd.DataFrame(every, columns=["rank", "type", "core", "count", "total_ns"])
+    columns = ["type", "core", "shapes", "calls", "total_ns"]
+    lines = pd.DataFrame(columns=["path", "line", "function", "calls", "total_ns"])
+    details = {r: RankDetail(pd.DataFrame(rows(r), columns=columns), lines) for r in (0, 5)}
+    (seen,) = found("NPU601", replace(base, operators=operators, details=details))
+    assert "longer inputs" in dict(seen.evidence)["why"]
+    assert advised in seen.advice
+
+
+@pytest.mark.parametrize(
     ("shapes", "mhz", "why", "told"),
     [
         (("8,8", "8,8"), 0.0, "clock", "same kernels with the same shapes"),
@@ -412,6 +435,12 @@ def test_of_a_group_that_not_all_recorded_each_rank_says_how_long_it_waits() -> 
     calls = len(own) / own["step"].nunique()
     assert f"{milliseconds(calls * 60 * MS)} wait for the last rank" in seen.what
     assert f"{milliseconds(calls * 18 * MS)} move data" in seen.what
+
+
+def test_a_job_that_only_sends_and_receives_has_no_group() -> None:
+    base = cluster("straggler:9@4")
+    alone = base.collectives.assign(kind=pd.Categorical(["p2p"] * len(base.collectives)))
+    assert found("NPU611", replace(base, collectives=alone)) == []
 
 
 @pytest.mark.parametrize(

@@ -195,6 +195,15 @@ def test_more_than_a_tenth_of_the_kernels_must_be_short(small: int, expected: in
     assert len(list(small_kernels.check(looked_at))) == expected
 
 
+def test_a_pause_is_not_before_the_short_kernel_behind_it() -> None:
+    # A scheduler was 9 ms late: that the next kernel is short is chance.
+    first, behind = short(12)[:6], short(12)[6:]
+    behind = [{**row, "start_ns": row["start_ns"] + 9 * MS} for row in behind]
+    rows = [{**row, "launch_ns": row["start_ns"] - 3 * US} for row in (*first, *behind)]
+    looked_at = recording(rows, step={"free_ns": 10 * MS}, step_ns=10 * MS)
+    assert [seen.cost_ns for seen in small_kernels.check(looked_at)] == [100 * US]
+
+
 @pytest.mark.parametrize(("gap", "expected"), [(US, 0), (US + 1, 1)])
 def test_short_kernels_that_follow_each_other_are_fine(gap: int, expected: int) -> None:
     rows = [{**row, "launch_ns": i * 10 * US} for i, row in enumerate(short(11, 5 * US, gap))]

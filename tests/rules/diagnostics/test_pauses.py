@@ -137,7 +137,9 @@ def test_longer_steps_are_shares_of_the_average_of_all() -> None:
     assert seen.of_ns == 70 * MS
     assert seen.saving_ns is None
     assert "420 ms (step 9; 390 ms of it in aten::copy_)" in seen.what
-    assert seen.places[0].line == 9
+    (place,) = seen.places
+    # 390 ms in one of eight steps, though they are more than a step usually takes.
+    assert (place.line, place.cost_ns) == (9, 390 * MS // 8)
 
 
 def test_a_longer_step_is_led_to_the_function_that_only_it_calls() -> None:
@@ -355,3 +357,46 @@ def test_a_copy_that_blocks_is_named_though_the_next_kernel_was_launched_before(
 def test_additions_in_a_row_are_no_optimizer() -> None:
     rows = [{**row, "type": "Add"} for row in in_a_row([9 * US] * 70, 0)]
     assert list(optimizer_in_small_kernels.check(recording(rows, step_ns=MS))) == []
+
+
+def test_how_much_of_a_pause_a_call_fills_is_told() -> None:
+    looked_at = recording(
+        two_kernels(15 * MS, 14 * MS),
+        [call("aten::copy_", 2 * MS, 8 * MS)],
+        step={"free_ns": 15 * MS},
+        step_ns=17 * MS,
+    )
+    (seen,) = host_pause.check(looked_at)
+    assert "waits for 14 ms per step" in seen.what
+    assert "8 ms of it in aten::copy_" in seen.what
+
+
+@pytest.mark.parametrize(("before", "told"), [("Mul", True), ("Add", False)])
+def test_the_first_launch_of_a_kernel_loads_its_code(before: str, *, told: bool) -> None:
+    rows = two_kernels(15 * MS, 14 * MS)
+    rows = [{**row, "name": name} for row, name in zip(rows, (before, "Add"), strict=True)]
+    launch = {"level": "runtime", "name": "hipLaunchKernel", "start_ns": START + 2 * MS}
+    looked_at = recording(
+        rows,
+        [call("aten::add_", MS, 14 * MS)],
+        long_calls=[{**launch, "duration_ns": 13 * MS}],
+        step={"free_ns": 15 * MS},
+        step_ns=17 * MS,
+    )
+    (seen,) = host_pause.check(looked_at)
+    assert ("which loads its code" in seen.what) is told
+    assert ("warm-up" in seen.advice) is told
+
+
+def test_copies_on_the_device_hold_nobody() -> None:
+    # One line copies to the host once, 3 ms, and 40 times on the device: only the one holds.
+    rows = in_a_row([3 * MS, *[10 * US] * 60], 20 * US)
+    rows = [{**row, "launch_ns": row["start_ns"] - 5 * US, "host_op": -1} for row in rows]
+    read = call("aten::copy_", 10 * US, 3 * MS)
+    others = [call("aten::copy_", 4 * MS + at * 30 * US, 20 * US) for at in range(20)]
+    rows = [{**row, "host_op": at if 1 <= at <= 20 else -1} for at, row in enumerate(rows)]
+    step = {"free_ns": 2 * MS}
+    (seen,) = synchronising_operator.check(
+        recording(rows, [read, *others], step=step, step_ns=6 * MS)
+    )
+    assert "holds the host 1 time per step, 3 ms in all" in seen.what
