@@ -15,8 +15,10 @@ Shape: TypeAlias = tuple[str, ...]
 """Sizes as written: a name, a number, ``2*d``, or ``...`` for any number of them."""
 DeclaredKind: TypeAlias = Literal["float", "int", "bool", "complex", "additive", "zero-one"]
 ANY = "..."
+_POWERS = (2, 3)
+"""What sides are raised to: ``patch_size**2``."""
 
-_SIZE = r"(?:\.\.\.|\*\w*|\w+(?:\s*(?://|[*+/-])\s*\w+)*)"
+_SIZE = r"(?:\.\.\.|\*\w*|\w+(?:\s*(?://|\*\*|[*+/-])\s*\w+)*)"
 _GROUP = re.compile(rf"[(\[]\s*({_SIZE}(?:\s*(?:,|\bx\b|\u00d7)\s*{_SIZE})*)\s*,?\s*[)\]]")
 _BARE = re.compile(r"(?<![\w(\[.])[A-Z]\d?(?:x(?:[A-Z]\d?|\d+))+\b")
 """A shape without brackets: ``Nx4``, ``BxCxHxW``."""
@@ -334,5 +336,7 @@ def evaluate_size(size: ast.expr, known: Mapping[str, int]) -> int | None:
     if isinstance(size.op, ast.FloorDiv):
         return left // right if right else None
     ways = {ast.Mult: int.__mul__, ast.Add: int.__add__, ast.Sub: int.__sub__}
+    if right in _POWERS:
+        ways[ast.Pow] = int.__pow__
     way = ways.get(type(size.op))
     return None if way is None else way(left, right)
