@@ -89,7 +89,57 @@ def read_products(
             told = next((shape for shape in known if len(shape) == len(cut)), cut)
             pairs = zip(cut, told, strict=True)
             found[name] = (tuple(said if own == _UNKNOWN else own for own, said in pairs),)
+        found[name] = tuple(_tie(shape, function, name) for shape in found[name])
     return found
+
+
+def _tie(shape: Shape, function: Function, name: str) -> Shape:
+    """Return a shape with axes that are as long as others, or multiples, where the code demands it.
+
+    ``imgs (N, C, H, W)`` above ``assert imgs.shape[2] == imgs.shape[3] and imgs.shape[2] % p == 0``
+    is ``(N, C, H * p, H * p)``.
+    """
+    tied = list(shape)
+    if "..." in tied:
+        return shape
+    for left, right, equal in _list_demands_on_axes(function, name):
+        if left.at >= len(tied):
+            continue
+        if isinstance(right, _Axis) and equal and right.at < len(tied):
+            before = tied[right.at]
+            tied = [tied[left.at] if size == before else size for size in tied]
+        elif isinstance(right, str) and not equal and tied[left.at].isidentifier():
+            before = tied[left.at]
+            tied = [f"{size} * {right}" if size == before else size for size in tied]
+    return tuple(tied)
+
+
+def _list_demands_on_axes(
+    function: Function, name: str
+) -> Iterator[tuple[_Axis, _Factor | None, bool]]:
+    """Yield two axes and True if they are equally long, an axis and what it is a multiple of."""
+    sizes = _Sizes(name, frozenset(arg.arg for arg in list_arguments(function)))
+    last = find_last_line(function, name)
+    for statement in function.body:
+        if statement.lineno > last:
+            return
+        if isinstance(statement, ast.Assign):
+            sizes.note(statement)
+        test = statement.test if isinstance(statement, ast.Assert) else None
+        for one in test.values if isinstance(test, ast.BoolOp) else [test]:
+            match one:
+                case ast.Compare(
+                    left=ast.BinOp(left=size, op=ast.Mod(), right=part),
+                    ops=[ast.Eq()],
+                    comparators=[ast.Constant(value=0)],
+                ):
+                    left, right, equal = sizes.read(size), sizes.read(part), False
+                case ast.Compare(left=size, ops=[ast.Eq()], comparators=[other]):
+                    left, right, equal = sizes.read(size), sizes.read(other), True
+                case _:
+                    continue
+            if isinstance(left, _Axis) and not left.is_side:
+                yield left, right, equal
 
 
 def _list_demanded(function: Function) -> Iterator[tuple[str, str]]:

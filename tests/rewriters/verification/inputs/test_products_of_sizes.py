@@ -126,3 +126,46 @@ def test_channels_stand_where_the_weight_has_them() -> None:
     fused = "return F.group_norm(y, {}, self.gain.flatten(), None, self.eps)"
     assert verdict(SIGNALS, (written, fused.format(1))).status == "equivalent"
     assert verdict(SIGNALS, (written, fused.format("y.shape[1]"))).status == "refuted"
+
+
+PATCHIFY = """
+class Pixels(torch.nn.Module):
+    def __init__(self, patch_size=4):
+        super().__init__()
+        self.patch_size = patch_size
+
+    def patchify(self, imgs):
+        \"\"\"
+        imgs: (N, 3, H, W)
+        x: (N, L, patch_size**2 *3)
+        \"\"\"
+        p = self.patch_size
+        assert imgs.shape[2] == imgs.shape[3] and imgs.shape[2] % p == 0
+        h = w = imgs.shape[2] // p
+        x = imgs.reshape(shape=(imgs.shape[0], 3, h, p, w, p)).permute(0, 2, 4, 3, 5, 1)
+        return x.reshape(shape=(imgs.shape[0], h * w, p**2 * 3))
+"""
+
+
+def test_axes_that_are_asked_to_be_equal_and_multiples_are() -> None:
+    change = "permute(0, 2, 4, 3, 5, 1)", "movedim(1, -1).transpose(2, 3)"
+    assert verdict(PATCHIFY, change).status == "equivalent"
+    change = "permute(0, 2, 4, 3, 5, 1)", "permute(0, 2, 4, 5, 3, 1)"
+    assert verdict(PATCHIFY, change).status == "refuted"
+
+
+DROPPED = """
+def drop_path(x, drop_prob: float = 0.0, training: bool = False):
+    if drop_prob == 0.0 or not training:
+        return x
+    kept = torch.bernoulli(torch.full_like(x[:, :1], 1 - drop_prob))
+    return x * kept / (1 - drop_prob)
+"""
+
+
+def test_what_the_changed_test_asks_first_is_passed_as_well() -> None:
+    asked = "drop_prob == 0.0 or not training"
+    found = verdict(DROPPED, (asked, "not training or drop_prob == 0.0"))
+    assert found.status is Status.EQUIVALENT, found
+    found = verdict(DROPPED, (asked, "not training or drop_prob <= 0.1"))
+    assert found.status is Status.REFUTED, found
