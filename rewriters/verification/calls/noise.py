@@ -51,6 +51,7 @@ _INNER_PRECISION = torch.finfo(torch.float32).eps
 """Kernels sum numbers of a half dtype in float32."""
 _BLOCK = 8.0
 """The root of the number of terms that kernels hold in as many sums."""
+_SOFTMAX_BACKWARD = "_softmax_backward_data"
 _ROUNDS_ONCE = frozenset({"_softmax", "_log_softmax", "convert_element_type"})
 
 
@@ -58,6 +59,8 @@ class _Noise(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch does n
     def __init__(self, seed: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # same
         self._source = seed_generator("noise", seed)
+        self._coarsest = _INNER_PRECISION
+        """Of the dtypes that results have had."""
 
     def __torch_dispatch__(
         self,
@@ -77,12 +80,12 @@ class _Noise(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch does n
             exact = _in_float64(_out_of_place(func, plain), args, keywords)
             cancelled = _measure_operands(args) if plain in _SUMS else None
         elif not written and torch.Tag.pointwise not in func.tags and name not in _ROUNDS_ONCE:
-            return self._reduce(func, args, keywords)
+            return self._reduce(name, func, args, keywords)
         result = func(*args, **keywords)
         return self._round(result, exact, cancelled, written=written)
 
     def _reduce(
-        self, func: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]
+        self, name: str, func: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]
     ) -> object:
         """Return a sum over operands that are off by the precision in which it is taken."""
         result = func(*args, **keywords)
@@ -107,7 +110,21 @@ class _Noise(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch does n
                 if isinstance(result, torch.Tensor)
                 else result
             )
+        if name == _SOFTMAX_BACKWARD and isinstance(result, torch.Tensor):
+            result = self._shift_rows(result, *args)
         return self._round(result, None, written=False)
+
+    def _shift_rows(
+        self, result: torch.Tensor, grad: torch.Tensor, output: torch.Tensor, dim: int, *_: object
+    ) -> torch.Tensor:
+        """Return the gradient of a softmax with the sum of each row taken as attention kernels do.
+
+        From what the row makes of the values, as it was rounded when it was written: the gradients
+        of a row do not cancel where those of the code as it is written do.
+        """
+        most = (grad.double() * output.double()).abs().sum(dim, keepdim=True)
+        off = output.double() * most * self._draw(most.shape) * self._coarsest
+        return (result.double() + off.nan_to_num(0.0, 0.0, 0.0)).to(result.dtype)
 
     def _shaken(self, eps: float, value: torch.Tensor) -> torch.Tensor:
         size = torch.where(value.abs() < _FILL, value.abs() * eps, 0.0)
@@ -130,6 +147,7 @@ class _Noise(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch does n
             return result
         value = result.double()
         kind = torch.finfo(result.dtype)
+        self._coarsest = max(self._coarsest, kind.eps)
         size = torch.maximum(value.abs() * kind.eps, torch.tensor(kind.smallest_normal * kind.eps))
         touched = (value != 0) & (value.abs() < _FILL)
         if isinstance(exact, torch.Tensor) and exact.shape == value.shape:
@@ -154,7 +172,7 @@ def _measure_operands(args: tuple[Any, ...]) -> torch.Tensor | None:
     if len(operands) < 2:  # noqa: PLR2004 - a sum has two
         return None
     long = [torch.where((a != a.bfloat16()) & (a != a.trunc()), a.abs(), 0.0) for a in operands]
-    return torch.maximum(*torch.broadcast_tensors(*long)).double()
+    return torch.maximum(long[0], long[1]).double()
 
 
 def _accumulates(func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> bool:  # noqa: ANN401 - an operator
