@@ -78,6 +78,7 @@ class StandInLayer(torch.nn.Module):
 
 
 _SOME_LAYER = "a linear layer"
+_BARE = "Identity"
 DESCENT = "torch.optim.SGD([torch.zeros(1)], lr=0.125)"
 
 
@@ -202,7 +203,12 @@ def _make_layer(kind: str, seed: int) -> MadeArgument:
 
 def without_weights(specs: Mapping[str, Spec]) -> dict[str, Spec]:
     """Return layers that have no weights, in place of those that may be any."""
-    return {n: _make_layer("Identity", 0) for n, s in specs.items() if str(s) == _SOME_LAYER}
+    return {n: _make_layer(_BARE, 0) for n, s in specs.items() if str(s) == _SOME_LAYER}
+
+
+def has_no_weights(specs: Mapping[str, Spec]) -> bool:
+    """Say whether layers that have no weights are passed, in place of any."""
+    return any(str(spec) == f"an nn.{_BARE}" for spec in specs.values())
 
 
 def make_weights(name: str, scale: float = _SMALL) -> list[Spec]:
