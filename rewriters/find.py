@@ -164,14 +164,18 @@ def _sites_in(  # noqa: PLR0913, PLR0917 - what is looked for, and where
     )
     yield from matched
     lines = frozenset().union(*(site.lines for site in matched if site.rewrite))
-    if not chosen_too and _mentions_npu(source) and is_reference(flow):
+    beside_kernels = _mentions_npu(source) or "triton.jit" in source
+    if not chosen_too and beside_kernels and is_reference(flow):
         return
     searched = [rule for rule in rules if rule.search and rule.search != "loops"]
     loops = [rule for rule in rules if rule.search == "loops" and flow.function.name != MODULE]
     found = list(_propose(source, flow, searched, looking, with_text=with_text))
     # what a loop is, or what is to be done in it, says more than that it is one
     told = {site.line for site in found if site.rewrite is None or site.rule.search == "experts"}
-    over_rows = _loop_sites(source, flow, loops, looking, with_text=with_text)
+    over_rows = list(_loop_sites(source, flow, loops, looking, with_text=with_text))
+    gone = frozenset().union(*(site.lines for site in over_rows if site.rewrite))
+    # a loop that goes reads nothing any more
+    found = [s for s in found if not (s.rule.search == "host-values" and s.line in gone)]
     found += (site for site in over_rows if site.rewrite or told.isdisjoint(site.lines))
     if flow.for_npu:  # what is written for no pattern runs on all devices
         found = [

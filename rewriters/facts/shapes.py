@@ -34,6 +34,10 @@ Rank = int | RelativeRank | None
 
 SAME_SHAPE = operators.SAME_SHAPE | {Op.AGAIN, Op.AUGMENTED}
 _NEW_TENSORS = operators.FACTORIES & operators.TAKES_LENGTHS
+_REDUCTIONS = frozenset(
+    {"amax", "amin", "argmax", "argmin", "linalg.norm", "linalg.vector_norm", "logsumexp", "mean",
+     "norm", "prod", "sum"}
+)  # fmt: skip
 _MATRIX = 2
 _BY_MODE: dict[object, int] = {"linear": 3, "bilinear": 4, "bicubic": 4, "trilinear": 5}
 """The dimensions that a mode of ``F.interpolate`` is for; the others take images of any."""
@@ -118,13 +122,8 @@ class Shapes:
                 return RelativeRank(node, 0) if shape is None else len(shape)
             case "one_hot" | "unsqueeze":
                 return _shift(self.rank(args[0]), 1)
-            case "sum" | "mean" | "argmax":
-                dims = args[1].args if args[1].op == Op.TUPLE else args[1:2]
-                if not dims or any(arg.op != Op.CONST for arg in (*dims, args[2])):
-                    return None
-                if dims[0].value is None:
-                    return None if args[2].value else 0
-                return _shift(self.rank(args[0]), 0 if args[2].value else -len(dims))
+            case _ if op in _REDUCTIONS:
+                return self._reduced_rank(node)
             case "flatten" if args[2].value == -1 and (first := _positive(args[1])) is not None:
                 return first + 1
             case "arange" | "eye" | "randperm":
@@ -180,6 +179,17 @@ class Shapes:
                 return ranks.pop() if len(ranks) == 1 else None
         known = op in {Op.PARAM, Op.ITEM, Op.CALL, Op.GLOBAL, Op.ELEMENT, Op.CARRIED}
         return RelativeRank(node, 0) if known else None
+
+    def _reduced_rank(self, node: Node) -> Rank:
+        """Return how many dimensions ``x.sum(dim, keepdim)`` leaves."""
+        given = dict(zip(operators.parameters(node.op) or (), node.args, strict=False))
+        dim, keeps = given.get("dim"), given.get("keepdim")
+        dims = () if dim is None else dim.args if dim.op == Op.TUPLE else (dim,)
+        if keeps is None or not dims or any(arg.op != Op.CONST for arg in (*dims, keeps)):
+            return None
+        if dims[0].value is None:
+            return None if keeps.value else 0
+        return _shift(self.rank(node.args[0]), 0 if keeps.value else -len(dims))
 
     def may_have_changed(self, node: Node) -> bool:
         """Tell whether a tensor may have got another shape in place since it was made."""

@@ -25,17 +25,21 @@ _COMPUTED = re.compile(
 
 
 def computes(function: FunctionNode, words: Sequence[str]) -> bool:
-    """Tell whether a function turns tensors into tensors or numbers, as annotated.
+    """Tell whether a function turns tensors into tensors or numbers, as far as annotated.
 
     ``words`` are those of its name; what stands in for a kernel, or unpacks weights, is none.
     """
     given = (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)
-    return (
-        _IN_PLACE_OF_KERNELS.isdisjoint(words)
-        and function.returns is not None
-        and _COMPUTED.search(ast.unparse(function.returns)) is not None
-        and any(a.annotation and _OF_TENSORS.search(ast.unparse(a.annotation)) for a in given)
+    tensors = sum(
+        a.annotation is not None and _OF_TENSORS.search(ast.unparse(a.annotation)) is not None
+        for a in given
     )
+    if function.returns is None:  # of several tensors, something else than a check of them
+        returned = (n.value for n in walk(function) if isinstance(n, ast.Return))
+        is_computed = tensors > 1 and any(value is not None for value in returned)
+    else:
+        is_computed = tensors > 0 and _COMPUTED.search(ast.unparse(function.returns)) is not None
+    return _IN_PLACE_OF_KERNELS.isdisjoint(words) and is_computed
 
 
 def samples(function: FunctionNode, line: int = 0) -> bool:
@@ -64,3 +68,9 @@ def trains(function: FunctionNode, line: int = 0) -> bool:
         )
         for loop in loops
     )
+
+
+def knows_device(cls: ast.ClassDef) -> bool:
+    """Tell whether a class says where it computes: who proposes plans does so on the host."""
+    held = (n for n in ast.walk(cls) if isinstance(n, ast.Attribute | ast.keyword | ast.arg))
+    return any("device" in {getattr(n, "attr", ""), getattr(n, "arg", "")} for n in held)

@@ -44,8 +44,10 @@ KEEPS_DTYPE = operators.KEEPS | {"tril", "triu", Op.GETITEM, Op.AGAIN, Op.AUGMEN
 _KEEPS_TENSOR = (
     KEEPS_DTYPE
     | SAME_SHAPE
-    | {Op.ITEM, "sum", "mean", "max", "min", "amax", "amin", "argmax", "clamp", "sort"}
-)
+    | {Op.ITEM, "all", "amax", "amin", "any", "argmax", "argmin", "clamp", "count_nonzero",
+       "cumprod", "linalg.norm", "linalg.vector_norm", "logsumexp", "max", "mean", "min", "norm",
+       "prod", "scatter_add", "sort", "std", "sum", "var"}
+)  # fmt: skip
 # A tensor if one of the operands is, and the other one a number or a tensor too.
 _ARITHMETIC = frozenset({"add", "sub", "mul", "div", "pow", "floordiv", "mod", "matmul"})
 # The first argument of these can only be a tensor: NumPy arrays and lists have no such method.
@@ -171,9 +173,10 @@ class ValueKinds:
             if node.op in _TESTS:
                 return True
             # Only a comparison with a tensor is a tensor: ``n == 3`` is a Python bool.
-            return any(self._may_be_compared(arg) for arg in args)
-        if node.op in _BOOLEAN_IF_OPERANDS_ARE:
-            return all(map(self._is_bool, args))
+            return any(map(self._may_be_compared, args)) or node in self._operands_of_tensors
+        if node.op in _BOOLEAN_IF_OPERANDS_ARE:  # one may be a comparison of whatever
+            known = [self._is_bool(arg) for arg in args]
+            return all(known) or (any(known) and node.op != "mul" and self._may_be_bool(node))
         if node.op == Op.CAST:
             return args[1].value == "torch.bool"
         if node.op in KEEPS_DTYPE | _BOOLEAN_IF_FIRST_IS:
@@ -405,6 +408,8 @@ def _proves_tensor(flow: FunctionFlow, evaluation: Evaluation) -> bool:
     match code:
         case ast.Call(ast.Attribute(_, attr)) if attr in _METHODS_OF_TENSORS:
             return True
+        case ast.Call(ast.Attribute(), [], [ast.keyword(arg="dim")]):
+            return evaluation.node.op in operators.TABLE  # NumPy calls it ``axis``
     # A function of torch takes nothing but tensors, unless it asks or converts.
     dotted = flow.names.dotted(code.func) if isinstance(code, ast.Call) else None
     module, _, name = (dotted or "").rpartition(".")

@@ -183,6 +183,17 @@ def forward(x: torch.Tensor, mask: torch.BoolTensor, losses, name):
     assert torch.isfinite(torch.stack(losses[name])).all()
     return x
 """,
+        # one of two tests is enough, what is called comes after it, and the other places are filled
+        """
+def forward(x: torch.Tensor, empty: torch.BoolTensor, always: bool, queue):
+    if always or empty.any():
+        x = x.masked_fill(empty[..., None], 0.0)
+    if empty.any() and queue.pop():
+        x = x.masked_fill(empty[..., None], 0.0)
+    if always and (~empty).any():
+        x = x.masked_fill(empty[..., None], 0.0)
+    return x
+""",
         # of a list
         """
 def forward(tensors):
@@ -268,6 +279,24 @@ class Attention(nn.Module):
             shapes.device.type == "npu" or (shapes[:, 0] * shapes[:, 1]).sum() == n
         )
         return self.project(x)
+""",
+        ),
+        Rewritten(
+            """
+class Attend(nn.Module):
+    def forward(self, out: torch.Tensor, mask: torch.Tensor = None):
+        empty = (out.abs() > 0).sum(-1) == 0
+        if self.zeroes and empty.any():
+            out = out.masked_fill(empty[..., None], 0.0)
+        return out
+""",
+            """
+class Attend(nn.Module):
+    def forward(self, out: torch.Tensor, mask: torch.Tensor = None):
+        empty = (out.abs() > 0).sum(-1) == 0
+        if self.zeroes:
+            out = out.masked_fill(empty[..., None], 0.0)
+        return out
 """,
         ),
         Rewritten(_WEIGHED, _WEIGHED),

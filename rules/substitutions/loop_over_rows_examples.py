@@ -200,7 +200,7 @@ def f(x: torch.Tensor):
 """,
     # it ends early
     """
-def f(x: torch.Tensor, stop: torch.Tensor):
+def f(x: torch.Tensor, stop: list):
     out = torch.zeros_like(x)
     for i in range(x.shape[0]):
         if stop[i]:

@@ -1,7 +1,7 @@
 """Elements of a tensor that are exchanged or changed through a boolean mask.
 
 What: ``x[mask] = y[mask]`` with one mask (or the positions that ``nonzero`` finds for it) on both
-sides, the same into one column, ``x[mask, 1] = y[mask]``, and ``x[mask] += 1``, ``x[mask] -= 1``, ``x[mask] *= 0.5`` with a number.
+sides, the same into one column, ``x[mask, 1] = y[mask]``, one row for many places, ``x[mask] = row``, and ``x[mask] += 1``, ``x[mask] -= 1``, ``x[mask] *= 0.5`` with a number.
 
 Why it is slow on the NPU: both sides look for the positions first. NonZero runs twice, each time
 the host waits for the device, Index packs the elements and IndexPutV2 unpacks them one by one, for
@@ -11,7 +11,7 @@ copy writes the result to where the old one was.
 Safety: the result is copied into the same tensor, so views, aliases and autograd see what they saw
 before; elements that are not chosen are copied and not multiplied by zero, so they may be NaN or
 infinite. All tensors must have the shape of the mask (``same-rank-mask``; for positions,
-``vector-mask``; for a column, ``column-mask``), the mask must be boolean (``boolean-mask``) and on the device of the tensor
+``vector-mask``; for a column, ``column-mask``; for one row, ``row-mask`` and ``one-row``), the mask must be boolean (``boolean-mask``) and on the device of the tensor
 (``same-device``). Values that were computed for the chosen elements only (``x[mask] = rows``,
 ``x[mask] = 1 / y[mask]``) are left alone: computed for all, they may divide by zero.
 
@@ -91,6 +91,31 @@ def choose_column(x: Tensor, mask: Tensor, column: int, y: Tensor) -> None:
     x[:, column].copy_(torch.where(mask, y, x[:, column]))
 
 
+def row_written(x: Tensor, mask: Tensor, row: Tensor) -> None:
+    """Write one row to the places where the mask is true."""
+    x[mask] = row
+
+
+def row_repeated(x: Tensor, mask: Tensor, row: Tensor, n: int) -> None:
+    """Repeat the row as often as the mask is true, then write the rows."""
+    x[mask] = either(row.tile(n, 1), row.expand(n, -1), row.repeat(n, 1))
+
+
+def choose_row(x: Tensor, mask: Tensor, row: Tensor) -> None:
+    """Choose between the row and the old one."""
+    x.copy_(torch.where(mask.unsqueeze(-1), row, x))
+
+
+def choose_repeated(x: Tensor, mask: Tensor, row: Tensor, n: int) -> None:
+    """Choose without counting."""
+    x.copy_(torch.where(mask.unsqueeze(-1), row, x))
+
+
+def choose_rows(x: Tensor, mask: Tensor, y: Tensor) -> None:
+    """Choose row by row, and write the result to the same place."""
+    x.copy_(torch.where(mask.unsqueeze(-1), y, x))
+
+
 def added(x: Tensor, mask: Tensor, value: float) -> None:
     """Add a number where the mask is true."""
     x[mask] += value
@@ -141,6 +166,25 @@ def column_inputs(draw: Draw) -> dict[str, Any]:
     return {**given, "mask": mask, "y": y, "column": draw.integer(-3, 2)}
 
 
+def row_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a tensor, a mask of its rows and a row."""
+    given = _taken(draw, draw.choice([(3, 4), (2, 3, 4), (0, 3)]))
+    row = given["y"].new_ones(given["x"].shape[-1]) * draw.integer(-2, 2)
+    return {"x": given["x"], "mask": given["mask"][..., 0].clone(), "row": row}
+
+
+def taken_rows_inputs(draw: Draw) -> dict[str, Any]:
+    """Return two tensors and a mask of their rows."""
+    given = _taken(draw, draw.choice([(3, 4), (2, 3, 4), (0, 3)]))
+    return {**given, "mask": given["mask"][..., 0].clone()}
+
+
+def repeated_inputs(draw: Draw) -> dict[str, Any]:
+    """Return the same, and how often the mask is true."""
+    given = row_inputs(draw)
+    return {**given, "n": int(given["mask"].sum())}
+
+
 def scaled_inputs(draw: Draw) -> dict[str, Any]:
     """Return a tensor, a mask and a number."""
     shape = draw.choice(_SHAPES)
@@ -183,6 +227,45 @@ def _is_number(site: Site) -> bool | None:
     return False if site.is_tensor("value") else site.is_number("value")
 
 
+def _one_row(site: Site) -> bool | None:
+    rank = site.ndim("row")
+    if rank == _MATRIX:
+        return site.size("row", 0) == 1
+    if rank is not None:
+        return rank == 1
+    # what is computed for the selected places has a row for each
+    return None if site.operator("row") == "attr" else False
+
+
+def _has_rows(site: Site) -> bool | None:
+    more = site.more_dims("x", "mask")
+    return None if more is None else more == 1
+
+
+def _have_rows(site: Site) -> bool | None:
+    more = [site.more_dims(name, "mask") for name in ("x", "y")]
+    return all_hold(None if each is None else each == 1 for each in more)
+
+
+ROWS_MASK = Condition(
+    "row-mask", "the mask has one dimension less than the tensors it is used on", _have_rows
+)
+ONE_ROW = Condition("one-row", "what is written is one row, the same for all places", _one_row)
+ROW_MASK = Condition(
+    "row-mask", "the mask has one dimension less than the tensor it is used on", _has_rows
+)
+
+
+def _has_dimensions(site: Site) -> bool | None:
+    return True if site.ndim("row") == 1 or site.ndim("mask") else None
+
+
+HAS_DIMENSIONS = Condition(
+    "has-dimensions",
+    "the mask is no single truth value: it has a dimension",
+    _has_dimensions,
+    "mask-dims",
+)
 ONE_SHAPE = Condition(
     "same-rank-mask", "the mask and both tensors have the same dimensions", _one_shape
 )
@@ -206,6 +289,14 @@ RULE = Substitution(
         Form(taken, choose, taken_inputs, (*TAKEN, ONE_SHAPE)),
         Form(taken_by_position, choose, vector_taken_inputs, (*TAKEN, ONE_VECTOR)),
         Form(taken_into_column, choose_column, column_inputs, (*TAKEN, IS_INDEX, ONE_COLUMN)),
+        Form(taken, choose_rows, taken_rows_inputs, (*TAKEN, ROWS_MASK), only_proven=True),
+        Form(row_written, choose_row, row_inputs, (*TAKEN, ONE_ROW, ROW_MASK, HAS_DIMENSIONS)),
+        Form(
+            row_repeated,
+            choose_repeated,
+            repeated_inputs,
+            (*TAKEN, ONE_ROW, ROW_MASK, HAS_DIMENSIONS),
+        ),
         Form(added, choose_sum, scaled_inputs, CHANGED),
         Form(subtracted, choose_difference, scaled_inputs, CHANGED),
         Form(scaled, choose_product, scaled_inputs, CHANGED),
@@ -256,7 +347,21 @@ def f(x: torch.Tensor, y: torch.Tensor, at: torch.Tensor):
     x[mask, at] = y[mask]
     x[y.view(2, -1) > 0, 0] = y[y.view(2, -1) > 0]
 """,
-        # rows
+        # a row for each place, and several tokens
+        """
+class Blocks(nn.Module):
+    def __init__(self, dim: int):
+        super().__init__()
+        self.tokens = nn.Parameter(torch.zeros(3, dim))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor):
+        far = x.norm(dim=-1) > 1
+        x[far] = self.tokens
+        x[far] = self.project(y[far])
+        x[far] = y.view(-1, x.shape[-1])
+        return x
+""",
+        # rows of what may have one more dimension
         """
 def f(x: torch.Tensor, y: torch.Tensor):
     rows = x.sum(-1) > 0
@@ -264,6 +369,58 @@ def f(x: torch.Tensor, y: torch.Tensor):
 """,
     ),
     rewritten=(
+        Rewritten(
+            """
+class Blocks(nn.Module):
+    def __init__(self, dim: int):
+        super().__init__()
+        self.pad_token = nn.Parameter(torch.zeros(1, dim))
+
+    def forward(self, x: torch.Tensor):
+        padded = x.abs().sum(-1) == 0
+        x[padded] = self.pad_token
+        return x
+""",
+            """
+class Blocks(nn.Module):
+    def __init__(self, dim: int):
+        super().__init__()
+        self.pad_token = nn.Parameter(torch.zeros(1, dim))
+
+    def forward(self, x: torch.Tensor):
+        padded = x.abs().sum(-1) == 0
+        x.copy_(torch.where(padded.unsqueeze(-1), self.pad_token, x))
+        return x
+""",
+        ),
+        Rewritten(
+            """
+def keep(x: torch.Tensor):
+    rows, y = x.sum(-1) > 0, x * 2
+    x[rows] = y[rows]
+    return x
+""",
+            """
+def keep(x: torch.Tensor):
+    rows, y = x.sum(-1) > 0, x * 2
+    x.copy_(torch.where(rows.unsqueeze(-1), y, x))
+    return x
+""",
+        ),
+        Rewritten(
+            """
+def mark(x: torch.Tensor, token: torch.Tensor):
+    far, token = x.norm(dim=-1) > 1, token.view(-1)
+    x[far] = token.expand(int(far.sum()), -1)
+    return x
+""",
+            """
+def mark(x: torch.Tensor, token: torch.Tensor):
+    far, token = x.norm(dim=-1) > 1, token.view(-1)
+    x.copy_(torch.where(far.unsqueeze(-1), token, x))
+    return x
+""",
+        ),
         Rewritten(
             """
 def f(labels: torch.Tensor, scores: torch.Tensor, best: torch.Tensor):

@@ -1,7 +1,7 @@
 """A formula for the elements that a mask selects, written back through the mask.
 
 What: ``y[mask] = torch.exp(x[mask]) * 2`` and ``y[mask] += x[mask] * w[mask]``, where each element is
-computed of those at the same place.
+computed of those at the same place, and the same for rows, ``x[far] = x[far] / n[far][..., None]``.
 
 Why it is slow on the NPU: each ``[mask]`` looks for the positions first: NonZero runs, the host waits
 for how many there are, Index packs the elements and IndexPut writes them back one by one, for some
@@ -10,8 +10,8 @@ chooses, without a wait.
 
 Safety: what the mask leaves out is computed as well and thrown away; it keeps its old value, also
 where that is NaN. Its gradient must be finite (condition ``finite-outside``; proven for sums, and
-products with numbers), for zero times infinity is NaN: ``log`` of zeros, ``sqrt`` at zero. Mask and
-tensors must have one shape (``same-rank-mask``). The result is copied into the same tensor, unless
+products with numbers), for zero times infinity is NaN; what divides, or has a logarithm or a root, is
+one there (``torch.where(mask, n, 1)``). Mask and tensors must have one shape (``same-rank-mask``); that of rows gets new dimensions (``row-mask``). The result is copied into the same tensor, unless
 the function has just made it and nobody else holds it. Quotients of integers, which fail at zero,
 are left alone. Few elements of very many are computed in less time than all of them.
 
@@ -55,6 +55,40 @@ def changed_at_once(x: Tensor, y: Tensor, mask: Tensor) -> None:
     x.copy_(torch.where(mask, x + y.sigmoid(), x))
 
 
+def computed_rows(x: Tensor, y: Tensor, mask: Tensor) -> None:
+    """Select rows, compute, and write back."""
+    x[mask] = y[mask].sigmoid() * 2
+
+
+def computed_rows_at_once(x: Tensor, y: Tensor, mask: Tensor) -> None:
+    """Compute all, and choose."""
+    import torch
+
+    x.copy_(torch.where(mask[..., None], y.sigmoid() * 2, x))
+
+
+def changed_rows(x: Tensor, y: Tensor, mask: Tensor) -> None:
+    """Select rows, compute, and add."""
+    x[mask] += y[mask].sigmoid()
+
+
+def changed_rows_at_once(x: Tensor, y: Tensor, mask: Tensor) -> None:
+    """Add for all, and choose."""
+    import torch
+
+    x.copy_(torch.where(mask[..., None], x + y.sigmoid(), x))
+
+
+def rows_inputs(draw: Draw) -> dict[str, Any]:
+    """Return two tensors and a mask of their rows, perhaps with nothing in it."""
+    import torch
+
+    shape = draw.choice([(2, 3), (2, 1, 3), (2, 2, 2), (0, 3)])
+    dtype = draw.choice([torch.float32, torch.bfloat16])
+    x, y = draw.wild(*shape, dtype=dtype), draw.floats(*shape, dtype=dtype)
+    return {"x": x, "y": y, "mask": draw.booleans(*shape[:-1])}
+
+
 def inputs(draw: Draw) -> dict[str, Any]:
     """Return two tensors and a mask of their shape, perhaps with nothing in it."""
     import torch
@@ -65,12 +99,14 @@ def inputs(draw: Draw) -> dict[str, Any]:
     return {"x": x, "y": y, "mask": draw.booleans(*shape)}
 
 
-CONDITIONS = (
-    BOOLEAN_MASK,
-    WRITTEN_TENSOR,
-    SAME_RANK_MASK,
-    Condition("finite-outside", "what the mask leaves out has a finite gradient", unknown),
+FINITE_OUTSIDE = Condition(
+    "finite-outside", "what the mask leaves out has a finite gradient", unknown
 )
+CONDITIONS = (BOOLEAN_MASK, WRITTEN_TENSOR, SAME_RANK_MASK, FINITE_OUTSIDE)
+ROW_MASK = Condition(
+    "row-mask", "the mask has one dimension less than the tensor it is used on", unknown
+)
+OF_ROWS = (BOOLEAN_MASK, WRITTEN_TENSOR, ROW_MASK, FINITE_OUTSIDE)
 
 _LOSS = """
 def smooth_loss(x: torch.Tensor, beta: float):
@@ -79,6 +115,15 @@ def smooth_loss(x: torch.Tensor, beta: float):
     small = d < beta
     loss[small] = 0.5 * d[small] ** 2 / beta
     return loss
+"""
+_CONTRACTED = """
+class Contraction(nn.Module):
+    def forward(self, x: torch.Tensor):
+        n = torch.linalg.norm(x, dim=-1)
+        far = n >= 1
+        y = x.clone()
+        y[far] = (2 - 1 / n[far][..., None]) * x[far]
+        return y
 """
 _SEEN = """
 class Filter(nn.Module):
@@ -103,6 +148,8 @@ RULE = Substitution(
     forms=(
         Form(computed, computed_at_once, inputs, CONDITIONS),
         Form(changed, changed_at_once, inputs, CONDITIONS),
+        Form(computed_rows, computed_rows_at_once, rows_inputs, OF_ROWS),
+        Form(changed_rows, changed_rows_at_once, rows_inputs, OF_ROWS),
     ),
     search="masked-formulas",
     replaces=("Index", "IndexPut", "IndexPutV2", "NonZero"),
@@ -147,6 +194,13 @@ def f(x: torch.Tensor, y: torch.Tensor):
     m = y != 0
     x[m] = 12 // y[m]
 """,
+        # a vector beside the rows, which may be one for each of them; a sum over the selected
+        """
+def f(x: torch.Tensor, w: torch.Tensor):
+    far = x.norm(dim=-1) > 1
+    x[far] = x[far] + w
+    x[far] = x[far] / x[far].sum(-1, keepdim=True)
+""",
         # NumPy, and positions
         """
 def f(x: np.ndarray, y: torch.Tensor, i: torch.Tensor):
@@ -155,6 +209,13 @@ def f(x: np.ndarray, y: torch.Tensor, i: torch.Tensor):
 """,
     ),
     rewritten=(
+        Rewritten(
+            _CONTRACTED,
+            _CONTRACTED.replace(
+                "y[far] = (2 - 1 / n[far][..., None]) * x[far]",
+                "y.copy_(\n            torch.where(\n                far[..., None], (2 - 1 / torch.where(far, n, 1)[..., None]) * x, y\n            )\n        )",
+            ),
+        ),
         Rewritten(
             _LOSS,
             _LOSS.replace(

@@ -21,8 +21,11 @@ numbers for sizes alone, over all of them (``matrix-of-numbers``). What a dictio
 is a tensor without dimensions (``log-takes-tensors``), a copy where something may write into it later;
 where it is printed or logged at once nothing is gained. What a loop adds up
 or collects in a list stays on the device where nobody looks at it before the loop has ended: all of it is
-read behind the loop, and a sum is one in single precision (``single-precision-sum``). Other reads in loops, in logs and calls, and of
-lengths that the caller has, are advice.
+read behind the loop, and a sum is one in single precision (``single-precision-sum``). Python's own
+``any``, ``all``, ``max``, ``min`` and ``sum`` go through a tensor element by element, as a loop does that asks
+``if x[i] > 0:`` or takes ``y[: n[i]]``; numbers that a list takes from what a tensor computes of each part
+are read together (``alike-and-some``). Other reads in loops, in logs and calls, and of lengths that the
+caller has, are advice.
 
 References: overall_optimization_strategy.md and solution_to_top3.md of the troubleshooting guide;
 vllm-ascend #4805 (time per token -44 %), #6448 (time to the first token -7 %).
@@ -33,6 +36,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from npufix.rules.substitution import Condition, Draw, Form, Site, Substitution
+from npufix.rules.substitutions import value_read_on_host_elements_examples as elements
 from npufix.rules.substitutions.value_read_on_host_examples import REWRITTEN, VALID
 
 if TYPE_CHECKING:
@@ -107,6 +111,20 @@ def rows_at_once(x: Tensor, y: Tensor) -> Tensor:
     """Read all rows before the first round."""
     for rows, columns in x.tolist():
         y = y + y[:rows].sum() * columns
+    return y
+
+
+def parts_of_rows(x: Tensor, y: Tensor) -> Tensor:
+    """Make numbers of some elements of each row."""
+    for row in x:
+        y = y + y[: int(row[0])].sum() * int(row[1])
+    return y
+
+
+def parts_at_once(x: Tensor, y: Tensor) -> Tensor:
+    """Read all rows before the first round."""
+    for row in x.tolist():
+        y = y + y[: row[0]].sum() * row[1]
     return y
 
 
@@ -187,6 +205,62 @@ def repeated_inputs(draw: Draw) -> dict[str, Any]:
     return {**rows, "n": n}
 
 
+def asked(x: Tensor, y: Tensor) -> Tensor:
+    """Have Python look at one element after the other."""
+    return y * 2 if any(x > 1) else y
+
+
+def asked_at_once(x: Tensor, y: Tensor) -> Tensor:
+    """Have the device look at all of them."""
+    return y * 2 if (x > 1).any() else y
+
+
+def longest(x: Tensor, y: Tensor) -> Tensor:
+    """Have Python compare one element after the other."""
+    return y * max(x)
+
+
+def longest_at_once(x: Tensor, y: Tensor) -> Tensor:
+    """Have the device compare them."""
+    return y * x.max()
+
+
+def summed(x: Tensor, y: Tensor) -> Tensor:
+    """Have Python add one row after the other."""
+    return y * sum(x)
+
+
+def summed_at_once(x: Tensor, y: Tensor) -> Tensor:
+    """Have the device add them."""
+    return y * x.sum(0)
+
+
+def elements_inputs(draw: Draw) -> dict[str, Any]:
+    """Return some numbers, one at least, and rows to compute with."""
+    import torch
+
+    y = draw.floats(draw.integer(1, 4), 3, dtype=torch.float32)
+    return {"x": draw.integers(draw.integer(1, 4), low=0, high=3), "y": y}
+
+
+def read_each(x: Tensor, y: Tensor) -> tuple[Tensor, list[float]]:
+    """Read what is computed of each row."""
+    return y * 2, [row.sum().item() for row in x]
+
+
+def read_together(x: Tensor, y: Tensor) -> tuple[Tensor, list[float]]:
+    """Compute it of each row, then read all of it."""
+    return y * 2, torch.stack([row.sum() for row in x]).tolist()
+
+
+def read_inputs(draw: Draw) -> dict[str, Any]:
+    """Return some rows, one at least."""
+    import torch
+
+    y = draw.floats(draw.integer(1, 4), 3, dtype=torch.float32)
+    return {"x": draw.floats(draw.integer(1, 4), 3, dtype=torch.float32), "y": y}
+
+
 def steps_inputs(draw: Draw) -> dict[str, Any]:
     """Return what some rounds compute with, perhaps none."""
     import torch
@@ -243,6 +317,9 @@ MATRIX = Condition(
     _unknown,
     "matrix-input",
 )
+PICKS_NUMBERS = Condition(
+    "picks-numbers", "each index picks one number of a row, not a row of one number", _unknown
+)
 NOT_WRITTEN = Condition(
     "not-written-to", "nothing that the loop calls or writes into changes the tensor", _unknown
 )
@@ -260,6 +337,17 @@ SINGLE_SUM = Condition(
 AS_LONG = Condition(
     "as-long",
     "what is repeated becomes as long as what it meets: none of the two is one row for all",
+    _unknown,
+)
+KEEPS_DTYPE = Condition(
+    "keeps-dtype",
+    "what is added up is of floating point, of int64 or bool: narrow integers become int64",
+    _unknown,
+)
+SOME_ROWS = Condition("some-rows", "what is added up has one row at least", _unknown)
+ALIKE = Condition(
+    "alike-and-some",
+    "the values have one dtype and are on one device, and there is one of them at least",
     _unknown,
 )
 NEVER_NAN = Condition("never-nan", "the value is never NaN", _unknown, "no-nan")
@@ -289,6 +377,11 @@ RULE = Substitution(
         Form(added_up, added_there, steps_inputs, (IS_TENSOR, SINGLE_SUM)),
         Form(repeated, repeated_to_size, repeated_inputs, (IS_TENSOR, AS_LONG)),
         Form(collected, collected_there, steps_inputs, (IS_TENSOR,)),
+        Form(parts_of_rows, parts_at_once, rows_inputs, (IS_TENSOR, PICKS_NUMBERS, NOT_WRITTEN)),
+        Form(asked, asked_at_once, elements_inputs, (IS_TENSOR,)),
+        Form(longest, longest_at_once, elements_inputs, (IS_TENSOR, VECTOR, NEVER_NAN)),
+        Form(summed, summed_at_once, elements_inputs, (IS_TENSOR, KEEPS_DTYPE, SOME_ROWS)),
+        Form(read_each, read_together, read_inputs, (IS_TENSOR, ALIKE)),
         Form(rows_of_numbers, rows_at_once, rows_inputs, (IS_TENSOR, MATRIX, NOT_WRITTEN)),
     ),
     search="host-values",
@@ -296,6 +389,6 @@ RULE = Substitution(
     becomes=(),
     passes=(0, 0),
     requires="torch_npu>=2.1",
-    valid=VALID,
-    rewritten=REWRITTEN,
+    valid=(*VALID, *elements.VALID),
+    rewritten=(*REWRITTEN, *elements.REWRITTEN),
 )

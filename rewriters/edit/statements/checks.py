@@ -29,10 +29,15 @@ _WEIGHED = (
     "of them and weigh by the mask, (loss * mask).sum() / mask.sum().clamp(min=1), which is zero "
     "where nothing is set, and needs no test"
 )
+_LEAVES = (
+    "the host waits in every round to know whether it is the last: where rounds change nothing any "
+    "more, go through all of them, or ask every few rounds"
+)
 _TAKES_LOSS = re.compile(r"(?i)loss|criterion|cross_entropy|^(mean|sum|smooth_l1)$")
 _FORM_GUARD, _FORM_ASSERT = "guarded", "asserted"
 _OF_SOME = operators.RANDOM | {"amax", "amin", "argmax", "argmin", "max", "median", "min", "mode"}
 """What raises where there are no elements, or draws the next numbers."""
+_RESHAPED = frozenset({"expand", "expand_as", "reshape", "squeeze", "unsqueeze", "view", "view_as"})
 _ANSWERS = frozenset({"all", "allclose", "any", "equal", "is_nonzero"})
 _COMPARED = frozenset({"eq", "ge", "gt", "le", "lt", "ne"})
 
@@ -78,17 +83,28 @@ def _checks(here: Surroundings) -> Iterator[Proposal]:
             continue  # nothing can stand alone behind another branch
         match node:
             case ast.Assert(test) | ast.If(test, [*_, ast.Raise()], []):
-                if not _is_wanted(here, node) and _is_answer(here, test):
+                waits = _is_wanted(here, node) or _picks_rows(here, test)
+                if not waits and _is_answer(here, test):
                     kind = "check" if isinstance(node, ast.Assert) else "failure"
                     found = _off_device(here, node, test, kind)
                 else:
                     continue
+            case ast.If(test, [ast.Break()], []) if _is_answer(here, test):
+                loop = here.loop_of(node)
+                found = Proposal(node, _LEAVES) if isinstance(loop, ast.For) else None
             case ast.If(test) | ast.IfExp(test) if _is_answer(here, test):
                 found = _of_branch(here, node, test)
             case _:
                 continue
         if found is not None:
             yield found
+
+
+def _picks_rows(here: Surroundings, test: ast.expr) -> bool:
+    """Tell whether the host needs what is compared anyway: ``n <= 8``, and later ``x[:, :n]``."""
+    node = here.value(test)
+    compared = node.args if node is not None and node.op in _COMPARED else ()
+    return any(user.op == Op.SLICE for arg in compared for user in here.users(arg))
 
 
 def _is_wanted(here: Surroundings, code: ast.Assert | ast.If) -> bool:
@@ -272,11 +288,19 @@ def _is_answer_throughout(here: Surroundings, test: ast.expr) -> bool:
 def _unguard(
     here: Surroundings, code: ast.If, test: ast.expr, body: list[ast.stmt]
 ) -> Proposal | None:
-    """Return the body alone, if it does nothing anyway where the mask is false everywhere."""
-    mask = _tested_mask(here, test)
+    """Return the body alone, if it does nothing anyway where the mask is false everywhere.
+
+    Of ``if x is not None and mask.any():`` the other parts stay.
+    """
+    parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
+    asked = next((p for p in parts if _tested_mask(here, p) is not None), None)
+    mask = None if asked is None else _tested_mask(here, asked)
     if mask is None or not all(_does_nothing_without(here, s, mask) for s in body):
         return None
     lines = here.whole_lines(code)
+    others = [p for p in parts if p is not asked]
+    if asked is not parts[-1] and any(isinstance(n, ast.Call) for n in walk(parts[-1])):
+        return None  # which was not always called
     first, last = body[0].lineno, body[-1].end_lineno or body[-1].lineno
     several = any((s.end_lineno or s.lineno) != s.lineno for s in body)
     if lines is None or first == code.lineno or (several and '"""' in here.text(code)):
@@ -293,10 +317,14 @@ def _unguard(
     proven = set() if copies else {"may-be-copied"}
     if all(_takes_writes(here, code) for code in written):
         proven.add("may-be-written")
+    change = Change(lines, "".join(text))
+    if others:
+        shown = " and ".join(map(here.text, others))
+        change = Change(here.span(test), shown)
     return Proposal(
         code,
         form=_FORM_GUARD,
-        changes=(Change(lines, "".join(text)),),
+        changes=(change,),
         shown=shown,
         asked=tuple((f"target{n}", here.text(code)) for n, code in enumerate(written)),
         proven=frozenset(proven),
@@ -393,10 +421,18 @@ def _takes_nothing(here: Surroundings, value: ast.expr) -> bool:
 
 
 def _is_given(here: Surroundings, call: ast.Call, mask: Node) -> bool:
-    return bool(call.args) and here.value(call.args[0]) is mask
+    return bool(call.args) and _is_of_mask(here, call.args[0], mask)
+
+
+def _is_of_mask(here: Surroundings, code: ast.expr, mask: Node) -> bool:
+    """Tell whether code is a mask, or it with other dimensions: ``mask[..., None]``."""
+    value = here.value(code)
+    while value is not None and value is not mask and value.op in _RESHAPED:
+        value = value.args[0]
+    return value is mask
 
 
 def _selects(here: Surroundings, index: ast.expr, mask: Node) -> bool:
     """Tell whether an index selects nothing where the mask is false everywhere."""
     parts = index.elts if isinstance(index, ast.Tuple) else [index]
-    return any(here.value(part) is mask for part in parts)
+    return any(_is_of_mask(here, part, mask) for part in parts)

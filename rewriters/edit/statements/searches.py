@@ -151,9 +151,12 @@ SEARCHES: Mapping[str, Search] = {
     "host-values": Search(
         find_host_values,
         "item|tolist|cpu|numpy|float|int|max|min|range|arange|repeat(_interleave)?|reshape|view"
-        "|zeros",
-        text=r"\brepeat_interleave\(|\.(item|tolist|cpu|numpy)\(\)|(float|int|max|min)\("
-        r"|\bfor \w+(, \w+)+ in [\w.]+:",
+        "|zeros|any|all|sum|enumerate|zip",
+        text=r"\brepeat_interleave\(|\.(item|tolist|cpu|numpy)\(\)|(?<![\w.])(float|int|max|min|any|all|sum)\("
+        r"|\bfor \w+(, \w+)+ in [\w.]+:|\.to\([^)\n]*\"cpu\""
+        r"|\b(if|while) [^\n]*\w\[[\w +-]+\]|\w\[[\w, +-]+\][ +*/\d-]*:"
+        r"|\b(arange|expand|full|ones|range|view|zeros)\([^\n()]*\w\[\w+\]"
+        r"|:\s*(?!list\[|dict\[|tuple\[)[a-z_][\w.]*\[[\w, +-]+\]",
         hot_only=True,
     ),
     "index-lists": Search(find_index_lists, text=r"\[\d+,[ \d,]*\d,?\s*\]\s*[,\]]"),
@@ -179,7 +182,7 @@ SEARCHES: Mapping[str, Search] = {
     "uploads": Search(
         find_uploads,
         "as_tensor|from_numpy|tensor|copy_|new_tensor|to|cuda|npu",
-        text=r"torch\.(as_tensor|from_numpy|tensor|rand\w*|normal)\(|\.(copy_|new_tensor)\("
+        text=r"torch\.(as_tensor|from_numpy|tensor|rand\w*|normal|(Float|Long)?Tensor)\(|\.(copy_|new_tensor)\("
         r"|self\.\w+\.(to|cuda|npu)\(",
         hot_only=True,
     ),

@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.columns import is_changed, is_whole
+from npufix.rewriters.edit.statements.masked.formulas import reads_of_formulas
 from npufix.rewriters.edit.statements.masked.sums import reads_under_mask
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.graph import operators
@@ -37,17 +38,24 @@ def find_selections(here: Surroundings) -> Iterator[Proposal]:
             case ast.Subscript(ctx=ast.Load()):
                 name = _mask_of(node)
                 value = None if name is None else here.value(name)
-                if name is not None and value is not None and _is_certain(here, node):
-                    at = here.evaluations[id(name)]
-                    if here.facts(at, mask=value).is_bool_tensor("mask"):
-                        found.setdefault((name.id, id(value)), []).append(node)
-    better = reads_under_mask(here) if found else set()
+                if name is None or value is None or not _is_certain(here, node):
+                    continue
+                if _is_mask(here, node, name, value):
+                    found.setdefault((name.id, id(value)), []).append(node)
+    better = reads_under_mask(here) | reads_of_formulas(here) if found else set()
     for (mask, _), several in found.items():
         reads = sorted((r for r in several if id(r) not in better), key=here.span)
         if len(reads) >= _FEWEST and not _is_written_to(here, mask):
             proposal = _once(here, mask, reads)
             if proposal is not None:
                 yield proposal
+
+
+def _is_mask(here: Surroundings, code: ast.Subscript, name: ast.Name, value: Node) -> bool:
+    """Tell whether a value is a mask, or a comparison of whatever that picks of a tensor."""
+    known = here.facts(here.evaluations[id(name)], mask=value).is_bool_tensor("mask")
+    compared = value.op in operators.COMPARISONS | operators.BOOLEAN
+    return known is True or (known is None and compared and here.is_tensor(code.value) is True)
 
 
 def _has_dimensions(here: Surroundings, mask: Node) -> bool:
@@ -151,8 +159,9 @@ def _once(here: Surroundings, name: str, reads: list[ast.Subscript]) -> Proposal
         if mask is not None:
             changes.append(Change(here.span(mask), index))
     at = here.evaluations[id(_mask_of(reads[0]))]
-    proven = {"boolean-mask"}
-    rank = here.facts(at, mask=at.node).ndim("mask")
+    facts = here.facts(at, mask=at.node)
+    proven = {"boolean-mask"} if facts.is_bool_tensor("mask") else set[str]()
+    rank = facts.ndim("mask")
     if not tuples or rank == 1:
         proven.add("vector-mask")
     if _has_dimensions(here, at.node):

@@ -314,6 +314,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "enough-elements": _has_enough,
     "finite-arms": _has_finite_arms,
     "finite-fill": lambda o: all(map(math.isfinite, _numbers(o, "value"))),
+    "alike-and-some": lambda o: not hasattr(rows := o.get("rows", "x"), "__len__") or len(rows) > 0,
     "finite-table": lambda o: all(bool(t.isfinite().all()) for t in _tensors(o, "table")),
     "four-dimensional": _dims(4, "q", "k", "v", "query", "key", "value"),
     "nonnegative-count": lambda o: not isinstance(n := o.get("repeats", 0), int) or n >= 0,
@@ -326,6 +327,9 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "int-repeats": lambda o: type(o.get("repeats", 0)) is int,
     "is-number": _are_numbers("value"),
     "is-device": lambda o: isinstance(o.get("device", "cpu"), (str, int, torch.device)),
+    "keeps-dtype": lambda o: all(
+        t.is_floating_point() or t.dtype in {torch.bool, torch.int64} for t in _tensors(o, "x")
+    ),
     "kernel-shape": _takes_kernel,
     "known-dimensions": _has_named_dims,
     "labels-of-classes": lambda o: all(t.dtype == torch.int64 for t in _tensors(o, "labels")),
@@ -367,6 +371,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "one-column-index": lambda o: all(t.shape[1:] == (1,) for t in _tensors(o, "index")),
     "one-or-each": _is_one_or_each,
     "plain-settings": _are_numbers("alpha", "limit"),
+    "one-row": lambda o: all(t.dim() == 1 or t.shape[:-1] == (1,) for t in _tensors(o, "row")),
     "plane-mask": _fewer_dims(2),
     "positive-lengths": lambda o: all(not bool((t <= 0).any()) for t in _tensors(o, "counted")),
     "rotary-limits": _dims(4, "x", "cos", "sin"),
@@ -380,6 +385,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "one-shape": lambda o: len({t.shape for t in _tensors(o)}) == 1,
     "single-precision": lambda o: all(t.dtype == torch.float32 for t in _floats(o)),
     "sum-fits-dtype": _sums_fit,
+    "some-rows": lambda o: all(t.shape[:1] != (0,) for t in _tensors(o, "x")),
     "sums-fit-int32": lambda o: all(
         float(t.double().abs().sum()) < 2**31 for t in _tensors(o, "x")
     ),

@@ -52,7 +52,12 @@ ELEMENTS = (
     "x[..., 0] instead of x[0], torch.maximum and torch.minimum instead of max and min, "
     "clamp(min=0) instead of max(x, 0), and add up with sum()"
 )
-BY_HAND = (PADDED, ROWS, RANGES, COLUMNS, TRIANGLE, KEYS, ELEMENTS)
+CALLED = (
+    "each round launches the kernels of a function for one row: call it once with all rows, the "
+    "numbers of each row as n.view(-1, *[1] * (x.dim() - 1)), with dimensions that count from the "
+    "end, keepdim=True, and torch.where for branches that a row decides"
+)
+BY_HAND = (PADDED, ROWS, RANGES, COLUMNS, TRIANGLE, KEYS, ELEMENTS, CALLED)
 _ASKS = frozenset({"all", "any", "nonzero"})
 _READS = frozenset({"item", "tolist"})
 """What is said where the host reads single values."""
@@ -62,7 +67,9 @@ _MOST = 14
 _MOST_OF_HELPER = 12
 
 
-def say_by_hand(flow: FunctionFlow, facts: Facts, loop: Loop) -> str:
+def say_by_hand(  # noqa: PLR0911 - one case a form
+    flow: FunctionFlow, facts: Facts, loop: Loop
+) -> str:
     """Return what a person writes instead of a loop, "" if it is none of these."""
     own = list_names(loop.target)
     bound = dict(list_bound(loop.body))
@@ -76,7 +83,37 @@ def say_by_hand(flow: FunctionFlow, facts: Facts, loop: Loop) -> str:
         return KEYS
     if _takes_elements(flow, loop, own):
         return ELEMENTS
+    if _calls_with_rows(flow, facts, loop, own):
+        return CALLED
     return ROWS if _asks_rows(flow, facts, loop, own, bound) else ""
+
+
+def _calls_with_rows(flow: FunctionFlow, facts: Facts, loop: Loop, own: set[str]) -> bool:
+    """Tell whether a loop collects what a function of the module makes of ``x[i], n[i]``."""
+    several = [loop.made] if loop.made is not None else [one.made for one in loop.lists]
+    if len(several) != 1 or loop.total or (loop.body and loop.made is not None):
+        return False
+    match several[0]:
+        case ast.Call(ast.Name(name), [_, *_] as given, []):
+            pass
+        case _:
+            return False
+    tree = flow.names.tree or flow.function
+    helpers = [s for s in ast.walk(tree) if isinstance(s, FunctionNode) and s.name == name]
+    rows = [arg for arg in given if list_names(arg) & own]
+    picks = [arg for arg in rows if isinstance(arg, ast.Subscript)]
+    of_tensors = [facts.is_tensor(p.value) for p in picks]
+    return (
+        len(helpers) == 1
+        and len(picks) == len(rows) > 0
+        and False not in of_tensors
+        and (True in of_tensors or _returns_tensor(helpers[0]))
+        and any(isinstance(n, ast.Return) and n.value is not None for n in walk(helpers[0]))
+    )
+
+
+def _returns_tensor(function: FunctionNode) -> bool:
+    return function.returns is not None and ast.unparse(function.returns).endswith("Tensor")
 
 
 def _names(code: ast.AST, bound: Mapping[str, ast.expr]) -> set[str]:

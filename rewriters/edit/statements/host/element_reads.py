@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from npufix.rewriters.edit.statements.host.of_host import is_list
 from npufix.rewriters.edit.statements.invariants import is_left_alone
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
+from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import (
     find_unused_name,
     last_name,
@@ -33,6 +34,10 @@ _FOUND = re.compile(r"(^|_)(box(es)?|scores?|labels?|masks?|pred\w*|results?|att
 _FOR_FILES = re.compile(r"_*(save|write|dump|imsave|imwrite|predict|fit)(_|$)")
 
 
+IN_LOOP = (
+    "the host waits in every round: read all values once before the loop (n = x.tolist()), or "
+    "compute what follows on the device"
+)
 _FOR_EACH = (
     "each function that is handed this reads it back, and the host waits each time: read it once "
     "where they are called (values = x.tolist()), and hand the list in"
@@ -40,7 +45,7 @@ _FOR_EACH = (
 
 
 class _Element(NamedTuple):
-    """``x[i].item()`` and ``int(x[i])``: what becomes ``values[i]`` is ``code``."""
+    """``x[i].item()``, ``int(x[i])``, ``x[i]`` of ``y[: x[i]]``: ``code`` becomes ``values[i]``."""
 
     code: ast.expr
     base: ast.expr
@@ -108,7 +113,42 @@ def _reads_all(code: ast.AST, name: str) -> bool:
     )
 
 
-def read_before(here: Surroundings, code: ast.Call) -> Proposal | None:
+def is_implied(here: Surroundings, code: ast.Subscript) -> bool:
+    """Tell whether Python makes a number of an element: ``if x[i] > 0:``, ``y[: n[i]]``.
+
+    The index counts. What is read by name, ``int(x[i])``, is implied as well.
+    """
+    inner = code.value
+    while isinstance(inner, ast.Subscript):  # ``x[i][j]``
+        inner = inner.value
+    parts = code.slice.elts if isinstance(code.slice, ast.Tuple) else [code.slice]
+    return (
+        all(isinstance(part, (ast.BinOp, ast.Name)) for part in parts)
+        and has_root(inner)
+        and here.loop_of(code) is not None
+        and all(_is_plain(here, part) for part in parts)
+        and is_number_there(here, code)
+        and _seems_tensor(here, inner)
+    )
+
+
+def _seems_tensor(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether it is a tensor, or the function does with it what nobody does with lists."""
+    known, value = here.is_tensor(code), here.value(code)
+    if known is not None or value is None:
+        return known is True
+    if value.op in {"to", "cuda", "npu"}:
+        return True
+    return any(
+        e.node.args[0] is value
+        or (e.node.args[0].op == Op.GETITEM and value in e.node.args[0].args)
+        for op in (*operators.OF_TENSORS_ONLY, "item", "tolist", "unsqueeze")
+        for e in here.flow.by_operation.get(op, ())
+        if e.node.args
+    )
+
+
+def read_before(here: Surroundings, code: ast.expr) -> Proposal | None:
     """Return the read of all elements before the loop, for the first of those in it.
 
     ::
@@ -117,38 +157,44 @@ def read_before(here: Surroundings, code: ast.Call) -> Proposal | None:
             k = starts[i].item()        for i in range(n):
                                             k = values[i]
     """
-    first = _element(code)
+    first = _element(here, code)
     at = None if first is None else _place(here, code, first)
     if first is None or at is None:
         return None
     base = here.text(first.base)
-    every = [e for n in walk(at) if (e := _element(n)) is not None and here.text(e.base) == base]
+    every = [
+        e for n in walk(at) if (e := _element(here, n)) is not None and here.text(e.base) == base
+    ]
     if not all(_is_plain(here, e.place) for e in every):
         return None
     name = _new_name(here, first.base)
     line = (at.lineno, 0, at.lineno, 0)
     once = {id(e.code): e for e in every}.values()  # both ``int(x[i].item())`` and what is in it
     changes = [Change(here.span(e.code), f"{name}[{here.text(e.place)}]") for e in once]
-    head = f"{name} = {base}.tolist()"
-    return _proposal(
+    value, is_flat = here.value(first.base), isinstance(code, ast.Subscript)
+    if is_flat and value is not None:  # Python asks for one number: each row holds no more
+        is_flat = here.facts(here.evaluations[id(first.base)], x=value).ndim("x") != 1
+    head = f"{name} = {base}{'.flatten()' if is_flat else ''}.tolist()"
+    found = propose_read(
         here, code, first.base, at, (Change(line, f"{here.indent(at)}{head}\n"), *changes), head
     )
+    return replace(found, proven=found.proven | {"vector"}) if is_flat else found
 
 
-def is_covered(here: Surroundings, code: ast.Call) -> bool:
+def is_covered(here: Surroundings, code: ast.expr) -> bool:
     """Tell whether an element before this one brings all of them: it is said there."""
-    own = _element(code)
+    own = _element(here, code)
     at = None if own is None else _place(here, code, own)
     if own is None or at is None:
         return False
     same = [
         n
         for n in walk(at)
-        if (e := _element(n)) is not None and ast.dump(e.base) == ast.dump(own.base)
+        if (e := _element(here, n)) is not None and ast.dump(e.base) == ast.dump(own.base)
     ]
     first = min(same, key=lambda n: (getattr(n, "lineno", 0), getattr(n, "col_offset", 0)))
     return (
-        first is not code and isinstance(first, ast.Call) and read_before(here, first) is not None
+        first is not code and isinstance(first, ast.expr) and read_before(here, first) is not None
     )
 
 
@@ -160,110 +206,24 @@ _TAKES_NUMBERS = frozenset(
 )  # fmt: skip
 """What makes a number of a tensor, for which the host waits each time."""
 _ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
-_Loop = ast.For | ast.ListComp | ast.SetComp
 _IN_OR_IS = (ast.In, ast.NotIn, ast.Is, ast.IsNot)
+_EXACT = 256
+"""What eight bits hold, as many as the numbers of bfloat16 have."""
 
 
-def rows_read(here: Surroundings) -> Iterator[tuple[_Loop, ast.expr, Proposal]]:
-    """Yield the loops over a tensor whose elements are numbers for the host, and the tensor.
-
-    ``for t, h, w in grid_thw:`` with ``torch.arange(h * w)`` in it becomes a loop over
-    ``grid_thw.tolist()``, and ``n.item()`` in ``for n in lengths:`` just ``n``; comprehensions are
-    loops as well, ``[names[i.item()] for i in labels]``.
-    """
-    for loop in here.nodes:
-        if not isinstance(loop, _Loop):
-            continue
-        inside = here.nodes if isinstance(loop, ast.For) else list(walk(loop))
-        for target, base in _list_iterated(loop):
-            names = list_names(target)
-            uses = [n for n in inside if isinstance(n, ast.Name) and n.id in names]
-            read = [n for n in uses if isinstance(n.ctx, ast.Load)]
-            items = [c for n in read if (c := _item_of(here, n)) is not None]
-            sure = bool(items) or here.is_tensor(base) or _is_indexed_like_tensor(here, base)
-            if len(uses) - len(read) != len(names) or not sure:
-                continue
-            numbers = [n for n in read if _is_number_there(here, n)]
-            if not read or len(numbers) + len(items) < len(read) or names & set(here.flow.captured):
-                continue
-            at = here.statement_of(loop)
-            alone = not isinstance(loop, ast.For) or is_left_alone(here, loop, {root_name(base)})
-            if alone is False or here.is_tensor(base) is False or is_list(here, base):
-                continue
-            head = f"{here.text(base)}.tolist()"
-            changes = [Change(here.span(base), head)]
-            changes += [Change(here.span(c), n.id) for n in read if (c := _item_of(here, n))]
-            code = items[0] if items else base
-            found = _proposal(here, code, base, at, tuple(changes), head)
-            of_rows = isinstance(target, ast.Tuple)
-            yield loop, base, replace(found, form="rows_of_numbers" if of_rows else found.form)
-
-
-def _is_indexed_like_tensor(here: Surroundings, base: ast.expr) -> bool:
-    """Tell whether a module takes columns of what it goes through, as of no list.
-
-    ``for h, w in grid`` beside ``grid[:, 1:].max()``, ``for h in rows`` of ``rows = grid[:, 1]``.
-    """
-    value = here.value(base)
-    if value is None or here.flow.cls is None or here.is_tensor(base) is False:
-        return False
-    if value.op == Op.GETITEM and value.args[1].op == Op.TUPLE:
-        return True
-    return any(
-        user.op == Op.GETITEM and user.args[0] is value and user.args[1].op == Op.TUPLE
-        for user in here.users(value)
-    )
-
-
-def _list_iterated(loop: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Yield the targets of a loop or a comprehension, each with the tensor it gets elements of."""
-    whole: list[tuple[ast.expr, ast.expr]] = []
-    match loop:
-        case ast.For(target, items):
-            whole = [(target, items)]
-        case ast.ListComp(generators=[one]) | ast.SetComp(generators=[one]):
-            whole = [(one.target, one.iter)]
-    for target, items in whole:
-        for own, base in _pairs(target, items):
-            plain = isinstance(own, ast.Name) or (
-                isinstance(own, ast.Tuple) and all(isinstance(e, ast.Name) for e in own.elts)
-            )
-            if plain and _has_root(base):
-                yield own, base
-
-
-def _pairs(target: ast.expr, items: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
-    """Return what of a target gets the elements of what: of ``zip`` each its own."""
-    match target, items:
-        case ((ast.Name() | ast.Tuple()), (ast.Name() | ast.Attribute())):
-            return [(target, items)]
-        case ast.Tuple([_, own]), ast.Call(ast.Name("enumerate"), [base]):
-            return [(own, base)]
-        case ast.Tuple(targets), ast.Call(ast.Name("zip"), bases) if len(targets) == len(bases):
-            return list(zip(targets, bases, strict=True))
-    return []
-
-
-def _item_of(here: Surroundings, name: ast.Name) -> ast.Call | None:
-    """Return ``n.item()``."""
-    match here.parents.get(id(name)):
-        case ast.Attribute(attr="item") as method:
-            call = here.parents.get(id(method))
-            return call if isinstance(call, ast.Call) and not call.args else None
-    return None
-
-
-def _is_number_there(  # noqa: PLR0911 - one case a use
-    here: Surroundings, name: ast.Name, known: frozenset[str] = frozenset()
+def is_number_there(  # noqa: C901, PLR0911 - one case a use
+    here: Surroundings, code: ast.expr, known: frozenset[str] = frozenset()
 ) -> bool:
     """Tell whether a tensor without dimensions is made a number of: ``x[:n]``, ``view(h * w)``.
 
     So it is as well where it gets a name first, ``rows = h // 2``, or is asked for: ``if t > 1:``.
     """
-    inner: ast.AST = name
-    for outer in here.around(name):
+    inner: ast.AST = code
+    for outer in here.around(code):
         match outer:
             case ast.BinOp(op=operator) if isinstance(operator, _ARITHMETIC):
+                pass
+            case ast.BoolOp() | ast.UnaryOp(ast.Not()):
                 pass
             case ast.Slice() | ast.Tuple():
                 if isinstance(outer, ast.Slice):
@@ -271,16 +231,17 @@ def _is_number_there(  # noqa: PLR0911 - one case a use
             case ast.Subscript(owner, index):
                 # of a list; in ``x[row]`` of a tensor it may be a row of indexes, or a mask
                 return index is inner and here.is_tensor(owner) is False
-            case ast.Compare(ops=[operator]) if not isinstance(operator, _IN_OR_IS):
-                pass
-            case ast.If(test) | ast.IfExp(test):
+            case ast.Compare(left, [operator], [right]) if not isinstance(operator, _IN_OR_IS):
+                if not all(part is inner or _is_exact(here, part) for part in (left, right)):
+                    return False
+            case ast.If(test) | ast.IfExp(test) | ast.While(test):
                 return test is inner
             case ast.Call(function, arguments):
                 return inner in arguments and last_name(function) in _TAKES_NUMBERS
             case ast.Assign([target], value) | ast.AugAssign(target, value=value):
-                return not isinstance(inner, ast.Compare) and all(
+                return not isinstance(inner, (ast.BoolOp, ast.Compare)) and all(
                     own in known or _are_numbers(here, own, known | {own})
-                    for own in _given_names(target, value, name)
+                    for own in _given_names(target, value, code)
                 )
             case _:
                 return False
@@ -288,7 +249,21 @@ def _is_number_there(  # noqa: PLR0911 - one case a use
     return False
 
 
-def _given_names(target: ast.expr, value: ast.expr, name: ast.Name) -> set[str]:
+def _is_exact(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether a number is the same in each dtype: 0.1 of single precision is above 0.1."""
+    match code:
+        case ast.UnaryOp(ast.USub(), inner):
+            return _is_exact(here, inner)
+        case ast.Constant(int() | float() as number):
+            return (math.frexp(number)[0] * _EXACT).is_integer()
+        case ast.Subscript(base, index) if has_root(base) and _is_plain(here, index):
+            if _seems_tensor(here, base):  # which is read as well
+                return True
+    node = here.value(code)
+    return node is not None and here.facts(here.evaluations[id(code)], x=node).is_int("x") is True
+
+
+def _given_names(target: ast.expr, value: ast.expr, name: ast.expr) -> set[str]:
     """Return which names get what is made of one: ``b`` in ``a, b = 1, n // 2``; "" for others."""
     pairs = [(target, value)]
     if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
@@ -302,10 +277,10 @@ def _are_numbers(here: Surroundings, name: str, known: frozenset[str]) -> bool:
     if not name or name in here.flow.captured:
         return False
     loads = (n for n in here.nodes if isinstance(n, ast.Name) and n.id == name)
-    return all(isinstance(n.ctx, ast.Store) or _is_number_there(here, n, known) for n in loads)
+    return all(isinstance(n.ctx, ast.Store) or is_number_there(here, n, known) for n in loads)
 
 
-def _proposal(  # noqa: PLR0913, PLR0917 - all that is known of it
+def propose_read(  # noqa: PLR0913, PLR0917 - all that is known of it
     here: Surroundings,
     code: ast.expr,
     base: ast.expr,
@@ -313,6 +288,7 @@ def _proposal(  # noqa: PLR0913, PLR0917 - all that is known of it
     changes: tuple[Change, ...],
     shown: str,
 ) -> Proposal:
+    """Return the read of a tensor at once, in front of a statement that reads parts of it."""
     proven = {"is-tensor"} if here.is_tensor(base) else set[str]()
     value = here.value(base)
     if value is not None and here.facts(here.evaluations[id(base)], x=value).ndim("x") == 1:
@@ -330,32 +306,39 @@ def _proposal(  # noqa: PLR0913, PLR0917 - all that is known of it
     )
 
 
-def _element(code: ast.AST) -> _Element | None:
+def _element(here: Surroundings, code: ast.AST) -> _Element | None:
     match code:
+        case ast.Subscript(base, ast.Name() | ast.BinOp() as index, ast.Load()) if has_root(
+            base
+        ) and is_implied(here, code):
+            return _Element(code, base, index)
         case ast.Call(ast.Attribute(ast.Subscript(base, index), "item"), [], []):
-            return _Element(code, base, index) if _has_root(base) else None
+            return _Element(code, base, index) if has_root(base) else None
         case ast.Call(ast.Name("int" | "float"), [ast.Subscript(base, index) as part], []):
-            return _Element(part, base, index) if _has_root(base) else None
+            return _Element(part, base, index) if has_root(base) else None
         case ast.Call(
             ast.Name("int" | "float"), [ast.Call(ast.Attribute(attr="item")) as read], []
         ):
-            return _element(read)
+            return _element(here, read)
     return None
 
 
-def _has_root(base: ast.expr) -> bool:
+def has_root(base: ast.expr) -> bool:
+    """Tell whether it is a name, or an attribute of one."""
     return isinstance(base, ast.Name) or (
         isinstance(base, ast.Attribute) and isinstance(base.value, ast.Name)
     )
 
 
-def _place(here: Surroundings, code: ast.Call, element: _Element) -> ast.stmt | None:
+def _place(here: Surroundings, code: ast.expr, element: _Element) -> ast.stmt | None:
     """Return the outermost loop, or the statement with a comprehension, that may read it before."""
     root = root_name(element.base)
     found: ast.stmt | None = None
+    inner: ast.AST = code
     for outer in here.around(code):
+        was, inner = inner, outer
         match outer:
-            case ast.If(test) | ast.IfExp(test) if root in list_names(test):
+            case ast.If(test) | ast.IfExp(test) if test is not was and root in list_names(test):
                 break  # ``if lengths is not None:``
             case ast.For() | ast.While():
                 if is_left_alone(here, outer, {root}) is False:
@@ -408,6 +391,8 @@ def _list_bindings(here: Surroundings, name: str) -> Iterator[tuple[ast.expr, as
 
 def _counts(target: ast.expr, items: ast.expr | None, name: str) -> bool:
     match target, items:
+        case _, ast.Call(ast.Name("reversed" | "tqdm"), [inner, *_]):
+            return _counts(target, inner, name)
         case ast.Name(), ast.Call(ast.Name("range")):
             return True
         case ast.Tuple([ast.Name(first), *_]), ast.Call(ast.Name("enumerate")):

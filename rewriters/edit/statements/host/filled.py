@@ -5,12 +5,15 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.layout import style_of
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from npufix.rewriters.edit.statements.surroundings import Surroundings
 
+KINDS = {"FloatTensor": "float32", "LongTensor": "int64", "Tensor": "float32"}
+"""What makes tensors of one dtype of lists."""
 READING = frozenset({"item", "tolist"})
 _LENGTHS = frozenset({"py:len", Op.SIZE})
 
@@ -33,7 +36,9 @@ def is_read_again(here: Surroundings, code: ast.Call) -> bool:
     )
 
 
-def fill(here: Surroundings, code: ast.Call) -> Proposal | None:
+def fill(  # noqa: C901 - one case a way to make it
+    here: Surroundings, code: ast.Call
+) -> Proposal | None:
     """Return ``torch.full((n,), x, device=d)`` for ``torch.tensor([x] * n, device=d)``.
 
     ``torch.tensor([x], dtype=t).to(d)`` becomes ``torch.full((1,), x, dtype=t, device=d)``.
@@ -47,6 +52,14 @@ def fill(here: Surroundings, code: ast.Call) -> Proposal | None:
             "dtype",
         }:
             made = f"{here.text(owner)}.full"
+        case ast.Call(ast.Attribute(owner, kind), [ast.List([one]) as data]) if (
+            kind in KINDS and given.keys() == {"device"}
+        ):
+            made = f"{here.text(owner)}.full"
+            usual = float if kind != "LongTensor" else int
+            if not (isinstance(one, ast.Constant) and type(one.value) is usual):
+                dtype = ast.parse(f"{here.text(owner)}.{KINDS[kind]}", mode="eval").body
+                given = {"dtype": dtype, **given}
         case _:
             return None
     match data:
@@ -65,7 +78,7 @@ def fill(here: Surroundings, code: ast.Call) -> Proposal | None:
         asked.append(("x", made.removesuffix(".new_full")))
     if len(asked) == 2 or (isinstance(one, ast.Constant) and one.value in {0, 1}):  # noqa: PLR2004 - no dtype of another
         proven.add("value-fits-dtype")
-    rest = "".join(f", {name}={here.text(value)}" for name, value in given.items())
+    rest = "".join(f", {name}={_text(here, value)}" for name, value in given.items())
     text = f"{made}({shape}, {here.text(one)}{rest})"
     like = made.endswith(".new_full")
     match one:  # an integer without a dtype makes int64, as zeros() do not
@@ -85,12 +98,25 @@ def fill(here: Surroundings, code: ast.Call) -> Proposal | None:
 def _as_one_call(here: Surroundings, code: ast.Call) -> tuple[ast.Call, dict[str | None, ast.expr]]:
     """Return a call and its keywords, with the device that it is moved to at once."""
     given = {k.arg: k.value for k in code.keywords}
+    named = {name: value for name, value in given.items() if name != "non_blocking"}
     match code:
         case ast.Call(ast.Attribute(ast.Call() as made, "to"), moved):
-            to = [*moved, *given.values()]
-            if len(to) == 1 and given.keys() <= {"device"} and _is_device(here, to[0]):
+            to = [*moved, *named.values()]
+            if len(to) == 1 and named.keys() <= {"device"} and _is_device(here, to[0]):
                 return made, {**{k.arg: k.value for k in made.keywords}, "device": to[0]}
+        case ast.Call(ast.Attribute(ast.Call() as made, "cuda" | "npu" as kind), []) if not named:
+            return made, {**{k.arg: k.value for k in made.keywords}, "device": ast.Constant(kind)}
     return code, given
+
+
+def _text(here: Surroundings, code: ast.expr) -> str:
+    """Return code as it is written, or as it is to be where nobody has written it."""
+    if hasattr(code, "lineno") and here.value(code) is not None:
+        return here.text(code)
+    if isinstance(code, ast.Constant) and isinstance(code.value, str):
+        quote = style_of("".join(here.lines)).quote
+        return f"{quote}{code.value}{quote}"
+    return ast.unparse(code)
 
 
 def _is_device(here: Surroundings, code: ast.expr) -> bool:

@@ -9,13 +9,18 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.handed_in import is_handed_in
 from npufix.rewriters.edit.statements.host.element_reads import (
+    IN_LOOP,
     is_covered,
     is_for_files,
     is_made_in,
     is_result,
     read_before,
     read_by_others,
-    rows_read,
+)
+from npufix.rewriters.edit.statements.host.iterated_values import (
+    read_by_implication,
+    read_together,
+    reduced_by_python,
 )
 from npufix.rewriters.edit.statements.host.logged_values import as_owner, find_logged
 from npufix.rewriters.edit.statements.host.of_host import (
@@ -30,6 +35,7 @@ from npufix.rewriters.edit.statements.host.of_host import (
     iterated,
 )
 from npufix.rewriters.edit.statements.host.repeats import find_repeats
+from npufix.rewriters.edit.statements.host.row_reads import rows_read
 from npufix.rewriters.edit.statements.host.seldom import is_seldom
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import LOOPS
@@ -67,11 +73,7 @@ _TAKES_TENSOR = re.compile(r"loss|criterion", re.IGNORECASE)
 _FEW_READS = 2
 _FORM_ITEM, _FORM_LIMIT, _FORM_LIMIT_OF_ITEM = "item", "limit", "limit_of_item"
 
-_IN_LOOP = (
-    "the host waits in every round: read all values once before the loop (n = x.tolist()), or "
-    "compute what follows on the device"
-)
-_COPIED_IN_LOOP = (
+_COPIEDIN_LOOP = (
     "the host waits in every round: copy all of it once before the loop (x = x.cpu(); of a list of "
     "tensors torch.stack(x).cpu()), or compute what follows on the device"
 )
@@ -105,7 +107,9 @@ class _Read:
     """``item``, ``tolist``, ``cpu``, ``numpy``, ``float``, ``int``, ``max``, ``min``."""
 
 
-def find_host_values(here: Surroundings) -> Iterator[Proposal]:
+def find_host_values(  # noqa: C901 - one case a kind of read
+    here: Surroundings,
+) -> Iterator[Proposal]:
     """Yield what is read on the host in code that runs in every step."""
     loops: list[ast.expr | ast.stmt] = []
     for loop, base, proposal in rows_read(here):
@@ -114,10 +118,17 @@ def find_host_values(here: Surroundings) -> Iterator[Proposal]:
             yield proposal
     yield from find_repeats(here)
     done = {id(n) for loop in loops for n in walk(loop)}
+    told = set[tuple[int, str]]()
     for node in here.nodes:
         if id(node) in done:
             continue  # what is left there is read again when the loop is written
-        read = _read_of(here, node) if isinstance(node, ast.Call) else None
+        if isinstance(node, ast.Subscript):
+            yield from read_by_implication(here, node, told)
+        if not isinstance(node, ast.Call):
+            continue
+        if (once := reduced_by_python(here, node)) is not None:
+            yield once
+        read = _read_of(here, node)
         if read is None or _continues(here, read.code) or is_of_host(here, read.tensor):
             continue
         value = here.value(read.code)
@@ -132,8 +143,14 @@ def find_host_values(here: Surroundings) -> Iterator[Proposal]:
             yield found
 
 
-def _read_of(here: Surroundings, code: ast.Call) -> _Read | None:
+def _read_of(  # noqa: PLR0911 - one case a call
+    here: Surroundings, code: ast.Call
+) -> _Read | None:
     match code:
+        case ast.Call(ast.Attribute(tensor, "to"), [ast.Constant("cpu")], []) | ast.Call(
+            ast.Attribute(tensor, "to"), [], [ast.keyword("device", ast.Constant("cpu"))]
+        ):
+            return None if here.is_tensor(tensor) is False else _Read(code, tensor, "cpu")
         case ast.Call(ast.Attribute(tensor, how), [], []) if how in READING:
             sure = here.is_tensor(first_read(tensor))
             there = how == "numpy" and not isinstance(tensor, ast.Call)  # it raises for others
@@ -192,11 +209,12 @@ def _on_device(here: Surroundings, read: _Read) -> Proposal | None:
     if value is None or at is None or here.loop_of(read.code) is not None:
         return None
     later = None if limit is not None else _find_limit(here, value)
-    if later is not None:  # ``n = x.item()``, then ``n = max(n, 1)``
-        (value,) = here.users(value)
+    value = value if later is None else here.users(value)[0]  # ``n = x.item()``, ``n = max(n, 1)``
     users = here.users(value)
     counts = _is_count(at.node)
-    if not users or any(_needs_number(here, user, value, counts=counts) for user in users):
+    if not users or _makes_shapes(here, users):  # ``x[start : start + n.item()]``
+        return None
+    if any(_needs_number(here, user, value, counts=counts) for user in users):
         return None
     facts = here.facts(at, x=at.node)
     proven = {"is-tensor"} if facts.is_tensor("x") else set[str]()
@@ -330,6 +348,8 @@ def _by_hand(  # noqa: C901, PLR0911, PLR0912 - one case a kind of use
         return None if _makes_shapes(here, users) else Proposal(read.code, _TO_CLAMP)
     if loop is not None and (once := read_before(here, read.code)) is not None:
         return once
+    if loop is not None and (once := read_together(here, read.code, read.tensor)) is not None:
+        return once
     counted = here.value(read.tensor)
     counts = counted is not None and _is_count(counted)
     logged = find_logged(here, read.code, read.tensor, read.how, counts=counts)
@@ -354,6 +374,7 @@ def _by_hand(  # noqa: C901, PLR0911, PLR0912 - one case a kind of use
     if ops & ARITHMETIC:
         meets = [a for u in users if u.op in ARITHMETIC for a in u.args if a is not value]
         stays = read.how in {"item", "float"} and all(is_tensor(here, a) for a in meets)
+        stays = stays and not _makes_shapes(here, users)
         return Proposal(read.code, _TO_TENSORS) if stays else None
     if Op.CALL in ops or isinstance(here.parents.get(id(read.code)), (ast.Call, ast.keyword)):
         return _hand_over(here, read, users)
@@ -373,10 +394,10 @@ def _comes_back(here: Surroundings, code: ast.Call) -> bool:
 def _say_in_loop(here: Surroundings, read: _Read) -> str:
     """Return how one read takes the place of one in each round."""
     if read.how in ON_HOST:
-        return _COPIED_IN_LOOP
+        return _COPIEDIN_LOOP
     whole = iterated(here, first_read(read.tensor))
     of_list = whole is not None and is_list(here, whole)
-    return _OF_LIST if of_list and read.how in {"item", "int", "float"} else _IN_LOOP
+    return _OF_LIST if of_list and read.how in {"item", "int", "float"} else IN_LOOP
 
 
 def _decide(here: Surroundings, users: Sequence[Node]) -> bool:
@@ -387,8 +408,11 @@ def _decide(here: Surroundings, users: Sequence[Node]) -> bool:
 
 def _makes_shapes(here: Surroundings, users: Sequence[Node]) -> bool:
     """Tell whether the host needs a number, or what it makes of it: ``randint(0, n + 1, (4,))``."""
-    later = [u for user in users if user.op in ARITHMETIC for u in here.users(user)]
-    return any(user.op.removesuffix("(*)") in _OF_SHAPES for user in (*users, *later))
+    made = list(users)
+    for user in made:  # grows
+        if user.op in {*ARITHMETIC, Op.PHI}:
+            made += [u for u in here.users(user) if u not in made]
+    return any(user.op.removesuffix("(*)") in _OF_SHAPES for user in made)
 
 
 def _works_on_host(here: Surroundings) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.host.creations import draw_there
 from npufix.rewriters.edit.statements.host.filled import (
+    KINDS,
     READING,
     fill,
     is_number,
@@ -15,6 +16,7 @@ from npufix.rewriters.edit.statements.host.filled import (
     is_scalar,
 )
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.facts.host_tensors import is_made_on_host
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import is_made_once, list_assigned
 from npufix.rewriters.graph.special import Op
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.nodes import Node
 
 _MAKING = frozenset({"torch.tensor", "torch.as_tensor", "torch.from_numpy"})
+_OF_TYPE = frozenset(f"torch.{kind}" for kind in KINDS)
 _OF_HOST = _MAKING | {f"torch.{name}" for name in ("arange", "eye", "linspace", "ones", "zeros")}
 _ROOM = 74
 """Characters for the arguments of ``self.register_buffer(...)`` on one line."""
@@ -214,7 +217,9 @@ def _advice(here: Surroundings, code: ast.Call) -> str:
         ):
             return _keep(name) if _is_made_of_numbers(here, name) else ""
         case ast.Call(ast.Attribute(beside, "new_tensor"), [_, *_]):
-            return _of(here, code, code) if here.is_tensor(beside) is not False else ""
+            value = here.value(beside)
+            on_host = here.is_tensor(beside) is False or (value and is_made_on_host(value))
+            return "" if on_host else _of(here, code, code)
         case ast.Call(ast.Attribute(made, method)) if method in _MOVING and isinstance(
             made, ast.Call
         ):
@@ -245,7 +250,9 @@ def _of(  # noqa: PLR0911 - one case a way
 ) -> str:
     data = made.args[0] if made.args else None
     given = {k.arg for call in (code, made) for k in call.keywords}
-    if given & {"non_blocking", "pin_memory"}:
+    if given & {"non_blocking", "pin_memory"} and not (
+        isinstance(data, ast.List) and _of_data(here, data) == _FILLED
+    ):
         return ""  # somebody has thought of it
     if data is None or _is_nothing_or_seldom(here, code, data) or here.is_tensor(data):
         return ""
@@ -257,7 +264,8 @@ def _of(  # noqa: PLR0911 - one case a way
     loop = here.loop_of(code)
     if advice or (loop is not None and _is_read_back(here, data)):
         return advice
-    if loop is not None and not _is_computed_in(loop, data):
+    seldom = loop is not None and (_is_handed(here, code, data) or _is_of_one(here, loop, code))
+    if loop is not None and not (seldom or _is_computed_in(loop, data)):
         return _ONE_COPY
     owner = here.flow.cls
     if owner is not None and _SERVES.search(owner.name):
@@ -307,6 +315,23 @@ def _is_rare(here: Surroundings, code: ast.expr) -> bool:
                 return True
         inner = outer
     return False
+
+
+def _is_handed(here: Surroundings, code: ast.expr, data: ast.expr) -> bool:
+    """Tell whether a lambda is handed what it copies: ``apply(obs, lambda x: from_numpy(x))``."""
+    inner = (outer for outer in here.around(code) if isinstance(outer, ast.Lambda))
+    given = {arg.arg for one in inner for arg in ast.walk(one.args) if isinstance(arg, ast.arg)}
+    return any(isinstance(n, ast.Name) and n.id in given for n in ast.walk(data))
+
+
+def _is_of_one(here: Surroundings, loop: ast.AST, code: ast.expr) -> bool:
+    """Tell whether a single round copies: ``for key in keys: if key == "size": ...``."""
+    tests = [test for test in here.tests_around(code) if isinstance(test, ast.Compare)]
+    target = getattr(loop, "target", None)
+    return target is not None and any(
+        isinstance(test.ops[0], ast.Eq) and ast.unparse(test.left) == ast.unparse(target)
+        for test in tests
+    )
 
 
 def _is_computed_in(loop: ast.AST, code: ast.expr) -> bool:
@@ -418,7 +443,10 @@ def _is_made_of_numbers(here: Surroundings, name: str) -> bool:
 
 
 def _is_made(here: Surroundings, code: ast.Call) -> bool:
-    return here.flow.names.dotted(code.func) in _MAKING
+    """Tell whether numbers are made a tensor: not so by ``torch.Tensor(3)``, which has three."""
+    made = here.flow.names.dotted(code.func)
+    of_list = bool(code.args) and isinstance(code.args[0], (ast.List, ast.ListComp))
+    return made in _MAKING or (of_list and made in _OF_TYPE)
 
 
 def _has_device(code: ast.Call) -> bool:
@@ -430,7 +458,7 @@ def _moves(code: ast.Call) -> bool:
     """Tell whether ``.to(...)`` names a device: not so ``.to(dtype)`` and ``.to(torch.long)``."""
     given = [*code.args, *(k.value for k in code.keywords if k.arg == "device")]
     if not given:  # ``.cuda()``; not ``.to(dtype=dtype)``
-        return not code.keywords
+        return all(k.arg == "non_blocking" for k in code.keywords)
     return any(not re.search(r"(?i)dtype|^torch\.\w+$", ast.unparse(g)) for g in given)
 
 

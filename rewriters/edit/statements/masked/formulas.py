@@ -31,12 +31,26 @@ _LINEAR = frozenset({"add", "sub", "neg", "clone"})
 _SCALED = frozenset({"mul", "div"})
 _RAISING = frozenset({"floordiv", "mod", "remainder", "fmod", "floor_divide"})
 """Of integers they fail where one is zero: nobody asked for the elements left out."""
+_OF_ONE_SHAPE = frozenset({"row-mask", "same-rank-mask"})
+"""One of these is proven where a mask has the dimensions that the formula needs."""
+_SINGULAR = frozenset({"log", "log10", "log1p", "log2", "reciprocal", "rsqrt", "sqrt"})
 _SIGNS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"}
 _ABOUT = frozenset({"shape", "size", "dtype", "device", "dim", "ndim"})
 
 
 def find_masked_formulas(here: Surroundings) -> Iterator[Proposal]:
     """Yield ``y[m] = f(x[m])`` where ``f`` computes element by element."""
+    for proposal, _ in _find_formulas(here):
+        yield proposal
+
+
+def reads_of_formulas(here: Surroundings) -> set[int]:
+    """Return the ids of the selections that such a formula surely does without."""
+    found = ((p.proven, reads) for p, reads in _find_formulas(here))
+    return {read for proven, reads in found if proven & _OF_ONE_SHAPE for read in reads}
+
+
+def _find_formulas(here: Surroundings) -> Iterator[tuple[Proposal, set[int]]]:
     if here.flow.names.imports.get("torch") != "torch":
         return
     for node in here.nodes:
@@ -62,8 +76,8 @@ def _whole(
     target: ast.Subscript,
     value: ast.expr,
     sign: str,
-) -> Proposal:
-    """Return the formula of all elements.
+) -> tuple[Proposal, set[int]]:
+    """Return the formula of all elements, and the selections that it does without.
 
     Raises:
         OtherUseError: it is no such formula, or somebody else needs what was selected.
@@ -77,12 +91,19 @@ def _whole(
         raise OtherUseError
     reads, changes = _reads(here, statement, parts, mask)
     name, written = here.text(target.slice), here.text(target.value)
-    proven = _proven(here, target, mask, [read.value for read in reads.values()])
+    more = _more_dims(here, target, mask, parts)
+    if more:
+        proven: set[str] | None = _proven_of_rows(here, target, mask)
+        bracket = isinstance(target.slice, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
+        name = f"{name if bracket else f'({name})'}[..., {', '.join(['None'] * more)}]"
+    else:
+        proven = _proven(here, target, mask, [read.value for read in reads.values()])
     if tells_finite(mask) or proven is None:
         raise OtherUseError
     if _is_linear(parts) or here.facts(here.flow.evaluations[0]).is_without_gradients():
         proven |= {"finite-outside"}
-    text = without_masks(here, value, set(reads))
+    filled = _filled(here, reads, parts, here.text(target.slice), name)
+    text = without_masks(here, value, set(reads), filled)
     if sign:
         simple = isinstance(value, (ast.Name, ast.Attribute, ast.Subscript, ast.Call))
         text = f"{written} {sign} {text}" if simple else f"{written} {sign} ({text})"
@@ -92,14 +113,58 @@ def _whole(
     )  # fmt: skip
     others = (here.text(read.value) for read in reads.values())
     other = next((text for text in others if text != written), written)
-    return Proposal(
+    proposal = Proposal(
         statement,
-        form="changed" if sign else "computed",
+        form=("changed" if sign else "computed") + ("_rows" if more else ""),
         changes=(*changes, Change(here.span(statement), new)),
         shown=new,
-        asked=(("mask", name), ("x", written), ("y", other)),
+        asked=(("mask", here.text(target.slice)), ("x", written), ("y", other)),
         proven=frozenset(proven),
     )
+    return proposal, set(reads)
+
+
+def _filled(
+    here: Surroundings, reads: dict[int, ast.Subscript], parts: set[Node], mask: str, rows: str
+) -> dict[int, str]:
+    """Return the selections that divide, or have a logarithm or a root, each with its mask.
+
+    What the mask leaves out may be zero there, and zero times infinity is no gradient.
+    """
+    found: dict[int, str] = {}
+    for one, read in reads.items():
+        own = here.value(read)
+        wide = {part for part in parts if part.op == "unsqueeze" and part.args[0] is own}
+        for node in {own, *wide} - {None}:
+            users = [part for part in parts if node in part.args]
+            divides = any(u.op == "div" and u.args[1] is node for u in users)
+            if divides or any(u.op in _SINGULAR for u in users):
+                found[one] = mask if node in wide else rows
+    return found
+
+
+def _more_dims(here: Surroundings, target: ast.Subscript, mask: Node, parts: set[Node]) -> int:
+    """Return how many dimensions what is written to has more than the mask, 0 if none are known.
+
+    A mask of rows is one as well where the formula widens what it selects: ``n[m][..., None]``.
+    """
+    at = here.evaluations.get(id(target.value))
+    known = None if at is None else here.facts(at, x=at.node, mask=mask).more_dims("x", "mask")
+    if known is None:
+        return int(any(part.op == "unsqueeze" for part in parts))
+    return max(known, 0)
+
+
+def _proven_of_rows(here: Surroundings, target: ast.Subscript, mask: Node) -> set[str] | None:
+    """Return the conditions that the source proves, ``None`` if it refutes one."""
+    at = here.evaluations[id(target.value)]
+    facts = here.facts(at, x=at.node, mask=mask)
+    is_tensor, is_mask = facts.is_tensor("x"), facts.is_bool_tensor("mask")
+    if is_tensor is False or is_mask is False:
+        return None
+    known = {"row-mask": facts.more_dims("x", "mask") is not None}
+    known |= {"boolean-mask": bool(is_mask), "is-tensor": bool(is_tensor)}
+    return {name for name, sure in known.items() if sure}
 
 
 def _reads(

@@ -17,7 +17,7 @@ from npufix.rewriters.graph.modules.syntax import copy_tree
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from npufix.rewriters.edit.statements.surroundings import Surroundings
     from npufix.rewriters.graph.nodes import Node
@@ -239,6 +239,8 @@ def _is_of_each(node: Node) -> bool:
     """Tell whether an element of the result needs one of each operand: a loss without reduction."""
     if node.op.removesuffix("(*)") in operators.ELEMENTWISE:
         return True
+    if node.op == "unsqueeze":  # ``n[mask][..., None]``, one for each row
+        return node.args[1].value == -1
     values = [arg.value for arg in node.args if arg.op == Op.CONST]
     return node.op in _LOSSES and "none" in values
 
@@ -325,8 +327,13 @@ def name_of_mask(here: Surroundings, read: ast.Subscript) -> str:
     return ""
 
 
-def without_masks(here: Surroundings, code: ast.expr, reads: set[int]) -> str:
-    """Return the text of an expression with ``x`` for ``x[mask]``."""
+def without_masks(
+    here: Surroundings, code: ast.expr, reads: set[int], filled: Mapping[int, str] | None = None
+) -> str:
+    """Return the text of an expression with ``x`` for ``x[mask]``.
+
+    Those ``filled`` are one where their mask is not true: ``torch.where(mask, x, 1)``.
+    """
     if not any(id(n) in reads for n in ast.walk(code)):
         return here.text(code)
     places = {
@@ -335,10 +342,20 @@ def without_masks(here: Surroundings, code: ast.expr, reads: set[int]) -> str:
         if isinstance(n, ast.Subscript) and id(n) in reads
     }
 
+    masks = {
+        (n.lineno, n.col_offset, n.end_col_offset): (filled or {})[id(n)]
+        for n in ast.walk(code)
+        if isinstance(n, ast.Subscript) and id(n) in (filled or {})
+    }
+
     class Whole(ast.NodeTransformer):
-        def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
-            if (node.lineno, node.col_offset, node.end_col_offset) in places:
+        def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+            place = (node.lineno, node.col_offset, node.end_col_offset)
+            if place in masks:
+                text = f"torch.where({masks[place]}, {ast.unparse(node.value)}, 1)"
+                return ast.parse(text, mode="eval").body
+            if place in places:
                 return node.value
-            return node
+            return self.generic_visit(node)  # ``n[mask][..., None]``
 
     return ast.unparse(Whole().visit(copy_tree(code)))

@@ -208,7 +208,8 @@ def without_weights(specs: Mapping[str, Spec]) -> dict[str, Spec]:
 
 def has_no_weights(specs: Mapping[str, Spec]) -> bool:
     """Say whether layers that have no weights are passed, in place of any."""
-    return any(str(spec) == f"an nn.{_BARE}" for spec in specs.values())
+    bare = str(_make_layer(_BARE, 0))
+    return any(str(spec) == bare for spec in specs.values())
 
 
 def make_weights(name: str, scale: float = _SMALL) -> list[Spec]:

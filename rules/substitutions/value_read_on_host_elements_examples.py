@@ -1,0 +1,222 @@
+"""Elements that Python takes out of tensors, and what looks like it: more of value_read_on_host."""
+
+from __future__ import annotations
+
+from npufix.rules.substitution import Rewritten
+
+_WRITTEN_TO = """
+class Tracker(nn.Module):
+    def forward(self, alive: torch.Tensor, x: torch.Tensor):
+        for i in range(alive.shape[0] - 1):
+            if alive[i] > 0:
+                alive[i + 1] = 0
+        return x * alive
+"""
+
+VALID = (
+    # rows, and indexes of another tensor, stay on the device
+    """
+class Head(nn.Module):
+    def forward(self, x: torch.Tensor, rows: torch.Tensor):
+        out = []
+        for i in range(x.shape[0]):
+            out.append(x[rows[i]] * rows[i])
+        return torch.stack(out)
+""",
+    # 0.1 of single precision is more than 0.1
+    """
+class Head(nn.Module):
+    def forward(self, x: torch.Tensor, scores: torch.Tensor):
+        for i in range(x.shape[0]):
+            if scores[i] > 0.1:
+                x = x + i
+        return x
+""",
+    # lists, arrays, and what is no reduction
+    """
+class Head(nn.Module):
+    def forward(self, x: torch.Tensor, parts, flags: list, sizes: np.ndarray, count: int):
+        if any(part is None for part in parts) or any(flags) or any(sizes > 3):
+            return x
+        return x[: max(count, 1)] * sum(part.shape[0] for part in parts) + sum([x, x])
+""",
+    # what another function has made may be a list
+    """
+class Head(nn.Module):
+    def forward(self, x: torch.Tensor):
+        losses = self.losses(x)
+        return sum(losses), max(self.sizes)
+""",
+)
+
+REWRITTEN = (
+    Rewritten(
+        """
+class Head(nn.Module):
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor):
+        lengths = lengths.view(-1)
+        return self.attend(x, any(lengths > 8))
+""",
+        """
+class Head(nn.Module):
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor):
+        lengths = lengths.view(-1)
+        return self.attend(x, bool((lengths > 8).any()))
+""",
+    ),
+    Rewritten(
+        """
+class Head(nn.Module):
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor):
+        if self.packs and not all(lengths > 0):
+            x = x * 2
+        return x
+""",
+        """
+class Head(nn.Module):
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor):
+        if self.packs and not (lengths > 0).all():
+            x = x * 2
+        return x
+""",
+    ),
+    Rewritten(
+        """
+def pad(x: torch.Tensor, lengths: torch.LongTensor) -> torch.Tensor:
+    lengths = lengths.view(-1)
+    longest = max(lengths)
+    return x[:, :longest]
+""",
+        """
+def pad(x: torch.Tensor, lengths: torch.LongTensor) -> torch.Tensor:
+    lengths = lengths.view(-1)
+    longest = lengths.max()
+    return x[:, :longest]
+""",
+    ),
+    Rewritten(
+        """
+def pool(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    return sum(x) * scale
+""",
+        """
+def pool(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    return x.sum(0) * scale
+""",
+    ),
+    Rewritten(
+        """
+class Head(nn.Module):
+    def forward(self, x: torch.Tensor, parts: list):
+        sizes = [int((part > 0).sum().item()) for part in parts]
+        return self.merge(x, sizes)
+""",
+        """
+class Head(nn.Module):
+    def forward(self, x: torch.Tensor, parts: list):
+        sizes = [
+            int(n) for n in torch.stack([(part > 0).sum() for part in parts]).tolist()
+        ]
+        return self.merge(x, sizes)
+""",
+    ),
+    Rewritten(
+        """
+class Head(nn.Module):
+    def forward(self, x: torch.Tensor, parts: list):
+        means = [torch.mean(part).item() for part in parts]
+        return x * 2, means
+""",
+        """
+class Head(nn.Module):
+    def forward(self, x: torch.Tensor, parts: list):
+        means = torch.stack([torch.mean(part) for part in parts]).tolist()
+        return x * 2, means
+""",
+    ),
+    Rewritten(
+        """
+class Head(nn.Module):
+    def forward(self, x: torch.Tensor, ends: torch.Tensor):
+        out, ends = [], ends.view(-1)
+        for i in range(x.shape[0]):
+            out.append(self.pool(x[i, : ends[i]]))
+        return torch.stack(out)
+""",
+        """
+class Head(nn.Module):
+    def forward(self, x: torch.Tensor, ends: torch.Tensor):
+        out, ends = [], ends.view(-1)
+        ends_list = ends.tolist()
+        for i in range(x.shape[0]):
+            out.append(self.pool(x[i, : ends_list[i]]))
+        return torch.stack(out)
+""",
+    ),
+    Rewritten(
+        """
+class Head(nn.Module):
+    def forward(self, x: torch.Tensor, kinds: torch.Tensor):
+        for i in range(kinds.shape[0]):
+            if kinds[i] == 0 and self.training:
+                x = self.first(x)
+            elif kinds[i] == 1:
+                x = self.second(x)
+        return x
+""",
+        """
+class Head(nn.Module):
+    def forward(self, x: torch.Tensor, kinds: torch.Tensor):
+        kinds_list = kinds.flatten().tolist()
+        for i in range(kinds.shape[0]):
+            if kinds_list[i] == 0 and self.training:
+                x = self.first(x)
+            elif kinds_list[i] == 1:
+                x = self.second(x)
+        return x
+""",
+    ),
+    Rewritten(
+        """
+class Head(nn.Module):
+    def forward(self, x: torch.Tensor, boxes: torch.Tensor):
+        masks = torch.zeros_like(x)
+        for mask, box in zip(masks, boxes):
+            mask[box[0, 1] : box[2, 1] + 1, box[0, 0] : box[1, 0] + 1] = 1.0
+        return masks * x
+""",
+        """
+class Head(nn.Module):
+    def forward(self, x: torch.Tensor, boxes: torch.Tensor):
+        masks = torch.zeros_like(x)
+        for mask, box in zip(masks, boxes.tolist()):
+            mask[box[0][1] : box[2][1] + 1, box[0][0] : box[1][0] + 1] = 1.0
+        return masks * x
+""",
+    ),
+    Rewritten(
+        """
+def lengths_of_runs(ids: torch.Tensor) -> list[torch.Tensor]:
+    n, runs = 1, []
+    for i in range(len(ids) - 1):
+        if ids[i] != ids[i + 1]:
+            runs.append(n)
+            n = 0
+        n += 1
+    return runs
+""",
+        """
+def lengths_of_runs(ids: torch.Tensor) -> list[torch.Tensor]:
+    n, runs = 1, []
+    ids_list = ids.flatten().tolist()
+    for i in range(len(ids) - 1):
+        if ids_list[i] != ids_list[i + 1]:
+            runs.append(n)
+            n = 0
+        n += 1
+    return runs
+""",
+    ),
+    # each round may change what the next one reads
+    Rewritten(_WRITTEN_TO, _WRITTEN_TO),
+)
