@@ -108,6 +108,7 @@ ONE_DIMENSIONAL = Condition(
     "one-dimensional-weight",
     "the weight has one dimension, as long as the one that is normalised",
     is_vector_weight,
+    "vector-weight",
 )
 PER_CHANNEL = Condition(
     "one-gain-per-channel",

@@ -5,8 +5,9 @@ a sum or a product of matrices is taken over operands that are off by as much. S
 cancels is uncertain by the size of what was summed, and a softmax over a single key has a gradient
 that is rounding alone, though the code as it is written makes exact zeros of both.
 
-What is merely moved, selected or compared is not touched, neither is a sum that is exact: nothing
-that rounds would make it another. Numbers as large as masks fill with stay as well.
+What is merely moved, selected or compared is not touched, neither is a sum that is exact, of whole
+numbers say: nothing that rounds would make it another, unless it is a part of a longer sum, which
+other orders round. Numbers as large as masks fill with stay as well.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ SEEDS = range(5)
 """An element that is off by luck alone in all of them is rare: one in many thousands."""
 _FILL = 5e3
 """Masks fill with -1e4 and beyond; that rounding lets them swallow a score is meant."""
-_EXACTLY_ROUNDED = frozenset({"add", "sub", "mul", "div", "rsub"})
+_SUMS = frozenset({"add", "sub", "rsub"})
+_EXACTLY_ROUNDED = _SUMS | {"mul", "div"}
 _MOVES = frozenset({
     "_to_copy", "_unsafe_view", "abs", "amax", "amin", "argmax", "argmin", "aminmax",
     "bernoulli", "bernoulli_", "cat", "ceil", "clamp", "clamp_", "clamp_max", "clamp_min",
@@ -49,6 +51,7 @@ _INNER_PRECISION = torch.finfo(torch.float32).eps
 """Kernels sum numbers of a half dtype in float32."""
 _BLOCK = 8.0
 """The root of the number of terms that kernels hold in as many sums."""
+_SOFTMAX_BACKWARD = "_softmax_backward_data"
 _ROUNDS_ONCE = frozenset({"_softmax", "_log_softmax", "convert_element_type"})
 
 
@@ -56,6 +59,8 @@ class _Noise(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch does n
     def __init__(self, seed: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # same
         self._source = seed_generator("noise", seed)
+        self._coarsest = _INNER_PRECISION
+        """Of the dtypes that results have had."""
 
     def __torch_dispatch__(
         self,
@@ -69,17 +74,18 @@ class _Noise(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch does n
         if func.is_view or (name in _MOVES and not _accumulates(func, args, keywords)):
             return func(*args, **keywords)
         plain = name.removesuffix("_")
-        exact = None
+        exact = cancelled = None
         written = func._schema.is_mutable  # noqa: SLF001 - same
         if plain in _EXACTLY_ROUNDED:
             exact = _in_float64(_out_of_place(func, plain), args, keywords)
+            cancelled = _measure_operands(args) if plain in _SUMS else None
         elif not written and torch.Tag.pointwise not in func.tags and name not in _ROUNDS_ONCE:
-            return self._reduce(func, args, keywords)
+            return self._reduce(name, func, args, keywords)
         result = func(*args, **keywords)
-        return self._round(result, exact, written=written)
+        return self._round(result, exact, cancelled, written=written)
 
     def _reduce(
-        self, func: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]
+        self, name: str, func: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]
     ) -> object:
         """Return a sum over operands that are off by the precision in which it is taken."""
         result = func(*args, **keywords)
@@ -104,7 +110,21 @@ class _Noise(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch does n
                 if isinstance(result, torch.Tensor)
                 else result
             )
+        if name == _SOFTMAX_BACKWARD and isinstance(result, torch.Tensor):
+            result = self._shift_rows(result, *args)
         return self._round(result, None, written=False)
+
+    def _shift_rows(
+        self, result: torch.Tensor, grad: torch.Tensor, output: torch.Tensor, dim: int, *_: object
+    ) -> torch.Tensor:
+        """Return the gradient of a softmax with the sum of each row taken as attention kernels do.
+
+        From what the row makes of the values, as it was rounded when it was written: the gradients
+        of a row do not cancel where those of the code as it is written do.
+        """
+        most = (grad.double() * output.double()).abs().sum(dim, keepdim=True)
+        off = output.double() * most * self._draw(most.shape) * self._coarsest
+        return (result.double() + off.nan_to_num(0.0, 0.0, 0.0)).to(result.dtype)
 
     def _shaken(self, eps: float, value: torch.Tensor) -> torch.Tensor:
         size = torch.where(value.abs() < _FILL, value.abs() * eps, 0.0)
@@ -113,22 +133,46 @@ class _Noise(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch does n
     def _draw(self, shape: torch.Size) -> torch.Tensor:
         return torch.rand(shape, generator=self._source, dtype=torch.float64) * 2 - 1
 
-    def _round(self, result: object, exact: object, *, written: bool) -> object:
+    def _round(
+        self,
+        result: object,
+        exact: object,
+        cancelled: torch.Tensor | None = None,
+        *,
+        written: bool,
+    ) -> object:
         if isinstance(result, tuple | list) and type(result) in {tuple, list}:
             return type(result)(self._round(item, None, written=written) for item in result)
         if not isinstance(result, torch.Tensor) or not _is_real(result):
             return result
         value = result.double()
         kind = torch.finfo(result.dtype)
+        self._coarsest = max(self._coarsest, kind.eps)
         size = torch.maximum(value.abs() * kind.eps, torch.tensor(kind.smallest_normal * kind.eps))
         touched = (value != 0) & (value.abs() < _FILL)
         if isinstance(exact, torch.Tensor) and exact.shape == value.shape:
             touched &= exact != value
+            if cancelled is not None and cancelled.shape == value.shape:
+                alone = (exact == value) & (cancelled > 0) & (cancelled < _FILL)
+                size = torch.where(alone, cancelled * kind.eps, size)
+                touched |= alone
         other = (value + torch.where(touched, size * self._draw(value.shape), 0.0)).to(result.dtype)
         if not written:
             return other
         result.copy_(other)
         return result
+
+
+def _measure_operands(args: tuple[Any, ...]) -> torch.Tensor | None:
+    """Return how large the operands of a sum are, 0 where they are whole numbers or short ones.
+
+    ``(a + b) + c`` is exact where ``a + b`` is and ``c`` cancels it; ``a + (b + c)`` need not be.
+    """
+    operands = [a for a in args[:2] if isinstance(a, torch.Tensor) and a.dtype == torch.float32]
+    if len(operands) < 2:  # noqa: PLR2004 - a sum has two
+        return None
+    long = [torch.where((a != a.bfloat16()) & (a != a.trunc()), a.abs(), 0.0) for a in operands]
+    return torch.maximum(long[0], long[1]).double()
 
 
 def _accumulates(func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> bool:  # noqa: ANN401 - an operator

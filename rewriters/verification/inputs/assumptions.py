@@ -6,6 +6,7 @@ promise: a call whose operands break it says nothing. Operands come by the names
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -73,6 +74,31 @@ def _is_one_or_each(operands: Operands) -> bool:
     """Tell whether weights are one number, or one for each element of the rows."""
     lengths = {t.shape[-1] for t in _tensors(operands, "x") if t.dim()} | {1}
     return all(t.dim() == 1 and len(t) in lengths for t in _tensors(operands, "weight"))
+
+
+def _is_vector_weight(operands: Operands) -> bool:
+    """Tell whether the weight is a tensor of one dimension, as long as the rows that it scales."""
+    weight = operands.get("weight", _NONE)
+    if not isinstance(weight, torch.Tensor) or weight.dim() != 1:
+        return False
+    return weight is _NONE or all(t.shape[-1:] == weight.shape for t in _tensors(operands, "x"))
+
+
+def _are_numbers(*names: str) -> Callable[[Operands], bool]:
+    return lambda operands: all(isinstance(operands.get(n, 0), (int, float)) for n in names)
+
+
+def _numbers(operands: Operands, name: str) -> list[float]:
+    value = operands.get(name)
+    return [float(value)] if isinstance(value, (int, float)) else []
+
+
+def _sums_fit(operands: Operands) -> bool:
+    """Tell whether tensors are of floats, and their dtype can hold the sum of the magnitudes."""
+    return all(
+        t.is_floating_point() and float(t.double().abs().sum()) <= torch.finfo(t.dtype).max
+        for t in _tensors(operands, "x")
+    )
 
 
 def _dims(number: int, *names: str) -> Callable[[Operands], bool]:
@@ -287,6 +313,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "column-mask": _fewer_dims(1),
     "enough-elements": _has_enough,
     "finite-arms": _has_finite_arms,
+    "finite-fill": lambda o: all(map(math.isfinite, _numbers(o, "value"))),
     "alike-and-some": lambda o: not hasattr(rows := o.get("rows", "x"), "__len__") or len(rows) > 0,
     "finite-table": lambda o: all(bool(t.isfinite().all()) for t in _tensors(o, "table")),
     "four-dimensional": _dims(4, "q", "k", "v", "query", "key", "value"),
@@ -296,7 +323,9 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "integer-vector": lambda o: all(
         t.dim() == 1 and t.dtype in _INTEGERS[:-1] for t in _tensors(o, "index")
     ),
+    "int64-classes": lambda o: all(t.dtype == torch.int64 for t in _tensors(o, "target")),
     "int-repeats": lambda o: type(o.get("repeats", 0)) is int,
+    "is-number": _are_numbers("value"),
     "is-device": lambda o: isinstance(o.get("device", "cpu"), (str, int, torch.device)),
     "keeps-dtype": lambda o: all(
         t.is_floating_point() or t.dtype in {torch.bool, torch.int64} for t in _tensors(o, "x")
@@ -304,6 +333,9 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "kernel-shape": _takes_kernel,
     "known-dimensions": _has_named_dims,
     "labels-of-classes": lambda o: all(t.dtype == torch.int64 for t in _tensors(o, "labels")),
+    "last-dimension": lambda o: all(
+        o.get("dim", -1) in {-1, t.dim() - 1} for t in _tensors(o, "x")
+    ),
     "log-takes-tensors": _dims(0, "x"),
     "mask-dims": lambda o: all(t.dim() > 0 for t in _tensors(o, "mask")),
     "mask-of-rows": _is_mask_of_rows,
@@ -325,6 +357,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     ),
     # who casts the module gives it inputs of that dtype
     "module-moves-along": lambda o: all(t.dtype not in _HALVES for t in _tensors(o, "x")),
+    "no-ignored-labels": lambda o: not any(bool((t < 0).any()) for t in _tensors(o, "target")),
     "no-fully-masked-row": _sees_a_key,
     "no-short-rows": _has_no_short_rows,
     "no-ties": _are_all_different,
@@ -332,8 +365,12 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "nonnegative-index": lambda o: all(
         not bool((t < 0).any()) for t in _tensors(o, "index", "indices")
     ),
+    "number-eps": _are_numbers("eps"),
+    "number-scale": _are_numbers("scale", "divisor"),
+    "one-dimensional-weight": _is_vector_weight,
     "one-column-index": lambda o: all(t.shape[1:] == (1,) for t in _tensors(o, "index")),
     "one-or-each": _is_one_or_each,
+    "plain-settings": _are_numbers("alpha", "limit"),
     "one-row": lambda o: all(t.dim() == 1 or t.shape[:-1] == (1,) for t in _tensors(o, "row")),
     "plane-mask": _fewer_dims(2),
     "positive-lengths": lambda o: all(not bool((t <= 0).any()) for t in _tensors(o, "counted")),
@@ -347,6 +384,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "same-shape": _same_shape,
     "one-shape": lambda o: len({t.shape for t in _tensors(o)}) == 1,
     "single-precision": lambda o: all(t.dtype == torch.float32 for t in _floats(o)),
+    "sum-fits-dtype": _sums_fit,
     "some-rows": lambda o: all(t.shape[:1] != (0,) for t in _tensors(o, "x")),
     "sums-fit-int32": lambda o: all(
         float(t.double().abs().sum()) < 2**31 for t in _tensors(o, "x")
@@ -359,8 +397,11 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "unique-indices": _unique,
     "value-fits-dtype": _fits,
     "vector": _dims(1, "x", "index"),
+    "vector-weight": _dims(1, "weight"),
     "vector-mask": _dims(1, "x", "mask"),
     "within-limits": _driving_takes,
+    "very-negative-fill": lambda o: all(n <= _VERY_NEGATIVE for n in _numbers(o, "value")),
+    "weight-given": lambda o: o.get("weight", _NONE) is not None,
     "zero-one-mask": _zero_one,
     "whole-pieces": lambda o: not isinstance(n := o.get("left", 0), int) or n >= 0,
 }

@@ -24,6 +24,7 @@ _LARGEST_SIDE = 64
 _LONGEST_WINDOW = 2048
 _MATRIX = 2
 _POSITIONS = 3
+_ROWS = (2, 3, 5)
 _SIDE = 19
 """Of a signal with enough frequencies; odd, as nothing that is transformed back by itself."""
 
@@ -59,6 +60,7 @@ def collect_base_shapes(
     usual = sorted(BASES, key=lambda base: len(base) != _HEADS_DIMS) if split else BASES
     layered = (
         *_of_layers(made),
+        *_of_gains(made),
         *_of_caches(made),
         *_of_tables(made, widths),
         *_of_classes(made),
@@ -98,6 +100,21 @@ def _of_layers(made: object) -> list[tuple[int, ...]]:
     # Weights of its own, as those that multiply frequencies: signals, then images.
     own = getattr(made, "in_channels", None)
     return [(2, own, *(_SIDE,) * count) for count in (1, 2)] if type(own) is int else []
+
+
+def _of_gains(made: object) -> list[tuple[int, ...]]:
+    """Return the shapes of what an object's own weights scale: images, for ``(1, channels, 1, 1)``.
+
+    Where a weight has one number, or a dimension less, each row has a size of its own.
+    """
+    own = made.parameters(recurse=False) if isinstance(made, torch.nn.Module) else ()
+    found: dict[tuple[int, ...], None] = {}
+    for shape in (tuple(p.shape) for p in own):
+        if 1 in shape and max(shape) > 1:
+            sizes = iter(_ROWS)
+            whole = shape if shape[0] == 1 else (1, *shape)
+            found[tuple(next(sizes, 1) if size == 1 else size for size in whole)] = None
+    return list(found)
 
 
 def _of_tables(made: object, widths: Sequence[int]) -> list[tuple[int, ...]]:

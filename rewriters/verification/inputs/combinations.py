@@ -46,6 +46,8 @@ def combine_guesses(  # noqa: PLR0913, PLR0917 - all that is known of the argume
         width = base[-1] if base and base[-1] in widths else WIDTH
         own = declared.holding(p.name, width)
         shapes = declared.list_shapes(p.name, width)
+        if target.owner is not None and base not in shapes and len(base) in map(len, shapes):
+            shapes = [*shapes, base]  # one of the sizes is what the object was made for
         if forced and p.name in forced:
             # A number in place of a mask, as nothing is known of it, changes no scores.
             something = p.default is None and forced[p.name] == Value(WIDTH)

@@ -37,7 +37,7 @@ from npufix.rewriters.verification.inputs.cases import list_edges
 from npufix.rewriters.verification.inputs.combinations import combine_guesses
 from npufix.rewriters.verification.inputs.histories import list_histories
 from npufix.rewriters.verification.inputs.recipes import Recipe, generate_recipes
-from npufix.rewriters.verification.inputs.sorts_and_looks import Looks, Sorts
+from npufix.rewriters.verification.inputs.sorts_and_looks import Looks, Sorts, passes
 from npufix.rewriters.verification.inputs.source.declarations import (
     NOTHING,
     Declarations,
@@ -78,6 +78,7 @@ _MOST_GOALS = 4
 _FURTHER_S = 1.0
 _DEFAULT_S = 0.7
 _MOST_DEFAULTS = 3
+_MOST_CHANGED = 12
 _MOST_EXPIRED = 2
 _LOW = (torch.float16, torch.bfloat16)
 
@@ -241,6 +242,7 @@ def search(  # noqa: PLR0913 - what is looked for, and within what
     looking.run_further()
     looking.run_after_others(partial(_read_methods, job))
     looking.run_beside_defaults(read)
+    looking.run_as_changed(job)
     looking.pass_all()
     if not job.floating:
         looking.add_floats()
@@ -365,6 +367,21 @@ class _Search:
                 self.run(assignments, time.process_time() + _DEFAULT_S)
                 if len(found.assignments) > before:
                     break
+
+    def run_as_changed(self, job: Job) -> None:
+        """Pass what changed tests ask for: p of 0 in training of ``not training or p == 0``."""
+        found, recipe = self.found, next(iter(self.options), None)
+        own = {p.name for p in self.target.parameters()}
+        try:
+            changed = LinesToCover(job.patched, "", job.lines_patched)
+        except (SyntaxError, ValueError):
+            return  # it does not load, which is said of it
+        places = changed.unreached(set()) if found.assignments else []
+        for values in [solve_path_condition(changed.tree, p) for p in places][:_MOST_CHANGED]:
+            forced = {n: Value(v) for n, v in values.items()}
+            met = any(passes(a.specs, values) for a in found.assignments)
+            if values and not met and values.keys() <= own:
+                self.run(self.combine(recipe, forced), time.process_time() + _DEFAULT_S, most=1)
 
     def pass_all(self) -> None:
         """Add a call with all options that others pass one by one, as a mask and a limit."""

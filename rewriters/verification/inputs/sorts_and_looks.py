@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.verification.inputs.arguments import look_of, sketch_of, sort_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from npufix.rewriters.verification.calls.values import Spec
     from npufix.rewriters.verification.inputs.target import Assignment
 
 _HOPELESS = 16
@@ -57,3 +60,9 @@ class Looks:
         """Remember how one looks."""
         self.known.add(look_of(assignment.specs))
         self.sketches[sketch_of(assignment.specs)] += 1
+
+
+def passes(specs: Mapping[str, Spec], values: Mapping[str, object]) -> bool:
+    """Say whether arguments are these values, as far as they are named."""
+    passed = {name: getattr(spec, "value", None) for name, spec in specs.items()}
+    return all(passed.get(name) == value for name, value in values.items())

@@ -95,6 +95,17 @@ def find_limits(triple: Triple, further: Further | None) -> torch.Tensor:
     return lost & limit.isfinite() & near
 
 
+def find_restored(
+    original: torch.Tensor, patched: torch.Tensor, oracle: torch.Tensor, share: float
+) -> torch.Tensor:
+    """Return where the patched code, but for this share, has what the original loses to rounding.
+
+    The mean square of small numbers is 0 in float16, and what is divided by its root is NaN.
+    """
+    near = (patched - oracle).abs() <= share * oracle.abs()
+    return ~original.isfinite() & oracle.isfinite() & near
+
+
 def find_noise(triple: Triple, further: Further) -> torch.Tensor:
     """Return for each element whether the original, rounded otherwise, is as far off."""
     nowhere = torch.zeros_like(triple.original, dtype=torch.bool)
@@ -141,3 +152,13 @@ def make_real(value: torch.Tensor) -> torch.Tensor:
 def max_magnitude(value: torch.Tensor, where: torch.Tensor) -> float:
     """Return the largest magnitude there, 0 if there is none."""
     return value.abs().masked_fill_(~where, 0).max().item() if value.numel() else 0.0
+
+
+def relative_error(value: torch.Tensor, oracle: torch.Tensor | None) -> float:
+    """Return how far a tensor is off, of the largest element that is finite in both."""
+    if oracle is None or not value.is_floating_point() or not value.numel():
+        return 0.0
+    left, right = value.double(), oracle.double()
+    finite = left.isfinite() & right.isfinite()
+    error, magnitude = max_magnitude(left - right, finite), max_magnitude(right, finite)
+    return error / magnitude if magnitude else error

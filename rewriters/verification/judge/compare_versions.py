@@ -34,7 +34,7 @@ from npufix.rewriters.verification.judge.observe_case import (
     observe_version,
     offer_further_runs,
 )
-from npufix.rewriters.verification.judge.plausibility import set_aside
+from npufix.rewriters.verification.judge.plausibility import WRITES_INTO_LEAF, set_aside
 from npufix.rewriters.verification.judge.programs.counterexample import Versions, write_program
 from npufix.rewriters.verification.judge.randomness import is_random
 from npufix.rewriters.verification.judge.shrink import Counterexample
@@ -73,7 +73,6 @@ _REFUSED_BY_WHEEL = r"ERR\d{5} (OPS|PTA)"
 """How the checks of torch_npu mark what they say."""
 _FUSED_ATTENTION = "scaled_dot_product_attention"
 _NO_REAL_LAYER = r"AttributeError: 'StandIn"
-_WRITES_INTO_LEAF = r"a (view of a )?leaf Variable that requires grad"
 _NO_VIEW = r"view size is not compatible"
 """A matter of strides, not of shapes."""
 _WANTS_FLOATS = (
@@ -196,7 +195,7 @@ def _beside_leaves(original: Target, one: CaseRun, after: CallRecord) -> Iterato
 
     What it writes into, the caller sees.
     """
-    if one.gradients == "leaf" and re.search(_WRITES_INTO_LEAF, after.error):
+    if one.gradients == "leaf" and WRITES_INTO_LEAF in after.error:
         again = observe_original(
             original, one.case, one.dtype, inference=False, modes=("copy",), second=one.second
         )

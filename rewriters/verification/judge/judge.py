@@ -24,9 +24,11 @@ from npufix.rewriters.verification.judge.allowances import (
     Triple,
     find_limits,
     find_noise,
+    find_restored,
     find_rounded_zeros,
     make_real,
     max_magnitude,
+    relative_error,
 )
 from npufix.rewriters.verification.verdict import Measure
 
@@ -199,7 +201,7 @@ class Judge:
             own = noise if name.startswith("gradient of ") else 0.0
             reference = None if reference is None else make_real(reference)
             left, right = make_real(left), make_real(right)
-            triple = Triple(name, left, right, reference, own, _relative(left, reference))
+            triple = Triple(name, left, right, reference, own, relative_error(left, reference))
             self._triples.append((case, size, triple, further))
 
     def earned(self) -> Earned:
@@ -245,7 +247,7 @@ class Judge:
             key = (triple.what, str(triple.original.dtype).removeprefix("torch."))
             reference = triple.original if triple.oracle is None else triple.oracle
             same = torch.equal(triple.original, triple.patched)
-            patched = triple.error if same else _relative(triple.patched, reference)
+            patched = triple.error if same else relative_error(triple.patched, reference)
             found = _Errors(triple.error, patched)
             if key not in worst or found.patched >= worst[key].patched:
                 worst[key] = found
@@ -292,6 +294,7 @@ def find_accepted(triple: Triple, earned: float) -> torch.Tensor:
     near_oracle |= finite & ((right - reference).abs() <= _FACTOR * (left - reference).abs())
     if sums and scale <= ZERO * triple.noise:
         near_oracle |= finite & (right.abs() <= _ZERO_ULPS * eps * triple.noise)
+    near_oracle |= find_restored(left, right, reference, _CREDIBLE_ULPS * eps)
     # Where the original overflows and float64 does not, the patched value may be either.
     at_oracle = (rounded == patched) | (rounded.isnan() & patched.isnan())
     return same | at_oracle | (right.isfinite() & (near_oracle | near_original))
@@ -429,15 +432,6 @@ def _unlike(name: str, left: torch.Tensor | None, right: torch.Tensor | None) ->
 
 def _eps(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).eps if dtype.is_floating_point else 0.0
-
-
-def _relative(value: torch.Tensor, oracle: torch.Tensor | None) -> float:
-    if oracle is None or not value.is_floating_point() or not value.numel():
-        return 0.0
-    left, right = value.double(), oracle.double()
-    finite = left.isfinite() & right.isfinite()
-    error, magnitude = max_magnitude(left - right, finite), max_magnitude(right, finite)
-    return error / magnitude if magnitude else error
 
 
 def _kind(value: torch.Tensor) -> str:

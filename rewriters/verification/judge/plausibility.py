@@ -52,8 +52,13 @@ _ASKS_EMPTY = (
 _WANTS_ONE = (
     r"raises RuntimeError: .*(same dtype|expect.* scalar type|dtypes? .*(must|to be|match))"
 )
-_ASKS_DTYPE = r"\bdtype\b|\.to\(|\.float\(|\.half\(|\.bfloat16\(|\.double\(|type_as|autocast"
-"""What code says that is written for tensors of several dtypes."""
+WRITES_INTO_LEAF = "leaf Variable that requires grad"
+_ASKS_DTYPE = (
+    r"\bdtype\b(?! *= *(torch\.(long|int|short|uint8|int\d+|bool)|bool|int)\b)"
+    r"|\.to\((?! *(device *= *)?[\w.]*device *\))|\.float\(|\.half\(|\.bfloat16\(|\.double\("
+    r"|type_as|autocast"
+)
+"""What code says that is written for floats of several dtypes."""
 _ASKS_WHOLE = r"u?int\d+\b|\.(long|int|short|byte)\(|is_floating_point|one_hot|bincount|[Ii]nteger"
 _ROUNDS = re.compile(r"//|%|\b(?:round|trunc|floor|ceil|div|floor_divide|fmod|remainder)\b")
 """What does something else with whole numbers, where it is written."""
@@ -270,6 +275,7 @@ class _Differences:
                 and not re.search(_ASKS_DTYPE, code)
             )
             or (case is not None and re.search(_OUTSIDE, text) and _indexes_nothing(case))
+            or (WRITES_INTO_LEAF in text and _is_empty(case))  # in a loop over no rows, nobody does
         )
 
 

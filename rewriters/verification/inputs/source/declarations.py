@@ -80,6 +80,7 @@ _COUNTED = r"^n$|^n_|num|experts|heads|classes|channels|dim"
 _BELOW_ZERO = r"ignore|negative|-\d+ for|\bpad|-1\b.*\b(where|if|means)"
 """What says that not all whole numbers name something."""
 _OTHER = (3, 5, 7, 6, 9, 10, 11, 13, 14, 15, 17, 18, 19)
+_NUMBERS = ("int", "float", "bool")
 _PARTS = 2
 _SOME = (2, 3)
 """What ``...`` stands for, first."""
@@ -369,12 +370,8 @@ def read_declarations(text: str, qualname: str, assumed: Sequence[str] = ()) -> 
         for n, one in found.items()
     }
     found = {
-        n: replace(one, kinds=frozenset({"int"})) if one.use.numbers and not one.kinds else one
-        for n, one in found.items()
-    }
-    found = {
-        n: replace(one, kinds=frozenset({"complex"}))
-        if one.use.is_complex and not one.kinds
+        n: replace(one, kinds=frozenset({"int" if one.use.numbers else "complex"}))
+        if (one.use.numbers or one.use.is_complex) and not one.kinds
         else one
         for n, one in found.items()
     }
@@ -443,7 +440,7 @@ def _read_said(
     }
     tensors = [n for n, kind in plain.items() if "Tensor" in kind and n not in {"self", *optional}]
     for one in texts:
-        told = read_text(one, names)
+        told = read_text(one, names, tensors[0] if len(tensors) == 1 else "")
         every = dict.fromkeys(tensors, told.pop(EVERY)) if EVERY in told else {}
         for name, said in (*told.items(), *every.items()):
             before = found.get(name, Said())
@@ -463,7 +460,7 @@ def _read_said(
     promises = read_promises("\n".join(texts), names)
     return {
         n: Declared(
-            said.shapes,
+            said.shapes if plain.get(n) not in _NUMBERS else (),
             said.kinds,
             promise=promises.get(n),
             below=said.below,

@@ -2,18 +2,21 @@
 
 ``mask (B, T): True where a token stands, at least one in each row``: a row without any is a call
 that no caller makes, and what attention makes of it is nobody's concern.
-``assert L == H * W`` over ``x (B, L, C)``: a call without that is none, either.
+``assert L == H * W`` over ``x (B, L, C)``: a call without that is none, either, nor is one that
+cannot be cut as ``h = w = int(x.shape[1] ** 0.5)`` above ``x.reshape(x.shape[0], h, w, p, p, c)``
+cuts it: ``x (n, side * side, p * p * c)``.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
 
 from npufix.rewriters.graph.modules.syntax import walk
 from npufix.rewriters.verification.calls.values import Promise
-from npufix.rewriters.verification.inputs.source.usage import find_last_line
+from npufix.rewriters.verification.inputs.source.usage import find_last_line, list_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +37,12 @@ _HIDES = re.compile(
     r"\b(pad|ignor|hid|hides|masked|invalid|exclud|not (attend|allow|see))"
 )
 _SAID = re.compile(r"(?<![\w.])(\w+) ={1,2} ((?:\w+(?: ?\* ?\w+)+))(?![\w(]|\.\w)")
-_CUTS = frozenset({"view", "reshape", "unflatten"})
+_VIEWS = frozenset({"view", "reshape"})
+_CUTS = _VIEWS | {"unflatten"}
+_UNKNOWN = "columns"
+"""An axis that is cut into what is not known."""
+_TURNS = frozenset({"transpose", "permute", "swapaxes", "contiguous"})
+_ROOTS = frozenset({"sqrt", "isqrt"})
 
 
 def read_promises(text: str, names: Sequence[str]) -> dict[str, Promise]:
@@ -75,7 +83,63 @@ def read_products(
             for shape in known
         )
         found[name] = new
+        cut = None if demanded else find_cut_shape(function, name)
+        if cut is not None and not any(len(shape) > len(cut) for shape in known):
+            # What a text calls T is a square for the code, which may not say what the rest is.
+            told = next((shape for shape in known if len(shape) == len(cut)), cut)
+            pairs = zip(cut, told, strict=True)
+            found[name] = (tuple(said if own == _UNKNOWN else own for own, said in pairs),)
+        found[name] = tuple(_tie(shape, function, name) for shape in found[name])
     return found
+
+
+def _tie(shape: Shape, function: Function, name: str) -> Shape:
+    """Return a shape with axes that are as long as others, or multiples, where the code demands it.
+
+    ``imgs (N, C, H, W)`` above ``assert imgs.shape[2] == imgs.shape[3] and imgs.shape[2] % p == 0``
+    is ``(N, C, H * p, H * p)``.
+    """
+    tied = list(shape)
+    if "..." in tied:
+        return shape
+    for left, right, equal in _list_demands_on_axes(function, name):
+        if left.at >= len(tied):
+            continue
+        if isinstance(right, _Axis) and equal and right.at < len(tied):
+            before = tied[right.at]
+            tied = [tied[left.at] if size == before else size for size in tied]
+        elif isinstance(right, str) and not equal and tied[left.at].isidentifier():
+            before = tied[left.at]
+            tied = [f"{size} * {right}" if size == before else size for size in tied]
+    return tuple(tied)
+
+
+def _list_demands_on_axes(
+    function: Function, name: str
+) -> Iterator[tuple[_Axis, _Factor | None, bool]]:
+    """Yield two axes and True if they are equally long, an axis and what it is a multiple of."""
+    sizes = _Sizes(name, frozenset(arg.arg for arg in list_arguments(function)))
+    last = find_last_line(function, name)
+    for statement in function.body:
+        if statement.lineno > last:
+            return
+        if isinstance(statement, ast.Assign):
+            sizes.note(statement)
+        test = statement.test if isinstance(statement, ast.Assert) else None
+        for one in test.values if isinstance(test, ast.BoolOp) else [test]:
+            match one:
+                case ast.Compare(
+                    left=ast.BinOp(left=size, op=ast.Mod(), right=part),
+                    ops=[ast.Eq()],
+                    comparators=[ast.Constant(value=0)],
+                ):
+                    left, right, equal = sizes.read(size), sizes.read(part), False
+                case ast.Compare(left=size, ops=[ast.Eq()], comparators=[other]):
+                    left, right, equal = sizes.read(size), sizes.read(other), True
+                case _:
+                    continue
+            if isinstance(left, _Axis) and not left.is_side:
+                yield left, right, equal
 
 
 def _list_demanded(function: Function) -> Iterator[tuple[str, str]]:
@@ -140,3 +204,147 @@ def list_multiples(function: Function) -> list[tuple[str, str]]:
                 if isinstance(left, ast.Name) and isinstance(right, ast.Name):
                     found.append((left.id, right.id))
     return list(dict.fromkeys(found))
+
+
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """The size of an axis of the argument, or the side of a square of that many."""
+
+    at: int
+    is_side: bool = False
+
+
+_Factor: TypeAlias = _Axis | str
+"""A size of an axis, or one with a name of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """What the sizes in a function are of, as far as it says that."""
+
+    name: str
+    """The argument whose axes are cut."""
+    arguments: frozenset[str]
+    known: dict[str, _Factor] = field(default_factory=dict)
+
+    def read(self, node: ast.expr) -> _Factor | None:
+        """Return what a size is of; None if that is not known."""
+        match node:
+            case ast.Constant(value=int(number)) if number > 0:
+                return str(number)
+            case ast.Name(id=name):
+                own = name if name in self.arguments and name != self.name else None
+                return self.known.get(name, own)
+            case ast.Attribute(value=ast.Name(id="self"), attr=name):
+                return name
+            case (
+                ast.Subscript(
+                    value=ast.Attribute(value=ast.Name(id=name), attr="shape"),
+                    slice=ast.Constant(value=int(at)),
+                )
+                | ast.Call(
+                    func=ast.Attribute(value=ast.Name(id=name), attr="size"),
+                    args=[ast.Constant(value=int(at))],
+                )
+            ) if name == self.name:
+                return _Axis(at)
+            case ast.Call(func=ast.Name(id="int" | "round"), args=[inner]):
+                return self.read(inner)
+        return self._read_root(node)
+
+    def _read_root(self, node: ast.expr) -> _Axis | None:
+        match node:
+            case ast.BinOp(left=inner, op=ast.Pow(), right=ast.Constant(value=0.5)):
+                found = self.read(inner)
+            case ast.Call(func=ast.Attribute(attr=name), args=[inner]) if name in _ROOTS:
+                found = self.read(inner)
+            case _:
+                return None
+        return _Axis(found.at, is_side=True) if isinstance(found, _Axis) else None
+
+    def note(self, statement: ast.Assign) -> None:
+        """Take in what an assignment says: ``h = w = int(n ** 0.5)``, ``b, n, c = x.shape``."""
+        value = statement.value
+        whole = ast.unparse(value) in {f"{self.name}.shape", f"{self.name}.size()"}
+        several = value.elts if isinstance(value, ast.Tuple) else []
+        for target in statement.targets:
+            if isinstance(target, ast.Name):
+                self._bind(target, self.read(value))
+            elif isinstance(target, ast.Tuple):
+                each = [self.read(v) for v in several]
+                for at, part in enumerate(target.elts):
+                    own = each[at] if len(each) == len(target.elts) else None
+                    self._bind(part, _Axis(at) if whole else own)
+
+    def _bind(self, target: ast.expr, size: _Factor | None) -> None:
+        if isinstance(target, ast.Name):
+            self.known.pop(target.id, None)
+            if size is not None:
+                self.known[target.id] = size
+
+
+def find_cut_shape(function: Function, name: str) -> Shape | None:
+    """Return the shape that an argument must have to be cut as the code does; None if any will do.
+
+    None as well where it cuts an axis into what is not known.
+    """
+    sizes = _Sizes(name, frozenset(arg.arg for arg in list_arguments(function)))
+    last = find_last_line(function, name)
+    for statement in function.body:
+        leaves = isinstance(statement, ast.If) and _returns(statement)
+        if statement.lineno > last or leaves:
+            break
+        if isinstance(statement, ast.Assign):
+            sizes.note(statement)
+        if isinstance(statement, ast.If | ast.For | ast.While | ast.Try):
+            continue  # what is cut in a branch is cut where that fits
+        for parts in _list_cuts(statement, name):
+            found = _join([sizes.read(part) for part in parts])
+            if found is not None:
+                return found
+    return None
+
+
+def _returns(statement: ast.stmt) -> bool:
+    return any(isinstance(node, ast.Return) for node in walk(statement))
+
+
+def _list_cuts(statement: ast.stmt, name: str) -> Iterator[list[ast.expr]]:
+    for node in walk(statement):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+            continue
+        if node.func.attr in _VIEWS and _is_turned(node.func.value, name):
+            given = [*node.args, *(k.value for k in node.keywords if k.arg == "shape")]
+            one = given[0] if len(given) == 1 else None
+            yield one.elts if isinstance(one, ast.Tuple | ast.List) else given
+
+
+def _is_turned(node: ast.expr, name: str) -> bool:
+    """Say whether this is the argument, its axes in any order."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr not in _TURNS:
+            return False
+        node = node.func.value
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def _join(factors: list[_Factor | None]) -> Shape | None:
+    """Return the axes before they were cut; None if they are what is written, or not known."""
+    sides = [f.at for f in factors if isinstance(f, _Axis) and f.is_side]
+    whole = [f.at for f in factors if isinstance(f, _Axis) and not f.is_side]
+    rest = [f for f in factors if isinstance(f, str)]
+    if None in factors:
+        rest = [_UNKNOWN]  # of what is not known is one number at least
+    squares = set(sides)
+    twice = all(sides.count(at) == 2 for at in squares)  # noqa: PLR2004 - of a square
+    if not (twice and (squares or len(rest) > 1)) or len({*whole, *squares}) < len(whole) + len(
+        squares
+    ):
+        return None
+    axes = {at: f"size_{at}" for at in whole}
+    axes |= {at: f"side_{at} * side_{at}" for at in squares}
+    left = set(range(len(axes) + bool(rest))) - axes.keys()
+    if len(left) != bool(rest):
+        return None
+    axes |= {at: " * ".join(rest) for at in left}
+    return tuple(axes[at] for at in sorted(axes))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import keyword
 import re
 from dataclasses import dataclass
@@ -15,8 +16,10 @@ Shape: TypeAlias = tuple[str, ...]
 """Sizes as written: a name, a number, ``2*d``, or ``...`` for any number of them."""
 DeclaredKind: TypeAlias = Literal["float", "int", "bool", "complex", "additive", "zero-one"]
 ANY = "..."
+_POWERS = (2, 3)
+"""What sides are raised to: ``patch_size**2``."""
 
-_SIZE = r"(?:\.\.\.|\*\w*|\w+(?:\s*(?://|[*+/-])\s*\w+)*)"
+_SIZE = r"(?:\.\.\.|\*\w*|\w+(?:\s*(?://|\*\*|[*+/-])\s*\w+)*)"
 _GROUP = re.compile(rf"[(\[]\s*({_SIZE}(?:\s*(?:,|\bx\b|\u00d7)\s*{_SIZE})*)\s*,?\s*[)\]]")
 _BARE = re.compile(r"(?<![\w(\[.])[A-Z]\d?(?:x(?:[A-Z]\d?|\d+))+\b")
 """A shape without brackets: ``Nx4``, ``BxCxHxW``."""
@@ -32,6 +35,7 @@ _OF_NAMED = re.compile(r"[\s`:]*[\s:][\s`]*(?=.*[A-Za-z]).*", re.DOTALL)
 _RETURNED = re.compile(r"(?i)\breturn|\byield|\boutputs?:|->|→")
 _ARROW = re.compile(r"->|→")
 """What stands after it is of the result: ``x (N, D) -> int8 values``."""
+_CHANGES = re.compile(r"(?i)[\s`'\"]*(?:to|into|->|=>|→|becomes?)[\s`'\"]*(?:shape[\s:`]*)?")
 _OTHER_PART = re.compile(
     r"(?im)^[ \t]*(:?returns?|:?rtype|yields?|:?raises|outputs?|examples?|notes?|references)\b"
 )
@@ -161,8 +165,11 @@ def _kinds_of_word(word: str) -> frozenset[DeclaredKind]:
     return frozenset({"float"}) if "float" in lower or lower in {"inexact", "real"} else frozenset()
 
 
-def read_text(text: str, names: Sequence[str]) -> dict[str, Said]:
-    """Return what a docstring or a comment says of the arguments of these names."""
+def read_text(text: str, names: Sequence[str], alone: str = "") -> dict[str, Said]:
+    """Return what a docstring or a comment says of the arguments of these names.
+
+    ``alone``: the one that is a tensor, if there is one: what changes its shape may not name it.
+    """
     shapes: dict[str, list[Shape]] = {}
     kinds: dict[str, set[DeclaredKind]] = {}
     below: dict[str, str] = {}
@@ -185,6 +192,10 @@ def read_text(text: str, names: Sequence[str]) -> dict[str, Said]:
                 below[name] = f"{most.group(1)} + 1"
             elif "zero-one" in said:
                 below[name] = "2"
+    change = _read_change(text) if alone and not shapes.get(alone) else None
+    if change is not None:
+        shapes[alone] = [change]
+        kinds.setdefault(alone, set())
     return {
         n: Said(
             tuple(dict.fromkeys(s)),
@@ -334,5 +345,21 @@ def evaluate_size(size: ast.expr, known: Mapping[str, int]) -> int | None:
     if isinstance(size.op, ast.FloorDiv):
         return left // right if right else None
     ways = {ast.Mult: int.__mul__, ast.Add: int.__add__, ast.Sub: int.__sub__}
+    if right in _POWERS:
+        ways[ast.Pow] = int.__pow__
     way = ways.get(type(size.op))
     return None if way is None else way(left, right)
+
+
+def _read_change(text: str) -> Shape | None:
+    """Return what a text says to change: ``(batch, heads, length, dim) to (batch, length, ...)``.
+
+    It has no name before it, for there is one tensor alone.
+    """
+    plain = _OTHER_SECTION.sub("", text.replace("\\_", "_"))
+    groups = list(_GROUP.finditer(plain))
+    for first, second in itertools.pairwise(groups):
+        between = plain[first.end() : second.start()]
+        if _CHANGES.fullmatch(between) and "," in first.group(1):
+            return _shape(first.group(1), alone=False)
+    return None

@@ -86,3 +86,32 @@ def test_what_a_mask_fills_with_still_swallows_a_score() -> None:
     with round_otherwise(0):
         again = (torch.tensor([[0.3, 0.2]]) + torch.full((1, 2), -1e9)).softmax(-1)
     assert torch.allclose(plain, again, atol=1e-5)
+
+
+def test_a_sum_that_is_exact_may_be_a_part_of_one_that_other_orders_round() -> None:
+    a, b, c = (torch.tensor([n]) for n in (0.7001953125, -0.69921875, 0.0010000002))
+    longer = torch.tensor([0.30000001])  # 0.3 in float32
+    assert not spread(lambda: torch.tensor([3.0]) + torch.tensor([4.0])).any()
+    assert not spread(lambda: torch.tensor([1000.0]) + torch.tensor([1.0])).any()
+    assert not spread(lambda: torch.tensor([0.5]) - torch.tensor([0.25])).any()
+    assert not spread(lambda: a.bfloat16() + b.bfloat16()).any()
+    assert 0 < spread(lambda: longer - longer.clone()) < 1e-7
+    assert spread(lambda: (a + b) + c) > spread(lambda: c * 1.1)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "least", "most"), [(torch.float16, 1e-4, 0.02), (torch.float32, 0, 1e-5)]
+)
+def test_the_sum_of_a_row_is_taken_from_what_attention_has_written(
+    dtype: torch.dtype, least: float, most: float
+) -> None:
+    # All keys are alike: what is left of the gradient of a query is rounding of its row.
+    q = torch.full((3, 4), 0.3, dtype=dtype, requires_grad=True)
+    k, v = torch.full((5, 4), 0.7, dtype=dtype), torch.full((5, 4), 1.1, dtype=dtype)
+
+    def gradient() -> Tensor:
+        weights = (q @ k.T).softmax(-1, dtype=torch.float32).to(dtype)
+        return torch.autograd.grad((weights @ v).sum(), q)[0]
+
+    assert not gradient().double().abs().gt(1e-6).any()
+    assert least <= spread(gradient).max() < most

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 
 pytest.importorskip("torch")
 
 from changed_programs import verdict
 
+from npufix.rewriters.verification.inputs.source.promises import find_cut_shape
 from npufix.rewriters.verification.verdict import Status
 
 WINDOWS = """
@@ -40,3 +43,129 @@ def test_several_windows_lie_in_each_direction_and_not_equally_many() -> None:
     change = rows, "windows.view(b, w // window, h // window"
     assert verdict(REVERSE, change).status == "refuted"
     assert verdict(REVERSE, (rows, rows.replace("view", "reshape"))).status == "equivalent"
+
+
+@pytest.mark.parametrize(
+    ("code", "shape"),
+    [
+        # a square of patches, each of them a square of pixels
+        (
+            "h = w = int(x.shape[1] ** 0.5); p = self.p; x.view((x.size(0), h, w, p, p, c))",
+            ("size_0", "side_1 * side_1", "p * p * c"),
+        ),
+        (
+            "b, n, d = x.shape; s = int(math.sqrt(n)); x.transpose(1, 2).view(b, d, s, s)",
+            ("size_0", "side_1 * side_1", "size_2"),
+        ),
+        ("b, n, d = x.shape; x.view(b, c, e, d)", ("size_0", "c * e", "size_2")),
+        # of a square, what the columns are is not known
+        (
+            "p = self.to.patch[0]; h = w = int(x.shape[1] ** 0.5); x.view(x.shape[0], h, w, p, p)",
+            ("size_0", "side_1 * side_1", "columns"),
+        ),
+        # any number of columns may be cut by this, or another tensor is cut
+        ("b, n, d = x.shape; x.view(b, n, c, d // c)", None),
+        ("b, n, d = x.shape\n    x = x @ self.w\n    x.view(b, c, e, d)", None),
+        # the side of one square alone
+        ("b, n, d = x.shape; s = int(n ** 0.5); x.view(b, s, -1)", None),
+    ],
+)
+def test_what_is_cut_into_several_axes_is_a_product(
+    code: str, shape: tuple[str, ...] | None
+) -> None:
+    (function,) = ast.parse(f"def f(self, x, c, e):\n    {code}").body
+    assert isinstance(function, ast.FunctionDef)
+    assert find_cut_shape(function, "x") == shape
+
+
+UNPATCH = '''
+class Last(torch.nn.Module):
+    def __init__(self, width, patch_size, channels):
+        super().__init__()
+        self.patch_size, self.channels = patch_size, channels
+        self.out = torch.nn.Linear(width, patch_size**2 * channels)
+
+    def unpatchify(self, x):
+        """
+        x: (N, T, patch_size**2 * C)
+        imgs: (N, C, H, W)
+        """
+        c, p = self.channels, self.patch_size
+        h = w = int(x.shape[1] ** 0.5)
+        assert h * w == x.shape[1]
+        x = x.reshape(shape=(x.shape[0], h, w, p, p, c))
+        x = torch.einsum("nhwpqc->nchpwq", x)
+        return x.reshape(shape=(x.shape[0], c, h * p, w * p))
+'''
+
+
+def test_a_square_of_patches_is_put_together() -> None:
+    einsum = 'torch.einsum("nhwpqc->nchpwq", x)'
+    assert verdict(UNPATCH, (einsum, "x.permute(0, 5, 1, 3, 2, 4)")).status == "equivalent"
+    assert verdict(UNPATCH, (einsum, "x.permute(0, 5, 1, 4, 2, 3)")).status == "refuted"
+
+
+SIGNALS = '''
+class Normed(torch.nn.Module):
+    def __init__(self, channels, eps=1e-8):
+        super().__init__()
+        self.gain = torch.nn.Parameter(torch.rand(1, channels, 1))
+        self.eps = eps
+
+    def forward(self, y):
+        """y: [M, N, K]"""
+        mean = y.mean(dim=1, keepdim=True).mean(dim=2, keepdim=True)
+        var = (y - mean).pow(2).mean(dim=1, keepdim=True).mean(dim=2, keepdim=True)
+        return self.gain * (y - mean) / torch.pow(var + self.eps, 0.5)
+'''
+
+
+def test_channels_stand_where_the_weight_has_them() -> None:
+    # Of small numbers, float16 makes a variance of 0 and a gradient that is NaN.
+    written = "return self.gain * (y - mean) / torch.pow(var + self.eps, 0.5)"
+    fused = "return F.group_norm(y, {}, self.gain.flatten(), None, self.eps)"
+    assert verdict(SIGNALS, (written, fused.format(1))).status == "equivalent"
+    assert verdict(SIGNALS, (written, fused.format("y.shape[1]"))).status == "refuted"
+
+
+PATCHIFY = """
+class Pixels(torch.nn.Module):
+    def __init__(self, patch_size=4):
+        super().__init__()
+        self.patch_size = patch_size
+
+    def patchify(self, imgs):
+        \"\"\"
+        imgs: (N, 3, H, W)
+        x: (N, L, patch_size**2 *3)
+        \"\"\"
+        p = self.patch_size
+        assert imgs.shape[2] == imgs.shape[3] and imgs.shape[2] % p == 0
+        h = w = imgs.shape[2] // p
+        x = imgs.reshape(shape=(imgs.shape[0], 3, h, p, w, p)).permute(0, 2, 4, 3, 5, 1)
+        return x.reshape(shape=(imgs.shape[0], h * w, p**2 * 3))
+"""
+
+
+def test_axes_that_are_asked_to_be_equal_and_multiples_are() -> None:
+    change = "permute(0, 2, 4, 3, 5, 1)", "movedim(1, -1).transpose(2, 3)"
+    assert verdict(PATCHIFY, change).status == "equivalent"
+    change = "permute(0, 2, 4, 3, 5, 1)", "permute(0, 2, 4, 5, 3, 1)"
+    assert verdict(PATCHIFY, change).status == "refuted"
+
+
+DROPPED = """
+def drop_path(x, drop_prob: float = 0.0, training: bool = False):
+    if drop_prob == 0.0 or not training:
+        return x
+    kept = torch.bernoulli(torch.full_like(x[:, :1], 1 - drop_prob))
+    return x * kept / (1 - drop_prob)
+"""
+
+
+def test_what_the_changed_test_asks_first_is_passed_as_well() -> None:
+    asked = "drop_prob == 0.0 or not training"
+    found = verdict(DROPPED, (asked, "not training or drop_prob == 0.0"))
+    assert found.status is Status.EQUIVALENT, found
+    found = verdict(DROPPED, (asked, "not training or drop_prob <= 0.1"))
+    assert found.status is Status.REFUTED, found

@@ -87,6 +87,41 @@ def test_promises_about_borders_and_arms(
     assert meets([name], operands) is kept
 
 
+@pytest.mark.parametrize(
+    ("name", "operands", "kept"),
+    [
+        ("finite-fill", {"value": float("-inf")}, False),
+        ("finite-fill", {"value": -1e9}, True),
+        ("int64-classes", {"target": torch.ones(2).int()}, False),
+        ("is-number", {"value": torch.ones(2)}, False),
+        ("last-dimension", {"x": torch.ones(2, 3, 4), "dim": 1}, False),
+        ("last-dimension", {"x": torch.ones(2, 3, 4), "dim": 2}, True),
+        ("no-ignored-labels", {"target": torch.tensor([1, -100])}, False),
+        ("number-eps", {"eps": torch.tensor(1e-6)}, False),
+        ("number-eps", {"eps": 1e-6}, True),
+        ("number-scale", {"scale": torch.ones(4, 1, 1)}, False),
+        ("number-scale", {"scale": 0.5, "divisor": torch.tensor(8.0)}, False),
+        ("number-scale", {"scale": 0.5, "divisor": 8}, True),
+        ("one-dimensional-weight", {"x": torch.ones(2, 8), "weight": torch.ones(8)}, True),
+        ("one-dimensional-weight", {"x": torch.ones(2, 8), "weight": torch.ones(2, 1, 8)}, False),
+        ("one-dimensional-weight", {"x": torch.ones(2, 8), "weight": torch.ones(1)}, False),
+        ("one-dimensional-weight", {"x": torch.ones(2, 8), "weight": 8**0.5}, False),
+        ("one-dimensional-weight", {"act": len}, True),
+        ("plain-settings", {"alpha": 1.5, "limit": torch.ones(1)}, False),
+        ("sum-fits-dtype", {"x": torch.full((2,), 4e4).half()}, False),
+        ("sum-fits-dtype", {"x": torch.full((2,), 4e4)}, True),
+        ("very-negative-fill", {"value": -1.0}, False),
+        ("very-negative-fill", {"value": float("-inf")}, True),
+        ("weight-given", {"weight": None}, False),
+        ("weight-given", {"weight": torch.ones(2)}, True),
+    ],
+)
+def test_promises_about_weights_numbers_and_labels(
+    name: str, operands: dict[str, object], *, kept: bool
+) -> None:
+    assert meets([name], operands) is kept
+
+
 def test_promises_about_rows_that_are_written_where_a_mask_is_true() -> None:
     x, rows = torch.zeros(2, 3, 4), torch.ones(2, 4)
     places = torch.tensor([[True, False, True], [False, False, False]])

@@ -17,9 +17,15 @@ from npufix.rewriters.verification.calls.values import (  # noqa: E402 - same
     make_tensor,
     seed_generator,
 )
+from npufix.rewriters.verification.inputs.source.declarations import (  # noqa: E402 - same
+    read_declarations,
+)
 from npufix.rewriters.verification.inputs.source.path_conditions import solve_sizes  # noqa: E402 - same
 from npufix.rewriters.verification.inputs.source.promises import read_promises  # noqa: E402 - same
-from npufix.rewriters.verification.inputs.source.shapes import read_types  # noqa: E402 - same
+from npufix.rewriters.verification.inputs.source.shapes import (  # noqa: E402 - same
+    read_text,
+    read_types,
+)
 from npufix.rewriters.verification.verdict import Status  # noqa: E402 - same
 
 BANDS = '''
@@ -198,3 +204,34 @@ def test_images_without_height_refute_nothing() -> None:
     assert verified(PATCHES, lines, other).status is Status.EQUIVALENT
     turned = other.replace("4, 5, 1", "5, 4, 1")
     assert verified(PATCHES, lines, turned).status is Status.REFUTED
+
+
+GOES = (
+    "The equivalent of repeat_interleave(x, repeats=n_rep). States go from (batch,\n    "
+    "kv_heads, seqlen, head_dim) to (batch, heads, seqlen, head_dim)"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "alone", "shapes"),
+    [
+        (GOES, "states", (("batch", "kv_heads", "seqlen", "head_dim"),)),
+        ("(B, T, H * D) -> (B, H, T, D).", "states", (("B", "T", "H * D"),)),
+        ("states: (B, C), (B, T, H) -> (B, H, T)", "states", (("B", "C"),)),
+        ("(B, T, H) -> (B, H, T)", "", None),
+        ("Of (B, T, H), which is (T, B, H) elsewhere.", "states", None),
+        ("Returns:\n    (B, T, H) -> (B, H, T)", "states", None),
+    ],
+)
+def test_a_change_of_shape_is_that_of_the_only_tensor(
+    text: str, alone: str, shapes: tuple[tuple[str, ...], ...] | None
+) -> None:
+    said = read_text(text, ["states", "number"], alone).get("states")
+    assert (said and said.shapes) == shapes
+
+
+def test_a_number_has_no_shape() -> None:
+    code = f'def repeat(states: Tensor, n_rep: int):\n    """{GOES}"""\n    return states'
+    declared = read_declarations(code, "repeat")
+    assert declared.of("states").shapes
+    assert not declared.of("n_rep").shapes

@@ -54,3 +54,17 @@ def test_more_than_noise_is_a_difference(patched: float, others: float) -> None:
 
 def test_a_small_gradient_that_is_not_zero_is_compared_as_before() -> None:
     assert judged(1e-9, 5e-9, 1e-9, others=1.0).differences
+
+
+@pytest.mark.parametrize(
+    ("patched", "kept"), [(74.1875, 0), (50.0, 1), (float("nan"), 0), (float("inf"), 1)]
+)
+def test_what_the_original_loses_may_be_there(patched: float, kept: int) -> None:
+    def seen(value: float, dtype: torch.dtype) -> CallRecord:
+        return CallRecord({"gradient of y": torch.tensor([1.0, value], dtype=dtype)})
+
+    judge = Judge()
+    runs = seen(float("nan"), torch.float16), seen(patched, torch.float16)
+    judge.add("case", 2, *runs, seen(74.3557, torch.float64))
+    judge.decide()
+    assert len(judge.differences) == kept

@@ -142,6 +142,51 @@ def test_a_way_that_no_call_takes_is_not_asked_for(text: str, status: Status) ->
     )
 
 
+NEGATIVES = '''
+import torch
+import torch.nn.functional as F
+
+def contrast(query, others):
+    """query (B, D), others (B, K, D)"""
+    logits = torch.stack([(query * others[:, k]).sum(-1) for k in range(others.shape[1])], dim=1)
+    labels = torch.zeros(len(logits), dtype=torch.long).to(query.device)
+    return F.cross_entropy(logits, labels)
+'''
+
+
+def test_labels_in_int64_do_not_ask_for_floats_of_several_dtypes() -> None:
+    begin = NEGATIVES.index("torch.stack")
+    loop = NEGATIVES[begin : NEGATIVES.index("\n", begin)]
+    product = "torch.bmm(others, query[..., None]).squeeze(-1)"
+    assert verified(NEGATIVES, loop, product).status == "equivalent"
+    converted = NEGATIVES.replace("= torch.stack", "= query.new_zeros(()) + torch.stack").replace(
+        "(query * ", "(query.to(torch.float32) * "
+    )
+    begin = converted.index("torch.stack")
+    loop = converted[begin : converted.index("\n", begin)]
+    assert verified(converted, loop, product).status == "refuted"
+
+
+FILTERED = '''
+import torch
+
+def filtered(logits, below: float = 0.5):
+    """logits (B, V)"""
+    for i in range(logits.size(0)):
+        logits[i, logits[i] < below] = -float("inf")
+    return logits
+'''
+
+
+def test_what_a_loop_over_no_rows_writes_into_is_not_written() -> None:
+    begin = FILTERED.index("    for i")
+    loop = FILTERED[begin : FILTERED.index("    return")]
+    mask = 'logits.masked_fill_(logits {} below, -float("inf"))'
+    same, other = (f"    {mask.format(sign)}\n" for sign in ("<", ">"))
+    assert verified(FILTERED, loop, same).status == "equivalent"
+    assert verified(FILTERED, loop, other).status == "refuted"
+
+
 def test_a_model_without_weights_refutes_nothing() -> None:
     body = AVERAGED[AVERAGED.index("    for ours") :]
     assert verified(AVERAGED, body, TOGETHER).status is Status.EQUIVALENT
