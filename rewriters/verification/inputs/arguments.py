@@ -22,7 +22,11 @@ from npufix.rewriters.verification.calls.values import (
     list_tensors,
     replace_tensors,
 )
-from npufix.rewriters.verification.inputs.objects.offers import MODEL, guess_objects
+from npufix.rewriters.verification.inputs.objects.offers import guess_objects
+from npufix.rewriters.verification.inputs.objects.training_loops import (
+    MODEL,
+    offer_for_loops,
+)
 from npufix.rewriters.verification.inputs.source.declarations import Declared
 from npufix.rewriters.verification.inputs.source.parameters import WIDTH, Parameter, guess_scalars
 from npufix.rewriters.verification.inputs.source.several import NESTED, guess_several
@@ -360,8 +364,9 @@ def guess_argument(
     """
     parameter = _annotated(parameter, declared)
     held = _guess_held(parameter, base, widths, declared)
-    if held:
-        return held
+    looped = offer_for_loops(parameter, declared.use)
+    if held or looped:
+        return [*held, *looped]
     wants_tensor = is_tensor(parameter, declared)
     numberless = wants_tensor or declared.use.indexed or declared.use.weighs
     plain = [] if numberless else guess_scalars(parameter, widths)
