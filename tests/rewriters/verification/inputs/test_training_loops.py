@@ -213,3 +213,43 @@ def test_a_batch_that_is_no_batch_has_no_form() -> None:
 )
 def test_what_is_read_of_a_result(text: str, result: Result | None) -> None:
     assert find_result([_function(f"def f(m, n, x):\n  {text}")], "m") == result
+
+
+FROZEN = """
+def freeze(log_probs, done, eos_id):
+    b, k, v = log_probs.shape
+    frozen = torch.full_like(log_probs, float("-inf"))
+    frozen[:, :, eos_id] = 0.0
+    return torch.where(done.view(b, k, 1), frozen, log_probs)
+"""
+
+
+def test_the_end_of_a_text_is_one_number() -> None:
+    places = 'torch.full_like(log_probs, float("-inf"))\n    frozen[:, :, eos_id] = 0.0'
+    at = "torch.arange(v) == eos_id"
+    told = f"torch.where({at}, 0.0, float('-inf')).to(log_probs).expand(b, k, v)"
+    found = verdict(FROZEN, (places, told))
+    assert found.status is Status.EQUIVALENT, found
+
+
+PERPLEXITY = """
+def mean_loss(model, loader):
+    model.eval()
+    total, count = 0.0, 0
+    for batch in loader:
+        mask = batch["attention_mask"].float()
+        out = model(batch["input_ids"]).logits.float().square().mean(-1)
+        total += (out * mask).sum().item()
+        count += int(mask.sum())
+    return total / count
+"""
+
+
+def test_a_mean_of_means_is_no_rounding() -> None:
+    # ``int(n.sum())`` is one less as soon as the sum is, which no other order of adding makes
+    each = (
+        "total += (out * mask).sum().item()",
+        "total += ((out * mask).sum() / mask.sum()).item()",
+    )
+    found = verdict(PERPLEXITY, each, ("count += int(mask.sum())", "count += 1"))
+    assert found.status is Status.REFUTED, found
