@@ -143,8 +143,10 @@ def _list_calls_of_one(
     for earlier in known.values():
         for times in counts:
             yield replace(recipe, history=(replace(earlier, times=times),))
-        for small, times in itertools.product(smaller, (_SOME, _SOME + 1)):
-            yield replace(small, history=(replace(earlier, times=times),))
+        for small in smaller:
+            rooms = _list_counts(target.make_object(small))[: -len(_USUAL)]
+            for times in rooms or (_SOME, _SOME + 1):
+                yield replace(small, history=(replace(earlier, times=times),))
     for name, earlier in known.items():
         soon = seconds[name] * _LONG < _LONG_S
         if soon and target.owner is not None and compares_counter(target.owner, name):

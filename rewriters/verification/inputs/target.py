@@ -37,6 +37,7 @@ from npufix.rewriters.verification.inputs.objects.offers import (
 from npufix.rewriters.verification.inputs.objects.state import (
     cast_floats,
     list_registered,
+    read_settings,
     read_state,
 )
 from npufix.rewriters.verification.inputs.source.parameters import Parameter, list_parameters
@@ -428,9 +429,13 @@ def _double(value: object) -> object:
 
 
 def _states(arguments: Mapping[str, object]) -> dict[str, object]:
-    """Return what the modules among arguments hold."""
-    modules = list_modules(arguments).items()
-    return {k: v for name, module in modules for k, v in read_state(module, name).items()}
+    """Return what the modules and optimisers among arguments hold."""
+    found: dict[str, object] = {}
+    for name, value in arguments.items():
+        if isinstance(value, torch.nn.Module):
+            found |= read_state(value, name)
+        found |= read_settings(value, name)
+    return found
 
 
 def _cast(value: object, dtype: torch.dtype) -> object:

@@ -253,3 +253,32 @@ def test_a_mean_of_means_is_no_rounding() -> None:
     )
     found = verdict(PERPLEXITY, each, ("count += int(mask.sum())", "count += 1"))
     assert found.status is Status.REFUTED, found
+
+
+SCHEDULED = """
+class Decay:
+    def __init__(self, optimizer, steps=1000):
+        self.optimizer, self.steps = optimizer, steps
+        self.at = 0
+
+    def step(self):
+        self.at += 1
+        for group in self.optimizer.param_groups:
+            group["lr"] = 0.5 * max(0.25, 1 - self.at / self.steps)
+
+
+def lower(optimizer, epoch):
+    for group in optimizer.param_groups:
+        group["lr"] = 0.5 * 0.1 ** (epoch // 2)
+"""
+
+
+def test_what_a_schedule_sets_in_an_optimizer_is_compared() -> None:
+    floor = ("max(0.25, 1 - self.at / self.steps)", "(1 - self.at / self.steps)")
+    assert verdict(SCHEDULED, floor).status is Status.REFUTED
+    assert verdict(SCHEDULED, ("0.1 ** (epoch // 2)", "0.1 ** epoch")).status is Status.REFUTED
+    turned = (
+        "0.5 * max(0.25, 1 - self.at / self.steps)",
+        "max(1 - self.at / self.steps, 0.25) / 2",
+    )
+    assert verdict(SCHEDULED, turned).status is Status.EQUIVALENT
