@@ -164,7 +164,8 @@ def _sites_in(  # noqa: PLR0913, PLR0917 - what is looked for, and where
     )
     yield from matched
     lines = frozenset().union(*(site.lines for site in matched if site.rewrite))
-    if not chosen_too and _mentions_npu(source) and is_reference(flow):
+    beside_kernels = _mentions_npu(source) or "triton.jit" in source
+    if not chosen_too and beside_kernels and is_reference(flow):
         return
     searched = [rule for rule in rules if rule.search and rule.search != "loops"]
     loops = [rule for rule in rules if rule.search == "loops" and flow.function.name != MODULE]

@@ -110,11 +110,15 @@ class Observation:
     """How many launches each of these is, forward: a cast, then the operator."""
     instead_backward: tuple[int, int] | None = None
     """The least and the most that as many kernels of their gradient take instead."""
+    instead_launches_backward: int = 1
     likely_ns: int | None = None
     """What is expected of ``saving_ns``; ``None`` its middle."""
     goes: bool = False
     """Whether what is saved is the time of kernels that are no longer launched (casts there and
     back), not that all of them are faster (products in half precision)."""
+    dropped: AbstractSet[int] = field(default_factory=frozenset)
+    """Which of ``kernels`` are not launched any more, whatever is saved of their time: the fused
+    kernel in the place of the others does their work as well."""
     host_ops: frozenset[int] = field(default_factory=frozenset)
     """Index labels of ``Recording.host_ops`` that would not wait any more; beside ``sooner_ns``
     those that are the pause."""

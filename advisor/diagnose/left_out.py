@@ -95,6 +95,8 @@ _LEARNS = Mention(
     ("backward", "optimizer", "trainer", "lightning"),
 )
 """What a program has in which gradients flow, wherever nothing says that none does."""
+_SENDS = Mention(re.compile(r"(?m)^\s*(import|from) ray\b"), ("ray",))
+"""What a program has whose processes send each other what they return."""
 _LEARNS_NOTHING = re.compile(r"\b(no_grad|inference_mode)\b")
 _BY_NAME = r"(?m)^@[\w.]+\(\s*[\"'][\w.-]+[\"']\s*\)\n(?:@.*\n)*class "
 """A class that a configuration chooses by a name: ``@ATTENTION.register("flash")``."""
@@ -139,7 +141,11 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
     guessed = guessed and not (_OF_ROWS.search(site.code) and "boolean-mask" in unknown)
     if site.rule.name == "masked-formula":  # a mask of rows would be broadcast the wrong way
         guessed = guessed or {"is-tensor", "same-rank-mask"} <= unknown
+    if site.rule.name == "columns-one-by-one":  # views, which only a backward pass makes dear
+        guessed = guessed or "is-tensor" in unknown
     guessed = guessed or _is_worth_less_than_its_text(site) or _learns(file, site, callers)
+    # who is sent the dictionary may have no device
+    guessed = guessed or ("log-takes-tensors" in unknown and callers.mention(_SENDS))
     if guessed or _serves(file, site) or _is_one_of_a_registry(file, site, callers):
         return False
     if site.function in _DEMONSTRATES and _HOLDS_MODELS.search(file.relative):
@@ -203,7 +209,8 @@ def _is_worth_less_than_its_text(site: Site) -> bool:
     if site.rule.name == "gather-one-element-per-row" and "arange(" in text:
         # a column is kept: two launches in place of one
         return text.endswith(".unsqueeze(1)")
-    return False
+    # some numbers, all in one row: ``counts.repeat_interleave(n)``
+    return site.rule.name == "repeat-interleave-int" and ".reshape(-1," in text
 
 
 def _speaks_for(site: Site) -> Iterator[Mention]:

@@ -40,6 +40,8 @@ class Change:
     backward: NewWork | None = None
     goes: bool = False
     """Whether of ``kernels`` as many go as of their time, and their launches, instead."""
+    dropped: AbstractSet[int] = frozenset()
+    """Which of ``kernels`` go, however much of the time of all of them is kept: by the others."""
     keeps: Corners = (1.0, 1.0, 1.0)
     """Share of their time, and of ``sooner_ns``; without kernels, whether ``waits`` are kept."""
     waits: frozenset[int] = frozenset()

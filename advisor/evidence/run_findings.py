@@ -95,7 +95,7 @@ def change_of(seen: Observation, recording: Recording) -> Change | None:
     if seen.instead:
         count, *times = seen.instead
         forward = _work(count, times, seen.basis, seen.instead_launches)
-        backward = _work(count, seen.instead_backward, seen.basis)
+        backward = _work(count, seen.instead_backward, seen.basis, seen.instead_launches_backward)
         return Change(seen.kernels, count, forward, backward)
     if seen.is_idle or not seen.kernels or seen.saving_ns is None or not seen.cost_ns:
         return None
@@ -107,7 +107,8 @@ def change_of(seen: Observation, recording: Recording) -> Change | None:
     low, high = seen.saving_ns
     likely = (low + high) / 2 if seen.likely_ns is None else seen.likely_ns
     shares = [1 - min(1.0, max(0.0, ns / whole)) for ns in (low, likely, high)]
-    return Change(seen.kernels, goes=seen.goes, keeps=(shares[0], shares[1], shares[2]))
+    keeps = (shares[0], shares[1], shares[2])
+    return Change(seen.kernels, goes=seen.goes, dropped=seen.dropped, keeps=keeps)
 
 
 def _work(count: int, times: Sequence[int] | None, basis: str, launches: int = 1) -> NewWork | None:

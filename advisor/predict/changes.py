@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 CORNERS = 3
 """How certain a figure is: the least that it saves, what is expected, and the most."""
+_ENOUGH = 16
+"""Launches that show what one usually takes."""
 _LAUNCH_SPREAD = (0.5, 0.0, -0.3)
 """How far a new operator's launch is from that of a usual one: some fused ones check more arguments
 and make more results."""
@@ -60,10 +62,18 @@ def _stay(graph: StepGraph, change: Change, gone_waits: Iterable[int]) -> Edit:
     return replace(NO_EDIT, rows=rows, durations_ns=np.array([longer[r] for r in rows.tolist()]))
 
 
-def together(parts: Iterable[tuple[Edit, Edit, Edit]]) -> tuple[Edit, Edit, Edit]:
-    """Return several changes as one; where two are about the same row, the first counts."""
+def together(
+    parts: Iterable[tuple[Edit, Edit, Edit]], communication: NDArray[np.bool_]
+) -> tuple[Edit, Edit, Edit]:
+    """Return several changes as one; where two are about the same row, the first counts.
+
+    Of two that are about one collective, a slow link and calls that are too small, both are mended
+    then: it takes as long as the one says that lets it take least.
+    """
     listed = list(parts)
-    low, middle, high = (_join([part[corner] for part in listed]) for corner in range(CORNERS))
+    low, middle, high = (
+        _join([part[corner] for part in listed], communication) for corner in range(CORNERS)
+    )
     return low, middle, high
 
 
@@ -80,9 +90,7 @@ def _edit(graph: StepGraph, change: Change, rows: Integers, corner: int) -> Edit
     if not len(rows):
         return NO_EDIT
     if not change.executions:
-        if change.hides or (keeps and not change.goes):
-            return _shorten(graph, rows, keeps)
-        return _thin_out(graph, rows, keeps, corner)
+        return _keep_part(graph, change, rows, corner)
     here = len(rows) / max(1, len(change.kernels))
     backward = graph.backward[rows]
     count = max(1, round(change.executions * here))
@@ -94,11 +102,32 @@ def _edit(graph: StepGraph, change: Change, rows: Integers, corner: int) -> Edit
     return _join(halves)
 
 
+def _keep_part(graph: StepGraph, change: Change, rows: Integers, corner: int) -> Edit:
+    keeps = change.keeps[corner]
+    if change.dropped:
+        return _drop(graph, rows, change, corner)
+    if change.hides or (keeps and not change.goes):
+        return _shorten(graph, rows, keeps)
+    return _thin_out(graph, rows, keeps, corner)
+
+
 def _shorten(graph: StepGraph, rows: Integers, keeps: float) -> Edit:
     """Let kernels take a part of their time, launched as before."""
     if keeps == 1:
         return NO_EDIT
     return replace(NO_EDIT, rows=rows, durations_ns=graph.duration_ns[rows] * keeps)
+
+
+def _drop(graph: StepGraph, rows: Integers, change: Change, corner: int) -> Edit:
+    """Let some of the kernels go; the others take what is kept of the time of all."""
+    goes = np.isin(graph.label[rows], Labels(change.dropped).array)
+    gone, stays = rows[goes], rows[~goes]
+    left = float(graph.duration_ns[stays].sum())
+    if not left:
+        return _thin_out(graph, rows, change.keeps[corner], corner)
+    longer = change.keeps[corner] * float(graph.duration_ns[rows].sum()) / left
+    taken = replace(NO_EDIT, rows=stays, durations_ns=graph.duration_ns[stays] * longer)
+    return _join([_replace(graph, gone, len(gone), None, corner), taken])
 
 
 def _thin_out(graph: StepGraph, rows: Integers, keeps: float, corner: int) -> Edit:
@@ -167,25 +196,39 @@ def _replace(
     if graph.coarse and not corner:  # what the device waits for before them may well stay
         rows, zeros = np.append(stays, gone), np.zeros(len(gone))
         return replace(NO_EDIT, rows=rows, durations_ns=np.append(durations, zeros))
-    # What the host needs for one more operator, from launch to launch.
-    usual = float(np.median(graph.delta_ns)) if len(graph.delta_ns) else 0.0
-    operator = _usual_operator_ns(graph)
+    # What the host needs for one more operator, from launch to launch: as for those that stay. A
+    # thousand updates in place, 6 us each, are not what a fused one takes.
+    others = _find_others(graph, rows)
+    usual = float(np.median(graph.delta_ns[others])) if others.any() else 0.0
+    operator = _usual_operator_ns(graph, others)
     deltas = dict(_without_launches(graph, gone, frozenset(rows.tolist()), usual))
+    each = launches * executions / max(1, len(groups))  # a list of tensors is one launch now
     for group, own in zip(groups, kept, strict=True):
         first = int(group[0])
-        more = max(0, launches - len(own)) * usual + _LAUNCH_SPREAD[corner] * usual * (launches > 0)
+        more = max(0.0, each - len(own)) * usual + _LAUNCH_SPREAD[corner] * usual * (launches > 0)
         if launches and graph.own_ns[first] and first not in deltas:
             more += operator - float(graph.own_ns[first])
-        deltas[first] = max(0.0, deltas.get(first, float(graph.delta_ns[first])) + more)
+        least = usual if launches else 0.0
+        deltas[first] = max(0.0, max(deltas.get(first, float(graph.delta_ns[first])), least) + more)
     changed = np.array(sorted(deltas), np.int64)
     return Edit(
         gone, stays, durations, changed, np.array([deltas[row] for row in changed.tolist()])
     )
 
 
-def _usual_operator_ns(graph: StepGraph) -> float:
+def _find_others(graph: StepGraph, rows: Integers) -> NDArray[np.bool_]:
+    """Tell which launches are not of these rows, of the same pass; all where there are few."""
+    others = np.ones(len(graph.delta_ns), np.bool_)
+    others[rows] = False
+    if len(rows):
+        same = others & (graph.backward == graph.backward[rows[0]])
+        others = same if same.sum() >= _ENOUGH else others
+    return others if others.sum() >= _ENOUGH else np.ones_like(others)
+
+
+def _usual_operator_ns(graph: StepGraph, others: NDArray[np.bool_]) -> float:
     """Return what an operator needs until it has launched its first kernel."""
-    first = graph.own_ns[(graph.own_ns > 0) & (graph.own_ns < graph.delta_ns)]
+    first = graph.own_ns[others & (graph.own_ns > 0) & (graph.own_ns < graph.delta_ns)]
     return float(np.median(first)) if len(first) else 0.0
 
 
@@ -206,7 +249,7 @@ def _without_launches(
         yield row, 0.0 if row in own else max(0.0, delta - usual)
 
 
-def _join(parts: Sequence[Edit]) -> Edit:
+def _join(parts: Sequence[Edit], communication: NDArray[np.bool_] | None = None) -> Edit:
     if len(parts) == 1:
         return parts[0]
     if not parts:
@@ -218,7 +261,8 @@ def _join(parts: Sequence[Edit]) -> Edit:
         # What takes the place of others for one finding does not go with another.
         goes.update(row for row in part.gone.tolist() if row not in durations)
         for row, value in zip(part.rows.tolist(), part.durations_ns.tolist(), strict=True):
-            durations.setdefault(row, value)
+            both = communication is not None and row in durations and communication[row]
+            durations[row] = min(durations[row], value) if both else durations.get(row, value)
         for row, value in zip(part.delta_rows.tolist(), part.deltas_ns.tolist(), strict=True):
             deltas[row] = min(deltas.get(row, value), value)
     rows, changed = np.array(sorted(durations), np.int64), np.array(sorted(deltas), np.int64)

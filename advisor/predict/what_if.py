@@ -103,7 +103,10 @@ def predict(
     chosen, missing = _find_asked(items, changes, asked)
     alone = [*order, *(at for at in changes if at not in order)]
     about = [*([at] for at in alone), *(order[: n + 1] for n in range(len(order))), chosen]
-    sets = [together([changes[at] for at in _most_specific_first(own, items)]) for own in about]
+    sets = [
+        together([changes[at] for at in _most_specific_first(own, items)], graph.communication)
+        for own in about
+    ]
     steps = replay(graph, [edit for three in sets for edit in three])[goes_on]
     after = steps.reshape(-1, CORNERS)
     floors = _least_ns(items, about)
@@ -144,9 +147,12 @@ def predict(
 def _most_specific_first(own: Sequence[int], items: Sequence[Item]) -> list[int]:
     """Return findings in the order in which they count where two are about the same kernels.
 
-    A rank tells what becomes of its kernels, a job what others do.
+    A rank tells what becomes of its kernels, a job what others do; a line that is to be changed
+    says more than that its kernels are some of a storm.
     """
-    return sorted(own, key=lambda at: not items[at].is_own_change)
+    return sorted(
+        own, key=lambda at: (not items[at].is_own_change, items[at].finding.kind != "code")
+    )
 
 
 def _replay_as_recorded(graph: StepGraph) -> tuple[float, float, int]:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _LATER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _MOST_CALLERS = 8
 """Who is called by more than that, or named in more files, is not followed: a step may call it."""
+_TESTS = re.compile(r"_*test(_|s?\d*$)")
+"""What a module has to try its kernels with: ``test_rms_norm``, ``test1``."""
 _PARTS = 16
 _HANDED_ON, _NAMED, _BUILDS, _BESIDE = "<step>", "<name>", "<building>", "<beside>"
 """What stand among the names of callers: a step, a name that nobody calls, building, examples."""
@@ -201,6 +203,8 @@ def _callers_in(text: str, name: str) -> frozenset[str]:
         left -= calls
         if sets_up(scope):
             found.add(_BUILDS)
+        elif _TESTS.match(scope.function.name):
+            found.add(_BESIDE)
         else:
             found.add(_HANDED_ON if is_hot(scope, module.tree) else scope.function.name)
     return frozenset({*found, _NAMED} if left else found)

@@ -113,6 +113,12 @@ def fit(text: str, before: Sequence[str], unit: str) -> str:
     ]
     for node in sorted(simple, key=lambda s: s.lineno, reverse=True):
         first, last = node.lineno, node.end_lineno or node.lineno
+        inside = [n for n in long if first < n < last]
+        parts = [_break_argument(lines[n - 1], width, unit) for n in inside]
+        if inside and len(inside) == sum(first <= n <= last for n in long) and all(parts):
+            for n, part in zip(reversed(inside), reversed(parts), strict=True):
+                lines[n - 1 : n] = part  # the other arguments stay as they are
+            continue
         if not any(first <= n <= last for n in long):
             continue
         head = lines[first - 1][: len(lines[first - 1]) - len(lines[first - 1].lstrip())]
@@ -126,6 +132,32 @@ def fit(text: str, before: Sequence[str], unit: str) -> str:
             end = "\r\n" if lines[first - 1].endswith("\r\n") else "\n"
             lines[first - 1 : last] = [f"{head}{line}{end}" for line in broken]
     return "".join(lines)
+
+
+def _break_argument(line: str, width: int, unit: str) -> list[str]:
+    """Return a line of arguments of a call in several, [] if it is none: ``f(x, y),``, ``x, y``."""
+    code, end = line.strip(), line[len(line.rstrip("\r\n")) :]
+    head = line[: len(line) - len(line.lstrip())]
+    try:
+        match ast.parse(f"f({code})").body:
+            case [ast.Expr(ast.Call(ast.Name("f"), [ast.Call()], []))] if code.endswith(","):
+                broken = break_lines(code[:-1], width - len(head) - 1, unit).split("\n")
+            case [ast.Expr(ast.Call(ast.Name("f")) as call)] if not code.endswith((",", "(", "[")):
+                given = [*call.args, *(k.value for k in call.keywords)]
+                parts = [ast.get_source_segment(f"f({code})", one) or "" for one in given]
+                names = [""] * len(call.args) + [f"{k.arg}=" for k in call.keywords]
+                broken = [f"{n}{p}," for n, p in zip(names, parts, strict=True)]
+                broken[-1] = broken[-1][:-1]
+                if ast.dump(ast.parse(f"f({''.join(broken)})")) != ast.dump(
+                    ast.parse(f"f({code})")
+                ):
+                    return []
+            case _:
+                return []
+    except SyntaxError:
+        return []
+    fits = len(broken) > 1 and max(map(len, broken)) + len(head) < width
+    return [f"{head}{part}{end}" for part in (*broken[:-1], f"{broken[-1]},")] if fits else []
 
 
 def lift_comments(text: str, old: Collection[str], width: int) -> str:

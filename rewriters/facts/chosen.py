@@ -56,10 +56,21 @@ def is_reference(flow: FunctionFlow) -> bool:
         return True
     if not _falls_back(name):
         return False
+    if flow.cls is None and _holds_kernels(flow):
+        return True
     beside = flow.names.functions if flow.cls is None else {m.name for m in _methods(flow.cls)}
     what = _what(name)[0]
     others = [other for other in beside if other != name and _what(other)[0] == what]
     return not all(map(_falls_back, others))
+
+
+def _holds_kernels(flow: FunctionFlow) -> bool:
+    """Tell whether a module holds kernels of Triton: ``torch_attention`` says what one computes."""
+    decorators = (d for f in flow.names.functions.values() for d in f.decorator_list)
+    return any(
+        (flow.names.dotted(d.func if isinstance(d, ast.Call) else d) or "") == "triton.jit"
+        for d in decorators
+    )
 
 
 def _falls_back(name: str) -> bool:

@@ -32,7 +32,7 @@ def works_on_host(flow: FunctionFlow, match: Match) -> bool:
     which may be called below ``with torch.device("npu")``.
     """
     operands = [_source(node) for node in match.bindings.values()]
-    if any(node.op == "cpu" or _is_read_as_array(flow, node) for node in operands):
+    if any(is_brought_to_host(n) or _is_read_as_array(flow, n) for n in operands):
         return True
     if is_given_by_host(flow, operands[0]):
         return True
@@ -50,6 +50,21 @@ def works_on_host(flow: FunctionFlow, match: Match) -> bool:
             for node in match.bindings.values()
         )
     )
+
+
+def is_brought_to_host(node: Node) -> bool:
+    """Tell whether a value comes from a copy on the host: ``(x.cpu() - y)[1:]``, of one device."""
+    seen: set[Node] = set()
+    stack = [node]
+    while stack:
+        part = stack.pop()
+        if part.op == "cpu":
+            return True
+        if part not in seen:
+            seen.add(part)
+            few = part.op in _STAYS | {Op.GETITEM, Op.ITEM}
+            stack += part.args[:1] if few else part.args if part.op in _TOGETHER else ()
+    return False
 
 
 def _meets_host(node: Node, seen: set[Node]) -> bool:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.facts.host_tensors import works_on_host
-from npufix.rewriters.facts.step_functions import computes, samples, trains
+from npufix.rewriters.facts.step_functions import computes, knows_device, samples, trains
 from npufix.rewriters.graph.modules.names import FunctionNode
 from npufix.rewriters.graph.modules.scopes import MODULE, scopes
 from npufix.rewriters.graph.modules.syntax import last_name, walk
@@ -40,7 +40,7 @@ _BUILDS = re.compile(
 )
 _SETS_UP = re.compile(
     r"_*(init|reset|load|save|export|register|setup)_(parameters|weights|model|checkpoint|buffers?)(_.*)?"
-    r"|(get|save|load)_(.*_)?state(_dict)?(_.*)?|(fast)?_*(gptq|quanti[sz]e)(_.*)?"
+    r"|(save|load)_(\w+_)?checkpoints?|(get|save|load)_(.*_)?state(_dict)?(_.*)?|(fast)?_*(gptq|quanti[sz]e)(_.*)?"
 )
 _ONCE = re.compile(
     r"_*(generate|main|prepare|expand_inputs|batch_repeat|evaluate|validate|encode_(prompt|image|text|video)"
@@ -55,7 +55,9 @@ _FIRST_STEP = re.compile(r"len\((self\.)?state(\[\w+\])?\) == 0|not (self\.)?sta
 _TAKES_STEPS = re.compile(r"(\w+_)?(model|net|network|unet|step)(_fn)?")
 """What a loop over the steps of a sample calls: ``self.unet(x, t)``, ``step_fn(x)``."""
 _SAMPLES = re.compile(r"_*(\w+_)?(sample|predict|infer|inference|denoise)(_.*)?")
-_BESIDE_EPOCHS = re.compile(r"on_(\w+_)?(stage|epoch|fit|validation|test)_(start|end|begin)")
+_INFERS = re.compile(r"_*(\w+_)?infer(ence)?")
+"""What runs once for a text or an image, from its input to its end."""
+_BESIDE_EPOCHS = re.compile(r"on_(\w+_)?(init|stage|epoch|fit|validation|test)_(start|end|begin)")
 _ENVIRONMENT = re.compile(r"(Env(ironment)?|Task|Simulator|World)(V?\d+)?$")
 _BEGINS_ANEW = re.compile(r"_*(\w+_)?resets?(_.*)?")
 """What an environment of reinforcement learning does when an episode ends."""
@@ -149,7 +151,8 @@ def occasion(
         return Occasion.ASIDE
     if _BUILDS.fullmatch(name) or _takes_state(flow.function):
         return Occasion.CALL
-    if _is_aside(flow, line):
+    of_sample = match is None and _INFERS.fullmatch(name) and not is_in_loop(flow, line)
+    if of_sample or _is_aside(flow, line):
         return Occasion.ASIDE
     once = _ONCE.fullmatch(name) is not None and not _is_part_of_step(flow)
     once = once or name == MODULE or "test" in _words(name)
@@ -491,5 +494,5 @@ def _words(qualname: str) -> set[str]:
 def _is_part_of_model(cls: ast.ClassDef) -> bool:
     """Tell whether a class computes with tensors step by step: its name says so, or ``forward``."""
     if any(_PART_OF_MODEL.search(name) for name in (cls.name, *map(last_name, cls.bases))):
-        return True
+        return not cls.name.endswith("Proposer") or knows_device(cls)
     return any(isinstance(item, FunctionNode) and item.name == "forward" for item in cls.body)

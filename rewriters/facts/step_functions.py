@@ -64,3 +64,9 @@ def trains(function: FunctionNode, line: int = 0) -> bool:
         )
         for loop in loops
     )
+
+
+def knows_device(cls: ast.ClassDef) -> bool:
+    """Tell whether a class says where it computes: who proposes plans does so on the host."""
+    held = (n for n in ast.walk(cls) if isinstance(n, ast.Attribute | ast.keyword | ast.arg))
+    return any("device" in {getattr(n, "attr", ""), getattr(n, "arg", "")} for n in held)

@@ -31,6 +31,7 @@ RULE = Diagnostic(
             saved=(1,),
             operator="mx_driving.npu_add_relu",
             basis="at most all these ReLUs",
+            likely=0.9,  # nothing is read or written for it any more
             links=passes_on((0, 1)),
         ),
     ),

@@ -42,6 +42,7 @@ RULE = Diagnostic(
             saved=(0, 1),
             operator="one pass over the activation",
             basis="at most the bias and the dropout, if they become part of the last addition",
+            likely=0.9,  # but for the mask and the bias nothing is read for them any more
             between=("DropOutGenMask", "DropOutGenMaskV4", "StatelessDropOutGenMask"),
             links=passes_on((0, 1), (1, 2)),
         ),

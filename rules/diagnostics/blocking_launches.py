@@ -36,8 +36,6 @@ from npufix.rules.shared.recording.observing import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import pandas as pd
-
     from npufix.rules.diagnostic import Recording
 
 SYNC_05 = 0.5
@@ -76,21 +74,31 @@ def check(recording: Recording) -> Iterator[Observation]:
         cost_ns=cost,
         saving_ns=(0, cost),
         basis="at most the free time: launches ahead of the device would fill it",
-        sooner_ns=_sooner(recording.kernels),
+        sooner_ns=_sooner(recording, blocked, queued=setting == "1"),
         is_idle=True,
         is_symptom=setting != "1",
         advice="unset ASCEND_LAUNCH_BLOCKING" if setting == "1" else _OTHER_WAITS,
     )
 
 
-def _sooner(kernels: pd.DataFrame) -> dict[int, int]:
-    """Return how long each launch waited for the kernel of the one before it."""
-    rows = kernels.sort_values("launch_ns", kind="stable")
+def _sooner(recording: Recording, blocked_ns: float, *, queued: bool) -> dict[int, int]:
+    """Return how long each launch waited for the kernel of the one before it.
+
+    All of them wait as long as the host was blocked, if that is recorded: it comes back some time
+    behind the end of a kernel. Where they are ``queued`` then, another thread launches as well.
+    """
+    rows = recording.kernels.sort_values("launch_ns", kind="stable")
     launch = rows["launch_ns"].to_numpy()
     end = rows["start_ns"].to_numpy() + rows["duration_ns"].to_numpy()
     waited = np.flatnonzero((launch[1:] >= end[:-1]) & (launch[:-1] >= 0))
     labels = rows.index.to_numpy()[waited + 1].tolist()
-    return dict(zip(labels, (end - launch)[waited].tolist(), strict=True))
+    sooner = (end - launch)[waited].astype(np.float64)
+    known = blocked_ns * max(1, recording.step_count)
+    if queued:
+        known += host_calls(recording, "launch").per_step_ns * max(1, recording.step_count)
+    if sooner.sum() and known > sooner.sum():
+        sooner *= known / sooner.sum()
+    return dict(zip(labels, sooner.round().astype(np.int64).tolist(), strict=True))
 
 
 RULE = Diagnostic(

@@ -51,6 +51,7 @@ def check(recording: Recording) -> Iterator[Observation]:
                 saved=(1,),
                 operator=operator,
                 basis="at most all these additions",
+                likely=0.8,  # the sum is read while the product is computed
                 between=("Cast", "TransData"),
                 links=_accumulates,
             ),

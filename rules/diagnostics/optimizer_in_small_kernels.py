@@ -75,6 +75,8 @@ _CLIP = (
     "torch.optim.AdamW(..., fused=True)"
 )
 _ADAM_MOVES = 7
+_ROOTS, _ROOTS_OF_LISTS = "Sqrt|aten::sqrt", "ForeachSqrt"
+"""One for each parameter, and one for up to 50 of them."""
 _SPREAD = 0.3
 """How far a fused kernel is from the bandwidth of those in its place."""
 _UNKNOWN = "what a fused step takes depends on the sizes of the parameters: measure it"
@@ -141,15 +143,18 @@ def _gain(rows: pd.DataFrame, cost: int, recording: Recording) -> _Gain:
     idle = measure_launches_ns(rows, recording)
     about = min(cost + idle, recording.step_ns)
     whole = _Gain(cost_ns=about, idle_ns=about - cost, kernels=Labels(rows.index), basis=_UNKNOWN)
-    roots = rows[is_named(rows, "Sqrt|aten::sqrt", "type")]
+    roots = rows[is_named(rows, _ROOTS, "type")]
     moved = float(per_row(rows, CELLS, _count_moved).sum())
     needed = _ADAM_MOVES * float(per_row(roots, CELLS[:2], _count_first).sum())
+    lists = rows[is_named(rows, _ROOTS_OF_LISTS, "type")]
+    needed += _ADAM_MOVES * float(per_row(lists, CELLS[:2], _count_all).sum())
+    parameters = len(roots) + round(float(per_row(lists, CELLS[:1], _count_tensors).sum()))
     if not 0 < needed < moved:
         return whole
     time = float(rows["duration_ns"].sum()) * needed / moved
     low, high = round((1 - _SPREAD) * time), round((1 + _SPREAD) * time)
     saving = (max(0, cost - per_step(high, recording)), max(0, cost - per_step(low, recording)))
-    instead = (len(roots), low, high)
+    instead = (parameters, low, high)
     return {**whole, "saving_ns": saving, "instead": instead, "basis": _BY_BYTES}
 
 
@@ -165,6 +170,14 @@ def _count_moved(inputs: str, dtypes: str, outputs: str) -> float:
     return sum(tensor_bytes(inputs, dtypes)) + sum(
         tensor_bytes(outputs or inputs.partition(";")[0], dtypes)
     )
+
+
+def _count_all(inputs: str, dtypes: str) -> float:
+    return sum(tensor_bytes(inputs, dtypes))
+
+
+def _count_tensors(inputs: str) -> float:
+    return inputs.count(";") + 1
 
 
 def _count_first(inputs: str, dtypes: str) -> float:

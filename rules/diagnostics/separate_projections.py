@@ -27,8 +27,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import format_count, milliseconds, percent
-from npufix.rules.shared.recording.observing import per_step, share
+from npufix.rules.shared.recording.fusable import quickest_products_ns
+from npufix.rules.shared.recording.observing import is_named, per_step, share
 from npufix.rules.shared.recording.recorded_cells import per_row
 from npufix.rules.shared.recording.recorded_shapes import elements, shapes
 from npufix.rules.shared.recording.sequences import find
@@ -36,6 +38,7 @@ from npufix.rules.shared.recording.sequences import find
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import pandas as pd
     from numpy.typing import NDArray
 
     from npufix.rules.diagnostic import Recording
@@ -43,18 +46,25 @@ if TYPE_CHECKING:
 
 LEAST_SHARE = 0.01
 _MATMUL = r"MatMul(V\d|Common)?"
+_IN_A_ROW = (_MATMUL,) * 3
+_OF_GRADIENT = 2
+"""Products of the gradient of one."""
 _BETWEEN = ("Add", "TransData", "TensorMove")
 
 
 def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation for all triples together."""
-    found = find(recording, (_MATMUL,) * 3, between=_BETWEEN, within="function")
+    found = find(recording, _IN_A_ROW, between=_BETWEEN, within="function")
     if not found.count:
         return
     found = found.where(_same_input(found))
     if not found.count or share(found.cost_ns, recording) < LEAST_SHARE:
         return
-    saved = _estimate_saved_ns(found)
+    spent = int(found.durations.sum())
+    quickest = quickest_products_ns(found.kernels, recording, found.count)
+    saved = max(_estimate_saved_ns(found), spent - quickest if quickest else 0.0)
+    gradients = _gradients(found)
+    back = int(gradients["duration_ns"].sum())
     yield Observation(
         what=(
             f"{format_count(found.per_step, 'time')} per step three matrix products read the same "
@@ -64,10 +74,30 @@ def check(recording: Recording) -> Iterator[Observation]:
         evidence=(("shapes", str(found.part(0)["input_shapes"].iloc[0])),),
         cost_ns=found.cost_ns,
         saving_ns=(0, per_step(saved, recording)),
-        basis="at most what narrow products lose against the rate of the widest of each three",
+        basis="at most what narrow products lose against the rate of the best",
         places=found.places(),
-        kernels=found.labels,
+        kernels=found.labels | Labels(gradients.index),
+        instead=(found.count, round(spent - saved), spent),
+        instead_backward=(round(back * (1 - saved / max(1, spent))), back) if back else None,
+        instead_launches_backward=_OF_GRADIENT,
     )
+
+
+def _gradients(found: Occurrences) -> pd.DataFrame:
+    """Return the products of the gradients of these products, where those of all are known.
+
+    Each has one for its weight and one for its input; the wide one has two as well.
+    """
+    kernels = found.recording.kernels
+    rows = kernels[is_named(kernels, _MATMUL, "type") & is_named(kernels, "forward", "basis")]
+    own: pd.DataFrame = rows[np.isin(_lines(rows), _lines(found.kernels).clip(min=0))]
+    return own if len(own) == len(_IN_A_ROW) * _OF_GRADIENT * found.count else own[:0]
+
+
+def _lines(rows: pd.DataFrame) -> NDArray[np.int64]:
+    """Return a number for the line of each kernel, below 0 where none is known."""
+    path, line = rows["path"].cat.codes.to_numpy(np.int64), rows["line"].to_numpy(np.int64)
+    return np.where(line > 0, (path << 32) + line, -1)
 
 
 def _same_input(found: Occurrences) -> NDArray[np.bool_]:

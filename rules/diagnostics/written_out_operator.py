@@ -62,6 +62,7 @@ _SUB, _DIVIDE = "Subs?", "RealDiv|Divs?"
 _ANY_SCALE = f"{_SCALE}|{_DIVIDE}"
 _SOFTMAX = "SoftmaxV2|Softmax|AclnnSoftmax|ScaledMaskedSoftmax"
 _MASK = "Add|MaskedFill|SelectV2|Select|Masked\\w*"
+_CLAMP = "ClipByValue(V2)?|Minimum|Minimums|ClampMax\\w*|Clamp\\w*"
 _COPIES = ("Cast", "Transpose", "TransData", "TensorMove", "ViewCopy", "AsStrided")
 _CUTS = ("Slice", "StridedSlice", "StridedSliceD", "Split", "SplitV", "SplitD", "SplitVD")
 _DROPOUT = (
@@ -74,8 +75,9 @@ _OF_GRADIENTS = ("forward", "forward-function")
 """How a kernel was led to a line: by the forward call that it is the gradient of."""
 _MOSTLY = 0.9
 """Share of a line's forward time that an operator takes where the line's gradient is its own."""
-_FORWARD, _BACKWARD = 2, 3
-"""How often a fused kernel moves the tensor: reads and writes it; its gradient reads two."""
+_PASSES, _PASSES_OF_HALVES = (2, 3), (3, 5)
+"""How often a fused kernel moves the tensor that the first kernel reads, and its gradient does: one
+reads and writes it, the other reads two; of two halves that become one there are as many more."""
 _SPREAD = 0.3
 """How far a fused kernel is from the bandwidth of those in its place."""
 _OF_QUICKEST = ((0.4, 0.9), (0.35, 0.8))
@@ -115,6 +117,7 @@ class _WrittenOut:
     backward: tuple[tuple[str, ...], ...] = ()
     """What autograd launches for it."""
     backward_links: Linked | None = None
+    passes: tuple[int, int] = _PASSES
 
 
 def _hands_on_backward(found: Occurrences) -> Mask:
@@ -186,6 +189,20 @@ _ALL = (
         (("Swish|Silu|SiLU", "Mul"),),
         between=(),
         links=passes_on((0, 1)),
+        passes=_PASSES_OF_HALVES,
+    ),
+    _WrittenOut(
+        "clamped SwiGLU",
+        "one kernel written in Triton (triton-ascend), as for swiglustep in vllm-ascend; "
+        "torch_npu.npu_clipped_swiglu only where the gate is clamped before it is activated",
+        tuple(
+            (*gate, *up, "Mul")
+            for gate in (("Swish|Silu|SiLU", _CLAMP), (_CLAMP, "Swish|Silu|SiLU"))
+            for up in ((_CLAMP,), ())
+        ),
+        between=_CUTS,
+        links=passes_on((0, 1), (1, -1)),
+        passes=_PASSES_OF_HALVES,
     ),
 )  # fmt: skip
 
@@ -208,7 +225,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         gain = (
             _gain_by_products(forward, backward, rows, recording)
             if wanted.stays
-            else _gain(forward, rows, gradient, recording)
+            else _gain(forward, rows, gradient, recording, wanted.passes)
         )
         rows = np.union1d(rows, gradient)
         kernels = recording.kernels.iloc[rows]
@@ -250,7 +267,11 @@ def _gradient(rows: Integers, recording: Recording) -> Integers:
 
 
 def _gain(
-    forward: Sequence[Occurrences], rows: Integers, gradient: Integers, recording: Recording
+    forward: Sequence[Occurrences],
+    rows: Integers,
+    gradient: Integers,
+    recording: Recording,
+    passes: tuple[int, int],
 ) -> _Gain:
     """Return what fused kernels take: they move what is handed over at the bandwidth of these."""
     kernels = recording.kernels
@@ -266,8 +287,8 @@ def _gain(
     if not handed or not moved.all() or not speed:
         return {}
     times = [
-        (round((1 - _SPREAD) * passes * handed / speed), round((1 + _SPREAD) * passes * handed / speed))
-        for passes in (_FORWARD, _BACKWARD if len(gradient) else 0)
+        (round((1 - _SPREAD) * often * handed / speed), round((1 + _SPREAD) * often * handed / speed))
+        for often in (passes[0], passes[1] if len(gradient) else 0)
     ]  # fmt: skip
     whole = int(spent[rows].sum()) + int(spent[gradient].sum())
     least, most = (sum(part) for part in zip(*times, strict=True))

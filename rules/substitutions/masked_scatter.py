@@ -93,8 +93,10 @@ def chosen_inputs(draw: Draw) -> dict[str, Any]:
 
 
 def _of_rows(site: Site) -> bool | None:
-    # ``x > 0`` differs from column to column, and a mask of fewer dimensions has other columns
+    # ``x > 0`` differs from column to column, a mask of fewer dimensions has other columns, and
+    # ``values.reshape(-1)`` are elements
     other = site.is_test_of("mask", "x") or site.same_ndim("x", "mask") is False
+    other = other or site.ndim("rows") == 1
     return False if other else None
 
 
@@ -139,6 +141,12 @@ def forward(x: torch.Tensor, mask: torch.Tensor, y: torch.Tensor):
         """
 def forward(x: torch.Tensor, rows: torch.Tensor):
     return x.masked_scatter(x > 0, rows)
+""",
+        # elements, one for each place of the mask
+        """
+def forward(tokens: torch.Tensor, padded: torch.Tensor):
+    mask = tokens[..., 0]
+    return torch.zeros_like(mask).masked_scatter(mask, padded.reshape(-1))
 """,
         # written in place
         """

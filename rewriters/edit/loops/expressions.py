@@ -10,6 +10,7 @@ from npufix.rewriters.edit.loops.indexing import Indexer
 from npufix.rewriters.edit.loops.submodules import Calls
 from npufix.rewriters.edit.loops.together import Together, is_of_several
 from npufix.rewriters.edit.loops.values import (
+    NO_TENSOR,
     CannotBatchError,
     Kind,
     Value,
@@ -134,7 +135,14 @@ class Expressions:
             self.shown[f"x{len(self.shown)}"] = tensor
 
     def ask_for_tensor(self, code: ast.expr) -> None:
-        """Ask whether something is a tensor, not a list."""
+        """Ask whether something is a tensor, not a list.
+
+        Raises:
+            CannotBatchError: it is a list.
+
+        """
+        if self.facts.is_tensor(code) is False:
+            raise CannotBatchError(NO_TENSOR)
         self.conditions["is-tensor"] = None
         self.tensors.append(code)
 

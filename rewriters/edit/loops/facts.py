@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.facts.shapes import Rank, RelativeRank, Shapes
 from npufix.rewriters.facts.value_kinds import ValueKinds
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.aliases import copies
+from npufix.rewriters.graph.modules.syntax import walk
 from npufix.rewriters.graph.special import Op
 from npufix.rewriters.match.matching import Match
 
@@ -142,9 +145,25 @@ class Facts(ValueKinds):
             return None
         if node in self._asked:
             return True
-        if node.op in _LISTS:
+        if node.op in _LISTS or (isinstance(code, ast.Name) and code.id in self._lists):
             return False
         return self._is_tensor(node)
+
+    @cached_property
+    def _lists(self) -> frozenset[str]:
+        """Return the names that are bound to displays of lists alone: ``ids = []; ids += more``."""
+        made, begun = Counter[str](), set[str]()
+        for node in walk(self.flow.function):
+            match node:
+                case ast.Assign([ast.Name(name)], ast.List() | ast.ListComp()):
+                    begun.add(name)
+                    made[name] += 1
+                case ast.AugAssign(ast.Name(name)):
+                    made[name] += 1
+                case ast.arg(name):
+                    made[name] -= 1
+        bound = Counter(n.id for n in self.flow.name_nodes if isinstance(n.ctx, ast.Store))
+        return frozenset(name for name in begun if made[name] == bound[name])
 
     def _counts(self, evaluation: Evaluation) -> bool:
         return evaluation.node.op not in _JOINING

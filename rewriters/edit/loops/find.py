@@ -36,10 +36,16 @@ from npufix.rewriters.edit.loops.reading import (
 from npufix.rewriters.edit.loops.statements import EFFECT, RECURRENCE, SHARED, Body
 from npufix.rewriters.edit.loops.submodules import DROPOUT, MODULES, STATISTICS
 from npufix.rewriters.edit.loops.together import UNKNOWN_DIMENSION
-from npufix.rewriters.edit.loops.values import LENGTHS, OF_A_LIST, UNKNOWN_RANK, CannotBatchError
+from npufix.rewriters.edit.loops.values import (
+    LENGTHS,
+    NO_TENSOR,
+    OF_A_LIST,
+    UNKNOWN_RANK,
+    CannotBatchError,
+)
 from npufix.rewriters.edit.loops.writing import Join, write
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite
-from npufix.rewriters.facts.host_tensors import is_made_on_host
+from npufix.rewriters.facts.host_tensors import is_brought_to_host, is_made_on_host
 from npufix.rewriters.facts.occasions import is_done_once, is_hot
 from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph.dataflow import FunctionFlow, UnsupportedCodeError
@@ -58,7 +64,8 @@ _MAKES_ONCE = re.compile(r"_*(init|reset|build|create|make|register|setup)(_|$)\
 # What no way of writing it would change; of other loops it is worth saying that they are slow.
 _NO_ROWS = frozenset(
     {UNKNOWN_CALL, EFFECT, RECURRENCE, OTHER_ROUND, WRITTEN_READ, SHARED, MODULES, STATISTICS,
-     DROPOUT, RANDOM, NO_DOMAIN, STEPS, OF_A_LIST, OF_HOST, READ_AFTERWARDS, UNKNOWN_CODE, LENGTHS}
+     DROPOUT, RANDOM, NO_DOMAIN, NO_TENSOR, STEPS, OF_A_LIST, OF_HOST, READ_AFTERWARDS,
+     UNKNOWN_CODE, LENGTHS}
 )  # fmt: skip
 _ROWS_TOO = frozenset({EFFECT, UNKNOWN_RANK, UNKNOWN_DIMENSION})
 """What is worth saying of those where it is plain that rows of a tensor are taken."""
@@ -104,7 +111,7 @@ def find_loops(
     taken: list[tuple[int, int]] = []
     for loop in (*loops_in(flow.function.body, flow.names), *comprehensions):
         first, last = loop.first.lineno, loop.statement.end_lineno or loop.statement.lineno
-        if any(a <= first and last <= b for a, b in taken):
+        if any(a <= first and last <= b for a, b in taken) or _reads_copies(wide, loop):
             continue
         if not may_look():
             return
@@ -352,6 +359,16 @@ def _is_on_host(flow: FunctionFlow, loop: Loop) -> bool:
     of_host = is_of_numpy if flow.function.name == "forward" else _is_of_host
     nodes = [Facts(flow, inside).node(code) for code in written]
     return bool(nodes) and all(node is not None and of_host(node) for node in nodes)
+
+
+def _reads_copies(flow: FunctionFlow, loop: Loop) -> bool:
+    """Tell whether a loop takes rows of what the host has a copy of: ``rows = x.cpu()[1:-1]``."""
+    inside = list(_inside(flow, loop))
+    if not inside or "cpu" not in flow.by_operation:
+        return False
+    facts = Facts(flow, inside)
+    rows = [facts.node(e.code.value) for e in inside if isinstance(e.code, ast.Subscript)]
+    return any(node is not None and is_brought_to_host(node) for node in rows)
 
 
 def _is_of_host(node: Node) -> bool:

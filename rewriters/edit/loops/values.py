@@ -8,6 +8,7 @@ from enum import Enum
 
 from npufix.rewriters.facts.shapes import Rank, RelativeRank
 
+NO_TENSOR = "it runs over a list of numbers"
 OF_A_LIST = "it runs over a list of tensors, which may have different shapes"
 LENGTHS = "its rows have different lengths"
 UNKNOWN_RANK = "how many dimensions a tensor in it has is not known"

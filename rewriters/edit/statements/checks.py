@@ -78,7 +78,8 @@ def _checks(here: Surroundings) -> Iterator[Proposal]:
             continue  # nothing can stand alone behind another branch
         match node:
             case ast.Assert(test) | ast.If(test, [*_, ast.Raise()], []):
-                if not _is_wanted(here, node) and _is_answer(here, test):
+                waits = _is_wanted(here, node) or _picks_rows(here, test)
+                if not waits and _is_answer(here, test):
                     kind = "check" if isinstance(node, ast.Assert) else "failure"
                     found = _off_device(here, node, test, kind)
                 else:
@@ -89,6 +90,13 @@ def _checks(here: Surroundings) -> Iterator[Proposal]:
                 continue
         if found is not None:
             yield found
+
+
+def _picks_rows(here: Surroundings, test: ast.expr) -> bool:
+    """Tell whether the host needs what is compared anyway: ``n <= 8``, and later ``x[:, :n]``."""
+    node = here.value(test)
+    compared = node.args if node is not None and node.op in _COMPARED else ()
+    return any(user.op == Op.SLICE for arg in compared for user in here.users(arg))
 
 
 def _is_wanted(here: Surroundings, code: ast.Assert | ast.If) -> bool:

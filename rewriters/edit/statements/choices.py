@@ -26,7 +26,10 @@ _BY_ZERO = (
 )
 _MOST_WORK = 12
 """Operators of an arm: computing both must not cost more than the wait."""
-_OF_ANOTHER_SHAPE = frozenset({"nonzero", "masked_select", "unique", "cat", "stack"})
+_OF_ANOTHER_SHAPE = frozenset(
+    {"cat", "expand", "interpolate", "masked_select", "narrow", "nonzero", "pad", "repeat",
+     "repeat_interleave", "stack", "unique"}
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,8 @@ def _advise_on_large(here: Surroundings, branch: _Branch) -> Proposal:
     Beside ``logits.mean() * 0`` the loss of no labels is NaN; ``where`` hands its gradient on.
     """
     arms = [here.value(arm) for arm in (branch.first, branch.second) if arm]
-    return Proposal(branch.code, _BY_ZERO if any(a and _is_zero(a) for a in arms) else CHOOSE)
+    by_zero = any(a and _is_zero(a) for a in arms) or _divides_by_tested(here, branch)
+    return Proposal(branch.code, _BY_ZERO if by_zero else CHOOSE)
 
 
 def _is_zero(arm: Node) -> bool:
@@ -163,14 +167,21 @@ def _picks(here: Surroundings, node: Node) -> bool:
 
 
 def _divides_by_tested(here: Surroundings, branch: _Branch) -> bool:
-    """Tell whether an arm divides by what the test compares: by zero, where it is not taken."""
+    """Tell whether an arm divides by what the test compares, or by a count of the same elements.
+
+    By zero, where it is not taken: ``loss.sum() / (y != -1).sum()`` beside ``(y == -1).all()``.
+    """
     tested = here.value(branch.test)
-    compared = set() if tested is None else {id(part) for part in tested.walk()}
+    parts = set() if tested is None else {p for p in tested.walk() if p.op != Op.CONST}
+    compared = {arg for p in parts if p.op in operators.COMPARISONS for arg in p.args} & parts
     for arm in (branch.first, branch.second):
         node = None if arm is None else here.value(arm)
         for part in [] if node is None else node.walk():
-            if part.op in {"div", "reciprocal"} and id(part.args[-1]) in compared:
-                return part.args[-1].op != Op.CONST
+            if part.op in {"div", "reciprocal"} and part not in parts:
+                by = part.args[-1]
+                counts = by.op in {"sum", "count_nonzero"} and not compared.isdisjoint(by.walk())
+                if by in parts or counts:
+                    return True
     return False
 
 

@@ -37,6 +37,8 @@ _LABOUR = frozenset(
 """Operators that make tables; what is cheap is as cheap as handing it down."""
 _OF_PIECES = frozenset({"chunk", "enumerate", "len", "range", "split", "unbind", "zip"})
 """What a list of the pieces of a table calls."""
+_OF_NUMBERS = frozenset({"add", "div", "floordiv", "mod", "mul", "pow", "sub", Op.SIZE})
+"""What Python computes as well, ``int(x.shape[2] * rotary_factor)``: no wait, no table."""
 _READING = frozenset({"cpu", "item", "numpy", "py:int", "tolist"})
 _ADVICE = (
     "every layer gets this and computes it anew: compute it once where the layers are called, and "
@@ -122,11 +124,13 @@ def _is_of_layer(here: Surroundings) -> bool:
 
 
 def _is_table(here: Surroundings, node: Node) -> bool:
-    is_read = False
+    how = ""
     while node.op in _READING or _is_to_host(node):  # ``cu_seqlens.diff().max().item()``
-        node, is_read = node.args[0], True
+        node, how = node.args[0], node.op
+    if how == "py:int" and node.op in _OF_NUMBERS:
+        return False
     parts = list(_parts(node))
-    if not is_read and not any(part.op.removesuffix("(*)") in _LABOUR for part in parts):
+    if not how and not any(part.op.removesuffix("(*)") in _LABOUR for part in parts):
         return False
     handed = [part for part in parts if part.op in {Op.PARAM, Op.ELEMENT} and _name(part) != "self"]
     tables = all(_TABLE.search(_name(part)) for part in handed)

@@ -55,7 +55,7 @@ from npufix.rewriters.verification.sandbox.try_call import try_call
 from npufix.rewriters.verification.verdict import BackendLimitError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from npufix.rewriters.edit.job import Job
     from npufix.rewriters.match.recorded_call import RecordedCall
@@ -140,14 +140,14 @@ def search_as_declared(  # noqa: PLR0913, PLR0917 - what is looked for, and with
     wanted: LinesToCover,
     job: Job,
     declared: Declarations,
-    read: Collection[str],
+    read: Sequence[str],
     keeps: Keeps,
 ) -> tuple[SearchResult, Keeps]:
     """Return what is found within what is declared, and what tells whether a call is within that.
 
     A text may be wrong, or say too little: then what it says is left aside, but not what the user
-    says. ``read`` names what the lines read, before or after; ``keeps`` tells whether a call is
-    within what the user vouches for.
+    says. ``read`` names what the lines read, before or after, and then what is read beside what
+    they make; ``keeps`` tells whether a call is within what the user vouches for.
 
     Raises:
         BackendLimitError: the device itself failed.
@@ -209,7 +209,7 @@ def search(  # noqa: PLR0913 - what is looked for, and within what
     keeps: Keeps,
     *,
     declared: Declarations = NOTHING,
-    read: Collection[str] = (),
+    read: Sequence[str] = (),
 ) -> SearchResult:
     """Try guesses, the likeliest first, until the lines are reached by several of them.
 
@@ -343,15 +343,19 @@ class _Search:
             tried = itertools.chain(again, self.combine(used))
             self.run(tried, time.process_time() + _FURTHER_S, most=1)
 
-    def run_beside_defaults(self, read: Collection[str]) -> None:
-        """Pass something else than a default that is read: a change may have forgotten it."""
+    def run_beside_defaults(self, read: Sequence[str]) -> None:
+        """Pass something else than a default that is read: a change may have forgotten it.
+
+        Or may show in no result, as it is multiplied by zero.
+        """
         found = self.found
         if not found.assignments:
             return
+        named = {p.name: p for p in self.target.parameters()}
         hidden = (
-            p
-            for p in self.target.parameters()
-            if p.name in read and all(is_default(a.specs.get(p.name)) for a in found.assignments)
+            named[name]
+            for name in dict.fromkeys(read)
+            if name in named and all(is_default(a.specs.get(name)) for a in found.assignments)
         )
         recipe = next(iter(self.options), None)
         for parameter in itertools.islice(hidden, _MOST_DEFAULTS):

@@ -21,6 +21,7 @@ from npufix.rewriters.verification.calls.values import (
 )
 from npufix.rewriters.verification.inputs.arguments import INTEGER_TENSOR, MASK
 from npufix.rewriters.verification.inputs.cases import find_changed
+from npufix.rewriters.verification.inputs.objects.offers import has_no_weights
 from npufix.rewriters.verification.inputs.source.declarations import read_declarations
 from npufix.rewriters.verification.judge.judge import Seen
 
@@ -146,6 +147,7 @@ class _Differences:
             or self._is_of_sizes(difference.what, case)
             or self._is_loud(difference)
             or (error and name in self._thin and self._errors <= self._thin < cases.keys())
+            or (error and name in self._bare and self._errors <= self._bare < cases.keys())
             or (difference.seen is Seen.STRIDES and not _wants_contiguous(job))
             or (_is_of_absence(difference) and _is_empty(case))
             or (_is_of_absence(difference) and difference.still and self._flowing - same)
@@ -157,6 +159,7 @@ class _Differences:
                 and self._errors <= self._narrow | self._loud
                 and not re.search(_ASKS_EMPTY, job.original)
             )
+            or (not error and same <= self._faint < cases.keys())
             or (same <= self._odd < cases.keys() and _halves_a_width(job.original))
         )
 
@@ -175,6 +178,18 @@ class _Differences:
     @cached_property
     def _thin(self) -> set[str]:
         return self._those(_is_thin)
+
+    @cached_property
+    def _bare(self) -> set[str]:
+        # Loudly refused: the average over a model that has nothing to average.
+        return self._those(lambda one: has_no_weights(one.case.assignment.specs))
+
+    @cached_property
+    def _faint(self) -> set[str]:
+        # Squares of such rows are no numbers of float16; of bfloat16, of as few digits, they are.
+        return self._those(
+            lambda one: one.dtype == torch.float16 and one.case.flavour == "tiny rows"
+        )
 
     @cached_property
     def _odd(self) -> set[str]:

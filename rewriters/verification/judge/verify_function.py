@@ -27,6 +27,7 @@ from npufix.rewriters.verification.inputs.source.assumed_shapes import Assumptio
 from npufix.rewriters.verification.inputs.source.declarations import read_declarations
 from npufix.rewriters.verification.inputs.source.operators import list_operators
 from npufix.rewriters.verification.inputs.source.path_conditions import list_always_called
+from npufix.rewriters.verification.inputs.source.slicing import find_names_beside
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
 from npufix.rewriters.verification.judge.checks.elsewhere import find_device_mismatch
 from npufix.rewriters.verification.judge.checks.refusals import (
@@ -172,10 +173,12 @@ def _find_assignments(run: Proof, original: Target, keeps: Keeps) -> tuple[list[
     running = find_running_lines(job.original, job.lines_original)
     alike = find_blocks(job.patched, job.lines_patched)
     wanted = LinesToCover(job.original, original.loaded.filename, running, alike)
-    # The host is faster; code that calls torch_npu runs on the device alone.
-    read = find_names_read(job.original, job.lines_original) | find_names_read(
-        job.patched, job.lines_patched
-    )
+    versions = ((job.original, job.lines_original), (job.patched, job.lines_patched))
+    read = list[str]()
+    for text, lines in versions:
+        read += sorted(find_names_read(text, lines))
+    for text, lines in versions:
+        read += sorted(find_names_beside(text, job.qualname, lines))
     missing = {entry.partition(" of ")[0] for entry in original.loaded.missing}
     for name in sorted(missing & list_always_called(wanted.tree, job.qualname)):
         # No argument helps: seconds of guessing would only come to the same.

@@ -9,14 +9,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.diagnostic import Observation
+from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import format_count, milliseconds, percent
 from npufix.rules.shared.recording.collectives import LEAST_SHARE
 from npufix.rules.shared.recording.observing import is_named, per_step, share
-from npufix.rules.shared.recording.recorded_shapes import reads, same_elements
+from npufix.rules.shared.recording.recorded_cells import count_moved_bytes
+from npufix.rules.shared.recording.recorded_shapes import (
+    product_operations,
+    reads,
+    same_elements,
+)
 from npufix.rules.shared.recording.sequences import find
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
+
+    import pandas as pd
 
     from npufix.rules.diagnostic import Recording
     from npufix.rules.shared.recording.sequences import Mask, Occurrences
@@ -30,6 +38,9 @@ GROUPED_MATMUL = "GroupedMatmul|GroupedMatmulV[2-5]"
 _BACKWARD = r"\w+Grad(V\d)?|ApplyAdam\w*|EmbeddingDenseGrad\w*"
 _BACKWARD_CALLS = r"autograd::engine::evaluate_function.*|Optimizer\.step#.*"
 _MOST_SHAPES = 3
+_SHORTEST, _LONGEST_LAUNCH_NS, _LEAST_LEFT = 0.1, 5_000.0, 0.5
+"""Quantile of the times of kernels that is a launch, and the most that one takes; what is left of a
+product's time without it is at least this share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +54,9 @@ class Fusable:
     operator: str
     basis: str
     """Why the saving is at most what it is."""
+    likely: float = 0.5
+    """Share of what these cost that is expected to be saved: all but what the operator still has to
+    read for them, or cannot hide behind a product."""
     between: Collection[str] = ()
     within: str = ""
     links: Linked | None = None
@@ -90,9 +104,11 @@ def tell_fusable(found: Occurrences, wanted: Fusable) -> Iterator[Observation]:
         evidence=(*parts_of(found), *shapes_of(found)),
         cost_ns=found.cost_ns,
         saving_ns=(0, saved),
+        likely_ns=round(saved * wanted.likely),
         basis=wanted.basis,
         places=found.places(wanted.saved[0]),
         kernels=found.labels,
+        dropped=Labels(recording.kernels.index[found.rows[:, list(wanted.saved)].ravel()]),
     )
 
 
@@ -129,3 +145,25 @@ def _passes_on(pairs: tuple[tuple[int, int], ...], found: Occurrences) -> Mask:
     for writer, reader in pairs:
         linked &= reads(found.part(writer), found.part(reader), same_elements)
     return linked
+
+
+def quickest_products_ns(own: pd.DataFrame, recording: Recording, launches: int) -> float:
+    """Return what products take in so many launches at the best rates of the recording.
+
+    A small one is as long as its weight is read, a large one as long as it is computed; what the
+    shortest kernels of the run take is not counted in these rates, but once a launch. 0 where no
+    rate is known.
+    """
+    compute = recording.kernels[~recording.kernels["communication"].to_numpy(bool)]
+    taken = compute["duration_ns"].to_numpy(np.float64)
+    taken = taken[taken > 0]
+    latency = min(_LONGEST_LAUNCH_NS, *np.quantile(taken, [_SHORTEST])) if len(taken) else 0.0
+    every = recording.kernels[is_named(recording.kernels, MATMUL, "type")]
+    spent = every["duration_ns"].to_numpy(np.float64).clip(min=1.0)
+    spent = np.maximum(spent - latency, _LEAST_LEFT * spent)
+    computed, moved = product_operations(every) / spent, count_moved_bytes(every) / spent
+    if not (computed.max(initial=0) and moved.max(initial=0)):
+        return 0.0
+    operations, moves = product_operations(own), count_moved_bytes(own)
+    work = float(np.maximum(operations / computed.max(), moves / moved.max()).sum())
+    return work + launches * latency

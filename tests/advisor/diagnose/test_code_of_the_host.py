@@ -79,6 +79,36 @@ def sample(x: torch.Tensor, draw, n: int):
     ("code", "shown"),
     [
         ("def metric(x: torch.Tensor):\n    x = x.cpu()\n    x[x > 0] = 0\n    return x", False),
+        (
+            (
+                "def metric(x: torch.Tensor, y):\n    z = (y - x.cpu())[1:]\n"
+                "    z[z > 0] = 0\n    return z"
+            ),
+            False,
+        ),
+        (
+            (
+                "def repeat(x: torch.Tensor, n):\n    x = x[0].cpu()[1:-1]\n    parts = []\n"
+                "    for i in range(len(n)):\n        parts.append(x[i].repeat(n[i], 1))\n"
+                "    return torch.cat(parts, dim=0)"
+            ),
+            False,
+        ),
+        (
+            (
+                "class ScaleupProposer:\n    def propose(self, x: torch.Tensor):\n"
+                "        if x.sum() > 0:\n            return x * 2\n        return x"
+            ),
+            False,
+        ),
+        (
+            (
+                "class DraftProposer:\n    def propose(self, x: torch.Tensor):\n"
+                "        self.place = x.device\n"
+                "        if x.sum() > 0:\n            return x * 2\n        return x"
+            ),
+            True,
+        ),
         ("def f(items):\n    x = torch.tensor(items)\n    x[x > 0] = 0\n    return x", False),
         (
             (
@@ -161,3 +191,40 @@ def sample(x: torch.Tensor, draw, n: int):
 def test_tensors_of_the_host_are_left_out(tmp_path: Path, code: str, *, shown: bool) -> None:
     text = f"import torch\nfrom torch import nn\n\n\n{code}\n"
     assert bool(places(scanned(tmp_path, {"a.py": text}))) is shown
+
+
+@pytest.mark.parametrize(("head", "shown"), [("", True), ("import ray\n\n\n", False)])
+def test_what_processes_send_each_other_stays_a_number(
+    tmp_path: Path, head: str, *, shown: bool
+) -> None:
+    text = (
+        "import torch\n\n\ndef loss_func(x: torch.Tensor):\n    loss = x.mean()\n"
+        "    stats = {'loss': loss.item()}\n    return loss, stats\n"
+    )
+    files = {"loss.py": text, "workers.py": f"{head}def work():\n    pass\n"}
+    assert bool(places(scanned(tmp_path, files))) is shown
+
+
+@pytest.mark.parametrize(("caller", "shown"), [("test1", False), ("forward", True)])
+def test_what_only_tests_of_a_module_call_is_left_out(
+    tmp_path: Path, caller: str, *, shown: bool
+) -> None:
+    text = (
+        "import torch\n\n\ndef unpack(x: torch.Tensor):\n"
+        "    return torch.zeros(x.shape).to(x.device)\n\n\n"
+        f"def {caller}():\n    return unpack(torch.ones(3))\n"
+    )
+    assert bool(places(scanned(tmp_path, {"kernels.py": text}))) is shown
+
+
+@pytest.mark.parametrize(
+    ("decorator", "shown"), [("@triton.jit", False), ("@torch.jit.script", True)]
+)
+def test_what_says_in_torch_what_a_kernel_computes_is_left_out(
+    tmp_path: Path, decorator: str, *, shown: bool
+) -> None:
+    text = (
+        f"import torch\nimport triton\n\n\n{decorator}\ndef _kernel(x):\n    return x\n\n\n"
+        "def torch_attention(x: torch.Tensor):\n    return torch.zeros(x.shape).to(x.device)\n"
+    )
+    assert bool(places(scanned(tmp_path, {"kernels.py": text}))) is shown

@@ -116,7 +116,7 @@ class Brain:
 
         self.metric = compute
 """
-    for hook, shown in (("on_stage_start", False), ("stage", True)):
+    for hook, shown in (("on_stage_start", False), ("on_init_start", False), ("stage", True)):
         assert bool(places(scanned(tmp_path, {"a.py": text.format(hook)}))) is shown
 
 
@@ -426,3 +426,48 @@ def test_fused_attention_is_handed_lengths_as_a_list(
     )
     found = scanned(tmp_path, {"net.py": text}).report.findings
     assert any(f.replacement for f in found) is shown
+
+
+SAMPLED = """
+import torch
+from torch import nn
+
+
+class Voice(nn.Module):
+    def {}(self, x: torch.Tensor):
+        {}
+        return x
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "shown"),
+    [
+        ("inference", "x = x + torch.zeros(9).to(x.device)", False),
+        ("inference", "for _ in range(3):\n            x += torch.zeros(9).to(x.device)", True),
+        ("forward", "x = x + torch.zeros(9).to(x.device)", True),
+    ],
+)
+def test_what_is_made_once_for_a_text_is_left_out(
+    tmp_path: Path, name: str, body: str, *, shown: bool
+) -> None:
+    assert bool(places(scanned(tmp_path, {"a.py": SAMPLED.format(name, body)}))) is shown
+
+
+def test_what_saves_a_checkpoint_is_set_up(tmp_path: Path) -> None:
+    text = (
+        "import torch\n\n\ndef do_forward_pass(x: torch.Tensor):\n"
+        "    return torch.zeros(x.shape).to(x.device)\n\n\n"
+        "def {}(x):\n    return do_forward_pass(x)\n"
+    )
+    saved, used = (text.format(name) for name in ("save_ds_checkpoint", "train_step"))
+    assert not places(scanned(tmp_path, {"a.py": saved}))
+    assert places(scanned(tmp_path, {"a.py": used}))
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_numbers_in_one_row_are_repeated_as_they_are(tmp_path: Path, *, everywhere: bool) -> None:
+    code = "x.repeat_interleave(n)"
+    text = f"import torch\n\n\ndef step(x: torch.Tensor, n: int):\n    return {code}\n"
+    found = scanned(tmp_path, {"a.py": text}, everywhere=everywhere)
+    assert bool(places(found)) is everywhere

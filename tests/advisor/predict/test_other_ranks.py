@@ -145,3 +145,23 @@ def test_of_two_findings_about_the_same_collectives_that_of_the_rank_counts() ->
     assert question.findings == [1, 2]
     assert question.answer.saved_ns == pytest.approx(found.alone[1].saved_ns, rel=0.01)
     assert found.alone[0].saved_ns < 0.9 * found.alone[1].saved_ns
+
+
+@pytest.mark.parametrize(("keeps", "counts"), [(0.1, 1), (0.9, 0)])
+def test_a_collective_takes_what_is_left_when_link_and_calls_are_mended(
+    keeps: float, counts: int
+) -> None:
+    job = Regime(0.2, link_us=400.0).run()
+    labels = frozenset(at for at, row in enumerate(job.profile().kernels["communication"]) if row)
+    slow = with_fields(finding("NPU604"), saving=Saving(0, 800_000, ""), ranks=[0, 1])
+    of_job = Item(finding=slow, of_job=True, is_communication=True)
+    own = Item(finding=finding("NPU505"), change=Change(labels, keeps=(1.0, keeps, keeps)))
+    others = OtherRanks(pd.Series({_LINK: 0.0}), pd.Series({_LINK: 0.0}), rank=0)
+    asked = Asked(("NPU604", "NPU505"))
+    found = predict(gather_evidence(job.profile(), {}), [of_job, own], 0, asked, others)
+    assert found is not None
+    assert found.forecast.question is not None
+    assert found.forecast.question.answer is not None
+    saved = [found.alone[at].saved_ns for at in range(2)]
+    assert saved[counts] > 1.2 * saved[1 - counts]
+    assert found.forecast.question.answer.saved_ns == pytest.approx(saved[counts], rel=0.01)

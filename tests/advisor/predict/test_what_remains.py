@@ -141,3 +141,43 @@ def test_more_workers_gain_up_to_what_they_can_do() -> None:
     assert free.step_ns == pytest.approx(1000 * replace(regime, batch_us=0).run().step_us, rel=0.03)
     assert (bound.step_ns, bound.limit, bound.limit_ns) == (3_500_000, "loading", 3_500_000)
     assert bound.saved_high_ns == free.saved_high_ns
+
+
+@pytest.mark.parametrize(("add_us", "fused_us"), [(3.0, 5.0), (60.0, 80.0)])
+def test_the_part_of_a_fused_kernel_is_launched_no_more(add_us: float, fused_us: float) -> None:
+    # Where the host is the limit half of the launches go; where the device is, some of the time.
+    pairs = [
+        Op("add", 20, (("Add", add_us),), tag="pair"),
+        Op("norm", 20, (("RmsNorm", add_us),), tag="pair"),
+    ]
+    before = run([*pairs * 50, _WAIT])
+    after = run([*[Op("fused", 20, (("AddRmsNorm", fused_us),))] * 50, _WAIT])
+    labels = before.labels("pair")
+    adds = frozenset(sorted(labels)[::2])
+    keeps = (1.0, fused_us / (2 * add_us), 0.5)
+    made = predicted(before, Change(labels, keeps=keeps, dropped=adds))
+    assert made.step_ns == pytest.approx(1000 * after.step_us, rel=0.03)
+    assert made.verdict == "gain"
+
+
+def test_one_kernel_of_a_list_becomes_a_launch_for_each_tensor() -> None:
+    products = [Op("mm", 25, (("MatMulV3", 6.0),))] * 20
+    lists = [Op("foreach", 25, (("ForeachSqrt", 40.0),), tag="list")] * 4
+    single = [Op("adam", 25, (("ApplyAdamWV2", 4.0),))] * 40
+    before, after = run([*products, *lists, _WAIT]), run([*products, *single, _WAIT])
+    labels = before.labels("list")
+    work = NewWork(1, (4_000.0, 4_000.0, 4_000.0))
+    made = predicted(before, Change(labels, 40 * len(before.ends), work))
+    assert made.step_ns == pytest.approx(1000 * after.step_us, rel=0.03)
+    assert made.verdict == "loss"
+
+
+def test_a_fused_operator_takes_the_host_no_less_than_those_that_stay() -> None:
+    # The small updates in its place are done in 5 us each.
+    products = [Op("mm", 25, (("MatMulV3", 6.0),))] * 40
+    updates = [Op("mul_", 5, (("Mul", 3.0),), tag="update")] * 8 * 30
+    fused = [Op("adam", 25, (("ApplyAdamWV2", 4.0),))] * 30
+    before, after = run([*products, *updates, _WAIT]), run([*products, *fused, _WAIT])
+    work = NewWork(1, (4_000.0, 4_000.0, 4_000.0))
+    made = predicted(before, Change(before.labels("update"), 30 * len(before.ends), work))
+    assert made.step_ns == pytest.approx(1000 * after.step_us, rel=0.05)

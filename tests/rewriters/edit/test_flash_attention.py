@@ -166,3 +166,39 @@ def test_a_class_keeps_the_name_that_it_is_imported_by() -> None:
     (found,) = find_sites(text, [rule for rule in all_rules() if rule.id == "NPU112"])
     assert found.rewrite is not None
     assert found.rewrite.text == "AdamW(m.parameters(), lr=lr, fused=True)"
+
+
+_TWO_WAYS = """
+def attend(q, k, v, mode):
+    if mode == "torch":
+        x = {}
+    else:
+        x = flash_attn_func(q, k, v)
+    return x
+"""
+_TWO_CLASSES = """
+class Flash(Backend):
+    def attend(self, q, k, v):
+        return flash_attn_func(q, k, v)
+
+
+class Other({}):
+    def attend(self, q, k, v):
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (_TWO_WAYS.format("torch.nn.functional.scaled_dot_product_attention(q, k, v)"), False),
+        (_TWO_WAYS.format("q @ k"), True),
+        (_TWO_CLASSES.format("Backend"), False),
+        (_TWO_CLASSES.format("Memory"), True),
+        (f"{_TWO_CLASSES.format('Memory')}\n\nMODES = {{'flash': Flash, 'torch': Other}}\n", False),
+        (f"{_TWO_CLASSES.format('Memory')}\n\nMODES = {{'flash': Flash, 'none': None}}\n", True),
+    ],
+)
+def test_who_has_the_attention_of_torch_as_well_has_chosen(text: str, *, shown: bool) -> None:
+    rules = [rule for rule in all_rules() if rule.id == "NPU170"]
+    assert bool(list(find_sites(HEAD.format(name=DENSE) + text, rules))) is shown

@@ -382,3 +382,87 @@ def forward(x: torch.Tensor):
     return x
 """
     assert sum(site.rewrite is not None for site in found(text, "NPU217")) == count
+
+
+@pytest.mark.parametrize("by", ["(y != -1).sum()", "x.shape[0]"])
+def test_an_arm_that_divides_by_a_count_of_what_is_tested_may_divide_by_zero(by: str) -> None:
+    text = f"""
+    def loss(self, x: torch.Tensor, y: torch.Tensor):
+        losses = self.head(x, y)
+        if torch.all(y == -1):
+            loss = losses.sum()
+        else:
+            loss = losses.sum() / {by}
+        return loss
+    """
+    (site,) = found(text, "NPU217")
+    assert ("clamp(min=1)" in site.problem) is ("sum" in by)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "parts.append(rows[start : start + n.item()])",
+        "start += n.item()\n            parts.append(rows[start:])",
+    ],
+)
+def test_a_number_that_picks_rows_is_no_log(code: str) -> None:
+    text = f"""
+    class Head(nn.Module):
+        def forward(self, rows, counts: torch.Tensor):
+            parts, start = [], 0
+            for n in counts:
+                {code}
+            return parts
+    """
+    for site in found(text, "NPU214"):
+        assert "every N steps" not in site.problem
+
+
+def test_a_place_that_is_drawn_is_needed_on_the_host() -> None:
+    text = """
+    class Crop(nn.Module):
+        def forward(self, x: torch.Tensor, starts: torch.Tensor):
+            at = torch.randint(0, 9, (1,), device=x.device).item()
+            first = starts[0] + at
+            last = first + 4
+            return x[first:last]
+    """
+    assert found(text, "NPU214") == []
+
+
+@pytest.mark.parametrize(("other", "kept"), [("x.shape", True), ("x.argmax(0).tolist()", False)])
+def test_a_value_for_a_log_is_not_kept_where_the_host_waits_anyway(
+    other: str, *, kept: bool
+) -> None:
+    text = f"""
+    class Head(nn.Module):
+        def forward(self, x: torch.Tensor):
+            log = {{}}
+            log["mean"] = x.mean().item()
+            return {other}, log
+    """
+    sites = [s for s in found(text, "NPU214") if "mean" in s.code]
+    assert bool(sites) is kept
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["int(q.shape[2] * rotary_factor)", "int((cu_seqlens[1:] - cu_seqlens[:-1]).max().item())"],
+)
+def test_what_python_computes_of_sizes_is_no_table(code: str) -> None:
+    text = f"""
+    def rotary(q: torch.Tensor, rotary_factor, cu_seqlens: torch.Tensor):
+        n = {code}
+        return q[:n]
+    """
+    assert bool(found(text, "NPU321")) is ("cu_seqlens" in code)
+
+
+@pytest.mark.parametrize(("given", "told"), [("[count, total]", False), ("rows", True)])
+def test_a_few_numbers_in_double_precision_cost_nothing(given: str, *, told: bool) -> None:
+    text = f"""
+    def train_step(x: torch.Tensor, rows, count, total):
+        return torch.tensor({given}, dtype=torch.float64, device=x.device)
+    """
+    assert bool(found(text, "NPU225")) is told

@@ -149,3 +149,134 @@ class A(nn.Module):
         return self.head({code})
 """
     assert [s.rewrite is not None for s in found(text, "NPU219")] == [True] * written
+
+
+@pytest.mark.parametrize(
+    ("begun", "written"), [("[]\n        ids += given", False), ("torch.tensor(given)", True)]
+)
+def test_a_list_of_numbers_is_no_tensor(begun: str, *, written: bool) -> None:
+    text = f"""
+    def train_step(given, most):
+        ids = {begun}
+        for i, number in enumerate(ids):
+            if number >= most:
+                ids[i] = 0
+        return ids
+    """
+    assert any(site.rewrite for site in found(text, "NPU250")) is written
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("obs = g(batch, lambda a: torch.from_numpy(a).to(x.device))", False),
+        ("if b == 'size':\n                x += torch.tensor([n, 2]).to(x.device)", False),
+        ("if n == 3:\n                x += torch.tensor([n, 2]).to(x.device)", True),
+        ("x += torch.tensor(meta[b]).to(x.device)", True),
+    ],
+)
+def test_what_each_round_copies_is_there_before_the_loop(code: str, *, told: bool) -> None:
+    text = f"""
+    def train_step(x: torch.Tensor, meta, batches, n, g):
+        for b in batches:
+            batch = meta
+            {code}
+        return x
+    """
+    assert any("each round waits" in site.problem for site in found(text, "NPU219")) is told
+
+
+@pytest.mark.parametrize("device", ["", ", device=x.device"])
+def test_a_tensor_like_one_of_the_host_is_on_the_host(device: str) -> None:
+    text = f"""
+    class Head(nn.Module):
+        def forward(self, x: torch.Tensor, sizes):
+            sizes = torch.tensor(sizes{device})
+            return x[: sizes.new_tensor([1, 2, 3]).sum()]
+    """
+    assert any("new_tensor" in site.code for site in found(text, "NPU219")) is bool(device)
+
+
+@pytest.mark.parametrize(("later", "told"), [("x[:, :longest]", False), ("x", True)])
+def test_a_check_of_what_the_host_needs_anyway_stays(later: str, *, told: bool) -> None:
+    text = f"""
+    class Head(nn.Module):
+        def forward(self, x: torch.Tensor, n: torch.Tensor):
+            longest = n.max()
+            assert longest <= x.shape[-1]
+            return {later}
+    """
+    assert bool(found(text, "NPU217")) is told
+
+
+def test_no_choice_between_tensors_of_different_lengths() -> None:
+    text = """
+    class Head(nn.Module):
+        def forward(self, x: torch.Tensor, n: torch.Tensor):
+            longest = (n / self.stride).max()
+            if longest > x.shape[-1]:
+                x = F.pad(x, (0, longest - x.shape[-1]))
+            return x
+    """
+    assert found(text, "NPU217") == []
+
+
+@pytest.mark.parametrize(("test", "told"), [("loss.item() > 1.0", False), ("self.training", True)])
+def test_what_a_test_has_read_costs_nothing_to_print(test: str, *, told: bool) -> None:
+    text = f"""
+    class Loss(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor):
+            loss = F.mse_loss(x, y)
+            if {test}:
+                print(f"loss {{loss.item()}}")
+            return loss
+    """
+    assert bool([s for s in found(text, "NPU214") if "log" in s.problem]) is told
+
+
+@pytest.mark.parametrize(("kind", "told"), [("adam_kind", True), ("cpu_adam", False)])
+def test_an_optimizer_of_the_host_has_no_fused_kernel(kind: str, *, told: bool) -> None:
+    text = f"""
+    def build(params, plain, other):
+        if plain:
+            {kind} = torch.optim.Adam
+        else:
+            {kind} = other
+        return {kind}(params, lr=1e-3)
+    """
+    assert bool(found(text, "NPU169")) is told
+
+
+@pytest.mark.parametrize("later", ["mask = x > n", "mask = mask * n"])
+def test_what_nobody_reads_is_not_made_elsewhere(later: str) -> None:
+    text = f"""
+    def forward(x: torch.Tensor, n: int):
+        mask = torch.zeros(n).to(x.device)
+        {later}
+        return mask
+    """
+    assert bool(found(text, "NPU212")) is ("mask * n" in later)
+
+
+@pytest.mark.parametrize(("how", "told"), [("max()", False), ("max(-1).values", True)])
+def test_one_number_in_double_precision_costs_nothing(how: str, *, told: bool) -> None:
+    text = f"""
+    def forward(x: torch.Tensor):
+        return (1 / x.abs().{how}.double()).float()
+    """
+    assert bool(found(text, "NPU225")) is told
+
+
+@pytest.mark.parametrize(("asked", "told"), [("accum_freq == 1", False), ("args.amp", True)])
+def test_what_is_no_round_of_several_reduces_its_gradients(asked: str, *, told: bool) -> None:
+    text = f"""
+    from torch.nn.parallel import DistributedDataParallel
+
+    def train(model, batches, accum_freq, optimizer, args):
+        for i, batch in enumerate(batches):
+            if {asked}:
+                model(batch).backward()
+                if (i + 1) % accum_freq == 0:
+                    optimizer.step()
+    """
+    assert bool(found(text, "NPU175")) is told

@@ -357,3 +357,19 @@ class Loss(nn.Module):
 """
     ((told, _),) = changes(HEADER + text, "NPU217")
     assert advice in told
+
+
+@pytest.mark.parametrize(
+    ("made", "shown"),
+    [
+        ("dict(fused=True) if on_gpu else dict()", False),
+        ("{'fused': on_gpu}", False),
+        ("other(on_gpu)", True),
+    ],
+)
+def test_who_decides_about_fused_has_chosen(made: str, *, shown: bool) -> None:
+    text = (
+        f"import torch\n\n\ndef build(params, on_gpu):\n    extra = {made}\n"
+        "    return torch.optim.AdamW(params, lr=1e-3, **extra)\n"
+    )
+    assert bool(changes(text, "NPU169")) is shown

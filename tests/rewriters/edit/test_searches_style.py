@@ -247,3 +247,26 @@ def test_one_number_of_the_host_is_as_good_in_each_round(device: str, count: int
             return x
     """
     assert len(sites(text, "NPU216")) == count
+
+
+def test_the_other_arguments_of_a_call_stay_as_they_are() -> None:
+    old = "def f(x, m):\n    run(\n        {},\n        [\n            m,\n        ],\n    )\n"
+    new, width = old.format("full((1,), x, device=x.device)"), 32
+    with use_width(width):
+        text = fit(new, old.format("tensor([x])").splitlines(keepends=True), "    ")
+    assert text == old.format(
+        "full(\n            (1,), x,\n            device=x.device,\n        )"
+        if "(1,), x,\n" in text
+        else "full(\n            (1,),\n            x,\n            device=x.device,\n        )"
+    )
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_arguments_that_fill_a_line_get_one_each() -> None:
+    made = "torch.cat((\n        {0},\n        ones(\n            {1}\n        )\n    ), dim=-1)\n"
+    old = f"def f(x):\n    return {made}"
+    short, long = "*x.shape, 1, dtype=int", "*x.shape, 1, dtype=int, device=x.device"
+    each = ",\n            ".join([*long.split(", "), ""]).rstrip()
+    with use_width(40):
+        text = fit(old.format("x", long), [old.format("x", short)], "    ")
+    assert text == old.format("x", each)

@@ -369,6 +369,14 @@ import torch
 def f(ids: torch.Tensor, experts: int):
     return torch.bincount(ids, minlength=experts).cumsum(0)
 """
+PENALTY = """
+import torch
+
+def penalise(logits: torch.Tensor, ids: torch.Tensor, presence: float = 0.0, repeated: float = 0.0):
+    "logits (B, V) float, ids (B, T) long."
+    counts = torch.zeros_like(logits).scatter_add_(1, ids, torch.ones_like(ids, dtype=logits.dtype))
+    return logits - repeated * counts - presence * (counts > 0)
+"""
 WRONG = {
     "a dictionary that an object keeps": (
         SHADOW, "mul_(self.decay).add_(p, alpha=1 - self.decay)", "lerp_(p, self.decay)"
@@ -430,6 +438,7 @@ WRONG = {
     "gradients of weights": (WEIGHTS, "p.grad.sum()", "p.grad.abs().sum()"),
     "labels of other types": (CASTS, "labels.long()", "labels"),
     "the keys of a table": (TABLE, "x.cumsum", "x.cumprod"),
+    "a factor that is zero by default": (PENALTY, "scatter_add_(1, ids,", "scatter_(1, ids,"),
     "products beyond int32": (HASHED, "ids.long()", "ids.int()"),
     "an iterator that ends": (CLIPPED, "parameters = list(parameters)", "pass"),
     "a longer second call": (

@@ -6,6 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.statements.attention.flash_attention import is_of_torch
 from npufix.rewriters.edit.statements.proposal import Proposal
 from npufix.rewriters.graph.special import Op
 
@@ -35,6 +36,8 @@ _ADVICE = (
 
 def find_biased_attention(here: Surroundings) -> Iterator[Proposal]:
     """Yield the products of values and weights whose scores got a bias."""
+    if any(map(is_of_torch, here.nodes)):
+        return  # which is what its author has written it out beside
     found = [e for op in sorted(_PRODUCTS) for e in here.flow.by_operation.get(op, ())]
     for evaluation in found:
         if not isinstance(evaluation.code, (ast.BinOp, ast.Call)):

@@ -16,7 +16,7 @@ from npufix.rewriters.edit.statements.vendor_operators import (
     find_imported_name,
     importing,
 )
-from npufix.rewriters.graph.modules.syntax import last_name
+from npufix.rewriters.graph.modules.syntax import last_name, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +43,6 @@ _ATTENTIONS = re.compile(
     r"(flash_attn|flash_attention|flash_attn_interface)\."
     r"(?:\w+\.)*flash_attn_(varlen_|unpadded_)?(qkvpacked_|kvpacked_)?func"
 )
-_ON_CUDA = re.compile(r"device.*== 'cuda'|\.is_cuda\b")
 _OF_XFORMERS = re.compile(r"xformers\.ops\.(?:fmha\.)?memory_efficient_attention")
 _NAMES_OF_XFORMERS = {
     "query": "q", "key": "k", "value": "v", "attn_bias": "attn_bias", "p": "dropout_p",
@@ -65,11 +64,11 @@ def find_flash_attention(here: Surroundings) -> Iterator[Proposal]:
         if not isinstance(node, ast.Call):
             continue
         called = find_imported_name(here, node.func)
-        if _OF_XFORMERS.fullmatch(called) and (form := _form_of_xformers(here, node)):
-            yield _of_xformers(here, node, form)
-        found = _ATTENTIONS.fullmatch(called)
-        if found and _is_for_cuda(here, node):
+        of_xformers, found = _OF_XFORMERS.fullmatch(called), _ATTENTIONS.fullmatch(called)
+        if (of_xformers or found) and _is_one_of_two(here, node):
             continue
+        if of_xformers and (form := _form_of_xformers(here, node)):
+            yield _of_xformers(here, node, form)
         if found and not {k.arg for k in node.keywords} & _WITHOUT_COUNTERPART:
             if _takes_parts(here, node) or _is_demanded(here, node.func):
                 continue  # that of Hopper returned a pair once: ``[0]`` is no row
@@ -117,14 +116,42 @@ def _is_demanded(here: Surroundings, code: ast.expr) -> bool:
     return any(isinstance(n, ast.Assert) and here.text(n.test).split() == asked for n in here.nodes)
 
 
-def _is_for_cuda(here: Surroundings, call: ast.Call) -> bool:
-    """Tell whether a call runs on CUDA alone, and the function calls the attention of torch too."""
-    tests = [outer.test for outer in here.around(call) if isinstance(outer, ast.If)]
-    asked = any(_ON_CUDA.search(ast.unparse(test)) for test in tests)
-    return asked and any(
-        isinstance(n, ast.Call) and last_name(n.func) == "scaled_dot_product_attention"
-        for n in here.nodes
-    )
+def _is_one_of_two(here: Surroundings, call: ast.Call) -> bool:
+    """Tell whether the author has the attention of torch as well, which an NPU has a kernel for.
+
+    ``if mode == "flash": x = flash_attn_func(q, k, v)``, and another branch that runs without it;
+    ``FlashAttention(Backend)`` beside ``TorchAttention(Backend)``.
+    """
+    branch = next((outer for outer in here.around(call) if isinstance(outer, ast.If)), None)
+    if branch is not None:
+        arms = [[*walk(*arm)] for arm in (branch.body, branch.orelse)]
+        own = {id(node) for arm in arms if any(n is call for n in arm) for node in arm}
+        if any(is_of_torch(node) and id(node) not in own for node in here.nodes):
+            return True
+    return any(is_of_torch(n) for other in _classes_beside(here) for n in walk(other))
+
+
+def _classes_beside(here: Surroundings) -> Iterator[ast.ClassDef]:
+    """Yield the other classes of a module that stand for the same: of its base, or in its table.
+
+    ``MODES = {"softmax": Attention, "xformers": FlashAttention}``
+    """
+    cls, tree = here.flow.cls, here.flow.names.tree
+    if cls is None or tree is None:
+        return
+    tables = [n for n in walk(tree) if isinstance(n, ast.Dict)]
+    listed = [{last_name(v) for v in table.values if v is not None} for table in tables]
+    beside = {name for names in listed if cls.name in names for name in names}
+    bases = [ast.unparse(base) for base in cls.bases if not ast.unparse(base).endswith("Module")]
+    for other in here.flow.names.classes.values():
+        same = bases and [ast.unparse(base) for base in other.bases] == bases
+        if other is not cls and (same or other.name in beside):
+            yield other
+
+
+def is_of_torch(node: ast.AST) -> bool:
+    """Tell whether code calls the attention of torch."""
+    return isinstance(node, ast.Call) and last_name(node.func) == "scaled_dot_product_attention"
 
 
 def _proposal(

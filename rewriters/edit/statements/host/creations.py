@@ -152,6 +152,8 @@ def find_creations(here: Surroundings) -> Iterator[Proposal]:
     for node in here.nodes:
         match node:
             case ast.Call(ast.Attribute(moved, "to" | "cuda" | "type_as")):
+                if _is_dropped(here, node):
+                    continue
                 made = _Made(here)
                 source = _source_of(here, moved)
                 target = None if source is None else _target(here, node)
@@ -167,6 +169,15 @@ def find_creations(here: Surroundings) -> Iterator[Proposal]:
                         yield found
             case ast.Subscript(ast.Name() | ast.Attribute() as owner, ast.Tuple(indexes)):
                 yield from _indexes(here, owner, indexes)
+
+
+def _is_dropped(here: Surroundings, code: ast.Call) -> bool:
+    """Tell whether nobody reads what is made: ``mask = zeros(n).to(d)``, then ``mask = a & b``."""
+    value, bound = here.value(code), here.parents.get(id(code))
+    if value is None or not isinstance(bound, ast.Assign) or here.users(value):
+        return False
+    names = isinstance(bound.targets[0], ast.Name) and len(bound.targets) == 1
+    return names and all(o.node is not value for o in here.flow.observables)
 
 
 def _indexes(

@@ -49,7 +49,15 @@ def _makes_double(here: Surroundings, code: ast.Call) -> bool:
     made = value.op in operators.FACTORIES
     if made and not ("device" in given or value.op.endswith("_like")):
         return False  # on the host
-    return not _is_left(here, code)
+    return not (_holds_numbers(code) or _is_left(here, code))
+
+
+def _holds_numbers(code: ast.Call) -> bool:
+    """Tell whether a few numbers are put into a tensor: ``torch.tensor([count, total])``.
+
+    Kernels of one element take as long in any precision, as do those who add them up over ranks.
+    """
+    return bool(code.args) and isinstance(code.args[0], ast.List | ast.Constant)
 
 
 def _is_double(here: Surroundings, code: ast.expr) -> bool:
@@ -68,6 +76,8 @@ def _is_of_device(here: Surroundings, code: ast.Call, tensor: ast.expr) -> bool:
     value = here.value(tensor)
     if value is None or here.is_tensor(tensor) is False or is_made_on_host(value):
         return False
+    if here.facts(here.evaluations[id(tensor)], x=value).ndim("x") == 0:
+        return False  # one number: ``x.abs().max().double()``
     return not (is_of_host(here, first_read(tensor)) or _is_left(here, code))
 
 

@@ -192,11 +192,12 @@ def _on_device(here: Surroundings, read: _Read) -> Proposal | None:
     if value is None or at is None or here.loop_of(read.code) is not None:
         return None
     later = None if limit is not None else _find_limit(here, value)
-    if later is not None:  # ``n = x.item()``, then ``n = max(n, 1)``
-        (value,) = here.users(value)
+    value = value if later is None else here.users(value)[0]  # ``n = x.item()``, ``n = max(n, 1)``
     users = here.users(value)
     counts = _is_count(at.node)
-    if not users or any(_needs_number(here, user, value, counts=counts) for user in users):
+    if not users or _makes_shapes(here, users):  # ``x[start : start + n.item()]``
+        return None
+    if any(_needs_number(here, user, value, counts=counts) for user in users):
         return None
     facts = here.facts(at, x=at.node)
     proven = {"is-tensor"} if facts.is_tensor("x") else set[str]()
@@ -354,6 +355,7 @@ def _by_hand(  # noqa: C901, PLR0911, PLR0912 - one case a kind of use
     if ops & ARITHMETIC:
         meets = [a for u in users if u.op in ARITHMETIC for a in u.args if a is not value]
         stays = read.how in {"item", "float"} and all(is_tensor(here, a) for a in meets)
+        stays = stays and not _makes_shapes(here, users)
         return Proposal(read.code, _TO_TENSORS) if stays else None
     if Op.CALL in ops or isinstance(here.parents.get(id(read.code)), (ast.Call, ast.keyword)):
         return _hand_over(here, read, users)
@@ -387,8 +389,11 @@ def _decide(here: Surroundings, users: Sequence[Node]) -> bool:
 
 def _makes_shapes(here: Surroundings, users: Sequence[Node]) -> bool:
     """Tell whether the host needs a number, or what it makes of it: ``randint(0, n + 1, (4,))``."""
-    later = [u for user in users if user.op in ARITHMETIC for u in here.users(user)]
-    return any(user.op.removesuffix("(*)") in _OF_SHAPES for user in (*users, *later))
+    made = list(users)
+    for user in made:  # grows
+        if user.op in {*ARITHMETIC, Op.PHI}:
+            made += [u for u in here.users(user) if u not in made]
+    return any(user.op.removesuffix("(*)") in _OF_SHAPES for user in made)
 
 
 def _works_on_host(here: Surroundings) -> bool:

@@ -52,7 +52,11 @@ def find_logged(  # noqa: C901, PLR0911 - one case a way
         stays = keep_until_read(here, code, tensor, counts=counts)
         if stays is not None:
             return stays
+    inner: ast.AST = code
     for outer in here.around(code):
+        if isinstance(outer, ast.Slice) or inner is getattr(outer, "slice", None):
+            return None  # ``parts.append(rows[start : start + n.item()])``
+        inner = outer
         match outer:
             case ast.Call(ast.Attribute(_, name) | ast.Name(name)) if _LOGS.match(name):
                 used = name == "update" and not isinstance(here.parents.get(id(outer)), ast.Expr)
@@ -62,13 +66,13 @@ def find_logged(  # noqa: C901, PLR0911 - one case a way
             case ast.Dict(values=values) if sum(map(_reads_one, values)) > 1 or _is_log(
                 here.parents.get(id(outer))
             ):
-                return _keep(here, code, tensor, how, outer) or Proposal(code, _FOR_LOG)
+                return _keep_or_tell(here, code, tensor, how, outer)
             case ast.AugAssign(kept, ast.Add()) if here.loop_of(outer) is not None or isinstance(
                 kept, ast.Attribute
             ):
-                return Proposal(code, _FOR_SUM)
+                return None if _picks(here, kept) else Proposal(code, _FOR_SUM)
             case ast.Assign([ast.Subscript(kept)]) if _KEPT.search(last_name(kept) or ""):
-                return _keep(here, code, tensor, how, outer) or Proposal(code, _FOR_LOG)
+                return _keep_or_tell(here, code, tensor, how, outer)
             case ast.Assign([ast.Name(name)], value) if value is code and _is_only_logged(
                 here, name
             ):
@@ -76,6 +80,13 @@ def find_logged(  # noqa: C901, PLR0911 - one case a way
             case ast.stmt():
                 break
     return None
+
+
+def _picks(here: Surroundings, kept: ast.expr) -> bool:
+    """Tell whether a sum picks rows: ``rows[start : start + n]``, and then ``start += n``."""
+    named = ast.unparse(kept)
+    picking = (n.slice for n in here.nodes if isinstance(n, ast.Subscript))
+    return any(ast.unparse(n) == named for index in picking for n in ast.walk(index))
 
 
 def _is_only_logged(here: Surroundings, name: str) -> bool:
@@ -103,6 +114,15 @@ def _is_log_of(here: Surroundings, name: ast.Name) -> bool:
     return False
 
 
+def _keep_or_tell(
+    here: Surroundings, code: ast.Call, tensor: ast.expr, how: str, kept: ast.expr | ast.stmt
+) -> Proposal | None:
+    """Return how a dictionary keeps the value, ``None`` where that saves no wait."""
+    if _waits_anyway(here, code):
+        return None
+    return _keep(here, code, tensor, how, kept) or Proposal(code, _FOR_LOG)
+
+
 def _keep(
     here: Surroundings, code: ast.Call, tensor: ast.expr, how: str, kept: ast.expr | ast.stmt
 ) -> Proposal | None:
@@ -128,6 +148,18 @@ def _keep(
         shown=text,
         asked=(("x", here.text(tensor)),),
         proven=proven,
+    )
+
+
+def _waits_anyway(here: Surroundings, code: ast.Call) -> bool:
+    """Tell whether the function reads arrays as well, whose wait is that of all values."""
+    inside = set(map(id, ast.walk(code)))
+    return any(
+        isinstance(n, ast.Call)
+        and isinstance(n.func, ast.Attribute)
+        and n.func.attr in {"tolist", "numpy"}
+        and id(n) not in inside
+        for n in here.nodes
     )
 
 

@@ -29,10 +29,16 @@ def is_seldom(here: Surroundings, code: ast.expr | ast.stmt) -> bool:
             return True
         if isinstance(outer, (ast.If, ast.IfExp)) and inner is not outer.test:
             of_error = isinstance(outer, ast.If) and isinstance(outer.body[-1], ast.Raise)
-            if of_error or _asks_seldom(outer.test):
+            if of_error or _asks_seldom(outer.test) or _asks_for(outer.test, code):
                 return True  # what the message of an error says, and the like
         inner = outer
     return False
+
+
+def _asks_for(test: ast.expr, code: ast.expr | ast.stmt) -> bool:
+    """Tell whether a test reads the same: ``if x.item() > 1: print(x.item())``."""
+    read = ast.unparse(code)
+    return any(isinstance(n, ast.Call) and ast.unparse(n) == read for n in ast.walk(test))
 
 
 def _asks_seldom(test: ast.expr) -> bool:

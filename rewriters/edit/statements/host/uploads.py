@@ -15,6 +15,7 @@ from npufix.rewriters.edit.statements.host.filled import (
     is_scalar,
 )
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.facts.host_tensors import is_made_on_host
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import is_made_once, list_assigned
 from npufix.rewriters.graph.special import Op
@@ -214,7 +215,9 @@ def _advice(here: Surroundings, code: ast.Call) -> str:
         ):
             return _keep(name) if _is_made_of_numbers(here, name) else ""
         case ast.Call(ast.Attribute(beside, "new_tensor"), [_, *_]):
-            return _of(here, code, code) if here.is_tensor(beside) is not False else ""
+            value = here.value(beside)
+            on_host = here.is_tensor(beside) is False or (value and is_made_on_host(value))
+            return "" if on_host else _of(here, code, code)
         case ast.Call(ast.Attribute(made, method)) if method in _MOVING and isinstance(
             made, ast.Call
         ):
@@ -257,7 +260,8 @@ def _of(  # noqa: PLR0911 - one case a way
     loop = here.loop_of(code)
     if advice or (loop is not None and _is_read_back(here, data)):
         return advice
-    if loop is not None and not _is_computed_in(loop, data):
+    seldom = loop is not None and (_is_handed(here, code, data) or _is_of_one(here, loop, code))
+    if loop is not None and not (seldom or _is_computed_in(loop, data)):
         return _ONE_COPY
     owner = here.flow.cls
     if owner is not None and _SERVES.search(owner.name):
@@ -307,6 +311,23 @@ def _is_rare(here: Surroundings, code: ast.expr) -> bool:
                 return True
         inner = outer
     return False
+
+
+def _is_handed(here: Surroundings, code: ast.expr, data: ast.expr) -> bool:
+    """Tell whether a lambda is handed what it copies: ``apply(obs, lambda x: from_numpy(x))``."""
+    inner = (outer for outer in here.around(code) if isinstance(outer, ast.Lambda))
+    given = {arg.arg for one in inner for arg in ast.walk(one.args) if isinstance(arg, ast.arg)}
+    return any(isinstance(n, ast.Name) and n.id in given for n in ast.walk(data))
+
+
+def _is_of_one(here: Surroundings, loop: ast.AST, code: ast.expr) -> bool:
+    """Tell whether a single round copies: ``for key in keys: if key == "size": ...``."""
+    tests = [test for test in here.tests_around(code) if isinstance(test, ast.Compare)]
+    target = getattr(loop, "target", None)
+    return target is not None and any(
+        isinstance(test.ops[0], ast.Eq) and ast.unparse(test.left) == ast.unparse(target)
+        for test in tests
+    )
 
 
 def _is_computed_in(loop: ast.AST, code: ast.expr) -> bool:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 CONFIGURED = r"""\btype\s*=\s*['"](AdamW|Adam|SGD)['"]"""
 """How a configuration file, which imports nothing of torch, names an optimizer."""
 _CLASSES = frozenset({"Adam", "AdamW", "SGD", "Adadelta", "RMSprop"})
+_MADE_FUSED = re.compile(r"Fused\w*(Adam|SGD|LAMB|Lamb)")
 _DECIDED = frozenset({"fused", "foreach", "capturable", "differentiable"})
 """Settings beside which ``fused`` is an error, or which decide about it."""
 _TABLE = (
@@ -61,7 +62,7 @@ def _find_constructions(
         proven = {"fused-undecided"} if given is not None else set()
         proven |= set() if _scales(here) else {"no-grad-scaler"}
         yield from _write(here, call, "fused=True", proven)
-    elif call.args and _is_table(here, call.func) and not _is_for_many(here):
+    elif call.args and _is_table(here, call.func) and not _is_for_others(here, call):
         yield Proposal(call, _TABLE)
     elif call.args and here.flow.names.dotted(call.func) == "functools.partial":
         kind = (here.flow.names.dotted(call.args[0]) or "").removeprefix("torch.optim.")
@@ -73,17 +74,26 @@ def _find_constructions(
 
 
 def _has_fused(here: Surroundings) -> bool:
-    """Tell whether the function makes a fused optimizer too, as a setting asks for."""
-    calls = (n for n in walk(here.flow.function) if isinstance(n, ast.Call))
-    return any(re.search(r"Fused\w*(Adam|SGD|LAMB|Lamb)", last_name(c.func)) for c in calls)
+    """Tell whether the function makes a fused optimizer too, or decides about it.
+
+    ``extra = dict(fused=True) if on_gpu else {}``, ``settings["fused"] = use_fused``
+    """
+    nodes = list(walk(here.flow.function))
+    calls = (n for n in nodes if isinstance(n, ast.Call))
+    keys = {k.arg for call in calls for k in call.keywords}
+    keys |= {n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    made = (last_name(n.func) for n in nodes if isinstance(n, ast.Call))
+    return not _DECIDED.isdisjoint(keys) or any(map(_MADE_FUSED.search, made))
 
 
-def _is_for_many(here: Surroundings) -> bool:
-    """Tell whether a class makes whatever optimizer it is told: ``OptimizerConfig.build``."""
-    cls = here.flow.cls
-    return (
-        cls is not None and re.search(r"(Config|Factory|Registry|Builder)$", cls.name) is not None
-    )
+def _is_for_others(here: Surroundings, call: ast.Call) -> bool:
+    """Tell whether an optimizer is for the host, or a class makes whatever it is told to.
+
+    ``cpu_adam_optimizer(groups)``; ``OptimizerConfig.build``
+    """
+    made = re.compile(r"(Config|Factory|Registry|Builder)$")
+    for_many = here.flow.cls is not None and made.search(here.flow.cls.name) is not None
+    return for_many or "cpu" in last_name(call.func).lower()
 
 
 def _is_table(here: Surroundings, code: ast.expr) -> bool:
@@ -235,6 +245,8 @@ _HELD_BACK = re.compile(
     r"|require_grad_sync|[aA]ccelerator|[dD]eep[sS]peed"
     r"|(?m:^ *with [^\n]*(sync|micro_?batch|accumul))"
 )
+_ONE_ROUND = re.compile(r"(?i)accum\w* *(== *1|<= *1|< *2)\b")
+"""What is asked before a step whose gradients are needed at once."""
 _ACCUMULATES = re.compile(r"(?i)accum|grad_acc|iters_to_|micro_?batch")
 
 
@@ -330,7 +342,10 @@ def find_early_reductions(here: Surroundings) -> Iterator[Proposal]:
         match node:
             case ast.Call(ast.Attribute(_, "backward")):
                 loop = here.loop_of(node)
-                if isinstance(loop, (ast.For, ast.While)) and _is_accumulated(loop):
+                accumulates = isinstance(loop, (ast.For, ast.While)) and _is_accumulated(loop)
+                if accumulates and not any(
+                    map(_ONE_ROUND.search, map(here.text, here.tests_around(node)))
+                ):
                     yield Proposal(node, _ADVICE)
 
 

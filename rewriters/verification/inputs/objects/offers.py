@@ -82,6 +82,7 @@ class StandInLayer(torch.nn.Module):
 
 
 _SOME_LAYER = "a linear layer"
+_BARE = "Identity"
 DESCENT = "torch.optim.SGD([torch.zeros(1)], lr=0.125)"
 
 
@@ -207,7 +208,13 @@ def _make_layer(kind: str, seed: int) -> MadeArgument:
 
 def without_weights(specs: Mapping[str, Spec]) -> dict[str, Spec]:
     """Return layers that have no weights, in place of those that may be any."""
-    return {n: _make_layer("Identity", 0) for n, s in specs.items() if str(s) == _SOME_LAYER}
+    return {n: _make_layer(_BARE, 0) for n, s in specs.items() if str(s) == _SOME_LAYER}
+
+
+def has_no_weights(specs: Mapping[str, Spec]) -> bool:
+    """Say whether layers that have no weights are passed, in place of any."""
+    bare = str(_make_layer(_BARE, 0))
+    return any(str(spec) == bare for spec in specs.values())
 
 
 def scaled(made: object, octaves: int) -> object:

@@ -1,14 +1,16 @@
-"""Which top-level statements of a module a definition needs."""
+"""Which top-level statements of a module a definition needs, and what reads what lines make."""
 
 from __future__ import annotations
 
 import ast
+import itertools
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.verification.inputs.source.usage import find_function
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 IMPORTS = (ast.Import, ast.ImportFrom)
 
@@ -101,3 +103,31 @@ def _changes(statement: ast.stmt) -> set[str]:
         for node in walk(target)
         if isinstance(node, ast.Name)
     }
+
+
+def find_names_beside(text: str, qualname: str, lines: Iterable[int]) -> set[str]:
+    """Return the variables that a function reads where it reads what these lines have made.
+
+    What ``counts.scatter_(1, ids, 1)`` does shows in ``logits - frequency * counts``, unless
+    ``frequency`` is zero, as it is by default.
+    """
+    try:
+        tree, wanted = ast.parse(text), set(lines)
+    except (SyntaxError, ValueError):
+        return set()
+    function = find_function(tree, qualname)
+    simple = (n for n in walk(function) if isinstance(n, ast.stmt)) if function else ()
+    parts = [n for n in simple if not hasattr(n, "body")]
+    # ``counts[rows] += 1`` and ``counts.add_(one)`` change what they hold
+    stores = [list_bound_names(part) | _changes(part) for part in parts]
+    reads = [list_used_names(part) for part in parts]
+    on = [wanted & {*range(n.lineno, (n.end_lineno or n.lineno) + 1)} for n in parts]
+    made = set[str]().union(*itertools.compress(stores, on))
+    found, known = set[str](), -1
+    while known < len(made) + len(found):
+        known = len(made) + len(found)
+        for read, stored in zip(reads, stores, strict=True):
+            if read & made:
+                found |= read
+                made |= stored
+    return found

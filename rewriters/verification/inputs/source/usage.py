@@ -41,6 +41,7 @@ _COUNTED = frozenset(["range", "arange", "eye", "tril_indices", "triu_indices"])
 """What takes whole numbers alone."""
 _COUNTED_LATER = frozenset(["one_hot", "split", "chunk", "narrow", "topk", "tril", "triu", "roll"])
 """And what does after the tensor that it is about."""
+_LENGTHS = r"(^|_)(len(s|gths?)?|idx|ind(ex|ices))$"
 _OF_ONE = frozenset(["range", "int", "float"])
 _OF_NUMBERS = frozenset(["sqrt", "log", "log2", "floor", "ceil", "gcd", "isqrt"])
 _SIZED = frozenset(
@@ -107,7 +108,8 @@ class Use:
     weighs: bool = False
     """Whether it holds a number for each class: ``F.cross_entropy(x, y, weight=weights)``."""
     numbers: bool = False
-    """Whether its elements are compared with what counts in a loop: ``chosen == expert``."""
+    """Whether its elements are whole: ``chosen == expert`` in a loop over the experts, or
+    ``x[: int(lengths[b])]``, which takes no half of a frame."""
     batches: Batch | None = None
     """What a loop takes from it with every round, if it takes that apart."""
     batch: Batch | None = None
@@ -186,6 +188,7 @@ def find_uses(function: Function) -> dict[str, Use]:
     for name, use in found.items():
         use.batches, use.batch = find_batches([function], name), find_batch(function, name)
         use.gives = find_result([function], name) if use.called else None
+        use.numbers |= use.elements and re.search(_LENGTHS, name.lower()) is not None
         _note_kept_shapes(use, function, name, until[name])
     for name in find_summed(function, found):
         found[name].summed = True

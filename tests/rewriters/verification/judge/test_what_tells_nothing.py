@@ -56,6 +56,34 @@ def gated(x: Tensor, w: Tensor) -> Tensor:
     return a * torch.sigmoid(g)
 '''
 
+AVERAGED = """
+import torch
+
+@torch.no_grad()
+def average(student: torch.nn.Module, teacher: torch.nn.Module, keep: float):
+    for ours, theirs in zip(student.parameters(), teacher.parameters()):
+        theirs.data.mul_(keep).add_(ours.data, alpha=1 - keep)
+"""
+TOGETHER = """    theirs = [p.data for p in teacher.parameters()]
+    torch._foreach_mul_(theirs, keep)
+    torch._foreach_add_(theirs, [p.data for p in student.parameters()], alpha=1 - keep)
+"""
+LENGTHS = """
+import torch
+
+@torch.no_grad()
+def lengths(x: torch.Tensor) -> torch.Tensor:
+    return x.norm(dim=-1) * 2
+"""
+POOLED = """
+import torch
+
+def pool(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    "x (B, C, T), lengths (B,) frames of each."
+    return torch.stack([x[b, :, : int(lengths[b])].sum(-1) for b in range(x.shape[0])])
+"""
+MASKED = "((torch.arange(x.shape[-1]) < lengths[:, None])[:, None] * x).sum(-1)"
+
 
 def verified(old: str, before: str, after: str) -> Verdict:
     new = old.replace(before, after)
@@ -112,3 +140,22 @@ def test_a_way_that_no_call_takes_is_not_asked_for(text: str, status: Status) ->
     assert found.status is status or (
         status is Status.NOT_VERIFIED and found.status is Status.REFUTED
     )
+
+
+def test_a_model_without_weights_refutes_nothing() -> None:
+    body = AVERAGED[AVERAGED.index("    for ours") :]
+    assert verified(AVERAGED, body, TOGETHER).status is Status.EQUIVALENT
+    wrong = TOGETHER.replace("alpha=1 - keep", "alpha=keep")
+    assert verified(AVERAGED, body, wrong).status is Status.REFUTED
+
+
+def test_no_half_of_a_frame_is_counted() -> None:
+    loop = POOLED[POOLED.index("torch.stack(") :].rstrip()
+    assert verified(POOLED, loop, MASKED).status is Status.EQUIVALENT
+    assert verified(POOLED, loop, MASKED.replace("<", "<=")).status is Status.REFUTED
+
+
+def test_squares_below_float16_are_said_and_refute_nothing() -> None:
+    verdict = verified(LENGTHS, "x.norm(dim=-1)", "x.square().sum(-1).sqrt()")
+    assert verdict.status is Status.EQUIVALENT, verdict
+    assert any("tiny rows in float16" in note for note in verdict.notes)
