@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import torch
 
 from npufix.rewriters.verification.calls.device_failures import find_failure
+from npufix.rewriters.verification.calls.values import map_items
 from npufix.rewriters.verification.virtual_npu.host_memory import host_view, on_device
 
 if TYPE_CHECKING:
@@ -145,13 +146,7 @@ def to_device(value: object, device: str = _DEVICE) -> object:
         return _tensor_on_device(value, device)
     if isinstance(value, torch.nn.Module):
         return instance_to_device(value, device)
-    if isinstance(value, list):
-        return [to_device(item, device) for item in value]
-    if type(value) is tuple:
-        return tuple(to_device(item, device) for item in value)
-    if type(value) is dict:
-        return {key: to_device(item, device) for key, item in value.items()}
-    return value
+    return map_items(value, lambda item: to_device(item, device))
 
 
 def instance_to_device(instance: object, device: str = _DEVICE) -> object:

@@ -52,6 +52,8 @@ _INNER_PRECISION = torch.finfo(torch.float32).eps
 _BLOCK = 8.0
 """The root of the number of terms that kernels hold in as many sums."""
 _SOFTMAX_BACKWARD = "_softmax_backward_data"
+_EXACT = 256.0
+"""Whole numbers up to it are numbers of every dtype."""
 _ROUNDS_ONCE = frozenset({"_softmax", "_log_softmax", "convert_element_type"})
 
 
@@ -89,6 +91,8 @@ class _Noise(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch does n
     ) -> object:
         """Return a sum over operands that are off by the precision in which it is taken."""
         result = func(*args, **keywords)
+        if all(map(_is_whole, tree_leaves((args, result)))):
+            return result  # in any order: how many there are is not one less, for ``int(n.sum())``
         # A gradient may be summed in parts, each of them rounded: over heads, then over rows.
         backward = torch._C._current_graph_task_id() >= 0  # noqa: SLF001 - no other way to ask
         kinds = (t.dtype for t in tree_leaves(args) if isinstance(t, torch.Tensor))
@@ -179,6 +183,13 @@ def _accumulates(func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> 
     """Say whether an operator that mostly moves adds up here."""
     name = str(func)
     return "index_put" in name and bool(args[3] if len(args) > 3 else keywords.get("accumulate"))  # noqa: PLR2004 - its position
+
+
+def _is_whole(value: object) -> bool:
+    """Say whether this is no tensor of floats, or one of whole numbers whose sums are exact."""
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        return not (isinstance(value, torch.Tensor) and value.is_complex())
+    return bool(((value == value.round()) & (value.abs() < _EXACT)).all())
 
 
 def _is_real(value: torch.Tensor) -> bool:

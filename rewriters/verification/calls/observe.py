@@ -292,9 +292,15 @@ def _note_effects(  # noqa: PLR0913, PLR0917 - what was there before
     seen.aliases |= _find_kept(after_state, dict(_tensors(passed)), held)
     seen.changed |= {name for name, value in after.items() if not _same(before.get(name), value)}
     for name, value in after.items():
-        (seen.tensors if isinstance(value, torch.Tensor) else seen.plain)[
-            f"{name} after the call"
-        ] = value  # type: ignore[assignment] # by its kind
+        left = f"{name} after the call"
+        if isinstance(value, torch.Tensor):
+            seen.tensors[left] = value
+        elif isinstance(value, float):  # ``self.total``, with the rounding of its terms
+            seen.tensors[left] = torch.tensor(value, dtype=torch.float32)
+            seen.numbers.add(left)
+            seen.plain[left] = "a number"  # a tensor is none, for who formats it
+        else:
+            seen.plain[left] = value
     registered = prepared.registered()
     seen.plain["parameters and buffers"] = registered
     own = {name.removesuffix(" (saved)") for name in registered}

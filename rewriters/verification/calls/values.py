@@ -175,6 +175,40 @@ class MadeArgument:
         return f"an iterator over {self.label}" if self.walked else self.label
 
 
+class Held(dict[str, object]):
+    """A batch, or what a model returns, that is read by attributes as by keys."""
+
+    def __getattr__(self, name: str) -> object:
+        """Return what is held under a name."""
+        if name in self:
+            return self[name]
+        raise AttributeError(name)
+
+    def to(self, *_given: object, **_named: object) -> Held:
+        """Return the same: everything is where it is wanted."""
+        return self
+
+
+class Batches(list[object]):
+    """What a training loop goes through, with what it asks of a loader."""
+
+    rows = 0
+    """Of all batches together."""
+
+    @property
+    def dataset(self) -> range:
+        """What has as many elements as there are rows."""
+        return range(self.rows)
+
+    @property
+    def sampler(self) -> Batches:
+        """What is told the number of each pass."""
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Have the same batches in every pass."""
+
+
 Spec: TypeAlias = Tensor | Value | Several | MadeArgument
 Find: TypeAlias = "Callable[[str], object]"
 
@@ -239,6 +273,12 @@ def _make(
 
 def map_items(value: object, change: Callable[[object], object]) -> object:
     """Return a plain tuple, list or dictionary of what its items become; another value as it is."""
+    if isinstance(value, Batches):
+        changed = Batches(map(change, value))
+        changed.rows = value.rows
+        return changed
+    if isinstance(value, Held):
+        return Held({key: change(item) for key, item in value.items()})
     if type(value) is dict:
         return {key: change(item) for key, item in value.items()}
     if type(value) is list:

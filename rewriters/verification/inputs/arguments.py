@@ -22,7 +22,11 @@ from npufix.rewriters.verification.calls.values import (
     list_tensors,
     replace_tensors,
 )
-from npufix.rewriters.verification.inputs.objects.offers import MODEL, guess_objects
+from npufix.rewriters.verification.inputs.objects.offers import guess_objects
+from npufix.rewriters.verification.inputs.objects.training_loops import (
+    MODEL,
+    offer_for_loops,
+)
 from npufix.rewriters.verification.inputs.source.declarations import Declared
 from npufix.rewriters.verification.inputs.source.parameters import WIDTH, Parameter, guess_scalars
 from npufix.rewriters.verification.inputs.source.several import NESTED, guess_several
@@ -34,6 +38,10 @@ INTEGER_TENSOR = (
     r"ids?$|idx$|ind(ex|ices|exes)$|labels?$|targets?$|tokens?$|^gt|lens?$|lengths?$|offsets?$"
     r"|selected|^y$|classes$|positions?$|_pos$|^pos$|inds?$"
 )
+_SPECIAL = (
+    r"(eos|bos|pad|unk|sep|cls|mask|blank|start|end|stop|ignored?)_?(token_?)?(id|idx|index)$"
+)
+"""A number: no caller passes a tensor of these, though code that indexes takes one."""
 _WHOLE = r"(^|_)(ids?|idx|ind(ex|ices)|len(s|gths?)?|tokens?)$"
 _TABLE = r"^(cos|sin)|freqs|rotary|rope"
 BOXES = r"box|rois?$|anchors|proposals"
@@ -360,8 +368,9 @@ def guess_argument(
     """
     parameter = _annotated(parameter, declared)
     held = _guess_held(parameter, base, widths, declared)
-    if held:
-        return held
+    looped = offer_for_loops(parameter, declared.use)
+    if held or looped:
+        return [*held, *looped]
     wants_tensor = is_tensor(parameter, declared)
     numberless = wants_tensor or declared.use.indexed or declared.use.weighs
     plain = [] if numberless else guess_scalars(parameter, widths)
@@ -391,7 +400,7 @@ def guess_argument(
     if wants_tensor:
         absent: list[Spec] = [Value(None)] if re.search(_ABSENT, parameter.annotation) else []
         return absent + made
-    if parameter.annotation and plain:
+    if plain and (parameter.annotation or re.search(_SPECIAL, parameter.name.lower())):
         return plain
     # No annotation: a name that is known to be a number is tried as one first.
     return plain + made if plain and not re.search(INTEGER_TENSOR, parameter.name) else made + plain

@@ -37,8 +37,8 @@ from npufix.rewriters.verification.inputs.axes import (
 from npufix.rewriters.verification.inputs.forms import is_mask, list_forms
 from npufix.rewriters.verification.inputs.objects.offers import without_weights
 from npufix.rewriters.verification.inputs.source.declarations import read_declarations
-from npufix.rewriters.verification.inputs.source.losses import find_void_numbers, is_ignored
 from npufix.rewriters.verification.inputs.source.numbers import list_numbers
+from npufix.rewriters.verification.inputs.source.training import losses
 from npufix.rewriters.verification.inputs.source.usage import find_function, read_source
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase
 from npufix.rewriters.verification.inputs.trials import Trials, with_specs
@@ -189,11 +189,11 @@ def _with_voids(assignments: Sequence[Assignment], target: Target, job: Job) -> 
         own = target.make_object(one.recipe) if one.recipe is not None else None
         plain = {n: s.value for n, s in one.specs.items() if isinstance(s, Value)}
         settings = {**getattr(own, "__dict__", {}), **plain}
-        said = {v for n, v in settings.items() if type(v) is int and is_ignored(n)}
+        said = {v for n, v in settings.items() if type(v) is int and losses.is_ignored(n)}
         for name, spec in one.specs.items():
             if not isinstance(spec, Tensor) or spec.kind != "int" or is_mask(name):
                 continue
-            voids = {n for f in functions for n in find_void_numbers(f, name)}
+            voids = {n for f in functions for n in losses.find_void_numbers(f, name)}
             if re.search(INTEGER_TENSOR, name.lower()):
                 voids |= said
             for void in sorted(voids):

@@ -21,8 +21,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from npufix.rewriters.verification.calls.observe import CALL_S
-from npufix.rewriters.verification.calls.values import Value
+from npufix.rewriters.verification.calls.values import MadeArgument, Value
+from npufix.rewriters.verification.inputs.objects.offers import with_other_weights
 from npufix.rewriters.verification.inputs.source.attributes import (
+    compares_counter,
     list_attributes_read,
     list_attributes_written,
 )
@@ -39,8 +41,17 @@ _CALLED_BY_NAME = frozenset({"__call__", "__setitem__"})
 _MOST_FILLERS = 2
 _MOST_CALLS = 17
 """Of what holds more, it is not known what more calls would show."""
+_LONG = 150
+"""Calls after which a counter is beyond what it is compared with: ``min(0.9, n / (n + 9))``."""
+_LONG_S = 0.6
+"""Of processor time, for so many calls: every version makes them in every dtype."""
+_HOLDS_LONG = 0.9
+_HOLDS_SHORT = 0.25
+"""Shares that an average keeps: with the second, it has forgotten its start after some calls."""
 _USUAL = (3, 1)
 _TWO, _SOME = 2, 5
+_APART = 7
+"""Between sizes that are large: ``warmup=5, total=12`` for 500 and 10000."""
 _BEFORE = 100
 """The seed of the first call that comes before; the numbers of the call itself are others."""
 _FIND_S = 0.5
@@ -61,6 +72,8 @@ class Earlier:
         """Return the arguments of one call, of all that come before: ``done`` in every third."""
         given = dict(self.arguments)
         for name, spec in given.items() if self.varies else ():
+            if isinstance(spec, MadeArgument):
+                given[name] = with_other_weights(spec, number)
             value = spec.value if isinstance(spec, Value) and spec.given else None
             if isinstance(value, bool):
                 given[name] = Value(value if number % 3 != 1 else not value)
@@ -97,6 +110,7 @@ def list_histories(
     if shared:
         recipe = _with_room(target, recipe)
     known: dict[str, Earlier] = {}
+    seconds: dict[str, float] = {}
     fillers = _choose(shared)
     for name in fillers:
         qualname = f"{target.qualname.rpartition('.')[0]}.{name}"
@@ -107,21 +121,36 @@ def list_histories(
         if found is None:
             uncalled[name] = []
         else:
+            started = time.process_time()
             known[name] = _vary(Earlier(name, tuple(found.specs.items())), found, other, runs)
+            seconds[name] = (time.process_time() - started) / 2
     seen = own.union(*(shared[name] for name in known))
     for name in uncalled.keys() & shared.keys():
         evolving = {n for n, _ in list_attributes_read(owner, name)} & shared[name]
         uncalled[name] = sorted(evolving - seen)
+    yield from _list_calls_of_one(target, recipe, known, seconds)
+    if len(known) > 1:  # in the order of the class
+        mixed = tuple(known[name] for name in shared if name in known)
+        yield replace(recipe, history=(*mixed, *mixed))
+
+
+def _list_calls_of_one(
+    target: Target, recipe: Recipe, known: Mapping[str, Earlier], seconds: Mapping[str, float]
+) -> Iterator[Recipe]:
+    """Yield an object after calls of one method: as many as it has room for, and very many."""
     counts = _list_counts(target.make_object(recipe))
     smaller = _with_less_room(target, recipe) if known and counts == [*_USUAL] else []
     for earlier in known.values():
         for times in counts:
             yield replace(recipe, history=(replace(earlier, times=times),))
-        for small, times in itertools.product(smaller, (_SOME, _SOME + 1)):
-            yield replace(small, history=(replace(earlier, times=times),))
-    if len(known) > 1:  # in the order of the class
-        mixed = tuple(known[name] for name in shared if name in known)
-        yield replace(recipe, history=(*mixed, *mixed))
+        for small in smaller:
+            rooms = _list_counts(target.make_object(small))[: -len(_USUAL)]
+            for times in rooms or (_SOME, _SOME + 1):
+                yield replace(small, history=(replace(earlier, times=times),))
+    for name, earlier in known.items():
+        soon = seconds[name] * _LONG < _LONG_S
+        if soon and target.owner is not None and compares_counter(target.owner, name):
+            yield replace(recipe, history=(replace(earlier, times=_LONG),))
 
 
 def _vary(
@@ -182,14 +211,31 @@ def _with_room(target: Target, recipe: Recipe) -> Recipe:
 
 
 def _with_less_room(target: Target, recipe: Recipe) -> list[Recipe]:
-    """Return an object that is full after some calls: ``window=20`` is more than are made."""
+    """Return an object that is full after some calls: ``window=20`` is more than are made.
+
+    And one that soon forgets, where ``decay=0.999`` is reached after a thousand calls.
+    """
     made = try_call(lambda: inspect.signature(target.owner or object), CALL_S).value
     if not isinstance(made, inspect.Signature):
         return []
     defaults = {n: p.default for n, p in made.parameters.items()}
     given = {n: getattr(spec, "value", None) for n, spec in recipe.arguments}
     large = [n for n, v in (defaults | given).items() if type(v) is int and v >= _MOST_CALLS]
-    return list(itertools.islice(_list_resized(target, recipe, large), 1))
+    long = [n for n, v in (defaults | given).items() if _holds_long(v)]
+    short = {**dict(recipe.arguments), **dict.fromkeys(long, Value(_HOLDS_SHORT))}
+    made_short = [replace(recipe, arguments=tuple(short.items()))] if long else []
+    sizes = {n: v for n, v in (defaults | given).items() if n in large}
+    together = {
+        n: Value(_SOME + _APART * at) for at, n in enumerate(sorted(large, key=sizes.__getitem__))
+    }
+    every = replace(recipe, arguments=(*{**dict(recipe.arguments), **together}.items(),))
+    works = not try_call(lambda: target.make_object(every), CALL_S).error
+    one = itertools.islice(_list_resized(target, recipe, large), 1)
+    return [*one, *([every] if works and len(large) > 1 else []), *made_short]
+
+
+def _holds_long(value: object) -> bool:
+    return isinstance(value, float) and _HOLDS_LONG <= value < 1
 
 
 def _list_resized(target: Target, recipe: Recipe, names: Sequence[str]) -> Iterator[Recipe]:

@@ -34,8 +34,12 @@ from npufix.rewriters.verification.inputs.objects.configurations import (
     WideConfig,
     offer_configurations,
 )
+from npufix.rewriters.verification.inputs.objects.kept import (
+    find_kept_use,
+    is_layer,
+    weighs_classes,
+)
 from npufix.rewriters.verification.inputs.objects.offers import (
-    MODEL,
     StandInLayer,
     bind_optimizers,
     guess_objects,
@@ -43,12 +47,12 @@ from npufix.rewriters.verification.inputs.objects.offers import (
     make_stand_in,
     make_weights,
 )
+from npufix.rewriters.verification.inputs.objects.training_loops import MODEL, offer_for_loops
 from npufix.rewriters.verification.inputs.source.attributes import (
     classify_attributes,
     list_attributes_read,
     read_attributes,
 )
-from npufix.rewriters.verification.inputs.source.losses import find_class_weights
 from npufix.rewriters.verification.inputs.source.parameters import (
     CLASSES,
     WIDTH,
@@ -334,7 +338,7 @@ def _constructions(owner: type, loaded: Loaded) -> Iterator[dict[str, Spec]]:
             options.append([(parameter.name, Value(WIDTH)), (parameter.name, Value(None))])
     parameters = list_parameters(signature)
     counts = {p.name: p.default for p in parameters if re.search(CLASSES, p.name.lower())}
-    weights = [p.name for p in parameters if _weighs(owner, p)]
+    weights = [p.name for p in parameters if weighs_classes(owner, p)]
     seen: list[tuple[tuple[str, Spec | None], ...]] = []
     trains = issubclass(owner, torch.optim.Optimizer)
     for combination in itertools.islice(_by_rank(options, other_first=trains), _TRIES):
@@ -389,9 +393,12 @@ def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
         specs = [s for base in BASES[:3] for s in guess_tensors(parameter, base)[:1]]
     elif not parameter.has_default:
         # Another one than what a method takes: the average of two that are equal is no other.
-        called = _is_layer(owner, rf"(?:.*\bdeepcopy\()?{parameter.name}\)?")
-        specs = guess_objects(replace(parameter, name=f"own_{parameter.name}"), Use(called=called))
-        if called:  # a model has weights; a layer that is wrapped may take a mask as well
+        called = is_layer(owner, rf"(?:.*\bdeepcopy\()?{parameter.name}\)?")
+        use = find_kept_use(owner, parameter.name, called=called)
+        specs = guess_objects(replace(parameter, name=f"own_{parameter.name}"), use)
+        if called and not offer_for_loops(
+            parameter, use
+        ):  # a model has weights; a layer that is wrapped may take a mask as well
             specs.insert(
                 re.search(MODEL, parameter.name) is not None, make_stand_in(parameter.name)
             )
@@ -401,37 +408,12 @@ def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
         if not specs:
             specs += offer_file_configurations(owner.__name__, loaded)
         specs += [_invent(owner, parameter.name, kind) for kind in (StandInConfig, WideConfig)]
-    if _weighs(owner, parameter):
+    if weighs_classes(owner, parameter):
         specs += weigh_classes(WIDTH, _FEW_CLASSES)
-    if parameter.default is None and _is_layer(owner, parameter.name):
-        specs.append(make_stand_in(parameter.name))
+    if parameter.default is None:
+        specs += offer_for_loops(parameter, find_kept_use(owner, parameter.name, called=False))[1:]
+        specs += [make_stand_in(parameter.name)] if is_layer(owner, parameter.name) else []
     return specs + guess_several(parameter, Use()) + guess_scalars(parameter)
-
-
-def _is_layer(owner: type, name: str) -> bool:
-    """Say whether an argument of ``__init__`` is kept and called, as ``self.downsample(x)`` is.
-
-    ``name`` may be a pattern of what is made of it.
-    """
-    methods = filter(inspect.isfunction, vars(owner).values())
-    texts = (try_call(lambda m=m: inspect.getsource(m), _BUILD_S).value for m in methods)  # type: ignore[misc] # a default binds it
-    source = "".join(map(str, texts))
-    kept = re.findall(rf"self\.(\w+)(?:: [^=\n]+)? = {name}(?!\w|\()", source)
-    return any(re.search(rf"self\.{attribute}\(", source) for attribute in kept)
-
-
-def _weighs(owner: type, parameter: Parameter) -> bool:
-    return parameter.default is None and _weighs_classes(owner, parameter.name)
-
-
-def _weighs_classes(owner: type, name: str) -> bool:
-    """Say whether an argument of ``__init__``, as it is or as an attribute, weighs classes."""
-    methods = filter(inspect.isfunction, vars(owner).values())
-    texts = (try_call(lambda m=m: inspect.getsource(m), _BUILD_S).value for m in methods)  # type: ignore[misc] # a default binds it
-    source = "class _:\n" + "".join(map(str, texts))
-    tree = try_call(lambda: ast.parse(source), _BUILD_S).value
-    kept = {name, *re.findall(rf"self\.(\w+)(?:: [^=\n]+)? = {name}\b(?!\()", source)}
-    return isinstance(tree, ast.AST) and bool(kept & find_class_weights(tree))
 
 
 def offer_file_configurations(owner: str, loaded: Loaded) -> list[Spec]:

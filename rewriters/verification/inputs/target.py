@@ -38,6 +38,7 @@ from npufix.rewriters.verification.inputs.objects.offers import (
 from npufix.rewriters.verification.inputs.objects.state import (
     cast_floats,
     list_registered,
+    read_settings,
     read_state,
 )
 from npufix.rewriters.verification.inputs.source.parameters import Parameter, list_parameters
@@ -262,7 +263,8 @@ class Target:
             flavour: Flavour = case.flavour if seed is None else "ordinary"
             number = case.seed if seed is None else seed
             made = materialise(given, flavour, number, own, case.digits, find=self.loaded.find)
-            _cast_modules(made, own)
+            objects = {n for n, s in given.items() if isinstance(s, MadeArgument)}
+            made |= {n: _cast(made[n], own) for n in objects & made.keys()}
             if double:
                 made = {name: _double(value) for name, value in made.items()}
             if moved or device:
@@ -316,6 +318,9 @@ class Target:
             cast_floats(instance, torch.float64)
         if isinstance(instance, torch.nn.Module):
             instance.train(case.training)
+        elif not case.training:  # somebody has evaluated before
+            for held in list_modules(getattr(instance, "__dict__", {})).values():
+                held.eval()
         return instance
 
     def make_object(self, recipe: Recipe | None) -> object:
@@ -452,12 +457,20 @@ def _double(value: object) -> object:
 
 
 def _states(arguments: Mapping[str, object]) -> dict[str, object]:
-    """Return what the modules among arguments hold."""
-    modules = list_modules(arguments).items()
-    return {k: v for name, module in modules for k, v in read_state(module, name).items()}
+    """Return what the modules and optimisers among arguments hold."""
+    found: dict[str, object] = {}
+    for name, value in arguments.items():
+        if isinstance(value, torch.nn.Module):
+            found |= read_state(value, name)
+        found |= read_settings(value, name)
+    return found
 
 
-def _cast_modules(arguments: Mapping[str, object], dtype: torch.dtype) -> None:
-    for value in arguments.values():
-        if isinstance(value, torch.nn.Module | list):
-            cast_floats(value, dtype)
+def _cast(value: object, dtype: torch.dtype) -> object:
+    """Return an object, or what a loop goes through, in a dtype."""
+    if isinstance(value, torch.nn.Module) or list_weights(value):
+        cast_floats(value, dtype)
+        return value
+    if isinstance(value, torch.Tensor):
+        return value.to(dtype) if value.is_floating_point() else value
+    return map_items(value, lambda item: _cast(item, dtype))

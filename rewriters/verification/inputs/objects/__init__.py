@@ -1,6 +1,7 @@
 """Objects beside tensors: arguments that are modules or optimisers, and what objects hold.
 
 ``offers`` makes layers, models, weights, optimisers and generators for arguments that are some,
-``configurations`` those that models are made from; ``state`` reads what an object holds, and brings
-it to a dtype.
+``training_loops`` what loops over batches take apart, for arguments and for what a class keeps
+(``kept``), ``configurations`` those that models are made from; ``state`` reads what an object
+holds, and brings it to a dtype.
 """

@@ -13,6 +13,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npufix.rewriters.verification.calls.values import MadeArgument, Spec, Value, seed_generator
+from npufix.rewriters.verification.inputs.objects.training_loops import (
+    MODEL,
+    bind_schedules,
+    offer_for_loops,
+)
 from npufix.rewriters.verification.inputs.source.parameters import (
     WIDTH,
     Parameter,
@@ -26,7 +31,6 @@ if TYPE_CHECKING:
 
     from npufix.rewriters.verification.inputs.source.usage import Use
 
-MODEL = "(^|_)(model|net|network|module)$"
 _GOES_THROUGH = frozenset(["state_dict", "buffers", "named_buffers", "modules", "named_modules"])
 """By which code reads the buffers of a model as well."""
 _WEIGHTS_OF = frozenset(["parameters", "named_parameters"])
@@ -160,6 +164,7 @@ def bind_optimizers(arguments: Mapping[str, object]) -> None:
     for optimizer in arguments.values():
         if isinstance(optimizer, torch.optim.Optimizer) and weights:
             optimizer.param_groups[0]["params"] = weights
+    bind_schedules(arguments)
 
 
 def take_steps(step: Callable[..., object], optimizer: object, *given: Any, **named: Any) -> object:  # noqa: ANN401 - what it takes
@@ -212,6 +217,29 @@ def has_no_weights(specs: Mapping[str, Spec]) -> bool:
     return any(str(spec) == bare for spec in specs.values())
 
 
+def scaled(made: object, octaves: int) -> object:
+    """Return a module with weights that are larger by so many powers of two, which is exact."""
+    if isinstance(made, torch.nn.Module):
+        with torch.no_grad():
+            for weight in made.parameters():
+                if weight.is_floating_point():
+                    weight.mul_(2.0**octaves)
+    return made
+
+
+def with_other_weights(spec: MadeArgument, number: int) -> MadeArgument:
+    """Return a model as it is in one call of several: the average of equal ones is no other."""
+    octaves = number % 3 - 1
+    if spec.kind or not spec.code or not octaves:
+        return spec
+    own = f"__import__({__name__!r}, fromlist=[''])"
+    return replace(
+        spec,
+        make=lambda: scaled(spec.make(), octaves),
+        code=f"{own}.scaled({spec.code}, {octaves})",
+    )
+
+
 def make_weights(name: str, scale: float = _SMALL) -> list[Spec]:
     """Return weights with ordinary gradients, and with small ones or none, for an argument."""
     seed = sum(map(ord, name))
@@ -227,6 +255,10 @@ def make_groups(name: str) -> Spec:
 
 def guess_objects(parameter: Parameter, use: Use) -> list[Spec]:
     """Return modules, optimisers and the like, for a parameter that is one."""
+    return offer_for_loops(parameter, use) or _guess_objects(parameter, use)
+
+
+def _guess_objects(parameter: Parameter, use: Use) -> list[Spec]:
     name, annotation = parameter.name, parameter.annotation
     seed = sum(map(ord, name))
     some_layer = _make("linear", _SOME_LAYER, seed)

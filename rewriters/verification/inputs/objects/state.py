@@ -54,6 +54,7 @@ def read_state(instance: object, called: str) -> dict[str, object]:
                 parts |= _list_parts(value, f"{called}.{name}")
     weights = list_weights(instance)
     found: dict[str, object] = {f"{called}.params[{n}]": w for n, w in enumerate(weights)}
+    found |= _read_held_settings(instance, called)
     for prefix, part in parts.items():
         held = getattr(part, "__dict__", {})
         if isinstance(part, torch.nn.Module):
@@ -68,6 +69,24 @@ def read_state(instance: object, called: str) -> dict[str, object]:
                 leaves = find_leaves(value, f"{prefix}{name}")
                 found |= {key: leaf for key, leaf in leaves if isinstance(leaf, torch.Tensor)}
     return found
+
+
+def _read_held_settings(instance: object, called: str) -> dict[str, object]:
+    held = getattr(instance, "__dict__", {}).items()
+    each = (read_settings(value, f"{called}.{name}").items() for name, value in held)
+    return {name: value for settings in each for name, value in settings}
+
+
+def read_settings(optimizer: object, called: str) -> dict[str, object]:
+    """Return the numbers by which an optimiser trains: what a schedule changes, ``lr``."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        return {}
+    return {
+        f"{called}.param_groups[{number}][{key!r}]": value
+        for number, group in enumerate(optimizer.param_groups)
+        for key, value in group.items()
+        if type(value) in {int, float}
+    }
 
 
 def _list_parts(module: torch.nn.Module, called: str) -> dict[str, object]:

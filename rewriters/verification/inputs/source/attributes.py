@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _READ_S = 5.0
+_FEW = 16
+"""Calls that are made before one in any case."""
 _CHANGING = frozenset(
     [
         *("append", "appendleft", "extend", "insert", "pop", "popleft", "popitem", "remove"),
@@ -59,6 +61,74 @@ def list_attributes_written(owner: type, method: str) -> set[str]:
         for node in walk(tree):
             found |= {name for part in _list_changed(node) for name in _of_self(part, parts_of)}
     return found
+
+
+def compares_counter(owner: type, method: str) -> bool:
+    """Say whether a method, or what it calls of the class, compares what it counts up.
+
+    ``self.n += 1`` beside ``min(self.decay, (1 + self.n) / (10 + self.n))``, also by a local name;
+    that a counter is 0 or a few more says nothing of many calls.
+    """
+    for tree in _trees(owner, method):
+        counted = {name for node in walk(tree) if (name := _find_counted(node))}
+        for node in walk(tree):
+            if isinstance(node, ast.Assign) and _mentions(node.value, counted):
+                counted |= {ast.unparse(target) for target in node.targets}
+        for node in walk(tree) if counted else ():
+            compared = False
+            if isinstance(node, ast.Compare):
+                parts = [node.left, *node.comparators]
+                few = any(isinstance(p, ast.Constant) and _is_few(p.value) for p in parts)
+                compared = not few and any(_mentions(part, counted) for part in parts)
+            elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in {"min", "max"}:
+                compared = any(_mentions(part, counted) for part in node.args)
+            if compared:
+                return True
+    return False
+
+
+def _find_counted(node: ast.AST) -> str:
+    """Return ``self.n`` for ``self.n += 1``, ``self.n = self.n + 1`` and ``self.n.add_(1)``."""
+    of: ast.expr
+    if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
+        of, by = node.target, node.value
+    elif isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp):
+        of, by = node.targets[0], node.value.right
+        if ast.unparse(of) != ast.unparse(node.value.left):
+            return ""
+    elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_" and node.args:
+        of, by = node.func.value, node.args[0]  # type: ignore[attr-defined] # it has an attribute
+    else:
+        return ""
+    whole = isinstance(by, ast.Constant) and type(by.value) is int
+    text = ast.unparse(of)
+    return text if whole and text.startswith("self.") else ""
+
+
+def _is_few(value: object) -> bool:
+    return type(value) is int and value <= _FEW
+
+
+def _mentions(node: ast.AST, texts: set[str]) -> bool:
+    return any(
+        isinstance(one, ast.Name | ast.Attribute) and ast.unparse(one) in texts
+        for one in walk(node)
+    )
+
+
+def list_kept(function: ast.AST) -> Iterator[tuple[str, str]]:
+    """Yield the attributes of ``self`` that are set to plain names, and these, also in tuples."""
+    for node in walk(function):
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+            continue
+        target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+        pairs = [(target, node.value)]
+        if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+            pairs = [*zip(target.elts, node.value.elts, strict=False)]
+        for one, value in pairs:
+            own = isinstance(one, ast.Attribute) and ast.unparse(one.value) == "self"
+            if own and isinstance(one, ast.Attribute) and isinstance(value, ast.Name):
+                yield one.attr, value.id
 
 
 def _list_changed(node: ast.AST) -> list[ast.expr]:

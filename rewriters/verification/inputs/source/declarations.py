@@ -167,7 +167,7 @@ class Declarations:
     def without_texts(self) -> Declarations:
         """Return what the user says, for a text that says what the code does not take."""
         given = self.arguments.items()
-        plain = {n: Declared(use=Use(keys=d.use.keys, counts=d.use.counts)) for n, d in given}
+        plain = {n: Declared(use=d.use.in_loops) for n, d in given}
         sure = {n: d for n, d in self.arguments.items() if n in self.assumed}
         return replace(self, arguments={**plain, **sure}, multiples=())
 

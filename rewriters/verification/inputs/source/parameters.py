@@ -31,6 +31,10 @@ SIZES: tuple[tuple[str, tuple[object, ...]], ...] = (
     (r"im(a)?ge?_?size|resolution|input_size", (8,)),
     (r"max_.*(pos|len|seq)|seq_?len|max_?len", (16,)),
     (r"layers?$|depth|groups?$|stride|dilation", (1, 2)),
+    (
+        r"epochs?$|(^|_)iter(ation)?s?$|global_step|accum\w*steps|(log|print)_(freq|every|interval)",
+        (2, 3),
+    ),
     (r"padding$", (0, 1)),
     (r"axis$|unsqueeze_dim", (-1, 2, 1, 0)),
     (r"^dim$", (8, -1, 1, 0)),

@@ -14,11 +14,18 @@ from typing import TYPE_CHECKING, TypeAlias
 from npufix.rewriters.edit.edit import segment
 from npufix.rewriters.graph.modules.names import source_lines
 from npufix.rewriters.graph.modules.syntax import list_defaults, walk
-from npufix.rewriters.verification.inputs.source.losses import list_class_weights
 from npufix.rewriters.verification.inputs.source.operands import (
     find_summed,
     list_compared_with_counters,
 )
+from npufix.rewriters.verification.inputs.source.training.loops import (
+    Batch,
+    Result,
+    find_batch,
+    find_batches,
+    find_result,
+)
+from npufix.rewriters.verification.inputs.source.training.losses import list_class_weights
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,31 +57,10 @@ _OF_COMPLEX = {"view_as_real", "imag", "angle", "irfft", "irfft2", "irfftn", "is
 _OPTIMIZERS = r"(Npu)?(Fused)?(Adam|SGD|RMSprop|Adagrad|Adadelta|Lamb|LAMB|Lion)\w*"
 OF_TENSORS = frozenset(
     [
-        "shape",
-        "dtype",
-        "device",
-        "dim",
-        "ndim",
-        "size",
-        "view",
-        "reshape",
-        "to",
-        "float",
-        "half",
-        "bool",
-        "long",
-        "unsqueeze",
-        "squeeze",
-        "expand",
-        "masked_fill",
-        "transpose",
-        "permute",
-        "contiguous",
-        "sum",
-        "mean",
-        "new_zeros",
-        "type_as",
-        *("T", "mT", "grad", "requires_grad", "is_cuda", "real", "imag", "layout"),
+        *("shape", "dtype", "device", "dim", "ndim", "size", "view", "reshape", "to", "float"),
+        *("half", "bool", "long", "unsqueeze", "squeeze", "expand", "masked_fill", "transpose"),
+        *("permute", "contiguous", "sum", "mean", "new_zeros", "type_as", "T", "mT", "grad"),
+        *("requires_grad", "is_cuda", "real", "imag", "layout"),
     ]
 )
 
@@ -126,6 +112,20 @@ class Use:
     numbers: bool = False
     """Whether its elements are whole: ``chosen == expert`` in a loop over the experts, or
     ``x[: int(lengths[b])]``, which takes no half of a frame."""
+    batches: Batch | None = None
+    """What a loop takes from it with every round, if it takes that apart."""
+    batch: Batch | None = None
+    """In what form it is taken apart itself."""
+    gives: Result | None = None
+    """What is read of what it returns."""
+
+    @property
+    def in_loops(self) -> Use:
+        """What holds whatever a text says: its parts, and what it is in a training loop."""
+        kept = Use(keys=self.keys, counts=self.counts, batches=self.batches, batch=self.batch)
+        if self.gives is not None:
+            kept.gives, kept.called, kept.attributes = self.gives, self.called, self.attributes
+        return kept
 
     @property
     def is_complex(self) -> bool:
@@ -188,6 +188,8 @@ def find_uses(function: Function) -> dict[str, Use]:
             found[name].numbers = True
             found[name].below = found[name].below or bound
     for name, use in found.items():
+        use.batches, use.batch = find_batches([function], name), find_batch(function, name)
+        use.gives = find_result([function], name) if use.called else None
         use.numbers |= use.elements and re.search(_LENGTHS, name.lower()) is not None
         _note_kept_shapes(use, function, name, until[name])
     for name in find_summed(function, found):

@@ -289,9 +289,13 @@ def _prepare(target: Target, one: CaseRun, call: _Call) -> str:
         function = f"__import__({take_steps.__module__!r}, fromlist=['']).{take_steps.__name__}"
     autocast = 'with torch.autocast("cpu", torch.bfloat16):\n            '
     is_module = target.owner is not None and issubclass(target.owner, torch.nn.Module)
+    mode = f"\n    made.train({one.case.training})" if is_module else ""
+    if call.made != "None" and not (is_module or one.case.training):
+        held = "(m for m in vars(made).values() if isinstance(m, torch.nn.Module))"
+        mode = f"\n    for held in {held}:\n        held.eval()"
     return _PREPARED.format(
         made=call.made,
-        mode=f"\n    made.train({one.case.training})" if is_module else "",
+        mode=mode,
         before=f"\n    for name, given in {call.before}:\n        getattr(made, name)(**given)"
         if call.before
         else "",

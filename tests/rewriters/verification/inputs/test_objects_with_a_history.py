@@ -333,3 +333,65 @@ class Chosen:
 def test_earlier_calls_name_all_that_a_text_allows() -> None:
     found = verdict(CHOSEN, ("self.counts > 0", "self.counts > 1"))
     assert found.status is Status.REFUTED, found
+
+
+AVERAGE = """
+class Average:
+    def __init__(self, model, decay: float = {decay}):
+        self.decay = decay
+        self.updates = 0
+        self.slow = {{k: v.detach().clone() for k, v in model.named_parameters()}}
+
+    @torch.no_grad()
+    def update(self, model):
+        self.updates += 1
+        keep = min({most}, (1 + self.updates) / (10 + self.updates))
+        for k, v in model.named_parameters():
+            self.slow[k].mul_(keep).add_(v.detach(), alpha=1 - keep)
+"""
+
+
+@pytest.mark.parametrize(("decay", "most"), [("0.5", "0.9"), ("0.9999", "self.decay")])
+def test_a_warm_up_is_called_until_it_ends(decay: str, most: str) -> None:
+    text = AVERAGE.format(decay=decay, most=most)
+    grows = "(1 + self.updates) / (10 + self.updates)"
+    found = verdict(text, (f"min({most}, {grows})", grows))
+    assert found.status is Status.REFUTED, found
+    kept = ("mul_(keep).add_(v.detach(), alpha=1 - keep)", "lerp_(v.detach(), 1 - keep)")
+    assert verdict(text, kept).status is Status.EQUIVALENT
+
+
+WARM_UP = """
+class WarmUp:
+    def __init__(self, warm: int = 500, total: int = 10_000):
+        self.warm, self.total = warm, total
+        self.count = 0
+
+    def rate(self):
+        self.count += 1
+        if self.count < self.warm:
+            return self.count / self.warm
+        return 1 - (self.count - self.warm) / (self.total - self.warm)
+"""
+
+
+def test_large_sizes_of_a_schedule_shrink_together() -> None:
+    found = verdict(WARM_UP, ("/ (self.total - self.warm)", "/ self.total"))
+    assert found.status is Status.REFUTED, found
+
+
+TOTAL = """
+class Total:
+    def __init__(self):
+        self.total = 0.0
+
+    def add(self, x: torch.Tensor):
+        self.total += float((x * 0.1).sum())
+"""
+
+
+def test_numbers_of_an_object_are_equal_up_to_rounding_and_as_nan() -> None:
+    assert verdict(TOTAL, ("(x * 0.1).sum()", "x.sum() * 0.1")).status is Status.EQUIVALENT
+    assert verdict(TOTAL, ("(x * 0.1).sum()", "x.sum() * 0.101")).status is Status.REFUTED
+    found = verdict(TOTAL, ("float((x * 0.1).sum())", "(x * 0.1).sum()"))
+    assert found.status is Status.REFUTED, found  # who formats it finds a tensor

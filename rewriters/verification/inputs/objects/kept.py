@@ -1,0 +1,66 @@
+"""What the methods of a class do with an argument of ``__init__`` that it keeps."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.verification.inputs.source.attributes import list_kept
+from npufix.rewriters.verification.inputs.source.training.loops import find_batches, find_result
+from npufix.rewriters.verification.inputs.source.training.losses import find_class_weights
+from npufix.rewriters.verification.inputs.source.usage import Use
+from npufix.rewriters.verification.sandbox.try_call import try_call
+
+if TYPE_CHECKING:
+    from npufix.rewriters.verification.inputs.source.parameters import Parameter
+
+_READ_S = 5.0
+
+
+def find_kept_use(owner: type, name: str, *, called: bool) -> Use:
+    """Return what methods do with ``self.model`` of ``__init__(self, model)``.
+
+    ``called`` says that they call it, by whatever is made of it.
+    """
+    source, tree = _read_methods(owner)
+    methods = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+    kept = next((a for m in methods for a, given in list_kept(m) if given == name), name)
+    own = f"self.{kept}"
+    gives = find_result(methods, own)
+    return Use(
+        called=called or gives is not None,
+        attributes=set(re.findall(rf"\bself\.{kept}\.(\w+)", source)),
+        batches=find_batches(methods, own),
+        gives=gives,
+    )
+
+
+def is_layer(owner: type, name: str) -> bool:
+    """Say whether an argument of ``__init__`` is kept and called, as ``self.downsample(x)`` is.
+
+    ``name`` may be a pattern of what is made of it.
+    """
+    source, _ = _read_methods(owner)
+    kept = re.findall(rf"self\.(\w+)(?:: [^=\n]+)? = {name}(?!\w|\()", source)
+    return any(re.search(rf"self\.{attribute}\(", source) for attribute in kept)
+
+
+def weighs_classes(owner: type, parameter: Parameter) -> bool:
+    """Say whether an argument of ``__init__``, as it is or as an attribute, weighs classes."""
+    if parameter.default is not None:
+        return False
+    source, tree = _read_methods(owner)
+    name = parameter.name
+    kept = {name, *re.findall(rf"self\.(\w+)(?:: [^=\n]+)? = {name}\b(?!\()", source)}
+    return bool(kept & find_class_weights(tree))
+
+
+def _read_methods(owner: type) -> tuple[str, ast.AST]:
+    """Return the text of the methods of a class, and its syntax."""
+    methods = filter(inspect.isfunction, vars(owner).values())
+    texts = (try_call(lambda m=m: inspect.getsource(m), _READ_S).value for m in methods)  # type: ignore[misc] # a default binds it
+    source = "".join(map(str, texts))
+    tree = try_call(lambda: ast.parse(f"class _:\n{source}"), _READ_S).value
+    return source, tree if isinstance(tree, ast.AST) else ast.Module([], [])

@@ -1,0 +1,1 @@
+"""What code says of training: the form of batches and results (``loops``), and ``losses``."""

@@ -1,0 +1,284 @@
+"""Training loops: batches in the form that they take apart, models that return what they read."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from changed_programs import verdict  # noqa: E402 - needs torch
+
+from npufix.rewriters.verification.inputs.source.training.loops import (  # noqa: E402 - same
+    Batch,
+    Item,
+    Result,
+    find_batch,
+    find_batches,
+    find_result,
+)
+from npufix.rewriters.verification.verdict import Status  # noqa: E402 - same
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EPOCH = """
+def fit(net, loss_fn, train_loader, optimizer, scheduler=None, scaler=None, accumulate_steps=3):
+    net.train()
+    seen, total = 0, 0.0
+    for step, (pixels, labels) in enumerate(train_loader, start=1):
+        loss = loss_fn(net(pixels), labels)
+        total += loss.item() * len(labels)
+        seen += len(labels)
+        if scaler is not None:
+            scaler.scale(loss / accumulate_steps).backward()
+        else:
+            (loss / accumulate_steps).backward()
+        if step % accumulate_steps == 0 or step == len(train_loader):
+            if scaler is not None:
+                scaler.step(optimizer)
+                scaler.update()
+            else:
+                optimizer.step()
+            optimizer.zero_grad()
+    if scheduler is not None:
+        scheduler.step()
+    return total / seen
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (" or step == len(train_loader)", ""),
+        ("loss.item() * len(labels)", "loss.item() / accumulate_steps * len(labels)"),
+        ("                scaler.update()\n", ""),
+        ("        scheduler.step()\n    return", "        pass\n    return"),
+        ("    net.train()\n", ""),
+    ],
+)
+def test_what_changes_a_pass_is_refuted(old: str, new: str) -> None:
+    found = verdict(EPOCH, (old, new))
+    assert found.status is not Status.EQUIVALENT, found
+    if "net.train" not in old and "scaler" not in old:
+        assert found.status is Status.REFUTED, found
+
+
+def test_a_sum_that_is_kept_on_the_device_is_equivalent() -> None:
+    found = verdict(
+        EPOCH,
+        ("total += loss.item() * len(labels)", "total = total + loss.detach() * len(labels)"),
+        ("return total / seen", "return float(total / seen)"),
+    )
+    assert found.status is Status.EQUIVALENT, found
+
+
+STEP = """
+class Finetuner:
+    def __init__(self, model, optimizer, device="cpu"):
+        self.model, self.optimizer, self.device = model, optimizer, device
+        self.losses = 0.0
+        self.steps = 0
+
+    def training_step(self, batch):
+        batch = {k: v.to(self.device) for k, v in batch.items()}
+        outputs = self.model(**batch)
+        outputs.loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.losses += outputs.loss.item()
+        self.steps += 1
+        return outputs.logits.argmax(-1)
+"""
+
+
+def test_a_trainer_gets_a_model_that_returns_an_object() -> None:
+    found = verdict(STEP, ("self.losses += outputs", "self.losses = outputs"))
+    assert found.status is Status.REFUTED, found
+    swapped = "        self.optimizer.step()\n        self.optimizer.zero_grad()\n"
+    found = verdict(STEP, (swapped, "".join(reversed(swapped.splitlines(keepends=True)))))
+    assert found.status is Status.REFUTED, found
+    found = verdict(STEP, ("zero_grad()", "zero_grad(set_to_none=True)"))
+    assert found.status is Status.EQUIVALENT, found
+
+
+DETECTOR = """
+def train_detector(model, optimizer, data_loader, device):
+    history = []
+    for images, targets in data_loader:
+        images = list(image.to(device) for image in images)
+        targets = [{k: v.to(device) for k, v in t.items()} for t in targets]
+        loss_dict = model(images, targets)
+        losses = sum(loss for loss in loss_dict.values())
+        optimizer.zero_grad()
+        losses.backward()
+        optimizer.step()
+        history.append(losses.item())
+    return history
+"""
+
+
+def test_a_detector_gets_lists_and_returns_losses() -> None:
+    found = verdict(DETECTOR, ("history.append(losses.item())", "history = [losses.item()]"))
+    assert found.status is Status.REFUTED, found
+    found = verdict(
+        DETECTOR, ("sum(loss for loss in loss_dict.values())", "sum(loss_dict.values())")
+    )
+    assert found.status is Status.EQUIVALENT, found
+
+
+LOGGED = """
+def validate(model, loader, logger):
+    model.eval()
+    total = 0.0
+    for x, y in loader:
+        with torch.no_grad():
+            total += F.cross_entropy(model(x), y).item()
+    logger.log({"loss": total / len(loader)})
+"""
+
+
+def test_numbers_that_are_logged_are_compared() -> None:
+    found = verdict(LOGGED, ("total / len(loader)", "total / len(loader.dataset)"))
+    assert found.status is Status.REFUTED, found
+    found = verdict(LOGGED, ("total / len(loader)", "total * (1 / len(loader))"))
+    assert found.status is Status.EQUIVALENT, found
+
+
+COLLATE = """
+def collate(batch):
+    images, labels = zip(*batch)
+    return torch.stack(images), torch.tensor(labels)
+"""
+
+
+def test_samples_of_a_data_set_are_collated() -> None:
+    assert verdict(COLLATE, ("stack(images)", "stack(images[::-1])")).status is Status.REFUTED
+    found = verdict(COLLATE, ("torch.tensor(labels)", "torch.as_tensor(list(labels))"))
+    assert found.status is Status.EQUIVALENT, found
+
+
+def test_the_program_makes_the_batches_again(tmp_path: Path) -> None:
+    found = verdict(LOGGED.replace("logger.log({", "return ({"), ("total / len(", "total * len("))
+    assert found.status is Status.REFUTED, found
+    program = tmp_path / "shows.py"
+    program.write_text(found.script)
+    ran = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, text=True, check=False
+    )
+    assert "they differ" in ran.stdout, ran.stdout + ran.stderr
+
+
+def _function(text: str) -> ast.AST:
+    return ast.parse(text).body[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "batch"),
+    [
+        ("def f(l):\n  for x, y in l: pass", Batch("tuple", (Item("x"), Item("y")))),
+        ("def f(l):\n  for n, b in enumerate(tqdm(l)): b['a']", Batch("dict", (Item("a"),))),
+        ("def f(l):\n  bar = tqdm(l)\n  for d in bar: d.pos", Batch("object", (Item("pos"),))),
+        (
+            "def f(l):\n  x = next(iter(l))\n  a = x[0].cuda()\n  b = x[1]",
+            Batch("tuple", (Item("a"), Item("b"))),
+        ),
+        ("def f(l):\n  for x in l: x.sum()", Batch("alone", (Item("x"),))),
+        ("def f(l):\n  for x in other(l): x.sum()", None),
+    ],
+)
+def test_forms_of_batches(text: str, batch: Batch | None) -> None:
+    assert find_batches([_function(text)], "l") == batch
+
+
+def test_a_batch_that_is_no_batch_has_no_form() -> None:
+    assert find_batch(_function("def f(x):\n  return x.sum() + x.size(0)"), "x") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        ("m(x).loss.backward()", Result("object", ("loss",))),
+        ("o = m(x)\n  o['logits'].sum()", Result("dict", ("logits",))),
+        ("loss, out = m(x)", Result("tuple", ("loss", "out"))),
+        ("o = m(x)\n  loss = o[0]\n  y = o[1]", Result("tuple", ("loss", "y"))),
+        ("loss = m(x)\n  loss.backward()", Result("scalar", ("backward",))),
+        ("y = m(x)\n  y.argmax(1)", Result("tensor")),
+        ("n(x)", None),
+    ],
+)
+def test_what_is_read_of_a_result(text: str, result: Result | None) -> None:
+    assert find_result([_function(f"def f(m, n, x):\n  {text}")], "m") == result
+
+
+FROZEN = """
+def freeze(log_probs, done, eos_id):
+    b, k, v = log_probs.shape
+    frozen = torch.full_like(log_probs, float("-inf"))
+    frozen[:, :, eos_id] = 0.0
+    return torch.where(done.view(b, k, 1), frozen, log_probs)
+"""
+
+
+def test_the_end_of_a_text_is_one_number() -> None:
+    places = 'torch.full_like(log_probs, float("-inf"))\n    frozen[:, :, eos_id] = 0.0'
+    at = "torch.arange(v) == eos_id"
+    told = f"torch.where({at}, 0.0, float('-inf')).to(log_probs).expand(b, k, v)"
+    found = verdict(FROZEN, (places, told))
+    assert found.status is Status.EQUIVALENT, found
+
+
+PERPLEXITY = """
+def mean_loss(model, loader):
+    model.eval()
+    total, count = 0.0, 0
+    for batch in loader:
+        mask = batch["attention_mask"].float()
+        out = model(batch["input_ids"]).logits.float().square().mean(-1)
+        total += (out * mask).sum().item()
+        count += int(mask.sum())
+    return total / count
+"""
+
+
+def test_a_mean_of_means_is_no_rounding() -> None:
+    # ``int(n.sum())`` is one less as soon as the sum is, which no other order of adding makes
+    each = (
+        "total += (out * mask).sum().item()",
+        "total += ((out * mask).sum() / mask.sum()).item()",
+    )
+    found = verdict(PERPLEXITY, each, ("count += int(mask.sum())", "count += 1"))
+    assert found.status is Status.REFUTED, found
+
+
+SCHEDULED = """
+class Decay:
+    def __init__(self, optimizer, steps=1000):
+        self.optimizer, self.steps = optimizer, steps
+        self.at = 0
+
+    def step(self):
+        self.at += 1
+        for group in self.optimizer.param_groups:
+            group["lr"] = 0.5 * max(0.25, 1 - self.at / self.steps)
+
+
+def lower(optimizer, epoch):
+    for group in optimizer.param_groups:
+        group["lr"] = 0.5 * 0.1 ** (epoch // 2)
+"""
+
+
+def test_what_a_schedule_sets_in_an_optimizer_is_compared() -> None:
+    floor = ("max(0.25, 1 - self.at / self.steps)", "(1 - self.at / self.steps)")
+    assert verdict(SCHEDULED, floor).status is Status.REFUTED
+    assert verdict(SCHEDULED, ("0.1 ** (epoch // 2)", "0.1 ** epoch")).status is Status.REFUTED
+    turned = (
+        "0.5 * max(0.25, 1 - self.at / self.steps)",
+        "max(1 - self.at / self.steps, 0.25) / 2",
+    )
+    assert verdict(SCHEDULED, turned).status is Status.EQUIVALENT
