@@ -29,7 +29,7 @@ from npufix.rewriters.verification.inputs.objects.training_loops import (
 )
 from npufix.rewriters.verification.inputs.source.declarations import Declared
 from npufix.rewriters.verification.inputs.source.parameters import WIDTH, Parameter, guess_scalars
-from npufix.rewriters.verification.inputs.source.several import NESTED, guess_several
+from npufix.rewriters.verification.inputs.source.several import NESTED, guess_several, tell_apart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -389,6 +389,7 @@ def guess_argument(
         # One more of the same kind: the ks of an accuracy, the axes of a mean.
         last = parameter.default[-1]
         plain += [Value((*parameter.default, last + 1))] if type(last) is int else []
+        plain += tell_apart(parameter.default)
     if parameter.has_default:
         default: list[Spec] = [Value(parameter.default, given=False)]
         others = made if wants_tensor or parameter.default is None else []

@@ -140,17 +140,27 @@ def _list_calls_of_one(
     """Yield an object after calls of one method: as many as it has room for, and very many."""
     counts = _list_counts(target.make_object(recipe))
     smaller = _with_less_room(target, recipe) if known and counts == [*_USUAL] else []
-    for earlier in known.values():
-        for times in counts:
+    for earlier in itertools.chain.from_iterable(map(_list_paces, known.values())):
+        own = earlier.method == target.name  # the compared call is the last of as many
+        for times in dict.fromkeys(max(n - own, 1) for n in counts):
             yield replace(recipe, history=(replace(earlier, times=times),))
         for small in smaller:
             rooms = _list_counts(target.make_object(small))[: -len(_USUAL)]
-            for times in rooms or (_SOME, _SOME + 1):
+            for times in dict.fromkeys(n - own for n in rooms or (_SOME, _SOME + 1)):
                 yield replace(small, history=(replace(earlier, times=times),))
     for name, earlier in known.items():
         soon = seconds[name] * _LONG < _LONG_S
         if soon and target.owner is not None and compares_counter(target.owner, name):
             yield replace(recipe, history=(replace(earlier, times=_LONG),))
+
+
+def _list_paces(earlier: Earlier) -> list[Earlier]:
+    """Return calls with flags that change, and with those that stay as they are.
+
+    ``found_inf`` in every third call never lets a counter of good steps count.
+    """
+    flags = any(type(getattr(spec, "value", None)) is bool for _, spec in earlier.arguments)
+    return [earlier, *([replace(earlier, varies=False)] if flags and earlier.varies else [])]
 
 
 def _vary(

@@ -62,7 +62,7 @@ from npufix.rewriters.verification.inputs.source.parameters import (
     list_parameters,
 )
 from npufix.rewriters.verification.inputs.source.path_conditions import find_attributes_read
-from npufix.rewriters.verification.inputs.source.several import guess_several
+from npufix.rewriters.verification.inputs.source.several import guess_several, tell_apart
 from npufix.rewriters.verification.inputs.source.usage import Use
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
@@ -374,12 +374,17 @@ def _by_rank(
     # Second: nothing at its default, so that a forgotten ``eps`` cannot hide behind one that
     # happens to be the operator's own.
     off = tuple(1 if o[0][1] is None and len(o) > 1 else 0 for o in options)
+    # A size of several numbers may fit no others: then all but these.
+    plain = tuple(
+        0 if isinstance(getattr(o[n][1], "value", None), tuple | list) else n
+        for n, o in zip(off, options, strict=True)
+    )
     first, *others = sorted(ranks, key=sum)
     # Third: other weights than the first, those without any gradient.
     other = (1, *first[1:]) if other_first and len(options[0]) > 1 else first
     # And in groups, which not every optimiser takes.
     grouped = (2, *off[1:]) if other_first and len(options[0]) > 2 else off  # noqa: PLR2004 - the third
-    for combination in (first, grouped, other, off, *others):
+    for combination in (first, grouped, other, off, plain, *others):
         yield tuple(o[i] for o, i in zip(options, combination, strict=True))
 
 
@@ -413,7 +418,8 @@ def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
     if parameter.default is None:
         specs += offer_for_loops(parameter, find_kept_use(owner, parameter.name, called=False))[1:]
         specs += [make_stand_in(parameter.name)] if is_layer(owner, parameter.name) else []
-    return specs + guess_several(parameter, Use()) + guess_scalars(parameter)
+    specs += guess_several(parameter, Use()) or tell_apart(parameter.default)
+    return specs + guess_scalars(parameter)
 
 
 def offer_file_configurations(owner: str, loaded: Loaded) -> list[Spec]:

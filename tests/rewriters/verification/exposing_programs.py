@@ -377,6 +377,18 @@ def penalise(logits: torch.Tensor, ids: torch.Tensor, presence: float = 0.0, rep
     counts = torch.zeros_like(logits).scatter_add_(1, ids, torch.ones_like(ids, dtype=logits.dtype))
     return logits - repeated * counts - presence * (counts > 0)
 """
+CENTRES = """
+import torch
+
+class Head:
+    def __init__(self, voxel_size=(0.2, 0.2), origin=(-4.0, -4.0)):
+        self.voxel_size, self.origin = voxel_size, origin
+
+    def decode(self, rows: torch.Tensor, columns: torch.Tensor):
+        x = columns * self.voxel_size[0] + self.origin[0]
+        y = rows * self.voxel_size[1] + self.origin[1]
+        return torch.stack([x, y], -1)
+"""
 WRONG = {
     "a dictionary that an object keeps": (
         SHADOW, "mul_(self.decay).add_(p, alpha=1 - self.decay)", "lerp_(p, self.decay)"
@@ -439,6 +451,7 @@ WRONG = {
     "labels of other types": (CASTS, "labels.long()", "labels"),
     "the keys of a table": (TABLE, "x.cumsum", "x.cumprod"),
     "a factor that is zero by default": (PENALTY, "scatter_add_(1, ids,", "scatter_(1, ids,"),
+    "defaults that are equal": (CENTRES, "self.origin[1]", "self.origin[0]"),
     "products beyond int32": (HASHED, "ids.long()", "ids.int()"),
     "an iterator that ends": (CLIPPED, "parameters = list(parameters)", "pass"),
     "a longer second call": (

@@ -46,6 +46,7 @@ _LENGTH = 5
 _COUNTS = (5, 12, 1)
 """Batches of a loader; 12 are more than the usual steps between two lines of a log."""
 _LABELS = r"label|target|^y$|^ys$|^gt|class|truth|annot"
+_MASK = "(?i)mask"
 _TOKENS = r"(^|_)ids?$|token|^src$|^tgt$"
 _IMAGES = r"im(a)?ge?s?($|_)|pixel|frame|video|^x$|^xs$|inputs?$"
 _LOADED = r"loader|dataset|iterator|batches|(^|_)dl$|(^|_)data$"
@@ -109,8 +110,12 @@ def one_batch(kind: str, items: str, task: Task) -> object:
 def _make_batch(
     kind: str, parts: list[tuple[str, str]], task: Task, number: int, *, rows: int
 ) -> object:
+    of_text = any(re.search(_TOKENS, name.lower()) for name, _ in parts)
     made = {
-        name: _make_part(name, inner, task, number, rows, at)
+        # beside images a mask is what is to be found: ``for image, mask in loader``
+        name: _make_part(
+            name if of_text else re.sub(_MASK, "label", name), inner, task, number, rows, at
+        )
         for at, (name, inner) in enumerate(parts)
     }
     return _hold(kind, made)

@@ -62,3 +62,17 @@ def _guess_axes(parameter: Parameter) -> list[Spec]:
         return []
     made = list if several[1].lower() == "list" else tuple
     return [Value(made(axes)) for axes in ((-1,), (0, 1), (-2, -1))]
+
+
+def tell_apart(default: object) -> list[Spec]:
+    """Return the numbers of a default, made different where some are equal.
+
+    ``voxel_size=(0.2, 0.2)`` hides who takes the first for the second: ``(0.2, 0.225)``.
+    """
+    numbers = default if isinstance(default, tuple | list) else ()
+    kinds = set(map(type, numbers))
+    if len(kinds) != 1 or kinds.isdisjoint({int, float}) or len(set(numbers)) == len(numbers):
+        return []
+    whole = kinds == {int}
+    apart = (n + at if whole else (n or 1.0) * (1 + at / 8) for at, n in enumerate(numbers))
+    return [Value(type(default)(apart))]  # type: ignore[call-arg] # a tuple or a list

@@ -395,3 +395,28 @@ def test_numbers_of_an_object_are_equal_up_to_rounding_and_as_nan() -> None:
     assert verdict(TOTAL, ("(x * 0.1).sum()", "x.sum() * 0.101")).status is Status.REFUTED
     found = verdict(TOTAL, ("float((x * 0.1).sum())", "(x * 0.1).sum()"))
     assert found.status is Status.REFUTED, found  # who formats it finds a tensor
+
+
+SCALER = """
+class Scaler:
+    def __init__(self, scale=1024.0, growth=2.0, interval=100):
+        self.scale, self.growth, self.interval = scale, growth, interval
+        self.good = 0
+
+    def update(self, found_inf: bool):
+        if found_inf:
+            self.scale *= 0.5
+            self.good = 0
+        else:
+            self.good += 1
+            if self.good == self.interval:
+                self.scale *= self.growth
+                self.good = 0
+"""
+
+
+def test_flags_of_earlier_calls_may_stay_until_a_counter_is_full() -> None:
+    found = verdict(SCALER, ("self.good == self.interval", "self.good > self.interval"))
+    assert found.status is Status.REFUTED, found
+    found = verdict(SCALER, ("self.good == self.interval", "self.good >= self.interval"))
+    assert found.status is Status.EQUIVALENT, found

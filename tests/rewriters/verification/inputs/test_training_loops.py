@@ -282,3 +282,25 @@ def test_what_a_schedule_sets_in_an_optimizer_is_compared() -> None:
         "max(1 - self.at / self.steps, 0.25) / 2",
     )
     assert verdict(SCHEDULED, turned).status is Status.EQUIVALENT
+
+
+SEGMENT = """
+def fit(net, loader, optimizer):
+    crit = torch.nn.CrossEntropyLoss(ignore_index=255)
+    net.train()
+    total = 0.0
+    for image, mask in loader:
+        loss = crit(net(image), mask)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        total += loss.item()
+    return total / len(loader)
+"""
+
+
+def test_beside_images_a_mask_is_a_target() -> None:
+    found = verdict(SEGMENT, ("        optimizer.zero_grad()\n", ""))
+    assert found.status is Status.REFUTED, found
+    found = verdict(SEGMENT, ("loss.item()", "loss.detach()"), ("total / ", "float(total) / "))
+    assert found.status is Status.EQUIVALENT, found
