@@ -209,8 +209,7 @@ def _is_worth_less_than_its_text(site: Site) -> bool:
     if site.rule.name == "gather-one-element-per-row" and "arange(" in text:
         # a column is kept: two launches in place of one
         return text.endswith(".unsqueeze(1)")
-    # some numbers, all in one row: ``counts.repeat_interleave(n)``
-    return site.rule.name == "repeat-interleave-int" and ".reshape(-1," in text
+    return False
 
 
 def _speaks_for(site: Site) -> Iterator[Mention]:

@@ -224,8 +224,8 @@ def offset_or_not(draw: Draw) -> dict[str, Any]:
 
 def _is_last(site: Site) -> bool | None:
     dim, ndim = site.literal("dim"), site.ndim("x")
-    if not isinstance(dim, int):
-        return None
+    if not isinstance(dim, int):  # a setting; not ``(-1, -2)`` or the last one of another tensor
+        return False if site.is_plain("dim") is False else None
     return dim == -1 or (ndim is not None and dim == ndim - 1)
 
 

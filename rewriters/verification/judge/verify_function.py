@@ -178,7 +178,7 @@ def _find_assignments(run: Proof, original: Target, keeps: Keeps) -> tuple[list[
     for text, lines in versions:
         read += sorted(find_names_read(text, lines))
     for text, lines in versions:
-        read += sorted(find_names_beside(text, job.qualname, lines))
+        read += sorted(find_names_beside(text, lines))
     missing = {entry.partition(" of ")[0] for entry in original.loaded.missing}
     for name in sorted(missing & list_always_called(wanted.tree, job.qualname)):
         # No argument helps: seconds of guessing would only come to the same.

@@ -463,11 +463,3 @@ def test_what_saves_a_checkpoint_is_set_up(tmp_path: Path) -> None:
     saved, used = (text.format(name) for name in ("save_ds_checkpoint", "train_step"))
     assert not places(scanned(tmp_path, {"a.py": saved}))
     assert places(scanned(tmp_path, {"a.py": used}))
-
-
-@pytest.mark.parametrize("everywhere", [False, True])
-def test_numbers_in_one_row_are_repeated_as_they_are(tmp_path: Path, *, everywhere: bool) -> None:
-    code = "x.repeat_interleave(n)"
-    text = f"import torch\n\n\ndef step(x: torch.Tensor, n: int):\n    return {code}\n"
-    found = scanned(tmp_path, {"a.py": text}, everywhere=everywhere)
-    assert bool(places(found)) is everywhere

@@ -165,7 +165,7 @@ UNDECIDED = ["fused-undecided", "parameters-on-npu"]
     [
         ("settings = dict(lr=1e-3)", ["parameters-on-npu"]),
         ("settings = {'lr': 1e-3, 'foreach': False}", None),
-        ("settings = dict(lr=1e-3); settings['fused'] = False", UNDECIDED),
+        ("settings = dict(lr=1e-3); settings['fused'] = False", None),  # the author has decided
         ("settings = load()", UNDECIDED),
     ],
 )  # fmt: skip

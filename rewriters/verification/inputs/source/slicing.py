@@ -8,7 +8,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph.modules.syntax import walk
-from npufix.rewriters.verification.inputs.source.usage import find_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -111,8 +110,8 @@ def _changes(statement: ast.stmt) -> set[str]:
     }
 
 
-def find_names_beside(text: str, qualname: str, lines: Iterable[int]) -> set[str]:
-    """Return the variables that a function reads where it reads what these lines have made.
+def find_names_beside(text: str, lines: Iterable[int]) -> set[str]:
+    """Return the variables that functions read where they read what these lines of them have made.
 
     What ``counts.scatter_(1, ids, 1)`` does shows in ``logits - frequency * counts``, unless
     ``frequency`` is zero, as it is by default.
@@ -121,13 +120,13 @@ def find_names_beside(text: str, qualname: str, lines: Iterable[int]) -> set[str
         tree, wanted = ast.parse(text), set(lines)
     except (SyntaxError, ValueError):
         return set()
-    function = find_function(tree, qualname)
-    simple = (n for n in walk(function) if isinstance(n, ast.stmt)) if function else ()
-    parts = [n for n in simple if not hasattr(n, "body")]
+    functions = (n for n in walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
+    around = [n for n in functions if wanted & _span(n)]
+    parts = [n for n in walk(*around) if isinstance(n, ast.stmt) and not hasattr(n, "body")]
     # ``counts[rows] += 1`` and ``counts.add_(one)`` change what they hold
     stores = [list_bound_names(part) | _changes(part) for part in parts]
     reads = [list_used_names(part) for part in parts]
-    on = [wanted & {*range(n.lineno, (n.end_lineno or n.lineno) + 1)} for n in parts]
+    on = [wanted & _span(part) for part in parts]
     made = set[str]().union(*itertools.compress(stores, on))
     found, known = set[str](), -1
     while known < len(made) + len(found):
@@ -137,3 +136,7 @@ def find_names_beside(text: str, qualname: str, lines: Iterable[int]) -> set[str
                 found |= read
                 made |= stored
     return found
+
+
+def _span(statement: ast.stmt) -> set[int]:
+    return {*range(statement.lineno, (statement.end_lineno or statement.lineno) + 1)}

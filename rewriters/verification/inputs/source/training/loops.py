@@ -9,9 +9,8 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Literal, TypeAlias
-
-import torch
 
 from npufix.rewriters.graph.modules.syntax import walk
 
@@ -28,6 +27,14 @@ _LOSS = r"(^|_)loss(es)?($|_)"
 _NUMBERS = frozenset(["backward", "item"])
 """What is asked of a loss."""
 _LOOPED = frozenset(["values", "items"])
+
+
+@cache
+def _is_of_tensor(attribute: str) -> bool:
+    """Say whether tensors have an attribute; torch is loaded where a loop is read, not before."""
+    import torch
+
+    return hasattr(torch.Tensor, attribute)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +129,7 @@ def find_batch(function: ast.AST, name: str) -> Batch | None:
                 seen.places[place] = getattr(target, "id", "") or f"part_{place}"
         elif isinstance(node, ast.Attribute) and _is(node.value, name):
             seen.whole |= node.attr in _LOOPED
-            own = node.attr not in _OF_BATCH and not hasattr(torch.Tensor, node.attr)
+            own = node.attr not in _OF_BATCH and not _is_of_tensor(node.attr)
             seen.attributes |= {node.attr: None} if own else {}
         elif isinstance(node, ast.keyword):
             seen.whole |= node.arg is None and _is(node.value, name)
@@ -265,7 +272,7 @@ def _read_part(parent: ast.AST | None, above: dict[int, ast.AST]) -> Iterator[tu
             yield "scalar", parent.attr
         elif parent.attr in _LOOPED:
             yield "losses", parent.attr
-        elif not hasattr(torch.Tensor, parent.attr) and parent.attr not in _OF_BATCH:
+        elif not _is_of_tensor(parent.attr) and parent.attr not in _OF_BATCH:
             yield "object", parent.attr
     elif isinstance(parent, ast.Subscript):
         key = getattr(parent.slice, "value", None)
