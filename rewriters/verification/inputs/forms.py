@@ -40,7 +40,7 @@ def list_forms(trials: Trials, assignment: Assignment, source: str) -> Iterator[
         if spec.kind in {"bool", "binary"} or (spec.kind == "int" and is_mask(name)):
             yield from _masks(trials, assignment, name, spec)
         elif spec.kind == "int" and spec.dtype is None:
-            if _is_cast(name, source):
+            if _is_cast(name, source) and not _is_said_long(name, source):
                 yield from _integers(trials, assignment, name, spec)
             signed = with_specs(assignment, **{name: replace(spec, low=-_SIGNED, high=_SIGNED)})
             if not re.search(INTEGER_TENSOR, name.lower()) and trials.accepts(signed):
@@ -51,6 +51,12 @@ def _is_cast(name: str, source: str) -> bool:
     """Say whether a line makes other whole numbers of an argument."""
     lines = (line for line in source.splitlines() if re.search(rf"\b{name}\b", line))
     return any(re.search(_CAST, line) for line in lines)
+
+
+def _is_said_long(name: str, source: str) -> bool:
+    """Say whether an argument is said to be of int64: ``ids (B, T) long``."""
+    said = rf"\b{name}\b *(\([^()]*\) *(of )?(torch\.)?(long|int64)\b|: *(torch\.)?LongTensor\b)"
+    return re.search(said, source) is not None
 
 
 def is_mask(name: str) -> bool:

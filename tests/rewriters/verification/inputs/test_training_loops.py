@@ -304,3 +304,23 @@ def test_beside_images_a_mask_is_a_target() -> None:
     assert found.status is Status.REFUTED, found
     found = verdict(SEGMENT, ("loss.item()", "loss.detach()"), ("total / ", "float(total) / "))
     assert found.status is Status.EQUIVALENT, found
+
+
+CLIPPED = """
+def fit(net, loader, optimizer, most=10.0):
+    net.train()
+    for pixels, labels in loader:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(net(pixels), labels).backward()
+        torch.nn.utils.clip_grad_norm_(net.parameters(), most)
+        optimizer.step()
+"""
+
+
+def test_gradients_are_clipped_before_the_step() -> None:
+    clip = "        torch.nn.utils.clip_grad_norm_(net.parameters(), most)\n"
+    step = "        optimizer.step()\n"
+    found = verdict(CLIPPED, (clip + step, step + clip))
+    assert found.status is Status.REFUTED, found
+    found = verdict(CLIPPED, ("(net.parameters(), most)", "([*net.parameters()], max_norm=most)"))
+    assert found.status is Status.EQUIVALENT, found

@@ -235,3 +235,23 @@ def test_a_number_has_no_shape() -> None:
     declared = read_declarations(code, "repeat")
     assert declared.of("states").shapes
     assert not declared.of("n_rep").shapes
+
+
+COLLAPSED = '''
+import torch
+
+def collapse(ids: torch.Tensor):
+    """ids (B, T) long of the best path."""
+    kinds = [sorted(set(row.tolist())) for row in ids]
+    return [torch.tensor(kind, dtype=torch.long, device=ids.device) for kind in kinds]
+'''
+
+
+def test_what_is_said_to_be_long_is_of_no_other_type() -> None:
+    old = COLLAPSED[COLLAPSED.index("kinds") :].rstrip()
+    new = "return [torch.unique(row) for row in ids]"
+    found = verified(COLLAPSED, old, new)
+    assert found.status is Status.EQUIVALENT, found
+    unsaid = COLLAPSED.replace(" long of the best path", " of the best path")
+    found = verified(unsaid, old, new)
+    assert found.status is Status.REFUTED, found
