@@ -148,11 +148,19 @@ def _make_part(  # noqa: PLR0913, PLR0917 - what a part of a batch is
     labels = re.search(_LABELS, lower) and not language
     if language or (labels and task == "positions"):
         shape = (rows, _LENGTH) if language else (rows, _SIDE, _SIDE)
-        return torch.randint(0, _CLASSES if labels else _VOCABULARY, shape, generator=source)
+        drawn = torch.randint(0, _CLASSES if labels else _VOCABULARY, shape, generator=source)
+        return _ignore(drawn, inner)
     if labels and task == "rows":
-        return torch.randint(0, _CLASSES, (rows,), generator=source)
+        return _ignore(torch.randint(0, _CLASSES, (rows,), generator=source), inner)
     wide = (3, _SIDE, _SIDE) if re.search(_IMAGES, lower) and task != "like" else (WIDTH,)
     return _draw(rows, *wide, seed=(name, number))
+
+
+def _ignore(labels: torch.Tensor, number: str) -> torch.Tensor:
+    """Return labels of which some are the number, if it is one, that stands for none."""
+    if re.fullmatch(r"-?\d+", number):
+        labels.view(-1)[::3] = int(number)
+    return labels
 
 
 def _draw(*shape: int, seed: object) -> torch.Tensor:
@@ -319,7 +327,8 @@ def _offer(function: str, label: str, *given: object, **named: object) -> MadeAr
 
 
 def _spell(items: tuple[Item, ...]) -> str:
-    return " ".join(f"{one.name}:{one.kind}" for one in items)
+    kinds = (one.kind if one.ignored is None else one.ignored for one in items)
+    return " ".join(f"{one.name}:{kind}" for one, kind in zip(items, kinds, strict=True))
 
 
 def offer_for_loops(parameter: Parameter, use: Use) -> list[Spec]:

@@ -324,3 +324,22 @@ def test_gradients_are_clipped_before_the_step() -> None:
     assert found.status is Status.REFUTED, found
     found = verdict(CLIPPED, ("(net.parameters(), most)", "([*net.parameters()], max_norm=most)"))
     assert found.status is Status.EQUIVALENT, found
+
+
+SCORED = """
+def validate(net, loader):
+    net.eval()
+    hits, count = 0, 0
+    for image, mask in loader:
+        known = mask != 255
+        hits += ((net(image).argmax(1) == mask) & known).sum().item()
+        count += known.sum().item()
+    return hits / max(count, 1)
+"""
+
+
+def test_some_targets_are_what_the_code_ignores() -> None:
+    found = verdict(SCORED, ("count += known.sum().item()", "count += mask.numel()"))
+    assert found.status is Status.REFUTED, found
+    found = verdict(SCORED, ("known.sum().item()", "int(torch.count_nonzero(known))"))
+    assert found.status is Status.EQUIVALENT, found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -44,6 +44,8 @@ class Item:
     name: str
     kind: Literal["tensor", "list", "records"] = "tensor"
     """A tensor; a list of tensors, one for each image; or of dictionaries of such."""
+    ignored: int | None = None
+    """What its numbers are compared with, as none of the classes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +205,7 @@ def _is_same(node: ast.expr, name: str) -> bool:
     return _is(node, name)
 
 
-def _item(function: ast.AST, name: str) -> Item:
+def _kind_of(function: ast.AST, name: str) -> Item:
     """Return a part of a batch: whether a loop goes through it, and through what that holds."""
     for node in walk(function):
         if isinstance(node, ast.comprehension) and _is(node.iter, name):
@@ -212,6 +214,20 @@ def _item(function: ast.AST, name: str) -> Item:
             records = any(n.attr in _LOOPED and one and _is(n.value, one) for n in inner)
             return Item(name, "records" if records else "list")
     return Item(name)
+
+
+def _item(function: ast.AST, name: str) -> Item:
+    """Return a part of a batch, with the number that stands for none: ``labels != -100``."""
+    one = _kind_of(function, name)
+    for node in walk(function):
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.NotEq):
+            named = any(
+                name in {getattr(n, "id", ""), getattr(n, "value", "")} for n in walk(node.left)
+            )
+            other = ast.unparse(node.comparators[0])
+            if named and re.fullmatch(r"-\d+|\d{2,}", other):
+                return replace(one, ignored=int(other))
+    return one
 
 
 def find_result(functions: Sequence[ast.AST], text: str) -> Result | None:
