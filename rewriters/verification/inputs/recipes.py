@@ -400,10 +400,10 @@ def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
         # Another one than what a method takes: the average of two that are equal is no other.
         called = is_layer(owner, rf"(?:.*\bdeepcopy\()?{parameter.name}\)?")
         use = find_kept_use(owner, parameter.name, called=called)
-        specs = guess_objects(replace(parameter, name=f"own_{parameter.name}"), use)
-        if called and not offer_for_loops(
-            parameter, use
-        ):  # a model has weights; a layer that is wrapped may take a mask as well
+        own = replace(parameter, name=f"own_{parameter.name}")
+        specs = offer_for_loops(own, use) or guess_objects(own, use)
+        # A model has weights; a layer that is wrapped may take a mask as well.
+        if called and not offer_for_loops(parameter, use):
             specs.insert(
                 re.search(MODEL, parameter.name) is not None, make_stand_in(parameter.name)
             )

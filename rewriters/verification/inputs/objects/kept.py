@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.verification.inputs.source.attributes import list_kept
@@ -57,6 +58,7 @@ def weighs_classes(owner: type, parameter: Parameter) -> bool:
     return bool(kept & find_class_weights(tree))
 
 
+@lru_cache(maxsize=4)  # each argument of ``__init__`` asks
 def _read_methods(owner: type) -> tuple[str, ast.AST]:
     """Return the text of the methods of a class, and its syntax."""
     methods = filter(inspect.isfunction, vars(owner).values())

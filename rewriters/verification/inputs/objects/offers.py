@@ -16,7 +16,6 @@ from npufix.rewriters.verification.calls.values import MadeArgument, Spec, Value
 from npufix.rewriters.verification.inputs.objects.training_loops import (
     MODEL,
     bind_schedules,
-    offer_for_loops,
 )
 from npufix.rewriters.verification.inputs.source.parameters import (
     WIDTH,
@@ -255,10 +254,6 @@ def make_groups(name: str) -> Spec:
 
 def guess_objects(parameter: Parameter, use: Use) -> list[Spec]:
     """Return modules, optimisers and the like, for a parameter that is one."""
-    return offer_for_loops(parameter, use) or _guess_objects(parameter, use)
-
-
-def _guess_objects(parameter: Parameter, use: Use) -> list[Spec]:
     name, annotation = parameter.name, parameter.annotation
     seed = sum(map(ord, name))
     some_layer = _make("linear", _SOME_LAYER, seed)

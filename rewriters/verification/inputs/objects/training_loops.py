@@ -192,7 +192,7 @@ class TrainedModel(torch.nn.Module):
 
     def forward(self, *given: object, **named: object) -> Any:  # noqa: ANN401 - what a loop reads
         """Compute of all tensors, and return it in the form that is read."""
-        tensors = [*_list_tensors(given), *_list_tensors(named)]
+        tensors = [t for t in _list_leaves([given, named]) if isinstance(t, torch.Tensor)]
         first = next((t for t in tensors if t.dim()), torch.zeros(_ROWS, WIDTH))
         rows = len(first)
         features = self.weight.new_zeros(rows, WIDTH)
@@ -245,15 +245,14 @@ class TrainedModel(torch.nn.Module):
         return classes.reshape(*classes.shape, *(1,) * (first.dim() - 2)).expand(shape).contiguous()
 
 
-def _list_tensors(value: object) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for one in value.values():
-            yield from _list_tensors(one)
-    elif isinstance(value, tuple | list):
-        for one in value:
-            yield from _list_tensors(one)
+def _list_leaves(value: object) -> Iterator[object]:
+    """Yield what tuples, lists and dictionaries hold, however deep."""
+    held = list(value.values()) if isinstance(value, dict) else value
+    if isinstance(held, tuple | list):
+        for one in held:
+            yield from _list_leaves(one)
+    else:
+        yield held
 
 
 class Schedule:
@@ -291,19 +290,9 @@ class Log:
         return self._take
 
     def _take(self, *given: object, **named: object) -> None:
-        numbers = [*_list_numbers(given), *_list_numbers(list(named.values()))]
+        told = _list_leaves([given, named])
+        numbers = [n for n in told if isinstance(n, int | float | torch.Tensor)]
         self.told += [torch.as_tensor(n).detach().double().mean() for n in numbers]
-
-
-def _list_numbers(value: object) -> Iterator[float | torch.Tensor]:
-    if isinstance(value, int | float | torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for one in value.values():
-            yield from _list_numbers(one)
-    elif isinstance(value, tuple | list):
-        for one in value:
-            yield from _list_numbers(one)
 
 
 def scaler() -> torch.amp.GradScaler:
@@ -327,8 +316,9 @@ def _offer(function: str, label: str, *given: object, **named: object) -> MadeAr
 
 
 def _spell(items: tuple[Item, ...]) -> str:
-    kinds = (one.kind if one.ignored is None else one.ignored for one in items)
-    return " ".join(f"{one.name}:{kind}" for one, kind in zip(items, kinds, strict=True))
+    """Return names and kinds, or the number that stands for none: ``images:tensor labels:-100``."""
+    plain = {one for one in items if one.kind != "tensor" or one.ignored is None}
+    return " ".join(f"{one.name}:{one.kind if one in plain else one.ignored}" for one in items)
 
 
 def offer_for_loops(parameter: Parameter, use: Use) -> list[Spec]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.verification.inputs.source.training.losses import find_void_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -205,29 +206,19 @@ def _is_same(node: ast.expr, name: str) -> bool:
     return _is(node, name)
 
 
-def _kind_of(function: ast.AST, name: str) -> Item:
-    """Return a part of a batch: whether a loop goes through it, and through what that holds."""
+def _item(function: ast.AST, name: str) -> Item:
+    """Return a part of a batch: whether a loop goes through it, and through what that holds.
+
+    And the number that stands for none of its classes: ``labels != -100``.
+    """
+    ignored = min(find_void_numbers(function, name), default=None)
     for node in walk(function):
         if isinstance(node, ast.comprehension) and _is(node.iter, name):
             one = getattr(node.target, "id", "")
             inner = (n for n in walk(function) if isinstance(n, ast.Attribute))
             records = any(n.attr in _LOOPED and one and _is(n.value, one) for n in inner)
-            return Item(name, "records" if records else "list")
-    return Item(name)
-
-
-def _item(function: ast.AST, name: str) -> Item:
-    """Return a part of a batch, with the number that stands for none: ``labels != -100``."""
-    one = _kind_of(function, name)
-    for node in walk(function):
-        if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.NotEq):
-            named = any(
-                name in {getattr(n, "id", ""), getattr(n, "value", "")} for n in walk(node.left)
-            )
-            other = ast.unparse(node.comparators[0])
-            if named and re.fullmatch(r"-\d+|\d{2,}", other):
-                return replace(one, ignored=int(other))
-    return one
+            return Item(name, "records" if records else "list", ignored)
+    return Item(name, ignored=ignored)
 
 
 def find_result(functions: Sequence[ast.AST], text: str) -> Result | None:

@@ -50,8 +50,13 @@ def find_void_numbers(function: ast.AST, name: str) -> set[int]:
 
 
 def _mentions(node: ast.AST, names: set[str]) -> bool:
-    """Say whether this is one of the names, or made of one by methods alone."""
+    """Say whether this is one of the names, or made of one by methods alone.
+
+    A name may be that of a part, ``batch["labels"]``.
+    """
     while isinstance(node, ast.Call | ast.Attribute | ast.Subscript):
+        if isinstance(node, ast.Subscript) and getattr(node.slice, "value", None) in names:
+            return True
         of = node.func if isinstance(node, ast.Call) else node.value
         if isinstance(node, ast.Attribute) and node.attr in {"shape", "ndim", "size", "dim"}:
             return False
