@@ -293,14 +293,14 @@ def _unguard(
     Of ``if x is not None and mask.any():`` the other parts stay.
     """
     parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
-    asked = next((p for p in parts if _tested_mask(here, p) is not None), None)
-    mask = None if asked is None else _tested_mask(here, asked)
+    masks = ((at, _tested_mask(here, part)) for at, part in enumerate(parts))
+    at, mask = next(((at, mask) for at, mask in masks if mask is not None), (0, None))
     if mask is None or not all(_does_nothing_without(here, s, mask) for s in body):
         return None
     lines = here.whole_lines(code)
-    others = [p for p in parts if p is not asked]
-    if asked is not parts[-1] and any(isinstance(n, ast.Call) for n in walk(parts[-1])):
-        return None  # which was not always called
+    before, behind = parts[:at], parts[at + 1 :]
+    if any(isinstance(n, ast.Call | ast.Subscript) for part in behind for n in walk(part)):
+        return None  # which was not always asked, and may fail or do something
     first, last = body[0].lineno, body[-1].end_lineno or body[-1].lineno
     several = any((s.end_lineno or s.lineno) != s.lineno for s in body)
     if lines is None or first == code.lineno or (several and '"""' in here.text(code)):
@@ -318,8 +318,8 @@ def _unguard(
     if all(_takes_writes(here, code) for code in written):
         proven.add("may-be-written")
     change = Change(lines, "".join(text))
-    if others:
-        shown = " and ".join(map(here.text, others))
+    if before or behind:
+        shown = " and ".join(map(here.text, (*before, *behind)))
         change = Change(here.span(test), shown)
     return Proposal(
         code,

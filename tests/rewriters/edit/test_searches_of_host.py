@@ -466,3 +466,27 @@ def test_a_few_numbers_in_double_precision_cost_nothing(given: str, *, told: boo
         return torch.tensor({given}, dtype=torch.float64, device=x.device)
     """
     assert bool(found(text, "NPU225")) is told
+
+
+@pytest.mark.parametrize(
+    ("test", "left"),
+    [
+        ("always and empty.any()", "if always:"),
+        ("empty.any() and always", "if always:"),
+        ("empty.any() and queue.pop()", ""),
+        ("empty.any() and queue.pop() and always", ""),
+        ("empty.any() and always and queue[0] > 1", ""),  # may be empty itself
+    ],
+)
+def test_a_mask_test_goes_where_nothing_is_asked_more_often(test: str, left: str) -> None:
+    text = f"""
+    class Attend(nn.Module):
+        def forward(self, out: torch.Tensor, always: bool, queue):
+            empty = (out.abs() > 0).sum(-1) == 0
+            if {test}:
+                out = out.masked_fill(empty[..., None], 0.0)
+            return out
+    """
+    written = [s for s in found(text, "NPU217") if s.rewrite is not None]
+    assert len(written) == bool(left)
+    assert not left or left in rewritten(text, "NPU217")
