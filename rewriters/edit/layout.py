@@ -137,20 +137,18 @@ def fit(text: str, before: Sequence[str], unit: str) -> str:
 def _break_argument(line: str, width: int, unit: str) -> list[str]:
     """Return a line of arguments of a call in several, [] if it is none: ``f(x, y),``, ``x, y``."""
     code, end = line.strip(), line[len(line.rstrip("\r\n")) :]
-    head = line[: len(line) - len(line.lstrip())]
+    head, whole = line[: len(line) - len(line.lstrip())], f"f({code})"
     try:
-        match ast.parse(f"f({code})").body:
+        match ast.parse(whole).body:
             case [ast.Expr(ast.Call(ast.Name("f"), [ast.Call()], []))] if code.endswith(","):
                 broken = break_lines(code[:-1], width - len(head) - 1, unit).split("\n")
             case [ast.Expr(ast.Call(ast.Name("f")) as call)] if not code.endswith((",", "(", "[")):
                 given = [*call.args, *(k.value for k in call.keywords)]
-                parts = [ast.get_source_segment(f"f({code})", one) or "" for one in given]
+                parts = [ast.get_source_segment(whole, one) or "" for one in given]
                 names = [""] * len(call.args) + [f"{k.arg}=" for k in call.keywords]
                 broken = [f"{n}{p}," for n, p in zip(names, parts, strict=True)]
                 broken[-1] = broken[-1][:-1]
-                if ast.dump(ast.parse(f"f({''.join(broken)})")) != ast.dump(
-                    ast.parse(f"f({code})")
-                ):
+                if ast.dump(ast.parse(f"f({''.join(broken)})")) != ast.dump(ast.parse(whole)):
                     return []
             case _:
                 return []

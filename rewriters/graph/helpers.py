@@ -255,9 +255,8 @@ def _read_mapping(code: ast.expr) -> tuple[str, ast.expr, ast.expr] | None:
         case ast.Call(ast.Name("list" | "tuple"), [ast.GeneratorExp() | ast.Call() as inner], []):
             return _read_mapping(inner)
         case ast.Call(ast.Name("map"), [ast.Lambda(arguments, body), values], []):
-            if ast.unparse(arguments) != (name := ast.unparse(arguments).strip("*/ ")) or (
-                not name.isidentifier()
-            ):
+            name = ast.unparse(arguments)
+            if not name.isidentifier():  # ``*parts``, ``a, b``, ``a=1``
                 return None
             found = name, body, values
         case ast.Call(ast.Name("map"), [function, values], []):

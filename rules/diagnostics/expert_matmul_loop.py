@@ -99,10 +99,8 @@ def check(recording: Recording) -> Iterator[Observation]:
             continue
         now = int(own["duration_ns"].sum())
         least, most = (round(share * needed) for share in _PACE)
-        saved = (max(0, per_step(now - ns, recording)) for ns in (most, least))
-        yield replace(
-            seen, instead=(count, least, most), saving_ns=(next(saved), next(saved)), basis=_BASIS
-        )
+        low, high = (max(0, per_step(now - ns, recording)) for ns in (most, least))
+        yield replace(seen, instead=(count, least, most), saving_ns=(low, high), basis=_BASIS)
 
 
 def _count_loops(own: pd.DataFrame, recording: Recording) -> int:

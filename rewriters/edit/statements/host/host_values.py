@@ -73,7 +73,7 @@ _TAKES_TENSOR = re.compile(r"loss|criterion", re.IGNORECASE)
 _FEW_READS = 2
 _FORM_ITEM, _FORM_LIMIT, _FORM_LIMIT_OF_ITEM = "item", "limit", "limit_of_item"
 
-_COPIEDIN_LOOP = (
+_COPIED_IN_LOOP = (
     "the host waits in every round: copy all of it once before the loop (x = x.cpu(); of a list of "
     "tensors torch.stack(x).cpu()), or compute what follows on the device"
 )
@@ -394,7 +394,7 @@ def _comes_back(here: Surroundings, code: ast.Call) -> bool:
 def _say_in_loop(here: Surroundings, read: _Read) -> str:
     """Return how one read takes the place of one in each round."""
     if read.how in ON_HOST:
-        return _COPIEDIN_LOOP
+        return _COPIED_IN_LOOP
     whole = iterated(here, first_read(read.tensor))
     of_list = whole is not None and is_list(here, whole)
     return _OF_LIST if of_list and read.how in {"item", "int", "float"} else IN_LOOP

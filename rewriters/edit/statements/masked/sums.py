@@ -336,26 +336,20 @@ def without_masks(
     """
     if not any(id(n) in reads for n in ast.walk(code)):
         return here.text(code)
-    places = {
-        (n.lineno, n.col_offset, n.end_col_offset)
+    masks = {
+        (n.lineno, n.col_offset, n.end_col_offset): (filled or {}).get(id(n), "")
         for n in ast.walk(code)
         if isinstance(n, ast.Subscript) and id(n) in reads
     }
 
-    masks = {
-        (n.lineno, n.col_offset, n.end_col_offset): (filled or {})[id(n)]
-        for n in ast.walk(code)
-        if isinstance(n, ast.Subscript) and id(n) in (filled or {})
-    }
-
     class Whole(ast.NodeTransformer):
         def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-            place = (node.lineno, node.col_offset, node.end_col_offset)
-            if place in masks:
-                text = f"torch.where({masks[place]}, {ast.unparse(node.value)}, 1)"
-                return ast.parse(text, mode="eval").body
-            if place in places:
+            mask = masks.get((node.lineno, node.col_offset, node.end_col_offset))
+            if mask is None:
+                return self.generic_visit(node)  # ``n[mask][..., None]``
+            if not mask:
                 return node.value
-            return self.generic_visit(node)  # ``n[mask][..., None]``
+            text = f"torch.where({mask}, {ast.unparse(node.value)}, 1)"
+            return ast.parse(text, mode="eval").body
 
     return ast.unparse(Whole().visit(copy_tree(code)))

@@ -19,6 +19,7 @@ CONFIGURED = r"""\btype\s*=\s*['"](AdamW|Adam|SGD)['"]"""
 """How a configuration file, which imports nothing of torch, names an optimizer."""
 _CLASSES = frozenset({"Adam", "AdamW", "SGD", "Adadelta", "RMSprop"})
 _MADE_FUSED = re.compile(r"Fused\w*(Adam|SGD|LAMB|Lamb)")
+_MAKES_OTHERS = re.compile(r"(Config|Factory|Registry|Builder)$")
 _DECIDED = frozenset({"fused", "foreach", "capturable", "differentiable"})
 """Settings beside which ``fused`` is an error, or which decide about it."""
 _TABLE = (
@@ -79,8 +80,7 @@ def _has_fused(here: Surroundings) -> bool:
     ``extra = dict(fused=True) if on_gpu else {}``, ``settings["fused"] = use_fused``
     """
     nodes = list(walk(here.flow.function))
-    calls = (n for n in nodes if isinstance(n, ast.Call))
-    keys = {k.arg for call in calls for k in call.keywords}
+    keys = {n.arg for n in nodes if isinstance(n, ast.keyword)}
     keys |= {n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)}
     made = (last_name(n.func) for n in nodes if isinstance(n, ast.Call))
     return not _DECIDED.isdisjoint(keys) or any(map(_MADE_FUSED.search, made))
@@ -91,8 +91,7 @@ def _is_for_others(here: Surroundings, call: ast.Call) -> bool:
 
     ``cpu_adam_optimizer(groups)``; ``OptimizerConfig.build``
     """
-    made = re.compile(r"(Config|Factory|Registry|Builder)$")
-    for_many = here.flow.cls is not None and made.search(here.flow.cls.name) is not None
+    for_many = here.flow.cls is not None and _MAKES_OTHERS.search(here.flow.cls.name) is not None
     return for_many or "cpu" in last_name(call.func).lower()
 
 
