@@ -18,10 +18,10 @@ import torch
 from npufix.rewriters.graph.modules.syntax import walk
 from npufix.rewriters.verification.calls.values import Tensor, Value
 from npufix.rewriters.verification.inputs.arguments import INTEGER_TENSOR, MASK
+from npufix.rewriters.verification.inputs.cases.trials import Trials, with_specs
 from npufix.rewriters.verification.inputs.source.training import losses
 from npufix.rewriters.verification.inputs.source.usage import find_function
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase
-from npufix.rewriters.verification.inputs.trials import Trials, with_specs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
