@@ -143,7 +143,8 @@ class LinesToCover:
         }
         self._tests: dict[Place, str] = {}
         jumps = [jump for code in codes for jump in _find_jumps(code).values()]
-        for test, outcomes in _list_decisions(tree, set(self.lines), set(self.alike)):
+        spread = _spread(tree, set(self.lines))
+        for test, outcomes in _list_decisions(tree, spread, set(self.alike)):
             for holds in outcomes:
                 self._want(test, jumps, holds=holds)
 
@@ -223,6 +224,20 @@ def _span(nodes: Sequence[ast.AST]) -> set[int]:
         if isinstance(node, ast.stmt | ast.expr)
         for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
     }
+
+
+def _spread(tree: ast.Module, lines: set[int]) -> set[int]:
+    """Return lines with all others of the statements that begin there, blocks left out.
+
+    A statement that has changed is told by its first line; its test may stand on the next.
+    """
+    found = set(lines)
+    for node in walk(tree):
+        if isinstance(node, ast.stmt) and node.lineno in lines:
+            body = getattr(node, "body", None)
+            end = node.end_lineno or node.lineno
+            found.update(range(node.lineno, body[0].lineno if body else end + 1))
+    return found
 
 
 def _list_decisions(

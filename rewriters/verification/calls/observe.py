@@ -136,9 +136,10 @@ class CallRecord:
 
     @property
     def tells_something(self) -> bool:
-        """Whether there is a result or an effect that a wrong patch could change."""
+        """Whether there is a result or an effect that a wrong patch could change: not if empty."""
         values = (*self.tensors.items(), *self.plain.items())
-        results = [n for n, v in values if n.startswith("result") and v is not None]
+        held = (n for n, v in values if v is not None and 0 not in getattr(v, "shape", ()))
+        results = [n for n in held if n.startswith("result")]
         return bool(results or self.changed)
 
     @property
@@ -289,7 +290,9 @@ def _note_effects(  # noqa: PLR0913, PLR0917 - what was there before
     after_state = dict(prepared.state())
     live = _list_held(passed, after_state)
     after = _snapshot(live)
-    seen.aliases |= _find_kept(after_state, dict(_tensors(passed)), held)
+    # an optimiser will write into weights, also those of the object's own model
+    weights = {n: v for n, v in inside.items() if isinstance(v, torch.nn.Parameter)}
+    seen.aliases |= _find_kept(after_state, {**dict(_tensors(passed)), **weights}, held)
     seen.changed |= {name for name, value in after.items() if not _same(before.get(name), value)}
     for name, value in after.items():
         left = f"{name} after the call"
@@ -414,7 +417,7 @@ def _aliases(
 def _find_kept(
     state: Mapping[str, object], given: Mapping[str, object], held: Mapping[str, int | None]
 ) -> dict[str, frozenset[str]]:
-    """Return what the object now keeps of the arguments: it changes when a caller writes there."""
+    """Return what the object now keeps of what it was given: it changes when that is written."""
     new = {n: v for n, v in state.items() if _memory(v) not in {None, held.get(n)}}
     kept = {n: names & given.keys() for n, names in _aliases(new, given).items()}
     return {f"{name} after the call": names for name, names in kept.items() if names}

@@ -62,6 +62,10 @@ _FAR = 64.0
 _MATRIX = 2
 _FLAGS = 2
 """What whole numbers are below that say yes or no."""
+CLASSES = 4
+"""Of what training loops are given."""
+_VOID = 255
+"""A label that names no class."""
 _FEW = 16
 """Numbers below this are not worth a word."""
 
@@ -93,7 +97,8 @@ class Tensor:
     constant: bool = False
     """Whether it takes no gradient, though it could: an operator has none for it."""
     void: int | None = None
-    """A number among its whole ones that names nothing: the label that a loss ignores."""
+    """A number among its whole ones that names nothing: the label that a loss ignores. Or the last
+    of its floats: the sigma with which sampling ends."""
     sound: bool = False
     """Whether its whole numbers are never negative, where those of another are."""
     promise: Promise | None = None
@@ -103,7 +108,8 @@ class Tensor:
         own = "" if self.dtype is None else f" in {str(self.dtype).removeprefix('torch.')}"
         some = f" of {self.low} to {self.high - 1}" if self.low or self.high > _FEW else ""
         some += "" if self.void is None else f" and {self.void}"
-        return f"{self.kind}{list(self.shape)}{some if self.kind == 'int' else ''}{own}"
+        ends = "" if self.void is None else f", the last {self.void}"
+        return f"{self.kind}{list(self.shape)}{some if self.kind == 'int' else ends}{own}"
 
     @property
     def is_constant(self) -> bool:
@@ -194,6 +200,8 @@ class Batches(list[object]):
 
     rows = 0
     """Of all batches together."""
+    first: Sequence[object] = ()
+    """Those of epoch 0, once there is another."""
 
     @property
     def dataset(self) -> range:
@@ -206,7 +214,24 @@ class Batches(list[object]):
         return self
 
     def set_epoch(self, epoch: int) -> None:
-        """Have the same batches in every pass."""
+        """Have other numbers in each of four epochs: a score rises and falls from one to the next.
+
+        Every other one has floats with the other sign, and each the next class for every label.
+        """
+        self.first = self.first or list(self)
+        self[:] = [_later(batch, epoch) for batch in self.first]
+
+
+def _later(value: object, epochs: int) -> object:
+    if not isinstance(value, torch.Tensor):
+        return map_items(value, lambda item: _later(item, epochs))
+    if value.is_floating_point():
+        return -value if epochs % 2 else value
+    void = (value < 0) | (value == _VOID)
+    named = value[~void]
+    if not named.numel() or not 1 < named.max() < CLASSES:  # a mask stays, and so do tokens
+        return value
+    return torch.where(void, value, (value + epochs) % CLASSES)
 
 
 Spec: TypeAlias = Tensor | Value | Several | MadeArgument
@@ -275,7 +300,7 @@ def map_items(value: object, change: Callable[[object], object]) -> object:
     """Return a plain tuple, list or dictionary of what its items become; another value as it is."""
     if isinstance(value, Batches):
         changed = Batches(map(change, value))
-        changed.rows = value.rows
+        changed.rows, changed.first = value.rows, tuple(map(change, value.first))
         return changed
     if isinstance(value, Held):
         return Held({key: change(item) for key, item in value.items()})
@@ -301,8 +326,12 @@ def make_tensor(
         hidden[..., :1] = False  # every query sees a key
         return torch.zeros(spec.shape, dtype=dtype).masked_fill(hidden, torch.finfo(dtype).min)
     if spec.kind in {"unit", "box", "complex", "rotation"}:
-        return _draw(spec, flavour, source, dtype)
-    return _floats(spec.shape, flavour, source).to(dtype)
+        made = _draw(spec, flavour, source, dtype)
+    else:
+        made = _floats(spec.shape, flavour, source).to(dtype)
+    if spec.void is not None and made.numel():
+        made.view(-1)[-1] = spec.void
+    return made
 
 
 def _draw(

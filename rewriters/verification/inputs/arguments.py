@@ -259,6 +259,8 @@ def _shapes(name: str, base: tuple[int, ...], widths: Sequence[int]) -> list[tup
     others = [(*lead, width) for width in widths] if base else []
     turned = (*base[:-2], *reversed(base[-2:]))
     found = [base, *others, lead, last, base[-2:], (*lead, 1), base[:1], turned]
+    if len(base) > 2:  # noqa: PLR2004 - beside positions, a row for all of them
+        found.append((*base[:1], *last))
     heads = len(base) == _HEADS
     if re.search(_TABLE, name):
         # Per position, per row and position, as they come out of the cache or of the module.
@@ -381,6 +383,9 @@ def guess_argument(
     numberless = wants_tensor or declared.use.indexed or declared.use.weighs
     plain = [] if numberless else guess_scalars(parameter, widths)
     plain = [*(guess_several(parameter, declared.use)), *plain]
+    unsaid = not (parameter.annotation or parameter.has_default or declared.use.attributes)
+    decides = declared.use.decides and unsaid and not numberless
+    plain = plain or [Value(0.5), Value(2.0), Value(2)] * decides
     if declared.use.rounds and plain and base:
         plain.insert(0, Value(base[0]))
     made = guess_tensors(parameter, base, widths, declared, shapes)
@@ -407,7 +412,8 @@ def guess_argument(
     if wants_tensor:
         absent: list[Spec] = [Value(None)] if re.search(_ABSENT, parameter.annotation) else []
         return absent + made
-    if plain and (parameter.annotation or re.search(_SPECIAL, parameter.name.lower())):
+    named = re.search(_SPECIAL, parameter.name.lower()) is not None
+    if plain and (parameter.annotation or named or decides):
         return plain
     # No annotation: a name that is known to be a number is tried as one first.
     return plain + made if plain and not re.search(INTEGER_TENSOR, parameter.name) else made + plain

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import operator
 import sys
 import time
 from dataclasses import dataclass, replace
@@ -21,8 +22,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from npufix.rewriters.verification.calls.observe import CALL_S
-from npufix.rewriters.verification.calls.values import MadeArgument, Value
-from npufix.rewriters.verification.inputs.objects.offers import with_other_weights
+from npufix.rewriters.verification.calls.values import Batches, MadeArgument, Value
+from npufix.rewriters.verification.inputs.objects.offers import with_other_numbers
 from npufix.rewriters.verification.inputs.source.attributes import (
     compares_counter,
     list_attributes_read,
@@ -52,6 +53,10 @@ _USUAL = (3, 1)
 _TWO, _SOME = 2, 5
 _APART = 7
 """Between sizes that are large: ``warmup=5, total=12`` for 500 and 10000."""
+_EPOCHS = ((3, 1, 2, 0), (0, 3, 1, 2))
+"""Of loaders that an object holds, with that of the compared call."""
+_ANOTHER = 1
+"""A call after which numbers are others than in those that are compared first."""
 _BEFORE = 100
 """The seed of the first call that comes before; the numbers of the call itself are others."""
 _FIND_S = 0.5
@@ -73,7 +78,7 @@ class Earlier:
         given = dict(self.arguments)
         for name, spec in given.items() if self.varies else ():
             if isinstance(spec, MadeArgument):
-                given[name] = with_other_weights(spec, number)
+                given[name] = with_other_numbers(spec, number)
             value = spec.value if isinstance(spec, Value) and spec.given else None
             if isinstance(value, bool):
                 given[name] = Value(value if number % 3 != 1 else not value)
@@ -101,8 +106,12 @@ def list_histories(
     what no other one changes of that which they change little by little.
     """
     owner = target.owner
-    if owner is None or issubclass(owner, torch.optim.Optimizer):
-        return  # of which one call is several steps
+    if owner is None:
+        return
+    if issubclass(owner, torch.optim.Optimizer):  # of which one call is several steps
+        for name in _list_switches(owner):
+            yield replace(recipe, history=(Earlier(name, ()),))
+        return
     read = {name for name, _ in list_attributes_read(owner, target.name)}
     own = list_attributes_written(owner, target.name)
     read |= own
@@ -129,9 +138,23 @@ def list_histories(
         evolving = {n for n, _ in list_attributes_read(owner, name)} & shared[name]
         uncalled[name] = sorted(evolving - seen)
     yield from _list_calls_of_one(target, recipe, known, seconds)
+    mixed = tuple(known[name] for name in shared if name in known)
     if len(known) > 1:  # in the order of the class
-        mixed = tuple(known[name] for name in shared if name in known)
         yield replace(recipe, history=(*mixed, *mixed))
+    held = getattr(target.make_object(recipe), "__dict__", {}).items()
+    loaders = [name for name, value in held if isinstance(value, Batches)]
+    for epochs in _EPOCHS if loaders and mixed else ():
+        steps = ((*_begin_epoch(loaders, n), *mixed) for n in epochs[:-1])
+        last = _begin_epoch(loaders, epochs[-1])
+        yield replace(recipe, history=(*itertools.chain.from_iterable(steps), *last))
+
+
+def _begin_epoch(loaders: Sequence[str], epoch: int) -> list[Earlier]:
+    """Return what has the loaders of an object hold other numbers: accuracies rise and fall."""
+    given = (("epoch", Value(epoch)),)
+    return [
+        Earlier(f"{name}.{Batches.set_epoch.__name__}", given, varies=False) for name in loaders
+    ]
 
 
 def _list_calls_of_one(
@@ -213,6 +236,12 @@ def _list_own(owner: type) -> list[str]:
     return list(found)
 
 
+def _list_switches(owner: type) -> list[str]:
+    """Return the methods that take nothing: ``train()`` of an optimiser that averages weights."""
+    own = [name for name in _list_own(owner) if not name.startswith("_")]
+    return [n for n in own if len(inspect.signature(getattr(owner, n)).parameters) == 1]
+
+
 def _with_room(target: Target, recipe: Recipe) -> Recipe:
     """Return an object that holds some more than two: in a ring of two much is in its place."""
     given = {n: getattr(spec, "value", None) for n, spec in recipe.arguments}
@@ -276,6 +305,13 @@ def _list_rooms(made: object) -> list[int]:
     return rooms
 
 
+def vary_last(specs: Mapping[str, Spec]) -> dict[str, Spec]:
+    """Return the arguments of a call with batches of another epoch than most are made with."""
+    made = {n: s for n, s in specs.items() if isinstance(s, MadeArgument) and "batches" in s.label}
+    others = ((n, with_other_numbers(s, _ANOTHER)) for n, s in made.items())
+    return {n: replace(s, label=f"{s.label} of another epoch") for n, s in others}
+
+
 def list_calls(
     history: Sequence[Earlier], make: Callable[..., dict[str, object]]
 ) -> list[tuple[str, dict[str, object]]]:
@@ -296,6 +332,6 @@ def live_through(
     sys.settrace(None)
     try:
         for method, given in calls:
-            getattr(made, method)(**given)
+            operator.attrgetter(method)(made)(**given)
     finally:
         sys.settrace(traced)

@@ -28,6 +28,7 @@ import torch
 from npufix.rewriters.edit.job import PROBE
 from npufix.rewriters.graph.modules.packages import package_of
 from npufix.rewriters.verification.inputs.objects.configurations import CONFIG_CLASS, LightConfig
+from npufix.rewriters.verification.inputs.objects.progress import find_progress
 from npufix.rewriters.verification.inputs.overlay import find_text
 from npufix.rewriters.verification.inputs.source.slicing import (
     IMPORTS,
@@ -272,6 +273,9 @@ class _Module:
                 if found is None:
                     inner = ".".join(filter(None, (statement.module, alias.name)))
                     found = self._of_files(inner, statement.level, loading)
+            if found is None:
+                of = statement.module if isinstance(statement, ast.ImportFrom) else None
+                found = find_progress(*filter(None, (of, alias.name)))
             if found is not None:
                 module.__dict__[name] = found
                 continue

@@ -36,7 +36,10 @@ from npufix.rewriters.verification.inputs.objects.configurations import (
 )
 from npufix.rewriters.verification.inputs.objects.kept import (
     find_kept_use,
+    find_tensor_use,
     is_layer,
+    is_pair,
+    read_init,
     weighs_classes,
 )
 from npufix.rewriters.verification.inputs.objects.offers import (
@@ -47,6 +50,7 @@ from npufix.rewriters.verification.inputs.objects.offers import (
     make_stand_in,
     make_weights,
 )
+from npufix.rewriters.verification.inputs.objects.ranks import combine_by_rank
 from npufix.rewriters.verification.inputs.objects.training_loops import MODEL, offer_for_loops
 from npufix.rewriters.verification.inputs.source.attributes import (
     classify_attributes,
@@ -78,6 +82,8 @@ _MOST_PARAMETERS = 5_000_000
 _MOST_FURTHER_PARAMETERS = 50_000
 """For another object, once there is one: that of a real size says nothing new, slowly."""
 _TRIES = 48
+_CUTS = frozenset({"chunk", "tensor_split"})
+_OF_POSITIVE = frozenset({"log", "log2", "log10", "sqrt", "rsqrt", "logit", "cumprod"})
 _DRAWN = frozenset({"rand", "randn"})
 _DRAWN_INTO = frozenset({"normal_", "uniform_", "trunc_normal_", "bernoulli_", "exponential_"})
 _BUILD_S = 5.0
@@ -346,7 +352,7 @@ def _constructions(owner: type, loaded: Loaded) -> Iterator[dict[str, Spec]]:
     weights = [p.name for p in parameters if weighs_classes(owner, p)]
     seen: list[tuple[tuple[str, Spec | None], ...]] = []
     trains = issubclass(owner, torch.optim.Optimizer)
-    for combination in itertools.islice(_by_rank(options, other_first=trains), _TRIES):
+    for combination in itertools.islice(combine_by_rank(options, other_first=trains), _TRIES):
         if combination in seen:
             continue
         seen.append(combination)
@@ -372,36 +378,15 @@ def _is(spec: Spec, default: object) -> bool:
     return isinstance(spec, Value) and spec.value == default
 
 
-def _by_rank(
-    options: list[list[tuple[str, Spec | None]]], *, other_first: bool
-) -> Iterator[tuple[tuple[str, Spec | None], ...]]:
-    ranks = itertools.islice(itertools.product(*(range(min(len(o), 4)) for o in options)), 4096)
-    # Second: nothing at its default, so that a forgotten ``eps`` cannot hide behind one that
-    # happens to be the operator's own.
-    off = tuple(1 if o[0][1] is None and len(o) > 1 else 0 for o in options)
-    # A size of several numbers may fit no others: then all but these.
-    plain = tuple(
-        0 if isinstance(getattr(o[n][1], "value", None), tuple | list) else n
-        for n, o in zip(off, options, strict=True)
-    )
-    first, *others = sorted(ranks, key=sum)
-    # Third: other weights than the first, those without any gradient.
-    other = (1, *first[1:]) if other_first and len(options[0]) > 1 else first
-    # And in groups, which not every optimiser takes.
-    grouped = (2, *off[1:]) if other_first and len(options[0]) > 2 else off  # noqa: PLR2004 - the third
-    for combination in (first, grouped, other, off, plain, *others):
-        yield tuple(o[i] for o, i in zip(options, combination, strict=True))
-
-
 def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
     if issubclass(owner, torch.optim.Optimizer) and not parameter.has_default:
         return [*make_weights(parameter.name, scale=0), make_groups(parameter.name)]
     bare = re.sub(r"\W.*", "", parameter.annotation.strip("'\"").rpartition(".")[2])
     annotated = loaded.find(bare) if bare else None
     specs: list[Spec] = []
-    if "Tensor" in parameter.annotation and not parameter.has_default:
-        specs = [s for base in BASES[:3] for s in guess_tensors(parameter, base)[:1]]
-    elif not parameter.has_default:
+    if not parameter.has_default:
+        specs = _tensors(owner, parameter)
+    if not specs and not parameter.has_default:
         # Another one than what a method takes: the average of two that are equal is no other.
         called = is_layer(owner, rf"(?:.*\bdeepcopy\()?{parameter.name}\)?")
         use = find_kept_use(owner, parameter.name, called=called)
@@ -423,8 +408,23 @@ def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
     if parameter.default is None:
         specs += offer_for_loops(parameter, find_kept_use(owner, parameter.name, called=False))[1:]
         specs += [make_stand_in(parameter.name)] if is_layer(owner, parameter.name) else []
-    specs += guess_several(parameter, Use()) or tell_apart(parameter.default)
+    paired = not parameter.has_default and is_pair(owner, parameter.name)
+    specs += guess_several(parameter, Use(paired=paired)) or tell_apart(parameter.default)
     return specs + guess_scalars(parameter)
+
+
+def _tensors(owner: type, parameter: Parameter) -> list[Spec]:
+    """Return tensors for an argument of ``__init__`` that is one; empty if nothing says so."""
+    use, declared = find_tensor_use(owner, parameter.name), read_init(owner)
+    shapes = declared.list_shapes(parameter.name, WIDTH)
+    if not use and not shapes and "Tensor" not in parameter.annotation:
+        return []
+    bases = (BASES[6], *BASES[:4]) if use & _CUTS else (BASES[3], *BASES[:3]) if use else BASES[:4]
+    own = declared.of(parameter.name)
+    made = [s for base in bases for s in guess_tensors(parameter, base, (), own, shapes)[:1]]
+    if use & _OF_POSITIVE:
+        made = [replace_tensors(s, lambda t: replace(t, kind="unit")) for s in made]
+    return list(dict.fromkeys(made))
 
 
 def offer_file_configurations(owner: str, loaded: Loaded) -> list[Spec]:

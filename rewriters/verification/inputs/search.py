@@ -5,15 +5,13 @@ from __future__ import annotations
 import itertools
 import re
 import time
-from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
 from npufix.rewriters.verification.calls.coverage import LinesToCover, Place
-from npufix.rewriters.verification.calls.observe import CALL_S
 from npufix.rewriters.verification.calls.values import (
     Spec,
     Tensor,
@@ -22,6 +20,7 @@ from npufix.rewriters.verification.calls.values import (
     list_tensors,
 )
 from npufix.rewriters.verification.inputs.arguments import (
+    MASK,
     find_said_kind,
     is_far_fetched,
     is_integral,
@@ -34,9 +33,16 @@ from npufix.rewriters.verification.inputs.base_shapes import (
 )
 from npufix.rewriters.verification.inputs.cases.generate import list_edges
 from npufix.rewriters.verification.inputs.combinations import combine_guesses
-from npufix.rewriters.verification.inputs.histories import list_histories
+from npufix.rewriters.verification.inputs.histories import list_histories, vary_last
 from npufix.rewriters.verification.inputs.recipes import Recipe, generate_recipes
-from npufix.rewriters.verification.inputs.sorts_and_looks import Looks, Sorts, passes
+from npufix.rewriters.verification.inputs.sorts_and_looks import (
+    MOST_EXPIRED,
+    NO_OBJECT,
+    Looks,
+    SearchResult,
+    Sorts,
+    passes,
+)
 from npufix.rewriters.verification.inputs.source.declarations import (
     NOTHING,
     Declarations,
@@ -53,6 +59,7 @@ from npufix.rewriters.verification.inputs.tracing import trace_call, trace_cases
 from npufix.rewriters.verification.sandbox.remote import runs_with_target
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from npufix.rewriters.edit.job import Job
@@ -60,7 +67,6 @@ if TYPE_CHECKING:
     from npufix.rewriters.verification.inputs.target import Keeps
 
 _SEARCH_S = 6.0
-_NO_OBJECT = "no object of the class can be made"
 _HALVES = re.compile(r"\b(b?float16|half)\b|HalfTensor|BFloat16")
 """What code asks for that does something else of halves."""
 _MOST_BESIDE = 100
@@ -76,61 +82,7 @@ _FURTHER_S = 1.0
 _DEFAULT_S = 0.7
 _MOST_DEFAULTS = 3
 _MOST_CHANGED = 12
-_MOST_EXPIRED = 2
 _LOW = (torch.float16, torch.bfloat16)
-
-
-@dataclass(slots=True)
-class SearchResult:
-    """The result of a search."""
-
-    assignments: list[Assignment] = field(default_factory=list)
-    reached: set[Place] = field(default_factory=set)
-    ran: bool = False
-    """Whether the original ran at all, reaching the lines or not."""
-    outside: bool = False
-    """Whether a call was left out that is not within what the user vouches for."""
-    errors: Counter[str] = field(default_factory=Counter)
-    errors_as_declared: Counter[str] = field(default_factory=Counter)
-    """Of the search within all that the text says, where a later one was within less of it."""
-    expired: int = 0
-    uncalled: dict[str, list[str]] = field(default_factory=dict)
-    """Methods that write what the function reads, and of which no call was found that runs.
-
-    With what they change little by little and no method that was called does.
-    """
-    not_made: str = ""
-    """What ``__init__`` raises, where no object of the class was made by it."""
-
-    @property
-    def is_thin(self) -> bool:
-        """Whether every call passes a one: into patches of one pixel, any width is cut."""
-        values = [[s for s in a.specs.values() if isinstance(s, Value)] for a in self.assignments]
-        return all(
-            any(s.given and type(s.value) is int and s.value == 1 for s in v) for v in values
-        )
-
-    @property
-    def reason(self) -> str:
-        """Why there are no assignments."""
-        if self.expired >= _MOST_EXPIRED:
-            return f"the original does not return within {CALL_S:g} s"
-        if self.outside:
-            return "no arguments were found that meet the conditions"
-        if self.ran:
-            return "no arguments were found that reach the rewritten lines"
-        declared, others = (
-            next((error for error, _ in errors.most_common(1)), "")
-            for errors in (self.errors_as_declared, self.errors)
-        )
-        common = declared or others
-        why = f"; most often: {common}" if common else ""
-        if others not in common:
-            why += f"; without what its text says: {others}"
-        if self.not_made:
-            why = "" if common == _NO_OBJECT else why
-            why += f"; no object of its class can be made: {self.not_made}"
-        return f"no arguments were found under which the original runs{why}"
 
 
 def search_as_declared(  # noqa: PLR0913, PLR0917 - what is looked for, and within what
@@ -222,7 +174,7 @@ def search(  # noqa: PLR0913 - what is looked for, and within what
         made = generate_recipes(target.owner, target.name, target.loaded, job.patched, failed)
         options = list(itertools.islice(made, _MOST_RECIPES))
         if not options:
-            found.errors[_NO_OBJECT] += 1
+            found.errors[NO_OBJECT] += 1
         if failed and all(r is None or r.attributes is not None for r in options):
             found.not_made = failed[-1]
     looking = _Search(target, wanted, job.recorded, keeps, declared, options, found)
@@ -348,6 +300,9 @@ class _Search:
             again = (Assignment(used, specs) for specs in known)
             tried = itertools.chain(again, self.combine(used))
             self.run(tried, time.process_time() + _FURTHER_S, most=1)
+            last = ((specs, vary_last(specs)) for specs in known[:1])
+            other = (Assignment(used, {**specs, **new}) for specs, new in last if new)
+            self.run(other, time.process_time() + _FURTHER_S, most=1)
 
     def run_beside_defaults(self, read: Sequence[str]) -> None:
         """Pass something else than a default that is read: a change may have forgotten it.
@@ -374,6 +329,19 @@ class _Search:
                 self.run(assignments, time.process_time() + _DEFAULT_S)
                 if len(found.assignments) > before:
                     break
+        self._run_with_absent(recipe)
+
+    def _run_with_absent(self, recipe: Recipe | None) -> None:
+        """Pass tensors that every call has left out: what is selected by a mask, without it."""
+        found = self.found
+        for parameter in self.target.parameters():
+            name, declared = parameter.name, self.declared.of(parameter.name)
+            given = (a.specs.get(name) for a in found.assignments)
+            if parameter.default is not None or any(s and list_tensors(s) for s in given):
+                continue
+            if is_tensor(parameter, declared) or re.search(MASK, name):
+                tried = (a for a in self.combine(recipe) if list_tensors(a.specs[name]))
+                self.run(tried, time.process_time() + _DEFAULT_S, most=1)
 
     def run_as_changed(self, job: Job) -> None:
         """Pass what changed tests ask for: p of 0 in training of ``not training or p == 0``."""
@@ -417,7 +385,7 @@ class _Search:
         enough = start + (most or (_ENOUGH_LATER if start else _ENOUGH))
         beside, sorts, looks = 0, Sorts(), Looks()
         for assignment in tried:
-            if time.process_time() > until or found.expired >= _MOST_EXPIRED:
+            if time.process_time() > until or found.expired >= MOST_EXPIRED:
                 return
             reaches_all = not wanted.unreached(found.reached)
             if looks.say_nothing(assignment, any_sketch=not reaches_all) or (

@@ -2,24 +2,32 @@
 
 Whether the code means a form is asked of the original: it returns the same for it. For
 ``(1 - mask) * -1e9`` that is so for 0 and 1 of any dtype, and not for the numbers of segments, of
-which ``mask > 0`` makes the same as of ones.
+which ``mask > 0`` makes the same as of ones. And numbers that code compares single elements with:
+labels that are ignored, a sigma of 0 at the end.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
-from npufix.rewriters.verification.calls.values import Tensor
+from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.verification.calls.values import Tensor, Value
 from npufix.rewriters.verification.inputs.arguments import INTEGER_TENSOR, MASK
 from npufix.rewriters.verification.inputs.cases.trials import Trials, with_specs
+from npufix.rewriters.verification.inputs.source.training import losses
+from npufix.rewriters.verification.inputs.source.usage import find_function
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from npufix.rewriters.edit.job import Job
+    from npufix.rewriters.verification.inputs.target import Target
 
 _SEGMENTS = 4
 _INDEXES = (torch.int32, torch.int16, torch.uint8)
@@ -129,3 +137,45 @@ def _equal(left: object, right: object) -> bool:
     if left.is_complex() or right.is_complex():
         return torch.allclose(left, right, equal_nan=True) if left.dtype == right.dtype else False
     return torch.allclose(left.double().cpu(), right.double().cpu(), equal_nan=True)
+
+
+def list_with_voids(
+    assignments: Sequence[Assignment], target: Target, job: Job
+) -> Iterator[CallCase]:
+    """Yield labels of which some are the one that is ignored, and all of them.
+
+    And floats of which the last is what elements are compared with: ``if sigmas[i + 1] == 0:``.
+    """
+    trees = [ast.parse(text) for text in (job.original, job.patched)]
+    functions = [f for f in (find_function(t, job.qualname) for t in trees) if f is not None]
+    for one in assignments:
+        own = target.make_object(one.recipe) if one.recipe is not None else None
+        plain = {n: s.value for n, s in one.specs.items() if isinstance(s, Value)}
+        settings = {**getattr(own, "__dict__", {}), **plain}
+        said = {v for n, v in settings.items() if type(v) is int and losses.is_ignored(n)}
+        for name, spec in one.specs.items():
+            if not isinstance(spec, Tensor) or is_mask(name):
+                continue
+            if spec.kind in {"float", "unit"} and spec.shape:
+                for number in sorted({n for f in functions for n in _find_compared(f, name)}):
+                    yield CallCase(with_specs(one, **{name: replace(spec, void=number)}))
+            if spec.kind != "int":
+                continue
+            voids = {n for f in functions for n in losses.find_void_numbers(f, name)}
+            if re.search(INTEGER_TENSOR, name.lower()):
+                voids |= said
+            for void in sorted(voids):
+                other = with_specs(one, **{name: replace(spec, void=void)})
+                yield CallCase(other)
+                yield CallCase(other, "highest")
+
+
+def _find_compared(function: ast.AST, name: str) -> Iterator[int]:
+    """Yield the whole numbers that single elements of an argument are compared with."""
+    for node in walk(function):
+        match node:
+            case ast.Compare(
+                left=ast.Subscript(value=ast.Name(id=known), slice=at),
+                comparators=[ast.Constant(value=int(number))],
+            ) if known == name and not isinstance(at, ast.Slice | ast.Tuple):
+                yield number

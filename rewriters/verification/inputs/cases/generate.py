@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import itertools
 import re
 import time
@@ -26,7 +25,6 @@ from npufix.rewriters.verification.calls.values import (
     list_tensors,
     resize,
 )
-from npufix.rewriters.verification.inputs.arguments import INTEGER_TENSOR
 from npufix.rewriters.verification.inputs.cases.axes import (
     Axis,
     change_axis,
@@ -34,15 +32,14 @@ from npufix.rewriters.verification.inputs.cases.axes import (
     list_places,
     make_distinct,
 )
-from npufix.rewriters.verification.inputs.cases.forms import is_mask, list_forms
+from npufix.rewriters.verification.inputs.cases.forms import is_mask, list_forms, list_with_voids
 from npufix.rewriters.verification.inputs.cases.limits import at_limits, with_orders
 from npufix.rewriters.verification.inputs.cases.trials import Trials, with_specs
 from npufix.rewriters.verification.inputs.objects.offers import without_weights
 from npufix.rewriters.verification.inputs.source.declarations import read_declarations
 from npufix.rewriters.verification.inputs.source.numbers import list_numbers
 from npufix.rewriters.verification.inputs.source.slicing import find_changed
-from npufix.rewriters.verification.inputs.source.training import losses
-from npufix.rewriters.verification.inputs.source.usage import find_function, read_source
+from npufix.rewriters.verification.inputs.source.usage import read_source
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase
 from npufix.rewriters.verification.sandbox.remote import runs_with_target
 
@@ -123,7 +120,7 @@ def _cases(
         for seed in range(2):
             yield CallCase(assignment, seed=seed)
     yield from with_orders(assignments)
-    yield from _with_voids(assignments, target, job)
+    yield from list_with_voids(assignments, target, job)
     first = assignments[:_FEW_ASSIGNMENTS]
     yield from _of_whole_range(first, job)
     yield from at_limits(assignments, target, job)
@@ -163,27 +160,6 @@ def _with_negatives(assignment: Assignment) -> Iterator[CallCase]:
         others = {n: replace(specs[n], sound=True) for n in named if n != name}  # type: ignore[arg-type] # tensors
         wide = replace(specs[name], high=max(3, specs[name].high))  # type: ignore[union-attr,arg-type] # same
         yield CallCase(with_specs(assignment, **others, **{name: wide}), "negative")
-
-
-def _with_voids(assignments: Sequence[Assignment], target: Target, job: Job) -> Iterator[CallCase]:
-    """Yield labels of which some are the one that is ignored, and all of them."""
-    trees = [ast.parse(text) for text in (job.original, job.patched)]
-    functions = [f for f in (find_function(t, job.qualname) for t in trees) if f is not None]
-    for one in assignments:
-        own = target.make_object(one.recipe) if one.recipe is not None else None
-        plain = {n: s.value for n, s in one.specs.items() if isinstance(s, Value)}
-        settings = {**getattr(own, "__dict__", {}), **plain}
-        said = {v for n, v in settings.items() if type(v) is int and losses.is_ignored(n)}
-        for name, spec in one.specs.items():
-            if not isinstance(spec, Tensor) or spec.kind != "int" or is_mask(name):
-                continue
-            voids = {n for f in functions for n in losses.find_void_numbers(f, name)}
-            if re.search(INTEGER_TENSOR, name.lower()):
-                voids |= said
-            for void in sorted(voids):
-                other = with_specs(one, **{name: replace(spec, void=void)})
-                yield CallCase(other)
-                yield CallCase(other, "highest")
 
 
 def _of_whole_range(assignments: Sequence[Assignment], job: Job) -> Iterator[CallCase]:

@@ -8,7 +8,13 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+import torch
+
 from npufix.rewriters.verification.inputs.source.attributes import list_kept
+from npufix.rewriters.verification.inputs.source.declarations import (
+    Declarations,
+    read_declarations,
+)
 from npufix.rewriters.verification.inputs.source.training.loops import find_batches, find_result
 from npufix.rewriters.verification.inputs.source.training.losses import find_class_weights
 from npufix.rewriters.verification.inputs.source.usage import Use
@@ -18,6 +24,14 @@ if TYPE_CHECKING:
     from npufix.rewriters.verification.inputs.source.parameters import Parameter
 
 _READ_S = 5.0
+_TORCH = ("torch", "F", "nn", "torch.nn", "nn.functional", "torch.nn.functional")
+_OF_OTHERS = frozenset(
+    [
+        *("to", "float", "half", "double", "type", "cpu", "cuda", "npu", "apply", "split", "item"),
+        *("size", "dim", "copy_", "count", "index", "register_hook", "requires_grad_", "norm"),
+    ]
+)
+"""What modules, strings, numbers and lists are asked as well."""
 
 
 def find_kept_use(owner: type, name: str, *, called: bool) -> Use:
@@ -56,6 +70,47 @@ def weighs_classes(owner: type, parameter: Parameter) -> bool:
     name = parameter.name
     kept = {name, *re.findall(rf"self\.(\w+)(?:: [^=\n]+)? = {name}\b(?!\()", source)}
     return bool(kept & find_class_weights(tree))
+
+
+def find_tensor_use(owner: type, name: str) -> set[str]:
+    """Return what ``__init__`` does with an argument that is done with tensors alone.
+
+    ``log`` and ``register_buffer`` for ``self.register_buffer("log_sigmas", sigmas.log())``.
+    """
+    _, tree = _read_methods(owner)
+    init = next((n for n in ast.walk(tree) if getattr(n, "name", "") == "__init__"), None)
+    found: set[str] = set()
+    for node in ast.walk(init) if init is not None else ():
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        called, of = node.func.attr, ast.unparse(node.func.value)
+        kept = called in {"register_buffer", "Parameter"}
+        first = node.args[called == "register_buffer" :][:1]
+        passed = bool(first) and ast.unparse(first[0]) == name and (kept or of in _TORCH)
+        of_tensor = hasattr(torch.Tensor, called) and called not in _OF_OTHERS
+        if (passed and (kept or of_tensor)) or (of == name and of_tensor):
+            found.add(called)
+    return found
+
+
+def is_pair(owner: type, name: str) -> bool:
+    """Say whether methods unpack an argument of ``__init__``: ``h, w = self.input_resolution``."""
+    _, tree = _read_methods(owner)
+    methods = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+    kept = {f"self.{a}" for m in methods for a, given in list_kept(m) if given == name} | {name}
+    return any(
+        isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Tuple)
+        and len(node.targets[0].elts) == 2  # noqa: PLR2004 - a height and a width
+        and ast.unparse(node.value) in kept
+        for node in ast.walk(tree)
+    )
+
+
+def read_init(owner: type) -> Declarations:
+    """Return what the text of ``__init__`` and of the class says of the arguments."""
+    source, _ = _read_methods(owner)
+    return read_declarations(f"class _:\n    {owner.__doc__ or ''!r}\n{source}", "_.__init__")
 
 
 @lru_cache(maxsize=4)  # each argument of ``__init__`` asks

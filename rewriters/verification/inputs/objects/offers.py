@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from npufix.rewriters.verification.calls.values import MadeArgument, Spec, Value, seed_generator
+from npufix.rewriters.verification.calls.values import (
+    Batches,
+    MadeArgument,
+    Spec,
+    Value,
+    seed_generator,
+)
 from npufix.rewriters.verification.inputs.objects.training_loops import (
     MODEL,
     bind_schedules,
@@ -42,6 +48,7 @@ _MANY = 324
 """Elements among which something happens that is rare: a sign that changes."""
 _OCTAVES = 12
 """By which gradients of one step are larger and smaller than those of another."""
+_OTHERS = 3
 _STEPS = 3
 """Of an optimiser, which are one call."""
 _SIZES = {"num_embeddings": 16, "embedding_dim": WIDTH, "num_groups": 2, "kernel_size": 3}
@@ -216,26 +223,30 @@ def has_no_weights(specs: Mapping[str, Spec]) -> bool:
     return any(str(spec) == bare for spec in specs.values())
 
 
-def scaled(made: object, octaves: int) -> object:
-    """Return a module with weights that are larger by so many powers of two, which is exact."""
-    if isinstance(made, torch.nn.Module):
+def varied(made: object, number: int) -> object:
+    """Return a model or batches as in one call of several; the first has number 0.
+
+    Weights are larger by powers of two, which is exact; batches are those of another epoch.
+    """
+    if isinstance(made, Batches):
+        made.set_epoch(number % _OTHERS + 1)
+    elif isinstance(made, torch.nn.Module):
         with torch.no_grad():
             for weight in made.parameters():
                 if weight.is_floating_point():
-                    weight.mul_(2.0**octaves)
+                    weight.mul_(2.0 ** (number % _OTHERS - 1))
     return made
 
 
-def with_other_weights(spec: MadeArgument, number: int) -> MadeArgument:
-    """Return a model as it is in one call of several: the average of equal ones is no other."""
-    octaves = number % 3 - 1
-    if spec.kind or not spec.code or not octaves:
+def with_other_numbers(spec: MadeArgument, number: int) -> MadeArgument:
+    """Return a model or batches of one call of several: the average of equal ones is no other."""
+    if spec.kind or not spec.code:
         return spec
     own = f"__import__({__name__!r}, fromlist=[''])"
     return replace(
         spec,
-        make=lambda: scaled(spec.make(), octaves),
-        code=f"{own}.scaled({spec.code}, {octaves})",
+        make=lambda: varied(spec.make(), number),
+        code=f"{own}.varied({spec.code}, {number})",
     )
 
 
@@ -287,7 +298,8 @@ def guess_objects(parameter: Parameter, use: Use) -> list[Spec]:
         made = [Value(torch.tanh), some_layer]
     elif re.search(MODEL, name) or "parameters" in use.attributes:
         made = [some_layer, whole, with_buffers]
-    return made
+    several = use.given > 1 and some_layer in made  # a layer of torch takes one
+    return [make_stand_in(name)] * several + made
 
 
 def _class_of(annotation: str, module: object, base: type) -> str:

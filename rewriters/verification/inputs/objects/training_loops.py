@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import torch
 
 from npufix.rewriters.verification.calls.values import (
+    CLASSES,
     Batches,
     Held,
     MadeArgument,
@@ -36,7 +37,6 @@ _SAMPLES: tuple[Sample, ...] = ("sequences", "numbers", "labels", "lists")
 _LENGTHS = (4, 6, 3)
 TASKS: tuple[Task, ...] = ("rows", "positions", "like")
 MODEL = "(^|_)(model|net|network|module)$"
-_CLASSES = 4
 _VOCABULARY = 11
 _ROWS = 3
 _LAST = 2
@@ -54,7 +54,7 @@ _IMAGES = r"im(a)?ge?s?($|_)|pixel|frame|video|^x$|^xs$|inputs?$"
 _LOADED = r"loader|dataset|iterator|batches|(^|_)dl$|(^|_)data$"
 _ONE = r"batch|(^|_)data$|samples?$"
 _SEVERAL = r"batch|samples|examples|features|instances|items|records|(^|_)data(_list)?$"
-_LOSS = r"criterion|^crit$|(^|_)loss(_?(fn|func|fct|function|module))?$"
+_LOSS = r"criterion|(^|_)crit$|(^|_)loss(_?(fn|func|fct|function|module))?$"
 _SCALED = r"scaler$"
 _SCHEDULED = r"sched(uler)?$|^lr_sched"
 _LOGGED = r"(^|_)(logger|writer|tb_writer|tracker)$"
@@ -98,7 +98,7 @@ def _make_of_sample(name: str, task: Sample, number: int) -> object:
             made = _draw(length, WIDTH, seed=(name, number))
         return made.tolist() if task == "lists" else made
     if labels:
-        label = torch.randint(0, _CLASSES, (), generator=source)
+        label = torch.randint(0, CLASSES, (), generator=source)
         return int(label) if task == "numbers" else label
     wide = (3, _SIDE, _SIDE) if re.search(_IMAGES, lower) else (WIDTH,)
     return _draw(*wide, seed=(name, number))
@@ -138,7 +138,7 @@ def _make_part(  # noqa: PLR0913, PLR0917 - what a part of a batch is
         return [_make_part(name, "", task, rows * number + n, 1, at)[0] for n in range(rows)]  # type: ignore[index] # a tensor
     if inner == "records":
         boxes = [_draw(rows, 4, seed=("boxes", number, n)).abs().cumsum(-1) for n in range(rows)]
-        return [{"boxes": b, "labels": torch.arange(len(b)) % _CLASSES} for b in boxes]
+        return [{"boxes": b, "labels": torch.arange(len(b)) % CLASSES} for b in boxes]
     lower = name.lower()
     if "mask" in lower:
         lengths = torch.arange(rows)[:, None] % _LENGTH
@@ -148,10 +148,10 @@ def _make_part(  # noqa: PLR0913, PLR0917 - what a part of a batch is
     labels = re.search(_LABELS, lower) and not language
     if language or (labels and task == "positions"):
         shape = (rows, _LENGTH) if language else (rows, _SIDE, _SIDE)
-        drawn = torch.randint(0, _CLASSES if labels else _VOCABULARY, shape, generator=source)
+        drawn = torch.randint(0, CLASSES if labels else _VOCABULARY, shape, generator=source)
         return _ignore(drawn, inner)
     if labels and task == "rows":
-        return _ignore(torch.randint(0, _CLASSES, (rows,), generator=source), inner)
+        return _ignore(torch.randint(0, CLASSES, (rows,), generator=source), inner)
     wide = (3, _SIDE, _SIDE) if re.search(_IMAGES, lower) and task != "like" else (WIDTH,)
     return _draw(rows, *wide, seed=(name, number))
 
@@ -200,7 +200,9 @@ class TrainedModel(torch.nn.Module):
         for number, tensor in enumerate(tensors):
             own = tensor.detach() if not tensor.is_floating_point() else tensor
             flat = own.reshape(len(own) or 1, -1) if own.dim() else own.reshape(1, 1)
-            mean = flat.to(self.weight.dtype).mean(1, keepdim=True)
+            # of many floats the mean says little, and no two rows were of different classes
+            spread = max(flat.shape[1], 1) ** 0.5 if tensor.is_floating_point() else 1
+            mean = spread * flat.to(self.weight.dtype).mean(1, keepdim=True)
             mean = mean if len(mean) == rows else mean.mean().expand(rows, 1)
             features = features + torch.tanh(mean * ramp + number)
         if self.training:
@@ -232,7 +234,7 @@ class TrainedModel(torch.nn.Module):
         return Held(made) if self._kind == "object" else made
 
     def _for_task(self, scores: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
-        classes = scores[:, :_CLASSES]
+        classes = scores[:, :CLASSES]
         if self._task == "rows" or first.dim() < 2:  # noqa: PLR2004 - rows of something
             return classes
         if self._task == "like" and first.is_floating_point():

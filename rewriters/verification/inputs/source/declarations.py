@@ -31,6 +31,7 @@ from npufix.rewriters.verification.inputs.source.assumed_shapes import (
 )
 from npufix.rewriters.verification.inputs.source.parameters import HEADS
 from npufix.rewriters.verification.inputs.source.promises import (
+    find_unpacked_settings,
     list_multiples,
     read_products,
     read_promises,
@@ -49,6 +50,7 @@ from npufix.rewriters.verification.inputs.source.shapes import (
     read_types,
 )
 from npufix.rewriters.verification.inputs.source.siblings import list_siblings
+from npufix.rewriters.verification.inputs.source.unification import unify
 from npufix.rewriters.verification.inputs.source.usage import (
     Function,
     Use,
@@ -152,6 +154,8 @@ class Declarations:
     """What every size with a name is a multiple of."""
     multiples: Sequence[tuple[str, str]] = ()
     """Sizes that are multiples of others."""
+    unpacked: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Names of the sizes that attributes of the object hold: ``h, w = self.resolution``."""
     apart: frozenset[str] = frozenset()
     """Names that the text gives to several sizes, and the code tells apart."""
 
@@ -174,6 +178,9 @@ class Declarations:
     def made_with(self, arguments: Sequence[tuple[str, Spec]]) -> Declarations:
         """Return what holds for an object that is made with these arguments."""
         given = {n: s.value for n, s in arguments if isinstance(s, Value)}
+        held = {n: v for n, v in given.items() if isinstance(v, tuple)}
+        for name in held.keys() & self.unpacked.keys():
+            given |= dict(zip(self.unpacked[name], held[name], strict=False))
         sizes = {n: value for n, value in given.items() if type(value) is int and value > 0}
         return replace(self, given={**self.given, **sizes})
 
@@ -196,7 +203,7 @@ class Declarations:
                     return False
                 if declared.shapes and isinstance(spec, Tensor):
                     shaped.append(one)
-                elif declared.shapes and not any(True for _ in _unified([one], {})):
+                elif declared.shapes and not any(True for _ in unify([one], {})):
                     return False  # what a list holds may be of different lengths
                 if re.search(HEADS, name.lower()):
                     ranks.add(len(tensor.shape))
@@ -208,7 +215,7 @@ class Declarations:
                 {**sizes, **known}.get(m, 0) % ({**sizes, **known}.get(n) or 1)
                 for m, n in self.multiples
             )
-            for known in _unified(shaped, sizes)
+            for known in unify(shaped, sizes)
         )
 
     def _rename_apart(self, name: str) -> tuple[Shape, ...]:
@@ -231,17 +238,18 @@ class Declarations:
         tensors = [(n, s) for n, s in specs.items() if isinstance(s, Tensor)]
         shaped = [(self.of(n).shapes, s.shape) for n, s in tensors if self.of(n).shapes]
         sizes = self.made_with(tuple(specs.items())).given
-        sizes = {**sizes, **next(iter(_unified(shaped, self.given)), {})}
+        sizes = {**sizes, **next(iter(unify(shaped, self.given)), {})}
         most = {n: self._most(n, sizes) or s.high for n, s in tensors if s.kind == "int"}
         wide = {n: replace(s, high=max(most[n], s.high)) for n, s in tensors if n in most}
         return {**specs, **wide}
 
     def list_shapes(self, name: str, width: int) -> list[tuple[int, ...]]:
         """Return shapes in numbers for an argument, equal names being equal sizes."""
-        chosen = self._choose_sizes(width).items()
-        sizes = {n: self.times * size for n, size in chosen} | {**self.given}
         found: list[tuple[int, ...]] = []
-        for shape in self.of(name).shapes:
+        # what an object is made for, ``dim=8``, may be the size that a shape calls C
+        for shape, alike in itertools.product(self.of(name).shapes, (False, True)):
+            chosen = self._choose_sizes(width, alike=alike).items()
+            sizes = {n: self.times * size for n, size in chosen} | {**self.given}
             for some in (_SOME, _SOME[1:], ()) if ANY in shape else ((),):
                 parsed = read_sizes([size for size in shape if size != ANY])
                 numbers = [evaluate_size(size, sizes) for size in parsed or ()]
@@ -262,7 +270,7 @@ class Declarations:
         shaped = {k: (self.of(n), self.list_shapes(n, width)) for k, n in items.items()}
         return replace(one, held=shaped)
 
-    def _choose_sizes(self, width: int) -> dict[str, int]:
+    def _choose_sizes(self, width: int, *, alike: bool = False) -> dict[str, int]:
         names: dict[str, None] = {}
         for declared in self.arguments.values():
             for shape in declared.shapes:
@@ -272,9 +280,10 @@ class Declarations:
         for name in names:
             lower = name.lower()
             likely = next((sizes for pattern, sizes in _SIZES if re.search(pattern, lower)), ())
-            if likely and likely[0] == _SIZES[-1][1][0]:
+            wide = bool(likely) and likely[0] == _SIZES[-1][1][0]
+            if wide:
                 likely = (width, *likely)
-            taken = {*chosen.values(), *self.given.values()}
+            taken = {*chosen.values(), *(() if wide and alike else self.given.values())}
             free = (n for n in (*likely, *_OTHER) if n not in taken)
             chosen[name] = next(free, width)
         for many, part in self.multiples:
@@ -293,44 +302,6 @@ NOTHING = Declarations()
 def name_item(name: str, key: object) -> str:
     """Return what the value of a dictionary is called: ``batch['labels']``."""
     return f"{name}[{key!r}]"
-
-
-def _unified(
-    shaped: Sequence[tuple[tuple[Shape, ...], tuple[int, ...]]], known: Mapping[str, int]
-) -> Iterator[Mapping[str, int]]:
-    """Yield sizes for the names in shapes under which each tensor has one of its shapes."""
-    if not shaped:
-        yield known
-        return
-    (alternatives, sizes), *rest = shaped
-    for shape in alternatives:
-        bound = _bind(shape, sizes, known)
-        if bound is not None:
-            yield from _unified(rest, bound)
-
-
-def _bind(
-    shape: Shape, sizes: tuple[int, ...], known: Mapping[str, int]
-) -> Mapping[str, int] | None:
-    if ANY in shape:
-        at = shape.index(ANY)
-        more = len(sizes) - len(shape) + 1
-        if more < 0:
-            return None
-        shape, sizes = (*shape[:at], *shape[at + 1 :]), (*sizes[:at], *sizes[at + more :])
-    if len(shape) != len(sizes):
-        return None
-    bound = dict(known)
-    parsed = read_sizes(shape)
-    for expression, size in zip(parsed or (), sizes, strict=parsed is not None):
-        if isinstance(expression, ast.Name):
-            if bound.setdefault(expression.id, size) != size:
-                return None
-        else:
-            value = evaluate_size(expression, bound)
-            if value is not None and value != size:
-                return None
-    return bound
 
 
 def read_declarations(text: str, qualname: str, assumed: Sequence[str] = ()) -> Declarations:
@@ -396,7 +367,9 @@ def read_declarations(text: str, qualname: str, assumed: Sequence[str] = ()) -> 
     multiples = [*read_multiples(docstring), *list_multiples(function)]
     # ``cos (T, rotary_dim)`` of a function with ``rotary_dim=4`` is four wide
     given |= _read_defaults(function)
-    return Declarations(found, frozenset(sure), given, multiples=multiples, apart=apart)
+    unpacked = find_unpacked_settings(function)
+    sure_of = frozenset(sure)
+    return Declarations(found, sure_of, given, 1, multiples, unpacked, apart)
 
 
 def _list_told_apart(function: Function, found: Mapping[str, Declared]) -> Iterator[str]:
@@ -424,7 +397,7 @@ def _read_said(
 ) -> dict[str, Declared]:
     texts = [ast.get_docstring(function) or "", read_comments_of_signature(text, function)]
     cls = _find_class(tree, qualname)
-    if cls is not None and function.name in {"forward", "__call__"}:
+    if cls is not None and function.name in {"forward", "__call__", "__init__"}:
         texts.append(ast.get_docstring(cls) or "")
     found: dict[str, Said] = {}
     for argument in list_arguments(function):

@@ -20,6 +20,7 @@ _PLACES = frozenset(
     ["unsqueeze", "squeeze", "expand", "expand_as", "contiguous", "view", "reshape"]
 )
 """Methods that keep every number."""
+_ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 
 
 def find_summed(function: ast.AST, names: Collection[str]) -> frozenset[str]:
@@ -94,3 +95,24 @@ def list_compared_with_counters(function: ast.AST) -> Iterator[tuple[str, str]]:
                 sides = [n.id for n in (one.left, one.comparators[0]) if isinstance(n, ast.Name)]
                 known = next((counters[n] for n in sides if n in counters), None)
                 yield from ((n, known) for n in sides if n not in counters and known is not None)
+
+
+def list_deciding(function: ast.AST, names: Collection[str]) -> Iterator[str]:
+    """Yield those whose size decides alone: ``if score < self.best`` after ``score = -loss``.
+
+    They are numbers: a tensor of several says neither yes nor no.
+    """
+    same = {name: name for name in names}
+    for node in walk(function):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            value = node.value.operand if isinstance(node.value, ast.UnaryOp) else node.value
+            if isinstance(value, ast.Name) and value.id in same:
+                same[node.targets[0].id] = same[value.id]
+    for node in walk(function):
+        if not isinstance(node, ast.If | ast.IfExp | ast.While):
+            continue
+        parts = node.test.values if isinstance(node.test, ast.BoolOp) else [node.test]
+        for part in parts:
+            if isinstance(part, ast.Compare) and isinstance(part.ops[0], _ORDERS):
+                sides = (part.left, *part.comparators)
+                yield from (same[s.id] for s in sides if isinstance(s, ast.Name) and s.id in same)

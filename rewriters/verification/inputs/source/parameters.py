@@ -27,6 +27,8 @@ SIZES: tuple[tuple[str, tuple[object, ...]], ...] = (
     (CLASSES, (4, 8)),
     (r"head_dim", (4, 8)),
     (r"kernel", (3,)),
+    (r"n_?fft|fft_?(size|len)|frame_?len|win(dow)?_?len", (16, 8)),
+    (r"hop", (4, 2)),
     (r"patch_?size|window_?size|^window$|^ws$", (2, 4)),
     (r"im(a)?ge?_?size|resolution|input_size", (8,)),
     (r"max_.*(pos|len|seq)|seq_?len|max_?len", (16,)),

@@ -183,6 +183,19 @@ def _list_unpacked(function: Function, name: str) -> Iterator[Shape]:
                 yield tuple(sizes)
 
 
+def find_unpacked_settings(function: Function) -> dict[str, list[str]]:
+    """Return ``{"resolution": ["h", "w"]}`` for ``h, w = self.resolution``."""
+    found: dict[str, list[str]] = {}
+    for node in walk(function):
+        match node:
+            case ast.Assign(
+                targets=[ast.Tuple(elts=parts)],
+                value=ast.Attribute(value=ast.Name(id="self"), attr=name),
+            ):
+                found[name] = [ast.unparse(part) for part in parts]
+    return found
+
+
 def list_multiples(function: Function) -> list[tuple[str, str]]:
     """Return the sizes that the code cuts into parts: ``h`` and ``s`` of ``h // s``.
 

@@ -17,6 +17,7 @@ from npufix.rewriters.graph.modules.syntax import list_defaults, walk
 from npufix.rewriters.verification.inputs.source.operands import (
     find_summed,
     list_compared_with_counters,
+    list_deciding,
 )
 from npufix.rewriters.verification.inputs.source.training.loops import (
     Batch,
@@ -86,6 +87,10 @@ class Use:
     looped: bool = False
     """Whether the code goes through it, or joins what it holds."""
     called: bool = False
+    given: int = 0
+    """How many arguments it is called with, at most."""
+    decides: bool = False
+    """Whether a test asks how large it is: a number."""
     trained: bool = False
     """Whether an optimizer is made for it."""
     sets: bool = False
@@ -194,6 +199,8 @@ def find_uses(function: Function) -> dict[str, Use]:
         _note_kept_shapes(use, function, name, until[name])
     for name in find_summed(function, found):
         found[name].summed = True
+    for name in list_deciding(function, found):
+        found[name].decides = True
     return found
 
 
@@ -423,6 +430,7 @@ def _note_call(use: Use, node: ast.Call, name: str) -> None:
     func, arguments = node.func, node.args
     called = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
     use.called |= _is(func, name)
+    use.given = max(use.given, _is(func, name) * (len(arguments) + len(node.keywords)))
     if re.fullmatch(_OPTIMIZERS, called):
         use.trained |= _is(next(iter(arguments), None), name)
         use.sets |= any(_is(keyword.value, name) for keyword in node.keywords)

@@ -296,7 +296,7 @@ def _prepare(target: Target, one: CaseRun, call: _Call) -> str:
     return _PREPARED.format(
         made=call.made,
         mode=mode,
-        before=f"\n    for name, given in {call.before}:\n        getattr(made, name)(**given)"
+        before=f"\n    for method, given in {call.before}:\n        method(**given)"
         if call.before
         else "",
         arguments="".join(f"        {n!r}: {text},\n" for n, text in call.arguments.items()),
@@ -372,7 +372,7 @@ def _list_before(target: Target, one: CaseRun) -> str:
     for earlier, (method, given) in zip(specs, list_calls(history, make), strict=True):
         kinds = dict(earlier.arguments)
         pairs = (f"{n!r}: {_argument(kinds[n], v, namespace)}" for n, v in given.items())
-        texts.append(f"({method!r}, {{{', '.join(pairs)}}})")
+        texts.append(f"(made.{method}, {{{', '.join(pairs)}}})")
     return f"[{', '.join(texts)}]" if texts else ""
 
 
