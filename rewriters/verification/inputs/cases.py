@@ -36,6 +36,7 @@ from npufix.rewriters.verification.inputs.axes import (
 )
 from npufix.rewriters.verification.inputs.forms import is_mask, list_forms
 from npufix.rewriters.verification.inputs.objects.offers import without_weights
+from npufix.rewriters.verification.inputs.plain_numbers import with_one, with_orders, with_signs
 from npufix.rewriters.verification.inputs.source.declarations import read_declarations
 from npufix.rewriters.verification.inputs.source.numbers import list_numbers
 from npufix.rewriters.verification.inputs.source.training import losses
@@ -65,7 +66,6 @@ _OTHER_SIZE = 5
 _LONG = 17
 """Longer than all that a call is made of."""
 _ODD = (7, 3, 13, 5)
-_ORDERED = (2.0, 0.5)
 _LENGTHS = (1, 3, 7, 0)
 """Of lists, which have two otherwise."""
 _LARGE = (torch.float32, torch.bfloat16)
@@ -123,7 +123,8 @@ def _cases(
     for assignment in assignments:
         for seed in range(2):
             yield CallCase(assignment, seed=seed)
-    yield from _with_orders(assignments)
+    yield from with_orders(assignments)
+    yield from with_signs(assignments[:_FEW_ASSIGNMENTS], job)
     yield from _with_voids(assignments, target, job)
     first = assignments[:_FEW_ASSIGNMENTS]
     yield from _of_whole_range(first, job)
@@ -164,21 +165,6 @@ def _with_negatives(assignment: Assignment) -> Iterator[CallCase]:
         others = {n: replace(specs[n], sound=True) for n in named if n != name}  # type: ignore[arg-type] # tensors
         wide = replace(specs[name], high=max(3, specs[name].high))  # type: ignore[union-attr,arg-type] # same
         yield CallCase(with_specs(assignment, **others, **{name: wide}), "negative")
-
-
-def _with_orders(assignments: Sequence[Assignment]) -> Iterator[CallCase]:
-    """Yield calls in which of two floats each is once the larger one: ``sigma, sigma_next``."""
-    seen: set[tuple[str, str]] = set()
-    for one in assignments:
-        given = ((n, s.value) for n, s in one.specs.items() if isinstance(s, Value) and s.given)
-        floats = [name for name, value in given if type(value) is float]
-        for pair in itertools.combinations(floats, 2):
-            if pair not in seen:
-                seen.add(pair)
-                for numbers in (_ORDERED, _ORDERED[::-1]):
-                    yield CallCase(
-                        with_specs(one, **dict(zip(pair, map(Value, numbers), strict=True)))
-                    )
 
 
 def _with_voids(assignments: Sequence[Assignment], target: Target, job: Job) -> Iterator[CallCase]:
@@ -430,9 +416,7 @@ def _resize(assignments: Sequence[Assignment], target: Target) -> Iterator[CallC
     on_host = trials is not None and not trials.target.on_npu
     later = [a for a in assignments[_RESIZED:] if a.recipe is not None and a.recipe.history]
     for assignment in (*assignments[:_RESIZED], *later):
-        for old, other in (
-            _resizes(assignment) if assignment not in later else _with_one(assignment)
-        ):
+        for old, other in _resizes(assignment) if assignment not in later else with_one(assignment):
             # Of no elements, a device may divide by their number and end the process.
             empty = 0 in list_dimensions(other.specs)
             if empty and on_host and trials is not None and not trials.accepts(other):
@@ -489,12 +473,4 @@ def _resizes(assignment: Assignment) -> Iterator[tuple[int | None, Assignment]]:
         for new in dict.fromkeys((1, _OTHER_SIZE, 0, *sizes)):
             if new != old:
                 yield old, Assignment(assignment.recipe, resize(assignment.specs, old, new))
-    yield from _with_one(assignment)
-
-
-def _with_one(assignment: Assignment) -> Iterator[tuple[None, Assignment]]:
-    """Make one whole number one."""
-    whole = {n: s for n, s in assignment.specs.items() if isinstance(s, Value)}
-    for name, spec in whole.items():
-        if type(spec.value) is int and spec.value > 1:
-            yield None, Assignment(assignment.recipe, {**assignment.specs, name: Value(1)})
+    yield from with_one(assignment)
