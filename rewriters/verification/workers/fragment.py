@@ -395,8 +395,8 @@ def _head(
             continue
         taken = {*names, *own, *bound, *attributes.values()}
         for path in (inner for outer in found or () for inner in list_of_objects(outer, nodes)):
-            free = path[-1] not in taken and not iskeyword(path[-1])  # ``gain["class"]``
-            attributes[path] = path[-1] if free else "_".join(path)
+            plain = path[-1] not in taken and not iskeyword(path[-1])  # ``gain["class"]``
+            attributes[path] = path[-1] if plain else "_".join(path)
             taken.add(attributes[path])
     objects = {path[0] for path in attributes}
     free = [n for n in read if n not in {instance, *objects, *list_assigned_first(front)}]

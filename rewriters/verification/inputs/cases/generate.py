@@ -27,22 +27,23 @@ from npufix.rewriters.verification.calls.values import (
     resize,
 )
 from npufix.rewriters.verification.inputs.arguments import INTEGER_TENSOR
-from npufix.rewriters.verification.inputs.axes import (
+from npufix.rewriters.verification.inputs.cases.axes import (
     Axis,
     change_axis,
     find_axes,
     list_places,
     make_distinct,
 )
-from npufix.rewriters.verification.inputs.forms import is_mask, list_forms
+from npufix.rewriters.verification.inputs.cases.forms import is_mask, list_forms
+from npufix.rewriters.verification.inputs.cases.limits import at_limits, with_orders, with_signs
+from npufix.rewriters.verification.inputs.cases.trials import Trials, with_specs
 from npufix.rewriters.verification.inputs.objects.offers import without_weights
-from npufix.rewriters.verification.inputs.plain_numbers import with_one, with_orders, with_signs
 from npufix.rewriters.verification.inputs.source.declarations import read_declarations
 from npufix.rewriters.verification.inputs.source.numbers import list_numbers
+from npufix.rewriters.verification.inputs.source.slicing import find_changed
 from npufix.rewriters.verification.inputs.source.training import losses
 from npufix.rewriters.verification.inputs.source.usage import find_function, read_source
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase
-from npufix.rewriters.verification.inputs.trials import Trials, with_specs
 from npufix.rewriters.verification.sandbox.remote import runs_with_target
 
 if TYPE_CHECKING:
@@ -50,15 +51,13 @@ if TYPE_CHECKING:
 
     from npufix.rewriters.edit.job import Job
     from npufix.rewriters.match.recorded_call import RecordedCall
-    from npufix.rewriters.verification.inputs.search import Keeps
-    from npufix.rewriters.verification.inputs.target import Target
+    from npufix.rewriters.verification.inputs.target import Keeps, Target
 
 _LIMITS = re.compile(
     r"(?<![-<>])[<>]=?(?!>)|[=!]=|\.(?:lt|le|gt|ge|eq|ne)(?:_?\()|//"
     r"|\b(?:floor|ceil|round|trunc|frac|sign|bucketize|searchsorted|histc|heaviside)\w*"
 )
 """What makes something else of numbers on both sides of one."""
-_COMPARED = re.compile(r"(\w+)\)* *(?<![-<>])(?:[<>]=?|[=!]=)(?!>) *\(*(?:self\.)?(\w+)")
 _IN_FLOAT32 = re.compile(r"\.float\(|\bfloat32\b|\.double\(|\bfloat64\b")
 _CASTS = re.compile(r"\bdtype\b|\.(?:to|type_as|float|half|bfloat16|double)\(")
 _HALF_TYPES = ("c10::BFloat16", "c10::Half")
@@ -128,7 +127,7 @@ def _cases(
     yield from _with_voids(assignments, target, job)
     first = assignments[:_FEW_ASSIGNMENTS]
     yield from _of_whole_range(first, job)
-    yield from _at_limits(assignments, target, job)
+    yield from at_limits(assignments, target, job)
     telling = [_Telling(Trials.of(target, assignments[0]), a, job, keeps) for a in first]
     for one in telling:
         yield from one.list_independent()
@@ -195,32 +194,6 @@ def _of_whole_range(assignments: Sequence[Assignment], job: Job) -> Iterator[Cal
         made = () if one.recipe is None else one.recipe.arguments
         wide = replace(one, specs=declared.made_with(made).widen(one.specs))
         yield from (CallCase(wide, seed=n) for n in range(2) if wide != one)
-
-
-def _at_limits(assignments: Sequence[Assignment], target: Target, job: Job) -> Iterator[CallCase]:
-    """Yield calls with 0 and 1 for a number that a changed line compares: ``top_p``.
-
-    Of an object, those that its class is made with: that refuses what cannot be.
-    """
-    compared = find_changed(_COMPARED, job)
-    names = {name for found in compared for pair in found for name in pair}
-    made = target.constructor
-    seen: set[tuple[str, float]] = set()
-    for one in assignments:
-        own = target.make_object(one.recipe) if names.intersection(made) else None
-        for name in sorted(names & {*one.specs, *made}):
-            spec = one.specs.get(name)
-            number = spec.value if isinstance(spec, Value) else getattr(own, name, None)
-            for limit in (0.0, 1.0) if type(number) is float else ():
-                if limit == number or (name, limit) in seen:
-                    continue
-                seen.add((name, limit))
-                other = with_specs(one, **{name: Value(limit)})
-                if spec is None and one.recipe is not None:
-                    given = {**dict(one.recipe.arguments), name: Value(limit)}
-                    other = replace(one, recipe=replace(one.recipe, arguments=(*given.items(),)))
-                yield CallCase(other)
-                yield CallCase(other, "few values")
 
 
 @dataclass(slots=True)
@@ -416,7 +389,9 @@ def _resize(assignments: Sequence[Assignment], target: Target) -> Iterator[CallC
     on_host = trials is not None and not trials.target.on_npu
     later = [a for a in assignments[_RESIZED:] if a.recipe is not None and a.recipe.history]
     for assignment in (*assignments[:_RESIZED], *later):
-        for old, other in _resizes(assignment) if assignment not in later else with_one(assignment):
+        for old, other in (
+            _resizes(assignment) if assignment not in later else _with_one(assignment)
+        ):
             # Of no elements, a device may divide by their number and end the process.
             empty = 0 in list_dimensions(other.specs)
             if empty and on_host and trials is not None and not trials.accepts(other):
@@ -437,16 +412,6 @@ def _loses_digits(job: Job) -> bool:
     """Say whether less is computed in float32: in bfloat16, 64 and 64.2 are the same number."""
     before, after = map(len, find_changed(_IN_FLOAT32, job))
     return before > after and "torch_npu" not in job.patched
-
-
-def find_changed(pattern: re.Pattern[str], job: Job) -> list[list[str]]:
-    """Return what a pattern finds on the changed lines, before and after."""
-    sides = (job.original, job.lines_original), (job.patched, job.lines_patched)
-    lines = [(text.splitlines(), numbers) for text, numbers in sides]
-    return [
-        [m for n in numbers if n <= len(held) for m in pattern.findall(held[n - 1])]
-        for held, numbers in lines
-    ]
 
 
 def _flavours(assignment: Assignment, job: Job) -> Iterator[Flavour]:
@@ -473,4 +438,12 @@ def _resizes(assignment: Assignment) -> Iterator[tuple[int | None, Assignment]]:
         for new in dict.fromkeys((1, _OTHER_SIZE, 0, *sizes)):
             if new != old:
                 yield old, Assignment(assignment.recipe, resize(assignment.specs, old, new))
-    yield from with_one(assignment)
+    yield from _with_one(assignment)
+
+
+def _with_one(assignment: Assignment) -> Iterator[tuple[None, Assignment]]:
+    """Make one whole number one."""
+    whole = {n: s for n, s in assignment.specs.items() if isinstance(s, Value)}
+    for name, spec in whole.items():
+        if type(spec.value) is int and spec.value > 1:
+            yield None, Assignment(assignment.recipe, {**assignment.specs, name: Value(1)})
