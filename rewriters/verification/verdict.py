@@ -131,6 +131,9 @@ class Verdict:
     """None where nothing records them."""
     limit: bool = False
     """Not verified for a reason of the ground, not of the code: another ground may say more."""
+    ended: bool = False
+    """Not verified as its process crashed or was ended, for its time as well: less of the code may
+    run to the end."""
     script: str = ""
     """The counterexample as a Python program that shows it; empty if there is none."""
     times: Times | None = None

@@ -126,7 +126,7 @@ class ForkServer:
         remove(one.folder)
         told = one.told
         if lost or told is None:
-            self._send(Reply(one.question.number, lost=lost, late=late))
+            self._send(Reply(one.question.number, lost=lost, late=late, ended=True))
             return
         self._send(Reply(one.question.number, told.answer))
         if one.question.left:

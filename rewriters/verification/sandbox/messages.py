@@ -69,6 +69,8 @@ class Reply(msgspec.Struct, frozen=True):
     """Why there is no answer: what ended the process."""
     late: bool = False
     """Whether that was a limit of time: which no other ground makes longer."""
+    ended: bool = False
+    """Whether it was the job's own processes that ended, or had to be ended."""
     spent: bool = False
     """Whether the child can answer nothing more."""
 

@@ -21,6 +21,7 @@ import ast
 import builtins
 import copy
 from dataclasses import replace
+from keyword import iskeyword
 from typing import TYPE_CHECKING, NamedTuple, TypeGuard
 
 from npufix.rewriters.edit.job import PROBE
@@ -394,7 +395,7 @@ def _head(
             continue
         taken = {*names, *own, *bound, *attributes.values()}
         for path in (inner for outer in found or () for inner in list_of_objects(outer, nodes)):
-            attributes[path] = path[-1] if path[-1] not in taken else "_".join(path)
+            attributes[path] = _argument_of(path, taken)
             taken.add(attributes[path])
     objects = {path[0] for path in attributes}
     free = [n for n in read if n not in {instance, *objects, *list_assigned_first(front)}]
@@ -423,6 +424,12 @@ def _head(
     if all(isinstance(s, ast.Assert) for s in blocks[0]):  # what it checks stays as it is
         left |= set(free)
     return _Head(given, [*defaults.values()], sorted(written | left), attributes)
+
+
+def _argument_of(path: tuple[str, ...], taken: set[str]) -> str:
+    """Return what the argument is called that stands for ``self.gain``, or ``gain["class"]``."""
+    last = path[-1]
+    return "_".join(path) if last in taken or iskeyword(last) else last
 
 
 def _is_main(statement: ast.stmt) -> bool:

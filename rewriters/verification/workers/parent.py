@@ -100,7 +100,7 @@ def verify(
 
 
 def _may_be_narrowed(job: Job, verdict: Verdict) -> bool:
-    lost = verdict.on == Backend.NONE.value or verdict.limit
+    lost = (verdict.on == Backend.NONE.value and not verdict.ended) or verdict.limit
     return job.alone and verdict.status is Status.NOT_VERIFIED and not lost
 
 
@@ -178,7 +178,7 @@ def _verdict(job: Job, reply: Reply, settings: Settings) -> Verdict:
         # What ends a process on a device may be the device's doing. That it takes too long is the
         # code's: it would on any ground, and where it ran must not depend on how busy this is.
         limit = settings.ground is not Backend.REFERENCE and not reply.late
-        return _refuse(job, reply.lost, limit=limit)
+        return replace(_refuse(job, reply.lost, limit=limit), ended=reply.ended)
     answer = replace(reply.answer, verdict=_bound(reply.answer.verdict))
     if settings.cache is not None:
         settings.cache.put(job, settings.ground, answer, settings.kind)

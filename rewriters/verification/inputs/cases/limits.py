@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import re
 from dataclasses import replace
@@ -9,10 +10,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from npufix.rewriters.graph.modules.syntax import walk
 from npufix.rewriters.verification.calls.observe import CALL_S
-from npufix.rewriters.verification.calls.values import Value
+from npufix.rewriters.verification.calls.values import Tensor, Value
 from npufix.rewriters.verification.inputs.cases.trials import with_specs
+from npufix.rewriters.verification.inputs.source.parameters import WIDTH
 from npufix.rewriters.verification.inputs.source.slicing import find_changed
+from npufix.rewriters.verification.inputs.source.usage import find_function
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
@@ -31,6 +35,8 @@ _BENDS = re.compile(
 )
 """What makes something else of large numbers than of small ones."""
 _ORDERED = (2.0, 0.5)
+_OF_SIGNS = frozenset({"abs", "max", "min", "fabs", "copysign"})
+"""What is called with a number that may be negative."""
 _STEEP = 8.0
 """Of a weight: its exponential is beyond a hundred, and its sigmoid next to one."""
 _MOST_STEEP = 1e4
@@ -51,6 +57,41 @@ def with_orders(assignments: Sequence[Assignment]) -> Iterator[CallCase]:
                     yield CallCase(
                         with_specs(one, **dict(zip(pair, map(Value, numbers), strict=True)))
                     )
+
+
+def with_signs(assignments: Sequence[Assignment], job: Job) -> Iterator[CallCase]:
+    """Yield zero and negative numbers where code asks: ``abs(shift)``, ``max(0, offset)``."""
+    asked = _find_signed(job)
+    for one in assignments:
+        for name in sorted(asked & one.specs.keys()):
+            spec = one.specs[name]
+            value = getattr(spec, "value", None)
+            if isinstance(spec, Tensor) and spec.kind == "int":
+                yield CallCase(with_specs(one, **{name: replace(spec, low=-WIDTH, high=0)}))
+            elif isinstance(value, int | float) and not isinstance(value, bool):
+                for number in (-value, type(value)(0)):
+                    yield CallCase(with_specs(one, **{name: Value(number)}))
+
+
+def _find_signed(job: Job) -> set[str]:
+    """Return the names whose sign one of both versions asks for, beside nothing but zeros.
+
+    ``max(k, len(x))`` says how large, ``max(k, 0)`` and ``abs(k)`` that it may be below zero.
+    """
+    found = set[str]()
+    for text in (job.original, job.patched):
+        function = find_function(ast.parse(text), job.qualname)
+        for node in walk(function) if function is not None else ():
+            if isinstance(node, ast.Call) and _name(node.func) in _OF_SIGNS:
+                names = [a.id for a in node.args if isinstance(a, ast.Name)]
+                others = [a for a in node.args if not isinstance(a, ast.Name)]
+                if all(isinstance(a, ast.Constant) and a.value == 0 for a in others):
+                    found.update(names)
+    return found
+
+
+def _name(code: ast.expr) -> str:
+    return code.id if isinstance(code, ast.Name) else getattr(code, "attr", "")
 
 
 def at_limits(assignments: Sequence[Assignment], target: Target, job: Job) -> Iterator[CallCase]:

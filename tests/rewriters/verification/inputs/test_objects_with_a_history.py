@@ -143,6 +143,22 @@ def test_of_two_floats_each_is_once_the_larger_one() -> None:
     assert found.status is Status.REFUTED, found
 
 
+SIGNED = """
+def shifted(x, shift: int, least: int = 1):
+    return torch.roll(x, abs(shift), -1) * max(least, 0)
+"""
+
+
+@pytest.mark.parametrize(
+    "change", [("abs(shift)", "shift"), ("max(least, 0)", "least"), ("max(least, 0)", "least or 1")]
+)
+def test_what_code_asks_the_sign_of_is_negative_and_zero_once(change: tuple[str, str]) -> None:
+    found = verdict(SIGNED, change)
+    assert found.status is Status.REFUTED, found
+    same = verdict(SIGNED, ("abs(shift)", "(shift if shift > 0 else -shift)"))
+    assert same.status is Status.EQUIVALENT, same
+
+
 MOMENTUM = """
 class Momentum(torch.optim.Optimizer):
     def __init__(self, params, lr: float = 0.1):

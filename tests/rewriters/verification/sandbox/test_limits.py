@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,20 @@ def test_what_code_does_to_its_process_is_gone_with_it(
     verdicts: dict[str, Verdict], code: str
 ) -> None:
     assert verdicts[code].status is Status.EQUIVALENT, verdicts[code]
+
+
+@ONLY_LINUX
+def test_what_ends_its_process_has_its_changed_statements_verified_alone() -> None:
+    codes = {"ctypes.string_at(0)": "SIGSEGV", "while True: n += 1": "no verdict within 5 s"}
+    jobs = [replace(job(code), alone=True) for code in codes]
+    wrong = replace(jobs[0], patched=jobs[0].patched.replace("2 + abs(n)", "2 + abs(n + 1)"))
+    *right, refuted = verify([*jobs, wrong], Settings(), timeout_s=5.0)
+    for verdict, reason in zip(right, codes.values(), strict=True):
+        assert verdict.status is Status.EQUIVALENT, verdict
+        assert verdict.scope == "the changed statements of f"
+        assert any(reason in note for note in verdict.notes)
+    assert refuted.status is Status.NOT_VERIFIED, refuted
+    assert "SIGSEGV" in refuted.reason
 
 
 def test_a_verifier_that_cannot_start_is_the_reason_of_every_verdict(

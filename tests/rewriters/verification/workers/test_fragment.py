@@ -55,6 +55,13 @@ def test_it_takes_what_is_read_and_leaves_the_rest() -> None:
     ]
 
 
+def test_a_key_that_is_a_word_of_the_language_names_no_argument() -> None:
+    old = """area[inside == 0] = self.fill["class"]"""
+    found = fragments(old, """area.masked_fill_(inside == 0, self.fill["class"])""")
+    assert found is not None
+    assert found[0].splitlines()[0] == f"def {NAME}(area, inside, self_fill_class):"
+
+
 def test_what_is_read_later_is_its_result() -> None:
     body = BODY.replace("return areas", "return areas, total")
     found = fragments("total = area * 2.0", "total = area + area", body)
