@@ -38,10 +38,13 @@ def fold(
     has copied, ``modeling_b.py`` out of ``modular_b.py`` and that out of ``modeling_a.py``, is
     said where it was copied from, unless generated files may be changed as well. What is no more
     than the call of a function of another file is said in that function. A setting in many
-    configurations is one finding too, unless it is ``to_write``: then each file is. Who has a list
+    configurations is one finding too, unless it is ``to_write``: then each file is. Advice about a
+    part of what another finding changes is not said beside it. Who has a list
     of known findings ``to_compare`` with is told advice by function: what is new in another one
     would be hidden.
     """
+    covered = _list_covered(found)
+    found = [item for item in found if item not in covered]
     first: dict[tuple[str, ...], Located] = {}
     owner: dict[Located, Located] = {}
     for item in sorted(found, key=_is_generated):
@@ -68,6 +71,22 @@ def fold(
         for item in found
         if item not in owner
     ]
+
+
+def _list_covered(found: Sequence[Located]) -> set[Located]:
+    """Return the advice about a part of code for which another finding has a text already."""
+    written: dict[tuple[str, str], list[Located]] = {}
+    for item in found:
+        if item.site.rewrite is not None:
+            written.setdefault((item.finding.path, item.finding.function), []).append(item)
+    return {
+        item
+        for item in found
+        if item.site.rewrite is None
+        for other in written.get((item.finding.path, item.finding.function), ())
+        if 0 <= item.finding.line - other.finding.line <= other.finding.code.count("\n")
+        and item.finding.code in other.finding.code
+    }
 
 
 def _find_shared_text(item: Located, tree: SourceTree, *, to_write: bool) -> tuple[str, ...] | None:

@@ -100,6 +100,7 @@ _SENDS = Mention(re.compile(r"(?m)^\s*(import|from) ray\b"), ("ray",))
 _LEARNS_NOTHING = re.compile(r"\b(no_grad|inference_mode)\b")
 _BY_NAME = r"(?m)^@[\w.]+\(\s*[\"'][\w.-]+[\"']\s*\)\n(?:@.*\n)*class "
 """A class that a configuration chooses by a name: ``@ATTENTION.register("flash")``."""
+_CALLED_AS_METHOD = re.compile(r"(?!(?:torch|th|F|nn)\.)([A-Za-z_]\w*(?:\.\w+)*)\.(\w+)\(")
 _ON_NPU = re.compile(r"\btorch_npu\.(\w+)\(")
 _FOR_NPU = Mention(re.compile(r"\btorch_npu\b"), ("torch_npu",))
 _HOLDS_MODELS = re.compile(
@@ -146,6 +147,7 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
     guessed = guessed or _is_worth_less_than_its_text(site) or _learns(file, site, callers)
     # who is sent the dictionary may have no device
     guessed = guessed or ("log-takes-tensors" in unknown and callers.mention(_SENDS))
+    guessed = guessed or _is_method_of_program(file, site, callers)
     if guessed or _serves(file, site) or _is_one_of_a_registry(file, site, callers):
         return False
     if site.function in _DEMONSTRATES and _HOLDS_MODELS.search(file.relative):
@@ -171,6 +173,23 @@ def _learns(file: SourceFile, site: Site, callers: Callers) -> bool:
         return False
     above = file.text.splitlines()[site.function_lines[0] - 1 : site.line]
     return not any(map(_LEARNS_NOTHING.search, above)) and callers.mention(_LEARNS)
+
+
+def _is_method_of_program(file: SourceFile, site: Site, callers: Callers) -> bool:
+    """Tell whether an operator may be a method of a class that the program has itself.
+
+    ``graph.repeat_interleave(k)`` beside ``class PackedGraph: def repeat_interleave(self, n)`` is
+    none of a tensor, unless more speaks for one than this call: ``graph = torch.zeros(n)``.
+    """
+    called = _CALLED_AS_METHOD.match(site.code)
+    if called is None or all(proof.condition.name != "is-tensor" for proof in site.proofs):
+        return False
+    owner, method = called.groups()
+    own = re.compile(rf"(?m)^[ \t]+def {method}\(\s*self\b")
+    first, last = site.function_lines
+    lines = "\n".join(file.text.splitlines()[first - 1 : last])
+    known = rf"(?<![\w.]){re.escape(owner)} *(:[^=,)\n]*Tensor\b|= *(torch|F|nn)\.)"
+    return not re.search(known, lines) and callers.mention(Mention(own, (f"def {method}(",)))
 
 
 def _is_one_of_a_registry(file: SourceFile, site: Site, callers: Callers) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph.modules.names import module_names, source_lines
-from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.graph.modules.syntax import root_name, walk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +19,8 @@ _GUARDED = """try:
 except ImportError:  # not on an NPU machine
 {unit}{bound} = None
 """
+_SET_UP = frozenset({"logging", "matplotlib", "os", "sys", "warnings"})
+"""Modules that are set up between imports, and call nothing of this file."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -101,9 +103,16 @@ def insertion(
 
 
 def _may_use(node: ast.stmt) -> bool:
-    """Tell whether a statement of a script may need what is imported: it calls something."""
-    defines = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
-    return not defines and any(isinstance(part, ast.Call) for part in ast.walk(node))
+    """Tell whether a statement of a script may need what is imported: it calls something.
+
+    What sets the interpreter up, ``sys.path.append("core")``, comes before other imports.
+    """
+    match node:
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+            return False
+        case ast.Expr(ast.Call(ast.Attribute() as called)) if root_name(called) in _SET_UP:
+            return False
+    return any(isinstance(part, ast.Call) for part in ast.walk(node))
 
 
 def _below(place: Sequence[ast.stmt], tree: ast.Module) -> int:

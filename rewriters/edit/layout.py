@@ -26,6 +26,8 @@ _OPERATORS = (
     {"|"}, {"^"}, {"&"}, {"<<", ">>"}, {"+", "-"}, {"*", "/", "//", "%", "@"},
 )  # fmt: skip
 _SHORTEST, _OF_BLACK, _LONGEST = 79, 88, 120
+_LONGER_LINES = 50
+"""Of so many lines one may be longer than its author wants lines to be."""
 _TEXT = re.compile(
     r"""#[^\n]*|'''.*?'''|\"\"\".*?\"\"\"|'(?:\\.|[^'\\\n])*'|"(?:\\.|[^"\\\n])*\"""", re.DOTALL
 )
@@ -56,19 +58,23 @@ def use_width(width: int | None) -> Iterator[None]:
 
 
 def style_of(source: str) -> Style:
-    """Return the habits of a file; it is as wide as its project says, or its longest line."""
+    """Return the habits of a file; it is as wide as its project says, or most of its lines."""
     style, width = _style_of(source), _project_width.get()
     return style if width is None else replace(style, width=width)
 
 
 @lru_cache(maxsize=4)
 def _style_of(source: str) -> Style:
-    """Return the quotes that prevail in a file, and the length of its longest line of code."""
+    """Return the quotes that prevail in a file, and how long all but a few of its lines are.
+
+    One in fifty may be longer: a help text, or a table, that nobody could break.
+    """
     strings = [text for text in _TEXT.findall(source) if text[:3] not in {"'''", '"""'}]
     single = sum(text[0] == "'" for text in strings)
     double = sum(text[0] == '"' for text in strings)
     code = _TEXT.sub(lambda m: "" if m[0][0] == "#" or m[0][:3] in {"'''", '"""'} else m[0], source)
-    longest = max((len(line.rstrip()) for line in code.split("\n")), default=0)
+    lengths = sorted(len(line.rstrip()) for line in code.split("\n") if line.strip()) or [0]
+    longest = lengths[-1 - len(lengths) // _LONGER_LINES]
     width = min(max(longest, _SHORTEST), _LONGEST)
     return Style(width, "'" if single > double else '"')
 

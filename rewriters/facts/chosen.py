@@ -58,10 +58,29 @@ def is_reference(flow: FunctionFlow) -> bool:
         return False
     if flow.cls is None and _holds_kernels(flow):
         return True
+    if flow.cls is not None and _has_stand_in(flow.cls, name):
+        return True
     beside = flow.names.functions if flow.cls is None else {m.name for m in _methods(flow.cls)}
     what = _what(name)[0]
     others = [other for other in beside if other != name and _what(other)[0] == what]
     return not all(map(_falls_back, others))
+
+
+def _has_stand_in(cls: ast.ClassDef, name: str) -> bool:
+    """Tell whether something else may be called in place of a method of the class.
+
+    ``self.act = self._gelu_python if slow else F.gelu``, or in two branches of an ``if``.
+    """
+    assigned = [n for n in walk(cls) if isinstance(n, ast.Assign) and len(n.targets) == 1]
+    values: dict[str, set[str]] = {}
+    for node in assigned:
+        choices = (
+            [node.value.body, node.value.orelse]
+            if isinstance(node.value, ast.IfExp)
+            else [node.value]
+        )
+        values.setdefault(ast.unparse(node.targets[0]), set()).update(map(ast.unparse, choices))
+    return any(f"self.{name}" in some and len(some) > 1 for some in values.values())
 
 
 def _holds_kernels(flow: FunctionFlow) -> bool:

@@ -143,7 +143,8 @@ def _is_read_as_array(flow: FunctionFlow, node: Node) -> bool:
 
 
 def _source(node: Node) -> Node:
-    while node.op in _STAYS | {Op.GETITEM} and node.args:
+    """Return what a value is a view of, or what was changed in place: ``zeros(n).uniform_()``."""
+    while node.args and (node.op in _STAYS | {Op.GETITEM} or str(node.op).endswith("_")):
         node = node.args[0]
     return node
 

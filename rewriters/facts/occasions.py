@@ -44,7 +44,7 @@ class Occasion(str, Enum):
 _BUILDS = re.compile(
     r"_*((set|enable|disable)_(use_)?\w*(attention|xformers|flash|tiling|slicing)\w*|init|reset|load|save|from|convert|export|setup|configure|merge|register|plot|visuali[sz]e)(_.*|__)?"
     r"|_*(set|update|compute|precompute)_(cos_sin|sin_cos|default_rope|inv_freq|freqs_cis)(_\w*)?"
-    r"|.*_init|_*(build|make|create|init)_(\w+_)?cache|.*state_dicts?(_.*)?|get_(\w+_)?(peft|lora|model|optim\w*|adapter)_(\w+_)?state(_.*)?"
+    r"|.*_init|_*(un)?flatten_\w*state\w*|_*(build|make|create|init)_(\w+_)?cache|.*state_dicts?(_.*)?|get_(\w+_)?(peft|lora|model|optim\w*|adapter)_(\w+_)?state(_.*)?"
 )
 _SETS_UP = re.compile(
     r"_*(init|reset|load|save|export|register|setup)_(parameters|weights|model|checkpoint|buffers?)(_.*)?"
@@ -153,6 +153,8 @@ def occasion(
     once = once or name == MODULE or "test" in _words(name)
     once = once or (flow.cls is not None and _CALLED_ONCE.search(flow.cls.name) is not None)
     once = once or (name != "forward" and bool(list_given(flow.function) & OF_TEXT))
+    # what stands beside the loop of ``train(self)`` runs once for all of its rounds
+    once = once or (line > 0 and trains(flow.function) and not trains(flow.function, line))
     in_loop = is_in_loop(flow, line) and (
         match is not None or trains(flow.function, line) or samples(flow.function, line)
     )
@@ -190,6 +192,21 @@ def _is_aside(flow: FunctionFlow, line: int) -> bool:
         or _is_kept(flow, line)
         or _is_for_old_torch(flow, line)
         or _is_beside_loop(flow, line)
+        or _has_text_made(flow)
+    )
+
+
+def _has_text_made(flow: FunctionFlow) -> bool:
+    """Tell whether a function has a whole text generated: ``self.llm.generate(...)``, once a call.
+
+    What learns from the texts trains as well: ``loss = self.policy_loss(batch)``.
+    """
+    name = flow.function.name
+    if name == "forward" or {*_WORD.findall(name)} & _EACH_STEP:
+        return False
+    calls = [n.func for n in walk(flow.function) if isinstance(n, ast.Call)]
+    return any(isinstance(c, ast.Attribute) and c.attr == "generate" for c in calls) and not any(
+        re.search(r"(?i)loss|backward|reward|log_?prob", last_name(c)) for c in calls
     )
 
 
@@ -332,9 +349,17 @@ def _list_asked_for(test: ast.expr) -> set[str]:
 
 
 def _attributes(code: ast.If) -> set[str]:
-    """Return the attributes that a branch assigns."""
-    assigned = (target for s in code.body if isinstance(s, ast.Assign) for target in s.targets)
-    return {ast.unparse(target) for target in assigned if isinstance(target, ast.Attribute)}
+    """Return the attributes that a branch assigns, or ``self.register_buffer("name", x)`` makes."""
+    found: set[str] = set()
+    for statement in code.body:
+        match statement:
+            case ast.Assign(targets):
+                found |= {ast.unparse(t) for t in targets if isinstance(t, ast.Attribute)}
+            case ast.Expr(
+                ast.Call(ast.Attribute(owner, "register_buffer"), [ast.Constant(str(name)), *_], _)
+            ):
+                found.add(f"{ast.unparse(owner)}.{name}")
+    return found
 
 
 def _takes_state(function: FunctionNode) -> bool:

@@ -83,6 +83,21 @@ def train(trainer, model, batches, optimizer, accumulation_steps):
         if (i + 1) % accumulation_steps == 0:
             optimizer.step()
 """,
+        # by the class that an engine comes from
+        """
+from torch.nn.parallel import DistributedDataParallel
+
+
+class Engine:
+    def context(self, model, is_last):
+        return nullcontext() if is_last else model.no_sync()
+
+
+class Rounds(Engine):
+    def train(self, model: DistributedDataParallel, batches, micro_batches):
+        for i in range(micro_batches):
+            self.backward(self.context(model, i == micro_batches - 1), next(batches))
+""",
         # one device
         """
 def train(model, batches, optimizer, accumulation_steps):

@@ -14,6 +14,12 @@ class Tracker(nn.Module):
 """
 
 VALID = (
+    # drawn on the host
+    """
+def forward(x: torch.Tensor, n, rate):
+    drop = torch.zeros(n).uniform_(0.0, 1.0) < rate
+    return x if all(drop) else x * drop.sum()
+""",
     # rows, and indexes of another tensor, stay on the device
     """
 class Head(nn.Module):

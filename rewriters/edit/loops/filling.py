@@ -98,8 +98,18 @@ def fill(  # noqa: C901 - a vector for each limit of each slice
     mask: ast.expr = masks[0]
     for other in masks[1:]:
         mask = ast.BinOp(mask, ast.BitAnd(), other)
-    target = subscript(base, index) if (index := trim(place.items)) else base
+    target = subscript(base, index) if (index := trim(_without_whole(place, base))) else base
     yield ast.Expr(method(target, "masked_fill_", mask, value.code))
+
+
+def _without_whole(place: Place, base: ast.expr) -> list[ast.expr]:
+    """Return the items of an index with ``:`` for the ``:x.shape[0]`` that begins one of ``x``."""
+    match place.items:
+        case [ast.Slice(None, ast.expr() as upper, None), *rest] if (
+            ast.unparse(upper) == f"{ast.unparse(base)}.shape[0]"
+        ):
+            return [ast.Slice(), *rest]
+    return list(place.items)
 
 
 def _without_sign(bound: Value) -> Value:

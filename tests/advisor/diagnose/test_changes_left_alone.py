@@ -93,3 +93,136 @@ def test_a_class_that_is_chosen_by_name_beside_the_fused_one(
         "ascend.py": norm.format('@norms("npu")\n', "Other", fused),
     }
     assert bool(places(scanned(tmp_path, files))) is shown
+
+
+@pytest.mark.parametrize(
+    ("made", "shown"),
+    [("self.register_buffer('queue', {})", False), ("self.push(torch.ones(3), {})", True)],
+)
+def test_a_buffer_that_is_missing_is_made_once(tmp_path: Path, made: str, *, shown: bool) -> None:
+    made = made.format("torch.zeros(9).to(x.device)")
+    text = (
+        "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n"
+        "    def step(self, x: torch.Tensor):\n        if not hasattr(self, 'queue'):\n"
+        f"            {made}\n"
+    )
+    assert bool(places(scanned(tmp_path, {"a.py": text}))) is shown
+
+
+@pytest.mark.parametrize(
+    ("beside", "given", "shown"),
+    [
+        ("", "graph", True),
+        ("class Graph:\n    def repeat_interleave(self, n):\n        return n\n", "graph", False),
+        ("class Graph:\n    def repeat_interleave(self, n):\n        return n\n", "x", True),
+    ],
+)
+def test_a_method_of_the_program_is_none_of_a_tensor(
+    tmp_path: Path, beside: str, given: str, *, shown: bool
+) -> None:
+    text = (
+        "import torch\n\n\ndef step(x: torch.Tensor, graph, k: int):\n"
+        f"    return {given}.repeat_interleave(k)\n"
+    )
+    assert bool(places(scanned(tmp_path, {"a.py": text, "graph.py": beside}))) is shown
+
+
+@pytest.mark.parametrize(
+    ("done", "shown"),
+    [
+        ("self.llm.generate(x)", False),
+        ("self.llm.encode(x)", True),
+        ("self.get_reward(self.llm.generate(x))", True),
+    ],
+)
+def test_who_has_a_text_generated_runs_once_a_text(
+    tmp_path: Path, done: str, *, shown: bool
+) -> None:
+    text = (
+        "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
+        f"        return x\n\n    def answers(self, x: torch.Tensor):\n        y = {done}\n"
+        "        return y, torch.ones(x.shape).to(x.device)\n"
+    )
+    assert bool(places(scanned(tmp_path, {"a.py": text}))) is shown
+
+
+@pytest.mark.parametrize(("other", "shown"), [("F.gelu", False), ("self._gelu_python", True)])
+def test_a_formula_in_python_for_which_torch_may_stand(
+    tmp_path: Path, other: str, *, shown: bool
+) -> None:
+    text = (
+        "import math\nimport torch\nimport torch.nn.functional as F\nfrom torch import nn\n\n\n"
+        "class GELU(nn.Module):\n    def __init__(self, slow: bool):\n        super().__init__()\n"
+        f"        if slow:\n            self.act = {other}\n        else:\n"
+        "            self.act = self._gelu_python\n\n"
+        "    def _gelu_python(self, x: torch.Tensor):\n"
+        "        return x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))\n\n"
+        "    def forward(self, x: torch.Tensor):\n        return self.act(x)\n"
+    )
+    assert bool(places(scanned(tmp_path, {"a.py": text}))) is shown
+
+
+@pytest.mark.parametrize(
+    ("element", "shown"), [("m is not None", False), ("m * 2", True), ("len(m)", False)]
+)
+def test_a_list_that_hardly_comes_again(tmp_path: Path, element: str, *, shown: bool) -> None:
+    text = (
+        "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n"
+        f"    def forward(self, x: torch.Tensor, ms):\n        flags = [{element} for m in ms]\n"
+        "        return x * torch.tensor(flags, device=x.device)\n"
+    )
+    assert bool(places(scanned(tmp_path, {"a.py": text}))) is shown
+
+
+@pytest.mark.parametrize(("name", "written"), [("losses", True), ("log_vars", False)])
+def test_what_mmcv_logs_stays_a_number(tmp_path: Path, name: str, *, written: bool) -> None:
+    text = (
+        "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n"
+        f"    def forward(self, x: torch.Tensor):\n        {name} = {{}}\n"
+        f"        {name}['loss'] = x.sum().item()\n        return x, {name}\n"
+    )
+    (found,) = scanned(tmp_path, {"a.py": text}).report.findings
+    assert bool(found.replacement) is written
+
+
+def test_advice_about_a_part_of_what_is_written_is_not_said_beside_it(tmp_path: Path) -> None:
+    text = (
+        "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n"
+        "    def __init__(self, size):\n        super().__init__()\n        self.size = size\n\n"
+        "    def forward(self, x: torch.Tensor, n: int):\n        for _ in range(n):\n"
+        "            scale = torch.tensor([self.size, 2], device=x.device)\n"
+        "            x = self.blocks(x / scale)\n        return x\n"
+    )
+    (found,) = scanned(tmp_path, {"a.py": text}).report.findings
+    assert (found.rule, bool(found.replacement)) == ("NPU216", True)
+
+
+TRAIN = """
+import torch
+
+
+class Trainer:
+    def train_epochs(self, model, batches, epochs: int):
+        for epoch in range(epochs):
+            for x in batches:
+                self.optimizer.zero_grad()
+                model(x).backward()
+                self.optimizer.step()
+{steps}
+            for y in batches:
+                self.show(y)
+{epochs}
+        self.close()
+{end}
+"""
+
+
+@pytest.mark.parametrize(("place", "shown"), [("steps", True), ("epochs", False), ("end", False)])
+def test_what_stands_beside_the_loop_that_takes_steps(
+    tmp_path: Path, place: str, *, shown: bool
+) -> None:
+    asked = {"steps": "", "epochs": "", "end": ""}
+    deep = 8 if place == "end" else 16
+    asked[place] = " " * deep + "self.lengths.append(self.count.sum().item())"
+    text = TRAIN.format(**asked)
+    assert bool(places(scanned(tmp_path, {"a.py": text}))) is shown

@@ -124,3 +124,12 @@ def test_a_script_imports_what_it_needs_before_it_calls_anything() -> None:
     text = f"{above}optim = torch.optim.Adam(model.parameters())\nimport wandb\n"
     new = add_import(text, NPU, guarded=True)
     assert new == text.replace("import torch\n", f"import torch\n{GUARDED}", 1)
+
+
+@pytest.mark.parametrize(
+    ("call", "below"), [('sys.path.append("core")', "import b"), ("run()", "import sys")]
+)
+def test_a_guarded_import_stands_below_what_sets_the_interpreter_up(call: str, below: str) -> None:
+    source = f"import sys\n{call}\nimport b\n"
+    lines = add_import(source, Import("torch_npu"), guarded=True).splitlines()
+    assert lines[lines.index("try:") - 2] == below

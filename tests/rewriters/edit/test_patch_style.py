@@ -385,3 +385,9 @@ def test_other_neighbours_do_not(old: str, new: str) -> None:
     assert text.count('.device.type == "npu":') in {1, 2}
     for choice in (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.If)):
         assert len(choice.body) == len(choice.orelse) == 1
+
+
+@pytest.mark.parametrize(("long", "width"), [(1, 90), (9, 110)])
+def test_a_few_longer_lines_do_not_make_a_file_wide(long: int, width: int) -> None:
+    text = "\n".join(["x = 1" + "0" * 85] * 99 + ["x = 1" + "0" * 105] * long)
+    assert style_of(text).width == width

@@ -29,6 +29,7 @@ from npufix.rewriters.edit.statements.host.of_host import (
     READING,
     first_read,
     is_list,
+    is_of_dictionary,
     is_of_host,
     is_of_round,
     is_tensor,
@@ -396,7 +397,7 @@ def _say_in_loop(here: Surroundings, read: _Read) -> str:
     if read.how in ON_HOST:
         return _COPIED_IN_LOOP
     whole = iterated(here, first_read(read.tensor))
-    of_list = whole is not None and is_list(here, whole)
+    of_list = is_of_dictionary(whole) or (whole is not None and is_list(here, whole))
     return _OF_LIST if of_list and read.how in {"item", "int", "float"} else IN_LOOP
 
 

@@ -135,6 +135,8 @@ def _keep(
         return None
     if mentions(here.flow.names, ("dump", "dumps")):  # ``json.dump(stats, file)`` wants numbers
         return None
+    if re.search(r"\b(log_vars|num_samples)\b", here.text(kept)):  # of which mmcv makes arrays
+        return None
     while (inner := _same_value(tensor)) is not None:
         tensor = inner
     is_new = isinstance(tensor, ast.Call) and last_name(tensor.func) in _NEW

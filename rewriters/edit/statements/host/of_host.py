@@ -96,6 +96,14 @@ def iterated(here: Surroundings, code: ast.expr) -> ast.expr | None:
     return None
 
 
+def is_of_dictionary(whole: ast.expr | None) -> bool:
+    """Tell whether a loop goes through tensors of their own: ``losses.values()``."""
+    match whole:
+        case ast.Call(ast.Attribute(_, "values"), [], []):
+            return True
+    return False
+
+
 def _of_target(target: ast.expr, items: ast.expr, name: str) -> ast.expr | None:
     match target, items:
         case ast.Name(bound), ast.Call(ast.Name("reversed" | "tqdm" | "list"), [inner, *_]):
@@ -104,6 +112,9 @@ def _of_target(target: ast.expr, items: ast.expr, name: str) -> ast.expr | None:
             return items if bound == name else None
         case ast.Tuple([_, inner]), ast.Call(ast.Name("enumerate"), [whole, *_]):
             return _of_target(inner, whole, name)
+        case ast.Tuple([_, ast.Name(bound)]), ast.Call(ast.Attribute(of, "items"), [], []):
+            values = ast.Call(ast.Attribute(of, "values", ast.Load()), [], [])
+            return ast.copy_location(values, items) if bound == name else None
         case ast.Tuple(inner), ast.Call(ast.Name("zip"), several) if len(inner) == len(several):
             pairs = zip(inner, several, strict=True)
             found = (_of_target(one, whole, name) for one, whole in pairs)
@@ -112,8 +123,11 @@ def _of_target(target: ast.expr, items: ast.expr, name: str) -> ast.expr | None:
 
 
 def _is_made_there(here: Surroundings, node: Node) -> bool:
-    """Tell whether a number comes out of a tensor of the host: ``int(torch.rand(1) * n + 1)``."""
-    if node.op not in {*ARITHMETIC, "pow"}:
+    """Tell whether a number comes out of a tensor of the host: ``int(torch.rand(1) * n + 1)``.
+
+    So does the answer to a question: ``any(torch.rand(n) < rate)``.
+    """
+    if node.op not in {*ARITHMETIC, "pow"} | operators.COMPARISONS:
         return is_made_on_host(node)
     others = [arg for arg in node.args if not _is_made_there(here, arg)]
     return len(others) < len(node.args) and not any(is_tensor(here, arg) for arg in others)

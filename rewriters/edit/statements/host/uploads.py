@@ -275,7 +275,7 @@ def _of(  # noqa: PLR0911 - one case a way
         )  # it is the call that takes the time
     if not _is_list(here, data) or here.tests_around(code):
         return ""
-    if _NEW_EACH_TIME.search(here.text(data)) and not _are_of_device(here, data):
+    if _is_new_each_time(here, data) and not _are_of_device(here, data):
         return ""  # whatever is done, they are copied
     return _OF_DEVICE if _are_of_device(here, data) else _SIZES
 
@@ -385,21 +385,31 @@ def _is_list(here: Surroundings, data: ast.expr) -> bool:
             return not any(isinstance(part, ast.Starred) for part in parts)
         case ast.ListComp():
             return True
-        case ast.Name(name):
-            bound = [
-                n.value
-                for n in here.nodes
-                if isinstance(n, ast.Assign)
-                and n.lineno < data.lineno
-                and any(isinstance(t, ast.Name) and t.id == name for t in n.targets)
-            ]
-            arrays = {"numpy.array", "numpy.asarray", "numpy.stack"}
-            return bool(bound) and all(
-                isinstance(b, (ast.List, ast.ListComp))
-                or (isinstance(b, ast.Call) and here.flow.names.dotted(b.func) in arrays)
-                for b in bound
-            )
-    return False
+    arrays = {"numpy.array", "numpy.asarray", "numpy.stack"}
+    bound = _bound_to(here, data)
+    return bool(bound) and all(
+        isinstance(b, (ast.List, ast.ListComp))
+        or (isinstance(b, ast.Call) and here.flow.names.dotted(b.func) in arrays)
+        for b in bound
+    )
+
+
+def _bound_to(here: Surroundings, data: ast.expr) -> list[ast.expr]:
+    """Return what a name is bound to before it is read here."""
+    name = data.id if isinstance(data, ast.Name) else ""
+    assigned = (n for n in here.nodes if isinstance(n, ast.Assign) and n.lineno < data.lineno)
+    return [
+        a.value
+        for a in assigned
+        if any(isinstance(t, ast.Name) and t.id == name for t in a.targets)
+    ]
+
+
+def _is_new_each_time(here: Surroundings, data: ast.expr) -> bool:
+    """Tell whether a list hardly comes again: of lengths, of ``[m is None for m in ms]``."""
+    made = [data, *_bound_to(here, data)]
+    asks = (isinstance(m, ast.ListComp) and isinstance(m.elt, ast.Compare) for m in made)
+    return any(asks) or any(_NEW_EACH_TIME.search(here.text(m)) for m in made)
 
 
 def _are_of_device(here: Surroundings, data: ast.expr) -> bool:

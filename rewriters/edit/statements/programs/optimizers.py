@@ -244,6 +244,8 @@ _HELD_BACK = re.compile(
     r"|require_grad_sync|[aA]ccelerator|[dD]eep[sS]peed"
     r"|(?m:^ *with [^\n]*(sync|micro_?batch|accumul))"
 )
+_HOLDS_BACK = re.compile(r"\.(no_sync|set_requires_gradient_sync|set_is_last_backward)\(")
+"""What a file calls whose loops may do so through a class or a function beside them."""
 _ONE_ROUND = re.compile(r"(?i)accum\w* *(== *1|<= *1|< *2)\b")
 """What is asked before a step whose gradients are needed at once."""
 _ACCUMULATES = re.compile(r"(?i)accum|grad_acc|iters_to_|micro_?batch")
@@ -335,7 +337,8 @@ def find_early_reductions(here: Surroundings) -> Iterator[Proposal]:
     """Yield backward passes of accumulated gradients, each of which reduces them over the ranks."""
     if _PARALLEL.search("".join(here.lines)) is None:
         return
-    if _HELD_BACK.search(here.text(here.flow.cls or here.flow.function)):
+    own = here.text(here.flow.cls or here.flow.function)
+    if _HELD_BACK.search(own) or _HOLDS_BACK.search("".join(here.lines)):
         return
     for node in here.nodes:
         match node:
