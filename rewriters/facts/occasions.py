@@ -18,6 +18,7 @@ from npufix.rewriters.facts.step_functions import (
     samples,
     trains,
 )
+from npufix.rewriters.facts.step_loops import Pace, pace
 from npufix.rewriters.graph.modules.names import FunctionNode
 from npufix.rewriters.graph.modules.scopes import MODULE, scopes
 from npufix.rewriters.graph.modules.syntax import last_name, walk
@@ -37,7 +38,7 @@ class Occasion(str, Enum):
     HOST = "host"
     """On the host: data sets, processors, what was brought to the CPU."""
     ASIDE = "aside"
-    """Beside the steps: validation, plots, exports, and what is computed once and kept."""
+    """Beside the steps: validation, plots, epochs, and what is computed once and kept."""
 
 
 # A loop in them takes no part in a step either.
@@ -147,10 +148,11 @@ def occasion(
     if _BUILDS.fullmatch(name) or _takes_state(flow.function):
         return Occasion.CALL
     of_sample = match is None and _INFERS.fullmatch(name) and not is_in_loop(flow, line)
-    if of_sample or _is_aside(flow, line):
+    how_often = pace(flow.function, line) if line else None
+    if of_sample or how_often is Pace.BETWEEN or _is_aside(flow, line):
         return Occasion.ASIDE
     once = _ONCE.fullmatch(name) is not None and not _is_part_of_step(flow)
-    once = once or name == MODULE or "test" in _words(name)
+    once = once or how_often is Pace.AROUND or name == MODULE or "test" in _words(name)
     once = once or (flow.cls is not None and _CALLED_ONCE.search(flow.cls.name) is not None)
     once = once or (name != "forward" and bool(list_given(flow.function) & OF_TEXT))
     in_loop = is_in_loop(flow, line) and (
