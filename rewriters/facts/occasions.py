@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.facts.host_tensors import works_on_host
-from npufix.rewriters.facts.step_functions import (
+from npufix.rewriters.facts.steps.functions import (
     OF_TEXT,
     computes,
     is_host_code,
@@ -18,7 +18,7 @@ from npufix.rewriters.facts.step_functions import (
     samples,
     trains,
 )
-from npufix.rewriters.facts.step_loops import Pace, pace
+from npufix.rewriters.facts.steps.loops import Pace, pace
 from npufix.rewriters.graph.modules.names import FunctionNode
 from npufix.rewriters.graph.modules.scopes import MODULE, scopes
 from npufix.rewriters.graph.modules.syntax import last_name, walk
