@@ -18,7 +18,7 @@ from npufix.rewriters.facts.steps.functions import (
     samples,
     trains,
 )
-from npufix.rewriters.facts.steps.loops import Pace, pace
+from npufix.rewriters.facts.steps.loops import Pace, pace, reads_data
 from npufix.rewriters.graph.modules.names import FunctionNode
 from npufix.rewriters.graph.modules.scopes import MODULE, scopes
 from npufix.rewriters.graph.modules.syntax import last_name, walk
@@ -59,6 +59,14 @@ _VALIDATES = re.compile(
     r"_*(valid(_(step|epoch|one_epoch)|$)|sample_images?(_inference)?$|make_inputs|(make|get|create)_(dummy|example)_inputs"
     r"|(?i:intersection_?and_?union))"
 )
+_ENDS = re.compile(
+    r"_*(exit|close|del|stop)_*"
+    r"|_*(exit|close|shut_?down|clean_?up|tear_?down|terminate|destroy)(_\w+)?"
+)
+"""What is done when all steps are: ``shutdown``, ``__del__``."""
+_KEEPS_AVERAGE = re.compile(r"^(EMA|Ema(?![a-z]))|E(MA|ma)$|MovingAverage")
+_PUTS_ASIDE = re.compile(r"_*((re)?store|copy_to|swap|apply_shadow)(_\w+)?")
+"""What averaged weights do around an evaluation: ``EMAModel.store``."""
 _FIRST_STEP = re.compile(r"len\((self\.)?state(\[\w+\])?\) == 0|not (self\.)?state(\[\w+\])?")
 """What an optimizer asks before it makes what it keeps of a parameter."""
 _TAKES_STEPS = re.compile(r"(\w+_)?(model|net|network|unet|step)(_fn)?")
@@ -143,13 +151,14 @@ def occasion(
     name = flow.function.name
     code = code if match is None else match.evaluation.statement
     line = 0 if code is None else code.lineno
-    if _begins_episode(flow):
+    if _begins_episode(flow) or _ENDS.fullmatch(name) or _puts_average_aside(flow):
         return Occasion.ASIDE
     if _BUILDS.fullmatch(name) or _takes_state(flow.function):
         return Occasion.CALL
     of_sample = match is None and _INFERS.fullmatch(name) and not is_in_loop(flow, line)
     how_often = pace(flow.function, line) if line else None
-    if of_sample or how_often is Pace.BETWEEN or _is_aside(flow, line):
+    tries = name == MODULE and not reads_data(flow.function)
+    if of_sample or tries or how_often is Pace.BETWEEN or _is_aside(flow, line):
         return Occasion.ASIDE
     once = _ONCE.fullmatch(name) is not None and not _is_part_of_step(flow)
     once = once or how_often is Pace.AROUND or name == MODULE or "test" in _words(name)
@@ -216,6 +225,12 @@ def _begins_episode(flow: FunctionFlow) -> bool:
     names = [] if flow.cls is None else [flow.cls.name, *map(last_name, flow.cls.bases)]
     known = any(map(_ENVIRONMENT.search, names))
     return known and _BEGINS_ANEW.fullmatch(flow.function.name) is not None
+
+
+def _puts_average_aside(flow: FunctionFlow) -> bool:
+    """Tell whether averaged weights take the place of a model's, or make room: for a while."""
+    kept = flow.cls is not None and _KEEPS_AVERAGE.search(flow.cls.name) is not None
+    return kept and _PUTS_ASIDE.fullmatch(flow.function.name) is not None
 
 
 def _needs_gpu(flow: FunctionFlow) -> bool:

@@ -43,6 +43,9 @@ _NO_STEP = re.compile(r"(?i)sched|(^|[._])lr\b|prof|\bpbar|progress")
 _COUNTS = re.compile(
     r"(?i)(^|_)(steps?|iters?|iteration|epoch|batch|update|episode|idx|round)(_|$)|^(i|n|it)$"
 )
+_DATA = re.compile(
+    r"(?i)data|load|corpus|tokens|env(s|ironment)?$|(^|_)(batch(es)?|images?|imgs?|labels?|texts?)$"
+)
 _MANY = 5
 _OF_TRAINING = re.compile(r"(?i)(^|_)(train(ing)?|epoch|fit|learn|main)(_|$)")
 
@@ -96,6 +99,16 @@ def _find_steps(function: FunctionNode) -> _Steps | None:
         elif type(node) not in _LATER:
             todo += [(n, owner) for n in ast.iter_child_nodes(node)]
     return _Steps(tuple(loops), frozenset(working)) if trains else None
+
+
+def reads_data(function: FunctionNode) -> bool:
+    """Tell whether a script reads what it trains on, or nothing trains in it.
+
+    Below ``if __name__ == "__main__":`` a module may try itself on random numbers:
+    ``for step in range(10): net(torch.randn(2, 4).cuda()).sum().backward()``.
+    """
+    names = {last_name(n) for n in walk(function) if isinstance(n, ast.Name | ast.Attribute)}
+    return _find_steps(function) is None or any(map(_DATA.search, names))
 
 
 def _is_training(call: ast.Call, name: str) -> bool:

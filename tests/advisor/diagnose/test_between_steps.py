@@ -98,3 +98,40 @@ def test_an_optimizer_for_all_steps_is_told(tmp_path: Path, around: str) -> None
         "            optimizer.step()\n"
     )
     assert places(scanned(tmp_path, {"fit.py": text})) == ["fit.py:7"]
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [("torch.randn(2, 4).cuda()", False), ("next(loader) + torch.randn(2, 4).cuda()", True)],
+)
+def test_what_a_module_tries_itself_on_is_no_training(
+    tmp_path: Path, values: str, *, shown: bool
+) -> None:
+    text = (
+        'import torch\n\nif __name__ == "__main__":\n    net = torch.nn.Linear(4, 4).cuda()\n'
+        f"    for step in range(9):\n        x = {values}\n        net(x).sum().backward()\n"
+    )
+    assert bool(places(scanned(tmp_path, {"net.py": text}))) is shown
+
+
+@pytest.mark.parametrize(
+    ("method", "shown"),
+    [
+        ("Runner.exit", False),
+        ("Runner.shutdown_workers", False),
+        ("Runner.step", True),
+        ("EMAModel.store", False),
+        ("LitEma.copy_to", False),
+        ("EMAModel.step", True),
+        ("RolloutBuffer.store", True),
+    ],
+)
+def test_ends_and_averages_put_aside_are_no_steps(
+    tmp_path: Path, method: str, *, shown: bool
+) -> None:
+    cls, _, name = method.rpartition(".")
+    text = (
+        f"import torch\n\n\nclass {cls}:\n    def {name}(self, model, x: torch.Tensor):\n"
+        f"        {FILL}\n"
+    )
+    assert bool(places(scanned(tmp_path, {"run.py": text}))) is shown
