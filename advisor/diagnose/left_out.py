@@ -14,7 +14,7 @@ from npufix.rewriters.edit.loops.advice.ragged import ADVICE
 from npufix.rewriters.edit.loops.advice.rows import BY_HAND
 from npufix.rewriters.edit.loops.statements import EFFECT
 from npufix.rewriters.edit.validation import IN_BETWEEN
-from npufix.rewriters.facts.occasions import Occasion
+from npufix.rewriters.facts.occasions import Occasion, is_aside
 from npufix.rewriters.graph.modules.scopes import MODULE
 from npufix.rules.substitution import Safety
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.site import Site
 
 _BESIDE = re.compile(
-    r"(^|\.)((test|log|plot|print|export|densify)_\w*|test\d*|\w*_for_sav\w+|\w*_pattern(_\d+)?)$"
+    r"(^|\.)((test|log|plot|print|export|densify)_\w*|\w+_logs|test\d*|\w*_for_sav\w+|\w*_pattern(_\d+)?)$"
     r"|ONNX|TensorRT|TRT|(?i:(non|un)_?fused)"
 )
 """Functions and classes that take no part in a step on an NPU: ``test_norm``, ``ModelONNX``.
@@ -44,6 +44,7 @@ _ABOUT_WHAT_IS_BUILT = frozenset({"data-loaders", "environment", "growing-caches
 """Searches for what has an effect on the steps wherever it stands."""
 _ABOUT_TRAINING = frozenset({"data-loaders", "early-reductions", "optimizers"})
 """Searches for what stands in ``main`` and counts in each step."""
+_MAKES_OPTIMIZERS = frozenset({"configured-optimizer", "fused-optimizer"})
 _TOO_MUCH_TO_GUESS = (
     {"boolean-mask", "same-rank-mask"},
     {"boolean-mask", "row-mask"},
@@ -126,6 +127,8 @@ def runs_in_steps(tree: SourceTree, file: SourceFile, site: Site, callers: Calle
         return False  # nobody works out by hand what is done once, or changes what makes a model
     in_training = site.rule.search == "growing-caches" and _TRAINS.search(file.relative)
     left_out = site.occasion in {Occasion.HOST, Occasion.ASIDE}
+    if site.rule.name in _MAKES_OPTIMIZERS and not is_aside(site.function):
+        left_out = site.occasion is Occasion.HOST  # ``for fold in folds:`` makes one for all steps
     if is_cold(file.relative) or left_out or in_training:
         return False  # in training nothing is generated
     return _is_of_use(file, site, callers, tree.configuration.allow)

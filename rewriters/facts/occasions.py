@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.facts.host_tensors import works_on_host
-from npufix.rewriters.facts.step_functions import (
+from npufix.rewriters.facts.steps.functions import (
     OF_TEXT,
     computes,
     is_host_code,
@@ -18,6 +18,7 @@ from npufix.rewriters.facts.step_functions import (
     samples,
     trains,
 )
+from npufix.rewriters.facts.steps.loops import Pace, pace, reads_data
 from npufix.rewriters.graph.modules.names import FunctionNode
 from npufix.rewriters.graph.modules.scopes import MODULE, scopes
 from npufix.rewriters.graph.modules.syntax import last_name, walk
@@ -37,7 +38,7 @@ class Occasion(str, Enum):
     HOST = "host"
     """On the host: data sets, processors, what was brought to the CPU."""
     ASIDE = "aside"
-    """Beside the steps: validation, plots, exports, and what is computed once and kept."""
+    """Beside the steps: validation, plots, epochs, and what is computed once and kept."""
 
 
 # A loop in them takes no part in a step either.
@@ -58,6 +59,14 @@ _VALIDATES = re.compile(
     r"_*(valid(_(step|epoch|one_epoch)|$)|sample_images?(_inference)?$|make_inputs|(make|get|create)_(dummy|example)_inputs"
     r"|(?i:intersection_?and_?union))"
 )
+_ENDS = re.compile(
+    r"_*(exit|close|del|stop)_*"
+    r"|_*(exit|close|shut_?down|clean_?up|tear_?down|terminate|destroy)(_\w+)?"
+)
+"""What is done when all steps are: ``shutdown``, ``__del__``."""
+_KEEPS_AVERAGE = re.compile(r"^(EMA|Ema(?![a-z]))|E(MA|ma)$|MovingAverage")
+_PUTS_ASIDE = re.compile(r"_*((re)?store|copy_to|swap|apply_shadow)(_\w+)?")
+"""What averaged weights do around an evaluation: ``EMAModel.store``."""
 _FIRST_STEP = re.compile(r"len\((self\.)?state(\[\w+\])?\) == 0|not (self\.)?state(\[\w+\])?")
 """What an optimizer asks before it makes what it keeps of a parameter."""
 _TAKES_STEPS = re.compile(r"(\w+_)?(model|net|network|unet|step)(_fn)?")
@@ -142,15 +151,17 @@ def occasion(
     name = flow.function.name
     code = code if match is None else match.evaluation.statement
     line = 0 if code is None else code.lineno
-    if _begins_episode(flow):
+    if _begins_episode(flow) or _ENDS.fullmatch(name) or _puts_average_aside(flow):
         return Occasion.ASIDE
     if _BUILDS.fullmatch(name) or _takes_state(flow.function):
         return Occasion.CALL
     of_sample = match is None and _INFERS.fullmatch(name) and not is_in_loop(flow, line)
-    if of_sample or _is_aside(flow, line):
+    how_often = pace(flow.function, line) if line else None
+    tries = name == MODULE and not reads_data(flow.function)
+    if of_sample or tries or how_often is Pace.BETWEEN or _is_aside(flow, line):
         return Occasion.ASIDE
     once = _ONCE.fullmatch(name) is not None and not _is_part_of_step(flow)
-    once = once or name == MODULE or "test" in _words(name)
+    once = once or how_often is Pace.AROUND or name == MODULE or "test" in _words(name)
     once = once or (flow.cls is not None and _CALLED_ONCE.search(flow.cls.name) is not None)
     once = once or (name != "forward" and bool(list_given(flow.function) & OF_TEXT))
     # what stands beside the loop of ``train(self)`` runs once for all of its rounds
@@ -231,6 +242,12 @@ def _begins_episode(flow: FunctionFlow) -> bool:
     names = [] if flow.cls is None else [flow.cls.name, *map(last_name, flow.cls.bases)]
     known = any(map(_ENVIRONMENT.search, names))
     return known and _BEGINS_ANEW.fullmatch(flow.function.name) is not None
+
+
+def _puts_average_aside(flow: FunctionFlow) -> bool:
+    """Tell whether averaged weights take the place of a model's, or make room: for a while."""
+    kept = flow.cls is not None and _KEEPS_AVERAGE.search(flow.cls.name) is not None
+    return kept and _PUTS_ASIDE.fullmatch(flow.function.name) is not None
 
 
 def _needs_gpu(flow: FunctionFlow) -> bool:

@@ -111,6 +111,8 @@ def _is_wanted(here: Surroundings, code: ast.Assert | ast.If) -> bool:
     """Tell whether a check is to wait, or does not do so in each step."""
     if _is_switched(here, code):
         return True  # who wants no check says so
+    if _asks_all_ranks(here):
+        return True
     if isinstance(code, ast.Assert):
         return False
     if not _is_in_layers(here):
@@ -118,6 +120,13 @@ def _is_wanted(here: Surroundings, code: ast.Assert | ast.If) -> bool:
     plain = all(isinstance(s, ast.Assign | ast.Expr | ast.Raise) for s in code.body)
     # one wait in each step, so that training ends with an error
     return not plain or _LEFT_ALONE.search(here.text(code)) is not None
+
+
+def _asks_all_ranks(here: Surroundings) -> bool:
+    """Tell whether a function is there to check something on all ranks: ``check_consistency``."""
+    checks = _CHECKS.match(here.flow.function.name) is not None
+    calls = (here.flow.names.dotted(n.func) or "" for n in here.nodes if isinstance(n, ast.Call))
+    return checks and any(name.startswith("torch.distributed.") for name in calls)
 
 
 def _is_in_layers(here: Surroundings) -> bool:
@@ -173,6 +182,7 @@ def _may_be_tensor(here: Surroundings, test: ast.expr, node: Node) -> bool:
     return known is True or (known is None and in_module)
 
 
+_CHECKS = re.compile(r"_*(assert|check|ensure|validate|verify)(_|$)")
 _LEFT_ALONE = re.compile(
     r"raise NotImplementedError"  # what comes behind it computes something else
     r"|\bis(finite|nan|inf)\("

@@ -20,7 +20,8 @@ def test_what_stands_beside_the_folder_for_npus_is_for_another_device(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    "function", ["test_step(", "log_step(", "test2(", "fill_pattern_1(", "gather_for_save("]
+    "function",
+    ["test_step(", "log_step(", "step_logs(", "test2(", "fill_pattern_1(", "gather_for_save("],
 )
 def test_functions_beside_the_steps_are_left_out(tmp_path: Path, function: str) -> None:
     files = {"a.py": FILL.replace("step(", function), "b.py": FILL}

@@ -40,7 +40,7 @@ from npufix.rewriters.edit.statements.host.row_reads import rows_read
 from npufix.rewriters.edit.statements.host.seldom import is_seldom
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import LOOPS
-from npufix.rewriters.facts.step_functions import samples
+from npufix.rewriters.facts.steps.functions import samples
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import last_name, walk
 from npufix.rewriters.graph.special import Op

@@ -70,7 +70,8 @@ def find_logged(  # noqa: C901, PLR0911 - one case a way
             case ast.AugAssign(kept, ast.Add()) if here.loop_of(outer) is not None or isinstance(
                 kept, ast.Attribute
             ):
-                return None if _picks(here, kept) else Proposal(code, _FOR_SUM)
+                used = _picks(here, kept) or _is_listed(here, kept)
+                return None if used else Proposal(code, _FOR_SUM)
             case ast.Assign([ast.Subscript(kept)]) if _KEPT.search(last_name(kept) or ""):
                 return _keep_or_tell(here, code, tensor, how, outer)
             case ast.Assign([ast.Name(name)], value) if value is code and _is_only_logged(
@@ -87,6 +88,19 @@ def _picks(here: Surroundings, kept: ast.expr) -> bool:
     named = ast.unparse(kept)
     picking = (n.slice for n in here.nodes if isinstance(n, ast.Subscript))
     return any(ast.unparse(n) == named for index in picking for n in ast.walk(index))
+
+
+def _is_listed(here: Surroundings, kept: ast.expr) -> bool:
+    """Tell whether what is added up goes into a list of no log: ``starts.append(start)``."""
+    named = ast.unparse(kept)
+    return any(
+        isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr == "append"
+        and _KEPT.search(last_name(call.func.value)) is None
+        and named in map(ast.unparse, call.args)
+        for call in here.nodes
+    )
 
 
 def _is_only_logged(here: Surroundings, name: str) -> bool:
@@ -107,7 +121,9 @@ def _is_log_of(here: Surroundings, name: ast.Name) -> bool:
                 return given is name and _KEPT.search(last_name(kept)) is not None
             case ast.Call(ast.Attribute(_, called) | ast.Name(called)) if _LOGS.match(called):
                 return called != "update"
-            case ast.JoinedStr() | ast.AugAssign(_, ast.Add()):
+            case ast.AugAssign(kept, ast.Add()):
+                return not _is_listed(here, kept)
+            case ast.JoinedStr():
                 return True
             case ast.stmt():
                 return False

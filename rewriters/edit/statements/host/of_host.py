@@ -47,7 +47,7 @@ def first_read(code: ast.expr) -> ast.expr:
 def is_of_host(here: Surroundings, code: ast.expr) -> bool:
     """Tell whether a tensor is on the host already, or is none of torch, as far as one can see."""
     code = first_read(code)
-    if _OF_HOST.search(here.text(code)):
+    if _OF_HOST.search(here.text(code)) or _is_said_to_be(here, code):
         return True
     node = here.value(code)
     parts = [] if node is None else list(node.walk())
@@ -64,6 +64,21 @@ def is_of_host(here: Surroundings, code: ast.expr) -> bool:
         return is_of_host(here, whole)
     given = any(part.op in {Op.PARAM, Op.ATTR, Op.CALL, Op.ELEMENT} for part in parts)
     return not given and any(part.op in operators.FACTORIES for part in parts)
+
+
+def _is_said_to_be(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether a branch is that of a tensor which is not on the device: ``not x.is_cuda``."""
+    inner: ast.AST = code
+    for outer in here.around(code):
+        if isinstance(outer, ast.If) and inner in outer.body:
+            both = isinstance(outer.test, ast.BoolOp) and isinstance(outer.test.op, ast.And)
+            for part in getattr(outer.test, "values", ()) if both else [outer.test]:
+                match part:
+                    case ast.UnaryOp(ast.Not(), ast.Attribute(tensor, "is_cuda" | "is_npu")):
+                        if ast.unparse(tensor) == ast.unparse(code):
+                            return True
+        inner = outer
+    return False
 
 
 def _whole_of(node: Node) -> Node:

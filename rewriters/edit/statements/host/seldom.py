@@ -46,7 +46,8 @@ def _asks_seldom(test: ast.expr) -> bool:
     if any(isinstance(n, ast.Mod) for n in asked):
         return True
     named = [last_name(node) for node in asked if isinstance(node, ast.expr)]
-    return bool({"isinstance", "random"} & {*named}) or any(map(_SELDOM.search, named))
+    kinds = {"isinstance", "is_tensor", "random"}
+    return bool(kinds & {*named}) or any(map(_SELDOM.search, named))
 
 
 def _runs_epoch(node: ast.AST) -> bool:

@@ -218,7 +218,8 @@ def _has_few_workers(named: dict[str | None, ast.expr]) -> bool:
         case None:
             return True
         case ast.Constant(int(count)):
-            return 0 < count <= _FEW  # who writes 0 has chosen it: to debug, or on purpose
+            # who writes 0 or 1 for one loader has chosen it: to debug, or for a few texts
+            return "num_workers" not in named and 0 < count <= _FEW
     return False
 
 

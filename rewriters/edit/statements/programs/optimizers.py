@@ -113,11 +113,33 @@ def _is_table(here: Surroundings, code: ast.expr) -> bool:
             return any(isinstance(t, ast.Dict) and _holds_classes(here, t) for t in tables)
         case ast.Name(name):  # ``optimizer_class = torch.optim.AdamW``, in one branch
             return any(
-                _is_table(here, n.value) or _is_class(here, n.value)
-                for n in here.nodes
-                if isinstance(n, ast.Assign) and name in map(ast.unparse, n.targets)
+                _is_table(here, value) or _is_class(here, value)
+                for value in _list_chosen(here, code, name)
             )
     return False
+
+
+def _list_chosen(here: Surroundings, code: ast.expr, name: str) -> list[ast.expr]:
+    """Return what a name may be bound to at a place: what its own branch binds before goes first.
+
+    ``if kind == "lion": cls = Lion; return cls(params)`` makes no other.
+    """
+    inner: ast.AST = here.statement_of(code)
+    while inner is not here.flow.function and isinstance(inner, ast.stmt):
+        before = (s for s in here.block_of(inner) if s.lineno < inner.lineno)
+        bound = [
+            n.value
+            for n in walk(*before)
+            if isinstance(n, ast.Assign) and name in map(ast.unparse, n.targets)
+        ]
+        if bound:
+            return bound
+        inner = next((o for o in here.around(inner) if isinstance(o, ast.stmt)), here.flow.function)
+    return [
+        n.value
+        for n in here.nodes
+        if isinstance(n, ast.Assign) and name in map(ast.unparse, n.targets)
+    ]
 
 
 def _holds_classes(here: Surroundings, table: ast.Dict) -> bool:
@@ -337,8 +359,8 @@ def find_early_reductions(here: Surroundings) -> Iterator[Proposal]:
     """Yield backward passes of accumulated gradients, each of which reduces them over the ranks."""
     if _PARALLEL.search("".join(here.lines)) is None:
         return
-    own = here.text(here.flow.cls or here.flow.function)
-    if _HELD_BACK.search(own) or _HOLDS_BACK.search("".join(here.lines)):
+    held = any(_HELD_BACK.search(here.text(code)) for code in _list_own(here))
+    if held or _HOLDS_BACK.search("".join(here.lines)):
         return
     for node in here.nodes:
         match node:
@@ -349,6 +371,15 @@ def find_early_reductions(here: Surroundings) -> Iterator[Proposal]:
                     map(_ONE_ROUND.search, map(here.text, here.tests_around(node)))
                 ):
                     yield Proposal(node, _ADVICE)
+
+
+def _list_own(here: Surroundings) -> list[ast.stmt]:
+    """Return the function, or its class with those of the module that it is made of."""
+    cls, tree = here.flow.cls, here.flow.names.tree
+    if cls is None or tree is None:
+        return [here.flow.function]
+    bases = set(map(last_name, cls.bases))
+    return [cls, *(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name in bases)]
 
 
 _ADVICE = (

@@ -1,0 +1,137 @@
+"""What a function that trains does between its steps, or before them, is left out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from scanned_code import places, scanned
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FILL = "y = torch.zeros(4, 4).to(x.device); model.keep(y)"
+LOOPS = """
+import torch
+
+
+def train(model, loader, env, optimizer, scheduler, x: torch.Tensor):
+    {before}
+    for epoch in range(10):
+        {in_epoch}
+        for step, batch in enumerate(loader):
+            {in_step}
+            loss = model(batch).mean()
+            {trains}
+            {seldom}
+        {end_of_epoch}
+    {after}
+"""
+PLACES = ("before", "in_epoch", "in_step", "seldom", "end_of_epoch", "after", "trains")
+
+
+def told(tmp_path: Path, **code: str) -> bool:
+    given = dict.fromkeys(PLACES, "pass") | {"trains": "loss.backward(); optimizer.step()"} | code
+    return bool(places(scanned(tmp_path, {"fit.py": LOOPS.format(**given)})))
+
+
+@pytest.mark.parametrize(
+    ("place", "code", "shown"),
+    [
+        ("in_step", FILL, True),
+        ("in_step", f"for one in batch: {FILL}", True),  # a loop inside a step
+        ("in_epoch", FILL, False),
+        ("in_epoch", f"for part in loader.parts: {FILL}", False),
+        ("end_of_epoch", f"scheduler.step(); {FILL}", False),  # no step of an optimizer
+        ("in_epoch", f"for _ in range(64): {FILL}; x = env.step(y)", True),  # of an agent
+        ("in_epoch", f"for _ in range(64): {FILL}; x = model.generate(y)", True),
+        ("seldom", f"if step % 100 == 0: {FILL}", False),
+        ("seldom", f"if (step + 1) % 4 == 0: {FILL}; optimizer.step()", True),  # accumulates
+        ("seldom", f"if batch.shape[0] % 8 == 0: {FILL}", True),  # about no step
+        ("seldom", f"if not step % args.every: {FILL}", False),
+        ("seldom", f"if step % 100 != 0: {FILL}", True),
+        ("seldom", f"if step % 2 == 0: {FILL}", True),
+    ],
+)
+def test_a_line_between_steps_is_left_out(
+    tmp_path: Path, place: str, code: str, *, shown: bool
+) -> None:
+    assert told(tmp_path, **{place: code}) is shown
+
+
+@pytest.mark.parametrize(
+    ("trains", "shown"),
+    [
+        ("accelerator.backward(loss)", False),
+        ("self.train_step(batch)", False),
+        ("self.look_at(batch)", True),  # whether this trains nothing says
+    ],
+)
+def test_a_loop_trains_if_it_says_so(tmp_path: Path, trains: str, *, shown: bool) -> None:
+    assert told(tmp_path, trains=trains, in_epoch=FILL) is shown
+
+
+def test_what_calls_a_loop_over_epochs_runs_once_in_each(tmp_path: Path) -> None:
+    text = (
+        "import torch\n\n\ndef train(model, loader, x: torch.Tensor):\n    for _ in range(10):\n"
+        f"        {FILL}\n        {{}}(model, loader)\n"
+    )
+    for name, shown in (("train_one_epoch", False), ("train", False), ("look", True)):
+        assert bool(places(scanned(tmp_path, {"fit.py": text.format(name)}))) is shown
+
+
+@pytest.mark.parametrize(("function", "shown"), [("train_layers", False), ("forward", True)])
+def test_some_of_many_layers_are_no_steps(tmp_path: Path, function: str, *, shown: bool) -> None:
+    text = (
+        f"import torch\n\n\ndef {function}(layers, x: torch.Tensor):\n"
+        f"    for i, layer in enumerate(layers):\n        if i % 40 == 0:\n            {FILL}\n"
+    )
+    assert bool(places(scanned(tmp_path, {"fit.py": text}))) is shown
+
+
+@pytest.mark.parametrize("around", ["for fold in range(5)", "if True"])
+def test_an_optimizer_for_all_steps_is_told(tmp_path: Path, around: str) -> None:
+    text = (
+        f"import torch\n\n\ndef main(make, loader):\n    {around}:\n        model = make()\n"
+        "        optimizer = torch.optim.AdamW(model.parameters())\n"
+        "        for batch in loader:\n            model(batch).mean().backward()\n"
+        "            optimizer.step()\n"
+    )
+    assert places(scanned(tmp_path, {"fit.py": text})) == ["fit.py:7"]
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [("torch.randn(2, 4).cuda()", False), ("next(loader) + torch.randn(2, 4).cuda()", True)],
+)
+def test_what_a_module_tries_itself_on_is_no_training(
+    tmp_path: Path, values: str, *, shown: bool
+) -> None:
+    text = (
+        'import torch\n\nif __name__ == "__main__":\n    net = torch.nn.Linear(4, 4).cuda()\n'
+        f"    for step in range(9):\n        x = {values}\n        net(x).sum().backward()\n"
+    )
+    assert bool(places(scanned(tmp_path, {"net.py": text}))) is shown
+
+
+@pytest.mark.parametrize(
+    ("method", "shown"),
+    [
+        ("Runner.exit", False),
+        ("Runner.shutdown_workers", False),
+        ("Runner.step", True),
+        ("EMAModel.store", False),
+        ("LitEma.copy_to", False),
+        ("EMAModel.step", True),
+        ("RolloutBuffer.store", True),
+    ],
+)
+def test_ends_and_averages_put_aside_are_no_steps(
+    tmp_path: Path, method: str, *, shown: bool
+) -> None:
+    cls, _, name = method.rpartition(".")
+    text = (
+        f"import torch\n\n\nclass {cls}:\n    def {name}(self, model, x: torch.Tensor):\n"
+        f"        {FILL}\n"
+    )
+    assert bool(places(scanned(tmp_path, {"run.py": text}))) is shown

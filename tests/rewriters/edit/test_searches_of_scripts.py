@@ -1,0 +1,127 @@
+"""What scripts have decided: where a value lies, which class trains, who holds gradients back."""
+
+from __future__ import annotations
+
+import pytest
+from searching import found
+
+
+@pytest.mark.parametrize(
+    ("test", "told"),
+    [
+        ("not sizes.is_cuda", False),
+        ("not x.is_cuda and not sizes.is_cuda", False),
+        ("not x.is_cuda", True),
+        ("not (sizes.is_cuda and x.is_cuda)", True),  # perhaps one of them is
+        ("sizes.is_cuda", True),
+    ],
+)
+def test_a_branch_may_be_that_of_the_host(test: str, *, told: bool) -> None:
+    text = f"""
+    class Block(nn.Module):
+        def forward(self, x: torch.Tensor, sizes: torch.Tensor):
+            if {test}:
+                return x * sizes.item()
+            return x
+    """
+    assert bool(found(text, "NPU214")) is told
+
+
+@pytest.mark.parametrize(("test", "told"), [("torch.is_tensor(n)", False), ("n.dim()", True)])
+def test_what_may_be_no_tensor_comes_from_the_host(test: str, *, told: bool) -> None:
+    text = f"""
+    class Block(nn.Module):
+        def forward(self, x: torch.Tensor, sizes):
+            return [n.tolist() if {test} else list(n) for n in sizes]
+    """
+    assert bool(found(text, "NPU214")) is told
+
+
+@pytest.mark.parametrize(
+    ("kept", "told"), [("starts.append(start)", False), ("losses.append(start)", True)]
+)
+def test_where_parts_begin_is_no_log(kept: str, *, told: bool) -> None:
+    text = f"""
+    class Packed(nn.Module):
+        def forward(self, ids: torch.Tensor, names: torch.Tensor):
+            start, starts, losses = 0, [], []
+            for name in names:
+                length = (ids == name).sum().item()
+                start += length
+                {kept}
+            return starts, losses
+    """
+    assert any("logged" in site.problem for site in found(text, "NPU214")) is told
+
+
+@pytest.mark.parametrize(
+    ("near", "told"),
+    [
+        ("kind = lion.Lion", False),
+        ("try: kind = lion.Lion\n            except AttributeError: raise", False),
+        ("kind = torch.optim.AdamW", True),
+        ("pass", True),
+    ],
+)
+def test_the_class_that_a_branch_has_chosen_is_made_there(near: str, *, told: bool) -> None:
+    text = f"""
+    def build(params, name, kind):
+        if name == "lion":
+            {near}
+            return kind(params, lr=1e-3)
+        kind = torch.optim.AdamW
+        return kind
+    """
+    assert bool(found(text, "NPU169")) is told
+
+
+@pytest.mark.parametrize("base", ["Engine", "Other"])
+def test_a_base_class_may_hold_gradients_back(base: str) -> None:
+    text = f"""
+    from torch.nn.parallel import DistributedDataParallel
+
+    class Engine:
+        def context(self, model):
+            return model.no_sync()
+
+    class Other:
+        pass
+
+    class Trainer({base}):
+        def train_step(self, model, batches):
+            model = DistributedDataParallel(model)
+            for _ in range(self.args.gradient_accumulation_steps):
+                with self.context(model):
+                    loss = model(next(batches))
+                self.strategy.backward(loss)
+            return loss
+    """
+    assert bool(found(text, "NPU175")) is (base == "Other")
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [("check_same", False), ("assert_same", False), ("compute_loss", True)]
+)
+def test_who_checks_all_ranks_waits_on_purpose(name: str, *, told: bool) -> None:
+    text = f"""
+    import torch.distributed as dist
+
+    def {name}(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        dist.broadcast(y, src=0)
+        assert (x == y).all()
+        return x
+    """
+    assert bool(found(text, "NPU217")) is told
+
+
+@pytest.mark.parametrize(
+    ("workers", "told"), [("", True), (", num_workers=1", False), (", num_workers=0", False)]
+)
+def test_who_writes_one_worker_has_chosen_it(workers: str, *, told: bool) -> None:
+    text = f"""
+    from torch.utils.data import DataLoader
+
+    def train_loader(texts):
+        return DataLoader(texts, batch_size=4, shuffle=True{workers})
+    """
+    assert bool(found(text, "NPU270")) is told
