@@ -144,6 +144,9 @@ class Observation:
     """Whether it is the work that the program is there for: told behind all that is beside it."""
     is_symptom: bool = False
     """Whether it says that the device waits, not for what: told behind a cause that explains it."""
+    is_divided: bool = False
+    """Whether no other idle time of such findings is the same: waits for a batch, for a value, for
+    a copy, for a collection, and pauses of the host beside them."""
     advice: str = ""
     """What to do in this run, where that is not ``Diagnostic.advice`` as it stands: without what
     is set already."""

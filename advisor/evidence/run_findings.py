@@ -74,6 +74,7 @@ def _findings(diagnostic: Diagnostic, recording: Recording) -> Iterator[Item]:
             is_communication=_only_collectives(seen, recording),
             is_work=seen.is_work,
             is_symptom=seen.is_symptom,
+            is_divided=seen.is_divided,
             yields=diagnostic.yields,
             change=change_of(seen, recording),
             idle_ns=seen.idle_ns,

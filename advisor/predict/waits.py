@@ -10,7 +10,8 @@ import numpy as np
 
 from npufix.advisor.predict.step_graph import HostWait
 from npufix.profiling_parsers.tables.columns import find_rows_with
-from npufix.rules.shared.recording.observing import NEXT_BATCH, SPELLINGS, WORKERS
+from npufix.rules.shared.recording.observing import NEXT_BATCH, WORKERS
+from npufix.rules.shared.recording.pauses import SPELLINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -151,8 +151,9 @@ def _late(ranks: pd.DataFrame) -> list[tuple[str, int, float]]:
 
 _LATE = "mostly waiting: npufix diagnose DUMP --rank N for the rank that arrives last"
 _TRANSFER = (
-    "mostly transfer: --overlap-grad-reduce --overlap-param-gather, gradient accumulation, or "
-    "groups that stay within a host"
+    "mostly transfer: hide it behind the backward pass (Megatron: --overlap-grad-reduce "
+    "--overlap-param-gather; DDP: bucket_cap_mb, nothing reduced by hand behind it; FSDP: "
+    "backward_prefetch, forward_prefetch), gradient accumulation, or groups that stay within a host"
 )
 _EXCHANGE = (
     "mostly transfer: --moe-alltoall-overlap-comm (MindSpeed) where tokens go to experts, or "

@@ -31,12 +31,13 @@ from npufix.profiling_parsers.kineto.names import DTYPES
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.quantities import format_count, milliseconds, percent
 from npufix.rules.shared.recording.observing import (
-    copies_to_device,
     idle_time,
+    measure_covered_ns,
     per_step,
     places,
     share,
 )
+from npufix.rules.shared.recording.pauses import copies_to_device, copy_waits
 from npufix.rules.shared.recording.recorded_cells import tensor_bytes
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from npufix.rules.diagnostic import Recording
-    from npufix.rules.shared.recording.observing import Integers
+    from npufix.rules.shared.recording.observing import Idle, Integers
 
 _PINNED, _PINNED_BYTES_PER_NS = 0.4, 10.0
 """Of the time of a copy out of pageable memory, which is copied into pinned memory first; and what
@@ -59,17 +60,20 @@ def check(recording: Recording) -> Iterator[Observation]:
     copies = copies_to_device(recording)
     if copies.empty or recording.kernels.empty:
         return
+    idle = idle_time(recording, to_marks=True)
     start = copies["start_ns"].to_numpy()
     duration = copies["duration_ns"].to_numpy()
-    waited = idle_time(recording, to_marks=True).covered(start, start + duration)
+    inside = idle.covered(start, start + duration)
+    waited = _with_next_launch(inside, copies, idle, recording)
     cost = per_step(waited.sum(), recording)
     if share(cost, recording) < LEAST_SHARE:
         return
     steps = max(1, recording.step_count)
+    behind = " and until the next launch" if waited.sum() > inside.sum() else ""
     yield Observation(
         what=(
             f"{format_count(len(copies) / steps, 'copy', 'copies')} from the host per step; the "
-            f"device is idle for {milliseconds(cost)} meanwhile "
+            f"device is idle for {milliseconds(cost)} meanwhile{behind} "
             f"({percent(share(cost, recording))} of the step)"
         ),
         evidence=(
@@ -81,9 +85,31 @@ def check(recording: Recording) -> Iterator[Observation]:
         basis="at most the idle time, if the copies are made while the device computes",
         places=places(copies, waited, recording),
         host_ops=frozenset(map(int, copies.index)),
-        stays_ns=_stays_ns(copies, waited),
+        stays_ns=_stays_ns(copies, inside),
         is_idle=True,
+        is_divided=True,
     )
+
+
+def _with_next_launch(
+    inside: Integers, copies: pd.DataFrame, idle: Idle, recording: Recording
+) -> Integers:
+    """Return how long the device is idle in each copy, or until the launch behind one that waited.
+
+    A copy that waits for the queue leaves the device without work until the host has gone on. Of
+    several in one gap, the first has all of it.
+    """
+    if not len(idle.start_ns):
+        return inside
+    waits = copy_waits(recording, idle).sort_values("gap", kind="stable")
+    begin = idle.start_ns[waits["gap"].to_numpy()]
+    start = copies["start_ns"].to_numpy()
+    told = measure_covered_ns(
+        begin, begin + waits["high"].to_numpy(), start, start + copies["duration_ns"].to_numpy()
+    )
+    waited: Integers = np.maximum(inside - told, 0)
+    waited[copies.index.get_indexer(waits.index)] = waits["high"].to_numpy()
+    return waited
 
 
 def _stays_ns(copies: pd.DataFrame, waited: Integers) -> dict[int, int]:

@@ -26,12 +26,8 @@ import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.quantities import milliseconds, number
-from npufix.rules.shared.recording.observing import (
-    SYNCHRONISE,
-    count_recorded_steps,
-    free_ns,
-    host_calls,
-)
+from npufix.rules.shared.recording.observing import count_recorded_steps, free_ns, host_calls
+from npufix.rules.shared.recording.pauses import SYNCHRONISE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -161,8 +161,8 @@ RULE = Diagnostic(
     name="exposed-communication",
     summary="collectives run while no compute kernel does",
     advice=(
-        "Megatron: --overlap-grad-reduce --overlap-param-gather; DDP: bucket_cap_mb; gradient "
-        "accumulation; torch_npu.npu_mm_all_reduce_base for a reduction behind a matrix product"
+        "Megatron: --overlap-grad-reduce --overlap-param-gather; DDP: bucket_cap_mb; FSDP: "
+        "backward_prefetch, forward_prefetch; gradient accumulation; torch_npu.npu_mm_all_reduce_base for a reduction behind a matrix product"
     ),
     check=check,
     gpu_advice=(

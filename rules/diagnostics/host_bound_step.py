@@ -42,15 +42,10 @@ from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import format_count, milliseconds, percent
 from npufix.rules.shared.recording.fusable import graph_mode
-from npufix.rules.shared.recording.observing import (
-    free_ns,
-    measure_explained_ns,
-    per_step,
-    places,
-    share,
-)
+from npufix.rules.shared.recording.observing import free_ns, per_step, places, share
 from npufix.rules.shared.recording.pauses import (
     find_pauses,
+    measure_explained_ns,
 )
 from npufix.rules.shared.recording.run_settings import Setting, advice, find_recorded, lines_to_set
 

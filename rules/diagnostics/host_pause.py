@@ -45,6 +45,7 @@ from npufix.rules.shared.recording.pauses import (
     SHORTEST_PAUSE_NS,
     Pauses,
     ends_step,
+    explained_spans,
     find_pauses,
     sooner_without,
 )
@@ -109,12 +110,14 @@ def check(recording: Recording) -> Iterator[Observation]:
     rows = pauses.rows
     if not len(rows) or share(per_step(pauses.idle_ns.sum(), recording), recording) < LEAST_SHARE:
         return
-    calls, covered = _calls_in(pauses, recording.host_ops)
+    known = explained_spans(recording, pauses.idle)
+    calls, covered = _calls_in(pauses, recording.host_ops, known)
     names = recording.host_ops["name"].astype(str).to_numpy()
     named = np.array([names[call] if call >= 0 else "" for call in calls], object)
     between = np.flatnonzero(calls < 0)
     functions = recording.signals.functions
-    found, inside = _calls_in(Pauses(pauses.idle, _only(pauses, rows[between])), functions)
+    left = Pauses(pauses.idle, _only(pauses, rows[between]))
+    found, inside = _calls_in(left, functions, known)
     spelled = functions["name"].astype(str).to_numpy()
     # A function that lasts as long as all of the step says nothing, one that launches nothing does.
     alike = found >= 0
@@ -184,6 +187,7 @@ def _observation(  # noqa: PLR0913, PLR0917 - the pauses, and what fills them
         host_ops=frozenset(map(int, rows.index)) if is_operator else frozenset(),
         sooner_ns=sooner_without(pauses, gaps, recording),
         is_idle=True,
+        is_divided=True,
         is_symptom=True,
         advice=advice,
         gpu_advice=advice.replace("PYTORCH_NPU", "PYTORCH_CUDA"),
@@ -225,8 +229,13 @@ def _loads_code(gaps: Integers, pauses: Pauses, recording: Recording) -> bool:
     return bool(spent.sum() > _COVERS * pauses.idle_ns[gaps].sum())
 
 
-def _calls_in(pauses: Pauses, ops: pd.DataFrame) -> tuple[Integers, Integers]:
+def _calls_in(
+    pauses: Pauses, ops: pd.DataFrame, known: tuple[Integers, Integers]
+) -> tuple[Integers, Integers]:
     """Return the row of the call that fills each pause, and how much of it the calls of its name do.
+
+    ``known`` is when what other findings tell begins and ends: a copy to the host and 20 ms of NumPy
+    behind it are in ``sample``, but what fills the pause is the NumPy.
 
     -1 where it is Python between calls. Of calls around each other it is the innermost that covers
     about as much: the copy in a function. Of several calls of one name, eight copies to the host
@@ -240,11 +249,13 @@ def _calls_in(pauses: Pauses, ops: pd.DataFrame) -> tuple[Integers, Integers]:
     found, covered = [], []
     for at in pauses.rows:
         begin, end = pauses.idle.start_ns[at], pauses.idle.end_ns[at]
-        cover = np.clip(np.minimum(ends, end) - np.maximum(starts, begin), 0, None)
+        first, last = np.maximum(starts, begin), np.minimum(ends, end)
+        cover = np.clip(last - first, 0, None)
+        inside = np.flatnonzero(cover)
+        cover[inside] -= measure_covered_ns(*known, first[inside], last[inside])
         least = _COVERS * pauses.idle_ns[at]
         own = _innermost(cover, ends - starts, least)
         if own < 0:
-            inside = np.flatnonzero(cover)
             together, taken = (
                 np.bincount(names[inside], each[inside]) for each in (cover, ends - starts)
             )

@@ -58,6 +58,7 @@ _WORK = re.compile(
     r"|\w*Attention\w*|\w*FlashAttn\w*|MoeDistribute\w*|Mla\w*"
     # Fused already, and of one read and one write.
     r"|SwiGlu\w*|CrossEntropyLoss\w*|RotaryPositionEmbedding\w*|RotaryMul\w*"
+    r"|\w*RmsNorm\w*|\w*AddLayerNorm\w*|LayerNormV\d\w*|LayerNormGradV\d\w*"
     # Of a GPU: by the operator, else by the kernel.
     r"|aten::\w*(mm|bmm|linear|matmul|conv|attention)\w*"
     r"|.*(nvjet|gemm|Cijk|cutlass|xmma|flash|fmha).*"

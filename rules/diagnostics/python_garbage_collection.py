@@ -75,6 +75,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         basis="at most the idle time during the runs",
         sooner_ns=sooner_without_calls(start, duration, recording),
         is_idle=True,
+        is_divided=True,
     )
 
 

@@ -94,6 +94,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         sooner_ns=sooner_without_calls(start[own], duration[own], recording),
         at_least_ns=needs.at_least_ns,
         is_idle=True,
+        is_divided=True,
     )
 
 

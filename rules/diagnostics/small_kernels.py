@@ -35,6 +35,7 @@ from npufix.rules.shared.recording.observing import (
     free_ns,
     host_calls,
     idle_time,
+    is_named,
     per_step,
     places,
     share,
@@ -46,6 +47,8 @@ from npufix.rules.shared.recording.versions import unmet
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import pandas as pd
+
     from npufix.rules.diagnostic import Recording
     from npufix.rules.shared.recording.observing import Integers
 
@@ -55,6 +58,8 @@ SCHED_COUNT = 0.10
 """Share of the kernels."""
 
 _FUSED = "fused operators, a fused optimizer of torch_npu.optim, foreach variants, a larger batch"
+_ZEROS = r"Zeros\w*|MemSet|Fill\w*|aten::(zero_|fill_)"
+_UNSET = "optimizer.zero_grad(set_to_none=True) (not with NpuFused optimizers)"
 _LAZY = Setting("TORCH_NPU_LAZY_FUSION", "True", lambda value: value.lower() in {"true", "1"})
 _LAZY_CHIPS = "chip A2 A3"
 
@@ -94,17 +99,23 @@ def check(recording: Recording) -> Iterator[Observation]:
         goes=True,
         is_idle=True,
         is_symptom=True,
-        advice=_advice(recording),
+        advice=_advice(recording, _zeros(recording.kernels, np.where(small, gap, 0))),
     )
 
 
-def _advice(recording: Recording) -> str:
+def _zeros(kernels: pd.DataFrame, gap: Integers) -> bool:
+    """Tell whether most of the waiting is for kernels that fill with zeros: 600 gradients, say."""
+    return bool(2 * gap[is_named(kernels, _ZEROS, "type")].sum() > gap.sum())
+
+
+def _advice(recording: Recording, zeros: bool) -> str:  # noqa: FBT001 - one more line or none
+    unset = _UNSET if zeros else ""
     cores = recording.kernels["core"].cat.categories
     graph = graph_mode(recording)
     if unmet(_LAZY_CHIPS, recording.environment, cores):
-        return advice(graph, _FUSED)
+        return advice(unset, graph, _FUSED)
     lazy = lines_to_set(recording, _LAZY)
-    return advice(graph, _FUSED, f"{lazy} (new: check the results)" if lazy else "")
+    return advice(unset, graph, _FUSED, f"{lazy} (new: check the results)" if lazy else "")
 
 
 def _gaps(recording: Recording) -> Integers:

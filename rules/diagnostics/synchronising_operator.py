@@ -34,12 +34,8 @@ import numpy as np
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.quantities import format_count, milliseconds, percent
 from npufix.rules.shared.recording.observing import (
-    SPELLINGS,
-    beyond_typical,
-    blocking_calls,
     find_named,
     free_ns,
-    host_waits,
     idle_time,
     is_named,
     per_step,
@@ -48,6 +44,10 @@ from npufix.rules.shared.recording.observing import (
 )
 from npufix.rules.shared.recording.pauses import (
     SHORTEST_PAUSE_NS,
+    SPELLINGS,
+    beyond_typical,
+    blocking_calls,
+    host_waits,
 )
 
 if TYPE_CHECKING:
@@ -145,6 +145,7 @@ def _lost_leads(
             places=places(rows, rows["duration_ns"].to_numpy(), recording),
             host_ops=_calls_there("|".join(SPELLINGS), rows, recording),
             is_idle=True,
+            is_divided=True,
         )
         yield name, seen
 
@@ -189,6 +190,7 @@ def _observation(name: str, rows: pd.DataFrame, recording: Recording) -> Observa
         if (rows["blocked"] >= 0).all()
         else frozenset(),
         is_idle=True,
+        is_divided=True,
     )
 
 

@@ -16,7 +16,8 @@ import numpy as np
 
 from npufix.advisor.diagnose.pictures.cells import place_text
 from npufix.reports.html.details import Lane, Timeline
-from npufix.rules.shared.recording.observing import NEXT_BATCH, SPELLINGS
+from npufix.rules.shared.recording.observing import NEXT_BATCH
+from npufix.rules.shared.recording.pauses import SPELLINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

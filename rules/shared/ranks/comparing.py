@@ -44,13 +44,16 @@ def typical(cluster: Cluster) -> pd.DataFrame:
 
     ``own_ns`` is computing and idle time: what does not depend on other ranks. ``step_ns`` is all.
     """
-    rows = cluster.steps
+    medians: pd.DataFrame = _by_step(cluster).groupby("rank").median()
+    return medians
+
+
+def _by_step(cluster: Cluster) -> pd.DataFrame:
     # Several devices of one rank work side by side: their mean is the step of the rank.
-    steps = rows.groupby(["rank", "step"], dropna=False)[_TIMES].mean()
+    steps = cluster.steps.groupby(["rank", "step"], dropna=False)[_TIMES].mean()
     steps["own_ns"] = steps["computing_ns"] + steps["free_ns"]
     steps["step_ns"] = steps["own_ns"] + steps["communication_exposed_ns"]
-    medians: pd.DataFrame = steps.groupby("rank").median()
-    return medians
+    return steps
 
 
 def step_ns(cluster: Cluster) -> float:
@@ -81,6 +84,8 @@ class Late:
     """``step_ns`` of the job."""
     host: str = ""
     """Where they are all ranks of one host."""
+    in_steps: tuple[int, int] = (1, 1)
+    """In how many steps the latest is late, of how many: it may have become hot halfway."""
 
     @property
     def usual_ns(self) -> float:
@@ -94,8 +99,12 @@ class Late:
 
     @property
     def gap_ns(self) -> int:
-        """Return by how much the latest is late."""
-        return round(self.most_ns - self.usual_ns)
+        """Return by how much the latest is late in the average step."""
+        return round((self.most_ns - self.usual_ns) * self._often)
+
+    @property
+    def _often(self) -> float:
+        return self.in_steps[0] / self.in_steps[1]
 
     def saving_ns(self) -> tuple[int, int]:
         """Return what the step gains when they are as fast as their peers.
@@ -106,8 +115,9 @@ class Late:
         own = self.medians["own_ns"]
         last = float(own.loc[list(self.ranks)].max())
         rest = own.drop(index=list(self.ranks))
-        high = min(last - float(own.loc[list(self.others)].median()), self.gap_ns)
-        low = min(last - float(rest.max()), high)
+        high = (last - float(own.loc[list(self.others)].median())) * self._often
+        high = min(high, self.gap_ns)
+        low = min((last - float(rest.max())) * self._often, high)
         return max(0, round(low)), max(0, round(high))
 
     @property
@@ -122,11 +132,12 @@ class Late:
     @property
     def times(self) -> str:
         """Return what the gap is made of: ``132 ms against 120 ms (10.2 % of the step)``."""
-        step = max(1.0, self.step_ns)
-        return (
-            f"{milliseconds(self.most_ns)} against {milliseconds(self.usual_ns)} "
-            f"({percent(self.gap_ns / step)} of the step)"
-        )
+        share = percent(self.gap_ns / max(1.0, self.step_ns))
+        most, usual = milliseconds(self.most_ns), milliseconds(self.usual_ns)
+        late, steps = self.in_steps
+        if late < steps:
+            return f"{most} against {usual} in {late} of {steps} steps ({share} of the step)"
+        return f"{most} against {usual} ({share} of the step)"
 
     @property
     def compared(self) -> str:
@@ -147,7 +158,16 @@ def late_ranks(cluster: Cluster, column: str) -> Iterator[Late]:
         if found:
             others = tuple(rank for rank in members if rank not in found)
             host = host or host_of(cluster, found)
-            yield Late(column, found, others, medians, step_ns(cluster), host)
+            steps = _late_steps(cluster, column, found[0], others)
+            yield Late(column, found, others, medians, step_ns(cluster), host, steps)
+
+
+def _late_steps(cluster: Cluster, column: str, late: int, others: Sequence[int]) -> tuple[int, int]:
+    """Return in how many steps a rank is late by half of what it is in its median step, of all."""
+    rows = _by_step(cluster)[column].unstack("rank")  # noqa: PD010 - one value for each
+    gaps = (rows[late] - rows[list(others)].median(axis=1)).dropna().to_numpy(np.float64)
+    count = int((gaps >= np.median(gaps) / 2).sum()) if len(gaps) else 0
+    return (count, len(gaps)) if count else (1, 1)
 
 
 def _late(rows: pd.DataFrame, column: str) -> tuple[int, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,7 +10,6 @@ import numpy as np
 
 from npufix.profiling_parsers.signals import LONG_CALL_NS
 from npufix.rules.diagnostic import Place, keep_result
-from npufix.rules.shared.recording.recorded_shapes import elements, shapes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -161,7 +159,7 @@ def idle_time(recording: Recording, *, to_marks: bool = False) -> Idle:
     if to_marks:
         heads = np.concatenate([[0], jumps])
         before[heads] = np.maximum(
-            _marks(recording, start[heads]),
+            step_marks(recording, start[heads]),
             start[heads] - _measure_preparation(recording, step[heads]),
         )
     if to_marks:
@@ -189,7 +187,7 @@ def _measure_preparation(recording: Recording, steps: Integers) -> Integers:
     return np.where(found > 0, found, _UNKNOWN_NS).astype(np.int64)
 
 
-def _marks(recording: Recording, first_kernels: Integers) -> Integers:
+def step_marks(recording: Recording, first_kernels: Integers) -> Integers:
     """Return the start of the step around each kernel, the kernel's own where it is not marked."""
     own = find_named(recording.host_ops, _STEP_MARK)
     starts = np.sort(own["start_ns"].to_numpy())
@@ -298,197 +296,17 @@ def count_recorded_steps(recording: Recording) -> int:
     return max(1, recording.recorded_steps, recording.step_count)
 
 
-SYNCHRONISE = r"aclrtSynchronizeStream\w*|StreamSynchronize\w*"
-"""Calls with which the host waits for a stream."""
-
-
-@keep_result
-def copies_to_device(recording: Recording) -> pd.DataFrame:
-    """Return the copies to the device: the operators that contain the copy of CANN.
-
-    Versions that hand the copy to the queue name none: there it is what the kernels read.
-    """
-    copies = find_named(recording.host_ops, r"aten::copy_")
-    named = _holding(copies, find_named(recording.host_ops, r"acl_memcpy_host_to_device"))
-    if copies.empty or named.any():
-        return rows_where(copies, named)
-    other = _holding(copies, find_named(recording.host_ops, r"acl_memcpy_\w*"))
-    asked = copies.index.isin(recording.kernels["host_op"].to_numpy())
-    silent = ~(other | asked) & (copies["duration_ns"] >= SHORTEST_NS).to_numpy(bool)
-    return rows_where(copies, silent & _are_read_later(copies, silent, recording))
-
-
-def _holding(copies: pd.DataFrame, inner: pd.DataFrame) -> NDArray[np.bool_]:
-    """Tell which copies have one of other calls inside."""
-    start, moments = copies["start_ns"].to_numpy(), np.sort(inner["start_ns"].to_numpy())
-    around = np.searchsorted(start, moments, side="right") - 1
-    holds = np.zeros(len(copies), np.bool_)
-    holds[around[around >= 0]] = True
-    end = start + copies["duration_ns"].to_numpy()
-    holds &= np.searchsorted(moments, end) > np.searchsorted(moments, start)
-    return holds
-
-
-def _are_read_later(
-    copies: pd.DataFrame, asked: NDArray[np.bool_], recording: Recording
-) -> NDArray[np.bool_]:
-    """Tell whether the first kernels of the step that have to do with what is copied read it.
-
-    A batch of 64,3,224,224 that nothing wrote and the first convolution reads was copied to the
-    device; logits that the last product wrote go to the host. Single numbers are everywhere.
-    """
-    kernels, start = recording.kernels, copies["start_ns"].to_numpy()
-    launched = kernels["launch_ns"].to_numpy()
-    moment = np.where(launched >= 0, launched, kernels["start_ns"].to_numpy())
-    order = np.argsort(moment, kind="stable")
-    moment, step = moment[order], kernels["step"].to_numpy(np.int64, na_value=-1)[order]
-    begin = _marks(recording, start)
-    inputs, outputs = (_cells_by_elements(kernels[c]) for c in ("input_shapes", "output_shapes"))
-    counts = np.array([elements(shapes(str(dims))[0]) for dims in copies["input_dims"]])
-    chosen = np.zeros(len(copies), np.bool_)
-    for count in np.unique(counts[asked & (counts > 1)]).tolist():
-        at = np.flatnonzero(asked & (counts == count))
-        reads = kernels["input_shapes"].isin(inputs.get(count, ())).to_numpy(bool)[order]
-        writes = kernels["output_shapes"].isin(outputs.get(count, ())).to_numpy(bool)[order]
-        concerned, wrote = np.flatnonzero(reads | writes), np.flatnonzero(writes)
-        first = np.searchsorted(moment[concerned], start[at])
-        at, first = at[first < len(concerned)], concerned[first[first < len(concerned)]]
-        earlier = np.searchsorted(moment[wrote], start[at])
-        # Without a mark around the copy it may belong to the step before.
-        last = np.append(-2, np.maximum.accumulate(step[wrote]))[earlier]
-        written = np.where(
-            begin[at] < start[at],
-            earlier > np.searchsorted(moment[wrote], begin[at]),
-            (earlier > 0) & (last >= step[first] - 1),
-        )
-        chosen[at] = reads[first] & ~written
-    return chosen
-
-
-def _cells_by_elements(cells: pd.Series[str]) -> dict[int, list[str]]:
-    """Return the cells in which a tensor has so many elements, by that number."""
-    found: dict[int, list[str]] = {}
-    for cell in cells.unique():
-        for count in {elements(own) for own in shapes(str(cell))}:
-            found.setdefault(count, []).append(cell)
-    return found
-
-
 COPIES = r"Memcpy\s(HtoD|DtoH)|Copy(HostToDevice|DeviceToHost)"
 """Between host and device, in a trace of a GPU."""
 NEXT_BATCH = r"enumerate\(DataLoader\)#.*__next__"
 """The operator around a wait for the next batch."""
 WORKERS = r".*MultiProcessing.*"
 """Where other processes make it."""
-SPELLINGS = {
-    "aten::_local_scalar_dense": ".item(), float(), bool() or print() of a tensor",
-    "aten::copy_": ".cpu() or another copy to the host",
-    "acl_memcpy_device_to_host": ".cpu() or another copy to the host",
-    "aten::nonzero": "nonzero or a boolean index",
-    "aten::masked_select": "masked_select",
-    "aten::equal": "torch.equal",
-    "aten::is_nonzero": "bool() of a tensor",
-    "aten::_unique2": "unique",
-    "aten::unique_dim": "unique",
-    "aten::unique_consecutive": "unique_consecutive",
-}
-SHORTEST_NS = 15_000
-"""No copy from a device returns sooner: the fastest of both real dumps takes 19 µs."""
 PYTHON = re.compile(r"(?P<path>.+)\((?P<line>\d+)\): (?P<function>.+)")
 """A Python function of ``Signals.functions``: ``metrics.py(14): track``."""
 AS_LONG = 0.8
 """Share of a gap that a call covers, and of the call that the gap does, where both are one."""
 _UNKNOWN_NS = 1 << 60
-_LONGEST_LAUNCH_NS = 1_000_000
-"""What the device waits longer than that is no launch after the other."""
-
-
-def measure_explained_ns(recording: Recording, idle: Idle) -> Integers:
-    """Return how much of each idle time is known: a wait for a batch, for a value, a collection."""
-    loads = find_named(recording.host_ops, NEXT_BATCH)
-    starts = np.sort(loads["start_ns"].to_numpy())
-    ends = np.maximum.accumulate(np.sort((loads["start_ns"] + loads["duration_ns"]).to_numpy()))
-    explained = measure_covered_ns(starts, ends, idle.start_ns, idle.end_ns)
-    runs = recording.signals.gc.sort_values("start_ns")
-    starts = runs["start_ns"].to_numpy()
-    ends = np.maximum.accumulate(starts + runs["duration_ns"].to_numpy())
-    explained += measure_covered_ns(starts, ends, idle.start_ns, idle.end_ns)
-    if len(recording.host_ops) and len(idle.start_ns):
-        waits = host_waits(recording, idle)
-        np.maximum.at(explained, waits["gap"].to_numpy(), waits["high"].to_numpy())
-    return explained
-
-
-def host_waits(recording: Recording, idle: Idle) -> pd.DataFrame:
-    """Return the calls during which the device ran dry, with what they cost."""
-    ops = blocking_calls(recording)
-    start = ops["start_ns"].to_numpy()
-    end = start + ops["duration_ns"].to_numpy()
-    gap = np.searchsorted(idle.start_ns, end, side="right") - 1
-    at = gap.clip(min=0)
-    waited = (gap >= 0) & (idle.start_ns[at] >= start) & (idle.end_ns[at] >= end)
-    ops, at = ops[waited], at[waited]
-    blocked = ops["duration_ns"].to_numpy()
-    # Behind the call the host launches again, or does what is no matter of the call: it loads.
-    until = end[waited] + _LONGEST_LAUNCH_NS - idle.start_ns[at]
-    cost = np.minimum(beyond_typical(idle, at)[at], until)
-    rows = ops.assign(gap=at, blocked=blocked, low=np.minimum(cost, blocked), high=cost)
-    # Of calls around each other, the innermost is the one that waited.
-    innermost: pd.DataFrame = rows.sort_values("start_ns", kind="stable").drop_duplicates(
-        "gap", keep="last"
-    )
-    return innermost
-
-
-def blocking_calls(recording: Recording) -> pd.DataFrame:
-    """Return the calls that may have waited: the longest, as many as CANN says that the host did.
-
-    ``.item()`` of a tensor of the host has the same name, but it is shorter.
-    """
-    ops, calls = recording.host_ops, host_calls(recording, SYNCHRONISE).count
-    # Where the dump counts the waits, the longest calls are those; else what copied, or is long.
-    copied = find_named(recording.kernels, COPIES, "type")["host_op"]
-    long = (ops["duration_ns"] >= (0 if calls else SHORTEST_NS)) | ops.index.isin(copied)
-    ops = ops[ops["name"].isin(list(SPELLINGS)) & long]
-    # A copy that launches a kernel stays on the device.
-    launches = np.zeros(int(ops.index.max()) + 1 if len(ops) else 0, np.bool_)
-    asked = recording.kernels["host_op"].to_numpy()
-    launches[asked[(asked >= 0) & (asked < len(launches))]] = True
-    ops = ops[~((ops["name"] == "aten::copy_").to_numpy() & launches[ops.index.to_numpy()])]
-    ops = _without_inner(ops)
-    if calls:
-        most = math.ceil(calls * recording.step_count / count_recorded_steps(recording))
-        ops = ops.nlargest(max(most, 1), "duration_ns")
-    found: pd.DataFrame = ops[~ops.index.isin(copies_to_device(recording).index)]
-    return found
-
-
-def _without_inner(ops: pd.DataFrame) -> pd.DataFrame:
-    """Return the calls without those that are most of one around them: ``.item()`` is one wait.
-
-    100 reads of 20 µs hold 100 copies of 18 µs: CANN waited 100 times, not 200.
-    """
-    rows = ops.sort_values(["start_ns", "duration_ns"], ascending=[True, False], kind="stable")
-    start, length = rows["start_ns"].to_numpy(), rows["duration_ns"].to_numpy()
-    end = start + length
-    inner = np.append(False, (end[1:] <= end[:-1]) & (length[1:] >= AS_LONG * length[:-1]))
-    kept: pd.DataFrame = rows[~inner[: len(rows)]].sort_index()
-    return kept
-
-
-def beyond_typical(idle: Idle, waits: Integers) -> Integers:
-    """Return how much longer each idle time is than the median one that a launch may take.
-
-    ``waits`` are the gaps behind waits of the host: none of them is typical, however many there are
-    (30 reads of a value per step and a gap between the steps).
-    """
-    gaps = idle.end_ns - idle.start_ns
-    own = np.unique(waits)
-    others = np.delete(gaps, own)
-    short = others[others < _LONGEST_LAUNCH_NS]
-    typical = round(float(np.median(short))) if len(short) > len(own) else 0
-    beyond: Integers = np.maximum(gaps - typical, 0)
-    return beyond
 
 
 def clock_of(kernels: pd.DataFrame, readings: pd.DataFrame) -> NDArray[np.float64]:

@@ -1,29 +1,56 @@
-"""Pauses of the device that no other finding explains, and how much sooner it starts without."""
+"""When the device waits for the host: reads and copies that empty the queue, and other pauses."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from npufix.rules.diagnostic import keep_result
 from npufix.rules.shared.recording.observing import (
     AS_LONG,
+    COPIES,
+    NEXT_BATCH,
     Idle,
+    count_recorded_steps,
+    find_named,
     free_ns,
+    host_calls,
     idle_time,
-    measure_explained_ns,
+    measure_covered_ns,
     per_step,
+    rows_where,
+    step_marks,
 )
+from npufix.rules.shared.recording.recorded_shapes import elements, shapes
 
 if TYPE_CHECKING:
-    import pandas as pd
     from numpy.typing import NDArray
 
     from npufix.rules.diagnostic import Recording
 
     Integers = NDArray[np.int64]
 
+SYNCHRONISE = r"aclrtSynchronizeStream\w*|StreamSynchronize\w*"
+"""Calls with which the host waits for a stream."""
+SPELLINGS = {
+    "aten::_local_scalar_dense": ".item(), float(), bool() or print() of a tensor",
+    "aten::copy_": ".cpu() or another copy to the host",
+    "acl_memcpy_device_to_host": ".cpu() or another copy to the host",
+    "aten::nonzero": "nonzero or a boolean index",
+    "aten::masked_select": "masked_select",
+    "aten::equal": "torch.equal",
+    "aten::is_nonzero": "bool() of a tensor",
+    "aten::_unique2": "unique",
+    "aten::unique_dim": "unique",
+    "aten::unique_consecutive": "unique_consecutive",
+}
+SHORTEST_NS = 15_000
+"""No copy from a device returns sooner: the fastest of both real dumps takes 19 µs."""
+_LONGEST_LAUNCH_NS = 1_000_000
+"""What the device waits longer than that is no launch after the other."""
 SHORTEST_PAUSE_NS = 1_000_000
 """A host that is merely slow launches many kernels in that time."""
 _USUAL_GAP_NS = 2_000
@@ -141,3 +168,192 @@ def _measure_held_ns(recording: Recording, idle: Idle) -> Integers:
         alike = (inside >= AS_LONG * gaps[at]) & (length * AS_LONG <= gaps[at])
         held[at] = inside[alike].max(initial=0)
     return held
+
+
+@keep_result
+def copies_to_device(recording: Recording) -> pd.DataFrame:
+    """Return the copies to the device: the operators that contain the copy of CANN.
+
+    Versions that hand the copy to the queue name none: there it is what the kernels read.
+    """
+    copies = find_named(recording.host_ops, r"aten::copy_")
+    named = _holding(copies, find_named(recording.host_ops, r"acl_memcpy_host_to_device"))
+    if copies.empty or named.any():
+        return rows_where(copies, named)
+    other = _holding(copies, find_named(recording.host_ops, r"acl_memcpy_\w*"))
+    asked = copies.index.isin(recording.kernels["host_op"].to_numpy())
+    silent = ~(other | asked) & (copies["duration_ns"] >= SHORTEST_NS).to_numpy(bool)
+    return rows_where(copies, silent & _are_read_later(copies, silent, recording))
+
+
+def _holding(copies: pd.DataFrame, inner: pd.DataFrame) -> NDArray[np.bool_]:
+    """Tell which copies have one of other calls inside."""
+    start, moments = copies["start_ns"].to_numpy(), np.sort(inner["start_ns"].to_numpy())
+    around = np.searchsorted(start, moments, side="right") - 1
+    holds = np.zeros(len(copies), np.bool_)
+    holds[around[around >= 0]] = True
+    end = start + copies["duration_ns"].to_numpy()
+    holds &= np.searchsorted(moments, end) > np.searchsorted(moments, start)
+    return holds
+
+
+def _are_read_later(
+    copies: pd.DataFrame, asked: NDArray[np.bool_], recording: Recording
+) -> NDArray[np.bool_]:
+    """Tell whether the first kernels of the step that have to do with what is copied read it.
+
+    A batch of 64,3,224,224 that nothing wrote and the first convolution reads was copied to the
+    device; logits that the last product wrote go to the host. Single numbers are everywhere.
+    """
+    kernels, start = recording.kernels, copies["start_ns"].to_numpy()
+    launched = kernels["launch_ns"].to_numpy()
+    moment = np.where(launched >= 0, launched, kernels["start_ns"].to_numpy())
+    order = np.argsort(moment, kind="stable")
+    moment, step = moment[order], kernels["step"].to_numpy(np.int64, na_value=-1)[order]
+    begin = step_marks(recording, start)
+    inputs, outputs = (_cells_by_elements(kernels[c]) for c in ("input_shapes", "output_shapes"))
+    counts = np.array([elements(shapes(str(dims))[0]) for dims in copies["input_dims"]])
+    chosen = np.zeros(len(copies), np.bool_)
+    for count in np.unique(counts[asked & (counts > 1)]).tolist():
+        at = np.flatnonzero(asked & (counts == count))
+        reads = kernels["input_shapes"].isin(inputs.get(count, ())).to_numpy(bool)[order]
+        writes = kernels["output_shapes"].isin(outputs.get(count, ())).to_numpy(bool)[order]
+        concerned, wrote = np.flatnonzero(reads | writes), np.flatnonzero(writes)
+        first = np.searchsorted(moment[concerned], start[at])
+        at, first = at[first < len(concerned)], concerned[first[first < len(concerned)]]
+        earlier = np.searchsorted(moment[wrote], start[at])
+        # Without a mark around the copy it may belong to the step before.
+        last = np.append(-2, np.maximum.accumulate(step[wrote]))[earlier]
+        written = np.where(
+            begin[at] < start[at],
+            earlier > np.searchsorted(moment[wrote], begin[at]),
+            (earlier > 0) & (last >= step[first] - 1),
+        )
+        chosen[at] = reads[first] & ~written
+    return chosen
+
+
+def _cells_by_elements(cells: pd.Series[str]) -> dict[int, list[str]]:
+    """Return the cells in which a tensor has so many elements, by that number."""
+    found: dict[int, list[str]] = {}
+    for cell in cells.unique():
+        for count in {elements(own) for own in shapes(str(cell))}:
+            found.setdefault(count, []).append(cell)
+    return found
+
+
+def measure_explained_ns(recording: Recording, idle: Idle) -> Integers:
+    """Return how much of each idle time is known: a wait for a batch, for a value, a collection."""
+    return measure_covered_ns(*explained_spans(recording, idle), idle.start_ns, idle.end_ns)
+
+
+def explained_spans(recording: Recording, idle: Idle) -> tuple[Integers, Integers]:
+    """Return when those waits and collections begin and end, in order and none inside another."""
+    spans = [find_named(recording.host_ops, NEXT_BATCH), recording.signals.gc]
+    starts = [rows["start_ns"].to_numpy(np.int64) for rows in spans]
+    lengths = [rows["duration_ns"].to_numpy(np.int64) for rows in spans]
+    if len(recording.host_ops) and len(idle.start_ns):
+        waits = pd.concat([host_waits(recording, idle), copy_waits(recording, idle)])
+        starts.append(idle.start_ns[waits["gap"].to_numpy()])
+        lengths.append(waits["high"].to_numpy(np.int64))
+    start, length = np.concatenate(starts), np.concatenate(lengths)
+    order = np.argsort(start, kind="stable")
+    start = start[order]
+    end = np.maximum.accumulate(start + length[order])
+    start[1:] = np.maximum(start[1:], end[:-1])
+    return start, np.maximum(start, end)
+
+
+def host_waits(recording: Recording, idle: Idle) -> pd.DataFrame:
+    """Return the calls during which the device ran dry, with what they cost."""
+    return _waits_of(blocking_calls(recording), idle)
+
+
+def copy_waits(recording: Recording, idle: Idle) -> pd.DataFrame:
+    """Return the same of copies to the device: out of pageable memory they wait for the queue.
+
+    Two of them per layer, of a few kilobytes each, and the host is never ahead.
+    """
+    held, kernels = _longest_calls(recording), recording.kernels
+    waits = _waits_of(held[held.index.isin(copies_to_device(recording).index)], idle)
+    # At the mark of a step nothing says that the device had been busy before.
+    ends = (kernels["start_ns"] + kernels["duration_ns"]).to_numpy()
+    found: pd.DataFrame = waits[np.isin(idle.start_ns[waits["gap"].to_numpy()], ends)]
+    return found
+
+
+def _waits_of(ops: pd.DataFrame, idle: Idle) -> pd.DataFrame:
+    start = ops["start_ns"].to_numpy()
+    end = start + ops["duration_ns"].to_numpy()
+    gap = np.searchsorted(idle.start_ns, end, side="right") - 1
+    at = gap.clip(min=0)
+    waited = (gap >= 0) & (idle.start_ns[at] >= start) & (idle.end_ns[at] >= end)
+    ops, at = ops[waited], at[waited]
+    blocked = ops["duration_ns"].to_numpy()
+    # Behind the call the host launches again, or does what is no matter of the call: it loads.
+    until = end[waited] + _LONGEST_LAUNCH_NS - idle.start_ns[at]
+    cost = np.minimum(beyond_typical(idle, at)[at], until)
+    rows = ops.assign(gap=at, blocked=blocked, low=np.minimum(cost, blocked), high=cost)
+    # Of calls around each other, the innermost is the one that waited.
+    innermost: pd.DataFrame = rows.sort_values("start_ns", kind="stable").drop_duplicates(
+        "gap", keep="last"
+    )
+    return innermost
+
+
+def blocking_calls(recording: Recording) -> pd.DataFrame:
+    """Return the calls that may have waited: the longest, as many as CANN says that the host did.
+
+    ``.item()`` of a tensor of the host has the same name, but it is shorter.
+    """
+    ops = _longest_calls(recording)
+    found: pd.DataFrame = ops[~ops.index.isin(copies_to_device(recording).index)]
+    return found
+
+
+@keep_result
+def _longest_calls(recording: Recording) -> pd.DataFrame:
+    """Return those calls, and the copies to the device among them."""
+    ops, calls = recording.host_ops, host_calls(recording, SYNCHRONISE).count
+    # Where the dump counts the waits, the longest calls are those; else what copied, or is long.
+    copied = find_named(recording.kernels, COPIES, "type")["host_op"]
+    long = (ops["duration_ns"] >= (0 if calls else SHORTEST_NS)) | ops.index.isin(copied)
+    ops = ops[ops["name"].isin(list(SPELLINGS)) & long]
+    # A copy that launches a kernel stays on the device.
+    launches = np.zeros(int(ops.index.max()) + 1 if len(ops) else 0, np.bool_)
+    asked = recording.kernels["host_op"].to_numpy()
+    launches[asked[(asked >= 0) & (asked < len(launches))]] = True
+    ops = ops[~((ops["name"] == "aten::copy_").to_numpy() & launches[ops.index.to_numpy()])]
+    ops = _without_inner(ops)
+    if calls:
+        most = math.ceil(calls * recording.step_count / count_recorded_steps(recording))
+        ops = ops.nlargest(max(most, 1), "duration_ns")
+    return ops
+
+
+def _without_inner(ops: pd.DataFrame) -> pd.DataFrame:
+    """Return the calls without those that are most of one around them: ``.item()`` is one wait.
+
+    100 reads of 20 µs hold 100 copies of 18 µs: CANN waited 100 times, not 200.
+    """
+    rows = ops.sort_values(["start_ns", "duration_ns"], ascending=[True, False], kind="stable")
+    start, length = rows["start_ns"].to_numpy(), rows["duration_ns"].to_numpy()
+    end = start + length
+    inner = np.append(False, (end[1:] <= end[:-1]) & (length[1:] >= AS_LONG * length[:-1]))
+    kept: pd.DataFrame = rows[~inner[: len(rows)]].sort_index()
+    return kept
+
+
+def beyond_typical(idle: Idle, waits: Integers) -> Integers:
+    """Return how much longer each idle time is than the median one that a launch may take.
+
+    ``waits`` are the gaps behind waits of the host: none of them is typical, however many there are
+    (30 reads of a value per step and a gap between the steps).
+    """
+    gaps = idle.end_ns - idle.start_ns
+    own = np.unique(waits)
+    others = np.delete(gaps, own)
+    short = others[others < _LONGEST_LAUNCH_NS]
+    typical = round(float(np.median(short))) if len(short) > len(own) else 0
+    beyond: Integers = np.maximum(gaps - typical, 0)
+    return beyond

@@ -57,6 +57,15 @@ def test_what_next_to_nothing_can_be_saved_of_counts_less() -> None:
     assert rank_items([hardly, found(900, 1000)])[0] is hardly
 
 
+def test_a_pause_is_explained_by_no_collection_of_garbage_beside_it() -> None:
+    # 25 ms in update(), and 14 ms of collections elsewhere in the step.
+    pause = replace(found(0, 25, is_idle=True), is_symptom=True)
+    collection = found(0, 14, is_idle=True)
+    assert rank_items([pause, collection]) == [collection, pause]
+    divided = [replace(each, is_divided=True) for each in (collection, pause)]
+    assert rank_items(divided) == divided[::-1]
+
+
 def test_the_work_itself_comes_behind_what_is_beside_it() -> None:
     work = replace(found(0, 50), is_work=True)
     assert rank_items([work, found(0, 9)])[-1] is work

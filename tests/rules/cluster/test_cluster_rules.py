@@ -92,6 +92,22 @@ def test_a_fault_is_found_at_its_ranks(text: str, at: set[int]) -> None:
         assert 0 <= seen.saving_ns[0] <= seen.saving_ns[1]
 
 
+@pytest.mark.parametrize("hot", [3, 4])
+def test_a_rank_that_becomes_slow_halfway_costs_what_the_average_step_does(hot: int) -> None:
+    base = cluster(ranks=4, tp=1, pp=1)
+    steps = base.steps.copy()
+    names = sorted(steps["step"].unique())[:4]
+    steps = steps[steps["step"].isin(names)]
+    steps["computing_ns"] = 20 * MS
+    late = (steps["rank"] == 2) & steps["step"].isin(names[-hot:])
+    steps.loc[late, "computing_ns"] = 28 * MS
+    (seen,) = found("NPU601", replace(base, steps=steps, all_steps=None))
+    assert seen.cost_ns == 2 * MS * hot
+    assert ("in 3 of 4 steps" in seen.what) == (hot < len(names))
+    assert seen.saving_ns is not None
+    assert seen.saving_ns[1] <= 2 * MS * hot
+
+
 @pytest.mark.parametrize(("stated", "told"), [(100 * MS, 100 * MS), (0, 0), (-1, 0)])
 def test_the_bubble_that_the_steps_state_counts_without_collectives(stated: int, told: int) -> None:
     base = cluster("bubbles")

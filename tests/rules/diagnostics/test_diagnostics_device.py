@@ -184,6 +184,13 @@ def test_short_kernels_matter_by_the_time_before_them(free_ns: int, expected: in
     assert [o.cost_ns for o in small_kernels.check(looked_at)] == [100 * US] * expected
 
 
+@pytest.mark.parametrize(("kind", "told"), [("ZerosLike", True), ("MemSet", True), ("Add", False)])
+def test_gradients_that_are_zeroed_one_by_one_are_told_how_not_to(kind: str, *, told: bool) -> None:
+    rows = [{**row, "type": kind} for row in short(11)]
+    (seen,) = small_kernels.check(recording(rows, step={"free_ns": 100 * US}, step_ns=MS))
+    assert ("zero_grad(set_to_none=True)" in seen.advice) == told
+
+
 @pytest.mark.parametrize(("small", "expected"), [(1, 0), (2, 1)])
 def test_more_than_a_tenth_of_the_kernels_must_be_short(small: int, expected: int) -> None:
     rows = in_a_row([5 * US] * small + [50 * US] * (10 - small), 10 * US)

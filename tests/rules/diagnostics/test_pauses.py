@@ -90,6 +90,24 @@ def test_a_compilation_within_the_steps_is_named() -> None:
     assert "TORCH_LOGS=recompiles" in seen.advice
 
 
+def test_a_function_is_measured_without_the_wait_that_is_told_elsewhere() -> None:
+    # The queue runs dry in a copy of 7 ms to the host, then NumPy takes 21 ms: both in sample().
+    rows = two_kernels(27 * MS, 27 * MS - 5 * US)
+    copy = call("aten::copy_", MS // 2, 6 * MS)
+    names = {
+        "/app/sampler.py(37): sample": (MS // 4, 28 * MS - MS // 2),
+        "/app/sampler.py(40): top_p": (7 * MS, 21 * MS - 100 * US),
+    }
+    functions = [
+        {"name": name, "start_ns": START + start, "duration_ns": duration}
+        for name, (start, duration) in names.items()
+    ]
+    looked_at = recording(rows, [copy], step={"free_ns": 27 * MS}, functions=functions)
+    (seen,) = host_pause.check(looked_at)
+    assert "in top_p" in seen.what
+    assert (seen.places[0].path, seen.places[0].line) == ("/app/sampler.py", 40)
+
+
 def test_a_kernel_that_was_launched_in_time_follows_no_pause() -> None:
     rows = two_kernels(15 * MS, 0)
     assert list(host_pause.check(recording(rows, step={"free_ns": 15 * MS}))) == []
