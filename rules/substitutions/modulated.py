@@ -66,13 +66,18 @@ def gated_inputs(draw: Draw) -> dict[str, Any]:
     return {"x": given["x"], "gate": given["scale"], "y": given["x"].flip(0) * 0.5 + 1}
 
 
-_SCALE = re.compile(r"(?i)(^|_)(scale|gamma|mod)s?(_|\d|$)|_mod$")
-_GATE = re.compile(r"(?i)(^|_)gate(s|d)?(_|\d|$)")
+_SCALE = re.compile(r"(?i)(^|_)(scale|gamma|mod)s?(_|\d|$)")
+_SHIFT = re.compile(r"(?i)(^|_)(shift|beta|bias|mod)s?(_|\d|$)")
+_GATE = re.compile(r"(?i)(^|_)gate(s|d)?(_(?!.*(loss|weight|coef|factor|ratio))|\d|$)")
 
 
-def _is_scale(site: Site) -> bool:
+def _is_called(site: Site, name: str, kind: re.Pattern[str]) -> bool:
+    return site.is_tensor(name) is True or any(map(kind.search, site.called(name)))
+
+
+def _is_modulation(site: Site) -> bool:
     """Lengths look like it: ``rows * (1 + columns) + first``."""
-    return site.is_tensor("scale") is True or any(map(_SCALE.search, site.called("scale")))
+    return _is_called(site, "scale", _SCALE) and _is_called(site, "shift", _SHIFT)
 
 
 def _is_gate(site: Site) -> bool:
@@ -80,11 +85,21 @@ def _is_gate(site: Site) -> bool:
     return any(map(_GATE.search, site.called("gate")))
 
 
+def _is_tensor(site: Site, name: str) -> bool | None:
+    if site.operator(name) == "attr" and site.is_plain(name):  # ``self.gate = 0.5``
+        return False
+    return site.is_tensor(name)
+
+
+def _same_dtype(site: Site, first: str, second: str) -> bool | None:
+    return False if site.is_bool_tensor(second) else site.same_dtype(first, second)
+
+
 def _all_tensors(*names: str) -> Condition:
     return Condition(
         "is-tensor",
         "all that is multiplied and added are torch tensors, none is a number",
-        lambda site: all_hold(site.is_tensor(name) for name in names),
+        lambda site: all_hold(_is_tensor(site, name) for name in names),
     )
 
 
@@ -92,9 +107,16 @@ def _one_dtype(first: str, *names: str) -> Condition:
     return Condition(
         "same-dtype",
         "all that is multiplied and added has one dtype (under autocast a norm may return float32)",
-        lambda site: all_hold(site.same_dtype(first, name) for name in names),
+        lambda site: all_hold(_same_dtype(site, first, name) for name in names),
     )
 
+
+MODULATION = Condition(
+    "is-modulation",
+    "what one is added to is called a scale, and what is added a shift, or both are tensors",
+    _is_modulation,
+)
+GATE = Condition("is-gate", "what is multiplied is called a gate", _is_gate)
 
 RULE = Substitution(
     id="NPU185",
@@ -107,9 +129,7 @@ RULE = Substitution(
             modulated_once,
             modulated_inputs,
             (
-                Condition(
-                    "is-scale", "what one is added to is a tensor, or called a scale", _is_scale
-                ),
+                MODULATION,
                 _all_tensors("x", "scale", "shift"),
                 _one_dtype("x", "scale", "shift"),
             ),
@@ -119,7 +139,7 @@ RULE = Substitution(
             gated_once,
             gated_inputs,
             (
-                Condition("is-gate", "what is multiplied is called a gate", _is_gate),
+                GATE,
                 _all_tensors("x", "gate", "y"),
                 _one_dtype("x", "gate", "y"),
             ),
@@ -130,6 +150,7 @@ RULE = Substitution(
     becomes=("Addcmul",),
     passes=(2, 7),
     requires="torch_npu>=2.1",
+    needs_whole=True,
     valid=(
         # a number is no tensor
         """
@@ -160,6 +181,18 @@ def f(x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor):
         """
 def f(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor):
     return x + y * z
+""",
+        # a gate that is a number in one branch
+        """
+class Block(nn.Module):
+    def __init__(self, gated):
+        super().__init__()
+        self.gated = gated
+        self.gate = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor):
+        gate = self.gate.tanh() if self.gated else 1
+        return x + gate * y
 """,
         # the product is needed besides
         """
