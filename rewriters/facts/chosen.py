@@ -108,6 +108,8 @@ def is_written(match: Match, form: Form) -> bool:
     code, wanted = match.evaluation.code, _returned(form.replacement)
     if not isinstance(code, ast.Call) or not wanted or wanted == _returned(form.pattern):
         return False
+    if match.evaluation.node.op == wanted:  # ``x[mask].sum()`` for ``where(mask, x, 0).sum()``
+        return False
     return (last_name(code.func) or "").rstrip("_") == wanted
 
 
