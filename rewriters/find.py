@@ -26,7 +26,7 @@ from npufix.rewriters.edit.statements.searches import (
     write,
 )  # fmt: skip
 from npufix.rewriters.edit.statements.surroundings import TooLargeError
-from npufix.rewriters.facts.chosen import find_choice, is_reference
+from npufix.rewriters.facts.chosen import find_choice, is_reference, is_written
 from npufix.rewriters.facts.occasions import is_hot, occasion
 from npufix.rewriters.facts.recorded_facts import RecordedFacts, aten_names
 from npufix.rewriters.facts.site_facts import SourceFacts
@@ -403,7 +403,8 @@ def _candidates(  # noqa: PLR0913, PLR0917 - same
             for match in find(pattern_of(form.pattern), flow):
                 if not effort.spend(_PROOFS_LIKE_A_CHANGE):
                     return found.values()
-                if may_be_chosen and find_choice(flow, match, None if chosen_too else form):
+                fused = None if chosen_too else form
+                if is_written(match, form) or (may_be_chosen and find_choice(flow, match, fused)):
                     continue
                 proofs = _prove(form, flow, match, recorded)
                 if proofs is not None and not (form.only_proven and any(map(_is_open, proofs))):

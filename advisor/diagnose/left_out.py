@@ -48,7 +48,6 @@ _MAKES_OPTIMIZERS = frozenset({"configured-optimizer", "fused-optimizer"})
 _TOO_MUCH_TO_GUESS = (
     {"boolean-mask", "same-rank-mask"},
     {"boolean-mask", "row-mask"},
-    {"joining-pays"},  # what copies both halves first moves about as much as it saves
     {"host-bound"},
     {"is-tensor", "enough-columns"},
     {"runs-often"},
@@ -143,6 +142,10 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
     unknown = {condition.name for condition in site.open_conditions} - allowed
     guessed = any(guesses <= unknown for guesses in _TOO_MUCH_TO_GUESS)
     guessed = guessed and not (_OF_ROWS.search(site.code) and "boolean-mask" in unknown)
+    if "joining-pays" in unknown:
+        # what copies both halves first moves as much as it saves, but for the backward pass
+        others = unknown - {"joining-pays", "activation-is-silu"}
+        guessed = guessed or bool(others) or not callers.mention(_LEARNS)
     if site.rule.name == "masked-formula":  # a mask of rows would be broadcast the wrong way
         guessed = guessed or {"is-tensor", "same-rank-mask"} <= unknown
     if site.rule.name == "columns-one-by-one":  # views, which only a backward pass makes dear

@@ -58,6 +58,8 @@ def difference(new: FunctionFlow, flow: FunctionFlow, match: Match, form: Form) 
         return "a call whose result has a name already would run twice"
     # What the fused operator computes must not be computed beside it once more.
     needed = {node for node in wanted.walk() if node.op not in operators.PRODUCTS}
+    if wanted.op == root.op and {*wanted.args} == {*root.args}:
+        needed -= {*root.args}  # ``addcmul`` is read as the sum that it computes
     needed |= {e.node for e in flow.evaluations if _is_apart(e, match.evaluation)}
     kept = [n for n in match.covered - needed if n is not root and not _is_free(n)]
     marks = Resemblance()

@@ -119,6 +119,27 @@ def find_choice(flow: FunctionFlow, match: Match, form: Form | None) -> str:
     return f"{called} stands beside it: somebody has chosen already" if called else ""
 
 
+def is_written(match: Match, form: Form) -> bool:
+    """Tell whether code calls already what the form would write: ``torch.addcmul(c, a, b)``.
+
+    That is read as ``c + a * b``, which the form looks for.
+    """
+    code, wanted = match.evaluation.code, _returned(form.replacement)
+    if not isinstance(code, ast.Call) or not wanted or wanted == _returned(form.pattern):
+        return False
+    if match.evaluation.node.op == wanted:  # ``x[mask].sum()`` for ``where(mask, x, 0).sum()``
+        return False
+    return (last_name(code.func) or "").rstrip("_") == wanted
+
+
+@cache
+def _returned(function: Callable[..., object]) -> str:
+    """Return which operator the last statement of a function calls, "" if it is no call."""
+    last = ast.parse(inspect.getsource(function)).body[0].body[-1]  # type: ignore[attr-defined]
+    value = last.value if isinstance(last, ast.Return) else None
+    return (last_name(value.func) or "") if isinstance(value, ast.Call) else ""
+
+
 @cache
 def _list_fused_calls(replacement: Callable[..., object]) -> tuple[str, ...]:
     """Return the operators for NPUs that a replacement calls: ``npu_rms_norm``."""

@@ -127,11 +127,13 @@ class ValueKinds:
         ):
             return True
         if node.op in _ARITHMETIC:
-            kinds = [self._is_tensor(arg) for arg in node.args if not self.shapes.is_number(arg)]
+            kinds = [self._is_tensor(arg) for arg in node.args if not self._can_be_number(arg)]
             if False in kinds:
                 return None if len({*kinds}) > 1 else False
             return True if True in kinds else None
         if node.op == Op.PHI:
+            if self._can_be_number(node):
+                return False  # ``self.gate.tanh() if self.gated else 1``
             known = {self._is_tensor(choice) for choice in _choices(node)}
             return known.pop() if len(known) == 1 else None
         if node.op not in _KEEPS_TENSOR or node.args[0].op in {Op.LIST, Op.TUPLE}:
@@ -241,6 +243,11 @@ class ValueKinds:
         if any(_COUNTING_NAME.fullmatch(n) for n in names):
             return False
         return isinstance(whole.args[2].value, float) or self._is_tensor(whole.args[0]) is True
+
+    def _can_be_number(self, node: Node) -> bool:
+        """Tell whether a value is proven to be a number, at least in one branch."""
+        choices = _choices(node) if node.op == Op.PHI else (node,)
+        return any(map(self.shapes.is_number, choices))
 
     def _may_be_number(self, node: Node) -> bool:  # noqa: PLR0911 - one case a kind of value
         """Tell whether a value may be a number: a setting or computed from settings."""

@@ -1,7 +1,7 @@
 """Gradients clipped parameter by parameter in front of a fused optimizer.
 
 What: ``torch.nn.utils.clip_grad_norm_(model.parameters(), c)`` where the optimizer whose step follows
-is one of ``torch_npu.optim.NpuFused...``.
+is one of ``torch_npu.optim.NpuFused...``; or could be one, which is pointed at.
 
 Why it is slow on the NPU: a norm, and a product, for each parameter: hundreds of small kernels in
 each step. The optimizer holds all gradients of a dtype in one combined tensor already: for its
@@ -70,7 +70,7 @@ RULE = Substitution(
     passes=(3, 0),
     requires="torch_npu>=2.1",
     valid=(
-        # an optimizer of torch
+        # an optimizer of torch that is fused as it is, without these methods
         """
 class Trainer:
     def __init__(self, model):

@@ -2,7 +2,7 @@
 
 What: ``torch.optim.AdamW(params, **settings)``, ``dict(type="AdamW", lr=...)`` in a configuration of
 OpenMMLab (mmcv, mmengine), ``optim="adamw_torch"`` in the ``TrainingArguments`` of transformers, and
-classes of torch.optim out of a table.
+classes of torch.optim out of a table; and an optimizer whose gradients ``set_to_none=True`` empties.
 
 Why it is slow on the NPU: as in rule fused-optimizer: each step reads and writes parameters,
 gradients and moments about ten times, in kernels of their own. Fused, AdamW is one ApplyAdamWV2 per
@@ -65,6 +65,14 @@ def build(name, params):
     kind = OPTIMIZERS[name]
     return kind(params, lr=1e-3)
 """
+_EMPTIED = """
+def train(model, batches):
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for batch in batches:
+        optimizer.zero_grad(set_to_none=True)
+        model(batch).backward()
+        optimizer.step()
+"""
 _IN_A_BRANCH = """
 def build(args, params):
     if args.use_8bit:
@@ -111,6 +119,12 @@ def build(params, settings, plain):
         """
 scheduler = dict(type="AdamW", lr=1e-4)
 """,
+        # one number alone
+        """
+def build(log_alpha, loss):
+    optimizer = torch.optim.Adam([log_alpha], lr=1e-3)
+    optimizer.zero_grad(set_to_none=True)
+""",
         # something else is handed on
         """
 import functools
@@ -144,6 +158,7 @@ def build(name, model):
     rewritten=(
         Rewritten(_BY_NAME, _BY_NAME),
         Rewritten(_IN_A_BRANCH, _IN_A_BRANCH),
+        Rewritten(_EMPTIED, _EMPTIED),
         Rewritten(
             """
 from functools import partial

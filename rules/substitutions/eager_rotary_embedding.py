@@ -91,6 +91,21 @@ def pairs_apart(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return either(rotated.flatten(-2), rotated.flatten(3))
 
 
+def halves_apart_cast(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """As ``halves_apart``, with each half cast back from the dtype of the tables."""
+    x1, x2 = x.chunk(2, dim=-1)
+    first, second = x1 * cos - x2 * sin, x2 * cos + x1 * sin
+    return torch.cat((first.to(x.dtype), second.to(x.dtype)), dim=-1)
+
+
+def pairs_apart_cast(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """As ``pairs_apart``, with each half cast back from the dtype of the tables (Mochi)."""
+    x1, x2 = x[..., ::2], x[..., 1::2]
+    first, second = x1 * cos - x2 * sin, x2 * cos + x1 * sin
+    rotated = torch.stack((first.to(x.dtype), second.to(x.dtype)), dim=-1)
+    return either(rotated.flatten(-2), rotated.flatten(3))
+
+
 def halves_scaled(x: Tensor, cos: Tensor, sin: Tensor, scale: Tensor | float) -> Tensor:
     """As ``halves``, with both products scaled (xPos)."""
     x1, x2 = x.chunk(2, dim=-1)
@@ -165,6 +180,23 @@ def fused_pairs_apart(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     )
 
 
+def fused_apart_cast(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate halves with one kernel in the dtype of the tables, then cast back."""
+    return torch_npu.npu_rotary_mul(
+        x.to(cos.dtype), torch.cat((cos, cos), dim=-1), torch.cat((sin, sin), dim=-1)
+    ).to(x.dtype)
+
+
+def fused_pairs_apart_cast(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate pairs with one kernel in the dtype of the tables, then cast back."""
+    return torch_npu.npu_rotary_mul(
+        x.to(cos.dtype),
+        torch.stack((cos, cos), dim=-1).flatten(-2),
+        torch.stack((sin, sin), dim=-1).flatten(-2),
+        rotary_mode="interleave",
+    ).to(x.dtype)
+
+
 def _inputs(draw: Draw, width: int, *, one_sequence: bool, wide: bool = False) -> dict[str, Any]:
     """Return a query, and cosines and sines of any angles: no two elements share one."""
     import torch
@@ -225,6 +257,16 @@ def wide_pair_inputs(draw: Draw) -> dict[str, Any]:
 def promoting_pair_inputs(draw: Draw) -> dict[str, Any]:
     """Return one sequence of cosines in the dtype of the query or in float32."""
     return draw.choice([pair_inputs, wide_pair_inputs])(draw)
+
+
+def promoting_narrow_inputs(draw: Draw) -> dict[str, Any]:
+    """Return tables half as wide as the query, in its dtype or in float32."""
+    return _inputs(draw, 2, one_sequence=False, wide=draw.choice([False, True]))
+
+
+def promoting_narrow_pair_inputs(draw: Draw) -> dict[str, Any]:
+    """Return one sequence of such cosines."""
+    return _inputs(draw, 2, one_sequence=True, wide=draw.choice([False, True]))
 
 
 def narrow_pair_inputs(draw: Draw) -> dict[str, Any]:
@@ -326,6 +368,13 @@ RULE = Substitution(
         Form(pairs, fused_pairs_promoted, promoting_pair_inputs, (*PROMOTED, INTERLEAVE)),
         Form(pairs_then_cast, fused_pairs_32, wide_pair_inputs, (*HALF_32, INTERLEAVE)),
         Form(pairs_apart, fused_pairs_apart, narrow_pair_inputs, (*HALF, INTERLEAVE)),
+        Form(halves_apart_cast, fused_apart_cast, promoting_narrow_inputs, PROMOTED),
+        Form(
+            pairs_apart_cast,
+            fused_pairs_apart_cast,
+            promoting_narrow_pair_inputs,
+            (*PROMOTED, INTERLEAVE),
+        ),
         Form(halves_scaled, fused_scaled, scaled_inputs, HALF),
         Form(pairs_scaled, fused_pairs_scaled, scaled_pair_inputs, (*HALF, INTERLEAVE)),
     ),
@@ -345,6 +394,14 @@ def apply_rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor):
 def apply_rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor):
     x1, x2 = x[..., ::2], x[..., 1::2]
     return x * cos + torch.cat((-x2, x1), dim=-1) * sin
+""",
+        # each half is cast, and one of them has the wrong sign
+        """
+def apply_rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor):
+    x1, x2 = x[..., ::2], x[..., 1::2]
+    first = (x1 * cos - x2 * sin).type_as(x)
+    second = (x1 * sin - x2 * cos).type_as(x)
+    return torch.stack((first, second), dim=-1).flatten(-2)
 """,
         # complex multiplication
         """

@@ -164,6 +164,41 @@ def apply_rotary(x: torch.Tensor, rope_cache: torch.Tensor):
     ).type_as(x)
 """,
     ),
+    # Mochi: the tables are float32, each half is cast back
+    Rewritten(
+        """
+def apply_rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor):
+    even, odd = x[..., 0::2], x[..., 1::2]
+    first = (even * cos - odd * sin).type_as(x)
+    second = (even * sin + odd * cos).type_as(x)
+    return torch.stack([first, second], dim=-1).flatten(-2)
+""",
+        """
+def apply_rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor):
+    return torch_npu.npu_rotary_mul(
+        x.to(cos.dtype),
+        torch.stack((cos, cos), dim=-1).flatten(-2),
+        torch.stack((sin, sin), dim=-1).flatten(-2),
+        rotary_mode="interleave",
+    ).to(x.dtype)
+""",
+    ),
+    Rewritten(
+        """
+def apply_rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor):
+    x1, x2 = x.chunk(2, dim=-1)
+    first, second = x1 * cos - x2 * sin, x2 * cos + x1 * sin
+    return torch.cat((first.to(x.dtype), second.to(x.dtype)), dim=-1)
+""",
+        """
+def apply_rotary(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor):
+    return torch_npu.npu_rotary_mul(
+        x.to(cos.dtype),
+        torch.cat((cos, cos), dim=-1),
+        torch.cat((sin, sin), dim=-1),
+    ).to(x.dtype)
+""",
+    ),
     # nanochat
     Rewritten(
         """

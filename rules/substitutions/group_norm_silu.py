@@ -1,6 +1,6 @@
 """GroupNorm and SiLU, one after the other.
 
-What: ``silu(norm(x))``, as in every residual block of a diffusion UNet or VAE.
+What: ``silu(norm(x))``, by name or as ``h * h.sigmoid()``, as in every residual block of a diffusion UNet or VAE.
 
 Why it is slow on the NPU: GroupNorm writes an image that Swish reads again, and writes once more.
 ``npu_group_norm_swish`` does both in one kernel, forward and backward.
@@ -31,6 +31,7 @@ from npufix.rules.substitution import (
 )
 
 if TYPE_CHECKING:
+    import torch
     import torch.nn.functional as F
     import torch_npu
     from torch import Tensor, nn
@@ -49,6 +50,18 @@ def of_table(x: Tensor, norm: nn.GroupNorm, act: Activation) -> Tensor:
 def of_function(x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     """Call two functions of torch."""
     return F.silu(F.group_norm(x, groups, weight, bias, eps))
+
+
+def formula_of_submodule(x: Tensor, norm: nn.GroupNorm) -> Tensor:
+    """Call a submodule, then compute SiLU by its formula."""
+    h = norm(x)
+    return h * torch.sigmoid(h)
+
+
+def formula_of_function(x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """Call a function of torch, then compute SiLU by its formula."""
+    h = F.group_norm(x, groups, weight, bias, eps)
+    return h * torch.sigmoid(h)
 
 
 def silu_submodule(x: Tensor, norm: nn.GroupNorm) -> Tensor:
@@ -135,6 +148,8 @@ RULE = Substitution(
     forms=(
         Form(of_submodule, silu_submodule, submodule_inputs, (INFERENCE, SAME_DTYPE)),
         Form(of_submodule, swish_submodule, submodule_inputs, (HAS_WEIGHT, SAME_DTYPE)),
+        Form(formula_of_submodule, swish_submodule, submodule_inputs, (HAS_WEIGHT, SAME_DTYPE)),
+        Form(formula_of_function, swish_function, function_inputs, (WEIGHTS_GIVEN, SAME_DTYPE)),
         Form(of_table, swish_table, table_inputs, (SILU, HAS_WEIGHT, SAME_DTYPE)),
         Form(of_function, swish_function, function_inputs, (WEIGHTS_GIVEN, SAME_DTYPE)),
     ),
@@ -198,6 +213,11 @@ class Block(nn.Module):
     def forward(self, x):
         return F.silu(self.norm(x))
 """,
+        # the sigmoid of something else
+        """
+def f(x: torch.Tensor, y: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor):
+    return F.group_norm(x, 32, weight, bias) * torch.sigmoid(y)
+""",
         # something between the two: a scale and a shift
         """
 class Block(nn.Module):
@@ -206,7 +226,7 @@ class Block(nn.Module):
         self.norm = nn.GroupNorm(32, channels)
 
     def forward(self, x, scale, shift):
-        return F.silu(self.norm(x) * (1 + scale) + shift)
+        return F.silu(self.norm(x) * (2 + scale) + shift)
 """,
     ),
     rewritten=(
@@ -241,6 +261,18 @@ class ResnetBlock(nn.Module):
             eps=self.norm1.eps,
         )[0]
         return self.conv1(hidden_states)
+""",
+        ),
+        # the formula of SiLU
+        Rewritten(
+            """
+def decode(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor):
+    h = F.group_norm(x, 32, weight, bias, 1e-6)
+    return h * torch.sigmoid(h)
+""",
+            """
+def decode(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor):
+    return torch_npu.npu_group_norm_swish(x, 32, weight, bias, eps=1e-6)[0]
 """,
         ),
         Rewritten(

@@ -102,6 +102,8 @@ class FFN(nn.Module):
 """
     assert not places(scanned(tmp_path, {"ffn.py": text}))
     assert places(scanned(tmp_path, {}, allow=frozenset({"joining-pays"})))
+    # the backward pass gains, in a program that has one
+    assert places(scanned(tmp_path, {"run.py": "def step(loss):\n    loss.backward()\n"}))
 
 
 def test_a_function_inside_a_hook_between_epochs_is_left_out(tmp_path: Path) -> None:

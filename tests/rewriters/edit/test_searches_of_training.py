@@ -373,3 +373,61 @@ def test_who_decides_about_fused_has_chosen(made: str, *, shown: bool) -> None:
         "    return torch.optim.AdamW(params, lr=1e-3, **extra)\n"
     )
     assert bool(changes(text, "NPU169")) is shown
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "step", "said"),
+    [
+        ("torch.optim.SGD(model.parameters(), 0.1)", "optim.step()", "NpuFusedSGD"),
+        ("torch.optim.Adam(model.parameters())", "scaler.step(optim)", "NpuFusedAdam"),
+        ("torch.optim.AdamW(model.parameters())", "scaler.step(optim)", "NpuFusedAdamW"),
+        # AdamW of torch is fused as it is, and has no such method
+        ("torch.optim.AdamW(model.parameters())", "optim.step()", None),
+        ("torch.optim.Adam(model.parameters(), foreach=True)", "optim.step()", None),
+        ("torch.optim.LBFGS(model.parameters())", "optim.step()", None),
+        ("build(model)", "optim.step()", None),
+    ],
+)
+def test_gradients_are_clipped_together_once_the_optimizer_could_be_fused(
+    optimizer: str, step: str, said: str | None
+) -> None:
+    body = f"""
+
+def train(model, loss, scaler, build):
+    optim = {optimizer}
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    {step}
+"""
+    found = changes(HEADER + (body if "scaler" in step else body.replace(", scaler", "")), "NPU174")
+    assert [said in text for text, _ in found if said] == ([True] if said else [])
+    assert bool(found) is (said is not None)
+    sharded = HEADER + "from torch.distributed.fsdp import FSDP\n" + body
+    assert not changes(sharded, "NPU174")
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "emptied", "shown"),
+    [
+        ("torch.optim.Adam(model.parameters(), lr=1e-3)", "set_to_none=True", True),
+        ("torch.optim.AdamW(model.parameters(), lr=1e-3)", "set_to_none=True", False),
+        ("torch.optim.Adam(model.parameters(), lr=1e-3)", "set_to_none=False", False),
+        ("torch.optim.Adam(model.parameters(), lr=1e-3)", "", False),
+        ("torch.optim.Adam([log_alpha], lr=1e-3)", "set_to_none=True", False),
+        ("torch.optim.Adam(model.parameters(), fused=True)", "set_to_none=True", False),
+    ],
+)
+def test_an_optimizer_whose_gradients_are_emptied_is_pointed_at(
+    optimizer: str, emptied: str, *, shown: bool
+) -> None:
+    body = f"""
+
+def train(model, loss, log_alpha):
+    optimizer = {optimizer}
+    optimizer.zero_grad({emptied})
+    loss.backward()
+    optimizer.step()
+"""
+    found = changes(HEADER + body, "NPU169")
+    assert bool(found) is shown
+    assert all("without set_to_none=True" in text for text, _ in found)

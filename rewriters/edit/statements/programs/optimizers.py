@@ -63,6 +63,12 @@ def _find_constructions(
         proven = {"fused-undecided"} if given is not None else set()
         proven |= set() if _scales(here) else {"no-grad-scaler"}
         yield from _write(here, call, "fused=True", proven)
+    elif _is_class(here, call.func) and call.args and _empties_gradients(here):
+        kind = (here.flow.names.dotted(call.func) or "").rpartition(".")[2]
+        if isinstance(call.args[0], ast.List):
+            return  # of one number or two: ``Adam([log_alpha])``
+        if kind != "AdamW" or _scales(here):  # else AdamW is fused as it is
+            yield Proposal(call, _say_emptied(kind))
     elif call.args and _is_table(here, call.func) and not _is_for_others(here, call):
         yield Proposal(call, _TABLE)
     elif call.args and here.flow.names.dotted(call.func) == "functools.partial":
@@ -84,6 +90,25 @@ def _has_fused(here: Surroundings) -> bool:
     keys |= {n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)}
     made = (last_name(n.func) for n in nodes if isinstance(n, ast.Call))
     return not _DECIDED.isdisjoint(keys) or any(map(_MADE_FUSED.search, made))
+
+
+def _empties_gradients(here: Surroundings) -> bool:
+    """Tell whether gradients are set to None, which fused optimizers of torch_npu refuse."""
+    tree = here.flow.names.tree
+    sharded = _SHARDS.search("".join(here.lines)) is not None
+    return not sharded and any(
+        isinstance(n, ast.Call)
+        and last_name(n.func) == "zero_grad"
+        and any(k.arg == "set_to_none" and ast.unparse(k.value) == "True" for k in n.keywords)
+        for n in (walk(tree) if tree else ())
+    )
+
+
+def _say_emptied(kind: str) -> str:
+    return (
+        f"torch_npu.optim.NpuFused{kind} updates in a few kernels, and keeps its gradients: write "
+        "zero_grad() without set_to_none=True beside it. Not for bfloat16 parameters; measure it"
+    )
 
 
 def _is_for_others(here: Surroundings, call: ast.Call) -> bool:
@@ -283,6 +308,11 @@ def find_clipping(here: Surroundings) -> Iterator[Proposal]:
         given = dict(zip(_CLIPPED, node.args, strict=False))
         given |= {k.arg or "**": k.value for k in node.keywords}
         optimizer, made = _optimizer_after(here, node)
+        if made is not None and _is_class(here, made.func) and "max_norm" in given:
+            kind = last_name(made.func)
+            if kind != "AdamW" or _scales(here):
+                yield Proposal(node, _say_afterwards(kind, optimizer, here.text(given["max_norm"])))
+            continue
         if made is None or given.keys() - set(_CLIPPED) or not {*_CLIPPED[:2]} <= given.keys():
             continue
         power = f", {here.text(given['norm_type'])}" if "norm_type" in given else ""
@@ -294,6 +324,14 @@ def find_clipping(here: Surroundings) -> Iterator[Proposal]:
             shown=text,
             proven=frozenset({"all-parameters"} if same else ()),
         )
+
+
+def _say_afterwards(kind: str, optimizer: str, limit: str) -> str:
+    return (
+        f"once the optimizer is a torch_npu.optim.NpuFused{kind}, which holds all gradients "
+        f"together: {optimizer}.clip_grad_norm_fused_({limit}) is one norm and one product in "
+        "place of one for each parameter"
+    )
 
 
 def _clips(here: Surroundings, function: ast.expr) -> bool:
@@ -325,12 +363,16 @@ def _value_of(here: Surroundings, code: ast.expr) -> ast.expr | None:
 
 
 def _optimizer_after(here: Surroundings, clip: ast.Call) -> tuple[str, ast.Call | None]:
-    """Return the one optimizer whose step comes behind, and its constructor if it is fused."""
+    """Return the one optimizer whose step comes behind, and its constructor if it can clip.
+
+    So it can if it is fused, or could be.
+    """
     steps = {
-        ast.unparse(n.func.value)
+        ast.unparse(code)
         for n in here.nodes
         if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.func.attr == "step"
-        and n.lineno > clip.lineno and _is_optimizer(n.func.value)
+        for code in (n.func.value, *n.args[:1])  # ``scaler.step(optimizer)``
+        if n.lineno > clip.lineno and _is_optimizer(code)
     }  # fmt: skip
     if len(steps) != 1 or here.flow.names.tree is None:
         return "", None
@@ -348,7 +390,8 @@ def _optimizer_after(here: Surroundings, clip: ast.Call) -> tuple[str, ast.Call 
     if len(made) != 1 or not isinstance(made[0], ast.Call):
         return name, None
     is_fused = (here.flow.names.dotted(made[0].func) or "").startswith(_FUSED)
-    return name, made[0] if is_fused else None
+    plain = _is_class(here, made[0].func) and _DECIDED.isdisjoint(k.arg for k in made[0].keywords)
+    return name, made[0] if is_fused or plain else None
 
 
 def _is_optimizer(code: ast.expr) -> bool:
