@@ -75,6 +75,7 @@ RULE = Substitution(
         Form(elements, counted, element_inputs, (IS_TENSOR, BOOLEAN, SAME_RANK)),
         Form(rows, counted, row_inputs, (IS_TENSOR, BOOLEAN)),
     ),
+    search="counted-selections",
     replaces=("Index", "NonZero"),
     becomes=("Cast", "ReduceSum"),
     passes=(2, 1),
@@ -86,6 +87,14 @@ def f(x: torch.Tensor, mask: torch.Tensor):
     mask = mask > 0
     y = x[mask]
     return y.sum() / y.shape[0]
+""",
+        # also where it has a name, and only is looked at
+        """
+def f(x: torch.Tensor, mask: torch.Tensor):
+    x = x[mask > 0]
+    if len(x) == 0:
+        return None
+    return x * 2
 """,
         # places, and a width
         """

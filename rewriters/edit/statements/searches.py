@@ -50,7 +50,11 @@ from npufix.rewriters.edit.statements.projections import (
 )
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, apply_changes
 from npufix.rewriters.edit.statements.reductions import find_reductions
-from npufix.rewriters.edit.statements.selections import find_index_lists, find_selections
+from npufix.rewriters.edit.statements.selections import (
+    find_counted,
+    find_index_lists,
+    find_selections,
+)
 from npufix.rewriters.edit.statements.surroundings import Surroundings
 from npufix.rewriters.edit.statements.vendor_operators import (
     RESIDUAL,
@@ -121,6 +125,9 @@ SEARCHES: Mapping[str, Search] = {
     ),
     "constants": Search(
         find_constants, "arange|eye|full|linspace|logspace|ones|zeros", hot_only=True
+    ),
+    "counted-selections": Search(
+        find_counted, text=r"\]\.(numel\(\)|shape\[0\]|size\(0\))|\blen\([^\n]*\]\)"
     ),
     "creations": Search(
         find_creations,
