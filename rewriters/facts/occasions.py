@@ -131,6 +131,8 @@ _PART_OF_MODEL = re.compile(
     r"(Module|Layer|Block|Loss|Criterion|Head|Model|Encoder|Decoder|Attention|Runner|Sampler"
     r"|MetadataBuilder|Proposer)(V?\d+)?$"
 )
+_KEEPS_STATE = re.compile(r"Cache(Pool)?$|(Step|Forward)Context$|(Attn|Attention)Metadata$")
+"""Classes that hold tensors of the step, where they know a device: ``StepContext.new``."""
 _SERVES_STEPS = re.compile(r"(Runner|MetadataBuilder|Proposer|Speculator)(V?\d+)?$")
 """Classes whose methods prepare and build what one step of a server needs."""
 _FOR_A_STEP = re.compile(r"_*(build|prepare)(_|$)")
@@ -180,10 +182,9 @@ def _is_part_of_step(flow: FunctionFlow) -> bool:
     scope, module = flow.scope, flow.names.tree
     if scope is None or scope.function.name == "generate":
         return False
-    if scope.cls is None:
-        named = not scope.path and module is not None
-        return named and scope.function.name in _list_called_in_steps(module)
-    return is_called_by_forward(scope) or _prepares_step(scope)
+    if module is not None and _is_called_in_steps(scope, module):
+        return True
+    return scope.cls is not None and (is_called_by_forward(scope) or _prepares_step(scope))
 
 
 def _prepares_step(scope: Scope) -> bool:
@@ -407,11 +408,17 @@ def is_hot(scope: Scope, module: ast.Module | None = None) -> bool:
         return True
     if module is None or _words(scope.qualname) & _ASIDE:
         return False
-    if scope.path:  # what a function of each step defines for itself
+    if scope.path and not scope.is_method:  # what a function of each step defines for itself
         outer = scope.qualname.rpartition(".<locals>.")[0]
-        around = (s for s in scopes(module) if outer and s.qualname == outer)
+        around = (s for s in scopes(module) if s.qualname == outer)
         return not is_done_once(scope) and any(is_hot(s, module) for s in around)
-    return _turns_tensors(scope.function) or scope.function.name in _list_called_in_steps(module)
+    turns = not scope.is_method and _turns_tensors(scope.function)
+    return turns or _is_called_in_steps(scope, module)
+
+
+def _is_called_in_steps(scope: Scope, module: ast.Module) -> bool:
+    """Tell whether a function of a module, or a method, is called by what runs in every step."""
+    return "<locals>" not in scope.path and scope.qualname in _list_called_in_steps(module)
 
 
 def _turns_tensors(function: FunctionNode) -> bool:
@@ -444,18 +451,29 @@ def is_done_once(scope: Scope) -> bool:
 
 @lru_cache(maxsize=2)
 def _list_called_in_steps(module: ast.Module) -> frozenset[str]:
-    """Return the names of the functions that are called in every step, through others as well."""
+    """Return the names of what is called in every step, through others as well.
+
+    ``"ends"`` is a function of the module, ``"Net._mask"`` a method that its own class calls.
+    """
     every = list(scopes(module))
     helpers = {scope.function.name: scope for scope in every if not scope.path}
+    methods = {scope.qualname: scope for scope in every if scope.is_method}
     hot = [scope for scope in every if _is_hot_by_name(scope)]
     found: set[str] = set()
     for scope in hot:  # grows
         for node in walk(scope.function):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                name = node.func.id
-                if name in helpers and name not in found | scope.hidden:
-                    found.add(name)
-                    hot.append(helpers[name])
+            called = ""
+            match node:
+                case ast.Call(ast.Name(name)) if name in helpers and name not in scope.hidden:
+                    called, other = name, helpers[name]
+                case ast.Call(ast.Attribute(ast.Name("self"), name)) if scope.cls is not None:
+                    owners = (scope.cls.name, *map(last_name, scope.cls.bases))
+                    own = (f"{owner}.{name}" for owner in owners)
+                    called = next((each for each in own if each in methods), "")
+                    other = methods.get(called, scope)
+            if called and called not in found and not (other.is_method and is_done_once(other)):
+                found.add(called)
+                hot.append(other)
     return frozenset(found)
 
 
@@ -498,4 +516,6 @@ def _is_part_of_model(cls: ast.ClassDef) -> bool:
     """Tell whether a class computes with tensors step by step: its name says so, or ``forward``."""
     if any(_PART_OF_MODEL.search(name) for name in (cls.name, *map(last_name, cls.bases))):
         return not cls.name.endswith("Proposer") or knows_device(cls)
+    if _KEEPS_STATE.search(cls.name) and knows_device(cls):
+        return True
     return any(isinstance(item, FunctionNode) and item.name == "forward" for item in cls.body)

@@ -151,7 +151,7 @@ class Shapes:
             case "interpolate" | "upsample":
                 return _BY_MODE.get(args[3].value) or self.rank(args[0])
             case "gather":
-                return self.rank(args[2])
+                return self.rank(args[2]) if len(args) > 2 else None  # noqa: PLR2004 - of ranks: gather(x)
             case "linear":
                 return self.rank(args[0]) if self.rank(args[1]) == _MATRIX else None
             case "transpose" | "t" | "index_select":

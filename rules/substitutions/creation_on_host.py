@@ -2,7 +2,8 @@
 
 What: ``torch.zeros(n).to(device)``, ``torch.eye(n).cuda()``, ``torch.arange(n).view(-1, 1).type_as(x)``,
 and what is computed of such tensors and of numbers alone: the frequencies of a time embedding,
-``torch.exp(-math.log(10000) * torch.arange(half) / half).to(t.device)``.
+``torch.exp(-math.log(10000) * torch.arange(half) / half).to(t.device)``. So are the indices of
+``x[range(n), best]``.
 
 Why it is slow on the NPU: the host fills its own memory, and the copy to the device waits in the
 stream and, from pageable memory, makes the host wait too. With ``device=`` the device fills the
@@ -83,7 +84,7 @@ RULE = Substitution(
         # an array, and a range alone
         """
 def f(x: np.ndarray, y: torch.Tensor, places: torch.Tensor):
-    return x[torch.arange(4), places], y[torch.arange(4), 0]
+    return x[torch.arange(4), places], y[torch.arange(4), 0], x[range(4), places], y[range(4), 0]
 """,
         # the device draws other numbers
         """
@@ -225,6 +226,20 @@ def f(n: int, device: str):
 def f(n: int, device: str):
     positions = torch.arange(n, device=device)
     return positions
+""",
+        ),
+        Rewritten(
+            """
+class Assigner(nn.Module):
+    def forward(self, targets: torch.Tensor, areas: torch.Tensor):
+        least, best = areas.min(dim=1)
+        return targets[range(len(areas)), best], least
+""",
+            """
+class Assigner(nn.Module):
+    def forward(self, targets: torch.Tensor, areas: torch.Tensor):
+        least, best = areas.min(dim=1)
+        return targets[torch.arange(len(areas), device=targets.device), best], least
 """,
         ),
         Rewritten(

@@ -49,7 +49,12 @@ from npufix.rewriters.edit.statements.projections import (
     find_projections,
 )
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, apply_changes
-from npufix.rewriters.edit.statements.selections import find_index_lists, find_selections
+from npufix.rewriters.edit.statements.reductions import find_reductions
+from npufix.rewriters.edit.statements.selections import (
+    find_counted,
+    find_index_lists,
+    find_selections,
+)
 from npufix.rewriters.edit.statements.surroundings import Surroundings
 from npufix.rewriters.edit.statements.vendor_operators import (
     RESIDUAL,
@@ -101,6 +106,11 @@ SEARCHES: Mapping[str, Search] = {
         text=rf"(?s)\A(?=.*(?i:softmax))(?=.*({BIAS}|(?i:pos)))",
         hot_only=True,
     ),
+    "chained-reductions": Search(
+        find_reductions,
+        "max|mean|min|sum",
+        text=r"(?s)\b(max|mean|min|sum)\(.*\b(max|mean|min|sum)\(",
+    ),
     "checks": Search(
         find_checks,
         "all|allclose|any|equal|max|mean|min|norm|sum",
@@ -116,11 +126,14 @@ SEARCHES: Mapping[str, Search] = {
     "constants": Search(
         find_constants, "arange|eye|full|linspace|logspace|ones|zeros", hot_only=True
     ),
+    "counted-selections": Search(
+        find_counted, text=r"\]\.(numel\(\)|shape\[0\]|size\(0\))|\blen\([^\n]*\]\)"
+    ),
     "creations": Search(
         find_creations,
-        "arange|eye|full|linspace|ones|zeros",
-        text=r"(?s)\A(?=.*(?:\.(?:to|cuda|type_as)\(|\[[^\]\n]*torch\.arange\())"
-        r"(?=.*\b(?:arange|eye|full|linspace|ones|zeros)\((?:(?!device\s*=)[^\n)])*[\n)])",
+        "arange|eye|full|linspace|ones|range|zeros",
+        text=r"(?s)\A(?=.*(?:\.(?:to|cuda|type_as)\(|\[[^\]\n]*\b(?:torch\.a)?range\())"
+        r"(?=.*\b(?:arange|eye|full|linspace|ones|range|zeros)\((?:(?!device\s*=)[^\n)])*[\n)])",
     ),
     "data-loaders": Search(
         find_data_loaders,

@@ -210,6 +210,46 @@ def _outer_in(here: Surroundings, statement: ast.stmt, block: list[ast.stmt]) ->
     return None
 
 
+def find_counted(here: Surroundings) -> Iterator[Proposal]:
+    """Yield ``x[mask].numel()``, ``x[mask].shape[0]``, ``len(x[mask])``: nothing else is selected.
+
+    What has a name, ``y = x[mask]``, is mostly needed for more than its length.
+    """
+    for node in here.nodes:
+        match node:
+            case ast.Call(ast.Attribute(ast.Subscript() as read, "numel"), [], []):
+                form = "elements"
+            case (
+                ast.Subscript(
+                    ast.Attribute(ast.Subscript() as read, "shape"), ast.Constant(0), ast.Load()
+                )
+                | ast.Call(ast.Attribute(ast.Subscript() as read, "size"), [ast.Constant(0)], [])
+                | ast.Call(ast.Name("len"), [ast.Subscript() as read], [])
+            ):
+                form = "rows"
+            case _:
+                continue
+        at, owner = here.evaluations.get(id(read.slice)), here.evaluations.get(id(read.value))
+        if at is None or owner is None or not here.is_tensor(read.value):
+            continue
+        facts = here.facts(at, mask=at.node, x=owner.node)
+        if not facts.is_bool_tensor("mask"):
+            continue
+        proven = {"is-tensor", "boolean-mask"}
+        proven |= {"same-rank-mask"} if facts.same_ndim("x", "mask") else set()
+        mask = here.text(read.slice)
+        is_plain = isinstance(read.slice, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
+        text = f"int({mask if is_plain else f'({mask})'}.sum())"
+        yield Proposal(
+            node,
+            form=form,
+            changes=(Change(here.span(node), text),),
+            shown=text,
+            asked=(("x", here.text(read.value)), ("mask", mask)),
+            proven=frozenset(proven),
+        )
+
+
 def find_index_lists(here: Surroundings) -> Iterator[Proposal]:
     """Yield ``x[:, [0, 2]]`` where the numbers are a slice."""
     for node in here.nodes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from searching import found, rewritten
 
 
@@ -205,3 +206,52 @@ def test_formulas_of_other_values_stay(value: str) -> None:
             return x
     """
     assert found(text, "NPU223") == []
+
+
+@pytest.mark.parametrize(
+    ("code", "new"),
+    [
+        ("return x[x > 0].numel()", "return int((x > 0).sum())"),
+        ("return len(x[mask])", "return int(mask.sum())"),
+        ("return x[mask].size(0)", "return int(mask.sum())"),
+        ("return x[ids].shape[0]", None),
+        ("y = x[mask]\n        return y * len(y)", None),  # selected for more than its length
+    ],
+)
+def test_what_is_selected_to_be_counted_is_counted_in_the_mask(code: str, new: str | None) -> None:
+    text = f"""
+    def forward(x: torch.Tensor, ids: torch.LongTensor):
+        mask = x > 1
+        {code}
+    """
+    assert (new is None) is not bool(found(text, "NPU226"))
+    if new is not None:
+        assert new in rewritten(text, "NPU226")
+
+
+@pytest.mark.parametrize(
+    ("code", "new"),
+    [
+        ("x.sum(0).sum(0)", "x.sum((0, 1))"),
+        ("x.sum(1).sum(0)", "x.sum((0, 1))"),
+        ("x.sum(-2).sum(-2)", "x.sum((-3, -2))"),
+        ("x.sum(-1).sum(-2)", "x.sum((-3, -1))"),
+        ("x.sum(1).sum(1).sum(0)", "x.sum((0, 1, 2))"),
+        ("x.mean(2, True).mean(1, True)", "x.mean((1, 2), keepdim=True)"),
+        ("x.sum(1, keepdim=True).sum()", "x.sum()"),
+        ("x.sum(1).sum(1, keepdim=True)", None),
+        ("x.sum(1).mean()", None),
+        ("x.max(-1)[1].max(-1)[0]", None),
+    ],
+)
+def test_reductions_one_behind_the_other_become_one(code: str, new: str | None) -> None:
+    text = f"""
+    def forward(x: torch.Tensor):
+        return {code}
+    """
+    assert (new is None) is not bool(found(text, "NPU227"))
+    if new is not None:
+        assert f"return {new}\n" in rewritten(text, "NPU227")
+        x = torch.randn(2, 3, 4, 5, dtype=torch.float64)
+        both = [eval(each, {"x": x}) for each in (code, new)]  # noqa: S307 - the cases above
+        torch.testing.assert_close(*both)

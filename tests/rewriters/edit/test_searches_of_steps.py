@@ -280,3 +280,50 @@ def test_what_is_no_round_of_several_reduces_its_gradients(asked: str, *, told: 
                     optimizer.step()
     """
     assert bool(found(text, "NPU175")) is told
+
+
+@pytest.mark.parametrize(
+    ("called", "told"),
+    [
+        ("self.extract(x, seq_lens)", True),
+        ("self._upper.extract(x, seq_lens)", False),  # another object's
+        ("x", False),
+    ],
+)
+def test_a_method_that_a_step_calls_through_others_runs_in_it(called: str, *, told: bool) -> None:
+    text = f"""
+class Upper:
+    def lengths(self, seq_lens):
+        return torch.arange(seq_lens.max().item())
+
+class Detector(Upper):
+    def forward_train(self, x, seq_lens):
+        return {called}
+
+    def extract(self, x, seq_lens):
+        self.save_images(x)
+        return x + self.lengths(seq_lens)
+
+    def save_images(self, x):
+        write(x.cpu())
+"""
+    (*_, line) = [0, *(site.line for site in found(text, "NPU214"))]
+    assert ("max().item()" in [*text.splitlines(), ""][line - 5]) is told
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "told"),
+    [
+        ("StepContext", "device: str", True),
+        ("WindowCachePool", "device: str", True),
+        ("StepContext", "size: int", False),  # nothing says that it holds tensors of the device
+        ("Settings", "device: str", False),
+    ],
+)
+def test_what_keeps_tensors_of_a_step_is_made_in_each(name: str, known: str, *, told: bool) -> None:
+    text = f"""
+class {name}:
+    def new(self, seq_lens, {known}):
+        return torch.arange(seq_lens.max().item())
+"""
+    assert bool(found(text, "NPU214")) is told

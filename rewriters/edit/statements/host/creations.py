@@ -183,31 +183,54 @@ def _is_dropped(here: Surroundings, code: ast.Call) -> bool:
 def _indexes(
     here: Surroundings, owner: ast.expr, indexes: Sequence[ast.expr]
 ) -> Iterator[Proposal]:
-    """Yield ``torch.arange(n)`` of ``x[torch.arange(n), best]``, which is copied to the device."""
+    """Yield ``torch.arange(n)`` of ``x[torch.arange(n), best]``, which is copied to the device.
+
+    So is ``range(n)`` there, which becomes a list and a tensor of the host first.
+    """
     for code in indexes:
-        if not isinstance(code, ast.Call) or here.flow.names.dotted(code.func) != "torch.arange":
+        made = _Made(here)
+        numbers = _range_of(here, code)
+        if (
+            numbers is None
+            and here.flow.names.dotted(getattr(code, "func", code)) != "torch.arange"
+        ):
             continue
         others = [i for i in indexes if i is not code and isinstance(i, (ast.Name, ast.Call))]
         known = [here.is_tensor(part) for part in (owner, *others)]
         if not others or False in known or True not in known:
             continue
-        made = _Made(here)
-        try:
-            made.read(code)
-        except _OtherSourceError:
-            continue
         device = f"device={here.text(owner)}.device"
-        change = more_arguments(code, here.lines, device)
+        if numbers is not None:  # of ``range`` all are integers of Python
+            text = f"torch.arange({numbers}, {device})"
+            change: Change | None = Change(here.span(code), text)
+        elif isinstance(code, ast.Call):
+            try:
+                made.read(code)
+            except _OtherSourceError:
+                continue
+            text = f"{here.text(code)[:-1]}, {device})"
+            change = more_arguments(code, here.lines, device)
         if change is not None and made.has_integers() is not False:
             yield Proposal(
                 code,
                 changes=(change,),
-                shown=f"{here.text(code)[:-1]}, {device})",
+                shown=text,
                 asked=(("device", f"{here.text(owner)}.device"),),
                 proven=frozenset(
                     _proven(here, code, made) | ({"is-device"} if here.is_tensor(owner) else set())
                 ),
             )
+
+
+def _range_of(here: Surroundings, code: ast.expr) -> str | None:
+    """Return ``0, n`` of ``range(0, n)`` and of ``list(range(0, n))``."""
+    match code:
+        case ast.Call(ast.Name("list"), [inner], []):
+            return _range_of(here, inner)
+        case ast.Call(ast.Name("range"), [_, *_] as given, []):
+            has_torch = here.flow.names.imports.get("torch") == "torch"
+            return ", ".join(map(here.text, given)) if has_torch else None
+    return None
 
 
 def draw_there(here: Surroundings, code: ast.Call, drawn: ast.Call) -> Proposal | None:
@@ -347,7 +370,7 @@ def _there(
     )
 
 
-def _proven(here: Surroundings, code: ast.Call, made: _Made) -> set[str]:
+def _proven(here: Surroundings, code: ast.expr, made: _Made) -> set[str]:
     """Return the conditions that the source shows of what is made."""
     proven = set[str]()
     if made.are_numbers():

@@ -36,6 +36,7 @@ from npufix.rewriters.edit.statements.host.of_host import (
     iterated,
 )
 from npufix.rewriters.edit.statements.host.repeats import find_repeats
+from npufix.rewriters.edit.statements.host.round_trips import comes_back
 from npufix.rewriters.edit.statements.host.row_reads import rows_read
 from npufix.rewriters.edit.statements.host.seldom import is_seldom
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
@@ -137,11 +138,17 @@ def find_host_values(  # noqa: C901 - one case a kind of read
             continue  # which is worth more: once for all layers
         if here.loop_of(read.code) is not None and is_covered(here, read.code):
             continue
-        if read.how == "cpu" and is_result(here, read.code):
-            continue
-        found = _on_device(here, read) or _by_hand(here, read)
+        found = _what_to_do(here, read)
         if found is not None:
             yield found
+
+
+def _what_to_do(here: Surroundings, read: _Read) -> Proposal | None:
+    if read.how == "cpu" and comes_back(here, read.code):
+        return None if is_seldom(here, read.code) else Proposal(read.code, _ROUND_TRIP)
+    if read.how == "cpu" and is_result(here, read.code):
+        return None
+    return _on_device(here, read) or _by_hand(here, read)
 
 
 def _read_of(  # noqa: PLR0911 - one case a call
@@ -368,8 +375,6 @@ def _by_hand(  # noqa: C901, PLR0911, PLR0912 - one case a kind of use
     if of_round and samples(here.flow.function, read.code.lineno):
         return Proposal(read.code, _OF_ROUND)
     ops = {user.op.removesuffix("(*)") for user in users}
-    if read.how == "cpu" and _comes_back(here, read.code):
-        return Proposal(read.code, _ROUND_TRIP)
     if ops & _OF_SHAPES or _decide(here, users) or _is_tested(here, read.code):
         return None  # the host needs it for what comes next
     if ops & ARITHMETIC:
@@ -380,16 +385,6 @@ def _by_hand(  # noqa: C901, PLR0911, PLR0912 - one case a kind of use
     if Op.CALL in ops or isinstance(here.parents.get(id(read.code)), (ast.Call, ast.keyword)):
         return _hand_over(here, read, users)
     return None
-
-
-def _comes_back(here: Surroundings, code: ast.Call) -> bool:
-    """Tell whether what is computed on the host is moved at once: ``self.drop(x.cpu()).npu()``."""
-    outer = here.parents.get(id(code))
-    method = here.parents.get(id(outer))
-    match outer, method:
-        case ast.Call(ast.Attribute()), ast.Attribute(attr="npu" | "cuda" | "to"):
-            return code in outer.args
-    return False
 
 
 def _say_in_loop(here: Surroundings, read: _Read) -> str:

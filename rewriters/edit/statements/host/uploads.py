@@ -306,15 +306,22 @@ def _is_rare(here: Surroundings, code: ast.expr) -> bool:
     for outer in here.around(code):
         match outer:
             case ast.If(test, body) if inner is not test:
-                if inner not in body or _RARE.search(here.text(test)):
+                if _is_rare_branch(here, test, is_body=inner in body):
                     return True
             case ast.IfExp(test, body) if inner is not test:
-                if inner is not body or _RARE.search(here.text(test)):
+                if _is_rare_branch(here, test, is_body=inner is body):
                     return True
             case ast.ExceptHandler():
                 return True
         inner = outer
     return False
+
+
+def _is_rare_branch(here: Surroundings, test: ast.expr, *, is_body: bool) -> bool:
+    """Tell whether a branch is the rare one: ``else`` is not, behind ``if name not in table``."""
+    if is_body:
+        return _RARE.search(here.text(test)) is not None
+    return not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.NotIn)
 
 
 def _is_handed(here: Surroundings, code: ast.expr, data: ast.expr) -> bool:

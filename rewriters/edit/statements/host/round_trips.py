@@ -1,0 +1,66 @@
+"""Tensors that go to the host and come back: nothing but the way there needs the host."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.graph import operators
+from npufix.rewriters.graph.special import Op
+
+if TYPE_CHECKING:
+    from npufix.rewriters.edit.statements.surroundings import Surroundings
+    from npufix.rewriters.graph.nodes import Node
+
+_MOVES = frozenset({"cuda", "npu", "to"})
+_PASSES_ON = frozenset({Op.CALL, Op.COMPARE, Op.GETITEM, Op.ITEM, Op.PHI})
+"""What makes something else of a tensor that is on the host as well."""
+_ABOUT = frozenset({Op.DTYPE_OF, Op.RANK, Op.SHAPE, Op.SIZE})
+
+
+def comes_back(here: Surroundings, code: ast.Call) -> bool:
+    """Tell whether all that is made of a tensor on the host is moved to the device again.
+
+    ``self.drop(x.cpu()).npu()``; ``a, b = assign(x.cpu())``, then ``a.to(d)`` and ``b.to(d)``.
+    """
+    value = here.value(code)
+    if value is None or not _ends_on_device(here, value):
+        return _is_moved_at_once(here, code)
+    return True
+
+
+def _is_moved_at_once(here: Surroundings, code: ast.Call) -> bool:
+    """Tell whether what a call makes of it is moved, be it followed or not."""
+    outer = here.parents.get(id(code))
+    match outer, here.parents.get(id(outer)):
+        case ast.Call(ast.Attribute()), ast.Attribute(attr="npu" | "cuda" | "to"):
+            return code in outer.args
+    return False
+
+
+def _ends_on_device(here: Surroundings, value: Node) -> bool:
+    """Tell whether every way from a value ends in a move to a device, and there is one."""
+    seen = {o.node for o in here.flow.observables if o.node.op != Op.CALL}
+    todo, moved = [value], False
+    for node in todo:  # grows
+        if node in seen:
+            return False  # somebody else gets it as it is
+        users = [user for user in here.users(node) if user.op not in _ABOUT]
+        if not users and node.op not in {Op.CALL, Op.ITEM}:
+            return False  # perhaps the host looks at it where nothing is followed
+        for user in users:
+            if user.op in _MOVES and node is user.args[0] and _names_device(user):
+                moved = True
+            elif user.op not in operators.TABLE and user.op not in _PASSES_ON:
+                return False
+            elif user not in todo:
+                todo.append(user)
+    return moved
+
+
+def _names_device(move: Node) -> bool:
+    """Tell whether a move goes to a device: not so ``x.to(torch.long)`` and ``x.to("cpu")``."""
+    given = move.args[1:]
+    if any(arg.value == "cpu" for arg in given):
+        return False
+    return move.op != "to" or any(arg.op not in {Op.DTYPE, Op.DTYPE_OF, Op.CONST} for arg in given)
