@@ -295,6 +295,8 @@ def _note_effects(  # noqa: PLR0913, PLR0917 - what was there before
         left = f"{name} after the call"
         if isinstance(value, torch.Tensor):
             seen.tensors[left] = value
+            if live[name].grad_fn is not None:  # type: ignore[attr-defined] # its copy is a tensor
+                seen.plain[f"requires_grad of {left}"] = True  # a later gradient flows back
         elif isinstance(value, float):  # ``self.total``, with the rounding of its terms
             seen.tensors[left] = torch.tensor(value, dtype=torch.float32)
             seen.numbers.add(left)

@@ -177,7 +177,9 @@ def _guess_any(
 ) -> list[Spec]:
     name, annotation = parameter.name.lower(), parameter.annotation
     if shapes:
-        return _join(parameter, _of_shapes(name, shapes))
+        known = _of_shapes(name, shapes)
+        said = find_said_kind(annotation)
+        return _join(parameter, [[t for t in group if said in {"", t.kind}] for group in known])
     if re.search(_ROTATIONS, name) and len(base) > 1:
         pairs = base[-1] // 2
         shapes = [(base[1], pairs), (base[-2], pairs), (1, base[1], 1, pairs), (*base[:2], pairs)]
@@ -190,10 +192,8 @@ def _guess_any(
     ints = _integers(name, base)
     bools = _masks(name, base)
     order: list[list[Tensor]] = [floats, ints[:6], bools[:2], units[:1]]
-    if re.search("Long|Int", annotation):
-        order = [ints]
-    elif "Bool" in annotation:
-        order = [bools]
+    if said := find_said_kind(annotation):
+        order = [ints if said == "int" else bools]
     elif re.search(MASK, name):
         # Between heads, what is added to the scores; elsewhere, what selects.
         added = [Tensor(s.shape, "additive") for s in floats[:1]]
@@ -205,6 +205,12 @@ def _guess_any(
     elif re.search(_UNIT_TENSOR, name):
         order = [units, floats]
     return _join(parameter, order)
+
+
+def find_said_kind(annotation: str) -> str:
+    """Return what ``torch.LongTensor`` or ``BoolTensor`` says; nothing where it may be any."""
+    whole = re.search("Long|Int", annotation)
+    return "int" if whole else "bool" if "Bool" in annotation else ""
 
 
 def _widen(base: tuple[int, ...], columns: int) -> tuple[int, ...]:

@@ -225,10 +225,7 @@ def _with_less_room(target: Target, recipe: Recipe) -> list[Recipe]:
 
     And one that soon forgets, where ``decay=0.999`` is reached after a thousand calls.
     """
-    made = try_call(lambda: inspect.signature(target.owner or object), CALL_S).value
-    if not isinstance(made, inspect.Signature):
-        return []
-    defaults = {n: p.default for n, p in made.parameters.items()}
+    defaults = {n: p.default for n, p in target.constructor.items()}
     given = {n: getattr(spec, "value", None) for n, spec in recipe.arguments}
     large = [n for n, v in (defaults | given).items() if type(v) is int and v >= _MOST_CALLS]
     long = [n for n, v in (defaults | given).items() if _holds_long(v)]

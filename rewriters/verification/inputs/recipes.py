@@ -105,6 +105,8 @@ class Recipe:
     calls: what is compared holds for it too."""
     history: tuple[Earlier, ...] = ()
     """Calls of methods of the object, before that which is compared."""
+    filled: tuple[tuple[str, float], ...] = ()
+    """Weights that hold one number everywhere: ``logit_scale``, beyond where it is clamped."""
 
     @property
     def fresh(self) -> Recipe:
@@ -131,6 +133,8 @@ class Recipe:
             made = self._without_init(owner, self.attributes)
         if isinstance(made, torch.nn.Module):
             _randomise(made)
+            for name, number in self.filled:
+                getattr(made, name).data.fill_(number)
         self._choose({"self": made})
         return made
 
@@ -174,7 +178,8 @@ class Recipe:
         if self.attributes is not None:
             return "an instance made without __init__"
         given = ", ".join(f"{name}={spec}" for name, spec in self.arguments)
-        chosen = " and ".join(f"{path} = {value!r}" for path, value in self.chosen)
+        held = *self.chosen, *((f"self.{name}", number) for name, number in self.filled)
+        chosen = " and ".join(f"{path} = {value!r}" for path, value in held)
         words = f"{given} and {chosen}" if given and chosen else given or chosen
         words = f"{self.kind}({words})" if self.kind else words
         before = ", ".join(map(str, self.history))

@@ -12,14 +12,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from npufix.rewriters.verification.calls.coverage import LinesToCover, Place, trace_lines
-from npufix.rewriters.verification.calls.device import (
-    compute_on_device,
-    device_failure,
-    scale_timeout,
-    wait_for,
-)
-from npufix.rewriters.verification.calls.observe import CALL_S, observe, seed_everything
+from npufix.rewriters.verification.calls.coverage import LinesToCover, Place
+from npufix.rewriters.verification.calls.observe import CALL_S
 from npufix.rewriters.verification.calls.values import (
     Spec,
     Tensor,
@@ -27,13 +21,18 @@ from npufix.rewriters.verification.calls.values import (
     list_kinds,
     list_tensors,
 )
-from npufix.rewriters.verification.inputs.arguments import is_far_fetched, is_integral
+from npufix.rewriters.verification.inputs.arguments import (
+    find_said_kind,
+    is_far_fetched,
+    is_integral,
+    is_tensor,
+)
 from npufix.rewriters.verification.inputs.base_shapes import (
     collect_base_shapes,
     find_widths,
     of_views,
 )
-from npufix.rewriters.verification.inputs.cases import list_edges
+from npufix.rewriters.verification.inputs.cases.generate import list_edges
 from npufix.rewriters.verification.inputs.combinations import combine_guesses
 from npufix.rewriters.verification.inputs.histories import list_histories
 from npufix.rewriters.verification.inputs.recipes import Recipe, generate_recipes
@@ -50,17 +49,15 @@ from npufix.rewriters.verification.inputs.source.path_conditions import (
 )
 from npufix.rewriters.verification.inputs.source.usage import find_function
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
+from npufix.rewriters.verification.inputs.tracing import trace_call, trace_cases
 from npufix.rewriters.verification.sandbox.remote import runs_with_target
-from npufix.rewriters.verification.sandbox.try_call import try_call
-from npufix.rewriters.verification.verdict import BackendLimitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from npufix.rewriters.edit.job import Job
     from npufix.rewriters.match.recorded_call import RecordedCall
-
-    Keeps = Callable[..., bool]
+    from npufix.rewriters.verification.inputs.target import Keeps
 
 _SEARCH_S = 6.0
 _NO_OBJECT = "no object of the class can be made"
@@ -262,7 +259,7 @@ class _Search:
     found: SearchResult
 
     def combine(
-        self, recipe: Recipe | None, forced: Mapping[str, Spec] | None = None
+        self, recipe: Recipe | None, forced: Mapping[str, Spec | None] | None = None
     ) -> Iterator[Assignment]:
         """Return assignments for one way to make the object, the likeliest first."""
         target = self.target
@@ -274,7 +271,9 @@ class _Search:
         declared = self.declared
         if recipe is not None:
             declared = declared.made_with(recipe.arguments)
-        declared = declared.made_with(tuple((forced or {}).items()))
+        declared = declared.made_with(
+            tuple((n, s) for n, s in (forced or {}).items() if s is not None)
+        )
         tried = combine_guesses(target, self.wanted.tree, bases, widths, declared, forced)
         return (Assignment(recipe, specs) for specs in tried if declared.fits(specs))
 
@@ -283,11 +282,16 @@ class _Search:
         found = self.found
         if any("int" not in list_kinds(a.specs.values()) for a in found.assignments):
             return
+        whole = {p.name for p in self.target.parameters() if find_said_kind(p.annotation) == "int"}
         for assignment in found.assignments[:2]:
             specs = {
-                n: Tensor(s.shape) if isinstance(s, Tensor) and s.kind == "int" else s
+                n: Tensor(s.shape)
+                if isinstance(s, Tensor) and s.kind == "int" and n not in whole
+                else s
                 for n, s in assignment.specs.items()
             }
+            if specs == assignment.specs:
+                return
             twin = CallCase(Assignment(assignment.recipe, specs))
             ran = trace_call(self.target, twin) or set()
             if self.wanted.reached(ran) and self.keeps(twin):
@@ -361,7 +365,10 @@ class _Search:
         )
         recipe = next(iter(self.options), None)
         for parameter in itertools.islice(hidden, _MOST_DEFAULTS):
-            for other in vary_default(parameter):
+            absent = parameter.default is None and is_tensor(
+                parameter, self.declared.of(parameter.name)
+            )
+            for other in [None] if absent else vary_default(parameter):
                 assignments = self.combine(recipe, {parameter.name: other})
                 before = len(found.assignments)
                 self.run(assignments, time.process_time() + _DEFAULT_S)
@@ -451,49 +458,3 @@ class _Search:
         if target.owner is not None and wanted.unreached(found.reached | ran):
             ran |= trace_call(target, CallCase(assignment), times=2) or set()
         return ran
-
-
-@runs_with_target
-def trace_call(
-    target: Target, case: CallCase, found: SearchResult | None = None, times: int = 1
-) -> set[Place] | None:
-    """Return the lines of the module that this call runs, so many times; None if it raises."""
-    with compute_on_device(on_npu=target.on_npu), trace_lines(target.loaded.filename) as lines:
-
-        def call() -> object:
-            dtype = next(iter(case.dtypes), torch.float32)
-            prepared = target.prepare(case, dtype, again=found is not None)
-            seed_everything(case.seed)
-            if target.applied is not None:  # its gradient is a part of what it runs
-                return observe(prepared, "leaf", case.seed).or_raise()
-            if prepared.earlier is not None:
-                prepared.call(prepared.earlier)
-            for _ in range(times - 1):
-                prepared.call(prepared.arguments)
-            return wait_for(prepared.call(prepared.arguments))
-
-        outcome = try_call(call, scale_timeout(CALL_S))
-    failed = device_failure(outcome.error) if target.on_npu else ""
-    if failed:
-        raise BackendLimitError(failed)
-    if found is not None:
-        if outcome.error:
-            found.errors[outcome.error] += 1
-            found.expired += outcome.expired
-        else:
-            found.ran = True
-            target.discard_object()
-    return None if outcome.error else lines
-
-
-@runs_with_target
-def trace_cases(
-    target: Target, cases: Sequence[CallCase], wanted: LinesToCover, ran: set[Place]
-) -> set[Place]:
-    """Return the lines that have run once these calls have, as far as all of them are wanted."""
-    ran, deadline = set(ran), time.process_time() + scale_timeout(_FURTHER_S)
-    for case in cases:
-        if not wanted.unreached(ran) or time.process_time() > deadline:
-            break
-        ran |= trace_call(target, case) or set()
-    return ran

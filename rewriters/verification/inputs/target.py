@@ -45,10 +45,12 @@ from npufix.rewriters.verification.inputs.source.parameters import Parameter, li
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from npufix.rewriters.verification.inputs.recipes import Recipe
+
+    Keeps = Callable[..., bool]
 
 _PLAIN = frozenset({bool, bytes, float, int, str, torch.dtype, type(None)})
 _CONTAINERS = frozenset({dict, list, set, OrderedDict})
@@ -330,10 +332,10 @@ class Target:
         return self.instance(recipe, torch.float32)
 
     @property
-    def constructor(self) -> Collection[str]:
-        """The names of what an object is made with; none for a function."""
+    def constructor(self) -> Mapping[str, inspect.Parameter]:
+        """What an object is made with; nothing for a function."""
         made = try_call(lambda: inspect.signature(self.owner or object), CALL_S).value
-        return made.parameters if isinstance(made, inspect.Signature) else ()
+        return made.parameters if isinstance(made, inspect.Signature) else {}
 
     def choose(
         self, recipes: Iterable[Recipe | None], values: Mapping[str, object]

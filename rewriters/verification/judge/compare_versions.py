@@ -18,7 +18,7 @@ from npufix.rewriters.verification.calls.values import (
     list_kinds,
 )
 from npufix.rewriters.verification.inputs.arguments import is_integral
-from npufix.rewriters.verification.inputs.cases import generate_cases
+from npufix.rewriters.verification.inputs.cases.generate import generate_cases
 from npufix.rewriters.verification.judge.evidence import Proof, RefusedCase
 from npufix.rewriters.verification.judge.judge import Difference
 from npufix.rewriters.verification.judge.observe_case import (

@@ -343,7 +343,8 @@ def _of_plain_values(
 ) -> Iterator[tuple[str, str]]:
     """Yield what differs and is no tensor."""
     for name in sorted((original.plain.keys() | patched.plain.keys()) - unlike):
-        before, after = original.plain.get(name), patched.plain.get(name)
+        none = False if name.startswith("requires_grad of ") else None
+        before, after = original.plain.get(name, none), patched.plain.get(name, none)
         if type(before) is not type(after) or before != after:
             this, that = _apart(before, after)
             yield f"{name} is {this} in the original, {that} in the patched code", name

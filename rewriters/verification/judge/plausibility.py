@@ -22,9 +22,9 @@ from npufix.rewriters.verification.calls.values import (
     list_tensors,
 )
 from npufix.rewriters.verification.inputs.arguments import INTEGER_TENSOR, MASK
-from npufix.rewriters.verification.inputs.cases import find_changed
 from npufix.rewriters.verification.inputs.objects.offers import has_no_weights
 from npufix.rewriters.verification.inputs.source.declarations import read_declarations
+from npufix.rewriters.verification.inputs.source.slicing import find_changed
 from npufix.rewriters.verification.judge.judge import Seen
 
 if TYPE_CHECKING:

@@ -16,19 +16,16 @@ from npufix.rewriters.verification.calls.coverage import LinesToCover, find_bloc
 from npufix.rewriters.verification.calls.device import is_real
 from npufix.rewriters.verification.calls.values import Value
 from npufix.rewriters.verification.inputs.arguments import is_integral
-from npufix.rewriters.verification.inputs.cases import list_edges
+from npufix.rewriters.verification.inputs.cases.generate import list_edges
 from npufix.rewriters.verification.inputs.load import LoadError, list_own_files
-from npufix.rewriters.verification.inputs.search import (
-    search_as_declared,
-    trace_call,
-    trace_cases,
-)
+from npufix.rewriters.verification.inputs.search import search_as_declared
 from npufix.rewriters.verification.inputs.source.assumed_shapes import AssumptionError
 from npufix.rewriters.verification.inputs.source.declarations import read_declarations
 from npufix.rewriters.verification.inputs.source.operators import list_operators
 from npufix.rewriters.verification.inputs.source.path_conditions import list_always_called
 from npufix.rewriters.verification.inputs.source.slicing import find_names_beside
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
+from npufix.rewriters.verification.inputs.tracing import trace_call, trace_cases
 from npufix.rewriters.verification.judge.checks.elsewhere import find_device_mismatch
 from npufix.rewriters.verification.judge.checks.refusals import (
     compare_refusals,

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.graph.modules.syntax import walk
 
 if TYPE_CHECKING:
+    import re
     from collections.abc import Callable, Iterable
+
+    from npufix.rewriters.edit.job import Job
 
 IMPORTS = (ast.Import, ast.ImportFrom)
 
@@ -136,6 +139,16 @@ def find_names_beside(text: str, lines: Iterable[int]) -> set[str]:
                 found |= read
                 made |= stored
     return found
+
+
+def find_changed(pattern: re.Pattern[str], job: Job) -> list[list[str]]:
+    """Return what a pattern finds on the changed lines, before and after."""
+    sides = (job.original, job.lines_original), (job.patched, job.lines_patched)
+    lines = [(text.splitlines(), numbers) for text, numbers in sides]
+    return [
+        [m for n in numbers if n <= len(held) for m in pattern.findall(held[n - 1])]
+        for held, numbers in lines
+    ]
 
 
 def _span(statement: ast.stmt) -> set[int]:

@@ -353,6 +353,8 @@ def _call_of(target: Target, one: CaseRun) -> _Call:
     dtype = torch.float32 if case.float32_weights else one.dtype
     if made != "None":
         made = f"with_weights({made}, {dtype})"
+    for name, number in recipe.filled if recipe is not None else ():
+        made = f"filled({made}, {name!r}, {number})"
     return _Call(arguments, made, tuple(sorted(used.constants)), earlier, _list_before(target, one))
 
 

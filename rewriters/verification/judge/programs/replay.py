@@ -47,6 +47,12 @@ def with_weights(made: Any, dtype: torch.dtype) -> Any:  # noqa: ANN401
     return made
 
 
+def filled(made: Any, name: str, number: float) -> Any:  # noqa: ANN401
+    """Give one weight of an object the same number everywhere."""
+    getattr(made, name).data.fill_(number)
+    return made
+
+
 def leaves(value: Any, name: str, depth: int = 0) -> dict[str, Any]:  # noqa: ANN401
     """Return the tensors and plain values inside of a result, by name."""
     if isinstance(value, float):

@@ -15,8 +15,8 @@ import torch
 
 from npufix.rewriters.verification.calls.values import Tensor
 from npufix.rewriters.verification.inputs.arguments import INTEGER_TENSOR, MASK
+from npufix.rewriters.verification.inputs.cases.trials import Trials, with_specs
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase
-from npufix.rewriters.verification.inputs.trials import Trials, with_specs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

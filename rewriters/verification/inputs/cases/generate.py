@@ -27,21 +27,23 @@ from npufix.rewriters.verification.calls.values import (
     resize,
 )
 from npufix.rewriters.verification.inputs.arguments import INTEGER_TENSOR
-from npufix.rewriters.verification.inputs.axes import (
+from npufix.rewriters.verification.inputs.cases.axes import (
     Axis,
     change_axis,
     find_axes,
     list_places,
     make_distinct,
 )
-from npufix.rewriters.verification.inputs.forms import is_mask, list_forms
+from npufix.rewriters.verification.inputs.cases.forms import is_mask, list_forms
+from npufix.rewriters.verification.inputs.cases.limits import at_limits, with_orders
+from npufix.rewriters.verification.inputs.cases.trials import Trials, with_specs
 from npufix.rewriters.verification.inputs.objects.offers import without_weights
 from npufix.rewriters.verification.inputs.source.declarations import read_declarations
 from npufix.rewriters.verification.inputs.source.numbers import list_numbers
+from npufix.rewriters.verification.inputs.source.slicing import find_changed
 from npufix.rewriters.verification.inputs.source.training import losses
 from npufix.rewriters.verification.inputs.source.usage import find_function, read_source
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase
-from npufix.rewriters.verification.inputs.trials import Trials, with_specs
 from npufix.rewriters.verification.sandbox.remote import runs_with_target
 
 if TYPE_CHECKING:
@@ -49,15 +51,13 @@ if TYPE_CHECKING:
 
     from npufix.rewriters.edit.job import Job
     from npufix.rewriters.match.recorded_call import RecordedCall
-    from npufix.rewriters.verification.inputs.search import Keeps
-    from npufix.rewriters.verification.inputs.target import Target
+    from npufix.rewriters.verification.inputs.target import Keeps, Target
 
 _LIMITS = re.compile(
     r"(?<![-<>])[<>]=?(?!>)|[=!]=|\.(?:lt|le|gt|ge|eq|ne)(?:_?\()|//"
     r"|\b(?:floor|ceil|round|trunc|frac|sign|bucketize|searchsorted|histc|heaviside)\w*"
 )
 """What makes something else of numbers on both sides of one."""
-_COMPARED = re.compile(r"(\w+)\)* *(?<![-<>])(?:[<>]=?|[=!]=)(?!>) *\(*(?:self\.)?(\w+)")
 _IN_FLOAT32 = re.compile(r"\.float\(|\bfloat32\b|\.double\(|\bfloat64\b")
 _CASTS = re.compile(r"\bdtype\b|\.(?:to|type_as|float|half|bfloat16|double)\(")
 _HALF_TYPES = ("c10::BFloat16", "c10::Half")
@@ -65,7 +65,6 @@ _OTHER_SIZE = 5
 _LONG = 17
 """Longer than all that a call is made of."""
 _ODD = (7, 3, 13, 5)
-_ORDERED = (2.0, 0.5)
 _LENGTHS = (1, 3, 7, 0)
 """Of lists, which have two otherwise."""
 _LARGE = (torch.float32, torch.bfloat16)
@@ -123,11 +122,11 @@ def _cases(
     for assignment in assignments:
         for seed in range(2):
             yield CallCase(assignment, seed=seed)
-    yield from _with_orders(assignments)
+    yield from with_orders(assignments)
     yield from _with_voids(assignments, target, job)
     first = assignments[:_FEW_ASSIGNMENTS]
     yield from _of_whole_range(first, job)
-    yield from _at_limits(assignments, target, job)
+    yield from at_limits(assignments, target, job)
     telling = [_Telling(Trials.of(target, assignments[0]), a, job, keeps) for a in first]
     for one in telling:
         yield from one.list_independent()
@@ -166,21 +165,6 @@ def _with_negatives(assignment: Assignment) -> Iterator[CallCase]:
         yield CallCase(with_specs(assignment, **others, **{name: wide}), "negative")
 
 
-def _with_orders(assignments: Sequence[Assignment]) -> Iterator[CallCase]:
-    """Yield calls in which of two floats each is once the larger one: ``sigma, sigma_next``."""
-    seen: set[tuple[str, str]] = set()
-    for one in assignments:
-        given = ((n, s.value) for n, s in one.specs.items() if isinstance(s, Value) and s.given)
-        floats = [name for name, value in given if type(value) is float]
-        for pair in itertools.combinations(floats, 2):
-            if pair not in seen:
-                seen.add(pair)
-                for numbers in (_ORDERED, _ORDERED[::-1]):
-                    yield CallCase(
-                        with_specs(one, **dict(zip(pair, map(Value, numbers), strict=True)))
-                    )
-
-
 def _with_voids(assignments: Sequence[Assignment], target: Target, job: Job) -> Iterator[CallCase]:
     """Yield labels of which some are the one that is ignored, and all of them."""
     trees = [ast.parse(text) for text in (job.original, job.patched)]
@@ -209,32 +193,6 @@ def _of_whole_range(assignments: Sequence[Assignment], job: Job) -> Iterator[Cal
         made = () if one.recipe is None else one.recipe.arguments
         wide = replace(one, specs=declared.made_with(made).widen(one.specs))
         yield from (CallCase(wide, seed=n) for n in range(2) if wide != one)
-
-
-def _at_limits(assignments: Sequence[Assignment], target: Target, job: Job) -> Iterator[CallCase]:
-    """Yield calls with 0 and 1 for a number that a changed line compares: ``top_p``.
-
-    Of an object, those that its class is made with: that refuses what cannot be.
-    """
-    compared = find_changed(_COMPARED, job)
-    names = {name for found in compared for pair in found for name in pair}
-    made = target.constructor
-    seen: set[tuple[str, float]] = set()
-    for one in assignments:
-        own = target.make_object(one.recipe) if names.intersection(made) else None
-        for name in sorted(names & {*one.specs, *made}):
-            spec = one.specs.get(name)
-            number = spec.value if isinstance(spec, Value) else getattr(own, name, None)
-            for limit in (0.0, 1.0) if type(number) is float else ():
-                if limit == number or (name, limit) in seen:
-                    continue
-                seen.add((name, limit))
-                other = with_specs(one, **{name: Value(limit)})
-                if spec is None and one.recipe is not None:
-                    given = {**dict(one.recipe.arguments), name: Value(limit)}
-                    other = replace(one, recipe=replace(one.recipe, arguments=(*given.items(),)))
-                yield CallCase(other)
-                yield CallCase(other, "few values")
 
 
 @dataclass(slots=True)
@@ -453,16 +411,6 @@ def _loses_digits(job: Job) -> bool:
     """Say whether less is computed in float32: in bfloat16, 64 and 64.2 are the same number."""
     before, after = map(len, find_changed(_IN_FLOAT32, job))
     return before > after and "torch_npu" not in job.patched
-
-
-def find_changed(pattern: re.Pattern[str], job: Job) -> list[list[str]]:
-    """Return what a pattern finds on the changed lines, before and after."""
-    sides = (job.original, job.lines_original), (job.patched, job.lines_patched)
-    lines = [(text.splitlines(), numbers) for text, numbers in sides]
-    return [
-        [m for n in numbers if n <= len(held) for m in pattern.findall(held[n - 1])]
-        for held, numbers in lines
-    ]
 
 
 def _flavours(assignment: Assignment, job: Job) -> Iterator[Flavour]:

@@ -1,0 +1,136 @@
+"""Calls at the limits of plain numbers and weights, where a change that is nearly right shows."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from npufix.rewriters.verification.calls.observe import CALL_S
+from npufix.rewriters.verification.calls.values import Value
+from npufix.rewriters.verification.inputs.cases.trials import with_specs
+from npufix.rewriters.verification.inputs.source.slicing import find_changed
+from npufix.rewriters.verification.inputs.target import Assignment, CallCase
+from npufix.rewriters.verification.sandbox.try_call import try_call
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from npufix.rewriters.edit.job import Job
+    from npufix.rewriters.verification.inputs.recipes import Recipe
+    from npufix.rewriters.verification.inputs.target import Target
+
+_COMPARED = re.compile(r"(\w+)\)* *(?<![-<>])(?:[<>]=?|[=!]=)(?!>) *\(*(?:self\.)?(\w+)")
+_OWN = re.compile(r"\bself\.(\w+)")
+_NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?\b(?!\.)")
+_BENDS = re.compile(
+    r"\b(?:clamp|clip|min|max|exp|sigmoid|tanh|softplus|relu|where|round|floor)\w*\b|[<>]"
+)
+"""What makes something else of large numbers than of small ones."""
+_ORDERED = (2.0, 0.5)
+_STEEP = 8.0
+"""Of a weight: its exponential is beyond a hundred, and its sigmoid next to one."""
+_MOST_STEEP = 1e4
+_MOST_WEIGHTS = 2
+_MOST_ONES = 3
+
+
+def with_orders(assignments: Sequence[Assignment]) -> Iterator[CallCase]:
+    """Yield calls in which of two floats each is once the larger one: ``sigma, sigma_next``."""
+    seen: set[tuple[str, str]] = set()
+    for one in assignments:
+        given = ((n, s.value) for n, s in one.specs.items() if isinstance(s, Value) and s.given)
+        floats = [name for name, value in given if type(value) is float]
+        for pair in itertools.combinations(floats, 2):
+            if pair not in seen:
+                seen.add(pair)
+                for numbers in (_ORDERED, _ORDERED[::-1]):
+                    yield CallCase(
+                        with_specs(one, **dict(zip(pair, map(Value, numbers), strict=True)))
+                    )
+
+
+def at_limits(assignments: Sequence[Assignment], target: Target, job: Job) -> Iterator[CallCase]:
+    """Yield calls at the limits of what the changed lines read, the object's own included."""
+    yield from _of_compared(assignments, target, job)
+    one = next(iter(assignments), None)
+    if one is not None and one.recipe is not None and one.recipe.attributes is None:
+        yield from _with_ones(one, one.recipe, target, job)
+        yield from _with_steep_weights(one, one.recipe, target, job)
+
+
+def _of_compared(assignments: Sequence[Assignment], target: Target, job: Job) -> Iterator[CallCase]:
+    """Yield calls with 0 and 1 for a number that a changed line compares: ``top_p``.
+
+    Of an object, those that its class is made with: that refuses what cannot be.
+    """
+    compared = find_changed(_COMPARED, job)
+    names = {name for found in compared for pair in found for name in pair}
+    made = target.constructor
+    seen: set[tuple[str, float]] = set()
+    for one in assignments:
+        own = target.make_object(one.recipe) if names.intersection(made) else None
+        for name in sorted(names & {*one.specs, *made}):
+            spec = one.specs.get(name)
+            number = spec.value if isinstance(spec, Value) else getattr(own, name, None)
+            for limit in (0.0, 1.0) if type(number) is float else ():
+                if limit == number or (name, limit) in seen:
+                    continue
+                seen.add((name, limit))
+                other = with_specs(one, **{name: Value(limit)})
+                if spec is None and one.recipe is not None:
+                    other = _made_with(one, one.recipe, name, Value(limit))
+                yield CallCase(other)
+                yield CallCase(other, "few values")
+
+
+def _with_ones(one: Assignment, recipe: Recipe, target: Target, job: Job) -> Iterator[CallCase]:
+    """Yield calls on objects made with one of something, where changed lines see what comes of it.
+
+    Of a kernel of one position nothing is left over: ``x[:, :, -self.left:]`` is all of ``x``.
+    """
+    known = _numbers_of(target.make_object(recipe), job)
+    given = {n: p.default for n, p in target.constructor.items()}
+    given |= {n: s.value for n, s in recipe.arguments if isinstance(s, Value)}
+    several = [n for n, v in given.items() if known and type(v) is int and v > 1]
+    found = 0
+    for name in several:
+        other = _made_with(one, recipe, name, Value(1))
+        made = try_call(lambda other=other: target.make_object(other.recipe), CALL_S).value  # type: ignore[misc] # a default binds it
+        if made is not None and _numbers_of(made, job) != known:
+            yield CallCase(other)
+            found += 1
+        if found == _MOST_ONES:
+            return
+
+
+def _numbers_of(made: object, job: Job) -> dict[str, int]:
+    """Return the whole numbers of an object that changed lines read."""
+    named = {name for found in find_changed(_OWN, job) for name in found}
+    held: Mapping[str, object] = getattr(made, "__dict__", {})
+    return {n: v for n, v in held.items() if n in named and type(v) is int}
+
+
+def _with_steep_weights(
+    one: Assignment, recipe: Recipe, target: Target, job: Job
+) -> Iterator[CallCase]:
+    """Yield calls with large weights, where changed lines bend them: ``scale.clamp(max=100)``."""
+    made = target.make_object(recipe)
+    if not isinstance(made, torch.nn.Module) or not any(find_changed(_BENDS, job)):
+        return
+    named = {name for found in find_changed(_OWN, job) for name in found}
+    own = [n for n, w in made.named_parameters(recurse=False) if n in named and w.dim() <= 1]
+    numbers = {float(n) + 1 for found in find_changed(_NUMBER, job) for n in found}
+    beyond = sorted(n for n in numbers if _STEEP < n <= _MOST_STEEP)
+    for name in own[:_MOST_WEIGHTS]:
+        for number in (_STEEP, -_STEEP, *beyond[-1:]):
+            steep = replace(recipe, filled=((name, number),))
+            yield CallCase(replace(one, recipe=steep), dtypes=(torch.float32,))
+
+
+def _made_with(one: Assignment, recipe: Recipe, name: str, spec: Value) -> Assignment:
+    given = {**dict(recipe.arguments), name: spec}
+    return replace(one, recipe=replace(recipe, arguments=(*given.items(),)))

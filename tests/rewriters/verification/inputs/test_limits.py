@@ -1,0 +1,102 @@
+"""What shows at the limits of plain numbers and weights, and where something else than None is."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from changed_programs import verdict  # noqa: E402 - needs torch
+
+from npufix.rewriters.verification.verdict import Status  # noqa: E402 - same
+
+STREAM = '''
+class CausalConv(torch.nn.Module):
+    def __init__(self, channels: int, kernel_size: int = 4):
+        super().__init__()
+        self.left = kernel_size - 1
+        self.conv = torch.nn.Conv1d(channels, channels, kernel_size)
+        self.cache = None
+
+    def forward(self, x: torch.Tensor):
+        """x (B, C, T)."""
+        past = x.new_zeros(*x.shape[:2], self.left) if self.cache is None else self.cache
+        x = torch.cat([past, x], dim=2)
+        self.cache = x[:, :, x.size(2) - self.left:].detach()
+        return self.conv(x)
+'''
+
+
+def test_a_kernel_of_one_position_leaves_nothing_over() -> None:
+    found = verdict(STREAM, ("x.size(2) - self.left:", "-self.left:"))
+    assert found.status is Status.REFUTED, found
+    assert "kernel_size=1" in found.reason
+    right = verdict(STREAM, ("x.size(2) - self.left:", "x.shape[2] - self.left:"))
+    assert right.status is Status.EQUIVALENT, right
+
+
+def test_what_is_kept_with_its_graph_is_another() -> None:
+    found = verdict(STREAM, (":].detach()", ":]"))
+    assert found.status is Status.REFUTED, found
+    assert "requires_grad of self.cache after the call is False" in found.reason
+
+
+SCALE = """
+class Scale(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.logit_scale = torch.nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, image: torch.Tensor, text: torch.Tensor):
+        scale = self.logit_scale.exp().clamp(max=100)
+        return scale * image @ text.t()
+"""
+
+
+def test_weights_grow_beyond_what_clamps_them() -> None:
+    found = verdict(SCALE, ("exp().clamp(max=100)", "clamp(max=100).exp()"))
+    assert found.status is Status.REFUTED, found
+    assert "self.logit_scale = 8.0" in found.reason
+    assert "filled(with_weights(" in found.script
+    right = verdict(SCALE, ("exp().clamp(max=100)", "clamp(max=4.605170185988092).exp()"))
+    assert right.status is Status.EQUIVALENT, right
+
+
+GATED = '''
+def step(x: torch.Tensor, skip: torch.Tensor, z: Optional[torch.Tensor] = None):
+    """x, z (B, D); skip (D,)."""
+    out = x * 2
+    out = out + skip * x
+    if z is not None:
+        out = out * torch.sigmoid(z)
+    return out
+'''
+
+
+def test_an_option_between_two_changed_lines_is_passed() -> None:
+    text = f"from typing import Optional\n{GATED}"
+    late = ("    out = out + skip * x\n", ""), ("    return out", "    return out + skip * x")
+    found = verdict(text, *late)
+    assert found.status is Status.REFUTED, found
+    assert "z=float" in found.reason
+    right = verdict(text, ("out + skip * x", "x * skip + out"))
+    assert right.status is Status.EQUIVALENT, right
+
+
+NGRAM = '''
+def ban(ids: torch.LongTensor, scores: torch.FloatTensor):
+    """ids (B, T), scores (B, V)."""
+    scores = scores.clone()
+    for b in range(ids.shape[0]):
+        for one in ids[b].tolist():
+            if one == ids[b, -1]:
+                scores[b, one] = -1.0
+    return scores
+'''
+
+
+def test_a_long_tensor_is_never_given_floats() -> None:
+    loop = NGRAM[NGRAM.index("    for b") : NGRAM.index("    return")]
+    found = verdict(NGRAM, (loop, "    scores[torch.arange(len(ids)), ids[:, -1]] = -1.0\n"))
+    assert found.status is Status.EQUIVALENT, found
+    assert not any("ids=float" in one for one in found.tried.arguments)
