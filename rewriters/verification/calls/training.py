@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -71,8 +72,12 @@ def _descend(results: Mapping[str, torch.Tensor], weights: list[torch.Tensor]) -
 def draw_cotangent(value: torch.Tensor, name: str) -> torch.Tensor:
     """Return the upstream gradient of a result, which depends on its name alone."""
     # Eighths are exact in every floating dtype, so the upstream gradient is the same everywhere.
-    drawn = torch.randint(-8, 9, value.shape, generator=seed_generator(name))
-    return (drawn / 8).to(value.dtype).to(value.device)
+    return (_draw_whole(name, value.shape) / 8).to(value.dtype).to(value.device)
+
+
+@lru_cache(maxsize=64)
+def _draw_whole(name: str, shape: torch.Size) -> torch.Tensor:
+    return torch.randint(-8, 9, shape, generator=seed_generator(name))
 
 
 _STEPS = 3

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import zlib
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import torch
@@ -68,6 +69,8 @@ _VOID = 255
 """A label that names no class."""
 _FEW = 16
 """Numbers below this are not worth a word."""
+_MOST_KEPT = 1 << 14
+"""Elements of a tensor that is kept for the next run of the same case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,18 +264,19 @@ def materialise(  # noqa: PLR0913 - what one call consists of
 
     ``find`` returns a definition of the module that the call belongs to.
     """
-    made = {
-        name: spec.make(*([find(spec.kind)] if spec.kind else []))
+    return {
+        name: _shorten(spec.make(*([find(spec.kind)] if spec.kind else [])), digits)
         if isinstance(spec, MadeArgument)
-        else _make(spec, name, flavour, seed, dtype)
+        else _make(spec, name, flavour, (seed, digits), dtype)
         for name, spec in specs.items()
         if not isinstance(spec, Value) or spec.given
     }
-    return made if digits is None else {n: _shorten(v, digits) for n, v in made.items()}
 
 
-def _shorten(value: object, digits: int) -> object:
+def _shorten(value: object, digits: int | None) -> object:
     """Leave so many significant digits of every number, as far as the dtype can."""
+    if digits is None:
+        return value
     if isinstance(value, tuple | list | dict):
         return map_items(value, lambda item: _shorten(item, digits))
     if not isinstance(value, torch.Tensor) or not value.is_floating_point():
@@ -282,18 +286,37 @@ def _shorten(value: object, digits: int) -> object:
 
 
 def _make(
-    spec: Tensor | Value | Several, name: str, flavour: Flavour, seed: int, dtype: torch.dtype
+    spec: Tensor | Value | Several,
+    name: str,
+    flavour: Flavour,
+    drawn: tuple[int, int | None],
+    dtype: torch.dtype,
 ) -> object:
+    """Make an argument; ``drawn``: the seed, and how many digits are left."""
     if isinstance(spec, Value):
         return spec.value
     if isinstance(spec, Several):
         names = spec.keys or [f"{name}{i}" for i in range(len(spec.items))]
         items = zip(names, spec.items, strict=True)
-        return spec.collect([_make(item, n, flavour, seed, dtype) for n, item in items])
+        return spec.collect([_make(item, n, flavour, drawn, dtype) for n, item in items])
+    if math.prod(spec.shape) > _MOST_KEPT:
+        return _draw_tensor(spec, name, flavour, drawn, dtype)
+    return _draw_once(spec, name, flavour, drawn, dtype).clone()
+
+
+def _draw_tensor(
+    spec: Tensor, name: str, flavour: Flavour, drawn: tuple[int, int | None], dtype: torch.dtype
+) -> torch.Tensor:
+    seed, digits = drawn
     made = make_tensor(spec, flavour, seed_generator(name, seed), dtype)
     if flavour == "strided" and made.dim() >= _MATRIX:
         made = made.transpose(-1, -2).contiguous().transpose(-1, -2)
+    _shorten(made, digits)
     return made
+
+
+# Both versions, the original in float64 and other roundings of it run each case in turn.
+_draw_once = lru_cache(maxsize=64)(_draw_tensor)
 
 
 def map_items(value: object, change: Callable[[object], object]) -> object:

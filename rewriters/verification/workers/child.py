@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import sys
 from contextlib import suppress
@@ -45,6 +46,8 @@ def _answer(start: Start, reading: int, writing: int) -> None:
         _send(writing, Greeting(error=f"it cannot be set up: {reason}"))
         return
     torch.set_num_threads(1)
+    with suppress(ImportError):  # each call seeds it: imported once for all forks
+        importlib.import_module("numpy.random")
     from npufix.rewriters.verification.judge.verify_function import verify_function
 
     _send(writing, Greeting(torch=str(torch.__version__)))

@@ -56,3 +56,23 @@ def test_a_class_that_says_how_it_is_copied_is_heard() -> None:
     assert copied[0].counted == 2
     assert copied[0].inner.outer is copied[0]
     assert copied[0].inner is not made[0].inner
+
+
+def test_each_run_of_a_case_has_tensors_of_its_own() -> None:
+    from npufix.rewriters.verification.calls.values import Several, Tensor, materialise
+
+    specs = {"x": Tensor((3, 4)), "y": Several((Tensor((3, 4)),))}
+    first = materialise(specs, "strided", 0, torch.float32)
+    x = first["x"]
+    assert isinstance(x, torch.Tensor)
+    assert x.stride() == (1, 3)
+    before = x.clone()
+    x.zero_()  # as code that writes into its arguments
+    again = materialise(specs, "strided", 0, torch.float32)["x"]
+    assert isinstance(again, torch.Tensor)
+    assert torch.equal(again, before)
+    assert again.stride() == (1, 3)
+    short = materialise(specs, "strided", 0, torch.float32, 2)["x"]
+    assert isinstance(short, torch.Tensor)
+    assert not torch.equal(short, before)
+    assert torch.allclose(short, before, rtol=0.05)

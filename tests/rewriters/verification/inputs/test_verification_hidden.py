@@ -146,3 +146,27 @@ def test_a_gradient_at_infinity(
 ) -> None:
     further = Further(lambda: None, large=lambda: a_gradient(limit))
     assert bool(judged(original, patched, original, further)) is refuted
+
+
+def test_what_is_noise_is_not_asked_of_what_is_refuted_and_shows_nothing() -> None:
+    asked = []
+
+    def noisy() -> None:
+        asked.append(1)
+
+    def judge(**known: bool) -> Judge:
+        made = Judge()
+        before, after = a_gradient(1.0), a_gradient(4.0)
+        made.add("small", 1, before, after, a_gradient(1.0), further=Further(noisy))
+        before.tensors["result"], after.tensors["result"] = torch.ones(2), torch.ones(3)
+        made.add("large", 6, before, after, a_gradient(1.0), further=Further(noisy))
+        made.decide(**known)
+        return made
+
+    assert judge().differences
+    assert asked
+    asked.clear()
+    found = judge(hopeless=True).differences
+    assert not asked
+    assert min(found, key=lambda d: d.rank).what == "result"
+    assert sum(d.what == "gradient of x" for d in found) == 2
