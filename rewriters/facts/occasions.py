@@ -18,6 +18,7 @@ from npufix.rewriters.facts.steps.functions import (
     samples,
     trains,
 )
+from npufix.rewriters.facts.steps.gpu_packages import needs_gpu
 from npufix.rewriters.facts.steps.loops import Pace, pace, reads_data
 from npufix.rewriters.graph.modules.names import FunctionNode
 from npufix.rewriters.graph.modules.scopes import MODULE, scopes
@@ -117,16 +118,6 @@ _EACH_STEP = frozenset(
         "smoothness", "step", "train", "training",
     }
 )  # fmt: skip
-_ONLY_GPU = frozenset(
-    {
-        "MinkowskiEngine", "NNPOps", "cupy", "deep_ep", "deep_gemm", "diff_gaussian_rasterization",
-        "diff_surfel_rasterization", "kaolin", "nvdiffrast", "pycuda", "simple_knn", "tensorrt",
-        "tensorrt_llm", "tinycudann", "torch_tensorrt", "torchsparse",
-    }
-)  # fmt: skip
-_HOLDS_NO_IMPORT = frozenset(
-    {ast.AnnAssign, ast.Assert, ast.Assign, ast.AugAssign, ast.Expr, ast.Raise, ast.Return}
-)
 _PART_OF_MODEL = re.compile(
     r"(Module|Layer|Block|Loss|Criterion|Head|Model|Encoder|Decoder|Attention|Runner|Sampler"
     r"|MetadataBuilder|Proposer)(V?\d+)?$"
@@ -200,7 +191,7 @@ def _is_aside(flow: FunctionFlow, line: int) -> bool:
         is_aside(flow.qualname)
         or any(map(_is_cache, flow.function.decorator_list))
         or _is_beside_epochs(flow)
-        or _needs_gpu(flow)
+        or needs_gpu(flow)
         or _is_kept(flow, line)
         or _is_for_old_torch(flow, line)
         or _is_beside_loop(flow, line)
@@ -249,27 +240,6 @@ def _puts_average_aside(flow: FunctionFlow) -> bool:
     """Tell whether averaged weights take the place of a model's, or make room: for a while."""
     kept = flow.cls is not None and _KEEPS_AVERAGE.search(flow.cls.name) is not None
     return kept and _PUTS_ASIDE.fullmatch(flow.function.name) is not None
-
-
-def _needs_gpu(flow: FunctionFlow) -> bool:
-    """Tell whether a function, or its class, calls a package that there is for no NPU."""
-    names = frozenset() if flow.names.tree is None else _list_of_gpu(flow.names.tree)
-    code = flow.function if flow.cls is None else flow.cls
-    return bool(names) and any(isinstance(n, ast.Name) and n.id in names for n in ast.walk(code))
-
-
-@lru_cache(maxsize=2)
-def _list_of_gpu(module: ast.Module) -> frozenset[str]:
-    """Return the names that imports anywhere in a module bind to packages for GPUs."""
-    code = walk(module, closed=_HOLDS_NO_IMPORT)
-    imports = [n for n in code if isinstance(n, ast.Import | ast.ImportFrom)]
-    return frozenset(
-        (alias.asname or alias.name).partition(".")[0]
-        for node in imports
-        for alias in node.names
-        if (getattr(node, "module", None) or alias.name).partition(".")[0] in _ONLY_GPU
-        and not getattr(node, "level", 0)
-    )
 
 
 def _is_cache(decorator: ast.expr) -> bool:

@@ -480,8 +480,7 @@ def compare_bitwise(left: CallRecord, right: CallRecord) -> str:
         return "results, attributes or shared memory differ"
     for name in left.tensors.keys() | right.tensors.keys():
         before, after = left.tensors.get(name), right.tensors.get(name)
-        text = _unlike(name, before, after)
-        if text:
+        if text := _unlike(name, before, after):
             return text
         if (
             before is not None

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 _SELDOM = re.compile(
     r"(^|_)(log|logging|print|report|verbose|debug|summary|cpu|device)(_|$)|last_(step|batch)"
 )
+_RARE = re.compile(r"\bis None|\bnot\b(?! None)|== 0|len\(|numel\(|size\(|isinstance|isnan|any\(")
 
 
 def is_seldom(here: Surroundings, code: ast.expr | ast.stmt) -> bool:
@@ -54,3 +55,27 @@ def _runs_epoch(node: ast.AST) -> bool:
     """Tell whether a call makes a round last long: ``self.train_epoch()``, ``time.sleep(1)``."""
     name = last_name(node.func) if isinstance(node, ast.Call) else ""
     return "epoch" in name.lower() or name == "sleep"
+
+
+def is_rare(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether code runs where something is missing: ``if x is None:``, or behind ``else``."""
+    inner: ast.AST = code
+    for outer in here.around(code):
+        match outer:
+            case ast.If(test, body) if inner is not test:
+                if _is_rare_branch(here, test, is_body=inner in body):
+                    return True
+            case ast.IfExp(test, body) if inner is not test:
+                if _is_rare_branch(here, test, is_body=inner is body):
+                    return True
+            case ast.ExceptHandler():
+                return True
+        inner = outer
+    return False
+
+
+def _is_rare_branch(here: Surroundings, test: ast.expr, *, is_body: bool) -> bool:
+    """Tell whether a branch is the rare one: ``else`` is not, behind ``if name not in table``."""
+    if is_body:
+        return _RARE.search(here.text(test)) is not None
+    return not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.NotIn)

@@ -15,6 +15,7 @@ from npufix.rewriters.edit.statements.host.filled import (
     is_read_again,
     is_scalar,
 )
+from npufix.rewriters.edit.statements.host.seldom import is_rare
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.facts.host_tensors import is_made_on_host
 from npufix.rewriters.graph import operators
@@ -259,7 +260,7 @@ def _of(  # noqa: PLR0911 - one case a way
     if is_number(here, data):
         return _NUMBER if _is_copied(here, code, made) else ""
     advice = _of_data(here, data)
-    if advice and (_is_rare(here, code) if advice == _FILLED else here.tests_around(code)):
+    if advice and (is_rare(here, code) if advice == _FILLED else here.tests_around(code)):
         return ""
     loop = here.loop_of(code)
     if advice or (loop is not None and _is_read_back(here, data)):
@@ -294,34 +295,7 @@ def _is_copied(here: Surroundings, code: ast.Call, made: ast.Call) -> bool:
     """Tell whether a number is made on the device by name, in each step, as others may be."""
     given = {k.arg for k in made.keywords}
     by_torch = code is made and not given - {"device", "dtype"}
-    return by_torch and here.is_hot and not _is_rare(here, code)
-
-
-_RARE = re.compile(r"\bis None|\bnot\b(?! None)|== 0|len\(|numel\(|size\(|isinstance|isnan|any\(")
-
-
-def _is_rare(here: Surroundings, code: ast.expr) -> bool:
-    """Tell whether code runs where something is missing: ``if x is None:``, or behind ``else``."""
-    inner: ast.AST = code
-    for outer in here.around(code):
-        match outer:
-            case ast.If(test, body) if inner is not test:
-                if _is_rare_branch(here, test, is_body=inner in body):
-                    return True
-            case ast.IfExp(test, body) if inner is not test:
-                if _is_rare_branch(here, test, is_body=inner is body):
-                    return True
-            case ast.ExceptHandler():
-                return True
-        inner = outer
-    return False
-
-
-def _is_rare_branch(here: Surroundings, test: ast.expr, *, is_body: bool) -> bool:
-    """Tell whether a branch is the rare one: ``else`` is not, behind ``if name not in table``."""
-    if is_body:
-        return _RARE.search(here.text(test)) is not None
-    return not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.NotIn)
+    return by_torch and here.is_hot and not is_rare(here, code)
 
 
 def _is_handed(here: Surroundings, code: ast.expr, data: ast.expr) -> bool:
