@@ -20,11 +20,11 @@ _NEAR_SHOWN = 5
 
 
 def outline(explanation: LineExplanation) -> list[str]:
-    """Return one line for each rule that matches or nearly does."""
+    """Return one line for each rule that matches; where none does, for those that nearly do."""
     nearly = [f"{n.rule} {n.name} nearly matches at line {n.line}" for n in explanation.near]
     left = [f"{r.rule} {r.name} matches, but is left alone" for r in explanation.refused]
     found = [f"{m.rule} {m.name} matches at line {m.line}: {m.safety}" for m in explanation.matches]
-    return [*found, *left, *nearly] or ["No rule looks like this code."]
+    return [*found, *left] or nearly or ["No rule looks like this code."]
 
 
 def show(explanation: LineExplanation, console: Console, *, details: bool = False) -> None:

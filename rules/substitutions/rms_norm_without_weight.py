@@ -275,12 +275,12 @@ class AdaptiveNorm(nn.Module):
         super().__init__()
         self.eps = eps
 
-    def forward(self, x, scale, shift):
+    def forward(self, x, shift):
         var = torch.mean(torch.square(x.float()), dim=-1, keepdim=True)
         normed = x * torch.rsqrt(var + self.eps)
-        if scale is None:
+        if shift is None:
             return normed.to(x.dtype)
-        return (normed * (1 + scale) + shift).to(x.dtype)
+        return (normed + shift).to(x.dtype)
 """,
             """
 class AdaptiveNorm(nn.Module):
@@ -288,15 +288,15 @@ class AdaptiveNorm(nn.Module):
         super().__init__()
         self.eps = eps
 
-    def forward(self, x, scale, shift):
+    def forward(self, x, shift):
         normed = torch_npu.npu_rms_norm(
             x.float(),
             x.new_ones(x.shape[-1], dtype=torch.float32),
             epsilon=self.eps,
         )[0]
-        if scale is None:
+        if shift is None:
             return normed.to(x.dtype)
-        return (normed * (1 + scale) + shift).to(x.dtype)
+        return (normed + shift).to(x.dtype)
 """,
         ),
         Rewritten(

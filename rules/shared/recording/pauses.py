@@ -6,7 +6,6 @@ import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from npufix.rules.diagnostic import keep_result
 from npufix.rules.shared.recording.observing import (
@@ -27,6 +26,7 @@ from npufix.rules.shared.recording.observing import (
 from npufix.rules.shared.recording.recorded_shapes import elements, shapes
 
 if TYPE_CHECKING:
+    import pandas as pd
     from numpy.typing import NDArray
 
     from npufix.rules.diagnostic import Recording
@@ -253,6 +253,8 @@ def explained_spans(recording: Recording, idle: Idle) -> tuple[Integers, Integer
     starts = [rows["start_ns"].to_numpy(np.int64) for rows in spans]
     lengths = [rows["duration_ns"].to_numpy(np.int64) for rows in spans]
     if len(recording.host_ops) and len(idle.start_ns):
+        import pandas as pd  # here, as a search reads this file and needs none
+
         waits = pd.concat([host_waits(recording, idle), copy_waits(recording, idle)])
         starts.append(idle.start_ns[waits["gap"].to_numpy()])
         lengths.append(waits["high"].to_numpy(np.int64))
