@@ -11,11 +11,7 @@ from npufix.rewriters.verification.inputs.arguments import (
     is_tensor,
 )
 from npufix.rewriters.verification.inputs.recipes import guess_configurations
-from npufix.rewriters.verification.inputs.source.parameters import (
-    WIDTH,
-    Parameter,
-    is_default,
-)
+from npufix.rewriters.verification.inputs.source.parameters import WIDTH, Parameter
 from npufix.rewriters.verification.inputs.source.path_conditions import find_compared_constants
 
 if TYPE_CHECKING:
@@ -36,11 +32,11 @@ def combine_guesses(  # noqa: PLR0913, PLR0917 - all that is known of the argume
     bases: Sequence[tuple[int, ...]],
     widths: Sequence[int],
     declared: Declarations,
-    forced: Mapping[str, Spec | None] | None = None,
+    forced: Mapping[str, Spec] | None = None,
 ) -> Iterator[dict[str, Spec]]:
     """Yield arguments by rising cost: the sum of the ranks of all guesses made.
 
-    ``forced`` are those that some are to have, and no guesses: of None, anything but the default.
+    ``forced`` are those that some are to have, and no guesses.
     """
     wanted = target.parameters()
     hints = find_compared_constants(tree, target.qualname)
@@ -52,11 +48,11 @@ def combine_guesses(  # noqa: PLR0913, PLR0917 - all that is known of the argume
         shapes = declared.list_shapes(p.name, width)
         if target.owner is not None and base not in shapes and len(base) in map(len, shapes):
             shapes = [*shapes, base]  # one of the sizes is what the object was made for
-        if forced and (value := forced.get(p.name)) is not None:
+        if forced and p.name in forced:
             # A number in place of a mask, as nothing is known of it, changes no scores.
-            something = p.default is None and value == Value(WIDTH)
+            something = p.default is None and forced[p.name] == Value(WIDTH)
             made = guess_tensors(p, base, widths, own, shapes) if something else []
-            return [*made, *(() if made and own.use.as_tensor else [value])]
+            return [*made, *(() if made and own.use.as_tensor else [forced[p.name]])]
         made = known[p.name] or guess_argument(p, base, widths, own, shapes)
         # What a tensor is compared with, ``valid > 0``, says nothing of a number in its place.
         sure = is_tensor(p, own)
@@ -64,8 +60,7 @@ def combine_guesses(  # noqa: PLR0913, PLR0917 - all that is known of the argume
         size = None if sure or p.has_default else declared.find_size(p.name, width)
         told += [] if size is None else [Value(size)]
         at = 1 if p.has_default else 0
-        every = [*made[:at], *(t for t in told if t not in made), *made[at:]]
-        return [s for s in every if not is_default(s)] if p.name in (forced or {}) else every
+        return [*made[:at], *(t for t in told if t not in made), *made[at:]]
 
     first = [shape for p in wanted for shape in declared.list_shapes(p.name, WIDTH)]
     first.sort(key=len, reverse=True)

@@ -211,7 +211,7 @@ class _Search:
     found: SearchResult
 
     def combine(
-        self, recipe: Recipe | None, forced: Mapping[str, Spec | None] | None = None
+        self, recipe: Recipe | None, forced: Mapping[str, Spec] | None = None
     ) -> Iterator[Assignment]:
         """Return assignments for one way to make the object, the likeliest first."""
         target = self.target
@@ -223,9 +223,7 @@ class _Search:
         declared = self.declared
         if recipe is not None:
             declared = declared.made_with(recipe.arguments)
-        declared = declared.made_with(
-            tuple((n, s) for n, s in (forced or {}).items() if s is not None)
-        )
+        declared = declared.made_with(tuple((forced or {}).items()))
         tried = combine_guesses(target, self.wanted.tree, bases, widths, declared, forced)
         return (Assignment(recipe, specs) for specs in tried if declared.fits(specs))
 
@@ -320,10 +318,7 @@ class _Search:
         )
         recipe = next(iter(self.options), None)
         for parameter in itertools.islice(hidden, _MOST_DEFAULTS):
-            absent = parameter.default is None and is_tensor(
-                parameter, self.declared.of(parameter.name)
-            )
-            for other in [None] if absent else vary_default(parameter):
+            for other in vary_default(parameter):
                 assignments = self.combine(recipe, {parameter.name: other})
                 before = len(found.assignments)
                 self.run(assignments, time.process_time() + _DEFAULT_S)
