@@ -35,14 +35,12 @@ from npufix.rewriters.verification.inputs.cases.generate import list_edges
 from npufix.rewriters.verification.inputs.combinations import combine_guesses
 from npufix.rewriters.verification.inputs.histories import list_histories, vary_last
 from npufix.rewriters.verification.inputs.recipes import Recipe, generate_recipes
-from npufix.rewriters.verification.inputs.sorts_and_looks import (
+from npufix.rewriters.verification.inputs.search_result import (
     MOST_EXPIRED,
     NO_OBJECT,
-    Looks,
     SearchResult,
-    Sorts,
-    passes,
 )
+from npufix.rewriters.verification.inputs.sorts_and_looks import Looks, Sorts, passes
 from npufix.rewriters.verification.inputs.source.declarations import (
     NOTHING,
     Declarations,

@@ -20,26 +20,17 @@ from npufix.rewriters.verification.sandbox.try_call import try_call
 from npufix.rewriters.verification.verdict import BackendLimitError
 
 if TYPE_CHECKING:
-    from collections import Counter
     from collections.abc import Sequence
-    from typing import Protocol
 
+    from npufix.rewriters.verification.inputs.search_result import SearchResult
     from npufix.rewriters.verification.inputs.target import CallCase, Target
-
-    class Found(Protocol):
-        """What takes down how calls end."""
-
-        ran: bool
-        errors: Counter[str]
-        expired: int
-
 
 _FURTHER_S = 1.0
 
 
 @runs_with_target
 def trace_call(
-    target: Target, case: CallCase, found: Found | None = None, times: int = 1
+    target: Target, case: CallCase, found: SearchResult | None = None, times: int = 1
 ) -> set[Place] | None:
     """Return the lines of the module that this call runs, so many times; None if it raises."""
     with compute_on_device(on_npu=target.on_npu), trace_lines(target.loaded.filename) as lines:

@@ -1,0 +1,70 @@
+"""What a search has found: arguments, the lines that they reach, and why there are none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.verification.calls.observe import CALL_S
+from npufix.rewriters.verification.calls.values import Value
+
+if TYPE_CHECKING:
+    from npufix.rewriters.verification.calls.coverage import Place
+    from npufix.rewriters.verification.inputs.target import Assignment
+
+NO_OBJECT = "no object of the class can be made"
+MOST_EXPIRED = 2
+
+
+@dataclass(slots=True)
+class SearchResult:
+    """The result of a search."""
+
+    assignments: list[Assignment] = field(default_factory=list)
+    reached: set[Place] = field(default_factory=set)
+    ran: bool = False
+    """Whether the original ran at all, reaching the lines or not."""
+    outside: bool = False
+    """Whether a call was left out that is not within what the user vouches for."""
+    errors: Counter[str] = field(default_factory=Counter)
+    errors_as_declared: Counter[str] = field(default_factory=Counter)
+    """Of the search within all that the text says, where a later one was within less of it."""
+    expired: int = 0
+    uncalled: dict[str, list[str]] = field(default_factory=dict)
+    """Methods that write what the function reads, and of which no call was found that runs.
+
+    With what they change little by little and no method that was called does.
+    """
+    not_made: str = ""
+    """What ``__init__`` raises, where no object of the class was made by it."""
+
+    @property
+    def is_thin(self) -> bool:
+        """Whether every call passes a one: into patches of one pixel, any width is cut."""
+        values = [[s for s in a.specs.values() if isinstance(s, Value)] for a in self.assignments]
+        return all(
+            any(s.given and type(s.value) is int and s.value == 1 for s in v) for v in values
+        )
+
+    @property
+    def reason(self) -> str:
+        """Why there are no assignments."""
+        if self.expired >= MOST_EXPIRED:
+            return f"the original does not return within {CALL_S:g} s"
+        if self.outside:
+            return "no arguments were found that meet the conditions"
+        if self.ran:
+            return "no arguments were found that reach the rewritten lines"
+        declared, others = (
+            next((error for error, _ in errors.most_common(1)), "")
+            for errors in (self.errors_as_declared, self.errors)
+        )
+        common = declared or others
+        why = f"; most often: {common}" if common else ""
+        if others not in common:
+            why += f"; without what its text says: {others}"
+        if self.not_made:
+            why = "" if common == NO_OBJECT else why
+            why += f"; no object of its class can be made: {self.not_made}"
+        return f"no arguments were found under which the original runs{why}"
