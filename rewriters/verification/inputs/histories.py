@@ -258,13 +258,12 @@ def _with_less_room(target: Target, recipe: Recipe) -> list[Recipe]:
     given = {n: getattr(spec, "value", None) for n, spec in recipe.arguments}
     large = [n for n, v in (defaults | given).items() if type(v) is int and v >= _MOST_CALLS]
     long = [n for n, v in (defaults | given).items() if _holds_long(v)]
-    short = {**dict(recipe.arguments), **dict.fromkeys(long, Value(_HOLDS_SHORT))}
-    made_short = [replace(recipe, arguments=tuple(short.items()))] if long else []
+    made_short = [recipe.made_with(**dict.fromkeys(long, Value(_HOLDS_SHORT)))] if long else []
     sizes = {n: v for n, v in (defaults | given).items() if n in large}
     together = {
         n: Value(_SOME + _APART * at) for at, n in enumerate(sorted(large, key=sizes.__getitem__))
     }
-    every = replace(recipe, arguments=(*{**dict(recipe.arguments), **together}.items(),))
+    every = recipe.made_with(**together)
     works = not try_call(lambda: target.make_object(every), CALL_S).error
     one = itertools.islice(_list_resized(target, recipe, large), 1)
     return [*one, *([every] if works and len(large) > 1 else []), *made_short]
@@ -277,8 +276,7 @@ def _holds_long(value: object) -> bool:
 def _list_resized(target: Target, recipe: Recipe, names: Sequence[str]) -> Iterator[Recipe]:
     """Yield what has room for some of what one of these arguments counts."""
     for name in names:
-        given = {**dict(recipe.arguments), name: Value(_SOME)}
-        other = replace(recipe, arguments=tuple(given.items()))
+        other = recipe.made_with(**{name: Value(_SOME)})
         made = try_call(lambda other=other: target.make_object(other), CALL_S).value  # type: ignore[misc] # a default binds it
         if _SOME in _list_rooms(made):
             yield other

@@ -119,6 +119,10 @@ class Recipe:
         """How the object is made, before anything is called on it."""
         return replace(self, history=())
 
+    def made_with(self, **given: Spec) -> Recipe:
+        """Return the same with other arguments of these names, and what is left out now beside."""
+        return replace(self, arguments=(*{**dict(self.arguments), **given}.items(),))
+
     @property
     def is_wide(self) -> bool:
         """Whether it stands in for a smaller one, with which nothing runs."""

@@ -350,7 +350,7 @@ class Target:
             if recipe is None or not own or recipe.attributes is not None:
                 yield recipe and _chosen(recipe, values)
                 continue
-            made = replace(recipe, arguments=tuple({**dict(recipe.arguments), **own}.items()))
+            made = recipe.made_with(**own)
             tried = try_call(lambda made=made: self.make_object(made), CALL_S)  # type: ignore[misc] # a default binds it
             kept = all(getattr(tried.value, n, None) == v.value for n, v in own.items())
             if kept:

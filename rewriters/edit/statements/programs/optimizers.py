@@ -11,7 +11,7 @@ from npufix.rewriters.facts.module_facts import mentions
 from npufix.rewriters.graph.modules.syntax import last_name, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from npufix.rewriters.edit.statements.surroundings import Surroundings
 
@@ -149,22 +149,18 @@ def _list_chosen(here: Surroundings, code: ast.expr, name: str) -> list[ast.expr
 
     ``if kind == "lion": cls = Lion; return cls(params)`` makes no other.
     """
+
+    def bound_in(nodes: Iterable[ast.AST]) -> list[ast.expr]:
+        assigned = (n for n in nodes if isinstance(n, ast.Assign))
+        return [n.value for n in assigned if name in map(ast.unparse, n.targets)]
+
     inner: ast.AST = here.statement_of(code)
     while inner is not here.flow.function and isinstance(inner, ast.stmt):
         before = (s for s in here.block_of(inner) if s.lineno < inner.lineno)
-        bound = [
-            n.value
-            for n in walk(*before)
-            if isinstance(n, ast.Assign) and name in map(ast.unparse, n.targets)
-        ]
-        if bound:
+        if bound := bound_in(walk(*before)):
             return bound
         inner = next((o for o in here.around(inner) if isinstance(o, ast.stmt)), here.flow.function)
-    return [
-        n.value
-        for n in here.nodes
-        if isinstance(n, ast.Assign) and name in map(ast.unparse, n.targets)
-    ]
+    return bound_in(here.nodes)
 
 
 def _holds_classes(here: Surroundings, table: ast.Dict) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.graph.modules.syntax import last_name, walk
 from npufix.rewriters.verification.calls.observe import CALL_S
 from npufix.rewriters.verification.calls.values import Tensor, Value
 from npufix.rewriters.verification.inputs.cases.trials import with_specs
@@ -82,16 +82,12 @@ def _find_signed(job: Job) -> set[str]:
     for text in (job.original, job.patched):
         function = find_function(ast.parse(text), job.qualname)
         for node in walk(function) if function is not None else ():
-            if isinstance(node, ast.Call) and _name(node.func) in _OF_SIGNS:
+            if isinstance(node, ast.Call) and last_name(node.func) in _OF_SIGNS:
                 names = [a.id for a in node.args if isinstance(a, ast.Name)]
                 others = [a for a in node.args if not isinstance(a, ast.Name)]
                 if all(isinstance(a, ast.Constant) and a.value == 0 for a in others):
                     found.update(names)
     return found
-
-
-def _name(code: ast.expr) -> str:
-    return code.id if isinstance(code, ast.Name) else getattr(code, "attr", "")
 
 
 def at_limits(assignments: Sequence[Assignment], target: Target, job: Job) -> Iterator[CallCase]:
@@ -123,7 +119,7 @@ def _of_compared(assignments: Sequence[Assignment], target: Target, job: Job) ->
                 seen.add((name, limit))
                 other = with_specs(one, **{name: Value(limit)})
                 if spec is None and one.recipe is not None:
-                    other = _made_with(one, one.recipe, name, Value(limit))
+                    other = replace(one, recipe=one.recipe.made_with(**{name: Value(limit)}))
                 yield CallCase(other)
                 yield CallCase(other, "few values")
 
@@ -134,23 +130,23 @@ def _with_ones(one: Assignment, recipe: Recipe, target: Target, job: Job) -> Ite
     Of a kernel of one position nothing is left over: ``x[:, :, -self.left:]`` is all of ``x``.
     """
     known = _numbers_of(target.make_object(recipe), job)
+
+    def differs(other: Recipe) -> bool:
+        made = try_call(lambda: target.make_object(other), CALL_S).value
+        return made is not None and _numbers_of(made, job) != known
+
     given = {n: p.default for n, p in target.constructor.items()}
     given |= {n: s.value for n, s in recipe.arguments if isinstance(s, Value)}
     several = [n for n, v in given.items() if known and type(v) is int and v > 1]
-    found = 0
-    for name in several:
-        other = _made_with(one, recipe, name, Value(1))
-        made = try_call(lambda other=other: target.make_object(other.recipe), CALL_S).value  # type: ignore[misc] # a default binds it
-        if made is not None and _numbers_of(made, job) != known:
-            yield CallCase(other)
-            found += 1
-        if found == _MOST_ONES:
-            return
+    single = (recipe.made_with(**{name: Value(1)}) for name in several)
+    yield from itertools.islice(
+        (CallCase(replace(one, recipe=r)) for r in single if differs(r)), _MOST_ONES
+    )
 
 
 def _numbers_of(made: object, job: Job) -> dict[str, int]:
     """Return the whole numbers of an object that changed lines read."""
-    named = {name for found in find_changed(_OWN, job) for name in found}
+    named = _list_named(_OWN, job)
     held: Mapping[str, object] = getattr(made, "__dict__", {})
     return {n: v for n, v in held.items() if n in named and type(v) is int}
 
@@ -162,9 +158,9 @@ def _with_steep_weights(
     made = target.make_object(recipe)
     if not isinstance(made, torch.nn.Module) or not any(find_changed(_BENDS, job)):
         return
-    named = {name for found in find_changed(_OWN, job) for name in found}
+    named = _list_named(_OWN, job)
     own = [n for n, w in made.named_parameters(recurse=False) if n in named and w.dim() <= 1]
-    numbers = {float(n) + 1 for found in find_changed(_NUMBER, job) for n in found}
+    numbers = (float(n) + 1 for n in _list_named(_NUMBER, job))
     beyond = sorted(n for n in numbers if _STEEP < n <= _MOST_STEEP)
     for name in own[:_MOST_WEIGHTS]:
         for number in (_STEEP, -_STEEP, *beyond[-1:]):
@@ -172,6 +168,6 @@ def _with_steep_weights(
             yield CallCase(replace(one, recipe=steep), dtypes=(torch.float32,))
 
 
-def _made_with(one: Assignment, recipe: Recipe, name: str, spec: Value) -> Assignment:
-    given = {**dict(recipe.arguments), name: spec}
-    return replace(one, recipe=replace(recipe, arguments=(*given.items(),)))
+def _list_named(pattern: re.Pattern[str], job: Job) -> set[str]:
+    """Return what a pattern finds on the changed lines of either version."""
+    return {found for side in find_changed(pattern, job) for found in side}
