@@ -73,31 +73,15 @@ def samples(function: FunctionNode, line: int = 0) -> bool:
 
 
 def trains(function: FunctionNode, line: int = 0) -> bool:
-    """Tell whether a function has a loop with ``loss.backward()``, around a line if given.
-
-    A loop over epochs around it is none: validation may stand there as well.
-    """
+    """Tell whether a function has a loop with ``loss.backward()``, around a line if given."""
     loops = [n for n in walk(function) if isinstance(n, ast.For | ast.While)]
-    training = [
-        loop
-        for loop in loops
-        if any(
+    return any(
+        (not line or loop.body[0].lineno <= line <= (loop.end_lineno or line))
+        and any(
             isinstance(n, ast.Call) and last_name(n.func) == "backward" for n in walk(*loop.body)
         )
-    ]
-    return any(
-        not line or _holds(loop, line)
-        for loop in training
-        if not (_is_over_epochs(loop) and any(_holds(loop, one.lineno) for one in training))
+        for loop in loops
     )
-
-
-def _holds(loop: ast.For | ast.While, line: int) -> bool:
-    return loop.body[0].lineno <= line <= (loop.end_lineno or line)
-
-
-def _is_over_epochs(loop: ast.For | ast.While) -> bool:
-    return isinstance(loop, ast.For) and "epoch" in ast.unparse(loop.target).lower()
 
 
 def knows_device(cls: ast.ClassDef) -> bool:
