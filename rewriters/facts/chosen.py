@@ -129,7 +129,7 @@ def is_written(match: Match, form: Form) -> bool:
         return False
     if match.evaluation.node.op == wanted:  # ``x[mask].sum()`` for ``where(mask, x, 0).sum()``
         return False
-    return (last_name(code.func) or "").rstrip("_") == wanted
+    return last_name(code.func).rstrip("_") == wanted
 
 
 @cache
@@ -137,7 +137,7 @@ def _returned(function: Callable[..., object]) -> str:
     """Return which operator the last statement of a function calls, "" if it is no call."""
     last = ast.parse(inspect.getsource(function)).body[0].body[-1]  # type: ignore[attr-defined]
     value = last.value if isinstance(last, ast.Return) else None
-    return (last_name(value.func) or "") if isinstance(value, ast.Call) else ""
+    return last_name(value.func) if isinstance(value, ast.Call) else ""
 
 
 @cache

@@ -367,9 +367,10 @@ def read_declarations(text: str, qualname: str, assumed: Sequence[str] = ()) -> 
     multiples = [*read_multiples(docstring), *list_multiples(function)]
     # ``cos (T, rotary_dim)`` of a function with ``rotary_dim=4`` is four wide
     given |= _read_defaults(function)
-    unpacked = find_unpacked_settings(function)
-    sure_of = frozenset(sure)
-    return Declarations(found, sure_of, given, 1, multiples, unpacked, apart)
+    own = find_unpacked_settings(function)
+    return Declarations(
+        found, frozenset(sure), given, multiples=multiples, unpacked=own, apart=apart
+    )
 
 
 def _list_told_apart(function: Function, found: Mapping[str, Declared]) -> Iterator[str]:
