@@ -13,6 +13,7 @@ import torch
 
 from npufix.rewriters.verification.calls.coverage import LinesToCover, Place
 from npufix.rewriters.verification.calls.values import (
+    NO_CLASS,
     Spec,
     Tensor,
     Value,
@@ -51,6 +52,7 @@ from npufix.rewriters.verification.inputs.source.path_conditions import (
     solve_path_condition,
     solve_sizes,
 )
+from npufix.rewriters.verification.inputs.source.training.losses import is_ignored
 from npufix.rewriters.verification.inputs.source.usage import find_function
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
 from npufix.rewriters.verification.inputs.tracing import trace_call, trace_cases
@@ -142,6 +144,10 @@ def _keeps_both(
     indexes = [n for n, s in specs.items() if any(t.kind == "int" for t in list_tensors(s))]
     if case.flavour == "negative" and indexes and all(said.of(n).below for n in indexes):
         return False
+    settings = (*specs.items(), *(recipe.arguments if recipe is not None else ()))
+    ignored = {s.value for n, s in settings if isinstance(s, Value) and is_ignored(n)}
+    if case.flavour == "negative" and ignored and NO_CLASS not in ignored:
+        return False  # of labels, only the one that the call names is none
     void = [n for n, s in specs.items() if any(t.void is not None for t in list_tensors(s))]
     if any(said.of(name).below for name in void):
         return False

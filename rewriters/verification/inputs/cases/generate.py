@@ -32,6 +32,7 @@ from npufix.rewriters.verification.inputs.cases.axes import (
     list_places,
     make_distinct,
 )
+from npufix.rewriters.verification.inputs.cases.boundaries import meet_boundaries
 from npufix.rewriters.verification.inputs.cases.forms import is_mask, list_forms, list_with_voids
 from npufix.rewriters.verification.inputs.cases.limits import at_limits, with_orders, with_signs
 from npufix.rewriters.verification.inputs.cases.trials import Trials, with_specs
@@ -127,6 +128,7 @@ def _cases(
     yield from at_limits(assignments, target, job)
     telling = [_Telling(Trials.of(target, assignments[0]), a, job, keeps) for a in first]
     for one in telling:
+        yield from one.list_at_boundaries()
         yield from one.list_independent()
         yield from one.list_forms()
     for one in telling:
@@ -195,6 +197,12 @@ class _Telling:
     def _accepts(self, specs: Mapping[str, Spec]) -> bool:
         made = replace(self.assignment, specs=specs)
         return self.keeps(CallCase(made)) and self.trials.accepts(made)
+
+    def list_at_boundaries(self) -> Iterator[CallCase]:
+        """Yield calls at which both sides of a comparison that has changed are equal."""
+        met = meet_boundaries(self.trials, self.distinct, self.axes, self.job)
+        cases = (CallCase(assignment) for assignment, ran in met if ran)
+        yield from filter(self.keeps, cases)
 
     def list_independent(self) -> Iterator[CallCase]:
         """Yield sizes that are equal elsewhere as different ones, and one against many."""
