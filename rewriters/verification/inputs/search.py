@@ -286,13 +286,17 @@ class _Search:
             beside = replace(self, target=other, declared=read(other.qualname))
             whole = {n for n, d in beside.declared.arguments.items() if "int" in d.kinds}
 
-            def is_meant(one: Assignment) -> bool:
-                specs = {n: s for n, s in one.specs.items() if n not in whole}
-                return not (is_far_fetched(specs) or is_integral(specs))
-
             made = beside.declared.made_with(recipe.arguments)
-            meant = filter(is_meant, beside.combine(recipe))
-            return (replace(one, specs=made.widen(one.specs)) for one in meant)
+            unlikely: list[Assignment] = []
+            for one in beside.combine(recipe):
+                unsaid = {n: s for n, s in one.specs.items() if n not in whole}
+                if not is_far_fetched(unsaid):
+                    meant = replace(one, specs=made.widen(one.specs))
+                    if is_integral(unsaid):
+                        unlikely.append(meant)
+                    else:
+                        yield meant
+            yield from unlikely
 
         def runs(other: Target, one: Assignment) -> bool:
             return trace_call(other, CallCase(one)) is not None
