@@ -14,6 +14,7 @@ import torch
 from npufix.rewriters.verification.calls.coverage import LinesToCover, Place
 from npufix.rewriters.verification.calls.values import (
     NO_CLASS,
+    MadeArgument,
     Spec,
     Tensor,
     Value,
@@ -33,8 +34,10 @@ from npufix.rewriters.verification.inputs.base_shapes import (
     of_views,
 )
 from npufix.rewriters.verification.inputs.cases.generate import list_edges
+from npufix.rewriters.verification.inputs.cases.trials import with_specs
 from npufix.rewriters.verification.inputs.combinations import combine_guesses
 from npufix.rewriters.verification.inputs.histories import list_histories, vary_last
+from npufix.rewriters.verification.inputs.objects.offers import guess_objects
 from npufix.rewriters.verification.inputs.recipes import Recipe, generate_recipes
 from npufix.rewriters.verification.inputs.search_result import (
     MOST_EXPIRED,
@@ -326,10 +329,15 @@ class _Search:
         )
         recipe = next(iter(self.options), None)
         for parameter in itertools.islice(hidden, _MOST_DEFAULTS):
-            for other in vary_default(parameter):
+            objects = guess_objects(parameter, self.declared.of(parameter.name).use)
+            made = [s for s in objects if isinstance(s, MadeArgument)]  # a generator
+            for other in vary_default(parameter) or made[:1]:
+                # in a call that reaches the lines: ``eta`` may have to be another as well
+                known = [with_specs(a, **{parameter.name: other}) for a in found.assignments]
                 assignments = self.combine(recipe, {parameter.name: other})
                 before = len(found.assignments)
-                self.run(assignments, time.process_time() + _DEFAULT_S)
+                tried = itertools.chain(known, assignments)
+                self.run(tried, time.process_time() + _DEFAULT_S)
                 if len(found.assignments) > before:
                     break
         self._run_with_absent(recipe)

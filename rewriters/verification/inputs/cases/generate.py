@@ -34,7 +34,12 @@ from npufix.rewriters.verification.inputs.cases.axes import (
 )
 from npufix.rewriters.verification.inputs.cases.boundaries import meet_boundaries
 from npufix.rewriters.verification.inputs.cases.forms import is_mask, list_forms, list_with_voids
-from npufix.rewriters.verification.inputs.cases.limits import at_limits, with_orders, with_signs
+from npufix.rewriters.verification.inputs.cases.limits import (
+    at_limits,
+    with_long_lists,
+    with_orders,
+    with_signs,
+)
 from npufix.rewriters.verification.inputs.cases.trials import Trials, with_specs
 from npufix.rewriters.verification.inputs.objects.offers import without_weights
 from npufix.rewriters.verification.inputs.source.declarations import read_declarations
@@ -122,6 +127,7 @@ def _cases(
             yield CallCase(assignment, seed=seed)
     yield from with_orders(assignments)
     yield from with_signs(assignments[:_FEW_ASSIGNMENTS], job)
+    yield from with_long_lists(assignments, target)
     yield from list_with_voids(assignments, target, job)
     first = assignments[:_FEW_ASSIGNMENTS]
     yield from _of_whole_range(first, job)
