@@ -301,6 +301,12 @@ class _Telling:
         for names in beside:
             wide = {n: replace(floating[n], dtype=torch.float32) for n in names}
             yield CallCase(with_specs(self.assignment, **wide), dtypes=_LARGE[1:])
+        # ``(x * mask).to(x.dtype)``: a mask of ones and zeros may be made in float32.
+        before, after = map(len, find_changed(_CASTS, job))
+        for name, spec in named if job.by_hand and before > after else ():
+            if isinstance(spec, Tensor) and spec.kind in {"bool", "int"} and is_mask(name):
+                ones = replace(spec, kind="binary", dtype=torch.float32)
+                yield CallCase(with_specs(self.assignment, **{name: ones}), dtypes=_LARGE[1:])
 
     def list_around_numbers(self) -> Iterator[CallCase]:
         """Yield sizes and values on both sides of the numbers that stand in the code."""
