@@ -200,6 +200,49 @@ def lift_comments(text: str, old: Collection[str], width: int) -> str:
     return "".join(lines)
 
 
+def align(old: str, new: str, width: int) -> str:
+    """Return new lines with arguments below the first one of their bracket, if they were there.
+
+    ``Adam(params,`` has become ``adam_class(params,``: the next line goes along.
+    """
+    before, after = old.splitlines(keepends=True), new.splitlines(keepends=True)
+    above = len(after) - len(before)
+    if old == new or above < 0 or len(before) < 2:  # noqa: PLR2004 - a line and the next
+        return new
+    then, now = _list_columns(old), _list_columns(new)
+    moved: list[str] = []
+    for n, line in enumerate(after):
+        text, was = line.lstrip(" "), before[n - above] if n >= above else ""
+        aligned = then.get(n - above)
+        shifted = " " * now.get(n, 0) + text
+        stood = was.lstrip(" ") == text and len(was) - len(text) == aligned
+        moved.append(shifted if stood and n in now and len(shifted.rstrip()) <= width else line)
+    return "".join(moved)
+
+
+def _list_columns(text: str) -> dict[int, int]:
+    """Return of each line that begins in a bracket where the first text in that bracket stands."""
+    found: dict[int, int] = {}
+    opened: list[int | None] = []
+    row = 0
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type in {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}:
+                continue
+            if opened and opened[-1] is None:
+                opened[-1] = token.start[1] if token.start[0] == row else -1
+            if opened and token.start[0] > row and (opened[-1] or -1) >= 0:
+                found[token.start[0] - 1] = opened[-1] or 0
+            row = token.end[0]
+            if token.string in _OPENING:
+                opened.append(None)
+            elif token.string in _CLOSING and opened:
+                opened.pop()
+    except (tokenize.TokenError, IndentationError):
+        pass  # a part of a function: what was read of it counts
+    return found
+
+
 def join_lines(statement: str) -> str | None:
     """Return a statement in one line, ``None`` if it holds a comment or a text of several lines."""
     if "\\\n" in statement:
