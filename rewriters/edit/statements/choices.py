@@ -21,8 +21,9 @@ CHOOSE = (
     "the host knows already"
 )
 _BY_ZERO = (
-    "the host waits for the answer: divide by n.clamp(min=1), which is never zero, and choose with "
-    "torch.where if the other arm is another value"
+    "the host waits for the answer: a count is never zero as n.clamp(min=1), another divisor d as "
+    "torch.where(d == 0, 1, d); divide by that, and choose with torch.where if the other arm is "
+    "another value"
 )
 _MOST_WORK = 12
 """Operators of an arm: computing both must not cost more than the wait."""
