@@ -289,13 +289,13 @@ def _users_in(text: str, name: str) -> frozenset[str]:
         module = _read(text)
     except (SyntaxError, ValueError, RecursionError):
         return frozenset({_NAMED})
-    if name not in module.mentions and not re.search(rf"(def|class) {name}\b", text):
+    if name not in module.mentions and not re.search(rf"(def|class) {name}\b|\b{name} as ", text):
         # an import alone, or a comment; or a part of a text, which may be a path to it
         words = (word for word in module.mentions if "." in word or ":" in word)
         return frozenset({_NAMED} if any(name in re.split(r"\W", w) for w in words) else ())
     found: set[str] = set()
     for statement in module.tree.body:
-        if isinstance(statement, ast.Import | ast.ImportFrom) or _is_export(statement):
+        if _is_export(statement):
             continue
         own = getattr(statement, "name", None)
         if own == name:
@@ -321,6 +321,8 @@ def _says(node: ast.AST, name: str) -> bool:
             return _A_PATH.fullmatch(text) is not None and name in re.split(r"\W", text)
         case ast.keyword(arg) | ast.arg(arg):
             return arg == name
+        case ast.alias(full, asname):  # ``from layers import Encoder as PixelEncoder``
+            return full.rpartition(".")[2] == name and asname not in {None, name}
     return _name(node) == name
 
 

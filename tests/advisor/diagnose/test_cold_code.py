@@ -474,6 +474,7 @@ def test_what_saves_a_checkpoint_is_set_up(tmp_path: Path) -> None:
         ({}, False),
         ({"use.py": "from ops import Fill\n\nfill = Fill()\n"}, True),
         ({"use.py": "from ops import Fill\n\n\nclass Net(Fill):\n    pass\n"}, False),
+        ({"use.py": "from ops import Fill as Layer\n\nfill = Layer()\n"}, True),
         ({"use.py": "KINDS = {'a': 'ops.Fill'}\n"}, True),
         ({"use.py": "import ops\n\n\ndef make(kind):\n    return getattr(ops, kind)()\n"}, True),
         ({"setup.py": "from setuptools import setup\n\nsetup(name='ops')\n"}, True),
