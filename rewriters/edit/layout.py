@@ -63,6 +63,12 @@ def style_of(source: str) -> Style:
     return style if width is None else replace(style, width=width)
 
 
+def limit_of(source: str) -> int:
+    """Return what is too long for a file: where no project says it, not yet what black allows."""
+    width = style_of(source).width
+    return width if _project_width.get() is not None else max(width, _OF_BLACK)
+
+
 @lru_cache(maxsize=4)
 def _style_of(source: str) -> Style:
     """Return the quotes that prevail in a file, and how long all but a few of its lines are.
@@ -100,11 +106,9 @@ def break_lines(statement: str, room: int, unit: str, *, one_a_line: bool = Fals
 def fit(text: str, before: Sequence[str], unit: str) -> str:
     """Return a module in which the statements that have become too long are broken into lines.
 
-    What was as long before stays; ``before`` holds the old lines. Where no project says how wide
-    its lines are, those of black are not too long.
+    What was as long before stays; ``before`` holds the old lines.
     """
-    width = style_of("".join(before)).width
-    width = width if _project_width.get() is not None else max(width, _OF_BLACK)
+    width = limit_of("".join(before))
     old = {line.strip() for line in before}
     text = lift_comments(text, old, width)
     lines = text.splitlines(keepends=True)

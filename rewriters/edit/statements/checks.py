@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.layout import style_of
+from npufix.rewriters.edit.layout import limit_of, style_of
 from npufix.rewriters.edit.statements.choices import CHOOSE, LEAVES, choose
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, apply_changes
 from npufix.rewriters.facts.host_tensors import is_made_on_host
@@ -235,7 +235,7 @@ def _off_device(here: Surroundings, code: ast.stmt, test: ast.expr, kind: str) -
     *_, last, end = here.span(rest[-1])
     changes = [Change((line, start, line, start), opening)]
     changes += [Change((last, end, last, end), closing)] if closing else []
-    changes = _in_lines(here, code, test, changes, style.width)
+    changes = _in_lines(here, code, test, changes, limit_of("".join(here.lines)))
     return Proposal(
         code,
         form=_FORM_ASSERT,
