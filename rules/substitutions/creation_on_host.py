@@ -2,7 +2,7 @@
 
 What: ``torch.zeros(n).to(device)``, ``torch.eye(n).cuda()``, ``torch.arange(n).view(-1, 1).type_as(x)``,
 and what is computed of such tensors and of numbers alone: the frequencies of a time embedding,
-``torch.exp(-math.log(10000) * torch.arange(half) / half).to(t.device)``. So are the indices of
+``torch.exp(-math.log(10000) * torch.arange(half) / half).to(t.device)``, a mask of comparisons. So are the indices of
 ``x[range(n), best]``.
 
 Why it is slow on the NPU: the host fills its own memory, and the copy to the device waits in the
@@ -120,6 +120,18 @@ def f(n: int, device: torch.device):
     mask = torch.zeros(n)
     return mask, mask.to(device)
 """,
+        # somebody else compares with the row, and one side is a list of the host
+        """
+def f(x: torch.Tensor, lengths: list):
+    rows = torch.arange(x.shape[1])
+    kept = (rows[None] < torch.tensor(lengths)[:, None]).to(x.device)
+    return x * kept, rows
+""",
+        # picked by a tensor of the host
+        """
+def f(x: torch.Tensor, table: torch.Tensor):
+    return x + torch.arange(8)[table].to(x.device)
+""",
         # nothing to copy
         """
 def f(n: int, device: torch.device):
@@ -186,6 +198,46 @@ def f(x: torch.Tensor):
 def f(x: torch.Tensor):
     batch = torch.arange(x.shape[0], device=x.device).view(-1, 1).type_as(x)
     return x + batch
+""",
+        ),
+        # compared, and with new dimensions
+        Rewritten(
+            """
+def f(n: int, device: torch.device):
+    return (torch.arange(n)[None, :] < n // 2).to(device)
+""",
+            """
+def f(n: int, device: torch.device):
+    return torch.arange(n, device=device)[None, :] < n // 2
+""",
+        ),
+        # each step has a name
+        Rewritten(
+            """
+def f(x: torch.Tensor):
+    rows = torch.arange(x.shape[1]).long()
+    places = rows.unsqueeze(0).expand(x.shape[0], -1)
+    places = places.to(x.device)
+    return x + places
+""",
+            """
+def f(x: torch.Tensor):
+    rows = torch.arange(x.shape[1], device=x.device).long()
+    places = rows.unsqueeze(0).expand(x.shape[0], -1)
+    return x + places
+""",
+        ),
+        # a server makes one token in each step
+        Rewritten(
+            """
+class Server:
+    def generate_token(self, mask: torch.Tensor):
+        return torch.cat([mask, torch.ones((len(mask), 1)).to(mask.device)], dim=1)
+""",
+            """
+class Server:
+    def generate_token(self, mask: torch.Tensor):
+        return torch.cat([mask, torch.ones((len(mask), 1), device=mask.device)], dim=1)
 """,
         ),
         # it has a name first

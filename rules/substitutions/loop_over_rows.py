@@ -31,7 +31,8 @@ with (``known-dimensions``); pieces ``x[i * n : (i + 1) * n]`` lie within ``x`` 
 Sums and means of parts of different lengths (``x[ends[i]:ends[i + 1]]``, ``x[group == i]``), attention
 of one sequence after the other and rows without their padding are advice, and so are rows that are
 padded or searched one by one, ranges, columns computed from earlier ones, inverses of triangular
-matrices row by row, groups in a dictionary, and functions of one box that are added up.
+matrices row by row, groups in a dictionary, functions of one box that are added up, and weights of
+a model that change one after the other, as those of its average do.
 
 References: https://github.com/vllm-project/vllm-ascend/pull/4587 and pull/11762 (loops over
 requests); the models GameFormer-Planner, DenseTNT and UniAD of https://gitcode.com/Ascend/DrivingSDK;

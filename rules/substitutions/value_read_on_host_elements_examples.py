@@ -13,7 +13,21 @@ class Tracker(nn.Module):
         return x * alive
 """
 
+_COUNTED = """
+class Smoothing(nn.Module):
+    def forward(self, x: torch.Tensor, target: torch.Tensor):
+        padding = target == self.padding_idx
+        total = len(target) - padding.sum().item()
+        count = total if self.by_length else x.size(0)
+        return torch.log_softmax(x, 1).masked_fill(padding.unsqueeze(1), 0).sum() / count
+"""
+
 VALID = (
+    # a count that others get as well, one that a length depends on
+    _COUNTED.replace(
+        "        return", "        if not self.training:\n            return count\n        return"
+    ),
+    _COUNTED.replace("x, 1).masked", "x, 1)[:count].masked"),
     # drawn on the host
     """
 def forward(x: torch.Tensor, n, rate):
@@ -56,6 +70,8 @@ class Head(nn.Module):
 )
 
 REWRITTEN = (
+    # a count, with numbers of the host, on one of two ways
+    Rewritten(_COUNTED, _COUNTED.replace(".sum().item()", ".sum()")),
     Rewritten(
         """
 class Head(nn.Module):

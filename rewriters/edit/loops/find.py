@@ -43,6 +43,7 @@ from npufix.rewriters.edit.loops.values import (
     UNKNOWN_RANK,
     CannotBatchError,
 )
+from npufix.rewriters.edit.loops.weights import OF_STEPS, WEIGHTS, changes_weights
 from npufix.rewriters.edit.loops.writing import Join, write
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite
 from npufix.rewriters.facts.host_tensors import is_brought_to_host, is_made_on_host
@@ -147,6 +148,8 @@ def _say_why(
     """Return a loop that stays with what is worth telling of it, ``None`` if nothing is."""
     if _is_on_host(wide, loop):
         return None
+    if changes_weights(loop.statement) and OF_STEPS.search(flow.function.name):
+        return replace(found, code=loop.first, problem=WEIGHTS)
     advice = say_how(loop) if _is_in_steps(flow) else ""
     if advice == RECURRENCES and not _computes_tensors(wide, loop):
         advice = ""

@@ -14,6 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.values import CannotBatchError, Kind, Value, name, shift
+from npufix.rewriters.edit.loops.weights import changes_weights
 from npufix.rewriters.facts.row_operators import REPEATING
 from npufix.rewriters.graph.modules.syntax import last_name, walk
 
@@ -102,7 +103,7 @@ class Loop:
 def may_hold_loops(
     function: FunctionNode, text: str | None = None, words: frozenset[str] = _WORDS
 ) -> bool:
-    """Tell whether a function has a loop whose counter or element is an index or joined.
+    """Tell whether a function has a loop whose counter or element is an index, joined, or a weight.
 
     Its ``words`` and ``text`` spare most functions the walk.
     """
@@ -112,6 +113,8 @@ def may_hold_loops(
         if isinstance(node, ast.Call) and last_name(node.func) in _NAMES and _comprehension(node):
             return True
         if isinstance(node, (ast.For, ast.ListComp)) and any(map(_takes_rows, walk(node))):
+            return True
+        if changes_weights(node):
             return True
     return False
 

@@ -19,6 +19,7 @@ from npufix.rewriters.edit.loops.advice.rows import (
     ROWS,
     TRIANGLE,
 )
+from npufix.rewriters.edit.loops.weights import WEIGHTS
 from npufix.rewriters.find import find_sites
 from npufix.rules.substitutions.loop_over_rows import RULE
 
@@ -29,6 +30,27 @@ def forward(rows, width):
     for i, row in enumerate(rows):
         out[i, : row.shape[0]] = row
     return out
+"""
+AVERAGES = """
+class Average:
+    def update(self, model):
+        for a, b in zip(self.model.parameters(), model.parameters()):
+            a.data.mul_(self.decay).add_(b.data, alpha=1 - self.decay)
+"""
+SHADOWS = """
+class Trainer:
+    def momentum_step(self):
+        weights = self.net.state_dict()
+        for name, kept in self.kept.state_dict().items():
+            if kept.dtype.is_floating_point:
+                kept *= self.decay
+                kept += (1 - self.decay) * weights[name].detach()
+"""
+TARGETS = """
+class Agent(nn.Module):
+    def training_step(self, batch):
+        for p, target in zip(self.net.parameters(), self.target.parameters()):
+            target.data.copy_(self.tau * p.data + (1 - self.tau) * target.data)
 """
 FINDS = """
 class Head(nn.Module):
@@ -108,6 +130,9 @@ class BoxLoss(nn.Module):
         (INVERTS.replace("a[..., :i, :i]", "a[..., :, :i]"), TRIANGLE),
         (KEYED, KEYS),
         (OVERLAPS, ELEMENTS),
+        (AVERAGES, WEIGHTS),
+        (SHADOWS, WEIGHTS),
+        (TARGETS, WEIGHTS),
     ],
 )
 def test_what_a_person_writes_is_said(text: str, advice: str) -> None:
@@ -132,6 +157,11 @@ def test_what_a_person_writes_is_said(text: str, advice: str) -> None:
         INVERTS.replace("row.unsqueeze(-1) * sub", "sub"),  # nothing is multiplied
         KEYED.replace("torch.stack(groups[k]).mean()", "len(groups[k])"),  # counted on the host
         OVERLAPS.replace("max(high - low, 0)", "self.net(high - low)"),
+        AVERAGES.replace("def update", "def init_weights"),  # once
+        AVERAGES.replace("self.model.parameters()", "self.rows"),  # perhaps numbers
+        AVERAGES.replace("b.data,", "self.noise(b),"),  # whatever
+        TARGETS.replace("self.tau * p.data + (1 - self.tau) * target.data", "p.data"),  # a copy
+        SHADOWS.replace("kept *= self.decay", "self.log(kept)"),
         OVERLAPS.replace("self.overlap(x[0], box)", "self.overlap(x[0], x[1])"),
     ],
 )

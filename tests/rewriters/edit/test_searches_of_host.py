@@ -322,12 +322,15 @@ def {name}(model, batches):
     [
         ("self.drop(x.cpu()).npu()", True),
         ("self.drop(x.cpu()).to(x.device)", True),
+        ("torch.tensor(table.look_up(x.cpu().numpy())).float().to(x.device)", True),
+        ("torch.tensor(scipy.special.erfcx(x.cpu().numpy())).float().to(x.device)", False),
         ("self.drop(x.cpu()).tolist()", False),
         ("self.write(x.cpu(), x.npu())", False),
     ],
 )
 def test_what_comes_back_from_the_host_is_computed_on_the_device(code: str, *, told: bool) -> None:
-    text = f"class A(nn.Module):\n    def forward(self, x: torch.Tensor):\n        return {code}\n"
+    text = "import scipy\nclass A(nn.Module):\n    def forward(self, x: torch.Tensor):\n"
+    text += f"        return {code}\n"
     assert ["is copied back" in site.problem for site in found(text, "NPU214")] == [True] * told
 
 

@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.advice.rounds import follow, list_bound
+from npufix.rewriters.edit.loops.weights import WEIGHTS, changes_weights
 from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph.modules.names import FunctionNode
 from npufix.rewriters.graph.modules.syntax import last_name, list_names, walk
@@ -57,7 +58,7 @@ CALLED = (
     "numbers of each row as n.view(-1, *[1] * (x.dim() - 1)), with dimensions that count from the "
     "end, keepdim=True, and torch.where for branches that a row decides"
 )
-BY_HAND = (PADDED, ROWS, RANGES, COLUMNS, TRIANGLE, KEYS, ELEMENTS, CALLED)
+BY_HAND = (PADDED, ROWS, RANGES, COLUMNS, TRIANGLE, KEYS, ELEMENTS, CALLED, WEIGHTS)
 _ASKS = frozenset({"all", "any", "nonzero"})
 _READS = frozenset({"item", "tolist"})
 """What is said where the host reads single values."""
@@ -71,6 +72,8 @@ def say_by_hand(  # noqa: PLR0911 - one case a form
     flow: FunctionFlow, facts: Facts, loop: Loop
 ) -> str:
     """Return what a person writes instead of a loop, "" if it is none of these."""
+    if changes_weights(loop.statement):
+        return WEIGHTS
     own = list_names(loop.target)
     bound = dict(list_bound(loop.body))
     if _pads(facts, loop, own, bound):

@@ -30,9 +30,10 @@ _GIVEN = frozenset({"dtype", "end", "fill_value", "m", "n", "size", "start", "st
 _COMPUTING = frozenset(
     {
         "abs", "bool", "cat", "clamp", "concat", "contiguous", "cos", "cumsum", "div", "double",
-        "exp", "expand", "flatten", "flip", "float", "half", "int", "log", "long", "mul", "outer",
-        "pow", "repeat", "reshape", "rsqrt", "sin", "sqrt", "square", "squeeze", "stack", "sub",
-        "t", "tile", "transpose", "tril", "triu", "unsqueeze", "view",
+        "eq", "exp", "expand", "flatten", "flip", "float", "ge", "gt", "half", "int", "le", "log",
+        "logical_and", "logical_not", "logical_or", "long", "lt", "masked_fill", "mul", "ne",
+        "outer", "pow", "repeat", "reshape", "rsqrt", "sin", "sqrt", "square", "squeeze", "stack",
+        "sub", "t", "tile", "transpose", "tril", "triu", "unsqueeze", "view",
     }
 )  # fmt: skip
 _OF_NUMBERS = re.compile(r"math\.\w+|float|int|len")
@@ -49,6 +50,8 @@ class _Made:
     def __init__(self, here: Surroundings) -> None:
         self.here = here
         self.makers: list[ast.Call] = []
+        self.named: list[ast.expr] = []
+        """What has a name first that nothing else reads: ``rows = torch.arange(n)``."""
         self.numbers: list[ast.expr] = []
         self.steps: list[ast.expr] = []
         """Where ranges start, and their steps: what is no integer is rounded in another way."""
@@ -74,9 +77,26 @@ class _Made:
                 values = [k.value for k in words if k.arg not in {"dim", "dtype"}]
                 for part in (*([owner] if is_method else []), *args, *values):
                     self.read(part)
+            case ast.Call(
+                ast.Attribute(owner, "to" | "type"), [ast.Attribute(ast.Name("torch"))], []
+            ):
+                self.read(owner)  # a dtype
             case ast.BinOp(left, _, right):
                 self.read(left)
                 self.read(right)
+            case ast.Compare(
+                left,
+                [ast.Lt() | ast.LtE() | ast.Gt() | ast.GtE() | ast.Eq() | ast.NotEq()],
+                [right],
+            ):
+                self.read(left)
+                self.read(right)
+            case ast.Subscript(whole, index) if not isinstance(whole, ast.Attribute) and (
+                not isinstance(whole, ast.Name) or self.here.is_tensor(whole)
+            ):
+                self._take_view(whole, index)
+            case ast.Name() if self.here.is_tensor(code):
+                self._take_named(code)
             case ast.UnaryOp(_, inner):
                 self.read(inner)
             case ast.List(parts) | ast.Tuple(parts):
@@ -90,6 +110,30 @@ class _Made:
                 self._take_number(code)
             case _:
                 raise _OtherSourceError
+
+    def _take_view(self, whole: ast.expr, index: ast.expr) -> None:
+        """Take in ``x[None]``, ``x[:, None]`` and ``x[..., :-1]``: no index is a tensor."""
+        for part in index.elts if isinstance(index, ast.Tuple) else [index]:
+            match part:
+                case ast.Slice(first, last, step):
+                    limits = [limit for limit in (first, last, step) if limit is not None]
+                case ast.Constant():
+                    limits = []
+                case _:
+                    raise _OtherSourceError
+            for limit in limits:
+                self.read(limit)
+        before = len(self.makers)
+        self.read(whole)
+        if before == len(self.makers):
+            raise _OtherSourceError
+
+    def _take_named(self, name: ast.Name) -> None:
+        source = _source_of(self.here, name)
+        if source is None or isinstance(source, ast.Name):
+            raise _OtherSourceError
+        self.named.append(source)
+        self.read(source)
 
     def _take_number(self, code: ast.expr) -> None:
         if self.here.is_tensor(code):
@@ -316,8 +360,10 @@ def _there(
     assert isinstance(code.func, ast.Attribute)  # noqa: S101 - ``find_creations`` has looked
     moved = code.func.value
     root = root_name(ast.parse(device, mode="eval").body)
-    if moved is not source and (
-        root in list_stored_names(here.flow.function) or not _follows(here, source, code)
+    sources = [*([] if moved is source else [source]), *made.named]
+    if sources and (
+        root in list_stored_names(here.flow.function)
+        or not all(_follows(here, each, code) for each in sources)
     ):
         return None  # the device may not be known yet where the tensor is made
     if len(made.makers) > 1 and "(" in device:

@@ -30,6 +30,7 @@ from npufix.rewriters.edit.statements.host.of_host import (
     READING,
     first_read,
     is_list,
+    is_number,
     is_of_dictionary,
     is_of_host,
     is_of_round,
@@ -145,7 +146,7 @@ def find_host_values(  # noqa: C901 - one case a kind of read
 
 
 def _what_to_do(here: Surroundings, read: _Read) -> Proposal | None:
-    if read.how == "cpu" and comes_back(here, read.code):
+    if read.how in ON_HOST and comes_back(here, read.code):
         return None if is_seldom(here, read.code) else Proposal(read.code, _ROUND_TRIP)
     if read.how == "cpu" and is_result(here, read.code):
         return None
@@ -334,14 +335,22 @@ def _needs_number(here: Surroundings, user: Node, value: Node, *, counts: bool =
     """
     if user.op in ARITHMETIC:
         others = [arg for arg in user.args if arg is not value]
-        if counts and others and all(type(arg.value) in {int, float} for arg in others):
-            later = here.users(user)
-            return not later or any(_needs_number(here, u, user) for u in later)
+        if counts and others and all(map(is_number, others)):
+            return _is_number_needed(here, user)
         return not others or not all(is_tensor(here, arg) for arg in others)
+    if user.op == Op.PHI and counts:
+        return _is_number_needed(here, user)
     if user.op == Op.CALL:
         called = str(user.args[0].value or "").rpartition(".")[2]
         return user.args[0] is value or not _TAKES_TENSOR.search(called) or called[:1].isupper()
     return True  # in a list, too: what is printed would be ``tensor(2.)``
+
+
+def _is_number_needed(here: Surroundings, value: Node) -> bool:
+    """Tell whether somebody who gets what is made of a count needs a number."""
+    later = here.users(value)
+    is_seen = any(o.node is value for o in here.flow.observables)
+    return is_seen or not later or any(_needs_number(here, u, value, counts=True) for u in later)
 
 
 def _by_hand(  # noqa: C901, PLR0911, PLR0912 - one case a kind of use

@@ -87,6 +87,11 @@ def _whole_of(node: Node) -> Node:
     return node
 
 
+def is_number(node: Node) -> bool:
+    """Tell whether a value is a number that the host has: ``3``, ``len(x)``, ``x.size(0)``."""
+    return type(node.value) in {int, float} or node.op in {Op.SIZE, "py:len"}
+
+
 def is_list(here: Surroundings, code: ast.expr) -> bool:
     """Tell whether a name is bound to nothing but lists: ``sizes = [x.sum() for x in parts]``."""
     bound = (n for n in here.nodes if isinstance(n, ast.Assign))

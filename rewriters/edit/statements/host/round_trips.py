@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph import operators
@@ -13,8 +14,10 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.nodes import Node
 
 _MOVES = frozenset({"cuda", "npu", "to"})
-_PASSES_ON = frozenset({Op.CALL, Op.COMPARE, Op.GETITEM, Op.ITEM, Op.PHI})
+_PASSES_ON = frozenset({Op.CAST, Op.COMPARE, Op.GETITEM, Op.ITEM, Op.PHI})
 """What makes something else of a tensor that is on the host as well."""
+_OF_HOST = re.compile(r"(cv2|lap|PIL|scipy|skimage|sklearn)\b|\w*(assignment|hungarian)")
+"""Packages for which the device has nothing: ``scipy.optimize.linear_sum_assignment``."""
 _ABOUT = frozenset({Op.DTYPE_OF, Op.RANK, Op.SHAPE, Op.SIZE})
 
 
@@ -51,11 +54,18 @@ def _ends_on_device(here: Surroundings, value: Node) -> bool:
         for user in users:
             if user.op in _MOVES and node is user.args[0] and _names_device(user):
                 moved = True
-            elif user.op not in operators.TABLE and user.op not in _PASSES_ON:
+            elif not _passes_on(user):
                 return False
             elif user not in todo:
                 todo.append(user)
     return moved
+
+
+def _passes_on(user: Node) -> bool:
+    """Tell whether a value makes another one of a tensor, which the device could as well."""
+    if user.op == Op.CALL:
+        return _OF_HOST.match(str(user.args[0].value)) is None
+    return user.op in operators.TABLE or user.op in _PASSES_ON
 
 
 def _names_device(move: Node) -> bool:

@@ -1,0 +1,59 @@
+"""Loops over the weights of a model that change one after the other: averages, target networks."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from npufix.rewriters.graph.modules.syntax import last_name, list_names, root_name, walk
+
+WEIGHTS = (
+    "each round launches kernels for one weight: change all of them at once, for "
+    "a.mul_(decay).add_(b, alpha=1 - decay) torch._foreach_mul_(averages, decay) and "
+    "torch._foreach_add_(averages, weights, alpha=1 - decay), with lists that are made once; "
+    "integers such as num_batches_tracked are copied by themselves"
+)
+_LISTS = frozenset({"named_parameters", "parameters", "state_dict"})
+_CHANGES = frozenset({"add_", "addcmul_", "div_", "lerp_", "mul_", "sub_"})
+_BETWEEN = frozenset({*_CHANGES, "clone", "copy_", "detach", "is_floating_point", "to"})
+OF_STEPS = re.compile(r"(?i)(^|_)(ema|momentum|polyak|soft|step|train\w*|update)(\d|_|$)")
+"""Names of functions that change weights in each step, whoever calls them."""
+_MOST = 6
+"""Statements of a round."""
+
+
+def changes_weights(loop: ast.AST) -> bool:
+    """Tell whether each round does nothing but change a weight: ``p.mul_(d).add_(q, alpha=1 - d)``.
+
+    So does ``p.copy_(d * p + (1 - d) * q)``; a round that copies alone is no work for kernels.
+    """
+    if not isinstance(loop, ast.For) or len(loop.body) > _MOST or not _are_weights(loop.iter):
+        return False
+    own = list_names(loop.target)
+    calls = [node for node in walk(*loop.body) if isinstance(node, ast.Call)]
+    changed = any(_is_changed(node, own) for node in walk(*loop.body))
+    return changed and all(last_name(call.func) in _BETWEEN for call in calls)
+
+
+def _are_weights(items: ast.expr) -> bool:
+    match items:
+        case ast.Call(ast.Name("zip"), [_, *_] as several):
+            return all(map(_are_weights, several))
+        case ast.Call(ast.Attribute(of, "items" | "values"), [], []):
+            return last_name(getattr(of, "func", of)) == "state_dict"
+        case ast.Call(ast.Attribute(_, name)):
+            return name in _LISTS
+    return False
+
+
+def _is_changed(code: ast.AST, own: set[str]) -> bool:
+    """Tell whether a statement computes with a weight and writes the result into one."""
+    match code:
+        case ast.Assign([ast.Attribute(weight, "data")], value):  # ``k.data = k.data * m + q.data``
+            return root_name(weight) in own and isinstance(value, ast.BinOp)
+        case ast.AugAssign(ast.Name(name), ast.Add() | ast.Mult() | ast.Sub()):
+            return name in own
+        case ast.Call(ast.Attribute(weight, how), given) if root_name(weight) in own:
+            computes = any(isinstance(node, ast.BinOp) for arg in given for node in ast.walk(arg))
+            return how in _CHANGES or (how == "copy_" and computes)
+    return False
