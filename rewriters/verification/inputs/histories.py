@@ -14,6 +14,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import operator
+import re
 import sys
 import time
 from dataclasses import dataclass, replace
@@ -55,6 +56,9 @@ _APART = 7
 """Between sizes that are large: ``warmup=5, total=12`` for 500 and 10000."""
 _EPOCHS = ((3, 1, 2, 0), (0, 3, 1, 2))
 """Of loaders that an object holds, with that of the compared call."""
+_PLATEAU = 3
+"""Calls of which one is better than all before it: what waits for the next one waits in two."""
+_COUNTS_ON = r"epoch|step|iter"
 _ANOTHER = 1
 """A call after which numbers are others than in those that are compared first."""
 _BEFORE = 100
@@ -72,6 +76,8 @@ class Earlier:
     times: int = 1
     varies: bool = True
     """Whether its plain flags and floats are others in each call, too."""
+    way: int = 0
+    """Which way floats get better, on the whole: 1 upwards, -1 downwards; 0: each is more."""
 
     def specs(self, number: int) -> dict[str, Spec]:
         """Return the arguments of one call, of all that come before: ``done`` in every third."""
@@ -83,13 +89,23 @@ class Earlier:
             if isinstance(value, bool):
                 given[name] = Value(value if number % 3 != 1 else not value)
             elif isinstance(value, float):
-                given[name] = Value(value + number / 2)
+                given[name] = Value(value + self._later(number))
+            elif type(value) is int and re.search(_COUNTS_ON, name):
+                given[name] = Value(value + number)
         return given
+
+    def _later(self, number: int) -> float:
+        """Return how far a float is from that of the first call: 0, -0.5, 0, 1, 0.5, 1, 2 ..."""
+        if not self.way:
+            return number / 2
+        steps, beyond = divmod(number, _PLATEAU)
+        return self.way * (steps - (beyond == 1) / 2)
 
     def __str__(self) -> str:
         given = ", ".join(f"{name}={spec}" for name, spec in self.arguments)
         often = f"{self.times} calls of " if self.times > 1 else ""
-        return f"{often}{self.method}({given})"
+        way = ("", ", rising with plateaus", ", falling with plateaus")[self.way]
+        return f"{often}{self.method}({given}){way}"
 
 
 def list_histories(
@@ -171,6 +187,12 @@ def _list_calls_of_one(
             rooms = _list_counts(target.make_object(small))[: -len(_USUAL)]
             for times in dict.fromkeys(n - own for n in rooms or (_SOME, _SOME + 1)):
                 yield replace(small, history=(replace(earlier, times=times),))
+    # Patience ends after two plateaus, if what is better does not renew it.
+    for earlier in known.values():
+        for way in (1, -1) if _has_scores(earlier) else ():
+            for one in (recipe, *smaller):
+                most = max(_list_counts(target.make_object(one)))
+                yield replace(one, history=(replace(earlier, times=2 * most, way=way),))
     for name, earlier in known.items():
         soon = seconds[name] * _LONG < _LONG_S
         if soon and target.owner is not None and compares_counter(target.owner, name):
@@ -184,6 +206,12 @@ def _list_paces(earlier: Earlier) -> list[Earlier]:
     """
     flags = any(type(getattr(spec, "value", None)) is bool for _, spec in earlier.arguments)
     return [earlier, *([replace(earlier, varies=False)] if flags and earlier.varies else [])]
+
+
+def _has_scores(earlier: Earlier) -> bool:
+    """Say whether calls are given plain numbers that may be better than those before them."""
+    floats = (s for _, s in earlier.arguments if isinstance(s, Value) and s.given)
+    return earlier.varies and any(type(spec.value) is float for spec in floats)
 
 
 def _vary(

@@ -308,7 +308,9 @@ class _Search:
         for used in list_histories(self.target, recipe, combine, runs, self.found.uncalled):
             again = (Assignment(used, specs) for specs in known)
             tried = itertools.chain(again, self.combine(used))
-            self.run(tried, time.process_time() + _FURTHER_S, most=1)
+            # The lines may be run by the calls before: where the best score is set, and not beaten.
+            own = bool(known) and any(e.method == self.target.name for e in used.history)
+            self.run(tried, time.process_time() + _FURTHER_S, most=1, anywhere=own)
             last = ((specs, vary_last(specs)) for specs in known[:1])
             other = (Assignment(used, {**specs, **new}) for specs, new in last if new)
             self.run(other, time.process_time() + _FURTHER_S, most=1)
@@ -389,8 +391,13 @@ class _Search:
                 found.reached |= self.wanted.reached(ran)
                 return
 
-    def run(self, tried: Iterator[Assignment], until: float, most: int = 0) -> None:
-        """Keep what reaches lines and looks different, for as long as there is time."""
+    def run(
+        self, tried: Iterator[Assignment], until: float, most: int = 0, *, anywhere: bool = False
+    ) -> None:
+        """Keep what reaches lines and looks different, for as long as there is time.
+
+        ``anywhere``: what does not reach them is kept as well.
+        """
         wanted, found = self.wanted, self.found
         start = len(found.assignments)
         enough = start + (most or (_ENOUGH_LATER if start else _ENOUGH))
@@ -409,7 +416,7 @@ class _Search:
             beside += ran is not None and not reached
             if beside > _MOST_BESIDE:
                 return  # what leads elsewhere is asked for by ``run_further``
-            if ran is None or (wanted.unreached(set()) and not reached):
+            if ran is None or (wanted.unreached(set()) and not (reached or anywhere)):
                 continue
             if not self.keeps(CallCase(assignment)):
                 found.outside = True

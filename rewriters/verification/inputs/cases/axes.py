@@ -29,8 +29,12 @@ if TYPE_CHECKING:
 
 _FIND_S = 0.8
 _OTHER_SIZES = (5, 7, 6, 10, 12, 9, 11, 14, 13, 16)
-_PROBES = (11, 14, 20)
-"""An odd size, for what may be anything; an even one, for halves; one that four divides."""
+_PROBES = ((11, 1), (14, 2), (20, 4))
+"""Sizes and steps: odd, for what may be anything; even, for halves; what four divides."""
+_SMALL_PROBES = ((5, 1), (6, 2), (4, 4))
+"""Such ones below the size that most calls are made of."""
+_LEAST = 4
+"""Of what is no larger, smaller sizes say little."""
 _ALL = -1
 _MOST_TOGETHER = 7
 """Places of one size that are told apart: of more, all change together."""
@@ -130,6 +134,7 @@ def _split(
     if len(left) > _MOST_TOGETHER:
         counts = (1, 2, len(left))
     indexed = any(_is_index(specs, place) for place in alike)
+    upwards: dict[Place, int] = {}
     for count in counts:
         for chosen in itertools.combinations(left, count):
             if time.process_time() > until or not set(chosen) <= set(left):
@@ -139,19 +144,36 @@ def _split(
             # ``x.gather(1, index)`` takes an index of fewer rows than x, which nobody means.
             if step and indexed and others and not _changes(specs, others, accepts):
                 step = 0
+            # ``x[..., :n] * cos`` takes any n beyond the width: n goes with the columns of cos.
+            plain = all(place.axis is None for place in chosen)
+            tabled = plain and size > _LEAST and any(place.axis is not None for place in left)
+            if step and tabled and not _shrinks(specs, chosen, accepts):
+                upwards |= dict.fromkeys(chosen, step)
+                continue
             if step:
                 left = [place for place in left if place not in chosen]
                 yield Axis(frozenset(chosen), size, step)
+    grow = (place for place in left if place in upwards)
+    yield from (Axis(frozenset({place}), size, upwards[place]) for place in grow)
 
 
 def _changes(specs: Specs, places: Collection[Place], accepts: Accepts) -> int:
     """Return the step in which places can change together; 0 if they cannot."""
     taken = list_dimensions(specs)
-    for probe in _PROBES:
+    for probe, step in _PROBES:
         new = probe if probe not in taken else probe * 3
         if accepts(set_sizes(specs, places, new)):
-            return {11: 1, 14: 2, 20: 4}[probe]
-    return 0
+            return step
+    if all(place.axis is not None for place in places):
+        return 0
+    return _shrinks(specs, places, accepts)
+
+
+def _shrinks(specs: Specs, places: Collection[Place], accepts: Accepts) -> int:
+    """Return the step in which places can become smaller together; 0 if they cannot."""
+    size = max(list_places(specs)[place] for place in places)
+    smaller = ((probe, step) for probe, step in _SMALL_PROBES if probe < size)
+    return next((s for probe, s in smaller if accepts(set_sizes(specs, places, probe))), 0)
 
 
 def _is_index(specs: Specs, place: Place) -> bool:

@@ -147,6 +147,9 @@ def _cases(
         yield from _with_values(assignment, job)
         if number < len(telling):
             yield from telling[number].list_around_numbers()
+    low = next((a for a in assignments[_FEW_ASSIGNMENTS:] if _is_in_halves(a)), None)
+    if low is not None:  # positions beyond 256 are no numbers of ``dtype=torch.bfloat16``
+        yield from _Telling(Trials.of(target, low), low, job, keeps).list_around_numbers()
     yield from _resize(assignments, target)
 
 
@@ -314,7 +317,9 @@ class _Telling:
         numbers = list_numbers(texts, self.job.qualname)
         until = time.process_time() + _LARGE_S
         for number in numbers[:_MOST_NUMBERS]:
-            for case in (*self._of_all(number), *self._of_values(number), *self._of_sizes(number)):
+            # All at once last: what two numbers are multiplied to may take all the time.
+            ways = self._of_values(number), self._of_sizes(number), self._of_all(number)
+            for case in itertools.chain.from_iterable(ways):
                 if time.process_time() > until:
                     return
                 yield case
@@ -367,6 +372,12 @@ class _Telling:
             return False
         case = CallCase(replace(self.assignment, specs=specs))
         return self.trials.run(case) is not None and self.trials.seconds <= _LARGE_CALL_S
+
+
+def _is_in_halves(assignment: Assignment) -> bool:
+    """Say whether a call asks for numbers of few digits by an argument."""
+    given = (spec.value for spec in assignment.specs.values() if isinstance(spec, Value))
+    return any(value in _LARGE[1:] for value in given if isinstance(value, torch.dtype))
 
 
 def _find_changed_words(one: Assignment, other: Assignment) -> list[str]:

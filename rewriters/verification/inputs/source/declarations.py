@@ -24,6 +24,7 @@ from npufix.rewriters.verification.calls.values import (
     Value,
     list_tensors,
 )
+from npufix.rewriters.verification.inputs.source import bounds
 from npufix.rewriters.verification.inputs.source.assumed_shapes import (
     list_comments,
     parse_assumption,
@@ -48,9 +49,9 @@ from npufix.rewriters.verification.inputs.source.shapes import (
     read_sizes,
     read_text,
     read_types,
+    unify,
 )
 from npufix.rewriters.verification.inputs.source.siblings import list_siblings
-from npufix.rewriters.verification.inputs.source.unification import unify
 from npufix.rewriters.verification.inputs.source.usage import (
     Function,
     Use,
@@ -158,6 +159,8 @@ class Declarations:
     """Names of the sizes that attributes of the object hold: ``h, w = self.resolution``."""
     apart: frozenset[str] = frozenset()
     """Names that the text gives to several sizes, and the code tells apart."""
+    limits: Sequence[bounds.Bound] = ()
+    """Numbers that are at most as large as others."""
 
     def of(self, name: str) -> Declared:
         """Return what holds for one argument."""
@@ -173,7 +176,7 @@ class Declarations:
         given = self.arguments.items()
         plain = {n: Declared(use=d.use.in_loops) for n, d in given}
         sure = {n: d for n, d in self.arguments.items() if n in self.assumed}
-        return replace(self, arguments={**plain, **sure}, multiples=())
+        return replace(self, arguments={**plain, **sure}, multiples=(), limits=())
 
     def made_with(self, arguments: Sequence[tuple[str, Spec]]) -> Declarations:
         """Return what holds for an object that is made with these arguments."""
@@ -215,6 +218,7 @@ class Declarations:
                 {**sizes, **known}.get(m, 0) % ({**sizes, **known}.get(n) or 1)
                 for m, n in self.multiples
             )
+            and bounds.are_within(self.limits, specs, {**sizes, **known})
             for known in unify(shaped, sizes)
         )
 
@@ -290,10 +294,19 @@ class Declarations:
             if many in chosen and part not in self.given:
                 into = chosen.setdefault(part, _PARTS)
                 chosen[many] *= 1 if chosen[many] % into == 0 else into
+        chosen = bounds.choose_within(self._list_bounded(), chosen, self.given)
         # Numbers that no shape names: two windows high, three wide, so that they are told apart.
         parts = ((many, {**chosen, **self.given}.get(part)) for many, part in self.multiples)
         cut = {many: size for many, size in parts if size and many not in chosen}
         return chosen | {many: n * size for n, (many, size) in enumerate(cut.items(), _PARTS)}
+
+    def _list_bounded(self) -> Iterator[tuple[str, str]]:
+        """Yield the numbers that have a bound, and the size that it is, if that has a name."""
+        for small, name, axis in self.limits:
+            for shape in ((name,),) if axis is None else self.of(name).shapes:
+                at = axis or 0
+                if ANY not in shape and at in range(-len(shape), len(shape)):
+                    yield small, shape[at]
 
 
 NOTHING = Declarations()
@@ -368,9 +381,8 @@ def read_declarations(text: str, qualname: str, assumed: Sequence[str] = ()) -> 
     # ``cos (T, rotary_dim)`` of a function with ``rotary_dim=4`` is four wide
     given |= _read_defaults(function)
     own = find_unpacked_settings(function)
-    return Declarations(
-        found, frozenset(sure), given, multiples=multiples, unpacked=own, apart=apart
-    )
+    limits = bounds.list_bounds(function, [s for one in found.values() for s in one.shapes])
+    return Declarations(found, frozenset(sure), given, 1, multiples, own, apart, limits)
 
 
 def _list_told_apart(function: Function, found: Mapping[str, Declared]) -> Iterator[str]:

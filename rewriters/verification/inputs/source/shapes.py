@@ -366,3 +366,41 @@ def _read_change(text: str) -> Shape | None:
         if _CHANGES.fullmatch(between) and "," in first.group(1):
             return _shape(first.group(1), alone=False)
     return None
+
+
+def unify(
+    shaped: Sequence[tuple[tuple[Shape, ...], tuple[int, ...]]], known: Mapping[str, int]
+) -> Iterator[Mapping[str, int]]:
+    """Yield sizes for the names in shapes under which each tensor has one of its shapes."""
+    if not shaped:
+        yield known
+        return
+    (alternatives, sizes), *rest = shaped
+    for shape in alternatives:
+        bound = _bind(shape, sizes, known)
+        if bound is not None:
+            yield from unify(rest, bound)
+
+
+def _bind(
+    shape: Shape, sizes: tuple[int, ...], known: Mapping[str, int]
+) -> Mapping[str, int] | None:
+    if ANY in shape:
+        at = shape.index(ANY)
+        more = len(sizes) - len(shape) + 1
+        if more < 0:
+            return None
+        shape, sizes = (*shape[:at], *shape[at + 1 :]), (*sizes[:at], *sizes[at + more :])
+    if len(shape) != len(sizes):
+        return None
+    bound = dict(known)
+    parsed = read_sizes(shape)
+    for expression, size in zip(parsed or (), sizes, strict=parsed is not None):
+        if isinstance(expression, ast.Name):
+            if bound.setdefault(expression.id, size) != size:
+                return None
+        else:
+            value = evaluate_size(expression, bound)
+            if value is not None and value != size:
+                return None
+    return bound

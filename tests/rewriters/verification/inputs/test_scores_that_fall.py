@@ -120,3 +120,33 @@ def test_batches_are_others_in_every_epoch() -> None:
     assert all(
         torch.equal(x, a) and torch.equal(y, b) for (x, y), (a, b) in zip(made, first, strict=True)
     )  # type: ignore[misc] # same
+
+
+PATIENT = """
+class Patient:
+    def __init__(self, patience: int = 4, mode: str = "max"):
+        self.patience, self.mode = patience, mode
+        self.best = float("-inf")
+        self.wait = 0
+
+    def step(self, epoch: int, score: float) -> bool:
+        if score > self.best:
+            self.best = score
+            self.wait = 0
+        else:
+            self.wait += 1
+        return self.wait >= self.patience
+"""
+RENEWED = "            self.best = score\n            self.wait = 0\n"
+
+
+def test_plain_scores_rise_and_fall() -> None:
+    found = verdict(PATIENT, (RENEWED, "            self.best = score\n"))
+    assert found.status is Status.REFUTED, found
+    best = ("        return self.wait", "        self.best = score\n        return self.wait")
+    assert verdict(PATIENT, best).status is Status.REFUTED
+    lowest = PATIENT.replace("score > self.best", "score < self.best").replace("-inf", "inf")
+    found = verdict(lowest, (RENEWED, "            self.best = score\n"))
+    assert found.status is Status.REFUTED, found
+    same = (RENEWED, "            self.best, self.wait = score, 0\n")
+    assert verdict(PATIENT, same).status is Status.EQUIVALENT

@@ -1,0 +1,196 @@
+"""Numbers that are at most as large as others: ``rotary_dim`` of ``x[..., :rotary_dim]``.
+
+A text says ``rotary_dim is even and at most D``, code ``assert n <= x.shape[-1]``. Where code takes
+``x[..., :n]`` and ``x[..., n:]`` apart, n is within the axis: Python cuts a larger one down without
+a word, but what is left over is nothing, and no caller means that.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.verification.inputs.source.usage import list_arguments
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    from npufix.rewriters.verification.calls.values import Spec
+    from npufix.rewriters.verification.inputs.source.shapes import Shape
+    from npufix.rewriters.verification.inputs.source.usage import Function
+
+_AT_MOST = re.compile(
+    r"(?i)(?:\b(?:at most|no (?:more|larger|greater|longer|wider) than|up to|below|within"
+    r"|(?<!no )(?<!not )(?:smaller|less|fewer|shorter) than(?: or equal to)?"
+    r"|not (?:exceed(?:ing)?|(?:more|larger|greater|longer) than))\b|<=?|\u2264)[\s`]*(\w+)"
+)
+_AT_LEAST = re.compile(
+    r"(?i)(?:\b(?:at least|no (?:less|smaller|shorter) than"
+    r"|(?<!no )(?<!not )(?:larger|greater|more|longer) than(?: or equal to)?)\b"
+    r"|>=?|\u2265)[\s`]*(\w+)"
+)
+_CLAUSES = re.compile(r"[;.]\s+|\n[ \t]*\n|\n(?=[ \t]*[\w`]+ *[:(])")
+_ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+_BRACKETS = re.compile(r"\([^()]*\)|\[[^\[\]]*\]")
+
+
+class Bound(NamedTuple):
+    """A number and what it is at most: another one, or the size of an axis of an argument."""
+
+    small: str
+    large: str
+    axis: int | None = None
+
+
+class _Axis(NamedTuple):
+    name: str
+    at: int
+
+
+def list_bounds(function: Function, shapes: Collection[Shape]) -> list[Bound]:
+    """Return what the text of a function says of its numbers, demands, and takes apart.
+
+    ``shapes`` are those that are said of its arguments.
+    """
+    arguments = {arg.arg for arg in list_arguments(function)}
+    sizes = {name for shape in shapes for size in shape for name in re.findall(r"\w+", size)}
+    axes = dict(_list_named_axes(function, arguments))
+    said = _read_said(ast.get_docstring(function) or "", arguments | sizes)
+    demanded = _list_demanded(function, axes, arguments)
+    return list(dict.fromkeys([*said, *demanded, *_list_parted(function, arguments)]))
+
+
+def choose_within(
+    limits: Iterable[tuple[str, str]], chosen: Mapping[str, int], given: Mapping[str, int]
+) -> dict[str, int]:
+    """Return sizes of which each number is at most its bound, and less where that is free.
+
+    ``limits`` are pairs of a number and its bound; ``given`` are sizes that are not to be chosen.
+    """
+    sizes = dict(chosen)
+    for small, large in limits:
+        least, most = given.get(small, sizes.get(small)), sizes.get(large)
+        if most is None or large in given:
+            continue
+        if least is None:
+            sizes[small] = max(most // 2, 1)
+        elif least > most and small in given:
+            sizes[large] = 2 * least
+        elif least > most:
+            sizes[small], sizes[large] = most, least
+    return sizes
+
+
+def are_within(
+    limits: Iterable[Bound], specs: Mapping[str, Spec], sizes: Mapping[str, int]
+) -> bool:
+    """Say whether numbers are at most what they may be, as far as their sizes are known."""
+    for small, name, axis in limits:
+        large = sizes.get(name)
+        if axis is not None:
+            shape = getattr(specs.get(name), "shape", ())
+            large = shape[axis] if axis in range(-len(shape), len(shape)) else None
+        if small in sizes and large is not None and sizes[small] > large:
+            return False
+    return True
+
+
+def _read_said(text: str, names: Collection[str]) -> list[Bound]:
+    """Return what a docstring says of numbers and sizes of these names."""
+    found: list[Bound] = []
+    for clause in _CLAUSES.split(text):
+        plain = _BRACKETS.sub(" ", clause)
+        for pattern, is_upper in ((_AT_MOST, True), (_AT_LEAST, False)):
+            for said in pattern.finditer(plain):
+                before = [w for w in re.findall(r"\w+", plain[: said.start()]) if w in names]
+                other = said.group(1)
+                if before and other in names and other != before[-1]:
+                    pair = (before[-1], other) if is_upper else (other, before[-1])
+                    found.append(Bound(*pair))
+    return found
+
+
+def _list_named_axes(function: Function, arguments: Collection[str]) -> Iterator[tuple[str, _Axis]]:
+    """Yield what ``b, t, d = x.shape`` and ``d = x.size(-1)`` call the axes of arguments."""
+    for node in walk(function):
+        if not (isinstance(node, ast.Assign) and len(node.targets) == 1):
+            continue
+        target, value = node.targets[0], ast.unparse(node.value)
+        if isinstance(target, ast.Tuple) and not any(
+            isinstance(part, ast.Starred) for part in target.elts
+        ):
+            whole = next((a for a in arguments if value in {f"{a}.shape", f"{a}.size()"}), "")
+            for at, part in enumerate(target.elts if whole else ()):
+                yield ast.unparse(part), _Axis(whole, at)
+        elif isinstance(target, ast.Name):
+            axis = _read_axis(node.value, arguments)
+            if axis is not None:
+                yield target.id, axis
+
+
+def _read_axis(node: ast.expr, arguments: Collection[str]) -> _Axis | None:
+    """Return the axis that ``x.shape[-1]`` or ``x.size(-1)`` is the size of."""
+    match node:
+        case (
+            ast.Subscript(value=ast.Attribute(value=ast.Name(id=name), attr="shape"), slice=at)
+            | ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="size"), args=[at])
+        ) if name in arguments:
+            text = ast.unparse(at)
+            return _Axis(name, int(text)) if re.fullmatch(r"-?\d+", text) else None
+    return None
+
+
+def _list_demanded(
+    function: Function, axes: Mapping[str, _Axis], arguments: Collection[str]
+) -> Iterator[Bound]:
+    """Yield what ``assert n <= d`` and ``if n > d: raise`` demand."""
+    for node in walk(function):
+        if isinstance(node, ast.Assert):
+            test, holds = node.test, True
+        elif isinstance(node, ast.If) and isinstance(node.body[-1], ast.Raise):
+            test, holds = node.test, False
+        else:
+            continue
+        for one in test.values if isinstance(test, ast.BoolOp) else [test]:
+            if not isinstance(one, ast.Compare):
+                continue
+            sizes = [one.left, *one.comparators]
+            for left, op, right in zip(sizes, one.ops, sizes[1:], strict=False):
+                is_upper = isinstance(op, ast.Lt | ast.LtE) == holds
+                small, large = (left, right) if is_upper else (right, left)
+                name = _name_of(small)
+                axis = _read_axis(large, arguments) or axes.get(_name_of(large))
+                if not isinstance(op, _ORDERS) or not name or name in axes:
+                    continue
+                if axis is not None:
+                    yield Bound(name, axis.name, axis.at)
+                elif _name_of(large):
+                    yield Bound(name, _name_of(large))
+
+
+def _name_of(node: ast.expr | None) -> str:
+    """Return the name of a number: an argument, or one that the object holds."""
+    if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "self":
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _list_parted(function: Function, arguments: Collection[str]) -> Iterator[Bound]:
+    """Yield the numbers at which an axis is taken apart: ``x[..., :n]`` and ``x[..., n:]``."""
+    first, rest = set[Bound](), dict[Bound, None]()
+    for node in walk(function):
+        if not (isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name)):
+            continue
+        parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        dots = next((n for n, p in enumerate(parts) if ast.unparse(p) == "..."), None)
+        for at, part in enumerate(parts if node.value.id in arguments else ()):
+            if not isinstance(part, ast.Slice) or part.step is not None:
+                continue
+            axis = at if dots is None or at < dots else at - len(parts)
+            if _name_of(part.upper) and part.lower is None:
+                first.add(Bound(_name_of(part.upper), node.value.id, axis))
+            elif _name_of(part.lower) and part.upper is None:
+                rest[Bound(_name_of(part.lower), node.value.id, axis)] = None
+    yield from (bound for bound in rest if bound in first)

@@ -1,0 +1,88 @@
+"""Numbers that are at most as large as others: by a text, by tests, by what is taken apart."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from changed_programs import verdict  # noqa: E402 - needs torch
+
+from npufix.rewriters.verification.inputs.source.bounds import (  # noqa: E402 - same
+    Bound,
+    list_bounds,
+)
+from npufix.rewriters.verification.inputs.source.declarations import (  # noqa: E402 - same
+    read_declarations,
+)
+from npufix.rewriters.verification.verdict import Status  # noqa: E402 - same
+
+ROTARY = '''
+def apply_rotary(q, cos, sin, rotary_dim: int):
+    """q (B, H, T, D); cos, sin (T, rotary_dim); rotary_dim is even and at most D."""
+    first, second = q[..., :rotary_dim].chunk(2, dim=-1)
+    rot, rest = q[..., :rotary_dim], q[..., rotary_dim:]
+    turned = torch.cat((-second, first), dim=-1)
+    return torch.cat([rot * cos + turned * sin, rest], dim=-1)
+'''
+PARTED = "rot, rest = q[..., :rotary_dim], q[..., rotary_dim:]"
+
+
+def _bounds(code: str, *shapes: tuple[str, ...]) -> list[Bound]:
+    (function,) = ast.parse(code).body
+    assert isinstance(function, ast.FunctionDef)
+    return list_bounds(function, shapes)
+
+
+@pytest.mark.parametrize("code", [ROTARY, ROTARY.replace("rotary_dim is even and at most D", "")])
+def test_a_number_is_less_than_the_axis_it_takes_apart(code: str) -> None:
+    last = "rot, rest = q[..., -rotary_dim:], q[..., :-rotary_dim]"
+    found = verdict(code, (PARTED, last))
+    assert found.status is Status.REFUTED, found
+    split = "rot, rest = q.split([rotary_dim, q.size(-1) - rotary_dim], dim=-1)"
+    found = verdict(code, (PARTED, split))
+    assert found.status is Status.EQUIVALENT, found
+
+
+def test_a_number_without_a_text_goes_with_the_columns_of_tables() -> None:
+    code = ROTARY.replace('    """q (B, H, T, D); cos, sin (T, rotary_dim);', '    """Rotate.')
+    code = code.replace(" rotary_dim is even and at most D.", "")
+    found = verdict(code, (PARTED, "rot, rest = q[..., -rotary_dim:], q[..., :-rotary_dim]"))
+    assert found.status is Status.REFUTED, found
+
+
+@pytest.mark.parametrize(
+    ("said", "bound"),
+    [
+        ("n is even and at most D", ("n", "D")),
+        ("x (B, T, D) with n <= D.", ("n", "D")),
+        ("x (B, T, D), where `D` is at least `n`", ("n", "D")),
+        ("n: how many are kept,\n    no more than k", ("n", "k")),
+        ("lengths (B,) of rows, at most T", ("lengths", "T")),
+        ("n counts (up to D, say); k at most many", None),
+    ],
+)
+def test_texts_say_what_numbers_are_at_most(said: str, bound: tuple[str, str] | None) -> None:
+    code = f'def f(x, lengths, n: int, k: int):\n    """{said}"""\n    return x'
+    assert _bounds(code, ("B", "T", "D")) == ([Bound(*bound)] if bound else [])
+
+
+def test_code_demands_and_takes_apart() -> None:
+    code = """
+def f(x, n, k, cut):
+    b, t, d = x.shape
+    assert 0 < n <= d
+    if k > t or cut > x.size(-1):
+        raise ValueError(k)
+    return x[:, :k], x[:, k:], x[..., :n]
+"""
+    of_t, of_d = Bound("k", "x", 1), Bound("n", "x", 2)
+    assert _bounds(code) == [of_d, of_t, Bound("cut", "x", -1)]
+
+
+def test_sizes_are_chosen_within_bounds() -> None:
+    declared = read_declarations(ROTARY, "apply_rotary")
+    rows = [declared.list_shapes(name, 8)[0][-1] for name in ("q", "cos")]
+    assert rows[0] > rows[1] == declared.find_size("rotary_dim", 8)
