@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 import inspect
 import itertools
 import re
@@ -32,6 +31,8 @@ from npufix.rewriters.verification.inputs.objects.configurations import (
     CONFIG_CLASS,
     StandInConfig,
     WideConfig,
+    invent,
+    list_settings,
     offer_configurations,
 )
 from npufix.rewriters.verification.inputs.objects.kept import (
@@ -40,6 +41,7 @@ from npufix.rewriters.verification.inputs.objects.kept import (
     is_layer,
     is_pair,
     read_init,
+    read_methods,
     weighs_classes,
 )
 from npufix.rewriters.verification.inputs.objects.offers import (
@@ -65,9 +67,8 @@ from npufix.rewriters.verification.inputs.source.parameters import (
     guess_scalars,
     list_parameters,
 )
-from npufix.rewriters.verification.inputs.source.path_conditions import find_attributes_read
 from npufix.rewriters.verification.inputs.source.several import guess_several, tell_apart
-from npufix.rewriters.verification.inputs.source.usage import Use
+from npufix.rewriters.verification.inputs.source.usage import Use, find_function
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
@@ -451,26 +452,29 @@ def guess_configurations(parameter: Parameter, target: Target, tree: ast.Module)
     """Return configurations, for a parameter of a function that is one."""
     if not re.search(CONFIG, parameter.name) or parameter.has_default:
         return []
-    asked = find_attributes_read(tree, target.qualname, parameter.name)
+    function = find_function(tree, target.qualname)
+    asked = list_settings(function, parameter.name) if function is not None else {}
     if not asked:
         return []
+    inner = [name for name, held in asked.items() if held]
     unknown = {n: WIDTH for n in asked if try_call(lambda n=n: guess_attribute(n), _BUILD_S).error}  # type: ignore[misc] # a default binds it
-    invented = MadeArgument(lambda: StandInConfig(unknown), "a stand-in configuration")
-    return [*offer_file_configurations(target.qualname, target.loaded), invented]
+    made = MadeArgument(lambda: invent(StandInConfig, unknown, inner), "a stand-in configuration")
+    return [*offer_file_configurations(target.qualname, target.loaded), made]
 
 
 def _invent(owner: type, name: str, kind: type[StandInConfig]) -> MadeArgument:
     """Find out by trying which attributes ``__init__`` reads that no name tells."""
+    inner = [n for n, held in list_settings(read_methods(owner)[1], name).items() if held]
     known: dict[str, object] = {}
     for _ in range(_REPAIRS):
-        config = kind(known)
+        config = invent(kind, known, inner)
         outcome = try_call(lambda c=config: owner(**{name: c}), _BUILD_S)  # type: ignore[misc] # a default binds it
         asked = outcome.error.removeprefix("AttributeError: ")
         if outcome.kind != "AttributeError" or not asked.isidentifier() or asked in known:
             break
         known[asked] = WIDTH
     label = WIDE if kind is WideConfig else "a stand-in configuration"
-    return MadeArgument(lambda: kind(copy.copy(known)), label)
+    return MadeArgument(lambda: invent(kind, known, inner), label)
 
 
 def _classes(text: str) -> list[ast.ClassDef]:

@@ -239,21 +239,6 @@ def _list_looked_up(
                 yield spell_dotted_name(node.slice), key
 
 
-def find_attributes_read(tree: ast.Module, qualname: str, name: str) -> list[str]:
-    """Return the attributes that a function reads from one of its parameters."""
-    own = qualname.partition(".<locals>")[0].rpartition(".")[2]
-    functions = (n for n in walk(tree) if isinstance(n, ast.FunctionDef) and n.name == own)
-    nodes = (node for function in functions for node in walk(function))
-    found = {
-        node.attr: None
-        for node in nodes
-        if isinstance(node, ast.Attribute)
-        and isinstance(node.value, ast.Name)
-        and node.value.id == name
-    }
-    return list(found)
-
-
 def _sides(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     if isinstance(node, ast.Compare) and len(node.ops) == 1:
         yield spell_dotted_name(node.left), node.comparators[0]
