@@ -10,17 +10,22 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from npufix.rewriters.verification.calls.values import Spec, Value
 from npufix.rewriters.verification.inputs.source.attributes import list_kept
 from npufix.rewriters.verification.inputs.source.declarations import (
     Declarations,
     read_declarations,
 )
+from npufix.rewriters.verification.inputs.source.path_conditions import find_compared_constants
 from npufix.rewriters.verification.inputs.source.training.loops import find_batches, find_result
 from npufix.rewriters.verification.inputs.source.training.losses import find_class_weights
 from npufix.rewriters.verification.inputs.source.usage import Use
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from npufix.rewriters.verification.calls.values import Find
     from npufix.rewriters.verification.inputs.source.parameters import Parameter
 
 _READ_S = 5.0
@@ -91,6 +96,29 @@ def find_tensor_use(owner: type, name: str) -> set[str]:
         if (passed and (kept or of_tensor)) or (of == name and of_tensor):
             found.add(called)
     return found
+
+
+def list_allowed(owner: type, name: str, find: Find) -> list[Spec]:
+    """Return the texts that methods compare an argument of ``__init__`` with.
+
+    ``"binary"`` for ``assert mode in {BINARY, "multilabel"}``, where ``find`` knows ``BINARY``.
+    """
+    _, tree = read_methods(owner)
+    compared = find_compared_constants(tree, "__init__", find).get(name, ())
+    return [Value(value) for value in compared if isinstance(value, str)]
+
+
+def list_passed_on(owner: type, build: Callable[[], object]) -> list[str]:
+    """Return the arguments that ``__init__`` needs for what it passes ``**kwargs`` on to.
+
+    ``dim`` where ``build`` fails with "Inner.__init__() missing 1 required positional argument".
+    """
+    signature = try_call(lambda: inspect.signature(owner), _READ_S).value
+    kinds = signature.parameters.values() if isinstance(signature, inspect.Signature) else ()
+    if not any(p.kind is p.VAR_KEYWORD for p in kinds):
+        return []
+    missing = re.search(r"missing \d+ required .*?arguments?: (.*)", try_call(build, _READ_S).error)
+    return re.findall(r"'(\w+)'", missing[1]) if missing else []
 
 
 def is_pair(owner: type, name: str) -> bool:
