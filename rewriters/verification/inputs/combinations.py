@@ -10,7 +10,7 @@ from npufix.rewriters.verification.inputs.arguments import (
     guess_tensors,
     is_tensor,
 )
-from npufix.rewriters.verification.inputs.recipes import guess_configurations
+from npufix.rewriters.verification.inputs.settings import guess_configurations
 from npufix.rewriters.verification.inputs.source.parameters import WIDTH, Parameter
 from npufix.rewriters.verification.inputs.source.path_conditions import find_compared_constants
 
@@ -39,7 +39,7 @@ def combine_guesses(  # noqa: PLR0913, PLR0917 - all that is known of the argume
     ``forced`` are those that some are to have, and no guesses.
     """
     wanted = target.parameters()
-    hints = find_compared_constants(tree, target.qualname)
+    hints = find_compared_constants(tree, target.qualname, target.loaded.find)
     known = {p.name: guess_configurations(p, target, tree) for p in wanted}
 
     def tries(p: Parameter, base: tuple[int, ...]) -> list[Spec]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 import inspect
 import itertools
 import re
@@ -15,7 +14,6 @@ from torch.overrides import TorchFunctionMode
 
 from npufix.rewriters.verification.calls.values import (
     Find,
-    MadeArgument,
     Spec,
     Value,
     find_nothing,
@@ -29,7 +27,6 @@ from npufix.rewriters.verification.inputs.arguments import (
     weigh_classes,
 )
 from npufix.rewriters.verification.inputs.objects.configurations import (
-    CONFIG_CLASS,
     StandInConfig,
     WideConfig,
     offer_configurations,
@@ -39,6 +36,8 @@ from npufix.rewriters.verification.inputs.objects.kept import (
     find_tensor_use,
     is_layer,
     is_pair,
+    list_allowed,
+    list_passed_on,
     read_init,
     weighs_classes,
 )
@@ -52,6 +51,12 @@ from npufix.rewriters.verification.inputs.objects.offers import (
 )
 from npufix.rewriters.verification.inputs.objects.ranks import combine_by_rank
 from npufix.rewriters.verification.inputs.objects.training_loops import MODEL, offer_for_loops
+from npufix.rewriters.verification.inputs.settings import (
+    CONFIG,
+    WIDE,
+    find_settings,
+    offer_file_configurations,
+)
 from npufix.rewriters.verification.inputs.source.attributes import (
     classify_attributes,
     list_attributes_read,
@@ -61,11 +66,9 @@ from npufix.rewriters.verification.inputs.source.parameters import (
     CLASSES,
     WIDTH,
     Parameter,
-    guess_attribute,
     guess_scalars,
     list_parameters,
 )
-from npufix.rewriters.verification.inputs.source.path_conditions import find_attributes_read
 from npufix.rewriters.verification.inputs.source.several import guess_several, tell_apart
 from npufix.rewriters.verification.inputs.source.usage import Use
 from npufix.rewriters.verification.sandbox.try_call import try_call
@@ -75,9 +78,7 @@ if TYPE_CHECKING:
 
     from npufix.rewriters.verification.inputs.histories import Earlier
     from npufix.rewriters.verification.inputs.load import Loaded
-    from npufix.rewriters.verification.inputs.target import Target
 
-CONFIG = r"^(config|cfg|args|configuration|hparams|params|model_args|opts?)$"
 _MOST_PARAMETERS = 5_000_000
 _MOST_FURTHER_PARAMETERS = 50_000
 """For another object, once there is one: that of a real size says nothing new, slowly."""
@@ -89,10 +90,7 @@ _DRAWN_INTO = frozenset({"normal_", "uniform_", "trunc_normal_", "bernoulli_", "
 _BUILD_S = 5.0
 _MOST_WORDS = 200
 """Characters of an error that are quoted."""
-_REPAIRS = 12
-_MOST_CONFIGURATIONS = 2
 _FEW_CLASSES = 4
-WIDE = "a wide stand-in configuration"
 _PLAIN_BASE = re.compile(r"(^|\.)(Module|object|ABC)$")
 
 
@@ -271,7 +269,8 @@ def generate_recipes(
         made = list(inheriting)
         found += len(made)
         yield from made
-    if not found:
+    # the groups of an optimizer are no attributes that a name could tell
+    if not found and not issubclass(owner, torch.optim.Optimizer):
         read = {**_read_by_other(other, owner, method), **read_attributes(owner, method)}
         recipe = Recipe(attributes=tuple(sorted(read.items())))
         if not try_call(lambda: recipe.build(owner, loaded.find), _BUILD_S).error:
@@ -341,17 +340,13 @@ def _constructions(owner: type, loaded: Loaded) -> Iterator[dict[str, Spec]]:
     signature = try_call(lambda: inspect.signature(owner), _BUILD_S).value
     if not isinstance(signature, inspect.Signature):
         return
-    options: list[list[tuple[str, Spec | None]]] = []
-    for parameter in list_parameters(signature):
-        specs = _options(owner, parameter, loaded)
-        if parameter.has_default:
-            other = [s for s in specs if not _is(s, parameter.default)]
-            options.append([(parameter.name, None), *((parameter.name, s) for s in other[:2])])
-        elif specs:
-            options.append([(parameter.name, s) for s in specs])
-        else:
-            options.append([(parameter.name, Value(WIDTH)), (parameter.name, Value(None))])
     parameters = list_parameters(signature)
+    options = [_choices(owner, parameter, loaded) for parameter in parameters]
+    first = Recipe(tuple((n, spec) for (n, spec), *_ in options if spec is not None))
+    for name in list_passed_on(owner, lambda: first.build(owner, loaded.find)):
+        passed = Parameter(name, "", inspect.Parameter.empty)
+        parameters.append(passed)
+        options.append(_choices(owner, passed, loaded))
     counts = {p.name: p.default for p in parameters if re.search(CLASSES, p.name.lower())}
     weights = [p.name for p in parameters if weighs_classes(owner, p)]
     seen: list[tuple[tuple[str, Spec | None], ...]] = []
@@ -362,6 +357,15 @@ def _constructions(owner: type, loaded: Loaded) -> Iterator[dict[str, Spec]]:
         seen.append(combination)
         chosen = {name: spec for name, spec in combination if spec is not None}
         yield _tie_classes(chosen, counts, weights)
+
+
+def _choices(owner: type, parameter: Parameter, loaded: Loaded) -> list[tuple[str, Spec | None]]:
+    """Return what an argument may be, the likeliest first; none where it is left out."""
+    name, specs = parameter.name, _options(owner, parameter, loaded)
+    if parameter.has_default:
+        other = [s for s in specs if not _is(s, parameter.default)]
+        return [(name, None), *((name, s) for s in other[:2])]
+    return [(name, s) for s in specs or (Value(WIDTH), Value(None))]
 
 
 def _tie_classes(
@@ -389,7 +393,7 @@ def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
     annotated = loaded.find(bare) if bare else None
     specs: list[Spec] = []
     if not parameter.has_default:
-        specs = _tensors(owner, parameter)
+        specs = list_allowed(owner, parameter.name, loaded.find) or _tensors(owner, parameter)
     if not specs and not parameter.has_default:
         # Another one than what a method takes: the average of two that are equal is no other.
         called = is_layer(owner, rf"(?:.*\bdeepcopy\()?{parameter.name}\)?")
@@ -406,7 +410,8 @@ def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
     if re.search(CONFIG, parameter.name):
         if not specs:
             specs += offer_file_configurations(owner.__name__, loaded)
-        specs += [_invent(owner, parameter.name, kind) for kind in (StandInConfig, WideConfig)]
+        name = parameter.name
+        specs += [find_settings(owner, name, kind) for kind in (StandInConfig, WideConfig)]
     if weighs_classes(owner, parameter):
         specs += weigh_classes(WIDTH, _FEW_CLASSES)
     if parameter.default is None:
@@ -429,48 +434,6 @@ def _tensors(owner: type, parameter: Parameter) -> list[Spec]:
     if use & _OF_POSITIVE:
         made = [replace_tensors(s, lambda t: replace(t, kind="unit")) for s in made]
     return list(dict.fromkeys(made))
-
-
-def offer_file_configurations(owner: str, loaded: Loaded) -> list[Spec]:
-    """Offer the configurations that the file knows, those that share the class's name first."""
-
-    def unlike(name: str) -> int:
-        pairs = zip(name.lower(), owner.lower(), strict=False)
-        return -sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-
-    specs: list[Spec] = []
-    names = [n for n in loaded.names if re.search(CONFIG_CLASS, n)]
-    for name in sorted(names, key=unlike)[:_MOST_CONFIGURATIONS]:
-        kind = loaded.find(name)
-        if isinstance(kind, type):
-            specs += offer_configurations(kind, name)
-    return specs
-
-
-def guess_configurations(parameter: Parameter, target: Target, tree: ast.Module) -> list[Spec]:
-    """Return configurations, for a parameter of a function that is one."""
-    if not re.search(CONFIG, parameter.name) or parameter.has_default:
-        return []
-    asked = find_attributes_read(tree, target.qualname, parameter.name)
-    if not asked:
-        return []
-    unknown = {n: WIDTH for n in asked if try_call(lambda n=n: guess_attribute(n), _BUILD_S).error}  # type: ignore[misc] # a default binds it
-    invented = MadeArgument(lambda: StandInConfig(unknown), "a stand-in configuration")
-    return [*offer_file_configurations(target.qualname, target.loaded), invented]
-
-
-def _invent(owner: type, name: str, kind: type[StandInConfig]) -> MadeArgument:
-    """Find out by trying which attributes ``__init__`` reads that no name tells."""
-    known: dict[str, object] = {}
-    for _ in range(_REPAIRS):
-        config = kind(known)
-        outcome = try_call(lambda c=config: owner(**{name: c}), _BUILD_S)  # type: ignore[misc] # a default binds it
-        asked = outcome.error.removeprefix("AttributeError: ")
-        if outcome.kind != "AttributeError" or not asked.isidentifier() or asked in known:
-            break
-        known[asked] = WIDTH
-    label = WIDE if kind is WideConfig else "a stand-in configuration"
-    return MadeArgument(lambda: kind(copy.copy(known)), label)
 
 
 def _classes(text: str) -> list[ast.ClassDef]:

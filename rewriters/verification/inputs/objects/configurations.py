@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.graph.modules.syntax import walk
 from npufix.rewriters.verification.calls.values import MadeArgument, Spec, Value
 from npufix.rewriters.verification.inputs.source.parameters import (
     WIDTH,
@@ -16,7 +18,7 @@ from npufix.rewriters.verification.inputs.source.parameters import (
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
 _HEADS = r"num_(attention_)?heads$|n_?heads?$|num_heads|encoder_attention_heads"
 _KV_HEADS = r"(key_value|kv)_heads|n_kv"
@@ -24,14 +26,41 @@ _HEAD_WIDTH = r"head_(dim|size)|dim_head|d_head|d_kv"
 _MOST_HEADS = 4
 CONFIG_CLASS = r"(Config|Configuration|Args|Arguments)$"
 _BUILD_S = 5.0
+_OF_TABLES = frozenset(dir(dict))
 
 
 class StandInConfig:
-    """A configuration that invents what is asked of it, from the name."""
+    """A configuration that invents what is asked of it, from the name.
+
+    By attributes or by keys: ``config.dim``, ``config["dim"]``, ``config.get("dim", 64)``.
+    """
+
+    __slots__ = ("__dict__", "has_keys")
+    has_keys: bool
+    """Whether it was asked by keys."""
 
     def __init__(self, known: Mapping[str, object]) -> None:
         """Start from attributes that were asked for and could not be guessed before."""
+        self.has_keys = False
         self.__dict__.update(known)
+
+    def __getitem__(self, name: object) -> object:
+        self.has_keys = True
+        if not isinstance(name, str):
+            raise KeyError(name)
+        return getattr(self, name)
+
+    def __contains__(self, name: object) -> bool:
+        self.has_keys = True
+        return name in self.__dict__
+
+    def get(self, name: str, default: object = None) -> object:
+        """Return what is guessed, if it is of the kind of the default, else the default."""
+        self.has_keys = True
+        guessed = try_call(lambda: getattr(self, name), _BUILD_S).value
+        alike = default is None or type(guessed) is type(default)
+        value = self.__dict__[name] = guessed if alike and guessed is not None else default
+        return value
 
     def __getattr__(self, name: str) -> object:
         lower = name.lower()
@@ -62,6 +91,69 @@ class LightConfig(StandInConfig):
     def __getattr__(self, name: str) -> object:
         other = getattr(type(self), "attribute_map", {}).get(name)
         return getattr(self, other) if isinstance(other, str) else super().__getattr__(name)
+
+
+def list_settings(tree: ast.AST, root: str) -> dict[str, bool]:
+    """Return what is read from ``root``, and whether that is a configuration of its own.
+
+    ``root`` is what the code calls it. ``{"model": True, "dim": False, "lr": False}`` for
+    ``cfg.model.dim`` and ``cfg["lr"]``, also where ``model = cfg.model`` stands between, or
+    ``self.cfg = cfg``.
+    """
+    called = {id(n.func) for n in walk(tree) if isinstance(n, ast.Call)}
+    names = {root: ""}  # what the code calls it, and what it calls its parts
+    found: dict[str, bool] = {}
+    for _ in range(2):  # methods that stand first may read what ``__init__`` keeps
+        for node in walk(tree):
+            read = _read(node) if id(node) not in called else None
+            if read is not None:
+                of, name = read
+                known = names.get(ast.unparse(of))
+                outer = _read(of) if known is None else None
+                if outer is not None and names.get(ast.unparse(outer[0])) is not None:
+                    known = outer[1]
+                if known is not None:
+                    found.setdefault(name, False)
+                    found |= {known: True} if known else {}
+            if isinstance(node, ast.Assign):
+                kept = names.get(ast.unparse(node.value))
+                read = _read(node.value)
+                if kept is None and read is not None and ast.unparse(read[0]) in names:
+                    kept = read[1]
+                for target in node.targets if kept is not None else ():
+                    names.setdefault(ast.unparse(target), kept or "")
+    return found
+
+
+def _read(node: ast.AST) -> tuple[ast.expr, str] | None:
+    """Return what a node reads a setting from, and which."""
+    if isinstance(node, ast.Attribute):
+        return None if node.attr in _OF_TABLES else (node.value, node.attr)
+    if isinstance(node, ast.Subscript):
+        of, key = node.value, node.slice
+    elif (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == "get"
+        and node.args
+    ):
+        of, key = node.func.value, node.args[0]
+    else:
+        return None
+    if isinstance(key, ast.Constant) and isinstance(key.value, str):
+        return of, key.value
+    return None
+
+
+def invent(
+    kind: type[StandInConfig], known: Mapping[str, object], inner: Collection[str]
+) -> StandInConfig:
+    """Make one that has others under the names ``inner``, each of which knows the same.
+
+    For ``cfg.model.dim`` and ``cfg.model.mlp.dim``.
+    """
+    held = {name: kind(known) for name in inner}
+    return kind({**known, **{name: kind({**known, **held}) for name in inner}})
 
 
 def offer_configurations(kind: type, name: str) -> list[Spec]:

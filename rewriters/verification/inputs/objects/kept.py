@@ -10,17 +10,22 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from npufix.rewriters.verification.calls.values import Spec, Value
 from npufix.rewriters.verification.inputs.source.attributes import list_kept
 from npufix.rewriters.verification.inputs.source.declarations import (
     Declarations,
     read_declarations,
 )
+from npufix.rewriters.verification.inputs.source.path_conditions import find_compared_constants
 from npufix.rewriters.verification.inputs.source.training.loops import find_batches, find_result
 from npufix.rewriters.verification.inputs.source.training.losses import find_class_weights
 from npufix.rewriters.verification.inputs.source.usage import Use
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from npufix.rewriters.verification.calls.values import Find
     from npufix.rewriters.verification.inputs.source.parameters import Parameter
 
 _READ_S = 5.0
@@ -39,7 +44,7 @@ def find_kept_use(owner: type, name: str, *, called: bool) -> Use:
 
     ``called`` says that they call it, by whatever is made of it.
     """
-    source, tree = _read_methods(owner)
+    source, tree = read_methods(owner)
     methods = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
     kept = next((a for m in methods for a, given in list_kept(m) if given == name), name)
     own = f"self.{kept}"
@@ -57,7 +62,7 @@ def is_layer(owner: type, name: str) -> bool:
 
     ``name`` may be a pattern of what is made of it.
     """
-    source, _ = _read_methods(owner)
+    source, _ = read_methods(owner)
     kept = re.findall(rf"self\.(\w+)(?:: [^=\n]+)? = {name}(?!\w|\()", source)
     return any(re.search(rf"self\.{attribute}\(", source) for attribute in kept)
 
@@ -66,7 +71,7 @@ def weighs_classes(owner: type, parameter: Parameter) -> bool:
     """Say whether an argument of ``__init__``, as it is or as an attribute, weighs classes."""
     if parameter.default is not None:
         return False
-    source, tree = _read_methods(owner)
+    source, tree = read_methods(owner)
     name = parameter.name
     kept = {name, *re.findall(rf"self\.(\w+)(?:: [^=\n]+)? = {name}\b(?!\()", source)}
     return bool(kept & find_class_weights(tree))
@@ -77,7 +82,7 @@ def find_tensor_use(owner: type, name: str) -> set[str]:
 
     ``log`` and ``register_buffer`` for ``self.register_buffer("log_sigmas", sigmas.log())``.
     """
-    _, tree = _read_methods(owner)
+    _, tree = read_methods(owner)
     init = next((n for n in ast.walk(tree) if getattr(n, "name", "") == "__init__"), None)
     found: set[str] = set()
     for node in ast.walk(init) if init is not None else ():
@@ -93,9 +98,32 @@ def find_tensor_use(owner: type, name: str) -> set[str]:
     return found
 
 
+def list_allowed(owner: type, name: str, find: Find) -> list[Spec]:
+    """Return the texts that methods compare an argument of ``__init__`` with.
+
+    ``"binary"`` for ``assert mode in {BINARY, "multilabel"}``, where ``find`` knows ``BINARY``.
+    """
+    _, tree = read_methods(owner)
+    compared = find_compared_constants(tree, "__init__", find).get(name, ())
+    return [Value(value) for value in compared if isinstance(value, str)]
+
+
+def list_passed_on(owner: type, build: Callable[[], object]) -> list[str]:
+    """Return the arguments that ``__init__`` needs for what it passes ``**kwargs`` on to.
+
+    ``dim`` where ``build`` fails with "Inner.__init__() missing 1 required positional argument".
+    """
+    signature = try_call(lambda: inspect.signature(owner), _READ_S).value
+    kinds = signature.parameters.values() if isinstance(signature, inspect.Signature) else ()
+    if not any(p.kind is p.VAR_KEYWORD for p in kinds):
+        return []
+    missing = re.search(r"missing \d+ required .*?arguments?: (.*)", try_call(build, _READ_S).error)
+    return re.findall(r"'(\w+)'", missing[1]) if missing else []
+
+
 def is_pair(owner: type, name: str) -> bool:
     """Say whether methods unpack an argument of ``__init__``: ``h, w = self.input_resolution``."""
-    _, tree = _read_methods(owner)
+    _, tree = read_methods(owner)
     methods = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
     kept = {f"self.{a}" for m in methods for a, given in list_kept(m) if given == name} | {name}
     return any(
@@ -109,12 +137,12 @@ def is_pair(owner: type, name: str) -> bool:
 
 def read_init(owner: type) -> Declarations:
     """Return what the text of ``__init__`` and of the class says of the arguments."""
-    source, _ = _read_methods(owner)
+    source, _ = read_methods(owner)
     return read_declarations(f"class _:\n    {owner.__doc__ or ''!r}\n{source}", "_.__init__")
 
 
 @lru_cache(maxsize=4)  # each argument of ``__init__`` asks
-def _read_methods(owner: type) -> tuple[str, ast.AST]:
+def read_methods(owner: type) -> tuple[str, ast.AST]:
     """Return the text of the methods of a class, and its syntax."""
     methods = filter(inspect.isfunction, vars(owner).values())
     texts = (try_call(lambda m=m: inspect.getsource(m), _READ_S).value for m in methods)  # type: ignore[misc] # a default binds it

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from npufix.rewriters.graph.modules.syntax import names_bound_in, root_name, walk
 from npufix.rewriters.verification.calls.coverage import Branch
+from npufix.rewriters.verification.calls.values import find_nothing
 from npufix.rewriters.verification.inputs.source.parameters import WIDTH, guess_attribute
 from npufix.rewriters.verification.inputs.source.usage import find_function
 from npufix.rewriters.verification.sandbox.try_call import try_call
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from types import CodeType
 
     from npufix.rewriters.verification.calls.coverage import Place
+    from npufix.rewriters.verification.calls.values import Find
 
 Goal: TypeAlias = "Mapping[str, object]"
 """Values by dotted names, as code writes them: ``self.config.pretraining_tp``, ``mode``."""
@@ -205,8 +207,10 @@ def _is_never(test: ast.expr, dims: Mapping[str, frozenset[int]], *, holds: bool
     return bool(known and way and limits) and all(way(n, limits) is not holds for n in known)  # type: ignore[misc] # not None
 
 
-def find_compared_constants(tree: ast.Module, qualname: str) -> dict[str, list[object]]:
-    """Return the constants that a function compares a name with."""
+def find_compared_constants(
+    tree: ast.AST, qualname: str, find: Find = find_nothing
+) -> dict[str, list[object]]:
+    """Return the constants that a function compares a name with; ``find`` knows those by name."""
     name = qualname.partition(".<locals>")[0].rpartition(".")[2]
     found: dict[str, list[object]] = {}
     tables = dict(_tables(tree))
@@ -216,11 +220,11 @@ def find_compared_constants(tree: ast.Module, qualname: str) -> dict[str, list[o
         for test in walk(node):
             for left, right in (*_sides(test), *_list_looked_up(test, tables)):
                 known = found.setdefault(left, [])
-                known += [v for v in _constants(right) if v not in known]
+                known += [v for v in _constants(right, find) if v not in known]
     return found
 
 
-def _tables(tree: ast.Module) -> Iterator[tuple[str, ast.Dict]]:
+def _tables(tree: ast.AST) -> Iterator[tuple[str, ast.Dict]]:
     """Yield the dictionaries that are written out, by their names."""
     for node in walk(tree):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
@@ -239,21 +243,6 @@ def _list_looked_up(
                 yield spell_dotted_name(node.slice), key
 
 
-def find_attributes_read(tree: ast.Module, qualname: str, name: str) -> list[str]:
-    """Return the attributes that a function reads from one of its parameters."""
-    own = qualname.partition(".<locals>")[0].rpartition(".")[2]
-    functions = (n for n in walk(tree) if isinstance(n, ast.FunctionDef) and n.name == own)
-    nodes = (node for function in functions for node in walk(function))
-    found = {
-        node.attr: None
-        for node in nodes
-        if isinstance(node, ast.Attribute)
-        and isinstance(node.value, ast.Name)
-        and node.value.id == name
-    }
-    return list(found)
-
-
 def _sides(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
     if isinstance(node, ast.Compare) and len(node.ops) == 1:
         yield spell_dotted_name(node.left), node.comparators[0]
@@ -264,11 +253,14 @@ def _sides(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
                 yield spell_dotted_name(node.subject), case.pattern.value
 
 
-def _constants(node: ast.expr) -> list[object]:
-    if isinstance(node, ast.Constant) and type(node.value) in {str, int, float}:
-        return [node.value]
+def _constants(node: ast.expr, find: Find = find_nothing) -> list[object]:
+    value: object = getattr(node, "value", None) if isinstance(node, ast.Constant) else None
+    if isinstance(node, ast.Name):
+        value = find(node.id)
+    if type(value) in {str, int, float}:
+        return [value]
     if isinstance(node, ast.Tuple | ast.List | ast.Set):
-        return [value for item in node.elts for value in _constants(item)]
+        return [value for item in node.elts for value in _constants(item, find)]
     return []
 
 

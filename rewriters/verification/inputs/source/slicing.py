@@ -16,13 +16,15 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.job import Job
 
 IMPORTS = (ast.Import, ast.ImportFrom)
+_DOES = (ast.Expr, ast.If, ast.For, ast.While, ast.With)
+"""Statements that do something, beside those that define."""
 
 
 def slice_module(tree: ast.Module, target: str) -> list[ast.stmt]:
     """Return the top-level statements that ``target`` needs, in their order.
 
     A statement that changes a needed definition (``Norm.forward = ...``, ``register(Norm)``)
-    belongs to it.
+    belongs to it. What looks a name up in ``globals()`` may need every definition.
     """
     bound, used, changes = _read_names(tree)
     wanted, queue = set[int](), [target]
@@ -38,6 +40,8 @@ def slice_module(tree: ast.Module, target: str) -> list[ast.stmt]:
                 queue.extend(used[index])
     unresolved = seen - set[str]().union(*bound)
     wanted |= {i for i, names in enumerate(bound) if "*" in names and unresolved}
+    if "globals" in unresolved:
+        wanted |= {i for i, s in enumerate(tree.body) if not isinstance(s, _DOES)}
     return [tree.body[index] for index in sorted(wanted)]
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from npufix.rewriters.verification.inputs.objects.configurations import StandInConfig
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
@@ -73,6 +74,11 @@ def _object(value: object, namespace: Mapping[str, object]) -> str:
     known = getattr(value, "__dict__", None)
     if known is None or isinstance(value, torch.nn.Module) or callable(value):
         raise CannotSpellError(f"a {type(value).__name__}")
+    if isinstance(value, StandInConfig):
+        if value.has_keys:
+            return write_expression(dict(known), namespace)
+        texts = (f"{k}={write_expression(v, namespace)}" for k, v in known.items())
+        return f"types.SimpleNamespace({', '.join(texts)})"
     plain = {k: v for k, v in known.items() if k.isidentifier() and _is_literal(v)}
     kind = type(value)
     own = namespace.get(kind.__name__) is kind

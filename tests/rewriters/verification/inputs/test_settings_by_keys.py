@@ -1,0 +1,70 @@
+"""Configurations that are read by keys, or hold further ones."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("torch")
+
+from tests.rewriters.verification.changed_programs import verdict
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BY_KEYS = """
+class Norm(torch.nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.eps = config.get("eps", 1e-6)
+        self.rounds = config["model"]["rounds"]
+        self.weight = torch.nn.Parameter(torch.ones(config["hidden_size"]))
+
+    def forward(self, x):
+        for _ in range(self.rounds):
+            x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
+        return x * self.weight
+"""
+HELD = """
+class Mlp(torch.nn.Module):
+    def __init__(self, cfg):
+        super().__init__()
+        model = cfg.model
+        self.fc = torch.nn.Linear(model.dim, model.mlp.hidden)
+        self.act = "silu" if cfg.use_silu is False else "gelu"
+
+    def forward(self, x):
+        return F.silu(self.fc(x)) if self.act == "silu" else F.gelu(self.fc(x))
+"""
+OF_A_FUNCTION = """
+def loss(x, y, cfg):
+    if cfg["train"]["use_log"]:
+        x = x.log()
+    return ((x - y) ** 2).sum() * cfg["weight_scale"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "right", "wrong"),
+    [
+        (BY_KEYS, "x.pow(2)", "(x * x)", "x.abs()"),
+        (HELD, "F.silu(self.fc(x)) if", "torch.nn.functional.silu(self.fc(x)) if", "self.fc(x) if"),
+        (OF_A_FUNCTION, "** 2).sum()", "** 2).sum(dtype=None)", "** 2).mean()"),
+    ],
+)
+def test_a_configuration_is_read_by_keys(
+    text: str, old: str, right: str, wrong: str, tmp_path: Path
+) -> None:
+    kept = verdict(text, (old, right))
+    assert kept.status.value == "equivalent", kept.reason
+    refuted = verdict(text, (old, wrong))
+    assert refuted.status.value == "refuted", refuted.reason
+    assert "stand-in configuration" in refuted.reason
+    program = tmp_path / "wrong.py"
+    program.write_text(refuted.script)
+    shown = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False)
+    assert shown.returncode == 1, shown.stdout + shown.stderr
+    assert "differ" in shown.stdout

@@ -1,0 +1,107 @@
+"""Texts that ``__init__`` accepts, what it passes on, and classes that are looked up by name."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+from tests.rewriters.verification.changed_programs import verdict
+
+MODES = """
+BINARY = "binary"
+MANY = "many"
+
+
+class Focal(torch.nn.Module):
+    def __init__(self, mode: str, gamma=2.0):
+        assert mode in {BINARY, MANY}
+        super().__init__()
+        self.mode, self.gamma = mode, gamma
+
+    def forward(self, x, y):
+        if self.mode in {BINARY, MANY}:
+            loss = F.binary_cross_entropy_with_logits(x, y.type_as(x), reduction="none")
+            loss = (1 - torch.exp(-loss)) ** self.gamma * loss
+        return loss.mean()
+"""
+BY_NAME = """
+class GlobalNorm(torch.nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.gamma = torch.nn.Parameter(torch.ones(size))
+
+    def forward(self, x):
+        return x * self.gamma
+
+
+gLN = GlobalNorm
+
+
+def get(identifier):
+    found = globals().get(identifier)
+    if found is None:
+        raise ValueError(identifier)
+    return found
+
+
+class Block(torch.nn.Module):
+    def __init__(self, dim, norm="gLN"):
+        super().__init__()
+        self.norm = get(norm)(dim)
+
+    def forward(self, x):
+        return self.norm(x) * 2
+"""
+PASSED_ON = """
+class Codebook(torch.nn.Module):
+    def __init__(self, dim, codebook_size, decay=0.9):
+        super().__init__()
+        self.codes = torch.nn.Embedding(codebook_size, dim)
+
+
+class Residual(torch.nn.Module):
+    def __init__(self, *, num_quantizers, **kwargs):
+        super().__init__()
+        self.layers = torch.nn.ModuleList([Codebook(**kwargs) for _ in range(num_quantizers)])
+
+    def decode(self, indices: torch.Tensor) -> torch.Tensor:
+        out = torch.zeros((), device=indices.device)
+        for layer, each in zip(self.layers, indices):
+            out = out + layer.codes(each)
+        return out
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "right", "wrong", "made"),
+    [
+        (MODES, "* loss\n", "* 1.0 * loss\n", "* loss * 2\n", "mode='binary'"),
+        (BY_NAME, "* 2", "* 2.0", "* 3", "dim="),
+        (PASSED_ON, "out + layer.codes(each)", "layer.codes(each) + out", "out", "codebook_size="),
+    ],
+)
+def test_the_object_is_made(text: str, old: str, right: str, wrong: str, made: str) -> None:
+    kept = verdict(text, (old, right))
+    assert kept.status.value == "equivalent", kept.reason
+    refuted = verdict(text, (old, wrong))
+    assert refuted.status.value == "refuted", refuted.reason
+    assert made in refuted.reason
+
+
+def test_an_optimizer_that_cannot_be_made_is_no_internal_error() -> None:
+    text = """
+    class Descent(torch.optim.Optimizer):
+        def __init__(self, params, lr=0.1):
+            import missing_sharding
+            super().__init__(params, {"lr": lr})
+
+        def step(self):
+            for group in self.param_groups:
+                for p in group["params"]:
+                    if p.grad is not None:
+                        p.data.add_(p.grad, alpha=-group["lr"])
+    """
+    found = verdict(text, ("p.data.add_(p.grad, alpha=-group", "p.data.sub_(p.grad, alpha=group"))
+    assert found.status.value == "not verified"
+    assert "missing_sharding" in found.reason
