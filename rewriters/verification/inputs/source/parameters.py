@@ -32,7 +32,8 @@ SIZES: tuple[tuple[str, tuple[object, ...]], ...] = (
     (r"patch_?size|window_?size|^window$|^ws$", (2, 4)),
     (r"im(a)?ge?_?size|resolution|input_size", (8,)),
     (r"max_.*(pos|len|seq)|seq_?len|max_?len", (16,)),
-    (r"layers?$|depth|groups?$|stride|dilation", (1, 2)),
+    (r"layers?$|depth|stride|dilation", (1, 2)),
+    (r"groups?$", (2, 1)),  # of one group, none can be taken for another
     (
         r"epochs?$|(^|_)iter(ation)?s?$|global_step|accum\w*steps|(log|print)_(freq|every|interval)",
         (2, 3),
@@ -53,6 +54,7 @@ FLOATS: tuple[tuple[str, tuple[object, ...]], ...] = (
     (r"temperature|tau|gamma", (2.0, 0.5)),
     (r"alpha|(^|_)lr(_|$)|scal|momentum|rate|lambda|decay|factor|std|range|limit", (0.25, 1.0)),
     (r"thresh", (0.5, 0.25, 1.0)),
+    (r"(^|_)(max|high|upper|end)$", (2.0, 4.0)),  # others are 0.5: two bounds are apart
 )
 FLAGS = (
     r"^(is_|use_|return_|output_|do_|no_|with_|has_|keep|training|inplace|causal|bias$|.*_bias$)"
