@@ -102,6 +102,7 @@ _LEARNS = Mention(
 """What a program has in which gradients flow, wherever nothing says that none does."""
 _SENDS = Mention(re.compile(r"(?m)^\s*(import|from) ray\b"), ("ray",))
 """What a program has whose processes send each other what they return."""
+_BY_ELEMENT = re.compile(r"^(?!.*index_select).*arange\(", re.DOTALL)
 _LEARNS_NOTHING = re.compile(r"\b(no_grad|inference_mode)\b")
 _BY_NAME = r"(?m)^@[\w.]+\(\s*[\"'][\w.-]+[\"']\s*\)\n(?:@.*\n)*class "
 """A class that a configuration chooses by a name: ``@ATTENTION.register("flash")``."""
@@ -187,10 +188,11 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
 def _learns(file: SourceFile, site: Site, callers: Callers) -> bool:
     """Tell whether elements are picked by an index through which gradients may flow.
 
-    That of an index adds up element by element; where it is measured, the kernels tell.
+    That of an index adds up element by element, that of ``index_select`` row by row; where it is
+    measured, the kernels tell.
     """
     text = "" if site.rewrite is None else site.rewrite.text
-    if site.rule.name != "gather-one-element-per-row" or "arange(" not in text:
+    if site.rule.name != "gather-one-element-per-row" or not _BY_ELEMENT.search(text):
         return False
     above = file.text.splitlines()[site.function_lines[0] - 1 : site.line]
     return not any(map(_LEARNS_NOTHING.search, above)) and callers.mention(_LEARNS)

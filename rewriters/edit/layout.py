@@ -100,7 +100,10 @@ def break_lines(statement: str, room: int, unit: str, *, one_a_line: bool = Fals
     except RecursionError:  # a term of thousands of brackets
         return statement
     text = "\n".join(lines)
-    return text if ast.dump(ast.parse(text)) == ast.dump(tree) else statement
+    try:
+        return text if ast.dump(ast.parse(text)) == ast.dump(tree) else statement
+    except SyntaxError:  # ``for key, x in pairs`` of a comprehension has a comma of its own
+        return statement
 
 
 def fit(text: str, before: Sequence[str], unit: str) -> str:

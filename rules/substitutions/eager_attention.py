@@ -64,6 +64,7 @@ def weights_of(scores: Tensor, q: Tensor, p: float, training: bool) -> Tensor:
     """Return the share of each key, some of them dropped."""
     weights = either(
         scores.softmax(-1),
+        scores.softmax(-1).to(q.dtype),
         scores.softmax(-1, torch.float32).to(q.dtype),
         scores.to(torch.float32).softmax(-1).to(q.dtype),
         scores.softmax(-1, torch.float32).to(scores.dtype),

@@ -37,6 +37,7 @@ def weights_of(
     scores = either(product * scale, product / divisor, product)
     weights = either(
         scores.softmax(-1),
+        scores.softmax(-1).to(q.dtype),
         scores.softmax(-1, torch.float32).to(q.dtype),
         scores.to(torch.float32).softmax(-1).to(q.dtype),
         scores.to(torch.float32).softmax(-1).to(scores.dtype),
@@ -52,6 +53,7 @@ def weights_of_batch(
     scores = either(product * scale, product / divisor, product)
     weights = either(
         scores.softmax(-1),
+        scores.softmax(-1).to(q.dtype),
         scores.softmax(2),
         scores.softmax(-1, torch.float32).to(q.dtype),
         scores.to(torch.float32).softmax(-1).to(q.dtype),

@@ -16,8 +16,9 @@ that computes what the documentation of flash_attn says. Dropout draws other ran
 (condition ``other-random-numbers``), and queries of xformers may have three dimensions, without one for
 the heads (``four-dimensional``). The ends of sequences are numbers on the host: read once per
 forward, they should be handed down to all layers.
-``alibi_slopes``, ``softcap``, returned probabilities and block tables have no counterpart here, and are
-not reported; a window is ``sparse_mode=4`` with pre_tockens and next_tockens, and is advice.
+``alibi_slopes``, ``softcap`` and returned probabilities have no counterpart here, and are
+not reported; a cache of pages is advice (npu_fused_infer_attention_score); a window is
+``sparse_mode=4`` with pre_tockens and next_tockens, and is advice.
 
 References: torch_npu.npu_fusion_attention in the API reference of Ascend Extension for PyTorch;
 npu_flash_attention of transformers; SparseDrive in Ascend DrivingSDK.

@@ -1,7 +1,8 @@
 """``gather`` that picks one element per row, elements of a vector, or whole rows.
 
-What: ``x.gather(1, index)`` with an index of one column, ``x.gather(0, index)`` on a vector, and
-``x.gather(0, index.unsqueeze(-1).expand(-1, x.size(1)))``, which picks whole rows.
+What: ``x.gather(1, index)`` with an index of one column, ``x.gather(0, index)`` on a vector,
+``x.gather(0, index.unsqueeze(-1).expand(-1, x.size(1)))``, which picks whole rows, and
+``x.gather(1, index.unsqueeze(-1).repeat(1, 1, x.size(2)))``, which picks rows of each in a batch.
 
 Why it is slow on the NPU: GatherElements computes the address of every element for itself, an int64
 index is cast first, and an expanded one is written out in full. An index of one column is a row
@@ -29,17 +30,18 @@ from npufix.rules.substitution import (
     Condition,
     Draw,
     Form,
-    Rewritten,
     Site,
     Substitution,
     either,
 )
+from npufix.rules.substitutions.gather_elements_examples import LEFT_ALONE, REWRITTEN
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
 _MATRIX = 2
+_BATCH = 3
 
 
 def column_flat(x: Tensor, index: Tensor) -> Tensor:
@@ -140,6 +142,55 @@ def rows(x: Tensor, index: Tensor) -> Tensor:
     )
 
 
+def rows_of_each(x: Tensor, index: Tensor) -> Tensor:
+    """Pick rows of each element of a batch, with the index written out for each column."""
+    columns = index.unsqueeze(-1)
+    width = either(x.size(2), x.size(-1))
+    return either(
+        x.gather(1, columns.expand(-1, -1, width)),
+        x.gather(1, columns.repeat(1, 1, width)),
+        x.gather(1, columns.tile(1, 1, width)),
+    )
+
+
+def rows_of_width(x: Tensor, index: Tensor, width: int) -> Tensor:
+    """Pick rows of each element of a batch, by a width of its own (boxes of 4)."""
+    columns = index.unsqueeze(-1)
+    return either(
+        x.gather(1, columns.expand(-1, -1, width)),
+        x.gather(1, columns.repeat(1, 1, width)),
+        x.gather(1, columns.tile(1, 1, width)),
+    )
+
+
+def select_rows(x: Tensor, index: Tensor) -> Tensor:
+    """Select rows of the batch as one matrix, by their numbers in it."""
+    return (
+        x.flatten(0, 1)
+        .index_select(
+            0,
+            (
+                index + x.size(1) * torch.arange(index.size(0), device=index.device).unsqueeze(1)
+            ).flatten(),
+        )
+        .reshape(*index.shape, x.size(2))
+    )
+
+
+def select_rows_of(x: Tensor, index: Tensor, width: int) -> Tensor:
+    """As ``select_rows``."""
+    return (
+        x.flatten(0, 1)
+        .index_select(
+            0,
+            (
+                index + x.size(1) * torch.arange(index.size(0), device=index.device).unsqueeze(1)
+            ).flatten(),
+        )
+        .reshape(*index.shape, x.size(2))
+    )
+
+
 def vector(x: Tensor, index: Tensor) -> Tensor:
     """Pick elements of a vector."""
     return x.gather(0, index)
@@ -177,6 +228,24 @@ def row_inputs(draw: Draw) -> dict[str, Any]:
         "x": draw.floats(length, draw.integer(1, 5), dtype=torch.float32),
         "index": draw.integers(draw.integer(1, 7), low=0, high=length - 1),
     }
+
+
+def batch_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a batch of matrices and rows of each, sometimes for fewer of them than there are."""
+    import torch
+
+    batch, length = draw.integer(1, 4), draw.integer(1, 5)
+    shape = (draw.integer(1, batch), draw.integer(1, 6))
+    return {
+        "x": draw.floats(batch, length, draw.integer(1, 5), dtype=torch.float32),
+        "index": draw.integers(*shape, low=0, high=length - 1),
+    }
+
+
+def width_inputs(draw: Draw) -> dict[str, Any]:
+    """Return the width of the rows besides."""
+    given = batch_inputs(draw)
+    return {**given, "width": given["x"].size(-1)}
 
 
 def vector_inputs(draw: Draw) -> dict[str, Any]:
@@ -236,6 +305,25 @@ def _is_vector(site: Site) -> bool | None:
     return index == 1 and x in {None, 1}
 
 
+def _rows_of_batch(site: Site) -> bool | None:
+    # gather accepts only as many dimensions in the index as in the tensor
+    x, index = site.ndim("x"), site.ndim("index")
+    if x not in {None, _BATCH} or index not in {None, _MATRIX} or site.runs_in_loop():
+        return False
+    return True if index == _MATRIX or x == _BATCH else None
+
+
+def _whole_rows(site: Site) -> bool | None:
+    width, columns = site.number("width"), site.size("x", -1)
+    return None if columns is None or width is None else columns == width
+
+
+ROWS_OF_BATCH = Condition(
+    "rows-of-batch",
+    "the index has two dimensions: the rows of each element of a batch",
+    _rows_of_batch,
+)
+WHOLE_ROWS = Condition("whole-rows", "the index is repeated for every column", _whole_rows)
 ONE_COLUMN = Condition(
     "one-column-index", "the index has the shape (N, 1), on a matrix", _one_column
 )
@@ -282,132 +370,14 @@ RULE = Substitution(
         Form(last_flat, pick_flat, column_inputs, (IS_TENSOR, MATRIX, ONE_COLUMN)),
         Form(last, pick, column_inputs, (IS_TENSOR, MATRIX, VISIBLY_ONE_COLUMN)),
         Form(rows, select, row_inputs, (IS_TENSOR, PLACES)),
+        Form(rows_of_each, select_rows, batch_inputs, (IS_TENSOR, ROWS_OF_BATCH)),
+        Form(rows_of_width, select_rows_of, width_inputs, (IS_TENSOR, ROWS_OF_BATCH, WHOLE_ROWS)),
         Form(vector, select, vector_inputs, (IS_TENSOR, VECTOR)),
     ),
     replaces=("GatherElements", "GatherElementsV2", "GatherElementsD"),
     becomes=("Index", "GatherV2", "GatherV3"),
     passes=(1, 0),
     requires="torch_npu>=2.1",
-    valid=(
-        # one token of each sequence in a round of decoding
-        """
-def decode(scores: torch.Tensor, steps: int):
-    total = 0
-    for _ in range(steps):
-        probs = scores.flatten(1).softmax(-1)
-        token = torch.multinomial(probs, 1)
-        total = total + probs.gather(1, token).squeeze(1).log()
-    return total
-""",
-        # several columns
-        """
-def f(logits: torch.Tensor, target: torch.Tensor):
-    return logits.gather(1, target.view(-1, 2))
-""",
-        # along the rows of a matrix
-        """
-def f(x: torch.Tensor, index: torch.Tensor):
-    return x.gather(0, index.view(-1, 1))
-""",
-        # scores of each token, most likely
-        """
-def f(logps: torch.Tensor, tokens: torch.Tensor):
-    return logps.gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
-""",
-        # several columns, as topk finds them
-        """
-def f(scores: torch.Tensor, n: int):
-    best = scores.topk(n, dim=1)[1]
-    return scores.gather(1, best)
-""",
-        # nothing says that it is one column
-        """
-def f(x: torch.Tensor, order: torch.Tensor):
-    return x.gather(1, order)
-""",
-        # some columns of the rows
-        """
-def f(x: torch.Tensor, index: torch.Tensor, n: int):
-    index = index.view(-1)
-    return x.gather(0, index.unsqueeze(-1).expand(-1, n))
-""",
-        # three dimensions
-        """
-def f(x: torch.Tensor, index: torch.Tensor):
-    b, s, v = x.shape
-    return x.gather(-1, index.unsqueeze(-1)).squeeze(-1)
-""",
-    ),
-    rewritten=(
-        Rewritten(
-            """
-def f(logit: torch.Tensor, target: torch.Tensor, eps: float):
-    target = target.view(-1, 1)
-    pt = logit.gather(1, target).view(-1) + eps
-    return torch.log(pt)
-""",
-            """
-def f(logit: torch.Tensor, target: torch.Tensor, eps: float):
-    target = target.view(-1, 1)
-    pt = (
-        logit[
-            torch.arange(target.size(0), device=target.device),
-            target.squeeze(1),
-        ]
-        + eps
-    )
-    return torch.log(pt)
-""",
-        ),
-        Rewritten(
-            """
-def f(alpha: torch.Tensor, target: torch.Tensor):
-    return alpha.gather(0, target.view(-1))
-""",
-            """
-def f(alpha: torch.Tensor, target: torch.Tensor):
-    return alpha.index_select(0, target.view(-1))
-""",
-        ),
-        Rewritten(
-            """
-def f(logits: torch.Tensor, target: torch.Tensor):
-    return torch.gather(logits, dim=1, index=target.view(-1, 1))
-""",
-            """
-def f(logits: torch.Tensor, target: torch.Tensor):
-    index = target.view(-1, 1)
-    return logits[
-        torch.arange(index.size(0), device=index.device), index.squeeze(1)
-    ].unsqueeze(1)
-""",
-        ),
-        Rewritten(
-            """
-def f(pred: torch.Tensor, labels: torch.Tensor, eps: float):
-    n, classes = pred.shape
-    picked = pred.gather(1, labels.unsqueeze(1))
-    return -(picked + eps).log()
-""",
-            """
-def f(pred: torch.Tensor, labels: torch.Tensor, eps: float):
-    n, classes = pred.shape
-    picked = pred[
-        torch.arange(labels.size(0), device=labels.device), labels
-    ].unsqueeze(1)
-    return -(picked + eps).log()
-""",
-        ),
-        Rewritten(
-            """
-def f(x: torch.Tensor, index: torch.Tensor):
-    n, d = x.shape
-    return x.gather(0, index.unsqueeze(-1).expand(-1, d))
-""",
-            """
-def f(x: torch.Tensor, index: torch.Tensor):
-    return x.index_select(0, index)
-""",
-        ),
-    ),
+    valid=LEFT_ALONE,
+    rewritten=REWRITTEN,
 )

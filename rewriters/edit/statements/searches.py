@@ -37,10 +37,10 @@ from npufix.rewriters.edit.statements.products import find_einsum_products
 from npufix.rewriters.edit.statements.programs import loaders, optimizers
 from npufix.rewriters.edit.statements.programs.caches import GROWS, find_growing_caches
 from npufix.rewriters.edit.statements.programs.collectives import find_list_collectives
+from npufix.rewriters.edit.statements.programs.early_reductions import find_early_reductions
 from npufix.rewriters.edit.statements.programs.loaders import find_data_loaders
 from npufix.rewriters.edit.statements.programs.optimizers import (
     find_clipping,
-    find_early_reductions,
     find_optimizers,
 )
 from npufix.rewriters.edit.statements.projections import (

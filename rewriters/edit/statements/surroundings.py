@@ -108,6 +108,24 @@ class Surroundings:
         found = self.evaluations.get(id(code))
         return None if found is None else found.node
 
+    def dotted(self, code: ast.expr) -> str | None:
+        """Return the imported name that an expression spells, or ``None``.
+
+        Also of what the function imports for itself, unless it is one of several of that name.
+        """
+        known = self.flow.names.dotted(code)
+        first, _, rest = ast.unparse(code).partition(".")
+        if known is not None or not ast.unparse(code).replace(".", "").isidentifier():
+            return known
+        imported = {
+            f"{n.module}.{alias.name}"
+            for n in self.nodes
+            if isinstance(n, ast.ImportFrom) and not n.level
+            for alias in n.names
+            if (alias.asname or alias.name) == first
+        }
+        return ".".join(filter(None, [*imported, rest])) if len(imported) == 1 else None
+
     def is_tensor(self, code: ast.expr) -> bool | None:
         """Tell whether an expression is a tensor."""
         found = self.evaluations.get(id(code))

@@ -202,3 +202,28 @@ class Other({}):
 def test_who_has_the_attention_of_torch_as_well_has_chosen(text: str, *, shown: bool) -> None:
     rules = [rule for rule in all_rules() if rule.id == "NPU170"]
     assert bool(list(find_sites(HEAD.format(name=DENSE) + text, rules))) is shown
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "layout"),
+    [
+        ("flash_attn_with_kvcache(q, k, v, block_table=p)", "flash_attn_with_kvcache", "BSND"),
+        ("flash_attn_varlen_func(q, k, v, p, p, 1, 1, block_table=scale)", ROWS, "TND"),
+    ],
+)
+def test_a_cache_of_pages_has_an_operator_of_its_own(call: str, name: str, layout: str) -> None:
+    _, found = site(call, name)
+    assert "npu_fused_infer_attention_score" in found.problem
+    assert f"input_layout='{layout}'" in found.problem
+
+
+@pytest.mark.parametrize(("default", "count"), [("flash", 1), ("torch", 0)])
+def test_the_branch_that_runs_by_default_is_no_choice_for_gpus(default: str, count: int) -> None:
+    source = (
+        f"{HEAD.format(name=DENSE)}import torch.nn.functional as F\n\n\n"
+        f"def attend(q, k, v, mode='{default}'):\n    if mode == 'flash':\n"
+        "        x = flash_attn_func(q, k, v)\n    else:\n"
+        "        x = F.scaled_dot_product_attention(q, k, v)\n    return x\n"
+    )
+    rules = [rule for rule in all_rules() if rule.id == "NPU170"]
+    assert len(list(find_sites(source, rules))) == count

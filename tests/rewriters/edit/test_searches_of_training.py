@@ -431,3 +431,25 @@ def train(model, loss, log_alpha):
     found = changes(HEADER + body, "NPU169")
     assert bool(found) is shown
     assert all("without set_to_none=True" in text for text, _ in found)
+
+
+def test_an_optimizer_for_each_of_several_models_is_made_fused() -> None:
+    text = (
+        "import torch\nfrom torch.optim import AdamW\n\n\ndef build(groups, lr):\n"
+        "    return dict([(key, AdamW(params, lr=lr)) for key, params in groups.items()])\n"
+    )
+    ((added, unknown),) = changes(text, "NPU169")
+    assert "AdamW(params, lr=lr, fused=True)" in added
+    assert unknown == ["parameters-on-npu"]
+
+
+def test_what_a_factory_imports_for_itself_is_known() -> None:
+    text = (
+        "import torch\n\n\ndef build(name, params, **settings):\n    if name == 'sgd':\n"
+        "        from torch.optim import SGD\n        return SGD(params, **settings)\n"
+        "    from torch.optim import {0}\n    return {0}(params, **settings)\n"
+    )
+    (advice,) = changes(text.format("Adam"), "NPU169")
+    assert "NpuFusedSGD" in advice[0]  # of several only the first is named
+    (written,) = changes(text.format("AdamW"), "NPU169")
+    assert "fused=True" in written[0]

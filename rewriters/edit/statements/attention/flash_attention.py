@@ -50,7 +50,23 @@ _NAMES_OF_XFORMERS = {
 }  # fmt: skip
 """Its arguments in their order, and what flash_attn calls them."""
 _DIMS = 4
-_WITHOUT_COUNTERPART = frozenset({"alibi_slopes", "softcap", "return_attn_probs", "block_table"})
+_WITHOUT_COUNTERPART = frozenset({"alibi_slopes", "softcap", "return_attn_probs"})
+_CACHED = re.compile(
+    r"(flash_attn|flash_attention|flash_attn_interface)\.(?:\w+\.)*flash_attn_with_kvcache"
+)
+_OF_CACHE = (
+    "torch_npu.npu_fused_infer_attention_score(q, k_cache, v_cache, num_heads=heads, "
+    "num_key_value_heads=kv_heads, input_layout='BSND', actual_seq_lengths_kv=lengths of the "
+    "keys, block_table=block_table, block_size=block_size, scale=softmax_scale)[0] reads a cache "
+    "of pages (blocks, block_size, kv_heads * size)"
+)
+_ROWS_OF_CACHE = (
+    "torch_npu.npu_fused_infer_attention_score(q, k_cache, v_cache, num_heads=heads, "
+    "num_key_value_heads=kv_heads, input_layout='TND', actual_seq_lengths=cu_seqlens_q[1:], "
+    "actual_seq_lengths_kv=lengths of the keys, block_table=block_table, block_size=block_size, "
+    "scale=softmax_scale)[0] reads a cache of pages (blocks, block_size, kv_heads * size); a "
+    "causal call takes sparse_mode=3 and the compressed mask of 2048 x 2048 as atten_mask"
+)
 _SETTINGS = ("dropout_p", "softmax_scale", "causal")
 _HELD = {"": ("q", "k", "v"), "kvpacked_": ("q", "kv"), "qkvpacked_": ("qkv",)}
 _TRIANGLE = "torch.triu(torch.ones(2048, 2048, dtype=torch.bool, device={q}.device), diagonal=1)"
@@ -69,7 +85,10 @@ def find_flash_attention(here: Surroundings) -> Iterator[Proposal]:
             continue
         if of_xformers and (form := _form_of_xformers(here, node)):
             yield _of_xformers(here, node, form)
-        if found and not {k.arg for k in node.keywords} & _WITHOUT_COUNTERPART:
+        words = {k.arg for k in node.keywords}
+        if (found and "block_table" in words) or _CACHED.fullmatch(called):
+            yield Proposal(node, _ROWS_OF_CACHE if found else _OF_CACHE)
+        elif found and not words & _WITHOUT_COUNTERPART:
             if _takes_parts(here, node) or _is_demanded(here, node.func):
                 continue  # that of Hopper returned a pair once: ``[0]`` is no row
             rows, packed = bool(found[2]), found[3] or ""
@@ -123,12 +142,26 @@ def _is_one_of_two(here: Surroundings, call: ast.Call) -> bool:
     ``FlashAttention(Backend)`` beside ``TorchAttention(Backend)``.
     """
     branch = next((outer for outer in here.around(call) if isinstance(outer, ast.If)), None)
-    if branch is not None:
+    if branch is not None and not _is_default(here, branch, call):
         arms = [[*walk(*arm)] for arm in (branch.body, branch.orelse)]
         own = {id(node) for arm in arms if any(n is call for n in arm) for node in arm}
         if any(is_of_torch(node) and id(node) not in own for node in here.nodes):
             return True
     return any(is_of_torch(n) for other in _classes_beside(here) for n in walk(other))
+
+
+def _is_default(here: Surroundings, branch: ast.If, call: ast.Call) -> bool:
+    """Tell whether a call runs unless an argument says otherwise: ``mode="flash"``."""
+    match branch.test:
+        case ast.Compare(ast.Name(asked), [ast.Eq()], [ast.Constant(value)]):
+            given = here.flow.function.args
+            names = [*given.posonlyargs, *given.args][-len(given.defaults) or None :]
+            pairs = [*zip(names, given.defaults, strict=False)]
+            pairs += [(n, d) for n, d in zip(given.kwonlyargs, given.kw_defaults, strict=True) if d]
+            default = {n.arg: d for n, d in pairs}.get(asked)
+            held = isinstance(default, ast.Constant) and default.value == value
+            return held and any(node is call for node in walk(*branch.body))
+    return False
 
 
 def _classes_beside(here: Surroundings) -> Iterator[ast.ClassDef]:

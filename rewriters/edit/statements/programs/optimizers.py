@@ -1,4 +1,4 @@
-"""What training does beside the model: optimizers, gradients clipped or reduced."""
+"""What training does beside the model: optimizers, gradients clipped."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, more_arguments
+from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
 from npufix.rewriters.facts.module_facts import mentions
 from npufix.rewriters.graph.modules.syntax import last_name, walk
 
@@ -28,6 +29,13 @@ _TABLE = (
 )
 _PARTIAL = (
     "its class is handed on: write NpuFusedAdam or NpuFusedSGD of torch_npu.optim in its place"
+)
+_ADAMW = "torch.optim.AdamW"
+_COMBINED_ONLY = frozenset({"torch.optim.Adam", "torch.optim.SGD"})
+"""What has no fused form of torch on the NPU, but one of torch_npu."""
+_HANDED_IN = (
+    "torch_npu.optim.NpuFused{0} updates in a few kernels and takes the same settings, but for "
+    "foreach, maximize, capturable and differentiable. Measure it: one model lost 10 % with it"
 )
 _COMBINED = (
     "write type='NpuFused{0}', which mmengine registers where torch_npu is installed; with mmcv of "
@@ -56,13 +64,11 @@ def _find_constructions(
     here: Surroundings, call: ast.Call, named: dict[str | None, ast.expr]
 ) -> Iterator[Proposal]:
     """Yield ``torch.optim.AdamW(params, **settings)``, ``table[name](p)``, ``partial(Adam)``."""
-    if here.flow.names.dotted(call.func) == "torch.optim.AdamW" and None in named and call.args:
-        given = _settings(here, named[None])
-        if _has_fused(here) or (given is not None and given & _DECIDED):
-            return
-        proven = {"fused-undecided"} if given is not None else set()
-        proven |= set() if _scales(here) else {"no-grad-scaler"}
-        yield from _write(here, call, "fused=True", proven)
+    if None in named and call.args and _is_class(here, call.func):
+        yield from _of_settings(here, call, named[None])
+    elif call.args and here.dotted(call.func) == _ADAMW and _is_one_of_many(here, call):
+        proven = set() if _scales(here) else {"no-grad-scaler"}
+        yield from _write(here, call, "fused=True", proven | {"fused-undecided"})
     elif _is_class(here, call.func) and call.args and _empties_gradients(here):
         kind = (here.flow.names.dotted(call.func) or "").rpartition(".")[2]
         if isinstance(call.args[0], ast.List):
@@ -78,6 +84,42 @@ def _find_constructions(
             yield from _write(here, call, "fused=True", proven)
         elif kind in {"Adam", "SGD"}:
             yield Proposal(call, _PARTIAL)
+
+
+def _of_settings(here: Surroundings, call: ast.Call, settings: ast.expr) -> Iterator[Proposal]:
+    """Yield an optimizer whose settings are in a dictionary."""
+    given = _settings(here, settings)
+    if _has_fused(here) or (given is not None and given & _DECIDED):
+        return
+    called = here.dotted(call.func) or ""
+    if called == _ADAMW:
+        proven = {"fused-undecided"} if given is not None else set()
+        proven |= set() if _scales(here) else {"no-grad-scaler"}
+        yield from _write(here, call, "fused=True", proven)
+    elif called in _COMBINED_ONLY and _is_first_with_settings(here, call):
+        yield Proposal(call, _HANDED_IN.format(called.rpartition(".")[2]))
+
+
+def _is_first_with_settings(here: Surroundings, call: ast.Call) -> bool:
+    """Tell whether no other optimizer before it, and no AdamW, gets settings from a dictionary.
+
+    A factory of ten optimizers is one place to look at.
+    """
+    others = [
+        n
+        for n in here.nodes
+        if isinstance(n, ast.Call)
+        and any(k.arg is None for k in n.keywords)
+        and (here.dotted(n.func) or "").startswith("torch.optim.")
+    ]
+    adamw = any(here.dotted(n.func) == _ADAMW for n in others)
+    first = min(others, key=lambda n: (n.lineno, n.col_offset), default=None)
+    return first is call and not adamw
+
+
+def _is_one_of_many(here: Surroundings, call: ast.Call) -> bool:
+    """Tell whether a comprehension makes an optimizer for each of several models."""
+    return any(isinstance(outer, COMPREHENSIONS) for outer in here.around(call))
 
 
 def _has_fused(here: Surroundings) -> bool:
@@ -169,7 +211,7 @@ def _holds_classes(here: Surroundings, table: ast.Dict) -> bool:
 
 def _is_class(here: Surroundings, code: ast.expr) -> bool:
     """Tell whether code is a class of ``torch.optim`` that could be fused."""
-    module, _, name = (here.flow.names.dotted(code) or "").rpartition(".")
+    module, _, name = (here.dotted(code) or "").rpartition(".")
     return module == "torch.optim" and name in _CLASSES
 
 
@@ -279,19 +321,6 @@ _CLIPPED = ("parameters", "max_norm", "norm_type")
 _SHARDS = re.compile(
     r"FSDP|FullyShardedDataParallel|fully_shard|DTensor|[dD]eep[sS]peed|ZeroRedund"
 )
-_PARALLEL = re.compile(
-    r"DistributedDataParallel|\bDDP\b|FSDP|FullyShardedDataParallel|fully_shard|hsdp|fsdp"
-)
-_HELD_BACK = re.compile(
-    r"no_sync|amp\.scale_loss|set_requires_gradient_sync|set_is_last_backward|require_backward_grad_sync"
-    r"|require_grad_sync|[aA]ccelerator|[dD]eep[sS]peed"
-    r"|(?m:^ *with [^\n]*(sync|micro_?batch|accumul))"
-)
-_HOLDS_BACK = re.compile(r"\.(no_sync|set_requires_gradient_sync|set_is_last_backward)\(")
-"""What a file calls whose loops may do so through a class or a function beside them."""
-_ONE_ROUND = re.compile(r"(?i)accum\w* *(== *1|<= *1|< *2)\b")
-"""What is asked before a step whose gradients are needed at once."""
-_ACCUMULATES = re.compile(r"(?i)accum|grad_acc|iters_to_|micro_?batch")
 
 
 def find_clipping(here: Surroundings) -> Iterator[Proposal]:
@@ -368,7 +397,7 @@ def _optimizer_after(here: Surroundings, clip: ast.Call) -> tuple[str, ast.Call 
         for n in here.nodes
         if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.func.attr == "step"
         for code in (n.func.value, *n.args[:1])  # ``scaler.step(optimizer)``
-        if n.lineno > clip.lineno and _is_optimizer(code)
+        if n.lineno > clip.lineno and is_optimizer(code)
     }  # fmt: skip
     if len(steps) != 1 or here.flow.names.tree is None:
         return "", None
@@ -390,80 +419,6 @@ def _optimizer_after(here: Surroundings, clip: ast.Call) -> tuple[str, ast.Call 
     return name, made[0] if is_fused or plain else None
 
 
-def _is_optimizer(code: ast.expr) -> bool:
+def is_optimizer(code: ast.expr) -> bool:
+    """Tell whether code is called what optimizers are called."""
     return _OPTIMIZER.search(ast.unparse(code)) is not None
-
-
-def find_early_reductions(here: Surroundings) -> Iterator[Proposal]:
-    """Yield backward passes of accumulated gradients, each of which reduces them over the ranks."""
-    if _PARALLEL.search("".join(here.lines)) is None:
-        return
-    held = any(_HELD_BACK.search(here.text(code)) for code in _list_own(here))
-    if held or _HOLDS_BACK.search("".join(here.lines)):
-        return
-    for node in here.nodes:
-        match node:
-            case ast.Call(ast.Attribute(_, "backward")):
-                loop = here.loop_of(node)
-                accumulates = isinstance(loop, (ast.For, ast.While)) and _is_accumulated(loop)
-                if accumulates and not any(
-                    map(_ONE_ROUND.search, map(here.text, here.tests_around(node)))
-                ):
-                    yield Proposal(node, _ADVICE)
-
-
-def _list_own(here: Surroundings) -> list[ast.stmt]:
-    """Return the function, or its class with those of the module that it is made of."""
-    cls, tree = here.flow.cls, here.flow.names.tree
-    if cls is None or tree is None:
-        return [here.flow.function]
-    bases = set(map(last_name, cls.bases))
-    return [cls, *(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name in bases)]
-
-
-_ADVICE = (
-    "the gradients are reduced over all ranks in every round, and needed in the last: run forward "
-    "and backward of the others below `with model.no_sync():` (DDP, FSDP1), or call "
-    "model.set_requires_gradient_sync(is_last) before them (fully_shard). FSDP keeps whole "
-    "gradients until then"
-)
-
-
-def _is_accumulated(loop: ast.For | ast.While) -> bool:
-    """Tell whether a loop runs so many rounds for one step of the optimizer."""
-    for node in walk(loop):
-        match node:
-            case ast.If(test, [*_, ast.Continue()]) if _steps(loop) and _counts_rounds(loop, test):
-                return True  # if n % accumulation_steps: continue
-            case ast.If(test) if _steps(node) and _counts_rounds(loop, test):
-                return True
-    # for _ in range(accumulation_steps): ... with the step behind it
-    return (
-        isinstance(loop, ast.For)
-        and _ACCUMULATES.search(ast.unparse(loop.iter)) is not None
-        and not _steps(loop)
-    )
-
-
-def _steps(node: ast.AST) -> bool:
-    return any(
-        isinstance(n, ast.Call) and last_name(n.func) == "step"
-        and isinstance(n.func, ast.Attribute)
-        and (_is_optimizer(n.func.value) or any(map(_is_optimizer, n.args)))
-        for n in walk(node)
-    )  # fmt: skip
-
-
-def _counts_rounds(loop: ast.AST, test: ast.expr) -> bool:
-    """Tell whether a test, or what its name is bound to in the loop, counts rounds."""
-    bound = [
-        n.value
-        for n in walk(loop)
-        if isinstance(test, ast.Name) and isinstance(n, ast.Assign)
-        and any(isinstance(t, ast.Name) and t.id == test.id for t in n.targets)
-    ]  # fmt: skip
-    texts = [ast.unparse(code) for code in (test, *bound)]
-    return any(
-        _ACCUMULATES.search(text) is not None and ("%" in text or "last" in text or "==" in text)
-        for text in texts
-    )
