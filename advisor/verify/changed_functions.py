@@ -17,7 +17,7 @@ from npufix.advisor.verify.definitions import (
     definitions,
     frame,
     has_plain_bases,
-    is_generator,
+    is_suspended,
     meaning,
     statements,
 )
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _MAIN = ("forward", "__call__")
 _NO_MEANING = frozenset({"__all__", "__version__", "__author__", "logger"})
-_SUSPENDED = "a generator or a coroutine: calling it does not run it"
+_SUSPENDED = "a context manager or a coroutine: calling it does not run it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class _Comparison:
         if qualname in self.touched:
             return
         old, new = self.before.functions[qualname], self.after.functions[qualname]
-        reason = _SUSPENDED if any(map(is_generator, (*old, *new))) else ""
+        reason = _SUSPENDED if any(map(is_suspended, (*old, *new))) else ""
         lines = _find_changed_lines(old, new)
         first = (next(statements(f), ("", 0))[1] for f in (old[0], new[0]))
         self.touched[qualname] = Touched(qualname, new[0].lineno, *lines, reason, *first)

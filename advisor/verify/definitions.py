@@ -138,10 +138,12 @@ def _header(part: ast.ExceptHandler | ast.match_case) -> str:
     return " ".join(ast.dump(item) for item in kept if item is not None)
 
 
-def is_generator(function: Function) -> bool:
-    """Tell whether calling a function does not run it."""
+def is_suspended(function: Function) -> bool:
+    """Tell whether calling a function, and going through what that returns, does not run it."""
     if isinstance(function, ast.AsyncFunctionDef):
         return True
+    if not any("contextmanager" in ast.unparse(d) for d in function.decorator_list):
+        return False
     todo: list[ast.AST] = list(function.body)
     while todo:
         node = todo.pop()

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import random
 import zlib
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
 
 import torch
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 _DEPTH = 6
+_OF_PYTHON = frozenset({"builtins", "itertools"})
+_MOST_GIVEN = 256
 _Tensor = torch.Tensor
 _PLAIN_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter})
 """A class of its own may compute something else with what it holds."""
@@ -23,6 +22,20 @@ _NESTED = frozenset({dict, list, tuple, type})
 """What most of the rest is: a table of activations has a hundred, and each call reads it."""
 _FEEDING = frozenset({"num_workers", "persistent_workers", "pin_memory", "prefetch_factor"})
 """How a loader makes its batches, not what they hold."""
+
+
+class iterator(list[object]):  # noqa: N801 - differences name the type of a result
+    """What somebody has got who goes through the result of a call."""
+
+
+def go_through(value: object) -> object:
+    """Return what a generator or another iterator of Python gives; anything else as it is.
+
+    Calling a generator does not run it. Of one without an end, it is the beginning.
+    """
+    if isinstance(value, Iterator) and type(value).__module__ in _OF_PYTHON:
+        return iterator(itertools.islice(value, _MOST_GIVEN))
+    return value
 
 
 def find_leaves(value: object, name: str, depth: int = 0) -> Iterator[tuple[str, object]]:

@@ -65,6 +65,8 @@ _FLAGS = 2
 """What whole numbers are below that say yes or no."""
 CLASSES = 4
 """Of what training loops are given."""
+NO_CLASS = -100
+"""What losses ignore, and what an index must not wrap around with."""
 _VOID = 255
 """A label that names no class."""
 _FEW = 16
@@ -412,9 +414,8 @@ def _integers(spec: Tensor, flavour: Flavour, source: torch.Generator) -> torch.
     if flavour in {"zeros", "highest"}:  # the others of as many are left out
         return torch.full_like(drawn, 0 if flavour == "zeros" else high - 1)
     if flavour == "negative" and spec.high > _FLAGS and not spec.sound:
-        # -100 is what losses ignore, and what an index must not wrap around with.
         choice = torch.rand(spec.shape, generator=source)
-        return drawn.masked_fill(choice < 0.25, -100)  # noqa: PLR2004 - a quarter of them
+        return drawn.masked_fill(choice < 0.25, NO_CLASS)  # noqa: PLR2004 - a quarter of them
     return drawn
 
 

@@ -13,6 +13,8 @@ import torch
 
 from npufix.rewriters.verification.calls.coverage import LinesToCover, Place
 from npufix.rewriters.verification.calls.values import (
+    NO_CLASS,
+    MadeArgument,
     Spec,
     Tensor,
     Value,
@@ -32,8 +34,10 @@ from npufix.rewriters.verification.inputs.base_shapes import (
     of_views,
 )
 from npufix.rewriters.verification.inputs.cases.generate import list_edges
+from npufix.rewriters.verification.inputs.cases.trials import with_specs
 from npufix.rewriters.verification.inputs.combinations import combine_guesses
 from npufix.rewriters.verification.inputs.histories import list_histories, vary_last
+from npufix.rewriters.verification.inputs.objects.offers import guess_objects
 from npufix.rewriters.verification.inputs.recipes import Recipe, generate_recipes
 from npufix.rewriters.verification.inputs.search_result import (
     MOST_EXPIRED,
@@ -51,6 +55,7 @@ from npufix.rewriters.verification.inputs.source.path_conditions import (
     solve_path_condition,
     solve_sizes,
 )
+from npufix.rewriters.verification.inputs.source.training.losses import is_ignored
 from npufix.rewriters.verification.inputs.source.usage import find_function
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
 from npufix.rewriters.verification.inputs.tracing import trace_call, trace_cases
@@ -142,6 +147,10 @@ def _keeps_both(
     indexes = [n for n, s in specs.items() if any(t.kind == "int" for t in list_tensors(s))]
     if case.flavour == "negative" and indexes and all(said.of(n).below for n in indexes):
         return False
+    settings = (*specs.items(), *(recipe.arguments if recipe is not None else ()))
+    ignored = {s.value for n, s in settings if isinstance(s, Value) and is_ignored(n)}
+    if case.flavour == "negative" and ignored and NO_CLASS not in ignored:
+        return False  # of labels, only the one that the call names is none
     void = [n for n, s in specs.items() if any(t.void is not None for t in list_tensors(s))]
     if any(said.of(name).below for name in void):
         return False
@@ -280,13 +289,17 @@ class _Search:
             beside = replace(self, target=other, declared=read(other.qualname))
             whole = {n for n, d in beside.declared.arguments.items() if "int" in d.kinds}
 
-            def is_meant(one: Assignment) -> bool:
-                specs = {n: s for n, s in one.specs.items() if n not in whole}
-                return not (is_far_fetched(specs) or is_integral(specs))
-
             made = beside.declared.made_with(recipe.arguments)
-            meant = filter(is_meant, beside.combine(recipe))
-            return (replace(one, specs=made.widen(one.specs)) for one in meant)
+            unlikely: list[Assignment] = []
+            for one in beside.combine(recipe):
+                unsaid = {n: s for n, s in one.specs.items() if n not in whole}
+                if not is_far_fetched(unsaid):
+                    meant = replace(one, specs=made.widen(one.specs))
+                    if is_integral(unsaid):
+                        unlikely.append(meant)
+                    else:
+                        yield meant
+            yield from unlikely
 
         def runs(other: Target, one: Assignment) -> bool:
             return trace_call(other, CallCase(one)) is not None
@@ -316,10 +329,15 @@ class _Search:
         )
         recipe = next(iter(self.options), None)
         for parameter in itertools.islice(hidden, _MOST_DEFAULTS):
-            for other in vary_default(parameter):
+            objects = guess_objects(parameter, self.declared.of(parameter.name).use)
+            made = [s for s in objects if isinstance(s, MadeArgument)]  # a generator
+            for other in vary_default(parameter) or made[:1]:
+                # in a call that reaches the lines: ``eta`` may have to be another as well
+                known = [with_specs(a, **{parameter.name: other}) for a in found.assignments]
                 assignments = self.combine(recipe, {parameter.name: other})
                 before = len(found.assignments)
-                self.run(assignments, time.process_time() + _DEFAULT_S)
+                tried = itertools.chain(known, assignments)
+                self.run(tried, time.process_time() + _DEFAULT_S)
                 if len(found.assignments) > before:
                     break
         self._run_with_absent(recipe)

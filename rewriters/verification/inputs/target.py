@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from npufix.rewriters.verification.calls.device import instance_to_device, to_device
+from npufix.rewriters.verification.calls.leaves import go_through
 from npufix.rewriters.verification.calls.observe import CALL_S, PreparedCall
 from npufix.rewriters.verification.calls.surroundings import Surroundings
 from npufix.rewriters.verification.calls.values import (
@@ -375,7 +376,7 @@ class Target:
             # What an optimiser keeps of one step, the next one takes.
             if self.takes_steps:
                 return take_steps(self._function, *first, *positional, **keywords)
-            return self._function(*first, *positional, **keywords)
+            return go_through(self._function(*first, *positional, **keywords))
 
     def keywords(self, passed: Iterable[str]) -> set[str]:
         """Return the arguments that are passed by name: those after one that is left out."""

@@ -120,7 +120,10 @@ def set_aside(
     every = _Differences(job, differences, compared)
     for difference in differences:
         (aside if every.tells_nothing(difference) else kept).append(difference)
-    first = {d.what: d for d in sorted(aside, key=lambda d: d.rank, reverse=True)}
+    # of ``result[0]`` and ``result[1]`` one tells enough
+    first = {
+        re.sub(r"\d+", "", d.what): d for d in sorted(aside, key=lambda d: d.rank, reverse=True)
+    }
     return kept, [f"{d.text}, for {d.case}" for d in first.values()]
 
 

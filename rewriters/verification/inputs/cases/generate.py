@@ -32,8 +32,14 @@ from npufix.rewriters.verification.inputs.cases.axes import (
     list_places,
     make_distinct,
 )
+from npufix.rewriters.verification.inputs.cases.boundaries import meet_boundaries
 from npufix.rewriters.verification.inputs.cases.forms import is_mask, list_forms, list_with_voids
-from npufix.rewriters.verification.inputs.cases.limits import at_limits, with_orders, with_signs
+from npufix.rewriters.verification.inputs.cases.limits import (
+    at_limits,
+    with_long_lists,
+    with_orders,
+    with_signs,
+)
 from npufix.rewriters.verification.inputs.cases.trials import Trials, with_specs
 from npufix.rewriters.verification.inputs.objects.offers import without_weights
 from npufix.rewriters.verification.inputs.source.declarations import read_declarations
@@ -121,12 +127,14 @@ def _cases(
             yield CallCase(assignment, seed=seed)
     yield from with_orders(assignments)
     yield from with_signs(assignments[:_FEW_ASSIGNMENTS], job)
+    yield from with_long_lists(assignments, target)
     yield from list_with_voids(assignments, target, job)
     first = assignments[:_FEW_ASSIGNMENTS]
     yield from _of_whole_range(first, job)
     yield from at_limits(assignments, target, job)
     telling = [_Telling(Trials.of(target, assignments[0]), a, job, keeps) for a in first]
     for one in telling:
+        yield from one.list_at_boundaries()
         yield from one.list_independent()
         yield from one.list_forms()
     for one in telling:
@@ -195,6 +203,12 @@ class _Telling:
     def _accepts(self, specs: Mapping[str, Spec]) -> bool:
         made = replace(self.assignment, specs=specs)
         return self.keeps(CallCase(made)) and self.trials.accepts(made)
+
+    def list_at_boundaries(self) -> Iterator[CallCase]:
+        """Yield calls at which both sides of a comparison that has changed are equal."""
+        met = meet_boundaries(self.trials, self.distinct, self.axes, self.job)
+        cases = (CallCase(assignment) for assignment, ran in met if ran)
+        yield from filter(self.keeps, cases)
 
     def list_independent(self) -> Iterator[CallCase]:
         """Yield sizes that are equal elsewhere as different ones, and one against many."""
@@ -287,6 +301,12 @@ class _Telling:
         for names in beside:
             wide = {n: replace(floating[n], dtype=torch.float32) for n in names}
             yield CallCase(with_specs(self.assignment, **wide), dtypes=_LARGE[1:])
+        # ``(x * mask).to(x.dtype)``: a mask of ones and zeros may be made in float32.
+        before, after = map(len, find_changed(_CASTS, job))
+        for name, spec in named if job.by_hand and before > after else ():
+            if isinstance(spec, Tensor) and spec.kind in {"bool", "int"} and is_mask(name):
+                ones = replace(spec, kind="binary", dtype=torch.float32)
+                yield CallCase(with_specs(self.assignment, **{name: ones}), dtypes=_LARGE[1:])
 
     def list_around_numbers(self) -> Iterator[CallCase]:
         """Yield sizes and values on both sides of the numbers that stand in the code."""

@@ -12,11 +12,11 @@ import torch
 
 from npufix.rewriters.graph.modules.syntax import last_name, walk
 from npufix.rewriters.verification.calls.observe import CALL_S
-from npufix.rewriters.verification.calls.values import Tensor, Value
+from npufix.rewriters.verification.calls.values import Tensor, Value, list_tensors
 from npufix.rewriters.verification.inputs.cases.trials import with_specs
 from npufix.rewriters.verification.inputs.source.parameters import WIDTH
 from npufix.rewriters.verification.inputs.source.slicing import find_changed
-from npufix.rewriters.verification.inputs.source.usage import find_function
+from npufix.rewriters.verification.inputs.source.usage import find_function, read_source
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
@@ -35,6 +35,9 @@ _BENDS = re.compile(
 )
 """What makes something else of large numbers than of small ones."""
 _ORDERED = (2.0, 0.5)
+_LENGTHS = (7, 2, 5, 3, 6, 1, 4, 4)
+_ROOMS = (9, 12, 3)
+"""What some of these fill, more than that, and what most of them are beyond."""
 _OF_SIGNS = frozenset({"abs", "max", "min", "fabs", "copysign"})
 """What is called with a number that may be negative."""
 _STEEP = 8.0
@@ -42,6 +45,7 @@ _STEEP = 8.0
 _MOST_STEEP = 1e4
 _MOST_WEIGHTS = 2
 _MOST_ONES = 3
+_MOST_PAIRS = 6
 
 
 def with_orders(assignments: Sequence[Assignment]) -> Iterator[CallCase]:
@@ -71,6 +75,25 @@ def with_signs(assignments: Sequence[Assignment], job: Job) -> Iterator[CallCase
             elif isinstance(value, int | float) and not isinstance(value, bool):
                 for number in (-value, type(value)(0)):
                     yield CallCase(with_specs(one, **{name: Value(number)}))
+
+
+def with_long_lists(assignments: Sequence[Assignment], target: Target) -> Iterator[CallCase]:
+    """Yield longer lists of whole numbers, for code that plans with nothing but such.
+
+    Of the lengths 3 and 5 each has a bin of its own; of eight some fit into two bins that are left.
+    """
+    said = {p.name: p.annotation for p in target.parameters()}
+    for one in assignments[:1]:
+        plain = {n: s.value for n, s in one.specs.items() if isinstance(s, Value) and s.given}
+        lists = [n for n, v in plain.items() if isinstance(v, tuple | list) and v]
+        lists = [n for n in lists if re.search(r"(?i)\b(list|sequence)\[ *int *\]", said[n])]
+        if not lists or any(map(list_tensors, one.specs.values())):
+            continue
+        whole = [n for n, v in plain.items() if type(v) is int]
+        made = {name: Value([*_LENGTHS]) for name in lists}
+        for number in (None, *_ROOMS) if whole else (None,):
+            others = {} if number is None else dict.fromkeys(whole, Value(number))
+            yield CallCase(with_specs(one, **made, **others))
 
 
 def _find_signed(job: Job) -> set[str]:
@@ -127,7 +150,8 @@ def _of_compared(assignments: Sequence[Assignment], target: Target, job: Job) ->
 def _with_ones(one: Assignment, recipe: Recipe, target: Target, job: Job) -> Iterator[CallCase]:
     """Yield calls on objects made with one of something, where changed lines see what comes of it.
 
-    Of a kernel of one position nothing is left over: ``x[:, :, -self.left:]`` is all of ``x``.
+    Of a kernel of one position nothing is left over: ``x[:, :, -self.left:]`` is all of ``x``. What
+    is added to the last rows, the rank 0 of two may never see.
     """
     known = _numbers_of(target.make_object(recipe), job)
 
@@ -137,16 +161,24 @@ def _with_ones(one: Assignment, recipe: Recipe, target: Target, job: Job) -> Ite
 
     given = {n: p.default for n, p in target.constructor.items()}
     given |= {n: s.value for n, s in recipe.arguments if isinstance(s, Value)}
-    several = [n for n, v in given.items() if known and type(v) is int and v > 1]
+    several = [n for n, v in given.items() if known and type(v) is int and v >= 0 and v != 1]
     single = (recipe.made_with(**{name: Value(1)}) for name in several)
     yield from itertools.islice(
         (CallCase(replace(one, recipe=r)) for r in single if differs(r)), _MOST_ONES
     )
+    if job.by_hand and not any(map(list_tensors, one.specs.values())):
+        # of numbers alone much can be asked: five for two ranks, seen by the second
+        larger = {n: Value(2 * v + 1) for n, v in given.items() if n in several}
+        for pair in itertools.islice(itertools.combinations(larger.items(), 2), _MOST_PAIRS):
+            other = recipe.made_with(**dict(pair))
+            yield from [CallCase(replace(one, recipe=other))] if differs(other) else []
 
 
 def _numbers_of(made: object, job: Job) -> dict[str, int]:
-    """Return the whole numbers of an object that changed lines read."""
+    """Return the whole numbers of an object that changed lines read, or those beside them."""
     named = _list_named(_OWN, job)
+    if job.by_hand:
+        named.update(_OWN.findall(read_source(job.original, job.qualname)))
     held: Mapping[str, object] = getattr(made, "__dict__", {})
     return {n: v for n, v in held.items() if n in named and type(v) is int}
 

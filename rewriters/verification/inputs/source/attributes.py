@@ -221,12 +221,16 @@ def _trees(owner: type, method: str) -> Iterator[ast.AST]:
 
 
 def classify_attributes(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    """Yield the attributes of ``self`` that code reads, and what each is."""
+    """Yield the attributes of ``self`` that code reads, and what each is.
+
+    ``self.n += 1`` reads it, too.
+    """
     called = {id(node.func) for node in walk(tree) if isinstance(node, ast.Call)}
+    added_to = {id(node.target) for node in walk(tree) if isinstance(node, ast.AugAssign)}
     for node in walk(tree):
         if not (isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)):
             continue
-        if node.value.id != "self" or not isinstance(node.ctx, ast.Load):
+        if node.value.id != "self" or not (isinstance(node.ctx, ast.Load) or id(node) in added_to):
             continue
         is_tensor = re.search(r"weight|gamma|scale$|^g$|beta$|bias$", node.attr)
         yield node.attr, "call" if id(node) in called else "tensor" if is_tensor else "number"

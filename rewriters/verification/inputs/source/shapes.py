@@ -60,7 +60,10 @@ _KINDS: tuple[tuple[str, DeclaredKind], ...] = (
         "zero-one",
     ),
     (r"(?i)\bbool(ean|tensor)?\b", "bool"),
-    (r"(?i)\b(long|u?int(8|16|32|64)|bytes?|integers?|longtensor|indices|indexes|ids)\b", "int"),
+    (
+        r"(?i)\b(long|u?int\d+|bytes?|integers?|longtensor|indices|indexes|ids|class numbers?)\b",
+        "int",
+    ),
     (r"(?i)\bfloat(ing)?\b|\b[01]\.0\b", "float"),
     (r"(?i)\bcomplex(64|128)?\b", "complex"),
 )

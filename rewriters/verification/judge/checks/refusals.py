@@ -9,6 +9,7 @@ from within torch says nothing: nobody relies on it.
 from __future__ import annotations
 
 import ast
+import itertools
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from npufix.rewriters.verification.calls.coverage import Place, trace_lines
 from npufix.rewriters.verification.calls.device import compute_on_device
 from npufix.rewriters.verification.calls.observe import CALL_S, CallRecord, seed_everything
 from npufix.rewriters.verification.calls.values import Spec, Tensor, Value, list_dimensions
+from npufix.rewriters.verification.inputs.cases.boundaries import list_refused_at_boundaries
 from npufix.rewriters.verification.inputs.source.path_conditions import solve_path_condition
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
 from npufix.rewriters.verification.judge.judge import Difference, Seen
@@ -76,7 +78,9 @@ def compare_refusals(
     deadline, told = time.process_time() + _SECONDS, list[CaseRun]()
     tree = ast.parse(run.job.original)
     raising = _raising_lines(tree)
-    for number, assignment in enumerate(_variants(tree, raising, assignments)):
+    at_boundaries = list_refused_at_boundaries(original, assignments[:_MOST_BASES], run.job)
+    variants = itertools.chain(at_boundaries, _variants(tree, raising, assignments))
+    for number, assignment in enumerate(variants):
         if time.process_time() > deadline or number >= _MOST or len(told) > 1:
             break
         case = CallCase(assignment)

@@ -60,6 +60,7 @@ import os
 os.environ.update(PYTORCH_JIT="0", TORCHDYNAMO_DISABLE="1", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
 
 import collections
+import itertools
 import random
 import sys
 import types

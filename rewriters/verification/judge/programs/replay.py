@@ -8,6 +8,7 @@ what is observed there changes it here, or programs no longer show what was foun
 from __future__ import annotations
 
 import collections
+import itertools
 import random
 import types
 import zlib
@@ -63,6 +64,9 @@ def leaves(value: Any, name: str, depth: int = 0) -> dict[str, Any]:  # noqa: AN
     if isinstance(value, (set, frozenset)):
         return {name: sorted(map(repr, value))}
     found: dict[str, Any] = {f"type of {name}": type(value).__name__}
+    if hasattr(value, "__next__") and type(value).__module__ in {"builtins", "itertools"}:
+        found = {f"type of {name}": "iterator"}
+        value = list(itertools.islice(value, 256))
     if isinstance(value, torch.Tensor):
         return found | {name: value}
     if isinstance(value, dict):

@@ -100,3 +100,18 @@ def test_a_long_tensor_is_never_given_floats() -> None:
     found = verdict(NGRAM, (loop, "    scores[torch.arange(len(ids)), ids[:, -1]] = -1.0\n"))
     assert found.status is Status.EQUIVALENT, found
     assert not any("ids=float" in one for one in found.tried.arguments)
+
+
+TUNED = """
+def tune_out(x: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+    dtype = x.dtype
+    return (x * attention_mask[:, :, None]).to(dtype)
+"""
+
+
+def test_a_mask_may_be_made_in_float32() -> None:
+    found = verdict(TUNED, (".to(dtype)", ""))
+    assert found.status is Status.REFUTED, found
+    assert "] in float32 in " in found.reason
+    right = verdict(TUNED, (".to(dtype)", ".to(x.dtype)"))
+    assert right.status is Status.EQUIVALENT, right

@@ -436,3 +436,35 @@ def test_flags_of_earlier_calls_may_stay_until_a_counter_is_full() -> None:
     assert found.status is Status.REFUTED, found
     found = verdict(SCALER, ("self.good == self.interval", "self.good >= self.interval"))
     assert found.status is Status.EQUIVALENT, found
+
+
+CONFUSION = '''
+class Confusion:
+    def __init__(self, num_classes: int):
+        self.num_classes = num_classes
+        self.matrix = torch.zeros(num_classes, num_classes, dtype=torch.long)
+
+    def update(self, preds: torch.Tensor, target: torch.Tensor) -> None:
+        """preds (N,) and target (N,)."""
+        index = target * self.num_classes + preds
+        counted = torch.bincount(index, minlength=self.num_classes**2)
+        self.matrix += counted.view(self.num_classes, self.num_classes)
+
+    def iou(self) -> torch.Tensor:
+        hit = self.matrix.diag().float()
+        union = self.matrix.sum(0) + self.matrix.sum(1) - self.matrix.diag()
+        return hit / union.clamp(min=1)
+'''
+
+
+def test_a_meter_is_filled_with_whole_numbers_where_no_others_do() -> None:
+    found = verdict(CONFUSION, (" - self.matrix.diag()", ""))
+    assert found.status is Status.REFUTED, found
+    assert "calls of update(preds=int[3], target=int[3])" in found.reason
+
+
+def test_what_is_only_added_to_and_cannot_be_filled_is_not_verified() -> None:
+    closed = ("index = target", "assert target.is_sparse\n        index = target")
+    found = verdict(CONFUSION.replace(*closed), (" - self.matrix.diag()", ""))
+    assert found.status is Status.NOT_VERIFIED, found
+    assert "no call of update was found, which changes self.matrix" in found.reason

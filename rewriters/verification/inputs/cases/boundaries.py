@@ -1,0 +1,197 @@
+"""Calls in which both sides of a changed comparison are equal: ``self.length + t > self.max_len``.
+
+Whether a test says ``>`` or ``>=`` shows there alone, and chance makes nothing as long as that.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.verification.calls.observe import CALL_S
+from npufix.rewriters.verification.calls.values import Value
+from npufix.rewriters.verification.inputs.cases.axes import Axis, list_places, set_sizes
+from npufix.rewriters.verification.inputs.cases.trials import Trials, with_specs
+from npufix.rewriters.verification.inputs.source.usage import find_function
+from npufix.rewriters.verification.inputs.target import Assignment, CallCase
+from npufix.rewriters.verification.sandbox.remote import runs_with_target
+from npufix.rewriters.verification.sandbox.try_call import try_call
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from types import CodeType, FrameType
+
+    from _typeshed import TraceFunction
+
+    from npufix.rewriters.edit.job import Job
+    from npufix.rewriters.verification.inputs.target import Target
+
+_PURE = (
+    ast.Attribute,
+    ast.BinOp,
+    ast.Constant,
+    ast.expr_context,
+    ast.Name,
+    ast.operator,
+    ast.Subscript,
+    ast.UnaryOp,
+    ast.unaryop,
+)
+_CALLED = frozenset({"dim", "float", "int", "len", "max", "min", "numel", "size"})
+"""What only tells a number."""
+_ORDERS = (ast.Eq, ast.Gt, ast.GtE, ast.Lt, ast.LtE, ast.NotEq)
+_MOST = 3
+"""Comparisons, and calls of each."""
+_LARGEST = 1 << 12
+
+
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    line: int
+    """Where its statement begins."""
+    left: CodeType
+    right: CodeType
+
+
+def meet_boundaries(
+    trials: Trials, assignment: Assignment, axes: Sequence[Axis], job: Job
+) -> Iterator[tuple[Assignment, bool]]:
+    """Yield calls at which the sides of comparisons that the change leaves out are equal.
+
+    Each with whether the original runs through it. ``axes``: those of the assignment. A size, a
+    number, or what the object is made with becomes as much larger or smaller as one side is than
+    the other.
+    """
+    for one in _find_compared(job)[:_MOST]:
+        met = 0
+        gaps, _ = _find_gaps(trials, assignment, one)
+        for other in (o for g in sorted(gaps) for o in _change_by(g, assignment, axes, trials)):
+            if met >= _MOST:
+                break
+            found, ran = _find_gaps(trials, other, one)
+            if 0 in found:
+                met += 1
+                yield other, ran
+
+
+@runs_with_target
+def list_refused_at_boundaries(
+    target: Target, assignments: Sequence[Assignment], job: Job
+) -> list[Assignment]:
+    """Return the calls of that kind that the original refuses: ``if n >= self.most: raise``."""
+    found: list[Assignment] = []
+    for one in assignments:
+        places = list_places(one.specs)
+        alike = {n: frozenset(p for p, own in places.items() if own == n) for n in places.values()}
+        axes = [Axis(every, size) for size, every in alike.items()]
+        found += [a for a, ran in meet_boundaries(Trials(target), one, axes, job) if not ran]
+    return found
+
+
+def _find_compared(job: Job) -> list[_Comparison]:
+    """Return the comparisons of numbers on changed lines that the other version does not have."""
+    before, after = (
+        find_function(ast.parse(text), job.qualname) for text in (job.original, job.patched)
+    )
+    if before is None:
+        return []
+    kept = {ast.dump(n) for n in walk(after) if isinstance(n, ast.Compare)} if after else set()
+    changed = set(job.lines_original)
+    found: list[_Comparison] = []
+    for statement in walk(before):
+        if not isinstance(statement, ast.stmt):
+            continue
+        blocks = {id(s) for s in walk(statement) if isinstance(s, ast.stmt)}
+        for node in _walk_expressions(statement, blocks - {id(statement)}):
+            if (
+                isinstance(node, ast.Compare)
+                and isinstance(node.ops[0], _ORDERS)
+                and changed.intersection(range(statement.lineno, (node.end_lineno or 0) + 1))
+                and ast.dump(node) not in kept
+                and all(map(_is_pure, (node.left, node.comparators[0])))
+            ):
+                sides = (node.left, node.comparators[0])
+                left, right = (compile(ast.Expression(s), "<a side>", "eval") for s in sides)
+                found.append(_Comparison(statement.lineno, left, right))
+    return found
+
+
+def _walk_expressions(statement: ast.AST, blocks: Collection[int]) -> Iterator[ast.AST]:
+    """Yield what stands in a statement itself, without the statements below it."""
+    for child in ast.iter_child_nodes(statement):
+        if id(child) not in blocks:
+            yield child
+            yield from _walk_expressions(child, blocks)
+
+
+def _is_pure(side: ast.expr) -> bool:
+    """Say whether reading this once more changes nothing: ``self.length + x.shape[1]``."""
+    called = {id(n.func) for n in walk(side) if isinstance(n, ast.Call)}
+    names = [getattr(n, "attr", getattr(n, "id", "")) for n in walk(side) if id(n) in called]
+    return _CALLED.issuperset(names) and all(isinstance(n, (*_PURE, ast.Call)) for n in walk(side))
+
+
+@contextmanager
+def _watch(filename: str, one: _Comparison) -> Iterator[list[float]]:
+    """Collect how much the right side is larger, each time that the comparison is come to."""
+    seen: list[float] = []
+
+    def trace_call(frame: FrameType, _event: str, _argument: object) -> TraceFunction | None:
+        return trace_line if frame.f_code.co_filename == filename else None
+
+    def trace_line(frame: FrameType, event: str, _argument: object) -> TraceFunction:
+        if event == "line" and frame.f_lineno == one.line:
+            sides = [_read(code, frame) for code in (one.left, one.right)]
+            if all(type(side) in {int, float} for side in sides):
+                seen.append(sides[1] - sides[0])  # type: ignore[operator] # numbers
+        return trace_line
+
+    previous = sys.gettrace()
+    sys.settrace(trace_call)
+    try:
+        yield seen
+    finally:
+        sys.settrace(previous)
+
+
+def _read(code: CodeType, frame: FrameType) -> object:
+    """Return what an expression of the user's is in a frame of the user's."""
+    return try_call(lambda: eval(code, frame.f_globals, frame.f_locals), CALL_S).value  # noqa: S307 - it only reads
+
+
+def _find_gaps(trials: Trials, assignment: Assignment, one: _Comparison) -> tuple[set[float], bool]:
+    """Return how much the right side is larger in a call of the original, and whether that runs."""
+    with _watch(trials.target.loaded.filename, one) as seen:
+        ran = trials.run(CallCase(assignment)) is not None
+    return set(seen[:_MOST]), ran
+
+
+def _change_by(
+    gap: float, assignment: Assignment, axes: Iterable[Axis], trials: Trials
+) -> Iterator[Assignment]:
+    """Yield the same call with one size or one number that is larger, or smaller, by so much."""
+    specs, recipe = assignment.specs, assignment.recipe
+    known = {place for axis in axes for place in axis.places}
+    numbers = {n: s.value for n, s in specs.items() if isinstance(s, Value) and s.given}
+    numbers = {n: v for n, v in numbers.items() if not any(p.name == n for p in known)}
+    made = (
+        {n: p.default for n, p in trials.target.constructor.items()} if recipe is not None else {}
+    )
+    if recipe is not None:
+        made |= {n: s.value for n, s in recipe.arguments if isinstance(s, Value)}
+    for step in (gap, -gap):
+        if type(gap) is int and gap:
+            for axis in axes:
+                new = axis.size + int(step)
+                if 0 < new <= _LARGEST:
+                    yield Assignment(recipe, set_sizes(specs, axis.places, new, old=axis.size))
+        for name, value in numbers.items():
+            if type(value) is type(gap) and gap:
+                yield with_specs(assignment, **{name: Value(value + step)})
+        for name, value in made.items():
+            if recipe is not None and type(value) is type(gap) and gap:
+                yield Assignment(recipe.made_with(**{name: Value(value + step)}), specs)

@@ -1,0 +1,92 @@
+"""Whether a test says ``>`` or ``>=`` shows where its sides are equal: calls that meet there."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from changed_programs import verdict  # noqa: E402 - needs torch
+
+from npufix.rewriters.verification.verdict import Status  # noqa: E402 - same
+
+CACHE = '''
+class Cache(torch.nn.Module):
+    def __init__(self, batch: int, max_len: int, dim: int):
+        super().__init__()
+        self.max_len = max_len
+        self.register_buffer("kept", torch.zeros(batch, max_len, dim), persistent=False)
+        self.length = 0
+
+    def update(self, x: torch.Tensor) -> torch.Tensor:
+        """x (B, T, D)"""
+        if self.length + x.shape[1] > self.max_len:
+            raise ValueError("the cache is full")
+        self.kept[: x.shape[0], self.length : self.length + x.shape[1]] = x
+        self.length += x.shape[1]
+        return self.kept[: x.shape[0], : self.length]
+'''
+CROP = '''
+def crop(x: torch.Tensor, start: int, size: int) -> torch.Tensor:
+    """x (B, T, D)"""
+    left = x.shape[1] - start
+    if left < size:
+        return torch.zeros_like(x[:, :1])
+    return x[:, start : start + size].mean(1, keepdim=True)
+'''
+GATE = '''
+class Gate(torch.nn.Module):
+    def __init__(self, threshold: float = 0.3):
+        super().__init__()
+        self.threshold = threshold
+
+    def forward(self, x: torch.Tensor, rate: float) -> torch.Tensor:
+        """x (B, D)"""
+        if rate >= self.threshold:
+            x = x * rate
+        return x
+'''
+
+
+def test_a_cache_may_be_filled_to_its_end() -> None:
+    full = "> self.max_len", ">= self.max_len"
+    found = verdict(CACHE, full)
+    assert found.status is Status.REFUTED, found
+    assert "the patched code raises ValueError: the cache is full" in found.reason
+    back = verdict(CACHE.replace(*full), full[::-1])
+    assert back.status is Status.REFUTED, back
+    assert (
+        "the original raises ValueError: the cache is full, the patched code returns" in back.reason
+    )
+    moved = verdict(
+        CACHE,
+        ("self.length + x.shape[1] > self.max_len", "x.shape[1] > self.max_len - self.length"),
+    )
+    assert moved.status is Status.EQUIVALENT, moved
+
+
+@pytest.mark.parametrize(
+    ("original", "change"),
+    [(CROP, ("left < size", "left <= size")), (GATE, (">= self.threshold", "> self.threshold"))],
+)
+def test_sizes_and_numbers_meet_what_they_are_compared_with(
+    original: str, change: tuple[str, str]
+) -> None:
+    found = verdict(original, change)
+    assert found.status is Status.REFUTED, found
+
+
+IGNORING = '''
+def loss(logits: torch.Tensor, labels: torch.Tensor, ignore_index: int = -100) -> torch.Tensor:
+    """logits (B, V); labels (B,)"""
+    valid = labels != ignore_index
+    picked = logits.log_softmax(-1).gather(-1, labels.clamp(min=0)[..., None])[..., 0]
+    return -(picked * valid).sum()
+'''
+
+
+def test_labels_are_classes_or_the_one_that_the_call_ignores() -> None:
+    found = verdict(IGNORING, ("labels.clamp(min=0)", "labels.masked_fill(~valid, 0)"))
+    assert found.status is Status.EQUIVALENT, found
+    lost = verdict(IGNORING, ("(picked * valid)", "picked"))
+    assert lost.status is Status.REFUTED, lost
