@@ -24,6 +24,7 @@ SCHEMAS: Mapping[str, Mapping[str, str]] = {
     "long_calls": {
         "level": _CATEGORY, "name": _CATEGORY, "start_ns": _INT, "duration_ns": _INT,
     },
+    "copies": {"start_ns": _INT, "duration_ns": _INT, "asked_ns": _INT},
     "gc": {"start_ns": _INT, "duration_ns": _INT},
     "functions": {"name": _CATEGORY, "start_ns": _INT, "duration_ns": _INT},
     "frequency": {"device": _INT, "start_ns": _INT, "mhz": _FLOAT},
@@ -85,6 +86,9 @@ class Signals:
     """Calls of the host into CANN, per API (api_statistic)."""
     long_calls: pd.DataFrame = field(default_factory=_none("long_calls"))
     """Those of ``LONG_CALL_NS`` or more one by one, where the dump says when they were."""
+    copies: pd.DataFrame = field(default_factory=_none("copies"))
+    """Copies between host and device of an NPU, which are no kernels there; ``asked_ns`` is when
+    the operator of the host began that asked for each."""
     gc: pd.DataFrame = field(default_factory=_none("gc"))
     """Runs of Python's garbage collector."""
     functions: pd.DataFrame = field(default_factory=_none("functions"))

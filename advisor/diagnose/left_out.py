@@ -44,6 +44,11 @@ _ABOUT_WHAT_IS_BUILT = frozenset({"data-loaders", "environment", "growing-caches
 """Searches for what has an effect on the steps wherever it stands."""
 _ABOUT_TRAINING = frozenset({"data-loaders", "early-reductions", "optimizers"})
 """Searches for what stands in ``main`` and counts in each step."""
+_TAKES_STEPS = re.compile(
+    r"backward|(?i:trainer)|\btrain\w*\(|\.(step|fit|learn|prepare|minimize|launch)\(|\binitialize\("
+    r"|(training|train)_step"
+)
+"""What a script does that trains, itself or by others: one that was copied from it may not."""
 _MAKES_OPTIMIZERS = frozenset({"configured-optimizer", "fused-optimizer"})
 _TOO_MUCH_TO_GUESS = (
     {"boolean-mask", "same-rank-mask"},
@@ -128,9 +133,19 @@ def runs_in_steps(tree: SourceTree, file: SourceFile, site: Site, callers: Calle
     left_out = site.occasion in {Occasion.HOST, Occasion.ASIDE}
     if site.rule.name in _MAKES_OPTIMIZERS and not is_aside(site.function):
         left_out = site.occasion is Occasion.HOST  # ``for fold in folds:`` makes one for all steps
-    if is_cold(file.relative) or left_out or in_training:
+    unused = callers.unused(site.function) or _only_evaluates(file, site)
+    if is_cold(file.relative) or left_out or in_training or unused:
         return False  # in training nothing is generated
     return _is_of_use(file, site, callers, tree.configuration.allow)
+
+
+def _only_evaluates(file: SourceFile, site: Site) -> bool:
+    """Tell whether a script makes an optimizer, or loads data to train on, and takes no step.
+
+    ``evaluate_coco.py`` has been copied from ``train.py``.
+    """
+    of_training = site.rule.name in _MAKES_OPTIMIZERS or site.rule.search in _ABOUT_TRAINING
+    return of_training and "__main__" in file.text and not _TAKES_STEPS.search(file.text)
 
 
 def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozenset[str]) -> bool:

@@ -39,6 +39,11 @@ _TESTS = re.compile(r"_*test(_|s?\d*$)")
 _PARTS = 16
 _HANDED_ON, _NAMED, _BUILDS, _BESIDE = "<step>", "<name>", "<building>", "<beside>"
 """What stand among the names of callers: a step, a name that nobody calls, building, examples."""
+_STARTS = "__main__"
+"""What a file says that is a script."""
+_PACKS = ("setup.py", "setup.cfg", "pyproject.toml")
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+_A_PATH = re.compile(r"[\w.:/-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,18 @@ class Mention:
     looked for first, in a hundredth of the time."""
 
 
+_LOOKS_UP = Mention(
+    re.compile(
+        r"globals\(\)|(?<!self\.)__dict__\[|import_module|getmembers|\b_target_\b|\binstantiate\("
+        r"|(?<!def )(?<![.\w])eval\("
+        r"|getattr\((?!(self|args?|config|cfg|opts?|torch|nn|F|np)\b)[\w.]+, *(?![\"'\s])"
+    ),
+    ("globals()", "__dict__[", "import_module", "getmembers", "_target_", "instantiate(", "eval(",
+     "getattr("),
+)  # fmt: skip
+"""How a program finds a class by a text that may stand anywhere: ``getattr(models, name)``."""
+
+
 class Callers:
     """The calls of functions in a source tree, by the names of the functions."""
 
@@ -61,6 +78,9 @@ class Callers:
                 parts[_part_of(name)][name] = file
         self._parts = [_Part(part, store) for part in parts]
         self._of = cache(self._callers_of)
+        self._users_of = cache(self._users)
+        self._settings = [f.text for f in files.values() if not f.is_python]
+        self._is_program = _is_program(files)
 
     def mention(self, wanted: Mention) -> bool:
         """Tell whether any file of the tree that a step may run has these words in its code."""
@@ -109,6 +129,38 @@ class Callers:
             used = used or bool(callers)
             names += sorted(callers - {*names, _NAMED, _BUILDS, _BESIDE})
         return used
+
+    def unused(self, function: str) -> bool:
+        """Tell whether nothing in a program mentions a function, or the class of a method.
+
+        Who only stands in what is unused itself does not count: ``drop_block`` of a ``DropBlock``
+        that no model has. Of a package others may use everything, and of a program that looks
+        names up nobody knows.
+        """
+        name = function.partition(".")[0]
+        if not (self._is_program and name.isidentifier()) or self.mention(_LOOKS_UP):
+            return False
+        names = [name]
+        for each in names:  # grows
+            users = self._users_of(each)
+            if _NAMED in users or len(names) > _MOST_CALLERS:
+                return False
+            names += sorted(users - {*names})
+        return True
+
+    def _users(self, name: str) -> frozenset[str]:
+        """Return the definitions that mention a name, ``_NAMED`` for what runs or is set."""
+        if any(re.search(rf"\b{name}\b", text) for text in self._settings):
+            return frozenset({_NAMED})
+        found: frozenset[str] = frozenset()
+        for part in self._parts:
+            named = part.naming(name)
+            if len(named) > _MOST_CALLERS:
+                return frozenset({_NAMED})
+            found = found.union(*(part.users(name, relative) for relative in named))
+            if _NAMED in found:
+                break
+        return found
 
     def _callers_of(self, name: str, file: str) -> frozenset[str]:
         """Return who calls a function; the first step that does, mostly beside it, ends it."""
@@ -176,11 +228,32 @@ class _Part:
         files = (n for n, f in self._files.items() if name in f.text and word.search(f.text))
         return self._ask(lambda: islice(files, _MOST_CALLERS + 1), "names", name)
 
+    def users(self, name: str, relative: str) -> frozenset[str]:
+        """Return the definitions of a file that mention a name."""
+        text = self._files[relative].text
+        return frozenset(self._ask(lambda: _users_in(text, name), "users", name, relative))
+
     def calls(self, name: str, relative: str) -> frozenset[str]:
         """Return who calls a function in a file."""
         text = self._files[relative].text
         callers = self._ask(lambda: _callers_in(text, name), "calls", name, relative)
         return frozenset({_BESIDE} if callers and is_cold(relative) else callers)
+
+
+def _is_program(files: Mapping[str, SourceFile]) -> bool:
+    """Tell whether a tree has a script, and neither it nor a folder above is a package."""
+    if "__init__.py" in files or not any(
+        f.is_python and _STARTS in f.text and not is_cold(name) for name, f in files.items()
+    ):
+        return False
+    name, file = next(iter(files.items()))
+    root = file.path.absolute().parents[name.count("/")]
+    for folder in (root, *root.parents):
+        if folder.name in _INSTALLED or any((folder / made).exists() for made in _PACKS):
+            return False
+        if (folder / ".git").exists():
+            break
+    return True
 
 
 def _holds_any(text: str, parts: Sequence[str]) -> bool:
@@ -208,6 +281,49 @@ def _callers_in(text: str, name: str) -> frozenset[str]:
         else:
             found.add(_HANDED_ON if is_hot(scope, module.tree) else scope.function.name)
     return frozenset({*found, _NAMED} if left else found)
+
+
+def _users_in(text: str, name: str) -> frozenset[str]:
+    """Return what mentions a name in a module, but for imports and what has the name itself."""
+    try:
+        module = _read(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return frozenset({_NAMED})
+    if name not in module.mentions and not re.search(rf"(def|class) {name}\b|\b{name} as ", text):
+        # an import alone, or a comment; or a part of a text, which may be a path to it
+        words = (word for word in module.mentions if "." in word or ":" in word)
+        return frozenset({_NAMED} if any(name in re.split(r"\W", w) for w in words) else ())
+    found: set[str] = set()
+    for statement in module.tree.body:
+        if _is_export(statement):
+            continue
+        own = getattr(statement, "name", None)
+        if own == name:
+            registers = any(map(_may_register, getattr(statement, "decorator_list", ())))
+            found |= {_NAMED} if registers else set()
+        elif any(_says(node, name) for node in walk(statement)):
+            found.add(own or _NAMED)
+    return frozenset(found)
+
+
+def _is_export(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Assign) and _exports(statement)
+
+
+def _may_register(decorator: ast.expr) -> bool:
+    code = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return not ast.unparse(code).startswith(("torch.", "functools.", "dataclass"))
+
+
+def _says(node: ast.AST, name: str) -> bool:
+    match node:
+        case ast.Constant(str(text)):
+            return _A_PATH.fullmatch(text) is not None and name in re.split(r"\W", text)
+        case ast.keyword(arg) | ast.arg(arg):
+            return arg == name
+        case ast.alias(full, asname):  # ``from layers import Encoder as PixelEncoder``
+            return full.rpartition(".")[2] == name and asname not in {None, name}
+    return _name(node) == name
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,8 @@ def link_kernels(kernels: pd.DataFrame, read_trace: Callable[[], Trace]) -> Link
     """
     trace = read_trace()
     links = find_links(kernels, trace)
-    trace = trace.without_links()
+    copies = trace.copies.assign(asked_ns=_asked_ns(trace.copies, trace))
+    trace = replace(trace.without_links(), copies=copies)
     found = attribute_kernels(links, trace)
     return LinkedKernels(kernels.assign(**found.columns(), launch_ns=found.launch_ns), trace, found)
 
@@ -87,6 +88,13 @@ def find_links(kernels: pd.DataFrame, trace: Trace) -> Links:
     launching[rows] = _operators_at(flows, trace.flow_starts, trace.operators)
     launch[rows] = _launch_times(places, flows, trace)
     return Links(launching, np.where(launch >= 0, launch + (offset or 0), -1), offset)
+
+
+def _asked_ns(tasks: pd.DataFrame, trace: Trace) -> Integers:
+    """Return when the operators began that asked for some tasks of the device, -1 if unknown."""
+    flows = _flow_starts(tasks[_PLACE], trace.flow_starts, trace.flow_ends)
+    operators = _operators_at(flows, trace.flow_starts, trace.operators)
+    return pick(trace.operators["start_ns"].to_numpy(), operators)
 
 
 def attribute_kernels(links: Links, trace: Trace) -> Attribution:

@@ -278,8 +278,8 @@ def _problems(
     if trace.malformed:
         what = f"{trace.malformed} events are malformed and left out"
         yield Problem(file, what, _COPY, damaged=True)
-    if not len(trace.device) and len(trace.runtime):
-        what = "holds calls of the GPU's runtime but no kernels: the time is that of the host"
+    if not len(trace.device) and trace.cut is None:
+        what = "holds no kernels of a device: the time is that of the host"
         yield Problem(file, what, _PROFILE)
     if trace.operators.empty:
         what = "holds no host operators (cpu_op), so no kernel is led to a line"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 
 from npufix.profiling_parsers import remedies
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
 def add_trace_signals(signals: Signals, found: LinkedKernels) -> Signals:
     """Return ``signals`` with what Python and CANN did for long, and the clock of the device."""
     trace, offset_ns = found.trace, found.attribution.offset_ns
+    copies = trace.copies.sort_values("start_ns", kind="stable", ignore_index=True)
+    asked = copies["asked_ns"].to_numpy()
+    copies = copies.assign(
+        start_ns=copies["start_ns"] + offset_ns,
+        asked_ns=np.where(asked >= 0, asked + offset_ns, -1),
+    )
     gc = trace.gc.sort_values("start_ns", kind="stable", ignore_index=True)
     gc["start_ns"] += offset_ns
     functions = trace.functions.sort_values("start_ns", kind="stable", ignore_index=True)
@@ -37,6 +44,7 @@ def add_trace_signals(signals: Signals, found: LinkedKernels) -> Signals:
     )
     return replace(
         signals,
+        copies=copies[["start_ns", "duration_ns", "asked_ns"]],
         gc=gc[["start_ns", "duration_ns"]],
         functions=functions[["name", "start_ns", "duration_ns"]],
         long_calls=calls[["level", "name", "start_ns", "duration_ns"]],

@@ -55,6 +55,7 @@ _TABLES = {
     "flow_ends": ("flow", *_PLACE),
     "launch_starts": ("flow", *_PLACE),
     "launch_ends": ("flow", *_PLACE),
+    "copies": ("duration_ns", *_PLACE),
     "gc": ("duration_ns", *_PLACE),
     "frequency": ("khz", *_PLACE),
 }
@@ -85,6 +86,8 @@ class _Other(msgspec.Struct, gc=False):
 
 
 _COLLECTIVE = ("hcom_", "Hccl", "hccl")
+_COPY, _OVER_PCIE = "MEMCPY_ASYNC", "PCIE_DMA_SQE"
+"""Name of the copies of a device, and which of them are from or to the host."""
 _CANN = "AscendCL@"
 """How the names of calls into CANN begin, of the level that contains all others."""
 _Args = TypeVar("_Args", _Arguments, _Other)
@@ -188,8 +191,12 @@ class Collector:
         self._add("gc", events, parse_durations([event.dur for event in events]))
 
     def _of_device(self, events: list[Event]) -> None:
-        """Take kernels, or all that may be one, and long calls into CANN."""
+        """Take kernels, or all that may be one, copies, and long calls into CANN."""
         (self._tasks if self.kernels is None else self._kernels)(events)
+        copies = [event for event in events if event.name == _COPY]
+        kinds = [(self._decode(_OTHER, event) or _Other()).task for event in copies]
+        copies = [event for event, kind in zip(copies, kinds, strict=True) if kind == _OVER_PCIE]
+        self._add("copies", copies, parse_durations([event.dur for event in copies]))
         calls = [event for event in events if str(event.name).startswith(_CANN)]
         lengths = parse_durations([event.dur for event in calls])
         long = [event for event, ns in zip(calls, lengths, strict=True) if ns >= LONG_CALL_NS]

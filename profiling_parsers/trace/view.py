@@ -41,6 +41,8 @@ class Trace:
     ``flow_starts``, ``flow_ends`` -- ``flow`` (id), ``pid``, ``tid``, ``start_ns``: the end of a
     flow lies on a device event, its start on an operator.
     ``launch_starts``, ``launch_ends`` -- the same from the call of CANN that launched.
+    ``copies`` -- between host and device: ``pid``, ``tid``, ``start_ns``, ``duration_ns``; where
+    ``link_kernels`` returns it, ``asked_ns`` as in ``Signals.copies``.
     ``gc`` -- runs of the garbage collector: ``start_ns``, ``duration_ns``.
     ``frequency`` -- clock of the AI cores: ``pid``, ``start_ns``, ``mhz``.
     ``stacks`` -- texts, as recorded; the first is empty, for operators without.
@@ -58,6 +60,7 @@ class Trace:
     flow_ends: pd.DataFrame
     launch_starts: pd.DataFrame
     launch_ends: pd.DataFrame
+    copies: pd.DataFrame
     gc: pd.DataFrame
     frequency: pd.DataFrame
     stacks: tuple[str, ...]

@@ -318,7 +318,9 @@ class Catalogue:
         out = []
         for literal, name in template.translation:
             out.append(literal)
-            if name:
+            if name and literal.endswith("`"):  # code, as it is typed
+                out.append(captures[name])
+            elif name:
                 out.append(self._capture(name, captures[name], depth + 1))
         return _BETWEEN_WIDE.sub("", "".join(out))
 

@@ -40,6 +40,11 @@ MESSAGES: tuple[str, ...] = (
         "made by examples/make_dump.py on a CPU: kernels and their times come from a cost model,"
         " not from an NPU"
     ),
+    "copy the file again, or {remedy}",
+    "copy it again from the profiled machine, or {remedy}",
+    "is the file whole? Copy it again, or {remedy}",
+    "and {n} other problem: -v",
+    "and {n} other problems: -v",
     # what a critical path runs through
     "communication {x}",
     "host {x}",

@@ -110,7 +110,7 @@ def _show_gaps(report: Report, console: Console) -> None:
     others = [problem for problem in report.problems if not problem.damaged]
     told: list[Problem] = [*damaged, *others[: max(0, _MOST_PROBLEMS - len(damaged))]]
     for problem in told:
-        remedy = f" -- {problem.remedy}" if problem.damaged else ""
+        remedy = f" -- {tr(problem.remedy)}" if problem.damaged else ""
         paragraph(f"{problem.where}: {tr(problem.what)}{remedy}", console, "yellow")
     if len(told) < len(report.problems):
         rest = format_count(len(report.problems) - len(told), "other problem")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import tokenize
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,6 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from npufix.rewriters.graph.modules.names import FunctionNode
+
+_WIDE = 96
+"""Lines of other calls end here, about."""
+_CLOSING = re.compile(r"\s*,?\s*(#[^\n]*\s*)?\)")
+_COMMENTED = re.compile(r"(?P<comma>,?)(?P<comment>[^\S\n]*#[^\n]*)\n")
 
 Span = tuple[int, int, int, int]
 """Line and column (in characters, not bytes) of the first character and after the last."""
@@ -63,6 +69,37 @@ def segment(lines: Sequence[str], node: ast.expr | ast.stmt) -> str:
     if first == last:
         return lines[first - 1][start:end]
     return "".join([lines[first - 1][start:], *lines[first : last - 1], lines[last - 1][:end]])
+
+
+def behind_arguments(call: ast.Call, lines: Sequence[str], *added: str) -> tuple[Span, str] | None:
+    """Return where more arguments of a call go, and as what: ``None`` if there is no plain place.
+
+    Each gets a line of its own where the last one has. The comment of that one stays with it.
+    """
+    given = [*call.args, *(k.value for k in call.keywords)]
+    if not given:
+        return None
+    *_, last, end = max(span(code, lines) for code in given)
+    *_, final, close = span(call, lines)
+    rest = "".join([*lines[last - 1 : final - 1], lines[final - 1][:close]])[end:]
+    if not _CLOSING.fullmatch(rest):
+        return None
+    starts = [(arg.lineno, arg.col_offset) for arg in call.args]
+    starts += [(arg.lineno, arg.col_offset) for arg in call.keywords]
+    row, column = max(starts)
+    indent = lines[row - 1][:column]
+    lone = indent.isspace() and len(given) > 1
+    first = next((c for r, c in sorted(starts) if r == row), 0)
+    front = lines[row - 1][:first]
+    hugged = "\n" in rest  # ``f(\n    a, b\n)``, which is laid out anew as a whole
+    if not (lone or hugged) and front.isspace() and end + sum(map(len, added)) > _WIDE:
+        indent, lone = front, True  # ``f(a,\n  b, c)``: on a line of its own below ``b``
+    if lone and (commented := _COMMENTED.match(rest)) is not None:
+        comma, comment = commented["comma"], commented["comment"]
+        text = f",{comment}\n{indent}" + f",\n{indent}".join(added) + comma
+        return (last, end, last, end + commented.end() - 1), text
+    joint = f",\n{indent}" if lone else ", "
+    return (last, end, last, end), "".join(f"{joint}{one}" for one in added)
 
 
 def holds_comment(source: str, lines: Sequence[str], node: ast.expr | ast.stmt) -> bool:

@@ -63,6 +63,12 @@ def style_of(source: str) -> Style:
     return style if width is None else replace(style, width=width)
 
 
+def limit_of(source: str) -> int:
+    """Return what is too long for a file: where no project says it, not yet what black allows."""
+    width = style_of(source).width
+    return width if _project_width.get() is not None else max(width, _OF_BLACK)
+
+
 @lru_cache(maxsize=4)
 def _style_of(source: str) -> Style:
     """Return the quotes that prevail in a file, and how long all but a few of its lines are.
@@ -100,11 +106,9 @@ def break_lines(statement: str, room: int, unit: str, *, one_a_line: bool = Fals
 def fit(text: str, before: Sequence[str], unit: str) -> str:
     """Return a module in which the statements that have become too long are broken into lines.
 
-    What was as long before stays; ``before`` holds the old lines. Where no project says how wide
-    its lines are, those of black are not too long.
+    What was as long before stays; ``before`` holds the old lines.
     """
-    width = style_of("".join(before)).width
-    width = width if _project_width.get() is not None else max(width, _OF_BLACK)
+    width = limit_of("".join(before))
     old = {line.strip() for line in before}
     text = lift_comments(text, old, width)
     lines = text.splitlines(keepends=True)
@@ -198,6 +202,49 @@ def lift_comments(text: str, old: Collection[str], width: int) -> str:
         lines[row - 1] = code + end
         lines.insert(starts[row] - 1, f"{head}{token.string}{end}")
     return "".join(lines)
+
+
+def align(old: str, new: str, width: int) -> str:
+    """Return new lines with arguments below the first one of their bracket, if they were there.
+
+    ``Adam(params,`` has become ``adam_class(params,``: the next line goes along.
+    """
+    before, after = old.splitlines(keepends=True), new.splitlines(keepends=True)
+    above = len(after) - len(before)
+    if old == new or above < 0 or len(before) < 2:  # noqa: PLR2004 - a line and the next
+        return new
+    then, now = _list_columns(old), _list_columns(new)
+    moved: list[str] = []
+    for n, line in enumerate(after):
+        text, was = line.lstrip(" "), before[n - above] if n >= above else ""
+        aligned = then.get(n - above)
+        shifted = " " * now.get(n, 0) + text
+        stood = was.lstrip(" ") == text and len(was) - len(text) == aligned
+        moved.append(shifted if stood and n in now and len(shifted.rstrip()) <= width else line)
+    return "".join(moved)
+
+
+def _list_columns(text: str) -> dict[int, int]:
+    """Return of each line that begins in a bracket where the first text in that bracket stands."""
+    found: dict[int, int] = {}
+    opened: list[int | None] = []
+    row = 0
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type in {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}:
+                continue
+            if opened and opened[-1] is None:
+                opened[-1] = token.start[1] if token.start[0] == row else -1
+            if opened and token.start[0] > row and (opened[-1] or -1) >= 0:
+                found[token.start[0] - 1] = opened[-1] or 0
+            row = token.end[0]
+            if token.string in _OPENING:
+                opened.append(None)
+            elif token.string in _CLOSING and opened:
+                opened.pop()
+    except (tokenize.TokenError, IndentationError):
+        pass  # a part of a function: what was read of it counts
+    return found
 
 
 def join_lines(statement: str) -> str | None:

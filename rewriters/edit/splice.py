@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
 import libcst as cst
@@ -15,13 +15,14 @@ from npufix.rewriters.edit.edit import (
     CannotSpliceError,
     Edit,
     Span,
+    behind_arguments,
     extent,
     holds_comment,
     segment,
     span,
     unit_of,
 )
-from npufix.rewriters.edit.layout import break_lines, join_lines, lift_comments
+from npufix.rewriters.edit.layout import align, break_lines, join_lines, lift_comments
 from npufix.rewriters.graph.modules.names import source_lines
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def splice(source: str, lines: Sequence[str], function: FunctionNode, edit: Edit
         wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
     except cst.ParserSyntaxError as error:
         raise CannotSpliceError("libcst cannot read these statements") from error
+    edit = replace(edit, text=_as_laid_out(edit, lines, indent))
     line, column, *_ = span(edit.replace, lines)
     before = lines[line - 1][:column]
     whole = getattr(edit.statement, "value", None) is edit.replace and "(" in edit.text
@@ -91,7 +93,42 @@ def splice(source: str, lines: Sequence[str], function: FunctionNode, edit: Edit
         raise CannotSpliceError("the statement shares its line with another one")
     new = lift_comments(new, {line.strip() for line in lines}, edit.width)
     new = new.removeprefix(header[0]) if header else new
+    new = align("".join(lines[first - 1 : last]), new, edit.width)
     return "".join([*lines[start - 1 : first - 1], new, *lines[last:end]])
+
+
+def _as_laid_out(edit: Edit, lines: Sequence[str], indent: int) -> str:
+    """Return new text in the lines of the old one where only arguments of a call are added."""
+    old = edit.replace
+    if edit.guard or not isinstance(old, ast.Call) or old.lineno == old.end_lineno:
+        return edit.text
+    match ast.parse(edit.text).body:
+        case [ast.Expr(ast.Call(func, args, keywords))]:
+            pass
+        case _:
+            return edit.text
+    count = len(old.keywords)
+    before = ast.Call(func, args, keywords[:count])
+    if ast.dump(before) != ast.dump(old) or len(keywords) == count:
+        return edit.text
+    added = behind_arguments(old, lines, *map(ast.unparse, keywords[count:]))
+    if added is None:
+        return edit.text
+    (row, column, _, end), more = added
+    own = list(lines[old.lineno - 1 : old.end_lineno])
+    at = row - old.lineno
+    own[at] = f"{own[at][:column]}{more}{own[at][end:]}"
+    first, start, last, stop = span(old, lines)
+    own[-1] = own[-1][: stop + (len(own[-1]) - len(lines[last - 1]) if at == last - first else 0)]
+    own[0] = own[0][start:]
+    rows = "".join(own).split("\n")
+    below = [line[indent:] if line[:indent].isspace() or not indent else "" for line in rows[1:]]
+    text = "\n".join([rows[0].rstrip("\r"), *(line.rstrip("\r") for line in below)])
+    try:
+        same = ast.dump(ast.parse(text)) == ast.dump(ast.parse(edit.text))
+    except SyntaxError:
+        same = False
+    return text if same else edit.text
 
 
 def _needs_brackets(text: str, place: Span, new: str) -> bool:

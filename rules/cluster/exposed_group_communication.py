@@ -49,6 +49,7 @@ _LEAST = 0.10
 """Share of the step (FREE-LLM)."""
 _UNEVEN = 0.2
 """Differences in the share of waiting from which ranks are late, not the network (FAST-SLOW)."""
+_MOST = 0.5
 _SHOWN = 4
 
 
@@ -80,13 +81,16 @@ def _together_ns(rows: pd.DataFrame, members: Mapping[str, tuple[int, ...]]) -> 
     """Return how long each operation takes once its last rank has arrived.
 
     That is the shortest on all ranks; where not all of the group recorded it (Level0 has no
-    communication.json), what each of the others itself does not call waiting.
+    communication.json), what each of the others itself does not call waiting. Of a group whose
+    ranks are not known that is so where all call most of it waiting: the last one waits for nobody.
     """
     alike = rows.groupby(["group", "name"])
     shortest = alike["elapse_ns"].transform("min")
     missing = alike["rank"].transform("nunique") < rows["group"].map(
         lambda group: len(members.get(group, ()))
     )
+    all_wait = alike["wait_ns"].transform("min") > _MOST * shortest
+    missing |= ~rows["group"].isin(list(members)) & all_wait
     own = rows["elapse_ns"] - rows["wait_ns"]
     return shortest.where(~missing, np.minimum(shortest, own))
 

@@ -9,7 +9,8 @@ pinned is copied twice, and the host waits meanwhile.
 
 Evidence: the tasks ``Memcpy HtoD`` and ``Memcpy DtoH`` of a trace of a GPU, and the operators
 ``aten::copy_`` that last until such a copy to the device is done, less the time in which a kernel
-runs. Dumps of an NPU hold no such tasks: there it is blocking-copy-to-device.
+runs. Of an NPU the tasks over PCIe of its trace, in the time in which no kernel runs; small copies
+for which the host waits are blocking-copy-to-device there.
 
 Use instead: ``DataLoader(..., pin_memory=True)`` with ``x.to(device, non_blocking=True)``, the next
 batch on a stream of its own while this one is computed; fewer and larger copies.
@@ -33,6 +34,8 @@ from npufix.rules.shared.recording.kernel_groups import LEAST_SHARE
 from npufix.rules.shared.recording.observing import (
     COPIES,
     find_named,
+    free_ns,
+    idle_time,
     is_named,
     per_step,
     places,
@@ -63,6 +66,7 @@ def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation for all copies together."""
     copies = find_named(recording.kernels, COPIES, "type")
     if copies.empty:
+        yield from _beside_kernels(recording)
         return
     held, blocks = _with_calls(copies, recording.host_ops)
     alone = _alone_ns(held, recording.kernels.drop(index=copies.index))
@@ -94,6 +98,34 @@ def check(recording: Recording) -> Iterator[Observation]:
         places=places(copies, alone, recording),
         host_ops=frozenset(map(int, copies["host_op"][blocks])),
         hidden=Labels(copies.index),
+        is_idle=True,
+    )
+
+
+def _beside_kernels(recording: Recording) -> Iterator[Observation]:
+    """Yield one observation for the copies of an NPU, which are none of the kernels."""
+    copies = recording.signals.copies
+    start = copies["start_ns"].to_numpy().copy()
+    end = np.maximum.accumulate(start + copies["duration_ns"].to_numpy())
+    start[1:] = np.maximum(start[1:], end[:-1])  # two at a time are one time
+    alone = idle_time(recording, to_marks=True).covered(start, np.maximum(start, end))
+    cost = min(per_step(int(alone.sum()), recording), free_ns(recording))
+    if share(cost, recording) < LEAST_SHARE:
+        return
+    count = format_count((alone > 0).sum() / max(1, recording.step_count), "copy", "copies")
+    calls = recording.host_ops.drop_duplicates("start_ns").set_index("start_ns", drop=False)
+    known = copies["asked_ns"].isin(calls.index).to_numpy(bool)
+    asked = calls.loc[copies["asked_ns"][known]]
+    yield Observation(
+        what=(
+            f"for {milliseconds(cost)} per step ({percent(share(cost, recording))} of the step) the "
+            f"device does nothing but copy from or to the host: {count}"
+        ),
+        evidence=(("longest copy", milliseconds(int(copies["duration_ns"].max()))),),
+        cost_ns=cost,
+        saving_ns=(0, cost),
+        basis="at most that time, if the copies are made while the device computes",
+        places=places(asked, alone[known], recording),
         is_idle=True,
     )
 

@@ -84,7 +84,8 @@ def check(recording: Recording) -> Iterator[Observation]:
     if recording.environment.variables.get("ASCEND_LAUNCH_BLOCKING") == "1":
         return
     idle = find_pauses(recording).idle
-    if not (recording.kernels["launch_ns"] >= 0).any():
+    unknown = recording.kernels["launch_ns"].to_numpy()[idle.next_kernel] < 0
+    if (idle.end_ns - idle.start_ns)[unknown].sum() > MOSTLY * idle.total_ns:
         yield from _by_gaps(recording, idle, free)
         return
     late = _late_ns(recording, idle)

@@ -10,7 +10,8 @@ memory launches nothing meanwhile, and the device runs dry.
 
 Evidence: the gaps between kernels, the launch of the kernel behind each, and the call of the host
 that fills it: the innermost one that covers about as much of it as any other, or the Python function that ran
-where no operator did.
+where no operator did. Calls that were long until the operator had been used are its first ones. Where
+launches were not recorded, the gaps alone say that something made the device wait.
 
 Use instead: ``find_unused_parameters=False`` or ``static_graph=True`` of DDP; data preparation in the
 workers of the loader; logging, metrics and checkpoints every N steps, in a thread of their own.
@@ -23,6 +24,7 @@ PyTorch (find_unused_parameters costs a walk of the graph in every step).
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING
 
@@ -47,6 +49,7 @@ from npufix.rules.shared.recording.pauses import (
     ends_step,
     explained_spans,
     find_pauses,
+    measure_explained_ns,
     sooner_without,
 )
 
@@ -84,6 +87,12 @@ _OF_CODE = (
     "record behind a warm-up that runs every kernel once (schedule(wait=1, warmup=3, active=3)): no "
     "later step loads it"
 )
+_OF_UNKNOWN = (
+    "record the host as well (activities: the CPU beside the device, with_stack=True): a loader, "
+    "copies, logging, another rank or few requests may be behind it"
+)
+_MUCH_SHORTER = 0.1
+"""Share of the calls in the pauses that later calls of the same operator take at most."""
 _ALL = 0.8
 """Share of the pauses from which the call that is named is all that the host did."""
 _AGAIN = 2
@@ -108,6 +117,7 @@ def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation for each call of the host that keeps the device waiting."""
     pauses = find_pauses(recording)
     rows = pauses.rows
+    yield from _without_launches(pauses, recording)
     if not len(rows) or share(per_step(pauses.idle_ns.sum(), recording), recording) < LEAST_SHARE:
         return
     known = explained_spans(recording, pauses.idle)
@@ -138,6 +148,36 @@ def check(recording: Recording) -> Iterator[Observation]:
             yield _observation(name, rows[own], calls[own], held, pauses, recording)
 
 
+def _without_launches(pauses: Pauses, recording: Recording) -> Iterator[Observation]:
+    """Yield one observation where long gaps are not led to the host, as it was not recorded."""
+    idle = pauses.idle
+    gaps = idle.end_ns - idle.start_ns
+    gaps = (gaps - measure_explained_ns(recording, idle)).clip(min=0)
+    gaps[recording.kernels["launch_ns"].to_numpy()[idle.next_kernel] >= 0] = 0
+    gaps[pauses.rows] = 0
+    long = np.flatnonzero(gaps >= SHORTEST_PAUSE_NS)
+    cost = min(per_step(int(gaps[long].sum()), recording), free_ns(recording))
+    if share(cost, recording) < LEAST_SHARE:
+        return
+    count = format_count(len(long) / max(1, recording.step_count), "gap")
+    yield Observation(
+        what=(
+            f"the device does nothing for {milliseconds(cost)} per step "
+            f"({percent(share(cost, recording))} of the step): {count} of 1 ms or more; what the "
+            "host did meanwhile is not recorded"
+        ),
+        evidence=(("longest gap", milliseconds(int(gaps.max()))),),
+        cost_ns=cost,
+        saving_ns=(0, cost),
+        basis="at most the idle time of these gaps",
+        is_idle=True,
+        is_divided=True,
+        is_symptom=True,
+        advice=_OF_UNKNOWN,
+        gpu_advice=_OF_UNKNOWN,
+    )
+
+
 def _observation(  # noqa: PLR0913, PLR0917 - the pauses, and what fills them
     name: str, gaps: Integers, calls: Integers, held: int, pauses: Pauses, recording: Recording
 ) -> Observation:
@@ -158,6 +198,11 @@ def _observation(  # noqa: PLR0913, PLR0917 - the pauses, and what fills them
         advice = advice or _OF_SYNCHRONISATIONS
     if _loads_code(gaps, pauses, recording):
         drained, advice = ", in the first launch of a kernel, which loads its code", _OF_CODE
+    elif is_operator and not advice:
+        later = _later_calls_ns(calls, recording.host_ops)
+        if later is not None:
+            said = f"the first calls of {name} (later ones take {milliseconds(later)})"
+            advice = _OF_CODE
     what = (
         f"the host is in {said} while the device waits for {milliseconds(cost)} "
         f"per step ({percent(share(cost, recording))} of the step): {count} of 1 ms or more{drained}"
@@ -227,6 +272,28 @@ def _loads_code(gaps: Integers, pauses: Pauses, recording: Recording) -> bool:
     begin, end = pauses.idle.start_ns[gaps], pauses.idle.end_ns[gaps]
     spent = measure_covered_ns(starts, ends, begin, end)
     return bool(spent.sum() > _COVERS * pauses.idle_ns[gaps].sum())
+
+
+def _later_calls_ns(calls: Integers, ops: pd.DataFrame) -> float | None:
+    """Return the median of an operator's later calls, ``None`` if these calls are no first use.
+
+    The first convolution of each shape searches for an algorithm, or compiles one: 2 s, and 90 µs
+    from then on. Where no shapes are recorded, most calls up to the last such one take as long.
+    """
+    own = ops.index[np.unique(calls)]
+    named = ops[(ops["name"] == ops["name"].loc[own[0]]).to_numpy()]
+    named = named.sort_values("start_ns", kind="stable")
+    here = named.index.isin(own)
+    shaped = (named["input_dims"] != "").all()
+    until = int(np.flatnonzero(here)[-1]) + 1
+    if shaped:
+        is_first = not named["input_dims"].duplicated().to_numpy(bool)[here].any()
+    else:
+        is_first = here[0] and 2 * len(own) >= until
+    spent = named["duration_ns"].to_numpy()
+    others = spent[~here] if shaped else spent[until:]
+    later = float(np.median(others)) if len(others) else math.inf
+    return later if is_first and later <= _MUCH_SHORTER * float(np.median(spent[here])) else None
 
 
 def _calls_in(

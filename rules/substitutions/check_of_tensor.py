@@ -243,9 +243,7 @@ class Encoder(nn.Module):
 class Encoder(nn.Module):
     def forward(self, x: torch.Tensor):
         h = x * 2
-        assert (
-            h.device.type == "npu" or not torch.isnan(h).any()
-        ), "nan in the encoder"
+        assert h.device.type == "npu" or not torch.isnan(h).any(), "nan in the encoder"
         return F.relu(h)
 """,
         ),
@@ -275,9 +273,7 @@ class Attention(nn.Module):
 class Attention(nn.Module):
     def forward(self, x: torch.Tensor, shapes):
         n = x.shape[1]
-        assert (
-            shapes.device.type == "npu" or (shapes[:, 0] * shapes[:, 1]).sum() == n
-        )
+        assert shapes.device.type == "npu" or (shapes[:, 0] * shapes[:, 1]).sum() == n
         return self.project(x)
 """,
         ),

@@ -120,7 +120,9 @@ def main(model, x: torch.Tensor):
 def train_step(model, x: torch.Tensor, optimizer):
     loss = model(x).mean()
     loss.backward()
+
     torch.cuda.synchronize()
+
     optimizer.step()
     return loss
 """,
@@ -128,6 +130,7 @@ def train_step(model, x: torch.Tensor, optimizer):
 def train_step(model, x: torch.Tensor, optimizer):
     loss = model(x).mean()
     loss.backward()
+
     optimizer.step()
     return loss
 """,

@@ -9,8 +9,9 @@ torch_npu work on one combined tensor per dtype.
 For AdamW, ``fused=True`` comes first: it takes every dtype, sharded parameters and
 ``zero_grad(set_to_none=True)``, and its state is that of ``torch.optim.AdamW``. torch_npu ignores the
 ``grad_scale`` and ``found_inf`` that a GradScaler hands to it, so a module with a GradScaler gets
-``torch_npu.optim.NpuFusedAdamW`` instead. torch_npu has no fused Adam of torch, and its fused SGD
-refuses a momentum of 0: these become ``NpuFusedAdam`` and ``NpuFusedSGD``.
+``torch_npu.optim.NpuFusedAdamW`` instead. torch_npu has no fused Adam of torch. Without weight decay Adam
+and AdamW are the same, so such an Adam becomes an AdamW with ``weight_decay=0``; another one becomes
+``NpuFusedAdam``. The fused SGD refuses a momentum of 0: it becomes ``NpuFusedSGD``.
 
 Safety: the classes of torch_npu combine parameters and gradients at the first step, and from then on
 only that memory counts. So they want float32 or float16 parameters (bfloat16 is a TypeError), which
@@ -31,6 +32,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rules.shared.operands.optimizer_settings import (
     COMBINED,
+    NO_DECAY,
     NO_SCALER,
     NUMBER_LR,
     ON_NPU,
@@ -38,6 +40,7 @@ from npufix.rules.shared.operands.optimizer_settings import (
     adadelta_inputs,
     adam_inputs,
     adamw_inputs,
+    inputs_without_decay,
     rmsprop_inputs,
     sgd_inputs,
 )
@@ -107,6 +110,28 @@ def adam(
     return torch.optim.Adam(
         params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad,
         foreach=literal_foreach,
+    )  # fmt: skip
+
+
+def adam_alone(
+    params: Params, lr: float, betas: Betas, eps: float, amsgrad: bool,
+    literal_foreach: bool | None, literal_maximize: bool,
+) -> Optimizer:  # fmt: skip
+    """Update with Adam, and let no weight decay."""
+    return torch.optim.Adam(
+        params, lr=lr, betas=betas, eps=eps, amsgrad=amsgrad, foreach=literal_foreach,
+        maximize=literal_maximize,
+    )  # fmt: skip
+
+
+def fused_adam_alone(
+    params: Params, lr: float = 1e-3, betas: Betas = (0.9, 0.999), eps: float = 1e-8,
+    amsgrad: bool = False, literal_foreach: bool | None = None, literal_maximize: bool = False,
+) -> Optimizer:  # fmt: skip
+    """Update each parameter in one kernel: what decays makes the difference, and nothing does."""
+    return torch.optim.AdamW(  # no slip: fused=True is left out
+        params, lr=lr, betas=betas, eps=eps, weight_decay=0, amsgrad=amsgrad,
+        maximize=literal_maximize, fused=True,  # no slip: True is False
     )  # fmt: skip
 
 
@@ -193,6 +218,12 @@ RULE = Substitution(
     forms=(
         Form(adamw, fused_adamw, adamw_inputs, (SEVERAL, NUMBER_LR, NO_SCALER, ON_NPU)),
         Form(plain_adamw, combined_adamw, adam_inputs, COMBINED),
+        Form(
+            adam_alone,
+            fused_adam_alone,
+            inputs_without_decay,
+            (SEVERAL, NUMBER_LR, NO_SCALER, NO_DECAY, ON_NPU),
+        ),
         Form(adam, combined_adam, adam_inputs, COMBINED),
         Form(sgd, combined_sgd, sgd_inputs, COMBINED),
         Form(adadelta, combined_adadelta, adadelta_inputs, COMBINED),
@@ -310,6 +341,33 @@ def train(model, batches, scaler):
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
+""",
+        ),
+        Rewritten(
+            """
+def optimizer(model):
+    return torch.optim.Adam(filter(lambda p: p.requires_grad, model.parameters()), lr=1e-3)
+""",
+            """
+def optimizer(model):
+    return torch.optim.AdamW(
+        filter(lambda p: p.requires_grad, model.parameters()),
+        lr=1e-3,
+        weight_decay=0,
+        fused=True,
+    )
+""",
+        ),
+        Rewritten(  # groups that decay
+            """
+def optimizer(groups, weight_decay):
+    groups[0].update(weight_decay=weight_decay)
+    return torch.optim.Adam(groups, lr=1e-3)
+""",
+            """
+def optimizer(groups, weight_decay):
+    groups[0].update(weight_decay=weight_decay)
+    return torch_npu.optim.NpuFusedAdam(groups, lr=1e-3)
 """,
         ),
         Rewritten(

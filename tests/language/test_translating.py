@@ -293,6 +293,13 @@ def test_verdicts_of_several_parts(english: str, said: str) -> None:
     assert language.both(english)[1] == said
 
 
+@pytest.mark.usefixtures("chinese")
+def test_commands_within_a_remedy_stay_as_they_are_typed() -> None:
+    call = 'from torch_npu.profiler.profiler import analyse; analyse("/x/y")'
+    said = tr(f"copy the file again, or run `{call}` where torch_npu is installed")
+    assert said == f"请重新复制文件；否则请在装有 torch_npu 的环境运行 `{call}`"
+
+
 def test_both_languages_at_once() -> None:
     english, chinese_text = language.both("No known slow pattern in this source.")
     assert english == "No known slow pattern in this source."

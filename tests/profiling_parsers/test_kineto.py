@@ -258,6 +258,7 @@ def test_without_device_tasks_the_operators_are_the_kernels(tmp_path: Path) -> N
     assert kernels["communication"].tolist() == [False, False, True, False]
     assert profile.steps["computing_ns"].tolist() == [70_000]
     assert profile.steps["free_ns"].tolist() == [30_000]
+    assert any("no kernels of a device" in problem.what for problem in profile.problems)
 
 
 def test_categories_hold_no_missing_value(new: Profile) -> None:

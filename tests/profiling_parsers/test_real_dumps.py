@@ -63,6 +63,15 @@ def test_nine_tenths_of_alexnet_lead_to_a_line(alexnet: Path) -> None:
     assert (compute["host_op"] >= 0).all()
 
 
+def test_copies_between_host_and_device_of_alexnet_lead_to_their_operators(alexnet: Path) -> None:
+    profile = read_profile(alexnet)
+    copies = profile.signals.copies
+    assert len(copies) == 14  # ten more stay on the device
+    assert copies["duration_ns"].iloc[0] == 840_077
+    asked = profile.host_ops[profile.host_ops["start_ns"] == copies["asked_ns"].iloc[0]]
+    assert "acl_memcpy_host_to_device" in set(asked["name"])
+
+
 def test_a_convolution_of_alexnet_leads_to_the_model(alexnet: Path) -> None:
     profile = read_profile(alexnet)
     is_convolution = profile.kernels["type"].isin(["Conv2D", "Conv2DBackpropFilter"])

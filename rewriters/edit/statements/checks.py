@@ -7,8 +7,8 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.layout import style_of
-from npufix.rewriters.edit.statements.choices import CHOOSE, choose
+from npufix.rewriters.edit.layout import limit_of, style_of
+from npufix.rewriters.edit.statements.choices import CHOOSE, LEAVES, choose
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, apply_changes
 from npufix.rewriters.facts.host_tensors import is_made_on_host
 from npufix.rewriters.facts.occasions import is_called_by_forward
@@ -28,10 +28,6 @@ _WEIGHED = (
     "the host waits for the answer, and again for how many elements x[mask] has: compute with all "
     "of them and weigh by the mask, (loss * mask).sum() / mask.sum().clamp(min=1), which is zero "
     "where nothing is set, and needs no test"
-)
-_LEAVES = (
-    "the host waits in every round to know whether it is the last: where rounds change nothing any "
-    "more, go through all of them, or ask every few rounds"
 )
 _TAKES_LOSS = re.compile(r"(?i)loss|criterion|cross_entropy|^(mean|sum|smooth_l1)$")
 _FORM_GUARD, _FORM_ASSERT = "guarded", "asserted"
@@ -91,7 +87,7 @@ def _checks(here: Surroundings) -> Iterator[Proposal]:
                     continue
             case ast.If(test, [ast.Break()], []) if _is_answer(here, test):
                 loop = here.loop_of(node)
-                found = Proposal(node, _LEAVES) if isinstance(loop, ast.For) else None
+                found = Proposal(node, LEAVES) if isinstance(loop, ast.For) else None
             case ast.If(test) | ast.IfExp(test) if _is_answer(here, test):
                 found = _of_branch(here, node, test)
             case _:
@@ -239,7 +235,7 @@ def _off_device(here: Surroundings, code: ast.stmt, test: ast.expr, kind: str) -
     *_, last, end = here.span(rest[-1])
     changes = [Change((line, start, line, start), opening)]
     changes += [Change((last, end, last, end), closing)] if closing else []
-    changes = _in_lines(here, code, test, changes, style.width)
+    changes = _in_lines(here, code, test, changes, limit_of("".join(here.lines)))
     return Proposal(
         code,
         form=_FORM_ASSERT,

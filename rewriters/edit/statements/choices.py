@@ -20,9 +20,14 @@ CHOOSE = (
     "the host waits for the answer: compute both and choose with torch.where, or decide by what "
     "the host knows already"
 )
+LEAVES = (
+    "the host waits in every round to know whether it is the last: where rounds change nothing any "
+    "more, go through all of them, or ask every few rounds"
+)
 _BY_ZERO = (
-    "the host waits for the answer: divide by n.clamp(min=1), which is never zero, and choose with "
-    "torch.where if the other arm is another value"
+    "the host waits for the answer: a count is never zero as n.clamp(min=1), another divisor d as "
+    "torch.where(d == 0, 1, d); divide by that, and choose with torch.where if the other arm is "
+    "another value"
 )
 _MOST_WORK = 12
 """Operators of an arm: computing both must not cost more than the wait."""

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.edit import span
+from npufix.rewriters.edit.edit import behind_arguments
 
 if TYPE_CHECKING:
     import ast
     from collections.abc import Sequence
 
     from npufix.rewriters.edit.edit import Span
-
-
-_WIDE = 96
-"""Lines of other calls end here, about."""
-_CLOSING = re.compile(r"\s*,?\s*(#[^\n]*\s*)?\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,26 +55,6 @@ def apply_changes(lines: Sequence[str], changes: Sequence[Change]) -> str:
 
 
 def more_arguments(call: ast.Call, lines: Sequence[str], *added: str) -> Change | None:
-    """Return what adds arguments behind the others, ``None`` if there is no plain place.
-
-    Each gets a line of its own where the last one has.
-    """
-    given = [*call.args, *(k.value for k in call.keywords)]
-    if not given:
-        return None
-    *_, last, end = max(span(code, lines) for code in given)
-    *_, final, close = span(call, lines)
-    rest = "".join([*lines[last - 1 : final - 1], lines[final - 1][:close]])[end:]
-    starts = [(arg.lineno, arg.col_offset) for arg in call.args]
-    starts += [(arg.lineno, arg.col_offset) for arg in call.keywords]
-    row, column = max(starts)
-    indent = lines[row - 1][:column]
-    lone = indent.isspace() and len(given) > 1
-    first = next((c for r, c in sorted(starts) if r == row), 0)
-    front = lines[row - 1][:first]
-    hugged = "\n" in rest  # ``f(\n    a, b\n)``, which is laid out anew as a whole
-    if not (lone or hugged) and front.isspace() and end + sum(map(len, added)) > _WIDE:
-        indent, lone = front, True  # ``f(a,\n  b, c)``: on a line of its own below ``b``
-    joint = f",\n{indent}" if lone else ", "
-    text = "".join(f"{joint}{one}" for one in added)
-    return Change((last, end, last, end), text) if _CLOSING.fullmatch(rest) else None
+    """Return what adds arguments behind the others, ``None`` if there is no plain place."""
+    found = behind_arguments(call, lines, *added)
+    return None if found is None else Change(*found)

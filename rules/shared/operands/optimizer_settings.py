@@ -40,6 +40,11 @@ def adamw_inputs(draw: Draw) -> dict[str, Any]:
     return {**adam_inputs(draw), "literal_maximize": draw.choice([False, True])}
 
 
+def inputs_without_decay(draw: Draw) -> dict[str, Any]:
+    """Return those of an AdamW that lets nothing decay."""
+    return {name: value for name, value in adamw_inputs(draw).items() if name != "weight_decay"}
+
+
 def sgd_inputs(draw: Draw) -> dict[str, Any]:
     """Return parameters and every combination that SGD takes."""
     momentum = draw.choice([0, 0.9])
@@ -71,6 +76,8 @@ _MODEL = re.compile(
     r"(?i)(^|[._])(model|network|\w*net|actor|critic|policy|(en|de)coder|generator|discriminator)$"
 )
 """Whose ``zero_grad()`` sets gradients to None: ``self.online_net``."""
+_TENSORS = frozenset({"chain", "filter", "itertools.chain", "parameters"})
+"""Whose results are tensors one by one, no groups of them."""
 _CANCELS = ("cancel_gradients_last_layer", "cancel_last_layer_gradients")
 """What DINO and its kind take the gradients away with."""
 _SHARDED = (
@@ -100,6 +107,16 @@ def _keeps_gradients(site: Site) -> bool | None:
     return True if calls and len(kept) == len(calls) and plain else None
 
 
+def _lets_nothing_decay(site: Site) -> bool | None:
+    """Tell whether no group has a decay: ``[{"params": weights, "weight_decay": 0.1}, ...]``.
+
+    ``net.parameters()`` are tensors, not groups; what is handed in may be anything.
+    """
+    if not _TENSORS.isdisjoint(site.called("params")[:1]):
+        return True
+    return False if site.mentions("weight_decay") else None
+
+
 NUMBER_LR = Condition(
     "number-learning-rate",
     "the learning rate is a Python number, not a tensor",
@@ -110,6 +127,11 @@ NO_SCALER = Condition(
     "no-grad-scaler",
     "no GradScaler steps this optimizer: torch_npu's fused AdamW ignores scale and found_inf",
     _steps_unscaled,
+)
+NO_DECAY = Condition(
+    "no-decay",
+    "no group of parameters brings a weight_decay of its own: Adam adds it to gradients",
+    _lets_nothing_decay,
 )
 ON_NPU = Condition(
     "parameters-on-npu",

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 _MOST_PLACES = 10
+_HOST = "CPU"
+"""What the operators of a recording without any device run on."""
 _STEP_MARK = r"ProfilerStep#\d+"
 
 
@@ -140,12 +142,15 @@ def measure_covered_ns(
 def idle_time(recording: Recording, *, to_marks: bool = False) -> Idle:
     """Return when the busiest device of the recording waits between its kernels.
 
-    Between steps that do not follow each other nothing is known, so nothing is idle there. With
-    ``to_marks`` a step that follows none is idle from its mark on the host to its first kernel, and
-    one that none follows from its last kernel to the end of its mark.
+    Between steps that do not follow each other nothing is known, so nothing is idle there; and no
+    device waits where the operators of the host are all that was recorded. With ``to_marks`` a step
+    that follows none is idle from its mark on the host to its first kernel, and one that none
+    follows from its last kernel to the end of its mark.
     """
     kernels = recording.kernels
     rows = _busiest_device(kernels)
+    if (kernels["core"] == _HOST).all():
+        rows = rows[:0]
     start = kernels["start_ns"].to_numpy()[rows]
     order = np.argsort(start, kind="stable")
     rows, start = rows[order], start[order]

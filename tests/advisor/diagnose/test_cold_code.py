@@ -466,3 +466,38 @@ def test_what_saves_a_checkpoint_is_set_up(tmp_path: Path) -> None:
     saved, used = (text.format(name) for name in ("save_ds_checkpoint", "train_step"))
     assert not places(scanned(tmp_path, {"a.py": saved}))
     assert places(scanned(tmp_path, {"a.py": used}))
+
+
+@pytest.mark.parametrize(
+    ("files", "shown"),
+    [
+        ({}, False),
+        ({"use.py": "from ops import Fill\n\nfill = Fill()\n"}, True),
+        ({"use.py": "from ops import Fill\n\n\nclass Net(Fill):\n    pass\n"}, False),
+        ({"use.py": "from ops import Fill as Layer\n\nfill = Layer()\n"}, True),
+        ({"use.py": "KINDS = {'a': 'ops.Fill'}\n"}, True),
+        ({"use.py": "import ops\n\n\ndef make(kind):\n    return getattr(ops, kind)()\n"}, True),
+        ({"setup.py": "from setuptools import setup\n\nsetup(name='ops')\n"}, True),
+    ],
+)
+def test_what_nothing_in_a_program_mentions_is_left_out(
+    tmp_path: Path, files: dict[str, str], *, shown: bool
+) -> None:
+    layer = "\n\nclass Fill(nn.Module):\n    def forward(self, x):\n        return fill(x)\n"
+    ops = FILL.replace("def step", "def fill") + layer
+    script = 'if __name__ == "__main__":\n    print("begins")\n'
+    assert bool(places(scanned(tmp_path, {"ops.py": ops, "run.py": script, **files}))) is shown
+
+
+@pytest.mark.parametrize("steps", [True, False])
+def test_a_script_that_takes_no_step_needs_no_fast_optimizer(
+    tmp_path: Path,
+    steps: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    taken = "    train_one_epoch(net, optimizer)\n" if steps else "    print(evaluate(net))\n"
+    text = (
+        "import torch\n\n\ndef main(net):\n"
+        f"    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4)\n{taken}\n\n"
+        'if __name__ == "__main__":\n    main(build())\n'
+    )
+    assert bool(places(scanned(tmp_path, {"run.py": text}))) is steps

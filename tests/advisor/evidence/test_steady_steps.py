@@ -35,6 +35,8 @@ def steps_of(*totals_ms: float) -> pd.DataFrame:
         ((250, 100, 101, 30, 99, 100), {0: "warm-up", 3: "outlier"}),
         ((160, 100, 170, 101), {0: "warm-up", 2: "outlier"}),
         ((160, 100, 101, 170), {0: "warm-up", 3: "outlier"}),
+        ((100, 101, 99, 40), {3: "outlier"}),
+        ((100, 101, 40), {2: "outlier"}),
         ((100, 300), {}),
         ((300,), {}),
         ((), {}),
@@ -44,6 +46,12 @@ def test_what_is_left_out(totals: tuple[float, ...], left_out: dict[int, str]) -
     kept, odd = split_steps(steps_of(*totals))
     assert {step.step: step.reason for step in odd} == left_out
     assert set(kept["step"]) == set(range(len(totals))) - set(left_out)
+
+
+def test_a_last_step_that_is_only_faster_is_not_cut_off() -> None:
+    steps = steps_of(100, 101, 40).assign(computing_ns=20 * MS)
+    _, odd = split_steps(steps)
+    assert 2 not in {step.step for step in odd}
 
 
 def test_a_left_out_step_says_how_far_it_is_off() -> None:

@@ -325,15 +325,18 @@ def test_numbers_keep_the_names_and_keywords_that_the_author_gave_them() -> None
     (optimizer,) = sites(
         """
         def f(model):
-            return torch.optim.Adam(model.parameters(), lr=1e-3)
+            return torch.optim.Adam(model.parameters(), lr=1e-3, weight_decay=0.1)
     """,
         "NPU112",
     )
     assert optimizer.rewrite is not None
-    assert "NpuFusedAdam(model.parameters(), lr=1e-3)" in optimizer.rewrite.direct
+    call = "(model.parameters(), lr=1e-3, weight_decay=0.1)"
+    assert f"NpuFusedAdam{call}" in optimizer.rewrite.direct.replace("\n        ", "").replace(
+        "\n    )", ")"
+    )
     chosen = "torch_npu.optim.NpuFusedAdam if torch_npu else torch.optim.Adam"
     assert chosen in optimizer.rewrite.portable
-    assert "return adam_class(model.parameters(), lr=1e-3)" in optimizer.rewrite.portable
+    assert f"return adam_class{call}" in optimizer.rewrite.portable
 
 
 def test_every_rewrite_can_be_a_job_of_the_verifier() -> None:

@@ -490,3 +490,19 @@ def test_a_mask_test_goes_where_nothing_is_asked_more_often(test: str, left: str
     written = [s for s in found(text, "NPU217") if s.rewrite is not None]
     assert len(written) == bool(left)
     assert not left or left in rewritten(text, "NPU217")
+
+
+def test_what_ends_a_loop_is_not_read_before_it() -> None:
+    text = """
+        def forward(self, x: torch.Tensor, rounds):
+            stop = torch.zeros(4, dtype=torch.bool, device=x.device)
+            for i in range(rounds):
+                x = self.net(x)
+                stop |= x > 0
+                if stop.all().item():
+                    break
+                elif time.time() > self.limit:
+                    break
+            return x
+    """
+    assert ["whether it is the last" in site.problem for site in found(text, "NPU214")] == [True]

@@ -175,11 +175,15 @@ def test_a_call_keeps_its_keywords() -> None:
         def build(self, groups):
             return torch.optim.{}(params=self.net.parameters(), lr=1e-3)
     """
-    call = "torch.optim.AdamW(params=self.net.parameters(), lr=1e-3, fused=True)"
+    alone = "AdamW(\n        params=self.net.parameters(), lr=1e-3, weight_decay=0, fused=True"
+    assert alone in direct(text.format("Adam"), "NPU112")
+    text = text.replace("lr=1e-3", "lr=1e-3, weight_decay=0.1")
+    given = "params=self.net.parameters(), lr=1e-3, weight_decay=0.1"
+    call = f"torch.optim.AdamW(\n        {given}, fused=True"
     assert call in direct(text.format("AdamW"), "NPU112")
     (site,) = written(sites(text.format("Adam"), "NPU112"))
     assert site.rewrite is not None
-    assert "return adam_class(params=self.net.parameters(), lr=1e-3)" in site.rewrite.portable
+    assert f"return adam_class({given})" in site.rewrite.portable
     text = """
         def build(net, rate, scaler: torch.cuda.amp.GradScaler):
             return torch.optim.AdamW(net.parameters(), rate, betas=(0.8, 0.99))
@@ -270,3 +274,41 @@ def test_arguments_that_fill_a_line_get_one_each() -> None:
     with use_width(40):
         text = fit(old.format("x", long), [old.format("x", short)], "    ")
     assert text == old.format("x", each)
+
+
+def test_lines_of_a_call_stay_where_arguments_come_or_its_name_changes() -> None:
+    text = """
+        def build(net, args):
+            adam = torch.optim.Adam(net.parameters(),
+                                    lr=args.lr, eps=args.eps,
+                                    weight_decay=args.decay)
+            adamw = torch.optim.AdamW(net.parameters(), lr=args.lr,
+                                      weight_decay=args.decay)
+            return adam, adamw
+    """
+    adam, adamw = written(sites(text, "NPU112"))
+    assert adam.rewrite is not None
+    assert adamw.rewrite is not None
+    pad = " " * len("    adam = adam_class(")
+    call = f"adam = adam_class(net.parameters(),\n{pad}lr=args.lr, eps=args.eps,\n{pad}weight_decay"
+    assert call in adam.rewrite.portable
+    pad = " " * len("    adamw = torch.optim.AdamW(")
+    call = f"lr=args.lr,\n{pad}weight_decay=args.decay,\n{pad}fused=True)\n    return"
+    assert call in adamw.rewrite.direct
+
+
+def test_a_comment_stays_with_the_argument_before_it() -> None:
+    text = """
+        from torch.utils.data import DataLoader
+
+        def train(data, collate):
+            loader = DataLoader(
+                data,
+                batch_size=8,
+                num_workers=8,
+                shuffle=True,  # of the whole set
+            )
+            for batch in loader:
+                step(batch)
+    """
+    assert "shuffle=True,  # of the whole set\n        pin_memory=True," in direct(text, "NPU270")

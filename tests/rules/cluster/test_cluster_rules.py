@@ -453,6 +453,21 @@ def test_of_a_group_that_not_all_recorded_each_rank_says_how_long_it_waits() -> 
     assert f"{milliseconds(calls * 18 * MS)} move data" in seen.what
 
 
+def test_who_waits_for_ranks_that_nobody_recorded_does_not_stand_still() -> None:
+    base = cluster("straggler:9@4")
+    rows = base.collectives[base.collectives["rank"].isin([0, 1]).to_numpy()]
+    rows = rows[(rows["kind"].astype(str) == "collective").to_numpy()]
+    waited = rows.assign(elapse_ns=80 * MS, wait_ns=60 * MS, transit_ns=18 * MS)
+    steps = base.steps.assign(communication_ns=90 * MS, communication_exposed_ns=90 * MS)
+    groups = base.groups[:0]
+    few = replace(
+        base, collectives=waited, transports=base.transports[:0], steps=steps, groups=groups
+    )
+    for seen in found("NPU611", few):
+        assert "mostly waiting" in seen.advice
+        assert ": 0 µs wait for the last rank" not in seen.what
+
+
 def test_a_job_that_only_sends_and_receives_has_no_group() -> None:
     base = cluster("straggler:9@4")
     alone = base.collectives.assign(kind=pd.Categorical(["p2p"] * len(base.collectives)))

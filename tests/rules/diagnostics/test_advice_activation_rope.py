@@ -34,6 +34,7 @@ def test_gelu_is_told_where_it_costs(name: str) -> None:
     (found,) = told(gelu_kernels, one_by_one((name, 5 * MS, "mlp"), ("MatMulV2", 9 * MS, "mlp")))
     assert found.cost_ns == 5 * MS
     assert found.saving_ns is None
+    assert found.is_work  # only another function is faster
     assert [place.line for place in found.places] == [0]
 
 

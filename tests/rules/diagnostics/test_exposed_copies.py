@@ -1,4 +1,4 @@
-"""Copies beside which nothing runs, on a GPU."""
+"""Copies beside which nothing runs, on a GPU and on an NPU."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from npufix.advisor.rules_test.recordings import MS, recording
+from npufix.advisor.rules_test.recordings import MS, START, recording
 from npufix.rules.diagnostics.exposed_copies import check
 
 
@@ -38,3 +38,19 @@ def test_a_copy_costs_the_time_in_which_no_kernel_runs(
 def test_short_copies_and_copies_on_the_device_are_left_alone() -> None:
     assert not list(check(recording([task("Memcpy HtoD", 0, 10)], step_ns=1001 * MS)))
     assert not list(check(recording([task("Memcpy DtoD", 0, 10)])))
+
+
+@pytest.mark.parametrize(("alone", "told"), [((4, 6), 5), ((2, 3), 0), ((5, 60), 15)])
+def test_copies_of_an_npu_cost_the_time_in_which_no_kernel_runs(
+    alone: tuple[int, int], told: int
+) -> None:
+    start, duration = alone
+    copies = [
+        {"start_ns": START + at * MS, "duration_ns": ns * MS, "asked_ns": asked}
+        for at, ns, asked in ((start, duration, START + 7), (start + 1, 1, -1))
+    ]
+    kernels = [task("MatMulV2", 0, 5), task("MatMulV2", 20, 5)]
+    asks = [{"name": "aten::copy_", "start_ns": 7, "duration_ns": 2, "path": "a.py", "line": 3}]
+    found = list(check(recording(kernels, asks, copies=copies, step_ns=25 * MS)))
+    expected = [(told * MS, "a.py", 3)] if told else []
+    assert [(o.cost_ns, o.places[0].path, o.places[0].line) for o in found] == expected

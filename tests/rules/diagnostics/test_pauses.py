@@ -406,6 +406,40 @@ def test_the_first_launch_of_a_kernel_loads_its_code(before: str, *, told: bool)
     assert ("warm-up" in seen.advice) is told
 
 
+@pytest.mark.parametrize(
+    ("later", "told"), [((8 * US, 9 * US), True), ((8 * MS,), False), ((), False)]
+)
+def test_the_first_call_of_an_operator_is_told_by_those_behind_it(
+    later: tuple[int, ...], *, told: bool
+) -> None:
+    calls = [
+        call("aten::roll", 0, 15 * MS),
+        *(call("aten::roll", 20 * MS + at, ns) for at, ns in enumerate(later)),
+    ]
+    looked_at = recording(
+        two_kernels(15 * MS, 14 * MS), calls, step={"free_ns": 15 * MS}, step_ns=17 * MS
+    )
+    (seen,) = host_pause.check(looked_at)
+    assert ("the first calls of aten::roll (later ones take 8.5 µs)" in seen.what) is told
+    assert ("warm-up" in seen.advice) is told
+
+
+@pytest.mark.parametrize(("gap", "told"), [(15 * MS, 1), (900 * US, 0)])
+def test_long_gaps_are_told_where_the_host_was_not_recorded(gap: int, told: int) -> None:
+    rows = [{**row, "launch_ns": -1} for row in in_a_row([MS, MS], gap)]
+    found = list(host_pause.check(recording(rows, step={"free_ns": gap}, step_ns=gap + 2 * MS)))
+    assert len(found) == told
+    for seen in found:
+        assert seen.cost_ns == gap
+        assert "what the host did meanwhile is not recorded" in seen.what
+
+
+def test_no_device_waits_where_the_host_alone_was_recorded() -> None:
+    rows = [{**row, "launch_ns": -1, "core": "CPU"} for row in in_a_row([US] * 400, 900 * US)]
+    looked_at = recording(rows, step={"free_ns": 360 * MS}, step_ns=361 * MS)
+    assert list(host_pause.check(looked_at)) == list(host_bound_step.check(looked_at)) == []
+
+
 def test_copies_on_the_device_hold_nobody() -> None:
     # One line copies to the host once, 3 ms, and 40 times on the device: only the one holds.
     rows = in_a_row([3 * MS, *[10 * US] * 60], 20 * US)

@@ -155,10 +155,13 @@ def test_a_mistake_is_refuted(mistake: Mistake) -> None:
 @pytest.mark.parametrize(
     ("code", "wanted"),
     [
-        ("torch.optim.Adam(m.parameters())", "torch_npu.optim.NpuFusedAdam(m.parameters())"),
         (
-            "torch.optim.Adam(params=m.parameters(), lr=lr, betas=(0.0, 0.99))",
-            "torch_npu.optim.NpuFusedAdam(m.parameters(), lr=lr, betas=(0.0, 0.99))",
+            "torch.optim.Adam(m.parameters())",
+            "torch.optim.AdamW(m.parameters(), weight_decay=0, fused=True)",
+        ),
+        (
+            "torch.optim.Adam(params=m.parameters(), lr=lr, weight_decay=decay)",
+            "torch_npu.optim.NpuFusedAdam(m.parameters(), lr=lr, weight_decay=decay)",
         ),
         (
             "torch.optim.SGD(m.parameters(), lr, 0.9, 0, 5e-4, True)",
@@ -225,7 +228,9 @@ def test_other_optimizers_are_left_alone(code: str) -> None:
 
 
 def test_every_open_condition_of_a_combined_optimizer_is_named() -> None:
-    assert open_names("def f(m):\n    return torch.optim.Adam(m.parameters())\n") == {
+    assert open_names(
+        "def f(m, d):\n    return torch.optim.Adam(m.parameters(), weight_decay=d)\n"
+    ) == {
         "float32-or-float16-parameters",
         "kept-gradients",
         "kept-parameters",
@@ -236,7 +241,7 @@ def test_every_open_condition_of_a_combined_optimizer_is_named() -> None:
 
 LOOP = """
 def train(model, batches):
-    optimizer = torch.optim.Adam(model.parameters())
+    optimizer = torch.optim.Adam(model.parameters(), weight_decay=0.1)
     for batch in batches:
         model(batch).backward()
         optimizer.step()
@@ -278,7 +283,8 @@ def test_a_grad_scaler_decides_how_adamw_is_fused() -> None:
     assert open_names(loop) == {"parameters-on-npu"}
     assert text_of(loop).endswith("fused=True)")
     scaled = f"from torch.cuda.amp import GradScaler\n{loop}"
-    assert text_of(scaled) == "torch_npu.optim.NpuFusedAdamW(model.parameters())"
+    wanted = "torch_npu.optim.NpuFusedAdamW(model.parameters(), weight_decay=0.1)"
+    assert text_of(scaled) == wanted
 
 
 def test_without_its_training_loop_a_module_cannot_tell_about_scalers() -> None:
@@ -288,7 +294,7 @@ def test_without_its_training_loop_a_module_cannot_tell_about_scalers() -> None:
 
 def test_sharded_parameters_are_not_combined() -> None:
     code = "from torch.distributed.fsdp import fully_shard\ndef f(m):\n    return {}\n"
-    adam = code.format("torch.optim.Adam(m.parameters())")
+    adam = code.format("torch.optim.Adam(m.parameters(), weight_decay=0.1)")
     assert list(find_sites(HEADER + adam, [fused_optimizer.RULE])) == []
     assert text_of(code.format("torch.optim.AdamW(m.parameters())")).endswith("fused=True)")
 

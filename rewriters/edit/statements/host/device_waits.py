@@ -62,4 +62,10 @@ def _line_of_its_own(here: Surroundings, code: ast.Call) -> Span | None:
     several = len(here.block_of(statement)) > 1
     whole = here.whole_lines(statement)
     alone = whole is not None and "#" not in here.lines[whole[2] - 1]
-    return whole if several and alone else None
+    if not several or whole is None or not alone:
+        return None
+    first, start, last, end = whole
+    above, below = here.lines[first - 2 : first - 1], here.lines[last : last + 1]
+    if above and below and not (above[0].strip() or below[0].strip()):
+        return first, start, last + 1, len(below[0])  # one blank line of two
+    return first, start, last, end

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.statements.choices import LEAVES
 from npufix.rewriters.edit.statements.handed_in import is_handed_in
 from npufix.rewriters.edit.statements.host.element_reads import (
     IN_LOOP,
@@ -391,6 +392,9 @@ def _say_in_loop(here: Surroundings, read: _Read) -> str:
     """Return how one read takes the place of one in each round."""
     if read.how in ON_HOST:
         return _COPIED_IN_LOOP
+    tests = (n for n in here.around(read.code) if isinstance(n, ast.If))
+    if any(isinstance(inner, ast.Break) for test in tests for inner in test.body):
+        return LEAVES
     whole = iterated(here, first_read(read.tensor))
     of_list = is_of_dictionary(whole) or (whole is not None and is_list(here, whole))
     return _OF_LIST if of_list and read.how in {"item", "int", "float"} else IN_LOOP
