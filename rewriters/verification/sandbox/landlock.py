@@ -106,7 +106,7 @@ def _find_installed() -> Iterator[str]:
             yield from map(str, mapping.values() if isinstance(mapping, dict) else ())
 
 
-def _visible(folder: Path) -> Iterator[Path]:
+def _visible(folder: Path) -> Iterator[str]:
     """Yield what is directly in a folder, without what is hidden or leads out of it."""
     top = os.path.realpath(folder)
     with contextlib.suppress(OSError), os.scandir(folder) as found:
@@ -114,4 +114,4 @@ def _visible(folder: Path) -> Iterator[Path]:
             if entry.name.startswith("."):
                 continue
             if not entry.is_symlink() or os.path.realpath(entry.path).startswith(f"{top}/"):
-                yield Path(entry.path)
+                yield entry.path

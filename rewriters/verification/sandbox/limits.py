@@ -115,8 +115,10 @@ def _threads_of_user() -> int:
 
 def source_folders(job: Job) -> list[Path]:
     """Return the folders that the code of a job is imported from."""
-    given = {entry for entry in sys.path if entry and not entry.startswith(sys.prefix)}
-    return [Path(job.root), package_of(Path(job.path))[1], *map(Path, sorted(given))]
+    installed = (sys.prefix, sys.base_prefix)  # read as a whole: hundreds of rules fewer, each job
+    given = {Path(entry) for entry in sys.path if entry}
+    own = {path for path in given if not any(map(path.is_relative_to, installed))}
+    return [Path(job.root), package_of(Path(job.path))[1], *sorted(own)]
 
 
 @contextmanager

@@ -214,6 +214,8 @@ def read_text(text: str, names: Sequence[str], alone: str = "") -> dict[str, Sai
 
 def read_types(text: str, names: Sequence[str]) -> dict[str, str]:
     """Return the types that a docstring says arguments are of, as annotations; no others."""
+    if not text.strip():  # most have none, and patterns are compiled anew for each function
+        return {}
     plain = re.sub(r":(?:class|obj):|[`~]", "", text)
     one = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
     found: dict[str, str] = {}
@@ -239,6 +241,8 @@ def read_multiples(text: str) -> list[tuple[str, str]]:
 
 def _entries(text: str, names: Sequence[str]) -> Iterator[tuple[list[str], str, list[Shape]]]:
     """Yield the arguments that a part of a text is about, its words, and the shapes in it."""
+    if not text.strip():
+        return
     text = _OTHER_SECTION.sub("", text.replace("\\_", "_"))  # as in formulas
     text = _BARE.sub(lambda found: f"({', '.join(found[0].split('x'))})", text)
     one = "|".join(sorted(map(re.escape, names), key=len, reverse=True))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from npufix.rewriters.verification import Job, Settings, verify
+from npufix.rewriters.verification.sandbox.limits import source_folders
 from npufix.rewriters.verification.verdict import Status, Verdict
 from npufix.rewriters.verification.workers import pool, process
 
@@ -125,3 +126,15 @@ def test_a_verifier_that_cannot_start_is_the_reason_of_every_verdict(
     found = verify([job("pass")] * 3)
     assert [v.status for v in found] == [Status.NOT_VERIFIED] * 3
     assert all("No module named" in v.reason for v in found)
+
+
+def test_what_is_installed_is_no_folder_of_the_code(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    beside = f"{sys.prefix}-other"  # only its name begins alike: nothing else lets it be read
+    library = str(Path(sys.base_prefix, "lib", "python3"))
+    monkeypatch.setattr(sys, "path", ["", library, f"{sys.prefix}/lib", beside, str(tmp_path)])
+    model = tmp_path / "model.py"
+    found = source_folders(Job(str(model), str(tmp_path), "", "", "f", (1,), (1,)))
+    assert {Path(beside), tmp_path} <= set(found)
+    assert not {Path(library), Path(sys.prefix, "lib"), Path()} & set(found)
