@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _MOST_BYTES = 256 << 20
 _THREADS = 8
 """To read many small files of a file system that is far away."""
-SUMMARY, DETAIL = "summary", "detail"
+SUMMARY, DETAIL, CHECK = "summary", "detail", "check"
 
 
 class RankCache:

@@ -12,6 +12,7 @@ import pandas as pd
 
 from npufix.advisor.evidence.lines import gather_evidence
 from npufix.profiling_parsers.cluster.grouping import Groups
+from npufix.profiling_parsers.cluster.reading import damage
 from npufix.rules.cluster_diagnostic import RankDetail
 from npufix.rules.shared.recording.observing import clock_of
 
@@ -41,6 +42,8 @@ class RankWhole(msgspec.Struct, frozen=True, array_like=True):
     line_calls: list[int] = []
     line_total_ns: list[int] = []
     mhz: float = 0.0
+    damage: str = ""
+    """What is broken in the files of which the rest was read, "" if nothing is."""
 
     def detail(self) -> RankDetail:
         """Return the tables."""
@@ -74,6 +77,7 @@ def whole_of(profile: Profile) -> RankWhole:
         line_calls=lines["calls"],
         line_total_ns=lines["total_ns"],
         mhz=_mean_clock(frame, profile.signals.frequency),
+        damage=damage(profile.problems),
     )
 
 

@@ -60,6 +60,7 @@ def job_of(paths: Sequence[Path], summaries: Sequence[Summary]) -> ClusterJob:
     _check_times(usable, remarks)
     _check_software(usable, remarks)
     _check_missing(usable, dumps, remarks)
+    _check_tables(usable, remarks)
     compared = tuple(sorted(usable, key=lambda dump: dump.rank))
     others = tuple(dump for dump in dumps if dump.place in aside)
     return ClusterJob(compared, others, aside, tuple(remarks))
@@ -180,6 +181,20 @@ def _check_missing(dumps: list[Dump], every: list[Dump], remarks: list[tuple[str
     if missing and len(there) > 1:
         what = f"{len(there) - len(beyond)} of {world} ranks are here; {_ranks(missing)} missing"
         remarks.append((what, "copy the dumps of all ranks: the slowest may be missing"))
+
+
+def _check_tables(dumps: list[Dump], remarks: list[tuple[str, str]]) -> None:
+    """Tell of ranks without a table that others of the same export have."""
+    lacking: dict[tuple[int, ...], list[str]] = defaultdict(list)
+    for form in sorted({dump.summary.format for dump in dumps}):
+        alike = [dump for dump in dumps if dump.summary.format == form]
+        for name in dict.fromkeys(name for dump in alike for name in dump.summary.files):
+            without = tuple(sorted(d.rank for d in alike if name not in d.summary.files))
+            if without:
+                lacking[without].append(name)
+    for ranks, names in lacking.items():
+        what = f"missing in {_ranks(ranks)}, there in others: {', '.join(names)}"
+        remarks.append((what, "copy the dumps again: what is said of all ranks is without these"))
 
 
 def _ranks(ranks: Sequence[int]) -> str:

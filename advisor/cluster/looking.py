@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from npufix.advisor.cluster.cache import DETAIL, SUMMARY, RankCache
+from npufix.advisor.cluster.cache import CHECK, DETAIL, SUMMARY, RankCache
+from npufix.advisor.cluster.checking import (
+    choose_checked,
+    find_unchecked,
+    remark_unchecked,
+    size_of_tables,
+    tell_damage,
+)
 from npufix.advisor.cluster.choosing import ASKED, find_slowest, roles
 from npufix.advisor.cluster.gathering import all_steps, cluster_of, steady
 from npufix.advisor.cluster.jobs import job_of
@@ -95,10 +102,13 @@ class Looking:
         chosen = _choose(summaries, paths, means, wanted)
         means |= _means(job.others, all_steps(job.others))
         why = self._roles(job, means, chosen, asked=wanted is not None)
+        job = replace(job, remarks=(*job.remarks, *self._check(paths, summaries, chosen)))
         return Ranks([*paths], summaries, job, steps, means, why, chosen)
 
     def whole(self, ranks: Ranks) -> tuple[Profile, Cluster | None]:
         """Read the chosen rank, and beside it the others that matter; compare them.
+
+        What is found broken in these is noted in ``ranks.summaries``.
 
         Raises:
             DumpError: the chosen rank cannot be read.
@@ -114,7 +124,8 @@ class Looking:
         ]  # fmt: skip
         with self._details(others) as rest:
             profile = read_profile(path)
-            details = rest()
+            details, damage = rest()
+        tell_damage(ranks.summaries, damage)
         own = next((dump.rank for dump in ranks.job.dumps if dump.place == ranks.chosen), None)
         if own is not None:
             from npufix.advisor.cluster.details import whole_of
@@ -147,15 +158,41 @@ class Looking:
             if summary is not None
         ]
 
+    def _check(
+        self, paths: Sequence[Path], summaries: list[Summary], chosen: int
+    ) -> tuple[tuple[str, str], ...]:
+        """Look through the rows of other ranks for damage; return what to say of the rest."""
+        places = find_unchecked(paths, summaries, chosen)
+        checked = places if self.ways.every else choose_checked(paths, places)
+        known = self.cache.known([paths[place] for place in checked], CHECK)
+        missing = [place for place, data in zip(checked, known, strict=True) if data is None]
+        if missing:
+            from npufix.advisor.cluster.tasks import SOUND, checks
+            from npufix.advisor.cluster.working import KILLED, Spreading
+
+            unread = [paths[place] for place in missing]
+            size = sum(map(size_of_tables, unread))
+            executor, workers = self._place(size >= _WORTH_ANOTHER_PROCESS)
+            results = Spreading(executor, checks, unread, workers).results()
+            for number, (at, data) in enumerate(results, 1):
+                advance("tables", number, len(missing))
+                if data == SOUND:
+                    self.cache.keep(unread[at], CHECK, data)
+                else:
+                    told = KILLED if data is None else data.decode("utf-8", "replace")
+                    tell_damage(summaries, {missing[at]: told})
+        return remark_unchecked(len(checked), places)
+
     @contextmanager
     def _details(self, dumps: Sequence[Dump]) -> Iterator[_Rest]:
         """Begin to read ranks as a whole; yield what waits for the end of it."""
         from npufix.advisor.cluster.details import decode_whole
         from npufix.advisor.cluster.tasks import wholes
-        from npufix.advisor.cluster.working import Spreading
+        from npufix.advisor.cluster.working import KILLED, Spreading
 
         kept = self.cache.known([dump.path for dump in dumps], DETAIL)
         found: dict[int, RankDetail] = {}
+        damage: dict[int, str] = {}
         missing = []
         for dump, data in zip(dumps, kept, strict=True):
             whole = decode_whole(data) if data is not None else None
@@ -167,14 +204,19 @@ class Looking:
         executor, workers = self._place(_size(paths) >= _WORTH_ANOTHER_PROCESS)
         work = Spreading(executor, wholes, paths, workers, largest=1)
 
-        def rest() -> dict[int, RankDetail]:
+        def rest() -> tuple[dict[int, RankDetail], dict[int, str]]:
             for number, (at, data) in enumerate(work.results()):
                 advance("ranks", number, len(missing))
                 whole = decode_whole(data) if data is not None else None
-                if data is not None and whole is not None and not whole.problem:
-                    self.cache.keep(missing[at].path, DETAIL, data)
+                if data is None or whole is None:
+                    damage[missing[at].place] = KILLED
+                    continue
+                damage[missing[at].place] = whole.problem or whole.damage
+                if not whole.problem:
                     found[missing[at].rank] = whole.detail()
-            return found
+                    if not whole.damage:  # what is broken may be mended where nothing shows it
+                        self.cache.keep(missing[at].path, DETAIL, data)
+            return found, damage
 
         try:
             yield rest
@@ -215,7 +257,7 @@ class Looking:
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    _Rest = Callable[[], dict[int, RankDetail]]
+    _Rest = Callable[[], tuple[dict[int, RankDetail], dict[int, str]]]
 
 
 def _readable(data: bytes | None) -> Summary | None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from npufix.advisor.cluster.details import RankWhole, encode_whole, whole_of
 from npufix.profiling_parsers.cluster import fingerprint
-from npufix.profiling_parsers.cluster.reading import summarise
+from npufix.profiling_parsers.cluster.reading import find_damage, summarise
 from npufix.profiling_parsers.cluster.summary import Summary, encode
 from npufix.profiling_parsers.profile import DumpError
 from npufix.profiling_parsers.reader import read_profile
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 _MOST_SECONDS = 300
 """For the small files of a rank: it is one of very many."""
 _MOST_SECONDS_WHOLE = 3600
+
+SOUND = b"sound"
+"""What ``checks`` answers where nothing is damaged; else it is what is."""
 
 Answer = tuple[str, float, list[bytes]]
 """Which program has worked, for how many seconds, and what it found of each rank."""
@@ -40,6 +43,11 @@ def summaries(dumps: Sequence[str]) -> Answer:
 def wholes(dumps: Sequence[str]) -> Answer:
     """Read some ranks as a whole."""
     return _answer(dumps, _whole)
+
+
+def checks(dumps: Sequence[str]) -> Answer:
+    """Look for damage in the rows of the tables of some ranks."""
+    return _answer(dumps, _check)
 
 
 def _answer(dumps: Sequence[str], work: Callable[[Path], bytes]) -> Answer:
@@ -64,6 +72,13 @@ def _whole(dump: Path) -> bytes:
         return _within(_MOST_SECONDS_WHOLE, lambda: encode_whole(whole_of(read_profile(dump))))
     except Exception as error:  # noqa: BLE001 - same
         return encode_whole(RankWhole(problem=reason(error)))
+
+
+def _check(dump: Path) -> bytes:
+    try:
+        return _within(_MOST_SECONDS, lambda: find_damage(dump).encode() or SOUND)
+    except Exception as error:  # noqa: BLE001 - same
+        return reason(error).encode()
 
 
 def reason(error: BaseException) -> str:

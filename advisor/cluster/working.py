@@ -27,7 +27,7 @@ _SECONDS_A_TASK = 0.5
 _SECONDS_OF_PATIENCE = 30
 """Without an answer, until it is looked at whether any can come."""
 _FIRST_BATCH, _LARGEST_BATCH = 4, 256
-_KILLED = "the process that read it was killed, as happens when memory runs out"
+KILLED = "the process that read it was killed, as happens when memory runs out"
 
 
 def parse_ranks(
@@ -35,7 +35,7 @@ def parse_ranks(
 ) -> Iterator[tuple[int, Summary]]:
     """Yield the position and the summary of each dump, in any order; ``None`` is this process."""
     for place, data in Spreading(executor, tasks.summaries, dumps, workers).results():
-        summary = decode(data or encode(Summary(problem=_KILLED, readable=False)))
+        summary = decode(data or encode(Summary(problem=KILLED, readable=False)))
         yield place, summary
 
 

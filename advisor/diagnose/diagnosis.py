@@ -123,8 +123,8 @@ def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None
         source=str(tree.root) if tree else "",
         findings=[item.finding for item in everything],
         problems=[
+            *(rank_problems(ranks) if ranks else ()),  # of the job first, as the headline
             *profile.problems,
-            *(rank_problems(ranks) if ranks else ()),
             *unclear,
             *faults,
             *(located.problems if located else []),

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npufix.profiling_parsers.cluster.job import groups_in, read_groups
-from npufix.profiling_parsers.dump_folder import KERNEL_DETAILS, find_analysed_folder, find_database
+from npufix.profiling_parsers.dump_folder import (
+    KERNEL_DETAILS,
+    TRACES,
+    find_analysed_folder,
+    find_database,
+    trace_file,
+)
 from npufix.profiling_parsers.kernels.steps import no_steps
 from npufix.profiling_parsers.kernels.totals import no_op_statistic
 from npufix.profiling_parsers.kernels.whole_steps import whole_steps
@@ -26,6 +32,7 @@ from npufix.profiling_parsers.text.communication_json import (
 from npufix.profiling_parsers.text.kernel_header import COLUMNS
 from npufix.profiling_parsers.text.op_statistic import read_op_statistic
 from npufix.profiling_parsers.text.step_trace_time import read_step_trace_time
+from npufix.profiling_parsers.text.trace_file import find_cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -46,6 +53,7 @@ _TEXT_FILES: Mapping[str, tuple[Callable[[Path], tuple[Any, ...]], tuple[str, ..
     MATRIX: (read_communication_matrix, ("links",)),
 }
 """The reader of each file, and the fields of ``CheapFiles`` that it returns before the problems."""
+_TABLES = (KERNEL_DETAILS, STEPS, *_TEXT_FILES, ANALYSIS)
 _LONGEST_LINE = 1 << 16
 
 
@@ -74,6 +82,7 @@ def read_cheap_files(dump: Path, environment: Environment) -> CheapFiles:
             found |= zip(fields, _read(output / name, read, problems), strict=False)
         found["steps"] = whole_steps(steps[0], collectives=found.get("collectives"))
         problems += _check_kernels(output / KERNEL_DETAILS)
+        problems += find_cut(trace_file(output))
         return CheapFiles(environment, read_groups(dump), tuple(problems), **found)
     database = find_database(output)
     if database is not None and (output / ANALYSIS).is_file():
@@ -82,6 +91,13 @@ def read_cheap_files(dump: Path, environment: Environment) -> CheapFiles:
         except DumpError as error:
             problems.append(Problem(ANALYSIS, error.message, error.remedy, damaged=True))
     return CheapFiles(environment, read_groups(dump), tuple(problems))
+
+
+def tables_there(dump: Path) -> list[str]:
+    """Return which of the files that ranks are compared by a dump has, packed or not."""
+    output = find_analysed_folder(dump)
+    found = [name for name in _TABLES if (output / name).is_file()]
+    return [*found, *TRACES[:1]] if trace_file(output).is_file() else found
 
 
 def _databases(

@@ -77,8 +77,9 @@ def _fingerprint(dump: Path, *, small: bool) -> str | None:
         for path, name, status in _files(dump):
             base = name.rpartition("/")[2]
             if small and not (base in _CHEAP or base.startswith(_SETTINGS)):
-                # That it is there decides whether the rank can be looked into.
-                digest.update(name.encode(errors="replace") + b"\0")
+                # That it is there decides whether the rank can be looked into, its end whether
+                # it was cut.
+                digest.update(f"{name}\0{status.st_size}\0".encode(errors="replace"))
                 if name.endswith(".db"):
                     digest.update(f"{status.st_size} {status.st_mtime_ns}".encode())
                 continue

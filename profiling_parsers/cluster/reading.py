@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from npufix.profiling_parsers.cluster.cheap_files import CheapFiles, read_cheap_files
+from npufix.profiling_parsers.cluster.cheap_files import CheapFiles, read_cheap_files, tables_there
 from npufix.profiling_parsers.cluster.communicating import (
     collectives_table,
     links_table,
@@ -15,12 +15,14 @@ from npufix.profiling_parsers.cluster.communicating import (
 from npufix.profiling_parsers.cluster.job import find_end_of_recording, host_of, read_groups
 from npufix.profiling_parsers.cluster.summary import NO_STEP, Summary, code_category, table_of
 from npufix.profiling_parsers.discover import recognise
+from npufix.profiling_parsers.dump_folder import find_analysed_folder
 from npufix.profiling_parsers.formats import MSPROF, UNREADABLE, explain_unreadable
 from npufix.profiling_parsers.kernels.totals import sum_by_type
 from npufix.profiling_parsers.profile import DumpError, Problem
 from npufix.profiling_parsers.profiler_info import read_environment
 from npufix.profiling_parsers.reader import read_profile
 from npufix.profiling_parsers.special_files import refuse_special_files
+from npufix.profiling_parsers.text.export import find_damaged_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -84,6 +86,12 @@ def of_profile(dump: Path, profile: Profile) -> Summary:
         device=devices.pop() if len(devices) == 1 else -1,
         form=profile.format,
     )
+
+
+def find_damage(dump: Path) -> str:
+    """Return the first thing that is broken in the rows of a rank's tables, "" if nothing is."""
+    found = damage(find_damaged_rows(dump, find_analysed_folder(dump)))
+    return found[:_LONGEST_PROBLEM]
 
 
 def damage(problems: Iterable[Problem]) -> str:
@@ -169,6 +177,7 @@ def _summary(  # noqa: PLR0913 - one parameter a part
         readable=readable,
         tables=tables,
         local_time=local_time,
+        files=tables_there(dump) if dump.is_dir() else [],
     )
 
 

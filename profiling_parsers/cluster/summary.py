@@ -94,6 +94,8 @@ class Summary(msgspec.Struct, frozen=True, array_like=True):
     tables: dict[str, Table] = {}
     local_time: bool = False
     """Whether ``recorded_ns`` is in the time zone of the machine."""
+    files: list[str] = []
+    """The names of the tables that are there, of those that ranks are compared by."""
 
     def numbers(self, table: str, column: str) -> NDArray[Any]:
         """Return a column of numbers; no rows if the table is not there."""

@@ -10,6 +10,7 @@ from npufix.profiling_parsers.tables.columns import category
 
 _ROUNDING_NS = 1_000
 _RELATIVE_ROUNDING = 1e-3
+_BOTH = ("count_kernels", "total_ns_kernels", "count_stated", "total_ns_stated")
 
 
 def no_op_statistic() -> pd.DataFrame:
@@ -40,25 +41,38 @@ def find_disagreements(kernels: pd.DataFrame, op_statistic: pd.DataFrame) -> pd.
 
     Collectives are left out: only some versions of the exporter count them.
     """
-    mine = _totals(kernels)
-    stated = op_statistic[~op_statistic["core"].isin(COMMUNICATION_CORES)]
-    theirs = stated.groupby("type", observed=True)[["count", "total_ns"]].sum()
-    theirs.columns = pd.Index(["count_stated", "total_ns_stated"])
-    theirs.index = theirs.index.astype(str)
-    both = mine.join(theirs, how="outer").fillna(0)
-    both = both.astype(np.int64)
-    apart = (both["total_ns_kernels"] - both["total_ns_stated"]).abs()
-    allowed = _ROUNDING_NS + both["total_ns_stated"] * _RELATIVE_ROUNDING
-    differ = (apart > allowed) | (both["count_kernels"] != both["count_stated"])
-    return both[differ].loc[apart[differ].sort_values(ascending=False, kind="stable").index]
+    mine, theirs = _of_kernels(kernels), _of_statement(op_statistic)
+    differ = []
+    for name in sorted({*mine, *theirs}):
+        (count, total), (count_stated, stated) = mine.get(name, (0, 0)), theirs.get(name, (0, 0))
+        apart = abs(total - stated)
+        if apart > _ROUNDING_NS + stated * _RELATIVE_ROUNDING or count != count_stated:
+            differ.append((apart, name, count, total, count_stated, stated))
+    differ.sort(key=lambda row: -row[0])
+    rows = np.array([row[2:] for row in differ], np.int64).reshape(-1, len(_BOTH))
+    return pd.DataFrame(rows, index=[row[1] for row in differ], columns=[*_BOTH])
 
 
-def _totals(kernels: pd.DataFrame) -> pd.DataFrame:
+def _of_kernels(kernels: pd.DataFrame) -> dict[str, tuple[int, int]]:
     """Return number and time of the compute kernels of each Type; exact up to 104 days."""
     compute = ~kernels["communication"].to_numpy()
     types = kernels["type"].cat
     codes = types.codes.to_numpy()[compute]
     count = np.bincount(codes, minlength=len(types.categories))
     total = np.bincount(codes, kernels["duration_ns"].to_numpy()[compute], len(types.categories))
-    columns = {"count_kernels": count, "total_ns_kernels": total.astype(np.int64)}
-    return pd.DataFrame(columns, index=types.categories.astype(str))[count > 0]
+    return {
+        str(name): (int(calls), int(spent))
+        for name, calls, spent in zip(types.categories, count, total, strict=True)
+        if calls
+    }
+
+
+def _of_statement(op_statistic: pd.DataFrame) -> dict[str, tuple[int, int]]:
+    """Return what is stated of each Type that computes, on all kinds of cores together."""
+    found: dict[str, tuple[int, int]] = {}
+    columns = (op_statistic[name] for name in ("type", "core", "count", "total_ns"))
+    for name, core, count, total in zip(*columns, strict=True):
+        if core not in COMMUNICATION_CORES:
+            calls, spent = found.get(str(name), (0, 0))
+            found[str(name)] = calls + int(count), spent + int(total)
+    return found

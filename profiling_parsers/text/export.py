@@ -22,6 +22,7 @@ from npufix.profiling_parsers.profiler_info import read_environment
 from npufix.profiling_parsers.tables.columns import NONE, category
 from npufix.profiling_parsers.text.kernel_checks import check_steps, check_totals
 from npufix.profiling_parsers.text.kernel_details import read_kernel_details
+from npufix.profiling_parsers.text.kernel_header import CHECKED
 from npufix.profiling_parsers.text.op_statistic import read_op_statistic
 from npufix.profiling_parsers.text.side_files import read_signals
 from npufix.profiling_parsers.text.step_trace_time import read_step_trace_time
@@ -77,6 +78,24 @@ def read_text_export(path: Path, output: Path) -> Profile:
         problems=(*unknown, *faults, *disagreeing, *contradicting, *broken),
         signals=add_trace_signals(signals, found),
     )
+
+
+def find_damaged_rows(path: Path, output: Path) -> list[Problem]:
+    """Return what is wrong with the rows of the kernels, and of what lies beside them.
+
+    It is what ``read_text_export`` tells of these files, without the columns that are of no use
+    for it, and without the trace.
+    """
+    try:
+        kernels = read_kernel_details(output / KERNEL_DETAILS, CHECKED)
+    except DumpError as error:
+        return [_without_kernel_details(path, output, error)]
+    return [
+        *kernels.problems,
+        *_read_op_statistic(output, kernels.frame, path)[1],
+        *_read_steps(output, kernels.frame, path)[1],
+        *read_signals(output, tables_alone=True)[1],
+    ]
 
 
 def _read_kernels(

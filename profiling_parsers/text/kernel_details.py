@@ -33,7 +33,7 @@ from npufix.profiling_parsers.text.kernel_header import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -71,9 +71,9 @@ class _Part:
     """How many starts lost digits, ``None`` if it cannot be told from the numbers."""
 
 
-def read_kernel_details(path: Path) -> Kernels:
-    """Read the kernels; raise ``DumpError`` if there is none to read."""
-    return join_kernels([read_kernel_table(path)], path)
+def read_kernel_details(path: Path, only: Collection[str] = ()) -> Kernels:
+    """Read the kernels, of some columns where given; raise ``DumpError`` if there is no kernel."""
+    return join_kernels([read_kernel_table(path, only=only)], path)
 
 
 def join_kernels(tables: list[Kernels], path: Path) -> Kernels:
@@ -100,15 +100,18 @@ def read_kernel_table(
     path: Path,
     names: Mapping[str, tuple[str, ...]] = COLUMNS,
     required: tuple[str, ...] = REQUIRED,
+    only: Collection[str] = (),
 ) -> Kernels:
     """Read one file, its rows as they come; raise ``DumpError`` if it is none.
 
-    ``names`` are the spellings of the columns, by the keys of ``kernel_header.COLUMNS``.
+    ``names`` are the spellings of the columns, by the keys of ``kernel_header.COLUMNS``. Where
+    ``only`` some of these keys are wanted, the other columns of the result are empty.
     """
     header = read_header(path)
-    ratios = find_ratio_columns(header)
+    ratios = () if only else find_ratio_columns(header)
+    chosen = {key: names[key] for key in only or names if key in names}
     wanted = ColumnSelection(
-        names={**names, **{ratio: (ratio,) for ratio in ratios}},
+        names={**chosen, **{ratio: (ratio,) for ratio in ratios}},
         required=required,
         plain=tuple(_TYPES),
         numbers={**_TYPES, **dict.fromkeys(ratios, pa.float32())},

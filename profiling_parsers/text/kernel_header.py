@@ -29,6 +29,8 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "output_shapes": ("Output Shapes", "output_shapes"),
 }
 """The columns of ``Profile.kernels`` by the names that exports give them."""
+CHECKED = ("step", "device", "stream", "name", "type", "core", "start", "duration")
+"""Those that show whether rows are damaged, or are of another export than the files beside."""
 
 REQUIRED = ("name", "type", "core", "start", "duration")
 RECORDED_SHAPES = ("input_shapes", "input_dtypes", "output_shapes")

@@ -37,18 +37,20 @@ _READERS: Mapping[str, tuple[Callable[[Path], tuple[Any, ...]], tuple[str, ...]]
 
 
 def read_signals(
-    output: Path, *, with_operator_details: bool = False
+    output: Path, *, with_operator_details: bool = False, tables_alone: bool = False
 ) -> tuple[Signals, list[Problem]]:
     """Read what is there. Of a file that is broken, the whole rows are used and the rest is told.
 
     operator_details.csv is read only where asked for: it is large, and says nothing that a trace
-    with call stacks does not say better.
+    with call stacks does not say better. ``tables_alone`` leaves out what is no CSV.
     """
     fields: dict[str, Any] = {}
     problems: list[Problem] = []
     for name, (read, tables) in _READERS.items():
         path = output / name
         if not _exists(path) or (name == OPERATOR_DETAILS and not with_operator_details):
+            continue
+        if tables_alone and path.suffix != ".csv":
             continue
         try:
             *read_tables, found = read(path)

@@ -10,6 +10,8 @@ import pandas as pd
 
 from npufix.profiling_parsers import remedies
 from npufix.profiling_parsers.profile import Problem
+from npufix.profiling_parsers.special_files import kind_of
+from npufix.profiling_parsers.tables.file_damage import damage_problem
 from npufix.profiling_parsers.tables.payloads import payload_table
 from npufix.profiling_parsers.text.trace_kernels import find_devices
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from npufix.profiling_parsers.attribution.launches import LinkedKernels
     from npufix.profiling_parsers.signals import Signals
     from npufix.profiling_parsers.trace.view import Trace
+
+_ENDS_BYTES = 4096
 
 
 def add_trace_signals(signals: Signals, found: LinkedKernels) -> Signals:
@@ -70,6 +74,26 @@ def damage_problems(file: Path, trace: Trace, remedy: str) -> list[Problem]:
     if trace.malformed:
         faults.append(f"{trace.malformed} events are malformed and left out")
     return [Problem(file.name, what, remedy, damaged=True) for what in faults]
+
+
+def find_cut(file: Path) -> list[Problem]:
+    """Tell of a trace that has no end, by its first and last bytes: it may have gigabytes.
+
+    What is malformed within it shows only when it is read as a whole. Of a packed one the end is
+    not known.
+    """
+    if kind_of(file) or not file.is_file() or file.suffix != ".json":
+        return []
+    try:
+        with file.open("rb") as opened:
+            first = opened.read(_ENDS_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
+            opened.seek(max(0, file.stat().st_size - _ENDS_BYTES))
+            last = b"".join(opened.read().split())
+    except OSError as error:
+        return [damage_problem(file, str(error.strerror))]
+    # A list of events ends behind one; within an event, lists end behind texts and numbers.
+    is_whole = last.endswith((b"}]", b"[]")) if first == b"[" else last.endswith(b"}")
+    return [] if is_whole and first in {b"[", b"{"} else [damage_problem(file, "breaks off")]
 
 
 def link_problems(file: Path, found: LinkedKernels, dump: Path) -> list[Problem]:
