@@ -29,6 +29,7 @@ from npufix.rewriters.edit.statements.host.of_host import (
     ON_HOST,
     READING,
     first_read,
+    is_count,
     is_list,
     is_number,
     is_of_dictionary,
@@ -44,7 +45,6 @@ from npufix.rewriters.edit.statements.host.seldom import is_seldom
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import LOOPS
 from npufix.rewriters.facts.steps.functions import samples
-from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import last_name, walk
 from npufix.rewriters.graph.special import Op
 
@@ -221,7 +221,7 @@ def _on_device(here: Surroundings, read: _Read) -> Proposal | None:
     later = None if limit is not None else _find_limit(here, value)
     value = value if later is None else here.users(value)[0]  # ``n = x.item()``, ``n = max(n, 1)``
     users = here.users(value)
-    counts = _is_count(at.node)
+    counts = is_count(at.node)
     if not users or _makes_shapes(here, users):  # ``x[start : start + n.item()]``
         return None
     if any(_needs_number(here, user, value, counts=counts) for user in users):
@@ -316,18 +316,6 @@ def _spell(here: Surroundings, number: ast.expr, *, counts: bool) -> str:
     return str(int(value)) if counts and float(value).is_integer() else here.text(number)
 
 
-def _is_count(node: Node) -> bool:
-    """Tell whether a value counts something: the sum of a mask, in whatever dtype of integers."""
-    while node.op in {"detach", "clamp"}:
-        node = node.args[0]
-    if node.op in {"count_nonzero", "numel"}:
-        return True
-    if node.op != "sum" or len(node.args) < 1:
-        return False
-    counted = node.args[0]
-    return counted.op in operators.COMPARISONS | {"isfinite", "isnan", "isinf", "invert"}
-
-
 def _needs_number(here: Surroundings, user: Node, value: Node, *, counts: bool = False) -> bool:
     """Tell whether a number is needed, and not a tensor without dimensions as well.
 
@@ -369,7 +357,7 @@ def _by_hand(  # noqa: C901, PLR0911, PLR0912 - one case a kind of use
     if loop is not None and (once := read_together(here, read.code, read.tensor)) is not None:
         return once
     counted = here.value(read.tensor)
-    counts = counted is not None and _is_count(counted)
+    counts = counted is not None and is_count(counted)
     logged = find_logged(here, read.code, read.tensor, read.how, counts=counts)
     if logged is not None:
         return logged

@@ -189,3 +189,15 @@ def is_of_round(value: Node) -> bool:
     parts = list(value.walk(lambda node: () if node.op in _OF_SHAPE else node.args))
     ops = {part.op for part in parts}
     return Op.ELEMENT in ops and not ops & _HELD_BY_STATE
+
+
+def is_count(node: Node) -> bool:
+    """Tell whether a value counts something: the sum of a mask, in whatever dtype of integers."""
+    while node.op in {"detach", "clamp"}:
+        node = node.args[0]
+    if node.op in {"count_nonzero", "numel"}:
+        return True
+    if node.op != "sum" or len(node.args) < 1:
+        return False
+    counted = node.args[0]
+    return counted.op in operators.COMPARISONS | {"isfinite", "isnan", "isinf", "invert"}

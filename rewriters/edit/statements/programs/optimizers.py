@@ -33,15 +33,6 @@ _PARTIAL = (
 _ADAMW = "torch.optim.AdamW"
 _COMBINED_ONLY = frozenset({"torch.optim.Adam", "torch.optim.SGD"})
 """What has no fused form of torch on the NPU, but one of torch_npu."""
-_HANDED_IN = (
-    "torch_npu.optim.NpuFused{0} updates in a few kernels and takes the same settings, but for "
-    "foreach, maximize, capturable and differentiable. Measure it: one model lost 10 % with it"
-)
-_COMBINED = (
-    "write type='NpuFused{0}', which mmengine registers where torch_npu is installed; with mmcv of "
-    "1.x register torch_npu.optim.NpuFused{0} in mmcv.runner.OPTIMIZERS first. Measure it: one "
-    "model lost 10 % with it"
-)
 _SCALED = (
     "write type='NpuFusedAdamW', which mmengine registers where torch_npu is installed: torch_npu "
     "ignores what a GradScaler tells the fused AdamW of torch"
@@ -97,7 +88,7 @@ def _of_settings(here: Surroundings, call: ast.Call, settings: ast.expr) -> Iter
         proven |= set() if _scales(here) else {"no-grad-scaler"}
         yield from _write(here, call, "fused=True", proven)
     elif called in _COMBINED_ONLY and _is_first_with_settings(here, call):
-        yield Proposal(call, _HANDED_IN.format(called.rpartition(".")[2]))
+        yield Proposal(call, _say_handed_in(called.rpartition(".")[2]))
 
 
 def _is_first_with_settings(here: Surroundings, call: ast.Call) -> bool:
@@ -246,7 +237,7 @@ def _find_configured(
             # mmcv of 1.x knows no ``optim_wrapper = dict(optimizer=...)``, and mmengine no other
             old = _scales(here) and isinstance(here.parents.get(id(call)), ast.Assign)
             if kind != "AdamW" or old:
-                yield Proposal(call, _COMBINED.format(kind))
+                yield Proposal(call, _say_combined(kind))
             elif _scales(here):
                 yield Proposal(call, _SCALED)
             else:
@@ -422,3 +413,19 @@ def _optimizer_after(here: Surroundings, clip: ast.Call) -> tuple[str, ast.Call 
 def is_optimizer(code: ast.expr) -> bool:
     """Tell whether code is called what optimizers are called."""
     return _OPTIMIZER.search(ast.unparse(code)) is not None
+
+
+def _say_handed_in(kind: str) -> str:
+    return (
+        f"torch_npu.optim.NpuFused{kind} updates in a few kernels and takes the same settings, but "
+        "for foreach, maximize, capturable and differentiable. Measure it: one model lost 10 % "
+        "with it"
+    )
+
+
+def _say_combined(kind: str) -> str:
+    return (
+        f"write type='NpuFused{kind}', which mmengine registers where torch_npu is installed; with "
+        f"mmcv of 1.x register torch_npu.optim.NpuFused{kind} in mmcv.runner.OPTIMIZERS first. "
+        "Measure it: one model lost 10 % with it"
+    )
