@@ -141,7 +141,7 @@ def _is_enough(run: Proof, compared: Sequence[CaseRun]) -> bool:
     found = run.judge.differences
     if len(found) > max(_ENOUGH_DIFFERENCES, run.looked_at):
         run.looked_at = len(found)
-        kept, _ = set_aside(run.job, found, compared)
+        kept, _ = set_aside(run.job, found, compared, so_far=True)
         # Whether all results share memory, or those of some sizes, the others tell.
         sure = [d for d in kept if not re.match(r"^memory of result", d.what)]
         return len(sure) > _ENOUGH_DIFFERENCES

@@ -25,6 +25,12 @@ from npufix.rewriters.verification.inputs.arguments import INTEGER_TENSOR, MASK
 from npufix.rewriters.verification.inputs.objects.offers import has_no_weights
 from npufix.rewriters.verification.inputs.source.declarations import read_declarations
 from npufix.rewriters.verification.inputs.source.slicing import find_changed
+from npufix.rewriters.verification.judge.halves import (
+    cuts_in_two,
+    find_met_by_chance,
+    halves_a_width,
+    is_odd,
+)
 from npufix.rewriters.verification.judge.judge import Seen
 
 if TYPE_CHECKING:
@@ -112,12 +118,19 @@ def _selections(text: str, lines: Sequence[int]) -> Iterator[ast.AST]:
 
 
 def set_aside(
-    job: Job, differences: Sequence[Difference], compared: Sequence[CaseRun]
+    job: Job,
+    differences: Sequence[Difference],
+    compared: Sequence[CaseRun],
+    *,
+    so_far: bool = False,
 ) -> tuple[list[Difference], list[str]]:
-    """Return the differences that refute, and the others in words."""
+    """Return the differences that refute, and the others in words.
+
+    ``so_far``: more calls will be compared, which may say more of these.
+    """
     kept: list[Difference] = []
     aside: list[Difference] = []
-    every = _Differences(job, differences, compared)
+    every = _Differences(job, differences, compared, so_far=so_far)
     for difference in differences:
         (aside if every.tells_nothing(difference) else kept).append(difference)
     # of ``result[0]`` and ``result[1]`` one tells enough
@@ -134,9 +147,14 @@ class _Differences:
     """
 
     def __init__(
-        self, job: Job, differences: Sequence[Difference], compared: Sequence[CaseRun]
+        self,
+        job: Job,
+        differences: Sequence[Difference],
+        compared: Sequence[CaseRun],
+        *,
+        so_far: bool,
     ) -> None:
-        self._job, self._compared = job, compared
+        self._job, self._compared, self._so_far = job, compared, so_far
         self._cases = {one.label: one for one in compared}
         self._errors = {
             d.case for d in differences if d.seen is Seen.ERROR and d.case in self._cases
@@ -157,6 +175,7 @@ class _Differences:
             or self._is_of_sizes(difference.what, case)
             or self._is_loud(difference)
             or (error and name in self._thin and self._errors <= self._thin < cases.keys())
+            or (error and name in self._met_by_chance)
             or (error and name in self._bare and self._errors <= self._bare < cases.keys())
             or (difference.seen is Seen.STRIDES and not _wants_contiguous(job))
             or (_is_of_absence(difference) and _is_empty(case))
@@ -170,7 +189,7 @@ class _Differences:
                 and not re.search(_ASKS_EMPTY, job.original)
             )
             or (not error and same <= self._faint < cases.keys())
-            or (same <= self._odd < cases.keys() and _halves_a_width(job.original))
+            or (same <= self._odd < cases.keys() and halves_a_width(_parse(job.original)))
         )
 
     def _those(self, has: Callable[[CaseRun], bool]) -> set[str]:
@@ -203,7 +222,14 @@ class _Differences:
 
     @cached_property
     def _odd(self) -> set[str]:
-        return self._those(_is_odd)
+        return self._those(is_odd)
+
+    @cached_property
+    def _met_by_chance(self) -> set[str]:
+        cut = cuts_in_two(_parse(self._job.original))
+        if not cut:
+            return set()
+        return find_met_by_chance(self._compared, self._errors, so_far=self._so_far)
 
     @cached_property
     def _void(self) -> set[str]:
@@ -335,62 +361,6 @@ def _has_no_width(one: CaseRun, declared: Declarations) -> bool:
             if any(re.fullmatch(_NEVER_EMPTY, s[n].lower()) for s in named for n in zeros):
                 return True
     return False
-
-
-def _is_odd(one: CaseRun) -> bool:
-    """Say whether a tensor has an odd width, which has no halves."""
-    every = (t for spec in one.case.assignment.specs.values() for t in list_tensors(spec))
-    return any(t.shape and t.shape[-1] % 2 for t in every)
-
-
-@lru_cache(maxsize=4)
-def _halves_a_width(text: str) -> bool:
-    """Say whether code takes the halves of a width, or its pairs: then it is never odd.
-
-    ``x[..., : d // 2]`` and ``x[..., d // 2 :]``, with a name for the half too; ``x[..., ::2]`` and
-    ``x[..., 1::2]``; ``x.chunk(2, -1)``.
-    """
-    tree = _parse(text)
-    halves = {
-        target.id
-        for node in walk(tree)
-        if isinstance(node, ast.Assign) and _is_half(node.value)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
-    first, second, even, uneven = set[str](), set[str](), False, False
-    for node in walk(tree):
-        match node:
-            case ast.Subscript(slice=ast.Tuple([ast.Constant(value=e), *_, ast.Slice() as cut])):
-                if e is not Ellipsis:
-                    continue
-                bounds = [part and ast.unparse(part) for part in (cut.lower, cut.upper, cut.step)]
-                even |= bounds in ([None, None, "2"], ["0", None, "2"])
-                uneven |= bounds == ["1", None, "2"]
-                for found, part, other in (
-                    (first, cut.upper, cut.lower),
-                    (second, cut.lower, cut.upper),
-                ):
-                    whole = other is None or ast.unparse(other) == "0"
-                    if (
-                        part is not None
-                        and whole
-                        and (_is_half(part) or ast.unparse(part) in halves)
-                    ):
-                        found.add(ast.unparse(part))
-            case ast.Call(func=ast.Attribute(attr="chunk"), args=given, keywords=named):
-                values = [ast.unparse(one) for one in (*given, *(k.value for k in named))]
-                if values[-2:] == ["2", "-1"]:
-                    return True
-    return bool(first & second) or (even and uneven)
-
-
-def _is_half(code: ast.expr) -> bool:
-    return (
-        isinstance(code, ast.BinOp)
-        and isinstance(code.op, ast.FloorDiv)
-        and ast.unparse(code.right) == "2"
-    )
 
 
 def _is_of_absence(difference: Difference) -> bool:

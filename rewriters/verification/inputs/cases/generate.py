@@ -147,8 +147,9 @@ def _cases(
         yield from _with_values(assignment, job)
         if number < len(telling):
             yield from telling[number].list_around_numbers()
-    low = next((a for a in assignments[_FEW_ASSIGNMENTS:] if _is_in_halves(a)), None)
-    if low is not None:  # positions beyond 256 are no numbers of ``dtype=torch.bfloat16``
+    # Positions beyond 256 are no numbers of ``dtype=torch.bfloat16``.
+    low = None if any(map(_is_in_halves, first)) else _find_in_halves(assignments)
+    if low is not None and telling[0].trials.accepts(low):
         yield from _Telling(Trials.of(target, low), low, job, keeps).list_around_numbers()
     yield from _resize(assignments, target)
 
@@ -345,6 +346,9 @@ class _Telling:
                 if made is not None:
                     resized = replace(self.assignment, specs=made)
                     yield CallCase(resized, was=axis.size, dtypes=_LARGE)
+                    # What counts the flags of a row, counts that far if all of them are set.
+                    if any(map(is_mask, {place.name for place in axis.places})):
+                        yield CallCase(resized, "all true", was=axis.size, dtypes=_LARGE)
 
     def _of_all(self, number: int) -> Iterator[CallCase]:
         """Yield a call with all sizes beyond a number: a table that is short hides positions."""
@@ -378,6 +382,16 @@ def _is_in_halves(assignment: Assignment) -> bool:
     """Say whether a call asks for numbers of few digits by an argument."""
     given = (spec.value for spec in assignment.specs.values() if isinstance(spec, Value))
     return any(value in _LARGE[1:] for value in given if isinstance(value, torch.dtype))
+
+
+def _find_in_halves(assignments: Sequence[Assignment]) -> Assignment | None:
+    """Return a call that asks for numbers of few digits, or one that is made to, if one can be."""
+    found = next(filter(_is_in_halves, assignments), None)
+    for one in assignments if found is None else ():
+        for name, spec in one.specs.items():
+            if isinstance(spec, Value) and isinstance(spec.value, torch.dtype):
+                return with_specs(one, **{name: Value(_LARGE[1])})
+    return found
 
 
 def _find_changed_words(one: Assignment, other: Assignment) -> list[str]:

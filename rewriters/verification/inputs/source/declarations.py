@@ -51,7 +51,7 @@ from npufix.rewriters.verification.inputs.source.shapes import (
     read_types,
     unify,
 )
-from npufix.rewriters.verification.inputs.source.siblings import list_siblings
+from npufix.rewriters.verification.inputs.source.siblings import find_passed_whole, list_siblings
 from npufix.rewriters.verification.inputs.source.usage import (
     Function,
     Use,
@@ -215,7 +215,7 @@ class Declarations:
         return len(ranks) <= 1 and any(
             all(self._is_below(n, s, {**sizes, **known}) for n, s in specs.items())
             and not any(
-                {**sizes, **known}.get(m, 0) % ({**sizes, **known}.get(n) or 1)
+                {**sizes, **known}.get(m, 0) % (_count({**sizes, **known}, n) or 1)
                 for m, n in self.multiples
             )
             and bounds.are_within(self.limits, specs, {**sizes, **known})
@@ -292,11 +292,12 @@ class Declarations:
             chosen[name] = next(free, width)
         for many, part in self.multiples:
             if many in chosen and part not in self.given:
-                into = chosen.setdefault(part, _PARTS)
+                into = int(part) if part.isdecimal() else chosen.setdefault(part, _PARTS)
                 chosen[many] *= 1 if chosen[many] % into == 0 else into
         chosen = bounds.choose_within(self._list_bounded(), chosen, self.given)
         # Numbers that no shape names: two windows high, three wide, so that they are told apart.
-        parts = ((many, {**chosen, **self.given}.get(part)) for many, part in self.multiples)
+        known = {**chosen, **self.given}
+        parts = ((many, _count(known, part)) for many, part in self.multiples)
         cut = {many: size for many, size in parts if size and many not in chosen}
         return chosen | {many: n * size for n, (many, size) in enumerate(cut.items(), _PARTS)}
 
@@ -307,6 +308,11 @@ class Declarations:
                 at = axis or 0
                 if ANY not in shape and at in range(-len(shape), len(shape)):
                     yield small, shape[at]
+
+
+def _count(sizes: Mapping[str, int], name: str) -> int | None:
+    """Return what a size is, which may be a number itself: 2, of what is even."""
+    return int(name) if name.isdecimal() else sizes.get(name)
 
 
 NOTHING = Declarations()
@@ -335,6 +341,8 @@ def read_declarations(text: str, qualname: str, assumed: Sequence[str] = ()) -> 
         return Declarations()
     names = [arg.arg for arg in list_arguments(function)]
     uses = dict(find_uses(function))
+    for name in find_passed_whole(tree, function, qualname) & uses.keys():
+        uses[name].numbers = True
     said = _read_said(text, tree, function, qualname, names)
     found = {n: said.get(n, Declared()) for n in names}
     docstring = ast.get_docstring(function) or ""
@@ -377,11 +385,12 @@ def read_declarations(text: str, qualname: str, assumed: Sequence[str] = ()) -> 
     for name, one in sure.items():
         found[name] = replace(one, use=replace(uses[name], dims=set(), least=0))
     apart = frozenset(_list_told_apart(function, found))
-    multiples = [*read_multiples(docstring), *list_multiples(function)]
+    known = [shape for one in found.values() for shape in one.shapes]
+    multiples = [*read_multiples(docstring, known), *list_multiples(function)]
     # ``cos (T, rotary_dim)`` of a function with ``rotary_dim=4`` is four wide
     given |= _read_defaults(function)
     own = find_unpacked_settings(function)
-    limits = bounds.list_bounds(function, [s for one in found.values() for s in one.shapes])
+    limits = bounds.list_bounds(function, known)
     return Declarations(found, frozenset(sure), given, 1, multiples, own, apart, limits)
 
 

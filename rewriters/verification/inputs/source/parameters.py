@@ -134,7 +134,7 @@ def guess_scalars(parameter: Parameter, widths: Sequence[int] = ()) -> list[Spec
         near = type(parameter.default) is int and parameter.default in _NEAR
         found += _AXES if near and re.search(_AXIS, name) else ()
         found += [*(find_named(SIZES, name) or (2, 8, 4, 1)), *widths, *_FURTHER_COUNTS]
-    if re.search(r"\bdtype$", annotation) or (not annotation and name == "dtype"):
+    if re.search(r"\bdtype\b", annotation) or (not annotation and name == "dtype"):
         found += [torch.float32, torch.bfloat16]
     if re.search(r"\bdevice$", annotation):
         found.append(torch.device("cpu"))

@@ -74,6 +74,13 @@ _BELOW = re.compile(
 )
 _AT_MOST = re.compile(r"(?i)(?:\b(?:at most|no more than)|<=) *(\w+)")
 _MULTIPLE = re.compile(r"(?i)\b(\w+)(?: is| must be)?(?: a)? (?:multiple of|divisible by) (\w+)")
+_EVEN = re.compile(
+    r"(?i)\b(\w+(?:(?: *, *| and | & |/)\w+)*)"
+    r" (?:(?:are|is|both|each|always|must be|all) )+even\b"
+    r"|\beven (\w+(?:(?: *, *| and | & |/)\w+)*)"
+)
+_SIDES = re.compile(r"(?i)(?:spatial )?(?:sizes?|sides?|resolution|dimensions)")
+"""What texts call the last two sizes of an image."""
 EVERY = "*"
 """Stands for the names of all tensors: ``All (B, T); mask of 0 and 1``."""
 _ALL = re.compile(
@@ -234,9 +241,24 @@ def read_types(text: str, names: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def read_multiples(text: str) -> list[tuple[str, str]]:
-    """Return the sizes that a text says to be multiples of others: ``C a multiple of groups``."""
-    return _MULTIPLE.findall(text)
+def read_multiples(text: str, shapes: Sequence[Shape] = ()) -> list[tuple[str, str]]:
+    """Return the sizes that a text says to be multiples of others: ``C a multiple of groups``.
+
+    Or of two: ``x (B, C, H, W), H and W are even``, ``even height and width``, ``even sizes``.
+    ``shapes``: those that the same text gives.
+    """
+    found = _MULTIPLE.findall(text)
+    named = dict.fromkeys(size for shape in shapes for size in shape if size.isidentifier())
+    for words in (one or other for one, other in _EVEN.findall(text)):
+        if _SIDES.fullmatch(words):
+            images = [shape[-2:] for shape in shapes if len(shape) > 2]  # noqa: PLR2004 - beside rows
+            found += [(size, "2") for image in images for size in image if size in named]
+            continue
+        for word in re.findall(r"\w+", words):
+            initial = word[0].upper() if word.lower() in {"height", "width", "time"} else word
+            size = word if word in named else initial
+            found += [(size, "2")] if size in named else []
+    return list(dict.fromkeys(found))
 
 
 def _entries(text: str, names: Sequence[str]) -> Iterator[tuple[list[str], str, list[Shape]]]:

@@ -2,7 +2,8 @@
 
 ``_loss(self, out0, out1)`` without a docstring is called as ``self._loss(out0, out1)`` by
 ``forward``, which says that both are (batch, width); a method that overrides one of a base class
-takes what that says.
+takes what that says. And what callers pass: whole numbers in ``self.bucket(memory - context)``
+of two ``arange``, though the method that is called takes others too.
 """
 
 from __future__ import annotations
@@ -19,6 +20,16 @@ from npufix.rewriters.verification.inputs.source.usage import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+_KEEPS = frozenset(
+    ["unsqueeze", "squeeze", "view", "reshape", "expand", "transpose", "t", "abs", "flatten"]
+) | {"contiguous", "repeat", "permute", "clone", "flip", "neg"}
+"""Methods after which whole numbers are whole."""
+_WHOLE_TYPES = frozenset(["long", "int", "int64", "int32"])
+_DEEPEST = 8
+"""Names that stand for others."""
+_WHOLE = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
 
 
 class Sibling(NamedTuple):
@@ -84,3 +95,110 @@ def _handed_on(caller: Function, function: Function, *, method: bool) -> dict[st
         if found:
             return found
     return {}
+
+
+def find_passed_whole(tree: ast.Module, function: Function, qualname: str) -> frozenset[str]:
+    """Return the arguments for which every call in the module passes a tensor of whole numbers."""
+    owner = qualname.rpartition(".")[0]
+    held = next((n for n in tree.body if getattr(n, "name", "") == owner and owner), None)
+    whole: dict[str, bool] = {}
+    for caller in walk(tree if held is None else held):
+        if not isinstance(caller, ast.FunctionDef | ast.AsyncFunctionDef) or caller is function:
+            continue
+        values = _Values(caller)
+        for given in _list_calls(caller, function, method=held is not None):
+            for name, value in given.items():
+                whole[name] = whole.get(name, True) and values.are_whole(value)
+    return frozenset(name for name, always in whole.items() if always)
+
+
+def _list_calls(
+    caller: Function, function: Function, *, method: bool
+) -> Iterator[dict[str, ast.expr]]:
+    """Yield what each call passes, by the names of the arguments."""
+    places = [arg.arg for arg in (*function.args.posonlyargs, *function.args.args)]
+    places = places[1:] if places[:1] in (["self"], ["cls"]) else places
+    called = {f"self.{function.name}", f"cls.{function.name}"} if method else {function.name}
+    for node in walk(caller):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in called:
+            named = {k.arg: k.value for k in node.keywords if k.arg is not None}
+            yield {**dict(zip(places, node.args, strict=False)), **named}
+
+
+class _Values:
+    """What the expressions of a function are, as far as that is written out."""
+
+    def __init__(self, function: Function) -> None:
+        self._made: dict[str, list[ast.expr | None]] = {}
+        self._numbers = {
+            a.arg
+            for a in list_arguments(function)
+            if a.annotation is not None and ast.unparse(a.annotation) == "int"
+        }
+        for node in walk(function):
+            if isinstance(node, ast.Assign):
+                for target in node.targets:
+                    self._note(target, node.value)
+            elif isinstance(node, ast.AugAssign | ast.For | ast.AnnAssign | ast.NamedExpr):
+                self._note(node.target, getattr(node, "value", None))
+        arguments = {arg.arg for arg in list_arguments(function)} - self._made.keys()
+        self._numbers &= arguments
+
+    def _note(self, target: ast.expr, value: ast.expr | None) -> None:
+        alone = isinstance(target, ast.Name)
+        for node in walk(target):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                self._made.setdefault(node.id, []).append(value if alone else None)
+
+    def _find(self, name: str) -> ast.expr | None:
+        """Return what a name stands for, if it is set once, and not to something of itself."""
+        values = self._made.get(name, [])
+        value = values[0] if len(values) == 1 else None
+        itself = value is not None and any(getattr(n, "id", "") == name for n in walk(value))
+        return None if itself else value
+
+    def are_whole(self, node: ast.expr, depth: int = 0) -> bool:  # noqa: PLR0911 - one each
+        """Say whether this is a tensor of whole numbers."""
+        if depth > _DEEPEST:
+            return False
+        match node:
+            case ast.Name(id=name):
+                value = self._find(name)
+                return value is not None and self.are_whole(value, depth + 1)
+            case ast.Subscript(value=value) | ast.UnaryOp(op=ast.USub(), operand=value):
+                return self.are_whole(value, depth + 1)
+            case ast.BinOp(left=left, op=op, right=right) if isinstance(op, _WHOLE):
+                whole = [self.are_whole(side, depth + 1) for side in (left, right)]
+                sides = zip((left, right), whole, strict=True)
+                return any(whole) and all(w or self._is_number(s, depth) for s, w in sides)
+            case ast.Call(func=ast.Attribute(attr="arange"), args=given, keywords=named):
+                types = [ast.unparse(k.value).rpartition(".")[2] for k in named if k.arg == "dtype"]
+                numbers = all(self._is_number(n, depth) for n in given)
+                return bool(given) and numbers and _WHOLE_TYPES.issuperset(types)
+            case ast.Call(func=ast.Attribute(value=value, attr=name), args=given):
+                moved = name == "to" and all(ast.unparse(a).endswith("device") for a in given)
+                kept = (name in _KEEPS or moved) and self.are_whole(value, depth + 1)
+                return kept or (name in {"long", "int"} and not given)
+        return False
+
+    def _is_number(self, node: ast.expr, depth: int) -> bool:  # noqa: PLR0911 - one each
+        """Say whether this is a whole number: a size, or a count."""
+        match node:
+            case ast.Constant(value=value):
+                return type(value) is int
+            case ast.Name(id=name):
+                value = self._find(name)
+                if value is None or depth > _DEEPEST:
+                    return name in self._numbers
+                return self._is_number(value, depth + 1)
+            case ast.Subscript(value=ast.Attribute(attr="shape")):
+                return True
+            case ast.Call(func=ast.Attribute(attr="size"), args=[_]):
+                return True
+            case ast.Call(func=ast.Name(id="len" | "int")):
+                return True
+            case ast.UnaryOp(op=ast.USub(), operand=value):
+                return self._is_number(value, depth)
+            case ast.BinOp(left=left, op=op, right=right) if isinstance(op, _WHOLE):
+                return self._is_number(left, depth) and self._is_number(right, depth)
+        return False

@@ -1,0 +1,129 @@
+"""Sizes of which code takes halves: what it makes of an odd one is nobody's concern."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.verification.calls.values import LARGE, Tensor, list_tensors
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from npufix.rewriters.verification.judge.observe_case import CaseRun
+
+_HALVES = 2
+_BY_CHANCE = 3
+"""The one odd size of which the halves meet: two beside one, which broadcasts."""
+_SPECIAL = frozenset({"NaN and Inf", LARGE})
+"""Calls whose differences are told apart from those of all others."""
+
+
+def is_odd(one: CaseRun) -> bool:
+    """Say whether a tensor has an odd width, which has no halves."""
+    every = (t for spec in one.case.assignment.specs.values() for t in list_tensors(spec))
+    return any(t.shape and t.shape[-1] % 2 for t in every)
+
+
+@lru_cache(maxsize=4)
+def cuts_in_two(tree: ast.Module) -> bool:
+    """Say whether code cuts something into two along any axis: ``x.chunk(2, dim)``."""
+    for node in walk(tree):
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in {"chunk", "split"}:
+            given = [*node.args, *(k.value for k in node.keywords)]
+            if any(getattr(one, "value", None) == _HALVES or is_half(one) for one in given):
+                return True
+    return False
+
+
+def find_met_by_chance(
+    cases: Sequence[CaseRun], refused: Collection[str], *, so_far: bool = False
+) -> set[str]:
+    """Return the refused calls of a size of three, where all others have an even size there.
+
+    ``a, b = x.chunk(2, 1); a * b.sigmoid()`` takes x of 3 columns, as those of 2 and of 1
+    broadcast, and none of 5 or 7; ``F.glu(x, 1)`` says that it wants an even size. Code that takes
+    odd sizes, ``torch.cat([b, a], 1)``, takes 5 as well: then that is among the ``cases``.
+    ``so_far``: more cases follow, so that even sizes need not be among them yet.
+    """
+    groups: dict[str, list[CaseRun]] = defaultdict(list)
+    for one in (c for c in cases if c.case.flavour not in _SPECIAL):
+        groups[_all_but_sizes(one)].append(one)
+    found, alone = set[str](), set[str]()
+    for members in groups.values():
+        sizes = {one.label: _list_sizes(one) for one in members}
+        told = sizes.keys() - set(refused)
+        wanted = sizes.keys() & set(refused)
+        for place in _list_sizes(members[0]):
+            if all(sizes[label][place] % _HALVES == 0 for label in told) and all(
+                sizes[label][place] == _BY_CHANCE for label in wanted
+            ):
+                found |= wanted if told else set()
+                alone |= wanted
+    # Of one axis among several, even sizes may not have been tried.
+    return alone if found or so_far else set()
+
+
+def _list_sizes(one: CaseRun) -> dict[tuple[str, int], int]:
+    named = one.case.assignment.specs.items()
+    tensors = ((n, s) for n, s in named if isinstance(s, Tensor))
+    return {(n, at): size for n, s in tensors for at, size in enumerate(s.shape)}
+
+
+def _all_but_sizes(one: CaseRun) -> str:
+    specs = one.case.assignment.specs.items()
+    look = [(n, len(s.shape) if isinstance(s, Tensor) else str(s)) for n, s in specs]
+    return f"{look} {one.case.assignment.recipe}"
+
+
+@lru_cache(maxsize=4)
+def halves_a_width(tree: ast.Module) -> bool:
+    """Say whether code takes the halves of a width, or its pairs: then it is never odd.
+
+    ``x[..., : d // 2]`` and ``x[..., d // 2 :]``, with a name for the half too; ``x[..., ::2]`` and
+    ``x[..., 1::2]``; ``x.chunk(2, -1)``.
+    """
+    halves = {
+        target.id
+        for node in walk(tree)
+        if isinstance(node, ast.Assign) and is_half(node.value)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    first, second, even, uneven = set[str](), set[str](), False, False
+    for node in walk(tree):
+        match node:
+            case ast.Subscript(slice=ast.Tuple([ast.Constant(value=e), *_, ast.Slice() as cut])):
+                if e is not Ellipsis:
+                    continue
+                bounds = [part and ast.unparse(part) for part in (cut.lower, cut.upper, cut.step)]
+                even |= bounds in ([None, None, "2"], ["0", None, "2"])
+                uneven |= bounds == ["1", None, "2"]
+                for found, part, other in (
+                    (first, cut.upper, cut.lower),
+                    (second, cut.lower, cut.upper),
+                ):
+                    whole = other is None or ast.unparse(other) == "0"
+                    if (
+                        part is not None
+                        and whole
+                        and (is_half(part) or ast.unparse(part) in halves)
+                    ):
+                        found.add(ast.unparse(part))
+            case ast.Call(func=ast.Attribute(attr="chunk"), args=given, keywords=named):
+                values = [ast.unparse(one) for one in (*given, *(k.value for k in named))]
+                if values[-2:] == ["2", "-1"]:
+                    return True
+    return bool(first & second) or (even and uneven)
+
+
+def is_half(code: ast.expr) -> bool:
+    """Say whether this is ``n // 2``."""
+    return (
+        isinstance(code, ast.BinOp)
+        and isinstance(code.op, ast.FloorDiv)
+        and ast.unparse(code.right) == "2"
+    )
