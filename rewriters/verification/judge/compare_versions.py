@@ -19,6 +19,7 @@ from npufix.rewriters.verification.calls.values import (
 )
 from npufix.rewriters.verification.inputs.arguments import is_integral
 from npufix.rewriters.verification.inputs.cases.generate import generate_cases
+from npufix.rewriters.verification.judge.enough import is_enough
 from npufix.rewriters.verification.judge.evidence import Proof, RefusedCase
 from npufix.rewriters.verification.judge.judge import Difference
 from npufix.rewriters.verification.judge.observe_case import (
@@ -34,7 +35,7 @@ from npufix.rewriters.verification.judge.observe_case import (
     observe_version,
     offer_further_runs,
 )
-from npufix.rewriters.verification.judge.plausibility import WRITES_INTO_LEAF, set_aside
+from npufix.rewriters.verification.judge.plausibility import WRITES_INTO_LEAF
 from npufix.rewriters.verification.judge.programs.counterexample import Versions, write_program
 from npufix.rewriters.verification.judge.randomness import is_random
 from npufix.rewriters.verification.judge.shrink import Counterexample
@@ -59,7 +60,6 @@ if TYPE_CHECKING:
 _INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 _COMPARE_S = 15.0
 """For all cases of a job; the first ones are the most telling."""
-_ENOUGH_DIFFERENCES = 12
 _STEPS = 3
 _MOST_AGAIN = 6
 _MOST_IN_OTHER = 2
@@ -103,7 +103,7 @@ def compare_versions(
     job_text = "".join(find_patched_lines(run.job))
     every = generate_cases(assignments, original, run.job, keeps)
     for case in _with_training(every, run, original, compared):
-        if spent_s() > deadline or _is_enough(run, compared):
+        if spent_s() > deadline or is_enough(run, original, compared):
             break
         for dtype in choose_dtypes(case, original):
             if _FUSED_ATTENTION in job_text and _is_left_to_the_kernel(case, original):
@@ -134,18 +134,6 @@ def compare_versions(
     _sort_out(run, flat, compared)
     _require_some(run, original, patched, compared)
     return compared
-
-
-def _is_enough(run: Proof, compared: Sequence[CaseRun]) -> bool:
-    """Say whether there are differences enough, of those that refute."""
-    found = run.judge.differences
-    if len(found) > max(_ENOUGH_DIFFERENCES, run.looked_at):
-        run.looked_at = len(found)
-        kept, _ = set_aside(run.job, found, compared, so_far=True)
-        # Whether all results share memory, or those of some sizes, the others tell.
-        sure = [d for d in kept if not re.match(r"^memory of result", d.what)]
-        return len(sure) > _ENOUGH_DIFFERENCES
-    return False
 
 
 def _is_beyond(one: CaseRun, compared: Sequence[CaseRun]) -> bool:

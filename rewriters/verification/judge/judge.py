@@ -118,6 +118,9 @@ class Judge:
     cases: int = 0
     without_oracle: bool = False
     _triples: list[tuple[str, int, Triple, Further | None]] = field(default_factory=list)
+    _certain: list[Difference] = field(default_factory=list)
+    _looked_at: int = 0
+    """How many of the tensors those were sought in."""
 
     def add(  # noqa: PLR0913 - one run each
         self,
@@ -188,7 +191,7 @@ class Judge:
         names = [*original.tensors, *(patched.tensors.keys() - original.tensors.keys())]
         for name in (n for n in names if n not in unlike):
             left, right = original.tensors.get(name), patched.as_number(name, original)
-            text = _unlike(name, left, right)
+            text = tell_apart(name, left, right)
             alone = (left is None) is not (right is None) and not _elements(left, right)
             nothing = (empty or alone) and name.startswith("gradient of ")
             if text and not nothing:
@@ -212,6 +215,22 @@ class Judge:
                 key = (triple.what, triple.original.dtype)
                 earned[key] = max(earned.get(key, 0.0), triple.error)
         return earned
+
+    def find_certain(self) -> list[Difference]:
+        """Return where values are others in float32, whatever the cases to come may earn.
+
+        One of them is held against other roundings: beyond it ``decide`` asks of no other either.
+        """
+        new, self._looked_at = self._triples[self._looked_at :], len(self._triples)
+        for case, size, triple, further in new:
+            if not size or _is_delicate(triple):
+                continue
+            wrong = ~find_accepted(triple, _CREDIBLE_ULPS * _eps(triple.original.dtype))
+            if wrong.any() and further is not None and not self._certain:
+                wrong &= ~find_noise(triple, further)
+            if wrong.any():
+                self._certain.append(_difference(triple, wrong, case, size))
+        return self._certain
 
     def decide(self, other: Earned | None = None, *, hopeless: bool = False) -> None:
         """Judge the values of all cases, with the tolerance that ``other`` cases have earned.
@@ -426,7 +445,8 @@ def _elements(*tensors: torch.Tensor | None) -> int:
     return sum(tensor.numel() for tensor in tensors if tensor is not None)
 
 
-def _unlike(name: str, left: torch.Tensor | None, right: torch.Tensor | None) -> str:
+def tell_apart(name: str, left: torch.Tensor | None, right: torch.Tensor | None) -> str:
+    """Say what keeps two tensors from being compared; empty if nothing."""
     if left is None and right is None:
         return ""
     if left is None or right is None:
@@ -470,31 +490,3 @@ def _difference(triple: Triple, wrong: torch.Tensor, case: str, size: int) -> Di
     finite = triple.original[wrong].isfinite() & ~triple.patched[wrong].isfinite()
     leaks = place is not Seen.GRADIENT and bool(finite.any())
     return Difference(text, case, size, visible, triple.what, least, place, leaks)
-
-
-def compare_bitwise(left: CallRecord, right: CallRecord) -> str:
-    """Return what keeps two observations from being the same bit for bit; empty if nothing."""
-    if right.error:
-        return f"it raises {right.error}"
-    if left.plain != right.plain or left.aliases != right.aliases:
-        return "results, attributes or shared memory differ"
-    for name in left.tensors.keys() | right.tensors.keys():
-        before, after = left.tensors.get(name), right.tensors.get(name)
-        if text := _unlike(name, before, after):
-            return text
-        if (
-            before is not None
-            and after is not None
-            and not torch.equal(_bits(before), _bits(after))
-        ):
-            return f"{name} differs"
-    return ""
-
-
-def _bits(value: torch.Tensor) -> torch.Tensor:
-    if not value.is_floating_point():
-        return value
-    # NaN is never equal to itself and 0.0 equals -0.0: compare where they stand.
-    nan = value.isnan()
-    number = torch.where(nan, 0.0, value.double())
-    return torch.stack([nan.double(), number.signbit().double(), number])

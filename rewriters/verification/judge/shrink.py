@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from npufix.rewriters.verification.calls.device import LIMITS
-from npufix.rewriters.verification.calls.values import Value, list_dimensions, resize
+from npufix.rewriters.verification.calls.values import Tensor, Value, list_dimensions, resize
 from npufix.rewriters.verification.judge.judge import Difference, Judge
 from npufix.rewriters.verification.judge.observe_case import (
     CaseRun,
@@ -133,6 +133,14 @@ def _shrunk(assignment: Assignment) -> Iterator[Assignment]:
                 specs = resize(assignment.specs, old, new)
                 yield replace(assignment, specs=specs)
                 yield replace(_with_smaller_object(assignment, old, new), specs=specs)
+    for name, spec in assignment.specs.items():
+        if not isinstance(spec, Tensor) or spec.kind == "box":
+            continue
+        for axis, size in enumerate(spec.shape):
+            if size > 1 and spec.shape.count(size) > 1:  # [2, 2]: perhaps of a batch and a length
+                shape = (*spec.shape[:axis], 1, *spec.shape[axis + 1 :])
+                specs = {**assignment.specs, name: replace(spec, shape=shape)}
+                yield replace(assignment, specs=specs)
 
 
 def _with_smaller_object(assignment: Assignment, old: int, new: int) -> Assignment:

@@ -37,13 +37,12 @@ from npufix.rewriters.verification.judge.compare_versions import (
     compare_versions,
     draws_numbers,
 )
+from npufix.rewriters.verification.judge.enough import leave_out_unrepeated
 from npufix.rewriters.verification.judge.evidence import Proof
-from npufix.rewriters.verification.judge.judge import Difference, Judge, Seen, compare_bitwise
+from npufix.rewriters.verification.judge.judge import Difference, Seen, tell_apart
 from npufix.rewriters.verification.judge.observe_case import (
     CaseRun,
     list_waits,
-    observe_again,
-    observe_in_float64,
     observe_original,
     observe_version,
 )
@@ -71,6 +70,7 @@ from npufix.rewriters.verification.verdict import (
 
 if TYPE_CHECKING:
     from npufix.rewriters.edit.job import Job
+    from npufix.rewriters.verification.calls.observe import CallRecord
     from npufix.rewriters.verification.judge.compare_versions import Keeps
 
 
@@ -78,8 +78,6 @@ _SECOND = "create_graph"
 _ENOUGH = 4096
 """Elements whose variance over many runs is known well enough; of one element it is not."""
 _CALLS_TO_COUNT = 3
-_TIMES = 2
-"""The original is called again, to see whether what differs is a matter of luck."""
 _NO_TIME = r"does not return within|no result within"
 
 
@@ -135,7 +133,7 @@ def _verify(run: Proof) -> Verdict:
         run.judge.differences.append(mismatch[1])
     run.judge.differences, aside = set_aside(job, run.judge.differences, compared)
     run.notes += aside
-    _require_again(run, original, shown)
+    leave_out_unrepeated(run, original, shown)
     if run.judge.differences:
         raise _refute(run, original, patched, shown, keeps)
     require_all(run, original, patched, compared, assignments)
@@ -261,31 +259,6 @@ def _decide(run: Proof, original: Target, patched: Target, compared: list[CaseRu
     run.other_numbers = True
 
 
-def _require_again(run: Proof, original: Target, compared: list[CaseRun]) -> None:
-    """Leave out what the original itself computes otherwise when it is called again.
-
-    The gradient of a convolution in bfloat16, of few columns, holds what was in memory before.
-    """
-    calls, left = {c.label: c for c in reversed(compared)}, list(run.judge.differences)
-    for first in sorted(left, key=lambda d: d.rank):
-        one = calls.get(first.case)
-        if first not in left:
-            continue
-        if one is None or first.seen not in {Seen.RESULT, Seen.GRADIENT}:
-            break
-        reference, unlike = observe_in_float64(original, one), Judge()
-        for _ in range(_TIMES):
-            again = observe_again(original, one, first.what)
-            unlike.add(one.label, one.case.size, one.original, again, reference)
-        unlike.decide(run.judge.earned())
-        if all(d.what != first.what for d in unlike.differences):
-            break
-        left = [d for d in left if (d.case, d.what) != (first.case, first.what)]
-    if len(left) < len(run.judge.differences):
-        run.notes.append("some numbers of the original are others with every call")
-        run.judge.differences = left
-
-
 def _refute(
     run: Proof, original: Target, patched: Target, compared: list[CaseRun], keeps: Keeps
 ) -> RefutedError:
@@ -349,9 +322,37 @@ def _check_portable(run: Proof, original: Target, compared: list[CaseRun]) -> No
     for one in compared:
         seen = observe_version(portable.on_host(), one)
         before = observe_version(original.on_host(), one) if original.on_npu else one.original
-        text = compare_bitwise(before, seen)
+        text = _compare_bitwise(before, seen)
         if text:
             words = f"the portable text is not the original on CPU: {text}, for {one.case}"
             shown = Counterexample(one, Difference(text, one.label, one.case.size))
             versions = Versions(run.job, original, run.job.portable, portable.loaded)
             raise RefutedError(words, *write_program(versions, shown, words))
+
+
+def _compare_bitwise(left: CallRecord, right: CallRecord) -> str:
+    """Return what keeps two observations from being the same bit for bit; empty if nothing."""
+    if right.error:
+        return f"it raises {right.error}"
+    if left.plain != right.plain or left.aliases != right.aliases:
+        return "results, attributes or shared memory differ"
+    for name in left.tensors.keys() | right.tensors.keys():
+        before, after = left.tensors.get(name), right.tensors.get(name)
+        if text := tell_apart(name, before, after):
+            return text
+        if (
+            before is not None
+            and after is not None
+            and not torch.equal(_bits(before), _bits(after))
+        ):
+            return f"{name} differs"
+    return ""
+
+
+def _bits(value: torch.Tensor) -> torch.Tensor:
+    if not value.is_floating_point():
+        return value
+    # NaN is never equal to itself and 0.0 equals -0.0: compare where they stand.
+    nan = value.isnan()
+    number = torch.where(nan, 0.0, value.double())
+    return torch.stack([nan.double(), number.signbit().double(), number])

@@ -51,6 +51,10 @@ _OF_ITEMS: dict[str, Callable[[Iterable[Any]], object]] = {
     "frozenset": frozenset,
 }
 _ITEMS = frozenset(_OF_ITEMS.values())
+_AS_THEY_ARE = frozenset({type(None), bool, float, bytes})
+_EMPTY = frozenset({str, list, tuple, set, frozenset, dict, Counter})
+_NOTHING = object()
+"""Stands for what a field holds that always has to be said."""
 
 
 class TransportError(Exception):
@@ -90,10 +94,10 @@ class Packing:
         """Return data that msgpack takes."""
         kind: Any = type(value)
         known: Any = value
-        if value is None or kind in {bool, float, bytes}:
+        if kind in _AS_THEY_ARE:
             return value
         if kind is str:
-            return known.encode("utf-8", "backslashreplace").decode()
+            return known if known.isascii() else known.encode("utf-8", "backslashreplace").decode()
         if kind is int:
             return value if abs(known) <= _LARGEST else ["int", str(value)]
         if kind in _ITEMS:
@@ -112,11 +116,7 @@ class Packing:
         if kind is Named:
             return ["named", known.kind, self.pack(known.value), known.closed]
         if _is_record(kind):
-            return [
-                "record",
-                _name_of(kind),
-                [[n, self.pack(getattr(value, n))] for n in _fields(kind)],
-            ]
+            return ["record", _name_of(kind), self._pack_fields(value)]
         if not self.closes and (made := self._pack_made(value)) is not None:
             return made
         for plain, hold in _PLAIN.items():
@@ -124,6 +124,18 @@ class Packing:
                 name = f"{kind.__module__}.{kind.__qualname__}"
                 return ["named", name, self.pack(hold(value)), _close(value)]
         return ["opaque", _spell(value), _close(value)]
+
+    def _pack_fields(self, value: object) -> dict[str, object]:
+        """Return what a record holds, but for what it holds if nothing is said."""
+        found: dict[str, object] = {}
+        of: Any = type(value)
+        for name, usual in _fields(of):
+            held = getattr(value, name)
+            kind = type(held)
+            if held is usual or (kind in _EMPTY and kind is type(usual) and not held):
+                continue
+            found[name] = held if kind in _AS_THEY_ARE else self.pack(held)
+        return found
 
     def _pack_made(self, value: object) -> object:
         """Return what of this package only those are told of who may be asked to run it."""
@@ -161,10 +173,19 @@ def _is_record(kind: type) -> bool:
 
 
 @functools.cache
-def _fields(kind: Any) -> tuple[str, ...]:  # noqa: ANN401 - a class of either kind
+def _fields(kind: Any) -> tuple[tuple[str, object], ...]:  # noqa: ANN401 - a class of either kind
+    """Return the names of the fields, and what each holds if nothing is said."""
     if issubclass(kind, tuple):
-        return tuple(kind._fields)
-    return tuple(field.name for field in dataclasses.fields(kind) if field.init)
+        return tuple((name, kind._field_defaults.get(name, _NOTHING)) for name in kind._fields)
+    return tuple((field.name, _usual(field)) for field in dataclasses.fields(kind) if field.init)
+
+
+def _usual(field: dataclasses.Field[Any]) -> object:
+    if field.default is not dataclasses.MISSING:
+        return field.default
+    if field.default_factory is dataclasses.MISSING:
+        return _NOTHING
+    return field.default_factory()
 
 
 def _is_ours(function: types.FunctionType) -> bool:
@@ -247,12 +268,14 @@ class Unpacking:
             TransportError: the data are none of ``Packing``.
 
         """
-        if not isinstance(data, list):
+        if type(data) is not list:
             return data
         try:
             tag, *rest = data
             if tag in _OF_ITEMS:
-                return _OF_ITEMS[tag](map(self.unpack, rest[0]))
+                unpack = self.unpack
+                found = [unpack(item) if type(item) is list else item for item in rest[0]]
+                return found if tag == "list" else _OF_ITEMS[tag](found)
             return getattr(self, f"_of_{tag}")(*rest)
         except (TransportError, NotVerifiedError, RecursionError, MemoryError):
             raise
@@ -277,14 +300,15 @@ class Unpacking:
     def _of_tensor(self, *parts: Any) -> torch.Tensor:  # noqa: ANN401 - checked there
         return _unpack_tensor(*parts)
 
-    def _of_record(self, name: str, fields: list[list[Any]]) -> object:
+    def _of_record(self, name: str, given: dict[str, Any]) -> object:
         kind = _look_up(name)
         if not (isinstance(kind, type) and _is_record(kind)):
             raise TransportError(f"{name} is no record")
-        given = dict(fields)
         if self._opens and given.get("given") is False:  # a default, which no call passes
-            return Unpacking(opens=False).unpack(["record", name, fields])
-        return kind(**{key: self.unpack(item) for key, item in given.items()})
+            return Unpacking(opens=False).unpack(["record", name, given])
+        unpack = self.unpack
+        fields = given.items()
+        return kind(**{key: unpack(v) if type(v) is list else v for key, v in fields})
 
     def _of_named(self, kind: str, value: object, closed: bytes) -> object:
         return _open(kind, closed) if self._opens else Named(kind, self.unpack(value), closed)
@@ -314,6 +338,7 @@ class Unpacking:
         return what if what is not None else _look_up(name)
 
 
+@functools.cache
 def _look_up(name: str) -> object:
     module, _, inside = name.partition(":")
     if not module.startswith(_OURS) or module not in sys.modules or "." in inside:

@@ -11,6 +11,7 @@ import ast
 import itertools
 import re
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -323,7 +324,8 @@ def name_item(name: str, key: object) -> str:
     return f"{name}[{key!r}]"
 
 
-def read_declarations(text: str, qualname: str, assumed: Sequence[str] = ()) -> Declarations:
+@lru_cache(maxsize=16)
+def read_declarations(text: str, qualname: str, assumed: tuple[str, ...] = ()) -> Declarations:
     """Return what a module says of the arguments of one of its functions.
 
     ``assumed`` is what the user says, beside comments: it goes before what the text says.

@@ -1,0 +1,70 @@
+"""When the differences that were found refute, so that no more calls are needed."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.verification.judge.judge import Difference, Judge, Seen
+from npufix.rewriters.verification.judge.observe_case import (
+    CaseRun,
+    observe_again,
+    observe_in_float64,
+)
+from npufix.rewriters.verification.judge.plausibility import set_aside
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from npufix.rewriters.verification.inputs.target import Target
+    from npufix.rewriters.verification.judge.evidence import Proof
+
+_ENOUGH = 12
+_TIMES = 2
+"""The original is called again, to see whether what differs is a matter of luck."""
+
+
+def is_enough(run: Proof, original: Target, compared: Sequence[CaseRun]) -> bool:
+    """Say whether there are differences enough, of those that refute."""
+    found = [*run.judge.differences, *run.judge.find_certain()]
+    if len(found) <= max(_ENOUGH, run.looked_at):
+        return False
+    run.looked_at = len(found) + _ENOUGH
+    kept, _ = set_aside(run.job, found, compared, so_far=True)
+    # Whether all results share memory, or those of some sizes, the others tell.
+    sure = [d for d in kept if not re.match(r"^memory of result", d.what)]
+    if len(sure) <= _ENOUGH:
+        return False
+    first = min(sure, key=lambda d: d.rank)
+    one = next((c for c in compared if c.label == first.case), None)
+    return one is None or _repeats(run, original, one, first)
+
+
+def leave_out_unrepeated(run: Proof, original: Target, compared: list[CaseRun]) -> None:
+    """Leave out what the original itself computes otherwise when it is called again.
+
+    The gradient of a convolution in bfloat16, of few columns, holds what was in memory before.
+    """
+    calls, left = {c.label: c for c in reversed(compared)}, list(run.judge.differences)
+    for first in sorted(left, key=lambda d: d.rank):
+        one = calls.get(first.case)
+        if first not in left:
+            continue
+        if one is None or _repeats(run, original, one, first):
+            break
+        left = [d for d in left if (d.case, d.what) != (first.case, first.what)]
+    if len(left) < len(run.judge.differences):
+        run.notes.append("some numbers of the original are others with every call")
+        run.judge.differences = left
+
+
+def _repeats(run: Proof, original: Target, one: CaseRun, difference: Difference) -> bool:
+    """Say whether the original does the same again, called again, where something differs."""
+    if difference.seen not in {Seen.RESULT, Seen.GRADIENT}:
+        return True
+    reference, unlike = observe_in_float64(original, one), Judge()
+    for _ in range(_TIMES):
+        again = observe_again(original, one, difference.what)
+        unlike.add(one.label, one.case.size, one.original, again, reference)
+    unlike.decide(run.judge.earned())
+    return all(d.what != difference.what for d in unlike.differences)

@@ -1,0 +1,74 @@
+"""How many calls it takes: few where nothing can explain what differs, all where something may."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from changed_programs import verdict  # noqa: E402 - needs torch
+
+from npufix.rewriters.verification.calls.observe import CallRecord  # noqa: E402 - same
+from npufix.rewriters.verification.judge.judge import Judge  # noqa: E402 - same
+from npufix.rewriters.verification.verdict import Status  # noqa: E402 - same
+
+SCALED = '''
+def scaled(x):
+    """x (batch, seq, dim)."""
+    return x * 2
+'''
+ATTENDED = '''
+def attended(x):
+    """x (batch, seq, dim)."""
+    return (x @ x.transpose(1, 2)).softmax(-1)
+'''
+COUNTING = '''
+import itertools
+NUMBERS = itertools.count()
+
+def scaled(x):
+    """x (batch, seq, dim)."""
+    return x * 2 + next(NUMBERS)
+'''
+
+
+def test_what_no_case_explains_is_not_looked_at_in_all_of_them() -> None:
+    right, wrong = (verdict(SCALED, ("x * 2", text)) for text in ("x + x", "x * 3"))
+    assert (right.status, wrong.status) == (Status.EQUIVALENT, Status.REFUTED)
+    assert wrong.cases * 2 < right.cases
+
+
+def test_what_differs_in_few_cases_is_found_behind_all_that_agree() -> None:
+    found = verdict(SCALED, ("x * 2", "x * 2 if len(x) > 1 else x * 3"))
+    assert found.status is Status.REFUTED
+
+
+def test_numbers_that_the_original_does_not_repeat_end_nothing() -> None:
+    right = verdict(SCALED, ("x * 2", "x + x"))
+    found = verdict(COUNTING, ("x * 2 + next(NUMBERS)", "x + x + next(NUMBERS) * 3"))
+    assert found.status is not Status.EQUIVALENT or found.cases == right.cases
+
+
+def test_sizes_that_are_equal_by_chance_become_small_one_by_one() -> None:
+    # Of one key, the weights are 1 either way: a batch of one has to have two of them.
+    found = verdict(ATTENDED, (".softmax(-1)", ".mul(0.1).softmax(-1)"))
+    assert "for x=float[1, 2, 1]" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("dtype", "off", "certain"),
+    [
+        (torch.float32, 1e-6, False),
+        (torch.float32, 1.0, True),
+        (torch.bfloat16, 1.0, False),  # half dtypes may overflow, or cancel
+    ],
+)
+def test_what_other_cases_may_excuse_is_not_certain(
+    dtype: torch.dtype,
+    off: float,
+    certain: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    judge, value = Judge(), torch.tensor([1.0, 2.0], dtype=dtype)
+    seen = (value, value + off, value.double())
+    judge.add("x", 2, *(CallRecord(tensors={"result": one}) for one in seen))
+    assert bool(judge.find_certain()) is certain
