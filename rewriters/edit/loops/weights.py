@@ -10,9 +10,14 @@ from npufix.rewriters.graph.modules.syntax import last_name, list_names, root_na
 WEIGHTS = (
     "each round launches kernels for one weight: change all of them at once, for "
     "a.mul_(decay).add_(b, alpha=1 - decay) torch._foreach_mul_(averages, decay) and "
-    "torch._foreach_add_(averages, weights, alpha=1 - decay), with lists that are made once; "
-    "integers such as num_batches_tracked are copied by themselves"
+    "torch._foreach_add_(averages, weights, alpha=1 - decay), under torch.no_grad(), with lists "
+    "of one dtype that are made once; integers such as num_batches_tracked are copied by "
+    "themselves; CANN documents such kernels for Atlas A2 training: elsewhere measure it first"
 )
+"""``.data`` goes round autograd, a list of parameters does not: without ``no_grad`` torch refuses.
+
+No ``_foreach_lerp_``: ``aclnnForeachLerpScalar`` is reported to be refused on some devices.
+"""
 _LISTS = frozenset({"named_parameters", "parameters", "state_dict"})
 _CHANGES = frozenset({"add_", "addcmul_", "div_", "lerp_", "mul_", "sub_"})
 _BETWEEN = frozenset({*_CHANGES, "clone", "copy_", "detach", "is_floating_point", "to"})

@@ -193,3 +193,20 @@ def test_the_forms_compute_the_same() -> None:
     starts, sizes = torch.tensor([4, 9]), torch.tensor([3, 2])
     ranges = torch.arange(total) - torch.repeat_interleave(begins - starts, sizes)
     assert ranges.tolist() == [4, 5, 6, 9, 10]
+
+
+def test_lists_of_weights_change_as_the_loop_does_only_without_gradients() -> None:
+    """``.data`` in the loop needs no ``no_grad``; what is advised for it does, and says so."""
+    kept, lists = (torch.nn.Linear(3, 2) for _ in range(2))
+    lists.load_state_dict(kept.state_dict())
+    weights = torch.nn.Linear(3, 2)
+    for old, new in zip(kept.parameters(), weights.parameters(), strict=True):
+        old.data.mul_(0.9).add_(new.data, alpha=0.1)
+    averages = list(lists.parameters())
+    with pytest.raises(RuntimeError, match="requires grad"):
+        torch._foreach_mul_(averages, 0.9)
+    with torch.no_grad():
+        torch._foreach_mul_(averages, 0.9)
+        torch._foreach_add_(averages, list(weights.parameters()), alpha=0.1)
+    torch.testing.assert_close(averages, list(kept.parameters()))
+    assert "under torch.no_grad()" in WEIGHTS
