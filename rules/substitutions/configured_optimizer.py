@@ -67,7 +67,7 @@ def build(name, params):
 """
 _EMPTIED = """
 def train(model, batches):
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     for batch in batches:
         optimizer.zero_grad(set_to_none=True)
         model(batch).backward()

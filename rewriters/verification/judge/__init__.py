@@ -6,5 +6,5 @@ decides by the error of the original, with ``allowances`` where that says too li
 ``randomness`` where both draw numbers; ``plausibility`` says which differences a caller sees.
 ``probe`` asks whether a call keeps the assumptions. ``shrink`` makes a difference small,
 ``programs`` writes it as a program; where there is none, ``checks`` asks what else must hold.
-``timing`` measures on a device. ``evidence`` gathers all of it, with the ``tried_calls``.
+``evidence`` gathers all of it, with the ``tried_calls``; ``enough`` says when that will do.
 """

@@ -32,6 +32,7 @@ from npufix.rewriters.verification.judge.checks.refusals import (
     find_running_lines,
 )
 from npufix.rewriters.verification.judge.checks.requirements import require_all, require_reached
+from npufix.rewriters.verification.judge.checks.timing import measure_times
 from npufix.rewriters.verification.judge.compare_versions import (
     NO_MEMORY,
     compare_versions,
@@ -55,7 +56,6 @@ from npufix.rewriters.verification.judge.programs.counterexample import (
 )
 from npufix.rewriters.verification.judge.randomness import drop_alike
 from npufix.rewriters.verification.judge.shrink import Counterexample, Shrinker
-from npufix.rewriters.verification.judge.timing import measure_times
 from npufix.rewriters.verification.judge.versions import load_version
 from npufix.rewriters.verification.sandbox.messages import Answer
 from npufix.rewriters.verification.sandbox.remote import run_everywhere, runs_with_target

@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.statements.host.doubles import is_double
 from npufix.rewriters.edit.statements.proposal import (
     Change,
     Proposal,
@@ -17,7 +18,7 @@ from npufix.rewriters.facts.occasions import Occasion, is_in_loop, occasion
 from npufix.rewriters.graph.modules.syntax import last_name, list_stored_names, root_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from npufix.rewriters.edit.edit import Span
     from npufix.rewriters.edit.statements.surroundings import Surroundings
@@ -29,7 +30,7 @@ _GIVEN = frozenset({"dtype", "end", "fill_value", "m", "n", "size", "start", "st
 """Arguments that say nothing of where, and ask for no gradient."""
 _COMPUTING = frozenset(
     {
-        "abs", "bool", "cat", "clamp", "concat", "contiguous", "cos", "cumsum", "div", "double",
+        "abs", "bool", "cat", "clamp", "concat", "contiguous", "cos", "cumsum", "div",
         "eq", "exp", "expand", "flatten", "flip", "float", "ge", "gt", "half", "int", "le", "log",
         "logical_and", "logical_not", "logical_or", "long", "lt", "masked_fill", "mul", "ne",
         "outer", "pow", "repeat", "reshape", "rsqrt", "sin", "sqrt", "square", "squeeze", "stack",
@@ -69,18 +70,21 @@ class _Made:
                     raise _OtherSourceError
                 if last_name(code.func) != "arange" and any(_holds_none(arg) for arg in args[:1]):
                     raise _OtherSourceError  # nothing is copied
+                self._refuse_double(k.value for k in words)
                 self.makers.append(code)
                 if last_name(code.func) == "arange":
                     self.steps += _starts_and_steps(code)
             case ast.Call(ast.Attribute(owner, name), args, words) if name in _COMPUTING:
+                self._refuse_double(k.value for k in words)
                 is_method = self.here.flow.names.dotted(code.func) != f"torch.{name}"
                 values = [k.value for k in words if k.arg not in {"dim", "dtype"}]
                 for part in (*([owner] if is_method else []), *args, *values):
                     self.read(part)
             case ast.Call(
-                ast.Attribute(owner, "to" | "type"), [ast.Attribute(ast.Name("torch"))], []
+                ast.Attribute(owner, "to" | "type"), [ast.Attribute(ast.Name("torch")) as kind], []
             ):
-                self.read(owner)  # a dtype
+                self._refuse_double([kind])
+                self.read(owner)
             case ast.BinOp(left, _, right):
                 self.read(left)
                 self.read(right)
@@ -110,6 +114,11 @@ class _Made:
                 self._take_number(code)
             case _:
                 raise _OtherSourceError
+
+    def _refuse_double(self, kinds: Iterable[ast.expr]) -> None:
+        """Leave float64 to the host: no AI core computes it."""
+        if any(is_double(self.here, kind) for kind in kinds):
+            raise _OtherSourceError
 
     def _take_view(self, whole: ast.expr, index: ast.expr) -> None:
         """Take in ``x[None]``, ``x[:, None]`` and ``x[..., :-1]``: no index is a tensor."""

@@ -36,12 +36,12 @@ def find_doubles(here: Surroundings) -> Iterator[Proposal]:
 
 def _makes_double(here: Surroundings, code: ast.Call) -> bool:
     given = {k.arg: k.value for k in code.keywords}
-    by_name = "dtype" in given and _is_double(here, given["dtype"])
+    by_name = "dtype" in given and is_double(here, given["dtype"])
     match code:
         case ast.Call(ast.Attribute(tensor, "double"), [], []):
             return _is_of_device(here, code, tensor)
         case ast.Call(ast.Attribute(tensor, "to" | "type"), args):
-            cast = by_name or any(_is_double(here, arg) for arg in args)
+            cast = by_name or any(is_double(here, arg) for arg in args)
             return cast and _is_of_device(here, code, tensor)
     value = here.value(code)
     if not by_name or value is None or value.op not in operators.TABLE:
@@ -60,13 +60,13 @@ def _holds_numbers(code: ast.Call) -> bool:
     return bool(code.args) and isinstance(code.args[0], ast.List | ast.Constant)
 
 
-def _is_double(here: Surroundings, code: ast.expr) -> bool:
+def is_double(here: Surroundings, code: ast.expr) -> bool:
     """Tell whether code names a dtype of double precision: also on some devices alone.
 
     What is only compared with it keeps a dtype: ``x.dtype if x.dtype == torch.float64 else d``.
     """
     if isinstance(code, ast.IfExp):
-        return any(_is_double(here, arm) for arm in (code.body, code.orelse))
+        return any(is_double(here, arm) for arm in (code.body, code.orelse))
     text = here.text(code)
     return _DOUBLE.search(text) is not None and _BY_DEVICE.search(text) is None
 
