@@ -71,10 +71,17 @@ def trace_lines(filename: str) -> Iterator[set[Place]]:
 
         return trace_line
 
+    with tracing(trace_call):
+        yield ran
+
+
+@contextmanager
+def tracing(trace_call: TraceFunction) -> Iterator[None]:
+    """Let Python report what it runs, until this ends."""
     previous = sys.gettrace()
     sys.settrace(trace_call)
     try:
-        yield ran
+        yield
     finally:
         sys.settrace(previous)
 

@@ -338,6 +338,11 @@ class Target:
         made = try_call(lambda: inspect.signature(self.owner or object), CALL_S).value
         return made.parameters if isinstance(made, inspect.Signature) else {}
 
+    def settings_of(self, recipe: Recipe) -> dict[str, object]:
+        """Return the plain values that an object is made with, defaults included."""
+        made = {name: parameter.default for name, parameter in self.constructor.items()}
+        return made | {n: s.value for n, s in recipe.arguments if isinstance(s, Value)}
+
     def choose(
         self, recipes: Iterable[Recipe | None], values: Mapping[str, object]
     ) -> Iterator[Recipe | None]:

@@ -6,12 +6,13 @@ Whether a test says ``>`` or ``>=`` shows there alone, and chance makes nothing 
 from __future__ import annotations
 
 import ast
-import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.verification.calls.coverage import tracing
 from npufix.rewriters.verification.calls.observe import CALL_S
 from npufix.rewriters.verification.calls.values import Value
 from npufix.rewriters.verification.inputs.cases.axes import Axis, list_places, set_sizes
@@ -22,7 +23,7 @@ from npufix.rewriters.verification.sandbox.remote import runs_with_target
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from types import CodeType, FrameType
 
     from _typeshed import TraceFunction
@@ -33,13 +34,11 @@ if TYPE_CHECKING:
 _PURE = (
     ast.Attribute,
     ast.BinOp,
+    ast.Call,
     ast.Constant,
-    ast.expr_context,
     ast.Name,
-    ast.operator,
     ast.Subscript,
     ast.UnaryOp,
-    ast.unaryop,
 )
 _CALLED = frozenset({"dim", "float", "int", "len", "max", "min", "numel", "size"})
 """What only tells a number."""
@@ -66,7 +65,8 @@ def meet_boundaries(
     number, or what the object is made with becomes as much larger or smaller as one side is than
     the other.
     """
-    for one in _find_compared(job)[:_MOST]:
+    changed = job.original, job.patched, job.qualname, job.lines_original
+    for one in _find_compared(*changed):
         met = 0
         gaps, _ = _find_gaps(trials, assignment, one)
         for other in (o for g in sorted(gaps) for o in _change_by(g, assignment, axes, trials)):
@@ -92,47 +92,33 @@ def list_refused_at_boundaries(
     return found
 
 
-def _find_compared(job: Job) -> list[_Comparison]:
-    """Return the comparisons of numbers on changed lines that the other version does not have."""
-    before, after = (
-        find_function(ast.parse(text), job.qualname) for text in (job.original, job.patched)
-    )
-    if before is None:
-        return []
+@lru_cache(maxsize=4)  # asked for each object and each way to call it
+def _find_compared(
+    original: str, patched: str, qualname: str, lines: tuple[int, ...]
+) -> tuple[_Comparison, ...]:
+    """Return the comparisons of numbers on these lines that the other version does not have."""
+    before, after = (find_function(ast.parse(text), qualname) for text in (original, patched))
     kept = {ast.dump(n) for n in walk(after) if isinstance(n, ast.Compare)} if after else set()
-    changed = set(job.lines_original)
     found: list[_Comparison] = []
-    for statement in walk(before):
-        if not isinstance(statement, ast.stmt):
-            continue
-        blocks = {id(s) for s in walk(statement) if isinstance(s, ast.stmt)}
-        for node in _walk_expressions(statement, blocks - {id(statement)}):
-            if (
-                isinstance(node, ast.Compare)
-                and isinstance(node.ops[0], _ORDERS)
-                and changed.intersection(range(statement.lineno, (node.end_lineno or 0) + 1))
-                and ast.dump(node) not in kept
-                and all(map(_is_pure, (node.left, node.comparators[0])))
-            ):
-                sides = (node.left, node.comparators[0])
+    statements = [n for n in walk(before) if isinstance(n, ast.stmt)] if before else []
+    for statement in statements:
+        own = [n for n in ast.iter_child_nodes(statement) if isinstance(n, ast.expr)]
+        for node in walk(*own):
+            if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], _ORDERS):
+                continue
+            sides = node.left, node.comparators[0]
+            reach = range(statement.lineno, (node.end_lineno or 0) + 1)
+            if set(lines) & set(reach) and ast.dump(node) not in kept and all(map(_is_pure, sides)):
                 left, right = (compile(ast.Expression(s), "<a side>", "eval") for s in sides)
                 found.append(_Comparison(statement.lineno, left, right))
-    return found
-
-
-def _walk_expressions(statement: ast.AST, blocks: Collection[int]) -> Iterator[ast.AST]:
-    """Yield what stands in a statement itself, without the statements below it."""
-    for child in ast.iter_child_nodes(statement):
-        if id(child) not in blocks:
-            yield child
-            yield from _walk_expressions(child, blocks)
+    return tuple(found[:_MOST])
 
 
 def _is_pure(side: ast.expr) -> bool:
     """Say whether reading this once more changes nothing: ``self.length + x.shape[1]``."""
     called = {id(n.func) for n in walk(side) if isinstance(n, ast.Call)}
     names = [getattr(n, "attr", getattr(n, "id", "")) for n in walk(side) if id(n) in called]
-    return _CALLED.issuperset(names) and all(isinstance(n, (*_PURE, ast.Call)) for n in walk(side))
+    return _CALLED.issuperset(names) and all(isinstance(n, _PURE) for n in walk(side))
 
 
 @contextmanager
@@ -150,12 +136,8 @@ def _watch(filename: str, one: _Comparison) -> Iterator[list[float]]:
                 seen.append(sides[1] - sides[0])  # type: ignore[operator] # numbers
         return trace_line
 
-    previous = sys.gettrace()
-    sys.settrace(trace_call)
-    try:
+    with tracing(trace_call):
         yield seen
-    finally:
-        sys.settrace(previous)
 
 
 def _read(code: CodeType, frame: FrameType) -> object:
@@ -175,23 +157,19 @@ def _change_by(
 ) -> Iterator[Assignment]:
     """Yield the same call with one size or one number that is larger, or smaller, by so much."""
     specs, recipe = assignment.specs, assignment.recipe
-    known = {place for axis in axes for place in axis.places}
-    numbers = {n: s.value for n, s in specs.items() if isinstance(s, Value) and s.given}
-    numbers = {n: v for n, v in numbers.items() if not any(p.name == n for p in known)}
-    made = (
-        {n: p.default for n, p in trials.target.constructor.items()} if recipe is not None else {}
-    )
-    if recipe is not None:
-        made |= {n: s.value for n, s in recipe.arguments if isinstance(s, Value)}
-    for step in (gap, -gap):
-        if type(gap) is int and gap:
+    known = {place.name for axis in axes for place in axis.places}
+    given = {n: s.value for n, s in specs.items() if isinstance(s, Value) and s.given}
+    numbers = {n: v for n, v in given.items() if n not in known}
+    made = {} if recipe is None else trials.target.settings_of(recipe)
+    for step in (gap, -gap) if gap else ():
+        if type(gap) is int:
             for axis in axes:
                 new = axis.size + int(step)
                 if 0 < new <= _LARGEST:
                     yield Assignment(recipe, set_sizes(specs, axis.places, new, old=axis.size))
         for name, value in numbers.items():
-            if type(value) is type(gap) and gap:
+            if type(value) is type(gap):
                 yield with_specs(assignment, **{name: Value(value + step)})
         for name, value in made.items():
-            if recipe is not None and type(value) is type(gap) and gap:
+            if recipe is not None and type(value) is type(gap):
                 yield Assignment(recipe.made_with(**{name: Value(value + step)}), specs)

@@ -21,7 +21,7 @@ from npufix.rewriters.verification.inputs.target import Assignment, CallCase
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from npufix.rewriters.edit.job import Job
     from npufix.rewriters.verification.inputs.recipes import Recipe
@@ -153,32 +153,31 @@ def _with_ones(one: Assignment, recipe: Recipe, target: Target, job: Job) -> Ite
     Of a kernel of one position nothing is left over: ``x[:, :, -self.left:]`` is all of ``x``. What
     is added to the last rows, the rank 0 of two may never see.
     """
-    known = _numbers_of(target.make_object(recipe), job)
+    named = _list_named(_OWN, job)
+    if job.by_hand:  # those beside the changed lines as well
+        named.update(_OWN.findall(read_source(job.original, job.qualname)))
+    known = _numbers_of(target.make_object(recipe), named)
 
     def differs(other: Recipe) -> bool:
         made = try_call(lambda: target.make_object(other), CALL_S).value
-        return made is not None and _numbers_of(made, job) != known
+        return made is not None and _numbers_of(made, named) != known
 
-    given = {n: p.default for n, p in target.constructor.items()}
-    given |= {n: s.value for n, s in recipe.arguments if isinstance(s, Value)}
-    several = [n for n, v in given.items() if known and type(v) is int and v >= 0 and v != 1]
+    given = target.settings_of(recipe)
+    several = {n: v for n, v in given.items() if known and type(v) is int and v >= 0 and v != 1}
     single = (recipe.made_with(**{name: Value(1)}) for name in several)
     yield from itertools.islice(
         (CallCase(replace(one, recipe=r)) for r in single if differs(r)), _MOST_ONES
     )
     if job.by_hand and not any(map(list_tensors, one.specs.values())):
         # of numbers alone much can be asked: five for two ranks, seen by the second
-        larger = {n: Value(2 * v + 1) for n, v in given.items() if n in several}
+        larger = {n: Value(2 * v + 1) for n, v in several.items()}
         for pair in itertools.islice(itertools.combinations(larger.items(), 2), _MOST_PAIRS):
             other = recipe.made_with(**dict(pair))
             yield from [CallCase(replace(one, recipe=other))] if differs(other) else []
 
 
-def _numbers_of(made: object, job: Job) -> dict[str, int]:
-    """Return the whole numbers of an object that changed lines read, or those beside them."""
-    named = _list_named(_OWN, job)
-    if job.by_hand:
-        named.update(_OWN.findall(read_source(job.original, job.qualname)))
+def _numbers_of(made: object, named: Collection[str]) -> dict[str, int]:
+    """Return the whole numbers of an object that have these names."""
     held: Mapping[str, object] = getattr(made, "__dict__", {})
     return {n: v for n, v in held.items() if n in named and type(v) is int}
 
