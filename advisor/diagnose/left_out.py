@@ -134,10 +134,10 @@ def runs_in_steps(tree: SourceTree, file: SourceFile, site: Site, callers: Calle
     left_out = site.occasion in {Occasion.HOST, Occasion.ASIDE}
     if site.rule.name in _MAKES_OPTIMIZERS and not is_aside(site.function):
         left_out = site.occasion is Occasion.HOST  # ``for fold in folds:`` makes one for all steps
-    unused = callers.unused(site.function) or _only_evaluates(file, site)
-    if is_cold(file.relative) or left_out or in_training or unused:
+    if is_cold(file.relative) or left_out or in_training:
         return False  # in training nothing is generated
-    return _is_of_use(file, site, callers, tree.configuration.allow)
+    in_no_step = callers.unused(site.function) or _only_evaluates(file, site)
+    return not in_no_step and _is_of_use(file, site, callers, tree.configuration.allow)
 
 
 def _only_evaluates(file: SourceFile, site: Site) -> bool:
