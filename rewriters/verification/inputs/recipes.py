@@ -42,6 +42,7 @@ from npufix.rewriters.verification.inputs.objects.kept import (
     weighs_classes,
 )
 from npufix.rewriters.verification.inputs.objects.offers import (
+    OWN,
     StandInLayer,
     bind_optimizers,
     guess_objects,
@@ -398,7 +399,7 @@ def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
         # Another one than what a method takes: the average of two that are equal is no other.
         called = is_layer(owner, rf"(?:.*\bdeepcopy\()?{parameter.name}\)?")
         use = find_kept_use(owner, parameter.name, called=called)
-        own = replace(parameter, name=f"own_{parameter.name}")
+        own = replace(parameter, name=OWN + parameter.name)
         specs = offer_for_loops(own, use) or guess_objects(own, use)
         # A model has weights; a layer that is wrapped may take a mask as well.
         if called and not offer_for_loops(parameter, use):

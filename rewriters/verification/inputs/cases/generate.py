@@ -437,7 +437,7 @@ def _loses_digits(job: Job) -> bool:
 
 def _flavours(assignment: Assignment, job: Job) -> Iterator[Flavour]:
     present = list_kinds(assignment.specs.values())
-    flags = "bool" in present or any(map(is_mask, assignment.specs))
+    flags = bool(present & {"bool", "binary"}) or any(map(is_mask, assignment.specs))
     needs: dict[Flavour, bool] = {
         "negative": "int" in present,
         "all true": flags,

@@ -49,7 +49,9 @@ def find_kept_use(owner: type, name: str, *, called: bool) -> Use:
     kept = next((a for m in methods for a, given in list_kept(m) if given == name), name)
     own = f"self.{kept}"
     gives = find_result(methods, own)
+    walks = (n.iter for n in ast.walk(tree) if isinstance(n, ast.For | ast.comprehension))
     return Use(
+        looped=bool({name, own} & set(map(ast.unparse, walks))),
         called=called or gives is not None,
         attributes=set(re.findall(rf"\bself\.{kept}\.(\w+)", source)),
         batches=find_batches(methods, own),

@@ -42,6 +42,8 @@ _WEIGHTS_OF = frozenset(["parameters", "named_parameters"])
 """By which it reads the weights: what is asked this is a model, no stand-in that has none."""
 _OPTIMIZER = r"(^|_)optim(izer)?$|^opt$"
 _MODULE_ANNOTATION = r"(nn\.|^)Module$"
+OWN = "own_"
+"""Before the name of what an object is made with: another than what a method takes."""
 _WEIGHTS = r"^(params|parameters|weights|param_groups)$"
 _SMALL = 1 / 64
 _MANY = 324
@@ -265,8 +267,8 @@ def make_groups(name: str) -> Spec:
 
 def guess_objects(parameter: Parameter, use: Use) -> list[Spec]:
     """Return modules, optimisers and the like, for a parameter that is one."""
-    name, annotation = parameter.name, parameter.annotation
-    seed = sum(map(ord, name))
+    seed, annotation = sum(map(ord, parameter.name)), parameter.annotation
+    name = parameter.name.removeprefix(OWN)
     some_layer = _make("linear", _SOME_LAYER, seed)
     with_buffers = _make_layer("BatchNorm1d", seed)
     whole = _make("model", "a layer with buffers and a frozen weight", seed)
@@ -289,8 +291,8 @@ def guess_objects(parameter: Parameter, use: Use) -> list[Spec]:
     elif re.search(_OPTIMIZER, name) or optimizer:
         made = [MadeArgument(descent, "SGD over the parameters of the model", DESCENT)]
     elif use.trained or (re.search(_WEIGHTS, name) and use.looped):
-        weights = make_weights(name)
-        made = [*weights, *make_weights(name, scale=0)[1:]]
+        weights = make_weights(parameter.name)
+        made = [*weights, *make_weights(parameter.name, scale=0)[1:]]
         if name == "parameters" or re.search(r"\b(Iterable|Iterator|Generator)\[", annotation):
             walk = [replace(w, walked=True) for w in weights[:1] if isinstance(w, MadeArgument)]
             made = [*weights[:1], *walk, *made[1:]]
@@ -299,7 +301,7 @@ def guess_objects(parameter: Parameter, use: Use) -> list[Spec]:
     elif re.search(MODEL, name) or "parameters" in use.attributes:
         made = [some_layer, whole, with_buffers]
     several = use.given > 1 and some_layer in made  # a layer of torch takes one
-    return [make_stand_in(name)] * several + made
+    return [make_stand_in(parameter.name)] * several + made
 
 
 def _class_of(annotation: str, module: object, base: type) -> str:

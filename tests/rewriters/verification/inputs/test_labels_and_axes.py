@@ -344,3 +344,19 @@ def test_a_module_is_called_with_the_channels_that_it_was_made_for() -> None:
     )
     found = verified(WRITTEN_OUT, WRITTEN_OUT[start:], fused)
     assert found.status.name == "EQUIVALENT", found.reason
+
+
+FOCAL = """
+import torch
+import torch.nn.functional as F
+
+def focal(logits, targets, gamma: float = 2.0):
+    \"\"\"logits (N, C), targets (N, C) of zeros and ones.\"\"\"
+    cost = F.binary_cross_entropy_with_logits(logits, targets, reduction="none")
+    other = (logits.sigmoid() - targets).abs()
+    return (other**gamma * cost).sum() / targets.sum().clamp(min=1)
+"""
+
+
+def test_targets_of_zeros_and_ones_are_all_zeros_too() -> None:
+    assert verified(FOCAL, "min=1)", "min=1e-6)").status.name == "REFUTED"

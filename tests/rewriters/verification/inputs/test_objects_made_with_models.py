@@ -54,6 +54,20 @@ class EMA:
         for name, param in model.named_parameters():
             self.shadow[name].mul_(self.decay).add_(param, alpha=1 - self.decay)
 """
+WEIGHTS = """
+class Averager:
+    def __init__(self, params, decay=0.99):
+        self.shadow = [p.detach().clone() for p in params]
+        self.decay = decay
+        self.updates = 0
+
+    @torch.no_grad()
+    def update(self, params):
+        self.updates += 1
+        decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
+        for own, param in zip(self.shadow, params):
+            own.mul_(decay).add_(param, alpha=1 - decay)
+"""
 LOOP = EMA[EMA.index("        for name") :]
 JOINED = """\
         own = [self.shadow[name] for name, _ in model.named_parameters()]
@@ -78,6 +92,13 @@ LAST = "        self.values = self.values[-self.window :]\n"
         (TRAINER, "loss.item() * self.accum", "self.accum * loss.item()", "loss.item()"),
         (METER, POP, LAST, ""),
         (METER, POP, LAST, LAST.replace("-self.window", "1 - self.window")),
+        (
+            WEIGHTS,
+            "mul_(decay).add_(param, alpha=1 - decay)",
+            "lerp_(param, 1 - decay)",
+            "copy_(param)",
+        ),
+        (WEIGHTS, "(1 + self.updates) /", "(self.updates + 1) /", "self.updates /"),
         (EMA, LOOP, JOINED, JOINED.replace("1 - self.decay", "self.decay")),
     ],
 )
