@@ -51,6 +51,7 @@ _INNER_PRECISION = torch.finfo(torch.float32).eps
 """Kernels sum numbers of a half dtype in float32."""
 _BLOCK = 8.0
 """The root of the number of terms that kernels hold in as many sums."""
+_LOG_SOFTMAX = "_log_softmax"
 _SOFTMAX_BACKWARD = "_softmax_backward_data"
 _EXACT = 256.0
 """Whole numbers up to it are numbers of every dtype."""
@@ -84,7 +85,17 @@ class _Noise(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch does n
         elif not written and torch.Tag.pointwise not in func.tags and name not in _ROUNDS_ONCE:
             return self._reduce(name, func, args, keywords)
         result = func(*args, **keywords)
+        if name == _LOG_SOFTMAX:
+            result = self._shift_logarithm(result, *args)
         return self._round(result, exact, cancelled, written=written)
+
+    def _shift_logarithm(
+        self, result: torch.Tensor, value: torch.Tensor, dim: int, *_: object
+    ) -> torch.Tensor:
+        """Return a log-softmax as ``x - x.logsumexp(dim)`` leaves it, which cancels in float32."""
+        size = torch.where(value.abs() < _FILL, value.abs().double(), 0.0).nan_to_num(0.0, 0.0, 0.0)
+        off = (size.amax(dim, keepdim=True) * self._draw(size.shape)) if size.numel() else size
+        return (result.double() + off * _INNER_PRECISION).to(result.dtype)
 
     def _reduce(
         self, name: str, func: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]

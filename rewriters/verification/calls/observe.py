@@ -105,10 +105,9 @@ class CallRecord:
     changed: set[str] = field(default_factory=set)
     """Arguments and attributes that no longer hold what they held before."""
     idle: set[str] = field(default_factory=set)
-    """Attributes that are neither registered nor changed: under which names code keeps its
-    numbers is its own affair."""
+    """Attributes that are neither registered nor changed: their names are the code's own affair."""
     aliases: dict[str, frozenset[str]] = field(default_factory=dict)
-    """For each result, the arguments, attributes and results that it shares memory with."""
+    """For each result, what it shares memory with: arguments, attributes, results."""
     replaced: set[str] = field(default_factory=set)
     """Parameters and buffers that are other tensors than before: who else holds one has the old."""
     trains: bool = False
@@ -145,9 +144,11 @@ class CallRecord:
     @property
     def flows(self) -> bool:
         """Whether a gradient is there that is not zero."""
-        named = self.tensors.items()
-        own = (t for n, t in named if t is not None and n.startswith("gradient of "))
-        return any(bool(t.count_nonzero()) for t in own)
+        return any(n.startswith("gradient of ") and self.moves(n) for n in self.tensors)
+
+    def moves(self, name: str) -> bool:
+        """Say whether a tensor is there, and is not zero."""
+        return (value := self.tensors.get(name)) is not None and bool(value.count_nonzero())
 
     @property
     def flows_twice(self) -> bool:
@@ -474,9 +475,8 @@ def _propagate(
         further = further if outcome.error else outcome.value  # type: ignore[assignment] # same
     for name, gradient in zip(wanted, further, strict=True):
         # One that is not there and one that is zero both say that nothing flows.
-        here = gradient is not None and bool(gradient.count_nonzero())
-        kept = copy_to_host(gradient) if gradient is not None and here else None
-        seen.tensors[f"gradient of the gradients by {name}"] = kept
+        there = None if gradient is None or not gradient.count_nonzero() else copy_to_host(gradient)
+        seen.tensors[f"gradient of the gradients by {name}"] = there
 
 
 def _gradients(

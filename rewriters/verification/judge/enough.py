@@ -31,8 +31,9 @@ def is_enough(run: Proof, original: Target, compared: Sequence[CaseRun]) -> bool
         return False
     run.looked_at = len(found) + _ENOUGH
     kept, _ = set_aside(run.job, found, compared, so_far=True)
-    # Whether all results share memory, or those of some sizes, the others tell.
-    sure = [d for d in kept if not re.match(r"^memory of result", d.what)]
+    # Whether all results share memory, or those of some sizes, the others tell; and whether a
+    # gradient that is none flows at all.
+    sure = [d for d in kept if not (d.still or re.match(r"^memory of result", d.what))]
     if len(sure) <= _ENOUGH:
         return False
     first = min(sure, key=lambda d: d.rank)

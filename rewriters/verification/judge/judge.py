@@ -90,7 +90,7 @@ class Difference:
     leaks: bool = False
     """Whether a result or an effect is finite in the original and is not in the patched code."""
     still: bool = False
-    """Whether all gradients of the call are zero."""
+    """Whether all gradients of the call are zero, or this one is in both versions."""
 
     @property
     def rank(self) -> tuple[bool, bool, int, int]:
@@ -142,7 +142,10 @@ class Judge:
 
         def differs(text: str, what: str = "", seen: Seen | None = None) -> None:
             at = _place(what) if seen is None else seen
-            self.differences.append(Difference(text, case, size, what=what, seen=at, still=still))
+            # ``if rows.numel():`` leaves an expert without tokens out; without it there are zeros.
+            moved = original.moves(what) or patched.moves(what)
+            rests = still or (what.startswith("gradient of ") and not moved)
+            self.differences.append(Difference(text, case, size, what=what, seen=at, still=rests))
 
         if patched.error:
             during = " in backward" if patched.stage == "backward" else ""

@@ -6,6 +6,7 @@ Whether a test says ``>`` or ``>=`` shows there alone, and chance makes nothing 
 from __future__ import annotations
 
 import ast
+import re
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -43,6 +44,12 @@ _PURE = (
 _CALLED = frozenset({"dim", "float", "int", "len", "max", "min", "numel", "size"})
 """What only tells a number."""
 _ORDERS = (ast.Eq, ast.Gt, ast.GtE, ast.Lt, ast.LtE, ast.NotEq)
+_ORDERED = re.compile(r"\b(topk|sort|argsort|argmax|argmin|max|min|median|kthvalue|unique)\w*\(")
+"""Which of two equal numbers is the first is for nobody to say."""
+_NO_TENSOR = re.compile(
+    r"^(-?\d[\d.e]*|None|True|False|['\"].*)$"
+    r"|\.(shape|ndim|dim|size|dtype|device|numel)\b|\b(len|type)\("
+)
 _MOST = 3
 """Comparisons, and calls of each."""
 _LARGEST = 1 << 12
@@ -65,8 +72,7 @@ def meet_boundaries(
     number, or what the object is made with becomes as much larger or smaller as one side is than
     the other.
     """
-    changed = job.original, job.patched, job.qualname, job.lines_original
-    for one in _find_compared(*changed):
+    for one in _find_compared(job.original, job.patched, job.qualname, *_changed_lines(job)):
         met = 0
         gaps, _ = _find_gaps(trials, assignment, one)
         for other in (o for g in sorted(gaps) for o in _change_by(g, assignment, axes, trials)):
@@ -92,26 +98,75 @@ def list_refused_at_boundaries(
     return found
 
 
+def _changed_lines(job: Job) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return tuple(job.lines_original), tuple(job.lines_patched)
+
+
 @lru_cache(maxsize=4)  # asked for each object and each way to call it
 def _find_compared(
-    original: str, patched: str, qualname: str, lines: tuple[int, ...]
+    original: str,
+    patched: str,
+    qualname: str,
+    lines: tuple[int, ...],
+    lines_patched: tuple[int, ...],
 ) -> tuple[_Comparison, ...]:
-    """Return the comparisons of numbers on these lines that the other version does not have."""
+    """Return the comparisons of numbers on these lines that the other version does not have.
+
+    Those of the patched code are read where the original has changed first: ``n >= most - 1``.
+    """
     before, after = (find_function(ast.parse(text), qualname) for text in (original, patched))
-    kept = {ast.dump(n) for n in walk(after) if isinstance(n, ast.Compare)} if after else set()
-    found: list[_Comparison] = []
-    statements = [n for n in walk(before) if isinstance(n, ast.stmt)] if before else []
-    for statement in statements:
-        own = [n for n in ast.iter_child_nodes(statement) if isinstance(n, ast.expr)]
-        for node in walk(*own):
-            if not isinstance(node, ast.Compare) or not isinstance(node.ops[0], _ORDERS):
-                continue
-            sides = node.left, node.comparators[0]
-            reach = range(statement.lineno, (node.end_lineno or 0) + 1)
-            if set(lines) & set(reach) and ast.dump(node) not in kept and all(map(_is_pure, sides)):
-                left, right = (compile(ast.Expression(s), "<a side>", "eval") for s in sides)
-                found.append(_Comparison(statement.lineno, left, right))
+    own, other = _list_comparisons(before, lines), _list_comparisons(after, lines_patched)
+    place = min((line for line, _ in _list_statements(before, lines)), default=0)
+    every = [*((line, n) for line, n in own), *((place, n) for _, n in other if place)]
+    kept = {ast.dump(n) for _, n in own} & {ast.dump(n) for _, n in other}
+    found = []
+    for line, node in every:
+        sides = node.left, node.comparators[0]
+        if ast.dump(node) not in kept and all(map(_is_pure, sides)):
+            left, right = (compile(ast.Expression(s), "<a side>", "eval") for s in sides)
+            found.append(_Comparison(line, left, right))
     return tuple(found[:_MOST])
+
+
+def _list_statements(
+    function: ast.AST | None, lines: Sequence[int]
+) -> list[tuple[int, list[ast.expr]]]:
+    """Return where the statements on these lines begin, and what they consist of."""
+    found = []
+    for node in walk(function) if function is not None else ():
+        own = [n for n in ast.iter_child_nodes(node) if isinstance(n, ast.expr)]
+        end = max((n.end_lineno or 0 for n in own), default=0)
+        if isinstance(node, ast.stmt) and set(lines) & set(range(node.lineno, end + 1)):
+            found.append((node.lineno, own))
+    return found
+
+
+def _list_comparisons(
+    function: ast.AST | None, lines: Sequence[int]
+) -> list[tuple[int, ast.Compare]]:
+    """Return the comparisons by order on these lines, each with where its statement begins."""
+    nodes = ((line, n) for line, own in _list_statements(function, lines) for n in walk(*own))
+    return [
+        (line, n)
+        for line, n in nodes
+        if isinstance(n, ast.Compare) and isinstance(n.ops[0], _ORDERS)
+    ]
+
+
+def holds_equal(job: Job) -> bool:
+    """Say whether tensors are held against each other, and nothing is ordered: ``draft == target``.
+
+    Numbers that are drawn are never equal, unless they are few.
+    """
+    function = find_function(ast.parse(job.original), job.qualname)
+    if function is None or _ORDERED.search(ast.unparse(function)):
+        return False
+    return any(
+        isinstance(node, ast.Compare)
+        and isinstance(node.ops[0], ast.Eq | ast.NotEq)
+        and not any(_NO_TENSOR.search(ast.unparse(n)) for n in (node.left, *node.comparators))
+        for node in walk(function)
+    )
 
 
 def _is_pure(side: ast.expr) -> bool:

@@ -67,6 +67,13 @@ def _is_said_long(name: str, source: str) -> bool:
     return re.search(said, source) is not None
 
 
+def is_said_contiguous(job: Job) -> bool:
+    """Say whether a docstring has contiguous arguments: ``cache (blocks, size) contiguous``."""
+    function = find_function(ast.parse(job.original), job.qualname)
+    text = ast.get_docstring(function) if isinstance(function, ast.FunctionDef) else ""
+    return re.search(r"(?i)(?<!non-)(?<!non)(?<!not )\bcontiguous\b", text or "") is not None
+
+
 def is_mask(name: str) -> bool:
     """Say whether an argument selects, by its name."""
     return re.search(MASK, name.lower()) is not None

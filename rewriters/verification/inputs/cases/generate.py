@@ -32,8 +32,13 @@ from npufix.rewriters.verification.inputs.cases.axes import (
     list_places,
     make_distinct,
 )
-from npufix.rewriters.verification.inputs.cases.boundaries import meet_boundaries
-from npufix.rewriters.verification.inputs.cases.forms import is_mask, list_forms, list_with_voids
+from npufix.rewriters.verification.inputs.cases.boundaries import holds_equal, meet_boundaries
+from npufix.rewriters.verification.inputs.cases.forms import (
+    is_mask,
+    is_said_contiguous,
+    list_forms,
+    list_with_voids,
+)
 from npufix.rewriters.verification.inputs.cases.limits import (
     at_limits,
     with_long_lists,
@@ -61,6 +66,7 @@ _LIMITS = re.compile(
     r"|\b(?:floor|ceil|round|trunc|frac|sign|bucketize|searchsorted|histc|heaviside)\w*"
 )
 """What makes something else of numbers on both sides of one."""
+_SEARCHES = re.compile(r"bucketize|searchsorted")
 _IN_FLOAT32 = re.compile(r"\.float\(|\bfloat32\b|\.double\(|\bfloat64\b")
 _CASTS = re.compile(r"\bdtype\b|\.(?:to|type_as|float|half|bfloat16|double)\(")
 _HALF_TYPES = ("c10::BFloat16", "c10::Half")
@@ -425,8 +431,8 @@ def _compares_otherwise(job: Job) -> bool:
 
     Elsewhere they tell nothing: which of two equal numbers is the largest is for nobody to say.
     """
-    before, after = (Counter(found) for found in find_changed(_LIMITS, job))
-    return before != after
+    before, after = map(Counter, find_changed(_LIMITS, job))
+    return before != after or any(map(_SEARCHES.match, before)) or holds_equal(job)
 
 
 def _loses_digits(job: Job) -> bool:
@@ -446,7 +452,7 @@ def _flavours(assignment: Assignment, job: Job) -> Iterator[Flavour]:
         "highest": "int" in present,
         "zeros": True,
         "few values": bool(present & {"float", "unit", "box"}) and _compares_otherwise(job),
-        "strided": True,
+        "strided": not is_said_contiguous(job),
     }
     yield from (f for f in FLAVOURS[1:] if needs.get(f, "float" in present))
 

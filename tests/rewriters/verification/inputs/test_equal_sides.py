@@ -46,6 +46,28 @@ class Gate(torch.nn.Module):
             x = x * rate
         return x
 '''
+ANGLES = """
+class Rotary(torch.nn.Module):
+    def __init__(self, dim=8, limit=32):
+        super().__init__()
+        self.dim, self.limit = dim, limit
+
+    def forward(self, length: int):
+        base = 10000.0
+        if length > self.limit:
+            base = base * (2.0 * length / self.limit - 1.0)
+        steps = torch.arange(0, self.dim, 2).float() / self.dim
+        return torch.outer(torch.arange(length).float(), base**-steps).cos()
+"""
+DRAFTED = """
+def accepted(draft, target):
+    same = (draft == target).long()
+    return same.cumprod(dim=-1).sum(dim=-1)
+"""
+LOOKED_UP = """
+def look_up(values, edges, table):
+    return table[torch.searchsorted(edges, values)]
+"""
 
 
 def test_a_cache_may_be_filled_to_its_end() -> None:
@@ -67,7 +89,13 @@ def test_a_cache_may_be_filled_to_its_end() -> None:
 
 @pytest.mark.parametrize(
     ("original", "change"),
-    [(CROP, ("left < size", "left <= size")), (GATE, (">= self.threshold", "> self.threshold"))],
+    [
+        (CROP, ("left < size", "left <= size")),
+        (GATE, (">= self.threshold", "> self.threshold")),
+        (ANGLES, ("length > self.limit", "length >= self.limit - 1")),
+        (DRAFTED, ("same.cumprod(dim=-1)", "same")),
+        (LOOKED_UP, ("values)]", "values, right=True)]")),
+    ],
 )
 def test_sizes_and_numbers_meet_what_they_are_compared_with(
     original: str, change: tuple[str, str]

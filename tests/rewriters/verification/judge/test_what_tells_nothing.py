@@ -204,3 +204,70 @@ def test_squares_below_float16_are_said_and_refute_nothing() -> None:
     verdict = verified(LENGTHS, "x.norm(dim=-1)", "x.square().sum(-1).sqrt()")
     assert verdict.status is Status.EQUIVALENT, verdict
     assert any("tiny rows in float16" in note for note in verdict.notes)
+
+
+ENTROPY = """
+import torch
+import torch.nn.functional as F
+
+def entropy(logits):
+    logp = F.log_softmax(logits, dim=-1)
+    return -(logp.exp() * logp).sum(-1).mean()
+"""
+EXPERTS = """
+import torch
+
+class Experts(torch.nn.Module):
+    def __init__(self, dim=8, experts=4):
+        super().__init__()
+        self.gate = torch.nn.Linear(dim, experts)
+        self.experts = torch.nn.ModuleList([torch.nn.Linear(dim, dim) for _ in range(experts)])
+
+    def forward(self, x):
+        weights, ids = self.gate(x).softmax(-1).topk(2, -1)
+        out = torch.zeros_like(x)
+        for n, expert in enumerate(self.experts):
+            rows, slot = torch.where(ids == n)
+            if rows.numel():
+                out.index_add_(0, rows, expert(x[rows]) * weights[rows, slot, None])
+        return out
+"""
+WRITTEN = '''
+import torch
+
+def write(cache, key, slots):
+    """cache (blocks, size, D) contiguous, key (T, D), slots (T,) long, distinct."""
+    size = cache.shape[1]
+    cache[torch.div(slots, size, rounding_mode="floor"), slots % size] = key
+    return cache
+'''
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "right", "wrong"),
+    [
+        (
+            ENTROPY,
+            "F.log_softmax(logits, dim=-1)",
+            "logits - logits.logsumexp(-1, keepdim=True)",
+            "logits.bfloat16().log_softmax(-1).to(logits.dtype)",
+        ),
+        (
+            EXPERTS,
+            "            if rows.numel():\n    ",
+            "",
+            "            if rows.numel() > 1:\n    ",
+        ),
+        (
+            WRITTEN,
+            'cache[torch.div(slots, size, rounding_mode="floor"), slots % size]',
+            "cache.view(-1, cache.shape[-1])[slots]",
+            "cache.view(-1, cache.shape[-1])[slots // size]",
+        ),
+    ],
+)
+def test_what_is_lost_or_nothing_is_no_difference(
+    text: str, old: str, right: str, wrong: str
+) -> None:
+    assert verified(text, old, right).status is Status.EQUIVALENT
+    assert verified(text, old, wrong).status is Status.REFUTED
