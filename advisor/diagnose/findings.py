@@ -23,7 +23,6 @@ from npufix.advisor.project.scanning import Search
 from npufix.advisor.project.stored import Store
 from npufix.advisor.roofline.products import GRADIENT
 from npufix.advisor.roofline.work import work_of
-from npufix.profiling_parsers.tables.columns import find_rows_with
 from npufix.reports import report
 from npufix.reports.code_digest import digest, normal_form
 from npufix.rewriters.facts.occasions import Occasion
@@ -177,6 +176,8 @@ def _taken_over(site: Site, kernels: pd.DataFrame, evidence: Evidence) -> pd.Dat
     a place computes nothing else forward, what its gradient does element by element is of it: that
     of a subtraction is a ``Neg``, that of a mean a ``Muls``. That of a bias is still to be summed.
     """
+    from npufix.profiling_parsers.tables.columns import find_rows_with
+
     if not site.rule.replaces:
         return kernels[:0]
     own = find_rows_with(kernels["type"], frozenset(site.rule.replaces).__contains__)
@@ -280,11 +281,15 @@ def _count_handed_over(kernels: pd.DataFrame, largest: int) -> int:
 
 
 def _is_backward(kernels: pd.DataFrame) -> NDArray[np.bool_]:
+    from npufix.profiling_parsers.tables.columns import find_rows_with
+
     return find_rows_with(kernels["basis"], {"forward", "forward-function"}.__contains__)
 
 
 def _is_going(site: Site, kernels: pd.DataFrame) -> NDArray[np.bool_]:
     """Tell which kernels are of Types that the replacement has none of."""
+    from npufix.profiling_parsers.tables.columns import find_rows_with
+
     return ~find_rows_with(kernels["type"], frozenset(site.rule.becomes).__contains__)
 
 

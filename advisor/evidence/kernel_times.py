@@ -10,7 +10,6 @@ import numpy as np
 
 from npufix.advisor.evidence.size_curve import size_curve
 from npufix.advisor.roofline.work import work_of
-from npufix.profiling_parsers.tables.columns import find_rows_with
 from npufix.rules.shared.quantities import size
 from npufix.rules.shared.recording.recorded_cells import (
     CELLS,
@@ -83,6 +82,8 @@ class MeasuredKernels:
         The size of a product is its ``operations``, where both are known; else the bytes. Those
         of the ``dtype`` count, if there are any.
         """
+        from npufix.profiling_parsers.tables.columns import find_rows_with
+
         names = [name for name in types if is_gradient(name) == backward]
         rows = self._typical
         at = find_rows_with(rows["type"], names.__contains__)
