@@ -118,11 +118,12 @@ def command(  # noqa: PLR0913, PLR0917 - one parameter an option
         shown = output_files.rows_wanted(outputs, top)
         ways = Ways(executor, cache=not no_cache, every=every)
         bounds = verbose or sections["headroom"] or output_files.want_headroom(outputs)
-        options = Options(shown, rank, path_map, configuration, ways, asked, bounds)
+        changes = output_files.want_changes(outputs)
+        options = Options(shown, rank, path_map, configuration, ways, asked, bounds, changes)
         result = diagnose(dump, tree, options)
     common.warn(result.warnings)
     report = result.report
-    if tree is not None and output_files.want_changes(outputs):
+    if tree is not None and changes:
         from npufix.advisor.patch.suggestions import with_report_changes
 
         report = with_report_changes(result, tree)

@@ -72,6 +72,8 @@ class Options:
     """Which changes to predict besides."""
     headroom: bool = False
     """Whether the bounds of the kernels are wanted: no finding needs them."""
+    with_text: bool = True
+    """Whether changes are wanted, or only what can be said of them: as in ``locate``."""
 
 
 def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None) -> Diagnosis:
@@ -200,7 +202,7 @@ def _find(run: _Run, tree: SourceTree, rules: Sequence[Substitution], options: O
         MeasuredKernels(run.evidence.kernels),
         proves=state is SourceState.AS_PROFILED,
     )
-    located = locate(tree, rules, measured, cache=options.ways.cache)
+    located = locate(tree, rules, measured, with_text=options.with_text, cache=options.ways.cache)
     changed = _source_problems(run.profile, tree, run.mapped, state)
     return replace(located, problems=[*tree.problems, *changed, *located.problems])
 

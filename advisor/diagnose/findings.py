@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
@@ -27,7 +28,12 @@ from npufix.reports.code_digest import digest, normal_form
 from npufix.rewriters.facts.occasions import Occasion
 from npufix.rewriters.write.user_folders import private_cache_folder
 from npufix.rules.shared.labels import Labels
-from npufix.rules.shared.recording.recorded_cells import dtype_name, tensor_bytes
+from npufix.rules.shared.recording.recorded_cells import (
+    CELLS,
+    distinct_cells,
+    dtype_name,
+    tensor_bytes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -100,6 +106,7 @@ def locate(  # noqa: PLR0913 - what is searched, and for whom
     problems: list[report.Problem] = []
     warnings: list[str] = []
 
+    @functools.cache
     def recorded(relative: str) -> Mapping[int, Sequence[RecordedCall]] | None:
         proves = measured is not None and measured.proves
         return measured.evidence.recorded(relative) if measured and proves else None
@@ -150,13 +157,15 @@ def _with_evidence(
                 yield Located(file=file, site=site, finding=finding, is_seldom=seldom)
             continue
         kernels = measured.evidence.at(file.relative, site.lines, site.function)
-        types = set(kernels["type"].astype(str))
-        if not all(types & set(group) for group in site.rule.launches_together):
-            continue
+        if site.rule.launches_together:
+            types = set(kernels["type"].astype(str))
+            if not all(types & set(group) for group in site.rule.launches_together):
+                continue
         own = _taken_over(site, kernels, measured.evidence)
-        finding = _finding(file, site, seen, own, measured)
+        new = _new_kernels(file, site, own, measured) if len(own) else None
+        finding = _finding(file, site, seen, own, new, measured)
         labels = Labels(own.index)
-        change = _change(file, site, own, measured) if len(own) else None
+        change = None if new is None else _change(site, own, new, measured)
         yield Located(file=file, site=site, finding=finding, kernels=labels, change=change)
 
 
@@ -171,45 +180,46 @@ def _taken_over(site: Site, kernels: pd.DataFrame, evidence: Evidence) -> pd.Dat
 
     if not site.rule.replaces:
         return kernels[:0]
-    asked = evidence.host_ops["name"].reindex(kernels["host_op"]).isin(list(site.operators))
-    own = kernels["type"].isin(site.rule.replaces).to_numpy(bool)
-    backward = _is_backward(kernels)
+    own = find_rows_with(kernels["type"], frozenset(site.rule.replaces).__contains__)
     if not own.any():
         return kernels[:0]
+    backward = _is_backward(kernels)
+    asked = evidence.host_ops["name"].reindex(kernels["host_op"]).isin(list(site.operators))
     forward = own | (asked.to_numpy(bool) & ~backward)
     if forward[~backward].all():
         stays = find_rows_with(kernels["type"], lambda name: _STAYS.fullmatch(name) is not None)
-        own = own | (backward & ~stays & ~kernels["type"].isin(site.rule.becomes).to_numpy(bool))
+        own = own | (backward & ~stays & _is_going(site, kernels))
     return kernels[np.where(backward, own, forward)]
 
 
 def _change(
-    file: SourceFile, site: Site, kernels: pd.DataFrame, measured: Measured
+    site: Site, kernels: pd.DataFrame, new: NewKernels, measured: Measured
 ) -> Change | None:
-    going = kernels[~kernels["type"].isin(site.rule.becomes)]
+    going = kernels.index[_is_going(site, kernels)]
     if going.empty:
         return None
-    new = _new_kernels(file, site, kernels, measured)
     becomes = site.rule.becomes
     forward, backward = new.work(measured.calibration, measured.kernel_times, becomes)
-    labels = Labels(going.index)
+    labels = Labels(going)
     return Change(labels, max(1, new.forward_calls), forward, backward)
 
 
-def _finding(
+def _finding(  # noqa: PLR0913, PLR0917 - a site, and what was measured of it
     file: SourceFile,
     site: Site,
     seen: dict[str, int],
     kernels: pd.DataFrame | None = None,
+    new: NewKernels | None = None,
     measured: Measured | None = None,
 ) -> report.Finding:
     device_ns = calls = 0
     expected = None
-    if kernels is not None and measured is not None and len(kernels):
+    if kernels is not None and measured is not None and new is not None:
         steps = measured.evidence.steps
         device_ns = round(int(kernels["duration_ns"].sum()) / steps)
         calls = round(len(kernels) / steps)
-        expected = _saving(file, site, kernels, measured)
+        going = kernels["duration_ns"].to_numpy()[_is_going(site, kernels)]
+        expected = estimate_saving(int(going.sum()), new, measured.calibration, steps)
     return make_finding(
         site.rule,
         (file.relative, site.line, site.function),
@@ -229,15 +239,6 @@ def _finding(
     )
 
 
-def _saving(
-    file: SourceFile, site: Site, kernels: pd.DataFrame, measured: Measured
-) -> report.Saving:
-    going = kernels[~kernels["type"].isin(site.rule.becomes)]
-    now = int(going["duration_ns"].sum())
-    new = _new_kernels(file, site, kernels, measured)
-    return estimate_saving(now, new, measured.calibration, measured.evidence.steps)
-
-
 def _new_kernels(
     file: SourceFile, site: Site, kernels: pd.DataFrame, measured: Measured
 ) -> NewKernels:
@@ -246,16 +247,16 @@ def _new_kernels(
         evidence.executions(file.relative, site.line, site.lines, {name})
         for name in sorted(site.operators)
     ]
-    has_backward = bool((kernels["basis"].astype(str) == "forward").any())
+    has_backward = bool((kernels["basis"] == "forward").any())
     # Where no such call was recorded, each Type of a formula with a gradient ran once in each
     # execution: an optimizer, which has none, launches each of its Types for each parameter.
     types = kernels.loc[~_is_backward(kernels), "type"].value_counts()
     least = int(types[types > 0].min()) if has_backward and len(types) else 1
     forward = min((count for count in counts if count), default=least)
-    cells = kernels[["input_shapes", "input_dtypes", "output_shapes"]].drop_duplicates()
+    cells, _ = distinct_cells(kernels, CELLS)
     largest, dtype = max(
         (size, dtype_name(dtypes.partition(";")[0]))
-        for inputs, dtypes, outputs in cells.astype(str).itertuples(index=False)
+        for inputs, dtypes, outputs in cells
         for size in (*tensor_bytes(inputs, dtypes), *tensor_bytes(outputs, dtypes))
     )
     largest = _count_handed_over(kernels, largest)
@@ -274,13 +275,22 @@ def _count_handed_over(kernels: pd.DataFrame, largest: int) -> int:
     Where it is converted to float32 and back within, the new kernel reads and writes half of that.
     """
     casts = kernels[(kernels["type"] == "Cast").to_numpy() & ~_is_backward(kernels)]
-    cells = casts[["input_shapes", "input_dtypes"]].drop_duplicates().astype(str)
-    sizes = {max(tensor_bytes(*cell), default=0) for cell in cells.itertuples(index=False)}
+    cells, _ = distinct_cells(casts, CELLS[:2])
+    sizes = {max(tensor_bytes(*cell), default=0) for cell in cells}
     return largest // 2 if {largest, largest // 2} <= sizes else largest
 
 
 def _is_backward(kernels: pd.DataFrame) -> NDArray[np.bool_]:
-    return kernels["basis"].isin(["forward", "forward-function"]).to_numpy(bool)
+    from npufix.profiling_parsers.tables.columns import find_rows_with
+
+    return find_rows_with(kernels["basis"], {"forward", "forward-function"}.__contains__)
+
+
+def _is_going(site: Site, kernels: pd.DataFrame) -> NDArray[np.bool_]:
+    """Tell which kernels are of Types that the replacement has none of."""
+    from npufix.profiling_parsers.tables.columns import find_rows_with
+
+    return ~find_rows_with(kernels["type"], frozenset(site.rule.becomes).__contains__)
 
 
 def _operations(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     import pandas as pd
+    from numpy.typing import NDArray
 
     from npufix.advisor.evidence.change import Corners
 
@@ -81,22 +82,26 @@ class MeasuredKernels:
         The size of a product is its ``operations``, where both are known; else the bytes. Those
         of the ``dtype`` count, if there are any.
         """
+        from npufix.profiling_parsers.tables.columns import find_rows_with
+
         names = [name for name in types if is_gradient(name) == backward]
-        rows = self._typical[self._typical["type"].isin(names)]
-        computes = wanted.operations > 0 and bool((rows["operations"] > 0).any())
+        rows = self._typical
+        at = find_rows_with(rows["type"], names.__contains__)
+        computes = wanted.operations > 0 and bool((rows["operations"].to_numpy()[at] > 0).any())
         by, own = ("operations", wanted.operations) if computes else ("moved", wanted.moved)
-        rows = rows[rows[by] > 0]
-        same = rows["dtype"] == wanted.dtype
-        rows = rows[same] if same.any() else rows
-        if rows.empty or own <= 0:
+        at &= rows[by].to_numpy() > 0
+        same = at & (rows["dtype"] == wanted.dtype).to_numpy(bool)
+        at = same if same.any() else at
+        if not at.any() or own <= 0:
             return None
-        sizes = rows[by].to_numpy(np.float64)
+        sizes = rows[by].to_numpy(np.float64)[at]
         if not sizes.min() / _ALIKE <= own <= sizes.max() * _ALIKE:
             return None
-        curve = size_curve(sizes, rows["duration"].to_numpy(np.float64), launch_ns)
+        curve = size_curve(sizes, rows["duration"].to_numpy(np.float64)[at], launch_ns)
         time, spread = curve.time(own), curve.spread(own)
-        nearest = rows.iloc[int(np.abs(np.log(own / sizes)).argmin())]
-        basis = f"{nearest['type']} of this dump, which moves {size(float(nearest['moved']))}"
+        nearest = np.flatnonzero(at)[np.abs(np.log(own / sizes)).argmin()]
+        kind, moved = rows["type"].iloc[nearest], float(rows["moved"].iloc[nearest])
+        basis = f"{kind} of this dump, which moves {size(moved)}"
         return KernelTime((time * (1 + spread), time, time / (1 + spread)), basis)
 
     def product_rate(self, dtype: str) -> float:
@@ -104,18 +109,27 @@ class MeasuredKernels:
 
         0 where there is none.
         """
-        rows = self._typical
-        own = rows[(rows["operations"] >= _LARGE_PRODUCT) & (rows["dtype"] == dtype)]
-        return float((own["operations"] / own["duration"]).max()) if len(own) else 0.0
+        return self._product_rates.get(dtype, 0.0)
+
+    @cached_property
+    def _product_rates(self) -> dict[str, float]:
+        rows = self._typical[self._typical["operations"] >= _LARGE_PRODUCT]
+        rates = (rows["operations"] / rows["duration"]).groupby(rows["dtype"]).max()
+        return {str(dtype): float(rate) for dtype, rate in rates.items()}
 
     def rates(self, moved: float) -> tuple[float, float] | None:
         """Return how fast element-wise kernels of about this size move it, bytes per ns."""
-        rows = self._typical[self._typical["type"].isin(ELEMENT_WISE)]
-        sizes = rows["moved"].to_numpy(np.float64)
+        sizes, durations = self._element_wise
         if moved <= 0:
             return None
         near = (sizes >= moved / _NEAR) & (sizes <= moved * _NEAR)
         if np.count_nonzero(near) < _FEW:
             return None
-        found = sizes[near] / rows["duration"].to_numpy(np.float64)[near]
+        found = sizes[near] / durations[near]
         return float(np.quantile(found, 0.25)), float(np.quantile(found, 0.75))
+
+    @cached_property
+    def _element_wise(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Bytes and time of the kernels that compute element by element."""
+        rows = self._typical[self._typical["type"].isin(ELEMENT_WISE)]
+        return rows["moved"].to_numpy(np.float64), rows["duration"].to_numpy(np.float64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -116,9 +117,20 @@ class Evidence:
 
     def executions(self, path: str, line: int, lines: frozenset[int], names: set[str]) -> int:
         """Return how often a place ran: the calls of its operator over all steady steps."""
-        rows = self.calls[(self.calls["path"] == path) & self.calls["name"].isin(list(names))]
-        exact = int(rows.loc[rows["line"] == line, "count"].sum())
-        return exact or int(rows.loc[rows["line"].isin(list(lines)), "count"].sum())
+        here = self._counts.get(path, {})
+        counts = [here[name] for name in names & here.keys()]
+        exact = sum(count.get(line, 0) for count in counts)
+        return exact or sum(count.get(at, 0) for count in counts for at in lines)
+
+    @cached_property
+    def _counts(self) -> dict[str, dict[str, dict[int, int]]]:
+        """How often each line called an operator, by path and name: many places are asked for."""
+        found: dict[str, dict[str, dict[int, int]]] = {}
+        columns = (self.calls[name].tolist() for name in ("path", "name", "line", "count"))
+        for path, name, line, count in zip(*columns, strict=True):
+            lines = found.setdefault(path, {}).setdefault(name, {})
+            lines[line] = lines.get(line, 0) + count
+        return found
 
 
 def gather_evidence(profile: Profile, mapped: Mapping[str, str]) -> Evidence:

@@ -99,13 +99,12 @@ class Search:
 
     def _key(self, file: SourceFile) -> tuple[bytes, ...]:
         """Return what tells a search of a file from any other, nothing if it is not to be kept."""
-        if self.store is None or not may_have_sites(file.text) or self.recorded(file.relative):
-            return ()
-        if not file.is_python:
+        if self.store is None or not file.is_python or not may_have_sites(file.text):
             return ()
         ignored = " ".join(sorted(self._find_ignored(file)))
         place = f"{ignored}|{file.line_width}|{file.relative}".encode("utf-8", "surrogateescape")
-        return self._asked, place, file.sha256.encode()
+        recorded = repr(self.recorded(file.relative) or "").encode()
+        return self._asked, place, recorded, file.sha256.encode()
 
     @cached_property
     def _asked(self) -> bytes:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.facts.shapes import annotation
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import list_assigned
+from npufix.rewriters.graph.modules.syntax import nodes_of
 from npufix.rewriters.graph.special import STARRED, Op
 from npufix.rules.substitution import all_hold
 
@@ -112,7 +113,7 @@ class AttentionFacts:
         """Tell whether the function computes attention with a fused operator as well."""
         if self.is_one_of_several():
             return True
-        for node in ast.walk(self.flow.function):
+        for node in nodes_of(self.flow.function):
             name = (
                 node.attr
                 if isinstance(node, ast.Attribute)

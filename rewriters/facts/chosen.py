@@ -16,7 +16,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph.modules.names import FunctionNode
-from npufix.rewriters.graph.modules.syntax import last_name, walk
+from npufix.rewriters.graph.modules.syntax import last_name, nodes_of, walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -71,7 +71,7 @@ def _has_stand_in(cls: ast.ClassDef, name: str) -> bool:
 
     ``self.act = self._gelu_python if slow else F.gelu``, or in two branches of an ``if``.
     """
-    assigned = [n for n in walk(cls) if isinstance(n, ast.Assign) and len(n.targets) == 1]
+    assigned = [n for n in nodes_of(cls) if isinstance(n, ast.Assign) and len(n.targets) == 1]
     values: dict[str, set[str]] = {}
     for node in assigned:
         choices = (
@@ -155,7 +155,7 @@ def _other_branches(flow: FunctionFlow, statement: ast.stmt) -> Iterator[Sequenc
     """Yield what runs instead of a statement, or instead of the function that holds it."""
     assert flow.names.tree is not None  # noqa: S101 - asked before
     line = statement.lineno
-    for node in walk(flow.names.tree):
+    for node in nodes_of(flow.names.tree):
         if not isinstance(node, (ast.If, ast.Try)):
             continue
         branches = _branches(node)

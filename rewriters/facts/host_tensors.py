@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import list_assigned
-from npufix.rewriters.graph.modules.syntax import last_name, walk
+from npufix.rewriters.graph.modules.syntax import last_name, nodes_of
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def is_given_by_host(flow: FunctionFlow, node: Node) -> bool:
 def _list_calls(module: ast.Module) -> dict[str, list[ast.Call]]:
     """Return the calls of a module by the last name of what is called."""
     found: dict[str, list[ast.Call]] = {}
-    for node in walk(module):
+    for node in nodes_of(module):
         if isinstance(node, ast.Call):
             found.setdefault(last_name(node.func) or "", []).append(node)
     return found

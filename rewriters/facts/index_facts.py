@@ -11,7 +11,7 @@ from npufix.rewriters.facts.shapes import annotation
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import COUNT, is_plain_attribute, list_assigned
 from npufix.rewriters.graph.modules.names import FunctionNode
-from npufix.rewriters.graph.modules.syntax import list_defaults
+from npufix.rewriters.graph.modules.syntax import list_defaults, nodes_of
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _list_asked(flow: FunctionFlow) -> frozenset[str]:
     """Return the names that a function asks for what they are."""
     return frozenset(
         call.args[0].id
-        for call in ast.walk(flow.function)
+        for call in nodes_of(flow.function)
         if isinstance(call, ast.Call) and call.args and isinstance(call.args[0], ast.Name)
         if _ASKS.search(ast.unparse(call.func))
     )

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph.attributes import list_assigned, number_of_lengths
-from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.graph.modules.syntax import nodes_of
 from npufix.rewriters.graph.modules.wrapped_modules import find_made_by_factory
 from npufix.rewriters.graph.special import Op
 
@@ -111,7 +111,7 @@ def is_without_gradients(flow: FunctionFlow, match: Match) -> bool | None:
     """Tell whether the code says that no gradient is wanted; ``None`` if it says nothing."""
     line = match.evaluation.statement.lineno
     contexts = [*flow.function.decorator_list]
-    for part in ast.walk(flow.function):
+    for part in nodes_of(flow.function):
         if isinstance(part, ast.With) and part.lineno <= line <= (part.end_lineno or part.lineno):
             contexts += [item.context_expr for item in part.items]
     functions = [c.func if isinstance(c, ast.Call) else c for c in contexts]
@@ -130,7 +130,7 @@ def is_left_out(flow: FunctionFlow, node: Node) -> bool:
             place = given.index(str(node.value))
         case _:
             return False
-    calls = (n for n in walk(tree) if isinstance(n, ast.Call))
+    calls = (n for n in nodes_of(tree) if isinstance(n, ast.Call))
     return any(
         isinstance(call.func, ast.Name)
         and call.func.id == flow.function.name
@@ -154,7 +154,7 @@ def arguments(names: ModuleNames, method: str) -> Sequence[Mapping[str, str]]:
     ``x`` is under "", positional arguments under "0", "1", keywords under their names.
     """
     found: list[Mapping[str, str]] = []
-    for node in walk(names.tree) if names.tree else ():
+    for node in nodes_of(names.tree) if names.tree else ():
         match node:
             case ast.Call(ast.Attribute(owner, attr), positional, keywords) if attr == method:
                 given = {"": ast.unparse(owner)}
@@ -165,7 +165,7 @@ def arguments(names: ModuleNames, method: str) -> Sequence[Mapping[str, str]]:
 
 
 def _words(tree: ast.Module) -> Iterator[str]:
-    for node in walk(tree):
+    for node in nodes_of(tree):
         match node:
             case ast.Name(name) | ast.Attribute(_, name):
                 yield name

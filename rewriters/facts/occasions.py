@@ -22,7 +22,7 @@ from npufix.rewriters.facts.steps.gpu_packages import needs_gpu
 from npufix.rewriters.facts.steps.loops import Pace, pace, reads_data
 from npufix.rewriters.graph.modules.names import FunctionNode
 from npufix.rewriters.graph.modules.scopes import MODULE, scopes
-from npufix.rewriters.graph.modules.syntax import last_name, walk
+from npufix.rewriters.graph.modules.syntax import last_name, nodes_of, walk
 
 if TYPE_CHECKING:
     from npufix.rewriters.graph.dataflow import FunctionFlow
@@ -207,7 +207,7 @@ def _has_text_made(flow: FunctionFlow) -> bool:
     name = flow.function.name
     if name == "forward" or {*_WORD.findall(name)} & _EACH_STEP:
         return False
-    calls = [n.func for n in walk(flow.function) if isinstance(n, ast.Call)]
+    calls = [n.func for n in nodes_of(flow.function) if isinstance(n, ast.Call)]
     return any(isinstance(c, ast.Attribute) and c.attr == "generate" for c in calls) and not any(
         re.search(r"(?i)loss|backward|reward|log_?prob", last_name(c)) for c in calls
     )
@@ -256,7 +256,7 @@ def _is_kept(flow: FunctionFlow, line: int) -> bool:
         return True
     around = (
         node
-        for node in walk(flow.function)
+        for node in nodes_of(flow.function)
         if isinstance(node, ast.If)
         and node.body[0].lineno <= line <= (node.body[-1].end_lineno or line)
     )
@@ -297,7 +297,7 @@ def _is_for_old_torch(flow: FunctionFlow, line: int) -> bool:
     old = [n for s in tests if "torch.__version__" in ast.unparse(s.test) for n in s.body]
     if flow.function.name in [ast.unparse(n.value) for n in old if isinstance(n, ast.Assign)]:
         return True
-    for node in walk(flow.function):
+    for node in nodes_of(flow.function):
         match node:
             case ast.If(ast.Call(ast.Name("hasattr"), [module, _]), _, [first, *_]):
                 of_torch = (flow.names.dotted(module) or "").partition(".")[0] == "torch"
@@ -319,7 +319,7 @@ def _is_beside_loop(flow: FunctionFlow, line: int) -> bool:
 
 def _loops(flow: FunctionFlow) -> list[ast.For | ast.AsyncFor | ast.While]:
     loops = (ast.For, ast.AsyncFor, ast.While)
-    return [node for node in walk(flow.function) if isinstance(node, loops)]
+    return [node for node in nodes_of(flow.function) if isinstance(node, loops)]
 
 
 def _list_asked_for(test: ast.expr) -> set[str]:
@@ -431,7 +431,7 @@ def _list_called_in_steps(module: ast.Module) -> frozenset[str]:
     hot = [scope for scope in every if _is_hot_by_name(scope)]
     found: set[str] = set()
     for scope in hot:  # grows
-        for node in walk(scope.function):
+        for node in nodes_of(scope.function):
             called = ""
             match node:
                 case ast.Call(ast.Name(name)) if name in helpers and name not in scope.hidden:
@@ -452,7 +452,7 @@ def _is_hot_by_name(scope: Scope) -> bool:
     own = [word.lower() for word in _WORD.findall(name)]
     aside = _words(scope.qualname) & _ASIDE
     if aside == {"weights"} and is_called_by_forward(scope):
-        aside = set()  # ``_get_weights`` of an attention computes them
+        aside = frozenset()  # ``_get_weights`` of an attention computes them
     if name.startswith("__") or not own or own[-1] == "init" or aside:
         return False
     if set(own) & _EACH_STEP:
@@ -475,11 +475,12 @@ def is_called_by_forward(scope: Scope) -> bool:
     )
 
 
-def _words(qualname: str) -> set[str]:
+@lru_cache(maxsize=4096)
+def _words(qualname: str) -> frozenset[str]:
     """Return the words of a name: ``ap``, ``postprocess``, ``step`` of ``APPostProcess.step``."""
     joined = re.sub(r"(?i)(pre|post)_?process", r"\1process", qualname)
     joined = re.sub(r"(?i)(logits|attn|attention|score)_?processor", r"\1", joined)
-    return {word.lower() for word in _WORD.findall(joined)}
+    return frozenset(word.lower() for word in _WORD.findall(joined))
 
 
 def _is_part_of_model(cls: ast.ClassDef) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.names import statements
-from npufix.rewriters.graph.modules.syntax import last_name, list_stored_names, walk
+from npufix.rewriters.graph.modules.syntax import last_name, list_stored_names, nodes_of
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def features_in(
                 found.add(CHOSEN_UPDATE if isinstance(statement, ast.AugAssign) else CHOSEN_WRITE)
     wanted = asked - {CHOSEN_WRITE, CHOSEN_UPDATE}
     if wanted:
-        for call in (n for n in walk(function) if isinstance(n, ast.Call)):
+        for call in (n for n in nodes_of(function) if isinstance(n, ast.Call)):
             found.update(_of_call(call, values, wanted - found))
     return frozenset(found)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Names, numbers, three dots and runs of operators. ``*args``, ``**kwargs``, ``->``, ``dim=-1``,
 # ``sum(-1)`` and ``x[-1]`` compute nothing; what ``self.layer_norm`` is, its class says.
 _WORD = re.compile(
-    r"self\.\w+|\.\.\.|\*\*?\w*(?:args|kwargs)\b|->|/ ?2\b|\b(?:dim|axis) ?= ?-(?=\d)"
+    r"[^\Wsda]\w*|self\.\w+|\.\.\.|\*\*?\w*(?:args|kwargs)\b|->|/ ?2\b|\b(?:dim|axis) ?= ?-(?=\d)"
     r"|(?<=[\[(,:=]) ?-\d+[\]),:]|\w+|[-+*/@<>=]+"
 )
 # What has to stand somewhere for an operation, where that is not its name: a regular expression

@@ -57,6 +57,15 @@ def test_every_row_has_the_columns_of_its_version(
     assert all(row[names.index("Start Time(us)")].endswith("\t") for row in rows)
 
 
+def test_the_lines_of_a_call_stack_are_one_cell(tmp_path: Path) -> None:
+    name = "operator_details.csv"
+    path = write_dump(Parameters(kernels=140, stacks=True), tmp_path, only=[name]) / OUTPUT / name
+    with path.open(newline="", encoding="utf-8") as file:
+        names, *rows = csv.reader(file)
+    assert {len(row) for row in rows} == {len(names)}
+    assert any("\r\n" in row[names.index("Call Stack")] for row in rows)
+
+
 def test_headers_are_those_of_real_dumps() -> None:
     assert header(Parameters(level=0)) == (
         "Step Id,Name,Type,Accelerator Core,Start Time(us),Duration(us),Wait Time(us),Block Dim"

@@ -13,7 +13,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import torch
     import torch.nn.functional as F
@@ -26,19 +26,18 @@ if TYPE_CHECKING:
 
 def product(tensors: Tensors, out: list[int]) -> Run:
     """Multiply in the order that gives the recorded result."""
-    for left in (tensors[0], tensors[0].mT):
-        for right in (tensors[1], tensors[1].mT):
-            if left.shape[-1] == right.shape[-2]:
-                found = [*left.shape[:-1], right.shape[-1]]
-                if found == out or not out:
-                    return lambda: torch.matmul(left, right)
-    raise ValueError("these shapes are no product of plain matrices: stored in blocks?")
+    return _multiply((tensors[0], tensors[0].mT), (tensors[1], tensors[1].mT), out)
 
 
 def contiguous_product(tensors: Tensors, out: list[int]) -> Run:
     """Do the same with operands that are laid out as they are read."""
-    for left in (tensors[0], tensors[0].mT.contiguous()):
-        for right in (tensors[1], tensors[1].mT.contiguous()):
+    first, second = ((t, t.mT.contiguous()) for t in tensors[:2])
+    return _multiply(first, second, out)
+
+
+def _multiply(lefts: Sequence[torch.Tensor], rights: Sequence[torch.Tensor], out: list[int]) -> Run:
+    for left in lefts:
+        for right in rights:
             if left.shape[-1] == right.shape[-2]:
                 found = [*left.shape[:-1], right.shape[-1]]
                 if found == out or not out:

@@ -46,5 +46,5 @@ def _row(run: Run, launch: Launch, place: int, variant: int) -> str:
     dims = of_variant(launch.dims, variant) if own.shapes and launch.has_shapes(place) else ""
     stack = ";\r\n".join(launch.stack) if own.stacks else ""
     cells = io.StringIO()
-    csv.writer(cells, lineterminator="").writerow([launch.chain[place], dims, stack])
-    return cells.getvalue().replace("%", "%%") + ",%s" * 6
+    csv.writer(cells).writerow([launch.chain[place], dims, stack])  # quotes what ends its lines
+    return cells.getvalue().removesuffix("\r\n").replace("%", "%%") + ",%s" * 6

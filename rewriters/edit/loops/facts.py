@@ -12,7 +12,7 @@ from npufix.rewriters.facts.shapes import Rank, RelativeRank, Shapes
 from npufix.rewriters.facts.value_kinds import ValueKinds
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.aliases import copies
-from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.graph.modules.syntax import nodes_of
 from npufix.rewriters.graph.special import Op
 from npufix.rewriters.match.matching import Match
 
@@ -153,7 +153,7 @@ class Facts(ValueKinds):
     def _lists(self) -> frozenset[str]:
         """Return the names that are bound to displays of lists alone: ``ids = []; ids += more``."""
         made, begun = Counter[str](), set[str]()
-        for node in walk(self.flow.function):
+        for node in nodes_of(self.flow.function):
             match node:
                 case ast.Assign([ast.Name(name)], ast.List() | ast.ListComp()):
                     begun.add(name)

@@ -50,7 +50,7 @@ from npufix.rewriters.facts.host_tensors import is_brought_to_host, is_made_on_h
 from npufix.rewriters.facts.occasions import is_done_once, is_hot
 from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph.dataflow import FunctionFlow, UnsupportedCodeError
-from npufix.rewriters.graph.modules.syntax import list_stored_names, walk
+from npufix.rewriters.graph.modules.syntax import list_stored_names, nodes_of, walk
 from npufix.rewriters.graph.reader import read_function
 from npufix.rewriters.graph.special import Op
 
@@ -129,7 +129,7 @@ def _find_comprehensions(
     flow: FunctionFlow, taken: Sequence[tuple[int, int]]
 ) -> Iterator[FoundLoop]:
     """Yield comprehensions that no loop is made of, with what to write instead."""
-    nodes = list(walk(flow.function))
+    nodes = list(nodes_of(flow.function))
     lists = [node for node in nodes if isinstance(node, ast.ListComp)]
     found = [(code, UNPADDED) for code in lists if takes_padding_off(code)]
     called = [code for code in lists if calls_for_each_row(code)]
@@ -167,7 +167,7 @@ def _computes_tensors(flow: FunctionFlow, loop: Loop) -> bool:
     """Tell whether nothing that a loop reads is known to be no tensor, as arrays of NumPy are."""
     facts = Facts(flow, list(_inside(flow, loop)))
     rows = [n.value for n in walk(*loop.body) if isinstance(n, ast.Subscript)]
-    names = (flow.names.dotted(n) or "" for n in walk(flow.function) if isinstance(n, ast.Name))
+    names = (flow.names.dotted(n) or "" for n in nodes_of(flow.function) if isinstance(n, ast.Name))
     of_arrays = any(name.split(".")[0] == "numpy" for name in names)
     return not of_arrays and not any(facts.is_tensor(row) is False for row in rows)
 
@@ -258,7 +258,7 @@ def _of_pieces(  # noqa: PLR0913 - what is written, and where
 
 def _require_filled_once(flow: FunctionFlow, one: FilledList) -> None:
     """Refuse a list that anybody uses besides: it is made, filled and joined."""
-    names = [n for n in ast.walk(flow.function) if isinstance(n, ast.Name) and n.id == one.name]
+    names = [n for n in nodes_of(flow.function) if isinstance(n, ast.Name) and n.id == one.name]
     uses = names
     if one.is_bound_again:
         own = {id(n) for n in ast.walk(one.call)}
@@ -277,9 +277,9 @@ def _require_filled_once(flow: FunctionFlow, one: FilledList) -> None:
 
 def _require_indexes(flow: FunctionFlow, loop: Loop, body: Body) -> None:
     """Refuse a list of numbers with which anybody does more than to take rows, or to count them."""
-    every = [n for n in ast.walk(flow.function) if isinstance(n, ast.Name) and n.id == loop.picked]
+    every = [n for n in nodes_of(flow.function) if isinstance(n, ast.Name) and n.id == loop.picked]
     known = 2  # the empty list, and where it is appended to
-    for node in ast.walk(flow.function):
+    for node in nodes_of(flow.function):
         match node:
             case ast.Subscript(base, ast.Name(name), ast.Load()) if name == loop.picked:
                 known += 1
@@ -304,7 +304,7 @@ def _inside(flow: FunctionFlow, loop: Loop) -> Iterator[Evaluation]:
     """Yield what is computed in the rounds of a loop."""
     made = [loop.made] if loop.made is not None else [one.made for one in loop.lists]
     parts: Sequence[ast.AST] = [*loop.body, *made, *([loop.test] if loop.test else [])]
-    own = {id(node) for part in parts for node in ast.walk(part)}
+    own = {id(node) for part in parts for node in walk(part)}
     for evaluation in flow.evaluations:
         if id(evaluation.code) in own:
             yield evaluation
@@ -319,7 +319,7 @@ def _require_unread(flow: FunctionFlow, loop: Loop) -> None:
     own = {id(n) for n in walk(statement)}
     again = {
         id(inner)
-        for other in walk(flow.function)
+        for other in nodes_of(flow.function)
         if isinstance(other, (ast.For, ast.ListComp, ast.GeneratorExp, ast.SetComp, ast.DictComp))
         and other is not statement
         and not any(part is statement for part in walk(other))
@@ -328,7 +328,7 @@ def _require_unread(flow: FunctionFlow, loop: Loop) -> None:
     }
     around = [
         other
-        for other in walk(flow.function)
+        for other in nodes_of(flow.function)
         if isinstance(other, (ast.For, ast.While))
         and other is not statement
         and any(part is statement for part in walk(other))
@@ -398,7 +398,7 @@ def _fills(code: ast.stmt, lists: set[str]) -> bool:
 def _takes_rows(flow: FunctionFlow, loop: Loop) -> bool:
     """Tell whether a loop joins, adds up or fills rows that only a tensor has: ``x[i, :n]``."""
     inside = list(_inside(flow, loop))
-    named = (flow.names.dotted(n) or "" for n in walk(flow.function) if isinstance(n, ast.Name))
+    named = (flow.names.dotted(n) or "" for n in nodes_of(flow.function) if isinstance(n, ast.Name))
     if flow.cls is None and not any(name.startswith("torch") for name in named):
         return False  # ``zeros[i, j]`` may be of an array
     codes: list[ast.AST] = [e.code for e in inside]

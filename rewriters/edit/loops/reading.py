@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.loops.values import CannotBatchError, Kind, Value, name, shift
 from npufix.rewriters.edit.loops.weights import changes_weights
 from npufix.rewriters.facts.row_operators import REPEATING
-from npufix.rewriters.graph.modules.syntax import last_name, walk
+from npufix.rewriters.graph.modules.syntax import children, last_name, nodes_of, walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -109,7 +109,7 @@ def may_hold_loops(
     """
     if _WORDS.isdisjoint(words) or (text is not None and _LIKELY.search(text) is None):
         return False
-    for node in walk(function):
+    for node in nodes_of(function):
         if isinstance(node, ast.Call) and last_name(node.func) in _NAMES and _comprehension(node):
             return True
         if isinstance(node, (ast.For, ast.ListComp)) and any(map(_takes_rows, walk(node))):
@@ -379,7 +379,7 @@ def _joining(statement: ast.stmt, names: ModuleNames, of: str = "") -> Iterator[
             if not of and _comprehension(node) is not None:
                 yield node
                 continue
-        stack.extend(ast.iter_child_nodes(node))
+        stack.extend(children(node))
 
 
 def _comprehension(call: ast.Call) -> ast.ListComp | ast.GeneratorExp | None:

@@ -18,7 +18,6 @@ from npufix.rewriters.edit.job import PROBE
 from npufix.rewriters.edit.layout import break_lines, style_of
 from npufix.rewriters.edit.loops.statements import EFFECT
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite
-from npufix.rewriters.edit.splice import splice
 from npufix.rewriters.edit.statements.proposal import Change, apply_changes
 from npufix.rewriters.graph.modules.names import source_lines
 
@@ -233,6 +232,8 @@ def _assignments(made: Sequence[ast.stmt]) -> list[tuple[str, str]]:
 
 def _splice(source: str, lines: Sequence[str], flow: FunctionFlow, edit: Edit) -> str:
     first, last = extent(flow.function)
+    from npufix.rewriters.edit.splice import splice  # libcst, which takes a tenth of a start
+
     try:
         text = splice(source, lines, flow.function, edit)
     except CannotSpliceError as error:

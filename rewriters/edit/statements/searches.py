@@ -96,6 +96,14 @@ class Search:
     """It is worth it only where code runs in every step."""
 
 
+def _words(behind: str, *words: str, before: str = r"\w") -> str:
+    """Return an expression for words with something behind, and nothing of ``before`` in front.
+
+    It begins with a letter of each word: ``re`` finds those five times as fast as a border of one.
+    """
+    return "|".join(f"{w[0]}(?<!{before}{w[0]}){w[1:]}{behind}" for w in words)
+
+
 SEARCHES: Mapping[str, Search] = {
     "attention-weights": Search(
         find_unused_weights, text=r"self\.\w+\(", module="MultiheadAttention"
@@ -127,7 +135,7 @@ SEARCHES: Mapping[str, Search] = {
         find_constants, "arange|eye|full|linspace|logspace|ones|zeros", hot_only=True
     ),
     "counted-selections": Search(
-        find_counted, text=r"\]\.(numel\(\)|shape\[0\]|size\(0\))|\blen\([^\n]*\]\)"
+        find_counted, text=r"\]\.(numel\(\)|shape\[0\]|size\(0\))|len\((?<=\blen\()[^\n]*\]\)"
     ),
     "creations": Search(
         find_creations,
@@ -165,11 +173,20 @@ SEARCHES: Mapping[str, Search] = {
         find_host_values,
         "item|tolist|cpu|numpy|float|int|max|min|range|arange|repeat(_interleave)?|reshape|view"
         "|zeros|any|all|sum|enumerate|zip",
-        text=r"\brepeat_interleave\(|\.(item|tolist|cpu|numpy)\(\)|(?<![\w.])(float|int|max|min|any|all|sum)\("
-        r"|\bfor \w+(, \w+)+ in [\w.]+:|\.to\([^)\n]*\"cpu\""
-        r"|\b(if|while) [^\n]*\w\[[\w +-]+\]|\w\[[\w, +-]+\][ +*/\d-]*:"
-        r"|\b(arange|expand|full|ones|range|view|zeros)\([^\n()]*\w\[\w+\]"
-        r"|:\s*(?!list\[|dict\[|tuple\[)[a-z_][\w.]*\[[\w, +-]+\]",
+        text="|".join(
+            [
+                _words(r"\(", "repeat_interleave"),
+                r"\.(item|tolist|cpu|numpy)\(\)",
+                _words(r"\(", "float", "int", "max", "min", "any", "all", "sum", before=r"[\w.]"),
+                _words(r" \w+(, \w+)+ in [\w.]+:", "for"),
+                r"\.to\([^)\n]*\"cpu\"",
+                _words(r" [^\n]*\w\[[\w +-]+\]", "if", "while"),
+                r"\[(?<=\w\[)[\w, +-]+\][ +*/\d-]*:",
+                _words(r"\([^\n()]*\w\[\w+\]", "arange", "expand", "full", "ones", "range"),
+                _words(r"\([^\n()]*\w\[\w+\]", "view", "zeros"),
+                r":\s*(?!list\[|dict\[|tuple\[)[a-z_][\w.]*\[[\w, +-]+\]",
+            ]
+        ),
         hot_only=True,
     ),
     "index-lists": Search(find_index_lists, text=r"\[\d+,[ \d,]*\d,?\s*\]\s*[,\]]"),

@@ -13,7 +13,7 @@ from npufix.rewriters.facts.site_facts import SourceFacts
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import is_plain_attribute
 from npufix.rewriters.graph.modules.scopes import Scope
-from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.graph.modules.syntax import children, walk
 from npufix.rewriters.graph.special import Op
 from npufix.rewriters.match.matching import Match
 
@@ -63,7 +63,7 @@ class Surroundings:
     @cached_property
     def parents(self) -> Mapping[int, ast.AST]:
         """Return what each node stands in, by the ``id`` of the node."""
-        return {id(inner): node for node in self.nodes for inner in ast.iter_child_nodes(node)}
+        return {id(inner): node for node in self.nodes for inner in children(node)}
 
     @cached_property
     def evaluations(self) -> Mapping[int, Evaluation]:
@@ -114,17 +114,24 @@ class Surroundings:
         Also of what the function imports for itself, unless it is one of several of that name.
         """
         known = self.flow.names.dotted(code)
-        first, _, rest = ast.unparse(code).partition(".")
-        if known is not None or not ast.unparse(code).replace(".", "").isidentifier():
+        if known is not None or not self._imported:
             return known
-        imported = {
-            f"{n.module}.{alias.name}"
+        text = ast.unparse(code)
+        if not text.replace(".", "").isidentifier():
+            return None
+        first, _, rest = text.partition(".")
+        imported = {full for name, full in self._imported if name == first}
+        return ".".join(filter(None, [*imported, rest])) if len(imported) == 1 else None
+
+    @cached_property
+    def _imported(self) -> Sequence[tuple[str, str]]:
+        """Return what the function imports for itself."""
+        return [
+            (alias.asname or alias.name, f"{n.module}.{alias.name}")
             for n in self.nodes
             if isinstance(n, ast.ImportFrom) and not n.level
             for alias in n.names
-            if (alias.asname or alias.name) == first
-        }
-        return ".".join(filter(None, [*imported, rest])) if len(imported) == 1 else None
+        ]
 
     def is_tensor(self, code: ast.expr) -> bool | None:
         """Tell whether an expression is a tensor."""

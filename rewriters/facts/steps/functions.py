@@ -6,7 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.graph.modules.syntax import last_name, walk
+from npufix.rewriters.graph.modules.syntax import last_name, nodes_of, walk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +49,7 @@ def computes(function: FunctionNode, words: Sequence[str]) -> bool:
         for a in given
     )
     if function.returns is None:  # of several tensors, something else than a check of them
-        returned = (n.value for n in walk(function) if isinstance(n, ast.Return))
+        returned = (n.value for n in nodes_of(function) if isinstance(n, ast.Return))
         is_computed = tensors > 1 and any(value is not None for value in returned)
     else:
         is_computed = tensors > 0 and _COMPUTED.search(ast.unparse(function.returns)) is not None
@@ -61,7 +61,7 @@ def samples(function: FunctionNode, line: int = 0) -> bool:
 
     Each round calls a network and a scheduler: ``x = self.scheduler.step(self.unet(x, t), t, x)``.
     """
-    for loop in walk(function):
+    for loop in nodes_of(function):
         if not isinstance(loop, ast.For) or not (
             not line or loop.body[0].lineno <= line <= (loop.end_lineno or line)
         ):
@@ -74,7 +74,7 @@ def samples(function: FunctionNode, line: int = 0) -> bool:
 
 def trains(function: FunctionNode, line: int = 0) -> bool:
     """Tell whether a function has a loop with ``loss.backward()``, around a line if given."""
-    loops = [n for n in walk(function) if isinstance(n, ast.For | ast.While)]
+    loops = [n for n in nodes_of(function) if isinstance(n, ast.For | ast.While)]
     return any(
         (not line or loop.body[0].lineno <= line <= (loop.end_lineno or line))
         and any(
@@ -86,7 +86,7 @@ def trains(function: FunctionNode, line: int = 0) -> bool:
 
 def knows_device(cls: ast.ClassDef) -> bool:
     """Tell whether a class says where it computes: who proposes plans does so on the host."""
-    held = (n for n in ast.walk(cls) if isinstance(n, ast.Attribute | ast.keyword | ast.arg))
+    held = (n for n in nodes_of(cls) if isinstance(n, ast.Attribute | ast.keyword | ast.arg))
     return any("device" in {getattr(n, "attr", ""), getattr(n, "arg", "")} for n in held)
 
 
@@ -110,7 +110,7 @@ def _drives_others(flow: FunctionFlow) -> bool:
     What they send back lies on the host; not so in an actor that computes, or moves, itself.
     """
     code = flow.function if flow.cls is None else flow.cls
-    calls = [node for node in walk(code) if isinstance(node, ast.Call)]
+    calls = [node for node in nodes_of(code) if isinstance(node, ast.Call)]
     waits = any((flow.names.dotted(call.func) or "") in _WAITS_FOR_OTHERS for call in calls)
     return waits and not any(last_name(call.func) in _ON_DEVICE for call in calls)
 

@@ -6,7 +6,7 @@ import ast
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.graph.modules.syntax import nodes_of, walk
 
 if TYPE_CHECKING:
     from npufix.rewriters.graph.dataflow import FunctionFlow
@@ -27,7 +27,7 @@ def needs_gpu(flow: FunctionFlow) -> bool:
     """Tell whether a function, or its class, calls a package that there is for no NPU."""
     names = frozenset() if flow.names.tree is None else _list_of_gpu(flow.names.tree)
     code = flow.function if flow.cls is None else flow.cls
-    return bool(names) and any(isinstance(n, ast.Name) and n.id in names for n in ast.walk(code))
+    return bool(names) and any(isinstance(n, ast.Name) and n.id in names for n in nodes_of(code))
 
 
 @lru_cache(maxsize=2)

@@ -20,7 +20,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from npufix.rewriters.graph.modules.syntax import last_name, walk
+from npufix.rewriters.graph.modules.syntax import children, last_name, nodes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,9 +95,9 @@ def _find_steps(function: FunctionNode) -> _Steps | None:
         if isinstance(node, ast.For | ast.AsyncFor | ast.While):
             loops.append(node)
             head = {id(n) for n in (getattr(node, "iter", None), *node.orelse)}
-            todo += [(n, owner if id(n) in head else node) for n in ast.iter_child_nodes(node)]
+            todo += [(n, owner if id(n) in head else node) for n in children(node)]
         elif type(node) not in _LATER:
-            todo += [(n, owner) for n in ast.iter_child_nodes(node)]
+            todo += [(n, owner) for n in children(node)]
     return _Steps(tuple(loops), frozenset(working)) if trains else None
 
 
@@ -107,7 +107,7 @@ def reads_data(function: FunctionNode) -> bool:
     Below ``if __name__ == "__main__":`` a module may try itself on random numbers:
     ``for step in range(10): net(torch.randn(2, 4).cuda()).sum().backward()``.
     """
-    names = {last_name(n) for n in walk(function) if isinstance(n, ast.Name | ast.Attribute)}
+    names = {last_name(n) for n in nodes_of(function) if isinstance(n, ast.Name | ast.Attribute)}
     return _find_steps(function) is None or any(map(_DATA.search, names))
 
 
@@ -139,9 +139,9 @@ def _is_asked_seldom(function: FunctionNode, line: int) -> bool:
 @lru_cache(maxsize=4)
 def _list_tests(function: FunctionNode) -> tuple[ast.If, ...]:
     """Return the tests of a function that trains."""
-    if not _OF_TRAINING.search(function.name) and not any(map(_is_work, walk(function))):
+    if not _OF_TRAINING.search(function.name) and not any(map(_is_work, nodes_of(function))):
         return ()
-    return tuple(n for n in walk(function) if isinstance(n, ast.If))
+    return tuple(n for n in nodes_of(function) if isinstance(n, ast.If))
 
 
 def _is_work(node: ast.AST) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -51,6 +52,27 @@ def root_name(code: ast.AST) -> str:
                 return code.id if isinstance(code, ast.Name) else ""
 
 
+@lru_cache(maxsize=32)
+def nodes_of(root: ast.AST) -> Sequence[ast.AST]:
+    """Return what ``walk`` yields of a function, class or module: many ask about the same one.
+
+    For trees that nobody changes.
+    """
+    return tuple(walk(root))
+
+
+def children(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield what stands right in a node, without contexts and operators."""
+    for name in _INNER_FIELDS[node.__class__]:
+        value = getattr(node, name, None)
+        if isinstance(value, ast.AST):
+            yield value
+        elif value.__class__ is list:
+            for item in value:
+                if isinstance(item, ast.AST):
+                    yield item
+
+
 def list_names(root: ast.AST) -> set[str]:
     """Return the plain names that stand in some code."""
     return {n.id for n in walk(root) if isinstance(n, ast.Name)}
@@ -77,14 +99,23 @@ def list_stored_names(root: ast.AST) -> set[str]:
     return {n.id for n in walk(root) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
 
+_BINDING = frozenset(
+    {ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.alias, ast.ExceptHandler}
+    | {ast.MatchAs, ast.MatchStar, ast.MatchMapping}
+)
+
+
 def names_bound_in(root: ast.AST) -> set[str]:
     """Return every name that some code binds, in whatever way but as a parameter."""
     found: set[str | None] = set()
     for node in walk(root):
+        if node.__class__ is ast.Name:
+            if not isinstance(node.ctx, ast.Load):  # type: ignore[attr-defined]  # it is a name
+                found.add(node.id)  # type: ignore[attr-defined]
+            continue
+        if node.__class__ not in _BINDING:
+            continue
         match node:
-            case ast.Name(id=name):
-                if not isinstance(node.ctx, ast.Load):
-                    found.add(name)
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 found.add(node.name)
             case ast.alias():

@@ -18,6 +18,7 @@ from npufix.advisor.project.found import FileSearch, Packer
 from npufix.advisor.project.scanning import Search
 from npufix.advisor.project.source_tree import read_source_tree
 from npufix.advisor.project.stored import Store
+from npufix.rewriters.match.recorded_call import RecordedCall
 from npufix.rules.registry import all_rules
 
 if TYPE_CHECKING:
@@ -175,10 +176,13 @@ def test_other_options_are_other_searches(
     assert answers(package, search(kept, **changes)) == answers(package, search(None, **changes))
 
 
-def test_what_a_recording_proves_is_not_kept(package: Path, kept: Path, read: list[str]) -> None:
-    asked = search(kept, recorded=lambda _: {1: ()})
-    answers(package, asked)
-    answers(package, asked)
+def test_what_a_recording_proves_is_kept_with_it(
+    package: Path, kept: Path, read: list[str]
+) -> None:
+    call = RecordedCall("aten::mul", ((4, 8), (4, 8)), ("float", "float"))
+    recorded = [{1: (call,)}, {1: (replace(call, types=("c10::Half",) * 2),)}]
+    for calls in (recorded[0], recorded[0], recorded[1]):
+        answers(package, search(kept, recorded=lambda _, calls=calls: calls))
     assert len(read) == 4
 
 

@@ -17,6 +17,7 @@ from npufix.rewriters.graph.modules.syntax import (
     last_name,
     list_names,
     list_stored_names,
+    nodes_of,
     root_name,
     walk,
 )
@@ -97,7 +98,7 @@ def read_by_others(here: Surroundings, code: ast.Call) -> Proposal | None:
     match code:
         case ast.Call(ast.Attribute(ast.Name(name) as given, "tolist")) if tree is not None:
             value = here.value(given)
-            readers = sum(_reads_all(part, name) for part in ast.walk(tree))
+            readers = sum(_reads_all(part, name) for part in nodes_of(tree))
             is_given = value is not None and value.op == Op.PARAM
             return Proposal(code, _FOR_EACH) if is_given and readers > 1 else None
     return None

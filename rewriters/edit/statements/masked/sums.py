@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.statements.surroundings import Surroundings
     from npufix.rewriters.graph.nodes import Node
 
-ADDED_UP = r"\b(sum|mean)\(\)|\btorch\.(sum|mean)\(\w+\)|_(loss|entropy|with_logits)\("
+ADDED_UP = (
+    r"sum(?<=\bsum)\(\)|mean(?<=\bmean)\(\)|torch(?<=\btorch)\.(sum|mean)\(\w+\)"
+    r"|_(loss|entropy|with_logits)\("
+)
 _LOSSES = frozenset(
     {
         "binary_cross_entropy", "binary_cross_entropy_with_logits", "huber_loss", "l1_loss",

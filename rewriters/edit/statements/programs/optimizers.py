@@ -185,7 +185,11 @@ def _list_chosen(here: Surroundings, code: ast.expr, name: str) -> list[ast.expr
 
     def bound_in(nodes: Iterable[ast.AST]) -> list[ast.expr]:
         assigned = (n for n in nodes if isinstance(n, ast.Assign))
-        return [n.value for n in assigned if name in map(ast.unparse, n.targets)]
+        return [
+            n.value
+            for n in assigned
+            if any(isinstance(t, ast.Name) and t.id == name for t in n.targets)
+        ]
 
     inner: ast.AST = here.statement_of(code)
     while inner is not here.flow.function and isinstance(inner, ast.stmt):
