@@ -203,7 +203,10 @@ def test_waiting_that_an_earlier_finding_removes_saves_nothing_more() -> None:
 def test_a_hot_type_is_told_unless_another_finding_explains_it(other: set[int], left: int) -> None:
     kernels = pd.DataFrame({"duration_ns": [0, 10, 10, 20, 5]})
     hot = Item(finding=FINDING, kernels=frozenset({1, 2, 3}), yields=2)
-    assert len(without_explained([found(0, 1, other), hot], kernels)) == left
+    assert len(without_explained([found(0, 40, other), hot], kernels)) == left
+    # What is about little of their time, a lower clock, explains none of it.
+    assert len(without_explained([found(0, 1, other), hot], kernels)) == 2
+    assert len(without_explained([found(0, 20, other), hot], kernels, steps=2)) == left
 
 
 @given(
