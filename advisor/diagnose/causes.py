@@ -60,5 +60,8 @@ def _explains(cause: Item, item: Item) -> bool:
 def _with_cause(item: T, by: Item) -> T:
     own, cause = item.finding, by.finding
     told = Fact("cause", f"{cause.rule} {cause.name}")
-    more = {"advice": cause.advice, "places": cause.places, "evidence": [told, *own.evidence]}
+    # Where it launches late what others launch in time, its host is slow and not the program.
+    launches_late = by.change is not None and bool(by.change.hurries)
+    advice = own.advice if launches_late else cause.advice
+    more = {"advice": advice, "places": cause.places, "evidence": [told, *own.evidence]}
     return replace(item, finding=msgspec.structs.replace(own, **more))

@@ -37,8 +37,12 @@ _MOST = 0.5
 """Share of a finding's time that others explain, from which it says nothing of its own."""
 
 
-def without_explained(found: Sequence[T], kernels: pd.DataFrame) -> list[T]:
-    """Return the findings without those whose time others, which yield less, explain already."""
+def without_explained(found: Sequence[T], kernels: pd.DataFrame, steps: int = 1) -> list[T]:
+    """Return the findings without those whose time others, which yield less, explain already.
+
+    What is about a small part of the time of its kernels does not explain it: a clock that lets all
+    of them take 3 % longer. ``kernels`` are those of ``steps`` steps.
+    """
     spent = _Spent(kernels)
     explained = spent.none
 
@@ -47,13 +51,17 @@ def without_explained(found: Sequence[T], kernels: pd.DataFrame) -> list[T]:
         whole = int(spent.times[own].sum())
         return int(spent.times[own & explained].sum()) >= _MOST * whole
 
+    def explains(item: Item) -> bool:
+        whole = float(spent.times[spent.of(item)].sum()) / steps
+        return not item.is_idle and item.finding.device_ns >= _MOST * whole
+
     kept: set[int] = set()
     for level in sorted({item.yields for item in found}):
         own = [(at, item) for at, item in enumerate(found) if item.yields == level]
         stay = [(at, item) for at, item in own if not level or not is_explained(item)]
         kept.update(at for at, _ in stay)
         for _, item in stay:
-            explained = explained if item.is_idle else explained | spent.of(item)
+            explained = explained | spent.of(item) if explains(item) else explained
     return [item for at, item in enumerate(found) if at in kept]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from npufix.advisor.evidence.steady_steps import split_steps
+from npufix.advisor.evidence.steady_steps import find_cut_off, split_steps
 from npufix.advisor.project.user_frames import user_frames
 from npufix.profiling_parsers.kineto.names import is_host_copy
 from npufix.profiling_parsers.tables.columns import category, find_rows_with
@@ -138,7 +138,8 @@ def gather_evidence(profile: Profile, mapped: Mapping[str, str]) -> Evidence:
     ops = profile.host_ops
     steps_of_ops = _host_steps(ops)
     loads = ops[find_rows_with(ops["name"], lambda name: bool(_NEXT_BATCH.fullmatch(name)))]
-    split, left_out = split_steps(profile.steps, _loading(loads, steps_of_ops))
+    cut_off = find_cut_off(profile.kernels)
+    split, left_out = split_steps(profile.steps, _loading(loads, steps_of_ops), cut_off)
     frames = _Frames(profile, mapped)
     odd = [step.step for step in left_out]
     steady = _is_steady(profile.kernels["step"], odd)

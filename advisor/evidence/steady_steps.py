@@ -9,7 +9,7 @@ import numpy as np
 from npufix.reports.report import LeftOutStep
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import pandas as pd
     from numpy.typing import NDArray
@@ -22,24 +22,69 @@ _STARTED = 2
 """The number of a step, counted from 0, by which the processes that load have started."""
 _NOISE = 5 * 1.4826
 """Median absolute deviations; times 1.4826 they are standard deviations of normal noise."""
+_SAME_KERNELS = 0.97
+"""Share of the kernels of a part of a step that are of the same Types as in the whole one."""
+_WHOLE, _WHOLE_OF_TWO = 0.95, 0.7
+"""Share of the kernels of others from which a step is whole. Where there is one other step alone,
+it may just have done more: the optimizer, a checkpoint."""
+
+
+def find_cut_off(kernels: pd.DataFrame) -> list[int]:
+    """Return the first and the last step where the recording begins or ends within them.
+
+    Of such a step the kernels are those with which the next one ends, or with which the one before
+    begins: of 2,000 in each of the others, 700. ``kernels`` are as in ``Profile.kernels``.
+    """
+    rows = kernels[["step", "type", "start_ns", "communication"]]
+    rows = rows[rows["step"].notna().to_numpy(bool) & ~rows["communication"].to_numpy(bool)]
+    rows = rows.sort_values("start_ns", kind="stable")
+    kinds = rows["type"].cat.codes.to_numpy()
+    step = rows["step"].to_numpy(np.int64)
+    numbers, counts = np.unique(step, return_counts=True)
+    if len(numbers) <= 1:
+        return []
+    found = []
+    for own, other in ((-1, -2), (0, 1)):
+        count, most = int(counts[own]), counts.max()
+        alike = counts >= _WHOLE * most
+        least = _WHOLE if alike.sum() > 1 else _WHOLE_OF_TWO
+        if count >= least * most or not alike[1:-1].all() or not alike[other]:
+            continue
+        whole = kinds[step == numbers[other]]
+        part = whole[:count] if own else whole[-count:]
+        length = int(kinds.max()) + 1
+        both = (np.bincount(rows, minlength=length) for rows in (kinds[step == numbers[own]], part))
+        same = np.minimum(*both)
+        if same.sum() >= _SAME_KERNELS * count:
+            found.append(int(numbers[own]))
+    return found
 
 
 def split_steps(
-    steps: pd.DataFrame, loading: Mapping[int, int] | None = None
+    steps: pd.DataFrame,
+    loading: Mapping[int, int] | None = None,
+    cut_off: Sequence[int] = (),
 ) -> tuple[pd.DataFrame, list[LeftOutStep]]:
     """Return the rows of ``Profile.steps`` that an average may be taken over, and the others.
 
     Warm-up are the first steps while they are far slower than the second half of the run; an
     outlier is a step far from the median of the rest, and a last one that the end of the recording
-    cut off: it computed less than others that are alike. Of fewer than three steps all count.
+    cut off: it computed less than others that are alike. Of fewer than three steps all count but
+    those that are known to be ``cut_off`` (``find_cut_off``).
 
     ``loading`` says how long (ns) each step waited for its batch. That makes none odd but the
     first of a run, where it waits longer than all others for processes that start: of four that
     load too slowly, each fourth step waits for all four.
     """
-    spent = steps["computing_ns"] + steps["communication_exposed_ns"] + steps["free_ns"]
-    # One step of several devices is one step.
-    totals = spent.groupby(steps["step"], dropna=False).mean()
+    is_cut = steps["step"].isin(list(cut_off)).to_numpy(bool)
+    if is_cut.any() and not is_cut.all():
+        kept, left_out = split_steps(steps[~is_cut], loading)
+        typical = float(_totals(kept).median())
+        for step, total in _totals(steps[is_cut]).items():
+            ratio = float(total / typical) if typical else 0.0
+            left_out.append(LeftOutStep(int(step), round(total), "outlier", ratio))
+        return kept, sorted(left_out, key=lambda each: each.step or 0)
+    totals = _totals(steps)
     if len(totals) < _FEW:
         return steps, []
     whole = totals.to_numpy(np.float64)
@@ -74,6 +119,13 @@ def split_steps(
         return steps, []
     kept = set(totals.index[[i for i in range(len(times)) if i >= warm_up and not outlier[i]]])
     return steps[steps["step"].isin(list(kept))], left_out
+
+
+def _totals(steps: pd.DataFrame) -> pd.Series[float]:
+    """Return how long each step lasts. One step of several devices is one step."""
+    spent = steps["computing_ns"] + steps["communication_exposed_ns"] + steps["free_ns"]
+    lengths: pd.Series[float] = spent.groupby(steps["step"], dropna=False).mean()
+    return lengths
 
 
 def _is_cut_off(times: NDArray[np.float64], computed: NDArray[np.float64]) -> bool:

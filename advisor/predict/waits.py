@@ -152,8 +152,8 @@ def find_host_waits(  # noqa: PLR0913, PLR0917 - what was recorded of some steps
     ``loads`` are the waits for batches of the whole recording, ``busy`` is for how long each stream
     still runs what is of the steps before.
     """
-    calls = [*_calls(host_ops, rows.asked), *_pauses(rows, end)]
-    calls = _apart(sorted(calls))
+    calls = list(_calls(host_ops, rows.asked))
+    calls = _apart(sorted([*calls, *_pauses(rows, end, [c.begin for c in calls if c.loads])]))
     batches = _batches([c for c in calls if c.loads], list(_calls(loads)), step_ns, begin, end)
     found = []
     latest = _Latest(rows, begin + busy)
@@ -278,18 +278,24 @@ def _calls(host_ops: pd.DataFrame, asked: Integers | None = None) -> Iterator[_C
         yield _Call(int(start[at]), end, int(labels[at]), bool(loads[at]), bool(copies[at]))
 
 
-def _pauses(rows: Rows, end: int | None) -> Iterator[_Call]:
-    """Yield the long pauses between launches that end right behind the last kernel."""
+def _pauses(rows: Rows, end: int | None, loads: list[int]) -> Iterator[_Call]:
+    """Yield the long pauses between launches that end right behind the last kernel.
+
+    Where the host then asks for a batch, at one of ``loads``, it ends there: a step that ends with
+    ``torch.npu.synchronize()``, and the next one begins with 2 ms for its batch.
+    """
     last = int(rows.launch[-1])
     launch = np.append(rows.launch, last if end is None else max(end, last))
-    between = np.diff(launch)
-    longest = max(_PAUSE * float(np.median(between)), _PAUSE_NS)
     done = np.maximum.accumulate(rows.end)
-    tail = launch[1:] - done
+    asked = np.array([*sorted(loads), np.iinfo(np.int64).max])
+    until = np.minimum(launch[1:], asked[np.searchsorted(asked, done)])
+    between = until - launch[:-1]
+    longest = max(_PAUSE * float(np.median(np.diff(launch))), _PAUSE_NS)
+    tail = until - done
     waited = (between > longest) & (tail >= 0) & (tail < _TAIL * between)
     waited &= done > launch[:-1]
     for at in np.flatnonzero(waited).tolist():
-        yield _Call(int(launch[at]), int(launch[at + 1]) - 1, -1)
+        yield _Call(int(launch[at]), int(until[at]) - 1, -1)
 
 
 def _apart(calls: list[_Call]) -> list[_Call]:

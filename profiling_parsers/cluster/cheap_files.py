@@ -104,7 +104,10 @@ def _databases(
     dump: Path, file: Path, environment: Environment, problems: list[Problem]
 ) -> CheapFiles:
     """Read analysis.db, and of the main database the settings of the run."""
-    from npufix.profiling_parsers.database.communication import read_analysed
+    from npufix.profiling_parsers.database.communication import (
+        find_lost_collectives,
+        read_analysed,
+    )
     from npufix.profiling_parsers.database.environment import complete_environment, read_metadata
     from npufix.profiling_parsers.database.kernels import read_totals
     from npufix.profiling_parsers.database.steps import read_split
@@ -122,6 +125,9 @@ def _databases(
         hosts = main.values("HOST_INFO", {"name": ("hostName",)}, "TEXT")
         # What else the main file lacks is told when the rank is looked into.
         problems += analysis.problems
+        before = len(main.problems)
+        find_lost_collectives(main, analysis)
+        problems += main.problems[before:]
     return CheapFiles(
         replace(stated, variables={}),
         groups or read_groups(dump),

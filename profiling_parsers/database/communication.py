@@ -80,6 +80,15 @@ def read_communication(database: Database, texts: Texts, analysis: Database | No
     return collectives, transports, links
 
 
+def find_lost_collectives(database: Database, analysis: Database | None) -> None:
+    """Tell of collectives that analysis.db times and the main file no longer has."""
+    if analysis is None or COMMUNICATION in database or TIMES not in analysis:
+        return
+    if count := len(_table(analysis, TIMES, "collectives")):
+        where = analysis.path.name
+        database.damaged(f"has no table {COMMUNICATION}, though {where} times {count} collectives")
+
+
 def read_analysed(analysis: Database) -> Tables:
     """Return what analysis.db alone says of the three."""
     # A row per size of packet: each repeats what all of them moved together.

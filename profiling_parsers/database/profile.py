@@ -13,6 +13,7 @@ from npufix.profiling_parsers.attribution.operators import attribute_launches
 from npufix.profiling_parsers.attribution.python_calls import long_functions
 from npufix.profiling_parsers.database.call_chains import read_call_chains
 from npufix.profiling_parsers.database.cann_api import read_cann_api
+from npufix.profiling_parsers.database.communication import find_lost_collectives
 from npufix.profiling_parsers.database.environment import complete_environment
 from npufix.profiling_parsers.database.host_ops import (
     find_launching_operators,
@@ -57,6 +58,7 @@ def read_database(
     kernels = read_kernels(database, texts, "HCCL" if environment.cann is None else "COMMUNICATION")
     if kernels.frame.empty:
         raise _no_kernels(database, dump)
+    find_lost_collectives(database, analysis)
     calls = read_cann_api(database, texts, kernels.connection)
     found, malformed, long = _attribute(database, texts, kernels)
     return Profile(

@@ -67,19 +67,28 @@ class EventStream:
 
     def __iter__(self) -> Iterator[list[Event]]:
         buffer, closed, at_end = b"", False, False
-        opened = False
+        opened = in_object = False
         while not (closed or at_end or len(buffer) > _LARGEST_EVENT):
             chunk = self._file.read(self._chunk_bytes)
             at_end = not chunk
             buffer += chunk
             if not opened and (opening := _OPENING.match(buffer)) is not None:
                 opened, buffer = True, buffer[opening.end() :]
+                in_object = b"{" in opening.group()
             if opened:
                 events, used, closed = self._decode(buffer, at_end=at_end)
                 yield events
-                buffer = buffer[used:].lstrip(b", \r\n\t")
-        if not closed:
+                buffer = buffer[used:] if closed else buffer[used:].lstrip(b", \r\n\t")
+        if not closed or self._goes_on(buffer, in_object=in_object):
             self.cut = self._file.tell() - len(buffer)
+
+    def _goes_on(self, rest: bytes, *, in_object: bool) -> bool:
+        """Tell whether there is more behind the end of the events: a bracket in what is damaged.
+
+        Behind the events of Kineto come other keys, or the end of the object.
+        """
+        follows = (rest + self._file.read(self._chunk_bytes)).lstrip()[:1]
+        return bool(follows) and not (in_object and follows in b",}")
 
     def _decode(self, buffer: bytes, *, at_end: bool) -> tuple[list[Event], int, bool]:
         """Return the events of ``buffer``, the bytes they took, and whether the array ended."""
@@ -99,8 +108,8 @@ class EventStream:
         texts: list[bytes] = []
         used, closed = 0, False
         for start, end in _objects(buffer):
-            if end < 0:
-                used, closed = len(buffer), True
+            if start < 0:
+                used, closed = end, True
                 break
             try:
                 events.append(_EVENT.decode(buffer[start:end]))
@@ -118,7 +127,7 @@ def _last_border(buffer: bytes) -> int:
 
 
 def _objects(buffer: bytes) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each complete object of an open array, then (-1, -1) at its end."""
+    """Yield start and end of each complete object of an open array, then -1 and where it ends."""
     depth = start = 0
     for token in _TOKEN.finditer(buffer):
         bracket = buffer[token.start()]
@@ -128,7 +137,7 @@ def _objects(buffer: bytes) -> Iterator[tuple[int, int]]:
         elif bracket in b"}]":
             depth -= 1
             if depth < 0:
-                yield -1, -1
+                yield -1, token.end()
                 return
             if depth == 0:
                 yield start, token.end()

@@ -36,7 +36,8 @@ _MARKS = {
     " -- ": "——", " — ": "——", "; ": "；", ", ": "，", ": ": "：", " (": "（", ")": "）", " ": "",
 }  # fmt: skip
 _BETWEEN_WIDE = re.compile("(?<=[\u3000-\u9fff\uff00-\uffef]) (?=[\u3000-\u9fff\uff00-\uffef])")
-_QUANTITY = re.compile(r"(-?[\d,.]+ (?:ns|us|ms|s|min|h|[KMGT]?B)) (.+)")
+_WIDE_TO_NARROW = re.compile("[\u4e00-\u9fff][A-Za-z0-9]|[A-Za-z0-9%][\u4e00-\u9fff]")
+_QUANTITY = re.compile(r"(-?[\d,.]+ (?:ns|us|µs|ms|s|min|h|[KMGT]?B)) (.+)")
 """An amount and what it is of: ``93 ms moving data``."""
 _SENTENCE = re.compile(r"[A-Za-z]{2,}.* ")
 _ENTRY = re.compile(r'^msgid ((?:".*"\n)+)msgstr ((?:".*"\n?)+)', re.MULTILINE)
@@ -315,14 +316,14 @@ class Catalogue:
         return self._fill(template, {**captures, last: captures[last][:-1]}, depth) + "。"
 
     def _fill(self, template: Template, captures: Mapping[str, str], depth: int) -> str:
-        out = []
+        out = ""
         for literal, name in template.translation:
-            out.append(literal)
+            out = _join(out, literal)
             if name and literal.endswith("`"):  # code, as it is typed
-                out.append(captures[name])
+                out += captures[name]
             elif name:
-                out.append(self._capture(name, captures[name], depth + 1))
-        return _BETWEEN_WIDE.sub("", "".join(out))
+                out = _join(out, self._capture(name, captures[name], depth + 1))
+        return _BETWEEN_WIDE.sub("", out)
 
     def _capture(self, name: str, value: str, depth: int) -> str:
         body = value.strip()
@@ -343,6 +344,8 @@ class Catalogue:
             return None
         out: list[str] = []
         start, known, before = 0, False, True
+        opened: list[bool] = []
+        """Whether each parenthesis that is open is a wide one."""
         while start < len(parts):
             for end in range(len(parts), start, -2):
                 piece = "".join(parts[start:end])
@@ -351,12 +354,21 @@ class Catalogue:
                     break
             mark = parts[start - 1] if start else ""
             both = before and (whole is not None or mark == ")")
+            if mark == " (":
+                opened.append(both)
+            elif mark == ")" and opened:
+                both = opened.pop()
             out += [_MARKS.get(mark, mark) if both else mark]
             out += [parts[start] if whole is None else whole]
             known = known or whole is not None
             before = whole is not None or (before and not parts[start])
             start = end + 1 if whole is not None else start + 2
         return "".join(out) if known else None
+
+
+def _join(one: str, other: str) -> str:
+    """Join two parts of a sentence, with a space between a Chinese character and a Latin one."""
+    return f"{one} {other}" if _WIDE_TO_NARROW.fullmatch(one[-1:] + other[:1]) else one + other
 
 
 def read_messages(text: str) -> dict[str, str]:

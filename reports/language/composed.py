@@ -30,6 +30,7 @@ MESSAGES: tuple[str, ...] = (
     "torch_npu.optim.NpuFusedSGD, NpuFusedAdam, ... for parameters in float32 and float16 that keep their memory",  # noqa: E501
     "unless set: the dump does not record {unknown}",
     "and {n} other line",
+    "{milliseconds}, {n} call",
     "warm-up",
     "through {via}: {types}",
     "and {n} other lines",

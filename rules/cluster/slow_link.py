@@ -108,9 +108,26 @@ def _compare(rows: pd.DataFrame) -> pd.DataFrame:
     link = pd.Series([str(own) for own in ends], pairs.index).where(ends[:, 0] >= 0, "")
     others = link.groupby([pairs["role"], size]).transform("nunique") > 1
     few = ((pairs["alike"] > _THERE_AND_BACK) | others) & (pairs["alike"] < _MANY)
-    pairs["apart"] = few & (pairs["speed"] < _HALF * fast)
+    behind = pairs["speed"] < _HALF * fast
+    pairs["apart"] = behind & (few | _of_whole_groups(pairs, behind, [pairs["role"], size]))
     pairs["usual"] = pairs["usual"].mask(pairs["apart"], fast)
     return pairs
+
+
+def _of_whole_groups(
+    pairs: pd.DataFrame, slow: pd.Series[bool], alike: list[Any]
+) -> pd.Series[bool]:
+    """Tell of which links all that are alike at both of their ranks are slow as well.
+
+    Of two groups of four ranks, one on each host, the six links of one may all be slow: half of the
+    links, which take the median with them.
+    """
+    apart = slow.copy()
+    for _, rows in pairs.groupby(alike):
+        ends = rows[["source", "destination"]].to_numpy()
+        quick = np.unique(ends[~slow[rows.index].to_numpy(bool)])
+        apart[rows.index] &= ~np.isin(ends, quick[quick >= 0]).any(axis=1)
+    return apart
 
 
 def _slow(pairs: pd.DataFrame, transport: str, cluster: Cluster) -> Iterator[ClusterObservation]:

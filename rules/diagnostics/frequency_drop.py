@@ -1,7 +1,7 @@
 """The AI cores run slower than they can.
 
 What: while kernels run, the clock of the AI cores is 5 % or more below the highest of the
-recording.
+recording, or half as much where that takes 1 % of the step.
 
 Why it is slow on the NPU: the device lowers its clock when it gets too hot or draws too much power;
 kernels that compute then take longer in the same proportion. In a job of many ranks all wait for
@@ -28,7 +28,8 @@ import numpy as np
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import milliseconds, percent
-from npufix.rules.shared.recording.observing import clock_of, per_step
+from npufix.rules.shared.recording.collectives import LEAST_SHARE
+from npufix.rules.shared.recording.observing import clock_of, per_step, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
     from npufix.rules.diagnostic import Recording
 
 FREQ = 0.05
-"""How far below the highest clock."""
+"""How far below the highest clock; from half of it on it is told if it costs enough of the step, so
+that none vanishes just below."""
 _MOSTLY = 0.5
 """Share of the slow time whose kernels ran at the highest clock, too, and so tell what is lost."""
 
@@ -64,24 +66,28 @@ def _of_device(
         return
     mhz = clock_of(kernels, readings)
     highest = float(readings["mhz"].max())
-    slow = mhz <= (1 - FREQ) * highest
+    slow = mhz <= (1 - FREQ / 2) * highest
     duration = kernels["duration_ns"].to_numpy()
     affected = float(duration[slow].sum())
     if not affected:
         return
     lost = float((duration[slow] * (1 - mhz[slow] / highest)).sum())
     likely = _lost_against_full_clock(kernels, slow, lost)
+    cost = per_step(lost if likely is None else likely, recording)
+    if share(cost, recording) < LEAST_SHARE and not (mhz <= (1 - FREQ) * highest).any():
+        return
     mean = float(np.average(mhz[slow], weights=np.maximum(duration[slow], 1)))
     yield Observation(
         what=(
             f"device {device} ran {percent(affected / duration.sum())} of its compute time at "
-            f"{mean:.0f} instead of {highest:.0f} MHz"
+            f"{mean:.0f} instead of {highest:.0f} MHz, which takes {milliseconds(cost)} per step "
+            f"({percent(share(cost, recording))} of the step)"
         ),
         evidence=(
             ("lowest clock while computing", f"{mhz[slow].min():.0f} MHz"),
             ("compute time at a low clock", f"{milliseconds(affected)} in all"),
         ),
-        cost_ns=per_step(affected, recording),
+        cost_ns=cost,
         saving_ns=(0, per_step(lost, recording)),
         likely_ns=None if likely is None else per_step(likely, recording),
         basis="at most the time in proportion to the clock: kernels bound by memory gain less",

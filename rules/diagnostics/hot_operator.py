@@ -22,6 +22,7 @@ tuning guide of Ascend Extension for PyTorch.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -73,6 +74,9 @@ _BY_TYPE = (
     (r"(LinearIndex|IndexPut)\w*|NonZero|NonZeroV2",
      ("x[mask] = v, x[index] = v or the gradient of x[index]: masked_fill_, where, index_fill_ or "
      "embedding (NPU201, NPU210, NPU211); npufix scan FOLDER_OF_YOUR_CODE finds them")),
+    (r"EmbeddingDenseGrad\w*",
+     ("the gradient of nn.Embedding, which fills the whole table and adds to it row by row: look each "
+     "index up once (torch.unique, then the inverse), spread the table over the ranks, or freeze it")),
     (r"Index|IndexByTensor|Gather\w*|Scatter\w*|InplaceIndexAdd\w*",
      ("rows picked or added one by one: index_select, one_hot and a product, or embedding (NPU210); "
      "npufix scan FOLDER_OF_YOUR_CODE finds them")),
@@ -93,6 +97,12 @@ _BY_TYPE = (
      ("fewer and smaller calls: values and indices once, on the part that is needed; float32 or "
      "float16 instead of int64")),
 )  # fmt: skip
+_BY_MASK = (
+    "x[mask] = v with a boolean mask, whose places NonZero looks up: x.masked_fill_(mask, v) or "
+    "torch.where(mask, v, x) (NPU201); npufix scan FOLDER_OF_YOUR_CODE finds it"
+)
+_NEAR = 4
+"""Kernels between the NonZero of a boolean mask and the IndexPut that takes its result."""
 _GPU_ELEMENTWISE = re.compile(
     r"aten::_?(mul|add|sub|rsub|div|pow|r?sqrt|exp|log|neg|abs|mean|sum|where|sigmoid|tanh|silu|gelu"
     r"|softmax|log_softmax|lerp|addcmul|addcdiv|square|clamp|to_copy|copy|cat|erf|reciprocal)_?"
@@ -115,7 +125,7 @@ _UPDATE_ADVICE = (
     "distributed optimizer), so that each reads and writes less"
 )
 _ASKED = [
-    "communication", "duration_ns", "function", "input_shapes", "line", "output_shapes", "path",
+    "basis", "communication", "duration_ns", "function", "input_shapes", "line", "output_shapes", "path",
     "start_ns", "type",
 ]  # fmt: skip
 _ELSE = "look at the line and the shapes; the call with the largest time first"
@@ -126,6 +136,10 @@ def check(recording: Recording) -> Iterator[Observation]:
     kernels, whole = recording.kernels[_ASKED], compute_ns(recording)
     aside = kernels["communication"].to_numpy(bool)
     left = ~(aside | is_named(kernels, COPIES, "type"))  # NPU410 tells those
+    masked = rows_where(kernels, left & _by_mask(kernels))
+    if masked["duration_ns"].sum() >= max(1, _HOT * whole):
+        left &= ~kernels.index.isin(masked.index)
+        yield replace(_observation(_types(masked), masked, whole, recording), advice=_BY_MASK)
     for rows in _chains(kernels, left, whole):
         left &= ~kernels.index.isin(rows.index)
         yield _observation(_types(rows), rows, whole, recording)
@@ -135,6 +149,29 @@ def check(recording: Recording) -> Iterator[Observation]:
     for kind in hot.sort_values(ascending=False, kind="stable").index:
         rows = rows_where(kernels, left & (kernels["type"] == kind).to_numpy())
         yield _observation(str(kind), rows, whole, recording)
+
+
+def _by_mask(kernels: pd.DataFrame) -> NDArray[np.bool_]:
+    """Tell which kernels are an IndexPut and the NonZero before it: an index that is a mask.
+
+    That index_put_ looks up what is true in its index proves the dtype, whatever things are called.
+    The gradient of ``x[mask]`` is an IndexPut as well, and no assignment.
+    """
+    found = np.zeros(len(kernels), np.bool_)
+    looks = is_named(kernels, r"NonZero(V2)?", "type")
+    puts = is_named(kernels, r"IndexPut\w*", "type")
+    puts &= ~is_named(kernels, "forward(-function)?", "basis")
+    if not looks.any() or not puts.any():
+        return found
+    order = np.argsort(kernels["start_ns"].to_numpy(), kind="stable")
+    number = np.empty_like(order)
+    number[order] = np.arange(len(order))
+    ahead = np.sort(number[looks])
+    at = np.searchsorted(ahead, number) - 1
+    before = np.where(at >= 0, ahead[at.clip(min=0)], -_NEAR - 1)
+    found = puts & (number - before <= _NEAR)
+    found[order[before[found]]] = True
+    return found
 
 
 def _chains(kernels: pd.DataFrame, chosen: NDArray[np.bool_], whole: int) -> Iterator[pd.DataFrame]:

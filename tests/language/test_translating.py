@@ -307,6 +307,11 @@ def test_both_languages_at_once() -> None:
     assert language.current() == "en"
 
 
+@pytest.mark.usefixtures("chinese")
+def test_parts_of_a_collective_below_a_millisecond() -> None:
+    assert tr("253 µs idle") == "空闲 253 µs"
+
+
 def test_what_the_scripts_of_a_page_say_is_translated() -> None:
     """They fill in the numbers themselves: ``{n} of {n2}`` stayed English."""
     for file in Path(rendering.__file__).parent.glob("scripts/*.js"):

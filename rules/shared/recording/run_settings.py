@@ -53,7 +53,7 @@ def lines_to_set(recording: Recording, *settings: Setting) -> str:
     unknown = [setting.name for setting in wanted if setting.is_set(recording) is None]
     text = "; ".join(setting.line for setting in wanted)
     if unknown:
-        text += f" (unless set: the dump does not record {' and '.join(unknown)})"
+        text += f" (unless set: the dump does not record {', '.join(unknown)})"
     return text
 
 

@@ -107,6 +107,19 @@ def test_what_the_last_rank_does_comes_before_who_waits_for_it(
     assert told[0].finding.ranks == [0]
 
 
+@pytest.mark.parametrize(("hurries", "advice"), [((), "load ahead"), ((1,), "bind the process")])
+def test_who_launches_late_what_others_launch_in_time_has_a_slow_host(
+    hurries: tuple[int, ...], advice: str
+) -> None:
+    late = msgspec.structs.replace(FINDING, ranks=[0], device_ns=100, advice="bind the process")
+    rank = Item(finding=late, of_job=True, is_idle=True)
+    cause = found(0, 90, is_idle=True)
+    change = Change(frozenset(), hurries=frozenset(hurries))
+    told = msgspec.structs.replace(cause.finding, advice="load ahead")
+    cause = replace(cause, finding=told, change=change)
+    assert with_causes([rank, cause], 0)[0].finding.advice == advice
+
+
 def test_what_a_group_takes_comes_behind_the_collectives_that_one_rank_names() -> None:
     group = replace(found(0, 100), of_job=True, is_communication=True, is_symptom=True)
     share = msgspec.structs.replace(group.finding, share=0.6)
@@ -190,7 +203,10 @@ def test_waiting_that_an_earlier_finding_removes_saves_nothing_more() -> None:
 def test_a_hot_type_is_told_unless_another_finding_explains_it(other: set[int], left: int) -> None:
     kernels = pd.DataFrame({"duration_ns": [0, 10, 10, 20, 5]})
     hot = Item(finding=FINDING, kernels=frozenset({1, 2, 3}), yields=2)
-    assert len(without_explained([found(0, 1, other), hot], kernels)) == left
+    assert len(without_explained([found(0, 40, other), hot], kernels)) == left
+    # What is about little of their time, a lower clock, explains none of it.
+    assert len(without_explained([found(0, 1, other), hot], kernels)) == 2
+    assert len(without_explained([found(0, 20, other), hot], kernels, steps=2)) == left
 
 
 @given(

@@ -29,8 +29,10 @@ def run_of(lengths: list[int], dims: list[str]) -> Profile:
         ops.append(operator("aten::gather", start + 1, 1, shape))
         start += length
     step = pd.array(range(len(lengths)), dtype="Int64")
-    kernels = pd.DataFrame({"step": step, "stack": 0, "basis": "", "communication": False,
-                            "type": "Gather", "input_shapes": "", "input_dtypes": ""})  # fmt: skip
+    kernels = pd.DataFrame({"step": step, "start_ns": step * STEP_NS, "stack": 0, "basis": "",
+                            "communication": False,
+                            "type": pd.Categorical(["Gather"] * len(step)),
+                            "input_shapes": "", "input_dtypes": ""})  # fmt: skip
     steps = pd.DataFrame(
         {
             "step": step,

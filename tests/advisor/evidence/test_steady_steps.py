@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npufix.advisor.evidence.steady_steps import split_steps
+from npufix.advisor.evidence.steady_steps import find_cut_off, split_steps
 
 MS = 1_000_000
 
@@ -103,3 +103,41 @@ def test_what_a_device_still_computes_while_its_host_waits_for_a_batch_is_no_odd
     )
     assert len(kept) == 6
     assert left_out == []
+
+
+@pytest.mark.parametrize(
+    ("steps", "cut_off"),
+    [
+        (["abcdefghij", "abcd"], [1]),
+        (["ghij", "abcdefghij"], [0]),
+        (["ghij", "abcdefghij", "abcdefghij", "abcdefgh"], [0, 3]),
+        (["abcdefghij", "abcdefghij", "abcdefgh"], [2]),
+        (["abcdefghij", "abcdefgh"], []),  # of two, the first may do more: a checkpoint
+        (["abcdefghij", "efab"], []),  # another kind of step
+        (
+            ["abcdefghij", "abcde", "abcdefghij", "abcde"],
+            [],
+        ),  # gradients are added up in each other
+        (["abcdefghij"], []),
+        ([], []),
+    ],
+)
+def test_a_step_in_which_the_recording_begins_or_ends_is_left_out(
+    steps: list[str], cut_off: list[int]
+) -> None:
+    kinds = [kind for own in steps for kind in own]
+    kernels = pd.DataFrame(
+        {
+            "step": pd.array([at for at, own in enumerate(steps) for _ in own], dtype="Int64"),
+            "type": pd.Categorical(kinds),
+            "start_ns": range(len(kinds)),
+            "communication": False,
+        }
+    )
+    assert sorted(find_cut_off(kernels)) == cut_off
+
+
+def test_cut_off_steps_are_left_out_and_said() -> None:
+    kept, (odd,) = split_steps(steps_of(100, 30), cut_off=[1])
+    assert list(kept["step"]) == [0]
+    assert (odd.step, odd.reason, odd.ratio) == (1, "outlier", pytest.approx(0.3))

@@ -175,3 +175,17 @@ def test_a_pause_begins_behind_the_operator_that_launches_before_it() -> None:
     ((wait, _),) = find_host_waits(rows, ops, ops[:0], 13e6, 0, None, np.zeros(1))
     assert wait.before == 1
     assert wait.own_ns == 20 * US
+
+
+def test_a_wait_without_an_operator_ends_where_the_next_batch_is_asked_for() -> None:
+    # ``torch.npu.synchronize()`` until 20 ms, then 3 ms for the batch, then the first launch.
+    launch = np.array([*range(10, 30), 23_050]) * US
+    end = np.array([*range(20, 39), 20_000, 23_070]) * US
+    rows = Rows(
+        launch, launch, end, np.zeros(21, np.int64), np.zeros(21, bool), np.arange(21) * 0 + launch
+    )
+    loads = _loads([23], [3]).assign(start_ns=[20_010 * US], duration_ns=[3_000 * US])
+    found = find_host_waits(rows, loads, loads, 23e6, 0, None, np.zeros(1))
+    assert [(wait.operator, wait.before, ended // US) for wait, ended in found][:1] == [
+        (-1, 20, 20_009)
+    ]

@@ -361,6 +361,21 @@ def test_half_of_a_few_links_may_be_slow(times: int, slow: int) -> None:
     assert [each.ranks for each in seen] == ([(2, 3)] if slow else []), [s.what for s in seen]
 
 
+@pytest.mark.parametrize(("times", "slow"), [(15, 0), (60, 12)])
+def test_all_links_of_one_of_two_groups_may_be_slow(times: int, slow: int) -> None:
+    base = cluster(ranks=8, tp=2, pp=1)
+    row, pairs = base.links.iloc[0], [(s, d) for s in range(8) for d in range(8)]
+    pairs = [(s, d) for s, d in pairs if s != d and s // 4 == d // 4]
+    links = pd.DataFrame([row] * len(pairs)).assign(
+        source=[s for s, _ in pairs],
+        destination=[d for _, d in pairs],
+        transit_ns=[50_000_000 * (times if s > 3 else 10) // 10 for s, _ in pairs],
+        size_bytes=10**9,
+    )
+    seen = found("NPU604", replace(base, links=links.astype({"transport": "category"})))
+    assert [each.ranks for each in seen] == ([(4, 5, 6, 7)] if slow else [])
+
+
 @pytest.mark.parametrize(("ends", "slow"), [((7, 0), [(3, 4)]), ((4, 3), [])])
 def test_of_two_links_one_may_be_slow_but_not_one_way_of_a_link(
     ends: tuple[int, int], slow: list[tuple[int, int]]

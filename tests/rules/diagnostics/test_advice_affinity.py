@@ -233,6 +233,8 @@ def test_three_products_of_one_input() -> None:
     assert not told(separate_projections, projections("64,8", "64,8"))
     backward = projections("64,8", "64,8", "64,8", basis="forward")
     assert not told(separate_projections, backward)
+    own = [kernel("MatMulV3", "64,8;8,8", "64,8", basis=b) for b in ("", "forward", "forward")]
+    assert not told(separate_projections, recording(apart(*own)))  # one, and its two gradients
 
 
 @pytest.mark.parametrize(

@@ -64,3 +64,24 @@ def test_element_wise_operators_of_a_gpu_at_one_line_are_one_finding() -> None:
     assert "torch.compile" in seen.gpu_advice
     (seen,) = check(recording([kernel("aten::_index_put_impl_", MS)]))
     assert seen.gpu_advice.startswith("embedding or index_select")
+
+
+@pytest.mark.parametrize(
+    ("between", "basis", "types"),
+    [(0, "", "IndexPutV2, NonZero"), (9, "", "IndexPutV2"), (0, "forward", "IndexPutV2")],
+)
+def test_the_mask_of_an_assignment_is_told_with_it_whatever_it_is_called(
+    between: int, basis: str, types: str
+) -> None:
+    rows = [kernel("NonZero", MS), *[kernel("MatMulV3", MS)] * between]
+    rows = [*rows, kernel("IndexPutV2", 4 * MS, basis=basis)]
+    rows = [{**row, "start_ns": at * 10 * MS} for at, row in enumerate(rows)]
+    told = {seen.what.split(" take")[0]: seen for seen in check(recording(rows, step_ns=99 * MS))}
+    (seen,) = (told[name] for name in told if name.startswith("IndexPut"))
+    assert seen.what.startswith(types)
+    assert ("masked_fill_(mask, v)" in seen.advice) == ("NonZero" in types)
+
+
+def test_a_mask_alone_is_an_operator_like_others() -> None:
+    (seen,) = check(recording([kernel("NonZero", MS)]))
+    assert "x[index] = v" in seen.advice
