@@ -78,6 +78,18 @@ class TriangleAttention(nn.Module):
         scores = own_softmax(scores, -1)
         return torch.matmul(scores, value)
 """
+_WITH_SINKS = """
+class Attention(nn.Module):
+    def forward(self, q, k, v, mask):
+        scores = torch.matmul(q, k.transpose(2, 3)) * self.scaling
+        if mask is not None:
+            scores = scores + mask
+        sinks = self.sinks.reshape(1, -1, 1, 1).expand(q.shape[0], -1, q.shape[-2], -1)
+        scores = torch.cat([scores, sinks], dim=-1)
+        scores = scores - scores.max(dim=-1, keepdim=True).values
+        weights = F.softmax(scores, dim=-1, dtype=scores.dtype)[..., :-1]
+        return torch.matmul(self.dropout(weights), v).transpose(1, 2)
+"""
 _STARTS_WITH_MASK = """
 class Attention(nn.Module):
     def forward(self, q, k, v, mask=None):
@@ -124,6 +136,19 @@ class ChannelAttention(nn.Module):
         scores = scores * self.temperature + self.prior
         return scores.softmax(-1) @ v.transpose(-1, -2)
 """,
+        # scores that are capped, which no kernel does
+        """
+class Attention(nn.Module):
+    def forward(self, q, k, v):
+        scores = torch.tanh(q @ k.transpose(-1, -2) / self.cap) * self.cap
+        return scores.softmax(-1) @ v
+""",
+        # over the queries: slots
+        """
+class Attention(nn.Module):
+    def forward(self, q, k, v, prior):
+        return (torch.einsum("bnd,bmd->bnm", q, k) + prior).softmax(dim=1) @ v
+""",
         # both are there
         """
 class Attention(nn.Module):
@@ -146,6 +171,7 @@ class Loss(nn.Module):
     rewritten=(
         Rewritten(_COLUMNS, _COLUMNS),
         Rewritten(_IN_A_LOOP, _IN_A_LOOP),
+        Rewritten(_WITH_SINKS, _WITH_SINKS),
         Rewritten(_STARTS_WITH_MASK, _STARTS_WITH_MASK),
     ),
 )

@@ -24,15 +24,17 @@ FUSED = (
 _PRODUCTS = frozenset({"matmul", "bmm", "einsum", "baddbmm"})
 _OF_SCORES = frozenset(
     {"add", "sub", "mul", "div", "view", "reshape", "unsqueeze", "squeeze", "contiguous",
-     "flatten", "masked_fill", "where", "clamp", "tanh", "float", "transpose", "permute", "cat",
+     "flatten", "masked_fill", "where", "clamp", "float", "transpose", "permute", "cat",
      "add_", "mul_", "div_", "masked_fill_", Op.CAST, Op.AUGMENTED, Op.AUGMENT, Op.TUPLE, Op.PHI}
 )  # fmt: skip
 """What may stand between the product of queries and keys and the softmax."""
 _OF_WEIGHTS = frozenset(
     {"dropout", "contiguous", "view", "reshape", "transpose", "permute", "masked_fill",
-     "nan_to_num", "flatten", "unsqueeze", "squeeze", Op.CAST, Op.PHI}
+     "nan_to_num", "flatten", "unsqueeze", "squeeze", Op.CAST, Op.GETITEM, Op.PHI}
 )  # fmt: skip
 """What may stand between the softmax and the product with the values."""
+_LAST = frozenset({-1, 2, 3})
+"""Where the keys are: the softmax of slots is over the queries."""
 _TURNS = frozenset(
     {"transpose", "permute", "unsqueeze", "expand", "contiguous", Op.CAST, Op.GETITEM, "view"}
 )
@@ -44,6 +46,12 @@ _ADVICE = (
     "F.scaled_dot_product_attention(q, k, v, attn_mask=shown, scale=scale), of (batch, heads, "
     "length, size) and a bool mask that is True where a key is seen, or torch_npu."
     "npu_fusion_attention(..., pse=bias, atten_mask=hidden) where more is added to the scores"
+)
+_SINKS = (
+    "a column of sinks takes what no key wants, and scores of all queries and keys are written to "
+    "memory: torch_npu.npu_fusion_attention(q, k, v, heads, 'BNSD', scale=scale, "
+    "atten_mask=hidden, sink=sinks)[0], one number of float32 for each head, in one kernel; "
+    "torch_npu from 7.3.0"
 )
 _NEEDED = "; the probabilities are a result too: return None in their place where nobody reads them"
 
@@ -65,19 +73,34 @@ def find_attention_in_pieces(here: Surroundings) -> Iterator[Proposal]:
             if soft is not None and _is_of_products(soft, carried):
                 needed = is_needed(here, weights, evaluation.node)
                 if needed or not has_bias(soft.args[0]):
-                    yield Proposal(evaluation.code, _ADVICE + _NEEDED * needed)
+                    advice = _SINKS if _has_sinks(weights, soft) else _ADVICE
+                    yield Proposal(evaluation.code, advice + _NEEDED * needed)
                 break
 
 
 def _softmax_of(node: Node) -> Node | None:
     """Return the softmax that weights are: dropped, cast, turned, or one of two branches."""
     if node.op == "softmax" or _is_own_softmax(node):
-        return node
+        return node if node.op == Op.CALL or node.args[1].value in _LAST else None
     dropped = node.op == Op.CALL and "drop" in str(node.args[0].value).lower()
     if node.op not in _OF_WEIGHTS and not dropped:
         return None
     parts = node.args[1:] if node.op in {Op.PHI, Op.CALL} else node.args[:1]
     return next((soft for part in parts if (soft := _softmax_of(part)) is not None), None)
+
+
+def _has_sinks(weights: Node, soft: Node) -> bool:
+    """Tell whether the last column is left out: ``softmax(cat([scores, sinks], -1))[..., :-1]``."""
+    return weights is not soft and any(part.op == Op.GETITEM for part in _way_to(soft, weights))
+
+
+def _way_to(soft: Node, node: Node) -> list[Node]:
+    """Return what stands between a softmax and the product with the values."""
+    found = []
+    while node is not soft and node.args:
+        found.append(node)
+        node = node.args[node.op in {Op.PHI, Op.CALL}]
+    return found
 
 
 def _is_own_softmax(node: Node) -> bool:
