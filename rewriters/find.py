@@ -173,16 +173,17 @@ def _sites_in(  # noqa: PLR0913, PLR0917 - what is looked for, and where
     # what a loop is, or what is to be done in it, says more than that it is one
     told = {site.line for site in found if site.rewrite is None or site.rule.search == "experts"}
     over_rows = list(_loop_sites(source, flow, loops, looking, with_text=with_text))
-    gone = frozenset().union(*(site.lines for site in over_rows if site.rewrite))
-    # a loop that goes reads nothing any more
-    found = [s for s in found if not (s.rule.search == "host-values" and s.line in gone)]
+    gone = frozenset().union(*(s.lines for s in over_rows if s.rewrite))
+    fits = frozenset().union(*(s.lines for s in matched if s.rule.table == "fusion"))
+    less = {"host-values": gone, "attention-in-pieces": fits}  # where others say more
+    found = [s for s in found if s.line not in less.get(s.rule.search, ())]
     found += (site for site in over_rows if site.rewrite or told.isdisjoint(site.lines))
     if flow.for_npu:  # what is written for no pattern runs on all devices
         found = [
             dataclasses.replace(s, rewrite=None, proofs=(), problem=s.problem or _ELSEWHERE)
             for s in found
         ]
-    # ``if mask.any(): x[mask] = 0``: the test goes, whatever becomes of the assignment in it.
+    # ``if mask.any(): x[mask] = 0``: the test goes, whatever becomes of the assignment.
     yield from (
         site
         for site in found

@@ -74,7 +74,10 @@ def fold(
 
 
 def _list_covered(found: Sequence[Located]) -> set[Located]:
-    """Return the advice about a part of code for which another finding has a text already."""
+    """Return the advice about a part of code for which another finding has a text already.
+
+    Not what a fused operator does where the text is none: a product of ``einsum`` in attention.
+    """
     written: dict[tuple[str, str], list[Located]] = {}
     for item in found:
         if item.site.rewrite is not None:
@@ -86,6 +89,7 @@ def _list_covered(found: Sequence[Located]) -> set[Located]:
         for other in written.get((item.finding.path, item.finding.function), ())
         if 0 <= item.finding.line - other.finding.line <= other.finding.code.count("\n")
         and item.finding.code in other.finding.code
+        and (item.site.rule.table != "fusion" or other.site.rule.table == "fusion")
     }
 
 

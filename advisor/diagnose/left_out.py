@@ -134,7 +134,9 @@ def runs_in_steps(tree: SourceTree, file: SourceFile, site: Site, callers: Calle
     left_out = site.occasion in {Occasion.HOST, Occasion.ASIDE}
     if site.rule.name in _MAKES_OPTIMIZERS and not is_aside(site.function):
         left_out = site.occasion is Occasion.HOST  # ``for fold in folds:`` makes one for all steps
-    if is_cold(file.relative) or left_out or in_training:
+    loads = site.rule.search == "data-loaders"  # of training: who finds them reads their names
+    left_out = left_out and not loads
+    if is_cold(file.relative, loads_data=loads) or left_out or in_training:
         return False  # in training nothing is generated
     in_no_step = callers.unused(site.function) or _only_evaluates(file, site)
     return not in_no_step and _is_of_use(file, site, callers, tree.configuration.allow)

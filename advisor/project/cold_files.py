@@ -33,20 +33,26 @@ _FILES = re.compile(
     r"|data_(transforms?|pipelines?)(_.*)?|(.*_)?(deep_?gemm|deep_?ep|flashinfer|cutlass|cupy)(_.*)?"
     r"|((image|video|audio)_)?processing_.*|feature_extraction_.*|tokenization_.*|tokenizers?"
 )
+_OF_DATA = re.compile(
+    r"(.*_)?(data_?sets?|data_?loaders?|data_?modules?)(_\w+)?|data_\w+|process(ing)?_data"
+)
+"""What stands around the loaders of training data."""
 
 
-def is_cold(relative: str) -> bool:
+def is_cold(relative: str, *, loads_data: bool = False) -> bool:
     """Tell whether a file, by its path below the source, holds nothing that a step on an NPU runs.
 
     ``tests/test_norm.py``, ``docs/conf.py``, ``convert_checkpoint.py`` and ``datasets/coco.py`` are
-    such; a file or a folder that the user has named is not judged by what stands above it.
+    such; a file or a folder that the user has named is not judged by what stands above it. With
+    ``loads_data`` it is asked about a loader, which stands in ``datasets/loader.py``.
     """
     path = PurePosixPath(relative)
-    above = path.parts[:-1]
-    cold = bool(_FILES.fullmatch(path.stem.replace("-", "_"))) or any(
-        map(_FOLDERS.fullmatch, above)
-    )
-    return cold or is_test(relative)
+    name = path.stem.replace("-", "_")
+    cold = [part for part in path.parts[:-1] if _FOLDERS.fullmatch(part)]
+    cold += [name] if _FILES.fullmatch(name) else []
+    if loads_data:
+        cold = [part for part in cold if not _OF_DATA.fullmatch(part)]
+    return bool(cold) or is_test(relative)
 
 
 _FOR_NPU = re.compile(r"npu|ascend\w*|dlinfer|_310p")

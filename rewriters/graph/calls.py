@@ -19,7 +19,13 @@ from npufix.rewriters.graph.helpers import HelperReader
 from npufix.rewriters.graph.modules import torch_names
 from npufix.rewriters.graph.modules.neighbours import find_imported_function
 from npufix.rewriters.graph.special import Op
-from npufix.rewriters.graph.submodules import Submodule, read_construction, submodule
+from npufix.rewriters.graph.submodules import (
+    Submodule,
+    is_made,
+    read_construction,
+    submodule,
+    writes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -157,6 +163,24 @@ class CallReader:
             else self.expressions.unknown(code)
         )
 
+    def _is_seen_here_alone(self, code: ast.expr, node: Node) -> bool:
+        """Tell whether nothing else can see what a call writes to.
+
+        ``act(norm(x))``, or ``h = norm(x)`` and then, with nothing between, ``h = act(h)``.
+        """
+        if not is_made(node) or isinstance(code, (ast.Call, ast.BinOp)):
+            return is_made(node)
+        match code, self.state.statement:
+            case ast.Name(name), ast.Assign([ast.Name(target)]) if target == name:
+                pass
+            case ast.Name(name), ast.Return():
+                pass
+            case _:
+                return False
+        held = [known for known, value in self.state.env.items() if value is node]
+        seen = [e.node for e in self.state.evaluations] + [o.node for o in self.state.observables]
+        return held == [name] and not any(node in user.args for user in seen)
+
     def _read_declared_call(self, code: ast.Call, kind: str) -> Node:
         """Read a call of a rule's parameter that stands for a submodule or an activation."""
         if kind == "Activation":
@@ -176,6 +200,8 @@ class CallReader:
             options = made.call.keywords if made.call else []
             settings = [*(made.call.args if made.call else []), *(o.value for o in options)]
             if keywords or len(args) != 1 or not all(map(_is_literal, settings)):
+                return self.expressions.unknown(code)
+            if writes(made) and not self._is_seen_here_alone(code.args[0], args[0]):
                 return self.expressions.unknown(code)
             given = [self.expressions.evaluate(s) for s in (made.call.args if made.call else [])]
             named = {

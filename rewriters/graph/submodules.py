@@ -7,12 +7,14 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import list_assigned
 from npufix.rewriters.graph.modules.syntax import last_name, list_defaults
 from npufix.rewriters.graph.modules.wrapped_modules import NN, find_made_by_factory, own_dropout
 
 if TYPE_CHECKING:
     from npufix.rewriters.graph.modules.names import FunctionNode, ModuleNames
+    from npufix.rewriters.graph.nodes import Node
 
 # Modules that are one function without parameters: class -> operator and its keywords.
 FUNCTIONS = {
@@ -32,6 +34,13 @@ _PURE = frozenset(
         "RMSNorm", "Unflatten", "Upsample", "ZeroPad2d",
     }
 )  # fmt: skip
+_MAKES = frozenset(
+    {
+        "Bilinear", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d",
+        "ConvTranspose3d", "GroupNorm", "LayerNorm", "Linear", "RMSNorm",
+    }
+)  # fmt: skip
+"""Those of them whose result is always a new tensor."""
 # Whatever ``**kwargs`` say, calling them computes a value and changes nothing.
 _WITHOUT_OPTIONS = frozenset({"Conv1d", "Conv2d", "Conv3d", "Linear"})
 _LINEAR = re.compile(r"\w*Linear(Base|Layer|NoBias)?\d?(bit)?\w{0,4}")
@@ -125,10 +134,10 @@ def read_construction(  # noqa: PLR0911 - one case a kind of class
     dotted = names.dotted(function) or ""
     name = last_name(function)
     keywords = {k.arg: k.value for k in call.keywords}
-    if "inplace" in keywords or (None in keywords and name not in _WITHOUT_OPTIONS):
-        inplace = keywords.get("inplace")
-        if not (isinstance(inplace, ast.Constant) and inplace.value is False):
-            return None
+    if not isinstance(keywords.get("inplace"), ast.Constant | None):
+        return None
+    if None in keywords and name not in _WITHOUT_OPTIONS:
+        return None
     if NN.fullmatch(dotted.rpartition(".")[0]):
         if FUNCTIONS.get(name):
             return _function(name, call)
@@ -149,6 +158,18 @@ def read_construction(  # noqa: PLR0911 - one case a kind of class
         )
     forward = own_dropout(call, names)
     return None if forward is None else Submodule("own", name, call, forward)
+
+
+def writes(made: Submodule) -> bool:
+    """Tell whether an activation changes its argument: ``nn.SiLU(inplace=True)``."""
+    given = made.call.keywords if made.call is not None and made.kind == "function" else []
+    return any(k.arg == "inplace" and getattr(k.value, "value", None) is not False for k in given)
+
+
+def is_made(node: Node) -> bool:
+    """Tell whether a value is a new tensor."""
+    module = node.op.removeprefix("module:")
+    return node.op in operators.NEW or (module != node.op and module in _MAKES)
 
 
 def _function(name: str, call: ast.Call) -> Submodule | None:

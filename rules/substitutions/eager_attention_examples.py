@@ -5,6 +5,33 @@ from __future__ import annotations
 from npufix.rules.substitution import Rewritten
 
 REWRITTEN = (
+    # pixels as columns
+    Rewritten(
+        """
+class Attention(nn.Module):
+    def forward(self, x):
+        b, c, h, w = x.shape
+        qkv = self.to_qkv(x).chunk(3, dim=1)
+        q, k, v = map(lambda t: rearrange(t, "b (h c) x y -> b h c (x y)", h=self.heads), qkv)
+        q = q * 0.125
+        sim = torch.einsum("b h d i, b h d j -> b h i j", q, k)
+        attn = sim.softmax(dim=-1)
+        out = torch.einsum("b h i j, b h d j -> b h i d", attn, v)
+        return rearrange(out, "b h (x y) d -> b (h d) x y", x=h, y=w)
+""",
+        """
+class Attention(nn.Module):
+    def forward(self, x):
+        b, c, h, w = x.shape
+        qkv = self.to_qkv(x).chunk(3, dim=1)
+        q, k, v = map(lambda t: rearrange(t, "b (h c) x y -> b h c (x y)", h=self.heads), qkv)
+        q = q * 0.125
+        out = F.scaled_dot_product_attention(
+            q.transpose(-2, -1), k.transpose(-2, -1), v.transpose(-2, -1), scale=1.0
+        )
+        return rearrange(out, "b h (x y) d -> b (h d) x y", x=h, y=w)
+""",
+    ),
     # a vision transformer
     Rewritten(
         """

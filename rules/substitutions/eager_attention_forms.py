@@ -306,6 +306,34 @@ def fused_heads_first(
     )
 
 
+def heads_of_columns(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float = 1.0,
+    divisor: float = 1.0,
+    p: float = 0.0,
+    training: bool = False,
+) -> Tensor:
+    """Attend where the pixels are the last dimension, and return them as rows (diffusion)."""
+    product = torch.einsum("bhdn,bhdm->bhnm", q, k)
+    shares = weights_of(product, q, scale, divisor, p, training)
+    return torch.einsum("bhnm,bhdm->bhnd", shares, v)
+
+
+def fused_heads_of_columns(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, divisor: float, p: float, training: bool
+) -> Tensor:
+    """Attend to rows."""
+    return F.scaled_dot_product_attention(
+        q.transpose(-2, -1),
+        k.transpose(-2, -1),
+        v.transpose(-2, -1),
+        dropout_p=p if training else 0.0,
+        scale=scale / divisor,
+    )
+
+
 def folded_inputs(draw: Draw) -> dict[str, Any]:
     """Return one head for each batch."""
     given = operands(draw)
@@ -383,4 +411,5 @@ LAYOUTS = (
     Form(heads_by_channel, fused_heads_by_channel, head_channel_inputs, _ANY_RANK),
     Form(length_first, fused_length_first, length_first_inputs, _HEADS_SECOND),
     Form(heads_first, fused_heads_first, operands, _LETTERS),
+    Form(heads_of_columns, fused_heads_of_columns, head_channel_inputs, _LETTERS),
 )

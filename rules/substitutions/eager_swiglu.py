@@ -7,7 +7,9 @@ Why it is slow on the NPU: two slices (or a split), Swish and Mul write the gate
 gate and the product to memory, and keep two of them for the backward pass; ``npu_swiglu`` reads
 the projection once and writes the product.
 
-Safety: the operator activates the first half. Computed in float32 and rounded once, where eager
+Safety: the operator activates the first half; where the code activates the second one, the halves
+are exchanged first, by a copy (condition ``joining-pays``; none is needed if the rows of the weight
+are exchanged when it is loaded). Computed in float32 and rounded once, where eager
 code rounds the activated gate: at most one unit in the last place in half precision. A dimension
 of odd length raises an error, as the product of its two parts does (unless their lengths are one
 and two). Where gate and up are tensors of their own, they are joined first: that is a copy of
@@ -59,6 +61,22 @@ def selected_halves(x: Tensor, act: Activation, literal_dim: int) -> Tensor:
     return act(gate) * up
 
 
+def halves_turned(x: Tensor, literal_dim: int) -> Tensor:
+    """Activate the second half of a projection (PaLM, AlphaFold 3)."""
+    up, gate = x.chunk(2, dim=literal_dim)
+    return either(
+        F.silu(gate) * up,
+        gate * torch.sigmoid(gate) * up,
+        F.silu(gate.to(torch.float32)).to(gate.dtype) * up,
+    )
+
+
+def selected_halves_turned(x: Tensor, act: Activation, literal_dim: int) -> Tensor:
+    """Activate the second half with a function that the configuration selects."""
+    up, gate = x.chunk(2, dim=literal_dim)
+    return act(gate) * up
+
+
 def projections(gate: Tensor, up: Tensor) -> Tensor:
     """Activate one of two projections (Mixtral, litgpt)."""
     return either(
@@ -81,6 +99,20 @@ def fused(x: Tensor, literal_dim: int) -> Tensor:
 def fused_selected(x: Tensor, act: Activation, literal_dim: int) -> Tensor:
     """Activate and multiply with one kernel."""
     return torch_npu.npu_swiglu(x, dim=literal_dim)
+
+
+def fused_turned(x: Tensor, literal_dim: int) -> Tensor:
+    """Exchange the halves, then activate and multiply with one kernel."""
+    return torch_npu.npu_swiglu(
+        torch.cat(x.chunk(2, dim=literal_dim)[::-1], dim=literal_dim), dim=literal_dim
+    )
+
+
+def fused_selected_turned(x: Tensor, act: Activation, literal_dim: int) -> Tensor:
+    """Exchange the halves, then activate and multiply with one kernel."""
+    return torch_npu.npu_swiglu(
+        torch.cat(x.chunk(2, dim=literal_dim)[::-1], dim=literal_dim), dim=literal_dim
+    )
 
 
 def joined(gate: Tensor, up: Tensor) -> Tensor:
@@ -178,6 +210,15 @@ RULE = Substitution(
     forms=(
         Form(halves, fused, inputs),
         Form(selected_halves, fused_selected, selected_inputs, (IS_SILU,)),
+        Form(halves_turned, fused_turned, inputs, (JOINING_PAYS,), _JOINED, (2, 2)),
+        Form(
+            selected_halves_turned,
+            fused_selected_turned,
+            selected_inputs,
+            (IS_SILU, JOINING_PAYS),
+            _JOINED,
+            (2, 2),
+        ),
         Form(projections, joined, projection_inputs, (SAME_SHAPE, JOINING_PAYS), _JOINED, (2, 2)),
         Form(
             selected_projections,
@@ -193,11 +234,11 @@ RULE = Substitution(
     passes=(1.5, 2.5),
     requires="torch_npu>=2.1; chip A2 A3",
     valid=(
-        # the second half is activated
+        # the second half is activated, and the other one too
         """
 def f(x: torch.Tensor):
     up, gate = x.chunk(2, dim=-1)
-    return F.silu(gate) * up
+    return F.silu(gate) * torch.sigmoid(up)
 """,
         # ReGLU
         """
@@ -308,6 +349,22 @@ class Phi3MLP(nn.Module):
         up_states = self.gate_up_proj(hidden_states)
         up_states = torch_npu.npu_swiglu(up_states, dim=-1)
         return self.down_proj(up_states)
+""",
+        ),
+        # AlphaFold 3: the second half
+        Rewritten(
+            """
+class SwiGLU(nn.Module):
+    def forward(self, x):
+        x, gates = x.chunk(2, dim=-1)
+        return F.silu(gates) * x
+""",
+            """
+class SwiGLU(nn.Module):
+    def forward(self, x):
+        return torch_npu.npu_swiglu(
+            torch.cat(x.chunk(2, dim=-1)[::-1], dim=-1), dim=-1
+        )
 """,
         ),
         # sliced

@@ -182,6 +182,31 @@ class Block(nn.Module):
 def f(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, scale: torch.Tensor):
     return F.silu(scale * F.group_norm(x, 32, weight, bias))
 """,
+        # others see what the activation writes into
+        """
+class Block(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.norm = nn.GroupNorm(32, channels)
+        self.act = nn.SiLU(inplace=True)
+
+    def forward(self, x):
+        h = self.norm(x)
+        skip = h
+        h = self.act(h)
+        return h + skip
+
+    def kept(self, x, features):
+        h = self.norm(x)
+        features.append(h)
+        h = self.act(h)
+        return h
+
+    def second(self, x):
+        h = self.norm(x)
+        y = self.act(h)
+        return y, h
+""",
         # another norm
         """
 class Block(nn.Module):
@@ -230,6 +255,42 @@ class Block(nn.Module):
 """,
     ),
     rewritten=(
+        # made by a function, and an activation that writes into what nobody else sees
+        Rewritten(
+            """
+def Normalize(channels, groups=32):
+    return nn.GroupNorm(num_groups=groups, num_channels=channels, eps=1e-6, affine=True)
+
+
+class Block(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.norm = Normalize(channels)
+        self.act = nn.SiLU(inplace=True)
+
+    def forward(self, x):
+        h = self.norm(x)
+        h = self.act(h)
+        return h
+""",
+            """
+def Normalize(channels, groups=32):
+    return nn.GroupNorm(num_groups=groups, num_channels=channels, eps=1e-6, affine=True)
+
+
+class Block(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.norm = Normalize(channels)
+        self.act = nn.SiLU(inplace=True)
+
+    def forward(self, x):
+        h = torch_npu.npu_group_norm_swish(
+            x, self.norm.num_groups, self.norm.weight, self.norm.bias, eps=self.norm.eps
+        )[0]
+        return h
+""",
+        ),
         Rewritten(
             """
 class ResnetBlock(nn.Module):

@@ -147,6 +147,18 @@ def train_loader(data):
         """
 data = dict(samples_per_gpu=1, workers_per_gpu=0, train=dict(type="Scenes"))
 """,
+        # nothing is shuffled, and one setting is decided later
+        """
+from torch.utils.data import DataLoader
+
+
+def make_loaders(data, cuda, loader_workers):
+    settings = {"batch_size": 4, "shuffle": True, "num_workers": 4}
+    if cuda:
+        settings["pin_memory"] = True
+    rest = DataLoader(data, 4, shuffle=False, num_workers=loader_workers)
+    return DataLoader(data, **settings), rest
+""",
         # settings come from elsewhere, and a loader of one's own
         """
 from torch.utils.data import DataLoader
@@ -175,7 +187,11 @@ import torch
 
 def train(data, cfg, device):
     return torch.utils.data.DataLoader(
-        data, num_workers=cfg.workers, shuffle=True, pin_memory=device.type != "cpu"
+        data,
+        num_workers=cfg.workers,
+        shuffle=True,
+        pin_memory=device.type != "cpu",
+        persistent_workers=cfg.workers > 0,
     )
 """,
         ),
@@ -226,6 +242,7 @@ def make(train_set, args):
         batch_size=args.batch_size,
         num_workers=args.workers,
         pin_memory=True,
+        persistent_workers=args.workers > 0,
     )
     return train_loader
 """,
@@ -252,6 +269,35 @@ def train(model, data, epochs):
     for epoch in range(epochs):
         for batch in loader:
             model(batch)
+""",
+        ),
+        # settings in a dictionary, and shuffled unless a sampler does it
+        Rewritten(
+            """
+from torch.utils.data import DataLoader
+
+
+def make(data, sampler, args):
+    settings = {
+        "batch_size": args.size,
+        "num_workers": args.workers,
+        "shuffle": sampler is None,
+    }
+    return DataLoader(data, sampler=sampler, **settings)
+""",
+            """
+from torch.utils.data import DataLoader
+
+
+def make(data, sampler, args):
+    settings = {
+        "batch_size": args.size,
+        "num_workers": args.workers,
+        "shuffle": sampler is None,
+        "pin_memory": True,
+        "persistent_workers": args.workers > 0,
+    }
+    return DataLoader(data, sampler=sampler, **settings)
 """,
         ),
         Rewritten(

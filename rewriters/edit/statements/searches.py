@@ -11,6 +11,10 @@ from npufix.rewriters.edit.edit import extent, unit_of
 from npufix.rewriters.edit.job import PROBE
 from npufix.rewriters.edit.layout import fit
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite
+from npufix.rewriters.edit.statements.attention.attention_in_pieces import (
+    FUSED,
+    find_attention_in_pieces,
+)
 from npufix.rewriters.edit.statements.attention.attention_weights import (
     find_masked_layers,
     find_unused_weights,
@@ -105,6 +109,13 @@ def _words(behind: str, *words: str, before: str = r"\w") -> str:
 
 
 SEARCHES: Mapping[str, Search] = {
+    "attention-in-pieces": Search(
+        find_attention_in_pieces,
+        "matmul|bmm|einsum|baddbmm|transpose|permute",
+        text=r"(?i)softmax",
+        unless=FUSED,
+        hot_only=True,
+    ),
     "attention-weights": Search(
         find_unused_weights, text=r"self\.\w+\(", module="MultiheadAttention"
     ),

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 # Where a package is asked what it means by a name; others are not worth reading a module for.
-_WORTH_IT = re.compile(r"\w*(LayerNorm|ropout|Swish|Si[Ll][Uu]|GE?[Ll][Uu]|Mish)\w*")
+_WORTH_IT = re.compile(
+    r"\w*(LayerNorm|ropout|Swish|Si[Ll][Uu]|GE?[Ll][Uu]|Mish)\w*"
+    r"|[Nn]ormali[sz](e|ation)|(\w+_)?(norm|normalization)(_layer)?|Group_?Norm\w*"
+)
 # Kernels for another device that compute what torch does, and have the same attributes.
 _SAME_THING = re.compile(r"_?(Mixed)?Fused(LayerNorm|RMSNorm)")
 NN = re.compile(r"torch\.nn(\.modules(\.\w+)?)?")

@@ -173,6 +173,20 @@ def test_a_path_tells_what_no_step_runs(path: str, *, cold: bool) -> None:
     assert is_cold(path) is cold
 
 
+def test_loaders_of_training_data_stand_in_files_of_data(tmp_path: Path) -> None:
+    text = """
+from torch.utils.data import DataLoader
+
+
+class ScenesDataModule:
+    def train_dataloader(self):
+        return DataLoader(self.scenes, 4, num_workers=self.workers, pin_memory=True)
+"""
+    paths = ("datasets/scenes.py", "scenes_datamodule.py", "tests/data/scenes.py")
+    found = scanned(tmp_path, dict.fromkeys(paths, text))
+    assert places(found) == [f"{path}:7" for path in paths[:2]]
+
+
 def test_what_no_step_runs_is_counted_and_shown_on_demand(tmp_path: Path) -> None:
     host = (
         "import torch\n\n\nclass Boxes(Dataset):\n"

@@ -213,3 +213,22 @@ def test_who_compares_with_known_findings_is_told_of_each_function(tmp_path: Pat
     scanned(tmp_path, {"a.py": text, "b.py": text})
     found = scan(read_source_tree(tmp_path), to_compare=True)
     assert places(found) == ["a.py:5", "b.py:5"]
+
+
+def test_a_product_of_attention_does_not_hide_the_attention(tmp_path: Path) -> None:
+    text = """
+import torch
+from torch import einsum
+
+
+class Attention(torch.nn.Module):
+    def forward(self, q, k, v, mask, causal):
+        scores = torch.einsum("bhid,bhjd->bhij", q, k)
+        if mask is not None:
+            scores = scores.masked_fill(mask, -1e9)
+        if self.causal:
+            scores = scores.masked_fill(causal, -1e9)
+        return torch.einsum("bhij,bhjd->bhid", scores.softmax(-1), v)
+"""
+    found = scanned(tmp_path, {"a.py": text}).report.findings
+    assert "NPU186" in {finding.rule for finding in found}

@@ -413,9 +413,8 @@ def test_settings_get_lines_of_their_own_where_the_others_have() -> None:
             ),
         )
     """
-    assert "),\n            pin_memory=True,\n        )" in rewritten(text, "NPU270").replace(
-        "\n    ", "\n"
-    ) or "        pin_memory=True,\n    )" in rewritten(text, "NPU270")
+    end = "        pin_memory=True,\n        persistent_workers=n > 0,\n    )"
+    assert end in rewritten(text, "NPU270")
 
 
 _WRITTEN_TO = "t = torch.ones(h, w)\n        t.scatter_(1, ids, 0)\n"

@@ -45,7 +45,7 @@ def find_biased_attention(here: Surroundings) -> Iterator[Proposal]:
         weights = next((w for w in evaluation.node.args if _list_softmax(w)), None)
         if weights is None or here.loop_of(evaluation.code) is not None:
             continue
-        if any(_has_bias(soft.args[0]) for soft in _list_softmax(weights)) and not _is_needed(
+        if any(has_bias(soft.args[0]) for soft in _list_softmax(weights)) and not is_needed(
             here, weights, evaluation.node
         ):
             yield Proposal(evaluation.code, _ADVICE)
@@ -63,20 +63,20 @@ def _list_softmax(node: Node) -> list[Node]:
     return []
 
 
-def _has_bias(scores: Node) -> bool:
+def has_bias(scores: Node) -> bool:
     """Tell whether scores are a product of queries and keys and, added to it, a bias."""
     match scores.op, scores.args:
         case Op.PHI, (_, *arms):
-            return any(map(_has_bias, arms))
+            return any(map(has_bias, arms))
         case "add", (first, second, *_):
             return any(
-                _leads_to_product(product) and (_is_bias(bias) or _has_bias(product))
+                _leads_to_product(product) and (_is_bias(bias) or has_bias(product))
                 for product, bias in ((first, second), (second, first))
             )
         case Op.CALL, (function, *given):  # ``add_decomposed_rel_pos(scores, q, ...)``
             named = _OF_POSITION.search(str(function.value)) is not None
             return named and any(map(_leads_to_product, given))
-    return scores.op in _ON_THE_WAY and _has_bias(scores.args[0])
+    return scores.op in _ON_THE_WAY and has_bias(scores.args[0])
 
 
 def _leads_to_product(node: Node) -> bool:
@@ -102,7 +102,7 @@ def _is_bias(node: Node) -> bool:
     return any(map(_OF_POSITION.search, named)) and not any("mask" in name for name in named)
 
 
-def _is_needed(here: Surroundings, weights: Node, product: Node) -> bool:
+def is_needed(here: Surroundings, weights: Node, product: Node) -> bool:
     """Tell whether something else reads the weights: they are returned, or changed."""
     ways = {weights, *_list_softmax(weights)}
     readers = {user for way in ways for user in here.users(way)} - ways - {product}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, more_arguments
 from npufix.rewriters.graph.modules.scopes import MODULE
-from npufix.rewriters.graph.modules.syntax import last_name
+from npufix.rewriters.graph.modules.syntax import last_name, list_stored_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,8 +17,15 @@ if TYPE_CHECKING:
 
 CONFIGURED = r"\b(workers_per_gpu|num_workers)\s*=|\bTrainingArguments\("
 """How a configuration file, which imports nothing of torch, names a loader."""
-_LOADERS = frozenset({"torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"})
-_TRAINS = re.compile(r"(?i)train|(?<![a-z])(shuffle|drop_last)=True")
+_LOADERS = frozenset(
+    {
+        "torch.utils.data.DataLoader",
+        "torch.utils.data.dataloader.DataLoader",
+        "torchdata.stateful_dataloader.StatefulDataLoader",
+    }
+)
+_TRAINS = re.compile(r"(?i)train|(?<![a-z])(drop_last=True|shuffle=(?!False|None|0\b))")
+"""Also ``shuffle=sampler is None``: who only evaluates writes ``shuffle=False``."""
 _BESIDE = re.compile(r"(?i)val|test|eval|valid|predict|infer|calib|demo|debug|dummy|sanity|smoke")
 _EACH_TIME = re.compile(
     r"_*(\w+_)?(epoch|forward|learn|optimi[sz]e|round|step|update)(_(?!loaders?|data)\w*)?"
@@ -43,31 +50,79 @@ _OF_TRAINER = (
 )
 
 
+class _Settings(NamedTuple):
+    """What a loader is made with, and where more of it goes."""
+
+    named: dict[str | None, ast.expr]
+    table: ast.Call | ast.Dict
+    """The call itself, or the dictionary that it takes as ``**settings``."""
+
+    @classmethod
+    def of(cls, call: ast.Call) -> _Settings | None:
+        """Return what a call names, ``None`` if it names not all."""
+        named = {k.arg: k.value for k in call.keywords}
+        return None if None in named else cls(named, call)
+
+
+def _settings_of(here: Surroundings, call: ast.Call) -> _Settings | None:
+    """Return what a loader is made with, also of ``**settings`` that the function makes itself.
+
+    ``None`` where it is filled elsewhere, or changed by settings of its own.
+    """
+    starred = [k.value for k in call.keywords if k.arg is None]
+    if not starred:
+        return _Settings.of(call)
+    named = {k.arg: k.value for k in call.keywords if k.arg is not None}
+    match starred:
+        case [ast.Name(name)]:
+            bound = [
+                n.value
+                for n in here.nodes
+                if isinstance(n, (ast.Assign, ast.AnnAssign)) and name in list_stored_names(n)
+            ]
+        case _:
+            return None
+    match bound:
+        case [ast.Dict(keys, values) as table]:
+            held = {
+                k.value: v for k, v in zip(keys, values, strict=True) if isinstance(k, ast.Constant)
+            }
+            whole = len(held) == len(keys)
+        case [ast.Call(ast.Name("dict"), [], words) as table]:
+            held = {k.arg: k.value for k in words}
+            whole = None not in held
+        case _:
+            return None
+    later = [n for n in here.nodes if isinstance(n, ast.Constant) and n.value in _SETTINGS]
+    if not whole or any(id(n) not in {id(k) for k in getattr(table, "keys", ())} for n in later):
+        return None  # ``settings["pin_memory"] = use_cuda``
+    return _Settings({**held, **named}, table)
+
+
 def find_data_loaders(here: Surroundings) -> Iterator[Proposal]:
     """Yield loaders of training data without enough workers that stay, or pinned batches."""
     for node in here.nodes:
         if not isinstance(node, ast.Call):
             continue
-        named = {k.arg: k.value for k in node.keywords}
-        if None in named:
-            continue
         name = here.flow.names.dotted(node.func)
+        given = _settings_of(here, node) if name in _LOADERS else _Settings.of(node)
+        if given is None:
+            continue
+        named = given.named
         if (
             name in _LOADERS
             and not _has_other(here, node)
-            and _is_for_training(here, node)
+            and _is_for_training(here, node, named)
             and not _is_in_memory(here, node)
             and not _is_made_anew(here, node)
             and last_name(getattr(here.parents.get(id(node)), "func", node)) != "iter"
         ):
-            given = _pinned(here, named) | dict.fromkeys(_missing(named), "True")
-            yield from _propose(here, node, named, given)
+            yield from _propose(here, node, given, _pinned(here, named) | _missing(here, given))
         elif here.flow.function.name == MODULE and _is_configured(here, node, named):
-            staying = () if "workers_per_gpu" in named else _SETTINGS
-            off = {n: "True" for n in _missing(named) if n in staying}
-            yield from _propose(here, node, named, off)
+            off = {} if "workers_per_gpu" in named else _missing(here, given)
+            yield from _propose(here, node, given, off)
         elif name == "transformers.TrainingArguments" and "output_dir" in named:
-            yield from _of_trainer(here, node, named)
+            yield from _of_trainer(here, node, given)
 
 
 def _pinned(here: Surroundings, named: dict[str | None, ast.expr]) -> dict[str, str]:
@@ -82,17 +137,15 @@ def _pinned(here: Surroundings, named: dict[str | None, ast.expr]) -> dict[str, 
 
 
 def _propose(
-    here: Surroundings,
-    call: ast.Call,
-    named: dict[str | None, ast.expr],
-    given: dict[str, str],
+    here: Surroundings, call: ast.Call, settings: _Settings, given: dict[str, str]
 ) -> Iterator[Proposal]:
     """Yield a call with settings that are new or others, or advice where there is no worker."""
+    named = settings.named
     count = next((n for n in _COUNTS if n in named), "")
     match named.get(count):
         case ast.Constant(int(number)) if _FEW < number <= _TOO_FEW[count]:
             given = {count: _ENOUGH, **given}
-    written = _with(here, call, named, given)
+    written = _with(here, call, settings, given)
     if written is not None:
         yield written
     elif not given and _has_few_workers(named):
@@ -100,28 +153,43 @@ def _propose(
 
 
 def _with(
-    here: Surroundings,
-    call: ast.Call,
-    named: dict[str | None, ast.expr],
-    given: dict[str, str],
+    here: Surroundings, call: ast.Call, settings: _Settings, given: dict[str, str]
 ) -> Proposal | None:
     """Return a call with other settings, ``None`` if there is nothing to change or no place."""
+    named, table = settings
     changes = [
         Change(here.span(named[name]), text) for name, text in given.items() if name in named
     ]
-    new = [f"{name}={value}" for name, value in given.items() if name not in named]
-    added = more_arguments(call, here.lines, *new)
+    new = {name: value for name, value in given.items() if name not in named}
+    if isinstance(table, ast.Dict):
+        added = _more_entries(here, table, new)
+    else:
+        added = more_arguments(table, here.lines, *(f"{k}={v}" for k, v in new.items()))
     if not given or (new and added is None):
         return None
     changes += [added] if new and added is not None else []
-    settings = ", ".join(f"{name}={value}" for name, value in given.items())
-    return Proposal(call, changes=tuple(changes), shown=f"{last_name(call.func)}(..., {settings})")
+    shown = ", ".join(f"{name}={value}" for name, value in given.items())
+    return Proposal(call, changes=tuple(changes), shown=f"{last_name(call.func)}(..., {shown})")
 
 
-def _is_for_training(here: Surroundings, call: ast.Call) -> bool:
+def _more_entries(here: Surroundings, table: ast.Dict, new: dict[str, str]) -> Change | None:
+    """Return what adds entries to a dictionary, on lines of their own where the last has one."""
+    last = table.keys[-1] if table.keys else None
+    if last is None:
+        return None
+    before = here.lines[last.lineno - 1][: here.span(last)[1]]
+    joint = f",\n{before}" if before.isspace() else ", "
+    quote = here.text(last)[0]
+    *_, row, column = here.span(table.values[-1])
+    text = "".join(f"{joint}{quote}{name}{quote}: {value}" for name, value in new.items())
+    return Change((row, column, row, column), text)
+
+
+def _is_for_training(here: Surroundings, call: ast.Call, named: dict[str | None, ast.expr]) -> bool:
     """Tell whether the names around say that batches to train with are loaded."""
     statement = here.statement_of(call)
     near = [*here.flow.qualname.split("."), ast.unparse(call)]
+    near += [f"{name}={ast.unparse(value)}" for name, value in named.items()]
     if isinstance(statement, ast.Assign):
         near += [ast.unparse(target) for target in statement.targets]
     words = " ".join(near)
@@ -196,10 +264,9 @@ def _is_configured(here: Surroundings, call: ast.Call, named: dict[str | None, a
     return False
 
 
-def _of_trainer(
-    here: Surroundings, call: ast.Call, named: dict[str | None, ast.expr]
-) -> Iterator[Proposal]:
+def _of_trainer(here: Surroundings, call: ast.Call, settings: _Settings) -> Iterator[Proposal]:
     """Yield arguments of the Trainer of transformers, which by default starts no worker."""
+    named = settings.named
     if "train" not in " ".join(map(str, named)):
         return
     if any(str(name).startswith("dataloader_") for name in named):
@@ -208,7 +275,7 @@ def _of_trainer(
                 yield Proposal(call, _OF_TRAINER)
         return
     given = {"dataloader_num_workers": _ENOUGH, "dataloader_persistent_workers": "True"}
-    written = _with(here, call, named, given)
+    written = _with(here, call, settings, given)
     if written is not None:
         yield written
 
@@ -223,16 +290,23 @@ def _has_few_workers(named: dict[str | None, ast.expr]) -> bool:
     return False
 
 
-def _missing(named: dict[str | None, ast.expr]) -> Iterator[str]:
-    """Yield the settings that are off though worker processes load the data."""
+def _missing(here: Surroundings, settings: _Settings) -> dict[str, str]:
+    """Return the settings that are off though worker processes load the data."""
+    named = settings.named
     workers = next((named[n] for n in _COUNTS if n in named), None)
     match workers:
         case None:
-            return
+            return {}
         case ast.Constant(int(count)) if count <= _FEW:
-            return
-    for name in _SETTINGS:
-        if name == "persistent_workers" and not isinstance(workers, ast.Constant):
-            continue  # an error where there are no workers
-        if name not in named:  # who writes ``pin_memory=False`` has a reason
-            yield name
+            return {}
+        case ast.Constant():
+            stays = "True"
+        case ast.Name() | ast.Attribute() | ast.Subscript():  # an error where there are no workers
+            stays = f"{here.text(workers)} > 0"
+        case ast.Call(function) if last_name(function) == "cpu_count":
+            stays = "True"
+        case _:
+            stays = ""
+    wanted = {"pin_memory": "True"} | ({"persistent_workers": stays} if stays else {})
+    # who writes ``pin_memory=False`` has a reason
+    return {name: value for name, value in wanted.items() if name not in named}

@@ -1,0 +1,139 @@
+"""Attention written out in a way that no pattern has: masks in branches, letters, other ranks."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.edit.statements.attention.biased_attention import has_bias, is_needed
+from npufix.rewriters.edit.statements.proposal import Proposal
+from npufix.rewriters.graph.special import Op
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from npufix.rewriters.edit.statements.surroundings import Surroundings
+    from npufix.rewriters.graph.nodes import Node
+
+FUSED = (
+    r"scaled_dot_product_attention|flash_?attn|flash_?attention|npu_fusion_attention|xformers"
+    r"|ATTENTION_FUNCTIONS|_attn_implementation|flex_attention"
+)
+"""What a module mentions whose author has chosen between this and a fused attention."""
+_PRODUCTS = frozenset({"matmul", "bmm", "einsum", "baddbmm"})
+_OF_SCORES = frozenset(
+    {"add", "sub", "mul", "div", "view", "reshape", "unsqueeze", "squeeze", "contiguous",
+     "flatten", "masked_fill", "where", "clamp", "float", "transpose", "permute", "cat",
+     "add_", "mul_", "div_", "masked_fill_", Op.CAST, Op.AUGMENTED, Op.AUGMENT, Op.TUPLE, Op.PHI}
+)  # fmt: skip
+"""What may stand between the product of queries and keys and the softmax."""
+_OF_WEIGHTS = frozenset(
+    {"dropout", "contiguous", "view", "reshape", "transpose", "permute", "masked_fill",
+     "nan_to_num", "flatten", "unsqueeze", "squeeze", Op.CAST, Op.GETITEM, Op.PHI}
+)  # fmt: skip
+"""What may stand between the softmax and the product with the values."""
+_LAST = frozenset({-1, 2, 3})
+"""Where the keys are: the softmax of slots is over the queries."""
+_TURNS = frozenset(
+    {"transpose", "permute", "unsqueeze", "expand", "contiguous", Op.CAST, Op.GETITEM, "view"}
+)
+_MASKS = re.compile(r"(?i)mask|bias|(^|_)pos|sparse|scores?$|attn_w")
+"""Functions that change scores and return them: ``apply_sparse_mask(scores, length)``."""
+_CHANNELS = re.compile(r"(?i)channel|linear_?att|pool|cluster|codebook|vlad")
+_ADVICE = (
+    "scores of all queries and keys are written to memory and read again by each operator: "
+    "F.scaled_dot_product_attention(q, k, v, attn_mask=shown, scale=scale), of (batch, heads, "
+    "length, size) and a bool mask that is True where a key is seen, or torch_npu."
+    "npu_fusion_attention(..., pse=bias, atten_mask=hidden) where more is added to the scores"
+)
+_SINKS = (
+    "a column of sinks takes what no key wants, and scores of all queries and keys are written to "
+    "memory: torch_npu.npu_fusion_attention(q, k, v, heads, 'BNSD', scale=scale, "
+    "atten_mask=hidden, sink=sinks)[0], one number of float32 for each head, in one kernel; "
+    "torch_npu from 7.3.0"
+)
+_NEEDED = "; the probabilities are a result too: return None in their place where nobody reads them"
+
+
+def find_attention_in_pieces(here: Surroundings) -> Iterator[Proposal]:
+    """Yield the products of values and a softmax over products of queries and keys."""
+    if _CHANNELS.search(here.flow.qualname) is not None:
+        return
+    found = [e for op in sorted(_PRODUCTS) for e in here.flow.by_operation.get(op, ())]
+    carried: dict[Node, list[Node]] = {}
+    for seen in here.flow.observables:
+        if seen.node.op == Op.CARRY:
+            carried.setdefault(seen.node.args[0], []).append(seen.node.args[1])
+    for evaluation in found:
+        if not isinstance(evaluation.code, (ast.BinOp, ast.Call)):
+            continue  # a name of what is computed
+        for weights in evaluation.node.args:
+            soft = _softmax_of(weights)
+            if soft is not None and _is_of_products(soft, carried):
+                needed = is_needed(here, weights, evaluation.node)
+                if needed or not has_bias(soft.args[0]):
+                    advice = _SINKS if _has_sinks(weights, soft) else _ADVICE
+                    yield Proposal(evaluation.code, advice + _NEEDED * needed)
+                break
+
+
+def _softmax_of(node: Node) -> Node | None:
+    """Return the softmax that weights are: dropped, cast, turned, or one of two branches."""
+    if node.op == "softmax" or _is_own_softmax(node):
+        return node if node.op == Op.CALL or node.args[1].value in _LAST else None
+    dropped = node.op == Op.CALL and "drop" in str(node.args[0].value).lower()
+    if node.op not in _OF_WEIGHTS and not dropped:
+        return None
+    parts = node.args[1:] if node.op in {Op.PHI, Op.CALL} else node.args[:1]
+    return next((soft for part in parts if (soft := _softmax_of(part)) is not None), None)
+
+
+def _has_sinks(weights: Node, soft: Node) -> bool:
+    """Tell whether the last column is left out: ``softmax(cat([scores, sinks], -1))[..., :-1]``."""
+    return weights is not soft and any(part.op == Op.GETITEM for part in _way_to(soft, weights))
+
+
+def _way_to(soft: Node, node: Node) -> list[Node]:
+    """Return what stands between a softmax and the product with the values."""
+    found = []
+    while node is not soft and node.args:
+        found.append(node)
+        node = node.args[node.op in {Op.PHI, Op.CALL}]
+    return found
+
+
+def _is_own_softmax(node: Node) -> bool:
+    """Tell whether a function of the author's own is a softmax: ``softmax_float32(scores, -1)``."""
+    return (
+        node.op == Op.CALL
+        and len(node.args) > 1
+        and re.search(r"(?i)softmax", str(node.args[0].value)) is not None
+        and "log" not in str(node.args[0].value).lower()
+    )
+
+
+def _is_of_products(soft: Node, carried: dict[Node, list[Node]]) -> bool:
+    """Tell whether scores are made of a product of two values, none of them a parameter."""
+    seen: set[Node] = set()
+    todo = [soft.args[1 if soft.op == Op.CALL else 0]]
+    while todo:
+        node = todo.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node.op in _PRODUCTS:
+            operands = [arg for arg in node.args if arg.op != Op.CONST][-2:]
+            return len(operands) > 1 and not any(map(_is_parameter, operands))
+        if node in carried:
+            todo += carried[node]  # ``for bias in biases: scores += bias``
+        if node.op in _OF_SCORES or (node.op == Op.CALL and _MASKS.search(str(node.args[0].value))):
+            todo += reversed(node.args)
+    return False
+
+
+def _is_parameter(node: Node) -> bool:
+    """Tell whether an operand is a weight of the module, be it turned: then it is a layer."""
+    while node.args and (node.op in _TURNS or node.value in {"T", "mT"}):
+        node = node.args[0]
+    return node.op == Op.ATTR
