@@ -54,6 +54,42 @@ class EMA:
         for name, param in model.named_parameters():
             self.shadow[name].mul_(self.decay).add_(param, alpha=1 - self.decay)
 """
+COPIED = """
+import copy
+
+
+class Copied(torch.nn.Module):
+    def __init__(self, model: torch.nn.Module, decay: float = 0.9):
+        super().__init__()
+        self.module, self.decay = copy.deepcopy(model), decay
+
+    @torch.no_grad()
+    def update(self, model: torch.nn.Module) -> None:
+        for own, other in zip(self.module.parameters(), model.parameters()):
+            own.mul_(self.decay).add_(other, alpha=1 - self.decay)
+        for own, other in zip(self.module.buffers(), model.buffers()):
+            own.copy_(other)
+"""
+FEATURES = """
+class Features(torch.nn.Module):
+    def __init__(self, model: torch.nn.Module, layers):
+        super().__init__()
+        self.model, self.seen = model, {}
+        for name, module in model.named_modules():
+            if name in layers:
+                module.register_forward_hook(self._keep(name))
+
+    def _keep(self, name):
+        def hook(module, inputs, output):
+            self.seen[name] = output.detach()
+
+        return hook
+
+    def forward(self, x):
+        self.seen.clear()
+        self.model(x)
+        return dict(self.seen)
+"""
 LOOP = EMA[EMA.index("        for name") :]
 JOINED = """\
         own = [self.shadow[name] for name, _ in model.named_parameters()]
@@ -78,6 +114,8 @@ LAST = "        self.values = self.values[-self.window :]\n"
         (TRAINER, "loss.item() * self.accum", "self.accum * loss.item()", "loss.item()"),
         (METER, POP, LAST, ""),
         (METER, POP, LAST, LAST.replace("-self.window", "1 - self.window")),
+        (COPIED, "own.copy_(other)", "own.data.copy_(other)", "pass"),
+        (FEATURES, "dict(self.seen)", "{**self.seen}", "self.seen"),
         (EMA, LOOP, JOINED, JOINED.replace("1 - self.decay", "self.decay")),
     ],
 )
