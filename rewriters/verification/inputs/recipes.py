@@ -37,6 +37,7 @@ from npufix.rewriters.verification.inputs.objects.kept import (
     find_tensor_use,
     is_layer,
     is_pair,
+    list_items,
     list_passed_on,
     list_told,
     read_init,
@@ -45,6 +46,7 @@ from npufix.rewriters.verification.inputs.objects.kept import (
 from npufix.rewriters.verification.inputs.objects.offers import (
     StandInLayer,
     bind_optimizers,
+    fill_optimizers,
     guess_objects,
     make_groups,
     make_stand_in,
@@ -157,6 +159,7 @@ class Recipe:
         """Make the arguments of ``__init__``."""
         given = materialise(dict(self.arguments), "ordinary", 0, torch.float32, find=find)
         bind_optimizers(given)
+        fill_optimizers(given)
         self._choose(given)
         return given
 
@@ -425,6 +428,7 @@ def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
     if parameter.default is None:
         specs += offer_for_loops(parameter, find_kept_use(owner, parameter.name, called=False))[1:]
         specs += [make_stand_in(parameter.name)] if is_layer(owner, parameter.name) else []
+    specs = specs or list_items(owner, parameter)
     paired = not parameter.has_default and is_pair(owner, parameter.name)
     specs += guess_several(parameter, Use(paired=paired)) or tell_apart(parameter.default)
     return (told if parameter.has_default else []) + specs + guess_scalars(parameter)

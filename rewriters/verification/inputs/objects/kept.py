@@ -34,6 +34,8 @@ _READ_S = 5.0
 _NAMES = {"modules": ("",), "parameters": ("weight",), "buffers": ("running_mean",)}
 """Of the parts of a layer, as others call them."""
 _NUMBERS = 2
+_OF_LISTS = frozenset({"list", "tuple", "sorted"})
+_ITEMS = (3, 1, 4, 2, 7, 5, 6)
 _ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _TORCH = ("torch", "F", "nn", "torch.nn", "nn.functional", "torch.nn.functional")
 _OF_OTHERS = frozenset(
@@ -152,6 +154,16 @@ def list_names(owner: type, name: str) -> list[Spec]:
         if method and isinstance(target, ast.Tuple) and ast.unparse(target.elts[0]) in looked:
             return [Value(_NAMES[method[1]])]
     return []
+
+
+def list_items(owner: type, parameter: Parameter) -> list[Spec]:
+    """Return some numbers for an argument of ``__init__`` that methods make a list of."""
+    if parameter.has_default or parameter.annotation:
+        return []
+    _, tree = read_methods(owner)
+    calls = (n for n in ast.walk(tree) if isinstance(n, ast.Call) and len(n.args) > 0)
+    taken = {ast.unparse(n.args[0]) for n in calls if getattr(n.func, "id", "") in _OF_LISTS}
+    return [Value(_ITEMS)] if parameter.name in taken else []
 
 
 def is_number(owner: type, name: str) -> bool:

@@ -90,6 +90,31 @@ class Features(torch.nn.Module):
         self.model(x)
         return dict(self.seen)
 """
+LOOKAHEAD = """
+class Lookahead:
+    def __init__(self, optimizer: torch.optim.Optimizer, k: int = 5, alpha: float = 0.5):
+        self.optimizer, self.k, self.alpha, self.count = optimizer, k, alpha, 0
+        self.slow = [p.detach().clone() for g in optimizer.param_groups for p in g["params"]]
+
+    @torch.no_grad()
+    def step(self):
+        self.optimizer.step()
+        self.count += 1
+        if self.count % self.k == 0:
+            for p, s in zip(self.optimizer.param_groups[0]["params"], self.slow):
+                s.add_(p - s, alpha=self.alpha)
+                p.copy_(s)
+"""
+BUCKETS = """
+class Buckets:
+    def __init__(self, lengths, size: int = 2):
+        self.lengths, self.size = list(lengths), size
+
+    def __iter__(self):
+        order = sorted(range(len(self.lengths)), key=lambda i: self.lengths[i])
+        for start in range(0, len(order), self.size):
+            yield order[start : start + self.size]
+"""
 LOOP = EMA[EMA.index("        for name") :]
 JOINED = """\
         own = [self.shadow[name] for name, _ in model.named_parameters()]
@@ -114,6 +139,8 @@ LAST = "        self.values = self.values[-self.window :]\n"
         (TRAINER, "loss.item() * self.accum", "self.accum * loss.item()", "loss.item()"),
         (METER, POP, LAST, ""),
         (METER, POP, LAST, LAST.replace("-self.window", "1 - self.window")),
+        (LOOKAHEAD, "p.copy_(s)", "p.data.copy_(s)", "pass"),
+        (BUCKETS, "self.lengths[i]", "self.lengths.__getitem__(i)", "-self.lengths[i]"),
         (COPIED, "own.copy_(other)", "own.data.copy_(other)", "pass"),
         (FEATURES, "dict(self.seen)", "{**self.seen}", "self.seen"),
         (EMA, LOOP, JOINED, JOINED.replace("1 - self.decay", "self.decay")),

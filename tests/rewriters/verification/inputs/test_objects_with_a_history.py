@@ -509,3 +509,28 @@ def test_bounds_that_an_object_is_made_with_are_exceeded() -> None:
     found = verdict(PADDING, ("""f["ids"][:width]""", """f["ids"]"""))
     assert found.status is Status.REFUTED, found
     assert "max_length=2" in found.reason
+
+
+PLATEAU = """
+class Plateau:
+    def __init__(self, patience: int = 2, cooldown: int = 1):
+        self.patience, self.cooldown, self.bad, self.wait, self.rate = patience, cooldown, 0, 0, 1.0
+
+    def step(self, better: bool):
+        self.bad = 0 if better else self.bad + 1
+        if self.wait > 0:
+            self.wait -= 1
+            self.bad = 0
+        if self.bad > self.patience:
+            self.rate *= 0.5
+            self.wait = self.cooldown
+            self.bad = 0
+"""
+
+
+def test_calls_go_on_beyond_one_bound_after_another() -> None:
+    found = verdict(
+        PLATEAU,
+        ("            self.wait -= 1\n            self.bad = 0\n", "            self.wait -= 1\n"),
+    )
+    assert found.status is Status.REFUTED, found
