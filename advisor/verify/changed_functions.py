@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _MAIN = ("forward", "__call__")
 _NO_MEANING = frozenset({"__all__", "__version__", "__author__", "logger"})
-_SUSPENDED = "a context manager or a coroutine: calling it does not run it"
+_SUSPENDED = "a coroutine: calling it does not run it"
 
 
 @dataclass(frozen=True, slots=True)

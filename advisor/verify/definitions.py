@@ -140,18 +140,7 @@ def _header(part: ast.ExceptHandler | ast.match_case) -> str:
 
 def is_suspended(function: Function) -> bool:
     """Tell whether calling a function, and going through what that returns, does not run it."""
-    if isinstance(function, ast.AsyncFunctionDef):
-        return True
-    if not any("contextmanager" in ast.unparse(d) for d in function.decorator_list):
-        return False
-    todo: list[ast.AST] = list(function.body)
-    while todo:
-        node = todo.pop()
-        if isinstance(node, ast.Yield | ast.YieldFrom):
-            return True
-        if not isinstance(node, (*_DEFINITIONS, ast.Lambda)):
-            todo += ast.iter_child_nodes(node)
-    return False
+    return isinstance(function, ast.AsyncFunctionDef)
 
 
 def has_argument(text: str, name: str) -> bool:

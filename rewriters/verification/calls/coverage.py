@@ -41,6 +41,7 @@ _ANSWERED = re.compile(r"bool\([01]\)")
 """What has been answered as on an NPU."""
 _NO_COLUMNS = sys.version_info < (3, 11)
 _LONGEST = 60
+_MAKING = frozenset({"__init__", "__new__", "__post_init__", "reset_parameters"})
 
 
 @contextmanager
@@ -208,6 +209,38 @@ def find_blocks(text: str, lines: Iterable[int]) -> set[str]:
         for holds, block in ((True, node.body), (False, node.orelse))
         if wanted <= _span(block)
     }
+
+
+def find_making(text: str, other: str, owner: str) -> set[int]:
+    """Return the lines that make an object of a class, of it and its bases, and which are new.
+
+    New is what the other version of the text has not: in its place or elsewhere.
+    """
+    try:
+        trees = [ast.parse(t) for t in (text, other)]
+    except (SyntaxError, ValueError):
+        return set()
+    mine, theirs = (_list_making(tree, owner.rpartition(".")[2]) for tree in trees)
+    known = {says for says, _ in theirs}
+    return {line for says, line in mine if says not in known}
+
+
+def _list_making(tree: ast.Module, owner: str) -> list[tuple[str, int]]:
+    """Return the statements that make an object, as text without their blocks, with their lines."""
+    classes = {n.name: n for n in walk(tree) if isinstance(n, ast.ClassDef)}
+    queue, found = [owner], list[tuple[str, int]]()
+    for name in queue:  # grows
+        cls = classes.pop(name, None)
+        if cls is None:
+            continue
+        queue += [ast.unparse(base).rpartition(".")[2] for base in cls.bases]
+        methods = [n for n in cls.body if isinstance(n, ast.FunctionDef) and n.name in _MAKING]
+        for node in walk(*(s for method in methods for s in method.body)):
+            if isinstance(node, ast.stmt):
+                parts = [n for n in ast.iter_child_nodes(node) if not isinstance(n, ast.stmt)]
+                whole = "; ".join(map(ast.unparse, parts))
+                found.append((f"{type(node).__name__} {whole}", node.lineno))
+    return found
 
 
 def find_names_read(text: str, lines: Iterable[int]) -> set[str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import itertools
 import random
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 
@@ -35,7 +36,52 @@ def go_through(value: object) -> object:
     """
     if isinstance(value, Iterator) and type(value).__module__ in _OF_PYTHON:
         return iterator(itertools.islice(value, _MOST_GIVEN))
+    if isinstance(value, contextlib._GeneratorContextManager):  # noqa: SLF001 - it has no other name
+        return _enter(value)
     return value
+
+
+def _enter(manager: contextlib._GeneratorContextManager[object]) -> dict[str, object]:
+    """Return what a context manager gives, what holds inside it, and after what raises there."""
+    function, arguments, named = manager.func, manager.args, manager.kwds
+    given = (*arguments, *named.values())
+    with manager as entered:
+        own = next((n for n, value in enumerate(given) if value is entered), None)
+        found = {"given": entered if own is None else own, "inside": _look_around(given)}
+        if isinstance(entered, torch.nn.Module):
+            found["given"] = _look_around((entered,))
+    other = type(manager)(function, arguments, named)
+    try:
+        with other:
+            raise _FromInsideError  # noqa: TRY301 - it is what a caller may do
+    except _FromInsideError:
+        found["raises"] = True
+    return found | {"after": _look_around(given)}
+
+
+class _FromInsideError(Exception):
+    """What somebody raises inside of a context manager."""
+
+
+def _look_around(given: Iterable[object]) -> dict[str, object]:
+    """Return how torch computes at the moment, and the modes and weights of modules."""
+    state = torch.get_rng_state().numpy().tobytes()
+    found: dict[str, object] = {
+        "with gradients": torch.is_grad_enabled(),
+        "in inference mode": torch.is_inference_mode_enabled(),
+        "under autocast": torch.is_autocast_enabled("cpu"),
+        "default dtype": torch.get_default_dtype(),
+        "random state": zlib.crc32(state),
+    }
+    for value in given:
+        held = [value, *getattr(value, "__dict__", {}).values()]
+        for module in (m for m in held if isinstance(m, torch.nn.Module)):
+            for name, part in module.named_modules():
+                found[f"{name}.training".lstrip(".")] = part.training
+            weights = module.state_dict(keep_vars=True).items()
+            found |= {name: weight.detach().clone() for name, weight in weights}
+            found |= {f"{name}.requires_grad": weight.requires_grad for name, weight in weights}
+    return found
 
 
 def find_leaves(value: object, name: str, depth: int = 0) -> Iterator[tuple[str, object]]:

@@ -18,6 +18,7 @@ import re
 import sys
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -112,14 +113,14 @@ def list_histories(
     target: Target,
     recipe: Recipe,
     combine: Callable[[Target], Iterator[Assignment]],
-    runs: Callable[[Target, Assignment], bool],
+    runs: Callable[[Target, Assignment, int], bool],
     uncalled: dict[str, list[str]],
 ) -> Iterator[Recipe]:
     """Yield an object as a recipe makes it, after calls that write what the method reads.
 
     ``combine`` returns arguments that are worth a try for another method of the class, and ``runs``
-    says whether a call with them runs. ``uncalled`` takes the methods of which no call runs, and
-    what no other one changes of that which they change little by little.
+    says whether so many calls with them run. ``uncalled`` takes the methods of which no call runs,
+    and what no other one changes of that which they change little by little.
     """
     owner = target.owner
     if owner is None:
@@ -140,9 +141,9 @@ def list_histories(
     for name in fillers:
         qualname = f"{target.qualname.rpartition('.')[0]}.{name}"
         other = replace(target, qualname=qualname, _parameters=None)
-        until = time.process_time() + _FIND_S
-        tried = itertools.takewhile(lambda _: time.process_time() < until, combine(other))  # noqa: B023 - at once
-        found = next((a for a in tried if runs(other, a)), None)
+        # A fresh object takes much that it does not take again: ``best is None or score > best``.
+        found = _find_running(combine(other), partial(runs, other), 2)
+        found = found or _find_running(combine(other), partial(runs, other), 1)
         if found is None:
             uncalled[name] = []
         else:
@@ -163,6 +164,15 @@ def list_histories(
         steps = ((*_begin_epoch(loaders, n), *mixed) for n in epochs[:-1])
         last = _begin_epoch(loaders, epochs[-1])
         yield replace(recipe, history=(*itertools.chain.from_iterable(steps), *last))
+
+
+def _find_running(
+    tried: Iterator[Assignment], runs: Callable[[Assignment, int], bool], times: int
+) -> Assignment | None:
+    """Return the first arguments that can be called with so many times, within some time."""
+    until = time.process_time() + _FIND_S
+    timely = itertools.takewhile(lambda _: time.process_time() < until, tried)
+    return next((a for a in timely if runs(a, times)), None)
 
 
 def _begin_epoch(loaders: Sequence[str], epoch: int) -> list[Earlier]:
@@ -218,11 +228,11 @@ def _vary(
     earlier: Earlier,
     known: Assignment,
     other: Target,
-    runs: Callable[[Target, Assignment], bool],
+    runs: Callable[[Target, Assignment, int], bool],
 ) -> Earlier:
     """Return calls of a method with other plain values in each, if it takes them."""
     further = (replace(known, specs=earlier.specs(number)) for number in (1, _MOST_CALLS))
-    return replace(earlier, varies=all(runs(other, one) for one in further))
+    return replace(earlier, varies=all(runs(other, one, 1) for one in further))
 
 
 def _list_shared(owner: type, read: set[str]) -> dict[str, set[str]]:
@@ -317,6 +327,10 @@ def _list_counts(made: object) -> list[int]:
     """
     rooms = sorted(n for n in _list_rooms(made) if 1 < n < _MOST_CALLS)
     around = (rooms[0], rooms[0] + 1, rooms[-1] + 1) if rooms else ()
+    # And beyond all of them, one after the other: ``patience=2, cooldown=1``.
+    held = getattr(made, "__dict__", {}).values()
+    whole = sum(n for n in held if type(n) is int and 0 < n < _MOST_CALLS) + _TWO
+    around += (whole,) if rooms and rooms[-1] + 1 < whole < _MOST_CALLS else ()
     return list(dict.fromkeys((*around, *_USUAL)))
 
 

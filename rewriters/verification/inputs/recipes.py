@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from npufix.rewriters.verification.calls.values import (
     Find,
+    MadeArgument,
     Spec,
     Value,
     find_nothing,
@@ -36,8 +37,9 @@ from npufix.rewriters.verification.inputs.objects.kept import (
     find_tensor_use,
     is_layer,
     is_pair,
-    list_allowed,
+    list_items,
     list_passed_on,
+    list_told,
     read_init,
     weighs_classes,
 )
@@ -45,6 +47,7 @@ from npufix.rewriters.verification.inputs.objects.offers import (
     OWN,
     StandInLayer,
     bind_optimizers,
+    fill_optimizers,
     guess_objects,
     make_groups,
     make_stand_in,
@@ -92,6 +95,7 @@ _BUILD_S = 5.0
 _MOST_WORDS = 200
 """Characters of an error that are quoted."""
 _FEW_CLASSES = 4
+_TEXTS = 3
 _PLAIN_BASE = re.compile(r"(^|\.)(Module|object|ABC)$")
 
 
@@ -132,15 +136,20 @@ class Recipe:
         found = find(self.kind) if self.kind else owner
         return found if isinstance(found, type) else owner
 
-    def build(self, owner: type, find: Find = find_nothing) -> object:
-        """Make the object; parameters get values that no forgotten weight can hide behind."""
-        torch.default_generator.manual_seed(0)
+    def build(
+        self, owner: type, find: Find = find_nothing, seed: int = 0, *, as_made: bool = False
+    ) -> object:
+        """Make the object; parameters get values that no forgotten weight can hide behind.
+
+        ``as_made``: those that its class gives them.
+        """
+        torch.default_generator.manual_seed(seed)
         owner = self.owner(owner, find)
         if self.attributes is None:
             made: object = owner(**self.given(find))
         else:
             made = self._without_init(owner, self.attributes)
-        if isinstance(made, torch.nn.Module):
+        if isinstance(made, torch.nn.Module) and not as_made:
             _randomise(made)
             for name, number in self.filled:
                 getattr(made, name).data.fill_(number)
@@ -151,6 +160,7 @@ class Recipe:
         """Make the arguments of ``__init__``."""
         given = materialise(dict(self.arguments), "ordinary", 0, torch.float32, find=find)
         bind_optimizers(given)
+        fill_optimizers(given)
         self._choose(given)
         return given
 
@@ -365,7 +375,8 @@ def _choices(owner: type, parameter: Parameter, loaded: Loaded) -> list[tuple[st
     name, specs = parameter.name, _options(owner, parameter, loaded)
     if parameter.has_default:
         other = [s for s in specs if not _is(s, parameter.default)]
-        return [(name, None), *((name, s) for s in other[:2])]
+        few = _TEXTS if isinstance(parameter.default, str) else 2
+        return [(name, None), *((name, s) for s in other[:few])]
     return [(name, s) for s in specs or (Value(WIDTH), Value(None))]
 
 
@@ -392,9 +403,9 @@ def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
         return [*make_weights(parameter.name, scale=0), make_groups(parameter.name)]
     bare = re.sub(r"\W.*", "", parameter.annotation.strip("'\"").rpartition(".")[2])
     annotated = loaded.find(bare) if bare else None
-    specs: list[Spec] = []
+    told, specs = list_told(owner, parameter, loaded.find), list[Spec]()
     if not parameter.has_default:
-        specs = list_allowed(owner, parameter.name, loaded.find) or _tensors(owner, parameter)
+        specs = told or _tensors(owner, parameter)
     if not specs and not parameter.has_default:
         # Another one than what a method takes: the average of two that are equal is no other.
         called = is_layer(owner, rf"(?:.*\bdeepcopy\()?{parameter.name}\)?")
@@ -418,9 +429,29 @@ def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
     if parameter.default is None:
         specs += offer_for_loops(parameter, find_kept_use(owner, parameter.name, called=False))[1:]
         specs += [make_stand_in(parameter.name)] if is_layer(owner, parameter.name) else []
+    specs = specs or list_items(owner, parameter)
     paired = not parameter.has_default and is_pair(owner, parameter.name)
     specs += guess_several(parameter, Use(paired=paired)) or tell_apart(parameter.default)
-    return specs + guess_scalars(parameter)
+    return (told if parameter.has_default else []) + specs + guess_scalars(parameter)
+
+
+def tie_modules(recipe: Recipe, specs: Mapping[str, Spec], owner: type, loaded: Loaded) -> Recipe:
+    """Return an object made with modules of the kinds that a method gets under the same names.
+
+    ``update(model)`` goes through the buffers of both where ``__init__(model)`` has copied one.
+    """
+    given = {n: s for n, s in recipe.arguments if isinstance(s, MadeArgument)}
+    apart = {n for n in given.keys() & specs.keys() if str(given[n]) != str(specs[n])}
+    apart = {n for n in apart if isinstance(specs[n], MadeArgument)}
+    signature = try_call(lambda: inspect.signature(owner), _BUILD_S).value if apart else None
+    tied = dict[str, Spec]()
+    for parameter in list_parameters(signature) if isinstance(signature, inspect.Signature) else ():
+        if parameter.name in apart:
+            other = str(specs[parameter.name])
+            alike = (s for s in _options(owner, parameter, loaded) if str(s) == other)
+            tied[parameter.name] = next(alike, given[parameter.name])
+    made = recipe.made_with(**tied)
+    return made if not tied or not _why_not(made, owner, loaded.find, _MOST_PARAMETERS) else recipe
 
 
 def _tensors(owner: type, parameter: Parameter) -> list[Spec]:

@@ -38,13 +38,18 @@ from npufix.rewriters.verification.inputs.cases.trials import with_specs
 from npufix.rewriters.verification.inputs.combinations import combine_guesses
 from npufix.rewriters.verification.inputs.histories import list_histories, vary_last
 from npufix.rewriters.verification.inputs.objects.offers import guess_objects
-from npufix.rewriters.verification.inputs.recipes import Recipe, generate_recipes
+from npufix.rewriters.verification.inputs.recipes import (
+    Recipe,
+    generate_recipes,
+    tie_modules,
+)
 from npufix.rewriters.verification.inputs.search_result import (
     MOST_EXPIRED,
     NO_OBJECT,
     SearchResult,
 )
 from npufix.rewriters.verification.inputs.sorts_and_looks import Looks, Sorts, passes
+from npufix.rewriters.verification.inputs.source.attributes import list_bounding
 from npufix.rewriters.verification.inputs.source.declarations import (
     NOTHING,
     Declarations,
@@ -58,7 +63,7 @@ from npufix.rewriters.verification.inputs.source.path_conditions import (
 from npufix.rewriters.verification.inputs.source.training.losses import is_ignored
 from npufix.rewriters.verification.inputs.source.usage import find_function
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
-from npufix.rewriters.verification.inputs.tracing import trace_call, trace_cases
+from npufix.rewriters.verification.inputs.tracing import reach_making, trace_call, trace_cases
 from npufix.rewriters.verification.sandbox.remote import runs_with_target
 
 if TYPE_CHECKING:
@@ -85,6 +90,8 @@ _FURTHER_S = 1.0
 _DEFAULT_S = 0.7
 _MOST_DEFAULTS = 3
 _MOST_CHANGED = 12
+_BOUND = 2
+"""Less than any other size, and more than the one of what may be left out."""
 _LOW = (torch.float16, torch.bfloat16)
 
 
@@ -180,6 +187,7 @@ def search(  # noqa: PLR0913 - what is looked for, and within what
         failed: list[str] = []
         made = generate_recipes(target.owner, target.name, target.loaded, job.patched, failed)
         options = list(itertools.islice(made, _MOST_RECIPES))
+        options += reach_making(target, job, options, made)[:_MOST_RECIPES]
         if not options:
             found.errors[NO_OBJECT] += 1
         if failed and all(r is None or r.attributes is not None for r in options):
@@ -198,6 +206,7 @@ def search(  # noqa: PLR0913 - what is looked for, and within what
     looking.run_further()
     looking.run_after_others(partial(_read_methods, job))
     looking.run_beside_defaults(read)
+    looking.run_within_bounds()
     looking.run_as_changed(job)
     looking.pass_all()
     if not job.floating:
@@ -232,7 +241,14 @@ class _Search:
             declared = declared.made_with(recipe.arguments)
         declared = declared.made_with(tuple((forced or {}).items()))
         tried = combine_guesses(target, self.wanted.tree, bases, widths, declared, forced)
-        return (Assignment(recipe, specs) for specs in tried if declared.fits(specs))
+        fitting = (specs for specs in tried if declared.fits(specs))
+        return (Assignment(self._tie(recipe, specs), specs) for specs in fitting)
+
+    def _tie(self, recipe: Recipe | None, specs: Mapping[str, Spec]) -> Recipe | None:
+        owner = self.target.owner
+        if recipe is None or owner is None or recipe.history:
+            return recipe
+        return tie_modules(recipe, specs, owner, self.target.loaded)
 
     def add_floats(self) -> None:
         """Add a call with floating numbers, where integers were given that may be either."""
@@ -301,8 +317,8 @@ class _Search:
                         yield meant
             yield from unlikely
 
-        def runs(other: Target, one: Assignment) -> bool:
-            return trace_call(other, CallCase(one)) is not None
+        def runs(other: Target, one: Assignment, times: int) -> bool:
+            return trace_call(other, CallCase(one), times=times) is not None
 
         known = [a.specs for a in self.found.assignments if a.recipe == recipe]
         for used in list_histories(self.target, recipe, combine, runs, self.found.uncalled):
@@ -343,6 +359,21 @@ class _Search:
                 if len(found.assignments) > before:
                     break
         self._run_with_absent(recipe)
+
+    def run_within_bounds(self) -> None:
+        """Make the object with bounds that what is passed exceeds: ``max_length=2``."""
+        found, target = self.found, self.target
+        recipe = next((a.recipe for a in found.assignments), None)
+        if recipe is None or recipe.attributes is not None or target.owner is None:
+            return
+        settings = target.settings_of(recipe)
+        for name in list_bounding(target.owner, target.name).values():
+            known = settings.get(name, False)
+            if known is not None and (type(known) is not int or known <= _BOUND):
+                continue
+            made = recipe.made_with(**{name: Value(_BOUND)})
+            again = (replace(a, recipe=made) for a in found.assignments[:_ENOUGH])
+            self.run(again, time.process_time() + _DEFAULT_S, most=1)
 
     def _run_with_absent(self, recipe: Recipe | None) -> None:
         """Pass tensors that every call has left out: what is selected by a mask, without it."""

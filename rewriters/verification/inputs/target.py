@@ -38,6 +38,8 @@ from npufix.rewriters.verification.inputs.objects.offers import (
 )
 from npufix.rewriters.verification.inputs.objects.state import (
     cast_floats,
+    is_hooked,
+    list_handed_out,
     list_registered,
     read_settings,
     read_state,
@@ -114,7 +116,7 @@ class CallCase:
     def __str__(self) -> str:
         flavour = "" if self.flavour == "ordinary" else f", {self.flavour}"
         recipe = self.assignment.recipe
-        mode = "" if self.training or recipe is None else ", eval mode"
+        mode = "" if self.training else ", eval mode"
         made = f" on an object made with {recipe}" if recipe is not None and str(recipe) else ""
         weights = ", float32 weights" if self.float32_weights else ""
         steps = f", {self.steps} optimiser steps" if self.steps else ""
@@ -276,6 +278,8 @@ class Target:
             return made
 
         arguments = make(specs, dtype)
+        for module in () if case.training else list_modules(arguments).values():
+            module.eval()
         others = case.earlier
         earlier = None if others is None else make(others.specs, case.earlier_dtype or dtype)
         first: tuple[object, ...] = ()
@@ -296,15 +300,19 @@ class Target:
 
         walked = {n for n, s in specs.items() if isinstance(s, MadeArgument) and s.walked}
 
+        returned: list[object] = [None]
+
         def call(passed: Mapping[str, object]) -> object:
             passed = {n: iter(v) if n in walked else v for n, v in passed.items()}  # type: ignore[call-overload] # a list
-            if not case.autocast:
-                return self.invoke(first, passed)
-            with torch.autocast("npu" if moved else "cpu", torch.bfloat16):
-                return self.invoke(first, passed)
+            place = "npu" if moved else "cpu"
+            with torch.autocast(place, torch.bfloat16) if case.autocast else nullcontext():
+                returned[0] = self.invoke(first, passed)
+            return returned[0]
 
         own_state, given = state, arguments
-        state = lambda: dict(own_state()) | _states(given)  # noqa: E731 - same
+        state = lambda: (  # noqa: E731 - same
+            dict(own_state()) | _states(given) | list_handed_out(first, returned[0])
+        )
         return PreparedCall(
             call, arguments, state, registered, _find_constants(specs), moved, self.around, earlier
         )
@@ -408,8 +416,8 @@ class Target:
             )
             cast_floats(made, dtype)
             self._instances[key] = made
-        if issubclass(self.owner, torch.optim.Optimizer):
-            return self._instances.pop(key)  # copies of weights have no gradients
+        if issubclass(self.owner, torch.optim.Optimizer) or is_hooked(self._instances[key]):
+            return self._instances.pop(key)  # copies of weights have no gradients, and no hooks
         try:
             return _copy_object(self._instances[key])
         except Exception:  # noqa: BLE001 - __deepcopy__ of the user's class; then build it again

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from npufix.rewriters.verification.calls.coverage import LinesToCover, Place, trace_lines
+from npufix.rewriters.verification.calls.coverage import (
+    LinesToCover,
+    Place,
+    find_blocks,
+    find_making,
+    trace_lines,
+)
 from npufix.rewriters.verification.calls.device import (
     compute_on_device,
     device_failure,
@@ -20,8 +26,10 @@ from npufix.rewriters.verification.sandbox.try_call import try_call
 from npufix.rewriters.verification.verdict import BackendLimitError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from npufix.rewriters.edit.job import Job
+    from npufix.rewriters.verification.inputs.recipes import Recipe
     from npufix.rewriters.verification.inputs.search_result import SearchResult
     from npufix.rewriters.verification.inputs.target import CallCase, Target
 
@@ -59,6 +67,59 @@ def trace_call(
             found.ran = True
             target.discard_object()
     return None if outcome.error else lines
+
+
+@runs_with_target
+def trace_making(target: Target, recipe: Recipe | None) -> set[Place]:
+    """Return the lines of the module that run where an object is made, if one is."""
+    if recipe is None or recipe.attributes is not None or target.owner is None:
+        return set()
+    owner = target.owner
+    with trace_lines(target.loaded.filename) as lines, target.world():
+        made = try_call(lambda: recipe.build(owner, target.loaded.find), scale_timeout(CALL_S))
+    return set() if made.error else lines
+
+
+def reach_making(
+    target: Target, job: Job, options: Iterable[Recipe | None], further: Iterator[Recipe]
+) -> list[Recipe]:
+    """Return what else to make, until what has changed of ``__init__`` has run."""
+    owner = job.qualname.rpartition(".")[0]
+    lines = find_making(job.original, job.patched, owner)
+    others = find_making(job.patched, job.original, owner)
+    if not (lines or others):
+        return []
+    alike = find_blocks(job.patched, others)
+    wanted = LinesToCover(job.original, target.loaded.filename, lines, alike)
+    ran: set[Place] = set()
+    more: list[Recipe] = []
+    for option in options:
+        ran |= trace_making(target, option)
+    for option in further if wanted.unreached(ran) else ():
+        reached = trace_making(target, option)
+        if wanted.reached(ran | reached) > wanted.reached(ran):
+            more.append(option)
+            ran |= reached
+        if not wanted.unreached(ran):
+            break
+    return more
+
+
+@runs_with_target
+def read_made(target: Target, recipe: Recipe | None, seed: int) -> dict[str, torch.Tensor]:
+    """Return the weights and buffers of a module as its class makes them; none if it does not."""
+    if recipe is None or recipe.attributes is not None or not target.has_modes:
+        return {}
+    owner = target.owner or object
+    with target.world():
+        made = try_call(
+            lambda: recipe.build(owner, target.loaded.find, seed, as_made=True),
+            scale_timeout(CALL_S),
+        ).value
+    if not isinstance(made, torch.nn.Module):
+        return {}
+    named = (*made.named_parameters(), *made.named_buffers())
+    return {f"self.{name}": value.detach() for name, value in named}
 
 
 @runs_with_target

@@ -71,6 +71,7 @@ _IN_FLOAT32 = re.compile(r"\.float\(|\bfloat32\b|\.double\(|\bfloat64\b")
 _CASTS = re.compile(r"\bdtype\b|\.(?:to|type_as|float|half|bfloat16|double)\(")
 _HALF_TYPES = ("c10::BFloat16", "c10::Half")
 _OTHER_SIZE = 5
+_MODES = r"\.training\b|\.(train|eval)\("
 _LONG = 17
 """Longer than all that a call is made of."""
 _ODD = (7, 3, 13, 5)
@@ -146,10 +147,11 @@ def _cases(
     for one in telling:
         yield from one.list_dtypes()
     for number, assignment in enumerate(assignments):
-        if assignment.recipe is not None:
+        recipe = assignment.recipe
+        if recipe is not None or _sets_modes(assignment, job):
             yield CallCase(assignment, training=False)
-            if assignment.recipe.history and assignments[0].recipe != assignment.recipe:
-                continue  # what else may happen to numbers is seen on the fresh object
+        if recipe is not None and recipe.history and assignments[0].recipe != recipe:
+            continue  # what else may happen to numbers is seen on the fresh object
         yield from _with_values(assignment, job)
         if number < len(telling):
             yield from telling[number].list_around_numbers()
@@ -158,6 +160,12 @@ def _cases(
     if low is not None and telling[0].trials.accepts(low):
         yield from _Telling(Trials.of(target, low), low, job, keeps).list_around_numbers()
     yield from _resize(assignments, target)
+
+
+def _sets_modes(assignment: Assignment, job: Job) -> bool:
+    """Say whether code trains or evaluates a model that it is given."""
+    given = any(isinstance(s, MadeArgument) for s in assignment.specs.values())
+    return given and re.search(_MODES, job.original) is not None
 
 
 def _with_values(assignment: Assignment, job: Job) -> Iterator[CallCase]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from npufix.rewriters.verification.inputs.source.declarations import (
     Declarations,
     read_declarations,
 )
+from npufix.rewriters.verification.inputs.source.parameters import guess_scalars
 from npufix.rewriters.verification.inputs.source.path_conditions import find_compared_constants
 from npufix.rewriters.verification.inputs.source.training.loops import find_batches, find_result
 from npufix.rewriters.verification.inputs.source.training.losses import find_class_weights
@@ -29,6 +31,12 @@ if TYPE_CHECKING:
     from npufix.rewriters.verification.inputs.source.parameters import Parameter
 
 _READ_S = 5.0
+_NAMES = {"modules": ("",), "parameters": ("weight",), "buffers": ("running_mean",)}
+"""Of the parts of a layer, as others call them."""
+_NUMBERS = 2
+_OF_LISTS = frozenset({"list", "tuple", "sorted"})
+_ITEMS = (3, 1, 4, 2, 7, 5, 6)
+_ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _TORCH = ("torch", "F", "nn", "torch.nn", "nn.functional", "torch.nn.functional")
 _OF_OTHERS = frozenset(
     [
@@ -100,6 +108,22 @@ def find_tensor_use(owner: type, name: str) -> set[str]:
     return found
 
 
+def list_told(owner: type, parameter: Parameter, find: Find) -> list[Spec]:
+    """Return what methods tell of an argument of ``__init__``: texts, names, that it is a number.
+
+    ``"cls"`` for ``if kind == "cls"``, beside ``kind: str = "mean"`` too.
+    """
+    if not parameter.has_default:
+        return list_allowed(owner, parameter.name, find) or list_names(owner, parameter.name)
+    if parameter.default is not None and not isinstance(parameter.default, str):
+        return []
+    found = list_allowed(owner, parameter.name, find)
+    unsaid = parameter.default is None and not (parameter.annotation or found)
+    if unsaid and not guess_scalars(parameter) and is_number(owner, parameter.name):
+        return guess_scalars(replace(parameter, annotation="int | float"))[:_NUMBERS]
+    return found
+
+
 def list_allowed(owner: type, name: str, find: Find) -> list[Spec]:
     """Return the texts that methods compare an argument of ``__init__`` with.
 
@@ -108,6 +132,58 @@ def list_allowed(owner: type, name: str, find: Find) -> list[Spec]:
     _, tree = read_methods(owner)
     compared = find_compared_constants(tree, "__init__", find).get(name, ())
     return [Value(value) for value in compared if isinstance(value, str)]
+
+
+def list_names(owner: type, name: str) -> list[Spec]:
+    """Return names that methods look for in an argument of ``__init__``, as of any layer.
+
+    ``for n, m in model.named_modules(): if n in layers``
+    """
+    _, tree = read_methods(owner)
+    methods = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+    kept = {f"self.{a}" for m in methods for a, given in list_kept(m) if given == name} | {name}
+    looked = {
+        ast.unparse(node.left)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Compare)
+        and isinstance(node.ops[0], ast.In | ast.NotIn)
+        and ast.unparse(node.comparators[0]) in kept
+    }
+    for node in ast.walk(tree):
+        of = ast.unparse(node.iter) if isinstance(node, ast.For | ast.comprehension) else ""
+        method = re.search(r"\.named_(modules|parameters|buffers)\(\)$", of)
+        target = node.target if isinstance(node, ast.For | ast.comprehension) else None
+        if method and isinstance(target, ast.Tuple) and ast.unparse(target.elts[0]) in looked:
+            return [Value(_NAMES[method[1]])]
+    return []
+
+
+def list_items(owner: type, parameter: Parameter) -> list[Spec]:
+    """Return some numbers for an argument of ``__init__`` that methods make a list of."""
+    if parameter.has_default or parameter.annotation:
+        return []
+    _, tree = read_methods(owner)
+    calls = (n for n in ast.walk(tree) if isinstance(n, ast.Call) and len(n.args) > 0)
+    taken = {ast.unparse(n.args[0]) for n in calls if getattr(n.func, "id", "") in _OF_LISTS}
+    return [Value(_ITEMS)] if parameter.name in taken else []
+
+
+def is_number(owner: type, name: str) -> bool:
+    """Say whether methods calculate with an argument of ``__init__``: ``weight * extra``."""
+    _, tree = read_methods(owner)
+    methods = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+    kept = {f"self.{a}" for m in methods for a, given in list_kept(m) if given == name} | {name}
+    for node in ast.walk(tree):
+        parts: list[ast.expr] = []
+        if isinstance(node, ast.BinOp) and not isinstance(node.op, ast.MatMult | ast.BitOr):
+            parts = [node.left, node.right]
+        elif isinstance(node, ast.Compare) and isinstance(node.ops[0], _ORDERS):
+            parts = [node.left, *node.comparators]
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in {"min", "max", "range"}:
+            parts = node.args
+        if any(isinstance(p, ast.Name | ast.Attribute) and ast.unparse(p) in kept for p in parts):
+            return True
+    return False
 
 
 def list_passed_on(owner: type, build: Callable[[], object]) -> list[str]:

@@ -175,6 +175,14 @@ def bind_optimizers(arguments: Mapping[str, object]) -> None:
     bind_schedules(arguments)
 
 
+def fill_optimizers(arguments: Mapping[str, object]) -> None:
+    """Have an optimiser that is alone, beside no module, train weights that have gradients."""
+    if not list_modules(arguments):
+        for optimizer in arguments.values():
+            if isinstance(optimizer, torch.optim.Optimizer):
+                optimizer.param_groups[0]["params"] = parameters(0)
+
+
 def take_steps(step: Callable[..., object], optimizer: object, *given: Any, **named: Any) -> object:  # noqa: ANN401 - what it takes
     """Take a few steps of an optimiser, each with other gradients than the one before.
 

@@ -19,9 +19,9 @@ def combine_by_rank(
     # Second: nothing at its default, so that a forgotten ``eps`` cannot hide behind one that
     # happens to be the operator's own.
     off = tuple(1 if o[0][1] is None and len(o) > 1 else 0 for o in options)
-    # A size of several numbers may fit no others: then all but these.
+    # A size of several numbers may fit no others, nor a text: then all but these.
     plain = tuple(
-        0 if isinstance(getattr(o[n][1], "value", None), tuple | list) else n
+        0 if isinstance(getattr(o[n][1], "value", None), tuple | list | str) else n
         for n, o in zip(off, options, strict=True)
     )
     first, *others = sorted(ranks, key=sum)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 
 from npufix.rewriters.verification.calls.leaves import find_leaves
@@ -9,6 +11,16 @@ from npufix.rewriters.verification.calls.observe import CALL_S
 from npufix.rewriters.verification.inputs.objects.offers import list_modules, list_weights
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_HOOKS = (
+    "_forward_hooks",
+    "_forward_pre_hooks",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+    "_state_dict_hooks",
+)
 _PLAIN = (torch.Tensor, bool, int, float, str)
 
 
@@ -43,6 +55,41 @@ def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
+def list_handed_out(objects: Iterable[object], result: object) -> dict[str, object]:
+    """Return which list or dictionary of an object is the result itself, and no copy of it.
+
+    Whoever keeps ``self.features`` sees what the next call makes of it.
+    """
+    if not isinstance(result, (list, dict, set)):
+        return {}
+    held = (item for one in objects for item in getattr(one, "__dict__", {}).items())
+    return {f"handing out self.{name} itself": True for name, value in held if value is result}
+
+
+def is_hooked(instance: object) -> bool:
+    """Say whether functions belong to an object that a copy of it would share with it.
+
+    Hooks of its modules and weights, and what closes over ``self``: they write into the first one.
+    """
+    modules = [instance] if isinstance(instance, torch.nn.Module) else []
+    modules += list_modules(getattr(instance, "__dict__", {})).values()
+    parts = [part for module in modules for part in module.modules()]
+    if any(getattr(part, hooks, None) for part in parts for hooks in _HOOKS):
+        return True
+    if any(w._backward_hooks for m in modules for w in m.parameters(recurse=True)):  # noqa: SLF001 - no other name
+        return True
+    values = [v for part in (instance, *parts) for v in getattr(part, "__dict__", {}).values()]
+    if any(w.grad is not None for v in values for w in _weights_of(v)):
+        return True
+    closures = (getattr(v, "__closure__", None) or () for v in values if callable(v))
+    held = {id(instance), *map(id, parts)}
+    return any(id(cell.cell_contents) in held for cells in closures for cell in cells)
+
+
+def _weights_of(value: object) -> list[torch.nn.Parameter]:
+    return list_weights(value) if isinstance(value, torch.optim.Optimizer) else []
+
+
 def read_state(instance: object, called: str) -> dict[str, object]:
     """Return the tensors and plain attributes of an object, by the names that code gives them."""
     parts = {f"{called}.": instance}
@@ -74,7 +121,12 @@ def read_state(instance: object, called: str) -> dict[str, object]:
 def _read_held_settings(instance: object, called: str) -> dict[str, object]:
     held = getattr(instance, "__dict__", {}).items()
     each = (read_settings(value, f"{called}.{name}").items() for name, value in held)
-    return {name: value for settings in each for name, value in settings}
+    found = {name: value for settings in each for name, value in settings}
+    if not list_modules(dict(held)) and not isinstance(instance, torch.nn.Module):
+        for name, value in held:  # what nobody else shows: weights that only an optimiser knows
+            weights = enumerate(_weights_of(value))
+            found |= {f"{called}.{name}.params[{n}]": weight for n, weight in weights}
+    return found
 
 
 def read_settings(optimizer: object, called: str) -> dict[str, object]:

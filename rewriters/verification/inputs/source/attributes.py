@@ -87,6 +87,25 @@ def compares_counter(owner: type, method: str) -> bool:
     return False
 
 
+def list_bounding(owner: type, method: str) -> dict[str, str]:
+    """Return the attributes that a method bounds sizes with, and the arguments they are.
+
+    ``max_length`` for ``width = min(width, self.max_length)``, ``x[: self.max_length]`` and ``if
+    len(x) > self.max_length``, where ``__init__`` keeps an argument as it is.
+    """
+    kept = dict(pair for tree in _trees(owner, "__init__") for pair in list_kept(tree))
+    bounds: list[ast.AST] = []
+    for node in (n for tree in _trees(owner, method) for n in walk(tree)):
+        if isinstance(node, ast.Compare) and not isinstance(node.ops[0], ast.Is | ast.IsNot):
+            bounds += [node.left, *node.comparators]
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "min":
+            bounds += node.args
+        elif isinstance(node, ast.Slice):
+            bounds += [n for n in (node.lower, node.upper) if n is not None]
+    named = {ast.unparse(n) for n in walk(*bounds) if isinstance(n, ast.Attribute)}
+    return {attribute: name for attribute, name in kept.items() if f"self.{attribute}" in named}
+
+
 def _find_counted(node: ast.AST) -> str:
     """Return ``self.n`` for ``self.n += 1``, ``self.n = self.n + 1`` and ``self.n.add_(1)``."""
     of: ast.expr

@@ -24,21 +24,27 @@ def slice_module(tree: ast.Module, target: str) -> list[ast.stmt]:
     """Return the top-level statements that ``target`` needs, in their order.
 
     A statement that changes a needed definition (``Norm.forward = ...``, ``register(Norm)``)
-    belongs to it. What looks a name up in ``globals()`` may need every definition.
+    belongs to it. What looks a name up in ``globals()`` may need every definition, and what looks
+    it up in a registry those that enter themselves there: ``@register("rms")``.
     """
     bound, used, changes = _read_names(tree)
-    wanted, queue = set[int](), [target]
-    seen: set[str] = set()
+    entered, looked_up = _read_registries(tree)
+    wanted, queue = set[int](), [(target, False)]
+    seen: set[tuple[str, bool]] = set()
     while queue:
-        name = queue.pop()
-        if name in seen:
+        name, looks = queue.pop()
+        if (name, looks) in seen:
             continue
-        seen.add(name)
+        seen.add((name, looks))
         for index in range(len(tree.body)):
-            if (name in bound[index] or name in changes[index]) and index not in wanted:
+            needed = name in bound[index] or name in changes[index]
+            if (needed or (looks and name in entered[index])) and index not in wanted:
                 wanted.add(index)
-                queue.extend(used[index])
-    unresolved = seen - set[str]().union(*bound)
+                queue.extend(
+                    (used_name, used_name in looked_up[index]) for used_name in used[index]
+                )
+    names = {name for name, _ in seen}
+    unresolved = names - set[str]().union(*bound)
     wanted |= {i for i, names in enumerate(bound) if "*" in names and unresolved}
     if "globals" in unresolved:
         wanted |= {i for i, s in enumerate(tree.body) if not isinstance(s, _DOES)}
@@ -54,6 +60,46 @@ def _read_names(tree: ast.Module) -> tuple[list[set[str]], list[set[str]], list[
         *(b for s, b in zip(tree.body, bound, strict=True) if isinstance(s, IMPORTS))
     )
     return bound, used, [_changes(statement) - imported for statement in tree.body]
+
+
+@lru_cache(maxsize=4)
+def _read_registries(tree: ast.Module) -> tuple[list[set[str]], list[set[str]]]:
+    """Return where each statement of a module enters itself as decorated, and where it looks up.
+
+    ``@register("rms") class RMSNorm`` is entered in ``NORMS``, as ``register`` writes to it;
+    ``@NORMS.register("rms")`` says so itself. Neither looks anything up there.
+    """
+    writes = {
+        s.name: {_root_of(n) for n in walk(s) if _is_entry(n)}
+        for s in tree.body
+        if isinstance(s, ast.FunctionDef)
+    }
+    entered, looked_up = list[set[str]](), list[set[str]]()
+    for statement in tree.body:
+        decorators = getattr(statement, "decorator_list", [])
+        roots = set(map(_root_of, decorators))
+        entered.append(roots.union(*(writes.get(root, ()) for root in roots)))
+        inside = [n for n in ast.iter_child_nodes(statement) if n not in decorators]
+        used = {n.id for n in walk(*inside) if isinstance(n, ast.Name)}
+        looked_up.append(used - writes.get(getattr(statement, "name", ""), set()))
+    return entered, looked_up
+
+
+def _is_entry(node: ast.AST) -> bool:
+    """Say whether something is written into a container: ``NORMS[name] = cls``."""
+    if isinstance(node, ast.Expr):
+        return isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute)
+    return isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)
+
+
+def _root_of(node: ast.AST) -> str:
+    """Return the name that ``NORMS.register("rms")`` begins with."""
+    while not isinstance(node, ast.Name):
+        inner = next((n for n in ast.iter_child_nodes(node) if isinstance(n, ast.expr)), None)
+        if inner is None:
+            return ""
+        node = inner
+    return node.id
 
 
 def _walk_scope(statement: ast.stmt, visit: Callable[[ast.AST], None]) -> None:

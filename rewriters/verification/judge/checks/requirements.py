@@ -18,6 +18,7 @@ from npufix.rewriters.verification.inputs.source.shapes import ANY
 from npufix.rewriters.verification.inputs.source.usage import find_function, find_proven_dims
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
 from npufix.rewriters.verification.inputs.tracing import trace_call, trace_cases
+from npufix.rewriters.verification.judge.checks.makings import require_made
 from npufix.rewriters.verification.judge.checks.refusals import (
     find_refusing_lines,
     find_running_lines,
@@ -58,6 +59,7 @@ def require_all(
 
     """
     _require_refused(run)
+    require_made(run, original, patched, assignments)
     _require_earlier_calls(run)
     _require_hooks(run.job)
     _require_looking_at_arguments(run.job)

@@ -117,6 +117,10 @@ def prepared(module):
 _BOUND = """    modules = (v for v in arguments.values() if isinstance(v, torch.nn.Module))
     arguments[{!r}].param_groups[0]["params"] = [p for m in modules for p in m.parameters()]
 """
+_EVALUATED = """    for held in arguments.values():
+        if isinstance(held, torch.nn.Module):
+            held.eval()
+"""
 _ELSEWHERE = "    made, arguments = elsewhere(made, arguments)\n"
 _MAIN = """
 
@@ -305,6 +309,7 @@ def _prepare(target: Target, one: CaseRun, call: _Call) -> str:
         if call.earlier
         else None,
         bound="".join(_BOUND.format(n) for n, text in call.arguments.items() if text == DESCENT)
+        + ("" if one.case.training else _EVALUATED)
         + (_ELSEWHERE if one.device else ""),
         function=function,
         within=autocast if one.case.autocast else "",

@@ -64,6 +64,20 @@ import contextlib
 def scaled(x: torch.Tensor):
     yield x * 2
 """
+EVALUATING = """
+import contextlib
+
+
+@contextlib.contextmanager
+def evaluating(model: torch.nn.Module):
+    was = model.training
+    model.eval()
+    try:
+        yield model
+    finally:
+        model.train(was)
+"""
+COROUTINE = "async def scaled(x):\n    return x * 2\n"
 
 
 @pytest.mark.parametrize(
@@ -106,6 +120,27 @@ def test_a_list_is_no_generator() -> None:
     assert "type of result" in found.reason
 
 
-def test_a_context_manager_runs_when_it_is_entered() -> None:
-    (touched,) = find_touched(MANAGER, MANAGER.replace("* 2", "* 3"))
-    assert touched.reason == "a context manager or a coroutine: calling it does not run it"
+@pytest.mark.parametrize(
+    ("original", "right", "wrong"),
+    [
+        (MANAGER, ("x * 2", "2 * x"), ("x * 2", "x * 3")),
+        (EVALUATING, ("train(was)", "train(mode=was)"), ("train(was)", "train()")),
+        (
+            EVALUATING,
+            ("was = model.training", "was = bool(model.training)"),
+            ("    try:\n        yield model\n    finally:\n    ", "    yield model\n"),
+        ),
+    ],
+)
+def test_a_context_manager_is_entered_and_left(
+    original: str, right: tuple[str, str], wrong: tuple[str, str]
+) -> None:
+    found = verdict(original, wrong)
+    assert found.status is Status.REFUTED, found
+    found = verdict(original, right)
+    assert found.status is Status.EQUIVALENT, found
+
+
+def test_a_coroutine_is_not_run() -> None:
+    (touched,) = find_touched(COROUTINE, COROUTINE.replace("* 2", "* 3"))
+    assert touched.reason == "a coroutine: calling it does not run it"

@@ -68,6 +68,67 @@ class Averager:
         for own, param in zip(self.shadow, params):
             own.mul_(decay).add_(param, alpha=1 - decay)
 """
+COPIED = """
+import copy
+
+
+class Copied(torch.nn.Module):
+    def __init__(self, model: torch.nn.Module, decay: float = 0.9):
+        super().__init__()
+        self.module, self.decay = copy.deepcopy(model), decay
+
+    @torch.no_grad()
+    def update(self, model: torch.nn.Module) -> None:
+        for own, other in zip(self.module.parameters(), model.parameters()):
+            own.mul_(self.decay).add_(other, alpha=1 - self.decay)
+        for own, other in zip(self.module.buffers(), model.buffers()):
+            own.copy_(other)
+"""
+FEATURES = """
+class Features(torch.nn.Module):
+    def __init__(self, model: torch.nn.Module, layers):
+        super().__init__()
+        self.model, self.seen = model, {}
+        for name, module in model.named_modules():
+            if name in layers:
+                module.register_forward_hook(self._keep(name))
+
+    def _keep(self, name):
+        def hook(module, inputs, output):
+            self.seen[name] = output.detach()
+
+        return hook
+
+    def forward(self, x):
+        self.seen.clear()
+        self.model(x)
+        return dict(self.seen)
+"""
+LOOKAHEAD = """
+class Lookahead:
+    def __init__(self, optimizer: torch.optim.Optimizer, k: int = 5, alpha: float = 0.5):
+        self.optimizer, self.k, self.alpha, self.count = optimizer, k, alpha, 0
+        self.slow = [p.detach().clone() for g in optimizer.param_groups for p in g["params"]]
+
+    @torch.no_grad()
+    def step(self):
+        self.optimizer.step()
+        self.count += 1
+        if self.count % self.k == 0:
+            for p, s in zip(self.optimizer.param_groups[0]["params"], self.slow):
+                s.add_(p - s, alpha=self.alpha)
+                p.copy_(s)
+"""
+BUCKETS = """
+class Buckets:
+    def __init__(self, lengths, size: int = 2):
+        self.lengths, self.size = list(lengths), size
+
+    def __iter__(self):
+        order = sorted(range(len(self.lengths)), key=lambda i: self.lengths[i])
+        for start in range(0, len(order), self.size):
+            yield order[start : start + self.size]
+"""
 LOOP = EMA[EMA.index("        for name") :]
 JOINED = """\
         own = [self.shadow[name] for name, _ in model.named_parameters()]
@@ -99,6 +160,10 @@ LAST = "        self.values = self.values[-self.window :]\n"
             "copy_(param)",
         ),
         (WEIGHTS, "(1 + self.updates) /", "(self.updates + 1) /", "self.updates /"),
+        (LOOKAHEAD, "p.copy_(s)", "p.data.copy_(s)", "pass"),
+        (BUCKETS, "self.lengths[i]", "self.lengths.__getitem__(i)", "-self.lengths[i]"),
+        (COPIED, "own.copy_(other)", "own.data.copy_(other)", "pass"),
+        (FEATURES, "dict(self.seen)", "{**self.seen}", "self.seen"),
         (EMA, LOOP, JOINED, JOINED.replace("1 - self.decay", "self.decay")),
     ],
 )

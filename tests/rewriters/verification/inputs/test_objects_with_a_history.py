@@ -468,3 +468,69 @@ def test_what_is_only_added_to_and_cannot_be_filled_is_not_verified() -> None:
     found = verdict(CONFUSION.replace(*closed), (" - self.matrix.diag()", ""))
     assert found.status is Status.NOT_VERIFIED, found
     assert "no call of update was found, which changes self.matrix" in found.reason
+
+
+STOPPING = """
+class Stopping:
+    def __init__(self, patience: int = 3, delta: float = 0.0):
+        self.patience, self.delta, self.best, self.bad, self.stop = patience, delta, None, 0, False
+
+    def __call__(self, value):
+        if self.best is None or value > self.best + self.delta:
+            self.best = value
+            self.bad = 0
+        else:
+            self.bad += 1
+            self.stop = self.bad >= self.patience
+        return self.stop
+"""
+
+
+def test_earlier_calls_take_what_can_be_passed_twice() -> None:
+    found = verdict(STOPPING, ("            self.bad = 0\n", ""))
+    assert found.status is Status.REFUTED, found
+
+
+PADDING = """
+class Padding:
+    def __init__(self, pad: int = 0, max_length=None):
+        self.pad, self.max_length = pad, max_length
+
+    def __call__(self, features):
+        width = max(len(f["ids"]) for f in features)
+        if self.max_length is not None:
+            width = min(width, self.max_length)
+        rows = [f["ids"][:width] for f in features]
+        return torch.tensor([row + [self.pad] * (width - len(row)) for row in rows])
+"""
+
+
+def test_bounds_that_an_object_is_made_with_are_exceeded() -> None:
+    found = verdict(PADDING, ("""f["ids"][:width]""", """f["ids"]"""))
+    assert found.status is Status.REFUTED, found
+    assert "max_length=2" in found.reason
+
+
+PLATEAU = """
+class Plateau:
+    def __init__(self, patience: int = 2, cooldown: int = 1):
+        self.patience, self.cooldown, self.bad, self.wait, self.rate = patience, cooldown, 0, 0, 1.0
+
+    def step(self, better: bool):
+        self.bad = 0 if better else self.bad + 1
+        if self.wait > 0:
+            self.wait -= 1
+            self.bad = 0
+        if self.bad > self.patience:
+            self.rate *= 0.5
+            self.wait = self.cooldown
+            self.bad = 0
+"""
+
+
+def test_calls_go_on_beyond_one_bound_after_another() -> None:
+    found = verdict(
+        PLATEAU,
+        ("            self.wait -= 1\n            self.bad = 0\n", "            self.wait -= 1\n"),
+    )
+    assert found.status is Status.REFUTED, found
