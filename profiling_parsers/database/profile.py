@@ -71,7 +71,7 @@ def read_database(
         stacks=found.stacks,
         modules=found.modules,
         signals=replace(
-            read_signals(database, texts, analysis, calls.apis),
+            read_signals(database, texts, analysis, calls.apis, found.host_ops),
             functions=long,
             long_calls=calls.long_calls,
         ),

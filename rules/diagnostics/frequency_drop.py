@@ -29,7 +29,7 @@ from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import milliseconds, percent
 from npufix.rules.shared.recording.collectives import LEAST_SHARE
-from npufix.rules.shared.recording.observing import clock_of, per_step, share
+from npufix.rules.shared.recording.observing import COOLING, clock_of, per_step, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -118,6 +118,6 @@ RULE = Diagnostic(
     id="NPU306",
     name="frequency-drop",
     summary="the AI cores run below their highest clock while they compute",
-    advice="npu-smi info -t temp -i 0; npu-smi info -t power -i 0: check cooling and power limit",
+    advice=COOLING,
     check=check,
 )

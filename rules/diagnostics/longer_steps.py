@@ -24,7 +24,7 @@ import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation, Place
 from npufix.rules.shared.quantities import format_count, milliseconds, percent
-from npufix.rules.shared.recording.observing import PYTHON
+from npufix.rules.shared.recording.observing import COOLING, PYTHON, clock_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,6 +39,8 @@ _MOSTLY = 0.5
 _LEAST_CALL_NS = 500_000
 _MOST_NAMED = 4
 _MARK = "ProfilerStep#"
+_WAIT = {"aten::item", "aten::_local_scalar_dense"}
+"""Calls that are as long as what the device has still to do."""
 
 
 def check(recording: Recording) -> Iterator[Observation]:
@@ -53,6 +55,8 @@ def check(recording: Recording) -> Iterator[Observation]:
     if found is None or found["duration_ns"].sum() <= _MOSTLY * extra:
         found = _longest_calls(recording)
     blamed = found if found is not None and found["duration_ns"].sum() > _MOSTLY * extra else None
+    clocks = _slower_clock(recording, 1 - typical * len(outliers) / sum(outliers.values()))
+    blamed = None if clocks else blamed
     names = ", ".join(f"step {n}" for n in sorted(outliers)[:_MOST_NAMED])
     mean = sum(outliers.values()) / len(outliers)
     what = (
@@ -64,13 +68,22 @@ def check(recording: Recording) -> Iterator[Observation]:
         # A value that is read waits for the steps before, too.
         held = min(int(blamed["duration_ns"].sum()), extra) / len(outliers)
         call = blamed["function"].iloc[0] if "around" in blamed else blamed["name"].iloc[0]
+        call = f"{call}, which waits for the device" if call in _WAIT else call
         what = (
             f"the average of all {steps} steps is {milliseconds(cost)} longer "
             f"({percent(cost / (typical + cost))}) than without {format_count(len(outliers), 'step')} "
             f"of {milliseconds(mean)} ({names}; {milliseconds(held)} of it in {call})"
         )
+    if clocks:
+        what = (
+            f"the average of all {steps} steps is {milliseconds(cost)} longer "
+            f"({percent(cost / (typical + cost))}) than without {format_count(len(outliers), 'step')} "
+            f"of {milliseconds(mean)} ({names}), in which the AI cores run at {clocks[0]:.0f} instead "
+            f"of {clocks[1]:.0f} MHz"
+        )
     yield Observation(
         what=what,
+        advice=COOLING if clocks else "",
         evidence=tuple(
             (f"step {n}", milliseconds(ns)) for n, ns in sorted(outliers.items())[:_MOST_NAMED]
         ),
@@ -80,6 +93,25 @@ def check(recording: Recording) -> Iterator[Observation]:
         places=() if blamed is None else _place(blamed, extra, steps),
         is_idle=True,
     )
+
+
+def _slower_clock(recording: Recording, longer: float) -> tuple[float, float] | None:
+    """Return the clock in the longer steps and in the others, if it says most of what is longer.
+
+    ``longer`` is the share of a longer step that it takes more than others.
+    """
+    clock, ops = recording.signals.frequency, recording.outlier_ops
+    if ops is None or clock.empty:
+        return None
+    marks = ops[ops["name"].astype(str).str.startswith(_MARK)]
+    start = recording.kernels["start_ns"]
+    middle = marks["start_ns"] + marks["duration_ns"] // 2
+    within, around = (
+        float(np.median(clock_of(moments, clock))) if len(moments) else 0.0
+        for moments in (middle.to_frame("start_ns"), start.to_frame("start_ns"))
+    )
+    lower = 1 - within / around if around else 0.0
+    return (within, around) if lower > 0 and lower >= _MOSTLY * longer else None
 
 
 def _place(blamed: pd.DataFrame, extra: int, steps: int) -> tuple[Place, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from small_db import collective_tables, full_tables, split_tables, write_db_dump
+from small_db import api, collective_tables, full_tables, split_tables, task, write_db_dump
 from small_dump import START
 
 from npufix.profiling_parsers.reader import read_profile
@@ -159,3 +159,23 @@ def check_pairs(signals: Signals) -> None:
         ("Mul", 16, START + 20, -1),
     ]
     assert signals.memory["component"].tolist() == ["APP", "GE", "GE", "GE", "GE", "GE"]
+
+
+def test_copies_that_the_host_waits_for_are_from_or_to_it(tmp_path: Path) -> None:
+    tables = full_tables()
+    texts = tables["STRING_IDS"]
+    texts += [{"id": 901, "value": "MEMCPY_ASYNC"}, {"id": 902, "value": "aten::copy_"}]
+    starts = (2_010_000, 4_000_000)  # the second one while the host does something else
+    copies = [{**task(90 + n, at, 700_000, 990), "taskType": 901} for n, at in enumerate(starts)]
+    tables["TASK"] += copies
+    tables["PYTORCH_API"].append(api(902, 10, 2_000_000, 800_000))
+    found = read(tmp_path, tables).signals.copies
+    assert rows(found) == [(START + 2_010_000, 700_000, START + 2_000_000)]
+
+
+def test_collectives_that_a_file_lost_are_told(tmp_path: Path) -> None:
+    tables = full_tables()
+    del tables["COMMUNICATION_OP"]
+    (lost,) = (p for p in read(tmp_path, tables).problems if "COMMUNICATION_OP" in p.what)
+    assert lost.damaged
+    assert "1 collectives" in lost.what

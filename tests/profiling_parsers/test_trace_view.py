@@ -47,6 +47,17 @@ def read(text: str | bytes) -> Trace:
         return read_trace(path, KERNELS)
 
 
+@pytest.mark.parametrize(
+    "text", ['[{"name":"a"}, ]x] {"name":"b"}]', '{"traceEvents":[{"name":"a"}]x}']
+)
+def test_a_bracket_in_what_is_damaged_does_not_end_a_trace(text: str) -> None:
+    names, events = stream(text.encode())
+    assert names == ["a"]
+    assert events.cut is not None
+    assert stream(b'{"traceEvents":[{"name":"a"}], "x": [1]}')[1].cut is None
+    assert stream(b'[{"name":"a"}]\n')[1].cut is None
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text() | st.sampled_from(NASTY),
     lambda inner: (

@@ -314,6 +314,10 @@ AS_LONG = 0.8
 _UNKNOWN_NS = 1 << 60
 
 
+COOLING = "npu-smi info -t temp -i 0; npu-smi info -t power -i 0: check cooling and power limit"
+"""What to do about AI cores that run below their highest clock."""
+
+
 def clock_of(kernels: pd.DataFrame, readings: pd.DataFrame) -> NDArray[np.float64]:
     """Return the clock when each kernel started; before the first reading, that of the first."""
     readings = readings.sort_values("start_ns", kind="stable")

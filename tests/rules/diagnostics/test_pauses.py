@@ -182,6 +182,23 @@ def test_a_longer_step_is_led_to_the_function_that_only_it_calls() -> None:
     assert (seen.places[0].path, seen.places[0].line) == ("train.py", 40)
 
 
+@pytest.mark.parametrize(("mhz", "said"), [(1300.0, "1300 instead of 1800 MHz"), (1750.0, "waits")])
+def test_a_longer_step_at_a_lower_clock_is_not_that_of_a_read(mhz: float, said: str) -> None:
+    ops = [call("ProfilerStep#9", 100 * MS, 28 * MS), call("aten::item", 101 * MS, 26 * MS)]
+    clock = [
+        {"device": 0, "start_ns": START + start * MS, "mhz": value}
+        for start, value in ((0, 1800.0), (100, mhz), (130, 1800.0))
+    ]
+    looked_at = replace(
+        recording(in_a_row([MS, MS], 0), step_ns=20 * MS, step_count=2, frequency=clock),
+        outliers={9: 28 * MS},
+        outlier_ops=host_ops(ops),
+    )
+    (seen,) = longer_steps.check(looked_at)
+    assert said in seen.what
+    assert ("cooling" in seen.advice) == (mhz < 1700)
+
+
 @pytest.mark.parametrize(("held", "told"), [(3 * MS, 1), (20 * US, 0)])
 def test_a_read_that_takes_the_lead_of_the_host_is_told(held: int, told: int) -> None:
     # The device is busy when the value is read; then all kernels are launched too late.
