@@ -49,6 +49,8 @@ _OFF = 0.06
 """How far a replay is off in what a change saves, nine times of ten."""
 _KEEPS_UP = 0.95
 """Share of the step of today: where all times up to it are as likely for a batch, 19 of 20 are."""
+_OUTLIERS = (1.0, 0.5, 1.5)
+"""Share of what longer steps cost a few recorded ones that they cost in the long run."""
 _CLEAR = 0.0005
 """Share of the step; what is less is neither a gain nor a loss."""
 
@@ -104,8 +106,7 @@ def predict(
     alone = [*order, *(at for at in changes if at not in order)]
     about = [*([at] for at in alone), *(order[: n + 1] for n in range(len(order))), chosen]
     sets = [
-        together([changes[at] for at in _most_specific_first(own, items)], graph.communication)
-        for own in about
+        together([changes[at] for at in _most_specific_first(own, items)], graph) for own in about
     ]
     steps = replay(graph, [edit for three in sets for edit in three])[goes_on]
     after = steps.reshape(-1, CORNERS)
@@ -120,6 +121,7 @@ def predict(
         own.prediction(row, three, float(saved), float(floor))
         for own, row, three, saved, floor in zip(views, after, sets, lean, floors, strict=True)
     ]
+    results = [_beside_outliers(one, items, own) for one, own in zip(results, about, strict=True)]
     told = _choose_told(results, [*([at] for at in alone), order, chosen], items, path)
     behind = after[len(alone) : len(alone) + len(order)]
     gained = np.concatenate([np.full((1, CORNERS), now), behind[:-1]])[: len(order)] - behind
@@ -206,6 +208,21 @@ def _sum_waits(graph: StepGraph, evidence: Evidence, others: OtherRanks) -> floa
     return float(waits.to_numpy(np.float64).sum()) / graph.steps
 
 
+def _beside_outliers(one: Prediction, items: Sequence[Item], own: Sequence[int]) -> Prediction:
+    """Return a prediction with what the average step gains where there are no longer ones."""
+    gained = max((items[at].outliers_ns for at in own), default=0)
+    if not gained:
+        return one
+    saved, low, high = (
+        round(ns + share * gained)
+        for ns, share in zip(
+            (one.saved_ns, one.saved_low_ns, one.saved_high_ns), _OUTLIERS, strict=True
+        )
+    )
+    verdict = "gain" if low > 0 else "unclear"
+    return replace(one, saved_ns=saved, saved_low_ns=low, saved_high_ns=high, verdict=verdict)
+
+
 def _choose_told(
     results: Sequence[Prediction],
     sets: Sequence[Sequence[int]],
@@ -237,6 +254,9 @@ def _changes(
     for at, item in enumerate(items):
         if len(found) >= most:
             break
+        if item.outliers_ns:  # the steps that are replayed are those without the longer ones
+            found[at] = (NO_EDIT, NO_EDIT, NO_EDIT)
+            continue
         if item.change is not None:
             made = edits(graph, item.change)
         elif item.of_job and others is not None:
