@@ -132,6 +132,7 @@ def locate(  # noqa: PLR0913 - what is searched, and for whom
     return Findings(ranked, problems, warnings, left_out)
 
 
+_SELECTS = frozenset({"NonZero", "NonZeroV2", "MaskedSelect", "MaskedSelectV3"})
 _STAYS = re.compile(
     r"(Reduce|Conv|Transpose)\w*|\w*(Mat[Mm]ul|Norm|Embedding|Attention|Pool|Loss)\w*"
 )
@@ -192,8 +193,11 @@ def _change(
     new = _new_kernels(file, site, kernels, measured)
     becomes = site.rule.becomes
     forward, backward = new.work(measured.calibration, measured.kernel_times, becomes)
+    # What no longer selects by a mask does not wait for how many it selects.
+    selects = not _SELECTS.isdisjoint(going["type"]) and _SELECTS.isdisjoint(becomes)
+    waits = measured.evidence.selections(file.relative, site.lines) if selects else frozenset()
     labels = Labels(going.index)
-    return Change(labels, max(1, new.forward_calls), forward, backward)
+    return Change(labels, max(1, new.forward_calls), forward, backward, waits=waits)
 
 
 def _finding(

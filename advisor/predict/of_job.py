@@ -49,14 +49,15 @@ def edits_of_job(
     if is_late and item.is_idle:
         return _as_three([_take(graph.delta_ns, ns) for ns in sooner], of_host=True)
     if is_late:
-        weights = np.where(graph.communication, 0.0, graph.duration_ns)
-        times = [graph.duration_ns - weights + _take(weights, ns) for ns in sooner]
+        own: Floats = np.where(graph.communication, 0.0, graph.duration_ns)
+        times = [graph.duration_ns - own + _take(own, ns) for ns in sooner]
         low, likely, high = _as_three(times)
         return replace(low, scales=True), replace(likely, scales=True), replace(high, scales=True)
     waited = np.nan_to_num(names.map(others.waited).to_numpy(np.float64))
     taken = np.where(graph.communication, graph.duration_ns, 0.0)
     waited = np.minimum(waited, taken)
-    weights = taken if item.is_communication or not waited.any() else waited
+    of_links = item.is_communication or not waited.any()
+    weights = np.asarray(taken if of_links else waited, np.float64)
     return _as_three([graph.duration_ns - weights + _take(weights, ns) for ns in sooner])
 
 

@@ -45,8 +45,10 @@ _QUANTILE = 1.645
 """Of the normal distribution: nine of ten cases lie within so many standard deviations."""
 _ALIKE = 0.02
 """How far the recorded steps are from those that would follow."""
-_OFF = 0.06
+_OFF = 0.04
 """How far a replay is off in what a change saves, nine times of ten."""
+_CORNERS = 0.75
+"""Of the way to where all new kernels are as slow as they may be at once: nine of ten cases."""
 _KEEPS_UP = 0.95
 """Share of the step of today: where all times up to it are as likely for a batch, 19 of 20 are."""
 _OUTLIERS = (1.0, 0.5, 1.5)
@@ -343,7 +345,9 @@ class _View:
         noise = middle * max(self._noise(limit), min(self.error, 0.05))
         noise = math.hypot(noise, _OFF * (self.now - middle), more)
         # That the new kernels are slow and the run, too, is less likely than one of both.
-        below, above = math.hypot(middle - low, noise), math.hypot(high - middle, noise)
+        below = math.hypot(_CORNERS * (middle - low), noise)
+        stays = high >= self.now * (1 - _CLEAR)  # what may gain nothing is no matter of kernels
+        above = math.hypot((1 if stays else _CORNERS) * (high - middle), noise)
         if self.loads_unseen:  # that it keeps up with steps as they are is all that is known
             above = max(above, _KEEPS_UP * self.now - middle)
         below = min(below, middle - min(middle, self._busy_ns(best)))
