@@ -154,8 +154,12 @@ def _most_specific_first(own: Sequence[int], items: Sequence[Item]) -> list[int]
     A rank tells what becomes of its kernels, a job what others do; a line that is to be changed
     says more than that its kernels are some of a storm.
     """
+    # What of its collectives hides behind the backward pass, a rank knows better than its job.
+    exposed = [at for at in own if items[at].is_symptom and items[at].is_communication]
+    known = any(items[at].is_own_change for at in exposed)
+    counted = [at for at in own if not (known and at in exposed and items[at].of_job)]
     return sorted(
-        own, key=lambda at: (not items[at].is_own_change, items[at].finding.kind != "code")
+        counted, key=lambda at: (not items[at].is_own_change, items[at].finding.kind != "code")
     )
 
 
