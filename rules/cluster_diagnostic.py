@@ -23,6 +23,8 @@ class RankDetail:
     """``path``, ``line``, ``function``, ``calls``, ``total_ns``; empty without call stacks."""
     mhz: float = 0.0
     """Mean clock of the AI cores while they computed, 0 where it was not recorded."""
+    host_ns: int = 0
+    """What the host needs for all launches of a step, without pauses; 0 where none is known."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,10 @@ class ClusterObservation:
     """What ``cost_ns`` is a share of, where that is not the step of the report: the average of all
     steps, those that are left out as outliers too; else 0."""
     saving_ns: tuple[int, int] | None = None
+    likely_ns: int | None = None
+    """What is expected of ``saving_ns``; ``None`` its middle, or all of "at most"."""
+    outliers_ns: int = 0
+    """By how much the average of all steps is longer than of those that are replayed."""
     basis: str = ""
     places: tuple[Place, ...] = ()
     is_idle: bool = False

@@ -127,6 +127,8 @@ class Observation:
     waited for, by their index label: a copy out of pinned memory is a copy."""
     at_least_ns: int = 0
     """What a step is expected to take at least: as often as so many workers make a batch."""
+    outliers_ns: int = 0
+    """By how much the average of all steps is longer than of those that are replayed."""
     sooner_ns: Mapping[int, int] = field(default_factory=dict)
     """How much sooner the host would launch a kernel, by its index label: pauses that go.
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from npufix.rules.cluster_diagnostic import Cluster
 
 _DIGEST_BYTES = 16
+_PAUSE = 10
+"""Times the usual launch: what is longer is none."""
 _MOST_ROWS = 2000
 """Of each table, the largest: operators of rare shapes are many and short."""
 
@@ -44,6 +46,7 @@ class RankWhole(msgspec.Struct, frozen=True, array_like=True):
     mhz: float = 0.0
     damage: str = ""
     """What is broken in the files of which the rest was read, "" if nothing is."""
+    host_ns: int = 0
 
     def detail(self) -> RankDetail:
         """Return the tables."""
@@ -55,7 +58,7 @@ class RankWhole(msgspec.Struct, frozen=True, array_like=True):
             "path": self.paths, "line": _integers(self.lines), "function": self.functions,
             "calls": _integers(self.line_calls), "total_ns": _integers(self.line_total_ns),
         }  # fmt: skip
-        return RankDetail(pd.DataFrame(operators), pd.DataFrame(lines), self.mhz)
+        return RankDetail(pd.DataFrame(operators), pd.DataFrame(lines), self.mhz, self.host_ns)
 
 
 def whole_of(profile: Profile) -> RankWhole:
@@ -78,7 +81,21 @@ def whole_of(profile: Profile) -> RankWhole:
         line_total_ns=lines["total_ns"],
         mhz=_mean_clock(frame, profile.signals.frequency),
         damage=damage(profile.problems),
+        host_ns=_launching_ns(evidence.kernels[evidence.steady], evidence.steps),
     )
+
+
+def _launching_ns(kernels: pd.DataFrame, steps: int) -> int:
+    """Return what the host needs from launch to launch in a step, 0 where launches are unknown.
+
+    What takes far longer than usual is no launch: a wait, a pause, the loader.
+    """
+    launched = np.sort(kernels["launch_ns"].to_numpy())
+    launched = launched[launched >= 0]
+    between = np.diff(launched)
+    if not len(between) or 2 * len(launched) < len(kernels):
+        return 0
+    return round(float(np.minimum(between, _PAUSE * np.median(between)).sum()) / max(1, steps))
 
 
 def _mean_clock(kernels: pd.DataFrame, clock: pd.DataFrame) -> float:

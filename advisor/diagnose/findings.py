@@ -139,6 +139,7 @@ def locate(  # noqa: PLR0913 - what is searched, and for whom
     return Findings(ranked, problems, warnings, left_out)
 
 
+_SELECTS = frozenset({"NonZero", "NonZeroV2", "MaskedSelect", "MaskedSelectV3"})
 _STAYS = re.compile(
     r"(Reduce|Conv|Transpose)\w*|\w*(Mat[Mm]ul|Norm|Embedding|Attention|Pool|Loss)\w*"
 )
@@ -193,15 +194,18 @@ def _taken_over(site: Site, kernels: pd.DataFrame, evidence: Evidence) -> pd.Dat
 
 
 def _change(
-    site: Site, kernels: pd.DataFrame, new: NewKernels, measured: Measured
+    file: SourceFile, site: Site, kernels: pd.DataFrame, new: NewKernels, measured: Measured
 ) -> Change | None:
-    going = kernels.index[_is_going(site, kernels)]
+    going = kernels[_is_going(site, kernels)]
     if going.empty:
         return None
     becomes = site.rule.becomes
     forward, backward = new.work(measured.calibration, measured.kernel_times, becomes)
-    labels = Labels(going)
-    return Change(labels, max(1, new.forward_calls), forward, backward)
+    # What no longer selects by a mask does not wait for how many it selects.
+    selects = not _SELECTS.isdisjoint(going["type"]) and _SELECTS.isdisjoint(becomes)
+    waits = measured.evidence.selections(file.relative, site.lines) if selects else frozenset()
+    labels = Labels(going.index)
+    return Change(labels, max(1, new.forward_calls), forward, backward, waits=waits)
 
 
 def _finding(  # noqa: PLR0913, PLR0917 - a site, and what was measured of it

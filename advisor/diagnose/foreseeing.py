@@ -78,6 +78,12 @@ def foresee(  # noqa: PLR0913, PLR0917 - the run, the others of its job, and wha
     return Foreseen(items, found.forecast, found.path)
 
 
+def _is_certain(item: Item) -> bool:
+    """Tell whether something is saved in any case, and not only where it is mended as a whole."""
+    own = item.finding.saving
+    return item.change is None or item.change.executions > 0 or (own is not None and own.low_ns > 0)
+
+
 def _say_unpredicted(item: Item, forecast: Forecast) -> str:
     """Return why the replay says nothing of a finding."""
     if forecast.error > WORST_ERROR:
@@ -98,6 +104,8 @@ def _with(item: T, at: int, found: Predictions, *, claimed: bool, shared: bool) 
         told = msgspec.structs.replace(item.finding, predicted=predicted)
         return replace(item, finding=told)
     low, high = (max(0, ns) for ns in found.added[at])
+    if not _is_certain(item):
+        low = 0
     basis = item.finding.saving.basis if item.finding.saving else _AS_REPLAYED
     if item.change and (work := item.change.forward or item.change.backward):
         basis = work.basis or basis

@@ -55,6 +55,8 @@ class Change:
     """How much sooner the host launches a kernel, by its label: without a pause before it.
 
     By ``~label``, how much sooner the step ends behind its last kernel."""
+    is_divided: bool = True
+    """Whether no other such change takes what ``sooner_ns`` says."""
     hurries: AbstractSet[int] = frozenset()
     """Labels of the kernels before which the host needs only ``keeps`` of its time."""
     hides: bool = False

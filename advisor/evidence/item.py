@@ -41,6 +41,11 @@ class Item:
     """What would become of the run; ``None`` where that cannot be said."""
     idle_ns: int = 0
     """How much of what it costs the device waits for launches of its kernels."""
+    outliers_ns: int = 0
+    """By how much the average of all steps is longer than of those that are replayed: what is
+    gained where there are no longer ones."""
+    likely_ns: int | None = None
+    """What is expected of the saving of a job; ``None`` its middle, or all of "at most"."""
     unknown: str = ""
     """Why nothing can be said of what it saves."""
     is_seldom: bool = False

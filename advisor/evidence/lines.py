@@ -42,6 +42,8 @@ _RECOMPUTES = re.compile(
 """Who runs a forward pass again in the middle of a backward one."""
 _FUNCTION_LEVEL = ("function", "forward-function")
 _NEXT_BATCH = re.compile(NEXT_BATCH)
+_SELECTS = frozenset({"aten::nonzero", "aten::masked_select"})
+"""What the host waits for: how many elements a mask selects."""
 _STEP_OPERATOR = re.compile(r"ProfilerStep#(\d{1,18})")
 
 
@@ -114,6 +116,13 @@ class Evidence:
         name = function.rsplit(".", 1)[-1]
         in_function = (here["function"] == name) & (here["level"] == "function")
         return here[on_lines | in_function]
+
+    def selections(self, path: str, lines: frozenset[int]) -> frozenset[int]:
+        """Return the labels of calls there that wait until a mask has been counted."""
+        ops = self.host_ops
+        names = find_rows_with(ops["name"], lambda name: name in _SELECTS)
+        here = names & ((ops["path"] == path) & (ops["level"] == "line")).to_numpy(bool)
+        return frozenset(map(int, ops.index[here & ops["line"].isin(list(lines)).to_numpy(bool)]))
 
     def executions(self, path: str, line: int, lines: frozenset[int], names: set[str]) -> int:
         """Return how often a place ran: the calls of its operator over all steady steps."""

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from npufix.rules.diagnostic import Diagnostic, Observation
 
 
+_PAUSE_KEEPS = 0.1
+"""Share of a pause or a wait that may stay when it is mended, in nine of ten cases."""
+_LEAST = 0.5
+"""Share of what is expected of faster kernels that is gained at least, in nine of ten cases."""
 _ASKED = ["path", "host_op", "communication", "duration_ns"]
 _OWN_OPERATORS = r"(?i)(aten|npu|prims|_c10d_functional|c10d)::|acl"
 """What a program calls itself: without a stack it is not known where."""
@@ -78,6 +82,7 @@ def _findings(diagnostic: Diagnostic, recording: Recording) -> Iterator[Item]:
             yields=diagnostic.yields,
             change=change_of(seen, recording),
             idle_ns=seen.idle_ns,
+            outliers_ns=seen.outliers_ns,
             unknown="" if seen.saving_ns else seen.basis,
         )
 
@@ -85,15 +90,16 @@ def _findings(diagnostic: Diagnostic, recording: Recording) -> Iterator[Item]:
 def change_of(seen: Observation, recording: Recording) -> Change | None:
     """Return what would become of the kernels, or of the waits of the host."""
     unsure = seen.saving_ns is None or not seen.saving_ns[0]
-    keeps = (float(unsure), 0.0, 0.0)
+    keeps = (_PAUSE_KEEPS if unsure else 0.0, 0.0, 0.0)
     if seen.hurries:
         # Of launches that cost too much, half may become parts of others: of a host, all.
-        keeps = (keeps[0], 0.5, 0.0) if seen.goes else keeps
+        keeps = (float(unsure), 0.5 if seen.goes else 0.0, 0.0)
         return Change(frozenset(), goes=seen.goes, keeps=keeps, hurries=seen.hurries)
     if seen.host_ops or seen.sooner_ns or seen.hidden:
         return Change(
             seen.hidden, keeps=keeps, waits=seen.host_ops, sooner_ns=seen.sooner_ns,
             hides=bool(seen.hidden), stays_ns=seen.stays_ns, at_least_ns=seen.at_least_ns,
+            is_divided=seen.is_divided,
         )  # fmt: skip
     if seen.instead:
         count, *times = seen.instead
@@ -109,6 +115,8 @@ def change_of(seen: Observation, recording: Recording) -> Change | None:
         whole = max(whole, per_step(float(spent), recording))
     low, high = seen.saving_ns
     likely = (low + high) / 2 if seen.likely_ns is None else seen.likely_ns
+    if seen.likely_ns is not None:
+        low = max(low, round(_LEAST * seen.likely_ns))
     shares = [1 - min(1.0, max(0.0, ns / whole)) for ns in (low, likely, high)]
     keeps = (shares[0], shares[1], shares[2])
     return Change(seen.kernels, goes=seen.goes, dropped=seen.dropped, keeps=keeps)

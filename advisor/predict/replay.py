@@ -48,6 +48,12 @@ class Edit:
     waits_sooner: Mapping[int, float] = field(default_factory=dict)
     """How much sooner the host comes to some of ``host_waits``, by their number; what is more than
     their ``delta_ns`` the call itself takes less."""
+    scales: bool = False
+    """Whether what takes the place of its rows changes alike: on a rank that is throttled a new
+    kernel is as slow as the others."""
+    is_divided: bool = True
+    """Whether what the host needs less is added to what it needs less for other such edits; else
+    the larger one counts."""
 
     @property
     def is_empty(self) -> bool:

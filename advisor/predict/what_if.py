@@ -45,10 +45,14 @@ _QUANTILE = 1.645
 """Of the normal distribution: nine of ten cases lie within so many standard deviations."""
 _ALIKE = 0.02
 """How far the recorded steps are from those that would follow."""
-_OFF = 0.06
+_OFF = 0.04
 """How far a replay is off in what a change saves, nine times of ten."""
+_CORNERS = 0.75
+"""Of the way to where all new kernels are as slow as they may be at once: nine of ten cases."""
 _KEEPS_UP = 0.95
 """Share of the step of today: where all times up to it are as likely for a batch, 19 of 20 are."""
+_OUTLIERS = (1.0, 0.5, 1.5)
+"""Share of what longer steps cost a few recorded ones that they cost in the long run."""
 _CLEAR = 0.0005
 """Share of the step; what is less is neither a gain nor a loss."""
 
@@ -104,8 +108,7 @@ def predict(
     alone = [*order, *(at for at in changes if at not in order)]
     about = [*([at] for at in alone), *(order[: n + 1] for n in range(len(order))), chosen]
     sets = [
-        together([changes[at] for at in _most_specific_first(own, items)], graph.communication)
-        for own in about
+        together([changes[at] for at in _most_specific_first(own, items)], graph) for own in about
     ]
     steps = replay(graph, [edit for three in sets for edit in three])[goes_on]
     after = steps.reshape(-1, CORNERS)
@@ -120,6 +123,7 @@ def predict(
         own.prediction(row, three, float(saved), float(floor))
         for own, row, three, saved, floor in zip(views, after, sets, lean, floors, strict=True)
     ]
+    results = [_beside_outliers(one, items, own) for one, own in zip(results, about, strict=True)]
     told = _choose_told(results, [*([at] for at in alone), order, chosen], items, path)
     behind = after[len(alone) : len(alone) + len(order)]
     gained = np.concatenate([np.full((1, CORNERS), now), behind[:-1]])[: len(order)] - behind
@@ -150,8 +154,12 @@ def _most_specific_first(own: Sequence[int], items: Sequence[Item]) -> list[int]
     A rank tells what becomes of its kernels, a job what others do; a line that is to be changed
     says more than that its kernels are some of a storm.
     """
+    # What of its collectives hides behind the backward pass, a rank knows better than its job.
+    exposed = [at for at in own if items[at].is_symptom and items[at].is_communication]
+    known = any(items[at].is_own_change for at in exposed)
+    counted = [at for at in own if not (known and at in exposed and items[at].of_job)]
     return sorted(
-        own, key=lambda at: (not items[at].is_own_change, items[at].finding.kind != "code")
+        counted, key=lambda at: (not items[at].is_own_change, items[at].finding.kind != "code")
     )
 
 
@@ -206,6 +214,21 @@ def _sum_waits(graph: StepGraph, evidence: Evidence, others: OtherRanks) -> floa
     return float(waits.to_numpy(np.float64).sum()) / graph.steps
 
 
+def _beside_outliers(one: Prediction, items: Sequence[Item], own: Sequence[int]) -> Prediction:
+    """Return a prediction with what the average step gains where there are no longer ones."""
+    gained = max((items[at].outliers_ns for at in own), default=0)
+    if not gained:
+        return one
+    saved, low, high = (
+        round(ns + share * gained)
+        for ns, share in zip(
+            (one.saved_ns, one.saved_low_ns, one.saved_high_ns), _OUTLIERS, strict=True
+        )
+    )
+    verdict = "gain" if low > 0 else "unclear"
+    return replace(one, saved_ns=saved, saved_low_ns=low, saved_high_ns=high, verdict=verdict)
+
+
 def _choose_told(
     results: Sequence[Prediction],
     sets: Sequence[Sequence[int]],
@@ -237,6 +260,9 @@ def _changes(
     for at, item in enumerate(items):
         if len(found) >= most:
             break
+        if item.outliers_ns:  # the steps that are replayed are those without the longer ones
+            found[at] = (NO_EDIT, NO_EDIT, NO_EDIT)
+            continue
         if item.change is not None:
             made = edits(graph, item.change)
         elif item.of_job and others is not None:
@@ -323,7 +349,9 @@ class _View:
         noise = middle * max(self._noise(limit), min(self.error, 0.05))
         noise = math.hypot(noise, _OFF * (self.now - middle), more)
         # That the new kernels are slow and the run, too, is less likely than one of both.
-        below, above = math.hypot(middle - low, noise), math.hypot(high - middle, noise)
+        below = math.hypot(_CORNERS * (middle - low), noise)
+        stays = high >= self.now * (1 - _CLEAR)  # what may gain nothing is no matter of kernels
+        above = math.hypot((1 if stays else _CORNERS) * (high - middle), noise)
         if self.loads_unseen:  # that it keeps up with steps as they are is all that is known
             above = max(above, _KEEPS_UP * self.now - middle)
         below = min(below, middle - min(middle, self._busy_ns(best)))

@@ -37,6 +37,7 @@ from npufix.rules.shared.ranks.communication import (
 )
 from npufix.rules.shared.ranks.comparing import FLOOR_NS, step_ns
 from npufix.rules.shared.ranks.groups import parts
+from npufix.rules.shared.recording.collectives import hidden_behind_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -51,6 +52,8 @@ _UNEVEN = 0.2
 """Differences in the share of waiting from which ranks are late, not the network (FAST-SLOW)."""
 _MOST = 0.5
 _SHOWN = 4
+_BACKWARD = 0.6
+"""Of the computing time."""
 
 
 def check(cluster: Cluster) -> Iterator[ClusterObservation]:
@@ -70,11 +73,12 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
     rows = rows.assign(
         exposed=rows["elapse_ns"] * shares,
         together=last * shares,
+        moving=moved.clip(upper=last),
         transfer=moved.clip(upper=last) * shares,
         key=rows["role"].where(rows["role"] != "", rows["group"]),
     )
     for key, own in rows.groupby("key"):
-        yield from _observation(str(key), own, step_ns(cluster))
+        yield from _observation(str(key), own, cluster)
 
 
 def _together_ns(rows: pd.DataFrame, members: Mapping[str, tuple[int, ...]]) -> pd.Series[float]:
@@ -95,7 +99,8 @@ def _together_ns(rows: pd.DataFrame, members: Mapping[str, tuple[int, ...]]) -> 
     return shortest.where(~missing, np.minimum(shortest, own))
 
 
-def _observation(key: str, rows: pd.DataFrame, step: float) -> Iterator[ClusterObservation]:
+def _observation(key: str, rows: pd.DataFrame, cluster: Cluster) -> Iterator[ClusterObservation]:
+    step = step_ns(cluster)
     columns = ["elapse_ns", "exposed", "together", "transfer"]
     ranks = rows.groupby(["group", "rank"])[columns].sum()
     cost, together, transfer = (float(ranks[name].mean()) for name in columns[1:])
@@ -121,11 +126,22 @@ def _observation(key: str, rows: pd.DataFrame, step: float) -> Iterator[ClusterO
         ),
         cost_ns=round(cost),
         saving_ns=(0, round(transfer)),
+        likely_ns=_likely_ns(rows, cluster),
         basis="at most the transfer, as waiting goes when the last rank arrives earlier",
         is_communication=True,
         is_symptom=True,
         advice=_advice(waiting, transfer, still, _hiding(key, rows)),
     )
+
+
+def _likely_ns(rows: pd.DataFrame, cluster: Cluster) -> int:
+    """Return how much of it there is computing to hide behind that hides none yet."""
+    steps = cluster.steps
+    hidden = float((steps["communication_ns"] - steps["communication_exposed_ns"]).mean())
+    window = _BACKWARD * float(steps["computing_ns"].mean())
+    moving, count = rows.groupby(["group", "rank"])[["moving", "count"]].sum().mean()
+    behind = hidden_behind_ns(float(moving), window, 1 / max(1.0, float(count)))
+    return max(0, round(behind - hidden))
 
 
 def _advice(waiting: float, transfer: float, still: float, hiding: str) -> str:

@@ -85,7 +85,11 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
     is_replayed = set(in_step.index) <= set(cluster.steps["step"].dropna())
     is_replayed &= not cluster.step_ns or average <= (1 + _LATE) * cluster.step_ns
     seen = _observation(late, saving, average, len(own.columns), (idle, computing, away))
-    yield seen if is_replayed else replace(seen, saving_ns=None, basis=_LEFT_OUT)
+    yield (
+        seen
+        if is_replayed
+        else replace(seen, saving_ns=None, outliers_ns=seen.cost_ns, basis=_LEFT_OUT)
+    )
 
 
 def _table(rows: pd.DataFrame, column: str) -> pd.DataFrame:

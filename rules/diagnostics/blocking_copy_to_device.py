@@ -120,7 +120,9 @@ def _stays_ns(copies: pd.DataFrame, waited: Integers) -> dict[int, int]:
     """
     cells = copies[["input_dims", "input_types"]].astype(str).itertuples(index=False)
     sizes = np.array([_copied_bytes(dims, types) for dims, types in cells])
-    is_quick = sizes >= _PINNED_BYTES_PER_NS * copies["duration_ns"].to_numpy()
+    # The call may have waited for the queue before: the device is idle for the copy alone.
+    taken = np.minimum(copies["duration_ns"].to_numpy(), np.maximum(waited, 1))
+    is_quick = sizes >= _PINNED_BYTES_PER_NS * taken
     stays = np.where(is_quick, 1.0, _PINNED) * waited
     return {int(at): round(ns) for at, ns in zip(copies.index, stays.tolist(), strict=True)}
 

@@ -23,6 +23,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import milliseconds, number, percent
@@ -30,6 +32,7 @@ from npufix.rules.shared.recording.collectives import (
     LEAST_SHARE,
     PARTS,
     collective_times,
+    hidden_behind_ns,
     kernels_of,
     longest_collectives,
     payload_bytes,
@@ -51,8 +54,6 @@ _CONCERN = 0.20
 _EXPLAINED = 0.5
 _BACKWARD = 0.6
 """Of the computing time, where no kernel is known to be of the backward pass."""
-_BUCKETS = 0.75
-"""Of that pass: from its first bucket of gradients to the last but one."""
 
 
 def check(recording: Recording) -> Iterator[Observation]:
@@ -130,19 +131,19 @@ def _evidence(
 
 
 def _likely_ns(most: int, recording: Recording) -> int:
-    """Return how much of it there is computing to hide behind that hides none yet.
-
-    Gradients are reduced while the backward pass goes on: not before its first layers are done, and
-    those of the last one behind it.
-    """
+    """Return how much of it there is computing to hide behind that hides none yet."""
     steps, kernels = recording.steps, recording.kernels
-    hidden = steps["communication_ns"] - steps["communication_exposed_ns"]
+    hidden = float((steps["communication_ns"] - steps["communication_exposed_ns"]).mean())
     compute = kernels[~kernels["communication"].to_numpy(bool)]
     spent = compute["duration_ns"].to_numpy()
     backward = compute["basis"].isin(["forward", "forward-function"]).to_numpy(bool)
     part = spent[backward].sum() / max(1, spent.sum()) or _BACKWARD
-    window = _BUCKETS * float(part) * steps["computing_ns"] - hidden
-    return min(most, max(0, round(float(window.mean()))))
+    moving = collective_times(recording)[0]["moving_ns"].to_numpy(np.float64)
+    count = max(1, recording.step_count)
+    longest = float(moving.max() * count / max(1.0, moving.sum()))
+    window = float(part) * float(steps["computing_ns"].mean())
+    behind = hidden_behind_ns(float(moving.sum()) / count, window, longest)
+    return min(most, max(0, round(behind - hidden)))
 
 
 def _moving_ns(recording: Recording) -> int | None:

@@ -126,8 +126,17 @@ def _beside_kernels(recording: Recording) -> Iterator[Observation]:
         saving_ns=(0, cost),
         basis="at most that time, if the copies are made while the device computes",
         places=places(asked, alone[known], recording),
+        host_ops=frozenset(map(int, _blocking(asked, end[known], recording.host_ops))),
         is_idle=True,
     )
+
+
+def _blocking(asked: pd.DataFrame, end_ns: Integers, host_ops: pd.DataFrame) -> Integers:
+    """Return the labels of calls in which the host waits until their copy has been made."""
+    returned = (asked["start_ns"] + asked["duration_ns"]).to_numpy()
+    waits = asked["start_ns"].to_numpy()[returned >= end_ns]
+    found: Integers = host_ops.index[host_ops["start_ns"].isin(waits)].to_numpy()
+    return found
 
 
 def _with_calls(

@@ -89,6 +89,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         ),
         cost_ns=cost,
         of_ns=typical + cost,
+        outliers_ns=cost,
         basis="the steps that are replayed are those without the longer ones",
         places=() if blamed is None else _place(blamed, extra, steps),
         is_idle=True,

@@ -234,3 +234,16 @@ def waiting_ratio(rows: pd.DataFrame) -> pd.Series[float]:
     """Return the share of waiting in what a collective does, 0 where it did nothing."""
     busy = rows["wait_ns"] + rows["transit_ns"]
     return (rows["wait_ns"] / busy.where(busy > 0, np.nan)).fillna(0.0)
+
+
+_ONE_BUCKET = 0.25
+"""Share of a reduction that is one collective which stays when it is cut into buckets."""
+
+
+def hidden_behind_ns(moving_ns: float, window_ns: float, longest: float) -> float:
+    """Return how much of some collectives hides behind the backward pass at most.
+
+    Gradients are reduced while it goes on: not before its first layers are done, and those of the
+    last ones behind it. ``longest`` is the share of the longest of them.
+    """
+    return (1 - (longest if longest < 1 else _ONE_BUCKET)) * min(moving_ns, window_ns)

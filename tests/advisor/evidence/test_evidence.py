@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -52,6 +53,15 @@ def test_a_call_of_a_left_out_step_still_counts_as_proof() -> None:
     assert [step.step for step in evidence.left_out] == [0]
     recorded = evidence.recorded("/w/model.py")[7]
     assert {call.dims[0] for call in recorded} == {(1, 2), (4, 4), (9, 9)}
+
+
+def test_the_host_waits_for_a_count_where_a_mask_selects() -> None:
+    run = run_of([900] * 3, ["4,4"] * 3)
+    counted = run.host_ops["name"].cat.rename_categories({"aten::gather": "aten::nonzero"})
+    evidence = gather_evidence(replace(run, host_ops=run.host_ops.assign(name=counted)), {})
+    assert len(evidence.selections("/w/model.py", frozenset({7}))) == 3
+    assert not evidence.selections("/w/model.py", frozenset({8}))
+    assert not gather_evidence(run, {}).selections("/w/model.py", frozenset({7}))
 
 
 def test_only_steady_steps_are_counted() -> None:

@@ -165,3 +165,30 @@ def test_a_collective_takes_what_is_left_when_link_and_calls_are_mended(
     saved = [found.alone[at].saved_ns for at in range(2)]
     assert saved[counts] > 1.2 * saved[1 - counts]
     assert found.forecast.question.answer.saved_ns == pytest.approx(saved[counts], rel=0.01)
+
+
+def test_of_communication_as_much_goes_as_is_expected() -> None:
+    layer = [Op("mm", 25, (("MatMulV3", 200.0),))] * 3
+    layer += [Op("all_reduce", 30, ((_LINK, 400.0),), stream=LINK)]
+    layer += [Op("add", 20, (("Add", 10.0),), after_link=True)]
+    job = run([*layer * 4, Op("aten::_local_scalar_dense", 20, waits=True)])
+    exposed = with_fields(finding("NPU611"), saving=Saving(0, 1_200_000, ""), ranks=[1])
+    told = Item(
+        finding=exposed, of_job=True, is_communication=True, is_symptom=True, likely_ns=800_000
+    )
+    others = OtherRanks(*(pd.Series({_LINK: 0.0}) for _ in range(2)), rank=0)
+    found = predict(gather_evidence(job.profile(), {}), [told], 0, others=others)
+    assert found is not None
+    assert found.alone[0].saved_ns == pytest.approx(800_000, rel=0.02)
+    assert found.alone[0].saved_low_ns == pytest.approx(400_000, rel=0.05)
+    # What this rank knows of it counts: half of its own collectives.
+    labels = frozenset(at for at, row in enumerate(job.profile().kernels["communication"]) if row)
+    change = Change(labels, keeps=(1.0, 0.5, 0.0))
+    own = Item(finding=finding("NPU501"), change=change, is_communication=True, is_symptom=True)
+    asked = Asked(("NPU501", "NPU611"))
+    evidence = gather_evidence(job.profile(), {})
+    both = predict(evidence, [told, own], 0, asked, others)
+    assert both is not None
+    assert both.forecast.question is not None
+    assert both.forecast.question.answer is not None
+    assert both.forecast.question.answer.step_ns == both.alone[1].step_ns

@@ -148,6 +148,49 @@ def test_a_pause_of_the_host_goes() -> None:
     assert predicted.verdict == "gain"
 
 
+def _pause(before: Job, us: int, *, is_divided: bool = True) -> Item:
+    behind = sorted(before.labels("norm"))[1 :: len(_NORM)]
+    sooner = dict.fromkeys(behind, us * 1000)
+    change = Change(frozenset(), keeps=(0.1, 0, 0), sooner_ns=sooner, is_divided=is_divided)
+    return Item(finding=finding("NPU411"), change=change)
+
+
+@pytest.mark.parametrize("is_divided", [True, False])
+def test_pauses_before_one_launch_go_both(is_divided: bool) -> None:  # noqa: FBT001 - a case
+    # 0.5 ms of logging and 0.38 of collecting garbage, before the same launch.
+    regime = REGIMES["host"]
+    before, after = regime.run(first_us=900), regime.run(first_us=20 if is_divided else 400)
+    pauses = [_pause(before, us, is_divided=is_divided) for us in (500, 380)]
+    together = foreseen(before, *pauses).forecast.together
+    assert together is not None
+    assert together.step_ns == pytest.approx(1000 * after.step_us, rel=0.03)
+
+
+def test_what_two_findings_let_go_at_one_launch_is_one_saving() -> None:
+    # Two lines that both name the first kernels of each norm, and one that names the gate alone.
+    before = REGIMES["host"].run()
+    norm, gate = (item(before, tag, 5) for tag in ("norm", "gate"))
+    alone = foreseen(before, norm).alone[0].saved_ns
+    again = foreseen(before, norm, norm).forecast.together
+    both = foreseen(before, norm, gate)
+    assert again is not None
+    assert both.forecast.together is not None
+    assert again.saved_ns == pytest.approx(alone, rel=0.01)
+    assert both.forecast.together.saved_ns == pytest.approx(
+        alone + both.alone[1].saved_ns, rel=0.05
+    )
+
+
+def test_without_longer_steps_the_average_step_is_one_of_those_replayed() -> None:
+    before = REGIMES["host"].run()
+    longer = Item(finding=finding("NPU412"), outliers_ns=5_000_000)
+    found = foreseen(before, longer)
+    assert found.alone[0].step_ns == found.forecast.now_ns
+    assert found.alone[0].saved_ns == pytest.approx(5_000_000, rel=0.01)
+    assert found.alone[0].verdict == "gain"
+    assert found.forecast.together is None, "no step that is replayed changes"
+
+
 def test_a_pause_before_a_wait_goes_as_well() -> None:
     # The host prepares for 3 ms, then waits for a value, then launches.
     def program(pause_us: float) -> Job:

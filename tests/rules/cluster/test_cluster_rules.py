@@ -257,6 +257,21 @@ def test_a_throttled_rank_is_told_by_equal_kernels_or_its_clock(
     assert told in dict(seen.evidence)
 
 
+def test_a_host_is_as_late_as_it_needs_longer_to_launch() -> None:
+    base = alone([(5.0, 14.0, 4.0)] * 5 + [(5.0, 0.0, 18.0)])
+    (unknown,) = found("NPU602", base)
+    assert unknown.likely_ns is None
+
+    def detail(host_ms: int) -> RankDetail:
+        columns = ["path", "line", "function", "calls", "total_ns"]
+        return RankDetail(pd.DataFrame(), pd.DataFrame(columns=columns), host_ns=host_ms * MS)
+
+    (seen,) = found("NPU602", replace(base, details={5: detail(20), 0: detail(16)}))
+    assert seen.likely_ns == pytest.approx(23 * MS * (1 - 16 / 20), rel=0.01)
+    assert seen.saving_ns is not None
+    assert seen.saving_ns[0] <= seen.likely_ns <= seen.saving_ns[1]
+
+
 def test_the_lines_of_a_late_rank_are_those_that_differ() -> None:
     base = alone([(100.0, 20.0, 2.0)] * 5 + [(120.0, 0.0, 2.0)])
 

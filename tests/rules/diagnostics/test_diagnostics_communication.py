@@ -102,7 +102,8 @@ def test_collectives_that_stand_still_are_told_as_that_alone() -> None:
     assert "of 2 collectives" in seen.what
     change = change_of(seen, looked_at)
     assert change is not None
-    assert change.keeps == (1, *[pytest.approx(0.1)] * 2), "it moves data for 4 ms, waits for 1"
+    # It moves data for 4 ms and waits for 1: of the 45 that are expected half go at least.
+    assert change.keeps == (pytest.approx(0.55), *[pytest.approx(0.1)] * 2)
     rest = only(exposed_communication, looked_at)
     assert rest.kernels == {1}
     assert rest.cost_ns == STEP["communication_exposed_ns"] - 45 * MS - 4 * MS

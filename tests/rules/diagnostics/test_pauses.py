@@ -56,6 +56,15 @@ def test_a_pause_without_a_call_is_told_before_its_line() -> None:
     assert (seen.places[0].path, seen.places[0].line) == ("model.py", 3)
 
 
+def test_a_pause_behind_a_wait_is_all_of_it() -> None:
+    # A value is read in 1 ms; then 12 ms of logging, none of which the read explains.
+    rows = two_kernels(13 * MS, 13 * MS)
+    reads = [call("aten::_local_scalar_dense", MS // 2, MS + MS // 2)]
+    looked_at = recording(rows, reads, step={"free_ns": 13 * MS}, step_ns=15 * MS)
+    (seen,) = host_pause.check(looked_at)
+    assert seen.cost_ns == 12 * MS
+
+
 @pytest.mark.parametrize(("count", "named"), [(1, False), (3, True)])
 def test_synchronisations_that_empty_the_queue_again_and_again_are_named(
     count: int, *, named: bool
