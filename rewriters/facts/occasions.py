@@ -112,15 +112,16 @@ _BETWEEN_STEPS = frozenset(
 """Words of what runs after an epoch, or once: ``SegmentationEvaluator.update``."""
 _EACH_STEP = frozenset(
     {
-        "attention", "attn", "compute", "consistency", "contrastive", "criterion", "distill",
-        "divergence", "encode", "entropy", "execute", "forward", "fwd", "iou", "iter", "l1", "loss",
-        "losses", "masked", "mse", "penalty", "pooling", "rope", "rotary", "sample", "sampling",
-        "smoothness", "step", "train", "training",
+        "assign", "attention", "attn", "compute", "consistency", "contrastive", "criterion",
+        "distill", "divergence", "encode", "entropy", "execute", "forward", "fwd", "iou",
+        "iter", "l1", "loss", "losses", "masked", "mse", "penalty", "pooling", "rope",
+        "rotary", "sample", "sampling", "smoothness", "step", "targets", "train",
+        "training",
     }
 )  # fmt: skip
 _PART_OF_MODEL = re.compile(
     r"(Module|Layer|Block|Loss|Criterion|Head|Model|Encoder|Decoder|Attention|Runner|Sampler"
-    r"|MetadataBuilder|Proposer)(V?\d+)?$"
+    r"|MetadataBuilder|Proposer|Assigner|Matcher)(V?\d+)?$"
 )
 _KEEPS_STATE = re.compile(r"Cache(Pool)?$|(Step|Forward)Context$|(Attn|Attention)Metadata$")
 """Classes that hold tensors of the step, where they know a device: ``StepContext.new``."""

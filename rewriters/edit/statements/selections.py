@@ -276,10 +276,14 @@ def find_index_lists(here: Surroundings) -> Iterator[Proposal]:
                         continue
                     dim = items.index(lists[0])
                     dim -= len(items) if "..." in before else 0
-                    parts = ", ".join(f"{name}[{before}{run}{after}]" for run in runs)
+                    pieces = [f"{name}[{before}{run}{after}]" for run, _ in runs]
+                    parts = ", ".join(
+                        f"{piece}.flip({dim})" if turned else piece
+                        for piece, (_, turned) in zip(pieces, runs, strict=True)
+                    )
                     new, form = f"torch.cat(({parts}), dim={dim})", "any_order"
-                    if (turned := slice_of(lists[0].elts[::-1])) is not None:
-                        new = f"{name}[{before}{turned}{after}].flip({dim})"
+                    if (back := slice_of(lists[0].elts[::-1])) is not None:
+                        new = f"{name}[{before}{back}{after}].flip({dim})"
                     elif here.flow.names.imports.get("torch") != "torch":
                         continue
                 proven = frozenset({"is-tensor"} if tensor else ())
@@ -313,19 +317,31 @@ def _copies(here: Surroundings, method: ast.Attribute) -> bool:
     return names is not None and not is_changed(here, names, 0)
 
 
-def runs_of(items: Sequence[ast.expr]) -> list[str]:
-    """Return ``2:3`` and ``0:2`` for ``2, 0, 1``; nothing where they are many, or no numbers."""
+def runs_of(items: Sequence[ast.expr]) -> list[tuple[str, bool]]:
+    """Return ``2:3`` and ``0:2`` for ``2, 0, 1``; nothing where they are many, or no numbers.
+
+    Beside each whether it counts down: ``0:1`` and ``1:4``, turned round, for ``0, 3, 2, 1``.
+    """
     places = [item.value for item in items if isinstance(item, ast.Constant)]
     numbers = [place for place in places if type(place) is int and place >= 0]
     if len(numbers) != len(items) or len(numbers) < 2:  # noqa: PLR2004 - one may keep a dimension
         return []
-    runs: list[tuple[int, int]] = []
+    runs: list[list[int]] = []
     for place in numbers:
-        if runs and runs[-1][1] == place:
-            runs[-1] = (runs[-1][0], place + 1)
+        last = runs[-1] if runs else [place - 2]
+        if place - last[-1] in ({1, -1} if len(last) == 1 else {last[1] - last[0]}):
+            last.append(place)
         else:
-            runs.append((place, place + 1))
-    return [f"{first}:{end}" for first, end in runs] if len(runs) <= _MOST_RUNS else []
+            runs.append([place])
+    # a pair that counts down costs less as two views
+    pairs = (len(run) == _FEWEST and run[0] > run[1] for run in runs)
+    runs = [part for run, pair in zip(runs, pairs, strict=True) for part in _apart(run, pair=pair)]
+    spelled = [(f"{min(run)}:{max(run) + 1}", run[-1] < run[0]) for run in runs]
+    return spelled if len(runs) <= _MOST_RUNS else []
+
+
+def _apart(run: list[int], *, pair: bool) -> list[list[int]]:
+    return [run[:1], run[1:]] if pair else [run]
 
 
 def slice_of(items: Sequence[ast.expr]) -> str | None:

@@ -15,7 +15,9 @@ from npufix.rewriters.edit.statements.host.filled import (
     is_read_again,
     is_scalar,
 )
+from npufix.rewriters.edit.statements.host.of_host import is_of_host
 from npufix.rewriters.edit.statements.host.seldom import is_rare
+from npufix.rewriters.edit.statements.host.waits.batches import find_batches, make_of_read
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.facts.host_tensors import is_made_on_host
 from npufix.rewriters.graph import operators
@@ -102,9 +104,11 @@ def _keep(name: str) -> str:
 
 def find_uploads(here: Surroundings) -> Iterator[Proposal]:
     """Yield what is copied from the host in code that runs in every step."""
+    yield from find_batches(here)
     for node in here.nodes:
         if isinstance(node, ast.Call):
-            found = _of_columns(here, node)
+            made = _is_made(here, node)
+            found = _of_columns(here, node) or (make_of_read(here, node, node) if made else None)
             advice = "" if found is not None else _advice(here, node) or _drawn(here, node)
             if advice == _BUFFER and here.flow.cls is None:  # a function keeps no buffers
                 advice = _SIZES if here.is_hot else ""
@@ -281,6 +285,16 @@ def _of(  # noqa: PLR0911 - one case a way
     return _OF_DEVICE if _are_of_device(here, data) else _SIZES
 
 
+def _is_read(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether a number is read from a tensor of the device: ``mask.sum().item()``."""
+    match code:
+        case ast.Call(ast.Attribute(tensor, "item"), [], []):
+            known = here.is_tensor(tensor)
+            sure = known is True or (known is None and here.flow.cls is not None)
+            return sure and not is_of_host(here, tensor)
+    return False
+
+
 def _is_nothing_or_seldom(here: Surroundings, code: ast.Call, data: ast.expr) -> bool:
     """Tell whether an empty list is copied, or ``x`` where it is no tensor.
 
@@ -350,6 +364,8 @@ def _of_data(here: Surroundings, data: ast.expr) -> str:
     match data:
         case ast.Call(ast.Name("range")):
             return _RANGE
+        case ast.List([_, *_] as parts) if any(_is_read(here, part) for part in parts):
+            return _OF_DEVICE
         case ast.BinOp(ast.List([_]), ast.Mult(), _):
             return _FILLED
         case ast.List([one]) if not (
@@ -378,11 +394,12 @@ def _is_list(here: Surroundings, data: ast.expr) -> bool:
 def _bound_to(here: Surroundings, data: ast.expr) -> list[ast.expr]:
     """Return what a name is bound to before it is read here."""
     name = data.id if isinstance(data, ast.Name) else ""
-    assigned = (n for n in here.nodes if isinstance(n, ast.Assign) and n.lineno < data.lineno)
+    inner = here.statement_of(data)  # ``x = torch.tensor(\n    x, ...)`` begins a line above
     return [
-        a.value
-        for a in assigned
-        if any(isinstance(t, ast.Name) and t.id == name for t in a.targets)
+        n.value
+        for n in here.nodes
+        if isinstance(n, ast.Assign) and n is not inner and n.lineno < data.lineno
+        if any(isinstance(t, ast.Name) and t.id == name for t in n.targets)
     ]
 
 
