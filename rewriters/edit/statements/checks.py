@@ -228,7 +228,7 @@ _LEFT_ALONE = re.compile(
 _COMPARABLE = frozenset({"amax", "amin", "max", "mean", "min", "norm", "prod", "std", "sum"})
 
 
-def _is_switched(here: Surroundings, code: ast.Assert | ast.If) -> bool:
+def _is_switched(here: Surroundings, code: ast.Assert | ast.If | ast.IfExp) -> bool:
     """Tell whether a check is seldom made: ``if self.strict: assert x.all()``.
 
     A setting decides on it, where it runs, or another check, ``if not x.all():``, that has waited.

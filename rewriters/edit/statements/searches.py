@@ -196,7 +196,7 @@ SEARCHES: Mapping[str, Search] = {
     "uploads": Search(
         find_uploads,
         "as_tensor|from_numpy|tensor|copy_|new_tensor|to|cuda|npu",
-        text=r"torch\.(as_tensor|from_numpy|tensor|rand\w*|normal|(Float|Long)?Tensor)\(|\.(copy_|new_tensor)\("
+        text=r"torch\.(_shape_as_tensor|as_tensor|from_numpy|tensor|rand\w*|normal|(Float|Long)?Tensor)\(|\.(copy_|new_tensor)\("
         r"|self\.\w+\.(to|cuda|npu)\(|(?m:^\s+\w+ = \w+(\[[^\]\n]*\])?\.(to|cuda|npu)\()",
         hot_only=True,
     ),

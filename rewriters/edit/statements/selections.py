@@ -254,7 +254,8 @@ def find_index_lists(here: Surroundings) -> Iterator[Proposal]:
     """Yield ``x[:, [0, 2]]`` where the numbers are a slice."""
     for node in here.nodes:
         match node:
-            case ast.Subscript(owner, ast.Tuple(items), ast.Load()):
+            case ast.Subscript(owner, ast.Tuple() | ast.List() as index, ast.Load()):
+                items = index.elts if isinstance(index, ast.Tuple) else [index]
                 lists = [item for item in items if isinstance(item, ast.List)]
                 others = [item for item in items if item not in lists]
                 text = slice_of(lists[0].elts) if len(lists) == 1 else None
@@ -263,8 +264,9 @@ def find_index_lists(here: Surroundings) -> Iterator[Proposal]:
                     continue
                 if isinstance(here.statement_of(node), ast.Expr):
                     continue  # ``x[:, [0, 2]].clamp_(0)`` changes a copy: there is more to mend
-                if not here.is_hot and not tensor:
-                    continue
+                sure = tensor or (isinstance(owner, ast.Attribute) and owner.attr == "tensor")
+                if not sure and (not here.is_hot or items == [index]):
+                    continue  # ``table[["a", "b"]]``
                 before = "".join(f"{here.text(o)}, " for o in items[: items.index(lists[0])])
                 after = "".join(f", {here.text(o)}" for o in items[items.index(lists[0]) + 1 :])
                 name = here.text(owner)
@@ -272,7 +274,7 @@ def find_index_lists(here: Surroundings) -> Iterator[Proposal]:
                 new, form = f"{name}[{before}{text}{after}]{copied}", "every_second"
                 if text is None:
                     runs = runs_of(lists[0].elts)
-                    if not runs or not isinstance(owner, ast.Name):
+                    if not runs or not isinstance(owner, ast.Name | ast.Attribute):
                         continue
                     dim = items.index(lists[0])
                     dim -= len(items) if "..." in before else 0

@@ -285,10 +285,12 @@ def _has_no_short_rows(operands: Operands) -> bool:
 
 def _takes_as_many(operands: Operands) -> bool:
     """Tell whether masks pick as many elements of each row to read as to write."""
-    masks = {name: t for name, t in operands.items() if re.match(r"(taken|written)\d", name)}
-    if any(not isinstance(t, torch.Tensor) or t.dtype != torch.bool for t in masks.values()):
-        return False
-    counts = {name: t.flatten(1).sum(1) for name, t in masks.items()}
+    counts: dict[str, torch.Tensor] = {}
+    for name, mask in operands.items():
+        if re.match(r"(taken|written)\d", name):
+            if not isinstance(mask, torch.Tensor) or mask.dtype != torch.bool:
+                return False
+            counts[name] = mask.flatten(1).sum(1)
     taken = {name.removeprefix("taken"): n for name, n in counts.items() if name[0] == "t"}
     return all(torch.equal(n, counts[f"written{number}"]) for number, n in taken.items())
 

@@ -62,6 +62,11 @@ def test_a_value_that_the_host_needs_is_not_spoken_of(code: str) -> None:
             "n = (x == self.config.t).sum().item()\n    if n != 3:\n        raise ValueError",
             "only checked",
         ),
+        ("for i in range(x.max().item() + 1):\n        y = self.part(y, i)", "a size or a border"),
+        (
+            "if size is None:\n        size = int(x.max()) + 1\n    return self.pool(y, size)",
+            "a size",
+        ),
         ("return y[: lengths_cpu.max()]", ""),
         ("return y[: int(torch.randint(9, (), device=x.device))]", ""),
         ("n = x.max().item()\n    if n > 3:\n        print(n)\n    return y", ""),
@@ -69,8 +74,8 @@ def test_a_value_that_the_host_needs_is_not_spoken_of(code: str) -> None:
     ],
 )
 def test_who_needs_a_number_as_a_size_or_for_a_test_is_said(code: str, why: str) -> None:
-    text = f"def forward(self, x: torch.Tensor, y: torch.Tensor, lengths_cpu):\n    {code}\n"
-    sites = found(text, "NPU214")
+    given = "x: torch.Tensor, y: torch.Tensor, lengths_cpu, size=None"
+    sites = found(f"def forward(self, {given}):\n    {code}\n", "NPU214")
     assert [s.rewrite for s in sites] == [None] * bool(why)
     assert all(why in site.problem for site in sites)
 
@@ -532,3 +537,24 @@ def test_what_ends_a_loop_is_not_read_before_it() -> None:
             return x
     """
     assert ["whether it is the last" in site.problem for site in found(text, "NPU214")] == [True]
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("at = torch.tensor(places)\n    return x[at], x[at]", "the index is made on the host"),
+        ("return x[:, torch.from_numpy(places)]", "the index is made on the host"),
+        ("for y in places:\n        n = torch._shape_as_tensor(y)[2:].to(x.device)", "each round"),
+        (
+            "n = []\n    n = torch.as_tensor(\n        n, device=x.device)\n    return n",
+            "in every call",
+        ),
+        ("return x[torch.tensor(places, device=x.device)]", ""),
+        ("return torch.zeros(9)[torch.tensor(places)]", ""),  # both on the host
+        ("return torch._shape_as_tensor(x).to(x.device)", ""),
+    ],
+)
+def test_numbers_of_the_host_that_steps_wait_for_are_named(code: str, why: str) -> None:
+    sites = found(f"def forward(self, x: torch.Tensor, places):\n    {code}\n", "NPU219")
+    assert [s.rewrite for s in sites] == [None] * bool(why)
+    assert all(why in site.problem for site in sites)

@@ -296,7 +296,7 @@ class Upper:
     def lengths(self, seq_lens):
         return torch.arange(seq_lens.max().item())
 
-class Detector(Upper):
+class Finder(Upper):
     def forward_train(self, x, seq_lens):
         return {called}
 

@@ -120,8 +120,10 @@ def say_of_parts(
         known = facts.is_tensor(pick.value)
         if _is_of_round(index, own) and (known or (known is None and flow.cls is not None)):
             return PARTS
-    joins = [n for n in walk(*code) if isinstance(n, ast.Call)]
-    for call in joins:
+    for call in (n for n in walk(*code) if isinstance(n, ast.Call)):
+        found = flow.names.dotted(call.func) in {"torch.nonzero", "torch.where"}
+        if found and len(call.args) == 1 and _is_of_round(call.args[0], own):
+            return PARTS
         if flow.names.dotted(call.func) in {"torch.cat", "torch.concat"}:
             inner = [n for n in follow([call], bound) if isinstance(n, ast.Subscript)]
             rows = any(isinstance(n.slice, ast.Tuple) and list_names(n) & own for n in inner)

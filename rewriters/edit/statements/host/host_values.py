@@ -41,12 +41,13 @@ from npufix.rewriters.edit.statements.host.of_host import (
 from npufix.rewriters.edit.statements.host.repeats import find_repeats
 from npufix.rewriters.edit.statements.host.round_trips import comes_back
 from npufix.rewriters.edit.statements.host.row_reads import rows_read
-from npufix.rewriters.edit.statements.host.seldom import decides, is_rare, is_seldom
+from npufix.rewriters.edit.statements.host.seldom import decides, is_default, is_rare, is_seldom
 from npufix.rewriters.edit.statements.host.waits.sizes import (
     FOR_SIZE,
     FROM_CALLER,
     SIZES,
     are_lengths,
+    counts_rounds,
     find_sizes,
     is_called_so,
     makes_shapes,
@@ -372,7 +373,9 @@ def _by_hand(  # noqa: C901, PLR0911, PLR0912 - one case a kind of use
     if of_round and samples(here.flow.function, read.code.lineno):
         return Proposal(read.code, _OF_ROUND)
     ops = {user.op.removesuffix("(*)") for user in users}
-    if makes_shapes(here, users) or _decide(here, users) or _is_tested(here, read.code):
+    needed = makes_shapes(here, users) or counts_rounds(here, read.code)
+    needed = needed or is_default(here, read.code)
+    if needed or _decide(here, users) or _is_tested(here, read.code):
         return _say_what_waits(here, read, users)
     if ops & ARITHMETIC:
         meets = [a for u in users if u.op in ARITHMETIC for a in u.args if a is not value]
@@ -385,12 +388,15 @@ def _by_hand(  # noqa: C901, PLR0911, PLR0912 - one case a kind of use
 
 def _say_what_waits(here: Surroundings, read: _Read, users: Sequence[Node]) -> Proposal | None:
     """Return what to do where the host needs a number for what comes next."""
-    if read.how in ON_HOST or _works_on_host(here) or is_rare(here, read.code):
+    if read.how in ON_HOST or _works_on_host(here):
+        return None
+    if is_rare(here, read.code) and not is_default(here, read.code):
         return None
     value = here.value(read.tensor)
     if value is not None and any(part.op in operators.RANDOM for part in value.walk()):
         return None  # ``torch.randint(9, (1,), device=d).item()`` draws for the host
-    if makes_shapes(here, users):
+    by_size = makes_shapes(here, users) or counts_rounds(here, read.code)
+    if by_size or is_default(here, read.code):
         return Proposal(read.code, FOR_SIZE)
     tests = _tests_of(here, read.code, users)
     if any(map(_is_check, tests)):

@@ -58,7 +58,7 @@ def _runs_epoch(node: ast.AST) -> bool:
     return "epoch" in name.lower() or name == "sleep"
 
 
-def is_rare(here: Surroundings, code: ast.expr) -> bool:
+def is_rare(here: Surroundings, code: ast.AST) -> bool:
     """Tell whether code runs where something is missing: ``if x is None:``, or behind ``else``."""
     inner: ast.AST = code
     for outer in here.around(code):
@@ -72,6 +72,23 @@ def is_rare(here: Surroundings, code: ast.expr) -> bool:
             case ast.ExceptHandler():
                 return True
         inner = outer
+    return False
+
+
+def is_default(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether code makes what few callers hand in: ``if size is None: size = x.max()``."""
+    function = here.flow.function
+    args = function.args
+    given = [*args.posonlyargs, *args.args][::-1]
+    pairs: list[tuple[ast.arg, ast.expr | None]] = []
+    pairs += zip(given, args.defaults[::-1], strict=False)
+    pairs += zip(args.kwonlyargs, args.kw_defaults, strict=True)
+    missing = {a.arg for a, d in pairs if isinstance(d, ast.Constant) and d.value is None}
+    match here.statement_of(code):
+        case ast.Assign([ast.Name(name)]) as made if name in missing:
+            match here.tests_around(made):
+                case [ast.Compare(ast.Name(asked), [ast.Is()], [ast.Constant(None)]), *_]:
+                    return asked == name
     return False
 
 

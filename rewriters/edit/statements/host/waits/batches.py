@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.host.of_host import is_of_host
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, more_arguments
+from npufix.rewriters.facts.host_tensors import is_made_on_host
 from npufix.rewriters.facts.steps.functions import trains
 from npufix.rewriters.graph.modules.syntax import list_stored_names, root_name, walk
 
@@ -16,6 +17,15 @@ if TYPE_CHECKING:
 
     from npufix.rewriters.edit.statements.surroundings import Surroundings
 
+_STRIDED = (
+    "columns of a tensor are no block of memory, so the copy goes through the host and waits: copy "
+    "whole rows or the whole tensor"
+)
+_INDEX = (
+    "the index is made on the host, so each use of it copies it to the device and waits: make it "
+    "there, device=x.device, once for all that it picks from"
+)
+_OF_NUMBERS = frozenset({"as_tensor", "from_numpy", "tensor"})
 _MOVING = frozenset({"to", "cuda", "npu"})
 _LOADS = re.compile(r"(?i)load|data|batch|iter")
 _DEVICE = re.compile(r"(?i)dev|rank|gpu|npu|cuda")
@@ -64,6 +74,55 @@ def _is_move(here: Surroundings, code: ast.AST, given: set[str]) -> bool:
             to_device = method != "to" or any(_DEVICE.search(here.text(a)) for a in where)
             return is_own and not others and to_device and len(args) <= 1
     return False
+
+
+def copy_whole(here: Surroundings, code: ast.Call) -> Proposal | None:
+    """Return the copy of a whole tensor instead of the same columns of both."""
+    match code:
+        case ast.Call(ast.Attribute(target, "copy_"), [source, *_]):
+            is_host = re.search(r"(^|[._])(cpu|host|np|numpy)([._\[]|$)", here.text(source))
+            if not (is_host and takes_columns(target) and takes_columns(source)):
+                return None
+            assert isinstance(target, ast.Subscript)  # noqa: S101 - ``takes_columns`` has looked
+            assert isinstance(source, ast.Subscript)  # noqa: S101 - same
+            if here.text(target.slice) != here.text(source.slice):
+                return Proposal(code, _STRIDED)
+            parts = [(p, here.text(p.value)) for p in (target, source)]
+            return Proposal(
+                code,
+                form="columns",
+                changes=tuple(Change(here.span(part), text) for part, text in parts),
+                shown=f"{parts[0][1]}.copy_({parts[1][1]})",
+            )
+    return None
+
+
+def takes_columns(code: ast.expr) -> bool:
+    """Tell whether an index takes all of a dimension, and then a part of the next."""
+    match code:
+        case ast.Subscript(_, ast.Tuple([ast.Slice(None, None, None), *rest])):
+            return any(not isinstance(r, ast.Slice) or r.lower or r.upper for r in rest)
+    return False
+
+
+def find_host_indexes(here: Surroundings) -> Iterator[Proposal]:
+    """Yield what is made on the host and picks elements of a tensor: ``x[torch.tensor(n)]``."""
+    said = set[int]()
+    for node in here.nodes:
+        match node:
+            case ast.Subscript(owner, index, ast.Load()):
+                items = index.elts if isinstance(index, ast.Tuple) else [index]
+            case _:
+                continue
+        whole = here.value(owner)
+        if not here.is_tensor(owner) or whole is None or is_made_on_host(whole):
+            continue
+        for item in items:
+            value = here.value(item)
+            made = value is not None and value.op in _OF_NUMBERS and is_made_on_host(value)
+            if made and id(value) not in said and not is_of_host(here, owner):
+                said.add(id(value))
+                yield Proposal(item, _INDEX)
 
 
 def make_of_read(here: Surroundings, code: ast.Call, made: ast.Call) -> Proposal | None:

@@ -13,7 +13,7 @@ import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.host.of_host import ARITHMETIC, is_of_host
-from npufix.rewriters.edit.statements.host.seldom import is_rare, is_seldom
+from npufix.rewriters.edit.statements.host.seldom import is_default, is_rare, is_seldom
 from npufix.rewriters.edit.statements.proposal import Proposal
 from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph.modules.syntax import last_name
@@ -67,7 +67,7 @@ def find_sizes(here: Surroundings) -> Iterator[Proposal]:
             code = _code_of(here, size) if _is_one_number(here, evaluation, size) else None
             if code is None or code.lineno in said or is_of_host(here, code):
                 continue
-            if is_seldom(here, code) or is_rare(here, code):
+            if is_seldom(here, code) or (is_rare(here, code) and not is_default(here, code)):
                 continue
             said.add(code.lineno)
             known = are_lengths(size, SIZES) or is_called_so(code)
@@ -107,6 +107,19 @@ def makes_shapes(here: Surroundings, users: Sequence[Node]) -> bool:
         if user.op in {*ARITHMETIC, Op.PHI}:
             made += [u for u in here.users(user) if u not in made]
     return any(user.op.removesuffix("(*)") in OF_SHAPES for user in made)
+
+
+def counts_rounds(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether a number says how many rounds there are: ``range(x.max().item() + 1)``."""
+    for outer in here.around(code):
+        match outer:
+            case ast.BinOp():
+                pass
+            case ast.Call(ast.Name(called)):
+                return called == "range"
+            case _:
+                return False
+    return False
 
 
 def are_lengths(node: Node, names: re.Pattern[str] = _LENGTHS) -> bool:
