@@ -9,6 +9,7 @@ pytest.importorskip("torch")
 
 import torch
 
+from npufix.rewriters.edit.loops.advice.ragged import UNPADDED
 from npufix.rewriters.edit.loops.advice.rows import (
     BY_HAND,
     COLUMNS,
@@ -135,11 +136,18 @@ class Fuse(nn.Module):
             out[k] = torch.cat((x[k, : n[k]], y[k, : x.shape[1] - n[k]]), 0)
         return out
 """
+UNPADS = """
+def forward(self, x: torch.Tensor, rows: list):
+    ys = [y[y != self.padding] for y in x]
+    return self.pad(ys)
+"""
 
 
 @pytest.mark.parametrize(
     ("text", "advice"),
     [
+        (UNPADS, UNPADDED),  # no other loop stands beside it
+        (UNPADS.replace("in x]", "in rows[0]]"), UNPADDED),
         (SCATTERS, PARTS),
         (FUSES, JOINED),
         (PADS, PADDED),

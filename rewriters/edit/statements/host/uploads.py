@@ -255,7 +255,7 @@ def _of(  # noqa: PLR0911 - one case a way
     if data is None or _is_nothing_or_seldom(here, code, data) or here.is_tensor(data):
         return ""
     if is_number(here, data):
-        return _NUMBER if _is_copied(here, code, made) else ""
+        return _NUMBER if _is_copied(here, made) else ""
     advice = _of_data(here, data)
     if advice and (is_rare(here, code) if advice == _FILLED else here.tests_around(code)):
         return ""
@@ -298,11 +298,10 @@ def _is_nothing_or_seldom(here: Surroundings, code: ast.Call, data: ast.expr) ->
     return seldom or (isinstance(data, ast.List) and not data.elts)
 
 
-def _is_copied(here: Surroundings, code: ast.Call, made: ast.Call) -> bool:
+def _is_copied(here: Surroundings, made: ast.Call) -> bool:
     """Tell whether a number is made on the device by name, in each step, as others may be."""
-    given = {k.arg for k in made.keywords}
-    by_torch = code is made and not given - {"device", "dtype"}
-    return by_torch and here.is_hot and not is_rare(here, code)
+    plain = not {k.arg for k in made.keywords} - {"device", "dtype"}
+    return plain and here.is_hot and not is_rare(here, made)
 
 
 def _is_handed(here: Surroundings, code: ast.expr, data: ast.expr) -> bool:

@@ -48,6 +48,7 @@ _OF_TENSORS = frozenset(
 """Those whose first argument is no size."""
 _TAKE_TENSORS = frozenset({"full", "linspace", "pad", "repeat_interleave", "split"})
 """Those that are handed tensors for something else than a size, or for which others speak."""
+_HOLDS = re.compile(r"(^|_)(masks?|lens|lengths)$")
 _LIMITS = frozenset({"amax", "amin", "max", "min", "sum"})
 _LENGTHS = re.compile(
     r"(^|_)(i?lens?|\w*lengths?|seq_?lens?|cu_?seq\w*|splits?|group_list|start_locs?)(_\w+)?$"
@@ -90,8 +91,10 @@ def _is_one_number(here: Surroundings, at: Evaluation, node: Node) -> bool:
     if len(node.args) > 1 and here.facts(at, x=node).ndim("x") != 0:
         return False
     sure = here.facts(at, x=node).is_tensor("x")
-    in_module = here.flow.cls is not None and here.facts(at, x=node.args[0]).is_tensor("x") is None
-    return sure is True or (sure is None and in_module)
+    of_what = node.args[0]
+    named = of_what.op == Op.PARAM and _HOLDS.search(str(of_what.value)) is not None
+    open_yet = here.facts(at, x=of_what).is_tensor("x") is None
+    return sure is True or (open_yet and (named or here.flow.cls is not None))
 
 
 def _code_of(here: Surroundings, node: Node) -> ast.expr | None:
