@@ -166,7 +166,7 @@ def _with_evidence(
         new = _new_kernels(file, site, own, measured) if len(own) else None
         finding = _finding(file, site, seen, own, new, measured)
         labels = Labels(own.index)
-        change = None if new is None else _change(site, own, new, measured)
+        change = None if new is None else _change(file, site, own, new, measured)
         yield Located(file=file, site=site, finding=finding, kernels=labels, change=change)
 
 

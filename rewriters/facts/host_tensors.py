@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.match.matching import Match
 
 _MADE = operators.FACTORIES | {"from_numpy"}
-_STAYS = (operators.KEEPS | operators.SAME_SHAPE | {Op.SETITEM}) - {"cpu", "to"}
+_STAYS = (operators.KEEPS | operators.SAME_SHAPE | {Op.SETITEM}) - {"cpu", "cuda", "npu", "to"}
 """What leaves a tensor on its device."""
 _TOGETHER = operators.BROADCAST | {"outer"}
 _OLD_MAKERS = re.compile(r"torch\.(\w+)?Tensor")

@@ -112,16 +112,19 @@ _BETWEEN_STEPS = frozenset(
 """Words of what runs after an epoch, or once: ``SegmentationEvaluator.update``."""
 _EACH_STEP = frozenset(
     {
-        "attention", "attn", "compute", "consistency", "contrastive", "criterion", "distill",
-        "divergence", "encode", "entropy", "execute", "forward", "fwd", "iou", "iter", "l1", "loss",
-        "losses", "masked", "mse", "penalty", "pooling", "rope", "rotary", "sample", "sampling",
-        "smoothness", "step", "train", "training",
+        "assign", "attention", "attn", "compute", "consistency", "contrastive", "criterion",
+        "distill", "divergence", "encode", "entropy", "execute", "forward", "fwd", "iou",
+        "iter", "l1", "loss", "losses", "masked", "mse", "penalty", "pooling", "rope",
+        "rotary", "sample", "sampling", "smoothness", "step", "targets", "train",
+        "training",
     }
 )  # fmt: skip
 _PART_OF_MODEL = re.compile(
     r"(Module|Layer|Block|Loss|Criterion|Head|Model|Encoder|Decoder|Attention|Runner|Sampler"
-    r"|MetadataBuilder|Proposer)(V?\d+)?$"
+    r"|MetadataBuilder|Proposer|Assigner|Matcher|Detector|Backbone|Neck|Transformer|Segmentor)(V?\d+)?$"
 )
+_IS_CALLED = re.compile(r"(Loss|Criterion|Assigner|Matcher)(V?\d+)?$")
+"""Classes that may be no modules, and are called in each step."""
 _KEEPS_STATE = re.compile(r"Cache(Pool)?$|(Step|Forward)Context$|(Attn|Attention)Metadata$")
 """Classes that hold tensors of the step, where they know a device: ``StepContext.new``."""
 _SERVES_STEPS = re.compile(r"(Runner|MetadataBuilder|Proposer|Speculator)(V?\d+)?$")
@@ -453,6 +456,8 @@ def _is_hot_by_name(scope: Scope) -> bool:
     aside = _words(scope.qualname) & _ASIDE
     if aside == {"weights"} and is_called_by_forward(scope):
         aside = frozenset()  # ``_get_weights`` of an attention computes them
+    if name == "__call__" and scope.cls is not None and _IS_CALLED.search(scope.cls.name):
+        return not aside
     if name.startswith("__") or not own or own[-1] == "init" or aside:
         return False
     if set(own) & _EACH_STEP:

@@ -15,8 +15,9 @@ arms only choose between values of a few operators, both are computed and ``torc
 must have one shape and dtype (``same-shape``), and the one that is not chosen must be finite, because
 its gradient is multiplied by zero (``finite-arms``); what it alone reads gets that zero, where it
 had no gradient at all (``zero-gradients``). Where an arm calls something it is advice, and so it is
-where a loss is taken of ``x[mask]`` or else is zero: weighed by the mask it is zero anyhow. Where
-the code after them is another one, nothing is said.
+where a loss is taken of ``x[mask]`` or else is zero: weighed by the mask it is zero anyhow, and where
+other code comes next. Of what is only logged, of what stops training that has diverged, and where
+an arm is read on the host anyway, nothing is said.
 
 References: overall_optimization_strategy.md and solution_to_top3.md of the troubleshooting guide
 (operators that make the host wait).
@@ -139,6 +140,16 @@ class BoxLoss(nn.Module):
         return loss
 """
 
+_CALLS = """
+class Head(nn.Module):
+    def forward(self, boxes: torch.Tensor, labels: torch.Tensor, targets: torch.Tensor):
+        positive = labels > 0
+        if positive.sum() > 0:
+            targets[positive] = self.coder.encode(boxes[positive])
+        return targets
+"""
+"""Told, not written: what encodes may do anything."""
+
 RULE = Substitution(
     id="NPU217",
     name="check-of-a-tensor",
@@ -207,6 +218,17 @@ def loss(pred: torch.Tensor, mask: torch.BoolTensor):
     if mask.any():
         return pred[mask].mean()
     return pred.sum() * 0
+""",
+        # what is said of it, and what is read anyway
+        """
+class Trainer:
+    def compute_loss(self, loss: torch.Tensor, count: torch.Tensor, logger):
+        if count.sum() > 10:
+            logger.info("many")
+        if torch.isnan(loss).any():
+            self.skipped += 1
+        mean = (loss.sum() / count).item() if count > 0 else 0.0
+        return loss, mean
 """,
         # runs once
         """
@@ -296,6 +318,7 @@ class Attend(nn.Module):
 """,
         ),
         Rewritten(_WEIGHED, _WEIGHED),
+        Rewritten(_CALLS, _CALLS),
         Rewritten(
             """
 def forward(x: torch.Tensor, step: torch.Tensor):

@@ -164,5 +164,17 @@ def to_corners(boxes: torch.Tensor):
     ).exp()
 """,
         ),
+        Rewritten(
+            """
+def turned(coords: torch.Tensor):
+    coords = coords[:, [0, 3, 2, 1]]
+    return coords
+""",
+            """
+def turned(coords: torch.Tensor):
+    coords = torch.cat((coords[:, 0:1], coords[:, 1:4].flip(1)), dim=1)
+    return coords
+""",
+        ),
     ),
 )

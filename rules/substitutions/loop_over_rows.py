@@ -28,6 +28,8 @@ take part in promoting dtypes as a vector does (``same-dtype``), Python's ``max`
 for NaN (``no-nan``), and where the dimensions of a tensor are not known it has those that it is indexed
 with (``known-dimensions``); pieces ``x[i * n : (i + 1) * n]`` lie within ``x`` (``whole-pieces``);
 ``data.num_graphs`` is a number (``counts-are-numbers``). An empty ``range`` gives empty rows where ``torch.stack`` raises.
+Elements that masks or lengths pick of each row (``out[i, :n[i]] = x[i, mask[i]]``) are moved by masks of
+all rows, in the same order: each row must write as many as it takes (``as-many-of-each-row``).
 Sums and means of parts of different lengths (``x[ends[i]:ends[i + 1]]``, ``x[group == i]``), attention
 of one sequence after the other and rows without their padding are advice, and so are rows that are
 padded or searched one by one, ranges, columns computed from earlier ones, inverses of triangular
@@ -164,6 +166,11 @@ CONDITIONS = (
         "ascending-borders", "each border of the pieces is as large as the one before, or larger"
     ),
     _open("adds-floats", "what is added up is of floating point, and there is a round at least"),
+    _open("boolean-mask", "the mask whose rows pick elements is of dtype bool"),
+    _open(
+        "as-many-of-each-row",
+        "each row takes as many elements as it writes: none stands for several",
+    ),
     _open(
         "whole-pieces", "a tensor that the rounds take one piece of after the other has them all"
     ),

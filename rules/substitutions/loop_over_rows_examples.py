@@ -55,6 +55,14 @@ def pad_masks(feats: torch.Tensor, metas: list):
 """
 
 VALID = (
+    # one row is read after another has been written, and an index is no mask
+    """
+def move(x: torch.Tensor, y: torch.Tensor, mask: torch.BoolTensor, n):
+    for i in range(x.shape[0]):
+        y[i, : n[i]] = x[i, mask[i]]
+        x[i, : n[i]] = y[i, mask[i]]
+    return x, y
+""",
     # a list in each round is no number
     """
 def f(x, n):
@@ -423,6 +431,24 @@ class Encoder(nn.Module):
             0, 1
         )
         return F.one_hot(at, 100)
+""",
+    ),
+    # elements that masks and lengths pick of each row, to be moved
+    Rewritten(
+        """
+def pack(x: torch.Tensor, mask: torch.BoolTensor):
+    n, b = mask.sum(dim=1), x.shape[0]
+    out = x.new_zeros(b, 9)
+    for i in range(b):
+        out[i, : n[i]] = x[i, mask[i]]
+    return out
+""",
+        """
+def pack(x: torch.Tensor, mask: torch.BoolTensor):
+    n, b = mask.sum(dim=1), x.shape[0]
+    out = x.new_zeros(b, 9)
+    out[torch.arange(out.shape[1], device=out.device) < n[:b].reshape(-1, 1)] = x[mask[:b]]
+    return out
 """,
     ),
     # told, not written: sizes out of a list of the host

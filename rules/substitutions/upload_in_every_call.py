@@ -14,7 +14,9 @@ become a buffer where the class has an ``__init__`` (``module-moves-along``); ``
 the state dict as it is. What the host draws for the device is drawn there: other numbers
 (``other-random-numbers``). The rest is advice. Rows that are copied one by one can be copied together
 and sliced on the device: slices share memory, so nobody may write into them. A copy of the whole
-tensor in place of some columns overwrites the others (``rest-is-free``). A pinned tensor that is
+tensor in place of some columns overwrites the others (``rest-is-free``). A number that is read from a tensor stays
+there (``same-device``). Batches of a loader are copied with ``non_blocking=True`` in a training loop, which
+takes effect where they are pinned (``pinned-batches``). A pinned tensor that is
 kept must not be filled again before the copy is done.
 
 References: vllm-ascend #7014 (copy of the whole tensor, time per token -2..3 %), #5298;
@@ -26,6 +28,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Substitution
+from npufix.rules.substitutions.upload_in_every_call_examples import REWRITTEN, VALID
 
 if TYPE_CHECKING:
     import torch
@@ -135,6 +138,45 @@ def drawn_inputs(draw: Draw) -> dict[str, Any]:
     return {"x": draw.floats(draw.integer(1, 4), 2, dtype=torch.float32)}
 
 
+def read_back(x: Tensor) -> Tensor:
+    """Read a number, and copy it back."""
+    return torch.tensor([x.sum().item()], dtype=torch.float32, device=x.device)
+
+
+def left_there(x: Tensor) -> Tensor:
+    """Leave it where it is."""
+    total = x.sum().detach()
+    return total.reshape(1).to(torch.float32)  # no slip: .to(...) is left out (it has that dtype)
+
+
+def blocking(x: Tensor) -> Tensor:
+    """Wait for a copy."""
+    return x * 2 + 1
+
+
+def not_blocking(x: Tensor) -> Tensor:
+    """Go on: what computes with the copy comes behind it in the same stream."""
+    return x * 2 + 1
+
+
+def read_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a tensor."""
+    import torch
+
+    return {"x": draw.floats(draw.integer(1, 4), 2, dtype=torch.float32)}
+
+
+IS_TENSOR = Condition(
+    "is-tensor", "what is read is a torch tensor, not a NumPy number", lambda _site: None
+)
+SAME_DEVICE = Condition(
+    "same-device", "what is read is on the device that it is copied to", lambda _site: None
+)
+PINNED = Condition(
+    "pinned-batches",
+    "the loader hands over pinned tensors (pin_memory=True), and writes into none of them again",
+    lambda _site: None,
+)
 IS_DEVICE = Condition("is-device", "the argument of to() is a device", lambda _site: None)
 OTHER_NUMBERS = Condition(
     "other-random-numbers",
@@ -222,6 +264,8 @@ RULE = Substitution(
         Form(drawn, drawn_there, drawn_inputs, (IS_DEVICE, OTHER_NUMBERS)),
         Form(in_forward, in_buffer, calls_inputs, (MOVES_ALONG,)),
         Form(copied, filled, filled_inputs, (ONE_NUMBER, COUNT, VALUE_FITS)),
+        Form(read_back, left_there, read_inputs, (IS_TENSOR, SAME_DEVICE)),
+        Form(blocking, not_blocking, read_inputs, (PINNED,)),
     ),
     search="uploads",
     replaces=(),
@@ -229,6 +273,7 @@ RULE = Substitution(
     passes=(0, 0),
     requires="torch_npu>=2.1",
     valid=(
+        *VALID,
         # made once
         """
 class Head(nn.Module):
@@ -310,6 +355,7 @@ def loss_step(loss: torch.Tensor, scale):
 """,
         ),
         Rewritten(_DRAWN, _DRAWN),
+        *REWRITTEN,
         Rewritten(
             """
 class Sampler(nn.Module):

@@ -14,8 +14,8 @@ dimensions does so where the other one has dimensions or its dtype (``same-dtype
 number itself and no gradient where ``clamp`` returns a gradient of zero (``without-gradient``), and
 ``max(1.0, x)`` is 1.0 where ``x`` is NaN (``never-nan``); a count has none of this. Functions that get
 the value must take a tensor (``takes-tensors``). ``repeat_interleave`` waits for the sum of its
-repeats, unless ``output_size`` says it (``as-long``). Where the host decides by it, or makes shapes of it,
-nothing is said. A loop that reads ``x[i].item()`` reads all of ``x`` before it, where it is a
+repeats, unless ``output_size`` says it (``as-long``). What the host decides by, or
+makes shapes of, also where a tensor is such a size or border itself, is advice. A loop that reads ``x[i].item()`` reads all of ``x`` before it, where it is a
 ``vector`` that the loop leaves alone (``not-written-to``), and one over rows whose elements are
 numbers for sizes alone, over all of them (``matrix-of-numbers``). What a dictionary keeps for a log
 is a tensor without dimensions (``log-takes-tensors``), a copy where something may write into it later;

@@ -22,7 +22,38 @@ class Smoothing(nn.Module):
         return torch.log_softmax(x, 1).masked_fill(padding.unsqueeze(1), 0).sum() / count
 """
 
+_BORDERS = """
+class Encoder(nn.Module):
+    def forward(self, x: torch.Tensor, text_lengths: torch.Tensor):
+        x = x[:, : text_lengths.max()]
+        return self.encode(x)
+"""
+_ROOM = """
+class Encoder(nn.Module):
+    def forward(self, x: torch.Tensor, classes: torch.Tensor):
+        most = torch.max(classes)
+        room = x.new_zeros(x.shape[0], most + 1)
+        return self.encode(room)
+"""
+_ROUNDS = """
+class Encoder(nn.Module):
+    def forward(self, x: torch.Tensor, classes: torch.Tensor):
+        for k in range(classes.max().item() + 1):
+            x = x + self.part(x, k)
+        return x
+"""
+"""What the host needs as a border, a size, and a number of rounds: told, not written."""
 VALID = (
+    # sizes that the host has, and a check that training has not diverged
+    """
+class Encoder(nn.Module):
+    def forward(self, x: torch.Tensor, lengths: list, sizes: torch.Tensor):
+        n = max(lengths)
+        k = torch.arange(n).max()
+        if torch.isnan(x.sum()).item():
+            raise ValueError(sizes.max().item())
+        return x[:, :n, : sizes.cpu().max()], x.new_zeros(x.shape[0] + 1, k), x.argmax(dim=1)
+""",
     # a count that others get as well, one that a length depends on
     _COUNTED.replace(
         "        return", "        if not self.training:\n            return count\n        return"
@@ -70,6 +101,7 @@ class Head(nn.Module):
 )
 
 REWRITTEN = (
+    *(Rewritten(text, text) for text in (_BORDERS, _ROOM, _ROUNDS)),
     # a count, with numbers of the host, on one of two ways
     Rewritten(_COUNTED, _COUNTED.replace(".sum().item()", ".sum()")),
     Rewritten(
@@ -107,13 +139,13 @@ class Head(nn.Module):
 def pad(x: torch.Tensor, lengths: torch.LongTensor) -> torch.Tensor:
     lengths = lengths.view(-1)
     longest = max(lengths)
-    return x[:, :longest]
+    return x / longest
 """,
         """
 def pad(x: torch.Tensor, lengths: torch.LongTensor) -> torch.Tensor:
     lengths = lengths.view(-1)
     longest = lengths.max()
-    return x[:, :longest]
+    return x / longest
 """,
     ),
     Rewritten(

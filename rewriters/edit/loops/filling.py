@@ -32,7 +32,7 @@ _NAMES = frozenset({"borders", "in_piece", "piece", "places"})
 _TAKEN = "the function has other values called borders, places, piece or in_piece"
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from npufix.rewriters.edit.loops.facts import Facts
     from npufix.rewriters.edit.loops.reading import Loop
@@ -203,8 +203,8 @@ class Pieces:
 
     statements: list[ast.stmt]
     conditions: tuple[str, ...]
-    vector: str
-    """The borders, which conditions are about."""
+    shown: Mapping[str, ast.expr]
+    """What conditions are about."""
 
 
 def read_pieces(loop: Loop, facts: Facts) -> Pieces | None:
@@ -317,7 +317,7 @@ def _fill(  # noqa: PLR0913 - what is written, and where
     conditions = ["ascending-borders", "nonnegative-lengths"]
     conditions += [] if in_front or isinstance(rank, int) else ["known-dimensions"]
     conditions += [] if _fits_all(number) else ["value-fits-dtype"]
-    return Pieces(statements, tuple(conditions), vector)
+    return Pieces(statements, tuple(conditions), {"index": ast.Name(vector, ast.Load())})
 
 
 def statements_of(*lines: str) -> list[ast.stmt]:

@@ -33,6 +33,7 @@ from npufix.rewriters.edit.loops.reading import (
     read_domain,
     spell_out,
 )
+from npufix.rewriters.edit.loops.rows.moving import read_moved
 from npufix.rewriters.edit.loops.statements import EFFECT, RECURRENCE, SHARED, Body
 from npufix.rewriters.edit.loops.submodules import DROPOUT, MODULES, STATISTICS
 from npufix.rewriters.edit.loops.together import UNKNOWN_DIMENSION
@@ -203,7 +204,7 @@ def _try(
     lines = frozenset(range(loop.first.lineno, (loop.statement.end_lineno or 0) + 1))
     code: ast.expr | ast.stmt = loop.joined or loop.statement
     try:
-        pieces = read_pieces(loop, facts)
+        pieces = read_pieces(loop, facts) or read_moved(loop, facts)
         if pieces is not None:
             return _of_pieces(source, flow, loop, facts, pieces, with_text=with_text)
         domain = read_domain(loop.target, loop.items, facts)
@@ -249,7 +250,7 @@ def _of_pieces(  # noqa: PLR0913 - what is written, and where
 ) -> FoundLoop:
     node = facts.node(loop.items) or flow.graph.constant(0)
     body = Body(Domain(0, loop.items, node), facts, ())
-    body.of.shown["index"] = ast.Name(pieces.vector, ast.Load())
+    body.of.shown.update(pieces.shown)
     _require_unread(flow, loop)
     rewrite = write(source, flow, loop, body, pieces.statements, None, with_text=with_text)
     lines = frozenset(range(loop.first.lineno, (loop.statement.end_lineno or 0) + 1))

@@ -29,7 +29,9 @@ NO_DOMAIN = "it runs over something else than range, enumerate, zip or the rows 
 STEPS = "it counts in steps, or from a number that is not written out"
 _JOINED = frozenset({"torch.stack", "torch.cat", "torch.concat", "torch.concatenate"})
 _NAMES = frozenset(name.rpartition(".")[2] for name in _JOINED)
-_LIKELY = re.compile(rf"(?m)^\s*(?:async )?for\b|\b(?:{'|'.join(sorted(_NAMES))})\(")
+_LIKELY = re.compile(
+    rf"(?m)^\s*(?:async )?for\b|\b(?:{'|'.join(sorted(_NAMES))})\(|\[(?:\w+\[\w+ !=|self\.\w+\()"
+)
 _WORDS = frozenset({"for", *_NAMES, *(f"self.{name}" for name in _NAMES)})
 _SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return, ast.Expr)
 

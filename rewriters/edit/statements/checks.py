@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.layout import limit_of, style_of
 from npufix.rewriters.edit.statements.choices import CHOOSE, LEAVES, choose
+from npufix.rewriters.edit.statements.host.of_host import READING
+from npufix.rewriters.edit.statements.host.seldom import decides, is_rare, is_seldom
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, apply_changes
 from npufix.rewriters.facts.host_tensors import is_made_on_host
 from npufix.rewriters.facts.occasions import is_called_by_forward
@@ -28,6 +30,11 @@ _WEIGHED = (
     "the host waits for the answer, and again for how many elements x[mask] has: compute with all "
     "of them and weigh by the mask, (loss * mask).sum() / mask.sum().clamp(min=1), which is zero "
     "where nothing is set, and needs no test"
+)
+_GOES_ON = (
+    "the host waits for the answer, since other code comes next: let that run in either case (what "
+    "x[mask] has none of, it computes nothing of), weigh or choose with torch.where, or decide "
+    "once, by what the host knows already, and hand the answer in"
 )
 _TAKES_LOSS = re.compile(r"(?i)loss|criterion|cross_entropy|^(mean|sum|smooth_l1)$")
 _FORM_GUARD, _FORM_ASSERT = "guarded", "asserted"
@@ -89,7 +96,7 @@ def _checks(here: Surroundings) -> Iterator[Proposal]:
                 loop = here.loop_of(node)
                 found = Proposal(node, LEAVES) if isinstance(loop, ast.For) else None
             case ast.If(test) | ast.IfExp(test) if _is_answer(here, test):
-                found = _of_branch(here, node, test)
+                found = _of_branch(here, node, test) or _tell(here, node)
             case _:
                 continue
         if found is not None:
@@ -142,6 +149,26 @@ def _of_branch(here: Surroundings, code: ast.If | ast.IfExp, test: ast.expr) -> 
     return found
 
 
+def _tell(here: Surroundings, code: ast.If | ast.IfExp) -> Proposal | None:
+    """Return what to do about a branch that only the host can take, where steps wait for it."""
+    if not decides(here, code) or _is_switched(here, code) or is_seldom(here, code):
+        return None
+    arms = [code.body, code.orelse] if isinstance(code, ast.IfExp) else []
+    reads = (n.func for arm in arms for n in walk(arm) if isinstance(n, ast.Call) and not n.args)
+    if any(last_name(read) in READING for read in reads):
+        return None  # ``(loss / n).item() if n > 0 else 0.0`` waits for the arm as well
+    if isinstance(code, ast.If) and any(map(_is_none, code.body)):
+        return None  # a mask or none: what comes next is quicker without
+    return None if is_rare(here, code) else Proposal(code, _GOES_ON)
+
+
+def _is_none(code: ast.stmt) -> bool:
+    match code:
+        case ast.Return(None | ast.Constant(None)) | ast.Assign(_, ast.Constant(None)):
+            return True
+    return False
+
+
 def _is_answer(  # noqa: PLR0911 - one case a kind of test
     here: Surroundings, test: ast.expr
 ) -> bool:
@@ -160,12 +187,26 @@ def _is_answer(  # noqa: PLR0911 - one case a kind of test
         return here.is_tensor(test) is not False and not node.op.startswith("py:")
     if node.op in _COMPARED:
         return any(
-            arg.op in _COMPARABLE
-            and _may_be_tensor(here, test, arg)
-            and not is_made_on_host(arg.args[0])
+            _counts_selected(here, test, arg)
+            or (
+                arg.op in _COMPARABLE
+                and _may_be_tensor(here, test, arg)
+                and not is_made_on_host(arg.args[0])
+            )
             for arg in node.args
         )
     return False
+
+
+def _counts_selected(here: Surroundings, test: ast.expr, node: Node) -> bool:
+    """Tell whether a value is how much a mask selects: ``x[mask].numel()``."""
+    if node.op not in {"numel", Op.SIZE} or node.args[0].op != Op.GETITEM:
+        return False
+    _, index = node.args[0].args
+    known = here.facts(here.evaluations[id(test)], m=index).is_bool_tensor("m")
+    while index.op in {*_RESHAPED, "to"}:  # ``(ids == image).unsqueeze(-1).expand_as(x)``
+        index = index.args[0]
+    return known is True or (known is None and index.op in _COMPARED)
 
 
 def _may_be_tensor(here: Surroundings, test: ast.expr, node: Node) -> bool:
@@ -187,7 +228,7 @@ _LEFT_ALONE = re.compile(
 _COMPARABLE = frozenset({"amax", "amin", "max", "mean", "min", "norm", "prod", "std", "sum"})
 
 
-def _is_switched(here: Surroundings, code: ast.Assert | ast.If) -> bool:
+def _is_switched(here: Surroundings, code: ast.Assert | ast.If | ast.IfExp) -> bool:
     """Tell whether a check is seldom made: ``if self.strict: assert x.all()``.
 
     A setting decides on it, where it runs, or another check, ``if not x.all():``, that has waited.

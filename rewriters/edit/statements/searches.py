@@ -25,10 +25,10 @@ from npufix.rewriters.edit.statements.checks import find_checks
 from npufix.rewriters.edit.statements.columns import find_columns
 from npufix.rewriters.edit.statements.handed_in import find_constants, find_handed_in
 from npufix.rewriters.edit.statements.host.creations import find_creations
-from npufix.rewriters.edit.statements.host.device_waits import find_device_waits
 from npufix.rewriters.edit.statements.host.doubles import find_doubles
 from npufix.rewriters.edit.statements.host.host_values import find_host_values
 from npufix.rewriters.edit.statements.host.uploads import find_uploads
+from npufix.rewriters.edit.statements.host.waits.device_waits import find_device_waits
 from npufix.rewriters.edit.statements.invariants import find_invariants
 from npufix.rewriters.edit.statements.masked.formulas import find_masked_formulas
 from npufix.rewriters.edit.statements.masked.sums import ADDED_UP, REDUCED, find_masked_values
@@ -196,6 +196,7 @@ SEARCHES: Mapping[str, Search] = {
                 _words(r"\([^\n()]*\w\[\w+\]", "arange", "expand", "full", "ones", "range"),
                 _words(r"\([^\n()]*\w\[\w+\]", "view", "zeros"),
                 r":\s*(?!list\[|dict\[|tuple\[)[a-z_][\w.]*\[[\w, +-]+\]",
+                r"\.(max|sum)\(",
             ]
         ),
         hot_only=True,
@@ -223,8 +224,8 @@ SEARCHES: Mapping[str, Search] = {
     "uploads": Search(
         find_uploads,
         "as_tensor|from_numpy|tensor|copy_|new_tensor|to|cuda|npu",
-        text=r"torch\.(as_tensor|from_numpy|tensor|rand\w*|normal|(Float|Long)?Tensor)\(|\.(copy_|new_tensor)\("
-        r"|self\.\w+\.(to|cuda|npu)\(",
+        text=r"torch\.(_shape_as_tensor|as_tensor|from_numpy|tensor|rand\w*|normal|(Float|Long)?Tensor)\(|\.(copy_|new_tensor)\("
+        r"|self\.\w+\.(to|cuda|npu)\(|(?m:^\s+\w+ = \w+(\[[^\]\n]*\])?\.(to|cuda|npu)\()",
         hot_only=True,
     ),
     "vendor-operators": Search(find_vendor_operators, vendor_names()),

@@ -254,7 +254,8 @@ def find_index_lists(here: Surroundings) -> Iterator[Proposal]:
     """Yield ``x[:, [0, 2]]`` where the numbers are a slice."""
     for node in here.nodes:
         match node:
-            case ast.Subscript(owner, ast.Tuple(items), ast.Load()):
+            case ast.Subscript(owner, ast.Tuple() | ast.List() as index, ast.Load()):
+                items = index.elts if isinstance(index, ast.Tuple) else [index]
                 lists = [item for item in items if isinstance(item, ast.List)]
                 others = [item for item in items if item not in lists]
                 text = slice_of(lists[0].elts) if len(lists) == 1 else None
@@ -263,8 +264,9 @@ def find_index_lists(here: Surroundings) -> Iterator[Proposal]:
                     continue
                 if isinstance(here.statement_of(node), ast.Expr):
                     continue  # ``x[:, [0, 2]].clamp_(0)`` changes a copy: there is more to mend
-                if not here.is_hot and not tensor:
-                    continue
+                sure = tensor or (isinstance(owner, ast.Attribute) and owner.attr == "tensor")
+                if not sure and (not here.is_hot or items == [index]):
+                    continue  # ``table[["a", "b"]]``
                 before = "".join(f"{here.text(o)}, " for o in items[: items.index(lists[0])])
                 after = "".join(f", {here.text(o)}" for o in items[items.index(lists[0]) + 1 :])
                 name = here.text(owner)
@@ -272,14 +274,18 @@ def find_index_lists(here: Surroundings) -> Iterator[Proposal]:
                 new, form = f"{name}[{before}{text}{after}]{copied}", "every_second"
                 if text is None:
                     runs = runs_of(lists[0].elts)
-                    if not runs or not isinstance(owner, ast.Name):
+                    if not runs or not isinstance(owner, ast.Name | ast.Attribute):
                         continue
                     dim = items.index(lists[0])
                     dim -= len(items) if "..." in before else 0
-                    parts = ", ".join(f"{name}[{before}{run}{after}]" for run in runs)
+                    pieces = [f"{name}[{before}{run}{after}]" for run, _ in runs]
+                    parts = ", ".join(
+                        f"{piece}.flip({dim})" if turned else piece
+                        for piece, (_, turned) in zip(pieces, runs, strict=True)
+                    )
                     new, form = f"torch.cat(({parts}), dim={dim})", "any_order"
-                    if (turned := slice_of(lists[0].elts[::-1])) is not None:
-                        new = f"{name}[{before}{turned}{after}].flip({dim})"
+                    if (back := slice_of(lists[0].elts[::-1])) is not None:
+                        new = f"{name}[{before}{back}{after}].flip({dim})"
                     elif here.flow.names.imports.get("torch") != "torch":
                         continue
                 proven = frozenset({"is-tensor"} if tensor else ())
@@ -313,19 +319,31 @@ def _copies(here: Surroundings, method: ast.Attribute) -> bool:
     return names is not None and not is_changed(here, names, 0)
 
 
-def runs_of(items: Sequence[ast.expr]) -> list[str]:
-    """Return ``2:3`` and ``0:2`` for ``2, 0, 1``; nothing where they are many, or no numbers."""
+def runs_of(items: Sequence[ast.expr]) -> list[tuple[str, bool]]:
+    """Return ``2:3`` and ``0:2`` for ``2, 0, 1``; nothing where they are many, or no numbers.
+
+    Beside each whether it counts down: ``0:1`` and ``1:4``, turned round, for ``0, 3, 2, 1``.
+    """
     places = [item.value for item in items if isinstance(item, ast.Constant)]
     numbers = [place for place in places if type(place) is int and place >= 0]
     if len(numbers) != len(items) or len(numbers) < 2:  # noqa: PLR2004 - one may keep a dimension
         return []
-    runs: list[tuple[int, int]] = []
+    runs: list[list[int]] = []
     for place in numbers:
-        if runs and runs[-1][1] == place:
-            runs[-1] = (runs[-1][0], place + 1)
+        last = runs[-1] if runs else [place - 2]
+        if place - last[-1] in ({1, -1} if len(last) == 1 else {last[1] - last[0]}):
+            last.append(place)
         else:
-            runs.append((place, place + 1))
-    return [f"{first}:{end}" for first, end in runs] if len(runs) <= _MOST_RUNS else []
+            runs.append([place])
+    # a pair that counts down costs less as two views
+    pairs = (len(run) == _FEWEST and run[0] > run[1] for run in runs)
+    runs = [part for run, pair in zip(runs, pairs, strict=True) for part in _apart(run, pair=pair)]
+    spelled = [(f"{min(run)}:{max(run) + 1}", run[-1] < run[0]) for run in runs]
+    return spelled if len(runs) <= _MOST_RUNS else []
+
+
+def _apart(run: list[int], *, pair: bool) -> list[list[int]]:
+    return [run[:1], run[1:]] if pair else [run]
 
 
 def slice_of(items: Sequence[ast.expr]) -> str | None:

@@ -7,6 +7,7 @@ promise: a call whose operands break it says nothing. Operands come by the names
 from __future__ import annotations
 
 import math
+import re
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -282,6 +283,18 @@ def _has_no_short_rows(operands: Operands) -> bool:
     return not any(bool(((n > 0) & (n < least)).any()) for n in norms)
 
 
+def _takes_as_many(operands: Operands) -> bool:
+    """Tell whether masks pick as many elements of each row to read as to write."""
+    counts: dict[str, torch.Tensor] = {}
+    for name, mask in operands.items():
+        if re.match(r"(taken|written)\d", name):
+            if not isinstance(mask, torch.Tensor) or mask.dtype != torch.bool:
+                return False
+            counts[name] = mask.flatten(1).sum(1)
+    taken = {name.removeprefix("taken"): n for name, n in counts.items() if name[0] == "t"}
+    return all(torch.equal(n, counts[f"written{number}"]) for number, n in taken.items())
+
+
 def _driving_takes(operands: Operands) -> bool:
     """Tell whether numbers are float32 and finite, and groups not negative."""
     return all(
@@ -296,6 +309,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "activation-is-gelu": _is_function(functional.gelu),
     "activation-is-gelu-tanh": _is_function(partial(functional.gelu, approximate="tanh")),
     "activation-is-silu": _is_function(functional.silu),
+    "as-many-of-each-row": _takes_as_many,
     "as-many-rows": _are_as_many_rows,
     "ascending-borders": lambda o: (
         not any(bool((t.diff() < 0).any()) for t in _tensors(o, "index"))

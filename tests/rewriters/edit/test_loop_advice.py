@@ -9,12 +9,15 @@ pytest.importorskip("torch")
 
 import torch
 
+from npufix.rewriters.edit.loops.advice.ragged import UNPADDED
 from npufix.rewriters.edit.loops.advice.rows import (
     BY_HAND,
     COLUMNS,
     ELEMENTS,
+    JOINED,
     KEYS,
     PADDED,
+    PARTS,
     RANGES,
     ROWS,
     TRIANGLE,
@@ -114,11 +117,39 @@ class BoxLoss(nn.Module):
         low, high = max(a[0], b[0]), min(a[1], b[1])
         return max(high - low, 0)
 """
+SCATTERS = """
+class Scatter(nn.Module):
+    def forward(self, coords: torch.Tensor, x: torch.Tensor, n):
+        parts = []
+        for i in range(n):
+            mask = coords[:, 0] == i
+            part = self.canvas(x)
+            part[:, coords[mask, 1]] = x[mask, :].t()
+            parts.append(part)
+        return parts
+"""
+FUSES = """
+class Fuse(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor, n: torch.Tensor):
+        out = torch.zeros_like(x)
+        for k in range(len(x)):
+            out[k] = torch.cat((x[k, : n[k]], y[k, : x.shape[1] - n[k]]), 0)
+        return out
+"""
+UNPADS = """
+def forward(self, x: torch.Tensor, rows: list):
+    ys = [y[y != self.padding] for y in x]
+    return self.pad(ys)
+"""
 
 
 @pytest.mark.parametrize(
     ("text", "advice"),
     [
+        (UNPADS, UNPADDED),  # no other loop stands beside it
+        (UNPADS.replace("in x]", "in rows[0]]"), UNPADDED),
+        (SCATTERS, PARTS),
+        (FUSES, JOINED),
         (PADS, PADDED),
         (PADS.replace("out[i, : row.shape[0]]", "out[i][: len(row)]"), PADDED),
         (PADS.replace("= row\n", "= rows[i]\n"), PADDED),
@@ -142,6 +173,9 @@ def test_what_a_person_writes_is_said(text: str, advice: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
+        SCATTERS.replace("def forward", "def load_weights"),  # once
+        SCATTERS.replace("== i", "== n"),  # the same in each round
+        FUSES.replace("n[k]", "n"),  # all rows alike
         PADS.replace("torch.zeros(", "np.zeros("),  # an array
         PADS.replace("= row\n", "= self.net(row)\n"),  # computed for each row
         PADS.replace("row.shape[0]", "width"),  # as wide as the others

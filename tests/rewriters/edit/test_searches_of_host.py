@@ -39,8 +39,6 @@ def test_an_arm_that_does_more_than_choose_is_not_always_computed(arm: str) -> N
     [
         "n = x.shape[0]\n    return y / max(n, 1)",
         "n = x.cpu().sum().item()\n    return y / n",  # the cpu() waits
-        "n = x.max().item()\n    return y[:n]",
-        "n = x.max().item()\n    if n > 3:\n        return y\n    return x",
         "n = lengths_cpu.max().item()\n    return y * n",
         "n = float(self.rate)\n    return y * n",
         "n = x.max().item()\n    return self.attend(y, n)",  # a longest length perhaps
@@ -50,6 +48,36 @@ def test_a_value_that_the_host_needs_is_not_spoken_of(code: str) -> None:
     text = f"def forward(self, x: torch.Tensor, y: torch.Tensor, lengths_cpu):\n    {code}\n"
     assert [s for s in found(text, "NPU214") if s.code.endswith("item()")] == []
     assert [s for s in found(text, "NPU214") if s.rewrite is not None] == []
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("n = x.max().item()\n    return y[:n]", "a size or a border"),
+        ("return y[: x.max()]", "a size or a border"),
+        ("n = x.sum()\n    return y.new_zeros(2, n + 1)", "a size or a border"),
+        ("n = self.seq_lens[:4].max().item()\n    return self.attend(y, n)", "lengths"),
+        ("n = x.max().item()\n    if n > 3:\n        y = y * 2\n    return y", "for the answer"),
+        (
+            "n = (x == self.config.t).sum().item()\n    if n != 3:\n        raise ValueError",
+            "only checked",
+        ),
+        ("for i in range(x.max().item() + 1):\n        y = self.part(y, i)", "a size or a border"),
+        (
+            "if size is None:\n        size = int(x.max()) + 1\n    return self.pool(y, size)",
+            "a size",
+        ),
+        ("return y[: lengths_cpu.max()]", ""),
+        ("return y[: int(torch.randint(9, (), device=x.device))]", ""),
+        ("n = x.max().item()\n    if n > 3:\n        print(n)\n    return y", ""),
+        ("n = x.shape[0]\n    return y[: max(n, 4)]", ""),
+    ],
+)
+def test_who_needs_a_number_as_a_size_or_for_a_test_is_said(code: str, why: str) -> None:
+    given = "x: torch.Tensor, y: torch.Tensor, lengths_cpu, size=None"
+    sites = found(f"def forward(self, {given}):\n    {code}\n", "NPU214")
+    assert [s.rewrite for s in sites] == [None] * bool(why)
+    assert all(why in site.problem for site in sites)
 
 
 @pytest.mark.parametrize(
@@ -361,7 +389,7 @@ def test_checks_in_a_row_are_one() -> None:
 
 def test_whether_there_is_a_mask_is_for_the_host_to_decide() -> None:
     text = (
-        "def forward(m: torch.Tensor):\n    if (m == 0).any():\n        return m\n    return None\n"
+        "def forward(m: torch.Tensor):\n    if (m == 1).all():\n        return None\n    return m\n"
     )
     assert found(text, "NPU217") == []
 
@@ -509,3 +537,24 @@ def test_what_ends_a_loop_is_not_read_before_it() -> None:
             return x
     """
     assert ["whether it is the last" in site.problem for site in found(text, "NPU214")] == [True]
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("at = torch.tensor(places)\n    return x[at], x[at]", "the index is made on the host"),
+        ("return x[:, torch.from_numpy(places)]", "the index is made on the host"),
+        ("for y in places:\n        n = torch._shape_as_tensor(y)[2:].to(x.device)", "each round"),
+        (
+            "n = []\n    n = torch.as_tensor(\n        n, device=x.device)\n    return n",
+            "in every call",
+        ),
+        ("return x[torch.tensor(places, device=x.device)]", ""),
+        ("return torch.zeros(9)[torch.tensor(places)]", ""),  # both on the host
+        ("return torch._shape_as_tensor(x).to(x.device)", ""),
+    ],
+)
+def test_numbers_of_the_host_that_steps_wait_for_are_named(code: str, why: str) -> None:
+    sites = found(f"def forward(self, x: torch.Tensor, places):\n    {code}\n", "NPU219")
+    assert [s.rewrite for s in sites] == [None] * bool(why)
+    assert all(why in site.problem for site in sites)

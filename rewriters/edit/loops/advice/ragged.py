@@ -138,7 +138,11 @@ def takes_padding_off(code: ast.ListComp) -> bool:
     match code:
         case ast.ListComp(
             ast.Subscript(ast.Name(row), ast.Compare(ast.Name(compared), [ast.NotEq()], [padding])),
-            [ast.comprehension(ast.Name(element), ast.Name() | ast.Attribute(), [])],
+            [
+                ast.comprehension(
+                    ast.Name(element), ast.Name() | ast.Attribute() | ast.Subscript(), []
+                )
+            ],
         ):
             return row == compared == element and row not in list_names(padding)
     return False

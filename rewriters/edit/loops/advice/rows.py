@@ -58,7 +58,20 @@ CALLED = (
     "numbers of each row as n.view(-1, *[1] * (x.dim() - 1)), with dimensions that count from the "
     "end, keepdim=True, and torch.where for branches that a row decides"
 )
-BY_HAND = (PADDED, ROWS, RANGES, COLUMNS, TRIANGLE, KEYS, ELEMENTS, CALLED, WEIGHTS)
+PARTS = (
+    "each round compares all rows anew, and the host waits for how many x[group == i] has: sort "
+    "them by their group once, order = group.argsort(stable=True), and take the parts of "
+    "x[order].split(torch.bincount(group, minlength=n).tolist()), which waits once; what treats "
+    "rows by themselves takes all of them, with the group as one more index, out[group, place] = x"
+)
+JOINED = (
+    "each round joins parts of one row, for whose lengths the host waits: positions = "
+    "torch.arange(width, device=x.device) tell for all rows at once what stands where, the first "
+    "part at positions < n[:, None], the next as y.gather(1, (positions - n[:, None]).clamp(min=0))"
+)
+BY_HAND = (
+    PADDED, ROWS, RANGES, COLUMNS, TRIANGLE, KEYS, ELEMENTS, CALLED, PARTS, JOINED, WEIGHTS,
+)  # fmt: skip
 _ASKS = frozenset({"all", "any", "nonzero"})
 _READS = frozenset({"item", "tolist"})
 """What is said where the host reads single values."""
@@ -88,7 +101,56 @@ def say_by_hand(  # noqa: PLR0911 - one case a form
         return ELEMENTS
     if _calls_with_rows(flow, facts, loop, own):
         return CALLED
-    return ROWS if _asks_rows(flow, facts, loop, own, bound) else ""
+    if _asks_rows(flow, facts, loop, own, bound):
+        return ROWS
+    return say_of_parts(flow, facts, loop, own, bound)
+
+
+def say_of_parts(
+    flow: FunctionFlow, facts: Facts, loop: Loop, own: set[str], bound: Mapping[str, ast.expr]
+) -> str:
+    """Return what to do about ``x[group == i]`` and ``torch.cat((x[i, : n[i]], y[i]))``."""
+    made = [loop.made] if loop.made is not None else [one.made for one in loop.lists]
+    code: list[ast.AST] = [*loop.body, *made]
+    picks = [n for n in walk(*code) if isinstance(n, ast.Subscript)]
+    loads = [n for n in picks if isinstance(n.ctx, ast.Load) and isinstance(n.value, ast.Name)]
+    for pick in loads:
+        items = pick.slice.elts if isinstance(pick.slice, ast.Tuple) else [pick.slice]
+        index = bound.get(items[0].id) if isinstance(items[0], ast.Name) else items[0]
+        known = facts.is_tensor(pick.value)
+        if _is_of_round(index, own) and (known or (known is None and flow.cls is not None)):
+            return PARTS
+    for call in (n for n in walk(*code) if isinstance(n, ast.Call)):
+        found = flow.names.dotted(call.func) in {"torch.nonzero", "torch.where"}
+        if found and len(call.args) == 1 and _is_of_round(call.args[0], own):
+            return PARTS
+        if flow.names.dotted(call.func) in {"torch.cat", "torch.concat"}:
+            inner = [n for n in follow([call], bound) if isinstance(n, ast.Subscript)]
+            rows = any(isinstance(n.slice, ast.Tuple) and list_names(n) & own for n in inner)
+            ends = [n.slice for n in inner if _ends_by_table(n.slice, own, bound)]
+            if rows and ends:
+                return JOINED
+    return ""
+
+
+def _is_of_round(index: ast.expr | None, own: set[str]) -> bool:
+    """Tell whether an index takes what belongs to the round: ``coords[:, 0] == i``."""
+    match index:
+        case ast.Compare(ast.Name() | ast.Attribute() | ast.Subscript(), [ast.Eq()], [number]):
+            plain = isinstance(number, ast.Name | ast.BinOp)
+            return plain and bool(list_names(number) & own) and list_names(number) <= own
+    return False
+
+
+def _ends_by_table(index: ast.expr, own: set[str], bound: Mapping[str, ast.expr]) -> bool:
+    """Tell whether an index goes up to what a table says of the round: ``i, : n[i]``."""
+    parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    ends = [p.upper for p in parts if isinstance(p, ast.Slice) and p.upper and not p.lower]
+    return any(
+        isinstance(n, ast.Subscript) and list_names(n.slice) & own
+        for end in ends
+        for n in follow([end], bound)
+    )
 
 
 def _calls_with_rows(flow: FunctionFlow, facts: Facts, loop: Loop, own: set[str]) -> bool:

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.statements.choices import LEAVES
+from npufix.rewriters.edit.statements.choices import CHOOSE, LEAVES
 from npufix.rewriters.edit.statements.handed_in import is_handed_in
 from npufix.rewriters.edit.statements.host.element_reads import (
     IN_LOOP,
@@ -41,11 +41,22 @@ from npufix.rewriters.edit.statements.host.of_host import (
 from npufix.rewriters.edit.statements.host.repeats import find_repeats
 from npufix.rewriters.edit.statements.host.round_trips import comes_back
 from npufix.rewriters.edit.statements.host.row_reads import rows_read
-from npufix.rewriters.edit.statements.host.seldom import is_seldom
+from npufix.rewriters.edit.statements.host.seldom import decides, is_default, is_rare, is_seldom
+from npufix.rewriters.edit.statements.host.waits.sizes import (
+    FOR_SIZE,
+    FROM_CALLER,
+    SIZES,
+    are_lengths,
+    counts_rounds,
+    find_sizes,
+    is_called_so,
+    makes_shapes,
+)
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import LOOPS
 from npufix.rewriters.facts.steps.functions import samples
-from npufix.rewriters.graph.modules.syntax import last_name, walk
+from npufix.rewriters.graph import operators
+from npufix.rewriters.graph.modules.syntax import walk
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -57,19 +68,7 @@ if TYPE_CHECKING:
 _REDUCTIONS = frozenset({"mean", "norm", "prod", "sum"})
 _NUMBERS = frozenset({"float", "int", "bool"})
 _LIMITS = {"max": "min", "min": "max"}  # ``max(x, 1)`` is ``x.clamp(min=1)``
-_OF_SHAPES = frozenset(
-    {"arange", "chunk", "empty", "expand", "full", "linspace", "narrow", "new_empty", "new_full",
-     "new_ones", "new_zeros", "ones", "pad", "py:range", "py:slice", "rand", "randint", "randn",
-     "repeat", "repeat_interleave", "reshape", "roll", "slice", "split", "topk", "unfold", "view",
-     "zeros"}
-)  # fmt: skip
-"""Operators for which the host needs a number before it can go on."""
 _DECIDING = frozenset({Op.COMPARE, Op.BOOLOP, Op.NOT, "eq", "ne", "lt", "le", "gt", "ge"})
-_LENGTHS = re.compile(
-    r"(^|_)(i?lens?|\w*lengths?|seq_?lens?|cu_?seq\w*|splits?|group_list|start_locs?)(_\w+)?$"
-)
-_SIZES = re.compile(rf"{_LENGTHS.pattern}|(^|_)grid_t?hws?$")
-"""Of the sizes of images the host needs a list somewhere, of the largest of them none."""
 _OF_RANKS = re.compile(r"_?(all_)?reduce_?(mean|sum|avg|tensor)?")
 """A function that returns the mean or the sum of a tensor over all ranks."""
 _TAKES_TENSOR = re.compile(r"loss|criterion", re.IGNORECASE)
@@ -89,13 +88,13 @@ _OF_LIST = (
     "the host waits for each of them: read all at once (torch.stack(x).tolist()), or compute what "
     "follows on the device"
 )
-_FROM_CALLER = (
-    "the host waits for lengths that it once knew: keep them there too where they are made (the "
-    "loader, the packing), hand both in, and read none back; or use an operator that takes a tensor"
-)
 _ROUND_TRIP = (
     "the host waits for the tensor, computes with it, and what comes out is copied back: compute "
     "it on the device"
+)
+_FOR_CHECK = (
+    "the host waits in every step for a number that is only checked: check it where the host has "
+    "what it is counted from (the processor, the collator), or behind a switch for debugging"
 )
 _TO_CLAMP = "the device can find out itself: x.clamp(min=number) instead of max(x, number)"
 _TO_TENSORS = "what is computed with it can stay on the device: x.detach() instead of x.item()"
@@ -121,6 +120,7 @@ def find_host_values(  # noqa: C901 - one case a kind of read
             loops.append(loop)
             yield proposal
     yield from find_repeats(here)
+    yield from find_sizes(here)
     done = {id(n) for loop in loops for n in walk(loop)}
     told = set[tuple[int, str]]()
     for node in here.nodes:
@@ -222,7 +222,7 @@ def _on_device(here: Surroundings, read: _Read) -> Proposal | None:
     value = value if later is None else here.users(value)[0]  # ``n = x.item()``, ``n = max(n, 1)``
     users = here.users(value)
     counts = is_count(at.node)
-    if not users or _makes_shapes(here, users):  # ``x[start : start + n.item()]``
+    if not users or makes_shapes(here, users):  # ``x[start : start + n.item()]``
         return None
     if any(_needs_number(here, user, value, counts=counts) for user in users):
         return None
@@ -351,7 +351,7 @@ def _by_hand(  # noqa: C901, PLR0911, PLR0912 - one case a kind of use
     value = here.value(read.code)
     users = [] if value is None else here.users(value)
     if read.how in _LIMITS:
-        return None if _makes_shapes(here, users) else Proposal(read.code, _TO_CLAMP)
+        return None if makes_shapes(here, users) else Proposal(read.code, _TO_CLAMP)
     if loop is not None and (once := read_before(here, read.code)) is not None:
         return once
     if loop is not None and (once := read_together(here, read.code, read.tensor)) is not None:
@@ -364,7 +364,7 @@ def _by_hand(  # noqa: C901, PLR0911, PLR0912 - one case a kind of use
     if loop is None and _is_of_caller(here, read):
         if _works_on_host(here):
             return None
-        return _hand_over(here, read, users) or Proposal(read.code, _FROM_CALLER)
+        return _hand_over(here, read, users) or Proposal(read.code, FROM_CALLER)
     if loop is None and (found := read_by_others(here, read.code)) is not None:
         return found
     if loop is not None and not (isinstance(loop, LOOPS) and is_made_in(loop, read.tensor)):
@@ -373,16 +373,49 @@ def _by_hand(  # noqa: C901, PLR0911, PLR0912 - one case a kind of use
     if of_round and samples(here.flow.function, read.code.lineno):
         return Proposal(read.code, _OF_ROUND)
     ops = {user.op.removesuffix("(*)") for user in users}
-    if ops & _OF_SHAPES or _decide(here, users) or _is_tested(here, read.code):
-        return None  # the host needs it for what comes next
+    needed = makes_shapes(here, users) or counts_rounds(here, read.code)
+    needed = needed or is_default(here, read.code)
+    if needed or _decide(here, users) or _is_tested(here, read.code):
+        return _say_what_waits(here, read, users)
     if ops & ARITHMETIC:
         meets = [a for u in users if u.op in ARITHMETIC for a in u.args if a is not value]
         stays = read.how in {"item", "float"} and all(is_tensor(here, a) for a in meets)
-        stays = stays and not _makes_shapes(here, users)
         return Proposal(read.code, _TO_TENSORS) if stays else None
     if Op.CALL in ops or isinstance(here.parents.get(id(read.code)), (ast.Call, ast.keyword)):
         return _hand_over(here, read, users)
     return None
+
+
+def _say_what_waits(here: Surroundings, read: _Read, users: Sequence[Node]) -> Proposal | None:
+    """Return what to do where the host needs a number for what comes next."""
+    if read.how in ON_HOST or _works_on_host(here):
+        return None
+    if is_rare(here, read.code) and not is_default(here, read.code):
+        return None
+    value = here.value(read.tensor)
+    if value is not None and any(part.op in operators.RANDOM for part in value.walk()):
+        return None  # ``torch.randint(9, (1,), device=d).item()`` draws for the host
+    by_size = makes_shapes(here, users) or counts_rounds(here, read.code)
+    if by_size or is_default(here, read.code):
+        return Proposal(read.code, FOR_SIZE)
+    tests = _tests_of(here, read.code, users)
+    if any(map(_is_check, tests)):
+        return Proposal(read.code, _FOR_CHECK) if here.loop_of(read.code) is None else None
+    return Proposal(read.code, CHOOSE) if any(decides(here, t) for t in tests) else None
+
+
+def _tests_of(here: Surroundings, code: ast.expr, users: Sequence[Node]) -> list[ast.AST]:
+    """Return the statements whose tests a number decides, through a name as well: ``if n > 0:``."""
+    asked = {*users, here.value(code)} - {None}
+    tests = [n for n in here.nodes if isinstance(n, (ast.If, ast.IfExp, ast.Assert))]
+    parts = ((t, part) for t in tests for part in walk(t.test) if isinstance(part, ast.expr))
+    return list(dict.fromkeys(t for t, part in parts if here.value(part) in asked))
+
+
+def _is_check(code: ast.AST) -> bool:
+    """Tell whether a test only finds mistakes of the caller: ``if n != m: raise ValueError``."""
+    fails = isinstance(code, ast.If) and isinstance(code.body[-1], ast.Raise) and not code.orelse
+    return fails or isinstance(code, ast.Assert)
 
 
 def _say_in_loop(here: Surroundings, read: _Read) -> str:
@@ -401,15 +434,6 @@ def _decide(here: Surroundings, users: Sequence[Node]) -> bool:
     """Tell whether a number is compared, or what it makes: ``assert end - start > step``."""
     made = [u for user in users if user.op in ARITHMETIC for u in here.users(user)]
     return any(user.op.removesuffix("(*)") in _DECIDING for user in (*users, *made))
-
-
-def _makes_shapes(here: Surroundings, users: Sequence[Node]) -> bool:
-    """Tell whether the host needs a number, or what it makes of it: ``randint(0, n + 1, (4,))``."""
-    made = list(users)
-    for user in made:  # grows
-        if user.op in {*ARITHMETIC, Op.PHI}:
-            made += [u for u in here.users(user) if u not in made]
-    return any(user.op.removesuffix("(*)") in _OF_SHAPES for user in made)
 
 
 def _works_on_host(here: Surroundings) -> bool:
@@ -432,28 +456,10 @@ def _is_of_caller(here: Surroundings, read: _Read) -> bool:
         return False
     if read.how in {"item", "int"}:
         if node.op in _REDUCTIONS | {"amax", "max"}:
-            return _are_lengths(node, _SIZES) or _is_called_so(code)
-        return node.op == Op.GETITEM and node.args[1].op == Op.CONST and _are_lengths(node)
+            return are_lengths(node, SIZES) or is_called_so(code)
+        return node.op == Op.GETITEM and node.args[1].op == Op.CONST and are_lengths(node)
     is_own = node.op == Op.ATTR and node.args[0].value == "self"  # which somebody has filled
-    return read.how in {"cpu", "numpy", "tolist"} and not is_own and _are_lengths(node)
-
-
-def _are_lengths(node: Node, names: re.Pattern[str] = _LENGTHS) -> bool:
-    """Tell whether a value is computed from lengths alone, as far as names tell."""
-    parts = [part for part in node.walk() if part.op in {Op.PARAM, Op.ATTR, Op.CALL}]
-    held = {id(part.args[0]) for part in parts if part.op == Op.ATTR}  # ``packed`` of ``packed.x``
-    parts = [part for part in parts if id(part) not in held]
-    return bool(parts) and all(
-        part.op != Op.CALL and names.search(str(part.value)) for part in parts
-    )
-
-
-def _is_called_so(code: ast.expr) -> bool:
-    """Tell whether a name says that the largest of lengths is read: ``seq_lens.max()``."""
-    match code:
-        case ast.Call(ast.Attribute(ast.Name() | ast.Attribute() as whole), []):
-            return _LENGTHS.search(last_name(whole)) is not None
-    return False
+    return read.how in {"cpu", "numpy", "tolist"} and not is_own and are_lengths(node)
 
 
 def _hand_over(here: Surroundings, read: _Read, users: Sequence[Node]) -> Proposal | None:

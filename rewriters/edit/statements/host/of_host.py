@@ -32,6 +32,8 @@ _OF_HOST = re.compile(
     r"(^|[\W_])(cpu|host|np|numpy|cfg|config|args|state_dict\d*|checkpoint|ckpt)([\W_]|$)"
     r"|(^|\.)(step_t|state_steps?)\b"  # which the optimizers of torch keep there
 )
+_COMPARED_WITH = re.compile(r"[=!<>]=? ?(self\.)?(config|cfg|args)\.[\w.]+")
+"""A setting beside a tensor: ``(ids == self.config.image_token_id).sum()``."""
 
 
 def first_read(code: ast.expr) -> ast.expr:
@@ -47,7 +49,7 @@ def first_read(code: ast.expr) -> ast.expr:
 def is_of_host(here: Surroundings, code: ast.expr) -> bool:
     """Tell whether a tensor is on the host already, or is none of torch, as far as one can see."""
     code = first_read(code)
-    if _OF_HOST.search(here.text(code)) or _is_said_to_be(here, code):
+    if _OF_HOST.search(_COMPARED_WITH.sub("", here.text(code))) or _is_said_to_be(here, code):
         return True
     node = here.value(code)
     parts = [] if node is None else list(node.walk())

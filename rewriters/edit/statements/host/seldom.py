@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 _SELDOM = re.compile(
     r"(^|_)(log|logging|print|report|verbose|debug|summary|cpu|device)(_|$)|last_(step|batch)"
 )
+_TELLS = re.compile(r"print|warn|log|debug|info|error|breakpoint|set_trace|save|dump")
 _RARE = re.compile(r"\bis None|\bnot\b(?! None)|== 0|len\(|numel\(|size\(|isinstance|isnan|any\(")
 
 
@@ -57,7 +58,7 @@ def _runs_epoch(node: ast.AST) -> bool:
     return "epoch" in name.lower() or name == "sleep"
 
 
-def is_rare(here: Surroundings, code: ast.expr) -> bool:
+def is_rare(here: Surroundings, code: ast.AST) -> bool:
     """Tell whether code runs where something is missing: ``if x is None:``, or behind ``else``."""
     inner: ast.AST = code
     for outer in here.around(code):
@@ -71,6 +72,48 @@ def is_rare(here: Surroundings, code: ast.expr) -> bool:
             case ast.ExceptHandler():
                 return True
         inner = outer
+    return False
+
+
+def is_default(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether code makes what few callers hand in: ``if size is None: size = x.max()``."""
+    function = here.flow.function
+    args = function.args
+    given = [*args.posonlyargs, *args.args][::-1]
+    pairs: list[tuple[ast.arg, ast.expr | None]] = []
+    pairs += zip(given, args.defaults[::-1], strict=False)
+    pairs += zip(args.kwonlyargs, args.kw_defaults, strict=True)
+    missing = {a.arg for a, d in pairs if isinstance(d, ast.Constant) and d.value is None}
+    match here.statement_of(code):
+        case ast.Assign([ast.Name(name)]) as made if name in missing:
+            match here.tests_around(made):
+                case [ast.Compare(ast.Name(asked), [ast.Is()], [ast.Constant(None)]), *_]:
+                    return asked == name
+    return False
+
+
+def decides(here: Surroundings, code: ast.AST) -> bool:
+    """Tell whether it is the work of a step that depends on a test, and not what is told of it.
+
+    ``code`` is the ``if``, or something in its test. That training has diverged somebody wants to
+    know: ``if torch.isnan(loss): continue``.
+    """
+    outer = (n for n in (code, *here.around(code)) if isinstance(n, (ast.IfExp, ast.stmt)))
+    found = next(outer, None)
+    if not isinstance(found, (ast.If, ast.IfExp)):
+        return False
+    body = found.body if isinstance(found, ast.If) else []
+    told = bool(body) and all(map(_only_tells, body))
+    return not told and re.search(r"is_?(finite|nan|inf)\b", here.text(found.test)) is None
+
+
+def _only_tells(code: ast.stmt) -> bool:
+    """Tell whether a statement says something, or ends the round: ``print(n)``, ``continue``."""
+    match code:
+        case ast.Expr(ast.Call(called)):
+            return _TELLS.search(ast.unparse(called)) is not None
+        case ast.Raise() | ast.Pass() | ast.Assert() | ast.Expr(ast.Constant()):
+            return True
     return False
 
 

@@ -15,7 +15,14 @@ from npufix.rewriters.edit.statements.host.filled import (
     is_read_again,
     is_scalar,
 )
+from npufix.rewriters.edit.statements.host.of_host import is_of_host
 from npufix.rewriters.edit.statements.host.seldom import is_rare
+from npufix.rewriters.edit.statements.host.waits.batches import (
+    copy_whole,
+    find_batches,
+    find_host_indexes,
+    make_of_read,
+)
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.facts.host_tensors import is_made_on_host
 from npufix.rewriters.graph import operators
@@ -86,10 +93,6 @@ _DRAWN = (
     "the host draws the numbers, and waits for the copy: draw them where they are needed, "
     "torch.rand(..., device=x.device); the device draws others from the same seed"
 )
-_STRIDED = (
-    "columns of a tensor are no block of memory, so the copy goes through the host and waits: copy "
-    "whole rows or the whole tensor"
-)
 
 
 def _keep(name: str) -> str:
@@ -102,9 +105,12 @@ def _keep(name: str) -> str:
 
 def find_uploads(here: Surroundings) -> Iterator[Proposal]:
     """Yield what is copied from the host in code that runs in every step."""
+    yield from find_batches(here)
+    yield from find_host_indexes(here)
     for node in here.nodes:
         if isinstance(node, ast.Call):
-            found = _of_columns(here, node)
+            made = _is_made(here, node)
+            found = copy_whole(here, node) or (make_of_read(here, node, node) if made else None)
             advice = "" if found is not None else _advice(here, node) or _drawn(here, node)
             if advice == _BUFFER and here.flow.cls is None:  # a function keeps no buffers
                 advice = _SIZES if here.is_hot else ""
@@ -119,27 +125,6 @@ def find_uploads(here: Surroundings) -> Iterator[Proposal]:
                 found = _keep_as_buffer(here, node)
             if found is not None or advice:
                 yield found or Proposal(node, advice)
-
-
-def _of_columns(here: Surroundings, code: ast.Call) -> Proposal | None:
-    """Return the copy of a whole tensor instead of the same columns of both."""
-    match code:
-        case ast.Call(ast.Attribute(target, "copy_"), [source, *_]):
-            is_host = re.search(r"(^|[._])(cpu|host|np|numpy)([._\[]|$)", here.text(source))
-            if not (is_host and _takes_columns(target) and _takes_columns(source)):
-                return None
-            assert isinstance(target, ast.Subscript)  # noqa: S101 - ``_takes_columns`` has looked
-            assert isinstance(source, ast.Subscript)  # noqa: S101 - same
-            if here.text(target.slice) != here.text(source.slice):
-                return Proposal(code, _STRIDED)
-            parts = [(p, here.text(p.value)) for p in (target, source)]
-            return Proposal(
-                code,
-                form="columns",
-                changes=tuple(Change(here.span(part), text) for part, text in parts),
-                shown=f"{parts[0][1]}.copy_({parts[1][1]})",
-            )
-    return None
 
 
 def _keep_as_buffer(here: Surroundings, code: ast.Call) -> Proposal | None:
@@ -222,14 +207,26 @@ def _advice(here: Surroundings, code: ast.Call) -> str:
             on_host = here.is_tensor(beside) is False or (value and is_made_on_host(value))
             return "" if on_host else _of(here, code, code)
         case ast.Call(ast.Attribute(made, method)) if method in _MOVING and isinstance(
-            made, ast.Call
+            made := made.value if isinstance(made, ast.Subscript) else made, ast.Call
         ):
-            if not _is_made(here, made) or _has_device(made) or not _moves(code):
-                return ""
+            made = _without_casts(made)
+            of_shape = here.flow.names.dotted(made.func) == "torch._shape_as_tensor"
+            if of_shape or not _is_made(here, made) or _has_device(made) or not _moves(code):
+                return _ONE_COPY if of_shape and here.loop_of(code) is not None else ""
             return _of(here, code, made)
         case ast.Call() if _is_made(here, code) and _has_device(code):
             return _of(here, code, code)
     return ""
+
+
+def _without_casts(code: ast.Call) -> ast.Call:
+    """Return what is cast, or cut, before it is moved: ``torch.from_numpy(a).to(x.dtype)``."""
+    match code:
+        case ast.Call(ast.Attribute(ast.Call() as inner, "to" | "float" | "long" | "int" | "bool")):
+            return inner if not code.args or not _moves(code) else code
+        case ast.Call(ast.Attribute(ast.Subscript(ast.Call() as inner), _)):
+            return inner
+    return code
 
 
 def _drawn(here: Surroundings, code: ast.Call) -> str:
@@ -258,7 +255,7 @@ def _of(  # noqa: PLR0911 - one case a way
     if data is None or _is_nothing_or_seldom(here, code, data) or here.is_tensor(data):
         return ""
     if is_number(here, data):
-        return _NUMBER if _is_copied(here, code, made) else ""
+        return _NUMBER if _is_copied(here, made) else ""
     advice = _of_data(here, data)
     if advice and (is_rare(here, code) if advice == _FILLED else here.tests_around(code)):
         return ""
@@ -281,6 +278,16 @@ def _of(  # noqa: PLR0911 - one case a way
     return _OF_DEVICE if _are_of_device(here, data) else _SIZES
 
 
+def _is_read(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether a number is read from a tensor of the device: ``mask.sum().item()``."""
+    match code:
+        case ast.Call(ast.Attribute(tensor, "item"), [], []):
+            known = here.is_tensor(tensor)
+            sure = known is True or (known is None and here.flow.cls is not None)
+            return sure and not is_of_host(here, tensor)
+    return False
+
+
 def _is_nothing_or_seldom(here: Surroundings, code: ast.Call, data: ast.expr) -> bool:
     """Tell whether an empty list is copied, or ``x`` where it is no tensor.
 
@@ -291,11 +298,10 @@ def _is_nothing_or_seldom(here: Surroundings, code: ast.Call, data: ast.expr) ->
     return seldom or (isinstance(data, ast.List) and not data.elts)
 
 
-def _is_copied(here: Surroundings, code: ast.Call, made: ast.Call) -> bool:
+def _is_copied(here: Surroundings, made: ast.Call) -> bool:
     """Tell whether a number is made on the device by name, in each step, as others may be."""
-    given = {k.arg for k in made.keywords}
-    by_torch = code is made and not given - {"device", "dtype"}
-    return by_torch and here.is_hot and not is_rare(here, code)
+    plain = not {k.arg for k in made.keywords} - {"device", "dtype"}
+    return plain and here.is_hot and not is_rare(here, made)
 
 
 def _is_handed(here: Surroundings, code: ast.expr, data: ast.expr) -> bool:
@@ -350,6 +356,8 @@ def _of_data(here: Surroundings, data: ast.expr) -> str:
     match data:
         case ast.Call(ast.Name("range")):
             return _RANGE
+        case ast.List([_, *_] as parts) if any(_is_read(here, part) for part in parts):
+            return _OF_DEVICE
         case ast.BinOp(ast.List([_]), ast.Mult(), _):
             return _FILLED
         case ast.List([one]) if not (
@@ -378,11 +386,12 @@ def _is_list(here: Surroundings, data: ast.expr) -> bool:
 def _bound_to(here: Surroundings, data: ast.expr) -> list[ast.expr]:
     """Return what a name is bound to before it is read here."""
     name = data.id if isinstance(data, ast.Name) else ""
-    assigned = (n for n in here.nodes if isinstance(n, ast.Assign) and n.lineno < data.lineno)
+    inner = here.statement_of(data)  # ``x = torch.tensor(\n    x, ...)`` begins a line above
     return [
-        a.value
-        for a in assigned
-        if any(isinstance(t, ast.Name) and t.id == name for t in a.targets)
+        n.value
+        for n in here.nodes
+        if isinstance(n, ast.Assign) and n is not inner and n.lineno < data.lineno
+        if any(isinstance(t, ast.Name) and t.id == name for t in n.targets)
     ]
 
 
@@ -471,11 +480,3 @@ def _is_of_self(here: Surroundings, code: ast.expr) -> bool:
         node = node.args[0]
         is_own |= node.op == Op.ATTR and bool(_SETTINGS.search(str(node.value)))
     return is_own and (node is None or (node.op == Op.PARAM and node.value == "self"))
-
-
-def _takes_columns(code: ast.expr) -> bool:
-    """Tell whether an index takes all of a dimension, and then a part of the next."""
-    match code:
-        case ast.Subscript(_, ast.Tuple([ast.Slice(None, None, None), *rest])):
-            return any(not isinstance(r, ast.Slice) or r.lower or r.upper for r in rest)
-    return False

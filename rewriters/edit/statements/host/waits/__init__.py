@@ -1,0 +1,1 @@
+"""Waits that nothing reads a value for: sizes that are tensors, and waits that are asked for."""

@@ -1,0 +1,155 @@
+"""Copies to the device that the host need not wait for: batches of a loader, numbers read back."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.edit.statements.host.of_host import is_of_host
+from npufix.rewriters.edit.statements.proposal import Change, Proposal, more_arguments
+from npufix.rewriters.facts.host_tensors import is_made_on_host
+from npufix.rewriters.facts.steps.functions import trains
+from npufix.rewriters.graph.modules.syntax import list_stored_names, root_name, walk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from npufix.rewriters.edit.statements.surroundings import Surroundings
+
+_STRIDED = (
+    "columns of a tensor are no block of memory, so the copy goes through the host and waits: copy "
+    "whole rows or the whole tensor"
+)
+_INDEX = (
+    "the index is made on the host, so each use of it copies it to the device and waits: make it "
+    "there, device=x.device, once for all that it picks from"
+)
+_OF_NUMBERS = frozenset({"as_tensor", "from_numpy", "tensor"})
+_MOVING = frozenset({"to", "cuda", "npu"})
+_LOADS = re.compile(r"(?i)load|data|batch|iter")
+_DEVICE = re.compile(r"(?i)dev|rank|gpu|npu|cuda")
+
+
+def find_batches(here: Surroundings) -> Iterator[Proposal]:
+    """Yield, once for each loop, the copies of what a loader hands to a training loop."""
+    for loop in here.nodes:
+        if not isinstance(loop, ast.For) or not _LOADS.search(here.text(loop.iter)):
+            continue
+        if not trains(here.flow.function, loop.body[0].lineno):
+            continue
+        given = list_stored_names(loop.target)
+        for node in walk(*loop.body):  # ``images, labels = batch``, ``x = batch["x"]``
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name | ast.Subscript):
+                given |= list_stored_names(node) if root_name(node.value) in given else set()
+        moves = [n for n in walk(*loop.body) if _is_move(here, n, given)]
+        added = [
+            _without_wait(here, code)
+            for code in moves
+            if isinstance(code, ast.Call) and here.loop_of(code) is loop
+        ]
+        changes = tuple(change for change in added if change is not None)
+        if changes and len(changes) == len(added) == len(moves):
+            first = moves[0]
+            assert isinstance(first, ast.Call)  # noqa: S101 - ``_is_move`` has looked
+            shown = f"{here.text(first)[:-1]}{', ' if first.args else ''}non_blocking=True)"
+            yield Proposal(first, form="blocking", changes=changes, shown=shown)
+
+
+def _without_wait(here: Surroundings, code: ast.Call) -> Change | None:
+    if code.args or code.keywords:
+        return more_arguments(code, here.lines, "non_blocking=True")
+    *_, line, end = here.span(code)
+    return Change((line, end - 1, line, end), "non_blocking=True)")
+
+
+def _is_move(here: Surroundings, code: ast.AST, given: set[str]) -> bool:
+    """Tell whether code is ``images.to(device)`` of what the loader has handed over."""
+    match code:
+        case ast.Call(ast.Attribute(ast.Name() | ast.Subscript() as moved, method), args, words):
+            named = [k for k in words if k.arg == "device"]
+            where = [*args, *(k.value for k in named)]
+            is_own = method in _MOVING and root_name(moved) in given
+            others = {k.arg for k in words} - {"device", "dtype"}
+            to_device = method != "to" or any(_DEVICE.search(here.text(a)) for a in where)
+            return is_own and not others and to_device and len(args) <= 1
+    return False
+
+
+def copy_whole(here: Surroundings, code: ast.Call) -> Proposal | None:
+    """Return the copy of a whole tensor instead of the same columns of both."""
+    match code:
+        case ast.Call(ast.Attribute(target, "copy_"), [source, *_]):
+            is_host = re.search(r"(^|[._])(cpu|host|np|numpy)([._\[]|$)", here.text(source))
+            if not (is_host and takes_columns(target) and takes_columns(source)):
+                return None
+            assert isinstance(target, ast.Subscript)  # noqa: S101 - ``takes_columns`` has looked
+            assert isinstance(source, ast.Subscript)  # noqa: S101 - same
+            if here.text(target.slice) != here.text(source.slice):
+                return Proposal(code, _STRIDED)
+            parts = [(p, here.text(p.value)) for p in (target, source)]
+            return Proposal(
+                code,
+                form="columns",
+                changes=tuple(Change(here.span(part), text) for part, text in parts),
+                shown=f"{parts[0][1]}.copy_({parts[1][1]})",
+            )
+    return None
+
+
+def takes_columns(code: ast.expr) -> bool:
+    """Tell whether an index takes all of a dimension, and then a part of the next."""
+    match code:
+        case ast.Subscript(_, ast.Tuple([ast.Slice(None, None, None), *rest])):
+            return any(not isinstance(r, ast.Slice) or r.lower or r.upper for r in rest)
+    return False
+
+
+def find_host_indexes(here: Surroundings) -> Iterator[Proposal]:
+    """Yield what is made on the host and picks elements of a tensor: ``x[torch.tensor(n)]``."""
+    said = set[int]()
+    for node in here.nodes:
+        match node:
+            case ast.Subscript(owner, index, ast.Load()):
+                items = index.elts if isinstance(index, ast.Tuple) else [index]
+            case _:
+                continue
+        whole = here.value(owner)
+        if not here.is_tensor(owner) or whole is None or is_made_on_host(whole):
+            continue
+        for item in items:
+            value = here.value(item)
+            made = value is not None and value.op in _OF_NUMBERS and is_made_on_host(value)
+            if made and id(value) not in said and not is_of_host(here, owner):
+                said.add(id(value))
+                yield Proposal(item, _INDEX)
+
+
+def make_of_read(here: Surroundings, code: ast.Call, made: ast.Call) -> Proposal | None:
+    """Return the tensor itself for ``torch.tensor([x.item()], dtype=d, device=x.device)``."""
+    match made.args:
+        case [ast.List([ast.Call(ast.Attribute(tensor, "item"), [], [])])]:
+            shape = "1"
+        case [ast.Call(ast.Attribute(tensor, "item"), [], [])]:
+            shape = "()"
+        case _:
+            return None
+    words = {k.arg: here.text(k.value) for k in made.keywords}
+    if code is not made or words.keys() != {"dtype", "device"} or is_of_host(here, tensor):
+        return None
+    known = here.is_tensor(tensor)
+    if known is False or (known is None and here.flow.cls is None):
+        return None
+    plain = isinstance(tensor, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
+    owner = here.text(tensor) if plain else f"({here.text(tensor)})"
+    text = f"{owner}.detach().reshape({shape}).to({words['dtype']})"
+    names = {n.id for n in ast.walk(tensor) if isinstance(n, ast.Name)}
+    there = words["device"].removesuffix(".device")
+    same = words["device"].endswith(".device") and there in names
+    return Proposal(
+        code,
+        form="read_back",
+        changes=(Change(here.span(code), text),),
+        shown=text,
+        proven=frozenset({"same-device"} if same else ()) | ({"is-tensor"} if known else set()),
+    )

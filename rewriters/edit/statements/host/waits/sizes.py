@@ -1,0 +1,148 @@
+"""Numbers of the device that the host needs as sizes and borders.
+
+::
+
+    text = text[:, : lengths.max()]     # of a tensor: the host waits, and nothing says so
+    out = x.new_zeros(len(x), total.max())
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.edit.statements.host.of_host import ARITHMETIC, is_of_host
+from npufix.rewriters.edit.statements.host.seldom import is_default, is_rare, is_seldom
+from npufix.rewriters.edit.statements.proposal import Proposal
+from npufix.rewriters.facts.value_kinds import is_of_numpy
+from npufix.rewriters.graph.modules.syntax import last_name
+from npufix.rewriters.graph.special import Op
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from npufix.rewriters.edit.statements.surroundings import Surroundings
+    from npufix.rewriters.graph.nodes import Evaluation, Node
+
+FOR_SIZE = (
+    "the host waits for this number, because it becomes a size or a border: hand it in where the "
+    "host has known it (lengths of the batch, shapes, settings), or compute at the full width and "
+    "mask the rest, torch.arange(width, device=x.device) < n[:, None]"
+)
+FROM_CALLER = (
+    "the host waits for lengths that it once knew: keep them there too where they are made (the "
+    "loader, the packing), hand both in, and read none back; or use an operator that takes a tensor"
+)
+OF_SHAPES = frozenset(
+    {"arange", "chunk", "empty", "expand", "full", "linspace", "narrow", "new_empty", "new_full",
+     "new_ones", "new_zeros", "ones", "pad", "py:range", "py:slice", "rand", "randint", "randn",
+     "repeat", "repeat_interleave", "reshape", "roll", "slice", "split", "topk", "unfold", "view",
+     "zeros"}
+)  # fmt: skip
+"""Operators for which the host needs a number before it can go on."""
+_OF_TENSORS = frozenset(
+    {"chunk", "expand", "narrow", "new_empty", "new_full", "new_ones", "new_zeros", "repeat",
+     "reshape", "roll", "topk", "unfold", "view"}
+)  # fmt: skip
+"""Those whose first argument is no size."""
+_TAKE_TENSORS = frozenset({"full", "linspace", "pad", "repeat_interleave", "split"})
+"""Those that are handed tensors for something else than a size, or for which others speak."""
+_HOLDS = re.compile(r"(^|_)(masks?|lens|lengths)$")
+_LIMITS = frozenset({"amax", "amin", "max", "min", "sum"})
+_LENGTHS = re.compile(
+    r"(^|_)(i?lens?|\w*lengths?|seq_?lens?|cu_?seq\w*|splits?|group_list|start_locs?)(_\w+)?$"
+)
+SIZES = re.compile(rf"{_LENGTHS.pattern}|(^|_)grid_t?hws?$")
+"""Of the sizes of images the host needs a list somewhere, of the largest of them none."""
+
+
+def find_sizes(here: Surroundings) -> Iterator[Proposal]:
+    """Yield tensors that are sizes as they are: Python makes a number of them, and waits."""
+    said = set[int]()
+    for evaluation in here.flow.evaluations:
+        op = evaluation.node.op.removesuffix("(*)")
+        if op not in OF_SHAPES - _TAKE_TENSORS:
+            continue
+        for size in _list_sizes(evaluation.node.args[op in _OF_TENSORS :]):
+            code = _code_of(here, size) if _is_one_number(here, evaluation, size) else None
+            if code is None or code.lineno in said or is_of_host(here, code):
+                continue
+            if is_seldom(here, code) or (is_rare(here, code) and not is_default(here, code)):
+                continue
+            said.add(code.lineno)
+            known = are_lengths(size, SIZES) or is_called_so(code)
+            yield Proposal(code, FROM_CALLER if known else FOR_SIZE)
+
+
+def _list_sizes(given: Sequence[Node]) -> Iterator[Node]:
+    """Yield what may be a size: also what is computed with one, ``n.max()`` of ``n.max() + 1``."""
+    for arg in given:
+        if arg.op in {Op.LIST, Op.TUPLE, Op.SLICE, *ARITHMETIC, "floordiv"}:
+            yield from _list_sizes(arg.args)
+        else:
+            yield arg
+
+
+def _is_one_number(here: Surroundings, at: Evaluation, node: Node) -> bool:
+    """Tell whether a value is a tensor of one number that a reduction has made."""
+    if node.op not in _LIMITS or is_of_numpy(node) or not node.args:
+        return False
+    if len(node.args) > 1 and here.facts(at, x=node).ndim("x") != 0:
+        return False
+    sure = here.facts(at, x=node).is_tensor("x")
+    of_what = node.args[0]
+    named = of_what.op == Op.PARAM and _HOLDS.search(str(of_what.value)) is not None
+    open_yet = here.facts(at, x=of_what).is_tensor("x") is None
+    return sure is True or (open_yet and (named or here.flow.cls is not None))
+
+
+def _code_of(here: Surroundings, node: Node) -> ast.expr | None:
+    found = here.flow.by_operation.get(node.op, ())
+    codes = (e.code for e in found if e.node is node and isinstance(e.code, ast.expr))
+    return next(codes, None)
+
+
+def makes_shapes(here: Surroundings, users: Sequence[Node]) -> bool:
+    """Tell whether the host needs a number, or what it makes of it: ``randint(0, n + 1, (4,))``."""
+    made = list(users)
+    for user in made:  # grows
+        if user.op in {*ARITHMETIC, Op.PHI}:
+            made += [u for u in here.users(user) if u not in made]
+    return any(user.op.removesuffix("(*)") in OF_SHAPES for user in made)
+
+
+def counts_rounds(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether a number says how many rounds there are: ``range(x.max().item() + 1)``."""
+    for outer in here.around(code):
+        match outer:
+            case ast.BinOp():
+                pass
+            case ast.Call(ast.Name(called)):
+                return called == "range"
+            case _:
+                return False
+    return False
+
+
+def are_lengths(node: Node, names: re.Pattern[str] = _LENGTHS) -> bool:
+    """Tell whether a value is computed from lengths alone, as far as names tell."""
+    parts = [p for p in node.walk(_of_values) if p.op in {Op.PARAM, Op.ATTR, Op.CALL}]
+    held = {id(part.args[0]) for part in parts if part.op == Op.ATTR}  # ``packed`` of ``packed.x``
+    parts = [part for part in parts if id(part) not in held]
+    return bool(parts) and all(
+        part.op != Op.CALL and names.search(str(part.value)) for part in parts
+    )
+
+
+def _of_values(node: Node) -> Sequence[Node]:
+    """Return what a value is computed from, not the places that are taken: ``n`` of ``x[:n]``."""
+    return node.args[:1] if node.op == Op.GETITEM else node.args
+
+
+def is_called_so(code: ast.expr) -> bool:
+    """Tell whether a name says that the largest of lengths is read: ``seq_lens.max()``."""
+    match code:
+        case ast.Call(ast.Attribute(ast.Name() | ast.Attribute() as whole), []):
+            return _LENGTHS.search(last_name(whole)) is not None
+    return False

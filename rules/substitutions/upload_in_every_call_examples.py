@@ -1,0 +1,63 @@
+"""Examples of the rule upload-in-every-call: batches of a loader, numbers that are read back."""
+
+from __future__ import annotations
+
+from npufix.rules.substitution import Rewritten
+
+_READ = """
+class Loss(nn.Module):
+    def forward(self, x: torch.Tensor, mask: torch.Tensor):
+        n = torch.tensor([mask.sum().item(), 1.0], device=x.device)
+        return x.sum() / n[0]
+"""
+VALID = (
+    # a dtype, what is computed on the device, and one that somebody has thought of
+    """
+def train_one_epoch(model, loader, optimizer, device):
+    for images, labels in loader:
+        images = images.to(torch.float32)
+        hidden = model(images)
+        hidden = hidden.to(device)
+        labels = labels.to(device, non_blocking=True)
+        loss = F.mse_loss(hidden, labels)
+        loss.backward()
+        optimizer.step()
+""",
+)
+REWRITTEN = (
+    Rewritten(_READ, _READ),
+    Rewritten(
+        """
+class Loss(nn.Module):
+    def forward(self, x: torch.Tensor, mask: torch.Tensor):
+        n = torch.tensor([mask.sum().item()], dtype=torch.float32, device=mask.device)
+        return x.sum() / n
+""",
+        """
+class Loss(nn.Module):
+    def forward(self, x: torch.Tensor, mask: torch.Tensor):
+        n = mask.sum().detach().reshape(1).to(torch.float32)
+        return x.sum() / n
+""",
+    ),
+    Rewritten(
+        """
+def train_one_epoch(model, loader, optimizer, device):
+    for images, labels in loader:
+        images = images.to(device)
+        labels = labels.cuda()
+        loss = F.mse_loss(model(images), labels)
+        loss.backward()
+        optimizer.step()
+""",
+        """
+def train_one_epoch(model, loader, optimizer, device):
+    for images, labels in loader:
+        images = images.to(device, non_blocking=True)
+        labels = labels.cuda(non_blocking=True)
+        loss = F.mse_loss(model(images), labels)
+        loss.backward()
+        optimizer.step()
+""",
+    ),
+)
