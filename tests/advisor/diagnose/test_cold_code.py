@@ -336,6 +336,19 @@ def test_what_stands_beside_the_steps_of_a_sample_is_no_step(tmp_path: Path) -> 
     )  # of logits, in a step
 
 
+@pytest.mark.parametrize(("cls", "count"), [("BeamSearch", 1), ("Head", 2)])
+def test_what_a_search_does_behind_its_loop_is_no_step(
+    tmp_path: Path, cls: str, count: int
+) -> None:
+    text = (
+        f"import torch\n\n\nclass {cls}(torch.nn.Module):\n"
+        "    def forward(self, x: torch.Tensor):\n        for i in range(9):\n"
+        "            x = self.search(x, i)\n            x[x > 0] = 7e4\n"
+        "        x[x > 0] = 7e4\n        return x\n"
+    )
+    assert len(places(scanned(tmp_path, {"a.py": text}))) == count
+
+
 @pytest.mark.parametrize(
     ("use", "shown"),
     [

@@ -31,6 +31,8 @@ _SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Return)
 
 _FOUND = re.compile(r"(^|_)(box(es)?|scores?|labels?|masks?|pred\w*|results?|attrs?)(_|$)")
 """What a detector hands to those who look at what it has found."""
+_OF_STEP = re.compile(r"(?i)loss|metric|log|stat|score|acc")
+"""What is kept of each step for people: one number, for which the host should not wait."""
 _FOR_FILES = re.compile(r"_*(save|write|dump|imsave|imwrite|predict|fit)(_|$)")
 
 
@@ -66,6 +68,9 @@ def is_result(here: Surroundings, code: ast.Call) -> bool:
     match here.parents.get(id(code)):
         case ast.Assign([ast.Subscript()]) | ast.DictComp():
             return True
+        case ast.Call(ast.Attribute(kept, "append"), [_], []):
+            # ``self.bank.append(features.cpu())``
+            return root_name(kept) == "self" and not _OF_STEP.search(ast.unparse(kept))
         case ast.keyword(arg=str(name)):
             return _FOUND.search(name) is not None
         case ast.Dict(keys, values):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
 from npufix.rewriters.facts.host_tensors import (
+    is_beside_arrays,
     is_given_by_host,
     is_kept_on_host,
     is_made_on_host,
@@ -44,6 +45,15 @@ def first_read(code: ast.expr) -> ast.expr:
                 return code
 
 
+def is_copied(code: ast.expr) -> bool:
+    """Tell whether a chain of calls brings a tensor to the host: ``x.detach().cpu()``."""
+    while isinstance(code, ast.Call) and isinstance(code.func, ast.Attribute):
+        if code.func.attr in {"cpu", "to"}:
+            return True
+        code = code.func.value
+    return False
+
+
 def is_of_host(here: Surroundings, code: ast.expr) -> bool:
     """Tell whether a tensor is on the host already, or is none of torch, as far as one can see."""
     code = first_read(code)
@@ -58,6 +68,7 @@ def is_of_host(here: Surroundings, code: ast.expr) -> bool:
         _is_made_there(here, node)
         or is_kept_on_host(here.flow, node)
         or is_given_by_host(here.flow, _whole_of(node))
+        or is_beside_arrays(here.flow, _whole_of(node))
     ):
         return True
     if (whole := iterated(here, code)) is not None:
