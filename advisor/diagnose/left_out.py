@@ -53,6 +53,7 @@ _MAKES_OPTIMIZERS = frozenset({"configured-optimizer", "fused-optimizer"})
 _TOO_MUCH_TO_GUESS = (
     {"boolean-mask", "same-rank-mask"},
     {"boolean-mask", "row-mask"},
+    {"boolean-mask", "column-mask"},
     {"host-bound"},
     {"is-tensor", "enough-columns"},
     {"runs-often"},

@@ -71,7 +71,9 @@ def test_what_several_functions_read_their_caller_reads_once(other: str, places:
     assert len(told) == places
 
 
-@pytest.mark.parametrize("use", ["x[h // 2]", "self.f(rows)", "x * rows", "x[: rows / 2]"])
+@pytest.mark.parametrize(
+    "use", ["x[h // 2]", "self.f(rows)", "x * rows", "x[: rows / 2]", "x[: int(rows * 3)]"]
+)
 def test_elements_that_stay_on_the_device_are_no_numbers(use: str) -> None:
     text = f"""
     def forward(self, x: torch.Tensor, grid: torch.Tensor):

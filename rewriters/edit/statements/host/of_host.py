@@ -29,6 +29,7 @@ OF_ARRAYS_TOO = operators.SYMBOLS | operators.PAIRS | READING | {
 }  # fmt: skip
 """What a number or an array of NumPy has as well, or what returns no tensor."""
 ON_HOST = frozenset({"cpu", "numpy"})
+_REDUCES = frozenset({"all", "any", "max", "mean", "min", "prod", "std", "sum"})
 _OF_HOST = re.compile(
     r"(^|[\W_])(cpu|host|np|numpy|cfg|config|args|state_dict\d*|checkpoint|ckpt)([\W_]|$)"
     r"|(^|\.)(step_t|state_steps?)\b"  # which the optimizers of torch keep there
@@ -158,6 +159,8 @@ def _is_made_there(here: Surroundings, node: Node) -> bool:
 
     So does the answer to a question: ``any(torch.rand(n) < rate)``.
     """
+    while node.op in _REDUCES and node.args:  # ``torch.FloatTensor(list).mean()``
+        node = node.args[0]
     if node.op not in {*ARITHMETIC, "pow"} | operators.COMPARISONS:
         return is_made_on_host(node)
     others = [arg for arg in node.args if not _is_made_there(here, arg)]
