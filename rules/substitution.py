@@ -212,6 +212,9 @@ class Site(Protocol):
     def normalized_dims(self, name: str) -> int | None:
         """Return over how many dimensions a norm among the submodules computes its mean."""
 
+    def brings_no_decay(self) -> bool:
+        """Tell whether the first argument of a call holds parameters, no groups with a decay."""
+
     def listed(self, name: str) -> int | None:
         """Return how many tensors a list names one by one, ``None`` if it is none such."""
 

@@ -25,6 +25,8 @@ _IMPORT = re.compile(r"^from\s[^\n]+?\simport(?:[ \t]*\([^)]*\)|(?:\\\n|[^\n\\(]
 _NEEDS_PACKAGE = frozenset({"mindspeed-installed", "mx-driving-installed"})
 _OF_A_KIND = frozenset({"early-reductions", "growing-caches"})
 _SETTINGS = frozenset({"optimizers", "data-loaders"})
+_OF_COMBINED = "gradients-for-all-parameters"
+"""What nobody can tell for an optimizer of torch_npu but who knows the program."""
 
 
 def fold(
@@ -56,6 +58,8 @@ def fold(
         if key is not None:
             start = first.setdefault(key, item)
             owner |= {item: start} if start is not item else {}
+    if not to_compare:
+        _join_copies([item for item in found if item not in owner], owner)
     sources = _Sources(tree)
     if GENERATED_FILE not in tree.configuration.allow:
         owner |= _copies([item for item in found if item not in owner], sources)
@@ -71,6 +75,23 @@ def fold(
         for item in found
         if item not in owner
     ]
+
+
+def _join_copies(found: Sequence[Located], owner: dict[Located, Located]) -> None:
+    """Say advice once about functions that were copied from file to file, with what they read.
+
+    ``int((lengths + 1).sum())`` stands in the ``forward`` of ten models.
+    """
+    first: dict[tuple[str, ...], Located] = {}
+    for item in found:
+        finding = item.finding
+        if item.site.rewrite is None and item.site.rule.search:
+            name = finding.function.rpartition(".")[2]
+            key = finding.rule, item.site.problem, name, normal_form(finding.code)
+            start = first.setdefault(key, item)
+            if start is not item:
+                moved = {other: start for other, said in owner.items() if said is item}
+                owner |= {item: start, **moved}
 
 
 def _list_covered(found: Sequence[Located]) -> set[Located]:
@@ -113,7 +134,10 @@ def _fused_as(item: Located) -> tuple[str, ...] | None:
     site = item.site
     if site.rule.table != "fusion" or site.rewrite is None:
         return None
-    waits = ",".join(sorted(condition.name for condition in site.open_conditions))
+    names = {condition.name for condition in site.open_conditions}
+    waits = ",".join(sorted(names))
+    if _OF_COMBINED in names:  # four or five questions, to be asked once in a project
+        return site.rule.id, waits
     return site.rule.id, item.finding.path, item.finding.function, waits
 
 
@@ -121,6 +145,8 @@ def _find_shared_advice(item: Located, *, to_compare: bool) -> tuple[str, ...] |
     """Return what advice shares that is the same for several lines, ``None`` if it is none."""
     site, finding = item.site, item.finding
     kept = site.form.pattern.__name__ == FORM_LOGGED
+    if site.rule.search == "clipping" and not to_compare:  # "once the optimizer is a ...:"
+        return (site.rule.id, site.problem.partition(":")[0]) if site.rewrite is None else None
     if (site.rewrite is not None and not kept) or not site.rule.search:
         return None
     if to_compare:

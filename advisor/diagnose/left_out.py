@@ -53,6 +53,8 @@ _MAKES_OPTIMIZERS = frozenset({"configured-optimizer", "fused-optimizer"})
 _TOO_MUCH_TO_GUESS = (
     {"boolean-mask", "same-rank-mask"},
     {"boolean-mask", "row-mask"},
+    {"boolean-mask", "column-mask"},
+    {"is-tensor", "column-mask"},
     {"host-bound"},
     {"is-tensor", "enough-columns"},
     {"runs-often"},
@@ -172,6 +174,8 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
     # who is sent the dictionary may have no device
     guessed = guessed or ("log-takes-tensors" in unknown and callers.mention(_SENDS))
     guessed = guessed or _is_method_of_program(file, site, callers)
+    # "every layer computes it anew", and there is one
+    guessed = guessed or (site.rule.search == "handed-in" and callers.built_once(site.function))
     if guessed or _serves(file, site) or _is_one_of_a_registry(file, site, callers):
         return False
     if site.function in _DEMONSTRATES and _HOLDS_MODELS.search(file.relative):

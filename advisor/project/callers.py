@@ -148,6 +148,23 @@ class Callers:
             names += sorted(users - {*names})
         return True
 
+    def built_once(self, method: str) -> bool:
+        """Tell whether a program makes one layer of the class of a method, as far as code tells.
+
+        Not so if a loop makes it, or what it is a part of: ``[Block(d) for _ in range(n)]``, or if
+        somebody else may do so with the class or the layer that he is handed.
+        """
+        owner, _, name = method.partition(".")
+        names = [owner] if name and owner.isidentifier() else []
+        for each in names:  # grows
+            if len(names) > _MOST_CALLERS or self.mention(_made_again(each)):
+                return False
+            for part in self._parts:
+                users = (part.users(each, relative) for relative in part.naming(each))
+                names += sorted(frozenset().union(*users) - {_NAMED, *names})
+        made = Mention(re.compile(rf"(?<!class )\b{owner}\("), (owner.lower(),))
+        return bool(names) and self.mention(made)
+
     def _users(self, name: str) -> frozenset[str]:
         """Return the definitions that mention a name, ``_NAMED`` for what runs or is set."""
         if any(re.search(rf"\b{name}\b", text) for text in self._settings):
@@ -238,6 +255,18 @@ class _Part:
         text = self._files[relative].text
         callers = self._ask(lambda: _callers_in(text, name), "calls", name, relative)
         return frozenset({_BESIDE} if callers and is_cold(relative) else callers)
+
+
+def _made_again(name: str) -> Mention:
+    """Return how code says that a class is made several times, or is handed on."""
+    made = rf"(?<!class )\b{name}\("
+    words = (
+        rf"{made}(?:(?!\n\s*def |\nclass )[\s\S]){{0,800}}?\)\s*for \w"
+        rf"|\.(append|add_module|insert|extend)\([^\n]*(\n[^\n]*)?{made}"
+        rf"|(clones?|deepcopy|repeat)\w*\(\s*{made}|layer\w*\s*=\s*{made}|{made}[\s\S]*{made}"
+        rf"|(?m:^(?!\s*(from|import|class)\b)[^\n]*[=(,\[:]\s*{name}(?=\s*[,)\]}}]|$))"
+    )
+    return Mention(re.compile(words), (name.lower(),))
 
 
 def _is_program(files: Mapping[str, SourceFile]) -> bool:

@@ -16,7 +16,7 @@ _FOLDERS = re.compile(
     r"|(.*_)?gptq(_.*)?|(.*_)?(tensorrt|trt|trtllm)(_.*)?|analysis(_tools)?"
     r"|(\w*[a-z]E|e)val(uation|uators?|_\w+)?|metrics?|.*_benchmark"
     r"|loggers?|datasets?|dataloaders?|data_(loading|loaders?|processing|utils)|process(ing)?_data"
-    r"|preprocess(ing|ors?)?|processors?|annotators?|visuali[sz](e|ation|ers?)"
+    r"|preprocess(ing|ors?)?|processors?|annotators?|transforms|visuali[sz](e|ation|ers?)"
 )
 _TESTS = re.compile(r"(unit_?)?tests?(ing)?(_\w+)?|e2e")
 _FILES = re.compile(

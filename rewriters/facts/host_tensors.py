@@ -142,6 +142,17 @@ def _is_read_as_array(flow: FunctionFlow, node: Node) -> bool:
     return False
 
 
+def is_beside_arrays(flow: FunctionFlow, node: Node) -> bool:
+    """Tell whether another argument is read as an array: ``waves[i][:n].numpy()`` beside ``n``.
+
+    Of a tensor of the device that is an error.
+    """
+    return node.op == Op.PARAM and any(
+        e.node.args and _source(e.node.args[0]).op == Op.PARAM
+        for e in flow.by_operation.get("numpy", ())
+    )
+
+
 def _source(node: Node) -> Node:
     """Return what a value is a view of, or what was changed in place: ``zeros(n).uniform_()``."""
     while node.args and (node.op in _STAYS | {Op.GETITEM} or str(node.op).endswith("_")):

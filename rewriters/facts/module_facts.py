@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph.attributes import list_assigned, number_of_lengths
-from npufix.rewriters.graph.modules.syntax import nodes_of
+from npufix.rewriters.graph.modules.syntax import last_name, list_names, nodes_of, walk
 from npufix.rewriters.graph.modules.wrapped_modules import find_made_by_factory
 from npufix.rewriters.graph.special import Op
 
@@ -162,6 +162,87 @@ def arguments(names: ModuleNames, method: str) -> Sequence[Mapping[str, str]]:
                 given |= {k.arg or "**": ast.unparse(k.value) for k in keywords}
                 found.append(given)
     return found
+
+
+def brings_no_decay(function: FunctionNode, code: ast.expr) -> bool:
+    """Tell whether code holds parameters one by one, or groups that bring no decay of their own.
+
+    ``list(a.parameters()) + list(b.parameters())``, ``[p for p in net.parameters() if ...]``, or a
+    name that is bound to, and gets, nothing else: ``params.extend(net.parameters())``.
+    """
+    known, parts = False, list[ast.expr | None]()
+    match code:
+        case ast.Call(ast.Name("list" | "tuple" | "iter"), parts, []) | ast.List(parts):
+            known = True
+        case ast.Call(ast.Name("cast"), [_, inner], []) | ast.Starred(inner):
+            known, parts = True, [inner]
+        case ast.Call(called):
+            known = last_name(called) in {"chain", "filter", "parameters"}
+        case ast.BinOp(left, ast.Add(), right):
+            known, parts = True, [left, right]
+        case ast.ListComp(elt, [*_, last]) | ast.GeneratorExp(elt, [*_, last]):
+            known = _is_parameter(elt, last)
+        case ast.Dict(keys):  # ``{"params": p, "lr": rate}``
+            named = [key.value for key in keys if isinstance(key, ast.Constant)]
+            known = len(named) == len(keys) and "weight_decay" not in named
+        case ast.Name(name):
+            parts = list(_list_joined(function, name))
+            known = bool(parts)
+    return known and all(part is not None and brings_no_decay(function, part) for part in parts)
+
+
+def first_argument(code: ast.AST, name: str) -> ast.expr | None:
+    """Return the first argument of a call, which may be given by its name."""
+    match code:
+        case ast.Call(_, [first, *_]):
+            return first
+        case ast.Call(_, [], words):
+            return next((word.value for word in words if word.arg == name), None)
+    return None
+
+
+def _is_parameter(code: ast.expr, loop: ast.For | ast.comprehension) -> bool:
+    """Tell whether a loop goes through parameters, and code is the one that it has come to.
+
+    ``p`` of ``for p in model.parameters()``, and of ``for name, p in model.named_parameters()``
+    """
+    called = last_name(loop.iter.func) if isinstance(loop.iter, ast.Call) else ""
+    match loop.target, called:
+        case (ast.Tuple([_, ast.Name(name)]), "named_parameters") | (ast.Name(name), "parameters"):
+            return isinstance(code, ast.Name) and code.id == name
+    return False
+
+
+def _list_joined(function: FunctionNode, name: str) -> Iterator[ast.expr | None]:
+    """Yield what a name is bound to and what is added to it, ``None`` for what is not known.
+
+    Whatever else is done with it may make groups of it: ``groups[0].update(weight_decay=0.1)``.
+    """
+    loops = [n for n in walk(function) if isinstance(n, ast.For)]
+    seen = 0
+    for node in walk(function):
+        match node:
+            case (
+                ast.Assign([ast.Name(own)], value)
+                | ast.AugAssign(ast.Name(own), ast.Add(), value)
+                | ast.Call(ast.Attribute(ast.Name(own), "extend"), [value])
+            ) if own == name:
+                seen += 1
+                yield None if name in list_names(value) else value
+            case ast.Call(ast.Attribute(ast.Name(own), "append"), [value]) if own == name:
+                seen += 1
+                inside = (s for s in loops if s.lineno <= node.lineno <= (s.end_lineno or 0))
+                yield ast.List([]) if any(_is_parameter(value, s) for s in inside) else None
+    named = [n for n in walk(function) if isinstance(n, ast.Name) and n.id == name]
+    read = [
+        given
+        for n in walk(function)
+        if isinstance(n, ast.Call) and last_name(n.func) in {"clip_grad_norm_", "len"}
+        for given in n.args
+        if isinstance(given, ast.Name) and given.id == name
+    ]
+    if len(named) != seen + len(read) + 1:  # once for the optimizer itself
+        yield None
 
 
 def _words(tree: ast.Module) -> Iterator[str]:

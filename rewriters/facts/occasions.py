@@ -70,8 +70,10 @@ _PUTS_ASIDE = re.compile(r"_*((re)?store|copy_to|swap|apply_shadow)(_\w+)?")
 """What averaged weights do around an evaluation: ``EMAModel.store``."""
 _FIRST_STEP = re.compile(r"len\((self\.)?state(\[\w+\])?\) == 0|not (self\.)?state(\[\w+\])?")
 """What an optimizer asks before it makes what it keeps of a parameter."""
-_TAKES_STEPS = re.compile(r"(\w+_)?(model|net|network|unet|step)(_fn)?")
+_TAKES_STEPS = re.compile(r"(\w+_)?(model|net|network|unet|step|search|score)(_fn)?")
 """What a loop over the steps of a sample calls: ``self.unet(x, t)``, ``step_fn(x)``."""
+_SEARCHES = re.compile(r"Beam_?Search")
+"""What a class of its own has for the steps of one text: ``BeamSearch.forward``."""
 _SAMPLES = re.compile(r"_*(\w+_)?(sample|predict|infer|inference|denoise)(_.*)?")
 _INFERS = re.compile(r"_*(\w+_)?infer(ence)?")
 """What runs once for a text or an image, from its input to its end."""
@@ -311,7 +313,8 @@ def _is_for_old_torch(flow: FunctionFlow, line: int) -> bool:
 
 def _is_beside_loop(flow: FunctionFlow, line: int) -> bool:
     """Tell whether a line stands before or behind the loop over the steps of a sample."""
-    if not line or not _SAMPLES.fullmatch(flow.function.name):
+    of_search = flow.cls is not None and _SEARCHES.search(flow.cls.name) is not None
+    if not line or not (of_search or _SAMPLES.fullmatch(flow.function.name)):
         return False
     loops = _loops(flow)
     calls = (n for loop in loops for n in walk(*loop.body) if isinstance(n, ast.Call))

@@ -288,6 +288,11 @@ class SourceFacts(ValueKinds, AttentionFacts):
         """Return what a value is called: by its own name, or that of what it is a part of."""
         return names_of(self.match.bindings[name], self.match.evaluation.names)
 
+    def brings_no_decay(self) -> bool:
+        """Tell whether the first argument of a call holds parameters, no groups with a decay."""
+        params = module_facts.first_argument(self.match.evaluation.code, "params")
+        return params is not None and module_facts.brings_no_decay(self.flow.function, params)
+
     def runs_often(self) -> bool:
         """Tell whether it runs in each step, for all that names and loops tell."""
         return occasion(self.flow, self.match) is Occasion.STEP

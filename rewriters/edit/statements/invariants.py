@@ -234,7 +234,7 @@ def _is_work(here: Surroundings, node: Node | None) -> bool:
     if node is None:
         return False
     at = next(e for e in here.flow.evaluations if e.node is node)
-    if node.op in {Op.SHAPE, Op.SIZE, Op.RANK}:
+    if node.op in {Op.SHAPE, Op.SIZE, Op.RANK, "numel", "stride"}:
         return False  # ``x.shape[0]``, whatever computed ``x``
     if {part.op for part in node.walk()} & {"tensor"} and _is_written_out(node):
         return False  # ``torch.log(torch.tensor(10.0))``: one number, of the host

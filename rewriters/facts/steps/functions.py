@@ -35,7 +35,10 @@ _ON_DEVICE = frozenset(
     {"autocast", "backward", "cuda", "enable_grad", "inference_mode", "no_grad", "npu", "to"}
 )
 """What a class calls that computes on a device of its own."""
-_LOADS_DATA = re.compile(r"_*collate(_.*)?|\w+_collate(_fn)?|\w*_getitem(_.*|__)?|worker_init_fn")
+_FOR_HOST = re.compile(
+    r"_*collate(_.*)?|\w+_collate(_fn)?|\w*_getitem(_.*|__)?|worker_init_fn|\w+_(?<!to_)cpu"
+)
+"""What loads data, or stands beside its like for the device: ``connected_components_cpu``."""
 
 
 def computes(function: FunctionNode, words: Sequence[str]) -> bool:
@@ -92,16 +95,22 @@ def knows_device(cls: ast.ClassDef) -> bool:
 
 def is_host_code(flow: FunctionFlow) -> bool:
     """Tell whether a function loads data, turns text into numbers, or drives other processes."""
-    if _LOADS_DATA.fullmatch(flow.function.name) or _takes_tokenizer(flow.function):
+    if _FOR_HOST.fullmatch(flow.function.name) or _takes_tokenizer(flow.function):
         return True
     if flow.cls is None:
         return _drives_others(flow)
-    bases = [last_name(base) for base in flow.cls.bases]
+    classes = (flow.cls, *flow.names.bases(flow.cls))
+    bases = [_name_of_base(base) for cls in classes for base in cls.bases]
     if not {"Sampler", "BatchSampler", "DistributedSampler"}.isdisjoint(bases):
         return True  # that of a loader, not of a model
     if any(base.endswith("Module") and not base.endswith("DataModule") for base in bases):
         return False  # a ``DataPreProcessor`` that is a module runs on the device
     return any(_ON_HOST.search(name) for name in (flow.cls.name, *bases)) or _drives_others(flow)
+
+
+def _name_of_base(code: ast.expr) -> str:
+    """Return the last name of a base: ``Dataset`` of ``data.Dataset[Batch]``."""
+    return last_name(code.value if isinstance(code, ast.Subscript) else code)
 
 
 def _drives_others(flow: FunctionFlow) -> bool:

@@ -86,11 +86,36 @@ _SHARDED = (
 )  # fmt: skip
 
 
+_PREPARES = ("Accelerator", "accelerator", "Fabric", "fabric", "engine")
+"""What may shard parameters as it is configured elsewhere."""
+_OF_DTYPE = (
+    "bfloat16", "bf16", "dtype", "float64", "double", "from_pretrained", "half", "precision",
+    "torch_dtype",
+)  # fmt: skip
+
+
 def _steps_unscaled(site: Site) -> bool | None:
     """Tell whether no GradScaler steps; only the module that calls ``backward`` can tell."""
     if site.mentions(*_SCALERS):
         return False
     return True if site.arguments("backward") and site.arguments("step") else None
+
+
+def _trains_alone(site: Site) -> bool:
+    """Tell whether the module takes the steps itself, and nothing in it shards what it trains."""
+    steps = bool(site.arguments("backward") and site.arguments("step"))
+    return steps and not site.mentions(*_SHARDED, *_PREPARES)
+
+
+def _has_single_parameters(site: Site) -> bool | None:
+    """Tell whether parameters have the dtype that torch gives them: nothing names another one."""
+    return True if _trains_alone(site) and not site.mentions(*_OF_DTYPE) else None
+
+
+def _are_whole(site: Site) -> bool | None:
+    if site.mentions(*_SHARDED):
+        return False
+    return True if _trains_alone(site) else None
 
 
 def _keeps_gradients(site: Site) -> bool | None:
@@ -112,7 +137,7 @@ def _lets_nothing_decay(site: Site) -> bool | None:
 
     ``net.parameters()`` are tensors, not groups; what is handed in may be anything.
     """
-    if not _TENSORS.isdisjoint(site.called("params")[:1]):
+    if not _TENSORS.isdisjoint(site.called("params")[:1]) or site.brings_no_decay():
         return True
     return False if site.mentions("weight_decay") else None
 
@@ -141,7 +166,7 @@ ON_NPU = Condition(
 HALF_OR_SINGLE = Condition(
     "float32-or-float16-parameters",
     "all parameters are float32 or float16: bfloat16 raises a TypeError",
-    lambda _: None,
+    _has_single_parameters,
 )
 KEPT_GRADIENTS = Condition(
     "kept-gradients",
@@ -162,7 +187,7 @@ ALL_GRADIENTS = Condition(
 UNSHARDED = Condition(
     "unsharded-parameters",
     "no FSDP, DeepSpeed or ZeRO shards parameters or states",
-    lambda site: False if site.mentions(*_SHARDED) else None,
+    _are_whole,
 )
 _FEW = 4
 _ONE_NUMBER = re.compile(r"temperature|log_alpha|entropy_coef|^Scalar$")

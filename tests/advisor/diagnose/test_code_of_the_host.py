@@ -109,6 +109,29 @@ def sample(x: torch.Tensor, draw, n: int):
             ),
             True,
         ),
+        ("def clean_cpu(x: torch.Tensor):\n    x[x > 0] = 0\n    return x", False),
+        ("def clean_gpu(x: torch.Tensor):\n    x[x > 0] = 0\n    return x", True),
+        *[
+            (
+                (
+                    f"class Base({base}):\n    pass\n\n\nclass Pairs(Base):\n"
+                    "    def pick(self, x: torch.Tensor):\n        x[x > 0] = 0\n        return x"
+                ),
+                shown,
+            )
+            for base, shown in (("data.Dataset[int]", False), ("nn.Module", True))
+        ],
+        *[
+            (
+                (
+                    "def forward(self, waves, n: torch.Tensor):\n    out = []\n"
+                    "    for i in range(len(waves)):\n"
+                    f"        out.append(self.mel(waves[i][: n[i]]{read}))\n    return out"
+                ),
+                shown,
+            )
+            for read, shown in ((".numpy()", False), ("", True))
+        ],
         ("def f(items):\n    x = torch.tensor(items)\n    x[x > 0] = 0\n    return x", False),
         (
             (

@@ -351,6 +351,44 @@ def test_what_stands_beside_the_steps_of_a_sample_is_no_step(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
+    ("made", "shown"),
+    [
+        ("self.pool = PoolLayer()", False),
+        ("self.pools = nn.ModuleList(\n            PoolLayer() for _ in range(3)\n        )", True),
+        ("self.first, self.last = PoolLayer(), PoolLayer()", True),
+        ("self.pool = build(PoolLayer)", True),
+    ],
+)
+def test_what_one_layer_computes_is_not_computed_in_every_layer(
+    tmp_path: Path, made: str, *, shown: bool
+) -> None:
+    layers = (
+        "import torch\nfrom torch import nn\n\n\nclass PoolLayer(nn.Module):\n"
+        "    def forward(self, x: torch.Tensor, lengths: torch.Tensor):\n"
+        "        ends = lengths.cumsum(0)\n        return x[ends]\n"
+    )
+    model = (
+        "from torch import nn\nfrom layers import PoolLayer\n\n\nclass Model(nn.Module):\n"
+        f"    def __init__(self):\n        {made}\n"
+    )
+    found = scanned(tmp_path, {"layers.py": layers, "model.py": model}).report.findings
+    assert ("NPU321" in {finding.rule for finding in found}) is shown
+
+
+@pytest.mark.parametrize(("cls", "count"), [("BeamSearch", 1), ("Head", 2)])
+def test_what_a_search_does_behind_its_loop_is_no_step(
+    tmp_path: Path, cls: str, count: int
+) -> None:
+    text = (
+        f"import torch\n\n\nclass {cls}(torch.nn.Module):\n"
+        "    def forward(self, x: torch.Tensor):\n        for i in range(9):\n"
+        "            x = self.search(x, i)\n            x[x > 0] = 7e4\n"
+        "        x[x > 0] = 7e4\n        return x\n"
+    )
+    assert len(places(scanned(tmp_path, {"a.py": text}))) == count
+
+
+@pytest.mark.parametrize(
     ("use", "shown"),
     [
         ("nn.SiLU(4)", False),

@@ -91,6 +91,38 @@ class MaskEvaluator:
     assert sorted(f.rule for f in written) == ["NPU169"] * 3 + ["NPU214"] * 3
 
 
+def test_what_nobody_can_tell_of_an_optimizer_is_asked_once(tmp_path: Path) -> None:
+    text = """
+import torch
+
+
+class {name}:
+    def configure_optimizers(self):
+        return torch.optim.{kind}(self.parameters(), lr=0.1, weight_decay=0.1)
+"""
+    kinds = {"A": "Adam", "B": "Adam", "C": "SGD", "D": "AdamW"}
+    files = {f"models/{k}.py": text.format(name=k, kind=v) for k, v in kinds.items()}
+    found = scanned(tmp_path, files).report.findings
+    assert [(f.path, [p.path for p in f.places]) for f in found] == [
+        ("models/A.py", ["models/B.py", "models/C.py"]),
+        ("models/D.py", []),
+    ]
+    written = scan(read_source_tree(tmp_path, Configuration()), to_write=True).report.findings
+    assert len(written) == len(files)
+
+
+def test_advice_about_copied_functions_is_given_once(tmp_path: Path) -> None:
+    text = "import torch\n\n\nclass Net(torch.nn.Module):\n"
+    text += "    def forward(self, x: torch.Tensor, lengths: torch.Tensor):\n"
+    text += "        return self.scale(x, int((lengths + {}).sum()))\n"
+    files = {f"{name}.py": text.format(n) for name, n in (("a", 1), ("b", 1), ("c", 2))}
+    found = scanned(tmp_path, files).report.findings
+    assert [(f.path, [p.path for p in f.places]) for f in found] == [
+        ("a.py", ["b.py"]),
+        ("c.py", []),
+    ]
+
+
 def test_copies_of_a_generator_are_grouped_under_what_they_are_made_of(tmp_path: Path) -> None:
     files = {
         "models/__init__.py": "",

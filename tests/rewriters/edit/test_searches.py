@@ -339,6 +339,15 @@ def test_a_choice_whose_arms_learn_other_things_says_so() -> None:
         ("if not x.all():\n            assert x.any()\n            self.log(x)", "NPU217"),
         ("x = torch.cat([self.cached_left_pad, x])\n        return x, (x, x)", "NPU323"),
         ("past = torch.cat([past, x], 1)\n        return (past, self.positions), x", "NPU323"),
+        ("self.cache = torch.cat([self.cache, x])\n        self.cache = self.cache[-9:]", "NPU323"),
+        ("self.splice_cache = torch.cat([self.splice_cache, x])", "NPU323"),
+        ("for i in range(9):\n            n = x[i].detach().numpy()", "NPU214"),
+        ("for i in range(9):\n            self.bank.append(F.relu(x[i]).cpu())", "NPU214"),
+        ("return x.to(device='cpu', dtype=torch.float64) * 2", "NPU225"),
+        ("if x > 9:\n            print(f'{x.item()}')", "NPU214"),
+        ("return {k: torch.from_numpy(v).to(x.device) for k, v in x.items()}", "NPU219"),
+        ("for i in x.sizes:\n            n = torch.FloatTensor(i).mean().item()", "NPU214"),
+        ("p = x.exp()\n        for i in range(9):\n            self.f(p.stride(0))", "NPU216"),
         ("return {n: torch.tensor([], device=x.device) for n in x.names}", "NPU219"),
         (
             (

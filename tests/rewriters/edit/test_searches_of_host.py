@@ -99,7 +99,9 @@ def test_what_several_functions_read_their_caller_reads_once(other: str, places:
     assert len(told) == places
 
 
-@pytest.mark.parametrize("use", ["x[h // 2]", "self.f(rows)", "x * rows", "x[: rows / 2]"])
+@pytest.mark.parametrize(
+    "use", ["x[h // 2]", "self.f(rows)", "x * rows", "x[: rows / 2]", "x[: int(rows * 3)]"]
+)
 def test_elements_that_stay_on_the_device_are_no_numbers(use: str) -> None:
     text = f"""
     def forward(self, x: torch.Tensor, grid: torch.Tensor):
@@ -435,6 +437,7 @@ def test_an_arm_that_divides_by_a_count_of_what_is_tested_may_divide_by_zero(by:
     [
         "parts.append(rows[start : start + n.item()])",
         "start += n.item()\n            parts.append(rows[start:])",
+        "k = n.item()\n                start += k\n                parts.append(rows[start])",
     ],
 )
 def test_a_number_that_picks_rows_is_no_log(code: str) -> None:
@@ -448,6 +451,21 @@ def test_a_number_that_picks_rows_is_no_log(code: str) -> None:
     """
     for site in found(text, "NPU214"):
         assert "every N steps" not in site.problem
+
+
+@pytest.mark.parametrize(
+    ("read", "written"),
+    [
+        ("row.sum().item()", True),
+        ("row.sum().tolist()", True),
+        ("row.cumsum(0).tolist()", False),  # lists of numbers
+        ("row.sum().cpu()", False),  # tensors
+        ("row.sum().cpu().numpy()", False),  # arrays
+    ],
+)
+def test_only_numbers_are_read_together(read: str, *, written: bool) -> None:
+    text = f"def forward(self, rows):\n    return [{read} for row in rows]\n"
+    assert any(site.rewrite is not None for site in found(text, "NPU214")) is written
 
 
 def test_a_place_that_is_drawn_is_needed_on_the_host() -> None:

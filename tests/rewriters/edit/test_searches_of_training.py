@@ -380,9 +380,11 @@ def test_who_decides_about_fused_has_chosen(made: str, *, shown: bool) -> None:
     [
         ("torch.optim.SGD(model.parameters(), 0.1)", "optim.step()", "NpuFusedSGD"),
         ("torch.optim.Adam(model.parameters())", "scaler.step(optim)", "NpuFusedAdam"),
+        ("torch.optim.Adam(model.parameters(), weight_decay=0.1)", "optim.step()", "NpuFusedAdam"),
         ("torch.optim.AdamW(model.parameters())", "scaler.step(optim)", "NpuFusedAdamW"),
         # AdamW of torch is fused as it is, and has no such method
         ("torch.optim.AdamW(model.parameters())", "optim.step()", None),
+        ("torch.optim.Adam(list(model.parameters()))", "optim.step()", None),
         ("torch.optim.Adam(model.parameters(), foreach=True)", "optim.step()", None),
         ("torch.optim.LBFGS(model.parameters())", "optim.step()", None),
         ("build(model)", "optim.step()", None),

@@ -292,6 +292,47 @@ def test_without_its_training_loop_a_module_cannot_tell_about_scalers() -> None:
     assert open_names(code) == {"no-grad-scaler", "parameters-on-npu"}
 
 
+@pytest.mark.parametrize(
+    ("params", "plain"),
+    [
+        ("list(m.a.parameters()) + [*m.b.parameters()]", True),
+        ("[p for n, p in m.named_parameters() if p.requires_grad]", True),
+        ("[{'params': m.parameters(), 'lr': decay}]", True),
+        ("[{'params': m.parameters(), 'weight_decay': decay}]", False),
+        ("[n for n, p in m.named_parameters()]", False),
+        ("joined", True),
+        ("split", False),
+        ("handed", False),
+    ],
+)
+def test_parameters_one_by_one_bring_no_decay(params: str, *, plain: bool) -> None:
+    code = f"""
+def f(m, decay, handed, weight_decay):
+    joined = []
+    for part in m.parts:
+        joined.extend(list(part.parameters()))
+    for p in m.head.parameters():
+        joined.append(p)
+    torch.nn.utils.clip_grad_norm_(joined, 1.0)
+    split = list(m.parameters())
+    decay_some(split, weight_decay)
+    return torch.optim.Adam({params}, lr=1e-3)
+"""
+    assert ("AdamW(" in text_of(code)) is plain
+
+
+@pytest.mark.parametrize(
+    ("head", "fewer"), [("", True), ("from transformers import Accelerator", False)]
+)
+def test_who_trains_alone_has_whole_parameters_of_single_precision(
+    head: str, *, fewer: bool
+) -> None:
+    loop = LOOP.format(zero="optimizer.zero_grad()")
+    asked = {"float32-or-float16-parameters", "unsharded-parameters"}
+    assert open_names(f"{head}\n{loop}").isdisjoint(asked) is fewer
+    assert "float32-or-float16-parameters" in open_names(f"m.to(torch.bfloat16)\n{loop}")
+
+
 def test_sharded_parameters_are_not_combined() -> None:
     code = "from torch.distributed.fsdp import fully_shard\ndef f(m):\n    return {}\n"
     adam = code.format("torch.optim.Adam(m.parameters(), weight_decay=0.1)")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.statements.surroundings import Surroundings
 
 _DOUBLE = re.compile(r"\btorch\.(float64|double|DoubleTensor|complex128|cdouble)\b|^float64$")
+_TO_HOST = frozenset({'"cpu"', "'cpu'", 'torch.device("cpu")', "torch.device('cpu')"})
 _BY_DEVICE = re.compile(r"(?i)npu|\.is_floating_point|finfo|promote")
 """What decides on the dtype by the device, or asks for it."""
 _ADVICE = (
@@ -78,7 +79,9 @@ def _is_of_device(here: Surroundings, code: ast.Call, tensor: ast.expr) -> bool:
         return False
     if here.facts(here.evaluations[id(tensor)], x=value).ndim("x") == 0:
         return False  # one number: ``x.abs().max().double()``
-    return not (is_of_host(here, first_read(tensor)) or _is_left(here, code))
+    given = [*code.args, *(k.value for k in code.keywords)]
+    to_host = any(here.text(arg) in _TO_HOST for arg in given)  # ``x.to("cpu", torch.float64)``
+    return not (to_host or is_of_host(here, first_read(tensor)) or _is_left(here, code))
 
 
 def _is_left(here: Surroundings, code: ast.Call) -> bool:

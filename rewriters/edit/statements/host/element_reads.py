@@ -32,6 +32,8 @@ _SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Return)
 
 _FOUND = re.compile(r"(^|_)(box(es)?|scores?|labels?|masks?|pred\w*|results?|attrs?)(_|$)")
 """What a detector hands to those who look at what it has found."""
+_OF_STEP = re.compile(r"(?i)loss|metric|log|stat|score|acc")
+"""What is kept of each step for people: one number, for which the host should not wait."""
 _FOR_FILES = re.compile(r"_*(save|write|dump|imsave|imwrite|predict|fit)(_|$)")
 
 
@@ -67,6 +69,9 @@ def is_result(here: Surroundings, code: ast.Call) -> bool:
     match here.parents.get(id(code)):
         case ast.Assign([ast.Subscript()]) | ast.DictComp():
             return True
+        case ast.Call(ast.Attribute(kept, "append"), [_], []):
+            # ``self.bank.append(features.cpu())``
+            return root_name(kept) == "self" and not _OF_STEP.search(ast.unparse(kept))
         case ast.keyword(arg=str(name)):
             return _FOUND.search(name) is not None
         case ast.Dict(keys, values):
@@ -238,7 +243,8 @@ def is_number_there(  # noqa: C901, PLR0911 - one case a use
             case ast.If(test) | ast.IfExp(test) | ast.While(test):
                 return test is inner
             case ast.Call(function, arguments):
-                return inner in arguments and last_name(function) in _TAKES_NUMBERS
+                taken = inner in arguments and last_name(function) in _TAKES_NUMBERS
+                return taken and not _is_cut(here, code, inner, last_name(function))
             case ast.Assign([target], value) | ast.AugAssign(target, value=value):
                 return not isinstance(inner, (ast.BoolOp, ast.Compare)) and all(
                     own in known or _are_numbers(here, own, known | {own})
@@ -248,6 +254,18 @@ def is_number_there(  # noqa: C901, PLR0911 - one case a use
                 return False
         inner = outer
     return False
+
+
+def _is_cut(here: Surroundings, code: ast.expr, whole: ast.AST, how: str) -> bool:
+    """Tell whether a product of single precision is cut, of which Python computes another one.
+
+    ``int(0.7 * 10)`` is 7, and 6 of what float32 holds in place of 0.7; not so of integers.
+    """
+    if how != "int" or not (isinstance(whole, ast.BinOp) and isinstance(whole.op, ast.Mult)):
+        return False
+    node, at = here.value(code), here.evaluations.get(id(code))
+    facts = None if node is None or at is None else here.facts(at, x=node)
+    return facts is None or not (facts.dtype("x") in {"int32", "int64"} or facts.is_int("x"))
 
 
 def _is_exact(here: Surroundings, code: ast.expr) -> bool:

@@ -29,6 +29,7 @@ from npufix.rewriters.edit.statements.host.of_host import (
     ON_HOST,
     READING,
     first_read,
+    is_copied,
     is_count,
     is_list,
     is_number,
@@ -163,7 +164,7 @@ def _read_of(  # noqa: PLR0911 - one case a call
             return None if here.is_tensor(tensor) is False else _Read(code, tensor, "cpu")
         case ast.Call(ast.Attribute(tensor, how), [], []) if how in READING:
             sure = here.is_tensor(first_read(tensor))
-            there = how == "numpy" and not isinstance(tensor, ast.Call)  # it raises for others
+            there = how == "numpy" and not is_copied(tensor)  # it raises for others
             return None if sure is False or there else _Read(code, tensor, how)
         case ast.Call(
             ast.Name("int" | "float"), [ast.Call(ast.Attribute(tensor, "item" as how), [], [])], []
@@ -354,7 +355,8 @@ def _by_hand(  # noqa: C901, PLR0911, PLR0912 - one case a kind of use
         return None if makes_shapes(here, users) else Proposal(read.code, _TO_CLAMP)
     if loop is not None and (once := read_before(here, read.code)) is not None:
         return once
-    if loop is not None and (once := read_together(here, read.code, read.tensor)) is not None:
+    once = None if loop is None else read_together(here, read.code, read.tensor, read.how)
+    if once is not None:
         return once
     counted = here.value(read.tensor)
     counts = counted is not None and is_count(counted)

@@ -18,7 +18,7 @@ from npufix.rewriters.edit.statements.host.element_reads import (
     is_implied,
     read_before,
 )
-from npufix.rewriters.edit.statements.host.of_host import is_of_host
+from npufix.rewriters.edit.statements.host.of_host import ON_HOST, is_of_host
 from npufix.rewriters.edit.statements.host.seldom import is_seldom
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.facts.value_kinds import is_of_numpy
@@ -126,11 +126,16 @@ def read_by_implication(
         yield read_before(here, code) or Proposal(code, IN_LOOP)
 
 
-def read_together(here: Surroundings, code: ast.Call, tensor: ast.expr) -> Proposal | None:
+def read_together(
+    here: Surroundings, code: ast.Call, tensor: ast.expr, how: str
+) -> Proposal | None:
     """Return one read of what a list is made of, for ``[row.sum().item() for row in rows]``.
 
-    ``code`` is the read of ``tensor`` in it.
+    ``code`` is the read of ``tensor`` in it. Where it makes lists of rows, or copies that stay
+    tensors, no numbers are wanted: ``[row.cumsum(0).tolist() for ...]``, ``[row.sum().cpu() ...]``.
     """
+    if how in ON_HOST or (how == "tolist" and not _is_reduced(here, tensor)):
+        return None
     outer = here.parents.get(id(code))
     kept = _converts(code) or _converts(outer)
     if isinstance(outer, ast.Call) and _converts(outer):

@@ -122,7 +122,7 @@ def _is_log_of(here: Surroundings, name: ast.Name) -> bool:
             case ast.Call(ast.Attribute(_, called) | ast.Name(called)) if _LOGS.match(called):
                 return called != "update"
             case ast.AugAssign(kept, ast.Add()):
-                return not _is_listed(here, kept)
+                return not (_picks(here, kept) or _is_listed(here, kept))
             case ast.JoinedStr():
                 return True
             case ast.stmt():

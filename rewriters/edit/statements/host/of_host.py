@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
 from npufix.rewriters.facts.host_tensors import (
+    is_beside_arrays,
     is_given_by_host,
     is_kept_on_host,
     is_made_on_host,
@@ -28,6 +29,7 @@ OF_ARRAYS_TOO = operators.SYMBOLS | operators.PAIRS | READING | {
 }  # fmt: skip
 """What a number or an array of NumPy has as well, or what returns no tensor."""
 ON_HOST = frozenset({"cpu", "numpy"})
+_REDUCES = frozenset({"all", "any", "max", "mean", "min", "prod", "std", "sum"})
 _OF_HOST = re.compile(
     r"(^|[\W_])(cpu|host|np|numpy|cfg|config|args|state_dict\d*|checkpoint|ckpt)([\W_]|$)"
     r"|(^|\.)(step_t|state_steps?)\b"  # which the optimizers of torch keep there
@@ -46,6 +48,15 @@ def first_read(code: ast.expr) -> ast.expr:
                 return code
 
 
+def is_copied(code: ast.expr) -> bool:
+    """Tell whether a chain of calls brings a tensor to the host: ``x.detach().cpu()``."""
+    while isinstance(code, ast.Call) and isinstance(code.func, ast.Attribute):
+        if code.func.attr in {"cpu", "to"}:
+            return True
+        code = code.func.value
+    return False
+
+
 def is_of_host(here: Surroundings, code: ast.expr) -> bool:
     """Tell whether a tensor is on the host already, or is none of torch, as far as one can see."""
     code = first_read(code)
@@ -60,6 +71,7 @@ def is_of_host(here: Surroundings, code: ast.expr) -> bool:
         _is_made_there(here, node)
         or is_kept_on_host(here.flow, node)
         or is_given_by_host(here.flow, _whole_of(node))
+        or is_beside_arrays(here.flow, _whole_of(node))
     ):
         return True
     if (whole := iterated(here, code)) is not None:
@@ -149,6 +161,8 @@ def _is_made_there(here: Surroundings, node: Node) -> bool:
 
     So does the answer to a question: ``any(torch.rand(n) < rate)``.
     """
+    while node.op in _REDUCES and node.args:  # ``torch.FloatTensor(list).mean()``
+        node = node.args[0]
     if node.op not in {*ARITHMETIC, "pow"} | operators.COMPARISONS:
         return is_made_on_host(node)
     others = [arg for arg in node.args if not _is_made_there(here, arg)]

@@ -15,6 +15,7 @@ _SELDOM = re.compile(
     r"(^|_)(log|logging|print|report|verbose|debug|summary|cpu|device)(_|$)|last_(step|batch)"
 )
 _TELLS = re.compile(r"print|warn|log|debug|info|error|breakpoint|set_trace|save|dump")
+_SAYS = frozenset({"debug", "error", "info", "print", "warn", "warning"})
 _RARE = re.compile(r"\bis None|\bnot\b(?! None)|== 0|len\(|numel\(|size\(|isinstance|isnan|any\(")
 
 
@@ -26,21 +27,39 @@ def is_seldom(here: Surroundings, code: ast.expr | ast.stmt) -> bool:
     if loop is not None and any(_runs_epoch(node) for node in ast.walk(loop)):
         return True
     inner: ast.AST = code
+    is_told = False
     for outer in here.around(code):
+        is_told = is_told or (isinstance(outer, ast.Call) and last_name(outer.func) in _SAYS)
         if isinstance(outer, (ast.ExceptHandler, ast.Raise)):
             return True
         if isinstance(outer, (ast.If, ast.IfExp)) and inner is not outer.test:
             of_error = isinstance(outer, ast.If) and isinstance(outer.body[-1], ast.Raise)
-            if of_error or _asks_seldom(outer.test) or _asks_for(outer.test, code):
+            if of_error or _asks_seldom(outer.test):
+                return True
+            if _asks_for(outer.test, code, is_told=is_told):
                 return True  # what the message of an error says, and the like
         inner = outer
     return False
 
 
-def _asks_for(test: ast.expr, code: ast.expr | ast.stmt) -> bool:
-    """Tell whether a test reads the same: ``if x.item() > 1: print(x.item())``."""
-    read = ast.unparse(code)
-    return any(isinstance(n, ast.Call) and ast.unparse(n) == read for n in ast.walk(test))
+def _asks_for(test: ast.expr, code: ast.expr | ast.stmt, *, is_told: bool) -> bool:
+    """Tell whether a test reads the same: ``if x.item() > 1: print(x.item())``.
+
+    So does ``if x > 1: print(x.item())``, which says what is wrong with it.
+    """
+    read = {ast.unparse(code)}
+    match code:
+        case ast.Call(ast.Attribute(ast.Name(name))) if is_told:
+            read.add(name)
+    limits = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+    for node in ast.walk(test):
+        match node:
+            case ast.Call() if ast.unparse(node) in read:
+                return True
+            case ast.Compare(left, [operator], [_]) if isinstance(operator, limits):
+                if ast.unparse(left) in read:
+                    return True
+    return False
 
 
 def _asks_seldom(test: ast.expr) -> bool:

@@ -27,6 +27,7 @@ from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.facts.host_tensors import is_made_on_host
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import is_made_once, list_assigned
+from npufix.rewriters.graph.modules.syntax import last_name, list_stored_names
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -305,9 +306,19 @@ def _is_copied(here: Surroundings, made: ast.Call) -> bool:
 
 
 def _is_handed(here: Surroundings, code: ast.expr, data: ast.expr) -> bool:
-    """Tell whether a lambda is handed what it copies: ``apply(obs, lambda x: from_numpy(x))``."""
-    inner = (outer for outer in here.around(code) if isinstance(outer, ast.Lambda))
-    given = {arg.arg for one in inner for arg in ast.walk(one.args) if isinstance(arg, ast.arg)}
+    """Tell whether a lambda is handed what it copies: ``apply(obs, lambda x: from_numpy(x))``.
+
+    Or a dictionary has arrays of their own: ``{k: from_numpy(v) for k, v in batch.items()}``.
+    """
+    given = set[str]()
+    for outer in here.around(code):
+        match outer:
+            case ast.Lambda(args):
+                given |= {arg.arg for arg in ast.walk(args) if isinstance(arg, ast.arg)}
+            case ast.DictComp(generators=[ast.comprehension(target, ast.Call(called))]) if (
+                last_name(called) in {"items", "values"}
+            ):
+                given |= list_stored_names(target)
     return any(isinstance(n, ast.Name) and n.id in given for n in ast.walk(data))
 
 

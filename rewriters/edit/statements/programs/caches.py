@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 GROWS = r"(?i)(cat|concat)\([\[(][^\n]*(past|cache)"
 _CACHE = re.compile(r"(?i)past(?!e)|cache")
-_OF_CONVOLUTION = re.compile(r"(?i)pad|conv")
-"""What is kept for a convolution does not grow: as much as its kernel sees."""
+_OF_OTHERS = re.compile(r"(?i)pad|conv|splice|wave|frame|feat|score|stat")
+"""What is no key and no value: what a convolution or a filter of sound sees, what was found."""
 
 
 def find_growing_caches(here: Surroundings) -> Iterator[Proposal]:
@@ -30,9 +30,10 @@ def find_growing_caches(here: Surroundings) -> Iterator[Proposal]:
                 stored = here.parents.get(id(node))
                 if (
                     _CACHE.search(name)
-                    and not _OF_CONVOLUTION.search(name)
+                    and not _OF_OTHERS.search(name)
                     and not _CACHE.search(here.text(new))
                     and _is_kept(here, stored, old)
+                    and not _is_cut(here, ast.unparse(old))
                 ):
                     yield Proposal(node, _advice(re.sub(r"\[\d\]$", "", name)))
                     return
@@ -58,6 +59,17 @@ def _is_kept(here: Surroundings, stored: ast.AST | None, old: ast.expr) -> bool:
             joined = {ast.unparse(t) for n in again if _joins(n) for t in n.targets}
             return any(_holds(n, name, joined) for n in again)
     return False
+
+
+def _is_cut(here: Surroundings, name: str) -> bool:
+    """Tell whether a cache is kept to a length: ``cache["k"] = cache["k"][:, :, -n:]``."""
+    return any(
+        isinstance(n, ast.Assign)
+        and isinstance(n.value, ast.Subscript)
+        and name in map(ast.unparse, n.targets)
+        and ast.unparse(n.value.value) == name
+        for n in here.nodes
+    )
 
 
 def _joins(statement: ast.Assign | ast.Return) -> TypeGuard[ast.Assign]:

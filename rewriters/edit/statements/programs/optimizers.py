@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, more_arguments
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
-from npufix.rewriters.facts.module_facts import mentions
+from npufix.rewriters.facts.module_facts import brings_no_decay, first_argument, mentions
 from npufix.rewriters.graph.modules.syntax import last_name, walk
 
 if TYPE_CHECKING:
@@ -330,7 +330,7 @@ def find_clipping(here: Surroundings) -> Iterator[Proposal]:
         optimizer, made = _optimizer_after(here, node)
         if made is not None and _is_class(here, made.func) and "max_norm" in given:
             kind = last_name(made.func)
-            if kind != "AdamW" or _scales(here):
+            if not _is_fused_by_torch(here, made, kind):
                 yield Proposal(node, _say_afterwards(kind, optimizer, here.text(given["max_norm"])))
             continue
         if made is None or given.keys() - set(_CLIPPED) or not {*_CLIPPED[:2]} <= given.keys():
@@ -344,6 +344,18 @@ def find_clipping(here: Surroundings) -> Iterator[Proposal]:
             shown=text,
             proven=frozenset({"all-parameters"} if same else ()),
         )
+
+
+def _is_fused_by_torch(here: Surroundings, made: ast.Call, kind: str) -> bool:
+    """Tell whether ``fused=True`` comes first, which clips as torch does: of an AdamW, of an Adam.
+
+    Of an Adam without decay, that is: an AdamW without decay is the same.
+    """
+    decays = any(k.arg in {"weight_decay", None} for k in made.keywords)
+    params = first_argument(made, "params")
+    alone = kind == "Adam" and not decays and params is not None
+    alone = alone and brings_no_decay(here.flow.function, params)
+    return (kind == "AdamW" or alone) and not _scales(here)
 
 
 def _say_afterwards(kind: str, optimizer: str, limit: str) -> str:
