@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.verification.calls.values import list_dimensions
 from npufix.rewriters.verification.judge.judge import Difference, Judge, Seen
 from npufix.rewriters.verification.judge.observe_case import (
     CaseRun,
@@ -32,7 +33,9 @@ def is_enough(run: Proof, original: Target, compared: Sequence[CaseRun]) -> bool
     run.looked_at = len(found) + _ENOUGH
     kept, _ = set_aside(run.job, found, compared, so_far=True)
     # Whether all results share memory, or those of some sizes, the others tell.
-    sure = [d for d in kept if not re.match(r"^memory of result", d.what)]
+    # And that nothing is refused may be all that differs, or hide what does.
+    full = {c.label for c in compared if 0 not in list_dimensions(c.case.assignment.specs)}
+    sure = [d for d in kept if not re.match(r"^memory of result", d.what) and d.case in full]
     if len(sure) <= _ENOUGH:
         return False
     first = min(sure, key=lambda d: d.rank)
