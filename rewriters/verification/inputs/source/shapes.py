@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    _Entry: TypeAlias = "tuple[list[str], str, list[Shape]]"
-
 Shape: TypeAlias = tuple[str, ...]
 """Sizes as written: a name, a number, ``2*d``, or ``...`` for any number of them."""
+_Entry: TypeAlias = tuple[list[str], str, list[Shape]]
+"""Arguments, what is said of them, and shapes."""
 DeclaredKind: TypeAlias = Literal["float", "int", "bool", "complex", "additive", "zero-one"]
 ANY = "..."
 _POWERS = (2, 3)
