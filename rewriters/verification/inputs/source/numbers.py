@@ -48,7 +48,7 @@ def list_numbers(texts: Iterable[str], qualname: str) -> list[int]:
     shared = set.intersection(*map(set, every)) if every else set()
     found = [n for numbers in every for n in numbers if n not in shared]
     shares = [_read_shares(text, qualname) for text in texts]
-    found += sorted(set.union(*shares) - set.intersection(*shares)) if shares else []
+    found += sorted(set[int]().union(*shares) - shares[0].intersection(*shares)) if shares else []
     found += [n for n in next(iter(every), []) if n in shared]
     return list(dict.fromkeys(found))
 
@@ -64,7 +64,7 @@ def _read_shares(text: str, qualname: str) -> set[int]:
     nodes = walk(*_list_parts(text, qualname))
     values = (n.value for n in nodes if isinstance(n, ast.Constant) and type(n.value) is float)
     low, high = _SHARES
-    return {round(1 / value) for value in values if low <= value <= high}  # type: ignore[operator] # a float
+    return {round(1 / value) for value in values if low <= value <= high}
 
 
 def _numbers(text: str, qualname: str) -> list[int]:
