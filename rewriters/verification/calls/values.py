@@ -26,6 +26,7 @@ Flavour: TypeAlias = Literal[
     "zeros",
     "large",
     "far from zero",
+    "far below",
     "few values",
     "NaN and Inf",
     "NaN and large",
@@ -42,6 +43,7 @@ FLAVOURS: tuple[Flavour, ...] = (
     "zeros",
     "large",
     "far from zero",
+    "far below",
     "few values",
     "NaN and Inf",
     "strided",
@@ -53,7 +55,7 @@ FLAVOURS: tuple[Flavour, ...] = (
 )
 LARGE: Flavour = "NaN and large"
 """What stands for "NaN and Inf" where it matters what a gradient tends to."""
-FAR: frozenset[Flavour] = frozenset({"large", "far from zero"})
+FAR: frozenset[Flavour] = frozenset({"large", "far from zero", "far below"})
 """What results can be compared for, and gradients cannot: they are made of rounding there."""
 _LARGE = 300.0
 """Its exponential is still a number in float64, and the square of that."""
@@ -108,10 +110,13 @@ class Tensor:
     """Whether its whole numbers are never negative, where those of another are."""
     promise: Promise | None = None
     """What each row of flags holds at least once."""
+    rises: bool = False
+    """Whether its whole numbers rise from 0: the ends of sequences that are packed."""
 
     def __str__(self) -> str:
         own = "" if self.dtype is None else f" in {str(self.dtype).removeprefix('torch.')}"
         some = f" of {self.low} to {self.high - 1}" if self.low or self.high > _FEW else ""
+        some = " rising from 0" if self.rises else some
         some += "" if self.void is None else f" and {self.void}"
         ends = "" if self.void is None else f", the last {self.void}"
         return f"{self.kind}{list(self.shape)}{some if self.kind == 'int' else ends}{own}"
@@ -404,6 +409,12 @@ def _keep(spec: Tensor, flags: torch.Tensor, source: torch.Generator) -> torch.T
 
 def _integers(spec: Tensor, flavour: Flavour, source: torch.Generator) -> torch.Tensor:
     high = max(spec.high, spec.low + 1)
+    if spec.rises:
+        inside = torch.randperm(max(0, high - 2), generator=source)[: max(0, spec.shape[-1] - 2)]
+        ends = torch.full(spec.shape, high - 1)
+        ends[1 : inside.numel() + 1] = inside.sort().values + 1
+        ends[:1] = 0
+        return ends
     if flavour in {"all true", "all false", "whole rows"}:
         return _flags(spec.shape, flavour, source).long() * (high - 1)
     drawn = torch.randint(spec.low, high, spec.shape, generator=source)
@@ -425,6 +436,9 @@ def _floats(shape: tuple[int, ...], flavour: Flavour, source: torch.Generator) -
         return drawn * _TINY
     if flavour == "large":
         return drawn * _FAR  # exponentials overflow
+    if flavour == "far below":  # each row at once: exponentials of the others leave nothing of it
+        rows = (*shape[:-1], 1) if len(shape) > 1 else shape
+        return drawn - 4 * _FAR * (torch.rand(rows, generator=source) < 0.5)  # noqa: PLR2004 - a coin
     if flavour == "far from zero":
         return drawn + _FAR  # differences of squares cancel
     if flavour == "few values":

@@ -28,7 +28,12 @@ from npufix.rewriters.verification.inputs.objects.training_loops import (
     offer_for_loops,
 )
 from npufix.rewriters.verification.inputs.source.declarations import Declared
-from npufix.rewriters.verification.inputs.source.parameters import WIDTH, Parameter, guess_scalars
+from npufix.rewriters.verification.inputs.source.parameters import (
+    WIDTH,
+    Parameter,
+    guess_ends,
+    guess_scalars,
+)
 from npufix.rewriters.verification.inputs.source.several import NESTED, guess_several, tell_apart
 
 if TYPE_CHECKING:
@@ -36,7 +41,7 @@ if TYPE_CHECKING:
 
 INTEGER_TENSOR = (
     r"ids?$|idx$|ind(ex|ices|exes)$|labels?$|targets?$|tokens?$|^gt|lens?$|lengths?$|offsets?$"
-    r"|selected|^y$|classes$|positions?$|_pos$|^pos$|inds?$"
+    r"|selected|^y$|classes$|positions?$|_pos$|^pos$|inds?$|^cu_?seq|ptr$"
 )
 _SPECIAL = (
     r"(eos|bos|pad|unk|sep|cls|mask|blank|start|end|stop|ignored?)_?(token_?)?(id|idx|index)$"
@@ -92,12 +97,14 @@ def guess_tensors(
     shapes: Sequence[tuple[int, ...]] = (),
 ) -> list[Spec]:
     """Return guesses that are tensors, with shapes that go with ``base``, or with these shapes."""
+    if ends := guess_ends(parameter.name, shapes):
+        return ends
     if declared.use.weighs and not shapes:
         return weigh_classes(*base[1:2], *base[-1:])
     if declared.boxes and shapes and not re.search(BOXES, parameter.name.lower()):
         parameter = replace(parameter, name=f"{parameter.name}_boxes")
     cached = _guess_cached(parameter, base, declared, shapes)
-    if cached and parameter.annotation:
+    if cached and (parameter.annotation or declared.use.deep):
         return cached
     made = _guess_any(parameter, base, widths, shapes, declared.use.columns)
     made = [replace_tensors(s, lambda t: _as_told(t, declared)) for s in made]

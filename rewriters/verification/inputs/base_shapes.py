@@ -140,8 +140,9 @@ def _of_windows(wanted: Sequence[Parameter], made: object) -> list[tuple[int, ..
 
 def _of_caches(made: object) -> list[tuple[int, ...]]:
     """Return the shapes of what goes into a cache: some of its positions."""
-    if not isinstance(made, torch.nn.Module):
-        return []
-    shapes = [tuple(v.shape) for v in made.buffers() if v.dim() == _HEADS_DIMS]
+    own = getattr(made, "__dict__", {}).values()
+    held = made.buffers() if isinstance(made, torch.nn.Module) else own
+    tensors = (value for value in held if isinstance(value, torch.Tensor))
+    shapes = [tuple(t.shape) for t in tensors if t.dim() == _HEADS_DIMS]
     places = ((*s[:i], _POSITIONS, *s[i + 1 :]) for s in shapes for i in (2, 1))
     return list(dict.fromkeys(places))

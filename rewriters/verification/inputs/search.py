@@ -92,6 +92,8 @@ _MOST_DEFAULTS = 3
 _MOST_CHANGED = 12
 _BOUND = 2
 """Less than any other size, and more than the one of what may be left out."""
+_ENDS = 2
+"""Of packed sequences, where there is one."""
 _LOW = (torch.float16, torch.bfloat16)
 
 
@@ -151,8 +153,11 @@ def _keeps_both(
     keeps: Keeps, said: Declarations, case: CallCase, dtype: torch.dtype = torch.float32
 ) -> bool:
     recipe, specs = case.assignment.recipe, case.assignment.specs
-    indexes = [n for n, s in specs.items() if any(t.kind == "int" for t in list_tensors(s))]
-    if case.flavour == "negative" and indexes and all(said.of(n).below for n in indexes):
+    if any(t.rises and t.shape[0] < _ENDS for s in specs.values() for t in list_tensors(s)):
+        return False
+    # of several whole numbers, those that may be negative are so in a call of their own
+    signed = (n for n, s in specs.items() if any(_may_be_negative(t) for t in list_tensors(s)))
+    if case.flavour == "negative" and any(said.of(n).below for n in signed):
         return False
     settings = (*specs.items(), *(recipe.arguments if recipe is not None else ()))
     ignored = {s.value for n, s in settings if isinstance(s, Value) and is_ignored(n)}
@@ -163,6 +168,10 @@ def _keeps_both(
         return False
     made = said if recipe is None else said.made_with(recipe.arguments)
     return made.fits(specs) and keeps(case, dtype)
+
+
+def _may_be_negative(tensor: Tensor) -> bool:
+    return tensor.kind == "int" and not tensor.sound
 
 
 @runs_with_target
@@ -277,7 +286,9 @@ class _Search:
         recipe = next(iter(self.options), None)
         held = getattr(self.target.make_object(recipe), "__dict__", {}).items()
         known = {f"self.{n}": v for n, v in held if type(v) is int}
-        free = [p.name for p in self.target.parameters() if not p.has_default]
+        wanted = self.target.parameters()
+        free = [p.name for p in wanted if not p.has_default]
+        known |= {p.name: p.default for p in wanted if type(p.default) is int}
         for place in self.wanted.unreached(found.reached):
             tree = self.wanted.tree
             values = {**solve_path_condition(tree, place), **solve_sizes(tree, place, known, free)}

@@ -44,7 +44,11 @@ from npufix.rewriters.verification.inputs.objects.state import (
     read_settings,
     read_state,
 )
-from npufix.rewriters.verification.inputs.source.parameters import Parameter, list_parameters
+from npufix.rewriters.verification.inputs.source.parameters import (
+    Parameter,
+    list_parameters,
+    tie_ends,
+)
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
@@ -267,7 +271,8 @@ class Target:
             # ``seed`` is that of a call that comes before, with ordinary numbers
             flavour: Flavour = case.flavour if seed is None else "ordinary"
             number = case.seed if seed is None else seed
-            made = materialise(given, flavour, number, own, case.digits, find=self.loaded.find)
+            tied = tie_ends(given)
+            made = materialise(tied, flavour, number, own, case.digits, find=self.loaded.find)
             objects = {n for n, s in given.items() if isinstance(s, MadeArgument)}
             made |= {n: _cast(made[n], own) for n in objects & made.keys()}
             if double:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.verification.calls.values import list_dimensions
 from npufix.rewriters.verification.judge.judge import Difference, Judge, Seen
 from npufix.rewriters.verification.judge.observe_case import (
     CaseRun,
@@ -32,8 +33,11 @@ def is_enough(run: Proof, original: Target, compared: Sequence[CaseRun]) -> bool
     run.looked_at = len(found) + _ENOUGH
     kept, _ = set_aside(run.job, found, compared, so_far=True)
     # Whether all results share memory, or those of some sizes, the others tell; and whether a
-    # gradient that is none flows at all.
-    sure = [d for d in kept if not (d.still or re.match(r"^memory of result", d.what))]
+    # gradient that is none flows at all. That nothing is refused may be all that differs, or hide
+    # what does.
+    full = {c.label for c in compared if 0 not in list_dimensions(c.case.assignment.specs)}
+    told = (d for d in kept if not (d.still or re.match(r"^memory of result", d.what)))
+    sure = [d for d in told if d.case in full]
     if len(sure) <= _ENOUGH:
         return False
     first = min(sure, key=lambda d: d.rank)

@@ -72,6 +72,8 @@ _MAY_BE_WHOLE = rf"{INTEGER_TENSOR}|{MASK}|im(a)?ges?$|^img|frames?$|pixel|video
 _FLOATS: frozenset[Kind] = frozenset({"float", "unit", "box"})
 _NEVER_EMPTY = r"[hwdc]|hd|height|width|(n_?|num_)?heads|(.*_)?(dim|channels?|features?|size)"
 """How texts call sizes that are never 0."""
+_ROLLOUT = r"(t|time|(n_?|num_)?steps?|horizon),(n|b|batch\w*|(n_?|num_)?envs?)(,.*)?"
+"""Sizes of what is recorded step by step, with all environments side by side: a step at least."""
 _CHOICES = 2
 """``torch.where`` with fewer further arguments says where, and selects nothing."""
 
@@ -171,11 +173,16 @@ class _Differences:
         case, same = cases.get(name), self._same[difference.what]
         error = difference.seen is Seen.ERROR
         return bool(
-            (difference.seen is Seen.MEMORY and self._ordinary and not same & self._ordinary)
+            (
+                (difference.seen is Seen.MEMORY or re.match(_MEMORY, difference.what))
+                and self._ordinary
+                and not same & self._ordinary
+            )
             or self._is_of_sizes(difference.what, case)
             or self._is_loud(difference)
             or (error and name in self._thin and self._errors <= self._thin < cases.keys())
             or (error and name in self._met_by_chance)
+            or (error and name in self._of_nothing and self._errors <= self._of_nothing)
             or (error and name in self._bare and self._errors <= self._bare < cases.keys())
             or (difference.seen is Seen.STRIDES and not _wants_contiguous(job))
             or (_is_of_absence(difference) and _is_empty(case))
@@ -212,6 +219,10 @@ class _Differences:
     def _bare(self) -> set[str]:
         # Loudly refused: the average over a model that has nothing to average.
         return self._those(lambda one: has_no_weights(one.case.assignment.specs))
+
+    @cached_property
+    def _of_nothing(self) -> set[str]:
+        return self._those(_makes_nothing_of_zero)
 
     @cached_property
     def _faint(self) -> set[str]:
@@ -328,10 +339,14 @@ def _is_mixed(one: CaseRun) -> bool:
 
 
 def _has_ones(one: CaseRun) -> bool:
-    """Say whether a size is one or nothing: ``repeat_interleave(x, 1)`` may be ``x`` itself."""
+    """Say whether a size is one or nothing: ``repeat_interleave(x, 1)`` may be ``x`` itself.
+
+    Or may be cut into one part: of a single window of an image nothing is moved.
+    """
     specs = one.case.assignment.specs
     whole = [s.value for s in specs.values() if isinstance(s, Value) and type(s.value) is int]
-    return any(size in {0, 1} for size in (*list_dimensions(specs), *whole))
+    sizes = list_dimensions(specs)
+    return any(size in {0, 1, *whole} for size in sizes) or any(n in {0, 1} for n in whole)
 
 
 def _makes_nothing_of_one(one: CaseRun) -> bool:
@@ -347,6 +362,22 @@ def _makes_nothing_of_one(one: CaseRun) -> bool:
     return 1 in whole and nothing and not selects
 
 
+def _makes_nothing_of_zero(one: CaseRun) -> bool:
+    """Say whether a float is zero, and all that is made of that is zero or no number.
+
+    The Huber loss of ``delta=0`` is, whatever it is of: fused code refuses that aloud.
+    """
+    plain = (s.value for s in one.case.assignment.specs.values() if isinstance(s, Value))
+    zero = any(type(value) is float and not value for value in plain)
+    made = [t for n, t in one.original.tensors.items() if n.startswith("result") and t is not None]
+    floats = [t for t in made if t.is_floating_point()]
+    return zero and len(floats) == len(made) > 0 and not any(_says_something(t) for t in floats)
+
+
+def _says_something(made: torch.Tensor) -> bool:
+    return bool((made.isfinite() & (made != 0)).any())
+
+
 def _has_no_width(one: CaseRun, declared: Declarations) -> bool:
     """Say whether rows of a tensor have no columns, or images no height, as a text names it.
 
@@ -358,6 +389,9 @@ def _has_no_width(one: CaseRun, declared: Declarations) -> bool:
             if len(shape) > 1 and not shape[-1] and all(shape[:-1]):
                 return True
             zeros = [n for n, size in enumerate(shape) if not size]
+            joined = (",".join(s).lower() for s in named)
+            if zeros == [0] and any(re.fullmatch(_ROLLOUT, sizes) for sizes in joined):
+                return True
             if any(re.fullmatch(_NEVER_EMPTY, s[n].lower()) for s in named for n in zeros):
                 return True
     return False

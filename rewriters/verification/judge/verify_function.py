@@ -14,7 +14,7 @@ import torch
 
 from npufix.rewriters.verification.calls.coverage import LinesToCover, find_blocks, find_names_read
 from npufix.rewriters.verification.calls.device import is_real
-from npufix.rewriters.verification.calls.values import Value
+from npufix.rewriters.verification.calls.values import Value, list_dimensions
 from npufix.rewriters.verification.inputs.arguments import is_integral
 from npufix.rewriters.verification.inputs.cases.generate import list_edges
 from npufix.rewriters.verification.inputs.load import LoadError, list_own_files
@@ -265,9 +265,10 @@ def _refute(
     """Return the smallest counterexample that can be found, in words and as a program."""
     calls = {c.label: c for c in reversed(compared)}
 
-    def far_fetched(difference: Difference) -> bool:
-        """Say whether whole numbers are passed for what is a float to every caller."""
-        return is_integral(calls[difference.case].case.assignment.specs)
+    def far_fetched(difference: Difference) -> tuple[bool, bool]:
+        """Say whether whole numbers are passed for what is a float, and whether there are none."""
+        specs = calls[difference.case].case.assignment.specs
+        return is_integral(specs), 0 in list_dimensions(specs)
 
     smallest = min(run.judge.differences, key=lambda d: (far_fetched(d), d.rank))
     one = calls[smallest.case]

@@ -67,6 +67,7 @@ _LIMITS = re.compile(
 )
 """What makes something else of numbers on both sides of one."""
 _SEARCHES = re.compile(r"bucketize|searchsorted")
+_EXPONENTS = re.compile(r"exp(?!and)|softmax|logits|entropy|sigmoid")
 _IN_FLOAT32 = re.compile(r"\.float\(|\bfloat32\b|\.double\(|\bfloat64\b")
 _CASTS = re.compile(r"\bdtype\b|\.(?:to|type_as|float|half|bfloat16|double)\(")
 _HALF_TYPES = ("c10::BFloat16", "c10::Half")
@@ -91,6 +92,7 @@ _FEW_ASSIGNMENTS = 2
 _RESIZED = 3
 """So many assignments are tried with other sizes."""
 _FEW_CASES = 4
+_SEEDS: dict[Flavour, int] = {"few values": 4, "far below": 2}
 
 
 def is_mixed(recorded: Sequence[RecordedCall]) -> bool:
@@ -174,7 +176,7 @@ def _with_values(assignment: Assignment, job: Job) -> Iterator[CallCase]:
         most = 2 if flavour == "far from zero" and _loses_digits(job) else 1
         only = _LARGE[:most] if flavour in FAR else ()
         # That numbers meet one is a matter of luck.
-        for seed in range(4 if flavour == "few values" else 1):
+        for seed in range(_SEEDS.get(flavour, 1)):
             yield CallCase(assignment, flavour, seed, dtypes=only)
     yield from _with_negatives(assignment)
 
@@ -191,11 +193,15 @@ def _with_negatives(assignment: Assignment) -> Iterator[CallCase]:
 
 def _of_whole_range(assignments: Sequence[Assignment], job: Job) -> Iterator[CallCase]:
     """Yield calls with whole numbers of all that the text of a function allows."""
-    declared = read_declarations(job.original, job.qualname, job.assumed)
     for one in assignments:
-        made = () if one.recipe is None else one.recipe.arguments
-        wide = replace(one, specs=declared.made_with(made).widen(one.specs))
+        wide = _widen(one, job)
         yield from (CallCase(wide, seed=n) for n in range(2) if wide != one)
+
+
+def _widen(one: Assignment, job: Job) -> Assignment:
+    declared = read_declarations(job.original, job.qualname, job.assumed)
+    made = () if one.recipe is None else one.recipe.arguments
+    return replace(one, specs=declared.made_with(made).widen(one.specs))
 
 
 @dataclass(slots=True)
@@ -373,7 +379,8 @@ class _Telling:
                 change_axis(specs, axis, number + (n + 1) * axis.step, self._takes_soon) or specs
             )
         if specs != self.distinct.specs:
-            yield CallCase(replace(self.assignment, specs=specs), dtypes=_LARGE)
+            large = replace(self.assignment, specs=specs)
+            yield from (CallCase(one, dtypes=_LARGE) for one in (large, _widen(large, self.job)))
 
     def _will_take_soon(self, axis: Axis, new: int) -> bool:
         """Say whether a large size is worth a try: by how long a smaller one takes."""
@@ -389,7 +396,9 @@ class _Telling:
         if any(torch.Size(tensor.shape).numel() > _MOST_ELEMENTS for tensor in every):
             return False
         case = CallCase(replace(self.assignment, specs=specs))
-        return self.trials.run(case) is not None and self.trials.seconds <= _LARGE_CALL_S
+        # What no caller passes is left out later: then no larger size would have been tried.
+        runs = self.keeps(case) and self.trials.run(case) is not None
+        return runs and self.trials.seconds <= _LARGE_CALL_S
 
 
 def _is_in_halves(assignment: Assignment) -> bool:
@@ -461,6 +470,7 @@ def _flavours(assignment: Assignment, job: Job) -> Iterator[Flavour]:
         "zeros": True,
         "few values": bool(present & {"float", "unit", "box"}) and _compares_otherwise(job),
         "strided": not is_said_contiguous(job),
+        "far below": "float" in present and any(find_changed(_EXPONENTS, job)),
     }
     yield from (f for f in FLAVOURS[1:] if needs.get(f, "float" in present))
 

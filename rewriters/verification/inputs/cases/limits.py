@@ -65,8 +65,12 @@ def with_orders(assignments: Sequence[Assignment]) -> Iterator[CallCase]:
 
 def with_signs(assignments: Sequence[Assignment], job: Job) -> Iterator[CallCase]:
     """Yield zero and negative numbers where code asks: ``abs(shift)``, ``max(0, offset)``."""
-    asked = _find_signed(job)
+    asked, cutting = _find_signed(job), _find_cutting(job)
     for one in assignments:
+        for name in sorted(cutting & one.specs.keys() - asked):
+            value = getattr(one.specs[name], "value", None)
+            if type(value) is int and value > 0:
+                yield CallCase(with_specs(one, **{name: Value(0)}))
         for name in sorted(asked & one.specs.keys()):
             spec = one.specs[name]
             value = getattr(spec, "value", None)
@@ -110,6 +114,21 @@ def _find_signed(job: Job) -> set[str]:
                 others = [a for a in node.args if not isinstance(a, ast.Name)]
                 if all(isinstance(a, ast.Constant) and a.value == 0 for a in others):
                     found.update(names)
+    return found
+
+
+def _find_cutting(job: Job) -> set[str]:
+    """Return what changed lines cut by: of ``x[a:-b]`` nothing is left for no ``b``."""
+    found = set[str]()
+    for text, lines in (
+        (job.original, job.lines_original),
+        (job.patched, job.lines_patched),
+    ):
+        function = find_function(ast.parse(text), job.qualname)
+        for node in walk(function) if function is not None else ():
+            if isinstance(node, ast.Slice) and node.lineno in lines:
+                bounds = [bound for bound in (node.lower, node.upper) if bound is not None]
+                found |= {n.id for n in walk(*bounds) if isinstance(n, ast.Name)}
     return found
 
 

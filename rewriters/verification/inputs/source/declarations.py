@@ -86,6 +86,7 @@ _BELOW_ZERO = r"ignore|negative|-\d+ for|\bpad|-1\b.*\b(where|if|means)"
 _OTHER = (3, 5, 7, 6, 9, 10, 11, 13, 14, 15, 17, 18, 19)
 _NUMBERS = ("int", "float", "bool")
 _PARTS = 2
+_NO_COLUMNS = frozenset("HWLNST")
 _SOME = (2, 3)
 """What ``...`` stands for, first."""
 
@@ -277,15 +278,20 @@ class Declarations:
 
     def _choose_sizes(self, width: int, *, alike: bool = False) -> dict[str, int]:
         names: dict[str, None] = {}
-        for declared in self.arguments.values():
-            for shape in declared.shapes:
-                for size in read_sizes([s for s in shape if s != ANY]) or ():
-                    names |= {n.id: None for n in walk(size) if isinstance(n, ast.Name)}
+        shapes = [shape for declared in self.arguments.values() for shape in declared.shapes]
+        for shape in shapes:
+            for size in read_sizes([s for s in shape if s != ANY]) or ():
+                names |= {n.id: None for n in walk(size) if isinstance(n, ast.Name)}
+        # ``cond (B, K)``, for an object that is made with ``cond_dim=8``
+        columns = {s[-1] for s in shapes if alike and len(s) > 1} - _NO_COLUMNS
         chosen: dict[str, int] = {}
         for name in names:
             lower = name.lower()
             likely = next((sizes for pattern, sizes in _SIZES if re.search(pattern, lower)), ())
             wide = bool(likely) and likely[0] == _SIZES[-1][1][0]
+            if not likely and name in columns and width in self.given.values():
+                chosen[name] = width
+                continue
             if wide:
                 likely = (width, *likely)
             taken = {*chosen.values(), *(() if wide and alike else self.given.values())}

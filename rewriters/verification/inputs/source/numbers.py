@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _LEAST = 9
 """Smaller sizes are tried in any case."""
 _MOST = 1 << 20
+_SHARES = (1e-3, 0.1)
 _PARSE_S = 2.0
 _OF_TYPES = (
     # The first whole number that the type does not hold, or not exactly.
@@ -42,21 +43,33 @@ def list_numbers(texts: Iterable[str], qualname: str) -> list[int]:
 
     ``texts`` are the versions of its module; what only one of them says comes first.
     """
+    texts = list(texts)
     every = [_numbers(text, qualname) for text in texts]
     shared = set.intersection(*map(set, every)) if every else set()
     found = [n for numbers in every for n in numbers if n not in shared]
+    shares = [_read_shares(text, qualname) for text in texts]
+    found += sorted(set[int]().union(*shares) - shares[0].intersection(*shares)) if shares else []
     found += [n for n in next(iter(every), []) if n in shared]
     return list(dict.fromkeys(found))
 
 
-def _numbers(text: str, qualname: str) -> list[int]:
+def _list_parts(text: str, qualname: str) -> list[ast.stmt]:
     tree = try_call(lambda: ast.parse(text), _PARSE_S).value
-    if not isinstance(tree, ast.Module):
-        return []
+    parts = slice_module(tree, qualname.partition(".")[0]) if isinstance(tree, ast.Module) else []
+    return [part for part in parts if not isinstance(part, ast.Import | ast.ImportFrom)]
+
+
+def _read_shares(text: str, qualname: str) -> set[int]:
+    """Return of how many equal ones each is as small as a number: 100 for ``p.clamp(min=0.01)``."""
+    nodes = walk(*_list_parts(text, qualname))
+    values = (n.value for n in nodes if isinstance(n, ast.Constant) and type(n.value) is float)
+    low, high = _SHARES
+    return {round(1 / value) for value in values if low <= value <= high}
+
+
+def _numbers(text: str, qualname: str) -> list[int]:
     found: list[int] = []
-    for part in slice_module(tree, qualname.partition(".")[0]):
-        if isinstance(part, ast.Import | ast.ImportFrom):
-            continue
+    for part in _list_parts(text, qualname):
         source = ast.unparse(part)
         found += [first for pattern, first in _OF_TYPES if re.search(pattern, source)]
         if re.search(_GROWING, source) and re.search(_CAST, source):

@@ -116,3 +116,12 @@ def list_deciding(function: ast.AST, names: Collection[str]) -> Iterator[str]:
             if isinstance(part, ast.Compare) and isinstance(part.ops[0], _ORDERS):
                 sides = (part.left, *part.comparators)
                 yield from (same[s.id] for s in sides if isinstance(s, ast.Name) and s.id in same)
+
+
+def list_looped_twice(function: ast.AST, names: Collection[str]) -> Iterator[str]:
+    """Yield those that hold what is gone through: ``layer`` of ``for layer in past``."""
+    loops = [n for n in walk(function) if isinstance(n, ast.For | ast.comprehension)]
+    within = {getattr(loop.iter, "id", "") for loop in loops}
+    for loop in loops:
+        if getattr(loop.target, "id", "") in within and getattr(loop.iter, "id", "") in names:
+            yield ast.unparse(loop.iter)

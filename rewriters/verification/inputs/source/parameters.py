@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import inspect
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 
-from npufix.rewriters.verification.calls.values import Spec, Value
+from npufix.rewriters.verification.calls.values import Spec, Tensor, Value
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 CLASSES = r"class|num_labels|categor"
 """What says how many classes there are."""
@@ -71,6 +71,7 @@ HEADS = (
     r"|^(queries|keys|values)$"
 )
 """Queries, keys and values: split into heads, more often than not."""
+_ENDS_OF_PACKED = r"^cu_?(seq|len)|cumulative_\w*len|^cum_\w*len|indptr|row_?(ptr|splits)"
 _FURTHER_COUNTS = (3, 6, 5)
 """An odd one and no powers of two, for branches that those reach alone."""
 _AXIS = r"(^|_)(dim|axis)$"
@@ -147,6 +148,33 @@ def guess_scalars(parameter: Parameter, widths: Sequence[int] = ()) -> list[Spec
         ):
             specs.append(Value(value))
     return specs
+
+
+def guess_ends(name: str, shapes: Sequence[tuple[int, ...]]) -> list[Spec]:
+    """Return the ends of sequences that are packed, for a name that says so: ``cu_seqlens``."""
+    rows = [shape for shape in shapes if len(shape) == 1] if shapes else [(4,), (3,)]
+    known = rows if re.search(_ENDS_OF_PACKED, name.lower()) else []
+    return [Tensor(shape, "int", WIDTH + 1, rises=True, sound=True) for shape in known]
+
+
+def tie_ends(specs: Mapping[str, Spec]) -> Mapping[str, Spec]:
+    """Return sequences that end where that ends which they are packed in.
+
+    ``q (total, H, D), cu_seqlens_q (N + 1)``, and ``total`` itself.
+    """
+    ends = {n: s for n, s in specs.items() if isinstance(s, Tensor) and s.rises}
+    if not ends:
+        return specs
+    whole = {n: s.value for n, s in specs.items() if isinstance(s, Value) and n.startswith("total")}
+    other = {n: s for n, s in specs.items() if isinstance(s, Tensor) and s.shape and n not in ends}
+    named = sorted(other.items(), key=lambda item: -len(item[1].shape))
+    sizes = whole | {n: next((size for size in s.shape if size != 1), 1) for n, s in named}
+    tied: dict[str, Spec] = {}
+    for name, spec in ends.items():
+        own = [size for n, size in sizes.items() if n.startswith(name.rpartition("_")[2])]
+        most = next(iter((*own, *sizes.values())), None)
+        tied[name] = spec if type(most) is not int else replace(spec, low=0, high=most + 1)
+    return {**specs, **tied}
 
 
 def guess_attribute(name: str) -> object:

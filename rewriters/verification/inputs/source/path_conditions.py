@@ -83,7 +83,11 @@ def solve_sizes(
     if not asked or not {*names} <= {*free} or len(names) > _MOST_SIZES:
         return {}
     codes = [(_compile_test(test), outcome) for test, outcome in asked]
-    sizes = sorted({*range(1, _LARGEST_SIZE), *(n for n in known.values() if 0 < n <= WIDTH**2)})
+    asked_of = {n for test, _ in asked for n in _names_of_sizes(test)}
+    # ``step > total`` of ``total=1000``: no size, for which there would not be memory
+    beside = (known[n] + more for n in asked_of & known.keys() for more in (-1, 0, 1))
+    near = (n for n in known.values() if n <= WIDTH**2)
+    sizes = sorted({*range(1, _LARGEST_SIZE), *(n for n in (*near, *beside) if n > 0)})
     # different ones first, and none that is one: with these least is hidden
     tried = itertools.product(sizes, repeat=len(names))
     likely = sorted(tried, key=lambda t: (1 in t, len({*t}) < len(t), t))

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 Shape: TypeAlias = tuple[str, ...]
 """Sizes as written: a name, a number, ``2*d``, or ``...`` for any number of them."""
+_Entry: TypeAlias = tuple[list[str], str, list[Shape]]
+"""Arguments, what is said of them, and shapes."""
 DeclaredKind: TypeAlias = Literal["float", "int", "bool", "complex", "additive", "zero-one"]
 ANY = "..."
 _POWERS = (2, 3)
@@ -35,6 +37,9 @@ _OF_NAMED = re.compile(r"[\s`:]*[\s:][\s`]*(?=.*[A-Za-z]).*", re.DOTALL)
 _RETURNED = re.compile(r"(?i)\breturn|\byield|\boutputs?:|->|→")
 _ARROW = re.compile(r"->|→")
 """What stands after it is of the result: ``x (N, D) -> int8 values``."""
+_MADE_OF = re.compile(r"\w[ \t]+`*$")
+_AS = re.compile(r"^[ \t`]*(?:as|to|into|in)\b.*", re.DOTALL)
+"""``Rows of x (N, D) as int8`` are what is made of x."""
 _CHANGES = re.compile(r"(?i)[\s`'\"]*(?:to|into|->|=>|→|becomes?)[\s`'\"]*(?:shape[\s:`]*)?")
 _OTHER_PART = re.compile(
     r"(?im)^[ \t]*(:?returns?|:?rtype|yields?|:?raises|outputs?|examples?|notes?|references)\b"
@@ -67,13 +72,20 @@ _KINDS: tuple[tuple[str, DeclaredKind], ...] = (
     (r"(?i)\bfloat(ing)?\b|\b[01]\.0\b", "float"),
     (r"(?i)\bcomplex(64|128)?\b", "complex"),
 )
+_PLURAL = re.compile(
+    r"(?i)[\s`]*\w+[\s`]*, *(?:all |both )?(?:\w+ )?"
+    r"(?:masks|booleans|bools|integers|floats|labels|class numbers|indices|ids)\b"
+)
 _BELOW = re.compile(
     r"(?i)\b(?:below|less than|smaller than) (\w+)|< *(\w+)"
     r"|[\[{(]0, *(?:\.\.\.?,? *)?(\w+)(?:\)| *- *1[\])}])"
     r"|\b0 *(?:to|\.\.\.?|-) *(\w+) *- *1\b"
 )
 _AT_MOST = re.compile(r"(?i)(?:\b(?:at most|no more than)|<=) *(\w+)")
-_MULTIPLE = re.compile(r"(?i)\b(\w+)(?: is| must be)?(?: a)? (?:multiple of|divisible by) (\w+)")
+_MULTIPLE = re.compile(
+    r"(?i)\b(\w+(?:(?: *, *| and | & |/)\w+)*)(?: (?:is|are|both|must be|each))*(?: an?)?"
+    r" (?:multiples? of|divisible by) (\w+)"
+)
 _EVEN = re.compile(
     r"(?i)\b(\w+(?:(?: *, *| and | & |/)\w+)*)"
     r" (?:(?:are|is|both|each|always|must be|all) )+even\b"
@@ -185,7 +197,7 @@ def read_text(text: str, names: Sequence[str], alone: str = "") -> dict[str, Sai
     below: dict[str, str] = {}
     narrow: dict[str, set[str]] = {}
     boxes: set[str] = set()
-    for subjects, words, found in _entries(text, names):
+    for subjects, words, found in _with_shared(_entries(text, names), names):
         for name in subjects:
             shapes.setdefault(name, []).extend(found)
             said = {kind for pattern, kind in _KINDS if re.search(pattern, words)}
@@ -219,6 +231,17 @@ def read_text(text: str, names: Sequence[str], alone: str = "") -> dict[str, Sai
     }
 
 
+def _with_shared(entries: Iterable[_Entry], names: Sequence[str]) -> Iterator[_Entry]:
+    """Yield what is said of several arguments for each: ``a (N, H), b (M, H), boolean masks``."""
+    silent: list[str] = []
+    for subjects, words, found in entries:
+        yield subjects, words, found
+        if silent and _PLURAL.match(words):
+            yield silent, words, []
+        says = set(re.findall(r"\w+", words)) - set(names)
+        silent = [] if says or not found else [*silent, *subjects]
+
+
 def read_types(text: str, names: Sequence[str]) -> dict[str, str]:
     """Return the types that a docstring says arguments are of, as annotations; no others."""
     if not text.strip():  # most have none, and patterns are compiled anew for each function
@@ -247,7 +270,8 @@ def read_multiples(text: str, shapes: Sequence[Shape] = ()) -> list[tuple[str, s
     Or of two: ``x (B, C, H, W), H and W are even``, ``even height and width``, ``even sizes``.
     ``shapes``: those that the same text gives.
     """
-    found = _MULTIPLE.findall(text)
+    cut = ((re.split(r" *, *| and | & |/", names), by) for names, by in _MULTIPLE.findall(text))
+    found = [(name, by) for names, by in cut for name in names]
     named = dict.fromkeys(size for shape in shapes for size in shape if size.isidentifier())
     for words in (one or other for one, other in _EVEN.findall(text)):
         if _SIDES.fullmatch(words):
@@ -261,7 +285,7 @@ def read_multiples(text: str, shapes: Sequence[Shape] = ()) -> list[tuple[str, s
     return list(dict.fromkeys(found))
 
 
-def _entries(text: str, names: Sequence[str]) -> Iterator[tuple[list[str], str, list[Shape]]]:
+def _entries(text: str, names: Sequence[str]) -> Iterator[_Entry]:
     """Yield the arguments that a part of a text is about, its words, and the shapes in it."""
     if not text.strip():
         return
@@ -286,7 +310,7 @@ def _entries(text: str, names: Sequence[str]) -> Iterator[tuple[list[str], str, 
 
 def _shapes_in(
     part: str, subject: str, inside: re.Pattern[str], names: Sequence[str]
-) -> Iterator[tuple[list[str], str, list[Shape]]]:
+) -> Iterator[_Entry]:
     known = [n for n in _JOINED.split(subject) if n]
     at = len(subject)
     told = False
@@ -315,6 +339,8 @@ def _shapes_in(
             others = (m for m in found_in if not _BOUND_BEFORE.search(rest[: m.start()]))
             other = next(others, None)
             rest = _ARROW.split(rest[: other.start()] if other else rest)[0]
+            made = mentions and _MADE_OF.search(before[: mentions[-1].start()])
+            rest = _AS.sub("", rest) if made else rest
             yield known, f"{words} {rest.partition(chr(10))[0]}", [shape]
         elif said:
             return

@@ -18,6 +18,7 @@ from npufix.rewriters.verification.inputs.source.operands import (
     find_summed,
     list_compared_with_counters,
     list_deciding,
+    list_looped_twice,
 )
 from npufix.rewriters.verification.inputs.source.training.loops import (
     Batch,
@@ -35,8 +36,8 @@ Function: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef"
 _BY_PATTERN = {"rearrange", "repeat", "reduce"}
 _BY_SIZE = {"size", "stride"}
 _BY_AXES = {"transpose", "unbind", "swapaxes"}
-_SEQUENCES = {"cat", "stack", "concat", "hstack", "vstack", "zip", "enumerate", "sorted", "list"}
 _PAIR = 2
+_SEQUENCES = {"cat", "stack", "concat", "hstack", "vstack", "zip", "enumerate", "sorted", "list"}
 _ONLY_TENSOR = (
     r"['\"]?(torch\.)?(Float|Long|Half|Bool|Int)?Tensor['\"]?|\w+\[(torch\.)?Tensor, .*\]"
 )
@@ -197,10 +198,9 @@ def find_uses(function: Function) -> dict[str, Use]:
         use.gives = find_result([function], name) if use.called else None
         use.numbers |= use.elements and re.search(_LENGTHS, name.lower()) is not None
         _note_kept_shapes(use, function, name, until[name])
-    for name in find_summed(function, found):
-        found[name].summed = True
-    for name in list_deciding(function, found):
-        found[name].decides = True
+    marks = ("summed", find_summed), ("decides", list_deciding), ("deep", list_looped_twice)
+    for mark, name in ((mark, n) for mark, find in marks for n in find(function, found)):
+        setattr(found[name], mark, True)
     return found
 
 

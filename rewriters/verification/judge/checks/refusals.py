@@ -78,6 +78,7 @@ def compare_refusals(
     deadline, told = time.process_time() + _SECONDS, list[CaseRun]()
     tree = ast.parse(run.job.original)
     raising = _raising_lines(tree)
+    asks_more = bool(find_refusing_lines(run.job.patched, run.job.lines_patched))
     at_boundaries = list_refused_at_boundaries(original, assignments[:_MOST_BASES], run.job)
     variants = itertools.chain(at_boundaries, _variants(tree, raising, assignments))
     for number, assignment in enumerate(variants):
@@ -87,9 +88,11 @@ def compare_refusals(
         # of no elements, what a device divides by their number ends the process
         empty = original.on_npu and 0 in list_dimensions(assignment.specs)
         before = _refusal(original.on_host() if empty else original, case)
-        if not before.kinds or not _is_meant(before, original, raising):
+        if not before.kinds or not keeps(case, torch.float32):
             continue
-        if not keeps(case, torch.float32):
+        if not _is_meant(before, original, raising):
+            if asks_more:  # ``if not len(x): raise``, where a sum of nothing was refused
+                run.refused_lines_patched |= _refusal(patched, case).lines
             continue
         after = _refusal(patched, case)
         run.refused_lines |= before.lines
@@ -182,15 +185,7 @@ def _change_once(
 
 def _others(spec: Spec) -> Iterator[Spec]:
     if isinstance(spec, Tensor):
-        shape = spec.shape
-        for at, size in enumerate(shape):
-            yield replace(spec, shape=(*shape[:at], size + 1, *shape[at + 1 :]))
-        yield replace(spec, shape=(*shape, 2))
-        yield replace(spec, shape=(2, *shape))
-        yield replace(spec, shape=shape[1:])
-        yield replace(spec, shape=tuple(0 for _ in shape))
-        if spec.kind == "float":
-            yield replace(spec, kind="int")
+        yield from _other_tensors(spec)
         yield Value(None)
     elif isinstance(spec, Value):
         value = spec.value
@@ -206,3 +201,16 @@ def _others(spec: Spec) -> Iterator[Spec]:
             yield Value(None)
         else:
             yield from map(Value, (_NOBODY, -1))
+
+
+def _other_tensors(spec: Tensor) -> Iterator[Tensor]:
+    shape = spec.shape
+    for at, size in enumerate(shape):
+        for other in (size + 1, 0):
+            yield replace(spec, shape=(*shape[:at], other, *shape[at + 1 :]))
+    yield replace(spec, shape=(*shape, 2))
+    yield replace(spec, shape=(2, *shape))
+    yield replace(spec, shape=shape[1:])
+    yield replace(spec, shape=tuple(0 for _ in shape))
+    if spec.kind == "float":
+        yield replace(spec, kind="int")

@@ -23,6 +23,7 @@ from npufix.rewriters.verification.calls.values import MadeArgument, Spec, mater
 from npufix.rewriters.verification.inputs.histories import list_calls
 from npufix.rewriters.verification.inputs.objects.offers import DESCENT, take_steps
 from npufix.rewriters.verification.inputs.overlay import write_program_part
+from npufix.rewriters.verification.inputs.source.parameters import tie_ends
 from npufix.rewriters.verification.inputs.source.slicing import slice_module
 from npufix.rewriters.verification.judge.programs import replay
 from npufix.rewriters.verification.judge.programs.expressions import (
@@ -371,7 +372,7 @@ def _list_before(target: Target, one: CaseRun) -> str:
 
     def make(given: Mapping[str, Spec], seed: int) -> dict[str, object]:
         find, digits = target.loaded.find, one.case.digits
-        return materialise(given, "ordinary", seed, one.dtype, digits, find=find)
+        return materialise(tie_ends(given), "ordinary", seed, one.dtype, digits, find=find)
 
     specs = [earlier for earlier in history for _ in range(earlier.times)]
     texts = []
