@@ -43,16 +43,17 @@ class Vocabulary:
         inlined = (scope.function.name for scope in self._inlinable)
         self._inlined = {*inlined, *names.relative, *names.imports}
         self._words_of: dict[int, frozenset[str]] = {}
+        self._bits_of: dict[str, int] = {}
         self._of_classes: dict[tuple[str, int], Mapping[str, int]] = {}
 
     def possible(self, rules: Sequence[Substitution], scope: Scope) -> list[Substitution]:
         """Return the rules whose operations a scope may hold."""
-        words = self._with_helpers(self.words_of(scope))
-        found = self.words.of(words)
-        if scope.cls is not None:
-            made = self._list_made(scope.cls)
-            for word in words & made.keys():
-                found |= made[word]
+        words = self.words_of(scope)
+        found = self._bits(words)
+        if scope.cls is not None and (made := self._list_made(scope.cls)):
+            for part in (words, *(self._helpers[name] for name in self._called(words))):
+                for word in part & made.keys():
+                    found |= made[word]
         likely = self.words.possible(rules, found | self.words.of_features)
         sure = self.words.possible(likely, found)
         asked = self.words.features_of([rule for rule in likely if rule not in sure])
@@ -116,17 +117,25 @@ class Vocabulary:
                 found[scope.path[-1]] = self.words_of(scope)
         return {name: words | features_by_word(words) for name, words in found.items() if words}
 
-    def _with_helpers(self, words: frozenset[str]) -> frozenset[str]:
-        """Return the words of a function, of the helpers that it calls, and of those they call."""
-        known = self._helpers.keys()
+    def _bits(self, words: frozenset[str]) -> int:
+        """Return the bits of some words, of the helpers that they call, and of those they call."""
+        found = self.words.of(words)
+        for name in self._called(words):
+            if name not in self._bits_of:
+                self._bits_of[name] = self.words.of(self._helpers[name])
+            found |= self._bits_of[name]
+        return found
+
+    def _called(self, words: frozenset[str]) -> set[str]:
+        """Return the helpers that some words call, and those that these call."""
+        known, seen, left = self._helpers.keys(), set[str](), [words]
         if known.isdisjoint(words):
-            return words
-        left, seen = [words], set[str]()
+            return seen
         for part in left:  # grows
             called = (part & known) - seen
             seen |= called
             left += [self._helpers[name] for name in called]
-        return words.union(*left)
+        return seen
 
     def _list_made(self, cls: ast.ClassDef) -> Mapping[str, int]:
         """Return, for each attribute of a class, the bits of the modules that it may be."""
@@ -135,9 +144,9 @@ class Vocabulary:
             found: dict[str, int] = {}
             for text in self._constructors(cls):
                 for name, words in _attributes_in(text):
-                    bits = self.words.of(self._with_helpers(words)) & self.words.of_modules
+                    bits = self._bits(words) & self.words.of_modules
                     for own in words & self._forwards.keys():
-                        bits |= self.words.of(self._with_helpers(self._forwards[own]))
+                        bits |= self._bits(self._forwards[own])
                     found[name] = found.get(name, 0) | bits
             self._of_classes[key] = found
         return self._of_classes[key]

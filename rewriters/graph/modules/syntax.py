@@ -110,8 +110,8 @@ def names_bound_in(root: ast.AST) -> set[str]:
     found: set[str | None] = set()
     for node in walk(root):
         if node.__class__ is ast.Name:
-            if not isinstance(node.ctx, ast.Load):  # type: ignore[attr-defined]  # it is a name
-                found.add(node.id)  # type: ignore[attr-defined]
+            if not isinstance(node.ctx, ast.Load):
+                found.add(node.id)
             continue
         if node.__class__ not in _BINDING:
             continue
