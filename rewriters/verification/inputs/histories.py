@@ -330,8 +330,8 @@ def _list_counts(made: object) -> list[int]:
     # And beyond all of them, one after the other: ``patience=2, cooldown=1``.
     held = getattr(made, "__dict__", {}).values()
     whole = sum(n for n in held if type(n) is int and 0 < n < _MOST_CALLS) + _TWO
-    around += (whole,) if rooms and rooms[-1] + 1 < whole < _MOST_CALLS else ()
-    return list(dict.fromkeys((*around, *_USUAL)))
+    beyond = (whole,) if rooms and rooms[-1] + 1 < whole < _MOST_CALLS else ()
+    return list(dict.fromkeys((*around, *beyond, *_USUAL)))
 
 
 def _list_rooms(made: object) -> list[int]:

@@ -273,8 +273,7 @@ class Target:
             number = case.seed if seed is None else seed
             tied = tie_ends(given)
             made = materialise(tied, flavour, number, own, case.digits, find=self.loaded.find)
-            objects = {n for n, s in given.items() if isinstance(s, MadeArgument)}
-            made |= {n: _cast(made[n], own) for n in objects & made.keys()}
+            _fit_objects(given, made, own, training=case.training or seed is not None)
             if double:
                 made = {name: _double(value) for name, value in made.items()}
             if moved or device:
@@ -283,8 +282,6 @@ class Target:
             return made
 
         arguments = make(specs, dtype)
-        for module in () if case.training else list_modules(arguments).values():
-            module.eval()
         others = case.earlier
         earlier = None if others is None else make(others.specs, case.earlier_dtype or dtype)
         first: tuple[object, ...] = ()
@@ -304,23 +301,20 @@ class Target:
             registered = lambda: (*list_registered(instance), *wide)  # noqa: E731 - same
 
         walked = {n for n, s in specs.items() if isinstance(s, MadeArgument) and s.walked}
-
         returned: list[object] = [None]
+        own_state, given, cast = state, arguments, ("npu" if moved else "cpu", torch.bfloat16)
 
         def call(passed: Mapping[str, object]) -> object:
             passed = {n: iter(v) if n in walked else v for n, v in passed.items()}  # type: ignore[call-overload] # a list
-            place = "npu" if moved else "cpu"
-            with torch.autocast(place, torch.bfloat16) if case.autocast else nullcontext():
+            with torch.autocast(*cast) if case.autocast else nullcontext():
                 returned[0] = self.invoke(first, passed)
             return returned[0]
 
-        own_state, given = state, arguments
-        state = lambda: (  # noqa: E731 - same
-            dict(own_state()) | _states(given) | list_handed_out(first, returned[0])
-        )
-        return PreparedCall(
-            call, arguments, state, registered, _find_constants(specs), moved, self.around, earlier
-        )
+        def every_state() -> dict[str, object]:
+            return {**own_state(), **_states(given), **list_handed_out(first, returned[0])}
+
+        kept = registered, _find_constants(specs), moved, self.around, earlier
+        return PreparedCall(call, arguments, every_state, *kept)
 
     def _make_ready(
         self, case: CallCase, recipe: Recipe, dtype: torch.dtype, *, double: bool, again: bool
@@ -427,6 +421,16 @@ class Target:
             return _copy_object(self._instances[key])
         except Exception:  # noqa: BLE001 - __deepcopy__ of the user's class; then build it again
             return self._instances.pop(key)
+
+
+def _fit_objects(
+    given: Mapping[str, Spec], made: dict[str, object], own: torch.dtype, *, training: bool
+) -> None:
+    """Bring objects among arguments to the dtype and into the mode of a call."""
+    for name in [n for n, s in given.items() if isinstance(s, MadeArgument) and n in made]:
+        made[name] = _cast(made[name], own)
+    for module in () if training else list_modules(made).values():
+        module.eval()
 
 
 def _copy_object(made: object) -> object:

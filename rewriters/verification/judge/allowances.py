@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -159,6 +160,10 @@ def relative_error(value: torch.Tensor, oracle: torch.Tensor | None) -> float:
     if oracle is None or not value.is_floating_point() or not value.numel():
         return 0.0
     left, right = value.double(), oracle.double()
+    apart = (left - right).abs_().max().item()
+    if math.isfinite(apart):  # then both are, everywhere
+        magnitude = right.abs().max().item()
+        return apart / magnitude if magnitude else apart
     finite = left.isfinite() & right.isfinite()
     error, magnitude = max_magnitude(left - right, finite), max_magnitude(right, finite)
     return error / magnitude if magnitude else error

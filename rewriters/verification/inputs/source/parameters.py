@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
@@ -14,9 +14,16 @@ from npufix.rewriters.verification.calls.values import Spec, Tensor, Value
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+Table: TypeAlias = "tuple[tuple[re.Pattern[str], tuple[object, ...]], ...]"
+
+
+def _compile(*rows: tuple[str, tuple[object, ...]]) -> Table:
+    return tuple((re.compile(pattern), values) for pattern, values in rows)
+
+
 CLASSES = r"class|num_labels|categor"
 """What says how many classes there are."""
-SIZES: tuple[tuple[str, tuple[object, ...]], ...] = (
+SIZES = _compile(
     (r"_tp$|parallel|world_size", (1, 2)),
     (r"intermediate|ffn|mlp_dim|inner", (16,)),
     (r"vocab", (11,)),
@@ -47,7 +54,7 @@ SIZES: tuple[tuple[str, tuple[object, ...]], ...] = (
     (r"dim|hidden|size|features|channels|embed|width|d_model|shape", (8, 16, 4)),
     (r"^(n|k|m|num.*|.*_num|.*count)$", (2, 8, 4)),
 )
-FLOATS: tuple[tuple[str, tuple[object, ...]], ...] = (
+FLOATS = _compile(
     (r"eps", (1e-5, 1e-3)),
     (r"drop|^p$|(?<!log)(?<!log_)prob|smooth", (0.1,)),
     (r"theta|base", (10000.0,)),
@@ -59,7 +66,7 @@ FLOATS: tuple[tuple[str, tuple[object, ...]], ...] = (
 FLAGS = (
     r"^(is_|use_|return_|output_|do_|no_|with_|has_|keep|training|inplace|causal|bias$|.*_bias$)"
 )
-TEXTS: tuple[tuple[str, tuple[object, ...]], ...] = (
+TEXTS = _compile(
     (r"reduction", ("mean", "sum", "none")),
     (r"approximate", ("tanh", "none")),
     (r"act", ("silu", "gelu", "relu")),
@@ -117,9 +124,9 @@ def _text(annotation: object) -> str:
     return str(annotation)
 
 
-def find_named(table: Sequence[tuple[str, tuple[object, ...]]], name: str) -> tuple[object, ...]:
+def find_named(table: Table, name: str) -> tuple[object, ...]:
     """Return the values of the first pattern that a name matches."""
-    return next((values for pattern, values in table if re.search(pattern, name)), ())
+    return next((values for pattern, values in table if pattern.search(name)), ())
 
 
 def guess_scalars(parameter: Parameter, widths: Sequence[int] = ()) -> list[Spec]:
