@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.site import Site
 
 _BESIDE = re.compile(
-    r"(^|\.)((test|log|plot|print|export|densify)_\w*|\w+_logs|test\d*|\w*_for_sav\w+|\w*_pattern(_\d+)?)$"
+    r"(^|\.)((test|log|plot|print|export|densify)_\w*|(get|make)_(mock|dummy)_\w*|\w+_logs|test\d*|\w*_for_sav\w+|\w*_pattern(_\d+)?)$"
     r"|ONNX|TensorRT|TRT|(?i:(non|un)_?fused)"
 )
 """Functions and classes that take no part in a step on an NPU: ``test_norm``, ``ModelONNX``.

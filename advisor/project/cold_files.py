@@ -23,7 +23,7 @@ _FILES = re.compile(
     r"tests?|test_.*|.*_tests?|conftest|setup|hubconf|(.*_)?(example|demo)|dataset_(mapper|utils?)"
     r"|(.*_)?fallback|(data_)?preprocess(ing|or)?"
     r"|(.*_)?(export(er)?|onnx|torchscript|tensorrt|coreml|m?ncnn|mnn)(_.*)?|convert_.*"
-    r"|visuali[sz]e_.*|probes?|(calculate|compute|generate|get|make)_\w*(stats|statistics|cmvn)\w*"
+    r"|visuali[sz]e_.*|colou?rmaps?|probes?|(calculate|compute|generate|get|make)_\w*(stats|statistics|cmvn)\w*"
     r"|(.*_)?(vis|viz|visuali[sz](e|ers?|ation)|plot(s|ting|ter)?)(_(utils?|tools?))?"
     r"|(.*_)?metrics?|(.*_)?accuracy(_.*)?|fid(_.*)?|(.*_)?inception_?score(_.*)?|eval(uate|uation|uator)?(_.*)?|.*_eval(uate|uation|uator)?"
     r"|(.*_)?(hf|ckpt|custom)_?(2|to)_?(hf|ckpt|custom|mcore|megatron|pt)"

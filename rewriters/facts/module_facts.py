@@ -170,7 +170,8 @@ def brings_no_decay(function: FunctionNode, code: ast.expr) -> bool:
     ``list(a.parameters()) + list(b.parameters())``, ``[p for p in net.parameters() if ...]``, or a
     name that is bound to, and gets, nothing else: ``params.extend(net.parameters())``.
     """
-    known, parts = False, list[ast.expr | None]()
+    known = False
+    parts: Sequence[ast.expr | None] = ()
     match code:
         case ast.Call(ast.Name("list" | "tuple" | "iter"), parts, []) | ast.List(parts):
             known = True

@@ -83,7 +83,9 @@ def find_handed_in(here: Surroundings) -> Iterator[Proposal]:
         and _is_table(here, value)
     ]
     for code, _ in _wholes(found):
-        yield Proposal(code, _ADVICE)
+        tests = " ".join(map(here.text, here.tests_around(code)))
+        if "export" not in tests or re.search(r"\bnot\b", tests):
+            yield Proposal(code, _ADVICE)
     for node in here.nodes:
         match node:
             case ast.Assign([ast.Tuple([ast.Name("cos"), ast.Name("sin")])], ast.Call() as call):

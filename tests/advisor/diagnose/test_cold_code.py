@@ -21,8 +21,11 @@ def test_what_stands_beside_the_folder_for_npus_is_for_another_device(tmp_path: 
 
 @pytest.mark.parametrize(
     "function",
-    ["test_step(", "log_step(", "step_logs(", "test2(", "fill_pattern_1(", "gather_for_save("],
-)
+    [
+        "test_step(", "log_step(", "step_logs(", "test2(", "fill_pattern_1(", "gather_for_save(",
+        "get_mock_step(",
+    ],
+)  # fmt: skip
 def test_functions_beside_the_steps_are_left_out(tmp_path: Path, function: str) -> None:
     files = {"a.py": FILL.replace("step(", function), "b.py": FILL}
     assert places(scanned(tmp_path, files)) == ["b.py:5"]
@@ -129,6 +132,8 @@ class Brain:
         ("tests/norm.py", True),
         ("pkg/test_norm.py", True),
         ("docs/source/conf.py", True),
+        ("pkg/utils/colormaps.py", True),
+        ("pkg/transforms/flip.py", True),
         ("examples/train.py", True),
         ("tools/convert_llama_to_hf.py", True),
         ("pkg/export_onnx.py", True),

@@ -508,6 +508,19 @@ def test_what_python_computes_of_sizes_is_no_table(code: str) -> None:
     assert bool(found(text, "NPU321")) is ("cu_seqlens" in code)
 
 
+@pytest.mark.parametrize(("test", "told"), [("self._export", False), ("not self._export", True)])
+def test_what_a_layer_computes_for_an_export_is_no_step(test: str, *, told: bool) -> None:
+    text = f"""
+    class Layer(nn.Module):
+        def forward(self, x: torch.Tensor, lengths: torch.Tensor):
+            if {test}:
+                ends = lengths.cumsum(0)
+                x = x[ends]
+            return x
+    """
+    assert bool(found(text, "NPU321")) is told
+
+
 @pytest.mark.parametrize(("given", "told"), [("[count, total]", False), ("rows", True)])
 def test_a_few_numbers_in_double_precision_cost_nothing(given: str, *, told: bool) -> None:
     text = f"""

@@ -353,8 +353,12 @@ def _is_fused_by_torch(here: Surroundings, made: ast.Call, kind: str) -> bool:
     """
     decays = any(k.arg in {"weight_decay", None} for k in made.keywords)
     params = first_argument(made, "params")
-    alone = kind == "Adam" and not decays and params is not None
-    alone = alone and brings_no_decay(here.flow.function, params)
+    alone = (
+        kind == "Adam"
+        and not decays
+        and params is not None
+        and brings_no_decay(here.flow.function, params)
+    )
     return (kind == "AdamW" or alone) and not _scales(here)
 
 
