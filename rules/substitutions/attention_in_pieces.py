@@ -78,6 +78,21 @@ class TriangleAttention(nn.Module):
         scores = own_softmax(scores, -1)
         return torch.matmul(scores, value)
 """
+_IN_A_SEQUENCE = """
+class Attention(nn.Module):
+    def __init__(self, dim, heads):
+        super().__init__()
+        self.heads, self.scale = heads, (dim // heads) ** -0.5
+        self.to_qkv = nn.Linear(dim, 3 * dim)
+        self.attend = nn.Sequential(nn.Softmax(dim=-1), nn.Dropout(0.1))
+
+    def forward(self, x, far=None):
+        q, k, v = self.to_qkv(x).view(*x.shape[:2], 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        scores = q @ k.transpose(-1, -2) * self.scale
+        if far is not None:
+            scores = scores - far
+        return self.attend(scores) @ v
+"""
 _WITH_SINKS = """
 class Attention(nn.Module):
     def forward(self, q, k, v, mask):
@@ -171,6 +186,7 @@ class Loss(nn.Module):
     rewritten=(
         Rewritten(_COLUMNS, _COLUMNS),
         Rewritten(_IN_A_LOOP, _IN_A_LOOP),
+        Rewritten(_IN_A_SEQUENCE, _IN_A_SEQUENCE),
         Rewritten(_WITH_SINKS, _WITH_SINKS),
         Rewritten(_STARTS_WITH_MASK, _STARTS_WITH_MASK),
     ),

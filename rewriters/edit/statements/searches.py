@@ -112,7 +112,7 @@ SEARCHES: Mapping[str, Search] = {
     "attention-in-pieces": Search(
         find_attention_in_pieces,
         "matmul|bmm|einsum|baddbmm|transpose|permute",
-        text=r"(?i)softmax",
+        module="oftmax",  # ``self.attend = nn.Softmax(dim=-1)``
         unless=FUSED,
         hot_only=True,
     ),

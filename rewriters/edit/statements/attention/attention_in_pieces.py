@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.attention.biased_attention import has_bias, is_needed
 from npufix.rewriters.edit.statements.proposal import Proposal
+from npufix.rewriters.graph.attributes import list_assigned
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def find_attention_in_pieces(here: Surroundings) -> Iterator[Proposal]:
         if not isinstance(evaluation.code, (ast.BinOp, ast.Call)):
             continue  # a name of what is computed
         for weights in evaluation.node.args:
-            soft = _softmax_of(weights)
+            soft = _softmax_of(here, weights)
             if soft is not None and _is_of_products(soft, carried):
                 needed = is_needed(here, weights, evaluation.node)
                 if needed or not has_bias(soft.args[0]):
@@ -78,15 +79,15 @@ def find_attention_in_pieces(here: Surroundings) -> Iterator[Proposal]:
                 break
 
 
-def _softmax_of(node: Node) -> Node | None:
+def _softmax_of(here: Surroundings, node: Node) -> Node | None:
     """Return the softmax that weights are: dropped, cast, turned, or one of two branches."""
-    if node.op == "softmax" or _is_own_softmax(node):
+    if node.op == "softmax" or _is_own_softmax(here, node):
         return node if node.op == Op.CALL or node.args[1].value in _LAST else None
     dropped = node.op == Op.CALL and "drop" in str(node.args[0].value).lower()
     if node.op not in _OF_WEIGHTS and not dropped:
         return None
     parts = node.args[1:] if node.op in {Op.PHI, Op.CALL} else node.args[:1]
-    return next((soft for part in parts if (soft := _softmax_of(part)) is not None), None)
+    return next((soft for part in parts if (soft := _softmax_of(here, part)) is not None), None)
 
 
 def _has_sinks(weights: Node, soft: Node) -> bool:
@@ -103,14 +104,25 @@ def _way_to(soft: Node, node: Node) -> list[Node]:
     return found
 
 
-def _is_own_softmax(node: Node) -> bool:
-    """Tell whether a function of the author's own is a softmax: ``softmax_float32(scores, -1)``."""
-    return (
-        node.op == Op.CALL
-        and len(node.args) > 1
-        and re.search(r"(?i)softmax", str(node.args[0].value)) is not None
-        and "log" not in str(node.args[0].value).lower()
-    )
+def _is_own_softmax(here: Surroundings, node: Node) -> bool:
+    """Tell whether a function of the author's own is a softmax: ``softmax_float32(scores, -1)``.
+
+    Or a sequence that begins with one: ``nn.Sequential(nn.Softmax(dim=-1), nn.Dropout(p))``.
+    """
+    if node.op != Op.CALL or len(node.args) < 2:  # noqa: PLR2004 - the function and the scores
+        return False
+    function = node.args[0]
+    made = [str(function.value)]
+    if function.op == Op.ATTR and here.flow.cls is not None:
+        values = list_assigned(here.flow.names, here.flow.cls, made[0])
+        made += [
+            ast.unparse(value.args[0])
+            for _, value in values
+            if isinstance(value, ast.Call)
+            and value.args
+            and "Sequential" in ast.unparse(value.func)
+        ]
+    return any("softmax" in text.lower() and "log" not in text.lower() for text in made)
 
 
 def _is_of_products(soft: Node, carried: dict[Node, list[Node]]) -> bool:

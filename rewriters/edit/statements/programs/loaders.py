@@ -72,7 +72,7 @@ def _settings_of(here: Surroundings, call: ast.Call) -> _Settings | None:
     starred = [k.value for k in call.keywords if k.arg is None]
     if not starred:
         return _Settings.of(call)
-    named = {k.arg: k.value for k in call.keywords if k.arg is not None}
+    held: dict[str | None, ast.expr]
     match starred:
         case [ast.Name(name)]:
             bound = [
@@ -84,9 +84,8 @@ def _settings_of(here: Surroundings, call: ast.Call) -> _Settings | None:
             return None
     match bound:
         case [ast.Dict(keys, values) as table]:
-            held = {
-                k.value: v for k, v in zip(keys, values, strict=True) if isinstance(k, ast.Constant)
-            }
+            entries = zip(keys, values, strict=True)
+            held = {str(k.value): v for k, v in entries if isinstance(k, ast.Constant)}
             whole = len(held) == len(keys)
         case [ast.Call(ast.Name("dict"), [], words) as table]:
             held = {k.arg: k.value for k in words}
@@ -96,7 +95,8 @@ def _settings_of(here: Surroundings, call: ast.Call) -> _Settings | None:
     later = [n for n in here.nodes if isinstance(n, ast.Constant) and n.value in _SETTINGS]
     if not whole or any(id(n) not in {id(k) for k in getattr(table, "keys", ())} for n in later):
         return None  # ``settings["pin_memory"] = use_cuda``
-    return _Settings({**held, **named}, table)
+    held |= {k.arg: k.value for k in call.keywords if k.arg is not None}
+    return _Settings(held, table)
 
 
 def find_data_loaders(here: Surroundings) -> Iterator[Proposal]:
