@@ -163,7 +163,7 @@ def _advice(recording: Recording) -> str:
     preloaded = find_recorded(recording, "LD_PRELOAD") or ""
     allocator = "" if "tcmalloc" in preloaded else "LD_PRELOAD=libtcmalloc.so"
     slow = [name for name, on in _overhead(recording).items() if on]
-    again = f"profile without {', '.join(slow)} to see the real step" if slow else ""
+    again = f"profile without {' and '.join(slow)} to see the real step" if slow else ""
     settings = lines_to_set(recording, _QUEUE, binding)
     return advice(again, graph_mode(recording), settings, queues, _FEWER, allocator, _BESIDE)
 
