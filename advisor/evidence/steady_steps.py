@@ -80,7 +80,8 @@ def split_steps(
     if is_cut.any() and not is_cut.all():
         kept, left_out = split_steps(steps[~is_cut], loading)
         typical = float(_totals(kept).median())
-        for step, total in _totals(steps[is_cut]).items():
+        left = _totals(steps[is_cut])
+        for step, total in zip(left.index.tolist(), left.tolist(), strict=True):
             ratio = float(total / typical) if typical else 0.0
             left_out.append(LeftOutStep(int(step), round(total), "outlier", ratio))
         return kept, sorted(left_out, key=lambda each: each.step or 0)
@@ -117,8 +118,8 @@ def split_steps(
     ]
     if not left_out:
         return steps, []
-    kept = set(totals.index[[i for i in range(len(times)) if i >= warm_up and not outlier[i]]])
-    return steps[steps["step"].isin(list(kept))], left_out
+    whole_steps = totals.index[[n for n in range(len(times)) if n >= warm_up and not outlier[n]]]
+    return steps[steps["step"].isin(list(whole_steps))], left_out
 
 
 def _totals(steps: pd.DataFrame) -> pd.Series[float]:

@@ -288,6 +288,7 @@ NO_MESSAGES: frozenset[str] = frozenset(
         'from torch_npu.profiler.profiler import analyse; analyse("{dump}"{arguments})',
         "from {module} import {name}",
         "{lines}\n    pass",
+        "for held in arguments.values():\n        if isinstance(held, torch.nn.Module):\n            held.eval()",  # noqa: E501
         "{text} is not {text2}",
         "{target} = {name}.nonzero(as_tuple=True)",
         "long int",

@@ -126,7 +126,8 @@ def _of_whole_groups(
     for _, rows in pairs.groupby(alike):
         ends = rows[["source", "destination"]].to_numpy()
         quick = np.unique(ends[~slow[rows.index].to_numpy(bool)])
-        apart[rows.index] &= ~np.isin(ends, quick[quick >= 0]).any(axis=1)
+        own = np.isin(ends, quick[quick >= 0]).any(axis=1)
+        apart[rows.index] = apart[rows.index].to_numpy(bool) & ~own
     return apart
 
 

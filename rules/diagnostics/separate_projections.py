@@ -104,11 +104,10 @@ def _same_input(found: Occurrences) -> NDArray[np.bool_]:
     """Tell which products read an input of one shape, that of a token times the hidden size."""
     first = [found.part(number)["input_shapes"].astype(str).to_numpy() for number in range(3)]
     read = [np.array([text.split(";")[0] for text in column], object) for column in first]
-    has_path = np.logical_and.reduce(  # a product and the two of its gradient are none
-        [(found.part(n)["basis"].astype(str) != "forward").to_numpy(bool) for n in range(3)]
-    )
+    # A product and the two of its gradient are none.
+    bases = [(found.part(n)["basis"].astype(str) != "forward").to_numpy(bool) for n in range(3)]
     same: NDArray[np.bool_] = (read[0] == read[1]) & (read[1] == read[2]) & (read[0] != "")
-    return same & has_path
+    return same & bases[0] & bases[1] & bases[2]
 
 
 def _estimate_saved_ns(found: Occurrences) -> float:

@@ -271,8 +271,8 @@ class Target:
             # ``seed`` is that of a call that comes before, with ordinary numbers
             flavour: Flavour = case.flavour if seed is None else "ordinary"
             number = case.seed if seed is None else seed
-            tied = tie_ends(given)
-            made = materialise(tied, flavour, number, own, case.digits, find=self.loaded.find)
+            find, tied = self.loaded.find, tie_ends(given)
+            made = materialise(tied, flavour, number, own, case.digits, find=find)
             _fit_objects(given, made, own, training=case.training or seed is not None)
             if double:
                 made = {name: _double(value) for name, value in made.items()}
@@ -299,7 +299,6 @@ class Target:
             state = lambda: read_state(instance, "self")  # noqa: E731 - one expression over a local
             wide = self._wide.get(recipe.fresh, ())
             registered = lambda: (*list_registered(instance), *wide)  # noqa: E731 - same
-
         walked = {n for n, s in specs.items() if isinstance(s, MadeArgument) and s.walked}
         returned: list[object] = [None]
         own_state, given, cast = state, arguments, ("npu" if moved else "cpu", torch.bfloat16)

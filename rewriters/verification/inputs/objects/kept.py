@@ -120,7 +120,7 @@ def list_told(owner: type, parameter: Parameter, find: Find) -> list[Spec]:
     found = list_allowed(owner, parameter.name, find)
     unsaid = parameter.default is None and not (parameter.annotation or found)
     if unsaid and not guess_scalars(parameter) and is_number(owner, parameter.name):
-        return guess_scalars(replace(parameter, annotation="int | float"))[:_NUMBERS]
+        return guess_scalars(replace(parameter, annotation="int|float"))[:_NUMBERS]
     return found
 
 

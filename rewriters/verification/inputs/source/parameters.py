@@ -14,7 +14,7 @@ from npufix.rewriters.verification.calls.values import Spec, Tensor, Value
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-Table: TypeAlias = "tuple[tuple[re.Pattern[str], tuple[object, ...]], ...]"
+Table: TypeAlias = tuple[tuple[re.Pattern[str], tuple[object, ...]], ...]
 
 
 def _compile(*rows: tuple[str, tuple[object, ...]]) -> Table:
