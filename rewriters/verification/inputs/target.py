@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-import copyreg
 import inspect
-from collections import OrderedDict
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -30,6 +27,7 @@ from npufix.rewriters.verification.calls.values import (
 )
 from npufix.rewriters.verification.inputs.histories import live_through
 from npufix.rewriters.verification.inputs.load import Loaded, LoadError
+from npufix.rewriters.verification.inputs.objects.copying import copy_object
 from npufix.rewriters.verification.inputs.objects.offers import (
     bind_optimizers,
     list_modules,
@@ -38,6 +36,7 @@ from npufix.rewriters.verification.inputs.objects.offers import (
 )
 from npufix.rewriters.verification.inputs.objects.state import (
     cast_floats,
+    cast_made,
     is_hooked,
     list_handed_out,
     list_registered,
@@ -58,9 +57,6 @@ if TYPE_CHECKING:
     from npufix.rewriters.verification.inputs.recipes import Recipe
 
     Keeps = Callable[..., bool]
-
-_PLAIN = frozenset({bool, bytes, float, int, str, torch.dtype, type(None)})
-_CONTAINERS = frozenset({dict, list, set, OrderedDict})
 
 
 def _chosen(recipe: Recipe, values: Mapping[str, object]) -> Recipe:
@@ -412,12 +408,12 @@ class Target:
                 and value.is_floating_point()
                 and value.dtype != torch.float32
             )
-            cast_floats(made, dtype)
+            cast_made(made, recipe.arguments, dtype)
             self._instances[key] = made
         if issubclass(self.owner, torch.optim.Optimizer) or is_hooked(self._instances[key]):
             return self._instances.pop(key)  # copies of weights have no gradients, and no hooks
         try:
-            return _copy_object(self._instances[key])
+            return copy_object(self._instances[key])
         except Exception:  # noqa: BLE001 - __deepcopy__ of the user's class; then build it again
             return self._instances.pop(key)
 
@@ -430,43 +426,6 @@ def _fit_objects(
         made[name] = _cast(made[name], own)
     for module in () if training else list_modules(made).values():
         module.eval()
-
-
-def _copy_object(made: object) -> object:
-    """Copy an object with all in it, as ``copy.deepcopy`` does.
-
-    A module has two dozen attributes that are empty or plain: ``deepcopy`` takes four times as long
-    for these as for its weights, and finds the modules here copied.
-    """
-    modules = made.modules() if isinstance(made, torch.nn.Module) else ()
-    found = [(module, _state_of(module)) for module in modules]
-    copies: dict[int, Any] = {
-        id(m): type(m).__new__(type(m)) for m, state in found if state is not None
-    }
-    for module, state in reversed(found):  # the inner ones first
-        if state is not None:
-            own = {name: _copy_value(value, copies) for name, value in state.items()}
-            copies[id(module)].__setstate__(own)
-    return copy.deepcopy(made, copies)
-
-
-def _state_of(module: torch.nn.Module) -> dict[str, object] | None:
-    """Return what ``deepcopy`` copies of a module; None if its class says how that is done."""
-    kind = type(module)
-    if hasattr(kind, "__deepcopy__") or kind in copyreg.dispatch_table:
-        return None
-    told: Any = module.__reduce_ex__(4)
-    plain = told[:2] == (getattr(copyreg, "__newobj__", None), (kind,)) and not any(told[3:])
-    return told[2] if plain and type(told[2]) is dict else None
-
-
-def _copy_value(value: object, copies: dict[int, Any]) -> object:
-    kind = type(value)
-    if kind in _PLAIN:
-        return value
-    if kind in _CONTAINERS and not value:
-        return copies.setdefault(id(value), kind())
-    return copy.deepcopy(value, copies)
 
 
 def _double(value: object) -> object:

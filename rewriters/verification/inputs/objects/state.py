@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING
 
 import torch
 
 from npufix.rewriters.verification.calls.leaves import find_leaves
 from npufix.rewriters.verification.calls.observe import CALL_S
+from npufix.rewriters.verification.calls.values import Value
 from npufix.rewriters.verification.inputs.objects.offers import list_modules, list_weights
+from npufix.rewriters.verification.inputs.source.attributes import list_attributes_written
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from npufix.rewriters.verification.calls.values import Spec
 
 _HOOKS = (
     "_forward_hooks",
@@ -46,6 +51,27 @@ def cast_floats(instance: object, dtype: torch.dtype) -> None:
         for name, value in list(getattr(part, "__dict__", {}).items()):
             if isinstance(value, torch.Tensor) and value.is_floating_point():
                 part.__dict__[name] = value.to(dtype)
+
+
+def list_tables(made: object, given: Iterable[tuple[str, Spec]]) -> dict[str, torch.Tensor]:
+    """Return the tensors of an object that stay as they are whatever is passed to its methods.
+
+    ``self.betas = torch.linspace(1e-4, 0.02, steps)`` of a class that is no module, is made of
+    plain values and does not write it: no caller has that in float16.
+    """
+    if isinstance(made, torch.nn.Module) or not all(isinstance(s, Value) for _, s in given):
+        return {}
+    methods = [n for n, m in vars(type(made)).items() if inspect.isfunction(m) and n != "__init__"]
+    written = set[str]().union(*(list_attributes_written(type(made), n) for n in methods))
+    held: dict[str, object] = getattr(made, "__dict__", {})
+    return {n: v for n, v in held.items() if isinstance(v, torch.Tensor) and n not in written}
+
+
+def cast_made(made: object, given: Iterable[tuple[str, Spec]], dtype: torch.dtype) -> None:
+    """Bring an object that was made with ``given`` to a dtype, but for its tables."""
+    tables = list_tables(made, given)
+    cast_floats(made, dtype)
+    getattr(made, "__dict__", {}).update(tables)
 
 
 def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -22,6 +22,7 @@ from npufix.rewriters.verification.calls.observe import CALL_S
 from npufix.rewriters.verification.calls.values import MadeArgument, Spec, materialise
 from npufix.rewriters.verification.inputs.histories import list_calls
 from npufix.rewriters.verification.inputs.objects.offers import DESCENT, take_steps
+from npufix.rewriters.verification.inputs.objects.state import list_tables
 from npufix.rewriters.verification.inputs.overlay import write_program_part
 from npufix.rewriters.verification.inputs.source.parameters import tie_ends
 from npufix.rewriters.verification.inputs.source.slicing import slice_module
@@ -359,7 +360,8 @@ def _call_of(target: Target, one: CaseRun) -> _Call:
     earlier = {name: _argument(specs[name], value, namespace) for name, value in first}
     dtype = torch.float32 if case.float32_weights else one.dtype
     if made != "None":
-        made = f"with_weights({made}, {dtype})"
+        tables = list_tables(target.make_object(recipe), recipe.arguments if recipe else ())
+        made = f"with_weights({', '.join([made, str(dtype), *map(repr, tables)])})"
     for name, number in recipe.filled if recipe is not None else ():
         made = f"filled({made}, {name!r}, {number})"
     return _Call(arguments, made, tuple(sorted(used.constants)), earlier, _list_before(target, one))

@@ -28,8 +28,11 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def with_weights(made: Any, dtype: torch.dtype) -> Any:  # noqa: ANN401
-    """Give an object weights drawn from their names, and its floating tensors a dtype."""
+def with_weights(made: Any, dtype: torch.dtype, *tables: str) -> Any:  # noqa: ANN401
+    """Give an object weights drawn from their names, and its floating tensors a dtype.
+
+    But for its tables, which no method writes.
+    """
     if isinstance(made, torch.nn.Module):
         with torch.no_grad():
             for name, parameter in made.named_parameters():
@@ -43,7 +46,8 @@ def with_weights(made: Any, dtype: torch.dtype) -> Any:  # noqa: ANN401
         made.to(dtype)
     for part in made.modules() if isinstance(made, torch.nn.Module) else (made,):
         for name, value in list(vars(part).items()):
-            if isinstance(value, torch.Tensor) and value.is_floating_point():
+            floats = isinstance(value, torch.Tensor) and value.is_floating_point()
+            if floats and name not in tables:
                 vars(part)[name] = value.to(dtype)
     return made
 

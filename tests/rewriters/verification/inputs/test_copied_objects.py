@@ -8,12 +8,12 @@ torch = pytest.importorskip("torch")
 
 
 def test_a_copy_shares_inside_what_the_object_shares_and_nothing_with_it() -> None:
-    from npufix.rewriters.verification.inputs.target import _copy_object
+    from npufix.rewriters.verification.inputs.objects.copying import copy_object
 
     made = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
     made.also = made[0]._forward_hooks  # empty, and held twice
     made[1].register_forward_hook(lambda *_: None)
-    copied = _copy_object(made)
+    copied = copy_object(made)
     assert copied.also is copied[0]._forward_hooks
     assert copied.also is not made.also
     assert len(copied[1]._forward_hooks) == 1
@@ -47,10 +47,10 @@ class Single(torch.nn.Module):
 
 
 def test_a_class_that_says_how_it_is_copied_is_heard() -> None:
-    from npufix.rewriters.verification.inputs.target import _copy_object
+    from npufix.rewriters.verification.inputs.objects.copying import copy_object
 
     made = torch.nn.ModuleList([Counting(), Single()])
-    copied = _copy_object(made)
+    copied = copy_object(made)
     assert copied[1] is made[1]
     assert copied[0].opened is None
     assert copied[0].counted == 2

@@ -166,3 +166,23 @@ def ends(x, n: int):
 def test_results_that_are_always_empty_prove_nothing() -> None:
     found = verdict(EMPTY, ("* 2.0", "* 3.0"))
     assert found.status is Status.NOT_VERIFIED, found
+
+
+DIFFUSION = '''
+class Diffusion:
+    def __init__(self, steps: int = 10):
+        self.bars = torch.cumprod(1.0 - torch.linspace(1e-4, 0.02, steps), dim=0)
+
+    def predict(self, x, noise, t: int):
+        """x, noise (B, C, H, W), t below steps."""
+        bar = self.bars[t].item()
+        return (x - (1 - bar) ** 0.5 * noise) / bar**0.5
+'''
+
+
+def test_tables_of_plain_classes_stay_in_single_precision() -> None:
+    read = "bar = self.bars[t].item()", "bar = self.bars[t]"
+    found = verdict(DIFFUSION, read)
+    assert found.status is Status.EQUIVALENT, found
+    wrong = verdict(DIFFUSION, ("self.bars[t].item()", "self.bars[t - 1].item()"))
+    assert wrong.status is Status.REFUTED, wrong
