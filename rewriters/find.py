@@ -15,7 +15,7 @@ from npufix.rewriters.edit.layout import use_width
 from npufix.rewriters.edit.loops.find import find_loops
 from npufix.rewriters.edit.loops.reading import may_hold_loops
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite, rewrite
-from npufix.rewriters.edit.site import Basis, Proof, Site
+from npufix.rewriters.edit.site import Basis, Proof, Site, leave_out_covered
 from npufix.rewriters.edit.statements.searches import (
     OF_CONFIGURATIONS,
     configures,
@@ -131,11 +131,7 @@ def find_sites(  # noqa: PLR0913 - what is looked for, and where
                 too_large = True
             if too_large and cut is not None:
                 cut(scope.qualname)
-    # One after the other: a site and the call of the method around it would rule out each other.
-    beside = _by_line(sites)
-    sites = [site for site in sites if not any(_calls(site, other) for other in beside(site))]
-    beside = _by_line(sites)
-    kept = [site for site in sites if not any(_is_inside(site, other) for other in beside(site))]
+    kept = leave_out_covered(sites)
     hot = cache(lambda name: any(s.qualname == name and is_hot(s, tree) for s in vocabulary.scopes))
     for site in sorted(kept, key=lambda site: (site.line, site.rule.id)):
         yield dataclasses.replace(site, is_hot=hot(site.function.partition(".<locals>")[0]))
@@ -171,11 +167,18 @@ def _sites_in(  # noqa: PLR0913, PLR0917 - what is looked for, and where
     loops = [rule for rule in rules if rule.search == "loops" and flow.function.name != MODULE]
     found = list(_propose(source, flow, searched, looking, with_text=with_text))
     # what a loop is, or what is to be done in it, says more than that it is one
-    told = {site.line for site in found if site.rewrite is None or site.rule.search == "experts"}
+    told = {
+        s.line for s in found if s.rewrite is None or s.rule.search in {"experts", "rows-of-masks"}
+    }
     over_rows = list(_loop_sites(source, flow, loops, looking, with_text=with_text))
-    gone = frozenset().union(*(s.lines for s in over_rows if s.rewrite))
+    # of ``x[mask] = v.expand(int(mask.sum()))`` no size is left either
+    gone = [s for s in matched if s.rewrite and "NonZero" in s.rule.replaces]
+    gone += (s for s in over_rows if s.rewrite)
     fits = frozenset().union(*(s.lines for s in matched if s.rule.table == "fusion"))
-    less = {"host-values": gone, "attention-in-pieces": fits}  # where others say more
+    less = {
+        "host-values": {n for s in gone for n in s.lines},
+        "attention-in-pieces": fits,
+    }  # where others say more
     found = [s for s in found if s.line not in less.get(s.rule.search, ())]
     found += (site for site in over_rows if site.rewrite or told.isdisjoint(site.lines))
     if flow.for_npu:  # what is written for no pattern runs on all devices
@@ -274,30 +277,6 @@ def _make_site(
         occasion=occasion(flow, code=code),
         function_lines=(_first_line(flow.function), flow.function.end_lineno or 0),
     )
-
-
-def _by_line(sites: Sequence[Site]) -> Callable[[Site], Iterable[Site]]:
-    """Return what tells the sites on the lines of a site: a file may have thousands."""
-    found: dict[int, list[Site]] = {}
-    for site in sites:
-        for line in site.lines:
-            found.setdefault(line, []).append(site)
-    return lambda site: (other for line in site.lines for other in found.get(line, ()))
-
-
-def _is_inside(site: Site, other: Site) -> bool:
-    """Tell whether a site is in a method that ``other`` takes the place of: ``self._norm(x)``."""
-    owner, method = site.function.rpartition(".")[0], other.function.rpartition(".")[0]
-    covered = site.lines < other.lines and other.rewrite is not None
-    return bool(owner) and owner == method and site.function != other.function and covered
-
-
-def _calls(site: Site, other: Site) -> bool:
-    """Tell whether a site is no more than a call of the function that ``other`` is in."""
-    if site.rule is not other.rule or site.function == other.function or other.rewrite is None:
-        return False
-    whole = other.lines < site.lines and len(other.open_conditions) <= len(site.open_conditions)
-    return whole and isinstance(ast.parse(f"({site.code})", mode="eval").body, ast.Call)
 
 
 def _first_line(function: FunctionNode) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 from dataclasses import dataclass
 from enum import Enum
@@ -11,6 +12,8 @@ from npufix.rewriters.facts.occasions import Occasion
 from npufix.rules.substitution import Safety
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
     from npufix.rewriters.edit.rewrite import Rewrite
     from npufix.rules.substitution import Condition, Form, Substitution
 
@@ -89,3 +92,38 @@ class Site:
             for proof in self.proofs
         )
         return dataclasses.replace(self, proofs=proofs)
+
+
+def leave_out_covered(sites: Sequence[Site]) -> list[Site]:
+    """Return the sites that the change of no other one takes away or reaches.
+
+    One after the other: a site and the call of the method around it would rule out each other.
+    """
+    beside = _by_line(sites)
+    sites = [site for site in sites if not any(_calls(site, other) for other in beside(site))]
+    beside = _by_line(sites)
+    return [site for site in sites if not any(_is_inside(site, other) for other in beside(site))]
+
+
+def _by_line(sites: Sequence[Site]) -> Callable[[Site], Iterable[Site]]:
+    """Return what tells the sites on the lines of a site: a file may have thousands."""
+    found: dict[int, list[Site]] = {}
+    for site in sites:
+        for line in site.lines:
+            found.setdefault(line, []).append(site)
+    return lambda site: (other for line in site.lines for other in found.get(line, ()))
+
+
+def _is_inside(site: Site, other: Site) -> bool:
+    """Tell whether a site is in a method that ``other`` takes the place of: ``self._norm(x)``."""
+    owner, method = site.function.rpartition(".")[0], other.function.rpartition(".")[0]
+    covered = site.lines < other.lines and other.rewrite is not None
+    return bool(owner) and owner == method and site.function != other.function and covered
+
+
+def _calls(site: Site, other: Site) -> bool:
+    """Tell whether a site is no more than a call of the function that ``other`` is in."""
+    if site.rule is not other.rule or site.function == other.function or other.rewrite is None:
+        return False
+    whole = other.lines < site.lines and len(other.open_conditions) <= len(site.open_conditions)
+    return whole and isinstance(ast.parse(f"({site.code})", mode="eval").body, ast.Call)

@@ -83,15 +83,17 @@ def check(recording: Recording) -> Iterator[Observation]:
     free = free_ns(recording)
     if recording.environment.variables.get("ASCEND_LAUNCH_BLOCKING") == "1":
         return
-    idle = find_pauses(recording).idle
+    pauses = find_pauses(recording)
+    idle = pauses.idle
     unknown = recording.kernels["launch_ns"].to_numpy()[idle.next_kernel] < 0
     if (idle.end_ns - idle.start_ns)[unknown].sum() > MOSTLY * idle.total_ns:
         yield from _by_gaps(recording, idle, free)
         return
     late = _late_ns(recording, idle)
-    if _held_ns(recording, idle, late, _LATENCY_NS).sum() <= MOSTLY * (
-        idle.total_ns - int(find_pauses(recording).idle_ns.sum())
-    ):
+    # What the host does behind the call that waited for a value may be its next launch.
+    behind = idle.end_ns - idle.start_ns - measure_explained_ns(recording, idle, until="high")
+    paused = int(np.minimum(pauses.idle_ns, behind.clip(min=0)).sum())
+    if _held_ns(recording, idle, late, _LATENCY_NS).sum() <= MOSTLY * (idle.total_ns - paused):
         return
     held = _held_ns(recording, idle, late, None)
     waited = min(free, per_step(int(held.sum()), recording))

@@ -155,12 +155,13 @@ def _by_mask(kernels: pd.DataFrame) -> NDArray[np.bool_]:
     """Tell which kernels are an IndexPut and the NonZero before it: an index that is a mask.
 
     That index_put_ looks up what is true in its index proves the dtype, whatever things are called.
-    The gradient of ``x[mask]`` is an IndexPut as well, and no assignment.
+    The gradient of ``x[mask]`` is an IndexPut as well, and no assignment; that of an assignment
+    goes with it.
     """
     found = np.zeros(len(kernels), np.bool_)
     looks = is_named(kernels, r"NonZero(V2)?", "type")
-    puts = is_named(kernels, r"IndexPut\w*", "type")
-    puts &= ~is_named(kernels, "forward(-function)?", "basis")
+    every = is_named(kernels, r"IndexPut\w*", "type")
+    puts = every & ~is_named(kernels, "forward(-function)?", "basis")
     if not looks.any() or not puts.any():
         return found
     order = np.argsort(kernels["start_ns"].to_numpy(), kind="stable")
@@ -170,8 +171,11 @@ def _by_mask(kernels: pd.DataFrame) -> NDArray[np.bool_]:
     at = np.searchsorted(ahead, number) - 1
     before = np.where(at >= 0, ahead[at.clip(min=0)], -_NEAR - 1)
     found = puts & (number - before <= _NEAR)
+    lines = kernels.groupby(["path", "line"], observed=True).ngroup().to_numpy()
+    known = (kernels["line"] > 0).to_numpy()
+    asked = np.unique(lines[found & known])
     found[order[before[found]]] = True
-    return found
+    return found | ((every | looks) & known & np.isin(lines, asked))
 
 
 def _chains(kernels: pd.DataFrame, chosen: NDArray[np.bool_], whole: int) -> Iterator[pd.DataFrame]:

@@ -173,11 +173,7 @@ class _Differences:
         case, same = cases.get(name), self._same[difference.what]
         error = difference.seen is Seen.ERROR
         return bool(
-            (
-                (difference.seen is Seen.MEMORY or re.match(_MEMORY, difference.what))
-                and self._ordinary
-                and not same & self._ordinary
-            )
+            (difference.seen is Seen.MEMORY and self._ordinary and not same & self._ordinary)
             or self._is_of_sizes(difference.what, case)
             or self._is_loud(difference)
             or (error and name in self._thin and self._errors <= self._thin < cases.keys())

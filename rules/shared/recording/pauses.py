@@ -242,13 +242,20 @@ def _cells_by_elements(cells: pd.Series[str]) -> dict[int, list[str]]:
     return found
 
 
-def measure_explained_ns(recording: Recording, idle: Idle) -> Integers:
+def measure_explained_ns(recording: Recording, idle: Idle, *, until: str = "explained") -> Integers:
     """Return how much of each idle time is known: a wait for a batch, for a value, a collection."""
-    return measure_covered_ns(*explained_spans(recording, idle), idle.start_ns, idle.end_ns)
+    spans = explained_spans(recording, idle, until=until)
+    return measure_covered_ns(*spans, idle.start_ns, idle.end_ns)
 
 
-def explained_spans(recording: Recording, idle: Idle) -> tuple[Integers, Integers]:
-    """Return when those waits and collections begin and end, in order and none inside another."""
+def explained_spans(
+    recording: Recording, idle: Idle, *, until: str = "explained"
+) -> tuple[Integers, Integers]:
+    """Return when those waits and collections begin and end, in order and none inside another.
+
+    ``until``: the column of what a wait for a value explains, ``"high"`` for what the host does
+    behind its call too.
+    """
     spans = [find_named(recording.host_ops, NEXT_BATCH), recording.signals.gc]
     starts = [rows["start_ns"].to_numpy(np.int64) for rows in spans]
     lengths = [rows["duration_ns"].to_numpy(np.int64) for rows in spans]
@@ -257,7 +264,7 @@ def explained_spans(recording: Recording, idle: Idle) -> tuple[Integers, Integer
 
         waits = pd.concat([host_waits(recording, idle), copy_waits(recording, idle)])
         starts.append(idle.start_ns[waits["gap"].to_numpy()])
-        lengths.append(waits["explained"].to_numpy(np.int64))
+        lengths.append(waits[until].to_numpy(np.int64))
     start, length = np.concatenate(starts), np.concatenate(lengths)
     order = np.argsort(start, kind="stable")
     start = start[order]

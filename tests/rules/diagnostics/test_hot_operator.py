@@ -82,6 +82,17 @@ def test_the_mask_of_an_assignment_is_told_with_it_whatever_it_is_called(
     assert ("masked_fill_(mask, v)" in seen.advice) == ("NonZero" in types)
 
 
+def test_the_gradient_of_an_assignment_goes_with_it() -> None:
+    here = {"path": "m.py", "line": 9}
+    rows = [kernel("NonZero", MS, **here), kernel("IndexPutV2", 4 * MS, **here)]
+    rows += [kernel("MatMulV3", MS)] * 9
+    rows += [kernel("IndexPutV2", 3 * MS, **here, basis="forward")]
+    rows += [kernel("IndexPutV2", 2 * MS, path="m.py", line=4, basis="forward")]  # of ``x[mask]``
+    rows = [{**row, "start_ns": at * 10 * MS} for at, row in enumerate(rows)]
+    told = list(check(recording(rows, step_ns=199 * MS)))
+    assert [o.cost_ns // MS for o in told if o.what.startswith("IndexPut")] == [8, 2]
+
+
 def test_a_mask_alone_is_an_operator_like_others() -> None:
     (seen,) = check(recording([kernel("NonZero", MS)]))
     assert "x[index] = v" in seen.advice
