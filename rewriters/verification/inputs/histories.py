@@ -46,7 +46,7 @@ _MOST_CALLS = 17
 """Of what holds more, it is not known what more calls would show."""
 _LONG = 150
 """Calls after which a counter is beyond what it is compared with: ``min(0.9, n / (n + 9))``."""
-_LONG_S = 0.6
+_LONG_S = 1.5
 """Of processor time, for so many calls: every version makes them in every dtype."""
 _HOLDS_LONG = 0.9
 _HOLDS_SHORT = 0.25

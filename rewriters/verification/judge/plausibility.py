@@ -335,14 +335,10 @@ def _is_mixed(one: CaseRun) -> bool:
 
 
 def _has_ones(one: CaseRun) -> bool:
-    """Say whether a size is one or nothing: ``repeat_interleave(x, 1)`` may be ``x`` itself.
-
-    Or may be cut into one part: of a single window of an image nothing is moved.
-    """
+    """Say whether a size is one or nothing: ``repeat_interleave(x, 1)`` may be ``x`` itself."""
     specs = one.case.assignment.specs
     whole = [s.value for s in specs.values() if isinstance(s, Value) and type(s.value) is int]
-    sizes = list_dimensions(specs)
-    return any(size in {0, 1, *whole} for size in sizes) or any(n in {0, 1} for n in whole)
+    return any(size in {0, 1} for size in (*list_dimensions(specs), *whole))
 
 
 def _makes_nothing_of_one(one: CaseRun) -> bool:
