@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 _PAUSE_KEEPS = 0.1
 """Share of a pause or a wait that may stay when it is mended, in nine of ten cases."""
-_LEAST = 0.5
-"""Share of what is expected of faster kernels that is gained at least, in nine of ten cases."""
+LEAST_OF_LIKELY = 0.5
+"""Share of what is expected that is gained at least, in nine of ten cases."""
 _ASKED = ["path", "host_op", "communication", "duration_ns"]
 _OWN_OPERATORS = r"(?i)(aten|npu|prims|_c10d_functional|c10d)::|acl"
 """What a program calls itself: without a stack it is not known where."""
@@ -116,7 +116,7 @@ def change_of(seen: Observation, recording: Recording) -> Change | None:
     low, high = seen.saving_ns
     likely = (low + high) / 2 if seen.likely_ns is None else seen.likely_ns
     if seen.likely_ns is not None:
-        low = max(low, round(_LEAST * seen.likely_ns))
+        low = max(low, round(LEAST_OF_LIKELY * seen.likely_ns))
     shares = [1 - min(1.0, max(0.0, ns / whole)) for ns in (low, likely, high)]
     keeps = (shares[0], shares[1], shares[2])
     return Change(seen.kernels, goes=seen.goes, dropped=seen.dropped, keeps=keeps)

@@ -35,14 +35,17 @@ def find_cut_off(kernels: pd.DataFrame) -> list[int]:
     Of such a step the kernels are those with which the next one ends, or with which the one before
     begins: of 2,000 in each of the others, 700. ``kernels`` are as in ``Profile.kernels``.
     """
-    rows = kernels[["step", "type", "start_ns", "communication"]]
-    rows = rows[rows["step"].notna().to_numpy(bool) & ~rows["communication"].to_numpy(bool)]
-    rows = rows.sort_values("start_ns", kind="stable")
-    kinds = rows["type"].cat.codes.to_numpy()
-    step = rows["step"].to_numpy(np.int64)
-    numbers, counts = np.unique(step, return_counts=True)
+    counted = kernels["step"].notna().to_numpy(bool) & ~kernels["communication"].to_numpy(bool)
+    step = kernels["step"].to_numpy(np.int64, na_value=-1)
+    numbers, counts = np.unique(step[counted], return_counts=True)
     if len(numbers) <= 1:
         return []
+
+    def kinds_of(number: int) -> NDArray[np.int64]:
+        rows = kernels[["type", "start_ns"]].iloc[np.flatnonzero(counted & (step == number))]
+        kinds = rows.sort_values("start_ns", kind="stable")["type"].cat.codes
+        return np.asarray(kinds, np.int64)
+
     found = []
     for own, other in ((-1, -2), (0, 1)):
         count, most = int(counts[own]), counts.max()
@@ -50,11 +53,10 @@ def find_cut_off(kernels: pd.DataFrame) -> list[int]:
         least = _WHOLE if alike.sum() > 1 else _WHOLE_OF_TWO
         if count >= least * most or not alike[1:-1].all() or not alike[other]:
             continue
-        whole = kinds[step == numbers[other]]
+        whole, cut = kinds_of(int(numbers[other])), kinds_of(int(numbers[own]))
         part = whole[:count] if own else whole[-count:]
-        length = int(kinds.max()) + 1
-        both = (np.bincount(rows, minlength=length) for rows in (kinds[step == numbers[own]], part))
-        same = np.minimum(*both)
+        length = len(kernels["type"].cat.categories)
+        same = np.minimum(*(np.bincount(kinds, minlength=length) for kinds in (cut, part)))
         if same.sum() >= _SAME_KERNELS * count:
             found.append(int(numbers[own]))
     return found

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from npufix.advisor.evidence.run_findings import LEAST_OF_LIKELY
 from npufix.advisor.predict.replay import NO_EDIT
 
 if TYPE_CHECKING:
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-_LEAST = 0.5
-"""Share of what is expected that is gained at least, in nine of ten cases."""
-
 
 def edits_of_job(
     graph: StepGraph, item: Item, names: pd.Series[str], others: OtherRanks
@@ -43,7 +41,7 @@ def edits_of_job(
     least = float(saving.low_ns)
     if item.likely_ns is not None:
         middle = min(max(item.likely_ns, saving.low_ns), saving.high_ns)
-        least = max(least, _LEAST * middle)
+        least = max(least, LEAST_OF_LIKELY * middle)
     sooner = [ns * graph.steps for ns in (least, middle, saving.high_ns)]
     is_late = others.rank in item.finding.ranks and not item.is_communication
     if is_late and item.is_idle:

@@ -37,7 +37,7 @@ from npufix.rules.shared.ranks.communication import (
 )
 from npufix.rules.shared.ranks.comparing import FLOOR_NS, step_ns
 from npufix.rules.shared.ranks.groups import parts
-from npufix.rules.shared.recording.collectives import hidden_behind_ns
+from npufix.rules.shared.recording.collectives import BACKWARD_SHARE, hidden_behind_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -52,8 +52,6 @@ _UNEVEN = 0.2
 """Differences in the share of waiting from which ranks are late, not the network (FAST-SLOW)."""
 _MOST = 0.5
 _SHOWN = 4
-_BACKWARD = 0.6
-"""Of the computing time."""
 
 
 def check(cluster: Cluster) -> Iterator[ClusterObservation]:
@@ -138,7 +136,7 @@ def _likely_ns(rows: pd.DataFrame, cluster: Cluster) -> int:
     """Return how much of it there is computing to hide behind that hides none yet."""
     steps = cluster.steps
     hidden = float((steps["communication_ns"] - steps["communication_exposed_ns"]).mean())
-    window = _BACKWARD * float(steps["computing_ns"].mean())
+    window = BACKWARD_SHARE * float(steps["computing_ns"].mean())
     moving, count = rows.groupby(["group", "rank"])[["moving", "count"]].sum().mean()
     behind = hidden_behind_ns(float(moving), window, 1 / max(1.0, float(count)))
     return max(0, round(behind - hidden))

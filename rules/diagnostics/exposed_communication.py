@@ -29,6 +29,7 @@ from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import milliseconds, number, percent
 from npufix.rules.shared.recording.collectives import (
+    BACKWARD_SHARE,
     LEAST_SHARE,
     PARTS,
     collective_times,
@@ -52,8 +53,6 @@ FREE_LLM = 0.10
 """Share of the step."""
 _CONCERN = 0.20
 _EXPLAINED = 0.5
-_BACKWARD = 0.6
-"""Of the computing time, where no kernel is known to be of the backward pass."""
 
 
 def check(recording: Recording) -> Iterator[Observation]:
@@ -137,7 +136,7 @@ def _likely_ns(most: int, recording: Recording) -> int:
     compute = kernels[~kernels["communication"].to_numpy(bool)]
     spent = compute["duration_ns"].to_numpy()
     backward = compute["basis"].isin(["forward", "forward-function"]).to_numpy(bool)
-    part = spent[backward].sum() / max(1, spent.sum()) or _BACKWARD
+    part = spent[backward].sum() / max(1, spent.sum()) or BACKWARD_SHARE
     moving = collective_times(recording)[0]["moving_ns"].to_numpy(np.float64)
     count = max(1, recording.step_count)
     longest = float(moving.max() * count / max(1.0, moving.sum()))

@@ -171,11 +171,12 @@ def _by_mask(kernels: pd.DataFrame) -> NDArray[np.bool_]:
     at = np.searchsorted(ahead, number) - 1
     before = np.where(at >= 0, ahead[at.clip(min=0)], -_NEAR - 1)
     found = puts & (number - before <= _NEAR)
-    lines = kernels.groupby(["path", "line"], observed=True).ngroup().to_numpy()
-    known = (kernels["line"] > 0).to_numpy()
-    asked = np.unique(lines[found & known])
+    at = np.flatnonzero((every | looks) & (kernels["line"] > 0).to_numpy())
+    lines = kernels[["path", "line"]].iloc[at].groupby(["path", "line"], observed=True).ngroup()
+    asked = lines.isin(lines[found[at]]).to_numpy()
     found[order[before[found]]] = True
-    return found | ((every | looks) & known & np.isin(lines, asked))
+    found[at[asked]] = True
+    return found
 
 
 def _chains(kernels: pd.DataFrame, chosen: NDArray[np.bool_], whole: int) -> Iterator[pd.DataFrame]:

@@ -236,6 +236,8 @@ def waiting_ratio(rows: pd.DataFrame) -> pd.Series[float]:
     return (rows["wait_ns"] / busy.where(busy > 0, np.nan)).fillna(0.0)
 
 
+BACKWARD_SHARE = 0.6
+"""Of the computing time, where no kernel is known to be of the backward pass."""
 _ONE_BUCKET = 0.25
 """Share of a reduction that is one collective which stays when it is cut into buckets."""
 

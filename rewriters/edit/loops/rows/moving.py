@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.filling import Pieces
 from npufix.rewriters.edit.loops.values import method, parse
-from npufix.rewriters.graph.modules.syntax import list_names
+from npufix.rewriters.graph.modules.syntax import list_names, walk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,22 +66,15 @@ def read_moved(loop: Loop, facts: Facts) -> Pieces | None:
     if node is None or not facts.is_count(node):
         moves.ask("nonnegative-count")
     statements = _read_block(moves, loop.body)
-    written = {ast.unparse(t) for t in _list_written(loop.body)}
-    read = {ast.unparse(n) for s in loop.body for n in ast.walk(s) if isinstance(n, _PLAIN)}
-    loads = [
-        ast.unparse(n)
-        for s in loop.body
-        for n in ast.walk(s)
-        if isinstance(n, _PLAIN) and ast.unparse(n) in written
-    ]
-    if not statements or not written <= read or len(loads) != len(_list_written(loop.body)):
+    written = [ast.unparse(t) for t in _list_written(loop.body)]
+    named = [ast.unparse(n) for n in walk(*loop.body) if isinstance(n, _PLAIN)]
+    if not statements or sum(name in written for name in named) != len(written):
         return None  # what one statement writes another one reads
     return Pieces(statements, tuple(moves.conditions), moves.shown)
 
 
 def _list_written(body: Sequence[ast.stmt]) -> list[ast.expr]:
-    assigned = [n for s in body for n in ast.walk(s) if isinstance(n, ast.Assign)]
-    targets = [a.targets[0] for a in assigned]
+    targets = [n.targets[0] for n in walk(*body) if isinstance(n, ast.Assign)]
     return [t.value for t in targets if isinstance(t, ast.Subscript)]
 
 

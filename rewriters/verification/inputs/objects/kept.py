@@ -140,8 +140,7 @@ def list_names(owner: type, name: str) -> list[Spec]:
     ``for n, m in model.named_modules(): if n in layers``
     """
     _, tree = read_methods(owner)
-    methods = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
-    kept = {f"self.{a}" for m in methods for a, given in list_kept(m) if given == name} | {name}
+    kept = _list_spellings(tree, name)
     looked = {
         ast.unparse(node.left)
         for node in ast.walk(tree)
@@ -149,13 +148,18 @@ def list_names(owner: type, name: str) -> list[Spec]:
         and isinstance(node.ops[0], ast.In | ast.NotIn)
         and ast.unparse(node.comparators[0]) in kept
     }
-    for node in ast.walk(tree):
-        of = ast.unparse(node.iter) if isinstance(node, ast.For | ast.comprehension) else ""
-        method = re.search(r"\.named_(modules|parameters|buffers)\(\)$", of)
-        target = node.target if isinstance(node, ast.For | ast.comprehension) else None
-        if method and isinstance(target, ast.Tuple) and ast.unparse(target.elts[0]) in looked:
+    for loop in (n for n in ast.walk(tree) if isinstance(n, ast.For | ast.comprehension)):
+        method = re.search(r"\.named_(modules|parameters|buffers)\(\)$", ast.unparse(loop.iter))
+        named = isinstance(loop.target, ast.Tuple) and ast.unparse(loop.target.elts[0]) in looked
+        if method and named:
             return [Value(_NAMES[method[1]])]
     return []
+
+
+def _list_spellings(tree: ast.AST, name: str) -> set[str]:
+    """Return how methods spell an argument of ``__init__``: by its name, and as what is kept."""
+    methods = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+    return {f"self.{a}" for m in methods for a, given in list_kept(m) if given == name} | {name}
 
 
 def list_items(owner: type, parameter: Parameter) -> list[Spec]:
@@ -171,8 +175,7 @@ def list_items(owner: type, parameter: Parameter) -> list[Spec]:
 def is_number(owner: type, name: str) -> bool:
     """Say whether methods calculate with an argument of ``__init__``: ``weight * extra``."""
     _, tree = read_methods(owner)
-    methods = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
-    kept = {f"self.{a}" for m in methods for a, given in list_kept(m) if given == name} | {name}
+    kept = _list_spellings(tree, name)
     for node in ast.walk(tree):
         parts: list[ast.expr] = []
         if isinstance(node, ast.BinOp) and not isinstance(node.op, ast.MatMult | ast.BitOr):

@@ -36,8 +36,8 @@ Function: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef"
 _BY_PATTERN = {"rearrange", "repeat", "reduce"}
 _BY_SIZE = {"size", "stride"}
 _BY_AXES = {"transpose", "unbind", "swapaxes"}
-_PAIR = 2
 _SEQUENCES = {"cat", "stack", "concat", "hstack", "vstack", "zip", "enumerate", "sorted", "list"}
+_PAIR = 2
 _ONLY_TENSOR = (
     r"['\"]?(torch\.)?(Float|Long|Half|Bool|Int)?Tensor['\"]?|\w+\[(torch\.)?Tensor, .*\]"
 )

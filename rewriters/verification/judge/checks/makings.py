@@ -56,10 +56,9 @@ def require_made(
         return
     if run.without_init:
         raise NotVerifiedError("its __init__ has changed, and no object can be made by it here")
-    for (target, text, _, which), own, others in zip(
+    for (target, text, other, which), own, others in zip(
         versions, changed, reversed(changed), strict=True
     ):
-        other = job.patched if target is original else job.original
         wanted = LinesToCover(
             text,
             target.loaded.filename,
