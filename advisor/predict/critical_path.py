@@ -241,28 +241,30 @@ def _behind(graph: StepGraph) -> Floats:
     streams = np.zeros(graph.streams)
     own = [np.flatnonzero(graph.stream == stream) for stream in range(graph.streams)]
     host = graph.rest_ns
-    for begin, end, waits in reversed(stretches(graph)):
+    costs, starts = graph.duration_ns + graph.gap_ns, graph.latency_ns + graph.duration_ns
+    for stretch in reversed(stretches(graph)):
+        begin, end = stretch[:2]
         rows = slice(begin, end)
         if graph.depth and begin + graph.depth < count:
             room = launched[begin + graph.depth : end + graph.depth]
             least[begin : begin + len(room)] = np.maximum(least[begin : begin + len(room)], room)
-        for stream in np.unique(graph.stream[rows]).tolist():
-            mine = begin + np.flatnonzero(graph.stream[rows] == stream)
-            sums = np.cumsum(graph.duration_ns[mine] + graph.gap_ns[mine])
+        for stream, of_stream in stretch.streams:
+            mine = begin + of_stream
+            sums = costs[mine].cumsum()
             ways = least[mine] + sums
             ways[-1] = max(ways[-1], streams[stream] + sums[-1])
             found[mine] = np.maximum.accumulate(ways[::-1])[::-1] - sums
             streams[stream] = found[mine[0]] + sums[0]
         if end > begin:
-            sums = np.cumsum(graph.delta_ns[rows])
-            ways = graph.latency_ns[rows] + graph.duration_ns[rows] + found[rows] + sums
+            sums = graph.delta_ns[rows].cumsum()
+            ways = starts[rows] + found[rows] + sums
             ways[-1] = max(ways[-1], host + sums[-1])
             launched[rows] = np.maximum.accumulate(ways[::-1])[::-1] - sums
             host = launched[begin] + sums[0]
-            if (source := int(graph.waits_for[begin])) >= 0:
+            if (source := stretch.waits_for) >= 0:
                 way = graph.behind_ns[begin] + graph.duration_ns[begin] + found[begin]
                 least[source] = max(least[source], way)
-        for number in reversed(waits):
+        for number in reversed(stretch.waits):
             wait = graph.host_waits[number]
             if wait.stream >= 0:
                 at = int(np.searchsorted(own[wait.stream], wait.before)) - 1

@@ -12,12 +12,12 @@ so a stretch is a few passes over arrays, one column a variant, however many ker
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -114,22 +114,25 @@ class _Replay:
         self._host = np.zeros(count)
         self._free = np.repeat(graph.busy_ns[:, None], count, axis=1)
         self._ends: dict[int, Floats] = {}
-        self._wanted = frozenset(graph.waits_for[graph.waits_for >= 0].tolist())
+        self._stretches = stretches(graph)
+        self._wanted = _wanted(graph, self._stretches)
         self._recent = np.full((graph.depth, count), _NEVER)
         loads = [wait.period_ns for wait in graph.host_waits if wait.stream < 0]
         self._batches_ns = sum(loads)
         """What the processes that load need for the batches of a round."""
         self._rounds = 0
-        self._gone = _Sparse([(e.gone, np.ones(len(e.gone))) for e in edits])
-        self._durations = _Sparse([(e.rows, e.durations_ns) for e in edits])
-        self._deltas = _Sparse([(e.delta_rows, e.deltas_ns) for e in edits])
+        # The row behind the last one is a stretch of its own: what the host does at the end.
+        rows = len(graph.label)
+        borders = np.array([*((one.begin, one.end) for one in self._stretches), (rows, rows + 1)])
+        self._gone = _Sparse([(e.gone, np.ones(len(e.gone))) for e in edits], borders)
+        self._durations = _Sparse([(e.rows, e.durations_ns) for e in edits], borders)
+        self._deltas = _Sparse([(e.delta_rows, e.deltas_ns) for e in edits], borders)
         waits = range(len(graph.host_waits))
         self._waits = np.array([[n not in e.waits_gone for e in edits] for n in waits], np.bool_)
         self._sooner = {
             n: np.array([e.waits_sooner.get(n, 0.0) for e in edits])
             for n in {n for e in edits for n in e.waits_sooner}
         }
-        self._stretches = stretches(graph)
 
     @property
     def host_ns(self) -> float:
@@ -138,14 +141,13 @@ class _Replay:
 
     def round(self) -> Floats:
         """Run all steps once more; return when they ended."""
-        for begin, end, waits in self._stretches:
-            for number in waits:
+        for at, stretch in enumerate(self._stretches):
+            for number in stretch.waits:
                 self._wait(number, self._graph.host_waits[number])
-            if end > begin:
-                self._stretch(begin, end)
-        count = len(self._graph.label)
-        rest = np.full((1, len(self._host)), self._graph.rest_ns)
-        self._host = self._host + self._deltas.put(rest, count, count + 1)[0]
+            if stretch.end > stretch.begin:
+                self._stretch(at, stretch)
+        rest = self._deltas.put(np.full((1, 1), self._graph.rest_ns), len(self._stretches))
+        self._host = self._host + rest[0]
         self._rounds += 1
         ended: Floats = np.maximum(self._host, self._free.max(axis=0, initial=_NEVER))
         return ended
@@ -165,12 +167,11 @@ class _Replay:
         if self._seen is not None:
             self._seen.waited[number] = self._host[0]
 
-    def _stretch(self, begin: int, end: int) -> None:
-        graph, count = self._graph, len(self._host)
+    def _stretch(self, at: int, stretch: Stretch) -> None:
+        graph, (begin, end) = self._graph, stretch[:2]
         rows = slice(begin, end)
-        shape = (end - begin, count)
-        delta = self._deltas.put(np.broadcast_to(graph.delta_ns[rows, None], shape), begin, end)
-        launched = np.cumsum(delta, axis=0)
+        # Until something differs between the variants, one column is all of them.
+        launched = self._deltas.put(graph.delta_ns[rows, None], at).cumsum(axis=0)
         if graph.depth:
             # The host goes on when there is room again: when the kernel so far before has ended.
             room = np.maximum.accumulate(self._recent[: end - begin] - launched, axis=0)
@@ -179,44 +180,60 @@ class _Replay:
             launched = launched + self._host
         self._host = launched[-1].copy()
         ready = launched + graph.latency_ns[rows, None]
-        until = self._ends.get(int(graph.waits_for[begin]))
+        until = self._ends.get(stretch.waits_for)
         if until is not None:
             until = until + graph.behind_ns[begin]
             ready[0] = np.maximum(ready[0], until)
-        taken = self._durations.put(
-            np.broadcast_to(graph.duration_ns[rows, None], shape), begin, end
-        )
-        gaps = np.broadcast_to(graph.gap_ns[rows, None], shape)
-        if (gone := self._gone.at(begin, end)) is not None:
-            at = (gone[0] - begin, gone[1])
-            taken, gaps = np.array(taken), np.array(gaps)
-            taken[at], gaps[at], ready[at] = 0.0, 0.0, _NEVER
+        taken = self._durations.put(graph.duration_ns[rows, None], at)
+        gaps = graph.gap_ns[rows, None]
+        if (gone := self._gone.at(at)) is not None:
+            cells = gone[:2]
+            taken, gaps = (np.array(np.broadcast_to(one, ready.shape)) for one in (taken, gaps))
+            taken[cells], gaps[cells], ready[cells] = 0.0, 0.0, _NEVER
             if until is not None:  # what comes behind a kernel that goes waits as it did
                 ready[0] = np.maximum(ready[0], until)
-        ends = self._run(graph.stream[rows], ready, taken, gaps)
+        ends = self._run(stretch, ready, taken, gaps)
         if self._seen is not None:
             self._seen.launched[rows], self._seen.ended[rows] = launched[:, 0], ends[:, 0]
-        for row in range(begin, end) if self._wanted else ():
-            if row in self._wanted:
-                self._ends[row] = ends[row - begin].copy()
+        for row in self._wanted[at]:
+            self._ends[row] = ends[row - begin].copy()
         if graph.depth:
             self._recent = np.concatenate([self._recent, ends])[-graph.depth :]
 
-    def _run(self, streams: Integers, ready: Floats, taken: Floats, gaps: Floats) -> Floats:
+    def _run(self, stretch: Stretch, ready: Floats, taken: Floats, gaps: Floats) -> Floats:
         """Return when each kernel ends; ``ready`` does not know of the kernels before."""
+        sums = taken + gaps
+        if len(stretch.streams) == 1:
+            ((stream, _),) = stretch.streams
+            return self._run_stream(stream, ready, taken, sums)
         ends = np.empty_like(ready)
-        for stream in np.unique(streams).tolist():
-            own = np.flatnonzero(streams == stream)
-            chosen = slice(None) if len(own) == len(streams) else own
-            sums = np.cumsum(taken[chosen] + gaps[chosen], axis=0)
-            latest = np.maximum.accumulate(ready[chosen] + taken[chosen] - sums, axis=0)
-            ends[chosen] = sums + np.maximum(latest, self._free[stream])
-            self._free[stream] = ends[own[-1]]
+        for stream, own in stretch.streams:
+            ends[own] = self._run_stream(stream, ready[own], taken[own], sums[own])
+        return ends
+
+    def _run_stream(self, stream: int, ready: Floats, taken: Floats, costs: Floats) -> Floats:
+        sums = costs.cumsum(axis=0)
+        latest = np.maximum.accumulate(ready + taken - sums, axis=0)
+        ends: Floats = sums + np.maximum(latest, self._free[stream])
+        self._free[stream] = ends[-1]
         return ends
 
 
-def stretches(graph: StepGraph) -> list[tuple[int, int, list[int]]]:
-    """Return begin and end of each stretch, and the waits of the host before it."""
+class Stretch(NamedTuple):
+    """Rows without a wait of the host or for another stream, but before the first of them."""
+
+    begin: int
+    end: int
+    waits: list[int]
+    """Numbers of the waits of the host before it."""
+    waits_for: int
+    """The row that its first one waits for, else -1."""
+    streams: list[tuple[int, Integers]]
+    """Of each stream, its rows, counted from ``begin``."""
+
+
+def stretches(graph: StepGraph) -> list[Stretch]:
+    """Return the stretches of a graph in order; those without a row hold a wait of the host."""
     count = len(graph.label)
     waits: dict[int, list[int]] = {}
     for number, wait in enumerate(graph.host_waits):
@@ -224,39 +241,61 @@ def stretches(graph: StepGraph) -> list[tuple[int, int, list[int]]]:
     cuts = {0, count, *waits, *np.flatnonzero(graph.waits_for >= 0).tolist()}
     longest = min(_LONGEST, graph.depth or _LONGEST)
     borders = sorted(cuts)
+    sources = [*graph.waits_for.tolist(), -1]
+    changes = np.cumsum(np.diff(graph.stream, prepend=-1) != 0).tolist()
     found = []
     for begin, end in zip(borders, [*borders[1:], count], strict=True):
         for first in range(begin, end, longest):
             own = waits.get(first, []) if first == begin else []
-            found.append((first, min(first + longest, end), own))
+            last = min(first + longest, end)
+            is_one = changes[last - 1] == changes[first]
+            streams = _by_stream(graph.stream[first:last], is_one=is_one)
+            found.append(Stretch(first, last, own, sources[first], streams))
         if begin == end and begin in waits:
-            found.append((begin, end, waits[begin]))
+            found.append(Stretch(begin, end, waits[begin], -1, []))
     return found
 
 
-class _Sparse:
-    """Values of a few rows of each variant."""
+def _by_stream(streams: Integers, *, is_one: bool) -> list[tuple[int, Integers]]:
+    if is_one:
+        return [(int(streams[0]), np.arange(len(streams)))]
+    present = sorted(set(streams.tolist()))
+    return [(stream, np.flatnonzero(streams == stream)) for stream in present]
 
-    def __init__(self, parts: list[tuple[Integers, Floats]]) -> None:
+
+def _wanted(graph: StepGraph, found: Sequence[Stretch]) -> list[list[int]]:
+    """Return of each stretch the rows that a later one waits for."""
+    rows = np.unique(graph.waits_for[graph.waits_for >= 0])
+    borders = np.searchsorted(rows, [(one.begin, one.end) for one in found]).tolist()
+    return [rows[first:last].tolist() for first, last in borders]
+
+
+class _Sparse:
+    """Values of a few rows of each variant, by stretch."""
+
+    def __init__(self, parts: list[tuple[Integers, Floats]], borders: Integers) -> None:
         rows = np.concatenate([rows for rows, _ in parts]).astype(np.int64)
         variants = np.repeat(np.arange(len(parts)), [len(rows) for rows, _ in parts])
         values = np.concatenate([values for _, values in parts])
         order = np.argsort(rows, kind="stable")
         self._rows, self._variants, self._values = rows[order], variants[order], values[order]
+        self._count = len(parts)
+        self._begins = borders[:, 0].tolist()
+        self._borders = np.searchsorted(self._rows, borders).tolist()
 
-    def at(self, begin: int, end: int) -> tuple[Integers, Integers, Floats] | None:
-        """Return rows, variants and values from ``begin`` to ``end``."""
-        first, last = np.searchsorted(self._rows, (begin, end))
+    def at(self, number: int) -> tuple[Integers, Integers, Floats] | None:
+        """Return rows, counted from its first one, variants and values of a stretch."""
+        first, last = self._borders[number]
         if first == last:
             return None
         own = slice(first, last)
-        return self._rows[own], self._variants[own], self._values[own]
+        return self._rows[own] - self._begins[number], self._variants[own], self._values[own]
 
-    def put(self, base: Floats, begin: int, end: int) -> Floats:
-        """Return ``base`` with the values of these rows."""
-        found = self.at(begin, end)
+    def put(self, base: Floats, number: int) -> Floats:
+        """Return ``base``, one column for all variants, with the values of these rows."""
+        found = self.at(number)
         if found is None:
             return base
-        changed = np.array(base)
-        changed[found[0] - begin, found[1]] = found[2]
+        changed = np.repeat(base, self._count, axis=1)
+        changed[found[0], found[1]] = found[2]
         return changed
