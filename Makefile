@@ -20,7 +20,7 @@ NPU := $(if $(filter Linux,$(shell uname -s)),.venv-npu/ready)
 SARIF := $(if $(shell command -v npm),build/sarif/sarif-2.1.0.json)
 export SARIF_SCHEMA = $(CURDIR)/build/sarif/sarif-2.1.0.json
 
-.PHONY: demo test oldest lint types types-of-oldest bench pictures docs dist sbom audit lock locked clean
+.PHONY: demo test npu-ready oldest lint types types-of-oldest bench pictures docs dist sbom audit lock locked clean
 
 demo: .venv/ready
 	@mkdir -p $(OUT)
@@ -28,11 +28,14 @@ demo: .venv/ready
 	@echo
 	@$(BIN)/npufix patch $(DUMP) --source $(EXAMPLE) -o $(OUT)/npufix.patch --report $(OUT)/report.md --report $(OUT)/report.html
 
-test: .venv/test-ready $(NPU) $(SARIF)
+test: .venv/test-ready npu-ready
 	$(BIN)/python -m pytest -n auto --dist loadgroup
 ifneq ($(NPU),)
 	.venv-npu/bin/python -m pytest -n auto --dist loadfile tests/rewriters/verification/virtual_npu
 endif
+
+# What the tests need beside the packages of .venv.
+npu-ready: $(NPU) $(SARIF)
 
 # What reads dumps, with the oldest packages that pyproject.toml allows: NumPy 1
 # computes otherwise than NumPy 2. Needs Python 3.10 or 3.11, for which there are wheels of them.

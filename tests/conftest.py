@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,9 @@ os.environ["NPUFIX_LANG"] = "en"
 # What one test measures corrects no prediction of another, and none of the user's.
 os.environ["NPUFIX_CALIBRATION"] = "off"
 
+# Next to nothing of what is imported and made while tests are collected is garbage.
+gc.disable()
+
 # What a machine with other work takes says nothing, and no test remembers another run's examples.
 settings.register_profile(
     "npufix",
@@ -27,6 +31,13 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("npufix")
+
+
+def pytest_collection_finish() -> None:
+    """Have the collector look at what tests make, in forks of this process too, and at no test."""
+    gc.enable()
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import jsonschema
 import pytest
 from gate_samples import gated
 from msgspec.structs import replace
@@ -23,6 +22,8 @@ FOLDER = Path(__file__).parents[2] / "docs" / "schemas"
 
 
 def check(name: str, text: str) -> None:
+    import jsonschema  # what it reads of internationalised addresses takes it seconds
+
     schema = json.loads((FOLDER / f"{name}.schema.json").read_text(encoding="utf-8"))
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.Draft202012Validator(schema).validate(json.loads(text))
@@ -39,6 +40,8 @@ def test_nothing_else_is_published() -> None:
 
 
 def test_what_is_written_is_valid(example_report: Report) -> None:
+    import jsonschema
+
     check("report", report.to_json(example_report))
     check("gate", encode_indented(gated()))
     check("known-findings", to_json(known(f, f.path) for f in example_report.findings))

@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jsonschema
 import pytest
 from gate_samples import finding, gated
 from hypothesis import given
@@ -42,6 +41,8 @@ def to_sarif(made: object, sources: Sources) -> str:
 
 
 def checked(text: str) -> dict[str, Any]:
+    import jsonschema  # what it reads of internationalised addresses takes it seconds
+
     log: dict[str, Any] = json.loads(text)
     jsonschema.Draft202012Validator(SARIF).validate(log)
     if OFFICIAL.exists():
@@ -51,6 +52,8 @@ def checked(text: str) -> dict[str, Any]:
 
 
 def test_the_example_is_valid_and_each_result_has_its_rule(example_report: Report) -> None:
+    import jsonschema
+
     (run,) = checked(to_sarif(example_report, Sources(ROOT / "examples/bert_like")))["runs"]
     rules = run["tool"]["driver"]["rules"]
     assert len(run["results"]) == len(example_report.findings)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
-from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.graph.modules.syntax import parse_once, walk
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -142,7 +142,7 @@ class LinesToCover:
         taken; ``alike``: what ``find_blocks`` says of the lines of the other version.
         """
         self.text, self.filename, self.lines, self.alike = text, filename, tuple(lines), (*alike,)
-        self.tree = tree = ast.parse(text)
+        self.tree = tree = parse_once(text)
         codes = _list_codes(compile(text, filename, "exec", dont_inherit=True))
         own = {line for code in codes for _, _, line in code.co_lines() if line is not None}
         self._proofs: dict[Place, frozenset[Place]] = {
@@ -199,7 +199,7 @@ def find_blocks(text: str, lines: Iterable[int]) -> set[str]:
     None, if it is no Python.
     """
     try:
-        tree, wanted = ast.parse(text), set(lines)
+        tree, wanted = parse_once(text), set(lines)
     except (SyntaxError, ValueError):
         return set()
     return {
@@ -217,7 +217,7 @@ def find_making(text: str, other: str, owner: str) -> set[int]:
     New is what the other version of the text has not: in its place or elsewhere.
     """
     try:
-        trees = [ast.parse(t) for t in (text, other)]
+        trees = [parse_once(t) for t in (text, other)]
     except (SyntaxError, ValueError):
         return set()
     mine, theirs = (_list_making(tree, owner.rpartition(".")[2]) for tree in trees)
@@ -246,7 +246,7 @@ def _list_making(tree: ast.Module, owner: str) -> list[tuple[str, int]]:
 def find_names_read(text: str, lines: Iterable[int]) -> set[str]:
     """Return the variables that lines of a text read; none if it is no Python."""
     try:
-        tree, wanted = ast.parse(text), set(lines)
+        tree, wanted = parse_once(text), set(lines)
     except (SyntaxError, ValueError):
         return set()
     return {n.id for n in walk(tree) if isinstance(n, ast.Name) and n.lineno in wanted}

@@ -27,6 +27,7 @@ import torch
 
 from npufix.rewriters.edit.job import PROBE
 from npufix.rewriters.graph.modules.packages import package_of
+from npufix.rewriters.graph.modules.syntax import parse_once
 from npufix.rewriters.verification.inputs.objects.configurations import CONFIG_CLASS, LightConfig
 from npufix.rewriters.verification.inputs.objects.progress import find_progress
 from npufix.rewriters.verification.inputs.overlay import find_text
@@ -151,7 +152,7 @@ def list_own_files() -> list[str]:
 
 class _Module:
     def __init__(self, text: str, path: Path, tag: str, package: _Package, depth: int = 0) -> None:
-        self.tree = ast.parse(text)
+        self.tree = parse_once(text)
         self._path = path
         # Statements may be compiled one by one, where a future import would bind only itself.
         lazy = "from __future__ import annotations" in text

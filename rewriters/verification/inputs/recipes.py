@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import torch
 from torch.overrides import TorchFunctionMode
 
+from npufix.rewriters.graph.modules.syntax import parse_once
 from npufix.rewriters.verification.calls.values import (
     Find,
     MadeArgument,
@@ -470,7 +471,7 @@ def _tensors(owner: type, parameter: Parameter) -> list[Spec]:
 
 def _classes(text: str) -> list[ast.ClassDef]:
     try:
-        return [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.ClassDef)]
+        return [n for n in ast.walk(parse_once(text)) if isinstance(n, ast.ClassDef)]
     except (SyntaxError, ValueError):
         return []
 

@@ -191,6 +191,21 @@ def _beside_leaves(original: Target, one: CaseRun, after: CallRecord) -> Iterato
             yield again
 
 
+def _find_of_another_size(case: CallCase, compared: Sequence[CaseRun]) -> Assignment | None:
+    """Return the last arguments of another size that the same object was called with."""
+    own, size = case.assignment, case.size
+    known = {id(own)}
+    for seen in (c.case for c in reversed(compared) if c.case.flavour == "ordinary"):
+        other = seen.assignment
+        if id(other) in known:
+            continue
+        known.add(id(other))
+        alike = other.recipe == own.recipe and other.specs.keys() == own.specs.keys()
+        if alike and seen.size != size and not is_integral(other.specs):
+            return other
+    return None
+
+
 def _call_again(
     run: Proof, original: Target, one: CaseRun, after: CallRecord, compared: Sequence[CaseRun]
 ) -> Iterator[CaseRun]:
@@ -210,14 +225,10 @@ def _call_again(
     plain = case.flavour == "ordinary" and not case.seed and not case.steps
     if not keeps or not plain or one.dtype not in _AFTER:
         return
-    given = case.assignment.specs.keys()
-    others = (c.case for c in reversed(compared) if c.case.flavour == "ordinary")
-    own_kind = (c for c in others if c.assignment.recipe == case.assignment.recipe)
-    alike = (c for c in own_kind if c.assignment.specs.keys() == given)
-    sized = (c.assignment for c in alike if c.size != case.size)
-    other = next((a for a in sized if not is_integral(a.specs)), None)
     ways: list[tuple[Assignment | None, torch.dtype | None]] = []
+    other = None
     if one.dtype == torch.float32:
+        other = _find_of_another_size(case, compared)
         ways = [(case.assignment, None), (other, None)]
     for earlier, dtype in (*ways, (case.assignment, _AFTER[one.dtype])):
         again = None

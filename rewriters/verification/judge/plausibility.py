@@ -12,7 +12,7 @@ import torch
 
 from npufix.rewriters.edit.edit import segment
 from npufix.rewriters.graph.modules.names import source_lines
-from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.graph.modules.syntax import parse_once, walk
 from npufix.rewriters.verification.calls.values import (
     Kind,
     Tensor,
@@ -458,11 +458,10 @@ def _wants_contiguous(job: Job) -> bool:
     return any(re.search(called, t.partition(":")[2]) and ".view(" in t for t in texts)
 
 
-@lru_cache(maxsize=4)
 def _parse(text: str) -> ast.Module:
     """Return the syntax of a text, nothing where it has none: that is said when it is loaded."""
     try:
-        return ast.parse(text)
+        return parse_once(text)
     except (SyntaxError, ValueError):
         return ast.Module([], [])
 

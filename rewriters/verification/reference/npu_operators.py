@@ -95,10 +95,16 @@ def schemas_of(version: str, known: OperatorTable) -> dict[str, str]:
     }
 
 
+@cache
+def _read_schemas(wanted: str) -> tuple[str, dict[str, str]]:
+    """Return the recorded version that stands for one, and its schemas: nobody may change them."""
+    recorded = find_recorded_version(wanted, read_table().versions)
+    return recorded, schemas_of(recorded, read_table())
+
+
 def install(version: str = "") -> types.ModuleType:
     """Put the stand-in for this version of torch_npu into ``sys.modules`` and return it."""
-    recorded = find_recorded_version(version, read_table().versions)
-    schemas = schemas_of(recorded, read_table())
+    recorded, schemas = _read_schemas(version)
     if not _installed or _installed[-1].schemas != schemas:
         while _installed:
             _installed.pop().library._destroy()  # noqa: SLF001 - the only way to change a schema

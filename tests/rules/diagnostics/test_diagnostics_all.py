@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from npufix.advisor.rules_test.recordings import (
     MS,
     START,
     US,
-    any_recording,
-    problems_of_amounts,
     recording,
 )
 from npufix.rules import diagnostics
 from npufix.rules.registry import all_diagnostics
 from npufix.rules.shared.recording.observing import idle_time
-
-if TYPE_CHECKING:
-    from random import Random
 
 RULES = all_diagnostics()
 
@@ -78,12 +71,3 @@ def test_idle_time_is_what_no_kernel_covers(
     ends = starts + np.array([length for _, length in asked], np.int64)
     expected = [len(free & set(range(s, s + n))) for s, n in asked]
     assert idle.covered(starts, ends).tolist() == expected
-
-
-# All diagnostics look at each example, which is dear; each one's own tests say what it finds.
-@hypothesis_settings(max_examples=25)
-@given(st.randoms(use_true_random=False))
-def test_nothing_costs_more_than_the_step_or_saves_more_than_it_costs(draw: Random) -> None:
-    looked_at = any_recording(draw)
-    for rule in RULES:
-        assert list(problems_of_amounts(rule, looked_at)) == [], rule.id

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.graph.modules.syntax import parse_once, walk
 from npufix.rewriters.verification.calls.coverage import tracing
 from npufix.rewriters.verification.calls.observe import CALL_S
 from npufix.rewriters.verification.calls.values import Value
@@ -114,7 +114,7 @@ def _find_compared(
 
     Those of the patched code are read where the original has changed first: ``n >= most - 1``.
     """
-    before, after = (find_function(ast.parse(text), qualname) for text in (original, patched))
+    before, after = (find_function(parse_once(text), qualname) for text in (original, patched))
     own, other = _list_comparisons(before, lines), _list_comparisons(after, lines_patched)
     place = min((line for line, _ in _list_statements(before, lines)), default=0)
     every = [*((line, n) for line, n in own), *((place, n) for _, n in other if place)]
@@ -158,7 +158,7 @@ def holds_equal(job: Job) -> bool:
 
     Numbers that are drawn are never equal, unless they are few.
     """
-    function = find_function(ast.parse(job.original), job.qualname)
+    function = find_function(parse_once(job.original), job.qualname)
     if function is None or _ORDERED.search(ast.unparse(function)):
         return False
     return any(

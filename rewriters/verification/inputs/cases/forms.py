@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.graph.modules.syntax import parse_once, walk
 from npufix.rewriters.verification.calls.values import Tensor, Value
 from npufix.rewriters.verification.inputs.arguments import INTEGER_TENSOR, MASK
 from npufix.rewriters.verification.inputs.cases.trials import Trials, with_specs
@@ -69,7 +69,7 @@ def _is_said_long(name: str, source: str) -> bool:
 
 def is_said_contiguous(job: Job) -> bool:
     """Say whether a docstring has contiguous arguments: ``cache (blocks, size) contiguous``."""
-    function = find_function(ast.parse(job.original), job.qualname)
+    function = find_function(parse_once(job.original), job.qualname)
     text = ast.get_docstring(function) if isinstance(function, ast.FunctionDef) else ""
     return re.search(r"(?i)(?<!non-)(?<!non)(?<!not )\bcontiguous\b", text or "") is not None
 
@@ -153,7 +153,7 @@ def list_with_voids(
 
     And floats of which the last is what elements are compared with: ``if sigmas[i + 1] == 0:``.
     """
-    trees = [ast.parse(text) for text in (job.original, job.patched)]
+    trees = [parse_once(text) for text in (job.original, job.patched)]
     functions = [f for f in (find_function(t, job.qualname) for t in trees) if f is not None]
     for one in assignments:
         own = target.make_object(one.recipe) if one.recipe is not None else None

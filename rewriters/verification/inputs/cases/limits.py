@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from npufix.rewriters.graph.modules.syntax import last_name, walk
+from npufix.rewriters.graph.modules.syntax import last_name, parse_once, walk
 from npufix.rewriters.verification.calls.observe import CALL_S
 from npufix.rewriters.verification.calls.values import Tensor, Value, list_tensors
 from npufix.rewriters.verification.inputs.cases.trials import with_specs
@@ -107,7 +107,7 @@ def _find_signed(job: Job) -> set[str]:
     """
     found = set[str]()
     for text in (job.original, job.patched):
-        function = find_function(ast.parse(text), job.qualname)
+        function = find_function(parse_once(text), job.qualname)
         for node in walk(function) if function is not None else ():
             if isinstance(node, ast.Call) and last_name(node.func) in _OF_SIGNS:
                 names = [a.id for a in node.args if isinstance(a, ast.Name)]
@@ -124,7 +124,7 @@ def _find_cutting(job: Job) -> set[str]:
         (job.original, job.lines_original),
         (job.patched, job.lines_patched),
     ):
-        function = find_function(ast.parse(text), job.qualname)
+        function = find_function(parse_once(text), job.qualname)
         for node in walk(function) if function is not None else ():
             if isinstance(node, ast.Slice) and node.lineno in lines:
                 bounds = [bound for bound in (node.lower, node.upper) if bound is not None]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from npufix.rewriters.graph.modules.syntax import list_defaults, walk
+from npufix.rewriters.graph.modules.syntax import list_defaults, parse_once, walk
 from npufix.rewriters.verification.calls.values import (
     Promise,
     Several,
@@ -341,7 +341,7 @@ def read_declarations(text: str, qualname: str, assumed: tuple[str, ...] = ()) -
 
     """
     try:
-        tree = ast.parse(text)
+        tree = parse_once(text)
     except (SyntaxError, ValueError):
         return Declarations()
     function = find_function(tree, qualname)

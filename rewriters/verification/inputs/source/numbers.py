@@ -10,7 +10,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.graph.modules.syntax import parse_once, walk
 from npufix.rewriters.verification.inputs.source.slicing import slice_module
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
@@ -54,7 +54,7 @@ def list_numbers(texts: Iterable[str], qualname: str) -> list[int]:
 
 
 def _list_parts(text: str, qualname: str) -> list[ast.stmt]:
-    tree = try_call(lambda: ast.parse(text), _PARSE_S).value
+    tree = try_call(lambda: parse_once(text), _PARSE_S).value
     parts = slice_module(tree, qualname.partition(".")[0]) if isinstance(tree, ast.Module) else []
     return [part for part in parts if not isinstance(part, ast.Import | ast.ImportFrom)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.graph.modules.syntax import parse_once, walk
 from npufix.rewriters.verification.inputs.source.slicing import slice_module
 
 _FUNCTION = re.compile(r"(^|\.)(autograd\.)?Function$")
@@ -19,7 +19,7 @@ def list_operators(text: str, qualname: str) -> set[str]:
     in its file has nothing to do with it. Of no syntax there are none.
     """
     try:
-        tree = ast.parse(text)
+        tree = parse_once(text)
     except (SyntaxError, ValueError):
         return set()
     needed = slice_module(tree, qualname.partition(".")[0])

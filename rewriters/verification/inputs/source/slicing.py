@@ -7,7 +7,7 @@ import itertools
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.graph.modules.syntax import parse_once, walk
 
 if TYPE_CHECKING:
     import re
@@ -170,7 +170,7 @@ def find_names_beside(text: str, lines: Iterable[int]) -> set[str]:
     ``frequency`` is zero, as it is by default.
     """
     try:
-        tree, wanted = ast.parse(text), set(lines)
+        tree, wanted = parse_once(text), set(lines)
     except (SyntaxError, ValueError):
         return set()
     functions = (n for n in walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from npufix.rewriters.edit.edit import segment
 from npufix.rewriters.graph.modules.names import source_lines
-from npufix.rewriters.graph.modules.syntax import list_defaults, walk
+from npufix.rewriters.graph.modules.syntax import list_defaults, parse_once, walk
 from npufix.rewriters.verification.inputs.source.operands import (
     find_summed,
     list_compared_with_counters,
@@ -169,7 +169,7 @@ def _flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:
 def read_source(text: str, qualname: str) -> str:
     """Return the text of a function; empty if there is none."""
     try:
-        function = find_function(ast.parse(text), qualname)
+        function = find_function(parse_once(text), qualname)
     except (SyntaxError, ValueError):
         return ""
     return "" if function is None else segment(source_lines(text), function)

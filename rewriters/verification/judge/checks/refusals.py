@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.graph.modules.syntax import parse_once, walk
 from npufix.rewriters.verification.calls.coverage import Place, trace_lines
 from npufix.rewriters.verification.calls.device import compute_on_device
 from npufix.rewriters.verification.calls.observe import CALL_S, CallRecord, seed_everything
@@ -55,7 +55,7 @@ class _Refusal:
 def find_refusing_lines(text: str, lines: Sequence[int]) -> set[int]:
     """Return those of the lines that only run to raise."""
     wanted, found = set(lines), set[int]()
-    for node in walk(ast.parse(text)):
+    for node in walk(parse_once(text)):
         blocks = [getattr(node, name, None) for name in ("body", "orelse")]
         for block in (b for b in blocks if isinstance(b, list) and b):
             last = block[-1]
@@ -76,7 +76,7 @@ def compare_refusals(
 ) -> list[CaseRun]:
     """Call both with what the original refuses; return the calls that tell them apart."""
     deadline, told = time.process_time() + _SECONDS, list[CaseRun]()
-    tree = ast.parse(run.job.original)
+    tree = parse_once(run.job.original)
     raising = _raising_lines(tree)
     asks_more = bool(find_refusing_lines(run.job.patched, run.job.lines_patched))
     at_boundaries = list_refused_at_boundaries(original, assignments[:_MOST_BASES], run.job)

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.graph.modules.syntax import parse_once, walk
 from npufix.rewriters.verification.calls.coverage import LinesToCover, Place, find_blocks
 from npufix.rewriters.verification.calls.device import is_real
 from npufix.rewriters.verification.calls.values import Tensor
@@ -122,7 +122,7 @@ def _require_hooks(job: Job) -> None:
 
     """
     before, after = (
-        Counter(ast.unparse(n.func) for n in walk(ast.parse(text)) if isinstance(n, ast.Call))
+        Counter(ast.unparse(n.func) for n in walk(parse_once(text)) if isinstance(n, ast.Call))
         for text in (job.original, job.patched)
     )
     for name in after - before:
@@ -139,7 +139,7 @@ def _require_looking_at_arguments(job: Job) -> None:
     before, after = (
         {
             ast.unparse(node) if not isinstance(node, ast.Constant) else str(node.value)
-            for node in walk(ast.parse(text))
+            for node in walk(parse_once(text))
             if isinstance(node, ast.Name | ast.Attribute | ast.Constant) and node.lineno in lines
         }
         for text, lines in (
@@ -215,7 +215,7 @@ def _find_impossible(job: Job, text: str, compared: Sequence[CaseRun]) -> set[Pl
     ``isinstance(x, Tensor)`` where ``x: Tensor`` is all that is said. What a comparison has seen
     otherwise is not as it is said.
     """
-    old, new = (find_function(ast.parse(t), job.qualname) for t in (job.original, text))
+    old, new = (find_function(parse_once(t), job.qualname) for t in (job.original, text))
     if old is None or new is None:
         return set()
     declared = read_declarations(job.original, job.qualname, job.assumed)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from npufix.rewriters.graph.modules.packages import package_of
+from npufix.rewriters.graph.modules.syntax import parse_once
 from npufix.rewriters.verification.calls.device import is_virtual
 from npufix.rewriters.verification.calls.observe import CALL_S
 from npufix.rewriters.verification.calls.values import MadeArgument, Spec, materialise
@@ -247,7 +248,7 @@ def _loading(job: Job, *, partly: bool) -> str:
 
 def _find_needed(text: str, qualname: str, *, whole: bool) -> str:
     """Return the statements of a module that a function needs, as they are written."""
-    tree = None if whole else try_call(lambda: ast.parse(text), CALL_S).value
+    tree = None if whole else try_call(lambda: parse_once(text), CALL_S).value
     if not isinstance(tree, ast.Module):
         return text
     lines = text.splitlines(keepends=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from textwrap import dedent
 
 import pytest
+from verification_snippets import verify_here
 
-from npufix.rewriters.verification import Job, verify
+from npufix.rewriters.verification import Job
 from npufix.rewriters.verification.verdict import Status, Verdict
 
 pytest.importorskip("torch")
@@ -144,7 +145,7 @@ def job(qualname: str, old: str, new: str) -> Job:
 def verdicts() -> dict[tuple[str, bool], Verdict]:
     asked = {(name, False): job(*change) for name, change in CHANGES.items()}
     asked |= {(name, True): job(*change) for name, change in RIGHT.items()}
-    return dict(zip(asked, verify(list(asked.values())), strict=True))
+    return dict(zip(asked, verify_here(list(asked.values())), strict=True))
 
 
 @pytest.mark.parametrize("what", CHANGES)
