@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from npufix.reports.report import Fact
+from npufix.reports.report import CAUSE, Fact
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,7 +59,7 @@ def _explains(cause: Item, item: Item) -> bool:
 
 def _with_cause(item: T, by: Item) -> T:
     own, cause = item.finding, by.finding
-    told = Fact("cause", f"{cause.rule} {cause.name}")
+    told = Fact(CAUSE, f"{cause.rule} {cause.name}")
     # Where it launches late what others launch in time, its host is slow and not the program.
     launches_late = by.change is not None and bool(by.change.hurries)
     advice = own.advice if launches_late else cause.advice

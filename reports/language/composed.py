@@ -52,6 +52,10 @@ MESSAGES: tuple[str, ...] = (
     "loading {x}",
     "between kernels {x}",
     # the first screen
+    ", ",
+    "missing",
+    "holds no step",
+    "{what}, because of {cause}",
     "Step {time}",
     "Recording {time}",
     "communication",
