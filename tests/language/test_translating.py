@@ -134,12 +134,12 @@ def test_real_sentences(chinese: None) -> None:
         ),
         (
             (
-                "In the groups of dp, 200 of 200 collectives per step over SDMA move less than 16 "
-                "MB each, asked for at /a/main.py:3"
+                "In the groups of dp, 200 of 200 collectives per step over SDMA move 0.5 MB each "
+                "in the middle, where 16 MB are needed to fill a link, asked for at /a/main.py:3"
             ),
             (
-                "在 dp 组中，每步 200 次经 SDMA 的集合通信有 200 次过小，中位数每次 0.5 MB，而 16 MB 才能用满链路，"
-                "由 /a/main.py:3 引起"
+                "在 dp 组中，每步 200 次经 SDMA 的集合通信有 200 次过小，中位数每次 0.5 MB，"
+                "而 16 MB 才能用满链路，由 /a/main.py:3 引起"
             ),
         ),
         (
