@@ -55,7 +55,6 @@ MESSAGES: tuple[str, ...] = (
     ", ",
     "missing",
     "holds no step",
-    "{what}, because of {cause}",
     "Step {time}",
     "Recording {time}",
     "communication",

@@ -106,12 +106,12 @@ def _diagnosis(finding: Finding) -> str:
         return f"{text}; write {written} instead" if written else text
     # Of a rank that is late, what it was found to do meanwhile.
     cause = next((fact.value for fact in finding.evidence if fact.name == CAUSE), "")
-    what = f"{what}, because of {cause}" if cause else what
+    why = f", because of {cause}" if cause else ""
     where = finding.places[0] if finding.places else None
     at = f", asked for at {where.path}:{where.line}" if where is not None and where.path else ""
     if name := asker(finding):
         at = f", asked for by {name}"
-    return f"{what}{at}"
+    return f"{what}{why}{at}"
 
 
 def asker(finding: Finding) -> str:

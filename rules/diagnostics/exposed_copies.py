@@ -63,8 +63,8 @@ _ADVICE = (
 
 
 _ASIDE = (
-    "copy the next batch on a stream of its own (torch.npu.Stream) while this one is computed; fewer "
-    "and larger copies"
+    "copy on a stream of its own (torch.npu.Stream): the next batch while this one is computed, "
+    "results and what is offloaded while the device goes on; fewer and larger copies"
 )
 
 
