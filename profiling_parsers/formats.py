@@ -83,8 +83,10 @@ class _Foreign:
 
 _FOREIGN = (
     _Foreign(
-        ("chrome_tracing.json", "ms_service_*.db", "ascend_service_profiler_*.db", "kvcache.csv",
-         "request.csv", "batch.csv", "profiler.db"),
+        ("chrome_tracing.json", "ms_service_*.db", "ascend_service_profiler_*.db", "profiler.db",
+         "kvcache.csv", "request.csv", "request_summary.csv", "batch.csv", "batch_summary.csv",
+         "service_summary.csv", "forward.csv", "spec_decode.csv", "pd_split_*.csv",
+         "coordinator.csv"),
         "requests and batches of a service (msServiceProfiler of MindIE or vLLM), without kernels",
         'set "acl_task_time": 3 in ms_service_profiler_config.json, or profile the worker with '
         "torch_npu.profiler, and give the folder *_ascend_pt or PROF_* of it",
@@ -94,6 +96,12 @@ _FOREIGN = (
         "sums of MindSpore before 2.4, without the time of each kernel",
         "profile with mindspore.profiler.profile of MindSpore 2.4 or later and give the folder "
         "*_ascend_ms, or run `msprof --export=on --output=PROF_*` on the raw data of it",
+    ),
+    _Foreign(
+        ("op_statistic*.csv", "api_statistic*.csv", "step_trace_time*.csv", "communication*.json",
+         "dataset.csv", "minddata_pipeline_*.csv"),
+        "sums and side tables of a dump, without the time of each kernel",
+        "give the folder *_ascend_pt, *_ascend_ms or PROF_* that they were copied from",
     ),
     _Foreign(
         ("OpBasicInfo.csv", "*.nsys-rep", "*.qdrep", "*.xplane.pb"),
@@ -266,5 +274,7 @@ FORMATS = (
         names=("*.json", "*.json.gz"),  # as a script called them: rank0.json
     ),
     DumpFormat("trace", _read_trace_alone, is_file=_is_trace_alone),
-    DumpFormat("kernel-table", _read_table_alone, is_file=_is_table_alone, names=("*.csv",)),
+    DumpFormat(
+        "kernel-table", _read_table_alone, is_file=_is_table_alone, names=("*.csv", "*.CSV")
+    ),
 )

@@ -250,6 +250,8 @@ class Verdict(msgspec.Struct, frozen=True):
 
 ASKER = "asked for by"
 """Name of the fact that says what of C++ asks for kernels that no line of the program does."""
+CAUSE = "cause"
+"""Name of the fact that says which finding is why a rank is late."""
 
 
 class Fact(msgspec.Struct, frozen=True):

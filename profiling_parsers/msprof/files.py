@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 OUTPUT = "mindstudio_profiler_output"
 
-_KERNELS = ("op_summary*.csv", "task_time*.csv", "msprof_*.db")
+_KERNELS = (("op_summary", ".csv"), ("task_time", ".csv"), ("msprof", ".db"))
 _TIMESTAMP = re.compile(r"_(\d{14,20})(?=\.|_|$)")
 _SLICE = re.compile(r"_slice_(\d+)")
 _DEVICE_FOLDER = re.compile(r"device_(\d{1,9})")
@@ -20,7 +20,8 @@ _DEVICE_FOLDER = re.compile(r"device_(\d{1,9})")
 
 def is_exported(folder: Path) -> bool:
     """Tell whether a folder, or that of the exported files in it, holds kernels of msprof."""
-    return any(any(place.glob(name)) for place in (folder, folder / OUTPUT) for name in _KERNELS)
+    places = (folder, folder / OUTPUT)
+    return any(find_exported(place, *kind) for place in places for kind in _KERNELS)
 
 
 def find_output(path: Path) -> Path:

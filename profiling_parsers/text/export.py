@@ -182,6 +182,8 @@ def _read_steps(
         except DumpError as error:
             fault, remedy = error.message, error.remedy
         else:
+            if is_mindspore(dump) and _is_whole_recording(steps, kernels):
+                steps = steps.assign(step=steps["step"].mask(np.ones(1, np.bool_)))
             if not problems:
                 files = KERNEL_DETAILS, file.name
                 problems = check_steps(kernels, steps, files, remedies.analyse(dump))
@@ -191,6 +193,11 @@ def _read_steps(
     what = f"{fault}: the split of a step is computed from its kernels, from the first one on"
     computed = Problem(file.name, what, remedy, damaged=is_there)
     return steps_from_kernels(kernels), [*problems, computed], False
+
+
+def _is_whole_recording(steps: pd.DataFrame, kernels: pd.DataFrame) -> bool:
+    """Tell the one step 0 that MindSpore writes where no step was marked."""
+    return steps["step"].tolist() == [0] and not kernels["step"].notna().any()
 
 
 def _trace_remedy(dump: Path, output: Path, environment: Environment) -> str:

@@ -64,7 +64,7 @@ _SPOKEN = frozenset(
     ]
 )
 """Names of placeholders that stand for a single word of ours, not for a name of the user's."""
-_ASKED = ", asked for at "
+_BEHIND = (", because of ", ", asked for at ")
 """What a headline puts behind any sentence."""
 _ANYTHING = frozenset({"basis", "arguments"})
 """Names of placeholders that stand for a sentence of ours in parentheses, or for a long list."""
@@ -283,9 +283,10 @@ class Catalogue:
         return None
 
     def _by_template(self, text: str, depth: int) -> str | None:
-        body, mark, place = text.partition(_ASKED)
-        if body and mark and (said := self._whole(body, depth, spoken=True)):
-            return said + (self._by_template(mark + place, depth) or mark + place)
+        for behind in _BEHIND:
+            body, mark, rest = text.partition(behind)
+            if body and mark and (said := self._whole(body, depth, spoken=True)):
+                return said + (self._by_template(mark + rest, depth) or mark + rest)
         # A clause may be half a sentence: the heavier template says which.
         half = text[0].lower() + text[1:] if text[:1].isupper() and "; " not in text else text
         words = dict.fromkeys(_WORD.findall(f"{text} {half}"))

@@ -52,6 +52,9 @@ MESSAGES: tuple[str, ...] = (
     "loading {x}",
     "between kernels {x}",
     # the first screen
+    ", ",
+    "missing",
+    "holds no step",
     "Step {time}",
     "Recording {time}",
     "communication",

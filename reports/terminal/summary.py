@@ -272,7 +272,7 @@ def _show_ways_on(report: Report, console: Console) -> None:
     missing = [tr(part.name) for part in report.not_recorded]
     if missing:
         more = len(missing) - _MOST_NAMES
-        names = ", ".join(missing[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+        names = tr(", ").join(missing[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
         paragraph(f"Not recorded: {names} (-v: what for, and how to)", console, "dim")
     # One line of 80 columns; shapes and modules are operators and lines, seen from elsewhere.
     # Headroom is computed only where it is asked for.

@@ -6,7 +6,7 @@ import re
 import textwrap
 from typing import TYPE_CHECKING
 
-from npufix.reports.report import ASKER
+from npufix.reports.report import ASKER, CAUSE
 from npufix.rules.shared.quantities import format_count, milliseconds, percent, shorten
 
 if TYPE_CHECKING:
@@ -104,11 +104,14 @@ def _diagnosis(finding: Finding) -> str:
         is_short = len(finding.replacement) < _SHORT and "\n" not in finding.replacement
         written = finding.replacement if is_short else ""
         return f"{text}; write {written} instead" if written else text
+    # Of a rank that is late, what it was found to do meanwhile.
+    cause = next((fact.value for fact in finding.evidence if fact.name == CAUSE), "")
+    why = f", because of {cause}" if cause else ""
     where = finding.places[0] if finding.places else None
     at = f", asked for at {where.path}:{where.line}" if where is not None and where.path else ""
     if name := asker(finding):
         at = f", asked for by {name}"
-    return f"{what}{at}"
+    return f"{what}{why}{at}"
 
 
 def asker(finding: Finding) -> str:

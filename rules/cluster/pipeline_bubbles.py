@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from npufix.rules.cluster_diagnostic import ClusterDiagnostic, ClusterObservation
 from npufix.rules.shared.quantities import milliseconds
 from npufix.rules.shared.ranks.communication import per_step
-from npufix.rules.shared.ranks.comparing import FLOOR_NS, typical
+from npufix.rules.shared.ranks.comparing import FLOOR_NS, GAP, typical
 from npufix.rules.shared.ranks.groups import parts, stages
 
 if TYPE_CHECKING:
@@ -74,7 +74,8 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
                 for number, taken in list(by_stage.items())[:_SHOWN]
             ),
         ),
-        cost_ns=round(mean),
+        # What uneven stages cost is theirs (NPU607): it goes without any more micro-batches.
+        cost_ns=round(mean - uneven if uneven > GAP * computing.mean() else mean),
         saving_ns=(0, max(0, round((mean - uneven) / 2))),
         basis=(
             "at most half, with twice the micro-batches or virtual stages, and without what uneven "

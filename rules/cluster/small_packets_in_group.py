@@ -133,20 +133,21 @@ def _observation(
     cost, step = float(exposed.median()), step_ns(cluster)
     if cost < max(LEAST_SHARE * step, FLOOR_NS):
         return
-    ranks = small["rank"].nunique()
+    ranks, size = small["rank"].nunique(), float(np.median(small["size"])) / 1e6
     calls = (small["count"].sum() / ranks, group["count"].sum() / group["rank"].nunique())
     limit = f"{PACKET_BYTES[link.transport] / 1e6:.0f} MB"
     where = name_groups(key if key in set(cluster.groups["role"].astype(str)) else "", key)
     yield ClusterObservation(
         what=(
             f"in {where}, {number(calls[0])} of {number(calls[1])} collectives per step over "
-            f"{link.transport} move less than {limit} each; what nothing hides of them takes "
-            f"{milliseconds(cost)} per step ({percent(cost / step if step else 0.0)})"
+            f"{link.transport} move {size:.2g} MB each in the middle, where {limit} are needed to "
+            f"fill a link; what nothing hides of them takes {milliseconds(cost)} per step "
+            f"({percent(cost / step if step else 0.0)})"
         ),
         ranks=tuple(sorted({int(rank) for rank in small["rank"]})),
         evidence=(
             ("their bandwidth", f"{_speed(small):.2f} GB/s, large ones reach {link.good:.1f} GB/s"),
-            ("median size", f"{np.median(small['size']) / 1e6:.3g} MB"),
+            ("median size", f"{size:.3g} MB"),
             ("operations", ", ".join(sorted(set(small["name"])))),
         ),
         cost_ns=round(cost),

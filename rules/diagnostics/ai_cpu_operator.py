@@ -33,7 +33,13 @@ from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import format_count, milliseconds, percent
 from npufix.rules.shared.recording.core_time import on_ai_core
-from npufix.rules.shared.recording.observing import per_step, places, share
+from npufix.rules.shared.recording.observing import (
+    BATCH_QUEUE,
+    is_named,
+    per_step,
+    places,
+    share,
+)
 from npufix.rules.shared.recording.recorded_cells import dtype_name
 
 if TYPE_CHECKING:
@@ -85,6 +91,7 @@ def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation per cause, a dtype or the Type itself; the most expensive first."""
     kernels = recording.kernels
     own = (kernels["core"] == "AI_CPU") & (kernels["duration_ns"] > AICPU_20)
+    own &= ~is_named(kernels, BATCH_QUEUE, "type")  # it waits for data (NPU408)
     slow = kernels[own & ~kernels["communication"].to_numpy(bool)]
     cause = _cause(slow, recording.environment.chip or "")
     causes = slow["duration_ns"].groupby(cause).sum()

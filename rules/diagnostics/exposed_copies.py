@@ -62,6 +62,12 @@ _ADVICE = (
 )
 
 
+_ASIDE = (
+    "copy on a stream of its own (torch.npu.Stream): the next batch while this one is computed, "
+    "results and what is offloaded while the device goes on; fewer and larger copies"
+)
+
+
 def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation for all copies together."""
     copies = find_named(recording.kernels, COPIES, "type")
@@ -116,6 +122,7 @@ def _beside_kernels(recording: Recording) -> Iterator[Observation]:
     calls = recording.host_ops.drop_duplicates("start_ns").set_index("start_ns", drop=False)
     known = copies["asked_ns"].isin(calls.index).to_numpy(bool)
     asked = calls.loc[copies["asked_ns"][known]]
+    waits = _blocking(asked, end[known], alone[known], recording.host_ops)
     yield Observation(
         what=(
             f"for {milliseconds(cost)} per step ({percent(share(cost, recording))} of the step) the "
@@ -126,17 +133,26 @@ def _beside_kernels(recording: Recording) -> Iterator[Observation]:
         saving_ns=(0, cost),
         basis="at most that time, if the copies are made while the device computes",
         places=places(asked, alone[known], recording),
-        host_ops=frozenset(map(int, _blocking(asked, end[known], recording.host_ops))),
+        host_ops=waits,
         is_idle=True,
+        advice="" if waits or 2 * alone[known].sum() < alone.sum() else _ASIDE,
     )
 
 
-def _blocking(asked: pd.DataFrame, end_ns: Integers, host_ops: pd.DataFrame) -> Integers:
-    """Return the labels of calls in which the host waits until their copy has been made."""
+def _blocking(
+    asked: pd.DataFrame, end_ns: Integers, alone_ns: Integers, host_ops: pd.DataFrame
+) -> frozenset[int]:
+    """Return the labels of calls in which the host waits until their copy has been made.
+
+    None where that is the smaller part: kernels that wait for a copy of 20 ms wait as long when a
+    read of one number no longer holds up the host.
+    """
     returned = (asked["start_ns"] + asked["duration_ns"]).to_numpy()
-    waits = asked["start_ns"].to_numpy()[returned >= end_ns]
-    found: Integers = host_ops.index[host_ops["start_ns"].isin(waits)].to_numpy()
-    return found
+    blocks = returned >= end_ns
+    if 2 * alone_ns[blocks].sum() < alone_ns.sum():
+        return frozenset()
+    waits = asked["start_ns"].to_numpy()[blocks]
+    return frozenset(map(int, host_ops.index[host_ops["start_ns"].isin(waits)]))
 
 
 def _with_calls(

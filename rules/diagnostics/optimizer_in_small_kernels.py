@@ -251,6 +251,7 @@ def _observation(recording: Recording, rows: pd.DataFrame, name: str) -> Iterato
         ),
         **_gain(rows, cost, recording),
         places=places(rows, spent, recording),
+        advice="" if "GPU" in rows["core"].to_numpy() else _BY_CLASS[name],
     )
 
 

@@ -7,7 +7,8 @@ until it is, so the step begins with idle time.
 
 Evidence: the operators ``enumerate(DataLoader)#...__next__`` of the host, and how long the device
 is idle while they last. A slow call behind which the device still works costs nothing and is not
-told.
+told. Where the device itself takes batches from a queue (the sink mode of MindSpore), the time of
+the kernels ``GetNext``.
 
 Use instead: more workers (as many as make a batch in the time of the rest of a step), ``persistent_workers=True``,
 ``prefetch_factor``, ``pin_memory=True``; data on a local disk, not in archives that must be
@@ -27,9 +28,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from npufix.rules.diagnostic import Diagnostic, Observation
+from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import milliseconds, percent
 from npufix.rules.shared.recording.kernel_groups import LEAST_SHARE
 from npufix.rules.shared.recording.observing import (
+    BATCH_QUEUE,
     NEXT_BATCH,
     WORKERS,
     find_named,
@@ -55,12 +58,17 @@ _CORES, _MORE_OFTEN = 24, 4
 """Workers of a device at most: 192 cores for 8 devices; and how many times as many as there are,
 where that is not known."""
 _HALF = 0.5
+_QUEUE = (
+    "more num_parallel_workers and prefetch_size in mindspore.dataset, python_multiprocessing=True "
+    "where Python makes the batches; minddata_pipeline_summary_*.csv names the slow operation"
+)
 _SHORTEST_NS = 200_000
 """A call that takes less has found its batch ready."""
 
 
 def check(recording: Recording) -> Iterator[Observation]:
-    """Yield one observation for the slow calls together."""
+    """Yield one observation for the slow calls together, and one for waits of the device itself."""
+    yield from _at_the_queue(recording)
     calls = find_named(recording.host_ops, NEXT_BATCH)
     slow = calls[calls["duration_ns"] > _SHORTEST_NS]
     if slow.empty or recording.kernels.empty:
@@ -95,6 +103,29 @@ def check(recording: Recording) -> Iterator[Observation]:
         at_least_ns=needs.at_least_ns,
         is_idle=True,
         is_divided=True,
+    )
+
+
+def _at_the_queue(recording: Recording) -> Iterator[Observation]:
+    """Yield an observation for kernels that wait for a batch (the sink mode of MindSpore)."""
+    kernels = recording.kernels
+    takes = find_named(kernels, BATCH_QUEUE, "type")
+    slow = takes[takes["duration_ns"] > _SHORTEST_NS]
+    cost = per_step(int(slow["duration_ns"].sum()), recording)
+    if share(cost, recording) < LEAST_SHARE:
+        return
+    yield Observation(
+        what=(
+            f"{len(slow)} of {len(takes)} kernels {slow['type'].iloc[0]} had to wait for the next batch, "
+            f"the longest {milliseconds(slow['duration_ns'].max())}; that takes {milliseconds(cost)} "
+            f"per step ({percent(share(cost, recording))} of the step)"
+        ),
+        cost_ns=cost,
+        saving_ns=(0, cost),
+        basis="at most that time, if each batch is in the queue when its step begins",
+        places=places(slow, slow["duration_ns"].to_numpy(), recording),
+        kernels=Labels(slow.index),
+        advice=_QUEUE,
     )
 
 

@@ -134,12 +134,22 @@ def test_real_sentences(chinese: None) -> None:
         ),
         (
             (
-                "In the groups of dp, 200 of 200 collectives per step over SDMA move less than 16 "
-                "MB each, asked for at /a/main.py:3"
+                "The device is idle 28.1 ms per step longer on rank 1 than on the median of 3 "
+                "other ranks, because of NPU411 host-pause, asked for at /a/main.py:3"
             ),
             (
-                "在 dp 组中，每步 200 次经 SDMA 的集合通信有 200 次每次少于 16 MB，"
-                "由 /a/main.py:3 引起"
+                "rank 1 的设备每步比其他 3 个 rank 的中位数多空闲 28.1 ms，"
+                "原因是 NPU411 host-pause，由 /a/main.py:3 引起"
+            ),
+        ),
+        (
+            (
+                "In the groups of dp, 200 of 200 collectives per step over SDMA move 0.5 MB each "
+                "in the middle, where 16 MB are needed to fill a link, asked for at /a/main.py:3"
+            ),
+            (
+                "在 dp 组中，每步 200 次经 SDMA 的集合通信有 200 次过小，中位数每次 0.5 MB，"
+                "而 16 MB 才能用满链路，由 /a/main.py:3 引起"
             ),
         ),
         (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from small_db import api, collective_tables, full_tables, split_tables, task, write_db_dump
+from small_db import api, cann, collective_tables, full_tables, split_tables, task, write_db_dump
 from small_dump import START
 
 from npufix.profiling_parsers.reader import read_profile
@@ -171,6 +171,26 @@ def test_copies_that_the_host_waits_for_are_from_or_to_it(tmp_path: Path) -> Non
     tables["PYTORCH_API"].append(api(902, 10, 2_000_000, 800_000))
     found = read(tmp_path, tables).signals.copies
     assert rows(found) == [(START + 2_010_000, 700_000, START + 2_000_000)]
+
+
+@pytest.mark.parametrize(("call", "told"), [("aclrtMemcpyAsync", True), ("aclnnMul", False)])
+def test_copies_that_the_host_does_not_wait_for_are_told_by_the_queue(
+    tmp_path: Path, call: str, *, told: bool
+) -> None:
+    """``x.to(device, non_blocking=True)`` has returned long before 700 µs are copied."""
+    tables = full_tables()
+    asks, waits = "acl_memcpy_host_to_device", "aten::copy_"
+    known = {901: "MEMCPY_ASYNC", 902: waits, 903: asks, 904: f"Dequeue@{asks}", 905: call}
+    tables["STRING_IDS"] += [{"id": number, "value": value} for number, value in known.items()]
+    tables["TASK"].append({**task(90, 2_100_000, 700_000, 990), "taskType": 901})
+    tables["PYTORCH_API"] += [
+        api(902, 10, 2_000_000, 30_000),
+        api(903, 10, 2_010_000, 5_000),
+        api(904, 11, 2_040_000, 20_000, kind=50002),
+    ]
+    tables["CANN_API"].append(cann(20_000, 905, 2_050_000, 9_000, 990))
+    expected = [(START + 2_100_000, 700_000, START + 2_000_000)] if told else []
+    assert rows(read(tmp_path, tables).signals.copies) == expected
 
 
 def test_collectives_that_a_file_lost_are_told(tmp_path: Path) -> None:

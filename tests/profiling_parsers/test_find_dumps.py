@@ -166,6 +166,8 @@ def test_a_rank_that_fails_stays_in_the_list_and_says_why(dump: Path) -> None:
     [
         ("out/chrome_tracing.json", "msServiceProfiler", "acl_task_time"),
         ("0423-0852/ms_service_7.db", "msServiceProfiler", "acl_task_time"),
+        ("output/batch_summary.csv", "msServiceProfiler", "acl_task_time"),
+        ("copied/op_statistic_20261128.csv", "without the time of each kernel", "*_ascend_pt"),
         ("profiler/aicore_intermediate_0_type.csv", "MindSpore before 2.4", "_ascend_ms"),
         ("OPPROF_20250109_AB/OpBasicInfo.csv", "msprof op", "torch_npu.profiler"),
     ],

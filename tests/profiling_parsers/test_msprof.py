@@ -192,6 +192,13 @@ def test_totals_are_held_against_op_statistic(tmp_path: Path) -> None:
     assert "4 kernels, 122.000 µs against 5, 152.500 µs" in told
 
 
+@pytest.mark.parametrize("name", ["op_summary.csv", "OP_SUMMARY_RANK0.CSV"])
+def test_a_table_without_the_time_of_its_export_is_one_by_itself(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(FOUR)
+    (found,) = find_dumps(tmp_path)
+    assert (found.path.name, found.kind) == (name, "kernel-table")
+
+
 def test_without_op_summary_the_tasks_are_read(tmp_path: Path) -> None:
     content = as_csv(
         [

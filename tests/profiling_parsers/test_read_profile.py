@@ -340,6 +340,18 @@ def test_a_dump_of_mindspore_is_read_with_its_own_names(tmp_path: Path) -> None:
     assert "recorded by MindSpore" in profile.problems[0].what
 
 
+def test_mindspore_calls_a_recording_without_steps_step_0(tmp_path: Path) -> None:
+    starts = [microseconds(START + offset) for offset in (60_000, 170_000, 300_000)]
+    kernels = KERNELS.format(*starts).replace("Step Id,", "").replace("\n50,", "\n")
+    columns = "Step,Computing,Communication(Not Overlapped),Overlapped,Communication,Free"
+    dump = write_dump(tmp_path / "host_1_ascend_ms", kernel_details=kernels)
+    file = dump / "ASCEND_PROFILER_OUTPUT" / "step_trace_time.csv"
+    file.write_text(f"{columns}\n0,0.5,0,0,0,9\n")
+    profile = read_profile(dump)
+    assert not any("no kernel is of a step" in each.what for each in profile.problems)
+    assert profile.steps["step"].isna().all()
+
+
 def test_what_a_dump_of_mindspore_lacks_is_said_in_its_words(tmp_path: Path) -> None:
     files = {"trace_view": json.dumps(without_stacks(small_trace()))}
     profile = read_profile(write_dump(tmp_path / "host_1_ascend_ms", **files))

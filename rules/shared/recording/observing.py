@@ -305,6 +305,8 @@ COPIES = r"Memcpy\s(HtoD|DtoH)|Copy(HostToDevice|DeviceToHost)"
 """Between host and device, in a trace of a GPU."""
 NEXT_BATCH = r"enumerate\(DataLoader\)#.*__next__"
 """The operator around a wait for the next batch."""
+BATCH_QUEUE = r"(Dynamic)?GetNext\w*"
+"""The kernel that waits for the next batch where the device takes it from a queue itself."""
 WORKERS = r".*MultiProcessing.*"
 """Where other processes make it."""
 PYTHON = re.compile(r"(?P<path>.+)\((?P<line>\d+)\): (?P<function>.+)")

@@ -16,6 +16,7 @@ from npufix.advisor.evidence.change import Change
 from npufix.advisor.evidence.item import Item, rank_items
 from npufix.reports.prediction import Forecast, Prediction
 from npufix.reports.report import Finding, Saving, StepSplit
+from npufix.rules.diagnostic import Place
 
 KERNELS = pd.DataFrame({"duration_ns": [1] * 10})
 FINDING = Finding(
@@ -118,6 +119,21 @@ def test_who_launches_late_what_others_launch_in_time_has_a_slow_host(
     told = msgspec.structs.replace(cause.finding, advice="load ahead")
     cause = replace(cause, finding=told, change=change)
     assert with_causes([rank, cause], 0)[0].finding.advice == advice
+
+
+def test_a_pause_with_a_place_explains_a_late_rank_beside_a_small_cause() -> None:
+    """1 ms of 28 behind ``.item()`` does not say why; what the host does for the others does."""
+    late = Item(
+        finding=msgspec.structs.replace(FINDING, ranks=[0], device_ns=100),
+        of_job=True,
+        is_idle=True,
+    )
+    small, pause = found(0, 4, is_idle=True), found(0, 90, is_idle=True)
+    place = Place("log.py", 3, "on_step", 90, 1)
+    logs = msgspec.structs.replace(pause.finding, name="host-pause", places=[place])
+    told = with_causes([late, small, replace(pause, finding=logs, is_symptom=True)], 0)
+    assert [f.value for f in told[0].finding.evidence] == [f"{FINDING.rule} host-pause"]
+    assert told[0].finding.places == [place]
 
 
 def test_what_a_group_takes_comes_behind_the_collectives_that_one_rank_names() -> None:

@@ -540,3 +540,4 @@ def test_what_the_heaviest_stage_waits_is_no_symptom_of_uneven_stages(
     bare = {name: getattr(base, name)[:0] for name in ("collectives", "transports")}
     (seen,) = found("NPU608", replace(base, steps=steps, **bare))
     assert seen.is_symptom is is_symptom
+    assert seen.cost_ns == pytest.approx(((150 + slowest_waits) / 2 - 30) * MS, rel=0.05)

@@ -9,6 +9,7 @@ from observed import LOADER, api, nothing, only
 
 from npufix.advisor.rules_test.recordings import MS, START, US, in_a_row, recording
 from npufix.rules.diagnostics import (
+    ai_cpu_operator,
     blocking_copy_to_device,
     device_memory_reallocation,
     python_garbage_collection,
@@ -231,6 +232,18 @@ def test_a_read_that_ends_the_last_step_counts() -> None:
     copy = call("aten::copy_", MS // 2, 50 * MS)
     found = only(synchronising_operator, recording(rows, [mark, copy], step={"free_ns": 49 * MS}))
     assert found.cost_ns == 49 * MS
+
+
+def test_a_queue_on_the_device_waits_for_the_loader() -> None:
+    """In the sink mode of MindSpore no call of the host does; and no AI core would be faster."""
+    rows = [
+        {"type": "GetNext", "core": "AI_CPU", "start_ns": 0, "duration_ns": 40 * MS},
+        {"type": "MatMulV2", "start_ns": 40 * MS, "duration_ns": 60 * MS},
+    ]
+    found = only(slow_data_loading, recording(rows, step_ns=100 * MS))
+    assert (found.cost_ns, found.saving_ns) == (40 * MS, (0, 40 * MS))
+    assert "num_parallel_workers" in found.advice
+    assert not list(ai_cpu_operator.check(recording(rows, step_ns=100 * MS)))
 
 
 def test_what_the_step_before_wrote_is_not_copied_to_the_device() -> None:

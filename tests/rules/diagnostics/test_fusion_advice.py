@@ -204,6 +204,10 @@ def test_a_fused_adam_moves_seven_tensors_for_each_parameter() -> None:
     sgd = [{**row, "type": "Mul"} for row in one]
     (other,) = seen(optimizer_in_small_kernels, chain(*sgd * 4), host_rows=optimizer("SGD"))
     assert other.instead is other.saving_ns is None
+    assert (found.advice, other.advice) == (
+        "torch.optim.AdamW(..., fused=True) or torch_npu.optim.NpuFusedAdamW",
+        "torch_npu.optim.NpuFusedSGD",
+    )
 
 
 def test_a_few_foreach_kernels_of_a_whole_model_are_told_as_one() -> None:
