@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _IMPORT = re.compile(r"^from\s[^\n]+?\simport(?:[ \t]*\([^)]*\)|(?:\\\n|[^\n\\(])*)", re.MULTILINE)
 _NEEDS_PACKAGE = frozenset({"mindspeed-installed", "mx-driving-installed"})
-_OF_A_KIND = frozenset({"early-reductions", "growing-caches"})
+_OF_A_KIND = frozenset({"attention-in-pieces", "early-reductions", "growing-caches"})
 _SETTINGS = frozenset({"optimizers", "data-loaders"})
 _OF_COMBINED = "gradients-for-all-parameters"
 """What nobody can tell for an optimizer of torch_npu but who knows the program."""
