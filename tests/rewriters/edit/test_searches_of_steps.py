@@ -376,11 +376,11 @@ class A(nn.Module):
     assert bool(found(text, "NPU217")) is told
 
 
-@pytest.mark.parametrize(("left", "told"), [("return False", False), ("x = 0", True)])
+@pytest.mark.parametrize(("left", "told"), [("return False", False), ("self.n = 1", True)])
 def test_what_is_made_once_after_training_is_kept(left: str, *, told: bool) -> None:
     text = f"""
-class Bottleneck(nn.Module):
-    def update(self, x: torch.Tensor, force=False):
+class BottleneckLayer(nn.Module):
+    def get_table(self, x: torch.Tensor, force=False):
         if self.table.numel() > 0 and not force:
             {left}
         self.table = self.make(x, torch.arange(x.max().item()))
