@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _IMPORT = re.compile(r"^from\s[^\n]+?\simport(?:[ \t]*\([^)]*\)|(?:\\\n|[^\n\\(])*)", re.MULTILINE)
 _NEEDS_PACKAGE = frozenset({"mindspeed-installed", "mx-driving-installed"})
-_OF_A_KIND = frozenset({"early-reductions", "growing-caches"})
+_OF_A_KIND = frozenset({"attention-in-pieces", "early-reductions", "growing-caches"})
 _SETTINGS = frozenset({"optimizers", "data-loaders"})
 _OF_COMBINED = "gradients-for-all-parameters"
 """What nobody can tell for an optimizer of torch_npu but who knows the program."""
@@ -38,12 +38,12 @@ def fold(
     for several lines of a file (twenty ``.item()`` in one dictionary of numbers to log) at the
     first of them; so is a fused operator that serves a function several times. What a generator
     has copied, ``modeling_b.py`` out of ``modular_b.py`` and that out of ``modeling_a.py``, is
-    said where it was copied from, unless generated files may be changed as well. What is no more
-    than the call of a function of another file is said in that function. A setting in many
-    configurations is one finding too, unless it is ``to_write``: then each file is. Advice about a
-    part of what another finding changes is not said beside it. Who has a list
-    of known findings ``to_compare`` with is told advice by function: what is new in another one
-    would be hidden.
+    said where it was copied from, unless generated files may be changed as well. What all loaders
+    of training data get is one decision. What is no more than the call of a function of another
+    file is said in that function. A setting in many configurations is one finding too, unless it
+    is ``to_write``: then each file is. Advice about a part of what another finding changes is not
+    said beside it. Who has a list of known findings ``to_compare`` with is told advice by
+    function: what is new in another one would be hidden.
     """
     covered = _list_covered(found)
     found = [item for item in found if item not in covered]
@@ -52,7 +52,7 @@ def fold(
     for item in sorted(found, key=_is_generated):
         key = _find_shared_text(item, tree, to_write=to_write)
         if key is None and not (to_write or to_compare):
-            key = _fused_as(item)
+            key = _fused_as(item) or _decided_as(item)
         if key is None and not (to_write and item.site.rewrite is not None):
             key = _find_shared_advice(item, to_compare=to_compare)
         if key is not None:
@@ -139,6 +139,19 @@ def _fused_as(item: Located) -> tuple[str, ...] | None:
     if _OF_COMBINED in names:  # four or five questions, to be asked once in a project
         return site.rule.id, waits
     return site.rule.id, item.finding.path, item.finding.function, waits
+
+
+def _decided_as(item: Located) -> tuple[str, ...] | None:
+    """Return what changes share that are one decision: all loaders of a project get the same.
+
+    So do the selections of a file by masks.
+    """
+    site = item.site
+    if site.rewrite is None:
+        return None
+    if site.rule.search == "data-loaders":
+        return site.rule.id, item.finding.replacement or ""
+    return (site.rule.id, item.finding.path) if site.rule.search == "selections" else None
 
 
 def _find_shared_advice(item: Located, *, to_compare: bool) -> tuple[str, ...] | None:

@@ -12,8 +12,8 @@ SETS: Mapping[str, frozenset[str]] = {
     # configuration of nearly all of them says; inputs of (batch, sequence, hidden).
     "transformers-decoder": frozenset({
         "activation-is-silu", "cosines-within-one", "four-dimensional", "int-repeats", "is-tensor",
-        "joining-pays", "number-eps", "number-scale", "one-dimensional-weight", "rotary-limits",
-        "same-dtype", "same-heads", "same-shape", "table-dtype", "weight-given",
+        "joining-pays", "last-dimension", "number-eps", "number-scale", "one-dimensional-weight",
+        "rotary-limits", "same-dtype", "same-heads", "same-shape", "table-dtype", "weight-given",
     }),
     # Heads and losses of detectors: tensors and their masks on one device, labels below 2**31.
     "dense-detection": frozenset({

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.facts.host_tensors import works_on_host
+from npufix.rewriters.facts.steps.environments import begins_episode, wraps_simulator
 from npufix.rewriters.facts.steps.functions import (
     OF_TEXT,
     computes,
@@ -78,9 +79,6 @@ _SAMPLES = re.compile(r"_*(\w+_)?(sample|predict|infer|inference|denoise)(_.*)?"
 _INFERS = re.compile(r"_*(\w+_)?infer(ence)?")
 """What runs once for a text or an image, from its input to its end."""
 _BESIDE_EPOCHS = re.compile(r"on_(\w+_)?(init|stage|epoch|fit|validation|test)_(start|end|begin)")
-_ENVIRONMENT = re.compile(r"(Env(ironment)?|Task|Simulator|World)(V?\d+)?$")
-_BEGINS_ANEW = re.compile(r"_*(\w+_)?resets?(_.*)?")
-"""What an environment of reinforcement learning does when an episode ends."""
 _CALLED_ONCE = re.compile(r"(Pipeline|Recipe|Benchmark)\w*$")
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
 _DONE_ONCE = frozenset(
@@ -144,12 +142,14 @@ def occasion(
     ``image.repeat_interleave(n)`` in ``Pipeline.__call__`` runs once per call, and in each step
     where it stands in the loop over the steps.
     """
-    if is_host_code(flow) or (match is not None and works_on_host(flow, match)):
+    if is_host_code(flow) or wraps_simulator(flow):
+        return Occasion.HOST
+    if match is not None and works_on_host(flow, match):
         return Occasion.HOST
     name = flow.function.name
     code = code if match is None else match.evaluation.statement
     line = 0 if code is None else code.lineno
-    if _begins_episode(flow) or _ENDS.fullmatch(name) or _puts_average_aside(flow):
+    if begins_episode(flow) or _ENDS.fullmatch(name) or _puts_average_aside(flow):
         return Occasion.ASIDE
     if _BUILDS.fullmatch(name) or _takes_state(flow.function):
         return Occasion.CALL
@@ -234,13 +234,6 @@ def _is_beside_epochs(flow: FunctionFlow) -> bool:
     return not is_module and any(re.search(r"Metric(s|Stats)?$", base) for base in bases)
 
 
-def _begins_episode(flow: FunctionFlow) -> bool:
-    """Tell whether an environment is put back to its start: ``AntEnv.reset_idx``."""
-    names = [] if flow.cls is None else [flow.cls.name, *map(last_name, flow.cls.bases)]
-    known = any(map(_ENVIRONMENT.search, names))
-    return known and _BEGINS_ANEW.fullmatch(flow.function.name) is not None
-
-
 def _puts_average_aside(flow: FunctionFlow) -> bool:
     """Tell whether averaged weights take the place of a model's, or make room: for a while."""
     kept = flow.cls is not None and _KEEPS_AVERAGE.search(flow.cls.name) is not None
@@ -286,7 +279,7 @@ def _is_grown(flow: FunctionFlow, line: int) -> bool:
     return any(
         isinstance(leave, ast.If)
         and isinstance(leave.body[-1], ast.Return)
-        and leave.body[-1].value is None
+        and isinstance(leave.body[-1].value, ast.Constant | None)
         and made & {ast.unparse(n) for n in ast.walk(leave.test) if isinstance(n, ast.Attribute)}
         for outer in before
         for leave in ast.walk(outer)

@@ -227,6 +227,8 @@ class Shapes:
         rank, args = self.rank(node), node.args
         if self.may_have_changed(node):
             return None
+        if node.op == Op.ATTR and (own := parameter_shape(self.flow, node)):
+            return own[dim] if -dim <= len(own) else None
         if node.op in SAME_SHAPE and args:
             return self._length(args[0], dim)
         if node.op in _RESHAPED:

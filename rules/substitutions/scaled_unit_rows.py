@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     import torch_npu
     from torch import Tensor
 
+    from npufix.rules.substitution import Site
+
 
 def length(x: Tensor) -> Tensor:
     """Return the length of each row."""
@@ -123,10 +125,17 @@ def gains(draw: Draw) -> dict[str, Any]:
     return {**given, "weight": given["weight"][: draw.choice([1, None])]}
 
 
+def _is_one_or_each(site: Site) -> bool | None:
+    if site.is_scalar("weight") or site.operator("weight") in {"amax", "mean", "norm", "sum"}:
+        return False  # no gain that is learned: ``self.scale = dim**0.5``, and one for each row
+    ndim = site.ndim("weight")
+    return None if ndim is None else ndim == 1
+
+
 ONE_OR_EACH = Condition(
     ONE_DIMENSIONAL.name,
     "the weight has one dimension, of one element or as many as the last one of the activation",
-    lambda site: None if (ndim := site.ndim("weight")) is None else ndim == 1,
+    _is_one_or_each,
     meaning="one-or-each",
 )
 NUMBER = Condition(
@@ -197,6 +206,27 @@ RULE = Substitution(
     valid=(
         # along the channels of an image
         _IMAGE,
+        # no gain, and one for all elements beside a number
+        """
+class Norm(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.scale = dim ** 0.5
+
+    def forward(self, x):
+        return F.normalize(x, dim=-1) * self.scale
+""",
+        """
+class Norm(nn.Module):
+    def __init__(self, dim, offset=True):
+        super().__init__()
+        self.offset = offset
+        self.scale = dim ** 0.5
+        self.g = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x):
+        return F.normalize(x, dim=-1) * self.scale * (self.g + float(self.offset))
+""",
         # a temperature
         """
 class Head(nn.Module):

@@ -145,18 +145,23 @@ def _of_branch(here: Surroundings, code: ast.If | ast.IfExp, test: ast.expr) -> 
         found = _unguard(here, code, test, code.body)
     found = found or choose(here, code)
     if isinstance(code, ast.If) and (found is None or found.advice):
-        return _weigh(here, code, test) or found
+        return None if _is_read(code) else _weigh(here, code, test) or found
     return found
+
+
+def _is_read(code: ast.If | ast.IfExp) -> bool:
+    """Tell whether the host waits for an arm as well: ``(loss / n).item() if n > 0 else 0.0``."""
+    parts = [code.body, code.orelse] if isinstance(code, ast.IfExp) else [*code.body, *code.orelse]
+    calls = (n for n in walk(*parts) if isinstance(n, ast.Call) and not n.args)
+    return any(last_name(call.func) in READING for call in calls)
 
 
 def _tell(here: Surroundings, code: ast.If | ast.IfExp) -> Proposal | None:
     """Return what to do about a branch that only the host can take, where steps wait for it."""
     if not decides(here, code) or _is_switched(here, code) or is_seldom(here, code):
         return None
-    arms = [code.body, code.orelse] if isinstance(code, ast.IfExp) else []
-    reads = (n.func for arm in arms for n in walk(arm) if isinstance(n, ast.Call) and not n.args)
-    if any(last_name(read) in READING for read in reads):
-        return None  # ``(loss / n).item() if n > 0 else 0.0`` waits for the arm as well
+    if _is_read(code):
+        return None
     if isinstance(code, ast.If) and any(map(_is_none, code.body)):
         return None  # a mask or none: what comes next is quicker without
     return None if is_rare(here, code) else Proposal(code, _GOES_ON)

@@ -16,6 +16,7 @@ from npufix.rewriters.verification.calls.values import (
     Value,
     list_dimensions,
     list_kinds,
+    list_tensors,
 )
 from npufix.rewriters.verification.inputs.arguments import is_integral
 from npufix.rewriters.verification.inputs.cases.generate import generate_cases
@@ -408,10 +409,18 @@ def _require_some(run: Proof, original: Target, patched: Target, compared: list[
         raise NotVerifiedError(run.skipped or "the original raises in every dtype")
 
 
+def _is_narrow(one: CaseRun) -> bool:
+    specs = one.case.assignment.specs.values()
+    return all(tensor.shape[-1:] == (1,) for spec in specs for tensor in list_tensors(spec))
+
+
 def _wholly_refused(run: Proof, compared: list[CaseRun]) -> RefusedCase | None:
-    """Return a refusal that is no matter of shapes: of every case, or of every case in a dtype."""
-    if not compared:
-        return next(iter(run.refused), None)
+    """Return a refusal that is no matter of shapes: of every case, or of every case in a dtype.
+
+    Or of all but those of width one, for which one number is as good as one for each element.
+    """
+    if all(map(_is_narrow, compared)):
+        return next((r for r in run.refused if not compared or not _is_narrow(r.one)), None)
     ran = {one.dtype for one in compared}
     by_wheel = (r for r in run.refused if re.search(_REFUSED_BY_WHEEL, r.error))
     other = (r for r in by_wheel if r.one.dtype not in ran and not run.job.vouched)

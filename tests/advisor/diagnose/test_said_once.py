@@ -264,3 +264,21 @@ class Attention(torch.nn.Module):
 """
     found = scanned(tmp_path, {"a.py": text}).report.findings
     assert "NPU186" in {finding.rule for finding in found}
+
+
+def test_what_all_loaders_of_a_project_get_is_one_decision(tmp_path: Path) -> None:
+    text = (
+        "from torch.utils.data import DataLoader\n\n\nclass {0}:\n"
+        "    def train_dataloader(self):\n"
+        "        return DataLoader(\n"
+        "            self.train_set, batch_size=4, shuffle=True, num_workers=self.workers{1}\n"
+        "        )\n"
+    )
+    files = {
+        "a.py": text.format("A", ""),
+        "b.py": text.format("B", ""),
+        "c.py": text.format("C", ", pin_memory=True"),
+    }
+    loaders = [f for f in scanned(tmp_path, files).report.findings if f.rule == "NPU270"]
+    told = [(f.path, [p.path for p in f.places]) for f in loaders]
+    assert told == [("a.py", ["b.py"]), ("c.py", [])]

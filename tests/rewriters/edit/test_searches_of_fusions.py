@@ -255,3 +255,30 @@ def test_deformable_attention_is_known_behind_a_variable_and_without_starts() ->
     other = other.replace("level_start_index", "starts")
     assert [text for text, _ in sites(other, "NPU171") if not text.startswith("mx_driving.")] == []
     assert new not in {text for text, _ in sites(other, "NPU171")}
+
+
+@pytest.mark.parametrize(
+    ("later", "told"),
+    [
+        ("w = w.masked_fill(mask, 0.0)", True),  # what rows without any key become
+        ("w = w.masked_fill(other == 0, 0.0)", False),  # no kernel hides them
+        ("parts = x.bmm(w.transpose(1, 2))", False),  # they are factors of something else
+        ("v = self.table.weight + self.other.weight", False),  # a layer
+        ("return w @ v, w", True),
+    ],
+)
+def test_attention_in_pieces_is_told_where_a_kernel_may_take_its_place(
+    later: str, *, told: bool
+) -> None:
+    source = f"""{HEADER}
+
+class Attention(nn.Module):
+    def forward(self, q, k, v, x, mask, other):
+        scores = torch.einsum("bnd,bmd->bnm", q, k)
+        scores = scores.masked_fill(mask, -1e9)
+        w = scores.softmax(dim=-1)
+        parts = x
+        {later}
+        return self.out(w @ v) + parts
+"""
+    assert bool(sites(source, "NPU186")) is told

@@ -327,3 +327,64 @@ class {name}:
         return torch.arange(seq_lens.max().item())
 """
     assert bool(found(text, "NPU214")) is told
+
+
+@pytest.mark.parametrize(
+    ("head", "asked", "host"),
+    [
+        ("ChessEnv(gym.Env)", "self.board.play", True),
+        ("ChessWrapper(_EnvWrapper)", "self.board.play", True),
+        ("ChessEnv(Base)", "self._env.step", True),
+        ("ChessEnv(Base)", "self.board.play", False),  # it may compute on the device itself
+        ("IsaacChessEnv(gym.Env)", "self.board.play", False),
+        ("ChessWrapper(VecEnvWrapper)", "self.venv.step", False),
+        ("ResizeFrames(BaseTransform)", "self.board.play", True),
+        ("Policy(nn.Module)", "self.board.play", False),
+    ],
+)
+def test_what_hands_on_numbers_of_a_simulator_is_on_the_host(
+    head: str, asked: str, *, host: bool
+) -> None:
+    text = f"""
+import gym
+
+class {head}:
+    def forward(self, actions: torch.Tensor):
+        reward = {asked}(actions)
+        return torch.tensor(1.0, device=actions.device) * reward
+"""
+    (site,) = found(text, "NPU219")
+    assert (site.occasion.value == "host") is host
+
+
+@pytest.mark.parametrize(
+    ("arm", "told"),
+    [
+        ("self.shift = self.shift + 1", True),
+        ("log = get_logger()\n            log.warning('large')", False),
+        ("found = x[mask]\n            self.last = found.mean().item()", False),  # waits as well
+    ],
+)
+def test_a_branch_that_only_tells_or_reads_anyway_is_not_spoken_of(arm: str, *, told: bool) -> None:
+    text = f"""
+class A(nn.Module):
+    def forward(self, x: torch.Tensor, mask: torch.BoolTensor):
+        if mask.any():
+            {arm}
+        return x
+"""
+    assert bool(found(text, "NPU217")) is told
+
+
+@pytest.mark.parametrize(("left", "told"), [("return False", False), ("self.n = 1", True)])
+def test_what_is_made_once_after_training_is_kept(left: str, *, told: bool) -> None:
+    text = f"""
+class BottleneckLayer(nn.Module):
+    def get_table(self, x: torch.Tensor, force=False):
+        if self.table.numel() > 0 and not force:
+            {left}
+        self.table = self.make(x, torch.arange(x.max().item()))
+        return True
+"""
+    sites = found(text, "NPU214")
+    assert ([site.occasion.value for site in sites] == ["step"]) is told

@@ -72,11 +72,21 @@ def find_attention_in_pieces(here: Surroundings) -> Iterator[Proposal]:
         for weights in evaluation.node.args:
             soft = _softmax_of(here, weights)
             if soft is not None and _is_of_products(soft, carried):
-                needed = is_needed(here, weights, evaluation.node)
-                if needed or not has_bias(soft.args[0]):
+                if _is_replaceable(here, weights, soft, evaluation.node):
+                    needed = is_needed(here, weights, evaluation.node)
                     advice = _SINKS if _has_sinks(weights, soft) else _ADVICE
                     yield Proposal(evaluation.code, advice + _NEEDED * needed)
                 break
+
+
+def _is_replaceable(here: Surroundings, weights: Node, soft: Node, product: Node) -> bool:
+    """Tell whether one kernel computes a product with a softmax, and nothing else needs that."""
+    values = [arg for arg in product.args if arg is not weights]
+    if any(map(_is_parameter, values)) or _is_changed(weights, soft):
+        return False
+    if _is_computed_with(here, soft, product):
+        return False
+    return is_needed(here, weights, product) or not has_bias(soft.args[0])
 
 
 def _softmax_of(here: Surroundings, node: Node) -> Node | None:
@@ -88,6 +98,39 @@ def _softmax_of(here: Surroundings, node: Node) -> Node | None:
         return None
     parts = node.args[1:] if node.op in {Op.PHI, Op.CALL} else node.args[:1]
     return next((soft for part in parts if (soft := _softmax_of(here, part)) is not None), None)
+
+
+def _is_changed(weights: Node, soft: Node) -> bool:
+    """Tell whether a mask hides weights that hid no scores: no kernel does so.
+
+    ``softmax(x.masked_fill(mask, -inf)).masked_fill(mask, 0)`` only says what rows without any
+    key become.
+    """
+    known = set(map(_mask_of, soft.walk()))
+    way = weights.walk(lambda node: () if node is soft else node.args)
+    return any(_mask_of(part.args[1]) not in known for part in way if part.op == "masked_fill")
+
+
+def _is_computed_with(here: Surroundings, soft: Node, product: Node) -> bool:
+    """Tell whether the weights are factors of something else too: they have to be in memory."""
+    seen = {soft}
+    todo = [soft]
+    while todo:
+        for user in here.users(todo.pop()):
+            if user is product or user in seen:
+                continue
+            if user.op in _PRODUCTS | {"mul"}:
+                return True
+            seen.add(user)
+            todo += [user] if user.op in _OF_WEIGHTS else []
+    return False
+
+
+def _mask_of(node: Node) -> Node:
+    """Return a mask as it was before it was turned over: ``mask`` of ``~mask``, ``mask == 0``."""
+    while node.op in {"logical_not", "invert", "eq", Op.CAST, "unsqueeze"}:
+        node = node.args[0]
+    return node
 
 
 def _has_sinks(weights: Node, soft: Node) -> bool:
@@ -145,7 +188,12 @@ def _is_of_products(soft: Node, carried: dict[Node, list[Node]]) -> bool:
 
 
 def _is_parameter(node: Node) -> bool:
-    """Tell whether an operand is a weight of the module, be it turned: then it is a layer."""
+    """Tell whether an operand is a weight of the module, be it turned: then it is a layer.
+
+    So is a sum of them: ``self.users.weight + self.items.weight``.
+    """
     while node.args and (node.op in _TURNS or node.value in {"T", "mT"}):
         node = node.args[0]
+    if node.op == "add":
+        return all(map(_is_parameter, node.args[:2]))
     return node.op == Op.ATTR

@@ -44,7 +44,6 @@ from npufix.rewriters.edit.statements.host.round_trips import comes_back
 from npufix.rewriters.edit.statements.host.row_reads import rows_read
 from npufix.rewriters.edit.statements.host.seldom import decides, is_default, is_rare, is_seldom
 from npufix.rewriters.edit.statements.host.waits.sizes import (
-    FOR_SIZE,
     FROM_CALLER,
     SIZES,
     are_lengths,
@@ -52,6 +51,7 @@ from npufix.rewriters.edit.statements.host.waits.sizes import (
     find_sizes,
     is_called_so,
     makes_shapes,
+    tell_size,
 )
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import LOOPS
@@ -399,7 +399,7 @@ def _say_what_waits(here: Surroundings, read: _Read, users: Sequence[Node]) -> P
         return None  # ``torch.randint(9, (1,), device=d).item()`` draws for the host
     by_size = makes_shapes(here, users) or counts_rounds(here, read.code)
     if by_size or is_default(here, read.code):
-        return Proposal(read.code, FOR_SIZE)
+        return tell_size(read.code, value)
     tests = _tests_of(here, read.code, users)
     if any(map(_is_check, tests)):
         return Proposal(read.code, _FOR_CHECK) if here.loop_of(read.code) is None else None

@@ -129,8 +129,8 @@ def decides(here: Surroundings, code: ast.AST) -> bool:
 def _only_tells(code: ast.stmt) -> bool:
     """Tell whether a statement says something, or ends the round: ``print(n)``, ``continue``."""
     match code:
-        case ast.Expr(ast.Call(called)):
-            return _TELLS.search(ast.unparse(called)) is not None
+        case ast.Expr(ast.Call(called)) | ast.Assign([ast.Name()], ast.Call(called)):
+            return _TELLS.search(ast.unparse(called)) is not None  # ``logger = get_logger()``
         case ast.Raise() | ast.Pass() | ast.Assert() | ast.Expr(ast.Constant()):
             return True
     return False

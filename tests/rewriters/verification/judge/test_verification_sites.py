@@ -285,3 +285,29 @@ def test_relative_imports_start_from_the_package_of_the_file(tmp_path: Path) -> 
     assert first.status is Status.EQUIVALENT, first
     assert second.status is Status.REFUTED
     assert "result.left" in second.counterexample
+
+
+def test_a_gain_that_only_fits_rows_of_width_one_is_refuted() -> None:
+    snippet = Snippet(
+        "ScaleNorm.forward",
+        """
+        import torch
+        import torch.nn.functional as F
+        from torch import nn
+
+        class ScaleNorm(nn.Module):
+            def __init__(self, dim):
+                super().__init__()
+                self.scale = dim**0.5
+                self.g = nn.Parameter(torch.zeros(1))
+
+            def forward(self, x):
+                EAGER
+        """,
+        "return F.normalize(x, dim=-1) * self.scale * self.g",
+    )
+    verdict = one(
+        snippet.job("return torch_npu.npu_rms_norm(x, self.g, epsilon=1e-24 / x.shape[-1])[0]")
+    )
+    assert verdict.status is Status.REFUTED
+    assert "the patched code raises" in verdict.reason

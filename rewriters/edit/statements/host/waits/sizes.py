@@ -57,6 +57,10 @@ SIZES = re.compile(rf"{_LENGTHS.pattern}|(^|_)grid_t?hws?$")
 """Of the sizes of images the host needs a list somewhere, of the largest of them none."""
 
 
+_FROM_RANKS = re.compile(r"(^|[._])(all_gather|all_reduce|all_to_all|broadcast|recv)(_\w+)?$")
+_FOUND = frozenset({"nonzero", "unique", "unique_consecutive"})
+
+
 def find_sizes(here: Surroundings) -> Iterator[Proposal]:
     """Yield tensors that are sizes as they are: Python makes a number of them, and waits."""
     said = set[int]()
@@ -146,3 +150,15 @@ def is_called_so(code: ast.expr) -> bool:
         case ast.Call(ast.Attribute(ast.Name() | ast.Attribute() as whole), []):
             return _LENGTHS.search(last_name(whole)) is not None
     return False
+
+
+def tell_size(code: ast.expr, value: Node | None) -> Proposal | None:
+    """Return what to do about a number that becomes a size, unless nobody can know it before.
+
+    How much other ranks have is such a number, and how many a search has found.
+    """
+    for node in () if value is None else value.walk():
+        called = str(node.args[0].value) if node.op == Op.CALL else ""
+        if node.op in _FOUND or _FROM_RANKS.search(called):
+            return None
+    return Proposal(code, FOR_SIZE)
