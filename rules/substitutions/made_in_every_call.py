@@ -71,7 +71,8 @@ class TimeEmbedding(nn.Module):
         super().__init__()
         self.dim = dim
 
-    def forward(self, t: torch.Tensor):
+    def forward(self, batch):
+        t = batch.time
         half = self.dim // 2
         freqs = torch.exp(-math.log(1e4) * torch.arange(half, device=t.device, dtype=torch.float32) / half)
         return t[:, None].float() * freqs
@@ -89,7 +90,8 @@ class TimeEmbedding(nn.Module):
         freqs = torch.exp(-math.log(1e4) * torch.arange(half, dtype=torch.float32) / half)
         self.register_buffer("freqs", freqs, persistent=False)
 
-    def forward(self, t: torch.Tensor):
+    def forward(self, batch):
+        t = batch.time
         freqs = self.freqs
         return t[:, None].float() * freqs
 """

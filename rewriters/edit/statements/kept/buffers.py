@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import is_made_once
-from npufix.rewriters.graph.modules.syntax import list_names, names_bound_in, walk
+from npufix.rewriters.graph.modules.syntax import names_bound_in, walk
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -127,14 +127,15 @@ def _list_steps(here: Surroundings, last: ast.stmt) -> list[ast.Assign] | None:
                 if here.whole_lines(statement) is None:
                     return None
                 steps.insert(0, statement)
-                wanted = (wanted - {name}) | list_names(value)
+                read = {p.id for p in _read_there(value) if isinstance(p, ast.Name)}
+                wanted = (wanted - {name}) | read
             case _ if names_bound_in(statement) & wanted:
                 return None
     local = set(here.flow.captured) & {n for s in steps for n in names_bound_in(s)}
     inside = {id(n) for step in steps for n in walk(step)}
     own = {n for step in steps for n in names_bound_in(step)} - names_bound_in(last)
-    read = (n for n in here.nodes if isinstance(n, ast.Name) and n.id in own)
-    return None if local or any(id(n) not in inside for n in read) else steps
+    loads = (n for n in here.nodes if isinstance(n, ast.Name) and n.id in own)
+    return None if local or any(id(n) not in inside for n in loads) else steps
 
 
 def _may_move(here: Surroundings, start: ast.FunctionDef, steps: Sequence[ast.Assign]) -> bool:
