@@ -117,7 +117,9 @@ def read_of_rows(here: Surroundings, code: ast.Call, tensor: ast.expr) -> Propos
     found = propose_read(
         here, code, part.value, at, (Change(line, f"{here.indent(at)}{head}\n"), *changes), head
     )
-    rank = here.facts(here.evaluations[id(part.value)], x=here.value(part.value)).ndim("x")
+    value = here.value(part.value)
+    known = None if value is None else here.facts(here.evaluations[id(part.value)], x=value)
+    rank = None if known is None else known.ndim("x")
     proven = {"rows-of-elements"} if rank is not None and rank > 1 else set[str]()
     return replace(found, form="reduced_rows", proven=(found.proven | proven) - {"vector"})
 

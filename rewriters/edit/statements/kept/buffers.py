@@ -145,8 +145,10 @@ def _may_move(here: Surroundings, start: ast.FunctionDef, steps: Sequence[ast.As
     tree = here.flow.names.tree
     known = set(here.flow.names.imports) | set(dir(builtins))
     for statement in tree.body if tree is not None else ():
-        is_closed = isinstance(statement, (ast.FunctionDef, ast.ClassDef))
-        known |= {statement.name} if is_closed else names_bound_in(statement)
+        if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
+            known.add(statement.name)
+        else:
+            known |= names_bound_in(statement)
     own: set[str] = set()
     for step in steps:
         for part in _read_there(step.value):

@@ -163,13 +163,13 @@ def is_of_caller(here: Surroundings, code: ast.Call, tensor: ast.expr, how: str)
     outer = here.parents.get(id(code))
     if isinstance(outer, ast.Call) and last_name(outer.func) == "pack_padded_sequence":
         return True  # which wants them on the host
-    code = first_read(tensor)
-    node = here.value(code)
+    first = first_read(tensor)
+    node = here.value(first)
     if node is None:
         return False
     if how in {"item", "int"}:
         if node.op in _REDUCED:
-            return are_lengths(node, SIZES) or is_called_so(code)
+            return are_lengths(node, SIZES) or is_called_so(first)
         return node.op == Op.GETITEM and node.args[1].op == Op.CONST and are_lengths(node)
     is_own = node.op == Op.ATTR and node.args[0].value == "self"  # which somebody has filled
     return how in {"cpu", "numpy", "tolist"} and not is_own and are_lengths(node)
