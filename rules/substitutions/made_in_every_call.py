@@ -8,10 +8,11 @@ decide: reference points, grids of positions, masks of shifted windows.
 Why it is slow on the NPU: each call launches some small kernels for numbers that never change, and
 the host, which launches them one by one, is what the step waits for.
 
-Safety: advice. ``register_buffer`` with ``persistent=False`` keeps the table on the device of the
+Safety: written where ``__init__`` has set all that the statements read, nothing sets it again and
+nobody but operators that make new tensors reads the table; else advice. ``register_buffer`` with ``persistent=False`` keeps the table on the device of the
 module and out of its state dict, so that old checkpoints load. A module that is cast as a whole
 (``model.half()``) casts a floating point buffer too, which loses digits that ``forward`` had; a module
-that is made on the device ``meta`` gets no values. The memory is kept for as long as the module is.
+that is made on the device ``meta`` gets no values (``module-moves-along``). The memory is kept for as long as the module is.
 What sizes decide is kept once for each of them: where each image has a size of its own nothing is
 gained, and memory grows with them.
 
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from npufix.rules.substitution import Draw, Form, Rewritten, Substitution
+from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Substitution
 
 if TYPE_CHECKING:
     import torch
@@ -55,6 +56,12 @@ def inputs(draw: Draw) -> dict[str, Any]:
     return {"x": x, "width": draw.integer(1, 4), "calls": draw.integer(0, 3)}
 
 
+MOVES_ALONG = Condition(
+    "module-moves-along",
+    "the module is on the device of what it gets, is made on no meta device and not cast as a whole",
+    lambda _site: None,
+)
+
 _FREQUENCIES = """
 import math
 
@@ -64,10 +71,54 @@ class TimeEmbedding(nn.Module):
         super().__init__()
         self.dim = dim
 
-    def forward(self, t: torch.Tensor):
+    def forward(self, batch):
+        t = batch.time
         half = self.dim // 2
         freqs = torch.exp(-math.log(1e4) * torch.arange(half, device=t.device, dtype=torch.float32) / half)
         return t[:, None].float() * freqs
+"""
+
+_KEPT_FREQUENCIES = """
+import math
+
+
+class TimeEmbedding(nn.Module):
+    def __init__(self, dim: int):
+        super().__init__()
+        self.dim = dim
+        half = self.dim // 2
+        freqs = torch.exp(-math.log(1e4) * torch.arange(half, dtype=torch.float32) / half)
+        self.register_buffer("freqs", freqs, persistent=False)
+
+    def forward(self, batch):
+        t = batch.time
+        freqs = self.freqs
+        return t[:, None].float() * freqs
+"""
+# the setting is another one later
+_CHANGES = """
+class Frequencies(nn.Module):
+    def __init__(self, dim: int):
+        super().__init__()
+        self.dim = dim
+
+    def resize(self, dim: int):
+        self.dim = dim
+
+    def forward(self, t: torch.Tensor):
+        freqs = torch.exp(torch.arange(self.dim, device=t.device) * -0.5)
+        return t[:, None] * freqs
+"""
+# whoever gets it may write into it
+_GIVEN_AWAY = """
+class Frequencies(nn.Module):
+    def __init__(self, dim: int):
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, t: torch.Tensor):
+        freqs = torch.exp(torch.arange(self.dim, device=t.device) * -0.5)
+        return freqs
 """
 
 _GRID = """
@@ -102,7 +153,7 @@ RULE = Substitution(
     name="made-in-every-call",
     summary="a table that a module computes in every call from its settings alone",
     table="affinity",
-    forms=(Form(in_calls, kept, inputs),),
+    forms=(Form(in_calls, kept, inputs, (MOVES_ALONG,)),),
     search="constants",
     replaces=(),
     becomes=(),
@@ -171,7 +222,9 @@ class Table(nn.Module):
 """,
     ),
     rewritten=(
-        Rewritten(_FREQUENCIES, _FREQUENCIES),
+        Rewritten(_FREQUENCIES, _KEPT_FREQUENCIES),
+        Rewritten(_CHANGES, _CHANGES),
+        Rewritten(_GIVEN_AWAY, _GIVEN_AWAY),
         Rewritten(_GRID, _GRID),
         Rewritten(_WINDOWS, _WINDOWS),
         Rewritten(_BY_DEVICE, _BY_DEVICE),

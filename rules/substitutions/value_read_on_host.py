@@ -17,7 +17,9 @@ the value must take a tensor (``takes-tensors``). ``repeat_interleave`` waits fo
 repeats, unless ``output_size`` says it (``as-long``). What the host decides by, or
 makes shapes of, also where a tensor is such a size or border itself, is advice. A loop that reads ``x[i].item()`` reads all of ``x`` before it, where it is a
 ``vector`` that the loop leaves alone (``not-written-to``), and one over rows whose elements are
-numbers for sizes alone, over all of them (``matrix-of-numbers``). What a dictionary keeps for a log
+numbers for sizes alone, over all of them (``matrix-of-numbers``). What is
+counted in each row, or its largest element, is read of all rows before the loop (``rows-of-elements``).
+What a dictionary keeps for a log
 is a tensor without dimensions (``log-takes-tensors``), a copy where something may write into it later;
 where it is printed or logged at once nothing is gained. What a loop adds up
 or collects in a list stays on the device where nobody looks at it before the loop has ended: all of it is
@@ -125,6 +127,21 @@ def parts_at_once(x: Tensor, y: Tensor) -> Tensor:
     """Read all rows before the first round."""
     for row in x.tolist():
         y = y + y[: row[0]].sum() * row[1]
+    return y
+
+
+def reduced_rows(x: Tensor, y: Tensor) -> Tensor:
+    """Count the elements of each row, one row after the other."""
+    for i in range(x.shape[0]):
+        y = y + (x[i] > 1).sum().item()
+    return y
+
+
+def reduced_at_once(x: Tensor, y: Tensor) -> Tensor:
+    """Count those of all rows."""
+    sums = (x > 1).flatten(1).sum(1).tolist()
+    for i in range(x.shape[0]):
+        y = y + sums[i]
     return y
 
 
@@ -317,6 +334,9 @@ MATRIX = Condition(
     _unknown,
     "matrix-input",
 )
+ROWS = Condition(
+    "rows-of-elements", "each row has elements of its own: it is no vector of numbers", _unknown
+)
 PICKS_NUMBERS = Condition(
     "picks-numbers", "each index picks one number of a row, not a row of one number", _unknown
 )
@@ -378,6 +398,7 @@ RULE = Substitution(
         Form(repeated, repeated_to_size, repeated_inputs, (IS_TENSOR, AS_LONG)),
         Form(collected, collected_there, steps_inputs, (IS_TENSOR,)),
         Form(parts_of_rows, parts_at_once, rows_inputs, (IS_TENSOR, PICKS_NUMBERS, NOT_WRITTEN)),
+        Form(reduced_rows, reduced_at_once, rows_inputs, (IS_TENSOR, ROWS, NOT_WRITTEN)),
         Form(asked, asked_at_once, elements_inputs, (IS_TENSOR,)),
         Form(longest, longest_at_once, elements_inputs, (IS_TENSOR, VECTOR, NEVER_NAN)),
         Form(summed, summed_at_once, elements_inputs, (IS_TENSOR, KEEPS_DTYPE, SOME_ROWS)),

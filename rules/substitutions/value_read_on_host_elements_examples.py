@@ -83,6 +83,15 @@ class Head(nn.Module):
                 x = x + i
         return x
 """,
+    # a sum of floating point in another order, a row that the round changes, and the tensor chosen from
+    """
+class Head(nn.Module):
+    def forward(self, x: torch.Tensor, scores: torch.Tensor):
+        for i in range(x.shape[0]):
+            scores[i + 1] = scores[i].max().item() + scores.mean()
+            x = x + torch.topk(scores[i], k=3)[0]
+        return x
+""",
     # lists, arrays, and what is no reduction
     """
 class Head(nn.Module):
@@ -101,6 +110,77 @@ class Head(nn.Module):
 )
 
 REWRITTEN = (
+    # one number of each row, counted in all of them at once
+    Rewritten(
+        """
+class Head(nn.Module):
+    def forward(self, masks: torch.Tensor, x: torch.Tensor):
+        for k in range(x.shape[0]):
+            x = x[: (masks[k] >= 0.5).sum().item()] * 2
+        return x
+""",
+        """
+class Head(nn.Module):
+    def forward(self, masks: torch.Tensor, x: torch.Tensor):
+        masks_sums = (masks >= 0.5).flatten(1).sum(1).tolist()
+        for k in range(x.shape[0]):
+            x = x[: masks_sums[k]] * 2
+        return x
+""",
+    ),
+    # how many are chosen
+    Rewritten(
+        """
+class Head(nn.Module):
+    def forward(self, cost: torch.Tensor, ious: torch.Tensor):
+        wanted = torch.clamp(ious.sum(1).int(), min=1)
+        for row in range(cost.shape[0]):
+            _, chosen = torch.topk(cost[row], k=wanted[row], largest=False)
+            cost = self.assign(cost, chosen)
+        return cost
+""",
+        """
+class Head(nn.Module):
+    def forward(self, cost: torch.Tensor, ious: torch.Tensor):
+        wanted = torch.clamp(ious.sum(1).int(), min=1)
+        wanted_list = wanted.flatten().tolist()
+        for row in range(cost.shape[0]):
+            _, chosen = torch.topk(cost[row], k=wanted_list[row], largest=False)
+            cost = self.assign(cost, chosen)
+        return cost
+""",
+    ),
+    # sizes that another method makes a tensor of, multiplied with ratios of the images
+    Rewritten(
+        """
+class Encoder(nn.Module):
+    def points(self, shapes, ratios):
+        found = []
+        for level, (rows, columns) in enumerate(shapes):
+            y = torch.linspace(0.5, rows - 0.5, rows, device=ratios.device)
+            x = torch.linspace(0.5, columns - 0.5, columns, device=ratios.device)
+            found.append((y / (ratios[:, level, 1] * rows), x / (ratios[:, level, 0] * columns)))
+        return found
+
+    def forward(self, x: torch.Tensor, ratios, shapes: list):
+        shapes = torch.as_tensor(shapes, dtype=torch.long, device=x.device)
+        return self.layers(x, self.points(shapes, ratios))
+""",
+        """
+class Encoder(nn.Module):
+    def points(self, shapes, ratios):
+        found = []
+        for level, (rows, columns) in enumerate(shapes.tolist()):
+            y = torch.linspace(0.5, rows - 0.5, rows, device=ratios.device)
+            x = torch.linspace(0.5, columns - 0.5, columns, device=ratios.device)
+            found.append((y / (ratios[:, level, 1] * rows), x / (ratios[:, level, 0] * columns)))
+        return found
+
+    def forward(self, x: torch.Tensor, ratios, shapes: list):
+        shapes = torch.as_tensor(shapes, dtype=torch.long, device=x.device)
+        return self.layers(x, self.points(shapes, ratios))
+""",
+    ),
     *(Rewritten(text, text) for text in (_BORDERS, _ROOM, _ROUNDS)),
     # a count, with numbers of the host, on one of two ways
     Rewritten(_COUNTED, _COUNTED.replace(".sum().item()", ".sum()")),

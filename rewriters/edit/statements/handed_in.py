@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, TypeGuard
 
 from npufix.rewriters.edit.statements.columns import is_changed
+from npufix.rewriters.edit.statements.kept.buffers import keep_table
 from npufix.rewriters.edit.statements.proposal import Proposal
 from npufix.rewriters.edit.statements.surroundings import is_repeatable
 from npufix.rewriters.graph import operators
@@ -186,7 +187,8 @@ def find_constants(here: Surroundings) -> Iterator[Proposal]:
     ]
     found = [(code, value) for code, value in made if _is_of_settings(here, value)]
     for code, _ in _wholes(found):
-        yield Proposal(code, _KEPT if in_module else _KEPT_BY_DEVICE)
+        kept = keep_table(here, code) if in_module else None
+        yield kept or Proposal(code, _KEPT if in_module else _KEPT_BY_DEVICE)
     known = {value for _, value in found}
     sized = [(c, v) for c, v in made if v not in known and _is_of_settings(here, v, of_sizes=True)]
     for code, _ in _wholes(sized):

@@ -190,6 +190,8 @@ SEARCHES: Mapping[str, Search] = {
                 r"\.(item|tolist|cpu|numpy)\(\)",
                 _words(r"\(", "float", "int", "max", "min", "any", "all", "sum", before=r"[\w.]"),
                 _words(r" \w+(, \w+)+ in [\w.]+:", "for"),
+                _words(r" \w+, \(\w+(, \w+)+\) in enumerate\([\w.]+\):", "for"),
+                r"k=(?<=[ (]k=)\w+\[\w+\]",
                 r"\.to\([^)\n]*\"cpu\"",
                 _words(r" [^\n]*\w\[[\w +-]+\]", "if", "while"),
                 r"\[(?<=\w\[)[\w, +-]+\][ +*/\d-]*:",

@@ -41,6 +41,9 @@ _OF_NUMBERS = re.compile(r"math\.\w+|float|int|len")
 """What returns a number of Python, whatever it is given."""
 
 
+_OF_SHAPES = frozenset({"dim", "ndim", "shape", "size", "squeeze", "unsqueeze", "view"})
+
+
 class _OtherSourceError(Exception):
     """Something else than numbers is read."""
 
@@ -323,7 +326,7 @@ def _target(  # noqa: PLR0911 - one case a way to say where
         case "to", [], ["device"] | ["device", "dtype"]:
             return _place(here, words["device"], cast)
         case "to", [first], []:
-            if here.is_tensor(first) and _is_plain(first):
+            if (here.is_tensor(first) or _is_like(here, first)) and _is_plain(first):
                 return f"{here.text(first)}.device", True, whole
             return _place(here, first, "")
         case "to", [first], ["dtype"]:
@@ -342,6 +345,15 @@ def _place(here: Surroundings, code: ast.expr, rest: str) -> tuple[str, bool | N
     if sure is False or re.search(r"(?i)dtype|^torch\.\w+$|cpu", text) or here.is_tensor(code):
         return None
     return text, sure, rest
+
+
+def _is_like(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether ``to(x)`` gets a tensor: neither a device nor a dtype has a shape."""
+    named = here.text(code)
+    return here.is_tensor(code) is not False and any(
+        isinstance(n, ast.Attribute) and n.attr in _OF_SHAPES and here.text(n.value) == named
+        for n in here.nodes
+    )
 
 
 def _is_plain(code: ast.expr) -> bool:

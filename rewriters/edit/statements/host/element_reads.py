@@ -8,6 +8,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from npufix.rewriters.edit.statements.host.of_host import is_tensor_elsewhere
 from npufix.rewriters.edit.statements.invariants import is_left_alone
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
@@ -47,7 +48,7 @@ _FOR_EACH = (
 )
 
 
-class _Element(NamedTuple):
+class Element(NamedTuple):
     """``x[i].item()``, ``int(x[i])``, ``x[i]`` of ``y[: x[i]]``: ``code`` becomes ``values[i]``."""
 
     code: ast.expr
@@ -132,7 +133,7 @@ def is_implied(here: Surroundings, code: ast.Subscript) -> bool:
         all(isinstance(part, (ast.BinOp, ast.Name)) for part in parts)
         and has_root(inner)
         and here.loop_of(code) is not None
-        and all(_is_plain(here, part) for part in parts)
+        and all(is_plain(here, part) for part in parts)
         and is_number_there(here, code)
         and _seems_tensor(here, inner)
     )
@@ -143,7 +144,7 @@ def _seems_tensor(here: Surroundings, code: ast.expr) -> bool:
     known, value = here.is_tensor(code), here.value(code)
     if known is not None or value is None:
         return known is True
-    if value.op in {"to", "cuda", "npu"}:
+    if value.op in {"to", "cuda", "npu"} or is_tensor_elsewhere(here, code):
         return True
     return any(
         e.node.args[0] is value
@@ -164,14 +165,14 @@ def read_before(here: Surroundings, code: ast.expr) -> Proposal | None:
                                             k = values[i]
     """
     first = _element(here, code)
-    at = None if first is None else _place(here, code, first)
+    at = None if first is None else place_before(here, code, first)
     if first is None or at is None:
         return None
     base = here.text(first.base)
     every = [
         e for n in walk(at) if (e := _element(here, n)) is not None and here.text(e.base) == base
     ]
-    if not all(_is_plain(here, e.place) for e in every):
+    if not all(is_plain(here, e.place) for e in every):
         return None
     name = _new_name(here, first.base)
     line = (at.lineno, 0, at.lineno, 0)
@@ -190,7 +191,7 @@ def read_before(here: Surroundings, code: ast.expr) -> Proposal | None:
 def is_covered(here: Surroundings, code: ast.expr) -> bool:
     """Tell whether an element before this one brings all of them: it is said there."""
     own = _element(here, code)
-    at = None if own is None else _place(here, code, own)
+    at = None if own is None else place_before(here, code, own)
     if own is None or at is None:
         return False
     same = [
@@ -211,13 +212,15 @@ _TAKES_NUMBERS = frozenset(
     }
 )  # fmt: skip
 """What makes a number of a tensor, for which the host waits each time."""
+_TAKE_BEHIND = frozenset({"topk", "narrow"})
+"""What makes a number of a tensor that is not its first argument: ``torch.topk(x, k=n[i])``."""
 _ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
 _IN_OR_IS = (ast.In, ast.NotIn, ast.Is, ast.IsNot)
 _EXACT = 256
 """What eight bits hold, as many as the numbers of bfloat16 have."""
 
 
-def is_number_there(  # noqa: C901, PLR0911 - one case a use
+def is_number_there(  # noqa: C901, PLR0911, PLR0912 - one case a use
     here: Surroundings, code: ast.expr, known: frozenset[str] = frozenset()
 ) -> bool:
     """Tell whether a tensor without dimensions is made a number of: ``x[:n]``, ``view(h * w)``.
@@ -242,9 +245,14 @@ def is_number_there(  # noqa: C901, PLR0911 - one case a use
                     return False
             case ast.If(test) | ast.IfExp(test) | ast.While(test):
                 return test is inner
+            case ast.keyword(arg="k" | "size" | "length" | "start" | "repeats" | "shifts"):
+                pass
             case ast.Call(function, arguments):
-                taken = inner in arguments and last_name(function) in _TAKES_NUMBERS
-                return taken and not _is_cut(here, code, inner, last_name(function))
+                called = last_name(function)
+                if called in _TAKE_BEHIND:
+                    return inner not in arguments[:1]
+                taken = inner in arguments and called in _TAKES_NUMBERS
+                return taken and not _is_cut(here, code, inner, called)
             case ast.Assign([target], value) | ast.AugAssign(target, value=value):
                 return not isinstance(inner, (ast.BoolOp, ast.Compare)) and all(
                     own in known or _are_numbers(here, own, known | {own})
@@ -275,7 +283,7 @@ def _is_exact(here: Surroundings, code: ast.expr) -> bool:
             return _is_exact(here, inner)
         case ast.Constant(int() | float() as number):
             return (math.frexp(number)[0] * _EXACT).is_integer()
-        case ast.Subscript(base, index) if has_root(base) and _is_plain(here, index):
+        case ast.Subscript(base, index) if has_root(base) and is_plain(here, index):
             if _seems_tensor(here, base):  # which is read as well
                 return True
     node = here.value(code)
@@ -325,16 +333,16 @@ def propose_read(  # noqa: PLR0913, PLR0917 - all that is known of it
     )
 
 
-def _element(here: Surroundings, code: ast.AST) -> _Element | None:
+def _element(here: Surroundings, code: ast.AST) -> Element | None:
     match code:
         case ast.Subscript(base, ast.Name() | ast.BinOp() as index, ast.Load()) if has_root(
             base
         ) and is_implied(here, code):
-            return _Element(code, base, index)
+            return Element(code, base, index)
         case ast.Call(ast.Attribute(ast.Subscript(base, index), "item"), [], []):
-            return _Element(code, base, index) if has_root(base) else None
+            return Element(code, base, index) if has_root(base) else None
         case ast.Call(ast.Name("int" | "float"), [ast.Subscript(base, index) as part], []):
-            return _Element(part, base, index) if has_root(base) else None
+            return Element(part, base, index) if has_root(base) else None
         case ast.Call(
             ast.Name("int" | "float"), [ast.Call(ast.Attribute(attr="item")) as read], []
         ):
@@ -349,7 +357,7 @@ def has_root(base: ast.expr) -> bool:
     )
 
 
-def _place(here: Surroundings, code: ast.expr, element: _Element) -> ast.stmt | None:
+def place_before(here: Surroundings, code: ast.expr, element: Element) -> ast.stmt | None:
     """Return the outermost loop, or the statement with a comprehension, that may read it before."""
     root = root_name(element.base)
     found: ast.stmt | None = None
@@ -374,15 +382,15 @@ def _place(here: Surroundings, code: ast.expr, element: _Element) -> ast.stmt | 
     return found if alone else None
 
 
-def _is_plain(here: Surroundings, index: ast.expr) -> bool:
+def is_plain(here: Surroundings, index: ast.expr) -> bool:
     """Tell whether an index is a Python number: a counter, and sums of it."""
     match index:
         case ast.Constant(value):
             return type(value) is int
         case ast.UnaryOp(ast.USub(), inner):
-            return _is_plain(here, inner)
+            return is_plain(here, inner)
         case ast.BinOp(left, ast.Add() | ast.Sub(), right):
-            return _is_plain(here, left) and _is_plain(here, right)
+            return is_plain(here, left) and is_plain(here, right)
         case ast.Name(name):
             return all(_counts(target, items, name) for target, items in _list_bindings(here, name))
     return False
@@ -412,8 +420,8 @@ def _counts(target: ast.expr, items: ast.expr | None, name: str) -> bool:
     match target, items:
         case _, ast.Call(ast.Name("reversed" | "tqdm"), [inner, *_]):
             return _counts(target, inner, name)
-        case ast.Name(), ast.Call(ast.Name("range")):
-            return True
+        case ast.Name(), ast.Call(called):
+            return last_name(called) in {"range", "trange"}
         case ast.Tuple([ast.Name(first), *_]), ast.Call(ast.Name("enumerate")):
             return first == name
     return False

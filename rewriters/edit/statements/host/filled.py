@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.layout import style_of
+from npufix.rewriters.edit.statements.kept.buffers import is_scalar
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.graph.special import Op
 
@@ -130,12 +131,3 @@ def is_number(here: Surroundings, code: ast.expr) -> bool:
     return is_scalar(code) or (
         node is not None and here.facts(here.evaluations[id(code)], x=node).is_number("x") is True
     )
-
-
-def is_scalar(code: ast.expr) -> bool:
-    """Tell whether code is a number that is written out: ``-1``, ``1.0 if a else 2.0``."""
-    if isinstance(code, ast.UnaryOp):
-        return is_scalar(code.operand)
-    if isinstance(code, ast.IfExp):
-        return is_scalar(code.body) and is_scalar(code.orelse)
-    return isinstance(code, ast.Constant)

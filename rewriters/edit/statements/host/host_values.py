@@ -41,15 +41,14 @@ from npufix.rewriters.edit.statements.host.of_host import (
 )
 from npufix.rewriters.edit.statements.host.repeats import find_repeats
 from npufix.rewriters.edit.statements.host.round_trips import comes_back
-from npufix.rewriters.edit.statements.host.row_reads import rows_read
+from npufix.rewriters.edit.statements.host.row_reads import read_of_rows, rows_read
 from npufix.rewriters.edit.statements.host.seldom import decides, is_default, is_rare, is_seldom
 from npufix.rewriters.edit.statements.host.waits.sizes import (
     FROM_CALLER,
-    SIZES,
-    are_lengths,
     counts_rounds,
     find_sizes,
-    is_called_so,
+    is_of_caller,
+    is_returned,
     makes_shapes,
     tell_size,
 )
@@ -74,6 +73,10 @@ _OF_RANKS = re.compile(r"_?(all_)?reduce_?(mean|sum|avg|tensor)?")
 """A function that returns the mean or the sum of a tensor over all ranks."""
 _TAKES_TENSOR = re.compile(r"loss|criterion", re.IGNORECASE)
 """What is called so divides by a number or a tensor; other calls make shapes of numbers."""
+_RETURNED = (
+    "the host waits for a number that is returned beside tensors: return the tensor, and let the "
+    "caller compute with it"
+)
 _FEW_READS = 2
 _FORM_ITEM, _FORM_LIMIT, _FORM_LIMIT_OF_ITEM = "item", "limit", "limit_of_item"
 
@@ -355,6 +358,10 @@ def _by_hand(  # noqa: C901, PLR0911, PLR0912 - one case a kind of use
         return None if makes_shapes(here, users) else Proposal(read.code, _TO_CLAMP)
     if loop is not None and (once := read_before(here, read.code)) is not None:
         return once
+    if read.how == "item" and loop is not None:
+        rows = read_of_rows(here, read.code, read.tensor)
+        if rows is not None:
+            return rows
     once = None if loop is None else read_together(here, read.code, read.tensor, read.how)
     if once is not None:
         return once
@@ -363,7 +370,7 @@ def _by_hand(  # noqa: C901, PLR0911, PLR0912 - one case a kind of use
     logged = find_logged(here, read.code, read.tensor, read.how, counts=counts)
     if logged is not None:
         return logged
-    if loop is None and _is_of_caller(here, read):
+    if loop is None and is_of_caller(here, read.code, read.tensor, read.how):
         if _works_on_host(here):
             return None
         return _hand_over(here, read, users) or Proposal(read.code, FROM_CALLER)
@@ -383,9 +390,20 @@ def _by_hand(  # noqa: C901, PLR0911, PLR0912 - one case a kind of use
         meets = [a for u in users if u.op in ARITHMETIC for a in u.args if a is not value]
         stays = read.how in {"item", "float"} and all(is_tensor(here, a) for a in meets)
         return Proposal(read.code, _TO_TENSORS) if stays else None
+    if loop is None and is_returned(here, read.code, read.tensor):
+        return Proposal(read.code, _RETURNED)
+    if read.how == "item" and _is_for_loss(users):
+        return Proposal(read.code, _TO_TENSORS)
     if Op.CALL in ops or isinstance(here.parents.get(id(read.code)), (ast.Call, ast.keyword)):
         return _hand_over(here, read, users)
     return None
+
+
+def _is_for_loss(users: Sequence[Node]) -> bool:
+    """Tell whether methods of the object that compute losses get a number: ``num_boxes``."""
+    called = [user.args[0] for user in users if user.op == Op.CALL]
+    own = all(c.op == Op.ATTR and c.args[0].value == "self" for c in called)
+    return bool(called) and own and all(_TAKES_TENSOR.search(str(c.value)) for c in called)
 
 
 def _say_what_waits(here: Surroundings, read: _Read, users: Sequence[Node]) -> Proposal | None:
@@ -395,7 +413,8 @@ def _say_what_waits(here: Surroundings, read: _Read, users: Sequence[Node]) -> P
     if is_rare(here, read.code) and not is_default(here, read.code):
         return None
     value = here.value(read.tensor)
-    if value is not None and any(part.op in operators.RANDOM for part in value.walk()):
+    drawn = operators.RANDOM & operators.FACTORIES
+    if value is not None and any(part.op in drawn for part in value.walk()):
         return None  # ``torch.randint(9, (1,), device=d).item()`` draws for the host
     by_size = makes_shapes(here, users) or counts_rounds(here, read.code)
     if by_size or is_default(here, read.code):
@@ -444,24 +463,6 @@ def _works_on_host(here: Surroundings) -> bool:
     arrays = READING - {"item"}
     reads = [c for c in calls if isinstance(c.func, ast.Attribute) and c.func.attr in arrays]
     return len({ast.unparse(first_read(code)) for code in reads}) > _FEW_READS
-
-
-def _is_of_caller(here: Surroundings, read: _Read) -> bool:
-    """Tell whether the lengths that a function is handed are read, or the largest of them.
-
-    ``lengths.tolist()``, ``cu_seqlens.diff().max().item()``, ``packed.cu_seqlens[1:].tolist()``,
-    ``query_lens.max().item()`` of what another method has returned.
-    """
-    code = first_read(read.tensor)
-    node = here.value(code)
-    if node is None:
-        return False
-    if read.how in {"item", "int"}:
-        if node.op in _REDUCTIONS | {"amax", "max"}:
-            return are_lengths(node, SIZES) or is_called_so(code)
-        return node.op == Op.GETITEM and node.args[1].op == Op.CONST and are_lengths(node)
-    is_own = node.op == Op.ATTR and node.args[0].value == "self"  # which somebody has filled
-    return read.how in {"cpu", "numpy", "tolist"} and not is_own and are_lengths(node)
 
 
 def _hand_over(here: Surroundings, read: _Read, users: Sequence[Node]) -> Proposal | None:

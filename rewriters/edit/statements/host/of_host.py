@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
@@ -14,6 +15,7 @@ from npufix.rewriters.facts.host_tensors import (
     is_made_on_host,
 )
 from npufix.rewriters.graph import operators
+from npufix.rewriters.graph.modules.syntax import nodes_of
 from npufix.rewriters.graph.modules.torch_names import TORCH_FUNCTIONS
 from npufix.rewriters.graph.special import Op
 
@@ -36,6 +38,37 @@ _OF_HOST = re.compile(
 )
 _COMPARED_WITH = re.compile(r"[=!<>]=? ?(self\.)?(config|cfg|args)\.[\w.]+")
 """A setting beside a tensor: ``(ids == self.config.image_token_id).sum()``."""
+
+
+def is_tensor_elsewhere(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether another function of the file makes a tensor of the same name, or cuts one.
+
+    ``sigmas`` of a sampler beside ``sigmas = torch.linspace(...)``, or ``sigmas[:, 0]``.
+    """
+    value, tree = here.value(code), here.flow.names.tree
+    if tree is None or not isinstance(code, ast.Name) or value is None or value.op != Op.PARAM:
+        return False
+    return code.id in _list_tensors(tree)
+
+
+@lru_cache(maxsize=8)
+def _list_tensors(tree: ast.AST) -> frozenset[str]:
+    """Return the names under which a file makes tensors: not those that hold lists as well."""
+    made, others, cut = set[str](), set[str](), set[str]()
+    for node in nodes_of(tree):
+        match node:
+            case ast.Assign(
+                [ast.Name(name)],
+                ast.Call(ast.Attribute(ast.Name("torch"), "as_tensor" | "tensor"), [ast.Name(of)]),
+            ) if name == of:
+                cut.add(name)  # a list until here, and then handed on
+            case ast.Assign([ast.Name(name)], ast.Call(ast.Attribute(ast.Name("torch"), how))):
+                (made if not how.startswith(("is_", "device")) else others).add(name)
+            case ast.Assign([ast.Name(name)], ast.List() | ast.ListComp() | ast.Dict()):
+                others.add(name)
+            case ast.Subscript(ast.Name(name), ast.Tuple([ast.Slice(), *_])):
+                cut.add(name)
+    return frozenset(made - others | cut)
 
 
 def first_read(code: ast.expr) -> ast.expr:

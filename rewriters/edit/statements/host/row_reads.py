@@ -7,22 +7,32 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.host.element_reads import (
+    Element,
     has_root,
     is_number_there,
+    is_plain,
+    place_before,
     propose_read,
 )
-from npufix.rewriters.edit.statements.host.of_host import is_list
+from npufix.rewriters.edit.statements.host.of_host import is_list, is_tensor_elsewhere
 from npufix.rewriters.edit.statements.invariants import is_left_alone
-from npufix.rewriters.edit.statements.proposal import Change
-from npufix.rewriters.graph.modules.syntax import list_names, root_name, walk
+from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.graph.modules.syntax import (
+    find_unused_name,
+    list_names,
+    names_bound_in,
+    root_name,
+    walk,
+)
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from npufix.rewriters.edit.statements.proposal import Proposal
     from npufix.rewriters.edit.statements.surroundings import Surroundings
 
+_OF_ROWS = {"all": "all", "any": "any", "max": "amax", "min": "amin", "sum": "sum"}
+"""What makes one number of a row, and what makes one of each row."""
 _Loop = ast.For | ast.ListComp | ast.SetComp
 
 
@@ -43,10 +53,13 @@ def rows_read(here: Surroundings) -> Iterator[tuple[_Loop, ast.expr, Proposal]]:
             read = [n for n in uses if isinstance(n.ctx, ast.Load)]
             items = [c for n in read if (c := _item_of(here, n)) is not None]
             sure = bool(items) or here.is_tensor(base) or _is_indexed_like_tensor(here, base)
+            sure = sure or is_tensor_elsewhere(here, base)
             if len(uses) - len(read) != len(names) or not sure:
                 continue
             parts = [part for n in read if (part := _part_of(here, n)) is not None]
             numbers = [n for n in read if is_number_there(here, n)] + parts
+            if numbers or items:  # a number of Python meets a tensor as well
+                numbers += [n for n in read if n not in numbers and _meets_tensor(here, n)]
             if not read or len(numbers) + len(items) < len(read) or names & set(here.flow.captured):
                 continue
             at = here.statement_of(loop)
@@ -62,6 +75,76 @@ def rows_read(here: Surroundings) -> Iterator[tuple[_Loop, ast.expr, Proposal]]:
             form = "rows_of_numbers" if isinstance(target, ast.Tuple) else found.form
             form = "parts_of_rows" if parts else form
             yield loop, base, replace(found, form=form)
+
+
+def read_of_rows(here: Surroundings, code: ast.Call, tensor: ast.expr) -> Proposal | None:
+    """Return the read of what is reduced of all rows, for ``mask[i].long().sum().item()``.
+
+    ::
+
+        for i in range(n):                      sums = mask.long().flatten(1).sum(1).tolist()
+            k = mask[i].long().sum().item()     for i in range(n):
+                                                    k = sums[i]
+    """
+    match tensor:
+        case ast.Call(ast.Attribute(rows, how), [], []) if how in _OF_ROWS:
+            pass
+        case _:
+            return None
+    picked = [n for n in ast.walk(rows) if isinstance(n, ast.Subscript)]
+    part = picked[0] if len(picked) == 1 else None
+    if part is None or not (has_root(part.value) and _keeps_rows(rows, part)):
+        return None
+    if how == "sum" and not _counts_elements(here, rows):
+        return None  # a sum in another order
+    element = Element(code, part.value, part.slice)
+    at = place_before(here, code, element)
+    if not isinstance(at, ast.For) or not is_plain(here, part.slice):
+        return None
+    others = list_names(rows) - {root_name(part.value)} - list_names(part.slice)
+    same = [n for n in walk(at) if isinstance(n, ast.Call) and ast.dump(n) == ast.dump(code)]
+    if others & names_bound_in(at) or same[0] is not code or here.is_tensor(part.value) is False:
+        return None
+    base = here.text(part.value)
+    whole = here.text(rows).replace(here.text(part), base, 1)
+    plain = isinstance(rows, (ast.Call, ast.Subscript))
+    text = f"{whole if plain else f'({whole})'}.flatten(1).{_OF_ROWS[how]}(1).tolist()"
+    taken = list_names(here.flow.names.tree or here.flow.function)
+    kept = part.value.attr if isinstance(part.value, ast.Attribute) else root_name(part.value)
+    name = find_unused_name(f"{kept.lstrip('_')}_{how}s", taken)
+    head, line = f"{name} = {text}", (at.lineno, 0, at.lineno, 0)
+    changes = [Change(here.span(n), f"{name}[{here.text(part.slice)}]") for n in same]
+    found = propose_read(
+        here, code, part.value, at, (Change(line, f"{here.indent(at)}{head}\n"), *changes), head
+    )
+    value = here.value(part.value)
+    known = None if value is None else here.facts(here.evaluations[id(part.value)], x=value)
+    rank = None if known is None else known.ndim("x")
+    proven = {"rows-of-elements"} if rank is not None and rank > 1 else set[str]()
+    return replace(found, form="reduced_rows", proven=(found.proven | proven) - {"vector"})
+
+
+def _keeps_rows(code: ast.expr, part: ast.Subscript) -> bool:
+    """Tell whether nothing is computed of a row but each element for itself, beside numbers."""
+    match code:
+        case ast.Subscript():
+            return code is part
+        case ast.Call(ast.Attribute(inner, "long" | "int" | "bool"), [], []):
+            return _keeps_rows(inner, part)
+        case ast.UnaryOp(ast.Invert(), inner):
+            return _keeps_rows(inner, part)
+        case ast.Compare(inner, [operator], [ast.Constant() | ast.Attribute() | ast.Name()]):
+            return not isinstance(operator, (ast.In, ast.NotIn, ast.Is, ast.IsNot)) and _keeps_rows(
+                inner, part
+            )
+    return False
+
+
+def _counts_elements(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether a sum is one of integers."""
+    at = here.evaluations.get(id(code))
+    is_bool = at is not None and here.facts(at, x=at.node).is_bool_tensor("x") is True
+    return not isinstance(code, ast.Subscript) or is_bool
 
 
 def _is_indexed_like_tensor(here: Surroundings, base: ast.expr) -> bool:
@@ -107,6 +190,15 @@ def _pairs(target: ast.expr, items: ast.expr) -> list[tuple[ast.expr, ast.expr]]
         case ast.Tuple(targets), ast.Call(ast.Name("zip"), bases) if len(targets) == len(bases):
             return list(zip(targets, bases, strict=True))
     return []
+
+
+def _meets_tensor(here: Surroundings, name: ast.Name) -> bool:
+    """Tell whether a tensor is multiplied with or divided by an element: ``ratios[:, 0] * h``."""
+    match here.parents.get(id(name)):
+        case ast.BinOp(other, ast.Mult() | ast.Div(), right) if right is name:
+            cut = isinstance(other, ast.Subscript) and isinstance(other.slice, ast.Tuple)
+            return here.is_tensor(other) is True or (cut and here.is_tensor(other) is not False)
+    return False
 
 
 def _part_of(here: Surroundings, name: ast.Name) -> ast.Subscript | None:

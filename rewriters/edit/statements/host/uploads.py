@@ -13,7 +13,6 @@ from npufix.rewriters.edit.statements.host.filled import (
     fill,
     is_number,
     is_read_again,
-    is_scalar,
 )
 from npufix.rewriters.edit.statements.host.of_host import is_of_host
 from npufix.rewriters.edit.statements.host.seldom import is_rare
@@ -23,7 +22,8 @@ from npufix.rewriters.edit.statements.host.waits.batches import (
     find_host_indexes,
     make_of_read,
 )
-from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.edit.statements.kept.buffers import is_scalar, keep_numbers
+from npufix.rewriters.edit.statements.proposal import Proposal
 from npufix.rewriters.facts.host_tensors import is_made_on_host
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import is_made_once, list_assigned
@@ -34,14 +34,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from npufix.rewriters.edit.statements.surroundings import Surroundings
-    from npufix.rewriters.graph.nodes import Node
 
 _MAKING = frozenset({"torch.tensor", "torch.as_tensor", "torch.from_numpy"})
 _OF_TYPE = frozenset(f"torch.{kind}" for kind in KINDS)
 _OF_HOST = _MAKING | {f"torch.{name}" for name in ("arange", "eye", "linspace", "ones", "zeros")}
-_ROOM = 74
-"""Characters for the arguments of ``self.register_buffer(...)`` on one line."""
-_ARITHMETIC = frozenset({"add", "div", "mul", "sub"})
 _MOVING = frozenset({"to", "cuda", "npu"})
 _SETTINGS = re.compile(r"(?i)(^|_)(cfg|config|conf|hparams|settings|opts?)$")
 _SERVES = re.compile(r"(Runner|Builder|Worker|Proposer|Scheduler|Engine|Batch)(V?\d+)?$")
@@ -123,78 +119,9 @@ def find_uploads(here: Surroundings) -> Iterator[Proposal]:
                 source = drawn.value
                 found = draw_there(here, node, source) if isinstance(source, ast.Call) else None
             elif advice == _BUFFER:
-                found = _keep_as_buffer(here, node)
+                found = keep_numbers(here, node)
             if found is not None or advice:
                 yield found or Proposal(node, advice)
-
-
-def _keep_as_buffer(here: Surroundings, code: ast.Call) -> Proposal | None:
-    """Return a buffer that ``__init__`` makes of numbers that are written out.
-
-    Nobody may write into it, or get hold of it: it is only computed with.
-    """
-    start, value = _init(here), here.value(code)
-    given = {k.arg: here.text(k.value) for k in code.keywords if k.arg != "device"}
-    devices = [here.text(k.value) for k in code.keywords if k.arg == "device"]
-    made = here.flow.names.dotted(code.func)
-    if start is None or value is None or made not in {"torch.tensor", "torch.as_tensor"}:
-        return None
-    if len(code.args) != 1 or given.keys() - {"dtype"} or not _is_written_out(code.args[0]):
-        return None
-    if not given.get("dtype", "torch.").startswith("torch.") or not _is_computed_with(here, value):
-        return None
-    whole, indent = here.whole_lines(start.body[-1]), here.indent(start.body[0])
-    if whole is None or indent.strip():
-        return None
-    assigned = here.parents.get(id(code))
-    name = "constant"
-    if isinstance(assigned, ast.Assign) and isinstance(assigned.targets[0], ast.Name):
-        name = assigned.targets[0].id
-    while re.search(rf"[.\"']{name}\b", "".join(here.lines)):
-        name = f"{name}_"
-    dtype = "".join(f", {k}={text}" for k, text in given.items())
-    numbers = re.sub(r"\s+", " ", f"{here.text(code.func)}({here.text(code.args[0])}{dtype})")
-    inner = f'"{name}", {numbers}, persistent=False'
-    if len(indent) + len(inner) > _ROOM:
-        inner = f"\n{indent}    {inner}\n{indent}"
-    text = f"{indent}self.register_buffer({inner})\n"
-    at = (whole[2] + 1, 0, whole[2] + 1, 0)
-    return Proposal(
-        code,
-        form="in_forward",
-        asked=tuple(("x", d.removesuffix(".device")) for d in devices if d.endswith(".device")),
-        changes=(Change(at, text), Change(here.span(code), f"self.{name}")),
-        shown=f"self.{name}",
-    )
-
-
-def _init(here: Surroundings) -> ast.FunctionDef | None:
-    """Return the ``__init__`` that makes a module before it ends, if the code is elsewhere."""
-    cls = here.flow.cls
-    found = (
-        next((s for s in cls.body if getattr(s, "name", "") == "__init__"), None) if cls else None
-    )
-    if not isinstance(found, ast.FunctionDef) or here.flow.function is found:
-        return None
-    calls = [here.text(s) for s in found.body if isinstance(s, ast.Expr)]
-    ends = isinstance(found.body[-1], ast.Return)
-    made = any(re.match(r"super\(.*\)\.__init__\(", call) for call in calls)
-    return found if made and not ends else None
-
-
-def _is_written_out(code: ast.expr) -> bool:
-    if isinstance(code, (ast.List, ast.Tuple)):
-        return bool(code.elts) and all(map(_is_written_out, code.elts))
-    return is_scalar(code)
-
-
-def _is_computed_with(here: Surroundings, value: Node) -> bool:
-    """Tell whether a tensor is read by arithmetic alone, itself or parts of it."""
-    users = here.users(value)
-    return bool(users) and all(
-        user.op in _ARITHMETIC or (user.op == Op.GETITEM and _is_computed_with(here, user))
-        for user in users
-    )
 
 
 def _advice(here: Surroundings, code: ast.Call) -> str:

@@ -12,7 +12,12 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.statements.host.of_host import ARITHMETIC, is_of_host
+from npufix.rewriters.edit.statements.host.of_host import (
+    ARITHMETIC,
+    first_read,
+    is_count,
+    is_of_host,
+)
 from npufix.rewriters.edit.statements.host.seldom import is_default, is_rare, is_seldom
 from npufix.rewriters.edit.statements.proposal import Proposal
 from npufix.rewriters.facts.value_kinds import is_of_numpy
@@ -49,6 +54,7 @@ _OF_TENSORS = frozenset(
 _TAKE_TENSORS = frozenset({"full", "linspace", "pad", "repeat_interleave", "split"})
 """Those that are handed tensors for something else than a size, or for which others speak."""
 _HOLDS = re.compile(r"(^|_)(masks?|lens|lengths)$")
+_REDUCED = frozenset({"amax", "max", "mean", "norm", "prod", "sum"})
 _LIMITS = frozenset({"amax", "amin", "max", "min", "sum"})
 _LENGTHS = re.compile(
     r"(^|_)(i?lens?|\w*lengths?|seq_?lens?|cu_?seq\w*|splits?|group_list|start_locs?)(_\w+)?$"
@@ -162,3 +168,36 @@ def tell_size(code: ast.expr, value: Node | None) -> Proposal | None:
         if node.op in _FOUND or _FROM_RANKS.search(called):
             return None
     return Proposal(code, FOR_SIZE)
+
+
+def is_of_caller(here: Surroundings, code: ast.Call, tensor: ast.expr, how: str) -> bool:
+    """Tell whether the lengths that a function is handed are read, or the largest of them.
+
+    ``lengths.tolist()``, ``cu_seqlens.diff().max().item()``, ``packed.cu_seqlens[1:].tolist()``,
+    ``query_lens.max().item()`` of what another method has returned.
+    """
+    outer = here.parents.get(id(code))
+    if isinstance(outer, ast.Call) and last_name(outer.func) == "pack_padded_sequence":
+        return True  # which wants them on the host
+    first = first_read(tensor)
+    node = here.value(first)
+    if node is None:
+        return False
+    if how in {"item", "int"}:
+        if node.op in _REDUCED:
+            return are_lengths(node, SIZES) or is_called_so(first)
+        return node.op == Op.GETITEM and node.args[1].op == Op.CONST and are_lengths(node)
+    is_own = node.op == Op.ATTR and node.args[0].value == "self"  # which somebody has filled
+    return how in {"cpu", "numpy", "tolist"} and not is_own and are_lengths(node)
+
+
+def is_returned(here: Surroundings, code: ast.expr, tensor: ast.expr) -> bool:
+    """Tell whether another method of a module gets a count, besides tensors."""
+    value, of = here.value(code), here.value(tensor)
+    if value is None or of is None or here.flow.cls is None or not is_count(of):
+        return False
+    ends = [n.value for n in here.nodes if isinstance(n, ast.Return)]
+    beside = [e for end in ends if isinstance(end, ast.Tuple) for e in end.elts]
+    calls = f"self.{here.flow.function.name}("
+    given = any(here.value(e) is value for e in beside) and any(map(here.is_tensor, beside))
+    return given and any(calls in line for line in here.lines)
