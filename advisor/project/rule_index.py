@@ -7,7 +7,7 @@ for those that compare them: two of three files need not be loaded to say which 
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -24,7 +24,8 @@ class KnownRule(msgspec.Struct, frozen=True, array_like=True):
 
     id: str
     name: str
-    kind: Literal["Substitution", "Diagnostic", "ClusterDiagnostic"]
+    kind: str
+    """The name of its class."""
     requires: str
     is_for_gpus: bool
     """Whether it says what to do where the recording is of a GPU."""
