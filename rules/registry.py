@@ -54,7 +54,7 @@ def every_rule() -> tuple[Rule, ...]:
         RuleError: a rule file has no ``RULE``, or two rules share an id.
 
     """
-    rules = [rule_of(module) for module in _modules()]
+    rules = [load_rule(name) for name in rule_modules()]
     for point in entry_points(group=ENTRY_POINT_GROUP):
         with _naming(f"the plug-in {point.name} ({point.value})"):
             rules.append(rule_of(point.load()))
@@ -66,14 +66,26 @@ def every_rule() -> tuple[Rule, ...]:
     return tuple(by_id[key] for key in sorted(by_id))
 
 
-def _modules() -> Iterator[ModuleType]:
-    for package in (substitutions, diagnostics, cluster):
-        for info in pkgutil.iter_modules(package.__path__):
-            if info.name.endswith(BESIDE):
-                continue
-            name = f"{package.__name__}.{info.name}"
-            with _naming(name):
-                yield importlib.import_module(name)
+def rule_modules() -> tuple[str, ...]:
+    """Return the modules of our rules, one each."""
+    return tuple(
+        f"{package.__name__}.{info.name}"
+        for package in (substitutions, diagnostics, cluster)
+        for info in pkgutil.iter_modules(package.__path__)
+        if not info.name.endswith(BESIDE)
+    )
+
+
+def load_rule(module: str) -> Rule:
+    """Return the rule of one of ``rule_modules``.
+
+    Raises:
+        RuleError: it cannot be loaded, or has none.
+
+    """
+    with _naming(module):
+        loaded = importlib.import_module(module)
+    return rule_of(loaded)
 
 
 @contextmanager

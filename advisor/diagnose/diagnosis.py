@@ -31,16 +31,16 @@ from npufix.advisor.evidence.ranking import Ranking, Step, step_split
 from npufix.advisor.evidence.recorded_paths import SourceState, map_recorded_paths, source_state
 from npufix.advisor.evidence.run_findings import observe
 from npufix.advisor.project.configuration import EVERYTHING, Configuration
+from npufix.advisor.project.rule_index import known_rules
 from npufix.reports import report
 from npufix.reports.wording.report import headline
 from npufix.rules.cluster_diagnostic import ClusterDiagnostic
 from npufix.rules.diagnostic import Diagnostic
-from npufix.rules.registry import every_rule
 from npufix.rules.shared.recording.versions import unmet
 from npufix.rules.substitution import Substitution
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
 
     from npufix.advisor.diagnose.findings import Findings, Located
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from npufix.profiling_parsers.profile import Profile
     from npufix.rules.cluster_diagnostic import Cluster, ClusterObservation
     from npufix.rules.diagnostic import Observation, Recording
+    from npufix.rules.registry import Rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +90,16 @@ def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None
     read = read_dump(dump, options.rank, options.ways)
     profile, ranks = read.profile, read.ranks
     run, unclear = _run(profile, tree, options)
-    rules, diagnostics, skipped = _applicable(profile, options)
-    seen, faults = observe(
-        profile, run.evidence, run.step, [d for d in diagnostics if isinstance(d, Diagnostic)]
-    )
+    kinds = _kinds(has_source=tree is not None, has_ranks=read.cluster is not None)
+    applicable, skipped = _applicable(profile, options, kinds)
+    of_run = [rule for rule in applicable if isinstance(rule, Diagnostic)]
+    seen, faults = observe(profile, run.evidence, run.step, of_run)
     if read.cluster is not None:
-        of_job = [d for d in diagnostics if isinstance(d, ClusterDiagnostic)]
+        of_job = [rule for rule in applicable if isinstance(rule, ClusterDiagnostic)]
         cluster = _in_source(read.cluster, run, tree, options)
         compared, failed = observe_cluster(cluster, of_job, run.step.length_ns)
         seen, faults = [*seen, *compared], [*faults, *failed]
+    rules = [rule for rule in applicable if isinstance(rule, Substitution)]
     located = _find(run, tree, rules, options) if tree else None
     ranked = rank_items([*(located.found if located else ()), *seen])
     ranked = with_causes(ranked, profile.environment.rank)
@@ -249,21 +251,28 @@ def _headroom(run: _Run, top: int) -> report.Headroom | None:
     return find_headroom(run.evidence, run.profile.signals, run.profile.environment, top)
 
 
+def _kinds(*, has_source: bool, has_ranks: bool) -> set[str]:
+    """Return the kinds of rules for which there is anything to read."""
+    of_source = {"Substitution"} if has_source else set[str]()
+    return {"Diagnostic"} | of_source | ({"ClusterDiagnostic"} if has_ranks else set())
+
+
 def _applicable(
-    profile: Profile, options: Options
-) -> tuple[list[Substitution], list[Diagnostic | ClusterDiagnostic], list[report.Fact]]:
-    """Return the rules that the versions of the run allow, and why the others are left out."""
+    profile: Profile, options: Options, kinds: Collection[str]
+) -> tuple[list[Rule], list[report.Fact]]:
+    """Return the rules of some kinds that the run allows, and why its versions exclude others."""
     cores = profile.kernels["core"].cat.categories
-    wanted = [rule for rule in every_rule() if options.configuration.wants(rule)]
+    wanted = [rule for rule in known_rules() if options.configuration.wants(rule)]
     reasons = {rule.id: unmet(rule.requires, profile.environment, cores) for rule in wanted}
-    met = [rule for rule in wanted if not reasons[rule.id]]
-    rules = [rule for rule in met if isinstance(rule, Substitution)]
-    diagnostics = [rule for rule in met if isinstance(rule, (Diagnostic, ClusterDiagnostic))]
+    met = [rule for rule in wanted if rule.kind in kinds and not reasons[rule.id]]
     if profile.format == "kineto":
         # What a GPU does says nothing about the settings of an NPU.
-        of_gpu = (rule for rule in diagnostics if rule.gpu_advice)
-        diagnostics = [_on_gpu(rule) for rule in of_gpu if "GPU" in cores]
-    return rules, diagnostics, [report.Fact(key, why) for key, why in reasons.items() if why]
+        has_gpu = "GPU" in cores
+        met = [r for r in met if r.kind == "Substitution" or (r.is_for_gpus and has_gpu)]
+    rules = [rule.load() for rule in met]
+    if profile.format == "kineto":
+        rules = [r if isinstance(r, Substitution) else _on_gpu(r) for r in rules]
+    return rules, [report.Fact(key, why) for key, why in reasons.items() if why]
 
 
 def _on_gpu(rule: Diagnostic | ClusterDiagnostic) -> Diagnostic | ClusterDiagnostic:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from npufix.advisor.project.rule_index import KnownRule
     from npufix.rules.registry import Rule
 
 _NAMES = ("npufix.toml", "pyproject.toml")
@@ -58,7 +59,7 @@ class Configuration:
         chosen = replace(self, allow=self.allow | set(allow), everywhere=everywhere)
         return replace(chosen, select=_lower(rules), ignore=frozenset()) if rules else chosen
 
-    def wants(self, rule: Rule) -> bool:
+    def wants(self, rule: Rule | KnownRule) -> bool:
         """Tell whether a rule is to be used at all."""
         names = {rule.id.lower(), rule.name}
         return (not self.select or bool(names & self.select)) and not names & self.ignore

@@ -28,16 +28,16 @@ def likely(name: str, known: Iterable[str]) -> str:
 
 def likely_rule(name: str) -> str:
     """Return the same of a name that no rule has."""
-    from npufix.rules.registry import every_rule
+    from npufix.advisor.project.rule_index import known_rules
 
-    return likely(name, [known for rule in every_rule() for known in (rule.id, rule.name)])
+    return likely(name, [known for rule in known_rules() for known in (rule.id, rule.name)])
 
 
 def rule_names() -> frozenset[str]:
     """Return the ids and names of all rules, in lower case."""
-    from npufix.rules.registry import every_rule
+    from npufix.advisor.project.rule_index import known_rules
 
-    return frozenset(name.lower() for rule in every_rule() for name in (rule.id, rule.name))
+    return frozenset(name.lower() for rule in known_rules() for name in (rule.id, rule.name))
 
 
 def condition_names() -> frozenset[str]:

@@ -13,6 +13,8 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.graph.modules.syntax import statements_below
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
@@ -121,7 +123,7 @@ def fit(text: str, before: Sequence[str], unit: str) -> str:
         return text
     simple = [
         node
-        for node in ast.walk(ast.parse(text))
+        for node in _list_statements(ast.parse(text))
         if isinstance(node, (ast.Assign, ast.AugAssign, ast.Expr, ast.Return, ast.Assert))
     ]
     for node in sorted(simple, key=lambda s: s.lineno, reverse=True):
@@ -145,6 +147,14 @@ def fit(text: str, before: Sequence[str], unit: str) -> str:
             end = "\r\n" if lines[first - 1].endswith("\r\n") else "\n"
             lines[first - 1 : last] = [f"{head}{line}{end}" for line in broken]
     return "".join(lines)
+
+
+def _list_statements(tree: ast.Module) -> list[ast.stmt]:
+    """Return all statements of a module, breadth first: what they hold is far more."""
+    found = list(tree.body)
+    for statement in found:  # grows
+        found += statements_below(statement)
+    return found
 
 
 def _break_argument(line: str, width: int, unit: str) -> list[str]:
@@ -184,7 +194,7 @@ def lift_comments(text: str, old: Collection[str], width: int) -> str:
         return text
     starts = {
         node.end_lineno: node.lineno
-        for node in ast.walk(ast.parse(text))
+        for node in _list_statements(ast.parse(text))
         if isinstance(node, ast.Assign | ast.AugAssign | ast.Expr | ast.Return)
     }
     comments = [

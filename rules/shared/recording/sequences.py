@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from npufix.rules.diagnostic import keep_result
 from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.recording.observing import per_step, places
 
@@ -160,11 +161,10 @@ def find(
 
     """
     kernels = recording.kernels
-    known = kernels["type"].cat.categories
-    wanted = [_matching(known, part) for part in parts]
     nothing = Occurrences(recording, np.zeros((0, len(parts)), np.int64))
-    if not parts or not all(mask.any() for mask in wanted):
+    if not parts or not all(_matching(recording, part).any() for part in parts):
         return nothing
+    wanted = [_matching(recording, part) for part in parts]
     codes = kernels["type"].cat.codes.to_numpy()
     rows = _order(kernels)
     skipped = _find_skipped(kernels, np.logical_or.reduce(wanted), between)
@@ -179,10 +179,12 @@ def find(
     return Occurrences(recording, found[_apart(starts, len(parts))])
 
 
-def _matching(names: pd.Index[str], pattern: str) -> Mask:
-    """Tell which categories match, with a False for rows that have none (code -1)."""
+@keep_result
+def _matching(recording: Recording, pattern: str) -> Mask:
+    """Tell which Types match, with a False for rows that have none (code -1)."""
     compiled = re.compile(pattern)
-    matches = [compiled.fullmatch(str(name)) is not None for name in names.tolist()]
+    names = recording.kernels["type"].cat.categories.tolist()
+    matches = [compiled.fullmatch(str(name)) is not None for name in names]
     return np.array([*matches, False], np.bool_)
 
 
