@@ -152,8 +152,8 @@ class Aligner:
             if alike and all(r is not None and r >= first.axis for r in room):
                 return first
         if rows and not tensors and all(map(_ends_with_rounds, rows)):
-            ranks = [v.rank for v in rows if isinstance(v.rank, int)]
-            return Value(Kind.ROWS, rows[0].code, max(ranks), max(ranks))
+            most = max(v.rank for v in rows if isinstance(v.rank, int))
+            return Value(Kind.ROWS, rows[0].code, most, most)
         if not rows and len(tensors) == 1 and self.of.expected is None:
             return Value(Kind.ROWS, tensors[0].code, tensors[0].rank)
         ranks = [v.rank for v in (*rows, *tensors)]

@@ -265,12 +265,18 @@ def _require_filled_once(flow: FunctionFlow, one: FilledList) -> None:
     if one.is_bound_again:
         own = {id(n) for n in ast.walk(one.call)}
         last = one.statement.end_lineno or 0
+        anew = {  # ``else: xs = y`` neither reads nor changes the list
+            id(target)
+            for node in nodes_of(flow.function)
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+        }
         uses = [
             n
             for n in names
             if id(n) in own
             or n.lineno < one.statement.lineno
-            or (n.lineno > last and not isinstance(n.ctx, ast.Load))
+            or (n.lineno > last and not isinstance(n.ctx, ast.Load) and id(n) not in anew)
         ]
     known = 2 if one.empty is None else 3  # made, filled, joined
     if len(uses) != known or one.name in flow.captured:

@@ -83,6 +83,14 @@ WRITTEN = {
         ),
         (X, [0.5, 0.9, 0.1]),
     ),
+    "a list that is something else in the other arm": (
+        (
+            "def f(x: Tensor, ratios: list):\n    if len(ratios) > 1:\n        y = []\n"
+            "        for i, r in enumerate(ratios):\n            y.append(x[i, int(r * 3)])\n"
+            "        y = torch.stack(y)\n    else:\n        y = x[:, -1]\n    return y\n"
+        ),
+        (X, [0.5, 0.9, 0.1]),
+    ),
     "lengths that are cut off": (
         (
             "def f(x: Tensor, n: Tensor):\n    m = torch.zeros(3, 4)\n"
