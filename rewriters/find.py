@@ -158,19 +158,26 @@ def _sites_in(  # noqa: PLR0913, PLR0917 - what is looked for, and where
             source, flow, patterns, recorded, effort, with_text=with_text, chosen_too=chosen_too
         )
     )
+    loops = [rule for rule in rules if rule.search == "loops" and flow.function.name != MODULE]
+    over_rows = list(_loop_sites(source, flow, loops, looking, with_text=with_text))
+    # What is written for all rounds at once says more than what is written for one of them.
+    whole = [site.lines for site in over_rows if site.rewrite is not None]
+    matched = [
+        site
+        for site in matched
+        if site.rule.table == "fusion" or not any(site.lines <= lines for lines in whole)
+    ]
     yield from matched
     lines = frozenset().union(*(site.lines for site in matched if site.rewrite))
     beside_kernels = _mentions_npu(source) or "triton.jit" in source
     if not chosen_too and beside_kernels and is_reference(flow):
         return
     searched = [rule for rule in rules if rule.search and rule.search != "loops"]
-    loops = [rule for rule in rules if rule.search == "loops" and flow.function.name != MODULE]
     found = list(_propose(source, flow, searched, looking, with_text=with_text))
     # what a loop is, or what is to be done in it, says more than that it is one
     told = {
         s.line for s in found if s.rewrite is None or s.rule.search in {"experts", "rows-of-masks"}
     }
-    over_rows = list(_loop_sites(source, flow, loops, looking, with_text=with_text))
     # of ``x[mask] = v.expand(int(mask.sum()))`` no size is left either
     gone = [s for s in matched if s.rewrite and "NonZero" in s.rule.replaces]
     gone += (s for s in over_rows if s.rewrite)

@@ -18,7 +18,9 @@ vectors for picks, new dimensions where rows meet numbers. Only operators that t
 themselves are taken: elementwise ones, those along a dimension of the row, modules such as Linear
 and LayerNorm; LSTM and own modules whose ``forward`` is followed get the rows as one larger batch.
 An ``if`` of which each round takes one arm becomes ``torch.where`` where both arms are rows, numbers,
-sums and products, which can be computed for all rounds without failing.
+sums and products, which can be computed for all rounds without failing. So does what is written through
+a mask of the round (``m[x[:, i] > 0, i] = 1``), and an integer that Python computes of an element of a list
+(``m[i, : math.ceil(w * r)] = 1``) is a list of those of all rounds.
 A round that needs the one before it, rows of different lengths that are kept, random numbers, batch
 norm, a module for each round, ``break`` and anything else than computing rows leave the loop as it
 is, and the finding says which of them it is. What the source does not prove is a condition:

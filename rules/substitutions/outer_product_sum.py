@@ -1,7 +1,8 @@
 """A matrix product written as a broadcast product and a sum.
 
 What: ``(a[..., None] * b[:, None]).sum(dim=2)`` multiplies every entry of a batch of matrices ``a``
-by every row of ``b`` and adds up: ``torch.matmul(a, b)``.
+by every row of ``b`` and adds up: ``torch.matmul(a, b)``. So does ``(a[:, :, None] * b[:, None]).sum(-1)``
+with every row of both: ``torch.matmul(a, b.transpose(1, 2))``.
 
 Why it is slow on the NPU: the product of every row with every column is written to memory, as large
 as both matrices multiplied, read again for the sum, and kept for the backward pass. The Cube unit
@@ -57,6 +58,21 @@ def matrices(a: Tensor, b: Tensor) -> Tensor:
     )
 
 
+def rows(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply rows of batches of matrices by rows of others."""
+    return either(
+        (a.unsqueeze(2) * b.unsqueeze(1)).sum(either(3, -1)),
+        (a.unsqueeze(-2) * b.unsqueeze(1)).sum(either(3, -1)),
+        (a.unsqueeze(2) * b[:, None, :, :]).sum(either(3, -1)),
+        (a[:, :, None, :] * b[:, None, :, :]).sum(either(3, -1)),
+    )
+
+
+def product_of_rows(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply by the matrices lying the other way."""
+    return torch.matmul(a, b.transpose(1, 2))
+
+
 def product(a: Tensor, b: Tensor) -> Tensor:
     """Multiply the matrices."""
     return torch.matmul(a, b)
@@ -90,6 +106,12 @@ def batch_inputs(draw: Draw) -> dict[str, Any]:
     }
 
 
+def row_inputs(draw: Draw) -> dict[str, Any]:
+    """Return two batches of rows of one length."""
+    drawn = batch_inputs(draw)
+    return {**drawn, "b": drawn["b"].transpose(1, 2).contiguous()}
+
+
 def matrix_inputs(draw: Draw) -> dict[str, Any]:
     """Return two matrices that fit."""
     drawn = batch_inputs(draw)
@@ -118,6 +140,11 @@ FIT = Condition(
     "the left matrices have as many columns as the right ones rows: nothing is broadcast",
     lambda site: None,  # noqa: ARG005 - a source does not tell
 )
+FIT_ROWS = Condition(
+    "matrices-that-fit",
+    "the rows of both operands are of one length: nothing is broadcast",
+    lambda site: None,  # noqa: ARG005 - a source does not tell
+)
 SAME_DTYPE = Condition(
     "same-dtype",
     "both operands are floating point tensors of one dtype",
@@ -137,6 +164,7 @@ RULE = Substitution(
     forms=(
         Form(batches, product, batch_inputs, (BATCHES, FIT, SAME_DTYPE)),
         Form(matrices, product, matrix_inputs, (MATRICES, FIT, SAME_DTYPE)),
+        Form(rows, product_of_rows, row_inputs, (BATCHES, FIT_ROWS, SAME_DTYPE)),
         Form(batches, product_of_mask, mask_inputs, (MASK, BATCHES, FIT)),
         Form(matrices, product_of_mask, mask_matrix_inputs, (MASK, MATRICES, FIT)),
     ),
@@ -170,6 +198,18 @@ def f(a: torch.Tensor, b: torch.Tensor):
 """,
     ),
     rewritten=(
+        Rewritten(
+            """
+def similarity(queries: torch.Tensor, keys: torch.Tensor):
+    keys = keys.to(queries.dtype)
+    return (queries[:, :, None] * keys[:, None]).sum(-1)
+""",
+            """
+def similarity(queries: torch.Tensor, keys: torch.Tensor):
+    keys = keys.to(queries.dtype)
+    return torch.matmul(queries, keys.transpose(1, 2))
+""",
+        ),
         Rewritten(
             """
 def match(logits: torch.Tensor, values: torch.Tensor):

@@ -151,6 +151,9 @@ class Aligner:
             room = [difference(first.rank, v.rank) for v in tensors]
             if alike and all(r is not None and r >= first.axis for r in room):
                 return first
+        if rows and not tensors and all(map(_ends_with_rounds, rows)):
+            most = max(v.rank for v in rows if isinstance(v.rank, int))
+            return Value(Kind.ROWS, rows[0].code, most, most)
         if not rows and len(tensors) == 1 and self.of.expected is None:
             return Value(Kind.ROWS, tensors[0].code, tensors[0].rank)
         ranks = [v.rank for v in (*rows, *tensors)]
@@ -182,6 +185,8 @@ class Aligner:
             return method(self.vector(value, 0, source.asked), "view", -1, *ones.args)
         if value.axis == whole.axis and value.rank == whole.rank:
             return value.code
+        if _ends_with_rounds(value) and _ends_with_rounds(whole):
+            return value.code  # ``x[:, i] > most[i]`` is ``x > most``
         front = self.in_front(value)
         missing = difference(whole.rank, front.rank)
         if missing is None and whole.rank == 0:
@@ -266,6 +271,11 @@ class Aligner:
                     made = self._filled(self.numbers[node.id], leaf)
                     target = ast.Name(node.id, ast.Store())
                     self.statements.append(ast.Assign([target], made, lineno=0))
+
+
+def _ends_with_rounds(value: Value) -> bool:
+    """Tell whether the rounds are the last dimension, where broadcasting begins."""
+    return isinstance(value.rank, int) and value.axis == value.rank
 
 
 class _Filled(ast.NodeTransformer):

@@ -1,6 +1,12 @@
 """``if`` in a loop, of which each round takes one arm: ``torch.where`` for all rounds.
 
-``if n[i] > most: n[i] = most`` is ``n.masked_fill_(n > most, most)``.
+``if n[i] > most: n[i] = most`` is ``n.masked_fill_(n > most, most)``; so is a write to the elements
+that a mask of the round picks::
+
+    for i in range(n):                      near = offsets.abs() < r
+        near = offsets[:, i].abs() < r      out.masked_fill_(near, 1)
+        out[near, i] = 1                    turns[:] = torch.where(near, offsets * 2, turns)
+        turns[near, i] = offsets[near, i] * 2
 """
 
 from __future__ import annotations
@@ -10,7 +16,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.filling import ask_for_value
+from npufix.rewriters.edit.loops.indexing import trim
 from npufix.rewriters.edit.loops.values import (
+    LENGTHS,
     UNKNOWN_RANK,
     CannotBatchError,
     Kind,
@@ -23,14 +31,16 @@ from npufix.rewriters.edit.loops.values import (
     shift,
     subscript,
 )
+from npufix.rewriters.graph.modules.syntax import list_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from npufix.rewriters.edit.loops.expressions import Expressions
     from npufix.rewriters.edit.loops.statements import Body
 
 BRANCH = "which branch it takes depends on the round: torch.where computes both"
+_OF_EACH = (ast.Add, ast.Sub, ast.Mult)
 _NAMES = ("chosen", "chosen_rows", "is_chosen")
 
 
@@ -47,7 +57,7 @@ def choose(
 
     """
     arms = [*then, *other]
-    if not all(isinstance(a, (ast.Assign, ast.AugAssign)) and _never_fails(a.value) for a in arms):
+    if not all(isinstance(a, (ast.Assign, ast.AugAssign)) and never_fails(a.value) for a in arms):
         raise CannotBatchError(BRANCH)
     mask = _truth(body.of, test)
     match then, other:
@@ -84,18 +94,18 @@ def pick(body: Body, name: str, test: ast.expr) -> list[ast.stmt]:
     return [ast.Assign([ast.Name(name, ast.Store())], code, lineno=0)]
 
 
-def _never_fails(code: ast.expr) -> bool:
+def never_fails(code: ast.expr) -> bool:
     """Tell whether code reads rows by their counter alone, and adds or multiplies them."""
     match code:
         case ast.BinOp(left, ast.Add() | ast.Sub() | ast.Mult(), right):
-            return _never_fails(left) and _never_fails(right)
+            return never_fails(left) and never_fails(right)
         case ast.UnaryOp(ast.USub(), operand):
-            return _never_fails(operand)
+            return never_fails(operand)
         case ast.Subscript(base, ast.Name() | ast.Constant()):
-            return _never_fails(base)
+            return never_fails(base)
         case ast.Subscript(base, ast.Tuple(items)):
             plain = (ast.Name, ast.Constant, ast.Slice)
-            return _never_fails(base) and all(isinstance(item, plain) for item in items)
+            return never_fails(base) and all(isinstance(item, plain) for item in items)
     return isinstance(code, (ast.Name, ast.Attribute, ast.Constant))
 
 
@@ -138,7 +148,9 @@ def _number(of: Expressions, code: ast.expr) -> Value:
         if not of.facts.is_number(code):
             of.ask_for_dtype(code)
         return value
-    of_host = value.kind is Kind.NUMBER or of.facts.is_tensor(value.code) is False
+    of_host = (
+        value.kind is Kind.NUMBER or value.is_listed or of.facts.is_tensor(value.code) is False
+    )
     if of_host or value.axis:
         raise CannotBatchError(BRANCH)
     if of.facts.is_tensor(value.code) is not True and value.kind is Kind.ENTRY:
@@ -199,3 +211,101 @@ def _write(
     assert isinstance(stored, ast.Subscript)  # noqa: S101 - it was made so
     stored.ctx = ast.Store()
     yield ast.Assign([stored], ast.Call(parse("torch.where"), [chosen, new, written], []), lineno=0)
+
+
+def mask_among(of: Expressions, items: Sequence[ast.expr]) -> int | None:
+    """Return which item of an index is a mask that depends on the round, ``None`` if none is."""
+    for at, item in enumerate(items):
+        if isinstance(item, (ast.Slice, ast.Constant)) or not of.depends(item):
+            continue
+        if of.facts.is_mask(item):
+            return at
+    return None
+
+
+def write_masked(
+    body: Body, target: ast.Subscript, code: ast.expr, op: ast.operator | None
+) -> Iterator[ast.stmt]:
+    """Yield what writes to the elements that the masks of all rounds pick.
+
+    Raises:
+        CannotBatchError: the masks are not over one dimension, or what is written is not computed
+            element by element of what the same mask picks.
+
+    """
+    of = body.of
+    base, items = body.parts(target)
+    at = mask_among(of, items)
+    assert at is not None  # noqa: S101 - the caller has looked
+    mask_code = items[at]
+    mask = _read_mask(of, mask_code)
+    mask = Value(mask.kind, mask.code, of.facts.assume(mask.rank, 1, mask.asked), mask.axis)
+    rest = [everything() if n == at else item for n, item in enumerate(items)]
+    place = of.indexer.place(base, rest, None, base)
+    own = shift(body.facts.rank(base), place.kept - place.consumed) if place.is_known else None
+    own = of.facts.assume(own, 1, base)
+    if mask.kind is not Kind.ROWS or mask.rank != 1 or own != 1 or not place.is_view:
+        raise CannotBatchError(UNKNOWN_RANK)
+    if place.ragged or place.pieces is not None or not _is_of_each(of, code, mask_code):
+        raise CannotBatchError(LENGTHS)
+    if of.facts.dtype(mask_code) not in {None, "bool"}:
+        raise CannotBatchError(LENGTHS)
+    if body.facts.is_tensor(base) is not True:
+        of.ask_for_tensor(base)
+    chosen = mask.code if mask.axis == place.axis else method(mask.code, "transpose", 0, 1)
+    index: list[ast.expr] = trim(place.items) or [everything()]
+    written = base if place.is_whole else subscript(base, index)
+    of.under, of.expected, of.carrier = ast.unparse(mask_code), 1, base
+    value = of.read(code)
+    of.under, of.expected, of.carrier = "", None, None
+    if op is None and value.kind is Kind.SAME and value.rank == 0:
+        ask_for_value(body, base, value)
+        yield ast.Expr(method(written, "masked_fill_", chosen, value.code))
+        return
+    value = replace(value, rank=of.facts.assume(value.rank, 0, value.asked))
+    one = value.kind is Kind.ROWS and value.rank == 0
+    new = at_dimension(value.code, own - place.axis) if one else body.fit(value, place, own, base)
+    new = new if op is None else ast.BinOp(written, op, new)
+    of.ask_for_dtype(base, value.asked)
+    stored = subscript(base, index)
+    assert isinstance(stored, ast.Subscript)  # noqa: S101 - it was made so
+    stored.ctx = ast.Store()
+    yield ast.Assign([stored], ast.Call(parse("torch.where"), [chosen, new, written], []), lineno=0)
+
+
+def _read_mask(of: Expressions, code: ast.expr) -> Value:
+    """Return a mask; what it compares a row with is one number where nothing else is known."""
+    try:
+        return of.read(code)
+    except CannotBatchError:
+        match code:
+            case ast.Compare(left, [_], [right]) if of.facts.assumes:
+                values = [of.read(left), of.read(right)]
+                known = [v for v in values if isinstance(v.rank, int) and v.rank]
+                if len(known) != 1:
+                    raise
+                for value in values:
+                    of.facts.assume(value.rank, 0, value.asked)
+                return of.read(code)
+        raise
+
+
+def _is_of_each(of: Expressions, code: ast.expr, mask: ast.expr) -> bool:
+    """Tell whether code adds and multiplies what the mask picks, and numbers.
+
+    What the mask leaves out is computed as well, so nothing may fail there.
+    """
+    match code:
+        case ast.BinOp(left, op, right) if isinstance(op, _OF_EACH):
+            return _is_of_each(of, left, mask) and _is_of_each(of, right, mask)
+        case ast.UnaryOp(ast.USub(), operand):
+            return _is_of_each(of, operand, mask)
+        case ast.Subscript(base, index) if ast.unparse(index) == ast.unparse(mask):
+            return never_fails(base)
+        case ast.Subscript(base, index):  # one number of each round
+            value = of.read(code)
+            one = of.facts.assume(value.rank, 0, value.asked) == 0
+            return one and value.kind is Kind.ROWS and not value.axis and never_fails(code)
+    return isinstance(code, ast.Constant) or (
+        (not list_names(code) & set(of.env)) and (of.facts.is_number(code))
+    )

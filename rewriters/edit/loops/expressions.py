@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.aligning import Aligner
 from npufix.rewriters.edit.loops.indexing import Indexer
+from npufix.rewriters.edit.loops.listed import list_integers
 from npufix.rewriters.edit.loops.submodules import Calls
 from npufix.rewriters.edit.loops.together import Together, is_of_several
 from npufix.rewriters.edit.loops.values import (
@@ -16,6 +18,7 @@ from npufix.rewriters.edit.loops.values import (
     Value,
     like,
     literal,
+    method,
 )
 from npufix.rewriters.facts import row_operators as operators
 from npufix.rewriters.graph.modules.syntax import list_names
@@ -34,6 +37,7 @@ RANDOM = "it draws random numbers, and would draw other ones"
 UNKNOWN_CODE = "a part of it is not understood"
 WRITTEN_READ = "what it reads may have been written in another round"
 _CONVERSIONS = frozenset({"item", "py:int"})
+_INTEGERS = frozenset({"int8", "int16", "int32", "int64", "uint8"})
 
 
 class Expressions:
@@ -48,8 +52,14 @@ class Expressions:
         """The tensor that the result is written to."""
         self.expected: int | None = None
         """How many dimensions a round has where the result is written to, if that is known."""
+        self.under = ""
+        """The mask whose elements are written: of what it picks all elements are computed."""
         self.is_counting = False
         """Whether all that a round compares is added up: ``(labels == i).sum()``."""
+        self.taken: set[str] = set()
+        """The names that are read as tensors, or as numbers of all rounds."""
+        self.listed: dict[str, ast.expr] = {}
+        """The names of integers that Python computes in each round, with how."""
         self.own_rows: dict[str, tuple[int | None, int]] = {}
         """What the loop writes to, by its code, and which rows: those alone may be read."""
         self.measured: frozenset[str] = frozenset()
@@ -73,17 +83,29 @@ class Expressions:
         """Tell whether an expression depends on the round."""
         return not list_names(code).isdisjoint(self.env)
 
-    def read(self, code: ast.expr) -> Value:  # noqa: C901, PLR0911 - one case a syntax
+    def read(self, code: ast.expr) -> Value:
         """Return what an expression is for all rounds.
 
         Raises:
             CannotBatchError: it treats the rounds in a way that one operator cannot.
 
         """
+        asked = dict(self.conditions), dict(self.shown), set(self.taken)
+        try:
+            return self._read(code)
+        except CannotBatchError:
+            listed = list_integers(code, self)
+            if listed is None:
+                raise
+            self.conditions, self.shown, self.taken = asked
+            return listed
+
+    def _read(self, code: ast.expr) -> Value:  # noqa: C901, PLR0911 - one case a syntax
         if not self.depends(code):
             return self._same(code)
         match code:
             case ast.Name(known):
+                self.taken.add(known)
                 return self.env[known]
             case ast.BinOp(left, ast.Pow(), right) if self.depends(right) and not (
                 self.facts.is_number(left)
@@ -104,6 +126,8 @@ class Expressions:
                 parts = self.together.several(call)
                 part = ast.Subscript(parts.code, literal(which), ast.Load())
                 return like(parts, part, fresh=parts.fresh)
+            case ast.Subscript(base, index) if self.under and ast.unparse(index) == self.under:
+                return self.read(base)
             case ast.Subscript():
                 return self.indexer.read(code)
             case ast.Attribute(ast.Call() as call, "values" | "indices" as which):
@@ -190,7 +214,7 @@ class Expressions:
         integer = exact and first.integer and second.integer
         return Value(Kind.NUMBER, code, 0, integer=integer, offset=offset)
 
-    def _call(self, code: ast.Call) -> Value:  # noqa: C901, PLR0911 - one case a kind of operator
+    def _call(self, code: ast.Call) -> Value:  # noqa: C901, PLR0911, PLR0912 - one case a kind of operator
         node = self.facts.node(code)
         op = "" if node is None else node.op
         if op in operators.RANDOM or op == "dropout":
@@ -202,9 +226,20 @@ class Expressions:
         if op in _CONVERSIONS:
             owner = code.func.value if isinstance(code.func, ast.Attribute) else code.args[0]
             value = self.read(owner)
-            if value.kind is Kind.NUMBER and value.integer:
-                return value
-            return Value(Kind.ENTRY, value.code, 0, value.axis) if value.rank == 0 else value
+            if value.kind is Kind.NUMBER:
+                if value.integer:
+                    return value
+                raise CannotBatchError(UNKNOWN_CODE)  # ``int(i / 2)``
+            cut = op == "py:int" and not value.is_listed and not self._holds_integers(value, owner)
+            if cut and value.kind is Kind.ROWS:
+                value, cut = replace(value, code=method(value.code, "long")), False
+            if value.rank == 0:
+                return Value(Kind.ENTRY, value.code, 0, value.axis, is_cut=cut)
+            return replace(value, is_cut=cut)
+        match code:
+            case ast.Call(ast.Name("abs"), [operand], []) if "abs" not in self.facts.flow.bound:
+                value = self.aligner.tensor(self.read(operand))
+                return like(value, method(value.code, "abs"), fresh=True)
         if op in operators.ELEMENTWISE and self._is_operator(code):
             return self._elementwise(code, fresh=op in operators.NEW)
         if op in operators.REPEATING and self._is_operator(code):
@@ -222,6 +257,11 @@ class Expressions:
             value = self.operand(code.args[0])
             return self.calls.on_all(code, treats, value, self.aligner)
         raise CannotBatchError(self.calls.reason or UNKNOWN_CALL)
+
+    def _holds_integers(self, value: Value, one: ast.expr) -> bool:
+        """Tell whether one number of a tensor or a list is surely an integer."""
+        dtypes = {self.facts.dtype(code) for code in (one, value.code, value.asked)}
+        return bool(dtypes & _INTEGERS) or self.facts.is_int(one)
 
     def _is_operator(self, code: ast.Call) -> bool:
         """Tell whether a call is one of an operator, not of a function that ends with one."""

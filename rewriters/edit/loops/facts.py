@@ -103,6 +103,11 @@ class Facts(ValueKinds):
         self.assumed[rank.base] = count - rank.more
         if isinstance(own := self.rank(code), int):
             self.told.append((code, own))
+        else:  # ``mask`` of ``mask = x[i] > 0`` says it of ``x``
+            named = (e.code for e in self._inside if e.node is rank.base)
+            whole = next((c for c in named if isinstance(c, (ast.Name, ast.Attribute))), None)
+            if whole is not None:
+                self.told.append((whole, self.assumed[rank.base]))
         return count
 
     def likely(self, rank: Rank) -> Rank:

@@ -154,7 +154,7 @@ def _limits(body: Body, base: ast.expr, bound: Value) -> ast.expr:
     made = parse("torch.as_tensor()")
     assert isinstance(made, ast.Call)  # noqa: S101 - it was written so
     made.args, made.keywords = [bound.code], [ast.keyword("device", device)]
-    return made
+    return method(made, "long") if bound.is_cut else made
 
 
 def _ask_for_sign(body: Body, bound: Value) -> None:

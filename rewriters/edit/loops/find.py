@@ -21,7 +21,6 @@ from npufix.rewriters.edit.loops.expressions import RANDOM, UNKNOWN_CALL, UNKNOW
 from npufix.rewriters.edit.loops.facts import Facts
 from npufix.rewriters.edit.loops.filling import Pieces, read_pieces
 from npufix.rewriters.edit.loops.indexing import OF_HOST, OTHER_ROUND
-from npufix.rewriters.edit.loops.joining import add_up, join, join_rounds, rows_of
 from npufix.rewriters.edit.loops.reading import (
     NO_DOMAIN,
     STEPS,
@@ -33,6 +32,7 @@ from npufix.rewriters.edit.loops.reading import (
     read_domain,
     spell_out,
 )
+from npufix.rewriters.edit.loops.rows.joining import add_up, join, join_rounds, rows_of
 from npufix.rewriters.edit.loops.rows.moving import read_moved
 from npufix.rewriters.edit.loops.statements import EFFECT, RECURRENCE, SHARED, Body
 from npufix.rewriters.edit.loops.submodules import DROPOUT, MODULES, STATISTICS
@@ -220,7 +220,8 @@ def _try(
             new = join_rounds(loop.joined, loop.made, body.of)
             body.require_apart()
             statements += body.of.aligner.statements
-            if any(_may_be_listed(v.code, facts) for v in domain.names.values()):
+            taken = [v for name, v in domain.names.items() if name in body.of.taken]
+            if any(_may_be_listed(v.code, facts) for v in taken):
                 body.of.conditions["is-tensor"] = None
         if loop.total and loop.made is not None:
             statements += add_up(loop.total, loop.made, body.of, in_place=loop.is_in_place)
@@ -264,12 +265,18 @@ def _require_filled_once(flow: FunctionFlow, one: FilledList) -> None:
     if one.is_bound_again:
         own = {id(n) for n in ast.walk(one.call)}
         last = one.statement.end_lineno or 0
+        anew = {  # ``else: xs = y`` neither reads nor changes the list
+            id(target)
+            for node in nodes_of(flow.function)
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+        }
         uses = [
             n
             for n in names
             if id(n) in own
             or n.lineno < one.statement.lineno
-            or (n.lineno > last and not isinstance(n.ctx, ast.Load))
+            or (n.lineno > last and not isinstance(n.ctx, ast.Load) and id(n) not in anew)
         ]
     known = 2 if one.empty is None else 3  # made, filled, joined
     if len(uses) != known or one.name in flow.captured:

@@ -371,7 +371,9 @@ class Indexer:
         parts = () if node is None or node.op != Op.CONTAINER else node.args
         return any(_OF_LISTS.match(str(part.value)) for part in parts)
 
-    def _pick(self, found: Place, value: Value, asked: ast.expr, deepest: int) -> None:
+    def _pick(  # noqa: C901 - one case a kind of index
+        self, found: Place, value: Value, asked: ast.expr, deepest: int
+    ) -> None:
         """Take an index of each round as a vector."""
         if found.axis < 0:
             found.axis = self._axis_of_vectors(found)
@@ -381,6 +383,9 @@ class Indexer:
             if not value.integer:
                 raise CannotBatchError(UNKNOWN_INDEX)
             found.items.append(at_dimension(self.of.aligner.index(value, asked), deepest))
+        elif value.is_listed:
+            made = f"torch.as_tensor({ast.unparse(value.code)}, device={ast.unparse(asked)}.device)"
+            found.items.append(at_dimension(parse(made), deepest))
         elif value.kind in {Kind.ROWS, Kind.ENTRY} and not value.axis:
             rank = value.rank if isinstance(value.rank, int) else 0
             if not isinstance(value.rank, int):

@@ -406,6 +406,8 @@ class Domain:
     stop_node: Node
     names: dict[str, Value] = field(default_factory=dict)
     """What the names of the target are."""
+    over: tuple[ast.expr, ast.expr] | None = None
+    """The target and what it takes, as they are written."""
 
 
 def read_domain(target: ast.expr, items: ast.expr, facts: Facts) -> Domain:
@@ -415,6 +417,10 @@ def read_domain(target: ast.expr, items: ast.expr, facts: Facts) -> Domain:
         CannotBatchError: it is none of the kinds that count.
 
     """
+    return replace(_read_domain(target, items, facts), over=(target, items))
+
+
+def _read_domain(target: ast.expr, items: ast.expr, facts: Facts) -> Domain:
     node = facts.node(items)
     match items:
         case ast.Call(ast.Name("range"), args, []) if isinstance(target, ast.Name) and args:

@@ -6,7 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.loops.choosing import BRANCH, choose
+from npufix.rewriters.edit.loops.choosing import BRANCH, choose, mask_among, write_masked
 from npufix.rewriters.edit.loops.expressions import UNKNOWN_CALL, Expressions
 from npufix.rewriters.edit.loops.filling import fill
 from npufix.rewriters.edit.loops.indexing import OTHER_ROUND, Place, spell_items
@@ -157,6 +157,8 @@ class Body:
                 return _NO_ROWS
             if isinstance(item, ast.Slice) or not self.of.depends(item):
                 continue
+            if self.facts.is_mask(item):
+                continue  # ``m[near, i]``
             if isinstance(item, ast.Name) and item.id in self.of.env:
                 return self.of.env[item.id].offset, dim
             value = self.of.read(item)
@@ -215,6 +217,8 @@ class Body:
             )
         elif value.kind in {Kind.ENTRY, Kind.REPEATED} or isinstance(value.code, ast.Name):
             self.of.env[name] = value
+            if isinstance(value.code, ast.ListComp) and value.is_listed:
+                self.of.listed[name] = value.code.elt
         else:
             yield from self._vectors()
             yield ast.Assign([ast.Name(name, ast.Store())], value.code, lineno=0)
@@ -265,6 +269,9 @@ class Body:
         self, target: ast.Subscript, code: ast.expr, op: ast.operator | None
     ) -> Iterator[ast.stmt]:
         base, items = self.parts(target)
+        if mask_among(self.of, items) is not None:
+            yield from write_masked(self, target, code, op)
+            return
         place = self.of.indexer.place(base, items, None, base)
         rank = self.facts.rank(base)
         own = shift(rank, place.kept - place.consumed) if place.is_known else None
@@ -315,6 +322,8 @@ class Body:
                 raise CannotBatchError(UNKNOWN_RANK)
             name = ast.unparse(base)
             where = f"dtype={name}.dtype, device={name}.device"
+            if value.is_cut:
+                return parse(f"torch.as_tensor({ast.unparse(value.code)}).long().to({where})")
             return parse(f"torch.as_tensor({ast.unparse(value.code)}, {where})")
         if value.axis == place.axis and value.rank == own and own is not None:
             return value.code
@@ -331,12 +340,15 @@ class Body:
 
 def flatten(target: ast.Subscript) -> tuple[ast.expr, ast.expr]:
     """Return ``m[i][a]`` as ``m`` and ``i, a``: one number, then what it leaves."""
+    items = target.slice.elts if isinstance(target.slice, ast.Tuple) else [target.slice]
     match target.value:
         case ast.Subscript(_, ast.Name() | ast.Constant()) as inner:
             base, before = flatten(inner)
-            items = target.slice.elts if isinstance(target.slice, ast.Tuple) else [target.slice]
             first = before.elts if isinstance(before, ast.Tuple) else [before]
             return base, ast.Tuple([*first, *items], ast.Load())
+        case ast.Subscript(base, ast.Tuple([ast.Slice(None, None, None), ast.Name() as row])):
+            if len(items) == 1 and not isinstance(items[0], (ast.Constant, ast.Starred)):
+                return base, ast.Tuple([items[0], row], ast.Load())  # ``m[:, i][a]`` is ``m[a, i]``
     return target.value, target.slice
 
 

@@ -52,6 +52,10 @@ class Value:
     """NUMBER: ``c`` where it is the counter plus ``c``."""
     source: ast.expr | None = None
     """A tensor of the dtype and on the device of this one, if ``code`` is too long to ask."""
+    is_listed: bool = False
+    """ENTRY: whether ``code`` makes a list of what Python computes in each round."""
+    is_cut: bool = False
+    """ENTRY: whether it is an integer, but ``code`` may have fractions: ``int(n[i])``."""
 
     @property
     def asked(self) -> ast.expr:

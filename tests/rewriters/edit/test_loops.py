@@ -50,6 +50,61 @@ def conditions(site: Site) -> set[str]:
 X = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(1))
 LENGTHS = torch.tensor([0, 4, 2])
 WRITTEN = {
+    "a mask in each row": (
+        (
+            "def f(x: Tensor, p: Tensor):\n"
+            "    x, p = x.view(4, 5), p.view(4, 5)\n    gone = x > p\n"
+            "    for i in range(x.shape[0]):\n        x[i, gone[i]] = 0.0\n    return x\n"
+        ),
+        (X[0], X[1]),
+    ),
+    "masks of columns, and numbers of them": (
+        (
+            "def f(x: Tensor, top: Tensor):\n    y = x.view(4, 5).clone()\n"
+            "    for k in range(5):\n        near = abs(x[:, k]) < 0.5\n"
+            "        y[near, k] = 2 * x[:, k][near] - 1\n"
+            "        y[:, k][x[:, k] > top[k]] = top[k]\n        y[near, k] -= 0.25\n    return y\n"
+        ),
+        (X[0], X[1, 0]),
+    ),
+    "integers of the host": (
+        (
+            "def f(x: Tensor, ratios: list):\n    m = x.new_zeros(3, 4)\n    w = x.size(1)\n"
+            "    for i, r in enumerate(ratios):\n        n = min(w, round(w * r))\n"
+            "        m[i, : n] = 1\n        m[i, max(n // 2, 1) :] = 5\n    return m\n"
+        ),
+        (X, [0.2, 0.9, 0.5]),
+    ),
+    "a number of each row, chosen by the host": (
+        (
+            "def f(x: Tensor, ratios: list):\n    last = []\n"
+            "    for i, r in enumerate(ratios):\n        at = int(r * x.size(1)) - 1\n"
+            "        last.append(x[i, at, :])\n    return torch.stack(last)\n"
+        ),
+        (X, [0.5, 0.9, 0.1]),
+    ),
+    "a list that is something else in the other arm": (
+        (
+            "def f(x: Tensor, ratios: list):\n    if len(ratios) > 1:\n        y = []\n"
+            "        for i, r in enumerate(ratios):\n            y.append(x[i, int(r * 3)])\n"
+            "        y = torch.stack(y)\n    else:\n        y = x[:, -1]\n    return y\n"
+        ),
+        (X, [0.5, 0.9, 0.1]),
+    ),
+    "lengths that are cut off": (
+        (
+            "def f(x: Tensor, n: Tensor):\n    m = torch.zeros(3, 4)\n"
+            "    for i in range(3):\n        m[i, : int(n[i])] = 1\n    return m\n"
+        ),
+        (X, torch.tensor([0.9, 2.5, 3.99])),
+    ),
+    "lengths that are cut off by half": (
+        (
+            "def f(x: Tensor, n: Tensor):\n    m = torch.zeros(3, 4)\n"
+            "    for i in range(3):\n        m[i, : int(n[i] * 0.5)] = 1\n    return m\n"
+        ),
+        (X, torch.tensor([1, 5, 7])),
+    ),
     "columns of what a list became": (
         (
             "def f(x: Tensor, y: Tensor, n: int):\n"
@@ -346,9 +401,22 @@ STAYS = {
         "def f(x: Tensor, net):\n    hidden, layers = net(x)\n    hidden.size()\n"
         "    return torch.cat([h[:3] for h in layers])\n"
     ),
-    "a mask in each row": (
+    "a mask in each row that is read again": (
         "def f(x: Tensor, p: Tensor):\n    gone = x > p\n"
-        "    for i in range(x.shape[0]):\n        x[i, gone[i]] = 0.0\n    return x\n"
+        "    for i in range(1, x.shape[0]):\n        x[i, gone[i]] = x[i - 1, 0]\n    return x\n"
+    ),
+    "as many numbers as a mask picks": (
+        "def f(x: Tensor, p: Tensor, y: Tensor):\n    gone = x > p\n"
+        "    for i in range(x.shape[0]):\n        x[i, gone[i]] = y[:1]\n    return x\n"
+    ),
+    "what divides under a mask": (
+        "def f(x: Tensor, n: Tensor):\n    y = torch.zeros_like(x)\n"
+        "    for i in range(x.shape[0]):\n        some = n[i, :] > 0\n"
+        "        y[i, some] = x[i][some] / n[i][some]\n    return y\n"
+    ),
+    "integers of a device, one by one": (
+        "def f(x: Tensor, n: Tensor):\n    return torch.stack([x[i, int(n[i]) // 2 :].mean()"
+        " for i in range(x.shape[0])])\n"
     ),
     "rows of the batch mixed": (
         "class f(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
