@@ -55,7 +55,7 @@ Run it with `python -m benchmarks.mutations --functions {functions}`; it goes on
 
 
 def mutants(
-    function: Function, operators: Mapping[str, Operator], each: int
+    function: Function, operators: Mapping[str, Operator], each: int, seed: int
 ) -> Iterator[tuple[str, Edit, str]]:
     """Yield changes of a function: some of each kind, at places that are drawn by its name."""
     source = Source(function.path.read_text("utf-8", "replace"))
@@ -70,8 +70,8 @@ def mutants(
         edits = [edit for node in inside for edit in operator(source, node)]
         edits = [edit for edit in edits if function.first < edit.line <= function.last]
         if edits:
-            found.append((kind, random.Random(function.name + kind).choice(edits)))  # noqa: S311 - the same each time
-    random.Random(function.name).shuffle(found)  # noqa: S311 - same
+            found.append((kind, random.Random(f"{seed} {function.name} {kind}").choice(edits)))  # noqa: S311 - the same each time
+    random.Random(f"{seed} {function.name}").shuffle(found)  # noqa: S311 - same
     for kind, edit in found[:each]:
         changed = edit.apply(source.text)
         if changed != source.text and _compiles(changed):
@@ -106,13 +106,13 @@ def run(options: argparse.Namespace) -> None:
     if options.rules:
         run_rules(options.results, known)
         return
-    functions = find_functions(download(options.packages))
+    functions = find_functions(download(options.packages), options.seed)
     chosen = list(itertools.islice(functions, options.first, options.first + options.functions))
     senses = {"wrong": wrong.OPERATORS, "right": right.OPERATORS}
     asked: dict[int, tuple[dict[str, Any], Job]] = {}
     for function in chosen:
         for sense, operators in senses.items():
-            for kind, edit, changed in mutants(function, operators, options.each):
+            for kind, edit, changed in mutants(function, operators, options.each, options.seed):
                 if (sense, function.name, kind) not in known:
                     job = job_of(function, edit, changed)
                     row = {"sense": sense, "function": function.name, "kind": kind,
@@ -195,6 +195,7 @@ def main() -> None:
     parser.add_argument("--functions", type=int, default=20)
     parser.add_argument("--first", type=int, default=0, help="leave out so many functions")
     parser.add_argument("--each", type=int, default=4, help="changes of a function and sense")
+    parser.add_argument("--seed", type=int, default=0, help="which functions and places are drawn")
     parser.add_argument("--rules", action="store_true", help="the replacements of rules instead")
     parser.add_argument("--on", default="reference")
     parser.add_argument("--children", type=int, default=0)
