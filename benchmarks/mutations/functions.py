@@ -23,6 +23,8 @@ _LINES = range(3, 60)
 _HINTS = ("torch.", ".view(", ".sum(", ".mean(", "matmul", "F.", "nn.functional", "softmax", ".to(")
 _MODELS = r"^modeling_(?!tf_|flax_)|^activations|^pytorch_utils"
 """Where a large package keeps what computes."""
+_DRIVERS = r"^pipeline_"
+"""What only calls models with prompts and images: no arguments can be made for most of it."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class Function:
     root: Path
     qualname: str
     first: int
+    body: int
     last: int
 
     @property
@@ -70,6 +73,7 @@ def find_functions(roots: Sequence[Path], seed: int = 0) -> Iterator[Function]:
         for root in roots
         for path in sorted(root.rglob("*.py"))
         if re.search(_MODELS if (root / "transformers").is_dir() else "", path.name)
+        and not re.search(_DRIVERS, path.name)
     ]
     random.Random(seed).shuffle(files)  # noqa: S311 - the same each time
     left = [_of_file(root, path, seen, seed) for root, path in files]
@@ -98,4 +102,4 @@ def _of_file(root: Path, path: Path, seen: set[str], seed: int) -> Iterator[Func
             if any(hint in body for hint in _HINTS):
                 seen.add(body)
                 name = node.name if scope is tree else f"{scope.name}.{node.name}"  # type: ignore[attr-defined] # a class
-                yield Function(path, root, name, node.lineno, last)
+                yield Function(path, root, name, node.lineno, node.body[0].lineno, last)

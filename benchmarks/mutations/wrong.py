@@ -300,9 +300,10 @@ def written_in_place(source: Source, node: ast.AST) -> Iterator[Edit]:
 def order_of_parts(source: Source, node: ast.AST) -> Iterator[Edit]:
     if name_of(node) in {"cat", "stack", "concat"} and isinstance(node, ast.Call) and node.args:
         parts = node.args[0]
-        if isinstance(parts, ast.Tuple | ast.List) and len(parts.elts) > 1:
-            turned = ", ".join(map(source.spell, reversed(parts.elts)))
-            yield source.replace(parts, f"[{turned}]")
+        if isinstance(parts, ast.Tuple | ast.List):
+            texts = list(map(source.spell, parts.elts))
+            if texts != texts[::-1]:
+                yield source.replace(parts, f"[{', '.join(texts[::-1])}]")
 
 
 def _exchanged(source: Source, first: ast.expr, second: ast.expr) -> Edit:
@@ -413,11 +414,9 @@ def cast_too_late(source: Source, node: ast.AST) -> Iterator[Edit]:
     if is_method(node) and is_method(node.func.value):  # type: ignore[attr-defined] # a method
         cast = node.func.value  # type: ignore[attr-defined] # same
         if name_of(cast) in {"float", "double", "to"}:
-            called = source.text_of(
-                cast.func.value.end_lineno, cast.func.value.end_col_offset, cast
-            )
-            rest = source.text_of(cast.end_lineno, cast.end_col_offset, node)
-            yield source.replace(node, f"{source.spell(cast.func.value)}{rest}{called}")
+            owner = cast.func.value
+            called, rest = source.after(owner, cast), source.after(cast, node)
+            yield source.replace(node, f"{source.spell(owner)}{rest}{called}")
 
 
 @_operator

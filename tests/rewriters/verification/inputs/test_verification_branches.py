@@ -92,7 +92,32 @@ class Norm(nn.Module):
             x = x * self.weight
         return x
 """
+EMBEDDED = """
+import torch
+from torch import nn
+
+class Embeddings(nn.Module):
+    def __init__(self, count: int = 16, width: int = 8):
+        super().__init__()
+        self.words = nn.Embedding(count, width)
+        self.kinds = nn.Embedding(2, width)
+
+    def forward(self, input_ids=None, kind_ids=None, inputs_embeds=None):
+        if input_ids is not None:
+            shape = input_ids.size()
+            inputs_embeds = self.words(input_ids)
+        else:
+            shape = inputs_embeds.size()[:-1]
+        if kind_ids is None:
+            kind_ids = torch.zeros(shape, dtype=torch.long)
+        return inputs_embeds + self.kinds(kind_ids)
+"""
 WRONG = {
+    "an argument that another one hides": (
+        EMBEDDED,
+        "inputs_embeds + self.kinds(kind_ids)",
+        "inputs_embeds.add_(self.kinds(kind_ids))",
+    ),
     "a weight that may be None": (
         WEIGHTED,
         "        if self.weight is not None:\n    ",
@@ -115,6 +140,13 @@ WRONG = {
 def test_wrong_changes_are_refuted(name: str) -> None:
     verdict = verified(*WRONG[name])
     assert verdict.status is Status.REFUTED, verdict
+
+
+def test_where_what_is_read_comes_from_need_not_be_reached() -> None:
+    same = verified(
+        EMBEDDED, "inputs_embeds + self.kinds(kind_ids)", "self.kinds(kind_ids) + inputs_embeds"
+    )
+    assert same.status is Status.EQUIVALENT, same
 
 
 def test_both_ways_of_a_test_must_be_taken() -> None:
