@@ -44,8 +44,8 @@ released packages ({packages}) and in the replacements of npufix's own rules; an
 `benchmarks.mutations.larger` asks on larger inputs, without the judge, whether they differ at all:
 many do not, such as an `abs` that is dropped from a square.
 
-| | of | changes | refuted | equivalent | not verified |
-|---|---|---|---|---|---|
+| seed | of | changes | made | refuted | equivalent | not verified | refuted of those that differ |
+|---|---|---|---|---|---|---|---|
 {rows}
 
 Of the wrong changes that could be verified and differ, **{score}** are refuted: {functions_score}
@@ -130,7 +130,8 @@ def run(options: argparse.Namespace) -> None:
             made = mutants(function, operators, options.each, options.seed)
             for number, (kind, edit, changed) in enumerate(made):
                 if (sense, function.name, kind) not in known:
-                    row = {"sense": sense, "function": function.name, "kind": kind,
+                    row = {"sense": sense, "seed": options.seed, "function": function.name,
+                           "kind": kind,
                            "line": changed.splitlines()[edit.line - 1].strip()}  # fmt: skip
                     place = rounds.setdefault((number, sense != "wrong"), [])
                     place.append((row, job_of(function, edit, changed)))
@@ -176,14 +177,14 @@ def describe(rows: list[dict[str, Any]]) -> str:
         row["missed"] = said.get("differs", bool(row.get("larger")))
     table = []
     kinds = ", ".join(kind.replace("_", " ") for kind in wrong.OPERATORS)
-    for sense, of, words in (
-        ("wrong", "packages", "wrong"),
-        ("wrong", "rules", "wrong"),
-        ("right", "packages", "keeping the meaning"),
-    ):
-        found = Counter(r["status"] for r in rows if (r["sense"], r["of"]) == (sense, of))
+    samples = Counter((r["seed"], r["of"], r["sense"]) for r in rows)
+    for seed, of, sense in sorted(samples, key=str):
+        own = [r for r in rows if (r["seed"], r["of"], r["sense"]) == (seed, of, sense)]
+        found = Counter(r["status"] for r in own)
         counts = " | ".join(str(found[s]) for s in ("refuted", "equivalent", "not verified"))
-        table.append(f"| {words} | {of} | {sum(found.values())} | {counts} |")
+        words = "wrong" if sense == "wrong" else "keeping the meaning"
+        score = _score(own) if sense == "wrong" else ""
+        table.append(f"| {seed} | {of} | {words} | {len(own)} | {counts} | {score} |")
     accepted = [r for r in rows if (r["sense"], r["status"]) == ("wrong", "equivalent")]
     noisy = [r for r in rows if (r["sense"], r["status"]) == ("right", "refuted")]
     lines = [

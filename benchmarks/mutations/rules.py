@@ -45,8 +45,8 @@ def run_rules(results: Path, known: set[tuple[str, str, str]], each: int, seed: 
             for number, form in enumerate(rule.forms):
                 drawn = random.Random(f"{seed} {rule.id} {number}")  # noqa: S311 - the same each time
                 for kind, line, changed in itertools.islice(_mutants(form, drawn), each):
-                    row = {"sense": "wrong", "function": f"rules/{rule.id} form {number}",
-                           "kind": kind, "line": line}  # fmt: skip
+                    row = {"sense": "wrong", "seed": seed, "kind": kind, "line": line,
+                           "function": f"rules/{rule.id} form {number}"}  # fmt: skip
                     if ("wrong", row["function"], kind) in known:
                         continue
                     row |= _verify_apart(changed)
@@ -87,9 +87,9 @@ def _mutants(form: Form, drawn: random.Random) -> Iterator[tuple[str, str, Form]
     function: Any = form.replacement
     module = sys.modules[function.__module__]
     source = Source(inspect.getsource(module))
-    lines, first = inspect.getsourcelines(function)
-    inside = [n for n in ast.walk(source.tree)
-              if first <= getattr(n, "lineno", 0) < first + len(lines)]  # fmt: skip
+    # What stands in the signature is a name for a part of the match: no default of it is written.
+    scope = next(n for n in source.tree.body if getattr(n, "name", "") == function.__name__)
+    inside = [n for statement in scope.body for n in ast.walk(statement)]  # type: ignore[attr-defined] # a function
     operators = list(wrong.OPERATORS.items())
     for kind, operator in drawn.sample(operators, len(operators)):
         edits = [edit for node in inside for edit in operator(source, node)]

@@ -112,7 +112,29 @@ class Embeddings(nn.Module):
             kind_ids = torch.zeros(shape, dtype=torch.long)
         return inputs_embeds + self.kinds(kind_ids)
 """
+ROBUST = """
+import torch
+
+def robust(pred, target, delta: float = 1.0):
+    err = (pred - target).abs()
+    large = delta * (err - 0.5 * delta)
+    return torch.where(err <= delta, 0.5 * err**2, large).mean()
+
+def gated(x):
+    a, b = x.chunk(2, -1)
+    return a * b
+"""
+GATED_ROBUST = ROBUST.replace(
+    "    err = (pred - target)",
+    "    a, b = (pred - target).chunk(2, -1)\n    err = torch.cat((b, a), -1)",
+)
+NORMED = """
+def f(x, weight, bias):
+    return x * weight + bias
+"""
 WRONG = {
+    "a default beside code that takes halves": (ROBUST, "err - 0.5 * delta", "err - 0.5"),
+    "a default within code that takes halves": (GATED_ROBUST, "err - 0.5 * delta", "err - 0.5"),
     "an argument that another one hides": (
         EMBEDDED,
         "inputs_embeds + self.kinds(kind_ids)",
@@ -142,11 +164,18 @@ def test_wrong_changes_are_refuted(name: str) -> None:
     assert verdict.status is Status.REFUTED, verdict
 
 
-def test_where_what_is_read_comes_from_need_not_be_reached() -> None:
-    same = verified(
-        EMBEDDED, "inputs_embeds + self.kinds(kind_ids)", "self.kinds(kind_ids) + inputs_embeds"
-    )
-    assert same.status is Status.EQUIVALENT, same
+@pytest.mark.parametrize(
+    ("text", "old", "new"),
+    [
+        (EMBEDDED, "inputs_embeds + self.kinds(kind_ids)", "self.kinds(kind_ids) + inputs_embeds"),
+        (ROBUST, "x.chunk(2, -1)", "x.split(x.shape[-1] // 2, -1)"),  # an odd width has no halves
+        (NORMED, "x * weight + bias", "bias.addcmul(x, weight)"),  # that is added: no flag
+    ],
+    ids=["another source", "an odd width", "a bias"],
+)
+def test_right_changes_are_equivalent(text: str, old: str, new: str) -> None:
+    verdict = verified(text, old, new)
+    assert verdict.status is Status.EQUIVALENT, verdict
 
 
 def test_both_ways_of_a_test_must_be_taken() -> None:
