@@ -48,9 +48,9 @@ many do not, such as an `abs` that is dropped from a square.
 |---|---|---|---|---|---|---|---|
 {rows}
 
-The verifier is mended as the survivors tell, also while a sample runs (a survivor is listed as it was
-then, and each later seed is drawn afresh). A
-sample is as long as time allowed: a seed has few functions, and none is a measure to a percent.
+The verifier is mended as the survivors tell, also while a sample runs; a survivor is listed as it
+was then, and each later seed is drawn afresh. A sample is as long as time allowed: it has few
+functions, and none is a measure to a percent.
 
 Of the wrong changes that could be verified and differ, **{score}** are refuted: {functions_score}
 in functions of packages, {rules_score} in rules. Of the changes that keep the meaning and could be
