@@ -248,8 +248,9 @@ class _Differences:
     def _met_by_chance(self) -> set[str]:
         if not cuts_in_two(self._reached):
             return set()
-        refused = self._errors - self._narrow  # of no columns there are halves, and no mistake
-        return find_met_by_chance(self._compared, refused, so_far=self._so_far)
+        # What has no columns has halves of nothing, and tells of no other size.
+        cases = [one for one in self._compared if one.label not in self._narrow]
+        return find_met_by_chance(cases, self._errors - self._narrow, so_far=self._so_far)
 
     @cached_property
     def _void(self) -> set[str]:
