@@ -52,6 +52,19 @@ class Source:
         start = self._at(node.lineno, node.col_offset)  # type: ignore[attr-defined] # a node of text
         return start, self._at(node.end_lineno, node.end_col_offset)  # type: ignore[attr-defined] # same
 
+    def text_at(self, node: ast.AST) -> str:
+        """Return the text of a node as it stands."""
+        start, end = self.span(node)
+        return self._data[start:end].decode()
+
+    def after(self, first: ast.AST, whole: ast.AST) -> str:
+        """Return the rest of a node that begins with ``first``: ``.sum(-1)`` of ``x.sum(-1)``."""
+        return self._data[self.span(first)[1] : self.span(whole)[1]].decode()
+
+    def between(self, first: ast.AST, second: ast.AST) -> str:
+        """Return what stands between two nodes."""
+        return self._data[self.span(first)[1] : self.span(second)[0]].decode()
+
     def replace(self, node: ast.AST, new: str) -> Edit:
         """Return the edit that puts ``new`` in place of a node."""
         start, end = self.span(node)

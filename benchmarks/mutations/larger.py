@@ -7,7 +7,6 @@ larger, each axis for itself and all of them, and compares as one would by hand,
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import subprocess
@@ -32,15 +31,16 @@ def ask(question: dict[str, Any]) -> str:
 
     """
     command = [sys.executable, "-m", "benchmarks.mutations.larger"]
-    with contextlib.suppress(subprocess.TimeoutExpired):
+    try:
         done = subprocess.run(
             command, input=json.dumps(question), text=True, capture_output=True,
             timeout=_SECONDS, check=False,
         )  # fmt: skip
-        if done.returncode and not done.stdout.strip():
-            raise RuntimeError(done.stderr.strip().rpartition("\n")[2])
-        return done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
-    return ""
+    except subprocess.TimeoutExpired as error:
+        raise RuntimeError(f"no answer within {_SECONDS} s") from error
+    if done.returncode and not done.stdout.strip():
+        raise RuntimeError(done.stderr.strip().rpartition("\n")[2])
+    return done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
 
 
 def main() -> None:

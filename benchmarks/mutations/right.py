@@ -6,12 +6,12 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from benchmarks.mutations.edits import is_method, name_of, number_of
+from benchmarks.mutations.edits import Edit, is_method, name_of, number_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from benchmarks.mutations.edits import Edit, Operator, Source
+    from benchmarks.mutations.edits import Operator, Source
 
 _FUNCTIONS = {"sum", "mean", "softmax", "sigmoid", "tanh", "exp", "rsqrt", "sqrt", "abs", "matmul"}
 _TENSORS = (ast.Name, ast.Attribute, ast.Call, ast.BinOp)
@@ -135,3 +135,56 @@ def sum_written_out(source: Source, node: ast.AST) -> Iterator[Edit]:
         if isinstance(node.op, ast.Add) and isinstance(number_of(node.value), int):
             name = node.target.id
             yield source.replace(node, f"{name} = {name} + {source.spell(node.value)}")
+
+
+@_operator
+def local_renamed(source: Source, node: ast.AST) -> Iterator[Edit]:
+    if isinstance(node, ast.FunctionDef):
+        taken = {word.arg for call in ast.walk(node) for word in getattr(call, "keywords", ())}
+        taken |= {a.arg for a in ast.walk(node) if isinstance(a, ast.arg)}
+        for name in ast.walk(node):
+            if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store):
+                if name.id not in taken and "global " not in source.text_at(node):
+                    new = re.sub(
+                        rf"(?<![.\w\"']){name.id}(?![\w\"'])", "renamed_", source.text_at(node)
+                    )
+                    yield Edit(*source.span(node), new, name.lineno)
+
+
+@_operator
+def keyword_for_position(source: Source, node: ast.AST) -> Iterator[Edit]:
+    if name_of(node) in {"sum", "mean", "softmax", "cumsum", "argmax", "unsqueeze"}:
+        if is_method(node) and isinstance(node, ast.Call) and len(node.args) == 1:
+            if isinstance(number_of(node.args[0]), int):
+                yield source.replace(node.args[0], f"dim={source.spell(node.args[0])}")
+
+
+@_operator
+def transposed_axes_turned(source: Source, node: ast.AST) -> Iterator[Edit]:
+    if name_of(node) == "transpose" and is_method(node) and isinstance(node, ast.Call):
+        if len(node.args) == 2:  # noqa: PLR2004 - both axes
+            first, second = map(source.spell, node.args)
+            owner = source.spell(node.func.value)  # type: ignore[attr-defined] # a method
+            yield source.replace(node, f"{owner}.transpose({second}, {first})")
+
+
+@_operator
+def comparison_from_the_other_side(source: Source, node: ast.AST) -> Iterator[Edit]:
+    other = {ast.Lt: ">", ast.Gt: "<", ast.LtE: ">=", ast.GtE: "<=", ast.Eq: "=="}
+    if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in other:
+        left, right = source.spell(node.left), source.spell(node.comparators[0])
+        yield source.replace(node, f"({right} {other[type(node.ops[0])]} {left})")
+
+
+@_operator
+def half_for_division_by_two(source: Source, node: ast.AST) -> Iterator[Edit]:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+        if number_of(node.right) == 2:  # noqa: PLR2004 - exact in every type
+            yield source.replace(node, f"({source.spell(node.left)} * 0.5)")
+
+
+@_operator
+def power_as_a_product(source: Source, node: ast.AST) -> Iterator[Edit]:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
+        if number_of(node.right) == 2 and isinstance(node.left, ast.Name):  # noqa: PLR2004 - a square
+            yield source.replace(node, f"({node.left.id} * {node.left.id})")

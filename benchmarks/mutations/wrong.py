@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from functools import partial
 from typing import TYPE_CHECKING
 
-from benchmarks.mutations.edits import is_method, name_of, number_of
+from benchmarks.mutations.edits import Edit, is_method, name_of, number_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from benchmarks.mutations.edits import Edit, Operator, Source
+    from benchmarks.mutations.edits import Operator, Source
 
 _REDUCING = {"sum", "mean", "softmax", "log_softmax", "argmax", "cumsum", "norm", "amax", "all"}
 _AXES = {"dim", "axis"}
@@ -93,6 +94,8 @@ _CALCULATED: dict[str, tuple[type[ast.operator], str]] = {
     "product_for_division": (ast.Div, "{left} * {right}"),
     "factor_dropped": (ast.Mult, "{left}"),
     "term_dropped": (ast.Add, "{right}"),
+    "last_term_dropped": (ast.Add, "{left}"),
+    "quotient_for_remainder": (ast.Mod, "{left} // {right}"),
     "floor_dropped": (ast.FloorDiv, "({left} + 1) // {right}"),
     "sign_of_exponent": (ast.Pow, "{left} ** -({right})"),
 }
@@ -297,9 +300,17 @@ def written_in_place(source: Source, node: ast.AST) -> Iterator[Edit]:
 def order_of_parts(source: Source, node: ast.AST) -> Iterator[Edit]:
     if name_of(node) in {"cat", "stack", "concat"} and isinstance(node, ast.Call) and node.args:
         parts = node.args[0]
-        if isinstance(parts, ast.Tuple | ast.List) and len(parts.elts) > 1:
-            turned = ", ".join(map(source.spell, reversed(parts.elts)))
-            yield source.replace(parts, f"[{turned}]")
+        if isinstance(parts, ast.Tuple | ast.List):
+            texts = list(map(source.spell, parts.elts))
+            if texts != texts[::-1]:
+                yield source.replace(parts, f"[{', '.join(texts[::-1])}]")
+
+
+def _exchanged(source: Source, first: ast.expr, second: ast.expr) -> Edit:
+    start, end = source.span(first)[0], source.span(second)[1]
+    between = source.between(first, second)
+    new = f"{source.spell(second)}{between}{source.spell(first)}"
+    return Edit(start, end, new, first.lineno)
 
 
 @_operator
@@ -307,17 +318,31 @@ def arguments_exchanged(source: Source, node: ast.AST) -> Iterator[Edit]:
     if name_of(node) in {"where", "matmul", "sub", "div", "bmm", "atan2", "pow"}:
         last = node.args[-2:]  # type: ignore[attr-defined] # a call
         if len(last) > 1:
-            yield source.replace(last[0], source.spell(last[1]))
+            yield _exchanged(source, *last)
+
+
+@_operator
+def arguments_of_own_call_exchanged(source: Source, node: ast.AST) -> Iterator[Edit]:
+    if isinstance(node, ast.Call) and name_of(node) not in {"where", "isinstance", "getattr"}:
+        for first, second in itertools.pairwise(node.args):
+            if isinstance(first, ast.Name) and isinstance(second, ast.Name):
+                yield _exchanged(source, first, second)
+
+
+@_operator
+def parts_exchanged(source: Source, node: ast.AST) -> Iterator[Edit]:
+    """Take the gate for the value: ``b, a = x.chunk(2)``."""
+    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple):
+        names = node.targets[0].elts
+        if len(names) > 1 and all(isinstance(name, ast.Name) for name in names):
+            yield _exchanged(source, *names[-2:])
 
 
 @_operator
 def axes_exchanged(source: Source, node: ast.AST) -> Iterator[Edit]:
     if name_of(node) in {"permute", "reshape", "view"} and isinstance(node, ast.Call):
         if len(node.args) > 2:  # noqa: PLR2004 - the last two of at least three
-            first, second = node.args[-2:]
-            start, end = source.span(first)[0], source.span(second)[1]
-            turned = f"{source.spell(second)}, {source.spell(first)}"
-            yield type(source.replace(first, ""))(start, end, turned, first.lineno)
+            yield _exchanged(source, *node.args[-2:])
 
 
 @_operator
@@ -341,3 +366,103 @@ def argument_forgotten(source: Source, node: ast.AST) -> Iterator[Edit]:
         words = [w for w in node.keywords if w.arg not in {"weight", "normalized_shape"}]  # type: ignore[attr-defined] # a call
         for word in words[:2]:
             yield _without(source, node, word)  # type: ignore[arg-type] # a call
+
+
+@_operator
+def keyword_forgotten(source: Source, node: ast.AST) -> Iterator[Edit]:
+    words = "approximate", "unbiased", "correction", "diagonal", "ignore_index", "rounding_mode"
+    for word in _keywords(node, *words, "descending", "largest", "right", "end_dim", "start_dim"):
+        yield _without(source, node, word)  # type: ignore[arg-type] # a call
+
+
+@_operator
+def keepdim_added(source: Source, node: ast.AST) -> Iterator[Edit]:
+    if name_of(node) in _REDUCING - {"softmax", "log_softmax", "cumsum"}:
+        if isinstance(node, ast.Call) and not any(_keywords(node, "keepdim", "keepdims")):
+            if node.args or any(_keywords(node, *_AXES)):
+                yield source.replace(node, f"{source.spell(node)[:-1].rstrip(', ')}, keepdim=True)")
+
+
+@_operator
+def diagonal_moved(source: Source, node: ast.AST) -> Iterator[Edit]:
+    for word in _keywords(node, "diagonal"):
+        yield source.replace(word.value, f"{source.spell(word.value)} + 1")
+    if name_of(node) in {"triu", "tril"} and not any(_keywords(node, "diagonal")):
+        yield source.replace(node, f"{source.spell(node)[:-1].rstrip(', ')}, diagonal=1)")
+
+
+@_operator
+def step_forgotten(source: Source, node: ast.AST) -> Iterator[Edit]:
+    """Leave ``x = self.norm(x)`` out."""
+    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+        names = {n.id for n in ast.walk(node.value) if isinstance(n, ast.Name)}
+        if isinstance(node.value, ast.Call) and node.targets[0].id in names:
+            yield source.replace(node, "pass")
+
+
+@_operator
+def computed_in_half_precision(source: Source, node: ast.AST) -> Iterator[Edit]:
+    if isinstance(node, ast.Attribute) and source.spell(node) == "torch.float32":
+        yield source.replace(node, "torch.bfloat16")
+    if name_of(node) == "float" and is_method(node):
+        yield source.replace(node.func, f"{source.spell(node.func.value)}.bfloat16")  # type: ignore[attr-defined] # a method
+
+
+@_operator
+def cast_too_late(source: Source, node: ast.AST) -> Iterator[Edit]:
+    """Sum first and cast then: ``x.sum(-1).float()`` for ``x.float().sum(-1)``."""
+    if is_method(node) and is_method(node.func.value):  # type: ignore[attr-defined] # a method
+        cast = node.func.value  # type: ignore[attr-defined] # same
+        if name_of(cast) in {"float", "double", "to"}:
+            owner = cast.func.value
+            called, rest = source.after(owner, cast), source.after(cast, node)
+            yield source.replace(node, f"{source.spell(owner)}{rest}{called}")
+
+
+@_operator
+def infinity_made_finite(source: Source, node: ast.AST) -> Iterator[Edit]:
+    if isinstance(node, ast.Call | ast.UnaryOp | ast.Attribute):
+        if re.fullmatch(r"""float\(["']-inf["']\)|-?(torch|math)\.inf""", source.text_at(node)):
+            yield source.replace(node, "-1e4")
+
+
+@_operator
+def limit_forgotten(source: Source, node: ast.AST) -> Iterator[Edit]:
+    if name_of(node) in {"clamp", "clamp_min", "clamp_max", "clip", "clamp_", "nan_to_num"}:
+        if is_method(node):
+            yield source.replace(node, source.spell(node.func.value))  # type: ignore[attr-defined] # a method
+        elif node.args:  # type: ignore[attr-defined] # a call
+            yield source.replace(node, source.spell(node.args[0]))  # type: ignore[attr-defined] # same
+
+
+@_operator
+def operand_overwritten(source: Source, node: ast.AST) -> Iterator[Edit]:
+    """Write into what was only read: ``x.mul_(2)`` for ``x * 2``, ``clamp_`` for ``clamp``."""
+    own = {ast.Add: "add_", ast.Mult: "mul_", ast.Sub: "sub_", ast.Div: "div_"}
+    if isinstance(node, ast.BinOp) and isinstance(node.left, ast.Name) and type(node.op) in own:
+        right = source.spell(node.right)
+        yield source.replace(node, f"{node.left.id}.{own[type(node.op)]}({right})")
+    if name_of(node) in {"masked_fill", "clamp", "relu", "scatter", "index_fill", "index_add"}:
+        if is_method(node):
+            owner = source.spell(node.func.value)  # type: ignore[attr-defined] # a method
+            yield source.replace(node.func, f"{owner}.{name_of(node)}_")  # type: ignore[attr-defined] # same
+
+
+@_operator
+def gradient_kept(source: Source, node: ast.AST) -> Iterator[Edit]:
+    if name_of(node) in {"no_grad", "inference_mode"} and isinstance(node, ast.Call):
+        yield source.replace(node, "torch.enable_grad()")
+
+
+@_operator
+def view_for_transpose(source: Source, node: ast.AST) -> Iterator[Edit]:
+    """Give the axes other sizes instead of another order."""
+    if name_of(node) == "transpose" and is_method(node):
+        owner = source.spell(node.func.value)  # type: ignore[attr-defined] # a method
+        yield source.replace(node, f"{owner}.reshape({source.spell(node)}.shape)")  # type: ignore[arg-type] # same
+
+
+@_operator
+def loop_cut_short(source: Source, node: ast.AST) -> Iterator[Edit]:
+    if isinstance(node, ast.For) and isinstance(node.iter, ast.Call):
+        yield source.replace(node.iter, f"list({source.spell(node.iter)})[:-1]")

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 
 def dense(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attend as flash_attn_func does: batch, length, heads, size."""
+    """Attend as flash_attn_func does: batch, length, heads, size; keys may have fewer heads."""
+    k, v = (t.repeat_interleave(q.shape[2] // k.shape[2], 2) for t in (k, v))
     scores = q.transpose(1, 2) @ k.permute(0, 2, 3, 1) * q.shape[-1] ** -0.5
     return (scores.softmax(-1) @ v.transpose(1, 2)).transpose(1, 2)
 
@@ -59,6 +60,15 @@ def inputs(draw: Draw) -> dict[str, Any]:
     shape = (2, draw.integer(1, 4), draw.choice([1, 2]), 16)
     q, k, v = (draw.floats(*shape, dtype=torch.float32) for _ in range(3))
     return {"q": q, "k": k, "v": v}
+
+
+def grouped(draw: Draw) -> dict[str, Any]:
+    """Return keys and values with a head for one or for several of the queries."""
+    import torch
+
+    drawn = inputs(draw)
+    drawn["q"] = draw.floats(2, draw.integer(1, 4), draw.choice([2, 4]), 16, dtype=torch.float32)
+    return drawn
 
 
 WITH_HEADS = Condition(
@@ -103,7 +113,7 @@ RULE = Substitution(
     summary="a call of flash_attn or xformers, which have no kernels for the NPU",
     table="fusion",
     forms=(
-        Form(dense, fused, inputs, (RANDOM_NUMBERS,)),
+        Form(dense, fused, grouped, (RANDOM_NUMBERS,)),
         Form(efficient, fused, inputs, (RANDOM_NUMBERS, WITH_HEADS)),
     ),
     search="flash-attention",

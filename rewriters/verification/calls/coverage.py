@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
-from npufix.rewriters.graph.modules.syntax import parse_once, walk
+from npufix.rewriters.graph.modules.syntax import names_bound_in, parse_once, walk
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -144,6 +144,7 @@ class LinesToCover:
         self.text, self.filename, self.lines, self.alike = text, filename, tuple(lines), (*alike,)
         self.tree = tree = parse_once(text)
         codes = _list_codes(compile(text, filename, "exec", dont_inherit=True))
+        self._codes = codes
         own = {line for code in codes for _, _, line in code.co_lines() if line is not None}
         self._proofs: dict[Place, frozenset[Place]] = {
             line: frozenset({line}) if line in own else _statement(tree, line)
@@ -155,6 +156,18 @@ class LinesToCover:
         for test, outcomes in _list_decisions(tree, spread, set(self.alike)):
             for holds in outcomes:
                 self._want(test, jumps, holds=holds)
+
+    def of_bindings(self) -> LinesToCover:
+        """Return the tests above that decide where what the lines read comes from.
+
+        ``if ids is not None: x = embed(ids)``: without ids, x is what the caller has passed.
+        """
+        found = LinesToCover(self.text, self.filename, ())
+        jumps = [j for code in self._codes for j in _find_jumps(code).values()]
+        for test, outcomes in _list_bindings(self.tree, _spread(self.tree, {*self.lines})):
+            for holds in outcomes:
+                found._want(test, jumps, holds=holds)
+        return found
 
     def _want(self, test: ast.expr, jumps: Sequence[_Jump], *, holds: bool) -> None:
         """Want an outcome of a test, and each part of it that can bring it about."""
@@ -307,6 +320,18 @@ def _list_decisions(
         elif isinstance(node, ast.BoolOp | ast.comprehension) and node not in within:
             parts = node.values[:-1] if isinstance(node, ast.BoolOp) else node.ifs
             yield from ((part, [True, False]) for part in parts if lines & _span([part]))
+
+
+def _list_bindings(tree: ast.Module, lines: set[int]) -> Iterator[tuple[ast.expr, list[bool]]]:
+    """Yield the tests that end before the lines and bind what these read in one of their ways."""
+    read = {n.id for n in walk(tree) if isinstance(n, ast.Name) and n.lineno in lines}
+    for function in walk(tree):
+        if isinstance(function, ast.FunctionDef) and lines <= _span([function]):
+            for node in walk(*function.body):
+                if isinstance(node, ast.If) and (node.end_lineno or 0) < min(lines):
+                    blocks = {True: node.body, False: node.orelse}
+                    if read & names_bound_in(node):
+                        yield node.test, [h for h, b in blocks.items() if not _raises(b, None)]
 
 
 def _raises(block: Sequence[ast.stmt], after: ast.stmt | None) -> bool:

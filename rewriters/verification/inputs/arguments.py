@@ -389,6 +389,8 @@ def guess_argument(
     wants_tensor = is_tensor(parameter, declared)
     numberless = wants_tensor or declared.use.indexed or declared.use.weighs
     plain = [] if numberless else guess_scalars(parameter, widths)
+    if declared.use.summed:  # ``x * weight + bias``: no flag
+        plain = [s for s in plain if str(s) not in {"False", "True"}]
     plain = [*(guess_several(parameter, declared.use)), *plain]
     unsaid = not (parameter.annotation or parameter.has_default or declared.use.attributes)
     decides = declared.use.decides and unsaid and not numberless
@@ -399,13 +401,11 @@ def guess_argument(
     shaped = declared.shapes or re.search(f"{_SEVERAL}|{_TENSOR_ANNOTATION}", parameter.annotation)
     if declared.use.looped and not shaped:
         made = [Several((s, s), "list") for s in made[:8] if isinstance(s, Tensor)] + made
-    objects = guess_objects(parameter, declared.use)
-    if objects:
+    if objects := guess_objects(parameter, declared.use):
         doubtful = re.search(MODEL, parameter.name) and not parameter.annotation
         return [*objects, *made] if doubtful else objects
     if isinstance(parameter.default, tuple) and parameter.default:
-        # One more of the same kind: the ks of an accuracy, the axes of a mean.
-        last = parameter.default[-1]
+        last = parameter.default[-1]  # one more: the ks of an accuracy, the axes of a mean
         plain += [Value((*parameter.default, last + 1))] if type(last) is int else []
         plain += tell_apart(parameter.default)
     if parameter.has_default:

@@ -213,6 +213,7 @@ def search(  # noqa: PLR0913 - what is looked for, and within what
             assignments = (a for a in assignments if not is_integral(a.specs))
         looking.run(assignments, until)
     looking.run_further()
+    looking.run_as_bound()
     looking.run_after_others(partial(_read_methods, job))
     looking.run_beside_defaults(read)
     looking.run_within_bounds()
@@ -295,13 +296,24 @@ class _Search:
             if values and values not in asked:
                 asked.append(values)
         for values in asked[:_MOST_GOALS]:
-            forced = {n: Value(v) for n, v in values.items() if "." not in n}
-            for recipe in self.target.choose(self.options[:2], values):
-                assignments = self.combine(recipe, forced)
-                before = len(found.reached)
-                self.run(assignments, time.process_time() + _FURTHER_S)
-                if len(found.reached) > before:
-                    break
+            self._run_with(values, _FURTHER_S)
+
+    def run_as_bound(self) -> None:
+        """Let what the lines read come from elsewhere, where a test above decides over it."""
+        beside, found = self.wanted.of_bindings(), self.found
+        ran = {p for a in found.assignments for p in trace_call(self.target, CallCase(a)) or ()}
+        asked = [solve_path_condition(beside.tree, p) for p in beside.unreached(ran)]
+        for values in [a for a in asked if a and found.assignments][:_MOST_DEFAULTS]:
+            self._run_with(values, _DEFAULT_S, most=1)
+
+    def _run_with(self, values: Mapping[str, object], seconds: float, most: int = 0) -> None:
+        """Pass values, and make the object with those of its attributes, until lines are new."""
+        forced, found = {n: Value(v) for n, v in values.items() if "." not in n}, self.found
+        for recipe in self.target.choose(self.options[:2], values):
+            known = len(found.assignments if most else found.reached)
+            self.run(self.combine(recipe, forced), time.process_time() + seconds, most)
+            if len(found.assignments if most else found.reached) > known:
+                break
 
     def run_after_others(self, read: Callable[[str], Declarations]) -> None:
         """Call the method on objects of which other methods have been called.

@@ -280,7 +280,8 @@ def _sort_out(run: Proof, flat: list[tuple[CaseRun, CallRecord]], compared: list
         ranks = _ranks(one)
         other = [] if ranks in known else [r for r in known if r.keys() == ranks.keys()]
         if run.job.recorded or not other:
-            run.judge.add(one.label, one.case.size, one.original, after, None)
+            judge = run.judge if run.counts(one.case) else run.special
+            judge.add(one.label, one.case.size, one.original, after, None)
             compared.append(one)
         elif any(all(n <= more[name] for name, n in ranks.items()) for more in other):
             run.refused.append(RefusedCase(one, after.error))

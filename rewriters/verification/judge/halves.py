@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph.modules.syntax import walk
-from npufix.rewriters.verification.calls.values import LARGE, Tensor, list_tensors
+from npufix.rewriters.verification.calls.values import LARGE, Tensor, Value, list_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -26,6 +26,43 @@ def is_odd(one: CaseRun) -> bool:
     """Say whether a tensor has an odd width, which has no halves."""
     every = (t for spec in one.case.assignment.specs.values() for t in list_tensors(spec))
     return any(t.shape and t.shape[-1] % 2 for t in every)
+
+
+def is_for_odd(one: CaseRun, differing: Collection[str], cases: Sequence[CaseRun]) -> bool:
+    """Say whether a width that is odd makes a difference, and not what is passed beside it.
+
+    ``delta=0.5`` may be tried for three columns alone: they are to blame if the default differs for
+    three columns too, and for no even ones.
+    """
+    groups: dict[str, list[CaseRun]] = defaultdict(list)
+    for each in cases:
+        groups[_name_values(each)].append(each)
+    if not all(map(is_odd, groups[_name_values(one)])):
+        return True
+    told = (group for group in groups.values() if not all(map(is_odd, group)))
+    return any(each.label in differing for group in told for each in group)
+
+
+def _name_values(one: CaseRun) -> str:
+    """Return what is passed beside tensors; of whole numbers, which may be sizes, whether it is."""
+    specs = one.case.assignment.specs.items()
+    plain = ((n, s) for n, s in specs if isinstance(s, Value))
+    return str([(n, s.given if type(s.value) is int else str(s)) for n, s in plain])
+
+
+def find_reached(tree: ast.Module, qualname: str) -> ast.Module:
+    """Return a function, or its class, with all that they name of their file.
+
+    All of the file, where the function is not found.
+    """
+    names, found = [qualname.partition(".")[0]], list[ast.stmt]()
+    known = {getattr(node, "name", ""): node for node in tree.body}
+    for name in names:  # grows
+        node = known.pop(name, None)
+        if node is not None:
+            found.append(node)
+            names += [n.id for n in walk(node) if isinstance(n, ast.Name)]
+    return ast.Module(found, []) if found else tree
 
 
 @lru_cache(maxsize=4)

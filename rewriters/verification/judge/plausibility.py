@@ -28,7 +28,9 @@ from npufix.rewriters.verification.inputs.source.slicing import find_changed
 from npufix.rewriters.verification.judge.halves import (
     cuts_in_two,
     find_met_by_chance,
+    find_reached,
     halves_a_width,
+    is_for_odd,
     is_odd,
 )
 from npufix.rewriters.verification.judge.judge import Seen
@@ -188,11 +190,11 @@ class _Differences:
             or (
                 error
                 and name in self._narrow
-                and self._errors <= self._narrow | self._loud
+                and self._errors <= self._narrow | self._loud | self._met_by_chance
                 and not re.search(_ASKS_EMPTY, job.original)
             )
             or (not error and same <= self._faint < cases.keys())
-            or (same <= self._odd < cases.keys() and halves_a_width(_parse(job.original)))
+            or (same <= self._odd < cases.keys() and self._is_of_halves(case, same))
         )
 
     def _those(self, has: Callable[[CaseRun], bool]) -> set[str]:
@@ -231,12 +233,24 @@ class _Differences:
     def _odd(self) -> set[str]:
         return self._those(is_odd)
 
+    def _is_of_halves(self, case: CaseRun | None, same: set[str]) -> bool:
+        return case is not None and self._halves and is_for_odd(case, same, self._compared)
+
+    @cached_property
+    def _reached(self) -> ast.Module:
+        return find_reached(_parse(self._job.original), self._job.qualname)
+
+    @cached_property
+    def _halves(self) -> bool:
+        return halves_a_width(self._reached)
+
     @cached_property
     def _met_by_chance(self) -> set[str]:
-        cut = cuts_in_two(_parse(self._job.original))
-        if not cut:
+        if not cuts_in_two(self._reached):
             return set()
-        return find_met_by_chance(self._compared, self._errors, so_far=self._so_far)
+        # What has no columns has halves of nothing, and tells of no other size.
+        cases = [one for one in self._compared if one.label not in self._narrow]
+        return find_met_by_chance(cases, self._errors - self._narrow, so_far=self._so_far)
 
     @cached_property
     def _void(self) -> set[str]:
@@ -244,7 +258,7 @@ class _Differences:
 
     @cached_property
     def _narrow(self) -> set[str]:
-        return self._those(lambda one: _has_no_width(one, self._declared))
+        return self._those(lambda one: _has_no_width(one, self._declared, 1 + (not self._halves)))
 
     @cached_property
     def _declared(self) -> Declarations:
@@ -370,15 +384,16 @@ def _says_something(made: torch.Tensor) -> bool:
     return bool((made.isfinite() & (made != 0)).any())
 
 
-def _has_no_width(one: CaseRun, declared: Declarations) -> bool:
+def _has_no_width(one: CaseRun, declared: Declarations, least: int) -> bool:
     """Say whether rows of a tensor have no columns, or images no height, as a text names it.
 
-    No rows may be, and no earlier keys in a cache; of nothing each is nobody's.
+    ``least``: so many dimensions has what has columns. No rows may be, and no earlier keys in a
+    cache; of nothing each is nobody's.
     """
     for name, spec in one.case.assignment.specs.items():
         for shape in (t.shape for t in list_tensors(spec)):
             named = [s for s in declared.of(name).shapes if len(s) == len(shape)]
-            if len(shape) > 1 and not shape[-1] and all(shape[:-1]):
+            if len(shape) >= least and not shape[-1] and all(shape[:-1]):
                 return True
             zeros = [n for n, size in enumerate(shape) if not size]
             joined = (",".join(s).lower() for s in named)

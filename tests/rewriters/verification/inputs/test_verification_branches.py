@@ -92,7 +92,54 @@ class Norm(nn.Module):
             x = x * self.weight
         return x
 """
+EMBEDDED = """
+import torch
+from torch import nn
+
+class Embeddings(nn.Module):
+    def __init__(self, count: int = 16, width: int = 8):
+        super().__init__()
+        self.words = nn.Embedding(count, width)
+        self.kinds = nn.Embedding(2, width)
+
+    def forward(self, input_ids=None, kind_ids=None, inputs_embeds=None):
+        if input_ids is not None:
+            shape = input_ids.size()
+            inputs_embeds = self.words(input_ids)
+        else:
+            shape = inputs_embeds.size()[:-1]
+        if kind_ids is None:
+            kind_ids = torch.zeros(shape, dtype=torch.long)
+        return inputs_embeds + self.kinds(kind_ids)
+"""
+ROBUST = """
+import torch
+
+def robust(pred, target, delta: float = 1.0):
+    err = (pred - target).abs()
+    large = delta * (err - 0.5 * delta)
+    return torch.where(err <= delta, 0.5 * err**2, large).mean()
+
+def gated(x):
+    a, b = x.chunk(2, -1)
+    return a * b
+"""
+GATED_ROBUST = ROBUST.replace(
+    "    err = (pred - target)",
+    "    a, b = (pred - target).chunk(2, -1)\n    err = torch.cat((b, a), -1)",
+)
+NORMED = """
+def f(x, weight, bias):
+    return x * weight + bias
+"""
 WRONG = {
+    "a default beside code that takes halves": (ROBUST, "err - 0.5 * delta", "err - 0.5"),
+    "a default within code that takes halves": (GATED_ROBUST, "err - 0.5 * delta", "err - 0.5"),
+    "an argument that another one hides": (
+        EMBEDDED,
+        "inputs_embeds + self.kinds(kind_ids)",
+        "inputs_embeds.add_(self.kinds(kind_ids))",
+    ),
     "a weight that may be None": (
         WEIGHTED,
         "        if self.weight is not None:\n    ",
@@ -115,6 +162,20 @@ WRONG = {
 def test_wrong_changes_are_refuted(name: str) -> None:
     verdict = verified(*WRONG[name])
     assert verdict.status is Status.REFUTED, verdict
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new"),
+    [
+        (EMBEDDED, "inputs_embeds + self.kinds(kind_ids)", "self.kinds(kind_ids) + inputs_embeds"),
+        (ROBUST, "x.chunk(2, -1)", "x.split(x.shape[-1] // 2, -1)"),  # an odd width has no halves
+        (NORMED, "x * weight + bias", "bias.addcmul(x, weight)"),  # that is added: no flag
+    ],
+    ids=["another source", "an odd width", "a bias"],
+)
+def test_right_changes_are_equivalent(text: str, old: str, new: str) -> None:
+    verdict = verified(text, old, new)
+    assert verdict.status is Status.EQUIVALENT, verdict
 
 
 def test_both_ways_of_a_test_must_be_taken() -> None:
