@@ -161,6 +161,13 @@ def list_weights(value: object) -> list[torch.nn.Parameter]:
     return [weight for weight in held if isinstance(weight, torch.nn.Parameter)]
 
 
+def list_trained(optimizer: object) -> list[torch.nn.Parameter]:
+    """Return the weights that an optimiser trains, of torch or of a class of its own."""
+    if isinstance(optimizer, torch.optim.Optimizer):
+        return list_weights(optimizer)
+    return [w for held in vars(optimizer).values() for w in list_weights(held)]
+
+
 def list_modules(arguments: Mapping[str, object]) -> dict[str, torch.nn.Module]:
     """Return the modules among arguments."""
     return {n: v for n, v in arguments.items() if isinstance(v, torch.nn.Module)}
@@ -192,7 +199,7 @@ def take_steps(step: Callable[..., object], optimizer: object, *given: Any, **na
     """
     for number in range(_STEPS - 1):
         step(optimizer, *given, **named)
-        for weight in list_weights(optimizer):
+        for weight in list_trained(optimizer):
             if weight.grad is not None:
                 powers = 3 - torch.arange(weight.numel()) % _OCTAVES
                 ramp = torch.exp2(powers) if weight.numel() == _MANY else torch.ones(())
@@ -282,6 +289,7 @@ def guess_objects(parameter: Parameter, use: Use) -> list[Spec]:
     whole = _make("model", "a layer with buffers and a frozen weight", seed)
     kind = _class_of(annotation, torch.nn, torch.nn.Module)
     optimizer = _class_of(annotation, torch.optim, torch.optim.Optimizer)
+    plain = re.search(r"\[(int|float|str)\b", annotation)  # weights of losses, say
     made: list[Spec] = []
     if kind and kind != "Module":
         made = [_make_layer(kind, seed)]
@@ -298,7 +306,7 @@ def guess_objects(parameter: Parameter, use: Use) -> list[Spec]:
         made = []
     elif re.search(_OPTIMIZER, name) or optimizer:
         made = [MadeArgument(descent, "SGD over the parameters of the model", DESCENT)]
-    elif use.trained or (re.search(_WEIGHTS, name) and use.looped):
+    elif use.trained or (re.search(_WEIGHTS, name) and use.looped and not plain):
         weights = make_weights(parameter.name)
         made = [*weights, *make_weights(parameter.name, scale=0)[1:]]
         if name == "parameters" or re.search(r"\b(Iterable|Iterator|Generator)\[", annotation):

@@ -117,7 +117,12 @@ _NAMED_TENSORS = (
     r"(?i:(?:typing\.)?(?:dict\w*|mapping)(?:\[str, *| (?:of|from|mapping) (?:str\w*|names?) to )"
     r"(?:torch\.)?tensors?\]?)"
 )
+_SCALARS = (
+    r"(?i:(?:list|sequence|iterable|tuple)(?: of (?:\d+ |two |three |four )?)"
+    r"(?:scalars?|0-?d(?:im\w*)?)(?: tensors?| losses)?)"
+)
 _TYPES: tuple[tuple[str, str], ...] = (
+    (_SCALARS, "list[Float[Tensor, '']]"),
     (r"(?:torch\.)?((?:Float|Long|Half|Bool|Int)?Tensor)|tensor", "Tensor"),
     (r"int|integer", "int"),
     (r"float", "float"),
@@ -142,7 +147,7 @@ _TYPES: tuple[tuple[str, str], ...] = (
 )
 _INLINE = (
     r"(?i)(?<![\w.`])`*({names})`*[ \t]*(?::|\(|,|=|\bis\b|\bare\b)[ \t]*(?:an? |the )?"
-    r"((?:list|sequence|iterable|collection|tuple|dict\w*|mapping|pair)[ \[][^.;()\n]*)"
+    r"(?=((?:list|sequence|iterable|collection|tuple|dict\w*|mapping|pair)[ \[][^.;()\n]*))"
 )
 """A type in the middle of a sentence: ``spec (F, T), starts: list of int, in order``."""
 _OPTIONAL = re.compile(r"(?i)^optional\[(.*)\]$|,? *\boptional\b *,?|(?: or|,| \|) none\b")
@@ -347,7 +352,8 @@ def _shapes_in(
     # ``x, y (B, T); y 0 or 1`` says more of y; a whole sentence may be about anything.
     for clause in re.split(r"[;.]\s+|\n\s*", part[at:])[1:] if told else ():
         more = inside.match(clause)
-        if more and len(clause.split()) <= _CLAUSE:
+        says = more is not None and re.match(r"\s+(is|are)\s", clause[more.end() :])
+        if more and len(clause.split()) <= (_CLAUSE if not says else 2 * _CLAUSE):
             yield [n for n in _JOINED.split(more.group(0)) if n], clause, []
     if not told and known:
         yield known, part.partition("\n\n")[0], []
