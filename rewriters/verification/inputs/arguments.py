@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 INTEGER_TENSOR = (
     r"ids?$|idx$|ind(ex|ices|exes)$|labels?$|targets?$|tokens?$|^gt|lens?$|lengths?$|offsets?$"
-    r"|selected|^y$|classes$|positions?$|_pos$|^pos$|inds?$|^cu_?seq|ptr$"
+    r"|selected|(?<!drop_)paths?$|tags?$|^y$|classes$|positions?$|_pos$|^pos$|inds?$|^cu_?seq|ptr$"
 )
 _SPECIAL = (
     r"(eos|bos|pad|unk|sep|cls|mask|blank|start|end|stop|ignored?)_?(token_?)?(id|idx|index)$"

@@ -194,10 +194,12 @@ def _with_negatives(assignment: Assignment) -> Iterator[CallCase]:
 
 
 def _of_whole_range(assignments: Sequence[Assignment], job: Job) -> Iterator[CallCase]:
-    """Yield calls with whole numbers of all that the text of a function allows."""
+    """Yield calls with whole numbers of all that the text of a function allows, and in order."""
     for one in assignments:
         wide = _widen(one, job)
         yield from (CallCase(wide, seed=n) for n in range(2) if wide != one)
+        if "int" in list_kinds(wide.specs.values()):
+            yield CallCase(wide, "in order")
 
 
 def _widen(one: Assignment, job: Job) -> Assignment:

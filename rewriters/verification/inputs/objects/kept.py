@@ -45,6 +45,8 @@ _OF_OTHERS = frozenset(
     ]
 )
 """What modules, strings, numbers and lists are asked as well."""
+_OF_TENSORS = frozenset({"clone", "detach", "gather", "index_select", "masked_fill", "new_zeros"})
+"""And what tensors alone are."""
 
 
 def find_kept_use(owner: type, name: str, *, called: bool) -> Use:
@@ -90,7 +92,8 @@ def weighs_classes(owner: type, parameter: Parameter) -> bool:
 def find_tensor_use(owner: type, name: str) -> set[str]:
     """Return what ``__init__`` does with an argument that is done with tensors alone.
 
-    ``log`` and ``register_buffer`` for ``self.register_buffer("log_sigmas", sigmas.log())``.
+    ``log`` and ``register_buffer`` for ``self.register_buffer("log_sigmas", sigmas.log())``;
+    ``index`` where methods do that with what it keeps: ``self.table[row].clone()``.
     """
     _, tree = read_methods(owner)
     init = next((n for n in ast.walk(tree) if getattr(n, "name", "") == "__init__"), None)
@@ -105,6 +108,11 @@ def find_tensor_use(owner: type, name: str) -> set[str]:
         of_tensor = hasattr(torch.Tensor, called) and called not in _OF_OTHERS
         if (passed and (kept or of_tensor)) or (of == name and of_tensor):
             found.add(called)
+    kept = _list_spellings(tree, name)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in _OF_TENSORS:
+            of = node.value.value if isinstance(node.value, ast.Subscript) else node.value
+            found |= {"index"} if ast.unparse(of) in kept else set()
     return found
 
 
