@@ -25,7 +25,10 @@ import torch
 
 from npufix.rewriters.verification.calls.observe import CALL_S
 from npufix.rewriters.verification.calls.values import Batches, MadeArgument, Value
-from npufix.rewriters.verification.inputs.objects.offers import with_other_numbers
+from npufix.rewriters.verification.inputs.objects.offers import (
+    move_weights,
+    with_other_numbers,
+)
 from npufix.rewriters.verification.inputs.source.attributes import (
     compares_counter,
     list_attributes_read,
@@ -394,7 +397,8 @@ def live_through(
     traced = sys.gettrace()
     sys.settrace(None)
     try:
-        for method, given in calls:
+        for number, (method, given) in enumerate(calls):
             operator.attrgetter(method)(made)(**given)
+            move_weights(made, number)
     finally:
         sys.settrace(traced)

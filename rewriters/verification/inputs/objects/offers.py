@@ -48,6 +48,8 @@ _WEIGHTS = r"^(params|parameters|weights|param_groups)$"
 _SMALL = 1 / 64
 _MANY = 324
 """Elements among which something happens that is rare: a sign that changes."""
+_ZERO = 3
+"""The number of a weight that is zero."""
 _OCTAVES = 12
 """By which gradients of one step are larger and smaller than those of another."""
 _OTHERS = 3
@@ -135,11 +137,14 @@ def model(seed: int) -> torch.nn.Module:
 
 
 def parameters(seed: int, scale: float = 1.0) -> list[torch.nn.Parameter]:
-    """Return weights of several shapes, the second without gradient; of scale 0, all."""
+    """Return weights of several shapes, the second without gradient; of scale 0, all.
+
+    The last is zero, as a bias is at first.
+    """
     made = []
-    for number, shape in enumerate(((WIDTH, 3), (3,), (_MANY,))):
+    for number, shape in enumerate(((WIDTH, 3), (3,), (_MANY,), (2,))):
         source = seed_generator("parameters", seed, number)
-        weight = torch.nn.Parameter(torch.randn(shape, generator=source))
+        weight = torch.nn.Parameter(torch.randn(shape, generator=source) * (number != _ZERO))
         # Eighths are exact in every dtype.
         drawn = torch.randint(-16, 17, shape, generator=source) / 8 * scale
         weight.grad = drawn if scale else None
@@ -165,7 +170,19 @@ def list_trained(optimizer: object) -> list[torch.nn.Parameter]:
     """Return the weights that an optimiser trains, of torch or of a class of its own."""
     if isinstance(optimizer, torch.optim.Optimizer):
         return list_weights(optimizer)
-    return [w for held in vars(optimizer).values() for w in list_weights(held)]
+    own: Mapping[str, object] = getattr(optimizer, "__dict__", {})
+    return [weight for held in own.values() for weight in list_weights(held)]
+
+
+def move_weights(made: object, number: int) -> None:
+    """Train what an object goes by, between two calls of its methods: an average of weights, say.
+
+    Optimisers of torch do that themselves.
+    """
+    if not isinstance(made, torch.nn.Module | torch.optim.Optimizer):
+        with torch.no_grad():
+            for weight in list_trained(made):
+                weight.add_((number + 1) / 4)
 
 
 def list_modules(arguments: Mapping[str, object]) -> dict[str, torch.nn.Module]:

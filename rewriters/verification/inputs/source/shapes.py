@@ -122,7 +122,7 @@ _SCALARS = (
     r"(?:scalars?|0-?d(?:im\w*)?)(?: tensors?| losses)?)"
 )
 _TYPES: tuple[tuple[str, str], ...] = (
-    (_SCALARS, "list[Float[Tensor, '']]"),
+    (_SCALARS, "list[Float[Tensor,'']]"),
     (r"(?:torch\.)?((?:Float|Long|Half|Bool|Int)?Tensor)|tensor", "Tensor"),
     (r"int|integer", "int"),
     (r"float", "float"),

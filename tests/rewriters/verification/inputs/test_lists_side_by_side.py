@@ -1,4 +1,4 @@
-"""Lists that belong to others, lists of scalars, and rows that are as many as columns by chance."""
+"""Lists that belong to others, lists of scalars, weights that move; rows as many as columns."""
 
 from __future__ import annotations
 
@@ -82,6 +82,42 @@ class Signs:
 """
 USED = "                p.sub_((m + p.grad).sign() * self.lr)\n"
 KEPT = "                m.mul_(0.5).add_(p.grad)\n"
+LOOKAHEAD = """
+import torch
+
+class Lookahead:
+    def __init__(self, params, k: int = 2):
+        self.params = list(params)
+        self.slow = [p.detach().clone() for p in self.params]
+        self.k, self.count = k, 0
+
+    @torch.no_grad()
+    def sync(self):
+        self.count += 1
+        if self.count % self.k:
+            return
+        for p, slow in zip(self.params, self.slow):
+            slow.lerp_(p, 0.5)
+            p.copy_(slow)
+"""
+CLIP = '''
+import torch
+
+@torch.no_grad()
+def clip(params, share: float = 0.5, eps: float = 0.25):
+    """params: list of parameters with gradients."""
+    for p in params:
+        if p.grad is not None:
+            p.grad.mul_(p.norm().clamp(min=eps) * share)
+'''
+SURPRISE = """
+class Target:
+    def __init__(self, eta: float = 0.1):
+        self.mu, self.eta = 6.0, eta
+
+    def observe(self, surprise: float):
+        self.mu = self.mu - self.eta * surprise
+"""
 
 
 @pytest.mark.parametrize(
@@ -93,6 +129,14 @@ KEPT = "                m.mul_(0.5).add_(p.grad)\n"
         (MOMENTUM, LOOP, TOGETHER, Status.EQUIVALENT),
         (MOMENTUM, LOOP, TOGETHER.replace("self.m, grads", "self.m, self.m"), Status.REFUTED),
         (SIGNS, USED + KEPT, KEPT + USED, Status.REFUTED),
+        (LOOKAHEAD, "self.count % self.k:", "self.count < self.k:", Status.REFUTED),
+        (CLIP, ".clamp(min=eps)", "", Status.REFUTED),
+        (
+            SURPRISE,
+            "self.mu - self.eta * surprise",
+            "max(0.0, self.mu - self.eta * surprise)",
+            Status.REFUTED,
+        ),
     ],
 )
 def test_lists_and_rows_are_such_as_callers_pass(
