@@ -108,12 +108,14 @@ def find_tensor_use(owner: type, name: str) -> set[str]:
         of_tensor = hasattr(torch.Tensor, called) and called not in _OF_OTHERS
         if (passed and (kept or of_tensor)) or (of == name and of_tensor):
             found.add(called)
-    kept = _list_spellings(tree, name)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and node.attr in _OF_TENSORS:
-            of = node.value.value if isinstance(node.value, ast.Subscript) else node.value
-            found |= {"index"} if ast.unparse(of) in kept else set()
-    return found
+    return found | ({"index"} if _is_table(tree, name) else set())
+
+
+def _is_table(tree: ast.AST, name: str) -> bool:
+    """Say whether methods do with rows of an argument what is done with tensors alone."""
+    asked = [n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and n.attr in _OF_TENSORS]
+    held = (n.value.value if isinstance(n.value, ast.Subscript) else n.value for n in asked)
+    return not _list_spellings(tree, name).isdisjoint(map(ast.unparse, held))
 
 
 def list_told(owner: type, parameter: Parameter, find: Find) -> list[Spec]:
