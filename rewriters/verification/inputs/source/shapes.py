@@ -98,6 +98,7 @@ EVERY = "*"
 _ALL = re.compile(
     r"(?i)\b(all|both|each)( (tensors?|inputs?|arguments?|are|have|is|has|of|the|a|shaped?))*:? *$"
 )
+_OF_KIND = re.compile(r"(?i)\s+(?:is|are)\s+(?:[01]|zeros?|bool|int|long|float)")
 _CLAUSE = 5
 """Words that say of an argument what its numbers are."""
 _BOUND_BEFORE = re.compile(r"(?i)(\bbelow|\bthan|\bmost|<=?|\b0 *(,|to|\.\.\.?|-)) *$")
@@ -352,7 +353,7 @@ def _shapes_in(
     # ``x, y (B, T); y 0 or 1`` says more of y; a whole sentence may be about anything.
     for clause in re.split(r"[;.]\s+|\n\s*", part[at:])[1:] if told else ():
         more = inside.match(clause)
-        says = more is not None and re.match(r"\s+(is|are)\s", clause[more.end() :])
+        says = more is not None and _OF_KIND.match(clause, more.end())
         if more and len(clause.split()) <= (_CLAUSE if not says else 2 * _CLAUSE):
             yield [n for n in _JOINED.split(more.group(0)) if n], clause, []
     if not told and known:
