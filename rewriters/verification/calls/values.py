@@ -36,6 +36,7 @@ Flavour: TypeAlias = Literal[
     "all false",
     "whole rows",
     "highest",
+    "in order",
 ]
 FLAVOURS: tuple[Flavour, ...] = (
     "ordinary",
@@ -418,6 +419,9 @@ def _integers(spec: Tensor, flavour: Flavour, source: torch.Generator) -> torch.
     if flavour in {"all true", "all false", "whole rows"}:
         return _flags(spec.shape, flavour, source).long() * (high - 1)
     drawn = torch.randint(spec.low, high, spec.shape, generator=source)
+    if flavour == "in order":  # edges of a path: (0, 1), (1, 2), (2, 3)
+        steps = [torch.ones_like(drawn).cumsum(axis) - 1 for axis in range(drawn.dim())]
+        drawn = spec.low + sum(steps, torch.zeros_like(drawn)) % (high - spec.low)
     if spec.void is not None and drawn.numel():
         none = torch.rand(spec.shape, generator=source) < (0.4 if flavour == "ordinary" else 1)
         none.view(-1)[0] = True

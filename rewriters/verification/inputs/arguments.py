@@ -41,19 +41,19 @@ if TYPE_CHECKING:
 
 INTEGER_TENSOR = (
     r"ids?$|idx$|ind(ex|ices|exes)$|labels?$|targets?$|tokens?$|^gt|lens?$|lengths?$|offsets?$"
-    r"|selected|^y$|classes$|positions?$|_pos$|^pos$|inds?$|^cu_?seq|ptr$"
+    r"|selected|(?<!drop_)paths?$|tags?$|^y$|classes$|positions?$|_pos$|^pos$|inds?$|^cu_?seq|ptr$"
 )
 _SPECIAL = (
     r"(eos|bos|pad|unk|sep|cls|mask|blank|start|end|stop|ignored?)_?(token_?)?(id|idx|index)$"
 )
-"""A number: no caller passes a tensor of these, though code that indexes takes one."""
+"""A number, though code that indexes takes a tensor."""
 _WHOLE = r"(^|_)(ids?|idx|ind(ex|ices)|len(s|gths?)?|tokens?)$"
 _TABLE = r"^(cos|sin)|freqs|rotary|rope"
 BOXES = r"box|rois?$|anchors|proposals"
 """Corners: the first half of them is less than the other."""
 MASK = r"mask|keep|valid$|is_pad"
 _ENDS = r"^(next_|last_|is_|not_)?(dones?|terminals?|terminated|truncated|terminations?)$"
-"""Flags of episodes, as numbers: 0.0 or 1.0, by which nobody differentiates."""
+"""Flags of episodes, 0.0 or 1.0."""
 _UNIT_TENSOR = r"prob|alpha|weights?_matrix|conf"
 _ROTATIONS = r"(^|_)cis(_|$)"
 _ROTATIONS_SAID = rf"{_ROTATIONS}|freq|rot|phase|pe$"
@@ -202,8 +202,7 @@ def _guess_any(
     if said := find_said_kind(annotation):
         order = [ints if said == "int" else bools]
     elif re.search(MASK, name):
-        # Between heads, what is added to the scores; elsewhere, what selects.
-        added = [Tensor(s.shape, "additive") for s in floats[:1]]
+        added = [Tensor(s.shape, "additive") for s in floats[:1]]  # to the scores of heads
         order = [added, floats[:1], bools, floats[1:2], ints[:6]]
         if len(base) != _HEADS:
             order = [bools[:2], _for_scores(base), bools[2:], floats[:2], ints[:6]]
@@ -256,7 +255,10 @@ def _join(parameter: Parameter, order: Sequence[Sequence[Tensor]]) -> list[Spec]
     if re.search(_SEVERAL, parameter.annotation):
         is_tuple = re.search("(?i)tuple", parameter.annotation)
         kind: Literal["tuple", "list"] = "tuple" if is_tuple else "list"
-        return [Several((s, s), kind) for s in specs[:6] if isinstance(s, Tensor)] + specs
+        several = [Several((s, s), kind) for s in specs[:6] if isinstance(s, Tensor)]
+        # what goes through a list would go through the rows of a tensor too
+        alone = several and re.fullmatch(r"(typing\.)?[LlSIC]\w+\[.*\]", parameter.annotation)
+        specs = [*several, *(() if alone else specs)]
     return specs
 
 
@@ -405,7 +407,7 @@ def guess_argument(
         doubtful = re.search(MODEL, parameter.name) and not parameter.annotation
         return [*objects, *made] if doubtful else objects
     if isinstance(parameter.default, tuple) and parameter.default:
-        last = parameter.default[-1]  # one more: the ks of an accuracy, the axes of a mean
+        last = parameter.default[-1]  # one more k of an accuracy, or axis of a mean
         plain += [Value((*parameter.default, last + 1))] if type(last) is int else []
         plain += tell_apart(parameter.default)
     if parameter.has_default:
@@ -422,12 +424,11 @@ def guess_argument(
     named = re.search(_SPECIAL, parameter.name.lower()) is not None
     if plain and (parameter.annotation or named or decides):
         return plain
-    # No annotation: a name that is known to be a number is tried as one first.
     return plain + made if plain and not re.search(INTEGER_TENSOR, parameter.name) else made + plain
 
 
 def _annotated(parameter: Parameter, declared: Declared) -> Parameter:
-    """Return a parameter with what the text and the code say of it, in place of an annotation."""
+    """Return a parameter with what text and code say of it, in place of an annotation."""
     required = parameter.default is None or not parameter.has_default
     bare = re.fullmatch(_BARE, parameter.annotation) and "[" in declared.type
     if declared.type and required and (bare or not parameter.annotation):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.verification.calls.values import Spec, Value
+import torch
+
+from npufix.rewriters.verification.calls.values import MadeArgument, Several, Spec, Tensor, Value
 from npufix.rewriters.verification.inputs.arguments import (
     guess_argument,
     guess_tensors,
@@ -13,6 +17,9 @@ from npufix.rewriters.verification.inputs.arguments import (
 from npufix.rewriters.verification.inputs.settings import guess_configurations
 from npufix.rewriters.verification.inputs.source.parameters import WIDTH, Parameter
 from npufix.rewriters.verification.inputs.source.path_conditions import find_compared_constants
+from npufix.rewriters.verification.inputs.source.several import find_parallel
+from npufix.rewriters.verification.inputs.source.usage import find_function
+from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
     import ast
@@ -24,6 +31,8 @@ if TYPE_CHECKING:
 _MOST_COST = 60
 _OPTIONAL_COST = 2
 _MOST_DECLARED = 2
+_LIST_S = 1.0
+_LISTS = (list, tuple, torch.nn.ParameterList, torch.nn.ModuleList)
 
 
 def combine_guesses(  # noqa: PLR0913, PLR0917 - all that is known of the arguments
@@ -33,10 +42,12 @@ def combine_guesses(  # noqa: PLR0913, PLR0917 - all that is known of the argume
     widths: Sequence[int],
     declared: Declarations,
     forced: Mapping[str, Spec] | None = None,
+    made: object = None,
 ) -> Iterator[dict[str, Spec]]:
     """Yield arguments by rising cost: the sum of the ranks of all guesses made.
 
-    ``forced`` are those that some are to have, and no guesses.
+    ``forced`` are those that some are to have, and no guesses; ``made`` is the object, for a
+    method.
     """
     wanted = target.parameters()
     hints = find_compared_constants(tree, target.qualname, target.loaded.find)
@@ -51,16 +62,16 @@ def combine_guesses(  # noqa: PLR0913, PLR0917 - all that is known of the argume
         if forced and p.name in forced:
             # A number in place of a mask, as nothing is known of it, changes no scores.
             something = p.default is None and forced[p.name] == Value(WIDTH)
-            made = guess_tensors(p, base, widths, own, shapes) if something else []
-            return [*made, *(() if made and own.use.as_tensor else [forced[p.name]])]
-        made = known[p.name] or guess_argument(p, base, widths, own, shapes)
+            guesses = guess_tensors(p, base, widths, own, shapes) if something else []
+            return [*guesses, *(() if guesses and own.use.as_tensor else [forced[p.name]])]
+        guesses = known[p.name] or guess_argument(p, base, widths, own, shapes)
         # What a tensor is compared with, ``valid > 0``, says nothing of a number in its place.
         sure = is_tensor(p, own)
         told: list[Spec] = [Value(v) for v in hints.get(p.name, ()) if v is None or not sure]
         size = None if sure or p.has_default else declared.find_size(p.name, width)
         told += [] if size is None else [Value(size)]
         at = 1 if p.has_default else 0
-        return [*made[:at], *(t for t in told if t not in made), *made[at:]]
+        return [*guesses[:at], *(t for t in told if t not in guesses), *guesses[at:]]
 
     first = [shape for p in wanted for shape in declared.list_shapes(p.name, WIDTH)]
     first.sort(key=len, reverse=True)
@@ -69,10 +80,46 @@ def combine_guesses(  # noqa: PLR0913, PLR0917 - all that is known of the argume
         row = [tries(p, base) for p in wanted]
         if row not in table:
             table.append(row)
+    side_by_side = find_parallel(find_function(tree, target.qualname))
     for cost in range(_MOST_COST):
         for rank, options in enumerate(table[: cost + 1]):
             for chosen in _split(wanted, options, cost - rank):
-                yield {p.name: s for p, s in zip(wanted, chosen, strict=True)}
+                guessed = {p.name: s for p, s in zip(wanted, chosen, strict=True)}
+                yield from tie_lists(guessed, side_by_side, made) if side_by_side else (guessed,)
+
+
+def tie_lists(
+    specs: dict[str, Spec], side_by_side: Sequence[frozenset[str]], made: object
+) -> Iterator[dict[str, Spec]]:
+    """Yield arguments with lists as long as those beside them: a gradient for each parameter.
+
+    With tensors of the same shapes first. ``made`` is the object whose method is called.
+    """
+    alike, long = dict(specs), dict(specs)
+    for names in side_by_side:
+        held = next(filter(None, (_list_held(name, specs, made) for name in names)), [])
+        for name in names & specs.keys() if held else ():
+            spec = specs[name]
+            if isinstance(spec, Several) and spec.items and not spec.keys:
+                items = itertools.islice(itertools.cycle(spec.items), len(held))
+                long[name] = replace(spec, items=tuple(items))
+            shapes = [tuple(one.shape) for one in held if isinstance(one, torch.Tensor)]
+            if len(shapes) == len(held) and isinstance(spec, Several | Tensor):
+                alike[name] = Several(tuple(map(Tensor, shapes)), "list")
+                # the rows of a tensor are all of one shape
+                long[name] = long[name] if len(set(shapes)) == 1 else alike[name]
+    yield alike
+    if long != alike:
+        yield long
+
+
+def _list_held(name: str, specs: Mapping[str, Spec], made: object) -> list[object]:
+    """Return what a list holds that is there before: an attribute, or the weights of a model."""
+    spec = specs.get(name)
+    found = getattr(made, name.removeprefix("self."), None) if name.startswith("self.") else None
+    if isinstance(spec, MadeArgument):
+        found = try_call(spec.make, _LIST_S).value
+    return list(found) if isinstance(found, _LISTS) else []
 
 
 def _split(

@@ -25,7 +25,10 @@ import torch
 
 from npufix.rewriters.verification.calls.observe import CALL_S
 from npufix.rewriters.verification.calls.values import Batches, MadeArgument, Value
-from npufix.rewriters.verification.inputs.objects.offers import with_other_numbers
+from npufix.rewriters.verification.inputs.objects.offers import (
+    move_weights,
+    with_other_numbers,
+)
 from npufix.rewriters.verification.inputs.source.attributes import (
     compares_counter,
     list_attributes_read,
@@ -60,12 +63,20 @@ _EPOCHS = ((3, 1, 2, 0), (0, 3, 1, 2))
 _PLATEAU = 3
 """Calls of which one is better than all before it: what waits for the next one waits in two."""
 _COUNTS_ON = r"epoch|step|iter"
+_NAMES_ONE = r"(^|_)(key|id|idx|index|slot|page|item|token|symbol)$"
+"""A whole number that is one of several: others in other calls, and the first one again."""
+_MOST_NAMES = 5
 _ANOTHER = 1
 """A call after which numbers are others than in those that are compared first."""
 _BEFORE = 100
 """The seed of the first call that comes before; the numbers of the call itself are others."""
 _FIND_S = 0.5
 """For the arguments of one method."""
+
+
+def _revisit(number: int) -> int:
+    """Return which of several a call is about: 0, 1, 0, 2, 3, 0, 4: what is used last stays."""
+    return 0 if number % 3 == _TWO else (2 * number + 2) // 3 % _MOST_NAMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +87,7 @@ class Earlier:
     arguments: tuple[tuple[str, Spec], ...]
     times: int = 1
     varies: bool = True
-    """Whether its plain flags and floats are others in each call, too."""
+    """Whether its plain flags and numbers are others in each call, too."""
     way: int = 0
     """Which way floats get better, on the whole: 1 upwards, -1 downwards; 0: each is more."""
 
@@ -93,7 +104,19 @@ class Earlier:
                 given[name] = Value(value + self._later(number))
             elif type(value) is int and re.search(_COUNTS_ON, name):
                 given[name] = Value(value + number)
+            elif type(value) is int and re.search(_NAMES_ONE, name):
+                given[name] = Value(value + _revisit(number))
         return given
+
+    def about_others(self) -> Earlier:
+        """Return calls that are about another one: another key."""
+        given = (
+            (n, Value(s.value + 1))
+            if re.search(_NAMES_ONE, n) and isinstance(s, Value) and type(s.value) is int
+            else (n, s)
+            for n, s in self.arguments
+        )
+        return replace(self, arguments=tuple(given)) if self.varies else self
 
     def _later(self, number: int) -> float:
         """Return how far a float is from that of the first call: 0, -0.5, 0, 1, 0.5, 1, 2 ..."""
@@ -193,6 +216,9 @@ def _list_calls_of_one(
         own = earlier.method == target.name  # the compared call is the last of as many
         for times in dict.fromkeys(max(n - own, 1) for n in counts):
             yield replace(recipe, history=(replace(earlier, times=times),))
+        # What is full, and has seen one again, is asked for another: ``get(2)`` of an LRU cache.
+        other = (earlier.about_others(),) if own and earlier.about_others() != earlier else ()
+        yield from (replace(recipe, history=(replace(o, times=counts[0] + 1),)) for o in other)
         for small in smaller:
             rooms = _list_counts(target.make_object(small))[: -len(_USUAL)]
             for times in dict.fromkeys(n - own for n in rooms or (_SOME, _SOME + 1)):
@@ -231,7 +257,7 @@ def _vary(
     runs: Callable[[Target, Assignment, int], bool],
 ) -> Earlier:
     """Return calls of a method with other plain values in each, if it takes them."""
-    further = (replace(known, specs=earlier.specs(number)) for number in (1, _MOST_CALLS))
+    further = (replace(known, specs=earlier.specs(number)) for number in (1, 6, _MOST_CALLS))
     return replace(earlier, varies=all(runs(other, one, 1) for one in further))
 
 
@@ -371,7 +397,8 @@ def live_through(
     traced = sys.gettrace()
     sys.settrace(None)
     try:
-        for method, given in calls:
+        for number, (method, given) in enumerate(calls):
             operator.attrgetter(method)(made)(**given)
+            move_weights(made, number)
     finally:
         sys.settrace(traced)

@@ -250,7 +250,8 @@ class _Search:
         if recipe is not None:
             declared = declared.made_with(recipe.arguments)
         declared = declared.made_with(tuple((forced or {}).items()))
-        tried = combine_guesses(target, self.wanted.tree, bases, widths, declared, forced)
+        tree = self.wanted.tree
+        tried = combine_guesses(target, tree, bases, widths, declared, forced, made)
         fitting = (specs for specs in tried if declared.fits(specs))
         return (Assignment(self._tie(recipe, specs), specs) for specs in fitting)
 

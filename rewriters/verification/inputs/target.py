@@ -12,6 +12,7 @@ import torch
 
 from npufix.rewriters.verification.calls.device import instance_to_device, to_device
 from npufix.rewriters.verification.calls.leaves import go_through
+from npufix.rewriters.verification.calls.nudges import nudge
 from npufix.rewriters.verification.calls.observe import CALL_S, PreparedCall
 from npufix.rewriters.verification.calls.surroundings import Surroundings
 from npufix.rewriters.verification.calls.values import (
@@ -106,6 +107,8 @@ class CallCase:
     """How many optimiser steps follow: what a module keeps from one call to the next."""
     autocast: bool = False
     """Whether the call runs under ``torch.autocast`` to bfloat16."""
+    nudged: int = 0
+    """In which of some ways the arguments are moved a little, in float64; 0: in none."""
     dtypes: tuple[torch.dtype, ...] = ()
     """The only ones to run it in; empty: all that tell something."""
     earlier: Assignment | None = None
@@ -238,8 +241,13 @@ class Target:
     @property
     def takes_steps(self) -> bool:
         """Whether it is the step of an optimiser: one call is several of them."""
-        optimizer = self.owner is not None and issubclass(self.owner, torch.optim.Optimizer)
-        return optimizer and self.name == "step"
+        if self.owner is None or self.name != "step":
+            return False
+        code = getattr(inspect.unwrap(self._function), "__code__", None)
+        of_its_own = not issubclass(self.owner, torch.nn.Module) and "grad" in getattr(
+            code, "co_names", ()
+        )
+        return issubclass(self.owner, torch.optim.Optimizer) or of_its_own
 
     def prepare(
         self,
@@ -272,6 +280,7 @@ class Target:
             _fit_objects(given, made, own, training=case.training or seed is not None)
             if double:
                 made = {name: _double(value) for name, value in made.items()}
+                made = nudge(made, given, case.nudged) if case.nudged else made
             if moved or device:
                 made = {name: to_device(value, *place) for name, value in made.items()}
             bind_optimizers(made)

@@ -18,6 +18,9 @@ ZERO = 1e-12
 _ZERO_TIMES = 16.0
 """In other dtypes, of what is left in the original, if that is nothing beside the others."""
 _ZERO_SHARE = 1e-3
+_KINK = 0.02
+"""Of the largest gradient: what is no other gradient on another side."""
+_SIDES = 4
 _LIMIT = 0.02
 """How far a gradient where it tends to may be from that at a large number."""
 _NOISES = 8.0
@@ -56,6 +59,8 @@ class Further(NamedTuple):
     """The patched code in float64."""
     large: Callable[[], CallRecord | None] = lambda: None
     """The original in float64, with large numbers where the arguments hold an Inf."""
+    near: Callable[[], Sequence[CallRecord]] = tuple
+    """The original in float64, with arguments that are moved a little."""
 
 
 def find_rounded_zeros(triple: Triple, further: Further | None) -> torch.Tensor:
@@ -94,6 +99,53 @@ def find_limits(triple: Triple, further: Further | None) -> torch.Tensor:
         return nowhere
     near = (triple.patched.double() - limit).abs() <= _LIMIT * limit.abs().clamp(min=1.0)
     return lost & limit.isfinite() & near
+
+
+def find_kinks(triple: Triple, further: Further) -> torch.Tensor:
+    """Return where the original has no gradient, and both versions choose one of those beside it.
+
+    Of two equal maxima each may get it, or both a half; not both all of it: sums must be between
+    those beside it as well.
+    """
+    nowhere = torch.zeros_like(triple.original, dtype=torch.bool)
+    finite = triple.original.isfinite().all() and triple.patched.isfinite().all()
+    if not triple.what.startswith("gradient of ") or not finite:
+        return nowhere
+    known = [seen.tensors.get(triple.what) for seen in further.near()]
+    sides = [make_real(v).double() for v in known if v is not None]
+    if len(sides) < _SIDES or any(side.shape != nowhere.shape for side in sides):
+        return nowhere
+    beside = torch.stack(sides)
+    if not beside.isfinite().all():
+        return nowhere
+    least = _KINK * max(beside.abs().max().item(), triple.noise)
+
+    def are_between(versions: Sequence[torch.Tensor], others: torch.Tensor) -> torch.Tensor:
+        low, high = others.amin(0) - least, others.amax(0) + least
+        inside = [(low <= one) & (one <= high) for one in versions]
+        return torch.stack(inside).all(0)
+
+    both = triple.original.double(), triple.patched.double()
+    found = are_between(both, beside) & (beside.amax(0) - beside.amin(0) > 2 * least)
+    if not bool(are_between(both, beside).all()):
+        return nowhere
+    for axis in range(nowhere.dim()):
+        kept = are_between([one.sum(axis) for one in both], beside.sum(axis + 1))
+        found &= kept.unsqueeze(axis)
+    return found
+
+
+def largest_gradient(oracle: CallRecord | None) -> float:
+    """Return the largest element of all gradients of a call."""
+    found = [] if oracle is None else oracle.tensors.items()
+    return max(
+        (
+            max_magnitude((value.abs() if value.is_complex() else value).double(), value.isfinite())
+            for name, value in found
+            if value is not None and name.startswith("gradient of ")
+        ),
+        default=0.0,
+    )
 
 
 def find_restored(

@@ -22,10 +22,12 @@ from npufix.rewriters.verification.judge.allowances import (
     ZERO,
     Further,
     Triple,
+    find_kinks,
     find_limits,
     find_noise,
     find_restored,
     find_rounded_zeros,
+    largest_gradient,
     make_real,
     max_magnitude,
     relative_error,
@@ -117,6 +119,8 @@ class Judge:
     """What is not a matter of rounding at once; the values after ``decide``."""
     cases: int = 0
     without_oracle: bool = False
+    kinks: set[str] = field(default_factory=set)
+    """Gradients that are others where there is none: at two equal maxima, at the 0 of a ReLU."""
     _triples: list[tuple[str, int, Triple, Further | None]] = field(default_factory=list)
     _certain: list[Difference] = field(default_factory=list)
     _looked_at: int = 0
@@ -190,7 +194,7 @@ class Judge:
         # Of an empty result, or of nothing but NaN, no gradient tells; nor without elements.
         results = [t for n, t in original.tensors.items() if n.startswith("result")]
         empty = bool(results) and all(t is None or bool(t.isnan().all()) for t in results)
-        noise = _largest_gradient(oracle)
+        noise = largest_gradient(oracle)
         names = [*original.tensors, *(patched.tensors.keys() - original.tensors.keys())]
         for name in (n for n in names if n not in unlike):
             left, right = original.tensors.get(name), patched.as_number(name, original)
@@ -230,7 +234,7 @@ class Judge:
                 continue
             wrong = ~find_accepted(triple, _CREDIBLE_ULPS * _eps(triple.original.dtype))
             if wrong.any() and further is not None and not self._certain:
-                wrong &= ~find_noise(triple, further)
+                wrong &= ~(find_noise(triple, further) | self._find_kinks(triple, further, case))
             if wrong.any():
                 self._certain.append(_difference(triple, wrong, case, size))
         return self._certain
@@ -249,7 +253,7 @@ class Judge:
                 wrong &= ~(find_rounded_zeros(triple, further) | find_limits(triple, further))
             asks = further is not None and not hopeless and time.process_time() < deadline
             if wrong.any() and further is not None and asks:
-                wrong &= ~find_noise(triple, further)
+                wrong &= ~(find_noise(triple, further) | self._find_kinks(triple, further, case))
                 # What is off by more than noise once is not worth the question again.
                 hopeless = bool(wrong.any()) and not _is_delicate(triple)
             if wrong.any():
@@ -258,11 +262,17 @@ class Judge:
                 found.visible &= further is None or asks or not _is_delicate(triple)
                 self.differences.append(found)
 
+    def _find_kinks(self, triple: Triple, further: Further, case: str) -> torch.Tensor:
+        found = find_kinks(triple, further)
+        self.kinks |= {f"{triple.what}, for {case}"} if found.any() else set()
+        return found
+
     def take(self, other: Judge) -> None:
         """Add what another judge has seen and decided."""
         self.differences += other.differences
         self.cases += other.cases
         self.without_oracle |= other.without_oracle
+        self.kinks |= other.kinks
         self._triples += other._triples
 
     def measures(self, changed: set[str]) -> tuple[Measure, ...]:
@@ -432,18 +442,6 @@ def _own_affair(original: CallRecord, patched: CallRecord) -> set[str]:
     first, second = (o.plain.keys() | o.tensors.keys() for o in (original, patched))
     own = ((first - second, original.idle), (second - first, patched.idle))
     return {n for names, idle in own for n in names if n.removesuffix(" after the call") in idle}
-
-
-def _largest_gradient(oracle: CallRecord | None) -> float:
-    found = [] if oracle is None else oracle.tensors.items()
-    return max(
-        (
-            max_magnitude((value.abs() if value.is_complex() else value).double(), value.isfinite())
-            for name, value in found
-            if value is not None and name.startswith("gradient of ")
-        ),
-        default=0.0,
-    )
 
 
 def _elements(*tensors: torch.Tensor | None) -> int:

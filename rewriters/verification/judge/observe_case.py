@@ -15,6 +15,7 @@ from npufix.rewriters.verification.calls.device import (
     scale_timeout,
 )
 from npufix.rewriters.verification.calls.noise import SEEDS
+from npufix.rewriters.verification.calls.nudges import NUDGES
 from npufix.rewriters.verification.calls.observe import (
     CALL_S,
     CallRecord,
@@ -241,8 +242,12 @@ def offer_further_runs(original: Target, patched: Target, one: CaseRun) -> Furth
         twin = replace(one, case=replace(one.case, flavour=LARGE))
         return observe_in_float64(original, twin)
 
+    def near() -> list[CallRecord]:
+        beside = (replace(one, case=replace(one.case, nudged=way)) for way in NUDGES)
+        return [seen for two in beside if (seen := observe_in_float64(original, two)) is not None]
+
     exact = lru_cache(lambda: observe_in_float64(patched, one))
-    return Further(lru_cache(noisy), exact, lru_cache(large))
+    return Further(lru_cache(noisy), exact, lru_cache(large), lru_cache(near))
 
 
 def drop_incomparable(case: CallCase, seen: CallRecord, *, reference: bool) -> CallRecord:

@@ -241,6 +241,8 @@ def _decide(run: Proof, original: Target, patched: Target, compared: list[CaseRu
     run.beyond.decide()
     aside = sorted(run.beyond.differences, key=lambda d: d.rank)[:1]
     run.notes += [f"where the original makes NaN: {d.text}, for {d.case}" for d in aside]
+    for call in sorted(run.judge.kinks | run.drawn.kinks)[:1]:  # at the 0 of a ReLU
+        run.notes.append(f"where the original has no derivative, that of the patch differs: {call}")
     structural = bool(run.drawn.differences)
     run.drawn.decide()
     if run.judge.differences or structural or not run.drawn.differences:

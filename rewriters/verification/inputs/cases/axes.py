@@ -140,8 +140,10 @@ def _split(
             if time.process_time() > until or not set(chosen) <= set(left):
                 continue
             step = _changes(specs, chosen, accepts)
-            others = [place for place in alike if place not in chosen]
-            # ``x.gather(1, index)`` takes an index of fewer rows than x, which nobody means.
+            # ``x.gather(1, index)`` takes an index of fewer rows than x, which nobody means; of
+            # ``coords (3, 3)``, a row for each of three columns, there is no such x.
+            tables = {p.name for p in alike} - {p.name for p in chosen}
+            others = [place for place in alike if place not in chosen] if tables else []
             if step and indexed and others and not _changes(specs, others, accepts):
                 step = 0
             # ``x[..., :n] * cos`` takes any n beyond the width: n goes with the columns of cos.

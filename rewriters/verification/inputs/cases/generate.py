@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import re
 import time
@@ -49,8 +50,9 @@ from npufix.rewriters.verification.inputs.cases.trials import Trials, with_specs
 from npufix.rewriters.verification.inputs.objects.offers import without_weights
 from npufix.rewriters.verification.inputs.source.declarations import read_declarations
 from npufix.rewriters.verification.inputs.source.numbers import list_numbers
+from npufix.rewriters.verification.inputs.source.several import find_parallel, list_free
 from npufix.rewriters.verification.inputs.source.slicing import find_changed
-from npufix.rewriters.verification.inputs.source.usage import read_source
+from npufix.rewriters.verification.inputs.source.usage import find_function, read_source
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase
 from npufix.rewriters.verification.sandbox.remote import runs_with_target
 
@@ -193,10 +195,12 @@ def _with_negatives(assignment: Assignment) -> Iterator[CallCase]:
 
 
 def _of_whole_range(assignments: Sequence[Assignment], job: Job) -> Iterator[CallCase]:
-    """Yield calls with whole numbers of all that the text of a function allows."""
+    """Yield calls with whole numbers of all that the text of a function allows, and in order."""
     for one in assignments:
         wide = _widen(one, job)
         yield from (CallCase(wide, seed=n) for n in range(2) if wide != one)
+        if "int" in list_kinds(wide.specs.values()):
+            yield CallCase(wide, "in order")
 
 
 def _widen(one: Assignment, job: Job) -> Assignment:
@@ -276,7 +280,8 @@ class _Telling:
     def _list_lengths(self) -> Iterator[CallCase]:
         """Yield lists of other lengths, all of them or one, and dictionaries without a key."""
         specs = self.distinct.specs
-        lists = {n: s for n, s in specs.items() if isinstance(s, Several) and not s.keys}
+        function = find_function(ast.parse(self.job.original), self.job.qualname)
+        lists = list_free(specs, find_parallel(function))
         every = [list(lists), *([name] for name in lists)] if len(lists) > 1 else [list(lists)]
         for count in _LENGTHS if lists else ():
             for names in every:

@@ -14,7 +14,7 @@ from npufix.rewriters.graph.modules.syntax import last_name, parse_once, walk
 from npufix.rewriters.verification.calls.observe import CALL_S
 from npufix.rewriters.verification.calls.values import Tensor, Value, list_tensors
 from npufix.rewriters.verification.inputs.cases.trials import with_specs
-from npufix.rewriters.verification.inputs.source.parameters import WIDTH
+from npufix.rewriters.verification.inputs.source.parameters import FLOATS, WIDTH, find_named
 from npufix.rewriters.verification.inputs.source.slicing import find_changed
 from npufix.rewriters.verification.inputs.source.usage import find_function, read_source
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase
@@ -43,6 +43,7 @@ _OF_SIGNS = frozenset({"abs", "max", "min", "fabs", "copysign"})
 _STEEP = 8.0
 """Of a weight: its exponential is beyond a hundred, and its sigmoid next to one."""
 _MOST_STEEP = 1e4
+_BEYOND = 1024.0
 _MOST_WEIGHTS = 2
 _MOST_ONES = 3
 _MOST_PAIRS = 6
@@ -135,6 +136,7 @@ def _find_cutting(job: Job) -> set[str]:
 def at_limits(assignments: Sequence[Assignment], target: Target, job: Job) -> Iterator[CallCase]:
     """Yield calls at the limits of what the changed lines read, the object's own included."""
     yield from _of_compared(assignments, target, job)
+    yield from _of_bent(assignments[:1], target, job)
     one = next(iter(assignments), None)
     if one is not None and one.recipe is not None and one.recipe.attributes is None:
         yield from _with_ones(one, one.recipe, target, job)
@@ -164,6 +166,22 @@ def _of_compared(assignments: Sequence[Assignment], target: Target, job: Job) ->
                     other = replace(one, recipe=one.recipe.made_with(**{name: Value(limit)}))
                 yield CallCase(other)
                 yield CallCase(other, "few values")
+
+
+def _of_bent(assignments: Sequence[Assignment], target: Target, job: Job) -> Iterator[CallCase]:
+    """Yield calls with large numbers of either sign, where a bend has changed.
+
+    ``max(0.0, mu - surprise)`` is another only for a surprise that is large. What a name says of a
+    number, as of a rate, is left at that.
+    """
+    before, after = map(sorted, find_changed(_BENDS, job))
+    free = [p for p in target.parameters() if not p.has_default]
+    names = {p.name for p in free if not find_named(FLOATS, p.name.lower())}
+    for one in assignments if before != after else ():
+        for name in sorted(names & one.specs.keys()):
+            if type(getattr(one.specs[name], "value", None)) is float:
+                for number in (_BEYOND, -_BEYOND):
+                    yield CallCase(with_specs(one, **{name: Value(number)}))
 
 
 def _with_ones(one: Assignment, recipe: Recipe, target: Target, job: Job) -> Iterator[CallCase]:

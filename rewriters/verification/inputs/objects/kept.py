@@ -45,6 +45,8 @@ _OF_OTHERS = frozenset(
     ]
 )
 """What modules, strings, numbers and lists are asked as well."""
+_OF_TENSORS = frozenset({"clone", "detach", "gather", "index_select", "masked_fill", "new_zeros"})
+"""And what tensors alone are."""
 
 
 def find_kept_use(owner: type, name: str, *, called: bool) -> Use:
@@ -90,7 +92,8 @@ def weighs_classes(owner: type, parameter: Parameter) -> bool:
 def find_tensor_use(owner: type, name: str) -> set[str]:
     """Return what ``__init__`` does with an argument that is done with tensors alone.
 
-    ``log`` and ``register_buffer`` for ``self.register_buffer("log_sigmas", sigmas.log())``.
+    ``log`` and ``register_buffer`` for ``self.register_buffer("log_sigmas", sigmas.log())``;
+    ``index`` where methods do that with what it keeps: ``self.table[row].clone()``.
     """
     _, tree = read_methods(owner)
     init = next((n for n in ast.walk(tree) if getattr(n, "name", "") == "__init__"), None)
@@ -105,7 +108,14 @@ def find_tensor_use(owner: type, name: str) -> set[str]:
         of_tensor = hasattr(torch.Tensor, called) and called not in _OF_OTHERS
         if (passed and (kept or of_tensor)) or (of == name and of_tensor):
             found.add(called)
-    return found
+    return found | ({"index"} if _is_table(tree, name) else set())
+
+
+def _is_table(tree: ast.AST, name: str) -> bool:
+    """Say whether methods do with rows of an argument what is done with tensors alone."""
+    asked = [n for n in ast.walk(tree) if isinstance(n, ast.Attribute) and n.attr in _OF_TENSORS]
+    held = (n.value.value if isinstance(n.value, ast.Subscript) else n.value for n in asked)
+    return not _list_spellings(tree, name).isdisjoint(map(ast.unparse, held))
 
 
 def list_told(owner: type, parameter: Parameter, find: Find) -> list[Spec]:

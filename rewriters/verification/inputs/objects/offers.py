@@ -48,6 +48,8 @@ _WEIGHTS = r"^(params|parameters|weights|param_groups)$"
 _SMALL = 1 / 64
 _MANY = 324
 """Elements among which something happens that is rare: a sign that changes."""
+_ZERO = 3
+"""The number of a weight that is zero."""
 _OCTAVES = 12
 """By which gradients of one step are larger and smaller than those of another."""
 _OTHERS = 3
@@ -135,11 +137,14 @@ def model(seed: int) -> torch.nn.Module:
 
 
 def parameters(seed: int, scale: float = 1.0) -> list[torch.nn.Parameter]:
-    """Return weights of several shapes, the second without gradient; of scale 0, all."""
+    """Return weights of several shapes, the second without gradient; of scale 0, all.
+
+    The last is zero, as a bias is at first.
+    """
     made = []
-    for number, shape in enumerate(((WIDTH, 3), (3,), (_MANY,))):
+    for number, shape in enumerate(((WIDTH, 3), (3,), (_MANY,), (2,))):
         source = seed_generator("parameters", seed, number)
-        weight = torch.nn.Parameter(torch.randn(shape, generator=source))
+        weight = torch.nn.Parameter(torch.randn(shape, generator=source) * (number != _ZERO))
         # Eighths are exact in every dtype.
         drawn = torch.randint(-16, 17, shape, generator=source) / 8 * scale
         weight.grad = drawn if scale else None
@@ -159,6 +164,25 @@ def list_weights(value: object) -> list[torch.nn.Parameter]:
     if isinstance(value, torch.optim.Optimizer):
         held = [weight for group in value.param_groups for weight in group["params"]]
     return [weight for weight in held if isinstance(weight, torch.nn.Parameter)]
+
+
+def list_trained(optimizer: object) -> list[torch.nn.Parameter]:
+    """Return the weights that an optimiser trains, of torch or of a class of its own."""
+    if isinstance(optimizer, torch.optim.Optimizer):
+        return list_weights(optimizer)
+    own: Mapping[str, object] = getattr(optimizer, "__dict__", {})
+    return [weight for held in own.values() for weight in list_weights(held)]
+
+
+def move_weights(made: object, number: int) -> None:
+    """Train what an object goes by, between two calls of its methods: an average of weights, say.
+
+    Optimisers of torch do that themselves.
+    """
+    if not isinstance(made, torch.nn.Module | torch.optim.Optimizer):
+        with torch.no_grad():
+            for weight in list_trained(made):
+                weight.add_((number + 1) / 4)
 
 
 def list_modules(arguments: Mapping[str, object]) -> dict[str, torch.nn.Module]:
@@ -192,7 +216,7 @@ def take_steps(step: Callable[..., object], optimizer: object, *given: Any, **na
     """
     for number in range(_STEPS - 1):
         step(optimizer, *given, **named)
-        for weight in list_weights(optimizer):
+        for weight in list_trained(optimizer):
             if weight.grad is not None:
                 powers = 3 - torch.arange(weight.numel()) % _OCTAVES
                 ramp = torch.exp2(powers) if weight.numel() == _MANY else torch.ones(())
@@ -282,6 +306,7 @@ def guess_objects(parameter: Parameter, use: Use) -> list[Spec]:
     whole = _make("model", "a layer with buffers and a frozen weight", seed)
     kind = _class_of(annotation, torch.nn, torch.nn.Module)
     optimizer = _class_of(annotation, torch.optim, torch.optim.Optimizer)
+    plain = re.search(r"\[(int|float|str)\b", annotation)  # weights of losses, say
     made: list[Spec] = []
     if kind and kind != "Module":
         made = [_make_layer(kind, seed)]
@@ -298,7 +323,7 @@ def guess_objects(parameter: Parameter, use: Use) -> list[Spec]:
         made = []
     elif re.search(_OPTIMIZER, name) or optimizer:
         made = [MadeArgument(descent, "SGD over the parameters of the model", DESCENT)]
-    elif use.trained or (re.search(_WEIGHTS, name) and use.looped):
+    elif use.trained or (re.search(_WEIGHTS, name) and use.looped and not plain):
         weights = make_weights(parameter.name)
         made = [*weights, *make_weights(parameter.name, scale=0)[1:]]
         if name == "parameters" or re.search(r"\b(Iterable|Iterator|Generator)\[", annotation):

@@ -105,15 +105,11 @@ def is_hooked(instance: object) -> bool:
     if any(w._backward_hooks for m in modules for w in m.parameters(recurse=True)):  # noqa: SLF001 - no other name
         return True
     values = [v for part in (instance, *parts) for v in getattr(part, "__dict__", {}).values()]
-    if any(w.grad is not None for v in values for w in _weights_of(v)):
+    if any(w.grad is not None for v in values for w in list_weights(v)):
         return True
     closures = (getattr(v, "__closure__", None) or () for v in values if callable(v))
     held = {id(instance), *map(id, parts)}
     return any(id(cell.cell_contents) in held for cells in closures for cell in cells)
-
-
-def _weights_of(value: object) -> list[torch.nn.Parameter]:
-    return list_weights(value) if isinstance(value, torch.optim.Optimizer) else []
 
 
 def read_state(instance: object, called: str) -> dict[str, object]:
@@ -150,7 +146,7 @@ def _read_held_settings(instance: object, called: str) -> dict[str, object]:
     found = {name: value for settings in each for name, value in settings}
     if not list_modules(dict(held)) and not isinstance(instance, torch.nn.Module):
         for name, value in held:  # what nobody else shows: weights that only an optimiser knows
-            weights = enumerate(_weights_of(value))
+            weights = enumerate(list_weights(value))
             found |= {f"{called}.{name}.params[{n}]": weight for n, weight in weights}
     return found
 

@@ -284,17 +284,17 @@ class Declarations:
                 names |= {n.id: None for n in walk(size) if isinstance(n, ast.Name)}
         # ``cond (B, K)``, for an object that is made with ``cond_dim=8``
         columns = {s[-1] for s in shapes if alike and len(s) > 1} - _NO_COLUMNS
+        fixed = {int(n) for n in itertools.chain(*shapes) if n.isdecimal()}  # 3 of ``(N, 3)``
         chosen: dict[str, int] = {}
         for name in names:
-            lower = name.lower()
-            likely = next((sizes for pattern, sizes in _SIZES if re.search(pattern, lower)), ())
+            likely = next((s for pattern, s in _SIZES if re.search(pattern, name.lower())), ())
             wide = bool(likely) and likely[0] == _SIZES[-1][1][0]
             if not likely and name in columns and width in self.given.values():
                 chosen[name] = width
                 continue
             if wide:
                 likely = (width, *likely)
-            taken = {*chosen.values(), *(() if wide and alike else self.given.values())}
+            taken = {*chosen.values(), *fixed, *(() if wide and alike else self.given.values())}
             free = (n for n in (*likely, *_OTHER) if n not in taken)
             chosen[name] = next(free, width)
         for many, part in self.multiples:
@@ -436,7 +436,7 @@ def _read_said(
             if said.shapes:
                 found[argument.arg] = said
     types = read_types(texts[0], names)
-    found = {**dict.fromkeys(types, Said()), **found}
+    found = {**{name: read_annotation(kind) for name, kind in types.items()}, **found}
     optional = list_defaults(function.args)
     plain = {
         a.arg: ast.unparse(a.annotation or ast.Name("Tensor")) for a in list_arguments(function)

@@ -1,15 +1,19 @@
-"""Several plain values in one argument: sizes, axes, the starts of spans, names."""
+"""Several values in one argument: sizes, axes, the starts of spans, names; lists side by side."""
 
 from __future__ import annotations
 
+import ast
 import re
 from typing import TYPE_CHECKING, Literal
 
-from npufix.rewriters.verification.calls.values import Several, Spec, Value
+from npufix.rewriters.graph.modules.syntax import last_name, walk
+from npufix.rewriters.verification.calls.values import MadeArgument, Several, Spec, Value
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from npufix.rewriters.verification.inputs.source.parameters import Parameter
-    from npufix.rewriters.verification.inputs.source.usage import Use
+    from npufix.rewriters.verification.inputs.source.usage import Function, Use
 
 NESTED = r"(Tuple|tuple|List|list|Sequence)\[ *(typing\.)?(Tuple|tuple|List|list)\["
 _SIZE = r"size|shape|resolution|hw$"
@@ -31,7 +35,7 @@ def guess_several(parameter: Parameter, use: Use) -> list[Spec]:
 
 def _guess_listed(parameter: Parameter, use: Use) -> list[Spec]:
     """Return any number of values, for ``starts: list[int]`` that a loop goes through."""
-    found = re.search(rf"{_CONTAINER}(int|float|str)\b", parameter.annotation)
+    found = re.search(rf"{_CONTAINER}(int|float|str)\b(?!\[)", parameter.annotation)
     if found is None or (found[2] == "int" and not use.looped):
         return []
     kind: Literal["tuple", "list"] = "tuple" if found[1].lower() == "tuple" else "list"
@@ -76,3 +80,51 @@ def tell_apart(default: object) -> list[Spec]:
     whole = kinds == {int}
     apart = (n + at if whole else (n or 1.0) * (1 + at / 8) for at, n in enumerate(numbers))
     return [Value(type(default)(apart))]  # type: ignore[call-arg] # a tuple or a list
+
+
+def find_parallel(function: Function | None) -> list[frozenset[str]]:
+    """Return the lists that a function goes through side by side, which are equally long.
+
+    ``zip(self.params, grads)``, ``torch._foreach_add_(params, grads)``, and ``grads[i]`` in a loop
+    ``for i, p in enumerate(params)``.
+    """
+    found: list[frozenset[str]] = []
+    for node in walk(function) if function is not None else ():
+        beside: list[ast.expr] = []
+        if isinstance(node, ast.Call) and re.match(r"zip$|_foreach_", last_name(node.func)):
+            beside = node.args
+        elif isinstance(node, ast.For) and ast.unparse(node.iter).startswith("enumerate("):
+            beside = [*node.iter.args, *_list_numbered(node)]  # type: ignore[attr-defined] # a call
+        names = frozenset(name for one in beside if (name := _name_list(one)))
+        found += [names] if len(names) > 1 else []
+    return found
+
+
+def list_free(
+    specs: Mapping[str, Spec], side_by_side: Sequence[frozenset[str]]
+) -> dict[str, Several]:
+    """Return the lists that may be of any length: beside none that is there before the call."""
+    lists = {n: s for n, s in specs.items() if isinstance(s, Several) and not s.keys}
+    for names in side_by_side:
+        if any("." in n or isinstance(specs.get(n), MadeArgument) for n in names):
+            lists = {n: s for n, s in lists.items() if n not in names}
+    return lists
+
+
+def _list_numbered(loop: ast.For) -> list[ast.expr]:
+    """Return what a loop takes by the number of its round: ``grads[i]``."""
+    number = loop.target.elts[0] if isinstance(loop.target, ast.Tuple) else None
+    taken = (n for n in walk(*loop.body) if isinstance(n, ast.Subscript))
+    return [n.value for n in taken if isinstance(number, ast.Name) and _is_name(n.slice, number.id)]
+
+
+def _is_name(node: ast.expr, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def _name_list(node: ast.expr) -> str:
+    """Return what a list is called, in ``list(grads)`` too; nothing for what is computed."""
+    if isinstance(node, ast.Call) and len(node.args) == 1 and isinstance(node.func, ast.Name):
+        node = node.args[0]
+    text = ast.unparse(node)
+    return text if re.fullmatch(r"(self\.)?\w+", text) else ""

@@ -98,6 +98,7 @@ EVERY = "*"
 _ALL = re.compile(
     r"(?i)\b(all|both|each)( (tensors?|inputs?|arguments?|are|have|is|has|of|the|a|shaped?))*:? *$"
 )
+_OF_KIND = re.compile(r"(?i)\s+(?:is|are)\s+(?:[01]|zeros?|bool|int|long|float)")
 _CLAUSE = 5
 """Words that say of an argument what its numbers are."""
 _BOUND_BEFORE = re.compile(r"(?i)(\bbelow|\bthan|\bmost|<=?|\b0 *(,|to|\.\.\.?|-)) *$")
@@ -117,7 +118,12 @@ _NAMED_TENSORS = (
     r"(?i:(?:typing\.)?(?:dict\w*|mapping)(?:\[str, *| (?:of|from|mapping) (?:str\w*|names?) to )"
     r"(?:torch\.)?tensors?\]?)"
 )
+_SCALARS = (
+    r"(?i:(?:list|sequence|iterable|tuple)(?: of (?:\d+ |two |three |four )?)"
+    r"(?:scalars?|0-?d(?:im\w*)?)(?: tensors?| losses)?)"
+)
 _TYPES: tuple[tuple[str, str], ...] = (
+    (_SCALARS, "list[Float[Tensor,'']]"),
     (r"(?:torch\.)?((?:Float|Long|Half|Bool|Int)?Tensor)|tensor", "Tensor"),
     (r"int|integer", "int"),
     (r"float", "float"),
@@ -142,7 +148,7 @@ _TYPES: tuple[tuple[str, str], ...] = (
 )
 _INLINE = (
     r"(?i)(?<![\w.`])`*({names})`*[ \t]*(?::|\(|,|=|\bis\b|\bare\b)[ \t]*(?:an? |the )?"
-    r"((?:list|sequence|iterable|collection|tuple|dict\w*|mapping|pair)[ \[][^.;()\n]*)"
+    r"(?=((?:list|sequence|iterable|collection|tuple|dict\w*|mapping|pair)[ \[][^.;()\n]*))"
 )
 """A type in the middle of a sentence: ``spec (F, T), starts: list of int, in order``."""
 _OPTIONAL = re.compile(r"(?i)^optional\[(.*)\]$|,? *\boptional\b *,?|(?: or|,| \|) none\b")
@@ -347,7 +353,8 @@ def _shapes_in(
     # ``x, y (B, T); y 0 or 1`` says more of y; a whole sentence may be about anything.
     for clause in re.split(r"[;.]\s+|\n\s*", part[at:])[1:] if told else ():
         more = inside.match(clause)
-        if more and len(clause.split()) <= _CLAUSE:
+        says = more is not None and _OF_KIND.match(clause, more.end())
+        if more and len(clause.split()) <= (_CLAUSE if not says else 2 * _CLAUSE):
             yield [n for n in _JOINED.split(more.group(0)) if n], clause, []
     if not told and known:
         yield known, part.partition("\n\n")[0], []

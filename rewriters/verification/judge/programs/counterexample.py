@@ -22,7 +22,12 @@ from npufix.rewriters.verification.calls.device import is_virtual
 from npufix.rewriters.verification.calls.observe import CALL_S
 from npufix.rewriters.verification.calls.values import MadeArgument, Spec, materialise
 from npufix.rewriters.verification.inputs.histories import list_calls
-from npufix.rewriters.verification.inputs.objects.offers import DESCENT, take_steps
+from npufix.rewriters.verification.inputs.objects.offers import (
+    DESCENT,
+    list_trained,
+    move_weights,
+    take_steps,
+)
 from npufix.rewriters.verification.inputs.objects.state import list_tables
 from npufix.rewriters.verification.inputs.overlay import write_program_part
 from npufix.rewriters.verification.inputs.source.parameters import tie_ends
@@ -280,6 +285,14 @@ def _runtime() -> str:
     return re.sub(r"  # noqa.*", "", source[source.index("def generator") :])
 
 
+def _call_before(target: Target, one: CaseRun, calls: str) -> str:
+    """Return the text that calls methods before, with the training between them."""
+    text = f"\n    for number, (method, given) in enumerate({calls}):\n        method(**given)"
+    own = f"__import__({move_weights.__module__!r}, fromlist=['']).{move_weights.__name__}"
+    made = target.make_object(one.case.assignment.recipe)
+    return text + (f"\n        {own}(made, number)" if list_trained(made) else "")
+
+
 def _prepare(target: Target, one: CaseRun, call: _Call) -> str:
     """Return the function of the program that makes the object and the arguments."""
     keywords = set(call.arguments) if call.by_name else target.keywords(call.arguments)
@@ -304,9 +317,7 @@ def _prepare(target: Target, one: CaseRun, call: _Call) -> str:
     return _PREPARED.format(
         made=call.made,
         mode=mode,
-        before=f"\n    for method, given in {call.before}:\n        method(**given)"
-        if call.before
-        else "",
+        before=_call_before(target, one, call.before) if call.before else "",
         arguments="".join(f"        {n!r}: {text},\n" for n, text in call.arguments.items()),
         earlier="{" + ", ".join(f"{n!r}: {t}" for n, t in call.earlier.items()) + "}"
         if call.earlier

@@ -92,6 +92,8 @@ def test_kinds_of_numbers_in_docstrings() -> None:
     later = read_text("x, y (B, T); y 0 or 1. x is what all integers are added to.", ["x", "y"])
     assert (later["y"].kinds, later["y"].below) == ({"zero-one"}, "2")
     assert not later["x"].kinds
+    longer = read_text("x, y (B, T); y are 0 or 1 as floats. x is any.", ["x", "y"])
+    assert longer["y"].kinds == {"zero-one"}
     intervals = read_text("p (N,) in [0, 1]; w (N,) between 0 and 1", ["p", "w"])
     assert not any(said.kinds for said in intervals.values())
 

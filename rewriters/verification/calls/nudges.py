@@ -1,0 +1,61 @@
+"""Arguments a little beside those of a call: where ``x.max()`` has two equal maxima, it has one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from npufix.rewriters.verification.calls.values import (
+    Several,
+    Spec,
+    Tensor,
+    map_items,
+    seed_generator,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NUDGES = range(1, 33)
+"""Which of two equal numbers is the larger one is the same in all of them once in many millions."""
+_STEP = 1e-6
+"""Of numbers in float64: far above what is rounding there."""
+_FILL = 5e3
+"""What masks fill with stays."""
+
+
+def nudge(
+    arguments: Mapping[str, object], specs: Mapping[str, Spec], number: int
+) -> dict[str, object]:
+    """Return arguments of which all numbers that take gradients are moved a little.
+
+    All up, all down, those of every other argument against the others, or each another way.
+    """
+    ways = (None, (1, 1), (-1, -1), (1, -1), (-1, 1))
+    way = ways[number] if number < len(ways) else None
+    return {
+        name: _move(value, name, number, 0 if way is None else way[at % 2])
+        if _takes_gradient(specs.get(name))
+        else value
+        for at, (name, value) in enumerate(arguments.items())
+    }
+
+
+def _takes_gradient(spec: Spec | None) -> bool:
+    items = spec.items if isinstance(spec, Several) else (spec,)
+    tensors = [item for item in items if isinstance(item, Tensor)]
+    return bool(tensors) and not any(tensor.is_constant for tensor in tensors)
+
+
+def _move(value: object, name: str, number: int, sign: int) -> object:
+    if isinstance(value, list | tuple | dict):
+        parts = iter(range(len(value)))
+        return map_items(value, lambda item: _move(item, f"{name}{next(parts)}", number, sign))
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        return value
+    source = seed_generator("nudge", name, number)
+    way = torch.rand(value.shape, generator=source, dtype=torch.float64)
+    way = sign * (way + 0.5) if sign else way * 4 - 2
+    small = torch.where(value.abs() < _FILL, value.abs().clamp(min=1.0) * _STEP, 0.0)
+    return value + small.nan_to_num(0.0) * way

@@ -1,0 +1,71 @@
+"""Whole numbers in order, and calls about one of several, of which some come back."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.rewriters.verification.inputs.test_exposing_calls import verified  # noqa: E402 - needs torch
+
+from npufix.rewriters.verification.calls.values import (  # noqa: E402 - same
+    Tensor,
+    make_tensor,
+    seed_generator,
+)
+from npufix.rewriters.verification.verdict import Status  # noqa: E402 - same
+
+COMPONENTS = '''
+import torch
+
+def components(edges, nodes: int):
+    """edges (E, 2) long, ids below nodes; the smallest id that each node is connected with."""
+    label = torch.arange(nodes)
+    for _ in range(8):
+        low = torch.minimum(label[edges[:, 0]], label[edges[:, 1]])
+        label = label.scatter_reduce(0, edges[:, 0], low, "amin")
+        label = label.scatter_reduce(0, edges[:, 1], low, "amin")
+    return label
+'''
+CACHE = """
+class Cache:
+    def __init__(self, table, capacity: int = 4):
+        self.table = table
+        self.capacity = capacity
+        self.rows = {}
+
+    def get(self, key: int):
+        if key in self.rows:
+            row = self.rows.pop(key)
+        else:
+            row = self.table[key].clone()
+            if len(self.rows) >= self.capacity:
+                self.rows.pop(next(iter(self.rows)))
+        self.rows[key] = row
+        return row
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new", "status"),
+    [
+        (COMPONENTS, "range(8):", "range(2):", Status.REFUTED),
+        (CACHE, "row = self.rows.pop(key)", "row = self.rows[key]", Status.REFUTED),
+        (
+            CACHE,
+            "row = self.rows.pop(key)",
+            "row = self.rows[key]\n            del self.rows[key]",
+            Status.EQUIVALENT,
+        ),
+    ],
+)
+def test_long_paths_and_full_caches_are_tried(
+    text: str, old: str, new: str, status: Status
+) -> None:
+    verdict = verified(text, old, new)
+    assert verdict.status is status, verdict
+
+
+def test_edges_in_order_are_a_path() -> None:
+    made = make_tensor(Tensor((3, 2), "int", 8), "in order", seed_generator("edges"), torch.float32)
+    assert made.tolist() == [[0, 1], [1, 2], [2, 3]]

@@ -1,0 +1,51 @@
+"""Gradients where there is none: between two equal maxima, at the 0 of a ReLU."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+from tests.rewriters.verification.inputs.test_exposing_calls import verified
+
+from npufix.rewriters.verification.verdict import Status
+
+HINGE = '''
+import torch
+
+def hinge(x):
+    """x (N,)"""
+    return torch.relu(x).sum()
+'''
+HIGHEST = '''
+import torch
+
+def highest(x):
+    """x (N, C)"""
+    return torch.where(x > 0, x, x * 0.5).amax(1)
+'''
+LOW = "torch.where(x > 0, x, x * 0.5).amax(1)"
+ALL_OF_THEM = """y = torch.where(x >= 0, x, x * 0.5)
+    most = y.detach().amax(1, keepdim=True)
+    return most[:, 0] + (y - y.detach()).masked_fill(y < most, 0).sum(1)"""
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new", "status"),
+    [
+        (HINGE, "torch.relu(x)", "x.clamp(min=0)", Status.EQUIVALENT),
+        (HINGE, "torch.relu(x)", "torch.where(x > 0, x, x * 0.5)", Status.REFUTED),
+        (
+            HIGHEST,
+            f"return {LOW}",
+            "return torch.where(x >= 0, x, x * 0.5).max(1).values",
+            Status.EQUIVALENT,
+        ),
+        (HIGHEST, f"return {LOW}", ALL_OF_THEM, Status.REFUTED),
+    ],
+)
+def test_any_gradient_beside_a_kink_will_do(text: str, old: str, new: str, status: Status) -> None:
+    verdict = verified(text, old, new)
+    assert verdict.status is status, verdict
+    kept = status is Status.EQUIVALENT
+    assert kept == any("has no derivative" in note for note in verdict.notes), verdict.notes
