@@ -23,10 +23,7 @@ from npufix.rewriters.verification.calls.values import (
     replace_tensors,
 )
 from npufix.rewriters.verification.inputs.objects.offers import guess_objects
-from npufix.rewriters.verification.inputs.objects.training_loops import (
-    MODEL,
-    offer_for_loops,
-)
+from npufix.rewriters.verification.inputs.objects.training_loops import MODEL, offer_for_loops
 from npufix.rewriters.verification.inputs.source.declarations import Declared
 from npufix.rewriters.verification.inputs.source.parameters import (
     WIDTH,

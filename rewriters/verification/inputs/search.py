@@ -38,11 +38,7 @@ from npufix.rewriters.verification.inputs.cases.trials import with_specs
 from npufix.rewriters.verification.inputs.combinations import combine_guesses
 from npufix.rewriters.verification.inputs.histories import list_histories, vary_last
 from npufix.rewriters.verification.inputs.objects.offers import guess_objects
-from npufix.rewriters.verification.inputs.recipes import (
-    Recipe,
-    generate_recipes,
-    tie_modules,
-)
+from npufix.rewriters.verification.inputs.recipes import Recipe, generate_recipes, tie_modules
 from npufix.rewriters.verification.inputs.search_result import (
     MOST_EXPIRED,
     NO_OBJECT,

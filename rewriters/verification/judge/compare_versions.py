@@ -11,7 +11,6 @@ import torch
 from npufix.rewriters.verification.calls.device import LIMITS
 from npufix.rewriters.verification.calls.values import (
     FAR,
-    MadeArgument,
     Tensor,
     Value,
     list_dimensions,
@@ -20,6 +19,7 @@ from npufix.rewriters.verification.calls.values import (
 )
 from npufix.rewriters.verification.inputs.arguments import is_integral
 from npufix.rewriters.verification.inputs.cases.generate import generate_cases
+from npufix.rewriters.verification.judge.call_again import call_again
 from npufix.rewriters.verification.judge.enough import is_enough
 from npufix.rewriters.verification.judge.evidence import Proof, RefusedCase
 from npufix.rewriters.verification.judge.judge import Difference
@@ -62,11 +62,6 @@ _INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.
 _COMPARE_S = 15.0
 """For all cases of a job; the first ones are the most telling."""
 _STEPS = 3
-_MOST_AGAIN = 6
-_MOST_IN_OTHER = 2
-"""The same for calls after one in another dtype."""
-_AFTER = {torch.float32: torch.bfloat16, torch.bfloat16: torch.float32}
-_CACHES = "cache"
 _NO_CPU_KERNEL = (  # the histogram of integers: the tokens of each expert
     r"not implemented for '(Half|BFloat16)'|not supported.*(Half|BFloat16)|\bhistogram_cpu\b. not"
 )
@@ -127,7 +122,7 @@ def compare_versions(
                 continue
             beside = (
                 *_beside_leaves(original, one, after),
-                *_call_again(run, original, one, after, compared),
+                *call_again(run, original, one, after, compared),
             )
             for each in (one, *beside):
                 seen = after if each is one else observe_version(patched, each)
@@ -190,84 +185,6 @@ def _beside_leaves(original: Target, one: CaseRun, after: CallRecord) -> Iterato
         )
         if again is not None:
             yield again
-
-
-def _find_of_another_size(case: CallCase, compared: Sequence[CaseRun]) -> Assignment | None:
-    """Return the last arguments of another size that the same object was called with."""
-    own, size = case.assignment, case.size
-    known = {id(own)}
-    for seen in (c.case for c in reversed(compared) if c.case.flavour == "ordinary"):
-        other = seen.assignment
-        if id(other) in known:
-            continue
-        known.add(id(other))
-        alike = other.recipe == own.recipe and other.specs.keys() == own.specs.keys()
-        if alike and seen.size != size and not is_integral(other.specs):
-            return other
-    return None
-
-
-def _call_again(
-    run: Proof, original: Target, one: CaseRun, after: CallRecord, compared: Sequence[CaseRun]
-) -> Iterator[CaseRun]:
-    """Yield the same call after others, if calls leave something behind: a cache, a counter.
-
-    After the same one; after a longer or a shorter one, for which a table was made; and after the
-    same in another dtype, in which it was made.
-    """
-    case = one.case
-    own = [
-        name
-        for seen in (one.original, after)
-        for name in seen.changed
-        if name in seen.around or name.startswith("self.")
-    ]
-    keeps = own or case.assignment.recipe is not None or _CACHES in run.job.patched
-    plain = case.flavour == "ordinary" and not case.seed and not case.steps
-    if not keeps or not plain or one.dtype not in _AFTER:
-        return
-    ways: list[tuple[Assignment | None, torch.dtype | None]] = []
-    other = None
-    if one.dtype == torch.float32:
-        other = _find_of_another_size(case, compared)
-        ways = [(case.assignment, None), (other, None)]
-    for earlier, dtype in (*ways, (case.assignment, _AFTER[one.dtype])):
-        again = None
-        if dtype is not None and not _keeps_a_cache(run, case):
-            continue
-        kind = earlier is not other, dtype, one.dtype
-        before = [_kind_of_again(c) == kind for c in run.called_again]
-        if earlier is not None and sum(before) < (_MOST_AGAIN if dtype is None else _MOST_IN_OTHER):
-            again = observe_original(
-                original,
-                replace(case, earlier=earlier, earlier_dtype=dtype),
-                one.dtype,
-                inference=run.job.inference,
-                modes=(one.gradients,),
-                second=one.second,
-            )
-        if again is not None:
-            run.called_again.append(again)
-            yield again
-
-
-def _keeps_a_cache(run: Proof, case: CallCase) -> bool:
-    """Say whether a call leaves nothing more behind when it is made again, in any dtype.
-
-    What averages all calls, or has weights or a model, is of one dtype for good.
-    """
-    if any(isinstance(s, MadeArgument) for s in case.assignment.specs.values()):
-        return False
-    alike = (c for c in run.called_again if c.case.earlier == case.assignment == c.case.assignment)
-    seen = next((c.original for c in alike if c.case.earlier_dtype is None), None)
-    if seen is None or seen.weighted:
-        return False
-    return not any(name in seen.around or name.startswith("self.") for name in seen.changed)
-
-
-def _kind_of_again(one: CaseRun) -> tuple[bool, torch.dtype | None, torch.dtype]:
-    case = one.case
-    return case.earlier == case.assignment, case.earlier_dtype, one.dtype
 
 
 def _sort_out(run: Proof, flat: list[tuple[CaseRun, CallRecord]], compared: list[CaseRun]) -> None:

@@ -27,6 +27,7 @@ from npufix.rewriters.verification.inputs.source.slicing import find_names_besid
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
 from npufix.rewriters.verification.inputs.tracing import trace_call, trace_cases
 from npufix.rewriters.verification.judge.checks.elsewhere import find_device_mismatch
+from npufix.rewriters.verification.judge.checks.probe import arguments_keep, operands_keep
 from npufix.rewriters.verification.judge.checks.refusals import (
     compare_refusals,
     find_running_lines,
@@ -48,7 +49,6 @@ from npufix.rewriters.verification.judge.observe_case import (
     observe_version,
 )
 from npufix.rewriters.verification.judge.plausibility import Purpose, find_purpose, set_aside
-from npufix.rewriters.verification.judge.probe import arguments_keep, operands_keep
 from npufix.rewriters.verification.judge.programs.counterexample import (
     Program,
     Versions,
