@@ -325,7 +325,7 @@ def _list_decisions(
 def _list_bindings(tree: ast.Module, lines: set[int]) -> Iterator[tuple[ast.expr, list[bool]]]:
     """Yield the tests that end before the lines and bind what these read in one of their ways."""
     read = {n.id for n in walk(tree) if isinstance(n, ast.Name) and n.lineno in lines}
-    for function in walk(tree):
+    for function in walk(tree) if lines else ():
         if isinstance(function, ast.FunctionDef) and lines <= _span([function]):
             for node in walk(*function.body):
                 if isinstance(node, ast.If) and (node.end_lineno or 0) < min(lines):
