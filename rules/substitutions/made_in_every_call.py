@@ -9,12 +9,14 @@ Why it is slow on the NPU: each call launches some small kernels for numbers tha
 the host, which launches them one by one, is what the step waits for.
 
 Safety: written where ``__init__`` has set all that the statements read, nothing sets it again and
-nobody but operators that make new tensors reads the table; else advice. ``register_buffer`` with ``persistent=False`` keeps the table on the device of the
-module and out of its state dict, so that old checkpoints load. A module that is cast as a whole
-(``model.half()``) casts a floating point buffer too, which loses digits that ``forward`` had; a module
-that is made on the device ``meta`` gets no values (``module-moves-along``). The memory is kept for as long as the module is.
-What sizes decide is kept once for each of them: where each image has a size of its own nothing is
-gained, and memory grows with them.
+nobody but operators that make new tensors reads the table; else advice. ``register_buffer`` with
+``persistent=False`` keeps the table on the device of the module and out of its state dict, so that
+old checkpoints load; DistributedDataParallel sends buffers to all ranks before each forward pass
+unless ``broadcast_buffers=False``. A module that is cast as a whole (``model.half()``) casts a
+floating point buffer too, which loses digits that ``forward`` had; a module that is made on the
+device ``meta`` gets no values (``module-moves-along``). The memory is kept for as long as the module
+is. What sizes decide is kept once for each of them: where each image has a size of its own nothing
+is gained, and memory grows with them.
 
 References: torch.nn.Module.register_buffer; vllm-ascend #1890 (cosines and sines once instead of in
 every call); the ports of UniAD, BEVFormer and VAD in Ascend DrivingSDK.
