@@ -188,7 +188,10 @@ class ScenesDataModule:
         return DataLoader(self.scenes, 4, num_workers=self.workers, pin_memory=True)
 """
     paths = ("datasets/scenes.py", "scenes_datamodule.py", "tests/data/scenes.py")
-    found = scanned(tmp_path, dict.fromkeys(paths, text))
+    # The same settings would be one decision of the project.
+    found = scanned(
+        tmp_path, {p: text.replace("workers,", f"workers_{n},") for n, p in enumerate(paths)}
+    )
     assert places(found) == [f"{path}:7" for path in paths[:2]]
 
 

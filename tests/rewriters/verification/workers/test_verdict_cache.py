@@ -25,6 +25,7 @@ VERDICT = Verdict(Status.REFUTED, "torch", "f", "why", 3, (), "x", script="print
 
 @pytest.fixture
 def cache(tmp_path: Path) -> VerdictCache:
+    module._environment.cache_clear()  # other tests may have installed something since
     made = VerdictCache(tmp_path / "verdicts")
     made.put(JOB, Backend.REFERENCE, Answer(VERDICT))
     return made
