@@ -112,7 +112,8 @@ class Tensor:
     promise: Promise | None = None
     """What each row of flags holds at least once."""
     rises: bool = False
-    """Whether its whole numbers rise from 0: the ends of sequences that are packed."""
+    """Whether its whole numbers rise from 0: the ends of sequences that are packed; or its floats
+    in each row: edges in which others are searched for."""
 
     def __str__(self) -> str:
         own = "" if self.dtype is None else f" in {str(self.dtype).removeprefix('torch.')}"
@@ -120,6 +121,7 @@ class Tensor:
         some = " rising from 0" if self.rises else some
         some += "" if self.void is None else f" and {self.void}"
         ends = "" if self.void is None else f", the last {self.void}"
+        ends += " rising" if self.rises else ""
         return f"{self.kind}{list(self.shape)}{some if self.kind == 'int' else ends}{own}"
 
     @property
@@ -360,6 +362,7 @@ def make_tensor(
         made = _draw(spec, flavour, source, dtype)
     else:
         made = _floats(spec.shape, flavour, source).to(dtype)
+        made = made.sort(-1).values if spec.rises else made
     if spec.void is not None and made.numel():
         made.view(-1)[-1] = spec.void
     return made

@@ -140,6 +140,8 @@ def _as_told(tensor: Tensor, declared: Declared) -> Tensor:
     """
     if declared.promise is not None:
         tensor = replace(tensor, promise=declared.promise)
+    if declared.rises and tensor.kind == "float":
+        tensor = replace(tensor, rises=True)
     if tensor.kind != "int" or declared.narrow is None:
         return tensor
     info = torch.iinfo(declared.narrow)
@@ -233,7 +235,7 @@ def _of_shapes(name: str, shapes: Sequence[tuple[int, ...]]) -> list[list[Tensor
     bools = [Tensor(s, "bool") for s in shapes]
     units = [Tensor(s, "unit") for s in shapes]
     if re.search(BOXES, name) and all(s[1:] and s[-1] in {4, 6} for s in shapes):  # corners
-        return [[Tensor(s, "box") for s in shapes], floats]
+        return [[Tensor(s, "box") for s in shapes], floats, ints]
     if re.search(MASK, name):
         return [bools, ints, [Tensor(s, "additive") for s in shapes], floats]
     if re.search(INTEGER_TENSOR, name):

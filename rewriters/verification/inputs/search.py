@@ -149,7 +149,8 @@ def _keeps_both(
     keeps: Keeps, said: Declarations, case: CallCase, dtype: torch.dtype = torch.float32
 ) -> bool:
     recipe, specs = case.assignment.recipe, case.assignment.specs
-    if any(t.rises and t.shape[0] < _ENDS for s in specs.values() for t in list_tensors(s)):
+    tensors = [t for s in specs.values() for t in list_tensors(s)]
+    if any(t.rises and t.kind == "int" and t.shape[0] < _ENDS for t in tensors):
         return False
     # of several whole numbers, those that may be negative are so in a call of their own
     signed = (n for n, s in specs.items() if any(_may_be_negative(t) for t in list_tensors(s)))

@@ -33,6 +33,7 @@ from npufix.rewriters.verification.inputs.source.assumed_shapes import (
 )
 from npufix.rewriters.verification.inputs.source.parameters import HEADS
 from npufix.rewriters.verification.inputs.source.promises import (
+    find_rising,
     find_unpacked_settings,
     list_multiples,
     read_products,
@@ -106,6 +107,8 @@ class Declared:
     """Whether a text says that it holds corners."""
     type: str = ""
     """What type a docstring says that it is of, as an annotation."""
+    rises: bool = False
+    """Whether its numbers are in order: edges in which others are searched for."""
     promise: Promise | None = None
     """What each row of its flags holds, if a text says that: "at least one valid key"."""
     held: Mapping[str, tuple[Declared, list[tuple[int, ...]]]] = field(default_factory=dict)
@@ -363,18 +366,8 @@ def read_declarations(text: str, qualname: str, assumed: tuple[str, ...] = ()) -
             found[name_item(name, key)] = Declared(told.shapes, told.kinds, below=told.below)
             uses[name_item(name, key)] = Use()
     # Shapes that are said of a dictionary are those of what it holds.
-    found = {
-        n: Declared(use=uses[n])
-        if uses[n].keys
-        else replace(one, use=uses[n], below=one.below or uses[n].below)
-        for n, one in found.items()
-    }
-    found = {
-        n: replace(one, kinds=frozenset({"int" if one.use.numbers else "complex"}))
-        if (one.use.numbers or one.use.is_complex) and not one.kinds
-        else one
-        for n, one in found.items()
-    }
+    rising = find_rising(function, docstring)
+    found = {n: _complete(one, uses[n], rises=n in rising) for n, one in found.items()}
     x, y = found.get("x"), found.get("y")
     if x and y and x.shapes == y.shapes != () and not y.kinds:  # beside another y: no label
         found["y"] = replace(y, kinds=x.kinds or frozenset({"float"}))
@@ -382,10 +375,8 @@ def read_declarations(text: str, qualname: str, assumed: tuple[str, ...] = ()) -
     if re.search(_BELOW_ZERO, ast.get_source_segment(text, function) or ""):
         found = {n: replace(one, below="") for n, one in found.items()}
     cls = _find_class(tree, qualname)
-    init = next(
-        (n for n in (cls.body if cls else ()) if getattr(n, "name", "") == "__init__"), None
-    )
-    given = _read_defaults(init)
+    inits = (n for n in (cls.body if cls else ()) if getattr(n, "name", "") == "__init__")
+    given = _read_defaults(next(inits, None))
     shapes = {name: one.shapes for name, one in found.items()}
     for name, full in read_products(function, docstring, shapes).items():
         found[name] = replace(found[name], shapes=tuple(_name_sizes(s, given) for s in full))
@@ -420,6 +411,14 @@ def _read_assumed(texts: Sequence[str], names: Sequence[str]) -> dict[str, Decla
             before = found.get(name, Declared())
             found[name] = Declared((*before.shapes, shape), before.kinds | {kind})
     return found
+
+
+def _complete(said: Declared, use: Use, *, rises: bool) -> Declared:
+    below = said.below or use.below
+    found = Declared() if use.keys else replace(said, below=below, rises=rises)
+    if (use.numbers or use.is_complex) and not found.kinds:
+        found = replace(found, kinds=frozenset({"int" if use.numbers else "complex"}))
+    return replace(found, use=use)
 
 
 def _read_said(

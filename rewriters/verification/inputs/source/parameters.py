@@ -169,7 +169,7 @@ def tie_ends(specs: Mapping[str, Spec]) -> Mapping[str, Spec]:
 
     ``q (total, H, D), cu_seqlens_q (N + 1)``, and ``total`` itself.
     """
-    ends = {n: s for n, s in specs.items() if isinstance(s, Tensor) and s.rises}
+    ends = {n: s for n, s in specs.items() if isinstance(s, Tensor) and s.rises and s.kind == "int"}
     if not ends:
         return specs
     whole = {n: s.value for n, s in specs.items() if isinstance(s, Value) and n.startswith("total")}

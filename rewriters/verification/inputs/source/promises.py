@@ -36,6 +36,9 @@ _HIDES = re.compile(
     r"(?i)\b(true|1|ones?|nonzero|set) *(where|for|means?|=|if|at|marks?)[^.;]*"
     r"\b(pad|ignor|hid|hides|masked|invalid|exclud|not (attend|allow|see))"
 )
+_RISING = re.compile(r"(?i)\b(?<!\bnot )(?:sorted|rising|ascending|increasing|monotonic\w*)\b")
+_SEARCHED = {"searchsorted": 0, "bucketize": 1}
+"""Which argument has to be in order."""
 _SAID = re.compile(r"(?<![\w.])(\w+) ={1,2} ((?:\w+(?: ?\* ?\w+)+))(?![\w(]|\.\w)")
 _VIEWS = frozenset({"view", "reshape"})
 _CUTS = _VIEWS | {"unflatten"}
@@ -43,6 +46,25 @@ _UNKNOWN = "columns"
 """An axis that is cut into what is not known."""
 _TURNS = frozenset({"transpose", "permute", "swapaxes", "contiguous"})
 _ROOTS = frozenset({"sqrt", "isqrt"})
+
+
+def find_rising(function: Function, text: str) -> set[str]:
+    """Return the arguments whose numbers are in order, by a text or by what searches them.
+
+    ``edges (K,), sorted``; ``torch.searchsorted(edges, x)``.
+    """
+    names = {a.arg for a in list_arguments(function)}
+    found: set[str] = set()
+    for said in _RISING.finditer(text):
+        clause = re.split(r"[.;\n]", text[: said.start()])[-1]
+        before = [word for word in re.findall(r"\w+", clause) if word in names]
+        found.update(before[-1:])
+    for node in walk(function):
+        match node:
+            case ast.Call(ast.Name(name) | ast.Attribute(_, name), args) if name in _SEARCHED:
+                given = args[_SEARCHED[name] :][:1]
+                found |= {a.id for a in given if isinstance(a, ast.Name)} & names
+    return found
 
 
 def read_promises(text: str, names: Sequence[str]) -> dict[str, Promise]:

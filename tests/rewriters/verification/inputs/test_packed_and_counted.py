@@ -127,6 +127,18 @@ def huber(pred, target, delta: float = 1.0):
     return torch.where(d <= delta, 0.5 * d * d, delta * (d - 0.5 * delta)).mean()
 '''
 
+SEARCHED = '''
+def bins(x, edges):
+    """x (N,), edges (K,) sorted."""
+    return torch.searchsorted(edges, x, right=True)
+'''
+NARROWED = "return ((boxes[:, :2] + boxes[:, 2:]) / 2).to(boxes.dtype)"
+CENTERS = '''
+def centers(boxes):
+    """boxes (N, 4) of long or float."""
+    return (boxes[:, :2] + boxes[:, 2:]) / 2
+'''
+
 
 def after(text: str, first: str) -> str:
     return text[text.index(first) :].strip()
@@ -269,3 +281,19 @@ def test_of_nothing_a_loud_refusal_is_none() -> None:
         ).status
         is Status.REFUTED
     )
+
+
+@pytest.mark.parametrize(
+    ("test", "status"), [(">=", Status.EQUIVALENT), (">", Status.REFUTED)], ids=["right", "left"]
+)
+def test_what_is_searched_is_in_order(test: str, status: Status) -> None:
+    each = f"(x[:, None] {test} edges[None, :]).sum(1)"
+    found = verdict(SEARCHED, ("torch.searchsorted(edges, x, right=True)", each))
+    assert found.status is status, found
+    declared = read_declarations(f"import torch\n{SEARCHED}", "bins")
+    assert [declared.of(name).rises for name in ("x", "edges")] == [False, True]
+
+
+def test_boxes_of_whole_numbers_are_tried_where_a_text_allows_them() -> None:
+    found = verdict(CENTERS, (after(CENTERS, "return"), NARROWED))
+    assert found.status is Status.REFUTED, found
