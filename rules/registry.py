@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 BESIDE = ("_examples", "_look_alikes", "_forms")
 """How files end that stand beside the rule which they belong to, and hold none themselves."""
-_KINDS = (Substitution, Diagnostic, ClusterDiagnostic)
+KINDS = (Substitution, Diagnostic, ClusterDiagnostic)
 
 
 class RuleError(Exception):
@@ -105,8 +105,8 @@ def rule_of(loaded: ModuleType | Rule) -> Rule:
         RuleError: there is none.
 
     """
-    rule = loaded if isinstance(loaded, _KINDS) else getattr(loaded, "RULE", None)
-    if not isinstance(rule, _KINDS):
+    rule = loaded if isinstance(loaded, KINDS) else getattr(loaded, "RULE", None)
+    if not isinstance(rule, KINDS):
         kinds = "Substitution, Diagnostic or ClusterDiagnostic"
         name = getattr(loaded, "__name__", loaded)
         raise RuleError(f"{name} has no RULE of type {kinds}")

@@ -13,7 +13,7 @@ import msgspec
 
 from npufix.advisor.project.stored import Store
 from npufix.rewriters.write.user_folders import private_cache_folder
-from npufix.rules.registry import every_rule, load_rule, rule_modules
+from npufix.rules.registry import KINDS, every_rule, load_rule, rule_modules
 
 if TYPE_CHECKING:
     from npufix.rules.registry import Rule
@@ -25,7 +25,7 @@ class KnownRule(msgspec.Struct, frozen=True, array_like=True):
     id: str
     name: str
     kind: str
-    """The name of its class."""
+    """Which of the kinds of rules it is, by the name of that class."""
     requires: str
     is_for_gpus: bool
     """Whether it says what to do where the recording is of a GPU."""
@@ -67,7 +67,7 @@ def _ask_every_rule() -> tuple[KnownRule, ...]:
         KnownRule(
             rule.id,
             rule.name,
-            type(rule).__name__,
+            next(kind.__name__ for kind in KINDS if isinstance(rule, kind)),
             rule.requires,
             bool(getattr(rule, "gpu_advice", "")),
             modules.get(rule.id, ""),

@@ -57,6 +57,14 @@ def test_rules_are_known_as_they_are(dropped: Path) -> None:
         assert known.is_for_gpus == bool(getattr(rule, "gpu_advice", ""))
 
 
+def test_a_kind_of_a_team_is_one_of_ours(dropped: Path) -> None:
+    own = DROPPED.replace("RULE = Diagnostic(", "class Own(Diagnostic): pass\nRULE = Own(")
+    dropped.write_text(own.format(name="of-a-team", gpu=""), "utf-8")
+    assert {rule.kind for rule in known_rules()} == {
+        "Substitution", "Diagnostic", "ClusterDiagnostic"
+    }  # fmt: skip
+
+
 def test_what_is_kept_is_not_loaded(dropped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     del dropped
     known_rules()

@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.graph.modules.syntax import last_name, walk
 from npufix.rewriters.verification.calls.values import Promise
 from npufix.rewriters.verification.inputs.source.usage import find_last_line, list_arguments
 
@@ -36,7 +36,13 @@ _HIDES = re.compile(
     r"(?i)\b(true|1|ones?|nonzero|set) *(where|for|means?|=|if|at|marks?)[^.;]*"
     r"\b(pad|ignor|hid|hides|masked|invalid|exclud|not (attend|allow|see))"
 )
-_RISING = re.compile(r"(?i)\b(?<!\bnot )(?:sorted|rising|ascending|increasing|monotonic\w*)\b")
+_RISING = re.compile(
+    r"(?i)\b(?:sorted|rising|ascending|increasing|monotonic\w*)\b"
+    r"(?!\s+(?:by|along|(?:in )?(?:a )?(?:desc|decreas|revers|falling)))"
+)
+_OF_RESULT = re.compile(r"(?i)\b(?:returns?|gives?|gets?|not|to be|will be)\b|->")
+"""What is sorted later, or by the code itself, is in any order before."""
+_SORTS = r"(?<!search)sort|topk"
 _SEARCHED = {"searchsorted": 0, "bucketize": 1}
 """Which argument has to be in order."""
 _SAID = re.compile(r"(?<![\w.])(\w+) ={1,2} ((?:\w+(?: ?\* ?\w+)+))(?![\w(]|\.\w)")
@@ -51,19 +57,21 @@ _ROOTS = frozenset({"sqrt", "isqrt"})
 def find_rising(function: Function, text: str) -> set[str]:
     """Return the arguments whose numbers are in order, by a text or by what searches them.
 
-    ``edges (K,), sorted``; ``torch.searchsorted(edges, x)``.
+    ``edges (K,), sorted``; ``torch.searchsorted(edges, x)``. No text counts where the code sorts:
+    in ``x (N,): returned sorted`` it would hide that a change no longer does.
     """
     names = {a.arg for a in list_arguments(function)}
+    calls = [n for n in walk(function) if isinstance(n, ast.Call)]
+    sorts = any(re.search(_SORTS, last_name(call.func)) for call in calls)
     found: set[str] = set()
-    for said in _RISING.finditer(text):
+    for said in () if sorts else _RISING.finditer(text):
         clause = re.split(r"[.;\n]", text[: said.start()])[-1]
         before = [word for word in re.findall(r"\w+", clause) if word in names]
-        found.update(before[-1:])
-    for node in walk(function):
-        match node:
-            case ast.Call(ast.Name(name) | ast.Attribute(_, name), args) if name in _SEARCHED:
-                given = args[_SEARCHED[name] :][:1]
-                found |= {a.id for a in given if isinstance(a, ast.Name)} & names
+        found.update(before[-1:] if not _OF_RESULT.search(clause) else ())
+    for call in calls:
+        at = _SEARCHED.get(last_name(call.func))
+        if at is not None and not any(word.arg == "sorter" for word in call.keywords):
+            found |= {a.id for a in call.args[at : at + 1] if isinstance(a, ast.Name)} & names
     return found
 
 

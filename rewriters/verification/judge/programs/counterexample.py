@@ -41,7 +41,7 @@ from npufix.rewriters.verification.sandbox.remote import runs_with_target
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from npufix.rewriters.edit.job import Job
     from npufix.rewriters.verification.inputs.load import Loaded
@@ -206,7 +206,8 @@ def _text(  # noqa: PLR0913 - what the program consists of
 ) -> str:
     job, one = versions.job, shown.one
     texts = [_find_needed(t, job.qualname, whole=whole) for t in (job.original, versions.changed)]
-    npufix = _needs_npufix(versions, call, whole=whole, partly=partly)
+    prepared = _prepare(versions.original, one, call)
+    npufix = _needs_npufix(versions, call, whole=whole, partly=partly) or "npufix" in prepared
     head = _HEAD.format(
         qualname=job.qualname,
         words=_wrap(words),
@@ -222,7 +223,6 @@ def _text(  # noqa: PLR0913 - what the program consists of
         least=shown.difference.least,
     )
     quoted = f"\nORIGINAL = {_quote(texts[0])}\n\nCHANGED = {_quote(texts[1])}\n"
-    prepared = _prepare(versions.original, one, call)
     loading = _loading(job, partly=partly)
     if job.others:
         loading += _others(job)
@@ -288,9 +288,14 @@ def _runtime() -> str:
 def _call_before(target: Target, one: CaseRun, calls: str) -> str:
     """Return the text that calls methods before, with the training between them."""
     text = f"\n    for number, (method, given) in enumerate({calls}):\n        method(**given)"
-    own = f"__import__({move_weights.__module__!r}, fromlist=['']).{move_weights.__name__}"
     made = target.make_object(one.case.assignment.recipe)
+    own = _spell(move_weights)
     return text + (f"\n        {own}(made, number)" if list_trained(made) else "")
+
+
+def _spell(function: Callable[..., object]) -> str:
+    """Return how a program names a function of npufix."""
+    return f"__import__({function.__module__!r}, fromlist=['']).{function.__name__}"
 
 
 def _prepare(target: Target, one: CaseRun, call: _Call) -> str:
@@ -307,7 +312,7 @@ def _prepare(target: Target, one: CaseRun, call: _Call) -> str:
     given = (["made"] if call.made != "None" else []) + given
     if target.takes_steps:
         given.insert(0, function)
-        function = f"__import__({take_steps.__module__!r}, fromlist=['']).{take_steps.__name__}"
+        function = _spell(take_steps)
     autocast = 'with torch.autocast("cpu", torch.bfloat16):\n            '
     is_module = target.owner is not None and issubclass(target.owner, torch.nn.Module)
     mode = f"\n    made.train({one.case.training})" if is_module else ""

@@ -294,6 +294,27 @@ def test_what_is_searched_is_in_order(test: str, status: Status) -> None:
     assert [declared.of(name).rises for name in ("x", "edges")] == [False, True]
 
 
+@pytest.mark.parametrize(
+    ("said", "code", "rises"),
+    [
+        ("edges (K,) must be strictly increasing", "(x > edges[:, None]).sum(0)", True),
+        ("edges (K,) in descending order", "(x > edges[:, None]).sum(0)", False),
+        ("edges (K,) sorted in decreasing order", "(x > edges[:, None]).sum(0)", False),
+        ("edges (K,) sorted by area", "(x > edges[:, None]).sum(0)", False),
+        ("edges (K,), unsorted", "(x > edges[:, None]).sum(0)", False),
+        ("edges (K,) to be sorted", "merge(x, edges)", False),
+        ("Returns edges sorted", "merge(x, edges)", False),
+        ("edges (K,), sorted along the way", "edges.sort().values", False),
+        ("edges (K,)", "torch.bucketize(x, edges)", True),
+        ("edges (K,)", "torch.searchsorted(edges, x, sorter=order)", False),
+    ],
+)
+def test_only_what_comes_in_order_is_drawn_so(said: str, code: str, *, rises: bool) -> None:
+    """What the code is to sort is in no order: a change that no longer does would pass."""
+    text = f'def f(x, edges, order=None):\n    """x (N,). {said}"""\n    return {code}\n'
+    assert read_declarations(text, "f").of("edges").rises is rises
+
+
 def test_boxes_of_whole_numbers_are_tried_where_a_text_allows_them() -> None:
     found = verdict(CENTERS, (after(CENTERS, "return"), NARROWED))
     assert found.status is Status.REFUTED, found
