@@ -26,7 +26,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Substitution
+from npufix.rules.substitution import Draw, Form, Rewritten, Substitution
+from npufix.rules.substitutions.upload_in_every_call import MOVES_ALONG
 
 if TYPE_CHECKING:
     import torch
@@ -57,12 +58,6 @@ def inputs(draw: Draw) -> dict[str, Any]:
     x = draw.floats(draw.integer(1, 4), dtype=torch.float32)
     return {"x": x, "width": draw.integer(1, 4), "calls": draw.integer(0, 3)}
 
-
-MOVES_ALONG = Condition(
-    "module-moves-along",
-    "the module is on the device of what it gets, is made on no meta device and not cast as a whole",
-    lambda _site: None,
-)
 
 _FREQUENCIES = """
 import math

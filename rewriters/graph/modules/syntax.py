@@ -172,3 +172,12 @@ def walk(*roots: ast.AST, closed: Collection[type] = ()) -> Iterator[ast.AST]:
                         push(item)
             elif isinstance(value, ast.AST):
                 push(value)
+
+
+def is_scalar(code: ast.expr) -> bool:
+    """Tell whether code is a number that is written out: ``-1``, ``1.0 if a else 2.0``."""
+    if isinstance(code, ast.UnaryOp):
+        return is_scalar(code.operand)
+    if isinstance(code, ast.IfExp):
+        return is_scalar(code.body) and is_scalar(code.orelse)
+    return isinstance(code, ast.Constant)

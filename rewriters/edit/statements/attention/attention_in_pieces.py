@@ -72,8 +72,10 @@ def find_attention_in_pieces(here: Surroundings) -> Iterator[Proposal]:
         for weights in evaluation.node.args:
             soft = _softmax_of(here, weights)
             if soft is not None and _is_of_products(soft, carried):
-                if _is_replaceable(here, weights, soft, evaluation.node):
-                    needed = is_needed(here, weights, evaluation.node)
+                needed = is_needed(here, weights, evaluation.node)
+                if (needed or not has_bias(soft.args[0])) and _is_replaceable(
+                    here, weights, soft, evaluation.node
+                ):
                     advice = _SINKS if _has_sinks(weights, soft) else _ADVICE
                     yield Proposal(evaluation.code, advice + _NEEDED * needed)
                 break
@@ -84,9 +86,7 @@ def _is_replaceable(here: Surroundings, weights: Node, soft: Node, product: Node
     values = [arg for arg in product.args if arg is not weights]
     if any(map(_is_parameter, values)) or _is_changed(weights, soft):
         return False
-    if _is_computed_with(here, soft, product):
-        return False
-    return is_needed(here, weights, product) or not has_bias(soft.args[0])
+    return not _is_computed_with(here, soft, product)
 
 
 def _softmax_of(here: Surroundings, node: Node) -> Node | None:

@@ -6,8 +6,8 @@ import ast
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.layout import style_of
-from npufix.rewriters.edit.statements.kept.buffers import is_scalar
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.graph.modules.syntax import is_scalar
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:

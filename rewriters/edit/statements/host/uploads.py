@@ -22,12 +22,12 @@ from npufix.rewriters.edit.statements.host.waits.batches import (
     find_host_indexes,
     make_of_read,
 )
-from npufix.rewriters.edit.statements.kept.buffers import is_scalar, keep_numbers
+from npufix.rewriters.edit.statements.kept.buffers import keep_numbers
 from npufix.rewriters.edit.statements.proposal import Proposal
 from npufix.rewriters.facts.host_tensors import is_made_on_host
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import is_made_once, list_assigned
-from npufix.rewriters.graph.modules.syntax import last_name, list_stored_names
+from npufix.rewriters.graph.modules.syntax import is_scalar, last_name, list_stored_names
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:

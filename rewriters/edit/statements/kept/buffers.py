@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import is_made_once
-from npufix.rewriters.graph.modules.syntax import names_bound_in, walk
+from npufix.rewriters.graph.modules.syntax import is_scalar, names_bound_in, walk
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -261,15 +261,6 @@ def _is_written_out(code: ast.expr) -> bool:
     if isinstance(code, (ast.List, ast.Tuple)):
         return bool(code.elts) and all(map(_is_written_out, code.elts))
     return is_scalar(code)
-
-
-def is_scalar(code: ast.expr) -> bool:
-    """Tell whether code is a number that is written out: ``-1``, ``1.0 if a else 2.0``."""
-    if isinstance(code, ast.UnaryOp):
-        return is_scalar(code.operand)
-    if isinstance(code, ast.IfExp):
-        return is_scalar(code.body) and is_scalar(code.orelse)
-    return isinstance(code, ast.Constant)
 
 
 def _is_computed_with(here: Surroundings, value: Node) -> bool:

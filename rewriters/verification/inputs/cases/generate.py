@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import itertools
 import re
 import time
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from npufix.rewriters.graph.modules.syntax import parse_once
 from npufix.rewriters.verification.calls.values import (
     FAR,
     FLAVOURS,
@@ -280,7 +280,7 @@ class _Telling:
     def _list_lengths(self) -> Iterator[CallCase]:
         """Yield lists of other lengths, all of them or one, and dictionaries without a key."""
         specs = self.distinct.specs
-        function = find_function(ast.parse(self.job.original), self.job.qualname)
+        function = find_function(parse_once(self.job.original), self.job.qualname)
         lists = list_free(specs, find_parallel(function))
         every = [list(lists), *([name] for name in lists)] if len(lists) > 1 else [list(lists)]
         for count in _LENGTHS if lists else ():
