@@ -6,12 +6,16 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import os
 import runpy
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 from npufix.rewriters.verification.virtual_npu.chips import SOC
 from npufix.rewriters.verification.virtual_npu.device import environment, virtual_npu
@@ -43,5 +47,21 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+def _leave(status: int) -> NoReturn:
+    """End as Python does, but without the destructors of native libraries.
+
+    Of some hundred processes one aborts in them, with all its work done: a thread of torch_npu
+    still runs when what holds it goes.
+    """
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
+    atexit._run_exitfuncs()  # noqa: SLF001 - no other name
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # whoever reads it may have gone
+            stream.flush()
+    os._exit(status)
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    _leave(main(sys.argv[1:]))

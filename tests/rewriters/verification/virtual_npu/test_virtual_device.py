@@ -134,3 +134,27 @@ def test_the_environment_of_a_child_holds_nothing_of_cann(tmp_path: Path) -> Non
     assert child["TORCH_DEVICE_BACKEND_AUTOLOAD"] == "0"
     assert "ASCEND_HOME_PATH" not in child
     assert child["HOME"] == "/root"
+
+
+ABORTS_AT_ITS_END = """
+import atexit, ctypes, threading, time
+native = ctypes.CDLL(None)
+native.on_exit(native.abort, None)  # as the destructor of a native library does now and then
+atexit.register(print, "at exit")
+threading.Thread(target=lambda: (time.sleep(0.2), print("thread"))).start()
+print("done", end=" ")
+"""
+
+
+def test_native_destructors_undo_no_run(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(ABORTS_AT_ITS_END, "utf-8")
+    done = _run(script)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("done thread\nat exit\n")
+
+
+def test_a_program_that_fails_still_does(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text("raise SystemExit(3)\n", "utf-8")
+    assert _run(script).returncode == 3
