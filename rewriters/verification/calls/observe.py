@@ -6,8 +6,6 @@ programs that run without npufix: what changes here changes there.
 
 from __future__ import annotations
 
-import random
-import sys
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -21,7 +19,6 @@ from npufix.rewriters.verification.calls.device import (
     forget_launches,
     list_launched,
     scale_timeout,
-    seed_device,
     wait_for,
 )
 from npufix.rewriters.verification.calls.leaves import find_leaves
@@ -32,6 +29,8 @@ from npufix.rewriters.verification.calls.surroundings import (
     read_generators,
     read_settings,
     restore_settings,
+    seed_everything,
+    tell_draws,
 )
 from npufix.rewriters.verification.calls.synchronisations import CountOperators, CountReads
 from npufix.rewriters.verification.calls.training import draw_cotangent, train, use_result
@@ -114,8 +113,8 @@ class CallRecord:
     """Whether a gradient reaches a parameter."""
     weighted: bool = False
     """Whether its object has parameters, which are of one dtype."""
-    drawn: int = 0
-    """Tells how many random numbers it has drawn, and of what kind."""
+    drawn: int | None = None
+    """Tells how many random numbers it has drawn, see ``tell_draws``."""
     draws_from: frozenset[str] = frozenset()
     """The generators that it has drawn from: ``torch``, ``random``, ``numpy``."""
     around: dict[str, object] = field(default_factory=dict)
@@ -186,17 +185,6 @@ class CallRecord:
         return self
 
 
-def seed_everything(seed: int) -> None:
-    """Give original and patched code the same random numbers."""
-    # torch.manual_seed also queues a traceback for every absent accelerator, and keeps it.
-    torch.default_generator.manual_seed(seed)
-    seed_device(seed)
-    random.seed(seed)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed(seed % (1 << 32))
-
-
 def observe(  # noqa: PLR0913 - a call, and how to run it
     prepared: PreparedCall,
     gradients: Gradients,
@@ -251,7 +239,7 @@ def observe(  # noqa: PLR0913 - a call, and how to run it
     if outcome.error:
         return seen
     seen.stage = ""
-    seen.drawn = hash(torch.get_rng_state().numpy().tobytes())
+    seen.drawn = tell_draws(seed)
     results = dict(find_leaves(outcome.value, "result"))
     _note_values(seen, results)
     seen.aliases = _aliases(results, {**dict(_tensors(passed)), **inside})
@@ -299,8 +287,9 @@ def _note_effects(  # noqa: PLR0913, PLR0917 - what was there before
         left = f"{name} after the call"
         if isinstance(value, torch.Tensor):
             seen.tensors[left] = value
-            if live[name].grad_fn is not None:  # type: ignore[attr-defined] # its copy is a tensor
-                seen.plain[f"requires_grad of {left}"] = True  # a later gradient flows back
+            # A later gradient flows back, whether an argument is kept or a part of it.
+            if live[name].requires_grad:  # type: ignore[attr-defined] # its copy is a tensor
+                seen.plain[f"requires_grad of {left}"] = True
         elif isinstance(value, float):  # ``self.total``, with the rounding of its terms
             seen.tensors[left] = torch.tensor(value, dtype=torch.float32)
             seen.numbers.add(left)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from npufix.rewriters.verification.calls.device import seed_device
 from npufix.rewriters.verification.calls.leaves import find_leaves
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
@@ -55,6 +56,29 @@ def restore_settings(settings: Mapping[str, object]) -> None:
     demanded = bool(settings["whether torch demands deterministic algorithms"])
     if torch.are_deterministic_algorithms_enabled() != demanded:
         torch.use_deterministic_algorithms(demanded)
+
+
+def seed_everything(seed: int) -> None:
+    """Give original and patched code the same random numbers."""
+    # torch.manual_seed also queues a traceback for every absent accelerator, and keeps it.
+    torch.default_generator.manual_seed(seed)
+    seed_device(seed)
+    random.seed(seed)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed % (1 << 32))
+
+
+def tell_draws(seed: int) -> int | None:
+    """Return what is the same for two calls that have drawn as many numbers after ``seed``.
+
+    None where it was one, which tells nothing: ``bernoulli_`` and ``rand`` both take one for a
+    single element, and make another of it.
+    """
+    fresh = torch.Generator().manual_seed(seed)
+    drawn = torch.get_rng_state()
+    torch.rand(1, generator=fresh)
+    return None if torch.equal(drawn, fresh.get_state()) else hash(drawn.numpy().tobytes())
 
 
 def read_generators(*, on_npu: bool) -> dict[str, object]:

@@ -20,7 +20,8 @@ from npufix.rewriters.verification.calls.device import (
     scale_timeout,
     wait_for,
 )
-from npufix.rewriters.verification.calls.observe import CALL_S, observe, seed_everything
+from npufix.rewriters.verification.calls.observe import CALL_S, observe
+from npufix.rewriters.verification.calls.surroundings import seed_everything
 from npufix.rewriters.verification.sandbox.remote import runs_with_target
 from npufix.rewriters.verification.sandbox.try_call import try_call
 from npufix.rewriters.verification.verdict import BackendLimitError

@@ -161,7 +161,8 @@ def _compare(  # noqa: PLR0913, PLR0917 - all that is known of a call
     if _is_broadcast(one, compared):  # of one element, the gradient may be mere rounding
         before, then = drop_gradients(before), drop_gradients(then)
     # What draws the same numbers and makes something else of them is something else.
-    same = one.original.drawn == after.drawn and not (fused or original.on_npu)
+    same = one.original.drawn is not None and one.original.drawn == after.drawn
+    same = same and not (fused or original.on_npu)
     judge = run.drawn if not same and draws_numbers(run, original, one) else run.judge
     if not run.counts(case):
         if judge is run.drawn:

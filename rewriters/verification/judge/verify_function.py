@@ -282,7 +282,9 @@ def _refute(
         reference=bool(run.kernels),
         earned=run.judge.earned(),
     )
-    shown = minimiser.smallest(Counterexample(one, smallest))
+    shown = Counterexample(one, smallest)
+    # Of other numbers, every smaller call is another, which says nothing of what is wrong.
+    shown = shown if run.other_numbers else minimiser.smallest(shown)
     words = f"{shown.difference.text}, for {shown.one.label}"
     versions = Versions(run.job, original, run.job.patched, patched.loaded)
     return RefutedError(words, *write_program(versions, shown, words))

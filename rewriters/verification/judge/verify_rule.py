@@ -23,8 +23,8 @@ from npufix.rewriters.verification.calls.observe import (
     PreparedCall,
     Way,
     observe,
-    seed_everything,
 )
+from npufix.rewriters.verification.calls.surroundings import seed_everything
 from npufix.rewriters.verification.inputs.objects.state import cast_floats, read_state
 from npufix.rewriters.verification.judge.allowances import Further, Spread
 from npufix.rewriters.verification.judge.judge import Judge

@@ -24,7 +24,7 @@ from npufix.rewriters.verification.inputs.source.usage import find_function
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from npufix.rewriters.edit.job import Job
     from npufix.rewriters.verification.inputs.target import Target
@@ -95,6 +95,23 @@ def _masks(trials: Trials, assignment: Assignment, name: str, spec: Tensor) -> I
         seen = None if form == own else _results(trials, assignment, name, make)
         if seen is not None and _same(known, seen, name):
             yield with_specs(assignment, **{name: form})
+
+
+def with_flags(
+    assignment: Assignment, names: Collection[str], trials: Trials
+) -> Iterator[Assignment]:
+    """Yield a call that has masks among the arguments, and one with numbers of theirs.
+
+    What counts the flags of a row counts that far if all of them are set; ``mask.cumsum(-1)`` is no
+    count any more beyond 256 where the mask has the dtype of the activations.
+    """
+    for name in sorted(filter(is_mask, names)):
+        yield assignment
+        spec = assignment.specs[name]
+        if isinstance(spec, Tensor) and spec.kind in {"bool", "int"}:
+            ones = with_specs(assignment, **{name: replace(spec, kind="binary", dtype=None)})
+            if trials.accepts(ones):
+                yield ones
 
 
 def _number(flags: torch.Tensor) -> torch.Tensor:

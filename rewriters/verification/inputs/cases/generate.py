@@ -39,6 +39,7 @@ from npufix.rewriters.verification.inputs.cases.forms import (
     is_said_contiguous,
     list_forms,
     list_with_voids,
+    with_flags,
 )
 from npufix.rewriters.verification.inputs.cases.limits import (
     at_limits,
@@ -372,9 +373,8 @@ class _Telling:
                 if made is not None:
                     resized = replace(self.assignment, specs=made)
                     yield CallCase(resized, was=axis.size, dtypes=_LARGE)
-                    # What counts the flags of a row, counts that far if all of them are set.
-                    if any(map(is_mask, {place.name for place in axis.places})):
-                        yield CallCase(resized, "all true", was=axis.size, dtypes=_LARGE)
+                    for flags in with_flags(resized, {p.name for p in axis.places}, self.trials):
+                        yield CallCase(flags, "all true", was=axis.size, dtypes=_LARGE)
 
     def _of_all(self, number: int) -> Iterator[CallCase]:
         """Yield a call with all sizes beyond a number: a table that is short hides positions."""

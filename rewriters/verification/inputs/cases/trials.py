@@ -15,7 +15,8 @@ from npufix.rewriters.verification.calls.device import (
     wait_for,
 )
 from npufix.rewriters.verification.calls.leaves import find_leaves
-from npufix.rewriters.verification.calls.observe import CALL_S, observe, seed_everything
+from npufix.rewriters.verification.calls.observe import CALL_S, observe
+from npufix.rewriters.verification.calls.surroundings import seed_everything
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
 from npufix.rewriters.verification.sandbox.try_call import try_call
 from npufix.rewriters.verification.verdict import BackendLimitError

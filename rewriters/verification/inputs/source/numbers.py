@@ -34,7 +34,7 @@ _OF_TYPES = (
 )
 _GROWING = r"arange|cumsum|cumprod|linspace|position|\bscan\b|outer\("
 """What counts: in the dtype of the activations, it cannot beyond this."""
-_CAST = r"\.dtype\b|type_as|autocast|\.to\(\w+\)"
+_CAST = r"\.dtype\b|type_as|autocast|\.to\(\w+\)|\.float\(|\bfloat32\b|\.double\(|\bfloat64\b"
 _BFLOAT16_COUNTS_TO = 257
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.verification.calls.observe import CALL_S, CallRecord, seed_everything
+from npufix.rewriters.verification.calls.observe import CALL_S, CallRecord
+from npufix.rewriters.verification.calls.surroundings import seed_everything
 from npufix.rewriters.verification.judge.judge import Difference, Seen
 from npufix.rewriters.verification.judge.observe_case import CaseRun
 from npufix.rewriters.verification.sandbox.remote import runs_with_target

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from npufix.rewriters.edit.job import PROBE
-from npufix.rewriters.verification.calls.observe import CALL_S, PreparedCall, seed_everything
+from npufix.rewriters.verification.calls.observe import CALL_S, PreparedCall
+from npufix.rewriters.verification.calls.surroundings import seed_everything
 from npufix.rewriters.verification.inputs.assumptions import meets
 from npufix.rewriters.verification.sandbox.remote import runs_with_target
 from npufix.rewriters.verification.sandbox.try_call import try_call

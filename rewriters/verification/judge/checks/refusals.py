@@ -19,7 +19,8 @@ import torch
 from npufix.rewriters.graph.modules.syntax import parse_once, walk
 from npufix.rewriters.verification.calls.coverage import Place, trace_lines
 from npufix.rewriters.verification.calls.device import compute_on_device
-from npufix.rewriters.verification.calls.observe import CALL_S, CallRecord, seed_everything
+from npufix.rewriters.verification.calls.observe import CALL_S, CallRecord
+from npufix.rewriters.verification.calls.surroundings import seed_everything
 from npufix.rewriters.verification.calls.values import Spec, Tensor, Value, list_dimensions
 from npufix.rewriters.verification.inputs.cases.boundaries import list_refused_at_boundaries
 from npufix.rewriters.verification.inputs.source.path_conditions import solve_path_condition

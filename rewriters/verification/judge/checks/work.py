@@ -11,7 +11,8 @@ import torch
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from npufix.rewriters.verification.calls.device import compute_on_device
-from npufix.rewriters.verification.calls.observe import CALL_S, seed_everything
+from npufix.rewriters.verification.calls.observe import CALL_S
+from npufix.rewriters.verification.calls.surroundings import seed_everything
 from npufix.rewriters.verification.sandbox.remote import runs_with_target
 from npufix.rewriters.verification.sandbox.try_call import try_call
 

@@ -41,6 +41,29 @@ def test_what_is_kept_with_its_graph_is_another() -> None:
     assert "requires_grad of self.cache after the call is False" in found.reason
 
 
+WINDOW = '''
+class Window(torch.nn.Module):
+    def __init__(self, size: int = 6):
+        super().__init__()
+        self.size = size
+        self.keys = None
+
+    def forward(self, k: torch.Tensor):
+        """k (B, 1, D)."""
+        self.keys = k if self.keys is None else torch.cat([self.keys, k], 1)
+        self.keys = self.keys[:, -self.size:]
+        return self.keys
+'''
+
+
+def test_an_argument_is_kept_with_its_graph_as_a_part_of_it_is() -> None:
+    whole = "if self.keys.shape[1] > self.size:\n            self.keys = self.keys[:, -self.size:]"
+    found = verdict(WINDOW, ("self.keys = self.keys[:, -self.size:]", whole))
+    assert found.status is Status.EQUIVALENT, found
+    cut = ("k if self.keys is None", "k.detach() if self.keys is None")
+    assert verdict(WINDOW, cut).status is Status.REFUTED
+
+
 SCALE = """
 class Scale(torch.nn.Module):
     def __init__(self):

@@ -89,6 +89,21 @@ def test_positions_are_more_than_a_dtype_that_may_be_given_can_hold() -> None:
     assert found.status is Status.EQUIVALENT, found
 
 
+def test_flags_are_counted_beyond_what_a_half_counts_to() -> None:
+    text = '''
+    import torch
+
+    def positions(mask: torch.Tensor) -> torch.Tensor:
+        """mask (B, T) in a floating dtype, 0 or 1: the position of each token, int64."""
+        return (mask.float().cumsum(-1) - 1).clamp(min=0).long()
+    '''
+    found = verified(text, "mask.float().cumsum(-1)", "mask.cumsum(-1)")
+    assert found.status is Status.REFUTED, found
+    assert "bfloat16" in found.reason
+    found = verified(text, "mask.float().cumsum(-1)", "mask.cumsum(-1, dtype=torch.float32)")
+    assert found.status is Status.EQUIVALENT, found
+
+
 @pytest.mark.parametrize(
     ("text", "found"),
     [

@@ -130,3 +130,40 @@ def test_operators_for_inference_need_the_users_word() -> None:
     assert "gradient of x is None in the patched code" in training.reason
     assert inference.status is Status.EQUIVALENT, inference
     assert inference.ground.startswith("without gradients, which nobody asks for; ")
+
+
+SAMPLES = Snippet(
+    "Path.forward",
+    '''
+    import torch
+    from torch import nn
+
+    class Path(nn.Module):
+        def __init__(self, p: float = 0.2):
+            super().__init__()
+            self.p = p
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            """x (B, T, D)."""
+            if not self.training:
+                return x
+            keep = 1 - self.p
+            EAGER
+    ''',
+    "return x * x.new_empty(len(x), 1, 1).bernoulli_(keep) / keep",
+)
+AS_WELL = "return x * (torch.rand(len(x), 1, 1, device=x.device) < keep).to(x.dtype) / keep"
+
+
+def test_what_is_dropped_of_a_sample_is_dropped_together() -> None:
+    on_host = AS_WELL.replace(", device=x.device", "")
+    steps = AS_WELL.replace("1, 1", "x.shape[1], 1")
+    halved = AS_WELL.replace("len(x)", "(len(x) + 1) // 2")
+    pairs = halved.replace("x.device)", "x.device).repeat_interleave(2, 0)[: len(x)]")
+    texts = (AS_WELL, on_host, steps, pairs)
+    others, misplaced, *wrong = verify([SAMPLES.job(text) for text in texts])
+    assert others.status is Status.EQUIVALENT, others
+    for verdict in wrong:
+        assert verdict.status is Status.REFUTED, verdict
+    assert misplaced.status is Status.REFUTED, misplaced
+    assert "on every device but the CPU" in misplaced.reason  # and not that others are dropped
