@@ -179,7 +179,9 @@ def _tensor_on_device(value: torch.Tensor, device: str) -> torch.Tensor:
 
 
 def copy_to_host(value: torch.Tensor) -> torch.Tensor:
-    """Return a copy of a tensor on the host, free of its history."""
+    """Return a copy of a tensor on the host, free of its history, and dense."""
+    if value.layout != torch.strided and not value.is_mkldnn:
+        return value.detach().to_dense()
     if not on_device(value):
         return value.detach().clone()
     return value.detach().cpu() if is_real() else host_view(value).clone()

@@ -107,7 +107,8 @@ def _find_leaf(value: object, name: str) -> list[tuple[str, object]] | None:
     if isinstance(value, (int, str, bytes)):
         found = [(name, value)]
     elif isinstance(value, _Tensor):
-        found = [(name, value)] if kind in _PLAIN_TENSORS else [typed, (name, value)]
+        parts = _open_up(value, name)
+        found = parts if kind in _PLAIN_TENSORS else [typed, *parts]
     elif isinstance(value, float):
         number = torch.tensor(value, dtype=torch.float32)
         number.of_python = True  # type: ignore[attr-defined] # it has no dtype of its own
@@ -122,6 +123,22 @@ def _find_leaf(value: object, name: str) -> list[tuple[str, object]] | None:
     elif isinstance(value, (set, frozenset)):
         found = [typed, (name, tuple(sorted(map(repr, value))))]
     return found
+
+
+def _open_up(value: torch.Tensor, name: str) -> list[tuple[str, object]]:
+    """Return a tensor, as dense ones if it is none: what compares numbers takes no other."""
+    if value.is_nested:
+        return [(f"{name}[{n}]", part) for n, part in enumerate(value.unbind())]
+    if value.layout == torch.strided or value.is_mkldnn:
+        return [(name, value)]
+    by_place = value.layout == torch.sparse_coo
+    count = value._nnz() if not by_place or value.is_coalesced() else None  # noqa: SLF001 - no other name
+    said = [(f"layout of {name}", str(value.layout)), (f"elements of {name}", count)]
+    if by_place:  # torch makes one with places outside of it, and writes there to make it dense
+        places, sizes = value._indices(), torch.tensor(value.shape[: value.sparse_dim()])  # noqa: SLF001 - of any
+        if ((places < 0) | (places >= sizes[:, None].to(places.device))).any():
+            return [*said, (f"places of {name}", tuple(places.flatten().tolist()))]
+    return [*said, (name, value.to_dense())]
 
 
 def _items(value: object, name: str) -> list[tuple[str, object]]:

@@ -283,6 +283,7 @@ def _note_effects(  # noqa: PLR0913, PLR0917 - what was there before
     weights = {n: v for n, v in inside.items() if isinstance(v, torch.nn.Parameter)}
     seen.aliases |= _find_kept(after_state, {**dict(_tensors(passed)), **weights}, held)
     seen.changed |= {name for name, value in after.items() if not _same(before.get(name), value)}
+    seen.changed |= inside.keys() - after_state.keys()  # what is None is no longer there
     for name, value in after.items():
         left = f"{name} after the call"
         if isinstance(value, torch.Tensor):
@@ -307,8 +308,7 @@ def _note_effects(  # noqa: PLR0913, PLR0917 - what was there before
 
 
 def _read_around(prepared: PreparedCall) -> dict[str, object]:
-    found = {} if prepared.around is None else prepared.around.read()
-    return {n: copy_to_host(v) if isinstance(v, torch.Tensor) else v for n, v in found.items()}
+    return _snapshot({} if prepared.around is None else prepared.around.read())
 
 
 def _note_around(
@@ -354,10 +354,7 @@ def _list_held(passed: Mapping[str, object], inside: Mapping[str, object]) -> di
 
 
 def _snapshot(found: Mapping[str, object]) -> dict[str, object]:
-    return {
-        name: copy_to_host(value) if isinstance(value, torch.Tensor) else value
-        for name, value in found.items()
-    }
+    return {n: copy_to_host(v) if isinstance(v, torch.Tensor) else v for n, v in found.items()}
 
 
 def _same(before: object, after: object) -> bool:
@@ -450,6 +447,8 @@ def _propagate(
             seen.launched = seen.launched._replace(backward=list_launched(before))
     for name, gradient in zip(wanted, found, strict=True):
         seen.tensors[f"gradient of {name}"] = None if gradient is None else copy_to_host(gradient)
+        if gradient is not None and gradient.layout != torch.strided:
+            seen.plain[f"layout of the gradient of {name}"] = str(gradient.layout)
     if not second:
         return
     again = [

@@ -453,41 +453,6 @@ def is_integral(specs: Mapping[str, Spec]) -> bool:
     )
 
 
-def is_far_fetched(specs: Mapping[str, Spec]) -> bool:
-    """Say whether a tensor is bool though nothing in its name asks for it, or has no dimension."""
-    return any(isinstance(s, Tensor) and not s.shape for s in specs.values()) or any(
-        isinstance(s, Tensor) and s.kind == "bool" and not re.search(MASK, name.lower())
-        for name, s in specs.items()
-    )
-
-
-def sort_of(spec: Spec) -> object:
-    """Return what most decides whether code takes an argument: its kind and dimensions."""
-    if isinstance(spec, Tensor):
-        return len(spec.shape), spec.kind
-    return type(spec.value) if isinstance(spec, Value) else str(spec)
-
-
-def look_of(specs: Mapping[str, Spec]) -> tuple[object, ...]:
-    """Return what makes assignments different enough: ranks, kinds and plain values.
-
-    What can be added to scores is not meant to select, though a bool can be added as well.
-    """
-    return tuple(
-        (len(s.shape), "additive" if s.kind == "bool" else s.kind)
-        if isinstance(s, Tensor)
-        else str(s)
-        for s in specs.values()
-    )
-
-
-def sketch_of(specs: Mapping[str, Spec]) -> tuple[object, ...]:
-    """Return how assignments look that may differ in plain floating numbers alone."""
-    named = specs.items()
-    plain = {n: Value(0.5) if type(getattr(s, "value", None)) is float else s for n, s in named}
-    return look_of(plain)
-
-
 def shrink_recorded_shape(dims: tuple[int, ...]) -> tuple[int, ...]:
     """Shrink a recorded shape, equal sizes staying equal and different ones different."""
     small = iter((5, 7, 6, 9, 10, 12))

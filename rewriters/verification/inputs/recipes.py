@@ -117,6 +117,8 @@ class Recipe:
     """Calls of methods of the object, before that which is compared."""
     filled: tuple[tuple[str, float], ...] = ()
     """Weights that hold one number everywhere: ``logit_scale``, beyond where it is clamped."""
+    coarse: bool = False
+    """Whether all weights are whole numbers and halves, which halves of the width hold, too."""
 
     @property
     def fresh(self) -> Recipe:
@@ -152,6 +154,8 @@ class Recipe:
             made = self._without_init(owner, self.attributes)
         if isinstance(made, torch.nn.Module) and not as_made:
             _randomise(made)
+            for weight in made.parameters() if self.coarse else ():
+                weight.data.mul_(2).round_().div_(2)
             for name, number in self.filled:
                 getattr(made, name).data.fill_(number)
         self._choose({"self": made})
@@ -201,6 +205,7 @@ class Recipe:
         held = *self.chosen, *((f"self.{name}", number) for name, number in self.filled)
         chosen = " and ".join(f"{path} = {value!r}" for path, value in held)
         words = f"{given} and {chosen}" if given and chosen else given or chosen
+        words += ("; " if words else "") + "coarse weights" if self.coarse else ""
         words = f"{self.kind}({words})" if self.kind else words
         before = ", ".join(map(str, self.history))
         return f"{words or 'its defaults'} after {before}" if before else words

@@ -24,7 +24,6 @@ from npufix.rewriters.verification.calls.values import (
 from npufix.rewriters.verification.inputs.arguments import (
     MASK,
     find_said_kind,
-    is_far_fetched,
     is_integral,
     is_tensor,
 )
@@ -44,7 +43,7 @@ from npufix.rewriters.verification.inputs.search_result import (
     NO_OBJECT,
     SearchResult,
 )
-from npufix.rewriters.verification.inputs.sorts_and_looks import Looks, Sorts, passes
+from npufix.rewriters.verification.inputs.sorts_and_looks import Looks, Sorts, is_unlikely, passes
 from npufix.rewriters.verification.inputs.source.attributes import list_bounding
 from npufix.rewriters.verification.inputs.source.declarations import (
     NOTHING,
@@ -330,7 +329,7 @@ class _Search:
             unlikely: list[Assignment] = []
             for one in beside.combine(recipe):
                 unsaid = {n: s for n, s in one.specs.items() if n not in whole}
-                if not is_far_fetched(unsaid):
+                if not is_unlikely(unsaid):
                     meant = replace(one, specs=made.widen(one.specs))
                     if is_integral(unsaid):
                         unlikely.append(meant)
@@ -459,7 +458,7 @@ class _Search:
                 return
             reaches_all = not wanted.unreached(found.reached)
             if looks.say_nothing(assignment, any_sketch=not reaches_all) or (
-                found.assignments and is_far_fetched(assignment.specs)
+                found.assignments and is_unlikely(assignment.specs, found.assignments[0].specs)
             ):
                 continue
             ran = None if sorts.are_hopeless(assignment) else self._trace(assignment)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.verification.inputs.arguments import look_of, sketch_of, sort_of
+from npufix.rewriters.verification.calls.values import Spec, Tensor, Value
+from npufix.rewriters.verification.inputs.arguments import MASK
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from npufix.rewriters.verification.calls.values import Spec
     from npufix.rewriters.verification.inputs.target import Assignment
 
 _HOPELESS = 16
@@ -66,3 +67,41 @@ def passes(specs: Mapping[str, Spec], values: Mapping[str, object]) -> bool:
     """Say whether arguments are these values, as far as they are named."""
     passed = {name: getattr(spec, "value", None) for name, spec in specs.items()}
     return all(passed.get(name) == value for name, value in values.items())
+
+
+def is_unlikely(specs: Mapping[str, Spec], known: Mapping[str, Spec] | None = None) -> bool:
+    """Say whether a tensor is bool though nothing in its name asks for it, or has no dimension.
+
+    Where one of that sort is ``known`` to be taken, it may be so again.
+    """
+    sorts = {(n, sort_of(s)) for n, s in (known or {}).items()}
+    new = ((n, s) for n, s in specs.items() if (n, sort_of(s)) not in sorts)
+    tensors = ((n.lower(), s) for n, s in new if isinstance(s, Tensor))
+    return any(not s.shape or (s.kind == "bool" and not re.search(MASK, n)) for n, s in tensors)
+
+
+def sort_of(spec: Spec) -> object:
+    """Return what most decides whether code takes an argument: its kind and dimensions."""
+    if isinstance(spec, Tensor):
+        return len(spec.shape), spec.kind
+    return type(spec.value) if isinstance(spec, Value) else str(spec)
+
+
+def look_of(specs: Mapping[str, Spec]) -> tuple[object, ...]:
+    """Return what makes assignments different enough: ranks, kinds and plain values.
+
+    What can be added to scores is not meant to select, though a bool can be added as well.
+    """
+    return tuple(
+        (len(s.shape), "additive" if s.kind == "bool" else s.kind)
+        if isinstance(s, Tensor)
+        else str(s)
+        for s in specs.values()
+    )
+
+
+def sketch_of(specs: Mapping[str, Spec]) -> tuple[object, ...]:
+    """Return how assignments look that may differ in plain floating numbers alone."""
+    named = specs.items()
+    plain = {n: Value(0.5) if type(getattr(s, "value", None)) is float else s for n, s in named}
+    return look_of(plain)

@@ -349,6 +349,12 @@ class Target:
         made = try_call(lambda: inspect.signature(self.owner or object), CALL_S).value
         return made.parameters if isinstance(made, inspect.Signature) else {}
 
+    def constants(self) -> dict[str, object]:
+        """Return what the module holds, and the class that the function is in, by bare names."""
+        holder = self.loaded.namespace.get(self.qualname.partition(".")[0])
+        bases = reversed(holder.__mro__) if isinstance(holder, type) else ()
+        return {**self.loaded.namespace, **{n: v for b in bases for n, v in vars(b).items()}}
+
     def settings_of(self, recipe: Recipe) -> dict[str, object]:
         """Return the plain values that an object is made with, defaults included."""
         made = {name: parameter.default for name, parameter in self.constructor.items()}

@@ -23,7 +23,10 @@ from npufix.rewriters.verification.inputs.source.assumed_shapes import Assumptio
 from npufix.rewriters.verification.inputs.source.declarations import read_declarations
 from npufix.rewriters.verification.inputs.source.operators import list_operators
 from npufix.rewriters.verification.inputs.source.path_conditions import list_always_called
-from npufix.rewriters.verification.inputs.source.slicing import find_names_beside
+from npufix.rewriters.verification.inputs.source.slicing import (
+    find_names_behind,
+    find_names_beside,
+)
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
 from npufix.rewriters.verification.inputs.tracing import trace_call, trace_cases
 from npufix.rewriters.verification.judge.checks.elsewhere import find_device_mismatch
@@ -174,6 +177,8 @@ def _find_assignments(run: Proof, original: Target, keeps: Keeps) -> tuple[list[
         read += sorted(find_names_read(text, lines))
     for text, lines in versions:
         read += sorted(find_names_beside(text, lines))
+    for text, lines in versions:
+        read += sorted(find_names_behind(text, lines))
     missing = {entry.partition(" of ")[0] for entry in original.loaded.missing}
     for name in sorted(missing & list_always_called(wanted.tree, job.qualname)):
         # No argument helps: seconds of guessing would only come to the same.

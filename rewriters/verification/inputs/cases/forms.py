@@ -172,10 +172,13 @@ def list_with_voids(
     """
     trees = [parse_once(text) for text in (job.original, job.patched)]
     functions = [f for f in (find_function(t, job.qualname) for t in trees) if f is not None]
+    words = (getattr(n, "attr", getattr(n, "id", "")) for n in walk(*functions))
+    known = target.constants()
+    constants = {word: known[word] for word in set(words) & known.keys()}
     for one in assignments:
         own = target.make_object(one.recipe) if one.recipe is not None else None
         plain = {n: s.value for n, s in one.specs.items() if isinstance(s, Value)}
-        settings = {**getattr(own, "__dict__", {}), **plain}
+        settings = {**constants, **getattr(own, "__dict__", {}), **plain}
         said = {v for n, v in settings.items() if type(v) is int and losses.is_ignored(n)}
         for name, spec in one.specs.items():
             if not isinstance(spec, Tensor) or is_mask(name):

@@ -47,6 +47,7 @@ from npufix.rewriters.verification.inputs.cases.limits import (
     with_orders,
     with_signs,
 )
+from npufix.rewriters.verification.inputs.cases.mixed import list_dtypes
 from npufix.rewriters.verification.inputs.cases.trials import Trials, with_specs
 from npufix.rewriters.verification.inputs.objects.offers import without_weights
 from npufix.rewriters.verification.inputs.source.declarations import read_declarations
@@ -61,7 +62,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from npufix.rewriters.edit.job import Job
-    from npufix.rewriters.match.recorded_call import RecordedCall
     from npufix.rewriters.verification.inputs.target import Keeps, Target
 
 _LIMITS = re.compile(
@@ -72,8 +72,6 @@ _LIMITS = re.compile(
 _SEARCHES = re.compile(r"bucketize|searchsorted")
 _EXPONENTS = re.compile(r"exp(?!and)|softmax|logits|entropy|sigmoid")
 _IN_FLOAT32 = re.compile(r"\.float\(|\bfloat32\b|\.double\(|\bfloat64\b")
-_CASTS = re.compile(r"\bdtype\b|\.(?:to|type_as|float|half|bfloat16|double)\(")
-_HALF_TYPES = ("c10::BFloat16", "c10::Half")
 _OTHER_SIZE = 5
 _DROPS = re.compile(r"\btraining\b|dropout")
 _MODES = r"\.training\b|\.(train|eval)\("
@@ -97,11 +95,6 @@ _RESIZED = 3
 """So many assignments are tried with other sizes."""
 _FEW_CASES = 4
 _SEEDS: dict[Flavour, int] = {"few values": 4, "far below": 2}
-
-
-def is_mixed(recorded: Sequence[RecordedCall]) -> bool:
-    """Say whether the dump shows float32 and half tensors meeting in one operator."""
-    return any({"float"} < set(op.types) & {"float", *_HALF_TYPES} for op in recorded)
 
 
 def generate_cases(
@@ -151,7 +144,7 @@ def _cases(
         yield from one.list_independent()
         yield from one.list_forms()
     for one in telling:
-        yield from one.list_dtypes()
+        yield from list_dtypes(one.assignment, job)
     for number, assignment in enumerate(assignments):
         recipe = assignment.recipe
         if recipe is not None or _sets_modes(assignment, job):
@@ -308,36 +301,6 @@ class _Telling:
             yield CallCase(assignment)
             if any(map(is_mask, _find_changed_words(self.distinct, assignment))):
                 yield CallCase(assignment, "whole rows", seed=1)
-
-    def list_dtypes(self) -> Iterator[CallCase]:
-        """Yield calls in which one tensor is float32 beside half ones, and those under autocast."""
-        recipe, job = self.assignment.recipe, self.job
-        asked = job.by_hand and re.search(r"\bself\.\w+\.dtype\b", job.patched)
-        casts = job.by_hand and "torch_npu" not in job.patched and any(find_changed(_CASTS, job))
-        if recipe is not None and (asked or casts or is_mixed(job.recorded)):
-            yield CallCase(self.assignment, float32_weights=True)
-        # Under autocast a product of float32 operands is one of halves.
-        outside = {"no-autocast", "single-precision"}.intersection(job.vouched)
-        if not outside and re.search(r"\bautocast\b|custom_fwd", job.original + job.patched):
-            both = torch.float32, torch.bfloat16
-            yield CallCase(self.assignment, autocast=True, dtypes=both)
-            yield CallCase(self.assignment, autocast=True, float32_weights=True, dtypes=both[1:])
-        if "torch_npu" in job.patched:
-            return  # what an operator makes of two dtypes is its own
-        named = self.assignment.specs.items()
-        floating = {n: s for n, s in named if isinstance(s, Tensor) and s.kind in {"float", "unit"}}
-        # One in float32 beside halves: a weight; one half beside others: an activation.
-        beside = [{n} for n in floating] if len(floating) > 1 else []
-        beside += [floating.keys() - {n} for n in floating] if len(floating) > 2 else []  # noqa: PLR2004 - of two, one is the other
-        for names in beside:
-            wide = {n: replace(floating[n], dtype=torch.float32) for n in names}
-            yield CallCase(with_specs(self.assignment, **wide), dtypes=_LARGE[1:])
-        # ``(x * mask).to(x.dtype)``: a mask of ones and zeros may be made in float32.
-        before, after = map(len, find_changed(_CASTS, job))
-        for name, spec in named if job.by_hand and before > after else ():
-            if isinstance(spec, Tensor) and spec.kind in {"bool", "int"} and is_mask(name):
-                ones = replace(spec, kind="binary", dtype=torch.float32)
-                yield CallCase(with_specs(self.assignment, **{name: ones}), dtypes=_LARGE[1:])
 
     def list_around_numbers(self) -> Iterator[CallCase]:
         """Yield sizes and values on both sides of the numbers that stand in the code."""

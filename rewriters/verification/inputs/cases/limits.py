@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 _COMPARED = re.compile(r"(\w+)\)* *(?<![-<>])(?:[<>]=?|[=!]=)(?!>) *\(*(?:self\.)?(\w+)")
 _OWN = re.compile(r"\bself\.(\w+)")
 _NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?\b(?!\.)")
+_BOUND = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?:e[+-]?\d+)?\b(?!\.)")
+_WORD = re.compile(r"(?<![\w.])(?:self\.)?([a-z_]\w*)\b(?! *[.(])")
 _BENDS = re.compile(
     r"\b(?:clamp|clip|min|max|exp|sigmoid|tanh|softplus|relu|where|round|floor)\w*\b|[<>]"
 )
@@ -47,6 +49,7 @@ _BEYOND = 1024.0
 _MOST_WEIGHTS = 2
 _MOST_ONES = 3
 _MOST_PAIRS = 6
+_MOST_BOUNDS = 6
 
 
 def with_orders(assignments: Sequence[Assignment]) -> Iterator[CallCase]:
@@ -151,13 +154,17 @@ def _of_compared(assignments: Sequence[Assignment], target: Target, job: Job) ->
     compared = find_changed(_COMPARED, job)
     names = {name for found in compared for pair in found for name in pair}
     made = target.constructor
+    around = _around_bounds(job)
+    limits = {
+        n: (*((0.0, 1.0) if n in names else ()), *around.get(n, ())) for n in names | {*around}
+    }
     seen: set[tuple[str, float]] = set()
     for one in assignments:
-        own = target.make_object(one.recipe) if names.intersection(made) else None
-        for name in sorted(names & {*one.specs, *made}):
+        own = target.make_object(one.recipe) if limits.keys() & made.keys() else None
+        for name in sorted(n for n in limits if n in one.specs or n in made):
             spec = one.specs.get(name)
             number = spec.value if isinstance(spec, Value) else getattr(own, name, None)
-            for limit in (0.0, 1.0) if type(number) is float else ():
+            for limit in limits[name] if type(number) is float else ():
                 if limit == number or (name, limit) in seen:
                     continue
                 seen.add((name, limit))
@@ -166,6 +173,17 @@ def _of_compared(assignments: Sequence[Assignment], target: Target, job: Job) ->
                     other = replace(one, recipe=one.recipe.made_with(**{name: Value(limit)}))
                 yield CallCase(other)
                 yield CallCase(other, "few values")
+
+
+def _around_bounds(job: Job) -> dict[str, tuple[float, ...]]:
+    """Return numbers on both sides of those that stand beside a bend that has changed.
+
+    ``max(self.temperature, 1e-2)`` is another than ``self.temperature`` below 0.01 alone.
+    """
+    before, after = map(sorted, find_changed(_BENDS, job))
+    bounds = sorted({float(n) for n in _list_named(_BOUND, job)}) if before != after else []
+    around = [n for bound in bounds if 0 < bound <= _BEYOND for n in (bound / 2, 2 * bound)]
+    return dict.fromkeys(_list_named(_WORD, job), tuple(around[:_MOST_BOUNDS]))
 
 
 def _of_bent(assignments: Sequence[Assignment], target: Target, job: Job) -> Iterator[CallCase]:

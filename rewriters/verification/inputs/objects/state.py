@@ -134,9 +134,10 @@ def read_state(instance: object, called: str) -> dict[str, object]:
             if isinstance(value, _PLAIN):
                 found[f"{prefix}{name}"] = value
             elif isinstance(value, (dict, list)) and not (name.startswith("_") or weights):
-                # ``self.shadow['weight']``; of sizes and names in lists, the results tell
+                # ``self.count['loss']``; of sizes and names in lists, the results tell
+                kept = (torch.Tensor, int) if isinstance(value, dict) else torch.Tensor
                 leaves = find_leaves(value, f"{prefix}{name}")
-                found |= {key: leaf for key, leaf in leaves if isinstance(leaf, torch.Tensor)}
+                found |= {key: leaf for key, leaf in leaves if isinstance(leaf, kept)}
     return found
 
 

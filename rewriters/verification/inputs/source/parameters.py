@@ -78,6 +78,8 @@ HEADS = (
     r"|^(queries|keys|values)$"
 )
 """Queries, keys and values: split into heads, more often than not."""
+_WORDS = ("first", "second")
+"""For a text of which nothing else is known: a key."""
 _ENDS_OF_PACKED = r"^cu_?(seq|len)|cumulative_\w*len|^cum_\w*len|indptr|row_?(ptr|splits)"
 _FURTHER_COUNTS = (3, 6, 5)
 """An odd one and no powers of two, for branches that those reach alone."""
@@ -147,7 +149,7 @@ def guess_scalars(parameter: Parameter, widths: Sequence[int] = ()) -> list[Spec
     if re.search(r"\bdevice$", annotation):
         found.append(torch.device("cpu"))
     if re.search(r"\bstr\b", annotation) or (not annotation and find_named(TEXTS, name)):
-        found += find_named(TEXTS, name)
+        found += find_named(TEXTS, name) or (() if parameter.has_default else _WORDS)
     specs: list[Spec] = []
     for value in found:
         if not any(

@@ -379,6 +379,7 @@ def _call_of(target: Target, one: CaseRun) -> _Call:
     if made != "None":
         tables = list_tables(target.make_object(recipe), recipe.arguments if recipe else ())
         made = f"with_weights({', '.join([made, str(dtype), *map(repr, tables)])})"
+    made = f"coarsened({made})" if recipe is not None and recipe.coarse else made
     for name, number in recipe.filled if recipe is not None else ():
         made = f"filled({made}, {name!r}, {number})"
     return _Call(arguments, made, tuple(sorted(used.constants)), earlier, _list_before(target, one))

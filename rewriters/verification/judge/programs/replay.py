@@ -58,13 +58,20 @@ def filled(made: Any, name: str, number: float) -> Any:  # noqa: ANN401
     return made
 
 
+def coarsened(made: Any) -> Any:  # noqa: ANN401
+    """Round the weights of an object to whole numbers and halves."""
+    for weight in made.parameters():
+        weight.data.mul_(2).round_().div_(2)
+    return made
+
+
 def leaves(value: Any, name: str, depth: int = 0) -> dict[str, Any]:  # noqa: ANN401
     """Return the tensors and plain values inside of a result, by name."""
     if isinstance(value, float):
         return {name: torch.tensor(value, dtype=torch.float32)}
-    plain = type(value) in {torch.Tensor, torch.nn.Parameter}
-    if value is None or plain or isinstance(value, (bool, int, str, bytes)):
-        return {name: value}
+    plain = {torch.Tensor, torch.nn.Parameter}
+    if value is None or type(value) in plain or isinstance(value, (bool, int, str, bytes)):
+        return opened_up(value, name)
     if isinstance(value, (set, frozenset)):
         return {name: sorted(map(repr, value))}
     found: dict[str, Any] = {f"type of {name}": type(value).__name__}
@@ -72,7 +79,7 @@ def leaves(value: Any, name: str, depth: int = 0) -> dict[str, Any]:  # noqa: AN
         found = {f"type of {name}": "iterator"}
         value = list(itertools.islice(value, 256))
     if isinstance(value, torch.Tensor):
-        return found | {name: value}
+        return found | opened_up(value, name)
     if isinstance(value, dict):
         items = [(f"{name}[{key!r}]", item) for key, item in value.items()]
     elif isinstance(value, (list, tuple, collections.deque)):
@@ -84,6 +91,19 @@ def leaves(value: Any, name: str, depth: int = 0) -> dict[str, Any]:  # noqa: AN
     for inner, item in items if depth < 6 and not callable(value) else ():  # noqa: PLR2004
         found |= leaves(item, inner, depth + 1)
     return found
+
+
+def opened_up(value: Any, name: str) -> dict[str, Any]:  # noqa: ANN401
+    """Return a value; a tensor as dense ones if it is none."""
+    if not isinstance(value, torch.Tensor):
+        return {name: value}
+    if value.is_nested:
+        return {f"{name}[{n}]": part for n, part in enumerate(value.unbind())}
+    if value.layout == torch.strided:
+        return {name: value}
+    kept = value._nnz() if value.layout != torch.sparse_coo or value.is_coalesced() else None  # noqa: SLF001
+    said = {f"layout of {name}": str(value.layout), f"elements of {name}": kept}
+    return said | {name: value.to_dense()}
 
 
 def state_of(made: Any) -> dict[str, Any]:  # noqa: ANN401
@@ -290,7 +310,12 @@ def propagate(
             )
         except Exception as error:  # noqa: BLE001
             return {"the call raises": f"in backward, {type(error).__name__}: {error}"}
-    seen = {f"gradient of {n}": g for n, g in zip(wanted, found, strict=True)}
+    seen: dict[str, Any] = {}
+    for name, gradient in zip(wanted, found, strict=True):
+        dense = gradient is None or gradient.layout == torch.strided
+        seen[f"gradient of {name}"] = gradient if dense else gradient.to_dense()
+        if not dense:
+            seen[f"layout of the gradient of {name}"] = str(gradient.layout)
     if second:
         further = propagate({n: g for n, g in seen.items() if g is not None}, inputs)
         for name, value in further.items():

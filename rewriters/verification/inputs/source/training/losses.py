@@ -15,6 +15,10 @@ _WEIGHING = frozenset({"cross_entropy", "nll_loss", "CrossEntropyLoss", "NLLLoss
 """What takes a weight for each class: by name, or after the labels."""
 IGNORED = r"(^|_)(ignored?|void|invalid|missing|pad(ding)?)_?(index|idx|label|id|token)(_id)?$"
 """A number that labels have where there is none."""
+_NOTHING = (
+    r"(?:where|for|if|marks?|means?|is) (?:\w+ )*?(?:ignored?|not|no|none|nothing|pad\w*|masked)\b"
+)
+"""What a text says of a number that names no class."""
 _METHODS = frozenset({"eq", "ne", "lt", "ge", "not_equal"})
 _USUAL_VOID = 255
 """Of labels that are bytes."""
@@ -39,14 +43,21 @@ def find_class_weights(tree: ast.AST) -> set[str]:
 def find_void_numbers(function: ast.AST, name: str) -> set[int]:
     """Return the numbers that a function compares an argument with, as no class has them.
 
-    -1 for ``labels == -1`` and ``labels >= 0``, -100 for ``y.view(-1).ne(-100)``.
+    -1 for ``labels == -1`` and ``labels >= 0``, -100 for ``y.view(-1).ne(-100)``, and for what is
+    said: ``labels (B, T), -100 where there is none``.
     """
     derived = {name}
     for node in walk(function):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
             derived |= {node.targets[0].id} if _mentions(node.value, derived) else set()
     found = {n for left, n in _list_compared(function) if _mentions(left, derived)}
-    return {n for n in found if n < 0 or n == _USUAL_VOID}
+    text = ast.get_docstring(function) if isinstance(function, ast.FunctionDef) else None
+    said = re.search(rf"\b{re.escape(name)}\b[^;:\n]*?(-\d+) {_NOTHING}", text or "")
+    return {n for n in (*found, *(map(int, said.groups()) if said else ())) if _is_void(n)}
+
+
+def _is_void(number: int) -> bool:
+    return number < 0 or number == _USUAL_VOID
 
 
 def _mentions(node: ast.AST, names: set[str]) -> bool:
