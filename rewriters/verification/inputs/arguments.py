@@ -32,6 +32,7 @@ from npufix.rewriters.verification.inputs.source.parameters import (
     guess_scalars,
 )
 from npufix.rewriters.verification.inputs.source.several import NESTED, guess_several, tell_apart
+from npufix.rewriters.verification.inputs.source.usage import OF_TENSORS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -67,6 +68,8 @@ _HEADS = 4
 _BARE = r"(?i)(typing\.)?(list|tuple|sequence|iterable|dict|mapping)"
 """An annotation that says nothing of what it holds."""
 _PLAIN = r"\b(int|float|bool|str)\b"
+_NO_NUMBERS = OF_TENSORS - {"real", "imag"}
+"""What no number is asked for."""
 _LENGTHS = r"(^|_)len(s|gths?)?$"
 UNKNOWN = Declared()
 BASES: tuple[tuple[int, ...], ...] = (
@@ -389,6 +392,7 @@ def guess_argument(
         return [*held, *looped]
     wants_tensor = is_tensor(parameter, declared)
     numberless = wants_tensor or declared.use.indexed or declared.use.weighs
+    numberless |= not parameter.annotation and bool(declared.use.attributes & _NO_NUMBERS)
     plain = [] if numberless else guess_scalars(parameter, widths)
     if declared.use.summed:  # ``x * weight + bias``: no flag
         plain = [s for s in plain if str(s) not in {"False", "True"}]
@@ -459,33 +463,6 @@ def is_far_fetched(specs: Mapping[str, Spec]) -> bool:
         isinstance(s, Tensor) and s.kind == "bool" and not re.search(MASK, name.lower())
         for name, s in specs.items()
     )
-
-
-def sort_of(spec: Spec) -> object:
-    """Return what most decides whether code takes an argument: its kind and dimensions."""
-    if isinstance(spec, Tensor):
-        return len(spec.shape), spec.kind
-    return type(spec.value) if isinstance(spec, Value) else str(spec)
-
-
-def look_of(specs: Mapping[str, Spec]) -> tuple[object, ...]:
-    """Return what makes assignments different enough: ranks, kinds and plain values.
-
-    What can be added to scores is not meant to select, though a bool can be added as well.
-    """
-    return tuple(
-        (len(s.shape), "additive" if s.kind == "bool" else s.kind)
-        if isinstance(s, Tensor)
-        else str(s)
-        for s in specs.values()
-    )
-
-
-def sketch_of(specs: Mapping[str, Spec]) -> tuple[object, ...]:
-    """Return how assignments look that may differ in plain floating numbers alone."""
-    named = specs.items()
-    plain = {n: Value(0.5) if type(getattr(s, "value", None)) is float else s for n, s in named}
-    return look_of(plain)
 
 
 def shrink_recorded_shape(dims: tuple[int, ...]) -> tuple[int, ...]:

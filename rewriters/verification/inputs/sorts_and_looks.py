@@ -6,12 +6,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.verification.inputs.arguments import look_of, sketch_of, sort_of
+from npufix.rewriters.verification.calls.values import Spec, Tensor, Value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from npufix.rewriters.verification.calls.values import Spec
     from npufix.rewriters.verification.inputs.target import Assignment
 
 _HOPELESS = 16
@@ -66,3 +65,30 @@ def passes(specs: Mapping[str, Spec], values: Mapping[str, object]) -> bool:
     """Say whether arguments are these values, as far as they are named."""
     passed = {name: getattr(spec, "value", None) for name, spec in specs.items()}
     return all(passed.get(name) == value for name, value in values.items())
+
+
+def sort_of(spec: Spec) -> object:
+    """Return what most decides whether code takes an argument: its kind and dimensions."""
+    if isinstance(spec, Tensor):
+        return len(spec.shape), spec.kind
+    return type(spec.value) if isinstance(spec, Value) else str(spec)
+
+
+def look_of(specs: Mapping[str, Spec]) -> tuple[object, ...]:
+    """Return what makes assignments different enough: ranks, kinds and plain values.
+
+    What can be added to scores is not meant to select, though a bool can be added as well.
+    """
+    return tuple(
+        (len(s.shape), "additive" if s.kind == "bool" else s.kind)
+        if isinstance(s, Tensor)
+        else str(s)
+        for s in specs.values()
+    )
+
+
+def sketch_of(specs: Mapping[str, Spec]) -> tuple[object, ...]:
+    """Return how assignments look that may differ in plain floating numbers alone."""
+    named = specs.items()
+    plain = {n: Value(0.5) if type(getattr(s, "value", None)) is float else s for n, s in named}
+    return look_of(plain)

@@ -38,6 +38,7 @@ from npufix.rewriters.verification.inputs.objects.offers import (
 from npufix.rewriters.verification.inputs.objects.state import (
     cast_floats,
     cast_made,
+    cast_object,
     is_hooked,
     list_handed_out,
     list_registered,
@@ -280,6 +281,7 @@ class Target:
             _fit_objects(given, made, own, training=case.training or seed is not None)
             if double:
                 made = {name: _double(value) for name, value in made.items()}
+                _fit_objects(given, made, torch.float64, training=True)
                 made = nudge(made, given, case.nudged) if case.nudged else made
             if moved or device:
                 made = {name: to_device(value, *place) for name, value in made.items()}
@@ -304,8 +306,10 @@ class Target:
             state = lambda: read_state(instance, "self")  # noqa: E731 - one expression over a local
             wide = self._wide.get(recipe.fresh, ())
             registered = lambda: (*list_registered(instance), *wide)  # noqa: E731 - same
-        walked = {n for n, s in specs.items() if isinstance(s, MadeArgument) and s.walked}
+        built = {n: s for n, s in specs.items() if isinstance(s, MadeArgument)}
+        walked = {n for n, s in built.items() if s.walked}
         returned: list[object] = [None]
+        objects = {n for n, s in built.items() if s.given is not None}
         own_state, given, cast = state, arguments, ("npu" if moved else "cpu", torch.bfloat16)
 
         def call(passed: Mapping[str, object]) -> object:
@@ -315,7 +319,10 @@ class Target:
             return returned[0]
 
         def every_state() -> dict[str, object]:
-            return {**own_state(), **_states(given), **list_handed_out(first, returned[0])}
+            found = {**own_state(), **_states(given), **list_handed_out(first, returned[0])}
+            for name in objects & given.keys():
+                found |= read_state(given[name], name)
+            return found
 
         kept = registered, _find_constants(specs), moved, self.around, earlier
         return PreparedCall(call, arguments, every_state, *kept)
@@ -431,8 +438,11 @@ def _fit_objects(
     given: Mapping[str, Spec], made: dict[str, object], own: torch.dtype, *, training: bool
 ) -> None:
     """Bring objects among arguments to the dtype and into the mode of a call."""
-    for name in [n for n, s in given.items() if isinstance(s, MadeArgument) and n in made]:
-        made[name] = _cast(made[name], own)
+    for name, spec in given.items():
+        if isinstance(spec, MadeArgument) and spec.given is not None and name in made:
+            cast_object(made[name], spec.given, own)
+        elif isinstance(spec, MadeArgument) and name in made:
+            made[name] = _cast(made[name], own)
     for module in () if training else list_modules(made).values():
         module.eval()
 

@@ -191,6 +191,28 @@ def find_names_beside(text: str, lines: Iterable[int]) -> set[str]:
     return found
 
 
+def find_names_behind(text: str, lines: Iterable[int]) -> set[str]:
+    """Return the variables that what these lines read is made of.
+
+    ``indices``, None by default, for ``blocks[: last + 1]`` after ``last = most(indices)``.
+    """
+    try:
+        tree, wanted = parse_once(text), set(lines)
+    except (SyntaxError, ValueError):
+        return set()
+    functions = (n for n in walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
+    around = [n for n in functions if wanted & _span(n)]
+    parts = [n for n in walk(*around) if isinstance(n, ast.stmt) and not hasattr(n, "body")]
+    made_of = [(list_bound_names(p) | _changes(p), list_used_names(p)) for p in parts]
+    on = [bool(wanted & _span(part)) for part in parts]
+    found = set[str]().union(*(read for (_, read), is_on in zip(made_of, on, strict=True) if is_on))
+    known = -1
+    while known < len(found):
+        known = len(found)
+        found = found.union(*(read for stored, read in made_of if stored & found))
+    return found
+
+
 def find_changed(pattern: re.Pattern[str], job: Job) -> list[list[str]]:
     """Return what a pattern finds on the changed lines, before and after."""
     sides = (job.original, job.lines_original), (job.patched, job.lines_patched)
