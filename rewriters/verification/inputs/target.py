@@ -280,8 +280,7 @@ class Target:
             made = materialise(tied, flavour, number, own, case.digits, find=find)
             _fit_objects(given, made, own, training=case.training or seed is not None)
             if double:
-                made = {name: _double(value) for name, value in made.items()}
-                _fit_objects(given, made, torch.float64, training=True)
+                made = _double_all(given, made)
                 made = nudge(made, given, case.nudged) if case.nudged else made
             if moved or device:
                 made = {name: to_device(value, *place) for name, value in made.items()}
@@ -289,8 +288,8 @@ class Target:
             return made
 
         arguments = make(specs, dtype)
-        others = case.earlier
-        earlier = None if others is None else make(others.specs, case.earlier_dtype or dtype)
+        early = case.earlier
+        earlier = None if early is None else make(early.specs, case.earlier_dtype or dtype)
         first: tuple[object, ...] = ()
         state: Callable[[], Mapping[str, object]] = dict
         registered: Callable[[], tuple[str, ...]] = tuple
@@ -307,22 +306,17 @@ class Target:
             wide = self._wide.get(recipe.fresh, ())
             registered = lambda: (*list_registered(instance), *wide)  # noqa: E731 - same
         built = {n: s for n, s in specs.items() if isinstance(s, MadeArgument)}
-        walked = {n for n, s in built.items() if s.walked}
         returned: list[object] = [None]
-        objects = {n for n, s in built.items() if s.given is not None}
         own_state, given, cast = state, arguments, ("npu" if moved else "cpu", torch.bfloat16)
 
         def call(passed: Mapping[str, object]) -> object:
-            passed = {n: iter(v) if n in walked else v for n, v in passed.items()}  # type: ignore[call-overload] # a list
+            passed = _walk(passed, built)
             with torch.autocast(*cast) if case.autocast else nullcontext():
                 returned[0] = self.invoke(first, passed)
             return returned[0]
 
         def every_state() -> dict[str, object]:
-            found = {**own_state(), **_states(given), **list_handed_out(first, returned[0])}
-            for name in objects & given.keys():
-                found |= read_state(given[name], name)
-            return found
+            return {**own_state(), **_states(given, built), **list_handed_out(first, returned[0])}
 
         kept = registered, _find_constants(specs), moved, self.around, earlier
         return PreparedCall(call, arguments, every_state, *kept)
@@ -447,6 +441,18 @@ def _fit_objects(
         module.eval()
 
 
+def _walk(passed: Mapping[str, object], built: Mapping[str, MadeArgument]) -> Mapping[str, object]:
+    """Return arguments with an iterator over each of those that end once."""
+    walked = {n for n, s in built.items() if s.walked}
+    return {n: iter(v) if n in walked else v for n, v in passed.items()}  # type: ignore[call-overload] # a list
+
+
+def _double_all(given: Mapping[str, Spec], made: Mapping[str, object]) -> dict[str, object]:
+    found = {name: _double(value) for name, value in made.items()}
+    _fit_objects(given, found, torch.float64, training=True)
+    return found
+
+
 def _double(value: object) -> object:
     if isinstance(value, torch.Tensor) and value.is_floating_point():
         return value.double()
@@ -458,11 +464,14 @@ def _double(value: object) -> object:
     return map_items(value, _double)
 
 
-def _states(arguments: Mapping[str, object]) -> dict[str, object]:
-    """Return what the modules and optimisers among arguments hold."""
+def _states(
+    arguments: Mapping[str, object], built: Mapping[str, MadeArgument]
+) -> dict[str, object]:
+    """Return what the modules, optimisers and objects of own classes among arguments hold."""
     found: dict[str, object] = {}
     for name, value in arguments.items():
-        if isinstance(value, torch.nn.Module):
+        of_own_class = name in built and built[name].given is not None
+        if isinstance(value, torch.nn.Module) or of_own_class:
             found |= read_state(value, name)
         found |= read_settings(value, name)
     return found

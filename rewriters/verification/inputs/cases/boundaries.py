@@ -226,7 +226,8 @@ def _list_gaps(left: object, right: object) -> list[float]:
     if not whole:
         return [right - left]  # type: ignore[operator] # numbers
     gaps: torch.Tensor = right - left  # type: ignore[operator] # one of them is a tensor
-    return gaps.flatten()[:_MOST_ELEMENTS].unique().tolist()[:_MOST]
+    numbers: list[float] = gaps.flatten()[:_MOST_ELEMENTS].tolist()
+    return sorted(set(numbers))[:_MOST]
 
 
 def _read(code: CodeType, frame: FrameType) -> object:
