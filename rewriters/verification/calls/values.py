@@ -187,6 +187,8 @@ class MadeArgument:
     """The expression that makes it in a program of its own; empty if its attributes tell."""
     kind: str = ""
     """The class of the user's module that ``make`` takes, if any: each version has its own."""
+    given: tuple[tuple[str, Spec], ...] | None = None
+    """What an object of that class is made with; None for what is made otherwise."""
     walked: bool = False
     """Whether a call gets an iterator over it, which ends once: ``model.parameters()``."""
 
@@ -318,6 +320,7 @@ def _draw_tensor(
     spec: Tensor, name: str, flavour: Flavour, drawn: tuple[int, int | None], dtype: torch.dtype
 ) -> torch.Tensor:
     seed, digits = drawn
+    flavour = "ordinary" if spec.sound and flavour == "NaN and Inf" else flavour
     made = make_tensor(spec, flavour, seed_generator(name, seed), dtype)
     if flavour == "strided" and made.dim() >= _MATRIX:
         made = made.transpose(-1, -2).contiguous().transpose(-1, -2)

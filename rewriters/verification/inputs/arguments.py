@@ -32,6 +32,7 @@ from npufix.rewriters.verification.inputs.source.parameters import (
     guess_scalars,
 )
 from npufix.rewriters.verification.inputs.source.several import NESTED, guess_several, tell_apart
+from npufix.rewriters.verification.inputs.source.usage import OF_TENSORS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -67,6 +68,8 @@ _HEADS = 4
 _BARE = r"(?i)(typing\.)?(list|tuple|sequence|iterable|dict|mapping)"
 """An annotation that says nothing of what it holds."""
 _PLAIN = r"\b(int|float|bool|str)\b"
+_NO_NUMBERS = OF_TENSORS - {"real", "imag"}
+"""What no number is asked for."""
 _LENGTHS = r"(^|_)len(s|gths?)?$"
 UNKNOWN = Declared()
 BASES: tuple[tuple[int, ...], ...] = (
@@ -389,6 +392,7 @@ def guess_argument(
         return [*held, *looped]
     wants_tensor = is_tensor(parameter, declared)
     numberless = wants_tensor or declared.use.indexed or declared.use.weighs
+    numberless |= not parameter.annotation and bool(declared.use.attributes & _NO_NUMBERS)
     plain = [] if numberless else guess_scalars(parameter, widths)
     if declared.use.summed:  # ``x * weight + bias``: no flag
         plain = [s for s in plain if str(s) not in {"False", "True"}]

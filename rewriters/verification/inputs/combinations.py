@@ -14,6 +14,7 @@ from npufix.rewriters.verification.inputs.arguments import (
     guess_tensors,
     is_tensor,
 )
+from npufix.rewriters.verification.inputs.recipes import offer_objects
 from npufix.rewriters.verification.inputs.settings import guess_configurations
 from npufix.rewriters.verification.inputs.source.parameters import WIDTH, Parameter
 from npufix.rewriters.verification.inputs.source.path_conditions import find_compared_constants
@@ -51,7 +52,10 @@ def combine_guesses(  # noqa: PLR0913, PLR0917 - all that is known of the argume
     """
     wanted = target.parameters()
     hints = find_compared_constants(tree, target.qualname, target.loaded.find)
-    known = {p.name: guess_configurations(p, target, tree) for p in wanted}
+    known = {
+        p.name: guess_configurations(p, target, tree) or offer_objects(p, target.loaded)
+        for p in wanted
+    }
 
     def tries(p: Parameter, base: tuple[int, ...]) -> list[Spec]:
         width = base[-1] if base and base[-1] in widths else WIDTH

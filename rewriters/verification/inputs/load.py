@@ -223,8 +223,12 @@ class _Module:
     def find(self, name: str) -> object:
         """Return one more definition; None if it cannot be had.
 
-        Files that import each other may ask for what is only about to be there.
+        Files that import each other may ask for what is only about to be there. ``Plane/Vector`` is
+        what the class ``Plane`` calls so, in the file that it is of.
         """
+        first, _, inner = name.partition("/")
+        if inner:
+            return _find_beside(self.find(first), inner)
         known = self._live is not None and name in self._live.__dict__
         if not known and name not in self._sought:
             self._sought.add(name)
@@ -387,6 +391,13 @@ class _Module:
         places = [base.joinpath(*parts) for base in bases]
         files = [f for p in places for f in (p.with_suffix(".py"), p / "__init__.py")]
         return [file for file in dict.fromkeys(files) if file.is_file()]
+
+
+def _find_beside(owner: object, names: str) -> object:
+    """Return what the file of a class has under a name."""
+    first, _, inner = names.partition("/")
+    found = getattr(getattr(owner, "__init__", None), "__globals__", {}).get(first)
+    return _find_beside(found, inner) if inner else found
 
 
 class ModuleOfFiles(types.ModuleType):

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import ast
+import enum
 import inspect
 import itertools
 import re
+import sys
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-from npufix.rewriters.graph.modules.syntax import parse_once
 from npufix.rewriters.verification.calls.values import (
     Find,
     MadeArgument,
     Spec,
     Value,
     find_nothing,
+    list_tensors,
     materialise,
     replace_tensors,
-    seed_generator,
 )
 from npufix.rewriters.verification.inputs.arguments import (
     BASES,
@@ -46,7 +48,6 @@ from npufix.rewriters.verification.inputs.objects.kept import (
 )
 from npufix.rewriters.verification.inputs.objects.offers import (
     OWN,
-    StandInLayer,
     bind_optimizers,
     fill_optimizers,
     guess_objects,
@@ -56,6 +57,11 @@ from npufix.rewriters.verification.inputs.objects.offers import (
 )
 from npufix.rewriters.verification.inputs.objects.ranks import combine_by_rank
 from npufix.rewriters.verification.inputs.objects.training_loops import MODEL, offer_for_loops
+from npufix.rewriters.verification.inputs.objects.unmade import (
+    initialise_partly,
+    make_attribute,
+    randomise,
+)
 from npufix.rewriters.verification.inputs.settings import (
     CONFIG,
     WIDE,
@@ -63,9 +69,10 @@ from npufix.rewriters.verification.inputs.settings import (
     offer_file_configurations,
 )
 from npufix.rewriters.verification.inputs.source.attributes import (
-    classify_attributes,
     list_attributes_read,
+    list_classes,
     read_attributes,
+    read_by_other,
 )
 from npufix.rewriters.verification.inputs.source.parameters import (
     CLASSES,
@@ -97,7 +104,11 @@ _MOST_WORDS = 200
 """Characters of an error that are quoted."""
 _FEW_CLASSES = 4
 _TEXTS = 3
-_PLAIN_BASE = re.compile(r"(^|\.)(Module|object|ABC)$")
+_NOT_THE_USERS = frozenset({*sys.stdlib_module_names, "torch", "numpy"})
+_MOST_MADE = 2
+_DEEPEST = 3
+_being_made: list[tuple[type, str]] = []
+"""Classes whose objects are sought: one that wants another of its own kind gets none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +164,7 @@ class Recipe:
         else:
             made = self._without_init(owner, self.attributes)
         if isinstance(made, torch.nn.Module) and not as_made:
-            _randomise(made)
+            randomise(made)
             for weight in made.parameters() if self.coarse else ():
                 weight.data.mul_(2).round_().div_(2)
             for name, number in self.filled:
@@ -189,13 +200,13 @@ class Recipe:
         made: object = object.__new__(owner)
         if isinstance(made, torch.nn.Module):
             torch.nn.Module.__init__(made)
-        _initialise_partly(made, owner)
+        initialise_partly(made, owner)
         known = {
             n for held in ("_parameters", "_buffers", "_modules") for n in vars(made).get(held, ())
         }
         for name, what in attributes:
             if name not in known | vars(made).keys():
-                setattr(made, name, _attribute(what, name, module=_is_module(made)))
+                setattr(made, name, make_attribute(what, name, module=_is_module(made)))
         return made
 
     def __str__(self) -> str:
@@ -209,53 +220,6 @@ class Recipe:
         words = f"{self.kind}({words})" if self.kind else words
         before = ", ".join(map(str, self.history))
         return f"{words or 'its defaults'} after {before}" if before else words
-
-
-def _attribute(what: str, name: str, *, module: bool) -> object:
-    if what == "call":
-        return torch.nn.SiLU() if "act" in name.lower() else StandInLayer(name)
-    if what == "tensor":
-        weight = torch.ones(WIDTH)
-        return torch.nn.Parameter(weight) if module else weight
-    plain = guess_scalars(Parameter(name, "", inspect.Parameter.empty))
-    return plain[0].value if plain and isinstance(plain[0], Value) else None
-
-
-def _randomise(module: torch.nn.Module) -> None:
-    with torch.no_grad():
-        for name, parameter in module.named_parameters():
-            if parameter.is_floating_point():
-                drawn = torch.randn(parameter.shape, generator=seed_generator(name))
-                apart = drawn.sign().mul_(0.25)  # in place: weights may be hundreds of megabytes
-                parameter.copy_(drawn.mul_(0.5).add_(apart))
-        for name, buffer in module.named_buffers():
-            # As after some training: a mean of zero and a variance of one hide who forgets them.
-            if name.endswith(("running_mean", "running_var")) and buffer is not None:
-                drawn = torch.randn(buffer.shape, generator=seed_generator(name))
-                buffer.copy_(drawn.abs() + 0.5 if name.endswith("var") else drawn * 0.5)
-
-
-def _initialise_partly(made: object, owner: type) -> None:
-    """Run those statements of ``__init__`` that run: ``self.relu = nn.ReLU()`` is no stand-in."""
-    init = vars(owner).get("__init__")
-    source = try_call(lambda: inspect.getsource(init), _BUILD_S).value  # type: ignore[arg-type] # raises
-    if not isinstance(source, str) or not inspect.isfunction(init):
-        return
-    tree = ast.parse(f"def make(__class__):\n  if True:\n{source}\n  return __init__")
-    function = next(n for n in ast.walk(tree) if getattr(n, "name", "") == "__init__")
-    assert isinstance(function, ast.FunctionDef)  # noqa: S101 - what has source is one
-    passing = ast.ExceptHandler(ast.Name("Exception", ast.Load()), None, [ast.Pass()])
-    function.decorator_list = []
-    function.body = [ast.Try([one], [passing], [], []) for one in function.body]
-    scope: dict[str, Any] = {}
-    code = compile(ast.fix_missing_locations(tree), "<a part of __init__>", "exec")
-    exec(code, init.__globals__, scope)  # noqa: S102 - the user's own, behind the walls
-    given = {}
-    for parameter in list_parameters(inspect.signature(init))[1:]:
-        guesses = guess_scalars(parameter)
-        likely = next((s.value for s in guesses if isinstance(s, Value)), StandInConfig({}))
-        given[parameter.name] = parameter.default if parameter.has_default else likely
-    try_call(lambda: scope["make"](owner)(made, **given), _BUILD_S)
 
 
 def generate_recipes(
@@ -288,7 +252,7 @@ def generate_recipes(
         yield from made
     # the groups of an optimizer are no attributes that a name could tell
     if not found and not issubclass(owner, torch.optim.Optimizer):
-        read = {**_read_by_other(other, owner, method), **read_attributes(owner, method)}
+        read = {**read_by_other(other, owner, method), **read_attributes(owner, method)}
         recipe = Recipe(attributes=tuple(sorted(read.items())))
         if not try_call(lambda: recipe.build(owner, loaded.find), _BUILD_S).error:
             yield recipe
@@ -300,7 +264,7 @@ def _inheriting(owner: type, method: str, loaded: Loaded, text: str) -> Iterator
     And of any that inherit it, where the class itself leaves some to them.
     """
     read = {name for name, _ in list_attributes_read(owner, method)}
-    for node in _classes(text):
+    for node in list_classes(text):
         bases = {ast.unparse(base).rpartition(".")[2] for base in node.bases}
         kind = loaded.find(node.name) if owner.__name__ in bases else None
         if not isinstance(kind, type) or not issubclass(kind, owner) or method in vars(kind):
@@ -319,8 +283,11 @@ def _why_not(recipe: Recipe, owner: type, find: Find, most: int) -> str:
 
 def _check(recipe: Recipe, owner: type, find: Find, most: int) -> None:
     """Build the object, first without its values: the sizes of a real model take seconds."""
-    with torch.device("meta"), _Undrawn():
-        sketched = try_call(lambda: recipe.build(owner, find), _BUILD_S).value
+    sketched = None
+    specs = [spec for _, spec in recipe.arguments]
+    if not any(list_tensors(s) or getattr(s, "given", None) for s in specs):  # those have values
+        with torch.device("meta"), _Undrawn():
+            sketched = try_call(lambda: recipe.build(owner, find), _BUILD_S).value
     for made in (sketched, None):
         module = recipe.build(owner, find) if made is None else made
         count = sum(p.numel() for p in module.parameters()) if _is_module(module) else 0
@@ -407,8 +374,7 @@ def _is(spec: Spec, default: object) -> bool:
 def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
     if issubclass(owner, torch.optim.Optimizer) and not parameter.has_default:
         return [*make_weights(parameter.name, scale=0), make_groups(parameter.name)]
-    bare = re.sub(r"\W.*", "", parameter.annotation.strip("'\"").rpartition(".")[2])
-    annotated = loaded.find(bare) if bare else None
+    bare, annotated = _find_annotated(parameter, loaded)
     told, specs = list_told(owner, parameter, loaded.find), list[Spec]()
     if not parameter.has_default:
         specs = told or _tensors(owner, parameter)
@@ -424,7 +390,7 @@ def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
                 re.search(MODEL, parameter.name) is not None, make_stand_in(parameter.name)
             )
     if isinstance(annotated, type) and annotated is not torch.Tensor and not parameter.has_default:
-        specs += offer_configurations(annotated, bare)
+        specs += offer_configurations(annotated, bare) or _offer_made(annotated, bare, loaded)
     if re.search(CONFIG, parameter.name):
         if not specs:
             specs += offer_file_configurations(owner.__name__, loaded)
@@ -439,6 +405,63 @@ def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
     paired = not parameter.has_default and is_pair(owner, parameter.name)
     specs += guess_several(parameter, Use(paired=paired)) or tell_apart(parameter.default)
     return (told if parameter.has_default else []) + specs + guess_scalars(parameter)
+
+
+def offer_objects(parameter: Parameter, loaded: Loaded) -> list[Spec]:
+    """Return objects of the user's class that an annotation names, and members of an enumeration.
+
+    ``plane: Hyperplane``, made by its own ``__init__``; after None, where that is the default.
+    """
+    names = re.findall(r"[A-Za-z_][\w.]*", parameter.annotation)
+    kinds = [(n, loaded.find(n)) for n in (n.rpartition(".")[2] for n in names)]
+    specs = [s for n, k in kinds if isinstance(k, type) for s in _offer_made(k, n, loaded)]
+    if specs and parameter.has_default:
+        return [Value(parameter.default, given=False), *specs]
+    return specs
+
+
+def _offer_made(kind: type, name: str, loaded: Loaded) -> list[Spec]:
+    if issubclass(kind, enum.Enum):
+        names = [member.name for member in kind if member.name.isidentifier()]
+        return [
+            MadeArgument(partial(_find_member, n), f"{name}.{n}", f"module.{name}.{n}", kind=name)
+            for n in names
+        ]
+    foreign = kind.__module__.partition(".")[0] in _NOT_THE_USERS
+    foreign |= any(kind is known for known, _ in _being_made)
+    if foreign or issubclass(kind, torch.Tensor) or len(_being_made) >= _DEEPEST:
+        return []
+    _being_made.append((kind, name))
+    try:
+        found = itertools.islice(generate_recipes(kind, "__init__", loaded), _MOST_MADE)
+        made = [r for r in found if r.attributes is None and not r.kind]
+    finally:
+        _being_made.pop()
+    labels = [f"{name.rpartition('/')[2]}({r if r.arguments else ''})" for r in made]
+    return [
+        MadeArgument(partial(_build_argument, r), label, kind=name, given=r.arguments)
+        for r, label in zip(made, labels, strict=True)
+    ]
+
+
+def _find_member(name: str, kind: type[enum.Enum]) -> object:
+    return kind[name]
+
+
+def _build_argument(recipe: Recipe, kind: type) -> object:
+    """Make an object that is an argument; what it is made of is known where its class is."""
+    known = getattr(kind.__init__, "__globals__", {})  # type: ignore[misc] # of a class
+    return recipe.build(kind, lambda name: known.get(name.rpartition("/")[2]))
+
+
+def _find_annotated(parameter: Parameter, loaded: Loaded) -> tuple[str, object]:
+    """Return what an annotation names, and how that is found: ``Plane/Vector`` of another file."""
+    bare = re.sub(r"\W.*", "", parameter.annotation.strip("'\"").rpartition(".")[2])
+    found = loaded.find(bare) if bare else None
+    if found is None and bare and _being_made:  # a class of another file takes those of its own
+        bare = f"{_being_made[-1][1]}/{bare}"
+        found = loaded.find(bare)
+    return bare, found
 
 
 def tie_modules(recipe: Recipe, specs: Mapping[str, Spec], owner: type, loaded: Loaded) -> Recipe:
@@ -472,24 +495,3 @@ def _tensors(owner: type, parameter: Parameter) -> list[Spec]:
     if use & _OF_POSITIVE:
         made = [replace_tensors(s, lambda t: replace(t, kind="unit")) for s in made]
     return list(dict.fromkeys(made))
-
-
-def _classes(text: str) -> list[ast.ClassDef]:
-    try:
-        return [n for n in ast.walk(parse_once(text)) if isinstance(n, ast.ClassDef)]
-    except (SyntaxError, ValueError):
-        return []
-
-
-def _read_by_other(text: str, owner: type, method: str) -> dict[str, str]:
-    """Return what the other version reads from ``self``, as far as something may have set it."""
-    cls = next((c for c in _classes(text) if c.name == owner.__name__), None)
-    functions = [n for n in (cls.body if cls else ()) if getattr(n, "name", "") == method]
-    if cls is None:
-        return {}
-    own = {
-        n.attr for n in ast.walk(cls) if isinstance(n, ast.Attribute) and type(n.ctx) is ast.Store
-    }
-    inherits = any(not _PLAIN_BASE.search(ast.unparse(base)) for base in cls.bases)
-    pairs = (pair for function in functions for pair in classify_attributes(function))
-    return {n: w for n, w in pairs if (inherits or n in own) and not hasattr(owner, n)}

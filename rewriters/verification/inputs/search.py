@@ -55,6 +55,7 @@ from npufix.rewriters.verification.inputs.source.path_conditions import (
     solve_path_condition,
     solve_sizes,
 )
+from npufix.rewriters.verification.inputs.source.several import vary_absent
 from npufix.rewriters.verification.inputs.source.training.losses import is_ignored
 from npufix.rewriters.verification.inputs.source.usage import find_function
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
@@ -367,9 +368,9 @@ class _Search:
         )
         recipe = next(iter(self.options), None)
         for parameter in itertools.islice(hidden, _MOST_DEFAULTS):
-            objects = guess_objects(parameter, self.declared.of(parameter.name).use)
-            made = [s for s in objects if isinstance(s, MadeArgument)]  # a generator
-            for other in vary_default(parameter) or made[:1]:
+            use = self.declared.of(parameter.name).use
+            made = [s for s in guess_objects(parameter, use) if isinstance(s, MadeArgument)]
+            for other in vary_default(parameter) or made[:1] or vary_absent(parameter, use):
                 # in a call that reaches the lines: ``eta`` may have to be another as well
                 known = [with_specs(a, **{parameter.name: other}) for a in found.assignments]
                 assignments = self.combine(recipe, {parameter.name: other})

@@ -38,6 +38,7 @@ from npufix.rewriters.verification.inputs.objects.offers import (
 from npufix.rewriters.verification.inputs.objects.state import (
     cast_floats,
     cast_made,
+    cast_object,
     is_hooked,
     list_handed_out,
     list_registered,
@@ -279,7 +280,7 @@ class Target:
             made = materialise(tied, flavour, number, own, case.digits, find=find)
             _fit_objects(given, made, own, training=case.training or seed is not None)
             if double:
-                made = {name: _double(value) for name, value in made.items()}
+                made = _double_all(given, made)
                 made = nudge(made, given, case.nudged) if case.nudged else made
             if moved or device:
                 made = {name: to_device(value, *place) for name, value in made.items()}
@@ -287,8 +288,8 @@ class Target:
             return made
 
         arguments = make(specs, dtype)
-        others = case.earlier
-        earlier = None if others is None else make(others.specs, case.earlier_dtype or dtype)
+        early = case.earlier
+        earlier = None if early is None else make(early.specs, case.earlier_dtype or dtype)
         first: tuple[object, ...] = ()
         state: Callable[[], Mapping[str, object]] = dict
         registered: Callable[[], tuple[str, ...]] = tuple
@@ -304,18 +305,18 @@ class Target:
             state = lambda: read_state(instance, "self")  # noqa: E731 - one expression over a local
             wide = self._wide.get(recipe.fresh, ())
             registered = lambda: (*list_registered(instance), *wide)  # noqa: E731 - same
-        walked = {n for n, s in specs.items() if isinstance(s, MadeArgument) and s.walked}
+        built = {n: s for n, s in specs.items() if isinstance(s, MadeArgument)}
         returned: list[object] = [None]
         own_state, given, cast = state, arguments, ("npu" if moved else "cpu", torch.bfloat16)
 
         def call(passed: Mapping[str, object]) -> object:
-            passed = {n: iter(v) if n in walked else v for n, v in passed.items()}  # type: ignore[call-overload] # a list
+            passed = _walk(passed, built)
             with torch.autocast(*cast) if case.autocast else nullcontext():
                 returned[0] = self.invoke(first, passed)
             return returned[0]
 
         def every_state() -> dict[str, object]:
-            return {**own_state(), **_states(given), **list_handed_out(first, returned[0])}
+            return {**own_state(), **_states(given, built), **list_handed_out(first, returned[0])}
 
         kept = registered, _find_constants(specs), moved, self.around, earlier
         return PreparedCall(call, arguments, every_state, *kept)
@@ -437,10 +438,25 @@ def _fit_objects(
     given: Mapping[str, Spec], made: dict[str, object], own: torch.dtype, *, training: bool
 ) -> None:
     """Bring objects among arguments to the dtype and into the mode of a call."""
-    for name in [n for n, s in given.items() if isinstance(s, MadeArgument) and n in made]:
-        made[name] = _cast(made[name], own)
+    for name, spec in given.items():
+        if isinstance(spec, MadeArgument) and spec.given is not None and name in made:
+            cast_object(made[name], spec.given, own)
+        elif isinstance(spec, MadeArgument) and name in made:
+            made[name] = _cast(made[name], own)
     for module in () if training else list_modules(made).values():
         module.eval()
+
+
+def _walk(passed: Mapping[str, object], built: Mapping[str, MadeArgument]) -> Mapping[str, object]:
+    """Return arguments with an iterator over each of those that end once."""
+    walked = {n for n, s in built.items() if s.walked}
+    return {n: iter(v) if n in walked else v for n, v in passed.items()}  # type: ignore[call-overload] # a list
+
+
+def _double_all(given: Mapping[str, Spec], made: Mapping[str, object]) -> dict[str, object]:
+    found = {name: _double(value) for name, value in made.items()}
+    _fit_objects(given, found, torch.float64, training=True)
+    return found
 
 
 def _double(value: object) -> object:
@@ -454,11 +470,14 @@ def _double(value: object) -> object:
     return map_items(value, _double)
 
 
-def _states(arguments: Mapping[str, object]) -> dict[str, object]:
-    """Return what the modules and optimisers among arguments hold."""
+def _states(
+    arguments: Mapping[str, object], built: Mapping[str, MadeArgument]
+) -> dict[str, object]:
+    """Return what the modules, optimisers and objects of own classes among arguments hold."""
     found: dict[str, object] = {}
     for name, value in arguments.items():
-        if isinstance(value, torch.nn.Module):
+        of_own_class = name in built and built[name].given is not None
+        if isinstance(value, torch.nn.Module) or of_own_class:
             found |= read_state(value, name)
         found |= read_settings(value, name)
     return found

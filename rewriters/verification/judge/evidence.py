@@ -83,6 +83,8 @@ class Proof:
     """What ordinary calls reach of the original; the rest must run in calls that are compared."""
     uncalled: dict[str, list[str]] = field(default_factory=dict)
     """Methods that could not be called before, and what only they change, little by little."""
+    out_of_time: bool = False
+    """Whether calls that tell code apart were left out, for the time that they take."""
     looked_at: int = 0
     """How many differences there were when it was asked which of them refute."""
     drawing: set[object] = field(default_factory=set)
@@ -198,6 +200,8 @@ class Proof:
     def _say_what_is_taken(self, ground: str) -> str:
         if self.job.by_hand and self.job.vouched:
             ground += f"; taken for granted: {', '.join(self.job.vouched)}"
+        if self.out_of_time:
+            ground = f"in the {self.judge.cases} calls that there was time for, no more; {ground}"
         if self.job.inference:
             return f"without gradients, which nobody asks for; {ground}"
         if self.without_own:

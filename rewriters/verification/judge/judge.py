@@ -121,6 +121,8 @@ class Judge:
     without_oracle: bool = False
     kinks: set[str] = field(default_factory=set)
     """Gradients that are others where there is none: at two equal maxima, at the 0 of a ReLU."""
+    undecided: str = ""
+    """What differs, and there was no time to ask how large noise is."""
     _triples: list[tuple[str, int, Triple, Further | None]] = field(default_factory=list)
     _certain: list[Difference] = field(default_factory=list)
     _looked_at: int = 0
@@ -247,11 +249,13 @@ class Judge:
         earned = {**self.earned(), **(other or {})}
         deadline = time.process_time() + _NOISE_S
         for case, size, triple, further in self._triples:
-            known = earned.get((triple.what, triple.original.dtype), 0.0)
-            wrong = ~find_accepted(triple, known)
+            wrong = ~find_accepted(triple, earned.get((triple.what, triple.original.dtype), 0.0))
             if wrong.any():
                 wrong &= ~(find_rounded_zeros(triple, further) | find_limits(triple, further))
-            asks = further is not None and not hopeless and time.process_time() < deadline
+            asks = further is not None and not hopeless
+            if wrong.any() and asks and time.process_time() > deadline:
+                self.undecided = self.undecided or f"{triple.what}, for {case}"
+                continue
             if wrong.any() and further is not None and asks:
                 wrong &= ~(find_noise(triple, further) | self._find_kinks(triple, further, case))
                 # What is off by more than noise once is not worth the question again.
@@ -273,6 +277,7 @@ class Judge:
         self.cases += other.cases
         self.without_oracle |= other.without_oracle
         self.kinks |= other.kinks
+        self.undecided = self.undecided or other.undecided
         self._triples += other._triples
 
     def measures(self, changed: set[str]) -> tuple[Measure, ...]:

@@ -139,6 +139,10 @@ def _verify(run: Proof) -> Verdict:
     leave_out_unrepeated(run, original, shown)
     if run.judge.differences:
         raise _refute(run, original, patched, shown, keeps)
+    if run.judge.undecided:
+        raise NotVerifiedError(
+            f"there was no time to tell from rounding what differs: {run.judge.undecided}"
+        )
     require_all(run, original, patched, compared, assignments)
     if job.portable:
         _check_portable(run, original, compared)
@@ -175,10 +179,9 @@ def _find_assignments(run: Proof, original: Target, keeps: Keeps) -> tuple[list[
     read = list[str]()
     for text, lines in versions:
         read += sorted(find_names_read(text, lines))
-    for text, lines in versions:
-        read += sorted(find_names_beside(text, lines))
-    for text, lines in versions:
-        read += sorted(find_names_behind(text, lines))
+    for find in (find_names_behind, find_names_beside):
+        for text, lines in versions:
+            read += sorted(find(text, lines))
     missing = {entry.partition(" of ")[0] for entry in original.loaded.missing}
     for name in sorted(missing & list_always_called(wanted.tree, job.qualname)):
         # No argument helps: seconds of guessing would only come to the same.

@@ -8,14 +8,16 @@ from __future__ import annotations
 import ast
 import re
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
+
+import torch
 
 from npufix.rewriters.graph.modules.syntax import parse_once, walk
 from npufix.rewriters.verification.calls.coverage import tracing
 from npufix.rewriters.verification.calls.observe import CALL_S
-from npufix.rewriters.verification.calls.values import Value
+from npufix.rewriters.verification.calls.values import Several, Value
 from npufix.rewriters.verification.inputs.cases.axes import Axis, list_places, set_sizes
 from npufix.rewriters.verification.inputs.cases.trials import Trials, with_specs
 from npufix.rewriters.verification.inputs.source.usage import find_function
@@ -53,6 +55,7 @@ _NO_TENSOR = re.compile(
 _MOST = 3
 """Comparisons, and calls of each."""
 _LARGEST = 1 << 12
+_MOST_ELEMENTS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +149,24 @@ def _list_comparisons(
 ) -> list[tuple[int, ast.Compare]]:
     """Return the comparisons by order on these lines, each with where its statement begins."""
     nodes = ((line, n) for line, own in _list_statements(function, lines) for n in walk(*own))
+    nodes = ((line, _as_comparison(n)) for line, n in nodes)
     return [
         (line, n)
         for line, n in nodes
         if isinstance(n, ast.Compare) and isinstance(n.ops[0], _ORDERS)
     ]
+
+
+def _as_comparison(node: ast.AST) -> ast.AST:
+    """Return what ``max(a, b)`` compares, which is another number on either side of a limit."""
+    bounds = isinstance(node, ast.Call) and ast.unparse(node.func) in {"max", "min"}
+    if not isinstance(node, ast.Call) or not bounds or len(node.args) != 2:  # noqa: PLR2004 - sides
+        return node
+    left, right = node.args
+    compared = ast.Compare(
+        left, [ast.GtE() if ast.unparse(node.func) == "max" else ast.LtE()], [right]
+    )
+    return ast.fix_missing_locations(ast.copy_location(compared, node))
 
 
 def holds_equal(job: Job) -> bool:
@@ -187,12 +203,31 @@ def _watch(filename: str, one: _Comparison) -> Iterator[list[float]]:
     def trace_line(frame: FrameType, event: str, _argument: object) -> TraceFunction:
         if event == "line" and frame.f_lineno == one.line:
             sides = [_read(code, frame) for code in (one.left, one.right)]
-            if all(type(side) in {int, float} for side in sides):
-                seen.append(sides[1] - sides[0])  # type: ignore[operator] # numbers
+            seen.extend(_list_gaps(*sides))
         return trace_line
 
     with tracing(trace_call):
         yield seen
+
+
+def _has_fractions(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool
+
+
+def _list_gaps(left: object, right: object) -> list[float]:
+    """Return how much larger the right side is: a number, or whole ones held against a number.
+
+    Each of the latter, for ``count > self.threshold`` where ``count`` is of every row.
+    """
+    plain = [type(side) in {int, float} for side in (left, right)]
+    whole = [s for s in (left, right) if isinstance(s, torch.Tensor)]
+    if plain.count(True) + len(whole[:1]) < 2 or any(map(_has_fractions, whole)):  # noqa: PLR2004 - sides
+        return []
+    if not whole:
+        return [right - left]  # type: ignore[operator] # numbers
+    gaps: torch.Tensor = right - left  # type: ignore[operator] # one of them is a tensor
+    numbers: list[float] = gaps.flatten()[:_MOST_ELEMENTS].tolist()
+    return sorted(set(numbers))[:_MOST]
 
 
 def _read(code: CodeType, frame: FrameType) -> object:
@@ -225,6 +260,18 @@ def _change_by(
         for name, value in numbers.items():
             if type(value) is type(gap):
                 yield with_specs(assignment, **{name: Value(value + step)})
+        yield from _change_items(assignment, step)
         for name, value in made.items():
             if recipe is not None and type(value) is type(gap):
                 yield Assignment(recipe.made_with(**{name: Value(value + step)}), specs)
+
+
+def _change_items(assignment: Assignment, step: float) -> Iterator[Assignment]:
+    """Yield the same call with another number in a list or a dictionary."""
+    held = {n: s for n, s in assignment.specs.items() if isinstance(s, Several)}
+    for name, spec in held.items():
+        for at, item in enumerate(spec.items):
+            number = item.value if isinstance(item, Value) else None
+            if isinstance(number, int | float) and type(number) is type(step):
+                items = (*spec.items[:at], Value(number + step), *spec.items[at + 1 :])
+                yield with_specs(assignment, **{name: replace(spec, items=items)})

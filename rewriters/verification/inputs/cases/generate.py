@@ -44,8 +44,10 @@ from npufix.rewriters.verification.inputs.cases.forms import (
 from npufix.rewriters.verification.inputs.cases.limits import (
     at_limits,
     with_long_lists,
+    with_negatives,
     with_orders,
     with_signs,
+    with_special_beside,
 )
 from npufix.rewriters.verification.inputs.cases.mixed import list_dtypes
 from npufix.rewriters.verification.inputs.cases.trials import Trials, with_specs
@@ -175,17 +177,8 @@ def _with_values(assignment: Assignment, job: Job) -> Iterator[CallCase]:
         # That numbers meet one is a matter of luck.
         for seed in range(_SEEDS.get(flavour, 1)):
             yield CallCase(assignment, flavour, seed, dtypes=only)
-    yield from _with_negatives(assignment)
-
-
-def _with_negatives(assignment: Assignment) -> Iterator[CallCase]:
-    """Yield arguments of which one tensor alone has negative numbers: labels beside classes."""
-    specs = assignment.specs
-    named = [n for n, s in specs.items() if isinstance(s, Tensor) and s.kind == "int"]
-    for name in named if len(named) > 1 else ():
-        others = {n: replace(specs[n], sound=True) for n in named if n != name}  # type: ignore[arg-type] # tensors
-        wide = replace(specs[name], high=max(3, specs[name].high))  # type: ignore[union-attr,arg-type] # same
-        yield CallCase(with_specs(assignment, **others, **{name: wide}), "negative")
+    yield from with_negatives(assignment)
+    yield from with_special_beside(assignment, job)
 
 
 def _of_whole_range(assignments: Sequence[Assignment], job: Job) -> Iterator[CallCase]:

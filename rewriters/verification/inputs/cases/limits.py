@@ -12,7 +12,15 @@ import torch
 
 from npufix.rewriters.graph.modules.syntax import last_name, parse_once, walk
 from npufix.rewriters.verification.calls.observe import CALL_S
-from npufix.rewriters.verification.calls.values import Tensor, Value, list_tensors
+from npufix.rewriters.verification.calls.values import (
+    Several,
+    Spec,
+    Tensor,
+    Value,
+    list_kinds,
+    list_tensors,
+    replace_tensors,
+)
 from npufix.rewriters.verification.inputs.cases.trials import with_specs
 from npufix.rewriters.verification.inputs.source.parameters import FLOATS, WIDTH, find_named
 from npufix.rewriters.verification.inputs.source.slicing import find_changed
@@ -50,6 +58,8 @@ _MOST_WEIGHTS = 2
 _MOST_ONES = 3
 _MOST_PAIRS = 6
 _MOST_BOUNDS = 6
+_ASKS_SPECIAL = re.compile(r"isnan|isinf|isfinite|nan_to_num|nan(sum|mean|median)")
+_SPECIAL_SEEDS = 2
 
 
 def with_orders(assignments: Sequence[Assignment]) -> Iterator[CallCase]:
@@ -102,6 +112,41 @@ def with_long_lists(assignments: Sequence[Assignment], target: Target) -> Iterat
         for number in (None, *_ROOMS) if whole else (None,):
             others = {} if number is None else dict.fromkeys(whole, Value(number))
             yield CallCase(with_specs(one, **made, **others))
+
+
+def with_negatives(assignment: Assignment) -> Iterator[CallCase]:
+    """Yield arguments of which one tensor alone has negative numbers: labels beside classes."""
+    specs = assignment.specs
+    named = [n for n, s in specs.items() if isinstance(s, Tensor) and s.kind == "int"]
+    for name in named if len(named) > 1 else ():
+        others = {n: replace(specs[n], sound=True) for n in named if n != name}  # type: ignore[arg-type] # tensors
+        wide = replace(specs[name], high=max(3, specs[name].high))  # type: ignore[union-attr,arg-type] # same
+        yield CallCase(with_specs(assignment, **others, **{name: wide}), "negative")
+
+
+def with_special_beside(assignment: Assignment, job: Job) -> Iterator[CallCase]:
+    """Yield NaN and Inf in one argument alone, or in one item of it, where code asks for them.
+
+    Scores of which one is NaN, ``scores[~scores.isnan()]``, beside weights of which none is.
+    """
+    specs = assignment.specs
+    floats = {n: s for n, s in specs.items() if "float" in list_kinds([s])}
+    if not _ASKS_SPECIAL.search(read_source(job.original, job.qualname)):
+        return
+    for name, spec in floats.items():
+        others = {n: replace_tensors(s, _keep_sound) for n, s in floats.items() if n != name}
+        made: list[Spec] = [spec] if others else []
+        if isinstance(spec, Several) and len(spec.items) > 1:
+            sound = replace_tensors(spec, _keep_sound)
+            assert isinstance(sound, Several)  # noqa: S101 - as before
+            made.append(replace(spec, items=(spec.items[0], *sound.items[1:])))
+        for one in made:
+            for seed in range(_SPECIAL_SEEDS):
+                yield CallCase(with_specs(assignment, **others, **{name: one}), "NaN and Inf", seed)
+
+
+def _keep_sound(tensor: Tensor) -> Tensor:
+    return replace(tensor, sound=True)
 
 
 def _find_signed(job: Job) -> set[str]:

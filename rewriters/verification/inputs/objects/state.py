@@ -9,7 +9,7 @@ import torch
 
 from npufix.rewriters.verification.calls.leaves import find_leaves
 from npufix.rewriters.verification.calls.observe import CALL_S
-from npufix.rewriters.verification.calls.values import Value
+from npufix.rewriters.verification.calls.values import MadeArgument, Value
 from npufix.rewriters.verification.inputs.objects.offers import list_modules, list_weights
 from npufix.rewriters.verification.inputs.source.attributes import list_attributes_written
 from npufix.rewriters.verification.sandbox.try_call import try_call
@@ -72,6 +72,17 @@ def cast_made(made: object, given: Iterable[tuple[str, Spec]], dtype: torch.dtyp
     tables = list_tables(made, given)
     cast_floats(made, dtype)
     getattr(made, "__dict__", {}).update(tables)
+
+
+def cast_object(made: object, given: Iterable[tuple[str, Spec]], dtype: torch.dtype) -> None:
+    """Bring an object of the user's class that is an argument to a dtype, with those in it."""
+    cast_made(made, given, dtype)
+    if isinstance(made, torch.nn.Module):
+        return
+    inner = {n: s.given for n, s in given if isinstance(s, MadeArgument) and s.given is not None}
+    for name, held in inner.items():
+        if hasattr(getattr(made, name, None), "__dict__"):
+            cast_object(getattr(made, name), held, dtype)
 
 
 def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

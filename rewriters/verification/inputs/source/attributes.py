@@ -7,7 +7,7 @@ import inspect
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.graph.modules.syntax import parse_once, walk
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ _HANDS_OUT = frozenset(
     ]
 )
 """Methods whose result is a part of what they are called on, or shares its numbers."""
+_PLAIN_BASE = re.compile(r"(^|\.)(Module|object|ABC)$")
 
 
 def list_attributes_read(owner: type, method: str) -> Iterator[tuple[str, str]]:
@@ -266,3 +267,25 @@ def read_attributes(owner: type, method: str) -> dict[str, str]:
         else:
             found[name] = what
     return found
+
+
+def list_classes(text: str) -> list[ast.ClassDef]:
+    """Return the classes that a text defines; none if it is no Python."""
+    try:
+        return [n for n in ast.walk(parse_once(text)) if isinstance(n, ast.ClassDef)]
+    except (SyntaxError, ValueError):
+        return []
+
+
+def read_by_other(text: str, owner: type, method: str) -> dict[str, str]:
+    """Return what the other version reads from ``self``, as far as something may have set it."""
+    cls = next((c for c in list_classes(text) if c.name == owner.__name__), None)
+    functions = [n for n in (cls.body if cls else ()) if getattr(n, "name", "") == method]
+    if cls is None:
+        return {}
+    own = {
+        n.attr for n in ast.walk(cls) if isinstance(n, ast.Attribute) and type(n.ctx) is ast.Store
+    }
+    inherits = any(not _PLAIN_BASE.search(ast.unparse(base)) for base in cls.bases)
+    pairs = (pair for function in functions for pair in classify_attributes(function))
+    return {n: w for n, w in pairs if (inherits or n in own) and not hasattr(owner, n)}

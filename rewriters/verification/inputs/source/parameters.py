@@ -39,7 +39,8 @@ SIZES = _compile(
     (r"patch_?size|window_?size|^window$|^ws$", (2, 4)),
     (r"im(a)?ge?_?size|resolution|input_size", (8,)),
     (r"max_.*(pos|len|seq)|seq_?len|max_?len", (16,)),
-    (r"layers?$|depth|stride|dilation", (1, 2)),
+    (r"layers?$|depth", (2, 1)),  # of one, nobody sees which is left out
+    (r"stride|dilation", (1, 2)),
     (r"groups?$", (2, 1)),  # of one group, none can be taken for another
     (
         r"epochs?$|(^|_)iter(ation)?s?$|global_step|accum\w*steps|(log|print)_(freq|every|interval)",
@@ -51,7 +52,10 @@ SIZES = _compile(
     (r"rep(eat)?s?$|times|n_rep", (2, 1)),
     (r"ignore_?(index|idx|label|id)$", (-100, 1, 255)),
     (r"layer_idx|rank|pad_token|_id$|_idx$|index$", (0, 3)),
-    (r"dim|hidden|size|features|channels|embed|width|d_model|shape", (8, 16, 4)),
+    (
+        r"dim|hidden|size|(^|in_|out_|n(um)?_)features|channels|embed|width|d_model|shape",
+        (8, 16, 4),
+    ),
     (r"^(n|k|m|num.*|.*_num|.*count)$", (2, 8, 4)),
 )
 FLOATS = _compile(
@@ -59,7 +63,8 @@ FLOATS = _compile(
     (r"drop|^p$|(?<!log)(?<!log_)prob|smooth", (0.1,)),
     (r"theta|base", (10000.0,)),
     (r"temperature|tau|gamma", (2.0, 0.5)),
-    (r"alpha|(^|_)lr(_|$)|scal|momentum|rate|lambda|decay|factor|std|range|limit", (0.25, 1.0)),
+    (r"alpha|(^|_)lr(_|$)|scal|momentum|rate|lambda|decay|std|range|limit", (0.25, 1.0)),
+    (r"factor", (2.0, 0.25)),  # by which something becomes smaller, or larger
     (r"thresh", (0.5, 0.25, 1.0)),
     (r"(^|_)(max|high|upper|end)$", (2.0, 4.0)),  # others are 0.5: two bounds are apart
 )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from npufix.rewriters.graph.modules.syntax import last_name, walk
 from npufix.rewriters.verification.calls.values import MadeArgument, Several, Spec, Value
+from npufix.rewriters.verification.inputs.source.parameters import guess_scalars
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,6 +21,8 @@ _SIZE = r"size|shape|resolution|hw$"
 _ORDER = r"perm(ute|utation)?($|_)"
 """Axes in another order."""
 _AXES = r"(^|_)(dims?|axis|axes)$"
+_PLACES = r"(^|_)(ind(ices|exes|exs)|idxs?|layers|positions|ids)$"
+"""Which of several: the first ones are always there."""
 _CONTAINER = r"(?i)\b(tuple|list|sequence|iterable)\[ *"
 _PAIRS: dict[str, tuple[tuple[object, ...], ...]] = {
     "int": ((0, 2), (1, 3), (3, 5)),
@@ -48,6 +51,9 @@ def _guess_sizes(parameter: Parameter, use: Use) -> list[Spec]:
     paired = use.paired and re.search(_SIZE, parameter.name.lower())
     if not numbers and (parameter.annotation or not paired):
         return []
+    if numbers and re.search(_PLACES, parameter.name.lower()):
+        as_list = numbers[1].lower() == "list"
+        return [_list_of(at) if as_list else Value(at) for at in ((0,), (1, 0), (-2,))]
     count = max(2, len(re.findall(r"\bint\b", numbers[2]))) if numbers else 2
     made: list[Spec] = [Value(tuple(sizes[:count])) for sizes in ((3, 5, 2, 4), (6, 4, 7, 3))]
     if use.length > count:  # corners, margins: small enough for windows to hold something
@@ -64,8 +70,20 @@ def _guess_axes(parameter: Parameter) -> list[Spec]:
     several = re.search(r"(?i)\b(tuple|list|sequence|iterable|size)\b", parameter.annotation)
     if not several or not re.search(_AXES, parameter.name.lower()):
         return []
-    made = list if several[1].lower() == "list" else tuple
-    return [Value(made(axes)) for axes in ((-1,), (0, 1), (-2, -1))]
+    as_list = several[1].lower() == "list"
+    return [_list_of(axes) if as_list else Value(axes) for axes in ((-1,), (0, 1), (-2, -1))]
+
+
+def _list_of(numbers: Sequence[object]) -> Several:
+    """Return a list, made anew for every call."""
+    return Several(tuple(map(Value, numbers)), "list")
+
+
+def vary_absent(parameter: Parameter, use: Use) -> list[Spec]:
+    """Return plain values to pass in place of None, one of a kind."""
+    if parameter.default is not None:
+        return []
+    return [*guess_several(parameter, use)[:2], *guess_scalars(parameter)[:1]]
 
 
 def tell_apart(default: object) -> list[Spec]:
@@ -79,7 +97,7 @@ def tell_apart(default: object) -> list[Spec]:
         return []
     whole = kinds == {int}
     apart = (n + at if whole else (n or 1.0) * (1 + at / 8) for at, n in enumerate(numbers))
-    return [Value(type(default)(apart))]  # type: ignore[call-arg] # a tuple or a list
+    return [_list_of([*apart]) if isinstance(default, list) else Value(tuple(apart))]
 
 
 def find_parallel(function: Function | None) -> list[frozenset[str]]:

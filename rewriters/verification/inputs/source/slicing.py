@@ -194,8 +194,9 @@ def find_names_beside(text: str, lines: Iterable[int]) -> set[str]:
 def find_names_behind(text: str, lines: Iterable[int]) -> set[str]:
     """Return the variables of which functions make what these lines of them read.
 
-    ``cs = clipped`` for ``cs = rhos.clamp(max=1.0)`` is the same as long as ``clip_rho`` is 1.0,
-    of which ``clipped`` is made.
+    ``cs = clipped`` for ``cs = rhos.clamp(max=1.0)`` is the same as long as ``clip_rho`` is 1.0, of
+    which ``clipped`` is made; ``blocks[: last + 1]`` is made of ``indices``, None by default, after
+    ``last = most(indices)``.
     """
     try:
         tree, wanted = parse_once(text), set(lines)
@@ -204,15 +205,14 @@ def find_names_behind(text: str, lines: Iterable[int]) -> set[str]:
     functions = (n for n in walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
     around = [n for n in functions if wanted & _span(n)]
     parts = [n for n in walk(*around) if isinstance(n, ast.stmt) and not hasattr(n, "body")]
-    before = [p for p in parts if p.lineno <= max(wanted, default=0)]
-    known = [(list_bound_names(p), list_used_names(p)) for p in before]
-    first = set[str]().union(*(list_used_names(p) for p in before if wanted & _span(p)))
-    found, reading = set[str](), first
-    while reading:
-        found |= reading
-        made_of = (read for stored, read in known if stored & reading)
-        reading = set[str]().union(*made_of) - found
-    return found - first
+    made_of = [(list_bound_names(p) | _changes(p), list_used_names(p)) for p in parts]
+    on = [bool(wanted & _span(part)) for part in parts]
+    found = set[str]().union(*(read for (_, read), is_on in zip(made_of, on, strict=True) if is_on))
+    known = -1
+    while known < len(found):
+        known = len(found)
+        found = found.union(*(read for stored, read in made_of if stored & found))
+    return found
 
 
 def find_changed(pattern: re.Pattern[str], job: Job) -> list[list[str]]:

@@ -372,7 +372,7 @@ def _call_of(target: Target, one: CaseRun) -> _Call:
     arguments = {}
     for name, value in fresh.arguments.items():
         asked = used.arguments[name] if isinstance(specs[name], MadeArgument) else value
-        arguments[name] = _argument(specs[name], asked, namespace)
+        arguments[name] = _argument(specs[name], asked, namespace, one.dtype)
     first = () if fresh.earlier is None else fresh.earlier.items()
     earlier = {name: _argument(specs[name], value, namespace) for name, value in first}
     dtype = torch.float32 if case.float32_weights else one.dtype
@@ -417,7 +417,20 @@ def _make(target: Target, recipe: Recipe, given: Mapping[str, object]) -> str:
     return f"having({made}, {direct})" if direct else made
 
 
-def _argument(spec: Spec, value: object, namespace: Mapping[str, object]) -> str:
+def _argument(
+    spec: Spec,
+    value: object,
+    namespace: Mapping[str, object],
+    dtype: torch.dtype = torch.float32,
+) -> str:
+    if isinstance(spec, MadeArgument) and spec.given is not None:
+        kinds = dict(spec.given)
+        held = materialise(kinds, "ordinary", 0, torch.float32, find=namespace.get)
+        texts = (f"{n}={_argument(kinds[n], v, namespace, dtype)}" for n, v in held.items())
+        first, *inner = spec.kind.split("/")
+        kind = "".join([f"module.{first}", *(f".__init__.__globals__[{n!r}]" for n in inner)])
+        made = f"{kind}({', '.join(texts)})"
+        return f"with_weights({', '.join([made, str(dtype)])})"
     if not isinstance(spec, MadeArgument) or not spec.code:
         return write_expression(value, namespace)
     weights = value.parameters() if isinstance(value, torch.nn.Module) else ()

@@ -1,0 +1,71 @@
+"""What an object holds at first: weights as after training, attributes without ``__init__``."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from typing import Any
+
+import torch
+
+from npufix.rewriters.verification.calls.values import Value, seed_generator
+from npufix.rewriters.verification.inputs.objects.configurations import StandInConfig
+from npufix.rewriters.verification.inputs.objects.offers import StandInLayer
+from npufix.rewriters.verification.inputs.source.parameters import (
+    WIDTH,
+    Parameter,
+    guess_scalars,
+    list_parameters,
+)
+from npufix.rewriters.verification.sandbox.try_call import try_call
+
+_BUILD_S = 5.0
+
+
+def make_attribute(what: str, name: str, *, module: bool) -> object:
+    """Return what an attribute may be that nothing has set."""
+    if what == "call":
+        return torch.nn.SiLU() if "act" in name.lower() else StandInLayer(name)
+    if what == "tensor":
+        weight = torch.ones(WIDTH)
+        return torch.nn.Parameter(weight) if module else weight
+    plain = guess_scalars(Parameter(name, "", inspect.Parameter.empty))
+    return plain[0].value if plain and isinstance(plain[0], Value) else None
+
+
+def randomise(module: torch.nn.Module) -> None:
+    """Give weights numbers that no forgotten weight can hide behind."""
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if parameter.is_floating_point():
+                drawn = torch.randn(parameter.shape, generator=seed_generator(name))
+                apart = drawn.sign().mul_(0.25)  # in place: weights may be hundreds of megabytes
+                parameter.copy_(drawn.mul_(0.5).add_(apart))
+        for name, buffer in module.named_buffers():
+            # As after some training: a mean of zero and a variance of one hide who forgets them.
+            if name.endswith(("running_mean", "running_var")) and buffer is not None:
+                drawn = torch.randn(buffer.shape, generator=seed_generator(name))
+                buffer.copy_(drawn.abs() + 0.5 if name.endswith("var") else drawn * 0.5)
+
+
+def initialise_partly(made: object, owner: type) -> None:
+    """Run those statements of ``__init__`` that run: ``self.relu = nn.ReLU()`` is no stand-in."""
+    init = vars(owner).get("__init__")
+    source = try_call(lambda: inspect.getsource(init), _BUILD_S).value  # type: ignore[arg-type] # raises
+    if not isinstance(source, str) or not inspect.isfunction(init):
+        return
+    tree = ast.parse(f"def make(__class__):\n  if True:\n{source}\n  return __init__")
+    function = next(n for n in ast.walk(tree) if getattr(n, "name", "") == "__init__")
+    assert isinstance(function, ast.FunctionDef)  # noqa: S101 - what has source is one
+    passing = ast.ExceptHandler(ast.Name("Exception", ast.Load()), None, [ast.Pass()])
+    function.decorator_list = []
+    function.body = [ast.Try([one], [passing], [], []) for one in function.body]
+    scope: dict[str, Any] = {}
+    code = compile(ast.fix_missing_locations(tree), "<a part of __init__>", "exec")
+    exec(code, init.__globals__, scope)  # noqa: S102 - the user's own, behind the walls
+    given = {}
+    for parameter in list_parameters(inspect.signature(init))[1:]:
+        guesses = guess_scalars(parameter)
+        likely = next((s.value for s in guesses if isinstance(s, Value)), StandInConfig({}))
+        given[parameter.name] = parameter.default if parameter.has_default else likely
+    try_call(lambda: scope["make"](owner)(made, **given), _BUILD_S)
