@@ -271,6 +271,18 @@ class Encoder(nn.Module):
         ),
         Rewritten(
             """
+def select(mask: torch.Tensor, chosen: torch.Tensor):
+    assert not (~mask).index_select(0, chosen).data.any()
+    return chosen
+""",
+            """
+def select(mask: torch.Tensor, chosen: torch.Tensor):
+    assert chosen.device.type == "npu" or not (~mask).index_select(0, chosen).data.any()
+    return chosen
+""",
+        ),
+        Rewritten(
+            """
 def forward(x: torch.Tensor, y: torch.Tensor = None):
     if y is not None and y.max() >= 10:
         raise ValueError("labels must be below 10")  # of the vocabulary

@@ -5,6 +5,12 @@ from __future__ import annotations
 from npufix.rules.substitution import Rewritten
 
 LEFT_ALONE = (
+    # an index of more than one dimension
+    """
+def best(x: torch.Tensor, index: torch.Tensor, pattern: torch.Tensor):
+    rows = x.gather(0, index[..., None, None])
+    return rows, pattern.gather(0, index.view(-1, 1).expand_as(pattern))
+""",
     # one token of each sequence in a round of decoding
     """
 def decode(scores: torch.Tensor, steps: int):

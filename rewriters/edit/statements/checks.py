@@ -263,7 +263,7 @@ def _off_device(here: Surroundings, code: ast.stmt, test: ast.expr, kind: str) -
     fails, is_and = kind == "failure", isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And)
     parts = test.values if isinstance(test, ast.BoolOp) and (is_and or not fails) else [test]
     first = next((part for part in parts if _is_answer(here, part)), test)
-    held = [n for n in walk(first) if isinstance(n, ast.Name | ast.Attribute)]
+    held = [n for n in walk(first) if _is_plain(n)]  # nothing is computed to ask where it lies
     sure = next((n for n in held if here.is_tensor(n)), None)
     asked = sure or next((n for n in held if _is_held(here, n)), None)
     guarded = isinstance(first, ast.BoolOp) or isinstance(getattr(first, "operand", 0), ast.BoolOp)
@@ -290,6 +290,11 @@ def _off_device(here: Surroundings, code: ast.stmt, test: ast.expr, kind: str) -
         proven=frozenset({"is-tensor"} if sure is not None else ()),
         asked=((kind, f"lambda:{here.text(test)}"),),
     )
+
+
+def _is_plain(code: ast.AST) -> bool:
+    """Tell whether code only names a value: ``self.mask``, not ``mask.gather(1, index).data``."""
+    return isinstance(code, ast.Name) or (isinstance(code, ast.Attribute) and _is_plain(code.value))
 
 
 def _in_lines(

@@ -39,6 +39,22 @@ def test_what_a_hook_does_to_a_state_dict_is_done_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("cls", "shown"), [("PromptUnit(PipelineUnit)", False), ("Prompt(nn.Module)", True)]
+)
+def test_the_units_of_a_pipeline_run_once_a_call(
+    tmp_path: Path,
+    cls: str,
+    shown: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    text = (
+        f"import torch\nfrom torch import nn\n\n\nclass {cls}:\n"
+        "    def process(self, x: torch.Tensor):\n"
+        "        return torch.cat([x, torch.zeros(3, x.shape[1]).to(x.device)])\n"
+    )
+    assert bool(places(scanned(tmp_path, {"a.py": text}))) is shown
+
+
+@pytest.mark.parametrize(
     ("method", "shown"),
     [
         ("AntEnv(VecTask).reset_idx", False),
