@@ -292,7 +292,8 @@ class Form:
     """One way to write the slow thing, and what to write instead.
 
     Parameters of ``pattern`` are pattern variables; those whose name starts with ``literal_``
-    match only literals. ``replacement`` takes the same parameters.
+    match only literals. ``replacement`` takes the same parameters; what it names before it returns
+    has a name in the new code too.
     """
 
     pattern: Callable[..., Any]

@@ -160,16 +160,12 @@ def f(x: torch.Tensor, scores: torch.Tensor, n: int):
         """
 def f(x: torch.Tensor, scores: torch.Tensor, n: int):
     kept = scores.topk(n, dim=1).indices
+    starts = (
+        torch.arange(kept.size(0), device=kept.device).unsqueeze(1) * x.size(1)
+    )
     return (
         x.flatten(0, 1)
-        .index_select(
-            0,
-            (
-                kept
-                + x.size(1)
-                * torch.arange(kept.size(0), device=kept.device).unsqueeze(1)
-            ).flatten(),
-        )
+        .index_select(0, (kept + starts).flatten())
         .reshape(*kept.shape, x.size(2))
     )
 """,
