@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.facts.host_tensors import works_on_host
-from npufix.rewriters.facts.steps.environments import begins_episode, wraps_simulator
+from npufix.rewriters.facts.steps.environments import begins_episode, rolls_out, wraps_simulator
 from npufix.rewriters.facts.steps.functions import (
     OF_TEXT,
     computes,
@@ -54,7 +54,7 @@ _SETS_UP = re.compile(
     r"|(save|load)_(\w+_)?checkpoints?|(get|save|load)_(.*_)?state(_dict)?(_.*)?|(fast)?_*(gptq|quanti[sz]e)(_.*)?"
 )
 _ONCE = re.compile(
-    r"_*(generate(?!_token$)|main|prepare|expand_inputs|batch_repeat|evaluate|validate|encode_(prompt|image|text|video)"
+    r"_*(generate(?!_token$)|main|prepare|expand_inputs|batch_repeat|evaluate|validate|encode_(prompt|image|text|video|audio)"
     r"|on_\w*epoch|[gs]et_time_?steps)(_.*)?"
 )
 _VALIDATES = re.compile(
@@ -312,15 +312,15 @@ def _is_for_old_torch(flow: FunctionFlow, line: int) -> bool:
 
 
 def _is_beside_loop(flow: FunctionFlow, line: int) -> bool:
-    """Tell whether a line stands before or behind the loop over the steps of a sample."""
+    """Tell whether a line stands before or behind the loop over a sample, or over a rollout."""
     of_search = flow.cls is not None and _SEARCHES.search(flow.cls.name) is not None
-    if not line or not (of_search or _SAMPLES.fullmatch(flow.function.name)):
+    loops = _loops(flow) if line else []
+    if any(loop.lineno <= line <= (loop.end_lineno or line) for loop in loops):
         return False
-    loops = _loops(flow)
-    calls = (n for loop in loops for n in walk(*loop.body) if isinstance(n, ast.Call))
-    return any(_TAKES_STEPS.fullmatch(last_name(call.func)) for call in calls) and not any(
-        loop.lineno <= line <= (loop.end_lineno or line) for loop in loops
-    )
+    calls = [n.func for loop in loops for n in walk(*loop.body) if isinstance(n, ast.Call)]
+    if of_search or _SAMPLES.fullmatch(flow.function.name):
+        return any(_TAKES_STEPS.fullmatch(last_name(called)) for called in calls)
+    return any(map(rolls_out, calls))
 
 
 def _loops(flow: FunctionFlow) -> list[ast.For | ast.AsyncFor | ast.While]:

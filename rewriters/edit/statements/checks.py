@@ -12,7 +12,7 @@ from npufix.rewriters.edit.statements.choices import CHOOSE, LEAVES, choose
 from npufix.rewriters.edit.statements.host.of_host import READING
 from npufix.rewriters.edit.statements.host.seldom import decides, is_rare, is_seldom
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, apply_changes
-from npufix.rewriters.facts.host_tensors import is_made_on_host
+from npufix.rewriters.facts.host_tensors import is_made_on_host, is_moved_to_host
 from npufix.rewriters.facts.occasions import is_called_by_forward
 from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph import operators
@@ -96,7 +96,8 @@ def _checks(here: Surroundings) -> Iterator[Proposal]:
                 loop = here.loop_of(node)
                 found = Proposal(node, LEAVES) if isinstance(loop, ast.For) else None
             case ast.If(test) | ast.IfExp(test) if _is_answer(here, test):
-                found = _of_branch(here, node, test) or _tell(here, node)
+                waits = isinstance(node, ast.If) and _selects_anyway(here, node)
+                found = None if waits else _of_branch(here, node, test) or _tell(here, node)
             case _:
                 continue
         if found is not None:
@@ -108,6 +109,18 @@ def _picks_rows(here: Surroundings, test: ast.expr) -> bool:
     node = here.value(test)
     compared = node.args if node is not None and node.op in _COMPARED else ()
     return any(user.op == Op.SLICE for arg in compared for user in here.users(arg))
+
+
+def _selects_anyway(here: Surroundings, code: ast.If) -> bool:
+    """Tell whether the host waits for a mask anyway: ``if not m.any(): return``, then ``x[m]``."""
+    test = code.test.operand if isinstance(code.test, ast.UnaryOp) else code.test
+    node = here.value(test)
+    if node is None or node.op != "any" or not isinstance(code.body[-1], ast.Return):
+        return False
+    mask = node.args[0]
+    users = [user for user in here.users(mask) if user.op in {Op.GETITEM, Op.TUPLE}]
+    users += [user for pair in users if pair.op == Op.TUPLE for user in here.users(pair)]
+    return any(user.op == Op.GETITEM and user.args[0] is not mask for user in users)
 
 
 def _is_wanted(here: Surroundings, code: ast.Assert | ast.If) -> bool:
@@ -186,7 +199,7 @@ def _is_answer(  # noqa: PLR0911 - one case a kind of test
         case ast.Call(ast.Attribute(tensor, "item"), [], []):
             return _is_answer(here, tensor)
     node = here.value(test)
-    if node is None or any(is_of_numpy(part) for part in node.walk()):
+    if node is None or is_moved_to_host(node) or any(map(is_of_numpy, node.walk())):
         return False
     if node.op in _ANSWERS:
         return here.is_tensor(test) is not False and not node.op.startswith("py:")
