@@ -7,10 +7,11 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.guards import is_simple
 from npufix.rewriters.edit.layout import limit_of, style_of
 from npufix.rewriters.edit.statements.choices import CHOOSE, LEAVES, choose
 from npufix.rewriters.edit.statements.host.of_host import READING
-from npufix.rewriters.edit.statements.host.seldom import decides, is_rare, is_seldom
+from npufix.rewriters.edit.statements.host.seldom import decides, is_rare, is_seldom, selects_anyway
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, apply_changes
 from npufix.rewriters.facts.host_tensors import is_made_on_host, is_moved_to_host
 from npufix.rewriters.facts.occasions import is_called_by_forward
@@ -96,7 +97,7 @@ def _checks(here: Surroundings) -> Iterator[Proposal]:
                 loop = here.loop_of(node)
                 found = Proposal(node, LEAVES) if isinstance(loop, ast.For) else None
             case ast.If(test) | ast.IfExp(test) if _is_answer(here, test):
-                waits = isinstance(node, ast.If) and _selects_anyway(here, node)
+                waits = isinstance(node, ast.If) and selects_anyway(here, node)
                 found = None if waits else _of_branch(here, node, test) or _tell(here, node)
             case _:
                 continue
@@ -109,18 +110,6 @@ def _picks_rows(here: Surroundings, test: ast.expr) -> bool:
     node = here.value(test)
     compared = node.args if node is not None and node.op in _COMPARED else ()
     return any(user.op == Op.SLICE for arg in compared for user in here.users(arg))
-
-
-def _selects_anyway(here: Surroundings, code: ast.If) -> bool:
-    """Tell whether the host waits for a mask anyway: ``if not m.any(): return``, then ``x[m]``."""
-    test = code.test.operand if isinstance(code.test, ast.UnaryOp) else code.test
-    node = here.value(test)
-    if node is None or node.op != "any" or not isinstance(code.body[-1], ast.Return):
-        return False
-    mask = node.args[0]
-    users = [user for user in here.users(mask) if user.op in {Op.GETITEM, Op.TUPLE}]
-    users += [user for pair in users if pair.op == Op.TUPLE for user in here.users(pair)]
-    return any(user.op == Op.GETITEM and user.args[0] is not mask for user in users)
 
 
 def _is_wanted(here: Surroundings, code: ast.Assert | ast.If) -> bool:
@@ -276,7 +265,7 @@ def _off_device(here: Surroundings, code: ast.stmt, test: ast.expr, kind: str) -
     fails, is_and = kind == "failure", isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And)
     parts = test.values if isinstance(test, ast.BoolOp) and (is_and or not fails) else [test]
     first = next((part for part in parts if _is_answer(here, part)), test)
-    held = [n for n in walk(first) if _is_plain(n)]  # nothing is computed to ask where it lies
+    held = [n for n in walk(first) if isinstance(n, ast.Name | ast.Attribute) and is_simple(n)]
     sure = next((n for n in held if here.is_tensor(n)), None)
     asked = sure or next((n for n in held if _is_held(here, n)), None)
     guarded = isinstance(first, ast.BoolOp) or isinstance(getattr(first, "operand", 0), ast.BoolOp)
@@ -303,11 +292,6 @@ def _off_device(here: Surroundings, code: ast.stmt, test: ast.expr, kind: str) -
         proven=frozenset({"is-tensor"} if sure is not None else ()),
         asked=((kind, f"lambda:{here.text(test)}"),),
     )
-
-
-def _is_plain(code: ast.AST) -> bool:
-    """Tell whether code only names a value: ``self.mask``, not ``mask.gather(1, index).data``."""
-    return isinstance(code, ast.Name) or (isinstance(code, ast.Attribute) and _is_plain(code.value))
 
 
 def _in_lines(

@@ -120,7 +120,8 @@ def is_needed(here: Surroundings, weights: Node, product: Node) -> bool:
     readers = {user for way in ways for user in here.users(way)} - ways - {product}
     returned = {n for o in here.flow.observables if o.kind == "return" for n in _parts(o.node)}
     return bool(returned & ways) or any(
-        user.op not in _SAME_WEIGHTS | {Op.PHI} and not _drops(user) for user in readers
+        user.op not in _SAME_WEIGHTS | {Op.PHI, Op.STATEMENT} and not _drops(user)
+        for user in readers
     )
 
 
