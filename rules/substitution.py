@@ -222,10 +222,10 @@ class Site(Protocol):
         """Return the operation that computed the value: ``add``, ``module:Dropout``."""
 
     def mentions(self, *words: str) -> bool:
-        """Tell whether the module uses one of these names, wherever."""
+        """Tell whether the module, or one of a base class, uses one of these names, wherever."""
 
     def arguments(self, method: str) -> Sequence[Mapping[str, str]]:
-        """Return the arguments of each call of a method in the module, as they are written."""
+        """Return the arguments of each call of a method there, as they are written."""
 
     def is_cast_back(self, name: str) -> bool:
         """Tell whether what the pattern computes is cast to the dtype of a value that it reads."""
@@ -292,7 +292,8 @@ class Form:
     """One way to write the slow thing, and what to write instead.
 
     Parameters of ``pattern`` are pattern variables; those whose name starts with ``literal_``
-    match only literals. ``replacement`` takes the same parameters.
+    match only literals. ``replacement`` takes the same parameters; what it names before it returns
+    has a name in the new code too.
     """
 
     pattern: Callable[..., Any]

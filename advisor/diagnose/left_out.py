@@ -85,6 +85,8 @@ _SEES_POINTS = Mention(re.compile(f"(?i){'|'.join(_POINTS)}"), _POINTS)
 _DRIVING = (*_POINTS, "argoverse", "mmcv", "mmdet", "deform")
 _DRIVES = Mention(re.compile(f"(?i){'|'.join(_DRIVING)}"), _DRIVING)
 """What a program has for which mx_driving is made: not so the graphs of molecules."""
+_SCALES = Mention(re.compile(r"\bGradScaler\("), ("gradscaler",))
+"""What takes the steps of an optimizer that a function of another file makes."""
 _SERVES = re.compile(
     r"(?m)^\s*(from|import) (\S*/)?(vllm|sglang|sgl_kernel|lightllm|lmdeploy)\w*\b"
 )
@@ -171,6 +173,8 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
     if site.rule.name == "columns-one-by-one":  # views, which only a backward pass makes dear
         guessed = guessed or "is-tensor" in unknown
     guessed = guessed or _is_worth_less_than_its_text(site) or _learns(file, site, callers)
+    made_for_others = "no-grad-scaler" in unknown and "." not in site.function
+    guessed = guessed or (made_for_others and callers.mention(_SCALES))
     # who is sent the dictionary may have no device
     guessed = guessed or ("log-takes-tensors" in unknown and callers.mention(_SENDS))
     guessed = guessed or _is_method_of_program(file, site, callers)

@@ -219,9 +219,20 @@ def _compose(
         )
         problem = "another change in the same function is in the way; run npufix again"
         failed |= {item: problem for item in items if item.site in in_the_way}
-        if text != file.text:
+        if not _compiles(text):
+            failed |= dict.fromkeys(items, "the file with all its changes is not valid Python")
+        elif text != file.text:
             changes.append(FileChange(file.path, relative, file.data, file.encode(text)))
     return changes, failed
+
+
+def _compiles(text: str) -> bool:
+    """Tell whether Python takes a whole file: imports of ``__future__`` come first, for one."""
+    try:
+        compile(text, "", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError):
+        return False
+    return True
 
 
 def _is_guarded(site: Site) -> bool:

@@ -58,7 +58,8 @@ def spell(
     code = parse_rule_function(replacement)
     flags = {n: b for n, b in match.bindings.items() if b.op == Op.CONST and _is_flag(b.value)}
     body = _fold(_Literals(flags).visit(without_defaults(code, match)))  # one arm of a choice
-    uses = [n.id for n in walk(body) if isinstance(n, ast.Name)]
+    parts = list_parts(code)
+    uses = [n.id for n in walk(body, *parts.values()) if isinstance(n, ast.Name)]
     texts: dict[str, ast.expr] = {}
     hoisted: dict[str, ast.expr] = {}
     library = _Library(flow, set(uses) & {arg.arg for arg in code.args.args}, wording.lines)
@@ -82,7 +83,14 @@ def spell(
     spelled = {name: _expression(match.bindings[name], flow, names) for name in left}
     unused = {name: expression for name, expression in spelled.items() if expression is not None}
     shown = {param: wording.shown(code) for param, code in texts.items()}
-    body = _fold(_Substitute(shown).visit(library.visit(copy_tree(body))))
+    steps = {part: fresh(part, flow.function) for part in parts}
+    shown |= {part: ast.Name(name, ast.Load()) for part, name in steps.items()}
+
+    def substituted(code: ast.expr) -> ast.expr:
+        return _fold(_Substitute(shown).visit(library.visit(copy_tree(code))))
+
+    body = substituted(body)
+    named = {steps[part]: wording.written(substituted(value)) for part, value in parts.items()}
     _call_as_before(body, flow, match.evaluation.code)
     tensors = [shown[a.arg] for a in code.args.args if a.arg in shown and is_tensor(a)]
     guard = Guard(flow, wording, hoisted)
@@ -90,7 +98,7 @@ def spell(
     operands = [a.arg for a in code.args.args if a.arg in shown and is_tensor(a)]
     return Spelled(
         wording.written(body),
-        {name: wording.own(value) for name, value in hoisted.items()},
+        {name: wording.own(value) for name, value in hoisted.items()} | named,
         tuple(sorted(library.missing)),
         ", ".join(f"{name}={ast.unparse(code)}" for name, code in {**unused, **texts}.items()),
         condition,
@@ -286,6 +294,12 @@ def result_expression(code: FunctionNode) -> ast.expr:
     raise TypeError(f"{code.name} must end with one expression")
 
 
+def list_parts(code: FunctionNode) -> Mapping[str, ast.expr]:
+    """Return what a replacement names before it returns: ``starts = torch.arange(...)``."""
+    assigned = [s for s in code.body if isinstance(s, ast.Assign)]
+    return {ast.unparse(s.targets[0]): s.value for s in assigned}
+
+
 def replacement_node(replacement: Callable[..., object], flow: FunctionFlow, match: Match) -> Node:
     """Return the replacement as a node of the user's graph: what the patched code must compute."""
     code = parse_rule_function(replacement)
@@ -294,6 +308,8 @@ def replacement_node(replacement: Callable[..., object], flow: FunctionFlow, mat
     state.env = {arg.arg: match.bindings[arg.arg] for arg in code.args.args}
     body = without_defaults(code, match)
     reader = ExpressionReader(state)
+    for part, value in list_parts(code).items():
+        state.env[part] = reader.read(value)
     found = reader.read(_fold(_Literals(match.bindings).visit(body)))
     reader.close()
     return found

@@ -160,6 +160,15 @@ def _source(node: Node) -> Node:
     return node
 
 
+def is_moved_to_host(node: Node) -> bool:
+    """Tell whether a value is computed of what lies on the host: ``n > 0`` of ``n = x.cpu()``."""
+    while node.args and node.op != "cpu":
+        if node.op not in operators.ELEMENTWISE | _STAYS | {Op.GETITEM, Op.COMPARE, "any", "all"}:
+            return False
+        node = node.args[0]
+    return node.op == "cpu"
+
+
 def is_made_on_host(node: Node) -> bool:
     """Tell whether a tensor is made without a device, or is a view of one: ``torch.tensor(n)``."""
     return _is_made_there(_source(node))

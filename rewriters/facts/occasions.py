@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.facts.host_tensors import works_on_host
-from npufix.rewriters.facts.steps.environments import begins_episode, wraps_simulator
+from npufix.rewriters.facts.steps.environments import begins_episode, rolls_out, wraps_simulator
 from npufix.rewriters.facts.steps.functions import (
     OF_TEXT,
     computes,
@@ -45,7 +45,7 @@ class Occasion(str, Enum):
 
 # A loop in them takes no part in a step either.
 _BUILDS = re.compile(
-    r"_*((set|enable|disable)_(use_)?\w*(attention|xformers|flash|tiling|slicing)\w*|init|reset|load|save|from|convert|export|setup|configure|merge|register|plot|visuali[sz]e)(_.*|__)?"
+    r"_*((set|enable|disable)_(use_)?\w*(attention|xformers|flash|tiling|slicing|lora|adapter)\w*|init|reset|load|save|from|convert|export|setup|configure|merge|register|plot|visuali[sz]e)(_.*|__)?"
     r"|_*(set|update|compute|precompute)_(cos_sin|sin_cos|default_rope|inv_freq|freqs_cis)(_\w*)?"
     r"|.*_init|_*(un)?flatten_\w*state\w*|_*(build|make|create|init)_(\w+_)?cache|.*state_dicts?(_.*)?|get_(\w+_)?(peft|lora|model|optim\w*|adapter)_(\w+_)?state(_.*)?"
 )
@@ -54,7 +54,7 @@ _SETS_UP = re.compile(
     r"|(save|load)_(\w+_)?checkpoints?|(get|save|load)_(.*_)?state(_dict)?(_.*)?|(fast)?_*(gptq|quanti[sz]e)(_.*)?"
 )
 _ONCE = re.compile(
-    r"_*(generate(?!_token$)|main|prepare|expand_inputs|batch_repeat|evaluate|validate|encode_(prompt|image|text|video)"
+    r"_*(generate(?!_token$)|main|prepare|expand_inputs|batch_repeat|evaluate|validate|encode_(prompt|image|text|video|audio)"
     r"|on_\w*epoch|[gs]et_time_?steps)(_.*)?"
 )
 _VALIDATES = re.compile(
@@ -80,6 +80,7 @@ _INFERS = re.compile(r"_*(\w+_)?infer(ence)?")
 """What runs once for a text or an image, from its input to its end."""
 _BESIDE_EPOCHS = re.compile(r"on_(\w+_)?(init|stage|epoch|fit|validation|test)_(start|end|begin)")
 _CALLED_ONCE = re.compile(r"(Pipeline|Recipe|Benchmark)\w*$")
+_UNIT = re.compile(r"(\w*[a-z])?Pipeline(Unit|Block|Mixin)?")
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
 _DONE_ONCE = frozenset(
     {
@@ -160,7 +161,7 @@ def occasion(
         return Occasion.ASIDE
     once = _ONCE.fullmatch(name) is not None and not _is_part_of_step(flow)
     once = once or how_often is Pace.AROUND or name == MODULE or "test" in _words(name)
-    once = once or (flow.cls is not None and _CALLED_ONCE.search(flow.cls.name) is not None)
+    once = once or (flow.cls is not None and _is_called_once(flow.cls))
     once = once or (name != "forward" and bool(list_given(flow.function) & OF_TEXT))
     # what stands beside the loop of ``train(self)`` runs once for all of its rounds
     once = once or (line > 0 and trains(flow.function) and not trains(flow.function, line))
@@ -168,6 +169,12 @@ def occasion(
         match is not None or trains(flow.function, line) or samples(flow.function, line)
     )
     return Occasion.CALL if once and not in_loop else Occasion.STEP
+
+
+def _is_called_once(cls: ast.ClassDef) -> bool:
+    """Tell whether a class does all that a user asks for: ``ImagePipeline``, or a unit of one."""
+    units = (last_name(base) for base in cls.bases)
+    return _CALLED_ONCE.search(cls.name) is not None or any(map(_UNIT.fullmatch, units))
 
 
 def _is_part_of_step(flow: FunctionFlow) -> bool:
@@ -305,15 +312,15 @@ def _is_for_old_torch(flow: FunctionFlow, line: int) -> bool:
 
 
 def _is_beside_loop(flow: FunctionFlow, line: int) -> bool:
-    """Tell whether a line stands before or behind the loop over the steps of a sample."""
+    """Tell whether a line stands before or behind the loop over a sample, or over a rollout."""
     of_search = flow.cls is not None and _SEARCHES.search(flow.cls.name) is not None
-    if not line or not (of_search or _SAMPLES.fullmatch(flow.function.name)):
+    loops = _loops(flow) if line else []
+    if any(loop.lineno <= line <= (loop.end_lineno or line) for loop in loops):
         return False
-    loops = _loops(flow)
-    calls = (n for loop in loops for n in walk(*loop.body) if isinstance(n, ast.Call))
-    return any(_TAKES_STEPS.fullmatch(last_name(call.func)) for call in calls) and not any(
-        loop.lineno <= line <= (loop.end_lineno or line) for loop in loops
-    )
+    calls = [n.func for loop in loops for n in walk(*loop.body) if isinstance(n, ast.Call)]
+    if of_search or _SAMPLES.fullmatch(flow.function.name):
+        return any(_TAKES_STEPS.fullmatch(last_name(called)) for called in calls)
+    return any(map(rolls_out, calls))
 
 
 def _loops(flow: FunctionFlow) -> list[ast.For | ast.AsyncFor | ast.While]:

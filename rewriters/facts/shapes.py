@@ -296,14 +296,18 @@ class Shapes:
         ranks = [self.least_rank(part) for part in parts.args] if _is_sequence(parts) else []
         return type(dim.value) is int and 0 <= dim.value < max(ranks, default=0) - 1
 
-    def least_rank(self, node: Node) -> int:  # noqa: PLR0911 - one case an operator
+    def least_rank(self, node: Node) -> int:  # noqa: C901, PLR0911 - one case an operator
         """Return how many dimensions a tensor has at least."""
         rank = self.rank(node)
         if isinstance(rank, int):
             return rank
         if self.may_have_changed(node):
             return 0
+        if rank is not None and rank.more > 0 and rank.base is not node:  # ``x[..., None, None]``
+            return self.least_rank(rank.base) + rank.more
         match node.op:
+            case "expand_as" if len(node.args) > 1:
+                return max(map(self.least_rank, node.args[:2]))
             case "matmul":
                 # Of matrices and vectors nobody knows what is left.
                 ranks = [self.least_rank(arg) for arg in node.args]
@@ -379,7 +383,7 @@ class Shapes:
     def _rank_of_indexed(self, node: Node) -> Rank:
         base, index = node.args
         items = index.args if index.op == Op.TUPLE else (index,)
-        if any(not (_is_new_axis(i) or i.op == Op.SLICE or _is_place(i)) for i in items):
+        if any(not (_is_dots(i) or i.op == Op.SLICE or _is_place(i)) for i in items):
             return None
         rank = self.rank(base)
         if isinstance(rank, RelativeRank) and index.op != Op.TUPLE and _is_place(index):
@@ -481,6 +485,11 @@ def _is_int(node: Node) -> bool:
 def _is_place(node: Node) -> bool:
     """Tell whether an index takes one of a dimension: a number, or the counter of a loop."""
     return _is_int(node) or node.op == Op.COUNTER
+
+
+def _is_dots(node: Node) -> bool:
+    """Tell whether an index is ``None`` or ``...``."""
+    return node.op == Op.CONST and node.value in {None, Ellipsis}
 
 
 def _is_new_axis(node: Node) -> bool:

@@ -14,12 +14,14 @@ from npufix.rewriters.facts.shapes import RelativeRank, Shapes
 from npufix.rewriters.facts.value_kinds import KEEPS_DTYPE, ValueKinds
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import is_buffer, is_plain_attribute
+from npufix.rewriters.graph.modules.neighbours import foreign_bases
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from npufix.rewriters.graph.dataflow import FunctionFlow
+    from npufix.rewriters.graph.modules.names import ModuleNames
     from npufix.rewriters.graph.nodes import Node
     from npufix.rewriters.match.matching import Match
 
@@ -137,7 +139,10 @@ class SourceFacts(ValueKinds, AttentionFacts):
     def same_dtype(self, first: str, second: str) -> bool | None:
         """Tell whether two tensors have one dtype."""
         left, right = (self.match.bindings[name] for name in (first, second))
-        return True if self._dtype_node(left) is self._dtype_node(right) else None
+        if self._dtype_node(left) is self._dtype_node(right):
+            return True
+        kinds = {self._has_fractions(left), self._has_fractions(right)}
+        return False if kinds == {True, False} else None
 
     def _dtype_node(self, node: Node) -> Node:
         """Return the dtype of a tensor as the graph knows it: of what it is a view or copy of."""
@@ -241,12 +246,23 @@ class SourceFacts(ValueKinds, AttentionFacts):
         return self.match.bindings[name].op
 
     def mentions(self, *words: str) -> bool:
-        """Tell whether the module uses one of these names, wherever."""
-        return module_facts.mentions(self.flow.names, words)
+        """Tell whether the module uses one of these names, wherever.
+
+        So does a module that a base of the class comes from: ``BaseTrainer.train_step`` takes the
+        steps of the optimizer that ``Trainer.configure_optimizers`` makes.
+        """
+        return any(module_facts.mentions(names, words) for names in self._modules())
 
     def arguments(self, method: str) -> Sequence[Mapping[str, str]]:
         """Return the arguments of each call of a method in the module, as they are written."""
-        return module_facts.arguments(self.flow.names, method)
+        found = (module_facts.arguments(names, method) for names in self._modules())
+        return [call for calls in found for call in calls]
+
+    def _modules(self) -> Sequence[ModuleNames]:
+        """Return the module, and those that the bases of its class come from."""
+        own, cls = self.flow.names, self.flow.cls
+        bases = () if cls is None else foreign_bases(own, cls)
+        return list({id(names): names for names in (own, *(there for there, _ in bases))}.values())
 
     def is_scaled(self) -> bool | None:
         """Tell whether one product is all that is made of what the pattern computes, cast or not.

@@ -338,6 +338,22 @@ class ValueKinds:
             return self._dtype(node.args[0]) or "float32"
         return None
 
+    def _has_fractions(self, node: Node) -> bool | None:
+        """Tell whether the elements of a tensor are fractions, not so positions.
+
+        ``(y - a) / (b - a)``, not ``x.argmax(0) + 1``.
+        """
+        if node.op == "div":
+            return True if node.args[-1].value is None else None  # no ``rounding_mode``
+        if are_found_positions(node):
+            return False
+        if node.op in KEEPS_DTYPE | {"clamp"} and node.args:
+            return self._has_fractions(node.args[0])
+        if node.op not in {"add", "sub", "mul"}:
+            return None
+        kinds = {self._has_fractions(a) for a in node.args[:2] if self._is_int(a) is not True}
+        return True if True in kinds else (kinds.pop() if len(kinds) == 1 else None)
+
     def _is_int(self, node: Node) -> bool | None:  # noqa: PLR0911 - one case a kind of proof
         if node.op == Op.CONST:
             return isinstance(node.value, int) and not isinstance(node.value, bool)

@@ -131,6 +131,16 @@ class Mixture(nn.Module):
         gates = (x @ self.weight + self.gate_bias).softmax(-1)
         return (gates.unsqueeze(-1) * experts).sum(-2)
 """,
+        # a mask hides weights that are cast before
+        """
+class Attention(nn.Module):
+    def forward(self, q, k, v, rel_bias, mask=None):
+        scores = q @ k.transpose(-2, -1) + rel_bias
+        weights = scores.float().softmax(-1).type(scores.dtype)
+        if mask is not None:
+            weights = weights * mask
+        return weights @ v
+""",
         # the weights are multiplied once more
         """
 class Attention(nn.Module):

@@ -166,6 +166,19 @@ RULE = Substitution(
     passes=(0, 0),
     requires="torch_npu>=2.1",
     valid=(
+        # the answer lies on the host, and x[mask] waits for as much
+        """
+class Encoder(nn.Module):
+    def forward(self, x: torch.Tensor, mask: torch.Tensor, flags: torch.Tensor):
+        lengths = mask.sum(1).cpu()
+        some = lengths > 0
+        if some.any():
+            x = x + 1
+        if not flags.any():
+            return x, None
+        rows = x[flags, :]
+        return rows, rows.sum()
+""",
         # of a shape
         """
 def forward(x: torch.Tensor, y: torch.Tensor):
@@ -267,6 +280,18 @@ class Encoder(nn.Module):
         h = x * 2
         assert h.device.type == "npu" or not torch.isnan(h).any(), "nan in the encoder"
         return F.relu(h)
+""",
+        ),
+        Rewritten(
+            """
+def select(mask: torch.Tensor, chosen: torch.Tensor):
+    assert not (~mask).index_select(0, chosen).data.any()
+    return chosen
+""",
+            """
+def select(mask: torch.Tensor, chosen: torch.Tensor):
+    assert chosen.device.type == "npu" or not (~mask).index_select(0, chosen).data.any()
+    return chosen
 """,
         ),
         Rewritten(

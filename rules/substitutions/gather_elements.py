@@ -165,29 +165,17 @@ def rows_of_width(x: Tensor, index: Tensor, width: int) -> Tensor:
 
 def select_rows(x: Tensor, index: Tensor) -> Tensor:
     """Select rows of the batch as one matrix, by their numbers in it."""
+    starts = torch.arange(index.size(0), device=index.device).unsqueeze(1) * x.size(1)
     return (
-        x.flatten(0, 1)
-        .index_select(
-            0,
-            (
-                index + x.size(1) * torch.arange(index.size(0), device=index.device).unsqueeze(1)
-            ).flatten(),
-        )
-        .reshape(*index.shape, x.size(2))
+        x.flatten(0, 1).index_select(0, (index + starts).flatten()).reshape(*index.shape, x.size(2))
     )
 
 
 def select_rows_of(x: Tensor, index: Tensor, width: int) -> Tensor:
     """As ``select_rows``."""
+    starts = torch.arange(index.size(0), device=index.device).unsqueeze(1) * x.size(1)
     return (
-        x.flatten(0, 1)
-        .index_select(
-            0,
-            (
-                index + x.size(1) * torch.arange(index.size(0), device=index.device).unsqueeze(1)
-            ).flatten(),
-        )
-        .reshape(*index.shape, x.size(2))
+        x.flatten(0, 1).index_select(0, (index + starts).flatten()).reshape(*index.shape, x.size(2))
     )
 
 

@@ -5,6 +5,12 @@ from __future__ import annotations
 from npufix.rules.substitution import Rewritten
 
 LEFT_ALONE = (
+    # an index of more than one dimension
+    """
+def best(x: torch.Tensor, index: torch.Tensor, pattern: torch.Tensor):
+    rows = x.gather(0, index[..., None, None])
+    return rows, pattern.gather(0, index.view(-1, 1).expand_as(pattern))
+""",
     # one token of each sequence in a round of decoding
     """
 def decode(scores: torch.Tensor, steps: int):
@@ -154,16 +160,12 @@ def f(x: torch.Tensor, scores: torch.Tensor, n: int):
         """
 def f(x: torch.Tensor, scores: torch.Tensor, n: int):
     kept = scores.topk(n, dim=1).indices
+    starts = (
+        torch.arange(kept.size(0), device=kept.device).unsqueeze(1) * x.size(1)
+    )
     return (
         x.flatten(0, 1)
-        .index_select(
-            0,
-            (
-                kept
-                + x.size(1)
-                * torch.arange(kept.size(0), device=kept.device).unsqueeze(1)
-            ).flatten(),
-        )
+        .index_select(0, (kept + starts).flatten())
         .reshape(*kept.shape, x.size(2))
     )
 """,

@@ -172,6 +172,13 @@ def f(x: torch.Tensor, scale: torch.Tensor):
 def f(x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor):
     return x * (2 + scale) + shift
 """,
+        # positions are multiplied with fractions
+        """
+def between(x: torch.Tensor, low: torch.Tensor, high: torch.Tensor):
+    first = x.argmax(0).clamp(max=10)
+    gate = (x - low) / (high - low)
+    return (1 - gate) * first + gate * (first + 1)
+""",
         # subtracted
         """
 def f(x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor):

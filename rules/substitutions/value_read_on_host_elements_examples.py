@@ -111,6 +111,28 @@ class Head(nn.Module):
 
 REWRITTEN = (
     # one number of each row, counted in all of them at once
+    # nobody writes into it: no copy
+    Rewritten(
+        """
+def discriminator_loss(real, fake):
+    loss, losses = 0, []
+    for r, f in zip(real, fake):
+        part = torch.mean((r - f) ** 2)
+        loss += 2 * part
+        losses.append(part.item())
+    return loss, losses
+""",
+        """
+def discriminator_loss(real, fake):
+    loss, losses = 0, []
+    for r, f in zip(real, fake):
+        part = torch.mean((r - f) ** 2)
+        loss += 2 * part
+        losses.append(part.detach())
+    losses = torch.stack(losses).tolist() if losses else []
+    return loss, losses
+""",
+    ),
     Rewritten(
         """
 class Head(nn.Module):

@@ -7,12 +7,13 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.guards import is_simple
 from npufix.rewriters.edit.layout import limit_of, style_of
 from npufix.rewriters.edit.statements.choices import CHOOSE, LEAVES, choose
 from npufix.rewriters.edit.statements.host.of_host import READING
-from npufix.rewriters.edit.statements.host.seldom import decides, is_rare, is_seldom
+from npufix.rewriters.edit.statements.host.seldom import decides, is_rare, is_seldom, selects_anyway
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, apply_changes
-from npufix.rewriters.facts.host_tensors import is_made_on_host
+from npufix.rewriters.facts.host_tensors import is_made_on_host, is_moved_to_host
 from npufix.rewriters.facts.occasions import is_called_by_forward
 from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph import operators
@@ -96,7 +97,8 @@ def _checks(here: Surroundings) -> Iterator[Proposal]:
                 loop = here.loop_of(node)
                 found = Proposal(node, LEAVES) if isinstance(loop, ast.For) else None
             case ast.If(test) | ast.IfExp(test) if _is_answer(here, test):
-                found = _of_branch(here, node, test) or _tell(here, node)
+                waits = isinstance(node, ast.If) and selects_anyway(here, node)
+                found = None if waits else _of_branch(here, node, test) or _tell(here, node)
             case _:
                 continue
         if found is not None:
@@ -186,7 +188,7 @@ def _is_answer(  # noqa: PLR0911 - one case a kind of test
         case ast.Call(ast.Attribute(tensor, "item"), [], []):
             return _is_answer(here, tensor)
     node = here.value(test)
-    if node is None or any(is_of_numpy(part) for part in node.walk()):
+    if node is None or is_moved_to_host(node) or any(map(is_of_numpy, node.walk())):
         return False
     if node.op in _ANSWERS:
         return here.is_tensor(test) is not False and not node.op.startswith("py:")
@@ -263,7 +265,7 @@ def _off_device(here: Surroundings, code: ast.stmt, test: ast.expr, kind: str) -
     fails, is_and = kind == "failure", isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And)
     parts = test.values if isinstance(test, ast.BoolOp) and (is_and or not fails) else [test]
     first = next((part for part in parts if _is_answer(here, part)), test)
-    held = [n for n in walk(first) if isinstance(n, ast.Name | ast.Attribute)]
+    held = [n for n in walk(first) if isinstance(n, ast.Name | ast.Attribute) and is_simple(n)]
     sure = next((n for n in held if here.is_tensor(n)), None)
     asked = sure or next((n for n in held if _is_held(here, n)), None)
     guarded = isinstance(first, ast.BoolOp) or isinstance(getattr(first, "operand", 0), ast.BoolOp)

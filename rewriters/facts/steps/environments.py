@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 _ENVIRONMENT = re.compile(r"(Env(ironment)?|Task|Simulator|World)(V?\d+)?$")
 _BEGINS_ANEW = re.compile(r"_*(\w+_)?resets?(_.*)?")
 """What an environment of reinforcement learning does when an episode ends."""
+_STEP = re.compile(r"(^|[._])envs?\.step(_async)?$")
 _WRAPPER = re.compile(r"(^|[.\w])(Env(ironment)?Wrapper|gym(nasium)?\.(Env|Wrapper))$")
 _MANY_AT_ONCE = re.compile(r"VecEnv|Vectori[sz]ed")
 _ON_DEVICE = re.compile(r"(?i)isaac|brax|mjx|warp|genesis|vmas|maniskill|legged|jax")
@@ -25,6 +26,11 @@ def begins_episode(flow: FunctionFlow) -> bool:
     names = [] if flow.cls is None else [flow.cls.name, *map(last_name, flow.cls.bases)]
     known = any(map(_ENVIRONMENT.search, names))
     return known and _BEGINS_ANEW.fullmatch(flow.function.name) is not None
+
+
+def rolls_out(called: ast.expr) -> bool:
+    """Tell whether a call takes the step of an environment: ``env.step(action)``."""
+    return _STEP.search(ast.unparse(called)) is not None
 
 
 def wraps_simulator(flow: FunctionFlow) -> bool:

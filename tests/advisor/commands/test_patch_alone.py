@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -83,3 +84,24 @@ def test_an_interrupt_leaves_the_verdicts_there_are(monkeypatch: pytest.MonkeyPa
     assert interrupted is stopped
     assert [v and v.status for v in found] == [None, Status.EQUIVALENT, None]
     assert told == [jobs[1]]
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """Stands in for a finding."""
+
+    file: object
+    site: str
+
+
+def test_changes_that_python_refuses_together_are_not_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = {"relative": "m.py", "text": "x = 1\n", "neighbour": None, "line_width": 100}
+    file = SimpleNamespace(**given, path="m.py", data=b"", encode=str.encode)
+    item = cast("Any", Place(file, "a site"))
+    late = "x = 2\nfrom __future__ import annotations\n"
+    for text, written in ((late, 0), ("x = 2\n", 1)):
+        monkeypatch.setattr(patching, "apply_in_order", lambda *_, text=text: (text, set()))
+        changes, failed = patching._compose([item], portable=False)
+        assert (len(changes), len(failed)) == (written, 1 - written)

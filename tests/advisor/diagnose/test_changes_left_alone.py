@@ -65,6 +65,31 @@ def test_what_an_object_lacks_is_made_once(tmp_path: Path, asked: str) -> None:
     assert bool(places(scanned(tmp_path, {"a.py": text}))) is ("ndim" in asked)
 
 
+@pytest.mark.parametrize(("scaler", "shown"), [("GradScaler()", False), ("Scale()", True)])
+def test_an_optimizer_made_for_a_loop_that_scales_gradients_is_left_alone(
+    tmp_path: Path, scaler: str, *, shown: bool
+) -> None:
+    files = {
+        "make.py": "import torch\n\n\ndef smart_optimizer(model, rate):\n"
+        "    return torch.optim.AdamW(model.parameters(), lr=rate)\n",
+        "run.py": "from make import smart_optimizer\n\n\ndef train(model, batches):\n"
+        f"    scaler, optimizer = {scaler}, smart_optimizer(model, 0.1)\n"
+        "    for batch in batches:\n        scaler.scale(model(batch)).backward()\n"
+        "        scaler.step(optimizer)\n",
+    }
+    assert any("make.py" in place for place in places(scanned(tmp_path, files))) is shown
+
+
+def test_a_model_that_is_moved_away_is_no_tensor(tmp_path: Path) -> None:
+    text = (
+        "import torch\nfrom torch import nn\n\n\nclass Ensemble(nn.Module):\n"
+        "    def forward(self, x: torch.Tensor):\n        found = 0\n"
+        "        for model in self.models:\n            found += model.to(x.device)(x)\n"
+        "            model.cpu()\n        return found\n"
+    )
+    assert places(scanned(tmp_path, {"a.py": text})) == []
+
+
 @pytest.mark.parametrize(("given", "shown"), [("ids", True), ("tokenizer", False)])
 def test_who_gets_a_tokenizer_runs_once_a_text(tmp_path: Path, given: str, *, shown: bool) -> None:
     text = (

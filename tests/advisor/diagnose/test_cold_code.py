@@ -38,6 +38,35 @@ def test_what_a_hook_does_to_a_state_dict_is_done_once(tmp_path: Path) -> None:
         assert bool(places(scanned(tmp_path, {"a.py": text}))) is shown
 
 
+def test_what_stands_beside_the_loop_of_a_rollout_runs_once_for_all_of_it(tmp_path: Path) -> None:
+    text = (
+        "import torch\n\n\nclass Agent:\n"
+        "    def explore(self, env, state: torch.Tensor):\n"
+        "        kept = torch.zeros(9, state.shape[1]).to(state.device)\n"
+        "        for t in range(9):\n"
+        "            state = env.step(self.act(state))\n"
+        "            kept[t] = state + torch.ones(state.shape[1]).to(state.device)\n"
+        "        return kept\n"
+    )
+    assert places(scanned(tmp_path, {"a.py": text})) == ["a.py:9"]
+
+
+@pytest.mark.parametrize(
+    ("cls", "shown"), [("PromptUnit(PipelineUnit)", False), ("Prompt(nn.Module)", True)]
+)
+def test_the_units_of_a_pipeline_run_once_a_call(
+    tmp_path: Path,
+    cls: str,
+    shown: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    text = (
+        f"import torch\nfrom torch import nn\n\n\nclass {cls}:\n"
+        "    def process(self, x: torch.Tensor):\n"
+        "        return torch.cat([x, torch.zeros(3, x.shape[1]).to(x.device)])\n"
+    )
+    assert bool(places(scanned(tmp_path, {"a.py": text}))) is shown
+
+
 @pytest.mark.parametrize(
     ("method", "shown"),
     [

@@ -12,6 +12,7 @@ import torch
 from npufix.rewriters.edit.loops.advice.ragged import UNPADDED
 from npufix.rewriters.edit.loops.advice.rows import (
     BY_HAND,
+    CALLED,
     COLUMNS,
     ELEMENTS,
     JOINED,
@@ -54,6 +55,15 @@ class Agent(nn.Module):
     def training_step(self, batch):
         for p, target in zip(self.net.parameters(), self.target.parameters()):
             target.data.copy_(self.tau * p.data + (1 - self.tau) * target.data)
+"""
+TURNS = """
+def table(x: torch.Tensor, width: int) -> torch.Tensor:
+    return x[:, None] * torch.arange(width, device=x.device).exp()
+
+
+class Positions(nn.Module):
+    def forward(self, x: torch.Tensor):
+        return torch.cat([table(x[i], 32) for i in range(3)], -1)
 """
 FINDS = """
 class Head(nn.Module):
@@ -153,6 +163,7 @@ def forward(self, x: torch.Tensor, rows: list):
         (PADS, PADDED),
         (PADS.replace("out[i, : row.shape[0]]", "out[i][: len(row)]"), PADDED),
         (PADS.replace("= row\n", "= rows[i]\n"), PADDED),
+        (TURNS, CALLED),
         (FINDS, ROWS),
         (LIMITS, ROWS),
         (STARTS, RANGES),
@@ -197,6 +208,7 @@ def test_what_a_person_writes_is_said(text: str, advice: str) -> None:
         TARGETS.replace("self.tau * p.data + (1 - self.tau) * target.data", "p.data"),  # a copy
         SHADOWS.replace("kept *= self.decay", "self.log(kept)"),
         OVERLAPS.replace("self.overlap(x[0], box)", "self.overlap(x[0], x[1])"),
+        TURNS.replace("x[i], 32)", "x[i], self.widths[i])"),  # results of several widths
     ],
 )
 def test_other_loops_are_not_taken_for_these(text: str) -> None:

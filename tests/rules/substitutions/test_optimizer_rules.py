@@ -440,3 +440,24 @@ def test_one_number_is_no_model(parameters: str, count: int) -> None:
         f"    return torch.optim.Adam({parameters}, lr=1e-3), log_alpha\n"
     )
     assert len(list(find_sites(code, [fused_optimizer.RULE]))) == count
+
+
+def test_the_steps_of_a_base_class_are_seen_in_the_module_that_it_comes_from() -> None:
+    base = HEADER + (
+        "class Trainer:\n"
+        "    def train_step(self, batch):\n"
+        "        self.optimizer.zero_grad(set_to_none=True)\n"
+        "        self.network(batch).backward()\n"
+        "        self.optimizer.step()\n"
+    )
+    own = (
+        "from {}base import Trainer\n\n"
+        "class CosineTrainer(Trainer):\n"
+        "    def configure_optimizers(self):\n"
+        "        return torch.optim.SGD(self.network.parameters(), 0.1, momentum=0.9)\n"
+    )
+    for dots in (".", "package."):
+        code = HEADER + own.format(dots)
+        known = {f"{dots}base": base}.get
+        assert list(find_sites(code, [fused_optimizer.RULE], neighbour=known)) == []
+        assert list(find_sites(code, [fused_optimizer.RULE])) != []

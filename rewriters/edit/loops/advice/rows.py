@@ -172,8 +172,19 @@ def _calls_with_rows(flow: FunctionFlow, facts: Facts, loop: Loop, own: set[str]
         len(helpers) == 1
         and len(picks) == len(rows) > 0
         and False not in of_tensors
+        and not _makes_other_widths(helpers[0], given, own)
         and (True in of_tensors or _returns_tensor(helpers[0]))
         and any(isinstance(n, ast.Return) and n.value is not None for n in walk(helpers[0]))
+    )
+
+
+def _makes_other_widths(helper: FunctionNode, given: Sequence[ast.expr], own: set[str]) -> bool:
+    """Tell whether rows get results of several sizes: ``rope(ids[..., i], dims[i])``."""
+    takes = [*helper.args.posonlyargs, *helper.args.args]
+    return any(
+        arg.annotation is not None and ast.unparse(arg.annotation) == "int"
+        for arg, code in zip(takes, given, strict=False)
+        if list_names(code) & own
     )
 
 

@@ -24,6 +24,7 @@ _ON_THE_WAY = frozenset(
      "masked_fill", "clamp", Op.CAST, Op.AUGMENTED, "dropout"}
 )  # fmt: skip
 """What may stand between the product of queries and keys and the softmax."""
+_SAME_WEIGHTS = frozenset({"dropout", Op.CAST, "contiguous", "view", "reshape"})
 _PICKS = frozenset({Op.GETITEM, "view", "reshape", "expand", "repeat"})
 _ADVICE = (
     "scores and their bias are written to memory: torch_npu.npu_fusion_attention(q, k, v, heads, "
@@ -53,14 +54,25 @@ def find_biased_attention(here: Surroundings) -> Iterator[Proposal]:
 
 def _list_softmax(node: Node) -> list[Node]:
     """Return the softmax that weights are, one for each branch, dropped or cast."""
-    match node.op:
-        case "softmax":
-            return [node]
-        case Op.PHI:
-            return [soft for arm in node.args[1:] for soft in _list_softmax(arm)]
-        case "dropout" | Op.CAST | "contiguous" | "view" | "reshape":
-            return _list_softmax(node.args[0])
-    return []
+    return [part for part in _list_way(node) if part.op == "softmax"]
+
+
+def _list_way(node: Node) -> list[Node]:
+    """Return weights and what they are made of, down to the softmax of each branch."""
+    if node.op == "softmax":
+        return [node]
+    if node.op == Op.PHI:
+        arms = node.args[1:]
+    else:
+        arms = node.args[1:2] if _drops(node) else node.args[: node.op in _SAME_WEIGHTS]
+    inner = [part for arm in arms for part in _list_way(arm)]
+    return [node, *inner] if inner else []
+
+
+def _drops(node: Node) -> bool:
+    """Tell whether a layer drops weights: ``self.attn_drop(weights)``."""
+    called = node.op == Op.CALL and "drop" in str(node.args[0].value).lower()
+    return called or node.op == "module:Dropout"
 
 
 def has_bias(scores: Node) -> bool:
@@ -104,11 +116,11 @@ def _is_bias(node: Node) -> bool:
 
 def is_needed(here: Surroundings, weights: Node, product: Node) -> bool:
     """Tell whether something else reads the weights: they are returned, or changed."""
-    ways = {weights, *_list_softmax(weights)}
+    ways = {*_list_way(weights)}
     readers = {user for way in ways for user in here.users(way)} - ways - {product}
     returned = {n for o in here.flow.observables if o.kind == "return" for n in _parts(o.node)}
     return bool(returned & ways) or any(
-        user.op not in {"dropout", Op.CAST, Op.PHI, "contiguous", "view", "reshape"}
+        user.op not in _SAME_WEIGHTS | {Op.PHI, Op.STATEMENT} and not _drops(user)
         for user in readers
     )
 

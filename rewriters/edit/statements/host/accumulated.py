@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import LOOPS
-from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.graph.modules.syntax import last_name, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,8 +49,8 @@ def keep_until_read(
             form, new = FORM_ADDED, f"{of}.detach()" + ("" if counts else ".float()")
             after = f"{name} = {'int' if counts else 'float'}({name})"
         case ast.Expr(ast.Call(ast.Attribute(ast.Name(name), "append"), [given])) if given is code:
-            is_new = isinstance(tensor, ast.Call) and getattr(tensor.func, "attr", "") in _NEW
-            form, new = FORM_COLLECTED, f"{of}.detach()" + ("" if is_new else ".clone()")
+            copied = "" if is_left_as_made(here, tensor) else ".clone()"
+            form, new = FORM_COLLECTED, f"{of}.detach(){copied}"
             flat = "" if _has_no_dimensions(here, tensor) else ".flatten()"
             after = f"{name} = torch.stack({name}){flat}.tolist() if {name} else []"
         case _:
@@ -75,6 +75,34 @@ def keep_until_read(
         proven=frozenset({"is-tensor"} if here.is_tensor(tensor) else ())
         | ({"single-precision-sum"} if counts else set()),
     )
+
+
+def is_left_as_made(here: Surroundings, tensor: ast.expr) -> bool:
+    """Tell whether a tensor is made anew and nobody writes into it: it may be kept as it is.
+
+    ``loss`` of ``loss = x.mean()``, where it is only computed with: ``total += a + loss``. Not so
+    where it is handed on, or has a second name.
+    """
+    if isinstance(tensor, ast.Call):
+        return last_name(tensor.func) in _NEW
+    if not isinstance(tensor, ast.Name) or tensor.id in here.flow.captured:
+        return False
+    uses = [n for n in here.nodes if isinstance(n, ast.Name) and n.id == tensor.id]
+    made = [here.parents.get(id(n)) for n in uses if not isinstance(n.ctx, ast.Load)]
+    values = [s.value for s in made if isinstance(s, ast.Assign) and isinstance(s.value, ast.Call)]
+    reads = all(_only_reads(here, n) for n in uses if isinstance(n.ctx, ast.Load))
+    is_new = all(last_name(value.func) in _NEW for value in values)
+    return reads and is_new and len(values) == len(made) > 0
+
+
+def _only_reads(here: Surroundings, name: ast.Name) -> bool:
+    """Tell whether a use of a tensor neither keeps nor changes it: ``2 * x``, ``x.item()``."""
+    match here.parents.get(id(name)):
+        case ast.BinOp() | ast.Compare() | ast.UnaryOp() | ast.Assert() | ast.If():
+            return True
+        case ast.Attribute(_, "backward" | "detach" | "item") as method:
+            return isinstance(here.parents.get(id(method)), ast.Call)
+    return False
 
 
 def _as_owner(here: Surroundings, code: ast.expr) -> str:

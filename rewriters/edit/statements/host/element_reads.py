@@ -66,9 +66,10 @@ def is_result(here: Surroundings, code: ast.Call) -> bool:
     """Tell whether a tensor is brought to the host as what a model has found: ``scores_3d=``.
 
     Or to be kept there as it is: ``saved[name] = weight.cpu()``, ``{name: weight.cpu() for ...}``.
+    What nobody takes is no tensor: ``model.cpu()``.
     """
     match here.parents.get(id(code)):
-        case ast.Assign([ast.Subscript()]) | ast.DictComp():
+        case ast.Assign([ast.Subscript()]) | ast.DictComp() | ast.Expr():
             return True
         case ast.Call(ast.Attribute(kept, "append"), [_], []):
             # ``self.bank.append(features.cpu())``

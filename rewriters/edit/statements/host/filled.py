@@ -37,7 +37,7 @@ def is_read_again(here: Surroundings, code: ast.Call) -> bool:
     )
 
 
-def fill(  # noqa: C901 - one case a way to make it
+def fill(  # noqa: C901, PLR0912 - one case a way to make it
     here: Surroundings, code: ast.Call
 ) -> Proposal | None:
     """Return ``torch.full((n,), x, device=d)`` for ``torch.tensor([x] * n, device=d)``.
@@ -70,6 +70,8 @@ def fill(  # noqa: C901 - one case a way to make it
             times, count, shape = ast.Constant(1), "1", "(1,)"
         case _:
             one, times, count, shape = data, ast.Constant(1), "()", "()"
+    if is_list(here, one):
+        return None
     proven = {"one-number"} if is_number(here, one) else set[str]()
     length = here.value(times)
     if isinstance(times, ast.Constant) or (length is not None and length.op in _LENGTHS):
@@ -108,6 +110,15 @@ def _as_one_call(here: Surroundings, code: ast.Call) -> tuple[ast.Call, dict[str
         case ast.Call(ast.Attribute(ast.Call() as made, "cuda" | "npu" as kind), []) if not named:
             return made, {**{k.arg: k.value for k in made.keywords}, "device": ast.Constant(kind)}
     return code, given
+
+
+def is_list(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether it holds several numbers: ``[0] * n + [1] * m``, ``*sizes``."""
+    if isinstance(code, ast.BinOp):
+        return is_list(here, code.left) or is_list(here, code.right)
+    node = here.value(code)
+    kinds = (ast.List, ast.ListComp, ast.Starred, ast.Tuple)
+    return isinstance(code, kinds) or (node is not None and node.op in {Op.LIST, Op.TUPLE})
 
 
 def _text(here: Surroundings, code: ast.expr) -> str:

@@ -6,7 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.statements.host.accumulated import keep_until_read
+from npufix.rewriters.edit.statements.host.accumulated import is_left_as_made, keep_until_read
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.facts.module_facts import mentions
 from npufix.rewriters.graph.modules.syntax import last_name
@@ -34,8 +34,6 @@ _KEPT = re.compile(
 """What a dictionary of values to log is called: ``tb_dict["loss"] = loss.item()``."""
 _ONE_STEP = frozenset({"backward", "forward", "train_step", "training_step"})
 """What runs in each step, and adds up what it comes to: ``self.losses += loss.item()``."""
-_NEW = frozenset({"count_nonzero", "max", "mean", "min", "norm", "prod", "std", "sum", "var"})
-"""What returns a tensor that nobody else has a view of."""
 
 
 def find_logged(  # noqa: C901, PLR0911 - one case a way
@@ -155,8 +153,8 @@ def _keep(
         return None
     while (inner := _same_value(tensor)) is not None:
         tensor = inner
-    is_new = isinstance(tensor, ast.Call) and last_name(tensor.func) in _NEW
-    copied = "" if is_new or isinstance(tensor, ast.BinOp) else ".clone()"
+    is_new = isinstance(tensor, ast.BinOp) or is_left_as_made(here, tensor)
+    copied = "" if is_new else ".clone()"
     text = f"{as_owner(here, tensor)}.detach(){copied}"
     proven = frozenset({"is-tensor"} if here.is_tensor(tensor) else ())
     return Proposal(

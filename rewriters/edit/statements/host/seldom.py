@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph.modules.syntax import last_name
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from npufix.rewriters.edit.statements.surroundings import Surroundings
@@ -141,3 +142,15 @@ def _is_rare_branch(here: Surroundings, test: ast.expr, *, is_body: bool) -> boo
     if is_body:
         return _RARE.search(here.text(test)) is not None
     return not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.NotIn)
+
+
+def selects_anyway(here: Surroundings, code: ast.If) -> bool:
+    """Tell whether the host waits for a mask anyway: ``if not m.any(): return``, then ``x[m]``."""
+    test = code.test.operand if isinstance(code.test, ast.UnaryOp) else code.test
+    node = here.value(test)
+    if node is None or node.op != "any" or not isinstance(code.body[-1], ast.Return):
+        return False
+    mask = node.args[0]
+    users = [user for user in here.users(mask) if user.op in {Op.GETITEM, Op.TUPLE}]
+    users += [user for pair in users if pair.op == Op.TUPLE for user in here.users(pair)]
+    return any(user.op == Op.GETITEM and user.args[0] is not mask for user in users)

@@ -11,6 +11,7 @@ from npufix.rewriters.edit.statements.host.filled import (
     KINDS,
     READING,
     fill,
+    is_list,
     is_number,
     is_read_again,
 )
@@ -298,9 +299,7 @@ def _of_data(here: Surroundings, data: ast.expr) -> str:
             return _OF_DEVICE
         case ast.BinOp(ast.List([_]), ast.Mult(), _):
             return _FILLED
-        case ast.List([one]) if not (
-            isinstance(one, (ast.List, ast.Tuple, ast.Starred)) or _SEVERAL.search(here.text(one))
-        ):
+        case ast.List([one]) if not (is_list(here, one) or _SEVERAL.search(here.text(one))):
             return _FILLED
     return _BUFFER if _is_constant(here, data) else ""
 
