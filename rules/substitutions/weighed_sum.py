@@ -69,6 +69,16 @@ def product_of_any_rows(w: Tensor, x: Tensor) -> Tensor:
     return torch.matmul(w.unsqueeze(-2), x).squeeze(-2)
 
 
+def weighed_viewed_rows(w: Tensor, x: Tensor, batch: int, rows: int) -> Tensor:
+    """Weigh the rows by weights that are laid out as a column."""
+    return (x * either(w.view(batch, rows, 1), w.reshape(batch, rows, 1))).sum(1)
+
+
+def product_of_viewed_rows(w: Tensor, x: Tensor, batch: int, rows: int) -> Tensor:
+    """Lay the weights out as one row."""
+    return torch.bmm(w.reshape(batch, 1, rows), x).squeeze(1)
+
+
 def rows_by_vector(w: Tensor, x: Tensor) -> Tensor:
     """Multiply each row by a vector, and add up."""
     return (x * w.unsqueeze(1)).sum(either(2, -1))
@@ -110,6 +120,17 @@ def row_inputs(draw: Draw) -> dict[str, Any]:
     batch, rows, columns = (draw.integer(2, 4) for _ in range(3))
     x = _drawn(draw, batch, rows, columns)
     return {"w": draw.floats(batch, rows, dtype=x.dtype).abs(), "x": x}
+
+
+def viewed_inputs(draw: Draw) -> dict[str, Any]:
+    """Return the same with the numbers of matrices and of rows."""
+    given = row_inputs(draw)
+    batch, rows = given["w"].shape
+    flat = draw.choice([False, True])
+    return {
+        "w": given["w"].flatten() if flat else given["w"],
+        "x": given["x"], "batch": batch, "rows": rows,
+    }  # fmt: skip
 
 
 def any_row_inputs(draw: Draw) -> dict[str, Any]:
@@ -163,6 +184,11 @@ IN_BATCHES = Condition(
     "the weights have two dimensions, what they weigh has three",
     _are_in_batches,
 )
+MATRICES = Condition(
+    "batches-of-matrices",
+    "what is weighed has three dimensions",
+    lambda site: None if (rank := site.ndim("x")) is None else rank == 3,  # noqa: PLR2004
+)
 ONE_MORE = Condition(
     "one-more-dimension",
     "what is weighed has one dimension more than the weights",
@@ -198,6 +224,7 @@ RULE = Substitution(
     table="affinity",
     forms=(
         Form(weighed_rows, product_of_rows, row_inputs, (IN_BATCHES, *_ALWAYS)),
+        Form(weighed_viewed_rows, product_of_viewed_rows, viewed_inputs, (MATRICES, *_ALWAYS)),
         Form(weighed_rows_of_any, product_of_any_rows, any_row_inputs, (ONE_MORE, *_ALWAYS)),
         Form(rows_by_vector, product_of_column, column_inputs, (IN_BATCHES, *_ALWAYS)),
         Form(rows_by_vector_of_any, product_of_any_column, any_column_inputs, (ONE_MORE, *_ALWAYS)),

@@ -39,9 +39,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.loops.statements import Body
 
 
-def fill(  # noqa: C901 - a vector for each limit of each slice
-    body: Body, base: ast.expr, place: Place, value: Value
-) -> Iterator[ast.stmt]:
+def fill(body: Body, base: ast.expr, place: Place, value: Value) -> Iterator[ast.stmt]:
     """Yield the statements that write one number to the first ``n[i]`` elements of row ``i``.
 
     Raises:
@@ -50,13 +48,32 @@ def fill(  # noqa: C901 - a vector for each limit of each slice
     """
     if value.kind is not Kind.SAME or value.rank != 0 or not place.is_view:
         raise CannotBatchError(LENGTHS)
+    statements, mask = compare(body, base, place)
+    ask_for_value(body, base, value)
+    yield from statements
+    yield ast.Expr(method(rows_written(base, place), "masked_fill_", mask, value.code))
+
+
+def rows_written(base: ast.expr, place: Place) -> ast.expr:
+    """Return the rows of all rounds of what is written to: ``m``, ``m[:n]``."""
+    index = trim(_without_whole(place, base))
+    return subscript(base, index) if index else base
+
+
+def compare(  # noqa: C901 - a vector for each limit of each slice
+    body: Body, base: ast.expr, place: Place
+) -> tuple[list[ast.stmt], ast.expr]:
+    """Return which elements lie before the ``n[i]`` of their row, and what that needs before it.
+
+    Raises:
+        CannotBatchError: they cannot be compared at once.
+
+    """
     own = shift(body.facts.rank(base), place.kept - place.consumed)
     if not isinstance(own, int) and not body.facts.assumes:
         raise CannotBatchError(UNKNOWN_RANK)  # what is written for any number is hard to read
-    ask_for_value(body, base, value)
     masks = []
     shared = _name_lengths(body, base, place)
-    yield from shared.values()
 
     def behind(dim: int, vector: ast.expr, *, column: bool = False) -> ast.expr:
         """Return a vector along one dimension of what is filled."""
@@ -98,8 +115,7 @@ def fill(  # noqa: C901 - a vector for each limit of each slice
     mask: ast.expr = masks[0]
     for other in masks[1:]:
         mask = ast.BinOp(mask, ast.BitAnd(), other)
-    target = subscript(base, index) if (index := trim(_without_whole(place, base))) else base
-    yield ast.Expr(method(target, "masked_fill_", mask, value.code))
+    return list(shared.values()), mask
 
 
 def _without_whole(place: Place, base: ast.expr) -> list[ast.expr]:
