@@ -35,13 +35,14 @@ from npufix.rewriters.edit.loops.reading import (
 )
 from npufix.rewriters.edit.loops.rows.joining import add_up, join, join_rounds, rows_of
 from npufix.rewriters.edit.loops.rows.moving import read_moved
-from npufix.rewriters.edit.loops.statements import EFFECT, RECURRENCE, SHARED, Body
+from npufix.rewriters.edit.loops.statements import EFFECT, RECURRENCE, Body
 from npufix.rewriters.edit.loops.submodules import DROPOUT, MODULES, STATISTICS
 from npufix.rewriters.edit.loops.together import UNKNOWN_DIMENSION
 from npufix.rewriters.edit.loops.values import (
     LENGTHS,
     NO_TENSOR,
     OF_A_LIST,
+    SHARED,
     UNKNOWN_RANK,
     CannotBatchError,
 )

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.choosing import BRANCH, choose, mask_among, write_masked
 from npufix.rewriters.edit.loops.expressions import UNKNOWN_CALL, Expressions
-from npufix.rewriters.edit.loops.filling import fill
+from npufix.rewriters.edit.loops.filling import copy_rows, fill, read_copied
 from npufix.rewriters.edit.loops.indexing import OTHER_ROUND, Place, flatten, spell_items
-from npufix.rewriters.edit.loops.rows.copying import copy_rows, read_copied
 from npufix.rewriters.edit.loops.values import (
     LENGTHS,
     OF_A_LIST,
+    SHARED,
     UNKNOWN_RANK,
     CannotBatchError,
     Kind,
@@ -40,7 +40,6 @@ EFFECT = (
     "it does something else beside computing rows: collect the numbers that it needs first, then "
     "compute all rows at once, as in torch.arange(n, device=x.device) < lengths[:, None]"
 )
-SHARED = "what it writes to may share memory with what it reads"
 _NO_ROWS = None, -1
 """Rows that nobody reads."""
 _OUT = (ast.Break, ast.Continue, ast.Return, ast.Raise, ast.Try, ast.With, ast.While)
