@@ -93,7 +93,7 @@ _SERVES_NOTHING = frozenset({"columns-one-by-one", "integer-cumsum", "repeat-int
 _TRACKS = re.compile(r"(^|[/_])(fast_?sam|track(ers?|ing)|infer(ence)?)([/_.]|$)")
 _LONG = 88
 """Characters of an index that is joined from parts: more are a line of their own."""
-_MORE_TEXT = {"einsum-product": 0, "scaled-unit-rows": _LONG}
+_MORE_TEXT = {"einsum-product": 24, "scaled-unit-rows": _LONG}
 """Characters by which a text may be longer: a product for an einsum saves calls of the host."""
 _A_LITTLE = 44
 """Characters by which a text may be longer than the old one where it saves one launch a call."""

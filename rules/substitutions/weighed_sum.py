@@ -184,11 +184,17 @@ IN_BATCHES = Condition(
     "the weights have two dimensions, what they weigh has three",
     _are_in_batches,
 )
-MATRICES = Condition(
-    "batches-of-matrices",
-    "what is weighed has three dimensions",
-    lambda site: None if (rank := site.ndim("x")) is None else rank == 3,  # noqa: PLR2004
-)
+
+
+def _are_matrices(site: Site) -> bool | None:
+    """Tell whether weights are those of rows: ``w.view(-1, 1, 1)`` has one for a whole matrix."""
+    rank = site.ndim("x")
+    if rank not in {None, 3} or site.number("rows") in {1, -1}:
+        return False
+    return None if rank is None else True
+
+
+MATRICES = Condition("batches-of-matrices", "what is weighed has three dimensions", _are_matrices)
 ONE_MORE = Condition(
     "one-more-dimension",
     "what is weighed has one dimension more than the weights",
@@ -236,6 +242,11 @@ RULE = Substitution(
     requires="torch_npu>=2.1",
     floats_only=True,
     valid=(
+        # one weight for each layer, not for each row
+        """
+def f(hidden: torch.Tensor, weights: torch.Tensor):
+    return (hidden * weights.view(-1, 1, 1)).sum(dim=1)
+""",
         # points, of which each has three numbers
         """
 def f(weights: torch.Tensor, points: torch.Tensor):

@@ -52,11 +52,15 @@ SELECTED = (
 )
 BATCHED = (
     "each round computes one row of a batch with kernels of its own: compute with x instead of "
-    "x[i], dimensions counted from the end (dim=-1, transpose(-1, -2), diagonal(dim1=-2, "
-    "dim2=-1)), numbers of a row as n.view(-1, 1), gather for what each row picks, and "
-    "torch.where for what a row decides"
+    "x[i] (pieces as x.unflatten(0, (n, -1))), dimensions counted from the end (dim=-1, "
+    "transpose(-1, -2), diagonal(dim1=-2, dim2=-1)), numbers of a row as n.view(-1, 1), gather for "
+    "what each row picks, and torch.where for what a row decides"
 )
-OF_BATCHES = (DRAWN, PAIRS, NEIGHBOURS, PREFIXES, SELECTED, BATCHED)
+REPEATED = (
+    "each round repeats one row in a list: torch.repeat_interleave(x, counts, dim=0, "
+    "output_size=total) repeats all of them at once, where total is known to the host"
+)
+OF_BATCHES = (DRAWN, REPEATED, PAIRS, NEIGHBOURS, PREFIXES, SELECTED, BATCHED)
 _MOST = 24
 """Statements of a round: nobody writes more anew."""
 _DEEPEST = 3
@@ -70,7 +74,7 @@ _NO_ROWS = re.compile(
 """What is gone over that is no row of a batch: ``range(self.num_layers)``."""
 _NOT_AT_ONCE = re.compile(
     r"(?i)(nms|fbank|linear_sum_assign|assign|match|hungarian|decode|beam|search|tokeni[sz]|ctc|unique"
-    r"|print|format|join|split_name|open|numpy|cpu|isinstance|getattr|setattr|deepcopy|backward"
+    r"|print|format|join|split_name|open|numpy|cpu|isinstance|setattr|deepcopy|backward"
     r"|copy_|all_reduce|all_gather|broadcast|barrier|item_list|log_|record|detect|render|generate"
     r"|crop|interpolate|grid_sample|roi|interp|resize|append_|extend|insert|add_|update|keys"
     r"|values|items|svd|solve|lstsq|eig)"
@@ -78,6 +82,8 @@ _NOT_AT_ONCE = re.compile(
 """Calls that take one row or image after the other, or work for the host."""
 _DRAWS = frozenset({"bernoulli", "multinomial", "normal", "rand", "randint", "randn", "randperm"})
 _PICKS = re.compile(r"(^|_)(mask|valid|keep|pos|neg|is)(s|_\w+)?$|mask$")
+_ABOUT = frozenset({"device", "dim", "dtype", "ndim", "shape", "size"})
+"""What a tensor is asked for that no writing changes."""
 _ONE_BY_ONE = frozenset({"unique", "unique_consecutive"})
 """Operators of torch that take no rows of a batch."""
 _COUNTERS = frozenset({"enumerate", "range", "zip"})
@@ -133,6 +139,13 @@ class _Round:
                 found.add(name)
         return frozenset(found)
 
+    def is_piece(self, item: ast.expr) -> bool:
+        """Tell whether an index is ``i * n : (i + 1) * n``."""
+        match item:
+            case ast.Slice(ast.BinOp(left, ast.Mult(), right), ast.expr()):
+                return any(isinstance(n, ast.Name) and n.id in self.own for n in (left, right))
+        return False
+
     def calls(self) -> Iterator[ast.Call]:
         """Yield the calls of a round, those that fill lists aside."""
         for node in walk(*self.code):
@@ -151,6 +164,8 @@ def say_of_batch(flow: FunctionFlow, facts: Facts, loop: Loop) -> str:
     own = frozenset(list_names(loop.target) | inner)
     bound = dict(list_bound(body))
     taken = _Round(flow, facts, loop, code, own, bound, list_moved(body))
+    if any(_repeats(s, taken) for s in body):
+        return REPEATED
     if not _counts_rows(loop) or not _may_be_at_once(taken):
         return ""
     return _form(taken) if _takes_rows(taken) else ""
@@ -174,6 +189,17 @@ def _form(taken: _Round) -> str:
         BATCHED: _counts_up(taken),  # lists hold tensors of different sizes
     }
     return next((form for form, fits in forms.items() if fits), "")
+
+
+def _repeats(code: ast.stmt, taken: _Round) -> bool:
+    """Tell whether code is ``rows += [x[i]] * n``."""
+    match code:
+        case ast.AugAssign(
+            ast.Name(), ast.Add(), ast.BinOp(ast.List([ast.Subscript(base, row)]), ast.Mult())
+        ):
+            counted = isinstance(row, ast.Name) and row.id in taken.own
+            return counted and taken.facts.is_tensor(base) is not False
+    return False
 
 
 def _counts_up(taken: _Round) -> bool:
@@ -205,11 +231,11 @@ def _counts_rows(loop: Loop) -> bool:
     """Tell whether a loop goes over rows, many of them perhaps."""
     text = f"{ast.unparse(loop.target)} {ast.unparse(loop.items)}"
     match loop.items:
+        case ast.Call(ast.Name("range"), [_, _, _]):
+            return False  # windows
         case ast.Call(ast.Name("range"), [*first, ast.Constant(int(count))]):
             begins = first[0].value if first and isinstance(first[0], ast.Constant) else 0
             return isinstance(begins, int) and count - begins > _FEW
-        case ast.Call(ast.Name("range"), [_, _, _]):
-            return False  # windows
         case ast.Call(ast.Name(name)) if name in _COUNTERS:
             return _NO_ROWS.search(text) is None
     return False
@@ -250,7 +276,14 @@ def _needs_others(taken: _Round, nodes: Sequence[ast.AST]) -> bool:
     if any(carries(n.body, taken.own | taken.moved) for n in nodes if isinstance(n, ast.For)):
         return True
     picks = [n for n in nodes if isinstance(n, ast.Subscript)]
-    written = {ast.unparse(_base(n)) for n in picks if _is_stored(n)}
+    written = {ast.unparse(_base(n)) for n in picks if _is_stored(n)} - taken.bound.keys()
+    parts = {id(n.value) for n in nodes if isinstance(n, ast.Subscript)}
+    parts |= {id(n.value) for n in nodes if isinstance(n, ast.Attribute) and n.attr in _ABOUT}
+    if any(
+        isinstance(n, ast.Name | ast.Attribute) and ast.unparse(n) in written and id(n) not in parts
+        for n in nodes
+    ):
+        return True  # all of what is written
     for name in written:
         own = [n for n in picks if ast.unparse(_base(n)) == name]
         if all(_is_stored(n) or _is_inside_store(n, own) for n in own):
@@ -294,16 +327,13 @@ def _takes_rows(taken: _Round) -> bool:
         of_round = any(isinstance(i, ast.Name) and i.id in taken.own for i in items)
         of_round |= any(isinstance(i, ast.Slice) and _is_other(i, taken) for i in items)
         found |= any(isinstance(i, ast.Slice) and list_names(i) & taken.moved for i in items)
+        found |= known is not False and any(map(taken.is_piece, items))
         parts = len(items) > 1 and any(isinstance(i, ast.Slice) or _is_dots(i) for i in items)
         found |= of_round and (known is True or (parts and known is not False))
         found |= of_round and draws and known is not False
         own = isinstance(node.value, ast.Name) and node.value.id in list_names(taken.loop.target)
         found |= own and _ends(node, taken) and known is not False
-    return found and any(True for _ in taken.calls() if _.args) | _writes_rows(taken)
-
-
-def _writes_rows(taken: _Round) -> bool:
-    return any(_is_stored(n) for n in walk(*taken.code))
+    return found
 
 
 def _is_stored(node: ast.AST) -> bool:
