@@ -298,8 +298,9 @@ def _takes_as_many(operands: Operands) -> bool:
 def _is_as_wide(operands: Operands) -> bool:
     """Tell whether what rows are copied from has as many columns as what they are copied to."""
     read, wide = operands.get("read"), operands.get("wide")
-    shapes = isinstance(read, tuple) and isinstance(wide, tuple) and len(read) == len(wide)
-    return not shapes or all(a >= b for a, b in zip(read[1:], wide[1:], strict=True))  # type: ignore[arg-type]
+    if not isinstance(read, tuple) or not isinstance(wide, tuple) or len(read) != len(wide):
+        return True
+    return all(a >= b for a, b in zip(read[1:], wide[1:], strict=True))
 
 
 def _driving_takes(operands: Operands) -> bool:

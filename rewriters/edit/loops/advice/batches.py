@@ -73,7 +73,7 @@ _NO_ROWS = re.compile(
 )
 """What is gone over that is no row of a batch: ``range(self.num_layers)``."""
 _NOT_AT_ONCE = re.compile(
-    r"(?i)(nms|fbank|linear_sum_assign|assign|match|hungarian|decode|beam|search|tokeni[sz]|ctc|unique"
+    r"(?i)(nms|fbank|iou3d|^index$|linear_sum_assign|assign|match|hungarian|decode|beam|search|tokeni[sz]|ctc|unique"
     r"|print|format|join|split_name|open|numpy|cpu|isinstance|setattr|deepcopy|backward"
     r"|copy_|all_reduce|all_gather|broadcast|barrier|item_list|log_|record|detect|render|generate"
     r"|crop|interpolate|grid_sample|roi|interp|resize|append_|extend|insert|add_|update|keys"
@@ -84,11 +84,13 @@ _DRAWS = frozenset({"bernoulli", "multinomial", "normal", "rand", "randint", "ra
 _PICKS = re.compile(r"(^|_)(mask|valid|keep|pos|neg|is)(s|_\w+)?$|mask$")
 _ABOUT = frozenset({"device", "dim", "dtype", "ndim", "shape", "size"})
 """What a tensor is asked for that no writing changes."""
-_ONE_BY_ONE = frozenset({"unique", "unique_consecutive"})
-"""Operators of torch that take no rows of a batch."""
+_ONE_BY_ONE = frozenset({"empty_cache", "from_numpy", "unique", "unique_consecutive"})
+"""What torch has that takes no rows of a batch, or stands where memory is short."""
 _COUNTERS = frozenset({"enumerate", "range", "zip"})
+_LISTED = re.compile(r"(?i)(lists?|dicts?|metas)$")
+"""What holds tensors of different sizes, or objects, by its name."""
 _OUT = (
-    ast.AsyncFor, ast.Await, ast.Break, ast.Delete, ast.JoinedStr, ast.Lambda, ast.Raise,
+    ast.AsyncFor, ast.Await, ast.Break, ast.Delete, ast.Dict, ast.JoinedStr, ast.Lambda, ast.Raise,
     ast.Return, ast.Try, ast.While, ast.Yield,
 )  # fmt: skip
 
@@ -185,10 +187,27 @@ def _form(taken: _Round) -> str:
         NEIGHBOURS: first and any(_is_before(pick, taken) for pick in picks),
         PREFIXES: any(_ends(pick, taken) for pick in picks),
         SELECTED: counts or any(_is_picked(pick, taken) for pick in picks),
-        MERGED: _counts_up(taken) and any(map(_is_of_self, calls)),
-        BATCHED: _counts_up(taken),  # lists hold tensors of different sizes
+        MERGED: any(map(_is_of_self, calls)),
+        BATCHED: True,
     }
-    return next((form for form, fits in forms.items() if fits), "")
+    form = next(form for form, fits in forms.items() if fits)
+    if form in {MERGED, BATCHED} and not _counts_up(taken):
+        return ""  # lists hold tensors of different sizes
+    if form == MERGED and any(taken.is_piece(item) for pick in picks for item in _items(pick)):
+        return ""  # who takes pieces of one tensor has little memory
+    return "" if form == PREFIXES and _only_cuts(taken) else form
+
+
+def _only_cuts(taken: _Round) -> bool:
+    """Tell whether a round only collects parts as they are: ``parts.append(x[a:b])``."""
+    made = [one.made for one in taken.loop.lists] or [taken.loop.made]
+    for code in taken.code:
+        match code:
+            case ast.Expr(ast.Call(ast.Attribute(_, "append"), [value])):
+                made.append(value)
+    writes = any(_is_stored(n) for n in walk(*taken.code))
+    known = [value for value in made if value is not None]
+    return bool(known) and not writes and all(isinstance(v, ast.Subscript) for v in known)
 
 
 def _repeats(code: ast.stmt, taken: _Round) -> bool:
@@ -203,7 +222,15 @@ def _repeats(code: ast.stmt, taken: _Round) -> bool:
 
 
 def _counts_up(taken: _Round) -> bool:
-    """Tell whether a loop counts to a number, or goes over a tensor: ``range(batch_size)``."""
+    """Tell whether a loop counts to a number, or goes over a tensor: ``range(batch_size)``.
+
+    No row of a round may come out of a list.
+    """
+    for node in walk(*taken.code):
+        match node:
+            case ast.Subscript(ast.Name(name) | ast.Attribute(attr=name), ast.Name(counter)):
+                if counter in taken.own and _LISTED.search(name):
+                    return False
     match taken.loop.items:
         case ast.Call(ast.Name("range"), [*_, ast.Call(ast.Name("len"), [over])]):
             return taken.facts.is_tensor(over) is True
@@ -255,17 +282,19 @@ def _may_be_at_once(taken: _Round) -> bool:
             return False
         if isinstance(call.func, ast.Subscript) or dotted.split(".")[0] in {"numpy", "random"}:
             return False
-    keys = [n for n in nodes if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Store)]
-    if any(isinstance(n.slice, ast.Constant) and isinstance(n.slice.value, str) for n in keys):
-        return False
-    if any(
+    return not (_asks_for_objects(taken, nodes) or _needs_others(taken, nodes))
+
+
+def _asks_for_objects(taken: _Round, nodes: Sequence[ast.AST]) -> bool:
+    """Tell whether a round compares words, fills a dictionary, or counts in parts: ``i % 2``."""
+    words = [c for n in nodes if isinstance(n, ast.Compare) for c in n.comparators]
+    words += [n.slice for n in nodes if isinstance(n, ast.Subscript) and _is_stored(n)]
+    return any(isinstance(w, ast.Constant) and isinstance(w.value, str) for w in words) or any(
         isinstance(n, ast.BinOp)
         and isinstance(n.op, ast.Mod | ast.FloorDiv)
         and list_names(n.left) & taken.own
         for n in nodes
-    ):
-        return False
-    return not _needs_others(taken, nodes)
+    )
 
 
 def _needs_others(taken: _Round, nodes: Sequence[ast.AST]) -> bool:
