@@ -149,6 +149,7 @@ def test_the_form_of_a_loop_over_a_batch_is_told(text: str, form: str) -> None:
         FIRES.replace("frames[b, :][", "print(frames[b, :])["),
         TREES.replace("x[b].exp()", "out[b - 1].exp()"),
         TREES.replace("x[b].exp()", "out.exp()"),  # what other rounds have written
+        TREES.replace("out[b] =", "self.log(b)\n            out[b] ="),  # an effect
         TREES.replace("lap.inverse()", "nms(lap)"),  # one image after the other
         TREES.replace("range(x.size(0))", "range(0, x.size(0), 8)"),  # windows
         CAMERAS.replace("self.encoding(", "self.encodings[i]("),  # a module of its own each

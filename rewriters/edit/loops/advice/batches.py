@@ -200,7 +200,8 @@ def _form(taken: _Round) -> str:
 
 def _only_cuts(taken: _Round) -> bool:
     """Tell whether a round only collects parts as they are: ``parts.append(x[a:b])``."""
-    made = [one.made for one in taken.loop.lists] or [taken.loop.made]
+    made: list[ast.expr | None] = [one.made for one in taken.loop.lists]
+    made = made or [taken.loop.made]
     for code in taken.code:
         match code:
             case ast.Expr(ast.Call(ast.Attribute(_, "append"), [value])):
@@ -286,8 +287,16 @@ def _may_be_at_once(taken: _Round) -> bool:
 
 
 def _asks_for_objects(taken: _Round, nodes: Sequence[ast.AST]) -> bool:
-    """Tell whether a round compares words, fills a dictionary, or counts in parts: ``i % 2``."""
-    words = [c for n in nodes if isinstance(n, ast.Compare) for c in n.comparators]
+    """Tell whether a round compares words, fills a dictionary, or counts in parts: ``i % 2``.
+
+    So does one that calls for an effect: ``self.log(i)``.
+    """
+    effects = [n.value for n in nodes if isinstance(n, ast.Expr) and isinstance(n.value, ast.Call)]
+    if not all(last_name(c.func) == "append" or last_name(c.func).endswith("_") for c in effects):
+        return True
+    own = taken.of_round
+    tests = [n for n in nodes if isinstance(n, ast.Compare) and list_names(n.left) & own]
+    words = [c for test in tests for c in test.comparators]
     words += [n.slice for n in nodes if isinstance(n, ast.Subscript) and _is_stored(n)]
     return any(isinstance(w, ast.Constant) and isinstance(w.value, str) for w in words) or any(
         isinstance(n, ast.BinOp)
