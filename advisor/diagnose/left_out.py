@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from npufix.advisor.project.callers import Callers, Mention
 from npufix.advisor.project.cold_files import is_cold, is_test
+from npufix.rewriters.edit.loops.advice.batches import OF_BATCHES
 from npufix.rewriters.edit.loops.advice.ragged import ADVICE
 from npufix.rewriters.edit.loops.advice.rows import BY_HAND
 from npufix.rewriters.edit.loops.statements import EFFECT
@@ -55,7 +56,6 @@ _TOO_MUCH_TO_GUESS = (
     {"boolean-mask", "row-mask"},
     {"boolean-mask", "column-mask"},
     {"is-tensor", "column-mask"},
-    {"host-bound"},
     {"is-tensor", "enough-columns"},
     {"runs-often"},
     {"matrix-factors", "addend-fits", "number-alpha"},
@@ -95,6 +95,8 @@ _SERVES_NOTHING = frozenset({"columns-one-by-one", "integer-cumsum", "repeat-int
 _TRACKS = re.compile(r"(^|[/_])(fast_?sam|track(ers?|ing)|infer(ence)?)([/_.]|$)")
 _LONG = 88
 """Characters of an index that is joined from parts: more are a line of their own."""
+_MORE_TEXT = {"einsum-product": 24, "scaled-unit-rows": _LONG}
+"""Characters by which a text may be longer: a product for an einsum saves calls of the host."""
 _A_LITTLE = 44
 """Characters by which a text may be longer than the old one where it saves one launch a call."""
 _LONGER = 6
@@ -252,10 +254,11 @@ def _is_worth_less_than_its_text(site: Site) -> bool:
     if is_call and site.rule.search in {"", "loops"}:
         return len(text) > len(site.code) + _A_LITTLE
     if site.rule.search == "loops":
-        longer = len(text) > 2 * len(site.code) + _LONG // 2
+        longer = len(text) > 2 * (len(site.code) + _LONG)
         return longer or text.count("\n") > _LONGER + site.code.count("\n")
-    if site.rule.name == "scaled-unit-rows":
-        return len(text) > len(site.code) + _LONG
+    more = _MORE_TEXT.get(site.rule.name)
+    if more is not None:
+        return len(text) > len(site.code) + more
     if site.rule.name == "index-list":
         return "torch.cat(" in text and len(text) > _LONG
     if site.rule.name == "gather-one-element-per-row" and "arange(" in text:
@@ -286,5 +289,5 @@ def _says_what_to_do(site: Site) -> bool:
     rule = site.rule
     return bool(rule.advice) or (
         rule.search != ""
-        and (rule.search != "loops" or site.problem in {EFFECT, *ADVICE, *BY_HAND})
+        and (rule.search != "loops" or site.problem in {EFFECT, *ADVICE, *BY_HAND, *OF_BATCHES})
     )

@@ -114,7 +114,7 @@ _BETWEEN_STEPS = frozenset(
 _EACH_STEP = frozenset(
     {
         "assign", "attention", "attn", "compute", "consistency", "contrastive", "criterion",
-        "distill", "divergence", "encode", "entropy", "execute", "forward", "fwd", "iou",
+        "distill", "divergence", "embed", "encode", "entropy", "execute", "forward", "fwd", "iou",
         "iter", "l1", "loss", "losses", "masked", "mse", "penalty", "pooling", "rope",
         "rotary", "sample", "sampling", "smoothness", "step", "targets", "train",
         "training",

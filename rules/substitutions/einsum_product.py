@@ -129,6 +129,11 @@ def f(a, b):
 def f(x, w):
     return torch.einsum("bchw,oc->bohw", x, w)
 """,
+        # a batch in the middle of a larger one
+        """
+def f(q: torch.Tensor, k: torch.Tensor):
+    return torch.einsum("bhlqd,bhkd->bhlqk", q, k)
+""",
     ),
     rewritten=(
         Rewritten(
@@ -163,6 +168,27 @@ def mix(x, adjacency):
             """
 def mix(x, adjacency):
     return torch.matmul(x, adjacency).contiguous()
+""",
+        ),
+        # a batch of matrices that stands for all of a larger one; columns of two dimensions
+        Rewritten(
+            """
+def positions(q: torch.Tensor, table: torch.Tensor):
+    return torch.einsum("bhwc,hkc->bhwk", q, table)
+""",
+            """
+def positions(q: torch.Tensor, table: torch.Tensor):
+    return torch.matmul(q, table.transpose(-2, -1))
+""",
+        ),
+        Rewritten(
+            """
+def heads(g: torch.Tensor, weight: torch.Tensor):
+    return torch.einsum("ibh,hnd->ibnd", g, weight)
+""",
+            """
+def heads(g: torch.Tensor, weight: torch.Tensor):
+    return torch.matmul(g, weight.flatten(1)).unflatten(-1, weight.shape[1:])
 """,
         ),
     ),

@@ -32,6 +32,8 @@ with (``known-dimensions``); pieces ``x[i * n : (i + 1) * n]`` lie within ``x`` 
 ``data.num_graphs`` is a number (``counts-are-numbers``). An empty ``range`` gives empty rows where ``torch.stack`` raises.
 Elements that masks or lengths pick of each row (``out[i, :n[i]] = x[i, mask[i]]``) are moved by masks of
 all rows, in the same order: each row must write as many as it takes (``as-many-of-each-row``).
+The first elements of rows that are copied to the same places (``out[i, :n[i]] = x[i, :n[i]]``) become
+``torch.where``, for which ``x`` must be as wide as ``out`` (``as-wide``).
 Sums and means of parts of different lengths (``x[ends[i]:ends[i + 1]]``, ``x[group == i]``), attention
 of one sequence after the other and rows without their padding are advice, and so are rows that are
 padded or searched one by one, ranges, columns computed from earlier ones, inverses of triangular
@@ -102,6 +104,29 @@ def shift_at_once(x: Tensor, step: float, times: int) -> Tensor:
     return (x + (step * rows).view(-1, *[1] * x.dim())).flatten(0, 1)
 
 
+def copy(x: Tensor, lengths: Tensor) -> Tensor:
+    """Copy the first elements of each row."""
+    out = x.new_zeros(x.shape)
+    for row in range(x.shape[0]):
+        out[row, : lengths[row]] = x[row, : lengths[row]]
+    return out
+
+
+def copy_at_once(x: Tensor, lengths: Tensor) -> Tensor:
+    """Choose by a comparison of positions with lengths."""
+    out = x.new_zeros(x.shape)
+    positions = torch.arange(out.shape[1], device=out.device)
+    out[:] = torch.where(
+        positions
+        < lengths[: x.shape[0]]
+        .to(out.device)  # no slip: .to(...) is left out (one device)
+        .reshape(-1, 1),
+        x,
+        out,
+    )
+    return out
+
+
 def _tensor(draw: Draw, *shape: int) -> Tensor:
     import torch
 
@@ -124,6 +149,13 @@ def pick_inputs(draw: Draw) -> dict[str, Any]:
     shape = draw.integer(1, 4), draw.integer(1, 5), *draw.choice([(), (3,)])
     index = draw.integers(shape[0] + draw.integer(0, 1), low=-1, high=shape[1] - 1)
     return {"x": _tensor(draw, *shape), "index": index}
+
+
+def copy_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a matrix, and lengths up to more than its rows have."""
+    rows, columns = draw.integer(1, 4), draw.integer(1, 5)
+    lengths = draw.integers(rows + draw.integer(0, 1), low=0, high=columns + 1)
+    return {"x": _tensor(draw, rows, columns), "lengths": lengths}
 
 
 def compute_inputs(draw: Draw) -> dict[str, Any]:
@@ -173,6 +205,7 @@ CONDITIONS = (
         "as-many-of-each-row",
         "each row takes as many elements as it writes: none stands for several",
     ),
+    _open("as-wide", "what rows are copied from is as wide as what they are copied to, or wider"),
     _open(
         "whole-pieces", "a tensor that the rounds take one piece of after the other has them all"
     ),
@@ -188,6 +221,7 @@ RULE = Substitution(
         Form(fill, fill_at_once, fill_inputs, CONDITIONS),
         Form(pick, pick_at_once, pick_inputs, CONDITIONS),
         Form(compute, compute_at_once, compute_inputs, CONDITIONS),
+        Form(copy, copy_at_once, copy_inputs, CONDITIONS),
         Form(shift, shift_at_once, shift_inputs, CONDITIONS),
     ),
     replaces=("ConcatD", "Fill", "Pack", "StridedSlice", "TensorMove", "ViewCopy"),

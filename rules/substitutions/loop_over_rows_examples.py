@@ -451,6 +451,29 @@ def pack(x: torch.Tensor, mask: torch.BoolTensor):
     return out
 """,
     ),
+    # the first elements of rows, copied to another tensor
+    Rewritten(
+        """
+class Clip(nn.Module):
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor):
+        out = x.new_zeros(x.size(0), 12, x.size(2))
+        for i, length in enumerate(lengths):
+            out[i, :length] = x[i, :length]
+        return out
+""",
+        """
+class Clip(nn.Module):
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor):
+        out = x.new_zeros(x.size(0), 12, x.size(2))
+        positions = torch.arange(out.shape[1], device=out.device)
+        out[:lengths.shape[0]] = torch.where(
+            positions.unsqueeze(1) < lengths.to(out.device).reshape(-1, 1, 1),
+            x[:lengths.shape[0], :out.shape[1]],
+            out[:lengths.shape[0]],
+        )
+        return out
+""",
+    ),
     # told, not written: sizes out of a list of the host
     Rewritten(*[_SIZES] * 2),
     *(Rewritten(text, text) for text in _RAGGED),

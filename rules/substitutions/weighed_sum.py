@@ -69,6 +69,16 @@ def product_of_any_rows(w: Tensor, x: Tensor) -> Tensor:
     return torch.matmul(w.unsqueeze(-2), x).squeeze(-2)
 
 
+def weighed_viewed_rows(w: Tensor, x: Tensor, batch: int, rows: int) -> Tensor:
+    """Weigh the rows by weights that are laid out as a column."""
+    return (x * either(w.view(batch, rows, 1), w.reshape(batch, rows, 1))).sum(1)
+
+
+def product_of_viewed_rows(w: Tensor, x: Tensor, batch: int, rows: int) -> Tensor:
+    """Lay the weights out as one row."""
+    return torch.bmm(w.reshape(batch, 1, rows), x).squeeze(1)
+
+
 def rows_by_vector(w: Tensor, x: Tensor) -> Tensor:
     """Multiply each row by a vector, and add up."""
     return (x * w.unsqueeze(1)).sum(either(2, -1))
@@ -110,6 +120,17 @@ def row_inputs(draw: Draw) -> dict[str, Any]:
     batch, rows, columns = (draw.integer(2, 4) for _ in range(3))
     x = _drawn(draw, batch, rows, columns)
     return {"w": draw.floats(batch, rows, dtype=x.dtype).abs(), "x": x}
+
+
+def viewed_inputs(draw: Draw) -> dict[str, Any]:
+    """Return the same with the numbers of matrices and of rows."""
+    given = row_inputs(draw)
+    batch, rows = given["w"].shape
+    flat = draw.choice([False, True])
+    return {
+        "w": given["w"].flatten() if flat else given["w"],
+        "x": given["x"], "batch": batch, "rows": rows,
+    }  # fmt: skip
 
 
 def any_row_inputs(draw: Draw) -> dict[str, Any]:
@@ -163,6 +184,17 @@ IN_BATCHES = Condition(
     "the weights have two dimensions, what they weigh has three",
     _are_in_batches,
 )
+
+
+def _are_matrices(site: Site) -> bool | None:
+    """Tell whether weights are those of rows: ``w.view(-1, 1, 1)`` has one for a whole matrix."""
+    rank = site.ndim("x")
+    if rank not in {None, 3} or site.number("rows") in {1, -1}:
+        return False
+    return None if rank is None else True
+
+
+MATRICES = Condition("batches-of-matrices", "what is weighed has three dimensions", _are_matrices)
 ONE_MORE = Condition(
     "one-more-dimension",
     "what is weighed has one dimension more than the weights",
@@ -198,6 +230,7 @@ RULE = Substitution(
     table="affinity",
     forms=(
         Form(weighed_rows, product_of_rows, row_inputs, (IN_BATCHES, *_ALWAYS)),
+        Form(weighed_viewed_rows, product_of_viewed_rows, viewed_inputs, (MATRICES, *_ALWAYS)),
         Form(weighed_rows_of_any, product_of_any_rows, any_row_inputs, (ONE_MORE, *_ALWAYS)),
         Form(rows_by_vector, product_of_column, column_inputs, (IN_BATCHES, *_ALWAYS)),
         Form(rows_by_vector_of_any, product_of_any_column, any_column_inputs, (ONE_MORE, *_ALWAYS)),
@@ -209,6 +242,11 @@ RULE = Substitution(
     requires="torch_npu>=2.1",
     floats_only=True,
     valid=(
+        # one weight for each layer, not for each row
+        """
+def f(hidden: torch.Tensor, weights: torch.Tensor):
+    return (hidden * weights.view(-1, 1, 1)).sum(dim=1)
+""",
         # points, of which each has three numbers
         """
 def f(weights: torch.Tensor, points: torch.Tensor):

@@ -242,6 +242,15 @@ class Facts(ValueKinds):
             return root.args[0] is base and root.args[1].value == dim
         return root.op == "py:len" and dim == 0 and root.args[0] is base
 
+    def is_alike(self, made: Node, other: Node) -> bool:
+        """Tell whether a tensor was made in the shape of another: ``x.new_zeros(x.size())``."""
+        while made.op in _CASTS:
+            made = made.args[0]
+        if made.op in _LIKE:
+            return made.args[0] is other
+        sizes = made.args[1:] if made.op in _BY_ANOTHER else made.args if made.op in _MADE else ()
+        return bool(sizes) and sizes[0].op == Op.SHAPE and sizes[0].args[0] is other
+
     def is_count(self, stop: Node, offset: int = 0) -> bool:
         """Tell whether ``stop + offset`` cannot be negative."""
         root, more = linear(stop)

@@ -2,7 +2,8 @@
 
 ``m[i, :n[i]] = c`` is a comparison of positions with the lengths, and a fill. What packs sequences
 into one keeps where each begins in a vector ``b``: ``m[b[i]:b[i + 1]] = c`` fills the positions by
-the number of borders at or before them, which tells the piece.
+the number of borders at or before them, which tells the piece. ``out[i, :n[i]] = x[i, :n[i]]``
+chooses by the same comparison: ``out[:] = torch.where(known, x[:, :w], out)``.
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ import ast
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.loops.indexing import Place, Ragged, trim
+from npufix.rewriters.edit.loops.indexing import Place, Ragged, flatten, spell_items, trim
 from npufix.rewriters.edit.loops.values import (
     LENGTHS,
+    NO_TENSOR,
+    SHARED,
     UNKNOWN_RANK,
     CannotBatchError,
     Kind,
     Value,
     at_dimension,
+    everything,
     method,
     parse,
     shift,
@@ -39,9 +43,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.loops.statements import Body
 
 
-def fill(  # noqa: C901 - a vector for each limit of each slice
-    body: Body, base: ast.expr, place: Place, value: Value
-) -> Iterator[ast.stmt]:
+def fill(body: Body, base: ast.expr, place: Place, value: Value) -> Iterator[ast.stmt]:
     """Yield the statements that write one number to the first ``n[i]`` elements of row ``i``.
 
     Raises:
@@ -50,13 +52,32 @@ def fill(  # noqa: C901 - a vector for each limit of each slice
     """
     if value.kind is not Kind.SAME or value.rank != 0 or not place.is_view:
         raise CannotBatchError(LENGTHS)
+    statements, mask = compare(body, base, place)
+    ask_for_value(body, base, value)
+    yield from statements
+    yield ast.Expr(method(rows_written(base, place), "masked_fill_", mask, value.code))
+
+
+def rows_written(base: ast.expr, place: Place) -> ast.expr:
+    """Return the rows of all rounds of what is written to: ``m``, ``m[:n]``."""
+    index = trim(_without_whole(place, base))
+    return subscript(base, index) if index else base
+
+
+def compare(  # noqa: C901 - a vector for each limit of each slice
+    body: Body, base: ast.expr, place: Place
+) -> tuple[list[ast.stmt], ast.expr]:
+    """Return which elements lie before the ``n[i]`` of their row, and what that needs before it.
+
+    Raises:
+        CannotBatchError: they cannot be compared at once.
+
+    """
     own = shift(body.facts.rank(base), place.kept - place.consumed)
     if not isinstance(own, int) and not body.facts.assumes:
         raise CannotBatchError(UNKNOWN_RANK)  # what is written for any number is hard to read
-    ask_for_value(body, base, value)
     masks = []
     shared = _name_lengths(body, base, place)
-    yield from shared.values()
 
     def behind(dim: int, vector: ast.expr, *, column: bool = False) -> ast.expr:
         """Return a vector along one dimension of what is filled."""
@@ -98,8 +119,7 @@ def fill(  # noqa: C901 - a vector for each limit of each slice
     mask: ast.expr = masks[0]
     for other in masks[1:]:
         mask = ast.BinOp(mask, ast.BitAnd(), other)
-    target = subscript(base, index) if (index := trim(_without_whole(place, base))) else base
-    yield ast.Expr(method(target, "masked_fill_", mask, value.code))
+    return list(shared.values()), mask
 
 
 def _without_whole(place: Place, base: ast.expr) -> list[ast.expr]:
@@ -328,3 +348,81 @@ def statements_of(*lines: str) -> list[ast.stmt]:
 def _fits_all(number: str) -> bool:
     """Tell whether every dtype holds a number."""
     return not number or abs(ast.literal_eval(number)) <= _SMALLEST_LARGEST
+
+
+def read_copied(body: Body, written: list[ast.expr], code: ast.expr) -> ast.expr | None:
+    """Return ``x`` of ``out[i, :n[i]] = x[i, :n[i]]``: both sides have one index."""
+    if not isinstance(code, ast.Subscript):
+        return None
+    base, index = flatten(code)
+    if not isinstance(base, ast.Name | ast.Attribute) or body.of.depends(base):
+        return None
+    read = spell_items(index, body.facts.rank(base))
+    return base if _texts(read) == _texts(written) else None
+
+
+def copy_rows(body: Body, base: ast.expr, place: Place, source: ast.expr) -> Iterator[ast.stmt]:
+    """Yield what copies the first elements of all rows.
+
+    Raises:
+        CannotBatchError: both may be one tensor, or it is not known where the elements are.
+
+    """
+    facts = body.facts
+    if facts.is_tensor(source) is False:
+        raise CannotBatchError(NO_TENSOR)
+    if facts.is_tensor(source) is None:
+        body.of.ask_for_tensor(source)
+    nodes = facts.node(base), facts.node(source)
+    shares = True if nodes[0] is None or nodes[1] is None else facts.may_share(nodes[0], nodes[1])
+    if shares:
+        raise CannotBatchError(SHARED)
+    if shares is None:
+        body.of.conditions["separate-memory"] = None
+    plain = all(isinstance(item, ast.Slice) for item in place.items)
+    bounds = [b for part in place.ragged for b in (part.lower, part.upper) if b is not None]
+    if not plain or not place.is_view or any(isinstance(b.code, ast.UnaryOp) for b in bounds):
+        raise CannotBatchError(LENGTHS)  # ``x[i, :-n[i]]`` of another width is another part
+    ranks = facts.rank(base), facts.rank(source)
+    if all(isinstance(rank, int) for rank in ranks) and ranks[0] != ranks[1]:
+        raise CannotBatchError(UNKNOWN_RANK)
+    if not all(isinstance(rank, int) for rank in ranks):
+        body.of.conditions["no-broadcasting"] = None
+    statements, mask = compare(body, base, place)
+    yield from statements
+    written = rows_written(base, place)
+    target = written if isinstance(written, ast.Subscript) else subscript(written, [everything()])
+    assert isinstance(target, ast.Subscript)  # noqa: S101 - it was made so
+    stored = ast.Subscript(target.value, target.slice, ast.Store())
+    new = ast.Call(parse("torch.where"), [mask, _read(body, base, place, source), written], [])
+    yield ast.Assign([stored], new, lineno=0)
+
+
+def _read(body: Body, base: ast.expr, place: Place, source: ast.expr) -> ast.expr:
+    """Return what is read for all rows, as wide as what it is written to: ``x[:, :out.shape[1]]``.
+
+    What was made with the shape of the other one is as wide anyway.
+    """
+    facts = body.facts
+    items: list[ast.expr] = list(place.items)
+    rows, wide = facts.node(source), facts.node(base)
+    assert rows is not None  # noqa: S101 - asked before
+    assert wide is not None  # noqa: S101 - same
+    at = items[place.source_dim]
+    if isinstance(at, ast.Slice) and facts.spans(body.of.domain.stop_node, rows, place.source_dim):
+        items[place.source_dim] = everything()
+    elif isinstance(at, ast.Slice) and at.lower is None and at.upper is None:
+        items[place.source_dim] = ast.Slice(None, body.of.domain.stop, None)
+    if not facts.is_alike(wide, rows):
+        for part in place.ragged:
+            width = parse(f"{ast.unparse(base)}.shape[{part.source}]")
+            items[part.source] = ast.Slice(None, width, None)
+        body.of.conditions["as-wide"] = None
+        body.of.shown.setdefault("wide", parse(f"{ast.unparse(base)}.shape"))
+        body.of.shown.setdefault("read", parse(f"{ast.unparse(source)}.shape"))
+    index = trim(items)
+    return subscript(source, index) if index else source
+
+
+def _texts(items: list[ast.expr]) -> list[str]:
+    return [ast.unparse(item) for item in trim(items)]

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.loops.advice.batches import PREFIXES, say_of_batch
 from npufix.rewriters.edit.loops.advice.ragged import (
     MERGED,
     RECURRENCES,
@@ -15,7 +16,7 @@ from npufix.rewriters.edit.loops.advice.ragged import (
     say_how,
     takes_padding_off,
 )
-from npufix.rewriters.edit.loops.advice.rows import say_by_hand
+from npufix.rewriters.edit.loops.advice.rows import ROWS, say_by_hand
 from npufix.rewriters.edit.loops.choosing import pick
 from npufix.rewriters.edit.loops.expressions import RANDOM, UNKNOWN_CALL, UNKNOWN_CODE, WRITTEN_READ
 from npufix.rewriters.edit.loops.facts import Facts
@@ -34,13 +35,14 @@ from npufix.rewriters.edit.loops.reading import (
 )
 from npufix.rewriters.edit.loops.rows.joining import add_up, join, join_rounds, rows_of
 from npufix.rewriters.edit.loops.rows.moving import read_moved
-from npufix.rewriters.edit.loops.statements import EFFECT, RECURRENCE, SHARED, Body
+from npufix.rewriters.edit.loops.statements import EFFECT, RECURRENCE, Body
 from npufix.rewriters.edit.loops.submodules import DROPOUT, MODULES, STATISTICS
 from npufix.rewriters.edit.loops.together import UNKNOWN_DIMENSION
 from npufix.rewriters.edit.loops.values import (
     LENGTHS,
     NO_TENSOR,
     OF_A_LIST,
+    SHARED,
     UNKNOWN_RANK,
     CannotBatchError,
 )
@@ -156,6 +158,9 @@ def _say_why(
         advice = ""
     if not advice and _is_in_steps(flow):
         advice = say_by_hand(wide, Facts(wide, list(_inside(wide, loop))), loop)
+    if advice in {"", ROWS} and _is_in_steps(flow):
+        of_batch = say_of_batch(wide, Facts(wide, list(_inside(wide, loop))), loop)
+        advice = of_batch if not advice or of_batch == PREFIXES else advice
     if advice:
         return replace(found, code=loop.first, problem=advice)
     told = found.problem not in _NO_ROWS and _is_about_rows(wide, loop)

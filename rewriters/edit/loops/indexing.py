@@ -405,6 +405,20 @@ class Indexer:
         found.consumed += 1
 
 
+def flatten(target: ast.Subscript) -> tuple[ast.expr, ast.expr]:
+    """Return ``m[i][a]`` as ``m`` and ``i, a``: one number, then what it leaves."""
+    items = target.slice.elts if isinstance(target.slice, ast.Tuple) else [target.slice]
+    match target.value:
+        case ast.Subscript(_, ast.Name() | ast.Constant()) as inner:
+            base, before = flatten(inner)
+            first = before.elts if isinstance(before, ast.Tuple) else [before]
+            return base, ast.Tuple([*first, *items], ast.Load())
+        case ast.Subscript(base, ast.Tuple([ast.Slice(None, None, None), ast.Name() as row])):
+            if len(items) == 1 and not isinstance(items[0], (ast.Constant, ast.Starred)):
+                return base, ast.Tuple([items[0], row], ast.Load())  # ``m[:, i][a]`` is ``m[a, i]``
+    return target.value, target.slice
+
+
 def spell_items(index: ast.expr, rank: Rank) -> list[ast.expr]:
     """Return the items of an index of a tensor, with a ``:`` for each dimension of ``...``."""
     items = list(index.elts) if isinstance(index, ast.Tuple) else [index]

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.choosing import BRANCH, choose, mask_among, write_masked
 from npufix.rewriters.edit.loops.expressions import UNKNOWN_CALL, Expressions
-from npufix.rewriters.edit.loops.filling import fill
-from npufix.rewriters.edit.loops.indexing import OTHER_ROUND, Place, spell_items
+from npufix.rewriters.edit.loops.filling import copy_rows, fill, read_copied
+from npufix.rewriters.edit.loops.indexing import OTHER_ROUND, Place, flatten, spell_items
 from npufix.rewriters.edit.loops.values import (
     LENGTHS,
     OF_A_LIST,
+    SHARED,
     UNKNOWN_RANK,
     CannotBatchError,
     Kind,
@@ -39,7 +40,6 @@ EFFECT = (
     "it does something else beside computing rows: collect the numbers that it needs first, then "
     "compute all rows at once, as in torch.arange(n, device=x.device) < lengths[:, None]"
 )
-SHARED = "what it writes to may share memory with what it reads"
 _NO_ROWS = None, -1
 """Rows that nobody reads."""
 _OUT = (ast.Break, ast.Continue, ast.Return, ast.Raise, ast.Try, ast.With, ast.While)
@@ -273,6 +273,9 @@ class Body:
             yield from write_masked(self, target, code, op)
             return
         place = self.of.indexer.place(base, items, None, base)
+        if place.ragged and op is None and (copied := read_copied(self, items, code)):
+            yield from copy_rows(self, base, place, copied)
+            return
         rank = self.facts.rank(base)
         own = shift(rank, place.kept - place.consumed) if place.is_known else None
         self.of.expected = own if isinstance(own, int) else None
@@ -336,20 +339,6 @@ class Body:
             return front.code
         missing = [new_axis()] * max(0, more)
         return subscript(front.code, [everything(), *missing]) if missing else front.code
-
-
-def flatten(target: ast.Subscript) -> tuple[ast.expr, ast.expr]:
-    """Return ``m[i][a]`` as ``m`` and ``i, a``: one number, then what it leaves."""
-    items = target.slice.elts if isinstance(target.slice, ast.Tuple) else [target.slice]
-    match target.value:
-        case ast.Subscript(_, ast.Name() | ast.Constant()) as inner:
-            base, before = flatten(inner)
-            first = before.elts if isinstance(before, ast.Tuple) else [before]
-            return base, ast.Tuple([*first, *items], ast.Load())
-        case ast.Subscript(base, ast.Tuple([ast.Slice(None, None, None), ast.Name() as row])):
-            if len(items) == 1 and not isinstance(items[0], (ast.Constant, ast.Starred)):
-                return base, ast.Tuple([items[0], row], ast.Load())  # ``m[:, i][a]`` is ``m[a, i]``
-    return target.value, target.slice
 
 
 def _list_written(code: Sequence[ast.stmt]) -> Iterator[ast.Subscript]:

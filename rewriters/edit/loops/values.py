@@ -11,6 +11,7 @@ from npufix.rewriters.facts.shapes import Rank, RelativeRank
 NO_TENSOR = "it runs over a list of numbers"
 OF_A_LIST = "it runs over a list of tensors, which may have different shapes"
 LENGTHS = "its rows have different lengths"
+SHARED = "what it writes to may share memory with what it reads"
 UNKNOWN_RANK = "how many dimensions a tensor in it has is not known"
 
 

@@ -115,6 +115,8 @@ def _spell(  # noqa: PLR0911, PLR0913, PLR0917 - an equation in parts, a case a 
         if out == batch + rows + last:
             return f"{product}({_turn(left, a, rows + summed)}, {right})"
         return None
+    if wide := _spell_wide(a, b, out, summed, texts, product):
+        return wide if named or not wide.count(right) > 1 else None
     if not shared or len(rows) != 1:
         return None
     first = _turn(left, a, shared + rows + summed)
@@ -125,6 +127,28 @@ def _spell(  # noqa: PLR0911, PLR0913, PLR0917 - an equation in parts, a case a 
         at = len(shared) + 1  # the pixels of an image as one dimension
         return f"{product}({first}, {right}.flatten({at})).unflatten({at}, {right}.shape[{at}:])"
     return None
+
+
+def _spell_wide(  # noqa: PLR0913, PLR0917 - the same
+    a: str, b: str, out: str, summed: str, texts: tuple[str, str], product: str
+) -> str | None:
+    """Return the product with what has more dimensions than a batch of matrices.
+
+    One matrix may have columns of several, ``ibh,hnd->ibnd``, and a smaller batch of matrices may
+    stand for all of a larger one, ``bhwc,hkc->bhwk``.
+    """
+    left, right = texts
+    shared = "".join(i for i in out if i in a and i in b)
+    rows, columns = ("".join(i for i in out if i in own and i not in shared) for own in (a, b))
+    if not shared:
+        fits = a == rows + summed and b == summed + columns and out == rows + columns
+        text = f"{product}({left}, {right}.flatten(1)).unflatten(-1, {right}.shape[1:])"
+        return text if fits and len(columns) > 1 else None
+    before = out[: out.index(shared[0])]
+    fits = bool(before) and a == before + shared + rows[len(before) :] + summed
+    if not fits or len(columns) != 1 or len(rows) != len(before) + 1 or out != a[:-1] + columns:
+        return None
+    return f"{product}({left}, {_turn(right, b, shared + summed + columns)})"
 
 
 def _turn(text: str, have: str, want: str) -> str:

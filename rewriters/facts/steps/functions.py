@@ -103,10 +103,10 @@ def is_host_code(flow: FunctionFlow) -> bool:
     bases = [_name_of_base(base) for cls in classes for base in cls.bases]
     if not {"Sampler", "BatchSampler", "DistributedSampler"}.isdisjoint(bases):
         return True  # that of a loader, not of a model
-    if not {"Transform", "BaseTransform"}.isdisjoint(bases):
-        return True  # one after the other, a loader calls them with its samples
     if any(base.endswith("Module") and not base.endswith("DataModule") for base in bases):
         return False  # a ``DataPreProcessor`` that is a module runs on the device
+    if not {"Transform", "BaseTransform"}.isdisjoint(bases):
+        return True  # one after the other, a loader calls them with its samples
     return any(_ON_HOST.search(name) for name in (flow.cls.name, *bases)) or _drives_others(flow)
 
 

@@ -295,6 +295,14 @@ def _takes_as_many(operands: Operands) -> bool:
     return all(torch.equal(n, counts[f"written{number}"]) for number, n in taken.items())
 
 
+def _is_as_wide(operands: Operands) -> bool:
+    """Tell whether what rows are copied from has as many columns as what they are copied to."""
+    read, wide = operands.get("read"), operands.get("wide")
+    if not isinstance(read, tuple) or not isinstance(wide, tuple) or len(read) != len(wide):
+        return True
+    return all(a >= b for a, b in zip(read[1:], wide[1:], strict=True))
+
+
 def _driving_takes(operands: Operands) -> bool:
     """Tell whether numbers are float32 and finite, and groups not negative."""
     return all(
@@ -311,6 +319,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "activation-is-silu": _is_function(functional.silu),
     "as-many-of-each-row": _takes_as_many,
     "as-many-rows": _are_as_many_rows,
+    "as-wide": _is_as_wide,
     "ascending-borders": lambda o: (
         not any(bool((t.diff() < 0).any()) for t in _tensors(o, "index"))
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.graph.modules.syntax import list_names, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -33,3 +33,93 @@ def follow(
         yield node
         if isinstance(node, ast.Name) and node.id in bound and depth:
             yield from follow([bound[node.id]], bound, depth - 1)
+
+
+def carries(body: Sequence[ast.stmt], known: frozenset[str]) -> bool:
+    """Tell whether a name is read before the round binds it; sums and counts are none."""
+    stored = {
+        n.id
+        for code in body
+        for n in walk(code)
+        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    }
+    seen = set(known)
+    todo = list(body)
+    while todo:
+        code = todo.pop(0)
+        if isinstance(code, ast.For | ast.If | ast.With):
+            todo = [*code.body, *getattr(code, "orelse", ()), *todo]
+            parts: list[ast.AST] = [
+                getattr(code, "test", None) or getattr(code, "iter", None) or ast.Pass()
+            ]
+            seen |= list_names(code.target) if isinstance(code, ast.For) else set()
+        else:
+            parts = [code]
+        sums = {name for name in _summed(code) if _is_only_summed(name, body)}
+        sums |= _list_comprehended(parts)
+        reads = {
+            n.id
+            for part in parts
+            for n in walk(part)
+            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
+        } - sums
+        if reads & stored - seen:
+            return True
+        seen |= {
+            n.id
+            for part in parts
+            for n in walk(part)
+            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+        }
+    return False
+
+
+def _list_comprehended(parts: Sequence[ast.AST]) -> set[str]:
+    """Return the names that live in comprehensions alone."""
+    over = (n for part in parts for n in walk(part) if isinstance(n, ast.comprehension))
+    return {name for each in over for name in list_names(each.target)}
+
+
+def _is_only_summed(name: str, body: Sequence[ast.stmt]) -> bool:
+    """Tell whether nothing in a round reads a sum but what adds to it."""
+    sums = [s for code in body for s in walk(code) if isinstance(s, ast.stmt) and _summed(s)]
+    own = {id(n) for s in sums if name in _summed(s) for n in walk(s)}
+    return not any(
+        isinstance(n, ast.Name)
+        and n.id == name
+        and isinstance(n.ctx, ast.Load)
+        and id(n) not in own
+        for code in body
+        for n in walk(code)
+    )
+
+
+def _summed(code: ast.stmt) -> set[str]:
+    """Return the name of ``total += y``, ``total = total + y`` and ``n += 1``."""
+    match code:
+        case ast.AugAssign(ast.Name(name), ast.Add() | ast.Sub()):
+            return {name}
+        case ast.Assign([ast.Name(name)], ast.BinOp(ast.Name(first), ast.Add() | ast.Sub())):
+            return {name} & {first}
+    return set()
+
+
+def list_moved(body: Sequence[ast.stmt]) -> frozenset[str]:
+    """Return what counts along over the rounds: ``at += n``, which only slices read."""
+    found: set[str] = set()
+    for code in walk(*body):
+        match code:
+            case ast.AugAssign(ast.Name(name), ast.Add()):
+                found.add(name)
+            case ast.Assign([ast.Name(name)], ast.Name(end)):  # ``start = end``
+                found |= {name} if any(_adds(s, end, name) for s in body) else set()
+    slices = [n for code in body for n in walk(code) if isinstance(n, ast.Slice)]
+    used = {name for part in slices for name in list_names(part)}
+    return frozenset(found & used)
+
+
+def _adds(code: ast.stmt, end: str, start: str) -> bool:
+    match code:
+        case ast.Assign([ast.Name(name)], ast.BinOp(ast.Name(left), ast.Add())):
+            return name == end and left == start
+    return False

@@ -103,6 +103,8 @@ def _read_move(moves: _Moves, target: ast.Subscript, source: ast.Subscript) -> a
     written, read = _row_part(target, moves.counter), _row_part(source, moves.counter)
     if written is None or read is None:
         return None
+    if isinstance(read[1], ast.Slice) and ast.unparse(read[1]) == ast.unparse(written[1]):
+        return None  # the same elements are chosen by ``torch.where``, without counting them
     bases = written[0], read[0]
     known = [facts.is_tensor(base) for base in bases]
     nodes = [facts.node(base) for base in bases]

@@ -1,0 +1,474 @@
+"""Loops over the rows of a batch in code of each step, with what a person writes for all rows.
+
+``ragged`` and ``rows`` know loops of one purpose. What is left computes row by row what one call
+takes for all of them, and here the loop's obstacle says which form that has.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.edit.loops.advice.ragged import MERGED
+from npufix.rewriters.edit.loops.advice.rounds import carries, follow, list_bound, list_moved
+from npufix.rewriters.facts.value_kinds import is_of_numpy
+from npufix.rewriters.graph.modules.syntax import last_name, list_names, walk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from npufix.rewriters.edit.loops.facts import Facts
+    from npufix.rewriters.edit.loops.reading import Loop
+    from npufix.rewriters.graph.dataflow import FunctionFlow
+
+DRAWN = (
+    "each round draws random numbers of its own: draw those of all rows at once, below a limit of "
+    "each row with (torch.rand(n, k, device=x.device) * limits[:, None]).long(), and choose with "
+    "torch.where"
+)
+PAIRS = (
+    "each round compares one element with all others: (x[:, :, None] - x[:, None]).norm(dim=-1) "
+    "or torch.cdist compares all pairs at once, and masked_fill with torch.eye, or with "
+    "F.one_hot(labels).bool(), leaves out one of each row"
+)
+NEIGHBOURS = (
+    "each round compares a column with the one before, and only the first differs: "
+    "x[:, 1:] - x[:, :-1] takes all others at once, and torch.cat puts the first in front"
+)
+PREFIXES = (
+    "each round takes as much of one row as its length says: known = torch.arange(width, "
+    "device=x.device) < lengths[:, None] tells it of all rows at once; torch.where(known, x, y) "
+    "copies, (x * known[..., None]).sum(1) / lengths[:, None] is the mean, out[known] = "
+    "torch.cat(parts) pads, and x[torch.arange(n, device=x.device)[:, None], starts[:, None] + "
+    "torch.arange(width, device=x.device)] takes windows"
+)
+SELECTED = (
+    "each round takes what a mask picks of one row, and the host waits for how many: place = "
+    "mask.cumsum(1) - 1 tells where each goes in all rows, rows, columns = mask.nonzero("
+    "as_tuple=True) waits once, out[rows, place[rows, columns]] = x[rows, columns]; what is only "
+    "summed or averaged is torch.where(mask, x, 0).sum(1) / mask.sum(1)"
+)
+BATCHED = (
+    "each round computes one row of a batch with kernels of its own: compute with x instead of "
+    "x[i] (pieces as x.unflatten(0, (n, -1))), dimensions counted from the end (dim=-1, "
+    "transpose(-1, -2), diagonal(dim1=-2, dim2=-1)), numbers of a row as n.view(-1, 1), gather for "
+    "what each row picks, and torch.where for what a row decides"
+)
+REPEATED = (
+    "each round repeats one row in a list: torch.repeat_interleave(x, counts, dim=0, "
+    "output_size=total) repeats all of them at once, where total is known to the host"
+)
+OF_BATCHES = (DRAWN, REPEATED, PAIRS, NEIGHBOURS, PREFIXES, SELECTED, BATCHED)
+_MOST = 24
+"""Statements of a round: nobody writes more anew."""
+_DEEPEST = 3
+"""Names that are followed: ``n = lengths[i]``, ``end = n - 1``."""
+_FEW = 4
+"""Rounds that are written out and hardly cost anything."""
+_NO_ROWS = re.compile(
+    r"(?i)(layer|block|level|lvl|stage|scale|iter|epoch|expert|module|branch|steps?\b|depth"
+    r"|shapes|feats|splits|chunks|heads?\b)"
+)
+"""What is gone over that is no row of a batch: ``range(self.num_layers)``."""
+_NOT_AT_ONCE = re.compile(
+    r"(?i)(nms|fbank|iou3d|^index$|linear_sum_assign|assign|match|hungarian|decode|beam|search|tokeni[sz]|ctc|unique"
+    r"|print|format|join|split_name|open|numpy|cpu|isinstance|setattr|deepcopy|backward"
+    r"|copy_|all_reduce|all_gather|broadcast|barrier|item_list|log_|record|detect|render|generate"
+    r"|crop|interpolate|grid_sample|roi|interp|resize|append_|extend|insert|add_|update|keys"
+    r"|values|items|svd|solve|lstsq|eig)"
+)
+"""Calls that take one row or image after the other, or work for the host."""
+_DRAWS = frozenset({"bernoulli", "multinomial", "normal", "rand", "randint", "randn", "randperm"})
+_PICKS = re.compile(r"(^|_)(mask|valid|keep|pos|neg|is)(s|_\w+)?$|mask$")
+_ABOUT = frozenset({"device", "dim", "dtype", "ndim", "shape", "size"})
+"""What a tensor is asked for that no writing changes."""
+_ONE_BY_ONE = frozenset({"empty_cache", "from_numpy", "unique", "unique_consecutive"})
+"""What torch has that takes no rows of a batch, or stands where memory is short."""
+_COUNTERS = frozenset({"enumerate", "range", "zip"})
+_LISTED = re.compile(r"(?i)(lists?|dicts?|metas)$")
+"""What holds tensors of different sizes, or objects, by its name."""
+_OUT = (
+    ast.AsyncFor, ast.Await, ast.Break, ast.Delete, ast.Dict, ast.JoinedStr, ast.Lambda, ast.Raise,
+    ast.Return, ast.Try, ast.While, ast.Yield,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Round:
+    """What one round of a loop does."""
+
+    flow: FunctionFlow
+    facts: Facts
+    loop: Loop
+    code: Sequence[ast.AST]
+    own: frozenset[str]
+    """The names of the target, and those of the loops inside."""
+    bound: Mapping[str, ast.expr]
+    moved: frozenset[str]
+    """Where the next part begins: ``at += n``."""
+
+    @property
+    def of_round(self) -> frozenset[str]:
+        """All names that may differ from round to round."""
+        found = set(self.own | self.moved)
+        for _ in range(_DEEPEST):
+            found |= {name for name, value in self.bound.items() if list_names(value) & found}
+            for code in walk(*self.code):
+                match code:
+                    case ast.Assign([ast.Tuple() as names], value) if list_names(value) & found:
+                        found |= list_names(names)
+        return frozenset(found)
+
+    @property
+    def counted(self) -> frozenset[str]:
+        """The counter, and what is computed of it alone: ``end = (i + 1) * n``."""
+        match self.loop.items, self.loop.target:
+            case ast.Call(ast.Name("range")), ast.Name(counter):
+                found = {counter}
+            case ast.Call(ast.Name("enumerate")), ast.Tuple([ast.Name(counter), _]):
+                found = {counter}
+            case _:
+                found = set[str]()
+        for node in walk(*self.code):
+            match node:
+                case ast.For(ast.Name(counter), ast.Call(ast.Name("range"))):
+                    found.add(counter)
+        looked_up = (ast.Subscript, ast.Call)
+        for name, value in self.bound.items():
+            if list_names(value) & found and not any(isinstance(n, looked_up) for n in walk(value)):
+                found.add(name)
+        return frozenset(found)
+
+    def is_piece(self, item: ast.expr) -> bool:
+        """Tell whether an index is ``i * n : (i + 1) * n``."""
+        match item:
+            case ast.Slice(ast.BinOp(left, ast.Mult(), right), ast.expr()):
+                return any(isinstance(n, ast.Name) and n.id in self.own for n in (left, right))
+        return False
+
+    def calls(self) -> Iterator[ast.Call]:
+        """Yield the calls of a round, those that fill lists aside."""
+        for node in walk(*self.code):
+            if isinstance(node, ast.Call) and last_name(node.func) != "append":
+                yield node
+
+
+def say_of_batch(flow: FunctionFlow, facts: Facts, loop: Loop) -> str:
+    """Return the form of a loop that computes the rows of a batch one by one, "" for any other."""
+    body = loop.statement.body if isinstance(loop.statement, ast.For) else loop.body
+    made = [loop.made] if loop.made is not None else [one.made for one in loop.lists]
+    code: list[ast.AST] = [*body, *made]
+    inner = {
+        n for node in walk(*body) if isinstance(node, ast.For) for n in list_names(node.target)
+    }
+    own = frozenset(list_names(loop.target) | inner)
+    bound = dict(list_bound(body))
+    taken = _Round(flow, facts, loop, code, own, bound, list_moved(body))
+    if any(_repeats(s, taken) for s in body):
+        return REPEATED
+    if not _counts_rows(loop) or not _may_be_at_once(taken):
+        return ""
+    return _form(taken) if _takes_rows(taken) else ""
+
+
+def _form(taken: _Round) -> str:
+    """Return the form for what stands in the way of taking all rows as they are."""
+    nodes = list(walk(*taken.code))
+    picks = [n for n in nodes if isinstance(n, ast.Subscript)]
+    tests = [n.test for n in nodes if isinstance(n, ast.If | ast.IfExp)]
+    calls = list(taken.calls())
+    first = any(_asks_first(test, taken) for test in tests)
+    counts = any(last_name(call.func) in {"masked_select", "nonzero"} for call in calls)
+    forms = {
+        DRAWN: any(_draws(taken, call) for call in calls),
+        PAIRS: _leaves_one_out(taken, picks),
+        NEIGHBOURS: first and any(_is_before(pick, taken) for pick in picks),
+        PREFIXES: any(_ends(pick, taken) for pick in picks),
+        SELECTED: counts or any(_is_picked(pick, taken) for pick in picks),
+        MERGED: any(map(_is_of_self, calls)),
+        BATCHED: True,
+    }
+    form = next(form for form, fits in forms.items() if fits)
+    if form in {MERGED, BATCHED} and not _counts_up(taken):
+        return ""  # lists hold tensors of different sizes
+    if form == MERGED and any(taken.is_piece(item) for pick in picks for item in _items(pick)):
+        return ""  # who takes pieces of one tensor has little memory
+    return "" if form == PREFIXES and _only_cuts(taken) else form
+
+
+def _only_cuts(taken: _Round) -> bool:
+    """Tell whether a round only collects parts as they are: ``parts.append(x[a:b])``."""
+    made: list[ast.expr | None] = [one.made for one in taken.loop.lists]
+    made = made or [taken.loop.made]
+    for code in taken.code:
+        match code:
+            case ast.Expr(ast.Call(ast.Attribute(_, "append"), [value])):
+                made.append(value)
+    writes = any(_is_stored(n) for n in walk(*taken.code))
+    known = [value for value in made if value is not None]
+    return bool(known) and not writes and all(isinstance(v, ast.Subscript) for v in known)
+
+
+def _repeats(code: ast.stmt, taken: _Round) -> bool:
+    """Tell whether code is ``rows += [x[i]] * n``."""
+    match code:
+        case ast.AugAssign(
+            ast.Name(), ast.Add(), ast.BinOp(ast.List([ast.Subscript(base, row)]), ast.Mult())
+        ):
+            counted = isinstance(row, ast.Name) and row.id in taken.own
+            return counted and taken.facts.is_tensor(base) is not False
+    return False
+
+
+def _counts_up(taken: _Round) -> bool:
+    """Tell whether a loop counts to a number, or goes over a tensor: ``range(batch_size)``.
+
+    No row of a round may come out of a list.
+    """
+    for node in walk(*taken.code):
+        match node:
+            case ast.Subscript(ast.Name(name) | ast.Attribute(attr=name), ast.Name(counter)):
+                if counter in taken.own and _LISTED.search(name):
+                    return False
+    match taken.loop.items:
+        case ast.Call(ast.Name("range"), [*_, ast.Call(ast.Name("len"), [over])]):
+            return taken.facts.is_tensor(over) is True
+        case ast.Call(ast.Name("range")):
+            return True
+        case ast.Call(ast.Name("enumerate"), [over]):
+            return taken.facts.is_tensor(over) is True
+    return False
+
+
+def _draws(taken: _Round, call: ast.Call) -> bool:
+    """Tell whether a call draws on the device."""
+    name = last_name(call.func)
+    return name in _DRAWS and taken.flow.names.dotted(call.func) == f"torch.{name}"
+
+
+def _is_of_self(call: ast.Call) -> bool:
+    match call.func:
+        case ast.Attribute(ast.Name("self")):
+            return True
+    return False
+
+
+def _counts_rows(loop: Loop) -> bool:
+    """Tell whether a loop goes over rows, many of them perhaps."""
+    text = f"{ast.unparse(loop.target)} {ast.unparse(loop.items)}"
+    match loop.items:
+        case ast.Call(ast.Name("range"), [_, _, _]):
+            return False  # windows
+        case ast.Call(ast.Name("range"), [*first, ast.Constant(int(count))]):
+            begins = first[0].value if first and isinstance(first[0], ast.Constant) else 0
+            return isinstance(begins, int) and count - begins > _FEW
+        case ast.Call(ast.Name(name)) if name in _COUNTERS:
+            return _NO_ROWS.search(text) is None
+    return False
+
+
+def _may_be_at_once(taken: _Round) -> bool:
+    """Tell whether nothing in a round asks for the rounds before, for the host or for objects."""
+    nodes = list(walk(*taken.code))
+    if sum(isinstance(n, ast.stmt) for n in nodes) > _MOST or any(
+        isinstance(n, _OUT) for n in nodes
+    ):
+        return False
+    for call in taken.calls():
+        dotted = taken.flow.names.dotted(call.func) or ""
+        of_torch = dotted.startswith("torch.") and last_name(call.func) not in _ONE_BY_ONE
+        if not of_torch and _NOT_AT_ONCE.search(last_name(call.func)):
+            return False
+        if isinstance(call.func, ast.Subscript) or dotted.split(".")[0] in {"numpy", "random"}:
+            return False
+    return not (_asks_for_objects(taken, nodes) or _needs_others(taken, nodes))
+
+
+def _asks_for_objects(taken: _Round, nodes: Sequence[ast.AST]) -> bool:
+    """Tell whether a round compares words, fills a dictionary, or counts in parts: ``i % 2``.
+
+    So does one that calls for an effect: ``self.log(i)``.
+    """
+    effects = [n.value for n in nodes if isinstance(n, ast.Expr) and isinstance(n.value, ast.Call)]
+    if not all(last_name(c.func) == "append" or last_name(c.func).endswith("_") for c in effects):
+        return True
+    own = taken.of_round
+    tests = [n for n in nodes if isinstance(n, ast.Compare) and list_names(n.left) & own]
+    words = [c for test in tests for c in test.comparators]
+    words += [n.slice for n in nodes if isinstance(n, ast.Subscript) and _is_stored(n)]
+    return any(isinstance(w, ast.Constant) and isinstance(w.value, str) for w in words) or any(
+        isinstance(n, ast.BinOp)
+        and isinstance(n.op, ast.Mod | ast.FloorDiv)
+        and list_names(n.left) & taken.own
+        for n in nodes
+    )
+
+
+def _needs_others(taken: _Round, nodes: Sequence[ast.AST]) -> bool:
+    """Tell whether a round reads what an earlier one has left in a name, or in a row."""
+    body = [code for code in taken.code if isinstance(code, ast.stmt)]
+    if carries(body, taken.own | taken.moved):
+        return True
+    if any(carries(n.body, taken.own | taken.moved) for n in nodes if isinstance(n, ast.For)):
+        return True
+    picks = [n for n in nodes if isinstance(n, ast.Subscript)]
+    written = {ast.unparse(_base(n)) for n in picks if _is_stored(n)} - taken.bound.keys()
+    parts = {id(n.value) for n in nodes if isinstance(n, ast.Subscript)}
+    parts |= {id(n.value) for n in nodes if isinstance(n, ast.Attribute) and n.attr in _ABOUT}
+    if any(
+        isinstance(n, ast.Name | ast.Attribute) and ast.unparse(n) in written and id(n) not in parts
+        for n in nodes
+    ):
+        return True  # all of what is written
+    for name in written:
+        own = [n for n in picks if ast.unparse(_base(n)) == name]
+        if all(_is_stored(n) or _is_inside_store(n, own) for n in own):
+            continue
+        rows = {tuple(sorted(list_names(_whole_index(n)) & taken.own)) for n in own}
+        others = any(_is_other(i, taken) for n in own for i in _items(n))
+        if len(rows) > 1 or not min(rows) or others:
+            return True
+    return False
+
+
+def _is_inside_store(pick: ast.Subscript, others: Sequence[ast.Subscript]) -> bool:
+    """Tell whether code is ``m[i]`` of ``m[i][:n] = 1``."""
+    return any(_is_stored(other) and pick in [*ast.walk(other.value)] for other in others)
+
+
+def _whole_index(code: ast.Subscript) -> ast.expr:
+    """Return all indexes of ``x[:, i][mask]``, those of the first alone where they are enough."""
+    inner: ast.expr = code
+    while isinstance(inner, ast.Subscript) and isinstance(inner.value, ast.Subscript):
+        inner = inner.value
+    assert isinstance(inner, ast.Subscript)  # noqa: S101 - that is how it began
+    return inner.slice
+
+
+def _takes_rows(taken: _Round) -> bool:
+    """Tell whether a round takes, or writes, rows that only a tensor of a device has.
+
+    ``x[i, :n]`` and ``x[:, i]`` are of tensors, or of arrays; what is known of them decides.
+    """
+    found = False
+    draws = any(_draws(taken, call) for call in taken.calls())
+    for node in walk(*taken.code):
+        if not isinstance(node, ast.Subscript):
+            continue
+        known = taken.facts.is_tensor(node.value)
+        inner = taken.facts.node(node.value)
+        if inner is not None and is_of_numpy(inner):
+            return False
+        items = _items(node)
+        of_round = any(isinstance(i, ast.Name) and i.id in taken.own for i in items)
+        of_round |= any(isinstance(i, ast.Slice) and _is_other(i, taken) for i in items)
+        found |= any(isinstance(i, ast.Slice) and list_names(i) & taken.moved for i in items)
+        found |= known is not False and any(map(taken.is_piece, items))
+        parts = len(items) > 1 and any(isinstance(i, ast.Slice) or _is_dots(i) for i in items)
+        found |= of_round and (known is True or (parts and known is not False))
+        found |= of_round and draws and known is not False
+        own = isinstance(node.value, ast.Name) and node.value.id in list_names(taken.loop.target)
+        found |= own and _ends(node, taken) and known is not False
+    return found
+
+
+def _is_stored(node: ast.AST) -> bool:
+    return isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)
+
+
+def _is_dots(item: ast.expr) -> bool:
+    return isinstance(item, ast.Constant) and item.value is ...
+
+
+def _base(code: ast.AST) -> ast.AST:
+    while isinstance(code, ast.Subscript):
+        code = code.value
+    return code
+
+
+def _items(code: ast.Subscript) -> list[ast.expr]:
+    return list(code.slice.elts) if isinstance(code.slice, ast.Tuple) else [code.slice]
+
+
+def _is_other(item: ast.expr, taken: _Round) -> bool:
+    """Tell whether an index is that of another round: ``i - 1``, ``:i``."""
+    if isinstance(item, ast.Slice):
+        ends = [e for e in (item.lower, item.upper) if isinstance(e, ast.Name)]
+        return any(e.id in taken.own for e in ends)
+    return isinstance(item, ast.BinOp) and bool(list_names(item) & taken.own)
+
+
+def _is_before(code: ast.Subscript, taken: _Round) -> bool:
+    """Tell whether an index is ``i - 1``."""
+    return any(
+        isinstance(i, ast.BinOp)
+        and isinstance(i.op, ast.Sub)
+        and isinstance(i.left, ast.Name)
+        and i.left.id in taken.own
+        for i in _items(code)
+    )
+
+
+def _asks_first(test: ast.expr, taken: _Round) -> bool:
+    """Tell whether a test is ``i == 0``."""
+    match test:
+        case ast.Compare(ast.Name(name), [ast.Eq() | ast.Gt() | ast.NotEq()], [ast.Constant(0)]):
+            return name in taken.own
+    return False
+
+
+def _ends(code: ast.Subscript, taken: _Round) -> bool:
+    """Tell whether an index goes up to, or begins, where a table says of the round: ``i, :n[i]``.
+
+    Columns of all rows, ``x[:, start:end]``, belong to heads of different widths.
+    """
+    for item in _items(code):
+        if isinstance(item, ast.Slice):
+            bounds = [b for b in (item.lower, item.upper) if b is not None]
+            if not bounds:
+                return False
+            if any(_is_of_table(n, taken) for bound in bounds for n in walk(bound)):
+                return True
+        elif not (list_names(item) & taken.own or ast.unparse(item) == "None"):
+            return False
+    return False
+
+
+def _is_of_table(code: ast.AST, taken: _Round) -> bool:
+    """Tell whether a number is one that the round looks up, and not its counter."""
+    if isinstance(code, ast.Subscript):
+        return bool(list_names(code.slice) & taken.own)
+    return isinstance(code, ast.Name) and code.id in taken.of_round - taken.counted
+
+
+def _leaves_one_out(taken: _Round, picks: Sequence[ast.Subscript]) -> bool:
+    """Tell whether a round joins ``x[:, :i]`` and ``x[:, i + 1 :]``."""
+    below = above = False
+    for pick in picks:
+        for item in _items(pick):
+            match item:
+                case ast.Slice(None, ast.Name(name), None):
+                    below |= name in taken.own
+                case ast.Slice(ast.BinOp(ast.Name(name), ast.Add(), ast.Constant(1)), None, None):
+                    above |= name in taken.own
+    return below and above
+
+
+def _is_picked(code: ast.Subscript, taken: _Round) -> bool:
+    """Tell whether an index is a mask of the round: ``x[i][mask[i]]``, ``x[i, x[i] > 0]``."""
+    for item in _items(code):
+        whole = next(iter(follow([item], taken.bound, 1)))
+        known = taken.bound.get(item.id) if isinstance(item, ast.Name) else None
+        value = known if known is not None else whole
+        base = _base(value)
+        named = isinstance(base, ast.Name | ast.Attribute) and _PICKS.search(last_name(base))
+        differs = bool(list_names(item) & taken.of_round)
+        if differs and (
+            isinstance(value, ast.Compare)
+            or (named and value is not item)
+            or (named and isinstance(item, ast.Subscript))
+        ):
+            return True
+    return False
