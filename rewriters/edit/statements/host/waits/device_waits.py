@@ -7,6 +7,8 @@ import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.edit.statements.surroundings import LOOPS
+from npufix.rewriters.graph.modules.syntax import walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,14 +33,18 @@ _HOOK = re.compile(r"(?i)hook|callback|(^|\.)(on|before|after)_\w+$")
 
 
 def find_device_waits(here: Surroundings) -> Iterator[Proposal]:
-    """Yield ``torch.npu.synchronize()`` where nothing is timed."""
+    """Yield ``torch.npu.synchronize()`` where nothing is timed, or a read waits before that."""
     function = here.flow.function
-    alone = len(function.body) - (ast.get_docstring(function, clean=False) is not None) == 1
-    if alone or _TIMED.search(here.text(function)) or _HOOK.search(here.flow.qualname):
+    own = function.body[ast.get_docstring(function, clean=False) is not None :]
+    alone = len(own) == 1 and not isinstance(own[0], LOOPS)
+    if alone or _HOOK.search(here.flow.qualname):
         return  # ``def synchronize(self): torch.npu.synchronize()`` is asked to, a hook looks on
+    is_timed = _TIMED.search(here.text(function)) is not None
     for node in here.nodes:
         match node:
             case ast.Call(ast.Attribute(owner, "synchronize"), [], []):
+                if is_timed and not _is_read_next(here, here.statement_of(node)):
+                    continue
                 backend = here.flow.names.dotted(owner)
                 tests = "".join(map(here.text, here.tests_around(node)))
                 block = "".join(map(here.text, here.block_of(here.statement_of(node))))
@@ -54,6 +60,29 @@ def find_device_waits(here: Surroundings) -> Iterator[Proposal]:
                         yield Proposal(
                             node, form="in_order", changes=(Change(gone, ""),), shown=text
                         )
+
+
+def _is_read_next(here: Surroundings, code: ast.stmt) -> bool:
+    """Tell whether a value is read before the next look at a clock: that waits as well.
+
+    ``torch.cuda.synchronize()``, ``meter.update(loss.item())``, ``end = time.time()``
+    """
+    block = here.block_of(code)
+    for later in block[block.index(code) + 1 :]:
+        if not isinstance(later, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr)):
+            return False  # a read there may be skipped
+        if _TIMED.search(here.text(later)):
+            return False
+        if any(_is_read(n) for n in walk(later)):
+            return here.loop_of(code) is not None
+    return False
+
+
+def _is_read(code: ast.AST) -> bool:
+    match code:
+        case ast.Call(ast.Attribute(ast.Name(name), "item"), [], []):
+            return "loss" in name  # no number of the host, as ``array.item()`` is
+    return False
 
 
 def _line_of_its_own(here: Surroundings, code: ast.Call) -> Span | None:
