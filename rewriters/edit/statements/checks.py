@@ -12,6 +12,7 @@ from npufix.rewriters.edit.statements.choices import CHOOSE, LEAVES, choose
 from npufix.rewriters.edit.statements.host.of_host import READING
 from npufix.rewriters.edit.statements.host.seldom import decides, is_rare, is_seldom
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, apply_changes
+from npufix.rewriters.edit.statements.surroundings import LOOPS
 from npufix.rewriters.facts.host_tensors import is_made_on_host
 from npufix.rewriters.facts.occasions import is_called_by_forward
 from npufix.rewriters.facts.value_kinds import is_of_numpy
@@ -92,9 +93,9 @@ def _checks(here: Surroundings) -> Iterator[Proposal]:
                     found = _off_device(here, node, test, kind)
                 else:
                     continue
-            case ast.If(test, [ast.Break()], []) if _is_answer(here, test):
+            case ast.If(test, [ast.Break()]) if _is_answer(here, test) or _is_compared(here, test):
                 loop = here.loop_of(node)
-                found = Proposal(node, LEAVES) if isinstance(loop, ast.For) else None
+                found = Proposal(node, LEAVES) if isinstance(loop, LOOPS) else None
             case ast.If(test) | ast.IfExp(test) if _is_answer(here, test):
                 found = _of_branch(here, node, test) or _tell(here, node)
             case _:
@@ -201,6 +202,15 @@ def _is_answer(  # noqa: PLR0911 - one case a kind of test
             for arg in node.args
         )
     return False
+
+
+def _is_compared(here: Surroundings, test: ast.expr) -> bool:
+    """Tell whether what a tensor is computed to is compared: ``torch.sigmoid(gate) > limit``."""
+    node = here.value(test)
+    made = [] if node is None else [arg for arg in node.args if arg.op != Op.PARAM]
+    at = here.evaluations.get(id(test))
+    known = at is not None and any(here.facts(at, x=arg).is_tensor("x") for arg in made)
+    return known and at.node.op in _COMPARED and not any(map(is_made_on_host, made))
 
 
 def _counts_selected(here: Surroundings, test: ast.expr, node: Node) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.host.of_host import is_of_host
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, more_arguments
+from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
 from npufix.rewriters.facts.host_tensors import is_made_on_host
 from npufix.rewriters.facts.steps.functions import trains
 from npufix.rewriters.graph.modules.syntax import list_stored_names, root_name, walk
@@ -42,11 +43,15 @@ def find_batches(here: Surroundings) -> Iterator[Proposal]:
         for node in walk(*loop.body):  # ``images, labels = batch``, ``x = batch["x"]``
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name | ast.Subscript):
                 given |= list_stored_names(node) if root_name(node.value) in given else set()
+        parts = [n for n in walk(*loop.body) if isinstance(n, ast.comprehension)]
+        for part in [*parts, *parts]:  # ``[{k: v.to(d) for k, v in t.items()} for t in targets]``
+            if root_name(_iterated(part.iter)) in given:
+                given |= list_stored_names(part.target)
         moves = [n for n in walk(*loop.body) if _is_move(here, n, given)]
         added = [
             _without_wait(here, code)
             for code in moves
-            if isinstance(code, ast.Call) and here.loop_of(code) is loop
+            if isinstance(code, ast.Call) and _round_of(here, code) is loop
         ]
         changes = tuple(change for change in added if change is not None)
         if changes and len(changes) == len(added) == len(moves):
@@ -54,6 +59,22 @@ def find_batches(here: Surroundings) -> Iterator[Proposal]:
             assert isinstance(first, ast.Call)  # noqa: S101 - ``_is_move`` has looked
             shown = f"{here.text(first)[:-1]}{', ' if first.args else ''}non_blocking=True)"
             yield Proposal(first, form="blocking", changes=changes, shown=shown)
+
+
+def _iterated(code: ast.expr) -> ast.expr:
+    """Return ``t`` of ``t.items()``."""
+    match code:
+        case ast.Call(ast.Attribute(inner, "items" | "values"), [], []):
+            return inner
+    return code
+
+
+def _round_of(here: Surroundings, code: ast.AST) -> ast.AST | None:
+    """Return the loop that runs code, comprehensions aside."""
+    loop = here.loop_of(code)
+    while isinstance(loop, COMPREHENSIONS):
+        loop = here.loop_of(loop)
+    return loop
 
 
 def _without_wait(here: Surroundings, code: ast.Call) -> Change | None:
@@ -66,7 +87,11 @@ def _without_wait(here: Surroundings, code: ast.Call) -> Change | None:
 def _is_move(here: Surroundings, code: ast.AST, given: set[str]) -> bool:
     """Tell whether code is ``images.to(device)`` of what the loader has handed over."""
     match code:
-        case ast.Call(ast.Attribute(ast.Name() | ast.Subscript() as moved, method), args, words):
+        case ast.Call(
+            ast.Attribute(ast.Name() | ast.Subscript() | ast.Attribute() as moved, method),
+            args,
+            words,
+        ):
             named = [k for k in words if k.arg == "device"]
             where = [*args, *(k.value for k in named)]
             is_own = method in _MOVING and root_name(moved) in given
