@@ -127,7 +127,7 @@ _PART_OF_MODEL = re.compile(
     r"(Module|Layer|Block|Loss|Criterion|Head|Model|Encoder|Decoder|Attention|Runner|Sampler"
     r"|MetadataBuilder|Proposer|Assigner|Matcher|Detector|Backbone|Neck|Transformer|Segmentor)(V?\d+)?$"
 )
-_IS_CALLED = re.compile(r"(Loss|Criterion|Assigner|Matcher)(V?\d+)?$")
+_IS_CALLED = re.compile(r"(Loss|Criterion|Assigner|Matcher|Block|Layer|Model)(V?\d+)?$")
 """Classes that may be no modules, and are called in each step."""
 _KEEPS_STATE = re.compile(r"Cache(Pool)?$|(Step|Forward)Context$|(Attn|Attention)Metadata$")
 """Classes that hold tensors of the step, where they know a device: ``StepContext.new``."""

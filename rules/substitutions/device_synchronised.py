@@ -1,7 +1,7 @@
 """The host waits for all that the device does, where one stream, or none, would be enough.
 
 What: ``torch.npu.synchronize()`` or ``torch.cuda.synchronize()`` in code that runs in every step and
-takes no times, or reads a loss before it looks at the clock.
+takes no times, or reads a loss before it looks at the clock; ``empty_cache()`` there.
 
 Why it is slow on the NPU: the host waits until every stream is empty, those of the communication
 and of copies included, and launches nothing in the meantime.

@@ -159,7 +159,7 @@ SEARCHES: Mapping[str, Search] = {
         r"\w*(DataLoader|TrainingArguments|workers_per_gpu|train_dataloader)\w*",
         configured=loaders.CONFIGURED,
     ),
-    "device-waits": Search(find_device_waits, "synchronize", hot_only=True),
+    "device-waits": Search(find_device_waits, "synchronize|empty_cache", hot_only=True),
     "doubles": Search(
         find_doubles,
         text=r"\.double\(\)|torch\.(float64|double|DoubleTensor|complex128|cdouble)\b",
@@ -226,7 +226,7 @@ SEARCHES: Mapping[str, Search] = {
     "uploads": Search(
         find_uploads,
         "as_tensor|from_numpy|tensor|copy_|new_tensor|to|cuda|npu",
-        text=r"torch\.(_shape_as_tensor|as_tensor|from_numpy|tensor|rand\w*|normal|(Float|Long)?Tensor)\(|\.(copy_|new_tensor)\("
+        text=r"\b(?:torch|th)\.(_shape_as_tensor|as_tensor|from_numpy|tensor|rand\w*|normal|(Float|Long)?Tensor)\(|\.(copy_|new_tensor)\("
         r"|self\.\w+\.(to|cuda|npu)\(|(?m:^\s+\w+ = \w+([\[.][^\]\n(]*\]?)?\.(to|cuda|npu)\()"
         r"|\b\w+\.(to|cuda|npu)\([^\n]* for \w",
         hot_only=True,

@@ -195,3 +195,98 @@ class Matcher(nn.Module):
         return {call}
 """
     assert ["all decoder" in s.problem for s in found(text, "NPU214")] == [True] * told
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "written"),
+    [
+        ("losses = []", "losses = np.mean(losses)", True),
+        ("losses = self.kept()", "losses = np.mean(losses)", False),
+        ("if part.first:\n            losses = []", "losses = np.mean(losses)", False),
+    ],
+)
+def test_a_list_that_becomes_its_mean_starts_anew(
+    before: str, after: str, *, written: bool
+) -> None:
+    text = f"""
+def train_epochs(self, parts):
+    losses = []
+    for part in parts:
+        {before}
+        for batch in part:
+            loss = self.model(batch).mean()
+            loss.backward()
+            losses.append(loss.item())
+        {after}
+        self.log(losses)
+"""
+    assert any(site.rewrite for site in found(text, "NPU214")) is written
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("torch.cuda.empty_cache()", True),
+        ("if step % 10 == 0:\n            torch.cuda.empty_cache()", True),
+        ("if step % 1000 == 0:\n            torch.cuda.empty_cache()", False),
+        (
+            "try:\n            pass\n        except RuntimeError:\n            torch.cuda.empty_cache()",
+            False,
+        ),
+        ("self.cache.empty_cache()", False),
+    ],
+)
+def test_memory_is_not_given_back_in_each_step(code: str, *, told: bool) -> None:
+    text = f"""
+class ComputeLoss:
+    def __call__(self, x, step):
+        y = self.assign(x)
+        {code}
+        return y.mean()
+"""
+    assert ["empty_cache" in s.problem for s in found(text, "NPU320")] == [True] * told
+
+
+def test_an_epoch_may_end_with_memory_given_back() -> None:
+    text = """
+def train_epochs(model, loader, optimizer):
+    for epoch in range(9):
+        for batch in loader:
+            loss = model(batch)
+            loss.backward()
+            optimizer.step()
+        torch.cuda.empty_cache()
+"""
+    assert found(text, "NPU320") == []
+
+
+@pytest.mark.parametrize(
+    ("index", "new"),
+    [
+        ("torch.arange(b)[:, None]", "torch.arange(b, device=q.device)[:, None]"),
+        ("torch.arange(b).unsqueeze(1)", "torch.arange(b, device=q.device).unsqueeze(1)"),
+        ("torch.arange(b)[n]", ""),
+        ("torch.arange(b, device=q.device)[:, None]", ""),
+    ],
+)
+def test_a_view_of_a_range_of_the_host_is_one(index: str, new: str) -> None:
+    text = f"""
+class Attention(nn.Module):
+    def forward(self, q: torch.Tensor, top: torch.Tensor, n: int):
+        b = q.shape[0]
+        return q[{index}, top, :]
+"""
+    assert len(found(text, "NPU212")) == bool(new)
+    assert not new or new in rewritten(text, "NPU212")
+
+
+def test_a_step_is_made_of_blocks_that_are_called() -> None:
+    text = """
+import torch as th
+
+class {0}:
+    def __call__(self, x: th.Tensor, device):
+        return self.model(x, th.tensor(self.steps, device=device))
+"""
+    assert len(found(text.format("WrappedModel"), "NPU219")) == 1
+    assert found(text.format("Tokenizer"), "NPU219") == []

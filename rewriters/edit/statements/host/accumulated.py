@@ -61,7 +61,7 @@ def keep_until_read(
     collects = form == FORM_COLLECTED
     loop = _last_loop(here, name, loop)
     end = loop.end_lineno or 0
-    starts = _is_started(here, name, outer, empty=collects)
+    starts = _is_started(here, name, outer, loop, empty=collects)
     if not starts or not _is_read_later(here, name, loop, outer) or end >= len(here.lines):
         return None
     if collects and not (_spell_torch(here) and _is_listed_once(here, name, loop)):
@@ -142,14 +142,24 @@ def _has_no_dimensions(here: Surroundings, tensor: ast.expr) -> bool:
     return found is not None and here.facts(found, x=found.node).ndim("x") == 0
 
 
-def _is_started(here: Surroundings, name: str, outer: ast.stmt, *, empty: bool) -> bool:
-    """Tell whether a name only ever gets a number, or an empty list, besides what is added."""
+def _is_started(
+    here: Surroundings, name: str, outer: ast.stmt, loop: ast.stmt, *, empty: bool
+) -> bool:
+    """Tell whether a name only ever gets a number, or an empty list, besides what is added.
+
+    What it gets behind the loop, ``losses = np.mean(losses)``, is gone before the loop begins anew.
+    """
     stores = [
         n
         for n in here.nodes
         if isinstance(n, ast.Name) and n.id == name and not isinstance(n.ctx, ast.Load)
     ]
     started = [n for n in stores if here.parents.get(id(n)) is not outer]
+    around = here.loop_of(loop)
+    before = [n for n in started if n.lineno < loop.lineno and here.loop_of(n) is around]
+    ends = loop.end_lineno or 0
+    if any(not here.tests_around(n) for n in before):
+        started = [n for n in started if n.lineno <= ends]
     return (
         bool(started)
         and name not in here.flow.captured

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import LOOPS
+from npufix.rewriters.facts.steps.functions import trains
 from npufix.rewriters.graph.modules.syntax import walk
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ _TIMED = re.compile(
     r"|max_memory_|memory_(allocated|reserved|stats)"
 )
 """What takes times or looks at memory: it waits for all on purpose."""
+_BACKENDS = frozenset({"torch.npu", "torch.cuda", "torch_npu.npu"})
 _RECORDS = re.compile(r"graph\(|empty_cache")
 """What does so beside it: before a graph is recorded, nothing may run."""
 _NOW_AND_THEN = re.compile(r"(?i)%|step|iter|epoch|first|last|log|prof|debug|rank|warm|init|none")
@@ -30,6 +32,25 @@ _IN_ITS_OWN_TIME = re.compile(
 )
 """What is not done in the order of one stream: the host may have to wait for it."""
 _HOOK = re.compile(r"(?i)hook|callback|(^|\.)(on|before|after)_\w+$")
+
+
+_GIVES_BACK = (
+    "empty_cache() waits for the device and gives back memory that the next step asks for again: "
+    "leave it out; PYTORCH_NPU_ALLOC_CONF=expandable_segments:True keeps memory in one piece"
+)
+
+
+def _gives_back(here: Surroundings, code: ast.Call) -> bool:
+    """Tell whether each step gives memory back: not where it has run out, or an epoch ends."""
+    if any(isinstance(outer, ast.ExceptHandler) for outer in here.around(code)):
+        return False
+    loop = here.loop_of(code)
+    if isinstance(loop, ast.For) and "epoch" in ast.unparse(loop.target).lower():
+        return False
+    tests = "".join(map(here.text, here.tests_around(code)))
+    seldom = re.search(r"(?i)epoch|val|eval|\d{3}|not self\.training|none", tests)
+    once = loop is None and trains(here.flow.function)  # beside the loop over the batches
+    return seldom is None and not once
 
 
 def find_device_waits(here: Surroundings) -> Iterator[Proposal]:
@@ -42,6 +63,9 @@ def find_device_waits(here: Surroundings) -> Iterator[Proposal]:
     is_timed = _TIMED.search(here.text(function)) is not None
     for node in here.nodes:
         match node:
+            case ast.Call(ast.Attribute(owner, "empty_cache"), [], []):
+                if here.flow.names.dotted(owner) in _BACKENDS and _gives_back(here, node):
+                    yield Proposal(node, _GIVES_BACK)
             case ast.Call(ast.Attribute(owner, "synchronize"), [], []):
                 if is_timed and not _is_read_next(here, here.statement_of(node)):
                     continue
@@ -50,7 +74,7 @@ def find_device_waits(here: Surroundings) -> Iterator[Proposal]:
                 block = "".join(map(here.text, here.block_of(here.statement_of(node))))
                 if _NOW_AND_THEN.search(tests) or _RECORDS.search(block):
                     continue
-                if backend in {"torch.npu", "torch.cuda", "torch_npu.npu"}:
+                if backend in _BACKENDS:
                     text = f"{here.text(owner)}.current_stream().synchronize()"
                     gone = None if tests else _line_of_its_own(here, node)
                     if gone is None or _IN_ITS_OWN_TIME.search(here.text(function)):
