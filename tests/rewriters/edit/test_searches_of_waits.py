@@ -230,7 +230,7 @@ def train_epochs(self, parts):
         ("if step % 10 == 0:\n            torch.cuda.empty_cache()", True),
         ("if step % 1000 == 0:\n            torch.cuda.empty_cache()", False),
         (
-            "try:\n            pass\n        except RuntimeError:\n            torch.cuda.empty_cache()",
+            "try:\n            y\n        except OSError:\n            torch.cuda.empty_cache()",
             False,
         ),
         ("self.cache.empty_cache()", False),
