@@ -290,3 +290,45 @@ class {0}:
 """
     assert len(found(text.format("WrappedModel"), "NPU219")) == 1
     assert found(text.format("Tokenizer"), "NPU219") == []
+
+
+@pytest.mark.parametrize(
+    ("loop", "written"),
+    [
+        ("for step in range(9):\n        x, y = next(batches)", True),
+        ("while step < 9:\n        x, y = next(loader)", True),
+        ("for step in range(9):\n        x, y = next(self.noise)", False),
+        ("for step in range(9):\n        x, y = self.draw(batches)", False),
+    ],
+)
+def test_batches_of_an_iterator_are_copied_without_a_wait(loop: str, *, written: bool) -> None:
+    text = f"""
+def train(self, loader, device, step):
+    batches = iter(loader)
+    {loop}
+        x = x.to(device)
+        loss = self.model(x, y)
+        loss.backward()
+"""
+    assert len(found(text, "NPU219")) == written
+    assert not written or "x.to(device, non_blocking=True)" in rewritten(text, "NPU219")
+
+
+@pytest.mark.parametrize(
+    ("kept", "written"),
+    [
+        ('scalars.update({"loss": loss.clone().detach().cpu()})', True),
+        ('scalars = {"loss_c": loss_c.detach().cpu()}', True),
+        ('scalars.update({"map": heat_map.detach().cpu()})', False),
+        ('np.save("x", {"loss": loss.detach().cpu()})', False),
+    ],
+)
+def test_losses_of_a_log_are_not_copied_in_each_step(kept: str, *, written: bool) -> None:
+    text = f"""
+class Loss(nn.Module):
+    def forward(self, data, loss, loss_c, heat_map, scalars):
+        {kept}
+        data.update({{"scalars": scalars}})
+"""
+    new = [site.rewrite for site in found(text, "NPU214")]
+    assert any(new) is written

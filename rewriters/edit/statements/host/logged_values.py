@@ -58,7 +58,7 @@ def find_logged(  # noqa: C901, PLR0911, PLR0912 - one case a way
     What a dictionary keeps stays on the device, until somebody prints it.
     """
     if how not in {"item", "float", "int"}:
-        return None  # arrays: what comes next is done on the host
+        return _keep_copy(here, code, tensor) if how == "cpu" else None  # arrays are for the host
     if how == "item":
         stays = keep_until_read(here, code, tensor, counts=counts)
         if stays is not None:
@@ -94,6 +94,18 @@ def find_logged(  # noqa: C901, PLR0911, PLR0912 - one case a way
             case ast.stmt():
                 break
     return None
+
+
+def _keep_copy(here: Surroundings, code: ast.Call, tensor: ast.expr) -> Proposal | None:
+    """Return ``loss.detach().clone()`` for ``{"loss": loss.detach().cpu()}`` of a log."""
+    kept = here.parents.get(id(code))
+    of_log = isinstance(kept, ast.Dict) and _is_log(here.parents.get(id(kept)))
+    while (inner := _same_value(tensor)) is not None:
+        tensor = inner
+    if not of_log or not isinstance(tensor, ast.Name) or "loss" not in tensor.id.split("_"):
+        return None
+    assert isinstance(kept, ast.Dict)  # noqa: S101 - said above
+    return _keep_or_tell(here, code, tensor, "cpu", kept)
 
 
 def _picks(here: Surroundings, kept: ast.expr) -> bool:

@@ -35,18 +35,11 @@ _DEVICE = re.compile(r"(?i)dev|rank|gpu|npu|cuda")
 def find_batches(here: Surroundings) -> Iterator[Proposal]:
     """Yield, once for each loop, the copies of what a loader hands to a training loop."""
     for loop in here.nodes:
-        if not isinstance(loop, ast.For) or not _LOADS.search(here.text(loop.iter)):
+        if not isinstance(loop, (ast.For, ast.While)):
             continue
-        if not trains(here.flow.function, loop.body[0].lineno):
+        given = _list_handed(here, loop)
+        if not given or not trains(here.flow.function, loop.body[0].lineno):
             continue
-        given = list_stored_names(loop.target)
-        for node in walk(*loop.body):  # ``images, labels = batch``, ``x = batch["x"]``
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name | ast.Subscript):
-                given |= list_stored_names(node) if root_name(node.value) in given else set()
-        parts = [n for n in walk(*loop.body) if isinstance(n, ast.comprehension)]
-        for part in [*parts, *parts]:  # ``[{k: v.to(d) for k, v in t.items()} for t in targets]``
-            if root_name(_iterated(part.iter)) in given:
-                given |= list_stored_names(part.target)
         moves = [n for n in walk(*loop.body) if _is_move(here, n, given)]
         added = [
             _without_wait(here, code)
@@ -59,6 +52,32 @@ def find_batches(here: Surroundings) -> Iterator[Proposal]:
             assert isinstance(first, ast.Call)  # noqa: S101 - ``_is_move`` has looked
             shown = f"{here.text(first)[:-1]}{', ' if first.args else ''}non_blocking=True)"
             yield Proposal(first, form="blocking", changes=changes, shown=shown)
+
+
+def _list_handed(here: Surroundings, loop: ast.For | ast.While) -> set[str]:
+    """Return the names of what a loader hands to a loop: ``for x, y in loader``, ``next(batches)``.
+
+    So are parts of it, ``x = batch["x"]``, and what goes through them:
+    ``[{k: v.to(d) for k, v in t.items()} for t in targets]``.
+    """
+    given = set[str]()
+    if isinstance(loop, ast.For) and _LOADS.search(here.text(loop.iter)):
+        given = list_stored_names(loop.target)
+    parts: list[ast.comprehension] = []
+    for node in walk(*loop.body):
+        match node:
+            case ast.Assign(value=ast.Call(ast.Name("next"), [it, *_])) if here.loop_of(
+                node
+            ) is loop and _LOADS.search(here.text(it)):
+                given |= list_stored_names(node)
+            case ast.Assign(value=ast.Name() | ast.Subscript() as value):
+                given |= list_stored_names(node) if root_name(value) in given else set()
+            case ast.comprehension():
+                parts.append(node)
+    for part in [*parts, *parts]:
+        if root_name(_iterated(part.iter)) in given:
+            given |= list_stored_names(part.target)
+    return given
 
 
 def _iterated(code: ast.expr) -> ast.expr:
