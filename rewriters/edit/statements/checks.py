@@ -206,11 +206,11 @@ def _is_answer(  # noqa: PLR0911 - one case a kind of test
 
 def _is_compared(here: Surroundings, test: ast.expr) -> bool:
     """Tell whether what a tensor is computed to is compared: ``torch.sigmoid(gate) > limit``."""
-    node = here.value(test)
-    made = [] if node is None else [arg for arg in node.args if arg.op != Op.PARAM]
     at = here.evaluations.get(id(test))
-    known = at is not None and any(here.facts(at, x=arg).is_tensor("x") for arg in made)
-    return known and at.node.op in _COMPARED and not any(map(is_made_on_host, made))
+    if at is None or at.node.op not in _COMPARED:
+        return False
+    made = [a for a in at.node.args if a.op != Op.PARAM and not is_made_on_host(a)]
+    return any(here.facts(at, x=arg).is_tensor("x") for arg in made)
 
 
 def _counts_selected(here: Surroundings, test: ast.expr, node: Node) -> bool:

@@ -194,7 +194,7 @@ def _is_only_logged(here: Surroundings, name: str) -> bool:
 
 
 def _is_log_of(  # noqa: PLR0911 - one case a way
-    here: Surroundings, name: ast.Name
+    here: Surroundings, name: ast.AST
 ) -> bool:
     for outer in here.around(name):
         match outer:
