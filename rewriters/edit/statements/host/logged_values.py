@@ -186,6 +186,7 @@ def _is_only_logged(here: Surroundings, name: str) -> bool:
     return (
         bool(loads)
         and all(isinstance(b, ast.Assign) and _reads_one(b.value) for b in bound)
+        and all(here.loop_of(n) is not None for n in stores)
         and all(
             here.loop_of(n) is not None and (_is_log_of(here, n) or _asks_finite(here, n))
             for n in loads
