@@ -120,11 +120,15 @@ _EACH_STEP = frozenset(
         "training",
     }
 )  # fmt: skip
+_MAKES_MASK = re.compile(
+    r"(^|_)(lens?|lengths?|pad|padding|seq|sequence)_(\w+_)?masks?$|^_?(\w+_)?masks?_from_lengths?$"
+)
+"""What batches are masked by, in each step: ``get_mask_from_lengths``, ``sequence_mask``."""
 _PART_OF_MODEL = re.compile(
     r"(Module|Layer|Block|Loss|Criterion|Head|Model|Encoder|Decoder|Attention|Runner|Sampler"
     r"|MetadataBuilder|Proposer|Assigner|Matcher|Detector|Backbone|Neck|Transformer|Segmentor)(V?\d+)?$"
 )
-_IS_CALLED = re.compile(r"(Loss|Criterion|Assigner|Matcher)(V?\d+)?$")
+_IS_CALLED = re.compile(r"(Loss|Criterion|Assigner|Matcher|Block|Layer|Model)(V?\d+)?$")
 """Classes that may be no modules, and are called in each step."""
 _KEEPS_STATE = re.compile(r"Cache(Pool)?$|(Step|Forward)Context$|(Attn|Attention)Metadata$")
 """Classes that hold tensors of the step, where they know a device: ``StepContext.new``."""
@@ -388,7 +392,9 @@ def is_hot(scope: Scope, module: ast.Module | None = None) -> bool:
         outer = scope.qualname.rpartition(".<locals>.")[0]
         around = (s for s in scopes(module) if s.qualname == outer)
         return not is_done_once(scope) and any(is_hot(s, module) for s in around)
-    turns = not scope.is_method and _turns_tensors(scope.function)
+    turns = not scope.is_method and (
+        _turns_tensors(scope.function) or _MAKES_MASK.search(scope.function.name) is not None
+    )
     return turns or _is_called_in_steps(scope, module)
 
 

@@ -1,7 +1,7 @@
 """The host waits for all that the device does, where one stream, or none, would be enough.
 
 What: ``torch.npu.synchronize()`` or ``torch.cuda.synchronize()`` in code that runs in every step and
-takes no times.
+takes no times, or reads a loss before it looks at the clock; ``empty_cache()`` there.
 
 Why it is slow on the NPU: the host waits until every stream is empty, those of the communication
 and of copies included, and launches nothing in the meantime.
@@ -88,6 +88,28 @@ def train_step(model, x: torch.Tensor):
     torch.cuda.synchronize()
     return y, time.perf_counter() - begin
 """,
+        # a clock, or a branch, comes before what is read
+        """
+def train_epoch(model, batches, optimizer, adapt, timer):
+    for step, batch in enumerate(batches):
+        loss = model(batch)
+        loss.backward()
+        optimizer.step()
+        torch.cuda.synchronize()
+        timer.update(time.time())
+        adapt(loss.item())
+""",
+        """
+def train_epoch(model, batches, optimizer, adapt, timer):
+    for step, batch in enumerate(batches):
+        loss = model(batch)
+        loss.backward()
+        optimizer.step()
+        torch.cuda.synchronize()
+        if step % 50 == 0:
+            adapt(loss.item())
+        timer.update(time.time())
+""",
         # now and then, and before a graph is recorded
         """
 def train_step(model, x: torch.Tensor, step: int):
@@ -133,6 +155,28 @@ def train_step(model, x: torch.Tensor, optimizer):
 
     optimizer.step()
     return loss
+""",
+        ),
+        # the loss is read before the clock
+        Rewritten(
+            """
+def train_epoch(model, batches, optimizer, adapt, timer):
+    for batch in batches:
+        loss = model(batch)
+        loss.backward()
+        optimizer.step()
+        torch.cuda.synchronize()
+        adapt(loss.item())
+        timer.update(time.time())
+""",
+            """
+def train_epoch(model, batches, optimizer, adapt, timer):
+    for batch in batches:
+        loss = model(batch)
+        loss.backward()
+        optimizer.step()
+        adapt(loss.item())
+        timer.update(time.time())
 """,
         ),
         # a setting asks for it

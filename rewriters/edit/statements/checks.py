@@ -9,10 +9,17 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.guards import is_simple
 from npufix.rewriters.edit.layout import limit_of, style_of
-from npufix.rewriters.edit.statements.choices import CHOOSE, LEAVES, choose
+from npufix.rewriters.edit.statements.choices import (
+    CHOOSE,
+    LEAVES,
+    choose,
+    is_nothing,
+    target_of,
+)
 from npufix.rewriters.edit.statements.host.of_host import READING
 from npufix.rewriters.edit.statements.host.seldom import decides, is_rare, is_seldom, selects_anyway
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, apply_changes
+from npufix.rewriters.edit.statements.surroundings import LOOPS
 from npufix.rewriters.facts.host_tensors import is_made_on_host, is_moved_to_host
 from npufix.rewriters.facts.occasions import is_called_by_forward
 from npufix.rewriters.facts.value_kinds import is_of_numpy
@@ -93,9 +100,9 @@ def _checks(here: Surroundings) -> Iterator[Proposal]:
                     found = _off_device(here, node, test, kind)
                 else:
                     continue
-            case ast.If(test, [ast.Break()], []) if _is_answer(here, test):
+            case ast.If(test, [ast.Break()]) if _is_answer(here, test) or _is_compared(here, test):
                 loop = here.loop_of(node)
-                found = Proposal(node, LEAVES) if isinstance(loop, ast.For) else None
+                found = Proposal(node, LEAVES) if isinstance(loop, LOOPS) else None
             case ast.If(test) | ast.IfExp(test) if _is_answer(here, test):
                 waits = isinstance(node, ast.If) and selects_anyway(here, node)
                 found = None if waits else _of_branch(here, node, test) or _tell(here, node)
@@ -203,6 +210,15 @@ def _is_answer(  # noqa: PLR0911 - one case a kind of test
             for arg in node.args
         )
     return False
+
+
+def _is_compared(here: Surroundings, test: ast.expr) -> bool:
+    """Tell whether what a tensor is computed to is compared: ``torch.sigmoid(gate) > limit``."""
+    at = here.evaluations.get(id(test))
+    if at is None or at.node.op not in _COMPARED:
+        return False
+    made = [a for a in at.node.args if a.op != Op.PARAM and not is_made_on_host(a)]
+    return any(here.facts(at, x=arg).is_tensor("x") for arg in made)
 
 
 def _counts_selected(here: Surroundings, test: ast.expr, node: Node) -> bool:
@@ -367,7 +383,7 @@ def _unguard(
     ]
     shown = "".join(text).strip()
     copies = any(isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name) for s in body)
-    written = [code for code in map(_target_of, body) if code is not None]
+    written = [code for code in map(target_of, body) if code is not None]
     proven = set() if copies else {"may-be-copied"}
     if all(_takes_writes(here, code) for code in written):
         proven.add("may-be-written")
@@ -409,7 +425,7 @@ def _weigh(here: Surroundings, code: ast.If, test: ast.expr) -> Proposal | None:
         block = here.block_of(code)
         other = block[block.index(code) + 1 :]
     values = [s.value for s in other if isinstance(s, ast.Assign | ast.AugAssign | ast.Return)]
-    if tested is None or len(values) < len(other) or not all(v and _is_nothing(v) for v in values):
+    if tested is None or len(values) < len(other) or not all(v and is_nothing(v) for v in values):
         return None
     picks = [n for n in inside if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Load)]
     takes_loss = any(
@@ -417,28 +433,6 @@ def _weigh(here: Surroundings, code: ast.If, test: ast.expr) -> Proposal | None:
     )
     selected = any(here.value(pick.slice) is tested for pick in picks)
     return Proposal(code, _WEIGHED) if selected and takes_loss else None
-
-
-def _is_nothing(code: ast.expr) -> bool:
-    """Tell whether code is zero, whatever else it reads: ``pred.sum() * 0``."""
-    match code:
-        case ast.Constant(value):
-            return value in {0, None}
-        case ast.BinOp(left, ast.Mult(), right):
-            return _is_nothing(left) or _is_nothing(right)
-        case ast.Call(function):
-            return last_name(function) in {"new_zeros", "zeros", "zeros_like"}
-    return False
-
-
-def _target_of(code: ast.stmt) -> ast.expr | None:
-    """Return the tensor that a statement writes to in place."""
-    match code:
-        case ast.Assign([ast.Subscript(target, _)], _) | ast.AugAssign(ast.Subscript(target, _)):
-            return target
-        case ast.Expr(ast.Call(ast.Attribute(target, "masked_fill_"))):
-            return target
-    return None
 
 
 def _takes_writes(here: Surroundings, code: ast.expr) -> bool:

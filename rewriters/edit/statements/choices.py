@@ -10,6 +10,7 @@ from npufix.rewriters.edit.edit import holds_comment
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import is_pure
 from npufix.rewriters.graph import operators
+from npufix.rewriters.graph.modules.syntax import last_name
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -201,3 +202,25 @@ def _as_tensor(here: Surroundings, test: ast.expr) -> str:
             return ""
     node = here.value(test)
     return here.text(test) if node is not None and here.is_tensor(test) is not False else ""
+
+
+def is_nothing(code: ast.expr) -> bool:
+    """Tell whether code is zero, whatever else it reads: ``pred.sum() * 0``."""
+    match code:
+        case ast.Constant(value):
+            return value in {0, None}
+        case ast.BinOp(left, ast.Mult(), right):
+            return is_nothing(left) or is_nothing(right)
+        case ast.Call(function):
+            return last_name(function) in {"new_zeros", "zeros", "zeros_like"}
+    return False
+
+
+def target_of(code: ast.stmt) -> ast.expr | None:
+    """Return the tensor that a statement writes to in place."""
+    match code:
+        case ast.Assign([ast.Subscript(target, _)], _) | ast.AugAssign(ast.Subscript(target, _)):
+            return target
+        case ast.Expr(ast.Call(ast.Attribute(target, "masked_fill_"))):
+            return target
+    return None

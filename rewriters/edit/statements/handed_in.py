@@ -234,7 +234,11 @@ def _fills_buffers(here: Surroundings) -> bool:
 
 
 def _is_module(cls: ast.ClassDef) -> bool:
-    return any(last_name(base).endswith("Module") for base in cls.bases)
+    """Tell whether a class is a module, or that of a library: it has a ``forward``."""
+    bases = [last_name(base) for base in cls.bases]
+    forward = any(getattr(item, "name", "") == "forward" for item in cls.body)
+    own = forward and bool(bases) and not any(base.endswith("Function") for base in bases)
+    return own or any(base.endswith("Module") for base in bases)
 
 
 def _is_of_settings(here: Surroundings, node: Node, *, of_sizes: bool = False) -> bool:
@@ -251,7 +255,8 @@ def _is_of_settings(here: Surroundings, node: Node, *, of_sizes: bool = False) -
             continue
         # ``device=x.device`` reads nothing of ``x``
         about = part.op == Op.DTYPE_OF or (part.op == Op.ATTR and part.value == "device")
-        given = part.op in {Op.PARAM, Op.ELEMENT, Op.CARRIED, Op.AFTER} and _name(part) != "self"
+        given = part.op in {Op.PARAM, Op.ELEMENT, Op.CARRIED, Op.AFTER}
+        given = given and _name(part) not in {"self", "device", "dtype"}
         if given and not _is_size(here, part, of_sizes=of_sizes):
             return False
         stack += () if about else part.args

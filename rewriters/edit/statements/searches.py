@@ -132,7 +132,7 @@ SEARCHES: Mapping[str, Search] = {
     ),
     "checks": Search(
         find_checks,
-        "all|allclose|any|equal|max|mean|min|norm|sum",
+        "all|allclose|any|argmax|equal|max|mean|min|multinomial|norm|sigmoid|sum",
         text=r"(assert|if) ",
         hot_only=True,
     ),
@@ -159,7 +159,7 @@ SEARCHES: Mapping[str, Search] = {
         r"\w*(DataLoader|TrainingArguments|workers_per_gpu|train_dataloader)\w*",
         configured=loaders.CONFIGURED,
     ),
-    "device-waits": Search(find_device_waits, "synchronize", hot_only=True),
+    "device-waits": Search(find_device_waits, "synchronize|empty_cache", hot_only=True),
     "doubles": Search(
         find_doubles,
         text=r"\.double\(\)|torch\.(float64|double|DoubleTensor|complex128|cdouble)\b",
@@ -183,7 +183,7 @@ SEARCHES: Mapping[str, Search] = {
     "host-values": Search(
         find_host_values,
         "item|tolist|cpu|numpy|float|int|max|min|range|arange|repeat(_interleave)?|reshape|view"
-        "|zeros|any|all|sum|enumerate|zip",
+        "|zeros|any|all|sum|enumerate|zip|isfinite|isinf|isnan",
         text="|".join(
             [
                 _words(r"\(", "repeat_interleave"),
@@ -198,7 +198,7 @@ SEARCHES: Mapping[str, Search] = {
                 _words(r"\([^\n()]*\w\[\w+\]", "arange", "expand", "full", "ones", "range"),
                 _words(r"\([^\n()]*\w\[\w+\]", "view", "zeros"),
                 r":\s*(?!list\[|dict\[|tuple\[)[a-z_][\w.]*\[[\w, +-]+\]",
-                r"\.(max|sum)\(",
+                r"\.(max|sum)\(|math\.is(finite|inf|nan)\(",
             ]
         ),
         hot_only=True,
@@ -226,8 +226,9 @@ SEARCHES: Mapping[str, Search] = {
     "uploads": Search(
         find_uploads,
         "as_tensor|from_numpy|tensor|copy_|new_tensor|to|cuda|npu",
-        text=r"torch\.(_shape_as_tensor|as_tensor|from_numpy|tensor|rand\w*|normal|(Float|Long)?Tensor)\(|\.(copy_|new_tensor)\("
-        r"|self\.\w+\.(to|cuda|npu)\(|(?m:^\s+\w+ = \w+(\[[^\]\n]*\])?\.(to|cuda|npu)\()",
+        text=r"\b(?:torch|th)\.(_shape_as_tensor|as_tensor|from_numpy|tensor|rand\w*|normal|(Float|Long)?Tensor)\(|\.(copy_|new_tensor)\("
+        r"|self\.\w+\.(to|cuda|npu)\(|(?m:^\s+\w+ = \w+([\[.][^\]\n(]*\]?)?\.(to|cuda|npu)\()"
+        r"|\b\w+\.(to|cuda|npu)\([^\n]* for \w",
         hot_only=True,
     ),
     "vendor-operators": Search(find_vendor_operators, vendor_names()),

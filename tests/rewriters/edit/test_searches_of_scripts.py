@@ -114,7 +114,14 @@ def test_who_checks_all_ranks_waits_on_purpose(name: str, *, told: bool) -> None
 
 
 @pytest.mark.parametrize(
-    ("workers", "told"), [("", True), (", num_workers=1", False), (", num_workers=0", False)]
+    ("workers", "told"),
+    [
+        ("", True),
+        (", num_workers=1", False),
+        (", num_workers=0", False),
+        (", sampler=DistributedSampler(texts), num_workers=1", True),
+        (", sampler=DistributedSampler(texts), num_workers=0", False),
+    ],
 )
 def test_who_writes_one_worker_has_chosen_it(workers: str, *, told: bool) -> None:
     text = f"""

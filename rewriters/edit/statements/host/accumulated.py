@@ -43,25 +43,28 @@ def keep_until_read(
     loop = here.loop_of(code)
     if outer is None or not isinstance(loop, LOOPS) or here.loop_of(outer) is not loop:
         return None
-    of = _as_owner(here, tensor)
+    of, outer = _as_owner(here, tensor), _taken_by(here, outer, code)
     match outer:
         case ast.AugAssign(ast.Name(name), ast.Add(), value) if _reads_in(value) == [code]:
             form, new = FORM_ADDED, f"{of}.detach()" + ("" if counts else ".float()")
             after = f"{name} = {'int' if counts else 'float'}({name})"
-        case ast.Expr(ast.Call(ast.Attribute(ast.Name(name), "append"), [given])) if given is code:
+        case ast.Expr(ast.Call(ast.Attribute(ast.Name(name), "append"), [given])) if (
+            given is code or isinstance(given, ast.Name)
+        ):
             copied = "" if is_left_as_made(here, tensor) else ".clone()"
             form, new = FORM_COLLECTED, f"{of}.detach(){copied}"
             flat = "" if _has_no_dimensions(here, tensor) else ".flatten()"
-            after = f"{name} = torch.stack({name}){flat}.tolist() if {name} else []"
+            torch = _spell_torch(here)
+            after = f"{name} = {torch}.stack({name}){flat}.tolist() if {name} else []"
         case _:
             return None
-    end = loop.end_lineno or 0
     collects = form == FORM_COLLECTED
-    starts = _is_started(here, name, outer, empty=collects)
+    loop = _last_loop(here, name, loop)
+    end = loop.end_lineno or 0
+    starts = _is_started(here, name, outer, loop, empty=collects)
     if not starts or not _is_read_later(here, name, loop, outer) or end >= len(here.lines):
         return None
-    has_torch = here.flow.names.imports.get("torch") == "torch"
-    if collects and not (has_torch and _is_listed_once(here, name, loop)):
+    if collects and not (_spell_torch(here) and _is_listed_once(here, name, loop)):
         return None
     return Proposal(
         code,
@@ -105,6 +108,49 @@ def _only_reads(here: Surroundings, name: ast.Name) -> bool:
     return False
 
 
+def _taken_by(here: Surroundings, outer: ast.stmt, code: ast.Call) -> ast.stmt:
+    """Return the statement that keeps what is read: ``x = t.item()``, then ``xs.append(x)``.
+
+    It is the next one that reads the name, in the same block, and no other does.
+    """
+    match outer:
+        case ast.Assign([ast.Name(name)], value) if value is code:
+            named = [n for n in here.nodes if isinstance(n, ast.Name) and n.id == name]
+            loads = [n for n in named if isinstance(n.ctx, ast.Load)]
+            if len(named) == 2 and len(loads) == 1 and name not in here.flow.captured:  # noqa: PLR2004
+                keeper, block = here.statement_of(loads[0]), here.block_of(outer)
+                if keeper in block[block.index(outer) :] and _is_kept(keeper, loads[0]):
+                    return keeper
+    return outer
+
+
+def _is_kept(code: ast.stmt, given: ast.Name) -> bool:
+    match code:
+        case ast.Expr(ast.Call(ast.Attribute(_, "append"), [arg], [])):
+            return arg is given
+    return False
+
+
+def _last_loop(here: Surroundings, name: str, loop: ast.stmt) -> ast.stmt:
+    """Return the outermost of the loops that go on adding to what has come together.
+
+    In ``for epoch in epochs: for batch in batches: losses.append(x.item())`` that of the epochs,
+    where nothing in it starts a new list.
+    """
+    while isinstance(around := here.loop_of(loop), LOOPS):
+        inside = (n for n in walk(around) if isinstance(n, ast.Name) and n.id == name)
+        if any(not isinstance(n.ctx, ast.Load) for n in inside if here.loop_of(n) is around):
+            break
+        loop = around
+    return loop
+
+
+def _spell_torch(here: Surroundings) -> str:
+    """Return what the file calls torch: ``th``."""
+    names = here.flow.names.imports
+    return next((name for name, module in names.items() if module == "torch"), "")
+
+
 def _as_owner(here: Surroundings, code: ast.expr) -> str:
     plain = isinstance(code, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
     return here.text(code) if plain else f"({here.text(code)})"
@@ -124,14 +170,24 @@ def _has_no_dimensions(here: Surroundings, tensor: ast.expr) -> bool:
     return found is not None and here.facts(found, x=found.node).ndim("x") == 0
 
 
-def _is_started(here: Surroundings, name: str, outer: ast.stmt, *, empty: bool) -> bool:
-    """Tell whether a name only ever gets a number, or an empty list, besides what is added."""
+def _is_started(
+    here: Surroundings, name: str, outer: ast.stmt, loop: ast.stmt, *, empty: bool
+) -> bool:
+    """Tell whether a name only ever gets a number, or an empty list, besides what is added.
+
+    What it gets behind the loop, ``losses = np.mean(losses)``, is gone before the loop begins anew.
+    """
     stores = [
         n
         for n in here.nodes
         if isinstance(n, ast.Name) and n.id == name and not isinstance(n.ctx, ast.Load)
     ]
     started = [n for n in stores if here.parents.get(id(n)) is not outer]
+    around = here.loop_of(loop)
+    before = [n for n in started if n.lineno < loop.lineno and here.loop_of(n) is around]
+    ends = loop.end_lineno or 0
+    if any(not here.tests_around(n) for n in before):
+        started = [n for n in started if n.lineno <= ends]
     return (
         bool(started)
         and name not in here.flow.captured

@@ -244,14 +244,15 @@ def _indexes(
     So is ``range(n)`` there, which becomes a list and a tensor of the host first.
     """
     for code in indexes:
-        made = _Made(here)
+        made, view = _Made(here), code
+        code = _viewed(code)  # noqa: PLW2901 - what is made, not how it is shown
         numbers = _range_of(here, code)
         if (
             numbers is None
             and here.flow.names.dotted(getattr(code, "func", code)) != "torch.arange"
         ):
             continue
-        others = [i for i in indexes if i is not code and isinstance(i, (ast.Name, ast.Call))]
+        others = [i for i in indexes if i is not view and isinstance(i, (ast.Name, ast.Call))]
         known = [here.is_tensor(part) for part in (owner, *others)]
         if not others or False in known or True not in known:
             continue
@@ -276,6 +277,18 @@ def _indexes(
                     _proven(here, code, made) | ({"is-device"} if here.is_tensor(owner) else set())
                 ),
             )
+
+
+def _viewed(code: ast.expr) -> ast.expr:
+    """Return ``torch.arange(n)`` of ``torch.arange(n)[:, None]`` and its ``unsqueeze(1)``."""
+    match code:
+        case ast.Subscript(ast.Call() as inner, index) if not any(
+            isinstance(n, (ast.Name, ast.Call, ast.Attribute)) for n in ast.walk(index)
+        ):
+            return _viewed(inner)
+        case ast.Call(ast.Attribute(ast.Call() as inner, "unsqueeze"), [ast.Constant()], []):
+            return _viewed(inner)
+    return code
 
 
 def _range_of(here: Surroundings, code: ast.expr) -> str | None:

@@ -23,7 +23,11 @@ from npufix.rewriters.edit.statements.host.iterated_values import (
     read_together,
     reduced_by_python,
 )
-from npufix.rewriters.edit.statements.host.logged_values import as_owner, find_logged
+from npufix.rewriters.edit.statements.host.logged_values import (
+    as_owner,
+    find_finite_tests,
+    find_logged,
+)
 from npufix.rewriters.edit.statements.host.of_host import (
     ARITHMETIC,
     ON_HOST,
@@ -43,6 +47,12 @@ from npufix.rewriters.edit.statements.host.repeats import find_repeats
 from npufix.rewriters.edit.statements.host.round_trips import comes_back
 from npufix.rewriters.edit.statements.host.row_reads import read_of_rows, rows_read
 from npufix.rewriters.edit.statements.host.seldom import decides, is_default, is_rare, is_seldom
+from npufix.rewriters.edit.statements.host.waits.losses import (
+    OF_ALL_LAYERS,
+    is_assigned,
+    only_divides,
+    takes_tensor,
+)
 from npufix.rewriters.edit.statements.host.waits.sizes import (
     FROM_CALLER,
     counts_rounds,
@@ -52,6 +62,7 @@ from npufix.rewriters.edit.statements.host.waits.sizes import (
     makes_shapes,
     tell_size,
 )
+from npufix.rewriters.edit.statements.host.waits.tests import is_check, leaves, tests_of
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import LOOPS
 from npufix.rewriters.facts.steps.functions import samples
@@ -71,8 +82,6 @@ _LIMITS = {"max": "min", "min": "max"}  # ``max(x, 1)`` is ``x.clamp(min=1)``
 _DECIDING = frozenset({Op.COMPARE, Op.BOOLOP, Op.NOT, "eq", "ne", "lt", "le", "gt", "ge"})
 _OF_RANKS = re.compile(r"_?(all_)?reduce_?(mean|sum|avg|tensor)?")
 """A function that returns the mean or the sum of a tensor over all ranks."""
-_TAKES_TENSOR = re.compile(r"loss|criterion", re.IGNORECASE)
-"""What is called so divides by a number or a tensor; other calls make shapes of numbers."""
 _RETURNED = (
     "the host waits for a number that is returned beside tensors: return the tensor, and let the "
     "caller compute with it"
@@ -125,6 +134,7 @@ def find_host_values(  # noqa: C901 - one case a kind of read
             yield proposal
     yield from find_repeats(here)
     yield from find_sizes(here)
+    yield from find_finite_tests(here)
     done = {id(n) for loop in loops for n in walk(loop)}
     told = set[tuple[int, str]]()
     for node in here.nodes:
@@ -152,6 +162,8 @@ def find_host_values(  # noqa: C901 - one case a kind of read
 def _what_to_do(here: Surroundings, read: _Read) -> Proposal | None:
     if read.how in ON_HOST and comes_back(here, read.code):
         return None if is_seldom(here, read.code) else Proposal(read.code, _ROUND_TRIP)
+    if read.how == "cpu" and is_assigned(here, read.code):
+        return Proposal(read.code, OF_ALL_LAYERS)
     if read.how == "cpu" and is_result(here, read.code):
         return None
     return _on_device(here, read) or _by_hand(here, read)
@@ -329,12 +341,13 @@ def _needs_number(here: Surroundings, user: Node, value: Node, *, counts: bool =
         others = [arg for arg in user.args if arg is not value]
         if counts and others and all(map(is_number, others)):
             return _is_number_needed(here, user)
-        return not others or not all(is_tensor(here, arg) for arg in others)
-    if user.op == Op.PHI and counts:
-        return _is_number_needed(here, user)
+        if others and all(is_tensor(here, arg) for arg in others):
+            return False
+        return not others or not only_divides(here, user)
+    if user.op == Op.PHI:
+        return _is_number_needed(here, user) if counts else not only_divides(here, value)
     if user.op == Op.CALL:
-        called = str(user.args[0].value or "").rpartition(".")[2]
-        return user.args[0] is value or not _TAKES_TENSOR.search(called) or called[:1].isupper()
+        return not takes_tensor(user, value)
     return True  # in a list, too: what is printed would be ``tensor(2.)``
 
 
@@ -392,18 +405,11 @@ def _by_hand(  # noqa: C901, PLR0911, PLR0912 - one case a kind of use
         return Proposal(read.code, _TO_TENSORS) if stays else None
     if loop is None and is_returned(here, read.code, read.tensor):
         return Proposal(read.code, _RETURNED)
-    if read.how == "item" and _is_for_loss(users):
+    if read.how == "item" and value is not None and only_divides(here, value):
         return Proposal(read.code, _TO_TENSORS)
     if Op.CALL in ops or isinstance(here.parents.get(id(read.code)), (ast.Call, ast.keyword)):
         return _hand_over(here, read, users)
     return None
-
-
-def _is_for_loss(users: Sequence[Node]) -> bool:
-    """Tell whether methods of the object that compute losses get a number: ``num_boxes``."""
-    called = [user.args[0] for user in users if user.op == Op.CALL]
-    own = all(c.op == Op.ATTR and c.args[0].value == "self" for c in called)
-    return bool(called) and own and all(_TAKES_TENSOR.search(str(c.value)) for c in called)
 
 
 def _say_what_waits(here: Surroundings, read: _Read, users: Sequence[Node]) -> Proposal | None:
@@ -419,24 +425,13 @@ def _say_what_waits(here: Surroundings, read: _Read, users: Sequence[Node]) -> P
     by_size = makes_shapes(here, users) or counts_rounds(here, read.code)
     if by_size or is_default(here, read.code):
         return tell_size(read.code, value)
-    tests = _tests_of(here, read.code, users)
-    if any(map(_is_check, tests)):
+    tests = tests_of(here, read.code, users)
+    if any(map(is_check, tests)):
         return Proposal(read.code, _FOR_CHECK) if here.loop_of(read.code) is None else None
-    return Proposal(read.code, CHOOSE) if any(decides(here, t) for t in tests) else None
-
-
-def _tests_of(here: Surroundings, code: ast.expr, users: Sequence[Node]) -> list[ast.AST]:
-    """Return the statements whose tests a number decides, through a name as well: ``if n > 0:``."""
-    asked = {*users, here.value(code)} - {None}
-    tests = [n for n in here.nodes if isinstance(n, (ast.If, ast.IfExp, ast.Assert))]
-    parts = ((t, part) for t in tests for part in walk(t.test) if isinstance(part, ast.expr))
-    return list(dict.fromkeys(t for t, part in parts if here.value(part) in asked))
-
-
-def _is_check(code: ast.AST) -> bool:
-    """Tell whether a test only finds mistakes of the caller: ``if n != m: raise ValueError``."""
-    fails = isinstance(code, ast.If) and isinstance(code.body[-1], ast.Raise) and not code.orelse
-    return fails or isinstance(code, ast.Assert)
+    in_loop = here.loop_of(read.code) is not None
+    advice = LEAVES if in_loop and any(map(leaves, tests)) else CHOOSE
+    decided = advice == LEAVES or any(decides(here, t) for t in tests)
+    return Proposal(read.code, advice) if decided else None
 
 
 def _say_in_loop(here: Surroundings, read: _Read) -> str:

@@ -12,6 +12,8 @@ from npufix.rewriters.facts.module_facts import mentions
 from npufix.rewriters.graph.modules.syntax import last_name
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from npufix.rewriters.edit.statements.surroundings import Surroundings
 
 _LOGS = re.compile(
@@ -25,7 +27,11 @@ _FOR_LOG = (
     "the host waits for each value that is only logged: keep x.detach(), and read all of them at "
     "once, every N steps: torch.stack(values).tolist()"
 )
-ONLY_LOGGED = frozenset({_FOR_LOG, _FOR_SUM})
+_FOR_FINITE = (
+    "the host waits in every step to see that the loss is finite: look where it is logged, every N "
+    "steps, or keep the answer on the device (bad |= ~torch.isfinite(loss)) and read that there"
+)
+ONLY_LOGGED = frozenset({_FOR_LOG, _FOR_SUM, _FOR_FINITE})
 """What is to be done with values that people read."""
 FORM_LOGGED = "logged"
 _KEPT = re.compile(
@@ -34,9 +40,14 @@ _KEPT = re.compile(
 """What a dictionary of values to log is called: ``tb_dict["loss"] = loss.item()``."""
 _ONE_STEP = frozenset({"backward", "forward", "train_step", "training_step"})
 """What runs in each step, and adds up what it comes to: ``self.losses += loss.item()``."""
+_FINITE = frozenset({"isfinite", "isinf", "isnan"})
+_OVER_RANKS = re.compile(r"(^|_)reduce(_|$)")
+"""What makes the mean of all ranks of a number, for a log as well."""
+_LOSSES = re.compile(r"sum\(\w*loss\w*\.values\(\)\)|\bclip_grad_norm_\(")
+"""What is a tensor, though nothing tells: the losses of a dictionary, the norm of gradients."""
 
 
-def find_logged(  # noqa: C901, PLR0911 - one case a way
+def find_logged(  # noqa: C901, PLR0911, PLR0912 - one case a way
     here: Surroundings, code: ast.Call, tensor: ast.expr, how: str, *, counts: bool = False
 ) -> Proposal | None:
     """Return what to do with a value that is only for people to read, ``None`` if it is not so.
@@ -45,7 +56,7 @@ def find_logged(  # noqa: C901, PLR0911 - one case a way
     What a dictionary keeps stays on the device, until somebody prints it.
     """
     if how not in {"item", "float", "int"}:
-        return None  # arrays: what comes next is done on the host
+        return _keep_copy(here, code, tensor) if how == "cpu" else None  # arrays are for the host
     if how == "item":
         stays = keep_until_read(here, code, tensor, counts=counts)
         if stays is not None:
@@ -56,6 +67,8 @@ def find_logged(  # noqa: C901, PLR0911 - one case a way
             return None  # ``parts.append(rows[start : start + n.item()])``
         inner = outer
         match outer:
+            case ast.Call(function) if last_name(function) in _FINITE:
+                return Proposal(code, _FOR_FINITE) if _stops(here, outer) else None
             case ast.Call(ast.Attribute(_, name) | ast.Name(name)) if _LOGS.match(name):
                 used = name == "update" and not isinstance(here.parents.get(id(outer)), ast.Expr)
                 return None if used else Proposal(code, _FOR_LOG)
@@ -72,13 +85,25 @@ def find_logged(  # noqa: C901, PLR0911 - one case a way
                 return None if used else Proposal(code, _FOR_SUM)
             case ast.Assign([ast.Subscript(kept)]) if _KEPT.search(last_name(kept) or ""):
                 return _keep_or_tell(here, code, tensor, how, outer)
-            case ast.Assign([ast.Name(name)], value) if value is code and _is_only_logged(
-                here, name
-            ):
-                return Proposal(code, _FOR_LOG)
+            case ast.Assign([ast.Name(name)], value) if value is code:
+                watched = _is_only_logged(here, name)
+                finite = watched and any(_asks_finite(here, n) for n in here.nodes if _is(n, name))
+                return Proposal(code, _FOR_FINITE if finite else _FOR_LOG) if watched else None
             case ast.stmt():
                 break
     return None
+
+
+def _keep_copy(here: Surroundings, code: ast.Call, tensor: ast.expr) -> Proposal | None:
+    """Return ``loss.detach().clone()`` for ``{"loss": loss.detach().cpu()}`` of a log."""
+    kept = here.parents.get(id(code))
+    of_log = isinstance(kept, ast.Dict) and _is_log(here.parents.get(id(kept)))
+    while (inner := _same_value(tensor)) is not None:
+        tensor = inner
+    if not of_log or not isinstance(tensor, ast.Name) or "loss" not in tensor.id.split("_"):
+        return None
+    assert isinstance(kept, ast.Dict)  # noqa: S101 - said above
+    return _keep_or_tell(here, code, tensor, "cpu", kept)
 
 
 def _picks(here: Surroundings, kept: ast.expr) -> bool:
@@ -101,24 +126,85 @@ def _is_listed(here: Surroundings, kept: ast.expr) -> bool:
     )
 
 
+def find_finite_tests(here: Surroundings) -> Iterator[Proposal]:
+    """Yield ``if not math.isfinite(loss):`` of a tensor, which Python makes a number of."""
+    for node in here.nodes:
+        match node:
+            case ast.Call(ast.Attribute(ast.Name("math"), name), [ast.Name() as tensor], []):
+                if name in _FINITE and _is_loss(here, tensor) and _stops(here, node):
+                    yield Proposal(node, _FOR_FINITE)
+
+
+def _is_loss(here: Surroundings, code: ast.Name) -> bool:
+    """Tell whether a name is a tensor in a loop, known as such or by what it is made of."""
+    value = here.value(code)
+    if here.loop_of(code) is None or (value is not None and value.op == "item"):
+        return False
+    bound = [
+        n
+        for n in here.nodes
+        if isinstance(n, ast.Assign) and code.id in map(ast.unparse, n.targets)
+    ]
+    of_losses = bool(bound) and all(_LOSSES.match(here.text(n.value)) for n in bound)
+    return here.is_tensor(code) is True or of_losses
+
+
+def _stops(here: Surroundings, code: ast.AST) -> bool:
+    """Tell whether a test ends the program, or says that something is wrong: no step is skipped."""
+    inner = code
+    for outer in here.around(code):
+        if isinstance(outer, ast.Assert):
+            return True
+        if isinstance(outer, ast.If):
+            ends = [n for s in outer.body for n in ast.walk(s)]
+            return inner is outer.test and not any(
+                isinstance(n, (ast.Continue, ast.Break, ast.Return)) for n in ends
+            )
+        inner = outer
+    return False
+
+
+def _asks_finite(here: Surroundings, code: ast.AST) -> bool:
+    outer = here.parents.get(id(code))
+    return isinstance(outer, ast.Call) and last_name(outer.func) in _FINITE and _stops(here, outer)
+
+
+def _is(code: ast.AST, name: str) -> bool:
+    return isinstance(code, ast.Name) and code.id == name and isinstance(code.ctx, ast.Load)
+
+
 def _is_only_logged(here: Surroundings, name: str) -> bool:
-    """Tell whether a number of each round is kept, printed or added up: ``losses.append(loss)``."""
-    named = [n for n in here.nodes if isinstance(n, ast.Name) and n.id == name]
-    loads = [n for n in named if isinstance(n.ctx, ast.Load)]
+    """Tell whether a number of each round is kept, printed or added up: ``losses.append(loss)``.
+
+    So is what training stops by where it is not finite. Several branches may read it.
+    """
+    loads = [n for n in here.nodes if _is(n, name)]
+    stores = [n for n in here.nodes if isinstance(n, ast.Name) and n.id == name and n not in loads]
+    bound = [here.parents.get(id(n)) for n in stores]
     return (
         bool(loads)
-        and len(named) - len(loads) == 1
-        and all(here.loop_of(n) is not None and _is_log_of(here, n) for n in loads)
+        and all(isinstance(b, ast.Assign) and _reads_one(b.value) for b in bound)
+        and all(here.loop_of(n) is not None for n in stores)
+        and all(
+            here.loop_of(n) is not None and (_is_log_of(here, n) or _asks_finite(here, n))
+            for n in loads
+        )
     )
 
 
-def _is_log_of(here: Surroundings, name: ast.Name) -> bool:
+def _is_log_of(  # noqa: PLR0911 - one case a way
+    here: Surroundings, name: ast.AST
+) -> bool:
     for outer in here.around(name):
         match outer:
             case ast.Call(ast.Attribute(kept, "append"), [given]):
                 return given is name and _KEPT.search(last_name(kept)) is not None
             case ast.Call(ast.Attribute(_, called) | ast.Name(called)) if _LOGS.match(called):
-                return called != "update"
+                by_name = any(name in ast.walk(word.value) for word in outer.keywords)
+                told = isinstance(here.parents.get(id(outer)), ast.Expr)
+                return called != "update" or (by_name and told)  # ``meters.update(loss=x)``
+            case ast.Call(function) if _OVER_RANKS.search(last_name(function) or ""):
+                return True
             case ast.AugAssign(kept, ast.Add()):
                 return not (_picks(here, kept) or _is_listed(here, kept))
             case ast.JoinedStr():

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 _MAKING = frozenset({"torch.tensor", "torch.as_tensor", "torch.from_numpy"})
 _OF_TYPE = frozenset(f"torch.{kind}" for kind in KINDS)
 _OF_HOST = _MAKING | {f"torch.{name}" for name in ("arange", "eye", "linspace", "ones", "zeros")}
-_MOVING = frozenset({"to", "cuda", "npu"})
+_MOVING = frozenset({"to", "cuda", "npu", "type_as"})
 _SETTINGS = re.compile(r"(?i)(^|_)(cfg|config|conf|hparams|settings|opts?)$")
 _SERVES = re.compile(r"(Runner|Builder|Worker|Proposer|Scheduler|Engine|Batch)(V?\d+)?$")
 """What hands over new lists in each step, and nothing else that one could do about it."""
@@ -110,7 +110,8 @@ def find_uploads(here: Surroundings) -> Iterator[Proposal]:
             made = _is_made(here, node)
             found = copy_whole(here, node) or (make_of_read(here, node, node) if made else None)
             advice = "" if found is not None else _advice(here, node) or _drawn(here, node)
-            if advice == _BUFFER and here.flow.cls is None:  # a function keeps no buffers
+            if advice == _BUFFER and (here.flow.cls is None or not here.flow.cls.bases):
+                # a function, or an object of Python alone, keeps no buffers
                 advice = _SIZES if here.is_hot else ""
             if advice in {_FILLED, _NUMBER}:
                 if is_read_again(here, node):

@@ -148,7 +148,7 @@ def _propose(
     written = _with(here, call, settings, given)
     if written is not None:
         yield written
-    elif not given and _has_few_workers(named):
+    elif not given and _has_few_workers(here, named):
         yield Proposal(call, _WORKERS)
 
 
@@ -280,13 +280,15 @@ def _of_trainer(here: Surroundings, call: ast.Call, settings: _Settings) -> Iter
         yield written
 
 
-def _has_few_workers(named: dict[str | None, ast.expr]) -> bool:
+def _has_few_workers(here: Surroundings, named: dict[str | None, ast.expr]) -> bool:
     match next((named[n] for n in _COUNTS if n in named), None):
         case None:
             return True
         case ast.Constant(int(count)):
-            # who writes 0 or 1 for one loader has chosen it: to debug, or for a few texts
-            return "num_workers" not in named and 0 < count <= _FEW
+            # who writes 0 or 1 for one loader has chosen it, to debug or for a few texts; on
+            # several devices one process is still too few
+            shared = any(getattr(n, "id", "") == "DistributedSampler" for n in here.nodes)
+            return ("num_workers" not in named or shared) and 0 < count <= _FEW
     return False
 
 

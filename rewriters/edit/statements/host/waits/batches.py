@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.host.of_host import is_of_host
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, more_arguments
+from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
 from npufix.rewriters.facts.host_tensors import is_made_on_host
 from npufix.rewriters.facts.steps.functions import trains
 from npufix.rewriters.graph.modules.syntax import list_stored_names, root_name, walk
@@ -34,19 +35,16 @@ _DEVICE = re.compile(r"(?i)dev|rank|gpu|npu|cuda")
 def find_batches(here: Surroundings) -> Iterator[Proposal]:
     """Yield, once for each loop, the copies of what a loader hands to a training loop."""
     for loop in here.nodes:
-        if not isinstance(loop, ast.For) or not _LOADS.search(here.text(loop.iter)):
+        if not isinstance(loop, (ast.For, ast.While)):
             continue
-        if not trains(here.flow.function, loop.body[0].lineno):
+        given = _list_handed(here, loop)
+        if not given or not trains(here.flow.function, loop.body[0].lineno):
             continue
-        given = list_stored_names(loop.target)
-        for node in walk(*loop.body):  # ``images, labels = batch``, ``x = batch["x"]``
-            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name | ast.Subscript):
-                given |= list_stored_names(node) if root_name(node.value) in given else set()
         moves = [n for n in walk(*loop.body) if _is_move(here, n, given)]
         added = [
             _without_wait(here, code)
             for code in moves
-            if isinstance(code, ast.Call) and here.loop_of(code) is loop
+            if isinstance(code, ast.Call) and _round_of(here, code) is loop
         ]
         changes = tuple(change for change in added if change is not None)
         if changes and len(changes) == len(added) == len(moves):
@@ -54,6 +52,48 @@ def find_batches(here: Surroundings) -> Iterator[Proposal]:
             assert isinstance(first, ast.Call)  # noqa: S101 - ``_is_move`` has looked
             shown = f"{here.text(first)[:-1]}{', ' if first.args else ''}non_blocking=True)"
             yield Proposal(first, form="blocking", changes=changes, shown=shown)
+
+
+def _list_handed(here: Surroundings, loop: ast.For | ast.While) -> set[str]:
+    """Return the names of what a loader hands to a loop: ``for x, y in loader``, ``next(batches)``.
+
+    So are parts of it, ``x = batch["x"]``, and what goes through them:
+    ``[{k: v.to(d) for k, v in t.items()} for t in targets]``.
+    """
+    given = set[str]()
+    if isinstance(loop, ast.For) and _LOADS.search(here.text(loop.iter)):
+        given = list_stored_names(loop.target)
+    parts: list[ast.comprehension] = []
+    for node in walk(*loop.body):
+        match node:
+            case ast.Assign(value=ast.Call(ast.Name("next"), [it, *_])) if here.loop_of(
+                node
+            ) is loop and _LOADS.search(here.text(it)):
+                given |= list_stored_names(node)
+            case ast.Assign(value=ast.Name() | ast.Subscript() as value):
+                given |= list_stored_names(node) if root_name(value) in given else set()
+            case ast.comprehension():
+                parts.append(node)
+    for part in [*parts, *parts]:
+        if root_name(_iterated(part.iter)) in given:
+            given |= list_stored_names(part.target)
+    return given
+
+
+def _iterated(code: ast.expr) -> ast.expr:
+    """Return ``t`` of ``t.items()``."""
+    match code:
+        case ast.Call(ast.Attribute(inner, "items" | "values"), [], []):
+            return inner
+    return code
+
+
+def _round_of(here: Surroundings, code: ast.AST) -> ast.AST | None:
+    """Return the loop that runs code, comprehensions aside."""
+    loop = here.loop_of(code)
+    while isinstance(loop, COMPREHENSIONS):
+        loop = here.loop_of(loop)
+    return loop
 
 
 def _without_wait(here: Surroundings, code: ast.Call) -> Change | None:
@@ -66,7 +106,11 @@ def _without_wait(here: Surroundings, code: ast.Call) -> Change | None:
 def _is_move(here: Surroundings, code: ast.AST, given: set[str]) -> bool:
     """Tell whether code is ``images.to(device)`` of what the loader has handed over."""
     match code:
-        case ast.Call(ast.Attribute(ast.Name() | ast.Subscript() as moved, method), args, words):
+        case ast.Call(
+            ast.Attribute(ast.Name() | ast.Subscript() | ast.Attribute() as moved, method),
+            args,
+            words,
+        ):
             named = [k for k in words if k.arg == "device"]
             where = [*args, *(k.value for k in named)]
             is_own = method in _MOVING and root_name(moved) in given

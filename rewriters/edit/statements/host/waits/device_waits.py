@@ -7,6 +7,9 @@ import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.edit.statements.surroundings import LOOPS
+from npufix.rewriters.facts.steps.functions import trains
+from npufix.rewriters.graph.modules.syntax import walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,6 +22,7 @@ _TIMED = re.compile(
     r"|max_memory_|memory_(allocated|reserved|stats)"
 )
 """What takes times or looks at memory: it waits for all on purpose."""
+_BACKENDS = frozenset({"torch.npu", "torch.cuda", "torch_npu.npu"})
 _RECORDS = re.compile(r"graph\(|empty_cache")
 """What does so beside it: before a graph is recorded, nothing may run."""
 _NOW_AND_THEN = re.compile(r"(?i)%|step|iter|epoch|first|last|log|prof|debug|rank|warm|init|none")
@@ -30,21 +34,47 @@ _IN_ITS_OWN_TIME = re.compile(
 _HOOK = re.compile(r"(?i)hook|callback|(^|\.)(on|before|after)_\w+$")
 
 
+_GIVES_BACK = (
+    "empty_cache() waits for the device and gives back memory that the next step asks for again: "
+    "leave it out; PYTORCH_NPU_ALLOC_CONF=expandable_segments:True keeps memory in one piece"
+)
+
+
+def _gives_back(here: Surroundings, code: ast.Call) -> bool:
+    """Tell whether each step gives memory back: not where it has run out, or an epoch ends."""
+    if any(isinstance(outer, ast.ExceptHandler) for outer in here.around(code)):
+        return False
+    loop = here.loop_of(code)
+    if isinstance(loop, ast.For) and "epoch" in ast.unparse(loop.target).lower():
+        return False
+    tests = "".join(map(here.text, here.tests_around(code)))
+    seldom = re.search(r"(?i)epoch|val|eval|\d{3}|not self\.training|none", tests)
+    once = loop is None and trains(here.flow.function)  # beside the loop over the batches
+    return seldom is None and not once
+
+
 def find_device_waits(here: Surroundings) -> Iterator[Proposal]:
-    """Yield ``torch.npu.synchronize()`` where nothing is timed."""
+    """Yield ``torch.npu.synchronize()`` where nothing is timed, or a read waits before that."""
     function = here.flow.function
-    alone = len(function.body) - (ast.get_docstring(function, clean=False) is not None) == 1
-    if alone or _TIMED.search(here.text(function)) or _HOOK.search(here.flow.qualname):
+    own = function.body[ast.get_docstring(function, clean=False) is not None :]
+    alone = len(own) == 1 and not isinstance(own[0], LOOPS)
+    if alone or _HOOK.search(here.flow.qualname):
         return  # ``def synchronize(self): torch.npu.synchronize()`` is asked to, a hook looks on
+    is_timed = _TIMED.search(here.text(function)) is not None
     for node in here.nodes:
         match node:
+            case ast.Call(ast.Attribute(owner, "empty_cache"), [], []):
+                if here.flow.names.dotted(owner) in _BACKENDS and _gives_back(here, node):
+                    yield Proposal(node, _GIVES_BACK)
             case ast.Call(ast.Attribute(owner, "synchronize"), [], []):
+                if is_timed and not _is_read_next(here, here.statement_of(node)):
+                    continue
                 backend = here.flow.names.dotted(owner)
                 tests = "".join(map(here.text, here.tests_around(node)))
                 block = "".join(map(here.text, here.block_of(here.statement_of(node))))
                 if _NOW_AND_THEN.search(tests) or _RECORDS.search(block):
                     continue
-                if backend in {"torch.npu", "torch.cuda", "torch_npu.npu"}:
+                if backend in _BACKENDS:
                     text = f"{here.text(owner)}.current_stream().synchronize()"
                     gone = None if tests else _line_of_its_own(here, node)
                     if gone is None or _IN_ITS_OWN_TIME.search(here.text(function)):
@@ -54,6 +84,29 @@ def find_device_waits(here: Surroundings) -> Iterator[Proposal]:
                         yield Proposal(
                             node, form="in_order", changes=(Change(gone, ""),), shown=text
                         )
+
+
+def _is_read_next(here: Surroundings, code: ast.stmt) -> bool:
+    """Tell whether a value is read before the next look at a clock: that waits as well.
+
+    ``torch.cuda.synchronize()``, ``meter.update(loss.item())``, ``end = time.time()``
+    """
+    block = here.block_of(code)
+    for later in block[block.index(code) + 1 :]:
+        if not isinstance(later, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr)):
+            return False  # a read there may be skipped
+        if _TIMED.search(here.text(later)):
+            return False
+        if any(_is_read(n) for n in walk(later)):
+            return here.loop_of(code) is not None
+    return False
+
+
+def _is_read(code: ast.AST) -> bool:
+    match code:
+        case ast.Call(ast.Attribute(ast.Name(name), "item"), [], []):
+            return "loss" in name  # no number of the host, as ``array.item()`` is
+    return False
 
 
 def _line_of_its_own(here: Surroundings, code: ast.Call) -> Span | None:

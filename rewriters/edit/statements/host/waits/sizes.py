@@ -192,12 +192,21 @@ def is_of_caller(here: Surroundings, code: ast.Call, tensor: ast.expr, how: str)
 
 
 def is_returned(here: Surroundings, code: ast.expr, tensor: ast.expr) -> bool:
-    """Tell whether another method of a module gets a count, besides tensors."""
+    """Tell whether another method of a module gets a count, besides tensors.
+
+    So does another function of the file: ``loss, n_right = evaluate_batch(pred, gold)``.
+    """
     value, of = here.value(code), here.value(tensor)
-    if value is None or of is None or here.flow.cls is None or not is_count(of):
+    if value is None or of is None or not is_count(of):
         return False
     ends = [n.value for n in here.nodes if isinstance(n, ast.Return)]
     beside = [e for end in ends if isinstance(end, ast.Tuple) for e in end.elts]
-    calls = f"self.{here.flow.function.name}("
-    given = any(here.value(e) is value for e in beside) and any(map(here.is_tensor, beside))
-    return given and any(calls in line for line in here.lines)
+    own = "" if here.flow.cls is None else "self."
+    calls = re.compile(rf"(?<!def )(?<![\w.]){own}{here.flow.function.name}\(")
+    given = any(here.value(e) is value for e in beside)
+    given = given and any(here.is_tensor(e) or _is_loss(e) for e in beside)
+    return given and any(map(calls.search, here.lines))
+
+
+def _is_loss(code: ast.expr) -> bool:
+    return isinstance(code, ast.Name) and "loss" in code.id.split("_")

@@ -1,0 +1,70 @@
+"""Numbers that losses divide by, and costs that an assignment on the host asks for."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.edit.statements.host.of_host import ARITHMETIC
+from npufix.rewriters.graph.modules.syntax import last_name
+from npufix.rewriters.graph.special import Op
+
+if TYPE_CHECKING:
+    from npufix.rewriters.edit.statements.surroundings import Surroundings
+    from npufix.rewriters.graph.nodes import Node
+
+_TAKES_TENSOR = re.compile(r"loss|criterion", re.IGNORECASE)
+"""What is called so divides by a number or a tensor; other calls make shapes of numbers."""
+OF_ALL_LAYERS = (
+    "the host waits for the costs of each call, to assign on the CPU: compute those of all decoder "
+    "layers and images first, and copy them in one go (torch.stack(costs).cpu())"
+)
+
+
+def takes_tensor(user: Node, value: Node) -> bool:
+    """Tell whether a call computes a loss with a number: ``self.get_loss(x, num_boxes)``."""
+    called = str(user.args[0].value or "").rpartition(".")[2]
+    of_loss = _TAKES_TENSOR.search(called) is not None and not called[:1].isupper()
+    return user.args[0] is not value and of_loss
+
+
+def only_divides(here: Surroundings, value: Node) -> bool:
+    """Tell whether losses alone get a number, or what arithmetic makes of it.
+
+    ``num_boxes = num_boxes * groups``, and then ``self.get_loss(outputs, num_boxes)``.
+    """
+    stack, seen, given = [value], {value}, False
+    while stack:
+        made = stack.pop()
+        if any(o.node is made for o in here.flow.observables):
+            return False
+        for user in here.users(made):
+            if user.op == Op.CALL:
+                if not takes_tensor(user, made):
+                    return False
+                given = True
+            elif user.op in {*ARITHMETIC, Op.PHI} and user not in seen:
+                seen.add(user)
+                stack.append(user)
+            elif user not in seen:
+                return False
+    return given
+
+
+def is_assigned(here: Surroundings, code: ast.Call) -> bool:
+    """Tell whether ``scipy`` assigns by what is copied: ``linear_sum_assignment(cost.cpu())``."""
+    if here.flow.cls is None:
+        return False
+    names = set[str]()
+    statement = here.statement_of(code)
+    if isinstance(statement, ast.Assign):
+        names = {t.id for t in statement.targets if isinstance(t, ast.Name)}
+    calls = (n for n in here.nodes if isinstance(n, ast.Call))
+    for call in calls:
+        if last_name(call.func) == "linear_sum_assignment":
+            whole = here.statement_of(call)
+            inside = [n for n in ast.walk(whole) if n is code or isinstance(n, ast.Name)]
+            if any(n is code or getattr(n, "id", "") in names for n in inside):
+                return True
+    return False

@@ -1,0 +1,334 @@
+"""What training and decoding loops wait for: losses that are watched, ends, clocks, batches."""
+
+from __future__ import annotations
+
+import pytest
+from searching import found, rewritten
+
+
+@pytest.mark.parametrize(
+    ("read", "test", "told"),
+    [
+        ("value = loss.item()", "if not math.isfinite(value):\n            sys.exit(1)", True),
+        ("value = loss.item()", "assert math.isfinite(value)", True),
+        (
+            "value = sum(losses.values())",
+            "if not math.isfinite(value):\n            sys.exit()",
+            True,
+        ),
+        ("value = loss.mean()", "if math.isnan(value):\n            raise ValueError", True),
+        # a step is skipped, and a number is no tensor
+        ("value = loss.item()", "if not math.isfinite(value):\n            continue", False),
+        ("value = loss.mean()", "if math.isnan(value):\n            continue", False),
+        ("value = self.rate", "if math.isnan(value):\n            raise ValueError", False),
+        # the step goes on with it
+        ("value = loss.item()", "assert math.isfinite(value)\n        self.adapt(value)", False),
+    ],
+)
+def test_a_stop_where_the_loss_is_not_finite_waits_in_each_step(
+    read: str, test: str, *, told: bool
+) -> None:
+    text = f"""
+import math
+
+def train_epoch(self, batches, meters):
+    for losses in batches:
+        loss = torch.nn.functional.mse_loss(losses["x"], losses["y"])
+        loss.backward()
+        {read}
+        {test}
+        meters.update(loss=value)
+"""
+    assert ["finite" in site.problem for site in found(text, "NPU214")] == [True] * told
+
+
+@pytest.mark.parametrize(
+    ("start", "inner", "in_epoch", "written"),
+    [
+        ("losses = []", "losses.append(loss.item())", "pass", True),
+        ("losses = []", "value = loss.item()\n            losses.append(value)", "pass", True),
+        ("losses = []", "losses.append(loss.item())", "print(losses)", False),
+        ("losses = []", "losses.append(loss.item())", "losses.append(0.0)", False),
+        ("losses = []", "value = loss.item()\n            self.see(value)", "pass", False),
+    ],
+)
+def test_a_list_of_all_epochs_is_read_behind_the_last(
+    start: str, inner: str, in_epoch: str, *, written: bool
+) -> None:
+    text = f"""
+def train_epochs(self, parts):
+    {start}
+    for part in parts:
+        for batch in part:
+            loss = self.model(batch).mean()
+            loss.backward()
+            {inner}
+        {in_epoch}
+    self.log(losses)
+"""
+    new = rewritten(text, "NPU214") if written else ""
+    read = "    losses = torch.stack(losses).tolist() if losses else []\n    self.log(losses)"
+    assert (read in new) is written
+    assert written or not any(site.rewrite for site in found(text, "NPU214"))
+
+
+@pytest.mark.parametrize(
+    ("use", "written"),
+    [
+        ("n = n * self.groups[0]\n        for x in xs:\n            self.get_loss(x, n)", True),
+        ("for x in xs:\n            self.get_loss(x, n)", True),
+        ("n = n * self.groups[0]\n        for x in xs:\n            self.show(x, n)", False),
+        ("n = n * self.groups[0]\n        self.n = n\n        return self.get_loss(xs, n)", False),
+    ],
+)
+def test_a_number_that_losses_divide_by_stays_on_the_device(use: str, *, written: bool) -> None:
+    text = f"""
+class Criterion(nn.Module):
+    def forward(self, xs, boxes: torch.Tensor):
+        n = torch.clamp(boxes.sum(), min=1).item()
+        {use}
+"""
+    assert any(site.rewrite for site in found(text, "NPU214")) is written
+
+
+@pytest.mark.parametrize(
+    ("head", "test", "told"),
+    [
+        ("while True", "torch.sigmoid(gate(y)) > 0.5", True),
+        ("while len(ys) < 9", "(y == 2).all()", True),
+        ("for _ in range(9)", "torch.sigmoid(gate(y)) > 0.5", True),
+        ("while True", "len(ys) > self.most", False),
+        ("while True", "self.n > y.shape[1]", False),
+    ],
+)
+def test_the_end_of_a_text_is_asked_for_in_each_round(head: str, test: str, *, told: bool) -> None:
+    text = f"""
+class Decoder(nn.Module):
+    def decode_step(self, y: torch.Tensor, gate, ys):
+        {head}:
+            y = torch.relu(self.net(y))
+            ys.append(y)
+            if {test}:
+                break
+            elif len(ys) == self.most:
+                break
+        return ys
+"""
+    assert ["whether it is the last" in s.problem for s in found(text, "NPU217")] == [True] * told
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("get_mask_from_lengths", True),
+        ("make_pad_mask", True),
+        ("sequence_mask", True),
+        ("load_mask", False),
+        ("mask_name", False),
+    ],
+)
+def test_masks_of_lengths_are_made_in_each_step(name: str, *, told: bool) -> None:
+    text = f"""
+def {name}(lengths):
+    longest = torch.max(lengths).item()
+    return torch.arange(0, longest, device=lengths.device) < lengths.unsqueeze(1)
+"""
+    assert bool(found(text, "NPU214")) is told
+
+
+@pytest.mark.parametrize(
+    ("code", "written"),
+    [
+        ("[{k: v.to(device) for k, v in t.items()} for t in targets]", True),
+        ("[t.to(device) for t in targets]", True),
+        ("[self.take(t).to(device) for t in self.others]", False),
+    ],
+)
+def test_batches_in_lists_and_dictionaries_are_copied_together(code: str, *, written: bool) -> None:
+    text = f"""
+def train_epoch(self, loader, device):
+    for x, targets in loader:
+        targets = {code}
+        loss = self.model(x, targets)
+        loss.backward()
+"""
+    sites = found(text, "NPU219")
+    assert len(sites) == written
+    assert not written or "to(device, non_blocking=True)" in rewritten(text, "NPU219")
+
+
+@pytest.mark.parametrize(
+    ("base", "points", "told"),
+    [
+        ("LayerSequence", "torch.linspace(0.5, W - 0.5, W, dtype=dtype, device=device)", True),
+        ("Function", "torch.linspace(0.5, W - 0.5, W, dtype=dtype, device=device)", False),
+        ("LayerSequence", "torch.rand(W, dtype=dtype, device=device)", False),
+    ],
+)
+def test_points_of_an_image_are_made_in_each_call(base: str, points: str, *, told: bool) -> None:
+    text = f"""
+class Encoder({base}):
+    @staticmethod
+    def get_reference_points(H, W, bs=1, device="cuda", dtype=torch.float):
+        rows = torch.linspace(0.5, H - 0.5, H, dtype=dtype, device=device)
+        y, x = torch.meshgrid(rows, {points})
+        points = torch.stack((x.reshape(-1)[None] / W, y.reshape(-1)[None] / H), -1)
+        points = points.repeat(bs, 1, 1).unsqueeze(2)
+        return points
+
+    def forward(self, x):
+        return self.net(x, self.get_reference_points(9, 9))
+"""
+    assert bool(found(text, "NPU322")) is told
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [("linear_sum_assignment(c[0])", True), ("self.keep(c[0])", False)],
+)
+def test_costs_of_all_layers_are_copied_at_once(call: str, *, told: bool) -> None:
+    text = f"""
+class Matcher(nn.Module):
+    def forward(self, outputs: torch.Tensor, targets):
+        c = torch.cdist(outputs, targets, p=1)
+        c = c.view(2, 3, -1).cpu()
+        return {call}
+"""
+    assert ["all decoder" in s.problem for s in found(text, "NPU214")] == [True] * told
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "written"),
+    [
+        ("losses = []", "losses = np.mean(losses)", True),
+        ("losses = self.kept()", "losses = np.mean(losses)", False),
+        ("if part.first:\n            losses = []", "losses = np.mean(losses)", False),
+    ],
+)
+def test_a_list_that_becomes_its_mean_starts_anew(
+    before: str, after: str, *, written: bool
+) -> None:
+    text = f"""
+def train_epochs(self, parts):
+    losses = []
+    for part in parts:
+        {before}
+        for batch in part:
+            loss = self.model(batch).mean()
+            loss.backward()
+            losses.append(loss.item())
+        {after}
+        self.log(losses)
+"""
+    assert any(site.rewrite for site in found(text, "NPU214")) is written
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("torch.cuda.empty_cache()", True),
+        ("if step % 10 == 0:\n            torch.cuda.empty_cache()", True),
+        ("if step % 1000 == 0:\n            torch.cuda.empty_cache()", False),
+        (
+            "try:\n            y\n        except OSError:\n            torch.cuda.empty_cache()",
+            False,
+        ),
+        ("self.cache.empty_cache()", False),
+    ],
+)
+def test_memory_is_not_given_back_in_each_step(code: str, *, told: bool) -> None:
+    text = f"""
+class ComputeLoss:
+    def __call__(self, x, step):
+        y = self.assign(x)
+        {code}
+        return y.mean()
+"""
+    assert ["empty_cache" in s.problem for s in found(text, "NPU320")] == [True] * told
+
+
+def test_an_epoch_may_end_with_memory_given_back() -> None:
+    text = """
+def train_epochs(model, loader, optimizer):
+    for epoch in range(9):
+        for batch in loader:
+            loss = model(batch)
+            loss.backward()
+            optimizer.step()
+        torch.cuda.empty_cache()
+"""
+    assert found(text, "NPU320") == []
+
+
+@pytest.mark.parametrize(
+    ("index", "new"),
+    [
+        ("torch.arange(b)[:, None]", "torch.arange(b, device=q.device)[:, None]"),
+        ("torch.arange(b).unsqueeze(1)", "torch.arange(b, device=q.device).unsqueeze(1)"),
+        ("torch.arange(b)[n]", ""),
+        ("torch.arange(b, device=q.device)[:, None]", ""),
+    ],
+)
+def test_a_view_of_a_range_of_the_host_is_one(index: str, new: str) -> None:
+    text = f"""
+class Attention(nn.Module):
+    def forward(self, q: torch.Tensor, top: torch.Tensor, n: int):
+        b = q.shape[0]
+        return q[{index}, top, :]
+"""
+    assert len(found(text, "NPU212")) == bool(new)
+    assert not new or new in rewritten(text, "NPU212")
+
+
+def test_a_step_is_made_of_blocks_that_are_called() -> None:
+    text = """
+import torch as th
+
+class {0}:
+    def __call__(self, x: th.Tensor, device):
+        return self.model(x, th.tensor(self.steps, device=device))
+"""
+    assert len(found(text.format("WrappedModel"), "NPU219")) == 1
+    assert found(text.format("Tokenizer"), "NPU219") == []
+
+
+@pytest.mark.parametrize(
+    ("loop", "written"),
+    [
+        ("for step in range(9):\n        x, y = next(batches)", True),
+        ("while step < 9:\n        x, y = next(loader)", True),
+        ("for step in range(9):\n        x, y = next(self.noise)", False),
+        ("for step in range(9):\n        x, y = self.draw(batches)", False),
+    ],
+)
+def test_batches_of_an_iterator_are_copied_without_a_wait(loop: str, *, written: bool) -> None:
+    text = f"""
+def train(self, loader, device, step):
+    batches = iter(loader)
+    {loop}
+        x = x.to(device)
+        loss = self.model(x, y)
+        loss.backward()
+"""
+    assert len(found(text, "NPU219")) == written
+    assert not written or "x.to(device, non_blocking=True)" in rewritten(text, "NPU219")
+
+
+@pytest.mark.parametrize(
+    ("kept", "written"),
+    [
+        ('scalars.update({"loss": loss.clone().detach().cpu()})', True),
+        ('scalars = {"loss_c": loss_c.detach().cpu()}', True),
+        ('scalars.update({"map": heat_map.detach().cpu()})', False),
+        ('np.save("x", {"loss": loss.detach().cpu()})', False),
+    ],
+)
+def test_losses_of_a_log_are_not_copied_in_each_step(kept: str, *, written: bool) -> None:
+    text = f"""
+class Loss(nn.Module):
+    def forward(self, data, loss, loss_c, heat_map, scalars):
+        {kept}
+        data.update({{"scalars": scalars}})
+"""
+    new = [site.rewrite for site in found(text, "NPU214")]
+    assert any(new) is written
