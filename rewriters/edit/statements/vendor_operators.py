@@ -55,6 +55,11 @@ _UNIQUE = (
 )
 _POINTS = re.compile(r"(?i)voxel|point|pillar|lidar|\b(cat_)?pt_|sparse|coor(d|s\b)")
 _FIRST = "dim 0: "
+_OTHER_CHIP = "only Atlas"
+_FURTHEST = re.compile(r"(?i)f[au]rthest_?points?_?sampl\w*|fps|index_fps")
+"""How functions are called that take the point that is furthest from all before, one by one."""
+CONFIGURED = r"(from|import) (mmcv\.ops|mmdet3d\.ops|torch_scatter|torch_cluster|spconv)\b"
+"""What a module imports that calls such operators and nothing of torch."""
 _RELU = re.compile(r"relu\d?_?|ReLU")
 
 
@@ -84,6 +89,7 @@ def vendor_names() -> str:
 def find_vendor_operators(here: Surroundings) -> Iterator[Proposal]:
     """Yield the calls that an operator of mx_driving stands for."""
     yield from _find_copy(here)
+    yield from _find_furthest(here)
     for node in here.nodes:
         if isinstance(node, ast.Call):
             if _groups_rows(node) and _POINTS.search(here.text(here.flow.function)):
@@ -138,9 +144,23 @@ def _find_copy(here: Surroundings) -> Iterator[Proposal]:
     yield Proposal(sampling, _advice(row))
 
 
+def _find_furthest(here: Surroundings) -> Iterator[Proposal]:
+    """Yield the loop of a function that samples points, each the furthest of those before."""
+    function, row = here.flow.function, _row("furthest_point_sample")
+    if row is None or not _FURTHEST.fullmatch(function.name):
+        return
+    for loop in here.nodes:
+        called = {last_name(n.func) for n in walk(loop) if isinstance(n, ast.Call)}
+        of_arrays = "np." in here.text(function)
+        if isinstance(loop, ast.For) and called & {"argmax", "max"} and not of_arrays:
+            yield Proposal(loop, _advice(row))
+            return
+
+
 def _advice(row: _Row) -> str:
     limits = f"{row.limits}; " if row.limits else ""
-    return f"mx_driving.{row.operator} of Ascend DrivingSDK: {limits}Atlas A2"
+    chip = "" if _OTHER_CHIP in row.limits else "Atlas A2"
+    return f"mx_driving.{row.operator} of Ascend DrivingSDK: {limits}{chip}".rstrip("; ")
 
 
 def _call(here: Surroundings, call: ast.Call, template: str) -> str:
