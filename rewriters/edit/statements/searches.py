@@ -31,6 +31,12 @@ from npufix.rewriters.edit.statements.host.host_values import find_host_values
 from npufix.rewriters.edit.statements.host.uploads import find_uploads
 from npufix.rewriters.edit.statements.host.waits.device_waits import find_device_waits
 from npufix.rewriters.edit.statements.invariants import find_invariants
+from npufix.rewriters.edit.statements.linear.projections import (
+    NAMES_ARE_FIXED,
+    PROJECTED,
+    find_projections,
+)
+from npufix.rewriters.edit.statements.linear.quantised import WIDENS, find_quantised_products
 from npufix.rewriters.edit.statements.masked.formulas import find_masked_formulas
 from npufix.rewriters.edit.statements.masked.sums import ADDED_UP, REDUCED, find_masked_values
 from npufix.rewriters.edit.statements.mixtures.experts import (
@@ -51,11 +57,6 @@ from npufix.rewriters.edit.statements.programs.collectives import find_list_coll
 from npufix.rewriters.edit.statements.programs.early_reductions import find_early_reductions
 from npufix.rewriters.edit.statements.programs.loaders import find_data_loaders
 from npufix.rewriters.edit.statements.programs.optimizers import find_optimizers
-from npufix.rewriters.edit.statements.projections import (
-    NAMES_ARE_FIXED,
-    PROJECTED,
-    find_projections,
-)
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, apply_changes
 from npufix.rewriters.edit.statements.reductions import find_reductions
 from npufix.rewriters.edit.statements.selections import (
@@ -222,6 +223,7 @@ SEARCHES: Mapping[str, Search] = {
         find_optimizers, r"(?i:\w*(optim|adam|sgd)\w*)", configured=optimizers.CONFIGURED
     ),
     "projections": Search(find_projections, PROJECTED, unless=NAMES_ARE_FIXED, hot_only=True),
+    "quantised-products": Search(find_quantised_products, WIDENS, hot_only=True),
     "rows-of-masks": Search(
         find_rows_of_masks, "where", text=r"torch\.where\(\w+(\[| == )", hot_only=True
     ),
