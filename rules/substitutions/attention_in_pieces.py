@@ -117,6 +117,16 @@ class Attention(nn.Module):
         return torch.bmm(scores.softmax(dim=-1), v)
 """
 
+_OF_AN_IMAGE = """
+from einops import rearrange
+
+
+class Attention(nn.Module):
+    def forward(self, q, k, v):
+        w = torch.bmm(q, k) * q.shape[-1] ** -0.5
+        w = rearrange(F.softmax(w, dim=2), "b i j -> b j i")
+        return torch.bmm(v, w)
+"""
 _HANDED_IN = """
 class Attention(nn.Module):
     def attend(self, value, scores, mask):
@@ -215,5 +225,6 @@ class Loss(nn.Module):
         Rewritten(_WITH_SINKS, _WITH_SINKS),
         Rewritten(_STARTS_WITH_MASK, _STARTS_WITH_MASK),
         Rewritten(_HANDED_IN, _HANDED_IN),
+        Rewritten(_OF_AN_IMAGE, _OF_AN_IMAGE),
     ),
 )

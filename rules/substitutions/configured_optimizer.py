@@ -273,6 +273,20 @@ optimizer = dict(type="AdamW", lr=2e-4, weight_decay=0.01, fused=True)
         ),
         Rewritten(
             """
+from torch.optim import AdamW
+
+optim_type = AdamW
+optim_wrapper = dict(optimizer=dict(type=optim_type, lr=2e-5))
+""",
+            """
+from torch.optim import AdamW
+
+optim_type = AdamW
+optim_wrapper = dict(optimizer=dict(type=optim_type, lr=2e-5, fused=True))
+""",
+        ),
+        Rewritten(
+            """
 from transformers import TrainingArguments
 
 config = TrainingArguments(output_dir="out", optim="adamw_torch")

@@ -246,6 +246,24 @@ def pool(x, index):
                 "pointnet2_utils.grouping_operation", "mx_driving.group_points"
             ),
         ),
+        Rewritten(
+            """
+import mx_driving
+import torch_scatter
+
+
+def pool(x, index, n):
+    return torch_scatter.scatter_mean(x, index, dim=0, dim_size=n)
+""",
+            """
+import mx_driving
+import torch_scatter
+
+
+def pool(x, index, n):
+    return mx_driving.scatter_mean(x, index.int(), dim_size=n)
+""",
+        ),
         Rewritten(_FURTHEST, _FURTHEST),
         Rewritten(_FOCAL, _FOCAL),
         Rewritten(_SCATTER, _SCATTER),

@@ -59,7 +59,7 @@ def stacked(parts: Tensor) -> Tensor:
 def rows_of(parts: Tensor) -> Tensor:
     """Write each part to its rows."""
     received = torch.empty_like(parts)
-    for one, part in zip(received.split(1), parts.split(1), strict=True):
+    for one, part in zip(torch.split(received, 1), torch.split(parts, 1), strict=True):
         one.copy_(part)
     return received
 

@@ -26,12 +26,14 @@ _PRODUCTS = frozenset({"matmul", "bmm", "einsum", "baddbmm"})
 _OF_SCORES = frozenset(
     {"add", "sub", "mul", "div", "view", "reshape", "unsqueeze", "squeeze", "contiguous",
      "flatten", "masked_fill", "where", "clamp", "float", "transpose", "permute", "cat",
-     "add_", "mul_", "div_", "masked_fill_", Op.CAST, Op.AUGMENTED, Op.AUGMENT, Op.TUPLE, Op.PHI}
+     "einops.rearrange", "add_", "mul_", "div_", "masked_fill_", Op.CAST, Op.AUGMENTED, Op.AUGMENT,
+     Op.TUPLE, Op.PHI}
 )  # fmt: skip
 """What may stand between the product of queries and keys and the softmax."""
 _OF_WEIGHTS = frozenset(
     {"dropout", "contiguous", "view", "reshape", "transpose", "permute", "masked_fill",
-     "nan_to_num", "flatten", "unsqueeze", "squeeze", Op.CAST, Op.GETITEM, Op.PHI}
+     "nan_to_num", "flatten", "unsqueeze", "squeeze", "einops.rearrange", Op.CAST, Op.GETITEM,
+     Op.PHI}
 )  # fmt: skip
 """What may stand between the softmax and the product with the values."""
 _LAST = frozenset({-1, 2, 3})

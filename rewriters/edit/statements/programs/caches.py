@@ -170,9 +170,18 @@ def _is_kept(here: Surroundings, stored: ast.AST | None, old: ast.expr) -> bool:
             return ast.unparse(target) == ast.unparse(old)
         case ast.Assign([ast.Name(name)]):
             again = [n for n in here.nodes if isinstance(n, (ast.Assign, ast.Return))]
+            if any(isinstance(n, ast.Assign) and _stores(n, old, name) for n in again):
+                return True  # ``cache["k"] = k``
             joined = {ast.unparse(t) for n in again if _joins(n) for t in n.targets}
             return any(_holds(n, name, joined) for n in again)
     return False
+
+
+def _stores(statement: ast.Assign, old: ast.expr, name: str) -> bool:
+    """Tell whether a statement puts a name in the place of what was joined to it."""
+    kept = isinstance(old, ast.Attribute | ast.Subscript)
+    same = ast.unparse(old) in map(ast.unparse, statement.targets)
+    return kept and same and isinstance(statement.value, ast.Name) and statement.value.id == name
 
 
 def _is_cut(here: Surroundings, name: str) -> bool:

@@ -30,10 +30,10 @@ def find_list_collectives(here: Surroundings) -> Iterator[Proposal]:
                 elif name == "torch.distributed.all_to_all":
                     yield from _find_exchanges(here, node, out, given)
         match node:
-            case ast.Call(function, [out, given, *others]) if (
+            case ast.Call(function, [into, given, *others]) if (
                 here.flow.names.dotted(function) == "torch.distributed.all_to_all"
             ):
-                yield from _find_exchange_of_rows(here, node, out, given, others)
+                yield from _find_exchange_of_rows(here, node, into, given, others)
 
 
 def _find_gathers(

@@ -322,7 +322,7 @@ def _find_configured(
     here: Surroundings, call: ast.Call, named: dict[str | None, ast.expr]
 ) -> Iterator[Proposal]:
     """Yield ``dict(type="AdamW", lr=...)`` of the configurations of OpenMMLab."""
-    match call.func, named.get("type"):
+    match call.func, _kind_named(here, named.get("type")):
         case ast.Name("dict"), ast.Constant(str(kind)) if kind in _CLASSES and "lr" in named:
             if not _is_for_optimizer(here, call) or None in named:
                 return
@@ -336,6 +336,21 @@ def _find_configured(
                 yield from _write(
                     here, call, "fused=True", {"fused-undecided", "parameters-on-npu"}
                 )
+
+
+def _kind_named(here: Surroundings, code: ast.expr | None) -> ast.expr | None:
+    """Return ``"AdamW"`` where a class stands for it: ``type=AdamW``, ``optim_type = AdamW``."""
+    tree = here.flow.names.tree
+    if isinstance(code, ast.Name) and tree is not None:
+        bound = [
+            n.value
+            for n in tree.body
+            if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == code.id
+        ]
+        code = bound[0] if len(bound) == 1 else code
+    if code is not None and could_be_fused(here, code):
+        return ast.Constant(last_name(code))
+    return code
 
 
 def _is_for_optimizer(here: Surroundings, call: ast.Call) -> bool:
