@@ -51,6 +51,8 @@ _TAKES_STEPS = re.compile(
 )
 """What a script does that trains, itself or by others: one that was copied from it may not."""
 _MAKES_OPTIMIZERS = frozenset({"configured-optimizer", "fused-optimizer"})
+_ASKS_DEVICE = "for_cuda"
+"""The form of optimizers that are fused where ``device.type == "cuda"``."""
 _TOO_MUCH_TO_GUESS = (
     {"boolean-mask", "same-rank-mask"},
     {"boolean-mask", "row-mask"},
@@ -139,7 +141,8 @@ def runs_in_steps(tree: SourceTree, file: SourceFile, site: Site, callers: Calle
     in_training = site.rule.search == "growing-caches" and _TRAINS.search(file.relative)
     left_out = site.occasion in {Occasion.HOST, Occasion.ASIDE}
     if site.rule.name in _MAKES_OPTIMIZERS and not is_aside(site.function):
-        left_out = site.occasion is Occasion.HOST  # ``for fold in folds:`` makes one for all steps
+        # ``for fold in folds:`` makes one for all steps; whoever asks for a device has one
+        left_out = site.occasion is Occasion.HOST and site.form.pattern.__name__ != _ASKS_DEVICE
     loads = site.rule.search == "data-loaders"  # of training: who finds them reads their names
     left_out = left_out and not loads
     if is_cold(file.relative, loads_data=loads) or left_out or in_training:

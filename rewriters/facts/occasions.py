@@ -159,6 +159,9 @@ def occasion(
     if _BUILDS.fullmatch(name) or _takes_state(flow.function):
         return Occasion.CALL
     of_sample = match is None and _INFERS.fullmatch(name) and not is_in_loop(flow, line)
+    of_sample = of_sample and not (  # ``moe_infer``, which the layer itself calls
+        flow.scope is not None and flow.scope.cls is not None and is_called_by_forward(flow.scope)
+    )
     how_often = pace(flow.function, line) if line else None
     tries = name == MODULE and not reads_data(flow.function)
     if of_sample or tries or how_often is Pace.BETWEEN or _is_aside(flow, line):

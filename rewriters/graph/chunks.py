@@ -167,7 +167,9 @@ def _joins_the_last(  # noqa: PLR0911 - one case a spelling
         )
         return _is(sizes[1], -1) and (_is(sizes[0], -2) or bool(rank and _is(sizes[0], rank - 1)))
     if node.op == "einops.rearrange":
-        return not node.value and bool(_JOIN_LAST.fullmatch(str(sizes[0].value)))
+        # ``two=2`` only says again how many are stacked
+        told = not node.value or (len(sizes) == _TWO and _is(sizes[1], _TWO))
+        return told and bool(_JOIN_LAST.fullmatch(str(sizes[0].value)))
     if node.op in {"reshape_as", "view_as"} and len(sizes) == 1:
         return _whole(stack.args[0].args[0]) is _whole(sizes[0])
     if node.op not in _RESHAPES or node.value:

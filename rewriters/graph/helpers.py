@@ -193,22 +193,32 @@ class HelperReader:
                 case ast.Return(value) if value is not None:
                     return self.expressions.read(value)
                 case ast.If(test, then, other) if _returns(then) or _returns(other):
-                    condition, rest = self.expressions.read(test), body[number + 1 :]
-                    known = _on_other_device(condition)
-                    if known is not None:
-                        here = self._body([*(then if known else other), *rest])
-                        return here if here is None else self.state.on_npu(here)
-                    before, ranks = dict(self.state.env), self.state.ranks
-                    first = self._body([*then, *rest])
-                    self.state.env, self.state.ranks = before, ranks
-                    second = self._body([*other, *rest])
-                    self.state.ranks = ranks
-                    if first is None or second is None:
-                        return None
-                    return self._choice(condition, first, second)
+                    rest = body[number + 1 :]
+                    return self._returning_branches(test, [*then, *rest], [*other, *rest])
                 case ast.If(test, then, other):
                     self._branches(self.expressions.read(test), then, other)
         return None
+
+    def _returning_branches(
+        self, test: ast.expr, then: list[ast.stmt], other: list[ast.stmt]
+    ) -> Node | None:
+        """Return what two branches return, each with what follows them."""
+        condition = self.expressions.read(test)
+        known = _on_other_device(condition)
+        if known is not None:
+            here = self._body(then if known else other)
+            return here if here is None else self.state.on_npu(here)
+        told = _truth(condition)
+        if told is not None:
+            return self._body(then if told else other)
+        before, ranks = dict(self.state.env), self.state.ranks
+        first = self._body(then)
+        self.state.env, self.state.ranks = before, ranks
+        second = self._body(other)
+        self.state.ranks = ranks
+        if first is None or second is None:
+            return None
+        return self._choice(condition, first, second)
 
     def _choice(self, test: Node, then: Node, other: Node) -> Node:
         """Return the value that depends on a branch, or the one dropout that it amounts to."""
@@ -222,6 +232,10 @@ class HelperReader:
 
     def _branches(self, test: Node, then: list[ast.stmt], other: list[ast.stmt]) -> None:
         """Read two branches that assign names and join what they assign."""
+        told = _truth(test)
+        if told is not None:
+            self._body(then if told else other)
+            return
         before, ranks = dict(self.state.env), self.state.ranks
         self._body(then)
         after, self.state.env, self.state.ranks = self.state.env, before, ranks
@@ -266,6 +280,27 @@ def _read_mapping(code: ast.expr) -> tuple[str, ast.expr, ast.expr] | None:
             return None
     kept = (ast.Await, ast.NamedExpr, ast.Starred, ast.Yield, ast.YieldFrom)
     return None if any(isinstance(n, kept) for n in walk(found[1])) else found
+
+
+def _truth(test: Node) -> bool | None:
+    """Return what a condition is that a call decides: ``rotate(x, interleaved=False)``."""
+    match test.op:
+        case Op.CONST:
+            return bool(test.value)
+        case Op.NOT:
+            inner = _truth(test.args[0])
+            return None if inner is None else not inner
+        case Op.BOOLOP:
+            deciding = test.value == "Or"  # one that is true makes ``or`` true
+            told = [_truth(arg) for arg in test.args]
+            return deciding if deciding in told else None if None in told else not deciding
+        case Op.IS | Op.IS_NOT if all(arg.op == Op.CONST for arg in test.args):
+            same = test.args[0].value is test.args[1].value
+            return same if test.op == Op.IS else not same
+        case "eq" | "ne" if all(arg.op == Op.CONST for arg in test.args[:2]):
+            same = test.args[0].value == test.args[1].value
+            return same if test.op == "eq" else not same
+    return None
 
 
 def _on_other_device(test: Node) -> bool | None:

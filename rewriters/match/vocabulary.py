@@ -86,11 +86,12 @@ class Vocabulary:
         return {name: words_in(full) for name, full in every.items() if not full.endswith(name)}
 
     def _between(self) -> str:
-        """Return the code of the module that runs when it is imported."""
+        """Return the code of the module that runs when it is imported: calls, tables of classes."""
+        active = (ast.Call, ast.Dict)
         return "".join(
             "".join(self.lines[node.lineno - 1 : node.end_lineno])
             for node in self.tree.body
-            if not isinstance(node, _PASSIVE) and any(isinstance(n, ast.Call) for n in walk(node))
+            if not isinstance(node, _PASSIVE) and any(isinstance(n, active) for n in walk(node))
         )
 
     @cached_property

@@ -1,7 +1,8 @@
 """Attention written out in a way that no pattern has.
 
 What: ``softmax`` over products of queries and keys, and a product with the values: with masks in
-branches or in a loop, with dimensions in an order of its own, or with probabilities that are a result.
+branches or in a loop, with dimensions in an order of its own, with probabilities that are a result, or
+with scores that another method hands in.
 
 Why it is slow on the NPU: the scores of all queries and keys are written to memory and read again by
 each operator (BatchMatMul, Mul, MaskedFill, SoftmaxV2, DropOutDoMask, BatchMatMul), and again in the
@@ -116,6 +117,31 @@ class Attention(nn.Module):
         return torch.bmm(scores.softmax(dim=-1), v)
 """
 
+_OF_AN_IMAGE = """
+from einops import rearrange
+
+
+class Attention(nn.Module):
+    def forward(self, q, k, v):
+        w = torch.bmm(q, k) * q.shape[-1] ** -0.5
+        w = rearrange(F.softmax(w, dim=2), "b i j -> b j i")
+        return torch.bmm(v, w)
+"""
+_HANDED_IN = """
+class Attention(nn.Module):
+    def attend(self, value, scores, mask):
+        if mask is not None:
+            hidden = mask.unsqueeze(1).eq(0)
+            attn = torch.softmax(scores.masked_fill(hidden, -1e9), dim=-1).masked_fill(hidden, 0.0)
+        else:
+            attn = torch.softmax(scores, dim=-1)
+        return torch.matmul(self.dropout(attn), value).transpose(1, 2)
+
+    def forward(self, query, key, value, mask):
+        scores = torch.matmul(query, key.transpose(-2, -1)) / math.sqrt(self.d_k)
+        return self.attend(value, scores, mask)
+"""
+
 RULE = Substitution(
     id="NPU186",
     name="attention-in-pieces",
@@ -142,6 +168,15 @@ class Attention(nn.Module):
         q, k = q.softmax(-2), k.softmax(-1)
         context = torch.einsum("bhdn,bhen->bhde", k, v)
         return torch.einsum("bhde,bhdn->bhen", context, q)
+""",
+        # what is handed in are no scores of queries and keys
+        """
+class Attention(nn.Module):
+    def pool(self, x, logits):
+        return torch.matmul(logits.softmax(-1), x)
+
+    def forward(self, x):
+        return self.pool(x, self.score(x).transpose(1, 2))
 """,
         # between channels
         """
@@ -189,5 +224,7 @@ class Loss(nn.Module):
         Rewritten(_IN_A_SEQUENCE, _IN_A_SEQUENCE),
         Rewritten(_WITH_SINKS, _WITH_SINKS),
         Rewritten(_STARTS_WITH_MASK, _STARTS_WITH_MASK),
+        Rewritten(_HANDED_IN, _HANDED_IN),
+        Rewritten(_OF_AN_IMAGE, _OF_AN_IMAGE),
     ),
 )

@@ -49,6 +49,7 @@ def complex_pairs(x: Tensor, freqs: Buffer) -> Tensor:
     """Turn pairs of neighbours as complex numbers."""
     pairs = either(
         x.to(torch.float32).reshape(*x.shape[:-1], -1, 2),
+        x.to(torch.float32).reshape(*x.shape[:-1], x.shape[-1] // 2, 2),
         x.to(torch.float32).view(*x.shape[:-1], -1, 2),
         x.to(torch.float32).unflatten(-1, (-1, 2)),  # type: ignore[no-untyped-call]  # torch's own
         x.reshape(*x.shape[:-1], -1, 2).to(torch.float32),

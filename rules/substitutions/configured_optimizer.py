@@ -2,7 +2,8 @@
 
 What: ``torch.optim.AdamW(params, **settings)``, ``dict(type="AdamW", lr=...)`` in a configuration of
 OpenMMLab (mmcv, mmengine), ``optim="adamw_torch"`` in the ``TrainingArguments`` of transformers, and
-classes of torch.optim out of a table; and an optimizer whose gradients ``set_to_none=True`` empties.
+classes of torch.optim out of a table, called here or in another file; ``fused=device == "cuda"``, which
+leaves the NPU out; and an optimizer whose gradients ``set_to_none=True`` empties.
 
 Why it is slow on the NPU: as in rule fused-optimizer: each step reads and writes parameters,
 gradients and moments about ten times, in kernels of their own. Fused, AdamW is one ApplyAdamWV2 per
@@ -10,7 +11,8 @@ parameter.
 
 Safety: ``fused=True`` changes the order of roundings alone. It is an error beside ``foreach``,
 ``capturable`` or ``differentiable`` (condition ``fused-undecided``); torch_npu ignores what a
-GradScaler tells it (``no-grad-scaler``); and it wants parameters that are on the NPU already
+GradScaler tells it (``no-grad-scaler``); torch has no other fused optimizer for the NPU
+(``adamw-alone``); and it wants parameters that are on the NPU already
 (``parameters-on-npu``), as they are where mmengine and the Trainer make it. Adam and SGD have no
 fused form of torch on the NPU: torch_npu.optim.NpuFusedAdam and NpuFusedSGD are named instead, with
 the conditions of rule fused-optimizer. Measure those: DenseTNT lost 10 % with NpuFusedAdam.
@@ -45,6 +47,23 @@ def fused(params: Iterable[Tensor], settings: Mapping[str, Any]) -> Optimizer:
     return torch.optim.AdamW(  # no slip: fused=True is left out
         params, **settings, fused=True  # no slip: True is False
     )  # fmt: skip
+
+
+def for_cuda(params: Iterable[Tensor], settings: Mapping[str, Any], device: str) -> Optimizer:
+    """Update fused on one kind of device alone."""
+    return torch.optim.AdamW(params, **settings, fused=device == "cuda")
+
+
+def for_npu_too(params: Iterable[Tensor], settings: Mapping[str, Any], device: str) -> Optimizer:
+    """Update fused on both."""
+    return torch.optim.AdamW(
+        params, **settings, fused=device in {"cuda", "npu"}
+    )  # no slip: fused=device in {'cuda', 'npu'} is left out (one result)
+
+
+def of_device(draw: Draw) -> dict[str, Any]:
+    """Return those, and the kind of a device."""
+    return {**inputs(draw), "device": "npu"}
 
 
 def inputs(draw: Draw) -> dict[str, Any]:
@@ -90,12 +109,27 @@ UNDECIDED = Condition(
     unknown,
 )
 
+ADAMW = Condition(
+    "adamw-alone",
+    "what gets the setting is torch.optim.AdamW: Adam and SGD of torch are not fused on the NPU",
+    unknown,
+)
+_LISTED = """
+import torch
+from .novograd import Novograd
+
+CLASSES = {"novograd": Novograd, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+"""
+
 RULE = Substitution(
     id="NPU169",
     name="configured-optimizer",
     summary="a configured optimizer that updates parameters in many small kernels",
     table="fusion",
-    forms=(Form(by_default, fused, inputs, (UNDECIDED, NO_SCALER, ON_NPU)),),
+    forms=(
+        Form(by_default, fused, inputs, (UNDECIDED, NO_SCALER, ON_NPU)),
+        Form(for_cuda, for_npu_too, of_device, (ADAMW, NO_SCALER)),
+    ),
     search="optimizers",
     replaces=("Add", "Addcdiv", "Addcmul", "Lerp", "Mul", "Muls", "RealDiv", "Sqrt"),
     becomes=("ApplyAdamWV2",),
@@ -148,6 +182,19 @@ def build(model):
     kind = nn.AdaptiveAvgPool2d
     return kind(model.size)
 """,
+        # the fused one is in the table
+        """
+from apex.optimizers import FusedAdam
+
+CLASSES = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "fused_adam": FusedAdam}
+""",
+        # a device that something else is done for, and an optimizer that no NPU fuses
+        """
+def build(model, device, lr):
+    scaled = device == "cuda"
+    use_fused = device == "cuda"
+    return torch.optim.Adam(model.parameters(), lr=lr, fused=use_fused), scaled
+""",
         # classes of something else
         """
 def build(name, model):
@@ -157,6 +204,33 @@ def build(name, model):
     ),
     rewritten=(
         Rewritten(_BY_NAME, _BY_NAME),
+        Rewritten(_LISTED, _LISTED),
+        Rewritten(
+            """
+def build(groups, lr, device_type):
+    available = "fused" in inspect.signature(torch.optim.AdamW).parameters
+    use_fused = available and device_type == "cuda"
+    return torch.optim.AdamW(groups, lr=lr, **(dict(fused=True) if use_fused else dict()))
+""",
+            """
+def build(groups, lr, device_type):
+    available = "fused" in inspect.signature(torch.optim.AdamW).parameters
+    use_fused = available and device_type in ("cuda", "npu")
+    return torch.optim.AdamW(groups, lr=lr, **(dict(fused=True) if use_fused else dict()))
+""",
+        ),
+        Rewritten(
+            """
+def main(fabric, model, optimizer):
+    extra = {"fused": fabric.device.type == "cuda"}
+    return instantiate_optimizer(optimizer, model.parameters(), **extra)
+""",
+            """
+def main(fabric, model, optimizer):
+    extra = {"fused": fabric.device.type in ("cuda", "npu")}
+    return instantiate_optimizer(optimizer, model.parameters(), **extra)
+""",
+        ),
         Rewritten(_IN_A_BRANCH, _IN_A_BRANCH),
         Rewritten(_EMPTIED, _EMPTIED),
         Rewritten(
@@ -195,6 +269,20 @@ optimizer = dict(type="AdamW", lr=2e-4, weight_decay=0.01)
 """,
             """
 optimizer = dict(type="AdamW", lr=2e-4, weight_decay=0.01, fused=True)
+""",
+        ),
+        Rewritten(
+            """
+from torch.optim import AdamW
+
+optim_type = AdamW
+optim_wrapper = dict(optimizer=dict(type=optim_type, lr=2e-5))
+""",
+            """
+from torch.optim import AdamW
+
+optim_type = AdamW
+optim_wrapper = dict(optimizer=dict(type=optim_type, lr=2e-5, fused=True))
 """,
         ),
         Rewritten(

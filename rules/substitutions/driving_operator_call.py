@@ -1,9 +1,10 @@
 """A call of an operator that Ascend DrivingSDK has for the NPU.
 
 What: operators of driving, point cloud and graph models that their authors took from packages with
-CUDA kernels (mmcv, mmdet3d, spconv, torch_scatter, torch_cluster, or kernels of the project), and
+CUDA kernels (mmcv, mmdet3d, spconv, torch_scatter, torch_cluster, torch_geometric, or kernels of the project), and
 their fallbacks in plain PyTorch, by the name that is called; deformable attention also by what a
-function computes, and points by the voxel they are in (``unique`` of rows).
+function computes, points by the voxel they are in (``unique`` of rows), and the loop that samples each
+time the point furthest from those before.
 
 Why it is slow on the NPU: the packages have no kernels for it; the fallbacks are loops over levels,
 groups or points in many small kernels. Where these operators were exchanged they had taken 20 to 70 %
@@ -15,7 +16,8 @@ starts, without an edit.
 
 Safety: where arguments mean the same one by one the call is written, else named. mx_driving is a
 package of its own (condition ``mx-driving-installed``); its operators take the dtypes and sizes that
-are named, mostly float32 with int32 indices, on Atlas A2 (``within-limits``). Calls of torch_scatter
+are named, mostly float32 with int32 indices, on Atlas A2 (``within-limits``); what is for another chip
+is only named, with it. Calls of torch_scatter
 are verified with reference functions of ours for both; what calls kernels of another package cannot
 be run to compare it, and is not.
 
@@ -104,6 +106,33 @@ def sample_levels(value, shapes, locations, weights):
 def deform_attend(value, shapes, level_start_index, locations, weights):
     return sample_levels(value, shapes, locations, weights)
 """
+_FURTHEST = """
+def farthest_point_sample(xyz, npoint):
+    rows = torch.arange(len(xyz), device=xyz.device)
+    chosen = torch.zeros(len(xyz), npoint, dtype=torch.long, device=xyz.device)
+    distance = torch.full(xyz.shape[:2], 1e10, device=xyz.device)
+    furthest = torch.zeros(len(xyz), dtype=torch.long, device=xyz.device)
+    for i in range(npoint):
+        chosen[:, i] = furthest
+        apart = ((xyz - xyz[rows, furthest][:, None]) ** 2).sum(-1)
+        distance = torch.minimum(distance, apart)
+        furthest = torch.max(distance, -1)[1]
+    return chosen
+"""
+_GROUPED = """
+from . import pointnet2_utils
+
+
+def group(features, index):
+    return pointnet2_utils.grouping_operation(features, index)
+"""
+_FOCAL = """
+from mmcv.ops import sigmoid_focal_loss
+
+
+def loss(pred, target):
+    return sigmoid_focal_loss(pred, target, 2.0, 0.25, None, "none")
+"""
 _EQUAL_ROWS = """
 def pillars(points, coords):
     unique, inverse = coords.unique(return_inverse=True, dim=0)
@@ -141,6 +170,28 @@ class Runner:
         """
 def f(ids):
     return ids.unique(return_inverse=True), torch.unique(ids, dim=0)
+""",
+        # arrays of the host, from a loader
+        """
+import numpy as np
+import torch
+
+
+def farthest_point_sample(points, npoint):
+    distance = np.full(len(points), 1e10)
+    chosen = [0]
+    for _ in range(npoint - 1):
+        distance = np.minimum(distance, ((points - points[chosen[-1]]) ** 2).sum(-1))
+        chosen.append(distance.argmax())
+    return points[chosen]
+""",
+        # of torchvision, whose targets are as large as its logits
+        """
+from torchvision.ops import sigmoid_focal_loss
+
+
+def loss(pred, target):
+    return sigmoid_focal_loss(pred, target, reduction="sum")
 """,
         # of torch itself
         """
@@ -189,6 +240,32 @@ def pool(x, index):
                 "        value, shapes, level_start_index, locations, weights\n    )",
             ),
         ),
+        Rewritten(
+            f"import mx_driving{_GROUPED}",
+            f"import mx_driving{_GROUPED}".replace(
+                "pointnet2_utils.grouping_operation", "mx_driving.group_points"
+            ),
+        ),
+        Rewritten(
+            """
+import mx_driving
+import torch_scatter
+
+
+def pool(x, index, n):
+    return torch_scatter.scatter_mean(x, index, dim=0, dim_size=n)
+""",
+            """
+import mx_driving
+import torch_scatter
+
+
+def pool(x, index, n):
+    return mx_driving.scatter_mean(x, index.int(), dim_size=n)
+""",
+        ),
+        Rewritten(_FURTHEST, _FURTHEST),
+        Rewritten(_FOCAL, _FOCAL),
         Rewritten(_SCATTER, _SCATTER),
         Rewritten(_EQUAL_ROWS, _EQUAL_ROWS),
         Rewritten(_UNDER_ANOTHER_NAME, _UNDER_ANOTHER_NAME),

@@ -57,6 +57,16 @@ class Attention(nn.Module):
         past_key_value = (key, value)
         return self.attend(key, value), past_key_value
 """
+_BY_NAME = """
+class Attention(nn.Module):
+    def forward(self, q, k, v):
+        if self.cache["k"] is not None:
+            k = torch.cat([self.cache["k"], k], dim=1)
+            v = torch.cat([self.cache["v"], v], dim=1)
+        self.cache["k"] = k
+        self.cache["v"] = v
+        return self.attend(q, k, v)
+"""
 _OWN = """
 class Attention(nn.Module):
     def forward(self, k):
@@ -98,5 +108,9 @@ class Attention(nn.Module):
         return self.k_cache
 """,
     ),
-    rewritten=(Rewritten(_RETURNED, _RETURNED), Rewritten(_OWN, _OWN)),
+    rewritten=(
+        Rewritten(_RETURNED, _RETURNED),
+        Rewritten(_OWN, _OWN),
+        Rewritten(_BY_NAME, _BY_NAME),
+    ),
 )

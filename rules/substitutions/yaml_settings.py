@@ -2,7 +2,8 @@
 
 What: ``optim: adamw_torch``, ``dataloader_num_workers`` of four or fewer and
 ``dataloader_pin_memory: false`` in configurations for transformers and LLaMA-Factory;
-``_target_: torch.optim.AdamW`` of Hydra without ``fused``.
+``torch.optim.AdamW`` without ``fused`` as ``_target_`` of Hydra, ``_component_`` of torchtune and
+``class_path`` of Lightning.
 
 Why it is slow on the NPU: as in the rules configured-optimizer and loader-settings: AdamW launches
 about ten kernels where one ApplyAdamWV2 per parameter would do, and the device waits for batches.
@@ -46,6 +47,21 @@ RULE = Substitution(
         """optim: adamw_torch
 fp16: true
 """,
+        # the one of Lightning
+        """trainer:
+  precision: "16-mixed"
+optimizer:
+  class_path: torch.optim.AdamW
+  init_args:
+    lr: 1e-4
+""",
+        # decided below
+        """optimizer:
+  class_path: torch.optim.AdamW
+  init_args:
+    lr: 1e-4
+    fused: false
+""",
         # another optimizer
         """optim: adafactor
 dataloader_num_workers: 16
@@ -71,6 +87,34 @@ dataloader_num_workers: 8
   _target_: torch.optim.AdamW
   fused: true
   lr: 1e-4
+""",
+        ),
+        Rewritten(
+            """trainer:
+  precision: bf16-mixed
+optimizer:
+  class_path: torch.optim.AdamW
+  init_args:
+    lr: 1e-4
+""",
+            """trainer:
+  precision: bf16-mixed
+optimizer:
+  class_path: torch.optim.AdamW
+  init_args:
+    fused: true
+    lr: 1e-4
+""",
+        ),
+        Rewritten(
+            """optimizer:
+  _component_: torch.optim.AdamW
+  lr: 2e-5
+""",
+            """optimizer:
+  _component_: torch.optim.AdamW
+  fused: true
+  lr: 2e-5
 """,
         ),
     ),

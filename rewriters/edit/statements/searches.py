@@ -11,6 +11,7 @@ from npufix.rewriters.edit.edit import extent, unit_of
 from npufix.rewriters.edit.job import PROBE
 from npufix.rewriters.edit.layout import fit
 from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite
+from npufix.rewriters.edit.statements import vendor_operators
 from npufix.rewriters.edit.statements.attention.attention_in_pieces import (
     FUSED,
     find_attention_in_pieces,
@@ -30,6 +31,12 @@ from npufix.rewriters.edit.statements.host.host_values import find_host_values
 from npufix.rewriters.edit.statements.host.uploads import find_uploads
 from npufix.rewriters.edit.statements.host.waits.device_waits import find_device_waits
 from npufix.rewriters.edit.statements.invariants import find_invariants
+from npufix.rewriters.edit.statements.linear.projections import (
+    NAMES_ARE_FIXED,
+    PROJECTED,
+    find_projections,
+)
+from npufix.rewriters.edit.statements.linear.quantised import WIDENS, find_quantised_products
 from npufix.rewriters.edit.statements.masked.formulas import find_masked_formulas
 from npufix.rewriters.edit.statements.masked.sums import ADDED_UP, REDUCED, find_masked_values
 from npufix.rewriters.edit.statements.mixtures.experts import (
@@ -39,19 +46,17 @@ from npufix.rewriters.edit.statements.mixtures.experts import (
 from npufix.rewriters.edit.statements.mixtures.routers import find_routers
 from npufix.rewriters.edit.statements.products import find_einsum_products
 from npufix.rewriters.edit.statements.programs import loaders, optimizers
-from npufix.rewriters.edit.statements.programs.caches import GROWS, find_growing_caches
+from npufix.rewriters.edit.statements.programs.caches import (
+    GROWS,
+    WRITES,
+    find_growing_caches,
+    find_static_caches,
+)
+from npufix.rewriters.edit.statements.programs.clipping import find_clipping
 from npufix.rewriters.edit.statements.programs.collectives import find_list_collectives
 from npufix.rewriters.edit.statements.programs.early_reductions import find_early_reductions
 from npufix.rewriters.edit.statements.programs.loaders import find_data_loaders
-from npufix.rewriters.edit.statements.programs.optimizers import (
-    find_clipping,
-    find_optimizers,
-)
-from npufix.rewriters.edit.statements.projections import (
-    NAMES_ARE_FIXED,
-    PROJECTED,
-    find_projections,
-)
+from npufix.rewriters.edit.statements.programs.optimizers import find_optimizers
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, apply_changes
 from npufix.rewriters.edit.statements.reductions import find_reductions
 from npufix.rewriters.edit.statements.selections import (
@@ -218,10 +223,12 @@ SEARCHES: Mapping[str, Search] = {
         find_optimizers, r"(?i:\w*(optim|adam|sgd)\w*)", configured=optimizers.CONFIGURED
     ),
     "projections": Search(find_projections, PROJECTED, unless=NAMES_ARE_FIXED, hot_only=True),
+    "quantised-products": Search(find_quantised_products, WIDENS, hot_only=True),
     "rows-of-masks": Search(
         find_rows_of_masks, "where", text=r"torch\.where\(\w+(\[| == )", hot_only=True
     ),
     "selections": Search(find_selections, twice=r"\[(?::, )*([a-z]\w*)[,\]]", hot_only=True),
+    "static-caches": Search(find_static_caches, text=WRITES, hot_only=True),
     "sums-cut-off": Search(find_sums_cut_off, r"(?i:\w*relu\w*)", text=RESIDUAL, hot_only=True),
     "uploads": Search(
         find_uploads,
@@ -231,7 +238,9 @@ SEARCHES: Mapping[str, Search] = {
         r"|\b\w+\.(to|cuda|npu)\([^\n]* for \w",
         hot_only=True,
     ),
-    "vendor-operators": Search(find_vendor_operators, vendor_names()),
+    "vendor-operators": Search(
+        find_vendor_operators, vendor_names(), configured=vendor_operators.CONFIGURED
+    ),
 }
 """By name, as rules say it."""
 

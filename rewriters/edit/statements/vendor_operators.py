@@ -55,6 +55,13 @@ _UNIQUE = (
 )
 _POINTS = re.compile(r"(?i)voxel|point|pillar|lidar|\b(cat_)?pt_|sparse|coor(d|s\b)")
 _FIRST = "dim 0: "
+_SIZED = "dim_size=None"
+"""How the signature of an operator says that it is told how many groups there are."""
+_OTHER_CHIP = "only Atlas"
+_FURTHEST = re.compile(r"(?i)f[au]rthest_?points?_?sampl\w*|fps|index_fps")
+"""How functions are called that take the point that is furthest from all before, one by one."""
+CONFIGURED = r"(from|import) (mmcv\.ops|mmdet3d\.ops|torch_scatter|torch_cluster|spconv)\b"
+"""What a module imports that calls such operators and nothing of torch."""
 _RELU = re.compile(r"relu\d?_?|ReLU")
 
 
@@ -84,6 +91,7 @@ def vendor_names() -> str:
 def find_vendor_operators(here: Surroundings) -> Iterator[Proposal]:
     """Yield the calls that an operator of mx_driving stands for."""
     yield from _find_copy(here)
+    yield from _find_furthest(here)
     for node in here.nodes:
         if isinstance(node, ast.Call):
             if _groups_rows(node) and _POINTS.search(here.text(here.flow.function)):
@@ -94,7 +102,7 @@ def find_vendor_operators(here: Surroundings) -> Iterator[Proposal]:
                 or _row_of_copy(here, node.func)
             )
             if row is not None and not _is_elsewhere(here, node):
-                text = _call(here, node, row.written)
+                text = _call(here, node, row)
                 elsewhere = _in_place(here, node, text) if text else ()
                 if not elsewhere and "mx_driving" not in here.flow.names.imports.values():
                     text = ""  # who has no NPU has no mx_driving either
@@ -138,13 +146,28 @@ def _find_copy(here: Surroundings) -> Iterator[Proposal]:
     yield Proposal(sampling, _advice(row))
 
 
+def _find_furthest(here: Surroundings) -> Iterator[Proposal]:
+    """Yield the loop of a function that samples points, each the furthest of those before."""
+    function, row = here.flow.function, _row("furthest_point_sample")
+    if row is None or not _FURTHEST.fullmatch(function.name):
+        return
+    for loop in here.nodes:
+        called = {last_name(n.func) for n in walk(loop) if isinstance(n, ast.Call)}
+        of_arrays = "np." in here.text(function)
+        if isinstance(loop, ast.For) and called & {"argmax", "max"} and not of_arrays:
+            yield Proposal(loop, _advice(row))
+            return
+
+
 def _advice(row: _Row) -> str:
     limits = f"{row.limits}; " if row.limits else ""
-    return f"mx_driving.{row.operator} of Ascend DrivingSDK: {limits}Atlas A2"
+    chip = "" if _OTHER_CHIP in row.limits else "Atlas A2"
+    return f"mx_driving.{row.operator} of Ascend DrivingSDK: {limits}{chip}".rstrip("; ")
 
 
-def _call(here: Surroundings, call: ast.Call, template: str) -> str:
+def _call(here: Surroundings, call: ast.Call, row: _Row) -> str:
     """Return the call of the operator, "" if this one says something that it does not take."""
+    template = row.written
     form = template.removeprefix(_FIRST)
     named = {k.arg: k.value for k in call.keywords}
     given = [None if isinstance(a, ast.Starred) else here.text(a) for a in call.args]
@@ -165,6 +188,8 @@ def _call(here: Surroundings, call: ast.Call, template: str) -> str:
         along = call.args[count] if len(given) > count else named.pop("dim", None)
         if len(given) > count + 1 or along is None or ast.unparse(along) != "0":
             return ""
+        if "dim_size" in named and _SIZED in row.operator:
+            form = f"{form[:-1]}, dim_size={here.text(named.pop('dim_size'))})"
     if every:
         form = form.replace("{*}", ", ".join(map("{{{}}}".format, range(count))))
     return "" if named else f"mx_driving.{form.format(*given, **{n: n for n in own})}"

@@ -226,6 +226,38 @@ def test_a_rank_known_in_one_branch_of_a_helper_is_not_known_outside() -> None:
     assert [s.safety for s in sites(helper, "NPU205")] == [s.safety for s in sites(plain, "NPU205")]
 
 
+TURNED = """
+from einops import rearrange
+
+def turn(x, pairs=False, mode="half"):
+    if not pairs and mode == "half":
+        return x
+    if mode != "half":
+        x1, x2 = x.chunk(2, dim=-1)
+        return torch.cat((-x2, x1), dim=-1)
+    x1, x2 = x[..., ::2], x[..., 1::2]
+    return rearrange(torch.stack((-x2, x1), dim=-1), "... d two -> ... (d two)", two=2)
+
+def f(x, cos, sin, pairs):
+    return x * cos + turn({}) * sin
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "mode"),
+    [
+        ("x, True", ', rotary_mode="interleave"'),
+        ("x, mode='other'", ""),
+        ("x", None),
+        ("x, pairs", None),
+    ],
+)
+def test_what_a_call_tells_a_helper_decides_its_branches(arguments: str, mode: str | None) -> None:
+    found = written(sites(TURNED.format(arguments), "NPU102"))
+    expected = [] if mode is None else [f"torch_npu.npu_rotary_mul(x, cos, sin{mode})"]
+    assert [s.rewrite.text for s in found if s.rewrite] == expected
+
+
 def of_device(test: str) -> str:
     """Return a normalisation whose mean another kind of device computes in another way."""
     body = f"""

@@ -26,12 +26,14 @@ _PRODUCTS = frozenset({"matmul", "bmm", "einsum", "baddbmm"})
 _OF_SCORES = frozenset(
     {"add", "sub", "mul", "div", "view", "reshape", "unsqueeze", "squeeze", "contiguous",
      "flatten", "masked_fill", "where", "clamp", "float", "transpose", "permute", "cat",
-     "add_", "mul_", "div_", "masked_fill_", Op.CAST, Op.AUGMENTED, Op.AUGMENT, Op.TUPLE, Op.PHI}
+     "einops.rearrange", "add_", "mul_", "div_", "masked_fill_", Op.CAST, Op.AUGMENTED, Op.AUGMENT,
+     Op.TUPLE, Op.PHI}
 )  # fmt: skip
 """What may stand between the product of queries and keys and the softmax."""
 _OF_WEIGHTS = frozenset(
     {"dropout", "contiguous", "view", "reshape", "transpose", "permute", "masked_fill",
-     "nan_to_num", "flatten", "unsqueeze", "squeeze", Op.CAST, Op.GETITEM, Op.PHI}
+     "nan_to_num", "flatten", "unsqueeze", "squeeze", "einops.rearrange", Op.CAST, Op.GETITEM,
+     Op.PHI}
 )  # fmt: skip
 """What may stand between the softmax and the product with the values."""
 _LAST = frozenset({-1, 2, 3})
@@ -54,6 +56,8 @@ _SINKS = (
     "atten_mask=hidden, sink=sinks)[0], one number of float32 for each head, in one kernel; "
     "torch_npu from 7.3.0"
 )
+_HANDED = "; hand the queries and keys on to here in place of the scores"
+_PRODUCT = re.compile(r"matmul\(|bmm\(|einsum\(| @ ")
 _NEEDED = "; the probabilities are a result too: return None in their place where nobody reads them"
 
 
@@ -71,13 +75,17 @@ def find_attention_in_pieces(here: Surroundings) -> Iterator[Proposal]:
             continue  # a name of what is computed
         for weights in evaluation.node.args:
             soft = _softmax_of(here, weights)
-            if soft is not None and _is_of_products(soft, carried):
+            if soft is None:
+                continue
+            handed = _are_handed_in(here, soft)
+            if handed or _is_of_products(soft, carried):
                 needed = is_needed(here, weights, evaluation.node)
                 if (needed or not has_bias(soft.args[0])) and _is_replaceable(
                     here, weights, soft, evaluation.node
                 ):
                     advice = _SINKS if _has_sinks(weights, soft) else _ADVICE
-                    yield Proposal(evaluation.code, advice + _NEEDED * needed)
+                    advice += _HANDED * handed + _NEEDED * needed
+                    yield Proposal(evaluation.code, advice)
                 break
 
 
@@ -185,6 +193,42 @@ def _is_of_products(soft: Node, carried: dict[Node, list[Node]]) -> bool:
         if node.op in _OF_SCORES or (node.op == Op.CALL and _MASKS.search(str(node.args[0].value))):
             todo += reversed(node.args)
     return False
+
+
+def _are_handed_in(here: Surroundings, soft: Node) -> bool:
+    """Tell whether another method hands products on as scores: ``self.attend(v, q @ k.mT, mask)``.
+
+    What is multiplied with a weight there is no score, and is no name that ends as scores do.
+    """
+    node = soft.args[1 if soft.op == Op.CALL else 0]
+    while node.op in _OF_SCORES and node.args and node.op != Op.PHI:
+        node = node.args[0]
+    cls, function = here.flow.cls, here.flow.function
+    if cls is None or node.op != Op.PARAM:
+        return False
+    names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
+    place = names.index(str(node.value)) - 1 if str(node.value) in names else -1
+    for other in cls.body if place >= 0 else ():
+        if not isinstance(other, ast.FunctionDef) or other is function:
+            continue
+        for call in ast.walk(other):
+            match call:
+                case ast.Call(ast.Attribute(ast.Name("self"), method), args) if (
+                    method == function.name and len(args) > place
+                ):
+                    made = [args[place], *_bindings(other, args[place])]
+                    return any(_PRODUCT.search(ast.unparse(code)) for code in made)
+    return False
+
+
+def _bindings(function: ast.FunctionDef, code: ast.expr) -> Iterator[ast.expr]:
+    """Yield what a name is bound to in a function, and the names in that."""
+    names = {n.id for n in ast.walk(code) if isinstance(n, ast.Name)}
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign) and any(
+            isinstance(t, ast.Name) and t.id in names for t in node.targets
+        ):
+            yield node.value
 
 
 def _is_parameter(node: Node) -> bool:

@@ -1,4 +1,4 @@
-"""Caches of keys and values that grow by one token, each time into new memory."""
+"""Caches of keys and values: that grow into new memory each time, or have a fixed length."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import ast
 import re
 from typing import TYPE_CHECKING, TypeGuard
 
-from npufix.rewriters.edit.statements.proposal import Proposal
+from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.graph.modules.syntax import last_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from npufix.rewriters.edit.statements.surroundings import Surroundings
 
@@ -17,6 +18,119 @@ GROWS = r"(?i)(cat|concat)\([\[(][^\n]*(past|cache)"
 _CACHE = re.compile(r"(?i)past(?!e)|cache")
 _OF_OTHERS = re.compile(r"(?i)pad|conv|splice|wave|frame|feat|score|stat")
 """What is no key and no value: what a convolution or a filter of sound sees, what was found."""
+
+WRITES = r"(?i)(cache|_out|past|\b[kv]s?)\w*\[[^\n]*\] = "
+_FIXED = re.compile(r"(?i)cache|past_?key|past_?value")
+_PLACES = re.compile(
+    r"(?i)pos(ition)?s?(_ids?)?$|places|loc(ation)?s?$|slots?(_mapping)?$|ind(ex|ices)$"
+)
+"""How a vector of places is called: ``input_pos``, ``cache_position``, not ``layer_idx``."""
+_IN_PIECES = (
+    "what is read grows with each token, and every length is a new shape: "
+    "torch_npu.npu_fused_infer_attention_score(q, keys, values, num_heads=heads, "
+    "num_key_value_heads=kv_heads, input_layout='BSND', actual_seq_lengths_kv=lengths, "
+    "scale=scale)[0] reads the cache up to its lengths, block_table that of pages; for latent "
+    "attention give it query_rope and key_rope. Inference alone: float16 or bfloat16, no gradient"
+)
+_ATTENDS = frozenset({"softmax", "scaled_dot_product_attention"})
+
+
+def find_static_caches(here: Surroundings) -> Iterator[Proposal]:
+    """Yield where a cache of fixed length is written by an index, or attention reads its begin."""
+    changes: list[Change] = []
+    first: ast.Assign | None = None
+    shown = places = ""
+    for node in here.nodes:
+        match node:
+            case ast.Assign([ast.Subscript(base, ast.Tuple(parts)) as target], value) if _is_fixed(
+                here, base
+            ) and isinstance(value, ast.Name):
+                copied = _copied(here, base, parts, value.id)
+                if copied is None or here.whole_lines(node) is None:
+                    continue
+                changes.append(Change(here.span(node), copied[0]))
+                if first is None:
+                    first, (shown, places) = node, copied
+                    asked = (("cache", here.text(target.value)), ("places", places))
+    if first is not None:
+        yield Proposal(first, changes=tuple(changes), shown=shown, asked=asked)
+    elif (read := _read_in_pieces(here)) is not None:
+        yield Proposal(read, _IN_PIECES)
+
+
+def _copied(
+    here: Surroundings, base: ast.expr, parts: Sequence[ast.expr], new: str
+) -> tuple[str, str] | None:
+    """Return ``k_out.index_copy_(2, places, new)`` and the places, for ``[:, :, places, :]``."""
+    at = [n for n, part in enumerate(parts) if not isinstance(part, ast.Slice)]
+    if len(at) != 1:
+        return None
+    (dim,) = at
+    index = parts[dim]
+    named = index.value if isinstance(index, ast.Subscript) else index
+    if not isinstance(named, ast.Name | ast.Attribute) or not _PLACES.search(here.text(named)):
+        return None
+    if isinstance(index, ast.Subscript) and not isinstance(index.slice, ast.Slice):
+        return None  # one place of several
+    given = here.flow.function.args
+    whole_numbers = {
+        a.arg
+        for a in (*given.args, *given.kwonlyargs)
+        if a.annotation is not None and ast.unparse(a.annotation) == "int"
+    }
+    if isinstance(named, ast.Name) and (
+        named.id in whole_numbers or here.is_tensor(named) is False
+    ):
+        return None
+    cut = [here.text(part) for part in parts[:dim]]
+    if any(here.text(part) != ":" for part in parts[dim + 1 :]):
+        return None
+    text = here.text(base)
+    if any(part != ":" for part in cut):
+        while cut[-1] == ":":
+            cut.pop()
+        text = f"{text}[{', '.join(cut)}]"
+    return f"{text}.index_copy_({dim}, {here.text(index)}, {new})", here.text(index)
+
+
+def _is_fixed(here: Surroundings, base: ast.expr) -> bool:
+    """Tell whether code is called a cache, or a name for one: ``k_out = self.k_cache``."""
+    texts = [ast.unparse(base)]
+    if isinstance(base, ast.Name):
+        texts += [
+            ast.unparse(n.value)
+            for n in here.nodes
+            if isinstance(n, ast.Assign)
+            and any(isinstance(t, ast.Name) and t.id == base.id for t in n.targets)
+        ]
+    of_class = here.flow.cls is not None and _FIXED.search(here.flow.cls.name) is not None
+    kept = isinstance(base, ast.Attribute)
+    return any(map(_FIXED.search, texts)) or (of_class and kept)
+
+
+def _read_in_pieces(here: Surroundings) -> ast.expr | None:
+    """Return the first read of ``self.k_cache[:n, :end]`` beside attention that is written out."""
+    calls = {last_name(n.func) for n in here.nodes if isinstance(n, ast.Call)}
+    written = {
+        ast.unparse(target.value)
+        for n in here.nodes
+        if isinstance(n, ast.Assign)
+        for target in n.targets
+        if isinstance(target, ast.Subscript)
+    }
+    if not calls & _ATTENDS:
+        return None
+    for node in here.nodes:
+        match node:
+            case ast.Subscript(base, ast.Tuple(parts), ast.Load()) if ast.unparse(
+                base
+            ) in written and _is_fixed(here, base):
+                ends = [
+                    p for p in parts[1:] if isinstance(p, ast.Slice) and p.upper and not p.lower
+                ]
+                if ends and all(isinstance(p, ast.Slice) for p in parts):
+                    return node
+    return None
 
 
 def find_growing_caches(here: Surroundings) -> Iterator[Proposal]:
@@ -56,9 +170,18 @@ def _is_kept(here: Surroundings, stored: ast.AST | None, old: ast.expr) -> bool:
             return ast.unparse(target) == ast.unparse(old)
         case ast.Assign([ast.Name(name)]):
             again = [n for n in here.nodes if isinstance(n, (ast.Assign, ast.Return))]
+            if any(isinstance(n, ast.Assign) and _stores(n, old, name) for n in again):
+                return True  # ``cache["k"] = k``
             joined = {ast.unparse(t) for n in again if _joins(n) for t in n.targets}
             return any(_holds(n, name, joined) for n in again)
     return False
+
+
+def _stores(statement: ast.Assign, old: ast.expr, name: str) -> bool:
+    """Tell whether a statement puts a name in the place of what was joined to it."""
+    kept = isinstance(old, ast.Attribute | ast.Subscript)
+    same = ast.unparse(old) in map(ast.unparse, statement.targets)
+    return kept and same and isinstance(statement.value, ast.Name) and statement.value.id == name
 
 
 def _is_cut(here: Surroundings, name: str) -> bool:

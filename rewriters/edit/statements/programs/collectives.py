@@ -29,6 +29,11 @@ def find_list_collectives(here: Surroundings) -> Iterator[Proposal]:
                     yield from _find_gathers(here, node, out, given)
                 elif name == "torch.distributed.all_to_all":
                     yield from _find_exchanges(here, node, out, given)
+        match node:
+            case ast.Call(function, [into, given, *others]) if (
+                here.flow.names.dotted(function) == "torch.distributed.all_to_all"
+            ):
+                yield from _find_exchange_of_rows(here, node, into, given, others)
 
 
 def _find_gathers(
@@ -124,6 +129,58 @@ def _find_exchanges(
     yield Proposal(call, changes=changes, form="exchanged", shown=f"{function}({out}, {given.id})")
 
 
+def _find_exchange_of_rows(
+    here: Surroundings, call: ast.Call, out: ast.expr, given: ast.expr, others: Sequence[ast.expr]
+) -> Iterator[Proposal]:
+    """Yield ``all_to_all(list(y.split(theirs)), list(x.split(ours)))``: views, filled in place."""
+    received, sent = _split_rows(here, out, call), _split_rows(here, given, call)
+    made = None if received is None else _bound_before(here, received[0], call)
+    if received is None or sent is None or made is None:
+        return
+    fresh = isinstance(made, ast.Call) and (
+        last_name(made.func) in {"new_empty", "new_zeros"}
+        or here.flow.names.dotted(made.func) in {"torch.empty", "torch.zeros"}
+    )
+    if not fresh:
+        return  # what is written into may have gaps between its rows
+    (into, theirs), (x, ours) = received, sent
+    x = f"{x}.contiguous()"
+    function = here.text(call.func).removesuffix("all_to_all") + "all_to_all_single"
+    before = [f"{into}, {x}, {theirs}, {ours}", *map(here.text, others)]
+    words = [f"{k.arg}={here.text(k.value)}" for k in call.keywords if k.arg]
+    text = f"{function}({', '.join([*before, *words])})"
+    yield Proposal(call, changes=(Change(here.span(call), text),), form="rows_of", shown=text)
+
+
+def _split_rows(here: Surroundings, code: ast.expr, call: ast.Call) -> tuple[str, str] | None:
+    """Return the tensor of ``list(x.split(sizes))``, and the sizes if they are a list of numbers.
+
+    A number alone would be that of each part, which ``all_to_all_single`` is not told.
+    """
+    match code:
+        case ast.Call(ast.Name("list"), [inner], []):
+            code = inner
+        case ast.Name(name) if (made := _find_binding(here, name)) is not None:
+            uses = [n for n in _names(here, name) if isinstance(n.ctx, ast.Load)]
+            return _split_rows(here, made, call) if len(uses) == 1 else None
+    match code:
+        case ast.Call(ast.Attribute(ast.Name(x), "split"), [sizes], []):
+            pass
+        case ast.Call(function, [ast.Name(x), sizes], []) if (
+            here.flow.names.dotted(function) == "torch.split"
+        ):
+            pass
+        case _:
+            return None
+    made = _find_binding(here, sizes.id) if isinstance(sizes, ast.Name) else sizes
+    if isinstance(sizes, ast.Name) and made is None:
+        made = _bound_before(here, sizes.id, call)
+    match made:
+        case ast.List() | ast.ListComp() | ast.Call(ast.Attribute(_, "tolist"), [], []):
+            return x, here.text(sizes)
+    return None
+
+
 def _names(here: Surroundings, name: str) -> list[ast.Name]:
     return [n for n in walk(here.flow.function) if isinstance(n, ast.Name) and n.id == name]
 
@@ -135,6 +192,20 @@ def _find_binding(here: Surroundings, name: str) -> ast.expr | None:
     match parent:
         case ast.Assign([ast.Name()], value) if here.loop_of(parent) is None:
             return value
+    return None
+
+
+def _bound_before(here: Surroundings, name: str, call: ast.Call) -> ast.expr | None:
+    """Return what a name is bound to last before a call, if a statement beside it does that."""
+    at = here.statement_of(call)
+    before = [s for s in here.block_of(at) if s.lineno < at.lineno]
+    for statement in reversed(before):
+        match statement:
+            case ast.Assign([ast.Name(bound)], value) if bound == name:
+                return value
+        stored = (n for n in walk(statement) if isinstance(n, ast.Name) and n.id == name)
+        if any(isinstance(n.ctx, ast.Store) for n in stored):
+            return None
     return None
 
 

@@ -6,7 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.statements.programs.optimizers import is_optimizer
+from npufix.rewriters.edit.statements.programs.clipping import is_optimizer
 from npufix.rewriters.edit.statements.proposal import Proposal
 from npufix.rewriters.graph.modules.syntax import last_name, walk
 

@@ -28,7 +28,9 @@ _FINDERS: Mapping[str, Callable[[Sequence[str]], Iterator[Setting]]] = {
     "yaml-settings": find_yaml_settings,
 }
 _MOST_LINES = 2000
-_BEGINS = re.compile(r"torchrun|accelerate|deepspeed|python|msrun|optim|_target_|dataloader")
+_BEGINS = re.compile(
+    r"torchrun|accelerate|deepspeed|python|msrun|optim|_target_|_component_|class_path|dataloader"
+)
 
 
 def may_have_settings(text: str) -> bool:

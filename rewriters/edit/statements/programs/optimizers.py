@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, more_arguments
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
-from npufix.rewriters.facts.module_facts import brings_no_decay, first_argument, mentions
+from npufix.rewriters.facts.module_facts import mentions
+from npufix.rewriters.graph.modules.scopes import MODULE
 from npufix.rewriters.graph.modules.syntax import last_name, walk
 
 if TYPE_CHECKING:
@@ -21,11 +22,17 @@ CONFIGURED = r"""\btype\s*=\s*['"](AdamW|Adam|SGD)['"]"""
 _CLASSES = frozenset({"Adam", "AdamW", "SGD", "Adadelta", "RMSprop"})
 _MADE_FUSED = re.compile(r"Fused\w*(Adam|SGD|LAMB|Lamb)")
 _MAKES_OTHERS = re.compile(r"(Config|Factory|Registry|Builder)$")
-_DECIDED = frozenset({"fused", "foreach", "capturable", "differentiable"})
+DECIDED = frozenset({"fused", "foreach", "capturable", "differentiable"})
 """Settings beside which ``fused`` is an error, or which decide about it."""
+SHARDS = re.compile(r"FSDP|FullyShardedDataParallel|fully_shard|DTensor|[dD]eep[sS]peed|ZeroRedund")
 _TABLE = (
     "its class is chosen at run time: give torch.optim.AdamW the setting fused=True; instead of "
     "Adam and SGD take torch_npu.optim.NpuFusedAdam and NpuFusedSGD"
+)
+_LISTED = (
+    "its class is chosen at run time: give torch.optim.AdamW the setting fused=True, and write "
+    "torch_npu.optim.NpuFusedAdam and NpuFusedSGD here for Adam and SGD, with zero_grad() without "
+    "set_to_none=True; measure those, one model lost 10 % with them"
 )
 _PARTIAL = (
     "its class is handed on: write NpuFusedAdam or NpuFusedSGD of torch_npu.optim in its place"
@@ -41,37 +48,118 @@ _SCALED = (
 
 def find_optimizers(here: Surroundings) -> Iterator[Proposal]:
     """Yield optimizers that could be fused, which the pattern of a constructor does not show."""
+    yield from _find_tables(here)
     for node in here.nodes:
+        if isinstance(node, ast.Compare) and _decides_on_fusing(here, node):
+            yield from _also_on_npu(here, node)
         if isinstance(node, ast.Call):
             named = {k.arg: k.value for k in node.keywords}
-            if named.keys() & _DECIDED:
+            if named.keys() & DECIDED:
                 continue
             yield from _find_constructions(here, node, named)
             yield from _find_configured(here, node, named)
             yield from _of_trainer(here, node, named)
 
 
+def _find_tables(here: Surroundings) -> Iterator[Proposal]:
+    """Yield a table of classes that other modules read: ``{"adamw": AdamW, "sgd": SGD}``."""
+    if here.flow.function.name != MODULE or here.flow.names.tree is None:
+        return
+    nodes = list(walk(here.flow.names.tree))
+    picked = {
+        target.id: n.value
+        for n in nodes
+        if isinstance(n, ast.Assign)
+        for target in n.targets
+        if isinstance(target, ast.Name)
+    }
+    calls = [n.func for n in nodes if isinstance(n, ast.Call)]
+    calls += [picked[c.id] for c in calls if isinstance(c, ast.Name) and c.id in picked]
+    called = {ast.unparse(c.value) for c in calls if isinstance(c, ast.Subscript)}
+    for statement in here.flow.function.body:
+        match statement:
+            case ast.Assign([ast.Name(name)], ast.Dict(values=classes)) if name not in called:
+                pass
+            case ast.Assign([ast.Name(name)], ast.Call(ast.Name("dict"), [], keywords)):
+                classes = [k.value for k in keywords]
+            case _:
+                continue
+        known = [c for c in classes if could_be_fused(here, c)]
+        if len(known) > 1 and not any(_MADE_FUSED.search(ast.unparse(c)) for c in classes):
+            yield Proposal(known[0], _LISTED)
+
+
+def _decides_on_fusing(here: Surroundings, test: ast.Compare) -> bool:
+    """Tell whether ``device_type == "cuda"`` alone says that an optimizer is fused."""
+    match test:
+        case ast.Compare(ast.Name() | ast.Attribute(), [ast.Eq()], [ast.Constant("cuda")]):
+            pass
+        case _:
+            return False
+    inner: ast.AST = test
+    for outer in here.around(test):
+        match outer:
+            case ast.BoolOp(ast.And()):
+                inner = outer
+            case ast.keyword("fused"):
+                return True
+            case ast.Dict(keys, values):
+                at = next((i for i, value in enumerate(values) if value is inner), None)
+                key = None if at is None else keys[at]
+                return isinstance(key, ast.Constant) and key.value == "fused"
+            case ast.Assign([ast.Name(name)]):
+                return "fused" in name
+            case _:
+                return False
+    return False
+
+
+def _also_on_npu(here: Surroundings, test: ast.Compare) -> Iterator[Proposal]:
+    """Yield that an NPU has a fused optimizer of torch too: AdamW, and no other one."""
+    made = {
+        name.rpartition(".")[2]
+        for n in here.nodes
+        if isinstance(n, ast.Call)
+        and (name := here.dotted(n.func) or "").startswith("torch.optim.")
+        and "lr_scheduler" not in name
+    }
+    if made - {"AdamW"}:
+        return
+    quote = here.text(test.comparators[0])[0]
+    devices = f"({quote}cuda{quote}, {quote}npu{quote})"
+    text = f"{here.text(test.left)} in {devices}"
+    proven = {"adamw-alone"} if made else set()
+    proven |= set() if scales_gradients(here) else {"no-grad-scaler"}
+    yield Proposal(
+        test,
+        form="for_cuda",
+        changes=(Change(here.span(test), text),),
+        shown=text,
+        proven=frozenset(proven),
+    )
+
+
 def _find_constructions(
     here: Surroundings, call: ast.Call, named: dict[str | None, ast.expr]
 ) -> Iterator[Proposal]:
     """Yield ``torch.optim.AdamW(params, **settings)``, ``table[name](p)``, ``partial(Adam)``."""
-    if None in named and call.args and _is_class(here, call.func):
+    if None in named and call.args and could_be_fused(here, call.func):
         yield from _of_settings(here, call, named[None])
     elif call.args and here.dotted(call.func) == _ADAMW and _is_one_of_many(here, call):
-        proven = set() if _scales(here) else {"no-grad-scaler"}
+        proven = set() if scales_gradients(here) else {"no-grad-scaler"}
         yield from _write(here, call, "fused=True", proven | {"fused-undecided"})
-    elif _is_class(here, call.func) and call.args and _empties_gradients(here):
+    elif could_be_fused(here, call.func) and call.args and _empties_gradients(here):
         kind = (here.flow.names.dotted(call.func) or "").rpartition(".")[2]
         if isinstance(call.args[0], ast.List):
             return  # of one number or two: ``Adam([log_alpha])``
-        if kind != "AdamW" or _scales(here):  # else AdamW is fused as it is
+        if kind != "AdamW" or scales_gradients(here):  # else AdamW is fused as it is
             yield Proposal(call, _say_emptied(kind))
     elif call.args and _is_table(here, call.func) and not _is_for_others(here, call):
         yield Proposal(call, _TABLE)
     elif call.args and here.flow.names.dotted(call.func) == "functools.partial":
         kind = (here.flow.names.dotted(call.args[0]) or "").removeprefix("torch.optim.")
         if kind == "AdamW" and None not in named:
-            proven = set() if _scales(here) else {"no-grad-scaler"}
+            proven = set() if scales_gradients(here) else {"no-grad-scaler"}
             yield from _write(here, call, "fused=True", proven)
         elif kind in {"Adam", "SGD"}:
             yield Proposal(call, _PARTIAL)
@@ -80,12 +168,12 @@ def _find_constructions(
 def _of_settings(here: Surroundings, call: ast.Call, settings: ast.expr) -> Iterator[Proposal]:
     """Yield an optimizer whose settings are in a dictionary."""
     given = _settings(here, settings)
-    if _has_fused(here) or (given is not None and given & _DECIDED):
+    if _has_fused(here) or (given is not None and given & DECIDED):
         return
     called = here.dotted(call.func) or ""
     if called == _ADAMW:
         proven = {"fused-undecided"} if given is not None else set()
-        proven |= set() if _scales(here) else {"no-grad-scaler"}
+        proven |= set() if scales_gradients(here) else {"no-grad-scaler"}
         yield from _write(here, call, "fused=True", proven)
     elif called in _COMBINED_ONLY and _is_first_with_settings(here, call):
         yield Proposal(call, _say_handed_in(called.rpartition(".")[2]))
@@ -122,13 +210,13 @@ def _has_fused(here: Surroundings) -> bool:
     keys = {n.arg for n in nodes if isinstance(n, ast.keyword)}
     keys |= {n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)}
     made = (last_name(n.func) for n in nodes if isinstance(n, ast.Call))
-    return not _DECIDED.isdisjoint(keys) or any(map(_MADE_FUSED.search, made))
+    return not DECIDED.isdisjoint(keys) or any(map(_MADE_FUSED.search, made))
 
 
 def _empties_gradients(here: Surroundings) -> bool:
     """Tell whether gradients are set to None, which fused optimizers of torch_npu refuse."""
     tree = here.flow.names.tree
-    sharded = _SHARDS.search("".join(here.lines)) is not None
+    sharded = SHARDS.search("".join(here.lines)) is not None
     return not sharded and any(
         isinstance(n, ast.Call)
         and last_name(n.func) == "zero_grad"
@@ -171,7 +259,7 @@ def _is_table(here: Surroundings, code: ast.expr) -> bool:
             return any(isinstance(t, ast.Dict) and _holds_classes(here, t) for t in tables)
         case ast.Name(name):  # ``optimizer_class = torch.optim.AdamW``, in one branch
             return any(
-                _is_table(here, value) or _is_class(here, value)
+                _is_table(here, value) or could_be_fused(here, value)
                 for value in _list_chosen(here, code, name)
             )
     return False
@@ -201,10 +289,10 @@ def _list_chosen(here: Surroundings, code: ast.expr, name: str) -> list[ast.expr
 
 
 def _holds_classes(here: Surroundings, table: ast.Dict) -> bool:
-    return any(_is_class(here, value) for value in table.values)
+    return any(could_be_fused(here, value) for value in table.values)
 
 
-def _is_class(here: Surroundings, code: ast.expr) -> bool:
+def could_be_fused(here: Surroundings, code: ast.expr) -> bool:
     """Tell whether code is a class of ``torch.optim`` that could be fused."""
     module, _, name = (here.dotted(code) or "").rpartition(".")
     return module == "torch.optim" and name in _CLASSES
@@ -234,20 +322,35 @@ def _find_configured(
     here: Surroundings, call: ast.Call, named: dict[str | None, ast.expr]
 ) -> Iterator[Proposal]:
     """Yield ``dict(type="AdamW", lr=...)`` of the configurations of OpenMMLab."""
-    match call.func, named.get("type"):
+    match call.func, _kind_named(here, named.get("type")):
         case ast.Name("dict"), ast.Constant(str(kind)) if kind in _CLASSES and "lr" in named:
             if not _is_for_optimizer(here, call) or None in named:
                 return
             # mmcv of 1.x knows no ``optim_wrapper = dict(optimizer=...)``, and mmengine no other
-            old = _scales(here) and isinstance(here.parents.get(id(call)), ast.Assign)
+            old = scales_gradients(here) and isinstance(here.parents.get(id(call)), ast.Assign)
             if kind != "AdamW" or old:
                 yield Proposal(call, _say_combined(kind))
-            elif _scales(here):
+            elif scales_gradients(here):
                 yield Proposal(call, _SCALED)
             else:
                 yield from _write(
                     here, call, "fused=True", {"fused-undecided", "parameters-on-npu"}
                 )
+
+
+def _kind_named(here: Surroundings, code: ast.expr | None) -> ast.expr | None:
+    """Return ``"AdamW"`` where a class stands for it: ``type=AdamW``, ``optim_type = AdamW``."""
+    tree = here.flow.names.tree
+    if isinstance(code, ast.Name) and tree is not None:
+        bound = [
+            n.value
+            for n in tree.body
+            if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == code.id
+        ]
+        code = bound[0] if len(bound) == 1 else code
+    if code is not None and could_be_fused(here, code):
+        return ast.Constant(last_name(code))
+    return code
 
 
 def _is_for_optimizer(here: Surroundings, call: ast.Call) -> bool:
@@ -301,138 +404,13 @@ def _write(here: Surroundings, call: ast.Call, text: str, proven: set[str]) -> I
         )
 
 
-def _scales(here: Surroundings) -> bool:
+def scales_gradients(here: Surroundings) -> bool:
     """Tell whether gradients are scaled, as far as this file says."""
     words = ("GradScaler", "scaler", "AmpOptimWrapper", "loss_scale", "fp16")
     return mentions(here.flow.names, words) or any(
         isinstance(n, ast.Constant) and n.value in words
         for n in (walk(here.flow.names.tree) if here.flow.names.tree else ())
     )
-
-
-_FUSED = "torch_npu.optim.NpuFused"
-_OPTIMIZER = re.compile(r"(?i)optim|(^|[._])opt\b")
-_CLIPPED = ("parameters", "max_norm", "norm_type")
-_SHARDS = re.compile(
-    r"FSDP|FullyShardedDataParallel|fully_shard|DTensor|[dD]eep[sS]peed|ZeroRedund"
-)
-
-
-def find_clipping(here: Surroundings) -> Iterator[Proposal]:
-    """Yield ``clip_grad_norm_`` in front of the step of a fused optimizer of torch_npu."""
-    if _SHARDS.search("".join(here.lines)) is not None:
-        return  # the norm is that of all ranks
-    for node in here.nodes:
-        if not isinstance(node, ast.Call) or not _clips(here, node.func):
-            continue
-        given = dict(zip(_CLIPPED, node.args, strict=False))
-        given |= {k.arg or "**": k.value for k in node.keywords}
-        optimizer, made = _optimizer_after(here, node)
-        if made is not None and _is_class(here, made.func) and "max_norm" in given:
-            kind = last_name(made.func)
-            if not _is_fused_by_torch(here, made, kind):
-                yield Proposal(node, _say_afterwards(kind, optimizer, here.text(given["max_norm"])))
-            continue
-        if made is None or given.keys() - set(_CLIPPED) or not {*_CLIPPED[:2]} <= given.keys():
-            continue
-        power = f", {here.text(given['norm_type'])}" if "norm_type" in given else ""
-        text = f"{optimizer}.clip_grad_norm_fused_({here.text(given['max_norm'])}{power})"
-        same = bool(made.args) and _is_same(here, made.args[0], given["parameters"])
-        yield Proposal(
-            node,
-            changes=(Change(here.span(node), text),),
-            shown=text,
-            proven=frozenset({"all-parameters"} if same else ()),
-        )
-
-
-def _is_fused_by_torch(here: Surroundings, made: ast.Call, kind: str) -> bool:
-    """Tell whether ``fused=True`` comes first, which clips as torch does: of an AdamW, of an Adam.
-
-    Of an Adam without decay, that is: an AdamW without decay is the same.
-    """
-    decays = any(k.arg in {"weight_decay", None} for k in made.keywords)
-    params = first_argument(made, "params")
-    alone = (
-        kind == "Adam"
-        and not decays
-        and params is not None
-        and brings_no_decay(here.flow.function, params)
-    )
-    return (kind == "AdamW" or alone) and not _scales(here)
-
-
-def _say_afterwards(kind: str, optimizer: str, limit: str) -> str:
-    return (
-        f"once the optimizer is a torch_npu.optim.NpuFused{kind}, which holds all gradients "
-        f"together: {optimizer}.clip_grad_norm_fused_({limit}) is one norm and one product in "
-        "place of one for each parameter"
-    )
-
-
-def _clips(here: Surroundings, function: ast.expr) -> bool:
-    name = here.flow.names.dotted(function) or ""
-    return name == "torch.nn.utils.clip_grad_norm_" or name.endswith("clip_grad.clip_grad_norm_")
-
-
-def _is_same(here: Surroundings, one: ast.expr, other: ast.expr) -> bool:
-    """Tell whether an optimizer was made of what is clipped.
-
-    ``model.parameters()`` is anew what it was; ``params`` may be a generator that is used up.
-    """
-    if ast.unparse(one) != ast.unparse(other):
-        return False
-    match one, _value_of(here, one):
-        case (ast.Call(), _) | (_, ast.List() | ast.ListComp() | ast.Call(ast.Name("list"))):
-            return True
-    return False
-
-
-def _value_of(here: Surroundings, code: ast.expr) -> ast.expr | None:
-    """Return what a local name is bound to, ``None`` if that is not one expression."""
-    bound = [
-        n.value
-        for n in here.nodes
-        if isinstance(n, ast.Assign) and any(ast.unparse(t) == ast.unparse(code) for t in n.targets)
-    ]
-    return bound[0] if len(bound) == 1 and isinstance(code, ast.Name) else None
-
-
-def _optimizer_after(here: Surroundings, clip: ast.Call) -> tuple[str, ast.Call | None]:
-    """Return the one optimizer whose step comes behind, and its constructor if it can clip.
-
-    So it can if it is fused, or could be.
-    """
-    steps = {
-        ast.unparse(code)
-        for n in here.nodes
-        if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.func.attr == "step"
-        for code in (n.func.value, *n.args[:1])  # ``scaler.step(optimizer)``
-        if n.lineno > clip.lineno and is_optimizer(code)
-    }  # fmt: skip
-    if len(steps) != 1 or here.flow.names.tree is None:
-        return "", None
-    (name,) = steps
-    # A name of the function itself, else what the methods of the class or the module bind.
-    places = [here.flow.function, here.flow.names.tree]
-    for place in places if name.isidentifier() else places[1:]:
-        made = [
-            n.value
-            for n in walk(place)
-            if isinstance(n, ast.Assign) and any(ast.unparse(t) == name for t in n.targets)
-        ]
-        if made:
-            break
-    if len(made) != 1 or not isinstance(made[0], ast.Call):
-        return name, None
-    is_fused = (here.flow.names.dotted(made[0].func) or "").startswith(_FUSED)
-    plain = _is_class(here, made[0].func) and _DECIDED.isdisjoint(k.arg for k in made[0].keywords)
-    return name, made[0] if is_fused or plain else None
-
-
-def is_optimizer(code: ast.expr) -> bool:
-    """Tell whether code is called what optimizers are called."""
-    return _OPTIMIZER.search(ast.unparse(code)) is not None
 
 
 def _say_handed_in(kind: str) -> str:

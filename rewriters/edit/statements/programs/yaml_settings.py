@@ -1,4 +1,4 @@
-"""Settings in YAML: optimizers and loaders of transformers, LLaMA-Factory and Hydra."""
+"""Settings in YAML: optimizers and loaders of transformers, LLaMA-Factory, Hydra and Lightning."""
 
 from __future__ import annotations
 
@@ -21,12 +21,17 @@ _SLOW = {
 }
 """Keys of ``TrainingArguments``, a slow value, and what to take instead."""
 _TARGET = "torch.optim.AdamW"
+_TARGETS = frozenset({"_target_", "_component_"})
+"""Keys of Hydra and torchtune beside which the arguments stand."""
+_WITH_ARGUMENTS = "class_path"
+"""That of Lightning and jsonargparse: they stand below ``init_args``."""
+_SCALED = re.compile(r"\s*(fp16\s*:\s*true|precision\s*:\s*['\"]?(16-mixed|16)\b)", re.IGNORECASE)
 _DECIDED = re.compile(r"fused|foreach|capturable|differentiable")
 
 
 def find_yaml_settings(lines: Sequence[str]) -> Iterator[Setting]:
-    """Yield the lines with a slow value, and optimizers of Hydra that are not fused."""
-    if any(re.match(r"\s*(fp16\s*:\s*true|precision\s*:.*16-mixed)", line) for line in lines):
+    """Yield the lines with a slow value, and optimizers that a class path names, not fused."""
+    if any(map(_SCALED.match, lines)):
         return  # a GradScaler, which the fused optimizer does not know
     for number, line in enumerate(lines, 1):
         found = _KEY.match(line)
@@ -38,10 +43,15 @@ def find_yaml_settings(lines: Sequence[str]) -> Iterator[Setting]:
             yield Setting(
                 number, line[: found.start(5)] + new + line[found.end(5) :], replaces=True
             )
-        elif key == "_target_" and value == _TARGET and not _is_decided(lines, number, indent):
+        elif value == _TARGET and not _is_decided(lines, number, indent):
             first = indent + (" " * 2 if line.lstrip().startswith("- ") else "")
             end = "\r\n" if line.endswith("\r\n") else "\n"
-            yield Setting(number, f"{line.rstrip()}{end}{first}fused: true{end}")
+            if key in _TARGETS:
+                yield Setting(number, f"{line.rstrip()}{end}{first}fused: true{end}")
+            elif key == _WITH_ARGUMENTS and number < len(lines):
+                below = lines[number].rstrip()
+                if below == f"{first}init_args:":  # the first of several lines of them
+                    yield Setting(number + 1, f"{below}{end}{first}  fused: true{end}")
 
 
 def _is_decided(lines: Sequence[str], number: int, indent: str) -> bool:

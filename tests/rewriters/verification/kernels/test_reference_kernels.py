@@ -58,6 +58,7 @@ PLACES = torch.tensor([2, 5, 0, 6, 3, 4, 1, 7], dtype=torch.int32)
 WIDE = torch.rand(2, 1, 32, 64, generator=torch.Generator().manual_seed(2)) < 0.5
 
 # operator: shapes of its tensors, the call, the formula
+WEIGHT = (torch.arange(18).reshape(6, 3) * 7 % 19 - 9).to(torch.int8)
 VALUES: dict[str, tuple[list[tuple[int, ...]], Callable[..., Any], Callable[..., Any]]] = {
     "npu_rms_norm": (
         [(3, 8), (8,)],
@@ -233,6 +234,16 @@ VALUES: dict[str, tuple[list[tuple[int, ...]], Callable[..., Any], Callable[...,
         ),
         lambda x, w: torch.stack(torch.einsum("mbk,bkn->mbn", x, w).flatten(1).split(16, 1)),
     ),
+    "npu_weight_quant_batchmatmul": (
+        [(4, 6), (3,)],
+        lambda npu, x, s: npu.npu_weight_quant_batchmatmul(x, WEIGHT, s),
+        lambda x, s: x @ (WEIGHT.double() * s),
+    ),
+    "npu_weight_quant_batchmatmul offset": (
+        [(4, 6), (3,), (3,)],
+        lambda npu, x, s, o: npu.npu_weight_quant_batchmatmul(x, WEIGHT, s, o),
+        lambda x, s, o: x @ ((WEIGHT.double() + o) * s),
+    ),
     "npu_rotary_mul tokens": (
         [(5, 3, 8), (5, 1, 8), (5, 1, 8)],
         lambda npu, x, c, s: npu.npu_rotary_mul(x, c, s),
@@ -303,8 +314,9 @@ SILENT = {
     "npu_ffn",
     "npu_grouped_matmul",
     "npu_grouped_matmul.List",
+    "npu_weight_quant_batchmatmul",
 }
-HALF_ONLY = {"npu_ffn", "npu_interleave_rope"}
+HALF_ONLY = {"npu_weight_quant_batchmatmul", "npu_ffn", "npu_interleave_rope"}
 RAISING = {"npu_add_rms_norm", "npu_interleave_rope", "npu_moe_gating_top_k_softmax"}
 
 
