@@ -158,7 +158,7 @@ def _same_idle(items: Sequence[Item], end: str) -> int:
 
 def _is_replayed(item: Item) -> bool:
     """Tell whether a finding is among the changes that are replayed together."""
-    return item.finding.predicted is not None and item.is_own_change
+    return item.is_together or (item.finding.predicted is not None and item.is_own_change)
 
 
 def _precedence(item: Item) -> tuple[int, bool, float, float]:
