@@ -115,8 +115,9 @@ def predict(
     ]
     steps = replay(graph, [edit for three in sets for edit in three])[goes_on]
     after = steps.reshape(-1, CORNERS)
-    floors = np.maximum(_least_ns(items, about), least_of_job(items, about, now, others))
-    after[:, 1] = np.maximum(after[:, 1], np.minimum(floors, now))
+    floors = _least_ns(items, about)
+    least = np.maximum(floors, least_of_job(items, about, now, others))
+    after[:, 1] = np.maximum(after[:, 1], np.minimum(least, now))
     lean = _compute_saved_ahead(graph, evidence, sets, others if waited else None)[goes_on]
     # What the ranks gain together is what each of them waits less already.
     of_rank = _View(graph, now, error, loads_unseen=loads_unseen)

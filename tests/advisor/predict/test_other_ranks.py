@@ -111,6 +111,7 @@ def test_what_a_job_gains_is_replayed_on_the_late_rank_and_on_one_that_waits(
     assert found.alone[0].verdict == "gain"
     assert found.alone[0].saved_ns == pytest.approx(500_000, rel=0.1)
     assert found.alone[0].alone_ns is None
+    assert found.alone[0].limit != "loading", "it waits for the next rank"
     assert (found.forecast.together is None) == (rank != 0), "of others, where they are late"
 
 
