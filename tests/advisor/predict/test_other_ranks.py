@@ -18,6 +18,7 @@ from npufix.advisor.predict.what_if import Asked, predict
 from npufix.profiling_parsers.signals import SCHEMAS, Signals
 from npufix.reports.report import Saving
 from npufix.reports.wording.prediction import alone_text
+from npufix.reports.wording.report import headline
 from npufix.rules.cluster_diagnostic import Cluster
 
 if TYPE_CHECKING:
@@ -193,3 +194,14 @@ def test_of_communication_as_much_goes_as_is_expected() -> None:
     assert both.forecast.question is not None
     assert both.forecast.question.answer is not None
     assert both.forecast.question.answer.step_ns == both.alone[1].step_ns
+
+
+def test_the_first_sentence_is_about_the_slowest_of_several_groups() -> None:
+    group = with_fields(finding("NPU611"), what="groups of dp1 take 17 ms", share=0.3)
+    other = with_fields(group, what="groups of world take 6 ms", share=0.1, ranks=[1])
+    for ranked in ([group, other], [other, group]):
+        said = headline(ranked, Saving(0, 1, ""), None, [], with_source=False)
+        assert said.startswith(ranked[0].what.replace("groups", "Groups"))
+    late = with_fields(other, rule="NPU601", what="computing takes 6 ms longer on rank 1")
+    said = headline([group, late], Saving(0, 1, ""), None, [], with_source=False)
+    assert said.startswith("Computing"), "what one rank costs all others"
