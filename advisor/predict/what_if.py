@@ -45,7 +45,7 @@ _QUANTILE = 1.645
 """Of the normal distribution: nine of ten cases lie within so many standard deviations."""
 _ALIKE = 0.02
 """How far the recorded steps are from those that would follow."""
-_OFF, _OFF_OF_RECORDED, _OFF_OF_LEAST_KNOWN = 0.04, 0.015, 0.12
+_OFF, _OFF_OF_RECORDED, _OFF_OF_LEAST_KNOWN = 0.04, 0.015, 0.2
 """How far a replay is off in what a change saves, nine times of ten; the second where all that
 goes was recorded: a pause of 9 ms, kernels that nothing takes the place of; the third where the
 host limits the step and launches less, or collectives change: what the host needs for an operator

@@ -335,7 +335,9 @@ def _calls_in(
     return np.array(found, np.int64), np.array(covered, np.int64)
 
 
-def _sum_outermost(own: int, cover: NDArray[np.number], names: Integers, ends: Integers) -> float:
+def _sum_outermost(
+    own: int, cover: NDArray[np.number], names: NDArray[np.integer], ends: Integers
+) -> float:
     """Return what the calls of one name cover; what one calls of its own name is a part of it."""
     alike = np.flatnonzero(names == names[own])
     latest = np.maximum.accumulate(np.append(0, ends[alike][:-1]))
