@@ -265,14 +265,13 @@ def _applicable(
     wanted = [rule for rule in known_rules() if options.configuration.wants(rule)]
     reasons = {rule.id: unmet(rule.requires, profile.environment, cores) for rule in wanted}
     met = [rule for rule in wanted if rule.kind in kinds and not reasons[rule.id]]
-    if profile.format == "kineto":
-        # What a GPU does says nothing about the settings of an NPU.
-        has_gpu = "GPU" in cores
-        met = [r for r in met if r.kind == "Substitution" or (r.is_for_gpus and has_gpu)]
-    rules = [rule.load() for rule in met]
-    if profile.format == "kineto":
-        rules = [r if isinstance(r, Substitution) else _on_gpu(r) for r in rules]
-    return rules, [report.Fact(key, why) for key, why in reasons.items() if why]
+    skipped = [report.Fact(key, why) for key, why in reasons.items() if why]
+    if profile.format != "kineto":
+        return [rule.load() for rule in met], skipped
+    # What a GPU does says nothing about the settings of an NPU.
+    has_gpu = "GPU" in cores
+    loaded = [r.load() for r in met if r.kind == "Substitution" or (r.is_for_gpus and has_gpu)]
+    return [r if isinstance(r, Substitution) else _on_gpu(r) for r in loaded], skipped
 
 
 def _on_gpu(rule: Diagnostic | ClusterDiagnostic) -> Diagnostic | ClusterDiagnostic:

@@ -103,6 +103,9 @@ def _with(item: T, at: int, found: Predictions, *, claimed: bool, shared: bool) 
     if at not in found.added:  # what it would be if the host were never late: others say how
         told = msgspec.structs.replace(item.finding, predicted=predicted)
         return replace(item, finding=told)
+    if item.of_job:  # that the others wait for this rank: what the job gains is known of all ranks
+        told = msgspec.structs.replace(item.finding, predicted=predicted)
+        return replace(item, finding=told, is_together=True)
     low, high = (max(0, ns) for ns in found.added[at])
     if not _is_certain(item):
         low = 0

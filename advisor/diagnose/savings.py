@@ -112,7 +112,8 @@ def total_saving(
     savings = [i.finding.saving for i in settled if not i.is_idle and i.finding.saving]
     idle = split.free_ns + split.exposed_communication_ns
     most = min(split.total_ns, idle + sum(saving.high_ns for saving in savings))
-    return Saving(min(found.low_ns, most), min(found.high_ns, most), found.basis)
+    high = min(found.high_ns, most)
+    return Saving(min(found.low_ns, high), high, found.basis)
 
 
 def _total(settled: Sequence[Item], forecast: Forecast | None) -> Saving:
@@ -158,7 +159,7 @@ def _same_idle(items: Sequence[Item], end: str) -> int:
 
 def _is_replayed(item: Item) -> bool:
     """Tell whether a finding is among the changes that are replayed together."""
-    return item.finding.predicted is not None and item.is_own_change
+    return item.is_together or (item.finding.predicted is not None and item.is_own_change)
 
 
 def _precedence(item: Item) -> tuple[int, bool, float, float]:

@@ -46,6 +46,8 @@ class Item:
     gained where there are no longer ones."""
     likely_ns: int | None = None
     """What is expected of the saving of a job; ``None`` its middle, or all of "at most"."""
+    is_together: bool = False
+    """Of a job, and replayed with what changes of this rank: it is the one that all wait for."""
     unknown: str = ""
     """Why nothing can be said of what it saves."""
     is_seldom: bool = False

@@ -43,10 +43,13 @@ def edits_of_job(
         middle = min(max(item.likely_ns, saving.low_ns), saving.high_ns)
         least = max(least, LEAST_OF_LIKELY * middle)
     sooner = [ns * graph.steps for ns in (least, middle, saving.high_ns)]
-    is_late = others.rank in item.finding.ranks and not item.is_communication
-    if is_late and item.is_idle:
+    late = is_late(item, others)
+    if late and item.is_idle:
         return _as_three([_take(graph.delta_ns, ns) for ns in sooner], of_host=True)
-    if is_late:
+    if late:
+        # Its kernels are as short as those of the others then; how much sooner the job ends is less
+        # where something hides it, see least_of_job.
+        sooner = [max(ns, float(item.finding.device_ns) * graph.steps) for ns in sooner]
         own: Floats = np.where(graph.communication, 0.0, graph.duration_ns)
         times = [graph.duration_ns - own + _take(own, ns) for ns in sooner]
         low, likely, high = _as_three(times)
@@ -57,6 +60,24 @@ def edits_of_job(
     of_links = item.is_communication or not waited.any()
     weights = np.asarray(taken if of_links else waited, np.float64)
     return _as_three([graph.duration_ns - weights + _take(weights, ns) for ns in sooner])
+
+
+def is_late(item: Item, others: OtherRanks | None) -> bool:
+    """Tell whether a finding is that all others wait for the rank that is replayed."""
+    is_cause = item.of_job and not (item.is_communication or item.is_symptom)
+    return is_cause and others is not None and others.rank in item.finding.ranks
+
+
+def least_of_job(
+    items: Sequence[Item], sets: Sequence[Sequence[int]], now: float, others: OtherRanks | None
+) -> Floats:
+    """Return below what no step of each set comes, as expected: when the next rank is there."""
+    least = []
+    for own in sets:
+        late = [items[at].finding.saving for at in own if is_late(items[at], others)]
+        alone = len(own) == 1 and late and late[0]
+        least.append(now - late[0].high_ns if alone and late[0] else 0.0)
+    return np.array(least)
 
 
 def _take(times: Floats, ns: float) -> Floats:

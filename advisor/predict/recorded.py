@@ -87,7 +87,9 @@ def step_graph(evidence: Evidence, step_ns: int) -> StepGraph | None:
         beside = measured - int(rows.end.max() - begin)
         graph.gap_ns[0] += max(0.0, beside)  # before the first kernel, and behind the last
         return replace(graph, measured_ns=measured)
-    ops = _ops_within(evidence.host_ops, begin, window.end)
+    # Where no mark says when the host is done with the step, its last kernel does.
+    until = int(rows.end.max()) if window.end is None and window.steps else window.end
+    ops = _ops_within(evidence.host_ops, min(begin, int(rows.launch.min())), until)
     loads = _loads_from(evidence.loads, evidence.host_ops)
     waits = find_host_waits(rows, ops, loads, measured, begin, window.end, busy)
     spread, alike = spread_of(np.array([_length(evidence, step) for step in window.steps]))

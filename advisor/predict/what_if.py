@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from npufix.advisor.predict.changes import CORNERS, edits, together
 from npufix.advisor.predict.critical_path import critical_path
 from npufix.advisor.predict.limits import limit_of
-from npufix.advisor.predict.of_job import edits_of_job
+from npufix.advisor.predict.of_job import edits_of_job, is_late, least_of_job
 from npufix.advisor.predict.other_ranks import alone as alone_graph
 from npufix.advisor.predict.other_ranks import without_waits
 from npufix.advisor.predict.recorded import step_graph
@@ -39,14 +39,17 @@ if TYPE_CHECKING:
 _NONE = np.zeros(0, np.int64)
 _MOST_CELLS = 40_000_000
 """Kernels times variants."""
-_USUAL_STEPS, _USUAL_SPREAD = 3, 0.008
+_USUAL_STEPS, _USUAL_SPREAD = 2, 0.006
 """How far steps are from each other before any was seen, and as how many of them that counts."""
 _QUANTILE = 1.645
 """Of the normal distribution: nine of ten cases lie within so many standard deviations."""
 _ALIKE = 0.02
 """How far the recorded steps are from those that would follow."""
-_OFF = 0.04
-"""How far a replay is off in what a change saves, nine times of ten."""
+_OFF, _OFF_OF_RECORDED, _OFF_OF_LEAST_KNOWN = 0.04, 0.015, 0.2
+"""How far a replay is off in what a change saves, nine times of ten; the second where all that
+goes was recorded: a pause of 9 ms, kernels that nothing takes the place of; the third where the
+host limits the step and launches less, or collectives change: what the host needs for an operator
+and how much hides are known least."""
 _CORNERS = 0.75
 """Of the way to where all new kernels are as slow as they may be at once: nine of ten cases."""
 _KEEPS_UP = 0.95
@@ -103,8 +106,8 @@ def predict(
     is_known = error <= WORST_ERROR
     path = critical_path(graph) if is_known else None
     changes = _changes(graph, items, evidence, others) if is_known else {}
-    order = _order(items, changes)
-    chosen, missing = _find_asked(items, changes, asked)
+    order = _order(items, changes, others)
+    chosen, missing = _find_asked(items, changes, order, asked)
     alone = [*order, *(at for at in changes if at not in order)]
     about = [*([at] for at in alone), *(order[: n + 1] for n in range(len(order))), chosen]
     sets = [
@@ -113,7 +116,8 @@ def predict(
     steps = replay(graph, [edit for three in sets for edit in three])[goes_on]
     after = steps.reshape(-1, CORNERS)
     floors = _least_ns(items, about)
-    after[:, 1] = np.maximum(after[:, 1], np.minimum(floors, now))
+    least = np.maximum(floors, least_of_job(items, about, now, others))
+    after[:, 1] = np.maximum(after[:, 1], np.minimum(least, now))
     lean = _compute_saved_ahead(graph, evidence, sets, others if waited else None)[goes_on]
     # What the ranks gain together is what each of them waits less already.
     of_rank = _View(graph, now, error, loads_unseen=loads_unseen)
@@ -292,17 +296,21 @@ def _answer(
     return Question(list(asked.rules), asked.without, numbers, missing, told if chosen else None)
 
 
-def _order(items: Sequence[Item], changes: dict[int, Three]) -> list[int]:
+def _order(
+    items: Sequence[Item], changes: dict[int, Three], others: OtherRanks | None
+) -> list[int]:
     """Return the findings whose changes are made one behind the other.
 
     That the host launches in no time says what late launches cost, and not what to change; what a
-    job gains lies with other ranks. Neither is a part of what all changes of this one come to.
+    job gains with other ranks lies there. Neither is a part of what all changes of this rank come
+    to. That it is the one for which the others wait, is.
     """
-    return [at for at in changes if items[at].is_own_change]
+    late = [at for at in changes if is_late(items[at], others)]
+    return [at for at in changes if items[at].is_own_change] + late
 
 
 def _find_asked(
-    items: Sequence[Item], changes: dict[int, Three], asked: Asked | None
+    items: Sequence[Item], changes: dict[int, Three], order: Sequence[int], asked: Asked | None
 ) -> tuple[list[int], list[str]]:
     """Return the findings to change, and the rules of which there is none."""
     if asked is None:
@@ -311,7 +319,7 @@ def _find_asked(
     named = [at for at in changes if wanted & _names(items[at])]
     known = {name for at in named for name in _names(items[at])}
     missing = [rule for rule in asked.rules if rule.upper() not in known]
-    rest = [at for at in _order(items, changes) if at not in named]
+    rest = [at for at in order if at not in named]
     return rest if asked.without else named, missing
 
 
@@ -347,9 +355,11 @@ class _View:
         more = min(self.waited, max(0.0, max(own, lean) * self.slower - own))
         low, middle, high = low - more, middle - more, high - more
         noise = middle * max(self._noise(limit), min(self.error, 0.05))
-        noise = math.hypot(noise, _OFF * (self.now - middle), more)
-        # That the new kernels are slow and the run, too, is less likely than one of both.
-        below = math.hypot(_CORNERS * (middle - low), noise)
+        noise = math.hypot(noise, self._off(edit, limit) * (self.now - middle), more)
+        # That the new kernels are slow and the run, too, is less likely than one of both; that all
+        # of some communication hides is not.
+        hides = len(edit.rows) and self.graph.communication[edit.rows].any()
+        below = math.hypot((1 if hides else _CORNERS) * (middle - low), noise)
         stays = high >= self.now * (1 - _CLEAR)  # what may gain nothing is no matter of kernels
         above = math.hypot((1 if stays else _CORNERS) * (high - middle), noise)
         if self.loads_unseen:  # that it keeps up with steps as they are is all that is known
@@ -373,6 +383,13 @@ class _View:
             round(middle), round(middle - below), round(middle + above), round(saved), round(least),
             round(most), verdict, limit, limit_ns,
         )  # fmt: skip
+
+    def _off(self, edit: Edit, limit: str) -> float:
+        """Return by how much of what it saves a change may be off."""
+        hides = len(edit.rows) and self.graph.communication[edit.rows].any()
+        if hides or (limit == "host" and len(edit.gone)):
+            return _OFF_OF_LEAST_KNOWN
+        return _OFF if len(edit.rows) else _OFF_OF_RECORDED
 
     def _busy_ns(self, edit: Edit) -> float:
         """Return what no step is shorter than: the longest that a stream computes."""

@@ -87,11 +87,12 @@ def with_left_out(said: str, count: int) -> str:
 def _largest(findings: Sequence[Finding]) -> Finding | None:
     """Return the finding that the first sentence is about, ``None`` if none is large enough.
 
-    What one rank costs all others comes before what the diagnosed one is busy with.
+    What one rank costs all others comes before what the diagnosed one is busy with; that a group
+    moves data for 17 ms comes before that a rank waits for 6 ms of it.
     """
     of_job = [f for f in findings if f.ranks and f.share >= _TOLD]
     if of_job:
-        return of_job[0]
+        return findings[0] if findings[0].rule == of_job[0].rule else of_job[0]
     return findings[0] if findings and findings[0].share >= _TOLD_ALONE else None
 
 

@@ -1,6 +1,6 @@
 """A group loses packets on the network and sends them again.
 
-What: a collective over RDMA moves data for more than 4 s; or it takes more than 4 s on every rank
+What: a collective over RDMA moves data for about 4 s or more; or it takes so long on every rank
 of its group, so that it is nobody's lateness.
 
 Why it is slow on the NPU: a lost packet is sent again only after a timeout of about 4 s, during
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from npufix.rules.cluster_diagnostic import Cluster
 
-RETRANSMIT_NS = 4_000_000_000
-"""Of one collective (RETRANSMIT)."""
+RETRANSMIT_NS = 3_600_000_000
+"""Of one collective, a band below the timeout of about 4 s (RETRANSMIT)."""
 _SHOWN = 5
 
 
@@ -84,7 +84,8 @@ def _observation(group: str, slow: pd.DataFrame, cluster: Cluster) -> Iterator[C
     yield ClusterObservation(
         what=(
             f"in {name_groups(roles(cluster).get(group, ''), group)} collectives over RDMA take "
-            f"more than 4 s, in {format_count(steps, 'step')}; the longest {milliseconds(longest)}"
+            f"about 4 s or more, in {format_count(steps, 'step')}; the longest "
+            f"{milliseconds(longest)}"
         ),
         ranks=ranks,
         evidence=tuple(_fact(row) for row in worst.head(_SHOWN).to_dict("records")),

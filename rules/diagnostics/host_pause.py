@@ -93,7 +93,7 @@ _OF_UNKNOWN = (
 )
 _MUCH_SHORTER = 0.1
 """Share of the calls in the pauses that later calls of the same operator take at most."""
-_ALL = 0.8
+_ALL = 0.95
 """Share of the pauses from which the call that is named is all that the host did."""
 _AGAIN = 2
 """Times per step that a program synchronises the device: once may be for the step as a whole."""
@@ -330,9 +330,18 @@ def _calls_in(
             alike = inside[names[inside] == name]
             own = int(alike[cover[alike].argmax()]) if len(alike) else -1
         found.append(int(rows[own]) if own >= 0 else -1)
-        same = cover[names == names[own]].sum() if own >= 0 else 0
+        same = _sum_outermost(own, cover, names, ends) if own >= 0 else 0
         covered.append(min(int(same), int(pauses.idle_ns[at])))
     return np.array(found, np.int64), np.array(covered, np.int64)
+
+
+def _sum_outermost(
+    own: int, cover: NDArray[np.number], names: NDArray[np.integer], ends: Integers
+) -> float:
+    """Return what the calls of one name cover; what one calls of its own name is a part of it."""
+    alike = np.flatnonzero(names == names[own])
+    latest = np.maximum.accumulate(np.append(0, ends[alike][:-1]))
+    return float(cover[alike[ends[alike] > latest]].sum())
 
 
 def _innermost(cover: NDArray[np.number], lengths: NDArray[np.number], least: float) -> int:

@@ -7,7 +7,8 @@ Why it is slow on the NPU: each kernel reads and writes parameters, gradients an
 and the host launches thousands of them. A fused optimizer reads and writes them once.
 
 Evidence: the ``Optimizer.step#...`` calls of the host and the kernels of the operators in them; where
-no step is marked, element-wise kernels of a few Types that repeat in one order ten times or more.
+no step is marked, element-wise kernels of a few Types that repeat in one order ten times or more,
+and ForeachX kernels of four Types or more.
 Without a step that runs in ApplyAdamWV2 or another kernel of an optimizer already.
 
 Use instead: for AdamW ``torch.optim.AdamW(..., fused=True)``, one ApplyAdamWV2 per parameter; not
@@ -86,6 +87,8 @@ _LONGEST_UPDATE = 16
 _MOST_TYPES = 4
 _HOT = 0.05
 """Share of the step from which a few Foreach kernels are told."""
+_LISTS = 4
+"""Types of such kernels from which they are an optimizer."""
 _FEW = 10
 """The classes of torch_npu launch about as many kernels per group and dtype."""
 
@@ -107,7 +110,38 @@ def check(recording: Recording) -> Iterator[Observation]:
         if found is not None and found[1] in _BY_CLASS:
             own = _below(recording, steps[steps["name"] == name])
             yield from _observation(recording, own, found[1])
-    yield from _observe_unmarked(recording, _below(recording, steps))
+    marked = _below(recording, steps)
+    yield from _observe_unmarked(recording, marked)
+    yield from _observe_unmarked_lists(recording, marked)
+
+
+def _observe_unmarked_lists(recording: Recording, marked: pd.DataFrame) -> Iterator[Observation]:
+    """Yield one observation where kernels over lists of tensors update them, and no step is marked.
+
+    Eight Types of them are an optimizer; one or two scale gradients or average weights.
+    """
+    kernels = recording.kernels
+    types = [str(name) for name in kernels["type"].cat.categories]
+    if any(_FUSED.fullmatch(name) for name in types):
+        return
+    lists = np.array([*(name.startswith(_FOREACH) for name in types), False])
+    rows = kernels[lists[kernels["type"].cat.codes] & ~kernels.index.isin(marked.index)]
+    cost, steps = per_step(int(rows["duration_ns"].sum()), recording), max(1, recording.step_count)
+    kinds = rows.groupby(rows["type"].astype(str))["duration_ns"].sum()
+    if share(cost, recording) < _HOT or len(kinds) < _LISTS:
+        return
+    kinds = kinds.sort_values(ascending=False, kind="stable")
+    yield Observation(
+        what=(
+            f"updates of lists of parameters take {milliseconds(cost)} per step "
+            f"({percent(share(cost, recording))} of the step) in "
+            f"{format_count(len(rows) / steps, 'kernel')}: {', '.join(kinds.index[:_MOST_TYPES])}"
+            f"{_say_idle(rows, recording)}"
+        ),
+        evidence=tuple((str(kind), milliseconds(ns / steps)) for kind, ns in kinds.items()),
+        **_gain(rows, cost, recording),
+        places=places(rows, rows["duration_ns"].to_numpy(), recording),
+    )
 
 
 def _observe_unmarked(recording: Recording, marked: pd.DataFrame) -> Iterator[Observation]:

@@ -62,15 +62,16 @@ _QUEUE = (
     "more num_parallel_workers and prefetch_size in mindspore.dataset, python_multiprocessing=True "
     "where Python makes the batches; minddata_pipeline_summary_*.csv names the slow operation"
 )
-_SHORTEST_NS = 200_000
-"""A call that takes less has found its batch ready."""
+_SHORTEST_NS, _SHORTEST_SHARE = 200_000, 0.02
+"""A call that takes less, or less than this share of the longest one, has found its batch ready."""
 
 
 def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation for the slow calls together, and one for waits of the device itself."""
     yield from _at_the_queue(recording)
     calls = find_named(recording.host_ops, NEXT_BATCH)
-    slow = calls[calls["duration_ns"] > _SHORTEST_NS]
+    least = max(_SHORTEST_NS, _SHORTEST_SHARE * calls["duration_ns"].max()) if len(calls) else 0
+    slow = calls[calls["duration_ns"] > least]
     if slow.empty or recording.kernels.empty:
         return
     start, duration = slow["start_ns"].to_numpy(), slow["duration_ns"].to_numpy()

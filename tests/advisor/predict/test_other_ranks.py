@@ -18,6 +18,7 @@ from npufix.advisor.predict.what_if import Asked, predict
 from npufix.profiling_parsers.signals import SCHEMAS, Signals
 from npufix.reports.report import Saving
 from npufix.reports.wording.prediction import alone_text
+from npufix.reports.wording.report import headline
 from npufix.rules.cluster_diagnostic import Cluster
 
 if TYPE_CHECKING:
@@ -111,7 +112,8 @@ def test_what_a_job_gains_is_replayed_on_the_late_rank_and_on_one_that_waits(
     assert found.alone[0].verdict == "gain"
     assert found.alone[0].saved_ns == pytest.approx(500_000, rel=0.1)
     assert found.alone[0].alone_ns is None
-    assert found.forecast.together is None, "its changes lie with other ranks"
+    assert found.alone[0].limit != "loading", "it waits for the next rank"
+    assert (found.forecast.together is None) == (rank != 0), "of others, where they are late"
 
 
 def test_what_a_slow_link_costs_goes_from_the_collectives() -> None:
@@ -192,3 +194,14 @@ def test_of_communication_as_much_goes_as_is_expected() -> None:
     assert both.forecast.question is not None
     assert both.forecast.question.answer is not None
     assert both.forecast.question.answer.step_ns == both.alone[1].step_ns
+
+
+def test_the_first_sentence_is_about_the_slowest_of_several_groups() -> None:
+    group = with_fields(finding("NPU611"), what="groups of dp1 take 17 ms", share=0.3)
+    other = with_fields(group, what="groups of world take 6 ms", share=0.1, ranks=[1])
+    for ranked in ([group, other], [other, group]):
+        said = headline(ranked, Saving(0, 1, ""), None, [], with_source=False)
+        assert said.startswith(ranked[0].what.replace("groups", "Groups"))
+    late = with_fields(other, rule="NPU601", what="computing takes 6 ms longer on rank 1")
+    said = headline([group, late], Saving(0, 1, ""), None, [], with_source=False)
+    assert said.startswith("Computing"), "what one rank costs all others"

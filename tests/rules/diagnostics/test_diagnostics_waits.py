@@ -171,6 +171,12 @@ def test_a_batch_matters_by_its_share_of_the_step(duration: int, expected: int) 
     assert all(o.what.startswith("1 of 2 calls") for o in found)
 
 
+def test_a_batch_that_was_ready_did_not_wait_beside_one_that_took_long() -> None:
+    rows = [{"start_ns": at * MS, "duration_ns": MS} for at in (0, 50, 99)]
+    ops = [call(NEXT, MS, 49 * MS), call(NEXT, 60 * MS, 300 * US)]  # 0.3 ms: unpickled and pinned
+    assert only(slow_data_loading, recording(rows, ops)).what.startswith("1 of 2 calls")
+
+
 @pytest.mark.parametrize(("name", "sooner"), [(LOADER, {1: 30 * MS}), (NEXT, {})])
 def test_what_the_host_loads_itself_holds_up_its_next_launch(
     name: str, sooner: dict[int, int]

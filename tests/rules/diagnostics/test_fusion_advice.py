@@ -216,6 +216,16 @@ def test_a_few_foreach_kernels_of_a_whole_model_are_told_as_one() -> None:
     assert found.what.startswith("AdamW takes 2 ms per step")
 
 
+def test_lists_of_parameters_are_an_optimizer_without_a_mark_too() -> None:
+    kinds = ("MulScalar", "LerpScalar", "Sqrt", "AddcdivScalar")
+    lists = [{**UPDATE, "type": f"Foreach{kind}", "duration_ns": MS} for kind in kinds]
+    found = the(seen(optimizer_in_small_kernels, chain(*lists)))
+    assert found.what.startswith("updates of lists of parameters take 4 ms per step")
+    average = {**UPDATE, "type": "ApplyAdamWV2"}  # of the weights, behind a fused step
+    assert seen(optimizer_in_small_kernels, chain(*lists, average)) == []
+    assert seen(optimizer_in_small_kernels, chain(*lists[:2])) == [], "gradients are scaled"
+
+
 @pytest.mark.parametrize(
     ("rows", "name"),
     [
