@@ -109,7 +109,8 @@ class Words:
 
     def possible(self, rules: Sequence[Substitution], found: int) -> list[Substitution]:
         """Return the rules whose operations may be there."""
-        likely = [r for r in rules if self._common.get(r.id, -1) & ~found == 0]
+        missing, common = ~found, self._common
+        likely = [r for r in rules if not common.get(r.id, -1) & missing]
         return [r for r in likely if any(w & found == w for w in self._needed[r.id])]
 
 

@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npufix.advisor.project import scanning, stored
+from npufix.advisor.project import stored
 from npufix.advisor.project.callers import Callers
 from npufix.advisor.project.configuration import EVERYTHING
 from npufix.advisor.project.found import FileSearch, Packer
 from npufix.advisor.project.scanning import Search
 from npufix.advisor.project.source_tree import read_source_tree
 from npufix.advisor.project.stored import Store
+from npufix.rewriters import find
 from npufix.rewriters.match.recorded_call import RecordedCall
 from npufix.rules.registry import all_rules
 
@@ -56,14 +57,13 @@ def kept(tmp_path: Path) -> Path:
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the files that are searched, not looked up."""
     found: list[str] = []
-    searched = scanning.find_sites
+    searched = find.find_sites
 
     def noted(text: str, *args: object, **kwargs: object) -> object:
-        if scanning.may_have_sites(text):
-            found.append(text)
+        found.append(text)
         return searched(text, *args, **kwargs)  # type: ignore[arg-type]  # as they came
 
-    monkeypatch.setattr(scanning, "find_sites", noted)
+    monkeypatch.setattr(find, "find_sites", noted)
     return found
 
 
