@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from npufix.advisor.console import stopping
 from npufix.advisor.project.found import FileSearch, Packer
 from npufix.advisor.project.generated import find_origin, with_condition
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from npufix.advisor.project.source_tree import SourceFile
     from npufix.advisor.project.stored import Store
     from npufix.rewriters.edit.site import Site
+    from npufix.rewriters.match.prefilter import Words
     from npufix.rewriters.match.recorded_call import RecordedCall
     from npufix.rules.substitution import Substitution
 
@@ -168,12 +171,30 @@ class Search:
         # What was found before, in all files, is told without what finds.
         from npufix.rewriters.find import find_sites
 
+        self.read_patterns()
         recorded = self.recorded(file.relative)
         found = find_sites(
             file.text, rules, recorded, neighbour,
             with_text=self.with_text, cut=cut, width=file.line_width,
         )  # fmt: skip
         return list(found)
+
+    def read_patterns(self) -> Words:
+        """Read what words the patterns need, once; it is kept, as it takes longer than a file."""
+        return self._words
+
+    @cached_property
+    def _words(self) -> Words:
+        from npufix.rewriters.match.prefilter import learn_ways, list_ways, words_for
+
+        if self.store is not None:
+            key = b"words", " ".join(rule.id for rule in self.rules).encode()
+            kept = self.store.get(*key)
+            try:
+                learn_ways(self.rules, msgspec.json.decode(kept or b"", type=list[list[list[str]]]))
+            except ValueError:  # nothing is kept
+                self.store.put(msgspec.json.encode(list_ways(self.rules)), *key)
+        return words_for(tuple(self.rules))
 
     def files(self, files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, FileSearch]]:
         """Yield what each file holds, in the order given."""
@@ -244,11 +265,10 @@ class _Pool:
     def results(self, wanted: Sequence[int]) -> Mapping[int, FileSearch]:
         """Return what the files of these numbers hold."""
         from npufix.rewriters import find  # noqa: F401 - once, not in each child
-        from npufix.rewriters.match.prefilter import words_for
 
         groups = _group(self.files, wanted)
         found: dict[int, FileSearch] = {}
-        words_for(tuple(self.search.rules))  # read the patterns before each child does
+        self.search.read_patterns()  # before each child does
         with warnings.catch_warnings():
             # The children touch nothing that the threads of other libraries hold.
             warnings.simplefilter("ignore", DeprecationWarning)

@@ -19,6 +19,7 @@ from npufix.advisor.project.scanning import Search
 from npufix.advisor.project.source_tree import read_source_tree
 from npufix.advisor.project.stored import Store
 from npufix.rewriters import find
+from npufix.rewriters.match import prefilter
 from npufix.rewriters.match.recorded_call import RecordedCall
 from npufix.rules.registry import all_rules
 
@@ -233,3 +234,17 @@ def test_a_function_that_holds_too_much_is_cut_and_says_so(tmp_path: Path) -> No
     found = search(None).file(file)
     assert found.warnings == ("m.py: f holds so much that not all of it was looked at; split it",)
     assert "not tried" in found.sites[-1].problem + found.sites[0].problem
+
+
+def test_the_words_of_patterns_are_kept(
+    package: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has changed a file does not wait for all patterns to be read."""
+    answers(package, search(kept))
+    (package / "user.py").write_text(USER + "\n")
+    plain, words = answers(package, search(None)), prefilter.list_ways(all_rules())
+    monkeypatch.setattr(prefilter, "_known_ways", {})
+    monkeypatch.setattr(prefilter, "_alternatives", None)  # who reads a pattern fails
+    prefilter.words_for.cache_clear()
+    assert answers(package, search(kept)) == plain
+    assert prefilter.list_ways(all_rules()) == words
