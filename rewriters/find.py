@@ -14,11 +14,11 @@ from npufix.rewriters.edit.edit import segment
 from npufix.rewriters.edit.layout import use_width
 from npufix.rewriters.edit.loops.find import find_loops
 from npufix.rewriters.edit.loops.reading import may_hold_loops
-from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite, rewrite
-from npufix.rewriters.edit.site import Basis, Proof, Site, leave_out_covered
+from npufix.rewriters.edit.rewrite import NotRewritableError, rewrite
+from npufix.rewriters.edit.site import Basis, Proof, Rewrite, Site, leave_out_covered
+from npufix.rewriters.edit.statements.programs.configured import may_have_sites
 from npufix.rewriters.edit.statements.searches import (
     OF_CONFIGURATIONS,
-    configures,
     form_of,
     possible,
     possible_in_module,
@@ -63,12 +63,6 @@ _PARSED_LIKE_A_CHANGE = 10
 _LOOKS_LIKE_A_CHANGE = 100
 _ELSEWHERE = "a helper computes something else on devices of other makers"
 _NOT_TRIED = "the function holds so much that this change was not tried"
-
-
-@lru_cache(maxsize=1)
-def may_have_sites(source: str) -> bool:
-    """Tell whether a module is worth reading: it names torch, or configures a training run."""
-    return "torch" in source or configures(source)
 
 
 def find_sites(  # noqa: PLR0913 - what is looked for, and where

@@ -25,7 +25,7 @@ from npufix.advisor.roofline.products import GRADIENT
 from npufix.advisor.roofline.work import work_of
 from npufix.reports import report
 from npufix.reports.code_digest import digest, normal_form
-from npufix.rewriters.facts.occasions import Occasion
+from npufix.rewriters.facts.steps.occasion import Occasion
 from npufix.rewriters.write.user_folders import private_cache_folder
 from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.recording.recorded_cells import (

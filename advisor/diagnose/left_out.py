@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING
 
 from npufix.advisor.project.callers import Callers, Mention
 from npufix.advisor.project.cold_files import is_cold, is_test
-from npufix.rewriters.edit.loops.advice.batches import OF_BATCHES
-from npufix.rewriters.edit.loops.advice.ragged import ADVICE
-from npufix.rewriters.edit.loops.advice.rows import BY_HAND
-from npufix.rewriters.edit.loops.statements import EFFECT
-from npufix.rewriters.edit.validation import IN_BETWEEN
-from npufix.rewriters.facts.occasions import Occasion, is_aside
+from npufix.rewriters.facts.steps.occasion import Occasion
 from npufix.rewriters.graph.modules.scopes import MODULE
 from npufix.rules.substitution import Safety
 
@@ -140,6 +135,8 @@ def runs_in_steps(tree: SourceTree, file: SourceFile, site: Site, callers: Calle
         return False  # nobody works out by hand what is done once, or changes what makes a model
     in_training = site.rule.search == "growing-caches" and _TRAINS.search(file.relative)
     left_out = site.occasion in {Occasion.HOST, Occasion.ASIDE}
+    from npufix.rewriters.facts.occasions import is_aside
+
     if site.rule.name in _MAKES_OPTIMIZERS and not is_aside(site.function):
         # ``for fold in folds:`` makes one for all steps; whoever asks for a device has one
         left_out = site.occasion is Occasion.HOST and site.form.pattern.__name__ != _ASKS_DEVICE
@@ -163,6 +160,8 @@ def _only_evaluates(file: SourceFile, site: Site) -> bool:
 def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozenset[str]) -> bool:
     """Tell whether, for all that the tree says, a step runs a site and may call what it needs."""
     if site.rewrite is None and not _says_what_to_do(site):
+        from npufix.rewriters.edit.validation import IN_BETWEEN
+
         # nobody takes a function apart for one operator, or can tell what is not known
         in_between = site.problem == IN_BETWEEN and not site.open_conditions
         return site.rule.table != "affinity" and in_between
@@ -289,8 +288,11 @@ def _speaks_for(site: Site) -> Iterator[Mention]:
 
 def _says_what_to_do(site: Site) -> bool:
     """Tell whether there is more to read than why no text could be written."""
-    rule = site.rule
-    return bool(rule.advice) or (
-        rule.search != ""
-        and (rule.search != "loops" or site.problem in {EFFECT, *ADVICE, *BY_HAND, *OF_BATCHES})
-    )
+    if site.rule.advice or site.rule.search != "loops":
+        return site.rule.advice != "" or site.rule.search != ""
+    from npufix.rewriters.edit.loops.advice.batches import OF_BATCHES
+    from npufix.rewriters.edit.loops.advice.ragged import ADVICE
+    from npufix.rewriters.edit.loops.advice.rows import BY_HAND
+    from npufix.rewriters.edit.loops.statements import EFFECT
+
+    return site.problem in {EFFECT, *ADVICE, *BY_HAND, *OF_BATCHES}

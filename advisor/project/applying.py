@@ -11,8 +11,7 @@ from npufix.rewriters.find import find_sites
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from npufix.rewriters.edit.rewrite import Rewrite
-    from npufix.rewriters.edit.site import Site
+    from npufix.rewriters.edit.site import Rewrite, Site
     from npufix.rules.substitution import Substitution
 
 

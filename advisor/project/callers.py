@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from npufix.advisor.project.cold_files import is_cold, is_test
-from npufix.rewriters.facts.occasions import is_hot, sets_up
 from npufix.rewriters.graph.modules.scopes import MODULE, scopes
 from npufix.rewriters.graph.modules.syntax import walk
 from npufix.rules.substitution import Safety
@@ -214,6 +213,16 @@ class _Part:
         known: dict[str, list[str]] = {} if data is None else json.loads(data)
         return known
 
+    @cached_property
+    def _warm(self) -> Sequence[tuple[str, str]]:
+        """Return the texts that a step may run, as they are and in small letters.
+
+        Every question is about all of them: to make letters small takes twenty times as long as to
+        look for a word.
+        """
+        texts = (file.text for name, file in self._files.items() if not is_cold(name))
+        return [(text, text.lower()) for text in texts]
+
     def keep(self) -> None:
         """Keep the answers, if there are new ones."""
         if self._store and self._grown:
@@ -230,8 +239,7 @@ class _Part:
         """Tell whether a file that a step may run has these words outside of comments."""
 
         def find() -> Iterator[str]:
-            files = (f for name, f in self._files.items() if not is_cold(name))
-            texts = (f.text for f in files if _holds_any(f.text.lower(), wanted.parts))
+            texts = (text for text, low in self._warm if _holds_any(low, wanted.parts))
             found = (m for text in texts for m in wanted.words.finditer(text))
             before = (m.string[m.string.rfind("\n", 0, m.start()) + 1 : m.start()] for m in found)
             if any("#" not in line for line in before):
@@ -295,6 +303,8 @@ def _part_of(file: str) -> int:
 
 def _callers_in(text: str, name: str) -> frozenset[str]:
     """Return the functions of a module that call one, ``_HANDED_ON`` for a step."""
+    from npufix.rewriters.facts.occasions import is_hot, sets_up
+
     try:
         module = _read(text)
     except (SyntaxError, ValueError, RecursionError):

@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from npufix.advisor.console import stopping
 from npufix.advisor.project.found import FileSearch, Packer
 from npufix.advisor.project.generated import find_origin, with_condition
 from npufix.advisor.project.known_names import condition_names
 from npufix.profiling_parsers.progress import advance
 from npufix.reports.report import Problem
+from npufix.rewriters.edit.statements.programs.configured import may_have_sites
 from npufix.rewriters.edit.statements.programs.files import find_settings
-from npufix.rewriters.find import find_sites, may_have_sites
-from npufix.rewriters.match.prefilter import words_for
 from npufix.rewriters.match.suppressions import (
     Suppression,
     read_assumptions,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from npufix.advisor.project.source_tree import SourceFile
     from npufix.advisor.project.stored import Store
     from npufix.rewriters.edit.site import Site
+    from npufix.rewriters.match.prefilter import Words
     from npufix.rewriters.match.recorded_call import RecordedCall
     from npufix.rules.substitution import Substitution
 
@@ -132,14 +134,8 @@ class Search:
         if not file.is_python:
             return FileSearch(tuple(find_settings(file.text, file.relative, rules)))
         try:
-            recorded = self.recorded(file.relative)
             too_large: list[str] = []
-            sites = list(
-                find_sites(
-                    file.text, rules, recorded, neighbour,
-                    with_text=self.with_text, cut=too_large.append, width=file.line_width,
-                )
-            )  # fmt: skip
+            sites = self._find_sites(file, rules, neighbour, too_large.append)
             comments = read_suppressions(file.text)
             granted = read_assumptions(file.text)
         except (SyntaxError, ValueError, RecursionError) as error:
@@ -162,6 +158,43 @@ class Search:
         kept = [s if source is None else with_condition(s, source) for s in sites]
         kept = [k for s, k in zip(sites, kept, strict=True) if id(s) not in left]
         return FileSearch(tuple(kept), tuple(hidden), None, tuple(said))
+
+    def _find_sites(
+        self,
+        file: SourceFile,
+        rules: Sequence[Substitution],
+        neighbour: Callable[[str], str | None],
+        cut: Callable[[str], None],
+    ) -> list[Site]:
+        if not may_have_sites(file.text):
+            return []
+        # What was found before, in all files, is told without what finds.
+        from npufix.rewriters.find import find_sites
+
+        self.read_patterns()
+        recorded = self.recorded(file.relative)
+        found = find_sites(
+            file.text, rules, recorded, neighbour,
+            with_text=self.with_text, cut=cut, width=file.line_width,
+        )  # fmt: skip
+        return list(found)
+
+    def read_patterns(self) -> Words:
+        """Read what words the patterns need, once; it is kept, as it takes longer than a file."""
+        return self._words
+
+    @cached_property
+    def _words(self) -> Words:
+        from npufix.rewriters.match.prefilter import learn_ways, list_ways, words_for
+
+        if self.store is not None:
+            key = b"words", " ".join(rule.id for rule in self.rules).encode()
+            kept = self.store.get(*key)
+            try:
+                learn_ways(self.rules, msgspec.json.decode(kept or b"", type=list[list[list[str]]]))
+            except ValueError:  # nothing is kept
+                self.store.put(msgspec.json.encode(list_ways(self.rules)), *key)
+        return words_for(tuple(self.rules))
 
     def files(self, files: Sequence[SourceFile]) -> Iterator[tuple[SourceFile, FileSearch]]:
         """Yield what each file holds, in the order given."""
@@ -231,9 +264,11 @@ class _Pool:
 
     def results(self, wanted: Sequence[int]) -> Mapping[int, FileSearch]:
         """Return what the files of these numbers hold."""
+        from npufix.rewriters import find  # noqa: F401 - once, not in each child
+
         groups = _group(self.files, wanted)
         found: dict[int, FileSearch] = {}
-        words_for(tuple(self.search.rules))  # read the patterns before each child does
+        self.search.read_patterns()  # before each child does
         with warnings.catch_warnings():
             # The children touch nothing that the threads of other libraries hold.
             warnings.simplefilter("ignore", DeprecationWarning)

@@ -17,6 +17,7 @@ from npufix.rewriters.edit.edit import CannotSpliceError, Edit, extent, unit_of
 from npufix.rewriters.edit.imports import Import, add_import, insertion
 from npufix.rewriters.edit.job import PROBE
 from npufix.rewriters.edit.layout import style_of
+from npufix.rewriters.edit.site import Rewrite
 from npufix.rewriters.edit.spelling import fresh, spell
 from npufix.rewriters.edit.validation import computes_the_same, difference, unbound
 from npufix.rewriters.edit.wording import Wording
@@ -42,24 +43,6 @@ _CHOICES = (
     ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp,
 )  # fmt: skip
 _SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Return)
-
-
-@dataclass(frozen=True, slots=True)
-class Rewrite:
-    """The module after one substitution."""
-
-    direct: str
-    """The new code unconditionally: what is verified."""
-    portable: str
-    """The new code on an NPU, the old one elsewhere; equal to ``direct`` without NPU operators."""
-    text: str
-    """What was put in: new local names, if any, then the expression."""
-    line: int
-    """Where it is in ``direct``."""
-    on_npu: str = ""
-    """As ``portable``, where the new code runs everywhere; empty if that cannot be laid out."""
-    probe: str = ""
-    """The module with a call of ``PROBE`` in place of the new code: it gets the operands."""
 
 
 class NotRewritableError(Exception):

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.facts.occasions import Occasion
+from npufix.rewriters.facts.steps.occasion import Occasion
 from npufix.rules.substitution import Safety
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from npufix.rewriters.edit.rewrite import Rewrite
     from npufix.rules.substitution import Condition, Form, Substitution
 
 
@@ -34,6 +33,24 @@ class Proof:
 
     condition: Condition
     basis: Basis
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """The module after one substitution."""
+
+    direct: str
+    """The new code unconditionally: what is verified."""
+    portable: str
+    """The new code on an NPU, the old one elsewhere; equal to ``direct`` without NPU operators."""
+    text: str
+    """What was put in: new local names, if any, then the expression."""
+    line: int
+    """Where it is in ``direct``."""
+    on_npu: str = ""
+    """As ``portable``, where the new code runs everywhere; empty if that cannot be laid out."""
+    probe: str = ""
+    """The module with a call of ``PROBE`` in place of the new code: it gets the operands."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, cast
 
 import libcst as cst
@@ -65,7 +66,7 @@ def splice(source: str, lines: Sequence[str], function: FunctionNode, edit: Edit
     if holds_comment(source, lines, edit.replace):
         raise CannotSpliceError("a comment stands inside the expression")
     try:
-        wrapper = MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
+        wrapper = _parse(text)
     except cst.ParserSyntaxError as error:
         raise CannotSpliceError("libcst cannot read these statements") from error
     edit = replace(edit, text=_as_laid_out(edit, lines, indent))
@@ -95,6 +96,12 @@ def splice(source: str, lines: Sequence[str], function: FunctionNode, edit: Edit
     new = new.removeprefix(header[0]) if header else new
     new = align("".join(lines[first - 1 : last]), new, edit.width)
     return "".join([*lines[start - 1 : first - 1], new, *lines[last:end]])
+
+
+@lru_cache(maxsize=4)
+def _parse(text: str) -> MetadataWrapper:
+    """Return statements with their places: each gets new code, new code on an NPU, and a probe."""
+    return MetadataWrapper(cst.parse_module(text), unsafe_skip_copy=True)
 
 
 def _as_laid_out(edit: Edit, lines: Sequence[str], indent: int) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,7 @@ from npufix.rewriters.facts.steps.functions import (
 )
 from npufix.rewriters.facts.steps.gpu_packages import needs_gpu
 from npufix.rewriters.facts.steps.loops import Pace, pace, reads_data
+from npufix.rewriters.facts.steps.occasion import Occasion
 from npufix.rewriters.graph.modules.names import FunctionNode
 from npufix.rewriters.graph.modules.scopes import MODULE, scopes
 from npufix.rewriters.graph.modules.syntax import last_name, nodes_of, walk
@@ -29,18 +29,6 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.dataflow import FunctionFlow
     from npufix.rewriters.graph.modules.scopes import Scope
     from npufix.rewriters.match.matching import Match
-
-
-class Occasion(str, Enum):
-    """When a place runs; what nothing speaks against runs in each step."""
-
-    STEP = "step"
-    CALL = "call"
-    """Once per call of ``generate``, per epoch, or when something is built."""
-    HOST = "host"
-    """On the host: data sets, processors, what was brought to the CPU."""
-    ASIDE = "aside"
-    """Beside the steps: validation, plots, epochs, and what is computed once and kept."""
 
 
 # A loop in them takes no part in a step either.

@@ -75,7 +75,7 @@ class Words:
     """The words that some rules look for, one bit each; a text is the bits of its words."""
 
     def __init__(self, rules: Sequence[Substitution]) -> None:
-        rules = [rule for rule in rules if not rule.search]
+        rules = _with_patterns(rules)
         ops = sorted({op for rule in rules for way in _ways(rule) for op in way})
         self._groups = {op: (1 << n, re.compile(words_of(op))) for n, op in enumerate(ops)}
         self._needed = {
@@ -109,7 +109,8 @@ class Words:
 
     def possible(self, rules: Sequence[Substitution], found: int) -> list[Substitution]:
         """Return the rules whose operations may be there."""
-        likely = [r for r in rules if self._common.get(r.id, -1) & ~found == 0]
+        missing, common = ~found, self._common
+        likely = [r for r in rules if not common.get(r.id, -1) & missing]
         return [r for r in likely if any(w & found == w for w in self._needed[r.id])]
 
 
@@ -125,11 +126,31 @@ def words_for(rules: tuple[Substitution, ...]) -> Words:
     return Words(rules)
 
 
-@cache
+def _with_patterns(rules: Iterable[Substitution]) -> list[Substitution]:
+    return [rule for rule in rules if not rule.search]
+
+
+def list_ways(rules: Iterable[Substitution]) -> list[list[list[str]]]:
+    """Return what the patterns of some rules need, to be kept: all of them are read for it."""
+    return [[sorted(way) for way in _ways(rule)] for rule in _with_patterns(rules)]
+
+
+def learn_ways(rules: Sequence[Substitution], kept: Sequence[Sequence[Sequence[str]]]) -> None:
+    """Take what ``list_ways`` has returned for the same rules."""
+    for rule, ways in zip(_with_patterns(rules), kept, strict=True):
+        _known_ways[rule] = tuple(map(frozenset, ways))
+
+
+_known_ways: dict[Substitution, tuple[frozenset[str], ...]] = {}
+
+
 def _ways(rule: Substitution) -> tuple[frozenset[str], ...]:
     """Return, for each spelling of a pattern, the operations that must be found somehow."""
-    ways = (way for form in rule.forms for way in _alternatives(pattern_of(form.pattern).root, {}))
-    return tuple(sorted(_fewest(ways), key=sorted))
+    if rule not in _known_ways:
+        roots = (pattern_of(form.pattern).root for form in rule.forms)
+        ways = (way for root in roots for way in _alternatives(root, {}))
+        _known_ways[rule] = tuple(sorted(_fewest(ways), key=sorted))
+    return _known_ways[rule]
 
 
 def _alternatives(

@@ -13,8 +13,8 @@ import pytest
 from npufix.advisor.cluster.executors import LocalExecutor
 from npufix.advisor.console import stopping
 from npufix.advisor.diagnose.source_scan import scan
-from npufix.advisor.project import scanning
 from npufix.advisor.project.source_tree import read_source_tree
+from npufix.rewriters import find
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,8 +80,8 @@ def test_an_interrupt_of_which_a_library_makes_another_error_is_one(
             raise RuntimeError("a tree in which something is missing") from error
 
     monkeypatch.setattr(stopping, "_seen", [])
-    monkeypatch.setattr(scanning, "find_sites", swallowing)
-    (tmp_path / "m.py").write_text("x = 1\n")
+    monkeypatch.setattr(find, "find_sites", swallowing)
+    (tmp_path / "m.py").write_text("import torch\n")
     stopping.begin()
     try:
         with pytest.raises(KeyboardInterrupt):

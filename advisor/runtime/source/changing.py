@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
     from npufix.advisor.runtime.source.proving import Prover
     from npufix.advisor.runtime.source.selection import RuleSelection
-    from npufix.rewriters.edit.rewrite import Rewrite
-    from npufix.rewriters.edit.site import Site
+    from npufix.rewriters.edit.site import Rewrite, Site
     from npufix.rewriters.verification.verdict import Verdict
     from npufix.rules.substitution import Substitution
 

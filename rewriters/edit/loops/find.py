@@ -48,7 +48,7 @@ from npufix.rewriters.edit.loops.values import (
 )
 from npufix.rewriters.edit.loops.weights import OF_STEPS, WEIGHTS, changes_weights
 from npufix.rewriters.edit.loops.writing import Join, write
-from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite
+from npufix.rewriters.edit.rewrite import NotRewritableError
 from npufix.rewriters.facts.host_tensors import is_brought_to_host, is_made_on_host
 from npufix.rewriters.facts.occasions import is_done_once, is_hot
 from npufix.rewriters.facts.value_kinds import is_of_numpy
@@ -60,6 +60,7 @@ from npufix.rewriters.graph.special import Op
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from npufix.rewriters.edit.site import Rewrite
     from npufix.rewriters.graph.nodes import Evaluation, Node
 
 READ_AFTERWARDS = "what the last round leaves in a name is read afterwards"

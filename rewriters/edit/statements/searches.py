@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.edit import extent, unit_of
 from npufix.rewriters.edit.job import PROBE
 from npufix.rewriters.edit.layout import fit
-from npufix.rewriters.edit.rewrite import NotRewritableError, Rewrite
-from npufix.rewriters.edit.statements import vendor_operators
+from npufix.rewriters.edit.rewrite import NotRewritableError
+from npufix.rewriters.edit.site import Rewrite
 from npufix.rewriters.edit.statements.attention.attention_in_pieces import (
     FUSED,
     find_attention_in_pieces,
@@ -45,7 +45,7 @@ from npufix.rewriters.edit.statements.mixtures.experts import (
 )
 from npufix.rewriters.edit.statements.mixtures.routers import find_routers
 from npufix.rewriters.edit.statements.products import find_einsum_products
-from npufix.rewriters.edit.statements.programs import loaders, optimizers
+from npufix.rewriters.edit.statements.programs import configured
 from npufix.rewriters.edit.statements.programs.caches import (
     GROWS,
     WRITES,
@@ -162,7 +162,7 @@ SEARCHES: Mapping[str, Search] = {
     "data-loaders": Search(
         find_data_loaders,
         r"\w*(DataLoader|TrainingArguments|workers_per_gpu|train_dataloader)\w*",
-        configured=loaders.CONFIGURED,
+        configured=configured.LOADERS,
     ),
     "device-waits": Search(find_device_waits, "synchronize|empty_cache", hot_only=True),
     "doubles": Search(
@@ -220,7 +220,7 @@ SEARCHES: Mapping[str, Search] = {
     "masked-layers": Search(find_masked_layers, r"\w*Transformer(En|De)?(coderLayer)?"),
     "masked-values": Search(find_masked_values, REDUCED, text=ADDED_UP, hot_only=True),
     "optimizers": Search(
-        find_optimizers, r"(?i:\w*(optim|adam|sgd)\w*)", configured=optimizers.CONFIGURED
+        find_optimizers, r"(?i:\w*(optim|adam|sgd)\w*)", configured=configured.OPTIMIZERS
     ),
     "projections": Search(find_projections, PROJECTED, unless=NAMES_ARE_FIXED, hot_only=True),
     "quantised-products": Search(find_quantised_products, WIDENS, hot_only=True),
@@ -239,21 +239,15 @@ SEARCHES: Mapping[str, Search] = {
         hot_only=True,
     ),
     "vendor-operators": Search(
-        find_vendor_operators, vendor_names(), configured=vendor_operators.CONFIGURED
+        find_vendor_operators, vendor_names(), configured=configured.VENDORS
     ),
 }
 """By name, as rules say it."""
 
 
 _ANY_WORD = re.compile("|".join(s.words for s in SEARCHES.values() if s.words))
-_CONFIGURED = re.compile("|".join(s.configured for s in SEARCHES.values() if s.configured))
 OF_CONFIGURATIONS = frozenset(name for name, s in SEARCHES.items() if s.configured)
 """Those that also read a module that imports nothing of torch."""
-
-
-def configures(source: str) -> bool:
-    """Tell whether a module without torch may configure what a search is about."""
-    return _CONFIGURED.search(source) is not None
 
 
 def possible(
@@ -366,9 +360,13 @@ def _asking(here: Surroundings, proposal: Proposal) -> str:
         return ""
     operands = ", ".join(f"{name}={code}" for name, code in proposal.asked)
     line = (at.lineno, 0, at.lineno, 0)
-    text = apply_changes(here.lines, (Change(line, f"{here.indent(at)}{PROBE}({operands})\n"),))
+    changes = (Change(line, f"{here.indent(at)}{PROBE}({operands})\n"),)
+    text = apply_changes(here.lines, changes)
     try:
-        ast.parse(text)
+        try:
+            _read_again(here.lines, here.flow, changes, at.lineno)
+        except NotRewritableError:  # it stands before the function
+            ast.parse(text)
     except SyntaxError:  # before ``elif`` there is no place
         return ""
     return text

@@ -60,8 +60,6 @@ _SIZED = "dim_size=None"
 _OTHER_CHIP = "only Atlas"
 _FURTHEST = re.compile(r"(?i)f[au]rthest_?points?_?sampl\w*|fps|index_fps")
 """How functions are called that take the point that is furthest from all before, one by one."""
-CONFIGURED = r"(from|import) (mmcv\.ops|mmdet3d\.ops|torch_scatter|torch_cluster|spconv)\b"
-"""What a module imports that calls such operators and nothing of torch."""
 _RELU = re.compile(r"relu\d?_?|ReLU")
 
 

@@ -64,7 +64,7 @@ def root_name(code: ast.AST) -> str:
                 return code.id if isinstance(code, ast.Name) else ""
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=256)  # the functions of a large module
 def nodes_of(root: ast.AST) -> Sequence[ast.AST]:
     """Return what ``walk`` yields of a function, class or module: many ask about the same one.
 

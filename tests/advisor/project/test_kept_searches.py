@@ -11,13 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from npufix.advisor.project import scanning, stored
+from npufix.advisor.project import stored
 from npufix.advisor.project.callers import Callers
 from npufix.advisor.project.configuration import EVERYTHING
 from npufix.advisor.project.found import FileSearch, Packer
 from npufix.advisor.project.scanning import Search
 from npufix.advisor.project.source_tree import read_source_tree
 from npufix.advisor.project.stored import Store
+from npufix.rewriters import find
+from npufix.rewriters.match import prefilter
 from npufix.rewriters.match.recorded_call import RecordedCall
 from npufix.rules.registry import all_rules
 
@@ -56,14 +58,13 @@ def kept(tmp_path: Path) -> Path:
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the files that are searched, not looked up."""
     found: list[str] = []
-    searched = scanning.find_sites
+    searched = find.find_sites
 
     def noted(text: str, *args: object, **kwargs: object) -> object:
-        if scanning.may_have_sites(text):
-            found.append(text)
+        found.append(text)
         return searched(text, *args, **kwargs)  # type: ignore[arg-type]  # as they came
 
-    monkeypatch.setattr(scanning, "find_sites", noted)
+    monkeypatch.setattr(find, "find_sites", noted)
     return found
 
 
@@ -233,3 +234,17 @@ def test_a_function_that_holds_too_much_is_cut_and_says_so(tmp_path: Path) -> No
     found = search(None).file(file)
     assert found.warnings == ("m.py: f holds so much that not all of it was looked at; split it",)
     assert "not tried" in found.sites[-1].problem + found.sites[0].problem
+
+
+def test_the_words_of_patterns_are_kept(
+    package: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has changed a file does not wait for all patterns to be read."""
+    answers(package, search(kept))
+    (package / "user.py").write_text(USER + "\n")
+    plain, words = answers(package, search(None)), prefilter.list_ways(all_rules())
+    monkeypatch.setattr(prefilter, "_known_ways", {})
+    monkeypatch.setattr(prefilter, "_alternatives", None)  # who reads a pattern fails
+    prefilter.words_for.cache_clear()
+    assert answers(package, search(kept)) == plain
+    assert prefilter.list_ways(all_rules()) == words

@@ -14,7 +14,8 @@ from npufix.rewriters.edit.statements.proposal import (
     apply_changes,
     more_arguments,
 )
-from npufix.rewriters.facts.occasions import Occasion, is_in_loop, occasion
+from npufix.rewriters.facts.occasions import is_in_loop, occasion
+from npufix.rewriters.facts.steps.occasion import Occasion
 from npufix.rewriters.graph.modules.syntax import last_name, list_stored_names, root_name
 
 if TYPE_CHECKING:
@@ -39,8 +40,6 @@ _COMPUTING = frozenset(
 )  # fmt: skip
 _OF_NUMBERS = re.compile(r"math\.\w+|float|int|len")
 """What returns a number of Python, whatever it is given."""
-
-
 _OF_SHAPES = frozenset({"dim", "ndim", "shape", "size", "squeeze", "unsqueeze", "view"})
 
 

@@ -51,8 +51,7 @@ def find_settings(text: str, name: str, rules: Sequence[Substitution]) -> Iterat
 
 
 def _site(rule: Substitution, lines: Sequence[str], settings: Sequence[Setting]) -> Site:
-    from npufix.rewriters.edit.rewrite import Rewrite
-    from npufix.rewriters.edit.site import Basis, Proof, Site
+    from npufix.rewriters.edit.site import Basis, Proof, Rewrite, Site
 
     new = list(lines)
     for setting in sorted(settings, key=lambda s: -s.line):

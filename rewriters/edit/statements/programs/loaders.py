@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from npufix.rewriters.edit.statements.surroundings import Surroundings
 
-CONFIGURED = r"\b(workers_per_gpu|num_workers)\s*=|\bTrainingArguments\("
-"""How a configuration file, which imports nothing of torch, names a loader."""
 _LOADERS = frozenset(
     {
         "torch.utils.data.DataLoader",

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from npufix.rewriters.edit.statements.surroundings import Surroundings
 
-CONFIGURED = r"""\btype\s*=\s*['"](AdamW|Adam|SGD)['"]"""
-"""How a configuration file, which imports nothing of torch, names an optimizer."""
 _CLASSES = frozenset({"Adam", "AdamW", "SGD", "Adadelta", "RMSprop"})
 _MADE_FUSED = re.compile(r"Fused\w*(Adam|SGD|LAMB|Lamb)")
 _MAKES_OTHERS = re.compile(r"(Config|Factory|Registry|Builder)$")
