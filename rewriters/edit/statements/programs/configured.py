@@ -16,5 +16,5 @@ _CONFIGURES = re.compile(f"{LOADERS}|{OPTIMIZERS}|{VENDORS}")
 
 @lru_cache(maxsize=1)
 def may_have_sites(source: str) -> bool:
-    """Tell whether a module is worth reading: it names torch, configures a training run, or imports operators."""
+    """Tell whether a module is worth reading: by what it names, configures or imports."""
     return "torch" in source or _CONFIGURES.search(source) is not None
