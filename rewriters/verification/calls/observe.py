@@ -291,6 +291,8 @@ def _note_effects(  # noqa: PLR0913, PLR0917 - what was there before
             # A later gradient flows back, whether an argument is kept or a part of it.
             if live[name].requires_grad:  # type: ignore[attr-defined] # its copy is a tensor
                 seen.plain[f"requires_grad of {left}"] = True
+            if live[name].layout != torch.strided:  # type: ignore[attr-defined] # its copy is dense
+                seen.plain[f"layout of {left}"] = str(live[name].layout)  # type: ignore[attr-defined] # same
         elif isinstance(value, float):  # ``self.total``, with the rounding of its terms
             seen.tensors[left] = torch.tensor(value, dtype=torch.float32)
             seen.numbers.add(left)

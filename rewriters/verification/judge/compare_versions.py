@@ -38,7 +38,7 @@ from npufix.rewriters.verification.judge.observe_case import (
 )
 from npufix.rewriters.verification.judge.plausibility import WRITES_INTO_LEAF
 from npufix.rewriters.verification.judge.programs.counterexample import Versions, write_program
-from npufix.rewriters.verification.judge.randomness import is_random
+from npufix.rewriters.verification.judge.randomness import draws_by_others, is_random
 from npufix.rewriters.verification.judge.shrink import Counterexample
 from npufix.rewriters.verification.kernels.common import ShapeRefusedError, collect_kernels
 from npufix.rewriters.verification.sandbox.remote import spent_s
@@ -162,7 +162,8 @@ def _compare(  # noqa: PLR0913, PLR0917 - all that is known of a call
     if _is_broadcast(one, compared):  # of one element, the gradient may be mere rounding
         before, then = drop_gradients(before), drop_gradients(then)
     # What draws the same numbers and makes something else of them is something else.
-    same = one.original.drawn is not None and one.original.drawn == after.drawn
+    alone = one.original.drawn is None  # of a single number, that says nothing of two functions
+    same = one.original.drawn == after.drawn and not (alone and draws_by_others(run.job))
     same = same and not (fused or original.on_npu)
     judge = run.drawn if not same and draws_numbers(run, original, one) else run.judge
     if not run.counts(case):

@@ -7,15 +7,20 @@ known from many runs.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import torch
 
+from npufix.rewriters.verification.inputs.source.slicing import find_changed
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from npufix.rewriters.edit.job import Job
     from npufix.rewriters.verification.calls.observe import CallRecord
 
+_DRAWS = re.compile(r"\b(rand\w*|\w*bernoulli\w*|(?:normal|uniform)_?|multinomial|\w*[Dd]rop\w*)\(")
 _RUNS = 48
 _SIGMAS = 6.0
 _VARIANCES = (0.6, 1.7)
@@ -48,6 +53,12 @@ def _differs(first: CallRecord, again: CallRecord) -> bool:
         for name, value in first.tensors.items()
         if name.startswith("result")
     )
+
+
+def draws_by_others(job: Job) -> bool:
+    """Say whether the changed lines draw by other functions: ``rand`` for ``bernoulli_``."""
+    before, after = find_changed(_DRAWS, job)
+    return before != after
 
 
 def drop_alike(original: Callable[[int], CallRecord], patched: Callable[[int], CallRecord]) -> bool:

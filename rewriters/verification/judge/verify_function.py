@@ -244,6 +244,7 @@ def _decide(run: Proof, original: Target, patched: Target, compared: list[CaseRu
     special = sorted(run.special.differences, key=lambda d: d.rank)
     if run.special_purpose is Purpose.HIDES:  # what the original keeps out must stay out
         run.judge.differences += [d for d in special if d.leaks]
+        run.judge.undecided = run.judge.undecided or run.special.undecided
         special = [d for d in special if not d.leaks]
     run.notes += [f"for NaN and Inf: {d.text}, for {d.case}" for d in special[:1]]
     run.beyond.decide()

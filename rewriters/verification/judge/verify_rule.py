@@ -149,6 +149,9 @@ def verify_rule(
         smallest = min(judge.differences, key=lambda d: d.rank)
         text = f"{smallest.text}, for {smallest.case}"
         return Verdict(Status.REFUTED, ground, scope, text, count, measures, text)
+    if judge.undecided:
+        text = f"there was no time to tell from rounding what differs: {judge.undecided}"
+        return Verdict(Status.NOT_VERIFIED, ground, scope, text, count, measures)
     return Verdict(Status.EQUIVALENT, ground, scope, cases=count, measures=measures)
 
 

@@ -105,8 +105,10 @@ def with_flags(
     What counts the flags of a row counts that far if all of them are set; ``mask.cumsum(-1)`` is no
     count any more beyond 256 where the mask has the dtype of the activations.
     """
-    for name in sorted(filter(is_mask, names)):
+    masks = sorted(filter(is_mask, names))
+    if masks:
         yield assignment
+    for name in masks:
         spec = assignment.specs[name]
         if isinstance(spec, Tensor) and spec.kind in {"bool", "int"}:
             ones = with_specs(assignment, **{name: replace(spec, kind="binary", dtype=None)})

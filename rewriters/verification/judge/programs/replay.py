@@ -99,7 +99,7 @@ def opened_up(value: Any, name: str) -> dict[str, Any]:  # noqa: ANN401
         return {name: value}
     if value.is_nested:
         return {f"{name}[{n}]": part for n, part in enumerate(value.unbind())}
-    if value.layout == torch.strided:
+    if value.layout == torch.strided or value.is_mkldnn:
         return {name: value}
     kept = value._nnz() if value.layout != torch.sparse_coo or value.is_coalesced() else None  # noqa: SLF001
     said = {f"layout of {name}": str(value.layout), f"elements of {name}": kept}

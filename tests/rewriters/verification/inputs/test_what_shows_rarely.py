@@ -99,6 +99,15 @@ class Meter:
         '''loss (N,).'''
         self.count[name] = self.count.get(name, 0) + loss.numel()
 """
+KEEPER = """
+class Keeper:
+    def __init__(self):
+        self.kept = torch.zeros(1)
+
+    def keep(self, x: torch.Tensor):
+        '''x (N, D).'''
+        self.kept = x.to_sparse()
+"""
 
 
 @pytest.mark.parametrize(
@@ -113,6 +122,7 @@ class Meter:
         (SPARSE, ".coalesce()", ".to_dense()", "of result"),
         (BEAMS, "ended[..., pad]", "ended[..., 0]", "pad="),
         (METER, "get(name, 0)", "get(name, 1)", "self.count['first']"),
+        (KEEPER, "x.to_sparse()", "x.clone()", "layout of self.kept"),
         (TABLE, "sparse=True", "sparse=False", "layout of the gradient of self.table"),
     ],
 )

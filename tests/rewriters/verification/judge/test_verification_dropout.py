@@ -167,3 +167,15 @@ def test_what_is_dropped_of_a_sample_is_dropped_together() -> None:
         assert verdict.status is Status.REFUTED, verdict
     assert misplaced.status is Status.REFUTED, misplaced
     assert "on every device but the CPU" in misplaced.reason  # and not that others are dropped
+
+
+def test_the_only_number_drawn_scales_as_before() -> None:
+    """Mean and variance of few runs do not tell ``* 0.7`` from ``/ 0.7``; the same number does."""
+    alone = SAMPLES.eager.replace(
+        "x.new_empty(len(x), 1, 1).bernoulli_(keep)", "(torch.rand(1) < 0.7)"
+    )
+    path = replace(SAMPLES, eager=alone.replace("/ keep", "/ 0.7"))
+    first, moved = path.eager.replace("/", "*"), "return x / 0.7 * (torch.rand(1) < 0.7)"
+    scaled, same = verify([path.job(text) for text in (first, moved)])
+    assert scaled.status is Status.REFUTED, scaled
+    assert same.status is Status.EQUIVALENT, same
