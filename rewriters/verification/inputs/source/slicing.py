@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import itertools
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -169,22 +168,12 @@ def find_names_beside(text: str, lines: Iterable[int]) -> set[str]:
     What ``counts.scatter_(1, ids, 1)`` does shows in ``logits - frequency * counts``, unless
     ``frequency`` is zero, as it is by default.
     """
-    try:
-        tree, wanted = parse_once(text), set(lines)
-    except (SyntaxError, ValueError):
-        return set()
-    functions = (n for n in walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
-    around = [n for n in functions if wanted & _span(n)]
-    parts = [n for n in walk(*around) if isinstance(n, ast.stmt) and not hasattr(n, "body")]
-    # ``counts[rows] += 1`` and ``counts.add_(one)`` change what they hold
-    stores = [list_bound_names(part) | _changes(part) for part in parts]
-    reads = [list_used_names(part) for part in parts]
-    on = [wanted & _span(part) for part in parts]
-    made = set[str]().union(*itertools.compress(stores, on))
+    parts = _list_parts(text, lines)
+    made = set[str]().union(*(stored for stored, _, on in parts if on))
     found, known = set[str](), -1
     while known < len(made) + len(found):
         known = len(made) + len(found)
-        for read, stored in zip(reads, stores, strict=True):
+        for stored, read, _ in parts:
             if read & made:
                 found |= read
                 made |= stored
@@ -198,21 +187,31 @@ def find_names_behind(text: str, lines: Iterable[int]) -> set[str]:
     which ``clipped`` is made; ``blocks[: last + 1]`` is made of ``indices``, None by default, after
     ``last = most(indices)``.
     """
-    try:
-        tree, wanted = parse_once(text), set(lines)
-    except (SyntaxError, ValueError):
-        return set()
-    functions = (n for n in walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
-    around = [n for n in functions if wanted & _span(n)]
-    parts = [n for n in walk(*around) if isinstance(n, ast.stmt) and not hasattr(n, "body")]
-    made_of = [(list_bound_names(p) | _changes(p), list_used_names(p)) for p in parts]
-    on = [bool(wanted & _span(part)) for part in parts]
-    found = set[str]().union(*(read for (_, read), is_on in zip(made_of, on, strict=True) if is_on))
+    parts = _list_parts(text, lines)
+    found = set[str]().union(*(read for _, read, on in parts if on))
     known = -1
     while known < len(found):
         known = len(found)
-        found = found.union(*(read for stored, read in made_of if stored & found))
+        found = found.union(*(read for stored, read, _ in parts if stored & found))
     return found
+
+
+def _list_parts(text: str, lines: Iterable[int]) -> list[tuple[set[str], set[str], bool]]:
+    """Return what each statement of the functions around makes and reads, and if it is on a line.
+
+    ``counts[rows] += 1`` and ``counts.add_(one)`` change what they hold.
+    """
+    try:
+        tree, wanted = parse_once(text), set(lines)
+    except (SyntaxError, ValueError):
+        return []
+    functions = (n for n in walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
+    around = [n for n in functions if wanted & _span(n)]
+    parts = [n for n in walk(*around) if isinstance(n, ast.stmt) and not hasattr(n, "body")]
+    return [
+        (list_bound_names(p) | _changes(p), list_used_names(p), bool(wanted & _span(p)))
+        for p in parts
+    ]
 
 
 def find_changed(pattern: re.Pattern[str], job: Job) -> list[list[str]]:
