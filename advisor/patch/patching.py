@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import warnings
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -219,7 +220,7 @@ def _compose(
         )
         problem = "another change in the same function is in the way; run npufix again"
         failed |= {item: problem for item in items if item.site in in_the_way}
-        if not _compiles(text):
+        if relative.endswith(".py") and not _compiles(text):
             failed |= dict.fromkeys(items, "the file with all its changes is not valid Python")
         elif text != file.text:
             changes.append(FileChange(file.path, relative, file.data, file.encode(text)))
@@ -229,7 +230,9 @@ def _compose(
 def _compiles(text: str) -> bool:
     """Tell whether Python takes a whole file: imports of ``__future__`` come first, for one."""
     try:
-        compile(text, "", "exec", dont_inherit=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the user's own strings, not of a change
+            compile(text, "", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError):
         return False
     return True

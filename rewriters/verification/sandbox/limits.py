@@ -146,7 +146,8 @@ def alarm(seconds: float) -> Iterator[None]:
 
     handlers = ((signal.SIGPROF, expire), (signal.SIGALRM, look))
     previous = [_signal.signal(number, handler) for number, handler in handlers]
-    signal.setitimer(signal.ITIMER_PROF, seconds)
+    # Again and again: what is raised in a callback of the garbage collector, nobody gets.
+    signal.setitimer(signal.ITIMER_PROF, seconds, _LOOK_S)
     signal.setitimer(signal.ITIMER_REAL, _LOOK_S, _LOOK_S)
     try:
         yield
