@@ -46,6 +46,7 @@ OWN = "own_"
 """Before the name of what an object is made with: another than what a method takes."""
 _WEIGHTS = r"^(params|parameters|weights|param_groups)$"
 _SMALL = 1 / 64
+_MOST_BATCHES = 101
 _MANY = 324
 """Elements among which something happens that is rare: a sign that changes."""
 _ZERO = 3
@@ -123,6 +124,8 @@ def layer(kind: str, seed: int) -> torch.nn.Module:
         for name, value in (*found.named_buffers(), *found.named_parameters()):
             if value.is_floating_point():
                 value.copy_(torch.rand(value.shape, generator=seed_generator(name, seed)) + 0.25)
+            elif value.dtype == torch.int64:  # batches that were seen: as many in none is in both
+                value.add_(seed % _MOST_BATCHES + 1)
     return found
 
 

@@ -32,6 +32,21 @@ class Trainer:
             self.optimizer.zero_grad()
         return loss.item() * self.accum
 """
+FOLLOWED = """
+@torch.no_grad()
+def follow(target: torch.nn.BatchNorm1d, source: torch.nn.BatchNorm1d, tau: float = 0.05):
+    for t, s in zip(target.parameters(), source.parameters()):
+        t.mul_(1 - tau).add_(s, alpha=tau)
+    for t, s in zip(target.buffers(), source.buffers()):
+        t.copy_(s)
+"""
+BUFFERS = """    for t, s in zip(target.buffers(), source.buffers()):
+        t.copy_(s)
+"""
+ALL_BUFFERS = "    [t.copy_(s) for t, s in zip(target.buffers(), source.buffers())]\n"
+FLOATS = """    target.running_mean.copy_(source.running_mean)
+    target.running_var.copy_(source.running_var)
+"""
 METER = """
 class Meter:
     def __init__(self, window: int = 20):
@@ -164,6 +179,7 @@ LAST = "        self.values = self.values[-self.window :]\n"
         (BUCKETS, "self.lengths[i]", "self.lengths.__getitem__(i)", "-self.lengths[i]"),
         (COPIED, "own.copy_(other)", "own.data.copy_(other)", "pass"),
         (FEATURES, "dict(self.seen)", "{**self.seen}", "self.seen"),
+        (FOLLOWED, BUFFERS, ALL_BUFFERS, FLOATS),  # how many batches were seen, too
         (EMA, LOOP, JOINED, JOINED.replace("1 - self.decay", "self.decay")),
     ],
 )
