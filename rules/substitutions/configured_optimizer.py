@@ -195,6 +195,12 @@ def build(model, device, lr):
     use_fused = device == "cuda"
     return torch.optim.Adam(model.parameters(), lr=lr, fused=use_fused), scaled
 """,
+        """
+def build(groups, device, lr):
+    use_fused_attention = device == "cuda"
+    unfused = device == "cuda"
+    return torch.optim.AdamW(groups, lr=lr), use_fused_attention, unfused
+""",
         # classes of something else
         """
 def build(name, model):

@@ -296,7 +296,7 @@ class Head(nn.Module):
     def forward(self, x: torch.Tensor, ends: torch.Tensor):
         out, ends = [], ends.view(-1)
         for i in range(x.shape[0]):
-            out.append(self.pool(x[i, : ends[i]]))
+            out.append(self.crop(x[i, : ends[i]]))
         return torch.stack(out)
 """,
         """
@@ -305,7 +305,7 @@ class Head(nn.Module):
         out, ends = [], ends.view(-1)
         ends_list = ends.tolist()
         for i in range(x.shape[0]):
-            out.append(self.pool(x[i, : ends_list[i]]))
+            out.append(self.crop(x[i, : ends_list[i]]))
         return torch.stack(out)
 """,
     ),
@@ -339,6 +339,7 @@ class Head(nn.Module):
         masks = torch.zeros_like(x)
         for mask, box in zip(masks, boxes):
             mask[box[0, 1] : box[2, 1] + 1, box[0, 0] : box[1, 0] + 1] = 1.0
+            self.record(mask)
         return masks * x
 """,
         """
@@ -347,6 +348,7 @@ class Head(nn.Module):
         masks = torch.zeros_like(x)
         for mask, box in zip(masks, boxes.tolist()):
             mask[box[0][1] : box[2][1] + 1, box[0][0] : box[1][0] + 1] = 1.0
+            self.record(mask)
         return masks * x
 """,
     ),

@@ -95,6 +95,7 @@ def is_left_as_made(here: Surroundings, tensor: ast.expr) -> bool:
     values = [s.value for s in made if isinstance(s, ast.Assign) and isinstance(s.value, ast.Call)]
     reads = all(_only_reads(here, n) for n in uses if isinstance(n.ctx, ast.Load))
     is_new = all(last_name(value.func) in _NEW for value in values)
+    is_new = is_new and not any(k.arg == "out" for value in values for k in value.keywords)
     return reads and is_new and len(values) == len(made) > 0
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _CLASSES = frozenset({"Adam", "AdamW", "SGD", "Adadelta", "RMSprop"})
 _MADE_FUSED = re.compile(r"Fused\w*(Adam|SGD|LAMB|Lamb)")
+_FUSES = re.compile(r"(use_|is_|can_)?fused(_(adam\w*|optim\w*|available|supported))?")
+"""Says that an optimizer is fused, and not ``use_fused_attn`` or ``unfused``."""
 _MAKES_OTHERS = re.compile(r"(Config|Factory|Registry|Builder)$")
 DECIDED = frozenset({"fused", "foreach", "capturable", "differentiable"})
 """Settings beside which ``fused`` is an error, or which decide about it."""
@@ -106,7 +108,7 @@ def _decides_on_fusing(here: Surroundings, test: ast.Compare) -> bool:
                 key = None if at is None else keys[at]
                 return isinstance(key, ast.Constant) and key.value == "fused"
             case ast.Assign([ast.Name(name)]):
-                return "fused" in name
+                return _FUSES.fullmatch(name) is not None
             case _:
                 return False
     return False
@@ -123,7 +125,7 @@ def _also_on_npu(here: Surroundings, test: ast.Compare) -> Iterator[Proposal]:
     }
     if made - {"AdamW"}:
         return
-    quote = here.text(test.comparators[0])[0]
+    quote = "'" if "'" in here.text(test.comparators[0]) else '"'
     devices = f"({quote}cuda{quote}, {quote}npu{quote})"
     text = f"{here.text(test.left)} in {devices}"
     proven = {"adamw-alone"} if made else set()

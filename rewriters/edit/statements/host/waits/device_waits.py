@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from typing import TYPE_CHECKING
 
@@ -97,7 +98,7 @@ def _is_read_next(here: Surroundings, code: ast.stmt) -> bool:
             return False  # a read there may be skipped
         if _TIMED.search(here.text(later)):
             return False
-        if any(_is_read(n) for n in walk(later)):
+        if any(_is_read(n) and not _may_be_skipped(here, n) for n in walk(later)):
             return here.loop_of(code) is not None
     return False
 
@@ -107,6 +108,14 @@ def _is_read(code: ast.AST) -> bool:
         case ast.Call(ast.Attribute(ast.Name(name), "item"), [], []):
             return "loss" in name  # no number of the host, as ``array.item()`` is
     return False
+
+
+def _may_be_skipped(here: Surroundings, code: ast.AST) -> bool:
+    """Tell whether a part of a statement may not run: ``loss.item() if log else 0``."""
+    outer = itertools.takewhile(lambda n: not isinstance(n, ast.stmt), here.around(code))
+    parts = (ast.IfExp, ast.BoolOp, ast.Lambda)
+    rounds = (ast.DictComp, ast.GeneratorExp, ast.ListComp, ast.SetComp)
+    return any(isinstance(n, (*parts, *rounds)) for n in outer)
 
 
 def _line_of_its_own(here: Surroundings, code: ast.Call) -> Span | None:
