@@ -52,12 +52,15 @@ OPTIONAL = {
     "xlsxwriter",
     "mindspeed",
     "transformers",
-    # Of vendors, in the code that rules are shown on.
+    # Of vendors and others, in the code that rules are shown on.
+    "apex",
+    "einops",
     "flash-attn",
     "mmcv",
     "mmdet3d",
     "mx-driving",
     "torch-scatter",
+    "torchvision",
     "xformers",
 }
 DISTRIBUTION_OF = {"yaml": "pyyaml"}
