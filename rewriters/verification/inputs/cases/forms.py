@@ -24,7 +24,7 @@ from npufix.rewriters.verification.inputs.source.usage import find_function
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from npufix.rewriters.edit.job import Job
     from npufix.rewriters.verification.inputs.target import Target
@@ -108,12 +108,17 @@ def with_flags(
     masks = sorted(filter(is_mask, names))
     if masks:
         yield assignment
-    for name in masks:
+    yield from filter(trials.accepts, with_ones(assignment, masks))
+
+
+def with_ones(
+    assignment: Assignment, names: Iterable[str], dtype: torch.dtype | None = None
+) -> Iterator[Assignment]:
+    """Yield a call with ones and zeros of floating point for one mask after the other."""
+    for name in filter(is_mask, names):
         spec = assignment.specs[name]
         if isinstance(spec, Tensor) and spec.kind in {"bool", "int"}:
-            ones = with_specs(assignment, **{name: replace(spec, kind="binary", dtype=None)})
-            if trials.accepts(ones):
-                yield ones
+            yield with_specs(assignment, **{name: replace(spec, kind="binary", dtype=dtype)})
 
 
 def _number(flags: torch.Tensor) -> torch.Tensor:

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
 
 _COMPARED = re.compile(r"(\w+)\)* *(?<![-<>])(?:[<>]=?|[=!]=)(?!>) *\(*(?:self\.)?(\w+)")
 _OWN = re.compile(r"\bself\.(\w+)")
-_NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?\b(?!\.)")
-_BOUND = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?:e[+-]?\d+)?\b(?!\.)")
+_NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?:e[+-]?\d+)?\b(?!\.)")
 _WORD = re.compile(r"(?<![\w.])(?:self\.)?([a-z_]\w*)\b(?! *[.(])")
 _BENDS = re.compile(
     r"\b(?:clamp|clip|min|max|exp|sigmoid|tanh|softplus|relu|where|round|floor)\w*\b|[<>]"
@@ -226,7 +225,7 @@ def _around_bounds(job: Job) -> dict[str, tuple[float, ...]]:
     ``max(self.temperature, 1e-2)`` is another than ``self.temperature`` below 0.01 alone.
     """
     before, after = map(sorted, find_changed(_BENDS, job))
-    bounds = sorted({float(n) for n in _list_named(_BOUND, job)}) if before != after else []
+    bounds = sorted({float(n) for n in _list_named(_NUMBER, job)}) if before != after else []
     around = [n for bound in bounds if 0 < bound <= _BEYOND for n in (bound / 2, 2 * bound)]
     return dict.fromkeys(_list_named(_WORD, job), tuple(around[:_MOST_BOUNDS]))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from npufix.rewriters.verification.calls.values import Tensor
-from npufix.rewriters.verification.inputs.cases.forms import is_mask
+from npufix.rewriters.verification.inputs.cases.forms import with_ones
 from npufix.rewriters.verification.inputs.cases.trials import with_specs
 from npufix.rewriters.verification.inputs.source.slicing import find_changed
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase
@@ -59,7 +59,6 @@ def list_dtypes(assignment: Assignment, job: Job) -> Iterator[CallCase]:
         yield CallCase(with_specs(assignment, **wide), dtypes=_HALVES)
     # ``(x * mask).to(x.dtype)``: a mask of ones and zeros may be made in float32.
     before, after = map(len, find_changed(_CASTS, job))
-    for name, spec in named if job.by_hand and before > after else ():
-        if isinstance(spec, Tensor) and spec.kind in {"bool", "int"} and is_mask(name):
-            ones = replace(spec, kind="binary", dtype=torch.float32)
-            yield CallCase(with_specs(assignment, **{name: ones}), dtypes=_HALVES)
+    if job.by_hand and before > after:
+        for ones in with_ones(assignment, assignment.specs, torch.float32):
+            yield CallCase(ones, dtypes=_HALVES)
