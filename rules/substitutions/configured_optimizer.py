@@ -201,6 +201,18 @@ def build(groups, device, lr):
     unfused = device == "cuda"
     return torch.optim.AdamW(groups, lr=lr), use_fused_attention, unfused
 """,
+        # something else depends on it, and a question that is for CUDA alone
+        """
+def build(groups, device, lr):
+    use_fused = device == "cuda"
+    attention = flash if use_fused else plain
+    return torch.optim.AdamW(groups, lr=lr, fused=use_fused), attention
+""",
+        """
+def build(groups, device, lr):
+    use_fused = device == "cuda" and torch.cuda.get_device_capability()[0] >= 8
+    return torch.optim.AdamW(groups, lr=lr, fused=use_fused)
+""",
         # classes of something else
         """
 def build(name, model):
@@ -216,12 +228,14 @@ def build(name, model):
 def build(groups, lr, device_type):
     available = "fused" in inspect.signature(torch.optim.AdamW).parameters
     use_fused = available and device_type == "cuda"
+    print(f"fused: {use_fused}")
     return torch.optim.AdamW(groups, lr=lr, **(dict(fused=True) if use_fused else dict()))
 """,
             """
 def build(groups, lr, device_type):
     available = "fused" in inspect.signature(torch.optim.AdamW).parameters
     use_fused = available and device_type in ("cuda", "npu")
+    print(f"fused: {use_fused}")
     return torch.optim.AdamW(groups, lr=lr, **(dict(fused=True) if use_fused else dict()))
 """,
         ),

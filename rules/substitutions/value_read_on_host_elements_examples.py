@@ -110,7 +110,6 @@ class Head(nn.Module):
 )
 
 REWRITTEN = (
-    # one number of each row, counted in all of them at once
     # nobody writes into it: no copy
     Rewritten(
         """
@@ -133,6 +132,7 @@ def discriminator_loss(real, fake):
     return loss, losses
 """,
     ),
+    # one number of each row, counted in all of them at once
     Rewritten(
         """
 class Head(nn.Module):

@@ -55,6 +55,12 @@ optimizer:
   init_args:
     lr: 1e-4
 """,
+        # the one of accelerate
+        """mixed_precision: fp16
+optimizer:
+  _target_: torch.optim.AdamW
+  lr: 1e-4
+""",
         # decided below
         """optimizer:
   class_path: torch.optim.AdamW

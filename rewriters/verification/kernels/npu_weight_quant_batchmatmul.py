@@ -38,7 +38,7 @@ def forward(  # noqa: PLR0913, PLR0917 - the operator's schema
     accept_chip(_NAME, "A2", "A3", "A5", "310P")
     others = (quant_scale, quant_offset, weight_dtype)
     if any(given is not None for given in others) or antiquant_group_size or inner_precise:
-        raise NoReferenceKernelError(f"there is no reference kernel for {_NAME} in groups")
+        raise NoReferenceKernelError(f"there is no reference kernel for {_NAME} with these options")
     if weight.dtype != torch.int8:
         raise NoReferenceKernelError(f"there is no reference kernel for {_NAME} of {weight.dtype}")
     accept_dtypes(_NAME, x, antiquant_scale, antiquant_offset)

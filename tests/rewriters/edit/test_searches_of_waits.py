@@ -43,21 +43,21 @@ def train_epoch(self, batches, meters):
 
 
 @pytest.mark.parametrize(
-    ("start", "inner", "in_epoch", "written"),
+    ("inner", "in_epoch", "written"),
     [
-        ("losses = []", "losses.append(loss.item())", "pass", True),
-        ("losses = []", "value = loss.item()\n            losses.append(value)", "pass", True),
-        ("losses = []", "losses.append(loss.item())", "print(losses)", False),
-        ("losses = []", "losses.append(loss.item())", "losses.append(0.0)", False),
-        ("losses = []", "value = loss.item()\n            self.see(value)", "pass", False),
+        ("losses.append(loss.item())", "pass", True),
+        ("value = loss.item()\n            losses.append(value)", "pass", True),
+        ("losses.append(loss.item())", "print(losses)", False),
+        ("losses.append(loss.item())", "losses.append(0.0)", False),
+        ("value = loss.item()\n            self.see(value)", "pass", False),
     ],
 )
 def test_a_list_of_all_epochs_is_read_behind_the_last(
-    start: str, inner: str, in_epoch: str, *, written: bool
+    inner: str, in_epoch: str, *, written: bool
 ) -> None:
     text = f"""
 def train_epochs(self, parts):
-    {start}
+    losses = []
     for part in parts:
         for batch in part:
             loss = self.model(batch).mean()

@@ -25,6 +25,8 @@ _PLACES = re.compile(
     r"(?i)pos(ition)?s?(_ids?)?$|places|loc(ation)?s?$|slots?(_mapping)?$|ind(ex|ices)$"
 )
 """How a vector of places is called: ``input_pos``, ``cache_position``, not ``layer_idx``."""
+_NO_PLACES = re.compile(r"int|int \| None|Optional\[int\]|[\w.]*BoolTensor")
+"""What annotates one place, or a mask: ``torch.BoolTensor``."""
 _IN_PIECES = (
     "what is read grows with each token, and every length is a new shape: "
     "torch_npu.npu_fused_infer_attention_score(q, keys, values, num_heads=heads, "
@@ -73,14 +75,12 @@ def _copied(
     if isinstance(index, ast.Subscript) and not isinstance(index.slice, ast.Slice):
         return None  # one place of several
     given = here.flow.function.args
-    whole_numbers = {
+    others = {
         a.arg
         for a in (*given.args, *given.kwonlyargs)
-        if a.annotation is not None and ast.unparse(a.annotation) == "int"
+        if a.annotation is not None and _NO_PLACES.fullmatch(ast.unparse(a.annotation))
     }
-    if isinstance(named, ast.Name) and (
-        named.id in whole_numbers or here.is_tensor(named) is False
-    ):
+    if isinstance(named, ast.Name) and (named.id in others or here.is_tensor(named) is False):
         return None
     cut = [here.text(part) for part in parts[:dim]]
     if any(here.text(part) != ":" for part in parts[dim + 1 :]):

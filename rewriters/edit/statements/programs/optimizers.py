@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, more_arguments
@@ -21,6 +22,8 @@ _CLASSES = frozenset({"Adam", "AdamW", "SGD", "Adadelta", "RMSprop"})
 _MADE_FUSED = re.compile(r"Fused\w*(Adam|SGD|LAMB|Lamb)")
 _FUSES = re.compile(r"(use_|is_|can_)?fused(_(adam\w*|optim\w*|available|supported))?")
 """Says that an optimizer is fused, and not ``use_fused_attn`` or ``unfused``."""
+_FUSED = re.compile(r"\bfused\b")
+_SAY = frozenset({"print", "debug", "info", "log"})
 _MAKES_OTHERS = re.compile(r"(Config|Factory|Registry|Builder)$")
 DECIDED = frozenset({"fused", "foreach", "capturable", "differentiable"})
 """Settings beside which ``fused`` is an error, or which decide about it."""
@@ -99,7 +102,10 @@ def _decides_on_fusing(here: Surroundings, test: ast.Compare) -> bool:
     inner: ast.AST = test
     for outer in here.around(test):
         match outer:
-            case ast.BoolOp(ast.And()):
+            # not with ``and torch.cuda.get_device_capability() >= (8, 0)``
+            case ast.BoolOp(ast.And(), values) if not any(
+                "cuda" in here.text(value) for value in values if value is not inner
+            ):
                 inner = outer
             case ast.keyword("fused"):
                 return True
@@ -108,9 +114,40 @@ def _decides_on_fusing(here: Surroundings, test: ast.Compare) -> bool:
                 key = None if at is None else keys[at]
                 return isinstance(key, ast.Constant) and key.value == "fused"
             case ast.Assign([ast.Name(name)]):
-                return _FUSES.fullmatch(name) is not None
+                return _FUSES.fullmatch(name) is not None and _only_fuses(here, name)
             case _:
                 return False
+    return False
+
+
+def _only_fuses(here: Surroundings, name: str) -> bool:
+    """Tell whether nothing else depends on a name: no ``flash if use_fused else plain``."""
+    tree = here.flow.names.tree
+    of_module = here.flow.function.name == MODULE
+    return all(
+        any(_fuses(outer, inner, name) for inner, outer in pairwise((node, *here.around(node))))
+        for node in walk(tree if tree is not None and of_module else here.flow.function)
+        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
+    )
+
+
+def _fuses(outer: ast.AST, inner: ast.AST, name: str) -> bool:
+    """Tell whether what code stands in makes an optimizer fused by it, or only prints it."""
+    match outer:
+        case (
+            ast.keyword("fused")
+            | ast.Dict([ast.Constant("fused")])
+            | ast.Assign([ast.Subscript(_, ast.Constant("fused"))])
+        ):
+            return True
+        case ast.Assign([ast.Name(again)]):
+            return again == name
+        case ast.If(test, body):
+            return inner is test and all(_FUSED.search(ast.unparse(s)) for s in body)
+        case ast.IfExp(test, chosen):
+            return inner is test and _FUSED.search(ast.unparse(chosen)) is not None
+        case ast.Call(function):
+            return last_name(function) in _SAY
     return False
 
 

@@ -25,7 +25,10 @@ _TARGETS = frozenset({"_target_", "_component_"})
 """Keys of Hydra and torchtune beside which the arguments stand."""
 _WITH_ARGUMENTS = "class_path"
 """That of Lightning and jsonargparse: they stand below ``init_args``."""
-_SCALED = re.compile(r"\s*(fp16\s*:\s*true|precision\s*:\s*['\"]?(16-mixed|16)\b)", re.IGNORECASE)
+_SCALED = re.compile(
+    r"\s*(fp16\s*:\s*true|(mixed_)?precision\s*:\s*['\"]?(16-mixed|16|(amp_)?fp16)\b)",
+    re.IGNORECASE,
+)
 _DECIDED = re.compile(r"fused|foreach|capturable|differentiable")
 
 

@@ -56,9 +56,9 @@ MASK = torch.rand(4, 5, generator=torch.Generator().manual_seed(1)) < 0.4
 EXPERTS = torch.tensor([[1, 2], [0, 2], [1, 1], [0, 2]])
 PLACES = torch.tensor([2, 5, 0, 6, 3, 4, 1, 7], dtype=torch.int32)
 WIDE = torch.rand(2, 1, 32, 64, generator=torch.Generator().manual_seed(2)) < 0.5
+WEIGHT = (torch.arange(18).reshape(6, 3) * 7 % 19 - 9).to(torch.int8)
 
 # operator: shapes of its tensors, the call, the formula
-WEIGHT = (torch.arange(18).reshape(6, 3) * 7 % 19 - 9).to(torch.int8)
 VALUES: dict[str, tuple[list[tuple[int, ...]], Callable[..., Any], Callable[..., Any]]] = {
     "npu_rms_norm": (
         [(3, 8), (8,)],
