@@ -421,7 +421,9 @@ def _read(body: Body, base: ast.expr, place: Place, source: ast.expr) -> ast.exp
         body.of.shown.setdefault("wide", parse(f"{ast.unparse(base)}.shape"))
         body.of.shown.setdefault("read", parse(f"{ast.unparse(source)}.shape"))
     index = trim(items)
-    return subscript(source, index) if index else source
+    read = subscript(source, index) if index else source
+    # A store converts what it copies; ``where`` would make integers that meet floats float32.
+    return read if facts.is_made_by(wide, rows) else method(read, "to", base)
 
 
 def _texts(items: list[ast.expr]) -> list[str]:

@@ -127,6 +127,13 @@ WRITTEN = {
         ),
         (X[..., 0], LENGTHS),
     ),
+    "first elements, copied to large integers": (
+        (
+            "def f(ids: Tensor, x: Tensor, n: Tensor):\n    out = ids.clone()\n"
+            "    for i in range(3):\n        out[i, : n[i]] = x[i, : n[i]]\n    return out\n"
+        ),
+        (torch.full((3, 4), 2**24 + 1), X[..., 0] * 9, LENGTHS),
+    ),
     "lengths in a list": (
         (
             "def f(x: Tensor, n: list):\n    y = torch.ones(len(n), x.shape[1])\n"
