@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.advice.ragged import MERGED
@@ -109,7 +110,7 @@ class _Round:
     moved: frozenset[str]
     """Where the next part begins: ``at += n``."""
 
-    @property
+    @cached_property
     def of_round(self) -> frozenset[str]:
         """All names that may differ from round to round."""
         found = set(self.own | self.moved)
@@ -121,7 +122,7 @@ class _Round:
                         found |= list_names(names)
         return frozenset(found)
 
-    @property
+    @cached_property
     def counted(self) -> frozenset[str]:
         """The counter, and what is computed of it alone: ``end = (i + 1) * n``."""
         match self.loop.items, self.loop.target:
