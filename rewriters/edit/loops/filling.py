@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.loops.indexing import Place, Ragged, flatten, spell_items, trim
 from npufix.rewriters.edit.loops.values import (
     LENGTHS,
-    NO_TENSOR,
     SHARED,
     UNKNOWN_RANK,
     CannotBatchError,
@@ -365,13 +364,12 @@ def copy_rows(body: Body, base: ast.expr, place: Place, source: ast.expr) -> Ite
     """Yield what copies the first elements of all rows.
 
     Raises:
-        CannotBatchError: both may be one tensor, or it is not known where the elements are.
+        CannotBatchError: what is copied is a list, both may be one tensor, or it is not known
+            where the elements are.
 
     """
     facts = body.facts
-    if facts.is_tensor(source) is False:
-        raise CannotBatchError(NO_TENSOR)
-    if facts.is_tensor(source) is None:
+    if not facts.is_tensor(source):
         body.of.ask_for_tensor(source)
     nodes = facts.node(base), facts.node(source)
     shares = True if nodes[0] is None or nodes[1] is None else facts.may_share(nodes[0], nodes[1])
