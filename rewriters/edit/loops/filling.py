@@ -364,13 +364,12 @@ def copy_rows(body: Body, base: ast.expr, place: Place, source: ast.expr) -> Ite
     """Yield what copies the first elements of all rows.
 
     Raises:
-        CannotBatchError: what is copied is a list, both may be one tensor, or it is not known
-            where the elements are.
+        CannotBatchError: both may be one tensor, another round writes what is copied, or it is not
+            known where the elements are.
 
     """
     facts = body.facts
-    if not facts.is_tensor(source):
-        body.of.ask_for_tensor(source)
+    body.of.indexer.require_own_row(source, place)
     nodes = facts.node(base), facts.node(source)
     shares = True if nodes[0] is None or nodes[1] is None else facts.may_share(nodes[0], nodes[1])
     if shares:
