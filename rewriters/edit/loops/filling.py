@@ -415,8 +415,9 @@ def _read(body: Body, base: ast.expr, place: Place, source: ast.expr) -> ast.exp
             width = parse(f"{ast.unparse(base)}.shape[{part.source}]")
             items[part.source] = ast.Slice(None, width, None)
         body.of.conditions["as-wide"] = None
-        body.of.shown.setdefault("wide", parse(f"{ast.unparse(base)}.shape"))
-        body.of.shown.setdefault("read", parse(f"{ast.unparse(source)}.shape"))
+        number = sum(name.startswith("wide") for name in body.of.shown)
+        body.of.shown[f"wide{number}"] = parse(f"{ast.unparse(base)}.shape")
+        body.of.shown[f"read{number}"] = parse(f"{ast.unparse(source)}.shape")
     index = trim(items)
     read = subscript(source, index) if index else source
     # A store converts what it copies; ``where`` would make integers that meet floats float32.
