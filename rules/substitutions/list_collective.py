@@ -134,6 +134,18 @@ def exchange(y, x, theirs, ours):
     dist.all_to_all(list(y.split(theirs.tolist())), list(x.split(ours.tolist())))
     return y
 """,
+        # parts of what a name was bound to before
+        """
+import torch.distributed as dist
+
+
+def exchange(x, theirs, ours):
+    y = x.new_empty(theirs.sum().item(), x.shape[1])
+    sent = list(x.split(ours.tolist()))
+    x = x + 1
+    dist.all_to_all(list(y.split(theirs.tolist())), sent)
+    return x + y
+""",
         # parts of several sizes
         """
 import torch.distributed as dist

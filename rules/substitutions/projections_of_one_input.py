@@ -112,6 +112,18 @@ class Head(nn.Module):
     def forward(self, x):
         return self.boxes(x), self.classes(x)
 """,
+        # the widths stand elsewhere
+        """
+class Attention(nn.Module):
+    def __init__(self, sizes):
+        super().__init__()
+        self.q = nn.Linear(*sizes, bias=False)
+        self.k = nn.Linear(*sizes, bias=False)
+        self.v = nn.Linear(*sizes, bias=False)
+
+    def forward(self, x):
+        return self.q(x), self.k(x), self.v(x)
+""",
         # the weights are somebody else's as well
         """
 class Attention(nn.Module):

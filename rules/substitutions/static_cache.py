@@ -98,6 +98,22 @@ class KVCache(nn.Module):
         self.k_cache[:, :, pos] = k
         self.v_cache[:, :, cache_position] = k
 """,
+        # a place, a mask, a slice, a number that is written
+        """
+class KVCache(nn.Module):
+    def update(self, scores: torch.Tensor, k: torch.Tensor, n: int, pos: int, slot, blank: float):
+        places = scores.argmax()
+        self.k_cache[:, :, places] = k
+        slots = scores > 0
+        self.k_cache[:, :, slots] = k
+        index = slice(n, None)
+        self.k_cache[:, :, index] = k
+        self.k_cache[:, :, pos] = k
+        self.k_cache[:, :, slot] = blank
+        for position in range(n):
+            self.k_cache[:, :, position] = k
+        return self.k_cache
+""",
         # rows in a row: a copy
         """
 class KVCache(nn.Module):

@@ -187,9 +187,12 @@ IN_BATCHES = Condition(
 
 
 def _are_matrices(site: Site) -> bool | None:
-    """Tell whether weights are those of rows: ``w.view(-1, 1, 1)`` has one for a whole matrix."""
+    """Tell whether weights are those of rows: ``w.view(-1, 1, 1)`` has one for a whole matrix.
+
+    ``w.view(1, n, 1)`` has those of all matrices, which ``bmm`` does not broadcast.
+    """
     rank = site.ndim("x")
-    if rank not in {None, 3} or site.number("rows") in {1, -1}:
+    if rank not in {None, 3} or site.number("rows") in {1, -1} or site.number("batch") == 1:
         return False
     return None if rank is None else True
 
@@ -246,6 +249,11 @@ RULE = Substitution(
         """
 def f(hidden: torch.Tensor, weights: torch.Tensor):
     return (hidden * weights.view(-1, 1, 1)).sum(dim=1)
+""",
+        # the same weights for all matrices
+        """
+def f(hidden: torch.Tensor, weights: torch.Tensor, n: int):
+    return (hidden * weights.view(1, n, 1)).sum(dim=1)
 """,
         # points, of which each has three numbers
         """

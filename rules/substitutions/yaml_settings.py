@@ -96,6 +96,19 @@ dataloader_num_workers: 8
 """,
         ),
         Rewritten(
+            """optimizer:
+    class_path: torch.optim.AdamW
+    init_args:
+        lr: 1e-4
+""",
+            """optimizer:
+    class_path: torch.optim.AdamW
+    init_args:
+        fused: true
+        lr: 1e-4
+""",
+        ),
+        Rewritten(
             """trainer:
   precision: bf16-mixed
 optimizer:

@@ -251,6 +251,11 @@ class Facts(ValueKinds):
         sizes = made.args[1:] if made.op in _BY_ANOTHER else made.args if made.op in _MADE else ()
         return bool(sizes) and sizes[0].op == Op.SHAPE and sizes[0].args[0] is other
 
+    def is_made_by(self, made: Node, other: Node) -> bool:
+        """Tell whether a tensor has dtype and device of another: ``x.new_zeros(9)``."""
+        by_other = made.op in _LIKE | _BY_ANOTHER and made.args[0] is other
+        return by_other and {"dtype", "device"}.isdisjoint(_words(made))
+
     def is_count(self, stop: Node, offset: int = 0) -> bool:
         """Tell whether ``stop + offset`` cannot be negative."""
         root, more = linear(stop)

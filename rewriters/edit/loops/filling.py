@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.loops.indexing import Place, Ragged, flatten, spell_items, trim
 from npufix.rewriters.edit.loops.values import (
     LENGTHS,
-    NO_TENSOR,
     SHARED,
     UNKNOWN_RANK,
     CannotBatchError,
@@ -365,14 +364,12 @@ def copy_rows(body: Body, base: ast.expr, place: Place, source: ast.expr) -> Ite
     """Yield what copies the first elements of all rows.
 
     Raises:
-        CannotBatchError: both may be one tensor, or it is not known where the elements are.
+        CannotBatchError: both may be one tensor, another round writes what is copied, or it is not
+            known where the elements are.
 
     """
     facts = body.facts
-    if facts.is_tensor(source) is False:
-        raise CannotBatchError(NO_TENSOR)
-    if facts.is_tensor(source) is None:
-        body.of.ask_for_tensor(source)
+    body.of.indexer.require_own_row(source, place)
     nodes = facts.node(base), facts.node(source)
     shares = True if nodes[0] is None or nodes[1] is None else facts.may_share(nodes[0], nodes[1])
     if shares:
@@ -418,10 +415,13 @@ def _read(body: Body, base: ast.expr, place: Place, source: ast.expr) -> ast.exp
             width = parse(f"{ast.unparse(base)}.shape[{part.source}]")
             items[part.source] = ast.Slice(None, width, None)
         body.of.conditions["as-wide"] = None
-        body.of.shown.setdefault("wide", parse(f"{ast.unparse(base)}.shape"))
-        body.of.shown.setdefault("read", parse(f"{ast.unparse(source)}.shape"))
+        number = sum(name.startswith("wide") for name in body.of.shown)
+        body.of.shown[f"wide{number}"] = parse(f"{ast.unparse(base)}.shape")
+        body.of.shown[f"read{number}"] = parse(f"{ast.unparse(source)}.shape")
     index = trim(items)
-    return subscript(source, index) if index else source
+    read = subscript(source, index) if index else source
+    # A store converts what it copies; ``where`` would make integers that meet floats float32.
+    return read if facts.is_made_by(wide, rows) else method(read, "to", base)
 
 
 def _texts(items: list[ast.expr]) -> list[str]:

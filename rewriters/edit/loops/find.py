@@ -158,10 +158,11 @@ def _say_why(
     if advice == RECURRENCES and not _computes_tensors(wide, loop):
         advice = ""
     if not advice and _is_in_steps(flow):
-        advice = say_by_hand(wide, Facts(wide, list(_inside(wide, loop))), loop)
-    if advice in {"", ROWS} and _is_in_steps(flow):
-        of_batch = say_of_batch(wide, Facts(wide, list(_inside(wide, loop))), loop)
-        advice = of_batch if not advice or of_batch == PREFIXES else advice
+        facts = Facts(wide, list(_inside(wide, loop)))
+        advice = say_by_hand(wide, facts, loop)
+        if advice in {"", ROWS}:
+            of_batch = say_of_batch(wide, facts, loop)
+            advice = of_batch if not advice or of_batch == PREFIXES else advice
     if advice:
         return replace(found, code=loop.first, problem=advice)
     told = found.problem not in _NO_ROWS and _is_about_rows(wide, loop)

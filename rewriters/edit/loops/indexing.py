@@ -120,7 +120,7 @@ class Indexer:
         if base.rank is not None and place.is_known:
             rank = shift(base.rank, place.kept - place.consumed)
         if rows is None:
-            self._require_own_row(code.value, place)
+            self.require_own_row(code.value, place)
             if self._is_entry(code.value, place):
                 return Value(Kind.ENTRY, made, rank, source=base.asked)
             if self.of.facts.is_tensor(code.value) is not True:
@@ -144,7 +144,8 @@ class Indexer:
         plain = place.is_view and place.pieces is None
         return self.of.facts.is_tensor(code) is not True and len(place.items) == 1 and plain
 
-    def _require_own_row(self, code: ast.expr, place: Place) -> None:
+    def require_own_row(self, code: ast.expr, place: Place) -> None:
+        """Note what a round reads, and refuse another row of what is written."""
         written = self.of.own_rows.get(ast.unparse(code))
         if written is None:
             self.reads.append(code)

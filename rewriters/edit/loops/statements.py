@@ -274,6 +274,8 @@ class Body:
             return
         place = self.of.indexer.place(base, items, None, base)
         if place.ragged and op is None and (copied := read_copied(self, items, code)):
+            self._require_tensor(base, target)
+            self._require_tensor(copied, code)
             yield from copy_rows(self, base, place, copied)
             return
         rank = self.facts.rank(base)
@@ -283,10 +285,7 @@ class Body:
         value = self.of.read(code)
         self.of.expected = self.of.carrier = None
         self.of.indexer.require_own_rows(items)
-        if self.facts.is_tensor(base) is not True:
-            if not isinstance(target.slice, ast.Tuple):
-                raise CannotBatchError(OF_A_LIST)
-            self.of.ask_for_tensor(base)
+        self._require_tensor(base, target)
         if place.ragged:
             if op is not None:
                 raise CannotBatchError(LENGTHS)
@@ -303,6 +302,13 @@ class Body:
             yield ast.Assign([written], new, lineno=0)
         else:
             yield ast.AugAssign(written, op, new)
+
+    def _require_tensor(self, base: ast.expr, code: ast.expr) -> None:
+        """Ask whether ``m`` of ``m[i, :n]`` is a tensor; ``m[i][:n]`` may be of a list of rows."""
+        if self.facts.is_tensor(base) is not True:
+            if not (isinstance(code, ast.Subscript) and isinstance(code.slice, ast.Tuple)):
+                raise CannotBatchError(OF_A_LIST)
+            self.of.ask_for_tensor(base)
 
     def fit(  # noqa: C901, PLR0911 - one case a kind
         self, value: Value, place: Place, own: Rank, base: ast.expr

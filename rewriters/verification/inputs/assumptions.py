@@ -297,10 +297,17 @@ def _takes_as_many(operands: Operands) -> bool:
 
 def _is_as_wide(operands: Operands) -> bool:
     """Tell whether what rows are copied from has as many columns as what they are copied to."""
-    read, wide = operands.get("read"), operands.get("wide")
-    if not isinstance(read, tuple) or not isinstance(wide, tuple) or len(read) != len(wide):
-        return True
-    return all(a >= b for a, b in zip(read[1:], wide[1:], strict=True))
+    pairs = [
+        (operands.get(f"read{name.removeprefix('wide')}"), wide)
+        for name, wide in operands.items()
+        if re.fullmatch(r"wide\d+", name)
+    ]
+    return all(
+        a >= b
+        for read, wide in pairs
+        if isinstance(read, tuple) and isinstance(wide, tuple) and len(read) == len(wide)
+        for a, b in zip(read[1:], wide[1:], strict=True)
+    )
 
 
 def _driving_takes(operands: Operands) -> bool:

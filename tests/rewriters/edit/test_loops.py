@@ -127,6 +127,13 @@ WRITTEN = {
         ),
         (X[..., 0], LENGTHS),
     ),
+    "first elements, copied to large integers": (
+        (
+            "def f(ids: Tensor, x: Tensor, n: Tensor):\n    out = ids.clone()\n"
+            "    for i in range(3):\n        out[i, : n[i]] = x[i, : n[i]]\n    return out\n"
+        ),
+        (torch.full((3, 4), 2**24 + 1), X[..., 0] * 9, LENGTHS),
+    ),
     "lengths in a list": (
         (
             "def f(x: Tensor, n: list):\n    y = torch.ones(len(n), x.shape[1])\n"
@@ -392,6 +399,19 @@ def test_what_is_written_computes_the_same(name: str) -> None:
 
 
 STAYS = {
+    "first elements of a row that the round before has changed": (
+        "def f(x: Tensor, n: Tensor):\n    y = x.new_zeros(x.shape)\n"
+        "    for i in range(x.shape[0] - 1):\n        y[i, : n[i]] = x[i, : n[i]]\n"
+        "        x[i + 1] = 7.0\n    return y\n"
+    ),
+    "first elements of tensors in a list": (
+        "def f(y: Tensor, x: list, n: Tensor):\n"
+        "    for i in range(len(x)):\n        y[i, : n[i]] = x[i][: n[i]]\n    return y\n"
+    ),
+    "first elements, copied to rows of a list": (
+        "def f(y: list, x: Tensor, n: Tensor):\n"
+        "    for i in range(x.shape[0]):\n        y[i][: n[i]] = x[i][: n[i]]\n    return y\n"
+    ),
     "which may meet": (
         "def f(y: Tensor, j: Tensor, x: Tensor):\n"
         "    for i in range(x.shape[0]):\n        y[j[i]] += x[i]\n"

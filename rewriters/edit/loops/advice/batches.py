@@ -9,10 +9,11 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.advice.ragged import MERGED
-from npufix.rewriters.edit.loops.advice.rounds import carries, follow, list_bound, list_moved
+from npufix.rewriters.edit.loops.advice.rounds import carries, list_bound, list_moved
 from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph.modules.syntax import last_name, list_names, walk
 
@@ -109,7 +110,7 @@ class _Round:
     moved: frozenset[str]
     """Where the next part begins: ``at += n``."""
 
-    @property
+    @cached_property
     def of_round(self) -> frozenset[str]:
         """All names that may differ from round to round."""
         found = set(self.own | self.moved)
@@ -121,7 +122,7 @@ class _Round:
                         found |= list_names(names)
         return frozenset(found)
 
-    @property
+    @cached_property
     def counted(self) -> frozenset[str]:
         """The counter, and what is computed of it alone: ``end = (i + 1) * n``."""
         match self.loop.items, self.loop.target:
@@ -340,11 +341,9 @@ def _is_inside_store(pick: ast.Subscript, others: Sequence[ast.Subscript]) -> bo
 
 def _whole_index(code: ast.Subscript) -> ast.expr:
     """Return all indexes of ``x[:, i][mask]``, those of the first alone where they are enough."""
-    inner: ast.expr = code
-    while isinstance(inner, ast.Subscript) and isinstance(inner.value, ast.Subscript):
-        inner = inner.value
-    assert isinstance(inner, ast.Subscript)  # noqa: S101 - that is how it began
-    return inner.slice
+    while isinstance(code.value, ast.Subscript):
+        code = code.value
+    return code.slice
 
 
 def _takes_rows(taken: _Round) -> bool:
@@ -459,16 +458,12 @@ def _leaves_one_out(taken: _Round, picks: Sequence[ast.Subscript]) -> bool:
 def _is_picked(code: ast.Subscript, taken: _Round) -> bool:
     """Tell whether an index is a mask of the round: ``x[i][mask[i]]``, ``x[i, x[i] > 0]``."""
     for item in _items(code):
-        whole = next(iter(follow([item], taken.bound, 1)))
-        known = taken.bound.get(item.id) if isinstance(item, ast.Name) else None
-        value = known if known is not None else whole
+        value = taken.bound.get(item.id, item) if isinstance(item, ast.Name) else item
         base = _base(value)
         named = isinstance(base, ast.Name | ast.Attribute) and _PICKS.search(last_name(base))
-        differs = bool(list_names(item) & taken.of_round)
-        if differs and (
-            isinstance(value, ast.Compare)
-            or (named and value is not item)
-            or (named and isinstance(item, ast.Subscript))
+        looked_up = value is not item or isinstance(item, ast.Subscript)
+        if list_names(item) & taken.of_round and (
+            isinstance(value, ast.Compare) or (named and looked_up)
         ):
             return True
     return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.graph.modules.syntax import list_names, walk
+from npufix.rewriters.graph.modules.syntax import list_names, list_stored_names, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -37,12 +37,7 @@ def follow(
 
 def carries(body: Sequence[ast.stmt], known: frozenset[str]) -> bool:
     """Tell whether a name is read before the round binds it; sums and counts are none."""
-    stored = {
-        n.id
-        for code in body
-        for n in walk(code)
-        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-    }
+    stored = {name for code in body for name in list_stored_names(code)}
     seen = set(known)
     todo = list(body)
     while todo:
@@ -65,12 +60,7 @@ def carries(body: Sequence[ast.stmt], known: frozenset[str]) -> bool:
         } - sums
         if reads & stored - seen:
             return True
-        seen |= {
-            n.id
-            for part in parts
-            for n in walk(part)
-            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-        }
+        seen |= {name for part in parts for name in list_stored_names(part)}
     return False
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.proposal import Proposal
 from npufix.rewriters.graph.attributes import is_made_once, list_assigned
-from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.graph.modules.syntax import nodes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,6 +24,7 @@ NAMES_ARE_FIXED = r"\b(PreTrainedModel|modeling_utils|_tp_plan|ColumnParallel\w*
 """What says that the layers of a model are called by others: checkpoints, plans, adapters."""
 _FUNCTIONS = frozenset({"torch.nn.functional.linear", "torch._C._nn.linear"})
 _LEAST = 3
+_WIDTHS = frozenset({"in_features", "out_features"})
 
 
 def find_projections(here: Surroundings) -> Iterator[Proposal]:
@@ -65,16 +66,19 @@ def _linear(here: Surroundings, layer: str) -> ast.Call | None:
         return None
     values = list_assigned(here.flow.names, here.flow.cls, layer)
     made = values[0][1] if len(values) == 1 else None
-    if not isinstance(made, ast.Call) or len(made.args) + len(made.keywords) < 2:  # noqa: PLR2004
+    if not isinstance(made, ast.Call) or here.flow.names.dotted(made.func) != "torch.nn.Linear":
         return None
-    called = [n for n in walk(here.flow.cls) if _layer_called(here, n) == layer]
+    if not _arguments(made).keys() >= _WIDTHS:
+        return None  # ``nn.Linear(*sizes)``
+    nodes = nodes_of(here.flow.cls)
+    called = [n for n in nodes if _layer_called(here, n) == layer]
     plain = {id(n) for call in called for n in ast.walk(call)}
     tied = any(
         isinstance(n, ast.Attribute) and n.attr in {"weight", "bias"} and _is_self(n.value, layer)
-        for n in walk(here.flow.cls)
+        for n in nodes
         if id(n) not in plain
     )
-    return made if here.flow.names.dotted(made.func) == "torch.nn.Linear" and not tied else None
+    return None if tied else made
 
 
 def _is_self(code: ast.expr, layer: str) -> bool:
@@ -94,20 +98,14 @@ def _alike(layers: dict[str, tuple[ast.Call, ast.Call]]) -> dict[str, tuple[ast.
     }
 
 
-def _settings(made: ast.Call) -> tuple[str, ...]:
-    given = {k.arg or "**": k.value for k in made.keywords}
-    given |= dict(zip(("in_features", "out_features", "bias"), made.args, strict=False))
-    return tuple(f"{n}={ast.unparse(v)}" for n, v in sorted(given.items()) if n != "out_features")
+def _arguments(made: ast.Call) -> dict[str, str]:
+    given = dict(zip(("in_features", "out_features", "bias"), made.args, strict=False))
+    given |= {k.arg or "**": k.value for k in made.keywords}
+    return {name: ast.unparse(value) for name, value in given.items()}
 
 
-def _width(made: ast.Call) -> str:
-    named = {k.arg: k.value for k in made.keywords}
-    return ast.unparse(made.args[1] if len(made.args) > 1 else named["out_features"])
-
-
-def _inputs(made: ast.Call) -> str:
-    named = {k.arg: k.value for k in made.keywords}
-    return ast.unparse(made.args[0] if made.args else named["in_features"])
+def _settings(made: ast.Call) -> dict[str, str]:
+    return {n: v for n, v in _arguments(made).items() if n != "out_features"}
 
 
 def _are_key_and_value(layers: dict[str, tuple[ast.Call, ast.Call]]) -> bool:
@@ -121,11 +119,12 @@ def _place(call: ast.Call) -> tuple[int, int]:
 
 def _say(here: Surroundings, layers: dict[str, tuple[ast.Call, ast.Call]]) -> str:
     made = [m for _, m in layers.values()]
-    widths = [_width(m) for m in made]
-    bias = next((s for s in _settings(made[0]) if s.startswith("bias=")), "")
+    first_made = _arguments(made[0])
+    widths = [_arguments(m)["out_features"] for m in made]
+    bias = f"bias={first_made['bias']}" if "bias" in first_made else ""
     read = here.text(next(iter(layers.values()))[0].args[0])
     merged, results, first = _join(list(layers)), ", ".join(layers), next(iter(layers))
-    arguments = ", ".join(filter(None, [_inputs(made[0]), _total(widths), bias]))
+    arguments = ", ".join(filter(None, [first_made["in_features"], _total(widths), bias]))
     parts = ", ".join(widths)
     return (
         f"in __init__ make one layer of {len(layers)}: self.{merged} = nn.Linear({arguments}); "

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
     from npufix.rewriters.edit.statements.surroundings import Surroundings
 
-WIDENS = r"(?i:\w*de_?quant\w*|\w*extract_weight\w*)|_int_mm"
-_WIDENS = re.compile(r"(?i)\w*de_?quant\w*|\w*extract_weight\w*")
+_WIDEN = r"(?i:\w*de_?quant\w*|\w*extract_weight\w*)"
+WIDENS = rf"{_WIDEN}|_int_mm"
+_WIDENS = re.compile(_WIDEN)
 _OF_WEIGHTS = re.compile(r"(?i)weight|\bq?w\d?\b")
 _PRODUCTS = frozenset({"matmul", "mm", "bmm", "linear", "addmm"})
 _WIDE = (

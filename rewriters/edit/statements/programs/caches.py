@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, TypeGuard
 
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
-from npufix.rewriters.graph.modules.syntax import last_name
+from npufix.rewriters.graph.modules.syntax import last_name, root_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -47,7 +47,7 @@ def find_static_caches(here: Surroundings) -> Iterator[Proposal]:
             case ast.Assign([ast.Subscript(base, ast.Tuple(parts)) as target], value) if _is_fixed(
                 here, base
             ) and isinstance(value, ast.Name):
-                copied = _copied(here, base, parts, value.id)
+                copied = _copied(here, base, parts, value)
                 if copied is None or here.whole_lines(node) is None:
                     continue
                 changes.append(Change(here.span(node), copied[0]))
@@ -61,7 +61,7 @@ def find_static_caches(here: Surroundings) -> Iterator[Proposal]:
 
 
 def _copied(
-    here: Surroundings, base: ast.expr, parts: Sequence[ast.expr], new: str
+    here: Surroundings, base: ast.expr, parts: Sequence[ast.expr], new: ast.Name
 ) -> tuple[str, str] | None:
     """Return ``k_out.index_copy_(2, places, new)`` and the places, for ``[:, :, places, :]``."""
     at = [n for n, part in enumerate(parts) if not isinstance(part, ast.Slice)]
@@ -74,13 +74,7 @@ def _copied(
         return None
     if isinstance(index, ast.Subscript) and not isinstance(index.slice, ast.Slice):
         return None  # one place of several
-    given = here.flow.function.args
-    others = {
-        a.arg
-        for a in (*given.args, *given.kwonlyargs)
-        if a.annotation is not None and _NO_PLACES.fullmatch(ast.unparse(a.annotation))
-    }
-    if isinstance(named, ast.Name) and (named.id in others or here.is_tensor(named) is False):
+    if here.is_tensor(new) is False or not _may_be_places(here, index):
         return None
     cut = [here.text(part) for part in parts[:dim]]
     if any(here.text(part) != ":" for part in parts[dim + 1 :]):
@@ -90,7 +84,22 @@ def _copied(
         while cut[-1] == ":":
             cut.pop()
         text = f"{text}[{', '.join(cut)}]"
-    return f"{text}.index_copy_({dim}, {here.text(index)}, {new})", here.text(index)
+    return f"{text}.index_copy_({dim}, {here.text(index)}, {new.id})", here.text(index)
+
+
+def _may_be_places(here: Surroundings, index: ast.expr) -> bool:
+    """Tell whether an index may be a vector of int64, and no number, slice or mask."""
+    given = here.flow.function.args
+    said = {a.arg: a.annotation for a in (*given.args, *given.kwonlyargs)}
+    kind = said.get(root_name(index) or "")
+    if kind is not None and _NO_PLACES.fullmatch(ast.unparse(kind)):
+        return False
+    at = here.evaluations.get(id(index))
+    if at is None:
+        return True
+    facts = here.facts(at, x=at.node)
+    other = facts.is_tensor("x") is False or facts.is_number("x") or at.node.op == "py:slice"
+    return not other and facts.ndim("x") in {None, 1} and facts.dtype("x") in {None, "int64"}
 
 
 def _is_fixed(here: Surroundings, base: ast.expr) -> bool:

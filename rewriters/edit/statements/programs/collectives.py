@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
-from npufix.rewriters.graph.modules.syntax import last_name, walk
+from npufix.rewriters.graph.modules.syntax import last_name, list_names, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,17 +23,14 @@ def find_list_collectives(here: Surroundings) -> Iterator[Proposal]:
     """Yield ``all_gather`` and ``all_to_all`` of lists whose results are only joined."""
     for node in here.nodes:
         match node:
-            case ast.Call(function, [ast.Name(out), given, *_]):
+            case ast.Call(function, [into, given, *others]):
                 name = here.flow.names.dotted(function)
-                if name == "torch.distributed.all_gather":
-                    yield from _find_gathers(here, node, out, given)
+                if name == "torch.distributed.all_gather" and isinstance(into, ast.Name):
+                    yield from _find_gathers(here, node, into.id, given)
                 elif name == "torch.distributed.all_to_all":
-                    yield from _find_exchanges(here, node, out, given)
-        match node:
-            case ast.Call(function, [into, given, *others]) if (
-                here.flow.names.dotted(function) == "torch.distributed.all_to_all"
-            ):
-                yield from _find_exchange_of_rows(here, node, into, given, others)
+                    if isinstance(into, ast.Name):
+                        yield from _find_exchanges(here, node, into.id, given)
+                    yield from _find_exchange_of_rows(here, node, into, given, others)
 
 
 def _find_gathers(
@@ -162,7 +159,12 @@ def _split_rows(here: Surroundings, code: ast.expr, call: ast.Call) -> tuple[str
             code = inner
         case ast.Name(name) if (made := _find_binding(here, name)) is not None:
             uses = [n for n in _names(here, name) if isinstance(n.ctx, ast.Load)]
-            return _split_rows(here, made, call) if len(uses) == 1 else None
+            since = any(
+                isinstance(n.ctx, ast.Store) and made.lineno < n.lineno <= call.lineno
+                for read in list_names(made)
+                for n in _names(here, read)
+            )  # ``x = x + 1`` in between: its parts are those of the old one
+            return _split_rows(here, made, call) if len(uses) == 1 and not since else None
     match code:
         case ast.Call(ast.Attribute(ast.Name(x), "split"), [sizes], []):
             pass

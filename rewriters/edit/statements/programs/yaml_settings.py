@@ -54,7 +54,15 @@ def find_yaml_settings(lines: Sequence[str]) -> Iterator[Setting]:
             elif key == _WITH_ARGUMENTS and number < len(lines):
                 below = lines[number].rstrip()
                 if below == f"{first}init_args:":  # the first of several lines of them
-                    yield Setting(number + 1, f"{below}{end}{first}  fused: true{end}")
+                    inner = _indent_below(lines[number + 1 :], first)
+                    yield Setting(number + 1, f"{below}{end}{inner}fused: true{end}")
+
+
+def _indent_below(lines: Sequence[str], indent: str) -> str:
+    """Return how far the entries of a table are moved in, whose key is moved in so far."""
+    entry = next((line for line in lines if line.strip() and line.lstrip()[0] != "#"), "")
+    inner = entry[: len(entry) - len(entry.lstrip())]
+    return inner if len(inner) > len(indent) else indent + " " * 2
 
 
 def _is_decided(lines: Sequence[str], number: int, indent: str) -> bool:

@@ -11,6 +11,12 @@ from npufix.rewriters.verification.inputs.assumptions import meets  # noqa: E402
 from npufix.rules.registry import all_rules  # noqa: E402 - same
 
 
+def test_each_tensor_that_rows_are_copied_from_is_as_wide() -> None:
+    first = {"wide0": torch.Size([3, 4]), "read0": torch.Size([2, 4])}
+    assert meets(["as-wide"], first)
+    assert not meets(["as-wide"], first | {"wide1": torch.Size([3, 4]), "read1": (3, 2)})
+
+
 @pytest.mark.parametrize(
     ("values", "fits"),
     [([1, 2, 3], True), ([2**30, 2**30], False), ([-(2**31)], False), ([], True)],
