@@ -332,3 +332,31 @@ class Loss(nn.Module):
 """
     new = [site.rewrite for site in found(text, "NPU214")]
     assert any(new) is written
+
+
+@pytest.mark.parametrize(
+    ("made", "use", "copied"),
+    [
+        ("loss = y.mean()", "total += 2 * loss.detach()", False),
+        ("loss = y.mean()", "self.see(loss.detach().item())", False),
+        ("loss = y.mean()", "seen = loss.detach()\n        seen.mul_(2)", True),
+        ("loss = y.mean()", "loss.detach().zero_()", True),
+        ("kept = loss = y.mean()", "kept.zero_()", True),
+        ("loss = max(y, x)", "x.zero_()", True),  # of Python: one of the two
+    ],
+)
+def test_a_loss_that_has_another_name_is_kept_as_a_copy(
+    made: str, use: str, *, copied: bool
+) -> None:
+    text = f"""
+def train_epoch(self, batches, total):
+    losses = []
+    for x in batches:
+        y = self.model(x)
+        {made}
+        loss.backward()
+        losses.append(loss.item())
+        {use}
+    self.log(losses)
+"""
+    assert ("losses.append(loss.detach().clone())" in rewritten(text, "NPU214")) is copied
