@@ -141,6 +141,9 @@ def {name}(lengths):
     [
         ("[{k: v.to(device) for k, v in t.items()} for t in targets]", True),
         ("[t.to(device) for t in targets]", True),
+        ("[t.to(self.cpu_device) for t in targets]", False),
+        ('[t.to(torch.device("cpu")) for t in targets]', False),
+        ("[t.to(device_of_host) for t in targets]", False),
         ("[self.take(t).to(device) for t in self.others]", False),
     ],
 )

@@ -29,7 +29,8 @@ _INDEX = (
 _OF_NUMBERS = frozenset({"as_tensor", "from_numpy", "tensor"})
 _MOVING = frozenset({"to", "cuda", "npu"})
 _LOADS = re.compile(r"(?i)load|data|batch|iter")
-_DEVICE = re.compile(r"(?i)dev|rank|gpu|npu|cuda")
+_DEVICE = re.compile(r"(?i)gpu|npu|cuda|^(?!.*(cpu|host)).*(dev|rank)")
+"""Not ``cpu_device`` and ``torch.device("cpu")``: the host would read before the copy is done."""
 
 
 def find_batches(here: Surroundings) -> Iterator[Proposal]:
