@@ -97,6 +97,7 @@ class Criterion(nn.Module):
         ("while True", "torch.sigmoid(gate(y)) > 0.5", True),
         ("while len(ys) < 9", "(y == 2).all()", True),
         ("for _ in range(9)", "torch.sigmoid(gate(y)) > 0.5", True),
+        ("while True", "torch.sigmoid(gate(y)).cpu() > 0.5", False),
         ("while True", "len(ys) > self.most", False),
         ("while True", "self.n > y.shape[1]", False),
     ],
