@@ -35,9 +35,8 @@ _DEVICE = re.compile(r"(?i)gpu|npu|cuda|^(?!.*(cpu|host)).*(dev|rank)")
 
 def find_batches(here: Surroundings) -> Iterator[Proposal]:
     """Yield, once for each loop, the copies of what a loader hands to a training loop."""
-    for loop in here.nodes:
-        if not isinstance(loop, (ast.For, ast.While)):
-            continue
+    loops = [n for n in here.nodes if isinstance(n, (ast.For, ast.While))]
+    for loop in loops if trains(here.flow.function) else ():
         given = _list_handed(here, loop)
         if not given or not trains(here.flow.function, loop.body[0].lineno):
             continue
