@@ -135,11 +135,12 @@ def runs_in_steps(tree: SourceTree, file: SourceFile, site: Site, callers: Calle
         return False  # nobody works out by hand what is done once, or changes what makes a model
     in_training = site.rule.search == "growing-caches" and _TRAINS.search(file.relative)
     left_out = site.occasion in {Occasion.HOST, Occasion.ASIDE}
-    from npufix.rewriters.facts.occasions import is_aside
+    if site.rule.name in _MAKES_OPTIMIZERS:
+        from npufix.rewriters.facts.occasions import is_aside
 
-    if site.rule.name in _MAKES_OPTIMIZERS and not is_aside(site.function):
-        # ``for fold in folds:`` makes one for all steps; whoever asks for a device has one
-        left_out = site.occasion is Occasion.HOST and site.form.pattern.__name__ != _ASKS_DEVICE
+        if not is_aside(site.function):
+            # ``for fold in folds:`` makes one for all steps; whoever asks for a device has one
+            left_out = site.occasion is Occasion.HOST and site.form.pattern.__name__ != _ASKS_DEVICE
     loads = site.rule.search == "data-loaders"  # of training: who finds them reads their names
     left_out = left_out and not loads
     if is_cold(file.relative, loads_data=loads) or left_out or in_training:

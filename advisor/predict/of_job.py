@@ -74,9 +74,9 @@ def least_of_job(
     """Return below what no step of each set comes, as expected: when the next rank is there."""
     least = []
     for own in sets:
-        late = [items[at].finding.saving for at in own if is_late(items[at], others)]
-        alone = len(own) == 1 and late and late[0]
-        least.append(now - late[0].high_ns if alone and late[0] else 0.0)
+        alone = items[own[0]] if len(own) == 1 else None
+        saving = alone.finding.saving if alone is not None and is_late(alone, others) else None
+        least.append(0.0 if saving is None else now - saving.high_ns)
     return np.array(least)
 
 

@@ -358,8 +358,7 @@ class _View:
         noise = math.hypot(noise, self._off(edit, limit) * (self.now - middle), more)
         # That the new kernels are slow and the run, too, is less likely than one of both; that all
         # of some communication hides is not.
-        hides = len(edit.rows) and self.graph.communication[edit.rows].any()
-        below = math.hypot((1 if hides else _CORNERS) * (middle - low), noise)
+        below = math.hypot((1 if self._hides(edit) else _CORNERS) * (middle - low), noise)
         stays = high >= self.now * (1 - _CLEAR)  # what may gain nothing is no matter of kernels
         above = math.hypot((1 if stays else _CORNERS) * (high - middle), noise)
         if self.loads_unseen:  # that it keeps up with steps as they are is all that is known
@@ -386,10 +385,13 @@ class _View:
 
     def _off(self, edit: Edit, limit: str) -> float:
         """Return by how much of what it saves a change may be off."""
-        hides = len(edit.rows) and self.graph.communication[edit.rows].any()
-        if hides or (limit == "host" and len(edit.gone)):
+        if self._hides(edit) or (limit == "host" and len(edit.gone)):
             return _OFF_OF_LEAST_KNOWN
         return _OFF if len(edit.rows) else _OFF_OF_RECORDED
+
+    def _hides(self, edit: Edit) -> bool:
+        """Tell whether a change is to communication, of which some or all may hide."""
+        return len(edit.rows) > 0 and bool(self.graph.communication[edit.rows].any())
 
     def _busy_ns(self, edit: Edit) -> float:
         """Return what no step is shorter than: the longest that a stream computes."""

@@ -19,7 +19,7 @@ from npufix.rewriters.graph.modules.neighbours import foreign_bases
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from npufix.rewriters.graph.dataflow import FunctionFlow
     from npufix.rewriters.graph.modules.names import ModuleNames
@@ -256,14 +256,15 @@ class SourceFacts(ValueKinds, AttentionFacts):
 
     def arguments(self, method: str) -> Sequence[Mapping[str, str]]:
         """Return the arguments of each call of a method in the module, as they are written."""
-        found = (module_facts.arguments(names, method) for names in self._modules())
-        return [call for calls in found for call in calls]
+        modules = {id(names): names for names in self._modules()}.values()
+        return [call for names in modules for call in module_facts.arguments(names, method)]
 
-    def _modules(self) -> Sequence[ModuleNames]:
-        """Return the module, and those that the bases of its class come from."""
+    def _modules(self) -> Iterator[ModuleNames]:
+        """Yield the module, and for each base of its class the one that it comes from."""
         own, cls = self.flow.names, self.flow.cls
-        bases = () if cls is None else foreign_bases(own, cls)
-        return list({id(names): names for names in (own, *(there for there, _ in bases))}.values())
+        yield own
+        if cls is not None:  # asked for only then: modules are read for it
+            yield from (there for there, _ in foreign_bases(own, cls))
 
     def is_scaled(self) -> bool | None:
         """Tell whether one product is all that is made of what the pattern computes, cast or not.

@@ -27,6 +27,7 @@ from npufix.rules.cluster_diagnostic import ClusterDiagnostic, ClusterObservatio
 from npufix.rules.shared.quantities import format_count, milliseconds
 from npufix.rules.shared.ranks.communication import members_of, name_groups, roles
 from npufix.rules.shared.ranks.comparing import step_ns, steps_of
+from npufix.rules.shared.recording.collectives import RETRANSMIT_NS
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 
     from npufix.rules.cluster_diagnostic import Cluster
 
-RETRANSMIT_NS = 3_600_000_000
-"""Of one collective, a band below the timeout of about 4 s (RETRANSMIT)."""
 _SHOWN = 5
 
 

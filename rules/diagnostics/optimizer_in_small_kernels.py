@@ -126,41 +126,40 @@ def _observe_unmarked_lists(recording: Recording, marked: pd.DataFrame) -> Itera
         return
     lists = np.array([*(name.startswith(_FOREACH) for name in types), False])
     rows = kernels[lists[kernels["type"].cat.codes] & ~kernels.index.isin(marked.index)]
-    cost, steps = per_step(int(rows["duration_ns"].sum()), recording), max(1, recording.step_count)
-    kinds = rows.groupby(rows["type"].astype(str))["duration_ns"].sum()
-    if share(cost, recording) < _HOT or len(kinds) < _LISTS:
-        return
-    kinds = kinds.sort_values(ascending=False, kind="stable")
-    yield Observation(
-        what=(
-            f"updates of lists of parameters take {milliseconds(cost)} per step "
-            f"({percent(share(cost, recording))} of the step) in "
-            f"{format_count(len(rows) / steps, 'kernel')}: {', '.join(kinds.index[:_MOST_TYPES])}"
-            f"{_say_idle(rows, recording)}"
-        ),
-        evidence=tuple((str(kind), milliseconds(ns / steps)) for kind, ns in kinds.items()),
-        **_gain(rows, cost, recording),
-        places=places(rows, rows["duration_ns"].to_numpy(), recording),
-    )
+    if rows["type"].nunique() >= _LISTS:
+        yield from _observe_updates(recording, rows, in_lists=True)
 
 
 def _observe_unmarked(recording: Recording, marked: pd.DataFrame) -> Iterator[Observation]:
     """Yield one observation where the same few kernels run for one parameter after the other."""
     kernels = recording.kernels
     others = kernels["communication"].to_numpy(bool) | kernels.index.isin(marked.index)
-    rows = find_repeated_updates(kernels, ~others)
+    yield from _observe_updates(recording, find_repeated_updates(kernels, ~others), in_lists=False)
+
+
+def _observe_updates(
+    recording: Recording, rows: pd.DataFrame, *, in_lists: bool
+) -> Iterator[Observation]:
+    """Yield one observation of kernels that update parameters, where they are worth it."""
     cost, steps = per_step(int(rows["duration_ns"].sum()), recording), max(1, recording.step_count)
-    if share(cost, recording) < LEAST_SHARE:
+    if share(cost, recording) < (_HOT if in_lists else LEAST_SHARE):
         return
     kinds = rows.groupby(rows["type"].astype(str))["duration_ns"].sum()
     kinds = kinds.sort_values(ascending=False, kind="stable")
-    yield Observation(
-        what=(
+    if in_lists:
+        what = (
+            f"updates of lists of parameters take {milliseconds(cost)} per step "
+            f"({percent(share(cost, recording))} of the step) in "
+            f"{format_count(len(rows) / steps, 'kernel')}: {', '.join(kinds.index[:_MOST_TYPES])}"
+        )
+    else:
+        what = (
             f"an update of one parameter after the other takes {milliseconds(cost)} per step "
             f"({percent(share(cost, recording))} of the step) in "
             f"{format_count(len(rows) / steps, 'small kernel')}: {', '.join(kinds.index[:_MOST_TYPES])}"
-            f"{_say_idle(rows, recording)}"
-        ),
+        )
+    yield Observation(
+        what=f"{what}{_say_idle(rows, recording)}",
         evidence=tuple((str(kind), milliseconds(ns / steps)) for kind, ns in kinds.items()),
         **_gain(rows, cost, recording),
         places=places(rows, rows["duration_ns"].to_numpy(), recording),

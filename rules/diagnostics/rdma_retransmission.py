@@ -25,6 +25,7 @@ from npufix.rules.diagnostic import Diagnostic, Observation
 from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import milliseconds
 from npufix.rules.shared.recording.collectives import (
+    RETRANSMIT_NS,
     kernels_of,
     of_steady_steps,
     waiting_ratio,
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 
     from npufix.rules.diagnostic import Recording
 
-RETRANSMIT = 3_600_000_000
-"""Nanoseconds of one collective. The timeout is about 4 s: 3.95 s and 4.05 s are the same fault."""
 WAIT_FALSE = 0.95
 """Share of waiting from which a collective is no work at all."""
 
@@ -48,7 +47,7 @@ def check(recording: Recording) -> Iterator[Observation]:
     rows, steps = of_steady_steps(recording.signals.collectives, recording)
     transports, _ = of_steady_steps(recording.signals.transports, recording)
     over_rdma = transports[(transports["transport"] == "RDMA") & (transports["size_bytes"] > 0)]
-    slow = rows[(rows["elapse_ns"] > RETRANSMIT) & rows["name"].isin(over_rdma["name"].unique())]
+    slow = rows[(rows["elapse_ns"] > RETRANSMIT_NS) & rows["name"].isin(over_rdma["name"].unique())]
     slow = slow[waiting_ratio(slow) <= WAIT_FALSE]
     if slow.empty:
         return

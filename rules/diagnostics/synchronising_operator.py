@@ -87,10 +87,9 @@ def check(recording: Recording) -> Iterator[Observation]:
         rows = waits[waits["name"] == name]
         if share(per_step(rows["high"].sum(), recording), recording) >= LEAST_SHARE:
             told |= set(_places_of(rows))
-            short = rows.loc[
-                rows["high"] < SHORTEST_PAUSE_NS, "high"
-            ]  # the others are no late launches
-            explained += per_step(int(short.sum()), recording)
+            waited = rows["high"]
+            waited = waited[waited < SHORTEST_PAUSE_NS]  # the others are no late launches
+            explained += per_step(int(waited.sum()), recording)
             found[str(name)] = _observation(str(name), rows, recording)
     if len(recording.host_ops):
         for name, lost in _lost_leads(recording, idle, told, explained):

@@ -215,7 +215,7 @@ def _is_answer(  # noqa: PLR0911 - one case a kind of test
 def _is_compared(here: Surroundings, test: ast.expr) -> bool:
     """Tell whether what a tensor is computed to is compared: ``torch.sigmoid(gate) > limit``."""
     at = here.evaluations.get(id(test))
-    if at is None or at.node.op not in _COMPARED:
+    if at is None or at.node.op not in _COMPARED or is_moved_to_host(at.node):
         return False
     made = [a for a in at.node.args if a.op != Op.PARAM and not is_made_on_host(a)]
     return any(here.facts(at, x=arg).is_tensor("x") for arg in made)

@@ -146,13 +146,13 @@ def _find_copy(here: Surroundings) -> Iterator[Proposal]:
 
 def _find_furthest(here: Surroundings) -> Iterator[Proposal]:
     """Yield the loop of a function that samples points, each the furthest of those before."""
-    function, row = here.flow.function, _row("furthest_point_sample")
-    if row is None or not _FURTHEST.fullmatch(function.name):
+    function = here.flow.function
+    row = _row("furthest_point_sample") if _FURTHEST.fullmatch(function.name) else None
+    if row is None or "np." in here.text(function):
         return
-    for loop in here.nodes:
+    for loop in (n for n in here.nodes if isinstance(n, ast.For)):
         called = {last_name(n.func) for n in walk(loop) if isinstance(n, ast.Call)}
-        of_arrays = "np." in here.text(function)
-        if isinstance(loop, ast.For) and called & {"argmax", "max"} and not of_arrays:
+        if called & {"argmax", "max"}:
             yield Proposal(loop, _advice(row))
             return
 

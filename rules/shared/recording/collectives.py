@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     Integers = NDArray[np.int64]
 
+RETRANSMIT_NS = 3_600_000_000
+"""Of one collective (RETRANSMIT): the timeout is about 4 s, and 3.95 s and 4.05 s are one fault."""
 PACKET_BYTES = {"SDMA": 16_000_000, "RDMA": 1_000_000}
 """A collective that moves less over such a link is small (PACKET)."""
 TINY_BYTES = 1_000_000

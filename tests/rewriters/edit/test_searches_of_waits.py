@@ -97,6 +97,7 @@ class Criterion(nn.Module):
         ("while True", "torch.sigmoid(gate(y)) > 0.5", True),
         ("while len(ys) < 9", "(y == 2).all()", True),
         ("for _ in range(9)", "torch.sigmoid(gate(y)) > 0.5", True),
+        ("while True", "torch.sigmoid(gate(y)).cpu() > 0.5", False),
         ("while True", "len(ys) > self.most", False),
         ("while True", "self.n > y.shape[1]", False),
     ],
@@ -141,6 +142,9 @@ def {name}(lengths):
     [
         ("[{k: v.to(device) for k, v in t.items()} for t in targets]", True),
         ("[t.to(device) for t in targets]", True),
+        ("[t.to(self.cpu_device) for t in targets]", False),
+        ('[t.to(torch.device("cpu")) for t in targets]', False),
+        ("[t.to(device_of_host) for t in targets]", False),
         ("[self.take(t).to(device) for t in self.others]", False),
     ],
 )
@@ -332,3 +336,31 @@ class Loss(nn.Module):
 """
     new = [site.rewrite for site in found(text, "NPU214")]
     assert any(new) is written
+
+
+@pytest.mark.parametrize(
+    ("made", "use", "copied"),
+    [
+        ("loss = y.mean()", "total += 2 * loss.detach()", False),
+        ("loss = y.mean()", "self.see(loss.detach().item())", False),
+        ("loss = y.mean()", "seen = loss.detach()\n        seen.mul_(2)", True),
+        ("loss = y.mean()", "loss.detach().zero_()", True),
+        ("kept = loss = y.mean()", "kept.zero_()", True),
+        ("loss = max(y, x)", "x.zero_()", True),  # of Python: one of the two
+    ],
+)
+def test_a_loss_that_has_another_name_is_kept_as_a_copy(
+    made: str, use: str, *, copied: bool
+) -> None:
+    text = f"""
+def train_epoch(self, batches, total):
+    losses = []
+    for x in batches:
+        y = self.model(x)
+        {made}
+        loss.backward()
+        losses.append(loss.item())
+        {use}
+    self.log(losses)
+"""
+    assert ("losses.append(loss.detach().clone())" in rewritten(text, "NPU214")) is copied

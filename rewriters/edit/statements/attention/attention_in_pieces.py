@@ -222,7 +222,7 @@ def _are_handed_in(here: Surroundings, soft: Node) -> bool:
 
 
 def _bindings(function: ast.FunctionDef, code: ast.expr) -> Iterator[ast.expr]:
-    """Yield what a name is bound to in a function, and the names in that."""
+    """Yield what the names in code are bound to in a function."""
     names = {n.id for n in ast.walk(code) if isinstance(n, ast.Name)}
     for node in ast.walk(function):
         if isinstance(node, ast.Assign) and any(

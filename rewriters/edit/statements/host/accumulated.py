@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import LOOPS
-from npufix.rewriters.graph.modules.syntax import last_name, walk
+from npufix.rewriters.graph.modules.syntax import walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,25 +87,40 @@ def is_left_as_made(here: Surroundings, tensor: ast.expr) -> bool:
     where it is handed on, or has a second name.
     """
     if isinstance(tensor, ast.Call):
-        return last_name(tensor.func) in _NEW
+        return _makes_anew(tensor)
     if not isinstance(tensor, ast.Name) or tensor.id in here.flow.captured:
         return False
     uses = [n for n in here.nodes if isinstance(n, ast.Name) and n.id == tensor.id]
     made = [here.parents.get(id(n)) for n in uses if not isinstance(n.ctx, ast.Load)]
-    values = [s.value for s in made if isinstance(s, ast.Assign) and isinstance(s.value, ast.Call)]
     reads = all(_only_reads(here, n) for n in uses if isinstance(n.ctx, ast.Load))
-    is_new = all(last_name(value.func) in _NEW for value in values)
-    is_new = is_new and not any(k.arg == "out" for value in values for k in value.keywords)
-    return reads and is_new and len(values) == len(made) > 0
+    return reads and bool(made) and all(map(_names_new, made))
 
 
-def _only_reads(here: Surroundings, name: ast.Name) -> bool:
-    """Tell whether a use of a tensor neither keeps nor changes it: ``2 * x``, ``x.item()``."""
-    match here.parents.get(id(name)):
+def _names_new(code: ast.AST | None) -> bool:
+    """Tell whether a statement gives a new tensor its only name: not ``kept = x = y.mean()``."""
+    match code:
+        case ast.Assign([_], ast.Call() as value):
+            return _makes_anew(value)
+    return False
+
+
+def _makes_anew(call: ast.Call) -> bool:
+    """Tell whether a call returns a tensor of its own, as ``max(a, b)`` of Python does not."""
+    is_new = isinstance(call.func, ast.Attribute) and call.func.attr in _NEW
+    return is_new and all(word.arg not in {"out", None} for word in call.keywords)
+
+
+def _only_reads(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether a use of a tensor neither keeps nor changes it: ``2 * x``, ``x.item()``.
+
+    ``x.detach()`` is the same memory: what becomes of it decides.
+    """
+    match here.parents.get(id(code)):
         case ast.BinOp() | ast.Compare() | ast.UnaryOp() | ast.Assert() | ast.If():
             return True
-        case ast.Attribute(_, "backward" | "detach" | "item") as method:
-            return isinstance(here.parents.get(id(method)), ast.Call)
+        case ast.Attribute(_, "backward" | "detach" | "item" as name) as method:
+            call = here.parents.get(id(method))
+            return isinstance(call, ast.Call) and (name != "detach" or _only_reads(here, call))
     return False
 
 

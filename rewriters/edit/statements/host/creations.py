@@ -242,9 +242,8 @@ def _indexes(
 
     So is ``range(n)`` there, which becomes a list and a tensor of the host first.
     """
-    for code in indexes:
-        made, view = _Made(here), code
-        code = _viewed(code)  # noqa: PLW2901 - what is made, not how it is shown
+    for view in indexes:
+        made, code = _Made(here), _viewed(view)
         numbers = _range_of(here, code)
         if (
             numbers is None

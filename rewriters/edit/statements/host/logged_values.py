@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.host.accumulated import is_left_as_made, keep_until_read
+from npufix.rewriters.edit.statements.host.waits.losses import is_named_loss
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.facts.module_facts import mentions
 from npufix.rewriters.graph.modules.syntax import last_name
@@ -97,13 +98,10 @@ def find_logged(  # noqa: C901, PLR0911, PLR0912 - one case a way
 def _keep_copy(here: Surroundings, code: ast.Call, tensor: ast.expr) -> Proposal | None:
     """Return ``loss.detach().clone()`` for ``{"loss": loss.detach().cpu()}`` of a log."""
     kept = here.parents.get(id(code))
-    of_log = isinstance(kept, ast.Dict) and _is_log(here.parents.get(id(kept)))
-    while (inner := _same_value(tensor)) is not None:
-        tensor = inner
-    if not of_log or not isinstance(tensor, ast.Name) or "loss" not in tensor.id.split("_"):
+    if not isinstance(kept, ast.Dict) or not _is_log(here.parents.get(id(kept))):
         return None
-    assert isinstance(kept, ast.Dict)  # noqa: S101 - said above
-    return _keep_or_tell(here, code, tensor, "cpu", kept)
+    is_loss = is_named_loss(_whole_value(tensor))
+    return _keep_or_tell(here, code, tensor, "cpu", kept) if is_loss else None
 
 
 def _picks(here: Surroundings, kept: ast.expr) -> bool:
@@ -237,8 +235,7 @@ def _keep(
         return None
     if re.search(r"\b(log_vars|num_samples)\b", here.text(kept)):  # of which mmcv makes arrays
         return None
-    while (inner := _same_value(tensor)) is not None:
-        tensor = inner
+    tensor = _whole_value(tensor)
     is_new = isinstance(tensor, ast.BinOp) or is_left_as_made(here, tensor)
     copied = "" if is_new else ".clone()"
     text = f"{as_owner(here, tensor)}.detach(){copied}"
@@ -265,14 +262,14 @@ def _waits_anyway(here: Surroundings, code: ast.Call) -> bool:
     )
 
 
-def _same_value(code: ast.expr) -> ast.expr | None:
-    """Return ``x`` of ``x.detach()``, ``x.cpu()``, ``x.clone()`` and ``x.data``."""
+def _whole_value(code: ast.expr) -> ast.expr:
+    """Return ``x`` of ``x.detach().cpu()``, ``x.clone()`` and ``x.data``."""
     match code:
         case ast.Call(ast.Attribute(inner, "detach" | "cpu" | "clone"), [], []):
-            return inner
+            return _whole_value(inner)
         case ast.Attribute(inner, "data"):
-            return inner
-    return None
+            return _whole_value(inner)
+    return code
 
 
 def _is_handed_on(here: Surroundings, kept: ast.expr | ast.stmt) -> bool:

@@ -29,14 +29,14 @@ _INDEX = (
 _OF_NUMBERS = frozenset({"as_tensor", "from_numpy", "tensor"})
 _MOVING = frozenset({"to", "cuda", "npu"})
 _LOADS = re.compile(r"(?i)load|data|batch|iter")
-_DEVICE = re.compile(r"(?i)dev|rank|gpu|npu|cuda")
+_DEVICE = re.compile(r"(?i)gpu|npu|cuda|^(?!.*(cpu|host)).*(dev|rank)")
+"""Not ``cpu_device`` and ``torch.device("cpu")``: the host would read before the copy is done."""
 
 
 def find_batches(here: Surroundings) -> Iterator[Proposal]:
     """Yield, once for each loop, the copies of what a loader hands to a training loop."""
-    for loop in here.nodes:
-        if not isinstance(loop, (ast.For, ast.While)):
-            continue
+    loops = [n for n in here.nodes if isinstance(n, (ast.For, ast.While))]
+    for loop in loops if trains(here.flow.function) else ():
         given = _list_handed(here, loop)
         if not given or not trains(here.flow.function, loop.body[0].lineno):
             continue

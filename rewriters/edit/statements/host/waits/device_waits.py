@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
-from npufix.rewriters.edit.statements.surroundings import LOOPS
+from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS, LOOPS
 from npufix.rewriters.facts.steps.functions import trains
 from npufix.rewriters.graph.modules.syntax import walk
 
@@ -113,9 +113,7 @@ def _is_read(code: ast.AST) -> bool:
 def _may_be_skipped(here: Surroundings, code: ast.AST) -> bool:
     """Tell whether a part of a statement may not run: ``loss.item() if log else 0``."""
     outer = itertools.takewhile(lambda n: not isinstance(n, ast.stmt), here.around(code))
-    parts = (ast.IfExp, ast.BoolOp, ast.Lambda)
-    rounds = (ast.DictComp, ast.GeneratorExp, ast.ListComp, ast.SetComp)
-    return any(isinstance(n, (*parts, *rounds)) for n in outer)
+    return any(isinstance(n, (ast.IfExp, ast.BoolOp, ast.Lambda, *COMPREHENSIONS)) for n in outer)
 
 
 def _line_of_its_own(here: Surroundings, code: ast.Call) -> Span | None:

@@ -19,6 +19,7 @@ from npufix.rewriters.edit.statements.host.of_host import (
     is_of_host,
 )
 from npufix.rewriters.edit.statements.host.seldom import is_default, is_rare, is_seldom
+from npufix.rewriters.edit.statements.host.waits.losses import is_named_loss
 from npufix.rewriters.edit.statements.proposal import Proposal
 from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph.modules.syntax import last_name
@@ -204,9 +205,5 @@ def is_returned(here: Surroundings, code: ast.expr, tensor: ast.expr) -> bool:
     own = "" if here.flow.cls is None else "self."
     calls = re.compile(rf"(?<!def )(?<![\w.]){own}{here.flow.function.name}\(")
     given = any(here.value(e) is value for e in beside)
-    given = given and any(here.is_tensor(e) or _is_loss(e) for e in beside)
+    given = given and any(here.is_tensor(e) or is_named_loss(e) for e in beside)
     return given and any(map(calls.search, here.lines))
-
-
-def _is_loss(code: ast.expr) -> bool:
-    return isinstance(code, ast.Name) and "loss" in code.id.split("_")
