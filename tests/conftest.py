@@ -19,6 +19,7 @@ os.environ["NPUFIX_LANG"] = "en"
 # What one test measures corrects no prediction of another, and none of the user's.
 os.environ["NPUFIX_CALIBRATION"] = "off"
 
+_NEW_OBJECTS_BETWEEN_COLLECTIONS = 100_000
 # Next to nothing of what is imported and made while tests are collected is garbage.
 gc.disable()
 
@@ -34,8 +35,12 @@ settings.load_profile("npufix")
 
 
 def pytest_collection_finish() -> None:
-    """Have the collector look at what tests make, in forks of this process too, and at no test."""
+    """Have the collector look at what tests make, in forks of this process too, and at no test.
+
+    And that seldom, as in the command: the trees of one file are more objects than Python's 700.
+    """
     gc.enable()
+    gc.set_threshold(_NEW_OBJECTS_BETWEEN_COLLECTIONS)
     gc.collect()
     gc.freeze()
 

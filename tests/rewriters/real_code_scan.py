@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import gc
 from collections import Counter
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from npufix.rewriters.find import find_sites
@@ -14,6 +16,15 @@ if TYPE_CHECKING:
 
     from npufix.rewriters.edit.site import Site
     from npufix.rules.substitution import Safety
+
+
+_NEW_OBJECTS_BETWEEN_COLLECTIONS = 300_000
+
+
+def begin() -> None:
+    """Look for garbage as seldom as the command does: a third of the time would go to that."""
+    gc.freeze()
+    gc.set_threshold(_NEW_OBJECTS_BETWEEN_COLLECTIONS)
 
 
 class Found(NamedTuple):
@@ -43,10 +54,15 @@ def scan(path: Path) -> list[Found] | str:
 
 def fault(place: Found) -> str:
     """Return what is wrong with the rewrite of a place, "" if nothing."""
-    source = place.path.read_text(encoding="utf-8")
-    sites = list(find_sites(source, [rule for rule in all_rules() if rule.id == place.rule]))
+    source, sites = _sites_of(place.path, place.rule)
     (site,) = (s for s in sites if _span(s) == place.span)
     return _fault(source, sites, site)
+
+
+@lru_cache(maxsize=1)  # places of one file and rule come one after the other
+def _sites_of(path: Path, identifier: str) -> tuple[str, list[Site]]:
+    source = path.read_text(encoding="utf-8")
+    return source, list(find_sites(source, [r for r in all_rules() if r.id == identifier]))
 
 
 def _span(site: Site) -> tuple[str, int, str]:
