@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -131,10 +132,16 @@ def _drop(operator: str, settings: AttentionSettings, scores: Tensor) -> Tensor:
     return dropped
 
 
+@lru_cache
+def _make_triangle() -> Tensor:
+    return torch.ones(_COMPRESSED, _COMPRESSED, dtype=torch.bool).triu(1)
+
+
 def _check_compressed(operator: str, mask: Tensor, mode: int) -> None:
-    triangle = torch.ones(_COMPRESSED, _COMPRESSED, dtype=torch.bool).triu(1)
+    triangle = _make_triangle()
     accept(
         operator,
-        mask.shape[-2:] == triangle.shape and bool((mask.bool() == triangle).all()),
+        mask.shape[-2:] == triangle.shape
+        and all(torch.equal(each, triangle) for each in mask.bool().view(-1, *triangle.shape)),
         f"sparse_mode {mode} wants the upper triangle of {_COMPRESSED} x {_COMPRESSED}",
     )
