@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import gc
+import io
 import os
+import runpy
+import sys
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 # Read by torch when it is imported; tensors of tests are too small to share out anyway.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -52,3 +57,25 @@ def _children() -> Iterator[None]:
 
     with keep_children():
         yield
+
+
+@pytest.fixture
+def train(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Return what runs the example program, or a changed copy, and returns what it prints.
+
+    In this process: torch, and the compiler that its optimizers load, are there already.
+    """
+
+    def run(program: Path, *arguments: str) -> str:
+        said = io.StringIO()
+        with monkeypatch.context() as patched, redirect_stdout(said):
+            patched.syspath_prepend(program)
+            patched.setattr(sys, "argv", ["train.py", *arguments])
+            try:
+                runpy.run_path(str(program / "train.py"), run_name="__main__")
+            finally:
+                for name in [n for n in sys.modules if n.partition(".")[0] == "bert_like"]:
+                    del sys.modules[name]
+        return said.getvalue()
+
+    return run

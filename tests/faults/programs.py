@@ -1,4 +1,4 @@
-"""A module in which each rewriter finds the same thing to change."""
+"""Modules in which each rewriter finds the same thing to change."""
 
 NORM = """\
 import torch
@@ -18,3 +18,12 @@ class Norm(nn.Module):
         x = x * torch.rsqrt(variance + self.eps)
         return self.weight * x.to(kind)
 """
+MASKED = """\
+import torch
+
+
+def clip(x: torch.Tensor) -> torch.Tensor:
+    x[x < 0] = 0
+    return x
+"""
+"""What is proven soon, for tests of which the proof is not the point."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from benchmarks.generator.dump import write_ranks
 from commands import JSON, MANY, SMALL, Ended, Npufix, dump, files, source
-from programs import NORM
+from programs import MASKED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,11 +98,8 @@ class Program:
 
     def __init__(self, npufix: Npufix) -> None:
         self.npufix, self.folder = npufix, npufix.root / "program"
-        self.old = dict.fromkeys(("m0.py", "m1.py", "m2.py", "b/m.py"), NORM.encode())
-        self.write = (
-            "patch", "--source", self.folder, "--on", "reference", "--allow", "same-dtype",
-            "--write",
-        )  # fmt: skip
+        self.old = dict.fromkeys(("m0.py", "m1.py", "m2.py", "b/m.py"), MASKED.encode())
+        self.write = ("patch", "--source", self.folder, "--on", "reference", "--write")
         self.reset()
         npufix(*self.write)
         self.new = self.read()

@@ -38,17 +38,6 @@ RULE_OF = {
 }
 
 
-def losses(program: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, program / "train.py", "--steps", "2", "--seed", "0"],
-        capture_output=True,
-        check=True,
-        encoding="utf-8",
-        env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
-    )
-    return done.stdout
-
-
 def changed(example: Path, file: str, old: str, new: str) -> None:
     path = example / "bert_like" / file
     text = path.read_text(encoding="utf-8")
@@ -62,9 +51,14 @@ def added(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def test_the_patch_applies_and_the_program_trains_to_the_same_losses(
-    npufix: Npufix, inside: Npufix, example: Path, tmp_path: Path
+    npufix: Npufix,
+    inside: Npufix,
+    example: Path,
+    tmp_path: Path,
+    train: Callable[..., str],
 ) -> None:
-    before = losses(example)
+    steps = (example, "--steps", "2", "--seed", "0")
+    before = train(*steps)
     report, page = tmp_path / "report.json", tmp_path / "report.html"
     out = ("-o", tmp_path / "npufix.patch", "--report", report, "--report", page)
     done = npufix("patch", DUMP, "--source", example, *out)
@@ -93,7 +87,7 @@ def test_the_patch_applies_and_the_program_trains_to_the_same_losses(
     subprocess.run([git, "init", "-q", example], check=True)
     subprocess.run([git, "-C", example, "apply", tmp_path / "npufix.patch"], check=True)
     assert "npu_rms_norm" in (example / "bert_like" / "norm.py").read_text(encoding="utf-8")
-    assert losses(example) == before
+    assert train(*steps) == before
     assert inside("patch", "--source", example).stdout == ""
 
 
