@@ -105,14 +105,18 @@ def _without_calls(spent_ns: float, recording: Recording) -> dict[int, int]:
     launched = recording.kernels["launch_ns"].sort_values(kind="stable")
     launched = launched[launched >= 0]
     calls = find_named(recording.signals.long_calls, COMPILES)
-    behind = np.searchsorted(launched.to_numpy(), calls["start_ns"].to_numpy())
-    own = (behind > 0) & (behind < len(launched))
-    spent = calls["duration_ns"].to_numpy()[own]
+    start, spent = calls["start_ns"].to_numpy(), calls["duration_ns"].to_numpy()
+    behind = np.searchsorted(launched.to_numpy(), start)
+    own = (behind > 0) & (behind < len(launched) - 1)
+    start, spent, behind = start[own], spent[own], behind[own]
     if spent.sum() < _MOST * spent_ns * max(1, recording.step_count):
         return {}
+    # What the call takes behind its own launch comes before the next one.
+    before = np.minimum(launched.to_numpy()[behind] - start, spent)
     sooner: dict[int, int] = {}
-    for label, ns in zip(launched.index[behind[own]].tolist(), spent.tolist(), strict=True):
-        sooner[label] = sooner.get(label, 0) + ns
+    for rows, times in ((behind, before), (behind + 1, spent - before)):
+        for label, ns in zip(launched.index[rows].tolist(), times.tolist(), strict=True):
+            sooner[label] = sooner.get(label, 0) + ns
     return sooner
 
 
