@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 
 _SHARE = 0.2
 """Share of the collectives (PACKET)."""
+_OF_LAYERS = ("tp", "cp", "sp", "ep", "mp", "tp_cp", "exp")
+"""Groups whose collectives stand between the products of layers."""
 _BUCKETS = (
     "larger buckets (DDP bucket_cap_mb, Megatron --ddp-bucket-size, DeepSpeed reduce_bucket_size), "
     "gradient accumulation, ZeRO-2 instead of ZeRO-3"
@@ -77,6 +79,8 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
     rows = _calls(cluster)
     if find_unbalanced_experts(cluster):  # ranks that send less wait for the popular one
         rows = rows[~rows["name"].str.contains(EXCHANGE, regex=True)]
+    # A layer needs what the collective of the one before gives: those cannot be joined.
+    rows = rows[~(rows["key"].isin(_OF_LAYERS) & (rows["size"] >= TINY_BYTES))]
     for transport, limit in PACKET_BYTES.items():
         own = rows[rows["transport"] == transport]
         good = _measure_reached(own, limit, transport)

@@ -21,6 +21,7 @@ troubleshooting guide (ZeRO-3 to ZeRO-2: 2.7 % faster).
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -62,6 +63,7 @@ _FLAT = (
     "one collective over a flat buffer (torch._utils._flatten_dense_tensors) or the buckets of DDP "
     "instead of one for each tensor"
 )
+_FUSED = "torch_npu.npu_mm_all_reduce_base for a product and its all-reduce"
 _MANY = 16
 """Tiny ones per step that look like one for each tensor."""
 _BUCKET_BYTES = 25_000_000
@@ -80,12 +82,17 @@ def check(recording: Recording) -> Iterator[Observation]:
         small = own[(own["size_bytes"] < limit).to_numpy() & (own["transit_ns"] > 0).to_numpy()]
         if len(small) <= PACKET_SHARE * len(own):
             continue
+        named = kernels_of(small["name"], recording)
+        of_layers = _are_waited_for(named, recording)
+        if of_layers and float(np.median(small["size_bytes"])) >= TINY_BYTES:
+            continue  # one per layer, of which each needs the one before: none can be joined
         good = _measure_reached(own, limit, transport)
         if good is not None and _reached(small, recording) >= CONTENTION_SHARE * good:
             continue
         cost = _sum_spent_ns(small, recording) // steps
         if share(cost, recording) >= LEAST_SHARE:
-            yield _observation(own, small, good, steps, recording)
+            seen = _observation(own, small, good, steps, recording)
+            yield replace(seen, advice=_of_layers(recording)) if of_layers else seen
 
 
 def _sum_spent_ns(small: pd.DataFrame, recording: Recording) -> int:
@@ -118,6 +125,27 @@ def _follow_each_other(own: pd.DataFrame, recording: Recording) -> bool:
     order = recording.kernels["start_ns"].argsort(kind="stable").to_numpy()
     is_own = recording.kernels.index.isin(own.index)[order]
     return bool(2 * (is_own[1:] & is_own[:-1]).sum() > is_own.sum())
+
+
+def _are_waited_for(own: pd.DataFrame, recording: Recording) -> bool:
+    """Tell whether most stand between kernels that compute, none of which runs meanwhile.
+
+    Those of tensor parallelism do: a layer needs the sum of the one before. Buckets of gradients
+    move beside the backward pass or, without one, follow each other.
+    """
+    kernels = recording.kernels
+    computing = kernels[~kernels["communication"].to_numpy(bool)]
+    starts = np.sort(computing["start_ns"].to_numpy())
+    ends = np.sort((computing["start_ns"] + computing["duration_ns"]).to_numpy())
+    start = own["start_ns"].to_numpy()
+    end = start + own["duration_ns"].to_numpy()
+    done = np.searchsorted(ends, start, side="right")
+    alone = (done > 0) & (done == np.searchsorted(starts, end)) & (done < len(starts))
+    return bool(2 * alone.sum() > len(own)) and not _follow_each_other(own, recording)
+
+
+def _of_layers(recording: Recording) -> str:
+    return advice(_FUSED, lines_to_set(recording, _EXPANSION))
 
 
 def _bandwidth(rows: pd.DataFrame) -> float:

@@ -47,7 +47,11 @@ from npufix.rules.shared.recording.recorded_cells import (
     per_row,
     tensor_bytes,
 )
-from npufix.rules.shared.recording.recorded_shapes import product_operations
+from npufix.rules.shared.recording.recorded_shapes import (
+    product_operations,
+    same_elements,
+    share_an_input,
+)
 from npufix.rules.shared.recording.sequences import find
 
 if TYPE_CHECKING:
@@ -57,19 +61,27 @@ if TYPE_CHECKING:
     from npufix.rules.shared.recording.fusable import Linked
     from npufix.rules.shared.recording.sequences import Integers, Mask, Occurrences
 
-_SQUARE, _MEAN, _ADD, _SCALE = "Pows?|Square|Mul", "ReduceMean\\w*", "Adds?|AddV2", "Muls?"
-_SUB, _DIVIDE = "Subs?", "RealDiv|Divs?"
+_PRODUCT = rf"{BATCH_MATMUL}|aten::(bmm|baddbmm|matmul)"
+"""A recording of a GPU names the operator that asked for a kernel as its Type."""
+_MUL, _RSQRT, _SQRT = "Mul|aten::mul_?", "Rsqrt|aten::rsqrt_?", "Sqrt|aten::sqrt_?"
+_SQUARE, _MEAN = "Pows?|Square|Mul|aten::(pow|square|mul)", "ReduceMean\\w*|aten::mean"
+_ADD, _SCALE = "Adds?|AddV2|aten::add_?", "Muls?|aten::mul_?"
+_SUB, _DIVIDE = "Subs?|aten::sub_?", "RealDiv|Divs?|aten::div_?"
 _ANY_SCALE = f"{_SCALE}|{_DIVIDE}"
-_SOFTMAX = "SoftmaxV2|Softmax|AclnnSoftmax|ScaledMaskedSoftmax"
-_MASK = "Add|MaskedFill|SelectV2|Select|Masked\\w*"
+_SOFTMAX = "SoftmaxV2|Softmax|AclnnSoftmax|ScaledMaskedSoftmax|aten::_?softmax"
+_SOFTMAX_GRAD = r"SoftmaxGrad\w*|aten::_softmax_backward_data"
+_MASK = "Add|MaskedFill|SelectV2|Select|Masked\\w*|aten::(add|masked_fill|where)_?"
+_SWISH = "Swish|Silu|SiLU|aten::silu"
 _CLAMP = "ClipByValue(V2)?|Minimum|Minimums|ClampMax\\w*|Clamp\\w*"
-_COPIES = ("Cast", "Transpose", "TransData", "TensorMove", "ViewCopy", "AsStrided")
+_COPIES = (
+    "Cast", "Transpose", "TransData", "TensorMove", "ViewCopy", "AsStrided", "BroadcastTo",
+    "aten::copy_", "aten::_to_copy", "aten::clone",
+)  # fmt: skip
 _CUTS = ("Slice", "StridedSlice", "StridedSliceD", "Split", "SplitV", "SplitD", "SplitVD")
 _DROPOUT = (
     "DropOutDoMask", "DropOutDoMaskV3", "DropOutGenMask", "DropOutGenMaskV4", "DropoutV3",
-    "StatelessDropOutGenMask",
+    "StatelessDropOutGenMask", "aten::native_dropout",
 )  # fmt: skip
-
 
 _OF_GRADIENTS = ("forward", "forward-function")
 """How a kernel was led to a line: by the forward call that it is the gradient of."""
@@ -118,18 +130,48 @@ class _WrittenOut:
     """What autograd launches for it."""
     backward_links: Linked | None = None
     passes: tuple[int, int] = _PASSES
+    on_gpu: str = "torch.compile, which joins them to one kernel"
 
 
-def _where_recorded(links: Linked) -> Linked:
+def _where_recorded(links: Linked, inputs: Linked) -> Linked:
     """Return a test of what hands on to what, which is passed where no shapes were recorded.
 
     A softmax between two batched products (Level0) is attention without them as well.
     """
+    known = _by_shapes(links, inputs)
 
     def linked(found: Occurrences) -> Mask:
-        shapes = [found.part(at)["input_shapes"] for at in (0, -1)]
-        unknown: Mask = np.logical_and(*((cells == "").to_numpy(bool) for cells in shapes))
-        return links(found) | unknown
+        return _lacks("input_shapes", found) | known(found)
+
+    return linked
+
+
+def _by_shapes(links: Linked, inputs: Linked) -> Linked:
+    """Return a test that asks ``inputs`` where only what a kernel reads is recorded (GPU).
+
+    The product behind a softmax reads as much as that does.
+    """
+
+    def linked(found: Occurrences) -> Mask:
+        return np.where(_lacks("output_shapes", found), inputs(found), links(found))
+
+    return linked
+
+
+def _lacks(cells: str, found: Occurrences) -> Mask:
+    first, last = ((found.part(at)[cells] == "").to_numpy(bool) for at in (0, -1))
+    return first & last
+
+
+def _reads_as_much(*pairs: tuple[int, int]) -> Linked:
+    """Return the test that both of each pair read a tensor of one size."""
+
+    def linked(found: Occurrences) -> Mask:
+        alike = np.ones(found.count, np.bool_)
+        for one, other in pairs:
+            parts = found.part(one, "input_shapes"), found.part(other, "input_shapes")
+            alike &= share_an_input(*parts, same_elements)
+        return alike
 
     return linked
 
@@ -140,41 +182,63 @@ def _hands_on_backward(found: Occurrences) -> Mask:
     return written & passes_on((2, -2), (2, -1))(found)
 
 
+def _reads_backward(found: Occurrences) -> Mask:
+    """Tell the same by what each reads: one of the first two products reads the weights."""
+    read: Mask = _reads_as_much((0, 2))(found) | _reads_as_much((1, 2))(found)
+    return read & _reads_as_much((2, -2), (2, -1))(found)
+
+
+_NORM_ROOT = (
+    ("Muls", "Pows?", _MUL), ("Pows?", "Muls", _MUL), ("Pows?", _MUL, "Muls"), (_MUL, _MUL, "Muls"),
+)  # fmt: skip
+"""``-0.5 * grad * rsqrt ** 3``, in any order."""
+_RMS_BACKWARD = tuple(
+    (*weight, "Mul", "Mul", "ReduceSum\\w*", *root, _ANY_SCALE, *power, "Muls", "Mul", "Add|AddV2")
+    for weight in (("Mul", "Mul", "ReduceSum\\w*"), ())
+    for root in _NORM_ROOT
+    for power in (("Pows?",), ())
+)
+"""Of the weight, of the product with the root, of the root, the mean and the square."""
+
 _ALL = (
     _WrittenOut(
         "attention",
         "F.scaled_dot_product_attention(q, k, v, ...) or torch_npu.npu_fusion_attention",
         (
-            (BATCH_MATMUL, _ANY_SCALE, _MASK, _SOFTMAX, BATCH_MATMUL),
-            (BATCH_MATMUL, f"{_ANY_SCALE}|{_MASK}", _SOFTMAX, BATCH_MATMUL),
-            (BATCH_MATMUL, _SOFTMAX, BATCH_MATMUL),
+            (_PRODUCT, _ANY_SCALE, _MASK, _SOFTMAX, _PRODUCT),
+            (_PRODUCT, f"{_ANY_SCALE}|{_MASK}", _SOFTMAX, _PRODUCT),
+            (_PRODUCT, _SOFTMAX, _PRODUCT),
         ),
         between=(*_COPIES, *_DROPOUT),
-        stays=BATCH_MATMUL,
-        links=_where_recorded(passes_on((0, 1), (-2, -1))),
+        stays=_PRODUCT,
+        links=_where_recorded(passes_on((0, 1), (-2, -1)), _reads_as_much((-2, -1))),
         backward=tuple(
-            (BATCH_MATMUL, BATCH_MATMUL, "SoftmaxGrad\\w*", *again, BATCH_MATMUL, BATCH_MATMUL)
-            for again in ((f"{_MASK}|Mul", _ANY_SCALE), (f"{_ANY_SCALE}|{_MASK}",), ())
+            (_PRODUCT, _PRODUCT, _SOFTMAX_GRAD, *again, _PRODUCT, _PRODUCT)
+            for again in ((f"{_MASK}|{_MUL}", _ANY_SCALE), (f"{_ANY_SCALE}|{_MASK}",), ())
         ),
-        backward_links=_where_recorded(_hands_on_backward),
+        backward_links=_where_recorded(_hands_on_backward, _reads_backward),
+        on_gpu="F.scaled_dot_product_attention(q, k, v, ...)",
     ),
     _WrittenOut(
         "LayerNorm",
         "F.layer_norm(x, shape, weight, bias, eps)",
         tuple(
-            (_MEAN, _SUB, _SQUARE, _MEAN, *again, _ADD, *root, "Mul", "Add|AddV2")
+            (_MEAN, _SUB, _SQUARE, _MEAN, *again, _ADD, *root, _MUL, _ADD)
             for again in ((_SUB,), ())
-            for root in (("Sqrt", _DIVIDE), ("Rsqrt", "Mul"))
+            for root in ((_SQRT, _DIVIDE), (_RSQRT, _MUL))
         ),
+        on_gpu="F.layer_norm(x, shape, weight, bias, eps)",
     ),
     _WrittenOut(
         "RMSNorm",
         "torch_npu.npu_rms_norm(x, weight, epsilon=eps)[0]",
         (
-            (_SQUARE, _MEAN, _ADD, "Rsqrt", "Mul", "Mul"),
-            (_SQUARE, _MEAN, _ADD, "Sqrt", _DIVIDE, "Mul"),
-            (_SQUARE, _MEAN, _ADD, "Rsqrt", "Mul"),
+            (_SQUARE, _MEAN, _ADD, _RSQRT, _MUL, _MUL),
+            (_SQUARE, _MEAN, _ADD, _SQRT, _DIVIDE, _MUL),
+            (_SQUARE, _MEAN, _ADD, _RSQRT, _MUL),
         ),
+        backward=_RMS_BACKWARD,
+        on_gpu="F.rms_norm(x, shape, weight, eps), or torch.compile",
     ),
     _WrittenOut(
         "GELU",
@@ -208,9 +272,9 @@ _ALL = (
         "SwiGLU",
         "torch_npu.npu_swiglu(x) on gate and up side by side (one projection gives both; to join "
         "them with cat costs more than it saves)",
-        (("Swish|Silu|SiLU", "Mul"),),
+        ((_SWISH, _MUL),),
         between=(),
-        links=passes_on((0, 1)),
+        links=_by_shapes(passes_on((0, 1)), _reads_as_much((0, 1))),
         passes=_PASSES_OF_HALVES,
     ),
     _WrittenOut(
@@ -238,17 +302,14 @@ def check(recording: Recording) -> Iterator[Observation]:
         found = [*forward, *backward]
         if not found:
             continue
-        # What is cast and dropped out in between is part of the operator, too.
-        beside = [each.inside(("Cast", *_DROPOUT)) for each in found]
-        beside += [] if wanted.stays else [np.concatenate(each.beside("Cast")) for each in found]
-        rows = np.unique(np.concatenate([*(each.rows.ravel() for each in found), *beside]))
-        rows = rows[rows >= 0]
-        gradient = rows[:0] if wanted.backward else _gradient(rows, recording)
-        gain = (
-            _gain_by_products(forward, backward, rows, recording)
-            if wanted.stays
-            else _gain(forward, rows, gradient, recording, wanted.passes)
-        )
+        if wanted.stays:
+            rows = _rows_of(found, wanted)
+            gradient = rows[:0]
+            gain = _gain_by_products(forward, backward, rows, recording)
+        else:
+            rows, behind = _rows_of(forward, wanted), _rows_of(backward, wanted)
+            gradient = np.union1d(behind, _gradient(rows, recording))
+            gain = _gain(forward, rows, gradient, recording, wanted.passes)
         rows = np.union1d(rows, gradient)
         kernels = recording.kernels.iloc[rows]
         spent = kernels["duration_ns"].to_numpy()
@@ -270,8 +331,20 @@ def check(recording: Recording) -> Iterator[Observation]:
             places=places(kernels, spent, recording),
             kernels=Labels(kernels.index),
             advice=wanted.instead,
+            gpu_advice=wanted.on_gpu,
             **(gain or _Gain(saving_ns=(0, saved), basis=_ALL_BUT[bool(wanted.stays)])),
         )
+
+
+def _rows_of(found: Sequence[Occurrences], wanted: _WrittenOut) -> Integers:
+    """Return the kernels of some occurrences, with what is cast and dropped out in between."""
+    beside = [each.inside(("Cast", *_DROPOUT)) for each in found]
+    beside += [] if wanted.stays else [np.concatenate(each.beside("Cast")) for each in found]
+    none = np.zeros(0, np.int64)
+    rows: Integers = np.unique(
+        np.concatenate([none, *(each.rows.ravel() for each in found), *beside])
+    )
+    return rows[rows >= 0]
 
 
 def _gradient(rows: Integers, recording: Recording) -> Integers:
@@ -314,15 +387,23 @@ def _gain(
     ]  # fmt: skip
     whole = int(spent[rows].sum()) + int(spent[gradient].sum())
     least, most = (sum(part) for part in zip(*times, strict=True))
+    launches = len(first)
+    if len(gradient) and not _is_placed(gradient, recording):
+        launches, times = 2 * launches, [(least, most), (0, 0)]
     return _Gain(
         saving_ns=(
             per_step(max(0, whole - most), recording),
             per_step(max(0, whole - least), recording),
         ),
         basis=_BY_BYTES,
-        instead=(len(first), *times[0]),
-        instead_backward=times[1] if len(gradient) else None,
+        instead=(launches, *times[0]),
+        instead_backward=times[1] if any(times[1]) else None,
     )
+
+
+def _is_placed(rows: Integers, recording: Recording) -> bool:
+    """Tell whether gradients have a line; those without are replaced where the forward ones are."""
+    return bool(recording.kernels["basis"].iloc[rows].isin(_OF_GRADIENTS).any())
 
 
 def _gain_by_products(
@@ -333,7 +414,7 @@ def _gain_by_products(
 ) -> _Gain:
     """Return what fused attention takes: its products, without what is written between them."""
     kernels = recording.kernels
-    products = is_named(kernels, f"{BATCH_MATMUL}|{MATMUL}", "type")
+    products = is_named(kernels, f"{_PRODUCT}|{MATMUL}|aten::(add)?mm", "type")
     quickest = kernels[products]
     done = product_operations(quickest)
     spent = quickest["duration_ns"].to_numpy(np.float64)
@@ -353,8 +434,7 @@ def _gain_by_products(
         most, least = (min(now, float(operations.sum()) / rate / part) for part in (slow, fast))
         times.append((round(least), round(most)))
     whole = int(kernels["duration_ns"].to_numpy()[rows].sum())
-    # Gradients without a line of the program are replaced where the forward kernels are.
-    placed = kernels["basis"].iloc[rows].isin(_OF_GRADIENTS).any()
+    placed = _is_placed(rows, recording)
     ahead, behind = times
     if backward and not placed:
         ahead, behind = (ahead[0] + behind[0], ahead[1] + behind[1]), (0, 0)
@@ -403,6 +483,7 @@ RULE = Diagnostic(
     name="written-out-operator",
     summary="a fused operator runs as the small kernels of its formula",
     advice="the fused operator; npufix scan FOLDER_OF_YOUR_CODE finds the lines",
+    gpu_advice="torch.compile, which joins them to one kernel",
     check=check,
     table="fusion",
     requires="torch_npu>=2.1",

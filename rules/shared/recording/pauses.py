@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 SYNCHRONISE = r"aclrtSynchronizeStream\w*|StreamSynchronize\w*"
 """Calls with which the host waits for a stream."""
+COMPILES = r"aclopCompileAndExecute\w*"
+"""Calls in which the host, or the thread that launches for it, compiles an operator."""
 SPELLINGS = {
     "aten::_local_scalar_dense": ".item(), float(), bool() or print() of a tensor",
     "aten::copy_": ".cpu() or another copy to the host",
@@ -75,7 +77,8 @@ class Pauses(NamedTuple):
 def find_pauses(recording: Recording) -> Pauses:
     """Return the gaps of 1 ms or more whose kernel was launched only after the device ran dry.
 
-    A wait for a batch, for a value of the device and for the garbage collector is none. What lies
+    A wait for a batch, for a value of the device and for the garbage collector is none, nor is a
+    call that compiles. What lies
     between the mark of a step and its first kernel, or its last one and the end, is a gap as well.
     """
     idle = idle_time(recording, to_marks=True)
@@ -243,7 +246,7 @@ def _cells_by_elements(cells: pd.Series[str]) -> dict[int, list[str]]:
 
 
 def measure_explained_ns(recording: Recording, idle: Idle, *, until: str = "explained") -> Integers:
-    """Return how much of each idle time is known: a wait for a batch, for a value, a collection."""
+    """Return how much of each idle time is known: waits, collections, calls that compile."""
     spans = explained_spans(recording, idle, until=until)
     return measure_covered_ns(*spans, idle.start_ns, idle.end_ns)
 
@@ -256,7 +259,8 @@ def explained_spans(
     ``until``: the column of what a wait for a value explains, ``"high"`` for what the host does
     behind its call too.
     """
-    spans = [find_named(recording.host_ops, NEXT_BATCH), recording.signals.gc]
+    compiling = find_named(recording.signals.long_calls, COMPILES)
+    spans = [find_named(recording.host_ops, NEXT_BATCH), recording.signals.gc, compiling]
     starts = [rows["start_ns"].to_numpy(np.int64) for rows in spans]
     lengths = [rows["duration_ns"].to_numpy(np.int64) for rows in spans]
     if len(recording.host_ops) and len(idle.start_ns):

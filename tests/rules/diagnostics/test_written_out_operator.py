@@ -150,3 +150,32 @@ def test_attention_needs_no_shapes() -> None:
     found = the(seen(RULE, chain(*bare, times=2)))
     assert found.what.startswith("attention is written out 2 times per step")
     assert seen(RULE, chain(*[kernel("Swish", "", ""), kernel("Mul", "", "")], times=2)) == []
+
+
+def test_the_gradient_of_a_norm_needs_no_line() -> None:
+    # kernel_details alone: weight, product with the root, root, mean, square.
+    kinds = (
+        "Mul", "Mul", "ReduceSum", "Cast", "Mul", "Mul", "ReduceSum", "Pows", "Mul", "Muls",
+        "RealDiv", "Muls", "Mul", "Add", "Cast",
+    )  # fmt: skip
+    behind = [kernel(kind, X, X) for kind in kinds]
+    found = the(seen(RULE, chain(*RMS, BEHIND, *behind, BEHIND, times=3)))
+    assert len(found.kernels) == 3 * (len(RMS) + len(kinds))
+    assert found.instead is not None
+    assert found.instead[0] == 2 * 3  # a kernel forward and one backward
+    assert not found.instead_backward
+    assert seen(RULE, chain(*behind[4:8], BEHIND, times=3)) == []
+
+
+def test_attention_on_a_gpu_is_known_by_what_it_reads() -> None:
+    heads = "8,64,4"
+    rows = [
+        kernel("aten::bmm", f"{heads};8,4,64", ""), kernel("aten::div", SCORES, ""),
+        kernel("aten::add", f"{SCORES};1,64,64", ""), kernel("aten::_softmax", SCORES, ""),
+        kernel("aten::bmm", f"{SCORES};{heads}", ""),
+    ]  # fmt: skip
+    found = the(seen(RULE, chain(*rows, times=2)))
+    assert found.what.startswith("attention is written out 2 times per step")
+    assert found.gpu_advice.startswith("F.scaled_dot_product_attention")
+    apart = [*rows[:-1], kernel("aten::bmm", f"{heads};8,4,64", "")]
+    assert seen(RULE, chain(*apart, times=2)) == []
