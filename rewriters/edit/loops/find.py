@@ -35,6 +35,7 @@ from npufix.rewriters.edit.loops.reading import (
 )
 from npufix.rewriters.edit.loops.rows.joining import add_up, join, join_rounds, rows_of
 from npufix.rewriters.edit.loops.rows.moving import read_moved
+from npufix.rewriters.edit.loops.rows.ranges import read_ranges
 from npufix.rewriters.edit.loops.statements import EFFECT, RECURRENCE, Body
 from npufix.rewriters.edit.loops.submodules import DROPOUT, MODULES, STATISTICS
 from npufix.rewriters.edit.loops.together import UNKNOWN_DIMENSION
@@ -201,7 +202,9 @@ def _find(
     if found is not None and found.problem in {UNKNOWN_RANK, UNKNOWN_DIMENSION}:
         facts.assume_ranks()
         again = _try(source, flow, loop, facts, with_text=with_text)
-        return again if again is not None and again.rewrite is not None else found
+        found = again if again is not None and again.rewrite is not None else found
+    if found is not None and found.rewrite is None:
+        return _of_ranges(source, flow, loop, Facts(wide, inside), with_text=with_text) or found
     return found
 
 
@@ -251,6 +254,20 @@ def _try(
     except (CannotBatchError, NotRewritableError) as error:
         return FoundLoop(code, lines, problem=str(error))
     return FoundLoop(code, lines, tuple(body.of.conditions), rewrite)
+
+
+def _of_ranges(
+    source: str, flow: FunctionFlow, loop: Loop, facts: Facts, *, with_text: bool
+) -> FoundLoop | None:
+    """Return a loop that only writes one number to ranges, ``None`` if it is another one."""
+    found = read_ranges(loop, facts)
+    if found is None:
+        return None
+    whole = loop if found[1] is None else replace(loop, begun=found[1])
+    try:
+        return _of_pieces(source, flow, whole, facts, found[0], with_text=with_text)
+    except (CannotBatchError, NotRewritableError):
+        return None
 
 
 def _of_pieces(  # noqa: PLR0913 - what is written, and where

@@ -147,6 +147,59 @@ WRITTEN: dict[str, tuple[str, tuple[Any, ...]]] = {
         ),
         (torch.tensor([[0, 2, 2], [1, 0, 5]]), 3),
     ),
+    "blocks of a mask": (
+        (
+            "def f(n: int, size: int):\n    m = torch.ones(2, n * size + 1, n * size)\n"
+            "    for i in range(n):\n        start = size * i\n        end = start + size\n"
+            "        m[:, start:end, start:end] = 0\n    return m\n"
+        ),
+        (5, 2),
+    ),
+    "documents one after the other": (
+        (
+            "def f(x: Tensor, lengths: list):\n    m = torch.full((9, 8), -1e4)\n    start = 0\n"
+            "    for n in lengths:\n        m[start : start + n, start : start + n] = 0\n"
+            "        start += n\n    return m\n"
+        ),
+        (X, [2, 0, 1, 3, 1]),
+    ),
+    "how long each takes": (
+        (
+            "def f(took: Tensor):\n    a = torch.zeros(took.shape[0], 12)\n    at = 1\n"
+            "    for i in range(took.shape[0]):\n        a[i, at : at + int(took[i].data)] = 1\n"
+            "        at += int(took[i].data)\n    return a\n"
+        ),
+        (torch.tensor([1.0, 3.7, 0.2, 2.0]),),
+    ),
+    "groups that do not see each other": (
+        (
+            "def f(size: int, n: int, width: int):\n    m = torch.ones(20, 20) < 0\n"
+            "    for i in range(n):\n        if i == 0:\n"
+            "            m[size * i : size * (i + 1), size * (i + 1) : width] = True\n"
+            "        if i == n - 1:\n            m[size * i : size * (i + 1), : size * i] = True\n"
+            "        else:\n"
+            "            m[size * i : size * (i + 1), size * (i + 1) : width] = True\n"
+            "            m[size * i : size * (i + 1), : size * i] = True\n    return m\n"
+        ),
+        (3, 5, 15),
+    ),
+    "borders of sequences": (
+        (
+            "def f(x: Tensor, ends: Tensor):\n    m = torch.zeros(1, 8, 8, dtype=torch.bool)\n"
+            "    for i in range(1, len(ends)):\n        a, b = int(ends[i - 1]), int(ends[i])\n"
+            "        m[..., a:b, max(a - 1, 0) : b] = True\n    return m\n"
+        ),
+        (X, torch.tensor([0, 2, 3, 3, 7])),
+    ),
+    "some are left out": (
+        (
+            "def f(lengths: Tensor, skip: int):\n    m = torch.zeros(9, 3)\n    start = 0\n"
+            "    for i, n in enumerate(lengths):\n        end = start + n\n"
+            "        if n == 1 or n > 4:\n            continue\n"
+            "        m[start + skip : end] = 1\n        start = end\n    return m\n"
+        ),
+        (torch.tensor([3, 1, 0, 5, 4, 2]), 1),
+    ),
     "how many rows there are of each": (
         (
             "def f(points: Tensor, n: int):\n    of, xyz = points[:, 0], points[:, 1:]\n"
@@ -221,6 +274,38 @@ STAYS = {
     "a list with as many entries as another one": (
         "def f(xs: list, ys: list):\n    y = torch.zeros(len(xs))\n    for i in range(len(xs)):\n"
         "        y[i] = ys[i].exp().sum()\n    return y\n"
+    ),
+    "ranges of another number in each round": (
+        "def f(n: int, w: int):\n    m = torch.ones(9)\n    for i in range(n):\n"
+        "        a = i * w + 1\n        m[a : a + w] = i\n    return m\n"
+    ),
+    "ranges of two numbers": (
+        "def f(n: int, w: int):\n    m = torch.ones(9)\n    for i in range(n):\n"
+        "        a = i + 1\n        m[a : a + w] = 2\n        m[i : a + w] = 3\n    return m\n"
+    ),
+    "where the last range ends is read afterwards": (
+        "def f(n: list):\n    m = torch.ones(9)\n    at = 0\n    for k in n:\n"
+        "        m[at : at + k] = 0\n        at += k\n    return m[:at]\n"
+    ),
+    "only some rounds move on": (
+        "def f(n: list):\n    m = torch.ones(9)\n    at = 0\n    for k in n:\n"
+        "        m[at : at + k] = 0\n        if k > 2:\n            at += k\n    return m\n"
+    ),
+    "it counts on over several calls of a loop": (
+        "def f(ns: list, n: list):\n    m = torch.ones(9)\n    at = 0\n    for more in ns:\n"
+        "        for k in n:\n            m[at : at + k] = 0\n            at += k\n    return m\n"
+    ),
+    "numbers with fractions": (
+        "def f(n: int, r: float):\n    m = torch.ones(9)\n    for i in range(n):\n"
+        "        a = int(i * r)\n        m[a : a + 2] = 0\n    return m\n"
+    ),
+    "a range is read that another round writes": (
+        "def f(n: int, w: int):\n    m = torch.ones(9)\n    for i in range(n):\n"
+        "        a = i * w\n        if m[a] > 0:\n            m[a + 1 : a + w] = 0\n    return m\n"
+    ),
+    "a list": (
+        "def f(m: list, n: int, w: int):\n    for i in range(n):\n        a = i * w + 1\n"
+        "        m[a : a + w] = 0\n    return m\n"
     ),
     "a total that decays": (
         "def f(x: Tensor):\n    total = torch.zeros(3)\n    for i in range(x.shape[0]):\n"
