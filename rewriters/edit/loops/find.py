@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.advice.batches import PREFIXES, say_of_batch
+from npufix.rewriters.edit.loops.advice.pairings import say_of_pairs
 from npufix.rewriters.edit.loops.advice.ragged import (
     MERGED,
     RECURRENCES,
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
 READ_AFTERWARDS = "what the last round leaves in a name is read afterwards"
 _MAKES_ONCE = re.compile(r"_*(init|reset|build|create|make|register|setup)(_|$)\w*")
 """Names of functions that run once: nothing is gained there."""
+_MOST_STATEMENTS = 60
 # What no way of writing it would change; of other loops it is worth saying that they are slow.
 _NO_ROWS = frozenset(
     {UNKNOWN_CALL, EFFECT, RECURRENCE, OTHER_ROUND, WRITTEN_READ, SHARED, MODULES, STATISTICS,
@@ -115,19 +117,35 @@ def find_loops(
         except UnsupportedCodeError:
             return
     taken: list[tuple[int, int]] = []
+    told: list[tuple[int, int]] = []
     for loop in (*loops_in(flow.function.body, flow.names), *comprehensions):
-        first, last = loop.first.lineno, loop.statement.end_lineno or loop.statement.lineno
-        if any(a <= first and last <= b for a, b in taken) or _reads_copies(wide, loop):
+        if _is_within(loop, taken) or _reads_copies(wide, loop) or _is_large(loop):
             continue
         if not may_look():
             return
         found = _find(source, flow, wide, loop, with_text=with_text)
         if found is not None and found.rewrite is None:
-            found = _say_why(flow, wide, loop, found) or (found if all_of_them else None)
+            # what is said of the loop around it says more
+            said = None if _is_within(loop, told) else _say_why(flow, wide, loop, found)
+            found = said or (found if all_of_them else None)
         if found is not None:
-            taken.append((first, last))
+            (taken if found.rewrite else told).append(_lines_of(loop))
             yield found
-    yield from _find_comprehensions(flow, taken)
+    yield from _find_comprehensions(flow, [*taken, *told])
+
+
+def _lines_of(loop: Loop) -> tuple[int, int]:
+    return loop.first.lineno, loop.statement.end_lineno or loop.statement.lineno
+
+
+def _is_within(loop: Loop, others: Sequence[tuple[int, int]]) -> bool:
+    first, last = _lines_of(loop)
+    return any(a <= first and last <= b for a, b in others)
+
+
+def _is_large(loop: Loop) -> bool:
+    """Tell whether a round does more than anybody writes anew: the steps of an epoch."""
+    return sum(isinstance(n, ast.stmt) for n in walk(*loop.body)) > _MOST_STATEMENTS
 
 
 def _find_comprehensions(
@@ -160,7 +178,7 @@ def _say_why(
         advice = ""
     if not advice and _is_in_steps(flow):
         facts = Facts(wide, list(_inside(wide, loop)))
-        advice = say_by_hand(wide, facts, loop)
+        advice = say_of_pairs(facts, loop) or say_by_hand(wide, facts, loop)
         if advice in {"", ROWS}:
             of_batch = say_of_batch(wide, facts, loop)
             advice = of_batch if not advice or of_batch == PREFIXES else advice
@@ -219,6 +237,7 @@ def _try(
             return _of_pieces(source, flow, loop, facts, pieces, with_text=with_text)
         domain = read_domain(loop.target, loop.items, facts)
         body = Body(domain, facts, loop.body)
+        body.of.is_joined = loop.joined is not None or bool(loop.lists)
         statements = body.run(loop.body)
         new = None
         if loop.picked and loop.test is not None:
