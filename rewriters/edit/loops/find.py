@@ -37,6 +37,7 @@ from npufix.rewriters.edit.loops.reading import (
 from npufix.rewriters.edit.loops.rows.joining import add_up, join, join_rounds, rows_of
 from npufix.rewriters.edit.loops.rows.moving import read_moved
 from npufix.rewriters.edit.loops.rows.ranges import read_ranges
+from npufix.rewriters.edit.loops.rows.windows import read_windows
 from npufix.rewriters.edit.loops.statements import EFFECT, RECURRENCE, Body
 from npufix.rewriters.edit.loops.submodules import DROPOUT, MODULES, STATISTICS
 from npufix.rewriters.edit.loops.together import UNKNOWN_DIMENSION
@@ -278,8 +279,9 @@ def _try(
 def _of_ranges(
     source: str, flow: FunctionFlow, loop: Loop, facts: Facts, *, with_text: bool
 ) -> FoundLoop | None:
-    """Return a loop that only writes one number to ranges, ``None`` if it is another one."""
-    found = read_ranges(loop, facts)
+    """Return a loop that only writes ranges, or copies windows, ``None`` if it is another one."""
+    windows = read_windows(loop, facts)
+    found = read_ranges(loop, facts) if windows is None else (windows, None)
     if found is None:
         return None
     whole = loop if found[1] is None else replace(loop, begun=found[1])

@@ -200,6 +200,21 @@ WRITTEN: dict[str, tuple[str, tuple[Any, ...]]] = {
         ),
         (torch.tensor([3, 1, 0, 5, 4, 2]), 1),
     ),
+    "windows of one width": (
+        (
+            "def f(x: Tensor, starts: Tensor, w: int = 2):\n    y = torch.zeros_like(x[:, :, :w])\n"
+            "    for i in range(x.size(0)):\n        a = starts[i]\n        b = a + w\n"
+            "        y[i] = x[i, :, a:b]\n    return y\n"
+        ),
+        (torch.arange(40.0).view(2, 4, 5), torch.tensor([3, 0], dtype=torch.int32)),
+    ),
+    "windows of vectors": (
+        (
+            "def f(x: Tensor, starts: list, w: int):\n    y = torch.zeros(3, w)\n"
+            "    for i, a in enumerate(starts):\n        y[i] = x[i, a : a + w]\n    return y\n"
+        ),
+        (X, [1, 0, 1], 2),
+    ),
     "rows of another shape": (
         (
             "def f(x: Tensor, y: Tensor):\n    a, b = [], []\n    n, k = x.shape[0], 2\n"
@@ -298,6 +313,18 @@ STAYS = {
     "how large rows are that may be none": (
         "def f(x: Tensor, y: Tensor):\n    for i in range(x.shape[0]):\n"
         "        y[i] = x[i].reshape(-1, 2)\n    return y\n"
+    ),
+    "windows of several widths": (
+        "def f(x: Tensor, n: Tensor, w: Tensor):\n    y = torch.zeros(4, 1)\n"
+        "    for i in range(4):\n        y[i] = x[i, n[i] : n[i] + w[i]]\n    return y\n"
+    ),
+    "windows of what is written": (
+        "def f(x: Tensor, n: Tensor):\n    for i in range(4):\n"
+        "        x[i] = x[i, n[i] : n[i] + 1]\n    return x\n"
+    ),
+    "windows of the other dimension": (
+        "def f(x: Tensor, n: Tensor):\n    y = torch.zeros(4, 2, 3)\n    for i in range(4):\n"
+        "        y[i] = x[i, n[i] : n[i] + 2, :]\n    return y\n"
     ),
     "ranges of another number in each round": (
         "def f(n: int, w: int):\n    m = torch.ones(9)\n    for i in range(n):\n"

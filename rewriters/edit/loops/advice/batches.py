@@ -381,8 +381,7 @@ def _is_counted_by(taken: _Round, code: ast.expr) -> bool:
     match taken.loop.items:
         case ast.Call(ast.Name("range"), [stop]) if node is not None:
             end = taken.facts.node(stop)
-            of_size = end is not None and end.op == Op.SIZE
-            return of_size and taken.facts.spans(end, node, 0)
+            return end is not None and end.op == Op.SIZE and taken.facts.spans(end, node, 0)
     return False
 
 

@@ -292,11 +292,27 @@ class Columns:
         """Ask whether a bound may be negative: a slice counts from the end then."""
         if not column.is_positive:
             self.conditions["nonnegative-lengths"] = None
-            text = column.text
-            for line in reversed(self.lines):
-                name, _, made = line.partition(" = ")
-                text = "".join(f"({made})" if t == name else t for t in _words(text))
-            self._asked[text] = None
+            self._asked[self.spelled(column)] = None
+
+    def spelled(self, column: Column) -> str:
+        """Return a column without the names that the lines before give to others."""
+        text = column.text
+        for line in reversed(self.lines):
+            name, _, made = line.partition(" = ")
+            text = "".join(f"({made})" if t == name else t for t in _words(text))
+        return text
+
+    def width(self, low: ast.expr, high: ast.expr) -> str:
+        """Return ``w`` of the ends ``a`` and ``a + w``, which all rounds share."""
+        end = self._value_of(high.id) if isinstance(high, ast.Name) else high
+        match end:
+            case ast.BinOp(left, ast.Add(), right):
+                for first, more in ((left, right), (right, left)):
+                    if ast.unparse(first) == ast.unparse(low):
+                        found = self.read(more)
+                        if not found.differs:
+                            return found.text
+        raise NotAColumnError
 
     def test(self, code: ast.expr) -> str:
         """Return a test of integers as a column of truths."""

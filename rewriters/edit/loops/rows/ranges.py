@@ -279,7 +279,7 @@ def _fits_all(number: str) -> bool:
         value = ast.literal_eval(number)
     except ValueError:
         return False
-    return value == int(value) and abs(value) <= _SMALLEST_LARGEST
+    return bool(value == int(value) and abs(value) <= _SMALLEST_LARGEST)
 
 
 def _is_stored(node: ast.Subscript) -> bool:
