@@ -46,6 +46,8 @@ def lovasz_loss(probas: torch.Tensor, labels: torch.Tensor, classes):
         fg = (labels == c).float()
         if fg.sum() == 0:
             continue
+        if probas.dim() < 2:
+            raise ValueError
         errors, order = torch.sort((fg - probas[:, c]).abs(), 0, descending=True)
         losses.append(torch.dot(errors, fg[order].cumsum(0)))
     return sum(losses)

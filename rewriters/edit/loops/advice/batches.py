@@ -78,7 +78,7 @@ _NOT_AT_ONCE = re.compile(
     r"(?i)(nms|fbank|iou3d|^index$|linear_sum_assign|assign|match|hungarian|decode|beam|search|tokeni[sz]|ctc|unique"
     r"|print|format|join|split_name|open|numpy|cpu|isinstance|setattr|deepcopy|backward"
     r"|copy_|all_reduce|all_gather|broadcast|barrier|item_list|log_|record|detect|render|generate"
-    r"|crop|interpolate|grid_sample|roi|interp|resize|append_|extend|insert|add_|update|keys"
+    r"|crop|load|interpolate|grid_sample|roi|interp|resize|append_|extend|insert|add_|update|keys"
     r"|values|items|svd|solve|lstsq|eig)"
 )
 """Calls that take one row or image after the other, or work for the host."""

@@ -43,7 +43,7 @@ MEMBERS = (
 OF_PAIRS = (MATCHED, UPPER, CLASSES, STACKED, MEMBERS)
 _MOST = 16
 """Statements of a round."""
-_OUT = (ast.Await, ast.Break, ast.Raise, ast.Return, ast.Try, ast.While, ast.With, ast.Yield)
+_OUT = (ast.Await, ast.Break, ast.Return, ast.Try, ast.While, ast.With, ast.Yield)
 _PRODUCTS = frozenset({"mm", "matmul", "bmm", "linear"})
 
 
