@@ -62,6 +62,8 @@ _PROOFS_LIKE_A_CHANGE = 20
 _PARSED_LIKE_A_CHANGE = 10
 _LOOKS_LIKE_A_CHANGE = 100
 _ELSEWHERE = "a helper computes something else on devices of other makers"
+_WHOLE_LOOPS = frozenset({"experts", "rows-of-masks"})
+"""Searches whose places are loops, wherever in them they point."""
 _NOT_TRIED = "the function holds so much that this change was not tried"
 
 
@@ -168,10 +170,9 @@ def _sites_in(  # noqa: PLR0913, PLR0917 - what is looked for, and where
         return
     searched = [rule for rule in rules if rule.search and rule.search != "loops"]
     found = list(_propose(source, flow, searched, looking, with_text=with_text))
-    # what a loop is, or what is to be done in it, says more than that it is one
-    told = {
-        s.line for s in found if s.rewrite is None or s.rule.search in {"experts", "rows-of-masks"}
-    }
+    # what a loop is says more than that it is one; what is to be done in it is another matter
+    told = {s.line: s.rule.search for s in found if s.rewrite is None}
+    told |= {s.line: s.rule.search for s in found if s.rule.search in _WHOLE_LOOPS}
     # of ``x[mask] = v.expand(int(mask.sum()))`` no size is left either
     gone = [s for s in matched if s.rewrite and "NonZero" in s.rule.replaces]
     gone += (s for s in over_rows if s.rewrite)
@@ -181,17 +182,26 @@ def _sites_in(  # noqa: PLR0913, PLR0917 - what is looked for, and where
         "attention-in-pieces": fits,
     }  # where others say more
     found = [s for s in found if s.line not in less.get(s.rule.search, ())]
-    found += (site for site in over_rows if site.rewrite or told.isdisjoint(site.lines))
+    found += (
+        site
+        for site in over_rows
+        if site.rewrite
+        or not any(told.get(n) in _WHOLE_LOOPS or n == site.line for n in told.keys() & site.lines)
+    )
     if flow.for_npu:  # what is written for no pattern runs on all devices
         found = [
             dataclasses.replace(s, rewrite=None, proofs=(), problem=s.problem or _ELSEWHERE)
             for s in found
         ]
-    # ``if mask.any(): x[mask] = 0``: the test goes, whatever becomes of the assignment.
+    # ``if mask.any(): x[mask] = 0``: the test goes, whatever becomes of the assignment. A loop only
+    # stays where a pattern changes its own text, not where the pattern's value passes through it.
+    changed = {site.line for site in matched if site.rewrite}
     yield from (
         site
         for site in found
-        if site.rewrite is None or not site.lines & lines or site.rule.search == "checks"
+        if site.rewrite is None
+        or site.rule.search == "checks"
+        or not site.lines & (changed if site.rule.search == "loops" else lines)
     )
 
 

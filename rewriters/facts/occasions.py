@@ -103,8 +103,8 @@ _EACH_STEP = frozenset(
     {
         "assign", "attention", "attn", "compute", "consistency", "contrastive", "criterion",
         "distill", "divergence", "embed", "encode", "entropy", "execute", "forward", "fwd", "iou",
-        "iter", "l1", "loss", "losses", "masked", "mse", "penalty", "pooling", "rope",
-        "rotary", "sample", "sampling", "smoothness", "step", "targets", "train",
+        "iter", "l1", "loss", "losses", "lovasz", "masked", "mse", "penalty", "pooling", "rope",
+        "rotary", "sample", "sampling", "segments", "smoothness", "step", "targets", "train",
         "training",
     }
 )  # fmt: skip

@@ -28,6 +28,8 @@ PARTS = frozenset({"chunk", "split", "unbind"})
 """Those that return a tuple of parts, along the first dimension where none is given."""
 TURNING = {"flatten": 0, "squeeze": 1, "t": 0, "transpose": 2, "unsqueeze": 1}
 """Views of a row with its dimensions in another order, or another number: how many they name."""
+SHAPING = frozenset({"permute", "reshape", "view"})
+"""Views of a row whose dimensions are all told."""
 REPEATING = {"expand": -1, "repeat": 1}
 """Those that may repeat a row, and what leaves a dimension as it is."""
 PRODUCTS = frozenset({"bmm", "dot", "matmul", "mm", "mv"})

@@ -34,6 +34,8 @@ Elements that masks or lengths pick of each row (``out[i, :n[i]] = x[i, mask[i]]
 all rows, in the same order: each row must write as many as it takes (``as-many-of-each-row``).
 The first elements of rows that are copied to the same places (``out[i, :n[i]] = x[i, :n[i]]``) become
 ``torch.where``, for which ``x`` must be as wide as ``out`` (``as-wide``).
+One number that rounds write to ranges of their own (``m[a:b, a:b] = 0`` with ``a = i * n``, or where
+``a += n[i]`` counts along) is written to all of them by comparisons of positions with the ends.
 Sums and means of parts of different lengths (``x[ends[i]:ends[i + 1]]``, ``x[group == i]``), attention
 of one sequence after the other and rows without their padding are advice, and so are rows that are
 padded or searched one by one, ranges, columns computed from earlier ones, inverses of triangular

@@ -112,14 +112,11 @@ def f(x: torch.Tensor, group: torch.Tensor, n: int):
     return sums
 """,
     # two unknown tensors may have any dimensions
+    # (and is ``start`` a number? there is no word that says so)
     """
 def f(data, steps):
-    return torch.cat([data["x"] + data["y"] * t for t in range(steps)])
-""",
-    # is it a number? there is no word that says so
-    """
-def f(data, steps):
-    return torch.cat([data["x"] + data.start * t for t in range(steps)])
+    at = torch.cat([data["x"] + data.start * t for t in range(steps)])
+    return torch.cat([data["x"] + data["y"] * t for t in range(steps)]), at
 """,
     """
 def one_hot(columns, values):
@@ -472,6 +469,27 @@ class Clip(nn.Module):
             out[:lengths.shape[0]],
         )
         return out
+""",
+    ),
+    # documents in one sequence, one range after the other
+    Rewritten(
+        """
+def keep_apart(x: torch.Tensor, lengths: list):
+    mask, at = x.new_ones(x.shape[0], 1), 2
+    for n in lengths:
+        mask[at + 1 : at + n] = 0
+        at += n
+    return mask
+""",
+        """
+def keep_apart(x: torch.Tensor, lengths: list):
+    mask, at = x.new_ones(x.shape[0], 1), 2
+    positions = torch.arange(mask.shape[0], device=mask.device)
+    n = torch.as_tensor(lengths, device=mask.device)[:, None]
+    at = at + torch.cumsum(n, 0) - n
+    in_range = (positions >= at + 1) & (positions < at + n)
+    mask.masked_fill_(in_range.any(0)[:, None], 0)
+    return mask
 """,
     ),
     # told, not written: sizes out of a list of the host

@@ -54,6 +54,8 @@ class Expressions:
         """How many dimensions a round has where the result is written to, if that is known."""
         self.under = ""
         """The mask whose elements are written: of what it picks all elements are computed."""
+        self.is_joined = False
+        """Whether the rounds are joined: of none of them that fails, as it does of all at once."""
         self.is_counting = False
         """Whether all that a round compares is added up: ``(labels == i).sum()``."""
         self.taken: set[str] = set()
@@ -248,6 +250,8 @@ class Expressions:
             return self.together.product(*map(self.read, _operands(code)))
         if op in operators.TURNING and self._is_operator(code):
             return self.together.turned(code, op)
+        if op in operators.SHAPING and self._is_operator(code):
+            return self.together.shaped(code, op)
         if op in operators.ALONG and self._is_operator(code):
             if op in operators.PAIRS and self.together.is_of_two(code):
                 return self._elementwise(code, fresh=True)

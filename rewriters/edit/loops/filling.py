@@ -49,7 +49,8 @@ def fill(body: Body, base: ast.expr, place: Place, value: Value) -> Iterator[ast
         CannotBatchError: the elements are new ones in each row, or cannot be compared at once.
 
     """
-    if value.kind is not Kind.SAME or value.rank != 0 or not place.is_view:
+    plain = place.is_view and place.pieces is None
+    if value.kind is not Kind.SAME or value.rank != 0 or not plain:
         raise CannotBatchError(LENGTHS)
     statements, mask = compare(body, base, place)
     ask_for_value(body, base, value)
@@ -378,7 +379,8 @@ def copy_rows(body: Body, base: ast.expr, place: Place, source: ast.expr) -> Ite
         body.of.conditions["separate-memory"] = None
     plain = all(isinstance(item, ast.Slice) for item in place.items)
     bounds = [b for part in place.ragged for b in (part.lower, part.upper) if b is not None]
-    if not plain or not place.is_view or any(isinstance(b.code, ast.UnaryOp) for b in bounds):
+    plain &= place.is_view and place.pieces is None
+    if not plain or any(isinstance(b.code, ast.UnaryOp) for b in bounds):
         raise CannotBatchError(LENGTHS)  # ``x[i, :-n[i]]`` of another width is another part
     ranks = facts.rank(base), facts.rank(source)
     if all(isinstance(rank, int) for rank in ranks) and ranks[0] != ranks[1]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.advice.batches import PREFIXES, say_of_batch
+from npufix.rewriters.edit.loops.advice.pairings import say_of_pairs
 from npufix.rewriters.edit.loops.advice.ragged import (
     MERGED,
     RECURRENCES,
@@ -35,6 +36,8 @@ from npufix.rewriters.edit.loops.reading import (
 )
 from npufix.rewriters.edit.loops.rows.joining import add_up, join, join_rounds, rows_of
 from npufix.rewriters.edit.loops.rows.moving import read_moved
+from npufix.rewriters.edit.loops.rows.ranges import read_ranges
+from npufix.rewriters.edit.loops.rows.windows import read_windows
 from npufix.rewriters.edit.loops.statements import EFFECT, RECURRENCE, Body
 from npufix.rewriters.edit.loops.submodules import DROPOUT, MODULES, STATISTICS
 from npufix.rewriters.edit.loops.together import UNKNOWN_DIMENSION
@@ -66,6 +69,7 @@ if TYPE_CHECKING:
 READ_AFTERWARDS = "what the last round leaves in a name is read afterwards"
 _MAKES_ONCE = re.compile(r"_*(init|reset|build|create|make|register|setup)(_|$)\w*")
 """Names of functions that run once: nothing is gained there."""
+_MOST_STATEMENTS = 60
 # What no way of writing it would change; of other loops it is worth saying that they are slow.
 _NO_ROWS = frozenset(
     {UNKNOWN_CALL, EFFECT, RECURRENCE, OTHER_ROUND, WRITTEN_READ, SHARED, MODULES, STATISTICS,
@@ -114,19 +118,35 @@ def find_loops(
         except UnsupportedCodeError:
             return
     taken: list[tuple[int, int]] = []
+    told: list[tuple[int, int]] = []
     for loop in (*loops_in(flow.function.body, flow.names), *comprehensions):
-        first, last = loop.first.lineno, loop.statement.end_lineno or loop.statement.lineno
-        if any(a <= first and last <= b for a, b in taken) or _reads_copies(wide, loop):
+        if _is_within(loop, taken) or _reads_copies(wide, loop) or _is_large(loop):
             continue
         if not may_look():
             return
         found = _find(source, flow, wide, loop, with_text=with_text)
         if found is not None and found.rewrite is None:
-            found = _say_why(flow, wide, loop, found) or (found if all_of_them else None)
+            # what is said of the loop around it says more
+            said = None if _is_within(loop, told) else _say_why(flow, wide, loop, found)
+            found = said or (found if all_of_them else None)
         if found is not None:
-            taken.append((first, last))
+            (taken if found.rewrite else told).append(_lines_of(loop))
             yield found
-    yield from _find_comprehensions(flow, taken)
+    yield from _find_comprehensions(flow, [*taken, *told])
+
+
+def _lines_of(loop: Loop) -> tuple[int, int]:
+    return loop.first.lineno, loop.statement.end_lineno or loop.statement.lineno
+
+
+def _is_within(loop: Loop, others: Sequence[tuple[int, int]]) -> bool:
+    first, last = _lines_of(loop)
+    return any(a <= first and last <= b for a, b in others)
+
+
+def _is_large(loop: Loop) -> bool:
+    """Tell whether a round does more than anybody writes anew: the steps of an epoch."""
+    return sum(isinstance(n, ast.stmt) for n in walk(*loop.body)) > _MOST_STATEMENTS
 
 
 def _find_comprehensions(
@@ -159,7 +179,7 @@ def _say_why(
         advice = ""
     if not advice and _is_in_steps(flow):
         facts = Facts(wide, list(_inside(wide, loop)))
-        advice = say_by_hand(wide, facts, loop)
+        advice = say_of_pairs(facts, loop) or say_by_hand(wide, facts, loop)
         if advice in {"", ROWS}:
             of_batch = say_of_batch(wide, facts, loop)
             advice = of_batch if not advice or of_batch == PREFIXES else advice
@@ -201,7 +221,9 @@ def _find(
     if found is not None and found.problem in {UNKNOWN_RANK, UNKNOWN_DIMENSION}:
         facts.assume_ranks()
         again = _try(source, flow, loop, facts, with_text=with_text)
-        return again if again is not None and again.rewrite is not None else found
+        found = again if again is not None and again.rewrite is not None else found
+    if found is not None and found.rewrite is None:
+        return _of_ranges(source, flow, loop, Facts(wide, inside), with_text=with_text) or found
     return found
 
 
@@ -216,6 +238,7 @@ def _try(
             return _of_pieces(source, flow, loop, facts, pieces, with_text=with_text)
         domain = read_domain(loop.target, loop.items, facts)
         body = Body(domain, facts, loop.body)
+        body.of.is_joined = loop.joined is not None or bool(loop.lists)
         statements = body.run(loop.body)
         new = None
         if loop.picked and loop.test is not None:
@@ -251,6 +274,21 @@ def _try(
     except (CannotBatchError, NotRewritableError) as error:
         return FoundLoop(code, lines, problem=str(error))
     return FoundLoop(code, lines, tuple(body.of.conditions), rewrite)
+
+
+def _of_ranges(
+    source: str, flow: FunctionFlow, loop: Loop, facts: Facts, *, with_text: bool
+) -> FoundLoop | None:
+    """Return a loop that only writes ranges, or copies windows, ``None`` if it is another one."""
+    windows = read_windows(loop, facts)
+    found = read_ranges(loop, facts) if windows is None else (windows, None)
+    if found is None:
+        return None
+    whole = loop if found[1] is None else replace(loop, begun=found[1])
+    try:
+        return _of_pieces(source, flow, whole, facts, found[0], with_text=with_text)
+    except (CannotBatchError, NotRewritableError):
+        return None
 
 
 def _of_pieces(  # noqa: PLR0913 - what is written, and where

@@ -53,8 +53,8 @@ class FilledList:
     def is_bound_again(self) -> bool:
         """Whether the name of the list is that of the tensor from then on."""
         match self.statement:
-            case ast.Assign([ast.Name(name)], ast.Call() as value):
-                return name == self.name and value is self.call
+            case ast.Assign([ast.Name(name)], value):  # ``xs = torch.cat(xs).T``
+                return name == self.name and any(node is self.call for node in ast.walk(value))
         return False
 
 

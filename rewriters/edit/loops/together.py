@@ -175,6 +175,34 @@ class Together:
         fresh = value.fresh and op in {"squeeze", "unsqueeze"}
         return with_rank(like(value, made, fresh=fresh), shift(rank, op == "unsqueeze"))
 
+    def shaped(self, code: ast.Call, op: str) -> Value:
+        """Return ``x[i].permute(1, 0)`` or ``x[i].reshape(n, -1)``: the rounds stay in front."""
+        owner = code.func.value if isinstance(code.func, ast.Attribute) else None
+        if owner is None or not self.of.depends(owner) or code.keywords or not code.args:
+            raise CannotBatchError(UNKNOWN_DIMENSION)
+        given = code.args[0].elts if isinstance(code.args[0], ast.Tuple) else code.args
+        dims = list(map(integer, given))
+        value = self.of.aligner.in_front(self.of.aligner.tensor(self.of.operand(owner)))
+        if op == "permute":
+            known = [dim for dim in dims if dim is not None]
+            if not isinstance(value.rank, int) or len(known) != len(given) != value.rank:
+                raise CannotBatchError(UNKNOWN_DIMENSION)
+            turned = (dim % value.rank + 1 for dim in known)
+            return like(value, method(value.code, op, 0, *turned), fresh=False)
+        facts = self.of.facts
+        for dim, size in zip(dims, given, strict=True):
+            if dim is None and (self.of.depends(size) or not facts.is_number(size)):
+                raise CannotBatchError(UNKNOWN_DIMENSION)
+        if -1 in dims and not self.of.is_joined:
+            raise CannotBatchError(UNKNOWN_DIMENSION)  # of no rounds nobody knows the size
+        front = self.of.domain.stop
+        if isinstance(value.code, ast.Name):
+            front = parse(f"{value.code.id}.shape[0]")
+        elif self.of.domain.start:
+            raise CannotBatchError(UNKNOWN_DIMENSION)
+        made = method(value.code, "reshape", front, *given)
+        return with_rank(like(value, made, fresh=False), len(given))
+
     def product(self, *operands: Value) -> Value:
         """Return the matrix product of two operands for all rounds."""
         if len(operands) != 2:  # noqa: PLR2004 - left and right

@@ -265,8 +265,9 @@ def _with_lists(  # noqa: PLR0913, PLR0917 - what is written, and where
             raise NotRewritableError(ONE_LINE)
         changes[place] = ""
         text = ast.unparse(join.code)
-        if join.of.is_bound_again and text == join.of.name:
-            bound = join.of.statement
+        bound = join.of.statement
+        whole = isinstance(bound, ast.Assign) and bound.value is join.of.call
+        if join.of.is_bound_again and whole and text == join.of.name:
             end = bound.end_lineno or bound.lineno
             changes[bound.lineno, 0, end, len(lines[end - 1])] = ""
         else:

@@ -112,6 +112,16 @@ class Tree(nn.Module):
         return out
 """
 
+SCORES = """
+class Scores(nn.Module):
+    def forward(self, x, labels):
+        x, n = x.sigmoid(), x.shape[0]
+        found = []
+        for i in range(x.shape[0]):
+            found.append(x[i].log()[:, labels[i]] if len(labels[i]) else None)
+        return found
+"""
+
 
 @pytest.mark.parametrize(
     ("text", "form"),
@@ -125,6 +135,7 @@ class Tree(nn.Module):
         (REPEATS, REPEATED),
         (FIRES, SELECTED),
         (CAMERAS, MERGED),
+        (SCORES, BATCHED),
         (TREES, BATCHED),
     ],
 )
@@ -151,6 +162,7 @@ def test_the_form_of_a_loop_over_a_batch_is_told(text: str, form: str) -> None:
         TREES.replace("x[b].exp()", "out.exp()"),  # what other rounds have written
         TREES.replace("out[b] =", "self.log(b)\n            out[b] ="),  # an effect
         TREES.replace("lap.inverse()", "nms(lap)"),  # one image after the other
+        TREES.replace("lap.inverse()", "self.audio.load(lap)"),
         TREES.replace("range(x.size(0))", "range(0, x.size(0), 8)"),  # windows
         CAMERAS.replace("self.encoding(", "self.encodings[i]("),  # a module of its own each
     ],

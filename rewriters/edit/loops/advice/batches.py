@@ -16,6 +16,7 @@ from npufix.rewriters.edit.loops.advice.ragged import MERGED
 from npufix.rewriters.edit.loops.advice.rounds import carries, list_bound, list_moved
 from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph.modules.syntax import last_name, list_names, walk
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -77,7 +78,7 @@ _NOT_AT_ONCE = re.compile(
     r"(?i)(nms|fbank|iou3d|^index$|linear_sum_assign|assign|match|hungarian|decode|beam|search|tokeni[sz]|ctc|unique"
     r"|print|format|join|split_name|open|numpy|cpu|isinstance|setattr|deepcopy|backward"
     r"|copy_|all_reduce|all_gather|broadcast|barrier|item_list|log_|record|detect|render|generate"
-    r"|crop|interpolate|grid_sample|roi|interp|resize|append_|extend|insert|add_|update|keys"
+    r"|crop|load|interpolate|grid_sample|roi|interp|resize|append_|extend|insert|add_|update|keys"
     r"|values|items|svd|solve|lstsq|eig)"
 )
 """Calls that take one row or image after the other, or work for the host."""
@@ -368,9 +369,20 @@ def _takes_rows(taken: _Round) -> bool:
         parts = len(items) > 1 and any(isinstance(i, ast.Slice) or _is_dots(i) for i in items)
         found |= of_round and (known is True or (parts and known is not False))
         found |= of_round and draws and known is not False
+        found |= of_round and known is not False and _is_counted_by(taken, node.value)
         own = isinstance(node.value, ast.Name) and node.value.id in list_names(taken.loop.target)
         found |= own and _ends(node, taken) and known is not False
     return found
+
+
+def _is_counted_by(taken: _Round, code: ast.expr) -> bool:
+    """Tell whether the rounds are as many as a tensor has rows: ``range(x.shape[0])``, ``x[i]``."""
+    node = taken.facts.node(code)
+    match taken.loop.items:
+        case ast.Call(ast.Name("range"), [stop]) if node is not None:
+            end = taken.facts.node(stop)
+            return end is not None and end.op == Op.SIZE and taken.facts.spans(end, node, 0)
+    return False
 
 
 def _is_stored(node: ast.AST) -> bool:

@@ -42,7 +42,7 @@ def carries(body: Sequence[ast.stmt], known: frozenset[str]) -> bool:
     todo = list(body)
     while todo:
         code = todo.pop(0)
-        if isinstance(code, ast.For | ast.If | ast.With):
+        if isinstance(code, ast.For | ast.If | ast.With) and not _summed(code):
             todo = [*code.body, *getattr(code, "orelse", ()), *todo]
             parts: list[ast.AST] = [
                 getattr(code, "test", None) or getattr(code, "iter", None) or ast.Pass()
@@ -85,8 +85,15 @@ def _is_only_summed(name: str, body: Sequence[ast.stmt]) -> bool:
 
 
 def _summed(code: ast.stmt) -> set[str]:
-    """Return the name of ``total += y``, ``total = total + y`` and ``n += 1``."""
+    """Return the name of ``total += y``, ``total = total + y`` and ``n += 1``.
+
+    The first round may begin the sum: ``if total is None: total = y`` with the others as ``else``.
+    """
     match code:
+        case ast.If(_, [ast.Assign([ast.Name(name)], _)], [other]):
+            return {name} & _summed(other)
+        case ast.Assign([ast.Name(name)], ast.IfExp(_, _, ast.BinOp(ast.Name(first), ast.Add()))):
+            return {name} & {first}
         case ast.AugAssign(ast.Name(name), ast.Add() | ast.Sub()):
             return {name}
         case ast.Assign([ast.Name(name)], ast.BinOp(ast.Name(first), ast.Add() | ast.Sub())):
