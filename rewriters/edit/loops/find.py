@@ -51,9 +51,10 @@ from npufix.rewriters.edit.loops.writing import Join, write
 from npufix.rewriters.edit.rewrite import NotRewritableError
 from npufix.rewriters.facts.host_tensors import is_brought_to_host, is_made_on_host
 from npufix.rewriters.facts.occasions import is_done_once, is_hot
+from npufix.rewriters.facts.shapes import annotation
 from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph.dataflow import FunctionFlow, UnsupportedCodeError
-from npufix.rewriters.graph.modules.syntax import list_stored_names, nodes_of, walk
+from npufix.rewriters.graph.modules.syntax import list_names, list_stored_names, nodes_of, walk
 from npufix.rewriters.graph.reader import read_function
 from npufix.rewriters.graph.special import Op
 
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
 READ_AFTERWARDS = "what the last round leaves in a name is read afterwards"
 _MAKES_ONCE = re.compile(r"_*(init|reset|build|create|make|register|setup)(_|$)\w*")
 """Names of functions that run once: nothing is gained there."""
+_OF_NUMBERS = re.compile(r"(?i)(list|sequence|tuple)\[(int|float)(, \.\.\.)?\]|int|float")
 # What no way of writing it would change; of other loops it is worth saying that they are slow.
 _NO_ROWS = frozenset(
     {UNKNOWN_CALL, EFFECT, RECURRENCE, OTHER_ROUND, WRITTEN_READ, SHARED, MODULES, STATISTICS,
@@ -116,7 +118,7 @@ def find_loops(
     taken: list[tuple[int, int]] = []
     for loop in (*loops_in(flow.function.body, flow.names), *comprehensions):
         first, last = loop.first.lineno, loop.statement.end_lineno or loop.statement.lineno
-        if any(a <= first and last <= b for a, b in taken) or _reads_copies(wide, loop):
+        if any(a <= first and last <= b for a, b in taken) or _is_of_host_alone(wide, loop):
             continue
         if not may_look():
             return
@@ -367,16 +369,50 @@ def _targets(code: ast.AST) -> set[str]:
 def _is_on_host(flow: FunctionFlow, loop: Loop) -> bool:
     """Tell whether all that a loop writes to is an array, or was made on the host."""
     inside = list(_inside(flow, loop))
-    written = [
-        t.value
-        for e in inside
-        if isinstance(e.code, ast.Assign)
-        for t in e.code.targets
-        if isinstance(t, ast.Subscript)
-    ]
+    written = _list_written(inside)
     of_host = is_of_numpy if flow.function.name == "forward" else _is_of_host
     nodes = [Facts(flow, inside).node(code) for code in written]
     return bool(nodes) and all(node is not None and of_host(node) for node in nodes)
+
+
+def _list_written(inside: Sequence[Evaluation]) -> list[ast.expr]:
+    """Return what the rounds of a loop write into."""
+    stores = [t for e in inside if isinstance(e.code, ast.Assign) for t in e.code.targets]
+    return [store.value for store in stores if isinstance(store, ast.Subscript)]
+
+
+def _stays_on_host(flow: FunctionFlow, loop: Loop) -> bool:
+    """Tell whether a mask is made on the host of what lies there: no kernel runs in any round.
+
+    ``for i, n in enumerate(lens): mask[i, :n] = True`` with ``lens: list[int]``, and ``mask`` is
+    moved afterwards; where ``n`` may be an element of a tensor, the host may wait for each.
+    """
+    inside = list(_inside(flow, loop))
+    facts = Facts(flow, inside)
+    written = _list_written(inside)
+    nodes = [facts.node(code) for code in written]
+    if not nodes or not all(node is not None and is_made_on_host(node) for node in nodes):
+        return False
+    known = list_names(loop.target).union(*map(list_names, written))
+    parts = [loop.items, *loop.body]
+    called = {id(n.func) for part in parts for n in walk(part) if isinstance(n, ast.Call)}
+    read = [
+        n
+        for part in parts
+        for n in walk(part)
+        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and id(n) not in called
+    ]
+    return all(n.id in known or _holds_numbers(flow, facts, n) for n in read)
+
+
+def _holds_numbers(flow: FunctionFlow, facts: Facts, code: ast.Name) -> bool:
+    node = facts.node(code)
+    given = annotation(flow, str(node.value)) if node is not None and node.op == Op.PARAM else ""
+    return facts.is_tensor(code) is False or _OF_NUMBERS.fullmatch(given) is not None
+
+
+def _is_of_host_alone(flow: FunctionFlow, loop: Loop) -> bool:
+    return _reads_copies(flow, loop) or _stays_on_host(flow, loop)
 
 
 def _reads_copies(flow: FunctionFlow, loop: Loop) -> bool:
