@@ -24,6 +24,7 @@ _IMPORT = re.compile(r"^from\s[^\n]+?\simport(?:[ \t]*\([^)]*\)|(?:\\\n|[^\n\\(]
 _NEEDS_PACKAGE = frozenset({"mindspeed-installed", "mx-driving-installed"})
 _OF_A_KIND = frozenset({"attention-in-pieces", "early-reductions", "growing-caches"})
 _SETTINGS = frozenset({"optimizers", "data-loaders"})
+_READS = "host-values"
 _OF_COMBINED = "gradients-for-all-parameters"
 """What nobody can tell for an optimizer of torch_npu but who knows the program."""
 
@@ -40,7 +41,8 @@ def fold(
     said where it was copied from, unless generated files may be changed as well. What all loaders
     of training data get is one decision. What is no more than the call of a function of another
     file is said in that function. A setting in many configurations is one finding too, unless it
-    is ``to_write``: then each file is. Advice about a part of what another finding changes is not
+    is ``to_write``: then each file is. What a loop over rows reads in its rounds is said with the
+    loop. Advice about a part of what another finding changes is not
     said beside it. Who has a list of known findings ``to_compare`` with is told advice by
     function: what is new in another one would be hidden.
     """
@@ -57,6 +59,8 @@ def fold(
         if key is not None:
             start = first.setdefault(key, item)
             owner |= {item: start} if start is not item else {}
+    if not (to_write or to_compare):
+        owner |= _reads_of_loops([item for item in found if item not in owner])
     if not to_compare:
         _join_copies([item for item in found if item not in owner], owner)
     sources = _Sources(tree)
@@ -168,6 +172,22 @@ def _find_shared_advice(item: Located, *, to_compare: bool) -> tuple[str, ...] |
     # the caches of a project are of a kind, and so are the numbers that it logs
     everywhere = site.rule.search in _OF_A_KIND or kept or site.problem in ONLY_LOGGED
     return site.rule.id, site.problem, "" if everywhere else finding.path
+
+
+def _reads_of_loops(found: Sequence[Located]) -> dict[Located, Located]:
+    """Return the reads of lengths in the rounds of a loop over rows, each with the loop.
+
+    ``for i in range(n): out[i, : lengths[i].item()] = 1`` is one decision.
+    """
+    loops = [item for item in found if item.site.rule.search == "loops"]
+    return {
+        item: loop
+        for item in found
+        if item.site.rule.search == _READS
+        for loop in loops
+        if (item.finding.path, item.finding.function) == (loop.finding.path, loop.finding.function)
+        and item.finding.line in loop.site.lines
+    }
 
 
 def _calls(found: Sequence[Located], sources: _Sources) -> dict[Located, Located]:

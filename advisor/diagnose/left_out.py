@@ -58,6 +58,9 @@ _TOO_MUCH_TO_GUESS = (
     {"matrix-factors", "addend-fits", "number-alpha"},
     {"worth-its-length"},
     {"small-matrices", "single-precision"},
+    {"batches-of-rows", "same-dtype", "large-matrices"},
+    {"batches-of-matrices", "same-dtype", "large-matrices"},
+    {"one-more-dimension", "same-dtype", "large-matrices"},
 )
 """Conditions that are open together where a change is seldom right, or seldom worth its review."""
 _OF_ROWS = re.compile(r"\[(~[\w.]+|\w*mask\w*), :\]")
@@ -131,6 +134,7 @@ def runs_in_steps(tree: SourceTree, file: SourceFile, site: Site, callers: Calle
     is_built = site.rule.table == "fusion" and site.function.endswith("__init__")
     is_built = is_built or site.rule.search in _ABOUT_TRAINING
     by_hand = site.rewrite is None or _ONCE.search(site.function) is not None
+    by_hand = by_hand or site.rule.name == "device-synchronised"  # ``save_model`` may wait
     if by_hand and site.occasion is Occasion.CALL and not is_built:
         return False  # nobody works out by hand what is done once, or changes what makes a model
     in_training = site.rule.search == "growing-caches" and _TRAINS.search(file.relative)
@@ -197,6 +201,9 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
     # A step may call a method by another name: ``self.distance(a, b)``.
     sure = site.safety is Safety.SAFE and "." in site.function
     beside = not sure and callers.beside_steps(site, file.relative)
+    name = site.function.rpartition(".")[2]
+    called_here = name == site.function or f"self.{name}(" in file.text
+    beside = beside or (called_here and callers.only_inferred(site.function))
     return not (beside or callers.set_up(site.function, file.relative))
 
 

@@ -35,6 +35,11 @@ _MOST_CALLERS = 8
 """Who is called by more than that, or named in more files, is not followed: a step may call it."""
 _TESTS = re.compile(r"_*test(_|s?\d*$)")
 """What a module has to try its kernels with: ``test_rms_norm``, ``test1``."""
+_RUNS_ONCE = re.compile(
+    r"_*(predict|infer|inference|generate)(_(from|on|file|image|video|text|audio|dir|folder|path|one|once)\w*)?"
+    r"|__getitem__|_*collate\w*|\w+_collate(_fn)?|_*(export|save|load|plot|visuali[sz]e|evaluate|validate|from_pretrained|test)(_\w+)?"
+)
+"""What runs once for an image or a text, or beside the steps: ``predict``, not ``predict_step``."""
 _PARTS = 16
 _HANDED_ON, _NAMED, _BUILDS, _BESIDE = "<step>", "<name>", "<building>", "<beside>"
 """What stand among the names of callers: a step, a name that nobody calls, building, examples."""
@@ -78,6 +83,7 @@ class Callers:
         self._parts = [_Part(part, store) for part in parts]
         self._of = cache(self._callers_of)
         self._users_of = cache(self._users)
+        self._inferring_of = cache(self._inferring)
         self._settings = [f.text for f in files.values() if not f.is_python]
         self._is_program = _is_program(files)
 
@@ -129,6 +135,22 @@ class Callers:
             names += sorted(callers - {*names, _NAMED, _BUILDS, _BESIDE})
         return used
 
+    def only_inferred(self, function: str) -> bool:
+        """Tell whether all that call a function run once for an image or a text, or save a model.
+
+        ``predict(self, image)`` calls ``self._rescale(boxes)``; what a loop of it calls runs often.
+        """
+        names, used = [function.partition(".<locals>")[0].rpartition(".")[2]], False
+        for name in names:  # grows
+            callers = self._inferring_of(name)
+            if name.startswith("__") or not callers or callers & {_HANDED_ON, _NAMED}:
+                return False
+            used = used or _BESIDE in callers
+            names += sorted(callers - {*names, _BESIDE})
+            if len(names) > _MOST_CALLERS:
+                return False
+        return used
+
     def unused(self, function: str) -> bool:
         """Tell whether nothing in a program mentions a function, or the class of a method.
 
@@ -163,6 +185,14 @@ class Callers:
                 names += sorted(frozenset().union(*users) - {_NAMED, *names})
         made = Mention(re.compile(rf"(?<!class )\b{owner}\("), (owner.lower(),))
         return bool(names) and self.mention(made)
+
+    def _inferring(self, name: str) -> frozenset[str]:
+        """Return who calls a function anywhere, ``_BESIDE`` for all that run once."""
+        files = [(part, relative) for part in self._parts for relative in part.naming(name)]
+        if len(files) > _MOST_CALLERS:
+            return frozenset({_HANDED_ON})
+        found = (part.inferring(name, relative) for part, relative in files)
+        return frozenset[str]().union(*found) - {name}
 
     def _users(self, name: str) -> frozenset[str]:
         """Return the definitions that mention a name, ``_NAMED`` for what runs or is set."""
@@ -264,6 +294,12 @@ class _Part:
         callers = self._ask(lambda: _callers_in(text, name), "calls", name, relative)
         return frozenset({_BESIDE} if callers and is_cold(relative) else callers)
 
+    def inferring(self, name: str, relative: str) -> frozenset[str]:
+        """Return who calls a function in a file, one name for all that run once."""
+        text = self._files[relative].text
+        callers = self._ask(lambda: _inferring_in(text, name), "inferring", name, relative)
+        return frozenset({_BESIDE} if callers and is_cold(relative) else callers)
+
 
 def _made_again(name: str) -> Mention:
     """Return how code says that a class is made several times, or is handed on."""
@@ -320,6 +356,36 @@ def _callers_in(text: str, name: str) -> frozenset[str]:
         else:
             found.add(_HANDED_ON if is_hot(scope, module.tree) else scope.function.name)
     return frozenset({*found, _NAMED} if left else found)
+
+
+def _inferring_in(text: str, name: str) -> frozenset[str]:
+    """Return the functions of a module that call one, ``_BESIDE`` for those that run once."""
+    from npufix.rewriters.facts.occasions import EACH_STEP
+
+    try:
+        module = _read(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return frozenset({_HANDED_ON})
+    left = module.mentions[name]
+    found: set[str] = set()
+    for scope, calls in module.calls.get(name, ()) if left else ():
+        left -= calls
+        own = scope.function.name
+        once = _RUNS_ONCE.fullmatch(own) is not None
+        often = _is_called_in_loop(scope, name) or own in {"main", MODULE}
+        if often or not (once or EACH_STEP.isdisjoint(own.lower().split("_"))):
+            found.add(_HANDED_ON)
+        else:
+            found.add(_BESIDE if once else own)
+    return frozenset({*found, _NAMED} if left else found)
+
+
+def _is_called_in_loop(scope: Scope, name: str) -> bool:
+    """Tell whether a function calls another one several times: for each batch of a loader."""
+    several = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.GeneratorExp, ast.DictComp)
+    loops = (n for n in walk(*scope.function.body) if isinstance(n, several))
+    inside = (n for loop in loops for n in walk(loop))
+    return any(isinstance(n, ast.Call) and _name(n.func) == name for n in inside)
 
 
 def _users_in(text: str, name: str) -> frozenset[str]:

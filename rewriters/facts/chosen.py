@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph.modules.names import FunctionNode
 from npufix.rewriters.graph.modules.syntax import last_name, nodes_of, walk
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -127,7 +128,8 @@ def is_written(match: Match, form: Form) -> bool:
     code, wanted = match.evaluation.code, _returned(form.replacement)
     if not isinstance(code, ast.Call) or not wanted or wanted == _returned(form.pattern):
         return False
-    if match.evaluation.node.op == wanted:  # ``x[mask].sum()`` for ``where(mask, x, 0).sum()``
+    # ``x[mask].sum()`` for ``where(mask, x, 0).sum()``, ``.long()`` behind something else
+    if match.evaluation.node.op in {wanted, Op.CAST}:
         return False
     return last_name(code.func).rstrip("_") == wanted
 

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 _BUILDS = re.compile(
     r"_*((set|enable|disable)_(use_)?\w*(attention|xformers|flash|tiling|slicing|lora|adapter)\w*|init|reset|load|save|from|convert|export|setup|configure|merge|register|plot|visuali[sz]e)(_.*|__)?"
     r"|_*(set|update|compute|precompute)_(cos_sin|sin_cos|default_rope|inv_freq|freqs_cis)(_\w*)?"
-    r"|.*_init|_*(un)?flatten_\w*state\w*|_*(build|make|create|init)_(\w+_)?cache|.*state_dicts?(_.*)?|get_(\w+_)?(peft|lora|model|optim\w*|adapter)_(\w+_)?state(_.*)?"
+    r"|.*_init|(\w+_)?save_(\w+_)?(model|checkpoint|weights|adapter|pretrained|state)s?(_\w+)?"
+    r"|_*(un)?flatten_\w*state\w*|_*(build|make|create|init)_(\w+_)?cache|.*state_dicts?(_.*)?|get_(\w+_)?(peft|lora|model|optim\w*|adapter)_(\w+_)?state(_.*)?"
 )
 _SETS_UP = re.compile(
     r"_*(init|reset|load|save|export|register|setup)_(parameters|weights|model|checkpoint|buffers?)(_.*)?"
@@ -99,7 +100,7 @@ _BETWEEN_STEPS = frozenset(
     }
 )  # fmt: skip
 """Words of what runs after an epoch, or once: ``SegmentationEvaluator.update``."""
-_EACH_STEP = frozenset(
+EACH_STEP = frozenset(
     {
         "assign", "attention", "attn", "compute", "consistency", "contrastive", "criterion",
         "distill", "divergence", "embed", "encode", "entropy", "execute", "forward", "fwd", "iou",
@@ -212,7 +213,7 @@ def _has_text_made(flow: FunctionFlow) -> bool:
     What learns from the texts trains as well: ``loss = self.policy_loss(batch)``.
     """
     name = flow.function.name
-    if name == "forward" or {*_WORD.findall(name)} & _EACH_STEP:
+    if name == "forward" or {*_WORD.findall(name)} & EACH_STEP:
         return False
     calls = [n.func for n in nodes_of(flow.function) if isinstance(n, ast.Call)]
     return any(isinstance(c, ast.Attribute) and c.attr == "generate" for c in calls) and not any(
@@ -460,7 +461,7 @@ def _is_hot_by_name(scope: Scope) -> bool:
         return not aside
     if name.startswith("__") or not own or own[-1] == "init" or aside:
         return False
-    if set(own) & _EACH_STEP:
+    if set(own) & EACH_STEP:
         return True
     # ``build_model`` runs once, the ``build`` of what is made for each batch does not
     once = own[0] in _DONE_ONCE and (len(own) > 1 or own[0] != "build")

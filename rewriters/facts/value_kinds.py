@@ -273,7 +273,7 @@ class ValueKinds:
         if node.op in {Op.CARRIED, Op.AFTER}:  # what the rounds of a loop compute, or a count
             carried = [o.node.args for o in self.flow.observables if o.kind == "carry"]
             given = [value for read, value in carried if read is node]
-            return not any(value.op == Op.CALL or self._is_tensor(value) for value in given)
+            return not any(self._is_tensor(value) or _adds_result(value) for value in given)
         if node.op == Op.GETITEM and node.args[0].op == Op.ELEMENT:
             return node.args[1].op == Op.CONST  # ``for label in labels: x[mask] = label[0]``
         if node.op == Op.PHI:
@@ -381,6 +381,12 @@ def _is_setting(node: Node) -> bool:
     if node.op == Op.GETITEM and node.args[1].op == Op.CONST:
         node = node.args[0]
     return node.op in {Op.CONST, Op.GLOBAL, Op.ATTR, Op.PARAM}
+
+
+def _adds_result(node: Node) -> bool:
+    """Tell whether a value is what a call returns, or adds it up: ``kept += self.layers[i](x)``."""
+    inner = node.args if node.op in _ARITHMETIC | {Op.AUGMENTED} else ()
+    return node.op == Op.CALL or any(map(_adds_result, inner))
 
 
 def _choices(node: Node) -> list[Node]:

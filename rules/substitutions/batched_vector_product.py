@@ -276,7 +276,14 @@ _OF_SPACE = re.compile(
 """What turns or moves points is called so; a weight is large."""
 
 
+def _adds_one(site: Site) -> bool:
+    """Tell whether each sum has one product: matrices of one column, times one number."""
+    return _has_length(site, "a", -1) or _has_length(site, "b", -2)
+
+
 def _batches(site: Site) -> bool | None:
+    if _adds_one(site):
+        return False
     ranks = [site.ndim("a"), site.ndim("b")]
     if max(rank or _BATCH for rank in ranks) < _BATCH:
         return False  # an ordinary product
@@ -294,7 +301,8 @@ def _small(site: Site, *names: str) -> bool | None:
 
 def _holds_small_matrices(site: Site) -> bool | None:
     # The product of rows and one vector for all of them is an ordinary one.
-    return False if site.ndim("b") == 1 else _small_or_of_space(site, "a")
+    adds_one = _has_length(site, "a", -1)
+    return False if adds_one or site.ndim("b") == 1 else _small_or_of_space(site, "a")
 
 
 def _small_or_of_space(site: Site, *names: str) -> bool | None:

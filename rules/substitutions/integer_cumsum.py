@@ -30,6 +30,7 @@ from npufix.rules.substitution import (
 
 if TYPE_CHECKING:
     import torch
+    import torch.nn.functional as F
     from torch import Tensor
 
 _SMALL = frozenset({"bool", "uint8", "int8"})
@@ -59,6 +60,61 @@ def counted_in_32_bits(x: Tensor, dim: int) -> Tensor:
 def in_32_bits_alone(x: Tensor, dim: int) -> Tensor:
     """Add in 32 bits."""
     return x.cumsum(dim, dtype=torch.int32)
+
+
+def shifted(x: Tensor, dim: int, number: int) -> Tensor:
+    """Count from another begin, and convert to the 64 bits that the count has."""
+    return (x.cumsum(dim) - number).to(torch.int64)
+
+
+def shifted_in_32_bits(x: Tensor, dim: int, number: int) -> Tensor:
+    """Count in 32 bits, and convert once."""
+    return (
+        x.cumsum(dim, dtype=torch.int32) - number
+    ).long()  # no slip: dtype=torch.int32 is left out (AI CPU)
+
+
+def shifted_to_32_bits(x: Tensor, dim: int, number: int) -> Tensor:
+    """Count from another begin, and return 32 bits."""
+    return (x.cumsum(dim) - number).to(torch.int32)
+
+
+def shifted_in_32_bits_alone(x: Tensor, dim: int, number: int) -> Tensor:
+    """Count in 32 bits."""
+    return x.cumsum(dim, dtype=torch.int32) - number
+
+
+def masked_to_32_bits(x: Tensor, dim: int, mask: Tensor) -> Tensor:
+    """Count where a mask is set, and return 32 bits."""
+    return (x.cumsum(dim) * mask).to(torch.int32)
+
+
+def masked_in_32_bits(x: Tensor, dim: int, mask: Tensor) -> Tensor:
+    """Count in 32 bits where a mask is set."""
+    return x.cumsum(dim, dtype=torch.int32) * mask
+
+
+def padded_to_32_bits(x: Tensor, dim: int, pad: tuple[int, int]) -> Tensor:
+    """Put zeros in front, as ends of sequences have, and return 32 bits."""
+    return F.pad(x.cumsum(dim), pad).to(torch.int32)
+
+
+def padded_in_32_bits(x: Tensor, dim: int, pad: tuple[int, int]) -> Tensor:
+    """Put zeros in front of what is added up in 32 bits."""
+    return F.pad(x.cumsum(dim, dtype=torch.int32), pad)
+
+
+def masks(draw: Draw) -> dict[str, Any]:
+    """Return a mask or small integers, a dimension, and a mask of the same shape."""
+    import torch
+
+    x = draw.booleans(*draw.choice([(6,), (2, 5), (2, 3, 4)]))
+    return {"x": x.to(draw.choice([torch.bool, torch.int64])), "dim": -1, "mask": x.logical_not()}
+
+
+def pads(draw: Draw) -> dict[str, Any]:
+    """Return a mask or small integers, a dimension, and what is put in front."""
+    return {**inputs(draw), "pad": draw.choice([(1, 0), (0, 1)])}
 
 
 def counted_up_to(x: Tensor, dim: int, number: int) -> Tensor:
@@ -144,6 +200,11 @@ FIT_CONVERTED = Condition(
     # what is converted on the way holds no more in 32 bits than in 64
     lambda site: None if site.dtype("x") not in _INTEGERS else _fit(site),
 )
+OF_MASK = Condition(
+    "boolean-mask",
+    "what the sums are multiplied by is a tensor of dtype bool",
+    lambda site: site.is_bool_tensor("mask") or False,
+)
 NAMED = Condition(
     "named-operand",
     "what is converted has a name: nothing is computed twice",
@@ -159,6 +220,10 @@ RULE = Substitution(
         Form(counted_up_to, counted_up_to_in_32_bits, counts, (IS_INTEGER, FIT)),
         Form(counted_above, counted_above_in_32_bits, counts, (IS_INTEGER, FIT)),
         Form(reached, reached_in_32_bits, reached_inputs, (IS_INTEGER, FIT)),
+        Form(shifted, shifted_in_32_bits, counts, (IS_INTEGER, FIT)),
+        Form(shifted_to_32_bits, shifted_in_32_bits_alone, counts, (IS_INTEGER, FIT)),
+        Form(masked_to_32_bits, masked_in_32_bits, masks, (IS_INTEGER, FIT, OF_MASK)),
+        Form(padded_to_32_bits, padded_in_32_bits, pads, (IS_INTEGER, FIT)),
         Form(counted_in_32_bits, in_32_bits_alone, inputs, (IS_INTEGER, FIT)),
         # the sum converts by itself: one cast less
         Form(converted, in_32_bits, inputs, (NAMED, FIT_CONVERTED)),
@@ -186,6 +251,29 @@ def f(lengths: torch.Tensor):
 """,
     ),
     rewritten=(
+        Rewritten(
+            """
+def f(keep: torch.BoolTensor):
+    at = keep.cumsum(0) - 1
+    at = at.long()
+    return at
+""",
+            """
+def f(keep: torch.BoolTensor):
+    at = (keep.cumsum(0, dtype=torch.int32) - 1).long()
+    return at
+""",
+        ),
+        Rewritten(
+            """
+def f(keep: torch.BoolTensor):
+    return F.pad(keep.cumsum(0), (1, 0)).to(torch.int32)
+""",
+            """
+def f(keep: torch.BoolTensor):
+    return F.pad(keep.cumsum(0, dtype=torch.int32), (1, 0))
+""",
+        ),
         Rewritten(
             """
 def f(distances: torch.Tensor):

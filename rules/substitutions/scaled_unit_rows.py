@@ -125,8 +125,26 @@ def gains(draw: Draw) -> dict[str, Any]:
     return {**given, "weight": given["weight"][: draw.choice([1, None])]}
 
 
+_OF_ROWS = frozenset(
+    {
+        "amax",
+        "bmm",
+        "dot",
+        "einsum",
+        "inner",
+        "linalg.vecdot",
+        "matmul",
+        "mean",
+        "mm",
+        "norm",
+        "sum",
+    }
+)
+"""What computes how long a row is, or how far it goes along another: a projection."""
+
+
 def _is_one_or_each(site: Site) -> bool | None:
-    if site.is_scalar("weight") or site.operator("weight") in {"amax", "mean", "norm", "sum"}:
+    if site.is_scalar("weight") or site.operator("weight") in _OF_ROWS:
         return False  # no gain that is learned: ``self.scale = dim**0.5``, and one for each row
     ndim = site.ndim("weight")
     return None if ndim is None else ndim == 1
@@ -204,6 +222,12 @@ RULE = Substitution(
     passes=(2, 3),
     requires="torch_npu>=2.1",
     valid=(
+        # how far one row goes along another
+        """
+def project(x, d):
+    unit = F.normalize(d, dim=-1)
+    return unit * torch.dot(x, unit), unit * torch.einsum("bd,bd->b", x, unit)[:, None]
+""",
         # along the channels of an image
         _IMAGE,
         # no gain, and one for all elements beside a number

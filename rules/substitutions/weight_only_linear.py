@@ -75,11 +75,19 @@ def inputs(draw: Draw) -> dict[str, Any]:
     }
 
 
+_OTHERS = (
+    "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "uint8",
+)  # fmt: skip
+"""What weights may be quantised to instead, where the module mentions it."""
+
+
 def _is_int8(site: Site) -> bool | None:
     if not site.mentions("int8") or site.is_number("scales"):
         return False  # a weight that is scaled for equal learning rates
     dtype = site.dtype("weight")
-    known = dtype is None or dtype.endswith("int8")
+    if dtype is None and site.mentions(*_OTHERS):
+        return False  # which of them the weight is nobody can tell, and few are for fewer bits
+    known = dtype in {None, "int8"}
     return None if known and site.ndim("weight") in {None, 2} else False
 
 
@@ -123,6 +131,18 @@ class EqualLinear(nn.Module):
 
     def forward(self, x):
         return F.linear(x, self.weight.to(x.dtype)) * self.scale
+""",
+        # fp8 beside int8: it may be either
+        """
+class Linear(nn.Module):
+    def __init__(self, n, kind):
+        super().__init__()
+        dtype = torch.float8_e4m3fn if kind == "fp8" else torch.int8
+        self.register_buffer("weight", torch.empty((n, n), dtype=dtype))
+        self.register_buffer("scales", torch.ones(n))
+
+    def forward(self, x):
+        return F.linear(x, self.weight.to(x.dtype)) * self.scales
 """,
         # the input is cast, not the weight
         """

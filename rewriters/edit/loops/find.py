@@ -36,6 +36,7 @@ from npufix.rewriters.edit.loops.reading import (
 )
 from npufix.rewriters.edit.loops.rows.joining import add_up, join, join_rounds, rows_of
 from npufix.rewriters.edit.loops.rows.moving import read_moved
+from npufix.rewriters.edit.loops.rows.on_host import fills_host, is_of_host_alone
 from npufix.rewriters.edit.loops.rows.ranges import read_ranges
 from npufix.rewriters.edit.loops.rows.windows import read_windows
 from npufix.rewriters.edit.loops.statements import EFFECT, RECURRENCE, Body
@@ -52,9 +53,7 @@ from npufix.rewriters.edit.loops.values import (
 from npufix.rewriters.edit.loops.weights import OF_STEPS, WEIGHTS, changes_weights
 from npufix.rewriters.edit.loops.writing import Join, write
 from npufix.rewriters.edit.rewrite import NotRewritableError
-from npufix.rewriters.facts.host_tensors import is_brought_to_host, is_made_on_host
 from npufix.rewriters.facts.occasions import is_done_once, is_hot
-from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph.dataflow import FunctionFlow, UnsupportedCodeError
 from npufix.rewriters.graph.modules.syntax import list_stored_names, nodes_of, walk
 from npufix.rewriters.graph.reader import read_function
@@ -64,7 +63,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from npufix.rewriters.edit.site import Rewrite
-    from npufix.rewriters.graph.nodes import Evaluation, Node
+    from npufix.rewriters.graph.nodes import Evaluation
 
 READ_AFTERWARDS = "what the last round leaves in a name is read afterwards"
 _MAKES_ONCE = re.compile(r"_*(init|reset|build|create|make|register|setup)(_|$)\w*")
@@ -120,7 +119,11 @@ def find_loops(
     taken: list[tuple[int, int]] = []
     told: list[tuple[int, int]] = []
     for loop in (*loops_in(flow.function.body, flow.names), *comprehensions):
-        if _is_within(loop, taken) or _reads_copies(wide, loop) or _is_large(loop):
+        if (
+            _is_within(loop, taken)
+            or is_of_host_alone(wide, loop, list(_inside(wide, loop)))
+            or _is_large(loop)
+        ):
             continue
         if not may_look():
             return
@@ -170,7 +173,7 @@ def _say_why(
     flow: FunctionFlow, wide: FunctionFlow, loop: Loop, found: FoundLoop
 ) -> FoundLoop | None:
     """Return a loop that stays with what is worth telling of it, ``None`` if nothing is."""
-    if _is_on_host(wide, loop):
+    if fills_host(wide, list(_inside(wide, loop))):
         return None
     if changes_weights(loop.statement) and OF_STEPS.search(flow.function.name):
         return replace(found, code=loop.first, problem=WEIGHTS)
@@ -400,35 +403,6 @@ def _targets(code: ast.AST) -> set[str]:
         return {n.id for n in ast.walk(code.target) if isinstance(n, ast.Name)}
     generators = getattr(code, "generators", ())
     return {n.id for g in generators for n in ast.walk(g.target) if isinstance(n, ast.Name)}
-
-
-def _is_on_host(flow: FunctionFlow, loop: Loop) -> bool:
-    """Tell whether all that a loop writes to is an array, or was made on the host."""
-    inside = list(_inside(flow, loop))
-    written = [
-        t.value
-        for e in inside
-        if isinstance(e.code, ast.Assign)
-        for t in e.code.targets
-        if isinstance(t, ast.Subscript)
-    ]
-    of_host = is_of_numpy if flow.function.name == "forward" else _is_of_host
-    nodes = [Facts(flow, inside).node(code) for code in written]
-    return bool(nodes) and all(node is not None and of_host(node) for node in nodes)
-
-
-def _reads_copies(flow: FunctionFlow, loop: Loop) -> bool:
-    """Tell whether a loop takes rows of what the host has a copy of: ``rows = x.cpu()[1:-1]``."""
-    inside = list(_inside(flow, loop))
-    if not inside or "cpu" not in flow.by_operation:
-        return False
-    facts = Facts(flow, inside)
-    rows = [facts.node(e.code.value) for e in inside if isinstance(e.code, ast.Subscript)]
-    return any(node is not None and is_brought_to_host(node) for node in rows)
-
-
-def _is_of_host(node: Node) -> bool:
-    return is_of_numpy(node) or is_made_on_host(node)
 
 
 def _only_computes(loop: Loop) -> bool:

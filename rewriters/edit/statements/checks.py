@@ -248,6 +248,8 @@ _LEFT_ALONE = re.compile(
     r"|\bis(finite|nan|inf)\("
 )
 """Checks whose wait is wanted: training has diverged, or what comes behind is for other data."""
+_FOR_DEBUGGING = re.compile(r"(?i)(^|_)(debug|strict|sanity|paranoid)")
+"""What switches checks on, wherever it comes from: ``hard_debug = debug or IS_DEBUGGING``."""
 _COMPARABLE = frozenset({"amax", "amin", "max", "mean", "min", "norm", "prod", "std", "sum"})
 
 
@@ -267,6 +269,7 @@ def _is_switched(here: Surroundings, code: ast.Assert | ast.If | ast.IfExp) -> b
             ):
                 value = here.value(flag)
                 setting = value is not None and value.op in {Op.PARAM, Op.ATTR, Op.GLOBAL}
+                setting = setting or _FOR_DEBUGGING.search(last_name(flag)) is not None
                 if setting and not here.is_tensor(flag) and last_name(flag) != "training":
                     return True
     return False

@@ -37,8 +37,13 @@ _ON_DEVICE = frozenset(
 """What a class calls that computes on a device of its own."""
 _FOR_HOST = re.compile(
     r"_*collate(_.*)?|\w+_collate(_fn)?|\w*_getitem(_.*|__)?|worker_init_fn|\w+_(?<!to_)cpu"
+    r"|_*get_(m?rope|position)_index(_\w+)?"
 )
-"""What loads data, or stands beside its like for the device: ``connected_components_cpu``."""
+"""What loads data, or stands beside its like for the device: ``connected_components_cpu``.
+
+``get_rope_index`` of models for images goes over the tokens of each text, once for all layers:
+those who adapt them hand it ids of the host.
+"""
 
 
 def computes(function: FunctionNode, words: Sequence[str]) -> bool:

@@ -427,6 +427,9 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "unique-indices": _unique,
     "value-fits-dtype": _fits,
     "vector": _dims(1, "x", "index"),
+    "vector-of-places": lambda o: all(
+        t.dim() == 1 and t.dtype == torch.int64 for t in _tensors(o, "places")
+    ),
     "vector-weight": _dims(1, "weight"),
     "vector-mask": _dims(1, "x", "mask"),
     "within-limits": _driving_takes,

@@ -590,3 +590,63 @@ def test_a_script_that_takes_no_step_needs_no_fast_optimizer(
         'if __name__ == "__main__":\n    main(build())\n'
     )
     assert bool(places(scanned(tmp_path, {"run.py": text}))) is steps
+
+
+@pytest.mark.parametrize(
+    ("user", "shown"),
+    [
+        ("def predict(self, x):\n        return self.clean(self(x))", False),
+        ("def predict(self, x):\n        return [self.clean(y) for y in x]", True),
+        ("def predict_step(self, x):\n        return self.clean(self(x))", True),
+        ("def predict(self, x):\n        return self.last(x)", True),
+    ],
+)
+def test_what_only_a_prediction_calls_runs_once_for_an_image(
+    tmp_path: Path, user: str, *, shown: bool
+) -> None:
+    text = (
+        "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n"
+        "    def clean(self, x: torch.Tensor):\n        x[x > 0] = 0\n        return x\n\n"
+        f"    {user}\n"
+    )
+    assert bool(places(scanned(tmp_path, {"net.py": text}))) is shown
+
+
+def test_a_model_may_be_saved_by_who_waits(tmp_path: Path) -> None:
+    wait = "import torch\n\n\ndef {}(model):\n    torch.cuda.synchronize()\n    model()\n"
+    for name, shown in (("safe_save_model_for_hf", False), ("forward_step", True)):
+        assert bool(places(scanned(tmp_path, {"run.py": wait.format(name)}))) is shown
+
+
+@pytest.mark.parametrize(
+    ("code", "rules"),
+    [
+        ("debug = strict or ON\n    if debug:\n        assert (x >= 0).all()", set()),
+        ("assert (x >= 0).all()", {"NPU217"}),
+        (  # one decision: the loop
+            "y = []\n    for i in range(len(x)):\n        n = lengths[i].item()\n"
+            "        y.append(x[i, :n].mean(0))\n    x = torch.stack(y)",
+            {"NPU250"},
+        ),
+        (  # no kernel runs in any round
+            "m = torch.zeros(len(x), 9, dtype=torch.bool)\n    for i, n in enumerate(lens):\n"
+            "        m[i, :n] = True\n    x = x * m.to(x.device)",
+            set(),
+        ),
+        (
+            "m = torch.zeros(len(x), 9, dtype=torch.bool)\n    for i, n in enumerate(lengths):\n"
+            "        m[i, :n] = True\n    x = x * m.to(x.device)",
+            {"NPU250"},
+        ),
+        ("y = x[mask]\n    for f in self.fs:\n        y += f(x)\n    x[mask] = y", set()),
+        ("x[mask] = 0", {"NPU201"}),
+    ],
+)
+def test_one_decision_is_one_finding(tmp_path: Path, code: str, rules: set[str]) -> None:
+    text = (
+        "import torch\n\n\nclass Net(torch.nn.Module):\n  def forward(\n    self, x: torch.Tensor, "
+        f"mask: torch.BoolTensor, lengths: torch.Tensor, lens: list[int], strict=None\n  ):\n"
+        f"    {code}\n    return x\n"
+    )
+    found = scanned(tmp_path, {"net.py": text}).report.findings
+    assert {finding.rule for finding in found} - {"NPU211", "NPU218"} == rules

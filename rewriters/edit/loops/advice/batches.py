@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.loops.advice.ragged import MERGED
 from npufix.rewriters.edit.loops.advice.rounds import carries, list_bound, list_moved
 from npufix.rewriters.facts.value_kinds import is_of_numpy
+from npufix.rewriters.graph.modules.names import FunctionNode
 from npufix.rewriters.graph.modules.syntax import last_name, list_names, walk
 from npufix.rewriters.graph.special import Op
 
@@ -88,6 +89,8 @@ _ABOUT = frozenset({"device", "dim", "dtype", "ndim", "shape", "size"})
 """What a tensor is asked for that no writing changes."""
 _ONE_BY_ONE = frozenset({"empty_cache", "from_numpy", "unique", "unique_consecutive"})
 """What torch has that takes no rows of a batch, or stands where memory is short."""
+_OF_ONE_ROW = frozenset({"item", "masked_select", "nonzero", "tolist", "unique"})
+"""What a method calls whose rows have results of several sizes."""
 _COUNTERS = frozenset({"enumerate", "range", "zip"})
 _LISTED = re.compile(r"(?i)(lists?|dicts?|metas)$")
 """What holds tensors of different sizes, or objects, by its name."""
@@ -197,6 +200,8 @@ def _form(taken: _Round) -> str:
         return ""  # lists hold tensors of different sizes
     if form == MERGED and any(taken.is_piece(item) for pick in picks for item in _items(pick)):
         return ""  # who takes pieces of one tensor has little memory
+    if form == MERGED and any(_takes_one_row(taken.flow, call) for call in calls):
+        return ""
     return "" if form == PREFIXES and _only_cuts(taken) else form
 
 
@@ -255,6 +260,18 @@ def _is_of_self(call: ast.Call) -> bool:
         case ast.Attribute(ast.Name("self")):
             return True
     return False
+
+
+def _takes_one_row(flow: FunctionFlow, call: ast.Call) -> bool:
+    """Tell whether a method of the class itself decides, or goes over what one row has.
+
+    ``self.clashes(x[i])`` with a loop over the chains of one protein; a module takes batches.
+    """
+    methods = [] if flow.cls is None else flow.cls.body
+    own = [m for m in methods if isinstance(m, FunctionNode) and m.name == last_name(call.func)]
+    nodes = list(walk(*own))
+    looks = any(isinstance(n, ast.Call) and last_name(n.func) in _OF_ONE_ROW for n in nodes)
+    return looks or any(isinstance(n, ast.For | ast.While) for n in nodes)
 
 
 def _counts_rows(loop: Loop) -> bool:

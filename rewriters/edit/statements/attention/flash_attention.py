@@ -16,6 +16,7 @@ from npufix.rewriters.edit.statements.vendor_operators import (
     find_imported_name,
     importing,
 )
+from npufix.rewriters.graph.modules.names import FunctionNode
 from npufix.rewriters.graph.modules.syntax import last_name, walk
 
 if TYPE_CHECKING:
@@ -147,7 +148,38 @@ def _is_one_of_two(here: Surroundings, call: ast.Call) -> bool:
         own = {id(node) for arm in arms if any(n is call for n in arm) for node in arm}
         if any(is_of_torch(node) and id(node) not in own for node in here.nodes):
             return True
-    return any(is_of_torch(n) for other in _classes_beside(here) for n in walk(other))
+    others = [n for other in _classes_beside(here) for n in walk(other)]
+    return any(map(is_of_torch, others)) or _is_dispatched(here)
+
+
+def _is_dispatched(here: Surroundings) -> bool:
+    """Tell whether a module calls the function where it may, and attention of torch where not.
+
+    ``if HAS_FLASH and q.is_cuda: return flash(q, k, v)``, and behind it ``return plain(q, k, v)``
+    with ``scaled_dot_product_attention``.
+    """
+    tree, own = here.flow.names.tree, here.flow.function
+    if tree is None or here.flow.cls is not None:
+        return False
+    functions = [n for n in tree.body if isinstance(n, FunctionNode) and n is not own]
+    of_torch = {f.name for f in functions if any(map(is_of_torch, walk(f)))} - {own.name}
+    return any(
+        _calls(arm, {own.name})
+        and any(
+            is_of_torch(n) or _calls([n], of_torch)
+            for n in walk(function)
+            if not any(n is inner for inner in walk(*arm))
+        )
+        for function in functions
+        for branch in walk(function)
+        if isinstance(branch, ast.If)
+        for arm in (branch.body, branch.orelse)
+    )
+
+
+def _calls(code: Sequence[ast.AST], names: set[str]) -> bool:
+    calls = (n.func for n in walk(*code) if isinstance(n, ast.Call))
+    return any(isinstance(called, ast.Name) and called.id in names for called in calls)
 
 
 def _is_default(here: Surroundings, branch: ast.If, call: ast.Call) -> bool:
