@@ -271,8 +271,7 @@ class Target:
         assert self.around is not None  # noqa: S101 - made with the target
         self.around.restore()
         specs = case.assignment.specs
-        moved = self.on_npu and not double and not device
-        place = (device,) if device else ()
+        place, moved = (device,) if device else (), self.on_npu and not double and not device
 
         def make(
             given: Mapping[str, Spec], own: torch.dtype, seed: int | None = None
