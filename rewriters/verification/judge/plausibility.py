@@ -59,7 +59,8 @@ _ASKS_EMPTY = (
 )
 """What code says that is written for tensors of no elements too."""
 _WANTS_ONE = (
-    r"raises RuntimeError: .*(same dtype|expect.* scalar type|dtypes? .*(must|to be|match))"
+    r"raises RuntimeError: .*"
+    r"(same dtype|expect.* (scalar type|dtype \S+ for)|dtypes? .*(must|to be|match))"
 )
 WRITES_INTO_LEAF = "leaf Variable that requires grad"
 _ASKS_DTYPE = (

@@ -124,6 +124,11 @@ class Pages:
         self.owned.setdefault(seq_id, []).append(block)
         return block
 """
+BLEND = """
+def blend(a, b, w):
+    '''a, b (B, D), w (B, 1).'''
+    return a * (1 - w) + b * w
+"""
 INTO = """
 @torch.no_grad()
 def turn_into(out: torch.Tensor, x: torch.Tensor):
@@ -162,6 +167,7 @@ def turn_into(out: torch.Tensor, x: torch.Tensor):
         (FLOATS, "v.float() if v.is_floating_point() else v", "v.float()", True),
         (PICK, "[i for i in range(n) if i % world == part]", "[*range(part, n, world)]", False),
         (PATH, "x * keep / (1 - p)", "torch.where(keep, x / (1 - p), 0.0)", False),
+        (BLEND, "a * (1 - w) + b * w", "torch.lerp(a, b, w)", False),  # which takes one dtype
         (PAGES, "next(iter(self.owned))", "min(self.owned)", True),
     ],
 )
