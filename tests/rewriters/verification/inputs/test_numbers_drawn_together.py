@@ -129,6 +129,11 @@ def blend(a, b, w):
     '''a, b (B, D), w (B, 1).'''
     return a * (1 - w) + b * w
 """
+MIXED = """
+def mixed(y, lam: float, order):
+    '''y (B, K) of shares, order (B,) long, a permutation.'''
+    return lam * y + (1 - lam) * y[order]
+"""
 INTO = """
 @torch.no_grad()
 def turn_into(out: torch.Tensor, x: torch.Tensor):
@@ -168,6 +173,7 @@ def turn_into(out: torch.Tensor, x: torch.Tensor):
         (PICK, "[i for i in range(n) if i % world == part]", "[*range(part, n, world)]", False),
         (PATH, "x * keep / (1 - p)", "torch.where(keep, x / (1 - p), 0.0)", False),
         (BLEND, "a * (1 - w) + b * w", "torch.lerp(a, b, w)", False),  # which takes one dtype
+        (MIXED, "lam * y + (1 - lam) * y[order]", "(1 - lam) * y + lam * y[order]", True),
         (PAGES, "next(iter(self.owned))", "min(self.owned)", True),
     ],
 )
