@@ -95,8 +95,14 @@ def find_leaves(value: object, name: str, depth: int = 0) -> Iterator[tuple[str,
         yield from found
         return
     yield f"type of {name}", kind.__name__
+    if isinstance(value, dict) and len(value) > 1 and all(map(_is_plain_key, value)):
+        yield f"order of {name}", ", ".join(map(repr, value))  # what is dropped first is the first
     for inner, item in _items(value, name) if depth < _DEPTH and kind is not type else ():
         yield from find_leaves(item, inner, depth + 1)
+
+
+def _is_plain_key(key: object) -> bool:
+    return all(map(_is_plain_key, key)) if isinstance(key, tuple) else type(key) in _PLAIN
 
 
 def _find_leaf(value: object, name: str) -> list[tuple[str, object]] | None:
@@ -153,3 +159,21 @@ def _items(value: object, name: str) -> list[tuple[str, object]]:
     left_out = _FEEDING if isinstance(value, torch.utils.data.DataLoader) else frozenset[str]()
     attributes: dict[str, object] = getattr(value, "__dict__", {})
     return [(f"{name}.{key}", item) for key, item in attributes.items() if key not in left_out]
+
+
+def spell_apart(before: object, after: object) -> tuple[str, str]:
+    """Spell two values; of two lists of names, what only one of them holds."""
+    if isinstance(before, tuple) and isinstance(after, tuple) and set(before) != set(after):
+        kept = set(before) & set(after)
+        sides = ([name for name in side if name not in kept] for side in (before, after))
+        left, right = (f"..., {', '.join(side)}" if side else "without them" for side in sides)
+        return left, right
+    return repr(before), repr(after)
+
+
+def tells_apart(name: str, before: object, after: object) -> bool:
+    """Say whether an order is another one of the same keys: of others, each says that itself."""
+    if not name.startswith("order of "):
+        return True
+    sides = [sorted(str(side).split(", ")) for side in (before, after)]
+    return sides[0] == sides[1]

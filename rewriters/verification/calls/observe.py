@@ -212,7 +212,8 @@ def observe(  # noqa: PLR0913 - a call, and how to run it
                 root.requires_grad_()
     passed: Mapping[str, object] = prepared.arguments
     if gradients == "copy":
-        passed = {key: copy_argument(value) for key, value in passed.items()}
+        copies = {id(value): copy_argument(value) for value in passed.values()}
+        passed = {key: copies[id(value)] for key, value in passed.items()}
     most = scale_timeout(seconds)
     if first := _call_earlier(prepared, gradients, seed, way, most):
         return first

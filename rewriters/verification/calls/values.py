@@ -379,9 +379,9 @@ def _draw(
         drawn = (drawn * 2).floor()  # so that boxes are the same, or a half of each other
         return (_corners(drawn, 1.0) if spec.kind == "box" else (drawn + 1) / 4).to(dtype)
     if spec.kind in {"complex", "rotation"}:
-        angles = drawn.float() * 6
-        sizes = torch.rand(spec.shape, generator=source) + 0.5
-        return torch.polar(sizes if spec.kind == "complex" else torch.ones_like(angles), angles)
+        arcs = (drawn * 32).floor() * (math.pi / 16) if flavour == "few values" else drawn * 6
+        sizes = torch.rand(spec.shape, generator=source) * (spec.kind == "complex")
+        return torch.polar(sizes + (0.5 if spec.kind == "complex" else 1.0), arcs.float())
     return (_corners(drawn) if spec.kind == "box" else drawn * 0.9 + 0.05).to(dtype)
 
 

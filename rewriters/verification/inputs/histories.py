@@ -17,6 +17,7 @@ import operator
 import re
 import sys
 import time
+from collections import deque
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -33,6 +34,7 @@ from npufix.rewriters.verification.inputs.source.attributes import (
     compares_counter,
     list_attributes_read,
     list_attributes_written,
+    list_counter_limits,
 )
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
@@ -49,6 +51,8 @@ _MOST_CALLS = 17
 """Of what holds more, it is not known what more calls would show."""
 _LONG = 150
 """Calls after which a counter is beyond what it is compared with: ``min(0.9, n / (n + 9))``."""
+_MOST_LIMITS = 2
+"""Numbers that a counter is held against, each of which costs as many calls."""
 _LONG_S = 1.5
 """Of processor time, for so many calls: every version makes them in every dtype."""
 _HOLDS_LONG = 0.9
@@ -75,8 +79,12 @@ _FIND_S = 0.5
 
 
 def _revisit(number: int) -> int:
-    """Return which of several a call is about: 0, 1, 0, 2, 3, 0, 4: what is used last stays."""
-    return 0 if number % 3 == _TWO else (2 * number + 2) // 3 % _MOST_NAMES
+    """Return which of several a call is about: 0, 3, 0, 1, 4, 0, 2: what is used last stays.
+
+    What is there longest is not the smallest, nor the largest.
+    """
+    one = 0 if number % 3 == _TWO else (2 * number + 2) // 3
+    return 3 * one % _MOST_NAMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +222,8 @@ def _list_calls_of_one(
     smaller = _with_less_room(target, recipe) if known and counts == [*_USUAL] else []
     for earlier in itertools.chain.from_iterable(map(_list_paces, known.values())):
         own = earlier.method == target.name  # the compared call is the last of as many
-        for times in dict.fromkeys(max(n - own, 1) for n in counts):
+        often = [2 * n + 1 for n in counts[:1] if earlier.about_others() != earlier]
+        for times in dict.fromkeys(max(n - own, 1) for n in (*counts, *often)):
             yield replace(recipe, history=(replace(earlier, times=times),))
         # What is full, and has seen one again, is asked for another: ``get(2)`` of an LRU cache.
         other = (earlier.about_others(),) if own and earlier.about_others() != earlier else ()
@@ -229,10 +238,23 @@ def _list_calls_of_one(
             for one in (recipe, *smaller):
                 most = max(_list_counts(target.make_object(one)))
                 yield replace(one, history=(replace(earlier, times=2 * most, way=way),))
+    yield from _list_many_calls(target, recipe, known, seconds)
+
+
+def _list_many_calls(
+    target: Target, recipe: Recipe, known: Mapping[str, Earlier], seconds: Mapping[str, float]
+) -> Iterator[Recipe]:
+    """Yield an object after so many calls that a counter comes to what it is held against."""
     for name, earlier in known.items():
-        soon = seconds[name] * _LONG < _LONG_S
-        if soon and target.owner is not None and compares_counter(target.owner, name):
-            yield replace(recipe, history=(replace(earlier, times=_LONG),))
+        if target.owner is None:
+            return
+        many = [_LONG] if compares_counter(target.owner, name) else []
+        # the compared call is the last that a limit lets through, or the one after it
+        limits = list_counter_limits(target.owner, name)[:_MOST_LIMITS]
+        many += [n + at for n in limits for at in range(-1, 2)]
+        for times in many:
+            if seconds[name] * times < _LONG_S:
+                yield replace(recipe, history=(replace(earlier, times=times),))
 
 
 def _list_paces(earlier: Earlier) -> list[Earlier]:
@@ -367,6 +389,7 @@ def _list_rooms(made: object) -> list[int]:
         held += made.buffers(recurse=False)
     rooms = [value for value in held if type(value) is int]
     rooms += [len(value) for value in held if isinstance(value, torch.Tensor) and value.dim()]
+    rooms += [len(value) for value in held if isinstance(value, list | deque)]
     rooms += [most for value in held if type(most := getattr(value, "maxlen", None)) is int]
     return rooms
 

@@ -37,6 +37,7 @@ from npufix.rewriters.verification.inputs.cases.trials import with_specs
 from npufix.rewriters.verification.inputs.combinations import combine_guesses
 from npufix.rewriters.verification.inputs.histories import list_histories, vary_last
 from npufix.rewriters.verification.inputs.objects.offers import guess_objects
+from npufix.rewriters.verification.inputs.objects.saved import offer_loads
 from npufix.rewriters.verification.inputs.recipes import Recipe, generate_recipes, tie_modules
 from npufix.rewriters.verification.inputs.search_result import (
     MOST_EXPIRED,
@@ -241,16 +242,17 @@ class _Search:
         target.discard_object()
         widths = find_widths(target, recipe)
         made = target.make_object(recipe)
-        bases = collect_base_shapes(self.recorded, widths, target.parameters(), made)
-        bases = [*of_views(find_function(self.wanted.tree, target.qualname)), *bases]
+        tree, wanted = self.wanted.tree, target.parameters()
+        function = find_function(tree, target.qualname)
+        bases = [*of_views(function), *collect_base_shapes(self.recorded, widths, wanted, made)]
         declared = self.declared
         if recipe is not None:
             declared = declared.made_with(recipe.arguments)
         declared = declared.made_with(tuple((forced or {}).items()))
-        tree = self.wanted.tree
         tried = combine_guesses(target, tree, bases, widths, declared, forced, made)
         fitting = (specs for specs in tried if declared.fits(specs))
-        return (Assignment(self._tie(recipe, specs), specs) for specs in fitting)
+        every = itertools.chain(offer_loads(made, wanted, function, target.name), fitting)
+        return (Assignment(self._tie(recipe, specs), specs) for specs in every)
 
     def _tie(self, recipe: Recipe | None, specs: Mapping[str, Spec]) -> Recipe | None:
         owner = self.target.owner

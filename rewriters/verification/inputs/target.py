@@ -116,6 +116,8 @@ class CallCase:
     """The arguments of a call that comes first, on the same object and with the same data."""
     earlier_dtype: torch.dtype | None = None
     """What the floats of that call are in, if not in the dtype of this one."""
+    shared: tuple[str, str] = ("", "")
+    """Two arguments, the second of which is the first itself."""
 
     def __str__(self) -> str:
         flavour = "" if self.flavour == "ordinary" else f", {self.flavour}"
@@ -125,6 +127,8 @@ class CallCase:
         weights = ", float32 weights" if self.float32_weights else ""
         steps = f", {self.steps} optimiser steps" if self.steps else ""
         cast = ", under autocast" if self.autocast else ""
+        flavour += f", drawn anew ({self.seed})" if self.seed > 1 else ""
+        flavour += f", {self.shared[0]} for {self.shared[1]} too" if any(self.shared) else ""
         return f"{self.assignment}{flavour}{mode}{weights}{cast}{steps}{made}{self._before}"
 
     @property
@@ -267,8 +271,7 @@ class Target:
         assert self.around is not None  # noqa: S101 - made with the target
         self.around.restore()
         specs = case.assignment.specs
-        moved = self.on_npu and not double and not device
-        place = (device,) if device else ()
+        place, moved = (device,) if device else (), self.on_npu and not double and not device
 
         def make(
             given: Mapping[str, Spec], own: torch.dtype, seed: int | None = None
@@ -288,6 +291,7 @@ class Target:
             return made
 
         arguments = make(specs, dtype)
+        arguments |= {case.shared[1]: arguments[case.shared[0]]} if any(case.shared) else {}
         early = case.earlier
         earlier = None if early is None else make(early.specs, case.earlier_dtype or dtype)
         first: tuple[object, ...] = ()
@@ -475,9 +479,11 @@ def _states(
 ) -> dict[str, object]:
     """Return what the modules, optimisers and objects of own classes among arguments hold."""
     found: dict[str, object] = {}
+    for name, module in list_modules(arguments).items():
+        found |= read_state(module, name)
     for name, value in arguments.items():
         of_own_class = name in built and built[name].given is not None
-        if isinstance(value, torch.nn.Module) or of_own_class:
+        if of_own_class and not isinstance(value, torch.nn.Module):
             found |= read_state(value, name)
         found |= read_settings(value, name)
     return found

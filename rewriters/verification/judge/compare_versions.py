@@ -115,7 +115,7 @@ def compare_versions(
                 after = observe_version(patched, one)
             run.kernels |= ran
             run.forgive_without_second(one, after)
-            if _is_beyond(one, compared):
+            if _is_beyond(run, one, compared):
                 run.beyond.add(one.label, case.size, one.original, after, None)
                 continue
             _note_launches(run, one, after)
@@ -133,16 +133,24 @@ def compare_versions(
     return compared
 
 
-def _is_beyond(one: CaseRun, compared: Sequence[CaseRun]) -> bool:
+def _is_beyond(run: Proof, one: CaseRun, compared: Sequence[CaseRun]) -> bool:
     """Say whether sizes are none that the code is for: it makes NaN of ordinary numbers there.
 
     What the changed code makes of them is said, and refutes nothing. Of causal attention, with
-    fewer keys than queries: the first queries see no key at all.
+    fewer keys than queries: the first queries see no key at all. Nor plain values: of ``p=1``, what
+    divides by ``1 - p`` makes NaN of zeros as well.
     """
-    if one.case.flavour != "ordinary" or not compared or not gives_nan(one):
+    if not compared or not gives_nan(one):
         return False
+    specs = one.case.assignment.specs.items()
+    plain = {n: str(s) for n, s in specs if isinstance(s, Value) and s.given}
+    values = f"{plain} {one.case.assignment.recipe} {one.case.training}"
+    if one.case.flavour != "ordinary":
+        return values in run.senseless
     selects = list_kinds(one.case.assignment.specs.values()) & {"bool", "binary", "int"}
-    return not selects and not any(map(gives_nan, compared))
+    found = not selects and not any(map(gives_nan, compared))
+    run.senseless |= {values} if found and plain else set()
+    return found
 
 
 def _compare(  # noqa: PLR0913, PLR0917 - all that is known of a call

@@ -60,6 +60,8 @@ class Proof:
     special: Judge = field(default_factory=Judge)
     """Cases of NaN and Inf, where it is not the purpose of the code to treat them."""
     beyond: Judge = field(default_factory=Judge)
+    senseless: set[str] = field(default_factory=set)
+    """Plain values of which the original makes NaN of ordinary numbers: a dropout of all."""
     """Cases of sizes at which the original makes NaN of ordinary numbers."""
     special_purpose: Purpose = Purpose.TREATS
     asks_second: bool = False

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from npufix.rewriters.verification.calls.leaves import spell_apart, tells_apart
 from npufix.rewriters.verification.judge.allowances import (
     ZERO,
     Further,
@@ -103,7 +104,11 @@ class Difference:
 def _place(what: str) -> Seen:
     if what.startswith(("gradient of ", "requires_grad of ")):
         return Seen.GRADIENT
-    return Seen.RESULT if what.startswith(("result", "type of result")) else Seen.EFFECT
+    return (
+        Seen.RESULT
+        if what.startswith(("result", "type of result", "order of result"))
+        else Seen.EFFECT
+    )
 
 
 class _Errors(NamedTuple):
@@ -357,7 +362,7 @@ def _with_surroundings(
     roots = original.known & patched.known
 
     def is_known(name: str) -> bool:
-        plain = name.removeprefix("type of ").removeprefix("state of ")
+        plain = name.rpartition(" of ")[2]  # its type, state or order
         return any(plain == r or plain.startswith((f"{r}[", f"{r}.")) for r in roots)
 
     wrote = original.changed | patched.changed
@@ -384,8 +389,10 @@ def _of_plain_values(
     for name in sorted((original.plain.keys() | patched.plain.keys()) - unlike):
         none = False if name.startswith("requires_grad of ") else None
         before, after = original.plain.get(name, none), patched.plain.get(name, none)
-        if type(before) is not type(after) or before != after:
-            this, that = _apart(before, after)
+        if (type(before) is not type(after) or before != after) and tells_apart(
+            name, before, after
+        ):
+            this, that = spell_apart(before, after)
             yield f"{name} is {this} in the original, {that} in the patched code", name
 
 
@@ -427,16 +434,6 @@ def _of_strides(original: CallRecord, patched: CallRecord) -> Iterator[tuple[str
                 ),
                 name,
             )
-
-
-def _apart(before: object, after: object) -> tuple[str, str]:
-    """Spell two values; of two lists of names, what only one of them holds."""
-    if isinstance(before, tuple) and isinstance(after, tuple) and set(before) != set(after):
-        kept = set(before) & set(after)
-        sides = ([name for name in side if name not in kept] for side in (before, after))
-        left, right = (f"..., {', '.join(side)}" if side else "without them" for side in sides)
-        return left, right
-    return repr(before), repr(after)
 
 
 def _own_affair(original: CallRecord, patched: CallRecord) -> set[str]:

@@ -23,6 +23,7 @@ from npufix.rewriters.verification.calls.values import (
 )
 from npufix.rewriters.verification.inputs.arguments import INTEGER_TENSOR, MASK
 from npufix.rewriters.verification.inputs.objects.offers import has_no_weights
+from npufix.rewriters.verification.inputs.source.attributes import sees_order
 from npufix.rewriters.verification.inputs.source.declarations import read_declarations
 from npufix.rewriters.verification.inputs.source.slicing import find_changed
 from npufix.rewriters.verification.judge.halves import (
@@ -58,7 +59,8 @@ _ASKS_EMPTY = (
 )
 """What code says that is written for tensors of no elements too."""
 _WANTS_ONE = (
-    r"raises RuntimeError: .*(same dtype|expect.* scalar type|dtypes? .*(must|to be|match))"
+    r"raises RuntimeError: .*"
+    r"(same dtype|expect.* (scalar type|dtype \S+ for)|dtypes? .*(must|to be|match))"
 )
 WRITES_INTO_LEAF = "leaf Variable that requires grad"
 _ASKS_DTYPE = (
@@ -68,6 +70,7 @@ _ASKS_DTYPE = (
 )
 """What code says that is written for floats of several dtypes."""
 _ASKS_WHOLE = r"u?int\d+\b|\.(long|int|short|byte)\(|is_floating_point|one_hot|bincount|[Ii]nteger"
+_TELLS_KINDS = r"\bis_(floating_point|complex)\("
 _ROUNDS = re.compile(r"//|%|\b(?:round|trunc|floor|ceil|div|floor_divide|fmod|remainder)\b")
 """What does something else with whole numbers, where it is written."""
 _MAY_BE_WHOLE = rf"{INTEGER_TENSOR}|{MASK}|im(a)?ges?$|^img|frames?$|pixel|video|counts?$|^num"
@@ -183,6 +186,7 @@ class _Differences:
             or (error and name in self._of_nothing and self._errors <= self._of_nothing)
             or (error and name in self._bare and self._errors <= self._bare < cases.keys())
             or (difference.seen is Seen.STRIDES and not _wants_contiguous(job))
+            or not sees_order(job.original, job.qualname, difference.what, difference.text)
             or (_is_of_absence(difference) and _is_empty(case))
             or (_is_of_absence(difference) and difference.still and self._flowing - same)
             or (case is not None and self._is_of_whole_numbers(case))
@@ -304,7 +308,7 @@ class _Differences:
         text = _text_of(self._job.original, self._job.qualname)
         odd = _find_guessed_whole(one.case.assignment.specs)
         odd = {n: s for n, s in odd.items() if not _is_asked_for_whole(text, n)}
-        if not odd or self._rounds:
+        if not odd or self._rounds or re.search(_TELLS_KINDS, text):
             return False
         guessed = [n for n in odd if not self._declared.of(n).kinds & {"int", "bool"}]
         twins = [c.case.assignment.specs for c in self._compared]

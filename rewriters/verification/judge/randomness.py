@@ -8,6 +8,7 @@ known from many runs.
 from __future__ import annotations
 
 import re
+import time
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
 _DRAWS = re.compile(r"\b(rand\w*|\w*bernoulli\w*|(?:normal|uniform)_?|multinomial|\w*[Dd]rop\w*)\(")
 _RUNS = 48
+_MORE_RUNS = 768
+_MORE_S = 2.0
+"""Of processor time: a coin of 0.4 is told from a fair one by many runs, which are often short."""
 _SIGMAS = 6.0
 _VARIANCES = (0.6, 1.7)
 """The ratio of two variances of 48 runs each, pooled over all elements, stays well within."""
@@ -63,11 +67,20 @@ def draws_by_others(job: Job) -> bool:
 
 def drop_alike(original: Callable[[int], CallRecord], patched: Callable[[int], CallRecord]) -> bool:
     """Say whether results and gradients of many runs vary alike, each and together."""
-    runs = [[_numbers(run(seed)) for seed in range(_RUNS)] for run in (original, patched)]
-    names = set(runs[0][0])
-    if any(set(numbers) != names for several in runs for numbers in several):
-        return False
-    return all(_alike(*([n[name] for n in several] for several in runs)) for name in names)
+    until = time.process_time() + _MORE_S
+    runs: list[list[Mapping[str, torch.Tensor]]] = [[], []]
+    for count in (_RUNS, _MORE_RUNS):
+        for seed in range(len(runs[0]), count):
+            if seed >= _RUNS and time.process_time() > until:
+                break
+            for several, run in zip(runs, (original, patched), strict=True):
+                several.append(_numbers(run(seed)))
+        names = set(runs[0][0])
+        if any(set(numbers) != names for several in runs for numbers in several):
+            return False
+        if not all(_alike(*([n[name] for n in several] for several in runs)) for name in names):
+            return False
+    return True
 
 
 def _numbers(seen: CallRecord) -> Mapping[str, torch.Tensor]:
@@ -86,7 +99,7 @@ def _alike(left: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> bool:
         return False
     spread, other = first.var(0), second.var(0)
     off = (first.mean(0) - second.mean(0)).abs()
-    slack = _SIGMAS * ((spread + other) / _RUNS).sqrt() + 1e-5 * (1 + first.mean(0).abs())
+    slack = _SIGMAS * ((spread + other) / len(first)).sqrt() + 1e-5 * (1 + first.mean(0).abs())
     return bool((off <= slack).all() and _vary_alike(first, second)) and _go_together_alike(
         first, second
     )
@@ -99,7 +112,7 @@ def _vary_alike(first: torch.Tensor, second: torch.Tensor) -> bool:
     """
     squares = [((runs - runs.mean(0)) ** 2).flatten(1).sum(1) for runs in (first, second)]
     total, other = (of_runs.mean().item() for of_runs in squares)
-    error = sum(of_runs.var().item() / _RUNS for of_runs in squares) ** 0.5
+    error = sum(of_runs.var().item() / len(first) for of_runs in squares) ** 0.5
     low, high = _VARIANCES
     return low * total <= other <= high * total or abs(total - other) <= _ERRORS * error + 1e-9
 
@@ -111,11 +124,11 @@ def _go_together_alike(first: torch.Tensor, second: torch.Tensor) -> bool:
     Of a corner: among many samples, few pairs are of one.
     """
     corner = (slice(None), *[slice(_CORNER)] * (first.dim() - 1))
-    first, second = (runs[corner].reshape(_RUNS, -1) for runs in (first, second))
+    first, second = (runs[corner].reshape(len(runs), -1) for runs in (first, second))
     varying = torch.ones(first.shape[1], dtype=torch.bool)
     for runs in (first, second):
         above = (runs > runs.mean(0)).sum(0)
-        varying &= (above >= _OFTEN) & (above <= _RUNS - _OFTEN)
+        varying &= (above >= _OFTEN) & (above <= len(runs) - _OFTEN)
         varying &= runs.std(0) > 1e-5 * (1 + runs.mean(0).abs())
     if not bool(varying.any()):
         return True
@@ -124,5 +137,5 @@ def _go_together_alike(first: torch.Tensor, second: torch.Tensor) -> bool:
         above = (runs - runs.mean(0))[:, varying].sign()
         above = torch.nn.functional.normalize(above - above.mean(0), dim=0)
         squares = (above @ above.T).square().sum() / above.shape[1] ** 2
-        found.append(squares.item() - 1 / (_RUNS - 1))  # what those have that are independent
+        found.append(squares.item() - 1 / (len(runs) - 1))  # what those have that are independent
     return max(found) <= _TOGETHER * min(found) + _BY_CHANCE

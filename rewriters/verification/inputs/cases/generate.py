@@ -50,6 +50,8 @@ from npufix.rewriters.verification.inputs.cases.limits import (
     with_special_beside,
 )
 from npufix.rewriters.verification.inputs.cases.mixed import list_dtypes
+from npufix.rewriters.verification.inputs.cases.shared import list_shared
+from npufix.rewriters.verification.inputs.cases.together import draw_together
 from npufix.rewriters.verification.inputs.cases.trials import Trials, with_specs
 from npufix.rewriters.verification.inputs.objects.offers import without_weights
 from npufix.rewriters.verification.inputs.source.declarations import read_declarations
@@ -96,6 +98,12 @@ _FEW_ASSIGNMENTS = 2
 _RESIZED = 3
 """So many assignments are tried with other sizes."""
 _FEW_CASES = 4
+_RARE_SEEDS = 6
+"""Of calls of many rows: of 512 pairs, one is within a tolerance of 0.1 by one rule alone."""
+_DRAWS = re.compile(r"\b(?:rand\w*|\w*bernoulli\w*|(?:normal|uniform)_?|multinomial|choices?)\(")
+_DRAWN_SEEDS = range(2, 66)
+"""Of a coin that is fair and one that is not quite, few draws differ."""
+_FRACTIONS = frozenset({"float", "unit", "box", "complex", "rotation"})
 _SEEDS: dict[Flavour, int] = {"few values": 4, "far below": 2}
 
 
@@ -131,11 +139,13 @@ def _cases(
     target: Target, assignments: Sequence[Assignment], job: Job, keeps: Keeps
 ) -> Iterator[CallCase]:
     yield from (CallCase(a, seed=seed) for a in assignments for seed in range(2))
-    if any(find_changed(_DROPS, job)):  # a large model leaves no time for it at the end
-        yield from (CallCase(a, training=False) for a in assignments[:1] if a.recipe is not None)
+    yield from _of_chance(assignments[0], job)
     yield from with_orders(assignments)
     yield from with_signs(assignments[:_FEW_ASSIGNMENTS], job)
     yield from with_long_lists(assignments, target)
+    if job.by_hand:
+        text = read_source(job.original, job.qualname)
+        yield from filter(keeps, map(CallCase, draw_together(assignments, target, text)))
     yield from list_with_voids(assignments, target, job)
     first = assignments[:_FEW_ASSIGNMENTS]
     yield from _of_whole_range(first, job)
@@ -144,6 +154,7 @@ def _cases(
     for one in telling:
         yield from one.list_at_boundaries()
         yield from one.list_independent()
+        yield from list_shared(one.trials, one.assignment, job) if job.by_hand else ()
         yield from one.list_forms()
     for one in telling:
         yield from list_dtypes(one.assignment, job)
@@ -161,6 +172,15 @@ def _cases(
     if low is not None and telling[0].trials.accepts(low):
         yield from _Telling(Trials.of(target, low), low, job, keeps).list_around_numbers()
     yield from _resize(assignments, target)
+
+
+def _of_chance(one: Assignment, job: Job) -> Iterator[CallCase]:
+    """Yield calls of code that draws numbers: in evaluation, and with very many other ones."""
+    # a large model leaves no time for it at the end
+    if any(find_changed(_DROPS, job)) and one.recipe is not None:
+        yield CallCase(one, training=False)
+    if job.by_hand and _DRAWS.search(read_source(job.original, job.qualname)):
+        yield from (CallCase(one, seed=n, dtypes=_LARGE[:1]) for n in _DRAWN_SEEDS)
 
 
 def _sets_modes(assignment: Assignment, job: Job) -> bool:
@@ -261,7 +281,12 @@ class _Telling:
             made = change_axis(self.distinct.specs, axis, new, self._takes_soon)
             if made is not None:
                 many = replace(self.assignment, specs=made)
-                yield CallCase(many, was=axis.size, dtypes=_LARGE[:1])
+                seeds = _RARE_SEEDS if any(find_changed(_LIMITS, self.job)) else 1
+                for seed in range(seeds):  # 1 is called as 0 is
+                    yield CallCase(many, seed=seed + (seed > 0), was=axis.size, dtypes=_LARGE[:1])
+                kinds = list_kinds(made.values())
+                if kinds & _FRACTIONS and _compares_otherwise(self.job):  # few of them are halves
+                    yield CallCase(many, "few values", was=axis.size, dtypes=_LARGE[:1])
                 return
 
     def _list_lengths(self) -> Iterator[CallCase]:
@@ -430,7 +455,7 @@ def _flavours(assignment: Assignment, job: Job) -> Iterator[Flavour]:
         "whole rows": flags,
         "highest": "int" in present,
         "zeros": True,
-        "few values": bool(present & {"float", "unit", "box"}) and _compares_otherwise(job),
+        "few values": bool(present & _FRACTIONS) and _compares_otherwise(job),
         "strided": not is_said_contiguous(job),
         "far below": "float" in present and any(find_changed(_EXPONENTS, job)),
     }

@@ -44,6 +44,7 @@ _BENDS = re.compile(
 )
 """What makes something else of large numbers than of small ones."""
 _ORDERED = (2.0, 0.5)
+_HALF = 0.5
 _LENGTHS = (7, 2, 5, 3, 6, 1, 4, 4)
 _ROOMS = (9, 12, 3)
 """What some of these fill, more than that, and what most of them are beyond."""
@@ -62,11 +63,16 @@ _SPECIAL_SEEDS = 2
 
 
 def with_orders(assignments: Sequence[Assignment]) -> Iterator[CallCase]:
-    """Yield calls in which of two floats each is once the larger one: ``sigma, sigma_next``."""
+    """Yield calls in which of two floats each is once the larger one: ``sigma, sigma_next``.
+
+    And of a half a quarter: ``lam`` and ``1 - lam`` are the same of no other number.
+    """
     seen: set[tuple[str, str]] = set()
     for one in assignments:
-        given = ((n, s.value) for n, s in one.specs.items() if isinstance(s, Value) and s.given)
+        given = [(n, s.value) for n, s in one.specs.items() if isinstance(s, Value) and s.given]
         floats = [name for name, value in given if type(value) is float]
+        halves = [n for n, value in given if value == _HALF]
+        yield from (CallCase(with_specs(one, **{n: Value(_HALF / 2)})) for n in halves)
         for pair in itertools.combinations(floats, 2):
             if pair not in seen:
                 seen.add(pair)

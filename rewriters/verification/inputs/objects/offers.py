@@ -42,6 +42,8 @@ _WEIGHTS_OF = frozenset(["parameters", "named_parameters"])
 """By which it reads the weights: what is asked this is a model, no stand-in that has none."""
 _OPTIMIZER = r"(^|_)optim(izer)?$|^opt$"
 _MODULE_ANNOTATION = r"(nn\.|^)Module$"
+_MODULES_ANNOTATION = r"(?i:list|sequence|iterable|collection)\[ *[\w.]*\bModule *\]"
+_OF_SEVERAL = ("Linear", "BatchNorm1d")
 OWN = "own_"
 """Before the name of what an object is made with: another than what a method takes."""
 _WEIGHTS = r"^(params|parameters|weights|param_groups)$"
@@ -139,6 +141,11 @@ def model(seed: int) -> torch.nn.Module:
     return made
 
 
+def models(seed: int, kind: str = "Linear") -> list[torch.nn.Module]:
+    """Return three layers of a class, no two of which compute the same."""
+    return [layer(kind, seed + number) for number in range(3)]
+
+
 def parameters(seed: int, scale: float = 1.0) -> list[torch.nn.Parameter]:
     """Return weights of several shapes, the second without gradient; of scale 0, all.
 
@@ -189,8 +196,11 @@ def move_weights(made: object, number: int) -> None:
 
 
 def list_modules(arguments: Mapping[str, object]) -> dict[str, torch.nn.Module]:
-    """Return the modules among arguments."""
-    return {n: v for n, v in arguments.items() if isinstance(v, torch.nn.Module)}
+    """Return the modules among arguments, those in lists as well."""
+    single = {n: v for n, v in arguments.items() if isinstance(v, torch.nn.Module)}
+    lists = {n: v for n, v in arguments.items() if type(v) is list and v}
+    every = ((f"{n}[{at}]", part) for n, v in lists.items() for at, part in enumerate(v))
+    return single | {n: part for n, part in every if isinstance(part, torch.nn.Module)}
 
 
 def bind_optimizers(arguments: Mapping[str, object]) -> None:
@@ -267,9 +277,9 @@ def varied(made: object, number: int) -> object:
     """
     if isinstance(made, Batches):
         made.set_epoch(number % _OTHERS + 1)
-    elif isinstance(made, torch.nn.Module):
+    for module in list_modules({"": made}).values():
         with torch.no_grad():
-            for weight in made.parameters():
+            for weight in module.parameters():
                 if weight.is_floating_point():
                     weight.mul_(2.0 ** (number % _OTHERS - 1))
     return made
@@ -301,7 +311,14 @@ def make_groups(name: str) -> Spec:
 
 
 def guess_objects(parameter: Parameter, use: Use) -> list[Spec]:
-    """Return modules, optimisers and the like, for a parameter that is one."""
+    """Return modules, optimisers and the like, for a parameter that is one, or several models."""
+    if re.search(_MODULES_ANNOTATION, parameter.annotation):
+        seed = sum(map(ord, parameter.name))
+        return [_make("models", f"a list of three nn.{k}", seed, k) for k in _OF_SEVERAL]
+    return _guess_object(parameter, use)
+
+
+def _guess_object(parameter: Parameter, use: Use) -> list[Spec]:
     seed, annotation = sum(map(ord, parameter.name)), parameter.annotation
     name = parameter.name.removeprefix(OWN)
     some_layer = _make("linear", _SOME_LAYER, seed)

@@ -148,7 +148,12 @@ def read_state(instance: object, called: str) -> dict[str, object]:
                 # ``self.count['loss']``; of sizes and names in lists, the results tell
                 kept = (torch.Tensor, int) if isinstance(value, dict) else torch.Tensor
                 leaves = find_leaves(value, f"{prefix}{name}")
-                found |= {key: leaf for key, leaf in leaves if isinstance(leaf, kept)}
+                orders = f"order of {prefix}"
+                found |= {
+                    key: leaf
+                    for key, leaf in leaves
+                    if isinstance(leaf, kept) or key.startswith(orders)
+                }
     return found
 
 

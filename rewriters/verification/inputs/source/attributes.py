@@ -70,12 +70,8 @@ def compares_counter(owner: type, method: str) -> bool:
     ``self.n += 1`` beside ``min(self.decay, (1 + self.n) / (10 + self.n))``, also by a local name;
     that a counter is 0 or a few more says nothing of many calls.
     """
-    for tree in _trees(owner, method):
-        counted = {name for node in walk(tree) if (name := _find_counted(node))}
+    for tree, counted in _list_counters(owner, method):
         for node in walk(tree):
-            if isinstance(node, ast.Assign) and _mentions(node.value, counted):
-                counted |= {ast.unparse(target) for target in node.targets}
-        for node in walk(tree) if counted else ():
             compared = False
             if isinstance(node, ast.Compare):
                 parts = [node.left, *node.comparators]
@@ -86,6 +82,33 @@ def compares_counter(owner: type, method: str) -> bool:
             if compared:
                 return True
     return False
+
+
+def list_counter_limits(owner: type, method: str) -> list[int]:
+    """Return the numbers that code holds what it counts against: ``self.calls > 50``.
+
+    ``self.calls % 50`` as well; small ones are come to in any case.
+    """
+    found = set[int]()
+    for tree, counted in _list_counters(owner, method):
+        for node in walk(tree):
+            held = isinstance(node, ast.Compare | ast.BinOp) and _mentions(node, counted)
+            if not held or (isinstance(node, ast.BinOp) and not isinstance(node.op, ast.Mod)):
+                continue
+            numbers = (n.value for n in walk(node) if isinstance(n, ast.Constant))
+            found.update(n for n in numbers if type(n) is int and not _is_few(n))
+    return sorted(found)
+
+
+def _list_counters(owner: type, method: str) -> Iterator[tuple[ast.AST, set[str]]]:
+    """Yield what a method calls of the class, with what that counts up, if it does."""
+    for tree in _trees(owner, method):
+        counted = {name for node in walk(tree) if (name := _find_counted(node))}
+        for node in walk(tree):
+            if isinstance(node, ast.Assign) and _mentions(node.value, counted):
+                counted |= {ast.unparse(target) for target in node.targets}
+        if counted:
+            yield tree, counted
 
 
 def list_bounding(owner: type, method: str) -> dict[str, str]:
@@ -289,3 +312,42 @@ def read_by_other(text: str, owner: type, method: str) -> dict[str, str]:
     inherits = any(not _PLAIN_BASE.search(ast.unparse(base)) for base in cls.bases)
     pairs = (pair for function in functions for pair in classify_attributes(function))
     return {n: w for n, w in pairs if (inherits or n in own) and not hasattr(owner, n)}
+
+
+def sees_order(text: str, qualname: str, what: str, said: str) -> bool:
+    """Say whether anybody sees in which order a dictionary was filled, if that is ``what`` differs.
+
+    Not of ``{"loss": loss, "accuracy": accuracy}``, read by names that the code writes itself; nor
+    of one that a class keeps, ``order of self.seen``, and never goes through. What is filled by the
+    keys of a call comes in their order, and a cache drops the first. ``said``: how they differ.
+    """
+    order = re.match(r"order of (?:self\.(\w+))?", what)
+    if order is None or "OrderedDict" in text:
+        return True
+    tree = parse_once(text)
+    if order[1] is not None:
+        classes = [n for n in walk(tree) if getattr(n, "name", "") == qualname.partition(".")[0]]
+        return any(order[1] in _list_gone_through(one) for one in classes)
+    names = set(re.findall(r"'([^']*)'", said.partition(" in the original")[0]))
+    written = {n.value for n in walk(tree) if isinstance(n, ast.Constant)}
+    written |= {n.arg for n in walk(tree) if isinstance(n, ast.keyword)}
+    return not names or not written.issuperset(names)
+
+
+_GOES_THROUGH = frozenset({"iter", "list", "next", "reversed", "max", "min", "tuple", "enumerate"})
+
+
+def _list_gone_through(owner: ast.AST) -> Iterator[str]:
+    """Yield the attributes that a class goes through, or takes the first or last of."""
+    for node in walk(owner):
+        held: list[ast.expr] = []
+        if isinstance(node, ast.For | ast.comprehension):
+            held = [node.iter]
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in _GOES_THROUGH:
+            held = node.args
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            ordered = node.func.attr in {"popitem", "items", "keys", "values"}
+            held = [node.func.value] if ordered else []
+        elif isinstance(node, ast.Starred):
+            held = [node.value]
+        yield from (n.attr for n in held if isinstance(n, ast.Attribute))

@@ -31,6 +31,8 @@ _AT_LEAST = re.compile(
     r"|(?<!no )(?<!not )(?:larger|greater|more|longer) than(?: or equal to)?)\b"
     r"|>=?|\u2265)[\s`]*(\w+)"
 )
+_STRICT = re.compile(r"(?i)below|(?:\w+ than|[<>])(?!=| or equal)")
+"""What does not let a number be as large as its bound, of what is matched at its beginning."""
 _CLAUSES = re.compile(r"[;.]\s+|\n[ \t]*\n|\n(?=[ \t]*[\w`]+ *[:(])")
 _ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _BRACKETS = re.compile(r"\([^()]*\)|\[[^\[\]]*\]")
@@ -42,6 +44,8 @@ class Bound(NamedTuple):
     small: str
     large: str
     axis: int | None = None
+    below: bool = False
+    """Whether it is less, and not as large: ``rank < world``."""
 
 
 class _Axis(NamedTuple):
@@ -87,12 +91,12 @@ def are_within(
     limits: Iterable[Bound], specs: Mapping[str, Spec], sizes: Mapping[str, int]
 ) -> bool:
     """Say whether numbers are at most what they may be, as far as their sizes are known."""
-    for small, name, axis in limits:
+    for small, name, axis, below in limits:
         large = sizes.get(name)
         if axis is not None:
             shape = getattr(specs.get(name), "shape", ())
             large = shape[axis] if axis in range(-len(shape), len(shape)) else None
-        if small in sizes and large is not None and sizes[small] > large:
+        if small in sizes and large is not None and sizes[small] > large - below:
             return False
     return True
 
@@ -108,7 +112,8 @@ def _read_said(text: str, names: Collection[str]) -> list[Bound]:
                 other = said.group(1)
                 if before and other in names and other != before[-1]:
                     pair = (before[-1], other) if is_upper else (other, before[-1])
-                    found.append(Bound(*pair))
+                    strict = _STRICT.match(said.group(0)) is not None
+                    found.append(Bound(pair[0], pair[1], below=strict))
     return found
 
 

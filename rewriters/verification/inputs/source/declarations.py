@@ -313,7 +313,7 @@ class Declarations:
 
     def _list_bounded(self) -> Iterator[tuple[str, str]]:
         """Yield the numbers that have a bound, and the size that it is, if that has a name."""
-        for small, name, axis in self.limits:
+        for small, name, axis, _ in self.limits:
             for shape in ((name,),) if axis is None else self.of(name).shapes:
                 at = axis or 0
                 if ANY not in shape and at in range(-len(shape), len(shape)):

@@ -27,13 +27,24 @@ _CONTAINER = r"(?i)\b(tuple|list|sequence|iterable)\[ *"
 _PAIRS: dict[str, tuple[tuple[object, ...], ...]] = {
     "int": ((0, 2), (1, 3), (3, 5)),
     "float": ((0.5, 2.0),),
-    "str": (("first", "second"),),
+    "str": (("second", "first"),),  # not sorted, nor in the order of a dictionary of such
 }
 
 
 def guess_several(parameter: Parameter, use: Use) -> list[Spec]:
     """Return several plain values, for a parameter that is annotated or used like that."""
-    return _guess_axes(parameter) or _guess_listed(parameter, use) or _guess_sizes(parameter, use)
+    own = _guess_table(parameter) or _guess_axes(parameter)
+    return own or _guess_listed(parameter, use) or _guess_sizes(parameter, use)
+
+
+def _guess_table(parameter: Parameter) -> list[Spec]:
+    """Return numbers by names, for ``weights: dict[str, float]``: of one name there is none."""
+    found = re.search(r"(?i)\b(dict|mapping)\[ *str *, *(int|float) *\]", parameter.annotation)
+    if found is None:
+        return []
+    numbers = tuple(map(Value, _PAIRS[found[2]][-1]))
+    keys = ("second", "third"), ("second", "first")
+    return [Several(numbers, "dict", names) for names in keys]
 
 
 def _guess_listed(parameter: Parameter, use: Use) -> list[Spec]:

@@ -129,6 +129,7 @@ _EVALUATED = """    for held in arguments.values():
         if isinstance(held, torch.nn.Module):
             held.eval()
 """
+_SHARED = "    arguments[{1!r}] = arguments[{0!r}]\n"
 _ELSEWHERE = "    made, arguments = elsewhere(made, arguments)\n"
 _MAIN = """
 
@@ -329,6 +330,7 @@ def _prepare(target: Target, one: CaseRun, call: _Call) -> str:
         else None,
         bound="".join(_BOUND.format(n) for n, text in call.arguments.items() if text == DESCENT)
         + ("" if one.case.training else _EVALUATED)
+        + (_SHARED.format(*one.case.shared) if any(one.case.shared) else "")
         + (_ELSEWHERE if one.device else ""),
         function=function,
         within=autocast if one.case.autocast else "",

@@ -81,6 +81,7 @@ def leaves(value: Any, name: str, depth: int = 0) -> dict[str, Any]:  # noqa: AN
     if isinstance(value, torch.Tensor):
         return found | opened_up(value, name)
     if isinstance(value, dict):
+        found |= {f"order of {name}": [*value]} if len(value) > 1 else {}
         items = [(f"{name}[{key!r}]", item) for key, item in value.items()]
     elif isinstance(value, (list, tuple, collections.deque)):
         items = [(f"{name}[{index}]", item) for index, item in enumerate(value)]
@@ -128,7 +129,9 @@ def state_of(made: Any) -> dict[str, Any]:  # noqa: ANN401
 
 def modules_in(passed: dict[str, Any]) -> dict[str, Any]:
     """Return what the modules among arguments hold."""
-    modules = {n: v for n, v in passed.items() if isinstance(v, torch.nn.Module)}
+    lists = {n: v for n, v in passed.items() if isinstance(v, list)}
+    every = {**passed, **{f"{n}[{at}]": m for n, v in lists.items() for at, m in enumerate(v)}}
+    modules = {n: v for n, v in every.items() if isinstance(v, torch.nn.Module)}
     return {
         f"{name}.{key}": value
         for name, module in modules.items()
@@ -224,14 +227,15 @@ def observe(  # noqa: PLR0913
                 root.requires_grad_(name not in constants)
     passed = arguments
     if gradients == "copy":
-        passed = {
-            k: tuple(i.clone() if isinstance(i, torch.Tensor) else i for i in v)
+        copies = {
+            id(v): tuple(i.clone() if isinstance(i, torch.Tensor) else i for i in v)
             if isinstance(v, tuple)
             else v.clone()
             if isinstance(v, torch.Tensor)
             else v
-            for k, v in arguments.items()
+            for v in arguments.values()
         }
+        passed = {k: copies[id(v)] for k, v in arguments.items()}
     if earlier is not None:
         seed_everything(seed)
         call(earlier)

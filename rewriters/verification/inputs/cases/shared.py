@@ -1,0 +1,65 @@
+"""Calls in which two arguments are one tensor: ``combine(out=x, x=x)``.
+
+Who writes into one of them and reads the other afterwards reads what it has written. Only where the
+original does the same with a copy is that a call that anybody makes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import TYPE_CHECKING
+
+import torch
+
+from npufix.rewriters.verification.calls.values import Tensor
+from npufix.rewriters.verification.inputs.source.usage import read_source
+from npufix.rewriters.verification.inputs.target import CallCase
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from npufix.rewriters.edit.job import Job
+    from npufix.rewriters.verification.inputs.cases.trials import Trials
+    from npufix.rewriters.verification.inputs.target import Assignment
+
+_WRITES = re.compile(r"[a-z]_\(|\] *[-+*/]?= |[-+*/]= |\bout=")
+_MOST = 3
+
+
+def list_shared(trials: Trials, one: Assignment, job: Job) -> Iterator[CallCase]:
+    """Yield calls that pass one tensor for two arguments, where code writes into any."""
+    texts = (read_source(text, job.qualname) for text in (job.original, job.patched))
+    if not any(map(_WRITES.search, texts)):
+        return
+    tensors = [(n, s) for n, s in one.specs.items() if isinstance(s, Tensor)]
+    pairs = ((n, other) for (n, s), (other, t) in itertools.permutations(tensors, 2) if s == t)
+    for pair in itertools.islice(pairs, _MOST):
+        if _is_safe(trials, one, *pair):
+            yield CallCase(one, shared=pair)
+
+
+def _is_safe(trials: Trials, one: Assignment, first: str, second: str) -> bool:
+    """Say whether the original makes the same of one tensor as of two that are equal."""
+    seen: list[Mapping[str, object]] = []
+    for copies in (False, True):
+        passed: dict[str, object] = {}
+
+        def share(given: Mapping[str, object], *, copies: bool = copies) -> Mapping[str, object]:
+            value = given[first]
+            copied = value.clone() if copies and isinstance(value, torch.Tensor) else value
+            passed.update(given, **{second: copied})  # noqa: B023 - it is called at once
+            return passed  # noqa: B023 - same
+
+        found = trials.run(CallCase(one), share)
+        if found is None:
+            return False
+        seen.append({**found, first: passed[first]})
+    before, after = seen
+    return before.keys() == after.keys() and all(_same(before[n], after[n]) for n in before)
+
+
+def _same(left: object, right: object) -> bool:
+    if isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor):
+        return left.shape == right.shape and torch.equal(left, right)
+    return type(left) is type(right) and left == right
