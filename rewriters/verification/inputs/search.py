@@ -55,7 +55,7 @@ from npufix.rewriters.verification.inputs.source.path_conditions import (
     solve_path_condition,
     solve_sizes,
 )
-from npufix.rewriters.verification.inputs.source.several import vary_absent
+from npufix.rewriters.verification.inputs.source.several import as_arguments, vary_absent
 from npufix.rewriters.verification.inputs.source.training.losses import is_ignored
 from npufix.rewriters.verification.inputs.source.usage import find_function
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
@@ -306,7 +306,7 @@ class _Search:
 
     def _run_with(self, values: Mapping[str, object], seconds: float, most: int = 0) -> None:
         """Pass values, and make the object with those of its attributes, until lines are new."""
-        forced, found = {n: Value(v) for n, v in values.items() if "." not in n}, self.found
+        forced, found = as_arguments(values, self.target.parameters()), self.found
         for recipe in self.target.choose(self.options[:2], values):
             known = len(found.assignments if most else found.reached)
             self.run(self.combine(recipe, forced), time.process_time() + seconds, most)
@@ -418,7 +418,7 @@ class _Search:
             return  # it does not load, which is said of it
         places = changed.unreached(set()) if found.assignments else []
         for values in [solve_path_condition(changed.tree, p) for p in places][:_MOST_CHANGED]:
-            forced = {n: Value(v) for n, v in values.items()}
+            forced = as_arguments(values, self.target.parameters())
             met = any(passes(a.specs, values) for a in found.assignments)
             if values and not met and values.keys() <= own:
                 self.run(self.combine(recipe, forced), time.process_time() + _DEFAULT_S, most=1)

@@ -319,6 +319,8 @@ def guess_objects(parameter: Parameter, use: Use) -> list[Spec]:
         made = [some_layer, whole, stand_in] if called else [stand_in, some_layer]
         made = [s for s in made if s is not stand_in or not use.attributes & _WEIGHTS_OF]
         made += [with_buffers] * bool(use.attributes & _GOES_THROUGH)
+        # of images of any width, as a critic of ``x (B, C, H, W)``
+        made += [make_stand_in(parameter.name)] * (use.called and use.given == 1)
     elif re.search(r"\bGenerator\b", annotation) or name == "generator":
         left_out = [Value(parameter.default, given=False)] if parameter.has_default else []
         made = [*left_out, _make("generator", "a generator", seed)]

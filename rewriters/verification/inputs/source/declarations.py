@@ -389,7 +389,7 @@ def read_declarations(text: str, qualname: str, assumed: tuple[str, ...] = ()) -
     # ``cos (T, rotary_dim)`` of a function with ``rotary_dim=4`` is four wide
     given |= _read_defaults(function)
     own = find_unpacked_settings(function)
-    limits = bounds.list_bounds(function, known)
+    limits = bounds.list_bounds(function, known, rising)
     return Declarations(found, frozenset(sure), given, 1, multiples, own, apart, limits)
 
 

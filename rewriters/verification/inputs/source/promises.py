@@ -43,7 +43,11 @@ _RISING = re.compile(
 _OF_RESULT = re.compile(r"(?i)\b(?:returns?|gives?|gets?|not|to be|will be)\b|->")
 """What is sorted later, or by the code itself, is in any order before."""
 _SORTS = r"(?<!search)sort|topk"
-_SEARCHED = {"searchsorted": 0, "bucketize": 1}
+_SEARCHED = {
+    "searchsorted": 0,
+    "bucketize": 1,
+    **dict.fromkeys(("bisect", "bisect_left", "bisect_right"), 0),
+}
 """Which argument has to be in order."""
 _SAID = re.compile(r"(?<![\w.])(\w+) ={1,2} ((?:\w+(?: ?\* ?\w+)+))(?![\w(]|\.\w)")
 _VIEWS = frozenset({"view", "reshape"})
@@ -66,7 +70,9 @@ def find_rising(function: Function, text: str) -> set[str]:
     found: set[str] = set()
     for said in () if sorts else _RISING.finditer(text):
         clause = re.split(r"[.;\n]", text[: said.start()])[-1]
-        before = [word for word in re.findall(r"\w+", clause) if word in names]
+        # one milestone of several, "which are in rising order"
+        words = (w if w in names else f"{w}s" for w in re.findall(r"\w+", clause))
+        before = [word for word in words if word in names]
         found.update(before[-1:] if not _OF_RESULT.search(clause) else ())
     for call in calls:
         at = _SEARCHED.get(last_name(call.func))

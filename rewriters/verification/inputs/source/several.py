@@ -11,7 +11,7 @@ from npufix.rewriters.verification.calls.values import MadeArgument, Several, Sp
 from npufix.rewriters.verification.inputs.source.parameters import guess_scalars
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from npufix.rewriters.verification.inputs.source.parameters import Parameter
     from npufix.rewriters.verification.inputs.source.usage import Function, Use
@@ -24,6 +24,15 @@ _AXES = r"(^|_)(dims?|axis|axes)$"
 _PLACES = r"(^|_)(ind(ices|exes|exs)|idxs?|layers|positions|ids)$"
 """Which of several: the first ones are always there."""
 _CONTAINER = r"(?i)\b(tuple|list|sequence|iterable)\[ *"
+_MAPPING = (
+    r"(?i)(?:typing\.)?(?:dict|(?:mutable)?mapping)(?:\[ *str, *(?:int|float|str|any|object)\])?"
+)
+_OF_MAPPINGS = frozenset({"items", "keys", "values", "setdefault"})
+_OF_HELD: dict[str, Callable[[int], object]] = {
+    "int": int,
+    "float": lambda n: n / 4,
+    "str": "value {}".format,
+}
 _PAIRS: dict[str, tuple[tuple[object, ...], ...]] = {
     "int": ((0, 2), (1, 3), (3, 5)),
     "float": ((0.5, 2.0),),
@@ -33,7 +42,8 @@ _PAIRS: dict[str, tuple[tuple[object, ...], ...]] = {
 
 def guess_several(parameter: Parameter, use: Use) -> list[Spec]:
     """Return several plain values, for a parameter that is annotated or used like that."""
-    return _guess_axes(parameter) or _guess_listed(parameter, use) or _guess_sizes(parameter, use)
+    listed = _guess_axes(parameter) or _guess_listed(parameter, use)
+    return listed or _guess_sizes(parameter, use) or _guess_mapping(parameter, use)
 
 
 def _guess_listed(parameter: Parameter, use: Use) -> list[Spec]:
@@ -63,6 +73,44 @@ def _guess_sizes(parameter: Parameter, use: Use) -> list[Spec]:
     if re.search(_ORDER, parameter.name.lower()):
         return [*(Value((*range(n - 2), n - 1, n - 2)) for n in (3, 4, 5, 2)), *made]
     return made
+
+
+def _guess_mapping(parameter: Parameter, use: Use) -> list[Spec]:
+    """Return dictionaries of plain values, for ``base: dict`` or what ``.items()`` is asked of.
+
+    Two of them share some keys on each level, and have one of their own, so that a merge that goes
+    one level deep differs from one that goes two.
+    """
+    found = re.fullmatch(_MAPPING, parameter.annotation)
+    asked = not parameter.annotation and not parameter.has_default and use.attributes & _OF_MAPPINGS
+    if use.keys or not (found or asked):
+        return []
+    own, seed = f"of_{parameter.name}", len(parameter.name) + sum(map(ord, parameter.name)) % 7
+    plain = {"first": seed, "second": seed + 1, own: seed + 2}
+    held = re.sub(r"^.*, *|\]$", "", found[0]) if found and "[" in found[0] else ""
+    if held in _OF_HELD:
+        return [Value({key: _OF_HELD[held](n) for key, n in plain.items()})]
+    deep = {"first": seed + 3, own: seed + 4}
+    nested = {
+        "first": seed,
+        "second": {"third": seed + 1, "fourth": deep, own: seed + 2},
+        own: seed,
+    }
+    return [Value(nested), Value(plain)]
+
+
+def as_arguments(values: Mapping[str, object], parameters: Sequence[Parameter]) -> dict[str, Spec]:
+    """Return what to pass where tests ask for values: ``[]`` for False of ``order: list[int]``."""
+    known = {p.name: p.annotation for p in parameters}
+    return {n: _as_annotated(v, known.get(n, "")) for n, v in values.items() if "." not in n}
+
+
+def _as_annotated(value: object, annotation: str) -> Spec:
+    kind = re.match(r"(?i)(typing\.)?(list|tuple|dict|str)\b", annotation)
+    if value is not False or kind is None:
+        return Value(value)
+    made: dict[str, Spec] = {"list": _list_of(()), "dict": Several((), "dict"), "str": Value("")}
+    return made.get(kind[2].lower(), Value(()))
 
 
 def _guess_axes(parameter: Parameter) -> list[Spec]:
