@@ -44,6 +44,7 @@ from npufix.rewriters.verification.inputs.search_result import (
     SearchResult,
 )
 from npufix.rewriters.verification.inputs.sorts_and_looks import Looks, Sorts, is_unlikely, passes
+from npufix.rewriters.verification.inputs.source import several
 from npufix.rewriters.verification.inputs.source.attributes import list_bounding
 from npufix.rewriters.verification.inputs.source.declarations import (
     NOTHING,
@@ -55,7 +56,6 @@ from npufix.rewriters.verification.inputs.source.path_conditions import (
     solve_path_condition,
     solve_sizes,
 )
-from npufix.rewriters.verification.inputs.source.several import as_arguments, vary_absent
 from npufix.rewriters.verification.inputs.source.training.losses import is_ignored
 from npufix.rewriters.verification.inputs.source.usage import find_function
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
@@ -243,10 +243,8 @@ class _Search:
         made = target.make_object(recipe)
         bases = collect_base_shapes(self.recorded, widths, target.parameters(), made)
         bases = [*of_views(find_function(self.wanted.tree, target.qualname)), *bases]
-        declared = self.declared
-        if recipe is not None:
-            declared = declared.made_with(recipe.arguments)
-        declared = declared.made_with(tuple((forced or {}).items()))
+        given = (*(() if recipe is None else recipe.arguments), *(forced or {}).items())
+        declared = self.declared.made_with(given)
         tree = self.wanted.tree
         tried = combine_guesses(target, tree, bases, widths, declared, forced, made)
         fitting = (specs for specs in tried if declared.fits(specs))
@@ -295,6 +293,10 @@ class _Search:
                 asked.append(values)
         for values in asked[:_MOST_GOALS]:
             self._run_with(values, _FURTHER_S)
+        affixes = several.find_affixes(self.wanted.tree, self.target.qualname, wanted)
+        if affixes and self.wanted.unreached(found.reached):
+            every = several.vary_affixes(self.combine(recipe), affixes)
+            self.run(every, time.process_time() + _FURTHER_S)
 
     def run_as_bound(self) -> None:
         """Let what the lines read come from elsewhere, where a test above decides over it."""
@@ -306,7 +308,7 @@ class _Search:
 
     def _run_with(self, values: Mapping[str, object], seconds: float, most: int = 0) -> None:
         """Pass values, and make the object with those of its attributes, until lines are new."""
-        forced, found = as_arguments(values, self.target.parameters()), self.found
+        forced, found = several.as_arguments(values, self.target.parameters()), self.found
         for recipe in self.target.choose(self.options[:2], values):
             known = len(found.assignments if most else found.reached)
             self.run(self.combine(recipe, forced), time.process_time() + seconds, most)
@@ -325,7 +327,6 @@ class _Search:
         def combine(other: Target) -> Iterator[Assignment]:
             beside = replace(self, target=other, declared=read(other.qualname))
             whole = {n for n, d in beside.declared.arguments.items() if "int" in d.kinds}
-
             made = beside.declared.made_with(recipe.arguments)
             unlikely: list[Assignment] = []
             for one in beside.combine(recipe):
@@ -370,7 +371,7 @@ class _Search:
         for parameter in itertools.islice(hidden, _MOST_DEFAULTS):
             use = self.declared.of(parameter.name).use
             made = [s for s in guess_objects(parameter, use) if isinstance(s, MadeArgument)]
-            for other in vary_default(parameter) or made[:1] or vary_absent(parameter, use):
+            for other in vary_default(parameter) or made[:1] or several.vary_absent(parameter, use):
                 # in a call that reaches the lines: ``eta`` may have to be another as well
                 known = [with_specs(a, **{parameter.name: other}) for a in found.assignments]
                 assignments = self.combine(recipe, {parameter.name: other})
@@ -418,7 +419,7 @@ class _Search:
             return  # it does not load, which is said of it
         places = changed.unreached(set()) if found.assignments else []
         for values in [solve_path_condition(changed.tree, p) for p in places][:_MOST_CHANGED]:
-            forced = as_arguments(values, self.target.parameters())
+            forced = several.as_arguments(values, self.target.parameters())
             met = any(passes(a.specs, values) for a in found.assignments)
             if values and not met and values.keys() <= own:
                 self.run(self.combine(recipe, forced), time.process_time() + _DEFAULT_S, most=1)

@@ -136,6 +136,11 @@ def model(seed: int) -> torch.nn.Module:
     made.register_parameter("frozen", torch.nn.Parameter(drawn[0], requires_grad=False))
     made.register_buffer("running_mean", drawn[1])
     made.register_buffer("num_batches_tracked", torch.tensor(seed))
+    # parts with names of their own: "norm.bias", and a matrix that is called "table.bias"
+    table = torch.nn.Module()
+    table.register_parameter("bias", torch.nn.Parameter(drawn.clone()))
+    made.add_module("norm", torch.nn.LayerNorm(WIDTH))
+    made.add_module("table", table)
     return made
 
 

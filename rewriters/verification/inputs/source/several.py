@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from npufix.rewriters.graph.modules.syntax import last_name, walk
 from npufix.rewriters.verification.calls.values import MadeArgument, Several, Spec, Value
 from npufix.rewriters.verification.inputs.source.parameters import guess_scalars
+from npufix.rewriters.verification.inputs.source.usage import find_function
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from npufix.rewriters.verification.inputs.source.parameters import Parameter
     from npufix.rewriters.verification.inputs.source.usage import Function, Use
+    from npufix.rewriters.verification.inputs.target import Assignment
 
 NESTED = r"(Tuple|tuple|List|list|Sequence)\[ *(typing\.)?(Tuple|tuple|List|list)\["
 _SIZE = r"size|shape|resolution|hw$"
@@ -27,6 +32,10 @@ _CONTAINER = r"(?i)\b(tuple|list|sequence|iterable)\[ *"
 _MAPPING = (
     r"(?i)(?:typing\.)?(?:dict|(?:mutable)?mapping)(?:\[ *str, *(?:int|float|str|any|object)\])?"
 )
+_OF_AFFIXES = frozenset(
+    {"startswith", "endswith", "removeprefix", "removesuffix", "partition", "split", "replace"}
+)
+"""Methods of texts that ask for a part."""
 _OF_MAPPINGS = frozenset({"items", "keys", "values", "setdefault"})
 _OF_HELD: dict[str, Callable[[int], object]] = {
     "int": int,
@@ -89,7 +98,8 @@ def _guess_mapping(parameter: Parameter, use: Use) -> list[Spec]:
     plain = {"first": seed, "second": seed + 1, own: seed + 2}
     held = re.sub(r"^.*, *|\]$", "", found[0]) if found and "[" in found[0] else ""
     if held in _OF_HELD:
-        return [Value({key: _OF_HELD[held](n) for key, n in plain.items()})]
+        pieces = {"f": seed + 5, "fir": seed + 6, "s": seed + 7}  # of texts, the longest first
+        return [Value({key: _OF_HELD[held](n) for key, n in (plain | pieces).items()})]
     deep = {"first": seed + 3, own: seed + 4}
     nested = {
         "first": seed,
@@ -132,6 +142,52 @@ def vary_absent(parameter: Parameter, use: Use) -> list[Spec]:
     if parameter.default is not None:
         return []
     return [*guess_several(parameter, use)[:2], *guess_scalars(parameter)[:1]]
+
+
+def find_affixes(tree: ast.Module, qualname: str, parameters: Sequence[Parameter]) -> list[str]:
+    """Return what texts are asked for by their parts: ``.bias`` of ``name.endswith(".bias")``."""
+    given = {p.name: p.default for p in parameters if isinstance(p.default, str)}
+    found: dict[str, None] = {}
+    function = find_function(tree, qualname)
+    for node in walk(function) if function is not None else ():
+        match node:
+            case ast.Call(func=ast.Attribute(attr=name), args=[part, *_]) if name in _OF_AFFIXES:
+                parts = part.elts if isinstance(part, ast.Tuple) else [part]
+            case ast.Compare(left=part, ops=[ast.In() | ast.NotIn()]):
+                parts = [part]
+            case _:
+                continue
+        for one in parts:
+            text = one.value if isinstance(one, ast.Constant) else given.get(ast.unparse(one))
+            found |= {text: None} if isinstance(text, str) and text else {}
+    return list(found)
+
+
+def vary_affixes(tried: Iterable[Assignment], affixes: Sequence[str]) -> Iterator[Assignment]:
+    """Yield calls with texts, keys of dictionaries too, that begin, end and go on so."""
+    ways = (lambda a, t: a + t, lambda a, t: t + a, lambda a, t: t[:2] + a + t[2:])
+    for one, way in itertools.product(tried, ways):
+        more = [partial(way, affix) for affix in affixes]
+        made = {name: _affix(spec, more) for name, spec in one.specs.items()}
+        if made != one.specs:
+            yield replace(one, specs=made)
+
+
+def _affix(spec: Spec, ways: Sequence[Callable[[str], str]]) -> Spec:
+    match spec:
+        case Value(value=str(text), given=True) if ways:
+            return Value(ways[0](text))
+        case Value(value=dict(held)):
+            return Value(held | {way(key): value for key, value in held.items() for way in ways})
+        case Several(kind="dict"):
+            items = dict(zip(spec.keys, spec.items, strict=True))
+            items |= {way(key): item for key, item in items.items() for way in ways}
+            return replace(spec, keys=tuple(items), items=tuple(items.values()))
+        case Several(items=items):
+            texts = [i.value for i in items if isinstance(i, Value) and isinstance(i.value, str)]
+            more = (Value(way(text)) for way in ways for text in texts)
+            return replace(spec, items=(*items, *more))
+    return spec
 
 
 def tell_apart(default: object) -> list[Spec]:

@@ -179,3 +179,50 @@ def test_dictionaries_in_dictionaries_and_layers_of_images(
 def test_a_list_that_a_new_test_asks_about_is_empty_too() -> None:
     found = verdict(SHARD, (FILLED, "    if order:\n        order = (order * 3)[:least]\n"))
     assert found.status is Status.EQUIVALENT, found
+
+
+ENDS = '''
+def at_ends(x, lengths):
+    """x: (B, T, D), lengths: (B,) long in [1, T]: the last token of each row."""
+    return x[torch.arange(len(x)), lengths - 1]
+'''
+LAST = "x[torch.arange(len(x)), lengths - 1]"
+GATHERED = "x.gather(1, (lengths - 1).view(-1, 1, 1).expand(-1, 1, x.shape[2]))[:, 0]"
+STRIP = """
+def strip(state: dict, prefix: str = "module."):
+    return {k[len(prefix):] if k.startswith(prefix) else k: v for k, v in state.items()}
+"""
+PREFIXED = "k[len(prefix):] if k.startswith(prefix) else k: v"
+PIECES = """
+def split(text: str, vocab: dict[str, int], unknown: int = 0):
+    ids, at = [], 0
+    while at < len(text):
+        fits = [end for end in range(at + 1, len(text) + 1) if text[at:end] in vocab]
+        ids.append(vocab[text[at : fits[-1]]] if fits else unknown)
+        at = fits[-1] if fits else at + 1
+    return ids
+"""
+DECAYS = """
+def groups(model: torch.nn.Module):
+    named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+    return [p for n, p in named if p.ndim < 2 or n.endswith(".bias")]
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "change", "status"),
+    [
+        (ENDS, (LAST, GATHERED), Status.EQUIVALENT),  # refuses a length of 0
+        (ENDS, (LAST, "x[:, lengths.max() - 1]"), Status.REFUTED),
+        (STRIP, (PREFIXED, "k.removeprefix(prefix): v"), Status.EQUIVALENT),
+        (STRIP, (PREFIXED, 'k.replace(prefix, ""): v'), Status.REFUTED),
+        (PIECES, ("at = fits[-1] if", "at = fits[0] if"), Status.REFUTED),
+        (PIECES, ("fits[-1]]]", "max(fits)]]"), Status.EQUIVALENT),
+        (DECAYS, ('p.ndim < 2 or n.endswith(".bias")', 'n.endswith("bias")'), Status.REFUTED),
+    ],
+)
+def test_lengths_are_from_one_and_texts_begin_and_end_as_code_asks(
+    code: str, change: tuple[str, str], status: Status
+) -> None:
+    found = verdict(code, change)
+    assert found.status is status, found
