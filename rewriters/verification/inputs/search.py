@@ -295,8 +295,8 @@ class _Search:
             self._run_with(values, _FURTHER_S)
         affixes = several.find_affixes(self.wanted.tree, self.target.qualname, wanted)
         if affixes and self.wanted.unreached(found.reached):
-            every = several.vary_affixes(self.combine(recipe), affixes)
-            self.run(every, time.process_time() + _FURTHER_S)
+            every = ((a, s) for a in self.combine(recipe) for s in several.affix(a.specs, affixes))
+            self.run((replace(a, specs=s) for a, s in every), time.process_time() + _FURTHER_S)
 
     def run_as_bound(self) -> None:
         """Let what the lines read come from elsewhere, where a test above decides over it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import itertools
 import re
 from dataclasses import replace
 from functools import partial
@@ -15,11 +14,10 @@ from npufix.rewriters.verification.inputs.source.parameters import guess_scalars
 from npufix.rewriters.verification.inputs.source.usage import find_function
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from npufix.rewriters.verification.inputs.source.parameters import Parameter
     from npufix.rewriters.verification.inputs.source.usage import Function, Use
-    from npufix.rewriters.verification.inputs.target import Assignment
 
 NESTED = r"(Tuple|tuple|List|list|Sequence)\[ *(typing\.)?(Tuple|tuple|List|list)\["
 _SIZE = r"size|shape|resolution|hw$"
@@ -163,14 +161,14 @@ def find_affixes(tree: ast.Module, qualname: str, parameters: Sequence[Parameter
     return list(found)
 
 
-def vary_affixes(tried: Iterable[Assignment], affixes: Sequence[str]) -> Iterator[Assignment]:
-    """Yield calls with texts, keys of dictionaries too, that begin, end and go on so."""
+def affix(specs: Mapping[str, Spec], affixes: Sequence[str]) -> Iterator[dict[str, Spec]]:
+    """Yield arguments with texts, keys of dictionaries too, that begin, end and go on so."""
     ways = (lambda a, t: a + t, lambda a, t: t + a, lambda a, t: t[:2] + a + t[2:])
-    for one, way in itertools.product(tried, ways):
-        more = [partial(way, affix) for affix in affixes]
-        made = {name: _affix(spec, more) for name, spec in one.specs.items()}
-        if made != one.specs:
-            yield replace(one, specs=made)
+    for way in ways:
+        more = [partial(way, part) for part in affixes]
+        made = {name: _affix(spec, more) for name, spec in specs.items()}
+        if made != specs:
+            yield made
 
 
 def _affix(spec: Spec, ways: Sequence[Callable[[str], str]]) -> Spec:
