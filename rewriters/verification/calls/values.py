@@ -433,7 +433,7 @@ def _integers(spec: Tensor, flavour: Flavour, source: torch.Generator) -> torch.
         none.view(-1)[0] = True
         return drawn.masked_fill(none, spec.void)
     if flavour in {"zeros", "highest"}:  # the others of as many are left out
-        return torch.full_like(drawn, 0 if flavour == "zeros" else high - 1)
+        return torch.full_like(drawn, max(spec.low, 0) if flavour == "zeros" else high - 1)
     if flavour == "negative" and spec.high > _FLAGS and not spec.sound:
         choice = torch.rand(spec.shape, generator=source)
         return drawn.masked_fill(choice < 0.25, NO_CLASS)  # noqa: PLR2004 - a quarter of them

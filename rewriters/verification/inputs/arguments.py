@@ -139,16 +139,20 @@ def weigh_classes(*counts: int) -> list[Spec]:
 def _as_told(tensor: Tensor, declared: Declared) -> Tensor:
     """Return whole numbers of a type that holds few, all of which occur: bytes of an image.
 
-    And masks with what each row of theirs is promised to have.
+    And masks with what each row of theirs is promised to have, lengths that are at least one.
     """
     if declared.promise is not None:
         tensor = replace(tensor, promise=declared.promise)
     if declared.rises and tensor.kind == "float":
         tensor = replace(tensor, rises=True)
+    if tensor.kind == "int" and declared.least > tensor.low:
+        high = max(tensor.high, declared.least + 1)
+        tensor = replace(tensor, low=declared.least, high=high, sound=True)
     if tensor.kind != "int" or declared.narrow is None:
         return tensor
     info = torch.iinfo(declared.narrow)
-    return replace(tensor, dtype=declared.narrow, low=info.min, high=info.max + 1)
+    low = max(info.min, declared.least) if declared.least else info.min
+    return replace(tensor, dtype=declared.narrow, low=low, high=info.max + 1)
 
 
 def _guess_cached(
@@ -392,6 +396,7 @@ def guess_argument(
         return [*held, *looped]
     wants_tensor = is_tensor(parameter, declared)
     numberless = wants_tensor or declared.use.indexed or declared.use.weighs
+    numberless &= parameter.annotation != "str"  # of which a part is taken
     numberless |= not parameter.annotation and bool(declared.use.attributes & _NO_NUMBERS)
     plain = [] if numberless else guess_scalars(parameter, widths)
     if declared.use.summed:  # ``x * weight + bias``: no flag

@@ -45,6 +45,7 @@ from npufix.rewriters.verification.inputs.search_result import (
     SearchResult,
 )
 from npufix.rewriters.verification.inputs.sorts_and_looks import Looks, Sorts, is_unlikely, passes
+from npufix.rewriters.verification.inputs.source import several
 from npufix.rewriters.verification.inputs.source.attributes import list_bounding
 from npufix.rewriters.verification.inputs.source.declarations import (
     NOTHING,
@@ -56,7 +57,6 @@ from npufix.rewriters.verification.inputs.source.path_conditions import (
     solve_path_condition,
     solve_sizes,
 )
-from npufix.rewriters.verification.inputs.source.several import vary_absent
 from npufix.rewriters.verification.inputs.source.training.losses import is_ignored
 from npufix.rewriters.verification.inputs.source.usage import find_function
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
@@ -245,10 +245,8 @@ class _Search:
         tree, wanted = self.wanted.tree, target.parameters()
         function = find_function(tree, target.qualname)
         bases = [*of_views(function), *collect_base_shapes(self.recorded, widths, wanted, made)]
-        declared = self.declared
-        if recipe is not None:
-            declared = declared.made_with(recipe.arguments)
-        declared = declared.made_with(tuple((forced or {}).items()))
+        given = (*(() if recipe is None else recipe.arguments), *(forced or {}).items())
+        declared = self.declared.made_with(given)
         tried = combine_guesses(target, tree, bases, widths, declared, forced, made)
         fitting = (specs for specs in tried if declared.fits(specs))
         every = itertools.chain(offer_loads(made, wanted, function, target.name), fitting)
@@ -297,6 +295,10 @@ class _Search:
                 asked.append(values)
         for values in asked[:_MOST_GOALS]:
             self._run_with(values, _FURTHER_S)
+        affixes = several.find_affixes(self.wanted.tree, self.target.qualname, wanted)
+        if affixes and self.wanted.unreached(found.reached):
+            every = ((a, s) for a in self.combine(recipe) for s in several.affix(a.specs, affixes))
+            self.run((replace(a, specs=s) for a, s in every), time.process_time() + _FURTHER_S)
 
     def run_as_bound(self) -> None:
         """Let what the lines read come from elsewhere, where a test above decides over it."""
@@ -308,7 +310,7 @@ class _Search:
 
     def _run_with(self, values: Mapping[str, object], seconds: float, most: int = 0) -> None:
         """Pass values, and make the object with those of its attributes, until lines are new."""
-        forced, found = {n: Value(v) for n, v in values.items() if "." not in n}, self.found
+        forced, found = several.as_arguments(values, self.target.parameters()), self.found
         for recipe in self.target.choose(self.options[:2], values):
             known = len(found.assignments if most else found.reached)
             self.run(self.combine(recipe, forced), time.process_time() + seconds, most)
@@ -327,7 +329,6 @@ class _Search:
         def combine(other: Target) -> Iterator[Assignment]:
             beside = replace(self, target=other, declared=read(other.qualname))
             whole = {n for n, d in beside.declared.arguments.items() if "int" in d.kinds}
-
             made = beside.declared.made_with(recipe.arguments)
             unlikely: list[Assignment] = []
             for one in beside.combine(recipe):
@@ -372,7 +373,7 @@ class _Search:
         for parameter in itertools.islice(hidden, _MOST_DEFAULTS):
             use = self.declared.of(parameter.name).use
             made = [s for s in guess_objects(parameter, use) if isinstance(s, MadeArgument)]
-            for other in vary_default(parameter) or made[:1] or vary_absent(parameter, use):
+            for other in vary_default(parameter) or made[:1] or several.vary_absent(parameter, use):
                 # in a call that reaches the lines: ``eta`` may have to be another as well
                 known = [with_specs(a, **{parameter.name: other}) for a in found.assignments]
                 assignments = self.combine(recipe, {parameter.name: other})
@@ -420,7 +421,7 @@ class _Search:
             return  # it does not load, which is said of it
         places = changed.unreached(set()) if found.assignments else []
         for values in [solve_path_condition(changed.tree, p) for p in places][:_MOST_CHANGED]:
-            forced = {n: Value(v) for n, v in values.items()}
+            forced = several.as_arguments(values, self.target.parameters())
             met = any(passes(a.specs, values) for a in found.assignments)
             if values and not met and values.keys() <= own:
                 self.run(self.combine(recipe, forced), time.process_time() + _DEFAULT_S, most=1)

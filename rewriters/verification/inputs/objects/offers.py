@@ -138,6 +138,11 @@ def model(seed: int) -> torch.nn.Module:
     made.register_parameter("frozen", torch.nn.Parameter(drawn[0], requires_grad=False))
     made.register_buffer("running_mean", drawn[1])
     made.register_buffer("num_batches_tracked", torch.tensor(seed))
+    # parts with names of their own: "norm.bias", and a matrix that is called "table.bias"
+    table = torch.nn.Module()
+    table.register_parameter("bias", torch.nn.Parameter(drawn.clone()))
+    made.add_module("norm", torch.nn.LayerNorm(WIDTH))
+    made.add_module("table", table)
     return made
 
 
@@ -336,6 +341,8 @@ def _guess_object(parameter: Parameter, use: Use) -> list[Spec]:
         made = [some_layer, whole, stand_in] if called else [stand_in, some_layer]
         made = [s for s in made if s is not stand_in or not use.attributes & _WEIGHTS_OF]
         made += [with_buffers] * bool(use.attributes & _GOES_THROUGH)
+        # of images of any width, as a critic of ``x (B, C, H, W)``
+        made += [make_stand_in(parameter.name)] * (use.called and use.given == 1)
     elif re.search(r"\bGenerator\b", annotation) or name == "generator":
         left_out = [Value(parameter.default, given=False)] if parameter.has_default else []
         made = [*left_out, _make("generator", "a generator", seed)]

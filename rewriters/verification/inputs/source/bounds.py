@@ -2,12 +2,14 @@
 
 A text says ``rotary_dim is even and at most D``, code ``assert n <= x.shape[-1]``. Where code takes
 ``x[..., :n]`` and ``x[..., n:]`` apart, n is within the axis: Python cuts a larger one down without
-a word, but what is left over is nothing, and no caller means that.
+a word, but what is left over is nothing, and no caller means that. Nor does one that advances by a
+hop of 0, or gives milestones in no order where a text says that they rise.
 """
 
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -36,10 +38,20 @@ _STRICT = re.compile(r"(?i)below|(?:\w+ than|[<>])(?!=| or equal)")
 _CLAUSES = re.compile(r"[;.]\s+|\n[ \t]*\n|\n(?=[ \t]*[\w`]+ *[:(])")
 _ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _BRACKETS = re.compile(r"\([^()]*\)|\[[^\[\]]*\]")
+_ADVANCES = re.compile(
+    r"(^|_)(hop|stride|dilation)(_?(size|len(gth)?))?$"
+    r"|(^|_)(chunk|block|patch|window|tile|bucket)_?(size|len(gth)?)$"
+)
+"""What code moves on by, or cuts into parts of."""
+_LEAST = "1"
 
 
 class Bound(NamedTuple):
-    """A number and what it is at most: another one, or the size of an axis of an argument."""
+    """A number and what it is at most: another one, or the size of an axis of an argument.
+
+    ``Bound("1", "hop")`` is a hop of at least 1; with twice the same name, each number of a list is
+    at most the next one.
+    """
 
     small: str
     large: str
@@ -53,17 +65,22 @@ class _Axis(NamedTuple):
     at: int
 
 
-def list_bounds(function: Function, shapes: Collection[Shape]) -> list[Bound]:
+def list_bounds(
+    function: Function, shapes: Collection[Shape], rising: Collection[str] = ()
+) -> list[Bound]:
     """Return what the text of a function says of its numbers, demands, and takes apart.
 
-    ``shapes`` are those that are said of its arguments.
+    ``shapes`` are those that are said of its arguments; the numbers of ``rising`` are in order.
     """
     arguments = {arg.arg for arg in list_arguments(function)}
     sizes = {name for shape in shapes for size in shape for name in re.findall(r"\w+", size)}
     axes = dict(_list_named_axes(function, arguments))
     said = _read_said(ast.get_docstring(function) or "", arguments | sizes)
     demanded = _list_demanded(function, axes, arguments)
-    return list(dict.fromkeys([*said, *demanded, *_list_parted(function, arguments)]))
+    ordered = [Bound(name, name) for name in sorted(rising)]
+    steps = [Bound(_LEAST, name) for name in sorted(arguments) if _is_step(name, function)]
+    parted = _list_parted(function, arguments)
+    return list(dict.fromkeys([*said, *demanded, *parted, *ordered, *steps]))
 
 
 def choose_within(
@@ -93,10 +110,51 @@ def are_within(
     """Say whether numbers are at most what they may be, as far as their sizes are known."""
     for small, name, axis, below in limits:
         large = sizes.get(name)
+        if small == name and not _rises(specs.get(name)):
+            return False
+        if small == _LEAST:
+            number = getattr(specs.get(name), "value", None)
+            if type(number) is int and number < int(_LEAST):
+                return False
         if axis is not None:
             shape = getattr(specs.get(name), "shape", ())
             large = shape[axis] if axis in range(-len(shape), len(shape)) else None
         if small in sizes and large is not None and sizes[small] > large - below:
+            return False
+    return True
+
+
+def _rises(spec: Spec | None) -> bool:
+    """Say whether plain numbers are in order; of tensors, that is how they are drawn."""
+    items = getattr(spec, "items", None)
+    values = (
+        getattr(spec, "value", None) if items is None else [getattr(i, "value", 0) for i in items]
+    )
+    numbers = values if isinstance(values, tuple | list) else ()
+    if not all(isinstance(number, int | float) for number in numbers):
+        return True
+    return all(one <= other for one, other in itertools.pairwise(numbers))
+
+
+def _is_step(name: str, function: Function) -> bool:
+    """Say whether code moves on by a number, of which 0 means nothing of its own."""
+    if not _ADVANCES.search(name.lower()):
+        return False
+    if re.search(rf"\b{name}\b[^.\n]*\b(0|zero|disable)", ast.get_docstring(function) or ""):
+        return False
+    for node in walk(function):
+        match node:
+            case ast.If(test=test) | ast.IfExp(test=test) | ast.While(test=test):
+                asked = [test]
+            case ast.BoolOp(values=asked):
+                pass
+            case ast.UnaryOp(op=ast.Not(), operand=one):
+                asked = [one]
+            case ast.Compare(left=left, comparators=[ast.Constant(value=0 | 1 | -1)]):
+                asked = [left]
+            case _:
+                continue
+        if any(_name_of(one) == name for one in asked):
             return False
     return True
 

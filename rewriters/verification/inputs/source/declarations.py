@@ -36,6 +36,8 @@ from npufix.rewriters.verification.inputs.source.promises import (
     find_rising,
     find_unpacked_settings,
     list_multiples,
+    list_told_apart,
+    read_from_one,
     read_products,
     read_promises,
 )
@@ -58,7 +60,6 @@ from npufix.rewriters.verification.inputs.source.usage import (
     Function,
     Use,
     find_function,
-    find_sizes_told_apart,
     find_uses,
     list_arguments,
 )
@@ -101,6 +102,8 @@ class Declared:
     use: Use = field(default_factory=Use)
     below: str = ""
     """A size that its whole numbers are less than: a name, a number, ``n + 1``."""
+    least: int = 0
+    """What its whole numbers are at least."""
     narrow: torch.dtype | None = None
     """What type its whole numbers are of, where that is not int64."""
     boxes: bool = False
@@ -123,6 +126,7 @@ class Declared:
         """Say whether a tensor has dimensions and numbers of the right kind."""
         other = self.narrow is not None and tensor.dtype != self.narrow
         other |= self.promise is not None and tensor.shape[-1:] == (0,)
+        other |= tensor.kind == "int" and tensor.low < self.least
         return not other and self._takes_kind(tensor) and self._takes_dims(len(tensor.shape))
 
     def _takes_dims(self, count: int) -> bool:
@@ -383,23 +387,14 @@ def read_declarations(text: str, qualname: str, assumed: tuple[str, ...] = ()) -
     sure = _read_assumed((*comments, *assumed), names)
     for name, one in sure.items():
         found[name] = replace(one, use=replace(uses[name], dims=set(), least=0))
-    apart = frozenset(_list_told_apart(function, found))
+    apart = frozenset(list_told_apart(function, {n: one.shapes for n, one in found.items()}))
     known = [shape for one in found.values() for shape in one.shapes]
     multiples = [*read_multiples(docstring, known), *list_multiples(function)]
     # ``cos (T, rotary_dim)`` of a function with ``rotary_dim=4`` is four wide
     given |= _read_defaults(function)
     own = find_unpacked_settings(function)
-    limits = bounds.list_bounds(function, known)
+    limits = bounds.list_bounds(function, known, rising)
     return Declarations(found, frozenset(sure), given, 1, multiples, own, apart, limits)
-
-
-def _list_told_apart(function: Function, found: Mapping[str, Declared]) -> Iterator[str]:
-    """Yield N for ``q (B, N, D), k (B, N, D)`` above ``k.size(1) - q.size(1)``."""
-    for (left, at), (right, beside) in find_sizes_told_apart(function):
-        for one, other in itertools.product(found[left].shapes, found[right].shapes):
-            inside = at in range(-len(one), len(one)) and beside in range(-len(other), len(other))
-            if inside and ANY not in one + other and one[at] == other[beside]:
-                yield one[at]
 
 
 def _read_assumed(texts: Sequence[str], names: Sequence[str]) -> dict[str, Declared]:
@@ -460,12 +455,14 @@ def _read_said(
             if theirs in told and not (before.shapes or before.kinds):
                 found[name] = told[theirs]
     promises = read_promises("\n".join(texts), names)
+    positive = read_from_one("\n".join(texts), names)
     return {
         n: Declared(
             said.shapes if plain.get(n) not in _NUMBERS else (),
             said.kinds,
             promise=promises.get(n),
-            below=said.below,
+            below=said.below or positive.get(n, ""),
+            least=int(n in positive),
             narrow=getattr(torch, said.narrow) if said.narrow else None,
             boxes=said.boxes,
             type=types.get(n, ""),

@@ -10,16 +10,22 @@ cuts it: ``x (n, side * side, p * p * c)``.
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from npufix.rewriters.graph.modules.syntax import last_name, walk
 from npufix.rewriters.verification.calls.values import Promise
-from npufix.rewriters.verification.inputs.source.usage import find_last_line, list_arguments
+from npufix.rewriters.verification.inputs.source.shapes import ANY
+from npufix.rewriters.verification.inputs.source.usage import (
+    find_last_line,
+    find_sizes_told_apart,
+    list_arguments,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from npufix.rewriters.verification.inputs.source.shapes import Shape
     from npufix.rewriters.verification.inputs.source.usage import Function
@@ -43,8 +49,19 @@ _RISING = re.compile(
 _OF_RESULT = re.compile(r"(?i)\b(?:returns?|gives?|gets?|not|to be|will be)\b|->")
 """What is sorted later, or by the code itself, is in any order before."""
 _SORTS = r"(?<!search)sort|topk"
-_SEARCHED = {"searchsorted": 0, "bucketize": 1}
+_SEARCHED = {
+    "searchsorted": 0,
+    "bucketize": 1,
+    **dict.fromkeys(("bisect", "bisect_left", "bisect_right"), 0),
+}
 """Which argument has to be in order."""
+_FROM_ONE = re.compile(
+    r"(?i)\b(?:in|from|between)\b *[\[(]?1 *(?:,|to|and|\.\.\.?) *(?P<most>\w+)\b"
+    r"(?P<open> *- *1\b|\))?"
+    r"|(?:\bat least|>=) *1\b(?! *(?:in|of|per|for)\b)|> *0\b"
+    r"|\b(?:positive|none (?:is|of them is) (?:0|zero|empty))\b"
+)
+"""What says that the least of the whole numbers is one."""
 _SAID = re.compile(r"(?<![\w.])(\w+) ={1,2} ((?:\w+(?: ?\* ?\w+)+))(?![\w(]|\.\w)")
 _VIEWS = frozenset({"view", "reshape"})
 _CUTS = _VIEWS | {"unflatten"}
@@ -66,12 +83,38 @@ def find_rising(function: Function, text: str) -> set[str]:
     found: set[str] = set()
     for said in () if sorts else _RISING.finditer(text):
         clause = re.split(r"[.;\n]", text[: said.start()])[-1]
-        before = [word for word in re.findall(r"\w+", clause) if word in names]
+        # one milestone of several, "which are in rising order"
+        words = (w if w in names else f"{w}s" for w in re.findall(r"\w+", clause))
+        before = [word for word in words if word in names]
         found.update(before[-1:] if not _OF_RESULT.search(clause) else ())
     for call in calls:
         at = _SEARCHED.get(last_name(call.func))
         if at is not None and not any(word.arg == "sorter" for word in call.keywords):
             found |= {a.id for a in call.args[at : at + 1] if isinstance(a, ast.Name)} & names
+    return found
+
+
+def list_told_apart(function: Function, shapes: Mapping[str, Sequence[Shape]]) -> Iterator[str]:
+    """Yield N for ``q (B, N, D), k (B, N, D)`` above ``k.size(1) - q.size(1)``."""
+    for (left, at), (right, beside) in find_sizes_told_apart(function):
+        for one, other in itertools.product(shapes[left], shapes[right]):
+            inside = at in range(-len(one), len(one)) and beside in range(-len(other), len(other))
+            if inside and ANY not in one + other and one[at] == other[beside]:
+                yield one[at]
+
+
+def read_from_one(text: str, names: Collection[str]) -> dict[str, str]:
+    """Return the arguments whose whole numbers are at least 1, and what they are less than.
+
+    ``lengths (B,) in [1, T]`` are less than ``T + 1``; of ``counts (N,), positive`` nobody knows.
+    """
+    found: dict[str, str] = {}
+    for said in _FROM_ONE.finditer(text):
+        clause = re.split(r"[.;\n]", text[: said.start()])[-1]
+        before = [word for word in re.findall(r"\w+", clause) if word in names]
+        most, ends = said["most"], said["open"]
+        for name in before[-1:]:
+            found.setdefault(name, "" if most is None else most if ends else f"{most} + 1")
     return found
 
 

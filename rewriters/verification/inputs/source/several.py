@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from npufix.rewriters.graph.modules.syntax import last_name, walk
 from npufix.rewriters.verification.calls.values import MadeArgument, Several, Spec, Value
 from npufix.rewriters.verification.inputs.source.parameters import guess_scalars
+from npufix.rewriters.verification.inputs.source.usage import find_function
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from npufix.rewriters.verification.inputs.source.parameters import Parameter
     from npufix.rewriters.verification.inputs.source.usage import Function, Use
@@ -24,6 +27,19 @@ _AXES = r"(^|_)(dims?|axis|axes)$"
 _PLACES = r"(^|_)(ind(ices|exes|exs)|idxs?|layers|positions|ids)$"
 """Which of several: the first ones are always there."""
 _CONTAINER = r"(?i)\b(tuple|list|sequence|iterable)\[ *"
+_MAPPING = (
+    r"(?i)(?:typing\.)?(?:dict|(?:mutable)?mapping)(?:\[ *str, *(?:int|float|str|any|object)\])?"
+)
+_OF_AFFIXES = frozenset(
+    {"startswith", "endswith", "removeprefix", "removesuffix", "partition", "split", "replace"}
+)
+"""Methods of texts that ask for a part."""
+_OF_MAPPINGS = frozenset({"items", "keys", "values", "setdefault"})
+_OF_HELD: dict[str, Callable[[int], object]] = {
+    "int": int,
+    "float": lambda n: n / 4,
+    "str": "value {}".format,
+}
 _PAIRS: dict[str, tuple[tuple[object, ...], ...]] = {
     "int": ((0, 2), (1, 3), (3, 5)),
     "float": ((0.5, 2.0),),
@@ -33,18 +49,8 @@ _PAIRS: dict[str, tuple[tuple[object, ...], ...]] = {
 
 def guess_several(parameter: Parameter, use: Use) -> list[Spec]:
     """Return several plain values, for a parameter that is annotated or used like that."""
-    own = _guess_table(parameter) or _guess_axes(parameter)
-    return own or _guess_listed(parameter, use) or _guess_sizes(parameter, use)
-
-
-def _guess_table(parameter: Parameter) -> list[Spec]:
-    """Return numbers by names, for ``weights: dict[str, float]``: of one name there is none."""
-    found = re.search(r"(?i)\b(dict|mapping)\[ *str *, *(int|float) *\]", parameter.annotation)
-    if found is None:
-        return []
-    numbers = tuple(map(Value, _PAIRS[found[2]][-1]))
-    keys = ("second", "third"), ("second", "first")
-    return [Several(numbers, "dict", names) for names in keys]
+    listed = _guess_axes(parameter) or _guess_listed(parameter, use)
+    return listed or _guess_sizes(parameter, use) or _guess_mapping(parameter, use)
 
 
 def _guess_listed(parameter: Parameter, use: Use) -> list[Spec]:
@@ -76,6 +82,45 @@ def _guess_sizes(parameter: Parameter, use: Use) -> list[Spec]:
     return made
 
 
+def _guess_mapping(parameter: Parameter, use: Use) -> list[Spec]:
+    """Return dictionaries of plain values, for ``base: dict`` or what ``.items()`` is asked of.
+
+    Two of them share some keys on each level, and have one of their own, so that a merge that goes
+    one level deep differs from one that goes two.
+    """
+    found = re.fullmatch(_MAPPING, parameter.annotation)
+    asked = not parameter.annotation and not parameter.has_default and use.attributes & _OF_MAPPINGS
+    if use.keys or not (found or asked):
+        return []
+    own, seed = f"of_{parameter.name}", len(parameter.name) + sum(map(ord, parameter.name)) % 7
+    plain = {"second": seed + 1, "first": seed, own: seed + 2}  # in no order
+    held = re.sub(r"^.*, *|\]$", "", found[0]) if found and "[" in found[0] else ""
+    if held in _OF_HELD:
+        pieces = {"fir": seed + 6, "f": seed + 5, "s": seed + 7}  # of texts, the longest first
+        return [
+            Several(tuple(Value(_OF_HELD[held](n)) for n in one.values()), "dict", tuple(one))
+            for one in (plain | pieces, {"second": seed, "third": seed + 1})
+        ]
+    deep = {"first": seed + 3, own: seed + 4}
+    inner = {"third": seed + 1, "fourth": deep, own: seed + 2}
+    nested = {"second": inner, "first": seed, own: seed}
+    return [Value(nested), Value(plain)]
+
+
+def as_arguments(values: Mapping[str, object], parameters: Sequence[Parameter]) -> dict[str, Spec]:
+    """Return what to pass where tests ask for values: ``[]`` for False of ``order: list[int]``."""
+    known = {p.name: p.annotation for p in parameters}
+    return {n: _as_annotated(v, known.get(n, "")) for n, v in values.items() if "." not in n}
+
+
+def _as_annotated(value: object, annotation: str) -> Spec:
+    kind = re.match(r"(?i)(typing\.)?(list|tuple|dict|str)\b", annotation)
+    if value is not False or kind is None:
+        return Value(value)
+    made: dict[str, Spec] = {"list": _list_of(()), "dict": Several((), "dict"), "str": Value("")}
+    return made.get(kind[2].lower(), Value(()))
+
+
 def _guess_axes(parameter: Parameter) -> list[Spec]:
     """Return several axes, for ``dim: int | tuple[int, ...]``."""
     several = re.search(r"(?i)\b(tuple|list|sequence|iterable|size)\b", parameter.annotation)
@@ -95,6 +140,52 @@ def vary_absent(parameter: Parameter, use: Use) -> list[Spec]:
     if parameter.default is not None:
         return []
     return [*guess_several(parameter, use)[:2], *guess_scalars(parameter)[:1]]
+
+
+def find_affixes(tree: ast.Module, qualname: str, parameters: Sequence[Parameter]) -> list[str]:
+    """Return what texts are asked for by their parts: ``.bias`` of ``name.endswith(".bias")``."""
+    given = {p.name: p.default for p in parameters if isinstance(p.default, str)}
+    found: dict[str, None] = {}
+    function = find_function(tree, qualname)
+    for node in walk(function) if function is not None else ():
+        match node:
+            case ast.Call(func=ast.Attribute(attr=name), args=[part, *_]) if name in _OF_AFFIXES:
+                parts = part.elts if isinstance(part, ast.Tuple) else [part]
+            case ast.Compare(left=part, ops=[ast.In() | ast.NotIn()]):
+                parts = [part]
+            case _:
+                continue
+        for one in parts:
+            text = one.value if isinstance(one, ast.Constant) else given.get(ast.unparse(one))
+            found |= {text: None} if isinstance(text, str) and text else {}
+    return list(found)
+
+
+def affix(specs: Mapping[str, Spec], affixes: Sequence[str]) -> Iterator[dict[str, Spec]]:
+    """Yield arguments with texts, keys of dictionaries too, that begin, end and go on so."""
+    ways = (lambda a, t: a + t, lambda a, t: t + a, lambda a, t: t[:2] + a + t[2:])
+    for way in ways:
+        more = [partial(way, part) for part in affixes]
+        made = {name: _affix(spec, more) for name, spec in specs.items()}
+        if made != specs:
+            yield made
+
+
+def _affix(spec: Spec, ways: Sequence[Callable[[str], str]]) -> Spec:
+    match spec:
+        case Value(value=str(text), given=True) if ways:
+            return Value(ways[0](text))
+        case Value(value=dict(held)):
+            return Value(held | {way(key): value for key, value in held.items() for way in ways})
+        case Several(kind="dict"):
+            items = dict(zip(spec.keys, spec.items, strict=True))
+            items |= {way(key): item for key, item in items.items() for way in ways}
+            return replace(spec, keys=tuple(items), items=tuple(items.values()))
+        case Several(items=items):
+            texts = [i.value for i in items if isinstance(i, Value) and isinstance(i.value, str)]
+            more = (Value(way(text)) for way in ways for text in texts)
+            return replace(spec, items=(*items, *more))
+    return spec
 
 
 def tell_apart(default: object) -> list[Spec]:

@@ -86,3 +86,143 @@ def test_sizes_are_chosen_within_bounds() -> None:
     declared = read_declarations(ROTARY, "apply_rotary")
     rows = [declared.list_shapes(name, 8)[0][-1] for name in ("q", "cos")]
     assert rows[0] > rows[1] == declared.find_size("rotary_dim", 8)
+
+
+FRAMES = """
+def frames(x, size: int, hop: int):
+    \"\"\"x: (B, T).\"\"\"
+    t = x.shape[1]
+    n = 1 if t <= size else 1 + (t - size) // hop
+    x = F.pad(x, (0, max(size - t, 0)))
+    return torch.stack([x[:, i * hop : i * hop + size] for i in range(n)], 1)
+"""
+RATE = """
+import bisect
+def rate(step: int, milestones: list[int], base: float = 0.5):
+    \"\"\"Rate of a step: half as much from each milestone on, which are in rising order.\"\"\"
+    return base * 0.5 ** sum(step >= m for m in milestones)
+"""
+
+
+SUM = "sum(step >= m for m in milestones)"
+WINDOWS = "torch.stack([x[:, i * hop : i * hop + size] for i in range(n)], 1)"
+
+
+@pytest.mark.parametrize(
+    ("code", "change", "status"),
+    [
+        # a hop of 0, which one window does without, is a call that nobody makes
+        (FRAMES, (WINDOWS, "x.unfold(1, size, hop)[:, :n]"), Status.EQUIVALENT),
+        (FRAMES, ("1 + (t - size) // hop", "1 + (t - size - 1) // hop"), Status.REFUTED),
+        (RATE, (SUM, "bisect.bisect_right(milestones, step)"), Status.EQUIVALENT),
+        (RATE, (SUM, "bisect.bisect_left(milestones, step)"), Status.REFUTED),
+    ],
+)
+def test_numbers_are_such_that_callers_give(
+    code: str, change: tuple[str, str], status: Status
+) -> None:
+    found = verdict(code, change)
+    assert found.status is status, found
+
+
+def test_a_step_that_may_be_zero_is_passed_as_zero() -> None:
+    tested = FRAMES.replace("    t = ", "    if not hop:\n        return x\n    t = ")
+    assert Bound("1", "hop") in _bounds(FRAMES)
+    assert Bound("1", "hop") not in _bounds(tested)
+
+
+SHARD = """
+def shard(order: list[int], least: int):
+    least = min(max(least, 0), 3 * len(order))
+    while len(order) < least:
+        order = order + order[: least - len(order)]
+    return order[:least]
+"""
+FILLED = SHARD[SHARD.index("    while") : SHARD.index("    return")]
+MERGE = """
+def merge(base: dict, other: dict):
+    out = dict(base)
+    for key, value in other.items():
+        deeper = isinstance(value, dict) and isinstance(out.get(key), dict)
+        out[key] = merge(out[key], value) if deeper else value
+    return out
+"""
+PENALTY = """
+def penalty(critic: torch.nn.Module, x):
+    \"\"\"x: (B, C, H, W).\"\"\"
+    x = x.detach().requires_grad_()
+    grad = torch.autograd.grad(critic(x).sum(), x, create_graph=True)[0]
+    return grad.flatten(1).norm(2, dim=1).mean()
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "change", "status"),
+    [
+        (MERGE, ("merge(out[key], value) if", "{**out[key], **value} if"), Status.REFUTED),
+        (MERGE, ("out = dict(base)", "out = {**base}"), Status.EQUIVALENT),
+        (PENALTY, ("grad.flatten(1).norm(2, dim=1)", "grad.norm(2, dim=1)"), Status.REFUTED),
+        (
+            PENALTY,
+            ("grad.flatten(1).norm(2, dim=1)", "torch.linalg.vector_norm(grad, dim=(1, 2, 3))"),
+            Status.EQUIVALENT,
+        ),
+    ],
+)
+def test_dictionaries_in_dictionaries_and_layers_of_images(
+    code: str, change: tuple[str, str], status: Status
+) -> None:
+    found = verdict(code, change)
+    assert found.status is status, found
+
+
+def test_a_list_that_a_new_test_asks_about_is_empty_too() -> None:
+    found = verdict(SHARD, (FILLED, "    if order:\n        order = (order * 3)[:least]\n"))
+    assert found.status is Status.EQUIVALENT, found
+
+
+ENDS = '''
+def at_ends(x, lengths):
+    """x: (B, T, D), lengths: (B,) long in [1, T]: the last token of each row."""
+    return x[torch.arange(len(x)), lengths - 1]
+'''
+LAST = "x[torch.arange(len(x)), lengths - 1]"
+GATHERED = "x.gather(1, (lengths - 1).view(-1, 1, 1).expand(-1, 1, x.shape[2]))[:, 0]"
+STRIP = """
+def strip(state: dict, prefix: str = "module."):
+    return {k[len(prefix):] if k.startswith(prefix) else k: v for k, v in state.items()}
+"""
+PREFIXED = "k[len(prefix):] if k.startswith(prefix) else k: v"
+PIECES = """
+def split(text: str, vocab: dict[str, int], unknown: int = 0):
+    ids, at = [], 0
+    while at < len(text):
+        fits = [end for end in range(at + 1, len(text) + 1) if text[at:end] in vocab]
+        ids.append(vocab[text[at : fits[-1]]] if fits else unknown)
+        at = fits[-1] if fits else at + 1
+    return ids
+"""
+DECAYS = """
+def groups(model: torch.nn.Module):
+    named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
+    return [p for n, p in named if p.ndim < 2 or n.endswith(".bias")]
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "change", "status"),
+    [
+        (ENDS, (LAST, GATHERED), Status.EQUIVALENT),  # refuses a length of 0
+        (ENDS, (LAST, "x[:, lengths.max() - 1]"), Status.REFUTED),
+        (STRIP, (PREFIXED, "k.removeprefix(prefix): v"), Status.EQUIVALENT),
+        (STRIP, (PREFIXED, 'k.replace(prefix, ""): v'), Status.REFUTED),
+        (PIECES, ("at = fits[-1] if", "at = fits[0] if"), Status.REFUTED),
+        (PIECES, ("fits[-1]]]", "max(fits)]]"), Status.EQUIVALENT),
+        (DECAYS, ('p.ndim < 2 or n.endswith(".bias")', 'n.endswith("bias")'), Status.REFUTED),
+    ],
+)
+def test_lengths_are_from_one_and_texts_begin_and_end_as_code_asks(
+    code: str, change: tuple[str, str], status: Status
+) -> None:
+    found = verdict(code, change)
+    assert found.status is status, found
