@@ -125,4 +125,13 @@ def file_of(rule: Rule) -> Path:
 
 def _module_of(rule: Rule) -> ModuleType:
     written = rule.forms[0].pattern if isinstance(rule, Substitution) else rule.check
-    return importlib.import_module(written.__module__)
+    module = importlib.import_module(written.__module__)
+    borrowed = getattr(getattr(module, "RULE", None), "id", rule.id) != rule.id
+    # the rule of YAML computes what that of Python does: its pattern is imported from there
+    return _own_modules().get(rule.id, module) if borrowed else module
+
+
+@cache
+def _own_modules() -> dict[str, ModuleType]:
+    """Return the modules of our rules by id."""
+    return {load_rule(name).id: importlib.import_module(name) for name in rule_modules()}

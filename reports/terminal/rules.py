@@ -79,6 +79,7 @@ def explain(rule: Rule, console: Console, *, details: bool = False) -> None:
 def _explain_substitution(rule: Substitution, console: Console, *, details: bool) -> None:
     if rule.replaces:
         console.print(Text(f"Kernels: {', '.join(rule.replaces)}"))
+    if rule.becomes:
         console.print(Text(f"become:  {', '.join(rule.becomes)} (needs {rule.requires})"))
     else:
         console.print(Text(f"Needs {rule.requires}"))

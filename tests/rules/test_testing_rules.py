@@ -111,3 +111,16 @@ def test_a_file_that_is_no_rule_is_an_input_error(tmp_path: Path, text: str) -> 
     result = CliRunner().invoke(cli, ["rules", "test", str(path)])
     assert isinstance(result.exception, RuleError)
     assert "no_rule.py" in str(result.exception)
+
+
+def test_a_rule_that_shares_the_pattern_of_another_is_itself() -> None:
+    path = Path(__file__).parents[2] / "rules" / "substitutions" / "yaml_settings.py"
+    result = CliRunner().invoke(cli, ["rules", "test", str(path), "--json", "--no-run"])
+    assert problems(result) == {}
+    assert "dataloader_num_workers" in CliRunner().invoke(cli, ["rules", "show", "NPU178"]).output
+
+
+def test_a_rule_without_kernels_that_take_over_prints_no_empty_line() -> None:
+    shown = CliRunner().invoke(cli, ["rules", "show", "NPU324"]).output
+    assert "become:" not in shown
+    assert "Needs torch_npu>=2.1" in shown

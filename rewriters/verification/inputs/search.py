@@ -285,17 +285,16 @@ class _Search:
         recipe = next(iter(self.options), None)
         held = getattr(self.target.make_object(recipe), "__dict__", {}).items()
         known = {f"self.{n}": v for n, v in held if type(v) is int}
-        wanted = self.target.parameters()
+        tree, wanted = self.wanted.tree, self.target.parameters()
         free = [p.name for p in wanted if not p.has_default]
         known |= {p.name: p.default for p in wanted if type(p.default) is int}
         for place in self.wanted.unreached(found.reached):
-            tree = self.wanted.tree
             values = {**solve_path_condition(tree, place), **solve_sizes(tree, place, known, free)}
             if values and values not in asked:
                 asked.append(values)
         for values in asked[:_MOST_GOALS]:
             self._run_with(values, _FURTHER_S)
-        affixes = several.find_affixes(self.wanted.tree, self.target.qualname, wanted)
+        affixes = several.find_affixes(tree, self.target.qualname, wanted)
         if affixes and self.wanted.unreached(found.reached):
             every = ((a, s) for a in self.combine(recipe) for s in several.affix(a.specs, affixes))
             self.run((replace(a, specs=s) for a, s in every), time.process_time() + _FURTHER_S)

@@ -624,18 +624,25 @@ def test_a_model_may_be_saved_by_who_waits(tmp_path: Path) -> None:
         ("debug = strict or ON\n    if debug:\n        assert (x >= 0).all()", set()),
         ("assert (x >= 0).all()", {"NPU217"}),
         (  # one decision: the loop
-            "y = []\n    for i in range(len(x)):\n        n = lengths[i].item()\n"
-            "        y.append(x[i, :n].mean(0))\n    x = torch.stack(y)",
+            (
+                "y = []\n    for i in range(len(x)):\n        n = lengths[i].item()\n"
+                "        y.append(x[i, :n].mean(0))\n    x = torch.stack(y)"
+            ),
             {"NPU250"},
         ),
         (  # no kernel runs in any round
-            "m = torch.zeros(len(x), 9, dtype=torch.bool)\n    for i, n in enumerate(lens):\n"
-            "        m[i, :n] = True\n    x = x * m.to(x.device)",
+            (
+                "m = torch.zeros(len(x), 9, dtype=torch.bool)\n    for i, n in enumerate(lens):\n"
+                "        m[i, :n] = True\n    x = x * m.to(x.device)"
+            ),
             set(),
         ),
         (
-            "m = torch.zeros(len(x), 9, dtype=torch.bool)\n    for i, n in enumerate(lengths):\n"
-            "        m[i, :n] = True\n    x = x * m.to(x.device)",
+            (
+                "m = torch.zeros(len(x), 9, dtype=torch.bool)\n"
+                "    for i, n in enumerate(lengths):\n"
+                "        m[i, :n] = True\n    x = x * m.to(x.device)"
+            ),
             {"NPU250"},
         ),
         ("y = x[mask]\n    for f in self.fs:\n        y += f(x)\n    x[mask] = y", set()),
