@@ -83,7 +83,7 @@ HEADS = (
     r"|^(queries|keys|values)$"
 )
 """Queries, keys and values: split into heads, more often than not."""
-_WORDS = ("first", "second", "first, then: 2")
+_WORDS = ("first", "second", "first,\nthen:2")
 """For a text of which nothing else is known: a key, and one that is cut into pieces."""
 _ENDS_OF_PACKED = r"^cu_?(seq|len)|cumulative_\w*len|^cum_\w*len|indptr|row_?(ptr|splits)"
 _FURTHER_COUNTS = (3, 6, 5)
