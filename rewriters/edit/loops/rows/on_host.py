@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.dataflow import FunctionFlow
     from npufix.rewriters.graph.nodes import Evaluation, Node
 
+_LISTS = re.compile(r"(?i)(list|sequence|tuple)\[")
 _OF_NUMBERS = re.compile(r"(?i)(list|sequence|tuple)\[(int|float)(, \.\.\.)?\]|int|float")
 
 
@@ -57,13 +58,19 @@ def _stays_on_host(flow: FunctionFlow, loop: Loop, inside: Sequence[Evaluation])
         for n in walk(part)
         if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and id(n) not in called
     ]
-    return all(n.id in known or _holds_numbers(flow, facts, n) for n in read)
+    others = [n for n in read if n.id not in known]
+    listed = any(_LISTS.match(_annotation_of(flow, facts, n)) for n in others)
+    return listed and all(_holds_numbers(flow, facts, n) for n in others)
 
 
 def _holds_numbers(flow: FunctionFlow, facts: Facts, code: ast.Name) -> bool:
-    node = facts.node(code)
-    given = annotation(flow, str(node.value)) if node is not None and node.op == Op.PARAM else ""
+    given = _annotation_of(flow, facts, code)
     return facts.is_tensor(code) is False or _OF_NUMBERS.fullmatch(given) is not None
+
+
+def _annotation_of(flow: FunctionFlow, facts: Facts, code: ast.Name) -> str:
+    node = facts.node(code)
+    return annotation(flow, str(node.value)) if node is not None and node.op == Op.PARAM else ""
 
 
 def is_of_host_alone(flow: FunctionFlow, loop: Loop, inside: Sequence[Evaluation]) -> bool:
