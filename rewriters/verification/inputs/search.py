@@ -40,7 +40,6 @@ from npufix.rewriters.verification.inputs.objects.offers import guess_objects
 from npufix.rewriters.verification.inputs.objects.saved import offer_loads
 from npufix.rewriters.verification.inputs.recipes import Recipe, generate_recipes, tie_modules
 from npufix.rewriters.verification.inputs.search_result import (
-    MOST_EXPIRED,
     NO_OBJECT,
     SearchResult,
 )
@@ -457,7 +456,7 @@ class _Search:
         enough = start + (most or (_ENOUGH_LATER if start else _ENOUGH))
         beside, sorts, looks = 0, Sorts(), Looks()
         for assignment in tried:
-            if time.process_time() > until or found.expired >= MOST_EXPIRED:
+            if found.ends(until):
                 return
             reaches_all = not wanted.unreached(found.reached)
             if looks.say_nothing(assignment, any_sketch=not reaches_all) or (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -31,6 +32,8 @@ class SearchResult:
     errors_as_declared: Counter[str] = field(default_factory=Counter)
     """Of the search within all that the text says, where a later one was within less of it."""
     expired: int = 0
+    time_is_up: bool = False
+    """Whether a search for them ended by its time, with more to try."""
     uncalled: dict[str, list[str]] = field(default_factory=dict)
     """Methods that write what the function reads, and of which no call was found that runs.
 
@@ -38,6 +41,12 @@ class SearchResult:
     """
     not_made: str = ""
     """What ``__init__`` raises, where no object of the class was made by it."""
+
+    def ends(self, until: float) -> bool:
+        """Say whether a search is to end: by its processor time, or as calls do not return."""
+        now = time.process_time() > until
+        self.time_is_up |= now
+        return now or self.expired >= MOST_EXPIRED
 
     @property
     def is_thin(self) -> bool:
@@ -52,10 +61,11 @@ class SearchResult:
         """Why there are no assignments."""
         if self.expired >= MOST_EXPIRED:
             return f"the original does not return within {CALL_S:g} s"
+        rest = "; there was more to try when the time was up" if self.time_is_up else ""
         if self.outside:
-            return "no arguments were found that meet the conditions"
+            return "no arguments were found that meet the conditions" + rest
         if self.ran:
-            return "no arguments were found that reach the rewritten lines"
+            return "no arguments were found that reach the rewritten lines" + rest
         declared, others = (
             next((error for error, _ in errors.most_common(1)), "")
             for errors in (self.errors_as_declared, self.errors)
@@ -67,4 +77,6 @@ class SearchResult:
         if self.not_made:
             why = "" if common == NO_OBJECT else why
             why += f"; no object of its class can be made: {self.not_made}"
+        else:
+            why += rest + "; --assume says what callers pass: 'x: float[b, t, d]'"
         return f"no arguments were found under which the original runs{why}"

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 pytest.importorskip("torch")
+
+from npufix.rewriters.verification.inputs.search_result import (
+    SearchResult,
+)
 
 CASES = {
     "a shape that is kept, and a count whose default is none": (
@@ -444,3 +450,13 @@ def test_one_tensor_may_be_half_beside_two_that_are_not() -> None:
     assert verdict(text, old, "gain * x + shift", "f") == "equivalent"
     found = verdict(text, old, "((x * gain).to(gain.dtype) + shift).to(shift.dtype)", "f")
     assert found.startswith("refuted")
+
+
+def test_a_search_says_what_ended_it_and_what_the_user_can_say() -> None:
+    found = SearchResult()
+    assert not found.ends(time.process_time() + 60)
+    assert found.reason.endswith("--assume says what callers pass: 'x: float[b, t, d]'")
+    assert "when the time was up" not in found.reason
+    assert found.ends(time.process_time() - 1)
+    assert not found.ends(time.process_time() + 60)  # of a later, shorter search
+    assert "there was more to try when the time was up" in found.reason
