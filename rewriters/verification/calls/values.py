@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -306,14 +307,13 @@ def _make(
 ) -> object:
     """Make an argument; ``drawn``: the seed, and how many digits are left."""
     if isinstance(spec, Value):
-        return spec.value
+        return deepcopy(spec.value) if isinstance(spec.value, dict | list) else spec.value
     if isinstance(spec, Several):
         names = spec.keys or [f"{name}{i}" for i in range(len(spec.items))]
         items = zip(names, spec.items, strict=True)
         return spec.collect([_make(item, n, flavour, drawn, dtype) for n, item in items])
-    if math.prod(spec.shape) > _MOST_KEPT:
-        return _draw_tensor(spec, name, flavour, drawn, dtype)
-    return _draw_once(spec, name, flavour, drawn, dtype).clone()
+    few, given = math.prod(spec.shape) <= _MOST_KEPT, (spec, name, flavour, drawn, dtype)
+    return _draw_once(*given).clone() if few else _draw_tensor(*given)
 
 
 def _draw_tensor(

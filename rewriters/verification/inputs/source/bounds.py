@@ -150,6 +150,8 @@ def _is_step(name: str, function: Function) -> bool:
                 pass
             case ast.UnaryOp(op=ast.Not(), operand=one):
                 asked = [one]
+            case ast.Call(func=ast.Name(id="max"), args=asked):
+                pass
             case ast.Compare(left=left, comparators=[ast.Constant(value=0 | 1 | -1)]):
                 asked = [left]
             case _:

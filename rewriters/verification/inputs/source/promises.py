@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from npufix.rewriters.graph.modules.syntax import last_name, walk
+from npufix.rewriters.graph.modules.syntax import last_name, list_stored_names, walk
 from npufix.rewriters.verification.calls.values import Promise
 from npufix.rewriters.verification.inputs.source.shapes import ANY
 from npufix.rewriters.verification.inputs.source.usage import (
@@ -57,9 +57,7 @@ _SEARCHED = {
 """Which argument has to be in order."""
 _FROM_ONE = re.compile(
     r"(?i)\b(?:in|from|between)\b *[\[(]?1 *(?:,|to|and|\.\.\.?) *(?P<most>\w+)\b"
-    r"(?P<open> *- *1\b|\))?"
-    r"|(?:\bat least|>=) *1\b(?! *(?:in|of|per|for)\b)|> *0\b"
-    r"|\b(?:positive|none (?:is|of them is) (?:0|zero|empty))\b"
+    r"(?P<open> *- *1\b|\))?|\bnone (?:is|of them is) (?:0|zero|empty)\b"
 )
 """What says that the least of the whole numbers is one."""
 _SAID = re.compile(r"(?<![\w.])(\w+) ={1,2} ((?:\w+(?: ?\* ?\w+)+))(?![\w(]|\.\w)")
@@ -87,10 +85,11 @@ def find_rising(function: Function, text: str) -> set[str]:
         words = (w if w in names else f"{w}s" for w in re.findall(r"\w+", clause))
         before = [word for word in words if word in names]
         found.update(before[-1:] if not _OF_RESULT.search(clause) else ())
+    as_given = names - list_stored_names(function)  # not ``edges = sorted(edges)``
     for call in calls:
         at = _SEARCHED.get(last_name(call.func))
         if at is not None and not any(word.arg == "sorter" for word in call.keywords):
-            found |= {a.id for a in call.args[at : at + 1] if isinstance(a, ast.Name)} & names
+            found |= {a.id for a in call.args[at : at + 1] if isinstance(a, ast.Name)} & as_given
     return found
 
 
@@ -106,7 +105,8 @@ def list_told_apart(function: Function, shapes: Mapping[str, Sequence[Shape]]) -
 def read_from_one(text: str, names: Collection[str]) -> dict[str, str]:
     """Return the arguments whose whole numbers are at least 1, and what they are less than.
 
-    ``lengths (B,) in [1, T]`` are less than ``T + 1``; of ``counts (N,), positive`` nobody knows.
+    ``lengths (B,) in [1, T]`` are less than ``T + 1``; of ``lengths (N,), none is 0`` nobody knows.
+    Not so ``labels (N,), > 0 are foreground``, which tells some from others.
     """
     found: dict[str, str] = {}
     for said in _FROM_ONE.finditer(text):

@@ -226,3 +226,38 @@ def test_lengths_are_from_one_and_texts_begin_and_end_as_code_asks(
 ) -> None:
     found = verdict(code, change)
     assert found.status is status, found
+
+
+STAGE = """
+import bisect
+def stage(epoch: int, milestones: list[int]):
+    milestones = sorted(milestones)
+    return bisect.bisect_right(milestones, epoch)
+"""
+FOREGROUND = '''
+def pool(x, segments):
+    """x (B, D), segments (B,) int64, of which those >= 1 are tokens and 0 is padding."""
+    return (x * (segments >= 1)[:, None]).sum(0)
+'''
+IN_PLACE = """
+def merge(base: dict, over: dict):
+    for key, value in over.items():
+        deeper = isinstance(value, dict) and isinstance(base.get(key), dict)
+        base[key] = merge(base[key], value) if deeper else value
+    return base
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "change"),
+    [
+        (STAGE, ("sorted(milestones)", "list(milestones)")),  # they come in any order
+        (FOREGROUND, ("(x * (segments >= 1)[:, None])", "x")),  # "those >= 1" are some of them
+        (IN_PLACE, ("merge(base[key], value) if deeper else value", "value")),
+    ],
+)
+def test_what_code_itself_sorts_tells_apart_or_writes_into_is_met(
+    code: str, change: tuple[str, str]
+) -> None:
+    found = verdict(code, change)
+    assert found.status is Status.REFUTED, found
