@@ -199,8 +199,8 @@ def _order(graph: Graph, op: str, values: list[Node], named: dict[str, Node]) ->
     if op == "squeeze" and len(values) > 2:  # noqa: PLR2004 - self and one dim
         return None
     signature = operators.signature(op)
-    if signature is None or not values:
-        return None if named or signature is None else values
+    if signature is None or not values:  # ``F.silu()``, which raises when it is called
+        return None
     names = list(signature)
     if names and names[-1].startswith("*"):
         return _gather(graph, names[-1][1:], values, named)

@@ -104,6 +104,20 @@ def test_a_closed_pipe_is_no_error() -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_scan_reads_calls_that_raise_and_loops_that_compute_nothing(
+    inside: Npufix, tmp_path: Path
+) -> None:
+    code = (
+        "import torch\nimport torch.nn.functional as F\n\n\ndef step(x, names: list[int]):\n"
+        "    act = F.silu()\n    for name in names:\n        pass\n"
+        "    while True:\n        try:\n            break\n        except StopIteration:\n"
+        "            continue\n    x[x > 0] = 0.0\n    return act(x)\n"
+    )
+    (tmp_path / "odd.py").write_text(code, encoding="utf-8")
+    found = json.loads(inside("scan", tmp_path, "--json").stdout)
+    assert found["problems"] == []
+
+
 def test_scan_says_how_a_loop_over_parts_is_written(inside: Npufix, tmp_path: Path) -> None:
     code = (
         "import torch\nfrom torch import nn\n\n\nclass Pool(nn.Module):\n"

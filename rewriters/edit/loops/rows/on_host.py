@@ -44,10 +44,12 @@ def _stays_on_host(flow: FunctionFlow, loop: Loop, inside: Sequence[Evaluation])
     ``for i, n in enumerate(lens): mask[i, :n] = True`` with ``lens: list[int]``, and ``mask`` is
     moved afterwards; where ``n`` may be an element of a tensor, the host may wait for each.
     """
-    facts = Facts(flow, inside)
     written = _list_written(inside)
+    if not written:
+        return False
+    facts = Facts(flow, inside)
     nodes = [facts.node(code) for code in written]
-    if not nodes or not all(node is not None and is_made_on_host(node) for node in nodes):
+    if not all(node is not None and is_made_on_host(node) for node in nodes):
         return False
     known = list_names(loop.target).union(*map(list_names, written))
     parts = [loop.items, *loop.body]
