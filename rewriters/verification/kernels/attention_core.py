@@ -138,10 +138,10 @@ def _make_triangle() -> Tensor:
 
 
 def _check_compressed(operator: str, mask: Tensor, mode: int) -> None:
-    triangle = _make_triangle()
+    triangle = _make_triangle().to(mask.device)
     accept(
         operator,
         mask.shape[-2:] == triangle.shape
-        and all(torch.equal(each, triangle) for each in mask.bool().view(-1, *triangle.shape)),
+        and all(torch.equal(each, triangle) for each in mask.bool().reshape(-1, *triangle.shape)),
         f"sparse_mode {mode} wants the upper triangle of {_COMPRESSED} x {_COMPRESSED}",
     )

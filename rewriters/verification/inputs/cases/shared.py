@@ -1,7 +1,8 @@
 """Calls in which two arguments are one tensor: ``combine(out=x, x=x)``.
 
-Who writes into one of them and reads the other afterwards reads what it has written. Only where the
-original does the same with a copy is that a call that anybody makes.
+Who writes into one of them and reads the other afterwards reads what it has written. Only where one
+is called a result, and the original does the same with a copy, is that a call that anybody makes:
+nobody passes a parameter as its own gradient.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.verification.inputs.target import Assignment
 
 _WRITES = re.compile(r"[a-z]_\(|\] *[-+*/]?= |[-+*/]= |\bout=")
+_RESULT = re.compile(r"(^|_)(out|outputs?|dst|dest|destination|results?|into|target_buffer)(_|$)")
 _MOST = 3
 
 
@@ -33,7 +35,8 @@ def list_shared(trials: Trials, one: Assignment, job: Job) -> Iterator[CallCase]
     if not any(map(_WRITES.search, texts)):
         return
     tensors = [(n, s) for n, s in one.specs.items() if isinstance(s, Tensor)]
-    pairs = ((n, other) for (n, s), (other, t) in itertools.permutations(tensors, 2) if s == t)
+    every = ((n, other) for (n, s), (other, t) in itertools.permutations(tensors, 2) if s == t)
+    pairs = (pair for pair in every if any(map(_RESULT.search, pair)))
     for pair in itertools.islice(pairs, _MOST):
         if _is_safe(trials, one, *pair):
             yield CallCase(one, shared=pair)

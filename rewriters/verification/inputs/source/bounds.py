@@ -44,6 +44,8 @@ _ADVANCES = re.compile(
 )
 """What code moves on by, or cuts into parts of."""
 _LEAST = "1"
+_TESTED = frozenset({"0", "1", "-1"})
+"""What stands for no parts at all, where code asks for it."""
 
 
 class Bound(NamedTuple):
@@ -93,7 +95,7 @@ def choose_within(
     sizes = dict(chosen)
     for small, large in limits:
         least, most = given.get(small, sizes.get(small)), sizes.get(large)
-        if most is None or large in given:
+        if most is None or large in given or small in {large, _LEAST}:
             continue
         if least is None:
             sizes[small] = max(most // 2, 1)
@@ -152,8 +154,9 @@ def _is_step(name: str, function: Function) -> bool:
                 asked = [one]
             case ast.Call(func=ast.Name(id="max"), args=asked):
                 pass
-            case ast.Compare(left=left, comparators=[ast.Constant(value=0 | 1 | -1)]):
-                asked = [left]
+            case ast.Compare(left=left, comparators=[other]):
+                sides = (left, other), (other, left)
+                asked = [one for one, held in sides if ast.unparse(held) in _TESTED]
             case _:
                 continue
         if any(_name_of(one) == name for one in asked):

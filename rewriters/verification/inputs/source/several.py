@@ -175,7 +175,7 @@ def _affix(spec: Spec, ways: Sequence[Callable[[str], str]]) -> Spec:
     match spec:
         case Value(value=str(text), given=True) if ways:
             return Value(ways[0](text))
-        case Value(value=dict(held)):
+        case Value(value=dict(held), given=True) if all(isinstance(key, str) for key in held):
             return Value(held | {way(key): value for key, value in held.items() for way in ways})
         case Several(kind="dict"):
             items = dict(zip(spec.keys, spec.items, strict=True))

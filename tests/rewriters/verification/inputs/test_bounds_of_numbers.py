@@ -12,6 +12,7 @@ from changed_programs import verdict  # noqa: E402 - needs torch
 
 from npufix.rewriters.verification.inputs.source.bounds import (  # noqa: E402 - same
     Bound,
+    choose_within,
     list_bounds,
 )
 from npufix.rewriters.verification.inputs.source.declarations import (  # noqa: E402 - same
@@ -129,6 +130,15 @@ def test_a_step_that_may_be_zero_is_passed_as_zero() -> None:
     tested = FRAMES.replace("    t = ", "    if not hop:\n        return x\n    t = ")
     assert Bound("1", "hop") in _bounds(FRAMES)
     assert Bound("1", "hop") not in _bounds(tested)
+    for test in ("hop == -1", "0 < hop", "hop", "max(hop, 1)"):
+        asked = FRAMES.replace("    t = ", f"    hop = t if {test} else 2\n    t = ")
+        assert Bound("1", "hop") not in _bounds(asked)
+
+
+def test_steps_leave_the_sizes_that_are_chosen() -> None:
+    sizes = {"hop": 4, "stride": 9}
+    limits = [("1", "hop"), ("1", "stride"), ("hop", "hop")]
+    assert choose_within(limits, sizes, {}) == sizes
 
 
 SHARD = """

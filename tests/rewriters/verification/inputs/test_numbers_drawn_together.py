@@ -224,3 +224,14 @@ def test_states_are_loaded_by_other_keys() -> None:
 def test_who_sees_an_order(text: str, qualname: str, what: str, seen: bool) -> None:  # noqa: FBT001 - a parameter
     said = f"""{what} is "'a', 'b'" in the original, "'b', 'a'" in the patched code"""
     assert sees_order(text, qualname, what, said) is seen
+
+
+def test_a_parameter_is_not_its_own_gradient() -> None:
+    code = """
+def step(param: torch.Tensor, grad: torch.Tensor, lr: float, wd: float):
+    \'\'\'param, grad (N).\'\'\'
+    param.sub_(lr * (grad + wd * param))
+"""
+    new = "param.mul_(1 - lr * wd)\n    param.sub_(grad, alpha=lr)"
+    found = verdict(code, ("param.sub_(lr * (grad + wd * param))", new))
+    assert "for grad too" not in found.reason, found
