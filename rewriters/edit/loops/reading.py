@@ -310,6 +310,8 @@ def _counting(
     stored = sum(not isinstance(n.ctx, ast.Load) for n in named)
     if len(begun) != 1 or stored != 1 or uses()[counter] != len(named) + 1:
         return None
+    if any(isinstance(node, ast.Continue) for node in ast.walk(loop)):
+        return None  # not every round comes to its end
     both = ast.Tuple([ast.Name(counter, ast.Store()), loop.target], ast.Store())
     items = ast.Call(ast.Name("enumerate", ast.Load()), [loop.iter], [])
     return Loop(both, items, loop.body[:-1], loop, begun=begun[0])

@@ -235,6 +235,42 @@ WRITTEN: dict[str, tuple[str, tuple[Any, ...]]] = {
         ),
         ([X, X * 2], torch.stack((N, N + 1)), 3),
     ),
+    "what a test has moved before": (
+        (
+            "def f(ns: list[int], cls: bool):\n    m = torch.ones(20, 3)\n    start = 0\n"
+            "    if cls:\n        start = 1\n    for n in ns:\n"
+            "        m[start : start + n] = 0\n        start += n\n    return m\n"
+        ),
+        ([2, 3, 4], True),
+    ),
+    "a number that is moved once before": (
+        (
+            "def f(ns: list[int]):\n    m = torch.ones(20)\n    at = 0\n    at += 1\n"
+            "    for n in ns:\n        m[at : at + n] = 0\n        at += n + 1\n    return m\n"
+        ),
+        ([2, 0, 4],),
+    ),
+    "rounds that are counted from one": (
+        (
+            "def f(n: int):\n    m = torch.ones(40)\n    at = 0\n    for i in range(1, n):\n"
+            "        m[at : at + 2] = 0\n        at += 3\n    return m\n"
+        ),
+        (5,),
+    ),
+    "two numbers of each round": (
+        (
+            "def f(n: int):\n    m = torch.ones(9, 9)\n    for k, i in enumerate(range(1, n)):\n"
+            "        m[k : k + 1, i : i + 2] = 0\n    return m\n"
+        ),
+        (5,),
+    ),
+    "a width that the rounds bind": (
+        (
+            "def f(n: int, k: int):\n    m = torch.ones(9, 9)\n    for i in range(n):\n"
+            "        c = k * 2\n        m[:c, i : i + 3] = 0\n    return m\n"
+        ),
+        (5, 2),
+    ),
     "how many rows there are of each": (
         (
             "def f(points: Tensor, n: int):\n    of, xyz = points[:, 0], points[:, 1:]\n"
@@ -361,6 +397,37 @@ STAYS = {
     "a total that decays": (
         "def f(x: Tensor):\n    total = torch.zeros(3)\n    for i in range(x.shape[0]):\n"
         "        total = 0.9 * total + x[i]\n    return total\n"
+    ),
+    "a test within a test ends a round": (
+        "def f(n: int):\n    m = torch.ones(40)\n    for i in range(n):\n        lo = i * 4\n"
+        "        if lo > 2:\n            if lo > 8:\n                continue\n"
+        "            m[lo : lo + 1] = 0\n        m[lo + 2 : lo + 4] = 0\n    return m\n"
+    ),
+    "what a round counts decides whether it does": (
+        "def f(n: int):\n    m = torch.ones(24)\n    at = 0\n    for i in range(1, n):\n"
+        "        if at * i + at != 9:\n            continue\n        m[i : i + at] = 0\n"
+        "        at += 1\n    return m\n"
+    ),
+    "rounds go over what they write": (
+        "def f(x: Tensor):\n    at = 0\n    for n in x:\n        x[at : at + n] = 0\n"
+        "        at += n\n    return x\n"
+    ),
+    "rounds go over a part of what they write": (
+        "def f(m: Tensor):\n    lengths = m[:, 0]\n    at = 0\n    for n in lengths:\n"
+        "        m[at : at + n] = 0\n        at += n\n    return m\n"
+    ),
+    "an element beside a name": (
+        "def f(x: Tensor, n: int):\n    m = torch.ones(9)\n    for i in range(n):\n"
+        "        x[i], k = 0, i\n        m[k : k + 1] = 0\n    return m, x\n"
+    ),
+    "a quotient by what is zero in rounds that do nothing": (
+        "def f(total: int, ns: list[int]):\n    m = torch.ones(30)\n    for n in ns:\n"
+        "        if n == 0:\n            continue\n        a = total // n\n"
+        "        m[a : a + 2] = 0\n    return m\n"
+    ),
+    "rows that a list names": (
+        "def f(index: list[int], ns: list[int]):\n    m = torch.ones(5, 20)\n    at = 0\n"
+        "    for n in ns:\n        m[index, at : at + n] = 0\n        at += n\n    return m\n"
     ),
     "the counter is read afterwards": (
         "def f(x: Tensor):\n    y = torch.zeros_like(x)\n    k = 0\n    for row in x:\n"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.values import parse
+from npufix.rewriters.facts.shapes import annotation
 from npufix.rewriters.graph.modules.syntax import (
     last_name,
     list_names,
@@ -84,6 +85,8 @@ class Columns:
         """What the numbers of the rounds are."""
         self.positions: dict[str, None] = {}
         """The positions along the dimensions that are restricted."""
+        self.tensors: list[ast.expr] = []
+        """Those, as far as anybody knows, whose elements are columns."""
         self._asked: dict[str, None] = {}
         self._vectors: dict[str, None] = {}
         """What nobody has proven to be a vector of integers."""
@@ -95,6 +98,8 @@ class Columns:
         self._known: dict[str, Column] = {}
         self._counter = ""
         self.first = 0
+        self._stop = ""
+        """Where the numbers of the rounds end."""
         self.rounds = self._over(loop.target, loop.items)
         self._moved = {
             code.target.id: code
@@ -130,6 +135,17 @@ class Columns:
         """Tell whether code is the number of the round, counted from zero."""
         return isinstance(code, ast.Name) and code.id == self._counter and self.first == 0
 
+    def is_place(self, code: ast.expr) -> bool:
+        """Tell whether a number that all rounds share is surely an integer, and no flag or list."""
+        match code:
+            case ast.UnaryOp(ast.USub(), ast.Constant(int(number))) | ast.Constant(int(number)):
+                return not isinstance(number, bool)
+        node = self.facts.node(code)
+        if node is None:
+            return False
+        said = annotation(self.facts.flow, str(node.value)) if node.op == Op.PARAM else ""
+        return said == "int" or self.facts.is_count(node)
+
     def _over(self, target: ast.expr, items: ast.expr) -> str:
         """Read what the loop runs over, and return how many rounds it has."""
         match target, items:
@@ -141,7 +157,7 @@ class Columns:
                 ast.Name("enumerate"), [over], []
             ):
                 count = self._over(element, over)
-                self._counter = counter
+                self._counter, self.first, self._stop = counter, 0, count
                 rows = f"torch.arange({count}, device={self.device})[:, None]"
                 self._known[counter] = Column(rows, differs=True, is_positive=True)
                 self.counter = rows
@@ -159,15 +175,16 @@ class Columns:
         number = self.facts.node(stop)
         if low < 0 or number is None or isinstance(stop, ast.Starred):
             raise NotAColumnError
-        if not self.facts.is_count(number):
-            self.conditions["nonnegative-count"] = None
-            self._shown["repeats"] = stop
         text = ast.unparse(stop)
+        rounds = f"({text} - {low})" if low else text
+        if low or not self.facts.is_count(number):
+            self.conditions["nonnegative-count"] = None
+            self._shown["repeats"] = parse(rounds) if low else stop
         first = f"{low}, " if low else ""
         rows = f"torch.arange({first}{text}, device={self.device})[:, None]"
-        self._counter, self.first, self.counter = counter, low, rows
+        self._counter, self.first, self._stop, self.counter = counter, low, text, rows
         self._known[counter] = Column(rows, differs=True, is_positive=True)
-        return text
+        return rounds
 
     def _is_read(self, name: str) -> bool:
         return any(name in list_names(code) for code in self.body)
@@ -185,11 +202,14 @@ class Columns:
         text = f"{ast.unparse(over)}{part}"
         if isinstance(rank, int) and rank != 1:
             raise NotAColumnError
-        if self.facts.is_tensor(over):
+        is_tensor = self.facts.is_tensor(over)
+        self.tensors += [over] if is_tensor is not False else []
+        if is_tensor:
             made = f"{text}.to({self.device})"
         else:
+            cut = ""  # a list of fractions is none of integers, and float32 would round them
             made = f"torch.as_tensor({text}, device={self.device})"
-        if not isinstance(rank, int) or self.facts.is_tensor(over) is None:
+        if not isinstance(rank, int) or is_tensor is None:
             self.conditions["number-index"] = None
             self._vectors[f"torch.as_tensor({text}){cut}"] = None
         return Column(f"{made}{cut}[:, None]", differs=True, is_positive=False)
@@ -265,12 +285,11 @@ class Columns:
         nodes = [n for n in nodes_of(self.facts.flow.function) if isinstance(n, ast.Name)]
         inside = {id(n) for n in ast.walk(self.loop.statement)}
         outside = [n for n in nodes if n.id == name and id(n) not in inside]
-        before = [s for s in self._block() if isinstance(s, ast.Assign)]
-        bound = [s for s in before if name in list_stored_names(s)]
+        bound = [s for s in self._block() if name in list_stored_names(s)]
         if not bound:
             raise NotAColumnError  # it counts on where another round of a loop around has ended
-        last = bound[-1]
-        if len(last.targets) == 1 and ast.unparse(last) == f"{name} = 0":
+        last = bound[-1]  # ``start += 1``, or ``if cls: start = 1``, is no zero
+        if isinstance(last, ast.Assign) and ast.unparse(last) == f"{name} = 0":
             if outside == last.targets and self.begun is None:
                 self.begun = last
             return ""
@@ -293,6 +312,17 @@ class Columns:
         if not column.is_positive:
             self.conditions["nonnegative-lengths"] = None
             self._asked[self.spelled(column)] = None
+
+    def require_apart(self, written: ast.expr) -> None:
+        """Refuse where a round changes what a later one reads: ``for n in m[:, 0]: m[n] = 0``."""
+        base = self.facts.node(written)
+        for code in self.tensors:
+            read = self.facts.node(code)
+            shares = None if base is None or read is None else self.facts.may_share(base, read)
+            if shares:
+                raise NotAColumnError
+            if shares is None:
+                self.conditions["separate-memory"] = None
 
     def spelled(self, column: Column) -> str:
         """Return a column without the names that the lines before give to others."""
@@ -353,13 +383,7 @@ class Columns:
             case ast.Name(name):
                 return self.read(self._value_of(name))
             case ast.BinOp(left, op, right) if type(op) in _KEEP:
-                first, second = self.read(left), self.read(right)
-                positive = first.is_positive and second.is_positive and not isinstance(op, ast.Sub)
-                plain = isinstance(op, ast.Add | ast.Sub)
-                before = first.text if plain else first.operand
-                after = second.text if isinstance(op, ast.Add) else second.operand
-                text = f"{before} {_KEEP[type(op)]} {after}"
-                return Column(text, first.differs or second.differs, positive, is_atom=False)
+                return self._combine(op, self.read(left), self.read(right))
             case ast.Call(ast.Name("max" | "min" as which), [left, right], []):
                 return self._extreme(which, self.read(left), self.read(right))
             case ast.Call(ast.Name("int"), [inner], []):
@@ -417,7 +441,7 @@ class Columns:
         low = self.first + more
         if name != self._counter or low < 0:
             raise NotAColumnError
-        stop = self.rounds if not more else f"{self.rounds} {'+' if more > 0 else '-'} {abs(more)}"
+        stop = self._stop if not more else f"{self._stop} {'+' if more > 0 else '-'} {abs(more)}"
         return f"[{low or ''}:{stop}]"
 
     def _cut(self, code: ast.expr) -> Column:
@@ -434,6 +458,17 @@ class Columns:
                     return Column(f"{column.text}.long()", differs=True, is_positive=False)
                 return column
         raise NotAColumnError
+
+    @staticmethod
+    def _combine(op: ast.operator, first: Column, second: Column) -> Column:
+        """Return ``a + b`` of each round."""
+        if isinstance(op, ast.FloorDiv) and second.differs:
+            raise NotAColumnError  # by zero too, in rounds that a test leaves out
+        positive = first.is_positive and second.is_positive and not isinstance(op, ast.Sub)
+        before = first.text if isinstance(op, ast.Add | ast.Sub) else first.operand
+        after = second.text if isinstance(op, ast.Add) else second.operand
+        text = f"{before} {_KEEP[type(op)]} {after}"
+        return Column(text, first.differs or second.differs, positive, is_atom=False)
 
     @staticmethod
     def _extreme(which: str, left: Column, right: Column) -> Column:

@@ -67,7 +67,7 @@ class _Ranges:
             raise NotAColumnError  # what an arm binds may be bound otherwise, or not
         for number, statement in enumerate(code):
             match statement:
-                case ast.If(test, [ast.Continue()], []):
+                case ast.If(test, [ast.Continue()], []) if not inner:
                     holds = self.columns.test(test)
                     self.block(code[number + 1 :], _both(guard, f"~({holds})"))
                     return
@@ -89,7 +89,8 @@ class _Ranges:
             case ast.Assign([ast.Name(name)], value):
                 self.columns.bind(name, value)
             case ast.Assign([ast.Tuple(names)], ast.Tuple(values)) if len(names) == len(values):
-                if list_stored_names(statement) & list_names(statement.value):
+                plain = all(isinstance(name, ast.Name) for name in names)
+                if not plain or list_stored_names(statement) & list_names(statement.value):
                     raise NotAColumnError
                 for target, value in zip(names, values, strict=True):
                     self.columns.bind(ast.unparse(target), value)
@@ -110,11 +111,12 @@ class _Ranges:
             raise NotAColumnError
         name, view, inside, rows = ast.unparse(base), [], [], []
         for at, item in enumerate(items):
+            if dots and not at:
+                view.append("...")
+                continue
             dim = at - len(items) if dots else at
-            code, is_row = (
-                ("", False) if dots and not at else self._inside(item, f"{name}.shape[{dim}]")
-            )
-            view.append("..." if dots and not at else "" if code else ast.unparse(item))
+            code, same, is_row = self._inside(item, f"{name}.shape[{dim}]")
+            view.append(same)
             inside += [code] if code else []
             rows += [is_row] if code else []
         if not inside or len(inside) > 2 or all("==" in code for code in inside):  # noqa: PLR2004
@@ -122,29 +124,33 @@ class _Ranges:
         own_row = rows[0] and len(rows) > 1
         self.found.append(_Range(name, number, tuple(view), tuple(inside), own_row, guard))
 
-    def _inside(self, item: ast.expr, size: str) -> tuple[str, bool]:
-        """Return which positions an item takes in each round, "" if it is the same in all."""
+    def _inside(self, item: ast.expr, size: str) -> tuple[str, str, bool]:
+        """Return which positions an item takes in each round, or what it is in all of them.
+
+        Then whether it is the number of the round.
+        """
         of = self.columns
         positions = f"torch.arange({size}, device={of.device})"
         if isinstance(item, ast.Slice):
             if item.step is not None:
                 raise NotAColumnError
-            bounds = [
-                (sign, of.read(b)) for sign, b in ((">=", item.lower), ("<", item.upper)) if b
-            ]
+            ends = [of.read(b) if b else None for b in (item.lower, item.upper)]
+            bounds = [(sign, b) for sign, b in zip((">=", "<"), ends, strict=True) if b]
             if not any(bound.differs for _, bound in bounds):
-                return "", False
+                return "", ":".join(b.text if b else "" for b in ends), False
             of.positions[positions] = None
             for _, bound in bounds:
                 of.require_positive(bound)
             tests = [f"({positions} {sign} {bound.text})" for sign, bound in bounds]
-            return " & ".join(tests), False
+            return " & ".join(tests), "", False
         one = of.read(item)
         if not one.differs:
-            return "", False
+            if not of.is_place(item):
+                raise NotAColumnError  # a list, a vector or a flag: ``m[index]`` would be a copy
+            return "", one.text, False
         of.positions[positions] = None
         of.require_positive(one)
-        return f"({positions} == {one.text})", of.is_counter(item)
+        return f"({positions} == {one.text})", "", of.is_counter(item)
 
 
 def read_ranges(loop: Loop, facts: Facts) -> tuple[Pieces, ast.stmt | None] | None:
@@ -163,6 +169,7 @@ def read_ranges(loop: Loop, facts: Facts) -> tuple[Pieces, ast.stmt | None] | No
         ranges = _Ranges(columns)
         ranges.block(as_column(loop.body))
         statements = list(_written(columns, ranges.found))
+        columns.require_apart(base)
     except NotAColumnError:
         return None
     if columns.rounds.isdigit() and int(columns.rounds) <= FEW:
@@ -279,7 +286,7 @@ def _fits_all(number: str) -> bool:
         value = ast.literal_eval(number)
     except ValueError:
         return False
-    return bool(value == int(value) and abs(value) <= _SMALLEST_LARGEST)
+    return abs(value) <= _SMALLEST_LARGEST and bool(value == int(value))
 
 
 def _is_stored(node: ast.Subscript) -> bool:

@@ -75,6 +75,7 @@ def _written(
     if shares or not low.differs or (isinstance(rank, int) and rank != dim + 1):
         return None
     columns.require_positive(low)
+    columns.require_apart(out)
     conditions = dict.fromkeys([*columns.conditions, "whole-pieces"])
     shown = columns.shown()
     last = columns.spelled(low)
