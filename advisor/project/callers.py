@@ -36,10 +36,14 @@ _MOST_CALLERS = 8
 _TESTS = re.compile(r"_*test(_|s?\d*$)")
 """What a module has to try its kernels with: ``test_rms_norm``, ``test1``."""
 _RUNS_ONCE = re.compile(
-    r"_*(predict|infer|inference|generate)(_(from|on|file|image|video|text|audio|dir|folder|path|one|once)\w*)?"
-    r"|__getitem__|_*collate\w*|\w+_collate(_fn)?|_*(export|save|load|plot|visuali[sz]e|evaluate|validate|from_pretrained|test)(_\w+)?"
+    r"_*(predict|infer|inference|generate)"
+    r"(_(from|on|file|image|video|text|audio|dir|folder|path|one|once)\w*)?"
+    r"|__getitem__|_*collate\w*|\w+_collate(_fn)?|_*(export|save|plot|visuali[sz]e)(_\w+)?"
+    r"|_*(load|evaluate|validate|test|from_pretrained)"
+    r"(_(all|checkpoint|dataset|epoch|file|image|images|model|one|pretrained|state\w*|weights))?"
 )
-"""What runs once for an image or a text, or beside the steps: ``predict``, not ``predict_step``."""
+"""What runs once for an image or a text, or beside the steps: ``predict``, not ``predict_step``,
+``load_model``, not ``load_balancing_loss``."""
 _PARTS = 16
 _HANDED_ON, _NAMED, _BUILDS, _BESIDE = "<step>", "<name>", "<building>", "<beside>"
 """What stand among the names of callers: a step, a name that nobody calls, building, examples."""
@@ -102,18 +106,9 @@ class Callers:
         Everybody who calls it by its name does so from the ``__init__`` of a module or the like,
         and nobody hands it on; a function that nobody calls may be called by anyone.
         """
-        names, built = [function.rpartition(".")[2]], False
-        if "<" in function or names == ["forward"]:  # torch calls it, whoever else does
+        if "<" in function:
             return False
-        for name in names:  # grows
-            callers = self._of(name, file)
-            if name.startswith("__") or not callers or callers & {_HANDED_ON, _NAMED}:
-                return False
-            built = built or _BUILDS in callers
-            names += sorted(callers - {*names, _BUILDS, _BESIDE})
-            if len(names) > _MOST_CALLERS:
-                return False
-        return built
+        return self._all_end_in(function, _BUILDS, lambda name: self._of(name, file))
 
     def beside_steps(self, site: Site, file: str) -> bool:
         """Tell whether the function of a site is used, but, as far as names tell, in no step.
@@ -140,16 +135,23 @@ class Callers:
 
         ``predict(self, image)`` calls ``self._rescale(boxes)``; what a loop of it calls runs often.
         """
-        names, used = [function.partition(".<locals>")[0].rpartition(".")[2]], False
+        outer = function.partition(".<locals>")[0]
+        return self._all_end_in(outer, _BESIDE, self._inferring_of)
+
+    @staticmethod
+    def _all_end_in(function: str, end: str, ask: Callable[[str], frozenset[str]]) -> bool:
+        """Tell whether who follows the callers of a function comes to ``end`` and nowhere else."""
+        names, ends = [function.rpartition(".")[2]], False
         for name in names:  # grows
-            callers = self._inferring_of(name)
-            if name.startswith("__") or not callers or callers & {_HANDED_ON, _NAMED}:
+            # torch calls ``forward``, whoever else does
+            if name == "forward" or name.startswith("__") or len(names) > _MOST_CALLERS:
                 return False
-            used = used or _BESIDE in callers
-            names += sorted(callers - {*names, _BESIDE})
-            if len(names) > _MOST_CALLERS:
+            callers = ask(name)
+            if not callers or callers & {_HANDED_ON, _NAMED}:
                 return False
-        return used
+            ends = ends or end in callers
+            names += sorted(callers - {*names, _BUILDS, _BESIDE})
+        return ends
 
     def unused(self, function: str) -> bool:
         """Tell whether nothing in a program mentions a function, or the class of a method.
@@ -191,7 +193,7 @@ class Callers:
         files = [(part, relative) for part in self._parts for relative in part.naming(name)]
         if len(files) > _MOST_CALLERS:
             return frozenset({_HANDED_ON})
-        found = (part.inferring(name, relative) for part, relative in files)
+        found = (part.calls(name, relative, once=True) for part, relative in files)
         return frozenset[str]().union(*found) - {name}
 
     def _users(self, name: str) -> frozenset[str]:
@@ -288,16 +290,11 @@ class _Part:
         text = self._files[relative].text
         return frozenset(self._ask(lambda: _users_in(text, name), "users", name, relative))
 
-    def calls(self, name: str, relative: str) -> frozenset[str]:
-        """Return who calls a function in a file."""
-        text = self._files[relative].text
-        callers = self._ask(lambda: _callers_in(text, name), "calls", name, relative)
-        return frozenset({_BESIDE} if callers and is_cold(relative) else callers)
-
-    def inferring(self, name: str, relative: str) -> frozenset[str]:
-        """Return who calls a function in a file, one name for all that run once."""
-        text = self._files[relative].text
-        callers = self._ask(lambda: _inferring_in(text, name), "inferring", name, relative)
+    def calls(self, name: str, relative: str, *, once: bool = False) -> frozenset[str]:
+        """Return who calls a function in a file; ``once``: one name for all that run once."""
+        text, tell = self._files[relative].text, _tell_once if once else _tell_step
+        asked = "inferring" if once else "calls"
+        callers = self._ask(lambda: _callers_in(text, name, tell), asked, name, relative)
         return frozenset({_BESIDE} if callers and is_cold(relative) else callers)
 
 
@@ -337,47 +334,43 @@ def _part_of(file: str) -> int:
     return crc32(file.encode("utf-8", "surrogateescape")) % _PARTS
 
 
-def _callers_in(text: str, name: str) -> frozenset[str]:
-    """Return the functions of a module that call one, ``_HANDED_ON`` for a step."""
+def _callers_in(
+    text: str, name: str, tell: Callable[[Scope, ast.Module, str], str]
+) -> frozenset[str]:
+    """Return what ``tell`` calls the functions of a module that call one, ``_HANDED_ON`` a step."""
+    try:
+        module = _read(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return frozenset({_HANDED_ON})
+    left = module.mentions[name]
+    found: set[str] = set()
+    for scope, calls in module.calls.get(name, ()) if left else ():
+        left -= calls
+        found.add(tell(scope, module.tree, name))
+    return frozenset({*found, _NAMED} if left else found)
+
+
+def _tell_step(scope: Scope, tree: ast.Module, _name: str) -> str:
+    """Return what a caller is: a step, what builds or tries things, or somebody with a name."""
     from npufix.rewriters.facts.occasions import is_hot, sets_up
 
-    try:
-        module = _read(text)
-    except (SyntaxError, ValueError, RecursionError):
-        return frozenset({_HANDED_ON})
-    left = module.mentions[name]
-    found: set[str] = set()
-    for scope, calls in module.calls.get(name, ()) if left else ():
-        left -= calls
-        if sets_up(scope):
-            found.add(_BUILDS)
-        elif _TESTS.match(scope.function.name):
-            found.add(_BESIDE)
-        else:
-            found.add(_HANDED_ON if is_hot(scope, module.tree) else scope.function.name)
-    return frozenset({*found, _NAMED} if left else found)
+    if sets_up(scope):
+        return _BUILDS
+    if _TESTS.match(scope.function.name):
+        return _BESIDE
+    return _HANDED_ON if is_hot(scope, tree) else scope.function.name
 
 
-def _inferring_in(text: str, name: str) -> frozenset[str]:
-    """Return the functions of a module that call one, ``_BESIDE`` for those that run once."""
+def _tell_once(scope: Scope, _tree: ast.Module, name: str) -> str:
+    """Return ``_BESIDE`` for a caller that runs once."""
     from npufix.rewriters.facts.occasions import EACH_STEP
 
-    try:
-        module = _read(text)
-    except (SyntaxError, ValueError, RecursionError):
-        return frozenset({_HANDED_ON})
-    left = module.mentions[name]
-    found: set[str] = set()
-    for scope, calls in module.calls.get(name, ()) if left else ():
-        left -= calls
-        own = scope.function.name
-        once = _RUNS_ONCE.fullmatch(own) is not None
-        often = _is_called_in_loop(scope, name) or own in {"main", MODULE}
-        if often or not (once or EACH_STEP.isdisjoint(own.lower().split("_"))):
-            found.add(_HANDED_ON)
-        else:
-            found.add(_BESIDE if once else own)
-    return frozenset({*found, _NAMED} if left else found)
+    own = scope.function.name
+    once = _RUNS_ONCE.fullmatch(own) is not None
+    often = _is_called_in_loop(scope, name) or own in {"main", MODULE}
+    if often or not (once or EACH_STEP.isdisjoint(own.lower().split("_"))):
+        return _HANDED_ON
+    return _BESIDE if once else own
 
 
 def _is_called_in_loop(scope: Scope, name: str) -> bool:

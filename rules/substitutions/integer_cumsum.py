@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _SMALL = frozenset({"bool", "uint8", "int8"})
+_LARGEST_SHIFT = 2**16
 _INTEGERS = _SMALL | {"int16", "int32", "int64"}
 
 
@@ -188,6 +189,11 @@ def _integers(site: Site) -> bool | None:
     return None if dtype is None else dtype in _INTEGERS
 
 
+def _is_small(number: object) -> bool:
+    """Tell whether sums less a number are integers of 32 bits: not ``- 0.5``, nor ``- other``."""
+    return type(number) is int and abs(number) < _LARGEST_SHIFT
+
+
 IS_INTEGER = Condition(
     "holds-integers",
     "the tensor holds booleans or integers",
@@ -205,6 +211,11 @@ OF_MASK = Condition(
     "what the sums are multiplied by is a tensor of dtype bool",
     lambda site: site.is_bool_tensor("mask") or False,
 )
+SHIFT = Condition(
+    "small-shift",
+    "what is subtracted is an integer that is written out and fits in 32 bits",
+    lambda site: _is_small(site.literal("number")),
+)
 NAMED = Condition(
     "named-operand",
     "what is converted has a name: nothing is computed twice",
@@ -220,8 +231,8 @@ RULE = Substitution(
         Form(counted_up_to, counted_up_to_in_32_bits, counts, (IS_INTEGER, FIT)),
         Form(counted_above, counted_above_in_32_bits, counts, (IS_INTEGER, FIT)),
         Form(reached, reached_in_32_bits, reached_inputs, (IS_INTEGER, FIT)),
-        Form(shifted, shifted_in_32_bits, counts, (IS_INTEGER, FIT)),
-        Form(shifted_to_32_bits, shifted_in_32_bits_alone, counts, (IS_INTEGER, FIT)),
+        Form(shifted, shifted_in_32_bits, counts, (IS_INTEGER, FIT, SHIFT)),
+        Form(shifted_to_32_bits, shifted_in_32_bits_alone, counts, (IS_INTEGER, FIT, SHIFT)),
         Form(masked_to_32_bits, masked_in_32_bits, masks, (IS_INTEGER, FIT, OF_MASK)),
         Form(padded_to_32_bits, padded_in_32_bits, pads, (IS_INTEGER, FIT)),
         Form(counted_in_32_bits, in_32_bits_alone, inputs, (IS_INTEGER, FIT)),
@@ -251,6 +262,16 @@ def f(lengths: torch.Tensor):
 """,
     ),
     rewritten=(
+        Rewritten(  # what has fractions stays converted
+            """
+def f(keep: torch.BoolTensor):
+    return (keep.cumsum(0) - 0.5).to(torch.int32)
+""",
+            """
+def f(keep: torch.BoolTensor):
+    return (keep.cumsum(0, dtype=torch.int32).long() - 0.5).to(torch.int32)
+""",
+        ),
         Rewritten(
             """
 def f(keep: torch.BoolTensor):

@@ -599,6 +599,9 @@ def test_a_script_that_takes_no_step_needs_no_fast_optimizer(
         ("def predict(self, x):\n        return [self.clean(y) for y in x]", True),
         ("def predict_step(self, x):\n        return self.clean(self(x))", True),
         ("def predict(self, x):\n        return self.last(x)", True),
+        ("def load_balancing(self, x):\n        return self.clean(x)", True),
+        ("def evaluate_actions(self, x):\n        return self.clean(x)", True),
+        ("def evaluate(self, x):\n        return self.clean(x)", False),
     ],
 )
 def test_what_only_a_prediction_calls_runs_once_for_an_image(
@@ -610,6 +613,15 @@ def test_what_only_a_prediction_calls_runs_once_for_an_image(
         f"    {user}\n"
     )
     assert bool(places(scanned(tmp_path, {"net.py": text}))) is shown
+
+
+def test_a_forward_is_called_by_no_name(tmp_path: Path) -> None:
+    text = (
+        "import torch\nfrom torch import nn\n\n\nclass Net(nn.Module):\n"
+        "    def forward(self, x: torch.Tensor):\n        x[x > 0] = 0\n        return x\n\n"
+        "    def predict(self, x):\n        return self.forward(x)\n"
+    )
+    assert places(scanned(tmp_path, {"net.py": text}))
 
 
 def test_a_model_may_be_saved_by_who_waits(tmp_path: Path) -> None:
