@@ -68,7 +68,10 @@ def fold(
         owner |= _copies([item for item in found if item not in owner], sources)
     owner |= _calls([item for item in found if item not in owner], sources)
     copies: dict[Located, list[Place]] = {}
-    for item, start in owner.items():
+    for item in owner:
+        start = owner[item]
+        while start in owner:  # a read of a loop that stands in ten files
+            start = owner[start]
         finding = item.finding
         copies.setdefault(start, []).append(
             Place(finding.path, finding.line, finding.function, 0, 0)
@@ -93,8 +96,7 @@ def _join_copies(found: Sequence[Located], owner: dict[Located, Located]) -> Non
             key = finding.rule, item.site.problem, name, normal_form(finding.code)
             start = first.setdefault(key, item)
             if start is not item:
-                moved = {other: start for other, said in owner.items() if said is item}
-                owner |= {item: start, **moved}
+                owner[item] = start
 
 
 def _list_covered(found: Sequence[Located]) -> set[Located]:

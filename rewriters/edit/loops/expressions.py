@@ -21,7 +21,7 @@ from npufix.rewriters.edit.loops.values import (
     method,
 )
 from npufix.rewriters.facts import row_operators as operators
-from npufix.rewriters.graph.modules.syntax import list_names
+from npufix.rewriters.graph.modules.syntax import last_name, list_names
 from npufix.rewriters.graph.modules.torch_names import TORCH_FUNCTIONS
 from npufix.rewriters.graph.special import Op
 
@@ -219,6 +219,8 @@ class Expressions:
     def _call(self, code: ast.Call) -> Value:  # noqa: C901, PLR0911, PLR0912 - one case a kind of operator
         node = self.facts.node(code)
         op = "" if node is None else node.op
+        if last_name(code.func) == "unsqueeze":
+            op = "unsqueeze"  # read as ``keepdim`` behind a sum, which the code does not say
         if op in operators.RANDOM or op == "dropout":
             raise CannotBatchError(RANDOM)
         if op in {"py:max", "py:min"} and len(code.args) == 2 and not code.keywords:  # noqa: PLR2004

@@ -264,6 +264,13 @@ WRITTEN: dict[str, tuple[str, tuple[Any, ...]]] = {
         ),
         (5,),
     ),
+    "a dimension that is summed and put back": (
+        (
+            "def f(x: Tensor):\n    a, b, c = x.shape\n    y = torch.zeros(a)\n"
+            "    for i in range(a):\n        y[i] = x[i].sum(0).unsqueeze(0).sum()\n    return y\n"
+        ),
+        (torch.arange(24.0).reshape(2, 3, 4),),
+    ),
     "a width that the rounds bind": (
         (
             "def f(n: int, k: int):\n    m = torch.ones(9, 9)\n    for i in range(n):\n"
