@@ -96,7 +96,7 @@ def find_leaves(value: object, name: str, depth: int = 0) -> Iterator[tuple[str,
         return
     yield f"type of {name}", kind.__name__
     if isinstance(value, dict) and len(value) > 1 and all(map(_is_plain_key, value)):
-        yield f"order of {name}", ", ".join(map(repr, value))  # what is dropped first is the first
+        yield f"order of {name}", tuple(value)  # what is dropped first is the first
     for inner, item in _items(value, name) if depth < _DEPTH and kind is not type else ():
         yield from find_leaves(item, inner, depth + 1)
 
@@ -175,5 +175,5 @@ def tells_apart(name: str, before: object, after: object) -> bool:
     """Say whether an order is another one of the same keys: of others, each says that itself."""
     if not name.startswith("order of "):
         return True
-    sides = [sorted(str(side).split(", ")) for side in (before, after)]
-    return sides[0] == sides[1]
+    sides = (sorted(map(repr, s if isinstance(s, tuple) else ())) for s in (before, after))
+    return len({tuple(side) for side in sides}) == 1

@@ -151,7 +151,7 @@ def _as_told(tensor: Tensor, declared: Declared) -> Tensor:
     if tensor.kind != "int" or declared.narrow is None:
         return tensor
     info = torch.iinfo(declared.narrow)
-    low = max(info.min, declared.least) if declared.least else info.min
+    low = declared.least or info.min
     return replace(tensor, dtype=declared.narrow, low=low, high=info.max + 1)
 
 

@@ -142,15 +142,21 @@ def _is_beyond(run: Proof, one: CaseRun, compared: Sequence[CaseRun]) -> bool:
     """
     if not compared or not gives_nan(one):
         return False
-    specs = one.case.assignment.specs.items()
-    plain = {n: str(s) for n, s in specs if isinstance(s, Value) and s.given}
-    values = f"{plain} {one.case.assignment.recipe} {one.case.training}"
+    values = _spell_plain(one)
     if one.case.flavour != "ordinary":
         return values in run.senseless
     selects = list_kinds(one.case.assignment.specs.values()) & {"bool", "binary", "int"}
     found = not selects and not any(map(gives_nan, compared))
-    run.senseless |= {values} if found and plain else set()
+    if found and values and values not in map(_spell_plain, compared):  # else sizes make it
+        run.senseless.add(values)
     return found
+
+
+def _spell_plain(one: CaseRun) -> str:
+    """Return the plain values of a call, and what its object is made with; "" without any."""
+    specs = one.case.assignment.specs.items()
+    plain = {n: str(s) for n, s in specs if isinstance(s, Value) and s.given}
+    return f"{plain} {one.case.assignment.recipe} {one.case.training}" if plain else ""
 
 
 def _compare(  # noqa: PLR0913, PLR0917 - all that is known of a call

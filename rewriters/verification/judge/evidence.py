@@ -60,9 +60,9 @@ class Proof:
     special: Judge = field(default_factory=Judge)
     """Cases of NaN and Inf, where it is not the purpose of the code to treat them."""
     beyond: Judge = field(default_factory=Judge)
-    senseless: set[str] = field(default_factory=set)
-    """Plain values of which the original makes NaN of ordinary numbers: a dropout of all."""
     """Cases of sizes at which the original makes NaN of ordinary numbers."""
+    senseless: set[str] = field(default_factory=set)
+    """Plain values of which it makes nothing else of ordinary numbers: a dropout of all."""
     special_purpose: Purpose = Purpose.TREATS
     asks_second: bool = False
     """Whether the code itself asks for gradients of gradients, so that both must have them."""

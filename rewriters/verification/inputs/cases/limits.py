@@ -71,7 +71,8 @@ def with_orders(assignments: Sequence[Assignment]) -> Iterator[CallCase]:
     for one in assignments:
         given = [(n, s.value) for n, s in one.specs.items() if isinstance(s, Value) and s.given]
         floats = [name for name, value in given if type(value) is float]
-        halves = [n for n, value in given if value == _HALF]
+        halves = [n for n, value in given if value == _HALF and (n, n) not in seen]
+        seen.update((name, name) for name in halves)
         yield from (CallCase(with_specs(one, **{n: Value(_HALF / 2)})) for n in halves)
         for pair in itertools.combinations(floats, 2):
             if pair not in seen:

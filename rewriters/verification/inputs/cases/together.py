@@ -52,6 +52,7 @@ _BELOW = tuple(
         ),
         (r"^c?y\d?$|^rows?$", r"^(h|height|rows)$", 1),
         (r"^c?x\d?$|^col$", r"^(w|width|cols|columns)$", 1),
+        (r"^(axis|dim)$", r"^(ndim|n_?dims?|rank)$", 1),
         (r"warm", r"total|max|steps$|^T$", 0),
         (r"overlap|shared", r"size|window|length|chunk", 1),
         (r"(^|_)(start|begin|lo|low|min\w*)(_|$)", r"(^|_)(end|stop|hi|high|max\w*)(_|$)", 0),

@@ -129,9 +129,9 @@ def read_state(instance: object, called: str) -> dict[str, object]:
     if isinstance(instance, torch.nn.Module):
         parts = _list_parts(instance, called)
     elif not isinstance(instance, torch.optim.Optimizer):
-        for name, value in getattr(instance, "__dict__", {}).items():
-            if isinstance(value, torch.nn.Module):  # ``self.ema`` of what averages a model
-                parts |= _list_parts(value, f"{called}.{name}")
+        # ``self.ema`` of what averages a model, ``self.models[0]``
+        for name, module in list_modules(getattr(instance, "__dict__", {})).items():
+            parts |= _list_parts(module, f"{called}.{name}")
     weights = list_weights(instance)
     found: dict[str, object] = {f"{called}.params[{n}]": w for n, w in enumerate(weights)}
     found |= _read_held_settings(instance, called)

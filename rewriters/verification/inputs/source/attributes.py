@@ -7,7 +7,7 @@ import inspect
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.graph.modules.syntax import parse_once, walk
+from npufix.rewriters.graph.modules.syntax import last_name, parse_once, walk
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
@@ -334,20 +334,26 @@ def sees_order(text: str, qualname: str, what: str, said: str) -> bool:
     return not names or not written.issuperset(names)
 
 
-_GOES_THROUGH = frozenset({"iter", "list", "next", "reversed", "max", "min", "tuple", "enumerate"})
+_SEES_NO_ORDER = frozenset({"bool", "isinstance", "len", "set", "sorted", "sum", "any", "all"})
 
 
 def _list_gone_through(owner: ast.AST) -> Iterator[str]:
-    """Yield the attributes that a class goes through, or takes the first or last of."""
+    """Yield the attributes that a class goes through, or hands to somebody who may."""
     for node in walk(owner):
-        held: list[ast.expr] = []
-        if isinstance(node, ast.For | ast.comprehension):
-            held = [node.iter]
-        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in _GOES_THROUGH:
-            held = node.args
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            ordered = node.func.attr in {"popitem", "items", "keys", "values"}
-            held = [node.func.value] if ordered else []
-        elif isinstance(node, ast.Starred):
-            held = [node.value]
-        yield from (n.attr for n in held if isinstance(n, ast.Attribute))
+        held: list[ast.expr | None] = []
+        match node:
+            case ast.For(iter=over) | ast.comprehension(iter=over):
+                held = [over]
+            case ast.Call(func=ast.Attribute(value, "popitem" | "items" | "keys" | "values")):
+                held = [value]
+            case ast.Call(func=called, args=args) if last_name(called) not in _SEES_NO_ORDER:
+                held = [*args, *(word.value for word in node.keywords)]
+            case ast.Starred(value) | ast.Return(value) | ast.Yield(value) | ast.YieldFrom(value):
+                held = [value]
+            case ast.Assign([ast.Name()], value):
+                held = [value]
+            case ast.Dict(keys, values):
+                held = [v for k, v in zip(keys, values, strict=True) if k is None]
+        # of ``self.a.b`` what the name begins with
+        parts = (re.match(r"self\.(\w+)", ast.unparse(n)) for n in held if n is not None)
+        yield from (part[1] for part in parts if part)

@@ -144,24 +144,22 @@ def _is_step(name: str, function: Function) -> bool:
         return False
     if re.search(rf"\b{name}\b[^.\n]*\b(0|zero|disable)", ast.get_docstring(function) or ""):
         return False
-    for node in walk(function):
-        match node:
-            case ast.If(test=test) | ast.IfExp(test=test) | ast.While(test=test):
-                asked = [test]
-            case ast.BoolOp(values=asked):
-                pass
-            case ast.UnaryOp(op=ast.Not(), operand=one):
-                asked = [one]
-            case ast.Call(func=ast.Name(id="max"), args=asked):
-                pass
-            case ast.Compare(left=left, comparators=[other]):
-                sides = (left, other), (other, left)
-                asked = [one for one, held in sides if ast.unparse(held) in _TESTED]
-            case _:
-                continue
-        if any(_name_of(one) == name for one in asked):
-            return False
-    return True
+    tests = any(_name_of(one) == name for node in walk(function) for one in _list_asked(node))
+    return not tests and not any(isinstance(node, ast.Try) for node in walk(function))
+
+
+def _list_asked(node: ast.AST) -> Iterator[ast.expr]:
+    """Yield what code asks whether it is zero, or keeps from being so."""
+    match node:
+        case ast.If(test=one) | ast.IfExp(test=one) | ast.While(test=one):
+            yield one
+        case ast.BoolOp(values=several) | ast.Call(func=ast.Name(id="max"), args=several):
+            yield from several
+        case ast.UnaryOp(op=ast.Not(), operand=one):
+            yield one
+        case ast.Compare(left=left, comparators=[other]):
+            sides = (left, other), (other, left)
+            yield from (one for one, held in sides if ast.unparse(held) in _TESTED)
 
 
 def _read_said(text: str, names: Collection[str]) -> list[Bound]:

@@ -219,6 +219,13 @@ def test_states_are_loaded_by_other_keys() -> None:
         ("def f(names):\n    return {n: 1 for n in names}", "f", "order of result", True),
         ("class A:\n    def f(self):\n        self.h.popitem()", "A.f", "order of self.h", True),
         ("class A:\n    def f(self, k):\n        self.h[k] = 1", "A.f", "order of self.h", False),
+        (
+            "class A:\n    def f(self, k):\n        return len(self.h)",
+            "A.f",
+            "order of self.h",
+            False,
+        ),
+        ("class A:\n    def f(self):\n        return old(self.h)", "A.f", "order of self.h", True),
     ],
 )
 def test_who_sees_an_order(text: str, qualname: str, what: str, seen: bool) -> None:  # noqa: FBT001 - a parameter
@@ -235,3 +242,45 @@ def step(param: torch.Tensor, grad: torch.Tensor, lr: float, wd: float):
     new = "param.mul_(1 - lr * wd)\n    param.sub_(grad, alpha=lr)"
     found = verdict(code, ("param.sub_(lr * (grad + wd * param))", new))
     assert "for grad too" not in found.reason, found
+
+
+HELD = """
+class Trainer:
+    def __init__(self, rate: float = 0.1):
+        self.models = [torch.nn.Linear(4, 4)]
+        self.optimizer = torch.optim.SGD(self.models[0].parameters(), lr=rate)
+
+    def step(self):
+        for p in self.models[0].parameters():
+            p.grad = torch.ones_like(p) * 2
+        self.optimizer.step()
+"""
+SEEN = """
+class Cache:
+    def __init__(self):
+        self.seen = {}
+
+    def put(self, key: int, value: int):
+        self.seen.pop(key, None)
+        self.seen[key] = value
+
+    def get(self):
+        return self.seen
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "change"),
+    [
+        (HELD, ("torch.ones_like(p) * 2", "torch.ones_like(p)")),  # models in a list
+        (
+            SEEN,
+            ("self.seen.pop(key, None)", "self.seen.get(key)"),
+        ),  # whoever gets it sees the order
+    ],
+)
+def test_what_a_class_holds_in_lists_and_hands_out_is_compared(
+    code: str, change: tuple[str, str]
+) -> None:
+    found = verdict(code, change)
+    assert found.status is Status.REFUTED, found
