@@ -26,6 +26,8 @@ _RUNS = 48
 _MORE_RUNS = 768
 _MORE_S = 2.0
 """Of processor time: a coin of 0.4 is told from a fair one by many runs, which are often short."""
+_MOST_NUMBERS = 20_000_000
+"""Of all runs together: of what gives more, a few say enough, and memory is not for the others."""
 _SIGMAS = 6.0
 _VARIANCES = (0.6, 1.7)
 """The ratio of two variances of 48 runs each, pooled over all elements, stays well within."""
@@ -80,6 +82,8 @@ def drop_alike(original: Callable[[int], CallRecord], patched: Callable[[int], C
             return False
         if not all(_alike(*([n[name] for n in several] for several in runs)) for name in names):
             return False
+        if _MORE_RUNS * sum(numbers.numel() for numbers in runs[0][0].values()) > _MOST_NUMBERS:
+            return True
     return True
 
 
