@@ -161,7 +161,7 @@ def _cases(
     for number, assignment in enumerate(assignments):
         recipe = assignment.recipe
         if recipe is not None or _sets_modes(assignment, job):
-            yield CallCase(assignment, training=False)
+            yield CallCase(assignment, seed=number, training=False)
         if recipe is not None and recipe.history and assignments[0].recipe != recipe:
             continue  # what else may happen to numbers is seen on the fresh object
         yield from _with_values(assignment, job)

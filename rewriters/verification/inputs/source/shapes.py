@@ -381,7 +381,9 @@ def _shape(text: str, *, alone: bool) -> Shape | None:
 
 def read_sizes(sizes: Sequence[str]) -> list[ast.expr] | None:
     """Return sizes as expressions; None if one of them is none."""
-    plain = (re.sub(r"[a-z]+", _no_keyword, re.sub(r"(?<!/)/(?!/)", "//", s)) for s in sizes)
+    whole = (re.sub(r"(?<!/)/(?!/)", "//", s) for s in sizes)
+    times = (re.sub(r"\b(\d+)(?=[A-Za-z_])", r"\1*", s) for s in whole)  # ``(T, 2T - 1)``
+    plain = (re.sub(r"[a-z]+", _no_keyword, s) for s in times)
     try:
         return [ast.parse(size, mode="eval").body for size in plain]
     except SyntaxError:

@@ -127,6 +127,9 @@ def test_equal_names_are_equal_sizes() -> None:
     assert not found.fits({"x": Tensor((5, 2)), "y": Tensor((4, 4))})
     assert not found.fits({"x": Tensor((5, 2)), "y": Tensor((5, 2))})
     assert not found.fits({"x": Tensor((5,)), "y": Tensor((5, 4))})
+    around = declared('def f(x):\n    """x: (T, 2T - 1)"""\n')
+    assert around.fits({"x": Tensor((3, 5))})
+    assert not around.fits({"x": Tensor((3, 6))})
 
 
 def test_numbers_are_fixed_and_lists_may_be_ragged() -> None:

@@ -96,6 +96,16 @@ def test_masks_keep_what_is_promised(promise: Promise, flavour: str, kind: str) 
         assert bool(rows[:, 0].all())
 
 
+@pytest.mark.parametrize("kind", ["bool", "additive"])
+@pytest.mark.parametrize("named", ["mask", "attn_mask", "bias"])
+def test_flags_are_not_all_the_same(named: str, kind: str) -> None:
+    for seed in range(64):
+        for shape in ((2, 3), (1, 2)):
+            flags = Tensor(shape, kind)  # type: ignore[arg-type] # a kind
+            made = make_tensor(flags, "ordinary", seed_generator(named, seed), torch.float32)
+            assert len(made.unique()) == 2
+
+
 POOLED = '''
 import torch
 
