@@ -6,10 +6,11 @@ Whether a test says ``>`` or ``>=`` shows there alone, and chance makes nothing 
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -26,7 +27,7 @@ from npufix.rewriters.verification.sandbox.remote import runs_with_target
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from types import CodeType, FrameType
 
     from _typeshed import TraceFunction
@@ -54,6 +55,8 @@ _NO_TENSOR = re.compile(
 )
 _MOST = 3
 """Comparisons, and calls of each."""
+_SMALL = range(1, 10)
+"""What two numbers are tried as, where both stand in a comparison."""
 _LARGEST = 1 << 12
 _MOST_ELEMENTS = 64
 
@@ -76,14 +79,18 @@ def meet_boundaries(
     the other.
     """
     for one in _find_compared(job.original, job.patched, job.qualname, *_changed_lines(job)):
-        met = 0
         gaps, _ = _find_gaps(trials, assignment, one)
+        met = 0
         for other in (o for g in sorted(gaps) for o in _change_by(g, assignment, axes, trials)):
             if met >= _MOST:
                 break
             found, ran = _find_gaps(trials, other, one)
             if 0 in found:
                 met += 1
+                yield other, ran
+        for other in _set_pairs(trials, assignment, one):
+            found, ran = _find_gaps(trials, other, one)
+            if 0 in found:
                 yield other, ran
 
 
@@ -193,21 +200,30 @@ def _is_pure(side: ast.expr) -> bool:
 
 
 @contextmanager
-def _watch(filename: str, one: _Comparison) -> Iterator[list[float]]:
-    """Collect how much the right side is larger, each time that the comparison is come to."""
+def _watch(
+    filename: str, one: _Comparison, names: Sequence[str] = ()
+) -> Iterator[tuple[list[float], list[tuple[int, int]]]]:
+    """Collect how much the right side is larger, each time that the comparison is come to.
+
+    And with which small numbers in place of two ``names`` it would be as large.
+    """
     seen: list[float] = []
+    equal: list[tuple[int, int]] = []
 
     def trace_call(frame: FrameType, _event: str, _argument: object) -> TraceFunction | None:
         return trace_line if frame.f_code.co_filename == filename else None
 
     def trace_line(frame: FrameType, event: str, _argument: object) -> TraceFunction:
         if event == "line" and frame.f_lineno == one.line:
-            sides = [_read(code, frame) for code in (one.left, one.right)]
-            seen.extend(_list_gaps(*sides))
+            seen.extend(_list_gaps(*_read_sides(one, frame)))
+            for pair in itertools.product(_SMALL, _SMALL) if names and not equal else ():
+                others = dict(zip(names, pair, strict=True))
+                if 0 in _list_gaps(*_read_sides(one, frame, others)):
+                    equal.append(pair)
         return trace_line
 
     with tracing(trace_call):
-        yield seen
+        yield seen, equal
 
 
 def _has_fractions(tensor: torch.Tensor) -> bool:
@@ -230,14 +246,18 @@ def _list_gaps(left: object, right: object) -> list[float]:
     return sorted(set(numbers))[:_MOST]
 
 
-def _read(code: CodeType, frame: FrameType) -> object:
-    """Return what an expression of the user's is in a frame of the user's."""
-    return try_call(lambda: eval(code, frame.f_globals, frame.f_locals), CALL_S).value  # noqa: S307 - it only reads
+def _read_sides(
+    one: _Comparison, frame: FrameType, others: Mapping[str, int] | None = None
+) -> list[object]:
+    """Return what the sides are in a frame of the user's, where names may stand for ``others``."""
+    scope = {**frame.f_locals, **(others or {})}
+    read = (partial(eval, code, frame.f_globals, scope) for code in (one.left, one.right))
+    return [try_call(side, CALL_S).value for side in read]
 
 
 def _find_gaps(trials: Trials, assignment: Assignment, one: _Comparison) -> tuple[set[float], bool]:
     """Return how much the right side is larger in a call of the original, and whether that runs."""
-    with _watch(trials.target.loaded.filename, one) as seen:
+    with _watch(trials.target.loaded.filename, one) as (seen, _):
         ran = trials.run(CallCase(assignment)) is not None
     return set(seen[:_MOST]), ran
 
@@ -264,6 +284,24 @@ def _change_by(
         for name, value in made.items():
             if recipe is not None and type(value) is type(gap):
                 yield Assignment(recipe.made_with(**{name: Value(value + step)}), specs)
+
+
+def _set_pairs(trials: Trials, assignment: Assignment, one: _Comparison) -> Iterator[Assignment]:
+    """Yield the same call with two numbers with which the sides are equal.
+
+    ``side * side == height * width`` holds of 3 and 3, as ``(side, side) == (height, width)`` does,
+    and of 1 and 9. Neither is come to where one number changes.
+    """
+    read = {*one.left.co_names, *one.right.co_names}
+    given = {n: s.value for n, s in assignment.specs.items() if isinstance(s, Value)}
+    names = [n for n, value in given.items() if type(value) is int and n in read][:2]
+    if len(names) < 2:  # noqa: PLR2004 - a pair
+        return
+    with _watch(trials.target.loaded.filename, one, names) as (_, equal):
+        trials.run(CallCase(assignment))
+    few = [*equal[:1], *equal[-1:], *equal[len(equal) // 2 :][:1]]
+    for pair in dict.fromkeys(few):
+        yield with_specs(assignment, **dict(zip(names, map(Value, pair), strict=True)))
 
 
 def _change_items(assignment: Assignment, step: float) -> Iterator[Assignment]:

@@ -344,7 +344,7 @@ def _shapes_in(
             found_in = inside.finditer(rest)  # ``i (T,) below n`` is still about i
             others = (m for m in found_in if not _BOUND_BEFORE.search(rest[: m.start()]))
             other = next(others, None)
-            rest = _ARROW.split(rest[: other.start()] if other else rest)[0]
+            rest = _RETURNED.split(rest[: other.start()] if other else rest)[0]
             made = mentions and _MADE_OF.search(before[: mentions[-1].start()])
             rest = _AS.sub("", rest) if made else rest
             yield known, f"{words} {rest.partition(chr(10))[0]}", [shape]

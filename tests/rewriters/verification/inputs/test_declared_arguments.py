@@ -94,6 +94,8 @@ def test_kinds_of_numbers_in_docstrings() -> None:
     assert not later["x"].kinds
     longer = read_text("x, y (B, T); y are 0 or 1 as floats. x is any.", ["x", "y"])
     assert longer["y"].kinds == {"zero-one"}
+    returned = read_text("w (O, I) float, I even. Returns integers, scales (O,).", ["w"])
+    assert returned["w"].kinds == {"float"}
     intervals = read_text("p (N,) in [0, 1]; w (N,) between 0 and 1", ["p", "w"])
     assert not any(said.kinds for said in intervals.values())
 

@@ -69,6 +69,24 @@ def look_up(values, edges, table):
     return table[torch.searchsorted(edges, values)]
 """
 
+RESIZED = '''
+import math
+import torch.nn.functional as F
+
+def resize(table, height: int, width: int):
+    """table: (S * S, D)"""
+    side = math.isqrt(len(table))
+    if (side, side) == (height, width):
+        return table
+    grid = table.view(1, side, side, -1).permute(0, 3, 1, 2)
+    return F.interpolate(grid, (height, width)).flatten(2)[0].T
+'''
+
+
+def test_two_numbers_may_come_to_the_same_together() -> None:
+    found = verdict(RESIZED, ("(side, side) == (height, width)", "side * side == height * width"))
+    assert found.status is Status.REFUTED, found
+
 
 def test_a_cache_may_be_filled_to_its_end() -> None:
     full = "> self.max_len", ">= self.max_len"
