@@ -93,6 +93,21 @@ def test_collectives_are_communication(new: Profile) -> None:
     assert new.kernels["name"][3] == ALL_REDUCE
 
 
+@pytest.mark.parametrize(
+    ("name", "is_collective"),
+    [
+        ("void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(int)", True),
+        ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(int)", True),
+        ("void at::native::reduce_kernel<512, 1>(at::native::all_reduce_of<float>)", False),
+    ],
+)
+def test_ranks_exchange_without_a_library_as_well(
+    tmp_path: Path, name: str, *, is_collective: bool
+) -> None:
+    profile = read_kineto(write_new(tmp_path / "x.json", [gpu("kernel", name, 50, 9, 1)]))
+    assert profile.kernels["communication"].tolist() == [is_collective]
+
+
 def test_times_are_exact_and_since_the_epoch(new: Profile) -> None:
     kernels = new.kernels
     assert kernels["start_ns"][0] == BASE + 200_125
