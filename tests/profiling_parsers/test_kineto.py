@@ -108,6 +108,21 @@ def test_ranks_exchange_without_a_library_as_well(
     assert profile.kernels["communication"].tolist() == [is_collective]
 
 
+@pytest.mark.parametrize(("launched", "kept"), [(22.0, 2), (490_000.0, 3)])
+def test_what_ran_before_the_recording_is_no_part_of_it(
+    tmp_path: Path, launched: float, kept: int
+) -> None:
+    # A kernel that was launched 490 ms before it begins, while nothing that was recorded runs.
+    moments = ((10.0, 20.0), (launched, 490_010.0), (490_020.0, 500_000.0))
+    tasks = [gpu("kernel", f"k{n}", start, 9, n) for n, (_, start) in enumerate(moments)]
+    launches = [
+        event("cuda_runtime", "cudaLaunchKernel", moment, 5, correlation=n)
+        for n, (moment, _) in enumerate(moments)
+    ]
+    profile = read_kineto(write_new(tmp_path / "x.json", [*tasks, *launches]))
+    assert len(profile.kernels) == kept
+
+
 def test_times_are_exact_and_since_the_epoch(new: Profile) -> None:
     kernels = new.kernels
     assert kernels["start_ns"][0] == BASE + 200_125
