@@ -38,6 +38,7 @@ from npufix.rules.shared.recording.observing import (
     find_named,
     free_ns,
     host_calls,
+    is_named,
     measure_covered_ns,
     per_step,
     places,
@@ -312,14 +313,15 @@ def _calls_in(
     -1 where it is Python between calls. Of calls around each other it is the innermost that covers
     about as much: the copy in a function. Of several calls of one name, eight copies to the host
     say, the longest stands for all. What lasts as long as all of the step, ``model_inference``,
-    says nothing of 12 ms in it.
+    says nothing of 12 ms in it, unless it is an operator.
     """
     rows = _long_calls(ops)
     long = ops.iloc[rows]
     starts = long["start_ns"].to_numpy()
     ends = starts + long["duration_ns"].to_numpy()
     names = long["name"].cat.codes.to_numpy()
-    is_whole = ends - starts >= _OF_STEP * step_ns
+    is_range = ~is_named(long, ".*::.*", "name")  # an operator says what it does, however long
+    is_whole = is_range & (ends - starts >= _OF_STEP * step_ns)
     found, covered = [], []
     for at in pauses.rows:
         begin, end = pauses.idle.start_ns[at], pauses.idle.end_ns[at]
