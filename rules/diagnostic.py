@@ -103,13 +103,14 @@ class Observation:
     """The most expensive first."""
     kernels: AbstractSet[int] = field(default_factory=frozenset)
     """Index labels of ``Recording.kernels`` whose time would go."""
-    instead: tuple[int, int, int] | None = None
+    instead: tuple[int, ...] | None = None
     """How many kernels take their place, over all steady steps, and the least and the most that
-    these take, ns; ``None`` where the dump does not say or none does."""
+    these take, ns, and what is likely where that is not the middle; ``None`` where the dump does
+    not say or none does."""
     instead_launches: int = 1
     """How many launches each of these is, forward: a cast, then the operator."""
-    instead_backward: tuple[int, int] | None = None
-    """The least and the most that as many kernels of their gradient take instead."""
+    instead_backward: tuple[int, ...] | None = None
+    """The same times of as many kernels of their gradient."""
     instead_launches_backward: int = 1
     likely_ns: int | None = None
     """What is expected of ``saving_ns``; ``None`` its middle."""

@@ -100,11 +100,13 @@ _MATTERS = 0.05
 """Share of the step from which a finding is worth the first sentence."""
 _LITTLE = 0.05
 """Share of its time that a finding must be able to save to count with all of it."""
-_YIELDS_MOST = 2
-"""``Diagnostic.yields`` of what says only which Type is hot."""
+_YIELDS = 1
+"""``Diagnostic.yields`` of what says only which Type is hot, or how work is done."""
 _ONLY_HOT = 0.5
 """What is known of is that it is hot counts with so much of its time: 10 % of a step in a loss of
 which nothing tells what can go come behind 9 % in which the device waits for a batch."""
+_USUAL = 0.1
+"""Share of the step that communication which nothing hides usually has: no more than hot, too."""
 _EXPLAINS, _EXPLAINS_JOB = 0.5, 0.25
 """Share of a symptom's time from which a cause explains it; a stage that is 26 ms longer makes the
 others of a pipeline wait in each micro-batch, 85 ms in all."""
@@ -164,7 +166,8 @@ def _rank(
     about_ns = min(own_ns, cause_ns) if is_explained else own_ns
     if finding.saving and not item.of_job:  # three products of 3.6 ms that 0.06 ms can be saved of
         about_ns = min(about_ns, round(finding.saving.high_ns / _LITTLE))
-    if item.yields >= _YIELDS_MOST and finding.saving is None:
+    is_usual = item.is_symptom and item.is_communication and finding.share <= _USUAL
+    if finding.saving is None and (item.yields >= _YIELDS or is_usual):
         about_ns = round(_ONLY_HOT * about_ns)
     of_job = item.of_job and finding.share >= _TOLD
     certain = finding.saving.low_ns if of_job and finding.saving else 0

@@ -123,11 +123,14 @@ def change_of(seen: Observation, recording: Recording) -> Change | None:
 
 
 def _work(count: int, times: Sequence[int] | None, basis: str, launches: int = 1) -> NewWork | None:
-    """Return the kernels of each of ``count`` executions; ``times`` are the least and the most."""
+    """Return the kernels of each of ``count`` executions.
+
+    ``times`` are the least and the most, and what is likely where that is not their middle.
+    """
     if times is None:
         return None
-    least, most = (ns / count for ns in times)
-    return NewWork(launches, (most, (least + most) / 2, least), basis)
+    least, most, *likely = (ns / count for ns in times)
+    return NewWork(launches, (most, likely[0] if likely else (least + most) / 2, least), basis)
 
 
 def _only_collectives(seen: Observation, recording: Recording) -> bool:

@@ -210,7 +210,9 @@ def _replace(
     # thousand updates in place, 6 us each, are not what a fused one takes.
     others = _find_others(graph, rows)
     usual = float(np.median(graph.delta_ns[others])) if others.any() else 0.0
-    operator = _usual_operator_ns(graph, others)
+    # Where most kernels are those of graphs, an operator that launches one needs 12 ms: the new one
+    # needs at most what the slowest does that it takes the place of.
+    operator = min(_usual_operator_ns(graph, others), float(graph.own_ns[rows].max(initial=0.0)))
     deltas = dict(_without_launches(graph, gone, frozenset(rows.tolist()), usual))
     each = launches * executions / max(1, len(groups))  # a list of tensors is one launch now
     for group, own in zip(groups, kept, strict=True):

@@ -205,6 +205,9 @@ def _batches(
     """
     if not own:  # other steps, or none, asked for those that were recorded
         return None
+    period = (end - begin) / len(own) if end is not None else step_ns
+    # Eight batches of 5 ms in a step of 150 ms are a quarter of it.
+    step_ns = min(step_ns, period)
     share = _LOAD_SHARE if len(own) > 1 else _ONE_LOAD_SHARE
     waits = sorted((call.end - call.begin for call in loads), reverse=True)
     # What all calls take alike is taking a batch over, unless that is much of the step.
@@ -222,7 +225,6 @@ def _batches(
     for call in own:
         latest = float(call.end - begin) if call in blocked else latest
         ready[call.end] = latest
-    period = (end - begin) / len(own) if end is not None else step_ns
     # A batch that came late begins no round: 40, 0, 3, 0, 34, 0, 0, 0 ms are two. One process has
     # a round for each batch.
     second = waits[min(1, len(blocked) - 1)]

@@ -45,11 +45,12 @@ _QUANTILE = 1.645
 """Of the normal distribution: nine of ten cases lie within so many standard deviations."""
 _ALIKE = 0.02
 """How far the recorded steps are from those that would follow."""
-_OFF, _OFF_OF_RECORDED, _OFF_OF_LEAST_KNOWN = 0.04, 0.015, 0.2
+_OFF, _OFF_OF_RECORDED, _OFF_OF_LATE_HOST, _OFF_OF_LEAST_KNOWN = 0.04, 0.015, 0.15, 0.2
 """How far a replay is off in what a change saves, nine times of ten; the second where all that
-goes was recorded: a pause of 9 ms, kernels that nothing takes the place of; the third where the
-host limits the step and launches less, or collectives change: what the host needs for an operator
-and how much hides are known least."""
+goes was recorded: a pause of 9 ms, kernels that nothing takes the place of; the third where a host
+becomes as quick as those of other ranks; the last where the host limits the step and launches
+less, or collectives change: what the host needs for an operator and how much hides are known
+least."""
 _CORNERS = 0.75
 """Of the way to where all new kernels are as slow as they may be at once: nine of ten cases."""
 _KEEPS_UP = 0.95
@@ -387,6 +388,8 @@ class _View:
         """Return by how much of what it saves a change may be off."""
         if self._hides(edit) or (limit == "host" and len(edit.gone)):
             return _OFF_OF_LEAST_KNOWN
+        if len(edit.delta_rows) >= len(self.graph.label) and not edit.is_divided:
+            return _OFF_OF_LATE_HOST
         return _OFF if len(edit.rows) else _OFF_OF_RECORDED
 
     def _hides(self, edit: Edit) -> bool:

@@ -24,6 +24,13 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
 
 _COLLECTIVE_KERNEL = re.compile(r"^[^(<]*(?:nccl|rccl|hccl|oneccl)", re.IGNORECASE)
+_OTHER_COLLECTIVES = re.compile(
+    r"all_?(reduce|gather|to_?all)|reduce_?scatter|cross_?device_?reduce|(intra|inter)node_(dispatch"
+    r"|combine)",
+    re.IGNORECASE,
+)
+"""In the own names of kernels that exchange over NVLink without a library: those of symmetric
+memory, vLLM, TensorRT-LLM and aiter (``multimem_all_reduce_kernel``)."""
 _COLLECTIVE_OPERATOR = re.compile(r"c10d::|_c10d_functional::|\w*ccl:|gloo:")
 _GPU, _MTIA, _CPU = (CORES.index(core) for core in ("GPU", "MTIA", "CPU"))
 
@@ -32,9 +39,7 @@ def device_kernels(trace: KinetoTrace, launches: KinetoLaunches) -> pd.DataFrame
     """Return one row per device task, in the order of ``trace.device``, which is by start."""
     device, operators = trace.device, trace.operators
     names = device["name"].cat
-    is_collective = find_rows_with(
-        device["name"], lambda name: bool(_COLLECTIVE_KERNEL.search(name))
-    )
+    is_collective = find_rows_with(device["name"], _is_collective)
     communication = is_collective & device["core"].isin((_GPU, _MTIA)).to_numpy()
     types = Codes[str]()
     of_kernel = np.array([types[short_name(name)] for name in names.categories], np.int64)
@@ -60,6 +65,10 @@ def device_kernels(trace: KinetoTrace, launches: KinetoLaunches) -> pd.DataFrame
         **_shapes(trace, np.where(launches.named >= 0, launches.named, launches.operator)),
     }
     return pd.DataFrame(columns, copy=False)
+
+
+def _is_collective(name: str) -> bool:
+    return bool(_COLLECTIVE_KERNEL.search(name) or _OTHER_COLLECTIVES.search(short_name(name)))
 
 
 def operator_kernels(trace: KinetoTrace) -> pd.DataFrame:

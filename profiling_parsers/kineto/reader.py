@@ -59,6 +59,8 @@ _INFERRED = (
 )
 _EARLY_NS, _EARLY_SHARE = 1_000_000, 0.1
 """From which time before the first kernel, and share of the rest, it is told."""
+_FIRST_TASKS = 4
+"""Behind so many of them at most may the device run what was launched before the recording."""
 _WITH_TIMES = ("operators", "annotations", "calls", "runtime", "device", "flow_starts", "flow_ends")
 
 
@@ -78,6 +80,8 @@ def read_kineto(path: Path) -> Profile:
     if steps.empty and len(trace.device):
         trace, marked = replace(trace, annotations=inferred_steps(trace.annotations)), False
         steps = step_annotations(trace.annotations)
+    if steps.empty:
+        trace = _without_what_ran_before(trace)
     kernels, launching = _kernels(trace)
     starts = kernels["start_ns"].to_numpy()
     launched = launches_in_order(kernels) if len(trace.device) else starts
@@ -168,6 +172,24 @@ def _kernels(trace: KinetoTrace) -> tuple[pd.DataFrame, Rows]:
         launches = find_launches(trace)
         return device_kernels(trace, launches), launches.operator.astype(np.int32)
     return operator_kernels(trace), np.arange(len(trace.operators), dtype=np.int32)
+
+
+def _without_what_ran_before(trace: KinetoTrace) -> KinetoTrace:
+    """Return a trace without its first tasks where the device then ran what is not recorded.
+
+    A copy that waits 493 ms for its stream, in which nothing ran, and a kernel that was launched
+    before it and began behind it: the server was profiled while the step before still ran.
+    """
+    starts = trace.device["start_ns"].to_numpy()
+    ends = np.maximum.accumulate(starts + trace.device["duration_ns"].to_numpy())
+    gaps = starts[1 : _FIRST_TASKS + 1] - ends[: min(_FIRST_TASKS, len(ends) - 1)]
+    if not len(gaps) or gaps.max() < _EARLY_SHARE * (ends[-1] - starts[0]):
+        return trace
+    at = int(gaps.argmax())
+    launched = find_launches(trace).launch_ns[at + 1]
+    if not 0 <= launched < ends[at] + _EARLY_SHARE * gaps[at]:
+        return trace
+    return replace(trace, device=trace.device.iloc[at + 1 :].reset_index(drop=True))
 
 
 def _busiest(kernels: pd.DataFrame) -> int:

@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 _PINNED, _PINNED_BYTES_PER_NS = 0.4, 10.0
 """Of the time of a copy out of pageable memory, which is copied into pinned memory first; and what
 no such copy reaches."""
+_OF_NPU = 20.0
+"""Bytes a nanosecond out of pinned memory, over the links of servers with NPUs."""
 LEAST_SHARE = 0.01
 """Share of the step from which it is told, as for fusible windows (FUSIBLE)."""
 
@@ -85,7 +87,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         basis="at most the idle time, if the copies are made while the device computes",
         places=places(copies, waited, recording),
         host_ops=frozenset(map(int, copies.index)),
-        stays_ns=_stays_ns(copies, inside),
+        stays_ns=_stays_ns(copies, inside, recording),
         is_idle=True,
         is_divided=True,
     )
@@ -112,7 +114,7 @@ def _with_next_launch(
     return waited
 
 
-def _stays_ns(copies: pd.DataFrame, waited: Integers) -> dict[int, int]:
+def _stays_ns(copies: pd.DataFrame, waited: Integers, recording: Recording) -> dict[int, int]:
     """Return how long each copy holds the device up where its memory is pinned.
 
     The host no longer waits for it, but what is launched behind it does: at best the next batch is
@@ -124,6 +126,8 @@ def _stays_ns(copies: pd.DataFrame, waited: Integers) -> dict[int, int]:
     taken = np.minimum(copies["duration_ns"].to_numpy(), np.maximum(waited, 1))
     is_quick = sizes >= _PINNED_BYTES_PER_NS * taken
     stays = np.where(is_quick, 1.0, _PINNED) * waited
+    if "GPU" not in recording.kernels["core"].cat.categories:
+        stays = np.where(is_quick | (sizes == 0), stays, np.minimum(waited, sizes / _OF_NPU))
     return {int(at): round(ns) for at, ns in zip(copies.index, stays.tolist(), strict=True)}
 
 

@@ -38,6 +38,7 @@ from npufix.rules.shared.recording.observing import (
     find_named,
     free_ns,
     host_calls,
+    is_named,
     measure_covered_ns,
     per_step,
     places,
@@ -64,6 +65,8 @@ if TYPE_CHECKING:
 
 _COVERS = 0.5
 """Share of a pause from which a call says what the host did."""
+_OF_STEP = 0.8
+"""Share of a step from which a call lasts as long as it."""
 _AS_GOOD = 0.8
 """Share of the best cover from which an inner call says it more exactly."""
 _MARK = "ProfilerStep#"
@@ -121,7 +124,7 @@ def check(recording: Recording) -> Iterator[Observation]:
     if not len(rows) or share(per_step(pauses.idle_ns.sum(), recording), recording) < LEAST_SHARE:
         return
     known = explained_spans(recording, pauses.idle)
-    calls, covered = _calls_in(pauses, recording.host_ops, known)
+    calls, covered = _calls_in(pauses, recording.host_ops, known, recording.step_ns)
     names = recording.host_ops["name"].astype(str).to_numpy()
     named = np.array([names[call] if call >= 0 else "" for call in calls], object)
     between = np.flatnonzero(calls < 0)
@@ -297,7 +300,10 @@ def _later_calls_ns(calls: Integers, ops: pd.DataFrame) -> float | None:
 
 
 def _calls_in(
-    pauses: Pauses, ops: pd.DataFrame, known: tuple[Integers, Integers]
+    pauses: Pauses,
+    ops: pd.DataFrame,
+    known: tuple[Integers, Integers],
+    step_ns: float = math.inf,
 ) -> tuple[Integers, Integers]:
     """Return the row of the call that fills each pause, and how much of it the calls of its name do.
 
@@ -306,13 +312,16 @@ def _calls_in(
 
     -1 where it is Python between calls. Of calls around each other it is the innermost that covers
     about as much: the copy in a function. Of several calls of one name, eight copies to the host
-    say, the longest stands for all.
+    say, the longest stands for all. What lasts as long as all of the step, ``model_inference``,
+    says nothing of 12 ms in it, unless it is an operator.
     """
     rows = _long_calls(ops)
     long = ops.iloc[rows]
     starts = long["start_ns"].to_numpy()
     ends = starts + long["duration_ns"].to_numpy()
     names = long["name"].cat.codes.to_numpy()
+    is_range = ~is_named(long, ".*::.*", "name")  # an operator says what it does, however long
+    is_whole = is_range & (ends - starts >= _OF_STEP * step_ns)
     found, covered = [], []
     for at in pauses.rows:
         begin, end = pauses.idle.start_ns[at], pauses.idle.end_ns[at]
@@ -321,6 +330,7 @@ def _calls_in(
         inside = np.flatnonzero(cover)
         cover[inside] -= measure_covered_ns(*known, first[inside], last[inside])
         least = _COVERS * pauses.idle_ns[at]
+        cover[is_whole & (ends - starts > pauses.idle_ns[at] / _COVERS)] = 0
         own = _innermost(cover, ends - starts, least)
         if own < 0:
             together, taken = (

@@ -125,7 +125,7 @@ _UPDATE_ADVICE = (
     "distributed optimizer), so that each reads and writes less"
 )
 _ASKED = [
-    "basis", "communication", "duration_ns", "function", "input_shapes", "line", "output_shapes", "path",
+    "basis", "communication", "core", "duration_ns", "function", "input_shapes", "line", "output_shapes", "path",
     "start_ns", "type",
 ]  # fmt: skip
 _ELSE = "look at the line and the shapes; the call with the largest time first"
@@ -240,10 +240,11 @@ def _observation(kind: str, rows: pd.DataFrame, whole: int, recording: Recording
     spent = int(rows["duration_ns"].sum())
     cost, steps = per_step(spent, recording), max(1, recording.step_count)
     updates = _UPDATE.fullmatch(kind) is not None
-    is_work = updates or _WORK.fullmatch(kind) is not None
+    of_host = bool((rows["core"] == "CPU").all())  # no device was recorded: what takes long, does
+    is_work = not of_host and (updates or _WORK.fullmatch(kind) is not None)
     work_advice = _UPDATE_ADVICE if updates else _WORK_ADVICE
     of_step, of_computing = percent(share(cost, recording)), percent(spent / whole)
-    count = format_count(len(rows) / steps, "kernel")
+    count = format_count(len(rows) / steps, "call" if of_host else "kernel")
     several = len(rows["type"].unique()) > 1
     kind = kind if several else shorten(kind)
     what = (

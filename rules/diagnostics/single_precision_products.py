@@ -40,6 +40,11 @@ if TYPE_CHECKING:
 _FAMILIES = ("A2", "A3")
 """Of a chip that no dump names: what most of them are."""
 _PRODUCTS = r"(Batch)?MatMul(V\d|Common)?|GroupedMatmul\w*|Conv[23]D\w*|Conv3DV2"
+_KERNELS_OF_GPU = (
+    r"(void )?(\w+_)?(sgemm|scudnn)\w*|.*(implicit_convolve_sgemm|(dgrad|wgrad|fprop)\w*_engine<float)"
+    r".*|Cijk_\w+?_SB_\w+"
+)
+"""Of cuDNN and cuBLAS (``volta_sgemm_64x64_nt``), and of rocBLAS, which names its dtypes so."""
 _LIKELY = 0.95
 """Of what the matrix unit gains: casts come in between, and some products wait for memory."""
 _OFF = 'torch.npu.{}.allow_hf32 = True; or torch.autocast("npu", dtype=torch.bfloat16)'
@@ -47,6 +52,9 @@ _OFF = 'torch.npu.{}.allow_hf32 = True; or torch.autocast("npu", dtype=torch.bfl
 
 def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation for all such kernels together."""
+    if "GPU" in recording.kernels["core"].cat.categories:
+        yield from _on_gpu(recording)
+        return
     rows = computing(recording, _PRODUCTS)
     rows = rows[per_row(rows, ["input_dtypes"], _is_float32) > 0]
     recorded = rows["hf32"].isin(["YES", "NO"]).all()
@@ -65,6 +73,22 @@ def check(recording: Recording) -> Iterator[Observation]:
         evidence=(("of the compute time", percent(part)),),
         advice=_OFF.format(_most(rows)) if recorded else "",
     )
+
+
+def _on_gpu(recording: Recording) -> Iterator[Observation]:
+    """Yield one observation for the kernels that say so in their names; TF32 has others."""
+    kernels = recording.kernels
+    rows = kernels[is_named(kernels, _KERNELS_OF_GPU, "name")]
+    if takes_too_much(rows, recording):
+        part = int(rows["duration_ns"].sum()) / compute_ns(recording)
+        yield from tell_together(
+            "matrix products and convolutions run in float32",
+            rows,
+            recording,
+            basis="what lower precision takes is not in the dump",
+            saved_ns=None,
+            evidence=(("of the compute time", percent(part)),),
+        )
 
 
 def _saved(spent: int, recording: Recording) -> tuple[float | None, str]:
@@ -104,4 +128,10 @@ RULE = Diagnostic(
     ),
     check=check,
     requires="chip A2 A3 A5",
+    yields=1,
+    gpu_advice=(
+        "lower precision on the tensor cores: mixed precision (torch.autocast with bfloat16, before "
+        "Ampere with float16 and a GradScaler), or TF32, since Ampere: "
+        'torch.set_float32_matmul_precision("high"), torch.backends.cudnn.allow_tf32'
+    ),
 )

@@ -23,6 +23,7 @@ attention pages of Ascend Extension for PyTorch.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
@@ -36,6 +37,7 @@ from npufix.rules.shared.recording.fusable import (
     BATCH_MATMUL,
     MATMUL,
     chain,
+    masks_square,
     parts_of,
     passes_on,
     shapes_of,
@@ -95,6 +97,8 @@ _SPREAD = 0.3
 _OF_QUICKEST = ((0.4, 0.9), (0.35, 0.8))
 """Products inside of fused attention compute so much of what the quickest of a run does, forward
 and backward."""
+_SKIPS = 2
+"""With a mask of a square below its diagonal a fused kernel computes half of it."""
 _AGAIN = 5 / 4
 """The gradient computes the scores once more: five products instead of four."""
 _LARGE_PRODUCT = 1e9
@@ -110,8 +114,8 @@ _ALL_BUT = (
 class _Gain(TypedDict, total=False):
     saving_ns: tuple[int, int]
     basis: str
-    instead: tuple[int, int, int]
-    instead_backward: tuple[int, int] | None
+    instead: tuple[int, ...]
+    instead_backward: tuple[int, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -422,7 +426,8 @@ def _gain_by_products(
     if not forward or not large.any():
         return {}
     rate = float((done[large] / spent[large]).max())
-    times = []
+    causal = masks_square(forward, _MASK)
+    times: list[tuple[int, int, int]] = []
     for found, again, (slow, fast) in zip(
         (forward, backward), (1.0, _AGAIN), _OF_QUICKEST, strict=True
     ):
@@ -431,13 +436,16 @@ def _gain_by_products(
         operations, now = product_operations(own) * again, float(own["duration_ns"].sum()) * again
         if len(own) and not operations.all():
             return {}
-        most, least = (min(now, float(operations.sum()) / rate / part) for part in (slow, fast))
-        times.append((round(least), round(most)))
+        quick = fast * (_SKIPS if causal else 1)
+        most, least = (min(now, float(operations.sum()) / rate / part) for part in (slow, quick))
+        likely = math.sqrt(least * most) if causal else (least + most) / 2
+        times.append((round(least), round(most), round(likely)))
     whole = int(kernels["duration_ns"].to_numpy()[rows].sum())
     placed = _is_placed(rows, recording)
     ahead, behind = times
     if backward and not placed:
-        ahead, behind = (ahead[0] + behind[0], ahead[1] + behind[1]), (0, 0)
+        ahead = (ahead[0] + behind[0], ahead[1] + behind[1], ahead[2] + behind[2])
+        behind = (0, 0, 0)
     saved = [per_step(max(0, whole - ahead[at] - behind[at]), recording) for at in (1, 0)]
     return _Gain(
         saving_ns=(saved[0], saved[1]),

@@ -93,6 +93,36 @@ def test_collectives_are_communication(new: Profile) -> None:
     assert new.kernels["name"][3] == ALL_REDUCE
 
 
+@pytest.mark.parametrize(
+    ("name", "is_collective"),
+    [
+        ("void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(int)", True),
+        ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(int)", True),
+        ("void at::native::reduce_kernel<512, 1>(at::native::all_reduce_of<float>)", False),
+    ],
+)
+def test_ranks_exchange_without_a_library_as_well(
+    tmp_path: Path, name: str, *, is_collective: bool
+) -> None:
+    profile = read_kineto(write_new(tmp_path / "x.json", [gpu("kernel", name, 50, 9, 1)]))
+    assert profile.kernels["communication"].tolist() == [is_collective]
+
+
+@pytest.mark.parametrize(("launched", "kept"), [(22.0, 2), (490_000.0, 3)])
+def test_what_ran_before_the_recording_is_no_part_of_it(
+    tmp_path: Path, launched: float, kept: int
+) -> None:
+    # A kernel that was launched 490 ms before it begins, while nothing that was recorded runs.
+    moments = ((10.0, 20.0), (launched, 490_010.0), (490_020.0, 500_000.0))
+    tasks = [gpu("kernel", f"k{n}", start, 9, n) for n, (_, start) in enumerate(moments)]
+    launches = [
+        event("cuda_runtime", "cudaLaunchKernel", moment, 5, correlation=n)
+        for n, (moment, _) in enumerate(moments)
+    ]
+    profile = read_kineto(write_new(tmp_path / "x.json", [*tasks, *launches]))
+    assert len(profile.kernels) == kept
+
+
 def test_times_are_exact_and_since_the_epoch(new: Profile) -> None:
     kernels = new.kernels
     assert kernels["start_ns"][0] == BASE + 200_125

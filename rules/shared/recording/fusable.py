@@ -13,8 +13,14 @@ from npufix.rules.shared.labels import Labels
 from npufix.rules.shared.quantities import format_count, milliseconds, percent
 from npufix.rules.shared.recording.collectives import LEAST_SHARE
 from npufix.rules.shared.recording.observing import is_named, per_step, share
-from npufix.rules.shared.recording.recorded_cells import count_moved_bytes, list_costliest
+from npufix.rules.shared.recording.recorded_cells import (
+    CELLS,
+    count_moved_bytes,
+    list_costliest,
+    per_row,
+)
 from npufix.rules.shared.recording.recorded_shapes import (
+    holds_square_mask,
     product_operations,
     reads,
     same_elements,
@@ -22,7 +28,7 @@ from npufix.rules.shared.recording.recorded_shapes import (
 from npufix.rules.shared.recording.sequences import find
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     import pandas as pd
 
@@ -170,3 +176,12 @@ def quickest_products_ns(own: pd.DataFrame, recording: Recording, launches: int)
     operations, moves = product_operations(own), count_moved_bytes(own)
     work = float(np.maximum(operations / computed.max(), moves / moved.max()).sum())
     return work + launches * latency
+
+
+def masks_square(found: Sequence[Occurrences], mask: str) -> bool:
+    """Tell whether most of what is added to the scores is one square for all heads: ``1,1,S,S``."""
+    rows = np.concatenate([each.rows.ravel() for each in found])
+    kernels = found[0].recording.kernels.iloc[rows[rows >= 0]]
+    masks = kernels[is_named(kernels, mask, "type")]
+    square = float(per_row(masks, CELLS[:1], holds_square_mask).sum())
+    return bool(len(masks)) and 2 * square > len(masks)

@@ -57,6 +57,18 @@ def _operations(inputs: str, outputs: str) -> float:
     return 2 * elements(out) * inner
 
 
+def holds_square_mask(inputs: str) -> float:
+    """Tell whether a kernel reads scores of queries by as many keys and one square for all heads.
+
+    ``2,16,512,512;1,1,512,512``: what lies above a diagonal is masked, most likely.
+    """
+    scores, *others = sorted(shapes(inputs), key=elements, reverse=True) or [()]
+    side = scores[-_MATRIX:]
+    alike = len(side) == _MATRIX and side[0] == side[1] > 1
+    fewer = elements(scores)
+    return float(alike and any(o[-_MATRIX:] == side and elements(o) < fewer for o in others))
+
+
 def reads(written: pd.DataFrame, reader: pd.DataFrame, relation: Relation) -> Mask:
     """Tell for each pair of rows whether the shapes allow that one reads what the other wrote.
 

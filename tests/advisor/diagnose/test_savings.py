@@ -67,6 +67,18 @@ def test_a_pause_is_explained_by_no_collection_of_garbage_beside_it() -> None:
     assert rank_items(divided) == divided[::-1]
 
 
+@pytest.mark.parametrize(("exposed", "first"), [(90, "kernels"), (120, "exposed")])
+def test_communication_as_much_as_usual_is_not_the_first_sentence(exposed: int, first: str) -> None:
+    def unknown(share: int) -> Item:
+        told = msgspec.structs.replace(FINDING, device_ns=share, share=share / 1000)
+        return Item(finding=told)
+
+    waits = replace(unknown(exposed), is_symptom=True, is_communication=True)
+    kernels = unknown(70)
+    ranked = rank_items([kernels, waits])
+    assert (ranked[0] is kernels) == (first == "kernels")
+
+
 def test_the_work_itself_comes_behind_what_is_beside_it() -> None:
     work = replace(found(0, 50), is_work=True)
     assert rank_items([work, found(0, 9)])[-1] is work

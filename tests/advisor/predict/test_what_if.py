@@ -16,6 +16,7 @@ from npufix.advisor.evidence.change import Change, NewWork
 from npufix.advisor.evidence.item import Item
 from npufix.advisor.evidence.lines import gather_evidence
 from npufix.advisor.predict import recorded
+from npufix.advisor.predict.changes import edits
 from npufix.advisor.predict.recorded import spread_of, step_graph
 from npufix.advisor.predict.replay import NO_EDIT
 from npufix.advisor.predict.replay import replay as replayed
@@ -236,6 +237,22 @@ def test_a_new_operator_takes_the_host_as_long_as_usual_ones() -> None:
     after = regime.run(["norm"])
     predicted = foreseen(before, item(before, "norm", norm_us(regime))).alone[0]
     assert predicted.step_ns == pytest.approx(1000 * after.step_us, rel=0.03)
+
+
+def test_a_new_operator_needs_no_more_than_those_in_its_place() -> None:
+    # Of a step in graphs, which are launched in 2 ms each, nothing says what an operator needs.
+    before = REGIMES["host"].run()
+    graph = step_graph(gather_evidence(before.profile(), {}), 0)
+    found = item(before, "norm", 8.0).change
+    assert graph is not None
+    assert found is not None
+    own = np.isin(graph.label, list(found.kernels))
+    graph = replace(
+        graph, own_ns=np.where(own, 10e3, 2e6), delta_ns=np.where(own, graph.delta_ns, 3e6)
+    )
+    _, likely, _ = edits(graph, found)
+    firsts = likely.deltas_ns[np.isin(likely.delta_rows, np.flatnonzero(own))]
+    assert firsts.max() <= 3e6
 
 
 def test_steps_that_are_alike_say_less() -> None:

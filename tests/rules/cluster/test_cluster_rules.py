@@ -270,6 +270,12 @@ def test_a_host_is_as_late_as_it_needs_longer_to_launch() -> None:
     assert seen.likely_ns == pytest.approx(23 * MS * (1 - 16 / 20), rel=0.01)
     assert seen.saving_ns is not None
     assert seen.saving_ns[0] <= seen.likely_ns <= seen.saving_ns[1]
+    # A late host launches its collectives late as well: half of the 4 ms that none hides may.
+    exposed = alone([(5.0, 14.0, 4.0)] * 5 + [(5.0, 4.0, 18.0)])
+    (more,) = found("NPU602", exposed)
+    assert more.saving_ns is not None
+    assert unknown.saving_ns is not None
+    assert more.saving_ns[1] == unknown.saving_ns[1] + 2 * MS
 
 
 def test_the_lines_of_a_late_rank_are_those_that_differ() -> None:

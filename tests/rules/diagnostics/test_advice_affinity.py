@@ -115,6 +115,7 @@ def test_aligned_products_are_the_measure() -> None:
     assert found.kernels == {0}
     assert found.saving_ns is not None
     assert found.saving_ns[1] == pytest.approx(2 * MS - MS * 1016 / 1024, rel=1e-6)
+    assert found.likely_ns == pytest.approx(0.95 * found.saving_ns[1], rel=1e-6)
 
 
 @pytest.mark.parametrize(

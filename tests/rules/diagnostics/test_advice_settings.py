@@ -339,6 +339,21 @@ def test_products_that_are_rounded_to_hf32_already_are_left_alone() -> None:
     assert not unknown.advice, "that of the rule, which says that the dump does not say"
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("volta_sgemm_64x64_nt", 1), ("cudnn_infer_volta_scudnn_128x64_relu_medium_nn_v1", 1),
+        ("void cudnn::detail::dgrad_engine<float, 512, 6, 5, 3, 3, 3, false>(int)", 1),
+        ("cutlass_80_tensorop_s1688gemm_128x64_32x6_nt_align1", 0),
+        ("Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_MT128x256x32", 0), ("ampere_sgemm_32x32_tn", 1),
+        ("void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, 512, true, 1>(int)", 0),
+    ],
+)  # fmt: skip
+def test_a_gpu_says_float32_in_the_names_of_kernels(name: str, expected: int) -> None:
+    rows = [{"name": name, "type": "aten::mm", "core": "GPU", "duration_ns": 10 * MS}]
+    assert len(told(single_precision_products, recording(rows))) == expected
+
+
 def overlapped(slower: float, beside: int = 6) -> Recording:
     product = {"type": "MatMulV3", "name": "mm", "input_shapes": "8,8;8,8"}
     rows: list[dict[str, Any]] = [

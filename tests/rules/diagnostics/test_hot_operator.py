@@ -50,6 +50,13 @@ def test_products_and_attention_are_the_work_itself(kind: str, *, is_work: bool)
     assert seen.advice
 
 
+def test_without_a_device_calls_of_the_host_take_the_time() -> None:
+    rows = [kernel("aten::conv2d", 3 * MS, core="CPU"), kernel("aten::mul", MS, core="CPU")]
+    seen = next(iter(check(recording(rows))))
+    assert "in 1 call" in seen.what
+    assert not seen.is_work
+
+
 def test_a_type_without_a_line_is_told_with_its_shapes() -> None:
     (seen,) = check(recording([kernel("Sort", MS, input_shapes="4,5")]))
     assert not seen.places

@@ -415,6 +415,14 @@ def test_how_much_of_a_pause_a_call_fills_is_told() -> None:
     assert "8 ms of it in aten::copy_" in seen.what
 
 
+def test_what_lasts_as_long_as_the_step_names_no_pause() -> None:
+    calls = [call("model_inference", 0, 100 * MS), call("aten::copy_", 2 * MS, 8 * MS)]
+    step = {"free_ns": 15 * MS}
+    looked_at = recording(two_kernels(15 * MS, 14 * MS), calls, step=step, step_ns=100 * MS)
+    (seen,) = host_pause.check(looked_at)
+    assert "in aten::copy_" in seen.what
+
+
 @pytest.mark.parametrize(("before", "told"), [("Mul", True), ("Add", False)])
 def test_the_first_launch_of_a_kernel_loads_its_code(before: str, *, told: bool) -> None:
     rows = two_kernels(15 * MS, 14 * MS)
