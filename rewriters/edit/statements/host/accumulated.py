@@ -17,6 +17,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.statements.host.of_host import as_owner
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import LOOPS
 from npufix.rewriters.graph.modules.syntax import walk
@@ -43,7 +44,7 @@ def keep_until_read(
     loop = here.loop_of(code)
     if outer is None or not isinstance(loop, LOOPS) or here.loop_of(outer) is not loop:
         return None
-    of, outer = _as_owner(here, tensor), _taken_by(here, outer, code)
+    of, outer = as_owner(here, tensor), _taken_by(here, outer, code)
     match outer:
         case ast.AugAssign(ast.Name(name), ast.Add(), value) if _reads_in(value) == [code]:
             form, new = FORM_ADDED, f"{of}.detach()" + ("" if counts else ".float()")
@@ -165,11 +166,6 @@ def _spell_torch(here: Surroundings) -> str:
     """Return what the file calls torch: ``th``."""
     names = here.flow.names.imports
     return next((name for name, module in names.items() if module == "torch"), "")
-
-
-def _as_owner(here: Surroundings, code: ast.expr) -> str:
-    plain = isinstance(code, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
-    return here.text(code) if plain else f"({here.text(code)})"
 
 
 def _reads_in(code: ast.expr) -> list[ast.AST]:

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.host.accumulated import is_left_as_made, keep_until_read
+from npufix.rewriters.edit.statements.host.of_host import as_owner
 from npufix.rewriters.edit.statements.host.waits.losses import is_named_loss
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.facts.module_facts import mentions
@@ -297,12 +298,6 @@ def _is_handed_on(here: Surroundings, kept: ast.expr | ast.stmt) -> bool:
     calls = (call for call in here.nodes if isinstance(call, ast.Call))
     given = (code for c in calls for code in (*c.args, *(k.value for k in c.keywords)))
     return name not in map(here.text, given)
-
-
-def as_owner(here: Surroundings, code: ast.expr) -> str:
-    """Return code that ``.detach()`` can stand behind."""
-    plain = isinstance(code, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
-    return here.text(code) if plain else f"({here.text(code)})"
 
 
 def _is_log(code: ast.AST | None) -> bool:
