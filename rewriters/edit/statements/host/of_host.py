@@ -77,6 +77,12 @@ def as_owner(here: Surroundings, code: ast.expr) -> str:
     return here.text(code) if plain else f"({here.text(code)})"
 
 
+def spell_torch(here: Surroundings) -> str:
+    """Return what the file calls torch: ``th``."""
+    names = here.flow.names.imports
+    return next((name for name, module in names.items() if module == "torch"), "")
+
+
 def first_read(code: ast.expr) -> ast.expr:
     """Return the tensor that is read first: ``x`` of ``x.cpu().numpy()``."""
     while True:

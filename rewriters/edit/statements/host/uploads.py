@@ -107,8 +107,10 @@ def find_uploads(here: Surroundings) -> Iterator[Proposal]:
     yield from find_host_indexes(here)
     for node in here.nodes:
         if isinstance(node, ast.Call):
-            made = _is_made(here, node)
-            found = copy_whole(here, node) or (make_of_read(here, node, node) if made else None)
+            made = _is_made(here, node) or last_name(node.func) == "new_tensor"
+            found = copy_whole(here, node) or (make_of_read(here, node) if made else None)
+            if found is None and _is_told_within(here, node):
+                continue
             advice = "" if found is not None else _advice(here, node) or _drawn(here, node)
             if advice == _BUFFER and (here.flow.cls is None or not here.flow.cls.bases):
                 # a function, or an object of Python alone, keeps no buffers
@@ -124,6 +126,14 @@ def find_uploads(here: Surroundings) -> Iterator[Proposal]:
                 found = keep_numbers(here, node)
             if found is not None or advice:
                 yield found or Proposal(node, advice)
+
+
+def _is_told_within(here: Surroundings, code: ast.Call) -> bool:
+    """Tell whether what is moved is no copy of numbers: ``torch.tensor([x.sum()]).to(device)``."""
+    match code.func:
+        case ast.Attribute(ast.Call() as inner, method) if method in _MOVING:
+            return _is_made(here, inner) and make_of_read(here, inner) is not None
+    return False
 
 
 def _advice(here: Surroundings, code: ast.Call) -> str:
@@ -296,7 +306,9 @@ def _of_data(here: Surroundings, data: ast.expr) -> str:
     match data:
         case ast.Call(ast.Name("range")):
             return _RANGE
-        case ast.List([_, *_] as parts) if any(_is_read(here, part) for part in parts):
+        case ast.List([_, *_] as parts) if any(
+            _is_read(here, part) or here.is_tensor(part) for part in parts
+        ):
             return _OF_DEVICE
         case ast.BinOp(ast.List([_]), ast.Mult(), _):
             return _FILLED
