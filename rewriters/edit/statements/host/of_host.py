@@ -110,7 +110,7 @@ def is_of_host(here: Surroundings, code: ast.expr) -> bool:
     node = here.value(code)
     parts = [] if node is None else list(node.walk())
     made = {str(part.value).partition(".")[0] for part in parts if part.op == Op.GLOBAL}
-    if made & {"numpy", "random"} or any(part.op in ON_HOST for part in parts):
+    if made & {"numpy", "random"} or (node is not None and _comes_from_copy(here, node)):
         return True
     if node is not None and (
         _is_made_there(here, node)
@@ -123,6 +123,24 @@ def is_of_host(here: Surroundings, code: ast.expr) -> bool:
         return is_of_host(here, whole)
     given = any(part.op in {Op.PARAM, Op.ATTR, Op.CALL, Op.ELEMENT} for part in parts)
     return not given and any(part.op in operators.FACTORIES for part in parts)
+
+
+def _comes_from_copy(here: Surroundings, node: Node) -> bool:
+    """Tell whether a value is computed of what was copied to the host: ``x.cpu().max()``.
+
+    A tensor of the device that meets a number of the host stays there: ``x.norm() * n.cpu()``.
+    """
+    todo = [node]
+    for part in todo:  # grows
+        if part.op in ON_HOST:
+            return True
+        given = part.args
+        if part.op in ARITHMETIC and len(given) > 1:
+            copied = [arg for arg in given if any(p.op in ON_HOST for p in arg.walk())]
+            others = [arg for arg in given if arg not in copied]
+            given = () if any(is_tensor(here, arg) for arg in others) else tuple(copied)
+        todo += [arg for arg in given if arg not in todo]
+    return False
 
 
 def _is_said_to_be(here: Surroundings, code: ast.expr) -> bool:

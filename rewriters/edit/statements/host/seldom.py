@@ -17,7 +17,9 @@ _SELDOM = re.compile(
 )
 _TELLS = re.compile(r"print|warn|log|debug|info|error|breakpoint|set_trace|save|dump")
 _SAYS = frozenset({"debug", "error", "info", "print", "warn", "warning"})
-_RARE = re.compile(r"\bis None|\bnot\b(?! None)|== 0|len\(|numel\(|size\(|isinstance|isnan|any\(")
+_RARE = re.compile(
+    r"\bis None|\bnot\b(?! None)|== 0(?!\.)|len\(|numel\(|size\(|isinstance|isnan|any\("
+)
 
 
 def is_seldom(here: Surroundings, code: ast.expr | ast.stmt) -> bool:
@@ -140,8 +142,26 @@ def _only_tells(code: ast.stmt) -> bool:
 def _is_rare_branch(here: Surroundings, test: ast.expr, *, is_body: bool) -> bool:
     """Tell whether a branch is the rare one: ``else`` is not, behind ``if name not in table``."""
     if is_body:
-        return _RARE.search(here.text(test)) is not None
+        parts = test.values if isinstance(test, ast.BoolOp) else [test]
+        both = len(parts) > 1 and isinstance(getattr(test, "op", None), ast.And)
+        asked = [p for p in parts if not (both and _is_setting(p) and "None" not in here.text(p))]
+        return any(_RARE.search(here.text(part)) for part in asked)
+    if _is_setting(test):
+        return False
     return not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.NotIn)
+
+
+def _is_setting(test: ast.expr) -> bool:
+    """Tell whether a test chooses between ways to go, of which none is rare: ``mode == "fg"``.
+
+    So does ``x is None`` for what comes behind ``else``, and ``not self.split``.
+    """
+    match test:
+        case ast.UnaryOp(ast.Not(), ast.Attribute(_, name)):
+            return name != "training"
+        case ast.Compare(_, [ast.Eq()], [ast.Constant(str())]) | ast.Compare(_, [ast.Is()], _):
+            return True
+    return False
 
 
 def selects_anyway(here: Surroundings, code: ast.If) -> bool:

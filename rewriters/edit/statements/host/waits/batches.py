@@ -12,6 +12,7 @@ from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
 from npufix.rewriters.facts.host_tensors import is_made_on_host
 from npufix.rewriters.facts.steps.functions import trains
 from npufix.rewriters.graph.modules.syntax import list_stored_names, root_name, walk
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,6 +28,7 @@ _INDEX = (
     "there, device=x.device, once for all that it picks from"
 )
 _OF_NUMBERS = frozenset({"as_tensor", "from_numpy", "tensor"})
+_REDUCED = frozenset({"amax", "amin", "max", "mean", "min", "norm", "prod", "std", "sum", "var"})
 _MOVING = frozenset({"to", "cuda", "npu"})
 _LOADS = re.compile(r"(?i)load|data|batch|iter")
 _DEVICE = re.compile(r"(?i)gpu|npu|cuda|^(?!.*(cpu|host)).*(dev|rank)")
@@ -212,6 +214,10 @@ def _tensor_read(here: Surroundings, code: ast.expr) -> ast.expr | None:
         case ast.Call(ast.Attribute(tensor, "item"), [], []):
             known = here.is_tensor(tensor)
             return None if known is False or (known is None and here.flow.cls is None) else tensor
+    value = here.value(code)
+    if value is not None and here.is_tensor(code) is None and value.op in _REDUCED:
+        moved = any(part.op in _MOVING for part in value.walk())
+        return code if moved and _has_no_dimensions(here, code) else None
     return code if here.is_tensor(code) and _has_no_dimensions(here, code) else None
 
 
@@ -241,4 +247,7 @@ def _place_of(
 
 def _has_no_dimensions(here: Surroundings, code: ast.expr) -> bool:
     found = here.evaluations.get(id(code))
+    if found is not None and found.node.op in _REDUCED:
+        given = found.node.args[1:]
+        return all(arg.op == Op.CONST and arg.value in {None, False} for arg in given)
     return found is not None and here.facts(found, x=found.node).ndim("x") == 0

@@ -92,7 +92,7 @@ def _list_limits(here: Surroundings, value: Node) -> list[ast.Call] | None:
     todo, met = [value], False
     for made in todo:  # grows
         users = here.users(made)
-        if not users or any(o.node is made for o in here.flow.observables):
+        if any(o.node is made for o in here.flow.observables) or not (users or made.op == Op.PHI):
             return None
         for user in users:
             if user.op in _LIMITING:
