@@ -15,6 +15,7 @@ from npufix.rewriters.facts.steps.functions import (
     is_host_code,
     knows_device,
     list_given,
+    moves_given,
     samples,
     trains,
 )
@@ -341,7 +342,10 @@ def _turns_tensors(function: FunctionNode) -> bool:
     """
     own = [word.lower() for word in _WORD.findall(function.name)]
     once = _BUILDS.fullmatch(function.name) or _ONCE.fullmatch(function.name)
-    return not once and _DONE_ONCE.isdisjoint(own[:1]) and computes(function, own)
+    if once or not _DONE_ONCE.isdisjoint(own[:1]):
+        return False
+    moves = moves_given(function) and not _SAMPLES.fullmatch(function.name)
+    return moves or computes(function, own)
 
 
 def sets_up(scope: Scope) -> bool:

@@ -23,6 +23,7 @@ class Agent(nn.Module):
     [
         ("if mode == 'next':", True),
         ("if at is None:", True),
+        ("if 'next' in at and at['next'] is not None:", True),
         ("if len(at) > 0:", False),
         ("if at in self.table:", False),
     ],
@@ -100,3 +101,92 @@ class Head(nn.Module):
     (site,) = found(text.format(limit="limit.item()"), "NPU214")
     assert "copied back" in site.problem
     assert all("copied back" not in s.problem for s in found(text.format(limit="self.n"), "NPU214"))
+
+
+@pytest.mark.parametrize(
+    ("read", "use", "told"),
+    [
+        ("value = loss.item()", "recorder.add(step=1, loss=value)", True),
+        ("value = loss.item()", "if bar.on:\n            logs = {'loss': value}", True),
+        ("value = loss.item()", "metrics['loss'] = value", True),
+        ("value = loss.item()", "values['loss'] = value", False),
+        ("value = loss.item()", "rate = recorder.add(value)\n        self.adapt(rate)", False),
+        ("value = loss.item() if self.on else None", "self.log_step(1, value)", True),
+        (
+            "value = clip(net)\n        value = value.item() if torch.is_tensor(value) else value",
+            "if value is not None:\n            metrics['norm'] = value",
+            True,
+        ),
+        ("value = loss.item() if self.on else None", "self.adapt(value)", False),
+    ],
+)
+def test_what_a_recorder_gets_is_only_logged(read: str, use: str, *, told: bool) -> None:
+    text = f"""
+def train(self, net, loader, recorder, bar, metrics):
+    for batch in loader:
+        loss = net(batch).mean()
+        loss.backward()
+        {read}
+        {use}
+"""
+    assert any("only logged" in site.problem for site in found(text, "NPU214")) is told
+
+
+@pytest.mark.parametrize(
+    ("use", "told"),
+    [
+        ("total += self.step(batch)", True),
+        ("losses.append(self.step(batch))", True),
+        ("total += self.step(batch)\n            self.see(self.step(batch))", False),
+        ("rate = self.step(batch)", False),
+    ],
+)
+def test_a_number_that_callers_add_up_is_returned_as_a_tensor(use: str, *, told: bool) -> None:
+    text = f"""
+class Trainer:
+    def step(self, batch):
+        loss = self.net(batch).mean()
+        return loss.item()
+
+    def train(self, loader, total, losses):
+        for batch in loader:
+            {use}
+"""
+    assert any("in every call" in site.problem for site in found(text, "NPU214")) is told
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("print(1)\n            x = torch.nan_to_num(x, 0)", True),
+        ("print(1)", False),
+        ("raise ValueError", False),
+    ],
+)
+def test_what_is_mended_needs_no_test(body: str, *, told: bool) -> None:
+    text = f"""
+class Net(nn.Module):
+    def training_step(self, x: torch.Tensor):
+        if torch.isnan(x).any():
+            {body}
+        return x * 2
+"""
+    assert bool(found(text, "NPU217")) is told
+
+
+@pytest.mark.parametrize(
+    ("head", "told"),
+    [
+        ("get_sigmas(times, device):\n    times = times.to(device)", True),
+        ("get_sigmas(times, device):\n    times = times.to(other)", False),
+        ("load_sigmas(times, device):\n    times = times.to(device)", False),
+        ("get_net(model, device):\n    model = model.to(device)", False),
+    ],
+)
+def test_who_moves_what_it_is_handed_computes_with_it(head: str, *, told: bool) -> None:
+    text = f"""
+def {head}
+    found = [(other == t).nonzero().item() for t in times]
+    return other[found]
+"""
+    assert any(site.is_hot for site in found(text, "NPU214")) is told

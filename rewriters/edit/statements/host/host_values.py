@@ -26,6 +26,7 @@ from npufix.rewriters.edit.statements.host.iterated_values import (
 from npufix.rewriters.edit.statements.host.logged_values import (
     find_finite_tests,
     find_logged,
+    find_returned,
 )
 from npufix.rewriters.edit.statements.host.of_host import (
     ARITHMETIC,
@@ -397,6 +398,8 @@ def _by_hand(  # noqa: C901, PLR0911, PLR0912 - one case a kind of use
         return Proposal(read.code, told) if stays and (told := tell_met(here, value)) else None
     if loop is None and is_returned(here, read.code, read.tensor):
         return Proposal(read.code, _RETURNED)
+    if read.how == "item" and loop is None and (found := find_returned(here, read.code)):
+        return found
     if read.how == "item" and value is not None and only_divides(here, value):
         return Proposal(read.code, TO_TENSORS)
     if Op.CALL in ops or isinstance(here.parents.get(id(read.code)), (ast.Call, ast.keyword)):

@@ -40,6 +40,7 @@ _MAKING = frozenset({"torch.tensor", "torch.as_tensor", "torch.from_numpy"})
 _OF_TYPE = frozenset(f"torch.{kind}" for kind in KINDS)
 _OF_HOST = _MAKING | {f"torch.{name}" for name in ("arange", "eye", "linspace", "ones", "zeros")}
 _MOVING = frozenset({"to", "cuda", "npu", "type_as"})
+_SHAPES = frozenset({"contiguous", "expand", "flatten", "reshape", "squeeze", "unsqueeze", "view"})
 _SETTINGS = re.compile(r"(?i)(^|_)(cfg|config|conf|hparams|settings|opts?)$")
 _SERVES = re.compile(r"(Runner|Builder|Worker|Proposer|Scheduler|Engine|Batch)(V?\d+)?$")
 """What hands over new lists in each step, and nothing else that one could do about it."""
@@ -166,6 +167,8 @@ def _without_casts(code: ast.Call) -> ast.Call:
             return inner if not code.args or not _moves(code) else code
         case ast.Call(ast.Attribute(ast.Subscript(ast.Call() as inner), _)):
             return inner
+        case ast.Call(ast.Attribute(ast.Call() as inner, method)) if method in _SHAPES:
+            return _without_casts(inner)
     return code
 
 
