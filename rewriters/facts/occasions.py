@@ -104,13 +104,15 @@ _BETWEEN_STEPS = frozenset(
 """Words of what runs after an epoch, or once: ``SegmentationEvaluator.update``."""
 EACH_STEP = frozenset(
     {
-        "assign", "attention", "attn", "compute", "consistency", "contrastive", "criterion",
+        "assign", "attention", "attn", "calc", "calculate", "compute", "consistency",
+        "contrastive", "criterion",
         "distill", "divergence", "embed", "encode", "entropy", "execute", "forward", "fwd", "iou",
         "iter", "l1", "loss", "losses", "lovasz", "masked", "mse", "penalty", "pooling", "rope",
         "rotary", "sample", "sampling", "segments", "smoothness", "step", "targets", "train",
         "training",
     }
 )  # fmt: skip
+_ONE_STEP = re.compile(r"_*(train|training|update)_(\w+_)?(step|batch|iter|minibatch)|_*step")
 _IS_STEP = frozenset({"forward", "fwd", "loss", "losses", "train", "training"})
 _MAKES_MASK = re.compile(
     r"(^|_)(lens?|lengths?|pad|padding|seq|sequence)_(\w+_)?masks?$|^_?(\w+_)?masks?_from_lengths?$"
@@ -159,11 +161,14 @@ def occasion(
     if of_sample or tries or how_often is Pace.BETWEEN or _is_aside(flow, line):
         return Occasion.ASIDE
     once = _ONCE.fullmatch(name) is not None and not _is_part_of_step(flow)
-    once = once or how_often is Pace.AROUND or name == MODULE or "test" in _words(name)
+    # beside the loop of ``train``, not of the ``train_batch`` that takes one step in parts
+    around = not _ONE_STEP.fullmatch(name)
+    once = once or (around and how_often is Pace.AROUND) or name == MODULE or "test" in _words(name)
     once = once or (flow.cls is not None and _is_called_once(flow.cls))
     once = once or (name != "forward" and bool(list_given(flow.function) & OF_TEXT))
     # what stands beside the loop of ``train(self)`` runs once for all of its rounds
-    once = once or (line > 0 and trains(flow.function) and not trains(flow.function, line))
+    beside = line > 0 and trains(flow.function) and not trains(flow.function, line)
+    once = once or (around and beside)
     in_loop = is_in_loop(flow, line) and (
         match is not None or trains(flow.function, line) or samples(flow.function, line)
     )

@@ -79,3 +79,9 @@ def test_a_number_is_limited_where_it_is(body: str) -> None:
 @pytest.mark.parametrize("body", _LEFT)
 def test_a_number_that_others_need_is_read(body: str) -> None:
     assert not _write(body)[1]
+
+
+def test_what_python_computes_of_numbers_is_no_tensor() -> None:
+    # ``d ** 2`` of numbers that were read is one as well, whatever ``**`` does of tensors
+    body = "m = n.sum().item()\n        d = n.mean().item() ** 2 / 3\n        return m * 2 + d"
+    assert not _write(body)[1]

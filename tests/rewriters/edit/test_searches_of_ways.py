@@ -190,3 +190,82 @@ def {head}
     return other[found]
 """
     assert any(site.is_hot for site in found(text, "NPU214")) is told
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("self.m = 0.9 * self.m + 0.1 * x.mean().item()", "running mean"),
+        ("self.m = 0.9 * self.n + 0.1 * x.mean().item()", ""),
+        ("token = int(x.argmax().item())\n        y = x.new_tensor([[token]])", "copied back"),
+        ("token = int(x.argmax().item())\n        y = self.table[token]", ""),
+        (
+            "t = min(self.at.item() / 8, 1.0)\n        x = (x / 2).clamp(-t * self.m, t)",
+            "a loss is computed with it",
+        ),
+    ],
+)
+def test_who_needs_a_number_is_said(body: str, told: str) -> None:
+    text = f"""
+class Head(nn.Module):
+    def forward(self, x: torch.Tensor):
+        {body}
+        return x * 2
+"""
+    problems = [site.problem for site in found(text, "NPU214")]
+    assert any(told in problem for problem in problems) if told else not problems
+
+
+@pytest.mark.parametrize(
+    ("head", "written"),
+    [
+        ("x, y = self.queue.get()", True),
+        ("x, y = self.table.get()", False),
+        ("x, y = self.queue.get(3)", False),
+    ],
+)
+def test_what_a_queue_hands_over_is_copied_without_a_wait(head: str, *, written: bool) -> None:
+    text = f"""
+class Trainer:
+    def train_epoch(self, net):
+        while True:
+            {head}
+            x = x.to(self.device)
+            loss = net(x)
+            loss.backward()
+            self.optimizer.step()
+"""
+    changed = [site.rewrite is not None for site in found(text, "NPU219")]
+    assert changed == [True] * written
+
+
+@pytest.mark.parametrize(("place", "told"), [("batch in loader", True), ("n in range(9)", False)])
+def test_steps_that_wait_for_a_clock_are_told(place: str, *, told: bool) -> None:
+    work = "loss.backward()" if told else "net(batch)"
+    text = f"""
+import time
+
+def train(net, loader, batch):
+    for {place}:
+        torch.cuda.synchronize()
+        start = time.time()
+        loss = net(batch)
+        {work}
+        took = time.time() - start
+"""
+    assert any("to be timed" in site.problem for site in found(text, "NPU320")) is told
+
+
+@pytest.mark.parametrize(("name", "told"), [("train_batch", True), ("train", False)])
+def test_a_step_in_parts_is_one_step(name: str, *, told: bool) -> None:
+    text = f"""
+class Trainer:
+    def {name}(self, parts):
+        total = self.start()
+        for part in parts:
+            loss = self.net(part)
+            loss.backward()
+        self.metrics["total"] = total.sum().item()
+"""
+    (site,) = found(text, "NPU214")
+    assert (site.occasion.name == "STEP") is told

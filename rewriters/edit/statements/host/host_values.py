@@ -50,10 +50,13 @@ from npufix.rewriters.edit.statements.host.row_reads import read_of_rows, rows_r
 from npufix.rewriters.edit.statements.host.seldom import decides, is_default, is_rare, is_seldom
 from npufix.rewriters.edit.statements.host.waits.limits import (
     LIMITS,
+    RUNNING,
     TO_TENSORS,
     clamp,
+    find_running,
     is_written_number,
     keep_on_device,
+    tell_copied,
     tell_met,
 )
 from npufix.rewriters.edit.statements.host.waits.losses import (
@@ -385,6 +388,8 @@ def _by_hand(  # noqa: C901, PLR0911, PLR0912 - one case a kind of use
         return found
     if loop is not None and not (isinstance(loop, LOOPS) and is_made_in(loop, read.tensor)):
         return Proposal(read.code, _say_in_loop(here, read))
+    if value is not None and read.how == "item" and tell_copied(here, value):
+        return Proposal(read.code, _ROUND_TRIP)
     of_round = loop is not None and value is not None and is_of_round(value)
     if of_round and samples(here.flow.function, read.code.lineno):
         return Proposal(read.code, _OF_ROUND)
@@ -395,6 +400,8 @@ def _by_hand(  # noqa: C901, PLR0911, PLR0912 - one case a kind of use
         return _say_what_waits(here, read, users)
     if ops & {*ARITHMETIC, "py:max", "py:min"}:
         stays = read.how in {"item", "float"} and value is not None
+        if stays and find_running(here, read.code):
+            return Proposal(read.code, RUNNING)
         return Proposal(read.code, told) if stays and (told := tell_met(here, value)) else None
     if loop is None and is_returned(here, read.code, read.tensor):
         return Proposal(read.code, _RETURNED)

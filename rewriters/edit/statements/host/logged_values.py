@@ -275,7 +275,10 @@ def _is_log_of(  # noqa: C901, PLR0911 - one case a way
                 return _LOGS_IN.search(called) is not None or (
                     told and _LOGGERS.search(last_name(owner) or "") is not None
                 )
-            case ast.Dict() if _is_log(here.parents.get(id(outer))):
+            case ast.Dict(keys, values) if _is_log(here.parents.get(id(outer))) or any(
+                value is name and isinstance(key, ast.Constant) and _KEPT.search(str(key.value))
+                for key, value in zip(keys, values, strict=True)
+            ):
                 return True
             case ast.Assign([ast.Subscript(kept)]):
                 return _KEPT.search(last_name(kept) or "") is not None

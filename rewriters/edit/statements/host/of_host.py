@@ -30,6 +30,8 @@ OF_ARRAYS_TOO = operators.SYMBOLS | operators.PAIRS | READING | {
     "transpose", "var", "view",
 }  # fmt: skip
 """What a number or an array of NumPy has as well, or what returns no tensor."""
+_OF_NUMBERS_TOO = frozenset({"neg", "pow", "reciprocal", "square"})
+"""What Python computes of its numbers: ``x ** 2``, ``1 / x``."""
 ON_HOST = frozenset({"cpu", "numpy"})
 _REDUCES = frozenset({"all", "any", "max", "mean", "min", "prod", "std", "sum"})
 _OF_HOST = re.compile(
@@ -236,10 +238,12 @@ def is_tensor(here: Surroundings, node: Node) -> bool:
     """Tell whether a value is a tensor, of torch and not of NumPy."""
     if node.op in {"sum", "mean"} and node.args:
         node = node.args[0]
-    if node.op in operators.TABLE and node.op not in OF_ARRAYS_TOO:
+    if node.op in READING - {"cpu"}:
+        return False
+    if node.op in operators.TABLE and node.op not in OF_ARRAYS_TOO | _OF_NUMBERS_TOO:
         return True
-    if node.op in ARITHMETIC and any(is_tensor(here, arg) for arg in node.args):
-        return True
+    if node.op in ARITHMETIC | _OF_NUMBERS_TOO:
+        return any(is_tensor(here, arg) for arg in node.args)
     if any(
         _is_of_torch(here, e) for e in here.flow.by_operation.get(node.op, ()) if e.node is node
     ):

@@ -71,9 +71,9 @@ def _asks_for(test: ast.expr, code: ast.expr | ast.stmt, *, is_told: bool) -> bo
 def _asks_kind(outer: ast.If | ast.IfExp, code: ast.expr | ast.stmt) -> bool:
     """Tell whether a tensor is read, and all else taken: ``x.item() if is_tensor(x) else x``."""
     match outer, code:
-        case ast.IfExp(ast.Call(called, [asked, *_]), body), ast.Call(ast.Attribute(read)):
-            same = ast.unparse(asked) == ast.unparse(read) and body is code
-            return same and last_name(called) in {"isinstance", "is_tensor"}
+        case ast.IfExp(ast.Call(called, [asked, *_]), body, other), ast.Call(ast.Attribute(read)):
+            same = len({ast.unparse(part) for part in (asked, read, other)}) == 1 and body is code
+            return same and last_name(called) in {"hasattr", "isinstance", "is_tensor"}
     return False
 
 
@@ -184,9 +184,7 @@ def _is_setting(test: ast.expr) -> bool:
             return True
         case ast.Compare(ast.Constant(str()), [ast.In()], _):
             return True
-        case ast.BoolOp(
-            ast.And(), [first, *_]
-        ):  # ``"x" in batch and batch["x"] is not None``
+        case ast.BoolOp(ast.And(), [first, *_]):  # ``"x" in batch and batch["x"] is not None``
             return _is_setting(first) and not isinstance(first, ast.UnaryOp)
     return False
 

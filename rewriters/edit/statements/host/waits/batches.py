@@ -72,6 +72,10 @@ def _list_handed(here: Surroundings, loop: ast.For | ast.While) -> set[str]:
                 node
             ) is loop and _LOADS.search(here.text(it)):
                 given |= list_stored_names(node)
+            case ast.Assign(value=ast.Call(ast.Attribute(queue, "get"), [])) if (
+                here.loop_of(node) is loop and "queue" in here.text(queue).lower()
+            ):
+                given |= list_stored_names(node)
             case ast.Assign(value=ast.Name() | ast.Subscript() as value):
                 given |= list_stored_names(node) if root_name(value) in given else set()
             case ast.comprehension():

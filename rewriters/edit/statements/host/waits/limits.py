@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,11 @@ _AND_KEPT = (
     "x.clamp(min=number) instead of max(x, number); who keeps it besides, an attribute or a "
     "dictionary, keeps a tensor then"
 )
+RUNNING = (
+    "the host waits in every step for a running mean: keep it as a tensor, "
+    "self.x.mul_(0.9).add_(x.detach(), alpha=0.1), or as a buffer, and read it where it is logged"
+)
+_MAKING = frozenset({"as_tensor", "new_tensor", "tensor"})
 _DECIDING = operators.COMPARISONS | {Op.COMPARE, Op.BOOLOP, Op.NOT}
 _LISTS = frozenset({Op.LIST, Op.TUPLE})
 
@@ -120,9 +126,11 @@ def tell_met(here: Surroundings, value: Node) -> str:
         for user in here.users(made):
             if user.op.removesuffix("(*)") in _DECIDING:
                 return ""
-            if user.op in ARITHMETIC and _meets_tensor(here, user, made):
+            if (user.op in ARITHMETIC and _meets_tensor(here, user, made)) or (
+                user.op == "clamp" and user.args[0] is not made
+            ):
                 met += 1
-            elif user.op in {Op.PHI, *_LIMITING} or _meets_number(user, made):
+            elif user.op in {Op.PHI, *_LIMITING} or _meets_any(user, made):
                 todo += [] if user in todo else [user]
             else:
                 others += 1
@@ -147,6 +155,38 @@ def _meets_number(user: Node, made: Node) -> bool:
     if user.op not in ARITHMETIC or any(o.op in _LISTS for o in others):
         return False
     return user.op == "div" or all(is_number(o) or _is_of_host(o) for o in others)
+
+
+def _meets_any(user: Node, made: Node) -> bool:
+    """Tell whether a number is computed with: what it meets may be a setting, no list."""
+    others = [arg for arg in user.args if arg is not made]
+    return user.op in ARITHMETIC and not any(o.op in _LISTS for o in others)
+
+
+def find_running(here: Surroundings, code: ast.Call) -> bool:
+    """Tell whether a running mean gets a number: ``self.m = 0.9 * self.m + 0.1 * x.item()``."""
+    match here.statement_of(code):
+        case ast.Assign([ast.Attribute(ast.Name("self")) as kept], ast.BinOp() as value):
+            held = ast.unparse(kept)
+        case _:
+            return False
+    inside = [n for n in ast.walk(value) if isinstance(n, ast.Attribute)]
+    around = itertools.takewhile(lambda n: isinstance(n, ast.BinOp), here.around(code))
+    return held in map(ast.unparse, inside) and value in around
+
+
+def tell_copied(here: Surroundings, value: Node) -> bool:
+    """Tell whether a number goes into a tensor again: ``x.new_tensor([[token.item()]])``."""
+    todo = [value]
+    for made in todo:  # grows
+        for user in here.users(made):
+            if user.op in _MAKING and made is not user.args[0]:
+                return True
+            if user.op in _MAKING and user.op != "new_tensor":
+                return True
+            if user.op in {*_LISTS, "py:int", "py:float"} and user not in todo:
+                todo.append(user)
+    return False
 
 
 def _is_of_host(node: Node) -> bool:
