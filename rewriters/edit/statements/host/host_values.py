@@ -399,10 +399,10 @@ def _by_hand(  # noqa: C901, PLR0911, PLR0912 - one case a kind of use
     if needed or _decide(here, users) or _is_tested(here, read.code):
         return _say_what_waits(here, read, users)
     if ops & {*ARITHMETIC, "py:max", "py:min"}:
-        stays = read.how in {"item", "float"} and value is not None
-        if stays and find_running(here, read.code):
-            return Proposal(read.code, RUNNING)
-        return Proposal(read.code, told) if stays and (told := tell_met(here, value)) else None
+        if value is None or read.how not in {"item", "float"}:
+            return None
+        advice = RUNNING if find_running(here, read.code) else tell_met(here, value)
+        return Proposal(read.code, advice) if advice else None
     if loop is None and is_returned(here, read.code, read.tensor):
         return Proposal(read.code, _RETURNED)
     if read.how == "item" and loop is None and (found := find_returned(here, read.code)):
