@@ -15,10 +15,12 @@ from npufix.rewriters.facts.steps.functions import (
     is_host_code,
     knows_device,
     list_given,
+    moves_given,
     samples,
     trains,
 )
 from npufix.rewriters.facts.steps.gpu_packages import needs_gpu
+from npufix.rewriters.facts.steps.kept import is_kept
 from npufix.rewriters.facts.steps.loops import Pace, pace, reads_data
 from npufix.rewriters.facts.steps.occasion import Occasion
 from npufix.rewriters.graph.modules.names import FunctionNode
@@ -58,8 +60,6 @@ _ENDS = re.compile(
 _KEEPS_AVERAGE = re.compile(r"^(EMA|Ema(?![a-z]))|E(MA|ma)$|MovingAverage")
 _PUTS_ASIDE = re.compile(r"_*((re)?store|copy_to|swap|apply_shadow)(_\w+)?")
 """What averaged weights do around an evaluation: ``EMAModel.store``."""
-_FIRST_STEP = re.compile(r"len\((self\.)?state(\[\w+\])?\) == 0|not (self\.)?state(\[\w+\])?")
-"""What an optimizer asks before it makes what it keeps of a parameter."""
 _TAKES_STEPS = re.compile(r"(\w+_)?(model|net|network|unet|step|search|score)(_fn)?")
 """What a loop over the steps of a sample calls: ``self.unet(x, t)``, ``step_fn(x)``."""
 _SEARCHES = re.compile(r"Beam_?Search")
@@ -80,6 +80,8 @@ _DONE_ONCE = frozenset(
     }
 )  # fmt: skip
 """What a function does once, where its name begins with it."""
+_MAKES = frozenset({"add", "convert", "create", "make", "merge", "resize"})
+"""What it may do for each batch as well."""
 _ASIDE = frozenset(
     {
         "benchmark", "checkpoint", "collate", "collator", "config", "dataloader", "dataset",
@@ -102,13 +104,16 @@ _BETWEEN_STEPS = frozenset(
 """Words of what runs after an epoch, or once: ``SegmentationEvaluator.update``."""
 EACH_STEP = frozenset(
     {
-        "assign", "attention", "attn", "compute", "consistency", "contrastive", "criterion",
+        "assign", "attention", "attn", "calc", "calculate", "compute", "consistency",
+        "contrastive", "criterion",
         "distill", "divergence", "embed", "encode", "entropy", "execute", "forward", "fwd", "iou",
         "iter", "l1", "loss", "losses", "lovasz", "masked", "mse", "penalty", "pooling", "rope",
         "rotary", "sample", "sampling", "segments", "smoothness", "step", "targets", "train",
         "training",
     }
 )  # fmt: skip
+_ONE_STEP = re.compile(r"_*(train|training|update)_(\w+_)?(step|batch|iter|minibatch)|_*step")
+_IS_STEP = frozenset({"forward", "fwd", "loss", "losses", "train", "training"})
 _MAKES_MASK = re.compile(
     r"(^|_)(lens?|lengths?|pad|padding|seq|sequence)_(\w+_)?masks?$|^_?(\w+_)?masks?_from_lengths?$"
 )
@@ -117,7 +122,7 @@ _PART_OF_MODEL = re.compile(
     r"(Module|Layer|Block|Loss|Criterion|Head|Model|Encoder|Decoder|Attention|Runner|Sampler"
     r"|MetadataBuilder|Proposer|Assigner|Matcher|Detector|Backbone|Neck|Transformer|Segmentor)(V?\d+)?$"
 )
-_IS_CALLED = re.compile(r"(Loss|Criterion|Assigner|Matcher|Block|Layer|Model)(V?\d+)?$")
+_IS_CALLED = re.compile(r"(Loss|Criterion|Assigner|Matcher|Block|Layer|Model|Head)(V?\d+)?$")
 """Classes that may be no modules, and are called in each step."""
 _KEEPS_STATE = re.compile(r"Cache(Pool)?$|(Step|Forward)Context$|(Attn|Attention)Metadata$")
 """Classes that hold tensors of the step, where they know a device: ``StepContext.new``."""
@@ -156,11 +161,14 @@ def occasion(
     if of_sample or tries or how_often is Pace.BETWEEN or _is_aside(flow, line):
         return Occasion.ASIDE
     once = _ONCE.fullmatch(name) is not None and not _is_part_of_step(flow)
-    once = once or how_often is Pace.AROUND or name == MODULE or "test" in _words(name)
+    # beside the loop of ``train``, not of the ``train_batch`` that takes one step in parts
+    around = not _ONE_STEP.fullmatch(name)
+    once = once or (around and how_often is Pace.AROUND) or name == MODULE or "test" in _words(name)
     once = once or (flow.cls is not None and _is_called_once(flow.cls))
     once = once or (name != "forward" and bool(list_given(flow.function) & OF_TEXT))
     # what stands beside the loop of ``train(self)`` runs once for all of its rounds
-    once = once or (line > 0 and trains(flow.function) and not trains(flow.function, line))
+    beside = line > 0 and trains(flow.function) and not trains(flow.function, line)
+    once = once or (around and beside)
     in_loop = is_in_loop(flow, line) and (
         match is not None or trains(flow.function, line) or samples(flow.function, line)
     )
@@ -200,7 +208,7 @@ def _is_aside(flow: FunctionFlow, line: int) -> bool:
         or any(map(_is_cache, flow.function.decorator_list))
         or _is_beside_epochs(flow)
         or needs_gpu(flow)
-        or _is_kept(flow, line)
+        or is_kept(flow, line)
         or _is_for_old_torch(flow, line)
         or _is_beside_loop(flow, line)
         or _has_text_made(flow)
@@ -224,8 +232,14 @@ def _has_text_made(flow: FunctionFlow) -> bool:
 def is_aside(qualname: str) -> bool:
     """Tell whether a name says that no step runs a function: ``Trainer.validation_step``."""
     name = qualname.rpartition(".")[2]
-    words = _words(qualname) & _BETWEEN_STEPS
+    words = _words(qualname) & _BETWEEN_STEPS - _list_reported(name)
     return name != "forward" and bool(words or _VALIDATES.match(name))
+
+
+def _list_reported(name: str) -> frozenset[str]:
+    """Return what a step hands out besides: ``metrics`` of ``get_loss_and_metrics``."""
+    steps = {word.lower() for word in _WORD.findall(name)} & _IS_STEP
+    return frozenset({"metric", "metrics"}) if steps else frozenset()
 
 
 def _is_beside_epochs(flow: FunctionFlow) -> bool:
@@ -246,47 +260,6 @@ def _puts_average_aside(flow: FunctionFlow) -> bool:
 def _is_cache(decorator: ast.expr) -> bool:
     called = decorator.func if isinstance(decorator, ast.Call) else decorator
     return last_name(called) in {"cache", "lru_cache", "cached_property"}
-
-
-def _is_kept(flow: FunctionFlow, line: int) -> bool:
-    """Tell whether a line computes what is kept: ``if self.mask is None: self.mask = ...``.
-
-    So it does behind ``if len(self.table) >= n: return``, where ``self.table`` is made anew.
-    """
-    if line and _is_grown(flow, line):
-        return True
-    around = (
-        node
-        for node in nodes_of(flow.function)
-        if isinstance(node, ast.If)
-        and node.body[0].lineno <= line <= (node.body[-1].end_lineno or line)
-    )
-    return any(
-        _FIRST_STEP.fullmatch(ast.unparse(node.test))
-        or _list_asked_for(node.test) & _attributes(node)
-        for node in around
-    )
-
-
-def _is_grown(flow: FunctionFlow, line: int) -> bool:
-    """Tell whether a line is reached only if what an attribute holds does not suffice."""
-    body = flow.function.body
-    made = {
-        ast.unparse(target)
-        for s in body
-        if isinstance(s, ast.Assign) and (s.end_lineno or s.lineno) >= line
-        for target in s.targets
-        if isinstance(target, ast.Attribute)
-    }
-    before = (s for s in body if isinstance(s, ast.If) and (s.end_lineno or line) < line)
-    return any(
-        isinstance(leave, ast.If)
-        and isinstance(leave.body[-1], ast.Return)
-        and isinstance(leave.body[-1].value, ast.Constant | None)
-        and made & {ast.unparse(n) for n in ast.walk(leave.test) if isinstance(n, ast.Attribute)}
-        for outer in before
-        for leave in ast.walk(outer)
-    )
 
 
 def _is_for_old_torch(flow: FunctionFlow, line: int) -> bool:
@@ -324,34 +297,6 @@ def _loops(flow: FunctionFlow) -> list[ast.For | ast.AsyncFor | ast.While]:
     return [node for node in nodes_of(flow.function) if isinstance(node, loops)]
 
 
-def _list_asked_for(test: ast.expr) -> set[str]:
-    """Return what a test compares with ``None``, or misses: ``not hasattr(self, "queue")``."""
-    found: set[str] = set()
-    for code in ast.walk(test):
-        match code:
-            case ast.Compare(left, [ast.Is(), *_]):
-                found.add(ast.unparse(left))
-            case ast.UnaryOp(
-                ast.Not(), ast.Call(ast.Name("hasattr"), [owner, ast.Constant(str(name))])
-            ):
-                found.add(f"{ast.unparse(owner)}.{name}")
-    return found
-
-
-def _attributes(code: ast.If) -> set[str]:
-    """Return the attributes that a branch assigns, or ``self.register_buffer("name", x)`` makes."""
-    found: set[str] = set()
-    for statement in code.body:
-        match statement:
-            case ast.Assign(targets):
-                found |= {ast.unparse(t) for t in targets if isinstance(t, ast.Attribute)}
-            case ast.Expr(
-                ast.Call(ast.Attribute(owner, "register_buffer"), [ast.Constant(str(name)), *_], _)
-            ):
-                found.add(f"{ast.unparse(owner)}.{name}")
-    return found
-
-
 def _takes_state(function: FunctionNode) -> bool:
     """Tell whether a function, a hook mostly, loads or saves what it is handed."""
     return "state_dict" in list_given(function)
@@ -378,7 +323,7 @@ def is_hot(scope: Scope, module: ast.Module | None = None) -> bool:
         return True
     if scope.function.name in {"__call__", "main", MODULE} and samples(scope.function):
         return True
-    if module is None or _words(scope.qualname) & _ASIDE:
+    if module is None or _words(scope.qualname) & _ASIDE - _list_reported(scope.function.name):
         return False
     if scope.path and not scope.is_method:  # what a function of each step defines for itself
         outer = scope.qualname.rpartition(".<locals>.")[0]
@@ -402,7 +347,10 @@ def _turns_tensors(function: FunctionNode) -> bool:
     """
     own = [word.lower() for word in _WORD.findall(function.name)]
     once = _BUILDS.fullmatch(function.name) or _ONCE.fullmatch(function.name)
-    return not once and _DONE_ONCE.isdisjoint(own[:1]) and computes(function, own)
+    if once or not _DONE_ONCE.isdisjoint(own[:1]):
+        return False
+    moves = moves_given(function) and not _SAMPLES.fullmatch(function.name)
+    return moves or computes(function, own)
 
 
 def sets_up(scope: Scope) -> bool:
@@ -416,10 +364,14 @@ def sets_up(scope: Scope) -> bool:
     return _SETS_UP.fullmatch(name) is not None or _takes_state(scope.function)
 
 
-def is_done_once(scope: Scope) -> bool:
-    """Tell whether a name says that a function runs once, or beside steps: ``_fuse_weights``."""
+def is_done_once(scope: Scope, *, of_step: bool = False) -> bool:
+    """Tell whether a name says that a function runs once, or beside steps: ``_fuse_weights``.
+
+    What a step calls ``of_step`` may make something for it each time: ``self.add_noise(x)``.
+    """
     own = [word.lower() for word in _WORD.findall(scope.function.name)]
-    once = bool(own) and (own[0] in _DONE_ONCE or own[-1] == "init")  # ``rope_init``
+    done = _DONE_ONCE - _MAKES if of_step else _DONE_ONCE
+    once = bool(own) and (own[0] in done or own[-1] == "init")  # ``rope_init``
     return bool(_words(scope.qualname) & _ASIDE) or once
 
 
@@ -445,7 +397,11 @@ def _list_called_in_steps(module: ast.Module) -> frozenset[str]:
                     own = (f"{owner}.{name}" for owner in owners)
                     called = next((each for each in own if each in methods), "")
                     other = methods.get(called, scope)
-            if called and called not in found and not (other.is_method and is_done_once(other)):
+            if (
+                called
+                and called not in found
+                and not (other.is_method and is_done_once(other, of_step=True))
+            ):
                 found.add(called)
                 hot.append(other)
     return frozenset(found)
@@ -454,7 +410,7 @@ def _list_called_in_steps(module: ast.Module) -> frozenset[str]:
 def _is_hot_by_name(scope: Scope) -> bool:
     name = scope.function.name
     own = [word.lower() for word in _WORD.findall(name)]
-    aside = _words(scope.qualname) & _ASIDE
+    aside = _words(scope.qualname) & _ASIDE - _list_reported(name)
     if aside == {"weights"} and is_called_by_forward(scope):
         aside = frozenset()  # ``_get_weights`` of an attention computes them
     if name == "__call__" and scope.cls is not None and _IS_CALLED.search(scope.cls.name):

@@ -48,6 +48,7 @@ _TAKES_LOSS = re.compile(r"(?i)loss|criterion|cross_entropy|^(mean|sum|smooth_l1
 _FORM_GUARD, _FORM_ASSERT = "guarded", "asserted"
 _OF_SOME = operators.RANDOM | {"amax", "amin", "argmax", "argmin", "max", "median", "min", "mode"}
 """What raises where there are no elements, or draws the next numbers."""
+_SHORT = 3
 _RESHAPED = frozenset({"expand", "expand_as", "reshape", "squeeze", "unsqueeze", "view", "view_as"})
 _ANSWERS = frozenset({"all", "allclose", "any", "equal", "is_nonzero"})
 _COMPARED = frozenset({"eq", "ge", "gt", "le", "lt", "ne"})
@@ -161,6 +162,8 @@ def _of_branch(here: Surroundings, code: ast.If | ast.IfExp, test: ast.expr) -> 
 def _is_read(code: ast.If | ast.IfExp) -> bool:
     """Tell whether the host waits for an arm as well: ``(loss / n).item() if n > 0 else 0.0``."""
     parts = [code.body, code.orelse] if isinstance(code, ast.IfExp) else [*code.body, *code.orelse]
+    if len(parts) > _SHORT:
+        return False  # it does something else besides
     calls = (n for n in walk(*parts) if isinstance(n, ast.Call) and not n.args)
     return any(last_name(call.func) in READING for call in calls)
 

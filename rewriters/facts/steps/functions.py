@@ -64,6 +64,21 @@ def computes(function: FunctionNode, words: Sequence[str]) -> bool:
     return _IN_PLACE_OF_KERNELS.isdisjoint(words) and is_computed
 
 
+def moves_given(function: FunctionNode) -> bool:
+    """Tell whether a function moves what it is handed, to compute with it: ``t = t.to(device)``."""
+    given = list_given(function)
+    moved = [
+        name
+        for node in nodes_of(function)
+        if isinstance(node, ast.Assign)
+        for name in map(ast.unparse, node.targets)
+        if name in given and not _NETWORK.search(name)
+        if re.match(rf"{name}\.to\((device=)?device\b", ast.unparse(node.value))
+    ]
+    returned = [n for n in nodes_of(function) if isinstance(n, ast.Return) and n.value is not None]
+    return "device" in given and bool(moved) and bool(returned)
+
+
 def samples(function: FunctionNode, line: int = 0) -> bool:
     """Tell whether a function has a loop over the steps of a sample, around a line if given.
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.statements.host.of_host import as_owner, spell_torch
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import LOOPS
 from npufix.rewriters.graph.modules.syntax import walk
@@ -43,7 +44,7 @@ def keep_until_read(
     loop = here.loop_of(code)
     if outer is None or not isinstance(loop, LOOPS) or here.loop_of(outer) is not loop:
         return None
-    of, outer = _as_owner(here, tensor), _taken_by(here, outer, code)
+    of, outer = as_owner(here, tensor), _taken_by(here, outer, code)
     match outer:
         case ast.AugAssign(ast.Name(name), ast.Add(), value) if _reads_in(value) == [code]:
             form, new = FORM_ADDED, f"{of}.detach()" + ("" if counts else ".float()")
@@ -54,7 +55,7 @@ def keep_until_read(
             copied = "" if is_left_as_made(here, tensor) else ".clone()"
             form, new = FORM_COLLECTED, f"{of}.detach(){copied}"
             flat = "" if _has_no_dimensions(here, tensor) else ".flatten()"
-            torch = _spell_torch(here)
+            torch = spell_torch(here)
             after = f"{name} = {torch}.stack({name}){flat}.tolist() if {name} else []"
         case _:
             return None
@@ -64,7 +65,7 @@ def keep_until_read(
     starts = _is_started(here, name, outer, loop, empty=collects)
     if not starts or not _is_read_later(here, name, loop, outer) or end >= len(here.lines):
         return None
-    if collects and not (_spell_torch(here) and _is_listed_once(here, name, loop)):
+    if collects and not (spell_torch(here) and _is_listed_once(here, name, loop)):
         return None
     return Proposal(
         code,
@@ -159,17 +160,6 @@ def _last_loop(here: Surroundings, name: str, loop: ast.stmt) -> ast.stmt:
             break
         loop = around
     return loop
-
-
-def _spell_torch(here: Surroundings) -> str:
-    """Return what the file calls torch: ``th``."""
-    names = here.flow.names.imports
-    return next((name for name, module in names.items() if module == "torch"), "")
-
-
-def _as_owner(here: Surroundings, code: ast.expr) -> str:
-    plain = isinstance(code, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
-    return here.text(code) if plain else f"({here.text(code)})"
 
 
 def _reads_in(code: ast.expr) -> list[ast.AST]:

@@ -24,14 +24,15 @@ from npufix.rewriters.edit.statements.host.iterated_values import (
     reduced_by_python,
 )
 from npufix.rewriters.edit.statements.host.logged_values import (
-    as_owner,
     find_finite_tests,
     find_logged,
+    find_returned,
 )
 from npufix.rewriters.edit.statements.host.of_host import (
     ARITHMETIC,
     ON_HOST,
     READING,
+    as_owner,
     first_read,
     is_copied,
     is_count,
@@ -47,6 +48,17 @@ from npufix.rewriters.edit.statements.host.repeats import find_repeats
 from npufix.rewriters.edit.statements.host.round_trips import comes_back
 from npufix.rewriters.edit.statements.host.row_reads import read_of_rows, rows_read
 from npufix.rewriters.edit.statements.host.seldom import decides, is_default, is_rare, is_seldom
+from npufix.rewriters.edit.statements.host.waits.limits import (
+    LIMITS,
+    RUNNING,
+    TO_TENSORS,
+    clamp,
+    find_running,
+    is_written_number,
+    keep_on_device,
+    tell_copied,
+    tell_met,
+)
 from npufix.rewriters.edit.statements.host.waits.losses import (
     OF_ALL_LAYERS,
     is_assigned,
@@ -78,7 +90,6 @@ if TYPE_CHECKING:
 
 _REDUCTIONS = frozenset({"mean", "norm", "prod", "sum"})
 _NUMBERS = frozenset({"float", "int", "bool"})
-_LIMITS = {"max": "min", "min": "max"}  # ``max(x, 1)`` is ``x.clamp(min=1)``
 _DECIDING = frozenset({Op.COMPARE, Op.BOOLOP, Op.NOT, "eq", "ne", "lt", "le", "gt", "ge"})
 _OF_RANKS = re.compile(r"_?(all_)?reduce_?(mean|sum|avg|tensor)?")
 """A function that returns the mean or the sum of a tensor over all ranks."""
@@ -110,7 +121,6 @@ _FOR_CHECK = (
     "what it is counted from (the processor, the collator), or behind a switch for debugging"
 )
 _TO_CLAMP = "the device can find out itself: x.clamp(min=number) instead of max(x, number)"
-_TO_TENSORS = "what is computed with it can stay on the device: x.detach() instead of x.item()"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,14 +198,21 @@ def _read_of(  # noqa: PLR0911 - one case a call
         case ast.Call(ast.Name(how), [tensor], []) if how in _NUMBERS:
             return _Read(code, tensor, how) if here.is_tensor(tensor) else None
         case ast.Call(ast.Name("max" | "min" as how), [first, second], []):
-            tensors = [c for c in (first, second) if not _is_number(c)]
+            tensors = [c for c in (first, second) if not is_written_number(c)]
             value = here.value(tensors[0]) if len(tensors) == 1 else None
-            if value is None or value.op in READING:
+            if value is None or _is_read_before(value):
                 return None
             sure = here.is_tensor(tensors[0])
             if sure or (sure is None and (value.op in _REDUCTIONS or _is_reduced(here, value))):
                 return _Read(code, tensors[0], how)
     return None
+
+
+def _is_read_before(value: Node) -> bool:
+    """Tell whether a number has been read, or is computed from one: ``x.sum().item() / 8``."""
+    return value.op in READING or (
+        value.op in {*ARITHMETIC, "py:max", "py:min"} and any(map(_is_read_before, value.args))
+    )
 
 
 def _is_reduced(here: Surroundings, value: Node) -> bool:
@@ -204,13 +221,6 @@ def _is_reduced(here: Surroundings, value: Node) -> bool:
         return False
     called = str(value.args[0].value).rpartition(".")[2]
     return _OF_RANKS.fullmatch(called) is not None and is_tensor(here, value.args[1])
-
-
-def _is_number(code: ast.expr) -> bool:
-    match code:
-        case ast.UnaryOp(ast.USub(), ast.Constant(value)) | ast.Constant(value):
-            return isinstance(value, (int, float)) and not isinstance(value, bool)
-    return False
 
 
 def _continues(here: Surroundings, code: ast.Call) -> bool:
@@ -241,7 +251,7 @@ def _on_device(here: Surroundings, read: _Read) -> Proposal | None:
     if not users or makes_shapes(here, users):  # ``x[start : start + n.item()]``
         return None
     if any(_needs_number(here, user, value, counts=counts) for user in users):
-        return None
+        return keep_on_device(here, read.code, read.tensor, counts=counts)
     facts = here.facts(at, x=at.node)
     proven = {"is-tensor"} if facts.is_tensor("x") else set[str]()
     if not any(user.op == Op.CALL for user in users):
@@ -252,14 +262,14 @@ def _on_device(here: Surroundings, read: _Read) -> Proposal | None:
         proven |= {"same-dtype", "without-gradient", "never-nan"}
     text = as_owner(here, read.tensor)
     form = _FORM_LIMIT
-    if read.how not in _LIMITS:
+    if read.how not in LIMITS:
         form = _FORM_ITEM if (limit or later) is None else _FORM_LIMIT_OF_ITEM
         text += "" if counts else ".detach()"
         text += "" if facts.ndim("x") == 0 else ".reshape(())"
-    text += "" if limit is None else _clamp(here, limit, counts=counts)
+    text += "" if limit is None else clamp(here, limit, counts=counts)
     changes = () if later is None else (_clamp_later(here, later, counts=counts),)
     call = limit or later
-    if call is not None and not _is_number(call.args[0]):
+    if call is not None and not is_written_number(call.args[0]):
         proven.add("never-nan")  # ``max(x, 1.0)`` is NaN as well where x is
     asked_at, met = _met(here, users, value)
     return Proposal(
@@ -291,18 +301,18 @@ def _met(
 
 def _limit_of(here: Surroundings, read: _Read) -> ast.Call | None:
     """Return the ``max`` or ``min`` with a number that is all that a value is used for."""
-    if read.how in _LIMITS:
+    if read.how in LIMITS:
         return read.code
     match here.parents.get(id(read.code)):
         case ast.Call(ast.Name("max" | "min"), [first, second], []) as outer:
             other = second if first is read.code else first
-            return outer if _is_number(other) else None
+            return outer if is_written_number(other) else None
     return None
 
 
 def _clamp_later(here: Surroundings, later: ast.Call, *, counts: bool) -> Change:
-    kept = next(here.text(c) for c in later.args if not _is_number(c))
-    return Change(here.span(later), f"{kept}{_clamp(here, later, counts=counts)}")
+    kept = next(here.text(c) for c in later.args if not is_written_number(c))
+    return Change(here.span(later), f"{kept}{clamp(here, later, counts=counts)}")
 
 
 def _find_limit(here: Surroundings, value: Node) -> ast.Call | None:
@@ -313,23 +323,10 @@ def _find_limit(here: Surroundings, value: Node) -> ast.Call | None:
     for evaluation in here.flow.by_operation.get(users[0].op, ()):
         match evaluation.code:
             case ast.Call(ast.Name("max" | "min"), [first, second], []) as call:
-                kept = [c for c in (first, second) if not _is_number(c)]
+                kept = [c for c in (first, second) if not is_written_number(c)]
                 if evaluation.node is users[0] and len(kept) == 1 and here.value(kept[0]) is value:
                     return call
     return None
-
-
-def _clamp(here: Surroundings, limit: ast.Call, *, counts: bool) -> str:
-    """Return ``.clamp(min=1)`` for ``max(n, 1)``."""
-    assert isinstance(limit.func, ast.Name)  # noqa: S101 - ``_limit_of`` has looked
-    number = next(c for c in limit.args if _is_number(c))
-    return f".clamp({_LIMITS[limit.func.id]}={_spell(here, number, counts=counts)})"
-
-
-def _spell(here: Surroundings, number: ast.expr, *, counts: bool) -> str:
-    """Return a limit as it is written; of integers it is one as well, ``1.0`` would make floats."""
-    value = ast.literal_eval(number)
-    return str(int(value)) if counts and float(value).is_integer() else here.text(number)
 
 
 def _needs_number(here: Surroundings, user: Node, value: Node, *, counts: bool = False) -> bool:
@@ -367,7 +364,7 @@ def _by_hand(  # noqa: C901, PLR0911, PLR0912 - one case a kind of use
     loop = here.loop_of(read.code)
     value = here.value(read.code)
     users = [] if value is None else here.users(value)
-    if read.how in _LIMITS:
+    if read.how in LIMITS:
         return None if makes_shapes(here, users) else Proposal(read.code, _TO_CLAMP)
     if loop is not None and (once := read_before(here, read.code)) is not None:
         return once
@@ -391,6 +388,8 @@ def _by_hand(  # noqa: C901, PLR0911, PLR0912 - one case a kind of use
         return found
     if loop is not None and not (isinstance(loop, LOOPS) and is_made_in(loop, read.tensor)):
         return Proposal(read.code, _say_in_loop(here, read))
+    if value is not None and read.how == "item" and tell_copied(here, value):
+        return Proposal(read.code, _ROUND_TRIP)
     of_round = loop is not None and value is not None and is_of_round(value)
     if of_round and samples(here.flow.function, read.code.lineno):
         return Proposal(read.code, _OF_ROUND)
@@ -399,14 +398,17 @@ def _by_hand(  # noqa: C901, PLR0911, PLR0912 - one case a kind of use
     needed = needed or is_default(here, read.code)
     if needed or _decide(here, users) or _is_tested(here, read.code):
         return _say_what_waits(here, read, users)
-    if ops & ARITHMETIC:
-        meets = [a for u in users if u.op in ARITHMETIC for a in u.args if a is not value]
-        stays = read.how in {"item", "float"} and all(is_tensor(here, a) for a in meets)
-        return Proposal(read.code, _TO_TENSORS) if stays else None
+    if ops & {*ARITHMETIC, "py:max", "py:min"}:
+        if value is None or read.how not in {"item", "float"}:
+            return None
+        advice = RUNNING if find_running(here, read.code) else tell_met(here, value)
+        return Proposal(read.code, advice) if advice else None
     if loop is None and is_returned(here, read.code, read.tensor):
         return Proposal(read.code, _RETURNED)
+    if read.how == "item" and loop is None and (found := find_returned(here, read.code)):
+        return found
     if read.how == "item" and value is not None and only_divides(here, value):
-        return Proposal(read.code, _TO_TENSORS)
+        return Proposal(read.code, TO_TENSORS)
     if Op.CALL in ops or isinstance(here.parents.get(id(read.code)), (ast.Call, ast.keyword)):
         return _hand_over(here, read, users)
     return None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from npufix.rewriters.edit.statements.host.accumulated import is_left_as_made, keep_until_read
+from npufix.rewriters.edit.statements.host.of_host import as_owner
 from npufix.rewriters.edit.statements.host.waits.losses import is_named_loss
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.facts.module_facts import mentions
-from npufix.rewriters.graph.modules.syntax import last_name
+from npufix.rewriters.graph.modules.syntax import last_name, nodes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 _LOGS = re.compile(
     r"^(print|info|debug|warning|log\w*|\w+_log(ging)?|append|add_scalar\w*|record\w*|update|write|set_postfix|format|metrics?)$"
 )
+_LOGS_IN = re.compile(r"(?i)(^|_)(logs?|logging|metrics)(_|$)")
+_LOGGERS = re.compile(
+    r"(?i)(^|_)(history|logger|meters?|monitor|pbar|progress|recorder|stats?|tracker|writer)(_|$)"
+)
+"""Whose methods get what people look at: ``loss_recorder.add(loss=x)``."""
 _FOR_SUM = (
     "keep it on the device (total += loss.detach()) and read it every N steps, all values of a "
     "step at once"
@@ -32,7 +38,11 @@ _FOR_FINITE = (
     "the host waits in every step to see that the loss is finite: look where it is logged, every N "
     "steps, or keep the answer on the device (bad |= ~torch.isfinite(loss)) and read that there"
 )
-ONLY_LOGGED = frozenset({_FOR_LOG, _FOR_SUM, _FOR_FINITE})
+_FOR_CALLER = (
+    "the host waits in every call for a number that is only added up or logged: return x.detach(), "
+    "add that up, and read the sum once"
+)
+ONLY_LOGGED = frozenset({_FOR_LOG, _FOR_SUM, _FOR_FINITE, _FOR_CALLER})
 """What is to be done with values that people read."""
 FORM_LOGGED = "logged"
 _KEPT = re.compile(
@@ -86,13 +96,32 @@ def find_logged(  # noqa: C901, PLR0911, PLR0912 - one case a way
                 return None if used else Proposal(code, _FOR_SUM)
             case ast.Assign([ast.Subscript(kept)]) if _KEPT.search(last_name(kept) or ""):
                 return _keep_or_tell(here, code, tensor, how, outer)
-            case ast.Assign([ast.Name(name)], value) if value is code:
+            case ast.Assign([ast.Name(name)], value) if value is code or _falls_back(value):
                 watched = _is_only_logged(here, name)
                 finite = watched and any(_asks_finite(here, n) for n in here.nodes if _is(n, name))
                 return Proposal(code, _FOR_FINITE if finite else _FOR_LOG) if watched else None
             case ast.stmt():
                 break
     return None
+
+
+def find_returned(here: Surroundings, code: ast.Call) -> Proposal | None:
+    """Return what to do with ``return loss.item()`` where callers only add it up, or log it."""
+    outer, tree = here.parents.get(id(code)), here.flow.names.tree
+    if not isinstance(outer, ast.Return) or tree is None:
+        return None
+    own = f"{'' if here.flow.cls is None else 'self.'}{here.flow.function.name}"
+    every, told = 0, 0
+    for node in nodes_of(tree):
+        match node:
+            case ast.Call(function) if ast.unparse(function) == own:
+                every += 1
+            case ast.AugAssign(_, ast.Add(), value) | ast.Expr(
+                ast.Call(ast.Attribute(attr="append" | "add_scalar"), [*_, value])
+            ):
+                calls = (n for n in ast.walk(value) if isinstance(n, ast.Call))
+                told += sum(ast.unparse(call.func) == own for call in calls)
+    return Proposal(code, _FOR_CALLER) if told and told == every else None
 
 
 def _keep_copy(here: Surroundings, code: ast.Call, tensor: ast.expr) -> Proposal | None:
@@ -167,8 +196,35 @@ def _asks_finite(here: Surroundings, code: ast.AST) -> bool:
     return isinstance(outer, ast.Call) and last_name(outer.func) in _FINITE and _stops(here, outer)
 
 
-def _is(code: ast.AST, name: str) -> bool:
+def _is(code: ast.AST, name: str) -> TypeGuard[ast.Name]:
     return isinstance(code, ast.Name) and code.id == name and isinstance(code.ctx, ast.Load)
+
+
+def _falls_back(code: ast.expr) -> bool:
+    """Tell whether a value is read if there is one: ``x.item() if torch.is_tensor(x) else x``."""
+    match code:
+        case ast.IfExp(_, read, ast.Constant() | ast.Name()):
+            return _reads_one(read)
+    return False
+
+
+def _is_start(here: Surroundings, store: ast.expr) -> bool:
+    """Tell whether a name gets what is read, or nothing yet: ``norm, kl = None, None``."""
+    match here.parents.get(id(store)):
+        case ast.Assign([_], value):
+            return _reads_one(value) or _falls_back(value) or isinstance(value, ast.Constant)
+        case ast.Tuple() as names:
+            bound = here.parents.get(id(names))
+            values = getattr(getattr(bound, "value", None), "elts", [None])
+            return all(isinstance(value, ast.Constant) for value in values)
+    return False
+
+
+def _takes_itself(code: ast.stmt, name: str) -> bool:
+    value = getattr(code, "value", None)
+    if not isinstance(value, ast.expr) or not _falls_back(value):
+        return False
+    return any(_is(n, name) for n in ast.walk(value))
 
 
 def _is_only_logged(here: Surroundings, name: str) -> bool:
@@ -178,19 +234,30 @@ def _is_only_logged(here: Surroundings, name: str) -> bool:
     """
     loads = [n for n in here.nodes if _is(n, name)]
     stores = [n for n in here.nodes if isinstance(n, ast.Name) and n.id == name and n not in loads]
-    bound = [here.parents.get(id(n)) for n in stores]
+    again = [n for n in map(here.statement_of, stores) if _takes_itself(n, name)]
+    if len(again) == 1:  # ``norm = norm.item() if is_tensor(norm) else norm``
+        end = again[0].end_lineno or 0
+        loads = [n for n in loads if n.lineno > end]
+        stores = [n for n in stores if here.statement_of(n) is again[0]]
+    told = [n for n in loads if not _is_asked_for(here, n)]
     return (
-        bool(loads)
-        and all(isinstance(b, ast.Assign) and _reads_one(b.value) for b in bound)
+        bool(told)
+        and all(_is_start(here, n) for n in stores)
         and all(here.loop_of(n) is not None for n in stores)
         and all(
             here.loop_of(n) is not None and (_is_log_of(here, n) or _asks_finite(here, n))
-            for n in loads
+            for n in told
         )
     )
 
 
-def _is_log_of(  # noqa: PLR0911 - one case a way
+def _is_asked_for(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether it is asked whether there is a value: ``if norm is not None:``."""
+    outer = here.parents.get(id(code))
+    return isinstance(outer, ast.Compare) and isinstance(outer.ops[0], ast.Is | ast.IsNot)
+
+
+def _is_log_of(  # noqa: C901, PLR0911 - one case a way
     here: Surroundings, name: ast.AST
 ) -> bool:
     for outer in here.around(name):
@@ -203,6 +270,18 @@ def _is_log_of(  # noqa: PLR0911 - one case a way
                 return called != "update" or (by_name and told)  # ``meters.update(loss=x)``
             case ast.Call(function) if _OVER_RANKS.search(last_name(function) or ""):
                 return True
+            case ast.Call(ast.Attribute(owner, called)):
+                told = isinstance(here.parents.get(id(outer)), ast.Expr)
+                return _LOGS_IN.search(called) is not None or (
+                    told and _LOGGERS.search(last_name(owner) or "") is not None
+                )
+            case ast.Dict(keys, values) if _is_log(here.parents.get(id(outer))) or any(
+                value is name and isinstance(key, ast.Constant) and _KEPT.search(str(key.value))
+                for key, value in zip(keys, values, strict=True)
+            ):
+                return True
+            case ast.Assign([ast.Subscript(kept)]):
+                return _KEPT.search(last_name(kept) or "") is not None
             case ast.AugAssign(kept, ast.Add()):
                 return not (_picks(here, kept) or _is_listed(here, kept))
             case ast.JoinedStr():
@@ -297,12 +376,6 @@ def _is_handed_on(here: Surroundings, kept: ast.expr | ast.stmt) -> bool:
     calls = (call for call in here.nodes if isinstance(call, ast.Call))
     given = (code for c in calls for code in (*c.args, *(k.value for k in c.keywords)))
     return name not in map(here.text, given)
-
-
-def as_owner(here: Surroundings, code: ast.expr) -> str:
-    """Return code that ``.detach()`` can stand behind."""
-    plain = isinstance(code, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
-    return here.text(code) if plain else f"({here.text(code)})"
 
 
 def _is_log(code: ast.AST | None) -> bool:

@@ -30,6 +30,8 @@ OF_ARRAYS_TOO = operators.SYMBOLS | operators.PAIRS | READING | {
     "transpose", "var", "view",
 }  # fmt: skip
 """What a number or an array of NumPy has as well, or what returns no tensor."""
+_OF_NUMBERS_TOO = frozenset({"neg", "pow", "reciprocal", "square"})
+"""What Python computes of its numbers: ``x ** 2``, ``1 / x``."""
 ON_HOST = frozenset({"cpu", "numpy"})
 _REDUCES = frozenset({"all", "any", "max", "mean", "min", "prod", "std", "sum"})
 _OF_HOST = re.compile(
@@ -71,6 +73,18 @@ def _list_tensors(tree: ast.AST) -> frozenset[str]:
     return frozenset(made - others | cut)
 
 
+def as_owner(here: Surroundings, code: ast.expr) -> str:
+    """Return code that ``.detach()`` can stand behind."""
+    plain = isinstance(code, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
+    return here.text(code) if plain else f"({here.text(code)})"
+
+
+def spell_torch(here: Surroundings) -> str:
+    """Return what the file calls torch: ``th``."""
+    names = here.flow.names.imports
+    return next((name for name, module in names.items() if module == "torch"), "")
+
+
 def first_read(code: ast.expr) -> ast.expr:
     """Return the tensor that is read first: ``x`` of ``x.cpu().numpy()``."""
     while True:
@@ -98,7 +112,7 @@ def is_of_host(here: Surroundings, code: ast.expr) -> bool:
     node = here.value(code)
     parts = [] if node is None else list(node.walk())
     made = {str(part.value).partition(".")[0] for part in parts if part.op == Op.GLOBAL}
-    if made & {"numpy", "random"} or any(part.op in ON_HOST for part in parts):
+    if made & {"numpy", "random"} or (node is not None and _comes_from_copy(here, node)):
         return True
     if node is not None and (
         _is_made_there(here, node)
@@ -111,6 +125,24 @@ def is_of_host(here: Surroundings, code: ast.expr) -> bool:
         return is_of_host(here, whole)
     given = any(part.op in {Op.PARAM, Op.ATTR, Op.CALL, Op.ELEMENT} for part in parts)
     return not given and any(part.op in operators.FACTORIES for part in parts)
+
+
+def _comes_from_copy(here: Surroundings, node: Node) -> bool:
+    """Tell whether a value is computed of what was copied to the host: ``x.cpu().max()``.
+
+    A tensor of the device that meets a number of the host stays there: ``x.norm() * n.cpu()``.
+    """
+    todo = [node]
+    for part in todo:  # grows
+        if part.op in ON_HOST:
+            return True
+        given = part.args
+        if part.op in ARITHMETIC and len(given) > 1:
+            copied = [arg for arg in given if any(p.op in ON_HOST for p in arg.walk())]
+            others = [arg for arg in given if arg not in copied]
+            given = () if any(is_tensor(here, arg) for arg in others) else tuple(copied)
+        todo += [arg for arg in given if arg not in todo]
+    return False
 
 
 def _is_said_to_be(here: Surroundings, code: ast.expr) -> bool:
@@ -206,10 +238,12 @@ def is_tensor(here: Surroundings, node: Node) -> bool:
     """Tell whether a value is a tensor, of torch and not of NumPy."""
     if node.op in {"sum", "mean"} and node.args:
         node = node.args[0]
-    if node.op in operators.TABLE and node.op not in OF_ARRAYS_TOO:
+    if node.op in READING - {"cpu"}:
+        return False
+    if node.op in operators.TABLE and node.op not in OF_ARRAYS_TOO | _OF_NUMBERS_TOO:
         return True
-    if node.op in ARITHMETIC and any(is_tensor(here, arg) for arg in node.args):
-        return True
+    if node.op in ARITHMETIC | _OF_NUMBERS_TOO:
+        return any(is_tensor(here, arg) for arg in node.args)
     if any(
         _is_of_torch(here, e) for e in here.flow.by_operation.get(node.op, ()) if e.node is node
     ):

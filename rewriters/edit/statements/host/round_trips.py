@@ -6,6 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.statements.host.of_host import ARITHMETIC, is_tensor
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.special import Op
 
@@ -49,16 +50,28 @@ def _ends_on_device(here: Surroundings, value: Node) -> bool:
         if node in seen:
             return False  # somebody else gets it as it is
         users = [user for user in here.users(node) if user.op not in _ABOUT]
-        if not users and node.op not in {Op.CALL, Op.ITEM}:
+        if not users and node.op not in {Op.CALL, Op.ITEM, Op.PHI}:
             return False  # perhaps the host looks at it where nothing is followed
         for user in users:
-            if user.op in _MOVES and node is user.args[0] and _names_device(user):
+            moves = user.op in _MOVES and node is user.args[0] and _names_device(user)
+            if moves or (user.op == "item" and _meets_device(here, user, value.args[0])):
                 moved = True
             elif not _passes_on(user):
                 return False
             elif user not in todo:
                 todo.append(user)
     return moved
+
+
+def _meets_device(here: Surroundings, number: Node, whole: Node) -> bool:
+    """Tell whether a number that is read there is only computed with, or compared, on the device.
+
+    ``limit = x.cpu().kthvalue(n).values``, and then ``x >= limit.item()``.
+    """
+    users = here.users(number)
+    meets = (arg for user in users for arg in user.args if arg is not number)
+    takes = all(user.op in ARITHMETIC | operators.COMPARISONS for user in users)
+    return bool(users) and takes and all(arg is whole or is_tensor(here, arg) for arg in meets)
 
 
 def _passes_on(user: Node) -> bool:

@@ -16,8 +16,13 @@ _SELDOM = re.compile(
     r"(^|_)(log|logging|print|report|verbose|debug|summary|cpu|device)(_|$)|last_(step|batch)"
 )
 _TELLS = re.compile(r"print|warn|log|debug|info|error|breakpoint|set_trace|save|dump")
+_TELLS_STEP = re.compile(r"^_*(log|print|save)_|step")
+"""What a step calls as well: ``save_on_epoch_end_or_stepwise``."""
+_MENDS = frozenset({"masked_fill", "masked_fill_", "nan_to_num", "nan_to_num_", "where"})
 _SAYS = frozenset({"debug", "error", "info", "print", "warn", "warning"})
-_RARE = re.compile(r"\bis None|\bnot\b(?! None)|== 0|len\(|numel\(|size\(|isinstance|isnan|any\(")
+_RARE = re.compile(
+    r"\bis None|\bnot\b(?! None)|== 0(?!\.)|len\(|numel\(|size\(|isinstance|isnan|any\("
+)
 
 
 def is_seldom(here: Surroundings, code: ast.expr | ast.stmt) -> bool:
@@ -35,7 +40,7 @@ def is_seldom(here: Surroundings, code: ast.expr | ast.stmt) -> bool:
             return True
         if isinstance(outer, (ast.If, ast.IfExp)) and inner is not outer.test:
             of_error = isinstance(outer, ast.If) and isinstance(outer.body[-1], ast.Raise)
-            if of_error or _asks_seldom(outer.test):
+            if of_error or (_asks_seldom(outer.test) and not _asks_kind(outer, code)):
                 return True
             if _asks_for(outer.test, code, is_told=is_told):
                 return True  # what the message of an error says, and the like
@@ -63,6 +68,15 @@ def _asks_for(test: ast.expr, code: ast.expr | ast.stmt, *, is_told: bool) -> bo
     return False
 
 
+def _asks_kind(outer: ast.If | ast.IfExp, code: ast.expr | ast.stmt) -> bool:
+    """Tell whether a tensor is read, and all else taken: ``x.item() if is_tensor(x) else x``."""
+    match outer, code:
+        case ast.IfExp(ast.Call(called, [asked, *_]), body, other), ast.Call(ast.Attribute(read)):
+            same = len({ast.unparse(part) for part in (asked, read, other)}) == 1 and body is code
+            return same and last_name(called) in {"hasattr", "isinstance", "is_tensor"}
+    return False
+
+
 def _asks_seldom(test: ast.expr) -> bool:
     asked = list(ast.walk(test))
     if any(isinstance(n, ast.Mod) for n in asked):
@@ -75,7 +89,7 @@ def _asks_seldom(test: ast.expr) -> bool:
 def _runs_epoch(node: ast.AST) -> bool:
     """Tell whether a call makes a round last long: ``self.train_epoch()``, ``time.sleep(1)``."""
     name = last_name(node.func) if isinstance(node, ast.Call) else ""
-    return "epoch" in name.lower() or name == "sleep"
+    return name == "sleep" or ("epoch" in name.lower() and not _TELLS_STEP.search(name))
 
 
 def is_rare(here: Surroundings, code: ast.AST) -> bool:
@@ -124,7 +138,16 @@ def decides(here: Surroundings, code: ast.AST) -> bool:
         return False
     body = found.body if isinstance(found, ast.If) else []
     told = bool(body) and all(map(_only_tells, body))
+    if any(map(_mends, body)):
+        return True
     return not told and re.search(r"is_?(finite|nan|inf)\b", here.text(found.test)) is None
+
+
+def _mends(code: ast.stmt) -> bool:
+    """Tell whether a statement puts numbers in the place of others: ``x = torch.nan_to_num(x)``."""
+    simple = isinstance(code, ast.Assign | ast.Expr)
+    calls = (n for n in ast.walk(code) if isinstance(n, ast.Call))
+    return simple and any(last_name(call.func) in _MENDS for call in calls)
 
 
 def _only_tells(code: ast.stmt) -> bool:
@@ -140,8 +163,30 @@ def _only_tells(code: ast.stmt) -> bool:
 def _is_rare_branch(here: Surroundings, test: ast.expr, *, is_body: bool) -> bool:
     """Tell whether a branch is the rare one: ``else`` is not, behind ``if name not in table``."""
     if is_body:
-        return _RARE.search(here.text(test)) is not None
+        parts = test.values if isinstance(test, ast.BoolOp) else [test]
+        both = len(parts) > 1 and isinstance(getattr(test, "op", None), ast.And)
+        asked = [p for p in parts if not (both and _is_setting(p) and "None" not in here.text(p))]
+        return any(_RARE.search(here.text(part)) for part in asked)
+    if _is_setting(test):
+        return False
     return not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.NotIn)
+
+
+def _is_setting(test: ast.expr) -> bool:
+    """Tell whether a test chooses between ways to go, of which none is rare: ``mode == "fg"``.
+
+    So does ``x is None`` for what comes behind ``else``, and ``not self.split``.
+    """
+    match test:
+        case ast.UnaryOp(ast.Not(), ast.Attribute(_, name)):
+            return name != "training"
+        case ast.Compare(_, [ast.Eq()], [ast.Constant(str())]) | ast.Compare(_, [ast.Is()], _):
+            return True
+        case ast.Compare(ast.Constant(str()), [ast.In()], _):
+            return True
+        case ast.BoolOp(ast.And(), [first, *_]):  # ``"x" in batch and batch["x"] is not None``
+            return _is_setting(first) and not isinstance(first, ast.UnaryOp)
+    return False
 
 
 def selects_anyway(here: Surroundings, code: ast.If) -> bool:

@@ -40,6 +40,7 @@ _MAKING = frozenset({"torch.tensor", "torch.as_tensor", "torch.from_numpy"})
 _OF_TYPE = frozenset(f"torch.{kind}" for kind in KINDS)
 _OF_HOST = _MAKING | {f"torch.{name}" for name in ("arange", "eye", "linspace", "ones", "zeros")}
 _MOVING = frozenset({"to", "cuda", "npu", "type_as"})
+_SHAPES = frozenset({"contiguous", "expand", "flatten", "reshape", "squeeze", "unsqueeze", "view"})
 _SETTINGS = re.compile(r"(?i)(^|_)(cfg|config|conf|hparams|settings|opts?)$")
 _SERVES = re.compile(r"(Runner|Builder|Worker|Proposer|Scheduler|Engine|Batch)(V?\d+)?$")
 """What hands over new lists in each step, and nothing else that one could do about it."""
@@ -107,8 +108,10 @@ def find_uploads(here: Surroundings) -> Iterator[Proposal]:
     yield from find_host_indexes(here)
     for node in here.nodes:
         if isinstance(node, ast.Call):
-            made = _is_made(here, node)
-            found = copy_whole(here, node) or (make_of_read(here, node, node) if made else None)
+            made = _is_made(here, node) or last_name(node.func) == "new_tensor"
+            found = copy_whole(here, node) or (make_of_read(here, node) if made else None)
+            if found is None and _is_told_within(here, node):
+                continue
             advice = "" if found is not None else _advice(here, node) or _drawn(here, node)
             if advice == _BUFFER and (here.flow.cls is None or not here.flow.cls.bases):
                 # a function, or an object of Python alone, keeps no buffers
@@ -124,6 +127,14 @@ def find_uploads(here: Surroundings) -> Iterator[Proposal]:
                 found = keep_numbers(here, node)
             if found is not None or advice:
                 yield found or Proposal(node, advice)
+
+
+def _is_told_within(here: Surroundings, code: ast.Call) -> bool:
+    """Tell whether what is moved is no copy of numbers: ``torch.tensor([x.sum()]).to(device)``."""
+    match code.func:
+        case ast.Attribute(ast.Call() as inner, method) if method in _MOVING:
+            return _is_made(here, inner) and make_of_read(here, inner) is not None
+    return False
 
 
 def _advice(here: Surroundings, code: ast.Call) -> str:
@@ -156,6 +167,8 @@ def _without_casts(code: ast.Call) -> ast.Call:
             return inner if not code.args or not _moves(code) else code
         case ast.Call(ast.Attribute(ast.Subscript(ast.Call() as inner), _)):
             return inner
+        case ast.Call(ast.Attribute(ast.Call() as inner, method)) if method in _SHAPES:
+            return _without_casts(inner)
     return code
 
 
@@ -296,7 +309,9 @@ def _of_data(here: Surroundings, data: ast.expr) -> str:
     match data:
         case ast.Call(ast.Name("range")):
             return _RANGE
-        case ast.List([_, *_] as parts) if any(_is_read(here, part) for part in parts):
+        case ast.List([_, *_] as parts) if any(
+            _is_read(here, part) or here.is_tensor(part) for part in parts
+        ):
             return _OF_DEVICE
         case ast.BinOp(ast.List([_]), ast.Mult(), _):
             return _FILLED

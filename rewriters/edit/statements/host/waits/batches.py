@@ -6,15 +6,16 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.statements.host.of_host import is_of_host
+from npufix.rewriters.edit.statements.host.of_host import as_owner, is_of_host, spell_torch
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, more_arguments
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
 from npufix.rewriters.facts.host_tensors import is_made_on_host
 from npufix.rewriters.facts.steps.functions import trains
 from npufix.rewriters.graph.modules.syntax import list_stored_names, root_name, walk
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from npufix.rewriters.edit.statements.surroundings import Surroundings
 
@@ -27,6 +28,7 @@ _INDEX = (
     "there, device=x.device, once for all that it picks from"
 )
 _OF_NUMBERS = frozenset({"as_tensor", "from_numpy", "tensor"})
+_REDUCED = frozenset({"amax", "amin", "max", "mean", "min", "norm", "prod", "std", "sum", "var"})
 _MOVING = frozenset({"to", "cuda", "npu"})
 _LOADS = re.compile(r"(?i)load|data|batch|iter")
 _DEVICE = re.compile(r"(?i)gpu|npu|cuda|^(?!.*(cpu|host)).*(dev|rank)")
@@ -69,6 +71,10 @@ def _list_handed(here: Surroundings, loop: ast.For | ast.While) -> set[str]:
             case ast.Assign(value=ast.Call(ast.Name("next"), [it, *_])) if here.loop_of(
                 node
             ) is loop and _LOADS.search(here.text(it)):
+                given |= list_stored_names(node)
+            case ast.Assign(value=ast.Call(ast.Attribute(queue, "get"), [])) if (
+                here.loop_of(node) is loop and "queue" in here.text(queue).lower()
+            ):
                 given |= list_stored_names(node)
             case ast.Assign(value=ast.Name() | ast.Subscript() as value):
                 given |= list_stored_names(node) if root_name(value) in given else set()
@@ -169,31 +175,83 @@ def find_host_indexes(here: Surroundings) -> Iterator[Proposal]:
                 yield Proposal(item, _INDEX)
 
 
-def make_of_read(here: Surroundings, code: ast.Call, made: ast.Call) -> Proposal | None:
-    """Return the tensor itself for ``torch.tensor([x.item()], dtype=d, device=x.device)``."""
-    match made.args:
-        case [ast.List([ast.Call(ast.Attribute(tensor, "item"), [], [])])]:
-            shape = "1"
-        case [ast.Call(ast.Attribute(tensor, "item"), [], [])]:
-            shape = "()"
-        case _:
-            return None
-    words = {k.arg: here.text(k.value) for k in made.keywords}
-    if code is not made or words.keys() != {"dtype", "device"} or is_of_host(here, tensor):
+def make_of_read(here: Surroundings, made: ast.Call) -> Proposal | None:
+    """Return the tensor itself for ``torch.tensor([x.item()], dtype=d, device=x.device)``.
+
+    So for ``torch.tensor([x.sum()], device=d)``, which Python makes a number of as well, and for
+    ``y.new_tensor([x.sum()])``; of several ``torch.stack([x.sum(), y.sum()])``.
+    """
+    listed = made.args[0].elts if made.args and isinstance(made.args[0], ast.List) else None
+    parts = made.args if listed is None else listed
+    if len(made.args) != 1 or not parts:
         return None
-    known = here.is_tensor(tensor)
-    if known is False or (known is None and here.flow.cls is None):
+    read = [_tensor_read(here, part) for part in parts]
+    tensors = [tensor for tensor in read if tensor is not None]
+    if len(tensors) < len(parts) or all(is_of_host(here, t) for t in tensors):
         return None
-    plain = isinstance(tensor, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
-    owner = here.text(tensor) if plain else f"({here.text(tensor)})"
-    text = f"{owner}.detach().reshape({shape}).to({words['dtype']})"
-    names = {n.id for n in ast.walk(tensor) if isinstance(n, ast.Name)}
-    there = words["device"].removesuffix(".device")
-    same = words["device"].endswith(".device") and there in names
+    reads = any(part not in tensors for part in parts)
+    where = _place_of(here, made, tensors, reads=reads)
+    if where is None or (listed is None and not reads):  # torch.tensor(x) copies on the device
+        return None
+    if len(tensors) > 1 and not all(_has_no_dimensions(here, t) for t in tensors):
+        return None
+    if len(tensors) == 1:
+        shape = "()" if listed is None else "1"
+        held = f"{as_owner(here, tensors[0])}.detach().reshape({shape})"
+    else:
+        stack = f"{spell_torch(here)}.stack"
+        held = f"{stack}([{', '.join(map(here.text, tensors))}]).detach()"
+    text = f"{held}.to({where})" if where else held
+    known = all(map(here.is_tensor, tensors))
     return Proposal(
-        code,
+        made,
         form="read_back",
-        changes=(Change(here.span(code), text),),
+        changes=(Change(here.span(made), text),),
         shown=text,
-        proven=frozenset({"same-device"} if same else ()) | ({"is-tensor"} if known else set()),
+        proven=frozenset({"is-tensor"} if known else ()) | {"same-device"},
     )
+
+
+def _tensor_read(here: Surroundings, code: ast.expr) -> ast.expr | None:
+    """Return ``x`` of ``x.item()``, or of a tensor ``x`` that nobody reads by name."""
+    match code:
+        case ast.Call(ast.Attribute(tensor, "item"), [], []):
+            known = here.is_tensor(tensor)
+            return None if known is False or (known is None and here.flow.cls is None) else tensor
+    value = here.value(code)
+    if value is not None and here.is_tensor(code) is None and value.op in _REDUCED:
+        moved = any(part.op in _MOVING for part in value.walk())
+        return code if moved and _has_no_dimensions(here, code) else None
+    return code if here.is_tensor(code) and _has_no_dimensions(here, code) else None
+
+
+def _place_of(
+    here: Surroundings, made: ast.Call, tensors: Sequence[ast.expr], *, reads: bool
+) -> str | None:
+    """Return the arguments of ``to``: where a tensor is made, and in which dtype.
+
+    ``None`` where that is open: a number of Python has another dtype than the tensor it is from.
+    """
+    words = {k.arg: here.text(k.value) for k in made.keywords}
+    match made.func:
+        case ast.Attribute(like, "new_tensor"):
+            return None if words else here.text(like)
+    above = here.parents.get(id(made))
+    is_moved = isinstance(above, ast.Attribute) and above.attr in _MOVING
+    if ("device" not in words and not is_moved) or not words.keys() <= {"dtype", "device"}:
+        return None
+    if reads and "dtype" not in words:
+        return None
+    device = words.get("device", "")
+    there = device.removesuffix(".device")
+    names = [{n.id for n in ast.walk(tensor) if isinstance(n, ast.Name)} for tensor in tensors]
+    same = device.endswith(".device") and all(there in each for each in names)
+    return ", ".join(filter(None, ["" if same else device, words.get("dtype", "")]))
+
+
+def _has_no_dimensions(here: Surroundings, code: ast.expr) -> bool:
+    found = here.evaluations.get(id(code))
+    if found is not None and found.node.op in _REDUCED:
+        given = found.node.args[1:]
+        return all(arg.op == Op.CONST and arg.value in {None, False} for arg in given)
+    return found is not None and here.facts(found, x=found.node).ndim("x") == 0

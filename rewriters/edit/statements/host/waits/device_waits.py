@@ -7,6 +7,7 @@ import itertools
 import re
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.statements.host.seldom import is_seldom
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS, LOOPS
 from npufix.rewriters.facts.steps.functions import trains
@@ -35,6 +36,10 @@ _IN_ITS_OWN_TIME = re.compile(
 _HOOK = re.compile(r"(?i)hook|callback|(^|\.)(on|before|after)_\w+$")
 
 
+_FOR_CLOCK = (
+    "each step waits only to be timed: let events note the time (torch.npu.Event(enable_timing="
+    "True).record()), and ask elapsed_time() for it where it is logged, every N steps"
+)
 _GIVES_BACK = (
     "empty_cache() waits for the device and gives back memory that the next step asks for again: "
     "leave it out; PYTORCH_NPU_ALLOC_CONF=expandable_segments:True keeps memory in one piece"
@@ -54,7 +59,9 @@ def _gives_back(here: Surroundings, code: ast.Call) -> bool:
     return seldom is None and not once
 
 
-def find_device_waits(here: Surroundings) -> Iterator[Proposal]:
+def find_device_waits(  # noqa: C901 - one case a wait
+    here: Surroundings,
+) -> Iterator[Proposal]:
     """Yield ``torch.npu.synchronize()`` where nothing is timed, or a read waits before that."""
     function = here.flow.function
     own = function.body[ast.get_docstring(function, clean=False) is not None :]
@@ -69,6 +76,8 @@ def find_device_waits(here: Surroundings) -> Iterator[Proposal]:
                     yield Proposal(node, _GIVES_BACK)
             case ast.Call(ast.Attribute(owner, "synchronize"), [], []):
                 if is_timed and not _is_read_next(here, here.statement_of(node)):
+                    if _is_timed_in_steps(here, node):
+                        yield Proposal(node, _FOR_CLOCK)
                     continue
                 backend = here.flow.names.dotted(owner)
                 tests = "".join(map(here.text, here.tests_around(node)))
@@ -85,6 +94,14 @@ def find_device_waits(here: Surroundings) -> Iterator[Proposal]:
                         yield Proposal(
                             node, form="in_order", changes=(Change(gone, ""),), shown=text
                         )
+
+
+def _is_timed_in_steps(here: Surroundings, code: ast.Call) -> bool:
+    """Tell whether each step of a training loop waits, only to look at a clock."""
+    tests = "".join(map(here.text, here.tests_around(code)))
+    if here.flow.names.dotted(code.func) is None or _NOW_AND_THEN.search(tests):
+        return False
+    return trains(here.flow.function, code.lineno) and not is_seldom(here, code)
 
 
 def _is_read_next(here: Surroundings, code: ast.stmt) -> bool:

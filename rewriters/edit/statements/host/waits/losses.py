@@ -28,10 +28,14 @@ def is_named_loss(code: ast.expr) -> bool:
 
 
 def takes_tensor(user: Node, value: Node) -> bool:
-    """Tell whether a call computes a loss with a number: ``self.get_loss(x, num_boxes)``."""
-    called = str(user.args[0].value or "").rpartition(".")[2]
-    of_loss = _TAKES_TENSOR.search(called) is not None and not called[:1].isupper()
-    return user.args[0] is not value and of_loss
+    """Tell whether a call computes a loss with a number: ``self.get_loss(x, num_boxes)``.
+
+    So does ``multi_apply(self.loss_single, xs, num_boxes=n)``, of each of several.
+    """
+    functions = [user.args[0], *(a for a in user.args[1:2] if a.op in {Op.ATTR, Op.GLOBAL})]
+    called = [str(node.value or "").rpartition(".")[2] for node in functions]
+    of_loss = any(_TAKES_TENSOR.search(name) and not name[:1].isupper() for name in called)
+    return value not in functions and of_loss
 
 
 def only_divides(here: Surroundings, value: Node) -> bool:

@@ -1,0 +1,230 @@
+"""Limits and factors of a number that the host has read: what the device can apply as well.
+
+::
+
+    n = reduce_sum(count).item()        n = reduce_sum(count).detach().float().reshape(())
+    n = max(n / world_size, 1.0)        n = (n / world_size).clamp(min=1.0)
+    return loss.sum() / n               return loss.sum() / n
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.edit.statements.host.of_host import ARITHMETIC, as_owner, is_number, is_tensor
+from npufix.rewriters.edit.statements.host.waits.losses import takes_tensor
+from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.graph import operators
+from npufix.rewriters.graph.special import Op
+
+if TYPE_CHECKING:
+    from npufix.rewriters.edit.statements.surroundings import Surroundings
+    from npufix.rewriters.graph.nodes import Node
+
+LIMITS = {"max": "min", "min": "max"}  # ``max(x, 1)`` is ``x.clamp(min=1)``
+_LIMITING = frozenset({"py:max", "py:min"})
+_FORM_ITEM, _FORM_LIMIT = "item", "limit_of_item"
+_WORLD = re.compile(r"(^|[._])(get_world_size|world_size|num_gpus|num_processes)$")
+"""What says how many processes there are: a number of Python."""
+TO_TENSORS = "what is computed with it can stay on the device: x.detach() instead of x.item()"
+_AND_KEPT = (
+    "a loss is computed with it, which the device can do: x.detach() instead of x.item(), and "
+    "x.clamp(min=number) instead of max(x, number); who keeps it besides, an attribute or a "
+    "dictionary, keeps a tensor then"
+)
+RUNNING = (
+    "the host waits in every step for a running mean: keep it as a tensor, "
+    "self.x.mul_(0.9).add_(x.detach(), alpha=0.1), or as a buffer, and read it where it is logged"
+)
+_MAKING = frozenset({"as_tensor", "new_tensor", "tensor"})
+_DECIDING = operators.COMPARISONS | {Op.COMPARE, Op.BOOLOP, Op.NOT}
+_LISTS = frozenset({Op.LIST, Op.TUPLE})
+
+
+def is_written_number(code: ast.expr) -> bool:
+    """Tell whether code is a number, ``-1.5``."""
+    match code:
+        case ast.UnaryOp(ast.USub(), ast.Constant(value)) | ast.Constant(value):
+            return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return False
+
+
+def keep_on_device(
+    here: Surroundings, code: ast.Call, tensor: ast.expr, *, counts: bool
+) -> Proposal | None:
+    """Return how a number stays a tensor that limits and factors are applied to, before it is met.
+
+    In Python it is one of double precision: the device computes with it in single precision.
+    """
+    value, at = here.value(code), here.evaluations.get(id(tensor))
+    limits = None if value is None else _list_limits(here, value)
+    if limits is None or at is None or (_cuts(code) and not counts):
+        return None
+    facts = here.facts(at, x=at.node)
+    text = f"{as_owner(here, tensor)}{'' if counts else '.detach()'}"
+    text += "" if counts or facts.dtype("x") == "float32" else ".float()"
+    text += "" if facts.ndim("x") == 0 else ".reshape(())"
+    proven = {"is-tensor"} if facts.is_tensor("x") else set[str]()
+    if all(not is_written_number(limit.args[0]) for limit in limits):
+        proven.add("never-nan")  # ``max(x, 1.0)`` is NaN as well where x is
+    changes = [Change(here.span(code), text)]
+    for limit in limits:
+        changes += _clamp_one(here, limit, counts=counts)
+    shown = "; ".join([text, *(clamp(here, limit, counts=counts) for limit in limits)])
+    return Proposal(
+        code,
+        form=_FORM_LIMIT if limits else _FORM_ITEM,
+        changes=tuple(changes),
+        shown=shown,
+        asked=(("x", here.text(tensor)),),
+        proven=frozenset(proven),
+    )
+
+
+def _cuts(code: ast.Call) -> bool:
+    return isinstance(code.func, ast.Name) and code.func.id == "int"
+
+
+def _list_limits(here: Surroundings, value: Node) -> list[ast.Call] | None:
+    """Return each ``max(n / 8, 1)`` on the way of a number to tensors, ``None`` if others get it.
+
+    On the way it meets numbers of the host alone; who gets it in the end computes with tensors, as
+    losses do.
+    """
+    found: list[ast.Call] = []
+    todo, met = [value], False
+    for made in todo:  # grows
+        users = here.users(made)
+        if any(o.node is made for o in here.flow.observables) or not (users or made.op == Op.PHI):
+            return None
+        for user in users:
+            if user.op in _LIMITING:
+                limit = _limit_of(here, user, made)
+                if limit is None:
+                    return None
+                found.append(limit)
+            elif (user.op in ARITHMETIC and _meets_tensor(here, user, made)) or (
+                user.op == Op.CALL and takes_tensor(user, made)
+            ):
+                met = True
+                continue
+            elif user.op != Op.PHI and not _meets_number(user, made):
+                return None
+            if user not in todo:
+                todo.append(user)
+    return found if met else None
+
+
+def tell_met(here: Surroundings, value: Node) -> str:
+    """Return what to do with a number that tensors meet, and perhaps others; "" if none does."""
+    todo, met, others = [value], 0, 0
+    for made in todo:  # grows
+        others += any(o.node is made for o in here.flow.observables)
+        for user in here.users(made):
+            if user.op.removesuffix("(*)") in _DECIDING:
+                return ""
+            if (user.op in ARITHMETIC and _meets_tensor(here, user, made)) or (
+                user.op == "clamp" and user.args[0] is not made
+            ):
+                met += 1
+            elif user.op in {Op.PHI, *_LIMITING} or _meets_any(user, made):
+                todo += [] if user in todo else [user]
+            else:
+                others += 1
+    return "" if not met else _AND_KEPT if others else TO_TENSORS
+
+
+def _meets_tensor(here: Surroundings, user: Node, made: Node) -> bool:
+    others = [arg for arg in user.args if arg is not made]
+    return bool(others) and all(is_tensor(here, o) or is_loss(o) for o in others)
+
+
+def is_loss(node: Node) -> bool:
+    """Tell whether a value is what a loss function returns: ``focal_loss(x, y)``."""
+    while node.op == Op.PHI and node.args:
+        node = node.args[0]
+    return node.op == Op.CALL and takes_tensor(node, node)
+
+
+def _meets_number(user: Node, made: Node) -> bool:
+    """Tell whether a number meets numbers alone; who divides by it, or what it divides, is one."""
+    others = [arg for arg in user.args if arg is not made]
+    if user.op not in ARITHMETIC or any(o.op in _LISTS for o in others):
+        return False
+    return user.op == "div" or all(is_number(o) or _is_of_host(o) for o in others)
+
+
+def _meets_any(user: Node, made: Node) -> bool:
+    """Tell whether a number is computed with: what it meets may be a setting, no list."""
+    others = [arg for arg in user.args if arg is not made]
+    return user.op in ARITHMETIC and not any(o.op in _LISTS for o in others)
+
+
+def find_running(here: Surroundings, code: ast.Call) -> bool:
+    """Tell whether a running mean gets a number: ``self.m = 0.9 * self.m + 0.1 * x.item()``."""
+    match here.statement_of(code):
+        case ast.Assign([ast.Attribute(ast.Name("self")) as kept], ast.BinOp() as value):
+            held = ast.unparse(kept)
+        case _:
+            return False
+    inside = [n for n in ast.walk(value) if isinstance(n, ast.Attribute)]
+    around = itertools.takewhile(lambda n: isinstance(n, ast.BinOp), here.around(code))
+    return held in map(ast.unparse, inside) and value in around
+
+
+def tell_copied(here: Surroundings, value: Node) -> bool:
+    """Tell whether a number goes into a tensor again: ``x.new_tensor([[token.item()]])``."""
+    todo = [value]
+    for made in todo:  # grows
+        for user in here.users(made):
+            if user.op in _MAKING and made is not user.args[0]:
+                return True
+            if user.op in _MAKING and user.op != "new_tensor":
+                return True
+            if user.op in {*_LISTS, "py:int", "py:float"} and user not in todo:
+                todo.append(user)
+    return False
+
+
+def _is_of_host(node: Node) -> bool:
+    named = str(node.args[0].value if node.op == Op.CALL else node.value or "")
+    return node.op in {"py:float", "py:int"} or _WORLD.search(named) is not None
+
+
+def _limit_of(here: Surroundings, user: Node, made: Node) -> ast.Call | None:
+    for evaluation in here.flow.by_operation.get(user.op, ()):
+        match evaluation.code:
+            case ast.Call(ast.Name("max" | "min"), [first, second], []) as call:
+                kept = [c for c in (first, second) if not is_written_number(c)]
+                if evaluation.node is user and len(kept) == 1 and here.value(kept[0]) is made:
+                    return call
+    return None
+
+
+def _clamp_one(here: Surroundings, limit: ast.Call, *, counts: bool) -> list[Change]:
+    """Return the changes that make ``(n / 8).clamp(min=1)`` of ``max(n / 8, 1)``."""
+    kept = next(c for c in limit.args if not is_written_number(c))
+    first, start, last, end = here.span(limit)
+    from_line, from_column, to_line, to_column = here.span(kept)
+    plain = isinstance(kept, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
+    opening, closing = ("", "") if plain else ("(", ")")
+    return [
+        Change((first, start, from_line, from_column), opening),
+        Change((to_line, to_column, last, end), f"{closing}{clamp(here, limit, counts=counts)}"),
+    ]
+
+
+def clamp(here: Surroundings, limit: ast.Call, *, counts: bool) -> str:
+    """Return ``.clamp(min=1)`` for ``max(n, 1)``."""
+    assert isinstance(limit.func, ast.Name)  # noqa: S101 - ``_limit_of`` has looked
+    number = next(c for c in limit.args if is_written_number(c))
+    return f".clamp({LIMITS[limit.func.id]}={_spell(here, number, counts=counts)})"
+
+
+def _spell(here: Surroundings, number: ast.expr, *, counts: bool) -> str:
+    """Return a limit as it is written; of integers it is one as well, ``1.0`` would make floats."""
+    value = ast.literal_eval(number)
+    return str(int(value)) if counts and float(value).is_integer() else here.text(number)

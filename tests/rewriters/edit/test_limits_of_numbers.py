@@ -1,0 +1,87 @@
+"""Numbers that limits and factors are applied to on their way to a loss stay on the device."""
+
+import random
+from typing import Any
+
+import pytest
+import torch
+
+from npufix.rewriters.find import find_sites
+from npufix.rules.substitutions.value_read_on_host import RULE
+
+_LOSS = """
+import torch
+import torch.nn.functional as F
+from other import get_world_size, reduce_sum, focal_loss
+
+
+class Head(torch.nn.Module):
+    def loss(self, x: torch.Tensor, y: torch.Tensor, n: torch.Tensor):
+        world_size = get_world_size()
+        {body}
+"""
+_KEPT = (
+    (
+        "m = reduce_sum(n).item()\n        m = max(m / world_size, 1.0)\n"
+        "        return F.mse_loss(x, y, reduction='sum') / m"
+    ),
+    "m = max(reduce_sum(n).item() / world_size, 1e-6)\n        return focal_loss(x, y) / m",
+    "m = min(n.sum().item() / float(3), 1.0)\n        return F.l1_loss(x, y) * m",
+    "m = min(max(n.sum().item() / 2, 0.5), 4.0)\n        return F.l1_loss(x, y) * m",
+    "m = n.sum().item() / world_size\n        return F.l1_loss(x, y) / m, (x - y).abs().sum() / m",
+    (
+        "m = max(\n            reduce_sum(n).item() / world_size,\n            1.0,\n        )\n"
+        "        return focal_loss(x, y) / m"
+    ),
+)
+_LEFT = (
+    "m = max(n.sum().item() / world_size, 1.0)\n        self.last = m\n        return x.sum() / m",
+    "m = max(n.sum().item() / world_size, 1.0)\n        return [0] * m + [x.sum() / m]",
+    "m = max(n.sum().item() / world_size, 1.0)\n        return x[:m] / m",
+    "m = n.sum().item() / world_size\n        return x.sum() / m if m > 0 else y",
+    "m = int(n.mean().item()) / world_size\n        return x.sum() / m",
+    "m = max(n.sum().item() / world_size, 1.0)\n        return x.sum() / m, {'m': m}",
+    "m = max(n.sum().item() / world_size, y)\n        return x.sum() / m",
+)
+
+
+def _write(body: str) -> tuple[str, str]:
+    source = _LOSS.format(body=body)
+    new = [s.rewrite.direct for s in find_sites(source, [RULE]) if s.rewrite is not None]
+    return source, new[0] if new else ""
+
+
+def _loss(source: str) -> Any:
+    known: dict[str, Any] = {
+        "get_world_size": lambda: 2,
+        "reduce_sum": lambda n: n.sum() * 2,
+        "focal_loss": torch.nn.functional.smooth_l1_loss,
+    }
+    exec(source.replace("from other import", "# "), known)  # noqa: S102 - same
+    return known["Head"]().loss
+
+
+@pytest.mark.parametrize("body", _KEPT)
+def test_a_number_is_limited_where_it_is(body: str) -> None:
+    source, new = _write(body)
+    assert ".item()" not in new
+    assert "clamp" in new or "max(" not in source
+    old_loss, new_loss = _loss(source), _loss(new)
+    for seed in range(20):
+        torch.manual_seed(seed)
+        x, y = torch.randn(2, 3, 4)
+        n = random.Random(seed).choice(  # noqa: S311 - no secret
+            [torch.rand(3) * 4, torch.randint(0, 5, (3,)), torch.zeros(2), torch.rand(1) * 1e-9]
+        )
+        torch.testing.assert_close(new_loss(x, y, n), old_loss(x, y, n))
+
+
+@pytest.mark.parametrize("body", _LEFT)
+def test_a_number_that_others_need_is_read(body: str) -> None:
+    assert not _write(body)[1]
+
+
+def test_what_python_computes_of_numbers_is_no_tensor() -> None:
+    # ``d ** 2`` of numbers that were read is one as well, whatever ``**`` does of tensors
+    body = "m = n.sum().item()\n        d = n.mean().item() ** 2 / 3\n        return m * 2 + d"
+    assert not _write(body)[1]

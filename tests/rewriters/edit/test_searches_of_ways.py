@@ -1,0 +1,271 @@
+"""Ways that steps go: branches that are no rare ones, helpers of steps, what comes back at once."""
+
+from __future__ import annotations
+
+import pytest
+from searching import found
+
+_SELECTS = """
+class Agent(nn.Module):
+    def step(self, x: torch.Tensor, y: torch.Tensor, mask: torch.BoolTensor, mode, at):
+        {test}
+            y = y.clone()
+        else:
+            if mask.any():
+                y = y.clone()
+                y[mask] = self.cast(x)[mask]
+        return y * 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "told"),
+    [
+        ("if mode == 'next':", True),
+        ("if at is None:", True),
+        ("if 'next' in at and at['next'] is not None:", True),
+        ("if len(at) > 0:", False),
+        ("if at in self.table:", False),
+    ],
+)
+def test_the_other_way_of_a_setting_is_no_rare_one(test: str, *, told: bool) -> None:
+    assert bool(found(_SELECTS.format(test=test), "NPU217")) is told
+
+
+@pytest.mark.parametrize(
+    ("test", "told"),
+    [
+        ("not self.split and lens is not None", True),
+        ("not self.training and lens is not None", False),
+        ("not self.split and lens is None", False),
+    ],
+)
+def test_a_flag_that_is_off_is_nothing_rare(test: str, *, told: bool) -> None:
+    text = f"""
+class Attention(nn.Module):
+    def forward(self, q: torch.Tensor, lens: torch.Tensor):
+        if {test}:
+            if torch.all(lens == lens[0]):
+                q = self.mix(q)
+        return q * 2
+"""
+    assert ("NPU217" in {site.rule.id for site in found(text, "NPU217")}) is told
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("get_loss_and_metrics", True),
+        ("training_metrics", True),
+        ("compute_metrics", False),
+        ("eval_loss_and_metrics", False),
+    ],
+)
+def test_a_step_may_hand_out_metrics(name: str, *, told: bool) -> None:
+    text = f"""
+class Trainer:
+    def {name}(self, batch):
+        loss = self.net(batch)
+        torch.cuda.synchronize()
+        return loss
+"""
+    assert any(site.is_hot for site in found(text, "NPU320")) is told
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [("_add_noise", True), ("make_mask", True), ("save_noise", False)]
+)
+def test_what_forward_has_made_is_made_in_each_step(name: str, *, told: bool) -> None:
+    text = f"""
+class Net(nn.Module):
+    def forward(self, x: torch.Tensor):
+        return self.{name}(x)
+
+    def {name}(self, x: torch.Tensor):
+        n = x.sum().item()
+        return torch.relu(x) / n
+"""
+    assert any(site.is_hot for site in found(text, "NPU214")) is told
+
+
+def test_a_number_of_the_host_that_the_device_meets_comes_back() -> None:
+    text = """
+class Head(nn.Module):
+    def select(self, boxes):
+        kept = []
+        for box in boxes:
+            limit, _ = torch.kthvalue(box.scores.cpu(), 3)
+            kept.append(box.scores >= {limit})
+        return kept
+"""
+    (site,) = found(text.format(limit="limit.item()"), "NPU214")
+    assert "copied back" in site.problem
+    assert all("copied back" not in s.problem for s in found(text.format(limit="self.n"), "NPU214"))
+
+
+@pytest.mark.parametrize(
+    ("read", "use", "told"),
+    [
+        ("value = loss.item()", "recorder.add(step=1, loss=value)", True),
+        ("value = loss.item()", "if bar.on:\n            logs = {'loss': value}", True),
+        ("value = loss.item()", "metrics['loss'] = value", True),
+        ("value = loss.item()", "values['loss'] = value", False),
+        ("value = loss.item()", "rate = recorder.add(value)\n        self.adapt(rate)", False),
+        ("value = loss.item() if self.on else None", "self.log_step(1, value)", True),
+        (
+            "value = clip(net)\n        value = value.item() if torch.is_tensor(value) else value",
+            "if value is not None:\n            metrics['norm'] = value",
+            True,
+        ),
+        ("value = loss.item() if self.on else None", "self.adapt(value)", False),
+    ],
+)
+def test_what_a_recorder_gets_is_only_logged(read: str, use: str, *, told: bool) -> None:
+    text = f"""
+def train(self, net, loader, recorder, bar, metrics):
+    for batch in loader:
+        loss = net(batch).mean()
+        loss.backward()
+        {read}
+        {use}
+"""
+    assert any("only logged" in site.problem for site in found(text, "NPU214")) is told
+
+
+@pytest.mark.parametrize(
+    ("use", "told"),
+    [
+        ("total += self.step(batch)", True),
+        ("losses.append(self.step(batch))", True),
+        ("total += self.step(batch)\n            self.see(self.step(batch))", False),
+        ("rate = self.step(batch)", False),
+    ],
+)
+def test_a_number_that_callers_add_up_is_returned_as_a_tensor(use: str, *, told: bool) -> None:
+    text = f"""
+class Trainer:
+    def step(self, batch):
+        loss = self.net(batch).mean()
+        return loss.item()
+
+    def train(self, loader, total, losses):
+        for batch in loader:
+            {use}
+"""
+    assert any("in every call" in site.problem for site in found(text, "NPU214")) is told
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("print(1)\n            x = torch.nan_to_num(x, 0)", True),
+        ("print(1)", False),
+        ("raise ValueError", False),
+    ],
+)
+def test_what_is_mended_needs_no_test(body: str, *, told: bool) -> None:
+    text = f"""
+class Net(nn.Module):
+    def training_step(self, x: torch.Tensor):
+        if torch.isnan(x).any():
+            {body}
+        return x * 2
+"""
+    assert bool(found(text, "NPU217")) is told
+
+
+@pytest.mark.parametrize(
+    ("head", "told"),
+    [
+        ("get_sigmas(times, device):\n    times = times.to(device)", True),
+        ("get_sigmas(times, device):\n    times = times.to(other)", False),
+        ("load_sigmas(times, device):\n    times = times.to(device)", False),
+        ("get_net(model, device):\n    model = model.to(device)", False),
+    ],
+)
+def test_who_moves_what_it_is_handed_computes_with_it(head: str, *, told: bool) -> None:
+    text = f"""
+def {head}
+    found = [(other == t).nonzero().item() for t in times]
+    return other[found]
+"""
+    assert any(site.is_hot for site in found(text, "NPU214")) is told
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("self.m = 0.9 * self.m + 0.1 * x.mean().item()", "running mean"),
+        ("self.m = 0.9 * self.n + 0.1 * x.mean().item()", ""),
+        ("token = int(x.argmax().item())\n        y = x.new_tensor([[token]])", "copied back"),
+        ("token = int(x.argmax().item())\n        y = self.table[token]", ""),
+        (
+            "t = min(self.at.item() / 8, 1.0)\n        x = (x / 2).clamp(-t * self.m, t)",
+            "a loss is computed with it",
+        ),
+    ],
+)
+def test_who_needs_a_number_is_said(body: str, told: str) -> None:
+    text = f"""
+class Head(nn.Module):
+    def forward(self, x: torch.Tensor):
+        {body}
+        return x * 2
+"""
+    problems = [site.problem for site in found(text, "NPU214")]
+    assert any(told in problem for problem in problems) if told else not problems
+
+
+@pytest.mark.parametrize(
+    ("head", "written"),
+    [
+        ("x, y = self.queue.get()", True),
+        ("x, y = self.table.get()", False),
+        ("x, y = self.queue.get(3)", False),
+    ],
+)
+def test_what_a_queue_hands_over_is_copied_without_a_wait(head: str, *, written: bool) -> None:
+    text = f"""
+class Trainer:
+    def train_epoch(self, net):
+        while True:
+            {head}
+            x = x.to(self.device)
+            loss = net(x)
+            loss.backward()
+            self.optimizer.step()
+"""
+    changed = [site.rewrite is not None for site in found(text, "NPU219")]
+    assert changed == [True] * written
+
+
+@pytest.mark.parametrize(("place", "told"), [("batch in loader", True), ("n in range(9)", False)])
+def test_steps_that_wait_for_a_clock_are_told(place: str, *, told: bool) -> None:
+    work = "loss.backward()" if told else "net(batch)"
+    text = f"""
+import time
+
+def train(net, loader, batch):
+    for {place}:
+        torch.cuda.synchronize()
+        start = time.time()
+        loss = net(batch)
+        {work}
+        took = time.time() - start
+"""
+    assert any("to be timed" in site.problem for site in found(text, "NPU320")) is told
+
+
+@pytest.mark.parametrize(("name", "told"), [("train_batch", True), ("train", False)])
+def test_a_step_in_parts_is_one_step(name: str, *, told: bool) -> None:
+    text = f"""
+class Trainer:
+    def {name}(self, parts):
+        total = self.start()
+        for part in parts:
+            loss = self.net(part)
+            loss.backward()
+        self.metrics["total"] = total.sum().item()
+"""
+    (site,) = found(text, "NPU214")
+    assert (site.occasion.name == "STEP") is told
