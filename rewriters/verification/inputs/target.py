@@ -6,7 +6,7 @@ import inspect
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -82,6 +82,7 @@ def _chosen(recipe: Recipe, values: Mapping[str, object]) -> Recipe:
 class Assignment:
     """Arguments, and the object to call on, under which the original runs."""
 
+    SENT_OFTEN: ClassVar = True  # marks it for ``transport``: each version runs it in several ways
     recipe: Recipe | None
     specs: Mapping[str, Spec]
 

@@ -19,12 +19,14 @@ import io
 import marshal
 import math
 import pickle  # for what passes between two processes of the user's code, unopened
+import re
 import sys
 import types
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 
 from npufix.rewriters.verification.verdict import NotVerifiedError
@@ -55,6 +57,12 @@ _AS_THEY_ARE = frozenset({type(None), bool, float, bytes})
 _EMPTY = frozenset({str, list, tuple, set, frozenset, dict, Counter})
 _NOTHING = object()
 """Stands for what a field holds that always has to be said."""
+_MOST_PACKED = 64
+_CHANGEABLE = re.compile(
+    rb"\xa4list|\xa3set|\xa7Counter|\xa6tensor|\xa4made|\xa5named|\xa6opaque|\xa7partial|\xa8function"
+)
+"""Tags of what a call can change, or that we do not know of, as msgpack writes them."""
+_DICT = b"\xa4dict"
 
 
 class TransportError(Exception):
@@ -116,6 +124,8 @@ class Packing:
         if kind is Named:
             return ["named", known.kind, self.pack(known.value), known.closed]
         if _is_record(kind):
+            if not self.closes and hasattr(kind, "SENT_OFTEN"):
+                return ["again", _pack_once(value)]
             return ["record", _name_of(kind), self._pack_fields(value)]
         if not self.closes and (made := self._pack_made(value)) is not None:
             return made
@@ -151,6 +161,23 @@ class Packing:
         if isinstance(value, types.FunctionType) and _is_ours(value):
             return ["function", _name_of(value)]
         return None
+
+
+_packed: dict[int, tuple[object, bytes]] = {}
+"""By identity, with the object that keeps it."""
+
+
+def _pack_once(value: object) -> bytes:
+    """Return the bytes of a record that is asked about several times, without packing it again."""
+    found = _packed.get(id(value))
+    if found is None:
+        kind = type(value)
+        record = ["record", _name_of(kind), Packing(closes=False)._pack_fields(value)]  # noqa: SLF001 - its own
+        found = value, msgspec.msgpack.encode(record)
+        while len(_packed) >= _MOST_PACKED:
+            del _packed[next(iter(_packed))]
+        _packed[id(value)] = found
+    return found[1]
 
 
 def _spell(value: object) -> str:
@@ -260,6 +287,7 @@ class Unpacking:
         """
         self._opens = opens
         self._held = held
+        self._known: dict[bytes, object] = {}
 
     def unpack(self, data: object) -> Any:  # noqa: ANN401 - whatever was packed
         """Return the value.
@@ -317,6 +345,18 @@ class Unpacking:
         return _open(text, closed) if self._opens else Opaque(text, closed)
 
     # What follows is sent to a process of the user's code, and never taken from one.
+
+    def _of_again(self, data: bytes) -> object:
+        found = self._known.get(self._trusted("again", data))
+        if found is not None:
+            return found
+        found = self.unpack(msgspec.msgpack.decode(data))
+        # What a call could change is made anew for each; the one dictionary is that of the names.
+        if not _CHANGEABLE.search(data) and data.count(_DICT) <= 1:
+            while len(self._known) >= _MOST_PACKED:
+                del self._known[next(iter(self._known))]
+            self._known[data] = found
+        return found
 
     def _of_made(self, name: str, arguments: list[object]) -> object:
         made: Any = self._trusted(name)

@@ -7,6 +7,7 @@ import functools
 import math
 import os
 from collections import Counter
+from http import HTTPStatus
 
 import pytest
 
@@ -130,6 +131,32 @@ def test_a_call_is_made_anew_from_what_is_sent_of_it() -> None:
     argument = there.assignment.specs["c"]
     assert isinstance(argument, MadeArgument)
     assert argument.make() == 6
+
+
+@pytest.mark.parametrize(
+    ("value", "shared"),
+    [
+        ((1, "a", 0.5), True),
+        ([1], False),
+        (({"a": 1},), False),
+        ({1}, False),
+        (torch.ones(2), False),
+        (HTTPStatus.OK, False),
+    ],
+)
+def test_arguments_are_packed_once_and_shared_if_no_call_can_change_them(
+    value: object, *, shared: bool
+) -> None:
+    plain = Assignment(None, {"x": Tensor((2, 3), "float"), "n": Value(value)})
+    packing, unpacking = Packing(closes=False), Unpacking(opens=True)
+    messages = [packing.pack((CallCase(plain, seed=n), n)) for n in range(2)]
+    assert messages[0][1][0][2]["assignment"][1] is messages[1][1][0][2]["assignment"][1]  # type: ignore[index] # of a record
+    first, second = (unpacking.unpack(message)[0] for message in messages)
+    assert (first.seed, second.seed) == (0, 1)
+    assert (first.assignment is second.assignment) == shared
+    assert first.assignment.specs.keys() == plain.specs.keys()
+    with pytest.raises(TransportError):
+        Unpacking(opens=False).unpack(messages[0])
 
 
 def test_an_argument_that_cannot_be_made_again_says_so() -> None:
