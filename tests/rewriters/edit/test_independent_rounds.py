@@ -15,6 +15,7 @@ from npufix.rewriters.edit.loops.advice.independent import (
     READ,
     SUPPRESSED,
 )
+from npufix.rewriters.edit.loops.advice.ragged import RECURRENCES
 from npufix.rewriters.edit.loops.advice.rows import COLUMNS
 from npufix.rewriters.find import find_sites
 from npufix.rules.substitutions.loop_over_rows import RULE
@@ -123,6 +124,44 @@ class Loss(nn.Module):
             made.append(torch.relu(gt[:, 0]) + gt[:, 1].exp())
         return torch.cat(made)
 """
+FIELDS = """
+class Head(nn.Module):
+    def forward(self, proposals, table):
+        made, offset = [], 0
+        for boxes in proposals:
+            found = boxes.get_field("labels") + offset
+            offset += len(boxes)
+            boxes.add_field("scores", table[found])
+            made.append(torch.relu(table[found]))
+        return torch.cat(made)
+"""
+ROWS = """
+class Encoder(nn.Module):
+    def forward(self, x: torch.Tensor, lengths):
+        made = []
+        for b in range(x.size(0)):
+            row = x[b : b + 1, :, : lengths[b]].clone()
+            for conv in self.convolutions:
+                row = F.relu(conv(row))
+            made.append(row[0].transpose(0, 1))
+        return made
+"""
+ADVANTAGES = """
+class Storage:
+    def compute_returns(self, gamma):
+        gae = 0
+        for step in reversed(range(self.rewards.size(0))):
+            delta = self.rewards[step] + gamma * self.values[step + 1] - self.values[step]
+            gae = delta + gamma * self.masks[step + 1] * gae
+            self.returns[step] = gae + self.values[step]
+"""
+MOVED = """
+class Lanes(nn.Module):
+    def forward(self, x: torch.Tensor):
+        for i in range(1, x.shape[2]):
+            x[..., i : i + 1, :].add_(F.relu(self.conv(x[..., i - 1 : i, :])))
+        return x
+"""
 
 
 @pytest.mark.parametrize(
@@ -139,6 +178,9 @@ class Loss(nn.Module):
         (SPOKEN, ALIGNED),
         (TARGETS, COLUMNS),
         (PREPARED, RAGGED),
+        (FIELDS, RAGGED),
+        (ROWS, RAGGED),
+        (ADVANTAGES, RECURRENCES),
     ],
 )
 def test_the_form_of_rounds_that_need_nothing_of_each_other_is_told(text: str, form: str) -> None:
@@ -164,6 +206,12 @@ def test_the_form_of_rounds_that_need_nothing_of_each_other_is_told(text: str, f
         BOXES.replace("kept.append(", "print(i)\n            kept.append("),
         BOXES.replace("range(boxes.shape[0])", "range(0, boxes.shape[0], 8)"),  # windows
         LABELS.replace("for row in x:", "for row in x.tolist():").replace("row[0]", "row"),
+        FIELDS.replace("get_field", "activate"),  # an object that changes
+        FIELDS.replace("offset += len(boxes)", "offset = found.max()"),  # a state
+        ROWS.replace("self.convolutions", "row.parts"),
+        ADVANTAGES.replace("self.rewards.size(0)", "len(self.rewards)"),  # numbers of a list
+        MATCHES.replace("torch.ones_like(found)", "F.log_softmax(gt_per_img, -1)"),  # for memory
+        MOVED,  # each round needs the one before
         TARGETS.replace("make_targets", "load_table"),
         PREPARED.replace("self.pre_process(labels, x)", "1"),  # of the host
         PREPARED.replace("torch.relu(gt[:, 0]) + gt[:, 1].exp()", "gt[:, 0]"),  # one view
@@ -171,4 +219,4 @@ def test_the_form_of_rounds_that_need_nothing_of_each_other_is_told(text: str, f
 )
 def test_loops_that_only_look_like_it_are_left_alone(text: str) -> None:
     sites = find_sites(HEADER + text, [RULE])
-    assert not {site.problem for site in sites} & {*OF_ROUNDS, COLUMNS}
+    assert not {site.problem for site in sites} & {*OF_ROUNDS, COLUMNS, RECURRENCES}

@@ -120,11 +120,22 @@ def asks_for_objects(taken: Round, nodes: Sequence[ast.AST]) -> bool:
     )
 
 
-def needs_others(taken: Round, nodes: Sequence[ast.AST]) -> bool:
-    """Tell whether a round reads what an earlier one has left in a name, or in a row."""
-    if carries(taken.body, taken.own | taken.moved):
+def needs_others(
+    taken: Round,
+    nodes: Sequence[ast.AST],
+    *,
+    known: frozenset[str] = frozenset(),
+    inner: bool = True,
+) -> bool:
+    """Tell whether a round reads what an earlier one has left in a name, or in a row.
+
+    ``known`` is known of all rounds before the loop; the rounds of a loop ``inner`` may count too.
+    """
+    if carries(taken.body, taken.own | taken.moved | known) or _changes_others(taken, nodes):
         return True
-    if any(carries(n.body, taken.own | taken.moved) for n in nodes if isinstance(n, ast.For)):
+    if inner and any(
+        carries(n.body, taken.own | taken.moved) for n in nodes if isinstance(n, ast.For)
+    ):
         return True
     picks = [n for n in nodes if isinstance(n, ast.Subscript)]
     written = {ast.unparse(base_of(n)) for n in picks if is_stored(n)} - taken.bound.keys()
@@ -143,6 +154,25 @@ def needs_others(taken: Round, nodes: Sequence[ast.AST]) -> bool:
         others = any(is_other(i, taken) for n in own for i in items_of(n))
         if len(rows) > 1 or not min(rows) or others:
             return True
+    return False
+
+
+def _changes_others(taken: Round, nodes: Sequence[ast.AST]) -> bool:
+    """Tell whether a round changes in place what it reads elsewhere: ``x[i].add_(x[i - 1])``."""
+    for node in nodes:
+        match node:
+            case ast.Call(ast.Attribute(ast.Subscript() as owner, method)) if method.endswith(
+                "_"
+            ) and not method.endswith("__"):
+                base = ast.unparse(base_of(owner))
+                inside = {id(n) for n in walk(owner)}
+                if base not in taken.bound and any(
+                    isinstance(n, ast.Name | ast.Attribute)
+                    and ast.unparse(n) == base
+                    and id(n) not in inside
+                    for n in nodes
+                ):
+                    return True
     return False
 
 

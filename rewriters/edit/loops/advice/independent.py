@@ -26,7 +26,7 @@ from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import last_name, list_names, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from npufix.rewriters.edit.loops.facts import Facts
     from npufix.rewriters.edit.loops.reading import Loop
@@ -112,9 +112,11 @@ _OF_HOST = re.compile(
     r"(?i)(^print|log_|^log$|^open$|load|save|dump|draw|plot|visual|deepcopy|tokeni[sz]|join$|format"
     r"|send|recv|^put|^step$|backward|zero_grad|reduce_?grad|all_reduce|all_gather|broadcast$|barrier|register|"
     r"^set|setattr|getattr|isinstance|hasattr|^info$|debug|warn|update|keys$|values$|items$|from_numpy"
-    r"|numpy$|write|generate|render|record|imread|imwrite|^pop$|^next$|simulat|rollout|^type$|^id$)"
+    r"|numpy$|write|generate$|render|record|imread|imwrite|^pop$|^next$|simulat|rollout|^type$|^id$)"
 )
 """Calls that work for the host, or on objects."""
+_OF_OBJECTS = re.compile(r"(get|has|add|set)(_\w+)?_(fields?|boxes|masks|labels|scores)")
+"""What objects hold for one image: ``proposal.get_field("labels")``."""
 _NOT_LAUNCHED = frozenset(
     {"Size", "as_tensor", "device", "empty", "from_numpy", "is_tensor", "no_grad", "tensor"}
 )
@@ -134,9 +136,30 @@ def say_of_rounds(flow: FunctionFlow, facts: Facts, loop: Loop) -> str:
     if not (_goes_over_rows(taken) and _is_plain(taken) and _launches(taken)):
         return ""
     nodes = list(walk(*taken.code))
-    if asks_for_objects(taken, nodes) or needs_others(taken, nodes):
+    nodes = [n for n in nodes if not _changes_own(n, taken)]
+    known = frozenset(_list_counted(taken))
+    if asks_for_objects(taken, nodes) or needs_others(taken, nodes, known=known, inner=False):
         return ""
     return _form(taken)
+
+
+def _changes_own(code: ast.AST, taken: Round) -> bool:
+    """Tell whether code tells something to an object of the round: ``boxes.add_field("n", n)``."""
+    match code:
+        case ast.Expr(ast.Call(ast.Attribute(ast.Name(name), method))):
+            return name in taken.of_round and _OF_OBJECTS.fullmatch(method) is not None
+    return False
+
+
+def _list_counted(taken: Round) -> Iterator[str]:
+    """Yield what counts along by lengths, which ``cumsum`` tells of all rounds: ``n += len(x)``."""
+    for code in taken.body:
+        match code:
+            case ast.AugAssign(ast.Name(name), ast.Add(), value):
+                parts = [n for n in walk(value) if isinstance(n, ast.Call)]
+                sizes = all(last_name(n.func) in {"len", "size", "numel", "int"} for n in parts)
+                if sizes and (parts or isinstance(value, ast.Constant | ast.Subscript)):
+                    yield name
 
 
 def _form(taken: Round) -> str:
@@ -208,18 +231,33 @@ def _is_plain_call(taken: Round, call: ast.Call) -> bool:
     if first in {"numpy", "random", "cv2", "os", "time", "json", "re", "copy"}:
         return False
     if first == "torch":
-        return not dotted.startswith(("torch.nn.init", "torch.distributed")) and name != (
-            "from_numpy"
-        )
+        # all rows at once have no room where each has a logarithm for every word there is
+        spares = name == "log_softmax" and _is_own(call.args[:1], taken)
+        beside = dotted.startswith(("torch.nn.init", "torch.distributed"))
+        return not (spares or beside or name in {"empty_cache", "from_numpy"})
     match func:
         case ast.Name(called):
-            return called not in taken.of_round and _OF_HOST.search(called) is None
+            return (
+                called not in taken.of_round - _list_modules(taken)
+                and _OF_HOST.search(called) is None
+            )
         case ast.Attribute(owner, method):
             if _OF_HOST.search(method) is not None:
                 return False
             objects = isinstance(owner, ast.Name) and owner.id in taken.own
-            return not objects or method in _METHODS
+            return not objects or method in _METHODS or _OF_OBJECTS.fullmatch(method) is not None
     return False
+
+
+def _is_own(given: Sequence[ast.expr], taken: Round) -> bool:
+    return any(isinstance(arg, ast.Name) and arg.id in taken.own for arg in given)
+
+
+def _list_modules(taken: Round) -> set[str]:
+    """Return what goes over the same modules in each round: ``for conv in self.convolutions``."""
+    inner = [n for n in walk(*taken.body) if isinstance(n, ast.For)]
+    same = [n for n in inner if isinstance(n.iter, ast.Attribute) and "self" in list_names(n.iter)]
+    return {name for n in same for name in list_names(n.target)}
 
 
 def _launches(taken: Round) -> bool:
