@@ -168,6 +168,7 @@ class Lanes(nn.Module):
     ("text", "form"),
     [
         (PIECES, INDEPENDENT),
+        (PIECES.replace("scores", "loss_rows"), INDEPENDENT),  # what is gone over is no loss
         (MATCHES, RAGGED),
         (PADS, INDEPENDENT),
         (OVERLAPS, BATCHED),
@@ -210,6 +211,7 @@ def test_the_form_of_rounds_that_need_nothing_of_each_other_is_told(text: str, f
         FIELDS.replace("offset += len(boxes)", "offset = found.max()"),  # a state
         ROWS.replace("self.convolutions", "row.parts"),
         ADVANTAGES.replace("self.rewards.size(0)", "len(self.rewards)"),  # numbers of a list
+        MATCHES.replace("gt_per_img", "loss"),  # one loss after the other
         MATCHES.replace("torch.ones_like(found)", "F.log_softmax(gt_per_img, -1)"),  # for memory
         MOVED,  # each round needs the one before
         TARGETS.replace("make_targets", "load_table"),

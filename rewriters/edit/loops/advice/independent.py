@@ -90,7 +90,7 @@ _OUT = (
 )  # fmt: skip
 _NO_ROWS = re.compile(
     r"(?i)(layer|block|level|lvl|stage|scale|iter|epoch|expert|module|branch|step|depth|split|chunk"
-    r"|heads?\b|conv|net(s|work)?\b|model|optim|param|grouper|key|name|loss|aux|task|deco|encod"
+    r"|heads?\b|conv|net(s|work)?\b|model|optim|param|grouper|key|name|\bloss(es)?\b|loss_(dict|fn|func)|aux|task|deco|encod"
     r"|dataset|loader|worker|device|gpu|rank|round|trial|fold|env|file|path|stride|pyramid|hook"
     r"|feat|(^|_)outs?\b|(^|_)ins\b|inputs?\b|outputs?\b|micro|attr|field|module|cell|embed|proj"
     r"|shapes?\b(?!\[)|range\(len\(self\.|hidden|rnn|cache|past|generat|sampl(er|ing)|\bt_?steps?)"
