@@ -299,9 +299,10 @@ def _says_what_to_do(site: Site) -> bool:
     if site.rule.advice or site.rule.search != "loops":
         return site.rule.advice != "" or site.rule.search != ""
     from npufix.rewriters.edit.loops.advice.batches import OF_BATCHES
+    from npufix.rewriters.edit.loops.advice.independent import OF_ROUNDS
     from npufix.rewriters.edit.loops.advice.pairings import OF_PAIRS
     from npufix.rewriters.edit.loops.advice.ragged import ADVICE
     from npufix.rewriters.edit.loops.advice.rows import BY_HAND
     from npufix.rewriters.edit.loops.statements import EFFECT
 
-    return site.problem in {EFFECT, *ADVICE, *BY_HAND, *OF_BATCHES, *OF_PAIRS}
+    return site.problem in {EFFECT, *ADVICE, *BY_HAND, *OF_BATCHES, *OF_PAIRS, *OF_ROUNDS}

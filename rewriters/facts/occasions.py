@@ -12,6 +12,7 @@ from npufix.rewriters.facts.steps.environments import begins_episode, rolls_out,
 from npufix.rewriters.facts.steps.functions import (
     OF_TEXT,
     computes,
+    is_for_old_torch,
     is_host_code,
     knows_device,
     list_given,
@@ -209,7 +210,7 @@ def _is_aside(flow: FunctionFlow, line: int) -> bool:
         or _is_beside_epochs(flow)
         or needs_gpu(flow)
         or is_kept(flow, line)
-        or _is_for_old_torch(flow, line)
+        or is_for_old_torch(flow, line)
         or _is_beside_loop(flow, line)
         or _has_text_made(flow)
     )
@@ -262,24 +263,6 @@ def _is_cache(decorator: ast.expr) -> bool:
     return last_name(called) in {"cache", "lru_cache", "cached_property"}
 
 
-def _is_for_old_torch(flow: FunctionFlow, line: int) -> bool:
-    """Tell whether a line is for a torch that lacks something: ``if hasattr(F, "gelu")``, else.
-
-    So is a function that its module takes for an old one: ``if version < "1.7": silu = _silu``.
-    """
-    tests = [s for s in getattr(flow.names.tree, "body", ()) if isinstance(s, ast.If) and s.orelse]
-    old = [n for s in tests if "torch.__version__" in ast.unparse(s.test) for n in s.body]
-    if flow.function.name in [ast.unparse(n.value) for n in old if isinstance(n, ast.Assign)]:
-        return True
-    for node in nodes_of(flow.function):
-        match node:
-            case ast.If(ast.Call(ast.Name("hasattr"), [module, _]), _, [first, *_]):
-                of_torch = (flow.names.dotted(module) or "").partition(".")[0] == "torch"
-                if of_torch and first.lineno <= line <= (node.end_lineno or line):
-                    return True
-    return False
-
-
 def _is_beside_loop(flow: FunctionFlow, line: int) -> bool:
     """Tell whether a line stands before or behind the loop over a sample, or over a rollout."""
     of_search = flow.cls is not None and _SEARCHES.search(flow.cls.name) is not None
@@ -323,7 +306,7 @@ def is_hot(scope: Scope, module: ast.Module | None = None) -> bool:
         return True
     if scope.function.name in {"__call__", "main", MODULE} and samples(scope.function):
         return True
-    if module is None or _words(scope.qualname) & _ASIDE - _list_reported(scope.function.name):
+    if module is None or _runs_aside(scope):
         return False
     if scope.path and not scope.is_method:  # what a function of each step defines for itself
         outer = scope.qualname.rpartition(".<locals>.")[0]
@@ -372,7 +355,14 @@ def is_done_once(scope: Scope, *, of_step: bool = False) -> bool:
     own = [word.lower() for word in _WORD.findall(scope.function.name)]
     done = _DONE_ONCE - _MAKES if of_step else _DONE_ONCE
     once = bool(own) and (own[0] in done or own[-1] == "init")  # ``rope_init``
-    return bool(_words(scope.qualname) & _ASIDE) or once
+    return once or _runs_aside(scope)
+
+
+def _runs_aside(scope: Scope) -> bool:
+    """Tell whether a name says that a function runs beside steps, and no ``forward`` calls it."""
+    aside = _words(scope.qualname) & _ASIDE - _list_reported(scope.function.name)
+    of_forward = aside <= {"preprocess", "weights"} and is_called_by_forward(scope)
+    return bool(aside) and not of_forward
 
 
 @lru_cache(maxsize=2)
@@ -410,12 +400,11 @@ def _list_called_in_steps(module: ast.Module) -> frozenset[str]:
 def _is_hot_by_name(scope: Scope) -> bool:
     name = scope.function.name
     own = [word.lower() for word in _WORD.findall(name)]
-    aside = _words(scope.qualname) & _ASIDE - _list_reported(name)
-    if aside == {"weights"} and is_called_by_forward(scope):
-        aside = frozenset()  # ``_get_weights`` of an attention computes them
+    if _runs_aside(scope):
+        return False
     if name == "__call__" and scope.cls is not None and _IS_CALLED.search(scope.cls.name):
-        return not aside
-    if name.startswith("__") or not own or own[-1] == "init" or aside:
+        return True
+    if name.startswith("__") or not own or own[-1] == "init":
         return False
     if set(own) & EACH_STEP:
         return True

@@ -177,6 +177,8 @@ class Facts(ValueKinds):
         # ``hidden, layers = output``: that ``output`` is a tensor elsewhere says nothing of them
         if node.op == Op.ITEM and node.args[0].op not in operators.VIEWS | operators.PAIRS:
             return None
+        if node.op.endswith("(*)") and node.op.removesuffix("(*)") in operators.NEW | _BY_ANOTHER:
+            return True  # ``x.new_zeros(*x.shape)``
         return super()._is_tensor(node)
 
     def is_mask(self, code: ast.AST) -> bool:

@@ -7,7 +7,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.loops.advice.batches import PREFIXES, say_of_batch
+from npufix.rewriters.edit.loops.advice.batches import BATCHED, PREFIXES, say_of_batch
+from npufix.rewriters.edit.loops.advice.independent import OF_CALLS, say_of_rounds
 from npufix.rewriters.edit.loops.advice.pairings import say_of_pairs
 from npufix.rewriters.edit.loops.advice.ragged import (
     MERGED,
@@ -36,7 +37,7 @@ from npufix.rewriters.edit.loops.reading import (
 )
 from npufix.rewriters.edit.loops.rows.joining import add_up, join, join_rounds, rows_of
 from npufix.rewriters.edit.loops.rows.moving import read_moved
-from npufix.rewriters.edit.loops.rows.on_host import fills_host, is_of_host_alone
+from npufix.rewriters.edit.loops.rows.on_host import calls_with_rows, fills_host, is_of_host_alone
 from npufix.rewriters.edit.loops.rows.ranges import read_ranges
 from npufix.rewriters.edit.loops.rows.windows import read_windows
 from npufix.rewriters.edit.loops.statements import EFFECT, RECURRENCE, Body
@@ -53,7 +54,9 @@ from npufix.rewriters.edit.loops.values import (
 from npufix.rewriters.edit.loops.weights import OF_STEPS, WEIGHTS, changes_weights
 from npufix.rewriters.edit.loops.writing import Join, write
 from npufix.rewriters.edit.rewrite import NotRewritableError
-from npufix.rewriters.facts.occasions import is_done_once, is_hot
+from npufix.rewriters.facts.occasions import is_aside, is_done_once, is_hot, occasion
+from npufix.rewriters.facts.steps.functions import takes_tensors
+from npufix.rewriters.facts.steps.occasion import Occasion
 from npufix.rewriters.graph.dataflow import FunctionFlow, UnsupportedCodeError
 from npufix.rewriters.graph.modules.syntax import list_stored_names, nodes_of, walk
 from npufix.rewriters.graph.reader import read_function
@@ -68,6 +71,8 @@ if TYPE_CHECKING:
 READ_AFTERWARDS = "what the last round leaves in a name is read afterwards"
 _MAKES_ONCE = re.compile(r"_*(init|reset|build|create|make|register|setup)(_|$)\w*")
 """Names of functions that run once: nothing is gained there."""
+_MAKES_OF_BATCH = re.compile(r"_*(add|build|create|get|make|prepare)_")
+"""They may be called for each batch as well: ``make_targets(x)``."""
 _MOST_STATEMENTS = 60
 # What no way of writing it would change; of other loops it is worth saying that they are slow.
 _NO_ROWS = frozenset(
@@ -173,7 +178,8 @@ def _say_why(
     flow: FunctionFlow, wide: FunctionFlow, loop: Loop, found: FoundLoop
 ) -> FoundLoop | None:
     """Return a loop that stays with what is worth telling of it, ``None`` if nothing is."""
-    if fills_host(wide, list(_inside(wide, loop))):
+    facts = Facts(wide, list(_inside(wide, loop)))
+    if fills_host(wide, list(_inside(wide, loop))) and not calls_with_rows(facts, loop):
         return None
     if changes_weights(loop.statement) and OF_STEPS.search(flow.function.name):
         return replace(found, code=loop.first, problem=WEIGHTS)
@@ -181,11 +187,13 @@ def _say_why(
     if advice == RECURRENCES and not _computes_tensors(wide, loop):
         advice = ""
     if not advice and _is_in_steps(flow):
-        facts = Facts(wide, list(_inside(wide, loop)))
         advice = say_of_pairs(facts, loop) or say_by_hand(wide, facts, loop)
         if advice in {"", ROWS}:
             of_batch = say_of_batch(wide, facts, loop)
             advice = of_batch if not advice or of_batch == PREFIXES else advice
+        if advice in {"", BATCHED, PREFIXES}:
+            of_rounds = say_of_rounds(wide, facts, loop)
+            advice = of_rounds if not advice or of_rounds in OF_CALLS else advice
     if advice:
         return replace(found, code=loop.first, problem=advice)
     told = found.problem not in _NO_ROWS and _is_about_rows(wide, loop)
@@ -204,7 +212,13 @@ def _computes_tensors(flow: FunctionFlow, loop: Loop) -> bool:
 
 
 def _is_in_steps(flow: FunctionFlow) -> bool:
-    return flow.scope is not None and is_hot(flow.scope, flow.names.tree)
+    """Tell whether a function runs in each step, or is handed tensors, whoever calls it."""
+    scope = flow.scope
+    if scope is None or is_hot(scope, flow.names.tree):
+        return scope is not None
+    begins_once = is_done_once(scope) and not _MAKES_OF_BATCH.match(scope.function.name)
+    of_batch = takes_tensors(scope.function) and not is_aside(scope.qualname) and not begins_once
+    return of_batch and occasion(flow) is Occasion.STEP
 
 
 def _is_called(flow: FunctionFlow) -> bool:

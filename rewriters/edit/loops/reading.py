@@ -270,6 +270,8 @@ def _adding(loop: ast.For) -> Loop | None:
     match loop.body[-1]:
         case ast.AugAssign(ast.Name(total), ast.Add(), made):
             pass
+        case ast.AugAssign(ast.Name(total), ast.Sub(), taken):
+            made = ast.copy_location(ast.UnaryOp(ast.USub(), taken), taken)
         case ast.Assign([ast.Name(total)], code) if (rest := _added_to(code, total)) is not None:
             made = rest
         case _:

@@ -46,6 +46,20 @@ those who adapt them hand it ids of the host.
 """
 
 
+_OF_TENSORS_ALONE = frozenset(
+    {
+        "detach",
+        "masked_fill",
+        "new_full",
+        "new_ones",
+        "new_tensor",
+        "new_zeros",
+        "permute",
+        "unsqueeze",
+    }
+)
+
+
 def computes(function: FunctionNode, words: Sequence[str]) -> bool:
     """Tell whether a function turns tensors into tensors or numbers, as far as annotated.
 
@@ -77,6 +91,21 @@ def moves_given(function: FunctionNode) -> bool:
     ]
     returned = [n for n in nodes_of(function) if isinstance(n, ast.Return) and n.value is not None]
     return "device" in given and bool(moved) and bool(returned)
+
+
+def takes_tensors(function: FunctionNode) -> bool:
+    """Tell whether a function asks what it is handed for what tensors alone have: ``x.device``.
+
+    ``def make_targets(x): y = x.new_zeros(len(x))`` runs as often as there are batches.
+    """
+    given = {*list_given(function)} - {"self"}
+    return any(
+        isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id in given
+        and node.attr in _OF_TENSORS_ALONE
+        for node in nodes_of(function)
+    )
 
 
 def samples(function: FunctionNode, line: int = 0) -> bool:
@@ -159,3 +188,21 @@ def list_given(function: FunctionNode) -> set[str]:
     """Return the names of the parameters of a function."""
     args = function.args
     return {arg.arg for arg in (*args.posonlyargs, *args.args, *args.kwonlyargs)}
+
+
+def is_for_old_torch(flow: FunctionFlow, line: int) -> bool:
+    """Tell whether a line is for a torch that lacks something: ``if hasattr(F, "gelu")``, else.
+
+    So is a function that its module takes for an old one: ``if version < "1.7": silu = _silu``.
+    """
+    tests = [s for s in getattr(flow.names.tree, "body", ()) if isinstance(s, ast.If) and s.orelse]
+    old = [n for s in tests if "torch.__version__" in ast.unparse(s.test) for n in s.body]
+    if flow.function.name in [ast.unparse(n.value) for n in old if isinstance(n, ast.Assign)]:
+        return True
+    for node in nodes_of(flow.function):
+        match node:
+            case ast.If(ast.Call(ast.Name("hasattr"), [module, _]), _, [first, *_]):
+                of_torch = (flow.names.dotted(module) or "").partition(".")[0] == "torch"
+                if of_torch and first.lineno <= line <= (node.end_lineno or line):
+                    return True
+    return False

@@ -140,6 +140,13 @@ WRITTEN: dict[str, tuple[str, tuple[Any, ...]]] = {
         ),
         (X,),
     ),
+    "what is taken off": (
+        (
+            "def f(x: Tensor, y: Tensor):\n    loss = 0\n    for i in range(x.shape[0]):\n"
+            "        loss -= (x[i, 0] * 8).round() - (y[i, 1] * 8).round()\n    return loss\n"
+        ),
+        (X, X + 1),
+    ),
     "how many there are of each, of whatever dimensions": (
         (
             "def f(labels: Tensor, n: int):\n    count = torch.zeros(n)\n    for c in range(n):\n"

@@ -8,19 +8,26 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.loops.advice.independence import (
+    Round,
+    asks_for_objects,
+    base_of,
+    is_other,
+    is_stored,
+    items_of,
+    needs_others,
+    read_round,
+)
 from npufix.rewriters.edit.loops.advice.ragged import MERGED
-from npufix.rewriters.edit.loops.advice.rounds import carries, list_bound, list_moved
 from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph.modules.names import FunctionNode
 from npufix.rewriters.graph.modules.syntax import last_name, list_names, walk
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Sequence
 
     from npufix.rewriters.edit.loops.facts import Facts
     from npufix.rewriters.edit.loops.reading import Loop
@@ -66,8 +73,6 @@ REPEATED = (
 OF_BATCHES = (DRAWN, REPEATED, PAIRS, NEIGHBOURS, PREFIXES, SELECTED, BATCHED)
 _MOST = 24
 """Statements of a round: nobody writes more anew."""
-_DEEPEST = 3
-"""Names that are followed: ``n = lengths[i]``, ``end = n - 1``."""
 _FEW = 4
 """Rounds that are written out and hardly cost anything."""
 _NO_ROWS = re.compile(
@@ -85,8 +90,6 @@ _NOT_AT_ONCE = re.compile(
 """Calls that take one row or image after the other, or work for the host."""
 _DRAWS = frozenset({"bernoulli", "multinomial", "normal", "rand", "randint", "randn", "randperm"})
 _PICKS = re.compile(r"(^|_)(mask|valid|keep|pos|neg|is)(s|_\w+)?$|mask$")
-_ABOUT = frozenset({"device", "dim", "dtype", "ndim", "shape", "size"})
-"""What a tensor is asked for that no writing changes."""
 _ONE_BY_ONE = frozenset({"empty_cache", "from_numpy", "unique", "unique_consecutive"})
 """What torch has that takes no rows of a batch, or stands where memory is short."""
 _OF_ONE_ROW = frozenset({"item", "masked_select", "nonzero", "tolist", "unique"})
@@ -100,85 +103,17 @@ _OUT = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Round:
-    """What one round of a loop does."""
-
-    flow: FunctionFlow
-    facts: Facts
-    loop: Loop
-    code: Sequence[ast.AST]
-    own: frozenset[str]
-    """The names of the target, and those of the loops inside."""
-    bound: Mapping[str, ast.expr]
-    moved: frozenset[str]
-    """Where the next part begins: ``at += n``."""
-
-    @cached_property
-    def of_round(self) -> frozenset[str]:
-        """All names that may differ from round to round."""
-        found = set(self.own | self.moved)
-        for _ in range(_DEEPEST):
-            found |= {name for name, value in self.bound.items() if list_names(value) & found}
-            for code in walk(*self.code):
-                match code:
-                    case ast.Assign([ast.Tuple() as names], value) if list_names(value) & found:
-                        found |= list_names(names)
-        return frozenset(found)
-
-    @cached_property
-    def counted(self) -> frozenset[str]:
-        """The counter, and what is computed of it alone: ``end = (i + 1) * n``."""
-        match self.loop.items, self.loop.target:
-            case ast.Call(ast.Name("range")), ast.Name(counter):
-                found = {counter}
-            case ast.Call(ast.Name("enumerate")), ast.Tuple([ast.Name(counter), _]):
-                found = {counter}
-            case _:
-                found = set[str]()
-        for node in walk(*self.code):
-            match node:
-                case ast.For(ast.Name(counter), ast.Call(ast.Name("range"))):
-                    found.add(counter)
-        looked_up = (ast.Subscript, ast.Call)
-        for name, value in self.bound.items():
-            if list_names(value) & found and not any(isinstance(n, looked_up) for n in walk(value)):
-                found.add(name)
-        return frozenset(found)
-
-    def is_piece(self, item: ast.expr) -> bool:
-        """Tell whether an index is ``i * n : (i + 1) * n``."""
-        match item:
-            case ast.Slice(ast.BinOp(left, ast.Mult(), right), ast.expr()):
-                return any(isinstance(n, ast.Name) and n.id in self.own for n in (left, right))
-        return False
-
-    def calls(self) -> Iterator[ast.Call]:
-        """Yield the calls of a round, those that fill lists aside."""
-        for node in walk(*self.code):
-            if isinstance(node, ast.Call) and last_name(node.func) != "append":
-                yield node
-
-
 def say_of_batch(flow: FunctionFlow, facts: Facts, loop: Loop) -> str:
     """Return the form of a loop that computes the rows of a batch one by one, "" for any other."""
-    body = loop.statement.body if isinstance(loop.statement, ast.For) else loop.body
-    made = [loop.made] if loop.made is not None else [one.made for one in loop.lists]
-    code: list[ast.AST] = [*body, *made]
-    inner = {
-        n for node in walk(*body) if isinstance(node, ast.For) for n in list_names(node.target)
-    }
-    own = frozenset(list_names(loop.target) | inner)
-    bound = dict(list_bound(body))
-    taken = _Round(flow, facts, loop, code, own, bound, list_moved(body))
-    if any(_repeats(s, taken) for s in body):
+    taken = read_round(flow, facts, loop)
+    if any(_repeats(s, taken) for s in taken.body):
         return REPEATED
     if not _counts_rows(loop) or not _may_be_at_once(taken):
         return ""
     return _form(taken) if _takes_rows(taken) else ""
 
 
-def _form(taken: _Round) -> str:
+def _form(taken: Round) -> str:
     """Return the form for what stands in the way of taking all rows as they are."""
     nodes = list(walk(*taken.code))
     picks = [n for n in nodes if isinstance(n, ast.Subscript)]
@@ -198,14 +133,14 @@ def _form(taken: _Round) -> str:
     form = next(form for form, fits in forms.items() if fits)
     if form in {MERGED, BATCHED} and not _counts_up(taken):
         return ""  # lists hold tensors of different sizes
-    if form == MERGED and any(taken.is_piece(item) for pick in picks for item in _items(pick)):
+    if form == MERGED and any(taken.is_piece(item) for pick in picks for item in items_of(pick)):
         return ""  # who takes pieces of one tensor has little memory
     if form == MERGED and any(_takes_one_row(taken.flow, call) for call in calls):
         return ""
     return "" if form == PREFIXES and _only_cuts(taken) else form
 
 
-def _only_cuts(taken: _Round) -> bool:
+def _only_cuts(taken: Round) -> bool:
     """Tell whether a round only collects parts as they are: ``parts.append(x[a:b])``."""
     made: list[ast.expr | None] = [one.made for one in taken.loop.lists]
     made = made or [taken.loop.made]
@@ -213,12 +148,12 @@ def _only_cuts(taken: _Round) -> bool:
         match code:
             case ast.Expr(ast.Call(ast.Attribute(_, "append"), [value])):
                 made.append(value)
-    writes = any(_is_stored(n) for n in walk(*taken.code))
+    writes = any(is_stored(n) for n in walk(*taken.code))
     known = [value for value in made if value is not None]
     return bool(known) and not writes and all(isinstance(v, ast.Subscript) for v in known)
 
 
-def _repeats(code: ast.stmt, taken: _Round) -> bool:
+def _repeats(code: ast.stmt, taken: Round) -> bool:
     """Tell whether code is ``rows += [x[i]] * n``."""
     match code:
         case ast.AugAssign(
@@ -229,7 +164,7 @@ def _repeats(code: ast.stmt, taken: _Round) -> bool:
     return False
 
 
-def _counts_up(taken: _Round) -> bool:
+def _counts_up(taken: Round) -> bool:
     """Tell whether a loop counts to a number, or goes over a tensor: ``range(batch_size)``.
 
     No row of a round may come out of a list.
@@ -249,7 +184,7 @@ def _counts_up(taken: _Round) -> bool:
     return False
 
 
-def _draws(taken: _Round, call: ast.Call) -> bool:
+def _draws(taken: Round, call: ast.Call) -> bool:
     """Tell whether a call draws on the device."""
     name = last_name(call.func)
     return name in _DRAWS and taken.flow.names.dotted(call.func) == f"torch.{name}"
@@ -288,7 +223,7 @@ def _counts_rows(loop: Loop) -> bool:
     return False
 
 
-def _may_be_at_once(taken: _Round) -> bool:
+def _may_be_at_once(taken: Round) -> bool:
     """Tell whether nothing in a round asks for the rounds before, for the host or for objects."""
     nodes = list(walk(*taken.code))
     if sum(isinstance(n, ast.stmt) for n in nodes) > _MOST or any(
@@ -302,69 +237,10 @@ def _may_be_at_once(taken: _Round) -> bool:
             return False
         if isinstance(call.func, ast.Subscript) or dotted.split(".")[0] in {"numpy", "random"}:
             return False
-    return not (_asks_for_objects(taken, nodes) or _needs_others(taken, nodes))
+    return not (asks_for_objects(taken, nodes) or needs_others(taken, nodes))
 
 
-def _asks_for_objects(taken: _Round, nodes: Sequence[ast.AST]) -> bool:
-    """Tell whether a round compares words, fills a dictionary, or counts in parts: ``i % 2``.
-
-    So does one that calls for an effect: ``self.log(i)``.
-    """
-    effects = [n.value for n in nodes if isinstance(n, ast.Expr) and isinstance(n.value, ast.Call)]
-    if not all(last_name(c.func) == "append" or last_name(c.func).endswith("_") for c in effects):
-        return True
-    own = taken.of_round
-    tests = [n for n in nodes if isinstance(n, ast.Compare) and list_names(n.left) & own]
-    words = [c for test in tests for c in test.comparators]
-    words += [n.slice for n in nodes if isinstance(n, ast.Subscript) and _is_stored(n)]
-    return any(isinstance(w, ast.Constant) and isinstance(w.value, str) for w in words) or any(
-        isinstance(n, ast.BinOp)
-        and isinstance(n.op, ast.Mod | ast.FloorDiv)
-        and list_names(n.left) & taken.own
-        for n in nodes
-    )
-
-
-def _needs_others(taken: _Round, nodes: Sequence[ast.AST]) -> bool:
-    """Tell whether a round reads what an earlier one has left in a name, or in a row."""
-    body = [code for code in taken.code if isinstance(code, ast.stmt)]
-    if carries(body, taken.own | taken.moved):
-        return True
-    if any(carries(n.body, taken.own | taken.moved) for n in nodes if isinstance(n, ast.For)):
-        return True
-    picks = [n for n in nodes if isinstance(n, ast.Subscript)]
-    written = {ast.unparse(_base(n)) for n in picks if _is_stored(n)} - taken.bound.keys()
-    parts = {id(n.value) for n in nodes if isinstance(n, ast.Subscript)}
-    parts |= {id(n.value) for n in nodes if isinstance(n, ast.Attribute) and n.attr in _ABOUT}
-    if any(
-        isinstance(n, ast.Name | ast.Attribute) and ast.unparse(n) in written and id(n) not in parts
-        for n in nodes
-    ):
-        return True  # all of what is written
-    for name in written:
-        own = [n for n in picks if ast.unparse(_base(n)) == name]
-        if all(_is_stored(n) or _is_inside_store(n, own) for n in own):
-            continue
-        rows = {tuple(sorted(list_names(_whole_index(n)) & taken.own)) for n in own}
-        others = any(_is_other(i, taken) for n in own for i in _items(n))
-        if len(rows) > 1 or not min(rows) or others:
-            return True
-    return False
-
-
-def _is_inside_store(pick: ast.Subscript, others: Sequence[ast.Subscript]) -> bool:
-    """Tell whether code is ``m[i]`` of ``m[i][:n] = 1``."""
-    return any(_is_stored(other) and pick in [*ast.walk(other.value)] for other in others)
-
-
-def _whole_index(code: ast.Subscript) -> ast.expr:
-    """Return all indexes of ``x[:, i][mask]``, those of the first alone where they are enough."""
-    while isinstance(code.value, ast.Subscript):
-        code = code.value
-    return code.slice
-
-
-def _takes_rows(taken: _Round) -> bool:
+def _takes_rows(taken: Round) -> bool:
     """Tell whether a round takes, or writes, rows that only a tensor of a device has.
 
     ``x[i, :n]`` and ``x[:, i]`` are of tensors, or of arrays; what is known of them decides.
@@ -378,9 +254,9 @@ def _takes_rows(taken: _Round) -> bool:
         inner = taken.facts.node(node.value)
         if inner is not None and is_of_numpy(inner):
             return False
-        items = _items(node)
+        items = items_of(node)
         of_round = any(isinstance(i, ast.Name) and i.id in taken.own for i in items)
-        of_round |= any(isinstance(i, ast.Slice) and _is_other(i, taken) for i in items)
+        of_round |= any(isinstance(i, ast.Slice) and is_other(i, taken) for i in items)
         found |= any(isinstance(i, ast.Slice) and list_names(i) & taken.moved for i in items)
         found |= known is not False and any(map(taken.is_piece, items))
         parts = len(items) > 1 and any(isinstance(i, ast.Slice) or _is_dots(i) for i in items)
@@ -392,7 +268,7 @@ def _takes_rows(taken: _Round) -> bool:
     return found
 
 
-def _is_counted_by(taken: _Round, code: ast.expr) -> bool:
+def _is_counted_by(taken: Round, code: ast.expr) -> bool:
     """Tell whether the rounds are as many as a tensor has rows: ``range(x.shape[0])``, ``x[i]``."""
     node = taken.facts.node(code)
     match taken.loop.items:
@@ -402,44 +278,22 @@ def _is_counted_by(taken: _Round, code: ast.expr) -> bool:
     return False
 
 
-def _is_stored(node: ast.AST) -> bool:
-    return isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)
-
-
 def _is_dots(item: ast.expr) -> bool:
     return isinstance(item, ast.Constant) and item.value is ...
 
 
-def _base(code: ast.AST) -> ast.AST:
-    while isinstance(code, ast.Subscript):
-        code = code.value
-    return code
-
-
-def _items(code: ast.Subscript) -> list[ast.expr]:
-    return list(code.slice.elts) if isinstance(code.slice, ast.Tuple) else [code.slice]
-
-
-def _is_other(item: ast.expr, taken: _Round) -> bool:
-    """Tell whether an index is that of another round: ``i - 1``, ``:i``."""
-    if isinstance(item, ast.Slice):
-        ends = [e for e in (item.lower, item.upper) if isinstance(e, ast.Name)]
-        return any(e.id in taken.own for e in ends)
-    return isinstance(item, ast.BinOp) and bool(list_names(item) & taken.own)
-
-
-def _is_before(code: ast.Subscript, taken: _Round) -> bool:
+def _is_before(code: ast.Subscript, taken: Round) -> bool:
     """Tell whether an index is ``i - 1``."""
     return any(
         isinstance(i, ast.BinOp)
         and isinstance(i.op, ast.Sub)
         and isinstance(i.left, ast.Name)
         and i.left.id in taken.own
-        for i in _items(code)
+        for i in items_of(code)
     )
 
 
-def _asks_first(test: ast.expr, taken: _Round) -> bool:
+def _asks_first(test: ast.expr, taken: Round) -> bool:
     """Tell whether a test is ``i == 0``."""
     match test:
         case ast.Compare(ast.Name(name), [ast.Eq() | ast.Gt() | ast.NotEq()], [ast.Constant(0)]):
@@ -447,12 +301,12 @@ def _asks_first(test: ast.expr, taken: _Round) -> bool:
     return False
 
 
-def _ends(code: ast.Subscript, taken: _Round) -> bool:
+def _ends(code: ast.Subscript, taken: Round) -> bool:
     """Tell whether an index goes up to, or begins, where a table says of the round: ``i, :n[i]``.
 
     Columns of all rows, ``x[:, start:end]``, belong to heads of different widths.
     """
-    for item in _items(code):
+    for item in items_of(code):
         if isinstance(item, ast.Slice):
             bounds = [b for b in (item.lower, item.upper) if b is not None]
             if not bounds:
@@ -464,18 +318,18 @@ def _ends(code: ast.Subscript, taken: _Round) -> bool:
     return False
 
 
-def _is_of_table(code: ast.AST, taken: _Round) -> bool:
+def _is_of_table(code: ast.AST, taken: Round) -> bool:
     """Tell whether a number is one that the round looks up, and not its counter."""
     if isinstance(code, ast.Subscript):
         return bool(list_names(code.slice) & taken.own)
     return isinstance(code, ast.Name) and code.id in taken.of_round - taken.counted
 
 
-def _leaves_one_out(taken: _Round, picks: Sequence[ast.Subscript]) -> bool:
+def _leaves_one_out(taken: Round, picks: Sequence[ast.Subscript]) -> bool:
     """Tell whether a round joins ``x[:, :i]`` and ``x[:, i + 1 :]``."""
     below = above = False
     for pick in picks:
-        for item in _items(pick):
+        for item in items_of(pick):
             match item:
                 case ast.Slice(None, ast.Name(name), None):
                     below |= name in taken.own
@@ -484,11 +338,11 @@ def _leaves_one_out(taken: _Round, picks: Sequence[ast.Subscript]) -> bool:
     return below and above
 
 
-def _is_picked(code: ast.Subscript, taken: _Round) -> bool:
+def _is_picked(code: ast.Subscript, taken: Round) -> bool:
     """Tell whether an index is a mask of the round: ``x[i][mask[i]]``, ``x[i, x[i] > 0]``."""
-    for item in _items(code):
+    for item in items_of(code):
         value = taken.bound.get(item.id, item) if isinstance(item, ast.Name) else item
-        base = _base(value)
+        base = base_of(value)
         named = isinstance(base, ast.Name | ast.Attribute) and _PICKS.search(last_name(base))
         looked_up = value is not item or isinstance(item, ast.Subscript)
         if list_names(item) & taken.of_round and (

@@ -90,11 +90,15 @@ def _is_recurrence(loop: Loop, own: set[str], bound: Mapping[str, ast.expr]) -> 
     nodes = list(walk(*loop.body))
     if any(isinstance(n, ast.Call) and "self" in list_names(n.func) for n in nodes):
         return False
+    counted = re.search(r"\.(size\(|shape\[)", ast.unparse(loop.items)) is not None
     takes_rows = any(
         isinstance(n, ast.Subscript)
-        and isinstance(n.slice, ast.Tuple)
         and isinstance(n.ctx, ast.Load)
-        and any(isinstance(i, ast.Name) and i.id in own for i in n.slice.elts)
+        and (
+            any(isinstance(i, ast.Name) and i.id in own for i in n.slice.elts)
+            if isinstance(n.slice, ast.Tuple)
+            else counted and isinstance(n.slice, ast.Name) and n.slice.id in own  # no list
+        )
         for n in nodes
     )
     return takes_rows and any(_is_linear_step(loop, code, bound) for code in loop.body)

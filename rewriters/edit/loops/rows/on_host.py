@@ -32,6 +32,21 @@ def fills_host(flow: FunctionFlow, inside: Sequence[Evaluation]) -> bool:
     return bool(nodes) and all(node is not None and of_host(node) for node in nodes)
 
 
+def calls_with_rows(facts: Facts, loop: Loop) -> bool:
+    """Tell whether what is filled on the host is computed of rows of the device by a function.
+
+    ``out = torch.zeros(n)``, into which each round copies ``out[i] = overlap(x[i], y[i])``.
+    """
+    for code in loop.body:
+        match code:
+            case ast.Assign([ast.Subscript()], ast.Call(ast.Name(), given)):
+                rows = [arg for arg in given if isinstance(arg, ast.Subscript)]
+                nodes = [facts.node(row.value) for row in rows]
+                if nodes and not any(node is None or _is_of_host(node) for node in nodes):
+                    return True
+    return False
+
+
 def _list_written(inside: Sequence[Evaluation]) -> list[ast.expr]:
     """Return what the rounds of a loop write into."""
     stores = [t for e in inside if isinstance(e.code, ast.Assign) for t in e.code.targets]

@@ -1,0 +1,224 @@
+"""Loops whose rounds need nothing of each other: what is said of them, and where nothing is."""
+
+from __future__ import annotations
+
+import pytest
+
+from npufix.rewriters.edit.loops.advice.batches import BATCHED
+from npufix.rewriters.edit.loops.advice.independent import (
+    ALIGNED,
+    ASSIGNED,
+    CROPPED,
+    INDEPENDENT,
+    OF_ROUNDS,
+    RAGGED,
+    READ,
+    SUPPRESSED,
+)
+from npufix.rewriters.edit.loops.advice.ragged import RECURRENCES
+from npufix.rewriters.edit.loops.advice.rows import COLUMNS
+from npufix.rewriters.find import find_sites
+from npufix.rules.substitutions.loop_over_rows import RULE
+
+HEADER = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n"
+PIECES = """
+class Loss(nn.Module):
+    def forward(self, scores, texts):
+        chosen = []
+        for i in range(scores.shape[0]):
+            chosen.append(self.choose(scores[i, :, :], texts[i, :, :]))
+        return torch.cat(chosen, 0)
+
+    def choose(self, scores, texts):
+        return texts[(scores > 0).nonzero()[0]]
+"""
+MATCHES = """
+class Criterion(nn.Module):
+    def loss_labels(self, outputs, gt_instances, indices):
+        labels = []
+        for gt_per_img, (_, found) in zip(gt_instances, indices):
+            known = torch.ones_like(found)
+            known[found != -1] = gt_per_img[found[found != -1]]
+            labels.append(known)
+        return torch.cat(labels)
+"""
+PADS = """
+class Head(nn.Module):
+    def forward(self, masks, size):
+        made = []
+        for i in range(len(masks)):
+            mask = masks[i]
+            pad = [0, size - mask.shape[1]]
+            mask = F.pad(mask, pad, value=0)
+            made.append(mask * 2)
+        return torch.stack(made)
+"""
+OVERLAPS = """
+def overlap_of_row(a, b):
+    return (a * b).sum() / (a + b).sum()
+
+def compute_iou(a, b):
+    out = torch.zeros(len(a))
+    for i in range(a.shape[0]):
+        out[i] = overlap_of_row(a[i], b[i])
+    return out.mean()
+"""
+BOXES = """
+class Detector(nn.Module):
+    def forward(self, boxes: torch.Tensor, scores: torch.Tensor):
+        kept = []
+        for i in range(boxes.shape[0]):
+            kept.append(nms(boxes[i, :, :4], scores[i, :, 0] * 2, 0.5))
+        return kept
+"""
+COSTS = """
+class Matcher(nn.Module):
+    def forward(self, costs: torch.Tensor, targets):
+        found = []
+        for i, target in enumerate(targets):
+            cost = torch.cdist(costs[i, :, :4], target)
+            found.append(linear_sum_assignment(cost.cpu()))
+        return found
+"""
+CROPS = """
+class Masks(nn.Module):
+    def forward(self, masks: torch.Tensor, boxes):
+        made = []
+        for i in range(masks.size(0)):
+            part = masks[i, boxes[i][1] : boxes[i][3], boxes[i][0] : boxes[i][2]]
+            made.append(F.adaptive_avg_pool2d(part[None], 28))
+        return torch.cat(made)
+"""
+LABELS = """
+class Loss(nn.Module):
+    def forward(self, x: torch.Tensor, labels: torch.Tensor):
+        kept = []
+        for row in x:
+            n = int(row[0])
+            kept.append(torch.relu(row[1:] - labels) * n)
+        return kept
+"""
+SPOKEN = """
+class Loss(nn.Module):
+    def forward(self, logits: torch.Tensor, labels, lengths):
+        total = 0
+        for i in range(logits.shape[0]):
+            total = total + F.ctc_loss(logits[i, :, None], labels[i], lengths[i], 9).exp()
+        return total
+"""
+TARGETS = """
+def make_targets(returns, mask):
+    out = returns.new_zeros(*returns.shape)
+    for t in range(out.shape[1] - 2, -1, -1):
+        out[:, t] = 0.9 * out[:, t + 1] + mask[:, t] * returns[:, t]
+    return out
+"""
+PREPARED = """
+class Loss(nn.Module):
+    def forward(self, x, labels):
+        return x.mean() + self.pre_process(labels, x)
+
+    def pre_process(self, gts, x):
+        made = []
+        for gt in gts:
+            made.append(torch.relu(gt[:, 0]) + gt[:, 1].exp())
+        return torch.cat(made)
+"""
+FIELDS = """
+class Head(nn.Module):
+    def forward(self, proposals, table):
+        made, offset = [], 0
+        for boxes in proposals:
+            found = boxes.get_field("labels") + offset
+            offset += len(boxes)
+            boxes.add_field("scores", table[found])
+            made.append(torch.relu(table[found]))
+        return torch.cat(made)
+"""
+ROWS = """
+class Encoder(nn.Module):
+    def forward(self, x: torch.Tensor, lengths):
+        made = []
+        for b in range(x.size(0)):
+            row = x[b : b + 1, :, : lengths[b]].clone()
+            for conv in self.convolutions:
+                row = F.relu(conv(row))
+            made.append(row[0].transpose(0, 1))
+        return made
+"""
+ADVANTAGES = """
+class Storage:
+    def compute_returns(self, gamma):
+        gae = 0
+        for step in reversed(range(self.rewards.size(0))):
+            delta = self.rewards[step] + gamma * self.values[step + 1] - self.values[step]
+            gae = delta + gamma * self.masks[step + 1] * gae
+            self.returns[step] = gae + self.values[step]
+"""
+MOVED = """
+class Lanes(nn.Module):
+    def forward(self, x: torch.Tensor):
+        for i in range(1, x.shape[2]):
+            x[..., i : i + 1, :].add_(F.relu(self.conv(x[..., i - 1 : i, :])))
+        return x
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        (PIECES, INDEPENDENT),
+        (PIECES.replace("scores", "loss_rows"), INDEPENDENT),  # what is gone over is no loss
+        (MATCHES, RAGGED),
+        (PADS, INDEPENDENT),
+        (OVERLAPS, BATCHED),
+        (BOXES, SUPPRESSED),
+        (COSTS, ASSIGNED),
+        (CROPS, CROPPED),
+        (LABELS, READ),
+        (SPOKEN, ALIGNED),
+        (TARGETS, COLUMNS),
+        (PREPARED, RAGGED),
+        (FIELDS, RAGGED),
+        (ROWS, RAGGED),
+        (ADVANTAGES, RECURRENCES),
+    ],
+)
+def test_the_form_of_rounds_that_need_nothing_of_each_other_is_told(text: str, form: str) -> None:
+    (site,) = find_sites(HEADER + text, [RULE])
+    assert (site.problem, site.rewrite) == (form, None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        PIECES.replace("Loss", "Data").replace("forward", "load_items"),  # no step
+        PIECES.replace("scores.shape[0]", "self.num_layers"),
+        PIECES.replace("scores.shape[0]", "3"),  # three rounds
+        PIECES.replace("self.choose(", "self.heads[i]("),  # a module of its own each
+        PIECES.replace("self.choose(", "self.save("),  # for the host
+        MATCHES.replace("gt_instances", "features").replace("indices", "strides"),  # levels
+        MATCHES.replace("torch.ones_like(found)", "gt_per_img.fill(found)"),  # objects
+        MATCHES.replace(
+            "labels.append(known)", "labels.append(known)\n            indices = labels[-1]"
+        ).replace("known[found", "known = known + indices\n            known[found"),  # a state
+        PADS.replace("* 2", "").replace("mask = F.pad(mask, pad, value=0)", "mask.decode()"),
+        OVERLAPS.replace("overlap_of_row(a[i], b[i])", "i * 0.5"),
+        BOXES.replace("kept.append(", "print(i)\n            kept.append("),
+        BOXES.replace("range(boxes.shape[0])", "range(0, boxes.shape[0], 8)"),  # windows
+        LABELS.replace("for row in x:", "for row in x.tolist():").replace("row[0]", "row"),
+        FIELDS.replace("get_field", "activate"),  # an object that changes
+        FIELDS.replace("offset += len(boxes)", "offset = found.max()"),  # a state
+        ROWS.replace("self.convolutions", "row.parts"),
+        ADVANTAGES.replace("self.rewards.size(0)", "len(self.rewards)"),  # numbers of a list
+        MATCHES.replace("gt_per_img", "loss"),  # one loss after the other
+        MATCHES.replace("torch.ones_like(found)", "F.log_softmax(gt_per_img, -1)"),  # for memory
+        MOVED,  # each round needs the one before
+        TARGETS.replace("make_targets", "load_table"),
+        PREPARED.replace("self.pre_process(labels, x)", "1"),  # of the host
+        PREPARED.replace("torch.relu(gt[:, 0]) + gt[:, 1].exp()", "gt[:, 0]"),  # one view
+    ],
+)
+def test_loops_that_only_look_like_it_are_left_alone(text: str) -> None:
+    sites = find_sites(HEADER + text, [RULE])
+    assert not {site.problem for site in sites} & {*OF_ROUNDS, COLUMNS, RECURRENCES}
