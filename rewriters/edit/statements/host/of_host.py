@@ -31,6 +31,9 @@ OF_ARRAYS_TOO = operators.SYMBOLS | operators.PAIRS | READING | {
 }  # fmt: skip
 """What a number or an array of NumPy has as well, or what returns no tensor."""
 ON_HOST = frozenset({"cpu", "numpy"})
+_KEPT = re.compile(r"_(cpu|host)$")
+_PROCESSES = re.compile(r"(^|[._])(tokenizer|(?<!attn_)(?<!attention_)(?<!logits_)processor)$")
+_MOVES = frozenset({"to", "cuda", "npu"})
 _REDUCES = frozenset({"all", "any", "max", "mean", "min", "prod", "std", "sum"})
 _OF_HOST = re.compile(
     r"(^|[\W_])(cpu|host|np|numpy|cfg|config|args|state_dict\d*|checkpoint|ckpt)([\W_]|$)"
@@ -100,6 +103,10 @@ def is_of_host(here: Surroundings, code: ast.expr) -> bool:
     made = {str(part.value).partition(".")[0] for part in parts if part.op == Op.GLOBAL}
     if made & {"numpy", "random"} or any(part.op in ON_HOST for part in parts):
         return True
+    values = _list_assigned(here, code) if node is None else [node]  # inside a comprehension
+    every = [part for value in values for part in value.walk()]
+    if any(map(_is_from_host, every)) and not any(part.op in _MOVES for part in every):
+        return True
     if node is not None and (
         _is_made_there(here, node)
         or is_kept_on_host(here.flow, node)
@@ -111,6 +118,24 @@ def is_of_host(here: Surroundings, code: ast.expr) -> bool:
         return is_of_host(here, whole)
     given = any(part.op in {Op.PARAM, Op.ATTR, Op.CALL, Op.ELEMENT} for part in parts)
     return not given and any(part.op in operators.FACTORIES for part in parts)
+
+
+def _list_assigned(here: Surroundings, code: ast.expr) -> list[Node]:
+    """Return the values that the function gives to what some code reads."""
+    read = {ast.unparse(n) for n in ast.walk(code) if isinstance(n, ast.Name | ast.Attribute)}
+    made = (n for n in here.nodes if isinstance(n, ast.Assign) and len(n.targets) == 1)
+    values = (here.value(n.value) for n in made if ast.unparse(n.targets[0]) in read)
+    return [value for value in values if value is not None]
+
+
+def _is_from_host(node: Node) -> bool:
+    """Tell whether a value is called of the host, or what a processor of text or images returns.
+
+    ``self.lens_cpu``, ``self.processor(images=...)["input_ids"]``.
+    """
+    if node.op == Op.CALL:
+        return _PROCESSES.search(str(node.args[0].value)) is not None
+    return node.op in {Op.ATTR, Op.PARAM} and _KEPT.search(str(node.value)) is not None
 
 
 def _is_said_to_be(here: Surroundings, code: ast.expr) -> bool:
