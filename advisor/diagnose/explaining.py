@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from npufix.advisor.diagnose.silences import say_left_out, say_silence
 from npufix.advisor.project.known_names import rule_names
 from npufix.advisor.project.scanning import Search
 from npufix.reports.explanation import LineExplanation, Matching, Parted
@@ -65,13 +66,15 @@ def explain(
         for s, c in found.hidden
         if _is_at(s, lines)
     ]
+    asked = [s for s in found.sites if _is_at(s, lines)] if len(lines) == 1 else []
+    left_out = say_left_out(asked)
     names = module_names(tree, file.neighbour)
     left = [r for r in wanted if r.id not in {m.rule for m in here}]
     hidden = [site for site, _ in found.hidden]
     known = {(s.rule.id, s.line) for s in (*found.sites, *hidden)}
     refused: list[Parted] = []
     near: list[NearMiss] = []
-    remarks = []
+    remarks = [left_out] if left_out else []
     for scope in (inside := _scopes(tree, lines)):
         remark, flow = _flow(scope, names)
         remarks += [remark] if remark else []
@@ -80,6 +83,9 @@ def explain(
             refused += [_describe_refusal(r, remark) for r in found_here]
             others = [r for r in left if r.id not in {x.rule.id for x in found_here}]
             near += near_misses(file.text, flow, others, lines)
+            if len(lines) == 1 and not (here or found_here):
+                text = file.text.splitlines()[line - 1]
+                remarks += filter(None, [say_silence(scope, flow, text, line)])
     near.sort(key=lambda n: n.agreeing - n.operations)
     return LineExplanation(
         path=str(file.path),
