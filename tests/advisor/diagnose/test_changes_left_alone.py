@@ -287,6 +287,8 @@ TESTED = (
         (TESTED.format("limit > 0"), True),
         (LENGTHS.format("lens_cpu"), False),
         (LENGTHS.format("lens"), True),
+        ("for row in x:\n            assert limit > 0, row.max().item()", False),
+        ("for row in x:\n            self.n += row.max().item()", True),
         ("self.n = self.processor(x)['input_ids'][0].tolist()", False),
         (
             "for k in range(limit):\n            x[:, k + 1] = (x[:, k] * t[:, k]).clamp(max=1)",

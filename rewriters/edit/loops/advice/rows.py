@@ -278,8 +278,8 @@ def _of_columns(facts: Facts, loop: Loop, own: set[str]) -> str:
             return ""
         others = [p for p in read if list_names(p) & own and ast.dump(p) != ast.dump(index)]
         calls = _calls(*loop.body)
-        whole = any("self" in list_names(c.func) or last_name(c.func) in _LIMITS for c in calls)
-        if others and len(loop.body) == 1 and not whole:
+        is_call = any("self" in list_names(c.func) or last_name(c.func) in _LIMITS for c in calls)
+        if others and len(loop.body) == 1 and not is_call:
             return COLUMNS
     return ""
 
