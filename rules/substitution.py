@@ -221,6 +221,9 @@ class Site(Protocol):
     def operator(self, name: str) -> str:
         """Return the operation that computed the value: ``add``, ``module:Dropout``."""
 
+    def mentions_beside(self, *words: str) -> bool:
+        """Tell whether the class, or without one the module, uses one of these names."""
+
     def mentions(self, *words: str) -> bool:
         """Tell whether the module, or one of a base class, uses one of these names, wherever."""
 

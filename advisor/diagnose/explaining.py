@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING
 
 from npufix.advisor.project.known_names import rule_names
@@ -11,6 +12,9 @@ from npufix.reports.explanation import LineExplanation, Matching, Parted
 from npufix.reports.report import Condition
 from npufix.rewriters.edit.site import Basis
 from npufix.rewriters.explain import near_misses, refusals
+from npufix.rewriters.facts.chosen import is_reference
+from npufix.rewriters.facts.occasions import is_hot, occasion
+from npufix.rewriters.facts.steps.occasion import Occasion
 from npufix.rewriters.find import off_limits
 from npufix.rewriters.graph.dataflow import UnsupportedCodeError
 from npufix.rewriters.graph.modules.names import FunctionNode, module_names
@@ -19,7 +23,7 @@ from npufix.rewriters.graph.reader import read_function
 from npufix.rewriters.write.user_error import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from npufix.advisor.project.configuration import Configuration
     from npufix.advisor.project.source_tree import SourceFile
@@ -29,6 +33,19 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.modules.names import ModuleNames
     from npufix.rewriters.graph.modules.scopes import Scope
     from npufix.rules.substitution import Substitution
+
+_WAITS = re.compile(
+    r"\.(item|tolist|cpu|numpy|nonzero|synchronize|empty_cache|double|any|all)\(|float64"
+    r"|\b(torch|th)\.(any|all|nonzero|equal|tensor|unique)\("
+)
+"""What searches for waits, and for double precision, look at."""
+_DOUBLES = re.compile(r"\.double\(|float64")
+_OCCASIONS = {
+    Occasion.HOST: "it runs on the host, or on tensors of the host",
+    Occasion.ASIDE: "no step runs it: it belongs to validation, metrics, debugging or the like, or "
+    "keeps what it has computed",
+    Occasion.CALL: "it runs once a call, or once when something is built, and not in each step",
+}
 
 
 class LineError(UserError):
@@ -65,13 +82,15 @@ def explain(
         for s, c in found.hidden
         if _is_at(s, lines)
     ]
+    asked = [s for s in found.sites if _is_at(s, lines)] if len(lines) == 1 else []
+    left_out = _say_left_out(asked)
     names = module_names(tree, file.neighbour)
     left = [r for r in wanted if r.id not in {m.rule for m in here}]
     hidden = [site for site, _ in found.hidden]
     known = {(s.rule.id, s.line) for s in (*found.sites, *hidden)}
     refused: list[Parted] = []
     near: list[NearMiss] = []
-    remarks = []
+    remarks = [left_out] if left_out else []
     for scope in (inside := _scopes(tree, lines)):
         remark, flow = _flow(scope, names)
         remarks += [remark] if remark else []
@@ -80,6 +99,9 @@ def explain(
             refused += [_describe_refusal(r, remark) for r in found_here]
             others = [r for r in left if r.id not in {x.rule.id for x in found_here}]
             near += near_misses(file.text, flow, others, lines)
+            if len(lines) == 1 and not (here or found_here):
+                text = file.text.splitlines()[line - 1]
+                remarks += filter(None, [_say_silence(scope, flow, text, line)])
     near.sort(key=lambda n: n.agreeing - n.operations)
     return LineExplanation(
         path=str(file.path),
@@ -176,3 +198,54 @@ def _near(near: NearMiss) -> Parted:
     reasons = [f"line {p.line}: expected {p.expected}: {p.found}" for p in near.partings]
     rule = near.rule
     return Parted(rule.id, rule.name, near.line, reasons, near.agreeing, near.operations)
+
+
+def _say_left_out(sites: Iterable[Site]) -> str:
+    """Return why a scan of a folder leaves out, or ranks last, what matches at a line."""
+    for site in sites:
+        if (why := _OCCASIONS.get(site.occasion)) is not None:
+            return f"A scan of the folder leaves this out or ranks it last: {why}."
+    return ""
+
+
+def _say_silence(scope: Scope, flow: FunctionFlow, text: str, line: int) -> str:
+    """Return why nothing is said of a wait at a line; "" where there is none."""
+    statements = [n for n in ast.walk(scope.function) if isinstance(n, ast.stmt)]
+    at = [s for s in statements if s.lineno <= line <= (s.end_lineno or s.lineno)]
+    innermost = max(at, key=lambda s: s.lineno, default=None)
+    if innermost is None or not _WAITS.search(text):
+        return ""
+    of_doubles = _DOUBLES.search(text) is not None
+    why = _why(scope, flow, innermost, of_doubles=of_doubles)
+    return f"Nothing is said of a wait or of double precision here: {why}."
+
+
+def _why(scope: Scope, flow: FunctionFlow, code: ast.stmt, *, of_doubles: bool) -> str:
+    line = code.lineno
+    if is_reference(flow):
+        return "the function is a reference for what a kernel computes, or stands in for one"
+    when = _OCCASIONS.get(occasion(flow, code=code))
+    if when is not None:
+        return when
+    is_known = of_doubles or scope.function.name == MODULE
+    if not is_known and not is_hot(scope, flow.names.tree):
+        return (
+            "nothing in this file says that a step runs the function, neither its name, its class "
+            "nor who calls it"
+        )
+    tests = [
+        ast.unparse(n.test)
+        for n in ast.walk(scope.function)
+        if isinstance(n, ast.If)
+        and n.lineno < line
+        and n.body[0].lineno <= line <= (n.end_lineno or n.lineno)
+    ]
+    if tests:
+        return (
+            f"it runs only as `if {tests[-1]}` decides, which asks a setting, looks for an error "
+            "or comes now and then, or the host waits there anyway"
+        )
+    return (
+        "what is read lies on the host as far as the source shows, is one number, or is needed by "
+        "what comes next"
+    )

@@ -82,7 +82,10 @@ def patch(diagnosis: Diagnosis, tree: SourceTree, options: PatchOptions) -> Patc
     proven = [i for i in chosen if i in verdicts and verdicts[i].status in accepted]
     idle = {item for item in proven if not weighed[item].pays}
     left_out = set() if options.unverified else idle
-    changes, failed = _compose([item for item in proven if item not in left_out], portable=portable)
+    taken = [item for item in proven if item not in left_out]
+    changes, failed = _compose(taken, portable=portable)
+    changes, broken = _leave_out_broken(changes, taken, tree, options.settings)
+    failed |= broken
     failed |= {i: f"{weighed[i].why}; --unverified writes it" for i in left_out}
     failed |= {i: _INTERRUPTED for i in chosen if i not in verdicts}
     findings = [
@@ -225,6 +228,51 @@ def _compose(
         elif text != file.text:
             changes.append(FileChange(file.path, relative, file.data, file.encode(text)))
     return changes, failed
+
+
+def _leave_out_broken(
+    changes: Sequence[FileChange], proven: Sequence[Located], tree: SourceTree, settings: Settings
+) -> tuple[list[FileChange], dict[Located, str]]:
+    """Leave out the files that cannot be imported with all their changes, as they could before.
+
+    Each change was verified alone, and mostly without the rest of its file.
+    """
+    files = {item.file.path: item.file for item in proven}
+    asked = [c for c in changes if c.relative.endswith(".py") and _differs_on_import(c)]
+    jobs = [
+        Job(
+            spell_path(c.path.resolve()),
+            spell_path(tree.root.resolve()),
+            files[c.path].text,
+            c.after.decode(files[c.path].encoding),
+            qualname="",
+            lines_original=(),
+            lines_patched=(),
+        )
+        for c in asked
+    ]
+    found = verify(jobs, replace(settings, progress=lambda *_: None, decided=lambda *_: None))
+    broken = {
+        c.path: f"the file with all its changes cannot be imported: {verdict.reason}"
+        for c, verdict in zip(asked, found, strict=True)
+        if verdict.status is Status.REFUTED
+    }
+    failed = {item: broken[item.file.path] for item in proven if item.file.path in broken}
+    return [c for c in changes if c.path not in broken], failed
+
+
+def _differs_on_import(change: FileChange) -> bool:
+    """Tell whether more differs than what functions do when they are called."""
+    return _list_imported(change.before) != _list_imported(change.after)
+
+
+def _list_imported(data: bytes) -> str:
+    """Return the code of a file without the bodies of its functions."""
+    module = ast.parse(data)
+    for node in ast.walk(module):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            node.body = []
+    return ast.dump(module)
 
 
 def _compiles(text: str) -> bool:

@@ -40,7 +40,7 @@ class Job:
     patched: str
     """The direct form: it calls ``torch_npu`` unguarded, so that the fused branch runs on CPU."""
     qualname: str
-    """``LlamaRMSNorm.forward``, ``focal_loss``."""
+    """``LlamaRMSNorm.forward``, ``focal_loss``; empty: whether the patched file can be imported."""
     lines_original: tuple[int, ...]
     """Where the rewritten expressions start; every one of them must be reached."""
     lines_patched: tuple[int, ...]

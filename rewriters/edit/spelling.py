@@ -310,7 +310,7 @@ def replacement_node(replacement: Callable[..., object], flow: FunctionFlow, mat
     reader = ExpressionReader(state)
     for part, value in list_parts(code).items():
         state.env[part] = reader.read(value)
-    found = reader.read(_fold(_Literals(match.bindings).visit(body)))
+    found = reader.read(_fold(_Literals(match.bindings).visit(body), match.bindings))
     reader.close()
     return found
 
@@ -409,8 +409,26 @@ class _Literals(ast.NodeTransformer):
         return ast.copy_location(ast.Constant(bound.value), node)  # type: ignore[arg-type]
 
 
-def _fold(code: ast.expr) -> ast.expr:
-    """Return ``x.unsqueeze(1 + 1)`` as ``x.unsqueeze(2)``."""
+def _choose(node: ast.IfExp, bindings: Mapping[str, Node]) -> ast.expr:
+    def meant(code: ast.expr) -> object:
+        bound = bindings.get(code.id) if isinstance(code, ast.Name) else None
+        return ast.dump(code) if bound is None else bound
+
+    match node:
+        case ast.IfExp(ast.Constant(bool(chosen))):
+            return node.body if chosen else node.orelse
+        case ast.IfExp(
+            ast.Compare(asked, [ast.Is()], [ast.Constant(None)]), ast.Constant(None), other
+        ) if meant(asked) == meant(other):
+            return other
+    return node
+
+
+def _fold(code: ast.expr, bindings: Mapping[str, Node] | None = None) -> ast.expr:
+    """Return ``x.unsqueeze(1 + 1)`` as ``x.unsqueeze(2)``, ``None if m is None else m`` as ``m``.
+
+    Names that are bound to one value are one: the mask, and what is shown of it.
+    """
 
     class Fold(ast.NodeTransformer):
         def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
@@ -433,10 +451,7 @@ def _fold(code: ast.expr) -> ast.expr:
 
         def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
             self.generic_visit(node)
-            match node.test:
-                case ast.Constant(bool(chosen)):
-                    return node.body if chosen else node.orelse
-            return node
+            return _choose(node, bindings or {})
 
         def visit_Call(self, node: ast.Call) -> ast.expr:
             self.generic_visit(node)

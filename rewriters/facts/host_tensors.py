@@ -21,6 +21,11 @@ _MADE = operators.FACTORIES | {"from_numpy"}
 _STAYS = (operators.KEEPS | operators.SAME_SHAPE | {Op.SETITEM}) - {"cpu", "cuda", "npu", "to"}
 """What leaves a tensor on its device."""
 _TOGETHER = operators.BROADCAST | {"outer"}
+_JOINS = frozenset({"cat", "concat", "concatenate", "hstack", "stack", "tuple", "list", "vstack"})
+_MADE_EACH = re.compile(
+    r"ListComp\(elt=Call\(func=Attribute\(value=Name\(id='torch'.{0,20}attr='(arange|linspace)'"
+)
+"""``[torch.arange(n) for n in lengths]``, as what is not read further stands in a graph."""
 _OLD_MAKERS = re.compile(r"torch\.(\w+)?Tensor")
 
 
@@ -75,10 +80,13 @@ def _meets_host(node: Node, seen: set[Node]) -> bool:
     if node in seen:
         return False
     seen.add(node)
-    if node.op in _TOGETHER:
+    if node.op in _TOGETHER | _JOINS:
         return any(_meets_host(part, seen) for part in node.args)
     if node.op in _STAYS | {Op.GETITEM}:
         return bool(node.args) and _meets_host(node.args[0], seen)
+    if node.op == Op.OPAQUE:
+        text = str(node.value)
+        return _MADE_EACH.match(text) is not None and "arg='device'" not in text
     return node.op in {"arange", "linspace"} and _is_made_there(node)
 
 

@@ -148,6 +148,11 @@ def mentions(names: ModuleNames, words: Collection[str]) -> bool:
     return not names.assigned[_KEY].isdisjoint(words)
 
 
+def uses(tree: ast.AST, words: Collection[str]) -> bool:
+    """Tell whether some code uses one of these names."""
+    return not set(words).isdisjoint(_words(tree))
+
+
 def arguments(names: ModuleNames, method: str) -> Sequence[Mapping[str, str]]:
     """Return the code of the arguments of each ``x.method(...)`` in a module.
 
@@ -246,7 +251,7 @@ def _list_joined(function: FunctionNode, name: str) -> Iterator[ast.expr | None]
         yield None
 
 
-def _words(tree: ast.Module) -> Iterator[str]:
+def _words(tree: ast.AST) -> Iterator[str]:
     for node in nodes_of(tree):
         match node:
             case ast.Name(name) | ast.Attribute(_, name):

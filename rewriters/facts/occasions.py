@@ -11,11 +11,13 @@ from npufix.rewriters.facts.host_tensors import works_on_host
 from npufix.rewriters.facts.steps.environments import begins_episode, rolls_out, wraps_simulator
 from npufix.rewriters.facts.steps.functions import (
     OF_TEXT,
+    SAMPLES,
     computes,
     is_for_old_torch,
     is_host_code,
     knows_device,
     list_given,
+    list_repeated,
     moves_given,
     samples,
     trains,
@@ -65,7 +67,6 @@ _TAKES_STEPS = re.compile(r"(\w+_)?(model|net|network|unet|step|search|score)(_f
 """What a loop over the steps of a sample calls: ``self.unet(x, t)``, ``step_fn(x)``."""
 _SEARCHES = re.compile(r"Beam_?Search")
 """What a class of its own has for the steps of one text: ``BeamSearch.forward``."""
-_SAMPLES = re.compile(r"_*(\w+_)?(sample|predict|infer|inference|denoise)(_.*)?")
 _INFERS = re.compile(r"_*(\w+_)?infer(ence)?")
 """What runs once for a text or an image, from its input to its end."""
 _BESIDE_EPOCHS = re.compile(r"on_(\w+_)?(init|stage|epoch|fit|validation|test)_(start|end|begin)")
@@ -270,7 +271,7 @@ def _is_beside_loop(flow: FunctionFlow, line: int) -> bool:
     if any(loop.lineno <= line <= (loop.end_lineno or line) for loop in loops):
         return False
     calls = [n.func for loop in loops for n in walk(*loop.body) if isinstance(n, ast.Call)]
-    if of_search or _SAMPLES.fullmatch(flow.function.name):
+    if of_search or SAMPLES.fullmatch(flow.function.name):
         return any(_TAKES_STEPS.fullmatch(last_name(called)) for called in calls)
     return any(map(rolls_out, calls))
 
@@ -377,7 +378,7 @@ def _list_called_in_steps(module: ast.Module) -> frozenset[str]:
     hot = [scope for scope in every if _is_hot_by_name(scope)]
     found: set[str] = set()
     for scope in hot:  # grows
-        for node in nodes_of(scope.function):
+        for node in list_repeated(scope.function):
             called = ""
             match node:
                 case ast.Call(ast.Name(name)) if name in helpers and name not in scope.hidden:

@@ -246,6 +246,11 @@ class SourceFacts(ValueKinds, AttentionFacts):
         """Return the operation that computed the value: ``add``, ``module:Dropout``."""
         return self.match.bindings[name].op
 
+    def mentions_beside(self, *words: str) -> bool:
+        """Tell whether the class, or without one the module, uses one of these names."""
+        tree = self.flow.cls or self.flow.names.tree
+        return tree is not None and module_facts.uses(tree, words)
+
     def mentions(self, *words: str) -> bool:
         """Tell whether the module uses one of these names, wherever.
 

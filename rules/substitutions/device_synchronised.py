@@ -131,6 +131,21 @@ def train_step(model, x: torch.Tensor, step: int):
             model(x)
     return model(x)
 """,
+        # somebody asks for it
+        """
+def train_step(model, x: torch.Tensor, config):
+    y = model(x)
+    if config.batch_p2p_sync:
+        torch.cuda.synchronize()
+    return y
+""",
+        """
+def train_step(model, batches, args):
+    for batch in batches:
+        model(batch).backward()
+        if args.empty_unused_memory_level > 0:
+            torch.cuda.empty_cache()
+""",
         # one stream
         """
 def train_step(model, x: torch.Tensor):

@@ -96,6 +96,12 @@ class Head(nn.Module):
     def forward(self, x: torch.Tensor):
         return self.write(x.double().cpu())
 """,
+        # one number
+        """
+def unscale_step(scale: torch.Tensor, grads):
+    inverse = scale.double().reciprocal().float()
+    return [g * inverse for g in grads]
+""",
         # not where it runs on an NPU
         """
 class Positions(nn.Module):

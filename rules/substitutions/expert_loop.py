@@ -121,6 +121,17 @@ RULE = Substitution(
     passes=(3, 6),
     requires="torch_npu>=2.1; chip A2 A3",
     valid=(
+        # the sequential one of two ways
+        """
+def sequential_mlp_forward(self, hidden, ends):
+    out = torch.zeros_like(hidden)
+    for i, expert in enumerate(self.local_experts):
+        out[ends[i] : ends[i + 1]] = expert(hidden[ends[i] : ends[i + 1]])
+    return out
+
+def grouped_mlp_forward(self, hidden, ends):
+    return self.product(hidden, self.weight, ends)
+""",
         # each gets a new forward
         """
 def wrap(experts, indices: torch.Tensor):

@@ -92,7 +92,8 @@ def _is_tensor(site: Site, name: str) -> bool | None:
 
 
 def _same_dtype(site: Site, first: str, second: str) -> bool | None:
-    return False if site.is_bool_tensor(second) else site.same_dtype(first, second)
+    is_mask = site.is_bool_tensor(first) or site.is_bool_tensor(second)
+    return False if is_mask else site.same_dtype(first, second)
 
 
 def _all_tensors(*names: str) -> Condition:
@@ -178,6 +179,13 @@ def between(x: torch.Tensor, low: torch.Tensor, high: torch.Tensor):
     first = x.argmax(0).clamp(max=10)
     gate = (x - low) / (high - low)
     return (1 - gate) * first + gate * (first + 1)
+""",
+        # one factor is a mask
+        """
+def std(x: torch.Tensor, eps: float):
+    below = torch.exp(x) * (x <= 0)
+    above = (torch.log1p(x) + 1.0) * (x > 0)
+    return below + above
 """,
         # subtracted
         """

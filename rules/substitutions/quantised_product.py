@@ -96,6 +96,11 @@ class Function(torch.autograd.Function):
         weight = dequantize(*ctx.saved_tensors)
         return grad.matmul(weight)
 """,
+        # floats of eight bits, which the operators do not take
+        """
+def linear(x, weight, scales):
+    return F.linear(x, fp8_weight_dequant(weight, scales))
+""",
         # once, to keep it
         """
 class Linear(nn.Module):

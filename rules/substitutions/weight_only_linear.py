@@ -82,8 +82,8 @@ _OTHERS = (
 
 
 def _is_int8(site: Site) -> bool | None:
-    if not site.mentions("int8") or site.is_number("scales"):
-        return False  # a weight that is scaled for equal learning rates
+    if not site.mentions_beside("int8") or site.is_number("scales"):
+        return False  # a weight that is scaled for equal learning rates, in this class
     dtype = site.dtype("weight")
     if dtype is None and site.mentions(*_OTHERS):
         return False  # which of them the weight is nobody can tell, and few are for fewer bits
@@ -143,6 +143,17 @@ class Linear(nn.Module):
 
     def forward(self, x):
         return F.linear(x, self.weight.to(x.dtype)) * self.scales
+""",
+        # another class of the file has int8
+        """
+class Head(nn.Module):
+    def forward(self, x):
+        return F.linear(x, self.weight.to(x.dtype)) * self.scale
+
+class Table(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.register_buffer("weight", torch.empty((n, n), dtype=torch.int8))
 """,
         # the input is cast, not the weight
         """

@@ -172,11 +172,22 @@ def _tell(here: Surroundings, code: ast.If | ast.IfExp) -> Proposal | None:
     """Return what to do about a branch that only the host can take, where steps wait for it."""
     if not decides(here, code) or _is_switched(here, code) or is_seldom(here, code):
         return None
-    if _is_read(code):
+    if _is_read(code) or _is_in_search(here, code):
         return None
     if isinstance(code, ast.If) and any(map(_is_none, code.body)):
         return None  # a mask or none: what comes next is quicker without
     return None if is_rare(here, code) else Proposal(code, _GOES_ON)
+
+
+def _is_in_search(here: Surroundings, code: ast.AST) -> bool:
+    """Tell whether the loop around waits in each round: ``while (t - end).abs().mean() > limit:``.
+
+    How many rounds there are depends on what is computed, as with steps of adaptive size.
+    """
+    loop = here.loop_of(code)
+    return isinstance(loop, ast.While) and (
+        _is_answer(here, loop.test) or _is_compared(here, loop.test)
+    )
 
 
 def _is_none(code: ast.stmt) -> bool:

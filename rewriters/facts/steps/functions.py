@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.graph.modules.syntax import last_name, nodes_of, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from npufix.rewriters.graph.dataflow import FunctionFlow
     from npufix.rewriters.graph.modules.names import FunctionNode
 
 _NETWORK = re.compile(r"(^|\.)(\w+_)?(model|net|network|unet|transformer|dit|denoiser|controlnet)$")
+SAMPLES = re.compile(r"_*(\w+_)?(sample|predict|infer|inference|denoise)(_.*)?")
 _STEPS = re.compile(r"(^|[._])scheduler\.step$")
 _IN_PLACE_OF_KERNELS = frozenset({"dequant", "dequantize", "fallback", "naive", "ref", "reference"})
 """What runs where a device lacks an operator, or when weights are loaded."""
@@ -106,6 +107,15 @@ def takes_tensors(function: FunctionNode) -> bool:
         and node.attr in _OF_TENSORS_ALONE
         for node in nodes_of(function)
     )
+
+
+def list_repeated(function: FunctionNode) -> Iterable[ast.AST]:
+    """Return what a step runs: of ``sample``, which begins with a table of times, its loops."""
+    nodes = nodes_of(function)
+    loops = [n for n in nodes if isinstance(n, (ast.For, ast.While))]
+    if not (loops and SAMPLES.fullmatch(function.name)):
+        return nodes
+    return [inner for loop in loops for inner in walk(*loop.body)]
 
 
 def samples(function: FunctionNode, line: int = 0) -> bool:

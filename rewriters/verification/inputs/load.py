@@ -139,6 +139,17 @@ def load(text: str, path: str, root: str, qualname: str, tag: str) -> Loaded:
     raise LoadError(f"the definitions cannot be executed: {reasons[0]}")
 
 
+def import_whole(text: str, path: str, root: str, tag: str) -> str:
+    """Execute ``text`` as an import would; return what it raises, "" if nothing."""
+    _, folder = package_of(Path(path))
+    make_importable(folder, Path(root))
+    try:
+        module = _Module(text, Path(path), tag, _Package((folder, Path(root))))
+    except (SyntaxError, ValueError) as error:
+        return f"it does not compile: {error}"
+    return try_call(module.whole, _IMPORT_S).error
+
+
 @runs_with_target
 def list_own_files() -> list[str]:
     """Return the files of the user that were executed in this process, in whole or in part."""

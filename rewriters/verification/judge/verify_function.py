@@ -59,7 +59,7 @@ from npufix.rewriters.verification.judge.programs.counterexample import (
 )
 from npufix.rewriters.verification.judge.randomness import drop_alike
 from npufix.rewriters.verification.judge.shrink import Counterexample, Shrinker
-from npufix.rewriters.verification.judge.versions import load_version
+from npufix.rewriters.verification.judge.versions import find_failing_import, load_version
 from npufix.rewriters.verification.sandbox.messages import Answer
 from npufix.rewriters.verification.sandbox.remote import run_everywhere, runs_with_target
 from npufix.rewriters.verification.verdict import (
@@ -85,13 +85,19 @@ _NO_TIME = r"does not return within|no result within"
 
 
 def verify_function(job: Job, ground: str = "reference") -> Answer:
-    """Return the verdict on ``job``."""
-    verdict = _verdict(Proof(job, ground))
+    """Return the verdict on ``job``; without a function to call, on importing its file."""
+    verdict = _verdict(Proof(job, ground)) if job.qualname else _imports(Proof(job, ground))
     exhausted = re.search(f"{NO_MEMORY}|{_NO_TIME}", verdict.reason) is not None
     lasting = verdict.status is not Status.NOT_VERIFIED or not exhausted
     of_device = is_real() and verdict.limit
     files = sorted({file for found in run_everywhere(list_own_files) for file in found})
     return Answer(verdict, tuple(files), lasting and not of_device)
+
+
+def _imports(run: Proof) -> Verdict:
+    """Return whether the patched file can be imported as far as the original can."""
+    raised = find_failing_import(run.job)
+    return run.verdict(Status.REFUTED if raised else Status.EQUIVALENT, raised)
 
 
 def _verdict(run: Proof) -> Verdict:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph.modules.packages import package_of
 from npufix.rewriters.verification.calls.device import is_device, is_virtual
-from npufix.rewriters.verification.inputs.load import Loaded, load
+from npufix.rewriters.verification.inputs.load import Loaded, import_whole, load
 from npufix.rewriters.verification.inputs.overlay import World
 from npufix.rewriters.verification.inputs.target import Target
 from npufix.rewriters.verification.reference import npu_operators
@@ -73,6 +73,28 @@ def _load(job: Job, text: str, tag: str) -> Target:
     known = replace(loaded, find=find)
     on_npu = is_device() and not job.on_host
     return Target(known, job.qualname, on_npu=on_npu, world=world.entered)
+
+
+def find_failing_import(job: Job) -> str:
+    """Return what importing the patched file raises where the original does not, "" if nothing."""
+
+    def raised(text: str, tag: str) -> str:
+        workers = list_workers()
+        asked = (job, text, tag)
+        return str(workers[tag in CHANGED].call(_WHOLE, asked, {})) if workers else _import(*asked)
+
+    found = raised(job.patched, "patched")
+    return found if found and not raised(job.original, "original") else ""
+
+
+@runs_with_target
+def _import(job: Job, text: str, tag: str) -> str:
+    _prepare(job)
+    with World({}, _folders(job)).entered():
+        return import_whole(text, job.path, job.root, tag)
+
+
+_WHOLE = f"{__name__}:{_import.__qualname__}"
 
 
 def _prepare(job: Job) -> None:

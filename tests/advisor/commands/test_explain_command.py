@@ -194,3 +194,44 @@ def test_a_comparison_is_explained_from_either_side(test: str) -> None:
     rule = next(rule for rule in all_rules() if rule.id == "NPU208")
     code = f"def f(x: torch.Tensor, y: torch.Tensor, z):\n    return torch.where({test}, z, y)\n"
     assert any("another value at this place: z" in said for said in explanations(rule, code))
+
+
+SILENT = """import torch
+
+
+class Net(torch.nn.Module):
+    def forward(self, x: torch.Tensor, config):
+        if config.wait_sync:
+            torch.cuda.synchronize()
+        return x
+
+    def ends_text(self, x: torch.Tensor):
+        x[x > 0] = 0
+
+    def validation_step(self, x: torch.Tensor):
+        x[x > 0] = 0
+        return x.sum().item()
+
+
+def load_table(x: torch.Tensor):
+    return x.double()
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (7, "it runs only as `if config.wait_sync` decides"),
+        (8, ""),
+        (11, ""),
+        (14, "A scan of the folder leaves this out or ranks it last: no step runs it"),
+        (15, "no step runs it"),
+        (19, "it runs once a call"),
+    ],
+)
+def test_why_nothing_is_said_is_explained(tmp_path: Path, line: int, said: str) -> None:
+    path = tmp_path / "net.py"
+    path.write_text(SILENT, encoding="utf-8")
+    (file,) = read_source_tree(path).files.values()
+    remark = explain(file, line, all_rules(), EVERYTHING).remark
+    assert (said in remark) if said else not remark

@@ -15,6 +15,7 @@ from npufix.advisor.patch.header import read_header
 from npufix.rewriters.edit.job import Job
 from npufix.rewriters.verification import Settings
 from npufix.rewriters.verification.verdict import Status, Verdict
+from npufix.rewriters.write.patch import FileChange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -105,3 +106,26 @@ def test_changes_that_python_refuses_together_are_not_written(
         monkeypatch.setattr(patching, "apply_in_order", lambda *_, text=text: (text, set()))
         changes, failed = patching._compose([item], portable=False)
         assert (len(changes), len(failed)) == (written, 1 - written)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reason"),
+    [
+        ("x = 1\n", "x = 1\ny = nothing\n", "NameError: name 'nothing' is not defined"),
+        ("x = 1\n", "try:\n    import torch_npu\nexcept ImportError:\n    pass\nx = 1\n", ""),
+        ("import not_here\n", "import not_here\ny = nothing\n", ""),  # neither can be imported
+        ("def f():\n    return 1\n", "def f():\n    return nothing\n", ""),  # runs later
+    ],
+)
+def test_a_file_that_all_changes_together_break_is_left_out(
+    tmp_path: Path, before: str, after: str, reason: str
+) -> None:
+    path = tmp_path / "m.py"
+    path.write_text(before, encoding="utf-8")
+    file = SimpleNamespace(path=path, text=before, encoding="utf-8")
+    item = cast("Any", Place(file, "a site"))
+    change = FileChange(path, "m.py", before.encode(), after.encode())
+    tree = cast("Any", SimpleNamespace(root=tmp_path))
+    left, failed = patching._leave_out_broken([change], [item], tree, Settings())
+    said = f"the file with all its changes cannot be imported: {reason}"
+    assert (left, failed) == (([], {item: said}) if reason else ([change], {}))

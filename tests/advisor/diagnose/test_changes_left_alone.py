@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 from typing import TYPE_CHECKING
 
 import pytest
 from scanned_code import places, scanned
+
+from npufix.rewriters.facts.occasions import is_hot
+from npufix.rewriters.graph.modules.scopes import scopes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -250,4 +254,78 @@ def test_what_stands_beside_the_loop_that_takes_steps(
     deep = 8 if place == "end" else 16
     asked[place] = " " * deep + "self.lengths.append(self.count.sum().item())"
     text = TRAIN.format(**asked)
+    assert bool(places(scanned(tmp_path, {"a.py": text}))) is shown
+
+
+ASKED_FOR = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def forward(self, x: torch.Tensor, t: torch.Tensor, scale: torch.Tensor, limit, config):
+        {}
+        return self.body(x)
+"""
+LENGTHS = "s = self.{} + 1\n        self.n = [torch.cumsum(s[i], 0).tolist() for i in range(9)]"
+TESTED = (
+    "while {}:\n            if torch.all(x <= 1.0):\n                x = self.a(x)\n"
+    "            t = self.b(x)"
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [
+        ("if config.p2p_sync:\n            torch.cuda.synchronize()", False),
+        ("if config.wide:\n            torch.cuda.synchronize()", True),
+        ("if config.empty_unused > 0:\n            torch.cuda.empty_cache()", False),
+        ("if config.wide:\n            torch.cuda.empty_cache()", True),
+        ("x = x * scale.double().reciprocal().float()", False),
+        ("x = x * scale.double().softmax(-1).float()", True),
+        (TESTED.format("torch.abs(t).mean() > limit"), False),
+        (TESTED.format("limit > 0"), True),
+        (LENGTHS.format("lens_cpu"), False),
+        (LENGTHS.format("lens"), True),
+        ("for row in x:\n            assert limit > 0, row.max().item()", False),
+        ("for row in x:\n            self.n += row.max().item()", True),
+        ("self.n = self.processor(x)['input_ids'][0].tolist()", False),
+        (
+            "for k in range(limit):\n            x[:, k + 1] = (x[:, k] * t[:, k]).clamp(max=1)",
+            False,
+        ),
+        ("for k in range(limit):\n            x[:, k + 1] = x[:, k] * t[:, k]", True),
+        ("x = F.linear(x, fp8_weight_dequant(self.weight, scale))", False),
+        ("x = F.linear(x, weight_dequant(self.weight, scale))", True),
+    ],
+)
+def test_what_is_asked_for_or_cannot_be_otherwise(
+    tmp_path: Path, code: str, *, shown: bool
+) -> None:
+    found = scanned(tmp_path, {"net.py": ASKED_FOR.format(code)})
+    assert bool(places(found)) is shown
+
+
+@pytest.mark.parametrize("in_loop", [True, False])
+def test_what_a_sample_begins_with_is_made_once(*, in_loop: bool) -> None:
+    made = "ts = self.table(n)"
+    before, inside = ("pass", made) if in_loop else (made, "pass")
+    module = ast.parse(
+        "class Solver:\n    def table(self, n):\n        return torch.linspace(0, 1, n)\n\n"
+        f"    def sample(self, x, n):\n        {before}\n        for i in range(n):\n"
+        f"            {inside}\n            x = self.model(x, ts[i])\n        return x\n"
+    )
+    table = next(s for s in scopes(module) if s.function.name == "table")
+    assert is_hot(table, module) is in_loop
+
+
+@pytest.mark.parametrize(("device", "shown"), [("", False), (", device=x.device", True)])
+def test_ranges_that_are_put_together_lie_where_they_are_made(
+    tmp_path: Path, device: str, *, shown: bool
+) -> None:
+    text = (
+        "import torch\n\n\ndef step(x: torch.Tensor, ends: torch.Tensor):\n"
+        f"    ids = torch.cat([torch.arange(n{device}) for n in ends.tolist()])\n"
+        "    return ids.eq(0).cumsum(0)\n"
+    )
     assert bool(places(scanned(tmp_path, {"a.py": text}))) is shown

@@ -33,6 +33,8 @@ RANGES = (
     "makes ranges of one length at once; those of several lengths are torch.arange(total, "
     "device=x.device) - torch.repeat_interleave(begins - starts, lengths, output_size=total)"
 )
+_LIMITS = frozenset({"clamp", "clip", "relu", "sigmoid", "tanh", "where"})
+"""What each round does to a sum or a product so far, which no operator on all columns does."""
 COLUMNS = (
     "each round reads the column that the one before has written, and launches small kernels: "
     "torch.cumsum, cumprod, cummax and logcumsumexp compute sums, products and limits of all "
@@ -276,7 +278,8 @@ def _of_columns(facts: Facts, loop: Loop, own: set[str]) -> str:
             return ""
         others = [p for p in read if list_names(p) & own and ast.dump(p) != ast.dump(index)]
         calls = _calls(*loop.body)
-        if others and len(loop.body) == 1 and not any("self" in list_names(c.func) for c in calls):
+        is_call = any("self" in list_names(c.func) or last_name(c.func) in _LIMITS for c in calls)
+        if others and len(loop.body) == 1 and not is_call:
             return COLUMNS
     return ""
 

@@ -85,8 +85,14 @@ def _is_of_device(here: Surroundings, code: ast.Call, tensor: ast.expr) -> bool:
 
 
 def _is_left(here: Surroundings, code: ast.Call) -> bool:
-    """Tell whether it runs on no NPU, or is brought to the host at once: ``x.double().cpu()``."""
+    """Tell whether it runs on no NPU, or is brought to the host at once: ``x.double().cpu()``.
+
+    One number, inverted in double precision as gradients are scaled, is left as well:
+    ``scale.double().reciprocal().float()``.
+    """
     outer = here.parents.get(id(code))
+    if isinstance(outer, ast.Attribute) and outer.attr == "reciprocal":
+        return True
     to_host = isinstance(outer, ast.Attribute) and outer.attr in {"cpu", "numpy"}
     tests = "".join(map(here.text, here.tests_around(code)))
     return to_host or _BY_DEVICE.search(tests) is not None

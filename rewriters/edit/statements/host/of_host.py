@@ -33,6 +33,9 @@ OF_ARRAYS_TOO = operators.SYMBOLS | operators.PAIRS | READING | {
 _OF_NUMBERS_TOO = frozenset({"neg", "pow", "reciprocal", "square"})
 """What Python computes of its numbers: ``x ** 2``, ``1 / x``."""
 ON_HOST = frozenset({"cpu", "numpy"})
+_KEPT = re.compile(r"_(cpu|host)$")
+_PROCESSES = re.compile(r"(^|[._])(tokenizer|(?<!attn_)(?<!attention_)(?<!logits_)processor)$")
+_MOVES = frozenset({"to", "cuda", "npu"})
 _REDUCES = frozenset({"all", "any", "max", "mean", "min", "prod", "std", "sum"})
 _OF_HOST = re.compile(
     r"(^|[\W_])(cpu|host|np|numpy|cfg|config|args|state_dict\d*|checkpoint|ckpt)([\W_]|$)"
@@ -114,6 +117,10 @@ def is_of_host(here: Surroundings, code: ast.expr) -> bool:
     made = {str(part.value).partition(".")[0] for part in parts if part.op == Op.GLOBAL}
     if made & {"numpy", "random"} or (node is not None and _comes_from_copy(here, node)):
         return True
+    values = _list_assigned(here, code) if node is None else [node]  # inside a comprehension
+    every = [part for value in values for part in value.walk()]
+    if any(map(_is_from_host, every)) and not any(part.op in _MOVES for part in every):
+        return True
     if node is not None and (
         _is_made_there(here, node)
         or is_kept_on_host(here.flow, node)
@@ -143,6 +150,24 @@ def _comes_from_copy(here: Surroundings, node: Node) -> bool:
             given = () if any(is_tensor(here, arg) for arg in others) else tuple(copied)
         todo += [arg for arg in given if arg not in todo]
     return False
+
+
+def _list_assigned(here: Surroundings, code: ast.expr) -> list[Node]:
+    """Return the values that the function gives to what some code reads."""
+    read = {ast.unparse(n) for n in ast.walk(code) if isinstance(n, ast.Name | ast.Attribute)}
+    made = (n for n in here.nodes if isinstance(n, ast.Assign) and len(n.targets) == 1)
+    values = (here.value(n.value) for n in made if ast.unparse(n.targets[0]) in read)
+    return [value for value in values if value is not None]
+
+
+def _is_from_host(node: Node) -> bool:
+    """Tell whether a value is called of the host, or what a processor of text or images returns.
+
+    ``self.lens_cpu``, ``self.processor(images=...)["input_ids"]``.
+    """
+    if node.op == Op.CALL:
+        return _PROCESSES.search(str(node.args[0].value)) is not None
+    return node.op in {Op.ATTR, Op.PARAM} and _KEPT.search(str(node.value)) is not None
 
 
 def _is_said_to_be(here: Surroundings, code: ast.expr) -> bool:

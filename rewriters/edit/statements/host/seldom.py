@@ -36,7 +36,8 @@ def is_seldom(here: Surroundings, code: ast.expr | ast.stmt) -> bool:
     is_told = False
     for outer in here.around(code):
         is_told = is_told or (isinstance(outer, ast.Call) and last_name(outer.func) in _SAYS)
-        if isinstance(outer, (ast.ExceptHandler, ast.Raise)):
+        of_message = isinstance(outer, ast.Assert) and inner is outer.msg
+        if of_message or isinstance(outer, (ast.ExceptHandler, ast.Raise)):
             return True
         if isinstance(outer, (ast.If, ast.IfExp)) and inner is not outer.test:
             of_error = isinstance(outer, ast.If) and isinstance(outer.body[-1], ast.Raise)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _WIDEN = r"(?i:\w*de_?quant\w*|\w*extract_weight\w*)"
 WIDENS = rf"{_WIDEN}|_int_mm"
 _WIDENS = re.compile(_WIDEN)
+_OF_FLOATS = re.compile(r"(?i)fp8|float8|fp4|float4|e4m3|e5m2|nf4")
 _OF_WEIGHTS = re.compile(r"(?i)weight|\bq?w\d?\b")
 _PRODUCTS = frozenset({"matmul", "mm", "bmm", "linear", "addmm"})
 _WIDE = (
@@ -38,6 +39,8 @@ def find_quantised_products(here: Surroundings) -> Iterator[Proposal]:
     text = here.text(here.flow.function)
     if here.flow.function.name == "backward" or "npu_" in text:
         return
+    if _OF_FLOATS.search(here.flow.qualname + text):
+        return  # the operators take integers
     widened: dict[str, ast.Call] = {}
     for node in sorted(
         (n for n in here.nodes if isinstance(n, ast.Call)), key=lambda n: (n.lineno, n.col_offset)

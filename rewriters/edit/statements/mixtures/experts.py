@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _EXPERT = re.compile(r"(?i)expert")
 _MIXTURE = re.compile(r"(?i:expert)|M[oO]E|moe_|_moe\b|\bmoe\b")
 _FUSED = re.compile(r"(?i)group(ed)?_?(gemm|matmul|mm)(?![a-z])|\bnpu_gmm\b|\bgmm\(")
+_SEQUENTIAL = re.compile(r"(?i)sequential|naive|loop")
 _COUNTS = re.compile(r"(?i)count|per_expert|tolist\(|num_tokens|splits|sizes|sections")
 """What lengths of parts that differ are called like; a number is one length for all."""
 _CHOOSES = frozenset({"where", "nonzero", "argwhere", "eq"})
@@ -43,12 +44,21 @@ _GROUPED = (
 def find_expert_loops(here: Surroundings) -> Iterator[Proposal]:
     """Yield the loops in which each round picks the tokens of one expert and computes them."""
     loops = [n for n in here.nodes if isinstance(n, ast.For) and _is_of_experts(here, n)]
-    if loops and _FUSED.search(here.text(here.flow.cls or here.flow.function)):
+    if loops and (_FUSED.search(here.text(here.flow.cls or here.flow.function)) or _is_other(here)):
         return  # its author has chosen
     for loop in loops:
         wraps = any(isinstance(s, ast.FunctionDef) for s in loop.body)  # a new ``forward`` of each
         if here.loop_of(loop) is None and not wraps:
             yield Proposal(loop, _advice(here, loop))
+
+
+def _is_other(here: Surroundings) -> bool:
+    """Tell whether it is the slow one of two ways: ``SequentialMLP`` beside ``GroupedMLP``."""
+    names = here.flow.names
+    beside = (*names.classes, *names.functions)
+    return _SEQUENTIAL.search(here.flow.qualname) is not None and any(
+        re.search(r"(?i)group", other) for other in beside
+    )
 
 
 def find_rows_of_masks(here: Surroundings) -> Iterator[Proposal]:

@@ -27,8 +27,10 @@ _TIMED = re.compile(
 _BACKENDS = frozenset({"torch.npu", "torch.cuda", "torch_npu.npu"})
 _RECORDS = re.compile(r"graph\(|empty_cache")
 """What does so beside it: before a graph is recorded, nothing may run."""
-_NOW_AND_THEN = re.compile(r"(?i)%|step|iter|epoch|first|last|log|prof|debug|rank|warm|init|none")
-"""Tests of what is done now and then, or once; others ask a setting."""
+_NOW_AND_THEN = re.compile(
+    r"(?i)%|step|iter|epoch|first|last|log|prof|debug|rank|warm|init|none|sync"
+)
+"""Tests of what is done now and then, or asked for: ``batch_p2p_sync``; others ask a setting."""
 _IN_ITS_OWN_TIME = re.compile(
     r"(copy_|cpu).*non_blocking|[Ss]tream|\bpin|async_op|share_memory|Queue|\.put\("
 )
@@ -54,8 +56,12 @@ def _gives_back(here: Surroundings, code: ast.Call) -> bool:
     if isinstance(loop, ast.For) and "epoch" in ast.unparse(loop.target).lower():
         return False
     tests = "".join(map(here.text, here.tests_around(code)))
-    seldom = re.search(r"(?i)epoch|val|eval|\d{3}|not self\.training|none", tests)
-    once = loop is None and trains(here.flow.function)  # beside the loop over the batches
+    seldom = re.search(
+        r"(?i)epoch|val|eval|\d{3}|not self\.training|none|empty|(iter\w*|step) ==", tests
+    )  # ``if args.empty_unused_memory_level > 1``: who sets it wants that
+    function = here.flow.function
+    # beside the loop over the batches, or at the end of what is yielded part by part
+    once = loop is None and (trains(function) or any(isinstance(n, ast.Yield) for n in here.nodes))
     return seldom is None and not once
 
 
