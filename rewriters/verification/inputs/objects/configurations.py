@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import enum
 import inspect
 import re
 from typing import TYPE_CHECKING
@@ -161,6 +162,8 @@ def offer_configurations(kind: type, name: str) -> list[Spec]:
 
     ``name`` is what the user's module calls it: each version of the module has its own.
     """
+    if issubclass(kind, enum.Enum):
+        return []  # one of its members, which is no configuration
     label, sizes = f"{kind.__name__}()", _Sizes()
     if not try_call(kind, _BUILD_S).error:
         small = MadeArgument(lambda k: sizes.reduce(k()), f"{label} with small sizes", kind=name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 from dataclasses import dataclass, replace
@@ -155,6 +156,8 @@ def guess_scalars(parameter: Parameter, widths: Sequence[int] = ()) -> list[Spec
         found.append(torch.device("cpu"))
     if re.search(r"\bstr\b", annotation) or (not annotation and find_named(TEXTS, name)):
         found += find_named(TEXTS, name) or (() if parameter.has_default else _WORDS)
+    if listed := re.search(r"\bLiteral(\[[^\[\]]*\])", annotation):
+        found[:0] = _read_list(listed[1])
     specs: list[Spec] = []
     for value in found:
         if not any(
@@ -162,6 +165,14 @@ def guess_scalars(parameter: Parameter, widths: Sequence[int] = ()) -> list[Spec
         ):
             specs.append(Value(value))
     return specs
+
+
+def _read_list(text: str) -> list[object]:
+    """Return what stands in ``["src", "dst"]``; nothing where that is no list of plain values."""
+    try:
+        return list(ast.literal_eval(text))
+    except (ValueError, SyntaxError, TypeError):
+        return []
 
 
 def guess_ends(name: str, shapes: Sequence[tuple[int, ...]]) -> list[Spec]:
