@@ -396,7 +396,7 @@ def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
         if not specs:
             specs += offer_file_configurations(owner.__name__, loaded)
         name = parameter.name
-        specs += [find_settings(owner, name, kind) for kind in (StandInConfig, WideConfig)]
+        specs += [find_settings(owner, name, k, annotated) for k in (StandInConfig, WideConfig)]
     if weighs_classes(owner, parameter):
         specs += weigh_classes(WIDTH, _FEW_CLASSES)
     if parameter.default is None:

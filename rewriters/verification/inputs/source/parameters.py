@@ -65,6 +65,7 @@ FLOATS = _compile(
     (r"theta|base", (10000.0,)),
     (r"temperature|tau|gamma", (2.0, 0.5)),
     (r"alpha|(^|_)lr(_|$)|scal|momentum|rate|lambda|decay|std|range|limit", (0.25, 1.0)),
+    (r"sparsity|fraction", (0.5, 0.25)),
     (r"factor", (2.0, 0.25)),  # by which something becomes smaller, or larger
     (r"thresh", (0.5, 0.25, 1.0)),
     (r"(^|_)(max|high|upper|end)$", (2.0, 4.0)),  # others are 0.5: two bounds are apart

@@ -1,4 +1,4 @@
-"""Examples in docstrings, members of enumerations, literals: what no name and no type tells."""
+"""Examples in docstrings, enumerations, literals, settings: what no name and no type tells."""
 
 from __future__ import annotations
 
@@ -60,6 +60,30 @@ def scale(x: torch.Tensor, sampling: Sampling, end: Literal["left", "right"]) ->
         raise ValueError(end)
     return x * sampling.amount * 2
 """
+BESIDE = """
+import dataclasses
+
+
+@dataclasses.dataclass
+class SparseConfig:
+    sparsity: float = 0.999
+    from_top: bool = True
+
+
+class Sparse(torch.nn.Module):
+    def __init__(self, base: torch.nn.Module, adapter_name: str, config: SparseConfig):
+        super().__init__()
+        scores = base.weight.detach().abs().flatten()
+        count = int(len(scores) * (1 - config.sparsity))
+        if count < 1:
+            raise ValueError("nothing is left")
+        self.rank = config.unheard_of
+        self.rows = scores.topk(count, largest=config.from_top).indices
+        self.values = torch.nn.ParameterDict({adapter_name: torch.zeros(count)})
+
+    def delta(self, name: str) -> torch.Tensor:
+        return torch.zeros(64).scatter_add(0, self.rows, self.values["first"]) * 2
+"""
 ENDLESS = """
 class Wrapped(torch.nn.Module):
     def __init__(self, base, config):
@@ -83,6 +107,7 @@ class Wrapped(torch.nn.Module):
         (MADE, "x * self.weight", "self.weight * x", "x"),
         (CALLED, "* 2", "* 2.0", "* 3"),
         ("from typing import Literal\n" + MEMBERS, "* 2", "* 2.0", "* 3"),
+        (BESIDE, "* 2", "* 2.0", "* 3"),
         (ENDLESS, "* 2", "* 2.0", "* 3"),
     ],
 )
