@@ -279,7 +279,8 @@ class _Search:
         free = [p.name for p in wanted if not p.has_default]
         known |= {p.name: p.default for p in wanted if type(p.default) is int}
         for place in self.wanted.unreached(found.reached):
-            values = {**solve_path_condition(tree, place), **solve_sizes(tree, place, known, free)}
+            values = solve_path_condition(tree, place, self.target.loaded.find)
+            values |= solve_sizes(tree, place, known, free)
             if values and values not in asked:
                 asked.append(values)
         for values in asked[:_MOST_GOALS]:

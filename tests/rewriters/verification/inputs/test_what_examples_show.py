@@ -84,6 +84,27 @@ class Sparse(torch.nn.Module):
     def delta(self, name: str) -> torch.Tensor:
         return torch.zeros(64).scatter_add(0, self.rows, self.values["first"]) * 2
 """
+CHOSEN = """
+import enum
+
+BINARY = "binary-of-two"
+
+
+class Way(enum.StrEnum):
+    ALL = "all"
+    MEAN = "the mean"
+
+
+class Score(torch.nn.Module):
+    def __init__(self, way: Way | str = Way.ALL, mode: str = "other"):
+        super().__init__()
+        self.way, self.mode = Way(way), mode
+
+    def forward(self, x):
+        if self.way == Way.MEAN and self.mode == BINARY:
+            return x.mean(-1) * 2
+        return x
+"""
 ENDLESS = """
 class Wrapped(torch.nn.Module):
     def __init__(self, base, config):
@@ -108,6 +129,7 @@ class Wrapped(torch.nn.Module):
         (CALLED, "* 2", "* 2.0", "* 3"),
         ("from typing import Literal\n" + MEMBERS, "* 2", "* 2.0", "* 3"),
         (BESIDE, "* 2", "* 2.0", "* 3"),
+        (CHOSEN, "* 2", "* 2.0", "* 3"),
         (ENDLESS, "* 2", "* 2.0", "* 3"),
     ],
 )
