@@ -82,7 +82,7 @@ def find_settings(
     """
     inner = [n for n, held in list_settings(read_methods(owner)[1], name).items() if held]
     told = list_defaults(annotated) if isinstance(annotated, type) else {}
-    known = {n: v for n, v in told.items() if isinstance(v, bool | str)}
+    known = {n: v for n, v in told.items() if type(v) in {bool, str}}  # no members of the user's
     beside = _guess_required(owner, name)
     for _ in range(_REPAIRS):
         config = invent(kind, known, inner)
