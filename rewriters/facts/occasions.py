@@ -333,7 +333,7 @@ def _turns_tensors(function: FunctionNode) -> bool:
     once = _BUILDS.fullmatch(function.name) or _ONCE.fullmatch(function.name)
     if once or not _DONE_ONCE.isdisjoint(own[:1]):
         return False
-    moves = moves_given(function) and not _SAMPLES.fullmatch(function.name)
+    moves = moves_given(function) and not SAMPLES.fullmatch(function.name)
     return moves or computes(function, own)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import enum
 import itertools
 import random
 import zlib
@@ -110,7 +111,9 @@ def _find_leaf(value: object, name: str) -> list[tuple[str, object]] | None:
     kind = type(value)
     typed = (f"type of {name}", kind.__name__)
     found: list[tuple[str, object]] | None = None
-    if isinstance(value, (int, str, bytes)):
+    if isinstance(value, enum.Enum):  # each version of a module has members of its own
+        found = [(name, f"{kind.__name__}.{value.name or value.value}")]
+    elif isinstance(value, (int, str, bytes)):
         found = [(name, value)]
     elif isinstance(value, _Tensor):
         parts = _open_up(value, name)

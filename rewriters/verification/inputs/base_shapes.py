@@ -11,6 +11,7 @@ import torch
 from npufix.rewriters.graph.modules.syntax import walk
 from npufix.rewriters.verification.inputs.arguments import BASES, shrink_recorded_shape
 from npufix.rewriters.verification.inputs.source.parameters import CLASSES, HEADS, WIDTH, Parameter
+from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.verification.inputs.recipes import Recipe
     from npufix.rewriters.verification.inputs.target import Target
 
+_READ_S = 1.0
 _HEADS_DIMS = 4
 _LARGEST_SIDE = 64
 _LONGEST_WINDOW = 2048
@@ -88,9 +90,12 @@ def _of_layers(made: object) -> list[tuple[int, ...]]:
         v[0] for v in vars(made).values() if isinstance(v, tuple) and v and type(v[0]) is int
     ]
     for layer in made.modules():
-        weight = getattr(layer, "weight", None)
-        channels = getattr(layer, "in_channels", None)
-        if not isinstance(channels, int) or not isinstance(weight, torch.Tensor):
+        channels = vars(layer).get("in_channels")
+        if not isinstance(channels, int):
+            continue
+        # may be a property of the user's, which may raise anything
+        weight = try_call(lambda layer=layer: layer.weight, _READ_S).value  # type: ignore[misc] # a default binds it
+        if not isinstance(weight, torch.Tensor):
             continue
         # As large as the object says, or twice a kernel.
         least = max(weight.shape[2:], default=1)
@@ -98,7 +103,7 @@ def _of_layers(made: object) -> list[tuple[int, ...]]:
         squares = [(side,) * (weight.dim() - _MATRIX) for side in (*sides[:2], 2 * least)]
         return [(2, channels, *square) for square in squares]
     # Weights of its own, as those that multiply frequencies: signals, then images.
-    own = getattr(made, "in_channels", None)
+    own = vars(made).get("in_channels")
     return [(2, own, *(_SIDE,) * count) for count in (1, 2)] if type(own) is int else []
 
 

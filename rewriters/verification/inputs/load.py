@@ -51,6 +51,7 @@ _HERE = Path(__file__).parents[3]
 _INSTALLED = ("site-packages", "dist-packages")
 _DEEPEST = 9
 """How many files away a definition is looked for."""
+_NO_MODULE = r"(?<!Model)(?<!Module)(?<!Layer)Mixin$|DataModule$|Dataset$"
 _CONFIG_BASE = r"^Pre[tT]rained\w*Config$"
 """Its own file needs half of the package; a configuration needs nothing of it here."""
 
@@ -441,6 +442,13 @@ class StandInBase(torch.nn.Module):
         super().__init__()
 
 
+class StandInMixin:
+    """A base class that could not be imported, and is no module: what is compared has no hash."""
+
+    def __init__(self, *_given: object, **_keywords: object) -> None:
+        """Take what the real one takes."""
+
+
 class Placeholder:
     """Stands for something that could not be imported.
 
@@ -478,6 +486,8 @@ class Placeholder:
     __or__ = __ror__ = __getitem__
 
     def __mro_entries__(self, _bases: tuple[object, ...]) -> tuple[type, ...]:
+        if re.search(_NO_MODULE, self._name):
+            return (StandInMixin,)
         return (LightConfig if re.search(CONFIG_CLASS, self._name) else StandInBase,)
 
     def __bool__(self) -> bool:

@@ -25,16 +25,13 @@ from npufix.rewriters.verification.calls.values import (
     materialise,
     replace_tensors,
 )
-from npufix.rewriters.verification.inputs.arguments import (
-    BASES,
-    guess_tensors,
-    weigh_classes,
-)
+from npufix.rewriters.verification.inputs.arguments import BASES, guess_tensors, weigh_classes
 from npufix.rewriters.verification.inputs.objects.configurations import (
     StandInConfig,
     WideConfig,
     offer_configurations,
 )
+from npufix.rewriters.verification.inputs.objects.examples import list_constructions
 from npufix.rewriters.verification.inputs.objects.kept import (
     find_kept_use,
     find_tensor_use,
@@ -235,7 +232,11 @@ def generate_recipes(
     what ``__init__`` has raised.
     """
     found = 0
-    inheriting = _inheriting(owner, method, loaded, other)
+    shown = (Recipe(tuple(a.items())) for a in list_constructions(owner, loaded.find))
+    shown = (r for r in shown if not _why_not(r, owner, loaded.find, _MOST_PARAMETERS))
+    inheriting = itertools.chain(
+        itertools.islice(shown, 1), _inheriting(owner, method, loaded, other)
+    )
     for recipe in (Recipe(tuple(a.items())) for a in _constructions(owner, loaded)):
         most = _MOST_FURTHER_PARAMETERS if found else _MOST_PARAMETERS
         error = _why_not(recipe, owner, loaded.find, most)
@@ -395,7 +396,7 @@ def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
         if not specs:
             specs += offer_file_configurations(owner.__name__, loaded)
         name = parameter.name
-        specs += [find_settings(owner, name, kind) for kind in (StandInConfig, WideConfig)]
+        specs += [find_settings(owner, name, k, annotated) for k in (StandInConfig, WideConfig)]
     if weighs_classes(owner, parameter):
         specs += weigh_classes(WIDTH, _FEW_CLASSES)
     if parameter.default is None:

@@ -13,7 +13,6 @@ import torch
 
 from npufix.rewriters.verification.calls.coverage import LinesToCover, Place
 from npufix.rewriters.verification.calls.values import (
-    NO_CLASS,
     MadeArgument,
     Spec,
     Tensor,
@@ -36,14 +35,18 @@ from npufix.rewriters.verification.inputs.cases.generate import list_edges
 from npufix.rewriters.verification.inputs.cases.trials import with_specs
 from npufix.rewriters.verification.inputs.combinations import combine_guesses
 from npufix.rewriters.verification.inputs.histories import list_histories, vary_last
+from npufix.rewriters.verification.inputs.objects.examples import list_example_calls
 from npufix.rewriters.verification.inputs.objects.offers import guess_objects
 from npufix.rewriters.verification.inputs.objects.saved import offer_loads
 from npufix.rewriters.verification.inputs.recipes import Recipe, generate_recipes, tie_modules
-from npufix.rewriters.verification.inputs.search_result import (
-    NO_OBJECT,
-    SearchResult,
+from npufix.rewriters.verification.inputs.search_result import NO_OBJECT, SearchResult
+from npufix.rewriters.verification.inputs.sorts_and_looks import (
+    Looks,
+    Sorts,
+    is_unlikely,
+    keeps_both,
+    passes,
 )
-from npufix.rewriters.verification.inputs.sorts_and_looks import Looks, Sorts, is_unlikely, passes
 from npufix.rewriters.verification.inputs.source import several
 from npufix.rewriters.verification.inputs.source.attributes import list_bounding
 from npufix.rewriters.verification.inputs.source.declarations import (
@@ -56,7 +59,6 @@ from npufix.rewriters.verification.inputs.source.path_conditions import (
     solve_path_condition,
     solve_sizes,
 )
-from npufix.rewriters.verification.inputs.source.training.losses import is_ignored
 from npufix.rewriters.verification.inputs.source.usage import find_function
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
 from npufix.rewriters.verification.inputs.tracing import reach_making, trace_call, trace_cases
@@ -71,6 +73,8 @@ if TYPE_CHECKING:
     from npufix.rewriters.verification.inputs.target import Keeps
 
 _SEARCH_S = 6.0
+_SOON_S = 1.5
+"""Before the calls that docstrings show are made."""
 _HALVES = re.compile(r"\b(b?float16|half)\b|HalfTensor|BFloat16")
 """What code asks for that does something else of halves."""
 _MOST_BESIDE = 100
@@ -88,8 +92,6 @@ _MOST_DEFAULTS = 3
 _MOST_CHANGED = 12
 _BOUND = 2
 """Less than any other size, and more than the one of what may be left out."""
-_ENDS = 2
-"""Of packed sequences, where there is one."""
 _LOW = (torch.float16, torch.bfloat16)
 
 
@@ -121,7 +123,7 @@ def search_as_declared(  # noqa: PLR0913, PLR0917 - what is looked for, and with
     for said in says:
         # The host is faster; code that calls torch_npu runs on the device alone.
         for where in (target.on_host(), target) if target.on_npu else (target,):
-            here = partial(_keeps_both, keeps, said)
+            here = partial(keeps_both, keeps, said)
             found = search(where, wanted, job, here, declared=said, read=read)
             first = found.errors if first is None else first
             thin = best.is_thin and not found.is_thin and bool(found.assignments)
@@ -143,32 +145,6 @@ def search_as_declared(  # noqa: PLR0913, PLR0917 - what is looked for, and with
 
 def _read_methods(job: Job, qualname: str) -> Declarations:
     return read_declarations(job.original, qualname, job.assumed)
-
-
-def _keeps_both(
-    keeps: Keeps, said: Declarations, case: CallCase, dtype: torch.dtype = torch.float32
-) -> bool:
-    recipe, specs = case.assignment.recipe, case.assignment.specs
-    tensors = [t for s in specs.values() for t in list_tensors(s)]
-    if any(t.rises and t.kind == "int" and t.shape[0] < _ENDS for t in tensors):
-        return False
-    # of several whole numbers, those that may be negative are so in a call of their own
-    signed = (n for n, s in specs.items() if any(_may_be_negative(t) for t in list_tensors(s)))
-    if case.flavour == "negative" and any(said.of(n).below for n in signed):
-        return False
-    settings = (*specs.items(), *(recipe.arguments if recipe is not None else ()))
-    ignored = {s.value for n, s in settings if isinstance(s, Value) and is_ignored(n)}
-    if case.flavour == "negative" and ignored and NO_CLASS not in ignored:
-        return False  # of labels, only the one that the call names is none
-    void = [n for n, s in specs.items() if any(t.void is not None for t in list_tensors(s))]
-    if any(said.of(name).below for name in void):
-        return False
-    made = said if recipe is None else said.made_with(recipe.arguments)
-    return made.fits(specs) and keeps(case, dtype)
-
-
-def _may_be_negative(tensor: Tensor) -> bool:
-    return tensor.kind == "int" and not tensor.sound
 
 
 @runs_with_target
@@ -199,16 +175,12 @@ def search(  # noqa: PLR0913 - what is looked for, and within what
         if failed and all(r is None or r.attributes is not None for r in options):
             found.not_made = failed[-1]
     looking = _Search(target, wanted, job.recorded, keeps, declared, options, found)
-    # Of this process alone: on a busy machine the search must not find less.
-    deadline = time.process_time() + _SEARCH_S
-    for left, recipe in zip(range(len(options), 0, -1), options, strict=True):
-        if found.assignments and recipe is not None and recipe.is_wide:
-            continue
-        until = time.process_time() + (deadline - time.process_time()) / left
-        assignments = looking.combine(recipe)
-        if job.floating:
-            assignments = (a for a in assignments if not is_integral(a.specs))
-        looking.run(assignments, until)
+    shown = list(list_example_calls(target.name, target.owner, target.loaded.find))
+    looking.run_guesses(_SOON_S if shown else _SEARCH_S, floating=job.floating)
+    if shown and not found.assignments:
+        looking.run_examples(shown)
+        if not (found.assignments or found.outside):  # else what is declared is wrong
+            looking.run_guesses(_SEARCH_S, floating=job.floating)
     looking.run_further()
     looking.run_as_bound()
     looking.run_after_others(partial(_read_methods, job))
@@ -278,6 +250,25 @@ class _Search:
                 found.assignments.append(twin.assignment)
                 return
 
+    def run_guesses(self, seconds: float, *, floating: bool) -> None:
+        """Try every way to make the object, each for its part of the time."""
+        # Of this process alone: on a busy machine the search must not find less.
+        deadline = time.process_time() + seconds
+        for left, recipe in zip(range(len(self.options), 0, -1), self.options, strict=True):
+            if self.found.assignments and recipe is not None and recipe.is_wide:
+                continue
+            until = time.process_time() + (deadline - time.process_time()) / left
+            assignments = self.combine(recipe)
+            if floating:
+                assignments = (a for a in assignments if not is_integral(a.specs))
+            self.run(assignments, until)
+
+    def run_examples(self, shown: Sequence[Mapping[str, Spec]]) -> None:
+        """Make the calls that docstrings show, where no guess runs or reaches the lines."""
+        until = time.process_time() + _SEARCH_S
+        for recipe in self.options:
+            self.run((Assignment(recipe, specs) for specs in shown), until)
+
     def run_further(self) -> None:
         """Choose values that the tests above the lines ask for which nothing has reached."""
         found, asked = self.found, list[dict[str, object]]()
@@ -288,7 +279,8 @@ class _Search:
         free = [p.name for p in wanted if not p.has_default]
         known |= {p.name: p.default for p in wanted if type(p.default) is int}
         for place in self.wanted.unreached(found.reached):
-            values = {**solve_path_condition(tree, place), **solve_sizes(tree, place, known, free)}
+            values = solve_path_condition(tree, place, self.target.loaded.find)
+            values |= solve_sizes(tree, place, known, free)
             if values and values not in asked:
                 asked.append(values)
         for values in asked[:_MOST_GOALS]:

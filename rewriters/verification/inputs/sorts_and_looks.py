@@ -7,16 +7,22 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.verification.calls.values import Spec, Tensor, Value
+import torch
+
+from npufix.rewriters.verification.calls.values import NO_CLASS, Spec, Tensor, Value, list_tensors
 from npufix.rewriters.verification.inputs.arguments import MASK
+from npufix.rewriters.verification.inputs.source.training.losses import is_ignored
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from npufix.rewriters.verification.inputs.target import Assignment
+    from npufix.rewriters.verification.inputs.source.declarations import Declarations
+    from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Keeps
 
 _HOPELESS = 16
 """Calls that fail with an argument of one sort, where others of it work."""
+_ENDS = 2
+"""Of packed sequences, where there is one."""
 _MOST_ALIKE = 1
 """That differ from others in plain floating numbers alone: another rank says more."""
 
@@ -105,3 +111,30 @@ def sketch_of(specs: Mapping[str, Spec]) -> tuple[object, ...]:
     named = specs.items()
     plain = {n: Value(0.5) if type(getattr(s, "value", None)) is float else s for n, s in named}
     return look_of(plain)
+
+
+def keeps_both(
+    keeps: Keeps, said: Declarations, case: CallCase, dtype: torch.dtype = torch.float32
+) -> bool:
+    """Say whether a call is within what is declared, and within what the user vouches for."""
+    recipe, specs = case.assignment.recipe, case.assignment.specs
+    tensors = [t for s in specs.values() for t in list_tensors(s)]
+    if any(t.rises and t.kind == "int" and t.shape[0] < _ENDS for t in tensors):
+        return False
+    # of several whole numbers, those that may be negative are so in a call of their own
+    signed = (n for n, s in specs.items() if any(_may_be_negative(t) for t in list_tensors(s)))
+    if case.flavour == "negative" and any(said.of(n).below for n in signed):
+        return False
+    settings = (*specs.items(), *(recipe.arguments if recipe is not None else ()))
+    ignored = {s.value for n, s in settings if isinstance(s, Value) and is_ignored(n)}
+    if case.flavour == "negative" and ignored and NO_CLASS not in ignored:
+        return False  # of labels, only the one that the call names is none
+    void = [n for n, s in specs.items() if any(t.void is not None for t in list_tensors(s))]
+    if any(said.of(name).below for name in void):
+        return False
+    made = said if recipe is None else said.made_with(recipe.arguments)
+    return made.fits(specs) and keeps(case, dtype)
+
+
+def _may_be_negative(tensor: Tensor) -> bool:
+    return tensor.kind == "int" and not tensor.sound

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import enum
 import inspect
 import re
 from typing import TYPE_CHECKING
@@ -161,23 +162,26 @@ def offer_configurations(kind: type, name: str) -> list[Spec]:
 
     ``name`` is what the user's module calls it: each version of the module has its own.
     """
+    if issubclass(kind, enum.Enum):
+        return []  # one of its members, which is no configuration
     label, sizes = f"{kind.__name__}()", _Sizes()
     if not try_call(kind, _BUILD_S).error:
         small = MadeArgument(lambda k: sizes.reduce(k()), f"{label} with small sizes", kind=name)
         return [small, MadeArgument(lambda k: k(), label, kind=name)]
-    if not _defaults(kind):
+    if not list_defaults(kind):
         return []
     # It cannot be made here, but what its attributes are by default stands in its signature.
     return [
         MadeArgument(
-            lambda k: sizes.reduce(StandInConfig(_defaults(k))),
+            lambda k: sizes.reduce(StandInConfig(list_defaults(k))),
             f"the defaults of {label} with small sizes",
             kind=name,
         )
     ]
 
 
-def _defaults(kind: type) -> dict[str, object]:
+def list_defaults(kind: type) -> dict[str, object]:
+    """Return what the arguments of a class are by default."""
     given = try_call(lambda: inspect.signature(kind), _BUILD_S).value
     if not isinstance(given, inspect.Signature):
         return {}

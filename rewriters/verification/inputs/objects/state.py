@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import inspect
 from typing import TYPE_CHECKING
 
@@ -142,8 +143,8 @@ def read_state(instance: object, called: str) -> dict[str, object]:
             found |= {f"{prefix}{name}": value for name, value in registered}
             held = {name: value for name, value in held.items() if not name.startswith("_")}
         for name, value in held.items():
-            if isinstance(value, _PLAIN):
-                found[f"{prefix}{name}"] = value
+            if isinstance(value, _PLAIN):  # each version has members of an enumeration of its own
+                found[f"{prefix}{name}"] = repr(value) if isinstance(value, enum.Enum) else value
             elif isinstance(value, (dict, list)) and not (name.startswith("_") or weights):
                 # ``self.count['loss']``; of sizes and names in lists, the results tell
                 kept = (torch.Tensor, int) if isinstance(value, dict) else torch.Tensor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 from dataclasses import dataclass, replace
@@ -64,6 +65,7 @@ FLOATS = _compile(
     (r"theta|base", (10000.0,)),
     (r"temperature|tau|gamma", (2.0, 0.5)),
     (r"alpha|(^|_)lr(_|$)|scal|momentum|rate|lambda|decay|std|range|limit", (0.25, 1.0)),
+    (r"sparsity|fraction", (0.5, 0.25)),
     (r"factor", (2.0, 0.25)),  # by which something becomes smaller, or larger
     (r"thresh", (0.5, 0.25, 1.0)),
     (r"(^|_)(max|high|upper|end)$", (2.0, 4.0)),  # others are 0.5: two bounds are apart
@@ -155,6 +157,8 @@ def guess_scalars(parameter: Parameter, widths: Sequence[int] = ()) -> list[Spec
         found.append(torch.device("cpu"))
     if re.search(r"\bstr\b", annotation) or (not annotation and find_named(TEXTS, name)):
         found += find_named(TEXTS, name) or (() if parameter.has_default else _WORDS)
+    if listed := re.search(r"\bLiteral(\[[^\[\]]*\])", annotation):
+        found[:0] = _read_list(listed[1])
     specs: list[Spec] = []
     for value in found:
         if not any(
@@ -162,6 +166,14 @@ def guess_scalars(parameter: Parameter, widths: Sequence[int] = ()) -> list[Spec
         ):
             specs.append(Value(value))
     return specs
+
+
+def _read_list(text: str) -> list[object]:
+    """Return what stands in ``["src", "dst"]``; nothing where that is no list of plain values."""
+    try:
+        return list(ast.literal_eval(text))
+    except (ValueError, SyntaxError, TypeError):
+        return []
 
 
 def guess_ends(name: str, shapes: Sequence[tuple[int, ...]]) -> list[Spec]:

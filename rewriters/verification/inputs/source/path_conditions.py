@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import enum
 import itertools
 import re
 from functools import lru_cache
@@ -46,10 +47,13 @@ _TINY = 1e-3
 """What is compared with less stands for nothing: ``beta < 1e-5``."""
 
 
-def solve_path_condition(tree: ast.Module, place: Place) -> dict[str, object]:
+def solve_path_condition(
+    tree: ast.Module, place: Place, find: Find = find_nothing
+) -> dict[str, object]:
     """Return values under which the tests around a line, and those it must get past, let it run.
 
-    Of a way of a test, those under which the test turns out like that as well.
+    Of a way of a test, those under which the test turns out like that as well. ``find`` knows the
+    constants of the module, and members of enumerations: ``if mode == Mode.EVERY:``.
     """
     line = place.line if isinstance(place, Branch) else place
     function = _around(tree, line)
@@ -59,7 +63,7 @@ def solve_path_condition(tree: ast.Module, place: Place) -> dict[str, object]:
     own = list(_tests_at(function, place)) if isinstance(place, Branch) else []
     # What is next to the line first: of ``if mode == "a": return``, "b" is asked for below.
     for test, outcome in (*own, *reversed([*_tests(function.body, line)])):
-        for name, value in _satisfying(test, outcome=outcome):
+        for name, value in _satisfying(test, find, outcome=outcome):
             wanted.setdefault(name, value)
     return wanted
 
@@ -261,6 +265,11 @@ def _constants(node: ast.expr, find: Find = find_nothing) -> list[object]:
     value: object = getattr(node, "value", None) if isinstance(node, ast.Constant) else None
     if isinstance(node, ast.Name):
         value = find(node.id)
+    elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        kind = find(node.value.id)
+        member = getattr(kind, node.attr, None) if isinstance(kind, enum.EnumMeta) else None
+        # as the text that equals it: each version of the module has members of its own
+        value = getattr(member, "value", None) if isinstance(member, str | int) else None
     if type(value) in {str, int, float}:
         return [value]
     if isinstance(node, ast.Tuple | ast.List | ast.Set):
@@ -309,33 +318,33 @@ def _holds(statement: ast.stmt, line: int) -> bool:
     return statement.lineno <= line <= (statement.end_lineno or statement.lineno)
 
 
-def _satisfying(test: ast.expr, *, outcome: bool) -> list[tuple[str, object]]:
+def _satisfying(test: ast.expr, find: Find, *, outcome: bool) -> list[tuple[str, object]]:
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return _satisfying(test.operand, outcome=not outcome)
+        return _satisfying(test.operand, find, outcome=not outcome)
     if isinstance(test, ast.BoolOp):
         # All parts of ``a and b`` must hold; that it does not hold is decided by one of them.
         every = isinstance(test.op, ast.And) is outcome
         parts = test.values if every else test.values[:1]
-        return [pair for part in parts for pair in _satisfying(part, outcome=outcome)]
+        return [pair for part in parts for pair in _satisfying(part, find, outcome=outcome)]
     if isinstance(test, ast.BinOp) and isinstance(test.op, ast.Mod):
         test = ast.Compare(test, [ast.NotEq()], [ast.Constant(0)])
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
         if isinstance(test.left, ast.BinOp):
             return _of_remainder(test.left, test.ops[0], test.comparators[0], outcome=outcome)
         name = spell_dotted_name(test.left)
-        value = _list_compared(name, test.ops[0], test.comparators[0], outcome=outcome)
+        known = _constants(test.comparators[0], find)
+        value = _list_compared(name, test.ops[0], test.comparators[0], known, outcome=outcome)
         return [(name, value[0])] if name and value else []
     name = spell_dotted_name(test)
     return [(name, outcome)] if name else []
 
 
 def _list_compared(
-    name: str, op: ast.cmpop, other: ast.expr, *, outcome: bool
+    name: str, op: ast.cmpop, other: ast.expr, constants: Sequence[object], *, outcome: bool
 ) -> tuple[object, ...]:
     if isinstance(other, ast.Constant) and other.value is None:
         absent = isinstance(op, ast.Is | ast.Eq) is outcome
         return (None,) if absent else (_something(name),)
-    constants = _constants(other)
     if not constants:
         return ()
     first = constants[0]

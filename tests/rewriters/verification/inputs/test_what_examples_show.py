@@ -1,0 +1,140 @@
+"""Examples in docstrings, enumerations, literals, settings: what no name and no type tells."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+from tests.rewriters.verification.changed_programs import verdict
+
+MADE = '''
+class Mixer(torch.nn.Module):
+    """Mix rows.
+
+    Example
+    -------
+    >>> mixer = Mixer(plan=[["mean", 64], ["max", 128]])
+    >>> mixed = mixer(torch.rand(3, 64, 128))
+    """
+
+    def __init__(self, plan):
+        super().__init__()
+        (first, rows), (second, self.columns) = plan
+        self.first, self.second = getattr(torch, first), getattr(torch, second)
+        self.weight = torch.nn.Parameter(torch.ones(rows, 1))
+
+    def forward(self, x):
+        if x.shape[-1] != self.columns:
+            raise ValueError("columns")
+        x = x * self.weight
+        return self.first(x, dim=1) + self.second(x, dim=2).values.sum()
+'''
+CALLED = '''
+def place(image, corners):
+    """Place.
+
+    >>> image = torch.rand(2, 400, 3)
+    >>> place(image, {"left": torch.tensor([7, 300]), "way": "up"})
+    """
+    if corners["way"] != "up" or image.shape[-1] != 3:
+        raise ValueError("way")
+    return image[:, corners["left"]] * 2
+'''
+MEMBERS = """
+import enum
+
+
+class Way(enum.Enum):
+    half = "half"
+    twice = "twice"
+
+
+class Sampling:
+    def __init__(self, way: Way | str, amount: int = 1):
+        self.way, self.amount = Way(way), amount
+
+
+def scale(x: torch.Tensor, sampling: Sampling, end: Literal["left", "right"]) -> torch.Tensor:
+    if end not in ("left", "right"):
+        raise ValueError(end)
+    return x * sampling.amount * 2
+"""
+BESIDE = """
+import dataclasses
+
+
+@dataclasses.dataclass
+class SparseConfig:
+    sparsity: float = 0.999
+    from_top: bool = True
+
+
+class Sparse(torch.nn.Module):
+    def __init__(self, base: torch.nn.Module, adapter_name: str, config: SparseConfig):
+        super().__init__()
+        scores = base.weight.detach().abs().flatten()
+        count = int(len(scores) * (1 - config.sparsity))
+        if count < 1:
+            raise ValueError("nothing is left")
+        self.rank = config.unheard_of
+        self.rows = scores.topk(count, largest=config.from_top).indices
+        self.values = torch.nn.ParameterDict({adapter_name: torch.zeros(count)})
+
+    def delta(self, name: str) -> torch.Tensor:
+        return torch.zeros(64).scatter_add(0, self.rows, self.values["first"]) * 2
+"""
+CHOSEN = """
+import enum
+
+BINARY = "binary-of-two"
+
+
+class Way(enum.StrEnum):
+    ALL = "all"
+    MEAN = "the mean"
+
+
+class Score(torch.nn.Module):
+    def __init__(self, way: Way | str = Way.ALL, mode: str = "other"):
+        super().__init__()
+        self.way, self.mode = Way(way), mode
+
+    def forward(self, x):
+        if self.way == Way.MEAN and self.mode == BINARY:
+            return x.mean(-1) * 2
+        return x
+"""
+ENDLESS = """
+class Wrapped(torch.nn.Module):
+    def __init__(self, base, config):
+        super().__init__()
+        if config.unheard_of is not None:
+            raise ValueError("nothing is known of it")
+        self.base = base
+
+    @property
+    def weight(self):
+        return self.weight
+
+    def forward(self, x):
+        return x * 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "right", "wrong"),
+    [
+        (MADE, "x * self.weight", "self.weight * x", "x"),
+        (CALLED, "* 2", "* 2.0", "* 3"),
+        ("from typing import Literal\n" + MEMBERS, "* 2", "* 2.0", "* 3"),
+        (BESIDE, "* 2", "* 2.0", "* 3"),
+        (CHOSEN, "* 2", "* 2.0", "* 3"),
+        (ENDLESS, "* 2", "* 2.0", "* 3"),
+    ],
+)
+def test_a_call_is_found(text: str, old: str, right: str, wrong: str) -> None:
+    kept = verdict(text, (old, right))
+    assert kept.status.value == "equivalent", kept.reason
+    refuted = verdict(text, (old, wrong))
+    assert refuted.status.value == "refuted", refuted.reason
