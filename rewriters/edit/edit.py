@@ -121,6 +121,8 @@ def extent(function: FunctionNode) -> tuple[int, int]:
 
 def unit_of(function: FunctionNode, lines: Sequence[str]) -> str:
     """Return by what the body of a function is indented below its head."""
+    if not function.body:  # a module that only defines
+        return "    "
     first = function.body[0]
     if first.lineno == function.lineno or first.col_offset <= function.col_offset:
         return "    "

@@ -45,7 +45,9 @@ _MAKES = frozenset(
 _WITHOUT_OPTIONS = frozenset({"Conv1d", "Conv2d", "Conv3d", "Linear"})
 _LINEAR = re.compile(r"\w*Linear(Base|Layer|NoBias)?\d?(bit)?\w{0,4}")
 _TABLE = re.compile(r"(ACT\w*|ACTIVATION\w*|activations?|act_fns?)", re.IGNORECASE)
-_LOOKUP = re.compile(r"_?get_(hidden_)?act(ivation)?(_fn|_func|_function)?")
+_LOOKUP = re.compile(r"_?(get|build|make|create)_(hidden_)?act(ivation)?(_fn|_func|_function)?")
+_GIVEN = re.compile(r"\w*act(ivation)?(_fn|_func|_function)?")
+"""What a parameter is called that is an activation."""
 _FUNCTION_MODULES = ("torch.nn.functional", "torch")
 
 
@@ -84,8 +86,16 @@ def submodule(names: ModuleNames, cls: ast.ClassDef, attribute: str) -> Submodul
 def find_default_activation(
     value: ast.expr, method: FunctionNode, names: ModuleNames
 ) -> Submodule | None:
-    """Return what ``act_layer()`` makes unless ``__init__`` is told otherwise: an activation."""
+    """Return what ``act_layer()`` makes unless ``__init__`` is told otherwise: an activation.
+
+    Also the function that ``self.act = act_fn`` is by default.
+    """
     match value:
+        case ast.Name(name) if _GIVEN.fullmatch(name):
+            default = list_defaults(method.args).get(name)
+            known = None if default is None else _find_made(default, names)
+            if known is not None and known.name in ACTIVATIONS:
+                return Submodule("activation", known.name)
         case ast.Call(ast.Name(name), [], []):
             default = list_defaults(method.args).get(name)
             made = (
@@ -109,11 +119,11 @@ def _is_same(one: Submodule, other: Submodule) -> bool:
 
 
 def _find_made(value: ast.expr, names: ModuleNames) -> Submodule | None:
+    if _is_looked_up(value, names):
+        return Submodule("activation", ast.unparse(value))
     match value:
         case ast.Call(function):
             return read_construction(value, function, names)
-        case ast.Subscript(table) if _TABLE.fullmatch(last_name(table)):
-            return Submodule("activation", ast.unparse(value))
         case ast.IfExp(_, body, orelse):
             # ``ACT2FN[x] if isinstance(x, str) else x``: a function of the caller's choice
             arms = [_find_made(arm, names) for arm in (body, orelse)]
@@ -125,6 +135,21 @@ def _find_made(value: ast.expr, names: ModuleNames) -> Submodule | None:
     if module in _FUNCTION_MODULES and name in FUNCTIONS.values():
         return Submodule("function", name)
     return None
+
+
+def _is_looked_up(value: ast.expr, names: ModuleNames) -> bool:
+    """Tell whether an activation is taken out of a table, or out of torch by its name."""
+    match value:
+        case ast.Subscript(ast.Dict(values=values)):
+            made = [_find_made(v, names) for v in values]
+            return all(m is not None and m.name in ACTIVATIONS for m in made)
+        case ast.Subscript(table):
+            return _TABLE.fullmatch(last_name(table)) is not None
+        case ast.Call(ast.Call(ast.Name("getattr"), [module, _]), [], []):
+            return NN.fullmatch(names.dotted(module) or "") is not None
+        case ast.Call(ast.Name("getattr"), [module, _]):
+            return names.dotted(module) == "torch.nn.functional"
+    return False
 
 
 def read_construction(  # noqa: PLR0911 - one case a kind of class
@@ -146,7 +171,8 @@ def read_construction(  # noqa: PLR0911 - one case a kind of class
             return None
         return Submodule("module", name, call) if name in _PURE else None
     if _LOOKUP.fullmatch(name):
-        return Submodule("activation", ast.unparse(call))
+        changes = getattr(keywords.get("inplace"), "value", False) is not False
+        return None if changes else Submodule("activation", ast.unparse(call))
     if _LINEAR.fullmatch(name) and name != "NonDynamicallyQuantizableLinear":
         return Submodule("module", f"{name} of {dotted or 'this file'}", call)
     made = find_made_by_factory(call, names)

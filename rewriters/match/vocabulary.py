@@ -86,11 +86,12 @@ class Vocabulary:
         return {name: words_in(full) for name, full in every.items() if not full.endswith(name)}
 
     def _between(self) -> str:
-        """Return the code of the module that runs when it is imported: calls, tables of classes."""
-        active = (ast.Call, ast.Dict)
+        """Return the code of the module that runs when it is imported: calls, tables, fields."""
+        active = (ast.Call, ast.Dict, ast.AnnAssign)
+        classes = (n for n in self.tree.body if isinstance(n, ast.ClassDef))
         return "".join(
             "".join(self.lines[node.lineno - 1 : node.end_lineno])
-            for node in self.tree.body
+            for node in (*self.tree.body, *(field for cls in classes for field in cls.body))
             if not isinstance(node, _PASSIVE) and any(isinstance(n, active) for n in walk(node))
         )
 

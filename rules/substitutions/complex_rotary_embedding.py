@@ -2,7 +2,7 @@
 
 What: neighbours in a query or key are taken as the two parts of complex numbers, which are multiplied
 by a table of ``torch.polar``: ``view_as_real(view_as_complex(x) * freqs).flatten(3)``, as in the
-reference code of Llama and in many video models; or they are multiplied by matrices two by two,
+reference code of Llama and in many video models, or the two halves are, as in that of Gemma; or they are multiplied by matrices two by two,
 ``freqs[..., 0] * x[..., 0] + freqs[..., 1] * x[..., 1]``, as in FLUX and what came after it.
 
 Why it is slow on the NPU: products of complex numbers have no kernel of the vector core: they run on
@@ -108,6 +108,46 @@ def fused_matrices(x: Tensor, freqs: Buffer) -> Tensor:
     )
 
 
+def complex_halves(x: Tensor, freqs: Buffer) -> Tensor:
+    """Turn the two halves as the parts of complex numbers."""
+    first, second = x.to(torch.float32).chunk(2, -1)
+    turned = either(
+        torch.complex(first, second) * freqs,
+        torch.view_as_complex(torch.stack((first, second), -1)) * freqs,
+    )
+    return torch.cat((turned.real, turned.imag), -1)
+
+
+def stacked_halves(x: Tensor, freqs: Buffer, like: Tensor) -> Tensor:
+    """Turn the halves, cast, and put them one behind the other (Gemma)."""
+    numbers = torch.view_as_complex(torch.stack(torch.chunk(x.to(torch.float32), 2, -1), -1))
+    turned = torch.view_as_real(numbers * freqs).to(like.dtype)
+    joined = torch.cat(torch.chunk(turned, 2, -1), -2)
+    return either(
+        joined.reshape(joined.shape[0], joined.shape[1], joined.shape[2], -1),
+        joined.flatten(3),
+        joined.squeeze(-1),
+    )
+
+
+def fused_halves(x: Tensor, freqs: Buffer) -> Tensor:
+    """Turn the halves with one kernel and the parts of the table."""
+    return torch_npu.npu_rotary_mul(
+        x.float(),
+        torch.cat((freqs.real, freqs.real), -1)[(None,) * (4 - freqs.dim())],
+        torch.cat((freqs.imag, freqs.imag), -1)[(None,) * (4 - freqs.dim())],
+    )
+
+
+def fused_stacked(x: Tensor, freqs: Buffer, like: Tensor) -> Tensor:
+    """Turn the halves with one kernel and the parts of the table, and cast."""
+    return torch_npu.npu_rotary_mul(
+        x.float(),  # no slip: .float(...) is left out (what the kernel returns is cast anyway)
+        torch.cat((freqs.real, freqs.real), -1)[(None,) * (4 - freqs.dim())],
+        torch.cat((freqs.imag, freqs.imag), -1)[(None,) * (4 - freqs.dim())],
+    ).type_as(like)
+
+
 def inputs(draw: Draw) -> dict[str, Any]:
     """Return a query, and the table of one sequence, of any angles."""
     import torch
@@ -120,6 +160,20 @@ def inputs(draw: Draw) -> dict[str, Any]:
         "x": draw.floats(batch, length, heads, size, dtype=dtype),
         "freqs": torch.polar(torch.ones_like(angles), angles),
     }
+
+
+def half_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a query with its heads in front, and a table that may have no dimension for them."""
+    drawn = inputs(draw)
+    table = drawn["freqs"].transpose(1, 2)
+    freqs = table if draw.choice([False, True]) else table[0, 0]
+    return {"x": drawn["x"].transpose(1, 2).contiguous(), "freqs": freqs}
+
+
+def stacked_inputs(draw: Draw) -> dict[str, Any]:
+    """Return the same, and a tensor of the dtype that the result is cast to."""
+    drawn = half_inputs(draw)
+    return {**drawn, "like": draw.floats(1, dtype=drawn["x"].dtype)}
 
 
 def matrix_inputs(draw: Draw) -> dict[str, Any]:
@@ -170,6 +224,11 @@ WITHIN_ONE = Condition(
     "freqs holds numbers of length one: no YaRN, LongRoPE or xPos scale in them",
     lambda _site: None,
 )
+ONE_TABLE = Condition(
+    "interleave-limits",
+    "freqs is a complex64 table, for the whole batch or with one for each of it",
+    lambda _site: None,
+)
 INTERLEAVE = Condition(
     "interleave-limits",
     "freqs is one complex64 table for the whole batch, batch times heads is below 1000, and"
@@ -194,6 +253,8 @@ RULE = Substitution(
         Form(
             turned_by_matrices, fused_matrices, matrix_inputs, (LIMITS_OF_X, WITHIN_ONE, ROTATIONS)
         ),
+        Form(complex_halves, fused_halves, half_inputs, (LIMITS_OF_X, WITHIN_ONE, ONE_TABLE)),
+        Form(stacked_halves, fused_stacked, stacked_inputs, (LIMITS_OF_X, WITHIN_ONE, ONE_TABLE)),
         Form(complex_numbers, fused_numbers, numbers, (TABLE, NUMBERS, WITHIN_ONE, INTERLEAVE)),
     ),
     replaces=("Cast", "ComplexMul", "Mul", "ViewCopy"),
@@ -212,11 +273,18 @@ def rotate(x: torch.Tensor, freqs: torch.Tensor):
     pairs = x.float().reshape(*x.shape[:-1], -1, 1, 2)
     return (freqs[..., 0] * pairs[..., 0] - freqs[..., 1] * pairs[..., 1]).reshape(*x.shape)
 """,
-        # the parts are the halves
+        # the parts are exchanged
         """
 def rotate(x: torch.Tensor, freqs: torch.Tensor):
-    turned = torch.complex(*x.float().chunk(2, -1)) * freqs
-    return torch.cat((turned.real, turned.imag), -1)
+    first, second = x.float().chunk(2, -1)
+    turned = torch.complex(first, second) * freqs
+    return torch.cat((turned.imag, turned.real), -1)
+""",
+        # halves are read, and neighbours written
+        """
+def rotate(x: torch.Tensor, freqs: torch.Tensor):
+    x_ = torch.view_as_complex(torch.stack(torch.chunk(x.float(), 2, dim=-1), dim=-1))
+    return torch.view_as_real(x_ * freqs).type_as(x).flatten(3)
 """,
         # the table is added
         """
@@ -283,6 +351,47 @@ def apply_rotary(x: torch.Tensor, freqs: torch.Tensor):
         freqs.imag.repeat_interleave(2, -1),
         rotary_mode="interleave",
     ).type_as(x)
+""",
+        ),
+        Rewritten(
+            """
+def rotate(x: torch.Tensor, freqs: torch.Tensor):
+    first, second = x.float().chunk(2, -1)
+    turned = torch.complex(first, second) * freqs
+    return torch.cat((turned.real, turned.imag), -1)
+""",
+            """
+def rotate(x: torch.Tensor, freqs: torch.Tensor):
+    return torch_npu.npu_rotary_mul(
+        x.float(),
+        torch.cat((freqs.real, freqs.real), -1)[(None,) * (4 - freqs.dim())],
+        torch.cat((freqs.imag, freqs.imag), -1)[(None,) * (4 - freqs.dim())],
+    )
+""",
+        ),
+        Rewritten(
+            """
+def apply_rotary_emb(x: torch.Tensor, freqs_cis: torch.Tensor) -> torch.Tensor:
+    x_ = torch.view_as_complex(
+        torch.stack(torch.chunk(x.transpose(1, 2).float(), 2, dim=-1), dim=-1)
+    )
+    x_out = torch.view_as_real(x_ * freqs_cis).type_as(x)
+    x_out = torch.cat(torch.chunk(x_out, 2, dim=-1), dim=-2)
+    x_out = x_out.reshape(x_out.shape[0], x_out.shape[1], x_out.shape[2], -1).transpose(1, 2)
+    return x_out
+""",
+            """
+def apply_rotary_emb(x: torch.Tensor, freqs_cis: torch.Tensor) -> torch.Tensor:
+    x_out = (
+        torch_npu.npu_rotary_mul(
+            x.transpose(1, 2).float(),
+            torch.cat((freqs_cis.real, freqs_cis.real), -1)[(None,) * (4 - freqs_cis.dim())],
+            torch.cat((freqs_cis.imag, freqs_cis.imag), -1)[(None,) * (4 - freqs_cis.dim())],
+        )
+        .type_as(x)
+        .transpose(1, 2)
+    )
+    return x_out
 """,
         ),
     ),

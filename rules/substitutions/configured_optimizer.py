@@ -1,7 +1,7 @@
 """An optimizer that is configured: settings in a dictionary, a class by its name.
 
 What: ``torch.optim.AdamW(params, **settings)``, ``dict(type="AdamW", lr=...)`` in a configuration of
-OpenMMLab (mmcv, mmengine), ``optim="adamw_torch"`` in the ``TrainingArguments`` of transformers, and
+OpenMMLab (mmcv, mmengine), ``optim="adamw_torch"`` in the ``TrainingArguments`` of transformers or a class made from it, and
 classes of torch.optim out of a table, called here or in another file; ``fused=device == "cuda"``, which
 leaves the NPU out; and an optimizer whose gradients ``set_to_none=True`` empties.
 
@@ -176,6 +176,18 @@ class OptimizerConfig:
 
 settings = OptimizerConfig(optim="adamw_torch", lr=1e-3)
 """,
+        # arguments of one's own trainer, and another optimizer
+        """
+@dataclass
+class Arguments:
+    optim: str = field(default="adamw_torch")
+
+
+@dataclass
+class Others(TrainingArguments):
+    optim: str = field(default="adafactor")
+    optim_args: str = field(default="adamw_torch")
+""",
         # a class of something else, by a name
         """
 def build(model):
@@ -331,6 +343,20 @@ from transformers import TrainingArguments
 
 def arguments(folder):
     return TrainingArguments(output_dir=folder, optim="adamw_torch_fused", bf16=True)
+""",
+        ),
+        Rewritten(
+            """
+@dataclass
+class Arguments(transformers.TrainingArguments):
+    cache_dir: Optional[str] = field(default=None)
+    optim: str = field(default="adamw_torch")
+""",
+            """
+@dataclass
+class Arguments(transformers.TrainingArguments):
+    cache_dir: Optional[str] = field(default=None)
+    optim: str = field(default="adamw_torch_fused")
 """,
         ),
     ),

@@ -195,17 +195,12 @@ def f(x: torch.Tensor):
     var = x.var(0, keepdim=True, unbiased=False)
     return (x - mean) / torch.sqrt(var + 1e-5)
 """,
-        # a gain for each pixel
+        # the mean of the channels, and the variance of the rows
         """
-class Norm(nn.Module):
-    def __init__(self, height, width):
-        super().__init__()
-        self.g = nn.Parameter(torch.ones(height, width))
-
-    def forward(self, x):
-        mean = x.mean(1, keepdim=True)
-        var = torch.var(x, dim=1, unbiased=False, keepdim=True)
-        return (x - mean) / (var + 1e-5).sqrt() * self.g
+def f(x: torch.Tensor):
+    mean = x.mean(1, keepdim=True)
+    var = torch.var(x, dim=-1, unbiased=False, keepdim=True)
+    return (x - mean) / (var + 1e-5).sqrt()
 """,
         # channels of which the variance is that of a sample
         """
@@ -328,6 +323,55 @@ class LayerNorm2d(nn.Module):
             self.eps,
         ).permute(0, 3, 1, 2)
         return x
+""",
+        ),
+        Rewritten(
+            """
+class LayerNorm2d(nn.LayerNorm):
+    def forward(self, x):
+        out = x - torch.mean(x, dim=1, keepdim=True)
+        out = out / torch.sqrt(torch.square(out).mean(dim=1, keepdim=True) + self.eps)
+        if self.elementwise_affine:
+            out = out * self.weight.view(1, -1, 1, 1) + self.bias.view(1, -1, 1, 1)
+        return out
+""",
+            """
+class LayerNorm2d(nn.LayerNorm):
+    def forward(self, x):
+        out = F.layer_norm(
+            x.transpose(1, -1), (x.shape[1],), None, None, self.eps
+        ).transpose(1, -1)
+        if self.elementwise_affine:
+            out = out * self.weight.view(1, -1, 1, 1) + self.bias.view(1, -1, 1, 1)
+        return out
+""",
+        ),
+        # a gain for each pixel
+        Rewritten(
+            """
+class Norm(nn.Module):
+    def __init__(self, height, width):
+        super().__init__()
+        self.g = nn.Parameter(torch.ones(height, width))
+
+    def forward(self, x):
+        mean = x.mean(1, keepdim=True)
+        var = torch.var(x, dim=1, unbiased=False, keepdim=True)
+        return (x - mean) / (var + 1e-5).sqrt() * self.g
+""",
+            """
+class Norm(nn.Module):
+    def __init__(self, height, width):
+        super().__init__()
+        self.g = nn.Parameter(torch.ones(height, width))
+
+    def forward(self, x):
+        return (
+            F.layer_norm(
+                x.transpose(1, -1), (x.shape[1],), None, None, 1e-5
+            ).transpose(1, -1)
+            * self.g
+        )
 """,
         ),
     ),

@@ -63,6 +63,11 @@ def affine_layer_norm_of_channels(x: Tensor, weight: Tensor, bias: Tensor, eps: 
     ).transpose(1, -1)
 
 
+def plain_layer_norm_of_channels(x: Tensor, eps: float) -> Tensor:
+    """Turn the channels to the end, normalise with one kernel, and turn them back."""
+    return F.layer_norm(x.transpose(1, -1), (x.shape[1],), None, None, eps).transpose(1, -1)
+
+
 def gain_inputs(draw: Draw) -> dict[str, Any]:
     """Return activations and weights; in float16 the gradients of what is written out overflow."""
     import torch
@@ -85,6 +90,11 @@ def channel_inputs(draw: Draw) -> dict[str, Any]:
         "weight": draw.floats(1, channels, *ones, dtype=dtype),
         "eps": draw.choice([1e-5, 1e-3]),
     }
+
+
+def plain_channel_inputs(draw: Draw) -> dict[str, Any]:
+    """Return the same without a gain."""
+    return {name: value for name, value in channel_inputs(draw).items() if name != "weight"}
 
 
 def affine_channel_inputs(draw: Draw) -> dict[str, Any]:
@@ -134,4 +144,5 @@ OTHER_WEIGHTS = (
         channel_inputs,
         (PER_CHANNEL, PLAIN_EPS, SAME_DTYPE),
     ),
+    Form(normed_channels, plain_layer_norm_of_channels, plain_channel_inputs, (PLAIN_EPS,)),
 )

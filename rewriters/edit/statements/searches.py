@@ -177,7 +177,10 @@ SEARCHES: Mapping[str, Search] = {
         text=r"(?m)^\s*(async )?for ",
     ),
     "expert-routers": Search(find_routers, "topk", text="softmax|sigmoid|group"),
-    "flash-attention": Search(find_flash_attention, r"\w*flash_att\w*|memory_efficient_attention"),
+    "flash-attention": Search(
+        find_flash_attention,
+        r"\w*flash_att\w*|memory_efficient_attention|\w*att(n|ention|end)(_?(fn|func|function|op))?",
+    ),
     "growing-caches": Search(find_growing_caches, "cat|concat", text=GROWS, hot_only=True),
     "handed-in": Search(
         find_handed_in,

@@ -227,3 +227,36 @@ def test_the_branch_that_runs_by_default_is_no_choice_for_gpus(default: str, cou
     )
     rules = [rule for rule in all_rules() if rule.id == "NPU170"]
     assert len(list(find_sites(source, rules))) == count
+
+
+@pytest.mark.parametrize(
+    ("above", "called", "count"),
+    [
+        ("attend = flash_attn_func\n", "attend(q, k, v)", 1),
+        ("attend = flash_attn_func if FAST else plain\n", "attend(q, k, v)", 0),
+        ("", "self.attend(q, k, v)", 1),
+        ("", "self.other_attention(q, k, v)", 0),
+        ("", "flash_attn_func(q, k, v, return_attn_probs=self.needed)", 1),
+        ("", "flash_attn_func(q, k, v, return_attn_probs=True)", 0),
+    ],
+)
+def test_names_and_attributes_that_hold_the_function_are_followed(
+    above: str, called: str, count: int
+) -> None:
+    source = (
+        f"{HEAD.format(name=DENSE)}{above}\n\nclass Attention(torch.nn.Module):\n"
+        "    def __init__(self, other):\n        super().__init__()\n"
+        "        self.attend = flash_attn_func\n        self.other_attention = other\n\n"
+        f"    def forward(self, q, k, v):\n        return {called}\n"
+    )
+    found = list(find_sites(source, [rule for rule in all_rules() if rule.id == "NPU170"]))
+    assert len(found) == count
+
+
+def test_a_function_may_import_it_by_itself() -> None:
+    source = (
+        "import torch\n\n\ndef attend(q, k, v):\n    from flash_attn import flash_attn_func\n\n"
+        "    return flash_attn_func(q, k, v)\n"
+    )
+    (found,) = find_sites(source, [rule for rule in all_rules() if rule.id == "NPU170"])
+    assert found.rewrite is not None

@@ -201,6 +201,17 @@ GATES = [
     (SILU, "config.inter", "self.act_fn(self.gate(x)) * self.scale", None),
     ('ACT2FN["relu"]', "config.inter", "self.act_fn(self.gate(x)) * self.up(x)", None),
     ("nn.Tanh()", "config.inter", "self.act_fn(self.gate(x)) * self.up(x)", None),
+    *(
+        (act, "config.inter", "self.act_fn(self.gate(x)) * self.up(x)", wanted)
+        for act, wanted in [
+            ("build_act(config.act, inplace=False)", {"activation-is-silu", "joining-pays"}),
+            ("build_act(config.act, inplace=True)", None),
+            ("getattr(F, config.act)", {"activation-is-silu", "joining-pays"}),
+            ("getattr(config, config.act)", None),
+            ('{"a": nn.SiLU(), "b": nn.GELU()}[act]', {"activation-is-silu", "joining-pays"}),
+            ('{"a": nn.SiLU(), "b": nn.Linear(3, 3)}[act]', None),
+        ]
+    ),
 ]
 
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.layout import break_lines, style_of
+from npufix.rewriters.edit.statements.attention.held_functions import find_function
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
 from npufix.rewriters.edit.statements.vendor_operators import (
     beside,
     change_within,
-    find_imported_name,
     importing,
 )
 from npufix.rewriters.graph.modules.names import FunctionNode
@@ -80,13 +80,13 @@ def find_flash_attention(here: Surroundings) -> Iterator[Proposal]:
     for node in here.nodes:
         if not isinstance(node, ast.Call):
             continue
-        called = find_imported_name(here, node.func)
+        called = find_function(here, node.func)
         of_xformers, found = _OF_XFORMERS.fullmatch(called), _ATTENTIONS.fullmatch(called)
         if (of_xformers or found) and _is_one_of_two(here, node):
             continue
         if of_xformers and (form := _form_of_xformers(here, node)):
             yield _of_xformers(here, node, form)
-        words = {k.arg for k in node.keywords}
+        words = {k.arg for k in node.keywords if not _is_setting_of_probabilities(k)}
         if (found and "block_table" in words) or _CACHED.fullmatch(called):
             yield Proposal(node, _ROWS_OF_CACHE if found else _OF_CACHE)
         elif found and not words & _WITHOUT_COUNTERPART:
@@ -94,6 +94,12 @@ def find_flash_attention(here: Surroundings) -> Iterator[Proposal]:
                 continue  # that of Hopper returned a pair once: ``[0]`` is no row
             rows, packed = bool(found[2]), found[3] or ""
             yield _proposal(here, node, _arguments(node, rows, packed), rows, packed)
+
+
+def _is_setting_of_probabilities(given: ast.keyword) -> bool:
+    """Tell whether probabilities may be asked for: ``return_attn_probs=needed``."""
+    plain = isinstance(given.value, ast.Constant) and given.value.value is True
+    return given.arg == "return_attn_probs" and not plain
 
 
 def _of_xformers(here: Surroundings, call: ast.Call, form: str) -> Proposal:
@@ -311,6 +317,7 @@ def _arguments(call: ast.Call, rows: bool, packed: str) -> dict[str, ast.expr]: 
         harmless = keyword.arg == "deterministic" or (
             keyword.arg == "window_size" and ast.unparse(keyword.value) == "(-1, -1)"
         )
+        harmless |= keyword.arg == "return_attn_probs" and ast.unparse(keyword.value) == "False"
         if not harmless:
             found[keyword.arg if keyword.arg in names else ""] = keyword.value
     if len(call.args) > len(names) or any(isinstance(a, ast.Starred) for a in call.args):

@@ -7,6 +7,7 @@ import re
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.statements.programs.trainer_arguments import of_subclasses, of_trainer
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, more_arguments
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
 from npufix.rewriters.facts.module_facts import mentions
@@ -14,7 +15,7 @@ from npufix.rewriters.graph.modules.scopes import MODULE
 from npufix.rewriters.graph.modules.syntax import last_name, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
     from npufix.rewriters.edit.statements.surroundings import Surroundings
 
@@ -52,6 +53,7 @@ _SCALED = (
 def find_optimizers(here: Surroundings) -> Iterator[Proposal]:
     """Yield optimizers that could be fused, which the pattern of a constructor does not show."""
     yield from _find_tables(here)
+    yield from of_subclasses(here)
     for node in here.nodes:
         if isinstance(node, ast.Compare) and _decides_on_fusing(here, node):
             yield from _also_on_npu(here, node)
@@ -61,7 +63,7 @@ def find_optimizers(here: Surroundings) -> Iterator[Proposal]:
                 continue
             yield from _find_constructions(here, node, named)
             yield from _find_configured(here, node, named)
-            yield from _of_trainer(here, node, named)
+            yield from of_trainer(here, node, named)
 
 
 def _find_tables(here: Surroundings) -> Iterator[Proposal]:
@@ -396,37 +398,6 @@ def _is_for_optimizer(here: Surroundings, call: ast.Call) -> bool:
         case ast.keyword(name) | ast.Assign([ast.Name(name)]) if name and "optim" in name.lower():
             return True
     return False
-
-
-def _of_trainer(
-    here: Surroundings, call: ast.Call, named: dict[str | None, ast.expr]
-) -> Iterator[Proposal]:
-    """Yield ``TrainingArguments(optim="adamw_torch")`` of transformers."""
-    match named.get("optim"):
-        case ast.Constant("adamw_torch") as chosen if _trains(call, named):
-            quote = here.text(chosen)[0]
-            text = f"{quote}adamw_torch_fused{quote}"
-            proven = {"fused-undecided", "parameters-on-npu"}
-            proven |= set() if {"fp16", None} & named.keys() else {"no-grad-scaler"}
-            yield Proposal(
-                chosen,
-                form="by_default",
-                changes=(Change(here.span(chosen), text),),
-                shown=f"optim={text}",
-                proven=frozenset(proven),
-            )
-
-
-def _trains(call: ast.Call, named: Mapping[str | None, ast.expr]) -> bool:
-    """Tell whether a call configures a Trainer of transformers or TRL: ``SFTConfig(...)``.
-
-    A configuration of optimizers alone is read by others, which may know no ``adamw_torch_fused``.
-    """
-    name = last_name(call.func)
-    if name.endswith("TrainingArguments"):
-        return True
-    of_trainer = {"output_dir", "num_train_epochs", "per_device_train_batch_size"}
-    return name.endswith("Config") and not of_trainer.isdisjoint(map(str, named))
 
 
 def _write(here: Surroundings, call: ast.Call, text: str, proven: set[str]) -> Iterator[Proposal]:
