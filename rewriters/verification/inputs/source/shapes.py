@@ -88,7 +88,7 @@ _MULTIPLE = re.compile(
 )
 _EVEN = re.compile(
     r"(?i)\b(\w+(?:(?: *, *| and | & |/)\w+)*)"
-    r" (?:(?:are|is|both|each|always|must be|all) )*even\b(?! (?:if|where|when|though|for)\b)"
+    r" (?:(?:(?:are|is|both|each|always|must be|all) )+even\b|even(?=[,.;:)]|$))"
     r"|\beven (\w+(?:(?: *, *| and | & |/)\w+)*)"
 )
 _SIDES = re.compile(r"(?i)(?:spatial )?(?:sizes?|sides?|resolution|dimensions)")

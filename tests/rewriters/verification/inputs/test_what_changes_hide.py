@@ -83,6 +83,18 @@ def finish(params: list[torch.nn.Parameter], scale: float):
 NOT_SCALED = "p.grad.div_(1.0)"
 
 
+RESIDUAL = """
+def residual(p: torch.Tensor, q: torch.Tensor):
+    '''p, q: (V,) probabilities.'''
+    left = (p - q).clamp(min=0)
+    return torch.where(left.sum() > 0, left, p)
+"""
+LOOKUP = """
+def lookup(table: dict[str, int], key: str):
+    return table[key] if key in table else -1
+"""
+
+
 @pytest.mark.parametrize(
     ("code", "change"),
     [
@@ -92,6 +104,8 @@ NOT_SCALED = "p.grad.div_(1.0)"
         (TIMED, ("return 0.0", "return 1.0")),
         (LOGGED, ("EVERY == 0", "EVERY == 1")),
         (FROZEN, ("torch.set_rng_state(self.state)", "torch.manual_seed(self.seed)")),
+        (RESIDUAL, ("torch.where(left.sum() > 0, left, p)", "left")),
+        (LOOKUP, ("table[key] if key in table else -1", "table.get(key) or -1")),
         (CLIPPED, ("p.grad.div_(scale)", NOT_SCALED)),
     ],
 )
