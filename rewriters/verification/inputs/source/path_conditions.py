@@ -301,8 +301,8 @@ def _tests(body: Sequence[ast.stmt], line: int) -> Iterator[tuple[ast.expr, bool
                 if isinstance(statement, ast.If | ast.While):
                     yield statement.test, outcome
                 yield from _tests(block, line)
-            for handler in getattr(statement, "handlers", ()):
-                if _holds(handler, line):
+            if isinstance(statement, ast.Try):
+                for handler in (h for h in statement.handlers if _holds(h, line)):
                     yield from _list_raising(statement, handler)
                     yield from _tests(handler.body, line)
             return
