@@ -22,6 +22,8 @@ _PLAIN = frozenset({bool, bytes, int, str, type(None)})
 """What most of what is found is: asked for first."""
 _NESTED = frozenset({dict, list, tuple, type})
 """What most of the rest is: a table of activations has a hundred, and each call reads it."""
+_WRITTEN = frozenset({dict, list, set, collections.deque, collections.defaultdict})
+_SHARING = "the other name of "
 _FEEDING = frozenset({"num_workers", "persistent_workers", "pin_memory", "prefetch_factor"})
 """How a loader makes its batches, not what they hold."""
 
@@ -164,6 +166,30 @@ def _items(value: object, name: str) -> list[tuple[str, object]]:
     return [(f"{name}.{key}", item) for key, item in attributes.items() if key not in left_out]
 
 
+def list_shared(result: object, given: Mapping[str, object]) -> dict[str, object]:
+    """Return which lists and dictionaries of a result are one, or are one of the arguments.
+
+    Who writes into one of ``[[0] * n] * 2`` writes into both.
+    """
+    first = {id(held): name for key, value in given.items() for name, held in _walk(value, key)}
+    found: dict[str, object] = {}
+    for name, held in _walk(result, "result"):
+        same = first.setdefault(id(held), name)
+        if same != name:
+            found[f"{_SHARING}{name}"] = same
+    return found
+
+
+def _walk(value: object, name: str, depth: int = 0) -> Iterator[tuple[str, object]]:
+    """Yield the lists, dictionaries and sets inside of a value, that is those of Python."""
+    if type(value) in _WRITTEN:
+        yield name, value
+    if isinstance(value, (list, dict, tuple)) and depth < _DEPTH:
+        for inner, item in _items(value, name):
+            if type(item) not in _PLAIN:
+                yield from _walk(item, inner, depth + 1)
+
+
 def spell_apart(before: object, after: object) -> tuple[str, str]:
     """Spell two values; of two lists of names, what only one of them holds."""
     if isinstance(before, tuple) and isinstance(after, tuple) and set(before) != set(after):
@@ -175,7 +201,12 @@ def spell_apart(before: object, after: object) -> tuple[str, str]:
 
 
 def tells_apart(name: str, before: object, after: object) -> bool:
-    """Say whether an order is another one of the same keys: of others, each says that itself."""
+    """Say whether what differs is one that somebody sees.
+
+    An order, of the same keys: of others, each says that itself.
+    """
+    if name.startswith(_SHARING):  # what is no longer shared is seen by nobody who only reads
+        return before is None
     if not name.startswith("order of "):
         return True
     sides = (sorted(map(repr, s if isinstance(s, tuple) else ())) for s in (before, after))

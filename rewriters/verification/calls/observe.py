@@ -21,7 +21,7 @@ from npufix.rewriters.verification.calls.device import (
     scale_timeout,
     wait_for,
 )
-from npufix.rewriters.verification.calls.leaves import find_leaves
+from npufix.rewriters.verification.calls.leaves import find_leaves, list_shared
 from npufix.rewriters.verification.calls.noise import round_otherwise
 from npufix.rewriters.verification.calls.oracle import compute_in_float64
 from npufix.rewriters.verification.calls.surroundings import (
@@ -115,8 +115,8 @@ class CallRecord:
     """Whether its object has parameters, which are of one dtype."""
     drawn: int | None = None
     """Tells how many random numbers it has drawn, see ``tell_draws``."""
-    draws_from: frozenset[str] = frozenset()
-    """The generators that it has drawn from: ``torch``, ``random``, ``numpy``."""
+    left_at: Mapping[str, int] = field(default_factory=dict)
+    """The generators that it has drawn from, ``torch``, ``random``, ``numpy``, and their states."""
     around: dict[str, object] = field(default_factory=dict)
     """The data of its module after the call, ``LOG['loss'][0]``; ``changed`` names what it was
     that the call has made it."""
@@ -235,7 +235,7 @@ def observe(  # noqa: PLR0913 - a call, and how to run it
         restore_settings(settings)
     seen = CallRecord(error=outcome.error, kind=outcome.kind, stage="call", weighted=bool(weights))
     seen.launched = LaunchedKernels(list_launched() if prepared.on_npu else ())
-    seen.draws_from = _find_moved(generators, on_npu=prepared.on_npu)
+    seen.left_at = _find_moved(generators, on_npu=prepared.on_npu)
     _note_around(seen, {**around, **settings}, {**_read_around(prepared), **left}, prepared)
     if outcome.error:
         return seen
@@ -243,8 +243,10 @@ def observe(  # noqa: PLR0913 - a call, and how to run it
     seen.drawn = tell_draws(seed)
     results = dict(find_leaves(outcome.value, "result"))
     _note_values(seen, results)
+    seen.plain |= list_shared(outcome.value, passed)
     seen.aliases = _aliases(results, {**dict(_tensors(passed)), **inside})
     _note_effects(seen, prepared, passed, inside, before, held)
+    seen.changed |= {n for n, weight in weights.items() if not weight.requires_grad}
     if gradients != "none":
         wanted = {n: r for n, r in roots.items() if r.requires_grad} | weights
         with way.entered():
@@ -303,7 +305,7 @@ def _note_effects(  # noqa: PLR0913, PLR0917 - what was there before
     registered = prepared.registered()
     seen.plain["parameters and buffers"] = registered
     own = {name.removesuffix(" (saved)") for name in registered}
-    own |= {name for name in live.keys() & held.keys() if name.endswith(".grad")}
+    own |= {n for n in live.keys() & held.keys() if n.endswith(".grad") or n in weights}
     seen.replaced = {n for n in own if _memory(live.get(n)) != held.get(n)}
     come_and_gone = tuple(sorted(after_state.keys() ^ inside.keys()))
     seen.plain["attributes that the call makes or removes"] = come_and_gone
@@ -329,9 +331,12 @@ def _note_around(
     }
 
 
-def _find_moved(before: Mapping[str, object], *, on_npu: bool) -> frozenset[str]:
+def _find_moved(before: Mapping[str, object], *, on_npu: bool) -> dict[str, int]:
     after = read_generators(on_npu=on_npu)
-    return frozenset(name for name, state in before.items() if not _same(state, after[name]))
+    moved = {n: after[n] for n, state in before.items() if not _same(state, after[n])}
+    return {
+        n: hash(s.numpy().tobytes() if isinstance(s, torch.Tensor) else s) for n, s in moved.items()
+    }
 
 
 def _tensors(passed: Mapping[str, object]) -> Iterator[tuple[str, object]]:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from npufix.rewriters.verification.calls.observe import CALL_S
+from npufix.rewriters.verification.calls.surroundings import seed_everything
 from npufix.rewriters.verification.calls.values import Batches, MadeArgument, Value
 from npufix.rewriters.verification.inputs.objects.offers import (
     move_weights,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.verification.inputs.recipes import Recipe
     from npufix.rewriters.verification.inputs.target import Assignment, Target
 
-_CALLED_BY_NAME = frozenset({"__call__", "__setitem__"})
+_CALLED_BY_NAME = frozenset({"__call__", "__enter__", "__setitem__"})
 _MOST_FILLERS = 2
 _MOST_CALLS = 17
 """Of what holds more, it is not known what more calls would show."""
@@ -250,7 +251,8 @@ def _list_many_calls(
             return
         many = [_LONG] if compares_counter(target.owner, name) else []
         # the compared call is the last that a limit lets through, or the one after it
-        limits = list_counter_limits(target.owner, name)[:_MOST_LIMITS]
+        limits = list_counter_limits(target.owner, name, target.make_object(recipe))
+        limits = limits[:_MOST_LIMITS]
         many += [n + at for n in limits for at in range(-1, 2)]
         for times in many:
             if seconds[name] * times < _LONG_S:
@@ -416,6 +418,7 @@ def live_through(
     made: object, history: Sequence[Earlier], make: Callable[..., dict[str, object]]
 ) -> None:
     """Make the calls of a history; what they run is not what a later call reaches."""
+    seed_everything(_BEFORE)  # not where the last call has left the numbers
     calls = list_calls(history, make)
     traced = sys.gettrace()
     sys.settrace(None)

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 _INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 _COMPARE_S = 15.0
 """For all cases of a job; the first ones are the most telling."""
+_SETS_STATES = re.compile(r"\b(manual_seed|set_rng_state|setstate|fork_rng|random\.seed)\b")
 _STEPS = 3
 _NO_CPU_KERNEL = (  # the histogram of integers: the tokens of each expert
     r"not implemented for '(Half|BFloat16)'|not supported.*(Half|BFloat16)|\bhistogram_cpu\b. not"
@@ -105,7 +106,7 @@ def compare_versions(
         for dtype in choose_dtypes(case, original):
             if _FUSED_ATTENTION in job_text and _is_left_to_the_kernel(case, original):
                 continue
-            inference = run.job.inference or case.flavour in FAR
+            inference = run.job.inference or case.flavour in FAR or any(case.shared)
             one = observe_original(original, case, dtype, inference=inference, second=run.second)
             if one is None:
                 _note_absent(run, original, case, dtype)
@@ -173,6 +174,8 @@ def _compare(  # noqa: PLR0913, PLR0917 - all that is known of a call
     run.changed |= one.original.changed | after.changed
     fused = bool(run.kernels)
     before, then = (drop_incomparable(case, s, reference=fused) for s in (one.original, after))
+    if _sets_states(run):
+        before, then = _with_states(before), _with_states(then)
     if _is_broadcast(one, compared):  # of one element, the gradient may be mere rounding
         before, then = drop_gradients(before), drop_gradients(then)
     # What draws the same numbers and makes something else of them is something else.
@@ -189,6 +192,16 @@ def _compare(  # noqa: PLR0913, PLR0917 - all that is known of a call
     judge.add(one.label, case.size, before, then, reference, further=further, any_numbers=free)
     run.note_gradients(original, one)
     compared.append(one)
+
+
+def _sets_states(run: Proof) -> bool:
+    return _SETS_STATES.search(run.job.original + run.job.patched) is not None
+
+
+def _with_states(seen: CallRecord) -> CallRecord:
+    """Return what was seen with where it has left the generators: who puts a seed back."""
+    states = {f"state of {name} after the call": at for name, at in seen.left_at.items()}
+    return replace(seen, plain={**seen.plain, **states})
 
 
 def _beside_leaves(original: Target, one: CaseRun, after: CallRecord) -> Iterator[CaseRun]:
@@ -328,6 +341,7 @@ def _result_shapes(one: CaseRun) -> list[tuple[int, ...]]:
 
 def _require_some(run: Proof, original: Target, patched: Target, compared: list[CaseRun]) -> None:
     tells = any(one.original.tells_something for one in compared) or run.judge.differences
+    tells = tells or (_sets_states(run) and any(one.original.left_at for one in compared))
     if compared and not tells:
         raise NotVerifiedError("the call returns nothing and changes nothing to compare")
     told = any(one.case.flavour == "ordinary" and one.case.size for one in compared)
@@ -400,7 +414,7 @@ def draws_numbers(run: Proof, original: Target, one: CaseRun) -> bool:
     key = (one.case.assignment.recipe, one.case.training, plain)
     if key in run.drawing:
         return True
-    if not one.original.draws_from:
+    if not one.original.left_at:
         return False
     if is_random(one.original, lambda s: observe_version(original, one, s), one.case.seed):
         run.drawing.add(key)  # of zeros nothing is seen, of other numbers with them it is

@@ -176,7 +176,7 @@ class Judge:
         original, patched, oracle = _with_surroundings(original, patched, oracle)
         for text, name in _of_plain_values(original, patched, unlike):
             differs(text, name)
-        for name in sorted(patched.draws_from - original.draws_from) * (not any_numbers):
+        for name in sorted(patched.left_at.keys() - original.left_at.keys()) * (not any_numbers):
             text = f"the patched code draws random numbers from {name}, the original none"
             differs(text, f"random numbers of {name}")
         for text, name, seen in _of_memory(original, patched):

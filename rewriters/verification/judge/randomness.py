@@ -7,6 +7,7 @@ known from many runs.
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 from typing import TYPE_CHECKING
@@ -41,6 +42,9 @@ _OFTEN = 3
 """Runs on either side of the mean: what happens once or twice goes together by chance."""
 _CORNER = 4
 """Elements of each axis of which that is asked."""
+_MOST_PAIRS = 6
+_APART = 25.0
+"""The square of the correlation of what is independent, times the runs: once in two million."""
 _OTHER_SEED = 7919
 _SEEDS = 8
 """A dropout may keep a single element under several seeds in a row."""
@@ -82,9 +86,38 @@ def drop_alike(original: Callable[[int], CallRecord], patched: Callable[[int], C
             return False
         if not all(_alike(*([n[name] for n in several] for several in runs)) for name in names):
             return False
+        if not _vary_together(*runs):
+            return False
         if _MORE_RUNS * sum(numbers.numel() for numbers in runs[0][0].values()) > _MOST_NUMBERS:
             return True
     return True
+
+
+def _vary_together(*versions: Sequence[Mapping[str, torch.Tensor]]) -> bool:
+    """Say whether two results of a call go together as much: inputs and labels in one new order.
+
+    By the correlations of the signs of all their elements, which are by chance what few runs make.
+    """
+    names = sorted(n for n in versions[0][0] if n.startswith("result"))
+    for one, other in itertools.islice(itertools.combinations(names, 2), _MOST_PAIRS):
+        found: list[float] = []
+        for runs in versions:
+            sides = [_find_signs(torch.stack([r[name] for r in runs])) for name in (one, other)]
+            if not all(side.numel() for side in sides):
+                return True
+            found.append((sides[0].T @ sides[1]).square().mean().item())
+        if max(found) > _TOGETHER * min(found) + _APART / len(versions[0]):
+            return False
+    return True
+
+
+def _find_signs(runs: torch.Tensor) -> torch.Tensor:
+    """Return on which side of their means the elements that vary are, normalised."""
+    few = runs[(slice(None), *[slice(_CORNER)] * (runs.dim() - 1))].reshape(len(runs), -1)
+    few = few[:, few.std(0) > 1e-5 * (1 + few.mean(0).abs())]
+    above = (few - few.mean(0)).sign()
+    above = above[:, ((above > 0).sum(0) - len(runs) / 2).abs() <= len(runs) / 2 - _OFTEN]
+    return torch.nn.functional.normalize(above - above.mean(0), dim=0)
 
 
 def _numbers(seen: CallRecord) -> Mapping[str, torch.Tensor]:

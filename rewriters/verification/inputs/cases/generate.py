@@ -145,7 +145,8 @@ def _cases(
     yield from with_long_lists(assignments, target)
     if job.by_hand:
         text = read_source(job.original, job.qualname)
-        yield from filter(keeps, map(CallCase, draw_together(assignments, target, text)))
+        drawn = draw_together(assignments, target, text)
+        yield from filter(keeps, (CallCase(a, dtypes=_LARGE[:1]) for a in drawn))
     yield from list_with_voids(assignments, target, job)
     first = assignments[:_FEW_ASSIGNMENTS]
     yield from _of_whole_range(first, job)

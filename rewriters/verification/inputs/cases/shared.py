@@ -30,14 +30,18 @@ _MOST = 3
 
 
 def list_shared(trials: Trials, one: Assignment, job: Job) -> Iterator[CallCase]:
-    """Yield calls that pass one tensor for two arguments, where code writes into any."""
+    """Yield calls that pass one tensor for two arguments.
+
+    Any, where code writes into none: of a draft that says what the model says, nothing is left.
+    """
     texts = (read_source(text, job.qualname) for text in (job.original, job.patched))
-    if not any(map(_WRITES.search, texts)):
-        return
     tensors = [(n, s) for n, s in one.specs.items() if isinstance(s, Tensor)]
-    every = ((n, other) for (n, s), (other, t) in itertools.permutations(tensors, 2) if s == t)
-    pairs = (pair for pair in every if any(map(_RESULT.search, pair)))
-    for pair in itertools.islice(pairs, _MOST):
+    every = [(n, other) for (n, s), (other, t) in itertools.permutations(tensors, 2) if s == t]
+    pairs = [pair for pair in every if any(map(_RESULT.search, pair))]
+    if not any(map(_WRITES.search, texts)):
+        real = {n for n, s in tensors if s.kind in {"float", "unit", "box"}}
+        pairs = [(n, other) for n, other in every if n < other and {n, other} <= real]
+    for pair in pairs[:_MOST]:
         if _is_safe(trials, one, *pair):
             yield CallCase(one, shared=pair)
 

@@ -26,9 +26,12 @@ if TYPE_CHECKING:
 _DRAWS = 72
 _DRAW_S = 1.0
 """Of processor time, in which the original is asked what it takes."""
+_BESIDE = 16
+"""Draws beside tensors, each of which costs calls in every dtype."""
 _SMALL, _LARGER = 6, 24
 """What half of the draws are at most, which have ties; and the others."""
 _QUARTERS = 9
+_TINY = 0.01
 _MOST_ITEMS = 9
 """Of lists: more than any ``k`` among small numbers."""
 _WORDS = ("second", "first", "third")
@@ -69,22 +72,25 @@ def draw_together(
 ) -> Iterator[Assignment]:
     """Yield calls with several numbers, flags and lists of numbers that are others at once.
 
-    Of functions that are given no tensors; what the object of a method is made with is drawn, too.
-    ``text`` is theirs: of what it says more than their names do, they are left as they are.
+    Beside tensors only fractions are drawn, which no size depends on: ``a``, ``a_next``, ``eta``.
+    What the object of a method is made with is drawn, too. ``text`` is theirs: of what it says more
+    than their names do, they are left as they are.
     """
     first = next(iter(assignments), None)
-    tensors = first is None or any(map(list_tensors, first.specs.values()))
-    if first is None or tensors or _SAYS_MORE.search(text):
+    if first is None or _SAYS_MORE.search(text):
         return
+    beside = any(map(list_tensors, first.specs.values()))
     given = _list_plain(first.specs)
-    made = _list_settings(first, target)
+    made = {} if beside else _list_settings(first, target)
+    if beside:
+        given = {n: v for n, v in given.items() if type(v) is float}
     free = {name: value for name, value in (given | made).items() if not _SHAPED.search(name)}
     if len(free) + sum(isinstance(v, list | tuple) for v in free.values()) < 2:  # noqa: PLR2004 - together
         return
     source = random.Random(len(free))  # noqa: S311 - nobody is to be surprised
     until = time.process_time() + _DRAW_S
     seen = set[str]()
-    for number in range(_DRAWS):
+    for number in range(_BESIDE if beside else _DRAWS):
         if time.process_time() > until:
             return
         drawn = draw_numbers(free, _SMALL if number % 2 else _LARGER, source)
@@ -147,7 +153,10 @@ def draw_numbers(
         elif isinstance(value, bool):
             drawn[name] = source.random() < 0.5  # noqa: PLR2004 - a fair coin
         elif isinstance(value, float):
-            drawn[name] = value if find_named(FLOATS, name) else source.randint(1, _QUARTERS) / 4
+            named = bool(find_named(FLOATS, name))  # half of the others are shares as well
+            low, high = (8, 7) if named or most == _SMALL else (4, _QUARTERS)
+            fixed = named and not _TINY < value < 1 / _TINY  # an epsilon, the base of a rotation
+            drawn[name] = value if fixed else source.randint(1, high) / low
         else:
             others = [v for v in drawn.values() if type(v) is int]
             near = source.choice(others) + source.randint(-1, 1) if others else 0

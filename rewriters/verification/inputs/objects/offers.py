@@ -151,8 +151,10 @@ def models(seed: int, kind: str = "Linear") -> list[torch.nn.Module]:
     return [layer(kind, seed + number) for number in range(3)]
 
 
-def parameters(seed: int, scale: float = 1.0) -> list[torch.nn.Parameter]:
+def parameters(seed: int, scale: float = 1.0, *, every: bool = False) -> list[torch.nn.Parameter]:
     """Return weights of several shapes, the second without gradient; of scale 0, all.
+
+    ``every`` one has a gradient for code that asks no weight whether it has.
 
     The last is zero, as a bias is at first.
     """
@@ -164,7 +166,7 @@ def parameters(seed: int, scale: float = 1.0) -> list[torch.nn.Parameter]:
         drawn = torch.randint(-16, 17, shape, generator=source) / 8 * scale
         weight.grad = drawn if scale else None
         made.append(weight)
-    return [made[0], torch.nn.Parameter(torch.ones(3)), *made[1:]]
+    return made if every else [made[0], torch.nn.Parameter(torch.ones(3)), *made[1:]]
 
 
 def groups(seed: int) -> list[dict[str, object]]:
@@ -248,11 +250,12 @@ def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def _make(function: str, label: str, *given: object) -> MadeArgument:
+def _make(function: str, label: str, *given: object, **named: object) -> MadeArgument:
     """Return an argument that a function of this file makes."""
     own = f"__import__({__name__!r}, fromlist=[''])"
-    text = ", ".join(map(repr, given))
-    return MadeArgument(lambda: globals()[function](*given), label, f"{own}.{function}({text})")
+    text = ", ".join([*map(repr, given), *(f"{n}={v!r}" for n, v in named.items())])
+    call = f"{own}.{function}({text})"
+    return MadeArgument(lambda: globals()[function](*given, **named), label, call)
 
 
 def make_stand_in(name: str) -> MadeArgument:
@@ -307,7 +310,8 @@ def make_weights(name: str, scale: float = _SMALL) -> list[Spec]:
     seed = sum(map(ord, name))
     label = "parameters with small gradients" if scale else "parameters without gradients"
     other = _make("parameters", label, seed, scale)
-    return [_make("parameters", "parameters with gradients", seed), other]
+    every = _make("parameters", "parameters with gradients, every one", seed, scale, every=True)
+    return [_make("parameters", "parameters with gradients", seed), other, *[every] * bool(scale)]
 
 
 def make_groups(name: str) -> Spec:

@@ -84,19 +84,29 @@ def compares_counter(owner: type, method: str) -> bool:
     return False
 
 
-def list_counter_limits(owner: type, method: str) -> list[int]:
+def list_counter_limits(owner: type, method: str, made: object = None) -> list[int]:
     """Return the numbers that code holds what it counts against: ``self.calls > 50``.
 
-    ``self.calls % 50`` as well; small ones are come to in any case.
+    ``self.calls % 50`` as well; small ones are come to in any case. ``made`` is an object of the
+    class, which knows what ``self.every`` is where no caller says it, and ``EVERY`` of the module.
     """
     found = set[int]()
+    kept = {n for tree in _trees(owner, "__init__") for n, _ in list_kept(tree)}
+    around = getattr(inspect.unwrap(getattr(owner, method)), "__globals__", {})
     for tree, counted in _list_counters(owner, method):
         for node in walk(tree):
             held = isinstance(node, ast.Compare | ast.BinOp) and _mentions(node, counted)
             if not held or (isinstance(node, ast.BinOp) and not isinstance(node.op, ast.Mod)):
                 continue
-            numbers = (n.value for n in walk(node) if isinstance(n, ast.Constant))
-            found.update(n for n in numbers if type(n) is int and not _is_few(n))
+            for one in walk(node):
+                number: object = None
+                if isinstance(one, ast.Constant):
+                    number = one.value
+                elif isinstance(one, ast.Name):
+                    number = around.get(one.id)
+                elif isinstance(one, ast.Attribute) and one.attr not in kept:
+                    number = None if ast.unparse(one) in counted else getattr(made, one.attr, None)
+                found.update([number] if type(number) is int and not _is_few(number) else [])
     return sorted(found)
 
 

@@ -389,7 +389,7 @@ def read_declarations(text: str, qualname: str, assumed: tuple[str, ...] = ()) -
         found[name] = replace(one, use=replace(uses[name], dims=set(), least=0))
     apart = frozenset(list_told_apart(function, {n: one.shapes for n, one in found.items()}))
     known = [shape for one in found.values() for shape in one.shapes]
-    multiples = [*read_multiples(docstring, known), *list_multiples(function)]
+    multiples = [*read_multiples(docstring, known, names), *list_multiples(function)]
     # ``cos (T, rotary_dim)`` of a function with ``rotary_dim=4`` is four wide
     given |= _read_defaults(function)
     own = find_unpacked_settings(function)

@@ -28,6 +28,7 @@ Goal: TypeAlias = "Mapping[str, object]"
 """Values by dotted names, as code writes them: ``self.config.pretraining_tp``, ``mode``."""
 _Function: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef"
 _LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+_DIVIDES = (ast.Div, ast.FloorDiv, ast.Mod)
 _SIMPLE = (ast.AnnAssign, ast.Assign, ast.AugAssign, ast.Expr, ast.Return)
 _PERHAPS = frozenset(
     {ast.BoolOp, ast.DictComp, ast.GeneratorExp, ast.IfExp, ast.Lambda, ast.ListComp, ast.SetComp}
@@ -309,12 +310,25 @@ def _tests(body: Sequence[ast.stmt], line: int) -> Iterator[tuple[ast.expr, bool
                 if isinstance(statement, ast.If | ast.While):
                     yield statement.test, outcome
                 yield from _tests(block, line)
+            if isinstance(statement, ast.Try):
+                for handler in (h for h in statement.handlers if _holds(h, line)):
+                    yield from _list_raising(statement, handler)
+                    yield from _tests(handler.body, line)
             return
         if isinstance(statement, ast.If) and isinstance(statement.body[-1], _LEAVES):
             yield statement.test, False
 
 
-def _holds(statement: ast.stmt, line: int) -> bool:
+def _list_raising(tried: ast.Try, handler: ast.ExceptHandler) -> Iterator[tuple[ast.expr, bool]]:
+    """Yield what holds where a block raises what a handler is for: a divisor is zero."""
+    kinds = ast.unparse(handler.type) if handler.type is not None else ""
+    if re.search(r"\b(ZeroDivision|Arithmetic)Error\b", kinds):
+        for node in walk(*tried.body):
+            if isinstance(node, ast.BinOp) and isinstance(node.op, _DIVIDES):
+                yield ast.Compare(node.right, [ast.Eq()], [ast.Constant(0)]), True
+
+
+def _holds(statement: ast.stmt | ast.ExceptHandler, line: int) -> bool:
     return statement.lineno <= line <= (statement.end_lineno or statement.lineno)
 
 

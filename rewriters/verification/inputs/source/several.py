@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ast
+import random
 import re
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from npufix.rewriters.graph.modules.syntax import last_name, walk
 from npufix.rewriters.verification.calls.values import MadeArgument, Several, Spec, Value
 from npufix.rewriters.verification.inputs.source.parameters import guess_scalars
 from npufix.rewriters.verification.inputs.source.usage import find_function
+from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +26,8 @@ _SIZE = r"size|shape|resolution|hw$"
 _ORDER = r"perm(ute|utation)?($|_)"
 """Axes in another order."""
 _AXES = r"(^|_)(dims?|axis|axes)$"
+_OF_MODELS = r"names?$|prefix|suffix|keys$|params|parameters|layers|modules|skip|excl|incl|frozen"
+"""Texts that may be those of weights."""
 _PLACES = r"(^|_)(ind(ices|exes|exs)|idxs?|layers|positions|ids)$"
 """Which of several: the first ones are always there."""
 _CONTAINER = r"(?i)\b(tuple|list|sequence|iterable)\[ *"
@@ -35,6 +39,14 @@ _OF_AFFIXES = frozenset(
 )
 """Methods of texts that ask for a part."""
 _OF_MAPPINGS = frozenset({"items", "keys", "values", "setdefault"})
+_NESTS = frozenset({"dict", "mapping", "list", "sequence", "iterable", "tuple"})
+_ONES: dict[str, tuple[object, ...]] = {
+    "int": (2, 0, 1, 3, 5),
+    "float": (0.5, 2.0, 0.25, 1.0),
+    "str": ("second", "first", "third"),
+    "bool": (True, False),
+}
+_PARSE_S = 1.0
 _OF_HELD: dict[str, Callable[[int], object]] = {
     "int": int,
     "float": lambda n: n / 4,
@@ -49,8 +61,50 @@ _PAIRS: dict[str, tuple[tuple[object, ...], ...]] = {
 
 def guess_several(parameter: Parameter, use: Use) -> list[Spec]:
     """Return several plain values, for a parameter that is annotated or used like that."""
+    nested = [*map(Value, _nest(parameter.annotation))]
+    if nested and not re.search(r"(?i)tuple\[ *int", parameter.annotation):
+        return [*nested]  # of several images, pairs are sizes
     listed = _guess_axes(parameter) or _guess_listed(parameter, use)
-    return listed or _guess_sizes(parameter, use) or _guess_mapping(parameter, use)
+    listed = listed or _guess_sizes(parameter, use) or _guess_mapping(parameter, use)
+    return [*listed, *nested]
+
+
+def _nest(annotation: str) -> list[object]:
+    """Return lists in lists, and dictionaries of them, for ``rows: list[list[int]]``.
+
+    Of rows of several lengths, of equal ones, and some of which are empty.
+    """
+    tree = try_call(lambda: ast.parse(annotation, mode="eval").body, _PARSE_S).value
+    tree = tree.left if isinstance(tree, ast.BinOp) else tree  # or None
+    inner = tree.slice if isinstance(tree, ast.Subscript) else ast.Constant(0)
+    if not any(isinstance(node, ast.Subscript) for node in walk(inner)):
+        return []
+    ways = ((3, 1, 2), (2, 2), (3, 0, 4, 1), (1, 5))
+    drawn = (_draw_nested(tree, lengths, random.Random(len(lengths))) for lengths in ways)  # noqa: S311 - nobody is to be surprised
+    return [made for made in drawn if made is not None]
+
+
+def _draw_nested(tree: object, lengths: Sequence[int], source: random.Random) -> Any:  # noqa: ANN401 - as annotated
+    """Return a value for an annotation, its rows as long as said in turn; None for any other."""
+    if isinstance(tree, ast.Name) and tree.id in _ONES:
+        return source.choice(_ONES[tree.id])
+    if not isinstance(tree, ast.Subscript):
+        return None
+    parts = tree.slice.elts if isinstance(tree.slice, ast.Tuple) else [tree.slice]
+    kind = last_name(tree.value).lower()
+    turned = [(*lengths[n:], *lengths[:n]) for n in range(len(lengths))]
+    deep = any(isinstance(part, ast.Subscript) for part in parts)
+    count = len(lengths) if deep else lengths[0]
+    if kind == "tuple" and ast.unparse(parts[-1]) != "...":
+        items = [_draw_nested(part, lengths, source) for part in parts]
+    else:
+        items = [_draw_nested(parts[-1], turned[n % len(turned)], source) for n in range(count)]
+    if any(item is None for item in items) or kind not in _NESTS:
+        return None
+    if kind in {"dict", "mapping"}:
+        keys = [_draw_nested(parts[0], lengths, source) for _ in items]
+        return None if None in keys else dict(zip(keys, items, strict=True))
+    return tuple(items) if kind == "tuple" else items
 
 
 def _guess_listed(parameter: Parameter, use: Use) -> list[Spec]:
@@ -59,7 +113,9 @@ def _guess_listed(parameter: Parameter, use: Use) -> list[Spec]:
     if found is None or (found[2] == "int" and not use.looped):
         return []
     kind: Literal["tuple", "list"] = "tuple" if found[1].lower() == "tuple" else "list"
-    return [Several(tuple(map(Value, values)), kind) for values in _PAIRS[found[2]]]
+    own = re.search(_OF_MODELS, parameter.name.lower()) if found[2] == "str" else None
+    pairs = (*_PAIRS[found[2]], *[("bias", "norm")] * bool(own))
+    return [Several(tuple(map(Value, values)), kind) for values in pairs]
 
 
 def _guess_sizes(parameter: Parameter, use: Use) -> list[Spec]:
@@ -97,9 +153,10 @@ def _guess_mapping(parameter: Parameter, use: Use) -> list[Spec]:
     held = re.sub(r"^.*, *|\]$", "", found[0]) if found and "[" in found[0] else ""
     if held in _OF_HELD:
         pieces = {"fir": seed + 6, "f": seed + 5, "s": seed + 7}  # of texts, the longest first
+        pieces |= dict.fromkeys(("secondfirst", "firstsecond"), seed + 4)  # of neighbours
         return [
             Several(tuple(Value(_OF_HELD[held](n)) for n in one.values()), "dict", tuple(one))
-            for one in (plain | pieces, {"second": seed, "third": seed + 1})
+            for one in (plain | pieces, {"second": 0, "third": seed + 1})
         ]
     deep = {"first": seed + 3, own: seed + 4}
     inner = {"third": seed + 1, "fourth": deep, own: seed + 2}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 Shape: TypeAlias = tuple[str, ...]
 """Sizes as written: a name, a number, ``2*d``, or ``...`` for any number of them."""
@@ -88,7 +88,7 @@ _MULTIPLE = re.compile(
 )
 _EVEN = re.compile(
     r"(?i)\b(\w+(?:(?: *, *| and | & |/)\w+)*)"
-    r" (?:(?:are|is|both|each|always|must be|all) )+even\b"
+    r" (?:(?:(?:are|is|both|each|always|must be|all) )+even\b|even(?=[,.;:)]|$))"
     r"|\beven (\w+(?:(?: *, *| and | & |/)\w+)*)"
 )
 _SIDES = re.compile(r"(?i)(?:spatial )?(?:sizes?|sides?|resolution|dimensions)")
@@ -270,11 +270,13 @@ def read_types(text: str, names: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def read_multiples(text: str, shapes: Sequence[Shape] = ()) -> list[tuple[str, str]]:
+def read_multiples(
+    text: str, shapes: Sequence[Shape] = (), numbers: Collection[str] = ()
+) -> list[tuple[str, str]]:
     """Return the sizes that a text says to be multiples of others: ``C a multiple of groups``.
 
     Or of two: ``x (B, C, H, W), H and W are even``, ``even height and width``, ``even sizes``.
-    ``shapes``: those that the same text gives.
+    ``shapes``: those that the same text gives; ``numbers`` are arguments that have none.
     """
     cut = ((re.split(r" *, *| and | & |/", names), by) for names, by in _MULTIPLE.findall(text))
     found = [(name, by) for names, by in cut for name in names]
@@ -287,7 +289,8 @@ def read_multiples(text: str, shapes: Sequence[Shape] = ()) -> list[tuple[str, s
         for word in re.findall(r"\w+", words):
             initial = word[0].upper() if word.lower() in {"height", "width", "time"} else word
             size = word if word in named else initial
-            found += [(size, "2")] if size in named else []
+            size = word if word in numbers else size
+            found += [(size, "2")] if size in named or size in numbers else []
     return list(dict.fromkeys(found))
 
 

@@ -94,6 +94,22 @@ def leaves(value: Any, name: str, depth: int = 0) -> dict[str, Any]:  # noqa: AN
     return found
 
 
+def other_names(result: Any, passed: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401
+    """Return which lists and dictionaries of a result are one, or are one of the arguments."""
+    first: dict[int, str] = {}
+    found: dict[str, Any] = {}
+    left = [*passed.items(), ("result", result)]
+    for name, value in left:
+        same = first.setdefault(id(value), name) if isinstance(value, (list, dict, set)) else name
+        if same != name:
+            found[f"the other name of {name}"] = same
+            continue
+        items: Any = enumerate(value) if isinstance(value, (list, tuple)) else ()
+        items = value.items() if isinstance(value, dict) else items
+        left += [(f"{name}[{key!r}]", item) for key, item in items]
+    return {n: v for n, v in found.items() if n.startswith("the other name of result")}
+
+
 def opened_up(value: Any, name: str) -> dict[str, Any]:  # noqa: ANN401
     """Return a value; a tensor as dense ones if it is none."""
     if not isinstance(value, torch.Tensor):
@@ -185,7 +201,7 @@ def describe_results(
         seen["parameters and buffers"] = trained + sorted(made.state_dict())
     seen |= {
         f"memory of {name}": "as before" if v.data_ptr() == held[name] else "another"
-        for name, v in state_of(made).items()
+        for name, v in {**state_of(made), **modules_in(passed)}.items()
         if name in held and isinstance(v, torch.Tensor)
     }
     seen |= {f"{name} after the call": value for name, value in after.items()}
@@ -240,20 +256,22 @@ def observe(  # noqa: PLR0913
         seed_everything(seed)
         call(earlier)
     around = surroundings_of(module)
-    held = {n: v.data_ptr() for n, v in state_of(made).items() if isinstance(v, torch.Tensor)}
+    inside = {**state_of(made), **modules_in(passed)}
+    held = {n: v.data_ptr() for n, v in inside.items() if isinstance(v, torch.Tensor)}
     seed_everything(seed)
     before = torch.get_rng_state()
     with torch.set_grad_enabled(gradients != "none"):
         around |= {k: v for k, v in surroundings_of(None).items() if k in around}
         try:
-            results = leaves(call(passed), "result")
+            value = call(passed)
+            results = leaves(value, "result")
         except Exception as error:  # noqa: BLE001
             return {"the call raises": f"{type(error).__name__}: {error}"}
         left = surroundings_of(module)
     torch.set_grad_enabled(True)
     seen = {f"{n} after the call": v for n, v in left.items() if differs(around.get(n), v, 0)}
     seen["random numbers of torch"] = not torch.equal(before, torch.get_rng_state())
-    seen |= results | describe_results(made, passed, results, held)
+    seen |= results | describe_results(made, passed, results, held) | other_names(value, passed)
     if gradients != "none":
         every = {**state_of(made), **roots}
         seen |= propagate(results, every, second="second" in constants)

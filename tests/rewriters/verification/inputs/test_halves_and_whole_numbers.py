@@ -111,12 +111,13 @@ def test_flags_are_counted_beyond_what_a_half_counts_to() -> None:
         ("x (B, C, H, W) of even sizes", [("H", "2"), ("W", "2")]),
         ("x (B, C, H, W) with even height and width", [("H", "2"), ("W", "2")]),
         ("C must be even", [("C", "2")]),
+        ("(n, dim) positions, dim even: sines", [("dim", "2")]),
         ("x is taken even if H is 1; evenly many", []),
         ("C is a multiple of 4", [("C", "4")]),
     ],
 )
 def test_texts_say_that_sizes_are_even(text: str, found: list[tuple[str, str]]) -> None:
-    assert read_multiples(text, [("B", "C", "H", "W")]) == found
+    assert read_multiples(text, [("B", "C", "H", "W")], ["dim"]) == found
 
 
 def test_sizes_that_are_said_to_be_even_are_never_odd() -> None:

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 _WEIGHING = frozenset({"cross_entropy", "nll_loss", "CrossEntropyLoss", "NLLLoss"})
 """What takes a weight for each class: by name, or after the labels."""
-IGNORED = r"(^|_)(ignored?|void|invalid|missing|pad(ding)?)_?(index|idx|label|id|token)(_id)?$"
+IGNORED = (
+    r"(^|_)(ignored?|void|invalid|missing|pad(ding)?)_?(index|idx|label|id|token|value)(_id)?$"
+    r"|^(ignored?|void)$"
+)
 """A number that labels have where there is none."""
 _NOTHING = (
     r"(?:where|for|if|marks?|means?|is) (?:\w+ )*?(?:ignored?|not|no|none|nothing|pad\w*|masked)\b"
