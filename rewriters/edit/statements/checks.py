@@ -48,7 +48,6 @@ _TAKES_LOSS = re.compile(r"(?i)loss|criterion|cross_entropy|^(mean|sum|smooth_l1
 _FORM_GUARD, _FORM_ASSERT = "guarded", "asserted"
 _OF_SOME = operators.RANDOM | {"amax", "amin", "argmax", "argmin", "max", "median", "min", "mode"}
 """What raises where there are no elements, or draws the next numbers."""
-_SHORT = 3
 _RESHAPED = frozenset({"expand", "expand_as", "reshape", "squeeze", "unsqueeze", "view", "view_as"})
 _ANSWERS = frozenset({"all", "allclose", "any", "equal", "is_nonzero"})
 _COMPARED = frozenset({"eq", "ge", "gt", "le", "lt", "ne"})
@@ -162,8 +161,8 @@ def _of_branch(here: Surroundings, code: ast.If | ast.IfExp, test: ast.expr) -> 
 def _is_read(code: ast.If | ast.IfExp) -> bool:
     """Tell whether the host waits for an arm as well: ``(loss / n).item() if n > 0 else 0.0``."""
     parts = [code.body, code.orelse] if isinstance(code, ast.IfExp) else [*code.body, *code.orelse]
-    if len(parts) > _SHORT:
-        return False  # it does something else besides
+    if len(parts) > 3:  # noqa: PLR2004 - it does something else besides
+        return False
     calls = (n for n in walk(*parts) if isinstance(n, ast.Call) and not n.args)
     return any(last_name(call.func) in READING for call in calls)
 
@@ -185,9 +184,8 @@ def _is_in_search(here: Surroundings, code: ast.AST) -> bool:
     How many rounds there are depends on what is computed, as with steps of adaptive size.
     """
     loop = here.loop_of(code)
-    return isinstance(loop, ast.While) and (
-        _is_answer(here, loop.test) or _is_compared(here, loop.test)
-    )
+    test = loop.test if isinstance(loop, ast.While) else None
+    return test is not None and (_is_answer(here, test) or _is_compared(here, test))
 
 
 def _is_none(code: ast.stmt) -> bool:
@@ -499,5 +497,4 @@ def _is_of_mask(here: Surroundings, code: ast.expr, mask: Node) -> bool:
 
 def _selects(here: Surroundings, index: ast.expr, mask: Node) -> bool:
     """Tell whether an index selects nothing where the mask is false everywhere."""
-    parts = index.elts if isinstance(index, ast.Tuple) else [index]
-    return any(_is_of_mask(here, part, mask) for part in parts)
+    return any(_is_of_mask(here, i, mask) for i in getattr(index, "elts", None) or [index])

@@ -340,7 +340,7 @@ def _result_shapes(one: CaseRun) -> list[tuple[int, ...]]:
 
 
 def _require_some(run: Proof, original: Target, patched: Target, compared: list[CaseRun]) -> None:
-    tells = any(one.original.tells_something for one in compared) or run.judge.differences
+    tells = any(one.original.tells_something for one in compared) or bool(run.judge.differences)
     tells = tells or (_sets_states(run) and any(one.original.left_at for one in compared))
     if compared and not tells:
         raise NotVerifiedError("the call returns nothing and changes nothing to compare")
