@@ -149,13 +149,18 @@ def largest_gradient(oracle: CallRecord | None) -> float:
 
 
 def find_restored(
-    original: torch.Tensor, patched: torch.Tensor, oracle: torch.Tensor, share: float
+    original: torch.Tensor,
+    patched: torch.Tensor,
+    oracle: torch.Tensor,
+    share: float,
+    least: float = 0.0,
 ) -> torch.Tensor:
     """Return where the patched code, but for this share, has what the original loses to rounding.
 
     The mean square of small numbers is 0 in float16, and what is divided by its root is NaN.
+    ``least``: what a share is taken of at least; of a gradient, which is a sum, the largest one.
     """
-    near = (patched - oracle).abs() <= share * oracle.abs()
+    near = (patched - oracle).abs() <= share * oracle.abs().clamp(min=least)
     return ~original.isfinite() & oracle.isfinite() & near
 
 

@@ -344,7 +344,8 @@ def find_accepted(triple: Triple, earned: float) -> torch.Tensor:
     near_oracle |= finite & ((right - reference).abs() <= _FACTOR * (left - reference).abs())
     if sums and scale <= ZERO * triple.noise:
         near_oracle |= finite & (right.abs() <= _ZERO_ULPS * eps * triple.noise)
-    near_oracle |= find_restored(left, right, reference, _CREDIBLE_ULPS * eps)
+    least = scale if sums else 0.0
+    near_oracle |= find_restored(left, right, reference, _CREDIBLE_ULPS * eps, least)
     # Where the original overflows and float64 does not, the patched value may be either.
     at_oracle = (rounded == patched) | (rounded.isnan() & patched.isnan())
     return same | at_oracle | (right.isfinite() & (near_oracle | near_original))

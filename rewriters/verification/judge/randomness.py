@@ -113,7 +113,8 @@ def _vary_together(*versions: Sequence[Mapping[str, torch.Tensor]]) -> bool:
 
 def _find_signs(runs: torch.Tensor) -> torch.Tensor:
     """Return on which side of their means the elements that vary are, normalised."""
-    few = runs[(slice(None), *[slice(_CORNER)] * (runs.dim() - 1))].reshape(len(runs), -1)
+    corner = (slice(None), *[slice(_CORNER)] * (runs.dim() - 1))
+    few = runs[corner].reshape(len(runs), -1)
     few = few[:, few.std(0) > 1e-5 * (1 + few.mean(0).abs())]
     above = (few - few.mean(0)).sign()
     above = above[:, ((above > 0).sum(0) - len(runs) / 2).abs() <= len(runs) / 2 - _OFTEN]

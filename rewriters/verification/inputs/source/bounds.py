@@ -43,6 +43,8 @@ _ADVANCES = re.compile(
     r"|(^|_)(chunk|block|patch|window|tile|bucket)_?(size|len(gth)?)$"
 )
 """What code moves on by, or cuts into parts of."""
+_UPPER = {"low": "high", "lower": "upper", "lo": "hi", "min": "max", "minimum": "maximum"}
+"""What names of numbers say that they are no more than: ``low_threshold``, ``high_threshold``."""
 _LEAST = "1"
 _TESTED = frozenset({"0", "1", "-1"})
 """What stands for no parts at all, where code asks for it."""
@@ -81,7 +83,7 @@ def list_bounds(
     demanded = _list_demanded(function, axes, arguments)
     ordered = [Bound(name, name) for name in sorted(rising)]
     steps = [Bound(_LEAST, name) for name in sorted(arguments) if _is_step(name, function)]
-    parted = _list_parted(function, arguments)
+    parted = [*_list_parted(function, arguments), *_list_paired(function, arguments)]
     return list(dict.fromkeys([*said, *demanded, *parted, *ordered, *steps]))
 
 
@@ -123,6 +125,10 @@ def are_within(
             large = shape[axis] if axis in range(-len(shape), len(shape)) else None
         if small in sizes and large is not None and sizes[small] > large - below:
             return False
+        numbers = [getattr(specs.get(n), "value", None) for n in (small, name)]
+        least, most = (n if isinstance(n, int | float) else None for n in numbers)
+        if least is not None and most is not None and least > most:
+            return False
     return True
 
 
@@ -136,6 +142,23 @@ def _rises(spec: Spec | None) -> bool:
     if not all(isinstance(number, int | float) for number in numbers):
         return True
     return all(one <= other for one, other in itertools.pairwise(numbers))
+
+
+def _list_paired(function: Function, arguments: Collection[str]) -> Iterator[Bound]:
+    """Yield numbers that by their names are a lower and an upper one, and that no code compares."""
+    for small in sorted(arguments):
+        words = small.split("_")
+        large = "_".join(_UPPER.get(word, word) for word in words)
+        both = {small, large}
+        asked = (n for n in walk(function) if isinstance(n, ast.Compare))
+        if (
+            small != large
+            and large in arguments
+            and not any(
+                both <= {ast.unparse(side) for side in (n.left, *n.comparators)} for n in asked
+            )
+        ):
+            yield Bound(small, large)
 
 
 def _is_step(name: str, function: Function) -> bool:

@@ -70,6 +70,12 @@ def test_texts_say_what_numbers_are_at_most(said: str, bound: tuple[str, str] | 
     assert _bounds(code, ("B", "T", "D")) == ([Bound(*bound)] if bound else [])
 
 
+def test_names_say_which_number_is_the_lower_one() -> None:
+    code = "def f(x, low_share: float = 0.3, high_share: float = 0.5):\n    return x{}"
+    assert _bounds(code.format("")) == [Bound("low_share", "high_share")]
+    assert not _bounds(code.format(" if low_share < high_share else 2 * x"))
+
+
 def test_code_demands_and_takes_apart() -> None:
     code = """
 def f(x, n, k, cut):
