@@ -182,14 +182,16 @@ def test_an_operator_that_a_version_lacks_is_an_attribute_error() -> None:
 # --- the comparison
 
 
-def accepted(original: Any, patched: Any, oracle: Any, dtype: Any = None) -> list[bool]:
+def accepted(
+    original: Any, patched: Any, oracle: Any, dtype: Any = None, what: str = "result"
+) -> list[bool]:
     from npufix.rewriters.verification.judge.allowances import Triple
     from npufix.rewriters.verification.judge.judge import find_accepted
 
     dtype = dtype or torch.float32
     left, right = (torch.tensor(v, dtype=dtype) for v in (original, patched))
     reference = None if oracle is None else torch.tensor(oracle, dtype=torch.float64)
-    answer: list[bool] = find_accepted(Triple("result", left, right, reference), 0.0).tolist()
+    answer: list[bool] = find_accepted(Triple(what, left, right, reference), 0.0).tolist()
     return answer
 
 
@@ -214,6 +216,13 @@ INF, NAN = float("inf"), float("nan")
 )
 def test_tolerance_is_earned(original: Any, patched: Any, oracle: Any, passes: Any) -> None:
     assert accepted(original, patched, oracle) == passes
+
+
+def test_what_a_gradient_loses_in_halves_is_off_as_its_sums_are() -> None:
+    lost = [NAN, 30.0], [1.04, 30.0], [1.0, 30.0], torch.float16
+    assert accepted(*lost, "gradient of x") == [True, True]
+    assert accepted(*lost) == [False, True]
+    assert accepted([NAN, 30.0], [9.0, 30.0], *lost[2:], "gradient of x") == [False, True]
 
 
 def test_integers_are_exact() -> None:
