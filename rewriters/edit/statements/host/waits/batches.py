@@ -6,6 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.statements.host.accumulated import makes_anew
 from npufix.rewriters.edit.statements.host.of_host import as_owner, is_of_host, spell_torch
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, more_arguments
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
@@ -193,11 +194,15 @@ def make_of_read(here: Surroundings, made: ast.Call) -> Proposal | None:
     where = _place_of(here, made, tensors, reads=reads)
     if where is None or (listed is None and not reads):  # torch.tensor(x) copies on the device
         return None
-    if len(tensors) > 1 and not all(_has_no_dimensions(here, t) for t in tensors):
+    if len(tensors) > 1 and not all(
+        _has_no_dimensions(here, t) and not is_of_host(here, t) for t in tensors
+    ):
         return None
     if len(tensors) == 1:
         shape = "()" if listed is None else "1"
         held = f"{as_owner(here, tensors[0])}.detach().reshape({shape})"
+        # ``all_reduce`` of what is made must not write into what it is made of
+        held += "" if makes_anew(tensors[0]) else ".clone()"
     else:
         stack = f"{spell_torch(here)}.stack"
         held = f"{stack}([{', '.join(map(here.text, tensors))}]).detach()"
@@ -253,5 +258,7 @@ def _has_no_dimensions(here: Surroundings, code: ast.expr) -> bool:
     found = here.evaluations.get(id(code))
     if found is not None and found.node.op in _REDUCED:
         given = found.node.args[1:]
-        return all(arg.op == Op.CONST and arg.value in {None, False} for arg in given)
+        return all(
+            arg.op == Op.CONST and (arg.value is None or arg.value is False) for arg in given
+        )
     return found is not None and here.facts(found, x=found.node).ndim("x") == 0
