@@ -89,8 +89,9 @@ def test_a_number_is_limited_where_it_is(body: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["max(m / 2, 1.0)", "m", "max(m, 0.5)"])
-def test_what_is_written_later_is_not_seen(how: str) -> None:
-    body = "c = n.sum()\n        m = c.item()\n        c.zero_()\n        "
+@pytest.mark.parametrize("of", ["c", "c.view(1).select(0, 0)", "c.abs_()", "c[None][0]"])
+def test_what_is_written_later_is_not_seen(how: str, of: str) -> None:
+    body = f"c = n.sum()\n        m = {of}.item()\n        c.zero_()\n        "
     body += f"return F.l1_loss(x, y) * {how}"
     source, new = _write(body)
     assert ".clone()" in new

@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.statements.host.of_host import as_owner, spell_torch
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import LOOPS
+from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import last_name, walk
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,9 +110,16 @@ def keeps_memory(here: Surroundings, code: ast.Call, tensor: ast.expr) -> bool:
     inner = tensor
     while isinstance(inner, ast.Call) and last_name(inner.func) in _VIEWS:
         inner = inner.func.value if isinstance(inner.func, ast.Attribute) else tensor
-    is_held = isinstance(inner, ast.Name | ast.Attribute | ast.Subscript)
+    match inner:
+        case ast.Name() | ast.Attribute() | ast.Subscript():
+            is_held = not is_left_as_made(here, inner)
+        case ast.Call(args=given) if (value := here.value(inner)) is not None:
+            is_new = value.op in operators.TABLE and value.op not in operators.VIEWS
+            is_held = not (is_new or (value.op == Op.CALL and given))  # ``self.get_count()``
+        case _:
+            is_held = False
     is_named = isinstance(here.parents.get(id(code)), ast.Assign | ast.AnnAssign | ast.IfExp)
-    return is_named and is_held and not is_left_as_made(here, inner)
+    return is_named and is_held
 
 
 def _names_new(code: ast.AST | None) -> bool:

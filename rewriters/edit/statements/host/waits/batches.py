@@ -12,7 +12,7 @@ from npufix.rewriters.edit.statements.proposal import Change, Proposal, more_arg
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
 from npufix.rewriters.facts.host_tensors import is_made_on_host
 from npufix.rewriters.facts.steps.functions import trains
-from npufix.rewriters.graph.modules.syntax import list_stored_names, root_name, walk
+from npufix.rewriters.graph.modules.syntax import last_name, list_stored_names, root_name, walk
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -41,7 +41,11 @@ def find_batches(here: Surroundings) -> Iterator[Proposal]:
     loops = [n for n in here.nodes if isinstance(n, (ast.For, ast.While))]
     for loop in loops if trains(here.flow.function) else ():
         given = _list_handed(here, loop)
-        if not given or not trains(here.flow.function, loop.body[0].lineno):
+        if (
+            not given
+            or _gives_back(loop, given)
+            or not trains(here.flow.function, loop.body[0].lineno)
+        ):
             continue
         moves = [n for n in walk(*loop.body) if _is_move(here, n, given)]
         added = [
@@ -55,6 +59,33 @@ def find_batches(here: Surroundings) -> Iterator[Proposal]:
             assert isinstance(first, ast.Call)  # noqa: S101 - ``_is_move`` has looked
             shown = f"{here.text(first)[:-1]}{', ' if first.args else ''}non_blocking=True)"
             yield Proposal(first, form="blocking", changes=changes, shown=shown)
+
+
+def _gives_back(loop: ast.For | ast.While, given: set[str]) -> bool:
+    """Tell whether others fill a batch anew, or the loop does, while it may still be copied.
+
+    ``free.put(batch["index"])``, ``batch["x"].zero_()``; ``x = x.to(device)`` names the copy.
+    """
+    copied = {
+        target.id
+        for node in walk(*loop.body)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+        if last_name(node.value.func) in _MOVING
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    for node in walk(*loop.body):
+        match node:
+            case ast.Call(ast.Attribute(_, "put" | "put_nowait" | "release" | "recycle"), handed):
+                if any(root_name(part) in given for part in handed):
+                    return True
+            case ast.Expr(ast.Call(ast.Attribute(owner, method))):
+                if re.search(r"[a-z]_$", method) and root_name(owner) in given - copied:
+                    return True
+            case ast.Assign([ast.Subscript(ast.Subscript() as whole)]):
+                if root_name(whole) in given - copied:
+                    return True
+    return False
 
 
 def _list_handed(here: Surroundings, loop: ast.For | ast.While) -> set[str]:
