@@ -42,6 +42,18 @@ _LEFT = (
     "m = int(n.mean().item()) / world_size\n        return x.sum() / m",
     "m = max(n.sum().item() / world_size, 1.0)\n        return x.sum() / m, {'m': m}",
     "m = max(n.sum().item() / world_size, y)\n        return x.sum() / m",
+    # integers that are added to integers
+    "m = max(n.sum().item() * 2, 1)\n        return x[torch.arange(4, device=x.device) + m]",
+    "m = n.sum().item() / world_size\n        return torch.ones(3) * m",  # of the host
+    "m = max(n.sum().item(), 2.0)\n        return y.cpu() * m",
+    # a number of Python, which has no clamp
+    "m = n.sum().item() if self.training else 5.0\n        return x.sum() / max(m / 2, 1.0)",
+    "m = (x > 0).sum().item()\n        m /= world_size\n        return x.sum() / max(m, 1)",
+    # each is read for itself
+    "m = max(n.sum().item() / 2, 1)\n        return x / m + y / max(n.sum().item() / 2, 1)",
+    "m = n.sum().item() / world_size\n        self.m.update(self.loss, m)\n        return x / m",
+    "m = n.sum().item() / world_size\n        log_loss(m)\n        return x.sum() / m",
+    "m = n.sum().item() / 2 * self.get_loss_weight()\n        return [0] * round(m), x * m",
 )
 
 
@@ -74,6 +86,24 @@ def test_a_number_is_limited_where_it_is(body: str) -> None:
             [torch.rand(3) * 4, torch.randint(0, 5, (3,)), torch.zeros(2), torch.rand(1) * 1e-9]
         )
         torch.testing.assert_close(new_loss(x, y, n), old_loss(x, y, n))
+
+
+@pytest.mark.parametrize("how", ["max(m / 2, 1.0)", "m", "max(m, 0.5)"])
+@pytest.mark.parametrize("of", ["c", "c.view(1).select(0, 0)", "c.abs_()", "c[None][0]"])
+def test_what_is_written_later_is_not_seen(how: str, of: str) -> None:
+    body = f"c = n.sum()\n        m = {of}.item()\n        c.zero_()\n        "
+    body += f"return F.l1_loss(x, y) * {how}"
+    source, new = _write(body)
+    assert ".clone()" in new
+    given = torch.ones(2, 3), torch.zeros(2, 3), torch.ones(4)
+    torch.testing.assert_close(_loss(new)(*given), _loss(source)(*given))
+
+
+def test_a_script_that_takes_a_number_gets_one() -> None:
+    body = "m = max(n.sum().item() / 2, 1.0)\n        return dice_loss(x, m)"
+    assert _write(body)[1]
+    source = f"{_LOSS.format(body=body)}\n\n@torch.jit.script\ndef dice_loss(x, n: float): ...\n"
+    assert all(site.rewrite is None for site in find_sites(source, [RULE]))
 
 
 @pytest.mark.parametrize("body", _LEFT)

@@ -222,6 +222,10 @@ class Head(nn.Module):
         ("x, y = self.queue.get()", True),
         ("x, y = self.table.get()", False),
         ("x, y = self.queue.get(3)", False),
+        ("x, y = self.queue.get(); self.free.put(y)", False),  # who fills it anew
+        ("x, y = self.queue.get(); self.log.put(3)", True),
+        ("x, y = self.queue.get(); x.div_(255)", True),  # or of the copy
+        ("x, y = self.queue.get(); y.zero_()", False),
     ],
 )
 def test_what_a_queue_hands_over_is_copied_without_a_wait(head: str, *, written: bool) -> None:

@@ -49,10 +49,27 @@ def test_numbers_of_the_device_are_put_together_there(made: str, new: str) -> No
         "torch.tensor([x.sum(), y.max()])",  # which stay on the host
         "torch.tensor(x.sum(), device=device)",  # copied on the device
         "torch.tensor([x.sum(), y.max()], device=device, requires_grad=True)",
+        "torch.tensor([x.sum(), y.cpu().sum()], device=device)",
+        "torch.tensor([x[:, :1].sum(0), y[:, :1].sum(0)], device=device)",  # of one element each
     ],
 )
 def test_numbers_that_make_another_tensor_are_read(made: str) -> None:
     assert all(site.rewrite is None for site in found(_MADE.format(made=made), "NPU219"))
+
+
+@pytest.mark.parametrize(
+    "made",
+    ["torch.tensor([n.item()], dtype=torch.float32, device=n.device)", "x.new_tensor(n.item())"],
+)
+def test_what_is_made_shares_no_memory(made: str) -> None:
+    source = (
+        "def step(x: torch.Tensor, y: torch.Tensor, device):\n"
+        f"    n = x.sum()\n    made = {made}\n    made += y.sum()\n    return made - n\n"
+    )
+    (site,) = found(source, "NPU219")
+    assert site.rewrite is not None
+    old, got = (_run(t, torch.ones(3), torch.ones(2)) for t in (source, site.rewrite.direct))
+    torch.testing.assert_close(got, old)
 
 
 def _run(source: str, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.statements.host.of_host import as_owner, spell_torch
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import LOOPS
-from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.graph import operators
+from npufix.rewriters.graph.modules.syntax import last_name, walk
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,7 +90,7 @@ def is_left_as_made(here: Surroundings, tensor: ast.expr) -> bool:
     where it is handed on, or has a second name.
     """
     if isinstance(tensor, ast.Call):
-        return _makes_anew(tensor)
+        return makes_anew(tensor)
     if not isinstance(tensor, ast.Name) or tensor.id in here.flow.captured:
         return False
     uses = [n for n in here.nodes if isinstance(n, ast.Name) and n.id == tensor.id]
@@ -97,18 +99,43 @@ def is_left_as_made(here: Surroundings, tensor: ast.expr) -> bool:
     return reads and bool(made) and all(map(_names_new, made))
 
 
+_VIEWS = frozenset({"contiguous", "detach", "flatten", "float", "reshape", "squeeze", "to", "view"})
+
+
+def keeps_memory(here: Surroundings, code: ast.Call, tensor: ast.expr) -> bool:
+    """Tell whether ``x.detach()`` in place of ``v = x.item()`` sees what is written into ``x``.
+
+    Not so in ``x.item() / 2``, which is a tensor of its own, nor where ``x`` is made anew.
+    """
+    inner = tensor
+    while isinstance(inner, ast.Call) and last_name(inner.func) in _VIEWS:
+        inner = inner.func.value if isinstance(inner.func, ast.Attribute) else tensor
+    match inner:
+        case ast.Name() | ast.Attribute() | ast.Subscript():
+            is_held = not is_left_as_made(here, inner)
+        case ast.Call(args=given) if (value := here.value(inner)) is not None:
+            is_new = value.op in operators.TABLE and value.op not in operators.VIEWS
+            is_held = not (is_new or (value.op == Op.CALL and given))  # ``self.get_count()``
+        case _:
+            is_held = False
+    is_named = isinstance(here.parents.get(id(code)), ast.Assign | ast.AnnAssign | ast.IfExp)
+    return is_named and is_held
+
+
 def _names_new(code: ast.AST | None) -> bool:
     """Tell whether a statement gives a new tensor its only name: not ``kept = x = y.mean()``."""
     match code:
         case ast.Assign([_], ast.Call() as value):
-            return _makes_anew(value)
+            return makes_anew(value)
     return False
 
 
-def _makes_anew(call: ast.Call) -> bool:
+def makes_anew(code: ast.expr) -> bool:
     """Tell whether a call returns a tensor of its own, as ``max(a, b)`` of Python does not."""
-    is_new = isinstance(call.func, ast.Attribute) and call.func.attr in _NEW
-    return is_new and all(word.arg not in {"out", None} for word in call.keywords)
+    match code:
+        case ast.Call(ast.Attribute(attr=name), _, words):
+            return name in _NEW and all(word.arg not in {"out", None} for word in words)
+    return False
 
 
 def _only_reads(here: Surroundings, code: ast.expr) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.choices import CHOOSE, LEAVES
 from npufix.rewriters.edit.statements.handed_in import is_handed_in
+from npufix.rewriters.edit.statements.host.accumulated import keeps_memory
 from npufix.rewriters.edit.statements.host.element_reads import (
     IN_LOOP,
     is_covered,
@@ -36,6 +37,7 @@ from npufix.rewriters.edit.statements.host.of_host import (
     first_read,
     is_copied,
     is_count,
+    is_left_there,
     is_list,
     is_number,
     is_of_dictionary,
@@ -210,9 +212,8 @@ def _read_of(  # noqa: PLR0911 - one case a call
 
 def _is_read_before(value: Node) -> bool:
     """Tell whether a number has been read, or is computed from one: ``x.sum().item() / 8``."""
-    return value.op in READING or (
-        value.op in {*ARITHMETIC, "py:max", "py:min"} and any(map(_is_read_before, value.args))
-    )
+    passes = {*ARITHMETIC, Op.AUGMENTED, Op.PHI, "py:max", "py:min"}
+    return value.op in READING or (value.op in passes and any(map(_is_read_before, value.args)))
 
 
 def _is_reduced(here: Surroundings, value: Node) -> bool:
@@ -266,6 +267,7 @@ def _on_device(here: Surroundings, read: _Read) -> Proposal | None:
         form = _FORM_ITEM if (limit or later) is None else _FORM_LIMIT_OF_ITEM
         text += "" if counts else ".detach()"
         text += "" if facts.ndim("x") == 0 else ".reshape(())"
+        text += ".clone()" if keeps_memory(here, read.code, read.tensor) else ""
     text += "" if limit is None else clamp(here, limit, counts=counts)
     changes = () if later is None else (_clamp_later(here, later, counts=counts),)
     call = limit or later
@@ -339,7 +341,7 @@ def _needs_number(here: Surroundings, user: Node, value: Node, *, counts: bool =
         if counts and others and all(map(is_number, others)):
             return _is_number_needed(here, user)
         if others and all(is_tensor(here, arg) for arg in others):
-            return False
+            return any(is_left_there(here, arg) for arg in others)
         return not others or not only_divides(here, user)
     if user.op == Op.PHI:
         return _is_number_needed(here, user) if counts else not only_divides(here, value)

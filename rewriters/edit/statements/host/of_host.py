@@ -152,6 +152,11 @@ def _comes_from_copy(here: Surroundings, node: Node) -> bool:
     return False
 
 
+def is_left_there(here: Surroundings, node: Node) -> bool:
+    """Tell whether a tensor is on the host, where it meets no tensor of the device."""
+    return _comes_from_copy(here, node) or _is_made_there(here, node)
+
+
 def _list_assigned(here: Surroundings, code: ast.expr) -> list[Node]:
     """Return the values that the function gives to what some code reads."""
     read = {ast.unparse(n) for n in ast.walk(code) if isinstance(n, ast.Name | ast.Attribute)}

@@ -6,12 +6,13 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.statements.host.accumulated import makes_anew
 from npufix.rewriters.edit.statements.host.of_host import as_owner, is_of_host, spell_torch
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, more_arguments
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
 from npufix.rewriters.facts.host_tensors import is_made_on_host
 from npufix.rewriters.facts.steps.functions import trains
-from npufix.rewriters.graph.modules.syntax import list_stored_names, root_name, walk
+from npufix.rewriters.graph.modules.syntax import last_name, list_stored_names, root_name, walk
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -40,7 +41,11 @@ def find_batches(here: Surroundings) -> Iterator[Proposal]:
     loops = [n for n in here.nodes if isinstance(n, (ast.For, ast.While))]
     for loop in loops if trains(here.flow.function) else ():
         given = _list_handed(here, loop)
-        if not given or not trains(here.flow.function, loop.body[0].lineno):
+        if (
+            not given
+            or _gives_back(loop, given)
+            or not trains(here.flow.function, loop.body[0].lineno)
+        ):
             continue
         moves = [n for n in walk(*loop.body) if _is_move(here, n, given)]
         added = [
@@ -54,6 +59,33 @@ def find_batches(here: Surroundings) -> Iterator[Proposal]:
             assert isinstance(first, ast.Call)  # noqa: S101 - ``_is_move`` has looked
             shown = f"{here.text(first)[:-1]}{', ' if first.args else ''}non_blocking=True)"
             yield Proposal(first, form="blocking", changes=changes, shown=shown)
+
+
+def _gives_back(loop: ast.For | ast.While, given: set[str]) -> bool:
+    """Tell whether others fill a batch anew, or the loop does, while it may still be copied.
+
+    ``free.put(batch["index"])``, ``batch["x"].zero_()``; ``x = x.to(device)`` names the copy.
+    """
+    copied = {
+        target.id
+        for node in walk(*loop.body)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
+        if last_name(node.value.func) in _MOVING
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    for node in walk(*loop.body):
+        match node:
+            case ast.Call(ast.Attribute(_, "put" | "put_nowait" | "release" | "recycle"), handed):
+                if any(root_name(part) in given for part in handed):
+                    return True
+            case ast.Expr(ast.Call(ast.Attribute(owner, method))):
+                if re.search(r"[a-z]_$", method) and root_name(owner) in given - copied:
+                    return True
+            case ast.Assign([ast.Subscript(ast.Subscript() as whole)]):
+                if root_name(whole) in given - copied:
+                    return True
+    return False
 
 
 def _list_handed(here: Surroundings, loop: ast.For | ast.While) -> set[str]:
@@ -193,11 +225,15 @@ def make_of_read(here: Surroundings, made: ast.Call) -> Proposal | None:
     where = _place_of(here, made, tensors, reads=reads)
     if where is None or (listed is None and not reads):  # torch.tensor(x) copies on the device
         return None
-    if len(tensors) > 1 and not all(_has_no_dimensions(here, t) for t in tensors):
+    if len(tensors) > 1 and not all(
+        _has_no_dimensions(here, t) and not is_of_host(here, t) for t in tensors
+    ):
         return None
     if len(tensors) == 1:
         shape = "()" if listed is None else "1"
         held = f"{as_owner(here, tensors[0])}.detach().reshape({shape})"
+        # ``all_reduce`` of what is made must not write into what it is made of
+        held += "" if makes_anew(tensors[0]) else ".clone()"
     else:
         stack = f"{spell_torch(here)}.stack"
         held = f"{stack}([{', '.join(map(here.text, tensors))}]).detach()"
@@ -253,5 +289,7 @@ def _has_no_dimensions(here: Surroundings, code: ast.expr) -> bool:
     found = here.evaluations.get(id(code))
     if found is not None and found.node.op in _REDUCED:
         given = found.node.args[1:]
-        return all(arg.op == Op.CONST and arg.value in {None, False} for arg in given)
+        return all(
+            arg.op == Op.CONST and (arg.value is None or arg.value is False) for arg in given
+        )
     return found is not None and here.facts(found, x=found.node).ndim("x") == 0

@@ -14,7 +14,14 @@ import itertools
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.statements.host.of_host import ARITHMETIC, as_owner, is_number, is_tensor
+from npufix.rewriters.edit.statements.host.accumulated import keeps_memory
+from npufix.rewriters.edit.statements.host.of_host import (
+    ARITHMETIC,
+    as_owner,
+    is_left_there,
+    is_number,
+    is_tensor,
+)
 from npufix.rewriters.edit.statements.host.waits.losses import takes_tensor
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.graph import operators
@@ -60,13 +67,17 @@ def keep_on_device(
     In Python it is one of double precision: the device computes with it in single precision.
     """
     value, at = here.value(code), here.evaluations.get(id(tensor))
-    limits = None if value is None else _list_limits(here, value)
-    if limits is None or at is None or (_cuts(code) and not counts):
+    if value is None or at is None or (_cuts(code) and not counts):
         return None
     facts = here.facts(at, x=at.node)
+    is_float = str(facts.dtype("x") or "").startswith(("float", "bfloat"))
+    limits = _list_limits(here, value, as_it_is=counts or is_float)
+    if limits is None or _is_read_twice(here, value) or "jit.script" in "".join(here.lines):
+        return None
     text = f"{as_owner(here, tensor)}{'' if counts else '.detach()'}"
     text += "" if counts or facts.dtype("x") == "float32" else ".float()"
     text += "" if facts.ndim("x") == 0 else ".reshape(())"
+    text += ".clone()" if keeps_memory(here, code, tensor) else ""
     proven = {"is-tensor"} if facts.is_tensor("x") else set[str]()
     if all(not is_written_number(limit.args[0]) for limit in limits):
         proven.add("never-nan")  # ``max(x, 1.0)`` is NaN as well where x is
@@ -88,34 +99,67 @@ def _cuts(code: ast.Call) -> bool:
     return isinstance(code.func, ast.Name) and code.func.id == "int"
 
 
-def _list_limits(here: Surroundings, value: Node) -> list[ast.Call] | None:
+def _is_read_twice(here: Surroundings, value: Node) -> bool:
+    """Tell whether code says the same twice: of ``max(x.item() / 2, 1)`` each is one of its own."""
+    said = (e.code for e in here.flow.by_operation.get(value.op, ()) if e.node is value)
+    return sum(isinstance(code, ast.Call) for code in said) > 1
+
+
+def _list_limits(here: Surroundings, value: Node, *, as_it_is: bool) -> list[ast.Call] | None:
     """Return each ``max(n / 8, 1)`` on the way of a number to tensors, ``None`` if others get it.
 
     On the way it meets numbers of the host alone; who gets it in the end computes with tensors, as
-    losses do.
+    losses do. If it does not stay ``as_it_is``, it becomes a float: ``ids + n.item() * 2`` may be
+    one of integers, ``ids / (n.item() * 2)`` and ``ids + n.item() / 2`` are floats anyway.
     """
     found: list[ast.Call] = []
     todo, met = [value], False
+    floats = [value] if as_it_is else []
     for made in todo:  # grows
         users = here.users(made)
         if any(o.node is made for o in here.flow.observables) or not (users or made.op == Op.PHI):
             return None
         for user in users:
-            if user.op in _LIMITING:
-                limit = _limit_of(here, user, made)
-                if limit is None:
+            if _ends(here, user, made):
+                if not _may_end(here, user, made, is_float=made in floats):
                     return None
-                found.append(limit)
-            elif (user.op in ARITHMETIC and _meets_tensor(here, user, made)) or (
-                user.op == Op.CALL and takes_tensor(user, made)
-            ):
                 met = True
                 continue
-            elif user.op != Op.PHI and not _meets_number(user, made):
+            limit = _limit_of(here, user, made) if user.op in _LIMITING else None
+            if limit is None and user.op != Op.PHI and not _meets_number(user, made):
                 return None
-            if user not in todo:
-                todo.append(user)
-    return found if met else None
+            found += [] if limit is None else [limit]
+            floats += [user] if _stays_float(user, floats) else []
+            todo += [] if user in todo else [user]
+    # ``n.item() if x else 1.0``: a number of Python has no ``clamp``
+    mixed = any(p.op == Op.PHI and not set(p.args[1:]) <= set(todo) for p in todo)
+    return found if met and not (mixed and found) else None
+
+
+def _ends(here: Surroundings, user: Node, made: Node) -> bool:
+    """Tell whether a tensor or a loss gets a number."""
+    if user.op == Op.CALL:
+        return takes_tensor(user, made)
+    return user.op in ARITHMETIC and _meets_tensor(here, user, made)
+
+
+def _may_end(here: Surroundings, user: Node, made: Node, *, is_float: bool) -> bool:
+    """Tell whether a tensor of the device may be what a tensor gets in place of a number.
+
+    A tensor of the host meets numbers alone, and one of integers may need an integer.
+    """
+    others = [arg for arg in user.args if arg is not made]
+    if user.op == Op.CALL:
+        return True
+    floats = is_float or user.op == "div" or all(map(is_loss, others))
+    return floats and not any(is_left_there(here, other) for other in others)
+
+
+def _stays_float(user: Node, floats: list[Node]) -> bool:
+    """Tell whether a number is no integer of Python any more: ``n / 8``."""
+    if user.op == Op.PHI:
+        return all(arg in floats for arg in user.args[1:])
+    return user.op == "div" or any(a in floats or type(a.value) is float for a in user.args)
 
 
 def tell_met(here: Surroundings, value: Node) -> str:
@@ -195,12 +239,12 @@ def _is_of_host(node: Node) -> bool:
 
 
 def _limit_of(here: Surroundings, user: Node, made: Node) -> ast.Call | None:
-    for evaluation in here.flow.by_operation.get(user.op, ()):
-        match evaluation.code:
-            case ast.Call(ast.Name("max" | "min"), [first, second], []) as call:
-                kept = [c for c in (first, second) if not is_written_number(c)]
-                if evaluation.node is user and len(kept) == 1 and here.value(kept[0]) is made:
-                    return call
+    said = [e.code for e in here.flow.by_operation.get(user.op, ()) if e.node is user]
+    calls = [code for code in said if isinstance(code, ast.Call)]
+    match calls:
+        case [ast.Call(ast.Name("max" | "min"), [first, second], []) as call]:
+            kept = [c for c in (first, second) if not is_written_number(c)]
+            return call if len(kept) == 1 and here.value(kept[0]) is made else None
     return None
 
 

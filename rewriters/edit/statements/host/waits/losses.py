@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 
 _TAKES_TENSOR = re.compile(r"loss|criterion", re.IGNORECASE)
 """What is called so divides by a number or a tensor; other calls make shapes of numbers."""
+_NO_LOSS = re.compile(
+    r"(^|_)(add|append|coef\w*|factors?|format|history|key|log|logger|meter|names?|plot|print|record"
+    r"|ratio|report|save|scales?|schedule\w*|set|types?|update|weights?|write)(_|$)"
+)
+"""``log_loss`` and ``get_loss_weight`` do not."""
+_FOR_EACH = re.compile(r"(^|_)(apply|map|vmap)$")
 OF_ALL_LAYERS = (
     "the host waits for the costs of each call, to assign on the CPU: compute those of all decoder "
     "layers and images first, and copy them in one go (torch.stack(costs).cpu())"
@@ -32,9 +38,14 @@ def takes_tensor(user: Node, value: Node) -> bool:
 
     So does ``multi_apply(self.loss_single, xs, num_boxes=n)``, of each of several.
     """
-    functions = [user.args[0], *(a for a in user.args[1:2] if a.op in {Op.ATTR, Op.GLOBAL})]
+    functions = [user.args[0]]
+    if _FOR_EACH.search(str(user.args[0].value or "").rpartition(".")[2]):
+        functions += [a for a in user.args[1:2] if a.op in {Op.ATTR, Op.GLOBAL}]
     called = [str(node.value or "").rpartition(".")[2] for node in functions]
-    of_loss = any(_TAKES_TENSOR.search(name) and not name[:1].isupper() for name in called)
+    of_loss = any(
+        _TAKES_TENSOR.search(name) and not (name[:1].isupper() or _NO_LOSS.search(name))
+        for name in called
+    )
     return value not in functions and of_loss
 
 
