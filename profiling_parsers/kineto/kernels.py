@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 
 _COLLECTIVE_KERNEL = re.compile(r"^[^(<]*(?:nccl|rccl|hccl|oneccl)", re.IGNORECASE)
 _OTHER_COLLECTIVES = re.compile(
-    r"all_?(reduce|gather|to_?all)|reduce_?scatter|cross_?device_?reduce|(intra|inter)node_(dispatch"
-    r"|combine)",
+    r"^(?!triton_[a-z]+_fused_).*(all_?(reduce|gather|to_?all)|reduce_?scatter|cross_?device_?reduce"
+    r"|(intra|inter)node_(dispatch|combine))",
     re.IGNORECASE,
 )
 """In the own names of kernels that exchange over NVLink without a library: those of symmetric
-memory, vLLM, TensorRT-LLM and aiter (``multimem_all_reduce_kernel``)."""
+memory, vLLM, TensorRT-LLM and aiter (``multimem_all_reduce_kernel``). Inductor names a kernel after
+what it computes for: ``triton_poi_fused_all_reduce_0`` adds what was reduced."""
 _COLLECTIVE_OPERATOR = re.compile(r"c10d::|_c10d_functional::|\w*ccl:|gloo:")
 _GPU, _MTIA, _CPU = (CORES.index(core) for core in ("GPU", "MTIA", "CPU"))
 

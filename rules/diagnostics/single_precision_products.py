@@ -41,10 +41,10 @@ _FAMILIES = ("A2", "A3")
 """Of a chip that no dump names: what most of them are."""
 _PRODUCTS = r"(Batch)?MatMul(V\d|Common)?|GroupedMatmul\w*|Conv[23]D\w*|Conv3DV2"
 _KERNELS_OF_GPU = (
-    r"(void )?(\w+_)?(sgemm|scudnn)\w*|.*(implicit_convolve_sgemm|(dgrad|wgrad|fprop)\w*_engine<float)"
+    r"(void )?(\w+_)?(sgemm|scudnn)\w*|(void )?cutlass::Kernel2?<\w+_simt_sgemm_.*|.*(implicit_convolve_sgemm|(dgrad|wgrad|fprop)\w*_engine<float)"
     r".*|Cijk_\w+?_SB_\w+"
 )
-"""Of cuDNN and cuBLAS (``volta_sgemm_64x64_nt``), and of rocBLAS, which names its dtypes so."""
+"""Of cuDNN and cuBLAS (``volta_sgemm_64x64_nt``; of CUTLASS where it is ``simt``), and of rocBLAS, which names its dtypes so."""
 _LIKELY = 0.95
 """Of what the matrix unit gains: casts come in between, and some products wait for memory."""
 _OFF = 'torch.npu.{}.allow_hf32 = True; or torch.autocast("npu", dtype=torch.bfloat16)'

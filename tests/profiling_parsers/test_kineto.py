@@ -99,6 +99,7 @@ def test_collectives_are_communication(new: Profile) -> None:
         ("void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(int)", True),
         ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(int)", True),
         ("void at::native::reduce_kernel<512, 1>(at::native::all_reduce_of<float>)", False),
+        ("triton_poi_fused_all_reduce_wait_tensor_0", False),
     ],
 )
 def test_ranks_exchange_without_a_library_as_well(

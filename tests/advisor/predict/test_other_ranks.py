@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 import pytest
 from msgspec.structs import replace as with_fields
@@ -13,6 +14,7 @@ from tests.advisor.predict.test_what_if import Regime, finding, item, norm_us
 from npufix.advisor.evidence.change import Change
 from npufix.advisor.evidence.item import Item
 from npufix.advisor.evidence.lines import gather_evidence
+from npufix.advisor.predict import what_if
 from npufix.advisor.predict.other_ranks import OtherRanks, other_ranks
 from npufix.advisor.predict.what_if import Asked, predict
 from npufix.profiling_parsers.signals import SCHEMAS, Signals
@@ -114,6 +116,27 @@ def test_what_a_job_gains_is_replayed_on_the_late_rank_and_on_one_that_waits(
     assert found.alone[0].alone_ns is None
     assert found.alone[0].limit != "loading", "it waits for the next rank"
     assert (found.forecast.together is None) == (rank != 0), "of others, where they are late"
+
+
+def test_what_a_late_host_becomes_is_less_sure_than_a_recorded_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # How quick the hosts of other ranks are says no more than about how quick this one becomes.
+    evidence = gather_evidence(Regime(0.1).run().profile(), {})
+    saving = Saving(600_000, 600_000, "")
+    late = with_fields(finding("NPU602"), saving=saving, ranks=[0])
+    told = Item(finding=late, of_job=True, is_idle=True)
+    no_wait = pd.Series({_LINK: 0.0})
+    others = OtherRanks(no_wait, no_wait, rank=0)
+    found = predict(evidence, [told], 0, others=others)
+    monkeypatch.setattr(what_if, "_OFF_OF_LATE_HOST", 0.0)
+    narrow = predict(evidence, [told], 0, others=others)
+    assert found is not None
+    assert narrow is not None
+    wide, recorded = (each.alone[0] for each in (found, narrow))
+    assert wide.saved_ns == recorded.saved_ns == pytest.approx(600_000, rel=0.1)
+    above, usual = (one.step_high_ns - one.step_ns for one in (wide, recorded))
+    assert above == pytest.approx(np.hypot(usual, 0.15 * wide.saved_ns), rel=0.01)
 
 
 def test_what_a_slow_link_costs_goes_from_the_collectives() -> None:

@@ -345,6 +345,8 @@ def test_products_that_are_rounded_to_hf32_already_are_left_alone() -> None:
         ("volta_sgemm_64x64_nt", 1), ("cudnn_infer_volta_scudnn_128x64_relu_medium_nn_v1", 1),
         ("void cudnn::detail::dgrad_engine<float, 512, 6, 5, 3, 3, 3, false>(int)", 1),
         ("cutlass_80_tensorop_s1688gemm_128x64_32x6_nt_align1", 0),
+        ("void cutlass::Kernel<cutlass_80_simt_sgemm_64x128_8x5_nn_align1>(Params)", 1),
+        ("void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x64_nt_align4>(Params)", 0),
         ("Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_MT128x256x32", 0), ("ampere_sgemm_32x32_tn", 1),
         ("void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, 512, true, 1>(int)", 0),
     ],
