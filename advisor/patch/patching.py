@@ -84,7 +84,7 @@ def patch(diagnosis: Diagnosis, tree: SourceTree, options: PatchOptions) -> Patc
     left_out = set() if options.unverified else idle
     taken = [item for item in proven if item not in left_out]
     changes, failed = _compose(taken, portable=portable)
-    changes, broken = _leave_out_broken(changes, taken, tree, options.settings)
+    changes, broken, stopped = _leave_out_broken(changes, taken, tree, options.settings)
     failed |= broken
     failed |= {i: f"{weighed[i].why}; --unverified writes it" for i in left_out}
     failed |= {i: _INTERRUPTED for i in chosen if i not in verdicts}
@@ -106,7 +106,7 @@ def patch(diagnosis: Diagnosis, tree: SourceTree, options: PatchOptions) -> Patc
     ]
     header = write_header(diagnosis.report, written, changes, options.settings)
     diff = header + unified_diff(changes)
-    return Patched(tuple(findings), tuple(written), tuple(changes), diff, interrupted)
+    return Patched(tuple(findings), tuple(written), tuple(changes), diff, interrupted or stopped)
 
 
 def _verify(
@@ -232,10 +232,11 @@ def _compose(
 
 def _leave_out_broken(
     changes: Sequence[FileChange], proven: Sequence[Located], tree: SourceTree, settings: Settings
-) -> tuple[list[FileChange], dict[Located, str]]:
+) -> tuple[list[FileChange], dict[Located, str], KeyboardInterrupt | None]:
     """Leave out the files that cannot be imported with all their changes, as they could before.
 
-    Each change was verified alone, and mostly without the rest of its file.
+    Each change was verified alone, and mostly without the rest of its file. After an interrupt
+    those are left out too of which nothing is known yet.
     """
     files = {item.file.path: item.file for item in proven}
     asked = [c for c in changes if c.relative.endswith(".py") and _differs_on_import(c)]
@@ -251,14 +252,17 @@ def _leave_out_broken(
         )
         for c in asked
     ]
-    found = verify(jobs, replace(settings, progress=lambda *_: None, decided=lambda *_: None))
+    silent = replace(settings, progress=lambda *_: None, decided=lambda *_: None)
+    found, stopped = _verify(jobs, silent)
     broken = {
         c.path: f"the file with all its changes cannot be imported: {verdict.reason}"
+        if verdict
+        else _INTERRUPTED
         for c, verdict in zip(asked, found, strict=True)
-        if verdict.status is Status.REFUTED
+        if verdict is None or verdict.status is Status.REFUTED
     }
     failed = {item: broken[item.file.path] for item in proven if item.file.path in broken}
-    return [c for c in changes if c.path not in broken], failed
+    return [c for c in changes if c.path not in broken], failed, stopped
 
 
 def _differs_on_import(change: FileChange) -> bool:

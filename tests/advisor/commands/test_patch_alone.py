@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,7 +20,6 @@ from npufix.rewriters.write.patch import FileChange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     Npufix = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -126,6 +126,21 @@ def test_a_file_that_all_changes_together_break_is_left_out(
     item = cast("Any", Place(file, "a site"))
     change = FileChange(path, "m.py", before.encode(), after.encode())
     tree = cast("Any", SimpleNamespace(root=tmp_path))
-    left, failed = patching._leave_out_broken([change], [item], tree, Settings())
+    left, failed, _ = patching._leave_out_broken([change], [item], tree, Settings())
     said = f"the file with all its changes cannot be imported: {reason}"
     assert (left, failed) == (([], {item: said}) if reason else ([change], {}))
+
+
+def test_an_interrupt_leaves_out_files_not_imported_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped = KeyboardInterrupt()
+    path = Path("m.py")
+    item = cast("Any", Place(SimpleNamespace(path=path, text="", encoding="utf-8"), "a site"))
+    change = FileChange(path, "m.py", b"", b"import torch_npu\n")
+    tree = cast("Any", SimpleNamespace(root=path.parent))
+
+    def verify(*_: object) -> list[Verdict]:
+        raise stopped
+
+    monkeypatch.setattr(patching, "verify", verify)
+    found = patching._leave_out_broken([change], [item], tree, Settings())
+    assert found == ([], {item: "interrupted before it was verified"}, stopped)

@@ -353,7 +353,10 @@ def _is_ragged(code: ast.Subscript, taken: Round) -> bool:
 
 
 def _asks(node: ast.AST, taken: Round) -> bool:
-    """Tell whether the host decides by what a row holds: ``if x[i] > 0``, ``int(x[i])``."""
+    """Tell whether the host decides by what a row holds: ``if x[i] > 0``, ``int(x[i])``.
+
+    For ``if len(x[i]) > 0`` it waits for nothing.
+    """
     match node:
         case ast.If(test) | ast.IfExp(test):
             code: ast.expr = test
@@ -361,4 +364,15 @@ def _asks(node: ast.AST, taken: Round) -> bool:
             pass
         case _:
             return False
-    return any(isinstance(n, ast.Subscript) and list_names(n) & taken.of_round for n in walk(code))
+    sizes = {id(inner) for n in walk(code) if _is_size(n) for inner in ast.walk(n)}
+    picks = [n for n in walk(code) if isinstance(n, ast.Subscript) and id(n) not in sizes]
+    return any(list_names(n) & taken.of_round for n in picks)
+
+
+def _is_size(code: ast.AST) -> bool:
+    match code:
+        case ast.Call(ast.Name("len")) | ast.Attribute(attr="shape"):
+            return True
+        case ast.Subscript(ast.Attribute(attr="shape")):
+            return True
+    return False
