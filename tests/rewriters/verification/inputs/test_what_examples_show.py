@@ -105,6 +105,29 @@ class Score(torch.nn.Module):
             return x.mean(-1) * 2
         return x
 """
+SHARES = '''
+def mix(tracks, gains):
+    """Mix tracks.
+
+    >>> torch.set_default_dtype(torch.float64)
+    >>> tracks = {"low": torch.rand(2, 100), "high": torch.rand(2, 100)}
+    >>> mix(tracks, {"low": 0.5, "high": 1.0})
+    """
+    total = torch.zeros_like(tracks["low"])
+    for name in ("low", "high"):
+        total = total + gains[name] * tracks[name].clamp(-1, 1)
+    return total
+'''
+LARGE = """
+class Block(torch.nn.Module):
+    def __init__(self, scale=1.0):
+        super().__init__()
+        self.scale = scale
+        self.inner = torch.nn.Linear(320, 320)
+
+    def forward(self, x):
+        return self.inner(x) * self.scale + x
+"""
 ENDLESS = """
 class Wrapped(torch.nn.Module):
     def __init__(self, base, config):
@@ -131,6 +154,8 @@ class Wrapped(torch.nn.Module):
         (BESIDE, "* 2", "* 2.0", "* 3"),
         (CHOSEN, "* 2", "* 2.0", "* 3"),
         (ENDLESS, "* 2", "* 2.0", "* 3"),
+        (SHARES, ".clamp(-1, 1)", ".clamp(max=1).clamp(min=-1)", ".clamp(0, 1)"),
+        (LARGE, "* self.scale + x", "* self.scale + 1 * x", "+ self.scale * x"),
     ],
 )
 def test_a_call_is_found(text: str, old: str, right: str, wrong: str) -> None:
