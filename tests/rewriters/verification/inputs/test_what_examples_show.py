@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import enum
+import types
+
 import pytest
 
 pytest.importorskip("torch")
 
 from tests.rewriters.verification.changed_programs import verdict
+
+from npufix.rewriters.verification.calls.values import MadeArgument
+from npufix.rewriters.verification.inputs.load import find_beside
+from npufix.rewriters.verification.inputs.objects.offers import offer_members
 
 MADE = '''
 class Mixer(torch.nn.Module):
@@ -163,3 +170,19 @@ def test_a_call_is_found(text: str, old: str, right: str, wrong: str) -> None:
     assert kept.status.value == "equivalent", kept.reason
     refuted = verdict(text, (old, wrong))
     assert refuted.status.value == "refuted", refuted.reason
+
+
+class Side(enum.Enum):
+    left = "left"
+
+
+class Beside:
+    def __init__(self, side: Side) -> None:
+        self.side = side
+
+
+def test_a_member_of_another_file_is_spelt_for_a_program() -> None:
+    (member,) = offer_members(Side, "Beside/Side")
+    assert isinstance(member, MadeArgument)
+    assert eval(member.code, {"module": types.SimpleNamespace(Beside=Beside)}) is Side.left  # noqa: S307 - our own text
+    assert find_beside(Beside, "Side") is Side
