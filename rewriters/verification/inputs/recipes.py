@@ -92,6 +92,7 @@ if TYPE_CHECKING:
 _MOST_PARAMETERS = 5_000_000
 _MOST_FURTHER_PARAMETERS = 50_000
 """For another object, once there is one: that of a real size says nothing new, slowly."""
+_SHARE = 0.75
 _TRIES = 48
 _CUTS = frozenset({"chunk", "tensor_split"})
 _OF_POSITIVE = frozenset({"log", "log2", "log10", "sqrt", "rsqrt", "logit", "cumprod"})
@@ -273,6 +274,7 @@ def _with_other_numbers(recipe: Recipe, owner: type, loaded: Loaded) -> Iterator
         if hides and p.name not in given:
             specs = (spec for _, spec in _choices(owner, p, loaded)[1:])
             numbers = [s for s in specs if isinstance(s, Value) and type(s.value) is float]
+            numbers += [Value(_SHARE)] * (type(p.default) is float)  # no name tells more
             others |= dict.fromkeys([p.name] * bool(numbers), *numbers[:1])
     made = Recipe((*given.items(), *others.items()))
     if others and not _why_not(made, owner, loaded.find, _MOST_PARAMETERS):
