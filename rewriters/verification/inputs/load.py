@@ -240,7 +240,7 @@ class _Module:
         """
         first, _, inner = name.partition("/")
         if inner:
-            return _find_beside(self.find(first), inner)
+            return find_beside(self.find(first), inner)
         known = self._live is not None and name in self._live.__dict__
         if not known and name not in self._sought:
             self._sought.add(name)
@@ -405,11 +405,11 @@ class _Module:
         return [file for file in dict.fromkeys(files) if file.is_file()]
 
 
-def _find_beside(owner: object, names: str) -> object:
+def find_beside(owner: object, names: str) -> object:
     """Return what the file of a class has under a name."""
     first, _, inner = names.partition("/")
     found = getattr(getattr(owner, "__init__", None), "__globals__", {}).get(first)
-    return _find_beside(found, inner) if inner else found
+    return find_beside(found, inner) if inner else found
 
 
 class ModuleOfFiles(types.ModuleType):

@@ -10,10 +10,9 @@ import re
 import sys
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
 import torch
-from torch.overrides import TorchFunctionMode
 
 from npufix.rewriters.verification.calls.values import (
     Find,
@@ -51,10 +50,12 @@ from npufix.rewriters.verification.inputs.objects.offers import (
     make_groups,
     make_stand_in,
     make_weights,
+    offer_members,
 )
 from npufix.rewriters.verification.inputs.objects.ranks import combine_by_rank
 from npufix.rewriters.verification.inputs.objects.training_loops import MODEL, offer_for_loops
 from npufix.rewriters.verification.inputs.objects.unmade import (
+    Undrawn,
     initialise_partly,
     make_attribute,
     randomise,
@@ -83,7 +84,7 @@ from npufix.rewriters.verification.inputs.source.usage import Use
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from npufix.rewriters.verification.inputs.histories import Earlier
     from npufix.rewriters.verification.inputs.load import Loaded
@@ -91,11 +92,10 @@ if TYPE_CHECKING:
 _MOST_PARAMETERS = 5_000_000
 _MOST_FURTHER_PARAMETERS = 50_000
 """For another object, once there is one: that of a real size says nothing new, slowly."""
+_SHARE = 0.75
 _TRIES = 48
 _CUTS = frozenset({"chunk", "tensor_split"})
 _OF_POSITIVE = frozenset({"log", "log2", "log10", "sqrt", "rsqrt", "logit", "cumprod"})
-_DRAWN = frozenset({"rand", "randn"})
-_DRAWN_INTO = frozenset({"normal_", "uniform_", "trunc_normal_", "bernoulli_", "exponential_"})
 _BUILD_S = 5.0
 _MOST_WORDS = 200
 """Characters of an error that are quoted."""
@@ -246,6 +246,7 @@ def generate_recipes(
             found += 1
             yield recipe
             if found == 1:
+                yield from _with_other_numbers(recipe, owner, loaded)
                 yield from inheriting
     if not found:
         made = list(inheriting)
@@ -257,6 +258,27 @@ def generate_recipes(
         recipe = Recipe(attributes=tuple(sorted(read.items())))
         if not try_call(lambda: recipe.build(owner, loaded.find), _BUILD_S).error:
             yield recipe
+
+
+def _with_other_numbers(recipe: Recipe, owner: type, loaded: Loaded) -> Iterator[Recipe]:
+    """Yield a large object again with other numbers for those that hide a change.
+
+    Times ``scale=1.0`` it makes no difference what is scaled. Of small ones, all are made anyway.
+    """
+    if not _why_not(recipe, owner, loaded.find, _MOST_FURTHER_PARAMETERS):
+        return
+    given, signature = dict(recipe.arguments), inspect.signature(owner)
+    others: dict[str, Spec] = {}
+    for p in list_parameters(signature):
+        hides = p.default is None or (type(p.default) in {int, float} and p.default in {0, 1})
+        if hides and p.name not in given:
+            specs = (spec for _, spec in _choices(owner, p, loaded)[1:])
+            numbers = [s for s in specs if isinstance(s, Value) and type(s.value) is float]
+            numbers += [Value(_SHARE)] * (type(p.default) is float)  # no name tells more
+            others |= dict.fromkeys([p.name] * bool(numbers), *numbers[:1])
+    made = Recipe((*given.items(), *others.items()))
+    if others and not _why_not(made, owner, loaded.find, _MOST_PARAMETERS):
+        yield made
 
 
 def _inheriting(owner: type, method: str, loaded: Loaded, text: str) -> Iterator[Recipe]:
@@ -287,31 +309,13 @@ def _check(recipe: Recipe, owner: type, find: Find, most: int) -> None:
     sketched = None
     specs = [spec for _, spec in recipe.arguments]
     if not any(list_tensors(s) or getattr(s, "given", None) for s in specs):  # those have values
-        with torch.device("meta"), _Undrawn():
+        with torch.device("meta"), Undrawn():
             sketched = try_call(lambda: recipe.build(owner, find), _BUILD_S).value
     for made in (sketched, None):
         module = recipe.build(owner, find) if made is None else made
         count = sum(p.numel() for p in module.parameters()) if _is_module(module) else 0
         if count > most:
             raise MemoryError(f"the module has {count} parameters")
-
-
-class _Undrawn(TorchFunctionMode):
-    """Draws no numbers where there is no memory for them: that alone imports half of a compiler."""
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:  # noqa: ANN401 - whatever the torch function returns
-        name = getattr(func, "__name__", "")
-        if name in _DRAWN:
-            return torch.empty(*args, **(kwargs or {}))
-        if name in _DRAWN_INTO:
-            return args[0]
-        return func(*args, **(kwargs or {}))
 
 
 def _is_module(made: object) -> TypeGuard[torch.nn.Module]:
@@ -423,11 +427,7 @@ def offer_objects(parameter: Parameter, loaded: Loaded) -> list[Spec]:
 
 def _offer_made(kind: type, name: str, loaded: Loaded) -> list[Spec]:
     if issubclass(kind, enum.Enum):
-        names = [member.name for member in kind if member.name.isidentifier()]
-        return [
-            MadeArgument(partial(_find_member, n), f"{name}.{n}", f"module.{name}.{n}", kind=name)
-            for n in names
-        ]
+        return offer_members(kind, name)
     foreign = kind.__module__.partition(".")[0] in _NOT_THE_USERS
     foreign |= any(kind is known for known, _ in _being_made)
     if foreign or issubclass(kind, torch.Tensor) or len(_being_made) >= _DEEPEST:
@@ -443,10 +443,6 @@ def _offer_made(kind: type, name: str, loaded: Loaded) -> list[Spec]:
         MadeArgument(partial(_build_argument, r), label, kind=name, given=r.arguments)
         for r, label in zip(made, labels, strict=True)
     ]
-
-
-def _find_member(name: str, kind: type[enum.Enum]) -> object:
-    return kind[name]
 
 
 def _build_argument(recipe: Recipe, kind: type) -> object:

@@ -14,14 +14,22 @@ import itertools
 import math
 import re
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from npufix.rewriters.graph.modules.syntax import last_name
-from npufix.rewriters.verification.calls.values import MadeArgument, Several, Spec, Tensor, Value
+from npufix.rewriters.verification.calls.surroundings import read_settings, restore_settings
+from npufix.rewriters.verification.calls.values import (
+    MadeArgument,
+    Several,
+    Spec,
+    Tensor,
+    Value,
+    replace_tensors,
+)
 from npufix.rewriters.verification.inputs.source.parameters import Parameter, list_parameters
-from npufix.rewriters.verification.sandbox.try_call import try_call
+from npufix.rewriters.verification.sandbox.try_call import Outcome, try_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -109,16 +117,16 @@ def list_example_calls(name: str, owner: type | None, find: Find) -> Iterator[di
                 whole = {p.name: given.get(p.name, _leave_out(p)) for p in parameters}
                 yield whole
                 # floats of any size in place of those within 0 and 1
-                wide = {n: Tensor(s.shape) for n, s in whole.items() if _is_unit(s)}
-                yield from [{**whole, **wide}] if wide else []
+                wide = {n: replace_tensors(s, _widen) for n, s in whole.items()}
+                yield from [wide] if wide != whole else []
 
 
 def _leave_out(parameter: Parameter) -> Value:
     return Value(parameter.default, given=False)
 
 
-def _is_unit(spec: Spec) -> TypeGuard[Tensor]:
-    return isinstance(spec, Tensor) and spec.kind == "unit"
+def _widen(tensor: Tensor) -> Tensor:
+    return Tensor(tensor.shape) if tensor.kind == "unit" else tensor
 
 
 def _is_call_of(tree: ast.Module, name: str, owner: type | None, node: ast.Call) -> bool:
@@ -162,7 +170,7 @@ class _Scope:
             if not calls or isinstance(statement, ast.Assign):
                 code = compile(ast.Module([statement], []), "<an example>", "exec")
                 self._look_up(statement)
-                try_call(lambda code=code: exec(code, self._names), _RUN_S)  # type: ignore[misc] # noqa: S102 - the user's own, behind the walls
+                _run(lambda code=code: exec(code, self._names))  # type: ignore[misc] # noqa: S102 - the user's own, behind the walls
 
     def _look_up(self, node: ast.AST) -> None:
         for name in {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}:
@@ -194,7 +202,7 @@ class _Scope:
 
     def _describe(self, node: ast.expr) -> Spec | None:
         code = compile(ast.Expression(node), "<an example>", "eval")
-        outcome = try_call(lambda: eval(code, self._names), _RUN_S)  # noqa: S307 - as above
+        outcome = _run(lambda: eval(code, self._names))  # noqa: S307 - as above
         if outcome.error:
             return None
         alone = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)} <= {"torch"}
@@ -203,6 +211,14 @@ class _Scope:
             made = MadeArgument(lambda: eval(code, {"torch": torch}), text, text)  # noqa: S307 - as above
             return made if alone else None
         return describe(outcome.value)
+
+
+def _run(call: Callable[[], object]) -> Outcome:
+    """Run a part of an example, which the original alone does, and keep the settings of torch."""
+    settings = read_settings()
+    outcome = try_call(call, _RUN_S)
+    restore_settings(settings)
+    return outcome
 
 
 def describe(value: object) -> Spec | None:

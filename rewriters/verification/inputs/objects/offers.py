@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,6 +33,7 @@ from npufix.rewriters.verification.inputs.source.parameters import (
 )
 
 if TYPE_CHECKING:
+    import enum
     from collections.abc import Callable, Mapping
 
     from npufix.rewriters.verification.inputs.source.usage import Use
@@ -373,3 +375,22 @@ def _class_of(annotation: str, module: object, base: type) -> str:
     name = annotation.strip("'\"").rpartition(".")[2]
     found = getattr(module, name, None) if name.isidentifier() else None
     return name if isinstance(found, type) and issubclass(found, base) else ""
+
+
+def offer_members(kind: type[enum.Enum], name: str) -> list[Spec]:
+    """Return the members of an enumeration that the user's module calls so."""
+    names, spelt = [m.name for m in kind if m.name.isidentifier()], spell_kind(name)
+    return [
+        MadeArgument(partial(_find_member, n), f"{name}.{n}", f"{spelt}.{n}", kind=name)
+        for n in names
+    ]
+
+
+def spell_kind(name: str) -> str:
+    """Return how a program gets at a class: of ``Plane/Vector`` in the file of another one."""
+    first, *inner = name.split("/")
+    return "".join([f"module.{first}", *(f".__init__.__globals__[{n!r}]" for n in inner)])
+
+
+def _find_member(name: str, kind: type[enum.Enum]) -> object:
+    return kind[name]

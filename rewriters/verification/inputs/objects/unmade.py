@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import inspect
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from npufix.rewriters.verification.calls.values import Value, seed_generator
 from npufix.rewriters.verification.inputs.objects.configurations import StandInConfig
@@ -19,6 +20,11 @@ from npufix.rewriters.verification.inputs.source.parameters import (
 )
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_DRAWN = frozenset({"rand", "randn"})
+_DRAWN_INTO = frozenset({"normal_", "uniform_", "trunc_normal_", "bernoulli_", "exponential_"})
 _BUILD_S = 5.0
 
 
@@ -69,3 +75,21 @@ def initialise_partly(made: object, owner: type) -> None:
         likely = next((s.value for s in guesses if isinstance(s, Value)), StandInConfig({}))
         given[parameter.name] = parameter.default if parameter.has_default else likely
     try_call(lambda: scope["make"](owner)(made, **given), _BUILD_S)
+
+
+class Undrawn(TorchFunctionMode):
+    """Draws no numbers where there is no memory for them: that alone imports half of a compiler."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401 - whatever the torch function returns
+        name = getattr(func, "__name__", "")
+        if name in _DRAWN:
+            return torch.empty(*args, **(kwargs or {}))
+        if name in _DRAWN_INTO:
+            return args[0]
+        return func(*args, **(kwargs or {}))

@@ -11,6 +11,7 @@ import inspect
 import re
 import textwrap
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,10 +23,12 @@ from npufix.rewriters.verification.calls.device import is_virtual
 from npufix.rewriters.verification.calls.observe import CALL_S
 from npufix.rewriters.verification.calls.values import MadeArgument, Spec, materialise
 from npufix.rewriters.verification.inputs.histories import list_calls
+from npufix.rewriters.verification.inputs.load import find_beside
 from npufix.rewriters.verification.inputs.objects.offers import (
     DESCENT,
     list_trained,
     move_weights,
+    spell_kind,
     take_steps,
 )
 from npufix.rewriters.verification.inputs.objects.state import list_tables
@@ -419,6 +422,11 @@ def _make(target: Target, recipe: Recipe, given: Mapping[str, object]) -> str:
     return f"having({made}, {direct})" if direct else made
 
 
+def _find_in(namespace: Mapping[str, object], name: str) -> object:
+    first, _, inner = name.partition("/")
+    return find_beside(namespace.get(first), inner) if inner else namespace.get(first)
+
+
 def _argument(
     spec: Spec,
     value: object,
@@ -427,11 +435,10 @@ def _argument(
 ) -> str:
     if isinstance(spec, MadeArgument) and spec.given is not None:
         kinds = dict(spec.given)
-        held = materialise(kinds, "ordinary", 0, torch.float32, find=namespace.get)
+        find = partial(_find_in, namespace)
+        held = materialise(kinds, "ordinary", 0, torch.float32, find=find)
         texts = (f"{n}={_argument(kinds[n], v, namespace, dtype)}" for n, v in held.items())
-        first, *inner = spec.kind.split("/")
-        kind = "".join([f"module.{first}", *(f".__init__.__globals__[{n!r}]" for n in inner)])
-        made = f"{kind}({', '.join(texts)})"
+        made = f"{spell_kind(spec.kind)}({', '.join(texts)})"
         return f"with_weights({', '.join([made, str(dtype)])})"
     if not isinstance(spec, MadeArgument) or not spec.code:
         return write_expression(value, namespace)

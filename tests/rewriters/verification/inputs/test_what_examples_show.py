@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import enum
+import types
+
 import pytest
 
 pytest.importorskip("torch")
 
 from tests.rewriters.verification.changed_programs import verdict
+
+from npufix.rewriters.verification.calls.values import MadeArgument
+from npufix.rewriters.verification.inputs.load import find_beside
+from npufix.rewriters.verification.inputs.objects.offers import offer_members
 
 MADE = '''
 class Mixer(torch.nn.Module):
@@ -105,6 +112,29 @@ class Score(torch.nn.Module):
             return x.mean(-1) * 2
         return x
 """
+SHARES = '''
+def mix(tracks, gains):
+    """Mix tracks.
+
+    >>> torch.set_default_dtype(torch.float64)
+    >>> tracks = {"low": torch.rand(2, 100), "high": torch.rand(2, 100)}
+    >>> mix(tracks, {"low": 0.5, "high": 1.0})
+    """
+    total = torch.zeros_like(tracks["low"])
+    for name in ("low", "high"):
+        total = total + gains[name] * tracks[name].clamp(-1, 1)
+    return total
+'''
+LARGE = """
+class Block(torch.nn.Module):
+    def __init__(self, scale=1.0):
+        super().__init__()
+        self.scale = scale
+        self.inner = torch.nn.Linear(320, 320)
+
+    def forward(self, x):
+        return self.inner(x) * self.scale + x
+"""
 ENDLESS = """
 class Wrapped(torch.nn.Module):
     def __init__(self, base, config):
@@ -131,6 +161,8 @@ class Wrapped(torch.nn.Module):
         (BESIDE, "* 2", "* 2.0", "* 3"),
         (CHOSEN, "* 2", "* 2.0", "* 3"),
         (ENDLESS, "* 2", "* 2.0", "* 3"),
+        (SHARES, ".clamp(-1, 1)", ".clamp(max=1).clamp(min=-1)", ".clamp(0, 1)"),
+        (LARGE, "* self.scale + x", "* self.scale + 1 * x", "+ self.scale * x"),
     ],
 )
 def test_a_call_is_found(text: str, old: str, right: str, wrong: str) -> None:
@@ -138,3 +170,19 @@ def test_a_call_is_found(text: str, old: str, right: str, wrong: str) -> None:
     assert kept.status.value == "equivalent", kept.reason
     refuted = verdict(text, (old, wrong))
     assert refuted.status.value == "refuted", refuted.reason
+
+
+class Side(enum.Enum):
+    left = "left"
+
+
+class Beside:
+    def __init__(self, side: Side) -> None:
+        self.side = side
+
+
+def test_a_member_of_another_file_is_spelt_for_a_program() -> None:
+    (member,) = offer_members(Side, "Beside/Side")
+    assert isinstance(member, MadeArgument)
+    assert eval(member.code, {"module": types.SimpleNamespace(Beside=Beside)}) is Side.left  # noqa: S307 - our own text
+    assert find_beside(Beside, "Side") is Side
