@@ -293,20 +293,20 @@ class Head(nn.Module):
     Rewritten(
         """
 class Head(nn.Module):
-    def forward(self, x: torch.Tensor, ends: torch.Tensor):
-        out, ends = [], ends.view(-1)
+    def forward(self, x: torch.Tensor, h: torch.Tensor, ends: torch.Tensor):
+        ends = ends.view(-1)
         for i in range(x.shape[0]):
-            out.append(self.crop(x[i, : ends[i]]))
-        return torch.stack(out)
+            h = self.cell(x[i, : ends[i]], h)
+        return h
 """,
         """
 class Head(nn.Module):
-    def forward(self, x: torch.Tensor, ends: torch.Tensor):
-        out, ends = [], ends.view(-1)
+    def forward(self, x: torch.Tensor, h: torch.Tensor, ends: torch.Tensor):
+        ends = ends.view(-1)
         ends_list = ends.tolist()
         for i in range(x.shape[0]):
-            out.append(self.crop(x[i, : ends_list[i]]))
-        return torch.stack(out)
+            h = self.cell(x[i, : ends_list[i]], h)
+        return h
 """,
     ),
     Rewritten(

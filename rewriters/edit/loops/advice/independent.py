@@ -135,6 +135,8 @@ def say_of_rounds(flow: FunctionFlow, facts: Facts, loop: Loop) -> str:
     taken = read_round(flow, facts, loop)
     if not (_goes_over_rows(taken) and _is_plain(taken) and _launches(taken)):
         return ""
+    if not any(_computes(taken, node) for node in walk(*taken.code)):
+        return ""  # what the host reads in each round is told by itself
     nodes = list(walk(*taken.code))
     nodes = [n for n in nodes if not _changes_own(n, taken)]
     known = frozenset(_list_counted(taken))
@@ -282,6 +284,19 @@ def _launches(taken: Round) -> bool:
         elif isinstance(node, ast.Name) and node.id in taken.of_round:
             known += taken.facts.is_tensor(node) is True
     return known > 0 and count >= _LEAST
+
+
+def _computes(taken: Round, code: ast.AST) -> bool:
+    """Tell whether code does more than to read, compare and cut out: ``x[i, : ends[i]]``."""
+    match code:
+        case ast.Call():
+            launched = _is_launched(taken, code) and last_name(code.func) not in _READS
+            return launched or _is_of_own(code)
+        case ast.BinOp() | ast.UnaryOp():
+            return any(taken.facts.is_tensor(n) is True for n in ast.iter_child_nodes(code))
+        case ast.Subscript():
+            return is_stored(code) and bool(list_names(code) & taken.of_round)
+    return False
 
 
 def _is_of_own(call: ast.Call) -> bool:

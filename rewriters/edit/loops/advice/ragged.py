@@ -90,7 +90,7 @@ def _is_recurrence(loop: Loop, own: set[str], bound: Mapping[str, ast.expr]) -> 
     nodes = list(walk(*loop.body))
     if any(isinstance(n, ast.Call) and "self" in list_names(n.func) for n in nodes):
         return False
-    counted = re.search(r"\.(size\(|shape\[)", ast.unparse(loop.items)) is not None
+    counted = re.search(r"\.(size\(0\)|shape\[0\])", ast.unparse(loop.items)) is not None
     takes_rows = any(
         isinstance(n, ast.Subscript)
         and isinstance(n.ctx, ast.Load)

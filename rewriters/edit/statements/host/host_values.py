@@ -391,7 +391,8 @@ def _by_hand(  # noqa: C901, PLR0911, PLR0912 - one case a kind of use
     if loop is not None and not (isinstance(loop, LOOPS) and is_made_in(loop, read.tensor)):
         return Proposal(read.code, _say_in_loop(here, read))
     if value is not None and read.how == "item" and tell_copied(here, value):
-        return Proposal(read.code, _ROUND_TRIP)
+        listed = isinstance(here.parents.get(id(read.code)), ast.List)  # NPU219 tells of the list
+        return None if listed else Proposal(read.code, _ROUND_TRIP)
     of_round = loop is not None and value is not None and is_of_round(value)
     if of_round and samples(here.flow.function, read.code.lineno):
         return Proposal(read.code, _OF_ROUND)
