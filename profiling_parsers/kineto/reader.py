@@ -80,6 +80,7 @@ def read_kineto(path: Path) -> Profile:
     if steps.empty and len(trace.device):
         trace, marked = replace(trace, annotations=inferred_steps(trace.annotations)), False
         steps = step_annotations(trace.annotations)
+    recorded = len(trace.device)
     if steps.empty:
         trace = _without_what_ran_before(trace)
     kernels, launching = _kernels(trace)
@@ -97,7 +98,10 @@ def read_kineto(path: Path) -> Profile:
         step_bounds="marks" if len(steps) else "kernels",
         op_statistic=no_op_statistic(),
         stacks=found.stacks,
-        problems=tuple(_problems(path.name, trace, found, steps, marked=marked)),
+        problems=(
+            *_problems(path.name, trace, found, steps, marked=marked),
+            *_tell_left_out(path.name, recorded - len(trace.device)),
+        ),
         modules=found.modules,
         signals=Signals(
             functions=long_functions(trace.calls), long_calls=_long_calls(trace.runtime)
@@ -284,6 +288,12 @@ def _tell_no_steps(trace: KinetoTrace) -> str:
         "holds no steps (ProfilerStep#), so the whole run is taken as one, from its first kernel "
         f"on: the {before / 1e6:.3g} ms before are left out"
     )
+
+
+def _tell_left_out(file: str, count: int) -> Iterator[Problem]:
+    if count:
+        what = f"its first tasks ({count}) are left out: they ran before what it records"
+        yield Problem(file, what, "wait for the device before the profiler begins")
 
 
 def _problems(

@@ -122,6 +122,8 @@ def test_what_ran_before_the_recording_is_no_part_of_it(
     ]
     profile = read_kineto(write_new(tmp_path / "x.json", [*tasks, *launches]))
     assert len(profile.kernels) == kept
+    told = any("its first tasks (1) are left out" in p.what for p in profile.problems)
+    assert told == (kept < len(tasks))
 
 
 def test_times_are_exact_and_since_the_epoch(new: Profile) -> None:
