@@ -47,7 +47,7 @@ def trace(  # noqa: PLR0913, PLR0917 - what a step does
             events.append(event("cpu_op", "aten::mm", now, launch + 1, number))
             events.append(event("cuda_runtime", "cudaLaunchKernel", now + launch - 3, 3, number))
             free = max(free, now + launch + 4)
-            events.append(event("kernel", "ampere_sgemm_128x64_tn", free, kernel, number))
+            events.append(event("kernel", "ampere_bf16_s16816gemm_bf16", free, kernel, number))
             free, now, number = free + kernel, now + launch + 2, number + 1
         if reading:
             waited = max(free - now + 10, 20)
@@ -105,7 +105,7 @@ def test_of_a_healthy_run_only_the_work_itself_is_told(tmp_path: Path) -> None:
 
 def test_a_small_finding_before_the_work_itself_is_what_the_headline_names(tmp_path: Path) -> None:
     events = trace()
-    named = {"aten::mm": "aten::one_hot", "ampere_sgemm_128x64_tn": "scatter_kernel"}
+    named = {"aten::mm": "aten::one_hot", "ampere_bf16_s16816gemm_bf16": "scatter_kernel"}
     for each in events:
         if each["name"] in named and each["args"]["correlation"] % 25 == 0:
             each["name"] = named[each["name"]]
@@ -126,7 +126,7 @@ def test_many_small_copies_block_the_host_unless_it_goes_on(tmp_path: Path) -> N
     def copying(length: float) -> Report:
         events, now = [event("cpu_op", "aten::mm", 0, 9, 0)], 10.0
         events += [event("cuda_runtime", "cudaLaunchKernel", 4, 3, 0),
-                   event("kernel", "ampere_sgemm_128x64_tn", 8, 2000, 0)]  # fmt: skip
+                   event("kernel", "ampere_bf16_s16816gemm_bf16", 8, 2000, 0)]  # fmt: skip
         now = 2010.0
         for number in range(1, 101):
             events.append(event("cpu_op", "aten::copy_", now, length, number))

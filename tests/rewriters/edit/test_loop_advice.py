@@ -94,7 +94,7 @@ KEEPS = """
 def forward(x: torch.Tensor, n: int):
     y = torch.ones(x.shape[0], n + 1, device=x.device)
     for k in range(n):
-        y[:, k + 1] = (y[:, k] * x[:, k]).clamp(max=1.0)
+        y[:, k + 1] = y[:, k] * x[:, k]
     return y
 """
 INVERTS = """

@@ -328,7 +328,7 @@ class Criterion(nn.Module):
         count = torch.clamp(x.sum(), min=1).item()
         return y.sum() / count
 """
-    plain = ROOT.replace('t.device.type == "mps"', "t.is_complex()")
+    plain = ROOT.replace('t.device.type == "mps"', "t.is_complex()").replace("t.cpu().", "t.")
     assert written(sites(plain + text, "NPU214"))
     assert not written(sites(ROOT + text, "NPU214"))
     assert sites(ROOT + text, "NPU214")
