@@ -64,7 +64,7 @@ def test_the_timeline_is_walked_through(browser: Browser, file: Path) -> None:
         assert "● 4 NPU201" in below
         page.keyboard.press("Enter")
         assert page.evaluate("location.hash") == "#finding-3"
-        assert page.locator("#finding-3").get_attribute("open") is not None
+        page.locator("#finding-3[open]").wait_for()  # it is opened when the address has changed
         idle = press(page, "timeline", *(["ArrowDown"] * 3), "End")
         assert idle.startswith("idle, 3,000 of 3,000: idle: not launched yet, 10 µs")
         assert press(page, "timeline", "Escape") == ""
