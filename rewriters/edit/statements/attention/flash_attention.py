@@ -8,7 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.layout import break_lines, style_of
-from npufix.rewriters.edit.statements.attention.held_functions import find_function
+from npufix.rewriters.edit.statements.attention.held_functions import (
+    find_function,
+    list_imported_here,
+)
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
 from npufix.rewriters.edit.statements.vendor_operators import (
@@ -77,10 +80,11 @@ def find_flash_attention(here: Surroundings) -> Iterator[Proposal]:
     """Yield the calls of flash_attn and xformers, which have no kernels for the NPU."""
     if "npu_fusion_attention" in here.text(here.flow.function):
         return  # its author has chosen
+    own = list_imported_here(here)
     for node in here.nodes:
         if not isinstance(node, ast.Call):
             continue
-        called = find_function(here, node.func)
+        called = find_function(here, node.func, own)
         of_xformers, found = _OF_XFORMERS.fullmatch(called), _ATTENTIONS.fullmatch(called)
         if (of_xformers or found) and _is_one_of_two(here, node):
             continue
