@@ -48,17 +48,9 @@ those who adapt them hand it ids of the host.
 
 
 _OF_TENSORS_ALONE = frozenset(
-    {
-        "detach",
-        "masked_fill",
-        "new_full",
-        "new_ones",
-        "new_tensor",
-        "new_zeros",
-        "permute",
-        "unsqueeze",
-    }
-)
+    {"detach", "masked_fill", "new_full", "new_ones", "new_tensor", "new_zeros", "permute",
+     "unsqueeze"}
+)  # fmt: skip
 
 
 def computes(function: FunctionNode, words: Sequence[str]) -> bool:
@@ -95,7 +87,7 @@ def moves_given(function: FunctionNode) -> bool:
 
 
 def takes_tensors(function: FunctionNode) -> bool:
-    """Tell whether a function asks what it is handed for what tensors alone have: ``x.device``.
+    """Tell whether a function asks what it is handed for what tensors alone have: ``x.permute``.
 
     ``def make_targets(x): y = x.new_zeros(len(x))`` runs as often as there are batches.
     """

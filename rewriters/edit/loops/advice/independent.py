@@ -90,7 +90,8 @@ _OUT = (
 )  # fmt: skip
 _NO_ROWS = re.compile(
     r"(?i)(layer|block|level|lvl|stage|scale|iter|epoch|expert|module|branch|step|depth|split|chunk"
-    r"|heads?\b|conv|net(s|work)?\b|model|optim|param|grouper|key|name|\bloss(es)?\b|loss_(dict|fn|func)|aux|task|deco|encod"
+    r"|heads?\b|conv|net(s|work)?\b|model|optim|param|grouper"
+    r"|key|name|\bloss(es)?\b|loss_(dict|fn|func)|aux|task|deco|encod"
     r"|dataset|loader|worker|device|gpu|rank|round|trial|fold|env|file|path|stride|pyramid|hook"
     r"|feat|(^|_)outs?\b|(^|_)ins\b|inputs?\b|outputs?\b|micro|attr|field|module|cell|embed|proj"
     r"|shapes?\b(?!\[)|range\(len\(self\.|hidden|rnn|cache|past|generat|sampl(er|ing)|\bt_?steps?)"
@@ -110,7 +111,8 @@ _COUNTS = re.compile(
 """What counts such rows: ``range(x.shape[0])``, ``range(batch_size)``."""
 _OF_HOST = re.compile(
     r"(?i)(^print|log_|^log$|^open$|load|save|dump|draw|plot|visual|deepcopy|tokeni[sz]|join$|format"
-    r"|send|recv|^put|^step$|backward|zero_grad|reduce_?grad|all_reduce|all_gather|broadcast$|barrier|register|"
+    r"|send|recv|^put|^step$|backward|zero_grad|reduce_?grad|all_reduce|all_gather"
+    r"|broadcast$|barrier|register|"
     r"^set|setattr|getattr|isinstance|hasattr|^info$|debug|warn|update|keys$|values$|items$|from_numpy"
     r"|numpy$|write|generate$|render|record|imread|imwrite|^pop$|^next$|simulat|rollout|^type$|^id$)"
 )
