@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 _MATRIX = 2
 _TURNS = re.compile(r"\.permute\(|\.transpose\((?!-2, -1\))")
 _COMPLEX = re.compile(r"\b(complex|polar|view_as_complex|i?r?fft\w*)\b")
-_SIMPLE = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
 
 
 def find_einsum_products(here: Surroundings) -> Iterator[Proposal]:
@@ -33,7 +32,7 @@ def find_einsum_products(here: Surroundings) -> Iterator[Proposal]:
                     continue
                 if any(map(partial(_is_complex, here), operands)):
                     continue  # which no product of the NPU takes
-                left, right = (_operand(here, code) for code in operands)
+                left, right = map(here.text_of_owner, operands)
                 named = [isinstance(code, (ast.Name, ast.Attribute)) for code in operands]
                 product = _matmul(here, function)
                 if not product:
@@ -65,13 +64,7 @@ def _matmul(here: Surroundings, einsum: ast.expr) -> str:
     """Return how the file calls ``torch.matmul``, "" if it imports only ``einsum`` of torch."""
     if isinstance(einsum, ast.Attribute):
         return f"{here.text(einsum.value)}.matmul"
-    known = here.flow.names.imports.items()
-    return next((f"{name}.matmul" for name, full in known if full == "torch"), "")
-
-
-def _operand(here: Surroundings, code: ast.expr) -> str:
-    text = here.text(code)
-    return text if isinstance(code, _SIMPLE) else f"({text})"
+    return f"{here.torch}.matmul" if here.torch else ""
 
 
 def spell_product(

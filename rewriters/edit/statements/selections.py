@@ -237,15 +237,13 @@ def find_counted(here: Surroundings) -> Iterator[Proposal]:
             continue
         proven = {"is-tensor", "boolean-mask"}
         proven |= {"same-rank-mask"} if facts.same_ndim("x", "mask") else set()
-        mask = here.text(read.slice)
-        is_plain = isinstance(read.slice, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
-        text = f"int({mask if is_plain else f'({mask})'}.sum())"
+        text = f"int({here.text_of_owner(read.slice)}.sum())"
         yield Proposal(
             node,
             form=form,
             changes=(Change(here.span(node), text),),
             shown=text,
-            asked=(("x", here.text(read.value)), ("mask", mask)),
+            asked=(("x", here.text(read.value)), ("mask", here.text(read.slice))),
             proven=frozenset(proven),
         )
 

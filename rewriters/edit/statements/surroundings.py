@@ -27,6 +27,8 @@ LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _LATER = frozenset({ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef})
 """What has a body of its own, which is read by itself."""
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+PRIMARIES = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
+"""What a method or an index can stand behind, as Python's grammar calls it."""
 LEAVES = frozenset({Op.CONST, Op.DTYPE, Op.GLOBAL, Op.PARAM, Op.AFTER, Op.CARRIED, Op.ELEMENT})
 METADATA = frozenset(
     {Op.SHAPE, Op.SIZE, Op.RANK, Op.DTYPE_OF, Op.TUPLE, Op.SLICE, Op.ITEM, Op.GETITEM, Op.CAST,
@@ -165,6 +167,16 @@ class Surroundings:
     def text(self, code: ast.expr | ast.stmt) -> str:
         """Return code as it is written."""
         return segment(self.lines, code)
+
+    def text_of_owner(self, code: ast.expr) -> str:
+        """Return code as it is written, so that ``.detach()`` can stand behind: ``(x + y)``."""
+        return self.text(code) if isinstance(code, PRIMARIES) else f"({self.text(code)})"
+
+    @property
+    def torch(self) -> str:
+        """What the file calls torch, ``th``; "" if it imports only parts of it."""
+        imports = self.flow.names.imports.items()
+        return next((name for name, module in imports if module == "torch"), "")
 
     def span(self, code: ast.expr | ast.stmt) -> Span:
         """Return where code is."""

@@ -17,7 +17,6 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.statements.host.of_host import as_owner, spell_torch
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import LOOPS
 from npufix.rewriters.graph import operators
@@ -46,7 +45,7 @@ def keep_until_read(
     loop = here.loop_of(code)
     if outer is None or not isinstance(loop, LOOPS) or here.loop_of(outer) is not loop:
         return None
-    of, outer = as_owner(here, tensor), _taken_by(here, outer, code)
+    of, outer = here.text_of_owner(tensor), _taken_by(here, outer, code)
     match outer:
         case ast.AugAssign(ast.Name(name), ast.Add(), value) if _reads_in(value) == [code]:
             form, new = FORM_ADDED, f"{of}.detach()" + ("" if counts else ".float()")
@@ -56,9 +55,8 @@ def keep_until_read(
         ):
             copied = "" if is_left_as_made(here, tensor) else ".clone()"
             form, new = FORM_COLLECTED, f"{of}.detach(){copied}"
-            flat = "" if _has_no_dimensions(here, tensor) else ".flatten()"
-            torch = spell_torch(here)
-            after = f"{name} = {torch}.stack({name}){flat}.tolist() if {name} else []"
+            flat = "" if has_no_dimensions(here, tensor) else ".flatten()"
+            after = f"{name} = {here.torch}.stack({name}){flat}.tolist() if {name} else []"
         case _:
             return None
     collects = form == FORM_COLLECTED
@@ -67,7 +65,7 @@ def keep_until_read(
     starts = _is_started(here, name, outer, loop, empty=collects)
     if not starts or not _is_read_later(here, name, loop, outer) or end >= len(here.lines):
         return None
-    if collects and not (spell_torch(here) and _is_listed_once(here, name, loop)):
+    if collects and not (here.torch and _is_listed_once(here, name, loop)):
         return None
     return Proposal(
         code,
@@ -198,7 +196,8 @@ def _reads_in(code: ast.expr) -> list[ast.AST]:
     ]
 
 
-def _has_no_dimensions(here: Surroundings, tensor: ast.expr) -> bool:
+def has_no_dimensions(here: Surroundings, tensor: ast.expr) -> bool:
+    """Tell whether a tensor is known to have none: ``loss.mean()``."""
     found = here.evaluations.get(id(tensor))
     return found is not None and here.facts(found, x=found.node).ndim("x") == 0
 

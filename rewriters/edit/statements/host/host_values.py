@@ -33,7 +33,6 @@ from npufix.rewriters.edit.statements.host.of_host import (
     ARITHMETIC,
     ON_HOST,
     READING,
-    as_owner,
     first_read,
     is_copied,
     is_count,
@@ -51,13 +50,16 @@ from npufix.rewriters.edit.statements.host.round_trips import comes_back
 from npufix.rewriters.edit.statements.host.row_reads import read_of_rows, rows_read
 from npufix.rewriters.edit.statements.host.seldom import decides, is_default, is_rare, is_seldom
 from npufix.rewriters.edit.statements.host.waits.limits import (
+    LIMITING,
     LIMITS,
     RUNNING,
     TO_TENSORS,
     clamp,
+    clamp_one,
     find_running,
     is_written_number,
     keep_on_device,
+    limit_of,
     tell_copied,
     tell_met,
 )
@@ -261,7 +263,7 @@ def _on_device(here: Surroundings, read: _Read) -> Proposal | None:
         return None
     if counts:
         proven |= {"same-dtype", "without-gradient", "never-nan"}
-    text = as_owner(here, read.tensor)
+    text = here.text_of_owner(read.tensor)
     form = _FORM_LIMIT
     if read.how not in LIMITS:
         form = _FORM_ITEM if (limit or later) is None else _FORM_LIMIT_OF_ITEM
@@ -269,7 +271,7 @@ def _on_device(here: Surroundings, read: _Read) -> Proposal | None:
         text += "" if facts.ndim("x") == 0 else ".reshape(())"
         text += ".clone()" if keeps_memory(here, read.code, read.tensor) else ""
     text += "" if limit is None else clamp(here, limit, counts=counts)
-    changes = () if later is None else (_clamp_later(here, later, counts=counts),)
+    changes = [] if later is None else clamp_one(here, later, counts=counts)
     call = limit or later
     if call is not None and not is_written_number(call.args[0]):
         proven.add("never-nan")  # ``max(x, 1.0)`` is NaN as well where x is
@@ -312,23 +314,12 @@ def _limit_of(here: Surroundings, read: _Read) -> ast.Call | None:
     return None
 
 
-def _clamp_later(here: Surroundings, later: ast.Call, *, counts: bool) -> Change:
-    kept = next(here.text(c) for c in later.args if not is_written_number(c))
-    return Change(here.span(later), f"{kept}{clamp(here, later, counts=counts)}")
-
-
 def _find_limit(here: Surroundings, value: Node) -> ast.Call | None:
     """Return ``max(n, 1)``, if nothing else is done with ``n``."""
     users = here.users(value)
-    if len(users) != 1 or users[0].op not in {"py:max", "py:min"}:
+    if len(users) != 1 or users[0].op not in LIMITING:
         return None
-    for evaluation in here.flow.by_operation.get(users[0].op, ()):
-        match evaluation.code:
-            case ast.Call(ast.Name("max" | "min"), [first, second], []) as call:
-                kept = [c for c in (first, second) if not is_written_number(c)]
-                if evaluation.node is users[0] and len(kept) == 1 and here.value(kept[0]) is value:
-                    return call
-    return None
+    return limit_of(here, users[0], value)
 
 
 def _needs_number(here: Surroundings, user: Node, value: Node, *, counts: bool = False) -> bool:

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.nodes import Evaluation, Node
 
 _FORMS = {"any": "asked", "all": "asked", "max": "longest", "min": "longest", "sum": "summed"}
-_PLAIN = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
 _REDUCTIONS = frozenset(
     {"all", "any", "argmax", "argmin", "count_nonzero", "max", "mean", "median", "min", "norm",
      "prod", "std", "sum", "var"}
@@ -61,8 +60,7 @@ def reduced_by_python(here: Surroundings, code: ast.Call) -> Proposal | None:
     rank = facts.ndim("x")
     if rank is not None and (rank == 0 or (rank > 1 and how != "sum")):
         return None
-    owner = here.text(tensor) if isinstance(tensor, _PLAIN) else f"({here.text(tensor)})"
-    new = f"{owner}.{how}({'0' if how == 'sum' else ''})"
+    new = f"{here.text_of_owner(tensor)}.{how}({'0' if how == 'sum' else ''})"
     if how in {"any", "all"} and not _is_test(here, code):
         new = f"bool({new})"
     proven = {"is-tensor"} if known else set[str]()

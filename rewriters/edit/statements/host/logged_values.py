@@ -7,7 +7,6 @@ import re
 from typing import TYPE_CHECKING, TypeGuard
 
 from npufix.rewriters.edit.statements.host.accumulated import is_left_as_made, keep_until_read
-from npufix.rewriters.edit.statements.host.of_host import as_owner
 from npufix.rewriters.edit.statements.host.waits.losses import is_named_loss
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.facts.module_facts import mentions
@@ -317,7 +316,7 @@ def _keep(
     tensor = _whole_value(tensor)
     is_new = isinstance(tensor, ast.BinOp) or is_left_as_made(here, tensor)
     copied = "" if is_new else ".clone()"
-    text = f"{as_owner(here, tensor)}.detach(){copied}"
+    text = f"{here.text_of_owner(tensor)}.detach(){copied}"
     proven = frozenset({"is-tensor"} if here.is_tensor(tensor) else ())
     return Proposal(
         code,

@@ -76,18 +76,6 @@ def _list_tensors(tree: ast.AST) -> frozenset[str]:
     return frozenset(made - others | cut)
 
 
-def as_owner(here: Surroundings, code: ast.expr) -> str:
-    """Return code that ``.detach()`` can stand behind."""
-    plain = isinstance(code, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
-    return here.text(code) if plain else f"({here.text(code)})"
-
-
-def spell_torch(here: Surroundings) -> str:
-    """Return what the file calls torch: ``th``."""
-    names = here.flow.names.imports
-    return next((name for name, module in names.items() if module == "torch"), "")
-
-
 def first_read(code: ast.expr) -> ast.expr:
     """Return the tensor that is read first: ``x`` of ``x.cpu().numpy()``."""
     while True:

@@ -94,8 +94,7 @@ def _whole(
     more = _more_dims(here, target, mask, parts)
     if more:
         proven: set[str] | None = _proven_of_rows(here, target, mask)
-        bracket = isinstance(target.slice, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
-        name = f"{name if bracket else f'({name})'}[..., {', '.join(['None'] * more)}]"
+        name = f"{here.text_of_owner(target.slice)}[..., {', '.join(['None'] * more)}]"
     else:
         proven = _proven(here, target, mask, [read.value for read in reads.values()])
     if tells_finite(mask) or proven is None:

@@ -6,8 +6,8 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.statements.host.accumulated import makes_anew
-from npufix.rewriters.edit.statements.host.of_host import as_owner, is_of_host, spell_torch
+from npufix.rewriters.edit.statements.host.accumulated import has_no_dimensions, makes_anew
+from npufix.rewriters.edit.statements.host.of_host import is_of_host
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, more_arguments
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
 from npufix.rewriters.facts.host_tensors import is_made_on_host
@@ -226,17 +226,16 @@ def make_of_read(here: Surroundings, made: ast.Call) -> Proposal | None:
     if where is None or (listed is None and not reads):  # torch.tensor(x) copies on the device
         return None
     if len(tensors) > 1 and not all(
-        _has_no_dimensions(here, t) and not is_of_host(here, t) for t in tensors
+        _is_one_number(here, t) and not is_of_host(here, t) for t in tensors
     ):
         return None
     if len(tensors) == 1:
         shape = "()" if listed is None else "1"
-        held = f"{as_owner(here, tensors[0])}.detach().reshape({shape})"
+        held = f"{here.text_of_owner(tensors[0])}.detach().reshape({shape})"
         # ``all_reduce`` of what is made must not write into what it is made of
         held += "" if makes_anew(tensors[0]) else ".clone()"
     else:
-        stack = f"{spell_torch(here)}.stack"
-        held = f"{stack}([{', '.join(map(here.text, tensors))}]).detach()"
+        held = f"{here.torch}.stack([{', '.join(map(here.text, tensors))}]).detach()"
     text = f"{held}.to({where})" if where else held
     known = all(map(here.is_tensor, tensors))
     return Proposal(
@@ -257,8 +256,8 @@ def _tensor_read(here: Surroundings, code: ast.expr) -> ast.expr | None:
     value = here.value(code)
     if value is not None and here.is_tensor(code) is None and value.op in _REDUCED:
         moved = any(part.op in _MOVING for part in value.walk())
-        return code if moved and _has_no_dimensions(here, code) else None
-    return code if here.is_tensor(code) and _has_no_dimensions(here, code) else None
+        return code if moved and _is_one_number(here, code) else None
+    return code if here.is_tensor(code) and _is_one_number(here, code) else None
 
 
 def _place_of(
@@ -285,11 +284,12 @@ def _place_of(
     return ", ".join(filter(None, ["" if same else device, words.get("dtype", "")]))
 
 
-def _has_no_dimensions(here: Surroundings, code: ast.expr) -> bool:
+def _is_one_number(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether code is a tensor without dimensions, as what reduces all of them returns."""
     found = here.evaluations.get(id(code))
     if found is not None and found.node.op in _REDUCED:
         given = found.node.args[1:]
         return all(
             arg.op == Op.CONST and (arg.value is None or arg.value is False) for arg in given
         )
-    return found is not None and here.facts(found, x=found.node).ndim("x") == 0
+    return has_no_dimensions(here, code)

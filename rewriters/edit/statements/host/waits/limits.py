@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.statements.host.accumulated import keeps_memory
 from npufix.rewriters.edit.statements.host.of_host import (
     ARITHMETIC,
-    as_owner,
     is_left_there,
     is_number,
     is_tensor,
 )
 from npufix.rewriters.edit.statements.host.waits.losses import takes_tensor
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.edit.statements.surroundings import PRIMARIES
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.special import Op
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.nodes import Node
 
 LIMITS = {"max": "min", "min": "max"}  # ``max(x, 1)`` is ``x.clamp(min=1)``
-_LIMITING = frozenset({"py:max", "py:min"})
+LIMITING = frozenset({"py:max", "py:min"})
 _FORM_ITEM, _FORM_LIMIT = "item", "limit_of_item"
 _WORLD = re.compile(r"(^|[._])(get_world_size|world_size|num_gpus|num_processes)$")
 """What says how many processes there are: a number of Python."""
@@ -74,7 +74,7 @@ def keep_on_device(
     limits = _list_limits(here, value, as_it_is=counts or is_float)
     if limits is None or _is_read_twice(here, value) or "jit.script" in "".join(here.lines):
         return None
-    text = f"{as_owner(here, tensor)}{'' if counts else '.detach()'}"
+    text = f"{here.text_of_owner(tensor)}{'' if counts else '.detach()'}"
     text += "" if counts or facts.dtype("x") == "float32" else ".float()"
     text += "" if facts.ndim("x") == 0 else ".reshape(())"
     text += ".clone()" if keeps_memory(here, code, tensor) else ""
@@ -83,7 +83,7 @@ def keep_on_device(
         proven.add("never-nan")  # ``max(x, 1.0)`` is NaN as well where x is
     changes = [Change(here.span(code), text)]
     for limit in limits:
-        changes += _clamp_one(here, limit, counts=counts)
+        changes += clamp_one(here, limit, counts=counts)
     shown = "; ".join([text, *(clamp(here, limit, counts=counts) for limit in limits)])
     return Proposal(
         code,
@@ -125,7 +125,7 @@ def _list_limits(here: Surroundings, value: Node, *, as_it_is: bool) -> list[ast
                     return None
                 met = True
                 continue
-            limit = _limit_of(here, user, made) if user.op in _LIMITING else None
+            limit = limit_of(here, user, made) if user.op in LIMITING else None
             if limit is None and user.op != Op.PHI and not _meets_number(user, made):
                 return None
             found += [] if limit is None else [limit]
@@ -174,7 +174,7 @@ def tell_met(here: Surroundings, value: Node) -> str:
                 user.op == "clamp" and user.args[0] is not made
             ):
                 met += 1
-            elif user.op in {Op.PHI, *_LIMITING} or _meets_any(user, made):
+            elif user.op in {Op.PHI, *LIMITING} or _meets_any(user, made):
                 todo += [] if user in todo else [user]
             else:
                 others += 1
@@ -224,9 +224,7 @@ def tell_copied(here: Surroundings, value: Node) -> bool:
     todo = [value]
     for made in todo:  # grows
         for user in here.users(made):
-            if user.op in _MAKING and made is not user.args[0]:
-                return True
-            if user.op in _MAKING and user.op != "new_tensor":
+            if user.op in _MAKING and (made is not user.args[0] or user.op != "new_tensor"):
                 return True
             if user.op in {*_LISTS, "py:int", "py:float"} and user not in todo:
                 todo.append(user)
@@ -238,7 +236,8 @@ def _is_of_host(node: Node) -> bool:
     return node.op in {"py:float", "py:int"} or _WORLD.search(named) is not None
 
 
-def _limit_of(here: Surroundings, user: Node, made: Node) -> ast.Call | None:
+def limit_of(here: Surroundings, user: Node, made: Node) -> ast.Call | None:
+    """Return ``max(n, 1)``, which is a user of ``n``, as it is written in one place alone."""
     said = [e.code for e in here.flow.by_operation.get(user.op, ()) if e.node is user]
     calls = [code for code in said if isinstance(code, ast.Call)]
     match calls:
@@ -248,13 +247,12 @@ def _limit_of(here: Surroundings, user: Node, made: Node) -> ast.Call | None:
     return None
 
 
-def _clamp_one(here: Surroundings, limit: ast.Call, *, counts: bool) -> list[Change]:
+def clamp_one(here: Surroundings, limit: ast.Call, *, counts: bool) -> list[Change]:
     """Return the changes that make ``(n / 8).clamp(min=1)`` of ``max(n / 8, 1)``."""
     kept = next(c for c in limit.args if not is_written_number(c))
     first, start, last, end = here.span(limit)
     from_line, from_column, to_line, to_column = here.span(kept)
-    plain = isinstance(kept, (ast.Name, ast.Attribute, ast.Call, ast.Subscript))
-    opening, closing = ("", "") if plain else ("(", ")")
+    opening, closing = ("", "") if isinstance(kept, PRIMARIES) else ("(", ")")
     return [
         Change((first, start, from_line, from_column), opening),
         Change((to_line, to_column, last, end), f"{closing}{clamp(here, limit, counts=counts)}"),
@@ -263,7 +261,7 @@ def _clamp_one(here: Surroundings, limit: ast.Call, *, counts: bool) -> list[Cha
 
 def clamp(here: Surroundings, limit: ast.Call, *, counts: bool) -> str:
     """Return ``.clamp(min=1)`` for ``max(n, 1)``."""
-    assert isinstance(limit.func, ast.Name)  # noqa: S101 - ``_limit_of`` has looked
+    assert isinstance(limit.func, ast.Name)  # noqa: S101 - ``limit_of`` has looked
     number = next(c for c in limit.args if is_written_number(c))
     return f".clamp({LIMITS[limit.func.id]}={_spell(here, number, counts=counts)})"
 
