@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.names import statements
-from npufix.rewriters.graph.modules.syntax import last_name, list_stored_names, nodes_of
+from npufix.rewriters.graph.modules.syntax import (
+    last_name,
+    list_indexes,
+    list_stored_names,
+    nodes_of,
+)
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -188,7 +193,7 @@ class _Values:
 
     def chooses(self, index: ast.expr) -> bool:
         """Tell whether an index may hold a mask or positions."""
-        parts = index.elts if isinstance(index, ast.Tuple) else [index]
+        parts = list_indexes(index)
         return not all(isinstance(part, ast.Slice) or self._is_number(part) for part in parts)
 
     def _is_number(self, code: ast.expr) -> bool:

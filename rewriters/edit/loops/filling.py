@@ -27,6 +27,7 @@ from npufix.rewriters.edit.loops.values import (
     shift,
     subscript,
 )
+from npufix.rewriters.graph.modules.syntax import list_indexes
 
 _LARGEST_HALF = 65504
 _MOST_SLICES = 2
@@ -241,7 +242,7 @@ def read_pieces(loop: Loop, facts: Facts) -> Pieces | None:
             pass
         case _:
             return None
-    items = index.elts if isinstance(index, ast.Tuple) else [index]
+    items = list_indexes(index)
     first_in_front = bool(items) and isinstance(items[0], ast.Constant) and items[0].value is ...
     slices = items[1:] if first_in_front else items
     borders = {_borders(item, counter) for item in slices}

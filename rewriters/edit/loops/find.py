@@ -178,8 +178,9 @@ def _say_why(
     flow: FunctionFlow, wide: FunctionFlow, loop: Loop, found: FoundLoop
 ) -> FoundLoop | None:
     """Return a loop that stays with what is worth telling of it, ``None`` if nothing is."""
-    facts = Facts(wide, list(_inside(wide, loop)))
-    if fills_host(wide, list(_inside(wide, loop))) and not calls_with_rows(facts, loop):
+    inside = list(_inside(wide, loop))
+    facts = Facts(wide, inside)
+    if fills_host(wide, inside) and not calls_with_rows(facts, loop):
         return None
     if changes_weights(loop.statement) and OF_STEPS.search(flow.function.name):
         return replace(found, code=loop.first, problem=WEIGHTS)

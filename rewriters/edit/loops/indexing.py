@@ -25,6 +25,7 @@ from npufix.rewriters.edit.loops.values import (
     subscript,
 )
 from npufix.rewriters.facts.host_tensors import is_made_on_host
+from npufix.rewriters.graph.modules.syntax import list_indexes
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -408,11 +409,11 @@ class Indexer:
 
 def flatten(target: ast.Subscript) -> tuple[ast.expr, ast.expr]:
     """Return ``m[i][a]`` as ``m`` and ``i, a``: one number, then what it leaves."""
-    items = target.slice.elts if isinstance(target.slice, ast.Tuple) else [target.slice]
+    items = list_indexes(target.slice)
     match target.value:
         case ast.Subscript(_, ast.Name() | ast.Constant()) as inner:
             base, before = flatten(inner)
-            first = before.elts if isinstance(before, ast.Tuple) else [before]
+            first = list_indexes(before)
             return base, ast.Tuple([*first, *items], ast.Load())
         case ast.Subscript(base, ast.Tuple([ast.Slice(None, None, None), ast.Name() as row])):
             if len(items) == 1 and not isinstance(items[0], (ast.Constant, ast.Starred)):

@@ -25,7 +25,7 @@ from npufix.rewriters.edit.loops.values import (
     shift,
     subscript,
 )
-from npufix.rewriters.graph.modules.syntax import list_names
+from npufix.rewriters.graph.modules.syntax import list_indexes, list_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -138,7 +138,7 @@ class Body:
         for node in (n for statement in code for n in ast.walk(statement) if written):
             match node:
                 case ast.Subscript(base, index, ast.Load()) if ast.unparse(base) in written:
-                    items = index.elts if isinstance(index, ast.Tuple) else [index]
+                    items = list_indexes(index)
                     grows = any(isinstance(i, ast.Slice) and self.of.depends(i) for i in items)
                     if grows and not any(
                         self.of.depends(i) for i in items if not isinstance(i, ast.Slice)

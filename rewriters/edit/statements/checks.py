@@ -24,7 +24,7 @@ from npufix.rewriters.facts.host_tensors import is_made_on_host, is_moved_to_hos
 from npufix.rewriters.facts.occasions import is_called_by_forward
 from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph import operators
-from npufix.rewriters.graph.modules.syntax import last_name, walk
+from npufix.rewriters.graph.modules.syntax import last_name, list_indexes, walk
 from npufix.rewriters.graph.nodes import Node
 from npufix.rewriters.graph.special import Op
 
@@ -497,4 +497,4 @@ def _is_of_mask(here: Surroundings, code: ast.expr, mask: Node) -> bool:
 
 def _selects(here: Surroundings, index: ast.expr, mask: Node) -> bool:
     """Tell whether an index selects nothing where the mask is false everywhere."""
-    return any(_is_of_mask(here, i, mask) for i in getattr(index, "elts", None) or [index])
+    return any(_is_of_mask(here, i, mask) for i in list_indexes(index))

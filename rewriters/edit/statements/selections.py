@@ -10,7 +10,7 @@ from npufix.rewriters.edit.statements.masked.formulas import reads_of_formulas
 from npufix.rewriters.edit.statements.masked.sums import reads_under_mask
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.graph import operators
-from npufix.rewriters.graph.modules.syntax import last_name, list_stored_names, walk
+from npufix.rewriters.graph.modules.syntax import last_name, list_indexes, list_stored_names, walk
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ def find_index_lists(here: Surroundings) -> Iterator[Proposal]:
     for node in here.nodes:
         match node:
             case ast.Subscript(owner, ast.Tuple() | ast.List() as index, ast.Load()):
-                items = index.elts if isinstance(index, ast.Tuple) else [index]
+                items = list_indexes(index)
                 lists = [item for item in items if isinstance(item, ast.List)]
                 others = [item for item in items if item not in lists]
                 text = slice_of(lists[0].elts) if len(lists) == 1 else None

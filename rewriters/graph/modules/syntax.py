@@ -85,6 +85,11 @@ def children(node: ast.AST) -> Iterator[ast.AST]:
                     yield item
 
 
+def list_indexes(index: ast.expr) -> list[ast.expr]:
+    """Return ``i`` and ``j`` of the index of ``x[i, j]``, the one index of ``x[i]``."""
+    return list(index.elts) if isinstance(index, ast.Tuple) else [index]
+
+
 def list_names(root: ast.AST) -> set[str]:
     """Return the plain names that stand in some code."""
     return {n.id for n in walk(root) if isinstance(n, ast.Name)}

@@ -16,14 +16,13 @@ from npufix.rewriters.edit.loops.advice.independence import (
     base_of,
     is_other,
     is_stored,
-    items_of,
     needs_others,
     read_round,
 )
 from npufix.rewriters.edit.loops.advice.ragged import MERGED
 from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph.modules.names import FunctionNode
-from npufix.rewriters.graph.modules.syntax import last_name, list_names, walk
+from npufix.rewriters.graph.modules.syntax import last_name, list_indexes, list_names, walk
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -133,7 +132,9 @@ def _form(taken: Round) -> str:
     form = next(form for form, fits in forms.items() if fits)
     if form in {MERGED, BATCHED} and not _counts_up(taken):
         return ""  # lists hold tensors of different sizes
-    if form == MERGED and any(taken.is_piece(item) for pick in picks for item in items_of(pick)):
+    if form == MERGED and any(
+        taken.is_piece(item) for pick in picks for item in list_indexes(pick.slice)
+    ):
         return ""  # who takes pieces of one tensor has little memory
     if form == MERGED and any(_takes_one_row(taken.flow, call) for call in calls):
         return ""
@@ -254,7 +255,7 @@ def _takes_rows(taken: Round) -> bool:
         inner = taken.facts.node(node.value)
         if inner is not None and is_of_numpy(inner):
             return False
-        items = items_of(node)
+        items = list_indexes(node.slice)
         of_round = any(isinstance(i, ast.Name) and i.id in taken.own for i in items)
         of_round |= any(isinstance(i, ast.Slice) and is_other(i, taken) for i in items)
         found |= any(isinstance(i, ast.Slice) and list_names(i) & taken.moved for i in items)
@@ -289,7 +290,7 @@ def _is_before(code: ast.Subscript, taken: Round) -> bool:
         and isinstance(i.op, ast.Sub)
         and isinstance(i.left, ast.Name)
         and i.left.id in taken.own
-        for i in items_of(code)
+        for i in list_indexes(code.slice)
     )
 
 
@@ -306,7 +307,7 @@ def _ends(code: ast.Subscript, taken: Round) -> bool:
 
     Columns of all rows, ``x[:, start:end]``, belong to heads of different widths.
     """
-    for item in items_of(code):
+    for item in list_indexes(code.slice):
         if isinstance(item, ast.Slice):
             bounds = [b for b in (item.lower, item.upper) if b is not None]
             if not bounds:
@@ -329,7 +330,7 @@ def _leaves_one_out(taken: Round, picks: Sequence[ast.Subscript]) -> bool:
     """Tell whether a round joins ``x[:, :i]`` and ``x[:, i + 1 :]``."""
     below = above = False
     for pick in picks:
-        for item in items_of(pick):
+        for item in list_indexes(pick.slice):
             match item:
                 case ast.Slice(None, ast.Name(name), None):
                     below |= name in taken.own
@@ -340,7 +341,7 @@ def _leaves_one_out(taken: Round, picks: Sequence[ast.Subscript]) -> bool:
 
 def _is_picked(code: ast.Subscript, taken: Round) -> bool:
     """Tell whether an index is a mask of the round: ``x[i][mask[i]]``, ``x[i, x[i] > 0]``."""
-    for item in items_of(code):
+    for item in list_indexes(code.slice):
         value = taken.bound.get(item.id, item) if isinstance(item, ast.Name) else item
         base = base_of(value)
         named = isinstance(base, ast.Name | ast.Attribute) and _PICKS.search(last_name(base))

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.advice.rounds import carries, list_bound, list_moved
-from npufix.rewriters.graph.modules.syntax import last_name, list_names, walk
+from npufix.rewriters.graph.modules.syntax import last_name, list_indexes, list_names, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -151,7 +151,7 @@ def needs_others(
         if all(is_stored(n) or _is_inside_store(n, own) for n in own):
             continue
         rows = {tuple(sorted(list_names(_whole_index(n)) & taken.own)) for n in own}
-        others = any(is_other(i, taken) for n in own for i in items_of(n))
+        others = any(is_other(i, taken) for n in own for i in list_indexes(n.slice))
         if len(rows) > 1 or not min(rows) or others:
             return True
     return False
@@ -198,11 +198,6 @@ def base_of(code: ast.AST) -> ast.AST:
     while isinstance(code, ast.Subscript):
         code = code.value
     return code
-
-
-def items_of(code: ast.Subscript) -> list[ast.expr]:
-    """Return the indexes of ``x[i, j]``."""
-    return list(code.slice.elts) if isinstance(code.slice, ast.Tuple) else [code.slice]
 
 
 def is_other(item: ast.expr, taken: Round) -> bool:

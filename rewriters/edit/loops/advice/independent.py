@@ -17,13 +17,12 @@ from npufix.rewriters.edit.loops.advice.independence import (
     asks_for_objects,
     base_of,
     is_stored,
-    items_of,
     needs_others,
     read_round,
 )
 from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph import operators
-from npufix.rewriters.graph.modules.syntax import last_name, list_names, walk
+from npufix.rewriters.graph.modules.syntax import last_name, list_indexes, list_names, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -314,7 +313,7 @@ def _is_of_own(call: ast.Call) -> bool:
 def _takes_row(taken: Round, code: ast.Subscript) -> bool:
     """Tell whether code is a row of a tensor, or one of the rows of a batch: ``x[i, :n]``."""
     known = taken.facts.is_tensor(code.value)
-    items = items_of(code)
+    items = list_indexes(code.slice)
     several = len(items) > 1 and any(isinstance(i, ast.Slice) for i in items)
     if known is False:
         return False
@@ -351,14 +350,14 @@ def _given(call: ast.Call) -> Iterator[ast.expr]:
 
 def _cuts_out(code: ast.Subscript, taken: Round) -> bool:
     """Tell whether code is ``x[i, y1[i]:y2[i], x1[i]:x2[i]]``."""
-    ends = [i for i in items_of(code) if isinstance(i, ast.Slice) and i.lower and i.upper]
+    ends = [i for i in list_indexes(code.slice) if isinstance(i, ast.Slice) and i.lower and i.upper]
     of_round = [i for i in ends if list_names(i) & taken.of_round]
     return len(of_round) > 1 and not is_stored(code)
 
 
 def _is_ragged(code: ast.Subscript, taken: Round) -> bool:
     """Tell whether an index is a mask, or ends where the row does."""
-    for item in items_of(code):
+    for item in list_indexes(code.slice):
         value = taken.bound.get(item.id, item) if isinstance(item, ast.Name) else item
         if not list_names(value) & taken.of_round:
             continue

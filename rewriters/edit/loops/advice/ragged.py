@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.advice.rounds import follow, list_bound
-from npufix.rewriters.graph.modules.syntax import last_name, list_names, walk
+from npufix.rewriters.graph.modules.syntax import last_name, list_indexes, list_names, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -94,11 +94,8 @@ def _is_recurrence(loop: Loop, own: set[str], bound: Mapping[str, ast.expr]) -> 
     takes_rows = any(
         isinstance(n, ast.Subscript)
         and isinstance(n.ctx, ast.Load)
-        and (
-            any(isinstance(i, ast.Name) and i.id in own for i in n.slice.elts)
-            if isinstance(n.slice, ast.Tuple)
-            else counted and isinstance(n.slice, ast.Name) and n.slice.id in own  # no list
-        )
+        and (counted or isinstance(n.slice, ast.Tuple))  # no list
+        and any(isinstance(i, ast.Name) and i.id in own for i in list_indexes(n.slice))
         for n in nodes
     )
     return takes_rows and any(_is_linear_step(loop, code, bound) for code in loop.body)
@@ -184,7 +181,7 @@ def _is_segment(index: ast.expr, own: set[str], bound: Mapping[str, ast.expr]) -
 
     Columns of all rows, ``logits[:, start:end]``, belong to heads of different widths.
     """
-    parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    parts = list_indexes(index)
     if isinstance(parts[0], ast.Slice) and parts[0].upper is None:
         return False
     for part in parts:

@@ -9,7 +9,7 @@ from npufix.rewriters.edit.loops.advice.rounds import follow, list_bound
 from npufix.rewriters.edit.loops.weights import WEIGHTS, changes_weights
 from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph.modules.names import FunctionNode
-from npufix.rewriters.graph.modules.syntax import last_name, list_names, walk
+from npufix.rewriters.graph.modules.syntax import last_name, list_indexes, list_names, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -117,7 +117,7 @@ def say_of_parts(
     picks = [n for n in walk(*code) if isinstance(n, ast.Subscript)]
     loads = [n for n in picks if isinstance(n.ctx, ast.Load) and isinstance(n.value, ast.Name)]
     for pick in loads:
-        items = pick.slice.elts if isinstance(pick.slice, ast.Tuple) else [pick.slice]
+        items = list_indexes(pick.slice)
         index = bound.get(items[0].id) if isinstance(items[0], ast.Name) else items[0]
         known = facts.is_tensor(pick.value)
         if _is_of_round(index, own) and (known or (known is None and flow.cls is not None)):
@@ -146,7 +146,7 @@ def _is_of_round(index: ast.expr | None, own: set[str]) -> bool:
 
 def _ends_by_table(index: ast.expr, own: set[str], bound: Mapping[str, ast.expr]) -> bool:
     """Tell whether an index goes up to what a table says of the round: ``i, : n[i]``."""
-    parts = index.elts if isinstance(index, ast.Tuple) else [index]
+    parts = list_indexes(index)
     ends = [p.upper for p in parts if isinstance(p, ast.Slice) and p.upper and not p.lower]
     return any(
         isinstance(n, ast.Subscript) and list_names(n.slice) & own

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.loops.filling import Pieces, statements_of
 from npufix.rewriters.edit.loops.indexing import flatten
 from npufix.rewriters.edit.loops.rows.columns import FEW, Columns, NotAColumnError, as_column
-from npufix.rewriters.graph.modules.syntax import list_names, list_stored_names, walk
+from npufix.rewriters.graph.modules.syntax import list_indexes, list_names, list_stored_names, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -104,7 +104,7 @@ class _Ranges:
             raise NotAColumnError
         if self.columns.facts.is_tensor(base) is not True:
             raise NotAColumnError
-        items = index.elts if isinstance(index, ast.Tuple) else [index]
+        items = list_indexes(index)
         rank = self.columns.facts.rank(base)
         dots = isinstance(items[0], ast.Constant) and items[0].value is ...
         if isinstance(rank, int) and rank < len(items) - dots:

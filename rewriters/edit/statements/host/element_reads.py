@@ -16,6 +16,7 @@ from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import (
     find_unused_name,
     last_name,
+    list_indexes,
     list_names,
     list_stored_names,
     nodes_of,
@@ -129,7 +130,7 @@ def is_implied(here: Surroundings, code: ast.Subscript) -> bool:
     inner = code.value
     while isinstance(inner, ast.Subscript):  # ``x[i][j]``
         inner = inner.value
-    parts = code.slice.elts if isinstance(code.slice, ast.Tuple) else [code.slice]
+    parts = list_indexes(code.slice)
     return (
         all(isinstance(part, (ast.BinOp, ast.Name)) for part in parts)
         and has_root(inner)

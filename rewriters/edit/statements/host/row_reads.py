@@ -19,6 +19,7 @@ from npufix.rewriters.edit.statements.invariants import is_left_alone
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.graph.modules.syntax import (
     find_unused_name,
+    list_indexes,
     list_names,
     names_bound_in,
     root_name,
@@ -205,7 +206,7 @@ def _part_of(here: Surroundings, name: ast.Name) -> ast.Subscript | None:
     """Return ``box[0, 1]`` where that is a number: all of ``for box in boxes:`` is read at once."""
     match here.parents.get(id(name)):
         case ast.Subscript(ast.Name(), index, ast.Load()) as part if part.value is name:
-            places = index.elts if isinstance(index, ast.Tuple) else [index]
+            places = list_indexes(index)
             numbers = all(isinstance(i, ast.Constant) and type(i.value) is int for i in places)
             return part if numbers and is_number_there(here, part) else None
     return None
@@ -213,7 +214,7 @@ def _part_of(here: Surroundings, name: ast.Name) -> ast.Subscript | None:
 
 def _spell(part: ast.Subscript) -> str:
     """Return ``box[0][1]``, as lists are indexed, for ``box[0, 1]``."""
-    places = part.slice.elts if isinstance(part.slice, ast.Tuple) else [part.slice]
+    places = list_indexes(part.slice)
     return ast.unparse(part.value) + "".join(f"[{ast.unparse(i)}]" for i in places)
 
 

@@ -11,6 +11,7 @@ from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.graph.modules.syntax import (
     find_unused_name,
     last_name,
+    list_indexes,
     list_names,
     list_stored_names,
     walk,
@@ -265,7 +266,7 @@ def _picks_rows(node: ast.AST, bound: frozenset[str] | set[str], own: set[str]) 
     """
     match node:
         case ast.Subscript(_, index, ast.Load()):
-            parts = index.elts if isinstance(index, ast.Tuple) else [index]
+            parts = list_indexes(index)
             for part in parts:
                 match part:
                     case ast.Compare():

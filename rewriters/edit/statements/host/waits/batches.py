@@ -12,7 +12,13 @@ from npufix.rewriters.edit.statements.proposal import Change, Proposal, more_arg
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
 from npufix.rewriters.facts.host_tensors import is_made_on_host
 from npufix.rewriters.facts.steps.functions import trains
-from npufix.rewriters.graph.modules.syntax import last_name, list_stored_names, root_name, walk
+from npufix.rewriters.graph.modules.syntax import (
+    last_name,
+    list_indexes,
+    list_stored_names,
+    root_name,
+    walk,
+)
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -193,7 +199,7 @@ def find_host_indexes(here: Surroundings) -> Iterator[Proposal]:
     for node in here.nodes:
         match node:
             case ast.Subscript(owner, index, ast.Load()):
-                items = index.elts if isinstance(index, ast.Tuple) else [index]
+                items = list_indexes(index)
             case _:
                 continue
         whole = here.value(owner)
