@@ -35,6 +35,7 @@ from npufix.rules.shared.recording.observing import (
     measure_covered_ns,
     per_step,
     places,
+    runs_on_gpu,
     share,
 )
 from npufix.rules.shared.recording.pauses import copies_to_device, copy_waits
@@ -126,7 +127,7 @@ def _stays_ns(copies: pd.DataFrame, waited: Integers, recording: Recording) -> d
     taken = np.minimum(copies["duration_ns"].to_numpy(), np.maximum(waited, 1))
     is_quick = sizes >= _PINNED_BYTES_PER_NS * taken
     stays = np.where(is_quick, 1.0, _PINNED) * waited
-    if "GPU" not in recording.kernels["core"].cat.categories:
+    if not runs_on_gpu(recording):
         stays = np.where(is_quick | (sizes == 0), stays, np.minimum(waited, sizes / _OF_NPU))
     return {int(at): round(ns) for at, ns in zip(copies.index, stays.tolist(), strict=True)}
 

@@ -26,7 +26,12 @@ from npufix.rules.diagnostic import Diagnostic
 from npufix.rules.shared.chips import find_chips
 from npufix.rules.shared.quantities import percent
 from npufix.rules.shared.recording.kernel_groups import takes_too_much, tell_together
-from npufix.rules.shared.recording.observing import compute_ns, computing, is_named
+from npufix.rules.shared.recording.observing import (
+    compute_ns,
+    computing,
+    is_named,
+    runs_on_gpu,
+)
 from npufix.rules.shared.recording.recorded_cells import dtypes, per_row
 from npufix.rules.shared.recording.versions import chip_families
 
@@ -41,10 +46,11 @@ _FAMILIES = ("A2", "A3")
 """Of a chip that no dump names: what most of them are."""
 _PRODUCTS = r"(Batch)?MatMul(V\d|Common)?|GroupedMatmul\w*|Conv[23]D\w*|Conv3DV2"
 _KERNELS_OF_GPU = (
-    r"(void )?(\w+_)?(sgemm|scudnn)\w*|(void )?cutlass::Kernel2?<\w+_simt_sgemm_.*|.*(implicit_convolve_sgemm|(dgrad|wgrad|fprop)\w*_engine<float)"
-    r".*|Cijk_\w+?_SB_\w+"
+    r"(void )?(\w+_)?(sgemm|scudnn)\w*|(void )?cutlass::Kernel2?<\w+_simt_sgemm_.*"
+    r"|.*(implicit_convolve_sgemm|(dgrad|wgrad|fprop)\w*_engine<float).*|Cijk_\w+?_SB_\w+"
 )
-"""Of cuDNN and cuBLAS (``volta_sgemm_64x64_nt``; of CUTLASS where it is ``simt``), and of rocBLAS, which names its dtypes so."""
+"""Of cuDNN and cuBLAS (``volta_sgemm_64x64_nt``; of CUTLASS where it is ``simt``), and of rocBLAS,
+which names its dtypes so."""
 _LIKELY = 0.95
 """Of what the matrix unit gains: casts come in between, and some products wait for memory."""
 _OFF = 'torch.npu.{}.allow_hf32 = True; or torch.autocast("npu", dtype=torch.bfloat16)'
@@ -52,7 +58,7 @@ _OFF = 'torch.npu.{}.allow_hf32 = True; or torch.autocast("npu", dtype=torch.bfl
 
 def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation for all such kernels together."""
-    if "GPU" in recording.kernels["core"].cat.categories:
+    if runs_on_gpu(recording):
         yield from _on_gpu(recording)
         return
     rows = computing(recording, _PRODUCTS)

@@ -26,6 +26,11 @@ _HOST = "CPU"
 _STEP_MARK = r"ProfilerStep#\d+"
 
 
+def runs_on_gpu(recording: Recording) -> bool:
+    """Tell whether kernels ran on a GPU: what a Kineto trace may name is no sign of one."""
+    return bool((recording.kernels["core"] == "GPU").any())
+
+
 def per_step(ns: float, recording: Recording) -> int:
     """Return the part of one step, never more than the step; ``ns`` is over the steady steps."""
     return min(round(ns / max(1, recording.step_count)), recording.step_ns)

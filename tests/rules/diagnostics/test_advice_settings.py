@@ -354,6 +354,10 @@ def test_products_that_are_rounded_to_hf32_already_are_left_alone() -> None:
 def test_a_gpu_says_float32_in_the_names_of_kernels(name: str, expected: int) -> None:
     rows = [{"name": name, "type": "aten::mm", "core": "GPU", "duration_ns": 10 * MS}]
     assert len(told(single_precision_products, recording(rows))) == expected
+    made = recording([{**rows[0], "core": "CPU"}])
+    kinds = made.kernels["core"].cat.set_categories(["CPU", "GPU"])  # as a Kineto trace has them
+    made.kernels["core"] = kinds
+    assert not told(single_precision_products, made)
 
 
 def overlapped(slower: float, beside: int = 6) -> Recording:
