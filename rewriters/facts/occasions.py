@@ -362,8 +362,8 @@ def is_done_once(scope: Scope, *, of_step: bool = False) -> bool:
 def _runs_aside(scope: Scope) -> bool:
     """Tell whether a name says that a function runs beside steps, and no ``forward`` calls it."""
     aside = _words(scope.qualname) & _ASIDE - _list_reported(scope.function.name)
-    of_forward = aside <= {"preprocess", "weights"} and is_called_by_forward(scope)
-    return bool(aside) and not of_forward
+    may_be_of_forward = aside <= {"preprocess", "weights"}
+    return bool(aside) and not (may_be_of_forward and is_called_by_forward(scope))
 
 
 @lru_cache(maxsize=2)
@@ -417,13 +417,15 @@ def _is_hot_by_name(scope: Scope) -> bool:
 
 def is_called_by_forward(scope: Scope) -> bool:
     """Tell whether the ``forward`` of a class calls a method of its own."""
-    own = f"self.{scope.function.name}"
     methods = [] if scope.cls is None else scope.cls.body
+    forwards = (m for m in methods if isinstance(m, FunctionNode) and m.name == "forward")
     return any(
-        isinstance(node, ast.Call) and ast.unparse(node.func) == own
-        for method in methods
-        if isinstance(method, FunctionNode) and method.name == "forward"
-        for node in walk(method)
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == scope.function.name
+        and ast.unparse(node.func.value) == "self"
+        for forward in forwards
+        for node in nodes_of(forward)
     )
 
 

@@ -6,7 +6,7 @@ import ast
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.graph.modules.syntax import nodes_of, walk
+from npufix.rewriters.graph.modules.syntax import SIMPLE_STATEMENTS, nodes_of, walk
 
 if TYPE_CHECKING:
     from npufix.rewriters.graph.dataflow import FunctionFlow
@@ -18,9 +18,6 @@ _ONLY_GPU = frozenset(
         "tensorrt_llm", "tinycudann", "torch_tensorrt", "torchsparse",
     }
 )  # fmt: skip
-_HOLDS_NO_IMPORT = frozenset(
-    {ast.AnnAssign, ast.Assert, ast.Assign, ast.AugAssign, ast.Expr, ast.Raise, ast.Return}
-)
 
 
 def needs_gpu(flow: FunctionFlow) -> bool:
@@ -33,7 +30,7 @@ def needs_gpu(flow: FunctionFlow) -> bool:
 @lru_cache(maxsize=2)
 def _list_of_gpu(module: ast.Module) -> frozenset[str]:
     """Return the names that imports anywhere in a module bind to packages for GPUs."""
-    code = walk(module, closed=_HOLDS_NO_IMPORT)
+    code = walk(module, closed=SIMPLE_STATEMENTS)
     imports = [n for n in code if isinstance(n, ast.Import | ast.ImportFrom)]
     return frozenset(
         (alias.asname or alias.name).partition(".")[0]

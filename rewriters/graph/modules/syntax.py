@@ -116,6 +116,11 @@ def list_stored_names(root: ast.AST) -> set[str]:
     return {n.id for n in walk(root) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
 
 
+SIMPLE_STATEMENTS = frozenset(
+    {ast.AnnAssign, ast.Assert, ast.Assign, ast.AugAssign, ast.Delete, ast.Expr, ast.Raise}
+    | {ast.Return}
+)
+"""What holds no other statement, for ``walk`` to leave closed: most of the nodes are in them."""
 _BINDING = frozenset(
     {ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.alias, ast.ExceptHandler}
     | {ast.MatchAs, ast.MatchStar, ast.MatchMapping}

@@ -10,7 +10,7 @@ from npufix.rewriters.edit.statements.vendor_operators import find_imported_name
 from npufix.rewriters.facts.steps.functions import list_given
 from npufix.rewriters.graph.attributes import list_assigned
 from npufix.rewriters.graph.modules.names import list_imported_names
-from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.graph.modules.syntax import SIMPLE_STATEMENTS, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -52,7 +52,7 @@ def _only(here: Surroundings, values: Iterable[ast.expr | None]) -> str:
 def _list_held(tree: ast.Module) -> dict[str, list[ast.expr]]:
     """Return what a module assigns to each name."""
     found: dict[str, list[ast.expr]] = {}
-    for node in walk(*tree.body):
+    for node in walk(tree, closed=SIMPLE_STATEMENTS):
         match node:
             case ast.Assign([ast.Name(name), *_], value):
                 found.setdefault(name, []).append(value)
