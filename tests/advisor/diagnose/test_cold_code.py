@@ -134,7 +134,9 @@ class FFN(nn.Module):
 """
     assert not places(scanned(tmp_path, {"ffn.py": text}))
     assert places(scanned(tmp_path, {}, allow=frozenset({"joining-pays"})))
-    # the backward pass gains, in a program that has one
+    # the backward pass gains, in a model or a program that has one
+    assert places(scanned(tmp_path, {"base.py": "supports_gradient_checkpointing = True\n"}))
+    (tmp_path / "base.py").unlink()
     assert places(scanned(tmp_path, {"run.py": "def step(loss):\n    loss.backward()\n"}))
 
 
