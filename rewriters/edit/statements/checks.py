@@ -237,6 +237,8 @@ def _counts_selected(here: Surroundings, test: ast.expr, node: Node) -> bool:
     """Tell whether a value is how much a mask selects: ``x[mask].numel()``."""
     if node.op not in {"numel", Op.SIZE} or node.args[0].op != Op.GETITEM:
         return False
+    if any(user.op not in {"numel", Op.SIZE} for user in here.users(node.args[0])):
+        return False  # what is selected is needed: the host has waited for it before
     _, index = node.args[0].args
     known = here.facts(here.evaluations[id(test)], m=index).is_bool_tensor("m")
     while index.op in {*_RESHAPED, "to"}:  # ``(ids == image).unsqueeze(-1).expand_as(x)``

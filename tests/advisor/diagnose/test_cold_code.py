@@ -19,6 +19,12 @@ def test_what_stands_beside_the_folder_for_npus_is_for_another_device(tmp_path: 
     assert [place.partition(":")[0] for place in found] == ["ops/ascend/fill.py", files[2]]
 
 
+def test_what_stands_beside_the_file_for_npus_is_for_another_device(tmp_path: Path) -> None:
+    files = ("a/fill_gpu_patch.py", "a/fill_npu_patch.py", "b/fill_gpu.py")
+    found = places(scanned(tmp_path, dict.fromkeys(files, FILL)))
+    assert [place.partition(":")[0] for place in found] == list(files[1:])
+
+
 @pytest.mark.parametrize(
     "function",
     [

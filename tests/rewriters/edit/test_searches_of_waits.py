@@ -385,3 +385,27 @@ class ComputeLoss:
         return torch.stack(parts)
 """
     assert bool(found(text, "NPU214")) is told
+
+
+@pytest.mark.parametrize(("after", "told"), [("x.mean()", True), ("picked.mean()", False)])
+def test_what_is_selected_anyhow_has_a_size(after: str, *, told: bool) -> None:
+    text = f"""
+class ComputeLoss:
+    def __call__(self, x: torch.Tensor, mask: torch.Tensor, y: torch.Tensor):
+        picked = x[mask.bool()]
+        assert y.size(0) == picked.size(0)
+        return {after}
+"""
+    assert bool(found(text, "NPU217")) is told
+
+
+@pytest.mark.parametrize(
+    ("given", "told"), [("x, dtype=torch.float64", False), ("y.exp(), dtype=torch.float64", True)]
+)
+def test_what_is_made_a_tensor_of_stays_where_it_is(given: str, *, told: bool) -> None:
+    text = f"""
+class ComputeLoss:
+    def __call__(self, x, y: torch.Tensor):
+        return torch.as_tensor({given}) + y
+"""
+    assert bool(found(text, "NPU225")) is told
