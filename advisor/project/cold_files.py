@@ -21,7 +21,7 @@ _FOLDERS = re.compile(
 _TESTS = re.compile(r"(unit_?)?tests?(ing)?(_\w+)?|e2e")
 _FILES = re.compile(
     r"predict|tests?|test_.*|.*_tests?|conftest|setup|hubconf|(.*_)?(example|demo)|dataset_(mapper|utils?)"
-    r"|(.*_)?fallback|(data_)?preprocess(ing|or)?"
+    r"|(.*_)?(backup|bak|deprecated)|(.*_)?fallback|(data_)?preprocess(ing|or)?"
     r"|(.*_)?(export(er)?|onnx|torchscript|tensorrt|coreml|m?ncnn|mnn)(_.*)?|convert_.*"
     r"|visuali[sz]e_.*|colou?rmaps?|probes?|(calculate|compute|generate|get|make)_\w*(stats|statistics|cmvn)\w*"
     r"|(.*_)?(vis|viz|visuali[sz](e|ers?|ation)|plot(s|ting|ter)?)(_(utils?|tools?))?"

@@ -206,6 +206,8 @@ class Brain:
         ("pkg/llama_gptq/quant.py", True),
         ("pkg/visual_encoder.py", False),
         ("ops/norm_fallback.py", True),
+        ("modules/modeling_backup.py", True),
+        ("modules/backbone.py", False),
         ("scripts/eval_dtu/render.py", True),
         ("scripts/put_benchmark.py", True),
         ("hubconf.py", True),
