@@ -17,7 +17,7 @@ from npufix.advisor.evidence.change import Change
 from npufix.advisor.evidence.estimate import Calibration, NewKernels, estimate_saving
 from npufix.advisor.evidence.item import Item, make_finding, rank_items
 from npufix.advisor.project.callers import Callers
-from npufix.advisor.project.cold_files import folders_of_gpus
+from npufix.advisor.project.cold_files import made_for_gpus
 from npufix.advisor.project.known_names import rule_names
 from npufix.advisor.project.scanning import Search
 from npufix.advisor.project.stored import Store
@@ -119,10 +119,11 @@ def locate(  # noqa: PLR0913 - what is searched, and for whom
     store = Store(private_cache_folder("searches")) if cache else None
     search = Search(rules, tree.configuration, recorded, rule_names(), with_text, store)
     read = [f for _, f in sorted(tree.files.items()) if f.is_python or measured is None]
-    for_gpus = folders_of_gpus(tree.files)
+    for_gpus = made_for_gpus(tree.files)
     callers = Callers(tree.files, store)
     for file, result in search.files(read):
-        elsewhere = not for_gpus.isdisjoint(map(str, PurePosixPath(file.relative).parents))
+        at = PurePosixPath(file.relative)
+        elsewhere = not for_gpus.isdisjoint(map(str, (at, *at.parents)))
         sites = [
             site
             for site in result.sites

@@ -149,11 +149,15 @@ def _fused_as(item: Located) -> tuple[str, ...] | None:
 def _decided_as(item: Located) -> tuple[str, ...] | None:
     """Return what changes share that are one decision: all loaders of a project get the same.
 
-    So do the selections of a file by masks.
+    So do the selections of a file by masks, and the numbers that one function copies to the
+    device: ``torch.tensor([n]).to(x.device)``, line after line.
     """
     site = item.site
     if site.rewrite is None:
         return None
+    if site.rule.search == "uploads":
+        waits = ",".join(sorted(condition.name for condition in site.open_conditions))
+        return site.rule.id, item.finding.path, item.finding.function, waits
     if site.rule.search == "data-loaders":
         return site.rule.id, item.finding.replacement or ""
     return (site.rule.id, item.finding.path) if site.rule.search == "selections" else None

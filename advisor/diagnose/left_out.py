@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from npufix.advisor.project.callers import Callers, Mention
 from npufix.advisor.project.cold_files import is_cold, is_test
+from npufix.advisor.project.generated import GENERATED_FILE
 from npufix.rewriters.facts.steps.occasion import Occasion
 from npufix.rewriters.graph.modules.scopes import MODULE
 from npufix.rules.substitution import Safety
@@ -106,6 +107,17 @@ _LEARNS = Mention(
     ("backward", "optimizer", "trainer", "lightning"),
 )
 """What a program has in which gradients flow, wherever nothing says that none does."""
+_IS_TRAINED = Mention(
+    re.compile(r"(?i)gradient_?checkpointing"), ("gradient_checkpointing", "gradientcheckpointing")
+)
+"""What a model of transformers has for its training, whoever does it."""
+_OF_JOINED = frozenset(
+    {
+        "joining-pays", "activation-is-silu", "activation-is-gelu", "activation-is-gelu-tanh",
+        GENERATED_FILE,
+    }
+)  # fmt: skip
+"""What may be open where gate and up are joined: the rest is one guess too many."""
 _SENDS = Mention(re.compile(r"(?m)^\s*(import|from) ray\b"), ("ray",))
 """What a program has whose processes send each other what they return."""
 _BY_ELEMENT = re.compile(r"^(?!.*index_select).*arange\(", re.DOTALL)
@@ -175,8 +187,9 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
     guessed = guessed and not (_OF_ROWS.search(site.code) and "boolean-mask" in unknown)
     if "joining-pays" in unknown:
         # what copies both halves first moves as much as it saves, but for the backward pass
-        others = unknown - {"joining-pays", "activation-is-silu"}
-        guessed = guessed or bool(others) or not callers.mention(_LEARNS)
+        others = unknown - _OF_JOINED
+        learns = callers.mention(_LEARNS) or callers.mention(_IS_TRAINED)
+        guessed = guessed or bool(others) or not learns
     if site.rule.name == "masked-formula":  # a mask of rows would be broadcast the wrong way
         guessed = guessed or {"is-tensor", "same-rank-mask"} <= unknown
     if site.rule.name == "columns-one-by-one":  # views, which only a backward pass makes dear

@@ -38,7 +38,7 @@ _TESTS = re.compile(r"_*test(_|s?\d*$)")
 _RUNS_ONCE = re.compile(
     r"_*(predict|infer|inference|generate)"
     r"(_(from|on|file|image|video|text|audio|dir|folder|path|one|once)\w*)?"
-    r"|__getitem__|_*collate\w*|\w+_collate(_fn)?|_*(export|save|plot|visuali[sz]e)(_\w+)?"
+    r"|__getitem__|_*(data_)?collat(e|or)\w*|\w+_collate(_fn)?|_*(export|save|plot|visuali[sz]e)(_\w+)?"
     r"|_*(load|evaluate|validate|test|from_pretrained)"
     r"(_(all|checkpoint|dataset|epoch|file|image|images|model|one|pretrained|state\w*|weights))?"
 )

@@ -21,7 +21,7 @@ _FOLDERS = re.compile(
 _TESTS = re.compile(r"(unit_?)?tests?(ing)?(_\w+)?|e2e")
 _FILES = re.compile(
     r"predict|tests?|test_.*|.*_tests?|conftest|setup|hubconf|(.*_)?(example|demo)|dataset_(mapper|utils?)"
-    r"|(.*_)?fallback|(data_)?preprocess(ing|or)?"
+    r"|(.*_)?(backup|bak|deprecated)|(.*_)?fallback|(data_)?preprocess(ing|or)?"
     r"|(.*_)?(export(er)?|onnx|torchscript|tensorrt|coreml|m?ncnn|mnn)(_.*)?|convert_.*"
     r"|visuali[sz]e_.*|colou?rmaps?|probes?|(calculate|compute|generate|get|make)_\w*(stats|statistics|cmvn)\w*"
     r"|(.*_)?(vis|viz|visuali[sz](e|ers?|ation)|plot(s|ting|ter)?)(_(utils?|tools?))?"
@@ -56,14 +56,26 @@ def is_cold(relative: str, *, loads_data: bool = False) -> bool:
 
 
 _FOR_NPU = re.compile(r"npu|ascend\w*|dlinfer|_310p")
+_GPU_FILE = re.compile(r"(^|[/_])(?:gpu|cuda)((?:_[^/]*)?\.py$)")
 _FOR_GPU = re.compile(r"(\w+_)?(cuda|gpu|nvidia|triton)")
 
 
-def folders_of_gpus(files: Iterable[str]) -> frozenset[str]:
-    """Return the folders beside which one for NPUs stands: ``kernels/cuda``, ``kernels/ascend``."""
-    folders = {folder for file in files for folder in PurePosixPath(file).parents}
+def made_for_gpus(files: Iterable[str]) -> frozenset[str]:
+    """Return the folders and files beside which one for NPUs stands.
+
+    ``kernels/cuda`` beside ``kernels/ascend``, ``model_gpu.py`` beside ``model_npu.py``.
+    """
+    paths = frozenset(files)
+    folders = {folder for file in paths for folder in PurePosixPath(file).parents}
     for_npu = {folder.parent for folder in folders if _FOR_NPU.fullmatch(folder.name)}
-    return frozenset(str(f) for f in folders if _FOR_GPU.fullmatch(f.name) and f.parent in for_npu)
+    own = {str(f) for f in folders if _FOR_GPU.fullmatch(f.name) and f.parent in for_npu}
+    twins = {path: PurePosixPath(path) for path in paths if _GPU_FILE.search(path)}
+    own |= {p for p, at in twins.items() if str(at.with_name(_as_npu(at.name))) in paths}
+    return frozenset(own)
+
+
+def _as_npu(name: str) -> str:
+    return _GPU_FILE.sub(r"\1npu\2", name)
 
 
 def is_test(relative: str) -> bool:

@@ -15,6 +15,7 @@ from npufix.rewriters.facts.steps.functions import (
     computes,
     is_for_old_torch,
     is_host_code,
+    is_warned_of,
     knows_device,
     list_given,
     list_repeated,
@@ -212,6 +213,7 @@ def _is_aside(flow: FunctionFlow, line: int) -> bool:
         or needs_gpu(flow)
         or is_kept(flow, line)
         or is_for_old_torch(flow, line)
+        or is_warned_of(flow.function, line)
         or _is_beside_loop(flow, line)
         or _has_text_made(flow)
     )

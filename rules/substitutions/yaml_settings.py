@@ -1,6 +1,6 @@
 """Settings in YAML that update in small kernels, or load in the process that trains.
 
-What: ``optim: adamw_torch``, ``dataloader_num_workers`` of four or fewer and
+What: ``optim: adamw_torch``, ``dataloader_num_workers`` of two or fewer and
 ``dataloader_pin_memory: false`` in configurations for transformers and LLaMA-Factory;
 ``torch.optim.AdamW`` without ``fused`` as ``_target_`` of Hydra, ``_component_`` of torchtune and
 ``class_path`` of Lightning.
@@ -68,16 +68,16 @@ optimizer:
     lr: 1e-4
     fused: false
 """,
-        # another optimizer
+        # another optimizer, and workers that were counted
         """optim: adafactor
-dataloader_num_workers: 16
+dataloader_num_workers: 4
 """,
     ),
     rewritten=(
         Rewritten(
             """bf16: true
 optim: adamw_torch
-dataloader_num_workers: 4
+dataloader_num_workers: 2
 """,
             """bf16: true
 optim: adamw_torch_fused

@@ -19,6 +19,7 @@ from npufix.rewriters.edit.statements.choices import (
 from npufix.rewriters.edit.statements.host.of_host import READING
 from npufix.rewriters.edit.statements.host.seldom import decides, is_rare, is_seldom, selects_anyway
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, apply_changes
+from npufix.rewriters.edit.statements.selections import COMPARED, RESHAPED, counts_selected
 from npufix.rewriters.edit.statements.surroundings import LOOPS
 from npufix.rewriters.facts.host_tensors import is_made_on_host, is_moved_to_host
 from npufix.rewriters.facts.occasions import is_called_by_forward
@@ -48,9 +49,7 @@ _TAKES_LOSS = re.compile(r"(?i)loss|criterion|cross_entropy|^(mean|sum|smooth_l1
 _FORM_GUARD, _FORM_ASSERT = "guarded", "asserted"
 _OF_SOME = operators.RANDOM | {"amax", "amin", "argmax", "argmin", "max", "median", "min", "mode"}
 """What raises where there are no elements, or draws the next numbers."""
-_RESHAPED = frozenset({"expand", "expand_as", "reshape", "squeeze", "unsqueeze", "view", "view_as"})
 _ANSWERS = frozenset({"all", "allclose", "any", "equal", "is_nonzero"})
-_COMPARED = frozenset({"eq", "ge", "gt", "le", "lt", "ne"})
 
 
 def find_checks(here: Surroundings) -> Iterator[Proposal]:
@@ -115,7 +114,7 @@ def _checks(here: Surroundings) -> Iterator[Proposal]:
 def _picks_rows(here: Surroundings, test: ast.expr) -> bool:
     """Tell whether the host needs what is compared anyway: ``n <= 8``, and later ``x[:, :n]``."""
     node = here.value(test)
-    compared = node.args if node is not None and node.op in _COMPARED else ()
+    compared = node.args if node is not None and node.op in COMPARED else ()
     return any(user.op == Op.SLICE for arg in compared for user in here.users(arg))
 
 
@@ -211,9 +210,9 @@ def _is_answer(  # noqa: PLR0911 - one case a kind of test
         return False
     if node.op in _ANSWERS:
         return here.is_tensor(test) is not False and not node.op.startswith("py:")
-    if node.op in _COMPARED:
+    if node.op in COMPARED:
         return any(
-            _counts_selected(here, test, arg)
+            counts_selected(here, test, arg)
             or (
                 arg.op in _COMPARABLE
                 and _may_be_tensor(here, test, arg)
@@ -227,21 +226,10 @@ def _is_answer(  # noqa: PLR0911 - one case a kind of test
 def _is_compared(here: Surroundings, test: ast.expr) -> bool:
     """Tell whether what a tensor is computed to is compared: ``torch.sigmoid(gate) > limit``."""
     at = here.evaluations.get(id(test))
-    if at is None or at.node.op not in _COMPARED or is_moved_to_host(at.node):
+    if at is None or at.node.op not in COMPARED or is_moved_to_host(at.node):
         return False
     made = [a for a in at.node.args if a.op != Op.PARAM and not is_made_on_host(a)]
     return any(here.facts(at, x=arg).is_tensor("x") for arg in made)
-
-
-def _counts_selected(here: Surroundings, test: ast.expr, node: Node) -> bool:
-    """Tell whether a value is how much a mask selects: ``x[mask].numel()``."""
-    if node.op not in {"numel", Op.SIZE} or node.args[0].op != Op.GETITEM:
-        return False
-    _, index = node.args[0].args
-    known = here.facts(here.evaluations[id(test)], m=index).is_bool_tensor("m")
-    while index.op in {*_RESHAPED, "to"}:  # ``(ids == image).unsqueeze(-1).expand_as(x)``
-        index = index.args[0]
-    return known is True or (known is None and index.op in _COMPARED)
 
 
 def _may_be_tensor(here: Surroundings, test: ast.expr, node: Node) -> bool:
@@ -490,7 +478,7 @@ def _is_given(here: Surroundings, call: ast.Call, mask: Node) -> bool:
 def _is_of_mask(here: Surroundings, code: ast.expr, mask: Node) -> bool:
     """Tell whether code is a mask, or it with other dimensions: ``mask[..., None]``."""
     value = here.value(code)
-    while value is not None and value is not mask and value.op in _RESHAPED:
+    while value is not None and value is not mask and value.op in RESHAPED:
         value = value.args[0]
     return value is mask
 

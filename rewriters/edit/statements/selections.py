@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.statements.surroundings import Surroundings
     from npufix.rewriters.graph.nodes import Node
 
+RESHAPED = frozenset({"expand", "expand_as", "reshape", "squeeze", "unsqueeze", "view", "view_as"})
+COMPARED = frozenset({"eq", "ge", "gt", "le", "lt", "ne"})
 _FEWEST = 2
 _COMPUTES = operators.ELEMENTWISE - {*operators.CASTS, "detach"} | {
     "bmm", "cdist", "matmul", "max", "mean", "min", "norm", "prod", "sum",
@@ -355,3 +357,17 @@ def slice_of(items: Sequence[ast.expr]) -> str | None:
         return None
     end = numbers[-1] + 1
     return f"{numbers[0]}:{end}" if step == 1 else f"{numbers[0]}:{end}:{step}"
+
+
+def counts_selected(here: Surroundings, test: ast.expr, node: Node) -> bool:
+    """Tell whether a value is how much a mask selects: ``x[mask].numel()``."""
+    sizes = {"numel", Op.SIZE}  # of what is needed itself, the host has waited before
+    if node.op not in sizes or node.args[0].op != Op.GETITEM:
+        return False
+    if any(user.op not in sizes for user in here.users(node.args[0])):
+        return False
+    _, index = node.args[0].args
+    known = here.facts(here.evaluations[id(test)], m=index).is_bool_tensor("m")
+    while index.op in {*RESHAPED, "to"}:  # ``(ids == image).unsqueeze(-1).expand_as(x)``
+        index = index.args[0]
+    return known is True or (known is None and index.op in COMPARED)

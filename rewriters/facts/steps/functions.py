@@ -25,10 +25,12 @@ _COMPUTED = re.compile(
 )
 """What is returned by those who compute, not by those who print, plot or save."""
 _ON_HOST = re.compile(
-    r"(Dataset|DataModule|DataLoader|Collat(or|er)(For\w+|With\w+|Wrapper)?|Tokenizer(Fast)?|FeatureExtractor"
+    r"(Dataset|DataModule|DataLoader|Collat(or|er)(For\w+|With\w+|Wrapper)?|Batcher|Tokenizer(Fast)?|FeatureExtractor"
     r"|ImageProcessor(Fast)?|VideoProcessor|(?<!Attn)(?<!Attention)(?<!Logits)(?<!Score)Processor"
     r"|TritonPythonModel|[a-z]Proto)$"  # ``DataProto``, what processes hand to each other
 )
+_DRIVER = re.compile(r"(\w*[a-z])?Ray\w*Trainer")
+"""Classes that have workers compute, also where another file says how."""
 _WAITS_FOR_OTHERS = frozenset({"ray.get", "ray.wait", "torch.distributed.rpc.rpc_sync"})
 OF_TEXT = frozenset({"tokenizer", "processor"})
 """What is handed to those who turn text into numbers, or numbers into text."""
@@ -37,8 +39,9 @@ _ON_DEVICE = frozenset(
 )
 """What a class calls that computes on a device of its own."""
 _FOR_HOST = re.compile(
-    r"_*collate(_.*)?|\w+_collate(_fn)?|\w*_getitem(_.*|__)?|worker_init_fn|\w+_(?<!to_)cpu"
+    r"_*collate(_.*)?|\w+_collate(_fn)?|_*data_collator(_\w+)?|\w*_getitem(_.*|__)?|worker_init_fn|\w+_(?<!to_)cpu"
     r"|_*get_(m?rope|position)_index(_\w+)?"
+    r"|_*(de)?tokenize_(\w+_)?(text|prompt|caption|conversation|dialog(ue)?|message)s?(_\w+)?"
 )
 """What loads data, or stands beside its like for the device: ``connected_components_cpu``.
 
@@ -47,6 +50,7 @@ those who adapt them hand it ids of the host.
 """
 
 
+_WARNS = frozenset({"error", "warn", "warning"})
 _OF_TENSORS_ALONE = frozenset(
     {"detach", "masked_fill", "new_full", "new_ones", "new_tensor", "new_zeros", "permute",
      "unsqueeze"}
@@ -149,7 +153,7 @@ def is_host_code(flow: FunctionFlow) -> bool:
     if _FOR_HOST.fullmatch(flow.function.name) or _takes_tokenizer(flow.function):
         return True
     if flow.cls is None:
-        return _drives_others(flow)
+        return _drives_others(flow) or _serves_driver(flow)
     classes = (flow.cls, *flow.names.bases(flow.cls))
     bases = [_name_of_base(base) for cls in classes for base in cls.bases]
     if not {"Sampler", "BatchSampler", "DistributedSampler"}.isdisjoint(bases):
@@ -175,6 +179,49 @@ def _drives_others(flow: FunctionFlow) -> bool:
     calls = [node for node in nodes_of(code) if isinstance(node, ast.Call)]
     waits = any((flow.names.dotted(call.func) or "") in _WAITS_FOR_OTHERS for call in calls)
     return waits and not any(last_name(call.func) in _ON_DEVICE for call in calls)
+
+
+def _serves_driver(flow: FunctionFlow) -> bool:
+    """Tell whether a function stands beside a driver, and takes what that sends about.
+
+    ``def compute_mask(data: DataProto)`` beside ``class RayTrainer(RayPPOTrainer)``.
+    """
+    args = flow.function.args
+    taken = [a.annotation for a in (*args.args, *args.kwonlyargs) if a.annotation is not None]
+    if not any(_ON_HOST.search(ast.unparse(kind)) for kind in taken):
+        return False
+    beside = [n for n in getattr(flow.names.tree, "body", ()) if isinstance(n, ast.ClassDef)]
+    names = [n for cls in beside for n in (cls.name, *map(_name_of_base, cls.bases))]
+    return any(map(_DRIVER.fullmatch, names))
+
+
+def is_warned_of(function: FunctionNode, line: int) -> bool:
+    """Tell whether a line runs where numbers are wrong, which the log is told: ``if n != len(x):``.
+
+    Not so where something is missing, ``if kernel is None:``, or a setting says so.
+    """
+    for node in nodes_of(function):
+        if not isinstance(node, ast.If) or not _compares_numbers(node.test):
+            continue
+        for block in (node.body, node.orelse):
+            if not block or not block[0].lineno <= line <= (block[-1].end_lineno or line):
+                continue
+            calls = [s.value for s in block if isinstance(s, ast.Expr)]
+            if any(isinstance(c, ast.Call) and last_name(c.func) in _WARNS for c in calls):
+                return True
+    return False
+
+
+def _compares_numbers(test: ast.expr) -> bool:
+    """Tell whether a test compares what no setting says: ``size != x.size(1)``."""
+    return any(
+        isinstance(part, ast.Compare)
+        and not isinstance(part.ops[0], (ast.Is, ast.IsNot, ast.In, ast.NotIn))
+        and not any(
+            isinstance(n, ast.Constant) and isinstance(n.value, (str, bool)) for n in ast.walk(part)
+        )
+        for part in ast.walk(test)
+    )
 
 
 def _takes_tokenizer(function: FunctionNode) -> bool:

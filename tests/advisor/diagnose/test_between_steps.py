@@ -50,6 +50,11 @@ def told(tmp_path: Path, **code: str) -> bool:
         ("seldom", f"if batch.shape[0] % 8 == 0: {FILL}", True),  # about no step
         ("seldom", f"if not step % args.every: {FILL}", False),
         ("seldom", f"if step % 100 != 0: {FILL}", True),
+        ("in_step", "log(mean=x.mean().item())", True),
+        ("in_step", "if eval_model is not None: log(mean=x.mean().item())", False),
+        ("seldom", f"if n != len(batch): log.warning('some are lost'); {FILL}", False),
+        ("seldom", f"if kernel is None: log.warning('slow'); {FILL}", True),
+        ("seldom", f"if kind == 'eager': log.warning('slow'); {FILL}", True),
         ("seldom", f"if step % 2 == 0: {FILL}", True),
     ],
 )

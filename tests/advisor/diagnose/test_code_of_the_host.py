@@ -44,6 +44,46 @@ def test_who_has_other_processes_compute_is_on_the_host(
     assert places(scanned(tmp_path, {"trainer.py": as_module}))
 
 
+@pytest.mark.parametrize(
+    ("beside", "shown"),
+    [
+        ("class RobRayPPOTrainer(RayPPOTrainer):\n    pass", False),
+        ("class Worker(RayWorker):\n    pass", True),
+    ],
+)
+def test_what_a_driver_is_sent_is_on_the_host(tmp_path: Path, beside: str, *, shown: bool) -> None:
+    text = f"""
+import torch
+
+
+def compute_mask(data: DataProto) -> torch.Tensor:
+    done = data.batch["done"].cumsum(1)
+    return torch.where(done > 0, torch.tensor(0, device=done.device), done)
+
+
+{beside}
+"""
+    assert bool(places(scanned(tmp_path, {"trainer.py": text}))) is shown
+
+
+@pytest.mark.parametrize("caller", ["data_collator", "forward"])
+def test_what_only_a_collator_calls_is_on_the_host(tmp_path: Path, caller: str) -> None:
+    text = f"""
+import torch
+
+
+class Template(Base):
+    @staticmethod
+    def _build_attention_mask(labels: torch.Tensor, valid: torch.Tensor):
+        labels[valid] = 0
+        return torch.where(valid, torch.tensor(0, device=labels.device), labels)
+
+    def {caller}(self, batch):
+        return self._build_attention_mask(batch["labels"], batch["valid"])
+"""
+    assert bool(places(scanned(tmp_path, {"t.py": text}))) is (caller == "forward")
+
+
 @pytest.mark.parametrize(("written", "rewritten"), [("json.dump(s, f)", False), ("g(s, f)", True)])
 def test_numbers_for_a_file_stay_numbers(tmp_path: Path, written: str, *, rewritten: bool) -> None:
     text = (

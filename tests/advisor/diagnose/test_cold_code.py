@@ -19,6 +19,12 @@ def test_what_stands_beside_the_folder_for_npus_is_for_another_device(tmp_path: 
     assert [place.partition(":")[0] for place in found] == ["ops/ascend/fill.py", files[2]]
 
 
+def test_what_stands_beside_the_file_for_npus_is_for_another_device(tmp_path: Path) -> None:
+    files = ("a/fill_gpu_patch.py", "a/fill_npu_patch.py", "b/fill_gpu.py")
+    found = places(scanned(tmp_path, dict.fromkeys(files, FILL)))
+    assert [place.partition(":")[0] for place in found] == list(files[1:])
+
+
 @pytest.mark.parametrize(
     "function",
     [
@@ -134,7 +140,9 @@ class FFN(nn.Module):
 """
     assert not places(scanned(tmp_path, {"ffn.py": text}))
     assert places(scanned(tmp_path, {}, allow=frozenset({"joining-pays"})))
-    # the backward pass gains, in a program that has one
+    # the backward pass gains, in a model or a program that has one
+    assert places(scanned(tmp_path, {"base.py": "supports_gradient_checkpointing = True\n"}))
+    (tmp_path / "base.py").unlink()
     assert places(scanned(tmp_path, {"run.py": "def step(loss):\n    loss.backward()\n"}))
 
 
@@ -198,6 +206,8 @@ class Brain:
         ("pkg/llama_gptq/quant.py", True),
         ("pkg/visual_encoder.py", False),
         ("ops/norm_fallback.py", True),
+        ("modules/modeling_backup.py", True),
+        ("modules/backbone.py", False),
         ("scripts/eval_dtu/render.py", True),
         ("scripts/put_benchmark.py", True),
         ("hubconf.py", True),

@@ -282,3 +282,20 @@ def test_what_all_loaders_of_a_project_get_is_one_decision(tmp_path: Path) -> No
     loaders = [f for f in scanned(tmp_path, files).report.findings if f.rule == "NPU270"]
     told = [(f.path, [p.path for p in f.places]) for f in loaders]
     assert told == [("a.py", ["b.py"]), ("c.py", [])]
+
+
+def test_numbers_that_one_function_copies_are_one_decision(tmp_path: Path) -> None:
+    text = """
+import torch
+
+
+class Net(torch.nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor):
+        n = torch.LongTensor([x.size(2)]).to(x.device)
+        m = torch.LongTensor([y.size(-1)]).to(y.device)
+        return self.net(x, n, y, m)
+"""
+    (found,) = scanned(tmp_path, {"a.py": text}).report.findings
+    assert (found.line, [place.line for place in found.places]) == (7, [8])
+    written = scan(read_source_tree(tmp_path, Configuration()), to_write=True).report.findings
+    assert [finding.line for finding in written] == [7, 8]

@@ -241,6 +241,8 @@ def test_routers(scores: str, fused: str) -> None:
     text = f"class TopKGate(nn.Module):\n    def forward(self, x):\n        return {scores}\n"
     ((advice, _),) = changes(HEADER + text, "NPU173")
     assert f"npu_moe_gating_top_k_softmax{fused}" in advice
+    indexer = text.replace("TopKGate", "GateIndexer")  # selects keys of attention
+    assert changes(HEADER + indexer, "NPU173") == []
 
 
 @pytest.mark.parametrize(

@@ -251,7 +251,8 @@ class ComputeLoss:
     assert ["empty_cache" in s.problem for s in found(text, "NPU320")] == [True] * told
 
 
-def test_an_epoch_may_end_with_memory_given_back() -> None:
+@pytest.mark.parametrize("name", ["train_epochs", "recognize_beam_batch"])
+def test_an_epoch_or_a_text_may_end_with_memory_given_back(name: str) -> None:
     text = """
 def train_epochs(model, loader, optimizer):
     for epoch in range(9):
@@ -261,6 +262,10 @@ def train_epochs(model, loader, optimizer):
             optimizer.step()
         torch.cuda.empty_cache()
 """
+    if name != "train_epochs":
+        text = "class Decoder:\n    def forward(self, x):\n        pass\n\n"
+        text += f"    def {name}(self, x, steps):\n        for t in range(steps):\n"
+        text += "            x = self.step(x)\n        torch.cuda.empty_cache()\n        return x\n"
     assert found(text, "NPU320") == []
 
 
@@ -364,3 +369,43 @@ def train_epoch(self, batches, total):
     self.log(losses)
 """
     assert ("losses.append(loss.detach().clone())" in rewritten(text, "NPU214")) is copied
+
+
+@pytest.mark.parametrize(
+    ("path", "told"), [("align(row.log().cpu())", False), ("align(row.log())", True)]
+)
+def test_a_round_that_waits_anyhow_may_read_its_length(path: str, *, told: bool) -> None:
+    text = f"""
+class ComputeLoss:
+    def __call__(self, x: torch.Tensor, lengths: torch.Tensor):
+        parts = []
+        for i in range(len(x)):
+            row = x[i, : lengths[i]].exp()
+            parts.append(self.mean(row, {path}))
+        return torch.stack(parts)
+"""
+    assert bool(found(text, "NPU214")) is told
+
+
+@pytest.mark.parametrize(("after", "told"), [("x.mean()", True), ("picked.mean()", False)])
+def test_what_is_selected_anyhow_has_a_size(after: str, *, told: bool) -> None:
+    text = f"""
+class ComputeLoss:
+    def __call__(self, x: torch.Tensor, mask: torch.Tensor, y: torch.Tensor):
+        picked = x[mask.bool()]
+        assert y.size(0) == picked.size(0)
+        return {after}
+"""
+    assert bool(found(text, "NPU217")) is told
+
+
+@pytest.mark.parametrize(
+    ("given", "told"), [("x, dtype=torch.float64", False), ("y.exp(), dtype=torch.float64", True)]
+)
+def test_what_is_made_a_tensor_of_stays_where_it_is(given: str, *, told: bool) -> None:
+    text = f"""
+class ComputeLoss:
+    def __call__(self, x, y: torch.Tensor):
+        return torch.as_tensor({given}) + y
+"""
+    assert bool(found(text, "NPU225")) is told

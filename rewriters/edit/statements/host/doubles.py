@@ -50,6 +50,8 @@ def _makes_double(here: Surroundings, code: ast.Call) -> bool:
     made = value.op in operators.FACTORIES
     if made and not ("device" in given or value.op.endswith("_like")):
         return False  # on the host
+    if value.op == "as_tensor" and "device" not in given and not here.is_tensor(code.args[0]):
+        return False  # a number or an array, which stays where it is
     return not (_holds_numbers(code) or _is_left(here, code))
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from npufix.rewriters.edit.statements.host.of_host import is_tensor_elsewhere
+from npufix.rewriters.edit.statements.host.seldom import is_rare, is_seldom
 from npufix.rewriters.edit.statements.invariants import is_left_alone
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
@@ -168,7 +169,7 @@ def read_before(here: Surroundings, code: ast.expr) -> Proposal | None:
     """
     first = _element(here, code)
     at = None if first is None else place_before(here, code, first)
-    if first is None or at is None:
+    if first is None or at is None or waits_anyhow(here, at):
         return None
     base = here.text(first.base)
     every = [
@@ -188,6 +189,22 @@ def read_before(here: Surroundings, code: ast.expr) -> Proposal | None:
         here, code, first.base, at, (Change(line, f"{here.indent(at)}{head}\n"), *changes), head
     )
     return replace(found, proven=found.proven | {"vector"}) if is_flat else found
+
+
+def waits_anyhow(here: Surroundings, loop: ast.AST) -> bool:
+    """Tell whether each round brings to the host what it has computed: one wait more is cheap.
+
+    ``path = align(probs[i, : lengths[i]].log().cpu())``
+    """
+    return any(
+        isinstance(n, ast.Call)
+        and isinstance(n.func, ast.Attribute)
+        and n.func.attr in {"cpu", "tolist"}
+        and here.is_tensor(n.func.value) is not False
+        and is_made_in(loop, n.func.value)
+        and not (is_seldom(here, n) or is_rare(here, n))
+        for n in walk(loop)
+    )
 
 
 def is_covered(here: Surroundings, code: ast.expr) -> bool:

@@ -18,6 +18,7 @@ from npufix.rewriters.edit.statements.host.element_reads import (
     is_result,
     read_before,
     read_by_others,
+    waits_anyhow,
 )
 from npufix.rewriters.edit.statements.host.iterated_values import (
     read_by_implication,
@@ -380,6 +381,8 @@ def _by_hand(  # noqa: C901, PLR0911, PLR0912 - one case a kind of use
     if loop is None and (found := read_by_others(here, read.code)) is not None:
         return found
     if loop is not None and not (isinstance(loop, LOOPS) and is_made_in(loop, read.tensor)):
+        if waits_anyhow(here, loop):
+            return None
         return Proposal(read.code, _say_in_loop(here, read))
     if value is not None and read.how == "item" and tell_copied(here, value):
         listed = isinstance(here.parents.get(id(read.code)), ast.List)  # NPU219 tells of the list

@@ -17,6 +17,7 @@ from npufix.rewriters.edit.statements.host.element_reads import (
     is_covered,
     is_implied,
     read_before,
+    waits_anyhow,
 )
 from npufix.rewriters.edit.statements.host.of_host import ON_HOST, is_of_host
 from npufix.rewriters.edit.statements.host.seldom import is_seldom
@@ -121,7 +122,9 @@ def read_by_implication(
     place = (id(here.loop_of(code)), ast.unparse(code.value))
     if place not in told:
         told.add(place)
-        yield read_before(here, code) or Proposal(code, IN_LOOP)
+        loop = here.loop_of(code)
+        if loop is None or not waits_anyhow(here, loop):
+            yield read_before(here, code) or Proposal(code, IN_LOOP)
 
 
 def read_together(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.statements.surroundings import Surroundings
 
 _SELDOM = re.compile(
-    r"(^|_)(log|logging|print|report|verbose|debug|summary|cpu|device)(_|$)|last_(step|batch)"
+    r"(^|_)(eval|log|logging|print|report|verbose|debug|summary|cpu|device)(_|$)|last_(step|batch)"
 )
 _TELLS = re.compile(r"print|warn|log|debug|info|error|breakpoint|set_trace|save|dump")
 _TELLS_STEP = re.compile(r"^_*(log|print|save)_|step")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _ROUTER = re.compile(r"(?i:expert|router|routing|gating)|M[oO]E|\bmoe|_moe\b|Gate\b|\bgate\b")
 _HIDES = frozenset({"masked_fill", "masked_fill_", "where"})
+_SELECTS_KEYS = re.compile(r"(?i)indexer(_|\.|$)")
 _TWO_OF_GROUP = re.compile(r"topk\([^()]*\b2\b")
 _BESIDE = frozenset({"mean", "sum", "log", "bincount"})
 """What an auxiliary loss makes of all scores."""
@@ -30,9 +31,9 @@ def find_routers(here: Surroundings) -> Iterator[Proposal]:
     """Yield the selections of the most probable experts from a softmax that nothing else reads."""
     text = here.text(here.flow.function)
     around = f"{here.flow.qualname} {text}"
-    if _ROUTER.search(around) is None or re.search(
-        r"(?i)vocab|temperature|top_p\b|npu_moe_gating", text
-    ):
+    if _ROUTER.search(around) is None or _SELECTS_KEYS.search(here.flow.qualname):
+        return  # an ``Indexer`` selects keys of attention
+    if re.search(r"(?i)vocab|temperature|top_p\b|npu_moe_gating", text):
         return
     for node in here.nodes:
         match node:

@@ -33,8 +33,8 @@ _IN_MEMORY = re.compile(
     r"\bTensorDataset\(|\bfrom_numpy\(|(?i:(^|[._])(replay|rollout|experience)\w*buffer(\[.*\])?$)"
 )
 _FEW = 1
-_TOO_FEW = {"num_workers": 2, "workers_per_gpu": 4}
-"""Who writes that a loader has four has counted them; in a table they are the default."""
+_TOO_FEW = 2
+"""Who writes that a loader has four has counted them: eight are a guess about the host."""
 _ENOUGH = "8"
 _COUNTS = ("num_workers", "workers_per_gpu")
 _SETTINGS = ("pin_memory", "persistent_workers")
@@ -141,7 +141,7 @@ def _propose(
     named = settings.named
     count = next((n for n in _COUNTS if n in named), "")
     match named.get(count):
-        case ast.Constant(int(number)) if _FEW < number <= _TOO_FEW[count]:
+        case ast.Constant(int(number)) if _FEW < number <= _TOO_FEW:
             given = {count: _ENOUGH, **given}
     written = _with(here, call, settings, given)
     if written is not None:

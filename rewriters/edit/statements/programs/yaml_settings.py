@@ -17,7 +17,6 @@ _SLOW = {
     ("dataloader_num_workers", "0"): "8",
     ("dataloader_num_workers", "1"): "8",
     ("dataloader_num_workers", "2"): "8",
-    ("dataloader_num_workers", "4"): "8",
 }
 """Keys of ``TrainingArguments``, a slow value, and what to take instead."""
 _TARGET = "torch.optim.AdamW"

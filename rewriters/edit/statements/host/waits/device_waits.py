@@ -35,6 +35,11 @@ _IN_ITS_OWN_TIME = re.compile(
     r"(copy_|cpu).*non_blocking|[Ss]tream|\bpin|async_op|share_memory|Queue|\.put\("
 )
 """What is not done in the order of one stream: the host may have to wait for it."""
+_OF_REQUEST = re.compile(
+    r"(?i)(^|_)(decode|generate|infer(ence)?|predict|recogni[sz]e|search|synthesi[sz]e"
+    r"|transcribe|translate|tts|\w+2(mel|wav))(_|$)"
+)
+"""What runs once for a text or an image: what stands beside its loops gives memory back once."""
 _HOOK = re.compile(r"(?i)hook|callback|(^|\.)(on|before|after)_\w+$")
 
 
@@ -61,7 +66,11 @@ def _gives_back(here: Surroundings, code: ast.Call) -> bool:
     )  # ``if args.empty_unused_memory_level > 1``: who sets it wants that
     function = here.flow.function
     # beside the loop over the batches, or at the end of what is yielded part by part
-    once = loop is None and (trains(function) or any(isinstance(n, ast.Yield) for n in here.nodes))
+    once = loop is None and (
+        trains(function)
+        or _OF_REQUEST.search(function.name) is not None
+        or any(isinstance(n, ast.Yield) for n in here.nodes)
+    )
     return seldom is None and not once
 
 
