@@ -83,7 +83,19 @@ def moves_given(function: FunctionNode) -> bool:
         if re.match(rf"{name}\.to\((device=)?device\b", ast.unparse(node.value))
     ]
     returned = [n for n in nodes_of(function) if isinstance(n, ast.Return) and n.value is not None]
-    return "device" in given and bool(moved) and bool(returned)
+    moves = bool(moved) or any(map(_moves_each, nodes_of(function)))
+    return "device" in given and moves and bool(returned)
+
+
+def _moves_each(node: ast.AST) -> bool:
+    """Tell whether all of a batch is moved: ``{k: v.to(device) for k, v in batch.items()}``."""
+    of_batch = isinstance(node, ast.DictComp | ast.ListComp) and not _NETWORK.search(
+        ast.unparse(node.generators[0].iter)
+    )
+    return of_batch and any(
+        isinstance(n, ast.Call) and re.search(r"\.to\((device=)?device\b", ast.unparse(n))
+        for n in ast.walk(node)
+    )
 
 
 def takes_tensors(function: FunctionNode) -> bool:

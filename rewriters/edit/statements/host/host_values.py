@@ -69,6 +69,7 @@ from npufix.rewriters.edit.statements.host.waits.losses import (
     only_divides,
     takes_tensor,
 )
+from npufix.rewriters.edit.statements.host.waits.positions import find_positions
 from npufix.rewriters.edit.statements.host.waits.sizes import (
     FROM_CALLER,
     counts_rounds,
@@ -149,6 +150,7 @@ def find_host_values(  # noqa: C901 - one case a kind of read
     yield from find_repeats(here)
     yield from find_sizes(here)
     yield from find_finite_tests(here)
+    yield from find_positions(here)
     done = {id(n) for loop in loops for n in walk(loop)}
     told = set[tuple[int, str]]()
     for node in here.nodes:
@@ -171,6 +173,13 @@ def find_host_values(  # noqa: C901 - one case a kind of read
         found = _what_to_do(here, read)
         if found is not None:
             yield found
+
+
+def is_kept_there(here: Surroundings, code: ast.Call) -> bool:
+    """Tell whether a value that is read can stay on the device, as it is written then."""
+    read = _read_of(here, code)
+    found = None if read is None else _on_device(here, read)
+    return found is not None and bool(found.changes)
 
 
 def _what_to_do(here: Surroundings, read: _Read) -> Proposal | None:
