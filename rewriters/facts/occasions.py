@@ -27,6 +27,7 @@ from npufix.rewriters.facts.steps.functions import (
     list_repeated,
     moves_given,
     samples,
+    takes_step,
     trains,
 )
 from npufix.rewriters.facts.steps.gpu_packages import needs_gpu
@@ -452,7 +453,7 @@ def _is_hot_by_name(scope: Scope) -> bool:
         return True
     if name.startswith("__") or not own or own[-1] == "init":
         return False
-    if set(own) & EACH_STEP:
+    if set(own) & EACH_STEP or takes_step(scope.function):
         return True
     # ``build_model`` runs once, the ``build`` of what is made for each batch does not
     once = own[0] in _DONE_ONCE and (len(own) > 1 or own[0] != "build")

@@ -14,7 +14,7 @@ _IS_CALLED = re.compile(r"(Loss|Criterion|Assigner|Matcher|Block|Layer|Model|Hea
 """Classes that may be no modules, and are called in each step."""
 _LEARNS = frozenset({"criterion", "loss", "losses"})
 """Words of what a step computes its loss with: ``RPNLossComputation``, ``LossEvaluator``."""
-_ASSIGNS = frozenset({"assigner", "matcher", "sampler", "target", "targets"})
+_ASSIGNS = frozenset({"assigner", "matcher", "pooling", "sampler", "target", "targets"})
 """Words of classes that, called, choose what a loss is taken of: ``TargetPreparer.__call__``."""
 _KEEPS_LOSSES = frozenset(
     {

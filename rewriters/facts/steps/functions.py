@@ -47,6 +47,7 @@ those who adapt them hand it ids of the host.
 """
 
 
+_OPTIMIZES = re.compile(r"(?i)(^|_)(opt|optim|optimi[sz]er)(_|$)")
 _OF_TENSORS_ALONE = frozenset(
     {"detach", "masked_fill", "new_full", "new_ones", "new_tensor", "new_zeros", "permute",
      "unsqueeze"}
@@ -220,3 +221,15 @@ def is_for_old_torch(flow: FunctionFlow, line: int) -> bool:
                 if of_torch and first.lineno <= line <= (node.end_lineno or line):
                     return True
     return False
+
+
+def takes_step(function: FunctionNode) -> bool:
+    """Tell whether a function learns from one batch: ``loss.backward()``, then ``optim.step()``."""
+    calls = [n.func for n in nodes_of(function) if isinstance(n, ast.Call)]
+    owners = {
+        last_name(c.value): c.attr
+        for c in calls
+        if isinstance(c, ast.Attribute) and isinstance(c.value, ast.Name | ast.Attribute)
+    }
+    optimizes = any(how == "step" and _OPTIMIZES.search(name) for name, how in owners.items())
+    return optimizes and any(last_name(called) == "backward" for called in calls)

@@ -200,6 +200,8 @@ class Brain:
         ("ops/norm_fallback.py", True),
         ("scripts/eval_dtu/render.py", True),
         ("scripts/put_benchmark.py", True),
+        ("rcnn_benchmark/modeling/rpn/loss.py", False),
+        ("rcnn_benchmark/run.py", True),
         ("hubconf.py", True),
     ],
 )

@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.layout import style_of
+from npufix.rewriters.edit.statements.host.seldom import is_rare
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.graph.modules.syntax import is_scalar
 from npufix.rewriters.graph.special import Op
@@ -168,6 +169,56 @@ def count_up(here: Surroundings, code: ast.Call) -> Proposal | None:
     rest = [f"{name}={_text(here, value)}" for name, value in given.items()]
     text = f"{here.text(owner)}.arange({', '.join([*between, *rest])})"
     return Proposal(whole, form="listed", changes=(Change(here.span(whole), text),), shown=text)
+
+
+def fill_parts(here: Surroundings, code: ast.Call) -> Proposal | None:
+    """Return ``torch.cat([torch.ones(n, device=d), torch.zeros(m, device=d)])``.
+
+    It is that of ``torch.Tensor([1] * n + [0] * m).to(d)``, and of other numbers.
+    """
+    whole, (code, given) = code, _as_one_call(here, code)
+    match code:
+        case ast.Call(ast.Attribute(ast.Name() as owner, kind), [ast.BinOp() as data]) if (
+            "device" in given and given.keys() <= {"device", "dtype"}
+        ):
+            parts = _list_parts(data)
+        case _:
+            return None
+    dtype = _text(here, given["dtype"]) if "dtype" in given else ""
+    if kind in KINDS and not dtype:
+        dtype = f"{owner.id}.{KINDS[kind]}"
+    kinds = {type(number.value) for number, _ in parts}
+    makes = kind in {*KINDS, "tensor", "as_tensor"} and not is_rare(here, whole)
+    if len(parts) <= 1 or not makes or len(kinds) != 1:
+        return None
+    rest = "".join(
+        [f", dtype={dtype}" if dtype else "", f", device={_text(here, given['device'])}"]
+    )
+    made = [f"{owner.id}.full(({here.text(n)},), {number.value!r}{rest})" for number, n in parts]
+    lengths = [here.value(n) for _, n in parts]
+    sure = all(length is not None and length.op in _LENGTHS for length in lengths)
+    proven = {"one-number", *(["nonnegative-count"] if sure else [])}
+    if {number.value for number, _ in parts} <= {0, 1}:
+        proven.add("value-fits-dtype")
+    text = f"{owner.id}.cat([{', '.join(made)}])"
+    return Proposal(
+        whole,
+        form="copied",
+        changes=(Change(here.span(whole), text),),
+        shown=text,
+        proven=frozenset(proven),
+    )
+
+
+def _list_parts(code: ast.expr) -> list[tuple[ast.Constant, ast.expr]]:
+    """Return each number of ``[1] * n + [0] * m``, and how often it stands there."""
+    match code:
+        case ast.BinOp(left, ast.Add(), right):
+            first, second = _list_parts(left), _list_parts(right)
+            return [*first, *second] if first and second else []
+        case ast.BinOp(ast.List([ast.Constant(int() | float()) as number]), ast.Mult(), times):
+            return [(number, times)]
+    return []
 
 
 def _list_numbers(code: ast.expr) -> list[int]:

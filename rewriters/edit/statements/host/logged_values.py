@@ -123,7 +123,9 @@ def _tell_rows(here: Surroundings, code: ast.Call) -> Proposal | None:
     Arrays of an evaluation are for the host.
     """
     match here.statement_of(code):
-        case ast.Assign([ast.Subscript(kept)], value) if value is code:
+        case ast.Assign([ast.Subscript(kept)], value) | ast.Expr(
+            ast.Call(ast.Attribute(ast.Subscript(kept), "extend"), [value])
+        ) if value is code:
             learns = _LEARNS.search(here.flow.function.name) is not None
             if learns and _KEPT.search(last_name(kept) or ""):
                 return None if here.loop_of(code) is not None else Proposal(code, _FOR_LOG)
@@ -136,11 +138,13 @@ def find_returned(here: Surroundings, code: ast.Call) -> Proposal | None:
     Nothing else is done with ``return clip_grad_norm_(parameters, limit).item()``.
     """
     outer, tree = here.parents.get(id(code)), here.flow.names.tree
-    if not isinstance(outer, ast.Return) or tree is None:
-        return None
     match code.func:
         case ast.Attribute(ast.Call(called)) if last_name(called) == "clip_grad_norm_":
+            return Proposal(code, _FOR_CALLER) if isinstance(outer, ast.Return) else None
+        case ast.Attribute(ast.Name(name)) if "loss" in name and _is_returned_by_step(here, code):
             return Proposal(code, _FOR_CALLER)
+    if not isinstance(outer, ast.Return) or tree is None:
+        return None
     own = f"{'' if here.flow.cls is None else 'self.'}{here.flow.function.name}"
     every, told = 0, 0
     for node in nodes_of(tree):
@@ -153,6 +157,17 @@ def find_returned(here: Surroundings, code: ast.Call) -> Proposal | None:
                 calls = (n for n in ast.walk(value) if isinstance(n, ast.Call))
                 told += sum(ast.unparse(call.func) == own for call in calls)
     return Proposal(code, _FOR_CALLER) if told and told == every else None
+
+
+def _is_returned_by_step(here: Surroundings, code: ast.Call) -> bool:
+    """Tell whether what takes a step returns its loss: ``loss.backward()``, ``step()``, and then.
+
+    ``return loss.item(), meta``
+    """
+    calls = {last_name(n.func) for n in here.nodes if isinstance(n, ast.Call)}
+    outer = here.parents.get(id(code))
+    listed = isinstance(outer, ast.Tuple) and isinstance(here.parents.get(id(outer)), ast.Return)
+    return {"backward", "step"} <= calls and (listed or isinstance(outer, ast.Return))
 
 
 def _keep_copy(here: Surroundings, code: ast.Call, tensor: ast.expr) -> Proposal | None:

@@ -12,6 +12,7 @@ from npufix.rewriters.edit.statements.host.filled import (
     READING,
     count_up,
     fill,
+    fill_parts,
     is_list,
     is_number,
     is_read_again,
@@ -43,6 +44,7 @@ _OF_TYPE = frozenset(f"torch.{kind}" for kind in KINDS)
 _OF_HOST = _MAKING | {f"torch.{name}" for name in ("arange", "eye", "linspace", "ones", "zeros")}
 _MOVING = frozenset({"to", "cuda", "npu", "type_as"})
 _SHAPES = frozenset({"contiguous", "expand", "flatten", "reshape", "squeeze", "unsqueeze", "view"})
+_CASTS = frozenset({"bool", "float", "half", "int", "long", "repeat", "to", "type"})
 _SETTINGS = re.compile(r"(?i)(^|_)(cfg|config|conf|hparams|settings|opts?)$")
 _SERVES = re.compile(r"(Runner|Builder|Worker|Proposer|Scheduler|Engine|Batch)(V?\d+)?$")
 """What hands over new lists in each step, and nothing else that one could do about it."""
@@ -57,6 +59,8 @@ _SEVERAL = re.compile(
     r"|(?<!bo)(?<!eo)(?<!cl)(?<!po)(?<!los)(?<!axi)(?<!bia)(?<!clas)(?<!radiu)(?<!mas)s$"
 )
 """No number: ``hyp.yseq``, ``sizes``."""
+_COUNTS = re.compile(r"(self\.)?(avg|count|max|n|nb|num|total)_\w+$")
+"""A number, whatever it ends with: ``num_boxes``."""
 _BUFFER = (
     "the same numbers are copied to the device in every call: make it once in __init__, "
     'register_buffer("name", torch.tensor(...), persistent=False), and read self.name'
@@ -115,7 +119,8 @@ def find_uploads(here: Surroundings) -> Iterator[Proposal]:
     for node in here.nodes:
         if isinstance(node, ast.Call):
             made = _is_made(here, node) or last_name(node.func) == "new_tensor"
-            found = copy_whole(here, node) or (make_of_read(here, node) if made else None)
+            found = copy_whole(here, node) or fill_parts(here, node)
+            found = found or (make_of_read(here, node) if made else None)
             if found is None and _is_told_within(here, node):
                 continue
             advice = "" if found is not None else _advice(here, node) or _drawn(here, node)
@@ -168,13 +173,11 @@ def _advice(here: Surroundings, code: ast.Call) -> str:
 
 
 def _without_casts(code: ast.Call) -> ast.Call:
-    """Return what is cast, or cut, before it is moved: ``torch.from_numpy(a).to(x.dtype)``."""
+    """Return what is cast, cut or repeated before it is moved: ``from_numpy(a).to(x.dtype)``."""
     match code:
-        case ast.Call(ast.Attribute(ast.Call() as inner, "to" | "float" | "long" | "int" | "bool")):
-            return inner if not code.args or not _moves(code) else code
+        case ast.Call(ast.Attribute(ast.Call() as inner, method)) if method in _SHAPES | _CASTS:
+            return code if method == "to" and _moves(code) else _without_casts(inner)
         case ast.Call(ast.Attribute(ast.Subscript(ast.Call() as inner), _)):
-            return inner
-        case ast.Call(ast.Attribute(ast.Call() as inner, method)) if method in _SHAPES:
             return _without_casts(inner)
     return code
 
@@ -354,7 +357,9 @@ def _of_data(here: Surroundings, data: ast.expr) -> str:
             return _OF_DEVICE
         case ast.BinOp(ast.List([_]), ast.Mult(), _):
             return _FILLED
-        case ast.List([one]) if not (is_list(here, one) or _SEVERAL.search(here.text(one))):
+        case ast.List([one]) if not is_list(here, one) and (
+            _COUNTS.match(here.text(one)) or not _SEVERAL.search(here.text(one))
+        ):
             return _FILLED
     return _BUFFER if _is_constant(here, data) else ""
 

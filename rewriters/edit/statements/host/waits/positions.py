@@ -14,7 +14,7 @@ import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.handed_in import is_handed_in
-from npufix.rewriters.edit.statements.host.of_host import is_of_host
+from npufix.rewriters.edit.statements.host.of_host import READING, is_of_host
 from npufix.rewriters.edit.statements.host.seldom import is_rare, is_seldom
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.facts.steps.classes import list_words
@@ -41,6 +41,7 @@ _MASKS = operators.COMPARISONS | {
     "and", "bitwise_and", "bitwise_not", "bitwise_or", "invert", "isfinite", "isnan",
     "logical_and", "logical_not", "logical_or", "or",
 }  # fmt: skip
+_RESHAPED = frozenset({"flatten", "reshape", "squeeze", "t", "view", Op.GETITEM})
 _SUMS = frozenset({"mean", "sum"})
 _FORM_MARKED = "marked"
 _PLACES = (
@@ -94,9 +95,23 @@ def _waits(here: Surroundings, found: Evaluation) -> bool:
     users = {user.op for user in here.users(found.node)}
     if users and users <= _COUNTED | _SUMS:
         return False  # NPU209 counts and adds up without the places
+    if _is_read(here, found.node):
+        return False  # the host waits for the places themselves
     loop = here.loop_of(code)
     around = "" if loop is None else here.text(loop)[:200] if isinstance(loop, ast.stmt) else ""
     return "expert" not in f"{here.flow.qualname}{around}".lower()
+
+
+def _is_read(here: Surroundings, places: Node) -> bool:
+    """Tell whether the host reads the places: ``x.nonzero()[:, 0].tolist()``."""
+    todo = [places]
+    for node in todo:  # grows
+        for user in here.users(node):
+            if user.op in READING:
+                return True
+            if user.op in _RESHAPED and user not in todo:
+                todo.append(user)
+    return False
 
 
 def _mask_of(code: ast.Call) -> ast.expr | None:
@@ -120,10 +135,17 @@ def _list_selected(here: Surroundings) -> Iterator[Proposal]:
                     if mask is not None and mask.op in _MASKS:
                         picked.setdefault(mask, []).append(node)
     for places in picked.values():
-        if len(places) == 1 and _needs_all(here, places[0]):
+        if len(places) == 1 and _needs_all(here, places[0]) and not _is_tested(here, places[0]):
             yield Proposal(
                 places[0], _PLACES if here.loop_of(places[0]) is None else _PLACES_IN_LOOP
             )
+
+
+def _is_tested(here: Surroundings, code: ast.Subscript) -> bool:
+    """Tell whether a test asks what is in the mask, which NPU217 tells of: ``if mask.any():``."""
+    masks = {here.value(part) for part in list_indexes(code.slice)[:1]}
+    tests = (here.value(test) for test in here.tests_around(code))
+    return any(part in masks for test in tests if test is not None for part in test.walk())
 
 
 def _needs_all(here: Surroundings, code: ast.Subscript) -> bool:
@@ -197,4 +219,4 @@ def _is_vector(here: Surroundings, code: ast.expr, places: Node) -> bool:
     if value.op == Op.GETITEM:
         index = value.args[1]
         return index.op == Op.CONST and index.value == 0 and places.args[-1].value is True
-    return value.op in {"flatten", "reshape", "squeeze", "view"}
+    return value.op in _RESHAPED - {"t"}
