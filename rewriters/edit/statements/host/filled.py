@@ -194,7 +194,10 @@ def fill_parts(here: Surroundings, code: ast.Call) -> Proposal | None:
     rest = "".join(
         [f", dtype={dtype}" if dtype else "", f", device={_text(here, given['device'])}"]
     )
-    made = [f"{owner.id}.full(({here.text(n)},), {number.value!r}{rest})" for number, n in parts]
+    made = [
+        f"{owner.id}.full(({here.text(n)},)" + ", " + f"{number.value!r}{rest})"
+        for number, n in parts
+    ]
     lengths = [here.value(n) for _, n in parts]
     sure = all(length is not None and length.op in _LENGTHS for length in lengths)
     proven = {"one-number", *(["nonnegative-count"] if sure else [])}

@@ -195,7 +195,8 @@ def _mark(here: Surroundings, found: Evaluation) -> Proposal | None:
     if not _is_vector(here, value, found.node):
         return None
     columns = f"torch.arange({matrix}.shape[1], device={matrix}.device)"
-    marked = f"{name}[:, None] & ({labels}[:, None] == {columns})"
+    same = " == ".join((f"{labels}.unsqueeze(1)", columns))
+    marked = " & ".join((f"{name}.unsqueeze(1)", f"({same})"))
     text = here.text(mask)
     return Proposal(
         code,
