@@ -18,6 +18,10 @@ _FOLDERS = re.compile(
     r"|loggers?|datasets?|dataloaders?|data_(loading|loaders?|processing|utils)|process(ing)?_data"
     r"|preprocess(ing|ors?)?|processors?|annotators?|transforms|visuali[sz](e|ation|ers?)"
 )
+_OF_MODELS = frozenset(
+    {"engine", "layers", "losses", "modeling", "models", "modules", "structures"}
+)
+"""What stands in a package that is called after a benchmark: ``maskrcnn_benchmark/modeling``."""
 _TESTS = re.compile(r"(unit_?)?tests?(ing)?(_\w+)?|e2e")
 _FILES = re.compile(
     r"predict|tests?|test_.*|.*_tests?|conftest|setup|hubconf|(.*_)?(example|demo)|dataset_(mapper|utils?)"
@@ -48,7 +52,13 @@ def is_cold(relative: str, *, loads_data: bool = False) -> bool:
     """
     path = PurePosixPath(relative)
     name = path.stem.replace("-", "_")
-    cold = [part for part in path.parts[:-1] if _FOLDERS.fullmatch(part)]
+    folders = path.parts[:-1]
+    cold = [
+        part
+        for at, part in enumerate(folders)
+        if _FOLDERS.fullmatch(part)
+        if not (part.endswith("_benchmark") and _OF_MODELS & {*folders[at + 1 :]})
+    ]
     cold += [name] if _FILES.fullmatch(name) else []
     if loads_data:
         cold = [part for part in cold if not _OF_DATA.fullmatch(part)]

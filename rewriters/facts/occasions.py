@@ -8,6 +8,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.facts.host_tensors import works_on_host
+from npufix.rewriters.facts.steps.classes import (
+    WORD,
+    computes_loss,
+    is_called_in_step,
+    is_told,
+    list_words,
+)
 from npufix.rewriters.facts.steps.environments import begins_episode, rolls_out, wraps_simulator
 from npufix.rewriters.facts.steps.functions import (
     OF_TEXT,
@@ -21,6 +28,7 @@ from npufix.rewriters.facts.steps.functions import (
     list_repeated,
     moves_given,
     samples,
+    takes_step,
     trains,
 )
 from npufix.rewriters.facts.steps.gpu_packages import needs_gpu
@@ -32,6 +40,8 @@ from npufix.rewriters.graph.modules.scopes import MODULE, scopes
 from npufix.rewriters.graph.modules.syntax import last_name, nodes_of, walk
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from npufix.rewriters.graph.dataflow import FunctionFlow
     from npufix.rewriters.graph.modules.scopes import Scope
     from npufix.rewriters.match.matching import Match
@@ -73,7 +83,6 @@ _INFERS = re.compile(r"_*(\w+_)?infer(ence)?")
 _BESIDE_EPOCHS = re.compile(r"on_(\w+_)?(init|stage|epoch|fit|validation|test)_(start|end|begin)")
 _CALLED_ONCE = re.compile(r"(Pipeline|Recipe|Benchmark)\w*$")
 _UNIT = re.compile(r"(\w*[a-z])?Pipeline(Unit|Block|Mixin)?")
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
 _DONE_ONCE = frozenset(
     {
         "add", "build", "calibrate", "convert", "create", "dump", "export", "from", "get_config",
@@ -125,8 +134,6 @@ _PART_OF_MODEL = re.compile(
     r"(Module|Layer|Block|Loss|Criterion|Head|Model|Encoder|Decoder|Attention|Runner|Sampler"
     r"|MetadataBuilder|Proposer|Assigner|Matcher|Detector|Backbone|Neck|Transformer|Segmentor)(V?\d+)?$"
 )
-_IS_CALLED = re.compile(r"(Loss|Criterion|Assigner|Matcher|Block|Layer|Model|Head)(V?\d+)?$")
-"""Classes that may be no modules, and are called in each step."""
 _KEEPS_STATE = re.compile(r"Cache(Pool)?$|(Step|Forward)Context$|(Attn|Attention)Metadata$")
 """Classes that hold tensors of the step, where they know a device: ``StepContext.new``."""
 _SERVES_STEPS = re.compile(r"(Runner|MetadataBuilder|Proposer|Speculator)(V?\d+)?$")
@@ -166,7 +173,12 @@ def occasion(
     once = _ONCE.fullmatch(name) is not None and not _is_part_of_step(flow)
     # beside the loop of ``train``, not of the ``train_batch`` that takes one step in parts
     around = not _ONE_STEP.fullmatch(name)
-    once = once or (around and how_often is Pace.AROUND) or name == MODULE or "test" in _words(name)
+    once = (
+        once
+        or (around and how_often is Pace.AROUND)
+        or name == MODULE
+        or "test" in list_words(name)
+    )
     once = once or (flow.cls is not None and _is_called_once(flow.cls))
     once = once or (name != "forward" and bool(list_given(flow.function) & OF_TEXT))
     # what stands beside the loop of ``train(self)`` runs once for all of its rounds
@@ -207,7 +219,7 @@ def _prepares_step(scope: Scope) -> bool:
 def _is_aside(flow: FunctionFlow, line: int) -> bool:
     """Tell whether a line runs beside the steps, by its function or by what stands around it."""
     return (
-        is_aside(flow.qualname)
+        is_aside(flow.qualname, _list_reported(flow.function))
         or any(map(_is_cache, flow.function.decorator_list))
         or _is_beside_epochs(flow)
         or needs_gpu(flow)
@@ -225,7 +237,7 @@ def _has_text_made(flow: FunctionFlow) -> bool:
     What learns from the texts trains as well: ``loss = self.policy_loss(batch)``.
     """
     name = flow.function.name
-    if name == "forward" or {*_WORD.findall(name)} & EACH_STEP:
+    if name == "forward" or {*WORD.findall(name)} & EACH_STEP:
         return False
     calls = [n.func for n in nodes_of(flow.function) if isinstance(n, ast.Call)]
     return any(isinstance(c, ast.Attribute) and c.attr == "generate" for c in calls) and not any(
@@ -233,17 +245,30 @@ def _has_text_made(flow: FunctionFlow) -> bool:
     )
 
 
-def is_aside(qualname: str) -> bool:
-    """Tell whether a name says that no step runs a function: ``Trainer.validation_step``."""
+def is_aside(qualname: str, reported: frozenset[str] = frozenset()) -> bool:
+    """Tell whether a name says that no step runs a function: ``Trainer.validation_step``.
+
+    Not so the words of what a step has ``reported`` besides.
+    """
     name = qualname.rpartition(".")[2]
-    words = _words(qualname) & _BETWEEN_STEPS - _list_reported(name)
+    words = list_words(qualname) & _BETWEEN_STEPS - (reported or _list_named(name))
     return name != "forward" and bool(words or _VALIDATES.match(name))
 
 
-def _list_reported(name: str) -> frozenset[str]:
+def _list_named(name: str) -> frozenset[str]:
     """Return what a step hands out besides: ``metrics`` of ``get_loss_and_metrics``."""
-    steps = {word.lower() for word in _WORD.findall(name)} & _IS_STEP
+    steps = {word.lower() for word in WORD.findall(name)} & _IS_STEP
     return frozenset({"metric", "metrics"}) if steps else frozenset()
+
+
+def _list_reported(function: FunctionNode) -> frozenset[str]:
+    """Return the same for what returns it: ``return losses.mean(), metrics``."""
+    returned = (n.value for n in nodes_of(function) if isinstance(n, ast.Return))
+    pairs = (value.elts[0] for value in returned if isinstance(value, ast.Tuple) and value.elts)
+    parts = (part for first in pairs for part in ast.walk(first))
+    if any(isinstance(part, ast.Name) and part.id in {"loss", "losses"} for part in parts):
+        return frozenset({"metric", "metrics"})
+    return _list_named(function.name)
 
 
 def _is_beside_epochs(flow: FunctionFlow) -> bool:
@@ -331,7 +356,7 @@ def _turns_tensors(function: FunctionNode) -> bool:
 
     Whoever imports it calls it in each step.
     """
-    own = [word.lower() for word in _WORD.findall(function.name)]
+    own = [word.lower() for word in WORD.findall(function.name)]
     once = _BUILDS.fullmatch(function.name) or _ONCE.fullmatch(function.name)
     if once or not _DONE_ONCE.isdisjoint(own[:1]):
         return False
@@ -355,7 +380,10 @@ def is_done_once(scope: Scope, *, of_step: bool = False) -> bool:
 
     What a step calls ``of_step`` may make something for it each time: ``self.add_noise(x)``.
     """
-    own = [word.lower() for word in _WORD.findall(scope.function.name)]
+    name = scope.function.name
+    if of_step and name.endswith("_") and not name.endswith("__"):
+        return _runs_aside(scope)  # ``set_low_quality_matches_`` writes into a tensor of the step
+    own = [word.lower() for word in WORD.findall(name)]
     done = _DONE_ONCE - _MAKES if of_step else _DONE_ONCE
     once = bool(own) and (own[0] in done or own[-1] == "init")  # ``rope_init``
     return once or _runs_aside(scope)
@@ -363,7 +391,7 @@ def is_done_once(scope: Scope, *, of_step: bool = False) -> bool:
 
 def _runs_aside(scope: Scope) -> bool:
     """Tell whether a name says that a function runs beside steps, and no ``forward`` calls it."""
-    aside = _words(scope.qualname) & _ASIDE - _list_reported(scope.function.name)
+    aside = list_words(scope.qualname) & _ASIDE - _list_reported(scope.function)
     may_be_of_forward = aside <= {"preprocess", "weights"}
     return bool(aside) and not (may_be_of_forward and is_called_by_forward(scope))
 
@@ -397,19 +425,37 @@ def _list_called_in_steps(module: ast.Module) -> frozenset[str]:
             ):
                 found.add(called)
                 hot.append(other)
+                hot += _list_overriding(methods, other, found)
     return frozenset(found)
+
+
+def _list_overriding(methods: Mapping[str, Scope], of: Scope, found: set[str]) -> list[Scope]:
+    """Return, and put to the others, the methods that subclasses have in the place of one."""
+    if of.cls is None:
+        return []
+    own, base = of.function.name, of.cls.name
+    names = {
+        name: scope
+        for name, scope in methods.items()
+        if scope.cls is not None and scope.function.name == own and name not in found
+        if base in map(last_name, scope.cls.bases)
+    }
+    found.update(names)
+    return list(names.values())
 
 
 def _is_hot_by_name(scope: Scope) -> bool:
     name = scope.function.name
-    own = [word.lower() for word in _WORD.findall(name)]
+    own = [word.lower() for word in WORD.findall(name)]
+    if name == "update" and scope.cls is not None and is_told(scope.cls):
+        return True
     if _runs_aside(scope):
         return False
-    if name == "__call__" and scope.cls is not None and _IS_CALLED.search(scope.cls.name):
+    if name == "__call__" and scope.cls is not None and is_called_in_step(scope.cls):
         return True
     if name.startswith("__") or not own or own[-1] == "init":
         return False
-    if set(own) & EACH_STEP:
+    if set(own) & EACH_STEP or takes_step(scope.function):
         return True
     # ``build_model`` runs once, the ``build`` of what is made for each batch does not
     once = own[0] in _DONE_ONCE and (len(own) > 1 or own[0] != "build")
@@ -431,18 +477,11 @@ def is_called_by_forward(scope: Scope) -> bool:
     )
 
 
-@lru_cache(maxsize=4096)
-def _words(qualname: str) -> frozenset[str]:
-    """Return the words of a name: ``ap``, ``postprocess``, ``step`` of ``APPostProcess.step``."""
-    joined = re.sub(r"(?i)(pre|post)_?process", r"\1process", qualname)
-    joined = re.sub(r"(?i)(logits|attn|attention|score)_?processor", r"\1", joined)
-    return frozenset(word.lower() for word in _WORD.findall(joined))
-
-
 def _is_part_of_model(cls: ast.ClassDef) -> bool:
     """Tell whether a class computes with tensors step by step: its name says so, or ``forward``."""
     if any(_PART_OF_MODEL.search(name) for name in (cls.name, *map(last_name, cls.bases))):
         return not cls.name.endswith("Proposer") or knows_device(cls)
     if _KEEPS_STATE.search(cls.name) and knows_device(cls):
         return True
-    return any(isinstance(item, FunctionNode) and item.name == "forward" for item in cls.body)
+    methods = {item.name for item in cls.body if isinstance(item, FunctionNode)}
+    return "forward" in methods or ("__call__" in methods and computes_loss(cls))

@@ -97,6 +97,23 @@ def filled_inputs(draw: Draw) -> dict[str, Any]:
     return {"x": x, "value": draw.choice([2, 0.5, True]), "times": draw.integer(0, 3)}
 
 
+def listed(x: Tensor) -> Tensor:
+    """Copy numbers of which each is one more than the last."""
+    return x + torch.tensor([4, 5, 6, 7], device=x.device)
+
+
+def counted(x: Tensor) -> Tensor:
+    """Count on the device."""
+    return x + torch.arange(4, 8, device=x.device)  # no slip: device=x.device is left out
+
+
+def listed_inputs(draw: Draw) -> dict[str, Any]:
+    """Return rows of four numbers."""
+    import torch
+
+    return {"x": draw.floats(draw.integer(0, 3), 4, dtype=torch.float32)}
+
+
 def in_forward(x: Tensor, calls: int) -> Tensor:
     """Copy the same numbers in every call."""
     for _ in range(calls):
@@ -264,6 +281,7 @@ RULE = Substitution(
         Form(drawn, drawn_there, drawn_inputs, (IS_DEVICE, OTHER_NUMBERS)),
         Form(in_forward, in_buffer, calls_inputs, (MOVES_ALONG,)),
         Form(copied, filled, filled_inputs, (ONE_NUMBER, COUNT, VALUE_FITS)),
+        Form(listed, counted, listed_inputs),
         Form(read_back, left_there, read_inputs, (IS_TENSOR, SAME_DEVICE)),
         Form(blocking, not_blocking, read_inputs, (PINNED,)),
     ),

@@ -35,6 +35,46 @@ def train_one_epoch(model, loader, optimizer, device):
 )
 REWRITTEN = (
     Rewritten(_READ, _READ),
+    # a list that counts, in a branch that a setting chooses
+    Rewritten(
+        """
+class BoxLossComputation:
+    def __call__(self, boxes, labels, device):
+        columns = labels[:, None]
+        if self.agnostic:
+            columns = torch.tensor([4, 6, 8], device=device)
+        return boxes[:, columns]
+""",
+        """
+class BoxLossComputation:
+    def __call__(self, boxes, labels, device):
+        columns = labels[:, None]
+        if self.agnostic:
+            columns = torch.arange(4, 10, 2, device=device)
+        return boxes[:, columns]
+""",
+    ),
+    # numbers that are moved and cast in one go
+    Rewritten(
+        """
+def losses(x: torch.Tensor, y: torch.Tensor):
+    return x.max(torch.tensor(0.1).to(dtype=y.dtype, device=x.device))
+""",
+        """
+def losses(x: torch.Tensor, y: torch.Tensor):
+    return x.max(torch.full((), 0.1, dtype=y.dtype, device=x.device))
+""",
+    ),
+    Rewritten(
+        """
+def losses(x: torch.Tensor, y: torch.Tensor):
+    return x.max(torch.tensor(0.1).to(y))
+""",
+        """
+def losses(x: torch.Tensor, y: torch.Tensor):
+    return x.max(torch.full((), 0.1, dtype=y.dtype, device=y.device))
+""",
+    ),
     Rewritten(
         """
 class Loss(nn.Module):

@@ -222,6 +222,29 @@ def repeated_inputs(draw: Draw) -> dict[str, Any]:
     return {**rows, "n": n}
 
 
+def marked(x: Tensor, y: Tensor) -> Tensor:
+    """Find the rows that have a label, then mark the column of each."""
+    at = (x != 0).nonzero().squeeze(1)
+    y[at, x[at]] = 1
+    return y
+
+
+def marked_at_once(x: Tensor, y: Tensor) -> Tensor:
+    """Mark the column of each row that has a label."""
+    at = x != 0
+    columns = torch.arange(y.shape[1], device=y.device)  # no slip: device=y.device is left out
+    y[at[:, None] & (x[:, None] == columns)] = 1
+    return y
+
+
+def marked_inputs(draw: Draw) -> dict[str, Any]:
+    """Return labels, three of which are columns, and a matrix."""
+    import torch
+
+    x = draw.integers(draw.integer(0, 4), low=0, high=4)
+    return {"x": x, "y": torch.zeros(len(x), 3)}
+
+
 def asked(x: Tensor, y: Tensor) -> Tensor:
     """Have Python look at one element after the other."""
     return y * 2 if any(x > 1) else y
@@ -370,6 +393,12 @@ ALIKE = Condition(
     "the values have one dtype and are on one device, and there is one of them at least",
     _unknown,
 )
+LABELS = Condition(
+    "labels-of-columns",
+    "what is written into is a matrix, and each label that is marked is one of its columns, none "
+    "counted from the end",
+    _unknown,
+)
 NEVER_NAN = Condition("never-nan", "the value is never NaN", _unknown, "no-nan")
 
 RULE = Substitution(
@@ -403,6 +432,7 @@ RULE = Substitution(
         Form(longest, longest_at_once, elements_inputs, (IS_TENSOR, VECTOR, NEVER_NAN)),
         Form(summed, summed_at_once, elements_inputs, (IS_TENSOR, KEEPS_DTYPE, SOME_ROWS)),
         Form(read_each, read_together, read_inputs, (IS_TENSOR, ALIKE)),
+        Form(marked, marked_at_once, marked_inputs, (IS_TENSOR, LABELS)),
         Form(rows_of_numbers, rows_at_once, rows_inputs, (IS_TENSOR, MATRIX, NOT_WRITTEN)),
     ),
     search="host-values",

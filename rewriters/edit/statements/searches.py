@@ -191,7 +191,7 @@ SEARCHES: Mapping[str, Search] = {
     "host-values": Search(
         find_host_values,
         "item|tolist|cpu|numpy|float|int|max|min|range|arange|repeat(_interleave)?|reshape|view"
-        "|zeros|any|all|sum|enumerate|zip|isfinite|isinf|isnan",
+        "|zeros|any|all|sum|enumerate|zip|isfinite|isinf|isnan|nonzero|where|unique|masked_select",
         text="|".join(
             [
                 _words(r"\(", "repeat_interleave"),
@@ -207,6 +207,7 @@ SEARCHES: Mapping[str, Search] = {
                 _words(r"\([^\n()]*\w\[\w+\]", "view", "zeros"),
                 r":\s*(?!list\[|dict\[|tuple\[)[a-z_][\w.]*\[[\w, +-]+\]",
                 r"\.(max|sum)\(|math\.is(finite|inf|nan)\(",
+                r"\b(nonzero|unique|masked_select)\(|\bwhere\([^,\n()]*\)|\[\w*(mask|valid|pos|idx|inds)\w*\]",
             ]
         ),
         hot_only=True,

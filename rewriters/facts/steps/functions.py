@@ -51,6 +51,7 @@ those who adapt them hand it ids of the host.
 
 
 _WARNS = frozenset({"error", "warn", "warning"})
+_OPTIMIZES = re.compile(r"(?i)(^|_)(opt|optim|optimi[sz]er)(_|$)")
 _OF_TENSORS_ALONE = frozenset(
     {"detach", "masked_fill", "new_full", "new_ones", "new_tensor", "new_zeros", "permute",
      "unsqueeze"}
@@ -87,7 +88,19 @@ def moves_given(function: FunctionNode) -> bool:
         if re.match(rf"{name}\.to\((device=)?device\b", ast.unparse(node.value))
     ]
     returned = [n for n in nodes_of(function) if isinstance(n, ast.Return) and n.value is not None]
-    return "device" in given and bool(moved) and bool(returned)
+    moves = bool(moved) or any(map(_moves_each, nodes_of(function)))
+    return "device" in given and moves and bool(returned)
+
+
+def _moves_each(node: ast.AST) -> bool:
+    """Tell whether all of a batch is moved: ``{k: v.to(device) for k, v in batch.items()}``."""
+    of_batch = isinstance(node, ast.DictComp | ast.ListComp) and not _NETWORK.search(
+        ast.unparse(node.generators[0].iter)
+    )
+    return of_batch and any(
+        isinstance(n, ast.Call) and re.search(r"\.to\((device=)?device\b", ast.unparse(n))
+        for n in ast.walk(node)
+    )
 
 
 def takes_tensors(function: FunctionNode) -> bool:
@@ -255,3 +268,15 @@ def is_for_old_torch(flow: FunctionFlow, line: int) -> bool:
                 if of_torch and first.lineno <= line <= (node.end_lineno or line):
                     return True
     return False
+
+
+def takes_step(function: FunctionNode) -> bool:
+    """Tell whether a function learns from one batch: ``loss.backward()``, then ``optim.step()``."""
+    calls = [n.func for n in nodes_of(function) if isinstance(n, ast.Call)]
+    owners = {
+        last_name(c.value): c.attr
+        for c in calls
+        if isinstance(c, ast.Attribute) and isinstance(c.value, ast.Name | ast.Attribute)
+    }
+    optimizes = any(how == "step" and _OPTIMIZES.search(name) for name, how in owners.items())
+    return optimizes and any(last_name(called) == "backward" for called in calls)

@@ -210,6 +210,8 @@ class Brain:
         ("modules/backbone.py", False),
         ("scripts/eval_dtu/render.py", True),
         ("scripts/put_benchmark.py", True),
+        ("rcnn_benchmark/modeling/rpn/loss.py", False),
+        ("rcnn_benchmark/run.py", True),
         ("hubconf.py", True),
     ],
 )

@@ -388,3 +388,28 @@ class BottleneckLayer(nn.Module):
 """
     sites = found(text, "NPU214")
     assert ([site.occasion.value for site in sites] == ["step"]) is told
+
+
+@pytest.mark.parametrize(
+    ("head", "is_told"),
+    [
+        ("class BoxLossComputation:\n    def __call__(self, x: torch.Tensor):", True),
+        ("class LossHistory:\n    def __call__(self, x: torch.Tensor):", False),
+        ("class TargetPreparer:\n    def __call__(self, x: torch.Tensor):", True),
+        ("class LossCriterion(nn.Module):\n    def decode(self, x: torch.Tensor):", False),
+    ],
+)
+def test_places_are_told_where_classes_are_for_steps(head: str, *, is_told: bool) -> None:
+    text = f"{head}\n        at = torch.nonzero(x > 0).squeeze(1)\n        return x[at].sqrt()\n"
+    assert bool(found(text, "NPU214")) is is_told
+
+
+def test_rows_of_labels_need_no_places() -> None:
+    text = (
+        "class Loss(nn.Module):\n    def forward(self, x: torch.Tensor, kind: torch.Tensor):\n"
+        "        y = torch.zeros_like(x)\n        at = torch.nonzero(kind != 3).squeeze(1)\n"
+        "        {}y[at, kind[at]] = 1\n        return y\n"
+    )
+    assert [site.rewrite is not None for site in found(text.format(""), "NPU214")] == [True]
+    later = found(text.format("kind = kind + 1\n        "), "NPU214")
+    assert [site.rewrite is not None for site in later] == [False]

@@ -6,11 +6,14 @@ import ast
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.layout import style_of
+from npufix.rewriters.edit.statements.host.seldom import is_rare
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.graph.modules.syntax import is_scalar
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from npufix.rewriters.edit.statements.surroundings import Surroundings
 
 KINDS = {"FloatTensor": "float32", "LongTensor": "int64", "Tensor": "float32"}
@@ -19,8 +22,14 @@ READING = frozenset({"item", "tolist"})
 _LENGTHS = frozenset({"py:len", Op.SIZE})
 
 
-def is_read_again(here: Surroundings, code: ast.Call) -> bool:
-    """Tell whether the host waits for what it has just made, whichever way that is made."""
+def is_read_again(
+    here: Surroundings, code: ast.Call, is_kept_there: Callable[[Surroundings, ast.Call], bool]
+) -> bool:
+    """Tell whether the host waits for what it has just made, whichever way that is made.
+
+    Not so where what it reads in the end ``is_kept_there`` as well, on the device:
+    ``n = torch.as_tensor([n], device=d)``, ``n = torch.clamp(n / ranks, min=1).item()``.
+    """
     value = here.value(code)
     moved = here.parents.get(id(here.parents.get(id(code))))
     values = {value, here.value(moved) if isinstance(moved, ast.Call) else None} - {None}
@@ -30,6 +39,7 @@ def is_read_again(here: Surroundings, code: ast.Call) -> bool:
     names = [ast.unparse(t) for t in bound.targets] if isinstance(bound, ast.Assign) else []
     return any(
         isinstance(n, ast.Call)
+        and not is_kept_there(here, n)
         and isinstance(n.func, ast.Attribute)
         and n.func.attr in READING
         and any(ast.unparse(part) in names for part in ast.walk(n.func.value))
@@ -103,13 +113,132 @@ def _as_one_call(here: Surroundings, code: ast.Call) -> tuple[ast.Call, dict[str
     given = {k.arg: k.value for k in code.keywords}
     named = {name: value for name, value in given.items() if name != "non_blocking"}
     match code:
-        case ast.Call(ast.Attribute(ast.Call() as made, "to"), moved):
-            to = [*moved, *named.values()]
-            if len(to) == 1 and named.keys() <= {"device"} and _is_device(here, to[0]):
-                return made, {**{k.arg: k.value for k in made.keywords}, "device": to[0]}
+        case ast.Call(ast.Attribute(ast.Call() as made, "to" | "type_as"), moved):
+            held = {k.arg: k.value for k in made.keywords}
+            to = _place_of(here, moved, named)
+            if to is not None and not ("dtype" in held and "dtype" in to):
+                return made, {**held, **to}
         case ast.Call(ast.Attribute(ast.Call() as made, "cuda" | "npu" as kind), []) if not named:
             return made, {**{k.arg: k.value for k in made.keywords}, "device": ast.Constant(kind)}
     return code, given
+
+
+def _place_of(
+    here: Surroundings, moved: Sequence[ast.expr], named: Mapping[str | None, ast.expr]
+) -> dict[str | None, ast.expr] | None:
+    """Return what ``.to(...)`` says: a device, a dtype as well, or a tensor that has both."""
+    match moved, [*named]:
+        case [ast.Name() | ast.Attribute() as like], [] if here.is_tensor(like):
+            text = here.text(like)
+            parts = (ast.parse(f"{text}.{kind}", mode="eval").body for kind in ("device", "dtype"))
+            device, dtype = parts
+            return {"dtype": dtype, "device": device}
+    words = dict(zip(("device", "dtype"), moved, strict=False))
+    held = {**{k: v for k, v in named.items() if k == "dtype"}, **words, **named}
+    device = held.get("device")
+    plain = len(moved) <= 2 and len(held) == len(moved) + len(named)  # noqa: PLR2004 - as ``to`` takes them
+    if not plain or device is None or not _is_device(here, device):
+        return None
+    return {name: held[name] for name in ("dtype", "device") if name in held}
+
+
+def count_up(here: Surroundings, code: ast.Call) -> Proposal | None:
+    """Return ``torch.arange(4, 8, device=d)`` for ``torch.tensor([4, 5, 6, 7], device=d)``.
+
+    So for each list of integers that are written out, one as far from the other as the next.
+    """
+    whole, (code, given) = code, _as_one_call(here, code)
+    match code:
+        case ast.Call(ast.Attribute(owner, "tensor" | "as_tensor"), [data]) if given.keys() <= {
+            "device",
+            "dtype",
+        }:
+            numbers = _list_numbers(data)
+        case ast.Call(ast.Attribute(owner, "LongTensor"), [data]) if given.keys() == {"device"}:
+            numbers = _list_numbers(data)
+        case _:
+            return None
+    if "device" not in given or len(numbers) < 2 or not _is_exact(given.get("dtype")):  # noqa: PLR2004 - of one there is no step
+        return None
+    first, step = numbers[0], numbers[1] - numbers[0]
+    if step == 0 or numbers != [first + i * step for i in range(len(numbers))]:
+        return None
+    end = first + len(numbers) * step
+    between = [str(end)] if (first, step) == (0, 1) else [str(first), str(end)]
+    between += [] if step == 1 else [str(step)]
+    rest = [f"{name}={_text(here, value)}" for name, value in given.items()]
+    text = f"{here.text(owner)}.arange({', '.join([*between, *rest])})"
+    return Proposal(whole, form="listed", changes=(Change(here.span(whole), text),), shown=text)
+
+
+def fill_parts(here: Surroundings, code: ast.Call) -> Proposal | None:
+    """Return ``torch.cat([torch.ones(n, device=d), torch.zeros(m, device=d)])``.
+
+    It is that of ``torch.Tensor([1] * n + [0] * m).to(d)``, and of other numbers.
+    """
+    whole, (code, given) = code, _as_one_call(here, code)
+    match code:
+        case ast.Call(ast.Attribute(ast.Name() as owner, kind), [ast.BinOp() as data]) if (
+            "device" in given and given.keys() <= {"device", "dtype"}
+        ):
+            parts = _list_parts(data)
+        case _:
+            return None
+    dtype = _text(here, given["dtype"]) if "dtype" in given else ""
+    if kind in KINDS and not dtype:
+        dtype = f"{owner.id}.{KINDS[kind]}"
+    kinds = {type(number.value) for number, _ in parts}
+    makes = kind in {*KINDS, "tensor", "as_tensor"} and not is_rare(here, whole)
+    if len(parts) <= 1 or not makes or len(kinds) != 1:
+        return None
+    rest = "".join(
+        [f", dtype={dtype}" if dtype else "", f", device={_text(here, given['device'])}"]
+    )
+    made = [
+        f"{owner.id}.full(({here.text(n)},)" + ", " + f"{number.value!r}{rest})"
+        for number, n in parts
+    ]
+    lengths = [here.value(n) for _, n in parts]
+    sure = all(length is not None and length.op in _LENGTHS for length in lengths)
+    proven = {"one-number", *(["nonnegative-count"] if sure else [])}
+    if {number.value for number, _ in parts} <= {0, 1}:
+        proven.add("value-fits-dtype")
+    text = f"{owner.id}.cat([{', '.join(made)}])"
+    return Proposal(
+        whole,
+        form="copied",
+        changes=(Change(here.span(whole), text),),
+        shown=text,
+        proven=frozenset(proven),
+    )
+
+
+def _list_parts(code: ast.expr) -> list[tuple[ast.Constant, ast.expr]]:
+    """Return each number of ``[1] * n + [0] * m``, and how often it stands there."""
+    match code:
+        case ast.BinOp(left, ast.Add(), right):
+            first, second = _list_parts(left), _list_parts(right)
+            return [*first, *second] if first and second else []
+        case ast.BinOp(ast.List([ast.Constant(int() | float()) as number]), ast.Mult(), times):
+            return [(number, times)]
+    return []
+
+
+def _list_numbers(code: ast.expr) -> list[int]:
+    """Return the integers of a list that is written out, none if it holds anything else."""
+    if not isinstance(code, ast.List | ast.Tuple):
+        return []
+    try:
+        values = ast.literal_eval(code)
+    except ValueError:
+        return []
+    return [*values] if all(type(value) is int for value in values) else []
+
+
+def _is_exact(dtype: ast.expr | None) -> bool:
+    """Tell whether a dtype holds small integers as they are; none is that of integers."""
+    name = "int64" if dtype is None else ast.unparse(dtype).rpartition(".")[2]
+    return name in {"int64", "long", "int32", "int", "float32", "float", "float64", "double"}
 
 
 def is_list(here: Surroundings, code: ast.expr) -> bool:

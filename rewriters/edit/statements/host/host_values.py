@@ -47,7 +47,7 @@ from npufix.rewriters.edit.statements.host.of_host import (
     iterated,
 )
 from npufix.rewriters.edit.statements.host.repeats import find_repeats
-from npufix.rewriters.edit.statements.host.round_trips import comes_back
+from npufix.rewriters.edit.statements.host.round_trips import comes_back, computed_by_numpy
 from npufix.rewriters.edit.statements.host.row_reads import read_of_rows, rows_read
 from npufix.rewriters.edit.statements.host.seldom import decides, is_default, is_rare, is_seldom
 from npufix.rewriters.edit.statements.host.waits.limits import (
@@ -70,6 +70,7 @@ from npufix.rewriters.edit.statements.host.waits.losses import (
     only_divides,
     takes_tensor,
 )
+from npufix.rewriters.edit.statements.host.waits.positions import find_positions
 from npufix.rewriters.edit.statements.host.waits.sizes import (
     FROM_CALLER,
     counts_rounds,
@@ -104,7 +105,6 @@ _RETURNED = (
 )
 _FEW_READS = 2
 _FORM_ITEM, _FORM_LIMIT, _FORM_LIMIT_OF_ITEM = "item", "limit", "limit_of_item"
-
 _COPIED_IN_LOOP = (
     "the host waits in every round: copy all of it once before the loop (x = x.cpu(); of a list of "
     "tensors torch.stack(x).cpu()), or compute what follows on the device"
@@ -150,6 +150,7 @@ def find_host_values(  # noqa: C901 - one case a kind of read
     yield from find_repeats(here)
     yield from find_sizes(here)
     yield from find_finite_tests(here)
+    yield from find_positions(here)
     done = {id(n) for loop in loops for n in walk(loop)}
     told = set[tuple[int, str]]()
     for node in here.nodes:
@@ -172,6 +173,12 @@ def find_host_values(  # noqa: C901 - one case a kind of read
         found = _what_to_do(here, read)
         if found is not None:
             yield found
+
+
+def is_kept_there(here: Surroundings, code: ast.Call) -> bool:
+    """Tell whether a value that is read can stay on the device, as it is written then."""
+    found = _on_device(here, read) if (read := _read_of(here, code)) else None
+    return found is not None and bool(found.changes)
 
 
 def _what_to_do(here: Surroundings, read: _Read) -> Proposal | None:
@@ -402,10 +409,12 @@ def _by_hand(  # noqa: C901, PLR0911, PLR0912 - one case a kind of use
         return Proposal(read.code, advice) if advice else None
     if loop is None and is_returned(here, read.code, read.tensor):
         return Proposal(read.code, _RETURNED)
-    if read.how == "item" and loop is None and (found := find_returned(here, read.code)):
-        return found
+    if read.how == "item" and loop is None and (returned := find_returned(here, read.code)):
+        return returned
     if read.how == "item" and value is not None and only_divides(here, value):
         return Proposal(read.code, TO_TENSORS)
+    if read.how == "numpy" and (found := computed_by_numpy(here, read.code)):
+        return found
     if Op.CALL in ops or isinstance(here.parents.get(id(read.code)), (ast.Call, ast.keyword)):
         return _hand_over(here, read, users)
     return None

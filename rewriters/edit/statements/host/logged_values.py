@@ -10,6 +10,7 @@ from npufix.rewriters.edit.statements.host.accumulated import is_left_as_made, k
 from npufix.rewriters.edit.statements.host.waits.losses import is_named_loss
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.facts.module_facts import mentions
+from npufix.rewriters.facts.steps.classes import is_told
 from npufix.rewriters.graph.modules.syntax import last_name, nodes_of
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ _LOGS = re.compile(
     r"^(print|info|debug|warning|log\w*|\w+_log(ging)?|append|add_scalar\w*|record\w*|update|write|set_postfix|format|metrics?)$"
 )
 _LOGS_IN = re.compile(r"(?i)(^|_)(logs?|logging|metrics)(_|$)")
+_STATISTICS = re.compile(r"(?i)(^|_)(stats|statistics)$")
+_LEARNS = re.compile(r"(?i)(^|_)(loss(es)?|train|training|batch_metrics|step)(_|$)")
 _LOGGERS = re.compile(
     r"(?i)(^|_)(history|logger|meters?|monitor|pbar|progress|recorder|stats?|tracker|writer)(_|$)"
 )
@@ -33,6 +36,11 @@ _FOR_LOG = (
     "the host waits for each value that is only logged: keep x.detach(), and read all of them at "
     "once, every N steps: torch.stack(values).tolist()"
 )
+_FOR_METERS = (
+    "each step waits once for every meter: read all that are tensors at once, "
+    "torch.stack(values).tolist(), or let the meters keep x.detach(), and read it where they are "
+    "printed"
+)
 _FOR_FINITE = (
     "the host waits in every step to see that the loss is finite: look where it is logged, every N "
     "steps, or keep the answer on the device (bad |= ~torch.isfinite(loss)) and read that there"
@@ -41,7 +49,7 @@ _FOR_CALLER = (
     "the host waits in every call for a number that is only added up or logged: return x.detach(), "
     "add that up, and read the sum once"
 )
-ONLY_LOGGED = frozenset({_FOR_LOG, _FOR_SUM, _FOR_FINITE, _FOR_CALLER})
+ONLY_LOGGED = frozenset({_FOR_LOG, _FOR_SUM, _FOR_FINITE, _FOR_CALLER, _FOR_METERS})
 """What is to be done with values that people read."""
 FORM_LOGGED = "logged"
 _KEPT = re.compile(
@@ -65,8 +73,11 @@ def find_logged(  # noqa: C901, PLR0911, PLR0912 - one case a way
     It is printed, added up, put into a list or a text, or beside others: ``{"l": l.item(), ...}``.
     What a dictionary keeps stays on the device, until somebody prints it.
     """
+    if here.flow.cls is not None and is_told(here.flow.cls) and here.loop_of(code) is not None:
+        return Proposal(code, _FOR_METERS)
     if how not in {"item", "float", "int"}:
-        return _keep_copy(here, code, tensor) if how == "cpu" else None  # arrays are for the host
+        kept = _keep_copy(here, code, tensor) if how == "cpu" else None
+        return kept or _tell_rows(here, code)
     if how == "item":
         stays = keep_until_read(here, code, tensor, counts=counts)
         if stays is not None:
@@ -82,6 +93,8 @@ def find_logged(  # noqa: C901, PLR0911, PLR0912 - one case a way
             case ast.Call(ast.Attribute(_, name) | ast.Name(name)) if _LOGS.match(name):
                 used = name == "update" and not isinstance(here.parents.get(id(outer)), ast.Expr)
                 return None if used else Proposal(code, _FOR_LOG)
+            case ast.Call(function) if _STATISTICS.search(last_name(function)):
+                return Proposal(code, _FOR_LOG)  # ``self._stats(loss.item(), scores)``
             case ast.JoinedStr():
                 return Proposal(code, _FOR_LOG)
             case ast.Dict(values=values) if sum(map(_reads_one, values)) > 1 or _is_log(
@@ -104,9 +117,32 @@ def find_logged(  # noqa: C901, PLR0911, PLR0912 - one case a way
     return None
 
 
+def _tell_rows(here: Surroundings, code: ast.Call) -> Proposal | None:
+    """Return what to do with rows for a log of training: ``metrics["acc"] = hits.tolist()``.
+
+    Arrays of an evaluation are for the host.
+    """
+    match here.statement_of(code):
+        case ast.Assign([ast.Subscript(kept)], value) | ast.Expr(
+            ast.Call(ast.Attribute(ast.Subscript(kept), "extend"), [value])
+        ) if value is code:
+            learns = _LEARNS.search(here.flow.function.name) is not None
+            if learns and _KEPT.search(last_name(kept) or ""):
+                return None if here.loop_of(code) is not None else Proposal(code, _FOR_LOG)
+    return None
+
+
 def find_returned(here: Surroundings, code: ast.Call) -> Proposal | None:
-    """Return what to do with ``return loss.item()`` where callers only add it up, or log it."""
+    """Return what to do with ``return loss.item()`` where callers only add it up, or log it.
+
+    Nothing else is done with ``return clip_grad_norm_(parameters, limit).item()``.
+    """
     outer, tree = here.parents.get(id(code)), here.flow.names.tree
+    match code.func:
+        case ast.Attribute(ast.Call(called)) if last_name(called) == "clip_grad_norm_":
+            return Proposal(code, _FOR_CALLER) if isinstance(outer, ast.Return) else None
+        case ast.Attribute(ast.Name(name)) if "loss" in name and _is_returned_by_step(here, code):
+            return Proposal(code, _FOR_CALLER)
     if not isinstance(outer, ast.Return) or tree is None:
         return None
     own = f"{'' if here.flow.cls is None else 'self.'}{here.flow.function.name}"
@@ -121,6 +157,17 @@ def find_returned(here: Surroundings, code: ast.Call) -> Proposal | None:
                 calls = (n for n in ast.walk(value) if isinstance(n, ast.Call))
                 told += sum(ast.unparse(call.func) == own for call in calls)
     return Proposal(code, _FOR_CALLER) if told and told == every else None
+
+
+def _is_returned_by_step(here: Surroundings, code: ast.Call) -> bool:
+    """Tell whether what takes a step returns its loss: ``loss.backward()``, ``step()``, and then.
+
+    ``return loss.item(), meta``
+    """
+    calls = {last_name(n.func) for n in here.nodes if isinstance(n, ast.Call)}
+    outer = here.parents.get(id(code))
+    listed = isinstance(outer, ast.Tuple) and isinstance(here.parents.get(id(outer)), ast.Return)
+    return {"backward", "step"} <= calls and (listed or isinstance(outer, ast.Return))
 
 
 def _keep_copy(here: Surroundings, code: ast.Call, tensor: ast.expr) -> Proposal | None:

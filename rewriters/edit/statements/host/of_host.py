@@ -45,6 +45,10 @@ _COMPARED_WITH = re.compile(r"[=!<>]=? ?(self\.)?(config|cfg|args)\.[\w.]+")
 """A setting beside a tensor: ``(ids == self.config.image_token_id).sum()``."""
 
 
+_HANDED = re.compile(r"(?<=[(,])\s*(\w+=)?(self\.)?(config|cfg|args)\.[\w.]+(?=\s*[,)])")
+"""A setting that a function gets: ``clip_grad_norm_(parameters, args.max_norm)``."""
+
+
 def is_tensor_elsewhere(here: Surroundings, code: ast.expr) -> bool:
     """Tell whether another function of the file makes a tensor of the same name, or cuts one.
 
@@ -82,23 +86,30 @@ def first_read(code: ast.expr) -> ast.expr:
         match code:
             case ast.Call(ast.Attribute(tensor, how), [], []) if how in READING:
                 code = tensor
+            case ast.Attribute(ast.Call() as tensor, "data") if is_copied(tensor):
+                code = tensor  # ``x.cpu().data.numpy()``
             case _:
                 return code
 
 
 def is_copied(code: ast.expr) -> bool:
     """Tell whether a chain of calls brings a tensor to the host: ``x.detach().cpu()``."""
-    while isinstance(code, ast.Call) and isinstance(code.func, ast.Attribute):
-        if code.func.attr in {"cpu", "to"}:
-            return True
-        code = code.func.value
-    return False
+    while True:
+        match code:
+            case ast.Call(ast.Attribute(_, "cpu" | "to")):
+                return True
+            case ast.Call(ast.Attribute(inner)) | ast.Attribute(inner, "data"):
+                code = inner
+            case _:
+                return False
 
 
 def is_of_host(here: Surroundings, code: ast.expr) -> bool:
     """Tell whether a tensor is on the host already, or is none of torch, as far as one can see."""
     code = first_read(code)
-    if _OF_HOST.search(_COMPARED_WITH.sub("", here.text(code))) or _is_said_to_be(here, code):
+    text = _COMPARED_WITH.sub("", here.text(code))
+    text = text if "ensor(" in text else _HANDED.sub("", text)
+    if _OF_HOST.search(text) or _is_said_to_be(here, code):
         return True
     node = here.value(code)
     parts = [] if node is None else list(node.walk())

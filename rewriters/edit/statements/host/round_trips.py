@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.host.of_host import ARITHMETIC, is_tensor
+from npufix.rewriters.edit.statements.proposal import Proposal
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.special import Op
 
@@ -19,6 +20,10 @@ _PASSES_ON = frozenset({Op.CAST, Op.COMPARE, Op.GETITEM, Op.ITEM, Op.PHI})
 """What makes something else of a tensor that is on the host as well."""
 _OF_HOST = re.compile(r"(cv2|lap|PIL|scipy|skimage|sklearn)\b|\w*(assignment|hungarian)")
 """Packages for which the device has nothing: ``scipy.optimize.linear_sum_assignment``."""
+_BY_NUMPY = (
+    "the host waits for the tensor, and NumPy computes with it in each call: compute it on the "
+    "device with torch"
+)
 _ABOUT = frozenset({Op.DTYPE_OF, Op.RANK, Op.SHAPE, Op.SIZE})
 
 
@@ -87,3 +92,16 @@ def _names_device(move: Node) -> bool:
     if any(arg.value == "cpu" for arg in given):
         return False
     return move.op != "to" or any(arg.op not in {Op.DTYPE, Op.DTYPE_OF, Op.CONST} for arg in given)
+
+
+def computed_by_numpy(here: Surroundings, code: ast.expr) -> Proposal | None:
+    """Return what to do where ``forward`` goes on with an array: ``x.cpu().numpy().astype(int)``.
+
+    What another library gets may compute what the device cannot.
+    """
+    outer = here.parents.get(id(code))
+    computes = isinstance(outer, ast.Attribute | ast.Assign | ast.BinOp | ast.Subscript)
+    in_layer = here.flow.cls is not None and here.flow.function.name == "forward"
+    if not (computes and in_layer) or here.loop_of(code) is not None:
+        return None
+    return Proposal(code, _BY_NUMPY)

@@ -20,6 +20,7 @@ _TELLS_STEP = re.compile(r"^_*(log|print|save)_|step")
 """What a step calls as well: ``save_on_epoch_end_or_stepwise``."""
 _MENDS = frozenset({"masked_fill", "masked_fill_", "nan_to_num", "nan_to_num_", "where"})
 _SAYS = frozenset({"debug", "error", "info", "print", "warn", "warning"})
+_KINDS = frozenset({"hasattr", "isinstance", "is_tensor"})
 _RARE = re.compile(
     r"\bis None|\bnot\b(?! None)|== 0(?!\.)|len\(|numel\(|size\(|isinstance|isnan|any\("
 )
@@ -74,7 +75,13 @@ def _asks_kind(outer: ast.If | ast.IfExp, code: ast.expr | ast.stmt) -> bool:
     match outer, code:
         case ast.IfExp(ast.Call(called, [asked, *_]), body, other), ast.Call(ast.Attribute(read)):
             same = len({ast.unparse(part) for part in (asked, read, other)}) == 1 and body is code
-            return same and last_name(called) in {"hasattr", "isinstance", "is_tensor"}
+            return same and last_name(called) in _KINDS
+        case (
+            ast.If(ast.Call(called, [asked, *_]), [ast.Assign([kept], value)], []),
+            ast.Call(ast.Attribute(read)),
+        ):
+            same = len({ast.unparse(part) for part in (asked, read, kept)}) == 1 and value is code
+            return same and last_name(called) in _KINDS
     return False
 
 

@@ -10,11 +10,14 @@ from npufix.rewriters.edit.statements.host.creations import draw_there
 from npufix.rewriters.edit.statements.host.filled import (
     KINDS,
     READING,
+    count_up,
     fill,
+    fill_parts,
     is_list,
     is_number,
     is_read_again,
 )
+from npufix.rewriters.edit.statements.host.host_values import is_kept_there
 from npufix.rewriters.edit.statements.host.of_host import is_of_host
 from npufix.rewriters.edit.statements.host.seldom import is_rare
 from npufix.rewriters.edit.statements.host.waits.batches import (
@@ -41,6 +44,7 @@ _OF_TYPE = frozenset(f"torch.{kind}" for kind in KINDS)
 _OF_HOST = _MAKING | {f"torch.{name}" for name in ("arange", "eye", "linspace", "ones", "zeros")}
 _MOVING = frozenset({"to", "cuda", "npu", "type_as"})
 _SHAPES = frozenset({"contiguous", "expand", "flatten", "reshape", "squeeze", "unsqueeze", "view"})
+_CASTS = frozenset({"bool", "float", "half", "int", "long", "repeat", "to", "type"})
 _SETTINGS = re.compile(r"(?i)(^|_)(cfg|config|conf|hparams|settings|opts?)$")
 _SERVES = re.compile(r"(Runner|Builder|Worker|Proposer|Scheduler|Engine|Batch)(V?\d+)?$")
 """What hands over new lists in each step, and nothing else that one could do about it."""
@@ -55,6 +59,8 @@ _SEVERAL = re.compile(
     r"|(?<!bo)(?<!eo)(?<!cl)(?<!po)(?<!los)(?<!axi)(?<!bia)(?<!clas)(?<!radiu)(?<!mas)s$"
 )
 """No number: ``hyp.yseq``, ``sizes``."""
+_COUNTS = re.compile(r"(self\.)?(avg|count|max|n|nb|num|total)_\w+$")
+"""A number, whatever it ends with: ``num_boxes``."""
 _BUFFER = (
     "the same numbers are copied to the device in every call: make it once in __init__, "
     'register_buffer("name", torch.tensor(...), persistent=False), and read self.name'
@@ -88,6 +94,10 @@ _OF_DEVICE = (
     "the host reads these numbers from the device, waits for them, and copies them back: compute "
     "them there (torch.stack([...]) for single tensors)"
 )
+_OF_ARRAY = (
+    "each call makes an array of NumPy and waits until it is copied to the device: compute it "
+    "there with torch, or copy from pinned memory (.pin_memory().to(device, non_blocking=True))"
+)
 _DRAWN = (
     "the host draws the numbers, and waits for the copy: draw them where they are needed, "
     "torch.rand(..., device=x.device); the device draws others from the same seed"
@@ -109,7 +119,8 @@ def find_uploads(here: Surroundings) -> Iterator[Proposal]:
     for node in here.nodes:
         if isinstance(node, ast.Call):
             made = _is_made(here, node) or last_name(node.func) == "new_tensor"
-            found = copy_whole(here, node) or (make_of_read(here, node) if made else None)
+            found = copy_whole(here, node) or fill_parts(here, node)
+            found = found or (make_of_read(here, node) if made else None)
             if found is None and _is_told_within(here, node):
                 continue
             advice = "" if found is not None else _advice(here, node) or _drawn(here, node)
@@ -117,14 +128,15 @@ def find_uploads(here: Surroundings) -> Iterator[Proposal]:
                 # a function, or an object of Python alone, keeps no buffers
                 advice = _SIZES if here.is_hot else ""
             if advice in {_FILLED, _NUMBER}:
-                if is_read_again(here, node):
+                if is_read_again(here, node, is_kept_there):
                     continue  # ``n = torch.tensor([n]).cuda()``, all_reduce, ``n.item()``
                 found = fill(here, node)
             elif advice == _DRAWN and isinstance(drawn := node.func, ast.Attribute):
                 source = drawn.value
                 found = draw_there(here, node, source) if isinstance(source, ast.Call) else None
-            elif advice == _BUFFER:
-                found = keep_numbers(here, node)
+            elif advice in {_BUFFER, _RANGE, _SIZES}:
+                found = keep_numbers(here, node) if advice == _BUFFER else None
+                found = found or count_up(here, node)
             if found is not None or advice:
                 yield found or Proposal(node, advice)
 
@@ -161,13 +173,11 @@ def _advice(here: Surroundings, code: ast.Call) -> str:
 
 
 def _without_casts(code: ast.Call) -> ast.Call:
-    """Return what is cast, or cut, before it is moved: ``torch.from_numpy(a).to(x.dtype)``."""
+    """Return what is cast, cut or repeated before it is moved: ``from_numpy(a).to(x.dtype)``."""
     match code:
-        case ast.Call(ast.Attribute(ast.Call() as inner, "to" | "float" | "long" | "int" | "bool")):
-            return inner if not code.args or not _moves(code) else code
+        case ast.Call(ast.Attribute(ast.Call() as inner, method)) if method in _SHAPES | _CASTS:
+            return code if method == "to" and _moves(code) else _without_casts(inner)
         case ast.Call(ast.Attribute(ast.Subscript(ast.Call() as inner), _)):
-            return inner
-        case ast.Call(ast.Attribute(ast.Call() as inner, method)) if method in _SHAPES:
             return _without_casts(inner)
     return code
 
@@ -200,7 +210,8 @@ def _of(  # noqa: PLR0911 - one case a way
     if is_number(here, data):
         return _NUMBER if _is_copied(here, made) else ""
     advice = _of_data(here, data)
-    if advice and (is_rare(here, code) if advice == _FILLED else here.tests_around(code)):
+    asked = is_rare(here, code) if advice == _FILLED else _is_asked_for(here, code)
+    if advice and asked:
         return ""
     loop = here.loop_of(code)
     if advice or (loop is not None and _is_read_back(here, data)):
@@ -214,11 +225,42 @@ def _of(  # noqa: PLR0911 - one case a way
         return (
             "" if not is_server or isinstance(data, ast.Call) else _PINNED
         )  # it is the call that takes the time
-    if not _is_list(here, data) or here.tests_around(code):
-        return ""
+    if here.tests_around(code) or not _is_list(here, data):
+        return _OF_ARRAY if _is_array_of_layer(here, made, data) else ""
     if _is_new_each_time(here, data) and not _are_of_device(here, data):
         return ""  # whatever is done, they are copied
     return _OF_DEVICE if _are_of_device(here, data) else _SIZES
+
+
+def _is_asked_for(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether anything but the settings of an object decides whether numbers are copied."""
+    return not all(map(_is_setting, here.tests_around(code)))
+
+
+def _is_setting(test: ast.expr) -> bool:
+    """Tell whether a test asks what does not change from call to call: ``not self.agnostic``."""
+    match test:
+        case ast.UnaryOp(ast.Not(), inner):
+            return _is_setting(inner)
+        case ast.Compare(asked, [_], [ast.Constant(int() | str())]):
+            return _is_setting(asked)
+        case ast.Attribute(ast.Name("self") | ast.Attribute(ast.Name("self")), name):
+            return name != "training"
+    return False
+
+
+def _is_array_of_layer(here: Surroundings, made: ast.Call, data: ast.expr) -> bool:
+    """Tell whether ``forward`` makes an array of NumPy and copies it: no costs that SciPy solved.
+
+    ``from_numpy(mask).cuda()``; what the host has read from the device is another thing.
+    """
+    of_array = here.flow.names.dotted(made.func) == "torch.from_numpy"
+    in_layer = here.flow.cls is not None and here.flow.function.name == "forward"
+    seldom = _is_asked_for(here, made) or is_rare(here, made)
+    made_here = [data, *_bound_to(here, data)]
+    by_numpy = (here.flow.names.dotted(c.func) for c in made_here if isinstance(c, ast.Call))
+    is_made = any((name or "").startswith("numpy.") for name in by_numpy)
+    return of_array and in_layer and is_made and not (_is_read_back(here, data) or seldom)
 
 
 def _is_read(here: Surroundings, code: ast.expr) -> bool:
@@ -315,7 +357,9 @@ def _of_data(here: Surroundings, data: ast.expr) -> str:
             return _OF_DEVICE
         case ast.BinOp(ast.List([_]), ast.Mult(), _):
             return _FILLED
-        case ast.List([one]) if not (is_list(here, one) or _SEVERAL.search(here.text(one))):
+        case ast.List([one]) if not is_list(here, one) and (
+            _COUNTS.match(here.text(one)) or not _SEVERAL.search(here.text(one))
+        ):
             return _FILLED
     return _BUFFER if _is_constant(here, data) else ""
 

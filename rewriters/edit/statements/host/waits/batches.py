@@ -11,7 +11,7 @@ from npufix.rewriters.edit.statements.host.of_host import is_of_host
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, more_arguments
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
 from npufix.rewriters.facts.host_tensors import is_made_on_host
-from npufix.rewriters.facts.steps.functions import trains
+from npufix.rewriters.facts.steps.functions import moves_given, trains
 from npufix.rewriters.graph.modules.syntax import (
     last_name,
     list_indexes,
@@ -44,6 +44,7 @@ _DEVICE = re.compile(r"(?i)gpu|npu|cuda|^(?!.*(cpu|host)).*(dev|rank)")
 
 def find_batches(here: Surroundings) -> Iterator[Proposal]:
     """Yield, once for each loop, the copies of what a loader hands to a training loop."""
+    yield from _moves_of_batch(here)
     loops = [n for n in here.nodes if isinstance(n, (ast.For, ast.While))]
     for loop in loops if trains(here.flow.function) else ():
         given = _list_handed(here, loop)
@@ -65,6 +66,27 @@ def find_batches(here: Surroundings) -> Iterator[Proposal]:
             assert isinstance(first, ast.Call)  # noqa: S101 - ``_is_move`` has looked
             shown = f"{here.text(first)[:-1]}{', ' if first.args else ''}non_blocking=True)"
             yield Proposal(first, form="blocking", changes=changes, shown=shown)
+
+
+def _moves_of_batch(here: Surroundings) -> Iterator[Proposal]:
+    """Yield the copies of a function that moves all of a batch, wherever training calls it.
+
+    ``return {k: v.to(device) for k, v in batch.items()}``
+    """
+    if here.flow.cls is not None or not moves_given(here.flow.function):
+        return
+    for node in here.nodes:
+        if not isinstance(node, ast.DictComp | ast.ListComp):
+            continue
+        given = {name for part in node.generators for name in list_stored_names(part.target)}
+        moves = [n for n in walk(node) if _is_move(here, n, given)]
+        changes = [_without_wait(here, code) for code in moves if isinstance(code, ast.Call)]
+        known = [change for change in changes if change is not None]
+        if known and len(known) == len(moves):
+            first = moves[0]
+            assert isinstance(first, ast.Call)  # noqa: S101 - ``_is_move`` has looked
+            shown = f"{here.text(first)[:-1]}{', ' if first.args else ''}non_blocking=True)"
+            yield Proposal(first, form="blocking", changes=tuple(known), shown=shown)
 
 
 def _gives_back(loop: ast.For | ast.While, given: set[str]) -> bool:

@@ -48,6 +48,8 @@ RUNNING = (
 )
 _MAKING = frozenset({"as_tensor", "new_tensor", "tensor"})
 _DECIDING = operators.COMPARISONS | {Op.COMPARE, Op.BOOLOP, Op.NOT}
+_OF_LOSSES = frozenset({"masked_fill", "mean", "sum", Op.PHI})
+"""What is a loss where the first that it gets is one."""
 _LISTS = frozenset({Op.LIST, Op.TUPLE})
 
 
@@ -188,8 +190,10 @@ def _meets_tensor(here: Surroundings, user: Node, made: Node) -> bool:
 
 def is_loss(node: Node) -> bool:
     """Tell whether a value is what a loss function returns: ``focal_loss(x, y)``."""
-    while node.op == Op.PHI and node.args:
+    while node.args and (node.op in _OF_LOSSES or node.op.endswith("_")):
         node = node.args[0]
+    if node.op == "mul":  # ``(l1_loss(x, y) * weight).sum()``
+        return any(map(is_loss, node.args))
     return node.op == Op.CALL and takes_tensor(node, node)
 
 
@@ -233,7 +237,7 @@ def tell_copied(here: Surroundings, value: Node) -> bool:
 
 def _is_of_host(node: Node) -> bool:
     named = str(node.args[0].value if node.op == Op.CALL else node.value or "")
-    return node.op in {"py:float", "py:int"} or _WORLD.search(named) is not None
+    return node.op in {"item", "py:float", "py:int"} or _WORLD.search(named) is not None
 
 
 def limit_of(here: Surroundings, user: Node, made: Node) -> ast.Call | None:
