@@ -554,3 +554,8 @@ def test_what_the_heaviest_stage_waits_is_no_symptom_of_uneven_stages(
     (seen,) = found("NPU608", replace(base, steps=steps, **bare))
     assert seen.is_symptom is is_symptom
     assert seen.cost_ns == pytest.approx(((150 + slowest_waits) / 2 - 30) * MS, rel=0.05)
+    # With 30 ms more to do, the first stage fills and drains the pipeline for longer.
+    (uneven,) = found("NPU607", replace(base, steps=steps, **bare))
+    first = float(steps["computing_ns"][~last].median())
+    longer = slowest_waits * MS * uneven.cost_ns / first
+    assert uneven.saving_ns == (0, pytest.approx(max(0, uneven.cost_ns - longer), rel=0.05))
