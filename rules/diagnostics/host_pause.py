@@ -146,8 +146,8 @@ def check(recording: Recording) -> Iterator[Observation]:
     covered[between[alike]] = inside[alike]
     # What waits for a batch on its way to the device is told as that (NPU407).
     copies = recording.host_ops.index.get_indexer(copies_to_device(recording).index)
-    of_copy = np.isin(calls, copies)
-    rows, calls, named, covered = (kept[~of_copy] for kept in (rows, calls, named, covered))
+    kept = ~np.isin(calls, copies)
+    rows, calls, named, covered = rows[kept], calls[kept], named[kept], covered[kept]
     spent = {str(name): int(pauses.idle_ns[rows[named == name]].sum()) for name in set(named)}
     for name in sorted(spent, key=lambda name: (-spent[name], name)):
         if share(per_step(spent[name], recording), recording) >= LEAST_SHARE:
