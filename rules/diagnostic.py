@@ -123,9 +123,9 @@ class Observation:
     host_ops: frozenset[int] = field(default_factory=frozenset)
     """Index labels of ``Recording.host_ops`` that would not wait any more; beside ``sooner_ns``
     those that are the pause."""
-    stays_ns: Mapping[int, int] = field(default_factory=dict)
+    stays_ns: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     """How long the device is still busy, over the kernels that it launches, with what ``host_ops``
-    waited for, by their index label: a copy out of pinned memory is a copy."""
+    waited for, as expected and at worst, by their index label."""
     at_least_ns: int = 0
     """What a step is expected to take at least: as often as so many workers make a batch."""
     outliers_ns: int = 0

@@ -46,9 +46,9 @@ class Change:
     """Share of their time, and of ``sooner_ns``; without kernels, whether ``waits`` are kept."""
     waits: frozenset[int] = frozenset()
     """Labels of the operators of the host that need not wait any more."""
-    stays_ns: Mapping[int, int] = field(default_factory=dict)
-    """How long the device is busy before its next kernel with what one of ``waits`` waited for, in
-    what is expected; at best it is so meanwhile."""
+    stays_ns: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    """How long the device is busy before its next kernel with what one of ``waits`` waited for, as
+    expected and at worst; at best it is so meanwhile."""
     at_least_ns: int = 0
     """What a step takes at least, in what is expected: batches come no sooner."""
     sooner_ns: Mapping[int, int] = field(default_factory=dict)

@@ -42,21 +42,27 @@ def edits(graph: StepGraph, change: Change) -> tuple[Edit, Edit, Edit]:
         if wait.stream < 0 or not change.sooner_ns
     )
     made = [_edit(graph, change, rows, corner) for corner in range(CORNERS)]
+    # What is certain to go leaves a copy that is slow; else it takes as long as now, whoever waits.
+    is_certain = change.keeps[0] == 0
+    if is_certain:
+        made[0] = _join(graph, [made[0], _stay(graph, change, gone_waits, at_worst=True)])
     made[1] = _join(graph, [made[1], _stay(graph, change, gone_waits)])
     if gone_waits:
         gone = Edit(*_nothing(), waits_gone=gone_waits)
         going = [(bool(len(rows)) and not change.hides) or keeps < 1 for keeps in change.keeps]
-        going[0] &= not change.stays_ns  # at worst a copy takes as long as now, whoever waits
+        going[0] &= is_certain or not change.stays_ns
         made = [_join(graph, [m, gone]) if goes else m for m, goes in zip(made, going, strict=True)]
     return made[0], made[1], made[2]
 
 
-def _stay(graph: StepGraph, change: Change, gone_waits: Iterable[int]) -> Edit:
+def _stay(
+    graph: StepGraph, change: Change, gone_waits: Iterable[int], *, at_worst: bool = False
+) -> Edit:
     """Let the device be busy where the host waits no more: a copy comes before a kernel."""
     longer: dict[int, float] = {}
     for number in gone_waits:
         wait = graph.host_waits[number]
-        stays = change.stays_ns.get(wait.operator, 0)
+        stays = change.stays_ns.get(wait.operator, (0, 0))[at_worst]
         if stays and wait.before < len(graph.duration_ns):
             now = longer.get(wait.before, float(graph.duration_ns[wait.before]))
             longer[wait.before] = now + stays

@@ -122,8 +122,7 @@ def predict(
     lean = _compute_saved_ahead(graph, evidence, sets, others if waited else None)[goes_on]
     # What the ranks gain together is what each of them waits less already.
     of_rank = _View(graph, now, error, loads_unseen=loads_unseen)
-    views = [of_rank if items[at].of_job else view for at in alone]
-    views += [view] * (len(sets) - len(alone))
+    views = [of_rank if own and all(items[at].of_job for at in own) else view for own in about]
     results = [
         own.prediction(row, three, float(saved), float(floor))
         for own, row, three, saved, floor in zip(views, after, sets, lean, floors, strict=True)

@@ -12,8 +12,9 @@ from npufix.profiling_parsers.tables.columns import category
 if TYPE_CHECKING:
     import pandas as pd
 
-# aclnn<API>_<variant>_<Type>[_<suffix>]; a memory set before a kernel has the name of the kernel.
-_ACLNN = re.compile(r"aclnn[A-Za-z0-9]+_[A-Za-z0-9]+_(?P<type>[A-Za-z0-9]+)(?:_\w+)?")
+# aclnn<API>_<variant>_<Type>[_<suffix>], and Inner<API>_... of an API that another one calls; a
+# memory set before a kernel has the name of the kernel.
+_ACLNN = re.compile(r"(aclnn|Inner)[A-Za-z0-9]+_[A-Za-z0-9]+_(?P<type>[A-Za-z0-9]+)(?:_\w+)?")
 _MEMSET = re.compile(r"atomic_memset\W.*|\w+_MemSet")
 _CONVERSION = re.compile(r"trans_(?P<type>[A-Za-z]+)_[0-9]+")
 _COLLECTIVE = re.compile(r"(?P<type>hcom_[A-Za-z]+_)_.*")

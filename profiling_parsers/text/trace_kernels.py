@@ -43,7 +43,7 @@ _CORES = {
 }
 _AI_CORE, _VECTOR = "AI_CORE", "AI_VECTOR_CORE"
 _CUBE = re.compile(r"(Batch)?MatMul|Conv[23]D")
-_ACLNN = re.compile(r"aclnn\w*_([A-Za-z0-9]+)")
+_ACLNN = re.compile(r"(?:aclnn|Inner)\w*_([A-Za-z0-9]+)")
 _TRANSFER = re.compile(r"trans_([A-Za-z]+)_[0-9]+(?:_(MemSet))?")
 # Conv2D4, MatMulV23, Conv2DBackpropFilter6_MemSet: the number of the operator in its graph.
 _NUMBERED = re.compile(r"([A-Z][A-Za-z0-9]*?(?:V[0-9]|(?<![0-9V])))[0-9]+(?:_(MemSet))?")

@@ -49,7 +49,7 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
         return
     medians = typical(cluster)
     # Where no group is called one, what receives for long is in a pipeline.
-    bubble = _bubble(cluster, medians, named=bool(stage))
+    bubble = find_bubbles(cluster, medians, named=bool(stage))
     bubble = bubble[bubble.index.isin(list(stage))] if stage else bubble[bubble > 0]
     if bubble.empty:
         return
@@ -86,7 +86,7 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
     )
 
 
-def _bubble(cluster: Cluster, medians: pd.DataFrame, *, named: bool) -> pd.Series[float]:
+def find_bubbles(cluster: Cluster, medians: pd.DataFrame, *, named: bool) -> pd.Series[float]:
     """Return how long each rank waits for other stages per step."""
     rows = cluster.steps
     known = rows[rows["bubble_ns"] >= 0].groupby("rank")["bubble_ns"].median()

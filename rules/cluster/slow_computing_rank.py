@@ -95,13 +95,17 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
 
 
 def _advice(cause: Cause) -> str:
-    """Return what to do; grouped products that take longer are those of experts with more tokens.
+    """Return what to do."""
+    return unbalanced_experts.RULE.advice if _is_of_experts(cause) else _ADVICE.get(cause.kind, "")
+
+
+def _is_of_experts(cause: Cause) -> bool:
+    """Tell whether grouped products take longer: those of experts with more tokens.
 
     Where the buffers of all-to-all are padded to one size, its bytes do not tell it.
     """
-    if cause.kind == "inputs" and re.fullmatch(unbalanced_experts.PRODUCT, cause.evidence[0][0]):
-        return unbalanced_experts.RULE.advice
-    return _ADVICE.get(cause.kind, "")
+    operator = cause.evidence[0][0] if cause.kind == "inputs" and cause.evidence else ""
+    return bool(re.fullmatch(unbalanced_experts.PRODUCT, operator))
 
 
 def _saving(late: Late, cluster: Cluster) -> tuple[int, int]:
@@ -132,6 +136,11 @@ def _what(late: Late, cause: Cause) -> str:
         return (
             f"computing takes {gap} per step longer on {whom} than on {compared}, as the same "
             f"kernels take {told}: {times}"
+        )
+    if _is_of_experts(cause) and cause.is_mostly_first:
+        return (
+            f"computing takes {gap} per step longer on {whom} than on {compared}, most of it in "
+            f"the grouped products of experts, which get more tokens there: {times}"
         )
     return f"computing takes {gap} per step longer on {whom} than on {compared}: {times}"
 

@@ -54,6 +54,8 @@ _PINNED, _PINNED_BYTES_PER_NS = 0.4, 10.0
 no such copy reaches."""
 _OF_NPU = 20.0
 """Bytes a nanosecond out of pinned memory, over the links of servers with NPUs."""
+_AT_WORST = 2.5
+"""Times as long as a copy out of pinned memory may take: 8 instead of 20 GB/s."""
 LEAST_SHARE = 0.01
 """Share of the step from which it is told, as for fusible windows (FUSIBLE)."""
 
@@ -72,6 +74,9 @@ def check(recording: Recording) -> Iterator[Observation]:
     if share(cost, recording) < LEAST_SHARE:
         return
     steps = max(1, recording.step_count)
+    stays = _stays_ns(copies, inside, recording)
+    held = np.array([worst for _, worst in stays.values()], np.int64)
+    certain = per_step(int((waited - held)[held < inside].sum()), recording)
     behind = " and until the next launch" if waited.sum() > inside.sum() else ""
     yield Observation(
         what=(
@@ -84,11 +89,11 @@ def check(recording: Recording) -> Iterator[Observation]:
             ("longest copy", milliseconds(duration.max())),
         ),
         cost_ns=cost,
-        saving_ns=(0, cost),
+        saving_ns=(certain, cost),
         basis="at most the idle time, if the copies are made while the device computes",
         places=places(copies, waited, recording),
         host_ops=frozenset(map(int, copies.index)),
-        stays_ns=_stays_ns(copies, inside, recording),
+        stays_ns=stays,
         is_idle=True,
         is_divided=True,
     )
@@ -115,8 +120,10 @@ def _with_next_launch(
     return waited
 
 
-def _stays_ns(copies: pd.DataFrame, waited: Integers, recording: Recording) -> dict[int, int]:
-    """Return how long each copy holds the device up where its memory is pinned.
+def _stays_ns(
+    copies: pd.DataFrame, waited: Integers, recording: Recording
+) -> dict[int, tuple[int, int]]:
+    """Return how long each copy holds the device up where its memory is pinned: likely, at worst.
 
     The host no longer waits for it, but what is launched behind it does: at best the next batch is
     copied on a stream of its own.
@@ -129,7 +136,9 @@ def _stays_ns(copies: pd.DataFrame, waited: Integers, recording: Recording) -> d
     stays = np.where(is_quick, 1.0, _PINNED) * waited
     if not runs_on_gpu(recording):
         stays = np.where(is_quick | (sizes == 0), stays, np.minimum(waited, sizes / _OF_NPU))
-    return {int(at): round(ns) for at, ns in zip(copies.index, stays.tolist(), strict=True)}
+    worst = np.where(sizes > 0, np.minimum(waited, stays * _AT_WORST), waited)
+    both = zip(stays.round().astype(int).tolist(), worst.round().astype(int).tolist(), strict=True)
+    return dict(zip(map(int, copies.index), both, strict=True))
 
 
 def _copied_bytes(dims: str, types: str) -> int:

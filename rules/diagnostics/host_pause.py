@@ -47,6 +47,7 @@ from npufix.rules.shared.recording.observing import (
 from npufix.rules.shared.recording.pauses import (
     SHORTEST_PAUSE_NS,
     Pauses,
+    copies_to_device,
     ends_step,
     explained_spans,
     find_pauses,
@@ -143,6 +144,10 @@ def check(recording: Recording) -> Iterator[Observation]:
     alike[alike] = (length * _COVERS <= pauses.idle_ns[gaps]) | instead
     named[between[alike]] = spelled[found[alike]]
     covered[between[alike]] = inside[alike]
+    # What waits for a batch on its way to the device is told as that (NPU407).
+    copies = recording.host_ops.index.get_indexer(copies_to_device(recording).index)
+    kept = ~np.isin(calls, copies)
+    rows, calls, named, covered = rows[kept], calls[kept], named[kept], covered[kept]
     spent = {str(name): int(pauses.idle_ns[rows[named == name]].sum()) for name in set(named)}
     for name in sorted(spent, key=lambda name: (-spent[name], name)):
         if share(per_step(spent[name], recording), recording) >= LEAST_SHARE:

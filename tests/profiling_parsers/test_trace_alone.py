@@ -123,6 +123,10 @@ def test_cores_are_named_where_they_are_certain(
     ("name", "expected"),
     [
         ("aclnnMm_MatMulCommon_MatMulV2", "MatMulV2"),
+        (
+            "InnerPromptFlashAttention_PromptFlashAttention_PromptFlashAttention",
+            "PromptFlashAttention",
+        ),
         ("aclnnMul_Mul", "Mul"),
         ("aclnnInplaceRelu_Relu_Relu", "Relu"),
         ("trans_TransData_26", "TransData"),

@@ -37,6 +37,8 @@ class Cause:
     kind: str
     """``clock``, ``work``, ``inputs``, or "" where the dump does not say."""
     evidence: tuple[tuple[str, str], ...]
+    is_mostly_first: bool = False
+    """Whether most of it is the first operator that ``evidence`` names."""
 
 
 def compare(cluster: Cluster, rank: int, others: Sequence[int]) -> Cause:
@@ -62,7 +64,8 @@ def compare(cluster: Cluster, rank: int, others: Sequence[int]) -> Cause:
     worst = rows.assign(gap=gap).sort_values("gap", ascending=False, kind="stable")
     shown = worst[worst["gap"] > 0].head(_OPERATORS)
     facts = tuple(_fact(row) for row in shown.to_dict("records"))
-    return Cause(kind, (*clock, *(same if kind == "clock" else ()), *facts))
+    is_mostly_first = float(worst["gap"].iloc[0]) >= _MOST * whole
+    return Cause(kind, (*clock, *(same if kind == "clock" else ()), *facts), is_mostly_first)
 
 
 def _clocks(cluster: Cluster, rank: int, others: Sequence[int]) -> tuple[tuple[str, str], ...]:

@@ -114,7 +114,10 @@ def test_a_copy_out_of_pinned_memory_is_still_a_copy() -> None:
     copies = frozenset(map(int, calls))
     keeps = (1.0, 0.0, 0.0)
     change = Change(
-        frozenset(), keeps=keeps, waits=copies, stays_ns=dict.fromkeys(copies, 1_200_000)
+        frozenset(),
+        keeps=keeps,
+        waits=copies,
+        stays_ns=dict.fromkeys(copies, (1_200_000, 2_400_000)),
     )
     found = predict(
         gather_evidence(profile, {}), [Item(finding=finding("NPU407"), change=change)], 0
@@ -128,6 +131,12 @@ def test_a_copy_out_of_pinned_memory_is_still_a_copy() -> None:
     more = predict(gather_evidence(profile, {}), [Item(finding=finding("NPU407"), change=whole)], 0)
     assert more is not None
     assert more.alone[0].saved_ns == pytest.approx(alone.saved_ns + 1_200_000, rel=0.03)
+    # Where its size says how long a slow one takes, the rest is certain to go.
+    sure = replace(change, keeps=(0.0, 0.0, 0.0))
+    less = predict(gather_evidence(profile, {}), [Item(finding=finding("NPU407"), change=sure)], 0)
+    assert less is not None
+    assert less.alone[0].saved_low_ns == pytest.approx(alone.saved_ns - 1_200_000, rel=0.03)
+    assert alone.saved_low_ns == 0
 
 
 def test_more_workers_gain_up_to_what_they_can_do() -> None:

@@ -198,16 +198,22 @@ def test_the_operators_tell_why(count: float, times: float | None, why: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("kind", "advised"),
-    [("MatMulV2", "lengths of the inputs"), ("GroupedMatmul", "load-balancing-type aux_loss")],
+    ("kind", "beside", "advised", "tokens"),
+    [
+        ("MatMulV2", 1.23, "lengths of the inputs", False),
+        ("GroupedMatmul", 1.23, "load-balancing-type aux_loss", False),
+        ("GroupedMatmul", 1.0, "load-balancing-type aux_loss", True),
+    ],
 )
-def test_all_operators_take_longer_with_longer_inputs(kind: str, advised: str) -> None:
+def test_all_operators_take_longer_with_longer_inputs(
+    kind: str, beside: float, advised: str, *, tokens: bool
+) -> None:
     base = alone([(100.0, 20.0, 2.0)] * 5 + [(125.0, 0.0, 2.0)])
     names = (kind, "FlashAttentionScore", "Add")
 
     def rows(rank: int, *where: str) -> list[tuple[object, ...]]:
         cells = [10] if where else [f"{rank},8", 10]
-        longer = {name: (1.3 if name == kind else 1.23) if rank == 5 else 1 for name in names}
+        longer = {name: (1.3 if name == kind else beside) if rank == 5 else 1 for name in names}
         return [(*where, n, "AI_CORE", *cells, round(25 * MS * longer[n])) for n in names]
 
     every = [(rank, *row[1:]) for rank in range(6) for row in rows(rank, "")]
@@ -218,6 +224,7 @@ def test_all_operators_take_longer_with_longer_inputs(kind: str, advised: str) -
     (seen,) = found("NPU601", replace(base, operators=operators, details=details))
     assert "longer inputs" in dict(seen.evidence)["why"]
     assert advised in seen.advice
+    assert ("which get more tokens" in seen.what) == tokens
 
 
 @pytest.mark.parametrize(
@@ -547,3 +554,8 @@ def test_what_the_heaviest_stage_waits_is_no_symptom_of_uneven_stages(
     (seen,) = found("NPU608", replace(base, steps=steps, **bare))
     assert seen.is_symptom is is_symptom
     assert seen.cost_ns == pytest.approx(((150 + slowest_waits) / 2 - 30) * MS, rel=0.05)
+    # With 30 ms more to do, the first stage fills and drains the pipeline for longer.
+    (uneven,) = found("NPU607", replace(base, steps=steps, **bare))
+    first = float(steps["computing_ns"][~last].median())
+    longer = slowest_waits * MS * uneven.cost_ns / first
+    assert uneven.saving_ns == (0, pytest.approx(max(0, uneven.cost_ns - longer), rel=0.05))

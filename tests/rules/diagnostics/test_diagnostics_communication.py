@@ -152,6 +152,21 @@ def test_far_below_its_rate_the_link_is_looked_at_first(speed: float, links: int
     assert found.advice.count("hccn_tool") == links
 
 
+@pytest.mark.parametrize(("payload", "said"), [(40_000_000, 1), (40_000_416, 0)])
+def test_seven_links_of_9_gb_a_second_are_not_63(payload: int, said: int) -> None:
+    rows = [transport("a", 280_000_000, 9.0)]
+    # The collective itself takes a seventh of what its links add up to.
+    moved = [collective("a", 0, round(40_000_000 / 9))]
+    looked_at = recording([kernel("a")], transports=rows, collectives=moved)
+    payloads = payload_table({"a": payload})
+    found = only(
+        low_bandwidth, replace(looked_at, signals=replace(looked_at.signals, payloads=payloads))
+    )
+    assert "less than 14.4 GB/s, 9.00 GB/s on average; they take 4.44 ms" in found.what
+    # Padding is no advice for what is a multiple of 512 bytes.
+    assert ("overlap" in found.advice) == bool(said)
+
+
 def test_of_many_alike_one_is_named() -> None:
     names = [f"hcom_allReduce__5_{number}_1@group" for number in range(16)]
     rows = pd.DataFrame({"step": "1", "name": names, "waiting_ns": 3 * MS, "size_bytes": 0})

@@ -9,6 +9,7 @@ import pytest
 
 from npufix.advisor.rules_test.recordings import MS, START, US, host_ops, in_a_row, recording
 from npufix.rules.diagnostics import (
+    blocking_copy_to_device,
     host_bound_step,
     host_pause,
     hot_operator,
@@ -372,6 +373,11 @@ def test_what_lies_before_the_first_kernel_of_a_step_is_a_pause() -> None:
     (seen,) = host_pause.check(recording(rows, calls, step={"free_ns": 20 * MS}, step_ns=22 * MS))
     assert "decode_frames" in seen.what
     assert seen.cost_ns == 20 * MS
+    # A batch on its way to the device is told as that.
+    calls[1:] = [call("aten::copy_", MS, 18 * MS), call("acl_memcpy_host_to_device", MS, MS)]
+    copied = recording(rows, calls, step={"free_ns": 20 * MS}, step_ns=22 * MS)
+    assert list(host_pause.check(copied)) == []
+    assert len(list(blocking_copy_to_device.check(copied))) == 1
 
 
 def test_what_the_host_does_at_the_end_of_the_last_step_is_a_pause() -> None:
