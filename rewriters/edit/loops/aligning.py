@@ -115,9 +115,27 @@ class Aligner:
             self.of.conditions["same-dimensions"] = None
             self.of.alike.append([v.code for v in rows])
             return [v.code for v in given], replace(rows[0], source=tensors[0].asked)
-        whole = self._common(rows, same, counted=counted)
-        codes = [self._place(v, whole, tensors[0]) for v in given]
+        try:
+            whole = self._common(rows, same, counted=counted)
+            codes = [self._place(v, whole, tensors[0]) for v in given]
+        except CannotBatchError:
+            if counted or not self._are_deep(rows, same):
+                raise
+            shared = [subscript(v.code, [new_axis()]) for v in same if v.rank != 0]
+            self.of.conditions["same-dimensions"] = None
+            self.of.alike.append([*(v.code for v in rows), *shared])
+            return [v.code for v in given], replace(rows[0], source=tensors[0].asked)
         return codes, replace(whole, source=tensors[0].asked)
+
+    def _are_deep(self, rows: list[Value], same: list[Value]) -> bool:
+        """Tell whether rows meet a tensor that may have as many dimensions: ``x[i] - center``."""
+        if self.of.expected is not None or not rows or any(v.axis for v in rows):
+            return False
+        one = all(v.rank is not None and v.rank == rows[0].rank for v in rows)
+        if not one and not self._are_alike(rows, []):
+            return False
+        known = (v.rank == 0 or self.of.facts.is_tensor(v.code) is True for v in same)
+        return all(known) and all(v.rank != 0 for v in rows)
 
     def _in_a_row(self, value: Value) -> Value:
         """Return a tensor of unknown dimensions as a vector, of which all elements are compared."""
@@ -191,6 +209,7 @@ class Aligner:
         missing = difference(whole.rank, front.rank)
         if missing is None and whole.rank == 0:
             self.of.conditions["no-broadcasting"] = None
+            self.of.alike.append([front.code, parse("torch.zeros(1)")])  # a number of each round
             return front.code
         if missing is None or missing < 0:
             raise CannotBatchError(UNKNOWN_RANK)

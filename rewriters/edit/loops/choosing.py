@@ -31,6 +31,7 @@ from npufix.rewriters.edit.loops.values import (
     shift,
     subscript,
 )
+from npufix.rewriters.facts.shapes import RelativeRank
 from npufix.rewriters.graph.modules.syntax import list_names
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ def _bind(
     numbers = [v for v in values if v.kind is Kind.SAME and body.facts.is_number(v.code)]
     if not rows or len(rows) + len(numbers) < len(values) or len({v.rank for v in rows}) > 1:
         raise CannotBatchError(BRANCH)
-    codes, whole = body.of.aligner.together(mask, *rows)
+    codes, whole = _beside(body, mask, rows)
     if numbers and whole.rank != 0:
         raise CannotBatchError(BRANCH)  # of one round it would be a number
     given = iter(codes[1:])
@@ -189,14 +190,19 @@ def _write(
     base, items = body.parts(target)
     place = body.of.indexer.place(base, items, None, base)
     own = shift(body.facts.rank(base), place.kept - place.consumed) if place.is_known else None
-    if place.ragged or not place.is_view or not isinstance(own, int):
+    if place.ragged or not place.is_view:
+        raise CannotBatchError(UNKNOWN_RANK)
+    if not isinstance(own, int) and (place.axis or len(place.items) != 1):
         raise CannotBatchError(UNKNOWN_RANK)
     if body.facts.is_tensor(base) is not True:
         body.of.ask_for_tensor(base)
     index: list[ast.expr] = [everything()] if place.is_whole else place.items
     written = base if place.is_whole else subscript(base, index)
-    chosen = at_dimension(mask.code, own - place.axis)
-    body.of.expected, body.of.carrier = own, base
+    if isinstance(own, int):
+        chosen = at_dimension(mask.code, own - place.axis)
+    else:
+        chosen = _spread(mask.code, f"{ast.unparse(base)}.dim() - 1")
+    body.of.expected, body.of.carrier = own if isinstance(own, int) else None, base
     value = body.of.read(arm.value)
     body.of.expected = body.of.carrier = None
     if isinstance(arm, ast.Assign) and value.kind is Kind.SAME and value.rank == 0:
@@ -211,6 +217,26 @@ def _write(
     assert isinstance(stored, ast.Subscript)  # noqa: S101 - it was made so
     stored.ctx = ast.Store()
     yield ast.Assign([stored], ast.Call(parse("torch.where"), [chosen, new, written], []), lineno=0)
+
+
+def _spread(mask: ast.expr, dims: str) -> ast.expr:
+    """Return a vector with a number of dimensions behind it that only the run knows."""
+    ones = parse(f"f(-1, *[1] * ({dims}))")
+    assert isinstance(ones, ast.Call)  # noqa: S101 - it was written so
+    return method(mask, "view", *ones.args)
+
+
+def _beside(body: Body, mask: Value, rows: Sequence[Value]) -> tuple[list[ast.expr], Value]:
+    """Return a mask and rows that it chooses among, brought to one shape, and the result."""
+    rank = rows[0].rank
+    unknown = isinstance(rank, RelativeRank) and all(v.rank == rank and not v.axis for v in rows)
+    asked = rows[0].asked
+    if not isinstance(rank, RelativeRank) or not unknown:
+        return body.of.aligner.together(mask, *rows)
+    if body.facts.node(asked) is not rank.base:
+        raise CannotBatchError(UNKNOWN_RANK)
+    dims = f"{ast.unparse(asked)}.dim() {'-' if rank.more < 0 else '+'} {abs(rank.more)}"
+    return [_spread(mask.code, dims), *(v.code for v in rows)], rows[0]
 
 
 def mask_among(of: Expressions, items: Sequence[ast.expr]) -> int | None:

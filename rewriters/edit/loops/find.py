@@ -25,16 +25,13 @@ from npufix.rewriters.edit.loops.facts import Facts
 from npufix.rewriters.edit.loops.filling import Pieces, read_pieces
 from npufix.rewriters.edit.loops.indexing import OF_HOST, OTHER_ROUND
 from npufix.rewriters.edit.loops.reading import (
-    NO_DOMAIN,
-    STEPS,
-    Domain,
     FilledList,
     Loop,
     loops_in,
     may_hold_loops,
-    read_domain,
     spell_out,
 )
+from npufix.rewriters.edit.loops.rows.domains import NO_DOMAIN, STEPS, read_domain
 from npufix.rewriters.edit.loops.rows.joining import add_up, join, join_rounds, rows_of
 from npufix.rewriters.edit.loops.rows.moving import read_moved
 from npufix.rewriters.edit.loops.rows.on_host import calls_with_rows, fills_host, is_of_host_alone
@@ -50,13 +47,14 @@ from npufix.rewriters.edit.loops.values import (
     SHARED,
     UNKNOWN_RANK,
     CannotBatchError,
+    Domain,
 )
-from npufix.rewriters.edit.loops.weights import OF_STEPS, WEIGHTS, changes_weights
 from npufix.rewriters.edit.loops.writing import Join, write
 from npufix.rewriters.edit.rewrite import NotRewritableError
 from npufix.rewriters.facts.occasions import is_aside, is_done_once, is_hot, occasion
 from npufix.rewriters.facts.steps.functions import takes_tensors
 from npufix.rewriters.facts.steps.occasion import Occasion
+from npufix.rewriters.facts.steps.weights import OF_STEPS, WEIGHTS, changes_weights
 from npufix.rewriters.graph.dataflow import FunctionFlow, UnsupportedCodeError
 from npufix.rewriters.graph.modules.syntax import list_stored_names, nodes_of, walk
 from npufix.rewriters.graph.reader import read_function

@@ -100,11 +100,19 @@ class Indexer:
         self.of: Expressions = weakref.proxy(of)  # it would keep the tree of the module
         self.reads: list[ast.expr] = []
         """The tensors of which rows are read."""
+        self.own_reads: list[ast.expr] = []
+        """Those to whose rows the same round writes."""
+
+    def _base(self, code: ast.expr) -> Value:
+        """Return what rows are taken of; those of what a round writes to are its own."""
+        if ast.unparse(code) in self.of.own_rows:
+            return Value(Kind.SAME, code, self.of.facts.rank(code))
+        return self.of.read(code)
 
     def read(self, code: ast.Subscript) -> Value:
         """Return what a subscript is for all rounds."""
         code = self._in_one(code)
-        base = self.of.read(code.value)
+        base = self._base(code.value)
         items = spell_items(code.slice, base.rank)
         if base.kind is Kind.NUMBER:
             raise CannotBatchError(UNKNOWN_INDEX)
@@ -150,8 +158,10 @@ class Indexer:
         written = self.of.own_rows.get(ast.unparse(code))
         if written is None:
             self.reads.append(code)
-        elif (place.offset, place.source_dim) != written:
+        elif written[0] is None or (place.offset, place.source_dim) != written:
             raise CannotBatchError(OTHER_ROUND)
+        else:
+            self.own_reads.append(code)
 
     def place(  # noqa: C901 - one case a kind of item
         self, base: ast.expr | None, items: list[ast.expr], rows: int | None, asked: ast.expr
@@ -319,7 +329,9 @@ class Indexer:
             found.items.append(everything())
             found.pieces = literal(-1), size
             found.axis += 1
-        self.of.shown.setdefault("left", left)
+        if all(ast.unparse(code) != ast.unparse(left) for code in self.of.shown.values()):
+            number = sum(name.startswith("left") for name in self.of.shown)
+            self.of.shown[f"left{number or ''}"] = left
         found.kept += 1
         found.consumed += 1
 
@@ -397,7 +409,8 @@ class Indexer:
                 if self._holds_lists(value.code):
                     raise CannotBatchError(UNKNOWN_INDEX)
                 self.of.conditions["number-index"] = None
-                self.of.shown["index"] = value.code
+                before = sum(n.startswith("index") for n in self.of.shown)
+                self.of.shown[f"index{before or ''}"] = value.code
             elif value.rank not in {0, deepest}:
                 raise CannotBatchError(UNKNOWN_INDEX)
             found.items.append(at_dimension(value.code, deepest - rank))

@@ -9,24 +9,19 @@ import ast
 import copy
 import re
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.loops.values import CannotBatchError, Kind, Value, name, shift
-from npufix.rewriters.edit.loops.weights import changes_weights
 from npufix.rewriters.facts.row_operators import REPEATING
+from npufix.rewriters.facts.steps.weights import changes_weights
 from npufix.rewriters.graph.modules.syntax import children, last_name, nodes_of, walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from npufix.rewriters.edit.loops.facts import Facts
     from npufix.rewriters.graph.modules.names import FunctionNode, ModuleNames
-    from npufix.rewriters.graph.nodes import Node
 
-NO_DOMAIN = "it runs over something else than range, enumerate, zip or the rows of a tensor"
-STEPS = "it counts in steps, or from a number that is not written out"
 _JOINED = frozenset({"torch.stack", "torch.cat", "torch.concat", "torch.concatenate"})
 _NAMES = frozenset(name.rpartition(".")[2] for name in _JOINED)
 _LIKELY = re.compile(
@@ -399,89 +394,3 @@ def _comprehension(call: ast.Call) -> ast.ListComp | ast.GeneratorExp | None:
 def rename(loop: Loop, statement: ast.stmt) -> Loop:
     """Return a loop that belongs to another copy of its statement."""
     return replace(loop, statement=statement)
-
-
-@dataclass(frozen=True)
-class Domain:
-    """``for i in range(start, stop)``; of a loop over a tensor ``stop`` is its length."""
-
-    start: int
-    stop: ast.expr
-    stop_node: Node
-    names: dict[str, Value] = field(default_factory=dict)
-    """What the names of the target are."""
-    over: tuple[ast.expr, ast.expr] | None = None
-    """The target and what it takes, as they are written."""
-
-
-def read_domain(target: ast.expr, items: ast.expr, facts: Facts) -> Domain:
-    """Return what a loop runs over.
-
-    Raises:
-        CannotBatchError: it is none of the kinds that count.
-
-    """
-    return replace(_read_domain(target, items, facts), over=(target, items))
-
-
-def _read_domain(target: ast.expr, items: ast.expr, facts: Facts) -> Domain:
-    node = facts.node(items)
-    match items:
-        case ast.Call(ast.Name("range"), args, []) if isinstance(target, ast.Name) and args:
-            return _range(target.id, args, facts)
-        case ast.Call(ast.Name("enumerate"), [over], []):
-            match target:
-                case ast.Tuple([ast.Name(counter), element]):
-                    found = _elements(element, over, facts)
-                    names = {counter: read_counter(counter), **found.names}
-                    return Domain(0, found.stop, found.stop_node, names)
-        case _ if node is not None:
-            return _elements(target, items, facts)
-    raise CannotBatchError(NO_DOMAIN)
-
-
-def read_counter(counter: str, offset: int = 0) -> Value:
-    """Return the value of a name that counts."""
-    return Value(Kind.NUMBER, name(counter), 0, integer=True, offset=offset)
-
-
-def _range(counter: str, args: list[ast.expr], facts: Facts) -> Domain:
-    start, stop = (ast.Constant(0), args[0]) if len(args) == 1 else (args[0], args[1])
-    node = facts.node(stop)
-    if len(args) > 2 or not isinstance(start, ast.Constant) or node is None:  # noqa: PLR2004
-        raise CannotBatchError(STEPS)
-    if type(start.value) is not int or start.value < 0:
-        raise CannotBatchError(STEPS)
-    return Domain(start.value, stop, node, {counter: read_counter(counter)})
-
-
-def _elements(target: ast.expr, over: ast.expr, facts: Facts) -> Domain:
-    match target, over:
-        case ast.Tuple(names), ast.Call(ast.Name("zip"), parts, []) if len(names) == len(parts):
-            found = [_elements(n, p, facts) for n, p in zip(names, parts, strict=True)]
-            bound = {n: v for one in found for n, v in one.names.items()}
-            return Domain(0, found[0].stop, found[0].stop_node, bound)
-        case ast.Name(element), ast.Call(ast.Attribute(vector, "tolist"), [], []) if isinstance(
-            vector, (ast.Name, ast.Attribute)
-        ):  # as numbers or one by one, they are the entries of a vector
-            node = facts.node(vector)
-            rank = facts.rank(vector)
-            if node is None or (isinstance(rank, int) and rank != 1):
-                raise CannotBatchError(NO_DOMAIN)
-            stop = ast.parse(f"{ast.unparse(vector)}.shape[0]", mode="eval").body
-            size = facts.flow.graph.node("size", node, facts.flow.graph.constant(0))
-            return Domain(0, stop, size, {element: Value(Kind.ENTRY, vector, 0)})
-        case ast.Name(element), ast.Name() | ast.Attribute():
-            node = facts.node(over)
-            assert node is not None  # noqa: S101 - it is read where it stands
-            rank = facts.rank(over)
-            one = shift(rank, -1)
-            value = Value(Kind.ENTRY, over, one)
-            if facts.is_tensor(over):
-                value = Value(Kind.ROWS, over, one)
-                stop = ast.parse(f"{ast.unparse(over)}.shape[0]", mode="eval").body
-                size = facts.flow.graph.node("size", node, facts.flow.graph.constant(0))
-                return Domain(0, stop, size, {element: value})
-            length = facts.flow.graph.node("py:len", node)
-            return Domain(0, ast.Call(name("len"), [over], []), length, {element: value})
-    raise CannotBatchError(NO_DOMAIN)

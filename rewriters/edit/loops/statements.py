@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import re
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from npufix.rewriters.edit.loops.facts import Facts
-    from npufix.rewriters.edit.loops.reading import Domain
+    from npufix.rewriters.edit.loops.values import Domain
     from npufix.rewriters.facts.shapes import Rank
 
 RECURRENCE = "a round needs what the round before it has left in a name"
@@ -59,6 +60,8 @@ class Body:
         self.positive: set[str] = set()
         """Numbers of a round that are asserted not to be negative."""
         self.writes: list[ast.expr] = []
+        self.counted: set[str] = set()
+        """What counts the rounds of loops that stay inside."""
 
     def run(self, code: Sequence[ast.stmt]) -> list[ast.stmt]:
         """Return the statements for all rounds.
@@ -90,7 +93,8 @@ class Body:
         """Refuse, or ask, where what is read may be what is written."""
         for written in self.writes:
             target = self.facts.node(written)
-            for read in self.of.indexer.reads:
+            own = (r for r in self.of.indexer.own_reads if ast.unparse(r) != ast.unparse(written))
+            for read in (*self.of.indexer.reads, *own):
                 node = self.facts.node(read)
                 if target is None or node is None:
                     raise CannotBatchError(SHARED)
@@ -105,13 +109,14 @@ class Body:
         if self.facts.counted:
             self.of.conditions["counts-are-numbers"] = None
         inner = self.bound | set(self.of.env)
-        for number, code in enumerate(self.of.tensors):
-            if not list_names(code) & inner:
-                self.of.shown[f"tensor{number}"] = code
+        asked = {f"tensor{number}": code for number, code in enumerate(self.of.tensors)}
+        asked |= {f"deep{number}": code for number, code in enumerate(self.of.deep)}
         for group, codes in enumerate(self.of.alike):
-            for number, code in enumerate(codes):
-                if not list_names(code) & inner:
-                    self.of.shown[f"alike{group}_{number}"] = code
+            asked |= {f"alike{group}_{number}": code for number, code in enumerate(codes)}
+        for name, row in asked.items():
+            code = _InFirst(self.counted).visit(copy.deepcopy(row))
+            if not list_names(code) & inner:
+                self.of.shown[name] = code
         for number, (code, rank) in enumerate(self.facts.told):
             self.of.conditions["known-dimensions"] = None
             if not list_names(code) & inner:
@@ -185,6 +190,9 @@ class Body:
                 self._keep(code, test)
             case ast.For(target, items, body, []) if not self.of.depends(items):
                 self.of.read(items)
+                match target, items:
+                    case ast.Name(counter), ast.Call(ast.Name("range"), [_], []):
+                        self.counted.add(counter)
                 yield ast.For(target, items, list(self.block(body)), [], lineno=0)
             case ast.If(test, body, orelse) if not self.of.depends(test):
                 if any(
@@ -237,7 +245,7 @@ class Body:
                 for name, value in zip(names, values, strict=True):
                     target = ast.Name(name, ast.Store())
                     yield from self._bind(name, value, ast.Assign([target], value, lineno=0))
-            case ast.Call():
+            case ast.Call() if self.of.together.returns_several(code):
                 whole = self.of.together.several(code)
                 self.bound |= set(names)
                 yield from self._vectors()
@@ -246,8 +254,24 @@ class Body:
                 for name in names:
                     own = ast.Name(name, ast.Load())
                     self.of.env[name] = Value(Kind.ROWS, own, whole.rank, whole.axis)
-            case _:
-                raise CannotBatchError(EFFECT)
+            case ast.expr():
+                yield from self._take_apart(names, code)
+
+    def _take_apart(self, names: list[str], code: ast.expr) -> Iterator[ast.stmt]:
+        """Bind the names of ``x, y = points[i]``: as many as a row is long, which Python asks."""
+        whole = self.of.aligner.tensor(self.of.read(code))
+        if whole.kind is not Kind.ROWS:
+            raise CannotBatchError(EFFECT)
+        self.bound |= set(names)
+        yield from self._vectors()
+        first = 0 if whole.axis else 1
+        made = ast.Tuple([ast.Name(name, ast.Store()) for name in names], ast.Store())
+        parts = ast.Call(ast.Attribute(whole.code, "unbind", ast.Load()), [ast.Constant(first)], [])
+        yield ast.Assign([made], parts, lineno=0)
+        for name in names:
+            own = ast.Name(name, ast.Load())
+            axis = whole.axis - 1 if whole.axis else 0
+            self.of.env[name] = Value(Kind.ROWS, own, shift(whole.rank, -1), axis)
 
     def _keep(self, code: ast.Assert, test: ast.expr) -> None:
         """Leave an assertion about numbers where it is, in a loop before."""
@@ -342,9 +366,22 @@ class Body:
         more = difference(own, front.rank)
         if more is None:
             self.of.conditions["no-broadcasting"] = None
+            written = base if place.is_whole else subscript(base, place.items)
+            if place.pieces is None:
+                self.of.alike.append([written, front.code])
             return front.code
         missing = [new_axis()] * max(0, more)
         return subscript(front.code, [everything(), *missing]) if missing else front.code
+
+
+class _InFirst(ast.NodeTransformer):
+    """Puts zero in the place of counters: ``y[j]`` has as many dimensions as ``y[0]``."""
+
+    def __init__(self, counters: set[str]) -> None:
+        self.counters = counters
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(0) if node.id in self.counters else node
 
 
 def _list_written(code: Sequence[ast.stmt]) -> Iterator[ast.Subscript]:

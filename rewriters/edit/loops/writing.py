@@ -21,6 +21,7 @@ from npufix.rewriters.edit.rewrite import NotRewritableError
 from npufix.rewriters.edit.site import Rewrite
 from npufix.rewriters.edit.statements.proposal import Change, apply_changes
 from npufix.rewriters.graph.modules.names import source_lines
+from npufix.rewriters.graph.modules.syntax import list_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -87,7 +88,7 @@ def write(  # noqa: PLR0913, PLR0917 - what is written, and where
         probe = _replace(source, lines, flow, loop.statement, call)[0] if probed else ""
     elif new is None:
         direct, line = _replace(source, lines, flow, loop.statement, made)
-        call = ast.parse(f"{PROBE}({probed})").body
+        call = [*_list_needed(made, probed), *ast.parse(f"{PROBE}({probed})").body]
         probe = _replace(source, lines, flow, loop.statement, call)[0] if probed else ""
     else:
         old = "\n".join(
@@ -111,6 +112,19 @@ def write(  # noqa: PLR0913, PLR0917 - what is written, and where
         line += direct.count("\n") - lines_before
     ast.parse(direct)
     return Rewrite(direct, direct, text, line, "", probe)
+
+
+def _list_needed(made: Sequence[ast.stmt], probed: str) -> Iterator[ast.stmt]:
+    """Yield what binds the names that a question is about: ``x1, y1 = boxes.unbind(1)``."""
+    asked = list_names(ast.parse(f"f({probed})"))
+    binds = [s for s in made if isinstance(s, ast.Assign) and not _stores_rows(s)]
+    bound = {name for s in binds for name in list_names(s.targets[0])}
+    if asked & bound:
+        yield from binds
+
+
+def _stores_rows(code: ast.Assign) -> bool:
+    return any(isinstance(n, ast.Subscript | ast.Attribute) for n in ast.walk(code.targets[0]))
 
 
 def _call_torch(flow: FunctionFlow, *codes: ast.AST) -> None:
