@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 UNKNOWN_PLACE = "along which dimension an operator in it works is not known"
 _TRAILING = {
     "cholesky": 0, "det": -2, "diag_embed": 1, "embedding": 1, "inv": 0, "inverse": 0,
-    "layer_norm": 0, "linear": 0, "logdet": -2, "matrix_exp": 0, "one_hot": 1, "pinv": 0,
+    "layer_norm": 0, "linear": 0, "pad": 0, "logdet": -2, "matrix_exp": 0, "one_hot": 1, "pinv": 0,
     "pinverse": 0, "rms_norm": 0, "tril": 0, "triu": 0,
 }  # fmt: skip
 """Those that take the last dimensions and leave any others, and how many more the result has."""
@@ -184,6 +184,10 @@ class Batched:
         self._same(*rest, *(k.value for k in code.keywords))
         if called == "one_hot" and not rest and not code.keywords:
             raise CannotBatchError(UNKNOWN_PLACE)  # as many classes as the largest one of all
+        if called == "pad" and not (
+            len(rest) == 1 and isinstance(rest[0], ast.Tuple) and _is_constant_padding(code)
+        ):
+            raise CannotBatchError(UNKNOWN_PLACE)  # other modes count all dimensions
         value = self._front(first)
         made = self._call(code, [value.code, *rest], code.keywords)
         source = None if called in {"one_hot", "embedding"} else value.asked
@@ -422,6 +426,12 @@ class Batched:
         called = last_name(code.func)
         made = method(whole, called, -1 if called == "expand" else 1, *sizes)
         return Value(Kind.ROWS, made, len(sizes), 0, fresh=called == "repeat", source=value.asked)
+
+
+def _is_constant_padding(code: ast.Call) -> bool:
+    words = {k.arg: k.value for k in code.keywords}
+    mode = words.get("mode", ast.Constant("constant"))
+    return isinstance(mode, ast.Constant) and mode.value == "constant"
 
 
 def _shifted(code: ast.expr) -> ast.expr:

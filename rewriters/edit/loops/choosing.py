@@ -27,12 +27,13 @@ from npufix.rewriters.edit.loops.values import (
     everything,
     like,
     method,
+    owned,
     parse,
     shift,
     subscript,
 )
 from npufix.rewriters.facts.shapes import RelativeRank
-from npufix.rewriters.graph.modules.syntax import list_names
+from npufix.rewriters.graph.modules.syntax import last_name, list_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -42,6 +43,10 @@ if TYPE_CHECKING:
 
 BRANCH = "which branch it takes depends on the round: torch.where computes both"
 _OF_EACH = (ast.Add, ast.Sub, ast.Mult)
+_NEVER_FAIL = frozenset(
+    {"abs", "clamp", "l1_loss", "mean", "mse_loss", "relu", "sigmoid", "square", "sum", "tanh"}
+)
+"""Those that take any numbers and have a gradient everywhere."""
 _NAMES = ("chosen", "chosen_rows", "is_chosen")
 
 
@@ -60,7 +65,7 @@ def choose(
     arms = [*then, *other]
     if not all(isinstance(a, (ast.Assign, ast.AugAssign)) and never_fails(a.value) for a in arms):
         raise CannotBatchError(BRANCH)
-    mask = _truth(body.of, test)
+    mask = read_truth(body.of, test)
     match then, other:
         case [ast.Assign([ast.Name(name)], left)], [ast.Assign([ast.Name(same)], right)]:
             if name == same:
@@ -89,7 +94,7 @@ def pick(body: Body, name: str, test: ast.expr) -> list[ast.stmt]:
         CannotBatchError: the test is no comparison of numbers.
 
     """
-    found = method(method(_truth(body.of, test).code, "nonzero"), "squeeze", 1)
+    found = method(method(read_truth(body.of, test).code, "nonzero"), "squeeze", 1)
     start = body.of.domain.start
     code = ast.BinOp(found, ast.Add(), ast.Constant(start)) if start else found
     return [ast.Assign([ast.Name(name, ast.Store())], code, lineno=0)]
@@ -107,18 +112,21 @@ def never_fails(code: ast.expr) -> bool:
         case ast.Subscript(base, ast.Tuple(items)):
             plain = (ast.Name, ast.Constant, ast.Slice)
             return never_fails(base) and all(isinstance(item, plain) for item in items)
+        case ast.Call(func, args, words) if last_name(func) in _NEVER_FAIL:
+            owner = [func.value] if isinstance(func, ast.Attribute) else []
+            return all(map(never_fails, [*owner, *args, *(w.value for w in words)]))
     return isinstance(code, (ast.Name, ast.Attribute, ast.Constant))
 
 
-def _truth(of: Expressions, code: ast.expr) -> Value:
+def read_truth(of: Expressions, code: ast.expr) -> Value:
     """Return the outcome of a test as a vector: what a round tests is one number."""
     match code:
         case ast.UnaryOp(ast.Not(), operand):
-            value = _truth(of, operand)
+            value = read_truth(of, operand)
             return like(value, ast.UnaryOp(ast.Invert(), value.code), fresh=True)
         case ast.BoolOp(op, [left, right]):
             both = ast.BitAnd() if isinstance(op, ast.And) else ast.BitOr()
-            first, second = _truth(of, left), _truth(of, right)
+            first, second = read_truth(of, left), read_truth(of, right)
             return like(first, ast.BinOp(first.code, both, second.code), fresh=True)
         case ast.Compare(left, [ast.In()], [right]):
             one, row = _number(of, left), of.operand(right)
@@ -201,7 +209,7 @@ def _write(
     if isinstance(own, int):
         chosen = at_dimension(mask.code, own - place.axis)
     else:
-        chosen = _spread(mask.code, f"{ast.unparse(base)}.dim() - 1")
+        chosen = _spread(mask.code, f"{owned(base)}.dim() - 1")
     body.of.expected, body.of.carrier = own if isinstance(own, int) else None, base
     value = body.of.read(arm.value)
     body.of.expected = body.of.carrier = None
@@ -235,7 +243,7 @@ def _beside(body: Body, mask: Value, rows: Sequence[Value]) -> tuple[list[ast.ex
         return body.of.aligner.together(mask, *rows)
     if body.facts.node(asked) is not rank.base:
         raise CannotBatchError(UNKNOWN_RANK)
-    dims = f"{ast.unparse(asked)}.dim() {'-' if rank.more < 0 else '+'} {abs(rank.more)}"
+    dims = f"{owned(asked)}.dim() {'-' if rank.more < 0 else '+'} {abs(rank.more)}"
     return [_spread(mask.code, dims), *(v.code for v in rows)], rows[0]
 
 
@@ -301,6 +309,7 @@ def write_masked(
 
 def _read_mask(of: Expressions, code: ast.expr) -> Value:
     """Return a mask; what it compares a row with is one number where nothing else is known."""
+    of.is_masking = True
     try:
         return of.read(code)
     except CannotBatchError:
@@ -314,6 +323,8 @@ def _read_mask(of: Expressions, code: ast.expr) -> Value:
                     of.facts.assume(value.rank, 0, value.asked)
                 return of.read(code)
         raise
+    finally:
+        of.is_masking = False
 
 
 def _is_of_each(of: Expressions, code: ast.expr, mask: ast.expr) -> bool:

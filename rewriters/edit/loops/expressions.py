@@ -58,6 +58,8 @@ class Expressions:
         """The mask whose elements are written: of what it picks all elements are computed."""
         self.is_joined = False
         """Whether the rounds are joined: of none of them that fails, as it does of all at once."""
+        self.is_masking = False
+        """Whether it reads a mask, whose rows are compared with one number each."""
         self.is_counting = False
         """Whether all that a round compares is added up: ``(labels == i).sum()``."""
         self.taken: set[str] = set()
@@ -212,7 +214,11 @@ class Expressions:
             return self.together.product(first, second)
         if {first.kind, second.kind} <= {Kind.NUMBER, Kind.SAME} and _is_plain(first, second):
             return self._number(first, second, code)
-        (a, b), whole = self.aligner.together(first, second)
+        self.aligner.is_compared = isinstance(code, ast.Compare)
+        try:
+            (a, b), whole = self.aligner.together(first, second)
+        finally:
+            self.aligner.is_compared = False
         return like(whole, make(a, b), fresh=True)
 
     def _number(self, first: Value, second: Value, code: ast.expr) -> Value:

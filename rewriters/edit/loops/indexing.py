@@ -20,6 +20,7 @@ from npufix.rewriters.edit.loops.values import (
     integer,
     literal,
     method,
+    owned,
     parse,
     shift,
     subscript,
@@ -122,8 +123,7 @@ class Indexer:
         place = self.place(base.code if rows is None else None, items, rows, base.asked)
         if place.ragged:
             raise CannotBatchError(LENGTHS)
-        if place.by_tensor and self._is_of_host(code.value):
-            raise CannotBatchError(OF_HOST)
+        self._copy_index(place, code.value)
         made = place.of(base.code)
         rank: Rank = None
         if base.rank is not None and place.is_known:
@@ -133,11 +133,23 @@ class Indexer:
             if self._is_entry(code.value, place):
                 return Value(Kind.ENTRY, made, rank, source=base.asked)
             if self.of.facts.is_tensor(code.value) is not True:
-                if not isinstance(code.slice, ast.Tuple) and not place.pieces:
-                    # A dictionary, a list of anything.
-                    raise CannotBatchError(OF_A_LIST)
+                several = isinstance(code.slice, ast.Tuple) or self._picks_several(items)
+                if not (several or place.pieces):
+                    raise CannotBatchError(OF_A_LIST)  # a dictionary, a list of anything
                 self.of.ask_for_tensor(code.value)
         return Value(Kind.ROWS, made, rank, place.axis, fresh=not place.is_view, source=base.asked)
+
+    def _picks_several(self, items: list[ast.expr]) -> bool:
+        """Tell whether an index is a vector in each round, which no list takes."""
+        ranks = (self.of.read(i).rank for i in items if not isinstance(i, ast.Slice))
+        return any(isinstance(rank, int) and rank > 0 for rank in ranks)
+
+    def _copy_index(self, place: Place, table: ast.expr) -> None:
+        """Bring an index to a table of the host, as each ``table[i]`` did with its own."""
+        if place.by_tensor and self._is_of_host(table):
+            if self.of.depends(table) or len(place.items) != 1:
+                raise CannotBatchError(OF_HOST)
+            place.items = [method(place.items[0], "cpu")]
 
     def _in_one(self, code: ast.Subscript) -> ast.Subscript:
         """Return ``x[i, 3]`` for ``x[i][3]``, of what may be a tensor."""
@@ -317,7 +329,7 @@ class Indexer:
         if not self.of.facts.is_count(self.of.domain.stop_node):
             self.of.conditions["nonnegative-count"] = None
         self.of.conditions["whole-pieces"] = None
-        length = parse(f"{ast.unparse(base)}.shape[{found.consumed}]")
+        length = parse(f"{owned(base)}.shape[{found.consumed}]")
         found.axis, found.source_dim = found.kept, -1
         if item.step is None:
             end = ast.BinOp(stop, ast.Mult(), size)
@@ -398,7 +410,7 @@ class Indexer:
                 raise CannotBatchError(UNKNOWN_INDEX)
             found.items.append(at_dimension(self.of.aligner.index(value, asked), deepest))
         elif value.is_listed:
-            made = f"torch.as_tensor({ast.unparse(value.code)}, device={ast.unparse(asked)}.device)"
+            made = f"torch.as_tensor({ast.unparse(value.code)}, device={owned(asked)}.device)"
             found.items.append(at_dimension(parse(made), deepest))
         elif value.kind in {Kind.ROWS, Kind.ENTRY} and not value.axis:
             rank = value.rank if isinstance(value.rank, int) else 0
@@ -431,6 +443,13 @@ def flatten(target: ast.Subscript) -> tuple[ast.expr, ast.expr]:
         case ast.Subscript(base, ast.Tuple([ast.Slice(None, None, None), ast.Name() as row])):
             if len(items) == 1 and not isinstance(items[0], (ast.Constant, ast.Starred)):
                 return base, ast.Tuple([items[0], row], ast.Load())  # ``m[:, i][a]`` is ``m[a, i]``
+        case ast.Subscript(base, ast.Tuple(before)) if len(items) == 1:
+            whole = [n for n, item in enumerate(before) if isinstance(item, ast.Slice)]
+            plain = all(isinstance(i, ast.Slice | ast.Name | ast.Constant) for i in before)
+            picked = isinstance(items[0], ast.Compare | ast.Name)
+            if len(whole) == 1 and plain and picked and ast.unparse(before[whole[0]]) == ":":
+                found = [items[0] if n == whole[0] else i for n, i in enumerate(before)]
+                return base, ast.Tuple(found, ast.Load())  # ``m[i, :, 1][a]`` is ``m[i, a, 1]``
     return target.value, target.slice
 
 

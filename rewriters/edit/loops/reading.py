@@ -24,10 +24,9 @@ if TYPE_CHECKING:
 
 _JOINED = frozenset({"torch.stack", "torch.cat", "torch.concat", "torch.concatenate"})
 _NAMES = frozenset(name.rpartition(".")[2] for name in _JOINED)
-_LIKELY = re.compile(
-    rf"(?m)^\s*(?:async )?for\b|\b(?:{'|'.join(sorted(_NAMES))})\(|\[(?:\w+\[\w+ !=|self\.\w+\()"
-)
-_WORDS = frozenset({"for", *_NAMES, *(f"self.{name}" for name in _NAMES)})
+_CALLED = "|".join(sorted({*_NAMES, "sum"}))
+_LIKELY = re.compile(rf"(?m)^\s*(?:async )?for\b|\b(?:{_CALLED})\(|\[(?:\w+\[\w+ !=|self\.\w+\()")
+_WORDS = frozenset({"for", "sum", *_NAMES, *(f"self.{name}" for name in _NAMES)})
 _SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return, ast.Expr)
 
 
@@ -73,11 +72,14 @@ class Loop:
     total: str = ""
     """The name that each round adds ``made`` to, if that is all that it does with it."""
 
+    grown: ast.Call | None = None
+    """The ``torch.cat`` that puts ``made`` behind the ``total``, where it is not added."""
     begun: ast.stmt | None = None
     """What sets a counter to zero that nobody else needs, or makes the empty list of ``picked``."""
     picked: str = ""
     """The list of the numbers of rounds that pass ``test``."""
     test: ast.expr | None = None
+    """Which rounds are picked, or add to the total."""
 
     @property
     def is_statement(self) -> bool:
@@ -108,6 +110,8 @@ def may_hold_loops(
         return False
     for node in nodes_of(function):
         if isinstance(node, ast.Call) and last_name(node.func) in _NAMES and _comprehension(node):
+            return True
+        if isinstance(node, ast.Call) and _adds_up(node):
             return True
         if isinstance(node, (ast.For, ast.ListComp)) and any(map(_takes_rows, walk(node))):
             return True
@@ -184,7 +188,7 @@ def loops_in(body: Sequence[ast.stmt], names: ModuleNames) -> Iterator[Loop]:
     for number, statement in enumerate(body):
         if isinstance(statement, ast.For) and not statement.orelse:
             filled = _read_filling(body, number, names, uses) or _filling(body, number, names)
-            filled = filled or _adding(statement)
+            filled = filled or _adding(statement) or _growing(statement, names)
             filled = filled or _picking(body, number) or _counting(body, number, uses)
             if filled is not None:
                 yield filled
@@ -261,8 +265,19 @@ def _filling(body: Sequence[ast.stmt], number: int, names: ModuleNames) -> Loop 
 
 
 def _adding(loop: ast.For) -> Loop | None:
-    """Return a loop that ends with adding to a name: ``total = total + f(x[i])``."""
-    match loop.body[-1]:
+    """Return a loop that ends with adding to a name: ``total = total + f(x[i])``.
+
+    Perhaps not in every round: ``if n[i] > 0: total += x[i]``, or behind ``continue``.
+    """
+    before, last = loop.body[:-1], loop.body[-1]
+    test: ast.expr | None = None
+    match last:
+        case ast.If(asked, [inner], []):
+            test, last = asked, inner
+    match before:
+        case [ast.If(skipped, [ast.Continue()], []), *before] if test is None:
+            test = ast.copy_location(ast.UnaryOp(ast.Not(), skipped), skipped)
+    match last:
         case ast.AugAssign(ast.Name(total), ast.Add(), made):
             pass
         case ast.AugAssign(ast.Name(total), ast.Sub(), taken):
@@ -272,10 +287,30 @@ def _adding(loop: ast.For) -> Loop | None:
         case _:
             return None
     uses = [n for n in ast.walk(loop) if isinstance(n, ast.Name) and n.id == total]
-    own = [n for n in ast.walk(loop.body[-1]) if isinstance(n, ast.Name) and n.id == total]
+    own = [n for n in ast.walk(last) if isinstance(n, ast.Name) and n.id == total]
     if len(uses) != len(own) or any(n in own for n in ast.walk(made)):
         return None
-    return Loop(loop.target, loop.iter, loop.body[:-1], loop, made=made, total=total)
+    return Loop(loop.target, loop.iter, before, loop, made=made, total=total, test=test)
+
+
+def _growing(loop: ast.For, names: ModuleNames) -> Loop | None:
+    """Return a loop that ends with ``out = torch.cat((out, f(x[i])), dim=0)``."""
+    match loop.body[-1]:
+        case ast.Assign(
+            [ast.Name(total)],
+            ast.Call(
+                _, [ast.Tuple([ast.Name(first), made]) | ast.List([ast.Name(first), made]), *_]
+            ) as call,
+        ) if first == total and names.dotted(call.func) in _JOINED:
+            pass
+        case _:
+            return None
+    uses = [n for n in ast.walk(loop) if isinstance(n, ast.Name) and n.id == total]
+    if len(uses) != 2 or last_name(call.func) == "stack":  # noqa: PLR2004 - read and bound
+        return None
+    return Loop(
+        loop.target, loop.iter, loop.body[:-1], loop, made=made, total=total, grown=call
+    )  # fmt: skip
 
 
 def _added_to(code: ast.expr, total: str) -> ast.expr | None:
@@ -373,6 +408,9 @@ def _joining(statement: ast.stmt, names: ModuleNames, of: str = "") -> Iterator[
         node = stack.pop()
         if isinstance(node, (ast.IfExp, ast.BoolOp, ast.Lambda, ast.comprehension)):
             continue
+        if isinstance(node, ast.Call) and not (of or names.dotted(node.func)) and _adds_up(node):
+            yield node
+            continue
         if isinstance(node, ast.Call) and names.dotted(node.func) in _JOINED and node.args:
             first = node.args[0]
             if of and isinstance(first, ast.Name) and first.id == of:
@@ -381,6 +419,16 @@ def _joining(statement: ast.stmt, names: ModuleNames, of: str = "") -> Iterator[
                 yield node
                 continue
         stack.extend(children(node))
+
+
+def _adds_up(call: ast.Call) -> bool:
+    """Tell whether code is ``sum(f(x[:, i]) for i in range(n))``."""
+    made = _comprehension(call) if last_name(call.func) == "sum" and len(call.args) == 1 else None
+    if made is None or not isinstance(call.func, ast.Name) or call.keywords:
+        return False
+    only = made.generators[0]
+    counts = isinstance(only.iter, ast.Call) and last_name(only.iter.func) == "range"
+    return counts and any(isinstance(n, ast.Subscript) for n in ast.walk(made.elt))
 
 
 def _comprehension(call: ast.Call) -> ast.ListComp | ast.GeneratorExp | None:

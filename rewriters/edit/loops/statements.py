@@ -11,6 +11,7 @@ from npufix.rewriters.edit.loops.choosing import BRANCH, choose, mask_among, wri
 from npufix.rewriters.edit.loops.expressions import UNKNOWN_CALL, Expressions
 from npufix.rewriters.edit.loops.filling import copy_rows, fill, read_copied
 from npufix.rewriters.edit.loops.indexing import OTHER_ROUND, Place, flatten, spell_items
+from npufix.rewriters.edit.loops.rows.order import RECURRENCE, require_no_recurrence
 from npufix.rewriters.edit.loops.values import (
     LENGTHS,
     OF_A_LIST,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.loops.values import Domain
     from npufix.rewriters.facts.shapes import Rank
 
-RECURRENCE = "a round needs what the round before it has left in a name"
 EARLY_EXIT = "it may end, or skip a part, before the last round"
 EFFECT = (
     "it does something else beside computing rows: collect the numbers that it needs first, then "
@@ -43,6 +43,10 @@ EFFECT = (
 )
 _NO_ROWS = None, -1
 """Rows that nobody reads."""
+_IN_PLACE: dict[str, ast.operator | None] = {
+    "add_": ast.Add(), "copy_": None, "div_": ast.Div(), "mul_": ast.Mult(), "sub_": ast.Sub()
+}  # fmt: skip
+"""Methods that write into a row what an operator, or nothing else, computes."""
 _OUT = (ast.Break, ast.Continue, ast.Return, ast.Raise, ast.Try, ast.With, ast.While)
 
 
@@ -60,6 +64,8 @@ class Body:
         self.positive: set[str] = set()
         """Numbers of a round that are asserted not to be negative."""
         self.writes: list[ast.expr] = []
+        self.shown_by_views: set[str] = set()
+        """Names of which others may show the memory."""
         self.counted: set[str] = set()
         """What counts the rounds of loops that stay inside."""
 
@@ -72,7 +78,7 @@ class Body:
         """
         self._require_own_rows(code)
         self._find_writes(code)
-        _require_no_recurrence(code, set(self.of.env))
+        require_no_recurrence(code, set(self.of.env))
         made = list(self.block(code))
         self.require_apart()
         return made
@@ -108,7 +114,7 @@ class Body:
         """Ask for the numbers of dimensions that nobody has proven."""
         if self.facts.counted:
             self.of.conditions["counts-are-numbers"] = None
-        inner = self.bound | set(self.of.env)
+        inner = (self.bound | set(self.of.env)) - self._list_batched()
         asked = {f"tensor{number}": code for number, code in enumerate(self.of.tensors)}
         asked |= {f"deep{number}": code for number, code in enumerate(self.of.deep)}
         for group, codes in enumerate(self.of.alike):
@@ -121,6 +127,14 @@ class Body:
             self.of.conditions["known-dimensions"] = None
             if not list_names(code) & inner:
                 self.of.shown[f"dims{rank}_{number}"] = code
+
+    def _list_batched(self) -> set[str]:
+        """Return the names that a statement for all rounds binds, which a question may read."""
+        return {
+            name
+            for name, value in self.of.env.items()
+            if isinstance(value.code, ast.Name) and value.code.id == name and name in self.bound
+        }
 
     def _find_writes(self, code: Sequence[ast.stmt]) -> None:
         for target in _list_written(code):
@@ -180,10 +194,16 @@ class Body:
                 yield from self._bind_all(targets, value)
             case ast.Assign([ast.Subscript() as target], value):
                 yield from self._write(target, value, None)
+            case ast.AugAssign(ast.Name(name), op, value) if name in self.of.env:
+                yield self._change(name, op, value)
             case ast.AugAssign(ast.Subscript() as target, op, value):
                 yield from self._write(target, value, op)
             case ast.Expr(ast.Call(ast.Attribute(ast.Subscript() as target, "fill_"), [value], [])):
                 yield from self._write(target, value, None)
+            case ast.Expr(
+                ast.Call(ast.Attribute(ast.Subscript() as target, called), [value], [])
+            ) if called in _IN_PLACE:
+                yield from self._write(target, value, _IN_PLACE[called])
             case ast.Expr(ast.Call(ast.Attribute(ast.Subscript() as target, "zero_"), [], [])):
                 yield from self._write(target, ast.Constant(0), None)
             case ast.Assert(test):
@@ -213,6 +233,8 @@ class Body:
 
     def _bind(self, name: str, code: ast.expr, statement: ast.stmt) -> Iterator[ast.stmt]:
         value = self.of.read(code)
+        if not value.fresh:
+            self.shown_by_views |= list_names(code)
         self.bound.add(name)
         if value.kind is Kind.SAME:
             self.of.env.pop(name, None)
@@ -231,7 +253,19 @@ class Body:
             yield from self._vectors()
             yield ast.Assign([ast.Name(name, ast.Store())], value.code, lineno=0)
             own = ast.Name(name, ast.Load())
-            self.of.env[name] = Value(Kind.ROWS, own, value.rank, value.axis)
+            fresh = value.fresh and not isinstance(code, ast.Name)
+            self.of.env[name] = Value(Kind.ROWS, own, value.rank, value.axis, fresh=fresh)
+
+    def _change(self, name: str, op: ast.operator, code: ast.expr) -> ast.stmt:
+        """Return what changes a tensor that the round has computed: ``score *= weight``."""
+        own = self.of.env[name]
+        if own.kind is not Kind.ROWS or not own.fresh or name in self.shown_by_views:
+            raise CannotBatchError(EFFECT)  # a view changes what it shows
+        (first, second), whole = self.of.aligner.together(own, self.of.read(code))
+        known = whole.rank is not None and (whole.rank, whole.axis) == (own.rank, own.axis)
+        if not known or first is not own.code:
+            raise CannotBatchError(UNKNOWN_RANK)
+        return ast.AugAssign(ast.Name(name, ast.Store()), op, second)
 
     def _bind_all(self, targets: list[ast.expr], code: ast.expr) -> Iterator[ast.stmt]:
         """Bind the names of ``a, b = x[i], y[i]`` or ``best, at = x[i].max(0)``."""
@@ -240,8 +274,8 @@ class Body:
             raise CannotBatchError(EFFECT)
         match code:
             case ast.Tuple(values) if len(values) == len(names):
-                if list_names(code) & set(names):
-                    raise CannotBatchError(RECURRENCE)
+                if any(list_names(v) & set(names[:at]) for at, v in enumerate(values)):
+                    raise CannotBatchError(RECURRENCE)  # ``a, b = b, a``
                 for name, value in zip(names, values, strict=True):
                     target = ast.Name(name, ast.Store())
                     yield from self._bind(name, value, ast.Assign([target], value, lineno=0))
@@ -393,7 +427,11 @@ def _list_written(code: Sequence[ast.stmt]) -> Iterator[ast.Subscript]:
                 case ast.Call(ast.Attribute(owner, called)) if called.endswith(
                     "_"
                 ) and not called.endswith("__"):
-                    if not isinstance(owner, ast.Subscript) or called not in {"fill_", "zero_"}:
+                    if not isinstance(owner, ast.Subscript) or called not in {
+                        "fill_",
+                        "zero_",
+                        *_IN_PLACE,
+                    }:
                         raise CannotBatchError(EFFECT)
                     yield owner
 
@@ -419,45 +457,3 @@ def _list_measured(code: Sequence[ast.stmt]) -> Iterator[str]:
             match node:
                 case ast.Call(ast.Name("len"), [argument]):
                     yield ast.unparse(argument)
-
-
-def _require_no_recurrence(code: Sequence[ast.stmt], known: set[str]) -> None:
-    """Refuse a name that is read before it is bound in the same round."""
-    stored = {
-        n.id for s in code for n in ast.walk(s) if isinstance(n, ast.Name) and not _reads(n)
-    } - known
-    bound: set[str] = set()
-
-    def follow(statements: Sequence[ast.stmt]) -> None:
-        for statement in statements:
-            inner = (
-                statement.body + statement.orelse
-                if isinstance(statement, (ast.For, ast.If))
-                else []
-            )
-            parts: list[ast.AST] = [statement]
-            if isinstance(statement, ast.For):
-                parts = [statement.iter]
-                bound.update(list_names(statement.target))
-            elif isinstance(statement, ast.If):
-                parts = [statement.test]
-            reads = {
-                n.id for p in parts for n in ast.walk(p) if isinstance(n, ast.Name) and _reads(n)
-            }
-            if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
-                reads.add(statement.target.id)
-            if reads & stored - bound:
-                raise CannotBatchError(RECURRENCE)
-            follow(inner)
-            bound.update(
-                n.id
-                for p in parts
-                for n in ast.walk(p)
-                if isinstance(n, ast.Name) and not _reads(n)
-            )
-
-    follow(code)
-
-
-def _reads(name: ast.Name) -> bool:
-    return isinstance(name.ctx, ast.Load)

@@ -19,6 +19,7 @@ from npufix.rewriters.edit.loops.values import (
     literal,
     method,
     new_axis,
+    owned,
     parse,
     shift,
     subscript,
@@ -330,7 +331,7 @@ class Together:
             raise CannotBatchError(UNKNOWN_DIMENSION)
         if self.of.facts.assume(value.rank, 0, value.asked) != 0:
             raise CannotBatchError(UNKNOWN_RANK)
-        made = parse(f"torch.as_tensor(0, device={ast.unparse(rows.asked)}.device)")
+        made = parse(f"torch.as_tensor(0, device={owned(rows.asked)}.device)")
         assert isinstance(made, ast.Call)  # noqa: S101 - it was written so
         made.args = [value.code]
         return made

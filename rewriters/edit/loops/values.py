@@ -105,6 +105,13 @@ def name(text: str) -> ast.Name:
     return ast.Name(text, ast.Load())
 
 
+def owned(code: ast.expr) -> str:
+    """Return the text of what something is asked of: ``(a + b)`` of ``(a + b).dtype``."""
+    atoms = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
+    text = ast.unparse(code)
+    return text if isinstance(code, atoms) else f"({text})"
+
+
 def parse(text: str) -> ast.expr:
     """Return the syntax of an expression."""
     return ast.parse(text, mode="eval").body

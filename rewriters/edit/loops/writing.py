@@ -84,7 +84,7 @@ def write(  # noqa: PLR0913, PLR0917 - what is written, and where
     probed = ", ".join(f"{word}={ast.unparse(code)}" for word, code in shown.items())
     if joins:
         direct, line = _with_lists(source, lines, flow, loop, made, joins)
-        call = ast.parse(f"{PROBE}({probed})").body
+        call = [*_list_needed(made, probed), *ast.parse(f"{PROBE}({probed})").body]
         probe = _replace(source, lines, flow, loop.statement, call)[0] if probed else ""
     elif new is None:
         direct, line = _replace(source, lines, flow, loop.statement, made)
@@ -98,7 +98,9 @@ def write(  # noqa: PLR0913, PLR0917 - what is written, and where
         text = _as_written(ast.unparse(new), old)
         edit = _edit(loop, text, style_of(source).width, loop.removed, hoisted)
         direct, line = _splice(source, lines, flow, edit), _line_of(loop, made)
-        asked = _edit(loop, f"{PROBE}({probed})", 100, (), ())
+        needed = [*_list_needed(made, probed)]
+        removed = loop.removed if needed else ()
+        asked = _edit(loop, f"{PROBE}({probed})", 100, removed, hoisted if needed else ())
         probe = _splice(source, lines, flow, asked) if probed else ""
     if loop.begun is not None and not joins and new is None:
         rows = direct.splitlines(keepends=True)

@@ -57,6 +57,35 @@ STATEMENTS = [
         "    out = torch.zeros_like(x)\n    for i in range(x.shape[0]):\n"
         "        if k[i, 0] > 0:\n            out[i] = x[i] * 2\n    return out\n"
     ),
+    "    return sum(x[:, i] * y[:, i] for i in range(x.shape[1]))\n",
+    "    return torch.stack([r.exp() for r in x + y])\n",
+    "    return torch.stack([x + (1 - 2 * x) / 3 * i for i in range(4)], -1)\n",
+    "    for i in range(x.shape[0]):\n        x[i].mul_(y[i])\n    return x\n",
+    "    return torch.stack([((k > 0) == i).float().flatten(start_dim=1) for i in range(3)])\n",
+    (
+        "    out = torch.zeros(0, 4, dtype=x.dtype)\n    for i in range(x.shape[0]):\n"
+        "        out = torch.cat((out, x[i] * y[i]), dim=0)\n    return out\n"
+    ),
+    (
+        "    total = 0.0\n    for i in range(x.shape[0]):\n        if k[i, 0] == 0:\n"
+        "            continue\n        total = total + x[i].sum()\n    return total\n"
+    ),
+    (
+        "    total = x.new_zeros(())\n    for i in range(x.shape[0]):\n"
+        "        if k[i, 0] > 1:\n            total += (x[i] * y[i]).mean()\n    return total\n"
+    ),
+    (
+        "    total = 0.0\n    for i in range(x.shape[0]):\n        e = x[i].exp()\n"
+        "        e *= y[i]\n        total = total + e\n    return total\n"
+    ),
+    (
+        "    table = torch.tensor([[0, 1], [1, 0], [1, 1], [0, 0]])\n    best = k.min(1)[1]\n"
+        "    return torch.stack([table[m] for m in best])\n"
+    ),
+    (
+        "    for b in range(k.shape[0]):\n"
+        "        x[b, :, 1][x[b, :, 1] >= k[b, 0]] = k[b, 0] - 1\n    return x\n"
+    ),
 ]
 
 
@@ -112,6 +141,7 @@ def test_what_treats_rows_in_another_way_stays(expression: str) -> None:
         "        x[i] = x[i - 1] + y[i]\n",
         "        x[i] = x[:, i] + y[i]\n",
         "        x[k[0, i], i] = x[k[0, i], 0] + 1\n",
+        "        row = x[i]\n        row *= y[i]\n        y[i] = row\n",  # a view
     ],
 )
 def test_rows_that_another_round_writes_stay(body: str) -> None:
@@ -119,6 +149,13 @@ def test_rows_that_another_round_writes_stay(body: str) -> None:
         f"def f(x: Tensor, y: Tensor, k: Tensor):\n    for i in range(1, 3):\n{body}    return x\n"
     )
     assert _written(code) is None
+
+
+@pytest.mark.parametrize("made", ["x[i] / k[i, 0]", "x[i].log()", "y[k[i, 0]]"])
+def test_what_may_fail_in_a_round_that_is_left_out_stays(made: str) -> None:
+    body = f"        if k[i, 0] > 0:\n            total = total + ({made}).sum()\n"
+    loop = f"    total = 0.0\n    for i in range(x.shape[0]):\n{body}    return total\n"
+    assert _written(HEAD + loop) is None
 
 
 def test_what_stands_open_is_told() -> None:

@@ -21,6 +21,7 @@ from npufix.rewriters.edit.loops.values import (
     literal,
     method,
     name,
+    owned,
     parse,
     shift,
     subscript,
@@ -136,7 +137,7 @@ def _has_effect(code: ast.expr) -> bool:
 def _rounds(over: ast.expr, node: Node, dim: int, names: dict[str, Value], facts: Facts) -> Domain:
     """Return as many rounds as a dimension of a tensor is long."""
     graph = facts.flow.graph
-    stop = parse(f"{ast.unparse(over)}.shape[{dim}]")
+    stop = parse(f"{owned(over)}.shape[{dim}]")
     return Domain(0, stop, graph.node("size", node, graph.constant(dim)), names)
 
 
@@ -183,7 +184,7 @@ def _parts(element: str, over: ast.Call, facts: Facts) -> Domain:
         code = method(tensor, "unsqueeze", dim + 1)
         value = Value(Kind.ROWS, code, rank, dim, source=tensor)
         return _rounds(tensor, node, dim, {element: value}, facts)
-    length = f"{ast.unparse(tensor)}.shape[{dim}]"
+    length = f"{owned(tensor)}.shape[{dim}]"
     sizes: Sequence[ast.expr] = [size, literal(-1)] if called == "chunk" else [literal(-1), size]
     code = method(tensor, "unflatten", dim, ast.Tuple([*sizes], ast.Load()))
     value = Value(Kind.ROWS, code, rank, dim, source=tensor)
