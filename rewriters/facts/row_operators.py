@@ -19,6 +19,8 @@ ALONG_LAST = frozenset({"argsort", "sort", "topk"})
 """Those that work along the last one where none is given."""
 OVER_ALL = frozenset({"amax", "amin", "max", "mean", "min", "std", "sum", "var"})
 """Those that take several dimensions as well, and all of them where none is given."""
+OF_FLAT = frozenset({"all", "any", "argmax", "argmin", "prod"})
+"""Those that take one dimension alone, and the flat tensor where none is given."""
 PAIRS = frozenset({"max", "min"})
 """Those among them that return values and positions, but where no dimension is given."""
 ALWAYS_SEVERAL = frozenset({"chunk", "sort", "split", "topk", "unbind"})
@@ -28,11 +30,19 @@ PARTS = frozenset({"chunk", "split", "unbind"})
 """Those that return a tuple of parts, along the first dimension where none is given."""
 TURNING = {"flatten": 0, "squeeze": 1, "t": 0, "transpose": 2, "unsqueeze": 1}
 """Views of a row with its dimensions in another order, or another number: how many they name."""
+NAMES_OF_TURNING: tuple[tuple[int, list[str | None]], ...] = (
+    (0, []), (1, []), (2, []), (0, ["dim"]), (0, ["start_dim"]), (0, ["start_dim", "end_dim"]),
+    (1, ["end_dim"]), (0, ["dim0", "dim1"]), (1, ["dim1"]),
+)  # fmt: skip
+"""How many of these dimensions may stand in order, and which have a name then."""
 SHAPING = frozenset({"permute", "reshape", "view"})
 """Views of a row whose dimensions are all told."""
 REPEATING = {"expand": -1, "repeat": 1}
 """Those that may repeat a row, and what leaves a dimension as it is."""
-PRODUCTS = frozenset({"bmm", "dot", "matmul", "mm", "mv"})
+PRODUCTS: dict[str, tuple[int, ...]] = {
+    "bmm": (3, 3), "dot": (1, 1), "matmul": (), "mm": (2, 2), "mv": (2, 1)
+}  # fmt: skip
+"""Products, and the dimensions that they ask their operands for, if they do."""
 
 RANDOM = operators.RANDOM
 NEW = ELEMENTWISE - {

@@ -191,7 +191,11 @@ CONDITIONS = (
         "the tensors in the loop have as many dimensions as they are indexed with there",
     ),
     _open("counts-are-numbers", "what is called num_... or n_... is a number of Python"),
-    _open("no-broadcasting", "what is written to a row has the dimensions of the row"),
+    _open(
+        "no-broadcasting",
+        "what is written to a row has the dimensions of the row",
+        "same-dimensions",
+    ),
     _open("separate-memory", "what the loop writes to shares no memory with what it reads"),
     _open("same-dtype", "the floating point tensors in the loop have one dtype"),
     _open("value-fits-dtype", "the value is a number that the dtype of the tensor can hold"),
@@ -211,6 +215,8 @@ CONDITIONS = (
     _open(
         "whole-pieces", "a tensor that the rounds take one piece of after the other has them all"
     ),
+    _open("as-many-of-both", "what is gone through side by side has as many rounds"),
+    _open("rows-of-several", "each row has a dimension of its own: it is no single number"),
     _open("batch-first", "each round passes on a batch: its first dimension, and two or more"),
 )
 

@@ -8,8 +8,8 @@ in every round, a ``NUMBER`` that counts, or the ``ROWS`` of a tensor along an a
 
 ``expressions`` reads the body that way, operator by operator, as ``torch.vmap`` does, asking
 ``facts`` (the dataflow: ranks, lengths, which memory is shared), ``indexing`` (``x[i]``),
-``facts.row_operators`` (what treats rows by themselves) and ``submodules`` (the same of
-``self.net``).
+``facts.row_operators`` (what treats rows by themselves), ``batched`` (what has a rule of its own
+for a batch) and ``submodules`` (the same of ``self.net``).
 
 ``statements`` does so for a whole body and writes what it becomes; where a rule of the game is
 broken (a round needs the one before it, the rows have different lengths, somebody counts along) it

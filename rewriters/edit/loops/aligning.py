@@ -20,10 +20,12 @@ from npufix.rewriters.edit.loops.values import (
     everything,
     method,
     new_axis,
+    owned,
     owner_of,
     parse,
     subscript,
 )
+from npufix.rewriters.facts.shapes import RelativeRank
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -51,6 +53,8 @@ class Aligner:
         """Names that the loop gives to numbers, with what they are."""
         self.vectors: dict[str, tuple[int, str]] = {}
         """Those that are vectors now: with how many dimensions behind, and of whose dtype."""
+        self.is_compared = False
+        """Whether what meets is compared."""
         self.statements: list[ast.stmt] = []
         """What makes them."""
 
@@ -84,7 +88,9 @@ class Aligner:
         free = isinstance(value.rank, int) and value.axis <= value.rank - dims
         return value if free else self.in_front(value)
 
-    def together(self, *values: Value) -> tuple[list[ast.expr], Value]:
+    def together(  # noqa: C901 - one case a way to bring them together
+        self, *values: Value
+    ) -> tuple[list[ast.expr], Value]:
         """Return the operands of one operator that broadcasts, and its result but for the code.
 
         Raises:
@@ -115,9 +121,61 @@ class Aligner:
             self.of.conditions["same-dimensions"] = None
             self.of.alike.append([v.code for v in rows])
             return [v.code for v in given], replace(rows[0], source=tensors[0].asked)
-        whole = self._common(rows, same, counted=counted)
-        codes = [self._place(v, whole, tensors[0]) for v in given]
+        try:
+            whole = self._common(rows, same, counted=counted)
+            codes = [self._place(v, whole, tensors[0]) for v in given]
+        except CannotBatchError:
+            if not counted and (found := self._beside_numbers(given, rows, same)):
+                return found
+            if counted or not self._are_deep(rows, same):
+                raise
+            shared = [subscript(v.code, [new_axis()]) for v in same if v.rank != 0]
+            self.of.conditions["same-dimensions"] = None
+            self.of.alike.append([*(v.code for v in rows), *shared])
+            return [v.code for v in given], replace(rows[0], source=tensors[0].asked)
         return codes, replace(whole, source=tensors[0].asked)
+
+    def _beside_numbers(
+        self, given: list[Value], rows: list[Value], same: list[Value]
+    ) -> tuple[list[ast.expr], Value] | None:
+        """Return rows of unknown dimensions beside one number of each: ``x[:, i] - mean[i]``."""
+        facts = self.of.facts
+        places = {v.axis for v in rows if v.rank != 0}
+        if facts.assumes and len(places) > 1:
+            for value in rows:
+                if not value.axis and isinstance(value.rank, RelativeRank):
+                    facts.assume(value.rank, 0, value.asked)
+                    numbered = replace(value, rank=facts.rank_of(value.rank))
+                    given = [numbered if v is value else v for v in given]
+            rows = [v for v in given if v.kind is Kind.ROWS]
+        wide = [v for v in rows if v.rank != 0]
+        if not wide or len(wide) == len(rows) or any(v.rank != 0 for v in same):
+            return None
+        whole, rank = wide[0], wide[0].rank
+        known = isinstance(rank, RelativeRank) and facts.node(whole.asked) is rank.base
+        if not known or any((v.rank, v.axis) != (rank, whole.axis) for v in wide):
+            return None
+        assert isinstance(rank, RelativeRank)  # noqa: S101 - asked above
+        fewer = whole.axis - rank.more
+        ones = parse(f"f(-1, *[1] * ({owned(whole.asked)}.dim() - {fewer}))")
+        assert isinstance(ones, ast.Call)  # noqa: S101 - it was written so
+        codes = [
+            method(v.code, "view", *ones.args) if v.kind is Kind.ROWS and v.rank == 0 else v.code
+            for v in given
+        ]
+        return codes, whole
+
+    def _are_deep(self, rows: list[Value], same: list[Value]) -> bool:
+        """Tell whether rows meet a tensor that may have as many dimensions: ``x[i] - center``."""
+        if self.of.expected is not None or not rows or any(v.axis for v in rows):
+            return False
+        if len({isinstance(v.rank, int) for v in rows}) > 1:
+            return False
+        one = all(v.rank is not None and v.rank == rows[0].rank for v in rows)
+        if not one and not self._are_alike(rows, []):
+            return False
+        known = (v.rank == 0 or self.of.facts.is_tensor(v.code) is True for v in same)
+        return all(known) and all(v.rank != 0 for v in rows)
 
     def _in_a_row(self, value: Value) -> Value:
         """Return a tensor of unknown dimensions as a vector, of which all elements are compared."""
@@ -129,6 +187,9 @@ class Aligner:
 
     def _are_alike(self, rows: list[Value], same: list[Value]) -> bool:
         """Tell whether nothing but rows of unknown dimensions meet: ``x[i] - y[i]``."""
+        likely = {isinstance(self.of.facts.likely(v.rank), int) for v in rows if v.rank}
+        if self.of.is_masking and len(likely) > 1:
+            return False  # ``x[i, :, 1] > n[i]``: as likely one number
         if len({n for v in rows if isinstance(n := self.of.facts.likely(v.rank), int)}) > 1:
             return False  # ``minimum(x[i, :, 0], sizes[i, 0])``
         unknown = any(not isinstance(v.rank, int) for v in rows)
@@ -167,7 +228,7 @@ class Aligner:
             raise CannotBatchError(UNKNOWN_RANK)
         return Value(Kind.ROWS, rows[0].code if rows else tensors[0].code, widest)
 
-    def _place(  # noqa: PLR0911 - one case a kind
+    def _place(  # noqa: C901, PLR0911 - one case a kind
         self, value: Value, whole: Value, source: Value
     ) -> ast.expr:
         if value.kind is Kind.SAME:
@@ -176,11 +237,15 @@ class Aligner:
             if isinstance(whole.rank, int):
                 return self.vector(value, whole.rank - whole.axis, source.asked)
             base = self.of.facts.node(source.asked)
-            if whole.axis or whole.rank is None or whole.rank.base is not base:
+            if whole.axis or whole.rank is None:
                 raise CannotBatchError(UNKNOWN_RANK)
-            fewer = -whole.rank.more
-            count = f"{ast.unparse(source.asked)}.dim()"
-            ones = parse(f"f(*[1] * ({count} - {fewer}))" if fewer else f"f(*[1] * {count})")
+            fewer, asked = -whole.rank.more, f"{owned(source.asked)}.dim()"
+            count = f"({asked} - {fewer})" if fewer else asked
+            if whole.rank.base is not base:
+                count = self.of.facts.count_of(whole.rank)
+            if not count:
+                raise CannotBatchError(UNKNOWN_RANK)
+            ones = parse(f"f(*[1] * {count})")
             assert isinstance(ones, ast.Call)  # noqa: S101 - it was written so
             return method(self.vector(value, 0, source.asked), "view", -1, *ones.args)
         if value.axis == whole.axis and value.rank == whole.rank:
@@ -191,6 +256,7 @@ class Aligner:
         missing = difference(whole.rank, front.rank)
         if missing is None and whole.rank == 0:
             self.of.conditions["no-broadcasting"] = None
+            self.of.alike.append([front.code, parse("torch.zeros(1)")])  # a number of each round
             return front.code
         if missing is None or missing < 0:
             raise CannotBatchError(UNKNOWN_RANK)
@@ -227,16 +293,30 @@ class Aligner:
         """Return the counter of all rounds."""
         domain = self.of.domain
         first = f"{domain.start}, " if domain.start else ""
-        kind = "" if dtype is None else f"dtype={ast.unparse(owner_of(dtype))}.dtype, "
-        where = f"{kind}device={ast.unparse(owner_of(device))}.device"
+        if isinstance(dtype, ast.BinOp):
+            device = self._operand_of(dtype)
+            dtype = None
+        kind = "" if dtype is None else f"dtype={owned(owner_of(dtype))}.dtype, "
+        where = f"{kind}device={owned(owner_of(device))}.device"
         return parse(f"torch.arange({first}{ast.unparse(domain.stop)}, {where})")
+
+    def _operand_of(self, code: ast.BinOp) -> ast.expr:
+        """Return a tensor on the device of a quotient, which is of floating point.
+
+        Integers of any dtype leave the dtype of such as it is, so they need none.
+        """
+        parts = (n for n in ast.walk(code) if isinstance(n, (ast.Name, ast.Attribute)))
+        tensor = next((n for n in parts if self.of.facts.is_tensor(n) is True), None)
+        if tensor is None or not isinstance(code.op, ast.Div):
+            raise CannotBatchError(UNKNOWN_NUMBER)
+        return tensor
 
     def rounds(self, device: ast.expr) -> ast.expr:
         """Return the numbers of all rounds, whatever the counter begins with."""
         domain = self.of.domain
         stop = ast.unparse(domain.stop)
         count = f"{stop} - {domain.start}" if domain.start else stop
-        return parse(f"torch.arange({count}, device={ast.unparse(owner_of(device))}.device)")
+        return parse(f"torch.arange({count}, device={owned(owner_of(device))}.device)")
 
     def vector(self, value: Value, after: int, source: ast.expr) -> ast.expr:
         """Return a number of all rounds as a vector of the dtype of ``source``.
@@ -245,16 +325,23 @@ class Aligner:
         """
         if after > _MOST_BEHIND:
             raise CannotBatchError(HARD_TO_READ)
+        if isinstance(source, ast.BinOp) and not (
+            value.integer and isinstance(value.code, ast.Name)
+        ):
+            raise CannotBatchError(UNKNOWN_NUMBER)
         if isinstance(value.code, ast.Name) or not value.integer:
             if not (value.integer or _is_made_of(value.code, _OF_FLOATS, self.numbers)):
                 raise CannotBatchError(UNKNOWN_NUMBER)
-            leaf = at_dimension(self.arange(source, source), after)
+            flags = self.is_compared and self.of.facts.is_mask(source)
+            leaf = at_dimension(self.arange(source, None if flags else source), after)
             self._name_vectors(value.code, after, source, leaf)
             return self._filled(value.code, leaf)
         if not _is_made_of(value.code, _KEEPS_INTEGERS, self.numbers):
             raise CannotBatchError(UNKNOWN_NUMBER)
         whole = self._filled(value.code, self.arange(source, None), named=False)
-        dtype = parse(f"{ast.unparse(owner_of(source))}.dtype")
+        if self.is_compared:
+            return at_dimension(whole, after)  # a flag meets 2 as an integer, no flag
+        dtype = parse(f"{owned(owner_of(source))}.dtype")
         return at_dimension(method(whole, "to", dtype), after)
 
     def _name_vectors(self, code: ast.expr, after: int, source: ast.expr, leaf: ast.expr) -> None:

@@ -27,11 +27,13 @@ from npufix.rewriters.edit.loops.values import (
     everything,
     like,
     method,
+    owned,
     parse,
     shift,
     subscript,
 )
-from npufix.rewriters.graph.modules.syntax import list_names
+from npufix.rewriters.facts.shapes import RelativeRank
+from npufix.rewriters.graph.modules.syntax import last_name, list_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -41,6 +43,10 @@ if TYPE_CHECKING:
 
 BRANCH = "which branch it takes depends on the round: torch.where computes both"
 _OF_EACH = (ast.Add, ast.Sub, ast.Mult)
+_NEVER_FAIL = frozenset(
+    {"abs", "clamp", "l1_loss", "mean", "mse_loss", "relu", "sigmoid", "square", "sum", "tanh"}
+)
+"""Those that take any numbers and have a gradient everywhere."""
 _NAMES = ("chosen", "chosen_rows", "is_chosen")
 
 
@@ -59,7 +65,7 @@ def choose(
     arms = [*then, *other]
     if not all(isinstance(a, (ast.Assign, ast.AugAssign)) and never_fails(a.value) for a in arms):
         raise CannotBatchError(BRANCH)
-    mask = _truth(body.of, test)
+    mask = read_truth(body.of, test)
     match then, other:
         case [ast.Assign([ast.Name(name)], left)], [ast.Assign([ast.Name(same)], right)]:
             if name == same:
@@ -88,7 +94,7 @@ def pick(body: Body, name: str, test: ast.expr) -> list[ast.stmt]:
         CannotBatchError: the test is no comparison of numbers.
 
     """
-    found = method(method(_truth(body.of, test).code, "nonzero"), "squeeze", 1)
+    found = method(method(read_truth(body.of, test).code, "nonzero"), "squeeze", 1)
     start = body.of.domain.start
     code = ast.BinOp(found, ast.Add(), ast.Constant(start)) if start else found
     return [ast.Assign([ast.Name(name, ast.Store())], code, lineno=0)]
@@ -106,18 +112,21 @@ def never_fails(code: ast.expr) -> bool:
         case ast.Subscript(base, ast.Tuple(items)):
             plain = (ast.Name, ast.Constant, ast.Slice)
             return never_fails(base) and all(isinstance(item, plain) for item in items)
+        case ast.Call(func, args, words) if last_name(func) in _NEVER_FAIL:
+            owner = [func.value] if isinstance(func, ast.Attribute) else []
+            return all(map(never_fails, [*owner, *args, *(w.value for w in words)]))
     return isinstance(code, (ast.Name, ast.Attribute, ast.Constant))
 
 
-def _truth(of: Expressions, code: ast.expr) -> Value:
+def read_truth(of: Expressions, code: ast.expr) -> Value:
     """Return the outcome of a test as a vector: what a round tests is one number."""
     match code:
         case ast.UnaryOp(ast.Not(), operand):
-            value = _truth(of, operand)
+            value = read_truth(of, operand)
             return like(value, ast.UnaryOp(ast.Invert(), value.code), fresh=True)
         case ast.BoolOp(op, [left, right]):
             both = ast.BitAnd() if isinstance(op, ast.And) else ast.BitOr()
-            first, second = _truth(of, left), _truth(of, right)
+            first, second = read_truth(of, left), read_truth(of, right)
             return like(first, ast.BinOp(first.code, both, second.code), fresh=True)
         case ast.Compare(left, [ast.In()], [right]):
             one, row = _number(of, left), of.operand(right)
@@ -170,7 +179,7 @@ def _bind(
     numbers = [v for v in values if v.kind is Kind.SAME and body.facts.is_number(v.code)]
     if not rows or len(rows) + len(numbers) < len(values) or len({v.rank for v in rows}) > 1:
         raise CannotBatchError(BRANCH)
-    codes, whole = body.of.aligner.together(mask, *rows)
+    codes, whole = _beside(body, mask, rows)
     if numbers and whole.rank != 0:
         raise CannotBatchError(BRANCH)  # of one round it would be a number
     given = iter(codes[1:])
@@ -189,14 +198,19 @@ def _write(
     base, items = body.parts(target)
     place = body.of.indexer.place(base, items, None, base)
     own = shift(body.facts.rank(base), place.kept - place.consumed) if place.is_known else None
-    if place.ragged or not place.is_view or not isinstance(own, int):
+    if place.ragged or not place.is_view:
+        raise CannotBatchError(UNKNOWN_RANK)
+    if not isinstance(own, int) and (place.axis or len(place.items) != 1):
         raise CannotBatchError(UNKNOWN_RANK)
     if body.facts.is_tensor(base) is not True:
         body.of.ask_for_tensor(base)
     index: list[ast.expr] = [everything()] if place.is_whole else place.items
     written = base if place.is_whole else subscript(base, index)
-    chosen = at_dimension(mask.code, own - place.axis)
-    body.of.expected, body.of.carrier = own, base
+    if isinstance(own, int):
+        chosen = at_dimension(mask.code, own - place.axis)
+    else:
+        chosen = _spread(mask.code, f"{owned(base)}.dim() - 1")
+    body.of.expected, body.of.carrier = own if isinstance(own, int) else None, base
     value = body.of.read(arm.value)
     body.of.expected = body.of.carrier = None
     if isinstance(arm, ast.Assign) and value.kind is Kind.SAME and value.rank == 0:
@@ -211,6 +225,26 @@ def _write(
     assert isinstance(stored, ast.Subscript)  # noqa: S101 - it was made so
     stored.ctx = ast.Store()
     yield ast.Assign([stored], ast.Call(parse("torch.where"), [chosen, new, written], []), lineno=0)
+
+
+def _spread(mask: ast.expr, dims: str) -> ast.expr:
+    """Return a vector with a number of dimensions behind it that only the run knows."""
+    ones = parse(f"f(-1, *[1] * ({dims}))")
+    assert isinstance(ones, ast.Call)  # noqa: S101 - it was written so
+    return method(mask, "view", *ones.args)
+
+
+def _beside(body: Body, mask: Value, rows: Sequence[Value]) -> tuple[list[ast.expr], Value]:
+    """Return a mask and rows that it chooses among, brought to one shape, and the result."""
+    rank = rows[0].rank
+    unknown = isinstance(rank, RelativeRank) and all(v.rank == rank and not v.axis for v in rows)
+    asked = rows[0].asked
+    if not isinstance(rank, RelativeRank) or not unknown:
+        return body.of.aligner.together(mask, *rows)
+    if body.facts.node(asked) is not rank.base:
+        raise CannotBatchError(UNKNOWN_RANK)
+    dims = f"{owned(asked)}.dim() {'-' if rank.more < 0 else '+'} {abs(rank.more)}"
+    return [_spread(mask.code, dims), *(v.code for v in rows)], rows[0]
 
 
 def mask_among(of: Expressions, items: Sequence[ast.expr]) -> int | None:
@@ -275,6 +309,7 @@ def write_masked(
 
 def _read_mask(of: Expressions, code: ast.expr) -> Value:
     """Return a mask; what it compares a row with is one number where nothing else is known."""
+    of.is_masking = True
     try:
         return of.read(code)
     except CannotBatchError:
@@ -288,6 +323,8 @@ def _read_mask(of: Expressions, code: ast.expr) -> Value:
                     of.facts.assume(value.rank, 0, value.asked)
                 return of.read(code)
         raise
+    finally:
+        of.is_masking = False
 
 
 def _is_of_each(of: Expressions, code: ast.expr, mask: ast.expr) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.aligning import Aligner
+from npufix.rewriters.edit.loops.batched import Batched
 from npufix.rewriters.edit.loops.indexing import Indexer
 from npufix.rewriters.edit.loops.listed import list_integers
 from npufix.rewriters.edit.loops.submodules import Calls
@@ -21,6 +22,7 @@ from npufix.rewriters.edit.loops.values import (
     method,
 )
 from npufix.rewriters.facts import row_operators as operators
+from npufix.rewriters.facts.shapes import RelativeRank
 from npufix.rewriters.graph.modules.syntax import last_name, list_names
 from npufix.rewriters.graph.modules.torch_names import TORCH_FUNCTIONS
 from npufix.rewriters.graph.special import Op
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from npufix.rewriters.edit.loops.facts import Facts
-    from npufix.rewriters.edit.loops.reading import Domain
+    from npufix.rewriters.edit.loops.values import Domain
 
 POWERS = "a tensor of exponents takes longer than the same powers one by one"
 UNKNOWN_CALL = "a call in it may do anything, or treat the rows together"
@@ -56,6 +58,8 @@ class Expressions:
         """The mask whose elements are written: of what it picks all elements are computed."""
         self.is_joined = False
         """Whether the rounds are joined: of none of them that fails, as it does of all at once."""
+        self.is_masking = False
+        """Whether it reads a mask, whose rows are compared with one number each."""
         self.is_counting = False
         """Whether all that a round compares is added up: ``(labels == i).sum()``."""
         self.taken: set[str] = set()
@@ -66,20 +70,23 @@ class Expressions:
         """What the loop writes to, by its code, and which rows: those alone may be read."""
         self.measured: frozenset[str] = frozenset()
         """What the loop takes the length of."""
-        self.conditions: dict[str, None] = {}
+        self.conditions: dict[str, None] = dict.fromkeys(domain.conditions)
         """The conditions that nobody has proven, in the order met."""
-        self.shown: dict[str, ast.expr] = {}
+        self.shown: dict[str, ast.expr] = dict(domain.shown)
         """What conditions are about, by the names that the verifier knows: ``index``."""
         self.tensors: list[ast.expr] = []
         """What nobody has proven to be tensors."""
         self.alike: list[list[ast.expr]] = []
         """Rows that meet, of which nobody has proven that they have one number of dimensions."""
+        self.deep: list[ast.expr] = []
+        """Rows of which nobody has proven that they have a dimension each."""
         self.met: list[ast.expr] = []
         """What all rounds share and meets what they do not: of one dtype where that is asked."""
         self.aligner = Aligner(self)
         self.indexer = Indexer(self)
         self.calls = Calls(facts)
         self.together = Together(self)
+        self.batched = Batched(self)
 
     def depends(self, code: ast.AST) -> bool:
         """Tell whether an expression depends on the round."""
@@ -172,6 +179,17 @@ class Expressions:
         self.conditions["is-tensor"] = None
         self.tensors.append(code)
 
+    def ask_for_dimension(self, value: Value) -> None:
+        """Ask whether rows have a dimension: of numbers the last one is that of the rounds."""
+        rank = value.rank
+        if isinstance(rank, RelativeRank):
+            least = self.facts.likely(rank)
+            known = self.facts.shapes.least_rank(rank.base) + rank.more
+            if known > 0 or (isinstance(least, int) and least > 0):
+                return
+        self.conditions["rows-of-several"] = None
+        self.deep.append(value.code)
+
     def is_vector(self, code: ast.expr) -> bool:
         """Tell whether an index has a length: it is no number."""
         return ast.unparse(code) in self.measured
@@ -196,7 +214,11 @@ class Expressions:
             return self.together.product(first, second)
         if {first.kind, second.kind} <= {Kind.NUMBER, Kind.SAME} and _is_plain(first, second):
             return self._number(first, second, code)
-        (a, b), whole = self.aligner.together(first, second)
+        self.aligner.is_compared = isinstance(code, ast.Compare)
+        try:
+            (a, b), whole = self.aligner.together(first, second)
+        finally:
+            self.aligner.is_compared = False
         return like(whole, make(a, b), fresh=True)
 
     def _number(self, first: Value, second: Value, code: ast.expr) -> Value:
@@ -245,24 +267,29 @@ class Expressions:
                 value = self.aligner.tensor(self.read(operand))
                 return like(value, method(value.code, "abs"), fresh=True)
         if op in operators.ELEMENTWISE and self._is_operator(code):
-            return self._elementwise(code, fresh=op in operators.NEW)
-        if op in operators.REPEATING and self._is_operator(code):
+            return self.elementwise(code, fresh=op in operators.NEW)
+        repeats = op in operators.REPEATING and any(map(self.depends, code.args))
+        if repeats and self._is_operator(code):
             return self.together.repeated(code, op)
         if op in operators.PRODUCTS and self._is_operator(code):
-            return self.together.product(*map(self.read, _operands(code)))
+            called = last_name(code.func)
+            return self.together.product(*map(self.read, _operands(code)), op=called)
         if op in operators.TURNING and self._is_operator(code):
             return self.together.turned(code, op)
         if op in operators.SHAPING and self._is_operator(code):
             return self.together.shaped(code, op)
         if op in operators.ALONG and self._is_operator(code):
             if op in operators.PAIRS and self.together.is_of_two(code):
-                return self._elementwise(code, fresh=True)
+                return self.elementwise(code, fresh=True)
             return self.together.along(code, op)
         treats = self.calls.how(code)
         if treats is not None and len(code.args) == 1 and not code.keywords:
             value = self.operand(code.args[0])
             return self.calls.on_all(code, treats, value, self.aligner)
-        raise CannotBatchError(self.calls.reason or UNKNOWN_CALL)
+        found = self.batched.read(code) if self._is_operator(code) else None
+        if found is None:
+            raise CannotBatchError(self.calls.reason or UNKNOWN_CALL)
+        return found
 
     def _holds_integers(self, value: Value, one: ast.expr) -> bool:
         """Tell whether one number of a tensor or a list is surely an integer."""
@@ -301,7 +328,8 @@ class Expressions:
         called = ast.Attribute(ast.Name("torch", ast.Load()), f"{op[3:]}imum", ast.Load())
         return like(whole, ast.Call(called, [a, b], []), fresh=True)
 
-    def _elementwise(self, code: ast.Call, *, fresh: bool) -> Value:
+    def elementwise(self, code: ast.Call, *, fresh: bool) -> Value:
+        """Return an operator that needs of its operands the elements at one place."""
         owner = code.func.value if isinstance(code.func, ast.Attribute) else None
         is_method = owner is not None and self.depends(owner)
         if owner is not None and not is_method and self.facts.is_tensor(owner):

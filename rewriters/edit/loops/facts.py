@@ -33,6 +33,10 @@ _JOINING = frozenset(
 )  # fmt: skip
 _CASTS = frozenset({*operators.CASTS, Op.CAST})
 _NUMBER = re.compile(r"n(um)?_[a-z]\w*s")
+_LISTED = re.compile(r"(?i)(typing\.)?(iterable|list|sequence|tuple)\[")
+_COMPARED = ("eq", "ge", "gt", "le", "lt", "ne")
+_SAID_TENSOR = re.compile(r"(:\w+:)?[`~]*(torch\.)?(\w*Tensor|tensor)\b[`]*(?! or |\[|s)")
+"""``x (torch.Tensor): of shape``, ``x : torch.Tensor``; not ``x (Tensor or list)``."""
 _LISTS = frozenset({Op.LIST, Op.CONTAINER, "py:list"})
 
 
@@ -110,6 +114,12 @@ class Facts(ValueKinds):
                 self.told.append((whole, self.assumed[rank.base]))
         return count
 
+    def rank_of(self, rank: Rank) -> Rank:
+        """Return a number of dimensions, as far as it has been assumed."""
+        if isinstance(rank, RelativeRank) and rank.base in self.assumed:
+            return self.assumed[rank.base] + rank.more
+        return rank
+
     def likely(self, rank: Rank) -> Rank:
         """Return a number of dimensions as ``assume_ranks`` would have it."""
         found = {r.base: count - r.more for _, r, count in self._list_indexed(self._inside)}
@@ -179,7 +189,55 @@ class Facts(ValueKinds):
             return None
         if node.op.endswith("(*)") and node.op.removesuffix("(*)") in operators.NEW | _BY_ANOTHER:
             return True  # ``x.new_zeros(*x.shape)``
-        return super()._is_tensor(node)
+        if node.op in {Op.PARAM, Op.PHI} and any(map(self._is_listed, (node, *node.args))):
+            return False
+        known = super()._is_tensor(node)
+        return True if known is None and self._is_compared(node) else known
+
+    @cached_property
+    def _cast(self) -> frozenset[Node]:
+        """Return what is cast by a method, as only tensors and arrays are: ``(y == 1).float()``."""
+        by_operation = self.flow.by_operation
+        return frozenset(e.node.args[0] for op in _CASTS for e in by_operation.get(op, ()))
+
+    def _is_listed(self, node: Node) -> bool:
+        """Tell whether a parameter is a list by its annotation: ``grids: list[Tensor]``."""
+        return node.op == Op.PARAM and _LISTED.match(self._annotation(node)) is not None
+
+    def count_of(self, rank: Rank) -> str:
+        """Return code for a number of dimensions, by a name in the loop: ``(x.dim() - 1)``.
+
+        It is "" where nothing with a name has as many, or some more.
+        """
+        for evaluation in self._inside:
+            code = evaluation.code
+            if isinstance(code, (ast.Name, ast.Attribute)) and isinstance(rank, RelativeRank):
+                own = self.shapes.rank(evaluation.node)
+                if isinstance(own, RelativeRank) and own.base is rank.base:
+                    more = rank.more - own.more
+                    sign = "-" if more < 0 else "+"
+                    count = f"{ast.unparse(code)}.dim()"
+                    return f"({count} {sign} {abs(more)})" if more else count
+        return ""
+
+    def _is_compared(self, node: Node) -> bool:
+        """Tell whether it is compared with a number, and the outcome taken for a tensor."""
+        return any(
+            (e.node in self._operands_of_tensors or e.node in self._cast)
+            and all(arg is node or self.shapes.is_number(arg) for arg in e.node.args)
+            for op in _COMPARED
+            for e in self.flow.by_operation.get(op, ())
+            if node in e.node.args
+        )
+
+    def _annotation(self, node: Node) -> str:
+        """Return what a parameter is, in the words of the docstring if nothing else says so."""
+        declared = super()._annotation(node)
+        if declared or node.op != Op.PARAM:
+            return declared
+        said = ast.get_docstring(self.flow.function) or ""
+        named = re.search(rf"(?m)^\s*`?{re.escape(str(node.value))}`?\s*(\(|: )(.*)$", said)
+        return "Tensor" if named and _SAID_TENSOR.match(named[2]) else ""
 
     def is_mask(self, code: ast.AST) -> bool:
         """Tell whether an index is, or may be, a mask: one of booleans."""

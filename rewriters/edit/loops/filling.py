@@ -189,8 +189,9 @@ def _ask_for_sign(body: Body, bound: Value) -> None:
     if ast.unparse(bound.code) in body.positive:
         return
     body.of.conditions["nonnegative-lengths"] = None
-    name = "index" if "index" not in body.of.shown else "indices"
-    body.of.shown.setdefault(name, _tensor_of(bound))
+    known = sum(name.startswith("ind") for name in body.of.shown)
+    name = "index" if "index" not in body.of.shown else f"indices{known}"
+    body.of.shown[name] = _tensor_of(bound)
 
 
 def _tensor_of(bound: Value) -> ast.expr:

@@ -19,28 +19,26 @@ from npufix.rewriters.edit.loops.advice.ragged import (
     takes_padding_off,
 )
 from npufix.rewriters.edit.loops.advice.rows import ROWS, say_by_hand
-from npufix.rewriters.edit.loops.choosing import pick
+from npufix.rewriters.edit.loops.choosing import BRANCH, never_fails, pick, read_truth
 from npufix.rewriters.edit.loops.expressions import RANDOM, UNKNOWN_CALL, UNKNOWN_CODE, WRITTEN_READ
 from npufix.rewriters.edit.loops.facts import Facts
 from npufix.rewriters.edit.loops.filling import Pieces, read_pieces
 from npufix.rewriters.edit.loops.indexing import OF_HOST, OTHER_ROUND
 from npufix.rewriters.edit.loops.reading import (
-    NO_DOMAIN,
-    STEPS,
-    Domain,
     FilledList,
     Loop,
     loops_in,
     may_hold_loops,
-    read_domain,
     spell_out,
 )
-from npufix.rewriters.edit.loops.rows.joining import add_up, join, join_rounds, rows_of
+from npufix.rewriters.edit.loops.rows.domains import NO_DOMAIN, STEPS, read_domain
+from npufix.rewriters.edit.loops.rows.joining import add_up, grow, join, join_rounds, rows_of
 from npufix.rewriters.edit.loops.rows.moving import read_moved
 from npufix.rewriters.edit.loops.rows.on_host import calls_with_rows, fills_host, is_of_host_alone
+from npufix.rewriters.edit.loops.rows.order import RECURRENCE
 from npufix.rewriters.edit.loops.rows.ranges import read_ranges
 from npufix.rewriters.edit.loops.rows.windows import read_windows
-from npufix.rewriters.edit.loops.statements import EFFECT, RECURRENCE, Body
+from npufix.rewriters.edit.loops.statements import EFFECT, Body
 from npufix.rewriters.edit.loops.submodules import DROPOUT, MODULES, STATISTICS
 from npufix.rewriters.edit.loops.together import UNKNOWN_DIMENSION
 from npufix.rewriters.edit.loops.values import (
@@ -50,13 +48,14 @@ from npufix.rewriters.edit.loops.values import (
     SHARED,
     UNKNOWN_RANK,
     CannotBatchError,
+    Domain,
 )
-from npufix.rewriters.edit.loops.weights import OF_STEPS, WEIGHTS, changes_weights
 from npufix.rewriters.edit.loops.writing import Join, write
 from npufix.rewriters.edit.rewrite import NotRewritableError
 from npufix.rewriters.facts.occasions import is_aside, is_done_once, is_hot, occasion
 from npufix.rewriters.facts.steps.functions import takes_tensors
 from npufix.rewriters.facts.steps.occasion import Occasion
+from npufix.rewriters.facts.steps.weights import OF_STEPS, WEIGHTS, changes_weights
 from npufix.rewriters.graph.dataflow import FunctionFlow, UnsupportedCodeError
 from npufix.rewriters.graph.modules.syntax import list_stored_names, nodes_of, walk
 from npufix.rewriters.graph.reader import read_function
@@ -272,7 +271,7 @@ def _try(
             if any(_may_be_listed(v.code, facts) for v in taken):
                 body.of.conditions["is-tensor"] = None
         if loop.total and loop.made is not None:
-            statements += add_up(loop.total, loop.made, body.of, in_place=loop.is_in_place)
+            statements += _totalled(loop, loop.made, body)
         joins: list[Join] = []
         for one in loop.lists:
             _require_filled_once(flow, one)
@@ -292,6 +291,19 @@ def _try(
     except (CannotBatchError, NotRewritableError) as error:
         return FoundLoop(code, lines, problem=str(error))
     return FoundLoop(code, lines, tuple(body.of.conditions), rewrite)
+
+
+def _totalled(loop: Loop, made: ast.expr, body: Body) -> list[ast.stmt]:
+    """Return what adds to a name, or joins to it, what all rounds make."""
+    if loop.grown is not None:
+        return grow(loop.total, loop.grown, made, body.of)
+    chosen = None
+    if loop.test is not None:
+        values = [made, *(s.value for s in loop.body if isinstance(s, ast.Assign))]
+        if not all(map(never_fails, values)) or len(values) != len(loop.body) + 1:
+            raise CannotBatchError(BRANCH)
+        chosen = read_truth(body.of, loop.test)
+    return add_up(loop.total, made, body.of, in_place=loop.is_in_place, chosen=chosen)
 
 
 def _of_ranges(

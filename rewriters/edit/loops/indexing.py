@@ -20,6 +20,7 @@ from npufix.rewriters.edit.loops.values import (
     integer,
     literal,
     method,
+    owned,
     parse,
     shift,
     subscript,
@@ -100,11 +101,19 @@ class Indexer:
         self.of: Expressions = weakref.proxy(of)  # it would keep the tree of the module
         self.reads: list[ast.expr] = []
         """The tensors of which rows are read."""
+        self.own_reads: list[ast.expr] = []
+        """Those to whose rows the same round writes."""
+
+    def _base(self, code: ast.expr) -> Value:
+        """Return what rows are taken of; those of what a round writes to are its own."""
+        if ast.unparse(code) in self.of.own_rows:
+            return Value(Kind.SAME, code, self.of.facts.rank(code))
+        return self.of.read(code)
 
     def read(self, code: ast.Subscript) -> Value:
         """Return what a subscript is for all rounds."""
         code = self._in_one(code)
-        base = self.of.read(code.value)
+        base = self._base(code.value)
         items = spell_items(code.slice, base.rank)
         if base.kind is Kind.NUMBER:
             raise CannotBatchError(UNKNOWN_INDEX)
@@ -114,8 +123,7 @@ class Indexer:
         place = self.place(base.code if rows is None else None, items, rows, base.asked)
         if place.ragged:
             raise CannotBatchError(LENGTHS)
-        if place.by_tensor and self._is_of_host(code.value):
-            raise CannotBatchError(OF_HOST)
+        self._copy_index(place, code.value)
         made = place.of(base.code)
         rank: Rank = None
         if base.rank is not None and place.is_known:
@@ -125,11 +133,23 @@ class Indexer:
             if self._is_entry(code.value, place):
                 return Value(Kind.ENTRY, made, rank, source=base.asked)
             if self.of.facts.is_tensor(code.value) is not True:
-                if not isinstance(code.slice, ast.Tuple) and not place.pieces:
-                    # A dictionary, a list of anything.
-                    raise CannotBatchError(OF_A_LIST)
+                several = isinstance(code.slice, ast.Tuple) or self._picks_several(items)
+                if not (several or place.pieces):
+                    raise CannotBatchError(OF_A_LIST)  # a dictionary, a list of anything
                 self.of.ask_for_tensor(code.value)
         return Value(Kind.ROWS, made, rank, place.axis, fresh=not place.is_view, source=base.asked)
+
+    def _picks_several(self, items: list[ast.expr]) -> bool:
+        """Tell whether an index is a vector in each round, which no list takes."""
+        ranks = (self.of.read(i).rank for i in items if not isinstance(i, ast.Slice))
+        return any(isinstance(rank, int) and rank > 0 for rank in ranks)
+
+    def _copy_index(self, place: Place, table: ast.expr) -> None:
+        """Bring an index to a table of the host, as each ``table[i]`` did with its own."""
+        if place.by_tensor and self._is_of_host(table):
+            if self.of.depends(table) or len(place.items) != 1:
+                raise CannotBatchError(OF_HOST)
+            place.items = [method(place.items[0], "cpu")]
 
     def _in_one(self, code: ast.Subscript) -> ast.Subscript:
         """Return ``x[i, 3]`` for ``x[i][3]``, of what may be a tensor."""
@@ -150,8 +170,10 @@ class Indexer:
         written = self.of.own_rows.get(ast.unparse(code))
         if written is None:
             self.reads.append(code)
-        elif (place.offset, place.source_dim) != written:
+        elif written[0] is None or (place.offset, place.source_dim) != written:
             raise CannotBatchError(OTHER_ROUND)
+        else:
+            self.own_reads.append(code)
 
     def place(  # noqa: C901 - one case a kind of item
         self, base: ast.expr | None, items: list[ast.expr], rows: int | None, asked: ast.expr
@@ -307,7 +329,7 @@ class Indexer:
         if not self.of.facts.is_count(self.of.domain.stop_node):
             self.of.conditions["nonnegative-count"] = None
         self.of.conditions["whole-pieces"] = None
-        length = parse(f"{ast.unparse(base)}.shape[{found.consumed}]")
+        length = parse(f"{owned(base)}.shape[{found.consumed}]")
         found.axis, found.source_dim = found.kept, -1
         if item.step is None:
             end = ast.BinOp(stop, ast.Mult(), size)
@@ -319,7 +341,9 @@ class Indexer:
             found.items.append(everything())
             found.pieces = literal(-1), size
             found.axis += 1
-        self.of.shown.setdefault("left", left)
+        if all(ast.unparse(code) != ast.unparse(left) for code in self.of.shown.values()):
+            number = sum(name.startswith("left") for name in self.of.shown)
+            self.of.shown[f"left{number or ''}"] = left
         found.kept += 1
         found.consumed += 1
 
@@ -386,7 +410,7 @@ class Indexer:
                 raise CannotBatchError(UNKNOWN_INDEX)
             found.items.append(at_dimension(self.of.aligner.index(value, asked), deepest))
         elif value.is_listed:
-            made = f"torch.as_tensor({ast.unparse(value.code)}, device={ast.unparse(asked)}.device)"
+            made = f"torch.as_tensor({ast.unparse(value.code)}, device={owned(asked)}.device)"
             found.items.append(at_dimension(parse(made), deepest))
         elif value.kind in {Kind.ROWS, Kind.ENTRY} and not value.axis:
             rank = value.rank if isinstance(value.rank, int) else 0
@@ -397,7 +421,8 @@ class Indexer:
                 if self._holds_lists(value.code):
                     raise CannotBatchError(UNKNOWN_INDEX)
                 self.of.conditions["number-index"] = None
-                self.of.shown["index"] = value.code
+                before = sum(n.startswith("index") for n in self.of.shown)
+                self.of.shown[f"index{before or ''}"] = value.code
             elif value.rank not in {0, deepest}:
                 raise CannotBatchError(UNKNOWN_INDEX)
             found.items.append(at_dimension(value.code, deepest - rank))
@@ -418,6 +443,13 @@ def flatten(target: ast.Subscript) -> tuple[ast.expr, ast.expr]:
         case ast.Subscript(base, ast.Tuple([ast.Slice(None, None, None), ast.Name() as row])):
             if len(items) == 1 and not isinstance(items[0], (ast.Constant, ast.Starred)):
                 return base, ast.Tuple([items[0], row], ast.Load())  # ``m[:, i][a]`` is ``m[a, i]``
+        case ast.Subscript(base, ast.Tuple(before)) if len(items) == 1:
+            whole = [n for n, item in enumerate(before) if isinstance(item, ast.Slice)]
+            plain = all(isinstance(i, ast.Slice | ast.Name | ast.Constant) for i in before)
+            picked = isinstance(items[0], ast.Compare | ast.Name)
+            if len(whole) == 1 and plain and picked and ast.unparse(before[whole[0]]) == ":":
+                found = [items[0] if n == whole[0] else i for n, i in enumerate(before)]
+                return base, ast.Tuple(found, ast.Load())  # ``m[i, :, 1][a]`` is ``m[i, a, 1]``
     return target.value, target.slice
 
 

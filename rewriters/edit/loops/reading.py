@@ -9,30 +9,24 @@ import ast
 import copy
 import re
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.loops.values import CannotBatchError, Kind, Value, name, shift
-from npufix.rewriters.edit.loops.weights import changes_weights
 from npufix.rewriters.facts.row_operators import REPEATING
+from npufix.rewriters.facts.steps.weights import changes_weights
 from npufix.rewriters.graph.modules.syntax import children, last_name, nodes_of, walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from npufix.rewriters.edit.loops.facts import Facts
     from npufix.rewriters.graph.modules.names import FunctionNode, ModuleNames
-    from npufix.rewriters.graph.nodes import Node
 
-NO_DOMAIN = "it runs over something else than range, enumerate, zip or the rows of a tensor"
-STEPS = "it counts in steps, or from a number that is not written out"
 _JOINED = frozenset({"torch.stack", "torch.cat", "torch.concat", "torch.concatenate"})
 _NAMES = frozenset(name.rpartition(".")[2] for name in _JOINED)
-_LIKELY = re.compile(
-    rf"(?m)^\s*(?:async )?for\b|\b(?:{'|'.join(sorted(_NAMES))})\(|\[(?:\w+\[\w+ !=|self\.\w+\()"
-)
-_WORDS = frozenset({"for", *_NAMES, *(f"self.{name}" for name in _NAMES)})
+_CALLED = "|".join(sorted({*_NAMES, "sum"}))
+_LIKELY = re.compile(rf"(?m)^\s*(?:async )?for\b|\b(?:{_CALLED})\(|\[(?:\w+\[\w+ !=|self\.\w+\()")
+_WORDS = frozenset({"for", "sum", *_NAMES, *(f"self.{name}" for name in _NAMES)})
 _SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return, ast.Expr)
 
 
@@ -78,11 +72,14 @@ class Loop:
     total: str = ""
     """The name that each round adds ``made`` to, if that is all that it does with it."""
 
+    grown: ast.Call | None = None
+    """The ``torch.cat`` that puts ``made`` behind the ``total``, where it is not added."""
     begun: ast.stmt | None = None
     """What sets a counter to zero that nobody else needs, or makes the empty list of ``picked``."""
     picked: str = ""
     """The list of the numbers of rounds that pass ``test``."""
     test: ast.expr | None = None
+    """Which rounds are picked, or add to the total."""
 
     @property
     def is_statement(self) -> bool:
@@ -113,6 +110,8 @@ def may_hold_loops(
         return False
     for node in nodes_of(function):
         if isinstance(node, ast.Call) and last_name(node.func) in _NAMES and _comprehension(node):
+            return True
+        if isinstance(node, ast.Call) and _adds_up(node):
             return True
         if isinstance(node, (ast.For, ast.ListComp)) and any(map(_takes_rows, walk(node))):
             return True
@@ -189,7 +188,7 @@ def loops_in(body: Sequence[ast.stmt], names: ModuleNames) -> Iterator[Loop]:
     for number, statement in enumerate(body):
         if isinstance(statement, ast.For) and not statement.orelse:
             filled = _read_filling(body, number, names, uses) or _filling(body, number, names)
-            filled = filled or _adding(statement)
+            filled = filled or _adding(statement) or _growing(statement, names)
             filled = filled or _picking(body, number) or _counting(body, number, uses)
             if filled is not None:
                 yield filled
@@ -266,8 +265,19 @@ def _filling(body: Sequence[ast.stmt], number: int, names: ModuleNames) -> Loop 
 
 
 def _adding(loop: ast.For) -> Loop | None:
-    """Return a loop that ends with adding to a name: ``total = total + f(x[i])``."""
-    match loop.body[-1]:
+    """Return a loop that ends with adding to a name: ``total = total + f(x[i])``.
+
+    Perhaps not in every round: ``if n[i] > 0: total += x[i]``, or behind ``continue``.
+    """
+    before, last = loop.body[:-1], loop.body[-1]
+    test: ast.expr | None = None
+    match last:
+        case ast.If(asked, [inner], []):
+            test, last = asked, inner
+    match before:
+        case [ast.If(skipped, [ast.Continue()], []), *before] if test is None:
+            test = ast.copy_location(ast.UnaryOp(ast.Not(), skipped), skipped)
+    match last:
         case ast.AugAssign(ast.Name(total), ast.Add(), made):
             pass
         case ast.AugAssign(ast.Name(total), ast.Sub(), taken):
@@ -277,10 +287,30 @@ def _adding(loop: ast.For) -> Loop | None:
         case _:
             return None
     uses = [n for n in ast.walk(loop) if isinstance(n, ast.Name) and n.id == total]
-    own = [n for n in ast.walk(loop.body[-1]) if isinstance(n, ast.Name) and n.id == total]
+    own = [n for n in ast.walk(last) if isinstance(n, ast.Name) and n.id == total]
     if len(uses) != len(own) or any(n in own for n in ast.walk(made)):
         return None
-    return Loop(loop.target, loop.iter, loop.body[:-1], loop, made=made, total=total)
+    return Loop(loop.target, loop.iter, before, loop, made=made, total=total, test=test)
+
+
+def _growing(loop: ast.For, names: ModuleNames) -> Loop | None:
+    """Return a loop that ends with ``out = torch.cat((out, f(x[i])), dim=0)``."""
+    match loop.body[-1]:
+        case ast.Assign(
+            [ast.Name(total)],
+            ast.Call(
+                _, [ast.Tuple([ast.Name(first), made]) | ast.List([ast.Name(first), made]), *_]
+            ) as call,
+        ) if first == total and names.dotted(call.func) in _JOINED:
+            pass
+        case _:
+            return None
+    uses = [n for n in ast.walk(loop) if isinstance(n, ast.Name) and n.id == total]
+    if len(uses) != 2 or last_name(call.func) == "stack":  # noqa: PLR2004 - read and bound
+        return None
+    return Loop(
+        loop.target, loop.iter, loop.body[:-1], loop, made=made, total=total, grown=call
+    )  # fmt: skip
 
 
 def _added_to(code: ast.expr, total: str) -> ast.expr | None:
@@ -378,6 +408,9 @@ def _joining(statement: ast.stmt, names: ModuleNames, of: str = "") -> Iterator[
         node = stack.pop()
         if isinstance(node, (ast.IfExp, ast.BoolOp, ast.Lambda, ast.comprehension)):
             continue
+        if isinstance(node, ast.Call) and not (of or names.dotted(node.func)) and _adds_up(node):
+            yield node
+            continue
         if isinstance(node, ast.Call) and names.dotted(node.func) in _JOINED and node.args:
             first = node.args[0]
             if of and isinstance(first, ast.Name) and first.id == of:
@@ -386,6 +419,16 @@ def _joining(statement: ast.stmt, names: ModuleNames, of: str = "") -> Iterator[
                 yield node
                 continue
         stack.extend(children(node))
+
+
+def _adds_up(call: ast.Call) -> bool:
+    """Tell whether code is ``sum(f(x[:, i]) for i in range(n))``."""
+    made = _comprehension(call) if last_name(call.func) == "sum" and len(call.args) == 1 else None
+    if made is None or not isinstance(call.func, ast.Name) or call.keywords:
+        return False
+    only = made.generators[0]
+    counts = isinstance(only.iter, ast.Call) and last_name(only.iter.func) == "range"
+    return counts and any(isinstance(n, ast.Subscript) for n in ast.walk(made.elt))
 
 
 def _comprehension(call: ast.Call) -> ast.ListComp | ast.GeneratorExp | None:
@@ -399,89 +442,3 @@ def _comprehension(call: ast.Call) -> ast.ListComp | ast.GeneratorExp | None:
 def rename(loop: Loop, statement: ast.stmt) -> Loop:
     """Return a loop that belongs to another copy of its statement."""
     return replace(loop, statement=statement)
-
-
-@dataclass(frozen=True)
-class Domain:
-    """``for i in range(start, stop)``; of a loop over a tensor ``stop`` is its length."""
-
-    start: int
-    stop: ast.expr
-    stop_node: Node
-    names: dict[str, Value] = field(default_factory=dict)
-    """What the names of the target are."""
-    over: tuple[ast.expr, ast.expr] | None = None
-    """The target and what it takes, as they are written."""
-
-
-def read_domain(target: ast.expr, items: ast.expr, facts: Facts) -> Domain:
-    """Return what a loop runs over.
-
-    Raises:
-        CannotBatchError: it is none of the kinds that count.
-
-    """
-    return replace(_read_domain(target, items, facts), over=(target, items))
-
-
-def _read_domain(target: ast.expr, items: ast.expr, facts: Facts) -> Domain:
-    node = facts.node(items)
-    match items:
-        case ast.Call(ast.Name("range"), args, []) if isinstance(target, ast.Name) and args:
-            return _range(target.id, args, facts)
-        case ast.Call(ast.Name("enumerate"), [over], []):
-            match target:
-                case ast.Tuple([ast.Name(counter), element]):
-                    found = _elements(element, over, facts)
-                    names = {counter: read_counter(counter), **found.names}
-                    return Domain(0, found.stop, found.stop_node, names)
-        case _ if node is not None:
-            return _elements(target, items, facts)
-    raise CannotBatchError(NO_DOMAIN)
-
-
-def read_counter(counter: str, offset: int = 0) -> Value:
-    """Return the value of a name that counts."""
-    return Value(Kind.NUMBER, name(counter), 0, integer=True, offset=offset)
-
-
-def _range(counter: str, args: list[ast.expr], facts: Facts) -> Domain:
-    start, stop = (ast.Constant(0), args[0]) if len(args) == 1 else (args[0], args[1])
-    node = facts.node(stop)
-    if len(args) > 2 or not isinstance(start, ast.Constant) or node is None:  # noqa: PLR2004
-        raise CannotBatchError(STEPS)
-    if type(start.value) is not int or start.value < 0:
-        raise CannotBatchError(STEPS)
-    return Domain(start.value, stop, node, {counter: read_counter(counter)})
-
-
-def _elements(target: ast.expr, over: ast.expr, facts: Facts) -> Domain:
-    match target, over:
-        case ast.Tuple(names), ast.Call(ast.Name("zip"), parts, []) if len(names) == len(parts):
-            found = [_elements(n, p, facts) for n, p in zip(names, parts, strict=True)]
-            bound = {n: v for one in found for n, v in one.names.items()}
-            return Domain(0, found[0].stop, found[0].stop_node, bound)
-        case ast.Name(element), ast.Call(ast.Attribute(vector, "tolist"), [], []) if isinstance(
-            vector, (ast.Name, ast.Attribute)
-        ):  # as numbers or one by one, they are the entries of a vector
-            node = facts.node(vector)
-            rank = facts.rank(vector)
-            if node is None or (isinstance(rank, int) and rank != 1):
-                raise CannotBatchError(NO_DOMAIN)
-            stop = ast.parse(f"{ast.unparse(vector)}.shape[0]", mode="eval").body
-            size = facts.flow.graph.node("size", node, facts.flow.graph.constant(0))
-            return Domain(0, stop, size, {element: Value(Kind.ENTRY, vector, 0)})
-        case ast.Name(element), ast.Name() | ast.Attribute():
-            node = facts.node(over)
-            assert node is not None  # noqa: S101 - it is read where it stands
-            rank = facts.rank(over)
-            one = shift(rank, -1)
-            value = Value(Kind.ENTRY, over, one)
-            if facts.is_tensor(over):
-                value = Value(Kind.ROWS, over, one)
-                stop = ast.parse(f"{ast.unparse(over)}.shape[0]", mode="eval").body
-                size = facts.flow.graph.node("size", node, facts.flow.graph.constant(0))
-                return Domain(0, stop, size, {element: value})
-            length = facts.flow.graph.node("py:len", node)
-            return Domain(0, ast.Call(name("len"), [over], []), length, {element: value})
-    raise CannotBatchError(NO_DOMAIN)

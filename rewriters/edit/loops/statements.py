@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import re
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from npufix.rewriters.edit.loops.choosing import BRANCH, choose, mask_among, wri
 from npufix.rewriters.edit.loops.expressions import UNKNOWN_CALL, Expressions
 from npufix.rewriters.edit.loops.filling import copy_rows, fill, read_copied
 from npufix.rewriters.edit.loops.indexing import OTHER_ROUND, Place, flatten, spell_items
+from npufix.rewriters.edit.loops.rows.order import RECURRENCE, require_no_recurrence
 from npufix.rewriters.edit.loops.values import (
     LENGTHS,
     OF_A_LIST,
@@ -31,10 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from npufix.rewriters.edit.loops.facts import Facts
-    from npufix.rewriters.edit.loops.reading import Domain
+    from npufix.rewriters.edit.loops.values import Domain
     from npufix.rewriters.facts.shapes import Rank
 
-RECURRENCE = "a round needs what the round before it has left in a name"
 EARLY_EXIT = "it may end, or skip a part, before the last round"
 EFFECT = (
     "it does something else beside computing rows: collect the numbers that it needs first, then "
@@ -42,6 +43,10 @@ EFFECT = (
 )
 _NO_ROWS = None, -1
 """Rows that nobody reads."""
+_IN_PLACE: dict[str, ast.operator | None] = {
+    "add_": ast.Add(), "copy_": None, "div_": ast.Div(), "mul_": ast.Mult(), "sub_": ast.Sub()
+}  # fmt: skip
+"""Methods that write into a row what an operator, or nothing else, computes."""
 _OUT = (ast.Break, ast.Continue, ast.Return, ast.Raise, ast.Try, ast.With, ast.While)
 
 
@@ -59,6 +64,10 @@ class Body:
         self.positive: set[str] = set()
         """Numbers of a round that are asserted not to be negative."""
         self.writes: list[ast.expr] = []
+        self.shown_by_views: set[str] = set()
+        """Names of which others may show the memory."""
+        self.counted: set[str] = set()
+        """What counts the rounds of loops that stay inside."""
 
     def run(self, code: Sequence[ast.stmt]) -> list[ast.stmt]:
         """Return the statements for all rounds.
@@ -69,7 +78,7 @@ class Body:
         """
         self._require_own_rows(code)
         self._find_writes(code)
-        _require_no_recurrence(code, set(self.of.env))
+        require_no_recurrence(code, set(self.of.env))
         made = list(self.block(code))
         self.require_apart()
         return made
@@ -90,7 +99,8 @@ class Body:
         """Refuse, or ask, where what is read may be what is written."""
         for written in self.writes:
             target = self.facts.node(written)
-            for read in self.of.indexer.reads:
+            own = (r for r in self.of.indexer.own_reads if ast.unparse(r) != ast.unparse(written))
+            for read in (*self.of.indexer.reads, *own):
                 node = self.facts.node(read)
                 if target is None or node is None:
                     raise CannotBatchError(SHARED)
@@ -104,18 +114,27 @@ class Body:
         """Ask for the numbers of dimensions that nobody has proven."""
         if self.facts.counted:
             self.of.conditions["counts-are-numbers"] = None
-        inner = self.bound | set(self.of.env)
-        for number, code in enumerate(self.of.tensors):
-            if not list_names(code) & inner:
-                self.of.shown[f"tensor{number}"] = code
+        inner = (self.bound | set(self.of.env)) - self._list_batched()
+        asked = {f"tensor{number}": code for number, code in enumerate(self.of.tensors)}
+        asked |= {f"deep{number}": code for number, code in enumerate(self.of.deep)}
         for group, codes in enumerate(self.of.alike):
-            for number, code in enumerate(codes):
-                if not list_names(code) & inner:
-                    self.of.shown[f"alike{group}_{number}"] = code
+            asked |= {f"alike{group}_{number}": code for number, code in enumerate(codes)}
+        for name, row in asked.items():
+            code = _InFirst(self.counted).visit(copy.deepcopy(row))
+            if not list_names(code) & inner:
+                self.of.shown[name] = code
         for number, (code, rank) in enumerate(self.facts.told):
             self.of.conditions["known-dimensions"] = None
             if not list_names(code) & inner:
                 self.of.shown[f"dims{rank}_{number}"] = code
+
+    def _list_batched(self) -> set[str]:
+        """Return the names that a statement for all rounds binds, which a question may read."""
+        return {
+            name
+            for name, value in self.of.env.items()
+            if isinstance(value.code, ast.Name) and value.code.id == name and name in self.bound
+        }
 
     def _find_writes(self, code: Sequence[ast.stmt]) -> None:
         for target in _list_written(code):
@@ -175,16 +194,25 @@ class Body:
                 yield from self._bind_all(targets, value)
             case ast.Assign([ast.Subscript() as target], value):
                 yield from self._write(target, value, None)
+            case ast.AugAssign(ast.Name(name), op, value) if name in self.of.env:
+                yield self._change(name, op, value)
             case ast.AugAssign(ast.Subscript() as target, op, value):
                 yield from self._write(target, value, op)
             case ast.Expr(ast.Call(ast.Attribute(ast.Subscript() as target, "fill_"), [value], [])):
                 yield from self._write(target, value, None)
+            case ast.Expr(
+                ast.Call(ast.Attribute(ast.Subscript() as target, called), [value], [])
+            ) if called in _IN_PLACE:
+                yield from self._write(target, value, _IN_PLACE[called])
             case ast.Expr(ast.Call(ast.Attribute(ast.Subscript() as target, "zero_"), [], [])):
                 yield from self._write(target, ast.Constant(0), None)
             case ast.Assert(test):
                 self._keep(code, test)
             case ast.For(target, items, body, []) if not self.of.depends(items):
                 self.of.read(items)
+                match target, items:
+                    case ast.Name(counter), ast.Call(ast.Name("range"), [_], []):
+                        self.counted.add(counter)
                 yield ast.For(target, items, list(self.block(body)), [], lineno=0)
             case ast.If(test, body, orelse) if not self.of.depends(test):
                 if any(
@@ -205,6 +233,8 @@ class Body:
 
     def _bind(self, name: str, code: ast.expr, statement: ast.stmt) -> Iterator[ast.stmt]:
         value = self.of.read(code)
+        if not value.fresh:
+            self.shown_by_views |= list_names(code)
         self.bound.add(name)
         if value.kind is Kind.SAME:
             self.of.env.pop(name, None)
@@ -223,7 +253,19 @@ class Body:
             yield from self._vectors()
             yield ast.Assign([ast.Name(name, ast.Store())], value.code, lineno=0)
             own = ast.Name(name, ast.Load())
-            self.of.env[name] = Value(Kind.ROWS, own, value.rank, value.axis)
+            fresh = value.fresh and not isinstance(code, ast.Name)
+            self.of.env[name] = Value(Kind.ROWS, own, value.rank, value.axis, fresh=fresh)
+
+    def _change(self, name: str, op: ast.operator, code: ast.expr) -> ast.stmt:
+        """Return what changes a tensor that the round has computed: ``score *= weight``."""
+        own = self.of.env[name]
+        if own.kind is not Kind.ROWS or not own.fresh or name in self.shown_by_views:
+            raise CannotBatchError(EFFECT)  # a view changes what it shows
+        (first, second), whole = self.of.aligner.together(own, self.of.read(code))
+        known = whole.rank is not None and (whole.rank, whole.axis) == (own.rank, own.axis)
+        if not known or first is not own.code:
+            raise CannotBatchError(UNKNOWN_RANK)
+        return ast.AugAssign(ast.Name(name, ast.Store()), op, second)
 
     def _bind_all(self, targets: list[ast.expr], code: ast.expr) -> Iterator[ast.stmt]:
         """Bind the names of ``a, b = x[i], y[i]`` or ``best, at = x[i].max(0)``."""
@@ -232,12 +274,12 @@ class Body:
             raise CannotBatchError(EFFECT)
         match code:
             case ast.Tuple(values) if len(values) == len(names):
-                if list_names(code) & set(names):
-                    raise CannotBatchError(RECURRENCE)
+                if any(list_names(v) & set(names[:at]) for at, v in enumerate(values)):
+                    raise CannotBatchError(RECURRENCE)  # ``a, b = b, a``
                 for name, value in zip(names, values, strict=True):
                     target = ast.Name(name, ast.Store())
                     yield from self._bind(name, value, ast.Assign([target], value, lineno=0))
-            case ast.Call():
+            case ast.Call() if self.of.together.returns_several(code):
                 whole = self.of.together.several(code)
                 self.bound |= set(names)
                 yield from self._vectors()
@@ -246,8 +288,24 @@ class Body:
                 for name in names:
                     own = ast.Name(name, ast.Load())
                     self.of.env[name] = Value(Kind.ROWS, own, whole.rank, whole.axis)
-            case _:
-                raise CannotBatchError(EFFECT)
+            case ast.expr():
+                yield from self._take_apart(names, code)
+
+    def _take_apart(self, names: list[str], code: ast.expr) -> Iterator[ast.stmt]:
+        """Bind the names of ``x, y = points[i]``: as many as a row is long, which Python asks."""
+        whole = self.of.aligner.tensor(self.of.read(code))
+        if whole.kind is not Kind.ROWS:
+            raise CannotBatchError(EFFECT)
+        self.bound |= set(names)
+        yield from self._vectors()
+        first = 0 if whole.axis else 1
+        made = ast.Tuple([ast.Name(name, ast.Store()) for name in names], ast.Store())
+        parts = ast.Call(ast.Attribute(whole.code, "unbind", ast.Load()), [ast.Constant(first)], [])
+        yield ast.Assign([made], parts, lineno=0)
+        for name in names:
+            own = ast.Name(name, ast.Load())
+            axis = whole.axis - 1 if whole.axis else 0
+            self.of.env[name] = Value(Kind.ROWS, own, shift(whole.rank, -1), axis)
 
     def _keep(self, code: ast.Assert, test: ast.expr) -> None:
         """Leave an assertion about numbers where it is, in a loop before."""
@@ -342,9 +400,22 @@ class Body:
         more = difference(own, front.rank)
         if more is None:
             self.of.conditions["no-broadcasting"] = None
+            written = base if place.is_whole else subscript(base, place.items)
+            if place.pieces is None:
+                self.of.alike.append([written, front.code])
             return front.code
         missing = [new_axis()] * max(0, more)
         return subscript(front.code, [everything(), *missing]) if missing else front.code
+
+
+class _InFirst(ast.NodeTransformer):
+    """Puts zero in the place of counters: ``y[j]`` has as many dimensions as ``y[0]``."""
+
+    def __init__(self, counters: set[str]) -> None:
+        self.counters = counters
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(0) if node.id in self.counters else node
 
 
 def _list_written(code: Sequence[ast.stmt]) -> Iterator[ast.Subscript]:
@@ -356,7 +427,11 @@ def _list_written(code: Sequence[ast.stmt]) -> Iterator[ast.Subscript]:
                 case ast.Call(ast.Attribute(owner, called)) if called.endswith(
                     "_"
                 ) and not called.endswith("__"):
-                    if not isinstance(owner, ast.Subscript) or called not in {"fill_", "zero_"}:
+                    if not isinstance(owner, ast.Subscript) or called not in {
+                        "fill_",
+                        "zero_",
+                        *_IN_PLACE,
+                    }:
                         raise CannotBatchError(EFFECT)
                     yield owner
 
@@ -382,45 +457,3 @@ def _list_measured(code: Sequence[ast.stmt]) -> Iterator[str]:
             match node:
                 case ast.Call(ast.Name("len"), [argument]):
                     yield ast.unparse(argument)
-
-
-def _require_no_recurrence(code: Sequence[ast.stmt], known: set[str]) -> None:
-    """Refuse a name that is read before it is bound in the same round."""
-    stored = {
-        n.id for s in code for n in ast.walk(s) if isinstance(n, ast.Name) and not _reads(n)
-    } - known
-    bound: set[str] = set()
-
-    def follow(statements: Sequence[ast.stmt]) -> None:
-        for statement in statements:
-            inner = (
-                statement.body + statement.orelse
-                if isinstance(statement, (ast.For, ast.If))
-                else []
-            )
-            parts: list[ast.AST] = [statement]
-            if isinstance(statement, ast.For):
-                parts = [statement.iter]
-                bound.update(list_names(statement.target))
-            elif isinstance(statement, ast.If):
-                parts = [statement.test]
-            reads = {
-                n.id for p in parts for n in ast.walk(p) if isinstance(n, ast.Name) and _reads(n)
-            }
-            if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
-                reads.add(statement.target.id)
-            if reads & stored - bound:
-                raise CannotBatchError(RECURRENCE)
-            follow(inner)
-            bound.update(
-                n.id
-                for p in parts
-                for n in ast.walk(p)
-                if isinstance(n, ast.Name) and not _reads(n)
-            )
-
-    follow(code)
-
-
-def _reads(name: ast.Name) -> bool:
-    return isinstance(name.ctx, ast.Load)

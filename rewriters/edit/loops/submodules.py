@@ -12,6 +12,7 @@ from npufix.rewriters.edit.loops.values import (
     Kind,
     Value,
     method,
+    owned,
     parse,
     shift,
     subscript,
@@ -173,7 +174,7 @@ class Calls:
         if value.axis > 1:
             value = aligner.in_front(value)
         merged: ast.expr = ast.Call(code.func, [method(value.code, "flatten", 0, 1)], [])
-        shape = parse(f"{ast.unparse(value.code)}.shape[:2]")
+        shape = parse(f"{owned(value.code)}.shape[:2]")
         if treats.is_tuple:
             merged = subscript(merged, [ast.Constant(0)])
         apart = method(merged, "unflatten", 0, shape)

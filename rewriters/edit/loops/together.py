@@ -19,6 +19,7 @@ from npufix.rewriters.edit.loops.values import (
     literal,
     method,
     new_axis,
+    owned,
     parse,
     shift,
     subscript,
@@ -94,6 +95,8 @@ class Together:
             dims = [literal(-1 if op in operators.ALONG_LAST else 0)]
         dim = integer(dims[0]) if dims else None
         if not isinstance(value.rank, int) and (dim is None or dim < 0):
+            if dims:
+                of.ask_for_dimension(value)
             value = of.aligner.in_front(value)
         func: ast.expr = code.func
         args: list[ast.expr] = [] if is_method else [value.code]
@@ -121,19 +124,32 @@ class Together:
         self, func: ast.expr, args: list[ast.expr], value: Value, op: str, others: list[ast.keyword]
     ) -> Value:
         """Return ``x[i].sum()`` as the sum over all dimensions but that of the rounds."""
-        if op not in operators.OVER_ALL or value.rank == 0:
+        if op not in operators.OVER_ALL | operators.OF_FLAT or value.rank == 0:
             raise CannotBatchError(UNKNOWN_DIMENSION)
-        if not isinstance(value.rank, int):  # of a number of each round as well
-            least = self.of.facts.likely(value.rank)  # it is indexed with so many
-            several = isinstance(least, int) and least > 0
-            code = value.code if several else method(value.code, "unsqueeze", -1)
-            flat = method(code, "flatten", 1)
-            return Together._over_rows(func, args, replace(value, code=flat), op, others)
+        if not isinstance(value.rank, int) or (op in operators.OF_FLAT and value.rank > 1):
+            return Together._over_rows(func, args, self.flat(value), op, others)
         func = _without_positions(func, op)
         places: list[ast.expr] = [literal(dim + (dim >= value.axis)) for dim in range(value.rank)]
         over = places[0] if len(places) == 1 else ast.Tuple(places, ast.Load())
         made = ast.Call(func, args, [ast.keyword("dim", over), *others])
         return replace(like(value, made, fresh=True), axis=0, rank=0)
+
+    def over_all(self, value: Value, op: str) -> Value:
+        """Return the mean, or another reduction, of all that a round has."""
+        if value.rank == 0:
+            return value
+        return self._over_all(ast.Attribute(value.code, op, ast.Load()), [], value, op, [])
+
+    def flat(self, value: Value) -> Value:
+        """Return rows of one dimension, whatever a round has; of a number as well."""
+        value = self.of.aligner.in_front(value)
+        least = self.of.facts.likely(value.rank)  # it is indexed with so many
+        if value.rank == 1:
+            return value
+        several = isinstance(least, int) and least > 0
+        code = value.code if several else method(value.code, "unsqueeze", -1)
+        made = method(code, "flatten", 1)
+        return replace(value, code=made, rank=1, fresh=False, source=value.asked)
 
     @staticmethod
     def _over_rows(
@@ -148,17 +164,26 @@ class Together:
         made = ast.Call(called, [value.code] if args else [], words)
         return replace(like(value, made, fresh=True), axis=0, rank=0)
 
-    def turned(self, code: ast.Call, op: str) -> Value:
+    def turned(self, code: ast.Call, op: str) -> Value:  # noqa: C901 - one case a view
         """Return ``x[i].transpose(0, 1)``, ``x[i].unsqueeze(0)`` or ``x[i].flatten(1)``."""
         rest = _without_owner(self.of, code)
-        dims = [found for found in map(integer, rest) if found is not None]
         is_method = len(rest) == len(code.args)
         first = code.func.value if is_method else code.args[0]  # type: ignore[attr-defined] # a method has an owner
+        given = [*rest, *(k.value for k in code.keywords)]
+        dims = [found for found in map(integer, given) if found is not None]
         value = self.of.operand(first)
-        rank: Rank = value.rank
-        known = operators.TURNING[op] <= len(dims) == len(rest) and not code.keywords
-        if not isinstance(rank, int) or not rank or not known:
+        in_order = (len(rest), [k.arg for k in code.keywords]) in operators.NAMES_OF_TURNING
+        if not operators.TURNING[op] <= len(dims) == len(given) or not in_order:
             raise CannotBatchError(UNKNOWN_DIMENSION)
+        if op == "t":
+            value = replace(value, rank=self.of.facts.assume(value.rank, _MATRIX, value.asked))
+        rank: Rank = value.rank
+        if not isinstance(rank, int):
+            return self._turned_anyhow(value, op, dims)
+        if not rank and op not in {"flatten", "unsqueeze"}:
+            raise CannotBatchError(UNKNOWN_DIMENSION)
+        if not rank and op == "flatten":
+            return self.flat(value)
         room = rank + (op == "unsqueeze")
         if any(not -room <= dim < room for dim in dims):
             raise CannotBatchError(UNKNOWN_DIMENSION)
@@ -175,6 +200,22 @@ class Together:
         fresh = value.fresh and op in {"squeeze", "unsqueeze"}
         return with_rank(like(value, made, fresh=fresh), shift(rank, op == "unsqueeze"))
 
+    def _turned_anyhow(self, value: Value, op: str, dims: list[int]) -> Value:
+        """Return rows turned of which nobody knows how many dimensions they have."""
+        if op == "t":
+            raise CannotBatchError(UNKNOWN_DIMENSION)
+        value = self.of.aligner.in_front(value)
+        if op == "flatten" and dims in ([], [0], [0, -1]):
+            return self.flat(value)
+        made = method(value.code, op, *(dim + 1 if dim >= 0 else dim for dim in dims))
+        rank: Rank = None
+        if op == "flatten" and dims[0] >= 0 and dims[1:] in ([], [-1]):
+            rank = dims[0] + 1
+        elif op in {"transpose", "unsqueeze"}:
+            rank = shift(value.rank, int(op == "unsqueeze"))
+        fresh = value.fresh and op in {"squeeze", "unsqueeze"}
+        return with_rank(like(value, made, fresh=fresh), rank)
+
     def shaped(self, code: ast.Call, op: str) -> Value:
         """Return ``x[i].permute(1, 0)`` or ``x[i].reshape(n, -1)``: the rounds stay in front."""
         owner = code.func.value if isinstance(code.func, ast.Attribute) else None
@@ -185,10 +226,13 @@ class Together:
         value = self.of.aligner.in_front(self.of.aligner.tensor(self.of.operand(owner)))
         if op == "permute":
             known = [dim for dim in dims if dim is not None]
-            if not isinstance(value.rank, int) or len(known) != len(given) != value.rank:
+            if len(known) != len(given):
                 raise CannotBatchError(UNKNOWN_DIMENSION)
-            turned = (dim % value.rank + 1 for dim in known)
-            return like(value, method(value.code, op, 0, *turned), fresh=False)
+            turned = (dim % len(known) + 1 for dim in known)  # which names all there are
+            made = method(value.code, op, 0, *turned)
+            return with_rank(like(value, made, fresh=False), len(known))
+        if dims == [-1]:
+            return self.flat(value)
         facts = self.of.facts
         for dim, size in zip(dims, given, strict=True):
             if dim is None and (self.of.depends(size) or not facts.is_number(size)):
@@ -203,10 +247,13 @@ class Together:
         made = method(value.code, "reshape", front, *given)
         return with_rank(like(value, made, fresh=False), len(given))
 
-    def product(self, *operands: Value) -> Value:
+    def product(self, *operands: Value, op: str = "matmul") -> Value:
         """Return the matrix product of two operands for all rounds."""
         if len(operands) != 2:  # noqa: PLR2004 - left and right
             raise CannotBatchError(UNKNOWN_DIMENSION)
+        # torch asks for so many dimensions, where the operator is no ``matmul``
+        ranks: tuple[Rank, ...] = operators.PRODUCTS.get(op) or tuple(v.rank for v in operands)
+        operands = tuple(replace(v, rank=r) for v, r in zip(operands, ranks, strict=True))
         first, second = (v if v.kind is Kind.SAME else self.of.aligner.tensor(v) for v in operands)
         if not isinstance(second.rank, int):
             raise CannotBatchError(UNKNOWN_RANK)
@@ -284,7 +331,7 @@ class Together:
             raise CannotBatchError(UNKNOWN_DIMENSION)
         if self.of.facts.assume(value.rank, 0, value.asked) != 0:
             raise CannotBatchError(UNKNOWN_RANK)
-        made = parse(f"torch.as_tensor(0, device={ast.unparse(rows.asked)}.device)")
+        made = parse(f"torch.as_tensor(0, device={owned(rows.asked)}.device)")
         assert isinstance(made, ast.Call)  # noqa: S101 - it was written so
         made.args = [value.code]
         return made

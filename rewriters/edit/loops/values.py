@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from npufix.rewriters.facts.shapes import Rank, RelativeRank
+
+if TYPE_CHECKING:
+    from npufix.rewriters.graph.nodes import Node
 
 NO_TENSOR = "it runs over a list of numbers"
 OF_A_LIST = "it runs over a list of tensors, which may have different shapes"
@@ -64,6 +68,22 @@ class Value:
         return self.source or self.code
 
 
+@dataclass(frozen=True)
+class Domain:
+    """``for i in range(start, stop)``; of a loop over a tensor ``stop`` is its length."""
+
+    start: int
+    stop: ast.expr
+    stop_node: Node
+    names: dict[str, Value] = field(default_factory=dict)
+    """What the names of the target are."""
+    over: tuple[ast.expr, ast.expr] | None = None
+    """The target and what it takes, as they are written."""
+    shown: dict[str, ast.expr] = field(default_factory=dict)
+    """What its conditions are about."""
+    conditions: tuple[str, ...] = ()
+
+
 def shift(rank: Rank, by: int) -> Rank:
     """Return a number of dimensions and some more."""
     if isinstance(rank, RelativeRank):
@@ -83,6 +103,13 @@ def difference(left: Rank, right: Rank) -> int | None:
 def name(text: str) -> ast.Name:
     """Return a name that is read."""
     return ast.Name(text, ast.Load())
+
+
+def owned(code: ast.expr) -> str:
+    """Return the text of what something is asked of: ``(a + b)`` of ``(a + b).dtype``."""
+    atoms = (ast.Name, ast.Attribute, ast.Call, ast.Subscript)
+    text = ast.unparse(code)
+    return text if isinstance(code, atoms) else f"({text})"
 
 
 def parse(text: str) -> ast.expr:

@@ -21,6 +21,7 @@ from npufix.rewriters.edit.rewrite import NotRewritableError
 from npufix.rewriters.edit.site import Rewrite
 from npufix.rewriters.edit.statements.proposal import Change, apply_changes
 from npufix.rewriters.graph.modules.names import source_lines
+from npufix.rewriters.graph.modules.syntax import list_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -83,11 +84,11 @@ def write(  # noqa: PLR0913, PLR0917 - what is written, and where
     probed = ", ".join(f"{word}={ast.unparse(code)}" for word, code in shown.items())
     if joins:
         direct, line = _with_lists(source, lines, flow, loop, made, joins)
-        call = ast.parse(f"{PROBE}({probed})").body
+        call = [*_list_needed(made, probed), *ast.parse(f"{PROBE}({probed})").body]
         probe = _replace(source, lines, flow, loop.statement, call)[0] if probed else ""
     elif new is None:
         direct, line = _replace(source, lines, flow, loop.statement, made)
-        call = ast.parse(f"{PROBE}({probed})").body
+        call = [*_list_needed(made, probed), *ast.parse(f"{PROBE}({probed})").body]
         probe = _replace(source, lines, flow, loop.statement, call)[0] if probed else ""
     else:
         old = "\n".join(
@@ -97,7 +98,9 @@ def write(  # noqa: PLR0913, PLR0917 - what is written, and where
         text = _as_written(ast.unparse(new), old)
         edit = _edit(loop, text, style_of(source).width, loop.removed, hoisted)
         direct, line = _splice(source, lines, flow, edit), _line_of(loop, made)
-        asked = _edit(loop, f"{PROBE}({probed})", 100, (), ())
+        needed = [*_list_needed(made, probed)]
+        removed = loop.removed if needed else ()
+        asked = _edit(loop, f"{PROBE}({probed})", 100, removed, hoisted if needed else ())
         probe = _splice(source, lines, flow, asked) if probed else ""
     if loop.begun is not None and not joins and new is None:
         rows = direct.splitlines(keepends=True)
@@ -111,6 +114,19 @@ def write(  # noqa: PLR0913, PLR0917 - what is written, and where
         line += direct.count("\n") - lines_before
     ast.parse(direct)
     return Rewrite(direct, direct, text, line, "", probe)
+
+
+def _list_needed(made: Sequence[ast.stmt], probed: str) -> Iterator[ast.stmt]:
+    """Yield what binds the names that a question is about: ``x1, y1 = boxes.unbind(1)``."""
+    asked = list_names(ast.parse(f"f({probed})"))
+    binds = [s for s in made if isinstance(s, ast.Assign) and not _stores_rows(s)]
+    bound = {name for s in binds for name in list_names(s.targets[0])}
+    if asked & bound:
+        yield from binds
+
+
+def _stores_rows(code: ast.Assign) -> bool:
+    return any(isinstance(n, ast.Subscript | ast.Attribute) for n in ast.walk(code.targets[0]))
 
 
 def _call_torch(flow: FunctionFlow, *codes: ast.AST) -> None:

@@ -325,6 +325,9 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "activation-is-gelu-tanh": _is_function(partial(functional.gelu, approximate="tanh")),
     "activation-is-silu": _is_function(functional.silu),
     "as-many-of-each-row": _takes_as_many,
+    "as-many-of-both": lambda o: (
+        len({n for name, n in o.items() if re.fullmatch(r"count\d+", name)}) <= 1
+    ),
     "as-many-rows": _are_as_many_rows,
     "as-wide": _is_as_wide,
     "ascending-borders": lambda o: (
@@ -351,7 +354,8 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "one-number": lambda o: isinstance(o.get("value", 0), (int, float)),
     "one-head-per-batch": _dims(3, "q", "k", "v"),
     "integer-vector": lambda o: all(
-        t.dim() == 1 and t.dtype in _INTEGERS[:-1] for t in _tensors(o, "index")
+        t.dim() == 1 and t.dtype in _INTEGERS[:-1]
+        for t in _tensors(o, *(n for n in o if re.fullmatch(r"index\d*", n)))
     ),
     "int64-classes": lambda o: all(t.dtype == torch.int64 for t in _tensors(o, "target")),
     "int-repeats": lambda o: type(o.get("repeats", 0)) is int,
@@ -393,7 +397,8 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "no-ties": _are_all_different,
     "no-nan": lambda o: not any(bool(t.isnan().any()) for t in _floats(o)),
     "nonnegative-index": lambda o: all(
-        not bool((t < 0).any()) for t in _tensors(o, "index", "indices")
+        not bool((t < 0).any())
+        for t in _tensors(o, *(n for n in o if re.fullmatch(r"index|indices\d*", n)))
     ),
     "number-eps": _are_numbers("eps"),
     "number-scale": _are_numbers("scale", "divisor"),
@@ -404,6 +409,9 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "one-row": lambda o: all(t.dim() == 1 or t.shape[:-1] == (1,) for t in _tensors(o, "row")),
     "plane-mask": _fewer_dims(2),
     "positive-lengths": lambda o: all(not bool((t <= 0).any()) for t in _tensors(o, "counted")),
+    "rows-of-several": lambda o: all(
+        t.dim() > 1 for t in _tensors(o, *(n for n in o if n.startswith("deep")))
+    ),
     "rotary-limits": _dims(4, "x", "cos", "sin"),
     "row-mask": _fewer_dims(1),
     "same-dtype": lambda o: len({t.dtype for t in _floats(o)}) <= 1,
@@ -436,5 +444,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "very-negative-fill": lambda o: all(n <= _VERY_NEGATIVE for n in _numbers(o, "value")),
     "weight-given": lambda o: o.get("weight", _NONE) is not None,
     "zero-one-mask": _zero_one,
-    "whole-pieces": lambda o: not isinstance(n := o.get("left", 0), int) or n >= 0,
+    "whole-pieces": lambda o: all(
+        n >= 0 for name, n in o.items() if name.startswith("left") and isinstance(n, int)
+    ),
 }

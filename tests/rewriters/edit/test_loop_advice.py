@@ -23,7 +23,7 @@ from npufix.rewriters.edit.loops.advice.rows import (
     ROWS,
     TRIANGLE,
 )
-from npufix.rewriters.edit.loops.weights import WEIGHTS
+from npufix.rewriters.facts.steps.weights import WEIGHTS
 from npufix.rewriters.find import find_sites
 from npufix.rules.substitutions.loop_over_rows import RULE
 

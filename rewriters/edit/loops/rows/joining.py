@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.values import (
@@ -11,6 +12,7 @@ from npufix.rewriters.edit.loops.values import (
     CannotBatchError,
     Kind,
     Value,
+    at_dimension,
     integer,
     method,
     parse,
@@ -30,7 +32,10 @@ def join_rounds(call: ast.Call, made: ast.expr, of: Expressions) -> ast.expr:
         CannotBatchError: it is no tensor of rows.
 
     """
-    return join(call, rows_of(made, of))
+    value = rows_of(made, of)
+    if isinstance(call.func, ast.Name) and call.func.id == "sum":
+        of.conditions["adds-floats"] = None
+    return join(call, value)
 
 
 def rows_of(made: ast.expr, of: Expressions) -> Value:
@@ -48,8 +53,12 @@ def rows_of(made: ast.expr, of: Expressions) -> Value:
     return of.aligner.tensor(value)
 
 
-def add_up(total: str, made: ast.expr, of: Expressions, *, in_place: bool) -> list[ast.stmt]:
+def add_up(
+    total: str, made: ast.expr, of: Expressions, *, in_place: bool, chosen: Value | None = None
+) -> list[ast.stmt]:
     """Return the statements that add to a name what all rounds make; ``in_place``: as ``+=`` does.
+
+    ``chosen`` -- which of the rounds do so, all of them if that is not told.
 
     Raises:
         CannotBatchError: it is no tensor of rows.
@@ -57,12 +66,34 @@ def add_up(total: str, made: ast.expr, of: Expressions, *, in_place: bool) -> li
     """
     value = of.aligner.tensor(rows_of(made, of))
     of.conditions["adds-floats"] = None
+    if chosen is not None:
+        value = of.aligner.in_front(value)
+        if not isinstance(value.rank, int):
+            raise CannotBatchError(UNKNOWN_RANK)
+        mask = at_dimension(chosen.code, value.rank)
+        picked = ast.Call(parse("torch.where"), [mask, value.code, ast.Constant(0)], [])
+        value = replace(value, code=picked)
     code = method(value.code, "sum", value.axis)
     target = ast.Name(total, ast.Store())
     new: ast.stmt = ast.AugAssign(target, ast.Add(), code)
     if not in_place:
         whole = ast.BinOp(ast.Name(total, ast.Load()), ast.Add(), code)
         new = ast.Assign([target], whole, lineno=0)
+    return [*of.aligner.statements, new]
+
+
+def grow(total: str, call: ast.Call, made: ast.expr, of: Expressions) -> list[ast.stmt]:
+    """Return the statements that put behind a tensor, in one ``torch.cat``, what all rounds make.
+
+    Raises:
+        CannotBatchError: it is no tensor of rows.
+
+    """
+    value = rows_of(made, of)
+    code = join(call, value)
+    parts = ast.Tuple([ast.Name(total, ast.Load()), code], ast.Load())
+    whole = ast.Call(call.func, [parts, *call.args[1:]], call.keywords)
+    new = ast.Assign([ast.Name(total, ast.Store())], whole, lineno=0)
     return [*of.aligner.statements, new]
 
 
@@ -78,6 +109,8 @@ def join(call: ast.Call, value: Value) -> ast.expr:
     dim = integer(dims[0]) if dims else 0
     if dim is None or len(dims) > 1 or set(words) - {"dim", "axis"}:
         raise CannotBatchError(UNKNOWN_JOIN)
+    if isinstance(call.func, ast.Name) and call.func.id == "sum":
+        return method(value.code, "sum", value.axis)
     name = call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
     if value.kind is Kind.REPEATED:
         if dim or name == "stack":

@@ -1,0 +1,166 @@
+"""Each operator that has a rule of its own for a batch of rows computes what its rounds did."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from npufix.rewriters.find import find_sites
+from npufix.rules.substitutions.loop_over_rows import RULE
+
+if TYPE_CHECKING:
+    from npufix.rewriters.edit.site import Site
+
+HEADER = "import torch\nimport torch.nn.functional as F\nfrom torch import Tensor\n"
+SQUARES = torch.randn(3, 4, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+WHOLE = torch.tensor([[2, 0, 1, 1], [3, 3, 0, 2], [0, 1, 2, 3]])
+HEAD = "def f(x: Tensor, y: Tensor, k: Tensor):\n"
+STACKED = HEAD + "    return torch.stack([{} for i in range(x.shape[0])])\n"
+EXPRESSIONS = [
+    "torch.tril(x[i])", "torch.inverse(x[i])", "torch.linalg.det(x[i])", "torch.trace(x[i])",
+    "F.layer_norm(x[i], (4,))", "F.linear(x[i], y[0])", "F.one_hot(k[i], 4)",
+    "x[i].gather(1, k[i].unsqueeze(1)).squeeze(1)", "torch.gather(x[i], -1, k[i].view(-1, 1))",
+    "torch.index_select(x[i], 0, k[i])", "x[i].index_select(1, k[0])", "x[i].flip(0)",
+    "x[i].roll(1, -1)", "x[i].repeat_interleave(2, dim=0)", "x[i].narrow(1, 1, 2)",
+    "torch.cat([x[i], y[i]], dim=-1)", "torch.stack([x[i], y[i]], 1)",
+    "torch.einsum('bd,de->be', x[i], y[0])", "torch.outer(x[i, 0], y[i, 0])",
+    "torch.mm(x[i], y[i])", "torch.mv(x[i], y[i, 0])",
+    "x[i].norm()", "x[i].norm(1, dim=-1)", "torch.norm(x[i] - y[i], dim=1, keepdim=True)",
+    "F.cosine_similarity(x[i], y[i], dim=0)", "F.mse_loss(x[i], y[i])",
+    "F.smooth_l1_loss(x[i], y[i], reduction='sum')", "x[i].argmax()", "(x[i] > 0).any()",
+    "x[i].diagonal()", "x[i].flatten()", "x[i].reshape(-1)", "x[i].transpose(0, 1)",
+    "x[i].flatten(start_dim=0)", "x[i].masked_fill(y[i] > 0, 0.0)", "x[i].scatter(1, k, 1.0)",
+    "x[i].permute(1, 0).clone()", "x[i] - y[0]", "x[i] @ x[i].t()",
+]  # fmt: skip
+STATEMENTS = [
+    "    return torch.stack([m.exp() for m in x.unbind(2)])\n",
+    "    parts = x.unbind(dim=1)\n    return torch.stack([m.t() for m in parts])\n",
+    "    return torch.stack([m.mean(0) for m in x.chunk(2, dim=1)])\n",
+    "    return torch.cat([m.exp() for m in x.split(1, dim=1)], dim=1)\n",
+    "    return torch.stack([a * b for a, b in zip(x.unbind(0), y.unbind(0))])\n",
+    "    return torch.stack([r.softmax(-1) for r in x.transpose(0, 1)])\n",
+    (
+        "    for i in range(x.shape[0]):\n        n = torch.sqrt(x[i] ** 2 + y[i] ** 2) + 0.1\n"
+        "        x[i] /= n\n        y[i] /= n\n    return x, y\n"
+    ),
+    (
+        "    out = []\n    for i in range(k.shape[0]):\n        a, b, c, d = k[i]\n"
+        "        out.append(a * d - b * c)\n    return torch.stack(out)\n"
+    ),
+    (
+        "    out = torch.zeros_like(x)\n    for i in range(x.shape[0]):\n"
+        "        if k[i, 0] > 0:\n            out[i] = x[i] * 2\n    return out\n"
+    ),
+    "    return sum(x[:, i] * y[:, i] for i in range(x.shape[1]))\n",
+    "    return torch.stack([r.exp() for r in x + y])\n",
+    "    return torch.stack([x + (1 - 2 * x) / 3 * i for i in range(4)], -1)\n",
+    "    for i in range(x.shape[0]):\n        x[i].mul_(y[i])\n    return x\n",
+    "    return torch.stack([((k > 0) == i).float().flatten(start_dim=1) for i in range(3)])\n",
+    (
+        "    out = torch.zeros(0, 4, dtype=x.dtype)\n    for i in range(x.shape[0]):\n"
+        "        out = torch.cat((out, x[i] * y[i]), dim=0)\n    return out\n"
+    ),
+    (
+        "    total = 0.0\n    for i in range(x.shape[0]):\n        if k[i, 0] == 0:\n"
+        "            continue\n        total = total + x[i].sum()\n    return total\n"
+    ),
+    (
+        "    total = x.new_zeros(())\n    for i in range(x.shape[0]):\n"
+        "        if k[i, 0] > 1:\n            total += (x[i] * y[i]).mean()\n    return total\n"
+    ),
+    (
+        "    total = 0.0\n    for i in range(x.shape[0]):\n        e = x[i].exp()\n"
+        "        e *= y[i]\n        total = total + e\n    return total\n"
+    ),
+    (
+        "    table = torch.tensor([[0, 1], [1, 0], [1, 1], [0, 0]])\n    best = k.min(1)[1]\n"
+        "    return torch.stack([table[m] for m in best])\n"
+    ),
+    (
+        "    for b in range(k.shape[0]):\n"
+        "        x[b, :, 1][x[b, :, 1] >= k[b, 0]] = k[b, 0] - 1\n    return x\n"
+    ),
+]
+
+
+def _written(code: str) -> Site | None:
+    sites = [s for s in find_sites(HEADER + code, [RULE]) if s.rewrite]
+    return sites[0] if sites else None
+
+
+def _run(code: str, args: tuple[Any, ...]) -> Any:
+    scope: dict[str, Any] = {}
+    exec(code, scope)  # noqa: S102 - code of this file
+    return scope["f"](*copy.deepcopy(args))
+
+
+def _check(code: str) -> None:
+    site = _written(code)
+    assert site is not None, code
+    args = SQUARES, SQUARES.flip(0).transpose(1, 2).contiguous(), WHOLE
+    torch.testing.assert_close(
+        _run(site.rewrite.direct, args), _run(HEADER + code, args), check_stride=False
+    )
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_an_expression_of_rows(expression: str) -> None:
+    _check(STACKED.format(expression))
+
+
+@pytest.mark.parametrize("body", STATEMENTS)
+def test_what_a_loop_runs_over_and_binds(body: str) -> None:
+    _check(HEAD + body)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "F.one_hot(k[i])",  # as many classes as the largest of the row
+        "x[i].roll(1)",  # of the flat tensor
+        "torch.einsum('...d,de->...e', x[i], y[0])",
+        "F.kl_div(x[i], y[i], reduction='batchmean')",
+        "x[i].repeat_interleave(k[i], dim=0)",  # rows of different lengths
+        "F.linear(x[i], y[i])",
+        "F.dropout(x[i], 0.5)",
+    ],
+)
+def test_what_treats_rows_in_another_way_stays(expression: str) -> None:
+    assert _written(STACKED.format(expression)) is None
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "        x[i] = x[i - 1] + y[i]\n",
+        "        x[i] = x[:, i] + y[i]\n",
+        "        x[k[0, i], i] = x[k[0, i], 0] + 1\n",
+        "        row = x[i]\n        row *= y[i]\n        y[i] = row\n",  # a view
+    ],
+)
+def test_rows_that_another_round_writes_stay(body: str) -> None:
+    code = (
+        f"def f(x: Tensor, y: Tensor, k: Tensor):\n    for i in range(1, 3):\n{body}    return x\n"
+    )
+    assert _written(code) is None
+
+
+@pytest.mark.parametrize("made", ["x[i] / k[i, 0]", "x[i].log()", "y[k[i, 0]]"])
+def test_what_may_fail_in_a_round_that_is_left_out_stays(made: str) -> None:
+    body = f"        if k[i, 0] > 0:\n            total = total + ({made}).sum()\n"
+    loop = f"    total = 0.0\n    for i in range(x.shape[0]):\n{body}    return total\n"
+    assert _written(HEAD + loop) is None
+
+
+def test_what_stands_open_is_told() -> None:
+    made = "torch.stack([(a - b).norm(dim=-1) for a, b in zip(x, y)])"
+    site = _written(f"{HEAD}    return {made}\n")
+    assert site is not None
+    names = {condition.name for condition in site.open_conditions}
+    assert {"as-many-of-both", "same-dimensions", "rows-of-several"} <= names
