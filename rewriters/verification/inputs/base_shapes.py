@@ -119,9 +119,8 @@ def _of_own_images(made: object) -> list[tuple[int, ...]]:
     first = next(iter(_of_layers(made)), ())
     held = vars(made).items() if len(first) == _HEADS_DIMS else ()
     sizes = [v for name, v in held if re.search(r"im(a)?ge?_?size|resolution|input_size", name)]
-    pairs = [
-        (v, v) if type(v) is int else tuple(v) for v in sizes if isinstance(v, int | tuple | list)
-    ]
+    pairs = [(v, v) for v in sizes if isinstance(v, int)]
+    pairs += [tuple(v) for v in sizes if isinstance(v, tuple | list)]
     fit = [
         p
         for p in pairs
