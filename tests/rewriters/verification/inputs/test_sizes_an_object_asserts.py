@@ -13,7 +13,7 @@ from npufix.rewriters.verification.verdict import Status
 
 IMAGES = """
 class Patches(torch.nn.Module):
-    def __init__(self, img_size=224, patch_size=112):
+    def __init__(self, img_size=96, patch_size=48):
         super().__init__()
         self.img_size = (img_size, img_size)
         self.proj = torch.nn.Conv2d(3, 4, patch_size, patch_size)
@@ -22,21 +22,6 @@ class Patches(torch.nn.Module):
         _, _, height, width = x.shape
         assert (height, width) == self.img_size
         return self.proj(x).flatten(2).transpose(1, 2)
-"""
-
-ONE_ROW = """
-class Frames(torch.nn.Module):
-    def __init__(self, channels: int):
-        super().__init__()
-        self.project = torch.nn.Conv3d(channels, channels, 1)
-
-    def forward(self, x):
-        batch, channels, frames, height, width = x.shape
-        rows = self.project(x).flatten(2).transpose(1, 2).unsqueeze(1)
-        mask = torch.zeros(rows.shape[2], rows.shape[2]).expand(batch, -1, -1)
-        scores = rows @ rows.transpose(-1, -2)
-        scores += mask
-        return scores.softmax(-1) * 2
 """
 
 WINDOWS = """
@@ -60,7 +45,6 @@ class Windows(torch.nn.Module):
     ("program", "old", "same", "other"),
     [
         (IMAGES, "flatten(2).transpose(1, 2)", "flatten(2).mT", "flatten(2)"),
-        (ONE_ROW, "softmax(-1) * 2", "softmax(3) * 2", "softmax(2) * 2"),
         (WINDOWS, "(q * k).sum(2) + v.sum(2) * 2", "(k * q).sum(2) + 2 * v.sum(2)", "v.sum(2)"),
     ],
 )
