@@ -42,10 +42,6 @@ _WORKERS = (
     "one process at most makes the batches: num_workers=8, persistent_workers=True, "
     "pin_memory=True, prefetch_factor=4; at most the cores of the host divided by its NPUs"
 )
-_STARTED_ANEW = (
-    "the processes that make the batches are started anew in each epoch: persistent_workers="
-    "{count} > 0, if no caller hands it in **{rest} too"
-)
 _OF_TRAINER = (
     "the process that trains makes the batches too: dataloader_num_workers=8, "
     "dataloader_persistent_workers=True; at most the cores of the host divided by its NPUs"
@@ -145,8 +141,14 @@ def _of_builder(here: Surroundings, call: ast.Call) -> Iterator[Proposal]:
         case ast.Name(name), ast.Name() | ast.Attribute() as count:
             trains = name == rest and "shuffle" in own and not _BESIDE.search(here.flow.qualname)
             if trains and not ({*named, *taken} & {"persistent_workers"}):
-                text = _STARTED_ANEW.format(count=here.text(count), rest=rest)
-                yield Proposal(call, text)
+                yield Proposal(call, _say_started_anew(here.text(count), name))
+
+
+def _say_started_anew(count: str, rest: str) -> str:
+    return (
+        "the processes that make the batches are started anew in each epoch: "
+        f"persistent_workers={count} > 0, if no caller hands it in **{rest} too"
+    )
 
 
 def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.arg]:
