@@ -2,7 +2,8 @@
 
 What: ``torch.utils.data.DataLoader`` of training data with worker processes, but without
 ``pin_memory=True`` or ``persistent_workers=True``, or with two of them; the tables of
-OpenMMLab that configure one (``workers_per_gpu``, ``train_dataloader``), with one or two; ``TrainingArguments`` of
+OpenMMLab that configure one (``workers_per_gpu``, ``train_dataloader``), with one or two; their
+``build_dataloader(..., **kwargs)``, whose workers do not stay; ``TrainingArguments`` of
 transformers, whose Trainer starts no worker unless it is told to.
 
 Why it is slow on the NPU: without pinned memory the copy of each batch goes through a buffer of the
@@ -57,6 +58,18 @@ _BY_ITSELF = """
 from transformers import TrainingArguments
 
 arguments = TrainingArguments(output_dir="out", num_train_epochs=3, dataloader_num_workers=0)
+"""
+
+_OF_CALLERS = """
+from torch.utils.data import DataLoader
+
+
+def build_dataloader(data, size, workers, shuffle=True, **kwargs):
+    sampler = DistributedGroupSampler(data, size) if shuffle else DistributedSampler(data)
+    count = workers
+    return DataLoader(
+        data, size, sampler=sampler, num_workers=count, pin_memory=False, **kwargs
+    )
 """
 
 RULE = Substitution(
@@ -163,6 +176,19 @@ def make_loaders(data, cuda, loader_workers):
     rest = DataLoader(data, 4, shuffle=False, num_workers=loader_workers)
     return DataLoader(data, **settings), rest
 """,
+        # callers say whether workers stay, and a builder for tests alone
+        """
+from torch.utils.data import DataLoader
+
+
+def build_dataloader(data, workers, shuffle=True, persistent_workers=False, **kwargs):
+    kwargs["persistent_workers"] = persistent_workers
+    return DataLoader(data, shuffle=shuffle, num_workers=workers, **kwargs)
+
+
+def build_test_loader(data, workers, shuffle=False, **kwargs):
+    return DataLoader(data, shuffle=shuffle, num_workers=workers, **kwargs)
+""",
         # settings come from elsewhere, and a loader of one's own
         """
 from torch.utils.data import DataLoader
@@ -174,6 +200,7 @@ def train_loader(data, settings, loader):
     ),
     rewritten=(
         Rewritten(_BY_ITSELF, _BY_ITSELF),
+        Rewritten(_OF_CALLERS, _OF_CALLERS),
         # pinned for a GPU alone
         Rewritten(
             """

@@ -15,6 +15,7 @@ from npufix.rewriters.edit.layout import style_of
 from npufix.rewriters.edit.statements.deformable import find_sampling, list_operands
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, apply_changes
 from npufix.rewriters.facts.module_facts import mentions
+from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import list_assigned
 from npufix.rewriters.graph.modules.syntax import last_name, walk
 
@@ -55,11 +56,15 @@ _UNIQUE = (
 )
 _POINTS = re.compile(r"(?i)voxel|point|pillar|lidar|\b(cat_)?pt_|sparse|coor(d|s\b)")
 _FIRST = "dim 0: "
+_MORE = "first: "
+"""Before what is written for the first arguments of a call, which may have more of them."""
 _SIZED = "dim_size=None"
 """How the signature of an operator says that it is told how many groups there are."""
 _OTHER_CHIP = "only Atlas"
 _FURTHEST = re.compile(r"(?i)f[au]rthest_?points?_?sampl\w*|fps|index_fps")
 """How functions are called that take the point that is furthest from all before, one by one."""
+_STAYS = (operators.VIEWS | operators.KEEPS) - operators.MOVES
+"""Methods of tensors alone whose result lies where the tensor does."""
 _RELU = re.compile(r"relu\d?_?|ReLU")
 
 
@@ -166,13 +171,14 @@ def _advice(row: _Row) -> str:
 def _call(here: Surroundings, call: ast.Call, row: _Row) -> str:
     """Return the call of the operator, "" if this one says something that it does not take."""
     template = row.written
-    form = template.removeprefix(_FIRST)
+    form = template.removeprefix(_FIRST).removeprefix(_MORE)
     named = {k.arg: k.value for k in call.keywords}
     given = [None if isinstance(a, ast.Starred) else here.text(a) for a in call.args]
     every = "{*}" in form
     used = [int(number) for number in re.findall(r"{(\d)}", form)]
     count = len(given) if every else max(used, default=-1) + 1
-    if not form or None in given[:count] or len(given) < count:
+    surplus = form == template and len(given) > count
+    if not form or None in given[:count] or len(given) < count or surplus:
         return ""
     if any(arg is not None and arg.endswith("_list") for arg in given[:count]):
         return ""  # ``spatial_shapes_list``: it takes tensors
@@ -182,7 +188,7 @@ def _call(here: Surroundings, call: ast.Call, row: _Row) -> str:
     arguments = {a.arg for a in here.flow.function.args.args}
     if not arguments.issuperset(own):
         return ""  # ``level_start_index``, which what is called does without
-    if form != template:
+    if template.startswith(_FIRST):
         along = call.args[count] if len(given) > count else named.pop("dim", None)
         if len(given) > count + 1 or along is None or ast.unparse(along) != "0":
             return ""
@@ -201,13 +207,32 @@ def _is_elsewhere(here: Surroundings, code: ast.expr) -> bool:
 
 def _in_place(here: Surroundings, call: ast.Call, text: str) -> tuple[Change, ...]:
     """Return a call beside the old one, which stays for other devices."""
-    tensors = (a for a in call.args if isinstance(a, ast.Name) and here.is_tensor(a) is not False)
-    statement, asked = here.statement_of(call), next(tensors, None)
+    roots = (root for a in call.args if (root := _root(here, a)) is not None)
+    statement, asked = here.statement_of(call), next(roots, None)
     whole = here.whole_lines(statement)
     if asked is None or whole is None or not isinstance(statement, ast.Assign | ast.Return):
         return ()
     new = change_within(here, whole, Change(here.span(call), text))
     return beside(here, whole, new, asked.id)
+
+
+def _root(here: Surroundings, code: ast.expr) -> ast.Name | None:
+    """Return ``x`` of ``x.permute(1, 0)[mask]``, which lies on the same device.
+
+    Not of ``x[0]``, unless ``x`` is known: it may be a list of tensors.
+    """
+    inner, is_item = code, False
+    while not isinstance(inner, ast.Name):
+        match inner:
+            case ast.Subscript(owner):
+                is_item = True
+            case ast.Call(ast.Attribute(owner, method)) if method in _STAYS:
+                is_item = False
+            case _:
+                return None
+        inner = owner
+    is_tensor = here.is_tensor(inner)
+    return inner if is_tensor or (is_tensor is None and not is_item) else None
 
 
 def change_within(here: Surroundings, whole: Span, change: Change) -> str:

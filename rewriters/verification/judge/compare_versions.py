@@ -122,9 +122,10 @@ def compare_versions(
             _note_launches(run, one, after)
             if _tells_nothing(run, one, after, compared, assignments, flat):
                 continue
+            again = call_again(run, original, one, after, compared)
             beside = (
                 *_beside_leaves(original, one, after),
-                *call_again(run, original, one, after, compared),
+                *(each for each in again if keeps(each.case, each.dtype)),
             )
             for each in (one, *beside):
                 seen = after if each is one else observe_version(patched, each)

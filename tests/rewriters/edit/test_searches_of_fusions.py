@@ -204,6 +204,11 @@ def test_vendor_operators_are_known_by_where_they_come_from(
 @pytest.mark.parametrize(
     ("imported", "call", "written"),
     [
+        (  # of stacked points: the second argument is no index
+            "from pcdet.ops.pointnet2.pointnet2_stack import pointnet2_utils",
+            "pointnet2_utils.grouping_operation(x, x, i, i)",
+            "",
+        ),
         ("from mmcv.ops import knn", "knn(3, x, i, True)", "mx_driving.knn(3, x, i, True)"),
         ("from mmcv.ops import knn", "knn(3, x, transposed=True)", ""),
         (
@@ -226,6 +231,26 @@ def test_vendor_operators_are_written_where_arguments_correspond(
     source = f"{HEADER}import mx_driving\n{imported}\n\n\ndef f(x, i):\n    return {call}\n"
     ((text, _),) = sites(source, "NPU171")
     assert text == written if written else text.startswith("mx_driving.")
+
+
+@pytest.mark.parametrize(
+    ("operand", "asked"),
+    [
+        ("x.permute(1, 0)[m]", "x.device"),
+        ("x[m]", "i.device"),  # x may be a list of tensors
+        ("self.pool(x)", "i.device"),
+    ],
+)
+def test_operands_that_are_computed_tell_their_device(operand: str, asked: str) -> None:
+    source = (
+        f"{HEADER}import torch_scatter\n\n\n"
+        "class Pool(nn.Module):\n    def forward(self, x, i, m):\n"
+        f"        y = torch_scatter.scatter_add({operand}, i, dim=0)\n        return y\n"
+    )
+    rules = [r for r in all_rules() if r.id == "NPU171"]
+    (site,) = find_sites(source, rules)
+    assert site.rewrite is not None
+    assert f"if {asked}.type" in site.rewrite.portable
 
 
 DEFORMABLE = f"""{HEADER}import mx_driving

@@ -103,6 +103,8 @@ def find_data_loaders(here: Surroundings) -> Iterator[Proposal]:
         if not isinstance(node, ast.Call):
             continue
         name = here.flow.names.dotted(node.func)
+        if name in _LOADERS:
+            yield from _of_builder(here, node)
         given = _settings_of(here, node) if name in _LOADERS else _Settings.of(node)
         if given is None:
             continue
@@ -121,6 +123,37 @@ def find_data_loaders(here: Surroundings) -> Iterator[Proposal]:
             yield from _propose(here, node, given, off)
         elif name == "transformers.TrainingArguments" and "output_dir" in named:
             yield from _of_trainer(here, node, given)
+
+
+def _of_builder(here: Surroundings, call: ast.Call) -> Iterator[Proposal]:
+    """Yield the loader of a function that callers hand more settings, without workers that stay.
+
+    ``def build_dataloader(data, workers, shuffle=True, **kwargs)`` of OpenMMLab. Advice, since an
+    argument that a caller hands in as well is an error.
+    """
+    function = here.flow.function
+    if isinstance(function, ast.Lambda) or function.args.kwarg is None:
+        return
+    rest, own = function.args.kwarg.arg, {a.arg for a in _parameters(function)}
+    named = {k.arg: k.value for k in call.keywords}
+    taken = own | {n.value for n in here.nodes if isinstance(n, ast.Constant)}
+    match named.get(None), named.get("num_workers"):
+        case ast.Name(name), ast.Name() | ast.Attribute() as count:
+            trains = name == rest and "shuffle" in own and not _BESIDE.search(here.flow.qualname)
+            if trains and not ({*named, *taken} & {"persistent_workers"}):
+                yield Proposal(call, _say_started_anew(here.text(count), name))
+
+
+def _say_started_anew(count: str, rest: str) -> str:
+    return (
+        "the processes that make the batches are started anew in each epoch: "
+        f"persistent_workers={count} > 0, if no caller hands it in **{rest} too"
+    )
+
+
+def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.arg]:
+    given = function.args
+    return [*given.posonlyargs, *given.args, *given.kwonlyargs]
 
 
 def _pinned(here: Surroundings, named: dict[str | None, ast.expr]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,7 +15,7 @@ from npufix.rewriters.verification.sandbox.remote import runs_with_target
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from npufix.rewriters.verification.inputs.target import CallCase, Target
 
@@ -51,7 +52,8 @@ def _is_kept(target: Target, vouched: Sequence[str], case: CallCase, dtype: torc
     namespace = target.loaded.namespace
     namespace[PROBE] = take
     try:
-        try_call(lambda: prepared.call(prepared.arguments), CALL_S)
+        for arguments in _list_arguments(prepared):
+            try_call(partial(prepared.call, arguments), CALL_S)
     finally:
         del namespace[PROBE]
     return all(kept)
@@ -68,4 +70,15 @@ def arguments_keep(
     prepared = try_call(lambda: target.prepare(case, dtype), CALL_S).value
     if not isinstance(prepared, PreparedCall):
         return True
-    return meets(vouched, {**prepared.state(), **prepared.arguments})
+    state = prepared.state()
+    return all(meets(vouched, {**state, **given}) for given in _list_arguments(prepared))
+
+
+def _list_arguments(prepared: PreparedCall) -> list[Mapping[str, object]]:
+    """Return the arguments of a call, after those of the call that comes before it.
+
+    The user vouches for both: an image in float32 may not come before one in bfloat16 where the
+    weights must have its dtype.
+    """
+    earlier = prepared.earlier
+    return [prepared.arguments] if earlier is None else [earlier, prepared.arguments]

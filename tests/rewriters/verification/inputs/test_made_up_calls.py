@@ -389,6 +389,28 @@ def test_halves_that_are_ruled_out_are_not_tried(vouched: tuple[str, ...]) -> No
     assert found == "equivalent" if vouched else "bfloat16" in found
 
 
+FROZEN = """
+class Block(nn.Module):
+    def __init__(self, n: int):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(n))
+        self.register_buffer("var", torch.ones(n))
+
+    def forward(self, x):
+        '''x: (B, C, H, W)'''
+        return (x - self.mean[:, None, None]) * (self.var + 1e-5).rsqrt()[:, None, None]
+"""
+
+
+def test_what_the_user_vouches_for_holds_for_earlier_calls_too() -> None:
+    old = FROZEN[FROZEN.rindex("(x - ") : -1]
+    new, one = "F.batch_norm(x, self.mean, self.var)", "same-dtype"
+    probe = "npufix_operands_(x=x, mean=self.mean, var=self.var)"
+    probes = ((HEAD + FROZEN).replace(old, probe),)
+    given = {"vouched": (one,), "probes": probes}
+    assert verdict(FROZEN, old, new, "Block.forward", **given) == "equivalent"
+
+
 SIZED = """
 from typing import List, Tuple
 
