@@ -50,6 +50,7 @@ from npufix.rewriters.verification.inputs.cases.limits import (
     with_special_beside,
 )
 from npufix.rewriters.verification.inputs.cases.mixed import list_dtypes
+from npufix.rewriters.verification.inputs.cases.settings import list_with_settings
 from npufix.rewriters.verification.inputs.cases.shared import list_shared
 from npufix.rewriters.verification.inputs.cases.together import draw_together
 from npufix.rewriters.verification.inputs.cases.trials import Trials, with_specs
@@ -146,7 +147,9 @@ def _cases(
     if job.by_hand:
         text = read_source(job.original, job.qualname)
         drawn = draw_together(assignments, target, text)
-        yield from filter(keeps, (CallCase(a, dtypes=_LARGE[:1]) for a in drawn))
+        made = list_with_settings(assignments, Trials.of(target, assignments[0]))
+        others = itertools.chain(made, drawn)
+        yield from filter(keeps, (CallCase(a, dtypes=_LARGE[:1]) for a in others))
     yield from list_with_voids(assignments, target, job)
     first = assignments[:_FEW_ASSIGNMENTS]
     yield from _of_whole_range(first, job)

@@ -42,7 +42,7 @@ _FROM_ZERO = re.compile(
 )
 """Numbers that count from zero; of others, sizes and counts, there is one at least."""
 _SAYS_MORE = re.compile(r"(?i)\b(power of|even|odd|multiple|divisible|divides|sorted|rising)\b")
-_SHAPED = re.compile(r"heads|groups|hidden|d_model|embed|features|channels|(^|_)dims?(_|$)|seed")
+SHAPED = re.compile(r"heads|groups|hidden|d_model|embed|features|channels|(^|_)dims?(_|$)|seed")
 """Sizes that must divide each other, and what nothing but generators read."""
 _BELOW = tuple(
     (re.compile(small), re.compile(large), gap)
@@ -84,7 +84,7 @@ def draw_together(
     made = {} if beside else _list_settings(first, target)
     if beside:
         given = {n: v for n, v in given.items() if type(v) is float}
-    free = {name: value for name, value in (given | made).items() if not _SHAPED.search(name)}
+    free = {name: value for name, value in (given | made).items() if not SHAPED.search(name)}
     if len(free) + sum(isinstance(v, list | tuple) for v in free.values()) < 2:  # noqa: PLR2004 - together
         return
     source = random.Random(len(free))  # noqa: S311 - nobody is to be surprised
@@ -168,7 +168,7 @@ def draw_numbers(
         count = source.randint(1, _MOST_ITEMS)
         several = {n: v for n, v in known.items() if isinstance(v, list | tuple)}
         drawn |= {n: _draw_list(v, most, source, count) for n, v in several.items()}
-    return _keep_below(drawn)
+    return keep_below(drawn)
 
 
 def _draw_list(
@@ -185,7 +185,7 @@ def _draw_list(
     return type(value)(drawn)  # type: ignore[call-arg] # of a list or a tuple
 
 
-def _keep_below(drawn: dict[str, object]) -> dict[str, object]:
+def keep_below(drawn: dict[str, object]) -> dict[str, object]:
     """Return the same, with each number below those that its name says it is below."""
     for small, large, gap in _BELOW:
         whole = {n: v for n, v in drawn.items() if type(v) is int}

@@ -284,3 +284,21 @@ def test_what_a_class_holds_in_lists_and_hands_out_is_compared(
 ) -> None:
     found = verdict(code, change)
     assert found.status is Status.REFUTED, found
+
+
+GATE = """
+class Gate(torch.nn.Module):
+    def __init__(self, dim: int = 8, gain: float = 1.0, shift: float = 0.0):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(dim))
+        self.gain, self.shift = gain, shift
+
+    def forward(self, x):
+        return x * torch.sigmoid(self.gain * x + self.shift) * self.weight
+"""
+
+
+def test_settings_are_others_together() -> None:
+    """A gain of 1 and a shift of 0, each of which hides what the other is applied to."""
+    found = verdict(GATE, ("self.gain * x + self.shift", "self.gain * (x + self.shift)"))
+    assert found.status is Status.REFUTED

@@ -1,0 +1,83 @@
+"""Calls on objects that are made with other numbers and flags: ``gain=0.75`` in place of 1.
+
+``gain * (x + shift)`` is ``gain * x + shift`` as long as the one is 1 or the other 0, which they
+are by default. Each setting is another one alone, and all fractions are together.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.verification.calls.values import Value
+from npufix.rewriters.verification.inputs.cases.together import SHAPED, keep_below
+from npufix.rewriters.verification.inputs.source.parameters import guess_scalars, list_parameters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from npufix.rewriters.verification.inputs.cases.trials import Trials
+    from npufix.rewriters.verification.inputs.target import Assignment
+
+_MOST = 10
+"""Settings that are other ones alone."""
+_MOST_RECIPES = 4
+"""For which all fractions are others."""
+_TINY, _TINY_TIMES = 0.01, 64
+"""What only keeps a division possible stays small."""
+
+
+def list_with_settings(assignments: Sequence[Assignment], trials: Trials) -> Iterator[Assignment]:
+    """Yield calls on objects of other settings, as far as the original takes them."""
+    seen: list[object] = []
+    for one in assignments:
+        if one.recipe is None or one.recipe.attributes is not None or one.recipe in seen:
+            continue
+        seen.append(one.recipe)
+        if len(seen) > _MOST_RECIPES:
+            return
+        others = _list_others(one, trials)
+        fractions = {n: v for n, v in others.items() if type(v) in {float, tuple}}
+        alone = [{name: value} for name, value in others.items()][:_MOST]
+        tried = [fractions, *(a for a in alone if len(seen) == 1 and a != fractions)]
+        for values in filter(None, tried):
+            made = one.recipe.made_with(**{n: Value(v) for n, v in values.items()})
+            other = replace(one, recipe=made)
+            if trials.accepts(other):
+                yield other
+
+
+def _list_others(one: Assignment, trials: Trials) -> Mapping[str, object]:
+    """Return another value for each number and flag that the object of a call is made with."""
+    if one.recipe is None:
+        return {}
+    known = trials.target.settings_of(one.recipe)
+    signature = inspect.Signature(list(trials.target.constructor.values()))
+    others: dict[str, object] = {}
+    for parameter in list_parameters(signature):
+        name, value = parameter.name, known.get(parameter.name)
+        if SHAPED.search(name):
+            continue
+        if value is None and parameter.default is None:
+            guesses = [s.value for s in guess_scalars(parameter) if isinstance(s, Value)]
+            others |= dict.fromkeys([name] * bool(guesses), *guesses[:1])
+        elif isinstance(value, bool):
+            others[name] = not value
+        elif isinstance(value, float):
+            others[name] = _vary(value)
+        elif isinstance(value, tuple) and value and all(type(v) is float for v in value):
+            others[name] = tuple(map(_vary, value))
+        elif type(value) is int and value >= 0:
+            # no rank beyond the number of ranks
+            whole = {n: v for n, v in known.items() if type(v) is int}
+            other = keep_below({**whole, name: value + 1})[name]
+            others |= {name: other} if other != value else {}
+    return others
+
+
+def _vary(value: float) -> float:
+    """Return another fraction that may stand in its place: most are shares, or may be."""
+    if not value:
+        return 0.25
+    return value * _TINY_TIMES if abs(value) < _TINY else value * 0.75
