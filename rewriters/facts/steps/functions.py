@@ -175,9 +175,11 @@ def is_host_code(flow: FunctionFlow) -> bool:
         return False  # a ``DataPreProcessor`` that is a module runs on the device
     if not {"Transform", "BaseTransform"}.isdisjoint(bases):
         return True  # one after the other, a loader calls them with its samples
-    if any(_ON_HOST.search(name) for name in (flow.cls.name, *bases)) or _drives_others(flow):
-        return True
-    return any(_asks_for_cores_alone(flow, code) for code in flow.cls.decorator_list)
+    return (
+        any(_ON_HOST.search(name) for name in (flow.cls.name, *bases))
+        or _drives_others(flow)
+        or any(_asks_for_cores_alone(flow, code) for code in flow.cls.decorator_list)
+    )
 
 
 def _asks_for_cores_alone(flow: FunctionFlow, decorator: ast.expr) -> bool:
