@@ -8,12 +8,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 SETS: Mapping[str, frozenset[str]] = {
-    # One dtype throughout, no autocast; RoPE without a scale on its cosines; gated SiLU as the
-    # configuration of nearly all of them says; inputs of (batch, sequence, hidden).
+    # One dtype throughout, no autocast; RoPE without a scale on its cosines; gated SiLU, or
+    # the tanh form of GELU where the configuration names it (Gemma); inputs of (batch, sequence,
+    # hidden).
     "transformers-decoder": frozenset({
-        "activation-is-silu", "cosines-within-one", "four-dimensional", "int-repeats", "is-tensor",
-        "joining-pays", "last-dimension", "number-eps", "number-scale", "one-dimensional-weight",
-        "rotary-limits", "same-dtype", "same-heads", "same-shape", "table-dtype", "weight-given",
+        "activation-is-gelu-tanh", "activation-is-silu", "cosines-within-one", "four-dimensional",
+        "int-repeats", "is-tensor", "joining-pays", "last-dimension", "number-eps", "number-scale",
+        "one-dimensional-weight", "rotary-limits", "same-dtype", "same-heads", "same-shape",
+        "table-dtype", "weight-given",
     }),
     # Heads and losses of detectors: tensors and their masks on one device, labels below 2**31.
     "dense-detection": frozenset({

@@ -41,6 +41,10 @@ _HOW = frozenset(
 """Words of a name that say how something is computed, not what."""
 
 
+_GATED = ("npu_swiglu", "npu_geglu")
+"""Which of them is right says the configuration: where one stands beside, both are chosen."""
+
+
 _REFERENCE = re.compile(r"(^|_)(ref|reference)(_impl(ementation)?)?$|^(ref|reference)_")
 
 
@@ -145,7 +149,8 @@ def _returned(function: Callable[..., object]) -> str:
 @cache
 def _list_fused_calls(replacement: Callable[..., object]) -> tuple[str, ...]:
     """Return the operators for NPUs that a replacement calls: ``npu_rms_norm``."""
-    return tuple(dict.fromkeys(_FOR_NPU.findall(inspect.getsource(replacement))))
+    called = dict.fromkeys(_FOR_NPU.findall(inspect.getsource(replacement)))
+    return tuple(dict.fromkeys((*called, *_GATED)) if set(called) & set(_GATED) else called)
 
 
 def _holds(node: ast.AST, line: int) -> bool:
@@ -178,7 +183,7 @@ def _other_choices(statement: ast.stmt, code: ast.expr | ast.stmt) -> Iterator[a
 
 
 def _instead_of_calls(flow: FunctionFlow) -> Iterator[ast.stmt]:
-    """Yield what methods do instead of calling this one: ``F.rms_norm(x)`` or ``self.norm(x)``.
+    """Yield what others do instead of calling this one: ``F.rms_norm(x)`` or ``self.norm(x)``.
 
     So they do in a branch that returns before: ``if w is not None: return npu_rms_norm(x, w)[0]``.
     """
@@ -186,9 +191,12 @@ def _instead_of_calls(flow: FunctionFlow) -> Iterator[ast.stmt]:
 
     def calls(code: ast.AST | Sequence[ast.AST]) -> bool:
         parts = [code] if isinstance(code, ast.AST) else code
+        if flow.cls is None:
+            return any(isinstance(n, ast.Name) and n.id == name for n in walk(*parts))
         return any(isinstance(n, ast.Attribute) and n.attr == name for n in walk(*parts))
 
-    for method in _methods(flow.cls) if flow.cls is not None else ():
+    others = flow.names.functions.values() if flow.cls is None else _methods(flow.cls)
+    for method in others:
         if method is flow.function or not calls(method):
             continue
         for node in (n for n in walk(method) if isinstance(n, ast.If)):

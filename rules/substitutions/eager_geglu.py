@@ -233,6 +233,9 @@ def tanh_projection_inputs(draw: Draw) -> dict[str, Any]:
     return {**projection_inputs(draw), "act": approximated}
 
 
+_TANH_NAMES = ("gelu_tanh", "gelu_new")
+
+
 def _is(*names: str) -> Callable[[Site], bool | None]:
     return lambda site: is_activation(site, "act", *names)
 
@@ -251,7 +254,10 @@ IS_GELU = Condition(
 IS_TANH = Condition(
     "activation-is-gelu-tanh",
     "the activation that the configuration selects is the tanh form of GELU",
-    _is("gelu_tanh", "gelu_new"),
+    # What no configuration names is SiLU far more often: a set of assumptions may grant this one.
+    lambda site: (
+        False if site.activation("act") is None else is_activation(site, "act", *_TANH_NAMES)
+    ),
 )
 APART = (SAME_SHAPE, JOINING_PAYS)
 

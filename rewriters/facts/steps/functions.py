@@ -175,7 +175,19 @@ def is_host_code(flow: FunctionFlow) -> bool:
         return False  # a ``DataPreProcessor`` that is a module runs on the device
     if not {"Transform", "BaseTransform"}.isdisjoint(bases):
         return True  # one after the other, a loader calls them with its samples
-    return any(_ON_HOST.search(name) for name in (flow.cls.name, *bases)) or _drives_others(flow)
+    return (
+        any(_ON_HOST.search(name) for name in (flow.cls.name, *bases))
+        or _drives_others(flow)
+        or any(_asks_for_cores_alone(flow, code) for code in flow.cls.decorator_list)
+    )
+
+
+def _asks_for_cores_alone(flow: FunctionFlow, decorator: ast.expr) -> bool:
+    """Tell whether an actor of Ray has no device: ``@ray.remote(num_cpus=10)``."""
+    if not isinstance(decorator, ast.Call) or flow.names.dotted(decorator.func) != "ray.remote":
+        return False
+    asked = {keyword.arg for keyword in decorator.keywords}
+    return "num_cpus" in asked and asked.isdisjoint({None, "num_gpus", "resources"})
 
 
 def _name_of_base(code: ast.expr) -> str:

@@ -45,6 +45,18 @@ def test_who_has_other_processes_compute_is_on_the_host(
 
 
 @pytest.mark.parametrize(
+    ("asked", "shown"),
+    [("num_cpus=10", False), ("num_cpus=1, num_gpus=1", True), ("num_cpus=1, **asked", True)],
+)
+def test_an_actor_that_asks_for_cores_alone_is_on_the_host(
+    tmp_path: Path, asked: str, *, shown: bool
+) -> None:
+    text = DRIVER.format(cls="Dock", step="self.loss(refs)")
+    text = text.replace("class Dock", f"@ray.remote({asked})\nclass Dock")
+    assert bool(places(scanned(tmp_path, {"dock.py": text}))) is shown
+
+
+@pytest.mark.parametrize(
     ("beside", "shown"),
     [
         ("class RobRayPPOTrainer(RayPPOTrainer):\n    pass", False),

@@ -183,6 +183,41 @@ def test_a_helper_that_is_called_instead_is_no_finding(other: str, count: int) -
     assert len(sites(code, "NPU168")) == count
 
 
+@pytest.mark.parametrize(("other", "count"), [("else", 0), ("if flags.b", 1)])
+def test_a_function_that_is_called_instead_is_no_finding(other: str, count: int) -> None:
+    code = f"""
+        def _norm(x, w):
+            return {NORM}
+
+        def apply(x, w, flags):
+            if flags.fused:
+                x = {NPU}
+            {other}:
+                x = _norm(x, w)
+            return x
+    """
+    assert len(sites(code, "NPU101")) == count
+
+
+@pytest.mark.parametrize(("operator", "count"), [("npu_swiglu(x)", 0), ("npu_fast_gelu(x)", 1)])
+def test_what_an_activation_of_the_configuration_is_says_the_other_branch(
+    operator: str, count: int
+) -> None:
+    code = f"""
+        class Experts(nn.Module):
+            def __init__(self, config):
+                self.act_fn = ACT2FN[config.hidden_act]
+
+            def forward(self, x):
+                if self.training:
+                    return torch_npu.{operator}
+                gate, up = x.chunk(2, dim=-1)
+                return up * self.act_fn(gate)
+    """
+    assert len(sites(code, "NPU103")) == count
+    assert not sites(code, "NPU110") or count
+
+
 @pytest.mark.parametrize("code", LEFT.values(), ids=LEFT)
 def test_what_stands_elsewhere_is_no_choice(code: str) -> None:
     assert len(sites(code, "NPU101")) == 1
