@@ -207,7 +207,8 @@ SEARCHES: Mapping[str, Search] = {
                 _words(r"\([^\n()]*\w\[\w+\]", "view", "zeros"),
                 r":\s*(?!list\[|dict\[|tuple\[)[a-z_][\w.]*\[[\w, +-]+\]",
                 r"\.(max|sum)\(|math\.is(finite|inf|nan)\(",
-                r"\b(nonzero|unique|masked_select)\(|\bwhere\([^,\n()]*\)|\[\w*(mask|valid|pos|idx|inds)\w*\]",
+                r"\b(nonzero|unique|masked_select)\(|\[\w*(mask|valid|pos|idx|inds)\w*\]",
+                r"\bwhere\(([^,\n()\[\]]|\[[^\]\n]*\]|\([^()\n]*\))*\)",
             ]
         ),
         hot_only=True,
