@@ -213,7 +213,7 @@ SEARCHES: Mapping[str, Search] = {
         ),
         hot_only=True,
     ),
-    "index-lists": Search(find_index_lists, text=r"\[\d+,[ \d,]*\d,?\s*\]\s*[,\]]"),
+    "index-lists": Search(find_index_lists, text=r"\[\d+(,[ \d,]*\d)?,?\s*\]\s*[,\]]"),
     "invariants": Search(find_invariants, "for|while", text=r"(?m)^\s+(for|while) ", hot_only=True),
     "list-collectives": Search(find_list_collectives, "all_gather|all_to_all"),
     "masked-formulas": Search(

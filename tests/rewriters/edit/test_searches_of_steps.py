@@ -451,3 +451,17 @@ def test_a_limit_makes_no_floats_of_counts(least: str, *, kept: bool) -> None:
         f"        return ids * max((x > 0).sum().item(), {least})\n"
     )
     assert any(site.rewrite for site in found(text, "NPU214")) is kept
+
+
+def test_a_list_of_one_column_is_a_slice() -> None:
+    text = "def centre(x: torch.Tensor):\n    return x[:, [2]] + x[[1]]\n"
+    assert "x[:, 2:3] + x[[1]]" in rewritten(text, "NPU267")
+
+
+def test_a_device_that_is_chosen_is_one() -> None:
+    text = (
+        "class Loss(nn.Module):\n    def forward(self, x: torch.Tensor):\n"
+        "        device = torch.device('cuda') if x.is_cuda else torch.device('cpu')\n"
+        "        return x * torch.eye(x.shape[0]).to(device)\n"
+    )
+    assert "torch.eye(x.shape[0], device=device)" in rewritten(text, "NPU212")
