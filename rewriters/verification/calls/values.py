@@ -126,6 +126,13 @@ class Value:
     given: bool = True
     """Whether the call passes it; it leaves out a default, which a change may have changed."""
 
+    def __hash__(self) -> int:
+        """Return the same for equal ones, also of lists and dictionaries, which have none."""
+        try:
+            return hash((self.value, self.given))
+        except TypeError:
+            return hash(self.given)
+
     def __str__(self) -> str:
         return repr(self.value)
 

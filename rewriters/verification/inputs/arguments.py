@@ -43,8 +43,9 @@ INTEGER_TENSOR = (
 )
 _SPECIAL = (
     r"(eos|bos|pad|unk|sep|cls|mask|blank|start|end|stop|ignored?)_?(token_?)?(id|idx|index)$"
+    r"|^(\w+_)?(device|dtype)$"
 )
-"""A number, though code that indexes takes a tensor."""
+"""No tensor, though code that indexes takes one of ids."""
 _WHOLE = r"(^|_)(ids?|idx|ind(ex|ices)|len(s|gths?)?|tokens?)$"
 _TABLE = r"^(cos|sin)|freqs|rotary|rope"
 BOXES = r"box|rois?$|anchors|proposals"

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 _READ_S = 1.0
 _HEADS_DIMS = 4
 _LARGEST_SIDE = 64
+_LARGEST_IMAGE = 256
+_LONG = 16
+"""Positions that windows of 2 and 4, and strides of both, divide."""
 _LONGEST_WINDOW = 2048
 _MATRIX = 2
 _POSITIONS = 3
@@ -67,7 +70,11 @@ def collect_base_shapes(
         *_of_tables(made, widths),
         *_of_classes(made),
     )
-    return list(dict.fromkeys((*bases[:6], *layered, *usual, *_of_windows(wanted, made))))
+    long = [(2, _LONG, width) for width in (widths or [WIDTH])[:1]] if made is not None else []
+    first = (*bases[:6], *layered, *usual, *_of_windows(wanted, made), *_of_own_images(made), *long)
+    # what is broadcast beside heads, ``mask (B, S, S)``, takes no second row
+    single = [(1, *base[1:]) for base in layered if len(base) >= _HEADS_DIMS and base[0] > 1]
+    return list(dict.fromkeys((*first, *single)))
 
 
 def of_views(function: ast.AST | None) -> list[tuple[int, ...]]:
@@ -105,6 +112,21 @@ def _of_layers(made: object) -> list[tuple[int, ...]]:
     # Weights of its own, as those that multiply frequencies: signals, then images.
     own = vars(made).get("in_channels")
     return [(2, own, *(_SIDE,) * count) for count in (1, 2)] if type(own) is int else []
+
+
+def _of_own_images(made: object) -> list[tuple[int, ...]]:
+    """Return images as large as an object was made for: ``img_size=(224, 192)`` asserts that."""
+    first = next(iter(_of_layers(made)), ())
+    held = vars(made).items() if len(first) == _HEADS_DIMS else ()
+    sizes = [v for name, v in held if re.search(r"im(a)?ge?_?size|resolution|input_size", name)]
+    pairs = [(v, v) for v in sizes if isinstance(v, int)]
+    pairs += [tuple(v) for v in sizes if isinstance(v, tuple | list)]
+    fit = [
+        p
+        for p in pairs
+        if len(p) == _MATRIX and all(type(n) is int and 0 < n <= _LARGEST_IMAGE for n in p)
+    ]
+    return [(*first[:_MATRIX], *pair) for pair in fit]
 
 
 def _of_gains(made: object) -> list[tuple[int, ...]]:

@@ -485,10 +485,14 @@ class Placeholder:
 
     __or__ = __ror__ = __getitem__
 
-    def __mro_entries__(self, _bases: tuple[object, ...]) -> tuple[type, ...]:
-        if re.search(_NO_MODULE, self._name):
-            return (StandInMixin,)
-        return (LightConfig if re.search(CONFIG_CLASS, self._name) else StandInBase,)
+    def __mro_entries__(self, bases: tuple[object, ...]) -> tuple[type, ...]:
+        """Return a class of its own: one cannot have the same base twice."""
+        # ``class Net(nn.Module, Hub)``: a second module cannot come after that of all
+        beside = any(isinstance(base, type) and issubclass(base, torch.nn.Module) for base in bases)
+        if beside or re.search(_NO_MODULE, self._name):
+            return (type(self._name, (StandInMixin,), {}),)
+        kind = LightConfig if re.search(CONFIG_CLASS, self._name) else StandInBase
+        return (type(self._name, (kind,), {}),)
 
     def __bool__(self) -> bool:
         self._use()

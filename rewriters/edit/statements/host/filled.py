@@ -134,10 +134,11 @@ def _place_of(
             device, dtype = parts
             return {"dtype": dtype, "device": device}
     words = dict(zip(("device", "dtype"), moved, strict=False))
-    held = {**{k: v for k, v in named.items() if k == "dtype"}, **words, **named}
-    device = held.get("device")
+    held: dict[str | None, ast.expr] = {**named}
+    held.update({n: v for n, v in words.items() if n not in named})
+    where = held.get("device")
     plain = len(moved) <= 2 and len(held) == len(moved) + len(named)  # noqa: PLR2004 - as ``to`` takes them
-    if not plain or device is None or not _is_device(here, device):
+    if not plain or where is None or not _is_device(here, where):
         return None
     return {name: held[name] for name in ("dtype", "device") if name in held}
 

@@ -34,6 +34,7 @@ from npufix.rewriters.edit.statements.host.of_host import (
     ARITHMETIC,
     ON_HOST,
     READING,
+    brings_to_host,
     first_read,
     is_copied,
     is_count,
@@ -104,7 +105,6 @@ _RETURNED = (
     "the host waits for a number that is returned beside tensors: return the tensor, and let the "
     "caller compute with it"
 )
-_FEW_READS = 2
 _FORM_ITEM, _FORM_LIMIT, _FORM_LIMIT_OF_ITEM = "item", "limit", "limit_of_item"
 _COPIED_IN_LOOP = (
     "the host waits in every round: copy all of it once before the loop (x = x.cpu(); of a list of "
@@ -384,7 +384,7 @@ def _by_hand(  # noqa: C901, PLR0911, PLR0912 - one case a kind of use
     if logged is not None:
         return logged
     if loop is None and is_of_caller(here, read.code, read.tensor, read.how):
-        if _works_on_host(here):
+        if brings_to_host(here):
             return None
         return _hand_over(here, read, users) or Proposal(read.code, FROM_CALLER)
     if loop is None and (found := read_by_others(here, read.code)) is not None:
@@ -424,7 +424,7 @@ def _by_hand(  # noqa: C901, PLR0911, PLR0912 - one case a kind of use
 
 def _say_what_waits(here: Surroundings, read: _Read, users: Sequence[Node]) -> Proposal | None:
     """Return what to do where the host needs a number for what comes next."""
-    if read.how in ON_HOST or _works_on_host(here):
+    if read.how in ON_HOST or brings_to_host(here):
         return None
     if is_rare(here, read.code) and not is_default(here, read.code):
         return None
@@ -460,14 +460,6 @@ def _decide(here: Surroundings, users: Sequence[Node]) -> bool:
     """Tell whether a number is compared, or what it makes: ``assert end - start > step``."""
     made = [u for user in users if user.op in ARITHMETIC for u in here.users(user)]
     return any(user.op.removesuffix("(*)") in _DECIDING for user in (*users, *made))
-
-
-def _works_on_host(here: Surroundings) -> bool:
-    """Tell whether a function brings several tensors to the host, to compute with them there."""
-    calls = (n for n in here.nodes if isinstance(n, ast.Call) and not n.args)
-    arrays = READING - {"item"}
-    reads = [c for c in calls if isinstance(c.func, ast.Attribute) and c.func.attr in arrays]
-    return len({ast.unparse(first_read(code)) for code in reads}) > _FEW_READS
 
 
 def _hand_over(here: Surroundings, read: _Read, users: Sequence[Node]) -> Proposal | None:

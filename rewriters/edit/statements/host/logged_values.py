@@ -76,8 +76,8 @@ def find_logged(  # noqa: C901, PLR0911, PLR0912 - one case a way
     if here.flow.cls is not None and is_told(here.flow.cls) and here.loop_of(code) is not None:
         return Proposal(code, _FOR_METERS)
     if how not in {"item", "float", "int"}:
-        kept = _keep_copy(here, code, tensor) if how == "cpu" else None
-        return kept or _tell_rows(here, code)
+        copied = _keep_copy(here, code, tensor) if how == "cpu" else None
+        return copied or _tell_rows(here, code)
     if how == "item":
         stays = keep_until_read(here, code, tensor, counts=counts)
         if stays is not None:

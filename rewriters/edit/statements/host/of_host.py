@@ -33,6 +33,7 @@ OF_ARRAYS_TOO = operators.SYMBOLS | operators.PAIRS | READING | {
 _OF_NUMBERS_TOO = frozenset({"neg", "pow", "reciprocal", "square"})
 """What Python computes of its numbers: ``x ** 2``, ``1 / x``."""
 ON_HOST = frozenset({"cpu", "numpy"})
+_FEW_READS = 2
 _KEPT = re.compile(r"_(cpu|host)$")
 _PROCESSES = re.compile(r"(^|[._])(tokenizer|(?<!attn_)(?<!attention_)(?<!logits_)processor)$")
 _MOVES = frozenset({"to", "cuda", "npu"})
@@ -313,3 +314,11 @@ def is_count(node: Node) -> bool:
         return False
     counted = node.args[0]
     return counted.op in operators.COMPARISONS | {"isfinite", "isnan", "isinf", "invert"}
+
+
+def brings_to_host(here: Surroundings) -> bool:
+    """Tell whether a function brings several tensors to the host, to compute with them there."""
+    calls = (n for n in here.nodes if isinstance(n, ast.Call) and not n.args)
+    arrays = READING - {"item"}
+    reads = [c for c in calls if isinstance(c.func, ast.Attribute) and c.func.attr in arrays]
+    return len({ast.unparse(first_read(code)) for code in reads}) > _FEW_READS

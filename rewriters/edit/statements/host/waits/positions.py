@@ -17,6 +17,9 @@ from npufix.rewriters.edit.statements.handed_in import is_handed_in
 from npufix.rewriters.edit.statements.host.of_host import READING, is_of_host
 from npufix.rewriters.edit.statements.host.seldom import is_rare, is_seldom
 from npufix.rewriters.edit.statements.host.waits.written_places import write_by_mask
+from npufix.rewriters.edit.statements.masked.formulas import reads_of_formulas
+from npufix.rewriters.edit.statements.masked.sums import reads_under_mask
+from npufix.rewriters.edit.statements.mixtures.experts import find_rows_of_masks
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.facts.steps.classes import list_words
 from npufix.rewriters.graph import operators
@@ -104,16 +107,21 @@ def _waits(here: Surroundings, found: Evaluation) -> bool:
     if _is_read(here, found.node):
         return False  # the host waits for the places themselves
     loop = here.loop_of(code)
+    if loop is not None and any(find_rows_of_masks(here)):
+        return False  # NPU222 finds those of all rounds
     around = "" if loop is None else here.text(loop)[:200] if isinstance(loop, ast.stmt) else ""
     return "expert" not in f"{here.flow.qualname}{around}".lower()
 
 
 def _is_read(here: Surroundings, places: Node) -> bool:
-    """Tell whether the host reads the places: ``x.nonzero()[:, 0].tolist()``."""
+    """Tell whether the host reads the places, or goes through them: ``x.nonzero()[:, 0].tolist()``.
+
+    What to do instead of a loop the rules of loops know.
+    """
     todo = [places]
     for node in todo:  # grows
         for user in here.users(node):
-            if user.op in READING:
+            if user.op in READING or user.op == Op.LOOP:
                 return True
             if user.op in _RESHAPED and user not in todo:
                 todo.append(user)
@@ -140,7 +148,10 @@ def _list_selected(here: Surroundings) -> Iterator[Proposal]:
                     mask = here.value(part)
                     if mask is not None and mask.op in _MASKS:
                         picked.setdefault(mask, []).append(node)
+    without = reads_under_mask(here) | reads_of_formulas(here) if picked else set()
     for places in picked.values():
+        if id(places[0]) in without:
+            continue  # it is written without them
         if len(places) == 1 and _needs_all(here, places[0]) and not _is_tested(here, places[0]):
             yield Proposal(
                 places[0], _PLACES if here.loop_of(places[0]) is None else _PLACES_IN_LOOP

@@ -1,0 +1,77 @@
+"""Objects that take what is as large as they were made for, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+from changed_programs import verdict
+
+from npufix.rewriters.verification.inputs.load import Placeholder
+from npufix.rewriters.verification.verdict import Status
+
+IMAGES = """
+class Patches(torch.nn.Module):
+    def __init__(self, img_size=96, patch_size=48):
+        super().__init__()
+        self.img_size = (img_size, img_size)
+        self.proj = torch.nn.Conv2d(3, 4, patch_size, patch_size)
+
+    def forward(self, x):
+        _, _, height, width = x.shape
+        assert (height, width) == self.img_size
+        return self.proj(x).flatten(2).transpose(1, 2)
+"""
+
+WINDOWS = """
+class Windows(torch.nn.Module):
+    def __init__(self, dim: int, stride: int = 1, size: int = 0, windows: bool = False):
+        super().__init__()
+        self.stride, self.size, self.windows = stride, size, windows
+        self.qkv = torch.nn.Linear(dim, 3 * dim)
+
+    def forward(self, x):
+        batch, length, _ = x.shape
+        if self.windows:
+            count = length // (self.stride * self.size)
+            q, k, v = self.qkv(x).reshape(batch, -1, count, 3, x.shape[-1]).unbind(3)
+            return (q * k).sum(2) + v.sum(2) * 2
+        return self.qkv(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "old", "same", "other"),
+    [
+        (IMAGES, "flatten(2).transpose(1, 2)", "flatten(2).mT", "flatten(2)"),
+        (WINDOWS, "(q * k).sum(2) + v.sum(2) * 2", "(k * q).sum(2) + 2 * v.sum(2)", "v.sum(2)"),
+    ],
+)
+def test_what_an_object_asserts_of_sizes_is_met(
+    program: str, old: str, same: str, other: str
+) -> None:
+    found = verdict(program, (old, same))
+    assert found.status is Status.EQUIVALENT, found
+    found = verdict(program, (old, other))
+    assert found.status is Status.REFUTED, found
+
+
+def test_arguments_that_have_no_hash_make_objects() -> None:
+    program = """
+    class Typed(torch.nn.Module):
+        def __init__(self, metadata: tuple[list[str], list[tuple[str, str]]]):
+            super().__init__()
+            self.names = [name for name in metadata[0]]
+
+        def forward(self, x):
+            return x * (1 + len(self.names))
+    """
+    found = verdict(program, ("x * (1 + len(self.names))", "(1 + len(self.names)) * x"))
+    assert found.status is Status.EQUIVALENT, found
+
+
+def test_several_missing_bases_are_not_the_same_twice() -> None:
+    first, second = Placeholder("HubMixin", [True]), Placeholder("SaveMixin", [True])
+    kind = type("Model", (*first.__mro_entries__(()), *second.__mro_entries__(())), {})
+    assert len(kind.__mro__) > len(("Model", "HubMixin", "SaveMixin"))
