@@ -229,4 +229,6 @@ def is_device(node: Node) -> bool:
     """Tell whether a value is a device, not a dtype or a tensor."""
     if node.op in {Op.ATTR, Op.PARAM, Op.GLOBAL}:
         return str(node.value).rpartition(".")[2].endswith("device")
+    if node.op == Op.PHI:  # ``torch.device("cuda") if x.is_cuda else torch.device("cpu")``
+        return all(map(is_device, node.args[1:]))
     return node.op == "device" or (node.op == Op.CONST and isinstance(node.value, str))

@@ -74,7 +74,7 @@ RULE = Substitution(
         # one column, from the end, and here and there
         """
 def forward(x: torch.Tensor):
-    return x[:, [3]], x[:, [-1, 0]], x[:, 0:2], x[:, [9, 2, 7, 5, 0]]
+    return x[:, [-3]], x[:, [-1, 0]], x[:, 0:2], x[:, [9, 2, 7, 5, 0]]
 """,
         # a target
         """

@@ -245,6 +245,27 @@ def marked_inputs(draw: Draw) -> dict[str, Any]:
     return {"x": x, "y": torch.zeros(len(x), 3)}
 
 
+def written(x: Tensor, y: Tensor) -> Tensor:
+    """Find the places of a mask, then write a number to all of them."""
+    rows, columns = torch.where(x > 1)
+    y[rows, columns] = 0.5
+    return y
+
+
+def written_at_once(x: Tensor, y: Tensor) -> Tensor:
+    """Write it where the mask says."""
+    y[x > 1] = 0.5
+    return y
+
+
+def written_inputs(draw: Draw) -> dict[str, Any]:
+    """Return two matrices of one shape."""
+    import torch
+
+    shape = (draw.integer(0, 3), draw.integer(1, 3))
+    return {"x": draw.integers(*shape, low=0, high=4), "y": torch.zeros(shape)}
+
+
 def asked(x: Tensor, y: Tensor) -> Tensor:
     """Have Python look at one element after the other."""
     return y * 2 if any(x > 1) else y
@@ -399,6 +420,12 @@ LABELS = Condition(
     "counted from the end",
     _unknown,
 )
+ONE_SHAPE = Condition(
+    "mask-of-what-is-written",
+    "the mask has dimensions, an index for each of them, and their sizes are those of what is "
+    "written to",
+    _unknown,
+)
 NEVER_NAN = Condition("never-nan", "the value is never NaN", _unknown, "no-nan")
 
 RULE = Substitution(
@@ -433,6 +460,7 @@ RULE = Substitution(
         Form(summed, summed_at_once, elements_inputs, (IS_TENSOR, KEEPS_DTYPE, SOME_ROWS)),
         Form(read_each, read_together, read_inputs, (IS_TENSOR, ALIKE)),
         Form(marked, marked_at_once, marked_inputs, (IS_TENSOR, LABELS)),
+        Form(written, written_at_once, written_inputs, (IS_TENSOR, ONE_SHAPE)),
         Form(rows_of_numbers, rows_at_once, rows_inputs, (IS_TENSOR, MATRIX, NOT_WRITTEN)),
     ),
     search="host-values",

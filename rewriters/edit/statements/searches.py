@@ -207,12 +207,13 @@ SEARCHES: Mapping[str, Search] = {
                 _words(r"\([^\n()]*\w\[\w+\]", "view", "zeros"),
                 r":\s*(?!list\[|dict\[|tuple\[)[a-z_][\w.]*\[[\w, +-]+\]",
                 r"\.(max|sum)\(|math\.is(finite|inf|nan)\(",
-                r"\b(nonzero|unique|masked_select)\(|\bwhere\([^,\n()]*\)|\[\w*(mask|valid|pos|idx|inds)\w*\]",
+                r"\b(nonzero|unique|masked_select)\(|\[\w*(mask|valid|pos|idx|inds)\w*\]",
+                r"\bwhere\(([^,\n()\[\]]|\[[^\]\n]*\]|\([^()\n]*\))*\)",
             ]
         ),
         hot_only=True,
     ),
-    "index-lists": Search(find_index_lists, text=r"\[\d+,[ \d,]*\d,?\s*\]\s*[,\]]"),
+    "index-lists": Search(find_index_lists, text=r"\[\d+(,[ \d,]*\d)?,?\s*\]\s*[,\]]"),
     "invariants": Search(find_invariants, "for|while", text=r"(?m)^\s+(for|while) ", hot_only=True),
     "list-collectives": Search(find_list_collectives, "all_gather|all_to_all"),
     "masked-formulas": Search(

@@ -258,7 +258,8 @@ def find_index_lists(here: Surroundings) -> Iterator[Proposal]:
                 items = list_indexes(index)
                 lists = [item for item in items if isinstance(item, ast.List)]
                 others = [item for item in items if item not in lists]
-                text = slice_of(lists[0].elts) if len(lists) == 1 else None
+                numbers = lists[0].elts if len(lists) == 1 else []
+                text = slice_of(numbers) or (_one_place(numbers) if items != [index] else None)
                 tensor = here.is_tensor(owner)
                 if len(lists) != 1 or tensor is False or not all(map(is_whole, others)):
                     continue
@@ -291,6 +292,14 @@ def find_index_lists(here: Surroundings) -> Iterator[Proposal]:
                 proven = frozenset({"is-tensor"} if tensor else ())
                 change = Change(here.span(node), new)
                 yield Proposal(node, form=form, changes=(change,), shown=new, proven=proven)
+
+
+def _one_place(items: Sequence[ast.expr]) -> str | None:
+    """Return ``2:3`` for the list ``[2]``, which keeps the dimension."""
+    match items:
+        case [ast.Constant(int() as place)] if type(place) is int and place >= 0:
+            return f"{place}:{place + 1}"
+    return None
 
 
 def _is_cloned(here: Surroundings, code: ast.Subscript) -> bool:

@@ -413,3 +413,55 @@ def test_rows_of_labels_need_no_places() -> None:
     assert [site.rewrite is not None for site in found(text.format(""), "NPU214")] == [True]
     later = found(text.format("kind = kind + 1\n        "), "NPU214")
     assert [site.rewrite is not None for site in later] == [False]
+
+
+@pytest.mark.parametrize(
+    ("places", "use", "after"),
+    [
+        ("r, c = torch.where(x > 1)", "y[r, c] = 0", "y[x > 1] = 0"),
+        ("p = (x > 1).long().nonzero()", "y[p[:, 0], p[:, 1]] = 1", "y[x > 1] = 1"),
+        ("p = (x > 1).long().nonzero()", "y[p[:, 1], p[:, 0]] = 1", ""),
+        ("at = torch.where(x[:, 0] > 0)[0]", "y[at, 1:] = 2.5", "y[:, 1:][x[:, 0] > 0] = 2.5"),
+        ("at = k.nonzero().squeeze(1)", "y[at] = True", "y[k != 0] = True"),
+        ("m = x > 1", "y[torch.where(m)] = 2", "y[m] = 2"),
+        ("m = x > 1; at = torch.where(m)", "m[at] = False", "m[m.clone()] = False"),
+        ("at = torch.where(x > 1)", "y[at] = 1; y[at] = 2", "at = x > 1"),
+        ("at = torch.where(x[:, 0] > 0)[0]", "y[at] = x[at]", ""),
+        ("at = torch.where(x[:, 0] > 0)[0]", "y[at] = 1; y += len(at)", ""),
+        ("at = torch.where(x[:, 0] > 0)[0]", "y[at] += 1", ""),
+        ("at = torch.nonzero(x[:, 0] > 0).squeeze()", "y[at] = 1", ""),
+        ("at = torch.where(x[:, 0] > 0)[0]", "y[at, None] = 1", ""),
+    ],
+)
+def test_a_mask_says_where_a_number_is_written(places: str, use: str, after: str) -> None:
+    lines = "\n        ".join(f"y = torch.zeros_like(x); {places}; {use}".split("; "))
+    text = (
+        "class Loss(nn.Module):\n    def forward(self, x: torch.Tensor, k: torch.Tensor):\n"
+        f"        {lines}\n        return y\n"
+    )
+    sites = [site for site in found(text, "NPU214") if site.rewrite is not None]
+    assert len(sites) == bool(after)
+    assert not after or after in rewritten(text, "NPU214")
+
+
+@pytest.mark.parametrize(("least", "kept"), [("0.5", False), ("1.0", True)])
+def test_a_limit_makes_no_floats_of_counts(least: str, *, kept: bool) -> None:
+    text = (
+        "class Loss(nn.Module):\n    def forward(self, x: torch.Tensor, ids: torch.Tensor):\n"
+        f"        return ids * max((x > 0).sum().item(), {least})\n"
+    )
+    assert any(site.rewrite for site in found(text, "NPU214")) is kept
+
+
+def test_a_list_of_one_column_is_a_slice() -> None:
+    text = "def centre(x: torch.Tensor):\n    return x[:, [2]] + x[[1]]\n"
+    assert "x[:, 2:3] + x[[1]]" in rewritten(text, "NPU267")
+
+
+def test_a_device_that_is_chosen_is_one() -> None:
+    text = (
+        "class Loss(nn.Module):\n    def forward(self, x: torch.Tensor):\n"
+        "        device = torch.device('cuda') if x.is_cuda else torch.device('cpu')\n"
+        "        return x * torch.eye(x.shape[0]).to(device)\n"
+    )
+    assert "torch.eye(x.shape[0], device=device)" in rewritten(text, "NPU212")

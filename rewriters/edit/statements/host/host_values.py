@@ -62,6 +62,7 @@ from npufix.rewriters.edit.statements.host.waits.limits import (
     is_written_number,
     keep_on_device,
     limit_of,
+    may_be_float,
     tell_copied,
     tell_met,
 )
@@ -81,7 +82,7 @@ from npufix.rewriters.edit.statements.host.waits.sizes import (
     makes_shapes,
     tell_size,
 )
-from npufix.rewriters.edit.statements.host.waits.tests import is_check, leaves, tests_of
+from npufix.rewriters.edit.statements.host.waits.tests import is_check, is_tested, leaves, tests_of
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import LOOPS
 from npufix.rewriters.facts.steps.functions import samples
@@ -259,7 +260,9 @@ def _on_device(here: Surroundings, read: _Read) -> Proposal | None:
     value = value if later is None else here.users(value)[0]  # ``n = x.item()``, ``n = max(n, 1)``
     users = here.users(value)
     counts = is_count(at.node)
-    if not users or makes_shapes(here, users):  # ``x[start : start + n.item()]``
+    call = limit or later
+    mixed = counts and may_be_float(call, users)
+    if not users or mixed or makes_shapes(here, users):  # ``x[start : start + n.item()]``
         return None
     if any(_needs_number(here, user, value, counts=counts) for user in users):
         return keep_on_device(here, read.code, read.tensor, counts=counts)
@@ -280,7 +283,6 @@ def _on_device(here: Surroundings, read: _Read) -> Proposal | None:
         text += ".clone()" if keeps_memory(here, read.code, read.tensor) else ""
     text += "" if limit is None else clamp(here, limit, counts=counts)
     changes = [] if later is None else clamp_one(here, later, counts=counts)
-    call = limit or later
     if call is not None and not is_written_number(call.args[0]):
         proven.add("never-nan")  # ``max(x, 1.0)`` is NaN as well where x is
     asked_at, met = _met(here, users, value)
@@ -400,7 +402,7 @@ def _by_hand(  # noqa: C901, PLR0911, PLR0912 - one case a kind of use
     ops = {user.op.removesuffix("(*)") for user in users}
     needed = makes_shapes(here, users) or counts_rounds(here, read.code)
     needed = needed or is_default(here, read.code)
-    if needed or _decide(here, users) or _is_tested(here, read.code):
+    if needed or _decide(here, users) or is_tested(here, read.code):
         return _say_what_waits(here, read, users)
     if ops & {*ARITHMETIC, "py:max", "py:min"}:
         if value is None or read.how not in {"item", "float"}:
@@ -484,12 +486,3 @@ def _hand_over(here: Surroundings, read: _Read, users: Sequence[Node]) -> Propos
         shown=tensor,
         proven=frozenset(proven),
     )
-
-
-def _is_tested(here: Surroundings, code: ast.expr) -> bool:
-    inner: ast.AST = code
-    for outer in here.around(code):
-        if isinstance(outer, (ast.If, ast.IfExp, ast.While, ast.Assert)) and outer.test is inner:
-            return True
-        inner = outer
-    return False

@@ -28,6 +28,8 @@ from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from npufix.rewriters.edit.statements.surroundings import Surroundings
     from npufix.rewriters.graph.nodes import Node
 
@@ -81,7 +83,7 @@ def keep_on_device(
     text += "" if facts.ndim("x") == 0 else ".reshape(())"
     text += ".clone()" if keeps_memory(here, code, tensor) else ""
     proven = {"is-tensor"} if facts.is_tensor("x") else set[str]()
-    if all(not is_written_number(limit.args[0]) for limit in limits):
+    if counts or all(not is_written_number(limit.args[0]) for limit in limits):
         proven.add("never-nan")  # ``max(x, 1.0)`` is NaN as well where x is
     changes = [Change(here.span(code), text)]
     for limit in limits:
@@ -249,6 +251,14 @@ def limit_of(here: Surroundings, user: Node, made: Node) -> ast.Call | None:
             kept = [c for c in (first, second) if not is_written_number(c)]
             return call if len(kept) == 1 and here.value(kept[0]) is made else None
     return None
+
+
+def may_be_float(limit: ast.Call | None, users: Sequence[Node]) -> bool:
+    """Tell whether the limit of a count makes floats of integers now and then: ``max(n, 0.5)``."""
+    if limit is None:
+        return False
+    number = float(ast.literal_eval(next(c for c in limit.args if is_written_number(c))))
+    return not number.is_integer() and not all(u.op in {"div", Op.CALL} for u in users)
 
 
 def clamp_one(here: Surroundings, limit: ast.Call, *, counts: bool) -> list[Change]:

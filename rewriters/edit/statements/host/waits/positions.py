@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.statements.handed_in import is_handed_in
 from npufix.rewriters.edit.statements.host.of_host import READING, is_of_host
 from npufix.rewriters.edit.statements.host.seldom import is_rare, is_seldom
+from npufix.rewriters.edit.statements.host.waits.written_places import write_by_mask
 from npufix.rewriters.edit.statements.masked.formulas import reads_of_formulas
 from npufix.rewriters.edit.statements.masked.sums import reads_under_mask
 from npufix.rewriters.edit.statements.mixtures.experts import find_rows_of_masks
@@ -75,9 +76,14 @@ def find_positions(here: Surroundings) -> Iterator[Proposal]:
         for found in here.flow.by_operation.get(op, ()):
             if found.node not in told and _waits(here, found):
                 told.add(found.node)
-                yield _mark(here, found) or _tell(here, found)
+                yield _mark(here, found) or _write(here, found) or _tell(here, found)
     if words & _LEARNS:
         yield from _list_selected(here)
+
+
+def _write(here: Surroundings, found: Evaluation) -> Proposal | None:
+    mask = _mask_of(found.code) if isinstance(found.code, ast.Call) else None
+    return None if mask is None or found.node.op != "nonzero" else write_by_mask(here, found, mask)
 
 
 def _tell(here: Surroundings, found: Evaluation) -> Proposal:

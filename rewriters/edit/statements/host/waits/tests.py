@@ -31,3 +31,13 @@ def is_check(code: ast.AST) -> bool:
 def leaves(code: ast.AST) -> bool:
     """Tell whether a test ends a loop: ``if n == beams: best = scores.max(0); break``."""
     return isinstance(code, ast.If) and isinstance(code.body[-1], ast.Break)
+
+
+def is_tested(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether code is the whole of a test: ``while x.item():``."""
+    inner: ast.AST = code
+    for outer in here.around(code):
+        if isinstance(outer, (ast.If, ast.IfExp, ast.While, ast.Assert)) and outer.test is inner:
+            return True
+        inner = outer
+    return False
