@@ -36,6 +36,11 @@ def elements(shape: Shape) -> int:
     return prod(shape)
 
 
+def count_largest(inputs: str) -> float:
+    """Return how many numbers the largest tensor of a cell holds."""
+    return max(map(elements, shapes(inputs)), default=0)
+
+
 def product_operations(rows: pd.DataFrame) -> NDArray[np.float64]:
     """Return the floating-point operations of each product, batched or not; 0 if unknown."""
     return per_row(rows, ["input_shapes", "output_shapes"], _operations)
