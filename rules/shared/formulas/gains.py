@@ -112,7 +112,9 @@ def measure_gain_by_products(
     if not forward or not large.any():
         return {}
     rate = float((done[large] / spent[large]).max())
-    causal = masks_square(forward, MASK)
+    # A square mask may be causal, of which half is skipped, or hide padding: nothing tells, but of
+    # one for several sequences at once.
+    may_skip, causal = (masks_square(forward, MASK, for_all=one) for one in (False, True))
     times: list[tuple[int, int, int]] = []
     for found, again, (slow, fast) in zip(
         (forward, backward), (1.0, _AGAIN), _OF_QUICKEST, strict=True
@@ -122,7 +124,7 @@ def measure_gain_by_products(
         operations, now = product_operations(own) * again, float(own["duration_ns"].sum()) * again
         if len(own) and not operations.all():
             return {}
-        quick = fast * (_SKIPS if causal else 1)
+        quick = fast * (_SKIPS if may_skip else 1)
         most, least = (min(now, float(operations.sum()) / rate / part) for part in (slow, quick))
         likely = math.sqrt(least * most) if causal else (least + most) / 2
         times.append((round(least), round(most), round(likely)))

@@ -88,13 +88,18 @@ def test_of_fused_attention_the_products_are_left_as_fast_as_the_quickest() -> N
     assert least / 3 == pytest.approx(at_best / 0.9, rel=0.01)
     assert most / 3 == pytest.approx(at_best / 0.4, rel=0.01)
     assert likely == pytest.approx((least + most) / 2, rel=0.01)
-    # A square that all heads share is a mask of what lies above the diagonal: half may be skipped.
+    # A square that all heads share may be a mask of what lies above the diagonal, of which half is
+    # skipped; where several sequences share it, it is not about their lengths.
     masked = rows.copy()
-    masked[2] = kernel("Add", f"{scores};1,512,512", scores)
-    half = the(seen(RULE, chain(*masked, times=3))).instead
-    assert half is not None
-    assert half[1] / 3 == pytest.approx(at_best / 1.8, rel=0.01)
-    assert half[3] == pytest.approx((half[1] * half[2]) ** 0.5, rel=0.01)
+    for of_all, mask in (
+        (scores, "1,512,512"), ("2,4,512,512", "2,1,512,512"), ("2,4,512,512", "1,1,512,512"),
+    ):  # fmt: skip
+        masked[2] = kernel("Add", f"{of_all};{mask}", of_all)
+        half = the(seen(RULE, chain(*masked, times=3))).instead
+        assert half is not None
+        assert half[1] / 3 == pytest.approx(at_best / 1.8, rel=0.01)
+        middle = (half[1] * half[2]) ** 0.5 if mask == "1,1,512,512" else (half[1] + half[2]) / 2
+        assert half[3] == pytest.approx(middle, rel=0.01)
     # No large product, no shapes: at most all but the products, as before.
     assert the(seen(RULE, chain(*rows[1:], times=3))).instead is None
 
