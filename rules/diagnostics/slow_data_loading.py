@@ -6,7 +6,7 @@ Why it is slow on the NPU: the batch is not ready when the step begins. Nothing 
 until it is, so the step begins with idle time.
 
 Evidence: the operators ``enumerate(DataLoader)#...__next__`` of the host, and how long the device
-is idle while they last. A slow call behind which the device still works costs nothing and is not
+is idle while they last (of MindSpore ``Dataset::Pipeline::AsyncWait``). A slow call behind which the device still works costs nothing and is not
 told. Where the device itself takes batches from a queue (the sink mode of MindSpore), the time of
 the kernels ``GetNext``.
 
@@ -58,6 +58,7 @@ _CORES, _MORE_OFTEN, _SURELY = 24, 4, 1.2
 """Workers of a device at most: 192 cores for 8 devices; and how many times as many as there are may
 be had where that is not known, likely and surely: of one worker 24 times, of twenty 1.2 times."""
 _HALF = 0.5
+_OF_MINDSPORE = "Dataset::.*"
 _QUEUE = (
     "more num_parallel_workers and prefetch_size in mindspore.dataset, python_multiprocessing=True "
     "where Python makes the batches; minddata_pipeline_summary_*.csv names the slow operation"
@@ -105,6 +106,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         at_worst_ns=needs.at_worst_ns,
         is_idle=True,
         is_divided=True,
+        advice=_QUEUE if is_named(slow, _OF_MINDSPORE, "name").any() else "",
     )
 
 

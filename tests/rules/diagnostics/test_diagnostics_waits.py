@@ -289,6 +289,17 @@ def test_as_many_workers_keep_up_as_make_a_batch_in_a_step(
     assert found.at_least_ns == pytest.approx(least_ms * MS)
 
 
+def test_mindspore_waits_for_its_pipeline() -> None:
+    rows = [{"start_ns": at, "duration_ns": MS} for at in (0, 42 * MS)]
+    waits = call("Dataset::Pipeline::AsyncWait", MS, 41 * MS)
+    found = only(slow_data_loading, recording(rows, [waits], step_ns=48 * MS))
+    assert "mindspore.dataset" in found.advice
+    assert found.cost_ns == pytest.approx(40 * MS, rel=0.01)
+    assert nothing(
+        slow_data_loading, recording(rows, [call("Dataset::MapOp::Process", MS, 9 * MS)])
+    )
+
+
 def test_workers_are_counted_by_the_calls_between_waits() -> None:
     # Each of three workers takes 90 ms for a batch: every third call waits for 60 of them.
     rows = [{"start_ns": at * 30 * MS, "duration_ns": MS} for at in range(7)]
