@@ -58,8 +58,9 @@ def root_gradients(forward: Sequence[Occurrences], recording: Recording) -> Inte
     told = np.zeros(len(kernels), np.bool_)
     for root in _ROOTS:
         found = find(recording, (*root, _DIVIDES), between=("BroadcastTo",))
-        found = found.where(small[found.rows[:, :-1]].all(axis=1) & belongs[found.rows].all(axis=1))
-        found = found.where(~told[found.rows].any(axis=1))
+        own = np.all(small[found.rows[:, :-1]], axis=1), np.all(belongs[found.rows], axis=1)
+        found = found.where(np.logical_and(*own))
+        found = found.where(np.logical_not(np.any(told[found.rows], axis=1)))
         around = _around(found, belongs, recording)
         told[around] = True
     return np.flatnonzero(told).astype(np.int64)
