@@ -128,6 +128,8 @@ class Observation:
     waited for, as expected and at worst, by their index label."""
     at_least_ns: int = 0
     """What a step is expected to take at least: as often as so many workers make a batch."""
+    at_worst_ns: int = 0
+    """The same where as few more of them as can be are all that the host has cores for."""
     outliers_ns: int = 0
     """By how much the average of all steps is longer than of those that are replayed."""
     sooner_ns: Mapping[int, int] = field(default_factory=dict)

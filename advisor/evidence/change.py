@@ -51,6 +51,8 @@ class Change:
     expected and at worst; at best it is so meanwhile."""
     at_least_ns: int = 0
     """What a step takes at least, in what is expected: batches come no sooner."""
+    at_worst_ns: int = 0
+    """The same of what is saved at least."""
     sooner_ns: Mapping[int, int] = field(default_factory=dict)
     """How much sooner the host launches a kernel, by its label: without a pause before it.
 

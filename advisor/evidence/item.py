@@ -105,8 +105,9 @@ _YIELDS = 1
 _ONLY_HOT = 0.5
 """What is known of is that it is hot counts with so much of its time: 10 % of a step in a loss of
 which nothing tells what can go come behind 9 % in which the device waits for a batch."""
-_USUAL = 0.1
-"""Share of the step that communication which nothing hides usually has: no more than hot, too."""
+_USUAL, _CONCERN = 0.1, 0.2
+"""Shares of the step that communication which nothing hides usually has, no more than hot, too; and
+from which it is of concern. In between it counts with a share between: 9.9 % and 10.1 % are one."""
 _EXPLAINS, _EXPLAINS_JOB = 0.5, 0.25
 """Share of a symptom's time from which a cause explains it; a stage that is 26 ms longer makes the
 others of a pipeline wait in each micro-batch, 85 ms in all."""
@@ -156,6 +157,16 @@ def expected_ns(finding: report.Finding) -> float:
     return (finding.saving.low_ns + finding.saving.high_ns) / 2 if finding.saving else 0.0
 
 
+def _weigh_unknown(item: Item) -> float:
+    """Return with how much of its time a finding counts of which nothing tells what can go."""
+    if item.yields >= _YIELDS:
+        return _ONLY_HOT
+    if not (item.is_symptom and item.is_communication):
+        return 1.0
+    beyond = (item.finding.share - _USUAL) / (_CONCERN - _USUAL)
+    return _ONLY_HOT + (1 - _ONLY_HOT) * min(1.0, max(0.0, beyond))
+
+
 def _rank(
     item: Item, cause_ns: int
 ) -> tuple[bool, bool, float, float, bool, float, bool, str, int, str]:
@@ -166,9 +177,8 @@ def _rank(
     about_ns = min(own_ns, cause_ns) if is_explained else own_ns
     if finding.saving and not item.of_job:  # three products of 3.6 ms that 0.06 ms can be saved of
         about_ns = min(about_ns, round(finding.saving.high_ns / _LITTLE))
-    is_usual = item.is_symptom and item.is_communication and finding.share <= _USUAL
-    if finding.saving is None and (item.yields >= _YIELDS or is_usual):
-        about_ns = round(_ONLY_HOT * about_ns)
+    if finding.saving is None:
+        about_ns = round(_weigh_unknown(item) * about_ns)
     of_job = item.of_job and finding.share >= _TOLD
     certain = finding.saving.low_ns if of_job and finding.saving else 0
     return (

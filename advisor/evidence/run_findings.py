@@ -99,7 +99,7 @@ def change_of(seen: Observation, recording: Recording) -> Change | None:
         return Change(
             seen.hidden, keeps=keeps, waits=seen.host_ops, sooner_ns=seen.sooner_ns,
             hides=bool(seen.hidden), stays_ns=seen.stays_ns, at_least_ns=seen.at_least_ns,
-            is_divided=seen.is_divided,
+            at_worst_ns=seen.at_worst_ns, is_divided=seen.is_divided,
         )  # fmt: skip
     if seen.instead:
         count, *times = seen.instead

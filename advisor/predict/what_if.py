@@ -116,9 +116,10 @@ def predict(
     ]
     steps = replay(graph, [edit for three in sets for edit in three])[goes_on]
     after = steps.reshape(-1, CORNERS)
-    floors = _least_ns(items, about)
+    floors, worst = (_least_ns(items, about, at_worst=at_worst) for at_worst in (False, True))
     least = np.maximum(floors, least_of_job(items, about, now, others))
     after[:, 1] = np.maximum(after[:, 1], np.minimum(least, now))
+    after[:, 0] = np.maximum(after[:, 0], np.minimum(worst, now))
     lean = _compute_saved_ahead(graph, evidence, sets, others if waited else None)[goes_on]
     # What the ranks gain together is what each of them waits less already.
     of_rank = _View(graph, now, error, loads_unseen=loads_unseen)
@@ -180,9 +181,12 @@ def _replay_as_recorded(graph: StepGraph) -> tuple[float, float, int]:
     return now if goes_on else own, abs(own / graph.measured_ns - 1), int(goes_on)
 
 
-def _least_ns(items: Sequence[Item], sets: Sequence[Sequence[int]]) -> Floats:
-    """Return below what no step comes, as expected, with what each set of findings changes."""
-    least = [[c.at_least_ns for at in own if (c := items[at].change)] for own in sets]
+def _least_ns(items: Sequence[Item], sets: Sequence[Sequence[int]], *, at_worst: bool) -> Floats:
+    """Return below what no step comes with each set of changes, as expected or at worst."""
+    least = [
+        [c.at_worst_ns if at_worst else c.at_least_ns for at in own if (c := items[at].change)]
+        for own in sets
+    ]
     return np.array([max(own, default=0.0) for own in least])
 
 

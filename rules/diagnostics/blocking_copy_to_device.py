@@ -136,9 +136,22 @@ def _stays_ns(
     stays = np.where(is_quick, 1.0, _PINNED) * waited
     if not runs_on_gpu(recording):
         stays = np.where(is_quick | (sizes == 0), stays, np.minimum(waited, sizes / _OF_NPU))
+    # What the device is busy with a copy itself, it is out of pinned memory as well.
+    stays = np.maximum(stays, np.minimum(waited, _copying_ns(copies, recording)))
     worst = np.where(sizes > 0, np.minimum(waited, stays * _AT_WORST), waited)
     both = zip(stays.round().astype(int).tolist(), worst.round().astype(int).tolist(), strict=True)
     return dict(zip(map(int, copies.index), both, strict=True))
+
+
+def _copying_ns(copies: pd.DataFrame, recording: Recording) -> Integers:
+    """Return how long the device copies during each call, by the trace; 0 where that has none."""
+    own, start = recording.signals.copies, copies["start_ns"].to_numpy()
+    begin = own["start_ns"].to_numpy()
+    end = np.maximum.accumulate(begin + own["duration_ns"].to_numpy())
+    begin = np.maximum(begin, np.append(0, end[:-1]))  # two at a time are one time
+    return measure_covered_ns(
+        begin, np.maximum(begin, end), start, start + copies["duration_ns"].to_numpy()
+    )
 
 
 def _copied_bytes(dims: str, types: str) -> int:

@@ -6,7 +6,7 @@ Why it is slow on the NPU: the batch is not ready when the step begins. Nothing 
 until it is, so the step begins with idle time.
 
 Evidence: the operators ``enumerate(DataLoader)#...__next__`` of the host, and how long the device
-is idle while they last. A slow call behind which the device still works costs nothing and is not
+is idle while they last (of MindSpore ``Dataset::Pipeline::AsyncWait``). A slow call behind which the device still works costs nothing and is not
 told. Where the device itself takes batches from a queue (the sink mode of MindSpore), the time of
 the kernels ``GetNext``.
 
@@ -54,10 +54,11 @@ if TYPE_CHECKING:
     from npufix.rules.diagnostic import Recording
     from npufix.rules.shared.recording.observing import Integers
 
-_CORES, _MORE_OFTEN = 24, 4
-"""Workers of a device at most: 192 cores for 8 devices; and how many times as many as there are,
-where that is not known."""
+_CORES, _MORE_OFTEN, _SURELY = 24, 4, 1.2
+"""Workers of a device at most: 192 cores for 8 devices; and how many times as many as there are may
+be had where that is not known, likely and surely: of one worker 24 times, of twenty 1.2 times."""
 _HALF = 0.5
+_OF_MINDSPORE = "Dataset::.*"
 _QUEUE = (
     "more num_parallel_workers and prefetch_size in mindspore.dataset, python_multiprocessing=True "
     "where Python makes the batches; minddata_pipeline_summary_*.csv names the slow operation"
@@ -102,8 +103,10 @@ def check(recording: Recording) -> Iterator[Observation]:
         host_ops=frozenset(map(int, calls.index)),
         sooner_ns=sooner_without_calls(start[own], duration[own], recording),
         at_least_ns=needs.at_least_ns,
+        at_worst_ns=needs.at_worst_ns,
         is_idle=True,
         is_divided=True,
+        advice=_QUEUE if is_named(slow, _OF_MINDSPORE, "name").any() else "",
     )
 
 
@@ -136,6 +139,7 @@ class _Needs(NamedTuple):
     at_least_ns: int
     """How often one comes from as many workers as a host has cores for."""
     evidence: tuple[tuple[str, str], ...]
+    at_worst_ns: int = 0
 
 
 def _find_needs(calls: pd.DataFrame, cost_ns: int, recording: Recording) -> _Needs:
@@ -154,7 +158,10 @@ def _find_needs(calls: pd.DataFrame, cost_ns: int, recording: Recording) -> _Nee
     if not workers or own.any() != own.all():
         more = recording.step_ns / rest
         least = recording.step_ns / _MORE_OFTEN if more > _MORE_OFTEN else 0.0
-        return _Needs(round(least), (("times as many workers keep up", f"{more:.1f}"),))
+        worst = recording.step_ns / min(more, _SURELY)
+        return _Needs(
+            round(least), (("times as many workers keep up", f"{more:.1f}"),), round(worst)
+        )
     facts = [
         ("a batch takes one worker", milliseconds(one)),
         ("workers that keep up", str(needed)),

@@ -178,10 +178,10 @@ def quickest_products_ns(own: pd.DataFrame, recording: Recording, launches: int)
     return work + launches * latency
 
 
-def masks_square(found: Sequence[Occurrences], mask: str) -> bool:
+def masks_square(found: Sequence[Occurrences], mask: str, *, for_all: bool = False) -> bool:
     """Tell whether most of what is added to the scores is one square for all heads: ``1,1,S,S``."""
     rows = np.concatenate([each.rows.ravel() for each in found])
     kernels = found[0].recording.kernels.iloc[rows[rows >= 0]]
     masks = kernels[is_named(kernels, mask, "type")]
-    square = float(per_row(masks, CELLS[:1], holds_square_mask).sum())
-    return bool(len(masks)) and 2 * square > len(masks)
+    square = per_row(masks, CELLS[:1], lambda cell: holds_square_mask(cell, for_all=for_all))
+    return bool(len(masks)) and 2 * float(square.sum()) > len(masks)

@@ -308,12 +308,12 @@ def count_recorded_steps(recording: Recording) -> int:
 
 COPIES = r"Memcpy\s(HtoD|DtoH)|Copy(HostToDevice|DeviceToHost)"
 """Between host and device, in a trace of a GPU."""
-NEXT_BATCH = r"enumerate\(DataLoader\)#.*__next__"
-"""The operator around a wait for the next batch."""
+NEXT_BATCH = r"enumerate\(DataLoader\)#.*__next__|Dataset::Pipeline::AsyncWait"
+"""The operator around a wait for the next batch, of PyTorch and of MindSpore."""
 BATCH_QUEUE = r"(Dynamic)?GetNext\w*"
 """The kernel that waits for the next batch where the device takes it from a queue itself."""
-WORKERS = r".*MultiProcessing.*"
-"""Where other processes make it."""
+WORKERS = r".*MultiProcessing.*|Dataset::.*"
+"""Where other processes or threads make it."""
 PYTHON = re.compile(r"(?P<path>.+)\((?P<line>\d+)\): (?P<function>.+)")
 """A Python function of ``Signals.functions``: ``metrics.py(14): track``."""
 AS_LONG = 0.8

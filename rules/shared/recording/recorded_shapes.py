@@ -36,6 +36,11 @@ def elements(shape: Shape) -> int:
     return prod(shape)
 
 
+def count_largest(inputs: str) -> float:
+    """Return how many numbers the largest tensor of a cell holds."""
+    return max(map(elements, shapes(inputs)), default=0)
+
+
 def product_operations(rows: pd.DataFrame) -> NDArray[np.float64]:
     """Return the floating-point operations of each product, batched or not; 0 if unknown."""
     return per_row(rows, ["input_shapes", "output_shapes"], _operations)
@@ -57,15 +62,19 @@ def _operations(inputs: str, outputs: str) -> float:
     return 2 * elements(out) * inner
 
 
-def holds_square_mask(inputs: str) -> float:
-    """Tell whether a kernel reads scores of queries by as many keys and one square for all heads.
+def holds_square_mask(inputs: str, *, for_all: bool = False) -> float:
+    """Tell whether a kernel reads scores of queries by as many keys and a square for all heads.
 
-    ``2,16,512,512;1,1,512,512``: what lies above a diagonal is masked, most likely.
+    ``2,16,512,512;1,1,512,512``: what lies above a diagonal may be masked. ``for_all``: the square
+    is one for several sequences as well, whose own lengths it cannot be about.
     """
     scores, *others = sorted(shapes(inputs), key=elements, reverse=True) or [()]
     side = scores[-_MATRIX:]
     alike = len(side) == _MATRIX and side[0] == side[1] > 1
     fewer = elements(scores)
+    if for_all:
+        alike = alike and len(scores) > _MATRIX + 1 and scores[0] > 1
+        fewer = elements(side) + 1
     return float(alike and any(o[-_MATRIX:] == side and elements(o) < fewer for o in others))
 
 

@@ -81,7 +81,7 @@ class Occurrences:
     def inside(self, types: Collection[str]) -> Integers:
         """Return the rows of these Types that run between the parts of an occurrence."""
         kernels = self.recording.kernels
-        order = _order(kernels)
+        order = in_order(kernels)
         at = np.empty_like(order)
         at[order] = np.arange(len(order))
         borders = np.zeros(len(order), np.int64)
@@ -97,7 +97,7 @@ class Occurrences:
         They are on as many elements as the part that they are next to.
         """
         kernels = self.recording.kernels
-        order = _order(kernels)
+        order = in_order(kernels)
         kernels = kernels[["type", "output_shapes", "input_shapes"]]
         at = np.empty_like(order)
         at[order] = np.arange(len(order))
@@ -166,7 +166,7 @@ def find(
         return nothing
     wanted = [_matching(recording, part) for part in parts]
     codes = kernels["type"].cat.codes.to_numpy()
-    rows = _order(kernels)
+    rows = in_order(kernels)
     skipped = _find_skipped(kernels, np.logical_or.reduce(wanted), between)
     if skipped is not None:
         rows = rows[~skipped[rows]]
@@ -188,11 +188,11 @@ def _matching(recording: Recording, pattern: str) -> Mask:
     return np.array([*matches, False], np.bool_)
 
 
-def _order(kernels: pd.DataFrame) -> Integers:
+def in_order(kernels: pd.DataFrame) -> Integers:
     """Return the positions of the rows device by device in start order."""
     device, start = kernels["device"].to_numpy(), kernels["start_ns"].to_numpy()
-    in_order = (start[1:] >= start[:-1]).all() and (device[1:] >= device[:-1]).all()
-    return np.arange(len(start)) if in_order else np.lexsort((start, device))
+    is_sorted = (start[1:] >= start[:-1]).all() and (device[1:] >= device[:-1]).all()
+    return np.arange(len(start)) if is_sorted else np.lexsort((start, device))
 
 
 def _find_skipped(kernels: pd.DataFrame, parts: Mask, between: Collection[str]) -> Mask | None:

@@ -67,7 +67,9 @@ def test_a_pause_is_explained_by_no_collection_of_garbage_beside_it() -> None:
     assert rank_items(divided) == divided[::-1]
 
 
-@pytest.mark.parametrize(("exposed", "first"), [(90, "kernels"), (120, "exposed")])
+@pytest.mark.parametrize(
+    ("exposed", "first"), [(90, "kernels"), (99, "kernels"), (101, "kernels"), (200, "exposed")]
+)
 def test_communication_as_much_as_usual_is_not_the_first_sentence(exposed: int, first: str) -> None:
     def unknown(share: int) -> Item:
         told = msgspec.structs.replace(FINDING, device_ns=share, share=share / 1000)
@@ -218,6 +220,16 @@ def test_shared_time_is_said_and_counted_once() -> None:
     assert second.finding.overlap == "the same 0.008 µs as 1"
     assert second.finding.saving is None
     assert third.finding.saving == Saving(0, 8, "")
+
+
+@pytest.mark.parametrize(("exposed", "overlap"), [(11, "part of the same time as 1"), (20, "")])
+def test_a_slow_link_and_what_stands_still_meanwhile_are_one_time(
+    exposed: int, overlap: str
+) -> None:
+    link = replace(found(0, 9), of_job=True, is_communication=True)
+    still = replace(found(0, 6, {1, 2}), is_communication=True)
+    split = StepSplit(1, 20, 9, exposed, 0)
+    assert settle([link, still], split, KERNELS)[1].finding.overlap == overlap
 
 
 def test_waiting_that_an_earlier_finding_removes_saves_nothing_more() -> None:

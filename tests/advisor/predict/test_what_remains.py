@@ -150,6 +150,12 @@ def test_more_workers_gain_up_to_what_they_can_do() -> None:
     assert free.step_ns == pytest.approx(1000 * replace(regime, batch_us=0).run().step_us, rel=0.03)
     assert (bound.step_ns, bound.limit, bound.limit_ns) == (3_500_000, "loading", 3_500_000)
     assert bound.saved_high_ns == free.saved_high_ns
+    # Of how many cores the host has left it may be little that is gained.
+    certain = replace(change, keeps=(0.0, 0.0, 0.0))
+    few = replace(certain, at_worst_ns=round(0.9 * job.step_us * 1000))
+    sure, less = (predicted(job, one, "NPU408") for one in (certain, few))
+    assert less.step_ns == sure.step_ns
+    assert less.step_high_ns > 750 * job.step_us > sure.step_high_ns
 
 
 @pytest.mark.parametrize(("add_us", "fused_us"), [(3.0, 5.0), (60.0, 80.0)])

@@ -289,6 +289,17 @@ def test_as_many_workers_keep_up_as_make_a_batch_in_a_step(
     assert found.at_least_ns == pytest.approx(least_ms * MS)
 
 
+def test_mindspore_waits_for_its_pipeline() -> None:
+    rows = [{"start_ns": at, "duration_ns": MS} for at in (0, 42 * MS)]
+    waits = call("Dataset::Pipeline::AsyncWait", MS, 41 * MS)
+    found = only(slow_data_loading, recording(rows, [waits], step_ns=48 * MS))
+    assert "mindspore.dataset" in found.advice
+    assert found.cost_ns == pytest.approx(40 * MS, rel=0.01)
+    assert nothing(
+        slow_data_loading, recording(rows, [call("Dataset::MapOp::Process", MS, 9 * MS)])
+    )
+
+
 def test_workers_are_counted_by_the_calls_between_waits() -> None:
     # Each of three workers takes 90 ms for a batch: every third call waits for 60 of them.
     rows = [{"start_ns": at * 30 * MS, "duration_ns": MS} for at in range(7)]
@@ -301,6 +312,8 @@ def test_workers_are_counted_by_the_calls_between_waits() -> None:
     alike = [call(NEXT, at * 70 * MS, (at * 70 + 20) * MS) for at in range(6)]
     unknown = only(slow_data_loading, recording(rows, alike, **steps))
     assert "times as many workers keep up" in dict(unknown.evidence)
+    assert 30 * MS / 1.2 - 1 <= unknown.at_worst_ns <= 30 * MS
+    assert not counted.at_worst_ns
 
 
 def test_a_copy_of_pinned_memory_is_not_faster_than_it_is() -> None:
@@ -321,3 +334,7 @@ def test_a_copy_of_pinned_memory_is_not_faster_than_it_is() -> None:
         # What is certain to go is what the device waits for beyond that, if that is less than now.
         certain = found.cost_ns - at_worst * MS if at_worst < 1 else 0
         assert found.saving_ns == (certain, found.cost_ns)
+    # What the device itself is busy with the copy, by the trace, stays whatever its size says.
+    copied = {"start_ns": START + MS, "duration_ns": 7 * MS // 10, "asked_ns": START + MS}
+    seen = recording(AROUND_A_WAIT, [slow, inner], copies=[copied])
+    assert only(blocking_copy_to_device, seen).stays_ns[0][0] == pytest.approx(0.7 * MS)

@@ -88,13 +88,18 @@ def test_of_fused_attention_the_products_are_left_as_fast_as_the_quickest() -> N
     assert least / 3 == pytest.approx(at_best / 0.9, rel=0.01)
     assert most / 3 == pytest.approx(at_best / 0.4, rel=0.01)
     assert likely == pytest.approx((least + most) / 2, rel=0.01)
-    # A square that all heads share is a mask of what lies above the diagonal: half may be skipped.
+    # A square that all heads share may be a mask of what lies above the diagonal, of which half is
+    # skipped; where several sequences share it, it is not about their lengths.
     masked = rows.copy()
-    masked[2] = kernel("Add", f"{scores};1,512,512", scores)
-    half = the(seen(RULE, chain(*masked, times=3))).instead
-    assert half is not None
-    assert half[1] / 3 == pytest.approx(at_best / 1.8, rel=0.01)
-    assert half[3] == pytest.approx((half[1] * half[2]) ** 0.5, rel=0.01)
+    for of_all, mask in (
+        (scores, "1,512,512"), ("2,4,512,512", "2,1,512,512"), ("2,4,512,512", "1,1,512,512"),
+    ):  # fmt: skip
+        masked[2] = kernel("Add", f"{of_all};{mask}", of_all)
+        half = the(seen(RULE, chain(*masked, times=3))).instead
+        assert half is not None
+        assert half[1] / 3 == pytest.approx(at_best / 1.8, rel=0.01)
+        middle = (half[1] * half[2]) ** 0.5 if mask == "1,1,512,512" else (half[1] + half[2]) / 2
+        assert half[3] == pytest.approx(middle, rel=0.01)
     # No large product, no shapes: at most all but the products, as before.
     assert the(seen(RULE, chain(*rows[1:], times=3))).instead is None
 
@@ -167,12 +172,45 @@ def test_the_gradient_of_a_norm_needs_no_line() -> None:
         "RealDiv", "Muls", "Mul", "Add", "Cast",
     )  # fmt: skip
     behind = [kernel(kind, X, X) for kind in kinds]
+    behind[7:10] = [kernel(kind, ROW, ROW) for kind in kinds[7:10]]
     found = the(seen(RULE, chain(*RMS, BEHIND, *behind, BEHIND, times=3)))
     assert len(found.kernels) == 3 * (len(RMS) + len(kinds))
+    # The order is that of the graph, whose sums come wherever both ways to a tensor meet; and the
+    # sum of the residual branch is none of the norm.
+    others = [*behind[:7], behind[13], *behind[7:9], *behind[10:13], behind[14], behind[13]]
+    found = the(seen(RULE, chain(*RMS, BEHIND, *others, BEHIND, times=3)))
+    assert len(found.kernels) == 3 * (len(RMS) + len(kinds) - 1)
+    on_gpu = [
+        kernel(f"aten::{name}", shape, "")
+        for name, shape in (
+            ("pow", X), ("mean", X), ("add", ROW), ("rsqrt", ROW), ("mul", X), ("mul", X),
+            ("bmm", X), ("mul", X), ("sum", X), ("pow", ROW), ("mul", ROW), ("mul", ROW),
+            ("div", X), ("mul", X), ("mul", X), ("add", X), ("add", X), ("bmm", X),
+        )
+    ]  # fmt: skip
+    assert len(the(seen(RULE, chain(*on_gpu, times=3))).kernels) == 3 * (6 + 9)
     assert found.instead is not None
     assert found.instead[0] == 2 * 3  # a kernel forward and one backward
     assert not found.instead_backward
     assert seen(RULE, chain(*behind[4:8], BEHIND, times=3)) == []
+    # Without a sum over a row it is another root: that of an optimizer, for one.
+    others = [row for row in behind if row["type"] != "ReduceSum"]
+    assert len(the(seen(RULE, chain(*RMS, BEHIND, *others, BEHIND))).kernels) == len(RMS)
+
+
+def test_the_halves_of_a_rotary_embedding_are_counted() -> None:
+    half = "2,64,16"
+    rows = [
+        kernel("Mul", X, X), kernel("Slice", X, half), kernel("Slice", X, half),
+        kernel("Neg", half, half), kernel("ConcatD", f"{half};{half}", X), kernel("Mul", X, X),
+        kernel("Add", X, X), BEHIND,
+        kernel("Mul", X, X), kernel("Slice", X, half), kernel("Slice", X, half),
+        kernel("Neg", half, half), kernel("SliceGrad", half, X), kernel("Mul", X, X), BEHIND,
+    ]  # fmt: skip
+    assert len(the(seen(RULE, chain(*rows, times=3))).kernels) == 3 * (7 + 6)
+    # Nothing that is halved: some other difference.
+    rows[11] = kernel("Neg", X, X)
+    assert len(the(seen(RULE, chain(*rows, times=3))).kernels) == 3 * 7
 
 
 def test_attention_on_a_gpu_is_known_by_what_it_reads() -> None:
