@@ -195,8 +195,8 @@ def _instead_of_calls(flow: FunctionFlow) -> Iterator[ast.stmt]:
             return any(isinstance(n, ast.Name) and n.id == name for n in walk(*parts))
         return any(isinstance(n, ast.Attribute) and n.attr == name for n in walk(*parts))
 
-    others = flow.names.functions.values() if flow.cls is None else _methods(flow.cls)
-    for method in others:
+    beside = flow.names.functions.values() if flow.cls is None else _methods(flow.cls)
+    for method in beside:
         if method is flow.function or not calls(method):
             continue
         for node in (n for n in walk(method) if isinstance(n, ast.If)):
