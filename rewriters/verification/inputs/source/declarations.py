@@ -31,7 +31,7 @@ from npufix.rewriters.verification.inputs.source.assumed_shapes import (
     parse_assumption,
     read_comments_of_signature,
 )
-from npufix.rewriters.verification.inputs.source.parameters import HEADS
+from npufix.rewriters.verification.inputs.source.parameters import HEADS, read_default_sizes
 from npufix.rewriters.verification.inputs.source.promises import (
     find_rising,
     find_unpacked_settings,
@@ -81,6 +81,7 @@ _SIZES: tuple[tuple[str, tuple[int, ...]], ...] = (
     ),
 )  # fmt: skip
 """Sizes that go with names: heads divide widths, widths have halves."""
+_OVER_HEADS = 4
 _CORNERS = 4
 _COUNTED = r"^n$|^n_|num|experts|heads|classes|channels|dim"
 _BELOW_ZERO = r"ignore|negative|-\d+ for|\bpad|-1\b.*\b(where|if|means)"
@@ -217,9 +218,12 @@ class Declarations:
                     shaped.append(one)
                 elif declared.shapes and not any(True for _ in unify([one], {})):
                     return False  # what a list holds may be of different lengths
+                over_heads = len(tensor.shape) == _OVER_HEADS and "mask" in name.lower()
                 if re.search(HEADS, name.lower()):
                     ranks.add(len(tensor.shape))
-        # Queries, keys and values have as many dimensions, though a product takes others.
+                elif over_heads and declared.shapes and self._says_nothing_of_heads():
+                    ranks.add(_OVER_HEADS)
+        # Queries, keys and values have as many dimensions, as has their mask, if the text says so.
         sizes = self.made_with(tuple(specs.items())).given
         return len(ranks) <= 1 and any(
             all(self._is_below(n, s, {**sizes, **known}) for n, s in specs.items())
@@ -230,6 +234,10 @@ class Declarations:
             and bounds.are_within(self.limits, specs, {**sizes, **known})
             for known in unify(shaped, sizes)
         )
+
+    def _says_nothing_of_heads(self) -> bool:
+        heads = [d for n, d in self.arguments.items() if re.search(HEADS, n.lower())]
+        return bool(heads) and not any(d.shapes for d in heads)
 
     def _rename_apart(self, name: str) -> tuple[Shape, ...]:
         shapes = self.of(name).shapes
@@ -270,6 +278,11 @@ class Declarations:
                 if parsed is not None and len(known) == len(parsed):
                     at = shape.index(ANY) if ANY in shape else len(known)
                     found.append((*known[:at], *some, *known[at:]))
+        if "mask" in name.lower() and self._says_nothing_of_heads():
+            # queries and keys of which nothing is said, and one ``mask (B, 1, T, S)`` of both
+            ends = [shape[-2:] for shape in self.of(name).shapes]
+            squared = any(len(e) > 1 and all(size.isidentifier() for size in e) for e in ends)
+            found += [(*shape[:-1], shape[-2]) for shape in found if squared and len(shape) > 1]
         return list(dict.fromkeys(found))
 
     def find_size(self, name: str, width: int) -> int | None:
@@ -380,7 +393,7 @@ def read_declarations(text: str, qualname: str, assumed: tuple[str, ...] = ()) -
         found = {n: replace(one, below="") for n, one in found.items()}
     cls = _find_class(tree, qualname)
     inits = (n for n in (cls.body if cls else ()) if getattr(n, "name", "") == "__init__")
-    given = _read_defaults(next(inits, None))
+    given = read_default_sizes(next(inits, None))
     shapes = {name: one.shapes for name, one in found.items()}
     for name, full in read_products(function, docstring, shapes).items():
         found[name] = replace(found[name], shapes=tuple(_name_sizes(s, given) for s in full))
@@ -391,7 +404,7 @@ def read_declarations(text: str, qualname: str, assumed: tuple[str, ...] = ()) -
     known = [shape for one in found.values() for shape in one.shapes]
     multiples = [*read_multiples(docstring, known, names), *list_multiples(function)]
     # ``cos (T, rotary_dim)`` of a function with ``rotary_dim=4`` is four wide
-    given |= _read_defaults(function)
+    given |= read_default_sizes(function)
     own = find_unpacked_settings(function)
     limits = bounds.list_bounds(function, known, rising)
     return Declarations(found, frozenset(sure), given, 1, multiples, own, apart, limits)
@@ -474,15 +487,6 @@ def _read_said(
 def _find_class(tree: ast.Module, qualname: str) -> ast.ClassDef | None:
     owner = qualname.rpartition(".")[0]
     return next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == owner), None)
-
-
-def _read_defaults(function: ast.stmt | None) -> dict[str, int]:
-    """Return the sizes that a call or an object is made with unless others are given."""
-    if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-        return {}
-    pairs = list_defaults(function.args).items()
-    constants = ((name, d.value) for name, d in pairs if isinstance(d, ast.Constant))
-    return {name: value for name, value in constants if type(value) is int and value > 1}
 
 
 def _name_sizes(shape: Shape, given: Mapping[str, int]) -> Shape:

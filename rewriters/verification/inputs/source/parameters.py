@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
+from npufix.rewriters.graph.modules.syntax import list_defaults
 from npufix.rewriters.verification.calls.values import Spec, Tensor, Value
 
 if TYPE_CHECKING:
@@ -238,3 +239,12 @@ def vary_default(parameter: Parameter) -> list[Spec]:
     known = [s for s in guess_scalars(parameter) if isinstance(s, Value) and s.value != default]
     own = [s for s in known if type(s.value) is type(default)]
     return [*own[:3], Value(default * 2 or type(default)(1))]
+
+
+def read_default_sizes(function: ast.stmt | None) -> dict[str, int]:
+    """Return the sizes that a call or an object is made with unless others are given."""
+    if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+        return {}
+    pairs = list_defaults(function.args).items()
+    constants = ((name, d.value) for name, d in pairs if isinstance(d, ast.Constant))
+    return {name: value for name, value in constants if type(value) is int and value > 1}

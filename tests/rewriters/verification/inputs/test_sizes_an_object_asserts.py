@@ -75,3 +75,19 @@ def test_several_missing_bases_are_not_the_same_twice() -> None:
     first, second = Placeholder("HubMixin", [True]), Placeholder("SaveMixin", [True])
     kind = type("Model", (*first.__mro_entries__(()), *second.__mro_entries__(())), {})
     assert len(kind.__mro__) > len(("Model", "HubMixin", "SaveMixin"))
+
+
+def test_a_mask_of_heads_says_how_many_dimensions_queries_have() -> None:
+    program = """
+    def attend(q, k, v, mask):
+        \"\"\"mask bool (B, 1, T, S): True = keep; at least one of each row.\"\"\"
+        if not bool(mask.any(-1).all()):
+            raise ValueError("a row is fully masked")
+        scores = torch.matmul(q, k.transpose(-2, -1)) / q.size(-1) ** 0.5
+        return torch.matmul(scores.masked_fill(~mask, float("-inf")).softmax(-1), v)
+    """
+    old = 'torch.matmul(scores.masked_fill(~mask, float("-inf")).softmax(-1), v)'
+    found = verdict(program, (old, "F.scaled_dot_product_attention(q, k, v, attn_mask=mask)"))
+    assert found.status is Status.EQUIVALENT, found
+    found = verdict(program, (old, "F.scaled_dot_product_attention(q, k, v, attn_mask=~mask)"))
+    assert found.status is Status.REFUTED, found
