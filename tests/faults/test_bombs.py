@@ -6,6 +6,7 @@ import gzip
 import resource
 import shutil
 import sqlite3
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,7 +15,6 @@ from commands import MANY, Npufix, dump, some
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 _MEBIBYTES = 4096
 """Of addresses: much less than what some of these inputs would unpack to."""
@@ -112,7 +112,11 @@ _CHEAP = ("a million empty lines", "a number of a million digits", "JSON a milli
 
 
 def _bounded() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (_MEBIBYTES << 20, _MEBIBYTES << 20))
+    # What the worker of pytest has mapped, torch perhaps, is not the command's: without room for
+    # the stacks of threads, Arrow waits for one that never starts.
+    mapped = int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize()
+    most = mapped + (_MEBIBYTES << 20)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 @pytest.mark.fault(kind="bombs and endless fields")
