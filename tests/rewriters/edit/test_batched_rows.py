@@ -164,3 +164,15 @@ def test_what_stands_open_is_told() -> None:
     assert site is not None
     names = {condition.name for condition in site.open_conditions}
     assert {"as-many-of-both", "same-dimensions", "rows-of-several"} <= names
+
+
+@pytest.mark.parametrize(("second", "is_asked"), [("x.split(2)", False), ("x.split(3)", True)])
+def test_parts_of_other_sizes_are_no_more_rounds(second: str, *, is_asked: bool) -> None:
+    made = f"torch.stack([a.sum(0) * b.sum(0) for a, b in zip(x.split(2), {second})])"
+    site = _written(f"{HEAD}    return {made}\n")
+    assert site is not None
+    assert ("as-many-of-both" in {c.name for c in site.open_conditions}) is is_asked
+
+
+def test_parts_without_a_number_of_them_stay() -> None:
+    assert _written(f"{HEAD}    return torch.stack([a for a in x.chunk(dim=0)])\n") is None

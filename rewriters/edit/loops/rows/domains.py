@@ -177,8 +177,10 @@ def _parts(element: str, over: ast.Call, facts: Facts) -> Domain:
         code, axis = (tensor, dim) if dim >= 0 else (method(tensor, "movedim", dim, 0), 0)
         value = Value(Kind.ROWS, code, shift(rank, -1), axis, source=tensor)
         return _rounds(tensor, node, dim, {element: value}, facts)
-    assert size is not None or called == "split"  # noqa: S101 - chunks are counted
-    if size is None or not (integer(size) or (facts.is_number(size) and facts.is_int(size))):
+    parts = None if size is None else facts.node(size)
+    if size is None or parts is None:
+        raise CannotBatchError(NO_DOMAIN)
+    if not (integer(size) or (facts.is_number(size) and facts.is_int(size))):
         raise CannotBatchError(NO_DOMAIN)
     if called == "split" and integer(size) == 1:
         code = method(tensor, "unsqueeze", dim + 1)
@@ -191,10 +193,10 @@ def _parts(element: str, over: ast.Call, facts: Facts) -> Domain:
     stop = size if called == "chunk" else parse(f"{length} // {ast.unparse(size)}")
     graph = facts.flow.graph
     count = graph.node("size", node, graph.constant(dim))
-    number = facts.node(size) if called == "chunk" else graph.node("floordiv", count, count)
+    number = parts if called == "chunk" else graph.node("floordiv", count, parts)
     left = parse(f"-({length} % {ast.unparse(size)})")
     return Domain(
-        0, stop, number or count, {element: value}, shown={"left": left},
+        0, stop, number, {element: value}, shown={"left": left},
         conditions=("whole-pieces",),
     )  # fmt: skip
 
