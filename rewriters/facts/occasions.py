@@ -391,7 +391,8 @@ def is_done_once(scope: Scope, *, of_step: bool = False) -> bool:
 
 def _runs_aside(scope: Scope) -> bool:
     """Tell whether a name says that a function runs beside steps, and no ``forward`` calls it."""
-    aside = list_words(scope.qualname) & _ASIDE - _list_reported(scope.function)
+    aside = list_words(scope.qualname) & _ASIDE
+    aside -= _list_reported(scope.function) if aside else frozenset()
     may_be_of_forward = aside <= {"preprocess", "weights"}
     return bool(aside) and not (may_be_of_forward and is_called_by_forward(scope))
 
@@ -455,12 +456,13 @@ def _is_hot_by_name(scope: Scope) -> bool:
         return True
     if name.startswith("__") or not own or own[-1] == "init":
         return False
-    if set(own) & EACH_STEP or takes_step(scope.function):
+    if set(own) & EACH_STEP:
         return True
     # ``build_model`` runs once, the ``build`` of what is made for each batch does not
     once = own[0] in _DONE_ONCE and (len(own) > 1 or own[0] != "build")
     once = once and not _prepares_step(scope)
-    return not once and scope.cls is not None and _is_part_of_model(scope.cls)
+    of_model = not once and scope.cls is not None and _is_part_of_model(scope.cls)
+    return of_model or takes_step(scope.function)
 
 
 def is_called_by_forward(scope: Scope) -> bool:
