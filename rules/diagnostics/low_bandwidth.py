@@ -79,6 +79,7 @@ def check(recording: Recording) -> Iterator[Observation]:
     own = kernels_of(slow["name"], recording)
     mostly = 2 * moving[by_size].sum() > moving.sum()
     speed = _speed_of_links(slow)
+    overlap = _OVERLAP if _are_aligned(slow, recording) else ""
     yield Observation(
         what=(
             _say_unaligned(
@@ -99,13 +100,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         basis=f"at most what is lost against {float(np.median(usual)):.0f} GB/s",
         places=places(own, own["duration_ns"].to_numpy(), recording),
         kernels=Labels(own.index),
-        advice=UNALIGNED_ADVICE
-        if mostly
-        else _LINKS
-        if speed < link / 2
-        else _OVERLAP
-        if _are_aligned(slow, recording)
-        else "",
+        advice=UNALIGNED_ADVICE if mostly else _LINKS if speed < link / 2 else overlap,
     )
 
 

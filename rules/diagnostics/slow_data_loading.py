@@ -5,10 +5,10 @@ What: while ``next()`` of a DataLoader waits, the device is idle for 1 % of the 
 Why it is slow on the NPU: the batch is not ready when the step begins. Nothing can be launched
 until it is, so the step begins with idle time.
 
-Evidence: the operators ``enumerate(DataLoader)#...__next__`` of the host, and how long the device
-is idle while they last (of MindSpore ``Dataset::Pipeline::AsyncWait``). A slow call behind which the device still works costs nothing and is not
-told. Where the device itself takes batches from a queue (the sink mode of MindSpore), the time of
-the kernels ``GetNext``.
+Evidence: the operators ``enumerate(DataLoader)#...__next__`` of the host (of MindSpore
+``Dataset::Pipeline::AsyncWait``), and how long the device is idle while they last. A slow call
+behind which the device still works costs nothing and is not told. Where the device itself takes
+batches from a queue (the sink mode of MindSpore), the time of the kernels ``GetNext``.
 
 Use instead: more workers (as many as make a batch in the time of the rest of a step), ``persistent_workers=True``,
 ``prefetch_factor``, ``pin_memory=True``; data on a local disk, not in archives that must be
