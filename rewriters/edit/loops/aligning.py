@@ -24,6 +24,7 @@ from npufix.rewriters.edit.loops.values import (
     owner_of,
     parse,
     subscript,
+    view_in_front,
 )
 from npufix.rewriters.facts.shapes import RelativeRank
 from npufix.rewriters.graph.special import Op
@@ -157,10 +158,9 @@ class Aligner:
             return None
         assert isinstance(rank, RelativeRank)  # noqa: S101 - asked above
         fewer = whole.axis - rank.more
-        ones = parse(f"f(-1, *[1] * ({owned(whole.asked)}.dim() - {fewer}))")
-        assert isinstance(ones, ast.Call)  # noqa: S101 - it was written so
+        dims = f"({owned(whole.asked)}.dim() - {fewer})"
         codes = [
-            method(v.code, "view", *ones.args) if v.kind is Kind.ROWS and v.rank == 0 else v.code
+            view_in_front(v.code, dims) if v.kind is Kind.ROWS and v.rank == 0 else v.code
             for v in given
         ]
         return codes, whole
@@ -245,9 +245,7 @@ class Aligner:
                 count = self.of.facts.count_of(whole.rank)
             if not count:
                 raise CannotBatchError(UNKNOWN_RANK)
-            ones = parse(f"f(*[1] * {count})")
-            assert isinstance(ones, ast.Call)  # noqa: S101 - it was written so
-            return method(self.vector(value, 0, source.asked), "view", -1, *ones.args)
+            return view_in_front(self.vector(value, 0, source.asked), count)
         if value.axis == whole.axis and value.rank == whole.rank:
             return value.code
         if _ends_with_rounds(value) and _ends_with_rounds(whole):

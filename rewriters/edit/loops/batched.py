@@ -18,10 +18,12 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.loops.together import UNKNOWN_DIMENSION
 from npufix.rewriters.edit.loops.values import (
     CannotBatchError,
     Kind,
     Value,
+    behind_rounds,
     everything,
     integer,
     like,
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
 
     from npufix.rewriters.edit.loops.expressions import Expressions
 
-UNKNOWN_PLACE = "along which dimension an operator in it works is not known"
 _TRAILING = {
     "cholesky": 0, "det": -2, "diag_embed": 1, "embedding": 1, "inv": 0, "inverse": 0,
     "layer_norm": 0, "linear": 0, "pad": 0, "logdet": -2, "matrix_exp": 0, "one_hot": 1, "pinv": 0,
@@ -133,7 +134,7 @@ class Batched:
             return self._front(code)
         value = self.of.read(code)
         if self.of.facts.is_tensor(code) is not True or not isinstance(code, ast.Name):
-            raise CannotBatchError(UNKNOWN_PLACE)
+            raise CannotBatchError(UNKNOWN_DIMENSION)
         shape = ast.Starred(ast.Attribute(code, "shape", ast.Load()), ast.Load())
         made = method(code, "expand", self._count(), shape)
         return Value(Kind.ROWS, made, value.rank, source=code)
@@ -152,7 +153,8 @@ class Batched:
             return None
         return code.func.value
 
-    def _operands(self, code: ast.Call) -> list[ast.expr]:
+    def operands(self, code: ast.Call) -> list[ast.expr]:
+        """Return the operands of a function, or of a method and its owner: ``a.bmm(b)``."""
         owner = self._owner(code)
         return [*([] if owner is None else [owner]), *code.args]
 
@@ -165,7 +167,7 @@ class Batched:
         """
         for code in codes:
             if code is not None and self.of.depends(code):
-                raise CannotBatchError(UNKNOWN_PLACE)
+                raise CannotBatchError(UNKNOWN_DIMENSION)
             if code is not None:
                 self.of.read(code)
 
@@ -180,14 +182,14 @@ class Batched:
 
     def _trailing(self, code: ast.Call, called: str) -> Value:
         """Return an operator that takes the last dimensions of a tensor."""
-        first, *rest = self._operands(code)
+        first, *rest = self.operands(code)
         self._same(*rest, *(k.value for k in code.keywords))
         if called == "one_hot" and not rest and not code.keywords:
-            raise CannotBatchError(UNKNOWN_PLACE)  # as many classes as the largest one of all
+            raise CannotBatchError(UNKNOWN_DIMENSION)  # as many classes as the largest one of all
         if called == "pad" and not (
             len(rest) == 1 and isinstance(rest[0], ast.Tuple) and _is_constant_padding(code)
         ):
-            raise CannotBatchError(UNKNOWN_PLACE)  # other modes count all dimensions
+            raise CannotBatchError(UNKNOWN_DIMENSION)  # other modes count all dimensions
         value = self._front(first)
         made = self._call(code, [value.code, *rest], code.keywords)
         source = None if called in {"one_hot", "embedding"} else value.asked
@@ -200,7 +202,7 @@ class Batched:
         reduction = words.pop("reduction", ast.Constant("mean"))
         how = reduction.value if isinstance(reduction, ast.Constant) else None
         if how not in {"mean", "none", "sum"} or words.keys() - _OF_LOSSES or len(code.args) != 2:  # noqa: PLR2004 - input and target
-            raise CannotBatchError(UNKNOWN_PLACE)
+            raise CannotBatchError(UNKNOWN_DIMENSION)
         each = [k for k in code.keywords if k.arg != "reduction"]
         each.append(ast.keyword("reduction", ast.Constant("none")))
         value = self.of.elementwise(ast.Call(code.func, code.args, each), fresh=True)
@@ -211,16 +213,16 @@ class Batched:
     def _bound(self, code: ast.Call, called: str) -> _Given:
         """Return the arguments of a call by their names."""
         names = _ALONG[called].split(",")
-        operands = self._operands(code)
+        operands = self.operands(code)
         found: dict[str, list[ast.expr]] = {}
         for at, argument in enumerate(operands):
             parameter = names[min(at, len(names) - 1)]
             if at >= len(names) and not parameter.startswith("*"):
-                raise CannotBatchError(UNKNOWN_PLACE)
+                raise CannotBatchError(UNKNOWN_DIMENSION)
             found.setdefault(parameter, []).append(argument)
         for word in code.keywords:
             if word.arg not in {n.lstrip("*") for n in names}:
-                raise CannotBatchError(UNKNOWN_PLACE)
+                raise CannotBatchError(UNKNOWN_DIMENSION)
             found[str(word.arg)] = [word.value]
         return _Given(code, found, self._owner(code) is not None)
 
@@ -238,9 +240,9 @@ class Batched:
         if called == "cosine_similarity":
             return self._similarity(given)
         if called not in {"diagonal", "flip", "roll"} and given.one("dim") is None:
-            raise CannotBatchError(UNKNOWN_PLACE)  # of the flat tensor
+            raise CannotBatchError(UNKNOWN_DIMENSION)  # of the flat tensor
         if called == "roll" and given.one("dims") is None:
-            raise CannotBatchError(UNKNOWN_PLACE)
+            raise CannotBatchError(UNKNOWN_DIMENSION)
         from_end = any((integer(c) or 0) < 0 for c in given.by_name.get("dim", []))
         values: list[Value] = []
         args: list[ast.expr] = []
@@ -258,22 +260,22 @@ class Batched:
             else:
                 self._same(*codes)
                 if parameter == "repeats" and not self.of.facts.is_number(codes[0]):
-                    raise CannotBatchError(UNKNOWN_PLACE)
+                    raise CannotBatchError(UNKNOWN_DIMENSION)
                 new = codes
-            plain = len(args) < len(self._operands(code)) or parameter.startswith("*")
+            plain = len(args) < len(self.operands(code)) or parameter.startswith("*")
             if plain and not words:
                 args += new
             else:
                 words.append(ast.keyword(parameter.lstrip("*"), new[0]))
         if not any(v.kind is Kind.ROWS for v in values):
-            raise CannotBatchError(UNKNOWN_PLACE)
+            raise CannotBatchError(UNKNOWN_DIMENSION)
         made = self._call(code, args, words)
         known = next((v.rank for v in values if isinstance(v.rank, int)), values[0].rank)
         kept = given.one("keepdim")
         fewer = called in _ONE_DIMENSION_FEWER
         if kept is not None:
             if not isinstance(kept, ast.Constant):
-                raise CannotBatchError(UNKNOWN_PLACE)
+                raise CannotBatchError(UNKNOWN_DIMENSION)
             fewer = fewer and kept.value is not True
         fresh = called not in {"diagonal", "narrow"}
         return Value(Kind.ROWS, made, shift(known, -int(fewer)), 0, fresh=fresh,
@@ -283,10 +285,10 @@ class Batched:
         """Return similarities of two tensors that are brought to one shape."""
         first, second = (given.one(p) for p in ("x1", "x2"))
         if first is None or second is None:
-            raise CannotBatchError(UNKNOWN_PLACE)
+            raise CannotBatchError(UNKNOWN_DIMENSION)
         (a, b), whole = self.of.aligner.together(self.of.read(first), self.of.read(second))
         if whole.axis or whole.kind is not Kind.ROWS:
-            raise CannotBatchError(UNKNOWN_PLACE)
+            raise CannotBatchError(UNKNOWN_DIMENSION)
         dim = _shifted(given.one("dim") or literal(1))
         words = [ast.keyword("dim", dim)]
         made = ast.Call(given.code.func, [a, b], words)
@@ -300,9 +302,9 @@ class Batched:
         tensor, power = given.one("input") or given.one("x"), given.one("p") or given.one("ord")
         assert tensor is not None  # noqa: S101 - it is a call with a tensor
         if given.one("keepdim") is not None:
-            raise CannotBatchError(UNKNOWN_PLACE)
+            raise CannotBatchError(UNKNOWN_DIMENSION)
         if power is not None and not self._is_number(power):
-            raise CannotBatchError(UNKNOWN_PLACE)
+            raise CannotBatchError(UNKNOWN_DIMENSION)
         value = self.of.together.flat(self.of.operand(tensor))
         called = ast.Attribute(value.code, "norm", ast.Load())
         made = ast.Call(called, [power] if power else [], [ast.keyword("dim", literal(1))])
@@ -312,7 +314,7 @@ class Batched:
         """Return ``x[i].index_select(0, at[i])``: positions of each round along a dimension."""
         tensor, dim, at = (given.one(p) for p in ("input", "dim", "index"))
         if tensor is None or dim is None or at is None:
-            raise CannotBatchError(UNKNOWN_PLACE)
+            raise CannotBatchError(UNKNOWN_DIMENSION)
         where = integer(dim)
         if not self.of.depends(at):
             self._same(at)
@@ -321,7 +323,7 @@ class Batched:
             return like(value, made, fresh=True)
         index = self.of.together.flat(self.of.operand(at))  # one number is taken as a vector
         if where != 0:
-            raise CannotBatchError(UNKNOWN_PLACE)
+            raise CannotBatchError(UNKNOWN_DIMENSION)
         if not self.of.depends(tensor):
             same = self.of.read(tensor)
             if self.of.facts.is_tensor(tensor) is not True:
@@ -338,10 +340,10 @@ class Batched:
         words = {k.arg: k.value for k in code.keywords}
         dims = [*rest, *(words[w] for w in ("dim", "axis") if w in words)]
         if not isinstance(parts, ast.List | ast.Tuple) or set(words) - {"dim", "axis"}:
-            raise CannotBatchError(UNKNOWN_PLACE)
+            raise CannotBatchError(UNKNOWN_DIMENSION)
         values = [self._spread(part) for part in parts.elts]
         if len(dims) > 1 or not values:
-            raise CannotBatchError(UNKNOWN_PLACE)
+            raise CannotBatchError(UNKNOWN_DIMENSION)
         place = _shifted(dims[0] if dims else literal(0))
         made = ast.Call(
             code.func,
@@ -359,14 +361,14 @@ class Batched:
             case [ast.Constant(str(equation)), *operands] if not code.keywords:
                 pass
             case _:
-                raise CannotBatchError(UNKNOWN_PLACE)
+                raise CannotBatchError(UNKNOWN_DIMENSION)
         given, arrow, result = equation.replace(" ", "").partition("->")
         parts = given.split(",")
         if not arrow or "." in equation or len(parts) != len(operands):
-            raise CannotBatchError(UNKNOWN_PLACE)
+            raise CannotBatchError(UNKNOWN_DIMENSION)
         letter = next((c for c in "abcdefghijklmnopqrstuvwxyz" if c not in equation), None)
         if letter is None:
-            raise CannotBatchError(UNKNOWN_PLACE)
+            raise CannotBatchError(UNKNOWN_DIMENSION)
         codes: list[ast.expr] = []
         source = None
         for at, operand in enumerate(operands):
@@ -384,7 +386,7 @@ class Batched:
 
     def _outer(self, code: ast.Call) -> Value:
         """Return outer products: columns times rows."""
-        left, right = self._operands(code)
+        left, right = self.operands(code)
         values = [self._front(c) if self.of.depends(c) else self.of.read(c) for c in (left, right)]
         column, row = (method(v.code, "unsqueeze", -1 - at) for at, v in enumerate(values))
         rows = next(v for v in values if v.kind is Kind.ROWS)
@@ -393,16 +395,16 @@ class Batched:
 
     def _trace(self, code: ast.Call) -> Value:
         """Return the sums of the diagonals."""
-        value = self._front(*self._operands(code))
+        value = self._front(*self.operands(code))
         diagonal = method(value.code, "diagonal", 0, -2, -1)
         made = method(diagonal, "sum", -1)
         return Value(Kind.ROWS, made, 0, 0, fresh=True, source=value.asked)
 
     def _diag(self, code: ast.Call) -> Value:
         """Return matrices with a diagonal, or the diagonals of matrices."""
-        value = self._front(*self._operands(code)[:1])
-        if len(self._operands(code)) > 1 or code.keywords or value.rank not in {1, _MATRIX}:
-            raise CannotBatchError(UNKNOWN_PLACE)
+        value = self._front(*self.operands(code)[:1])
+        if len(self.operands(code)) > 1 or code.keywords or value.rank not in {1, _MATRIX}:
+            raise CannotBatchError(UNKNOWN_DIMENSION)
         if value.rank == 1:
             made: ast.expr = method(value.code, "diag_embed")
             return Value(Kind.ROWS, made, _MATRIX, 0, fresh=True, source=value.asked)
@@ -413,14 +415,14 @@ class Batched:
         """Return ``x[i].repeat(3, 1)`` with numbers that all rounds share."""
         owner = self._owner(code)
         if owner is None or code.keywords or not code.args:
-            raise CannotBatchError(UNKNOWN_PLACE)
+            raise CannotBatchError(UNKNOWN_DIMENSION)
         sizes = code.args[0].elts if isinstance(code.args[0], ast.Tuple) else code.args
         if not all(integer(s) is not None or self._is_number(s) for s in sizes):
-            raise CannotBatchError(UNKNOWN_PLACE)
+            raise CannotBatchError(UNKNOWN_DIMENSION)
         self._same(*sizes)
         value = self._front(owner)
         if not isinstance(value.rank, int) or value.rank > len(sizes):
-            raise CannotBatchError(UNKNOWN_PLACE)
+            raise CannotBatchError(UNKNOWN_DIMENSION)
         between = [new_axis()] * (len(sizes) - value.rank)
         whole = subscript(value.code, [everything(), *between]) if between else value.code
         called = last_name(code.func)
@@ -441,5 +443,5 @@ def _shifted(code: ast.expr) -> ast.expr:
             return ast.Tuple([_shifted(item) for item in items], ast.Load())
     dim = integer(code)
     if dim is None:
-        raise CannotBatchError(UNKNOWN_PLACE)
-    return literal(dim + 1 if dim >= 0 else dim)
+        raise CannotBatchError(UNKNOWN_DIMENSION)
+    return literal(behind_rounds(dim))

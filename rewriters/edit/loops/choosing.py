@@ -31,6 +31,7 @@ from npufix.rewriters.edit.loops.values import (
     parse,
     shift,
     subscript,
+    view_in_front,
 )
 from npufix.rewriters.facts.shapes import RelativeRank
 from npufix.rewriters.graph.modules.syntax import last_name, list_names
@@ -209,7 +210,7 @@ def _write(
     if isinstance(own, int):
         chosen = at_dimension(mask.code, own - place.axis)
     else:
-        chosen = _spread(mask.code, f"{owned(base)}.dim() - 1")
+        chosen = view_in_front(mask.code, f"({owned(base)}.dim() - 1)")
     body.of.expected, body.of.carrier = own if isinstance(own, int) else None, base
     value = body.of.read(arm.value)
     body.of.expected = body.of.carrier = None
@@ -227,13 +228,6 @@ def _write(
     yield ast.Assign([stored], ast.Call(parse("torch.where"), [chosen, new, written], []), lineno=0)
 
 
-def _spread(mask: ast.expr, dims: str) -> ast.expr:
-    """Return a vector with a number of dimensions behind it that only the run knows."""
-    ones = parse(f"f(-1, *[1] * ({dims}))")
-    assert isinstance(ones, ast.Call)  # noqa: S101 - it was written so
-    return method(mask, "view", *ones.args)
-
-
 def _beside(body: Body, mask: Value, rows: Sequence[Value]) -> tuple[list[ast.expr], Value]:
     """Return a mask and rows that it chooses among, brought to one shape, and the result."""
     rank = rows[0].rank
@@ -243,8 +237,8 @@ def _beside(body: Body, mask: Value, rows: Sequence[Value]) -> tuple[list[ast.ex
         return body.of.aligner.together(mask, *rows)
     if body.facts.node(asked) is not rank.base:
         raise CannotBatchError(UNKNOWN_RANK)
-    dims = f"{owned(asked)}.dim() {'-' if rank.more < 0 else '+'} {abs(rank.more)}"
-    return [_spread(mask.code, dims), *(v.code for v in rows)], rows[0]
+    dims = f"({owned(asked)}.dim() {'-' if rank.more < 0 else '+'} {abs(rank.more)})"
+    return [view_in_front(mask.code, dims), *(v.code for v in rows)], rows[0]
 
 
 def mask_among(of: Expressions, items: Sequence[ast.expr]) -> int | None:

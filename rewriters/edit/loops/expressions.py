@@ -273,7 +273,7 @@ class Expressions:
             return self.together.repeated(code, op)
         if op in operators.PRODUCTS and self._is_operator(code):
             called = last_name(code.func)
-            return self.together.product(*map(self.read, _operands(code)), op=called)
+            return self.together.product(*map(self.read, self.batched.operands(code)), op=called)
         if op in operators.TURNING and self._is_operator(code):
             return self.together.turned(code, op)
         if op in operators.SHAPING and self._is_operator(code):
@@ -399,11 +399,3 @@ def _values_in(code: ast.AST) -> Iterator[ast.expr]:
 def _is_plain(*values: Value) -> bool:
     """Tell whether all are numbers."""
     return all(v.kind is Kind.NUMBER or v.rank == 0 for v in values)
-
-
-def _operands(code: ast.Call) -> list[ast.expr]:
-    """Return the operands of a function, or of a method and its owner: ``a.bmm(b)``."""
-    owner = (
-        [code.func.value] if isinstance(code.func, ast.Attribute) and len(code.args) == 1 else []
-    )
-    return [*owner, *code.args]

@@ -34,7 +34,6 @@ _JOINING = frozenset(
 _CASTS = frozenset({*operators.CASTS, Op.CAST})
 _NUMBER = re.compile(r"n(um)?_[a-z]\w*s")
 _LISTED = re.compile(r"(?i)(typing\.)?(iterable|list|sequence|tuple)\[")
-_COMPARED = ("eq", "ge", "gt", "le", "lt", "ne")
 _SAID_TENSOR = re.compile(r"(:\w+:)?[`~]*(torch\.)?(\w*Tensor|tensor)\b[`]*(?! or |\[|s)")
 """``x (torch.Tensor): of shape``, ``x : torch.Tensor``; not ``x (Tensor or list)``."""
 _LISTS = frozenset({Op.LIST, Op.CONTAINER, "py:list"})
@@ -225,7 +224,7 @@ class Facts(ValueKinds):
         return any(
             (e.node in self._operands_of_tensors or e.node in self._cast)
             and all(arg is node or self.shapes.is_number(arg) for arg in e.node.args)
-            for op in _COMPARED
+            for op in operators.COMPARISONS
             for e in self.flow.by_operation.get(op, ())
             if node in e.node.args
         )

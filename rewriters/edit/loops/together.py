@@ -13,6 +13,7 @@ from npufix.rewriters.edit.loops.values import (
     CannotBatchError,
     Kind,
     Value,
+    behind_rounds,
     everything,
     integer,
     like,
@@ -196,7 +197,7 @@ class Together:
         elif op == "squeeze":  # which keeps a dimension of another length than one
             rank = None
         called = "transpose" if op == "t" else op
-        made = method(value.code, called, *(dim + 1 if dim >= 0 else dim for dim in dims))
+        made = method(value.code, called, *map(behind_rounds, dims))
         fresh = value.fresh and op in {"squeeze", "unsqueeze"}
         return with_rank(like(value, made, fresh=fresh), shift(rank, op == "unsqueeze"))
 
@@ -207,7 +208,7 @@ class Together:
         value = self.of.aligner.in_front(value)
         if op == "flatten" and dims in ([], [0], [0, -1]):
             return self.flat(value)
-        made = method(value.code, op, *(dim + 1 if dim >= 0 else dim for dim in dims))
+        made = method(value.code, op, *map(behind_rounds, dims))
         rank: Rank = None
         if op == "flatten" and dims[0] >= 0 and dims[1:] in ([], [-1]):
             rank = dims[0] + 1

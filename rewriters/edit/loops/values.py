@@ -117,6 +117,18 @@ def parse(text: str) -> ast.expr:
     return ast.parse(text, mode="eval").body
 
 
+def behind_rounds(dim: int) -> int:
+    """Return a dimension of one round in a tensor of all rounds, which stand in front."""
+    return dim + 1 if dim >= 0 else dim
+
+
+def view_in_front(vector: ast.expr, dims: str) -> ast.expr:
+    """Return a vector before as many dimensions as code says: ``v.view(-1, *[1] * x.dim())``."""
+    ones = parse(f"f(-1, *[1] * {dims})")
+    assert isinstance(ones, ast.Call)  # noqa: S101 - it was written so
+    return method(vector, "view", *ones.args)
+
+
 def method(owner: ast.expr, called: str, *args: ast.expr | int) -> ast.Call:
     """Return ``owner.called(*args)``; numbers become literals."""
     given = [literal(a) if isinstance(a, int) else a for a in args]

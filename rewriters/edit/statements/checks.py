@@ -19,7 +19,7 @@ from npufix.rewriters.edit.statements.choices import (
 from npufix.rewriters.edit.statements.host.of_host import READING
 from npufix.rewriters.edit.statements.host.seldom import decides, is_rare, is_seldom, selects_anyway
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, apply_changes
-from npufix.rewriters.edit.statements.selections import COMPARED, RESHAPED, counts_selected
+from npufix.rewriters.edit.statements.selections import RESHAPED, counts_selected
 from npufix.rewriters.edit.statements.surroundings import LOOPS
 from npufix.rewriters.facts.host_tensors import is_made_on_host, is_moved_to_host
 from npufix.rewriters.facts.occasions import is_called_by_forward
@@ -114,7 +114,7 @@ def _checks(here: Surroundings) -> Iterator[Proposal]:
 def _picks_rows(here: Surroundings, test: ast.expr) -> bool:
     """Tell whether the host needs what is compared anyway: ``n <= 8``, and later ``x[:, :n]``."""
     node = here.value(test)
-    compared = node.args if node is not None and node.op in COMPARED else ()
+    compared = node.args if node is not None and node.op in operators.COMPARISONS else ()
     return any(user.op == Op.SLICE for arg in compared for user in here.users(arg))
 
 
@@ -210,7 +210,7 @@ def _is_answer(  # noqa: PLR0911 - one case a kind of test
         return False
     if node.op in _ANSWERS:
         return here.is_tensor(test) is not False and not node.op.startswith("py:")
-    if node.op in COMPARED:
+    if node.op in operators.COMPARISONS:
         return any(
             counts_selected(here, test, arg)
             or (
@@ -226,7 +226,7 @@ def _is_answer(  # noqa: PLR0911 - one case a kind of test
 def _is_compared(here: Surroundings, test: ast.expr) -> bool:
     """Tell whether what a tensor is computed to is compared: ``torch.sigmoid(gate) > limit``."""
     at = here.evaluations.get(id(test))
-    if at is None or at.node.op not in COMPARED or is_moved_to_host(at.node):
+    if at is None or at.node.op not in operators.COMPARISONS or is_moved_to_host(at.node):
         return False
     made = [a for a in at.node.args if a.op != Op.PARAM and not is_made_on_host(a)]
     return any(here.facts(at, x=arg).is_tensor("x") for arg in made)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.nodes import Node
 
 RESHAPED = frozenset({"expand", "expand_as", "reshape", "squeeze", "unsqueeze", "view", "view_as"})
-COMPARED = frozenset({"eq", "ge", "gt", "le", "lt", "ne"})
 _FEWEST = 2
 _COMPUTES = operators.ELEMENTWISE - {*operators.CASTS, "detach"} | {
     "bmm", "cdist", "matmul", "max", "mean", "min", "norm", "prod", "sum",
@@ -379,4 +378,4 @@ def counts_selected(here: Surroundings, test: ast.expr, node: Node) -> bool:
     known = here.facts(here.evaluations[id(test)], m=index).is_bool_tensor("m")
     while index.op in {*RESHAPED, "to"}:  # ``(ids == image).unsqueeze(-1).expand_as(x)``
         index = index.args[0]
-    return known is True or (known is None and index.op in COMPARED)
+    return known is True or (known is None and index.op in operators.COMPARISONS)

@@ -6,13 +6,14 @@ import ast
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.layout import style_of
+from npufix.rewriters.edit.statements.host.host_values import is_kept_there
 from npufix.rewriters.edit.statements.host.seldom import is_rare
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.graph.modules.syntax import is_scalar
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from npufix.rewriters.edit.statements.surroundings import Surroundings
 
@@ -22,12 +23,10 @@ READING = frozenset({"item", "tolist"})
 _LENGTHS = frozenset({"py:len", Op.SIZE})
 
 
-def is_read_again(
-    here: Surroundings, code: ast.Call, is_kept_there: Callable[[Surroundings, ast.Call], bool]
-) -> bool:
+def is_read_again(here: Surroundings, code: ast.Call) -> bool:
     """Tell whether the host waits for what it has just made, whichever way that is made.
 
-    Not so where what it reads in the end ``is_kept_there`` as well, on the device:
+    Not so where what it reads in the end can stay on the device as well:
     ``n = torch.as_tensor([n], device=d)``, ``n = torch.clamp(n / ranks, min=1).item()``.
     """
     value = here.value(code)
@@ -129,10 +128,8 @@ def _place_of(
     """Return what ``.to(...)`` says: a device, a dtype as well, or a tensor that has both."""
     match moved, [*named]:
         case [ast.Name() | ast.Attribute() as like], [] if here.is_tensor(like):
-            text = here.text(like)
-            parts = (ast.parse(f"{text}.{kind}", mode="eval").body for kind in ("device", "dtype"))
-            device, dtype = parts
-            return {"dtype": dtype, "device": device}
+            kinds = ("dtype", "device")
+            return {kind: ast.Attribute(like, kind, ast.Load()) for kind in kinds}
     words = dict(zip(("device", "dtype"), moved, strict=False))
     held: dict[str | None, ast.expr] = {**named}
     held.update({n: v for n, v in words.items() if n not in named})
@@ -192,13 +189,10 @@ def fill_parts(here: Surroundings, code: ast.Call) -> Proposal | None:
     makes = kind in {*KINDS, "tensor", "as_tensor"} and not is_rare(here, whole)
     if len(parts) <= 1 or not makes or len(kinds) != 1:
         return None
-    rest = "".join(
-        [f", dtype={dtype}" if dtype else "", f", device={_text(here, given['device'])}"]
-    )
-    made = [
-        f"{owner.id}.full(({here.text(n)},)" + ", " + f"{number.value!r}{rest})"
-        for number, n in parts
-    ]
+    rest = [f"dtype={dtype}"] if dtype else []
+    rest.append(f"device={_text(here, given['device'])}")
+    arguments = ([f"({here.text(n)},)", repr(number.value), *rest] for number, n in parts)
+    made = [f"{owner.id}.full({', '.join(each)})" for each in arguments]
     lengths = [here.value(n) for _, n in parts]
     sure = all(length is not None and length.op in _LENGTHS for length in lengths)
     proven = {"one-number", *(["nonnegative-count"] if sure else [])}

@@ -17,7 +17,6 @@ from npufix.rewriters.edit.statements.host.filled import (
     is_number,
     is_read_again,
 )
-from npufix.rewriters.edit.statements.host.host_values import is_kept_there
 from npufix.rewriters.edit.statements.host.of_host import is_of_host
 from npufix.rewriters.edit.statements.host.seldom import is_rare
 from npufix.rewriters.edit.statements.host.waits.batches import (
@@ -128,7 +127,7 @@ def find_uploads(here: Surroundings) -> Iterator[Proposal]:
                 # a function, or an object of Python alone, keeps no buffers
                 advice = _SIZES if here.is_hot else ""
             if advice in {_FILLED, _NUMBER}:
-                if is_read_again(here, node, is_kept_there):
+                if is_read_again(here, node):
                     continue  # ``n = torch.tensor([n]).cuda()``, all_reduce, ``n.item()``
                 found = fill(here, node)
             elif advice == _DRAWN and isinstance(drawn := node.func, ast.Attribute):

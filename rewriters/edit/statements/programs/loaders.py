@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, more_arguments
+from npufix.rewriters.facts.steps.functions import list_given
 from npufix.rewriters.graph.modules.scopes import MODULE
 from npufix.rewriters.graph.modules.syntax import last_name, list_stored_names
 
@@ -134,7 +135,7 @@ def _of_builder(here: Surroundings, call: ast.Call) -> Iterator[Proposal]:
     function = here.flow.function
     if isinstance(function, ast.Lambda) or function.args.kwarg is None:
         return
-    rest, own = function.args.kwarg.arg, {a.arg for a in _parameters(function)}
+    rest, own = function.args.kwarg.arg, list_given(function)
     named = {k.arg: k.value for k in call.keywords}
     taken = own | {n.value for n in here.nodes if isinstance(n, ast.Constant)}
     match named.get(None), named.get("num_workers"):
@@ -149,11 +150,6 @@ def _say_started_anew(count: str, rest: str) -> str:
         "the processes that make the batches are started anew in each epoch: "
         f"persistent_workers={count} > 0, if no caller hands it in **{rest} too"
     )
-
-
-def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.arg]:
-    given = function.args
-    return [*given.posonlyargs, *given.args, *given.kwonlyargs]
 
 
 def _pinned(here: Surroundings, named: dict[str | None, ast.expr]) -> dict[str, str]:

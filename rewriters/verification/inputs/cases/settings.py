@@ -61,7 +61,7 @@ def _list_others(one: Assignment, trials: Trials) -> Mapping[str, object]:
             continue
         if value is None and parameter.default is None:
             guesses = [s.value for s in guess_scalars(parameter) if isinstance(s, Value)]
-            others |= dict.fromkeys([name] * bool(guesses), *guesses[:1])
+            others |= {name: guesses[0]} if guesses else {}
         elif isinstance(value, bool):
             others[name] = not value
         elif isinstance(value, float):

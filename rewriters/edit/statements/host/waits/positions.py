@@ -10,13 +10,12 @@
 from __future__ import annotations
 
 import ast
-import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.handed_in import is_handed_in
 from npufix.rewriters.edit.statements.host.of_host import READING, is_of_host
 from npufix.rewriters.edit.statements.host.seldom import is_rare, is_seldom
-from npufix.rewriters.edit.statements.host.waits.written_places import write_by_mask
+from npufix.rewriters.edit.statements.host.waits.written_places import is_named, write_by_mask
 from npufix.rewriters.edit.statements.masked.formulas import reads_of_formulas
 from npufix.rewriters.edit.statements.masked.sums import reads_under_mask
 from npufix.rewriters.edit.statements.mixtures.experts import find_rows_of_masks
@@ -72,11 +71,14 @@ def find_positions(here: Surroundings) -> Iterator[Proposal]:
     if not words.isdisjoint(_SELECTS):
         return
     told: set[Node] = set()
-    for op in ("nonzero", "masked_select", "unique"):
-        for found in here.flow.by_operation.get(op, ()):
-            if found.node not in told and _waits(here, found):
-                told.add(found.node)
-                yield _mark(here, found) or _write(here, found) or _tell(here, found)
+    operations = ("nonzero", "masked_select", "unique")
+    every = [found for op in operations for found in here.flow.by_operation.get(op, ())]
+    of_rows = bool(every) and any(find_rows_of_masks(here))  # NPU222 finds those of all rounds
+    for found in every:
+        in_loop = isinstance(found.code, ast.expr) and here.loop_of(found.code) is not None
+        if found.node not in told and not (of_rows and in_loop) and _waits(here, found):
+            told.add(found.node)
+            yield _mark(here, found) or _write(here, found) or _tell(here, found)
     if words & _LEARNS:
         yield from _list_selected(here)
 
@@ -107,8 +109,6 @@ def _waits(here: Surroundings, found: Evaluation) -> bool:
     if _is_read(here, found.node):
         return False  # the host waits for the places themselves
     loop = here.loop_of(code)
-    if loop is not None and any(find_rows_of_masks(here)):
-        return False  # NPU222 finds those of all rounds
     around = "" if loop is None else here.text(loop)[:200] if isinstance(loop, ast.stmt) else ""
     return "expert" not in f"{here.flow.qualname}{around}".lower()
 
@@ -205,9 +205,8 @@ def _mark(here: Surroundings, found: Evaluation) -> Proposal | None:
         case _:
             return None
     block = here.block_of(written)
-    if bound not in block or _is_changed(
-        block[block.index(bound) + 1 : block.index(written)], labels
-    ):
+    start = block.index(bound) + 1 if bound in block else None
+    if start is None or is_named(block[start : block.index(written)], labels):
         return None
     if not _is_vector(here, value, found.node):
         return None
@@ -222,11 +221,6 @@ def _mark(here: Surroundings, found: Evaluation) -> Proposal | None:
         shown=f"{name} = {text}; {matrix}[{marked}] = {here.text(written.value)}",
         proven=frozenset({"is-tensor"} if here.is_tensor(mask.left) else ()),
     )
-
-
-def _is_changed(between: list[ast.stmt], labels: str) -> bool:
-    """Tell whether something between both statements may change the labels."""
-    return any(re.search(rf"\b{labels}\b", ast.unparse(s)) for s in between)
 
 
 def _is_vector(here: Surroundings, code: ast.expr, places: Node) -> bool:

@@ -105,7 +105,7 @@ def _write_named(  # noqa: PLR0913, PLR0917 - what is bound, and how
         return None
     text, last = _text_of(here, mask), writes[-1][0]
     kept = isinstance(mask, ast.Name) and text == mask.id
-    if kept and (len(writes) > 1 or _is_named(after[: after.index(last) + 1], text)):
+    if kept and (len(writes) > 1 or is_named(after[: after.index(last) + 1], text)):
         text = f"{text}.clone()"  # what is written to may be a view of it
     lines = here.whole_lines(bound)
     changes = [change for _, change in writes]
@@ -207,7 +207,8 @@ def _is_bool(here: Surroundings, mask: ast.expr) -> bool:
     return here.facts(at, x=value).is_bool_tensor("x") is True
 
 
-def _is_named(between: Sequence[ast.stmt], name: str) -> bool:
+def is_named(between: Sequence[ast.stmt], name: str) -> bool:
+    """Tell whether something between two statements may change what a name is."""
     return any(re.search(rf"\b{name}\b", ast.unparse(s)) for s in between)
 
 
