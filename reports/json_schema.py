@@ -48,6 +48,10 @@ def schemas() -> dict[str, str]:
 
 def _schema(model: type, command: str) -> str:
     (made,), parts = msgspec.json.schema_components([model], ref_template="#/$defs/{name}")
+    # Some releases of msgspec pass the indentation of a docstring on, some do not.
+    for part in parts.values():
+        if "description" in part:
+            part["description"] = inspect.cleandoc(part["description"])
     for name, remarks in _remarks(model).items():
         for field, text in remarks.items():
             parts[name]["properties"][field].setdefault("description", text)

@@ -56,7 +56,7 @@ def signed(made: Summary, old: bytes = b"", new: bytes = b"") -> bytes:
 
 def test_a_kept_summary_with_a_text_that_is_none() -> None:
     data = signed(summary.Summary(host="hostname"), b"hostname", b"\xa0ostname")
-    with pytest.raises(summary.SummaryError, match="utf-8"):
+    with pytest.raises(summary.SummaryError, match=r"(?i)utf-8"):
         summary.decode(data)
 
 
@@ -128,7 +128,7 @@ def test_a_workbook_whose_temporary_files_find_no_room(
 
 
 def test_a_report_that_is_no_text() -> None:
-    with pytest.raises(ReportError, match="not a report: 'utf-8'"):
+    with pytest.raises(ReportError, match=r"(?i)not a report: .*utf-8"):
         from_json(b'{"schema": %d, "tool": "\xff"}' % SCHEMA_VERSION)
 
 
