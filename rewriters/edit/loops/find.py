@@ -135,7 +135,7 @@ def find_loops(
         if found is not None and found.rewrite is None:
             # what is said of the loop around it says more
             said = None if _is_within(loop, told) else _say_why(flow, wide, loop, found)
-            found = said or (found if all_of_them else None)
+            found = said or (found if all_of_them and found.problem != NO_DOMAIN else None)
         if found is not None:
             (taken if found.rewrite else told).append(_lines_of(loop))
             yield found

@@ -177,6 +177,15 @@ def test_what_is_unproven_is_not_said_to_be_false(tmp_path: Path) -> None:
     assert ["only a dump tells" in m.not_written for m in sure.matches] == [True]
 
 
+def test_a_loop_over_what_a_loader_yields_is_no_loop_over_rows(tmp_path: Path) -> None:
+    code = "def train(model, loader):\n    for x, m in loader:\n        y = model(x)\n"
+    path = tmp_path / "train.py"
+    path.write_text(f"import torch\n\n\n{code}        y[m] = 0.0\n", encoding="utf-8")
+    (file,) = read_source_tree(path).files.values()
+    rules = [rule for rule in all_rules() if rule.id == "NPU250"]
+    assert explain(file, 6, rules, EVERYTHING).refused == []
+
+
 def differences(x: Any) -> Any:
     return x[..., 1:] - x[..., :-1]
 
