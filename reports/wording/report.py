@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import re
 import textwrap
 from typing import TYPE_CHECKING
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     )
 
 _FEW_TENSORS = 6
+_INDENT = 4
+_BLANK = 10**6
 _SHOWN = 3
 """Places that a finding about code names beside its own."""
 _SHORT = 60
@@ -332,4 +336,28 @@ def few_tensors(shapes: str) -> str:
 
 def sign_lines(text: str, sign: str) -> list[str]:
     """Return the lines of a code snippet, each behind a sign, indentation reduced."""
-    return [f"{sign} {line}" for line in textwrap.dedent(text).splitlines()]
+    return [f"{sign} {line}" for line in _dedent(text).splitlines()]
+
+
+def _dedent(code: str) -> str:
+    """Return code without the indentation of its block, which its first line may have lost already.
+
+    Cut out of a method, ``for i in n:`` is followed by twelve blanks and ``m[i] = 1``, which get
+    four; an ``else:`` or a bracket that closes gets none.
+    """
+    first, _, rest = textwrap.dedent(code).partition("\n")
+    outer = min(rest.splitlines(), key=_indentation, default="")
+    if not _indentation(outer):
+        return f"{first}\n{rest}"
+    rest = textwrap.dedent(rest)
+    inner = textwrap.indent(rest, " " * _INDENT)
+    if outer.lstrip().startswith((")", "]", "}", "else:", "elif ", "except", "finally:")):
+        return f"{first}\n{rest}"
+    with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+        ast.parse(f"{first}\n{inner}")
+        return f"{first}\n{inner}"
+    return f"{first}\n{rest}"
+
+
+def _indentation(line: str) -> int:
+    return len(line) - len(line.lstrip()) if line.strip() else _BLANK

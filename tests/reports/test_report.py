@@ -15,7 +15,7 @@ from npufix.reports import report as model
 from npufix.reports.markdown.report import to_markdown
 from npufix.reports.terminal.report import show
 from npufix.reports.terminal.text import paragraph
-from npufix.reports.wording.report import plain
+from npufix.reports.wording.report import plain, sign_lines
 from npufix.rules.shared.quantities import milliseconds
 
 
@@ -121,3 +121,22 @@ def test_a_number_stays_with_its_unit_and_no_line_ends_in_a_blank() -> None:
 
 def test_plain_keeps_text_and_drops_what_steers() -> None:
     assert plain("a\x1b[31m\x07\u202eä 中") == "a?[31m??ä 中"
+
+
+@pytest.mark.parametrize(
+    ("cut_out", "shown"),
+    [
+        ("for i in n:\n            m[i] = 1", "for i in n:\n    m[i] = 1"),
+        (
+            "if x:\n            a()\n        else:\n            b()",
+            "if x:\n    a()\nelse:\n    b()",
+        ),
+        ("f(\n        a,\n    )", "f(\n    a,\n)"),
+        ("f(a,\n          b)", "f(a,\n    b)"),
+        ("a = 1\n    b = 2", "a = 1\nb = 2"),
+        ("    a = 1\n    b = 2", "a = 1\nb = 2"),
+        ("for i in n:\n    a\n\n    b", "for i in n:\n    a\n\n    b"),
+    ],
+)
+def test_code_that_is_cut_out_of_a_block_keeps_its_shape(cut_out: str, shown: str) -> None:
+    assert sign_lines(cut_out, "-") == [f"- {line}" for line in shown.split("\n")]
