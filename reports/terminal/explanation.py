@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from npufix.reports.language.terminal import Verbatim
-from npufix.reports.terminal.text import print_indented
-from npufix.reports.wording.report import plain, sign_lines
+from npufix.reports.terminal.text import print_code, print_indented
+from npufix.reports.wording.report import plain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -69,12 +68,7 @@ def _show_match(match: Matching, console: Console) -> None:
         print_indented(plain(line), console)
     if match.not_written:
         print_indented(plain(f"not written: {match.not_written}"), console)
-    sign = "-" if match.replacement else " "
-    print_indented(Verbatim("\n".join(map(plain, sign_lines(match.code, sign))), "red"), console)
-    if match.replacement:
-        print_indented(
-            Verbatim("\n".join(map(plain, sign_lines(match.replacement, "+"))), "green"), console
-        )
+    print_code(match.code, match.replacement, console)
 
 
 def _condition(condition: Condition) -> str:

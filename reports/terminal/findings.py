@@ -9,7 +9,7 @@ from rich.text import Text
 from npufix.reports.language import tr
 from npufix.reports.language.terminal import Verbatim
 from npufix.reports.terminal.summary import CLASSES
-from npufix.reports.terminal.text import paragraph, print_indented
+from npufix.reports.terminal.text import paragraph, print_code, print_indented
 from npufix.reports.wording.prediction import alone_text, doubt_text
 from npufix.reports.wording.report import (
     also_at,
@@ -17,7 +17,6 @@ from npufix.reports.wording.report import (
     interval,
     launches,
     plain,
-    sign_lines,
     small_findings,
     synchronisations,
     times,
@@ -61,16 +60,7 @@ def show_findings(findings: Sequence[Finding], console: Console, *, details: boo
             print_indented(line, console)
         if finding.problem:
             print_indented(f"not written: {finding.problem}", console)
-        if finding.replacement:
-            print_indented(
-                Verbatim("\n".join(map(plain, sign_lines(finding.code, "-"))), "red"), console
-            )
-            print_indented(
-                Verbatim("\n".join(map(plain, sign_lines(finding.replacement, "+"))), "green"),
-                console,
-            )
-        else:
-            print_indented(Verbatim("\n".join(map(plain, sign_lines(finding.code, " ")))), console)
+        print_code(finding.code, finding.replacement, console)
         if finding.verdict is not None:
             show_verdict(finding.verdict, console, details=details)
     if not details and (line := small_findings(findings)):

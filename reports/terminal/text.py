@@ -9,12 +9,13 @@ from rich.text import Text
 
 from npufix.reports.language import tr
 from npufix.reports.language.terminal import Verbatim, lines, translate
-from npufix.reports.wording.report import plain
+from npufix.reports.wording.report import plain, sign_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _MARGIN = "   "
+_GOES_ON = "      "
 # Nothing that can be seen in a text, and no white space, at which a line could be broken.
 _GLUE = "\ue000"
 
@@ -34,3 +35,15 @@ def print_indented(line: str | Text, console: Console) -> None:
     for part in lines(text, console, console.width - len(_MARGIN)):
         shown.append("\n" * bool(shown) + _MARGIN).append_text(part)
     console.print(shown)
+
+
+def print_code(code: str, replacement: str, console: Console) -> None:
+    """Print code and what is written instead, if anything, below the line that they belong to."""
+    old = ("-", "red") if replacement else (" ", "")
+    for text, (sign, style) in ((code, old), (replacement, ("+", "green"))):
+        for line in map(plain, sign_lines(text, sign)):
+            # What is broken at the width of the terminal goes on further to the right.
+            columns = console.width - len(_MARGIN) - len(_GOES_ON)
+            first, *more = lines(Verbatim(line, style), console, columns)
+            for part in (first, *(Text(_GOES_ON).append_text(part) for part in more)):
+                console.print(Verbatim(_MARGIN).append_text(part))

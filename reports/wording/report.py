@@ -347,8 +347,8 @@ def _dedent(code: str) -> str:
     """
     first, _, rest = textwrap.dedent(code).partition("\n")
     outer = min(rest.splitlines(), key=_indentation, default="")
-    if not _indentation(outer):
-        return f"{first}\n{rest}"
+    if not rest or not _indentation(outer):
+        return textwrap.dedent(code)
     rest = textwrap.dedent(rest)
     inner = textwrap.indent(rest, " " * _INDENT)
     if outer.lstrip().startswith((")", "]", "}", "else:", "elif ", "except", "finally:")):

@@ -14,7 +14,7 @@ from rich.console import Console
 from npufix.reports import report as model
 from npufix.reports.markdown.report import to_markdown
 from npufix.reports.terminal.report import show
-from npufix.reports.terminal.text import paragraph
+from npufix.reports.terminal.text import paragraph, print_code
 from npufix.reports.wording.report import plain, sign_lines
 from npufix.rules.shared.quantities import milliseconds
 
@@ -126,6 +126,7 @@ def test_plain_keeps_text_and_drops_what_steers() -> None:
 @pytest.mark.parametrize(
     ("cut_out", "shown"),
     [
+        ("x[m] = 0", "x[m] = 0"),
         ("for i in n:\n            m[i] = 1", "for i in n:\n    m[i] = 1"),
         (
             "if x:\n            a()\n        else:\n            b()",
@@ -140,3 +141,15 @@ def test_plain_keeps_text_and_drops_what_steers() -> None:
 )
 def test_code_that_is_cut_out_of_a_block_keeps_its_shape(cut_out: str, shown: str) -> None:
     assert sign_lines(cut_out, "-") == [f"- {line}" for line in shown.split("\n")]
+    assert sign_lines("", "+") == []
+
+
+def test_what_is_broken_at_the_width_goes_on_further_to_the_right() -> None:
+    console = Console(file=io.StringIO(), width=40)
+    print_code("f(x)", f"g({', '.join(['argument'] * 5)})", console)
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue().splitlines() == [
+        "   - f(x)",
+        "   + g(argument, argument,",
+        "         argument, argument, argument)",
+    ]
