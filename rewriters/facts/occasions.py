@@ -54,6 +54,8 @@ _BUILDS = re.compile(
     r"|.*_init|(\w+_)?save_(\w+_)?(model|checkpoint|weights|adapter|pretrained|state)s?(_\w+)?"
     r"|_*(un)?flatten_\w*state\w*|_*(build|make|create|init)_(\w+_)?cache|.*state_dicts?(_.*)?|get_(\w+_)?(peft|lora|model|optim\w*|adapter)_(\w+_)?state(_.*)?"
 )
+_SAVES = re.compile(r"_*(\w+_)?(save|load|export)(_\w+)?")
+"""What is no step for all functions that it defines."""
 _SETS_UP = re.compile(
     r"_*(init|reset|load|save|export|register|setup)_(parameters|weights|model|checkpoint|buffers?)(_.*)?"
     r"|(save|load)_(\w+_)?checkpoints?|(get|save|load)_(.*_)?state(_dict)?(_.*)?|(fast)?_*(gptq|quanti[sz]e)(_.*)?"
@@ -114,6 +116,10 @@ _BETWEEN_STEPS = frozenset(
     }
 )  # fmt: skip
 """Words of what runs after an epoch, or once: ``SegmentationEvaluator.update``."""
+_MADE_FIRST = frozenset(
+    {"distributed", "engine", "group", "model", "models", "optimizer", "optimizers", "weights"}
+)
+"""What is made before the first step, whatever else a name says: ``_init_train_model``."""
 EACH_STEP = frozenset(
     {
         "assign", "attention", "attn", "calc", "calculate", "compute", "consistency",
@@ -158,7 +164,9 @@ def occasion(
     name = flow.function.name
     code = code if match is None else match.evaluation.statement
     line = 0 if code is None else code.lineno
-    if begins_episode(flow) or _ENDS.fullmatch(name) or _puts_average_aside(flow):
+    outer = flow.qualname.split(".<locals>.")[:-1]
+    of_saver = any(_SAVES.fullmatch(each.rpartition(".")[2]) for each in outer)
+    if begins_episode(flow) or _ENDS.fullmatch(name) or _puts_average_aside(flow) or of_saver:
         return Occasion.ASIDE
     if _BUILDS.fullmatch(name) or _takes_state(flow.function):
         return Occasion.CALL
@@ -454,7 +462,8 @@ def _is_hot_by_name(scope: Scope) -> bool:
         return False
     if name == "__call__" and scope.cls is not None and is_called_in_step(scope.cls):
         return True
-    if name.startswith("__") or not own or own[-1] == "init":
+    made_first = "init" in own and not _MADE_FIRST.isdisjoint(own)
+    if name.startswith("__") or not own or own[-1] == "init" or made_first:
         return False
     if set(own) & EACH_STEP:
         return True

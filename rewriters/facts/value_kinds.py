@@ -68,6 +68,11 @@ _MAYBE_NUMBER = frozenset(
     {Op.PARAM, Op.ATTR, Op.GLOBAL, Op.PHI, Op.ELEMENT, "neg", Op.CARRIED, Op.AFTER}
 )
 _TENSOR_ANNOTATION = re.compile(r"(Optional\[)?[\w.]*Tensor\]?( \| None)?")
+OF_ARRAY = re.compile(
+    r"(Optional\[)?((np|numpy)\.ndarray|(npt\.|numpy\.typing\.)?(NDArray|ArrayLike))(\[.*\])?\]?"
+    r"( \| None)?"
+)
+"""How a parameter is declared that is an array of NumPy."""
 _TAKES_ANYTHING = re.compile(r"is_|tensor$|as_|from_|get_|set_|full|arange|zeros$|ones$|empty$")
 _INDEX_NAME = re.compile(
     r"(?<!mask_)(?<!masked_)(?<!channel_)(idx|indices|index)|(^|_)(ind|inds|ids|id)(_|$)|^i_|_list$"
@@ -112,7 +117,7 @@ class ValueKinds:
         declared = self._annotation(node)
         if _TENSOR_ANNOTATION.fullmatch(declared):
             return True
-        if declared in {"int", "float", "bool", "str", "np.ndarray", "numpy.ndarray"}:
+        if declared in {"int", "float", "bool", "str"} or OF_ARRAY.fullmatch(declared):
             return False
         if node.op == Op.PARAM and "tensordict" in f"{node.value} {declared}".lower():
             return False

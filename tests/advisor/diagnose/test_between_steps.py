@@ -140,3 +140,52 @@ def test_ends_and_averages_put_aside_are_no_steps(
         f"        {FILL}\n"
     )
     assert bool(places(scanned(tmp_path, {"run.py": text}))) is shown
+
+
+@pytest.mark.parametrize(
+    ("test", "kept", "told"),
+    [
+        ("n not in self.tables", "self.tables[n] = x", False),
+        ("n > self.longest", "self.longest = n", False),
+        ("n not in self.tables", "self.other[n] = x", True),
+        ("self.count < n", "self.count = self.count + 1", True),  # each step counts up
+    ],
+)
+@pytest.mark.parametrize("called", [False, True])
+def test_what_is_kept_until_another_size_comes_is_no_step(
+    tmp_path: Path, test: str, kept: str, *, told: bool, called: bool
+) -> None:
+    fill = f"x[x > 0] = 0\n{' ' * (8 + 4 * (not called))}{kept}"
+    inner = "self.fill(x, n)" if called else fill
+    text = f"""
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def forward(self, x: torch.Tensor, n: int):
+        if {test}:
+            {inner}
+        return x
+
+    def fill(self, x: torch.Tensor, n: int):
+        {fill if called else "pass"}
+"""
+    assert bool(places(scanned(tmp_path, {"net.py": text}))) is told
+
+
+@pytest.mark.parametrize(("name", "told"), [("step", True), ("save_models", False)])
+def test_what_a_saver_defines_for_itself_is_no_step(
+    tmp_path: Path, name: str, *, told: bool
+) -> None:
+    text = f"""
+import torch
+
+
+def {name}(y: torch.Tensor):
+    def fill(x: torch.Tensor):
+        x[x > 0] = 0
+
+    return fill(y)
+"""
+    assert bool(places(scanned(tmp_path, {"a.py": text}))) is told
