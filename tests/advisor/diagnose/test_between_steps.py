@@ -174,8 +174,11 @@ class Net(nn.Module):
     assert bool(places(scanned(tmp_path, {"net.py": text}))) is told
 
 
-@pytest.mark.parametrize(("name", "told"), [("step", True), ("save_models", False)])
-def test_what_a_saver_defines_for_itself_is_no_step(
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("step", True), ("save_models", False), ("merge_to_model", False)],
+)
+def test_a_saver_and_what_it_defines_for_itself_are_no_step(
     tmp_path: Path, name: str, *, told: bool
 ) -> None:
     text = f"""
@@ -183,9 +186,38 @@ import torch
 
 
 def {name}(y: torch.Tensor):
+    y[y < 0] = 0
     def fill(x: torch.Tensor):
         x[x > 0] = 0
 
     return fill(y)
 """
     assert bool(places(scanned(tmp_path, {"a.py": text}))) is told
+
+
+@pytest.mark.parametrize("name", ["get_weighted_text_embeddings", "_get_prompt_embeds"])
+def test_the_prompt_is_read_once_a_call(tmp_path: Path, name: str) -> None:
+    text = "def compute_loss(x: torch.Tensor):\n    n = x.max().item()\n    return x[:n]\n"
+    text = f"import torch\n\n\n{text}"
+    files = {"a.py": text.replace("compute_loss", name), "b.py": text}
+    assert places(scanned(tmp_path, files)) == ["b.py:5"]
+
+
+@pytest.mark.parametrize(("learns", "told"), [("pass", True), ("loss.backward()", False)])
+def test_an_operator_without_gradients_is_not_told_to_who_trains(
+    tmp_path: Path, learns: str, *, told: bool
+) -> None:
+    router = """
+import torch
+from torch import nn
+
+
+class Router(nn.Module):
+    def forward(self, x: torch.Tensor):
+        scores = torch.softmax(self.gate(x), dim=-1, dtype=torch.float32)
+        weights, chosen = torch.topk(scores, k=8, dim=-1)
+        return weights, chosen
+"""
+    files = {"router.py": router, "train.py": f"def step(loss):\n    {learns}\n"}
+    found = scanned(tmp_path, files).report.findings
+    assert ("NPU173" in {finding.rule for finding in found}) is told

@@ -145,6 +145,7 @@ def {name}(lengths):
         ("[t.to(self.cpu_device) for t in targets]", False),
         ('[t.to(torch.device("cpu")) for t in targets]', False),
         ("[t.to(device_of_host) for t in targets]", False),
+        ("[t.to(self.accelerator.device) for t in targets]", False),  # it is there
         ("[self.take(t).to(device) for t in self.others]", False),
     ],
 )
