@@ -23,6 +23,7 @@ from npufix.rewriters.facts.module_facts import is_parameter, returns_tensor
 from npufix.rewriters.facts.shapes import SAME_SHAPE, Shapes, annotation
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import is_int_attribute
+from npufix.rewriters.graph.modules.syntax import nodes_of
 from npufix.rewriters.graph.modules.torch_names import TORCH_FUNCTIONS
 from npufix.rewriters.graph.special import Op
 
@@ -114,6 +115,8 @@ class ValueKinds:
             return False
         if node.op == Op.CONTAINER or str(node.value).startswith(_DISPLAYS):
             return False
+        if node.op == Op.PARAM and node.value in _list_holding_none(self.flow):
+            return False  # a list, whatever it is declared as
         declared = self._annotation(node)
         if _TENSOR_ANNOTATION.fullmatch(declared):
             return True
@@ -413,6 +416,19 @@ def is_of_numpy(node: Node) -> bool:
     if root.op == Op.GLOBAL and _OF_NUMPY.match(str(root.value)):
         return True
     return made.op != Op.GLOBAL and made.value in {"astype", "copy"}
+
+
+@lru_cache(maxsize=4)
+def _list_holding_none(flow: FunctionFlow) -> frozenset[str]:
+    """Return the names of what may hold ``None``: ``states`` of ``if states[0] is None``."""
+    found: set[str] = set()
+    for code in nodes_of(flow.function):
+        match code:
+            case ast.Compare(
+                ast.Subscript(ast.Name(name)), [ast.Is() | ast.IsNot()], [ast.Constant(None)]
+            ):
+                found.add(name)
+    return frozenset(found)
 
 
 @lru_cache(maxsize=4)
