@@ -290,8 +290,8 @@ def _is_worth_less_than_its_text(site: Site) -> bool:
     if site.rule.name == "index-list":
         return "torch.cat(" in text and len(text) > _LONG
     if site.rule.name == "gather-one-element-per-row" and "arange(" in text:
-        # a column is kept: two launches in place of one
-        return text.endswith(".unsqueeze(1)")
+        # a column is kept: two launches in place of one; or only an evaluation ends with it
+        return text.endswith(".unsqueeze(1)") or "PostProcess" in site.function
     return False
 
 

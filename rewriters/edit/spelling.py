@@ -90,7 +90,6 @@ def spell(
         return _fold(_Substitute(shown).visit(library.visit(copy_tree(code))))
 
     body = substituted(body)
-    _spell_numbers(body, match.evaluation.code, wording)
     named = {steps[part]: wording.written(substituted(value)) for part, value in parts.items()}
     _call_as_before(body, flow, match.evaluation.code)
     tensors = [shown[a.arg] for a in code.args.args if a.arg in shown and is_tensor(a)]
@@ -109,18 +108,6 @@ def spell(
         frozenset(t.id for t in tensors if isinstance(t, ast.Name)),
         guard.anyhow(tensors),
     )
-
-
-def _spell_numbers(body: ast.expr, code: ast.AST, wording: Wording) -> None:
-    """Spell the numbers that are computed with as the user does: ``1.0 + scale``, not ``1``."""
-    operands = (side for n in walk(body) if isinstance(n, ast.BinOp) for side in (n.left, n.right))
-    for number in operands:
-        match number:
-            case ast.Constant(int() | float() as value) if not getattr(number, "own", ""):
-                same = (n for n in walk(code) if isinstance(n, ast.Constant) and n.value == value)
-                texts = {wording.own(n) for n in same if not isinstance(n.value, bool)}
-                if len(texts) == 1:
-                    number.own = texts.pop()  # type: ignore[attr-defined]
 
 
 def _is_flag(value: Hashable) -> bool:

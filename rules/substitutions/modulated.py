@@ -224,16 +224,6 @@ def f(x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor):
     rewritten=(
         Rewritten(
             """
-def modulate(x: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor):
-    return x * (1.0 + scale) + shift
-""",
-            """
-def modulate(x: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor):
-    return torch.addcmul(shift, x, 1.0 + scale)
-""",
-        ),
-        Rewritten(
-            """
 def modulate(x, shift, scale):
     return x * (1 + scale.unsqueeze(1)) + shift.unsqueeze(1)
 """,
