@@ -155,8 +155,8 @@ def _with_evidence(
         if measured is None:
             if not site.rule.launches_together:
                 finding = _finding(file, site, seen)
-                seldom = site.occasion is not Occasion.STEP
-                yield Located(file=file, site=site, finding=finding, is_seldom=seldom)
+                seldom = int(not site.is_hot) if site.occasion is Occasion.STEP else 2
+                yield Located(file=file, site=site, finding=finding, seldom=seldom)
             continue
         kernels = measured.evidence.at(file.relative, site.lines, site.function)
         if site.rule.launches_together:

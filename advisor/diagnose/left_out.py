@@ -107,6 +107,9 @@ _LEARNS = Mention(
     ("backward", "optimizer", "trainer", "lightning"),
 )
 """What a program has in which gradients flow, wherever nothing says that none does."""
+_GOES_BACK = Mention(re.compile(r"\.backward\("), ("backward",))
+"""What a program has that trains, by itself or with what is handed to it."""
+_INFERS_ONLY = "expert-router"
 _IS_TRAINED = Mention(
     re.compile(r"(?i)gradient_?checkpointing"), ("gradient_checkpointing", "gradientcheckpointing")
 )
@@ -193,13 +196,15 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
     if site.rule.name == "masked-formula":  # a mask of rows would be broadcast the wrong way
         guessed = guessed or {"is-tensor", "same-rank-mask"} <= unknown
     if site.rule.name == "columns-one-by-one":  # views, which only a backward pass makes dear
-        guessed = guessed or "is-tensor" in unknown
+        guessed = guessed or "is-tensor" in unknown or not callers.mention(_LEARNS)
     guessed = guessed or _is_worth_less_than_its_text(site) or _learns(file, site, callers)
     made_for_others = "no-grad-scaler" in unknown and "." not in site.function
     guessed = guessed or (made_for_others and callers.mention(_SCALES))
     # who is sent the dictionary may have no device
     guessed = guessed or ("log-takes-tensors" in unknown and callers.mention(_SENDS))
     guessed = guessed or _is_method_of_program(file, site, callers)
+    # the operator has no gradients
+    guessed = guessed or (site.rule.name == _INFERS_ONLY and callers.mention(_GOES_BACK))
     # "every layer computes it anew", and there is one
     guessed = guessed or (site.rule.search == "handed-in" and callers.built_once(site.function))
     if guessed or _serves(file, site) or _is_one_of_a_registry(file, site, callers):
@@ -285,8 +290,8 @@ def _is_worth_less_than_its_text(site: Site) -> bool:
     if site.rule.name == "index-list":
         return "torch.cat(" in text and len(text) > _LONG
     if site.rule.name == "gather-one-element-per-row" and "arange(" in text:
-        # a column is kept: two launches in place of one
-        return text.endswith(".unsqueeze(1)")
+        # a column is kept: two launches in place of one; or only an evaluation ends with it
+        return text.endswith(".unsqueeze(1)") or "PostProcess" in site.function
     return False
 
 

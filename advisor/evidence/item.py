@@ -50,8 +50,9 @@ class Item:
     """Of a job, and replayed with what changes of this rank: it is the one that all wait for."""
     unknown: str = ""
     """Why nothing can be said of what it saves."""
-    is_seldom: bool = False
-    """Nothing was measured, and the source says that no step runs it."""
+    seldom: int = 0
+    """Where nothing was measured, what the source says: 0 that each step runs it, 1 that one may,
+    2 that none does."""
     yields: int = 0
     """Left out where findings that yield less explain most of its kernels (``Diagnostic``)."""
 
@@ -169,7 +170,7 @@ def _weigh_unknown(item: Item) -> float:
 
 def _rank(
     item: Item, cause_ns: int
-) -> tuple[bool, bool, float, float, bool, float, bool, str, int, str]:
+) -> tuple[bool, bool, float, float, bool, float, int, str, int, str]:
     finding = item.finding
     own_ns = finding.device_ns
     least = _EXPLAINS_JOB if item.of_job else _EXPLAINS
@@ -183,5 +184,5 @@ def _rank(
     certain = finding.saving.low_ns if of_job and finding.saving else 0
     return (
         item.is_work, not of_job, -certain, -about_ns, is_explained, -expected_ns(finding),
-        item.is_seldom, finding.path, finding.line, finding.rule,
+        item.seldom, finding.path, finding.line, finding.rule,
     )  # fmt: skip

@@ -7,6 +7,8 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.facts.shapes import annotation
+from npufix.rewriters.facts.value_kinds import OF_ARRAY
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import list_assigned
 from npufix.rewriters.graph.modules.syntax import last_name, nodes_of
@@ -114,10 +116,15 @@ def is_kept_on_host(flow: FunctionFlow, node: Node) -> bool:
 
 
 def is_given_by_host(flow: FunctionFlow, node: Node) -> bool:
-    """Tell whether all who call a function hand it a tensor of the host: ``self.draw(x.cpu())``."""
+    """Tell whether all who call a function hand it a tensor of the host: ``self.draw(x.cpu())``.
+
+    So they do where it is declared as an array.
+    """
     tree, function = flow.names.tree, flow.function
     if node.op != Op.PARAM or tree is None:
         return False
+    if OF_ARRAY.fullmatch(annotation(flow, str(node.value))):
+        return True
     names = [arg.arg for arg in (*function.args.posonlyargs, *function.args.args)]
     place = names.index(str(node.value)) - (flow.cls is not None) if node.value in names else -1
     given = [

@@ -54,12 +54,16 @@ _BUILDS = re.compile(
     r"|.*_init|(\w+_)?save_(\w+_)?(model|checkpoint|weights|adapter|pretrained|state)s?(_\w+)?"
     r"|_*(un)?flatten_\w*state\w*|_*(build|make|create|init)_(\w+_)?cache|.*state_dicts?(_.*)?|get_(\w+_)?(peft|lora|model|optim\w*|adapter)_(\w+_)?state(_.*)?"
 )
+_SAVES = re.compile(
+    r"_*(\w+_)?(save(?!_for_)|load|export)(_\w+)?|_*merge_(to|loras?|weights|adapters?)(_\w+)?"
+)
+"""What is no step, nor any function that it defines."""
 _SETS_UP = re.compile(
     r"_*(init|reset|load|save|export|register|setup)_(parameters|weights|model|checkpoint|buffers?)(_.*)?"
     r"|(save|load)_(\w+_)?checkpoints?|(get|save|load)_(.*_)?state(_dict)?(_.*)?|(fast)?_*(gptq|quanti[sz]e)(_.*)?"
 )
 _ONCE = re.compile(
-    r"_*(generate(?!_token$)|main|prepare|expand_inputs|batch_repeat|evaluate|validate|encode_(prompt|image|text|video|audio)"
+    r"_*((get_)?(\w+_)?(text|prompt)_(embeds?|embeddings)|generate(?!_token$)|main|prepare|expand_inputs|batch_repeat|evaluate|validate|encode_(prompt|image|text|video|audio)"
     r"|on_\w*epoch|[gs]et_time_?steps)(_.*)?"
 )
 _VALIDATES = re.compile(
@@ -114,6 +118,10 @@ _BETWEEN_STEPS = frozenset(
     }
 )  # fmt: skip
 """Words of what runs after an epoch, or once: ``SegmentationEvaluator.update``."""
+_MADE_FIRST = frozenset(
+    {"distributed", "engine", "group", "model", "models", "optimizer", "optimizers", "weights"}
+)
+"""What is made before the first step, whatever else a name says: ``_init_train_model``."""
 EACH_STEP = frozenset(
     {
         "assign", "attention", "attn", "calc", "calculate", "compute", "consistency",
@@ -158,7 +166,9 @@ def occasion(
     name = flow.function.name
     code = code if match is None else match.evaluation.statement
     line = 0 if code is None else code.lineno
-    if begins_episode(flow) or _ENDS.fullmatch(name) or _puts_average_aside(flow):
+    names = [each.rpartition(".")[2] for each in flow.qualname.split(".<locals>.")]
+    of_saver = any(map(_SAVES.fullmatch, names)) and not _is_part_of_step(flow)
+    if begins_episode(flow) or _ENDS.fullmatch(name) or _puts_average_aside(flow) or of_saver:
         return Occasion.ASIDE
     if _BUILDS.fullmatch(name) or _takes_state(flow.function):
         return Occasion.CALL
@@ -173,12 +183,7 @@ def occasion(
     once = _ONCE.fullmatch(name) is not None and not _is_part_of_step(flow)
     # beside the loop of ``train``, not of the ``train_batch`` that takes one step in parts
     around = not _ONE_STEP.fullmatch(name)
-    once = (
-        once
-        or (around and how_often is Pace.AROUND)
-        or name == MODULE
-        or "test" in list_words(name)
-    )
+    once = once or (around and how_often is Pace.AROUND) or name == MODULE
     once = once or (flow.cls is not None and _is_called_once(flow.cls))
     once = once or (name != "forward" and bool(list_given(flow.function) & OF_TEXT))
     # what stands beside the loop of ``train(self)`` runs once for all of its rounds
@@ -252,7 +257,8 @@ def is_aside(qualname: str, reported: frozenset[str] = frozenset()) -> bool:
     """
     name = qualname.rpartition(".")[2]
     words = list_words(qualname) & _BETWEEN_STEPS - (reported or _list_named(name))
-    return name != "forward" and bool(words or _VALIDATES.match(name))
+    tests = "test" in list_words(name)
+    return name != "forward" and bool(words or tests or _VALIDATES.match(name))
 
 
 def _list_named(name: str) -> frozenset[str]:
@@ -454,7 +460,8 @@ def _is_hot_by_name(scope: Scope) -> bool:
         return False
     if name == "__call__" and scope.cls is not None and is_called_in_step(scope.cls):
         return True
-    if name.startswith("__") or not own or own[-1] == "init":
+    made_first = "init" in own and not _MADE_FIRST.isdisjoint(own)
+    if name.startswith("__") or not own or own[-1] == "init" or made_first:
         return False
     if set(own) & EACH_STEP:
         return True

@@ -23,6 +23,7 @@ from npufix.rewriters.facts.module_facts import is_parameter, returns_tensor
 from npufix.rewriters.facts.shapes import SAME_SHAPE, Shapes, annotation
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import is_int_attribute
+from npufix.rewriters.graph.modules.syntax import nodes_of
 from npufix.rewriters.graph.modules.torch_names import TORCH_FUNCTIONS
 from npufix.rewriters.graph.special import Op
 
@@ -68,6 +69,11 @@ _MAYBE_NUMBER = frozenset(
     {Op.PARAM, Op.ATTR, Op.GLOBAL, Op.PHI, Op.ELEMENT, "neg", Op.CARRIED, Op.AFTER}
 )
 _TENSOR_ANNOTATION = re.compile(r"(Optional\[)?[\w.]*Tensor\]?( \| None)?")
+OF_ARRAY = re.compile(
+    r"(Optional\[)?((np|numpy)\.ndarray|(npt\.|numpy\.typing\.)?(NDArray|ArrayLike))(\[.*\])?\]?"
+    r"( \| None)?"
+)
+"""How a parameter is declared that is an array of NumPy."""
 _TAKES_ANYTHING = re.compile(r"is_|tensor$|as_|from_|get_|set_|full|arange|zeros$|ones$|empty$")
 _INDEX_NAME = re.compile(
     r"(?<!mask_)(?<!masked_)(?<!channel_)(idx|indices|index)|(^|_)(ind|inds|ids|id)(_|$)|^i_|_list$"
@@ -109,10 +115,12 @@ class ValueKinds:
             return False
         if node.op == Op.CONTAINER or str(node.value).startswith(_DISPLAYS):
             return False
+        if node.op == Op.PARAM and node.value in _list_holding_none(self.flow):
+            return False  # a list, whatever it is declared as
         declared = self._annotation(node)
         if _TENSOR_ANNOTATION.fullmatch(declared):
             return True
-        if declared in {"int", "float", "bool", "str", "np.ndarray", "numpy.ndarray"}:
+        if declared in {"int", "float", "bool", "str"} or OF_ARRAY.fullmatch(declared):
             return False
         if node.op == Op.PARAM and "tensordict" in f"{node.value} {declared}".lower():
             return False
@@ -408,6 +416,19 @@ def is_of_numpy(node: Node) -> bool:
     if root.op == Op.GLOBAL and _OF_NUMPY.match(str(root.value)):
         return True
     return made.op != Op.GLOBAL and made.value in {"astype", "copy"}
+
+
+@lru_cache(maxsize=4)
+def _list_holding_none(flow: FunctionFlow) -> frozenset[str]:
+    """Return the names of what may hold ``None``: ``states`` of ``if states[0] is None``."""
+    found: set[str] = set()
+    for code in nodes_of(flow.function):
+        match code:
+            case ast.Compare(
+                ast.Subscript(ast.Name(name)), [ast.Is() | ast.IsNot()], [ast.Constant(None)]
+            ):
+                found.add(name)
+    return frozenset(found)
 
 
 @lru_cache(maxsize=4)

@@ -70,10 +70,10 @@ if TYPE_CHECKING:
 READ_AFTERWARDS = "what the last round leaves in a name is read afterwards"
 _MAKES_ONCE = re.compile(r"_*(init|reset|build|create|make|register|setup)(_|$)\w*")
 """Names of functions that run once: nothing is gained there."""
-_MAKES_OF_BATCH = re.compile(r"_*(add|build|create|get|make|prepare)_")
-"""They may be called for each batch as well: ``make_targets(x)``."""
+_SPARES_MEMORY = re.compile(r"(?i)(^|_)(slic(ed|ing)|chunk(ed|wise)|til(ed|ing))(_|$)")
+_MAKES_OF_BATCH = re.compile(r"_*(add|build|create|get|make|prepare)_")  # ``make_targets(x)``
 _MOST_STATEMENTS = 60
-# What no way of writing it would change; of other loops it is worth saying that they are slow.
+# What no writing would change; of others it is worth saying that they are slow.
 _NO_ROWS = frozenset(
     {UNKNOWN_CALL, EFFECT, RECURRENCE, OTHER_ROUND, WRITTEN_READ, SHARED, MODULES, STATISTICS,
      DROPOUT, RANDOM, NO_DOMAIN, NO_TENSOR, STEPS, OF_A_LIST, OF_HOST, READ_AFTERWARDS,
@@ -179,7 +179,8 @@ def _say_why(
     """Return a loop that stays with what is worth telling of it, ``None`` if nothing is."""
     inside = list(_inside(wide, loop))
     facts = Facts(wide, inside)
-    if fills_host(wide, inside) and not calls_with_rows(facts, loop):
+    of_host = fills_host(wide, inside) and not calls_with_rows(facts, loop)
+    if of_host or _SPARES_MEMORY.search(flow.function.name):
         return None
     if changes_weights(loop.statement) and OF_STEPS.search(flow.function.name):
         return replace(found, code=loop.first, problem=WEIGHTS)

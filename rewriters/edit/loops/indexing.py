@@ -167,8 +167,7 @@ class Indexer:
 
     def require_own_row(self, code: ast.expr, place: Place) -> None:
         """Note what a round reads, and refuse another row of what is written."""
-        written = self.of.own_rows.get(ast.unparse(code))
-        if written is None:
+        if (written := self.of.own_rows.get(ast.unparse(code))) is None:
             self.reads.append(code)
         elif written[0] is None or (place.offset, place.source_dim) != written:
             raise CannotBatchError(OTHER_ROUND)
@@ -405,9 +404,10 @@ class Indexer:
             found.axis = self._axis_of_vectors(found)
         elif found.items and isinstance(found.items[-1], (ast.Slice, ast.Constant)):
             raise CannotBatchError(UNKNOWN_INDEX)
+        of_host = value.is_listed and " in range(" in ast.unparse(value.code)  # it would be copied
+        if of_host or (value.kind is Kind.NUMBER and not value.integer):
+            raise CannotBatchError(UNKNOWN_INDEX)
         if value.kind is Kind.NUMBER:
-            if not value.integer:
-                raise CannotBatchError(UNKNOWN_INDEX)
             found.items.append(at_dimension(self.of.aligner.index(value, asked), deepest))
         elif value.is_listed:
             made = f"torch.as_tensor({ast.unparse(value.code)}, device={owned(asked)}.device)"

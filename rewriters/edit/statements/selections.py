@@ -144,6 +144,8 @@ def _once(here: Surroundings, name: str, reads: list[ast.Subscript]) -> Proposal
         any(_outer_in(here, s, block) is None for s in statements)
         or here.whole_lines(first) is None
     ):
+        if here.loop_of(reads[0]) is not None:
+            return None  # what is said of the loop says more
         return Proposal(reads[0], f"find the positions of {name} once, before the first use")
     taken = {n.id for n in walk(here.flow.function) if isinstance(n, ast.Name)} | list_stored_names(
         here.flow.function

@@ -6,9 +6,11 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.graph.modules.syntax import nodes_of
+from npufix.rewriters.graph.modules.syntax import nodes_of, walk
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from npufix.rewriters.graph.dataflow import FunctionFlow
 
 _FIRST_STEP = re.compile(r"len\((self\.)?state(\[\w+\])?\) == 0|not (self\.)?state(\[\w+\])?")
@@ -18,9 +20,10 @@ _FIRST_STEP = re.compile(r"len\((self\.)?state(\[\w+\])?\) == 0|not (self\.)?sta
 def is_kept(flow: FunctionFlow, line: int) -> bool:
     """Tell whether a line computes what is kept: ``if self.mask is None: self.mask = ...``.
 
-    So it does behind ``if len(self.table) >= n: return``, where ``self.table`` is made anew.
+    So it does behind ``if len(self.table) >= n: return``, where ``self.table`` is made anew, and in
+    ``if n > self.n: self.n = n``, or a method that is called there alone.
     """
-    if line and _is_grown(flow, line):
+    if line and (_is_grown(flow, line) or _is_called_to_keep(flow)):
         return True
     around = (
         node
@@ -30,9 +33,32 @@ def is_kept(flow: FunctionFlow, line: int) -> bool:
     )
     return any(
         _FIRST_STEP.fullmatch(ast.unparse(node.test))
-        or _list_asked_for(node.test) & _attributes(node)
+        or _list_asked_for(node.test) & _list_set(node.body)
         for node in around
     )
+
+
+def _is_called_to_keep(flow: FunctionFlow) -> bool:
+    """Tell whether a method sets what its class asks for wherever it calls it.
+
+    ``if n > self.n: self.update(n)`` of ``def update(self, n): self.n = n``.
+    """
+    name, made = flow.function.name, _list_set(flow.function.body)
+    if flow.cls is None or name == "forward" or not made:
+        return False
+    text = f"self.{name}"
+    calls = [
+        code
+        for code in nodes_of(flow.cls)
+        if isinstance(code, ast.Call) and ast.unparse(code.func) == text
+    ]
+    asked = {
+        id(inner)
+        for code in nodes_of(flow.cls)
+        if isinstance(code, ast.If) and _list_asked_for(code.test) & made
+        for inner in walk(*code.body)
+    }
+    return bool(calls) and all(id(call) in asked for call in calls)
 
 
 def _is_grown(flow: FunctionFlow, line: int) -> bool:
@@ -57,12 +83,20 @@ def _is_grown(flow: FunctionFlow, line: int) -> bool:
 
 
 def _list_asked_for(test: ast.expr) -> set[str]:
-    """Return what a test compares with ``None``, or misses: ``not hasattr(self, "queue")``."""
+    """Return what a test compares with ``None``, or misses: ``not hasattr(self, "queue")``.
+
+    So it does in ``key not in self.tables``, and, of what has a size, in ``n > self.n``.
+    """
     found: set[str] = set()
     for code in ast.walk(test):
         match code:
             case ast.Compare(left, [ast.Is(), *_]):
                 found.add(ast.unparse(left))
+            case ast.Compare(_, [ast.NotIn()], [table]):
+                found.add(ast.unparse(table))
+            case ast.Compare(left, [ast.Gt() | ast.GtE() | ast.Lt() | ast.LtE()], [right]):
+                sides = (side for side in (left, right) if isinstance(side, ast.Attribute))
+                found |= {ast.unparse(side) for side in sides}
             case ast.UnaryOp(
                 ast.Not(), ast.Call(ast.Name("hasattr"), [owner, ast.Constant(str(name))])
             ):
@@ -70,13 +104,19 @@ def _list_asked_for(test: ast.expr) -> set[str]:
     return found
 
 
-def _attributes(code: ast.If) -> set[str]:
-    """Return the attributes that a branch assigns, or ``self.register_buffer("name", x)`` makes."""
+def _list_set(body: Sequence[ast.stmt]) -> set[str]:
+    """Return what statements keep: attributes, also ``self.register_buffer("name", x)``, tables.
+
+    What counts up, ``self.n = self.n + 1``, is another thing each time.
+    """
     found: set[str] = set()
-    for statement in code.body:
+    for statement in body:
         match statement:
-            case ast.Assign(targets):
-                found |= {ast.unparse(t) for t in targets if isinstance(t, ast.Attribute)}
+            case ast.Assign(targets, value):
+                read = {ast.unparse(n) for n in ast.walk(value) if isinstance(n, ast.Attribute)}
+                found |= {ast.unparse(t) for t in targets if isinstance(t, ast.Attribute)} - read
+                rows = (t for t in targets if isinstance(t, ast.Subscript))
+                found |= {ast.unparse(row.value) for row in rows}
             case ast.Expr(
                 ast.Call(ast.Attribute(owner, "register_buffer"), [ast.Constant(str(name)), *_], _)
             ):

@@ -140,3 +140,84 @@ def test_ends_and_averages_put_aside_are_no_steps(
         f"        {FILL}\n"
     )
     assert bool(places(scanned(tmp_path, {"run.py": text}))) is shown
+
+
+@pytest.mark.parametrize(
+    ("test", "kept", "told"),
+    [
+        ("n not in self.tables", "self.tables[n] = x", False),
+        ("n > self.longest", "self.longest = n", False),
+        ("n not in self.tables", "self.other[n] = x", True),
+        ("self.count < n", "self.count = self.count + 1", True),  # each step counts up
+    ],
+)
+@pytest.mark.parametrize("called", [False, True])
+def test_what_is_kept_until_another_size_comes_is_no_step(
+    tmp_path: Path, test: str, kept: str, *, told: bool, called: bool
+) -> None:
+    fill = f"x[x > 0] = 0\n{' ' * (8 + 4 * (not called))}{kept}"
+    inner = "self.fill(x, n)" if called else fill
+    text = f"""
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def forward(self, x: torch.Tensor, n: int):
+        if {test}:
+            {inner}
+        return x
+
+    def fill(self, x: torch.Tensor, n: int):
+        {fill if called else "pass"}
+"""
+    assert bool(places(scanned(tmp_path, {"net.py": text}))) is told
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("step", True), ("save_models", False), ("merge_to_model", False)],
+)
+def test_a_saver_and_what_it_defines_for_itself_are_no_step(
+    tmp_path: Path, name: str, *, told: bool
+) -> None:
+    text = f"""
+import torch
+
+
+def {name}(y: torch.Tensor):
+    y[y < 0] = 0
+    def fill(x: torch.Tensor):
+        x[x > 0] = 0
+
+    return fill(y)
+"""
+    assert bool(places(scanned(tmp_path, {"a.py": text}))) is told
+
+
+@pytest.mark.parametrize("name", ["get_weighted_text_embeddings", "_get_prompt_embeds"])
+def test_the_prompt_is_read_once_a_call(tmp_path: Path, name: str) -> None:
+    text = "def compute_loss(x: torch.Tensor):\n    n = x.max().item()\n    return x[:n]\n"
+    text = f"import torch\n\n\n{text}"
+    files = {"a.py": text.replace("compute_loss", name), "b.py": text}
+    assert places(scanned(tmp_path, files)) == ["b.py:5"]
+
+
+@pytest.mark.parametrize(("learns", "told"), [("pass", True), ("loss.backward()", False)])
+def test_an_operator_without_gradients_is_not_told_to_who_trains(
+    tmp_path: Path, learns: str, *, told: bool
+) -> None:
+    router = """
+import torch
+from torch import nn
+
+
+class Router(nn.Module):
+    def forward(self, x: torch.Tensor):
+        scores = torch.softmax(self.gate(x), dim=-1, dtype=torch.float32)
+        weights, chosen = torch.topk(scores, k=8, dim=-1)
+        return weights, chosen
+"""
+    files = {"router.py": router, "train.py": f"def step(loss):\n    {learns}\n"}
+    found = scanned(tmp_path, files).report.findings
+    assert ("NPU173" in {finding.rule for finding in found}) is told

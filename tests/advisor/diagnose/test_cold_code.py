@@ -29,7 +29,7 @@ def test_what_stands_beside_the_file_for_npus_is_for_another_device(tmp_path: Pa
     "function",
     [
         "test_step(", "log_step(", "step_logs(", "test2(", "fill_pattern_1(", "gather_for_save(",
-        "get_mock_step(",
+        "get_mock_step(", "make_test_data(",
     ],
 )  # fmt: skip
 def test_functions_beside_the_steps_are_left_out(tmp_path: Path, function: str) -> None:

@@ -299,3 +299,8 @@ class Net(torch.nn.Module):
     assert (found.line, [place.line for place in found.places]) == (7, [8])
     written = scan(read_source_tree(tmp_path, Configuration()), to_write=True).report.findings
     assert [finding.line for finding in written] == [7, 8]
+
+
+def test_what_each_step_runs_is_told_first(tmp_path: Path) -> None:
+    text = f"{FILL.replace('step', 'change')}\n\n{FILL.replace('step', 'compute_loss')[14:]}"
+    assert places(scanned(tmp_path, {"a.py": text})) == ["a.py:10", "a.py:5"]

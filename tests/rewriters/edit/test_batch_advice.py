@@ -121,6 +121,15 @@ class Scores(nn.Module):
             found.append(x[i].log()[:, labels[i]] if len(labels[i]) else None)
         return found
 """
+ENDS = """
+class Packing(nn.Module):
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor):
+        ends = [0]
+        for b in range(lengths.shape[0]):
+            n = lengths[b].item()
+            ends.append(ends[-1] + n)
+        return self.attend(x, ends)
+"""
 
 
 @pytest.mark.parametrize(
@@ -165,6 +174,7 @@ def test_the_form_of_a_loop_over_a_batch_is_told(text: str, form: str) -> None:
         TREES.replace("lap.inverse()", "self.audio.load(lap)"),
         TREES.replace("range(x.size(0))", "range(0, x.size(0), 8)"),  # windows
         CAMERAS.replace("self.encoding(", "self.encodings[i]("),  # a module of its own each
+        ENDS,  # what is read in each round is told by itself
     ],
 )
 def test_loops_that_only_look_like_it_are_left_alone(text: str) -> None:

@@ -209,6 +209,9 @@ def test_the_form_of_rounds_that_need_nothing_of_each_other_is_told(text: str, f
         PIECES.replace("scores.shape[0]", "3"),  # three rounds
         PIECES.replace("self.choose(", "self.heads[i]("),  # a module of its own each
         PIECES.replace("self.choose(", "self.save("),  # for the host
+        PIECES.replace("forward", "tiled_forward"),  # one after the other for memory
+        PIECES.replace("chosen.append(", "self.at = [0]\n            chosen.append("),  # a state
+        MATCHES.replace("labels.append(", "indices[0] = None\n            labels.append("),
         MATCHES.replace("gt_instances", "features").replace("indices", "strides"),  # levels
         MATCHES.replace("torch.ones_like(found)", "gt_per_img.fill(found)"),  # objects
         MATCHES.replace(

@@ -256,3 +256,34 @@ def test_lists_of_weights_change_as_the_loop_does_only_without_gradients() -> No
         torch._foreach_add_(averages, list(weights.parameters()), alpha=0.1)
     torch.testing.assert_close(averages, list(kept.parameters()))
     assert "under torch.no_grad()" in WEIGHTS
+
+
+BLEND = """
+class Decoder(nn.Module):
+    def blend(self, a: torch.Tensor, b: torch.Tensor, n: int):
+        for x in range(n):
+            b[:, x, :] = a[:, {index}, :] * (1 - x / n) + b[:, x, :] * (x / n)
+        return b
+"""
+STATES = """
+class Scorer(nn.Module):
+    def score(self, x: torch.Tensor, states: torch.Tensor):
+        if states{first} is None:
+            return x
+        return torch.stack([c for h, c in states], dim=1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        (BLEND.format(index="x"), True),
+        (BLEND.format(index="-n + x"), False),  # numbers of a list are copied to the device
+        (STATES.format(first=""), True),
+        (STATES.format(first="[0]"), False),  # a list, whatever it is declared as
+    ],
+)
+def test_what_is_no_tensor_is_not_indexed_like_one(text: str, *, written: bool) -> None:
+    header = "import torch\nfrom torch import nn\n"
+    sites = find_sites(header + text, [RULE])
+    assert any(site.rewrite is not None for site in sites) is written

@@ -187,10 +187,12 @@ def test_what_each_round_copies_is_there_before_the_loop(code: str, *, told: boo
 
 
 @pytest.mark.parametrize("device", ["", ", device=x.device"])
-def test_a_tensor_like_one_of_the_host_is_on_the_host(device: str) -> None:
+@pytest.mark.parametrize("inner", ["pass", "def cut():\n                nonlocal sizes"])
+def test_a_tensor_like_one_of_the_host_is_on_the_host(device: str, inner: str) -> None:
     text = f"""
     class Head(nn.Module):
         def forward(self, x: torch.Tensor, sizes):
+            {inner}
             sizes = torch.tensor(sizes{device})
             return x[: sizes.new_tensor([1, 2, 3]).sum()]
     """

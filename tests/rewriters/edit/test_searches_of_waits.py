@@ -145,6 +145,7 @@ def {name}(lengths):
         ("[t.to(self.cpu_device) for t in targets]", False),
         ('[t.to(torch.device("cpu")) for t in targets]', False),
         ("[t.to(device_of_host) for t in targets]", False),
+        ("[t.to(self.accelerator.device) for t in targets]", False),  # it is there
         ("[self.take(t).to(device) for t in self.others]", False),
     ],
 )
@@ -238,6 +239,8 @@ def train_epochs(self, parts):
             False,
         ),
         ("self.cache.empty_cache()", False),
+        ("self.net.train()\n        torch.cuda.empty_cache()", True),
+        ("self.trainer.ppo_train(x)\n        torch.cuda.empty_cache()", False),  # many steps
     ],
 )
 def test_memory_is_not_given_back_in_each_step(code: str, *, told: bool) -> None:
@@ -409,3 +412,16 @@ class ComputeLoss:
         return torch.as_tensor({given}) + y
 """
     assert bool(found(text, "NPU225")) is told
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [("torch.Tensor", True), ("np.ndarray", False), ("npt.NDArray[np.int64] | None", False)],
+)
+def test_places_in_an_array_are_no_wait(kind: str, *, told: bool) -> None:
+    text = f"""
+def compute_loss(x: torch.Tensor, kinds: {kind}):
+    at = kinds.nonzero()[0]
+    return x[at].mean()
+"""
+    assert bool(found(text, "NPU214")) is told

@@ -132,6 +132,8 @@ def _form(taken: Round) -> str:
     form = next(form for form, fits in forms.items() if fits)
     if form in {MERGED, BATCHED} and not _counts_up(taken):
         return ""  # lists hold tensors of different sizes
+    if form == BATCHED and _only_reads(taken, nodes):
+        return ""  # what the host reads in each round is told by itself
     if form == MERGED and any(
         taken.is_piece(item) for pick in picks for item in list_indexes(pick.slice)
     ):
@@ -139,6 +141,19 @@ def _form(taken: Round) -> str:
     if form == MERGED and any(_takes_one_row(taken.flow, call) for call in calls):
         return ""
     return "" if form == PREFIXES and _only_cuts(taken) else form
+
+
+def _only_reads(taken: Round, nodes: Sequence[ast.AST]) -> bool:
+    """Tell whether all that a round takes of a tensor are numbers: ``n = lengths[i].item()``."""
+    picks = [n for n in nodes if isinstance(n, ast.Subscript)]
+    read = {
+        ast.unparse(n.func.value)
+        for n in nodes
+        if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.func.attr == "item"
+    }
+    rows = [n for n in picks if not is_stored(n) and list_names(n) & taken.own]
+    filled = any(is_stored(n) and taken.facts.is_tensor(n.value) for n in picks)
+    return bool(read) and all(ast.unparse(row) in read for row in rows) and not filled
 
 
 def _only_cuts(taken: Round) -> bool:

@@ -221,10 +221,23 @@ def _is_plain(taken: Round) -> bool:
     """Tell whether a round only computes: it calls no objects, no other module each, no host."""
     nodes = list(walk(*taken.code))
     if sum(isinstance(n, ast.stmt) for n in nodes) > _MOST or any(
-        isinstance(n, _OUT) for n in nodes
+        isinstance(n, _OUT) or _keeps_or_spares(n) for n in nodes
     ):
         return False
     return all(_is_plain_call(taken, call) for call in taken.calls())
+
+
+def _keeps_or_spares(code: ast.AST) -> bool:
+    """Tell whether a round sets what an object keeps, or gives memory back: it is one on purpose.
+
+    ``self.at = [0]``, which a layer counts up in each round; ``parts[i] = None``.
+    """
+    match code:
+        case ast.Attribute(ctx=ast.Store()):
+            return True
+        case ast.Assign([ast.Subscript()], ast.Constant(None)):
+            return True
+    return False
 
 
 def _is_plain_call(taken: Round, call: ast.Call) -> bool:

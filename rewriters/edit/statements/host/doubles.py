@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.host.of_host import first_read, is_of_host
 from npufix.rewriters.edit.statements.proposal import Proposal
-from npufix.rewriters.facts.host_tensors import is_made_on_host
+from npufix.rewriters.facts.host_tensors import is_brought_to_host, is_made_on_host
 from npufix.rewriters.graph import operators
 
 if TYPE_CHECKING:
@@ -81,6 +81,8 @@ def _is_of_device(here: Surroundings, code: ast.Call, tensor: ast.expr) -> bool:
         return False
     if here.facts(here.evaluations[id(tensor)], x=value).ndim("x") == 0:
         return False  # one number: ``x.abs().max().double()``
+    if is_brought_to_host(value):
+        return False
     given = [*code.args, *(k.value for k in code.keywords)]
     to_host = any(here.text(arg) in _TO_HOST for arg in given)  # ``x.to("cpu", torch.float64)``
     return not (to_host or is_of_host(here, first_read(tensor)) or _is_left(here, code))

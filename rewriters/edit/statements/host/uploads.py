@@ -157,7 +157,7 @@ def _advice(here: Surroundings, code: ast.Call) -> str:
         case ast.Call(ast.Attribute(beside, "new_tensor"), [_, *_]):
             value = here.value(beside)
             on_host = here.is_tensor(beside) is False or (value and is_made_on_host(value))
-            return "" if on_host else _of(here, code, code)
+            return "" if on_host or _is_just_made(here, beside) else _of(here, code, code)
         case ast.Call(ast.Attribute(made, method)) if method in _MOVING and isinstance(
             made := made.value if isinstance(made, ast.Subscript) else made, ast.Call
         ):
@@ -169,6 +169,21 @@ def _advice(here: Surroundings, code: ast.Call) -> str:
         case ast.Call() if _is_made(here, code) and _has_device(code):
             return _of(here, code, code)
     return ""
+
+
+def _is_just_made(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether the block makes a name without a device: an inner function may read it too."""
+    statement = here.statement_of(code)
+    block = here.block_of(statement)
+    made = [
+        s.value
+        for s in block[: block.index(statement)]
+        if isinstance(s, ast.Assign) and ast.unparse(s.targets[0]) == ast.unparse(code)
+    ]
+    match made[-1:]:
+        case [ast.Call() as call]:
+            return _is_made(here, call) and not _has_device(call)
+    return False
 
 
 def _without_casts(code: ast.Call) -> ast.Call:

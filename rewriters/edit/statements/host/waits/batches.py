@@ -180,6 +180,8 @@ def _is_move(here: Surroundings, code: ast.AST, given: set[str]) -> bool:
             named = [k for k in words if k.arg == "device"]
             where = [*args, *(k.value for k in named)]
             is_own = method in _MOVING and root_name(moved) in given
+            if any(here.text(a).endswith("accelerator.device") for a in where):
+                return False  # the loader that ``accelerator.prepare`` returns has moved it
             others = {k.arg for k in words} - {"device", "dtype"}
             to_device = method != "to" or any(_DEVICE.search(here.text(a)) for a in where)
             return is_own and not others and to_device and len(args) <= 1

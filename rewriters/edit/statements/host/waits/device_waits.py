@@ -11,7 +11,7 @@ from npufix.rewriters.edit.statements.host.seldom import is_seldom
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS, LOOPS
 from npufix.rewriters.facts.steps.functions import trains
-from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.graph.modules.syntax import last_name, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,6 +40,7 @@ _OF_REQUEST = re.compile(
     r"|transcribe|translate|tts|\w+2(mel|wav))(_|$)"
 )
 """What runs once for a text or an image: what stands beside its loops gives memory back once."""
+_MANY_STEPS = re.compile(r"_*(\w+_)?(fit|train|learn)(_(one_)?epochs?)?")
 _HOOK = re.compile(r"(?i)hook|callback|(^|\.)(on|before|after)_\w+$")
 
 
@@ -69,9 +70,19 @@ def _gives_back(here: Surroundings, code: ast.Call) -> bool:
     once = loop is None and (
         trains(function)
         or _OF_REQUEST.search(function.name) is not None
-        or any(isinstance(n, ast.Yield) for n in here.nodes)
+        or any(isinstance(n, ast.Yield) or _trains_long(n) for n in here.nodes)
     )
     return seldom is None and not once
+
+
+def _trains_long(code: ast.AST) -> bool:
+    """Tell whether code has many steps taken: ``self.trainer.fit(n)``, not ``net.train()``."""
+    match code:
+        case ast.Call(called, given):
+            return _MANY_STEPS.fullmatch(last_name(called)) is not None and (
+                bool(given) or last_name(called) != "train"
+            )
+    return False
 
 
 def find_device_waits(  # noqa: C901 - one case a wait
