@@ -68,6 +68,7 @@ from npufix.rewriters.edit.statements.host.waits.limits import (
 )
 from npufix.rewriters.edit.statements.host.waits.losses import (
     OF_ALL_LAYERS,
+    divides_each,
     is_assigned,
     only_divides,
     takes_tensor,
@@ -262,9 +263,10 @@ def _on_device(here: Surroundings, read: _Read) -> Proposal | None:
     counts = is_count(at.node)
     call = limit or later
     mixed = counts and may_be_float(call, users)
+    divides = limit is None and divides_each(here, read.code)
     if not users or mixed or makes_shapes(here, users):  # ``x[start : start + n.item()]``
         return None
-    if any(_needs_number(here, user, value, counts=counts) for user in users):
+    if not divides and any(_needs_number(here, u, value, counts=counts) for u in users):
         return keep_on_device(here, read.code, read.tensor, counts=counts)
     facts = here.facts(at, x=at.node)
     proven = {"is-tensor"} if facts.is_tensor("x") else set[str]()
