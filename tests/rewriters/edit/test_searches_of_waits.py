@@ -429,7 +429,8 @@ def test_each_loss_of_several_is_divided_by_a_tensor(body: str, *, written: bool
 class Head(nn.Module):
     def loss(self, scores, factors):
         losses, sizes = multi_apply(self.loss_single, scores)
-        factor = reduce_mean(sum(factors)).clamp_(min=1).item()
+        factor = sum(factors)
+        factor = reduce_mean(factor).clamp_(min=1).item()
         {body}
         return dict(loss=losses, sizes=sizes)
 """

@@ -97,15 +97,19 @@ def divides_each(here: Surroundings, code: ast.Call) -> bool:
     ``n = count.item()``, and then ``list(map(lambda x: x / n, losses))``, ``[x / n for x in
     losses]`` or ``losses[i] = losses[i] / n``, also where nothing tells that those are tensors.
     """
-    match here.statement_of(code):
-        case ast.Assign([ast.Name(name)], value) if value is code:
+    bound = here.statement_of(code)
+    match bound:
+        case ast.Assign([ast.Name(name)], value) if value is code and here.loop_of(bound) is None:
             pass
         case _:
             return False
+    if bound not in here.flow.function.body:
+        return False  # another branch may have given the name something else
     names = [n for n in nodes_of(here.flow.function) if isinstance(n, ast.Name) and n.id == name]
-    loads = [n for n in names if isinstance(n.ctx, ast.Load)]
-    stored_once = len(names) == len(loads) + 1
-    return stored_once and bool(loads) and all(_divides_loss(here, n) for n in loads)
+    later = [n for n in names if n.lineno > (bound.end_lineno or bound.lineno)]
+    return bool(later) and all(
+        isinstance(n.ctx, ast.Load) and _divides_loss(here, n) for n in later
+    )
 
 
 def _divides_loss(here: Surroundings, name: ast.Name) -> bool:
