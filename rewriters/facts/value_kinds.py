@@ -74,6 +74,11 @@ OF_ARRAY = re.compile(
     r"( \| None)?"
 )
 """How a parameter is declared that is an array of NumPy."""
+_TABLE = re.compile(r"(?:typing\.|t\.)?(?:[Dd]ict|(?:Mutable)?Mapping)\[str, ([\w.]*Tensor)\]")
+_LISTED = re.compile(
+    r"(?:typing\.|t\.)?(?:[Ll]ist|Sequence|[Tt]uple)\[([\w.]*Tensor)(?:, \.\.\.)?\]"
+)
+_PART_OF = frozenset({Op.ELEMENT, Op.GETITEM, Op.ITEM})
 _TAKES_ANYTHING = re.compile(r"is_|tensor$|as_|from_|get_|set_|full|arange|zeros$|ones$|empty$")
 _INDEX_NAME = re.compile(
     r"(?<!mask_)(?<!masked_)(?<!channel_)(idx|indices|index)|(^|_)(ind|inds|ids|id)(_|$)|^i_|_list$"
@@ -173,7 +178,17 @@ class ValueKinds:
         return True
 
     def _annotation(self, node: Node) -> str:
-        return annotation(self.flow, str(node.value)) if node.op == Op.PARAM else ""
+        """Return what is said of a parameter, or of the parts of one: ``x["y"]`` of a table."""
+        if node.op == Op.PARAM:
+            return annotation(self.flow, str(node.value))
+        whole = node.args[0] if node.op in _PART_OF and node.args else node
+        if whole.op != Op.PARAM:
+            return ""
+        kinds = _TABLE if node.op != Op.ELEMENT and type(node.args[1].value) is str else _LISTED
+        if node.op == Op.ELEMENT or type(node.args[1].value) in {int, str}:
+            parts = kinds.fullmatch(annotation(self.flow, str(whole.value)))
+            return "" if parts is None else parts[1]
+        return ""
 
     def _is_bool(self, node: Node) -> bool:  # noqa: PLR0911 - one case a kind of proof
         args = node.args

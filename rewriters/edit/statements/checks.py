@@ -345,7 +345,15 @@ def _is_held(here: Surroundings, code: ast.expr) -> bool:
         of_it = (
             isinstance(index, ast.Name) and here.is_tensor(index) is True
         )  # else it may be a table: ``losses[name]``
+    of_it = of_it or (isinstance(outer, ast.Compare) and _is_reduced(here, outer))
     return isinstance(code, ast.Name) and code.id != "self" and known and of_it
+
+
+def _is_reduced(here: Surroundings, code: ast.Compare) -> bool:
+    """Tell whether what is compared with numbers is a tensor: a ``bool`` has no ``sum``."""
+    over = here.parents.get(id(code))
+    of_numbers = all(isinstance(number, ast.Constant) for number in code.comparators)
+    return isinstance(over, ast.Attribute) and over.attr in {"all", "any", "sum"} and of_numbers
 
 
 def _is_answer_throughout(here: Surroundings, test: ast.expr) -> bool:

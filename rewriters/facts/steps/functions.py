@@ -52,6 +52,8 @@ those who adapt them hand it ids of the host.
 
 _WARNS = frozenset({"error", "warn", "warning"})
 _OPTIMIZES = re.compile(r"(?i)(^|_)(opt|optim|optimi[sz]er)(_|$)")
+_BACKWARD = frozenset({"backward", "manual_backward"})
+_LOSS = re.compile(r"(^|_)loss(_|$)")
 _OF_TENSORS_ALONE = frozenset(
     {"detach", "masked_fill", "new_full", "new_ones", "new_tensor", "new_zeros", "permute",
      "unsqueeze"}
@@ -283,12 +285,20 @@ def is_for_old_torch(flow: FunctionFlow, line: int) -> bool:
 
 
 def takes_step(function: FunctionNode) -> bool:
-    """Tell whether a function learns from one batch: ``loss.backward()``, then ``optim.step()``."""
-    calls = [n.func for n in nodes_of(function) if isinstance(n, ast.Call)]
-    owners = {
-        last_name(c.value): c.attr
+    """Tell whether a function learns from one batch: ``loss.backward()``, then ``optim.step()``.
+
+    Some hand the loss on, ``self.optim.step(loss)``, or the optimizer, ``scaler.step(optim)``.
+    """
+    calls = [n for n in nodes_of(function) if isinstance(n, ast.Call)]
+    steps = [
+        c
         for c in calls
-        if isinstance(c, ast.Attribute) and isinstance(c.value, ast.Name | ast.Attribute)
-    }
-    optimizes = any(how == "step" and _OPTIMIZES.search(name) for name, how in owners.items())
-    return optimizes and any(last_name(called) == "backward" for called in calls)
+        if isinstance(c.func, ast.Attribute)
+        and c.func.attr == "step"
+        and isinstance(c.func.value, ast.Name | ast.Attribute)
+        and any(_OPTIMIZES.search(last_name(part)) for part in (c.func.value, *c.args[:1]))
+    ]
+    given = (last_name(arg) for call in steps for arg in call.args[:1])
+    return bool(steps) and (
+        any(last_name(c.func) in _BACKWARD for c in calls) or any(map(_LOSS.search, given))
+    )

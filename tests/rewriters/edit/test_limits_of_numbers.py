@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from npufix.rewriters.find import find_sites
+from npufix.rules.substitutions.check_of_tensor import RULE as CHECKS
 from npufix.rules.substitutions.value_read_on_host import RULE
 
 _LOSS = """
@@ -115,3 +116,49 @@ def test_what_python_computes_of_numbers_is_no_tensor() -> None:
     # ``d ** 2`` of numbers that were read is one as well, whatever ``**`` does of tensors
     body = "m = n.sum().item()\n        d = n.mean().item() ** 2 / 3\n        return m * 2 + d"
     assert not _write(body)[1]
+
+
+@pytest.mark.parametrize(
+    ("code", "written"),
+    [
+        ("y = y + z.exp() / z.abs().max().item()", True),
+        ("y = y + (self.n / z.abs().max().item())", False),  # perhaps of two numbers
+        (
+            "n = z.abs().max().item()\n            y = y + z.exp() / n\n            self.see(n)",
+            False,
+        ),
+    ],
+)
+def test_what_a_round_reads_and_computes_with_stays_on_the_device(
+    code: str, *, written: bool
+) -> None:
+    text = f"""
+import torch
+from torch import nn
+
+
+class Norms(nn.Module):
+    def forward(self, zs: list[torch.Tensor], y: torch.Tensor):
+        for z in zs:
+            {code}
+        return y
+"""
+    assert [site.rewrite is not None for site in find_sites(text, [RULE])] == [written]
+
+
+@pytest.mark.parametrize(
+    ("check", "told"), [("(n <= 0).sum() == 0", True), ("(n <= 0).bit_length() == 0", False)]
+)
+def test_what_is_compared_and_added_up_is_a_tensor(check: str, *, told: bool) -> None:
+    text = f"""
+import torch
+
+
+class Pool(torch.nn.Module):
+    def forward(self, x, n):
+        assert {check}
+        return self.pool(x, n)
+"""
+    sites = find_sites(text, [CHECKS])
+    asked = f'assert n.device.type == "npu" or {check}'
+    assert [asked in site.rewrite.direct for site in sites if site.rewrite] == [True] * told

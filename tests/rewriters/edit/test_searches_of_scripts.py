@@ -131,3 +131,22 @@ def test_who_writes_one_worker_has_chosen_it(workers: str, *, told: bool) -> Non
         return DataLoader(texts, batch_size=4, shuffle=True{workers})
     """
     assert bool(found(text, "NPU270")) is told
+
+
+@pytest.mark.parametrize(
+    ("host", "device", "told"),
+    [
+        ("torch.device('cpu')", "host", False),
+        ("'cpu'", "host", False),
+        ("None", "torch.device('cpu')", False),
+        ("x.device", "host", True),
+    ],
+)
+def test_a_device_of_another_name_may_be_the_host(host: str, device: str, *, told: bool) -> None:
+    text = f"""
+class Solver(nn.Module):
+    def forward(self, x: torch.Tensor, limit: float):
+        host = {host}
+        return self.solve(x, torch.tensor([limit, 2.0], device={device}))
+"""
+    assert bool(found(text, "NPU219")) is told

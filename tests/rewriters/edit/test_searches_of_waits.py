@@ -425,3 +425,82 @@ def compute_loss(x: torch.Tensor, kinds: {kind}):
     return x[at].mean()
 """
     assert bool(found(text, "NPU214")) is told
+
+
+@pytest.mark.parametrize(
+    ("body", "written"),
+    [
+        ("losses = list(map(lambda x: x / factor, losses))", True),
+        ("losses = [x / factor for x in losses]", True),
+        ("for i in range(2):\n            losses[i] = losses[i] / factor", True),
+        # others get it, something else is divided, or who is divided by
+        ("losses = [x / factor for x in losses]\n        self.last = factor", False),
+        ("sizes = list(map(lambda x: x / factor, sizes))", False),
+        ("losses = [factor / x for x in losses]", False),
+        ("losses = [x / factor for x in losses]\n        factor = 2", False),
+    ],
+)
+def test_each_loss_of_several_is_divided_by_a_tensor(body: str, *, written: bool) -> None:
+    text = f"""
+class Head(nn.Module):
+    def loss(self, scores, factors):
+        losses, sizes = multi_apply(self.loss_single, scores)
+        factor = sum(factors)
+        factor = reduce_mean(factor).clamp_(min=1).item()
+        {body}
+        return dict(loss=losses, sizes=sizes)
+"""
+    sites = found(text, "NPU214")
+    assert [site.rewrite is not None for site in sites] == [True] * written
+    assert not written or "clamp_(min=1).detach().reshape(())" in rewritten(text, "NPU214")
+
+
+@pytest.mark.parametrize(
+    ("given", "use", "told"),
+    [
+        ("torch.Tensor", "torch.zeros((4, n), device=x.device)", True),
+        ("torch.Tensor", "torch.zeros(size=[n + 1, 4])", True),
+        ("torch.Tensor", "scatter_add(x, at, dim_size=n)", True),
+        ("Dict[str, torch.Tensor]", "torch.zeros(n)", True),
+        ("list[torch.Tensor]", "torch.zeros(n)", True),
+        # no size, and no tensor
+        ("torch.Tensor", "scatter_add(x, n, dim_size=4)", False),
+        ("torch.Tensor", "(x, n)", False),
+        ("Dict[str, int]", "torch.zeros(n)", False),
+        ("dict[str, str]", "torch.zeros(n)", False),
+        ("list[int]", "torch.zeros((4, n))", False),
+    ],
+)
+def test_the_size_that_a_value_of_the_device_becomes_is_told(
+    given: str, use: str, *, told: bool
+) -> None:
+    part = "at" if given == "torch.Tensor" else "at['n']" if "str," in given else "at[0]"
+    text = f"""
+class Energy(nn.Module):
+    def forward(self, x: torch.Tensor, at: {given}):
+        last = {part}
+        n = int(last{"[-1]" if "ensor" in given else ""}) + 1
+        return {use}
+"""
+    assert ["size" in site.problem for site in found(text, "NPU214")] == [True] * told
+
+
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [
+        ("self.optim.step(loss)", True),
+        ("self.scaler.scale(loss).backward()\n        self.scaler.step(self.optimizer)", True),
+        ("self.manual_backward(loss)\n        opt.step()", True),
+        ("self.env.step(loss)", False),
+        ("self.optim.step(closure)", False),
+    ],
+)
+def test_who_hands_a_loss_to_the_optimizer_takes_a_step(step: str, *, told: bool) -> None:
+    text = f"""
+class Agent:
+    def _refine_with(self, batch, opt, closure):
+        loss = F.mse_loss(batch.x, batch.y)
+        {step}
+        return Stats(loss=loss.item())
+"""
+    assert len(found(text, "NPU214")) == told

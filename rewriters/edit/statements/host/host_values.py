@@ -68,6 +68,7 @@ from npufix.rewriters.edit.statements.host.waits.limits import (
 )
 from npufix.rewriters.edit.statements.host.waits.losses import (
     OF_ALL_LAYERS,
+    divides_each,
     is_assigned,
     only_divides,
     takes_tensor,
@@ -254,7 +255,7 @@ def _on_device(here: Surroundings, read: _Read) -> Proposal | None:
     outer = limit or read.code  # ``max(x.item(), 1)``
     value = here.value(outer)
     at = here.evaluations.get(id(read.tensor))
-    if value is None or at is None or here.loop_of(read.code) is not None:
+    if value is None or at is None or not (here.loop_of(read.code) is None or _is_met(here, read)):
         return None
     later = None if limit is not None else _find_limit(here, value)
     value = value if later is None else here.users(value)[0]  # ``n = x.item()``, ``n = max(n, 1)``
@@ -262,9 +263,10 @@ def _on_device(here: Surroundings, read: _Read) -> Proposal | None:
     counts = is_count(at.node)
     call = limit or later
     mixed = counts and may_be_float(call, users)
+    divides = limit is None and divides_each(here, read.code)
     if not users or mixed or makes_shapes(here, users):  # ``x[start : start + n.item()]``
         return None
-    if any(_needs_number(here, user, value, counts=counts) for user in users):
+    if not divides and any(_needs_number(here, u, value, counts=counts) for u in users):
         return keep_on_device(here, read.code, read.tensor, counts=counts)
     facts = here.facts(at, x=at.node)
     proven = {"is-tensor"} if facts.is_tensor("x") else set[str]()
@@ -295,6 +297,15 @@ def _on_device(here: Surroundings, read: _Read) -> Proposal | None:
         asked_at=asked_at,
         proven=frozenset(proven),
     )
+
+
+def _is_met(here: Surroundings, read: _Read) -> bool:
+    """Tell whether a round computes with a number where it reads it: ``x / x.trace().item()``."""
+    match here.parents.get(id(read.code)):
+        case ast.BinOp(left, _, right) if isinstance(read.tensor, ast.Call):
+            other = here.value(right if left is read.code else left)
+            return read.how == "item" and other is not None and is_tensor(here, other)
+    return False
 
 
 def _met(

@@ -166,7 +166,9 @@ def _advice(here: Surroundings, code: ast.Call) -> str:
             if of_shape or not _is_made(here, made) or _has_device(made) or not _moves(code):
                 return _ONE_COPY if of_shape and here.loop_of(code) is not None else ""
             return _of(here, code, made)
-        case ast.Call() if _is_made(here, code) and _has_device(code):
+        case ast.Call() if (
+            _is_made(here, code) and _has_device(code) and not _is_left_there(here, code)
+        ):
             return _of(here, code, code)
     return ""
 
@@ -463,6 +465,16 @@ def _is_made(here: Surroundings, code: ast.Call) -> bool:
 def _has_device(code: ast.Call) -> bool:
     devices = [k.value for k in code.keywords if k.arg == "device"]
     return any(not (isinstance(d, ast.Constant) and d.value in {None, "cpu"}) for d in devices)
+
+
+def _is_left_there(here: Surroundings, code: ast.Call) -> bool:
+    """Tell whether the device that is named is the host: ``host = torch.device("cpu")``."""
+    for device in (k.value for k in code.keywords if k.arg == "device"):
+        bound = [n for n in here.nodes if isinstance(n, ast.Assign)]
+        made = [n.value for n in bound if ast.unparse(device) in map(ast.unparse, n.targets)]
+        given = [ast.unparse(d).replace('"', "'") for d in made or [device]]
+        return all(re.fullmatch(r"(torch\.device\()?'cpu'\)?", d) for d in given)
+    return False
 
 
 def _moves(code: ast.Call) -> bool:

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.host.of_host import ARITHMETIC
-from npufix.rewriters.graph.modules.syntax import last_name
+from npufix.rewriters.graph.modules.syntax import last_name, nodes_of
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ _NO_LOSS = re.compile(
     r"|ratio|report|save|scales?|schedule\w*|set|types?|update|weights?|write)(_|$)"
 )
 """``log_loss`` and ``get_loss_weight`` do not."""
+_LOSSES = re.compile(r"(^|_)loss(es)?(_|$)")
 _FOR_EACH = re.compile(r"(^|_)(apply|map|vmap)$")
 OF_ALL_LAYERS = (
     "the host waits for the costs of each call, to assign on the CPU: compute those of all decoder "
@@ -87,4 +88,46 @@ def is_assigned(here: Surroundings, code: ast.Call) -> bool:
             inside = [n for n in ast.walk(whole) if n is code or isinstance(n, ast.Name)]
             if any(n is code or getattr(n, "id", "") in names for n in inside):
                 return True
+    return False
+
+
+def divides_each(here: Surroundings, code: ast.Call) -> bool:
+    """Tell whether all that a number is for is to divide, or weigh, each loss of several.
+
+    ``n = count.item()``, and then ``list(map(lambda x: x / n, losses))``, ``[x / n for x in
+    losses]`` or ``losses[i] = losses[i] / n``, also where nothing tells that those are tensors.
+    """
+    bound = here.statement_of(code)
+    match bound:
+        case ast.Assign([ast.Name(name)], value) if value is code and here.loop_of(bound) is None:
+            pass
+        case _:
+            return False
+    if bound not in here.flow.function.body:
+        return False  # another branch may have given the name something else
+    names = [n for n in nodes_of(here.flow.function) if isinstance(n, ast.Name) and n.id == name]
+    later = [n for n in names if n.lineno > (bound.end_lineno or bound.lineno)]
+    return bool(later) and all(
+        isinstance(n.ctx, ast.Load) and _divides_loss(here, n) for n in later
+    )
+
+
+def _divides_loss(here: Surroundings, name: ast.Name) -> bool:
+    divided, *around = here.around(name)
+    match divided:
+        case ast.BinOp(ast.Subscript(ast.Name(of)), ast.Div() | ast.Mult(), by) if by is name:
+            return _LOSSES.search(of) is not None
+        case ast.BinOp(ast.Name(one), ast.Div() | ast.Mult(), by) if by is name:
+            pass
+        case _:
+            return False
+    match around:
+        case [ast.ListComp(_, [ast.comprehension(ast.Name(each), ast.Name(of))]), *_]:
+            return each == one and _LOSSES.search(of) is not None
+        case [
+            ast.Lambda(ast.arguments(args=[ast.arg(each)])),
+            ast.Call(ast.Name("map"), [_, ast.Name(of)]),
+            *_,
+        ]:
+            return each == one and _LOSSES.search(of) is not None
     return False

@@ -52,6 +52,14 @@ _OF_TENSORS = frozenset(
      "reshape", "roll", "topk", "unfold", "view"}
 )  # fmt: skip
 """Those whose first argument is no size."""
+_ON_THE_WAY = frozenset({*ARITHMETIC, Op.LIST, Op.PHI, Op.TUPLE, "py:int", "py:max"})
+"""What a size may be before it is one: ``int(n) + 1``."""
+_READ = frozenset({"item", "py:int"})
+_NAMES_OF_SIZES = frozenset(
+    {"dim_size", "max_len", "max_length", "max_seqlen", "maxlen", "minlength", "num_segments",
+     "out_size", "total_length"}
+)  # fmt: skip
+"""What functions of other packages call a size."""
 _TAKE_TENSORS = frozenset({"full", "linspace", "pad", "repeat_interleave", "split"})
 """Those that are handed tensors for something else than a size, or for which others speak."""
 _HOLDS = re.compile(r"(^|_)(masks?|lens|lengths)$")
@@ -115,12 +123,24 @@ def _code_of(here: Surroundings, node: Node) -> ast.expr | None:
 
 
 def makes_shapes(here: Surroundings, users: Sequence[Node]) -> bool:
-    """Tell whether the host needs a number, or what it makes of it: ``randint(0, n + 1, (4,))``."""
+    """Tell whether the host needs a number, or what it makes of it: ``randint(0, n + 1, (4,))``.
+
+    Also in a list of sizes, ``zeros((rows, n))``, and by name: ``scatter(x, at, dim_size=n)``.
+    """
     made = list(users)
     for user in made:  # grows
-        if user.op in {*ARITHMETIC, Op.PHI}:
+        if user.op in _ON_THE_WAY:
             made += [u for u in here.users(user) if u not in made]
-    return any(user.op.removesuffix("(*)") in OF_SHAPES for user in made)
+    if any(user.op.removesuffix("(*)") in OF_SHAPES for user in made):
+        return True
+    called = {user for user in made if user.op == Op.CALL}
+    return bool(called) and any(
+        size in made or size.op in _READ
+        for n in here.nodes
+        if isinstance(n, ast.keyword) and n.arg in _NAMES_OF_SIZES
+        if (size := here.value(n.value)) is not None
+        if isinstance(outer := here.parents.get(id(n)), ast.Call) and here.value(outer) in called
+    )
 
 
 def counts_rounds(here: Surroundings, code: ast.expr) -> bool:
