@@ -8,7 +8,7 @@ import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.loops.values import (
+from npufix.rewriters.edit.loops.given.values import (
     LENGTHS,
     OF_A_LIST,
     UNKNOWN_RANK,

@@ -18,8 +18,7 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.loops.together import UNKNOWN_DIMENSION
-from npufix.rewriters.edit.loops.values import (
+from npufix.rewriters.edit.loops.given.values import (
     CannotBatchError,
     Kind,
     Value,
@@ -33,6 +32,7 @@ from npufix.rewriters.edit.loops.values import (
     shift,
     subscript,
 )
+from npufix.rewriters.edit.loops.together import UNKNOWN_DIMENSION
 from npufix.rewriters.graph.modules.syntax import last_name
 
 if TYPE_CHECKING:

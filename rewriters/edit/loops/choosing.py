@@ -16,8 +16,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.filling import ask_for_value
-from npufix.rewriters.edit.loops.indexing import trim
-from npufix.rewriters.edit.loops.values import (
+from npufix.rewriters.edit.loops.given.subscripts import trim
+from npufix.rewriters.edit.loops.given.values import (
     LENGTHS,
     UNKNOWN_RANK,
     CannotBatchError,

@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.aligning import Aligner
 from npufix.rewriters.edit.loops.batched import Batched
-from npufix.rewriters.edit.loops.indexing import Indexer
-from npufix.rewriters.edit.loops.listed import list_integers
-from npufix.rewriters.edit.loops.submodules import Calls
-from npufix.rewriters.edit.loops.together import Together, is_of_several
-from npufix.rewriters.edit.loops.values import (
+from npufix.rewriters.edit.loops.given.values import (
+    LENGTHS,
     NO_TENSOR,
     CannotBatchError,
     Kind,
@@ -21,6 +18,11 @@ from npufix.rewriters.edit.loops.values import (
     literal,
     method,
 )
+from npufix.rewriters.edit.loops.indexing import Indexer
+from npufix.rewriters.edit.loops.listed import list_integers
+from npufix.rewriters.edit.loops.ragged import Parts
+from npufix.rewriters.edit.loops.submodules import Calls
+from npufix.rewriters.edit.loops.together import Together, is_of_several
 from npufix.rewriters.facts import row_operators as operators
 from npufix.rewriters.facts.shapes import RelativeRank
 from npufix.rewriters.graph.modules.syntax import last_name, list_names
@@ -30,8 +32,8 @@ from npufix.rewriters.graph.special import Op
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from npufix.rewriters.edit.loops.facts import Facts
-    from npufix.rewriters.edit.loops.values import Domain
+    from npufix.rewriters.edit.loops.given.facts import Facts
+    from npufix.rewriters.edit.loops.given.values import Domain
 
 POWERS = "a tensor of exponents takes longer than the same powers one by one"
 UNKNOWN_CALL = "a call in it may do anything, or treat the rows together"
@@ -66,6 +68,8 @@ class Expressions:
         """The names that are read as tensors, or as numbers of all rounds."""
         self.listed: dict[str, ast.expr] = {}
         """The names of integers that Python computes in each round, with how."""
+        self.positive: set[str] = set()
+        """Numbers of a round that are asserted not to be negative."""
         self.own_rows: dict[str, tuple[int | None, int]] = {}
         """What the loop writes to, by its code, and which rows: those alone may be read."""
         self.measured: frozenset[str] = frozenset()
@@ -84,6 +88,7 @@ class Expressions:
         """What all rounds share and meets what they do not: of one dtype where that is asked."""
         self.aligner = Aligner(self)
         self.indexer = Indexer(self)
+        self.parts = Parts(self)
         self.calls = Calls(facts)
         self.together = Together(self)
         self.batched = Batched(self)
@@ -92,13 +97,19 @@ class Expressions:
         """Tell whether an expression depends on the round."""
         return not list_names(code).isdisjoint(self.env)
 
-    def read(self, code: ast.expr) -> Value:
-        """Return what an expression is for all rounds.
+    def read(self, code: ast.expr, *, parts: bool = False) -> Value:
+        """Return what an expression is for all rounds; ``parts``: it may have a part of each row.
 
         Raises:
             CannotBatchError: it treats the rounds in a way that one operator cannot.
 
         """
+        value = self._read_any(code)
+        if value.part is not None and not parts:
+            raise CannotBatchError(LENGTHS)
+        return value
+
+    def _read_any(self, code: ast.expr) -> Value:
         asked = dict(self.conditions), dict(self.shown), set(self.taken)
         try:
             return self._read(code)
@@ -127,7 +138,9 @@ class Expressions:
             ):
                 return self._binary(left, right, lambda a, b: ast.Compare(a, [sign], [b]), code)
             case ast.UnaryOp(ast.USub() | ast.Invert() as turned, operand):
-                value = self.aligner.tensor(self.read(operand))
+                value = self.aligner.tensor(self.read(operand, parts=True))
+                if value.part is not None:
+                    return self.parts.negated(value, ast.UnaryOp(turned, operand))
                 return like(value, ast.UnaryOp(turned, value.code), fresh=True)
             case ast.Subscript(ast.Call() as call, ast.Constant(int(which))) if (
                 self.together.returns_several(call)
@@ -209,7 +222,9 @@ class Expressions:
         make: Callable[[ast.expr, ast.expr], ast.expr],
         code: ast.expr,
     ) -> Value:
-        first, second = self.read(left), self.read(right)
+        first, second = self.read(left, parts=True), self.read(right, parts=True)
+        if first.part or second.part:
+            return self.parts.binary(first, second, make, code)
         if isinstance(code, ast.BinOp) and isinstance(code.op, ast.MatMult):
             return self.together.product(first, second)
         if {first.kind, second.kind} <= {Kind.NUMBER, Kind.SAME} and _is_plain(first, second):
@@ -267,6 +282,8 @@ class Expressions:
                 value = self.aligner.tensor(self.read(operand))
                 return like(value, method(value.code, "abs"), fresh=True)
         if op in operators.ELEMENTWISE and self._is_operator(code):
+            if (part := self.parts.unary(code, op)) is not None:
+                return part
             return self.elementwise(code, fresh=op in operators.NEW)
         repeats = op in operators.REPEATING and any(map(self.depends, code.args))
         if repeats and self._is_operator(code):
@@ -284,7 +301,9 @@ class Expressions:
             return self.together.along(code, op)
         treats = self.calls.how(code)
         if treats is not None and len(code.args) == 1 and not code.keywords:
-            value = self.operand(code.args[0])
+            value = self.operand(code.args[0], parts=not treats.in_batches)
+            if value.part is not None:
+                return self.parts.mapped(value, code.func, treats.dims, treats.more)
             return self.calls.on_all(code, treats, value, self.aligner)
         found = self.batched.read(code) if self._is_operator(code) else None
         if found is None:
@@ -353,11 +372,11 @@ class Expressions:
             func, codes = ast.Attribute(codes[0], code.func.attr, ast.Load()), codes[1:]
         return like(whole, ast.Call(func, codes, words), fresh=fresh)
 
-    def operand(self, code: ast.expr) -> Value:
+    def operand(self, code: ast.expr, *, parts: bool = False) -> Value:
         """Return the tensor that an operator takes which does not broadcast."""
         outside = self.expected, self.carrier
         self.expected = self.carrier = None
-        value = self.aligner.tensor(self.read(code))
+        value = self.aligner.tensor(self.read(code, parts=parts))
         self.expected, self.carrier = outside
         if value.kind is not Kind.ROWS:
             raise CannotBatchError(UNKNOWN_CODE)

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.loops.choosing import BRANCH, choose, mask_among, write_masked
 from npufix.rewriters.edit.loops.expressions import UNKNOWN_CALL, Expressions
 from npufix.rewriters.edit.loops.filling import copy_rows, fill, read_copied
-from npufix.rewriters.edit.loops.indexing import OTHER_ROUND, Place, flatten, spell_items
-from npufix.rewriters.edit.loops.rows.order import RECURRENCE, require_no_recurrence
-from npufix.rewriters.edit.loops.values import (
+from npufix.rewriters.edit.loops.given.subscripts import flatten, spell_items
+from npufix.rewriters.edit.loops.given.values import (
     LENGTHS,
     OF_A_LIST,
     SHARED,
@@ -27,13 +26,15 @@ from npufix.rewriters.edit.loops.values import (
     shift,
     subscript,
 )
+from npufix.rewriters.edit.loops.indexing import OTHER_ROUND, Place
+from npufix.rewriters.edit.loops.rows.order import RECURRENCE, require_no_recurrence
 from npufix.rewriters.graph.modules.syntax import list_indexes, list_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from npufix.rewriters.edit.loops.facts import Facts
-    from npufix.rewriters.edit.loops.values import Domain
+    from npufix.rewriters.edit.loops.given.facts import Facts
+    from npufix.rewriters.edit.loops.given.values import Domain
     from npufix.rewriters.facts.shapes import Rank
 
 EARLY_EXIT = "it may end, or skip a part, before the last round"
@@ -61,8 +62,6 @@ class Body:
         """Statements about numbers of the host that stay in a loop of their own."""
         self.bound: set[str] = set()
         """The names that it binds, those of its target aside."""
-        self.positive: set[str] = set()
-        """Numbers of a round that are asserted not to be negative."""
         self.writes: list[ast.expr] = []
         self.shown_by_views: set[str] = set()
         """Names of which others may show the memory."""
@@ -232,7 +231,7 @@ class Body:
                 raise CannotBatchError(EFFECT)
 
     def _bind(self, name: str, code: ast.expr, statement: ast.stmt) -> Iterator[ast.stmt]:
-        value = self.of.read(code)
+        value = self.of.read(code, parts=True)
         if not value.fresh:
             self.shown_by_views |= list_names(code)
         self.bound.add(name)
@@ -254,12 +253,14 @@ class Body:
             yield ast.Assign([ast.Name(name, ast.Store())], value.code, lineno=0)
             own = ast.Name(name, ast.Load())
             fresh = value.fresh and not isinstance(code, ast.Name)
-            self.of.env[name] = Value(Kind.ROWS, own, value.rank, value.axis, fresh=fresh)
+            self.of.env[name] = Value(
+                Kind.ROWS, own, value.rank, value.axis, fresh=fresh, part=value.part
+            )
 
     def _change(self, name: str, op: ast.operator, code: ast.expr) -> ast.stmt:
         """Return what changes a tensor that the round has computed: ``score *= weight``."""
         own = self.of.env[name]
-        if own.kind is not Kind.ROWS or not own.fresh or name in self.shown_by_views:
+        if own.kind is not Kind.ROWS or own.part or not own.fresh or name in self.shown_by_views:
             raise CannotBatchError(EFFECT)  # a view changes what it shows
         (first, second), whole = self.of.aligner.together(own, self.of.read(code))
         known = whole.rank is not None and (whole.rank, whole.axis) == (own.rank, own.axis)
@@ -318,7 +319,7 @@ class Body:
                 least >= 0
             ):
                 if self.of.depends(left):
-                    self.positive.add(ast.unparse(self.of.read(left).code))
+                    self.of.positive.add(ast.unparse(self.of.read(left).code))
         if any(isinstance(n, ast.Call) for n in ast.walk(test)):
             raise CannotBatchError(UNKNOWN_CALL)
         self.kept.append(code)

@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.loops.values import (
+from npufix.rewriters.edit.loops.given.values import (
     UNKNOWN_RANK,
     CannotBatchError,
     Kind,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from npufix.rewriters.edit.loops.aligning import Aligner
-    from npufix.rewriters.edit.loops.facts import Facts
+    from npufix.rewriters.edit.loops.given.facts import Facts
 
 MODULES = "each round uses another module, with weights of its own"
 STATISTICS = "its batch norm takes its statistics from the rows of one round"

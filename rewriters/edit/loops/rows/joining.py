@@ -6,7 +6,7 @@ import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.loops.values import (
+from npufix.rewriters.edit.loops.given.values import (
     LENGTHS,
     UNKNOWN_RANK,
     CannotBatchError,
@@ -17,6 +17,8 @@ from npufix.rewriters.edit.loops.values import (
     method,
     parse,
 )
+from npufix.rewriters.edit.loops.ragged import joined
+from npufix.rewriters.graph.modules.syntax import last_name
 
 if TYPE_CHECKING:
     from npufix.rewriters.edit.loops.expressions import Expressions
@@ -45,7 +47,7 @@ def rows_of(made: ast.expr, of: Expressions) -> Value:
         CannotBatchError: it is no tensor of rows.
 
     """
-    value = of.read(made)
+    value = of.read(made, parts=True)
     if value.kind is Kind.REPEATED:
         return value
     if value.kind is Kind.SAME:
@@ -65,6 +67,8 @@ def add_up(
 
     """
     value = of.aligner.tensor(rows_of(made, of))
+    if value.part is not None:
+        raise CannotBatchError(LENGTHS)
     of.conditions["adds-floats"] = None
     if chosen is not None:
         value = of.aligner.in_front(value)
@@ -109,7 +113,12 @@ def join(call: ast.Call, value: Value) -> ast.expr:
     dim = integer(dims[0]) if dims else 0
     if dim is None or len(dims) > 1 or set(words) - {"dim", "axis"}:
         raise CannotBatchError(UNKNOWN_JOIN)
-    if isinstance(call.func, ast.Name) and call.func.id == "sum":
+    is_sum = isinstance(call.func, ast.Name) and call.func.id == "sum"
+    if value.part is not None:
+        if is_sum or last_name(call.func) == "stack":
+            raise CannotBatchError(LENGTHS)
+        return joined(value, dim)
+    if is_sum:
         return method(value.code, "sum", value.axis)
     name = call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
     if value.kind is Kind.REPEATED:

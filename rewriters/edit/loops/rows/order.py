@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.loops.values import CannotBatchError
+from npufix.rewriters.edit.loops.given.values import CannotBatchError
 from npufix.rewriters.graph.modules.syntax import list_names
 
 if TYPE_CHECKING:
