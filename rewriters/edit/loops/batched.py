@@ -133,7 +133,9 @@ class Batched:
         if self.of.depends(code):
             return self._front(code)
         value = self.of.read(code)
-        if self.of.facts.is_tensor(code) is not True or not isinstance(code, ast.Name):
+        if self.of.facts.is_tensor(code) is True and not isinstance(code, ast.Name):
+            code = self.of.aligner.named(code, "shared")
+        elif self.of.facts.is_tensor(code) is not True:
             raise CannotBatchError(UNKNOWN_DIMENSION)
         shape = ast.Starred(ast.Attribute(code, "shape", ast.Load()), ast.Load())
         made = method(code, "expand", self._count(), shape)

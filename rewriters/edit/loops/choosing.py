@@ -88,6 +88,32 @@ def choose(
         yield from _write(body, target, arm, mask if arm in then else inverse)
 
 
+def choose_value(of: Expressions, test: ast.expr, left: ast.expr, right: ast.expr) -> Value:
+    """Return one of two values that each round chooses: ``x[i] if n[i] > 0 else y``.
+
+    Raises:
+        CannotBatchError: one of them may fail where it is not chosen.
+
+    """
+    if not of.depends(test) or not (never_fails(left) and never_fails(right)):
+        raise CannotBatchError(BRANCH)
+    mask = read_truth(of, test)
+    values = [of.read(left), of.read(right)]
+    tensors = [v for v in values if not of.facts.is_number(v.code)]
+    if not tensors or any(v.kind not in {Kind.ROWS, Kind.SAME} for v in values):
+        raise CannotBatchError(BRANCH)
+    if len(tensors) < len(values):
+        raise CannotBatchError(BRANCH)
+    if of.expected is None:  # what is written fits there, whichever it is
+        if len({v.rank for v in tensors}) > 1:
+            raise CannotBatchError(BRANCH)  # of one round it would have other dimensions
+        if not isinstance(tensors[0].rank, int):
+            raise CannotBatchError(UNKNOWN_RANK)
+    of.ask_for_dtype(*(v.asked for v in tensors))
+    codes, whole = of.aligner.together(mask, *values)
+    return like(whole, ast.Call(parse("torch.where"), codes, []), fresh=True)
+
+
 def pick(body: Body, name: str, test: ast.expr) -> list[ast.stmt]:
     """Return what gives a name to the numbers of the rounds that pass a test.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.aligning import Aligner
 from npufix.rewriters.edit.loops.batched import Batched
+from npufix.rewriters.edit.loops.choosing import choose_value
 from npufix.rewriters.edit.loops.given.values import (
     LENGTHS,
     NO_TENSOR,
@@ -17,6 +18,7 @@ from npufix.rewriters.edit.loops.given.values import (
     like,
     literal,
     method,
+    parse,
 )
 from npufix.rewriters.edit.loops.indexing import Indexer
 from npufix.rewriters.edit.loops.listed import list_integers
@@ -120,7 +122,7 @@ class Expressions:
             self.conditions, self.shown, self.taken = asked
             return listed
 
-    def _read(self, code: ast.expr) -> Value:  # noqa: C901, PLR0911 - one case a syntax
+    def _read(self, code: ast.expr) -> Value:  # noqa: C901, PLR0911, PLR0912 - one case a syntax
         if not self.depends(code):
             return self._same(code)
         match code:
@@ -148,6 +150,8 @@ class Expressions:
                 parts = self.together.several(call)
                 part = ast.Subscript(parts.code, literal(which), ast.Load())
                 return like(parts, part, fresh=parts.fresh)
+            case ast.Subscript(ast.Attribute(row, "shape"), ast.Constant(int(dim))):
+                return self._size(row, dim)
             case ast.Subscript(base, index) if self.under and ast.unparse(index) == self.under:
                 return self.read(base)
             case ast.Subscript():
@@ -157,6 +161,8 @@ class Expressions:
                 return like(pair, ast.Attribute(pair.code, which, ast.Load()), fresh=True)
             case ast.Call():
                 return self._call(code)
+            case ast.IfExp(test, left, right):
+                return choose_value(self, test, left, right)
         raise CannotBatchError(UNKNOWN_CODE)
 
     def _same(self, code: ast.expr) -> Value:
@@ -262,6 +268,11 @@ class Expressions:
             raise CannotBatchError(RANDOM)
         if op in {"py:max", "py:min"} and len(code.args) == 2 and not code.keywords:  # noqa: PLR2004
             return self._extreme(code, op)
+        match code:
+            case ast.Call(ast.Attribute(row, "size"), [ast.Constant(int(dim))], []):
+                return self._size(row, dim)
+            case ast.Call(ast.Name("len"), [row], []) if "len" not in self.facts.flow.bound:
+                return self._size(row, 0)
         if op == "where" and node is not None and len(node.args) == 1:
             raise CannotBatchError(UNKNOWN_CALL)  # the places of a mask: another number of them
         if op in _CONVERSIONS:
@@ -281,6 +292,10 @@ class Expressions:
             case ast.Call(ast.Name("abs"), [operand], []) if "abs" not in self.facts.flow.bound:
                 value = self.aligner.tensor(self.read(operand))
                 return like(value, method(value.code, "abs"), fresh=True)
+        if op == "contiguous" and not code.args and isinstance(code.func, ast.Attribute):
+            return replace(self.operand(code.func.value), fresh=False)  # a round has its own layout
+        if op == "to" and self._is_operator(code):
+            return self.converted(code)
         if op in operators.ELEMENTWISE and self._is_operator(code):
             if (part := self.parts.unary(code, op)) is not None:
                 return part
@@ -371,6 +386,27 @@ class Expressions:
         if is_method and isinstance(code.func, ast.Attribute):
             func, codes = ast.Attribute(codes[0], code.func.attr, ast.Load()), codes[1:]
         return like(whole, ast.Call(func, codes, words), fresh=fresh)
+
+    def _size(self, row: ast.expr, dim: int) -> Value:
+        """Return the length of a dimension of each row, which all of them share."""
+        value = self.operand(row)
+        if dim < 0 or not isinstance(value.code, (ast.Name, ast.Attribute, ast.Subscript)):
+            raise CannotBatchError(UNKNOWN_CODE)
+        size = parse(f"{ast.unparse(value.code)}.shape[{dim + (dim >= value.axis)}]")
+        self.facts.sizes.add(ast.unparse(size))
+        return Value(Kind.SAME, size, 0, integer=True)
+
+    def converted(self, code: ast.Call) -> Value:
+        """Return ``x[i].to(y.device)``, which may be the row itself."""
+        others = [*code.args, *(k.value for k in code.keywords)]
+        if not isinstance(code.func, ast.Attribute) or any(map(self.depends, others)):
+            raise CannotBatchError(UNKNOWN_CALL)
+        for other in others:
+            self.read(other)
+        value = self.operand(code.func.value)
+        func = ast.Attribute(value.code, code.func.attr, ast.Load())
+        made = ast.Call(func, code.args, code.keywords)
+        return replace(value, code=made, fresh=False, source=made)
 
     def operand(self, code: ast.expr, *, parts: bool = False) -> Value:
         """Return the tensor that an operator takes which does not broadcast."""

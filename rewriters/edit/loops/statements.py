@@ -21,6 +21,7 @@ from npufix.rewriters.edit.loops.given.values import (
     Value,
     difference,
     everything,
+    method,
     new_axis,
     parse,
     shift,
@@ -65,6 +66,8 @@ class Body:
         self.writes: list[ast.expr] = []
         self.shown_by_views: set[str] = set()
         """Names of which others may show the memory."""
+        self.depth = 0
+        """In how many loops that stay inside."""
         self.counted: set[str] = set()
         """What counts the rounds of loops that stay inside."""
 
@@ -212,7 +215,9 @@ class Body:
                 match target, items:
                     case ast.Name(counter), ast.Call(ast.Name("range"), [_], []):
                         self.counted.add(counter)
+                self.depth += 1
                 yield ast.For(target, items, list(self.block(body)), [], lineno=0)
+                self.depth -= 1
             case ast.If(test, body, orelse) if not self.of.depends(test):
                 if any(
                     isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name)
@@ -221,6 +226,8 @@ class Body:
                     raise CannotBatchError(BRANCH)
                 self.of.read(test)
                 yield ast.If(test, list(self.block(body)), list(self.block(orelse)))
+            case ast.Expr(ast.Call(ast.Attribute(ast.Name(name), "append"), [made], [])):
+                yield self._append(name, made)
             case ast.Pass() | ast.Expr(ast.Constant()):
                 return
             case ast.If(test, body, orelse):
@@ -256,6 +263,14 @@ class Body:
             self.of.env[name] = Value(
                 Kind.ROWS, own, value.rank, value.axis, fresh=fresh, part=value.part
             )
+
+    def _append(self, name: str, code: ast.expr) -> ast.stmt:
+        """Return what puts the rows of all rounds into a list that is only joined later."""
+        value = self.of.aligner.in_front(self.of.aligner.tensor(self.of.read(code)))
+        if value.kind is not Kind.ROWS or self.depth or not _is_only_joined(self.facts, name):
+            raise CannotBatchError(EFFECT)
+        rows = method(value.code, "unbind")
+        return ast.Expr(method(ast.Name(name, ast.Load()), "extend", rows))
 
     def _change(self, name: str, op: ast.operator, code: ast.expr) -> ast.stmt:
         """Return what changes a tensor that the round has computed: ``score *= weight``."""
@@ -369,7 +384,7 @@ class Body:
                 raise CannotBatchError(OF_A_LIST)
             self.of.ask_for_tensor(base)
 
-    def fit(  # noqa: C901, PLR0911 - one case a kind
+    def fit(  # noqa: C901, PLR0911, PLR0912 - one case a kind
         self, value: Value, place: Place, own: Rank, base: ast.expr
     ) -> ast.expr:
         """Return the new values of rows that have ``own`` dimensions each."""
@@ -396,7 +411,9 @@ class Body:
         if value.axis == place.axis and value.rank == own and own is not None:
             return value.code
         if place.axis:
-            raise CannotBatchError(UNKNOWN_RANK)
+            if value.axis or value.rank != own or own is None:
+                raise CannotBatchError(UNKNOWN_RANK)
+            return method(value.code, "movedim", 0, place.axis)
         front = self.of.aligner.in_front(value)
         more = difference(own, front.rank)
         if more is None:
@@ -407,6 +424,22 @@ class Body:
             return front.code
         missing = [new_axis()] * max(0, more)
         return subscript(front.code, [everything(), *missing]) if missing else front.code
+
+
+def _is_only_joined(facts: Facts, name: str) -> bool:
+    """Tell whether a list is made empty, filled at one place, and else only joined."""
+    flow = facts.flow
+    function, joins = flow.function, 0
+    named = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == name]
+    for node in ast.walk(function):
+        match node:
+            case ast.Assign([ast.Name(one)], ast.List([])) if one == name:
+                joins += 1
+            case ast.Call(ast.Attribute(ast.Name(one), "append"), [_], []) if one == name:
+                joins += 1
+            case ast.Call(func, [ast.Name(one), *_]) if one == name:
+                joins += flow.names.dotted(func) in {"torch.stack", "torch.cat"}
+    return joins == len(named) == 3  # noqa: PLR2004 - made, filled, joined
 
 
 class _InFirst(ast.NodeTransformer):

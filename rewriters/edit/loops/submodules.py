@@ -167,9 +167,9 @@ class Calls:
             made = ast.Call(code.func, [value.code], [])
             rank = shift(value.rank, treats.more)
             return Value(Kind.ROWS, made, rank, value.axis, fresh=True, source=value.asked)
-        if not isinstance(value.rank, int) and treats.dims <= _BESIDE_BATCH:
+        if not isinstance(value.rank, int):
             aligner.of.conditions["batch-first"] = None
-        elif not isinstance(value.rank, int) or value.rank <= treats.dims:
+        elif value.rank <= treats.dims:
             raise CannotBatchError(UNKNOWN_RANK)
         if value.axis > 1:
             value = aligner.in_front(value)
