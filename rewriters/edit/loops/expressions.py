@@ -171,11 +171,7 @@ class Expressions:
                 raise CannotBatchError(WRITTEN_READ)
             if not self.facts.is_number(part):
                 self.indexer.reads.append(part)
-        for inner in ast.walk(code):
-            if isinstance(inner, (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom, ast.Lambda)):
-                raise CannotBatchError(UNKNOWN_CODE)
-            if isinstance(inner, ast.Call):
-                self._require_pure(inner)
+        self.require_pure(code)
         rank = 0 if self.facts.is_number(code) else self.facts.rank(code)
         fresh = isinstance(code, ast.BinOp)
         return Value(Kind.SAME, code, rank, fresh=fresh, integer=self.facts.is_int(code))
@@ -212,6 +208,19 @@ class Expressions:
     def is_vector(self, code: ast.expr) -> bool:
         """Tell whether an index has a length: it is no number."""
         return ast.unparse(code) in self.measured
+
+    def require_pure(self, code: ast.expr) -> None:
+        """Refuse what is another value in each round though it reads nothing of it.
+
+        Raises:
+            CannotBatchError: it draws random numbers, or calls what may do anything.
+
+        """
+        for inner in ast.walk(code):
+            if isinstance(inner, (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom, ast.Lambda)):
+                raise CannotBatchError(UNKNOWN_CODE)
+            if isinstance(inner, ast.Call):
+                self._require_pure(inner)
 
     def _require_pure(self, call: ast.Call) -> None:
         node = self.facts.node(call)

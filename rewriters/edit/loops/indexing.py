@@ -271,6 +271,9 @@ class Indexer:
 
     def _slice(self, found: Place, item: ast.Slice) -> None:
         bounds = [b for b in (item.lower, item.upper) if b is not None]
+        for bound in bounds:
+            if not self.of.depends(bound):
+                self.of.require_pure(bound)
         if any(map(self.of.depends, bounds)):
             if item.step is not None:
                 raise CannotBatchError(WINDOWS)
@@ -354,6 +357,7 @@ class Indexer:
 
     def _fix(self, found: Place, item: ast.expr, *, by_vectors: bool) -> None:
         """Take an index that is the same in all rounds."""
+        self.of.require_pure(item)
         facts = self.of.facts
         if isinstance(item, ast.Constant) and not isinstance(item.value, int):
             raise CannotBatchError(UNKNOWN_INDEX)

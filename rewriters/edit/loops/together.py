@@ -93,6 +93,8 @@ class Together:
             if len(rest) > 1 or before:
                 raise CannotBatchError(LENGTHS)
             return of.parts.reduced(op, value, dims, others)
+        for given in (*rest, *(k.value for k in code.keywords)):
+            of.require_pure(given)
         if len(rest) > 1 + before or any(of.depends(k.value) for k in others):
             raise CannotBatchError(UNKNOWN_DIMENSION)
         if any(of.depends(r) for r in rest):

@@ -41,6 +41,8 @@ JOINS = (
     "torch.cat([x[i, :n[i]].exp() - 1 for i in range(len(n))], dim=0)",
 )
 STAYS = (
+    "torch.stack([x[i, torch.randperm(width)].sum(0) for i in range(len(n))])",
+    "torch.stack([x[i, : int(torch.randint(3, ()))].sum(0) for i in range(len(n))])",
     "torch.stack([x[i, :n[i]].median(0).values for i in range(len(n))])",
     "torch.stack([x[i, :n[i]].cumsum(0)[-1] for i in range(len(n))])",
     "torch.stack([x[i, :n[i], 0].log().sum() for i in range(len(n))])",
