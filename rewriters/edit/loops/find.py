@@ -285,7 +285,7 @@ def _try(
                 value = replace(value, code=ast.Name(one.name, ast.Load()))
             joins.append(Join(one, join(one.call, value)))
         body.require_apart()
-        _require_unread(flow, loop)
+        _require_unread(flow, loop, [*body.totals])
         body.show_assumed()
         rewrite = write(source, flow, loop, body, statements, new, joins, with_text=with_text)
     except (CannotBatchError, NotRewritableError) as error:
@@ -393,12 +393,12 @@ def _inside(flow: FunctionFlow, loop: Loop) -> Iterator[Evaluation]:
             yield evaluation
 
 
-def _require_unread(flow: FunctionFlow, loop: Loop) -> None:
+def _require_unread(flow: FunctionFlow, loop: Loop, totals: Sequence[str] = ()) -> None:
     """Refuse where somebody reads a name that only the last round has bound."""
     if loop.joined is not None and not loop.removed:
         return
     statement = loop.first
-    bound = list_stored_names(statement) - {loop.total, *(one.name for one in loop.lists)}
+    bound = list_stored_names(statement) - {loop.total, *totals, *(f.name for f in loop.lists)}
     own = {id(n) for n in walk(statement)}
     again = {
         id(inner)

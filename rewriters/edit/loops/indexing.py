@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.given.subscripts import is_all, spell_items, trim
@@ -26,6 +26,7 @@ from npufix.rewriters.edit.loops.given.values import (
     subscript,
 )
 from npufix.rewriters.facts.host_tensors import is_made_on_host
+from npufix.rewriters.facts.shapes import RelativeRank
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ class Indexer:
         rank: Rank = None
         if base.rank is not None and place.is_known:
             rank = shift(base.rank, place.kept - place.consumed)
-        if part is not None and part.dim:
+        if part is not None and (part.dim or self.of.facts.assumes):
             rank = self.of.facts.rank_of(rank)
         if rows is None:
             self.require_own_row(code.value, place)
@@ -211,7 +212,7 @@ class Indexer:
             elif not self.of.depends(item):
                 self._fix(found, item, by_vectors=by_vectors)
             else:
-                value = self.of.read(item)
+                value = self._pick_of(item)
                 if by_vectors:
                     self._pick(found, value, asked, deepest)
                 else:
@@ -241,13 +242,22 @@ class Indexer:
     def _picks(self, items: list[ast.expr]) -> list[Value]:
         """Return the indexes that depend on the round, but for slices."""
         chosen = [i for i in items if not isinstance(i, ast.Slice) and self.of.depends(i)]
-        found = [self.of.read(i) for i in chosen]
+        found = [self._pick_of(i) for i in chosen]
         for item, value in zip(chosen, found, strict=True):
             if self.of.facts.is_mask(item) or (
                 value.kind is not Kind.NUMBER and self._is_mask(item)
             ):
                 raise CannotBatchError(LENGTHS)
         return found
+
+    def _pick_of(self, item: ast.expr) -> Value:
+        """Return an index of each round: a vector where all of them surely have columns."""
+        value, facts = self.of.read(item), self.of.facts
+        if not isinstance(value.rank, RelativeRank) or value.kind is not Kind.ROWS:
+            return value
+        if facts.shapes.least_rank(value.rank.base) + value.rank.more != 1:
+            return value
+        return replace(value, rank=facts.assume(value.rank, 1, value.asked))
 
     def _is_mask(self, item: ast.expr) -> bool:
         return any(self.of.facts.is_mask(part) for part in ast.walk(item))

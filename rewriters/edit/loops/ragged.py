@@ -113,7 +113,8 @@ class Parts:
                 limit = at_dimension(limits(self.of, base, bound), 1)
             tests.append(ast.Compare(positions, [sign], [limit]))
         mask = tests[0] if len(tests) == 1 else ast.BinOp(tests[0], ast.BitAnd(), tests[1])
-        return Part(self._named(mask), part.dim)
+        ends = [b and ast.unparse(b.code) for b in (part.lower, part.upper)]
+        return Part(self._named(mask), part.dim, repr(ends))
 
     def _named(self, mask: ast.expr) -> str:
         text = ast.unparse(mask)
@@ -202,9 +203,12 @@ class Parts:
         assert whole.part is not None  # noqa: S101 - the caller has looked
         if value.part:
             own = self._zeroed(value)
-            alike = value.part.known == whole.part.known and value.part.dim == whole.part.dim
-            if not alike or own.rank is None or own.rank != whole.rank:
+            alike = value.part.bounds == whole.part.bounds and value.part.dim == whole.part.dim
+            if not alike or own.rank is None:
                 raise CannotBatchError(LENGTHS)
+            if own.rank != whole.rank:
+                both = isinstance(own.rank, int) and isinstance(whole.rank, int)
+                raise CannotBatchError(LENGTHS if both else UNKNOWN_RANK)
             return own.code
         if value.kind is Kind.SAME and self.of.facts.is_number(value.code):
             return value.code
@@ -222,6 +226,17 @@ class Parts:
         front = self.of.aligner.in_front(self.of.aligner.tensor(value))
         missing = ranks[1] - ranks[0]
         return subscript(front.code, [everything(), *[new_axis()] * missing, ast.Constant(...)])
+
+    def loss(self, code: ast.Call) -> Value:
+        """Return the loss of each element of two parts of rows."""
+        first, second = (self.of.read(c, parts=True) for c in code.args)
+
+        def make(left: ast.expr, right: ast.expr) -> ast.expr:
+            return ast.Call(code.func, [left, right], code.keywords)
+
+        if not (first.part and second.part):
+            raise CannotBatchError(LENGTHS)
+        return self.binary(first, second, make, code)
 
     def unary(self, code: ast.Call, op: str) -> Value | None:
         """Return ``x[i, :n].float()``, ``None`` if it is of no part of a row."""

@@ -28,7 +28,12 @@ from npufix.rewriters.edit.loops.given.values import (
     subscript,
 )
 from npufix.rewriters.edit.loops.indexing import OTHER_ROUND, Place
-from npufix.rewriters.edit.loops.rows.order import RECURRENCE, require_no_recurrence
+from npufix.rewriters.edit.loops.rows.joining import is_only_joined
+from npufix.rewriters.edit.loops.rows.order import (
+    RECURRENCE,
+    list_totals,
+    require_no_recurrence,
+)
 from npufix.rewriters.graph.modules.syntax import list_indexes, list_names
 
 if TYPE_CHECKING:
@@ -66,6 +71,8 @@ class Body:
         self.writes: list[ast.expr] = []
         self.shown_by_views: set[str] = set()
         """Names of which others may show the memory."""
+        self.totals: set[str] = set()
+        """Names of the function that rounds add to, and do nothing else with."""
         self.depth = 0
         """In how many loops that stay inside."""
         self.counted: set[str] = set()
@@ -80,7 +87,8 @@ class Body:
         """
         self._require_own_rows(code)
         self._find_writes(code)
-        require_no_recurrence(code, set(self.of.env))
+        self.totals = list_totals(code) - set(self.of.env)
+        require_no_recurrence(code, set(self.of.env) | self.totals)
         made = list(self.block(code))
         self.require_apart()
         return made
@@ -196,6 +204,8 @@ class Body:
                 yield from self._bind_all(targets, value)
             case ast.Assign([ast.Subscript() as target], value):
                 yield from self._write(target, value, None)
+            case ast.AugAssign(ast.Name(name), op, value) if name in self.totals:
+                yield self._add_up(name, op, value)
             case ast.AugAssign(ast.Name(name), op, value) if name in self.of.env:
                 yield self._change(name, op, value)
             case ast.AugAssign(ast.Subscript() as target, op, value):
@@ -264,10 +274,18 @@ class Body:
                 Kind.ROWS, own, value.rank, value.axis, fresh=fresh, part=value.part
             )
 
+    def _add_up(self, name: str, op: ast.operator, code: ast.expr) -> ast.stmt:
+        """Return what adds to a name the values of all rounds."""
+        value = self.of.aligner.tensor(self.of.read(code))
+        if value.kind is not Kind.ROWS:
+            raise CannotBatchError(EFFECT)
+        self.of.conditions["adds-floats"] = None
+        return ast.AugAssign(ast.Name(name, ast.Store()), op, method(value.code, "sum", value.axis))
+
     def _append(self, name: str, code: ast.expr) -> ast.stmt:
         """Return what puts the rows of all rounds into a list that is only joined later."""
         value = self.of.aligner.in_front(self.of.aligner.tensor(self.of.read(code)))
-        if value.kind is not Kind.ROWS or self.depth or not _is_only_joined(self.facts, name):
+        if value.kind is not Kind.ROWS or self.depth or not is_only_joined(self.facts, name):
             raise CannotBatchError(EFFECT)
         rows = method(value.code, "unbind")
         return ast.Expr(method(ast.Name(name, ast.Load()), "extend", rows))
@@ -424,22 +442,6 @@ class Body:
             return front.code
         missing = [new_axis()] * max(0, more)
         return subscript(front.code, [everything(), *missing]) if missing else front.code
-
-
-def _is_only_joined(facts: Facts, name: str) -> bool:
-    """Tell whether a list is made empty, filled at one place, and else only joined."""
-    flow = facts.flow
-    function, joins = flow.function, 0
-    named = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == name]
-    for node in ast.walk(function):
-        match node:
-            case ast.Assign([ast.Name(one)], ast.List([])) if one == name:
-                joins += 1
-            case ast.Call(ast.Attribute(ast.Name(one), "append"), [_], []) if one == name:
-                joins += 1
-            case ast.Call(func, [ast.Name(one), *_]) if one == name:
-                joins += flow.names.dotted(func) in {"torch.stack", "torch.cat"}
-    return joins == len(named) == 3  # noqa: PLR2004 - made, filled, joined
 
 
 class _InFirst(ast.NodeTransformer):

@@ -40,6 +40,15 @@ EXPRESSIONS = [
 ]  # fmt: skip
 STATEMENTS = [
     (
+        "    a = torch.zeros(1)\n    b = 0.0\n    for i in range(x.shape[0]):\n"
+        "        one = x[i].sum()\n        a += one\n        b -= y[i, 0].sum() * one\n"
+        "    return a, b\n"
+    ),
+    (
+        "    at = x[:, :, 0].argsort(dim=1)[:, :2]\n"
+        "    return torch.stack([x[i, row] for i, row in enumerate(at)])\n"
+    ),
+    (
         "    out = torch.zeros_like(x)\n    for i in range(x.shape[0]):\n"
         "        w = x[i].exp().contiguous()\n"
         "        out[i] = w.to(y.device) * y[i] / w.shape[0] / len(x[i])\n    return out\n"
@@ -214,3 +223,9 @@ def test_parts_of_other_sizes_are_no_more_rounds(second: str, *, is_asked: bool)
 
 def test_parts_without_a_number_of_them_stay() -> None:
     assert _written(f"{HEAD}    return torch.stack([a for a in x.chunk(dim=0)])\n") is None
+
+
+def test_totals_that_rounds_read_stay() -> None:
+    body = "        a += x[i].sum()\n        b += a * x[i].mean()\n"
+    loop = f"    a = b = 0.0\n    for i in range(x.shape[0]):\n{body}    return b\n"
+    assert _written(HEAD + loop) is None

@@ -475,7 +475,7 @@ STAYS = {
         "        a, b = x[i], x[i] * 2\n        a, b = b, a\n        y[i] = a - b\n    return y\n"
     ),
     "an index that is a row of several": (
-        "def f(x: Tensor, k: int):\n    y = torch.zeros_like(x)\n    at = x.topk(k, 1)[1]\n"
+        "def f(x: Tensor, k: int):\n    y = torch.zeros_like(x)\n    at = x.topk(k, 2)[1]\n"
         "    for i in range(x.shape[0]):\n        y[i, at[i]] = 1\n    return y\n"
     ),
     "a generator": ("def f(x: Tensor):\n    for i in range(x.shape[0]):\n        yield x[i] * 2\n"),

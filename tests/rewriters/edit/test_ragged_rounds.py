@@ -35,6 +35,7 @@ JOINED = (
     "torch.logsumexp(x[i, :n[i], 3], dim=0)",
     "(x[i, :n[i], 0] - c[i, 0]).abs().mean()",
     "(x[i, 1 : n[i], 0] * 2).sum()",
+    "nn.functional.mse_loss(x[i, :n[i], 0], c[i, :n[i]])",
 )
 JOINS = (
     "torch.cat([x[i, :k] for i, k in enumerate(n)])",

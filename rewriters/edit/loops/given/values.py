@@ -46,6 +46,8 @@ class Part:
     """The name of a mask, of the rounds and the elements along that dimension."""
     dim: int
     """Which dimension of one round."""
+    bounds: str
+    """Where a part begins and ends."""
     outside: str | None = None
     """The number where a row has nothing: "" if any, ``None`` if it is what stood there."""
 

@@ -22,6 +22,7 @@ from npufix.rewriters.graph.modules.syntax import last_name
 
 if TYPE_CHECKING:
     from npufix.rewriters.edit.loops.expressions import Expressions
+    from npufix.rewriters.edit.loops.given.facts import Facts
 
 SAME_EACH = "each round makes the same"
 UNKNOWN_JOIN = "along which dimension its rows are joined is not written out"
@@ -165,3 +166,19 @@ def _move(value: Value, dim: int) -> ast.expr:
     if {value.axis, dim} == {0, 1}:
         return method(value.code, "transpose", 0, 1)
     return method(value.code, "movedim", value.axis, dim)
+
+
+def is_only_joined(facts: Facts, name: str) -> bool:
+    """Tell whether a list is made empty, filled at one place, and else only joined."""
+    flow = facts.flow
+    function, joins = flow.function, 0
+    named = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == name]
+    for node in ast.walk(function):
+        match node:
+            case ast.Assign([ast.Name(one)], ast.List([])) if one == name:
+                joins += 1
+            case ast.Call(ast.Attribute(ast.Name(one), "append"), [_], []) if one == name:
+                joins += 1
+            case ast.Call(func, [ast.Name(one), *_]) if one == name:
+                joins += flow.names.dotted(func) in {"torch.stack", "torch.cat"}
+    return joins == len(named) == 3  # noqa: PLR2004 - made, filled, joined
