@@ -15,7 +15,7 @@ import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.loops.filling import ask_for_value
+from npufix.rewriters.edit.loops.filling import ask_for_value, compare, rows_written
 from npufix.rewriters.edit.loops.given.subscripts import trim
 from npufix.rewriters.edit.loops.given.values import (
     LENGTHS,
@@ -27,6 +27,7 @@ from npufix.rewriters.edit.loops.given.values import (
     everything,
     like,
     method,
+    new_axis,
     owned,
     parse,
     shift,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from npufix.rewriters.edit.loops.expressions import Expressions
+    from npufix.rewriters.edit.loops.indexing import Place
     from npufix.rewriters.edit.loops.statements import Body
 
 BRANCH = "which branch it takes depends on the round: torch.where computes both"
@@ -225,8 +227,11 @@ def _write(
     base, items = body.parts(target)
     place = body.of.indexer.place(base, items, None, base)
     own = shift(body.facts.rank(base), place.kept - place.consumed) if place.is_known else None
-    if place.ragged or not place.is_view:
+    if not place.is_view:
         raise CannotBatchError(UNKNOWN_RANK)
+    if place.ragged:
+        yield from _write_part(body, base, place, arm, mask)
+        return
     if not isinstance(own, int) and (place.axis or len(place.items) != 1):
         raise CannotBatchError(UNKNOWN_RANK)
     if body.facts.is_tensor(base) is not True:
@@ -252,6 +257,25 @@ def _write(
     assert isinstance(stored, ast.Subscript)  # noqa: S101 - it was made so
     stored.ctx = ast.Store()
     yield ast.Assign([stored], ast.Call(parse("torch.where"), [chosen, new, written], []), lineno=0)
+
+
+def _write_part(
+    body: Body, base: ast.expr, place: Place, arm: ast.Assign | ast.AugAssign, mask: Value
+) -> Iterator[ast.stmt]:
+    """Yield what writes a number to parts of the rows of the rounds that take an arm."""
+    own = shift(body.facts.rank_of(body.facts.rank(base)), place.kept - place.consumed)
+    value = body.of.read(arm.value)
+    one = isinstance(arm, ast.Assign) and value.kind is Kind.SAME and value.rank == 0
+    if not one or place.axis or place.pieces is not None or not isinstance(own, int):
+        raise CannotBatchError(UNKNOWN_RANK)
+    if body.facts.is_tensor(base) is not True:
+        body.of.ask_for_tensor(base)
+    statements, part = compare(body, base, place)
+    yield from statements
+    ask_for_value(body, base, value)
+    chosen = method(mask.code, "to", parse(f"{owned(base)}.device"))  # as the lengths are
+    both = ast.BinOp(part, ast.BitAnd(), subscript(chosen, [everything(), *[new_axis()] * own]))
+    yield ast.Expr(method(rows_written(base, place), "masked_fill_", both, value.code))
 
 
 def _beside(body: Body, mask: Value, rows: Sequence[Value]) -> tuple[list[ast.expr], Value]:

@@ -40,6 +40,11 @@ EXPRESSIONS = [
 ]  # fmt: skip
 STATEMENTS = [
     (
+        "    out = torch.ones(3, 4, 2)\n    for i in range(x.shape[0]):\n"
+        "        if k[i, 0] > 1:\n            out[i, k[i, 1] :] = 0.5\n"
+        "            out[i, : k[i, 2], 0] = 7\n    return out\n"
+    ),
+    (
         "    a = torch.zeros(1)\n    b = 0.0\n    for i in range(x.shape[0]):\n"
         "        one = x[i].sum()\n        a += one\n        b -= y[i, 0].sum() * one\n"
         "    return a, b\n"
