@@ -140,7 +140,7 @@ class Parts:
             if before:
                 return subscript(known, [everything(), *[new_axis()] * before])
             return subscript(known, [ast.Constant(...), *[new_axis()] * after]) if after else known
-        return parse(f"{value.part.known}.view(*{value.part.known}.shape, {self._behind(value)})")
+        return parse(f"{value.part.known}.view(*{value.part.known}.shape,{self._behind(value)})")
 
     def _behind(self, value: Value) -> str:
         """Return the sizes of one along the dimensions behind a part of a row."""
@@ -340,10 +340,10 @@ class Parts:
         """Return how many elements each mean is of, in the shape of the result."""
         assert value.part is not None  # noqa: S101 - the caller has looked
         if dim is not None and result.rank == 1:
-            return parse(f"{value.part.known}.sum(1, keepdim=True)")
+            return parse(f"{value.part.known}.sum(1,keepdim=True)")
         each = parse(f"{value.part.known}.sum(1)")
         if not isinstance(result.rank, int):
-            return parse(f"{value.part.known}.sum(1).view(-1, {self._behind(value)})")
+            return parse(f"{value.part.known}.sum(1).view(-1,{self._behind(value)})")
         if dim is not None:
             return at_dimension(each, result.rank)
         for other in every:
