@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.edit import segment
 from npufix.rewriters.edit.layout import use_width
 from npufix.rewriters.edit.loops.find import find_loops
-from npufix.rewriters.edit.loops.reading import may_hold_loops
+from npufix.rewriters.edit.loops.given.reading import may_hold_loops
 from npufix.rewriters.edit.rewrite import NotRewritableError, rewrite
 from npufix.rewriters.edit.site import Basis, Proof, Rewrite, Site, leave_out_covered
 from npufix.rewriters.edit.statements.programs.configured import may_have_sites

@@ -49,20 +49,20 @@ _LENGTH = re.compile(r"len\(\w+\)|[\w.]+\.(size\(-?\d\)|shape\[-?\d\])|\d+")
 
 @lru_cache(maxsize=4)
 def _find_lengths(flow: FunctionFlow) -> dict[Node, int]:
-    """Return how many dimensions the function certainly asks tensors for: 3 for ``x.shape[2:]``.
-
-    So does ``x.sigmoid().topk(k, dim=1)``, for 2.
-    """
+    """Return how many dimensions the function certainly asks tensors for: 3 for ``x.shape[2:]``."""
     least: dict[Node, int] = {}
     for evaluation in flow.evaluations:
         node = evaluation.node
-        if not evaluation.certain or node.op not in {Op.SIZE, Op.GETITEM, "topk"}:
+        if not evaluation.certain or node.op not in {Op.SIZE, Op.GETITEM, "argsort", "topk"}:
             continue
-        of, at = node.args[0], node.args[1]
-        if node.op == "topk":
-            at = node.args[2]
+        of, at = node.args[0], node.args[1 + (node.op == "topk")]
+        if node.op in {"argsort", "topk"}:
             while of.op in SAME_SHAPE:
                 of = of.args[0]
+        elif at.op == Op.TUPLE:  # ``x[:, :k]``
+            of = of.args[0] if of.op == "argsort" else of
+            taken = [a for a in at.args if a.op == Op.SLICE or type(a.value) is int]
+            least[of] = max(least.get(of, 0), len(taken))
         elif node.op == Op.GETITEM:
             if of.op != Op.SHAPE or at.op != Op.SLICE:
                 continue

@@ -21,7 +21,7 @@ An ``if`` of which each round takes one arm becomes ``torch.where`` where both a
 sums and products, which can be computed for all rounds without failing. So does what is written through
 a mask of the round (``m[x[:, i] > 0, i] = 1``), and an integer that Python computes of an element of a list
 (``m[i, : math.ceil(w * r)] = 1``) is a list of those of all rounds.
-A round that needs the one before it, rows of different lengths that are kept, random numbers, batch
+A round that needs the one before it, rows of different lengths that are stacked, random numbers, batch
 norm, a module for each round, ``break`` and anything else than computing rows leave the loop as it
 is, and the finding says which of them it is. What the source does not prove is a condition:
 negative lengths count from the end (``nonnegative-lengths``), and a zero in ``m[i, -n[i]:]`` does not
@@ -36,7 +36,9 @@ The first elements of rows that are copied to the same places (``out[i, :n[i]] =
 ``torch.where``, for which ``x`` must be as wide as ``out`` (``as-wide``).
 One number that rounds write to ranges of their own (``m[a:b, a:b] = 0`` with ``a = i * n``, or where
 ``a += n[i]`` counts along) is written to all of them by comparisons of positions with the ends.
-Sums and means of parts of different lengths (``x[ends[i]:ends[i + 1]]``, ``x[group == i]``), attention
+Sums, means, limits and softmax of parts of rows (``x[i, :n[i]].mean(0)``) are taken of all rows under the
+mask ``arange(w) < n[:, None]``, and ``torch.cat`` of such parts picks by it.
+Sums and means of other parts (``x[ends[i]:ends[i + 1]]``, ``x[group == i]``), attention
 of one sequence after the other and rows without their padding are advice, and so are rows that are
 padded or searched one by one, ranges, columns computed from earlier ones, inverses of triangular
 matrices row by row, groups in a dictionary, functions of one box that are added up, and weights of

@@ -8,7 +8,7 @@ import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.loops.values import (
+from npufix.rewriters.edit.loops.given.values import (
     LENGTHS,
     OF_A_LIST,
     UNKNOWN_RANK,
@@ -315,6 +315,15 @@ class Aligner:
         stop = ast.unparse(domain.stop)
         count = f"{stop} - {domain.start}" if domain.start else stop
         return parse(f"torch.arange({count}, device={owned(owner_of(device))}.device)")
+
+    def named(self, code: ast.expr, called: str) -> ast.Name:
+        """Return a name for a value that all rounds share, computed once."""
+        taken = self.of.facts.flow.taken | {ast.unparse(s).split(" = ")[0] for s in self.statements}
+        found = next((n for n in (called, f"{called}_too") if n not in taken), None)
+        if found is None:
+            raise CannotBatchError(UNKNOWN_NUMBER)
+        self.statements.append(ast.Assign([ast.Name(found, ast.Store())], code, lineno=0))
+        return ast.Name(found, ast.Load())
 
     def vector(self, value: Value, after: int, source: ast.expr) -> ast.expr:
         """Return a number of all rounds as a vector of the dtype of ``source``.

@@ -18,8 +18,7 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.loops.together import UNKNOWN_DIMENSION
-from npufix.rewriters.edit.loops.values import (
+from npufix.rewriters.edit.loops.given.values import (
     CannotBatchError,
     Kind,
     Value,
@@ -33,6 +32,7 @@ from npufix.rewriters.edit.loops.values import (
     shift,
     subscript,
 )
+from npufix.rewriters.edit.loops.together import UNKNOWN_DIMENSION
 from npufix.rewriters.graph.modules.syntax import last_name
 
 if TYPE_CHECKING:
@@ -51,6 +51,10 @@ _LOSSES = frozenset(
      "mse_loss", "poisson_nll_loss", "smooth_l1_loss", "soft_margin_loss"}
 )  # fmt: skip
 """Losses of each element, which are averaged or added up unless ``reduction`` is "none"."""
+_FINITE = frozenset(
+    {"binary_cross_entropy_with_logits", "huber_loss", "l1_loss", "mse_loss", "smooth_l1_loss"}
+)
+"""Those among them that are finite for zeros, and have a finite gradient there."""
 _OF_LOSSES = frozenset({"beta", "delta", "log_target", "reduction"})
 _OF_EACH = frozenset(
     {"addcdiv", "addcmul", "celu", "clamp_max", "clamp_min", "clone", "divide", "exp2", "fmod",
@@ -133,7 +137,9 @@ class Batched:
         if self.of.depends(code):
             return self._front(code)
         value = self.of.read(code)
-        if self.of.facts.is_tensor(code) is not True or not isinstance(code, ast.Name):
+        if self.of.facts.is_tensor(code) is True and not isinstance(code, ast.Name):
+            code = self.of.aligner.named(code, "shared")
+        elif self.of.facts.is_tensor(code) is not True:
             raise CannotBatchError(UNKNOWN_DIMENSION)
         shape = ast.Starred(ast.Attribute(code, "shape", ast.Load()), ast.Load())
         made = method(code, "expand", self._count(), shape)
@@ -205,6 +211,9 @@ class Batched:
             raise CannotBatchError(UNKNOWN_DIMENSION)
         each = [k for k in code.keywords if k.arg != "reduction"]
         each.append(ast.keyword("reduction", ast.Constant("none")))
+        if last_name(code.func) in _FINITE and any(map(self.of.parts.may_be, code.args)):
+            part = self.of.parts.loss(ast.Call(code.func, code.args, each))
+            return part if how == "none" else self.of.parts.reduced(str(how), part, [], [])
         value = self.of.elementwise(ast.Call(code.func, code.args, each), fresh=True)
         if how == "none":
             return value

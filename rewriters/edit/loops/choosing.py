@@ -15,9 +15,9 @@ import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.loops.filling import ask_for_value
-from npufix.rewriters.edit.loops.indexing import trim
-from npufix.rewriters.edit.loops.values import (
+from npufix.rewriters.edit.loops.filling import ask_for_value, compare, rows_written
+from npufix.rewriters.edit.loops.given.subscripts import trim
+from npufix.rewriters.edit.loops.given.values import (
     LENGTHS,
     UNKNOWN_RANK,
     CannotBatchError,
@@ -27,6 +27,7 @@ from npufix.rewriters.edit.loops.values import (
     everything,
     like,
     method,
+    new_axis,
     owned,
     parse,
     shift,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from npufix.rewriters.edit.loops.expressions import Expressions
+    from npufix.rewriters.edit.loops.indexing import Place
     from npufix.rewriters.edit.loops.statements import Body
 
 BRANCH = "which branch it takes depends on the round: torch.where computes both"
@@ -86,6 +88,32 @@ def choose(
         if not isinstance(target, ast.Subscript):
             raise CannotBatchError(BRANCH)
         yield from _write(body, target, arm, mask if arm in then else inverse)
+
+
+def choose_value(of: Expressions, test: ast.expr, left: ast.expr, right: ast.expr) -> Value:
+    """Return one of two values that each round chooses: ``x[i] if n[i] > 0 else y``.
+
+    Raises:
+        CannotBatchError: one of them may fail where it is not chosen.
+
+    """
+    if not of.depends(test) or not (never_fails(left) and never_fails(right)):
+        raise CannotBatchError(BRANCH)
+    mask = read_truth(of, test)
+    values = [of.read(left), of.read(right)]
+    tensors = [v for v in values if not of.facts.is_number(v.code)]
+    if not tensors or any(v.kind not in {Kind.ROWS, Kind.SAME} for v in values):
+        raise CannotBatchError(BRANCH)
+    if len(tensors) < len(values):
+        raise CannotBatchError(BRANCH)
+    if of.expected is None:  # what is written fits there, whichever it is
+        if len({v.rank for v in tensors}) > 1:
+            raise CannotBatchError(BRANCH)  # of one round it would have other dimensions
+        if not isinstance(tensors[0].rank, int):
+            raise CannotBatchError(UNKNOWN_RANK)
+    of.ask_for_dtype(*(v.asked for v in tensors))
+    codes, whole = of.aligner.together(mask, *values)
+    return like(whole, ast.Call(parse("torch.where"), codes, []), fresh=True)
 
 
 def pick(body: Body, name: str, test: ast.expr) -> list[ast.stmt]:
@@ -199,8 +227,11 @@ def _write(
     base, items = body.parts(target)
     place = body.of.indexer.place(base, items, None, base)
     own = shift(body.facts.rank(base), place.kept - place.consumed) if place.is_known else None
-    if place.ragged or not place.is_view:
+    if not place.is_view:
         raise CannotBatchError(UNKNOWN_RANK)
+    if place.ragged:
+        yield from _write_part(body, base, place, arm, mask)
+        return
     if not isinstance(own, int) and (place.axis or len(place.items) != 1):
         raise CannotBatchError(UNKNOWN_RANK)
     if body.facts.is_tensor(base) is not True:
@@ -226,6 +257,25 @@ def _write(
     assert isinstance(stored, ast.Subscript)  # noqa: S101 - it was made so
     stored.ctx = ast.Store()
     yield ast.Assign([stored], ast.Call(parse("torch.where"), [chosen, new, written], []), lineno=0)
+
+
+def _write_part(
+    body: Body, base: ast.expr, place: Place, arm: ast.Assign | ast.AugAssign, mask: Value
+) -> Iterator[ast.stmt]:
+    """Yield what writes a number to parts of the rows of the rounds that take an arm."""
+    own = shift(body.facts.rank_of(body.facts.rank(base)), place.kept - place.consumed)
+    value = body.of.read(arm.value)
+    one = isinstance(arm, ast.Assign) and value.kind is Kind.SAME and value.rank == 0
+    if not one or place.axis or place.pieces is not None or not isinstance(own, int):
+        raise CannotBatchError(UNKNOWN_RANK)
+    if body.facts.is_tensor(base) is not True:
+        body.of.ask_for_tensor(base)
+    statements, part = compare(body, base, place)
+    yield from statements
+    ask_for_value(body, base, value)
+    chosen = method(mask.code, "to", parse(f"{owned(base)}.device"))  # as the lengths are
+    both = ast.BinOp(part, ast.BitAnd(), subscript(chosen, [everything(), *[new_axis()] * own]))
+    yield ast.Expr(method(rows_written(base, place), "masked_fill_", both, value.code))
 
 
 def _beside(body: Body, mask: Value, rows: Sequence[Value]) -> tuple[list[ast.expr], Value]:

@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.aligning import Aligner
 from npufix.rewriters.edit.loops.batched import Batched
-from npufix.rewriters.edit.loops.indexing import Indexer
-from npufix.rewriters.edit.loops.listed import list_integers
-from npufix.rewriters.edit.loops.submodules import Calls
-from npufix.rewriters.edit.loops.together import Together, is_of_several
-from npufix.rewriters.edit.loops.values import (
+from npufix.rewriters.edit.loops.choosing import choose_value
+from npufix.rewriters.edit.loops.given.values import (
+    LENGTHS,
     NO_TENSOR,
     CannotBatchError,
     Kind,
@@ -20,7 +18,13 @@ from npufix.rewriters.edit.loops.values import (
     like,
     literal,
     method,
+    parse,
 )
+from npufix.rewriters.edit.loops.indexing import Indexer
+from npufix.rewriters.edit.loops.listed import list_integers
+from npufix.rewriters.edit.loops.ragged import Parts
+from npufix.rewriters.edit.loops.submodules import Calls
+from npufix.rewriters.edit.loops.together import Together, is_of_several
 from npufix.rewriters.facts import row_operators as operators
 from npufix.rewriters.facts.shapes import RelativeRank
 from npufix.rewriters.graph.modules.syntax import last_name, list_names
@@ -30,8 +34,8 @@ from npufix.rewriters.graph.special import Op
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from npufix.rewriters.edit.loops.facts import Facts
-    from npufix.rewriters.edit.loops.values import Domain
+    from npufix.rewriters.edit.loops.given.facts import Facts
+    from npufix.rewriters.edit.loops.given.values import Domain
 
 POWERS = "a tensor of exponents takes longer than the same powers one by one"
 UNKNOWN_CALL = "a call in it may do anything, or treat the rows together"
@@ -66,6 +70,8 @@ class Expressions:
         """The names that are read as tensors, or as numbers of all rounds."""
         self.listed: dict[str, ast.expr] = {}
         """The names of integers that Python computes in each round, with how."""
+        self.positive: set[str] = set()
+        """Numbers of a round that are asserted not to be negative."""
         self.own_rows: dict[str, tuple[int | None, int]] = {}
         """What the loop writes to, by its code, and which rows: those alone may be read."""
         self.measured: frozenset[str] = frozenset()
@@ -84,6 +90,7 @@ class Expressions:
         """What all rounds share and meets what they do not: of one dtype where that is asked."""
         self.aligner = Aligner(self)
         self.indexer = Indexer(self)
+        self.parts = Parts(self)
         self.calls = Calls(facts)
         self.together = Together(self)
         self.batched = Batched(self)
@@ -92,13 +99,19 @@ class Expressions:
         """Tell whether an expression depends on the round."""
         return not list_names(code).isdisjoint(self.env)
 
-    def read(self, code: ast.expr) -> Value:
-        """Return what an expression is for all rounds.
+    def read(self, code: ast.expr, *, parts: bool = False) -> Value:
+        """Return what an expression is for all rounds; ``parts``: it may have a part of each row.
 
         Raises:
             CannotBatchError: it treats the rounds in a way that one operator cannot.
 
         """
+        value = self._read_any(code)
+        if value.part is not None and not parts:
+            raise CannotBatchError(LENGTHS)
+        return value
+
+    def _read_any(self, code: ast.expr) -> Value:
         asked = dict(self.conditions), dict(self.shown), set(self.taken)
         try:
             return self._read(code)
@@ -109,7 +122,7 @@ class Expressions:
             self.conditions, self.shown, self.taken = asked
             return listed
 
-    def _read(self, code: ast.expr) -> Value:  # noqa: C901, PLR0911 - one case a syntax
+    def _read(self, code: ast.expr) -> Value:  # noqa: C901, PLR0911, PLR0912 - one case a syntax
         if not self.depends(code):
             return self._same(code)
         match code:
@@ -127,7 +140,9 @@ class Expressions:
             ):
                 return self._binary(left, right, lambda a, b: ast.Compare(a, [sign], [b]), code)
             case ast.UnaryOp(ast.USub() | ast.Invert() as turned, operand):
-                value = self.aligner.tensor(self.read(operand))
+                value = self.aligner.tensor(self.read(operand, parts=True))
+                if value.part is not None:
+                    return self.parts.negated(value, ast.UnaryOp(turned, operand))
                 return like(value, ast.UnaryOp(turned, value.code), fresh=True)
             case ast.Subscript(ast.Call() as call, ast.Constant(int(which))) if (
                 self.together.returns_several(call)
@@ -135,6 +150,8 @@ class Expressions:
                 parts = self.together.several(call)
                 part = ast.Subscript(parts.code, literal(which), ast.Load())
                 return like(parts, part, fresh=parts.fresh)
+            case ast.Subscript(ast.Attribute(row, "shape"), ast.Constant(int(dim))):
+                return self._size(row, dim)
             case ast.Subscript(base, index) if self.under and ast.unparse(index) == self.under:
                 return self.read(base)
             case ast.Subscript():
@@ -144,6 +161,8 @@ class Expressions:
                 return like(pair, ast.Attribute(pair.code, which, ast.Load()), fresh=True)
             case ast.Call():
                 return self._call(code)
+            case ast.IfExp(test, left, right):
+                return choose_value(self, test, left, right)
         raise CannotBatchError(UNKNOWN_CODE)
 
     def _same(self, code: ast.expr) -> Value:
@@ -152,11 +171,7 @@ class Expressions:
                 raise CannotBatchError(WRITTEN_READ)
             if not self.facts.is_number(part):
                 self.indexer.reads.append(part)
-        for inner in ast.walk(code):
-            if isinstance(inner, (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom, ast.Lambda)):
-                raise CannotBatchError(UNKNOWN_CODE)
-            if isinstance(inner, ast.Call):
-                self._require_pure(inner)
+        self.require_pure(code)
         rank = 0 if self.facts.is_number(code) else self.facts.rank(code)
         fresh = isinstance(code, ast.BinOp)
         return Value(Kind.SAME, code, rank, fresh=fresh, integer=self.facts.is_int(code))
@@ -194,6 +209,19 @@ class Expressions:
         """Tell whether an index has a length: it is no number."""
         return ast.unparse(code) in self.measured
 
+    def require_pure(self, code: ast.expr) -> None:
+        """Refuse what is another value in each round though it reads nothing of it.
+
+        Raises:
+            CannotBatchError: it draws random numbers, or calls what may do anything.
+
+        """
+        for inner in ast.walk(code):
+            if isinstance(inner, (ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom, ast.Lambda)):
+                raise CannotBatchError(UNKNOWN_CODE)
+            if isinstance(inner, ast.Call):
+                self._require_pure(inner)
+
     def _require_pure(self, call: ast.Call) -> None:
         node = self.facts.node(call)
         op = "" if node is None else node.op.removesuffix("(*)")
@@ -209,7 +237,9 @@ class Expressions:
         make: Callable[[ast.expr, ast.expr], ast.expr],
         code: ast.expr,
     ) -> Value:
-        first, second = self.read(left), self.read(right)
+        first, second = self.read(left, parts=True), self.read(right, parts=True)
+        if first.part or second.part:
+            return self.parts.binary(first, second, make, code)
         if isinstance(code, ast.BinOp) and isinstance(code.op, ast.MatMult):
             return self.together.product(first, second)
         if {first.kind, second.kind} <= {Kind.NUMBER, Kind.SAME} and _is_plain(first, second):
@@ -247,6 +277,11 @@ class Expressions:
             raise CannotBatchError(RANDOM)
         if op in {"py:max", "py:min"} and len(code.args) == 2 and not code.keywords:  # noqa: PLR2004
             return self._extreme(code, op)
+        match code:
+            case ast.Call(ast.Attribute(row, "size"), [ast.Constant(int(dim))], []):
+                return self._size(row, dim)
+            case ast.Call(ast.Name("len"), [row], []) if "len" not in self.facts.flow.bound:
+                return self._size(row, 0)
         if op == "where" and node is not None and len(node.args) == 1:
             raise CannotBatchError(UNKNOWN_CALL)  # the places of a mask: another number of them
         if op in _CONVERSIONS:
@@ -266,7 +301,13 @@ class Expressions:
             case ast.Call(ast.Name("abs"), [operand], []) if "abs" not in self.facts.flow.bound:
                 value = self.aligner.tensor(self.read(operand))
                 return like(value, method(value.code, "abs"), fresh=True)
+        if op == "contiguous" and not code.args and isinstance(code.func, ast.Attribute):
+            return replace(self.operand(code.func.value), fresh=False)  # a round has its own layout
+        if op == "to" and self._is_operator(code):
+            return self.converted(code)
         if op in operators.ELEMENTWISE and self._is_operator(code):
+            if (part := self.parts.unary(code, op)) is not None:
+                return part
             return self.elementwise(code, fresh=op in operators.NEW)
         repeats = op in operators.REPEATING and any(map(self.depends, code.args))
         if repeats and self._is_operator(code):
@@ -284,7 +325,9 @@ class Expressions:
             return self.together.along(code, op)
         treats = self.calls.how(code)
         if treats is not None and len(code.args) == 1 and not code.keywords:
-            value = self.operand(code.args[0])
+            value = self.operand(code.args[0], parts=not treats.in_batches)
+            if value.part is not None:
+                return self.parts.mapped(value, code.func, treats.dims, treats.more)
             return self.calls.on_all(code, treats, value, self.aligner)
         found = self.batched.read(code) if self._is_operator(code) else None
         if found is None:
@@ -353,11 +396,32 @@ class Expressions:
             func, codes = ast.Attribute(codes[0], code.func.attr, ast.Load()), codes[1:]
         return like(whole, ast.Call(func, codes, words), fresh=fresh)
 
-    def operand(self, code: ast.expr) -> Value:
+    def _size(self, row: ast.expr, dim: int) -> Value:
+        """Return the length of a dimension of each row, which all of them share."""
+        value = self.operand(row)
+        if dim < 0 or not isinstance(value.code, (ast.Name, ast.Attribute, ast.Subscript)):
+            raise CannotBatchError(UNKNOWN_CODE)
+        size = parse(f"{ast.unparse(value.code)}.shape[{dim + (dim >= value.axis)}]")
+        self.facts.sizes.add(ast.unparse(size))
+        return Value(Kind.SAME, size, 0, integer=True)
+
+    def converted(self, code: ast.Call) -> Value:
+        """Return ``x[i].to(y.device)``, which may be the row itself."""
+        others = [*code.args, *(k.value for k in code.keywords)]
+        if not isinstance(code.func, ast.Attribute) or any(map(self.depends, others)):
+            raise CannotBatchError(UNKNOWN_CALL)
+        for other in others:
+            self.read(other)
+        value = self.operand(code.func.value)
+        func = ast.Attribute(value.code, code.func.attr, ast.Load())
+        made = ast.Call(func, code.args, code.keywords)
+        return replace(value, code=made, fresh=False, source=made)
+
+    def operand(self, code: ast.expr, *, parts: bool = False) -> Value:
         """Return the tensor that an operator takes which does not broadcast."""
         outside = self.expected, self.carrier
         self.expected = self.carrier = None
-        value = self.aligner.tensor(self.read(code))
+        value = self.aligner.tensor(self.read(code, parts=parts))
         self.expected, self.carrier = outside
         if value.kind is not Kind.ROWS:
             raise CannotBatchError(UNKNOWN_CODE)

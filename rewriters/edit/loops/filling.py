@@ -12,8 +12,8 @@ import ast
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.loops.indexing import Place, Ragged, flatten, spell_items, trim
-from npufix.rewriters.edit.loops.values import (
+from npufix.rewriters.edit.loops.given.subscripts import flatten, spell_items, trim
+from npufix.rewriters.edit.loops.given.values import (
     LENGTHS,
     SHARED,
     UNKNOWN_RANK,
@@ -38,8 +38,10 @@ _TAKEN = "the function has other values called borders, places, piece or in_piec
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from npufix.rewriters.edit.loops.facts import Facts
-    from npufix.rewriters.edit.loops.reading import Loop
+    from npufix.rewriters.edit.loops.expressions import Expressions
+    from npufix.rewriters.edit.loops.given.facts import Facts
+    from npufix.rewriters.edit.loops.given.reading import Loop
+    from npufix.rewriters.edit.loops.indexing import Place, Ragged
     from npufix.rewriters.edit.loops.statements import Body
 
 
@@ -99,10 +101,10 @@ def compare(  # noqa: C901 - a vector for each limit of each slice
         limit = bound.code
         if bound.kind is not Kind.SAME:
             name = _key(bound)
-            code = parse(f"{name}_tensor") if name in shared else _limits(body, base, bound)
+            code = parse(f"{name}_tensor") if name in shared else limits(body.of, base, bound)
             limit = behind(place.axis, code, column=bound.rank != 0)
         if bound is given:
-            _ask_for_sign(body, bound)
+            ask_for_sign(body.of, bound)
             return limit
         body.of.conditions["positive-lengths"] = None
         body.of.shown.setdefault("counted", _tensor_of(bound))
@@ -157,11 +159,11 @@ def _name_lengths(body: Body, base: ast.expr, place: Place) -> dict[str, ast.stm
             and f"{key}_tensor" not in body.facts.flow.bound
         ):
             target = ast.Name(f"{key}_tensor", ast.Store())
-            found[key] = ast.Assign([target], _limits(body, base, bound), lineno=0)
+            found[key] = ast.Assign([target], limits(body.of, base, bound), lineno=0)
     return found
 
 
-def _limits(body: Body, base: ast.expr, bound: Value) -> ast.expr:
+def limits(of: Expressions, base: ast.expr, bound: Value) -> ast.expr:
     """Return the lengths of all rounds as a vector on the device."""
     device = parse(f"{ast.unparse(base)}.device")
     if bound.axis or (isinstance(bound.rank, int) and bound.rank):
@@ -169,7 +171,7 @@ def _limits(body: Body, base: ast.expr, bound: Value) -> ast.expr:
     if bound.kind is Kind.NUMBER:
         if not bound.integer:
             raise CannotBatchError(LENGTHS)
-        return body.of.aligner.index(bound, base)
+        return of.aligner.index(bound, base)
     if bound.kind is Kind.ROWS:
         return method(bound.code, "to", device)
     made = parse("torch.as_tensor()")
@@ -178,20 +180,20 @@ def _limits(body: Body, base: ast.expr, bound: Value) -> ast.expr:
     return method(made, "long") if bound.is_cut else made
 
 
-def _ask_for_sign(body: Body, bound: Value) -> None:
+def ask_for_sign(of: Expressions, bound: Value) -> None:
     """Ask whether a length may be negative: a slice counts from the end then."""
     match bound.code:
         case ast.Constant(int(number)) if number >= 0:
             return
     counts = bound.kind is Kind.NUMBER and bound.offset is not None
-    if counts and body.of.domain.start + (bound.offset or 0) >= 0:
+    if counts and of.domain.start + (bound.offset or 0) >= 0:
         return
-    if ast.unparse(bound.code) in body.positive:
+    if ast.unparse(bound.code) in of.positive:
         return
-    body.of.conditions["nonnegative-lengths"] = None
-    known = sum(name.startswith("ind") for name in body.of.shown)
-    name = "index" if "index" not in body.of.shown else f"indices{known}"
-    body.of.shown[name] = _tensor_of(bound)
+    of.conditions["nonnegative-lengths"] = None
+    known = sum(name.startswith("ind") for name in of.shown)
+    name = "index" if "index" not in of.shown else f"indices{known}"
+    of.shown[name] = _tensor_of(bound)
 
 
 def _tensor_of(bound: Value) -> ast.expr:

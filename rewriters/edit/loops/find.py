@@ -21,16 +21,25 @@ from npufix.rewriters.edit.loops.advice.ragged import (
 from npufix.rewriters.edit.loops.advice.rows import ROWS, say_by_hand
 from npufix.rewriters.edit.loops.choosing import BRANCH, never_fails, pick, read_truth
 from npufix.rewriters.edit.loops.expressions import RANDOM, UNKNOWN_CALL, UNKNOWN_CODE, WRITTEN_READ
-from npufix.rewriters.edit.loops.facts import Facts
 from npufix.rewriters.edit.loops.filling import Pieces, read_pieces
-from npufix.rewriters.edit.loops.indexing import OF_HOST, OTHER_ROUND
-from npufix.rewriters.edit.loops.reading import (
+from npufix.rewriters.edit.loops.given.facts import Facts
+from npufix.rewriters.edit.loops.given.reading import (
     FilledList,
     Loop,
     loops_in,
     may_hold_loops,
     spell_out,
 )
+from npufix.rewriters.edit.loops.given.values import (
+    LENGTHS,
+    NO_TENSOR,
+    OF_A_LIST,
+    SHARED,
+    UNKNOWN_RANK,
+    CannotBatchError,
+    Domain,
+)
+from npufix.rewriters.edit.loops.indexing import OF_HOST, OTHER_ROUND
 from npufix.rewriters.edit.loops.rows.domains import NO_DOMAIN, STEPS, read_domain
 from npufix.rewriters.edit.loops.rows.joining import add_up, grow, join, join_rounds, rows_of
 from npufix.rewriters.edit.loops.rows.moving import read_moved
@@ -41,15 +50,6 @@ from npufix.rewriters.edit.loops.rows.windows import read_windows
 from npufix.rewriters.edit.loops.statements import EFFECT, Body
 from npufix.rewriters.edit.loops.submodules import DROPOUT, MODULES, STATISTICS
 from npufix.rewriters.edit.loops.together import UNKNOWN_DIMENSION
-from npufix.rewriters.edit.loops.values import (
-    LENGTHS,
-    NO_TENSOR,
-    OF_A_LIST,
-    SHARED,
-    UNKNOWN_RANK,
-    CannotBatchError,
-    Domain,
-)
 from npufix.rewriters.edit.loops.writing import Join, write
 from npufix.rewriters.edit.rewrite import NotRewritableError
 from npufix.rewriters.facts.occasions import is_aside, is_done_once, is_hot, occasion
@@ -286,7 +286,7 @@ def _try(
                 value = replace(value, code=ast.Name(one.name, ast.Load()))
             joins.append(Join(one, join(one.call, value)))
         body.require_apart()
-        _require_unread(flow, loop)
+        _require_unread(flow, loop, [*body.totals])
         body.show_assumed()
         rewrite = write(source, flow, loop, body, statements, new, joins, with_text=with_text)
     except (CannotBatchError, NotRewritableError) as error:
@@ -394,12 +394,12 @@ def _inside(flow: FunctionFlow, loop: Loop) -> Iterator[Evaluation]:
             yield evaluation
 
 
-def _require_unread(flow: FunctionFlow, loop: Loop) -> None:
+def _require_unread(flow: FunctionFlow, loop: Loop, totals: Sequence[str] = ()) -> None:
     """Refuse where somebody reads a name that only the last round has bound."""
     if loop.joined is not None and not loop.removed:
         return
     statement = loop.first
-    bound = list_stored_names(statement) - {loop.total, *(one.name for one in loop.lists)}
+    bound = list_stored_names(statement) - {loop.total, *totals, *(f.name for f in loop.lists)}
     own = {id(n) for n in walk(statement)}
     again = {
         id(inner)

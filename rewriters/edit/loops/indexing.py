@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 import re
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.loops.values import (
+from npufix.rewriters.edit.loops.given.subscripts import is_all, spell_items, trim
+from npufix.rewriters.edit.loops.given.values import (
     LENGTHS,
     OF_A_LIST,
-    UNKNOWN_RANK,
     CannotBatchError,
     Kind,
     Value,
@@ -26,7 +26,7 @@ from npufix.rewriters.edit.loops.values import (
     subscript,
 )
 from npufix.rewriters.facts.host_tensors import is_made_on_host
-from npufix.rewriters.graph.modules.syntax import list_indexes
+from npufix.rewriters.facts.shapes import RelativeRank
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Place:
     @property
     def is_whole(self) -> bool:
         """Whether it is all of the tensor, in its order."""
-        return all(isinstance(i, ast.Slice) and _is_all(i) for i in self.items)
+        return all(isinstance(i, ast.Slice) and is_all(i) for i in self.items)
 
 
 class Indexer:
@@ -110,7 +110,7 @@ class Indexer:
             return Value(Kind.SAME, code, self.of.facts.rank(code))
         return self.of.read(code)
 
-    def read(self, code: ast.Subscript) -> Value:
+    def read(self, code: ast.Subscript) -> Value:  # noqa: C901 - one case a kind
         """Return what a subscript is for all rounds."""
         code = self._in_one(code)
         base = self._base(code.value)
@@ -121,13 +121,18 @@ class Indexer:
             base = self.of.aligner.tensor(base)
         rows = base.axis if base.kind is Kind.ROWS else None
         place = self.place(base.code if rows is None else None, items, rows, base.asked)
+        part = None
         if place.ragged:
-            raise CannotBatchError(LENGTHS)
+            if ast.unparse(code.value) in self.of.own_rows:
+                raise CannotBatchError(LENGTHS)
+            part = self.of.parts.take(place, base.code, is_row=rows is not None)
         self._copy_index(place, code.value)
         made = place.of(base.code)
         rank: Rank = None
         if base.rank is not None and place.is_known:
             rank = shift(base.rank, place.kept - place.consumed)
+        if part is not None and (part.dim or self.of.facts.assumes):
+            rank = self.of.facts.rank_of(rank)
         if rows is None:
             self.require_own_row(code.value, place)
             if self._is_entry(code.value, place):
@@ -137,7 +142,8 @@ class Indexer:
                 if not (several or place.pieces):
                     raise CannotBatchError(OF_A_LIST)  # a dictionary, a list of anything
                 self.of.ask_for_tensor(code.value)
-        return Value(Kind.ROWS, made, rank, place.axis, fresh=not place.is_view, source=base.asked)
+        return Value(Kind.ROWS, made, rank, place.axis, fresh=not place.is_view,
+                     source=base.asked, part=part)  # fmt: skip
 
     def _picks_several(self, items: list[ast.expr]) -> bool:
         """Tell whether an index is a vector in each round, which no list takes."""
@@ -205,7 +211,7 @@ class Indexer:
             elif not self.of.depends(item):
                 self._fix(found, item, by_vectors=by_vectors)
             else:
-                value = self.of.read(item)
+                value = self._pick_of(item)
                 if by_vectors:
                     self._pick(found, value, asked, deepest)
                 else:
@@ -235,13 +241,22 @@ class Indexer:
     def _picks(self, items: list[ast.expr]) -> list[Value]:
         """Return the indexes that depend on the round, but for slices."""
         chosen = [i for i in items if not isinstance(i, ast.Slice) and self.of.depends(i)]
-        found = [self.of.read(i) for i in chosen]
+        found = [self._pick_of(i) for i in chosen]
         for item, value in zip(chosen, found, strict=True):
             if self.of.facts.is_mask(item) or (
                 value.kind is not Kind.NUMBER and self._is_mask(item)
             ):
                 raise CannotBatchError(LENGTHS)
         return found
+
+    def _pick_of(self, item: ast.expr) -> Value:
+        """Return an index of each round: a vector where all of them surely have columns."""
+        value, facts = self.of.read(item), self.of.facts
+        if not isinstance(value.rank, RelativeRank) or value.kind is not Kind.ROWS:
+            return value
+        if facts.shapes.least_rank(value.rank.base) + value.rank.more != 1:
+            return value
+        return replace(value, rank=facts.assume(value.rank, 1, value.asked))
 
     def _is_mask(self, item: ast.expr) -> bool:
         return any(self.of.facts.is_mask(part) for part in ast.walk(item))
@@ -265,6 +280,9 @@ class Indexer:
 
     def _slice(self, found: Place, item: ast.Slice) -> None:
         bounds = [b for b in (item.lower, item.upper) if b is not None]
+        for bound in bounds:
+            if not self.of.depends(bound):
+                self.of.require_pure(bound)
         if any(map(self.of.depends, bounds)):
             if item.step is not None:
                 raise CannotBatchError(WINDOWS)
@@ -348,6 +366,7 @@ class Indexer:
 
     def _fix(self, found: Place, item: ast.expr, *, by_vectors: bool) -> None:
         """Take an index that is the same in all rounds."""
+        self.of.require_pure(item)
         facts = self.of.facts
         if isinstance(item, ast.Constant) and not isinstance(item.value, int):
             raise CannotBatchError(UNKNOWN_INDEX)
@@ -430,57 +449,6 @@ class Indexer:
         else:
             raise CannotBatchError(UNKNOWN_INDEX)
         found.consumed += 1
-
-
-def flatten(target: ast.Subscript) -> tuple[ast.expr, ast.expr]:
-    """Return ``m[i][a]`` as ``m`` and ``i, a``: one number, then what it leaves."""
-    items = list_indexes(target.slice)
-    match target.value:
-        case ast.Subscript(_, ast.Name() | ast.Constant()) as inner:
-            base, before = flatten(inner)
-            first = list_indexes(before)
-            return base, ast.Tuple([*first, *items], ast.Load())
-        case ast.Subscript(base, ast.Tuple([ast.Slice(None, None, None), ast.Name() as row])):
-            if len(items) == 1 and not isinstance(items[0], (ast.Constant, ast.Starred)):
-                return base, ast.Tuple([items[0], row], ast.Load())  # ``m[:, i][a]`` is ``m[a, i]``
-        case ast.Subscript(base, ast.Tuple(before)) if len(items) == 1:
-            whole = [n for n, item in enumerate(before) if isinstance(item, ast.Slice)]
-            plain = all(isinstance(i, ast.Slice | ast.Name | ast.Constant) for i in before)
-            picked = isinstance(items[0], ast.Compare | ast.Name)
-            if len(whole) == 1 and plain and picked and ast.unparse(before[whole[0]]) == ":":
-                found = [items[0] if n == whole[0] else i for n, i in enumerate(before)]
-                return base, ast.Tuple(found, ast.Load())  # ``m[i, :, 1][a]`` is ``m[i, a, 1]``
-    return target.value, target.slice
-
-
-def spell_items(index: ast.expr, rank: Rank) -> list[ast.expr]:
-    """Return the items of an index of a tensor, with a ``:`` for each dimension of ``...``."""
-    items = list(index.elts) if isinstance(index, ast.Tuple) else [index]
-    dots = [n for n, item in enumerate(items) if _is_constant(item, Ellipsis)]
-    if not dots:
-        return items
-    if dots[0] == len(items) - 1:
-        return items[:-1]
-    taken = sum(not _is_constant(item, None) for item in items) - 1
-    if not isinstance(rank, int) or taken > rank:
-        raise CannotBatchError(UNKNOWN_RANK)
-    return [*items[: dots[0]], *[everything()] * (rank - taken), *items[dots[0] + 1 :]]
-
-
-def _is_constant(item: ast.expr, value: object) -> bool:
-    return isinstance(item, ast.Constant) and item.value is value
-
-
-def trim(items: list[ast.expr]) -> list[ast.expr]:
-    """Return the items without the ``:`` at their end."""
-    left = list(items)
-    while left and isinstance(left[-1], ast.Slice) and _is_all(left[-1]):
-        left.pop()
-    return left
-
-
-def _is_all(item: ast.Slice) -> bool:
-    return item.lower is None and item.upper is None and item.step is None
 
 
 def _is_negative(item: ast.expr) -> bool:

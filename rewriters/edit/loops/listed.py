@@ -16,7 +16,7 @@ import ast
 import copy
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.loops.values import Kind, Value
+from npufix.rewriters.edit.loops.given.values import Kind, Value
 from npufix.rewriters.graph.modules.syntax import list_names
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.loops.choosing import BRANCH, choose, mask_among, write_masked
 from npufix.rewriters.edit.loops.expressions import UNKNOWN_CALL, Expressions
 from npufix.rewriters.edit.loops.filling import copy_rows, fill, read_copied
-from npufix.rewriters.edit.loops.indexing import OTHER_ROUND, Place, flatten, spell_items
-from npufix.rewriters.edit.loops.rows.order import RECURRENCE, require_no_recurrence
-from npufix.rewriters.edit.loops.values import (
+from npufix.rewriters.edit.loops.given.subscripts import flatten, spell_items
+from npufix.rewriters.edit.loops.given.values import (
     LENGTHS,
     OF_A_LIST,
     SHARED,
@@ -22,18 +21,26 @@ from npufix.rewriters.edit.loops.values import (
     Value,
     difference,
     everything,
+    method,
     new_axis,
     parse,
     shift,
     subscript,
+)
+from npufix.rewriters.edit.loops.indexing import OTHER_ROUND, Place
+from npufix.rewriters.edit.loops.rows.joining import is_only_joined
+from npufix.rewriters.edit.loops.rows.order import (
+    RECURRENCE,
+    list_totals,
+    require_no_recurrence,
 )
 from npufix.rewriters.graph.modules.syntax import list_indexes, list_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from npufix.rewriters.edit.loops.facts import Facts
-    from npufix.rewriters.edit.loops.values import Domain
+    from npufix.rewriters.edit.loops.given.facts import Facts
+    from npufix.rewriters.edit.loops.given.values import Domain
     from npufix.rewriters.facts.shapes import Rank
 
 EARLY_EXIT = "it may end, or skip a part, before the last round"
@@ -61,11 +68,13 @@ class Body:
         """Statements about numbers of the host that stay in a loop of their own."""
         self.bound: set[str] = set()
         """The names that it binds, those of its target aside."""
-        self.positive: set[str] = set()
-        """Numbers of a round that are asserted not to be negative."""
         self.writes: list[ast.expr] = []
         self.shown_by_views: set[str] = set()
         """Names of which others may show the memory."""
+        self.totals: set[str] = set()
+        """Names of the function that rounds add to, and do nothing else with."""
+        self.depth = 0
+        """In how many loops that stay inside."""
         self.counted: set[str] = set()
         """What counts the rounds of loops that stay inside."""
 
@@ -78,7 +87,8 @@ class Body:
         """
         self._require_own_rows(code)
         self._find_writes(code)
-        require_no_recurrence(code, set(self.of.env))
+        self.totals = list_totals(code) - set(self.of.env)
+        require_no_recurrence(code, set(self.of.env) | self.totals)
         made = list(self.block(code))
         self.require_apart()
         return made
@@ -194,6 +204,8 @@ class Body:
                 yield from self._bind_all(targets, value)
             case ast.Assign([ast.Subscript() as target], value):
                 yield from self._write(target, value, None)
+            case ast.AugAssign(ast.Name(name), op, value) if name in self.totals:
+                yield self._add_up(name, op, value)
             case ast.AugAssign(ast.Name(name), op, value) if name in self.of.env:
                 yield self._change(name, op, value)
             case ast.AugAssign(ast.Subscript() as target, op, value):
@@ -213,7 +225,9 @@ class Body:
                 match target, items:
                     case ast.Name(counter), ast.Call(ast.Name("range"), [_], []):
                         self.counted.add(counter)
+                self.depth += 1
                 yield ast.For(target, items, list(self.block(body)), [], lineno=0)
+                self.depth -= 1
             case ast.If(test, body, orelse) if not self.of.depends(test):
                 if any(
                     isinstance(s, ast.Assign) and isinstance(s.targets[0], ast.Name)
@@ -222,6 +236,8 @@ class Body:
                     raise CannotBatchError(BRANCH)
                 self.of.read(test)
                 yield ast.If(test, list(self.block(body)), list(self.block(orelse)))
+            case ast.Expr(ast.Call(ast.Attribute(ast.Name(name), "append"), [made], [])):
+                yield self._append(name, made)
             case ast.Pass() | ast.Expr(ast.Constant()):
                 return
             case ast.If(test, body, orelse):
@@ -232,7 +248,7 @@ class Body:
                 raise CannotBatchError(EFFECT)
 
     def _bind(self, name: str, code: ast.expr, statement: ast.stmt) -> Iterator[ast.stmt]:
-        value = self.of.read(code)
+        value = self.of.read(code, parts=True)
         if not value.fresh:
             self.shown_by_views |= list_names(code)
         self.bound.add(name)
@@ -254,12 +270,30 @@ class Body:
             yield ast.Assign([ast.Name(name, ast.Store())], value.code, lineno=0)
             own = ast.Name(name, ast.Load())
             fresh = value.fresh and not isinstance(code, ast.Name)
-            self.of.env[name] = Value(Kind.ROWS, own, value.rank, value.axis, fresh=fresh)
+            self.of.env[name] = Value(
+                Kind.ROWS, own, value.rank, value.axis, fresh=fresh, part=value.part
+            )
+
+    def _add_up(self, name: str, op: ast.operator, code: ast.expr) -> ast.stmt:
+        """Return what adds to a name the values of all rounds."""
+        value = self.of.aligner.tensor(self.of.read(code))
+        if value.kind is not Kind.ROWS:
+            raise CannotBatchError(EFFECT)
+        self.of.conditions["adds-floats"] = None
+        return ast.AugAssign(ast.Name(name, ast.Store()), op, method(value.code, "sum", value.axis))
+
+    def _append(self, name: str, code: ast.expr) -> ast.stmt:
+        """Return what puts the rows of all rounds into a list that is only joined later."""
+        value = self.of.aligner.in_front(self.of.aligner.tensor(self.of.read(code)))
+        if value.kind is not Kind.ROWS or self.depth or not is_only_joined(self.facts, name):
+            raise CannotBatchError(EFFECT)
+        rows = method(value.code, "unbind")
+        return ast.Expr(method(ast.Name(name, ast.Load()), "extend", rows))
 
     def _change(self, name: str, op: ast.operator, code: ast.expr) -> ast.stmt:
         """Return what changes a tensor that the round has computed: ``score *= weight``."""
         own = self.of.env[name]
-        if own.kind is not Kind.ROWS or not own.fresh or name in self.shown_by_views:
+        if own.kind is not Kind.ROWS or own.part or not own.fresh or name in self.shown_by_views:
             raise CannotBatchError(EFFECT)  # a view changes what it shows
         (first, second), whole = self.of.aligner.together(own, self.of.read(code))
         known = whole.rank is not None and (whole.rank, whole.axis) == (own.rank, own.axis)
@@ -318,7 +352,7 @@ class Body:
                 least >= 0
             ):
                 if self.of.depends(left):
-                    self.positive.add(ast.unparse(self.of.read(left).code))
+                    self.of.positive.add(ast.unparse(self.of.read(left).code))
         if any(isinstance(n, ast.Call) for n in ast.walk(test)):
             raise CannotBatchError(UNKNOWN_CALL)
         self.kept.append(code)
@@ -368,7 +402,7 @@ class Body:
                 raise CannotBatchError(OF_A_LIST)
             self.of.ask_for_tensor(base)
 
-    def fit(  # noqa: C901, PLR0911 - one case a kind
+    def fit(  # noqa: C901, PLR0911, PLR0912 - one case a kind
         self, value: Value, place: Place, own: Rank, base: ast.expr
     ) -> ast.expr:
         """Return the new values of rows that have ``own`` dimensions each."""
@@ -395,7 +429,9 @@ class Body:
         if value.axis == place.axis and value.rank == own and own is not None:
             return value.code
         if place.axis:
-            raise CannotBatchError(UNKNOWN_RANK)
+            if value.axis or value.rank != own or own is None:
+                raise CannotBatchError(UNKNOWN_RANK)
+            return method(value.code, "movedim", 0, place.axis)
         front = self.of.aligner.in_front(value)
         more = difference(own, front.rank)
         if more is None:

@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.loops.values import (
+from npufix.rewriters.edit.loops.given.values import (
     UNKNOWN_RANK,
     CannotBatchError,
     Kind,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from npufix.rewriters.edit.loops.aligning import Aligner
-    from npufix.rewriters.edit.loops.facts import Facts
+    from npufix.rewriters.edit.loops.given.facts import Facts
 
 MODULES = "each round uses another module, with weights of its own"
 STATISTICS = "its batch norm takes its statistics from the rows of one round"
@@ -167,9 +167,9 @@ class Calls:
             made = ast.Call(code.func, [value.code], [])
             rank = shift(value.rank, treats.more)
             return Value(Kind.ROWS, made, rank, value.axis, fresh=True, source=value.asked)
-        if not isinstance(value.rank, int) and treats.dims <= _BESIDE_BATCH:
+        if not isinstance(value.rank, int):
             aligner.of.conditions["batch-first"] = None
-        elif not isinstance(value.rank, int) or value.rank <= treats.dims:
+        elif value.rank <= treats.dims:
             raise CannotBatchError(UNKNOWN_RANK)
         if value.axis > 1:
             value = aligner.in_front(value)

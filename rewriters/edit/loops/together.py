@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.aligning import with_rank
-from npufix.rewriters.edit.loops.values import (
+from npufix.rewriters.edit.loops.given.values import (
+    LENGTHS,
     UNKNOWN_RANK,
     CannotBatchError,
     Kind,
@@ -71,7 +72,7 @@ class Together:
         self.taken_apart = code
         return self.of.read(code)
 
-    def along(self, code: ast.Call, op: str) -> Value:
+    def along(self, code: ast.Call, op: str) -> Value:  # noqa: C901 - one case a kind
         """Return an operator along one dimension of the rows, or over all that a round has."""
         of = self.of
         if self.returns_several(code) and code is not self.taken_apart:
@@ -85,9 +86,15 @@ class Together:
         before = operators.SECOND.get(op, 0)
         dims = _dims(of, code, before)
         of.is_counting = op in _OF_ALL and not dims and _is_of_names(first)
-        value = of.operand(first)
+        value = of.operand(first, parts=True)
         of.is_counting = False
         others = [k for k in code.keywords if k.arg not in {"dim", "axis"}]
+        if value.part is not None:
+            if len(rest) > 1 or before:
+                raise CannotBatchError(LENGTHS)
+            return of.parts.reduced(op, value, dims, others)
+        for given in (*rest, *(k.value for k in code.keywords)):
+            of.require_pure(given)
         if len(rest) > 1 + before or any(of.depends(k.value) for k in others):
             raise CannotBatchError(UNKNOWN_DIMENSION)
         if any(of.depends(r) for r in rest):

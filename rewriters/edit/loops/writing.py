@@ -26,7 +26,7 @@ from npufix.rewriters.graph.modules.syntax import list_names
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from npufix.rewriters.edit.loops.reading import FilledList, Loop
+    from npufix.rewriters.edit.loops.given.reading import FilledList, Loop
     from npufix.rewriters.edit.loops.statements import Body
     from npufix.rewriters.graph.dataflow import FunctionFlow
 

@@ -39,6 +39,35 @@ EXPRESSIONS = [
     "x[i].permute(1, 0).clone()", "x[i] - y[0]", "x[i] @ x[i].t()",
 ]  # fmt: skip
 STATEMENTS = [
+    (
+        "    out = torch.ones(3, 4, 2)\n    for i in range(x.shape[0]):\n"
+        "        if k[i, 0] > 1:\n            out[i, k[i, 1] :] = 0.5\n"
+        "            out[i, : k[i, 2], 0] = 7\n    return out\n"
+    ),
+    (
+        "    a = torch.zeros(1)\n    b = 0.0\n    for i in range(x.shape[0]):\n"
+        "        one = x[i].sum()\n        a += one\n        b -= y[i, 0].sum() * one\n"
+        "    return a, b\n"
+    ),
+    (
+        "    at = x[:, :, 0].argsort(dim=1)[:, :2]\n"
+        "    return torch.stack([x[i, row] for i, row in enumerate(at)])\n"
+    ),
+    (
+        "    out = torch.zeros_like(x)\n    for i in range(x.shape[0]):\n"
+        "        w = x[i].exp().contiguous()\n"
+        "        out[i] = w.to(y.device) * y[i] / w.shape[0] / len(x[i])\n    return out\n"
+    ),
+    (
+        "    out = torch.zeros(4, 3, dtype=x.dtype)\n    for i in range(x.shape[0]):\n"
+        "        out[:, i] = x[0, 1] if k[i, 0] > 1 else y[0, 1] * x[1, 2]\n    return out\n"
+    ),
+    (
+        "    made = []\n    for i in range(x.shape[0]):\n        for j in range(x.shape[1]):\n"
+        "            made.append((x[i, j] * y[i, j]).sum())\n"
+        "    return torch.stack(made).view(3, 4)\n"
+    ),
+    "    return torch.stack([torch.cat([x[i], y[0].exp()], dim=1) for i in range(x.shape[0])])\n",
     "    return torch.stack([m.exp() for m in x.unbind(2)])\n",
     "    parts = x.unbind(dim=1)\n    return torch.stack([m.t() for m in parts])\n",
     "    return torch.stack([m.mean(0) for m in x.chunk(2, dim=1)])\n",
@@ -151,6 +180,29 @@ def test_rows_that_another_round_writes_stay(body: str) -> None:
     assert _written(code) is None
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "    for i in range(3):\n        made.append(x[i] * 2)\n    return made\n",
+        (
+            "    for i in range(3):\n        made.append(x[i])\n        made.append(y[i])\n"
+            "    return torch.stack(made)\n"
+        ),
+        (
+            "    for i in range(3):\n        for j in range(2):\n"
+            "            made.append(x[i].exp() * j)\n"
+            "    return torch.stack(made)\n"
+        ),
+        (
+            "    for i in range(3):\n        made.append(x[i].log() if k[i, 0] > 0 else y[i])\n"
+            "    return torch.stack(made)\n"
+        ),
+    ],
+)
+def test_lists_of_rows_in_another_order_stay(body: str) -> None:
+    assert _written(HEAD + "    made = []\n" + body) is None
+
+
 @pytest.mark.parametrize("made", ["x[i] / k[i, 0]", "x[i].log()", "y[k[i, 0]]"])
 def test_what_may_fail_in_a_round_that_is_left_out_stays(made: str) -> None:
     body = f"        if k[i, 0] > 0:\n            total = total + ({made}).sum()\n"
@@ -176,3 +228,9 @@ def test_parts_of_other_sizes_are_no_more_rounds(second: str, *, is_asked: bool)
 
 def test_parts_without_a_number_of_them_stay() -> None:
     assert _written(f"{HEAD}    return torch.stack([a for a in x.chunk(dim=0)])\n") is None
+
+
+def test_totals_that_rounds_read_stay() -> None:
+    body = "        a += x[i].sum()\n        b += a * x[i].mean()\n"
+    loop = f"    a = b = 0.0\n    for i in range(x.shape[0]):\n{body}    return b\n"
+    assert _written(HEAD + loop) is None

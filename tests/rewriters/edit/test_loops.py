@@ -435,7 +435,7 @@ STAYS = {
         "        y[i, some] = x[i][some] / n[i][some]\n    return y\n"
     ),
     "integers of a device, one by one": (
-        "def f(x: Tensor, n: Tensor):\n    return torch.stack([x[i, int(n[i]) // 2 :].mean()"
+        "def f(x: Tensor, n: Tensor):\n    return torch.stack([x[i, int(n[i]) // 2 :].median()"
         " for i in range(x.shape[0])])\n"
     ),
     "rows of the batch mixed": (
@@ -475,7 +475,7 @@ STAYS = {
         "        a, b = x[i], x[i] * 2\n        a, b = b, a\n        y[i] = a - b\n    return y\n"
     ),
     "an index that is a row of several": (
-        "def f(x: Tensor, k: int):\n    y = torch.zeros_like(x)\n    at = x.topk(k, 1)[1]\n"
+        "def f(x: Tensor, k: int):\n    y = torch.zeros_like(x)\n    at = x.topk(k, 2)[1]\n"
         "    for i in range(x.shape[0]):\n        y[i, at[i]] = 1\n    return y\n"
     ),
     "a generator": ("def f(x: Tensor):\n    for i in range(x.shape[0]):\n        yield x[i] * 2\n"),

@@ -27,8 +27,8 @@ from npufix.rewriters.graph.modules.syntax import last_name, list_indexes, list_
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from npufix.rewriters.edit.loops.facts import Facts
-    from npufix.rewriters.edit.loops.reading import Loop
+    from npufix.rewriters.edit.loops.given.facts import Facts
+    from npufix.rewriters.edit.loops.given.reading import Loop
     from npufix.rewriters.graph.dataflow import FunctionFlow
 
 SUPPRESSED = (

@@ -12,8 +12,8 @@ from npufix.rewriters.graph.modules.syntax import last_name, list_names, walk
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from npufix.rewriters.edit.loops.facts import Facts
-    from npufix.rewriters.edit.loops.reading import Loop
+    from npufix.rewriters.edit.loops.given.facts import Facts
+    from npufix.rewriters.edit.loops.given.reading import Loop
 
 MATCHED = (
     "each round writes what is matched in one row: rows = torch.cat([torch.full_like(p, i) for i, "

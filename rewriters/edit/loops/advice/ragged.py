@@ -12,7 +12,7 @@ from npufix.rewriters.graph.modules.syntax import last_name, list_indexes, list_
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from npufix.rewriters.edit.loops.reading import Loop
+    from npufix.rewriters.edit.loops.given.reading import Loop
 
 SEGMENTS = (
     "each round launches kernels of its own for one part: give every row the number of its part "

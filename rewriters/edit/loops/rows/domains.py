@@ -11,7 +11,7 @@ import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.loops.values import (
+from npufix.rewriters.edit.loops.given.values import (
     CannotBatchError,
     Domain,
     Kind,
@@ -31,7 +31,7 @@ from npufix.rewriters.graph.modules.syntax import last_name
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from npufix.rewriters.edit.loops.facts import Facts
+    from npufix.rewriters.edit.loops.given.facts import Facts
     from npufix.rewriters.graph.nodes import Node
 
 NO_DOMAIN = "it runs over something else than range, enumerate, zip or the rows of a tensor"

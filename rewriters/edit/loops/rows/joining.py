@@ -6,7 +6,7 @@ import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.loops.values import (
+from npufix.rewriters.edit.loops.given.values import (
     LENGTHS,
     UNKNOWN_RANK,
     CannotBatchError,
@@ -17,9 +17,12 @@ from npufix.rewriters.edit.loops.values import (
     method,
     parse,
 )
+from npufix.rewriters.edit.loops.ragged import joined
+from npufix.rewriters.graph.modules.syntax import last_name
 
 if TYPE_CHECKING:
     from npufix.rewriters.edit.loops.expressions import Expressions
+    from npufix.rewriters.edit.loops.given.facts import Facts
 
 SAME_EACH = "each round makes the same"
 UNKNOWN_JOIN = "along which dimension its rows are joined is not written out"
@@ -45,7 +48,7 @@ def rows_of(made: ast.expr, of: Expressions) -> Value:
         CannotBatchError: it is no tensor of rows.
 
     """
-    value = of.read(made)
+    value = of.read(made, parts=True)
     if value.kind is Kind.REPEATED:
         return value
     if value.kind is Kind.SAME:
@@ -65,6 +68,8 @@ def add_up(
 
     """
     value = of.aligner.tensor(rows_of(made, of))
+    if value.part is not None:
+        raise CannotBatchError(LENGTHS)
     of.conditions["adds-floats"] = None
     if chosen is not None:
         value = of.aligner.in_front(value)
@@ -109,7 +114,12 @@ def join(call: ast.Call, value: Value) -> ast.expr:
     dim = integer(dims[0]) if dims else 0
     if dim is None or len(dims) > 1 or set(words) - {"dim", "axis"}:
         raise CannotBatchError(UNKNOWN_JOIN)
-    if isinstance(call.func, ast.Name) and call.func.id == "sum":
+    is_sum = isinstance(call.func, ast.Name) and call.func.id == "sum"
+    if value.part is not None:
+        if is_sum or last_name(call.func) == "stack":
+            raise CannotBatchError(LENGTHS)
+        return joined(value, dim)
+    if is_sum:
         return method(value.code, "sum", value.axis)
     name = call.func.attr if isinstance(call.func, ast.Attribute) else ast.unparse(call.func)
     if value.kind is Kind.REPEATED:
@@ -156,3 +166,19 @@ def _move(value: Value, dim: int) -> ast.expr:
     if {value.axis, dim} == {0, 1}:
         return method(value.code, "transpose", 0, 1)
     return method(value.code, "movedim", value.axis, dim)
+
+
+def is_only_joined(facts: Facts, name: str) -> bool:
+    """Tell whether a list is made empty, filled at one place, and else only joined."""
+    flow = facts.flow
+    function, joins = flow.function, 0
+    named = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id == name]
+    for node in ast.walk(function):
+        match node:
+            case ast.Assign([ast.Name(one)], ast.List([])) if one == name:
+                joins += 1
+            case ast.Call(ast.Attribute(ast.Name(one), "append"), [_], []) if one == name:
+                joins += 1
+            case ast.Call(func, [ast.Name(one), *_]) if one == name:
+                joins += flow.names.dotted(func) in {"torch.stack", "torch.cat"}
+    return joins == len(named) == 3  # noqa: PLR2004 - made, filled, joined

@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.filling import Pieces
-from npufix.rewriters.edit.loops.values import method, parse
+from npufix.rewriters.edit.loops.given.values import method, parse
 from npufix.rewriters.graph.modules.syntax import list_names, walk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from npufix.rewriters.edit.loops.facts import Facts
-    from npufix.rewriters.edit.loops.reading import Loop
+    from npufix.rewriters.edit.loops.given.facts import Facts
+    from npufix.rewriters.edit.loops.given.reading import Loop
 
 _CALLED_MASK = re.compile(r"(^|_)(masks?|valids?|keeps?|pad(ding)?s?)(_|$)")
 _PLAIN = (ast.Name, ast.Attribute)

@@ -6,7 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.loops.facts import Facts
+from npufix.rewriters.edit.loops.given.facts import Facts
 from npufix.rewriters.facts.host_tensors import is_brought_to_host, is_made_on_host
 from npufix.rewriters.facts.shapes import annotation
 from npufix.rewriters.facts.value_kinds import is_of_numpy
@@ -16,7 +16,7 @@ from npufix.rewriters.graph.special import Op
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from npufix.rewriters.edit.loops.reading import Loop
+    from npufix.rewriters.edit.loops.given.reading import Loop
     from npufix.rewriters.graph.dataflow import FunctionFlow
     from npufix.rewriters.graph.nodes import Evaluation, Node
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.loops.values import CannotBatchError
+from npufix.rewriters.edit.loops.given.values import CannotBatchError
 from npufix.rewriters.graph.modules.syntax import list_names
 
 if TYPE_CHECKING:
@@ -59,3 +60,16 @@ def require_no_recurrence(code: Sequence[ast.stmt], known: set[str]) -> None:
 
 def _reads(name: ast.Name) -> bool:
     return isinstance(name.ctx, ast.Load)
+
+
+def list_totals(code: Sequence[ast.stmt]) -> set[str]:
+    """Return the names that nothing but ``total += f(x[i])`` is about, each once a round."""
+    names = Counter(n.id for s in code for n in ast.walk(s) if isinstance(n, ast.Name))
+    return {
+        s.target.id
+        for s in code
+        if isinstance(s, ast.AugAssign)
+        and isinstance(s.op, (ast.Add, ast.Sub))
+        and isinstance(s.target, ast.Name)
+        and names[s.target.id] == 1
+    }

@@ -22,15 +22,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.filling import Pieces, statements_of
-from npufix.rewriters.edit.loops.indexing import flatten
+from npufix.rewriters.edit.loops.given.subscripts import flatten
 from npufix.rewriters.edit.loops.rows.columns import FEW, Columns, NotAColumnError, as_column
 from npufix.rewriters.graph.modules.syntax import list_indexes, list_names, list_stored_names, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from npufix.rewriters.edit.loops.facts import Facts
-    from npufix.rewriters.edit.loops.reading import Loop
+    from npufix.rewriters.edit.loops.given.facts import Facts
+    from npufix.rewriters.edit.loops.given.reading import Loop
 
 _MOST = 4
 """Ranges of one tensor: what is written for more is harder to read than the loop."""

@@ -13,13 +13,13 @@ import ast
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.filling import Pieces, statements_of
+from npufix.rewriters.edit.loops.given.values import parse
 from npufix.rewriters.edit.loops.rows.columns import Columns, NotAColumnError
-from npufix.rewriters.edit.loops.values import parse
 from npufix.rewriters.graph.modules.syntax import list_names
 
 if TYPE_CHECKING:
-    from npufix.rewriters.edit.loops.facts import Facts
-    from npufix.rewriters.edit.loops.reading import Loop
+    from npufix.rewriters.edit.loops.given.facts import Facts
+    from npufix.rewriters.edit.loops.given.reading import Loop
 
 
 def read_windows(loop: Loop, facts: Facts) -> Pieces | None:

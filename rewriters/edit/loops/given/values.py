@@ -39,6 +39,20 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True)
+class Part:
+    """Of which elements a round has a row: some along one dimension of it."""
+
+    known: str
+    """The name of a mask, of the rounds and the elements along that dimension."""
+    dim: int
+    """Which dimension of one round."""
+    bounds: str
+    """Where a part begins and ends."""
+    outside: str | None = None
+    """The number where a row has nothing: "" if any, ``None`` if it is what stood there."""
+
+
+@dataclass(frozen=True)
 class Value:
     """An expression for all rounds at once."""
 
@@ -61,6 +75,8 @@ class Value:
     """ENTRY: whether ``code`` makes a list of what Python computes in each round."""
     is_cut: bool = False
     """ENTRY: whether it is an integer, but ``code`` may have fractions: ``int(n[i])``."""
+    part: Part | None = None
+    """ROWS: what of each row there is, if that is not all: ``x[i, :n[i]]``."""
 
     @property
     def asked(self) -> ast.expr:

@@ -48,6 +48,8 @@ class Facts(ValueKinds):
         self.match = Match(first, {}, frozenset(), {})
         self.shapes = Shapes(flow, first.ranks, first.node.epoch)
         self._nodes = {id(e.code): e.node for e in flow.evaluations}
+        self.sizes: set[str] = set()
+        """What is written for the lengths of rows."""
         self.assumes = False
         self.assumed: dict[Node, int] = {}
         """Numbers of dimensions that nobody has proven."""
@@ -247,6 +249,8 @@ class Facts(ValueKinds):
         """Tell whether a value is a Python number; what a ``range`` ends at counts as one."""
         node = self.node(code)
         if node is not None and node in self._ends:
+            return True
+        if self.sizes and isinstance(code, ast.Subscript) and ast.unparse(code) in self.sizes:
             return True
         if isinstance(code, ast.Constant) or (node is not None and self.shapes.is_number(node)):
             return True

@@ -1,0 +1,102 @@
+"""Loops of which each round takes a part of its row: the same for all rows under a mask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from npufix.rewriters.find import find_sites
+from npufix.rules.substitutions.loop_over_rows import RULE
+
+HEADER = "import torch\nfrom torch import Tensor, nn\n"
+LENGTHS = torch.tensor([2, 4, 3])
+# What rows do not have is NaN: it must show nowhere, neither in values nor in gradients.
+KNOWN = torch.arange(4) < LENGTHS[:, None]
+X = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+X = X.masked_fill(~KNOWN[..., None], float("nan"))
+
+JOINED = (
+    "x[i, :n[i]].mean(0)",
+    "x[i, :n[i]].mean(dim=0, keepdim=True)",
+    "x[i, :n[i], 1].sum()",
+    "x[i, :n[i], 0].std()",
+    "x[i, :n[i]].amax(0)",
+    "x[i, :n[i]].min(dim=0).values",
+    "x[i, :n[i], 1].argmax()",
+    "(x[i, :n[i], 0].softmax(0) * x[i, :n[i], 1]).sum()",
+    "x[i, :n[i], 2].exp().sum()",
+    "(x[i, :n[i]] ** 2).sum(-1).mean()",
+    "(x[i, : n[i].item(), 0] > c[i, 0]).any()",
+    "torch.logsumexp(x[i, :n[i], 3], dim=0)",
+    "(x[i, :n[i], 0] - c[i, 0]).abs().mean()",
+    "(x[i, 1 : n[i], 0] * 2).sum()",
+    "nn.functional.mse_loss(x[i, :n[i], 0], c[i, :n[i]])",
+)
+JOINS = (
+    "torch.cat([x[i, :k] for i, k in enumerate(n)])",
+    "torch.cat([x[i, :n[i]].exp() - 1 for i in range(len(n))], dim=0)",
+)
+STAYS = (
+    "torch.stack([x[i, torch.randperm(width)].sum(0) for i in range(len(n))])",
+    "torch.stack([x[i, : int(torch.randint(3, ()))].sum(0) for i in range(len(n))])",
+    "torch.stack([x[i, :n[i]].median(0).values for i in range(len(n))])",
+    "torch.stack([x[i, :n[i]].cumsum(0)[-1] for i in range(len(n))])",
+    "torch.stack([x[i, :n[i], 0].log().sum() for i in range(len(n))])",
+    "torch.stack([(x[i, :n[i], 0] / c[i, :n[i]]).sum() for i in range(len(n))])",
+    "torch.stack([(x[i, :n[i], 0] - c[i, 1 : n[i]]).sum() for i in range(len(n))])",
+    "torch.stack([(x[i, :n[i], 0] - c[i]).sum() for i in range(len(n))])",
+    "torch.stack([x[i, : -n[i]].sum(0) for i in range(len(n))])",
+    "torch.stack([x[i, :n[i]][0] for i in range(len(n))])",
+    "torch.cat([x[i, :n[i]] for i in range(len(n))], dim=1)",
+)
+
+
+def _site(returned: str) -> Any:
+    text = (
+        f"{HEADER}def f(x: Tensor, n: Tensor, c: Tensor):\n"
+        "    rows, width, channels = x.shape\n    assert c.dim() == 2\n"
+        f"    return {returned}\n"
+    )
+    return text, next(iter(find_sites(text, [RULE])), None)
+
+
+def _run(text: str) -> tuple[torch.Tensor, torch.Tensor | None]:
+    scope: dict[str, Any] = {}
+    exec(text, scope)  # noqa: S102 - the text above
+    x = X.clone().requires_grad_()
+    found = scope["f"](x, LENGTHS, torch.arange(12.0, dtype=torch.float64).view(3, 4) / 9)
+    if not found.requires_grad:
+        return found, None
+    found.square().sum().backward()
+    return found, x.grad
+
+
+@pytest.mark.parametrize(
+    "returned", [f"torch.stack([{made} for i in range(len(n))])" for made in JOINED] + [*JOINS]
+)
+def test_parts_of_rows_are_computed_under_a_mask(returned: str) -> None:
+    text, site = _site(returned)
+    assert site is not None
+    assert site.rewrite is not None
+    assert " for " not in site.rewrite.direct
+    old, new = _run(text), _run(site.rewrite.direct)
+    torch.testing.assert_close(new, old)
+
+
+@pytest.mark.parametrize("returned", STAYS)
+def test_what_a_mask_does_not_say_stays(returned: str) -> None:
+    _, site = _site(returned)
+    assert site is None or site.rewrite is None
+
+
+def test_a_mean_of_nothing_is_nan_as_before() -> None:
+    _, site = _site("torch.stack([x[i, :n[i]].mean(0) for i in range(len(n))])")
+    scope: dict[str, Any] = {}
+    exec(site.rewrite.direct, scope)  # noqa: S102 - the text above
+    found = scope["f"](torch.ones(2, 3, 2), torch.tensor([0, 3]), torch.ones(1, 1))
+    assert found.isnan().tolist() == [[True, True], [False, False]]
