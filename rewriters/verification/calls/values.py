@@ -62,8 +62,8 @@ _VOID = 255
 """A label that names no class."""
 _FEW = 16
 """Numbers below this are not worth a word."""
-_MOST_KEPT = 1 << 14
-"""Elements of a tensor that is kept for the next run of the same case."""
+_SMALL, _MOST_KEPT = 1 << 14, 1 << 20
+"""Elements of tensors of which many, or a few, are kept for the next run of the same case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,8 +306,10 @@ def _make(
         names = spec.keys or [f"{name}{i}" for i in range(len(spec.items))]
         items = zip(names, spec.items, strict=True)
         return spec.collect([_make(item, n, flavour, drawn, dtype) for n, item in items])
-    few, given = math.prod(spec.shape) <= _MOST_KEPT, (spec, name, flavour, drawn, dtype)
-    return _draw_once(*given).clone() if few else _draw_tensor(*given)
+    count, given = math.prod(spec.shape), (spec, name, flavour, drawn, dtype)
+    if count > _MOST_KEPT:
+        return _draw_tensor(*given)
+    return (_draw_once if count <= _SMALL else _draw_large_once)(*given).clone()
 
 
 def _draw_tensor(
@@ -324,6 +326,7 @@ def _draw_tensor(
 
 # Both versions, the original in float64 and other roundings of it run each case in turn.
 _draw_once = lru_cache(maxsize=64)(_draw_tensor)
+_draw_large_once = lru_cache(maxsize=4)(_draw_tensor)
 
 
 def map_items(value: object, change: Callable[[object], object]) -> object:

@@ -37,6 +37,8 @@ E = TypeVar("E", bound=Exception)
 
 _SIZE_BYTES = 8
 _LARGEST = 1 << 30
+_OF_A_PIPE = 1 << 16
+"""What a pipe holds at the most: to ask for more makes room for it with every message."""
 _MOST_NOISE = 16 << 20
 """What code may write into the pipe that is not its own to write."""
 _CPU_CLOCK = 2
@@ -96,7 +98,7 @@ class _Listener:
                     del self._heard[: head + size]
                     return message
             try:
-                data = _read(self._pipe.reading, 1 << 20)
+                data = _read(self._pipe.reading, _OF_A_PIPE)
             except OSError as error:
                 raise WorkerLostError(str(error)) from None
             if not data:

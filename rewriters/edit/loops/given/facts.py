@@ -193,7 +193,7 @@ class Facts(ValueKinds):
         if node.op in {Op.PARAM, Op.PHI} and any(map(self._is_listed, (node, *node.args))):
             return False
         known = super()._is_tensor(node)
-        return True if known is None and self._is_compared(node) else known
+        return True if known is None and node in self._compared else known
 
     @cached_property
     def _cast(self) -> frozenset[Node]:
@@ -221,14 +221,16 @@ class Facts(ValueKinds):
                     return f"({count} {sign} {abs(more)})" if more else count
         return ""
 
-    def _is_compared(self, node: Node) -> bool:
-        """Tell whether it is compared with a number, and the outcome taken for a tensor."""
-        return any(
-            (e.node in self._operands_of_tensors or e.node in self._cast)
-            and all(arg is node or self.shapes.is_number(arg) for arg in e.node.args)
-            for op in operators.COMPARISONS
-            for e in self.flow.by_operation.get(op, ())
-            if node in e.node.args
+    @cached_property
+    def _compared(self) -> frozenset[Node]:
+        """Return what is compared with numbers alone, and the outcome taken for a tensor."""
+        every = (e.node for op in operators.COMPARISONS for e in self.flow.by_operation.get(op, ()))
+        return frozenset(
+            node
+            for made in every
+            if made in self._operands_of_tensors or made in self._cast
+            for node in made.args
+            if all(arg is node or self.shapes.is_number(arg) for arg in made.args)
         )
 
     def _annotation(self, node: Node) -> str:
