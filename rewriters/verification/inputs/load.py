@@ -12,6 +12,7 @@ import __future__
 
 import ast
 import builtins
+import copy
 import importlib
 import linecache
 import re
@@ -21,14 +22,17 @@ import types
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
-
-import torch
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from npufix.rewriters.edit.job import PROBE
 from npufix.rewriters.graph.modules.packages import package_of
 from npufix.rewriters.graph.modules.syntax import parse_once
-from npufix.rewriters.verification.inputs.objects.configurations import CONFIG_CLASS, LightConfig
+from npufix.rewriters.verification.inputs.objects.placeholders import (
+    ModuleOfFiles,
+    Placeholder,
+    find_answer,
+    while_loading,
+)
 from npufix.rewriters.verification.inputs.objects.progress import find_progress
 from npufix.rewriters.verification.inputs.overlay import find_text
 from npufix.rewriters.verification.inputs.source.slicing import (
@@ -47,11 +51,12 @@ files_read: set[str] = set()
 """Files whose definitions were taken without importing them; a verdict stands on them as well."""
 _IMPORT_S = 30.0
 _OURS = "__npufix__"
+_Decorated: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef"
+_DECORATED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _HERE = Path(__file__).parents[3]
 _INSTALLED = ("site-packages", "dist-packages")
 _DEEPEST = 9
 """How many files away a definition is looked for."""
-_NO_MODULE = r"(?<!Model)(?<!Module)(?<!Layer)Mixin$|DataModule$|Dataset$"
 _CONFIG_BASE = r"^Pre[tT]rained\w*Config$"
 """Its own file needs half of the package; a configuration needs nothing of it here."""
 
@@ -252,26 +257,63 @@ class _Module:
     def as_far_as_possible(self, names: Sequence[str], *, again: bool = True) -> Loaded:
         """Execute what ``names`` need, with something else for what cannot be imported."""
         module = self._live if self._live is not None and not again else self._fresh()
-        loading = [True]
         statements = [s for name in names for s in slice_module(self.tree, name)]
         wanted = set(names).union(*map(list_used_names, statements))
-        for statement in statements:
-            if id(statement) in self._done:
-                continue
-            if isinstance(statement, IMPORTS):
-                self._import(statement, wanted, module, loading)
-                continue
-            self._done.add(id(statement))
-            try_call(lambda s=statement: self._execute([s], module), _IMPORT_S)  # type: ignore[misc] # a default binds it
-        loading.clear()
+        with while_loading():
+            for statement in statements:
+                if id(statement) in self._done:
+                    continue
+                if isinstance(statement, IMPORTS):
+                    self._import(statement, wanted, module)
+                    continue
+                self._done.add(id(statement))
+                failed = try_call(lambda s=statement: self._execute([s], module), _IMPORT_S).error  # type: ignore[misc] # a default binds it
+                made = vars(module).get(getattr(statement, "name", ""))
+                if isinstance(statement, _DECORATED) and (failed or isinstance(made, Placeholder)):
+                    self._define_bare(statement, module)
         return self._load(module, "partly")
+
+    def _define_bare(self, statement: _Decorated, module: types.ModuleType) -> None:
+        """Execute a definition without those of its decorators that fail."""
+        bare = copy.deepcopy(statement)
+        bare.decorator_list = []
+        if isinstance(bare, ast.ClassDef):
+            for method in bare.body:
+                if isinstance(method, _DECORATED):
+                    kept = [d for d in method.decorator_list if self._decorates(d, module)]
+                    method.decorator_list = kept
+        if try_call(lambda: self._execute([bare], module), _IMPORT_S).error:
+            return
+        for decorator in reversed(statement.decorator_list):
+            known = vars(module)[statement.name]
+            call = ast.Call(decorator, [ast.Name(statement.name, ast.Load())], [])
+            again = ast.Assign([ast.Name(statement.name, ast.Store())], call)
+            again = ast.fix_missing_locations(ast.copy_location(again, decorator))
+            failed = try_call(lambda s=again: self._execute([s], module), _IMPORT_S).error  # type: ignore[misc] # a default binds it
+            if failed or isinstance(vars(module)[statement.name], Placeholder):
+                vars(module)[statement.name] = known
+                self._leave_out(decorator)
+
+    def _decorates(self, decorator: ast.expr, module: types.ModuleType) -> bool:
+        """Say whether a decorator of a method works; that of another part of a property does."""
+        if getattr(decorator, "attr", "") in {"setter", "deleter"}:
+            return True
+        nothing = ast.parse("lambda *given, **named: None", mode="eval").body
+        call = ast.Expr(ast.Call(decorator, [nothing], []))
+        tried = ast.fix_missing_locations(ast.copy_location(call, decorator))
+        if not try_call(lambda: self._execute([tried], module), _IMPORT_S).error:
+            return True
+        self._leave_out(decorator)
+        return False
+
+    def _leave_out(self, decorator: ast.expr) -> None:
+        self._missing.add(f"@{ast.unparse(decorator).partition('(')[0]}")
 
     def _import(
         self,
         statement: ast.Import | ast.ImportFrom,
         wanted: Iterable[str],
         module: types.ModuleType,
-        loading: list[bool],
     ) -> None:
         for alias in statement.names:
             (name,) = list_bound_names(ast.Import([alias]))
@@ -280,32 +322,37 @@ class _Module:
             if self._imports(statement, alias, module):
                 continue
             if name == "*" and isinstance(statement, ast.ImportFrom):
-                self._import_all(statement, wanted, module, loading)
+                self._import_all(statement, wanted, module)
                 continue
-            found: object = None
-            if isinstance(statement, ast.Import):
-                found = self._of_files(alias.name if alias.asname else name, 0, loading)
-            elif not re.search(_CONFIG_BASE, alias.name):
-                found = self._neighbour(statement, alias.name)
-                if found is None:
-                    inner = ".".join(filter(None, (statement.module, alias.name)))
-                    found = self._of_files(inner, statement.level, loading)
-            if found is None:
-                of = statement.module if isinstance(statement, ast.ImportFrom) else None
-                found = find_progress(*filter(None, (of, alias.name)))
+            found = self._find_imported(statement, alias)
+            if found is None and (found := find_answer(alias.name)) is not None:
+                self._missing.add(f"{name}, taken for False")
             if found is not None:
                 module.__dict__[name] = found
                 continue
-            module.__dict__[name] = Placeholder(name, loading)
+            module.__dict__[name] = Placeholder(name)
             where = statement.module if isinstance(statement, ast.ImportFrom) else ""
             self._missing.add(f"{name} of {where}" if where else name)
+
+    def _find_imported(self, statement: ast.Import | ast.ImportFrom, alias: ast.alias) -> object:
+        """Return a name out of the files of the user, or what is known to stand for it."""
+        of: str | None = None
+        if isinstance(statement, ast.Import):
+            known = alias.name if alias.asname else alias.name.partition(".")[0]
+            found: object = self._of_files(known, 0)
+        else:
+            of, found = statement.module, None
+            if not re.search(_CONFIG_BASE, alias.name):
+                found = self._neighbour(statement, alias.name)
+                inner = ".".join(filter(None, (of, alias.name)))
+                found = self._of_files(inner, statement.level) if found is None else found
+        return find_progress(*filter(None, (of, alias.name))) if found is None else found
 
     def _import_all(
         self,
         statement: ast.ImportFrom,
         wanted: Iterable[str],
         module: types.ModuleType,
-        loading: list[bool],
     ) -> None:
         """Take what nothing else in the file defines from where everything was to come from.
 
@@ -315,7 +362,7 @@ class _Module:
         held = {n for n, value in vars(module).items() if not isinstance(value, Placeholder)}
         for name in sorted({*wanted} - own - {PROBE} - vars(builtins).keys() - held):
             found = self._neighbour(statement, name)
-            module.__dict__[name] = Placeholder(name, loading) if found is None else found
+            module.__dict__[name] = Placeholder(name) if found is None else found
             self._missing = self._missing - {name} | ({name} if found is None else set())
 
     def _imports(
@@ -351,7 +398,7 @@ class _Module:
         except ImportError:
             found = None
         if found is None or hasattr(found, _OURS):  # a part of a file, as far as it was needed
-            files = self._of_files(name if fromlist else name.partition(".")[0], level, [])
+            files = self._of_files(name if fromlist else name.partition(".")[0], level)
             return imported() if files is None else files
         return found
 
@@ -371,7 +418,7 @@ class _Module:
                 return found
         return None
 
-    def _of_files(self, dotted: str, level: int, loading: list[bool]) -> ModuleOfFiles | None:
+    def _of_files(self, dotted: str, level: int) -> ModuleOfFiles | None:
         """Return a module of the user, or a folder of such, for ``from . import boxes``."""
         if self._depth == _DEEPEST:
             return None
@@ -385,10 +432,10 @@ class _Module:
         def find(name: str) -> object:
             found = self._neighbour(named, name)
             if found is None:
-                return self._of_files(f"{dotted}.{name}", level, loading)
+                return self._of_files(f"{dotted}.{name}", level)
             return found
 
-        return ModuleOfFiles(dotted, find, loading)
+        return ModuleOfFiles(dotted, find)
 
     def _read(self, path: Path) -> _Module:
         text = find_text(path) or path.read_text(encoding="utf-8")
@@ -410,90 +457,3 @@ def find_beside(owner: object, names: str) -> object:
     first, _, inner = names.partition("/")
     found = getattr(getattr(owner, "__init__", None), "__globals__", {}).get(first)
     return find_beside(found, inner) if inner else found
-
-
-class ModuleOfFiles(types.ModuleType):
-    """A module that could not be imported, whose definitions are taken out of its file."""
-
-    def __init__(self, name: str, find: Callable[[str], object], loading: list[bool]) -> None:
-        """Remember how to find a definition, and the flag that says when loading is over."""
-        super().__init__(name)
-        self._find = find
-        self._loading = loading
-
-    def __getattr__(self, name: str) -> object:
-        """Return a definition, a placeholder for one that is not there while loading."""
-        if name.startswith("__"):
-            raise AttributeError(name)
-        found = self._find(name)
-        if found is not None:
-            self.__dict__[name] = found
-            return found
-        if not self._loading:
-            raise ImportError(f"{self.__name__}.{name} could not be imported")
-        return Placeholder(f"{self.__name__}.{name}", self._loading)
-
-
-class StandInBase(torch.nn.Module):
-    """A base class that could not be imported: a module, whatever its own arguments are."""
-
-    def __init__(self, *_given: object, **_keywords: object) -> None:
-        """Take what the real one takes, as ``init_cfg``."""
-        super().__init__()
-
-
-class StandInMixin:
-    """A base class that could not be imported, and is no module: what is compared has no hash."""
-
-    def __init__(self, *_given: object, **_keywords: object) -> None:
-        """Take what the real one takes."""
-
-
-class Placeholder:
-    """Stands for something that could not be imported.
-
-    Harmless as a decorator or a base class while the definitions are executed; an error as soon
-    as the function to verify uses it, for what it computes would be neither right nor wrong.
-    """
-
-    def __init__(self, name: str, loading: list[bool]) -> None:
-        """Remember what is missing, and the flag that says when loading is over."""
-        self._name = name
-        self._loading = loading
-
-    def _use(self) -> None:
-        if not self._loading:
-            raise ImportError(f"{self._name} could not be imported")
-
-    def __call__(self, *args: object, **keywords: object) -> object:
-        """Return a decorated function as it was; anything else stays a placeholder."""
-        self._use()
-        if len(args) == 1 and not keywords and isinstance(args[0], types.FunctionType | type):
-            return args[0]
-        return Placeholder(f"{self._name}(...)", self._loading)
-
-    def __getattr__(self, name: str) -> Placeholder:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        self._use()
-        return Placeholder(f"{self._name}.{name}", self._loading)
-
-    def __getitem__(self, _of: object) -> Placeholder:
-        """Stay what it is in ``class Builder(Base[Metadata])`` and ``config: Config | None``."""
-        self._use()
-        return self
-
-    __or__ = __ror__ = __getitem__
-
-    def __mro_entries__(self, bases: tuple[object, ...]) -> tuple[type, ...]:
-        """Return a class of its own: one cannot have the same base twice."""
-        # ``class Net(nn.Module, Hub)``: a second module cannot come after that of all
-        beside = any(isinstance(base, type) and issubclass(base, torch.nn.Module) for base in bases)
-        if beside or re.search(_NO_MODULE, self._name):
-            return (type(self._name, (StandInMixin,), {}),)
-        kind = LightConfig if re.search(CONFIG_CLASS, self._name) else StandInBase
-        return (type(self._name, (kind,), {}),)
-
-    def __bool__(self) -> bool:
-        self._use()
-        return False

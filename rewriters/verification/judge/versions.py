@@ -99,6 +99,7 @@ _WHOLE = f"{__name__}:{_import.__qualname__}"
 
 def _prepare(job: Job) -> None:
     """Have the operators of torch_npu that the code calls, if it is not the real one."""
+    npu_operators.stand_in_for_einops()
     if not is_device():
         npu_operators.install(job.torch_npu_version)
         if re.search(r"(?m)^(import|from) torch_npu\b", job.patched):

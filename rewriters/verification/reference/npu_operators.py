@@ -24,6 +24,7 @@ from npufix.rewriters.verification import kernels
 from npufix.rewriters.verification.kernels.common import NoReferenceKernelError, note_kernel
 from npufix.rewriters.verification.reference import (
     driving_functions,
+    einops_functions,
     flash_functions,
     fused_optimizers,
     mindspeed_functions,
@@ -120,14 +121,24 @@ def install(version: str = "") -> types.ModuleType:
     sys.modules.update(mindspeed_functions.modules())
     if "mx_driving" not in sys.modules:  # the real one knows more
         sys.modules.update(driving_functions.modules())
-    made = {**scatter_functions.modules(), **flash_functions.modules()}
-    absent = {  # same
+    _stand_in_for_absent({**scatter_functions.modules(), **flash_functions.modules()})
+    stand_in_for_einops()
+    return module
+
+
+def stand_in_for_einops() -> None:
+    """Have einops, which runs wherever torch does, if it is not installed."""
+    _stand_in_for_absent(einops_functions.modules())
+
+
+def _stand_in_for_absent(made: Mapping[str, types.ModuleType]) -> None:
+    """Put modules of packages that are not installed into ``sys.modules``."""
+    absent = {
         name
-        for name in ("torch_scatter", "flash_attn", "xformers")
+        for name in {dotted.partition(".")[0] for dotted in made}
         if name not in sys.modules and importlib.util.find_spec(name) is None
     }
     sys.modules.update({n: m for n, m in made.items() if n.partition(".")[0] in absent})
-    return module
 
 
 def have_is_npu() -> None:

@@ -27,6 +27,7 @@ _HEAD_WIDTH = r"head_(dim|size)|dim_head|d_head|d_kv"
 _MOST_HEADS = 4
 CONFIG_CLASS = r"(Config|Configuration|Args|Arguments)$"
 _BUILD_S = 5.0
+_PLAIN = (bool, int, float, str, list, tuple, dict, type(None))
 _OF_TABLES = frozenset(dir(dict))
 
 
@@ -86,8 +87,17 @@ class LightConfig(StandInConfig):
     """The base of a configuration class whose own base cannot be imported here."""
 
     def __init__(self, **known: object) -> None:
-        """Keep what the derived class passes on."""
-        super().__init__(known)
+        """Keep what the derived class passes on, and what it says with an annotation.
+
+        The real base may make its fields of ``hidden_size: int = 4096``.
+        """
+        own = {
+            name: value
+            for kind in reversed(type(self).__mro__)
+            for name in vars(kind).get("__annotations__", ())
+            if isinstance(value := vars(kind).get(name), _PLAIN)
+        }
+        super().__init__({**own, **known})
 
     def __getattr__(self, name: str) -> object:
         other = getattr(type(self), "attribute_map", {}).get(name)

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 _RUN_S = 10.0
 _OTHER_NAME = "unexpected keyword argument"
-_NPU = ("torch_npu", "mindspeed", "mx_driving")
+_NPU = ("torch_npu", "mindspeed", "mx_driving", "einops")
 _HEAD = '''"""A counterexample by npufix: two versions of {qualname} that differ.
 
 {words}

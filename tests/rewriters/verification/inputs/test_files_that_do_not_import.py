@@ -37,6 +37,22 @@ def scale(x):
 def narrow(x):
     return wide.widen(x) - 1
 """,
+    "ops/documented.py": """
+import not_installed
+from not_installed import PreTrainedConfig, strict
+
+def documented(text):
+    raise ImportError(not_installed.compiled(text))
+
+def field(default):
+    return not_installed.as_field(default)
+
+@documented("sizes")
+@strict
+class ScaleConfig(PreTrainedConfig):
+    factor: float = 0.25
+    other: float = field(2.0)
+""",
     "ops/numbers.py": """
 import not_installed
 
@@ -52,7 +68,10 @@ def lost(x):
 MODEL = """
 import torch
 import not_installed
+from not_installed import HAS_KERNEL, is_kernel_available
+from torch import nn
 from . import ops
+from .ops.documented import ScaleConfig, documented
 from .ops import narrow, widen
 import kit.ops.scales as scales
 
@@ -60,6 +79,19 @@ def f(x):
     from .ops.numbers import late
     y = torch.sigmoid(x) * x
     return ops.narrow(late(widen(narrow(y)))) + scales.scale(y)
+
+@documented("a layer")
+class H(nn.Module):
+    def __init__(self, config: ScaleConfig):
+        super().__init__()
+        self.factor = config.factor
+
+    @documented("a call")
+    def forward(self, x):
+        if is_kernel_available() or HAS_KERNEL:
+            return x
+        y = torch.sigmoid(x) * x
+        return y * self.factor
 
 def g(x):
     return ops.numbers.lost(torch.sigmoid(x) * x)
@@ -75,7 +107,7 @@ def judge(folder: Path, name: str, new: str) -> Verdict:
         place = folder / "kit" / path
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text, encoding="utf-8")
-    start = MODEL.index(f"def {name}(")
+    start = MODEL.index(f"def {name}(" if name.islower() else f"class {name[0]}(")
     after = MODEL[:start] + MODEL[start:].replace(GATE, new, 1)
     (one,) = find_touched(MODEL, after)
     lines = one.lines_original, one.lines_changed
@@ -87,6 +119,16 @@ def test_modules_and_names_from_everywhere_are_taken_out_of_files(tmp_path: Path
     right = judge(tmp_path, "f", "torch.nn.functional.silu(x)")
     assert right.status is Status.EQUIVALENT, right.reason
     wrong = judge(tmp_path, "f", "torch.nn.functional.silu(x * 1.01)")
+    assert wrong.status is Status.REFUTED, wrong
+
+
+def test_decorators_that_fail_are_left_out_and_what_is_missing_is_not_available(
+    tmp_path: Path,
+) -> None:
+    right = judge(tmp_path, "H.forward", "torch.nn.functional.silu(x)")
+    assert right.status is Status.EQUIVALENT, right.reason
+    assert "taken for False" in right.ground
+    wrong = judge(tmp_path, "H.forward", "torch.nn.functional.silu(x * 1.01)")
     assert wrong.status is Status.REFUTED, wrong
 
 

@@ -8,7 +8,7 @@ pytest.importorskip("torch")
 
 from changed_programs import verdict
 
-from npufix.rewriters.verification.inputs.load import Placeholder
+from npufix.rewriters.verification.inputs.objects.placeholders import Placeholder
 from npufix.rewriters.verification.verdict import Status
 
 IMAGES = """
@@ -72,7 +72,7 @@ def test_arguments_that_have_no_hash_make_objects() -> None:
 
 
 def test_several_missing_bases_are_not_the_same_twice() -> None:
-    first, second = Placeholder("HubMixin", [True]), Placeholder("SaveMixin", [True])
+    first, second = Placeholder("HubMixin"), Placeholder("SaveMixin")
     kind = type("Model", (*first.__mro_entries__(()), *second.__mro_entries__(())), {})
     assert len(kind.__mro__) > len(("Model", "HubMixin", "SaveMixin"))
 

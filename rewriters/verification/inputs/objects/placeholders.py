@@ -1,0 +1,130 @@
+"""What stands for names that cannot be imported, while definitions are executed and after."""
+
+from __future__ import annotations
+
+import re
+import types
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+
+from npufix.rewriters.verification.inputs.objects.configurations import CONFIG_CLASS, LightConfig
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_NO_MODULE = r"(?<!Model)(?<!Module)(?<!Layer)Mixin$|DataModule$|Dataset$"
+_ASKS = (
+    r"^_?(is|has)_\w+_(available|installed)$"
+    r"|^_?(HAS|HAVE)_[A-Z0-9_]+$|^[A-Z0-9_]+_(AVAILABLE|INSTALLED)$"
+)
+"""What a name is called that asks whether a package is there."""
+_loading: list[None] = []
+"""One for each file of which definitions are being executed."""
+
+
+@contextmanager
+def while_loading() -> Iterator[None]:
+    """Have placeholders do no harm for a while: definitions of one file call those of another."""
+    _loading.append(None)
+    try:
+        yield
+    finally:
+        _loading.pop()
+
+
+def find_answer(name: str) -> object:
+    """Return what stands for ``is_triton_available``, which cannot be imported."""
+    if not re.search(_ASKS, name):
+        return None
+    return False if name.isupper() else _never
+
+
+def _never(*_given: object, **_named: object) -> bool:
+    return False
+
+
+class ModuleOfFiles(types.ModuleType):
+    """A module that could not be imported, whose definitions are taken out of its file."""
+
+    def __init__(self, name: str, find: Callable[[str], object]) -> None:
+        """Remember how to find a definition."""
+        super().__init__(name)
+        self._find = find
+
+    def __getattr__(self, name: str) -> object:
+        """Return a definition, a placeholder for one that is not there while loading."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        found = self._find(name)
+        if found is not None:
+            self.__dict__[name] = found
+            return found
+        if not _loading:
+            raise ImportError(f"{self.__name__}.{name} could not be imported")
+        return Placeholder(f"{self.__name__}.{name}")
+
+
+class StandInBase(torch.nn.Module):
+    """A base class that could not be imported: a module, whatever its own arguments are."""
+
+    def __init__(self, *_given: object, **_keywords: object) -> None:
+        """Take what the real one takes, as ``init_cfg``."""
+        super().__init__()
+
+
+class StandInMixin:
+    """A base class that could not be imported, and is no module: what is compared has no hash."""
+
+    def __init__(self, *_given: object, **_keywords: object) -> None:
+        """Take what the real one takes."""
+
+
+class Placeholder:
+    """Stands for something that could not be imported.
+
+    Harmless as a decorator or a base class while the definitions are executed; an error as soon
+    as the function to verify uses it, for what it computes would be neither right nor wrong.
+    """
+
+    def __init__(self, name: str) -> None:
+        """Remember what is missing."""
+        self._name = name
+
+    def _use(self) -> None:
+        if not _loading:
+            raise ImportError(f"{self._name} could not be imported")
+
+    def __call__(self, *args: object, **keywords: object) -> object:
+        """Return a decorated function as it was; anything else stays a placeholder."""
+        self._use()
+        if len(args) == 1 and not keywords and isinstance(args[0], types.FunctionType | type):
+            return args[0]
+        return Placeholder(f"{self._name}(...)")
+
+    def __getattr__(self, name: str) -> Placeholder:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self._use()
+        return Placeholder(f"{self._name}.{name}")
+
+    def __getitem__(self, _of: object) -> Placeholder:
+        """Stay what it is in ``class Builder(Base[Metadata])`` and ``config: Config | None``."""
+        self._use()
+        return self
+
+    __or__ = __ror__ = __getitem__
+
+    def __mro_entries__(self, bases: tuple[object, ...]) -> tuple[type, ...]:
+        """Return a class of its own: one cannot have the same base twice."""
+        # ``class Net(nn.Module, Hub)``: a second module cannot come after that of all
+        beside = any(isinstance(base, type) and issubclass(base, torch.nn.Module) for base in bases)
+        if beside or re.search(_NO_MODULE, self._name):
+            return (type(self._name, (StandInMixin,), {}),)
+        kind = LightConfig if re.search(CONFIG_CLASS, self._name) else StandInBase
+        return (type(self._name, (kind,), {}),)
+
+    def __bool__(self) -> bool:
+        self._use()
+        return False
