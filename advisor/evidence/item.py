@@ -135,11 +135,13 @@ def rank_replayed(found: Sequence[T], replayed: Sequence[Item]) -> list[T]:
     """Return the findings in the order of what they are about, as the replay of each knows better.
 
     A read that leaves the device idle for 0.5 ms may cost the lead that 1.8 ms of late launches
-    want: it is about these. While batches come too late, what else takes 33 ms of a step gains
-    nothing.
+    want: it is about these. A pause that has a name is not its doing. While batches come too late,
+    what else takes 33 ms of a step gains nothing.
     """
     gains = [item.finding.predicted if item.is_own_change else None for item in replayed]
-    known = [_with_lead(*both) for both in zip(found, gains, strict=True)]
+    known = list(found)
+    if found and found[0].change is not None and found[0].change.hurries:
+        known = [_with_lead(*both) for both in zip(found, gains, strict=True)]
     weighed = [_while_loading(*both) for both in zip(known, gains, strict=True)]
     return [known[at] for at in _order(weighed)]
 

@@ -66,10 +66,13 @@ def test_the_replay_says_what_a_finding_is_about() -> None:
     # Behind each read the device waits for 5, and launches are late by 18 for want of a lead.
     change = Change(frozenset(), keeps=(0, 0, 0))
     late = replace(found(0, 30, is_idle=True), is_symptom=True)
+    pause = replace(late, change=Change(frozenset(), sooner_ns={1: 30}))
+    late = replace(late, change=Change(frozenset(), hurries={1}))
     read = replace(found(5, 5, is_idle=True), change=change)
     ranked = rank_replayed([late, read], [late, replayed(read, 18, 18, "host")])
     assert [item.finding.device_ns for item in ranked] == [18, 30]
     assert rank_replayed([late, read], [late, replayed(read, 5, 5, "host")]) == [late, read]
+    assert rank_replayed([pause, read], [pause, replayed(read, 18, 18, "host")])[0] is pause
     # While batches come late nothing else gains much, however long it takes.
     loads = replace(found(0, 14, is_idle=True), change=change)
     kernels = replace(found(20, 30, {1}), change=change)
