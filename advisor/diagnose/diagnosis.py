@@ -11,7 +11,7 @@ import msgspec
 from npufix.advisor.cluster.details import lead_to_source
 from npufix.advisor.cluster.reporting import observe_cluster, rank_problems, rank_rows, rank_steps
 from npufix.advisor.diagnose.causes import with_causes
-from npufix.advisor.diagnose.foreseeing import foresee
+from npufix.advisor.diagnose.foreseeing import Foreseen, foresee
 from npufix.advisor.diagnose.ranks import ALONE, Ways, read_dump
 from npufix.advisor.diagnose.result import Diagnosis
 from npufix.advisor.diagnose.savings import (
@@ -23,7 +23,7 @@ from npufix.advisor.diagnose.savings import (
 from npufix.advisor.evidence.collectives import hot_collectives
 from npufix.advisor.evidence.estimate import calibrate
 from npufix.advisor.evidence.hygiene import missing_parts, snippet
-from npufix.advisor.evidence.item import is_work_or_small, rank_items
+from npufix.advisor.evidence.item import Item, is_work_or_small, rank_items, rank_replayed
 from npufix.advisor.evidence.kernel_times import MeasuredKernels
 from npufix.advisor.evidence.lines import Evidence, gather_evidence
 from npufix.advisor.evidence.operator_lines import operator_lines
@@ -40,7 +40,7 @@ from npufix.rules.shared.recording.versions import unmet
 from npufix.rules.substitution import Substitution
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
     from npufix.advisor.diagnose.findings import Findings, Located
@@ -104,12 +104,7 @@ def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None
     ranked = rank_items([*(located.found if located else ()), *seen])
     ranked = with_causes(ranked, profile.environment.rank)
     told = without_explained(ranked, run.evidence.kernels, run.evidence.steps)
-    everything = settle(told, run.split, run.evidence.kernels)
-    chip = profile.environment.chip
-    ask = partial(
-        foresee, everything, run.evidence, run.step.length_ns, chip=chip, others=_others(read)
-    )
-    foreseen = ask(asked=options.asked)
+    foreseen, ask = _foresee(told, run, options, profile.environment.chip, _others(read))
     everything, forecast = within_idle(foreseen.items, run.split), foreseen.forecast
     seen = [item for item in everything if item.finding.kind == "run"]
     found = [cast("Located", item) for item in everything if item.finding.kind == "code"]
@@ -180,6 +175,22 @@ def _others(read: DumpRanks) -> OtherRanks | None:
     from npufix.advisor.predict.other_ranks import other_ranks
 
     return other_ranks(read.profile.signals, read.cluster, read.profile.environment.rank)
+
+
+def _foresee(
+    told: list[Item], run: _Run, options: Options, chip: str | None, others: OtherRanks | None
+) -> tuple[Foreseen[Item], Callable[..., Foreseen[Item]]]:
+    """Return the findings as replayed, in the order that the replay says, and how to ask again."""
+    replayed = partial(
+        foresee, evidence=run.evidence, step_ns=run.step.length_ns, chip=chip, others=others
+    )
+    ask = partial(replayed, settle(told, run.split, run.evidence.kernels))
+    foreseen = ask(asked=options.asked)
+    better = rank_replayed(told, foreseen.items)
+    if better[:1] != told[:1]:
+        ask = partial(replayed, settle(better, run.split, run.evidence.kernels))
+        foreseen = ask(asked=options.asked)
+    return foreseen, ask
 
 
 def _in_source(cluster: Cluster, run: _Run, tree: SourceTree | None, options: Options) -> Cluster:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from npufix.reports import report
 
 if TYPE_CHECKING:
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from npufix.advisor.evidence.change import Change
+    from npufix.reports.prediction import Prediction
     from npufix.rules.diagnostic import Place
     from npufix.rules.registry import Rule
 
@@ -109,6 +112,8 @@ which nothing tells what can go come behind 9 % in which the device waits for a 
 _USUAL, _CONCERN = 0.1, 0.2
 """Shares of the step that communication which nothing hides usually has, no more than hot, too; and
 from which it is of concern. In between it counts with a share between: 9.9 % and 10.1 % are one."""
+_LOADING = "loading"
+"""``Prediction.limit`` of a step that waits for its batches."""
 _EXPLAINS, _EXPLAINS_JOB = 0.5, 0.25
 """Share of a symptom's time from which a cause explains it; a stage that is 26 ms longer makes the
 others of a pipeline wait in each micro-batch, 85 ms in all."""
@@ -123,6 +128,42 @@ def rank_items(found: Iterable[T]) -> list[T]:
     that a group moves data for long behind its slow link.
     """
     found = list(found)
+    order = _order(found)
+    return [found[at] for at in order]
+
+
+def rank_replayed(found: Sequence[T], replayed: Sequence[Item]) -> list[T]:
+    """Return the findings in the order of what they are about, as the replay of each knows better.
+
+    A read that leaves the device idle for 0.5 ms may cost the lead that 1.8 ms of late launches
+    want: it is about these. A pause that has a name is not its doing. While batches come too late,
+    what else takes 33 ms of a step gains nothing.
+    """
+    gains = [item.finding.predicted if item.is_own_change else None for item in replayed]
+    known = list(found)
+    if found and found[0].change is not None and found[0].change.hurries:
+        known = [_with_lead(*both) for both in zip(found, gains, strict=True)]
+    weighed = [_while_loading(*both) for both in zip(known, gains, strict=True)]
+    return [known[at] for at in _order(weighed)]
+
+
+def _with_lead(item: T, gain: Prediction | None) -> T:
+    finding = item.finding
+    if gain is None or not item.is_idle or gain.saved_low_ns <= finding.device_ns > 0:
+        return item
+    share = finding.share * gain.saved_low_ns / finding.device_ns if finding.device_ns else 0.0
+    own = msgspec.structs.replace(finding, device_ns=gain.saved_low_ns, share=share)
+    return replace(item, finding=own)
+
+
+def _while_loading(item: T, gain: Prediction | None) -> T:
+    if gain is None or item.is_idle or gain.limit != _LOADING:
+        return item
+    most = min(item.finding.device_ns, max(0, gain.saved_high_ns))
+    return replace(item, finding=msgspec.structs.replace(item.finding, device_ns=most))
+
+
+def _order(found: Sequence[Item]) -> list[int]:
     causes = [item for item in found if not (item.is_symptom or item.is_work)]
     idle = [item for item in causes if item.is_idle and not item.of_job]
     of_launches = max((item.idle_ns for item in causes), default=0)
@@ -132,7 +173,8 @@ def rank_items(found: Iterable[T]) -> list[T]:
     job_ns = _largest_ns(item for item in causes if item.of_job)
     named_ns = _largest_ns(i for i in causes if i.is_communication and not i.of_job)
 
-    def key(item: T) -> tuple[object, ...]:
+    def key(at: int) -> tuple[object, ...]:
+        item = found[at]
         # That a group takes 99 ms is what the two collectives that stand still for 95 ms cost.
         symptom = item.is_symptom and item.is_communication
         least = _EXPLAINS * item.finding.device_ns
@@ -141,7 +183,7 @@ def rank_items(found: Iterable[T]) -> list[T]:
         same_ns = shared_ns if item.is_divided else idle_ns
         return _rank(item, job_ns if item.of_job else named_ns if symptom else same_ns)
 
-    return sorted(found, key=key)
+    return sorted(range(len(found)), key=key)
 
 
 def _largest_ns(items: Iterable[Item]) -> int:

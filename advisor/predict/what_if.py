@@ -53,8 +53,9 @@ less, or collectives change: what the host needs for an operator and how much hi
 least."""
 _CORNERS = 0.75
 """Of the way to where all new kernels are as slow as they may be at once: nine of ten cases."""
-_KEEPS_UP = 0.95
-"""Share of the step of today: where all times up to it are as likely for a batch, 19 of 20 are."""
+_KEEPS_UP = 0.75
+"""Share of the step of today in which a batch is made, nine times of ten, where no step waits for
+one: workers are mostly given some time to spare."""
 _OUTLIERS = (1.0, 0.5, 1.5)
 """Share of what longer steps cost a few recorded ones that they cost in the long run."""
 _CLEAR = 0.0005

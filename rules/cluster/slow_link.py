@@ -137,10 +137,13 @@ def _slow(pairs: pd.DataFrame, transport: str, cluster: Cluster) -> Iterator[Clu
     slow = pairs[pairs["apart"] | (~few & slower & (behind > NOISE * pairs["noise"]))]
     if slow.empty:
         return
-    # Links work side by side: what is lost is what the worst of them loses.
-    lost = slow["transit_ns"] * (1 - slow["speed"] / slow["usual"])
-    lost /= steps_of(cluster.collectives, cluster)
-    cost, step = float(lost.max()), step_ns(cluster)
+    # Links work side by side: what is lost is what the worst of them loses; also where collectives
+    # of two streams share it, as a step that did nothing else would take what is usual of it.
+    part = 1 - slow["speed"] / slow["usual"]
+    step = step_ns(cluster)
+    lost = slow["transit_ns"] * part / steps_of(cluster.collectives, cluster)
+    lost = lost.clip(upper=part * step) if step else lost
+    cost = float(lost.max())
     if cost < max(LEAST_SHARE * step, FLOOR_NS):
         return
     slow = slow.assign(lost=lost).sort_values("lost", ascending=False, kind="stable")

@@ -101,18 +101,45 @@ def _slower_clock(recording: Recording, longer: float) -> tuple[float, float] | 
 
     ``longer`` is the share of a longer step that it takes more than others.
     """
-    clock, ops = recording.signals.frequency, recording.outlier_ops
-    if ops is None or clock.empty:
+    clock = recording.signals.frequency
+    if clock.empty:
         return None
-    marks = ops[ops["name"].astype(str).str.startswith(_MARK)]
-    start = recording.kernels["start_ns"]
-    middle = marks["start_ns"] + marks["duration_ns"] // 2
+    moments = _middles(recording).to_frame("start_ns")
     within, around = (
-        float(np.median(clock_of(moments, clock))) if len(moments) else 0.0
-        for moments in (middle.to_frame("start_ns"), start.to_frame("start_ns"))
+        float(np.median(clock_of(rows, clock))) if len(rows) else 0.0
+        for rows in (moments, recording.kernels[["start_ns"]])
     )
     lower = 1 - within / around if around else 0.0
     return (within, around) if lower > 0 and lower >= _MOSTLY * longer else None
+
+
+def _middles(recording: Recording) -> pd.Series[int]:
+    """Return a moment of each longer step at which the device is within it.
+
+    The host, whose marks are recorded, may be a step ahead; the device begins a step when it is done
+    with the kernels of the one before.
+    """
+    import pandas as pd
+
+    kernels, at, end = recording.kernels, [], 0
+    ends = kernels["start_ns"] + kernels["duration_ns"]
+    marks = _marks(recording)
+    for number, length in sorted(recording.outliers.items()):
+        before = ends[kernels["step"].lt(number).to_numpy(bool, na_value=False)]
+        mark = marks[marks["name"].astype(str) == f"{_MARK}{number}"]
+        known = [end, *(before.nlargest(1)), *(mark["start_ns"].nlargest(1))]
+        begin = int(max(known))
+        if begin:
+            at.append(begin + length // 2)
+            end = begin + length
+    return pd.Series(at, dtype="int64")
+
+
+def _marks(recording: Recording) -> pd.DataFrame:
+    ops = recording.outlier_ops
+    ops = recording.host_ops.iloc[:0] if ops is None else ops
+    marks: pd.DataFrame = ops[ops["name"].astype(str).str.startswith(_MARK)]
+    return marks
 
 
 def _place(blamed: pd.DataFrame, extra: int, steps: int) -> tuple[Place, ...]:
@@ -142,7 +169,7 @@ def _functions_there(recording: Recording) -> pd.DataFrame | None:
     ops, functions = recording.outlier_ops, recording.signals.functions
     if ops is None or functions.empty:
         return None
-    marks = ops[ops["name"].astype(str).str.startswith(_MARK)].sort_values("start_ns")
+    marks = _marks(recording).sort_values("start_ns")
     begin, start = marks["start_ns"].to_numpy(), functions["start_ns"].to_numpy()
     at = np.searchsorted(begin, start, side="right") - 1
     end = (marks["start_ns"] + marks["duration_ns"]).to_numpy()

@@ -89,9 +89,16 @@ def name_groups(role: str, group: str) -> str:
 
 
 def compute_exposed_share(cluster: Cluster) -> pd.Series[float]:
-    """Return the share of the communication of each rank that no computation hides."""
+    """Return how much of each collective of a rank no computation hides, on average.
+
+    Collectives of several streams run beside each other: their sum is longer than the time in which
+    the rank communicates.
+    """
     medians = typical(cluster)
-    whole = cluster.steps.groupby("rank")["communication_ns"].median()
+    whole = cluster.steps.groupby("rank")["communication_ns"].median().astype(float)
+    summed = per_step(cluster).groupby("rank")["elapse_ns"].sum()
+    summed = summed.reindex(whole.index).fillna(0.0)
+    whole = whole.where(whole > summed, summed)
     shares = medians["communication_exposed_ns"] / whole.where(whole > 0, np.nan)
     clipped: pd.Series[float] = shares.fillna(0.0).clip(0.0, 1.0)
     return clipped

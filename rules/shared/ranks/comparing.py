@@ -37,6 +37,10 @@ _HOST = 3
 """A host with fewer ranks is compared rank by rank only."""
 _TIMES = ["computing_ns", "communication_exposed_ns", "free_ns"]
 _LISTED = 8
+_CLEARLY = 0.25
+"""Of what a rank is late in its median step: what counts as late in another one."""
+_MOST_OF_ONE = 2.0
+"""The same: what one step counts at most, as a single long one is another thing."""
 
 
 def typical(cluster: Cluster) -> pd.DataFrame:
@@ -86,6 +90,8 @@ class Late:
     """Where they are all ranks of one host."""
     in_steps: tuple[int, int] = (1, 1)
     """In how many steps the latest is late, of how many: it may have become hot halfway."""
+    often: float = 1.0
+    """How late it is in the average step, as a share of what it is in its median one."""
 
     @property
     def usual_ns(self) -> float:
@@ -100,11 +106,7 @@ class Late:
     @property
     def gap_ns(self) -> int:
         """Return by how much the latest is late in the average step."""
-        return round((self.most_ns - self.usual_ns) * self._often)
-
-    @property
-    def _often(self) -> float:
-        return self.in_steps[0] / self.in_steps[1]
+        return round((self.most_ns - self.usual_ns) * self.often)
 
     def saving_ns(self) -> tuple[int, int]:
         """Return what the step gains when they are as fast as their peers.
@@ -115,9 +117,9 @@ class Late:
         own = self.medians["own_ns"]
         last = float(own.loc[list(self.ranks)].max())
         rest = own.drop(index=list(self.ranks))
-        high = (last - float(own.loc[list(self.others)].median())) * self._often
+        high = (last - float(own.loc[list(self.others)].median())) * self.often
         high = min(high, self.gap_ns)
-        low = min((last - float(rest.max())) * self._often, high)
+        low = min((last - float(rest.max())) * self.often, high)
         return max(0, round(low)), max(0, round(high))
 
     @property
@@ -158,16 +160,26 @@ def late_ranks(cluster: Cluster, column: str) -> Iterator[Late]:
         if found:
             others = tuple(rank for rank in members if rank not in found)
             host = host or host_of(cluster, found)
-            steps = _late_steps(cluster, column, found[0], others)
-            yield Late(column, found, others, medians, step_ns(cluster), host, steps)
+            steps, often = _late_steps(cluster, column, found[0], others)
+            yield Late(column, found, others, medians, step_ns(cluster), host, steps, often)
 
 
-def _late_steps(cluster: Cluster, column: str, late: int, others: Sequence[int]) -> tuple[int, int]:
-    """Return in how many steps a rank is late by half of what it is in its median step, of all."""
+def _late_steps(
+    cluster: Cluster, column: str, late: int, others: Sequence[int]
+) -> tuple[tuple[int, int], float]:
+    """Return in how many steps a rank is late, of all, and how late on average.
+
+    Both by what it is in its median step: idle for 37 ms of one step and for 9 ms of the next, it
+    is late in both, by 23 ms on average.
+    """
     rows = _by_step(cluster)[column].unstack("rank")  # noqa: PD010 - one value for each
     gaps = (rows[late] - rows[list(others)].median(axis=1)).dropna().to_numpy(np.float64)
-    count = int((gaps >= np.median(gaps) / 2).sum()) if len(gaps) else 0
-    return (count, len(gaps)) if count else (1, 1)
+    usual = float(np.median(gaps)) if len(gaps) else 0.0
+    if usual <= 0:
+        return (1, 1), 1.0
+    count = int((gaps >= _CLEARLY * usual).sum())
+    average = float(np.minimum(gaps, _MOST_OF_ONE * usual).mean())
+    return (count, len(gaps)), min(1.0, max(0.0, average / usual))
 
 
 def _late(rows: pd.DataFrame, column: str) -> tuple[int, ...]:

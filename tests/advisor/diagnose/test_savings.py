@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from npufix.advisor.diagnose.causes import with_causes
 from npufix.advisor.diagnose.savings import settle, total_saving, within_idle, without_explained
 from npufix.advisor.evidence.change import Change
-from npufix.advisor.evidence.item import Item, rank_items
+from npufix.advisor.evidence.item import Item, rank_items, rank_replayed
 from npufix.reports.prediction import Forecast, Prediction
 from npufix.reports.report import Finding, Saving, StepSplit
 from npufix.rules.diagnostic import Place
@@ -56,6 +56,30 @@ def test_what_next_to_nothing_can_be_saved_of_counts_less() -> None:
     )
     assert rank_items([hardly, found(1500, 1600)])[-1] is hardly
     assert rank_items([hardly, found(900, 1000)])[0] is hardly
+
+
+def test_the_replay_says_what_a_finding_is_about() -> None:
+    def replayed(item: Item, low: int, high: int, limit: str) -> Item:
+        gain = Prediction(0, 0, 0, high, low, high, "gain", limit, 0)
+        return replace(item, finding=msgspec.structs.replace(item.finding, predicted=gain))
+
+    # Behind each read the device waits for 5, and launches are late by 18 for want of a lead.
+    change = Change(frozenset(), keeps=(0, 0, 0))
+    late = replace(found(0, 30, is_idle=True), is_symptom=True)
+    pause = replace(late, change=Change(frozenset(), sooner_ns={1: 30}))
+    late = replace(late, change=Change(frozenset(), hurries={1}))
+    read = replace(found(5, 5, is_idle=True), change=change)
+    ranked = rank_replayed([late, read], [late, replayed(read, 18, 18, "host")])
+    assert [item.finding.device_ns for item in ranked] == [18, 30]
+    assert rank_replayed([late, read], [late, replayed(read, 5, 5, "host")]) == [late, read]
+    assert rank_replayed([pause, read], [pause, replayed(read, 18, 18, "host")])[0] is pause
+    # While batches come late nothing else gains much, however long it takes.
+    loads = replace(found(0, 14, is_idle=True), change=change)
+    kernels = replace(found(20, 30, {1}), change=change)
+    found_so = [replayed(kernels, 0, 8, "loading"), replayed(loads, 0, 14, "computing")]
+    assert rank_replayed([kernels, loads], found_so) == [loads, kernels]
+    found_so[0] = replayed(kernels, 20, 30, "computing")
+    assert rank_replayed([kernels, loads], found_so) == [kernels, loads]
 
 
 def test_a_pause_is_explained_by_no_collection_of_garbage_beside_it() -> None:

@@ -25,7 +25,7 @@ from npufix.rules.cluster_diagnostic import (
 )
 from npufix.rules.registry import all_cluster_diagnostics
 from npufix.rules.shared.quantities import milliseconds
-from npufix.rules.shared.ranks.comparing import late_ranks
+from npufix.rules.shared.ranks.comparing import late_ranks, step_ns
 from npufix.rules.shared.ranks.groups import stages
 
 if TYPE_CHECKING:
@@ -106,6 +106,17 @@ def test_a_rank_that_becomes_slow_halfway_costs_what_the_average_step_does(hot: 
     assert ("in 3 of 4 steps" in seen.what) == (hot < len(names))
     assert seen.saving_ns is not None
     assert seen.saving_ns[1] <= 2 * MS * hot
+
+
+def test_a_rank_that_is_late_by_as_much_as_never_twice_is_late_in_all_steps() -> None:
+    # A pause of 20 ms lies in each step of the host, and two of them in one of the device.
+    looked_at = alone([(30.0, 28.0, 0.1)] * 3 + [(30.0, 5.0, 37.0)])
+    rows = looked_at.steps[looked_at.steps["step"] < 2].copy()
+    rows.loc[(rows["rank"] == 3) & (rows["step"] == 1), "free_ns"] = 9 * MS
+    (seen,) = found("NPU602", replace(looked_at, steps=rows))
+    assert seen.ranks == (3,)
+    assert seen.cost_ns == 22_900_000
+    assert "in 1 of 2 steps" not in seen.what
 
 
 @pytest.mark.parametrize(("stated", "told"), [(100 * MS, 100 * MS), (0, 0), (-1, 0)])
@@ -418,6 +429,8 @@ def test_of_two_links_one_may_be_slow_but_not_one_way_of_a_link(
     )
     seen = found("NPU604", replace(base, links=links))
     assert [each.ranks for each in seen] == slow
+    # Collectives of two streams share it: a step that only waits for it would take a fifth.
+    assert all(each.cost_ns <= round(0.8 * step_ns(base)) for each in seen)
 
 
 def test_a_detour_between_ranks_of_a_host_is_told() -> None:
@@ -494,6 +507,10 @@ def test_of_a_group_that_not_all_recorded_each_rank_says_how_long_it_waits() -> 
     calls = len(own) / own["step"].nunique()
     assert f"{milliseconds(calls * 60 * MS)} wait for the last rank" in seen.what
     assert f"{milliseconds(calls * 18 * MS)} move data" in seen.what
+    # Where collectives run beside each other, their sum is longer than the rank communicates.
+    steps = steps.assign(communication_ns=40 * MS, communication_exposed_ns=40 * MS)
+    (seen,) = found("NPU611", replace(few, steps=steps))
+    assert seen.cost_ns <= 40 * MS
 
 
 def test_who_waits_for_ranks_that_nobody_recorded_does_not_stand_still() -> None:
