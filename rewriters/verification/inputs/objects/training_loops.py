@@ -24,7 +24,7 @@ from npufix.rewriters.verification.calls.values import (
 from npufix.rewriters.verification.inputs.source.parameters import WIDTH, Parameter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from npufix.rewriters.verification.inputs.source.training.loops import Batch, Item, Result
     from npufix.rewriters.verification.inputs.source.usage import Use
@@ -257,6 +257,17 @@ def _list_leaves(value: object) -> Iterator[object]:
         yield held
 
 
+class LossOfWeights:
+    """A loss computed before the call, of the weights that an optimiser beside it trains."""
+
+    def compute(self, weights: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return it; alone, a number that takes a gradient."""
+        trained = [w for w in weights if w.requires_grad]
+        if not trained:
+            return torch.tensor(0.75, requires_grad=True)
+        return torch.stack([(w - 0.5).square().sum() for w in trained]).sum() / 4
+
+
 class Schedule:
     """What changes the learning rate of the optimiser beside it, with every step."""
 
@@ -350,6 +361,8 @@ def _offer_parts(parameter: Parameter, use: Use) -> Iterator[Spec]:
         yield from _offer_samples(batches)
     elif use.batch is not None and re.search(_ONE, name):
         yield from _offer_batch(use.batch)
+    elif use.derived and re.search(_IS_LOSS, name):
+        yield _offer("LossOfWeights", "a loss of the weights")
     elif use.called and re.search(_LOSS, name):
         yield from (_offer("loss", f"an nn.{kind}", kind) for kind in _LOSSES)
     elif use.gives is not None and _is_trained(name, use):

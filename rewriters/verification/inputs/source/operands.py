@@ -221,3 +221,25 @@ def is_element(node: ast.AST | None, name: str) -> bool:
     """Say whether this is ``x[i]``, for what has this name."""
     plain = isinstance(node, ast.Subscript) and not isinstance(node.slice, ast.Slice | ast.Tuple)
     return plain and getattr(getattr(node, "value", None), "id", "") == name
+
+
+def find_derived(function: ast.AST, names: Collection[str]) -> frozenset[str]:
+    """Return those that gradients are computed of: ``(loss / n).backward()``, ``scale(loss)``."""
+    found: set[str] = set()
+    for node in walk(function):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            of = [node.func.value] if node.func.attr == "backward" else []
+            of += node.args[:1] if node.func.attr in {"backward", "scale"} else []
+            found |= {_name_first(one) for one in of}
+    return frozenset(found.intersection(names))
+
+
+def _name_first(node: ast.expr) -> str:
+    """Return ``loss`` for ``(loss / n).mean()``."""
+    while not isinstance(node, ast.Name):
+        match node:
+            case ast.BinOp(left=inner) | ast.Attribute(value=inner) | ast.Call(func=inner):
+                node = inner
+            case _:
+                return ""
+    return node.id

@@ -122,11 +122,14 @@ class Use:
     """In what form it is taken apart itself."""
     gives: Result | None = None
     """What is read of what it returns."""
+    derived: bool = False
+    """Whether gradients are computed of it."""
 
     @property
     def in_loops(self) -> Use:
         """What holds whatever a text says: its parts, and what it is in a training loop."""
         kept = Use(keys=self.keys, counts=self.counts, batches=self.batches, batch=self.batch)
+        kept.derived, kept.corners = self.derived, self.corners
         if self.gives is not None:
             kept.gives, kept.called, kept.attributes = self.gives, self.called, self.attributes
         return kept
@@ -202,6 +205,7 @@ def find_uses(function: Function) -> dict[str, Use]:
         ("deep", operands.list_looped_twice),
         ("counts", operands.list_plain_keys),
         ("corners", operands.find_corners),
+        ("derived", operands.find_derived),
     )
     for mark, name in ((mark, n) for mark, find in marks for n in find(function, found)):
         setattr(found[name], mark, True)
@@ -360,13 +364,11 @@ def _note_unpacking(use: Use, targets: ast.Tuple | ast.List, value: ast.expr, na
     if isinstance(value, ast.Tuple) and len(value.elts) == len(targets.elts):
         return
     use.paired |= _is(value, name) and len(targets.elts) == _PAIR and not stars
-    if isinstance(value, ast.Subscript) and _is_shape(value.value, name):
+    cut = isinstance(value, ast.Subscript) and _is_shape(value.value, name)
+    if cut or (stars and _is_shape(value, name)):
         use.least = max(use.least, count)
     elif _is_shape(value, name):
-        if stars:
-            use.least = max(use.least, count)
-        else:
-            use.dims.add(count)
+        use.dims.add(count)
 
 
 def _note_comparison(use: Use, node: ast.Compare, name: str) -> None:
@@ -395,8 +397,7 @@ def _note_subscript(use: Use, node: ast.Subscript, name: str) -> None:
     use.indexed = True
     use.length = max([use.length, *(_axes_for(n) for n in _axis(node.slice))])
     if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
-        if node.slice.value not in use.keys:
-            use.keys.append(node.slice.value)
+        use.keys += [node.slice.value] * (node.slice.value not in use.keys)
     elif isinstance(node.slice, ast.Tuple):
         plain = [n for n in node.slice.elts if not _adds_nothing(n)]
         use.least = max(use.least, len(plain))
