@@ -271,3 +271,28 @@ def test_what_is_lost_or_nothing_is_no_difference(
 ) -> None:
     assert verified(text, old, right).status is Status.EQUIVALENT
     assert verified(text, old, wrong).status is Status.REFUTED
+
+
+DROPPED = """
+import torch
+
+def drop(NAMED: torch.Tensor, mask: torch.Tensor):
+    NAMED = NAMED.clone()
+    NAMED[mask.bool()] = 0.0
+    return NAMED
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "status"),
+    # of hidden states, a mask may be one of rows, and without a word nobody knows
+    [("scores", Status.EQUIVALENT), ("hidden", Status.NOT_VERIFIED)],
+)
+def test_a_mask_of_rows_is_none_of_scores(name: str, status: Status) -> None:
+    text = DROPPED.replace("NAMED", name)
+    found = verified(
+        text,
+        f"    {name}[mask.bool()] = 0.0\n    return {name}\n",
+        f"    return {name}.masked_fill(mask.bool(), 0.0)\n",
+    )
+    assert found.status is status, found
