@@ -42,6 +42,7 @@ from npufix.rewriters.verification.judge.programs.counterexample import Versions
 from npufix.rewriters.verification.judge.randomness import draws_by_others, is_random
 from npufix.rewriters.verification.judge.shrink import Counterexample
 from npufix.rewriters.verification.kernels.common import ShapeRefusedError, collect_kernels
+from npufix.rewriters.verification.sandbox.limits import ExpiredError
 from npufix.rewriters.verification.sandbox.remote import spent_s
 from npufix.rewriters.verification.verdict import (
     BackendLimitError,
@@ -64,6 +65,8 @@ _COMPARE_S = 15.0
 """For all cases of a job; the first ones are the most telling."""
 _SETS_STATES = re.compile(r"\b(manual_seed|set_rng_state|setstate|fork_rng|random\.seed)\b")
 _STEPS = 3
+_LARGE = 1024
+"""Elements of the arguments of a call."""
 _NO_CPU_KERNEL = (  # the histogram of integers: the tokens of each expert
     r"not implemented for '(Half|BFloat16)'|not supported.*(Half|BFloat16)|\bhistogram_cpu\b. not"
 )
@@ -460,6 +463,10 @@ def _cannot_run(run: Proof, one: CaseRun, after: CallRecord) -> bool:
     """Say whether the failure of the patched run tells nothing against the patch."""
     if after.kind in LIMITS:
         raise BackendLimitError(after.error.partition(": ")[2])
+    if after.kind == ExpiredError.__name__ and one.case.size > _LARGE:
+        # how long much takes is a matter of the machine; a loop without an end shows in small calls
+        run.skipped = run.skipped or f"the changed code takes too long for {one.case}"
+        return True
     if after.error and re.search(f"{_NO_CPU_KERNEL}|{NO_MEMORY}|{_NO_REAL_LAYER}", after.error):
         run.skipped = f"the patched code cannot run here: {after.error}"
         run.unable.setdefault(one.dtype, run.skipped)

@@ -382,7 +382,7 @@ def _guess_object(parameter: Parameter, use: Use) -> list[Spec]:
         made += [with_buffers] * bool(use.attributes & _GOES_THROUGH)
         # of images of any width, as a critic of ``x (B, C, H, W)``
         made += [make_stand_in(parameter.name)] * (use.called and use.given == 1)
-    elif re.search(r"\bGenerator\b", annotation) or name == "generator":
+    elif re.search(r"\bGenerator\b", annotation) or (name == "generator" and not use.called):
         left_out = [Value(parameter.default, given=False)] if parameter.has_default else []
         made = [*left_out, _make("generator", "a generator", seed)]
     elif parameter.has_default:
