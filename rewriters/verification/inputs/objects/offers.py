@@ -236,7 +236,7 @@ def bind_optimizers(arguments: dict[str, object], number: int = 0) -> None:
     trained = [*weights, *(w for o in optimizers if not weights for w in list_weights(o))]
     for name, value in arguments.items():
         if isinstance(value, LossOfWeights):
-            arguments[name] = value.compute(trained)
+            arguments[name] = value.compute(trained, number)
     bind_schedules(arguments)
 
 

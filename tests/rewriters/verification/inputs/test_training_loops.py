@@ -194,6 +194,16 @@ def fit_once(model, optimizer, x):
     optimizer.step()
     return loss.detach()
 """
+CLIP = """
+def clipped(optimizer, loss, most: float = 1.0):
+    optimizer.zero_grad()
+    loss.backward()
+    weights = [p for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
+    total = torch.stack([p.grad.norm() for p in weights]).norm()
+    for p in weights:
+        p.grad.mul_((most / total).clamp(max=1.0))
+    optimizer.step()
+"""
 GAN = """
 def generate(generator, critic, optimizer, noise):
     loss = F.softplus(-critic(generator(noise))).mean()
@@ -231,6 +241,7 @@ class Scaler:
             "    loss = model(x).square().mean()\n    optimizer.zero_grad()\n",
             Status.EQUIVALENT,
         ),
+        (CLIP, ".clamp(max=1.0)", "", Status.REFUTED),
         (GAN, "    optimizer.zero_grad()\n", "", Status.REFUTED),
         (FINITE, "            self.good = 0\n", "", Status.REFUTED),
     ],
