@@ -43,6 +43,8 @@ _LAST = 2
 """Rows of the last batch: a mean of means is not the mean of all."""
 _STEEP_CALL, _STEEP = 2, 128.0
 """In the second batch gradients are so much larger: beyond what they are clipped to."""
+_FAINT = 2.0**-14
+"""Of a loss whose gradients are below all that they are clipped to."""
 _SIDE = 6
 _LENGTH = 5
 _COUNTS = (5, 12, 1)
@@ -268,9 +270,8 @@ class LossOfWeights:
         trained = [w for w in weights if w.requires_grad]
         if not trained:
             return torch.tensor(0.75, requires_grad=True)
-        return torch.stack([(w - 0.5).square().sum() for w in trained]).sum() / 4 ** (
-            1 + 6 * (number % 2)
-        )
+        size = _FAINT if number % 2 else 1.0
+        return torch.stack([(w - 0.5).square().sum() * size for w in trained]).sum()
 
 
 class Schedule:
