@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import torch
 
+from npufix.rewriters.verification.calls.boxes import cluster, draw_near, stretch
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -30,18 +32,17 @@ Flavour: TypeAlias = Literal[
     "far below",
     "few values",
     "NaN and Inf",
-    "NaN and large",
     "strided",
     "negative",
     "all true",
     "all false",
     "whole rows",
     "highest",
+    "NaN and large",
     "in order",
+    "overlapping",
 ]
-FLAVOURS: tuple[Flavour, ...] = tuple(
-    flavour for flavour in get_args(Flavour) if flavour not in {"NaN and large", "in order"}
-)
+FLAVOURS: tuple[Flavour, ...] = get_args(Flavour)[:-3]
 LARGE: Flavour = "NaN and large"
 """What stands for "NaN and Inf" where it matters what a gradient tends to."""
 FAR: frozenset[Flavour] = frozenset({"large", "far from zero", "far below"})
@@ -80,8 +81,8 @@ class Tensor:
     """A tensor to be made: ``unit`` holds values in (0, 1), ``int`` values in [low, high).
 
     ``additive`` is a mask of 0 and the lowest number of the dtype, ``binary`` one of 0.0 and 1.0;
-    neither takes a gradient. The halves of a ``box`` are its lower and its upper corner;
-    a ``rotation`` is of ``complex`` numbers of the magnitude one.
+    neither takes a gradient. The halves of a ``box`` are its lower and its upper corner, where they
+    overlap within a few of ``high``; a ``rotation`` is of ``complex`` numbers of the magnitude one.
     """
 
     shape: tuple[int, ...]
@@ -375,17 +376,14 @@ def _draw(
     drawn = torch.rand(spec.shape, generator=source, dtype=torch.float64)
     if flavour == "few values" and spec.kind in {"unit", "box"}:
         drawn = (drawn * 2).floor()  # so that boxes are the same, or a half of each other
-        return (_corners(drawn, 1.0) if spec.kind == "box" else (drawn + 1) / 4).to(dtype)
+        return (stretch(drawn, 1.0) if spec.kind == "box" else (drawn + 1) / 4).to(dtype)
+    if flavour == "overlapping" and spec.kind in {"unit", "box"}:
+        return (cluster(drawn, spec.high) if spec.kind == "box" else draw_near(drawn)).to(dtype)
     if spec.kind in {"complex", "rotation"}:
         arcs = (drawn * 32).floor() * (math.pi / 16) if flavour == "few values" else drawn * 6
         sizes = torch.rand(spec.shape, generator=source) * (spec.kind == "complex")
         return torch.polar(sizes + (0.5 if spec.kind == "complex" else 1.0), arcs.float())
-    return (_corners(drawn) if spec.kind == "box" else drawn * 0.9 + 0.05).to(dtype)
-
-
-def _corners(drawn: torch.Tensor, least: float = 0.0) -> torch.Tensor:
-    lower, size = drawn.chunk(2, -1)
-    return torch.cat((lower, lower + size + least), -1)
+    return (stretch(drawn) if spec.kind == "box" else drawn * 0.9 + 0.05).to(dtype)
 
 
 def _flags(shape: tuple[int, ...], flavour: Flavour, source: torch.Generator) -> torch.Tensor:

@@ -48,6 +48,8 @@ _SPECIAL = (
 """No tensor, though code that indexes takes one of ids."""
 _WHOLE = r"(^|_)(ids?|idx|ind(ex|ices)|len(s|gths?)?|tokens?)$"
 _TABLE = r"^(cos|sin)|freqs|rotary|rope"
+_CORNERS = "_box_corners"
+"""After the name of what the code takes for corners."""
 BOXES = r"box|rois?$|anchors|proposals"
 """Corners: the first half of them is less than the other."""
 MASK = r"mask|keep|valid$|is_pad"
@@ -102,8 +104,7 @@ def guess_tensors(
         return ends
     if declared.use.weighs and not shapes:
         return weigh_classes(*base[1:2], *base[-1:])
-    if declared.boxes and shapes and not re.search(BOXES, parameter.name.lower()):
-        parameter = replace(parameter, name=f"{parameter.name}_boxes")
+    parameter = _as_boxes(parameter, declared, shapes)
     cached = _guess_cached(parameter, base, declared, shapes)
     if cached and (parameter.annotation or declared.use.deep):
         return cached
@@ -130,6 +131,17 @@ def guess_tensors(
     if "zero-one" in declared.kinds and (not fitting or "float" not in declared.kinds):
         fitting += [Tensor(s, "binary") for s in shapes]  # a loss wants 0.0 and 1.0
     return [*cached, *fitting]
+
+
+def _as_boxes(
+    parameter: Parameter, declared: Declared, shapes: Sequence[tuple[int, ...]]
+) -> Parameter:
+    """Return a parameter by a name that says so, if text or code says that it holds boxes."""
+    if declared.use.corners:
+        return replace(parameter, name=f"{parameter.name}{_CORNERS}")
+    if declared.boxes and shapes and not re.search(BOXES, parameter.name.lower()):
+        return replace(parameter, name=f"{parameter.name}_boxes")
+    return parameter
 
 
 def weigh_classes(*counts: int) -> list[Spec]:
@@ -199,8 +211,10 @@ def _guess_any(
         shapes = [(base[1], pairs), (base[-2], pairs), (1, base[1], 1, pairs), (*base[:2], pairs)]
         return [Tensor(s, "rotation") for s in _distinct(shapes)]
     # with more than corners, boxes have headings or velocities as well
-    if re.search(BOXES, name) and not re.search(MASK, name) and columns <= 4:  # noqa: PLR2004 - corners
-        return [Tensor(s, "box") for s in ((3, 4), (2, 4), (2, 3, 4), (4,))]
+    corners = name.endswith(_CORNERS)
+    if re.search(BOXES, name) and not re.search(MASK, name) and (columns <= 4 or corners):  # noqa: PLR2004 - corners
+        width = max(columns, 4)
+        return [Tensor((*lead, width), "box") for lead in ((3,), (2,), (2, 3), ())]
     floats = [Tensor(s) for s in _shapes(name, _widen(base, columns), widths)]
     units = [Tensor(s.shape, "unit") for s in floats]
     ints = _integers(name, base)
@@ -242,7 +256,8 @@ def _of_shapes(name: str, shapes: Sequence[tuple[int, ...]]) -> list[list[Tensor
     ints = [Tensor(s, "int", h) for s in shapes for h in dict.fromkeys(highs)]
     bools = [Tensor(s, "bool") for s in shapes]
     units = [Tensor(s, "unit") for s in shapes]
-    if re.search(BOXES, name) and all(s[1:] and s[-1] in {4, 6} for s in shapes):  # corners
+    widths = {4, 6, 5, 7} if name.endswith(_CORNERS) else {4, 6}
+    if re.search(BOXES, name) and all(s[1:] and s[-1] in widths for s in shapes):
         return [[Tensor(s, "box") for s in shapes], floats, ints]
     if re.search(MASK, name):
         return [bools, ints, [Tensor(s, "additive") for s in shapes], floats]

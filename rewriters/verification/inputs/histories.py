@@ -36,6 +36,7 @@ from npufix.rewriters.verification.inputs.source.attributes import (
     list_attributes_read,
     list_attributes_written,
     list_counter_limits,
+    list_keys,
 )
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
@@ -69,7 +70,7 @@ _PLATEAU = 3
 """Calls of which one is better than all before it: what waits for the next one waits in two."""
 _COUNTS_ON = r"epoch|step|iter"
 _NAMES_ONE = r"(^|_)(key|id|idx|index|slot|page|item|token|symbol)$"
-"""A whole number that is one of several: others in other calls, and the first one again."""
+"""A number or a text that is one of several: others in other calls, and the first one again."""
 _MOST_NAMES = 5
 _ANOTHER = 1
 """A call after which numbers are others than in those that are compared first."""
@@ -88,6 +89,13 @@ def _revisit(number: int) -> int:
     return 3 * one % _MOST_NAMES
 
 
+def _name_another(value: object, number: int) -> Value:
+    """Return another key of the same kind; the same for 0."""
+    if isinstance(value, int):
+        return Value(value + number)
+    return Value(f"{value}{number}" if number else value)
+
+
 @dataclass(frozen=True, slots=True)
 class Earlier:
     """Calls of another method, with the same kinds of arguments and other numbers in each."""
@@ -99,6 +107,8 @@ class Earlier:
     """Whether its plain flags and numbers are others in each call, too."""
     way: int = 0
     """Which way floats get better, on the whole: 1 upwards, -1 downwards; 0: each is more."""
+    keys: frozenset[str] = frozenset()
+    """Arguments by which it looks something up."""
 
     def specs(self, number: int) -> dict[str, Spec]:
         """Return the arguments of one call, of all that come before: ``done`` in every third."""
@@ -113,15 +123,19 @@ class Earlier:
                 given[name] = Value(value + self._later(number))
             elif type(value) is int and re.search(_COUNTS_ON, name):
                 given[name] = Value(value + number)
-            elif type(value) is int and re.search(_NAMES_ONE, name):
-                given[name] = Value(value + _revisit(number))
+            elif self._names_one(name, value):
+                given[name] = _name_another(value, _revisit(number))
         return given
+
+    def _names_one(self, name: str, value: object) -> bool:
+        named = name in self.keys or (type(value) is int and re.search(_NAMES_ONE, name))
+        return bool(named) and type(value) in {int, str}
 
     def about_others(self) -> Earlier:
         """Return calls that are about another one: another key."""
         given = (
-            (n, Value(s.value + 1))
-            if re.search(_NAMES_ONE, n) and isinstance(s, Value) and type(s.value) is int
+            (n, _name_another(s.value, 1))
+            if isinstance(s, Value) and self._names_one(n, s.value)
             else (n, s)
             for n, s in self.arguments
         )
@@ -180,7 +194,9 @@ def list_histories(
             uncalled[name] = []
         else:
             started = time.process_time()
-            known[name] = _vary(Earlier(name, tuple(found.specs.items())), found, other, runs)
+            keys = list_keys(owner, name)
+            fill = Earlier(name, tuple(found.specs.items()), keys=keys)
+            known[name] = _vary(fill, found, other, runs)
             seconds[name] = (time.process_time() - started) / 2
     seen = own.union(*(shared[name] for name in known))
     for name in uncalled.keys() & shared.keys():

@@ -31,6 +31,8 @@ from npufix.rewriters.verification.inputs.load import Loaded, LoadError
 from npufix.rewriters.verification.inputs.objects.copying import copy_object
 from npufix.rewriters.verification.inputs.objects.offers import (
     bind_optimizers,
+    fill_optimizers,
+    has_gradients_left,
     list_modules,
     list_weights,
     take_steps,
@@ -129,6 +131,7 @@ class CallCase:
         steps = f", {self.steps} optimiser steps" if self.steps else ""
         cast = ", under autocast" if self.autocast else ""
         flavour += f", drawn anew ({self.seed})" if self.seed > 1 else ""
+        flavour += has_gradients_left(self.assignment.specs, self.seed)
         flavour += f", {self.shared[0]} for {self.shared[1]} too" if any(self.shared) else ""
         return f"{self.assignment}{flavour}{mode}{weights}{cast}{steps}{made}{self._before}"
 
@@ -143,11 +146,8 @@ class CallCase:
     @property
     def size(self) -> int:
         """The number of elements of all tensors: what makes a counterexample small."""
-        return sum(torch.Size(shape).numel() for shape in _shapes(self.assignment.specs))
-
-
-def _shapes(specs: Mapping[str, Spec]) -> list[tuple[int, ...]]:
-    return [tensor.shape for spec in specs.values() for tensor in list_tensors(spec)]
+        tensors = (t for spec in self.assignment.specs.values() for t in list_tensors(spec))
+        return sum(torch.Size(tensor.shape).numel() for tensor in tensors)
 
 
 def _find_constants(specs: Mapping[str, Spec]) -> frozenset[str]:
@@ -281,14 +281,14 @@ class Target:
             flavour: Flavour = case.flavour if seed is None else "ordinary"
             number = case.seed if seed is None else seed
             find, tied = self.loaded.find, tie_ends(given)
-            made = materialise(tied, flavour, number, own, case.digits, find=find)
+            made = fill_optimizers(materialise(tied, flavour, number, own, case.digits, find=find))
             _fit_objects(given, made, own, training=case.training or seed is not None)
             if double:
                 made = _double_all(given, made)
                 made = nudge(made, given, case.nudged) if case.nudged else made
             if moved or device:
                 made = {name: to_device(value, *place) for name, value in made.items()}
-            bind_optimizers(made)
+            bind_optimizers(made, number)
             return made
 
         arguments = make(specs, dtype)

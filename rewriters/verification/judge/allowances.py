@@ -25,6 +25,8 @@ _LIMIT = 0.02
 """How far a gradient where it tends to may be from that at a large number."""
 _NOISES = 8.0
 """How many times as far off as the worst of a few other roundings a result may be."""
+_SUM_ULPS = 2.0
+"""Of gradients, which are sums of several rounded products."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,18 @@ class Triple:
     """The largest gradient in float64 of the same call, for a gradient: what it may be zero to."""
     error: float = 0.0
     """Of the original against the oracle, relative to the largest element."""
+    terms: int = 1
+    """What each element may be the sum of: as many inputs are there for each."""
+
+    @property
+    def sum_ulps(self) -> float:
+        """How far off a gradient may be, as a sum of rounded products, of its largest element.
+
+        Of many terms that are added one after the other the roundings walk, where the original adds
+        them in pairs.
+        """
+        walks = self.original.dtype == torch.float32
+        return max(_SUM_ULPS, math.sqrt(self.terms) * walks)
 
 
 class Spread(NamedTuple):

@@ -19,6 +19,7 @@ from npufix.rewriters.verification.calls.values import (
 )
 from npufix.rewriters.verification.inputs.arguments import is_integral
 from npufix.rewriters.verification.inputs.cases.generate import generate_cases
+from npufix.rewriters.verification.inputs.source.slicing import find_changed
 from npufix.rewriters.verification.judge.call_again import call_again
 from npufix.rewriters.verification.judge.enough import is_enough
 from npufix.rewriters.verification.judge.evidence import Proof, RefusedCase
@@ -41,6 +42,7 @@ from npufix.rewriters.verification.judge.programs.counterexample import Versions
 from npufix.rewriters.verification.judge.randomness import draws_by_others, is_random
 from npufix.rewriters.verification.judge.shrink import Counterexample
 from npufix.rewriters.verification.kernels.common import ShapeRefusedError, collect_kernels
+from npufix.rewriters.verification.sandbox.limits import ExpiredError
 from npufix.rewriters.verification.sandbox.remote import spent_s
 from npufix.rewriters.verification.verdict import (
     BackendLimitError,
@@ -63,6 +65,8 @@ _COMPARE_S = 15.0
 """For all cases of a job; the first ones are the most telling."""
 _SETS_STATES = re.compile(r"\b(manual_seed|set_rng_state|setstate|fork_rng|random\.seed)\b")
 _STEPS = 3
+_LARGE = 1024
+"""Elements of the arguments of a call."""
 _NO_CPU_KERNEL = (  # the histogram of integers: the tokens of each expert
     r"not implemented for '(Half|BFloat16)'|not supported.*(Half|BFloat16)|\bhistogram_cpu\b. not"
 )
@@ -81,6 +85,10 @@ _WANTS_DIMENSIONS = (
     r"|too many indices|(not enough|too many) values to unpack|tuple index out of range"
     r"|(expected|got) \d-?D\b|same number of dimensions"
 )
+_SELECTED = r"^$|must match|broadcast"
+"""What is said of flags that are spread over the wrong axis, if anything is."""
+_SCORES = r"(?i)score|logit|att(e)?n|sim(ilarit|$)|(^|_)(prob|energ)"
+_SELECTS_ROWS = re.compile(r"\w\[[^\]:,]+\] *=(?!=)")
 NO_MEMORY = r"MemoryError|can't allocate memory|OutOfMemory"
 
 
@@ -231,10 +239,12 @@ def _sort_out(run: Proof, flat: list[tuple[CaseRun, CallRecord]], compared: list
             judge = run.judge if run.counts(one.case) else run.special
             judge.add(one.label, one.case.size, one.original, after, None)
             compared.append(one)
-        elif any(all(n <= more[name] for name, n in ranks.items()) for more in other):
+        elif any(all(n <= more[name] for name, n in ranks.items()) for more in other) and not (
+            _spreads_a_mask(run, one, after) and not _is_masked_by_number(one)
+        ):
             run.refused.append(RefusedCase(one, after.error))
         else:
-            run.not_taken = run.not_taken or RefusedCase(one, after.error)
+            run.not_taken = run.not_taken or RefusedCase(one, after.error or "its result is larger")
 
 
 def _ranks(one: CaseRun) -> dict[str, int]:
@@ -278,10 +288,37 @@ def _tells_nothing(  # noqa: PLR0913, PLR0917 - all that is known of a call
     ):
         run.other_integers = run.other_integers or one.label
         return True
-    if run.job.by_hand and re.search(_WANTS_DIMENSIONS, after.error):
+    flat_mask = _SELECTED if _spreads_a_mask(run, one, after) else _WANTS_DIMENSIONS
+    if run.job.by_hand and re.search(flat_mask, after.error):
         flat.append((one, after))
         return True
     return False
+
+
+def _spreads_a_mask(run: Proof, one: CaseRun, after: CallRecord) -> bool:
+    """Say whether flags of fewer dimensions, that select rows, are now spread over the last axis.
+
+    ``x[mask] = v`` takes a flag for each row, ``x.masked_fill(mask, v)`` one for each number.
+    """
+    tensors = [s for s in one.case.assignment.specs.values() if isinstance(s, Tensor)]
+    flags = [len(s.shape) for s in tensors if s.kind in {"bool", "binary", "int"}]
+    most = max((len(s.shape) for s in tensors), default=0)
+    before, then = (any(side) for side in find_changed(_SELECTS_ROWS, run.job))
+    if not flags or min(flags) >= most or not before or then:
+        return False
+    named = one.original.tensors.items()
+    sizes = [
+        (t.numel(), o.numel())
+        for n, t in named
+        if t is not None and (o := after.tensors.get(n)) is not None
+    ]
+    return bool(after.error) or any(many > few for few, many in sizes)
+
+
+def _is_masked_by_number(one: CaseRun) -> bool:
+    """Say whether tensors are scores by name: each has a flag, where each row of states has."""
+    named = one.case.assignment.specs.items()
+    return any(re.search(_SCORES, n) for n, s in named if isinstance(s, Tensor))
 
 
 def _has_other_integers(one: CaseRun, after: CallRecord) -> bool:
@@ -426,6 +463,10 @@ def _cannot_run(run: Proof, one: CaseRun, after: CallRecord) -> bool:
     """Say whether the failure of the patched run tells nothing against the patch."""
     if after.kind in LIMITS:
         raise BackendLimitError(after.error.partition(": ")[2])
+    if after.kind == ExpiredError.__name__ and one.case.size > _LARGE:
+        # how long much takes is a matter of the machine; a loop without an end shows in small calls
+        run.skipped = run.skipped or f"the changed code takes too long for {one.case}"
+        return True
     if after.error and re.search(f"{_NO_CPU_KERNEL}|{NO_MEMORY}|{_NO_REAL_LAYER}", after.error):
         run.skipped = f"the patched code cannot run here: {after.error}"
         run.unable.setdefault(one.dtype, run.skipped)

@@ -51,8 +51,6 @@ _SCALE_ULPS = 0.5
 """Of the largest element that matters: what cancellation leaves of one rounding of an operand."""
 _CREDIBLE_ULPS = 32.0
 """An error beyond this is not carried over to other cases: it belongs to its own input."""
-_SUM_ULPS = 2.0
-"""The same for gradients, which are sums of several rounded products."""
 _ZERO_ULPS = 4.0
 """And in other dtypes, where the same sum cancels."""
 _NOISE_S = 12.0
@@ -218,7 +216,8 @@ class Judge:
             own = noise if name.startswith("gradient of ") else 0.0
             reference = None if reference is None else make_real(reference)
             left, right = make_real(left), make_real(right)
-            triple = Triple(name, left, right, reference, own, relative_error(left, reference))
+            error, terms = relative_error(left, reference), size // max(left.numel(), 1)
+            triple = Triple(name, left, right, reference, own, error, terms)
             self._triples.append((case, size, triple, further))
 
     def earned(self) -> Earned:
@@ -333,7 +332,8 @@ def find_accepted(triple: Triple, earned: float) -> torch.Tensor:
         made = 0.0
     allowed = _FACTOR * max(made, earned * scale)
     near_oracle = (right - reference).abs() <= (
-        allowed + eps * (_ULPS * reference.abs() + (_SUM_ULPS if sums else _SCALE_ULPS) * scale)
+        allowed
+        + eps * (_ULPS * reference.abs() + (triple.sum_ulps if sums else _SCALE_ULPS) * scale)
     )
     near_oracle &= reference.isfinite()  # everything is within a tolerance that is infinite
     near_original = left.isfinite() & ((right - left).abs() <= eps * _ULPS * left.abs())

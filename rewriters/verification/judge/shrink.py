@@ -10,7 +10,7 @@ import torch
 
 from npufix.rewriters.verification.calls.device import LIMITS
 from npufix.rewriters.verification.calls.values import Tensor, Value, list_dimensions, resize
-from npufix.rewriters.verification.judge.judge import Difference, Judge
+from npufix.rewriters.verification.judge.judge import Difference, Judge, Seen
 from npufix.rewriters.verification.judge.observe_case import (
     CaseRun,
     drop_incomparable,
@@ -41,6 +41,11 @@ class Counterexample:
 
     one: CaseRun
     difference: Difference
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether one version alone raises: of too few elements, that is not what was found."""
+        return self.difference.seen is Seen.ERROR
 
     @property
     def rank(self) -> tuple[object, ...]:
@@ -77,7 +82,9 @@ class Shrinker:
                 if spent_s() > deadline:
                     return best
                 found = self.shown(case, dtype, best.one)
-                if found is not None and found.rank < best.rank:
+                if found is None or found.is_refusal > first.is_refusal:
+                    continue
+                if found.rank < best.rank:
                     best, better = found, True
                     break
         return best

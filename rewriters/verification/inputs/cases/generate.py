@@ -50,6 +50,7 @@ from npufix.rewriters.verification.inputs.cases.limits import (
     with_special_beside,
 )
 from npufix.rewriters.verification.inputs.cases.mixed import list_dtypes
+from npufix.rewriters.verification.inputs.cases.overlaps import list_overlapping
 from npufix.rewriters.verification.inputs.cases.settings import list_with_settings
 from npufix.rewriters.verification.inputs.cases.shared import list_shared
 from npufix.rewriters.verification.inputs.cases.together import draw_together
@@ -156,6 +157,7 @@ def _cases(
     yield from at_limits(assignments, target, job)
     telling = [_Telling(Trials.of(target, assignments[0]), a, job, keeps) for a in first]
     for one in telling:
+        yield from list_overlapping(one.distinct, one.axes, one.takes_soon)
         yield from one.list_at_boundaries()
         yield from one.list_independent()
         yield from list_shared(one.trials, one.assignment, job) if job.by_hand else ()
@@ -282,7 +284,7 @@ class _Telling:
         """Yield a call of so many rows that some of them show what is rare."""
         for axis in self.axes:
             new = _MANY * axis.step
-            made = change_axis(self.distinct.specs, axis, new, self._takes_soon)
+            made = change_axis(self.distinct.specs, axis, new, self.takes_soon)
             if made is not None:
                 many = replace(self.assignment, specs=made)
                 seeds = _RARE_SEEDS if any(find_changed(_LIMITS, self.job)) else 1
@@ -343,7 +345,7 @@ class _Telling:
                 for low in (number - 1, number):
                     around = replace(spec, low=low, high=number + 2)
                     made = with_specs(self.distinct, **{name: around})
-                    if self._takes_soon(made.specs):
+                    if self.takes_soon(made.specs):
                         yield CallCase(made)
 
     def _of_sizes(self, number: int) -> Iterator[CallCase]:
@@ -354,7 +356,7 @@ class _Telling:
             for new in (number, number + axis.step):
                 made = None
                 if self._will_take_soon(axis, new):
-                    made = change_axis(self.distinct.specs, axis, new, self._takes_soon)
+                    made = change_axis(self.distinct.specs, axis, new, self.takes_soon)
                 if made is not None:
                     resized = replace(self.assignment, specs=made)
                     yield CallCase(resized, was=axis.size, dtypes=_LARGE)
@@ -366,9 +368,7 @@ class _Telling:
         specs = self.distinct.specs
         rows_last = sorted(self.axes, key=lambda axis: min(p.axis or 0 for p in axis.places) == 0)
         for n, axis in enumerate(rows_last if len(rows_last) > 1 else ()):
-            specs = (
-                change_axis(specs, axis, number + (n + 1) * axis.step, self._takes_soon) or specs
-            )
+            specs = change_axis(specs, axis, number + (n + 1) * axis.step, self.takes_soon) or specs
         if specs != self.distinct.specs:
             large = replace(self.assignment, specs=specs)
             yield from (CallCase(one, dtypes=_LARGE) for one in (large, _widen(large, self.job)))
@@ -377,11 +377,11 @@ class _Telling:
         """Say whether a large size is worth a try: by how long a smaller one takes."""
         if new <= _FAIRLY_LARGE:
             return True
-        smaller = change_axis(self.distinct.specs, axis, _FAIRLY_LARGE, self._takes_soon)
+        smaller = change_axis(self.distinct.specs, axis, _FAIRLY_LARGE, self.takes_soon)
         growth = (new / _FAIRLY_LARGE) ** 2  # as of scores between positions
         return smaller is not None and self.trials.seconds * growth <= _LARGE_CALL_S
 
-    def _takes_soon(self, specs: Mapping[str, Spec]) -> bool:
+    def takes_soon(self, specs: Mapping[str, Spec]) -> bool:
         """Say whether the original takes a large input, and soon enough."""
         every = (tensor for spec in specs.values() for tensor in list_tensors(spec))
         if any(torch.Size(tensor.shape).numel() > _MOST_ELEMENTS for tensor in every):

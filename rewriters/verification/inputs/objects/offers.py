@@ -6,6 +6,7 @@ A counterexample makes them again by the functions of this file.
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from dataclasses import replace
 from functools import partial
@@ -22,6 +23,7 @@ from npufix.rewriters.verification.calls.values import (
 )
 from npufix.rewriters.verification.inputs.objects.training_loops import (
     MODEL,
+    LossOfWeights,
     bind_schedules,
 )
 from npufix.rewriters.verification.inputs.source.parameters import (
@@ -34,7 +36,7 @@ from npufix.rewriters.verification.inputs.source.parameters import (
 
 if TYPE_CHECKING:
     import enum
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from npufix.rewriters.verification.inputs.source.usage import Use
 
@@ -104,6 +106,13 @@ DESCENT = "torch.optim.SGD([torch.zeros(1)], lr=0.125)"
 def descent() -> torch.optim.Optimizer:
     """Return an optimiser; what it trains is among the other arguments."""
     return torch.optim.SGD([torch.zeros(1)], lr=0.125)
+
+
+def overflown() -> torch.optim.Optimizer:
+    """Return an optimiser of weights of its own, one of whose gradients is not finite."""
+    made = parameters(0)
+    made[0].grad = torch.full_like(made[0], math.inf)
+    return torch.optim.SGD(made, lr=0.125)
 
 
 def linear(seed: int) -> torch.nn.Module:
@@ -212,21 +221,45 @@ def list_modules(arguments: Mapping[str, object]) -> dict[str, torch.nn.Module]:
     return single | {n: part for n, part in every if isinstance(part, torch.nn.Module)}
 
 
-def bind_optimizers(arguments: Mapping[str, object]) -> None:
-    """Have an optimiser among the arguments train the modules among them."""
+def bind_optimizers(arguments: dict[str, object], number: int = 0) -> None:
+    """Have an optimiser among the arguments train the modules among them.
+
+    And a loss be one of what it trains. With every other number, weights still have the gradients
+    of an earlier step, which ``zero_grad`` is for.
+    """
     weights = [p for module in list_modules(arguments).values() for p in module.parameters()]
-    for optimizer in arguments.values():
-        if isinstance(optimizer, torch.optim.Optimizer) and weights:
-            optimizer.param_groups[0]["params"] = weights
+    optimizers = [v for v in arguments.values() if isinstance(v, torch.optim.Optimizer)]
+    for optimizer in optimizers if weights else ():
+        optimizer.param_groups[0]["params"] = weights
+    if optimizers and number % 2:
+        leave_gradients(weights)
+    trained = [*weights, *(w for o in optimizers if not weights for w in list_weights(o))]
+    for name, value in arguments.items():
+        if isinstance(value, LossOfWeights):
+            arguments[name] = value.compute(trained, number)
     bind_schedules(arguments)
 
 
-def fill_optimizers(arguments: Mapping[str, object]) -> None:
+def has_gradients_left(specs: Mapping[str, Spec], number: int) -> str:
+    """Say that weights have gradients of an earlier step, of those that a call trains."""
+    trains = any(isinstance(s, MadeArgument) and s.code == DESCENT for s in specs.values())
+    return ", gradients of an earlier step left" if trains and number % 2 else ""
+
+
+def leave_gradients(weights: Iterable[torch.nn.Parameter]) -> None:
+    """Give weights that train gradients of an earlier step."""
+    for at, weight in enumerate(weights):
+        if weight.requires_grad and weight.grad is None:
+            drawn = torch.randint(-8, 9, weight.shape, generator=seed_generator("earlier", at)) / 8
+            weight.grad = drawn.to(weight)  # exact in every dtype
+
+
+def fill_optimizers(arguments: dict[str, object]) -> dict[str, object]:
     """Have an optimiser that is alone, beside no module, train weights that have gradients."""
-    if not list_modules(arguments):
-        for optimizer in arguments.values():
-            if isinstance(optimizer, torch.optim.Optimizer):
-                optimizer.param_groups[0]["params"] = parameters(0)
+    for optimizer in () if list_modules(arguments) else arguments.values():
+        if isinstance(optimizer, torch.optim.Optimizer) and not list_weights(optimizer):
+            optimizer.param_groups[0]["params"] = parameters(0)
+    return arguments
 
 
 def take_steps(step: Callable[..., object], optimizer: object, *given: Any, **named: Any) -> object:  # noqa: ANN401 - what it takes
@@ -349,13 +382,16 @@ def _guess_object(parameter: Parameter, use: Use) -> list[Spec]:
         made += [with_buffers] * bool(use.attributes & _GOES_THROUGH)
         # of images of any width, as a critic of ``x (B, C, H, W)``
         made += [make_stand_in(parameter.name)] * (use.called and use.given == 1)
-    elif re.search(r"\bGenerator\b", annotation) or name == "generator":
+    elif re.search(r"\bGenerator\b", annotation) or (name == "generator" and not use.called):
         left_out = [Value(parameter.default, given=False)] if parameter.has_default else []
         made = [*left_out, _make("generator", "a generator", seed)]
     elif parameter.has_default:
         made = []
     elif re.search(_OPTIMIZER, name) or optimizer:
         made = [MadeArgument(descent, "SGD over the parameters of the model", DESCENT)]
+        # who goes through the gradients may ask whether they are finite
+        over = _make("overflown", "SGD over weights with an infinite gradient")
+        made += [over] * ("param_groups" in use.attributes)
     elif use.trained or (re.search(_WEIGHTS, name) and use.looped and not plain):
         weights = make_weights(parameter.name)
         made = [*weights, *make_weights(parameter.name, scale=0)[1:]]

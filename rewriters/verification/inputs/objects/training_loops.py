@@ -24,7 +24,7 @@ from npufix.rewriters.verification.calls.values import (
 from npufix.rewriters.verification.inputs.source.parameters import WIDTH, Parameter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from npufix.rewriters.verification.inputs.source.training.loops import Batch, Item, Result
     from npufix.rewriters.verification.inputs.source.usage import Use
@@ -43,6 +43,8 @@ _LAST = 2
 """Rows of the last batch: a mean of means is not the mean of all."""
 _STEEP_CALL, _STEEP = 2, 128.0
 """In the second batch gradients are so much larger: beyond what they are clipped to."""
+_FAINT = 2.0**-14
+"""Of a loss whose gradients are below all that they are clipped to."""
 _SIDE = 6
 _LENGTH = 5
 _COUNTS = (5, 12, 1)
@@ -257,6 +259,21 @@ def _list_leaves(value: object) -> Iterator[object]:
         yield held
 
 
+class LossOfWeights:
+    """A loss computed before the call, of the weights that an optimiser beside it trains."""
+
+    def compute(self, weights: Sequence[torch.Tensor], number: int = 0) -> torch.Tensor:
+        """Return it; alone, a number that takes a gradient.
+
+        Every other one has gradients below what they are clipped to.
+        """
+        trained = [w for w in weights if w.requires_grad]
+        if not trained:
+            return torch.tensor(0.75, requires_grad=True)
+        size = _FAINT if number % 2 else 1.0
+        return torch.stack([(w - 0.5).square().sum() * size for w in trained]).sum()
+
+
 class Schedule:
     """What changes the learning rate of the optimiser beside it, with every step."""
 
@@ -350,6 +367,8 @@ def _offer_parts(parameter: Parameter, use: Use) -> Iterator[Spec]:
         yield from _offer_samples(batches)
     elif use.batch is not None and re.search(_ONE, name):
         yield from _offer_batch(use.batch)
+    elif use.derived and re.search(_IS_LOSS, name):
+        yield _offer("LossOfWeights", "a loss of the weights")
     elif use.called and re.search(_LOSS, name):
         yield from (_offer("loss", f"an nn.{kind}", kind) for kind in _LOSSES)
     elif use.gives is not None and _is_trained(name, use):

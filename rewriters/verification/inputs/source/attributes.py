@@ -8,6 +8,7 @@ import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph.modules.syntax import last_name, parse_once, walk
+from npufix.rewriters.verification.inputs.source.operands import find_keys
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ _CHANGING = frozenset(
     [
         *("append", "appendleft", "extend", "insert", "pop", "popleft", "popitem", "remove"),
         *("clear", "update", "setdefault", "add", "discard", "put", "put_nowait"),
+        "move_to_end",
     ]
 )
 """What changes lists, dictionaries, sets and queues."""
@@ -62,6 +64,12 @@ def list_attributes_written(owner: type, method: str) -> set[str]:
         for node in walk(tree):
             found |= {name for part in _list_changed(node) for name in _of_self(part, parts_of)}
     return found
+
+
+def list_keys(owner: type, method: str) -> frozenset[str]:
+    """Return the arguments of a method by which it looks up what its object holds."""
+    tree = next(_trees(owner, method), None)
+    return frozenset() if tree is None else find_keys(tree)
 
 
 def compares_counter(owner: type, method: str) -> bool:

@@ -11,15 +11,23 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.graph.modules.syntax import last_name, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
 _PLACES = frozenset(
     ["unsqueeze", "squeeze", "expand", "expand_as", "contiguous", "view", "reshape"]
 )
 """Methods that keep every number."""
+_LOOKS_UP = frozenset(["get", "pop", "setdefault", "move_to_end"])
+"""Methods of dictionaries that take a key first."""
+_OF_BOXES = re.compile(r"(^|_)(iou|nms)(_|$)|box_area|overlaps")
+"""Functions whose arguments are boxes."""
+_APART = frozenset(["unbind", "chunk", "split", "T", "t"])
+"""What has a part for each column."""
+_EXTENTS = frozenset([("2", "0"), ("3", "1"), ("2:", ":2"), ("2:4", ":2")])
+"""Columns whose difference is a width or a height."""
 _ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 
 
@@ -125,3 +133,113 @@ def list_looped_twice(function: ast.AST, names: Collection[str]) -> Iterator[str
     for loop in loops:
         if getattr(loop.target, "id", "") in within and getattr(loop.iter, "id", "") in names:
             yield ast.unparse(loop.iter)
+
+
+def find_keys(function: ast.AST) -> frozenset[str]:
+    """Return the names by which a method looks up what its object holds in a dictionary.
+
+    ``length`` of ``self.tables.get(length)``, of ``(length, dtype) in self.tables``, and of both
+    with ``key = (length, dtype)``.
+    """
+    asked: list[ast.expr] = []
+    assigned = [node for node in walk(function) if isinstance(node, ast.Assign)]
+    for node in walk(function):
+        match node:
+            case ast.Compare(left=key, ops=[ast.In() | ast.NotIn()], comparators=[held]):
+                asked += [key] if _is_own(held) else []
+            case ast.Call(func=ast.Attribute(value=held, attr=name), args=[key, *_]):
+                asked += [key] if name in _LOOKS_UP and _is_own(held) else []
+    found = _list_parts(asked)
+    for one in assigned:
+        found |= _list_parts([one.value]) if found & _list_parts(one.targets) else set()
+    return frozenset(found)
+
+
+def list_plain_keys(function: ast.AST, names: Collection[str]) -> Iterator[str]:
+    """Yield those that are looked up and asked for nothing that a tensor has: numbers do."""
+    asked = (n for n in walk(function) if isinstance(n, ast.Attribute | ast.Subscript))
+    yield from find_keys(function).intersection(names) - {getattr(n.value, "id", "") for n in asked}
+
+
+def _is_own(node: ast.expr) -> bool:
+    """Say whether this is ``self.tables``."""
+    return isinstance(node, ast.Attribute) and getattr(node.value, "id", "") == "self"
+
+
+def _list_parts(nodes: Iterable[ast.expr]) -> set[str]:
+    """Return the names that are these, or items of them: of a tuple that is a key."""
+    every = (item for n in nodes for item in (n.elts if isinstance(n, ast.Tuple) else [n]))
+    return {item.id for item in every if isinstance(item, ast.Name)}
+
+
+def find_corners(function: ast.AST, names: Collection[str]) -> frozenset[str]:
+    """Return those that hold the corners of boxes, by what is computed of them.
+
+    ``b[:, 2] - b[:, 0]``, ``b[..., 2:] - b[..., :2]``, ``x2 - x1`` after ``x1 = b[:, 0]`` and so
+    on, ``x1, y1, x2, y2 = b.unbind(-1)`` and ``box_iou(b, c)``.
+    """
+    found: set[str] = set()
+    columns: dict[str, tuple[str, str]] = {}
+    for node in walk(function):
+        if isinstance(node, ast.Assign):
+            columns |= _name_columns(node.targets[0], node.value)
+        elif isinstance(node, ast.Call) and _OF_BOXES.search(last_name(node.func).lower()):
+            found |= {one.id for one in node.args if isinstance(one, ast.Name)}
+    for node in walk(function):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
+            (high, last), (low, first) = _column(node.left, columns), _column(node.right, columns)
+            found |= {high} if high == low and (last, first) in _EXTENTS else set()
+    return frozenset(found.intersection(names))
+
+
+def _name_columns(target: ast.expr, value: ast.expr) -> dict[str, tuple[str, str]]:
+    """Return what each name is a column of, and which."""
+    if not isinstance(target, ast.Tuple):
+        of, at = _column(value, {})
+        return {target.id: (of, at)} if of and isinstance(target, ast.Name) else {}
+    made = value.func if isinstance(value, ast.Call) else value
+    if isinstance(value, ast.Tuple):
+        parts = [_column(one, {}) for one in value.elts]
+    elif isinstance(made, ast.Attribute) and made.attr in _APART:
+        parts = [(getattr(made.value, "id", ""), str(at)) for at in range(len(target.elts))]
+    else:
+        return {}
+    return {getattr(n, "id", ""): p for n, p in zip(target.elts, parts, strict=False) if p[0]}
+
+
+def _column(node: ast.expr, columns: Mapping[str, tuple[str, str]]) -> tuple[str, str]:
+    """Return ``("b", "2")`` for ``b[:, 2]``, and for a name of it."""
+    if isinstance(node, ast.Name):
+        return columns.get(node.id, ("", ""))
+    if not isinstance(node, ast.Subscript):
+        return "", ""
+    at = node.slice.elts[-1] if isinstance(node.slice, ast.Tuple) else node.slice
+    return getattr(node.value, "id", ""), ast.unparse(at)
+
+
+def is_element(node: ast.AST | None, name: str) -> bool:
+    """Say whether this is ``x[i]``, for what has this name."""
+    plain = isinstance(node, ast.Subscript) and not isinstance(node.slice, ast.Slice | ast.Tuple)
+    return plain and getattr(getattr(node, "value", None), "id", "") == name
+
+
+def find_derived(function: ast.AST, names: Collection[str]) -> frozenset[str]:
+    """Return those that gradients are computed of: ``(loss / n).backward()``, ``scale(loss)``."""
+    found: set[str] = set()
+    for node in walk(function):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            of = [node.func.value] if node.func.attr == "backward" else []
+            of += node.args[:1] if node.func.attr in {"backward", "scale"} else []
+            found |= {_name_first(one) for one in of}
+    return frozenset(found.intersection(names))
+
+
+def _name_first(node: ast.expr) -> str:
+    """Return ``loss`` for ``(loss / n).mean()``."""
+    while not isinstance(node, ast.Name):
+        match node:
+            case ast.BinOp(left=inner) | ast.Attribute(value=inner) | ast.Call(func=inner):
+                node = inner
+            case _:
+                return ""
+    return node.id

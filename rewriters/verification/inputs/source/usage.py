@@ -14,12 +14,8 @@ from typing import TYPE_CHECKING, TypeAlias
 from npufix.rewriters.edit.edit import segment
 from npufix.rewriters.graph.modules.names import source_lines
 from npufix.rewriters.graph.modules.syntax import list_defaults, parse_once, walk
-from npufix.rewriters.verification.inputs.source.operands import (
-    find_summed,
-    list_compared_with_counters,
-    list_deciding,
-    list_looped_twice,
-)
+from npufix.rewriters.verification.inputs.source import operands
+from npufix.rewriters.verification.inputs.source.operands import is_element
 from npufix.rewriters.verification.inputs.source.training.loops import (
     Batch,
     Result,
@@ -79,6 +75,8 @@ class Use:
     """How many it has at least."""
     columns: int = 0
     """How long the last of them is at least: 5 for ``x[:, [0, 4]]`` and ``x[..., 4]``."""
+    corners: bool = False
+    """Whether it holds the corners of boxes, whatever follows them."""
     keys: list[str] = field(default_factory=list)
     """Names under which it holds something."""
     paired: bool = False
@@ -124,11 +122,14 @@ class Use:
     """In what form it is taken apart itself."""
     gives: Result | None = None
     """What is read of what it returns."""
+    derived: bool = False
+    """Whether gradients are computed of it."""
 
     @property
     def in_loops(self) -> Use:
         """What holds whatever a text says: its parts, and what it is in a training loop."""
         kept = Use(keys=self.keys, counts=self.counts, batches=self.batches, batch=self.batch)
+        kept.derived, kept.corners = self.derived, self.corners
         if self.gives is not None:
             kept.gives, kept.called, kept.attributes = self.gives, self.called, self.attributes
         return kept
@@ -189,7 +190,7 @@ def find_uses(function: Function) -> dict[str, Use]:
         for name, use in found.items():
             if getattr(node, "lineno", 0) <= until[name]:
                 _note(use, node, name)
-    for name, bound in list_compared_with_counters(function):
+    for name, bound in operands.list_compared_with_counters(function):
         if name in found:
             found[name].numbers = True
             found[name].below = found[name].below or bound
@@ -198,7 +199,14 @@ def find_uses(function: Function) -> dict[str, Use]:
         use.gives = find_result([function], name) if use.called else None
         use.numbers |= use.elements and re.search(_LENGTHS, name.lower()) is not None
         _note_kept_shapes(use, function, name, until[name])
-    marks = ("summed", find_summed), ("decides", list_deciding), ("deep", list_looped_twice)
+    marks = (
+        ("summed", operands.find_summed),
+        ("decides", operands.list_deciding),
+        ("deep", operands.list_looped_twice),
+        ("counts", operands.list_plain_keys),
+        ("corners", operands.find_corners),
+        ("derived", operands.find_derived),
+    )
     for mark, name in ((mark, n) for mark, find in marks for n in find(function, found)):
         setattr(found[name], mark, True)
     return found
@@ -291,7 +299,7 @@ def _note(use: Use, node: ast.AST, name: str) -> None:
     elif isinstance(node, ast.Subscript):
         _note_subscript(use, node, name)
     elif isinstance(node, ast.Slice):
-        use.elements |= _is_element(node.lower, name) or _is_element(node.upper, name)
+        use.elements |= is_element(node.lower, name) or is_element(node.upper, name)
     elif isinstance(node, ast.Call):
         _note_call(use, node, name)
     elif isinstance(node, ast.For | ast.comprehension) and _is(node.iter, name):
@@ -301,11 +309,6 @@ def _note(use: Use, node: ast.AST, name: str) -> None:
         use.attributes.add(node.attr)
     elif isinstance(node, ast.BinOp) and (_is(node.left, name) or _is(node.right, name)):
         use.added = True
-
-
-def _is_element(node: ast.AST | None, name: str) -> bool:
-    plain = isinstance(node, ast.Subscript) and not isinstance(node.slice, ast.Slice | ast.Tuple)
-    return plain and _is(getattr(node, "value", None), name)
 
 
 def _is_shape(node: ast.AST, name: str) -> bool:
@@ -361,13 +364,11 @@ def _note_unpacking(use: Use, targets: ast.Tuple | ast.List, value: ast.expr, na
     if isinstance(value, ast.Tuple) and len(value.elts) == len(targets.elts):
         return
     use.paired |= _is(value, name) and len(targets.elts) == _PAIR and not stars
-    if isinstance(value, ast.Subscript) and _is_shape(value.value, name):
+    cut = isinstance(value, ast.Subscript) and _is_shape(value.value, name)
+    if cut or (stars and _is_shape(value, name)):
         use.least = max(use.least, count)
     elif _is_shape(value, name):
-        if stars:
-            use.least = max(use.least, count)
-        else:
-            use.dims.add(count)
+        use.dims.add(count)
 
 
 def _note_comparison(use: Use, node: ast.Compare, name: str) -> None:
@@ -390,14 +391,13 @@ def _numbers(nodes: list[ast.expr]) -> list[int]:
 def _note_subscript(use: Use, node: ast.Subscript, name: str) -> None:
     if _is_shape(node.value, name):
         use.least = max([use.least, *(_axes_for(n) for n in _axis(node.slice))])
-    use.deep |= _is_element(node.value, name) and _is_number(node.slice)
+    use.deep |= is_element(node.value, name) and _is_number(node.slice)
     if not _is(node.value, name):
         return
     use.indexed = True
     use.length = max([use.length, *(_axes_for(n) for n in _axis(node.slice))])
     if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
-        if node.slice.value not in use.keys:
-            use.keys.append(node.slice.value)
+        use.keys += [node.slice.value] * (node.slice.value not in use.keys)
     elif isinstance(node.slice, ast.Tuple):
         plain = [n for n in node.slice.elts if not _adds_nothing(n)]
         use.least = max(use.least, len(plain))
@@ -436,7 +436,7 @@ def _note_call(use: Use, node: ast.Call, name: str) -> None:
         use.sets |= any(_is(keyword.value, name) for keyword in node.keywords)
     held = arguments[:1] if called in _OF_ONE else [getattr(func, "value", None)]
     use.rounds |= called == "range" and any(_is(argument, name) for argument in arguments)
-    use.elements |= called in {*_OF_ONE, "item"} and any(_is_element(one, name) for one in held)
+    use.elements |= called in {*_OF_ONE, "item"} and any(is_element(one, name) for one in held)
     use.counts |= any(_is_computed_from(size, name) for size in _list_counts(node, called))
     if _is(next(iter(arguments), None), name):
         use.attributes |= {called} & {*_OF_COMPLEX, "is_complex"}

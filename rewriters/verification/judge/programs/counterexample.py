@@ -26,12 +26,16 @@ from npufix.rewriters.verification.inputs.histories import list_calls
 from npufix.rewriters.verification.inputs.load import find_beside
 from npufix.rewriters.verification.inputs.objects.offers import (
     DESCENT,
+    bind_optimizers,
+    fill_optimizers,
+    list_modules,
     list_trained,
     move_weights,
     spell_kind,
     take_steps,
 )
 from npufix.rewriters.verification.inputs.objects.state import list_tables
+from npufix.rewriters.verification.inputs.objects.training_loops import LossOfWeights
 from npufix.rewriters.verification.inputs.overlay import write_program_part
 from npufix.rewriters.verification.inputs.source.parameters import tie_ends
 from npufix.rewriters.verification.inputs.source.slicing import slice_module
@@ -297,6 +301,18 @@ def _call_before(target: Target, one: CaseRun, calls: str) -> str:
     return text + (f"\n        {own}(made, number)" if list_trained(made) else "")
 
 
+def _bind(one: CaseRun, call: _Call) -> str:
+    """Return the text that has optimisers train what is beside them."""
+    made = {n: s for n, s in one.case.assignment.specs.items() if isinstance(s, MadeArgument)}
+    given = fill_optimizers({n: s.make() for n, s in made.items() if n in call.arguments})
+    plain = [n for n, text in call.arguments.items() if text == DESCENT]
+    losses = any(isinstance(value, LossOfWeights) for value in given.values())
+    if losses or (plain and (one.case.seed % 2 or not list_modules(given))):
+        fill, bind = _spell(fill_optimizers), _spell(bind_optimizers)
+        return f"    {bind}({fill}(arguments), {one.case.seed})\n"
+    return "".join(map(_BOUND.format, plain))
+
+
 def _spell(function: Callable[..., object]) -> str:
     """Return how a program names a function of npufix."""
     return f"__import__({function.__module__!r}, fromlist=['']).{function.__name__}"
@@ -331,7 +347,7 @@ def _prepare(target: Target, one: CaseRun, call: _Call) -> str:
         earlier="{" + ", ".join(f"{n!r}: {t}" for n, t in call.earlier.items()) + "}"
         if call.earlier
         else None,
-        bound="".join(_BOUND.format(n) for n, text in call.arguments.items() if text == DESCENT)
+        bound=_bind(one, call)
         + ("" if one.case.training else _EVALUATED)
         + (_SHARED.format(*one.case.shared) if any(one.case.shared) else "")
         + (_ELSEWHERE if one.device else ""),

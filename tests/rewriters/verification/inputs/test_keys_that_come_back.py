@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -12,6 +14,10 @@ from npufix.rewriters.verification.calls.values import (  # noqa: E402 - same
     Tensor,
     make_tensor,
     seed_generator,
+)
+from npufix.rewriters.verification.inputs.source.operands import (  # noqa: E402 - same
+    find_keys,
+    list_plain_keys,
 )
 from npufix.rewriters.verification.verdict import Status  # noqa: E402 - same
 
@@ -45,10 +51,48 @@ class Cache:
         return row
 """
 
+RECENT = """
+from collections import OrderedDict
+
+class Recent:
+    def __init__(self, capacity: int = 3):
+        self.capacity = capacity
+        self.squares = OrderedDict()
+
+    def get(self, length: int):
+        if length in self.squares:
+            self.squares.move_to_end(length)
+            return self.squares[length]
+        self.squares[length] = length * length
+        if len(self.squares) > self.capacity:
+            self.squares.popitem(last=False)
+        return self.squares[length]
+"""
+PUT = """
+class Slots:
+    def __init__(self, size=2):
+        self.size = size
+        self.data = {}
+
+    def put(self, key, value):
+        if key in self.data:
+            del self.data[key]
+        elif len(self.data) >= self.size:
+            del self.data[next(iter(self.data))]
+        self.data[key] = value
+"""
+
 
 @pytest.mark.parametrize(
     ("text", "old", "new", "status"),
     [
+        (RECENT, "            self.squares.move_to_end(length)\n", "", Status.REFUTED),
+        (
+            PUT,
+            "if key in self.data:\n            del self.data[key]\n        elif len",
+            "if key not in self.data and len",
+            Status.REFUTED,
+        ),
         (COMPONENTS, "range(8):", "range(2):", Status.REFUTED),
         (CACHE, "row = self.rows.pop(key)", "row = self.rows[key]", Status.REFUTED),
         (
@@ -64,6 +108,19 @@ def test_long_paths_and_full_caches_are_tried(
 ) -> None:
     verdict = verified(text, old, new)
     assert verdict.status is status, verdict
+
+
+def test_what_is_looked_up_is_a_key() -> None:
+    text = """
+def get(self, name, size, dtype, p):
+    key = (size, dtype)
+    if name in self.names or p.grad in self.seen:
+        return self.tables.get(key)
+    return other.get(p)
+"""
+    function = ast.parse(text).body[0]
+    assert find_keys(function) == {"name", "size", "dtype", "key"}
+    assert set(list_plain_keys(function, {"name", "p"})) == {"name"}
 
 
 def test_edges_in_order_are_a_path() -> None:

@@ -173,6 +173,88 @@ def test_the_program_makes_the_batches_again(tmp_path: Path) -> None:
     assert "they differ" in ran.stdout, ran.stdout + ran.stderr
 
 
+APPLY = """
+def apply(optimizer, loss, scaler=None):
+    optimizer.zero_grad()
+    if scaler is None:
+        (loss / 2).backward()
+        optimizer.step()
+    else:
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    return loss.item()
+"""
+FIT = """
+def fit_once(model, optimizer, x):
+    model.train()
+    optimizer.zero_grad()
+    loss = model(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+"""
+CLIP = """
+def clipped(optimizer, loss, most: float = 1.0):
+    optimizer.zero_grad()
+    loss.backward()
+    weights = [p for g in optimizer.param_groups for p in g["params"] if p.grad is not None]
+    total = torch.stack([p.grad.norm() for p in weights]).norm()
+    for p in weights:
+        p.grad.mul_((most / total).clamp(max=1.0))
+    optimizer.step()
+"""
+GAN = """
+def generate(generator, critic, optimizer, noise):
+    loss = F.softplus(-critic(generator(noise))).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+"""
+FINITE = """
+class Scaler:
+    def __init__(self, scale: float = 8.0):
+        self.scale, self.good = scale, 0
+
+    def step(self, optimizer):
+        weights = [p for group in optimizer.param_groups for p in group["params"]]
+        if not all(bool(p.grad.isfinite().all()) for p in weights if p.grad is not None):
+            self.scale /= 2
+            self.good = 0
+            return False
+        optimizer.step()
+        self.good += 1
+        return True
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new", "status"),
+    [
+        (APPLY, "    optimizer.zero_grad()\n", "", Status.REFUTED),
+        (APPLY, "(loss / 2)", "(loss * 0.5)", Status.EQUIVALENT),
+        (FIT, "    optimizer.zero_grad()\n", "", Status.REFUTED),
+        (
+            FIT,
+            "    optimizer.zero_grad()\n    loss = model(x).square().mean()\n",
+            "    loss = model(x).square().mean()\n    optimizer.zero_grad()\n",
+            Status.EQUIVALENT,
+        ),
+        (CLIP, ".clamp(max=1.0)", "", Status.REFUTED),
+        (GAN, "    optimizer.zero_grad()\n", "", Status.REFUTED),
+        (FINITE, "            self.good = 0\n", "", Status.REFUTED),
+    ],
+)
+def test_weights_have_gradients_before_a_step(
+    text: str, old: str, new: str, status: Status
+) -> None:
+    found = verdict(text, (old, new))
+    assert found.status is status, found
+    if text in {APPLY, FIT, FINITE}:
+        assert (status is Status.REFUTED) == bool(found.script), found
+
+
 def _function(text: str) -> ast.AST:
     return ast.parse(text).body[0]
 

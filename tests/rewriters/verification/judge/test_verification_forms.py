@@ -182,8 +182,13 @@ def test_an_operator_that_a_version_lacks_is_an_attribute_error() -> None:
 # --- the comparison
 
 
-def accepted(
-    original: Any, patched: Any, oracle: Any, dtype: Any = None, what: str = "result"
+def accepted(  # noqa: PLR0913, PLR0917 - all that is known of a tensor
+    original: Any,
+    patched: Any,
+    oracle: Any,
+    dtype: Any = None,
+    what: str = "result",
+    terms: int = 1,
 ) -> list[bool]:
     from npufix.rewriters.verification.judge.allowances import Triple
     from npufix.rewriters.verification.judge.judge import find_accepted
@@ -191,8 +196,19 @@ def accepted(
     dtype = dtype or torch.float32
     left, right = (torch.tensor(v, dtype=dtype) for v in (original, patched))
     reference = None if oracle is None else torch.tensor(oracle, dtype=torch.float64)
-    answer: list[bool] = find_accepted(Triple(what, left, right, reference), 0.0).tolist()
+    answer: list[bool] = find_accepted(
+        Triple(what, left, right, reference, terms=terms), 0.0
+    ).tolist()
     return answer
+
+
+def test_a_gradient_may_be_off_as_a_sum_of_as_many_terms_is() -> None:
+    exact, near, far = [147.517], [147.5161], [147.5]
+    what = "gradient of w"
+    assert accepted(exact, near, exact, what=what, terms=7680) == [True]
+    assert accepted(exact, far, exact, what=what, terms=7680) == [False]
+    assert accepted(exact, near, exact, what=what) == [False]
+    assert accepted(exact, near, exact, terms=7680) == [False]
 
 
 INF, NAN = float("inf"), float("nan")

@@ -8,6 +8,12 @@ pytest.importorskip("torch")
 
 from npufix.advisor.verify.changed_functions import find_touched
 from npufix.rewriters.verification import Job
+from npufix.rewriters.verification.calls.observe import CallRecord
+from npufix.rewriters.verification.calls.values import Tensor
+from npufix.rewriters.verification.inputs.target import Assignment, CallCase
+from npufix.rewriters.verification.judge.compare_versions import _cannot_run
+from npufix.rewriters.verification.judge.evidence import Proof
+from npufix.rewriters.verification.judge.observe_case import CaseRun
 from npufix.rewriters.verification.judge.verify_function import verify_function
 from npufix.rewriters.verification.verdict import Status, Verdict
 
@@ -271,3 +277,39 @@ def test_what_is_lost_or_nothing_is_no_difference(
 ) -> None:
     assert verified(text, old, right).status is Status.EQUIVALENT
     assert verified(text, old, wrong).status is Status.REFUTED
+
+
+DROPPED = """
+import torch
+
+def drop(NAMED: torch.Tensor, mask: torch.Tensor):
+    NAMED = NAMED.clone()
+    NAMED[mask.bool()] = 0.0
+    return NAMED
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "status"),
+    # of hidden states, a mask may be one of rows, and without a word nobody knows
+    [("scores", Status.EQUIVALENT), ("hidden", Status.NOT_VERIFIED)],
+)
+def test_a_mask_of_rows_is_none_of_scores(name: str, status: Status) -> None:
+    text = DROPPED.replace("NAMED", name)
+    found = verified(
+        text,
+        f"    {name}[mask.bool()] = 0.0\n    return {name}\n",
+        f"    return {name}.masked_fill(mask.bool(), 0.0)\n",
+    )
+    assert found.status is status, found
+
+
+@pytest.mark.parametrize(("rows", "skipped"), [(4096, True), (4, False)])
+def test_large_calls_that_take_too_long_say_nothing(rows: int, *, skipped: bool) -> None:
+    import torch
+
+    job = Job("/user/m.py", "/user", "", "", "f", (), (), by_hand=True)
+    case = CallCase(Assignment(None, {"x": Tensor((rows,))}))
+    late = CallRecord(error="ExpiredError", kind="ExpiredError")
+    one = CaseRun(case, torch.float32, "none", CallRecord())
+    assert _cannot_run(Proof(job), one, late) is skipped

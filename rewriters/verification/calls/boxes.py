@@ -1,0 +1,53 @@
+"""Boxes that overlap as those of detectors do, and the scores beside them.
+
+Of boxes drawn anywhere few overlap by half, and none is suppressed by one that is suppressed
+itself. These lie around few places, which are the same for every argument and next to each other:
+some of them nearly the same box, some shifted by more than half of it.
+"""
+
+from __future__ import annotations
+
+import torch
+
+_CORNERS = 4
+_IN_SPACE = 6
+"""Numbers of a box with a depth."""
+_PLACES = 3
+_APART = 0.7
+"""Places, in widths of a box: neighbours overlap by less than a third."""
+_SPREADS = (0.05, 0.3, 0.6, 0.15)
+"""How far the corners of the first box of each place, and so on, are from it."""
+_NEAR = 1 / 64
+
+
+def stretch(drawn: torch.Tensor, least: float = 0.0) -> torch.Tensor:
+    """Return boxes anywhere, of sizes that were drawn beside lower corners; more stays as it is."""
+    corners, more = _split(drawn)
+    lower, size = corners.chunk(2, -1)
+    return torch.cat((lower, lower + size + least, more), -1)
+
+
+def cluster(drawn: torch.Tensor, scale: int) -> torch.Tensor:
+    """Return boxes around a few places, ``scale`` times as large as one is."""
+    corners, more = _split(drawn)
+    at = torch.arange(corners.shape[-2] if corners.dim() > 1 else 1)
+    spread = torch.tensor(_SPREADS, dtype=drawn.dtype)[at // _PLACES % len(_SPREADS)]
+    shifts = (corners - 0.5) * (spread[:, None] if corners.dim() > 1 else spread)
+    half = corners.shape[-1] // 2
+    lower = torch.full_like(corners[..., :half], 0.5)
+    lower[..., 0] += at % _PLACES * _APART
+    placed = torch.cat((lower, lower + 1), -1) + shifts
+    return torch.cat((placed * scale, more), -1)
+
+
+def draw_near(drawn: torch.Tensor) -> torch.Tensor:
+    """Return shares of which no two are equal, and every other one is near all such."""
+    near = torch.arange(drawn.shape[-1] if drawn.dim() else 1) % 2 == 1
+    return torch.where(near.view(drawn.shape[-1:]), 0.75 + drawn * _NEAR, drawn * 0.9 + 0.05)
+
+
+def _split(drawn: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the corners, and what follows them: a score, a class."""
+    width = drawn.shape[-1]
+    count = width if width == _IN_SPACE or width < _CORNERS else _CORNERS
+    return drawn[..., :count], drawn[..., count:]
