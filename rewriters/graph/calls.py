@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 _EITHER = "npufix.rules.substitution.either"
 # What the value of an activation may be the result of.
 _OF_ACTIVATIONS = frozenset({"mul", "silu", "gelu", "mish", Op.CAST})
+# What the ``forward`` of a LayerNorm hands to its function beside the activation.
+_OF_LAYER_NORM = ("normalized_shape", "weight", "bias", "eps")
 # Where ``F.batch_norm`` takes its ``training``.
 _TRAINING = 5
 
@@ -118,7 +120,7 @@ class CallReader:
                 if attr in operators.RESHAPES_IN_PLACE:
                     self.state.reshaping()
                 return self.state.effect("write", node)
-        return self.expressions.unknown(code)
+        return self._layer_norm_of_base(code)
 
     def _helper(
         self, called: ast.expr
@@ -142,6 +144,24 @@ class CallReader:
             return None
         method = names.method(cls, name)
         return method if method is not None and is_static(method) else None
+
+    def _layer_norm_of_base(self, code: ast.Call) -> Node:
+        """Read ``super().forward(x)`` in a class whose one base is ``nn.LayerNorm``.
+
+        Nothing is known of other calls.
+        """
+        bases = self.state.cls.bases if self.state.cls and self.state.is_self() else []
+        plain = [self.state.names.dotted(base) for base in bases] == ["torch.nn.LayerNorm"]
+        if (
+            not plain
+            or ast.unparse(code.func) != "super().forward"
+            or len(code.args) != 1
+            or code.keywords
+        ):
+            return self.expressions.unknown(code)
+        own = [self.state.attribute_of(self.state.env["self"], name) for name in _OF_LAYER_NORM]
+        given = [self.expressions.read(code.args[0]), *own]
+        return tensor_op(self.state.graph, "layer_norm", given, {}, self.state.epoch)
 
     def _own_call(self, code: ast.Call, cls: ast.ClassDef, name: str) -> Node:
         """Read ``self.name(...)``: a method without side effects or a submodule."""

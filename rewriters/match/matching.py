@@ -172,6 +172,8 @@ def find(pattern: Pattern, flow: FunctionFlow) -> Iterator[Match]:
         # Reading a name is not where its value was computed.
         if isinstance(evaluation.code, (ast.Name, ast.NamedExpr, ast.Attribute)):
             continue
+        if isinstance(evaluation.code, ast.If):
+            evaluation = _where_returned(evaluation, flow)  # noqa: PLW2901 - another place of it
         if id(evaluation.code) in seen or _is_discarded(evaluation):
             continue
         state = _Unification(pattern, {}, {})
@@ -200,6 +202,19 @@ def list_unmentioned(pattern: Pattern, chosen: int) -> dict[str, Hashable]:
             named |= {str(node.value)} if node.op == Op.PARAM else set()
             left += node.args
     return {name: value for name, value in pattern.defaults.items() if name not in named}
+
+
+def _where_returned(joined: Evaluation, flow: FunctionFlow) -> Evaluation:
+    """Return where the value that a branch leaves in a name is returned, else the branch.
+
+    ``if hasattr(self, "weight"): x = x * self.weight``, and then ``return x``.
+    """
+    for evaluation in flow.by_operation.get(joined.node.op, ()):
+        match evaluation.statement:
+            case ast.Return(ast.Name() as value) if value is evaluation.code:
+                if evaluation.node is joined.node and evaluation.block is joined.block:
+                    return evaluation
+    return joined
 
 
 def _is_discarded(evaluation: Evaluation) -> bool:

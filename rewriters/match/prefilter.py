@@ -197,6 +197,7 @@ def words_of(op: str) -> str:
     if name not in operators.TABLE or name in operators.SYMBOLS:
         return ""
     names = [name, *operators.other_names(name), *filter(None, [_MODULES.get(name)])]
+    names += ["super"] if name == "layer_norm" else []  # ``super().forward(x)`` of a LayerNorm
     return "|".join(rf"_*{re.escape(known)}_*" for known in names)
 
 

@@ -75,6 +75,25 @@ def weight_if_given(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return normed.to(x.dtype)
 
 
+def cast_then_weight_if(x: Tensor, weight: Tensor, eps: float, given: bool) -> Tensor:
+    """As ``cast_then_weight``, in a class that may be without a weight (HunyuanVideo)."""
+    x32 = either(x.to(torch.float32), x)
+    inverse = torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + eps)
+    normed = (x32 * inverse).to(x.dtype)
+    if given:
+        normed = normed * weight
+    return normed
+
+
+def weight_then_cast_if(x: Tensor, weight: Tensor, eps: float, given: bool) -> Tensor:
+    """As ``weight_then_cast``, in a class that may be without a weight."""
+    x32 = either(x.to(torch.float32), x)
+    normed = x32 * torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + eps)
+    if given:
+        normed = normed * weight
+    return normed.to(x.dtype)
+
+
 def cast_to_weight(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Cast to the dtype of a half-precision weight (T5 and its relatives)."""
     x32 = either(x.to(torch.float32), x)
@@ -159,6 +178,11 @@ def fused(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return torch_npu.npu_rms_norm(x, weight, epsilon=eps)[0]
 
 
+def fused_if(x: Tensor, weight: Tensor, eps: float, given: bool) -> Tensor:
+    """Let ones stand for a weight that is not there."""
+    return torch_npu.npu_rms_norm(x, weight if given else x.new_ones(x.shape[-1]), epsilon=eps)[0]
+
+
 def fused_to_given(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
     """Normalise in the dtype of the activation, and cast."""
     return torch_npu.npu_rms_norm(x, weight.to(x.dtype), epsilon=eps)[0].to(dtype)
@@ -215,6 +239,11 @@ def along_last(draw: Draw) -> dict[str, Any]:
     """Return ``inputs`` and the last dimension, from either end."""
     drawn = inputs(draw)
     return {**drawn, "dim": draw.choice([-1, drawn["x"].dim() - 1])}
+
+
+def given_or_not(draw: Draw) -> dict[str, Any]:
+    """Return ``inputs`` and a flag."""
+    return {**inputs(draw), "given": draw.choice([False, True])}
 
 
 def offset_or_not(draw: Draw) -> dict[str, Any]:
@@ -279,6 +308,8 @@ RULE = Substitution(
             half_with_float_weight,
             (WEIGHT_GIVEN, *_ALWAYS, KERNEL_DTYPES),
         ),
+        Form(cast_then_weight_if, fused_if, given_or_not, (*_ALWAYS, SAME_DTYPE)),
+        Form(weight_then_cast_if, fused_if, given_or_not, (*_ALWAYS, SAME_DTYPE)),
         Form(unit_offset, fused_unit_offset, offset_or_not, (LAST_DIM, *_ALWAYS)),
         Form(along_dim, fused_along_dim, along_last, (LAST_DIM, *_ALWAYS, ALONE, KERNEL_DTYPES)),
         Form(

@@ -323,4 +323,44 @@ class GatedRMSNorm(nn.Module):
         )[0].to(input_dtype)
 """,
     ),
+    # HunyuanVideo: a class that may be without a weight
+    Rewritten(
+        """
+class RMSNorm(nn.Module):
+    def __init__(self, dim, elementwise_affine=True, eps=1e-6):
+        super().__init__()
+        self.eps = eps
+        if elementwise_affine:
+            self.weight = nn.Parameter(torch.ones(dim))
+
+    def _norm(self, x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
+
+    def forward(self, x):
+        output = self._norm(x.float()).type_as(x)
+        if hasattr(self, "weight"):
+            output = output * self.weight
+        return output
+""",
+        """
+class RMSNorm(nn.Module):
+    def __init__(self, dim, elementwise_affine=True, eps=1e-6):
+        super().__init__()
+        self.eps = eps
+        if elementwise_affine:
+            self.weight = nn.Parameter(torch.ones(dim))
+
+    def _norm(self, x):
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps)
+
+    def forward(self, x):
+        return torch_npu.npu_rms_norm(
+            x,
+            self.weight
+            if hasattr(self, "weight")
+            else x.new_ones(x.shape[-1]),
+            epsilon=self.eps,
+        )[0]
+""",
+    ),
 )

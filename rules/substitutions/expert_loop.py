@@ -99,6 +99,14 @@ class DeepMoE(nn.Module):
             y[topk_idx == i] = expert(x[topk_idx == i])
         return y
 """
+_BESIDE_CODES = (
+    _STACKED.replace("class Experts", "class NaiveMoe")
+    + """
+
+def pad_and_group_codes(codes, size):
+    return F.pad(codes, (0, -len(codes) % size)).view(-1, size)
+"""
+)
 
 RULE = Substitution(
     id="NPU172",
@@ -173,5 +181,7 @@ class Heads(nn.Module):
         return [head(x[labels == i]) for i, head in enumerate(self.heads)]
 """,
     ),
-    rewritten=tuple(Rewritten(text, text) for text in (_MIXTRAL, _STACKED, _DEEPSEEK)),
+    rewritten=tuple(
+        Rewritten(text, text) for text in (_MIXTRAL, _STACKED, _DEEPSEEK, _BESIDE_CODES)
+    ),
 )

@@ -16,6 +16,7 @@ References: op_api of Cumsum in the CANN operator library (AI Core dtypes); torc
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from npufix.rules.substitution import (
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 _SMALL = frozenset({"bool", "uint8", "int8"})
 _LARGEST_SHIFT = 2**16
+_MASK = re.compile(r"(^|_)masks?$")
 _INTEGERS = _SMALL | {"int16", "int32", "int64"}
 
 
@@ -189,6 +191,11 @@ def _integers(site: Site) -> bool | None:
     return None if dtype is None else dtype in _INTEGERS
 
 
+def _is_called_mask(site: Site) -> bool:
+    """Tell whether a tensor of unknown dtype is called a mask: masks that are added are no sums."""
+    return site.dtype("x") is None and any(map(_MASK.search, site.called("x")[:1]))
+
+
 def _is_small(number: object) -> bool:
     """Tell whether sums less a number are integers of 32 bits: not ``- 0.5``, nor ``- other``."""
     return type(number) is int and abs(number) < _LARGEST_SHIFT
@@ -197,7 +204,7 @@ def _is_small(number: object) -> bool:
 IS_INTEGER = Condition(
     "holds-integers",
     "the tensor holds booleans or integers",
-    lambda site: _integers(site) or False,
+    lambda site: _integers(site) or (None if _is_called_mask(site) else False),
 )
 FIT = Condition("sums-fit-int32", "the sums are below 2**31", _fit)
 FIT_CONVERTED = Condition(
@@ -249,6 +256,11 @@ RULE = Substitution(
         """
 def f(x: torch.Tensor):
     return x.softmax(-1).cumsum(-1)
+""",
+        # a tensor of unknown dtype that nothing calls a mask
+        """
+def f(weights: torch.Tensor):
+    return torch.cumsum(weights, dim=1) - 1
 """,
         # the dtype is chosen already
         """
@@ -327,6 +339,17 @@ def f(attention_mask: torch.BoolTensor):
 def f(attention_mask: torch.BoolTensor):
     mask = attention_mask.long()
     return torch.cumsum(mask, dim=1, dtype=torch.int32).long() * mask
+""",
+        ),
+        # nothing but the name says that it is a mask
+        Rewritten(
+            """
+def f(pad_masks: torch.Tensor):
+    return torch.cumsum(pad_masks, dim=1) - 1
+""",
+            """
+def f(pad_masks: torch.Tensor):
+    return torch.cumsum(pad_masks, dim=1, dtype=torch.int32).long() - 1
 """,
         ),
         Rewritten(

@@ -26,6 +26,8 @@ _EXPERT = re.compile(r"(?i)expert")
 _MIXTURE = re.compile(r"(?i:expert)|M[oO]E|moe_|_moe\b|\bmoe\b")
 _FUSED = re.compile(r"(?i)group(ed)?_?(gemm|matmul|mm)(?![a-z])|\bnpu_gmm\b|\bgmm\(")
 _SEQUENTIAL = re.compile(r"(?i)sequential|naive|loop")
+_OF_GROUPS = re.compile(r"(?i)(?=.*group).*(expert|ffn|gemm|linear|matmul|mlp|moe|_mm)")
+"""``GroupedMLP``, not ``pad_and_group_codes``."""
 _COUNTS = re.compile(r"(?i)count|per_expert|tolist\(|num_tokens|splits|sizes|sections")
 """What lengths of parts that differ are called like; a number is one length for all."""
 _CHOOSES = frozenset({"where", "nonzero", "argwhere", "eq"})
@@ -58,7 +60,7 @@ def _is_other(here: Surroundings) -> bool:
     names = here.flow.names
     beside = (*names.classes, *names.functions)
     return _SEQUENTIAL.search(here.flow.qualname) is not None and any(
-        re.search(r"(?i)group", other) for other in beside
+        _OF_GROUPS.match(other) for other in beside
     )
 
 
