@@ -109,6 +109,8 @@ _LEARNS = Mention(
 """What a program has in which gradients flow, wherever nothing says that none does."""
 _GOES_BACK = Mention(re.compile(r"\.backward\("), ("backward",))
 """What a program has that trains, by itself or with what is handed to it."""
+_GENERATES = Mention(re.compile(r"\bdef generate\("), ("def generate(",))
+"""What a library has whose models are trained and served."""
 _INFERS_ONLY = "expert-router"
 _IS_TRAINED = Mention(
     re.compile(r"(?i)gradient_?checkpointing"), ("gradient_checkpointing", "gradientcheckpointing")
@@ -203,8 +205,7 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
     # who is sent the dictionary may have no device
     guessed = guessed or ("log-takes-tensors" in unknown and callers.mention(_SENDS))
     guessed = guessed or _is_method_of_program(file, site, callers)
-    # the operator has no gradients
-    guessed = guessed or (site.rule.name == _INFERS_ONLY and callers.mention(_GOES_BACK))
+    guessed = guessed or (site.rule.name == _INFERS_ONLY and _only_trains(callers))
     # "every layer computes it anew", and there is one
     guessed = guessed or (site.rule.search == "handed-in" and callers.built_once(site.function))
     if guessed or _serves(file, site) or _is_one_of_a_registry(file, site, callers):
@@ -236,6 +237,11 @@ def _learns(file: SourceFile, site: Site, callers: Callers) -> bool:
         return False
     above = file.text.splitlines()[site.function_lines[0] - 1 : site.line]
     return not any(map(_LEARNS_NOTHING.search, above)) and callers.mention(_LEARNS)
+
+
+def _only_trains(callers: Callers) -> bool:
+    """Tell whether an operator without gradients serves nothing of a program."""
+    return callers.mention(_GOES_BACK) and not callers.mention(_GENERATES)
 
 
 def _is_method_of_program(file: SourceFile, site: Site, callers: Callers) -> bool:

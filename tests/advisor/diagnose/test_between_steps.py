@@ -203,7 +203,14 @@ def test_the_prompt_is_read_once_a_call(tmp_path: Path, name: str) -> None:
     assert places(scanned(tmp_path, files)) == ["b.py:5"]
 
 
-@pytest.mark.parametrize(("learns", "told"), [("pass", True), ("loss.backward()", False)])
+@pytest.mark.parametrize(
+    ("learns", "told"),
+    [
+        ("pass", True),
+        ("loss.backward()", False),
+        ("loss.backward()\n\n\ndef generate(x):\n    pass", True),
+    ],
+)
 def test_an_operator_without_gradients_is_not_told_to_who_trains(
     tmp_path: Path, learns: str, *, told: bool
 ) -> None:

@@ -10,6 +10,8 @@ from npufix.rewriters.graph.modules.syntax import last_name
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from npufix.rewriters.edit.statements.surroundings import Surroundings
 
 _SELDOM = re.compile(
@@ -207,3 +209,36 @@ def selects_anyway(here: Surroundings, code: ast.If) -> bool:
     users = [user for user in here.users(mask) if user.op in {Op.GETITEM, Op.TUPLE}]
     users += [user for pair in users if pair.op == Op.TUPLE for user in here.users(pair)]
     return any(user.op == Op.GETITEM and user.args[0] is not mask for user in users)
+
+
+def is_of_one(here: Surroundings, loop: ast.AST, code: ast.expr) -> bool:
+    """Tell whether a single round copies: ``for key in keys: if key == "size": ...``."""
+    tests = [test for test in here.tests_around(code) if isinstance(test, ast.Compare)]
+    target = getattr(loop, "target", None)
+    return target is not None and any(
+        isinstance(test.ops[0], ast.Eq) and ast.unparse(test.left) == ast.unparse(target)
+        for test in tests
+    )
+
+
+def is_computed_in(loop: ast.AST, code: ast.expr) -> bool:
+    """Tell whether each round computes what is copied: ``state, *_ = env.step(action)``.
+
+    So does ``total += loss``; not so ``meta = metas[i]``, which is there before the loop begins.
+    """
+    bound = [n for n in ast.walk(loop) if isinstance(n, ast.Assign)]
+    names = [n.id for n in ast.walk(code) if isinstance(n, ast.Name)]
+    added = {ast.unparse(n.target) for n in ast.walk(loop) if isinstance(n, ast.AugAssign)}
+    if not added.isdisjoint(names):
+        return True
+    for name in names:  # grows
+        for value in (n.value for n in bound if name in map(ast.unparse, _targets(n))):
+            inner = list(ast.walk(value))
+            if any(isinstance(n, ast.Call) for n in inner):
+                return True
+            names += {n.id for n in inner if isinstance(n, ast.Name)} - {*names}
+    return False
+
+
+def _targets(code: ast.Assign) -> Iterator[ast.expr]:
+    return (n for target in code.targets for n in ast.walk(target) if isinstance(n, ast.Name))

@@ -18,7 +18,7 @@ from npufix.rewriters.edit.statements.host.filled import (
     is_read_again,
 )
 from npufix.rewriters.edit.statements.host.of_host import is_of_host
-from npufix.rewriters.edit.statements.host.seldom import is_rare
+from npufix.rewriters.edit.statements.host.seldom import is_computed_in, is_of_one, is_rare
 from npufix.rewriters.edit.statements.host.waits.batches import (
     copy_whole,
     find_batches,
@@ -232,8 +232,8 @@ def _of(  # noqa: PLR0911 - one case a way
     loop = here.loop_of(code)
     if advice or (loop is not None and _is_read_back(here, data)):
         return advice
-    seldom = loop is not None and (_is_handed(here, code, data) or _is_of_one(here, loop, code))
-    if loop is not None and not (seldom or _is_computed_in(loop, data)):
+    seldom = loop is not None and (_is_handed(here, code, data) or is_of_one(here, loop, code))
+    if loop is not None and not (seldom or is_computed_in(loop, data)):
         return _ONE_COPY
     owner = here.flow.cls
     if owner is not None and _SERVES.search(owner.name):
@@ -320,39 +320,6 @@ def _is_handed(here: Surroundings, code: ast.expr, data: ast.expr) -> bool:
             ):
                 given |= list_stored_names(target)
     return any(isinstance(n, ast.Name) and n.id in given for n in ast.walk(data))
-
-
-def _is_of_one(here: Surroundings, loop: ast.AST, code: ast.expr) -> bool:
-    """Tell whether a single round copies: ``for key in keys: if key == "size": ...``."""
-    tests = [test for test in here.tests_around(code) if isinstance(test, ast.Compare)]
-    target = getattr(loop, "target", None)
-    return target is not None and any(
-        isinstance(test.ops[0], ast.Eq) and ast.unparse(test.left) == ast.unparse(target)
-        for test in tests
-    )
-
-
-def _is_computed_in(loop: ast.AST, code: ast.expr) -> bool:
-    """Tell whether each round computes what is copied: ``state, *_ = env.step(action)``.
-
-    So does ``total += loss``; not so ``meta = metas[i]``, which is there before the loop begins.
-    """
-    bound = [n for n in ast.walk(loop) if isinstance(n, ast.Assign)]
-    names = [n.id for n in ast.walk(code) if isinstance(n, ast.Name)]
-    added = {ast.unparse(n.target) for n in ast.walk(loop) if isinstance(n, ast.AugAssign)}
-    if not added.isdisjoint(names):
-        return True
-    for name in names:  # grows
-        for value in (n.value for n in bound if name in map(ast.unparse, _targets(n))):
-            inner = list(ast.walk(value))
-            if any(isinstance(n, ast.Call) for n in inner):
-                return True
-            names += {n.id for n in inner if isinstance(n, ast.Name)} - {*names}
-    return False
-
-
-def _targets(code: ast.Assign) -> Iterator[ast.expr]:
-    return (n for target in code.targets for n in ast.walk(target) if isinstance(n, ast.Name))
 
 
 def _is_read_back(here: Surroundings, data: ast.expr) -> bool:
