@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.columns import is_changed, is_whole
+from npufix.rewriters.edit.statements.host.of_host import is_of_host
 from npufix.rewriters.edit.statements.masked.formulas import reads_of_formulas
 from npufix.rewriters.edit.statements.masked.sums import reads_under_mask
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
@@ -53,7 +54,12 @@ def find_selections(here: Surroundings) -> Iterator[Proposal]:
 
 
 def _is_mask(here: Surroundings, code: ast.Subscript, name: ast.Name, value: Node) -> bool:
-    """Tell whether a value is a mask, or a comparison of whatever that picks of a tensor."""
+    """Tell whether a value is a mask, or a comparison of whatever that picks of a tensor.
+
+    On the host nobody waits for how many it picks.
+    """
+    if is_of_host(here, name):
+        return False
     known = here.facts(here.evaluations[id(name)], mask=value).is_bool_tensor("mask")
     compared = value.op in operators.COMPARISONS | operators.BOOLEAN
     return known is True or (known is None and compared and here.is_tensor(code.value) is True)

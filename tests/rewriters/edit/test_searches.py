@@ -254,6 +254,8 @@ def test_a_mask_that_may_be_one_truth_value_is_asked_for_its_dimensions() -> Non
     assert "(mask=keep)" in site.rewrite.probe
     (shown,) = found(text.replace("return", "n = x.shape[0]\n        return n,"), "NPU218")
     assert shown.open_conditions == ()
+    # on the host nobody waits
+    assert found(text.replace("= x > 0", "= x.cpu().max(1)[0] > 0"), "NPU218") == []
 
 
 def test_operands_that_conditions_are_about_are_asked_for() -> None:

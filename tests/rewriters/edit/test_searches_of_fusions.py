@@ -288,6 +288,7 @@ def test_deformable_attention_is_known_behind_a_variable_and_without_starts() ->
         ("w = w.masked_fill(mask, 0.0)", True),  # what rows without any key become
         ("w = w.masked_fill(other == 0, 0.0)", False),  # no kernel hides them
         ("parts = x.bmm(w.transpose(1, 2))", False),  # they are factors of something else
+        ("parts = scores.transpose(1, 2).softmax(dim=-1) @ x", False),  # scores that serve two ways
         ("v = self.table.weight + self.other.weight", False),  # a layer
         ("return w @ v, w", True),
     ],

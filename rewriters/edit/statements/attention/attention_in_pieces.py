@@ -78,7 +78,7 @@ def find_attention_in_pieces(here: Surroundings) -> Iterator[Proposal]:
             if soft is None:
                 continue
             handed = _are_handed_in(here, soft)
-            if handed or _is_of_products(soft, carried):
+            if handed or _is_of_own_scores(here, soft, carried):
                 needed = is_needed(here, weights, evaluation.node)
                 if (needed or not has_bias(soft.args[0])) and _is_replaceable(
                     here, weights, soft, evaluation.node
@@ -176,8 +176,19 @@ def _is_own_softmax(here: Surroundings, node: Node) -> bool:
     return any("softmax" in text.lower() and "log" not in text.lower() for text in made)
 
 
-def _is_of_products(soft: Node, carried: dict[Node, list[Node]]) -> bool:
-    """Tell whether scores are made of a product of two values, none of them a parameter."""
+def _is_of_own_scores(here: Surroundings, soft: Node, carried: dict[Node, list[Node]]) -> bool:
+    """Tell whether a softmax is of products, which serve no other one: ``s.mT.softmax(-1)``.
+
+    One kernel for each way would compute them twice. Of two branches only one is taken.
+    """
+    scores = _product_of(soft, carried)
+    found = here.flow.by_operation.get("softmax", ())
+    others = {e.node for e in found if e.certain} - {soft}
+    return scores is not None and all(_product_of(o, carried) is not scores for o in others)
+
+
+def _product_of(soft: Node, carried: dict[Node, list[Node]]) -> Node | None:
+    """Return the product of two values, none of them a parameter, that scores are made of."""
     seen: set[Node] = set()
     todo = [soft.args[1 if soft.op == Op.CALL else 0]]
     while todo:
@@ -187,12 +198,12 @@ def _is_of_products(soft: Node, carried: dict[Node, list[Node]]) -> bool:
         seen.add(node)
         if node.op in _PRODUCTS:
             operands = [arg for arg in node.args if arg.op != Op.CONST][-2:]
-            return len(operands) > 1 and not any(map(_is_parameter, operands))
+            return node if len(operands) > 1 and not any(map(_is_parameter, operands)) else None
         if node in carried:
             todo += carried[node]  # ``for bias in biases: scores += bias``
         if node.op in _OF_SCORES or (node.op == Op.CALL and _MASKS.search(str(node.args[0].value))):
             todo += reversed(node.args)
-    return False
+    return None
 
 
 def _are_handed_in(here: Surroundings, soft: Node) -> bool:
