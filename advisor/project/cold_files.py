@@ -56,7 +56,7 @@ def is_cold(relative: str, *, loads_data: bool = False) -> bool:
     cold = [
         part
         for at, part in enumerate(folders)
-        if _FOLDERS.fullmatch(part)
+        if _FOLDERS.fullmatch(part.lstrip("_"))
         if not (part.endswith("_benchmark") and _OF_MODELS & {*folders[at + 1 :]})
     ]
     cold += [name] if _FILES.fullmatch(name) else []

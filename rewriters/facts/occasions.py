@@ -32,7 +32,7 @@ from npufix.rewriters.facts.steps.functions import (
     trains,
 )
 from npufix.rewriters.facts.steps.gpu_packages import needs_gpu
-from npufix.rewriters.facts.steps.kept import is_kept
+from npufix.rewriters.facts.steps.kept import is_called_by, is_kept
 from npufix.rewriters.facts.steps.loops import Pace, pace, reads_data
 from npufix.rewriters.facts.steps.occasion import Occasion
 from npufix.rewriters.graph.modules.names import FunctionNode
@@ -170,7 +170,7 @@ def occasion(
     of_saver = any(map(_SAVES.fullmatch, names)) and not _is_part_of_step(flow)
     if begins_episode(flow) or _ENDS.fullmatch(name) or _puts_average_aside(flow) or of_saver:
         return Occasion.ASIDE
-    if _BUILDS.fullmatch(name) or _takes_state(flow.function):
+    if _BUILDS.fullmatch(name) or _takes_state(flow.function) or is_called_by(flow, _BUILDS):
         return Occasion.CALL
     of_sample = match is None and _INFERS.fullmatch(name) and not is_in_loop(flow, line)
     of_sample = of_sample and not (  # ``moe_infer``, which the layer itself calls

@@ -6,6 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.graph.modules.names import FunctionNode
 from npufix.rewriters.graph.modules.syntax import nodes_of, walk
 
 if TYPE_CHECKING:
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 _FIRST_STEP = re.compile(r"len\((self\.)?state(\[\w+\])?\) == 0|not (self\.)?state(\[\w+\])?")
 """What an optimizer asks before it makes what it keeps of a parameter."""
+_STATE = re.compile(r"'\w+' in (self\.)?(param_)?(group|state)s?(\[\w+\])?")
+"""What it asks before it goes on with that."""
 
 
 def is_kept(flow: FunctionFlow, line: int) -> bool:
@@ -25,17 +28,37 @@ def is_kept(flow: FunctionFlow, line: int) -> bool:
     """
     if line and (_is_grown(flow, line) or _is_called_to_keep(flow)):
         return True
+    tests = [node for node in nodes_of(flow.function) if isinstance(node, ast.If)]
     around = (
-        node
-        for node in nodes_of(flow.function)
-        if isinstance(node, ast.If)
-        and node.body[0].lineno <= line <= (node.body[-1].end_lineno or line)
+        node for node in tests if node.body[0].lineno <= line <= (node.body[-1].end_lineno or line)
     )
+    first = (node for node in tests if _STATE.fullmatch(ast.unparse(node.test)) and node.orelse)
+    if any(n.orelse[0].lineno <= line <= (n.orelse[-1].end_lineno or line) for n in first):
+        return True
     return any(
         _FIRST_STEP.fullmatch(ast.unparse(node.test))
         or _list_asked_for(node.test) & _list_set(node.body)
         for node in around
     )
+
+
+def is_called_by(flow: FunctionFlow, names: re.Pattern[str]) -> bool:
+    """Tell whether nothing in a class but what has one of the names calls a method.
+
+    ``self.scale(freqs)`` in ``rope_init`` and ``__init__``.
+    """
+    name = flow.function.name
+    if flow.cls is None or name == "forward" or flow.function not in flow.cls.body:
+        return False
+    callers = {
+        method.name
+        for method in flow.cls.body
+        if isinstance(method, FunctionNode)
+        for node in nodes_of(method)
+        if isinstance(node, ast.Attribute) and node.attr == name
+        if ast.unparse(node.value) in {"self", "cls", flow.cls.name}
+    }
+    return bool(callers) and all(names.fullmatch(c) or c == "__init__" for c in callers)
 
 
 def _is_called_to_keep(flow: FunctionFlow) -> bool:

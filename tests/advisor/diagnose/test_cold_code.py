@@ -37,6 +37,27 @@ def test_functions_beside_the_steps_are_left_out(tmp_path: Path, function: str) 
     assert places(scanned(tmp_path, files)) == ["b.py:5"]
 
 
+def test_what_only_the_making_of_a_table_calls_runs_once(tmp_path: Path) -> None:
+    text = (
+        "import torch\nfrom torch import nn\n\n\nclass Rope(nn.Module):\n"
+        "    def {}(self):\n        self.ends = self.steps(self.freqs)\n\n"
+        "    def steps(self, x: torch.Tensor):\n"
+        "        return x + torch.ones(x.shape[1]).to(x.device)\n"
+    )
+    files = {"a.py": text.format("rope_init"), "b.py": text.format("forward")}
+    assert places(scanned(tmp_path, files)) == ["b.py:10"]
+
+
+def test_what_an_optimizer_keeps_is_made_once(tmp_path: Path) -> None:
+    text = (
+        "import torch\n\n\ndef step(group, x: torch.Tensor):\n"
+        "    if {}:\n        group['n'] += 1\n    else:\n"
+        "        group['n'] = torch.ones(x.shape[1]).to(x.device)\n"
+    )
+    files = {"a.py": text.format("'n' in group"), "b.py": text.format("x.shape[0] > 3")}
+    assert places(scanned(tmp_path, files)) == ["b.py:8"]
+
+
 def test_what_a_hook_does_to_a_state_dict_is_done_once(tmp_path: Path) -> None:
     hook = "\n\nclass Net(nn.Module):\n    def hook(self, {}):\n        fill({})\n"
     for name, shown in (("scores", True), ("state_dict", False)):
@@ -174,6 +195,7 @@ class Brain:
         ("examples/train.py", True),
         ("tools/convert_llama_to_hf.py", True),
         ("pkg/export_onnx.py", True),
+        ("pkg/_export/layers.py", True),
         ("pkg/datasets/coco.py", True),
         ("pkg/data/dataset_utils.py", True),
         ("pkg/probe.py", True),

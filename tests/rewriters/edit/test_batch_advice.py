@@ -121,6 +121,13 @@ class Scores(nn.Module):
             found.append(x[i].log()[:, labels[i]] if len(labels[i]) else None)
         return found
 """
+TABLES = """
+class Tiles(nn.Module):
+    def forward(self, x: torch.Tensor, sizes: torch.Tensor):
+        for i, (h, w) in enumerate(sizes):
+            x[i, : h * w] += self.table[:h, :w].reshape(h * w, -1)
+        return x
+"""
 ENDS = """
 class Packing(nn.Module):
     def forward(self, x: torch.Tensor, lengths: torch.Tensor):
@@ -174,6 +181,8 @@ def test_the_form_of_a_loop_over_a_batch_is_told(text: str, form: str) -> None:
         TREES.replace("lap.inverse()", "self.audio.load(lap)"),
         TREES.replace("range(x.size(0))", "range(0, x.size(0), 8)"),  # windows
         CAMERAS.replace("self.encoding(", "self.encodings[i]("),  # a module of its own each
+        CAMERAS.replace("self.encoding(", "self.focal_loss("),  # one number for each row
+        TABLES,  # windows, each as high and wide as its image
         ENDS,  # what is read in each round is told by itself
     ],
 )

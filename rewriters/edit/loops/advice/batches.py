@@ -93,6 +93,7 @@ _ONE_BY_ONE = frozenset({"empty_cache", "from_numpy", "unique", "unique_consecut
 """What torch has that takes no rows of a batch, or stands where memory is short."""
 _OF_ONE_ROW = frozenset({"item", "masked_select", "nonzero", "tolist", "unique"})
 """What a method calls whose rows have results of several sizes."""
+_REDUCES = re.compile(r"(?i)(loss|criterion|metric)(_?fn|_?func(tion)?)?$")
 _COUNTERS = frozenset({"enumerate", "range", "zip"})
 _LISTED = re.compile(r"(?i)(lists?|dicts?|metas)$")
 """What holds tensors of different sizes, or objects, by its name."""
@@ -139,6 +140,8 @@ def _form(taken: Round) -> str:
     ):
         return ""  # who takes pieces of one tensor has little memory
     if form == MERGED and any(_takes_one_row(taken.flow, call) for call in calls):
+        return ""
+    if form == PREFIXES and any(_is_window(pick, taken) for pick in picks):
         return ""
     return "" if form == PREFIXES and _only_cuts(taken) else form
 
@@ -217,7 +220,10 @@ def _takes_one_row(flow: FunctionFlow, call: ast.Call) -> bool:
     """Tell whether a method of the class itself decides, or goes over what one row has.
 
     ``self.clashes(x[i])`` with a loop over the chains of one protein; a module takes batches.
+    A loss of one row, ``self.loss(x[i], y[i])``, is no part of that of all: it is their mean.
     """
+    if _REDUCES.search(last_name(call.func)):
+        return True
     methods = [] if flow.cls is None else flow.cls.body
     own = [m for m in methods if isinstance(m, FunctionNode) and m.name == last_name(call.func)]
     nodes = list(walk(*own))
@@ -332,6 +338,17 @@ def _ends(code: ast.Subscript, taken: Round) -> bool:
         elif not (list_names(item) & taken.own or ast.unparse(item) == "None"):
             return False
     return False
+
+
+def _is_window(code: ast.Subscript, taken: Round) -> bool:
+    """Tell whether a round reads a window, high and wide as it says: ``table[:h, :w]``."""
+    ends = [
+        item.upper
+        for item in list_indexes(code.slice)
+        if isinstance(item, ast.Slice) and item.upper is not None
+    ]
+    cut = [end for end in ends if any(_is_of_table(n, taken) for n in walk(end))]
+    return not is_stored(code) and len(cut) > 1
 
 
 def _is_of_table(code: ast.AST, taken: Round) -> bool:
