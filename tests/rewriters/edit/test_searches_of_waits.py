@@ -355,6 +355,10 @@ class Loss(nn.Module):
         ("loss = y.mean()", "loss.detach().zero_()", True),
         ("kept = loss = y.mean()", "kept.zero_()", True),
         ("loss = max(y, x)", "x.zero_()", True),  # of Python: one of the two
+        ("loss = F.mse_loss(y, x)", "self.optim.step(loss)", False),
+        ("loss = 2 * y.mean() + x.sum()", "self.scaler.scale(loss)", False),
+        ("loss = -y.mean()", "self.seen.append(loss)", True),
+        ("loss = +y", "y.zero_()", True),  # the same tensor
     ],
 )
 def test_a_loss_that_has_another_name_is_kept_as_a_copy(

@@ -97,6 +97,8 @@ def is_left_as_made(here: Surroundings, tensor: ast.expr) -> bool:
     return reads and bool(made) and all(map(_names_new, made))
 
 
+_TRAINS = frozenset({"backward", "manual_backward", "scale", "step"})
+"""What takes a loss and leaves it as it is: ``accelerator.backward(loss)``."""
 _VIEWS = frozenset({"contiguous", "detach", "flatten", "float", "reshape", "squeeze", "to", "view"})
 
 
@@ -123,6 +125,12 @@ def keeps_memory(here: Surroundings, code: ast.Call, tensor: ast.expr) -> bool:
 def _names_new(code: ast.AST | None) -> bool:
     """Tell whether a statement gives a new tensor its only name: not ``kept = x = y.mean()``."""
     match code:
+        case ast.Assign([ast.Name()], ast.BinOp() | ast.UnaryOp(ast.USub())):
+            return True
+        case ast.Assign([_], ast.Call(ast.Attribute(ast.Name("F"), loss))) if loss.endswith(
+            "_loss"
+        ):
+            return True
         case ast.Assign([_], ast.Call() as value):
             return makes_anew(value)
     return False
@@ -147,6 +155,8 @@ def _only_reads(here: Surroundings, code: ast.expr) -> bool:
         case ast.Attribute(_, "backward" | "detach" | "item" as name) as method:
             call = here.parents.get(id(method))
             return isinstance(call, ast.Call) and (name != "detach" or _only_reads(here, call))
+        case ast.Call(ast.Attribute(attr=name)):
+            return name in _TRAINS
     return False
 
 
