@@ -133,6 +133,7 @@ def samples(function: FunctionNode, line: int = 0) -> bool:
     """Tell whether a function has a loop over the steps of a sample, around a line if given.
 
     Each round calls a network and a scheduler: ``x = self.scheduler.step(self.unet(x, t), t, x)``.
+    Training does so too: that of the learning rate.
     """
     for loop in nodes_of(function):
         if not isinstance(loop, ast.For) or not (
@@ -140,7 +141,8 @@ def samples(function: FunctionNode, line: int = 0) -> bool:
         ):
             continue
         calls = [ast.unparse(n.func) for n in walk(*loop.body) if isinstance(n, ast.Call)]
-        if any(map(_STEPS.search, calls)) and any(map(_NETWORK.search, calls)):
+        learns = any(called.endswith(".backward") for called in calls)
+        if not learns and any(map(_STEPS.search, calls)) and any(map(_NETWORK.search, calls)):
             return True
     return False
 

@@ -399,11 +399,22 @@ class BottleneckLayer(nn.Module):
         ("class LossHistory:\n    def __call__(self, x: torch.Tensor):", False),
         ("class TargetPreparer:\n    def __call__(self, x: torch.Tensor):", True),
         ("class LossCriterion(nn.Module):\n    def decode(self, x: torch.Tensor):", False),
+        ("class Loss(nn.Module):\n    def _get_unpad_data(self, x: torch.Tensor):", False),
     ],
 )
 def test_places_are_told_where_classes_are_for_steps(head: str, *, is_told: bool) -> None:
     text = f"{head}\n        at = torch.nonzero(x > 0).squeeze(1)\n        return x[at].sqrt()\n"
     assert bool(found(text, "NPU214")) is is_told
+
+
+@pytest.mark.parametrize(("given", "counts"), [("", True), (", dim=0", False)])
+def test_different_rows_are_not_counted_as_numbers_are(given: str, *, counts: bool) -> None:
+    text = (
+        "class Net(nn.Module):\n    def forward(self, x: torch.Tensor):\n"
+        f"        return self.out(torch.unique(x{given}))\n"
+    )
+    (site,) = found(text, "NPU214")
+    assert ("bincount" in site.problem) is counts
 
 
 def test_rows_of_labels_need_no_places() -> None:

@@ -251,7 +251,7 @@ def is_number_there(  # noqa: C901, PLR0911, PLR0912 - one case a use
         match outer:
             case ast.BinOp(op=operator) if isinstance(operator, _ARITHMETIC):
                 pass
-            case ast.BoolOp() | ast.UnaryOp(ast.Not()):
+            case ast.BoolOp() | ast.UnaryOp(ast.Not() | ast.USub()):
                 pass
             case ast.Slice() | ast.Tuple():
                 if isinstance(outer, ast.Slice):

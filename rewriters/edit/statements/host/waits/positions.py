@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _SELECTS = frozenset(
     {
         "decode", "detect", "detections", "filter", "generate", "infer", "inference", "keep", "nms",
-        "postprocess", "predict", "prune", "results", "select",
+        "postprocess", "predict", "prune", "results", "select", "unpad",
     }
 )  # fmt: skip
 """Words of what hands over as much as there is, which is another number each time."""
@@ -64,6 +64,12 @@ _DIFFERENT = (
     "host has the data"
 )
 
+_DIFFERENT_ROWS = (
+    "the host waits for how many different rows there are: find them once where the host has the "
+    "data, or give each row one number, (x * strides).sum(1), and count those in a vector of fixed "
+    "length"
+)
+
 
 def find_positions(here: Surroundings) -> Iterator[Proposal]:
     """Yield each mask whose places the host waits for, and each tensor whose values it counts."""
@@ -91,7 +97,10 @@ def _write(here: Surroundings, found: Evaluation) -> Proposal | None:
 def _tell(here: Surroundings, found: Evaluation) -> Proposal:
     assert isinstance(found.code, ast.expr)  # noqa: S101 - a call
     if found.node.op == "unique":
-        return Proposal(found.code, _DIFFERENT)
+        of_rows = isinstance(found.code, ast.Call) and any(
+            word.arg == "dim" for word in found.code.keywords
+        )
+        return Proposal(found.code, _DIFFERENT_ROWS if of_rows else _DIFFERENT)
     return Proposal(found.code, _PLACES if here.loop_of(found.code) is None else _PLACES_IN_LOOP)
 
 
