@@ -161,6 +161,9 @@ class Site(Protocol):
     def is_indicator(self, name: str) -> bool | None:
         """Tell whether a tensor holds nothing but zeros and ones: it is a mask, or was one."""
 
+    def is_made_like(self, name: str) -> bool:
+        """Tell whether a tensor has the dtype of another: ``torch.zeros(n, dtype=x.dtype)``."""
+
     def is_device(self, name: str) -> bool | None:
         """Tell whether the value is a device, not a dtype or a tensor."""
 

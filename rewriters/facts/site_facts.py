@@ -194,6 +194,13 @@ class SourceFacts(ValueKinds, AttentionFacts):
             node = node.args[0]
         return True if self._is_bool(node) else None
 
+    def is_made_like(self, name: str) -> bool:
+        """Tell whether a tensor has the dtype of another: ``torch.zeros(n, dtype=x.dtype)``."""
+        node = self.match.bindings[name]
+        while node.args and node.op in KEEPS_DTYPE | {Op.SETITEM}:
+            node = node.args[0]
+        return node.op in operators.FACTORIES and any(arg.op == Op.DTYPE_OF for arg in node.args)
+
     def is_device(self, name: str) -> bool | None:
         """Tell whether the value is a device, not a dtype or a tensor."""
         return is_device(self.match.bindings[name])

@@ -192,8 +192,13 @@ def _integers(site: Site) -> bool | None:
 
 
 def _is_called_mask(site: Site) -> bool:
-    """Tell whether a tensor of unknown dtype is called a mask: masks that are added are no sums."""
-    return site.dtype("x") is None and any(map(_MASK.search, site.called("x")[:1]))
+    """Tell whether a tensor of unknown dtype is called a mask: masks that are added are no sums.
+
+    What has the dtype of other tensors holds fractions as they do.
+    """
+    if site.dtype("x") is not None or site.is_made_like("x"):
+        return False
+    return any(map(_MASK.search, site.called("x")[:1]))
 
 
 def _is_small(number: object) -> bool:
@@ -256,6 +261,12 @@ RULE = Substitution(
         """
 def f(x: torch.Tensor):
     return x.softmax(-1).cumsum(-1)
+""",
+        # a mask of the dtype of other tensors
+        """
+def f(x: torch.Tensor):
+    mask = torch.zeros(x.shape[:2], dtype=x.dtype, device=x.device)
+    return mask.flip([-1]).cumsum(-1)
 """,
         # a tensor of unknown dtype that nothing calls a mask
         """
