@@ -141,7 +141,7 @@ def _form(taken: Round) -> str:
         return ""  # who takes pieces of one tensor has little memory
     if form == MERGED and any(_takes_one_row(taken.flow, call) for call in calls):
         return ""
-    if form == PREFIXES and any(_is_window(pick, taken) for pick in picks):
+    if form == PREFIXES and any(taken.is_window(pick) for pick in picks):
         return ""
     return "" if form == PREFIXES and _only_cuts(taken) else form
 
@@ -338,17 +338,6 @@ def _ends(code: ast.Subscript, taken: Round) -> bool:
         elif not (list_names(item) & taken.own or ast.unparse(item) == "None"):
             return False
     return False
-
-
-def _is_window(code: ast.Subscript, taken: Round) -> bool:
-    """Tell whether a round reads a window, high and wide as it says: ``table[:h, :w]``."""
-    ends = [
-        item.upper
-        for item in list_indexes(code.slice)
-        if isinstance(item, ast.Slice) and item.upper is not None
-    ]
-    cut = [end for end in ends if any(_is_of_table(n, taken) for n in walk(end))]
-    return not is_stored(code) and len(cut) > 1
 
 
 def _is_of_table(code: ast.AST, taken: Round) -> bool:

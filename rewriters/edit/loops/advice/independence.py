@@ -81,6 +81,12 @@ class Round:
                 return any(isinstance(n, ast.Name) and n.id in self.own for n in (left, right))
         return False
 
+    def is_window(self, code: ast.Subscript) -> bool:
+        """Tell whether code reads a window, high and wide as the round says: ``table[:h, :w]``."""
+        known = self.of_round - self.counted
+        ends = [i.upper for i in list_indexes(code.slice) if isinstance(i, ast.Slice) and i.upper]
+        return not is_stored(code) and sum(bool(list_names(end) & known) for end in ends) > 1
+
     def calls(self) -> Iterator[ast.Call]:
         """Yield the calls of a round, those that fill lists aside."""
         for node in walk(*self.code):

@@ -178,6 +178,10 @@ def _form(taken: Round) -> str:
         RAGGED: not _LENGTHS.isdisjoint(names) or any(_is_ragged(pick, taken) for pick in picks),
         READ: not _READS.isdisjoint(names) or any(_asks(node, taken) for node in nodes),
     }
+    if _LENGTHS.isdisjoint(names) and any(map(taken.is_window, picks)):
+        forms[RAGGED] = False
+        if not any(forms.values()):
+            return ""
     of_lists = not _counts(taken.loop.items) and taken.facts.is_tensor(taken.loop.items) is not True
     return next((f for f, fits in forms.items() if fits), RAGGED if of_lists else INDEPENDENT)
 
