@@ -23,6 +23,8 @@ _MADE = operators.FACTORIES | {"from_numpy"}
 _STAYS = (operators.KEEPS | operators.SAME_SHAPE | {Op.SETITEM}) - {"cpu", "cuda", "npu", "to"}
 """What leaves a tensor on its device."""
 _TOGETHER = operators.BROADCAST | {"outer"}
+_OF_ONE = frozenset({Op.GETITEM, Op.ITEM, Op.COMPARE, "all", "any", "max", "mean", "min", "sum"})
+"""What is computed of one tensor, where that lies."""
 _JOINS = frozenset({"cat", "concat", "concatenate", "hstack", "stack", "tuple", "list", "vstack"})
 _MADE_EACH = re.compile(
     r"ListComp\(elt=Call\(func=Attribute\(value=Name\(id='torch'.{0,20}attr='(arange|linspace)'"
@@ -178,7 +180,7 @@ def _source(node: Node) -> Node:
 def is_moved_to_host(node: Node) -> bool:
     """Tell whether a value is computed of what lies on the host: ``n > 0`` of ``n = x.cpu()``."""
     while node.args and node.op != "cpu":
-        if node.op not in operators.ELEMENTWISE | _STAYS | {Op.GETITEM, Op.COMPARE, "any", "all"}:
+        if node.op not in operators.ELEMENTWISE | _STAYS | _OF_ONE:
             return False
         node = node.args[0]
     return node.op == "cpu"

@@ -6,10 +6,10 @@ import ast
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.columns import is_changed, is_whole
-from npufix.rewriters.edit.statements.host.of_host import is_of_host
 from npufix.rewriters.edit.statements.masked.formulas import reads_of_formulas
 from npufix.rewriters.edit.statements.masked.sums import reads_under_mask
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.facts.host_tensors import is_moved_to_host
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import last_name, list_indexes, list_stored_names, walk
 from npufix.rewriters.graph.special import Op
@@ -58,7 +58,7 @@ def _is_mask(here: Surroundings, code: ast.Subscript, name: ast.Name, value: Nod
 
     On the host nobody waits for how many it picks.
     """
-    if is_of_host(here, name):
+    if is_moved_to_host(value):
         return False
     known = here.facts(here.evaluations[id(name)], mask=value).is_bool_tensor("mask")
     compared = value.op in operators.COMPARISONS | operators.BOOLEAN
