@@ -201,6 +201,7 @@ CONDITIONS = (
     _open("separate-memory", "what the loop writes to shares no memory with what it reads"),
     _open("same-dtype", "the floating point tensors in the loop have one dtype"),
     _open("value-fits-dtype", "the value is a number that the dtype of the tensor can hold"),
+    _open("sum-fits-dtype", "the dtype of what is averaged can hold the sum of each row"),
     _open("no-nan", "no number of a row that is compared is NaN"),
     _open("float-values", "the numbers that are compared are of floating point"),
     _open("same-dimensions", "the tensors that meet in a round have one number of dimensions"),

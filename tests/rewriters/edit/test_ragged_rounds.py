@@ -24,7 +24,7 @@ JOINED = (
     "x[i, :n[i]].mean(0)",
     "x[i, :n[i]].mean(dim=0, keepdim=True)",
     "x[i, :n[i], 1].sum()",
-    "x[i, :n[i], 0].std()",
+    "x[i, :n[i], 0].var()",
     "x[i, :n[i]].amax(0)",
     "x[i, :n[i]].min(dim=0).values",
     "x[i, :n[i], 1].argmax()",
@@ -42,6 +42,9 @@ JOINS = (
     "torch.cat([x[i, :n[i]].exp() - 1 for i in range(len(n))], dim=0)",
 )
 STAYS = (
+    "torch.stack([x[i, :n[i], 0].std() for i in range(len(n))])",
+    "torch.stack([x[i, 1 : n[i], 0].argmin() for i in range(len(n))])",
+    "torch.stack([x[i, n[i] :].max(0).indices for i in range(len(n))])",
     "torch.stack([x[i, torch.randperm(width)].sum(0) for i in range(len(n))])",
     "torch.stack([x[i, : int(torch.randint(3, ()))].sum(0) for i in range(len(n))])",
     "torch.stack([x[i, :n[i]].median(0).values for i in range(len(n))])",
@@ -94,9 +97,21 @@ def test_what_a_mask_does_not_say_stays(returned: str) -> None:
     assert site is None or site.rewrite is None
 
 
-def test_a_mean_of_nothing_is_nan_as_before() -> None:
-    _, site = _site("torch.stack([x[i, :n[i]].mean(0) for i in range(len(n))])")
-    scope: dict[str, Any] = {}
-    exec(site.rewrite.direct, scope)  # noqa: S102 - the text above
-    found = scope["f"](torch.ones(2, 3, 2), torch.tensor([0, 3]), torch.ones(1, 1))
-    assert found.isnan().tolist() == [[True, True], [False, False]]
+def test_a_mean_or_variance_of_too_little_is_nan_as_before() -> None:
+    for reduction, lacks in (("mean", [True, False, False]), ("var", [True, True, False])):
+        _, site = _site(f"torch.stack([x[i, :n[i]].{reduction}(0) for i in range(len(n))])")
+        assert {p.condition.name for p in site.proofs} >= {"sum-fits-dtype"}  # of float16
+        scope: dict[str, Any] = {}
+        exec(site.rewrite.direct, scope)  # noqa: S102 - the text above
+        for lengths in (torch.tensor([0, 1, 3]), torch.tensor([[0], [1], [3]])):
+            found = scope["f"](torch.ones(3, 3, 2), lengths, torch.ones(1, 1))
+            assert found.isnan().tolist() == [[lack] * 2 for lack in lacks]
+
+
+def test_what_is_computed_of_the_mean_of_nothing_has_no_gradient() -> None:
+    text = (
+        f"{HEADER}def f(x: Tensor, n: Tensor, w: Tensor):\n    rows, width = x.shape\n"
+        "    out = x.new_zeros(rows)\n    for i in range(rows):\n        if n[i] > 0:\n"
+        "            out[i] = x[i, :n[i]].mean() * w[0]\n    return out\n"
+    )
+    assert all(site.rewrite is None for site in find_sites(text, [RULE]))
