@@ -185,6 +185,7 @@ CONDITIONS = (
         "are-tensors",
     ),
     _open("number-index", "the index of each round is one number", "integer-vector"),
+    _open("integer-index", "the indexes of each round are integers, no mask", "integer-picks"),
     _open("nonnegative-lengths", "no length of a row is negative", "nonnegative-index"),
     _open("positive-lengths", "what is counted from the end of a row is one or more"),
     _open("nonnegative-count", "the number of rounds is not negative"),

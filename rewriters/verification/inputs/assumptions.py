@@ -357,6 +357,9 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
         t.dim() == 1 and t.dtype in _INTEGERS[:-1]
         for t in _tensors(o, *(n for n in o if re.fullmatch(r"index\d*", n)))
     ),
+    "integer-picks": lambda o: all(
+        t.dtype in _INTEGERS[1:-1] for t in _tensors(o, *(n for n in o if n.startswith("picks")))
+    ),
     "int64-classes": lambda o: all(t.dtype == torch.int64 for t in _tensors(o, "target")),
     "int-repeats": lambda o: type(o.get("repeats", 0)) is int,
     "is-number": _are_numbers("value"),

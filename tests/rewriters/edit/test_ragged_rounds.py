@@ -115,3 +115,15 @@ def test_what_is_computed_of_the_mean_of_nothing_has_no_gradient() -> None:
         "            out[i] = x[i, :n[i]].mean() * w[0]\n    return out\n"
     )
     assert all(site.rewrite is None for site in find_sites(text, [RULE]))
+
+
+@pytest.mark.parametrize(("index", "asks"), [("n", True), ("n.argsort(-1)", False)])
+def test_picks_by_vectors_ask_for_integers(index: str, asks: bool) -> None:  # noqa: FBT001
+    text = (
+        f"{HEADER}def f(x: Tensor, n: Tensor):\n    rows, width, c = x.shape\n"
+        f"    r, k = n.shape\n    at = {index}\n"
+        "    return torch.stack([x[i, at[i]] for i in range(rows)])\n"
+    )
+    (site,) = find_sites(text, [RULE])
+    assert site.rewrite is not None
+    assert any(p.condition.name == "integer-index" for p in site.proofs) is asks
