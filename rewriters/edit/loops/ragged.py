@@ -38,9 +38,10 @@ from npufix.rewriters.edit.loops.given.values import (
     shift,
     subscript,
 )
+from npufix.rewriters.graph.modules.syntax import list_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from npufix.rewriters.edit.loops.expressions import Expressions
     from npufix.rewriters.edit.loops.indexing import Place
@@ -77,7 +78,10 @@ class Parts:
 
     def __init__(self, of: Expressions) -> None:
         self.of: Expressions = weakref.proxy(of)  # it would keep the tree of the module
-        self._names: dict[str, str] = {}
+        self.names: dict[str, str] = {}
+        """The masks that are there, by what they compare."""
+        self._wide: dict[str, tuple[ast.expr, str]] = {}
+        """By the name of a mask: of what, and how wide that is."""
 
     def may_be(self, code: ast.expr) -> bool:
         """Tell whether an expression may be a part of each row."""
@@ -119,19 +123,23 @@ class Parts:
             tests.append(ast.Compare(positions, [sign], [limit]))
         mask = tests[0] if len(tests) == 1 else ast.BinOp(tests[0], ast.BitAnd(), tests[1])
         ends = [b and ast.unparse(b.code) for b in (part.lower, part.upper)]
-        return Part(self._named(mask), part.dim, repr(ends))
+        written = {n for b in (part.lower, part.upper) if b for n in list_names(b.code)}
+        written &= {n for key in self.of.own_rows for n in list_names(parse(key))}
+        known = self._named(mask, is_new=bool(written))  # the lengths may have changed since
+        self._wide.setdefault(known, (base, f"{owned(source)}.shape[{dim}]"))
+        return Part(known, part.dim, repr(ends) + (known if written else ""))
 
-    def _named(self, mask: ast.expr) -> str:
+    def _named(self, mask: ast.expr, *, is_new: bool = False) -> str:
         text = ast.unparse(mask)
-        if text not in self._names:
-            taken = self.of.facts.flow.taken | set(self._names.values())
+        if is_new or text not in self.names:
+            taken = self.of.facts.flow.taken | set(self._wide)
             free = [one for one in _NAMES if one not in taken]
             if not free:
                 raise CannotBatchError(LENGTHS)
-            self._names[text] = free[0]
+            self.names[text] = free[0]
             target = ast.Name(free[0], ast.Store())
             self.of.aligner.statements.append(ast.Assign([target], mask, lineno=0))
-        return self._names[text]
+        return self.names[text]
 
     def _along(self, value: Value) -> ast.expr:
         """Return what each row has, along the dimensions of all rows."""
@@ -203,13 +211,15 @@ class Parts:
         codes = [self._beside(value, whole) for value in (first, second)]
         return self._computed(whole, make(*codes))
 
-    def _beside(self, value: Value, whole: Value) -> ast.expr:
+    def _beside(self, value: Value, whole: Value) -> ast.expr:  # noqa: C901 - one case a kind
         """Return an operand of rows that have parts."""
         assert whole.part is not None  # noqa: S101 - the caller has looked
         if value.part:
-            own = self._zeroed(value)
             alike = value.part.bounds == whole.part.bounds and value.part.dim == whole.part.dim
-            if not alike or own.rank is None:
+            if not alike:
+                raise CannotBatchError(LENGTHS)
+            own = self._zeroed(self._under_one(value, value.part, whole.part.known))
+            if own.rank is None:
                 raise CannotBatchError(LENGTHS)
             if own.rank != whole.rank:
                 both = isinstance(own.rank, int) and isinstance(whole.rank, int)
@@ -231,6 +241,43 @@ class Parts:
         front = self.of.aligner.in_front(self.of.aligner.tensor(value))
         missing = ranks[1] - ranks[0]
         return subscript(front.code, [everything(), *[new_axis()] * missing, ast.Constant(...)])
+
+    def _under_one(self, value: Value, part: Part, other: str) -> Value:
+        """Return a part under the mask of another, of the same bounds, that it meets."""
+        if part.known == other:
+            return value
+        (first, width), (second, as_wide) = self._wide[part.known], self._wide[other]
+        nodes = self.of.facts.node(first), self.of.facts.node(second)
+        alike = nodes[0] is not None and nodes[1] is not None
+        if not alike or not any(self.of.facts.is_alike(a, b) for a, b in (nodes, nodes[::-1])):  # type: ignore[arg-type] # asked above
+            self.of.conditions["one-width"] = None
+            number = sum(name.startswith("widths") for name in self.of.shown)
+            self.of.shown[f"widths{number}"] = parse(f"({width}, {as_wide})")
+        if part.known in list_names(value.code):
+            return value
+        return replace(value, part=replace(part, known=other))
+
+    def without_unread(
+        self, statements: Sequence[ast.stmt], results: Sequence[ast.expr]
+    ) -> list[ast.stmt]:
+        """Return statements without the masks that nothing of them reads any more."""
+        read: set[str] = set()
+        for code in (*statements, *results):
+            read |= {
+                n.id
+                for n in ast.walk(code)
+                if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
+            }
+        unread = set(self._wide) - read
+        return [
+            s
+            for s in statements
+            if not (
+                isinstance(s, ast.Assign)
+                and isinstance(s.targets[0], ast.Name)
+                and s.targets[0].id in unread
+            )
+        ]
 
     def loss(self, code: ast.Call) -> Value:
         """Return the loss of each element of two parts of rows."""

@@ -423,6 +423,11 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "same-heads-third": partial(_same_heads, heads=2),
     "same-rank-mask": _fewer_dims(0),
     "same-shape": _same_shape,
+    "one-width": lambda o: all(
+        len(set(n)) == 1
+        for name, n in o.items()
+        if name.startswith("widths") and isinstance(n, tuple)
+    ),
     "one-shape": lambda o: len({t.shape for t in _tensors(o)}) == 1,
     "single-precision": lambda o: all(t.dtype == torch.float32 for t in _floats(o)),
     "sum-fits-dtype": _sums_fit,

@@ -108,13 +108,54 @@ def test_a_mean_or_variance_of_too_little_is_nan_as_before() -> None:
             assert found.isnan().tolist() == [[lack] * 2 for lack in lacks]
 
 
-def test_what_is_computed_of_the_mean_of_nothing_has_no_gradient() -> None:
+def _of_rounds(*lines: str) -> Any:
+    body = "".join(f"        {line}\n" for line in lines)
     text = (
-        f"{HEADER}def f(x: Tensor, n: Tensor, w: Tensor):\n    rows, width = x.shape\n"
-        "    out = x.new_zeros(rows)\n    for i in range(rows):\n        if n[i] > 0:\n"
-        "            out[i] = x[i, :n[i]].mean() * w[0]\n    return out\n"
+        f"{HEADER}def f(x: Tensor, n: Tensor, w: Tensor, flag: bool):\n"
+        "    rows, width = x.shape\n    assert w.dim() == 2\n    out = x.new_zeros(rows)\n"
+        f"    for i in range(rows):\n{body}    return out\n"
     )
-    assert all(site.rewrite is None for site in find_sites(text, [RULE]))
+    return text, next(iter(find_sites(text, [RULE])))
+
+
+MEAN_OF_NONE = (
+    ("if n[i] > 0:", "    out[i] = x[i, :n[i]].mean() * w[0, 0]"),
+    ("m = x[i, :n[i]].mean()", "if n[i] > 0:", "    out[i] = m * w[i, 0]"),
+)
+LENGTH_OF_BEFORE = (("k = int(n[i])", "n[i] = 1", "out[i] = x[i, :k].sum()"),)
+
+
+@pytest.mark.parametrize("lines", MEAN_OF_NONE + LENGTH_OF_BEFORE)
+def test_what_a_mask_for_all_rounds_would_change_stays(lines: tuple[str, ...]) -> None:
+    assert _of_rounds(*lines)[1].rewrite is None
+
+
+MASKS = (
+    (("out[i] = (x[i, :n[i]] * w[i, :n[i]]).sum()",), 1, True),
+    (("p = x[i, :n[i]].sum()", "n[i] = 1", "out[i] = p + x[i, :n[i]].sum()"), 2, False),
+    (("if flag:", "    out[i] = x[i, :n[i]].sum()", "out[i] += x[i, 1:].sum()"), 1, False),
+    (("if flag:", "    w[i, 0] = x[i, :n[i]].sum()", "out[i] = x[i, :n[i]].sum()"), 2, False),
+)
+
+
+@pytest.mark.parametrize(("lines", "masks", "asks"), MASKS)
+def test_a_mask_serves_all_parts_of_the_same_lengths(
+    lines: tuple[str, ...],
+    masks: int,
+    asks: bool,  # noqa: FBT001
+) -> None:
+    text, site = _of_rounds(*lines)
+    assert site.rewrite is not None
+    assert site.rewrite.direct.count("known = ") == masks
+    assert any(p.condition.name == "one-width" for p in site.proofs) is asks
+    for flag in (True, False):
+        found = []
+        for code in (text, site.rewrite.direct):
+            scope: dict[str, Any] = {}
+            exec(code, scope)  # noqa: S102 - the text above
+            x = torch.arange(12.0).view(3, 4)
+            found.append(scope["f"](x, LENGTHS.clone(), x.clone() + 1, flag))
+        torch.testing.assert_close(*found)
 
 
 @pytest.mark.parametrize(("index", "asks"), [("n", True), ("n.argsort(-1)", False)])
