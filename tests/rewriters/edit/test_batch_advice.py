@@ -18,7 +18,7 @@ from npufix.rewriters.edit.loops.advice.batches import (
     REPEATED,
     SELECTED,
 )
-from npufix.rewriters.edit.loops.advice.ragged import MERGED
+from npufix.rewriters.edit.loops.advice.ragged import MERGED, SEGMENTS
 from npufix.rewriters.find import find_sites
 from npufix.rules.substitutions.loop_over_rows import RULE
 
@@ -136,7 +136,7 @@ class Packing(nn.Module):
     ("text", "form"),
     [
         (POOLS, PREFIXES),
-        (OFFSETS, PREFIXES),
+        (OFFSETS, SEGMENTS),
         (IMAGES, PREFIXES),
         (SPEEDS, NEIGHBOURS),
         (REPELS, PAIRS),
