@@ -38,6 +38,8 @@ One number that rounds write to ranges of their own (``m[a:b, a:b] = 0`` with ``
 ``a += n[i]`` counts along) is written to all of them by comparisons of positions with the ends.
 Sums, means, limits and softmax of parts of rows (``x[i, :n[i]].mean(0)``) are taken of all rows under the
 mask ``arange(w) < n[:, None]``, and ``torch.cat`` of such parts picks by it.
+A mean asks whether the dtype holds the sum (``sum-fits-dtype``), parts of two tensors that meet whether
+these are of one width (``one-width``), and picks by vectors whether they hold integers (``integer-index``).
 Sums and means of other parts (``x[ends[i]:ends[i + 1]]``, ``x[group == i]``), attention
 of one sequence after the other and rows without their padding are advice, and so are rows that are
 padded or searched one by one, ranges, columns computed from earlier ones, inverses of triangular
