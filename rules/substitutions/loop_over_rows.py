@@ -38,6 +38,8 @@ One number that rounds write to ranges of their own (``m[a:b, a:b] = 0`` with ``
 ``a += n[i]`` counts along) is written to all of them by comparisons of positions with the ends.
 Sums, means, limits and softmax of parts of rows (``x[i, :n[i]].mean(0)``) are taken of all rows under the
 mask ``arange(w) < n[:, None]``, and ``torch.cat`` of such parts picks by it.
+A mean asks whether the dtype holds the sum (``sum-fits-dtype``), parts of two tensors that meet whether
+these are of one width (``one-width``), and picks by vectors whether they hold integers (``integer-index``).
 Sums and means of other parts (``x[ends[i]:ends[i + 1]]``, ``x[group == i]``), attention
 of one sequence after the other and rows without their padding are advice, and so are rows that are
 padded or searched one by one, ranges, columns computed from earlier ones, inverses of triangular
@@ -185,6 +187,7 @@ CONDITIONS = (
         "are-tensors",
     ),
     _open("number-index", "the index of each round is one number", "integer-vector"),
+    _open("integer-index", "the indexes of each round are integers, no mask", "integer-picks"),
     _open("nonnegative-lengths", "no length of a row is negative", "nonnegative-index"),
     _open("positive-lengths", "what is counted from the end of a row is one or more"),
     _open("nonnegative-count", "the number of rounds is not negative"),
@@ -201,6 +204,7 @@ CONDITIONS = (
     _open("separate-memory", "what the loop writes to shares no memory with what it reads"),
     _open("same-dtype", "the floating point tensors in the loop have one dtype"),
     _open("value-fits-dtype", "the value is a number that the dtype of the tensor can hold"),
+    _open("sum-fits-dtype", "the dtype of what is averaged can hold the sum of each row"),
     _open("no-nan", "no number of a row that is compared is NaN"),
     _open("float-values", "the numbers that are compared are of floating point"),
     _open("same-dimensions", "the tensors that meet in a round have one number of dimensions"),
@@ -217,6 +221,7 @@ CONDITIONS = (
     _open(
         "whole-pieces", "a tensor that the rounds take one piece of after the other has them all"
     ),
+    _open("one-width", "rows of which parts meet are of one width, whatever is beyond the parts"),
     _open("as-many-of-both", "what is gone through side by side has as many rounds"),
     _open("rows-of-several", "each row has a dimension of its own: it is no single number"),
     _open("batch-first", "each round passes on a batch: its first dimension, and two or more"),

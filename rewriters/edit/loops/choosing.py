@@ -50,6 +50,7 @@ _NEVER_FAIL = frozenset(
     {"abs", "clamp", "l1_loss", "mean", "mse_loss", "relu", "sigmoid", "square", "sum", "tanh"}
 )
 """Those that take any numbers and have a gradient everywhere."""
+_MEANS = frozenset({"l1_loss", "mean", "mse_loss"})
 _NAMES = ("chosen", "chosen_rows", "is_chosen")
 
 
@@ -67,6 +68,8 @@ def choose(
     """
     arms = [*then, *other]
     if not all(isinstance(a, (ast.Assign, ast.AugAssign)) and never_fails(a.value) for a in arms):
+        raise CannotBatchError(BRANCH)
+    if any(list_names(a.value) & body.of.means for a in arms if not isinstance(a.value, ast.Name)):  # type: ignore[attr-defined] # see above
         raise CannotBatchError(BRANCH)
     mask = read_truth(body.of, test)
     match then, other:
@@ -133,7 +136,7 @@ def never_fails(code: ast.expr) -> bool:
     """Tell whether code reads rows by their counter alone, and adds or multiplies them."""
     match code:
         case ast.BinOp(left, ast.Add() | ast.Sub() | ast.Mult(), right):
-            return never_fails(left) and never_fails(right)
+            return never_fails(left) and never_fails(right) and not has_mean_of_part(code)
         case ast.UnaryOp(ast.USub(), operand):
             return never_fails(operand)
         case ast.Subscript(base, ast.Name() | ast.Constant()):
@@ -143,8 +146,22 @@ def never_fails(code: ast.expr) -> bool:
             return never_fails(base) and all(isinstance(item, plain) for item in items)
         case ast.Call(func, args, words) if last_name(func) in _NEVER_FAIL:
             owner = [func.value] if isinstance(func, ast.Attribute) else []
-            return all(map(never_fails, [*owner, *args, *(w.value for w in words)]))
+            given = [*owner, *args, *(w.value for w in words)]
+            return all(never_fails(one) and not has_mean_of_part(one) for one in given)
     return isinstance(code, (ast.Name, ast.Attribute, ast.Constant))
+
+
+def has_mean_of_part(code: ast.AST) -> bool:
+    """Tell whether code takes the mean of a part: what is computed of that has no gradient.
+
+    Of an empty part it is NaN, and a gradient of zero times NaN is NaN too.
+    """
+    return any(
+        isinstance(node, ast.Call)
+        and last_name(node.func) in _MEANS
+        and any(isinstance(n, ast.Slice) and (n.lower or n.upper) for n in ast.walk(node))
+        for node in ast.walk(code)
+    )
 
 
 def read_truth(of: Expressions, code: ast.expr) -> Value:

@@ -444,6 +444,11 @@ class Indexer:
                 self.of.shown[f"index{before or ''}"] = value.code
             elif value.rank not in {0, deepest}:
                 raise CannotBatchError(UNKNOWN_INDEX)
+            elif (
+                rank and self.of.facts.dtype(value.code) is self.of.facts.dtype(value.asked) is None
+            ):
+                self.of.conditions["integer-index"] = None  # a mask of the round picks otherwise
+                self.of.shown[f"picks{len(self.of.shown)}"] = value.asked
             found.items.append(at_dimension(value.code, deepest - rank))
             found.by_tensor |= not self._is_of_host(value.code)
         else:

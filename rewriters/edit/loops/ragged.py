@@ -38,9 +38,10 @@ from npufix.rewriters.edit.loops.given.values import (
     shift,
     subscript,
 )
+from npufix.rewriters.graph.modules.syntax import list_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from npufix.rewriters.edit.loops.expressions import Expressions
     from npufix.rewriters.edit.loops.indexing import Place
@@ -51,15 +52,18 @@ _NEUTRAL: dict[str, ast.expr] = {
     "all": ast.Constant(value=True), "amax": _LEAST, "amin": _MOST, "any": ast.Constant(0),
     "argmax": _LEAST, "argmin": _MOST, "log_softmax": _LEAST, "logsumexp": _LEAST, "max": _LEAST,
     "mean": ast.Constant(0), "min": _MOST, "prod": ast.Constant(1), "softmax": _LEAST,
-    "std": ast.Constant(0), "sum": ast.Constant(0), "var": ast.Constant(0),
+    "sum": ast.Constant(0), "var": ast.Constant(0),
 }  # fmt: skip
-"""What leaves the result as it is."""
+"""What leaves the result as it is. The root in ``std`` has no gradient where all are alike."""
 _OF_FLOATS = frozenset({"amax", "amin", "argmax", "argmin", "max", "min"})
 """Those that take integers as well, which have no infinity."""
+_PLACES = frozenset({"argmax", "argmin"})
+_PAIRS = frozenset({"max", "min"})
+_WIDE = frozenset({"bfloat16", "float32", "float64"})
+"""What holds the sums of all rows of means that it holds."""
 _KEEPING = frozenset({"log_softmax", "softmax"})
 _ELSEWHERE = frozenset({"all", "amax", "amin", "any", "log_softmax", "mean", "softmax", "sum"})
 """Those along a dimension that all rounds have, finite for zeros, with a finite gradient."""
-_SQUARES = frozenset({"std", "var"})
 _UNARY = frozenset(
     {"abs", "bfloat16", "bool", "clamp", "cos", "detach", "double", "exp", "float", "gelu", "half",
      "int", "long", "relu", "sigmoid", "sign", "silu", "sin", "softplus", "square", "tanh", "to"}
@@ -74,7 +78,10 @@ class Parts:
 
     def __init__(self, of: Expressions) -> None:
         self.of: Expressions = weakref.proxy(of)  # it would keep the tree of the module
-        self._names: dict[str, str] = {}
+        self.names: dict[str, str] = {}
+        """The masks that are there, by what they compare."""
+        self._wide: dict[str, tuple[ast.expr, str]] = {}
+        """By the name of a mask: of what, and how wide that is."""
 
     def may_be(self, code: ast.expr) -> bool:
         """Tell whether an expression may be a part of each row."""
@@ -110,23 +117,29 @@ class Parts:
             ask_for_sign(self.of, bound)
             limit = bound.code
             if bound.kind is not Kind.SAME:
-                limit = at_dimension(limits(self.of, base, bound), 1)
+                limit = limits(self.of, base, bound)
+                one = bound.rank == 0  # else ``n[i]`` may have one element, of one dimension
+                limit = at_dimension(limit, 1) if one else method(limit, "reshape", -1, 1)
             tests.append(ast.Compare(positions, [sign], [limit]))
         mask = tests[0] if len(tests) == 1 else ast.BinOp(tests[0], ast.BitAnd(), tests[1])
         ends = [b and ast.unparse(b.code) for b in (part.lower, part.upper)]
-        return Part(self._named(mask), part.dim, repr(ends))
+        written = {n for b in (part.lower, part.upper) if b for n in list_names(b.code)}
+        written &= {n for key in self.of.own_rows for n in list_names(parse(key))}
+        known = self._named(mask, is_new=bool(written))  # the lengths may have changed since
+        self._wide.setdefault(known, (base, f"{owned(source)}.shape[{dim}]"))
+        return Part(known, part.dim, repr(ends) + (known if written else ""))
 
-    def _named(self, mask: ast.expr) -> str:
+    def _named(self, mask: ast.expr, *, is_new: bool = False) -> str:
         text = ast.unparse(mask)
-        if text not in self._names:
-            taken = self.of.facts.flow.taken | set(self._names.values())
+        if is_new or text not in self.names:
+            taken = self.of.facts.flow.taken | set(self._wide)
             free = [one for one in _NAMES if one not in taken]
             if not free:
                 raise CannotBatchError(LENGTHS)
-            self._names[text] = free[0]
+            self.names[text] = free[0]
             target = ast.Name(free[0], ast.Store())
             self.of.aligner.statements.append(ast.Assign([target], mask, lineno=0))
-        return self._names[text]
+        return self.names[text]
 
     def _along(self, value: Value) -> ast.expr:
         """Return what each row has, along the dimensions of all rows."""
@@ -198,13 +211,15 @@ class Parts:
         codes = [self._beside(value, whole) for value in (first, second)]
         return self._computed(whole, make(*codes))
 
-    def _beside(self, value: Value, whole: Value) -> ast.expr:
+    def _beside(self, value: Value, whole: Value) -> ast.expr:  # noqa: C901 - one case a kind
         """Return an operand of rows that have parts."""
         assert whole.part is not None  # noqa: S101 - the caller has looked
         if value.part:
-            own = self._zeroed(value)
             alike = value.part.bounds == whole.part.bounds and value.part.dim == whole.part.dim
-            if not alike or own.rank is None:
+            if not alike:
+                raise CannotBatchError(LENGTHS)
+            own = self._zeroed(self._under_one(value, value.part, whole.part.known))
+            if own.rank is None:
                 raise CannotBatchError(LENGTHS)
             if own.rank != whole.rank:
                 both = isinstance(own.rank, int) and isinstance(whole.rank, int)
@@ -226,6 +241,43 @@ class Parts:
         front = self.of.aligner.in_front(self.of.aligner.tensor(value))
         missing = ranks[1] - ranks[0]
         return subscript(front.code, [everything(), *[new_axis()] * missing, ast.Constant(...)])
+
+    def _under_one(self, value: Value, part: Part, other: str) -> Value:
+        """Return a part under the mask of another, of the same bounds, that it meets."""
+        if part.known == other:
+            return value
+        (first, width), (second, as_wide) = self._wide[part.known], self._wide[other]
+        nodes = self.of.facts.node(first), self.of.facts.node(second)
+        alike = nodes[0] is not None and nodes[1] is not None
+        if not alike or not any(self.of.facts.is_alike(a, b) for a, b in (nodes, nodes[::-1])):  # type: ignore[arg-type] # asked above
+            self.of.conditions["one-width"] = None
+            number = sum(name.startswith("widths") for name in self.of.shown)
+            self.of.shown[f"widths{number}"] = parse(f"({width}, {as_wide})")
+        if part.known in list_names(value.code):
+            return value
+        return replace(value, part=replace(part, known=other))
+
+    def without_unread(
+        self, statements: Sequence[ast.stmt], results: Sequence[ast.expr]
+    ) -> list[ast.stmt]:
+        """Return statements without the masks that nothing of them reads any more."""
+        read: set[str] = set()
+        for code in (*statements, *results):
+            read |= {
+                n.id
+                for n in ast.walk(code)
+                if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
+            }
+        unread = set(self._wide) - read
+        return [
+            s
+            for s in statements
+            if not (
+                isinstance(s, ast.Assign)
+                and isinstance(s.targets[0], ast.Name)
+                and s.targets[0].id in unread
+            )
+        ]
 
     def loss(self, code: ast.Call) -> Value:
         """Return the loss of each element of two parts of rows."""
@@ -269,10 +321,17 @@ class Parts:
         made = self._computed(value, ast.Call(func, [value.code], []))
         return replace(made, rank=shift(value.rank, more))
 
-    def reduced(  # noqa: C901 - one case a kind of operator
-        self, op: str, value: Value, dims: list[ast.expr], others: list[ast.keyword]
+    def reduced(  # noqa: C901, PLR0912 - one case a kind of operator
+        self,
+        op: str,
+        value: Value,
+        dims: list[ast.expr],
+        others: list[ast.keyword],
+        dtype: str | None = None,
     ) -> Value:
         """Return an operator along a dimension of rows that have parts.
+
+        ``dtype`` -- that of the parts, if it is known.
 
         Raises:
             CannotBatchError: it is none of those known.
@@ -293,6 +352,8 @@ class Parts:
             return self._elsewhere(op, value, dim, others)
         if dim is None and (op in _KEEPING or kept):
             raise CannotBatchError(LENGTHS)
+        if not own.bounds.startswith("[None") and (op in _PLACES or (dims and op in _PAIRS)):
+            raise CannotBatchError(LENGTHS)  # they say where in the part, not where in the row
         if op in _OF_FLOATS:
             self.of.conditions["float-values"] = None
         if dim is None and not isinstance(value.rank, int):
@@ -306,19 +367,22 @@ class Parts:
             return self._computed(value, method(filled, op, over))
         rank = 0 if dim is None else shift(value.rank, -(not kept))
         result = replace(value, part=None, rank=rank, fresh=True, source=value.asked)
-        if op not in {"mean", *_SQUARES}:
-            if dim is None and op in {"max", "min"}:
+        if op not in {"mean", "var"}:
+            if dim is None and op in _PAIRS:
                 op = f"a{op}"
             if len(places) > 1 and op not in {"amax", "amin", "sum"}:
                 raise CannotBatchError(LENGTHS)
             made = ast.Call(ast.Attribute(filled, op, ast.Load()), [over], keep)
             return replace(result, code=made)
+        if dtype not in _WIDE:  # ``mean`` adds up halves in float32
+            self.of.conditions["sum-fits-dtype"] = None
+            self.of.shown.setdefault("x", value.asked)
         count = self._count(value, result, dim, every)
         made = ast.Call(ast.Attribute(filled, "sum", ast.Load()), [over], keep)
         mean = ast.BinOp(made, ast.Div(), count)
         if op == "mean":
             return replace(result, code=mean)
-        return replace(result, code=self._squares(op, value, result, over, every))
+        return replace(result, code=self._squares(value, result, over, every))
 
     def _elsewhere(self, op: str, value: Value, dim: int, others: list[ast.keyword]) -> Value:
         """Return an operator along a dimension that all rounds have."""
@@ -355,9 +419,9 @@ class Parts:
         return each
 
     def _squares(
-        self, op: str, value: Value, result: Value, over: ast.expr, every: range | list[int]
+        self, value: Value, result: Value, over: ast.expr, every: range | list[int]
     ) -> ast.expr:
-        """Return the variance, or its root, as ``torch.var`` does: of one fewer elements."""
+        """Return the variance as ``torch.var`` does: of one fewer elements."""
         assert value.part is not None  # noqa: S101 - the caller has looked
         if not isinstance(value.rank, int):
             raise CannotBatchError(UNKNOWN_RANK)
@@ -370,11 +434,13 @@ class Parts:
         off = ast.BinOp(zeroed, ast.Sub(), ast.BinOp(total, ast.Div(), count))
         apart = self.filled(replace(value, code=off), ast.Constant(0))
         added = method(method(apart, "square"), "sum", over)
-        fewer: ast.expr = ast.BinOp(of_all, ast.Sub(), ast.Constant(1))
+        of_others = ast.BinOp(of_all, ast.Sub(), ast.Constant(1))
+        least = ast.Call(ast.Attribute(of_others, "clamp", ast.Load()), [], [])
+        least.keywords = [ast.keyword("min", ast.Constant(0))]  # of none it is NaN, as of one
+        fewer: ast.expr = least
         if isinstance(result.rank, int):
             fewer = at_dimension(fewer, result.rank)
-        made = ast.BinOp(added, ast.Div(), fewer)
-        return method(made, "sqrt") if op == "std" else made
+        return ast.BinOp(added, ast.Div(), fewer)
 
 
 def joined(value: Value, dim: int) -> ast.expr:

@@ -7,7 +7,13 @@ import copy
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.loops.choosing import BRANCH, choose, mask_among, write_masked
+from npufix.rewriters.edit.loops.choosing import (
+    BRANCH,
+    choose,
+    has_mean_of_part,
+    mask_among,
+    write_masked,
+)
 from npufix.rewriters.edit.loops.expressions import UNKNOWN_CALL, Expressions
 from npufix.rewriters.edit.loops.filling import copy_rows, fill, read_copied
 from npufix.rewriters.edit.loops.given.subscripts import flatten, spell_items
@@ -31,6 +37,9 @@ from npufix.rewriters.edit.loops.indexing import OTHER_ROUND, Place
 from npufix.rewriters.edit.loops.rows.joining import is_only_joined
 from npufix.rewriters.edit.loops.rows.order import (
     RECURRENCE,
+    InFirst,
+    converts,
+    list_measured,
     list_totals,
     require_no_recurrence,
 )
@@ -63,7 +72,7 @@ class Body:
     def __init__(self, domain: Domain, facts: Facts, code: Sequence[ast.stmt]) -> None:
         self.facts = facts
         self.of = Expressions(domain, facts)
-        self.of.measured = frozenset(_list_measured(code))
+        self.of.measured = frozenset(list_measured(code))
         self.kept: list[ast.stmt] = []
         """Statements about numbers of the host that stay in a loop of their own."""
         self.bound: set[str] = set()
@@ -100,6 +109,13 @@ class Body:
             yield from self._vectors()
             yield from new
 
+    def _inner(self, code: Sequence[ast.stmt]) -> list[ast.stmt]:
+        """Return what some statements become that may not run: their masks are not there behind."""
+        before = dict(self.of.parts.names)
+        made = list(self.block(code))
+        self.of.parts.names = before
+        return made
+
     def _vectors(self) -> Iterator[ast.stmt]:
         """Yield what makes vectors of the numbers that were met since."""
         yield from self.of.aligner.statements
@@ -130,7 +146,7 @@ class Body:
         for group, codes in enumerate(self.of.alike):
             asked |= {f"alike{group}_{number}": code for number, code in enumerate(codes)}
         for name, row in asked.items():
-            code = _InFirst(self.counted).visit(copy.deepcopy(row))
+            code = InFirst(self.counted).visit(copy.deepcopy(row))
             if not list_names(code) & inner:
                 self.of.shown[name] = code
         for number, (code, rank) in enumerate(self.facts.told):
@@ -226,7 +242,7 @@ class Body:
                     case ast.Name(counter), ast.Call(ast.Name("range"), [_], []):
                         self.counted.add(counter)
                 self.depth += 1
-                yield ast.For(target, items, list(self.block(body)), [], lineno=0)
+                yield ast.For(target, items, self._inner(body), [], lineno=0)
                 self.depth -= 1
             case ast.If(test, body, orelse) if not self.of.depends(test):
                 if any(
@@ -235,7 +251,7 @@ class Body:
                 ):
                     raise CannotBatchError(BRANCH)
                 self.of.read(test)
-                yield ast.If(test, list(self.block(body)), list(self.block(orelse)))
+                yield ast.If(test, self._inner(body), self._inner(orelse))
             case ast.Expr(ast.Call(ast.Attribute(ast.Name(name), "append"), [made], [])):
                 yield self._append(name, made)
             case ast.Pass() | ast.Expr(ast.Constant()):
@@ -249,6 +265,10 @@ class Body:
 
     def _bind(self, name: str, code: ast.expr, statement: ast.stmt) -> Iterator[ast.stmt]:
         value = self.of.read(code, parts=True)
+        if converts(code, self.of.own_rows):
+            raise CannotBatchError(EFFECT)  # ``n[:rows].long()`` may be ``n``, which changes
+        if has_mean_of_part(code) or list_names(code) & self.of.means:
+            self.of.means.add(name)
         if not value.fresh:
             self.shown_by_views |= list_names(code)
         self.bound.add(name)
@@ -444,16 +464,6 @@ class Body:
         return subscript(front.code, [everything(), *missing]) if missing else front.code
 
 
-class _InFirst(ast.NodeTransformer):
-    """Puts zero in the place of counters: ``y[j]`` has as many dimensions as ``y[0]``."""
-
-    def __init__(self, counters: set[str]) -> None:
-        self.counters = counters
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        return ast.Constant(0) if node.id in self.counters else node
-
-
 def _list_written(code: Sequence[ast.stmt]) -> Iterator[ast.Subscript]:
     for statement in code:
         for node in ast.walk(statement):
@@ -485,11 +495,3 @@ def _is_one_number(code: Sequence[ast.stmt], key: str) -> bool:
     every = [1 for target in _list_written(code) if ast.unparse(flatten(target)[0]) == key]
     plain = re.fullmatch(r"-?[\d.]+|True|False", stored[0] if stored else "") is not None
     return plain and len(stored) == len(every) and len(set(stored)) == 1
-
-
-def _list_measured(code: Sequence[ast.stmt]) -> Iterator[str]:
-    for statement in code:
-        for node in ast.walk(statement):
-            match node:
-                case ast.Call(ast.Name("len"), [argument]):
-                    yield ast.unparse(argument)

@@ -92,7 +92,7 @@ class Together:
         if value.part is not None:
             if len(rest) > 1 or before:
                 raise CannotBatchError(LENGTHS)
-            return of.parts.reduced(op, value, dims, others)
+            return of.parts.reduced(op, value, dims, others, of.facts.dtype(first))
         for given in (*rest, *(k.value for k in code.keywords)):
             of.require_pure(given)
         if len(rest) > 1 + before or any(of.depends(k.value) for k in others):

@@ -65,6 +65,8 @@ def write(  # noqa: PLR0913, PLR0917 - what is written, and where
 
     """
     kept = [ast.For(loop.target, loop.items, list(body.kept), [], lineno=0)] if body.kept else []
+    results = [join.code for join in joins] if new is None else [new]
+    statements = body.of.parts.without_unread(statements, results)
     room = style_of(source).width - loop.statement.col_offset
     if new is not None and _only_looks(new) and not statements:
         raise NotRewritableError(NOTHING_COMPUTED)

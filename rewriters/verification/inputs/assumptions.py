@@ -357,6 +357,9 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
         t.dim() == 1 and t.dtype in _INTEGERS[:-1]
         for t in _tensors(o, *(n for n in o if re.fullmatch(r"index\d*", n)))
     ),
+    "integer-picks": lambda o: all(
+        t.dtype in _INTEGERS[1:-1] for t in _tensors(o, *(n for n in o if n.startswith("picks")))
+    ),
     "int64-classes": lambda o: all(t.dtype == torch.int64 for t in _tensors(o, "target")),
     "int-repeats": lambda o: type(o.get("repeats", 0)) is int,
     "is-number": _are_numbers("value"),
@@ -420,6 +423,11 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "same-heads-third": partial(_same_heads, heads=2),
     "same-rank-mask": _fewer_dims(0),
     "same-shape": _same_shape,
+    "one-width": lambda o: all(
+        len(set(n)) == 1
+        for name, n in o.items()
+        if name.startswith("widths") and isinstance(n, tuple)
+    ),
     "one-shape": lambda o: len({t.shape for t in _tensors(o)}) == 1,
     "single-precision": lambda o: all(t.dtype == torch.float32 for t in _floats(o)),
     "sum-fits-dtype": _sums_fit,

@@ -19,7 +19,7 @@ from npufix.rewriters.edit.loops.advice.batches import (
     SELECTED,
 )
 from npufix.rewriters.edit.loops.advice.independent import RAGGED
-from npufix.rewriters.edit.loops.advice.ragged import MERGED
+from npufix.rewriters.edit.loops.advice.ragged import MERGED, SEGMENTS
 from npufix.rewriters.find import find_sites
 from npufix.rules.substitutions.loop_over_rows import RULE
 
@@ -144,7 +144,7 @@ class Packing(nn.Module):
     ("text", "form"),
     [
         (POOLS, PREFIXES),
-        (OFFSETS, PREFIXES),
+        (OFFSETS, SEGMENTS),
         (IMAGES, PREFIXES),
         (SPEEDS, NEIGHBOURS),
         (REPELS, PAIRS),

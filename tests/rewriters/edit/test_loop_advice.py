@@ -9,7 +9,8 @@ pytest.importorskip("torch")
 
 import torch
 
-from npufix.rewriters.edit.loops.advice.ragged import UNPADDED
+from npufix.rewriters.edit.loops.advice.ragged import GROWING, SEGMENTS, UNPADDED
+from npufix.rewriters.edit.loops.advice.ragged import OVERLAPS as OVERLAPPING
 from npufix.rewriters.edit.loops.advice.rows import (
     BY_HAND,
     CALLED,
@@ -287,3 +288,54 @@ def test_what_is_no_tensor_is_not_indexed_like_one(text: str, *, written: bool) 
     header = "import torch\nfrom torch import nn\n"
     sites = find_sites(header + text, [RULE])
     assert any(site.rewrite is not None for site in sites) is written
+
+
+SUMS = """
+def forward(x: torch.Tensor, counts: torch.Tensor):
+    made, begin = [], 0
+    for count in counts.tolist():
+        part = x[begin : begin + count]
+        made.append(part.max(dim=0).values)
+        begin += count
+    return torch.stack(made)
+"""
+ADDS = """
+def forward(frames: torch.Tensor, hop: int):
+    b, n, size = frames.shape
+    out = frames.new_zeros(b, (n - 1) * hop + size)
+    for i in range(n):
+        start = i * hop
+        out[:, start : start + size] += frames[:, i]
+    return out
+"""
+GROWS = """
+class Net(nn.Module):
+    def forward(self, x: torch.Tensor):
+        made = []
+        for t in range(1, x.shape[1] + 1):
+            made.append(self.step(x[:, :t]))
+        return torch.stack(made, dim=1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        (SUMS, SEGMENTS),
+        (ADDS, OVERLAPPING),
+        (GROWS, GROWING),
+        (SUMS.replace("part.max(dim=0).values", "len(part)"), None),
+        (ADDS.replace("start + size", "start + hop"), None),
+        (GROWS.replace("made.append(", "x = x + 1; made.append("), None),
+    ],
+)
+def test_running_starts_overlaps_and_growing_slices_are_told(text: str, advice: str | None) -> None:
+    told = {site.problem for site in find_sites(HEADER + text, [RULE])}
+    assert (told == {advice}) if advice else not told & {SEGMENTS, OVERLAPPING, GROWING}
+
+
+def test_a_fold_adds_up_windows() -> None:
+    frames, hop, scope = torch.randn(2, 3, 4), 3, {"torch": torch}
+    exec(ADDS, scope)  # noqa: S102 - the text above
+    folded = torch.nn.functional.fold(frames.transpose(1, 2), (1, 10), (1, 4), stride=(1, hop))
+    torch.testing.assert_close(folded.flatten(1), scope["forward"](frames, hop))

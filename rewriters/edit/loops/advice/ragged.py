@@ -7,7 +7,13 @@ import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.advice.rounds import follow, list_bound
-from npufix.rewriters.graph.modules.syntax import last_name, list_indexes, list_names, walk
+from npufix.rewriters.graph.modules.syntax import (
+    last_name,
+    list_indexes,
+    list_names,
+    list_stored_names,
+    walk,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -47,7 +53,18 @@ RECURRENCES = (
     "m[i, j] = a[j + 1] * ... * a[i] for j <= i, else 0 (plus a[0] * ... * a[i] times the h that "
     "the chunk begins with)"
 )
-ADVICE = (RECURRENCES, SEGMENTS, GROUPS, SEQUENCES, UNPADDED, MERGED)
+OVERLAPS = (
+    "each round adds one window to a result in which windows overlap: of frames of [batch, "
+    "windows, size], F.fold(frames.transpose(1, 2), (1, length), (1, size), stride=(1, hop))"
+    ".flatten(1) adds up all windows at once"
+)
+GROWING = (
+    "each round computes anew what the rounds before had, and one more: one call takes all of them "
+    "under a causal mask, torch.ones(n, n, dtype=torch.bool, device=x.device).tril() or "
+    "is_causal=True; a mean of all so far is x.cumsum(1) / torch.arange(1, n + 1), the largest "
+    "x.cummax(1).values"
+)
+ADVICE = (OVERLAPS, GROWING, RECURRENCES, SEGMENTS, GROUPS, SEQUENCES, UNPADDED, MERGED)
 _REDUCES = frozenset({"amax", "amin", "logsumexp", "max", "mean", "min", "norm", "std", "sum"})
 _ATTENDS = re.compile(r"(?i)att(en|n)|sdpa")
 _CHOOSES = (ast.Assert, ast.Break, ast.Continue, ast.If, ast.While)
@@ -69,6 +86,9 @@ def say_how(loop: Loop) -> str:
     bound = dict(list_bound(loop.body))
     if _is_recurrence(loop, own, bound):
         return RECURRENCES
+    if any(_adds_window(node, own, bound) for node in loop.body):
+        return OVERLAPS
+    running = _list_running(loop.body, own, bound)
     for node in walk(*code):
         if isinstance(node, ast.Call):
             given = _given(node)
@@ -77,9 +97,13 @@ def say_how(loop: Loop) -> str:
             for part in _parts(given, bound) if reduces or attends else ():
                 if reduces and _is_group(part.slice, own, bound):
                     return GROUPS
-                if _is_segment(part.slice, own, bound):
+                if _is_segment(part.slice, own, bound) or _begins_at(part.slice, running):
                     return SEGMENTS if reduces else SEQUENCES
-    return ""
+    kept = bool(made) or any(
+        isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Store) and own & list_names(n.slice)
+        for n in walk(*loop.body)
+    )
+    return GROWING if kept and _calls_with_more(loop, code, own, bound) else ""
 
 
 def _is_recurrence(loop: Loop, own: set[str], bound: Mapping[str, ast.expr]) -> bool:
@@ -197,6 +221,76 @@ def _is_segment(index: ast.expr, own: set[str], bound: Mapping[str, ast.expr]) -
                         for n in follow([end], bound)
                     ):
                         return True
+    return False
+
+
+def _list_running(
+    code: Sequence[ast.stmt], own: set[str], bound: Mapping[str, ast.expr]
+) -> frozenset[str]:
+    """Return the names of running starts: ``off += n``, or ``off = end`` after ``off + n``."""
+    found = set()
+    for statement in code:
+        match statement:
+            case ast.AugAssign(ast.Name(name), ast.Add(), more):
+                ends: list[ast.expr] = [more]
+            case ast.Assign([ast.Name(name)], ast.Name(end)) if end in bound:
+                ends = [bound[end]] if name in list_names(bound[end]) else []
+            case _:
+                continue
+        others = {other: value for other, value in bound.items() if other != name}
+        if any(isinstance(n, ast.Name) and n.id in own for n in follow(ends, others)):
+            found.add(name)
+    return frozenset(found)
+
+
+def _begins_at(index: ast.expr, running: frozenset[str]) -> bool:
+    match list_indexes(index)[0]:
+        case ast.Slice(ast.Name(name), ast.expr(), None):
+            return name in running
+    return False
+
+
+def _adds_window(code: ast.stmt, own: set[str], bound: Mapping[str, ast.expr]) -> bool:
+    """Tell whether code is ``out[:, i * hop : i * hop + size] += frames[:, i]``."""
+    match code:
+        case ast.AugAssign(ast.Subscript(_, index), ast.Add(), value) if any(
+            isinstance(n, ast.Subscript) and own & list_names(n.slice)
+            for n in follow([value], bound)
+        ):
+            pass
+        case _:
+            return False
+    for part in list_indexes(index):
+        match part:
+            case ast.Slice(ast.expr() as begin, ast.BinOp(start, ast.Add(), size), None):
+                spelled = bound.get(begin.id, begin) if isinstance(begin, ast.Name) else begin
+                match spelled:
+                    case ast.BinOp(ast.Name(counter), ast.Mult(), hop) if counter in own:
+                        alike = ast.unparse(start) in {ast.unparse(begin), ast.unparse(spelled)}
+                        return alike and ast.unparse(size) != ast.unparse(hop)
+    return False
+
+
+def _calls_with_more(
+    loop: Loop, code: Sequence[ast.AST], own: set[str], bound: Mapping[str, ast.expr]
+) -> bool:
+    """Tell whether a round calls ``self.step(x[:, :t])``, of which no round changes the ``x``."""
+    if not isinstance(loop.items, ast.Call) or last_name(loop.items.func) != "range":
+        return False
+    changed = {name for statement in loop.body for name in list_stored_names(statement)}
+    for call in (n for n in walk(*code) if isinstance(n, ast.Call)):
+        of_self = isinstance(call.func, ast.Attribute) and "self" in list_names(call.func)
+        for argument in call.args if of_self or isinstance(call.func, ast.Name) else ():
+            value = bound.get(argument.id, argument) if isinstance(argument, ast.Name) else argument
+            match value:
+                case ast.Subscript(
+                    ast.Name(base), ast.Tuple([ast.Slice(None, None), ast.Slice(None, end), *_])
+                ) if end is not None and base not in changed:
+                    match end:
+                        case ast.Name(counter) | ast.BinOp(
+                            ast.Name(counter), ast.Add(), ast.Constant(1)
+                        ) if counter in own:
+                            return True
     return False
 
 

@@ -18,7 +18,7 @@ from npufix.rewriters.edit.loops.given.values import (
     parse,
 )
 from npufix.rewriters.edit.loops.ragged import joined
-from npufix.rewriters.graph.modules.syntax import last_name
+from npufix.rewriters.graph.modules.syntax import last_name, list_names
 
 if TYPE_CHECKING:
     from npufix.rewriters.edit.loops.expressions import Expressions
@@ -68,7 +68,7 @@ def add_up(
 
     """
     value = of.aligner.tensor(rows_of(made, of))
-    if value.part is not None:
+    if value.part is not None or (chosen is not None and list_names(made) & of.means):
         raise CannotBatchError(LENGTHS)
     of.conditions["adds-floats"] = None
     if chosen is not None:

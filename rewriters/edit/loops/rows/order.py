@@ -7,10 +7,10 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.given.values import CannotBatchError
-from npufix.rewriters.graph.modules.syntax import list_names
+from npufix.rewriters.graph.modules.syntax import last_name, list_names
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 RECURRENCE = "a round needs what the round before it has left in a name"
 
@@ -73,3 +73,34 @@ def list_totals(code: Sequence[ast.stmt]) -> set[str]:
         and isinstance(s.target, ast.Name)
         and names[s.target.id] == 1
     }
+
+
+class InFirst(ast.NodeTransformer):
+    """Puts zero in the place of counters: ``y[j]`` has as many dimensions as ``y[0]``."""
+
+    def __init__(self, counters: set[str]) -> None:
+        self.counters = counters
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """Return zero for a counter."""
+        return ast.Constant(0) if node.id in self.counters else node
+
+
+def list_measured(code: Sequence[ast.stmt]) -> Iterator[str]:
+    """Yield what a loop takes the length of."""
+    for statement in code:
+        for node in ast.walk(statement):
+            match node:
+                case ast.Call(ast.Name("len"), [argument]):
+                    yield ast.unparse(argument)
+
+
+def converts(code: ast.expr, written: Iterable[str]) -> bool:
+    """Tell whether code makes a number of what a loop writes to: ``int(n[i])``."""
+    names = {name for key in written for name in list_names(ast.parse(key))}
+    return any(
+        isinstance(node, ast.Call)
+        and last_name(node.func) in {"int", "item"}
+        and not names.isdisjoint(list_names(node))
+        for node in ast.walk(code)
+    )
