@@ -1,0 +1,38 @@
+"""What steps read, or select by masks, in a form of its own: calls, settings, several at once."""
+
+from __future__ import annotations
+
+import pytest
+from searching import found, rewritten
+
+
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        (
+            "a = x.masked_select(m)\n    return (a - torch.masked_select(y, m)).abs().sum()",
+            "return torch.where(m, (a - y).abs(), 0).sum()",
+        ),
+        (
+            "x = x.masked_select(m)\n    y = y.masked_select(m)\n    loss = F.mse_loss(x, y)",
+            'torch.where(m, F.mse_loss(x, y, reduction="none"), 0).sum() / m.expand_as(x).sum()',
+        ),
+        (
+            'return F.l1_loss(x.masked_select(m), y.masked_select(m), reduction="sum")',
+            'return F.l1_loss(x.masked_fill(~m, 0), y.masked_fill(~m, 0), reduction="sum"',
+        ),
+        # two ways to select, which fit to masks of different shapes; others need what is selected
+        ("return (x.masked_select(m) - y[m]).abs().sum()", ""),
+        ("a = x.masked_select(m)\n    return (a - 1).abs().sum(), a", ""),
+        # rows of scores
+        ("return F.cross_entropy(x.masked_select(m), y.masked_select(m))", ""),
+    ],
+)
+def test_what_a_call_selects_is_added_up_with_zeros(body: str, line: str) -> None:
+    text = f"""
+def loss(x: torch.Tensor, y: torch.Tensor, mask: torch.Tensor):
+    m = mask.bool()
+    {body}
+"""
+    written = rewritten(text, "NPU221") if found(text, "NPU221") else ""
+    assert ("".join(line.split()) in "".join(written.split())) if line else not written
