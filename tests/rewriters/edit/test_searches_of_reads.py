@@ -36,3 +36,37 @@ def loss(x: torch.Tensor, y: torch.Tensor, mask: torch.Tensor):
 """
     written = rewritten(text, "NPU221") if found(text, "NPU221") else ""
     assert ("".join(line.split()) in "".join(written.split())) if line else not written
+
+
+@pytest.mark.parametrize(
+    ("given", "kept", "call", "line"),
+    [
+        ("low=1e-3", "low", "max(x.sum(), self.low)", "n = x.sum().clamp(min=self.low)"),
+        ("low: float", "low", "min(self.low, x.mean())", "n = x.mean().clamp(max=self.low)"),
+        ("low", "0.5", "max(x.abs().sum().item(), self.low)", ".clamp(min=self.low)"),
+        ("low", "0.5", "max(x.sum(), low)", "n = x.sum().clamp(min=low)"),
+        # nothing says that it is a number, or it is a tensor
+        ("low", "low", "max(x.sum(), self.low)", ""),
+        ("low: torch.Tensor", "low", "max(x.sum(), self.low)", ""),
+        ("low=None", "low", "max(x.sum(), self.low)", ""),
+        ("low=1e-3", "torch.tensor(low)", "max(x.sum(), self.low)", ""),
+        # of the host
+        ("low=1e-3", "low", "max(len(x), self.low)", ""),
+    ],
+)
+def test_a_setting_that_is_a_number_limits_on_the_device(
+    given: str, kept: str, call: str, line: str
+) -> None:
+    text = f"""
+class Loss(nn.Module):
+    def __init__(self, {given}):
+        super().__init__()
+        self.low = {kept}
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor, low: float = 0.1):
+        n = {call}
+        return y.float() / n
+"""
+    sites = [s for s in found(text, "NPU214") if s.rewrite is not None]
+    assert len(sites) == bool(line)
+    assert not line or line in rewritten(text, "NPU214")

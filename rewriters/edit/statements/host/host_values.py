@@ -59,7 +59,7 @@ from npufix.rewriters.edit.statements.host.waits.limits import (
     clamp,
     clamp_one,
     find_running,
-    is_written_number,
+    is_limit,
     keep_on_device,
     limit_of,
     may_be_float,
@@ -212,7 +212,7 @@ def _read_of(  # noqa: PLR0911 - one case a call
         case ast.Call(ast.Name(how), [tensor], []) if how in _NUMBERS:
             return _Read(code, tensor, how) if here.is_tensor(tensor) else None
         case ast.Call(ast.Name("max" | "min" as how), [first, second], []):
-            tensors = [c for c in (first, second) if not is_written_number(c)]
+            tensors = [c for c in (first, second) if not is_limit(here, c)]
             value = here.value(tensors[0]) if len(tensors) == 1 else None
             if value is None or _is_read_before(value):
                 return None
@@ -262,7 +262,7 @@ def _on_device(here: Surroundings, read: _Read) -> Proposal | None:
     users = here.users(value)
     counts = is_count(at.node)
     call = limit or later
-    mixed = counts and may_be_float(call, users)
+    mixed = counts and may_be_float(here, call, users)
     divides = limit is None and divides_each(here, read.code)
     if not users or mixed or makes_shapes(here, users):  # ``x[start : start + n.item()]``
         return None
@@ -285,7 +285,7 @@ def _on_device(here: Surroundings, read: _Read) -> Proposal | None:
         text += ".clone()" if keeps_memory(here, read.code, read.tensor) else ""
     text += "" if limit is None else clamp(here, limit, counts=counts)
     changes = [] if later is None else clamp_one(here, later, counts=counts)
-    if call is not None and not is_written_number(call.args[0]):
+    if call is not None and not is_limit(here, call.args[0]):
         proven.add("never-nan")  # ``max(x, 1.0)`` is NaN as well where x is
     asked_at, met = _met(here, users, value)
     return Proposal(
@@ -331,7 +331,7 @@ def _limit_of(here: Surroundings, read: _Read) -> ast.Call | None:
     match here.parents.get(id(read.code)):
         case ast.Call(ast.Name("max" | "min"), [first, second], []) as outer:
             other = second if first is read.code else first
-            return outer if is_written_number(other) else None
+            return outer if is_limit(here, other) else None
     return None
 
 
