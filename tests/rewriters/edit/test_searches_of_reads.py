@@ -70,3 +70,36 @@ class Loss(nn.Module):
     sites = [s for s in found(text, "NPU214") if s.rewrite is not None]
     assert len(sites) == bool(line)
     assert not line or line in rewritten(text, "NPU214")
+
+
+@pytest.mark.parametrize(
+    ("told", "lines"),
+    [
+        (
+            "return Stats(loss=loss.item(), kl=kl.mean().item())",
+            "loss_value, read_value = torch.stack([loss, kl.mean()]).tolist()",
+        ),
+        (
+            'self.logger.log({"a": loss.item(), "b": kl.item(), "c": loss.item()})',
+            'self.logger.log({"a": loss_value, "b": kl_value, "c": loss_value})',
+        ),
+        # a count, one alone, one that may not be read, what runs in between, and of the host
+        ("return Stats(loss=loss.item(), hits=(x == y).sum().item())", ""),
+        ("return Stats(loss=loss.item())", ""),
+        ("return Stats(loss=loss.item(), kl=kl.item() if self.deep else 0)", ""),
+        ("return Stats(loss=loss.item(), n=self.count(kl), kl=kl.item())", ""),
+        ("return Stats(loss=loss.item(), kl=kl.add_(1).item())", ""),
+        ("return Stats(loss=np.mean(x).item(), kl=np.ones(3).sum().item())", ""),
+    ],
+)
+def test_what_one_statement_logs_is_read_at_once(told: str, lines: str) -> None:
+    text = f"""
+def training_step(self, x: torch.Tensor, y: torch.Tensor):
+    loss = F.mse_loss(x, y, reduction="none").mean()
+    kl = self.divergence(x, y)
+    loss.backward()
+    {told}
+"""
+    sites = [s for s in found(text, "NPU214") if s.rewrite is not None]
+    assert len(sites) == bool(lines)
+    assert not lines or "".join(lines.split()) in "".join(rewritten(text, "NPU214").split())

@@ -26,6 +26,7 @@ from npufix.rewriters.edit.statements.host.iterated_values import (
     reduced_by_python,
 )
 from npufix.rewriters.edit.statements.host.logged_values import (
+    ONLY_LOGGED,
     find_finite_tests,
     find_logged,
     find_returned,
@@ -84,6 +85,7 @@ from npufix.rewriters.edit.statements.host.waits.sizes import (
     tell_size,
 )
 from npufix.rewriters.edit.statements.host.waits.tests import is_check, is_tested, leaves, tests_of
+from npufix.rewriters.edit.statements.host.waits.together import read_at_once
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import LOOPS
 from npufix.rewriters.facts.steps.functions import samples
@@ -154,7 +156,7 @@ def find_host_values(  # noqa: C901 - one case a kind of read
     yield from find_finite_tests(here)
     yield from find_positions(here)
     done = {id(n) for loop in loops for n in walk(loop)}
-    told = set[tuple[int, str]]()
+    told, written = set[tuple[int, str]](), list[ast.stmt]()
     for node in here.nodes:
         if id(node) in done:
             continue  # what is left there is read again when the loop is written
@@ -162,19 +164,18 @@ def find_host_values(  # noqa: C901 - one case a kind of read
             yield from read_by_implication(here, node, told)
         if not isinstance(node, ast.Call):
             continue
-        if (once := reduced_by_python(here, node)) is not None:
-            yield once
+        yield from filter(None, (reduced_by_python(here, node),))
         read = _read_of(here, node)
         if read is None or _continues(here, read.code) or is_of_host(here, read.tensor):
             continue
-        value = here.value(read.code)
-        if value is not None and is_handed_in(here, value):
+        if (value := here.value(read.code)) is not None and is_handed_in(here, value):
             continue  # which is worth more: once for all layers
         if here.loop_of(read.code) is not None and is_covered(here, read.code):
             continue
         found = _what_to_do(here, read)
         if found is not None:
-            yield found
+            logged = found.advice in ONLY_LOGGED
+            yield from read_at_once(here, node, found, written) if logged else (found,)
 
 
 def is_kept_there(here: Surroundings, code: ast.Call) -> bool:

@@ -22,7 +22,7 @@ _LOGS = re.compile(
     r"^(print|info|debug|warning|log\w*|\w+_log(ging)?|append|add_scalar\w*|record\w*|update|write|set_postfix|format|metrics?)$"
 )
 _LOGS_IN = re.compile(r"(?i)(^|_)(logs?|logging|metrics)(_|$)")
-_STATISTICS = re.compile(r"(?i)(^|_)(stats|statistics)$")
+_STATISTICS = re.compile(r"(^|_)([Ss]tats|[Ss]tatistics)$|[a-z](Stats|Statistics)$")
 _LEARNS = re.compile(r"(?i)(^|_)(loss(es)?|train|training|batch_metrics|step)(_|$)")
 _LOGGERS = re.compile(
     r"(?i)(^|_)(history|logger|meters?|monitor|pbar|progress|recorder|stats?|tracker|writer)(_|$)"
