@@ -103,3 +103,43 @@ def training_step(self, x: torch.Tensor, y: torch.Tensor):
     sites = [s for s in found(text, "NPU214") if s.rewrite is not None]
     assert len(sites) == bool(lines)
     assert not lines or "".join(lines.split()) in "".join(rewritten(text, "NPU214").split())
+
+
+@pytest.mark.parametrize(
+    ("test", "leaves", "told"),
+    [
+        ("torch.isnan(loss)", "continue", True),
+        ("torch.isnan(loss) or torch.isinf(loss)", "print(i)\n            continue", True),
+        ("not torch.isfinite(loss).all()", "return None", True),
+        # it is another value, of the host, or the program ends
+        ("torch.isnan(scale)", "continue", False),
+        ("np.isnan(loss.cpu().numpy())", "continue", False),
+        ("self.debug and torch.isnan(loss)", "raise ValueError", False),
+        ("torch.isnan(loss)", "return loss", False),
+    ],
+)
+def test_a_step_is_left_out_by_its_gradients(test: str, leaves: str, *, told: bool) -> None:
+    text = f"""
+def train_epoch(self, batches, scale):
+    for i, batch in enumerate(batches):
+        loss = self.model(batch)
+        if {test}:
+            {leaves}
+        loss.backward()
+"""
+    sites = found(text, "NPU214")
+    assert any("left out" in site.problem for site in sites) == told
+
+
+@pytest.mark.parametrize(("divide", "written"), [("torch.trace(a)", True), ("a.trace()", False)])
+def test_what_torch_computes_of_is_a_tensor(divide: str, *, written: bool) -> None:
+    text = f"""
+def compute_loss(parts):
+    total = 0
+    for z in parts:
+        a = z.T @ z
+        a = a / {divide}.item()
+        total = total + a.sum()
+    return total
+"""
+    assert any(s.rewrite is not None for s in found(text, "NPU214")) == written
