@@ -13,7 +13,8 @@ Safety: counting is exact. The sum is over the same values in another grouping; 
 leaves out may be NaN or infinite, for it is replaced and not multiplied by zero (as the official
 recipe does). ``mean`` is that sum divided by the number of elements, NaN where there is none; its
 sum must fit the dtype (``sum-fits-dtype``). ``min`` and ``max`` would see the zeros. The mask must be
-boolean (``boolean-mask``), and must have the shape of the tensor (``same-rank-mask``); an index made
+boolean (``boolean-mask``), and must have the shape of the tensor (``same-rank-mask``); that of
+``masked_select`` is boolean, and is expanded to it (``mask-expands``); an index made
 with ``nonzero`` must be that of a vector (``vector-mask``). The positions of a tensor without
 dimensions have no coordinates, so ``numel()`` is 0 whatever it holds (``has-dimensions``).
 
@@ -114,18 +115,32 @@ def picked(x: Tensor, mask: Tensor) -> Tensor:
     return either(
         x[mask.nonzero(as_tuple=True)].sum(),
         x[mask].sum(),
-        x.masked_select(mask).sum(),
     )
 
 
 def mean_of_picked(x: Tensor, mask: Tensor) -> Tensor:
     """Pick elements, then take their mean."""
-    return either(x[mask].mean(), x.masked_select(mask).mean(), x[torch.where(mask)].mean())
+    return either(x[mask].mean(), x[torch.where(mask)].mean())
 
 
 def mean_of_masked(x: Tensor, mask: Tensor) -> Tensor:
     """Add up with zeros in place of what is not picked, divide by the number of what is."""
     return torch.where(mask, x, 0).sum() / mask.sum()
+
+
+def selected(x: Tensor, mask: Tensor) -> Tensor:
+    """Pick the elements of a tensor and a mask that are expanded to one shape, add them up."""
+    return x.masked_select(mask).sum()
+
+
+def mean_of_selected(x: Tensor, mask: Tensor) -> Tensor:
+    """Pick elements by a mask that is expanded to the shape of the tensor, take their mean."""
+    return x.masked_select(mask).mean()
+
+
+def mean_of_expanded(x: Tensor, mask: Tensor) -> Tensor:
+    """Divide by the number of what is picked, in the shape of the tensor."""
+    return torch.where(mask, x, 0).sum() / mask.expand_as(x).sum()
 
 
 def picked_by_index(x: Tensor, mask: Tensor) -> Tensor:
@@ -158,6 +173,26 @@ def mean_inputs(draw: Draw) -> dict[str, Any]:
     dtype = draw.choice([torch.float32, torch.bfloat16])
     kept, other = draw.floats(*shape, dtype=dtype), draw.wild(*shape, dtype=dtype)
     return {"x": torch.where(mask, kept, other), "mask": mask}
+
+
+def _expanded(draw: Draw, inputs: dict[str, Any]) -> dict[str, Any]:
+    """Return a tensor and a mask of places in its last dimension, or of vectors in it."""
+    x = inputs["x"]
+    shape = draw.choice([x.shape, (*x.shape[:-1], 1), x.shape[-1:]])
+    return {
+        "x": x.nan_to_num(0, 0, 0) if x.is_floating_point() else x,
+        "mask": draw.booleans(*shape),
+    }
+
+
+def selected_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a tensor and a mask that is expanded to its shape."""
+    return _expanded(draw, picked_inputs(draw))
+
+
+def mean_selected_inputs(draw: Draw) -> dict[str, Any]:
+    """Return floats and a mask that is expanded to their shape."""
+    return _expanded(draw, mean_inputs(draw))
 
 
 def vector_inputs(draw: Draw) -> dict[str, Any]:
@@ -199,6 +234,12 @@ SUM_FITS = Condition(
     lambda site: True if site.dtype("x") in {"float32", "float64", "bfloat16"} else None,
 )
 
+MASK_EXPANDS = Condition(
+    "mask-expands",
+    "the mask can be expanded to the shape of the tensor, which has no fewer elements",
+    lambda site: site.is_test_of("mask", "x"),
+)
+
 RULE = Substitution(
     id="NPU209",
     name="nonzero-then-reduce",
@@ -216,6 +257,13 @@ RULE = Substitution(
             mean_of_masked,
             mean_inputs,
             (BOOLEAN_MASK, IS_TENSOR, SAME_RANK_MASK, SUM_FITS),
+        ),
+        Form(selected, masked, selected_inputs, (IS_TENSOR,)),
+        Form(
+            mean_of_selected,
+            mean_of_expanded,
+            mean_selected_inputs,
+            (IS_TENSOR, MASK_EXPANDS, SUM_FITS),
         ),
         Form(picked_by_index, masked, vector_inputs, (BOOLEAN_MASK, IS_TENSOR, VECTOR_MASK)),
     ),
@@ -303,6 +351,19 @@ def loss(pred: torch.Tensor, target: torch.Tensor):
     error = (pred - target).float() ** 2
     mask = target > 0
     return torch.where(mask, error, 0).sum() / mask.sum()
+""",
+        ),
+        Rewritten(
+            """
+def loss(pred: torch.Tensor, target: torch.Tensor, mask: torch.Tensor):
+    error = (pred - target).float() ** 2
+    return error.masked_select(mask[..., None]).mean()
+""",
+            """
+def loss(pred: torch.Tensor, target: torch.Tensor, mask: torch.Tensor):
+    error = (pred - target).float() ** 2
+    mask = mask[..., None]
+    return torch.where(mask, error, 0).sum() / mask.expand_as(error).sum()
 """,
         ),
         Rewritten(

@@ -26,7 +26,8 @@ or collects in a list stays on the device where nobody looks at it before the lo
 read behind the loop, and a sum is one in single precision (``single-precision-sum``). Python's own
 ``any``, ``all``, ``max``, ``min`` and ``sum`` go through a tensor element by element, as a loop does that asks
 ``if x[i] > 0:`` or takes ``y[: n[i]]``; numbers that a list takes from what a tensor computes of each part
-are read together (``alike-and-some``). Other reads in loops, in logs and calls, and of lengths that the
+are read together (``alike-and-some``), and so are those that one call or dictionary is given
+(``floats-of-one-device``: in a list integers would become floats). Other reads in loops, in logs and calls, and of lengths that the
 caller has, are advice.
 
 References: overall_optimization_strategy.md and solution_to_top3.md of the troubleshooting guide;
@@ -314,6 +315,17 @@ def read_together(x: Tensor, y: Tensor) -> tuple[Tensor, list[float]]:
     return y * 2, torch.stack([row.sum() for row in x]).tolist()
 
 
+def read_apart(x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Any]]:
+    """Read several numbers of one statement."""
+    return y * 2, {"x": x.sum().item(), "y": y.mean().item()}
+
+
+def read_at_once(x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Any]]:
+    """Read them together before it."""
+    first, second = torch.stack([x.sum(), y.mean()]).tolist()
+    return y * 2, {"x": first, "y": second}
+
+
 def read_inputs(draw: Draw) -> dict[str, Any]:
     """Return some rows, one at least."""
     import torch
@@ -414,6 +426,11 @@ ALIKE = Condition(
     "the values have one dtype and are on one device, and there is one of them at least",
     _unknown,
 )
+FLOATS = Condition(
+    "floats-of-one-device",
+    "the values are of floating point and on one device, which is not the host",
+    _unknown,
+)
 LABELS = Condition(
     "labels-of-columns",
     "what is written into is a matrix, and each label that is marked is one of its columns, none "
@@ -459,6 +476,7 @@ RULE = Substitution(
         Form(longest, longest_at_once, elements_inputs, (IS_TENSOR, VECTOR, NEVER_NAN)),
         Form(summed, summed_at_once, elements_inputs, (IS_TENSOR, KEEPS_DTYPE, SOME_ROWS)),
         Form(read_each, read_together, read_inputs, (IS_TENSOR, ALIKE)),
+        Form(read_apart, read_at_once, read_inputs, (IS_TENSOR, FLOATS)),
         Form(marked, marked_at_once, marked_inputs, (IS_TENSOR, LABELS)),
         Form(written, written_at_once, written_inputs, (IS_TENSOR, ONE_SHAPE)),
         Form(rows_of_numbers, rows_at_once, rows_inputs, (IS_TENSOR, MATRIX, NOT_WRITTEN)),

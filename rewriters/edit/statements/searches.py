@@ -206,7 +206,7 @@ SEARCHES: Mapping[str, Search] = {
                 _words(r"\([^\n()]*\w\[\w+\]", "arange", "expand", "full", "ones", "range"),
                 _words(r"\([^\n()]*\w\[\w+\]", "view", "zeros"),
                 r":\s*(?!list\[|dict\[|tuple\[)[a-z_][\w.]*\[[\w, +-]+\]",
-                r"\.(max|sum)\(|math\.is(finite|inf|nan)\(",
+                r"\.(max|sum)\(|(math|torch)\.is(finite|inf|nan)\(",
                 r"\b(nonzero|unique|masked_select)\(|\[\w*(mask|valid|pos|idx|inds)\w*\]",
                 r"\bwhere\(([^,\n()\[\]]|\[[^\]\n]*\]|\([^()\n]*\))*\)",
             ]

@@ -26,6 +26,7 @@ from npufix.rewriters.edit.statements.host.iterated_values import (
     reduced_by_python,
 )
 from npufix.rewriters.edit.statements.host.logged_values import (
+    ONLY_LOGGED,
     find_finite_tests,
     find_logged,
     find_returned,
@@ -59,7 +60,7 @@ from npufix.rewriters.edit.statements.host.waits.limits import (
     clamp,
     clamp_one,
     find_running,
-    is_written_number,
+    is_limit,
     keep_on_device,
     limit_of,
     may_be_float,
@@ -84,6 +85,7 @@ from npufix.rewriters.edit.statements.host.waits.sizes import (
     tell_size,
 )
 from npufix.rewriters.edit.statements.host.waits.tests import is_check, is_tested, leaves, tests_of
+from npufix.rewriters.edit.statements.host.waits.together import read_at_once
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import LOOPS
 from npufix.rewriters.facts.steps.functions import samples
@@ -154,7 +156,7 @@ def find_host_values(  # noqa: C901 - one case a kind of read
     yield from find_finite_tests(here)
     yield from find_positions(here)
     done = {id(n) for loop in loops for n in walk(loop)}
-    told = set[tuple[int, str]]()
+    told, written = set[tuple[int, str]](), list[ast.stmt]()
     for node in here.nodes:
         if id(node) in done:
             continue  # what is left there is read again when the loop is written
@@ -162,19 +164,18 @@ def find_host_values(  # noqa: C901 - one case a kind of read
             yield from read_by_implication(here, node, told)
         if not isinstance(node, ast.Call):
             continue
-        if (once := reduced_by_python(here, node)) is not None:
-            yield once
+        yield from filter(None, (reduced_by_python(here, node),))
         read = _read_of(here, node)
         if read is None or _continues(here, read.code) or is_of_host(here, read.tensor):
             continue
-        value = here.value(read.code)
-        if value is not None and is_handed_in(here, value):
+        if (value := here.value(read.code)) is not None and is_handed_in(here, value):
             continue  # which is worth more: once for all layers
         if here.loop_of(read.code) is not None and is_covered(here, read.code):
             continue
         found = _what_to_do(here, read)
         if found is not None:
-            yield found
+            logged = found.advice in ONLY_LOGGED
+            yield from read_at_once(here, node, found, written) if logged else (found,)
 
 
 def is_kept_there(here: Surroundings, code: ast.Call) -> bool:
@@ -212,7 +213,7 @@ def _read_of(  # noqa: PLR0911 - one case a call
         case ast.Call(ast.Name(how), [tensor], []) if how in _NUMBERS:
             return _Read(code, tensor, how) if here.is_tensor(tensor) else None
         case ast.Call(ast.Name("max" | "min" as how), [first, second], []):
-            tensors = [c for c in (first, second) if not is_written_number(c)]
+            tensors = [c for c in (first, second) if not is_limit(here, c)]
             value = here.value(tensors[0]) if len(tensors) == 1 else None
             if value is None or _is_read_before(value):
                 return None
@@ -262,7 +263,7 @@ def _on_device(here: Surroundings, read: _Read) -> Proposal | None:
     users = here.users(value)
     counts = is_count(at.node)
     call = limit or later
-    mixed = counts and may_be_float(call, users)
+    mixed = counts and may_be_float(here, call, users)
     divides = limit is None and divides_each(here, read.code)
     if not users or mixed or makes_shapes(here, users):  # ``x[start : start + n.item()]``
         return None
@@ -285,7 +286,7 @@ def _on_device(here: Surroundings, read: _Read) -> Proposal | None:
         text += ".clone()" if keeps_memory(here, read.code, read.tensor) else ""
     text += "" if limit is None else clamp(here, limit, counts=counts)
     changes = [] if later is None else clamp_one(here, later, counts=counts)
-    if call is not None and not is_written_number(call.args[0]):
+    if call is not None and not is_limit(here, call.args[0]):
         proven.add("never-nan")  # ``max(x, 1.0)`` is NaN as well where x is
     asked_at, met = _met(here, users, value)
     return Proposal(
@@ -331,7 +332,7 @@ def _limit_of(here: Surroundings, read: _Read) -> ast.Call | None:
     match here.parents.get(id(read.code)):
         case ast.Call(ast.Name("max" | "min"), [first, second], []) as outer:
             other = second if first is read.code else first
-            return outer if is_written_number(other) else None
+            return outer if is_limit(here, other) else None
     return None
 
 

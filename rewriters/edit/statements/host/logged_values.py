@@ -7,6 +7,8 @@ import re
 from typing import TYPE_CHECKING, TypeGuard
 
 from npufix.rewriters.edit.statements.host.accumulated import is_left_as_made, keep_until_read
+from npufix.rewriters.edit.statements.host.of_host import is_of_host
+from npufix.rewriters.edit.statements.host.seldom import is_seldom
 from npufix.rewriters.edit.statements.host.waits.losses import is_named_loss
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.facts.module_facts import mentions
@@ -22,7 +24,7 @@ _LOGS = re.compile(
     r"^(print|info|debug|warning|log\w*|\w+_log(ging)?|append|add_scalar\w*|record\w*|update|write|set_postfix|format|metrics?)$"
 )
 _LOGS_IN = re.compile(r"(?i)(^|_)(logs?|logging|metrics)(_|$)")
-_STATISTICS = re.compile(r"(?i)(^|_)(stats|statistics)$")
+_STATISTICS = re.compile(r"(^|_)([Ss]tats|[Ss]tatistics)$|[a-z](Stats|Statistics)$")
 _LEARNS = re.compile(r"(?i)(^|_)(loss(es)?|train|training|batch_metrics|step)(_|$)")
 _LOGGERS = re.compile(
     r"(?i)(^|_)(history|logger|meters?|monitor|pbar|progress|recorder|stats?|tracker|writer)(_|$)"
@@ -44,6 +46,12 @@ _FOR_METERS = (
 _FOR_FINITE = (
     "the host waits in every step to see that the loss is finite: look where it is logged, every N "
     "steps, or keep the answer on the device (bad |= ~torch.isfinite(loss)) and read that there"
+)
+_FOR_SKIP = (
+    "the host waits in every step to know whether it is left out: look every N steps, or go on and "
+    "leave it out on the device, with gradients of zero where they are not finite: "
+    "p.grad.nan_to_num_(0, 0, 0) of each parameter before optimizer.step(), which still moves by "
+    "its momentum"
 )
 _FOR_CALLER = (
     "the host waits in every call for a number that is only added up or logged: return x.detach(), "
@@ -200,12 +208,34 @@ def _is_listed(here: Surroundings, kept: ast.expr) -> bool:
 
 
 def find_finite_tests(here: Surroundings) -> Iterator[Proposal]:
-    """Yield ``if not math.isfinite(loss):`` of a tensor, which Python makes a number of."""
+    """Yield ``if not math.isfinite(loss):`` of a tensor, which Python makes a number of.
+
+    So it does of ``if torch.isnan(loss): continue``, where a step is left out.
+    """
     for node in here.nodes:
         match node:
+            case ast.If(test, [*_, ast.Continue() | ast.Return(None | ast.Constant(None))], []):
+                if _asks_loss(here, test) and not is_seldom(here, test):
+                    yield Proposal(node, _FOR_SKIP)
             case ast.Call(ast.Attribute(ast.Name("math"), name), [ast.Name() as tensor], []):
                 if name in _FINITE and _is_loss(here, tensor) and _stops(here, node):
                     yield Proposal(node, _FOR_FINITE)
+
+
+def _asks_loss(here: Surroundings, test: ast.expr) -> bool:
+    """Tell whether a training step asks torch whether its loss is finite: ``torch.isnan(loss)``."""
+    if here.loop_of(test) is None and _LEARNS.search(here.flow.function.name) is None:
+        return False
+    for call in ast.walk(test):
+        match call:
+            case ast.Call(ast.Attribute(owner, name) as function, given, []) if name in _FINITE:
+                by_torch = here.flow.names.dotted(function) == f"torch.{name}"
+                asked = given[0] if by_torch and len(given) == 1 else owner
+                named = isinstance(asked, ast.Name) and is_named_loss(asked)
+                plain = by_torch or (not given and here.is_tensor(asked) is True)
+                if named and plain and not is_of_host(here, asked):
+                    return True
+    return False
 
 
 def _is_loss(here: Surroundings, code: ast.Name) -> bool:

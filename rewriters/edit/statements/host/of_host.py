@@ -264,6 +264,12 @@ def _is_made_there(here: Surroundings, node: Node) -> bool:
     return len(others) < len(node.args) and not any(is_tensor(here, arg) for arg in others)
 
 
+_OF_TENSORS = frozenset(
+    {"abs", "exp", "log", "matmul", "norm", "sigmoid", "softmax", "sqrt", "trace"}
+)
+"""What torch computes of nothing but tensors."""
+
+
 def is_tensor(here: Surroundings, node: Node) -> bool:
     """Tell whether a value is a tensor, of torch and not of NumPy."""
     if node.op in {"sum", "mean"} and node.args:
@@ -278,6 +284,10 @@ def is_tensor(here: Surroundings, node: Node) -> bool:
         _is_of_torch(here, e) for e in here.flow.by_operation.get(node.op, ()) if e.node is node
     ):
         return True
+    if any(u.op in _OF_TENSORS and u.args[0] is node for u in here.users(node)):
+        met = (e for op in _OF_TENSORS for e in here.flow.by_operation.get(op, ()))
+        if any(e.node.args[0] is node and _is_of_torch(here, e) for e in met):
+            return True  # ``torch.trace(x)`` takes no array
     return bool(here.facts(here.flow.evaluations[0], x=node).is_tensor("x"))
 
 

@@ -206,7 +206,7 @@ def _require_unchanged(
 ) -> None:
     """Refuse a selection of which another statement may have changed the tensor or the mask."""
     made = here.statement_of(read)
-    if made not in block or not name_of_mask(here, read):
+    if made not in block or not name_of_mask(here, read.slice):
         raise OtherUseError
     between = block[block.index(made) : block.index(until)]
     if not between or not all(map(_only_binds, between)):

@@ -1,13 +1,15 @@
 """Losses, sums and means of what one mask selects: computed of all, the rest left out.
 
 ``((x[m] - y[m]) ** 2).mean()`` is a sum of ``where``, divided by how many the mask selects;
-``F.cross_entropy(x[m], y[m])`` has a label for what is left out.
+``F.cross_entropy(x[m], y[m])`` has a label for what is left out. ``x.masked_select(m)`` is read as
+``x[m]`` is, but for its mask, which may be one of fewer elements: ``m.expand_as(x)`` counts.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.layout import style_of
@@ -17,7 +19,7 @@ from npufix.rewriters.graph.modules.syntax import copy_tree
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from npufix.rewriters.edit.statements.surroundings import Surroundings
     from npufix.rewriters.graph.nodes import Node
@@ -40,6 +42,7 @@ REDUCED = "|".join(sorted({"mean", "sum", *_LOSSES, *_OF_CLASSES}))
 _FORMS = {"sum": "added_up", "mean": "averaged"}
 _WHOLE = (ast.Assign, ast.Call, ast.Return)
 """What needs no brackets around a quotient."""
+_SELECTING = frozenset({"masked_select", Op.GETITEM})
 _OF_ROWS = 2
 _MASK = re.compile(r"(^|_)(mask|valid|masked)(_|$)")
 """What an argument is called that is a mask, though nothing else says so."""
@@ -47,6 +50,28 @@ _MASK = re.compile(r"(^|_)(mask|valid|masked)(_|$)")
 
 class OtherUseError(Exception):
     """Somebody else needs the selected values, or something else is done with them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What a mask selects of a tensor: ``x[m]``, ``x.masked_select(m)``."""
+
+    code: ast.expr
+    tensor: ast.expr
+    mask: ast.expr
+    by_call: bool = False
+
+
+def read_selection(code: ast.AST) -> Selection | None:
+    """Return what an expression selects by one index, which may be a mask."""
+    match code:
+        case ast.Subscript(tensor, mask):
+            return Selection(code, tensor, mask)
+        case ast.Call(
+            ast.Attribute(ast.Name("torch"), "masked_select"), [tensor, mask], []
+        ) | ast.Call(ast.Attribute(tensor, "masked_select"), [mask], []):
+            return Selection(code, tensor, mask, by_call=True)
+    return None
 
 
 def find_masked_values(here: Surroundings) -> Iterator[Proposal]:
@@ -90,11 +115,11 @@ def _find_masked_sums(  # noqa: C901 - one case a way to add up
             case _:
                 continue
         value, whole = here.value(added), here.value(node)
-        if value is None or whole is None or value.op == Op.GETITEM:
+        if value is None or whole is None or value.op in _SELECTING:
             continue  # ``x[mask].sum()`` is a pattern of its own
         try:
             ends = [a for a in value.args if a.op != Op.CONST] if value is whole else [value]
-            parts, mask = find_selections(here, *ends)
+            parts, mask = find_selections(here, *ends, operations=_SELECTING)
             yield _together(here, node, added, {*parts, whole}, mask, how)
         except OtherUseError:
             continue
@@ -107,15 +132,14 @@ def _loss_of(here: Surroundings, code: ast.Call) -> str | None:
     return op if op in _LOSSES | _OF_CLASSES else None
 
 
-def _two_selected(
-    here: Surroundings, code: ast.Call
-) -> tuple[ast.Subscript, ast.Subscript, Node, str] | None:
+def _two_selected(here: Surroundings, code: ast.Call) -> tuple[list[Selection], Node, str] | None:
     """Return ``x[m]`` and ``y[m]`` of a loss of both, with the mask and its name."""
-    match code.args:
-        case [ast.Subscript() as first, ast.Subscript() as second]:
-            mask, name = here.value(first.slice), name_of_mask(here, first)
-            if mask is not None and name and mask is here.value(second.slice):
-                return (first, second, mask, name) if _is_mask(here, mask) else None
+    match list(map(read_selection, code.args)):
+        case [Selection() as first, Selection() as second] if first.by_call == second.by_call:
+            mask, name = here.value(first.mask), name_of_mask(here, first.mask)
+            if mask is not None and name and mask is here.value(second.mask):
+                known = first.by_call or _is_mask(here, mask)
+                return ([first, second], mask, name) if known else None
     return None
 
 
@@ -124,21 +148,27 @@ def _filled(here: Surroundings, code: ast.Call, how: str) -> tuple[Proposal, set
     found = _two_selected(here, code)
     if found is None:
         return None
-    *reads, mask, name = found
+    reads, mask, name = found
     quote = style_of("".join(here.lines)).quote
-    left, right = (f"{here.text(read.value)}.masked_fill(~{name}, 0)" for read in reads)
+    left, right = (f"{here.text_of_owner(r.tensor)}.masked_fill(~{name}, 0)" for r in reads)
     words = [f"{k.arg}={here.text(k.value)}" for k in code.keywords if k.arg != "reduction"]
     given = ", ".join([left, right, *words, f"reduction={quote}sum{quote}"])
-    new = _total(here, code, f"{here.text(code.func)}({given})", name, how)
+    count = _count(here, name, reads[0].tensor if reads[0].by_call else None)
+    new = _total(here, code, f"{here.text(code.func)}({given})", count, how)
     proposal = Proposal(
         code,
         form=_FORMS[how],
         changes=(Change(here.span(code), new),),
         shown=new,
         asked=_asked(here, name, reads),
-        proven=frozenset({"finite-outside", *_proven(here, mask)}),
+        proven=frozenset({"finite-outside", *_proven(here, mask, reads)}),
     )
-    return proposal, {id(read) for read in reads}
+    return proposal, {id(read.code) for read in reads}
+
+
+def _count(here: Surroundings, mask: str, whole: ast.expr | None) -> str:
+    """Return how many elements a mask selects, ``whole`` being what it is expanded to."""
+    return mask if whole is None else f"{mask}.expand_as({here.text(whole)})"
 
 
 def _total(here: Surroundings, call: ast.Call, summed: str, mask: str, how: str) -> str:
@@ -150,10 +180,10 @@ def _total(here: Surroundings, call: ast.Call, summed: str, mask: str, how: str)
 
 
 def _asked(
-    here: Surroundings, mask: str, reads: Iterable[ast.Subscript]
+    here: Surroundings, mask: str, reads: Sequence[Selection]
 ) -> tuple[tuple[str, str], ...]:
     """Return what conditions are about: the mask, and the first two tensors that it selects of."""
-    texts = dict.fromkeys(here.text(read.value) for read in reads)
+    texts = dict.fromkeys(here.text(read.tensor) for read in reads)
     return (("mask", mask), *zip("xy", texts, strict=False))
 
 
@@ -162,7 +192,9 @@ def tells_finite(mask: Node) -> bool:
     return any(part.op in _FINITE for part in mask.walk())
 
 
-def _proven(here: Surroundings, mask: Node) -> set[str]:
+def _proven(here: Surroundings, mask: Node, reads: Sequence[Selection]) -> set[str]:
+    if all(read.by_call for read in reads):
+        return {"boolean-mask", "same-rank-mask"}
     return {"boolean-mask"} if _is_known(here, mask) else set()
 
 
@@ -173,35 +205,37 @@ def _labelled(
     found = _two_selected(here, code)
     if found is None:
         return None
-    scores, labels, mask, name = found
+    (scores, labels), mask, name = found
     usual = given.keys() <= {"reduction", "weight", "label_smoothing", "ignore_index"}
     ignored = given.get("ignore_index", "-100")
     plain = usual and given.get("reduction", "mean") in _FORMS and re.fullmatch(r"-?\d+", ignored)
-    if not plain or tells_finite(mask):
+    if not plain or tells_finite(mask) or scores.by_call:
         return None
-    whole = here.evaluations[id(scores.value)]
+    whole = here.evaluations[id(scores.tensor)]
     facts = here.facts(whole, x=whole.node, m=mask)
     rows, dims = facts.ndim("x"), facts.ndim("m")
     known = dims is not None and rows == dims + 1
     if (rows is not None and dims is not None and not known) or dims == 0:
         return None
     flat = "" if rows == _OF_ROWS and known else ".flatten()"
-    text = f"{here.text(labels.value)}.masked_fill(~{name}, {ignored}){flat}"
-    kept = f"{here.text(scores.value)}{'.flatten(0, -2)' if flat else ''}"
-    changes = (Change(here.span(scores), kept), Change(here.span(labels), text))
-    asked = (("mask", name), ("x", here.text(scores.value)), ("labels", here.text(labels.value)))
+    text = f"{here.text(labels.tensor)}.masked_fill(~{name}, {ignored}){flat}"
+    kept = f"{here.text(scores.tensor)}{'.flatten(0, -2)' if flat else ''}"
+    changes = (Change(here.span(scores.code), kept), Change(here.span(labels.code), text))
+    asked = (("mask", name), ("x", here.text(scores.tensor)), ("labels", here.text(labels.tensor)))
     proposal = Proposal(
         code,
         form="of_selected",
         changes=changes,
         shown=f"{kept}, {text}",
         asked=asked,
-        proven=frozenset({*_proven(here, mask), *(["row-mask"] if known else [])}),
+        proven=frozenset({*_proven(here, mask, [scores]), *(["row-mask"] if known else [])}),
     )
-    return proposal, {id(scores), id(labels)}
+    return proposal, {id(scores.code), id(labels.code)}
 
 
-def find_selections(here: Surroundings, *ends: Node) -> tuple[set[Node], Node]:
+def find_selections(
+    here: Surroundings, *ends: Node, operations: frozenset[str] = frozenset({Op.GETITEM})
+) -> tuple[set[Node], Node]:
     """Return what values are computed from, down to the selections, and the mask of all of them.
 
     Raises:
@@ -215,7 +249,8 @@ def find_selections(here: Surroundings, *ends: Node) -> tuple[set[Node], Node]:
         node = stack.pop()
         if node in parts or node.op == Op.CONST:
             continue
-        if node.op == Op.GETITEM and _is_mask(here, node.args[1]):
+        picked = node.op in operations
+        if picked and (node.op != Op.GETITEM or _is_mask(here, node.args[1])):
             masks[node.args[1]] = None
         elif _is_of_each(node):
             stack += node.args
@@ -257,41 +292,46 @@ def _together(  # noqa: PLR0913, PLR0917 - what is added up, and how
         if isinstance(evaluation.code, ast.expr) and evaluation.node is not here.value(call):
             require_inside(here, evaluation.code, parts)
     reads = {
-        id(e.code): e.code
+        id(e.code): read
         for e in own
-        if isinstance(e.code, ast.Subscript) and e.node.op == Op.GETITEM
+        if e.node.op in _SELECTING and (read := read_selection(e.code)) is not None
     }
-    names = {name_of_mask(here, read) for read in reads.values()}
+    every = list(reads.values())
+    names = {name_of_mask(here, read.mask) for read in every}
     name = names.pop() if len(names) == 1 else ""
-    if not name or tells_finite(mask) or here.value(next(iter(reads.values())).slice) is not mask:
+    if not name or tells_finite(mask) or here.value(every[0].mask) is not mask:
+        raise OtherUseError
+    if len({read.by_call for read in every}) > 1:
         raise OtherUseError
     changes = []
     inside = {id(n) for n in ast.walk(added)}
-    for read in reads.values():
-        if id(read) in inside:
+    for read in every:
+        if id(read.code) in inside:
             continue
-        statement = here.statement_of(read)
+        statement = here.statement_of(read.code)
         match statement:
-            case ast.Assign([ast.Name(kept)], ast.Subscript(ast.Name(old)) as whole) if (
-                whole is read and kept == old
+            case ast.Assign([ast.Name(kept)], whole) if whole is read.code and kept == here.text(
+                read.tensor
             ):  # ``x = x[mask]``: nothing is left to say
                 lines = here.whole_lines(statement)
                 if lines is None:
                     raise OtherUseError
                 changes.append(Change(lines, ""))
             case _:
-                changes.append(Change(here.span(read), here.text(read.value)))
+                changes.append(Change(here.span(read.code), here.text_of_owner(read.tensor)))
+    whole = added if isinstance(added, ast.Name) else every[0].tensor
+    count = _count(here, name, whole if every[0].by_call else None)
     text = without_masks(here, added, set(reads))
     if added is call:
         text = _of_each(text, style_of("".join(here.lines)).quote)
-    new = _total(here, call, f"torch.where({name}, {text}, 0).sum()", name, how)
+    new = _total(here, call, f"torch.where({name}, {text}, 0).sum()", count, how)
     proposal = Proposal(
         call,
         form=_FORMS[how],
         changes=(*changes, Change(here.span(call), new)),
         shown=new,
-        asked=_asked(here, name, reads.values()),
-        proven=frozenset(_proven(here, mask)),
+        asked=_asked(here, name, every),
+        proven=frozenset(_proven(here, mask, every)),
     )
     return proposal, set(reads)
 
@@ -317,9 +357,9 @@ def require_inside(here: Surroundings, code: ast.expr, parts: set[Node]) -> None
     raise OtherUseError
 
 
-def name_of_mask(here: Surroundings, read: ast.Subscript) -> str:
+def name_of_mask(here: Surroundings, mask: ast.expr) -> str:
     """Return the name that a mask has all the time, "" if it has none such."""
-    match read.slice:
+    match mask:
         case ast.Name(name):
             stored = [
                 n
@@ -342,17 +382,20 @@ def without_masks(
     masks = {
         (n.lineno, n.col_offset, n.end_col_offset): (filled or {}).get(id(n), "")
         for n in ast.walk(code)
-        if isinstance(n, ast.Subscript) and id(n) in reads
+        if isinstance(n, (ast.Call, ast.Subscript)) and id(n) in reads
     }
 
     class Whole(ast.NodeTransformer):
-        def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        def visit(self, node: ast.AST) -> ast.AST:
+            if not isinstance(node, (ast.Call, ast.Subscript)):
+                return self.generic_visit(node)
             mask = masks.get((node.lineno, node.col_offset, node.end_col_offset))
-            if mask is None:
+            read = None if mask is None else read_selection(node)
+            if read is None:
                 return self.generic_visit(node)  # ``n[mask][..., None]``
             if not mask:
-                return node.value
-            text = f"torch.where({mask}, {ast.unparse(node.value)}, 1)"
+                return read.tensor
+            text = f"torch.where({mask}, {ast.unparse(read.tensor)}, 1)"
             return ast.parse(text, mode="eval").body
 
     return ast.unparse(Whole().visit(copy_tree(code)))

@@ -25,12 +25,15 @@ from npufix.rewriters.edit.statements.host.waits.losses import takes_tensor
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import PRIMARIES
 from npufix.rewriters.graph import operators
+from npufix.rewriters.graph.attributes import list_assigned
+from npufix.rewriters.graph.modules.syntax import list_stored_names
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from npufix.rewriters.edit.statements.surroundings import Surroundings
+    from npufix.rewriters.graph.modules.names import FunctionNode
     from npufix.rewriters.graph.nodes import Node
 
 LIMITS = {"max": "min", "min": "max"}  # ``max(x, 1)`` is ``x.clamp(min=1)``
@@ -63,6 +66,41 @@ def is_written_number(code: ast.expr) -> bool:
     return False
 
 
+def is_limit(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether code is a number that the host has: written, or a setting ``self.low``.
+
+    Every method that sets it writes a number, or hands on a parameter that is declared one, or has
+    a number for its default.
+    """
+    match code:
+        case ast.Attribute(ast.Name("self"), name) if here.flow.cls is not None:
+            values = list_assigned(here.flow.names, here.flow.cls, name)
+            return bool(values) and all(
+                value is not None and _is_number_in(method, value) for method, value in values
+            )
+        case ast.Name():
+            return _is_number_in(here.flow.function, code)
+    return is_written_number(code)
+
+
+def _is_number_in(method: FunctionNode, code: ast.expr) -> bool:
+    """Tell whether code of a method is a number, or a parameter of it that is one and stays it."""
+    if not isinstance(code, ast.Name):
+        return is_written_number(code)
+    spec = method.args
+    by_place = [*spec.posonlyargs, *spec.args]
+    without = [None] * (len(by_place) - len(spec.defaults))
+    defaults = [*without, *spec.defaults, *spec.kw_defaults]
+    pairs = zip([*by_place, *spec.kwonlyargs], defaults, strict=True)
+    given = {arg.arg: (arg.annotation, default) for arg, default in pairs}
+    declared, default = given.get(code.id, (None, None))
+    if code.id not in given or code.id in list_stored_names(method):
+        return False
+    if declared is not None:
+        return ast.unparse(declared) in {"float", "int"}
+    return default is not None and is_written_number(default)
+
+
 def keep_on_device(
     here: Surroundings, code: ast.Call, tensor: ast.expr, *, counts: bool
 ) -> Proposal | None:
@@ -83,7 +121,7 @@ def keep_on_device(
     text += "" if facts.ndim("x") == 0 else ".reshape(())"
     text += ".clone()" if keeps_memory(here, code, tensor) else ""
     proven = {"is-tensor"} if facts.is_tensor("x") else set[str]()
-    if counts or all(not is_written_number(limit.args[0]) for limit in limits):
+    if counts or all(not is_limit(here, limit.args[0]) for limit in limits):
         proven.add("never-nan")  # ``max(x, 1.0)`` is NaN as well where x is
     changes = [Change(here.span(code), text)]
     for limit in limits:
@@ -248,22 +286,23 @@ def limit_of(here: Surroundings, user: Node, made: Node) -> ast.Call | None:
     calls = [code for code in said if isinstance(code, ast.Call)]
     match calls:
         case [ast.Call(ast.Name("max" | "min"), [first, second], []) as call]:
-            kept = [c for c in (first, second) if not is_written_number(c)]
+            kept = [c for c in (first, second) if not is_limit(here, c)]
             return call if len(kept) == 1 and here.value(kept[0]) is made else None
     return None
 
 
-def may_be_float(limit: ast.Call | None, users: Sequence[Node]) -> bool:
+def may_be_float(here: Surroundings, limit: ast.Call | None, users: Sequence[Node]) -> bool:
     """Tell whether the limit of a count makes floats of integers now and then: ``max(n, 0.5)``."""
     if limit is None:
         return False
-    number = float(ast.literal_eval(next(c for c in limit.args if is_written_number(c))))
-    return not number.is_integer() and not all(u.op in {"div", Op.CALL} for u in users)
+    number = next(c for c in limit.args if is_limit(here, c))
+    whole = is_written_number(number) and float(ast.literal_eval(number)).is_integer()
+    return not whole and not all(u.op in {"div", Op.CALL} for u in users)
 
 
 def clamp_one(here: Surroundings, limit: ast.Call, *, counts: bool) -> list[Change]:
     """Return the changes that make ``(n / 8).clamp(min=1)`` of ``max(n / 8, 1)``."""
-    kept = next(c for c in limit.args if not is_written_number(c))
+    kept = next(c for c in limit.args if not is_limit(here, c))
     first, start, last, end = here.span(limit)
     from_line, from_column, to_line, to_column = here.span(kept)
     opening, closing = ("", "") if isinstance(kept, PRIMARIES) else ("(", ")")
@@ -276,11 +315,11 @@ def clamp_one(here: Surroundings, limit: ast.Call, *, counts: bool) -> list[Chan
 def clamp(here: Surroundings, limit: ast.Call, *, counts: bool) -> str:
     """Return ``.clamp(min=1)`` for ``max(n, 1)``."""
     assert isinstance(limit.func, ast.Name)  # noqa: S101 - ``limit_of`` has looked
-    number = next(c for c in limit.args if is_written_number(c))
+    number = next(c for c in limit.args if is_limit(here, c))
     return f".clamp({LIMITS[limit.func.id]}={_spell(here, number, counts=counts)})"
 
 
 def _spell(here: Surroundings, number: ast.expr, *, counts: bool) -> str:
     """Return a limit as it is written; of integers it is one as well, ``1.0`` would make floats."""
-    value = ast.literal_eval(number)
-    return str(int(value)) if counts and float(value).is_integer() else here.text(number)
+    value = ast.literal_eval(number) if counts and is_written_number(number) else 0.5
+    return str(int(value)) if float(value).is_integer() else here.text(number)

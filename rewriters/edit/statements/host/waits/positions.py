@@ -80,7 +80,10 @@ def find_positions(here: Surroundings) -> Iterator[Proposal]:
     operations = ("nonzero", "masked_select", "unique")
     every = [found for op in operations for found in here.flow.by_operation.get(op, ())]
     of_rows = bool(every) and any(find_rows_of_masks(here))  # NPU222 finds those of all rounds
+    without = reads_under_mask(here) if "masked_select" in {e.node.op for e in every} else set()
     for found in every:
+        if id(found.code) in without:
+            continue  # it is added up without them
         in_loop = isinstance(found.code, ast.expr) and here.loop_of(found.code) is not None
         if found.node not in told and not (of_rows and in_loop) and _waits(here, found):
             told.add(found.node)

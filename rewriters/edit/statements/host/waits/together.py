@@ -1,0 +1,147 @@
+"""Several numbers that one statement reads, each of which the host waits for: read at once.
+
+::
+
+                                           loss_value, kl_value = torch.stack([loss, kl]).tolist()
+    log(loss=loss.item(), kl=kl.item())    log(loss=loss_value, kl=kl_value)
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.edit.statements.host.of_host import is_count, is_of_host
+from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.graph import operators
+from npufix.rewriters.graph.modules.syntax import (
+    find_unused_name,
+    last_name,
+    list_names,
+    list_stored_names,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from npufix.rewriters.edit.statements.surroundings import Surroundings
+
+_SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Return)
+_LATER = (
+    ast.Await, ast.BoolOp, ast.DictComp, ast.GeneratorExp, ast.IfExp, ast.JoinedStr, ast.Lambda,
+    ast.ListComp, ast.NamedExpr, ast.SetComp, ast.Yield, ast.YieldFrom,
+)  # fmt: skip
+"""In what nothing is read for sure, or not once, or whose parts have no place of their own."""
+_OF_NUMBERS = frozenset({"float", "int", "round", "str"})
+
+_COUNTS = re.compile(r"(^|[_.])(n|nums?|counts?|correct|hits?|ids?|index|len|lengths?|steps?)(_|$)")
+"""What integers are called: in one list with floats they would be floats."""
+
+
+def read_at_once(
+    here: Surroundings, code: ast.Call, found: Proposal, written: list[ast.stmt]
+) -> Iterator[Proposal]:
+    """Yield what was found of a read that is only logged; of several one, for all of them.
+
+    ``written`` holds the statements for which that has been said.
+    """
+    statement = here.statement_of(code)
+    together = None if statement in written else _read_all(here, code, statement)
+    if together is not None:
+        written.append(statement)
+    if together is not None or statement not in written:
+        yield together or found
+
+
+def _read_all(here: Surroundings, code: ast.Call, statement: ast.stmt) -> Proposal | None:
+    """Return one read for all of a statement, ``None`` if ``code`` is the only one.
+
+    Nothing else may run between them: of ``f(a.item(), g(b), b.item())`` ``g`` may write to ``b``.
+    """
+    lines = here.whole_lines(statement)
+    by_name = here.flow.names.imports.get("torch") == "torch"
+    if not (isinstance(statement, _SIMPLE) and lines and by_name) or _runs_later(statement):
+        return None
+    reads = [n for n in ast.walk(statement) if _reads(n)]
+    owners = {ast.dump(owner): owner for owner in map(_owner_of, reads)}
+    if code not in reads or len(owners) == 1 or not _run_together(here, statement, reads):
+        return None
+    if any(is_of_host(here, owner) for owner in owners.values()):
+        return None
+    taken = list_names(here.flow.names.tree or here.flow.function)
+    names: dict[str, str] = {}
+    parts: list[str] = []
+    known = True
+    for key, owner in owners.items():
+        at, node = here.evaluations.get(id(owner)), here.value(owner)
+        if not _only_computes(owner) or _COUNTS.search(here.text(owner)):
+            return None
+        called = last_name(owner) if isinstance(owner, (ast.Attribute, ast.Name)) else ""
+        names[key] = find_unused_name(f"{called.lstrip('_') or 'read'}_value", taken)
+        taken = {*taken, names[key]}
+        whole = False
+        if at is not None and node is not None:
+            facts = here.facts(at, x=node)
+            if is_count(node) or str(facts.dtype("x") or "float").startswith(("int", "bool", "u")):
+                return None
+            whole = facts.ndim("x") == 0
+        parts.append(here.text(owner) if whole else f"{here.text_of_owner(owner)}.reshape(())")
+        known = known and here.is_tensor(owner) is True
+    read = ("torch.stack([", ", ".join(parts), "]).tolist()")
+    head = " = ".join((", ".join(names.values()), "".join(read)))  # no message to be translated
+    place = (statement.lineno, 0, statement.lineno, 0)
+    changes = [Change(here.span(n), names[ast.dump(_owner_of(n))]) for n in reads]
+    return Proposal(
+        code,
+        form="read_apart",
+        changes=(Change(place, f"{here.indent(statement)}{head}\n"), *changes),
+        shown=head,
+        asked=tuple((f"x{n}", here.text(owner)) for n, owner in enumerate(owners.values())),
+        proven=frozenset({"is-tensor"} if known else ()),
+    )
+
+
+def _reads(code: ast.AST) -> bool:
+    match code:
+        case ast.Call(ast.Attribute(_, "item"), [], []):
+            return True
+    return False
+
+
+def _owner_of(code: ast.AST) -> ast.expr:
+    assert isinstance(code, ast.Call)  # noqa: S101 - ``_reads`` has looked
+    assert isinstance(code.func, ast.Attribute)  # noqa: S101 - as well
+    return code.func.value
+
+
+def _only_computes(code: ast.expr) -> bool:
+    """Tell whether code calls nothing but operators that write into nothing: ``x.mean()``."""
+    called = (last_name(n.func) or "" for n in ast.walk(code) if isinstance(n, ast.Call))
+    return all(
+        operators.canonical_name(name) in operators.TABLE and not name.endswith("_")
+        for name in called
+    )
+
+
+def _runs_later(statement: ast.stmt) -> bool:
+    return any(isinstance(n, _LATER) for n in ast.walk(statement))
+
+
+def _run_together(here: Surroundings, statement: ast.stmt, reads: list[ast.AST]) -> bool:
+    """Tell whether no other call of the statement comes before one of the reads."""
+    inside = {id(n) for read in reads for n in ast.walk(read)}
+    around = [{id(n) for n in here.around(read)} for read in reads]
+    stored = list_stored_names(statement)
+    if any(stored & list_names(read) for read in reads) and isinstance(statement, ast.AugAssign):
+        return False
+    for call in ast.walk(statement):
+        if not isinstance(call, ast.Call) or id(call) in inside:
+            continue
+        of_all = all(id(call) in outer for outer in around)
+        plain = isinstance(call.func, ast.Name) and call.func.id in _OF_NUMBERS
+        if not of_all and not plain:
+            return False
+        if any(isinstance(n, ast.Call) for n in ast.walk(call.func)):
+            return False
+    return True

@@ -1,0 +1,145 @@
+"""What steps read, or select by masks, in a form of its own: calls, settings, several at once."""
+
+from __future__ import annotations
+
+import pytest
+from searching import found, rewritten
+
+
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        (
+            "a = x.masked_select(m)\n    return (a - torch.masked_select(y, m)).abs().sum()",
+            "return torch.where(m, (a - y).abs(), 0).sum()",
+        ),
+        (
+            "x = x.masked_select(m)\n    y = y.masked_select(m)\n    loss = F.mse_loss(x, y)",
+            'torch.where(m, F.mse_loss(x, y, reduction="none"), 0).sum() / m.expand_as(x).sum()',
+        ),
+        (
+            'return F.l1_loss(x.masked_select(m), y.masked_select(m), reduction="sum")',
+            'return F.l1_loss(x.masked_fill(~m, 0), y.masked_fill(~m, 0), reduction="sum"',
+        ),
+        # two ways to select, which fit to masks of different shapes; others need what is selected
+        ("return (x.masked_select(m) - y[m]).abs().sum()", ""),
+        ("a = x.masked_select(m)\n    return (a - 1).abs().sum(), a", ""),
+        # rows of scores
+        ("return F.cross_entropy(x.masked_select(m), y.masked_select(m))", ""),
+    ],
+)
+def test_what_a_call_selects_is_added_up_with_zeros(body: str, line: str) -> None:
+    text = f"""
+def loss(x: torch.Tensor, y: torch.Tensor, mask: torch.Tensor):
+    m = mask.bool()
+    {body}
+"""
+    written = rewritten(text, "NPU221") if found(text, "NPU221") else ""
+    assert ("".join(line.split()) in "".join(written.split())) if line else not written
+
+
+@pytest.mark.parametrize(
+    ("given", "kept", "call", "line"),
+    [
+        ("low=1e-3", "low", "max(x.sum(), self.low)", "n = x.sum().clamp(min=self.low)"),
+        ("low: float", "low", "min(self.low, x.mean())", "n = x.mean().clamp(max=self.low)"),
+        ("low", "0.5", "max(x.abs().sum().item(), self.low)", ".clamp(min=self.low)"),
+        ("low", "0.5", "max(x.sum(), low)", "n = x.sum().clamp(min=low)"),
+        # nothing says that it is a number, or it is a tensor
+        ("low", "low", "max(x.sum(), self.low)", ""),
+        ("low: torch.Tensor", "low", "max(x.sum(), self.low)", ""),
+        ("low=None", "low", "max(x.sum(), self.low)", ""),
+        ("low=1e-3", "torch.tensor(low)", "max(x.sum(), self.low)", ""),
+        # of the host
+        ("low=1e-3", "low", "max(len(x), self.low)", ""),
+    ],
+)
+def test_a_setting_that_is_a_number_limits_on_the_device(
+    given: str, kept: str, call: str, line: str
+) -> None:
+    text = f"""
+class Loss(nn.Module):
+    def __init__(self, {given}):
+        super().__init__()
+        self.low = {kept}
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor, low: float = 0.1):
+        n = {call}
+        return y.float() / n
+"""
+    sites = [s for s in found(text, "NPU214") if s.rewrite is not None]
+    assert len(sites) == bool(line)
+    assert not line or line in rewritten(text, "NPU214")
+
+
+@pytest.mark.parametrize(
+    ("told", "lines"),
+    [
+        (
+            "return Stats(loss=loss.item(), kl=kl.mean().item())",
+            "loss_value, read_value = torch.stack([loss, kl.mean()]).tolist()",
+        ),
+        (
+            'self.logger.log({"a": loss.item(), "b": kl.item(), "c": loss.item()})',
+            'self.logger.log({"a": loss_value, "b": kl_value, "c": loss_value})',
+        ),
+        # a count, one alone, one that may not be read, what runs in between, and of the host
+        ("return Stats(loss=loss.item(), hits=(x == y).sum().item())", ""),
+        ("return Stats(loss=loss.item())", ""),
+        ("return Stats(loss=loss.item(), kl=kl.item() if self.deep else 0)", ""),
+        ("return Stats(loss=loss.item(), n=self.count(kl), kl=kl.item())", ""),
+        ("return Stats(loss=loss.item(), kl=kl.add_(1).item())", ""),
+        ("return Stats(loss=np.mean(x).item(), kl=np.ones(3).sum().item())", ""),
+    ],
+)
+def test_what_one_statement_logs_is_read_at_once(told: str, lines: str) -> None:
+    text = f"""
+def training_step(self, x: torch.Tensor, y: torch.Tensor):
+    loss = F.mse_loss(x, y, reduction="none").mean()
+    kl = self.divergence(x, y)
+    loss.backward()
+    {told}
+"""
+    sites = [s for s in found(text, "NPU214") if s.rewrite is not None]
+    assert len(sites) == bool(lines)
+    assert not lines or "".join(lines.split()) in "".join(rewritten(text, "NPU214").split())
+
+
+@pytest.mark.parametrize(
+    ("test", "leaves", "told"),
+    [
+        ("torch.isnan(loss)", "continue", True),
+        ("torch.isnan(loss) or torch.isinf(loss)", "print(i)\n            continue", True),
+        ("not torch.isfinite(loss).all()", "return None", True),
+        # it is another value, of the host, or the program ends
+        ("torch.isnan(scale)", "continue", False),
+        ("np.isnan(loss.cpu().numpy())", "continue", False),
+        ("self.debug and torch.isnan(loss)", "raise ValueError", False),
+        ("torch.isnan(loss)", "return loss", False),
+    ],
+)
+def test_a_step_is_left_out_by_its_gradients(test: str, leaves: str, *, told: bool) -> None:
+    text = f"""
+def train_epoch(self, batches, scale):
+    for i, batch in enumerate(batches):
+        loss = self.model(batch)
+        if {test}:
+            {leaves}
+        loss.backward()
+"""
+    sites = found(text, "NPU214")
+    assert any("left out" in site.problem for site in sites) == told
+
+
+@pytest.mark.parametrize(("divide", "written"), [("torch.trace(a)", True), ("a.trace()", False)])
+def test_what_torch_computes_of_is_a_tensor(divide: str, *, written: bool) -> None:
+    text = f"""
+def compute_loss(parts):
+    total = 0
+    for z in parts:
+        a = z.T @ z
+        a = a / {divide}.item()
+        total = total + a.sum()
+    return total
+"""
+    assert any(s.rewrite is not None for s in found(text, "NPU214")) == written
