@@ -18,7 +18,7 @@ from npufix.advisor.predict import what_if
 from npufix.advisor.predict.other_ranks import OtherRanks, other_ranks
 from npufix.advisor.predict.what_if import Asked, predict
 from npufix.profiling_parsers.signals import SCHEMAS, Signals
-from npufix.reports.report import Saving
+from npufix.reports.report import CAUSE, Fact, Saving
 from npufix.reports.wording.prediction import alone_text
 from npufix.reports.wording.report import headline
 from npufix.rules.cluster_diagnostic import Cluster
@@ -228,3 +228,7 @@ def test_the_first_sentence_is_about_the_slowest_of_several_groups() -> None:
     late = with_fields(other, rule="NPU601", what="computing takes 6 ms longer on rank 1")
     said = headline([group, late], Saving(0, 1, ""), None, [], with_source=False)
     assert said.startswith("Computing"), "what one rank costs all others"
+    pause = with_fields(finding("NPU409"), summary="garbage is collected")
+    caused = with_fields(late, evidence=[Fact(CAUSE, "NPU409 python-garbage-collection")])
+    said = headline([caused, pause], Saving(0, 1, ""), None, [], with_source=False)
+    assert ", because on rank 1 garbage is collected" in said
