@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -67,9 +68,22 @@ def test_what_holds_up_one_collective_is_what_the_others_wait_for_there() -> Non
     pause = Change(frozenset(), keeps=(1, 0, 0), sooner_ns=sooner)
     others = OtherRanks(*(pd.Series({_LINK: ns}) for ns in (0.0, 750_000.0)))
     evidence = gather_evidence(job.profile(), {})
-    found = predict(evidence, [Item(finding=finding("NPU409"), change=pause)], 0, others=others)
+    caused = with_fields(
+        finding("NPU602"),
+        saving=Saving(0, 400_000, ""),
+        ranks=[0],
+        evidence=[Fact(CAUSE, "NPU409 pause")],
+    )
+    late = Item(finding=caused, of_job=True, is_idle=True)
+    told = [Item(finding=finding("NPU409"), change=pause), late]
+    found = predict(evidence, told, 0, others=replace(others, rank=0))
     assert found is not None
     assert found.alone[0].alone_ns == pytest.approx(found.alone[0].saved_ns, rel=0.2)
+    assert found.alone[1].saved_ns == pytest.approx(found.alone[0].saved_ns, rel=0.02)
+    without = [told[0], replace(late, finding=with_fields(caused, evidence=[]))]
+    found = predict(evidence, without, 0, others=replace(others, rank=0))
+    assert found is not None
+    assert found.alone[1].saved_ns <= 400_000
 
 
 def test_who_waits_is_in_the_small_files_of_the_ranks() -> None:
