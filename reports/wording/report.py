@@ -78,6 +78,27 @@ def headline(  # noqa: PLR0913 - what an answer may be made of
     return f"{reason}; {found} could save {interval(total)}{step}."
 
 
+def with_warm_up(said: str, split: StepSplit | None, compiled_ns: int) -> str:
+    """Return a headline that says as well how long the first steps took, where far longer.
+
+    Averages leave them out; who waits for 9 s wants to know why (``compiled_ns`` of all steps).
+    """
+    if split is None or not split.total_ns:
+        return said
+    first = [step for step in split.left_out if step.reason == "warm-up"]
+    extra = sum(step.total_ns - split.total_ns for step in first)
+    if extra < split.total_ns:
+        return said
+    spent = milliseconds(sum(step.total_ns for step in first))
+    count = format_count(len(first), "step")
+    if 2 * compiled_ns >= extra:
+        return (
+            f"{said} The warm-up of {count} takes {spent}, left out of all averages: operators "
+            "are compiled."
+        )
+    return f"{said} The warm-up of {count} takes {spent}, left out of all averages."
+
+
 def with_left_out(said: str, count: int) -> str:
     """Return a headline that says as well how many findings are in code that no step runs."""
     if not count:

@@ -12,6 +12,7 @@ from msgspec.structs import replace as with_fields
 from tests.advisor.predict.job import LINK, Op, run
 from tests.advisor.predict.test_what_if import Regime, finding, item, norm_us
 
+from npufix.advisor.diagnose.foreseeing import foresee
 from npufix.advisor.evidence.change import Change
 from npufix.advisor.evidence.item import Item
 from npufix.advisor.evidence.lines import gather_evidence
@@ -220,6 +221,13 @@ def test_of_communication_as_much_goes_as_is_expected() -> None:
     assert found is not None
     assert found.alone[0].saved_ns == pytest.approx(800_000, rel=0.02)
     assert found.alone[0].saved_low_ns == pytest.approx(400_000, rel=0.05)
+    # What is said of links is no more than the replay allows.
+    more = replace(told, finding=with_fields(exposed, saving=Saving(0, 90_000_000, "")))
+    evidence = gather_evidence(job.profile(), {})
+    (item_told,) = foresee([more], evidence, 0, None, None, others).items
+    assert item_told.finding.saving is not None
+    assert item_told.finding.predicted is not None
+    assert item_told.finding.saving.high_ns == item_told.finding.predicted.saved_high_ns
     # What this rank knows of it counts: half of its own collectives.
     labels = frozenset(at for at, row in enumerate(job.profile().kernels["communication"]) if row)
     change = Change(labels, keeps=(1.0, 0.5, 0.0))
