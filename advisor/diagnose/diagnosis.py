@@ -33,7 +33,7 @@ from npufix.advisor.evidence.run_findings import observe
 from npufix.advisor.project.configuration import EVERYTHING, Configuration
 from npufix.advisor.project.rule_index import known_rules
 from npufix.reports import report
-from npufix.reports.wording.report import headline
+from npufix.reports.wording.report import headline, with_warm_up
 from npufix.rules.cluster_diagnostic import ClusterDiagnostic
 from npufix.rules.diagnostic import Diagnostic
 from npufix.rules.shared.recording.versions import unmet
@@ -111,13 +111,17 @@ def diagnose(dump: Path, tree: SourceTree | None, options: Options | None = None
     measured = _report_measures(run, options, foreseen.path)
     made = msgspec.structs.replace(
         measured,
-        headline=headline(
-            [item.finding for item in everything],
-            total_saving(everything, forecast, run.split),
+        headline=with_warm_up(
+            headline(
+                [item.finding for item in everything],
+                total_saving(everything, forecast, run.split),
+                run.split,
+                measured.hot_operators,
+                with_source=tree is not None,
+                only_work=all(is_work_or_small(item) for item in everything),
+            ),
             run.split,
-            measured.hot_operators,
-            with_source=tree is not None,
-            only_work=all(is_work_or_small(item) for item in everything),
+            _compiled_ns(profile),
         ),
         source=str(tree.root) if tree else "",
         findings=[item.finding for item in everything],
@@ -254,6 +258,14 @@ def _report_measures(run: _Run, options: Options, path: CriticalPath | None) -> 
         not_recorded=[report.Fact(*part) for part in missing_parts(profile)],
         collect=snippet(profile),
     )
+
+
+def _compiled_ns(profile: Profile) -> int:
+    """Return how long operators were compiled, as far as the calls are recorded one by one."""
+    from npufix.rules.shared.recording.observing import find_named
+    from npufix.rules.shared.recording.pauses import COMPILES
+
+    return int(find_named(profile.signals.long_calls, COMPILES)["duration_ns"].sum())
 
 
 def _headroom(run: _Run, top: int) -> report.Headroom | None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from npufix.advisor.predict.critical_path import CriticalPath
     from npufix.advisor.predict.other_ranks import OtherRanks
     from npufix.advisor.predict.what_if import Asked, Predictions
-    from npufix.reports.prediction import Forecast
+    from npufix.reports.prediction import Forecast, Prediction
 
 _OF_HOST = "the replay: more than the kernels take, as the host has less to launch or to wait for"
 _UNKNOWN = "what becomes of its kernels is not known"
@@ -95,13 +95,24 @@ def _say_unpredicted(item: Item, forecast: Forecast) -> str:
     return _NO_LAUNCHES if forecast.model == "pauses" else _NOT_REPLAYED
 
 
+def _as_far_as_replayed(item: Item, predicted: Prediction) -> Saving | None:
+    """Return what a finding saves; of links no more than the replay: the host may limit it then."""
+    saving, most = item.finding.saving, max(0, predicted.saved_high_ns)
+    of_links = item.of_job and item.is_communication
+    if saving is None or not of_links or saving.high_ns <= most:
+        return saving
+    return Saving(min(saving.low_ns, most), most, _LIMITED) if most else None
+
+
 def _with(item: T, at: int, found: Predictions, *, claimed: bool, shared: bool) -> T:
     predicted = found.alone.get(at)
     if predicted is None:
         why = _say_unpredicted(item, found.forecast)
         return replace(item, finding=msgspec.structs.replace(item.finding, unpredicted=why))
     if at not in found.added:  # what it would be if the host were never late: others say how
-        told = msgspec.structs.replace(item.finding, predicted=predicted)
+        told = msgspec.structs.replace(
+            item.finding, predicted=predicted, saving=_as_far_as_replayed(item, predicted)
+        )
         return replace(item, finding=told)
     if item.of_job:  # that the others wait for this rank: what the job gains is known of all ranks
         told = msgspec.structs.replace(item.finding, predicted=predicted)

@@ -14,6 +14,7 @@ import numpy as np
 
 from npufix.advisor.evidence.run_findings import LEAST_OF_LIKELY
 from npufix.advisor.predict.replay import NO_EDIT
+from npufix.reports.report import CAUSE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,15 +70,33 @@ def is_late(item: Item, others: OtherRanks | None) -> bool:
 
 
 def least_of_job(
-    items: Sequence[Item], sets: Sequence[Sequence[int]], now: float, others: OtherRanks | None
+    items: Sequence[Item],
+    sets: Sequence[Sequence[int]],
+    now: float,
+    others: OtherRanks | None,
+    waited_for_ns: float,
 ) -> Floats:
-    """Return below what no step of each set comes, as expected: when the next rank is there."""
+    """Return below what no step of each set comes, as expected: when the next rank is there.
+
+    That is when the others no longer wait for this one (``waited_for_ns``), where it is known what
+    it does meanwhile.
+    """
     least = []
     for own in sets:
         alone = items[own[0]] if len(own) == 1 else None
         saving = alone.finding.saving if alone is not None and is_late(alone, others) else None
-        least.append(0.0 if saving is None else now - saving.high_ns)
+        if alone is None or saving is None:
+            least.append(0.0)
+            continue
+        most = max(saving.high_ns, waited_for_ns) if cause_of(alone) else saving.high_ns
+        least.append(now - most)
     return np.array(least)
+
+
+def cause_of(item: Item) -> str:
+    """Return the rule that says why a rank is late, "" where none does."""
+    told = (fact.value for fact in item.finding.evidence if fact.name == CAUSE)
+    return next(told, "").partition(" ")[0]
 
 
 def _take(times: Floats, ns: float) -> Floats:

@@ -72,7 +72,7 @@ def step_graph(evidence: Evidence, step_ns: int) -> StepGraph | None:
     window = _window(evidence, step[chosen].value_counts(), coarse=coarse)
     if window.steps:
         chosen = chosen & step.isin(list(window.steps)).to_numpy(bool)
-    kernels = _in_launch_order(evidence.kernels[chosen], coarse=coarse)
+    kernels = _in_launch_order(evidence.kernels[chosen], evidence.host_ops, coarse=coarse)
     rows = _rows(kernels, evidence.host_ops)
     measured = _look_up_measured(evidence, window) or float(step_ns)
     begin = int(rows.start.min()) if window.begin is None else window.begin
@@ -175,13 +175,28 @@ def spread_of(lengths: Floats) -> tuple[float, float]:
     return float(lengths.std(ddof=1) / lengths.mean()), alike
 
 
-def _in_launch_order(kernels: pd.DataFrame, *, coarse: bool) -> pd.DataFrame:
-    """Return the kernels as they were launched; where that is unknown, as they started."""
+def _in_launch_order(
+    kernels: pd.DataFrame, host_ops: pd.DataFrame, *, coarse: bool
+) -> pd.DataFrame:
+    """Return the kernels as they were launched; where that is unknown, as they started.
+
+    Of a collective it may only be known when it was queued. It leaves the queue behind the kernels
+    that were queued before: its operand is one of theirs.
+    """
     start = kernels["start_ns"].to_numpy()
     if coarse:
         return kernels.assign(launch_ns=start).iloc[np.argsort(start, kind="stable")]
     launched = launches_in_order(kernels)
     launched = np.where(launched < 0, start, np.minimum(launched, start))
+    asked = host_ops["start_ns"].reindex(kernels["host_op"]).to_numpy(np.float64)
+    computes = ~kernels["communication"].to_numpy(bool) & ~np.isnan(asked)
+    own = np.flatnonzero(~computes & ~np.isnan(asked))
+    if computes.any() and len(own):
+        order = np.flatnonzero(computes)[np.argsort(asked[computes], kind="stable")]
+        latest = np.maximum.accumulate(launched[order])
+        at = np.searchsorted(asked[order], asked[own]) - 1
+        before = np.where(at >= 0, latest[at.clip(min=0)], launched[own])
+        launched[own] = np.minimum(np.maximum(launched[own], before), start[own])
     return kernels.assign(launch_ns=launched).iloc[np.lexsort((start, launched))]
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from npufix.advisor.predict.changes import CORNERS, edits, together
 from npufix.advisor.predict.critical_path import critical_path
 from npufix.advisor.predict.limits import limit_of
-from npufix.advisor.predict.of_job import edits_of_job, is_late, least_of_job
+from npufix.advisor.predict.of_job import cause_of, edits_of_job, is_late, least_of_job
 from npufix.advisor.predict.other_ranks import alone as alone_graph
 from npufix.advisor.predict.other_ranks import without_waits
 from npufix.advisor.predict.recorded import step_graph
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from npufix.advisor.evidence.change import Change
     from npufix.advisor.evidence.item import Item
     from npufix.advisor.evidence.lines import Evidence
     from npufix.advisor.predict.critical_path import CriticalPath
@@ -100,7 +101,7 @@ def predict(
         return None
     now, error, goes_on = _replay_as_recorded(graph)
     loads = any(wait.stream < 0 for wait in graph.host_waits)
-    waited = _sum_waits(graph, evidence, others) if others is not None else 0.0
+    waited, ahead = _sum_waits(graph, evidence, others) if others is not None else (0.0, 0.0)
     slower = others.slower if others is not None else 1.0
     loads_unseen = has_workers(evidence.loads) and not loads
     view = _View(graph, now, error, waited, slower, loads_unseen)
@@ -118,7 +119,7 @@ def predict(
     steps = replay(graph, [edit for three in sets for edit in three])[goes_on]
     after = steps.reshape(-1, CORNERS)
     floors, worst = (_least_ns(items, about, at_worst=at_worst) for at_worst in (False, True))
-    least = np.maximum(floors, least_of_job(items, about, now, others))
+    least = np.maximum(floors, least_of_job(items, about, now, others, ahead))
     after[:, 1] = np.maximum(after[:, 1], np.minimum(least, now))
     after[:, 0] = np.maximum(after[:, 0], np.minimum(worst, now))
     lean = _compute_saved_ahead(graph, evidence, sets, others if waited else None)[goes_on]
@@ -216,11 +217,14 @@ def _compute_saved_ahead(
     return np.stack([ahead[0] - ahead[1:] for ahead in steps])
 
 
-def _sum_waits(graph: StepGraph, evidence: Evidence, others: OtherRanks) -> float:
-    """Return how long a step of the rank waits in its collectives for others."""
-    own = graph.label[graph.communication]
-    waits = evidence.kernels.loc[own, "name"].astype(str).map(others.waited).fillna(0.0)
-    return float(waits.to_numpy(np.float64).sum()) / graph.steps
+def _sum_waits(graph: StepGraph, evidence: Evidence, others: OtherRanks) -> tuple[float, float]:
+    """Return how long a step of the rank waits in its collectives for others, and they for it."""
+    names = evidence.kernels.loc[graph.label[graph.communication], "name"].astype(str)
+    waited, ahead = (
+        float(names.map(each).fillna(0.0).to_numpy(np.float64).sum()) / graph.steps
+        for each in (others.waited, others.ahead)
+    )
+    return waited, ahead
 
 
 def _beside_outliers(one: Prediction, items: Sequence[Item], own: Sequence[int]) -> Prediction:
@@ -272,8 +276,9 @@ def _changes(
         if item.outliers_ns:  # the steps that are replayed are those without the longer ones
             found[at] = (NO_EDIT, NO_EDIT, NO_EDIT)
             continue
-        if item.change is not None:
-            made = edits(graph, item.change)
+        change = item.change or _change_of_cause(item, items, others)
+        if change is not None:
+            made = edits(graph, change)
         elif item.of_job and others is not None:
             made = edits_of_job(graph, item, names, others)
         else:
@@ -281,6 +286,18 @@ def _changes(
         if not all(edit.is_empty for edit in made):
             found[at] = made
     return found
+
+
+def _change_of_cause(item: Item, items: Sequence[Item], others: OtherRanks | None) -> Change | None:
+    """Return what the cause of its idle time changes of a late rank, where it is known here.
+
+    That it collects garbage for 40 ms says more than how much earlier the others are.
+    """
+    rule = cause_of(item)
+    if not (rule and item.is_idle and is_late(item, others)):
+        return None
+    same = (other.change for other in items if other.finding.rule == rule and other.change)
+    return next((change for change in same if not change.hurries), None)
 
 
 def _waterfall(

@@ -64,7 +64,7 @@ _SPOKEN = frozenset(
     ]
 )
 """Names of placeholders that stand for a single word of ours, not for a name of the user's."""
-_BEHIND = (", because of ", ", asked for at ")
+_BEHIND = (", because on rank ", ", asked for at ")
 """What a headline puts behind any sentence."""
 _ANYTHING = frozenset({"basis", "arguments"})
 """Names of placeholders that stand for a sentence of ours in parentheses, or for a long list."""

@@ -61,11 +61,11 @@ def headline(  # noqa: PLR0913 - what an answer may be made of
         return f"{format_count(len(findings), 'slow pattern')} in {format_count(files, 'file')}."
     worth = [f for f in findings if f.device_ns and f.saving is not None and not f.is_small]
     first = _largest(findings)
-    reason = _diagnosis(first) if first is not None else _bottleneck(split, hot)[:-1]
+    reason = _diagnosis(first, findings) if first is not None else _bottleneck(split, hot)[:-1]
     if only_work and split is not None and split.computing_ns >= _BUSY * split.total_ns:
         reason = f"nothing is slow beside the work itself: {_bottleneck(split, hot)[:-1]}"
         if first is None and findings and findings[0].share >= _TOLD:
-            reason = f"little is slow beside the work itself: {_diagnosis(findings[0])}"
+            reason = f"little is slow beside the work itself: {_diagnosis(findings[0], findings)}"
     word = reason.split(" ", 1)[0]
     if word.isalpha() and word.islower():  # no name of an operator
         reason = f"{reason[:1].upper()}{reason[1:]}"
@@ -76,6 +76,27 @@ def headline(  # noqa: PLR0913 - what an answer may be made of
     if with_source and first is None and any(f.kind == "code" for f in worth):
         return f"{found}: {interval(total)} can be saved{step}."
     return f"{reason}; {found} could save {interval(total)}{step}."
+
+
+def with_warm_up(said: str, split: StepSplit | None, compiled_ns: int) -> str:
+    """Return a headline that says as well how long the first steps took, where far longer.
+
+    Averages leave them out; who waits for 9 s wants to know why (``compiled_ns`` of all steps).
+    """
+    if split is None or not split.total_ns:
+        return said
+    first = [step for step in split.left_out if step.reason == "warm-up"]
+    extra = sum(step.total_ns - split.total_ns for step in first)
+    if extra < split.total_ns:
+        return said
+    spent = milliseconds(sum(step.total_ns for step in first))
+    count = format_count(len(first), "step")
+    if 2 * compiled_ns >= extra:
+        return (
+            f"{said} The warm-up of {count} takes {spent}, left out of all averages: operators "
+            "are compiled."
+        )
+    return f"{said} The warm-up of {count} takes {spent}, left out of all averages."
 
 
 def with_left_out(said: str, count: int) -> str:
@@ -100,8 +121,11 @@ def _largest(findings: Sequence[Finding]) -> Finding | None:
     return findings[0] if findings and findings[0].share >= _TOLD_ALONE else None
 
 
-def _diagnosis(finding: Finding) -> str:
-    """Return what is wrong and where; short, as what to do stands beside it."""
+def _diagnosis(finding: Finding, others: Sequence[Finding]) -> str:
+    """Return what is wrong and where; short, as what to do stands beside it.
+
+    ``others`` say why, where one of them is the cause.
+    """
     what = _first_clause(finding.what)
     if not what:
         spent = f"{milliseconds(finding.device_ns)} per step ({percent(finding.share)})"
@@ -111,7 +135,9 @@ def _diagnosis(finding: Finding) -> str:
         return f"{text}; write {written} instead" if written else text
     # Of a rank that is late, what it was found to do meanwhile.
     cause = next((fact.value for fact in finding.evidence if fact.name == CAUSE), "")
-    why = f", because of {cause}" if cause else ""
+    rule = cause.partition(" ")[0]
+    reason = next((other.summary for other in others if other.rule == rule), "")
+    why = f", because on rank {finding.ranks[0]} {reason}" if reason and finding.ranks else ""
     where = finding.places[0] if finding.places else None
     at = f", asked for at {where.path}:{where.line}" if where is not None and where.path else ""
     if name := asker(finding):

@@ -107,12 +107,21 @@ def _observation(key: str, rows: pd.DataFrame, cluster: Cluster) -> Iterator[Clu
     waiting, still = cost - together, together - transfer
     late = _late(ranks)
     where = name_groups(key if key in set(rows["role"]) else "", key)
-    yield ClusterObservation(
-        what=(
+    rate, kind = _speed(rows, cluster) if transfer > max(waiting, still) else (0.0, "")
+    what = (
+        f"collectives of {where} take {milliseconds(cost)} per step that nothing hides "
+        f"({percent(cost / step)} of the step): {milliseconds(waiting)} wait for the last rank, "
+        f"{milliseconds(transfer)} move data, {milliseconds(still)} do neither"
+    )
+    if kind:
+        what = (
             f"collectives of {where} take {milliseconds(cost)} per step that nothing hides "
-            f"({percent(cost / step)} of the step): {milliseconds(waiting)} wait for the last "
-            f"rank, {milliseconds(transfer)} move data, {milliseconds(still)} do neither"
-        ),
+            f"({percent(cost / step)} of the step), at {rate:.2f} GB/s over {kind}: "
+            f"{milliseconds(waiting)} wait for the last rank, {milliseconds(transfer)} move data, "
+            f"{milliseconds(still)} do neither"
+        )
+    yield ClusterObservation(
+        what=what,
         ranks=tuple(rank for _, rank, _ in late),
         evidence=(
             ("groups", str(rows["group"].nunique())),
@@ -130,6 +139,20 @@ def _observation(key: str, rows: pd.DataFrame, cluster: Cluster) -> Iterator[Clu
         is_symptom=True,
         advice=_advice(waiting, transfer, still, _hiding(key, rows)),
     )
+
+
+def _speed(rows: pd.DataFrame, cluster: Cluster) -> tuple[float, str]:
+    """Return the GB/s of the kind of link that takes longest, and which it is, "" if unknown."""
+    links = cluster.transports
+    if links.empty:
+        return 0.0, ""
+    own = links[links["group"].astype(str).isin(set(rows["group"]))]
+    sums = own.groupby(own["transport"].astype(str))[["size_bytes", "transit_ns"]].sum()
+    sums = sums[(sums > 0).all(axis=1)]
+    if sums.empty:
+        return 0.0, ""
+    kind = str(sums["transit_ns"].idxmax())
+    return float(sums["size_bytes"][kind] / sums["transit_ns"][kind]), kind
 
 
 def _likely_ns(rows: pd.DataFrame, cluster: Cluster) -> int:

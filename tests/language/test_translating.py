@@ -135,11 +135,12 @@ def test_real_sentences(chinese: None) -> None:
         (
             (
                 "The device is idle 28.1 ms per step longer on rank 1 than on the median of 3 "
-                "other ranks, because of NPU411 host-pause, asked for at /a/main.py:3"
+                "other ranks, because on rank 1 the device waits for the next batch, asked for at "
+                "/a/main.py:3"
             ),
             (
                 "rank 1 的设备每步比其他 3 个 rank 的中位数多空闲 28.1 ms，"
-                "原因是 NPU411 host-pause，由 /a/main.py:3 引起"
+                "因为在 rank 1 上，Device 等待下一个 batch，由 /a/main.py:3 引起"
             ),
         ),
         (

@@ -15,7 +15,7 @@ from npufix.reports import report as model
 from npufix.reports.markdown.report import to_markdown
 from npufix.reports.terminal.report import show
 from npufix.reports.terminal.text import paragraph, print_code
-from npufix.reports.wording.report import plain, sign_lines
+from npufix.reports.wording.report import plain, sign_lines, with_warm_up
 from npufix.rules.shared.quantities import milliseconds
 
 
@@ -153,3 +153,19 @@ def test_what_is_broken_at_the_width_goes_on_further_to_the_right() -> None:
         "   + g(argument, argument,",
         "         argument, argument, argument)",
     ]
+
+
+def test_a_long_warm_up_is_said_once() -> None:
+    first = model.LeftOutStep(0, 900_000_000, "warm-up", 30.0)
+    split = model.StepSplit(3, 30_000_000, 30_000_000, 0, 0, left_out=[first])
+    said = with_warm_up("Nothing is slow.", split, 800_000_000)
+    assert said.endswith(
+        "The warm-up of 1 step takes 900 ms, left out of all averages: operators are compiled."
+    )
+    assert "compiled" not in with_warm_up("Nothing is slow.", split, 0)
+    usual = model.StepSplit(
+        3, 30_000_000, 30_000_000, 0, 0,
+        left_out=[model.LeftOutStep(0, 45_000_000, "warm-up", 1.5)],
+    )  # fmt: skip
+    for kept in (usual, None):
+        assert with_warm_up("Nothing is slow.", kept, 0) == "Nothing is slow."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +12,7 @@ from msgspec.structs import replace as with_fields
 from tests.advisor.predict.job import LINK, Op, run
 from tests.advisor.predict.test_what_if import Regime, finding, item, norm_us
 
+from npufix.advisor.diagnose.foreseeing import foresee
 from npufix.advisor.evidence.change import Change
 from npufix.advisor.evidence.item import Item
 from npufix.advisor.evidence.lines import gather_evidence
@@ -18,7 +20,7 @@ from npufix.advisor.predict import what_if
 from npufix.advisor.predict.other_ranks import OtherRanks, other_ranks
 from npufix.advisor.predict.what_if import Asked, predict
 from npufix.profiling_parsers.signals import SCHEMAS, Signals
-from npufix.reports.report import Saving
+from npufix.reports.report import CAUSE, Fact, Saving
 from npufix.reports.wording.prediction import alone_text
 from npufix.reports.wording.report import headline
 from npufix.rules.cluster_diagnostic import Cluster
@@ -67,9 +69,22 @@ def test_what_holds_up_one_collective_is_what_the_others_wait_for_there() -> Non
     pause = Change(frozenset(), keeps=(1, 0, 0), sooner_ns=sooner)
     others = OtherRanks(*(pd.Series({_LINK: ns}) for ns in (0.0, 750_000.0)))
     evidence = gather_evidence(job.profile(), {})
-    found = predict(evidence, [Item(finding=finding("NPU409"), change=pause)], 0, others=others)
+    caused = with_fields(
+        finding("NPU602"),
+        saving=Saving(0, 400_000, ""),
+        ranks=[0],
+        evidence=[Fact(CAUSE, "NPU409 pause")],
+    )
+    late = Item(finding=caused, of_job=True, is_idle=True)
+    told = [Item(finding=finding("NPU409"), change=pause), late]
+    found = predict(evidence, told, 0, others=replace(others, rank=0))
     assert found is not None
     assert found.alone[0].alone_ns == pytest.approx(found.alone[0].saved_ns, rel=0.2)
+    assert found.alone[1].saved_ns == pytest.approx(found.alone[0].saved_ns, rel=0.02)
+    without = [told[0], replace(late, finding=with_fields(caused, evidence=[]))]
+    found = predict(evidence, without, 0, others=replace(others, rank=0))
+    assert found is not None
+    assert found.alone[1].saved_ns <= 400_000
 
 
 def test_who_waits_is_in_the_small_files_of_the_ranks() -> None:
@@ -206,6 +221,13 @@ def test_of_communication_as_much_goes_as_is_expected() -> None:
     assert found is not None
     assert found.alone[0].saved_ns == pytest.approx(800_000, rel=0.02)
     assert found.alone[0].saved_low_ns == pytest.approx(400_000, rel=0.05)
+    # What is said of links is no more than the replay allows.
+    more = replace(told, finding=with_fields(exposed, saving=Saving(0, 90_000_000, "")))
+    evidence = gather_evidence(job.profile(), {})
+    (item_told,) = foresee([more], evidence, 0, None, None, others).items
+    assert item_told.finding.saving is not None
+    assert item_told.finding.predicted is not None
+    assert item_told.finding.saving.high_ns == item_told.finding.predicted.saved_high_ns
     # What this rank knows of it counts: half of its own collectives.
     labels = frozenset(at for at, row in enumerate(job.profile().kernels["communication"]) if row)
     change = Change(labels, keeps=(1.0, 0.5, 0.0))
@@ -228,3 +250,7 @@ def test_the_first_sentence_is_about_the_slowest_of_several_groups() -> None:
     late = with_fields(other, rule="NPU601", what="computing takes 6 ms longer on rank 1")
     said = headline([group, late], Saving(0, 1, ""), None, [], with_source=False)
     assert said.startswith("Computing"), "what one rank costs all others"
+    pause = with_fields(finding("NPU409"), summary="garbage is collected")
+    caused = with_fields(late, evidence=[Fact(CAUSE, "NPU409 python-garbage-collection")])
+    said = headline([caused, pause], Saving(0, 1, ""), None, [], with_source=False)
+    assert ", because on rank 1 garbage is collected" in said

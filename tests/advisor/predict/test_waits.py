@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from npufix.advisor.predict.recorded import _in_launch_order
 from npufix.advisor.predict.waits import Rows, find_host_waits, without_room_waits
 
 US = 1_000
@@ -193,3 +194,23 @@ def test_a_wait_without_an_operator_ends_where_the_next_batch_is_asked_for() -> 
     assert [(wait.operator, wait.before, ended // US) for wait, ended in found][:1] == [
         (-1, 20, 20_009)
     ]
+
+
+def test_a_collective_leaves_the_queue_behind_what_makes_its_operand() -> None:
+    # Queued at 30, while the product that was queued before leaves the queue at 500 only.
+    kernels = pd.DataFrame(
+        {
+            "start_ns": [900, 2_000, 2_900],
+            "launch_ns": [500, 30, 600],
+            "host_op": [0, 1, 2],
+            "communication": [False, True, False],
+            "device": 0,
+            "stream": [1, 2, 1],
+        }
+    )
+    ops = pd.DataFrame({"start_ns": [10, 20, 40]})
+    found = _in_launch_order(kernels, ops, coarse=False)
+    assert found.index.tolist() == [0, 1, 2]
+    assert found["launch_ns"].tolist() == [500, 500, 600]
+    unknown = _in_launch_order(kernels.assign(host_op=-1), ops, coarse=False)
+    assert unknown["launch_ns"].tolist() == [30, 500, 600]

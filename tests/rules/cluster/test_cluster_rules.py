@@ -507,6 +507,11 @@ def test_of_a_group_that_not_all_recorded_each_rank_says_how_long_it_waits() -> 
     calls = len(own) / own["step"].nunique()
     assert f"{milliseconds(calls * 60 * MS)} wait for the last rank" in seen.what
     assert f"{milliseconds(calls * 18 * MS)} move data" in seen.what
+    links = base.transports[base.transports["group"].astype(str) == str(group)]
+    links = links.assign(transport="RDMA", size_bytes=3 * MS, transit_ns=2 * MS)
+    moves = waited.assign(wait_ns=0, transit_ns=80 * MS)
+    (seen,) = found("NPU611", replace(few, collectives=moves, transports=links))
+    assert "at 1.50 GB/s over RDMA" in seen.what
     # Where collectives run beside each other, their sum is longer than the rank communicates.
     steps = steps.assign(communication_ns=40 * MS, communication_exposed_ns=40 * MS)
     (seen,) = found("NPU611", replace(few, steps=steps))
