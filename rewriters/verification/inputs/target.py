@@ -32,7 +32,7 @@ from npufix.rewriters.verification.inputs.objects.copying import copy_object
 from npufix.rewriters.verification.inputs.objects.offers import (
     bind_optimizers,
     fill_optimizers,
-    has_gradients_left,
+    leave_gradients,
     list_modules,
     list_weights,
     take_steps,
@@ -44,8 +44,8 @@ from npufix.rewriters.verification.inputs.objects.state import (
     is_hooked,
     list_handed_out,
     list_registered,
-    read_settings,
     read_state,
+    read_states,
 )
 from npufix.rewriters.verification.inputs.source.parameters import (
     Parameter,
@@ -121,6 +121,8 @@ class CallCase:
     """What the floats of that call are in, if not in the dtype of this one."""
     shared: tuple[str, str] = ("", "")
     """Two arguments, the second of which is the first itself."""
+    left: bool = False
+    """Whether weights have the gradients of a step before."""
 
     def __str__(self) -> str:
         flavour = "" if self.flavour == "ordinary" else f", {self.flavour}"
@@ -131,7 +133,7 @@ class CallCase:
         steps = f", {self.steps} optimiser steps" if self.steps else ""
         cast = ", under autocast" if self.autocast else ""
         flavour += f", drawn anew ({self.seed})" if self.seed > 1 else ""
-        flavour += has_gradients_left(self.assignment.specs, self.seed)
+        flavour += ", gradients of an earlier step left" if self.left else ""
         flavour += f", {self.shared[0]} for {self.shared[1]} too" if any(self.shared) else ""
         return f"{self.assignment}{flavour}{mode}{weights}{cast}{steps}{made}{self._before}"
 
@@ -289,6 +291,7 @@ class Target:
             if moved or device:
                 made = {name: to_device(value, *place) for name, value in made.items()}
             bind_optimizers(made, number)
+            leave_gradients(made if case.left else {})
             return made
 
         arguments = make(specs, dtype)
@@ -306,6 +309,7 @@ class Target:
             if recipe.history:
                 with self.world():
                     live_through(instance, recipe.history, partial(make, own=dtype))
+            leave_gradients({"self": instance} if case.left else {})
             first = (instance,)
             state = lambda: read_state(instance, "self")  # noqa: E731 - one expression over a local
             wide = self._wide.get(recipe.fresh, ())
@@ -321,7 +325,11 @@ class Target:
             return returned[0]
 
         def every_state() -> dict[str, object]:
-            return {**own_state(), **_states(given, built), **list_handed_out(first, returned[0])}
+            return {
+                **own_state(),
+                **read_states(given, built),
+                **list_handed_out(first, returned[0]),
+            }
 
         kept = registered, _find_constants(specs), moved, self.around, earlier
         return PreparedCall(call, arguments, every_state, *kept)
@@ -473,21 +481,6 @@ def _double(value: object) -> object:
         cast_floats(value, torch.float64)
         return value
     return map_items(value, _double)
-
-
-def _states(
-    arguments: Mapping[str, object], built: Mapping[str, MadeArgument]
-) -> dict[str, object]:
-    """Return what the modules, optimisers and objects of own classes among arguments hold."""
-    found: dict[str, object] = {}
-    for name, module in list_modules(arguments).items():
-        found |= read_state(module, name)
-    for name, value in arguments.items():
-        of_own_class = name in built and built[name].given is not None
-        if of_own_class and not isinstance(value, torch.nn.Module):
-            found |= read_state(value, name)
-        found |= read_settings(value, name)
-    return found
 
 
 def _cast(value: object, dtype: torch.dtype) -> object:
