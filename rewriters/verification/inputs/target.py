@@ -282,16 +282,15 @@ class Target:
             # ``seed`` is that of a call that comes before, with ordinary numbers
             flavour: Flavour = case.flavour if seed is None else "ordinary"
             number = case.seed if seed is None else seed
-            find, tied = self.loaded.find, tie_ends(given)
-            made = fill_optimizers(materialise(tied, flavour, number, own, case.digits, find=find))
+            tied, how = tie_ends(given), (flavour, number, own, case.digits)
+            made = fill_optimizers(materialise(tied, *how, find=self.loaded.find))
             _fit_objects(given, made, own, training=case.training or seed is not None)
             if double:
                 made = _double_all(given, made)
                 made = nudge(made, given, case.nudged) if case.nudged else made
             if moved or device:
                 made = {name: to_device(value, *place) for name, value in made.items()}
-            bind_optimizers(made, number)
-            leave_gradients(made if case.left else {})
+            bind_optimizers(made, number, left=case.left)
             return made
 
         arguments = make(specs, dtype)
@@ -299,7 +298,7 @@ class Target:
         early = case.earlier
         earlier = None if early is None else make(early.specs, case.earlier_dtype or dtype)
         first: tuple[object, ...] = ()
-        state: Callable[[], Mapping[str, object]] = dict
+        state: Callable[[], dict[str, object]] = dict
         registered: Callable[[], tuple[str, ...]] = tuple
         recipe = case.assignment.recipe
         if self.owner is not None and recipe is not None:
@@ -309,14 +308,13 @@ class Target:
             if recipe.history:
                 with self.world():
                     live_through(instance, recipe.history, partial(make, own=dtype))
-            leave_gradients({"self": instance} if case.left else {})
             first = (instance,)
             state = lambda: read_state(instance, "self")  # noqa: E731 - one expression over a local
             wide = self._wide.get(recipe.fresh, ())
             registered = lambda: (*list_registered(instance), *wide)  # noqa: E731 - same
         built = {n: s for n, s in specs.items() if isinstance(s, MadeArgument)}
         returned: list[object] = [None]
-        own_state, given, cast = state, arguments, ("npu" if moved else "cpu", torch.bfloat16)
+        cast = "npu" if moved else "cpu", torch.bfloat16
 
         def call(passed: Mapping[str, object]) -> object:
             passed = _walk(passed, built)
@@ -325,11 +323,7 @@ class Target:
             return returned[0]
 
         def every_state() -> dict[str, object]:
-            return {
-                **own_state(),
-                **read_states(given, built),
-                **list_handed_out(first, returned[0]),
-            }
+            return state() | read_states(arguments, built) | list_handed_out(first, *returned)
 
         kept = registered, _find_constants(specs), moved, self.around, earlier
         return PreparedCall(call, arguments, every_state, *kept)
@@ -349,6 +343,7 @@ class Target:
         elif not case.training:  # somebody has evaluated before
             for held in list_modules(getattr(instance, "__dict__", {})).values():
                 held.eval()
+        leave_gradients({"self": instance} if case.left else {})
         return instance
 
     def make_object(self, recipe: Recipe | None) -> object:

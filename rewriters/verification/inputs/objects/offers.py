@@ -221,10 +221,10 @@ def list_modules(arguments: Mapping[str, object]) -> dict[str, torch.nn.Module]:
     return single | {n: part for n, part in every if isinstance(part, torch.nn.Module)}
 
 
-def bind_optimizers(arguments: dict[str, object], number: int = 0) -> None:
+def bind_optimizers(arguments: dict[str, object], number: int = 0, *, left: bool = False) -> None:
     """Have an optimiser among the arguments train the modules among them.
 
-    And a loss be one of what it trains.
+    And a loss be one of what it trains; ``left``: gradients are left of a step before.
     """
     weights = [p for module in list_modules(arguments).values() for p in module.parameters()]
     optimizers = [v for v in arguments.values() if isinstance(v, torch.optim.Optimizer)]
@@ -235,6 +235,7 @@ def bind_optimizers(arguments: dict[str, object], number: int = 0) -> None:
         if isinstance(value, LossOfWeights):
             arguments[name] = value.compute(trained, number)
     bind_schedules(arguments)
+    leave_gradients(arguments if left else {})
 
 
 def leave_gradients(made: Mapping[str, object]) -> None:
