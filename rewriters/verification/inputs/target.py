@@ -32,7 +32,7 @@ from npufix.rewriters.verification.inputs.objects.copying import copy_object
 from npufix.rewriters.verification.inputs.objects.offers import (
     bind_optimizers,
     fill_optimizers,
-    has_gradients_left,
+    leave_gradients,
     list_modules,
     list_weights,
     take_steps,
@@ -44,8 +44,8 @@ from npufix.rewriters.verification.inputs.objects.state import (
     is_hooked,
     list_handed_out,
     list_registered,
-    read_settings,
     read_state,
+    read_states,
 )
 from npufix.rewriters.verification.inputs.source.parameters import (
     Parameter,
@@ -121,6 +121,8 @@ class CallCase:
     """What the floats of that call are in, if not in the dtype of this one."""
     shared: tuple[str, str] = ("", "")
     """Two arguments, the second of which is the first itself."""
+    left: bool = False
+    """Whether weights have the gradients of a step before."""
 
     def __str__(self) -> str:
         flavour = "" if self.flavour == "ordinary" else f", {self.flavour}"
@@ -131,7 +133,7 @@ class CallCase:
         steps = f", {self.steps} optimiser steps" if self.steps else ""
         cast = ", under autocast" if self.autocast else ""
         flavour += f", drawn anew ({self.seed})" if self.seed > 1 else ""
-        flavour += has_gradients_left(self.assignment.specs, self.seed)
+        flavour += ", gradients of an earlier step left" if self.left else ""
         flavour += f", {self.shared[0]} for {self.shared[1]} too" if any(self.shared) else ""
         return f"{self.assignment}{flavour}{mode}{weights}{cast}{steps}{made}{self._before}"
 
@@ -280,15 +282,15 @@ class Target:
             # ``seed`` is that of a call that comes before, with ordinary numbers
             flavour: Flavour = case.flavour if seed is None else "ordinary"
             number = case.seed if seed is None else seed
-            find, tied = self.loaded.find, tie_ends(given)
-            made = fill_optimizers(materialise(tied, flavour, number, own, case.digits, find=find))
+            tied, how = tie_ends(given), (flavour, number, own, case.digits)
+            made = fill_optimizers(materialise(tied, *how, find=self.loaded.find))
             _fit_objects(given, made, own, training=case.training or seed is not None)
             if double:
                 made = _double_all(given, made)
                 made = nudge(made, given, case.nudged) if case.nudged else made
             if moved or device:
                 made = {name: to_device(value, *place) for name, value in made.items()}
-            bind_optimizers(made, number)
+            bind_optimizers(made, number, left=case.left)
             return made
 
         arguments = make(specs, dtype)
@@ -296,7 +298,7 @@ class Target:
         early = case.earlier
         earlier = None if early is None else make(early.specs, case.earlier_dtype or dtype)
         first: tuple[object, ...] = ()
-        state: Callable[[], Mapping[str, object]] = dict
+        state: Callable[[], dict[str, object]] = dict
         registered: Callable[[], tuple[str, ...]] = tuple
         recipe = case.assignment.recipe
         if self.owner is not None and recipe is not None:
@@ -312,7 +314,7 @@ class Target:
             registered = lambda: (*list_registered(instance), *wide)  # noqa: E731 - same
         built = {n: s for n, s in specs.items() if isinstance(s, MadeArgument)}
         returned: list[object] = [None]
-        own_state, given, cast = state, arguments, ("npu" if moved else "cpu", torch.bfloat16)
+        cast = "npu" if moved else "cpu", torch.bfloat16
 
         def call(passed: Mapping[str, object]) -> object:
             passed = _walk(passed, built)
@@ -321,7 +323,7 @@ class Target:
             return returned[0]
 
         def every_state() -> dict[str, object]:
-            return {**own_state(), **_states(given, built), **list_handed_out(first, returned[0])}
+            return state() | read_states(arguments, built) | list_handed_out(first, *returned)
 
         kept = registered, _find_constants(specs), moved, self.around, earlier
         return PreparedCall(call, arguments, every_state, *kept)
@@ -341,6 +343,7 @@ class Target:
         elif not case.training:  # somebody has evaluated before
             for held in list_modules(getattr(instance, "__dict__", {})).values():
                 held.eval()
+        leave_gradients({"self": instance} if case.left else {})
         return instance
 
     def make_object(self, recipe: Recipe | None) -> object:
@@ -473,21 +476,6 @@ def _double(value: object) -> object:
         cast_floats(value, torch.float64)
         return value
     return map_items(value, _double)
-
-
-def _states(
-    arguments: Mapping[str, object], built: Mapping[str, MadeArgument]
-) -> dict[str, object]:
-    """Return what the modules, optimisers and objects of own classes among arguments hold."""
-    found: dict[str, object] = {}
-    for name, module in list_modules(arguments).items():
-        found |= read_state(module, name)
-    for name, value in arguments.items():
-        of_own_class = name in built and built[name].given is not None
-        if of_own_class and not isinstance(value, torch.nn.Module):
-            found |= read_state(value, name)
-        found |= read_settings(value, name)
-    return found
 
 
 def _cast(value: object, dtype: torch.dtype) -> object:

@@ -21,6 +21,8 @@ _ZERO_SHARE = 1e-3
 _KINK = 0.02
 """Of the largest gradient: what is no other gradient on another side."""
 _SIDES = 4
+_EXACT = 1e-9
+"""In float64, of the largest gradient: what is the same."""
 _LIMIT = 0.02
 """How far a gradient where it tends to may be from that at a large number."""
 _NOISES = 8.0
@@ -113,6 +115,25 @@ def find_limits(triple: Triple, further: Further | None) -> torch.Tensor:
         return nowhere
     near = (triple.patched.double() - limit).abs() <= _LIMIT * limit.abs().clamp(min=1.0)
     return lost & limit.isfinite() & near
+
+
+def find_overflown(triple: Triple, further: Further | None) -> torch.Tensor:
+    """Return where a gradient overflows in the original alone, in halves: so far off is that.
+
+    Of two nearly equal numbers in a group, what is left of large ones, divided by their deviation.
+    In float64 the patched code must have the gradient itself.
+    """
+    nowhere = torch.zeros_like(triple.original, dtype=torch.bool)
+    half = triple.original.dtype in {torch.float16, torch.bfloat16}
+    if further is None or triple.oracle is None or not half or not triple.noise:
+        return nowhere
+    most, real = torch.finfo(triple.original.dtype).max, triple.oracle.double()
+    lost = ~triple.original.isfinite() & triple.patched.isfinite() & (real.abs() <= most)
+    seen = further.exact() if bool(lost.any()) else None
+    exact = None if seen is None else seen.tensors.get(triple.what)
+    if exact is None or exact.shape != lost.shape:
+        return nowhere
+    return lost & ((exact.double() - real).abs() <= _EXACT * triple.noise)
 
 
 def find_kinks(triple: Triple, further: Further) -> torch.Tensor:

@@ -26,6 +26,7 @@ from npufix.rewriters.verification.judge.allowances import (
     find_kinks,
     find_limits,
     find_noise,
+    find_overflown,
     find_restored,
     find_rounded_zeros,
     largest_gradient,
@@ -255,7 +256,8 @@ class Judge:
         for case, size, triple, further in self._triples:
             wrong = ~find_accepted(triple, earned.get((triple.what, triple.original.dtype), 0.0))
             if wrong.any():
-                wrong &= ~(find_rounded_zeros(triple, further) | find_limits(triple, further))
+                ways = find_rounded_zeros, find_limits, find_overflown
+                wrong &= ~torch.stack([find(triple, further) for find in ways]).any(0)
             asks = further is not None and not hopeless
             if wrong.any() and asks and time.process_time() > deadline:
                 self.undecided = self.undecided or f"{triple.what}, for {case}"

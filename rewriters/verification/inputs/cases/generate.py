@@ -81,6 +81,8 @@ _IN_FLOAT32 = re.compile(r"\.float\(|\bfloat32\b|\.double\(|\bfloat64\b")
 _OTHER_SIZE = 5
 _DROPS = re.compile(r"\btraining\b|dropout")
 _MODES = r"\.training\b|\.(train|eval)\("
+_DERIVES = re.compile(r"\.backward\(|\bzero_grad\b|\.grad\b")
+"""What changes the gradients that weights have, or asks for them."""
 _LONG = 17
 """Longer than all that a call is made of."""
 _ODD = (7, 3, 13, 5)
@@ -128,7 +130,10 @@ _under_way: list[Iterator[CallCase]] = []
 @runs_with_target
 def begin_cases(target: Target, assignments: Sequence[Assignment], job: Job, keeps: Keeps) -> None:
     """Begin with the cases of a job."""
-    _under_way[:] = [_cases(target, assignments, job, keeps)]
+    cases = _cases(target, assignments, job, keeps)
+    if _DERIVES.search(job.original):
+        cases = (replace(case, left=case.seed % 2 == 1) for case in cases)
+    _under_way[:] = [cases]
 
 
 @runs_with_target

@@ -36,7 +36,7 @@ from npufix.rewriters.verification.inputs.source.parameters import (
 
 if TYPE_CHECKING:
     import enum
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from npufix.rewriters.verification.inputs.source.usage import Use
 
@@ -221,34 +221,34 @@ def list_modules(arguments: Mapping[str, object]) -> dict[str, torch.nn.Module]:
     return single | {n: part for n, part in every if isinstance(part, torch.nn.Module)}
 
 
-def bind_optimizers(arguments: dict[str, object], number: int = 0) -> None:
+def bind_optimizers(arguments: dict[str, object], number: int = 0, *, left: bool = False) -> None:
     """Have an optimiser among the arguments train the modules among them.
 
-    And a loss be one of what it trains. With every other number, weights still have the gradients
-    of an earlier step, which ``zero_grad`` is for.
+    And a loss be one of what it trains; ``left``: gradients are left of a step before.
     """
     weights = [p for module in list_modules(arguments).values() for p in module.parameters()]
     optimizers = [v for v in arguments.values() if isinstance(v, torch.optim.Optimizer)]
     for optimizer in optimizers if weights else ():
         optimizer.param_groups[0]["params"] = weights
-    if optimizers and number % 2:
-        leave_gradients(weights)
     trained = [*weights, *(w for o in optimizers if not weights for w in list_weights(o))]
     for name, value in arguments.items():
         if isinstance(value, LossOfWeights):
             arguments[name] = value.compute(trained, number)
     bind_schedules(arguments)
+    leave_gradients(arguments if left else {})
 
 
-def has_gradients_left(specs: Mapping[str, Spec], number: int) -> str:
-    """Say that weights have gradients of an earlier step, of those that a call trains."""
-    trains = any(isinstance(s, MadeArgument) and s.code == DESCENT for s in specs.values())
-    return ", gradients of an earlier step left" if trains and number % 2 else ""
+def leave_gradients(made: Mapping[str, object]) -> None:
+    """Give models and what optimisers train the gradients of a step before the call.
 
-
-def leave_gradients(weights: Iterable[torch.nn.Parameter]) -> None:
-    """Give weights that train gradients of an earlier step."""
-    for at, weight in enumerate(weights):
+    Those of the attributes of an object, too: ``zero_grad`` is for them.
+    """
+    held = dict(made)
+    for name, value in made.items():
+        held |= {f"{name}.{n}": v for n, v in getattr(value, "__dict__", {}).items()}
+    weights = [p for module in list_modules(held).values() for p in module.parameters()]
+    optimizers = [v for v in held.values() if isinstance(v, torch.optim.Optimizer)]
+    for at, weight in enumerate([*weights, *(w for o in optimizers for w in list_weights(o))]):
         if weight.requires_grad and weight.grad is None:
             drawn = torch.randint(-8, 9, weight.shape, generator=seed_generator("earlier", at)) / 8
             weight.grad = drawn.to(weight)  # exact in every dtype

@@ -16,7 +16,7 @@ from npufix.rewriters.verification.inputs.source.attributes import list_attribut
 from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from npufix.rewriters.verification.calls.values import Spec
 
@@ -155,6 +155,21 @@ def read_state(instance: object, called: str) -> dict[str, object]:
                     for key, leaf in leaves
                     if isinstance(leaf, kept) or key.startswith(orders)
                 }
+    return found
+
+
+def read_states(
+    arguments: Mapping[str, object], built: Mapping[str, MadeArgument]
+) -> dict[str, object]:
+    """Return what the modules, optimisers and objects of own classes among arguments hold."""
+    found: dict[str, object] = {}
+    for name, module in list_modules(arguments).items():
+        found |= read_state(module, name)
+    for name, value in arguments.items():
+        of_own_class = name in built and built[name].given is not None
+        if of_own_class and not isinstance(value, torch.nn.Module):
+            found |= read_state(value, name)
+        found |= read_settings(value, name)
     return found
 
 

@@ -432,23 +432,34 @@ def _read_change(text: str) -> Shape | None:
     return None
 
 
+_Equation: TypeAlias = tuple[ast.expr, int]
+"""A size and what it comes to."""
+
+
 def unify(
-    shaped: Sequence[tuple[tuple[Shape, ...], tuple[int, ...]]], known: Mapping[str, int]
+    shaped: Sequence[tuple[tuple[Shape, ...], tuple[int, ...]]],
+    known: Mapping[str, int],
+    left: tuple[_Equation, ...] = (),
 ) -> Iterator[Mapping[str, int]]:
-    """Yield sizes for the names in shapes under which each tensor has one of its shapes."""
+    """Yield sizes for the names in shapes under which each tensor has one of its shapes.
+
+    ``left`` are sizes that are computed of others.
+    """
     if not shaped:
-        yield known
+        solved = _solve(left, known)
+        if solved is not None:
+            yield solved
         return
     (alternatives, sizes), *rest = shaped
     for shape in alternatives:
         bound = _bind(shape, sizes, known)
         if bound is not None:
-            yield from unify(rest, bound)
+            yield from unify(rest, bound[0], (*left, *bound[1]))
 
 
 def _bind(
     shape: Shape, sizes: tuple[int, ...], known: Mapping[str, int]
-) -> Mapping[str, int] | None:
+) -> tuple[Mapping[str, int], list[_Equation]] | None:
     if ANY in shape:
         at = shape.index(ANY)
         more = len(sizes) - len(shape) + 1
@@ -458,13 +469,30 @@ def _bind(
     if len(shape) != len(sizes):
         return None
     bound = dict(known)
+    left: list[_Equation] = []
     parsed = read_sizes(shape)
     for expression, size in zip(parsed or (), sizes, strict=parsed is not None):
         if isinstance(expression, ast.Name):
             if bound.setdefault(expression.id, size) != size:
                 return None
         else:
-            value = evaluate_size(expression, bound)
-            if value is not None and value != size:
-                return None
+            left.append((expression, size))
+    return bound, left
+
+
+def _solve(left: Sequence[_Equation], known: Mapping[str, int]) -> Mapping[str, int] | None:
+    """Return what is known with what products are: V of ``beam * V``; None if one does not hold."""
+    bound = dict(known)
+    for product, size in [*left] * len(left):  # each may tell a name of another
+        value = evaluate_size(product, bound)
+        if value is not None and value != size:
+            return None
+        if value is None and isinstance(product, ast.BinOp) and isinstance(product.op, ast.Mult):
+            first, second = product.left, product.right
+            for name, factor in ((first, second), (second, first)):
+                part = evaluate_size(factor, bound)
+                if part and isinstance(name, ast.Name):
+                    bound[name.id], rest = divmod(size, part)
+                    if rest:
+                        return None
     return bound

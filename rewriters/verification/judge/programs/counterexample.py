@@ -28,6 +28,7 @@ from npufix.rewriters.verification.inputs.objects.offers import (
     DESCENT,
     bind_optimizers,
     fill_optimizers,
+    leave_gradients,
     list_modules,
     list_trained,
     move_weights,
@@ -307,10 +308,16 @@ def _bind(one: CaseRun, call: _Call) -> str:
     given = fill_optimizers({n: s.make() for n, s in made.items() if n in call.arguments})
     plain = [n for n, text in call.arguments.items() if text == DESCENT]
     losses = any(isinstance(value, LossOfWeights) for value in given.values())
-    if losses or (plain and (one.case.seed % 2 or not list_modules(given))):
+    if losses or (plain and not list_modules(given)):
         fill, bind = _spell(fill_optimizers), _spell(bind_optimizers)
         return f"    {bind}({fill}(arguments), {one.case.seed})\n"
     return "".join(map(_BOUND.format, plain))
+
+
+def _spell_left(call: _Call) -> str:
+    """Return the text that leaves the gradients of a step before."""
+    held = "arguments" if call.made == "None" else "{**arguments, 'self': made}"
+    return f"    {_spell(leave_gradients)}({held})\n"
 
 
 def _spell(function: Callable[..., object]) -> str:
@@ -348,6 +355,7 @@ def _prepare(target: Target, one: CaseRun, call: _Call) -> str:
         if call.earlier
         else None,
         bound=_bind(one, call)
+        + (_spell_left(call) if one.case.left else "")
         + ("" if one.case.training else _EVALUATED)
         + (_SHARED.format(*one.case.shared) if any(one.case.shared) else "")
         + (_ELSEWHERE if one.device else ""),

@@ -134,6 +134,18 @@ def test_equal_names_are_equal_sizes() -> None:
     assert not around.fits({"x": Tensor((3, 6))})
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "fits"),
+    [(4, 6, True), (2, 6, False), (3, 6, False), (4, 5, False)],
+)
+def test_a_product_holds_whichever_argument_comes_first(
+    rows: int, columns: int, *, fits: bool
+) -> None:
+    text = 'def f(x, y, n: int):\n    """x (B * n, T), y (B, n * V)"""\n'
+    given = {"x": Tensor((rows, 3)), "y": Tensor((2, columns)), "n": Value(2)}
+    assert declared(text).fits(given) is fits
+
+
 def test_numbers_are_fixed_and_lists_may_be_ragged() -> None:
     found = declared('def f(e, xs):\n    """e: [2, E], xs: list of [L, C]"""\n')
     ragged = Several((Tensor((3, 8)), Tensor((4, 8))), "list")

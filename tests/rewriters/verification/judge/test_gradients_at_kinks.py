@@ -6,8 +6,11 @@ import pytest
 
 pytest.importorskip("torch")
 
+import torch
 from tests.rewriters.verification.inputs.test_exposing_calls import verified
 
+from npufix.rewriters.verification.calls.observe import CallRecord
+from npufix.rewriters.verification.judge.allowances import Further, Triple, find_overflown
 from npufix.rewriters.verification.verdict import Status
 
 HINGE = '''
@@ -49,3 +52,24 @@ def test_any_gradient_beside_a_kink_will_do(text: str, old: str, new: str, statu
     assert verdict.status is status, verdict
     kept = status is Status.EQUIVALENT
     assert kept == any("has no derivative" in note for note in verdict.notes), verdict.notes
+
+
+@pytest.mark.parametrize(
+    ("what", "dtype", "exact", "accepted"),
+    [
+        ("gradient of x", "float16", 0.5, [True, False]),
+        ("gradient of x", "float16", 0.75, [False, False]),  # another gradient in float64
+        ("gradient of x", "float32", 0.5, [False, False]),
+        ("result", "float16", 0.5, [False, False]),
+    ],
+)
+def test_a_gradient_that_overflows_in_halves_may_be_any(
+    what: str, dtype: str, exact: float, accepted: list[bool]
+) -> None:
+    half = getattr(torch, dtype)
+    original, patched = torch.tensor([[torch.inf, 1.0], [-0.25, 2.0]], dtype=half)
+    oracle = torch.tensor([0.5, 1.0], dtype=torch.float64)
+    triple = Triple(what, original, patched, oracle, 1.0 if what != "result" else 0.0)
+    seen = CallRecord(tensors={what: torch.tensor([exact, 1.0], dtype=torch.float64)})
+    found = find_overflown(triple, Further(lambda: None, lambda: seen))
+    assert found.tolist() == accepted
