@@ -100,6 +100,20 @@ def transposed(tensors: Tensors, out: list[int]) -> Run:
     return lambda: tensors[0].permute(turned[0]).contiguous()
 
 
+def axes_of(tensors: Tensors, out: list[int]) -> list[int]:
+    """Return the dimensions that a result lacks, or has as 1."""
+    shape, kept = list(tensors[0].shape), list(out)
+    if len(out) == len(shape):
+        return [axis for axis, size in enumerate(shape) if out[axis] != size] or [-1]
+    found = []
+    for axis in reversed(range(len(shape))):
+        if kept and kept[-1] == shape[axis]:
+            kept.pop()
+        else:
+            found.append(axis)
+    return found
+
+
 def halves(tensors: Tensors) -> list[Tensors]:
     """Return the two lists that a recording holds one behind the other."""
     count = len(tensors) // 2
