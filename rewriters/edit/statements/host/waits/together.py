@@ -63,7 +63,7 @@ def _read_all(here: Surroundings, code: ast.Call, statement: ast.stmt) -> Propos
     by_name = here.flow.names.imports.get("torch") == "torch"
     if not (isinstance(statement, _SIMPLE) and lines and by_name) or _runs_later(statement):
         return None
-    reads = [n for n in ast.walk(statement) if _reads(n)]
+    reads = [n for n in ast.walk(statement) if isinstance(n, ast.Call) and _reads(n)]
     owners = {ast.dump(owner): owner for owner in map(_owner_of, reads)}
     if code not in reads or len(owners) == 1 or not _run_together(here, statement, reads):
         return None
@@ -109,9 +109,8 @@ def _reads(code: ast.AST) -> bool:
     return False
 
 
-def _owner_of(code: ast.AST) -> ast.expr:
-    assert isinstance(code, ast.Call)  # noqa: S101 - ``_reads`` has looked
-    assert isinstance(code.func, ast.Attribute)  # noqa: S101 - as well
+def _owner_of(code: ast.Call) -> ast.expr:
+    assert isinstance(code.func, ast.Attribute)  # noqa: S101 - ``_reads`` has looked
     return code.func.value
 
 
@@ -128,7 +127,7 @@ def _runs_later(statement: ast.stmt) -> bool:
     return any(isinstance(n, _LATER) for n in ast.walk(statement))
 
 
-def _run_together(here: Surroundings, statement: ast.stmt, reads: list[ast.AST]) -> bool:
+def _run_together(here: Surroundings, statement: ast.stmt, reads: list[ast.Call]) -> bool:
     """Tell whether no other call of the statement comes before one of the reads."""
     inside = {id(n) for read in reads for n in ast.walk(read)}
     around = [{id(n) for n in here.around(read)} for read in reads]
