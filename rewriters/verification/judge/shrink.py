@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
     from npufix.rewriters.verification.judge.judge import Earned
 
-_SECONDS = 2.0
+_SECONDS = 4.0
 _MANY_DIGITS = 16
+_SIZES = (32, 1, 2, 3, 16)
+"""What a size may become; an image is at least two patches wide."""
 _REFUSALS = LIMITS | {ShapeRefusedError.__name__}
 _CANNOT = r"not implemented for|MemoryError|can't allocate memory|AttributeError: 'StandIn"
 
@@ -78,7 +80,7 @@ class Shrinker:
         best, better = first, True
         while better:
             better = False
-            for case, dtype in _smaller(best.one):
+            for case, dtype in _smaller(best.one, self.original):
                 if spent_s() > deadline:
                     return best
                 found = self.shown(case, dtype, best.one)
@@ -119,27 +121,27 @@ class Shrinker:
         return None if found is None else Counterexample(one, found)
 
 
-def _smaller(one: CaseRun) -> Iterator[tuple[CallCase, torch.dtype]]:
+def _smaller(one: CaseRun, target: Target) -> Iterator[tuple[CallCase, torch.dtype]]:
     """Yield simpler calls, those that simplify most first."""
     case, dtype = one.case, one.dtype
     if case.flavour != "ordinary":
         yield replace(case, flavour="ordinary"), dtype
     if dtype != torch.float32:
         yield case, torch.float32
-    for assignment in _shrunk(case.assignment):
+    for assignment in _shrunk(case.assignment, target):
         yield replace(case, assignment=assignment), dtype
     for digits in (1, 2, 3):
         if case.digits is None or digits < case.digits:
             yield replace(case, digits=digits), dtype
 
 
-def _shrunk(assignment: Assignment) -> Iterator[Assignment]:
+def _shrunk(assignment: Assignment, target: Target) -> Iterator[Assignment]:
     for old in sorted(list_dimensions(assignment.specs), reverse=True):
-        for new in (1, 2, 3):
+        for new in _SIZES:
             if new < old:
                 specs = resize(assignment.specs, old, new)
                 yield replace(assignment, specs=specs)
-                yield replace(_with_smaller_object(assignment, old, new), specs=specs)
+                yield replace(_with_smaller_object(assignment, target, old, new), specs=specs)
     for name, spec in assignment.specs.items():
         if not isinstance(spec, Tensor) or spec.kind == "box":
             continue
@@ -150,13 +152,14 @@ def _shrunk(assignment: Assignment) -> Iterator[Assignment]:
                 yield replace(assignment, specs=specs)
 
 
-def _with_smaller_object(assignment: Assignment, old: int, new: int) -> Assignment:
-    """Make the object for the smaller size as well, if that is one of its arguments."""
+def _with_smaller_object(assignment: Assignment, target: Target, old: int, new: int) -> Assignment:
+    """Make the object for the smaller size as well, if that is one of its arguments.
+
+    So does ``img_size=224`` where it is left out, as the object then asserts images of its size.
+    """
     recipe = assignment.recipe
     if recipe is None:
         return assignment
-    arguments = tuple(
-        (name, Value(new) if isinstance(spec, Value) and spec.value == old else spec)
-        for name, spec in recipe.arguments
-    )
-    return replace(assignment, recipe=replace(recipe, arguments=arguments))
+    settings = target.settings_of(recipe).items()
+    sizes = {name: Value(new) for name, value in settings if type(value) is int and value == old}
+    return replace(assignment, recipe=recipe.made_with(**sizes))
