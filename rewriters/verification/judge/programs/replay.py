@@ -130,7 +130,12 @@ def state_of(made: Any) -> dict[str, Any]:  # noqa: ANN401
         named = {f"self.params[{n}]": weight for n, weight in enumerate(weights)}
         held: dict[str, Any] = {}
         for k, v in getattr(made, "__dict__", {}).items():
-            held |= leaves(v, f"self.{k}") if isinstance(v, (dict, list)) else {f"self.{k}": v}
+            if isinstance(v, torch.nn.Module):
+                held |= modules_in({f"self.{k}": v})
+                weights_of = v.named_parameters()
+                held |= {f"self.{k}.{n}.grad": w.grad for n, w in weights_of if w.grad is not None}
+            else:
+                held |= leaves(v, f"self.{k}") if isinstance(v, (dict, list)) else {f"self.{k}": v}
         return named | ({} if weights else held)  # of an optimiser, the weights tell
     return {
         f"self.{prefix}.{name}" if prefix else f"self.{name}": value
@@ -350,7 +355,11 @@ def propagate(
 def differs(left: Any, right: Any, least: float) -> bool:  # noqa: ANN401
     """Say whether two values are different, numbers by more than ``least``."""
     if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor):
-        return type(left) is not type(right) or left != right
+        kinds = type(left), type(right)
+        # of these no object is equal to another one
+        if all(kind.__eq__ is object.__eq__ for kind in kinds):  # type: ignore[comparison-overlap] # mypy asks what it takes
+            return kinds[0].__qualname__ != kinds[1].__qualname__
+        return kinds[0] is not kinds[1] or left != right
     if left.shape != right.shape or left.dtype != right.dtype:
         return True
     if not left.is_floating_point():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -60,6 +61,34 @@ def test_what_is_kept_from_the_first_call_is_seen_in_the_second(tmp_path: Path) 
     )
     assert (done.returncode, done.stderr) == (1, "")
     assert "result in step 2" in done.stdout
+
+
+def test_a_program_opens_the_model_that_an_object_holds(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    import torch
+
+    from npufix.rewriters.verification.judge.programs.replay import show, state_of
+
+    def step(*, clears: bool) -> dict[str, object]:
+        model = torch.nn.Linear(1, 1)
+        torch.nn.init.ones_(model.weight)
+        trainer = SimpleNamespace(model=model, optimizer=torch.optim.SGD(model.parameters()))
+        for _ in range(2):
+            if clears:
+                model.zero_grad()
+            (model.weight * 3).sum().backward()
+        model.bias = None
+        return state_of(Opaque(trainer))
+
+    class Opaque:
+        def __init__(self, kept: SimpleNamespace) -> None:
+            vars(self).update(vars(kept))
+
+    assert show(step(clears=True), step(clears=True), "self.model", 0.0) == 0
+    capsys.readouterr()
+    assert show(step(clears=True), step(clears=False), "self.model", 0.0) == 1
+    assert capsys.readouterr().out.startswith("self.model.weight.grad\n")
 
 
 @pytest.mark.parametrize(("what", "said"), [("result", "result"), ("later", "result")])
