@@ -358,6 +358,12 @@ class Target:
         made = try_call(lambda: inspect.signature(self.owner or object), CALL_S).value
         return made.parameters if isinstance(made, inspect.Signature) else {}
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Whole numbers that the object is made with where nothing is said."""
+        made = {name: parameter.default for name, parameter in self.constructor.items()}
+        return {name: value for name, value in made.items() if type(value) is int}
+
     def constants(self) -> dict[str, object]:
         """Return what the module holds, and the class that the function is in, by bare names."""
         holder = self.loaded.namespace.get(self.qualname.partition(".")[0])

@@ -160,6 +160,8 @@ def _with_smaller_object(assignment: Assignment, target: Target, old: int, new: 
     recipe = assignment.recipe
     if recipe is None:
         return assignment
-    settings = target.settings_of(recipe).items()
-    sizes = {name: Value(new) for name, value in settings if type(value) is int and value == old}
+    given = {name: s.value for name, s in recipe.arguments if isinstance(s, Value)}
+    sizes = {
+        n: Value(new) for n, v in (target.sizes | given).items() if type(v) is int and v == old
+    }
     return replace(assignment, recipe=recipe.made_with(**sizes))

@@ -54,7 +54,8 @@ def _hold(job: Job, text: str, tag: str) -> TargetFacts:
     loaded = target.loaded
     known = RemoteLoaded(loaded.filename, loaded.missing, loaded.way)
     number = len(held) - 1
-    return TargetFacts(number, known, job.qualname, target.name, target.has_modes, target.on_npu)
+    known_of = (known, job.qualname, target.name, target.has_modes, target.on_npu, target.sizes)
+    return TargetFacts(number, *known_of)
 
 
 _NAME = f"{__name__}:{_hold.__qualname__}"

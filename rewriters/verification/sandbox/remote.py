@@ -126,6 +126,7 @@ class TargetFacts:
     name: str
     has_modes: bool
     on_npu: bool
+    sizes: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +160,11 @@ class RemoteTarget:
     def has_modes(self) -> bool:
         """Whether what it is called on trains and evaluates."""
         return self.facts.has_modes
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Whole numbers that its object is made with where nothing is said."""
+        return self.facts.sizes
 
     def on_host(self) -> RemoteTarget:
         """Return the same function, with calls on the host."""

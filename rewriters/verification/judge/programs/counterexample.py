@@ -305,7 +305,8 @@ def _call_before(target: Target, one: CaseRun, calls: str) -> str:
 def _bind(one: CaseRun, call: _Call) -> str:
     """Return the text that has optimisers train what is beside them."""
     made = {n: s for n, s in one.case.assignment.specs.items() if isinstance(s, MadeArgument)}
-    given = fill_optimizers({n: s.make() for n, s in made.items() if n in call.arguments})
+    own = {n: s for n, s in made.items() if n in call.arguments and not s.kind}
+    given = fill_optimizers({n: s.make() for n, s in own.items()})
     plain = [n for n, text in call.arguments.items() if text == DESCENT]
     losses = any(isinstance(value, LossOfWeights) for value in given.values())
     if losses or (plain and not list_modules(given)):
