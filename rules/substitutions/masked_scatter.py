@@ -162,7 +162,7 @@ def forward(x: torch.Tensor, mask: torch.Tensor, rows: torch.Tensor):
         # selected, not written
         """
 def forward(x: torch.Tensor, mask: torch.Tensor):
-    return x.masked_select(mask).sum()
+    return x.masked_select(mask)
 """,
     ),
     rewritten=(

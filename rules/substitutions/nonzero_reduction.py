@@ -362,8 +362,8 @@ def loss(pred: torch.Tensor, target: torch.Tensor, mask: torch.Tensor):
             """
 def loss(pred: torch.Tensor, target: torch.Tensor, mask: torch.Tensor):
     error = (pred - target).float() ** 2
-    mask = mask[..., None]
-    return torch.where(mask, error, 0).sum() / mask.expand_as(error).sum()
+    mask_ = mask[..., None]
+    return torch.where(mask_, error, 0).sum() / mask_.expand_as(error).sum()
 """,
         ),
         Rewritten(

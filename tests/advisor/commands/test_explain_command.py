@@ -235,7 +235,7 @@ def load_table(x: torch.Tensor):
         (11, ""),
         (14, "A scan of the folder leaves this out or ranks it last: no step runs it"),
         (15, "no step runs it"),
-        (19, "it runs once a call"),
+        (19, "no step runs it"),
     ],
 )
 def test_why_nothing_is_said_is_explained(tmp_path: Path, line: int, said: str) -> None:
