@@ -32,17 +32,19 @@ Flavour: TypeAlias = Literal[
     "far below",
     "few values",
     "NaN and Inf",
+    "NaN and large",
     "strided",
     "negative",
     "all true",
     "all false",
     "whole rows",
     "highest",
-    "NaN and large",
     "in order",
     "overlapping",
 ]
-FLAVOURS: tuple[Flavour, ...] = get_args(Flavour)[:-3]
+FLAVOURS: tuple[Flavour, ...] = tuple(
+    one for one in get_args(Flavour) if one not in {"NaN and large", "in order", "overlapping"}
+)
 LARGE: Flavour = "NaN and large"
 """What stands for "NaN and Inf" where it matters what a gradient tends to."""
 FAR: frozenset[Flavour] = frozenset({"large", "far from zero", "far below"})

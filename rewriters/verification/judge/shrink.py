@@ -141,7 +141,9 @@ def _shrunk(assignment: Assignment, target: Target) -> Iterator[Assignment]:
             if new < old:
                 specs = resize(assignment.specs, old, new)
                 yield replace(assignment, specs=specs)
-                yield replace(_with_smaller_object(assignment, target, old, new), specs=specs)
+                smaller = _with_smaller_object(assignment, target, old, new)
+                if smaller != assignment:
+                    yield replace(smaller, specs=specs)
     for name, spec in assignment.specs.items():
         if not isinstance(spec, Tensor) or spec.kind == "box":
             continue

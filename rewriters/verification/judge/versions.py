@@ -54,8 +54,15 @@ def _hold(job: Job, text: str, tag: str) -> TargetFacts:
     loaded = target.loaded
     known = RemoteLoaded(loaded.filename, loaded.missing, loaded.way)
     number = len(held) - 1
-    known_of = (known, job.qualname, target.name, target.has_modes, target.on_npu, target.sizes)
-    return TargetFacts(number, *known_of)
+    return TargetFacts(
+        number,
+        known,
+        job.qualname,
+        target.name,
+        target.has_modes,
+        target.on_npu,
+        target.sizes,
+    )
 
 
 _NAME = f"{__name__}:{_hold.__qualname__}"
@@ -100,15 +107,16 @@ _WHOLE = f"{__name__}:{_import.__qualname__}"
 
 def _prepare(job: Job) -> None:
     """Have the operators of torch_npu that the code calls, if it is not the real one."""
-    npu_operators.stand_in_for_einops()
     if not is_device():
         npu_operators.install(job.torch_npu_version)
         if re.search(r"(?m)^(import|from) torch_npu\b", job.patched):
             # Importing it is what gives tensors this; they are none of its own here.
             npu_operators.have_is_npu()
-    elif is_virtual() and "mindspeed" in job.patched:
+        return
+    npu_operators.stand_in_for_einops()
+    if is_virtual() and "mindspeed" in job.patched:
         raise BackendLimitError("MindSpeed does not run on the virtual NPU")
-    elif is_virtual() and "mx_driving" in job.patched:
+    if is_virtual() and "mx_driving" in job.patched:
         raise BackendLimitError("mx_driving does not run on the virtual NPU")
 
 

@@ -36,13 +36,15 @@ _EXACT = (torch.float32,)
 def list_overlapping(one: Assignment, axes: Sequence[Axis], takes: Accepts) -> Iterator[CallCase]:
     """Yield calls with as many boxes as suppress each other; nothing where there are none."""
     boxes = {n for n, s in one.specs.items() if any(t.kind == "box" for t in list_tensors(s))}
+    if not boxes:
+        return
     lengths = {n: max(len(t.shape) for t in list_tensors(one.specs[n])) for n in boxes}
     specs, rows = one.specs, iter(_ROWS)
-    for axis in axes if boxes else ():
+    for axis in axes:
         # the boxes of an image, not the images
         if any(p.name in boxes and p.axis == lengths[p.name] - 2 for p in axis.places):
             specs = change_axis(specs, axis, next(rows, _ROWS[-1]) * axis.step, takes) or specs
-    for number in range(_DRAWS if boxes else 0):
+    for number in range(_DRAWS):
         size = _PIXELS if number % 2 else 1
         change = partial(_sized, size=size)
         made = {

@@ -226,8 +226,7 @@ def bind_optimizers(arguments: dict[str, object], number: int = 0, *, left: bool
 
     And a loss be one of what it trains; ``left``: gradients are left of a step before.
     """
-    weights = [p for module in list_modules(arguments).values() for p in module.parameters()]
-    optimizers = [v for v in arguments.values() if isinstance(v, torch.optim.Optimizer)]
+    weights, optimizers = _list_training(arguments)
     for optimizer in optimizers if weights else ():
         optimizer.param_groups[0]["params"] = weights
     trained = [*weights, *(w for o in optimizers if not weights for w in list_weights(o))]
@@ -238,6 +237,14 @@ def bind_optimizers(arguments: dict[str, object], number: int = 0, *, left: bool
     leave_gradients(arguments if left else {})
 
 
+def _list_training(
+    held: Mapping[str, object],
+) -> tuple[list[torch.nn.Parameter], list[torch.optim.Optimizer]]:
+    """Return the weights of the modules that there are, and the optimisers beside them."""
+    weights = [p for module in list_modules(held).values() for p in module.parameters()]
+    return weights, [v for v in held.values() if isinstance(v, torch.optim.Optimizer)]
+
+
 def leave_gradients(made: Mapping[str, object]) -> None:
     """Give models and what optimisers train the gradients of a step before the call.
 
@@ -246,8 +253,7 @@ def leave_gradients(made: Mapping[str, object]) -> None:
     held = dict(made)
     for name, value in made.items():
         held |= {f"{name}.{n}": v for n, v in getattr(value, "__dict__", {}).items()}
-    weights = [p for module in list_modules(held).values() for p in module.parameters()]
-    optimizers = [v for v in held.values() if isinstance(v, torch.optim.Optimizer)]
+    weights, optimizers = _list_training(held)
     for at, weight in enumerate([*weights, *(w for o in optimizers for w in list_weights(o))]):
         if weight.requires_grad and weight.grad is None:
             drawn = torch.randint(-8, 9, weight.shape, generator=seed_generator("earlier", at)) / 8

@@ -130,12 +130,7 @@ def state_of(made: Any) -> dict[str, Any]:  # noqa: ANN401
         named = {f"self.params[{n}]": weight for n, weight in enumerate(weights)}
         held: dict[str, Any] = {}
         for k, v in getattr(made, "__dict__", {}).items():
-            if isinstance(v, torch.nn.Module):
-                held |= modules_in({f"self.{k}": v})
-                weights_of = v.named_parameters()
-                held |= {f"self.{k}.{n}.grad": w.grad for n, w in weights_of if w.grad is not None}
-            else:
-                held |= leaves(v, f"self.{k}") if isinstance(v, (dict, list)) else {f"self.{k}": v}
+            held |= held_as(v, f"self.{k}")
         return named | ({} if weights else held)  # of an optimiser, the weights tell
     return {
         f"self.{prefix}.{name}" if prefix else f"self.{name}": value
@@ -146,6 +141,14 @@ def state_of(made: Any) -> dict[str, Any]:  # noqa: ANN401
             *((k, v) for k, v in vars(part).items() if not k.startswith("_")),
         )
     }
+
+
+def held_as(value: Any, name: str) -> dict[str, Any]:  # noqa: ANN401
+    """Return what an attribute is; of a module what it holds, and the gradients there are."""
+    if isinstance(value, torch.nn.Module):
+        gradients = {f"{name}.{n}.grad": w.grad for n, w in value.named_parameters()}
+        return modules_in({name: value}) | {n: g for n, g in gradients.items() if g is not None}
+    return leaves(value, name) if isinstance(value, (dict, list)) else {name: value}
 
 
 def modules_in(passed: dict[str, Any]) -> dict[str, Any]:
