@@ -27,6 +27,7 @@ from npufix.rewriters.edit.loops.given.values import (
     view_in_front,
 )
 from npufix.rewriters.facts.shapes import RelativeRank
+from npufix.rewriters.graph.modules.syntax import list_stored_names
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -318,7 +319,7 @@ class Aligner:
 
     def named(self, code: ast.expr, called: str) -> ast.Name:
         """Return a name for a value that all rounds share, computed once."""
-        taken = self.of.facts.flow.taken | {ast.unparse(s).split(" = ")[0] for s in self.statements}
+        taken = self.of.facts.flow.taken.union(*map(list_stored_names, self.statements))
         found = next((n for n in (called, f"{called}_too") if n not in taken), None)
         if found is None:
             raise CannotBatchError(UNKNOWN_NUMBER)

@@ -104,17 +104,14 @@ def choose_value(of: Expressions, test: ast.expr, left: ast.expr, right: ast.exp
         raise CannotBatchError(BRANCH)
     mask = read_truth(of, test)
     values = [of.read(left), of.read(right)]
-    tensors = [v for v in values if not of.facts.is_number(v.code)]
-    if not tensors or any(v.kind not in {Kind.ROWS, Kind.SAME} for v in values):
-        raise CannotBatchError(BRANCH)
-    if len(tensors) < len(values):
+    if any(v.kind not in {Kind.ROWS, Kind.SAME} or of.facts.is_number(v.code) for v in values):
         raise CannotBatchError(BRANCH)
     if of.expected is None:  # what is written fits there, whichever it is
-        if len({v.rank for v in tensors}) > 1:
+        if len({v.rank for v in values}) > 1:
             raise CannotBatchError(BRANCH)  # of one round it would have other dimensions
-        if not isinstance(tensors[0].rank, int):
+        if not isinstance(values[0].rank, int):
             raise CannotBatchError(UNKNOWN_RANK)
-    of.ask_for_dtype(*(v.asked for v in tensors))
+    of.ask_for_dtype(*(v.asked for v in values))
     codes, whole = of.aligner.together(mask, *values)
     return like(whole, ast.Call(parse("torch.where"), codes, []), fresh=True)
 

@@ -29,6 +29,7 @@ from npufix.rewriters.edit.loops.given.values import (
     at_dimension,
     everything,
     integer,
+    is_true,
     literal,
     method,
     name,
@@ -211,7 +212,7 @@ class Parts:
         codes = [self._beside(value, whole) for value in (first, second)]
         return self._computed(whole, make(*codes))
 
-    def _beside(self, value: Value, whole: Value) -> ast.expr:  # noqa: C901 - one case a kind
+    def _beside(self, value: Value, whole: Value) -> ast.expr:
         """Return an operand of rows that have parts."""
         assert whole.part is not None  # noqa: S101 - the caller has looked
         if value.part:
@@ -232,11 +233,9 @@ class Parts:
             raise CannotBatchError(UNKNOWN_RANK)
         if ranks[0] > ranks[1] - 1 - whole.part.dim:
             raise CannotBatchError(LENGTHS)  # it would meet the dimension of which a row has a part
-        if value.kind is not Kind.SAME and ranks[0] == 0:
+        if ranks[0] == 0:
             self.of.ask_for_dtype(value.code, whole.asked)
         if value.kind is Kind.SAME:
-            if ranks[0] == 0:
-                self.of.ask_for_dtype(value.code, whole.asked)
             return value.code
         front = self.of.aligner.in_front(self.of.aligner.tensor(value))
         missing = ranks[1] - ranks[0]
@@ -261,23 +260,16 @@ class Parts:
         self, statements: Sequence[ast.stmt], results: Sequence[ast.expr]
     ) -> list[ast.stmt]:
         """Return statements without the masks that nothing of them reads any more."""
-        read: set[str] = set()
-        for code in (*statements, *results):
-            read |= {
-                n.id
-                for n in ast.walk(code)
-                if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)
-            }
-        unread = set(self._wide) - read
-        return [
-            s
-            for s in statements
-            if not (
-                isinstance(s, ast.Assign)
-                and isinstance(s.targets[0], ast.Name)
-                and s.targets[0].id in unread
-            )
-        ]
+        names = (n for c in (*statements, *results) for n in ast.walk(c) if isinstance(n, ast.Name))
+        unread = set(self._wide) - {n.id for n in names if isinstance(n.ctx, ast.Load)}
+
+        def is_kept(statement: ast.stmt) -> bool:
+            match statement:
+                case ast.Assign([ast.Name(mask), *_]):
+                    return mask not in unread
+            return True
+
+        return list(filter(is_kept, statements))
 
     def loss(self, code: ast.Call) -> Value:
         """Return the loss of each element of two parts of rows."""
@@ -341,7 +333,7 @@ class Parts:
         assert own is not None  # noqa: S101 - the caller has looked
         dim = integer(dims[0]) if dims else None
         kept = any(k.arg == "keepdim" for k in others)
-        words = [k for k in others if not (k.arg == "keepdim" and _is_true(k.value))]
+        words = [k for k in others if not (k.arg == "keepdim" and is_true(k.value))]
         if words or op not in _NEUTRAL or (dims and dim is None):
             raise CannotBatchError(LENGTHS)
         if dim is not None and dim < 0:
@@ -435,9 +427,8 @@ class Parts:
         apart = self.filled(replace(value, code=off), ast.Constant(0))
         added = method(method(apart, "square"), "sum", over)
         of_others = ast.BinOp(of_all, ast.Sub(), ast.Constant(1))
-        least = ast.Call(ast.Attribute(of_others, "clamp", ast.Load()), [], [])
-        least.keywords = [ast.keyword("min", ast.Constant(0))]  # of none it is NaN, as of one
-        fewer: ast.expr = least
+        least = [ast.keyword("min", ast.Constant(0))]  # of none it is NaN, as of one
+        fewer: ast.expr = ast.Call(ast.Attribute(of_others, "clamp", ast.Load()), [], least)
         if isinstance(result.rank, int):
             fewer = at_dimension(fewer, result.rank)
         return ast.BinOp(added, ast.Div(), fewer)
@@ -453,7 +444,3 @@ def joined(value: Value, dim: int) -> ast.expr:
     if value.part is None or value.axis or value.part.dim or dim:
         raise CannotBatchError(LENGTHS)
     return subscript(value.code, [name(value.part.known)])
-
-
-def _is_true(code: ast.expr) -> bool:
-    return isinstance(code, ast.Constant) and code.value is True

@@ -11,6 +11,7 @@ from npufix.rewriters.edit.loops.given.values import (
     CannotBatchError,
     Kind,
     Value,
+    is_true,
     method,
     owned,
     parse,
@@ -130,9 +131,9 @@ class Calls:
             return Treatment(1) if plain and not several else None
         if name == "Embedding" and not words.keys() & {"max_norm", "scale_grad_by_freq"}:
             return Treatment(more=1) if len(made.args) <= _BESIDE_BATCH else None
-        if name in _PER_IMAGE and not _is_true(words.get("return_indices")):
+        if name in _PER_IMAGE and not is_true(words.get("return_indices")):
             return Treatment(_PER_IMAGE[name], in_batches=True)
-        if name in _RECURRENT and _is_true(words.get("batch_first")) and not words.get("dropout"):
+        if name in _RECURRENT and is_true(words.get("batch_first")) and not words.get("dropout"):
             return Treatment(2, in_batches=True, is_tuple=True)
         return None
 
@@ -179,10 +180,6 @@ class Calls:
             merged = subscript(merged, [ast.Constant(0)])
         apart = method(merged, "unflatten", 0, shape)
         return Value(Kind.ROWS, apart, None, value.axis, fresh=True, source=value.asked)
-
-
-def _is_true(code: ast.expr | None) -> bool:
-    return isinstance(code, ast.Constant) and code.value is True
 
 
 def _is_in_place(code: ast.expr) -> bool:

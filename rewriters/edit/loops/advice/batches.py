@@ -20,6 +20,7 @@ from npufix.rewriters.edit.loops.advice.independence import (
     read_round,
 )
 from npufix.rewriters.edit.loops.advice.ragged import MERGED
+from npufix.rewriters.edit.loops.advice.rounds import look_up
 from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph.modules.names import FunctionNode
 from npufix.rewriters.graph.modules.syntax import last_name, list_indexes, list_names, walk
@@ -363,7 +364,7 @@ def _leaves_one_out(taken: Round, picks: Sequence[ast.Subscript]) -> bool:
 def _is_picked(code: ast.Subscript, taken: Round) -> bool:
     """Tell whether an index is a mask of the round: ``x[i][mask[i]]``, ``x[i, x[i] > 0]``."""
     for item in list_indexes(code.slice):
-        value = taken.bound.get(item.id, item) if isinstance(item, ast.Name) else item
+        value = look_up(item, taken.bound)
         base = base_of(value)
         named = isinstance(base, ast.Name | ast.Attribute) and _PICKS.search(last_name(base))
         looked_up = value is not item or isinstance(item, ast.Subscript)

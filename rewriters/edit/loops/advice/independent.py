@@ -20,6 +20,7 @@ from npufix.rewriters.edit.loops.advice.independence import (
     needs_others,
     read_round,
 )
+from npufix.rewriters.edit.loops.advice.rounds import look_up
 from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import last_name, list_indexes, list_names, walk
@@ -341,7 +342,7 @@ def _takes_row(taken: Round, code: ast.Subscript) -> bool:
 
 def _is_mask(item: ast.expr, taken: Round) -> bool:
     """Tell whether an index is a comparison that the round makes: ``row[row > 0]``."""
-    value = taken.bound.get(item.id, item) if isinstance(item, ast.Name) else item
+    value = look_up(item, taken.bound)
     return isinstance(value, ast.Compare) and bool(list_names(value) & taken.of_round)
 
 
@@ -375,7 +376,7 @@ def _cuts_out(code: ast.Subscript, taken: Round) -> bool:
 def _is_ragged(code: ast.Subscript, taken: Round) -> bool:
     """Tell whether an index is a mask, or ends where the row does."""
     for item in list_indexes(code.slice):
-        value = taken.bound.get(item.id, item) if isinstance(item, ast.Name) else item
+        value = look_up(item, taken.bound)
         if not list_names(value) & taken.of_round:
             continue
         if isinstance(value, ast.Compare | ast.Slice):

@@ -6,7 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.loops.advice.rounds import follow, list_bound
+from npufix.rewriters.edit.loops.advice.rounds import follow, list_bound, look_up
 from npufix.rewriters.graph.modules.syntax import (
     last_name,
     list_indexes,
@@ -253,22 +253,26 @@ def _begins_at(index: ast.expr, running: frozenset[str]) -> bool:
 def _adds_window(code: ast.stmt, own: set[str], bound: Mapping[str, ast.expr]) -> bool:
     """Tell whether code is ``out[:, i * hop : i * hop + size] += frames[:, i]``."""
     match code:
-        case ast.AugAssign(ast.Subscript(_, index), ast.Add(), value) if any(
-            isinstance(n, ast.Subscript) and own & list_names(n.slice)
-            for n in follow([value], bound)
-        ):
-            pass
-        case _:
-            return False
-    for part in list_indexes(index):
-        match part:
-            case ast.Slice(ast.expr() as begin, ast.BinOp(start, ast.Add(), size), None):
-                spelled = bound.get(begin.id, begin) if isinstance(begin, ast.Name) else begin
-                match spelled:
-                    case ast.BinOp(ast.Name(counter), ast.Mult(), hop) if counter in own:
-                        alike = ast.unparse(start) in {ast.unparse(begin), ast.unparse(spelled)}
-                        return alike and ast.unparse(size) != ast.unparse(hop)
+        case ast.AugAssign(ast.Subscript(_, index), ast.Add(), value):
+            nodes = follow([value], bound)
+            taken = (n.slice for n in nodes if isinstance(n, ast.Subscript))
+            parts = list_indexes(index)
+            windows = (_overlaps(part, own, bound) for part in parts)
+            overlaps = next((known for known in windows if known is not None), False)
+            return overlaps and any(own & list_names(at) for at in taken)
     return False
+
+
+def _overlaps(part: ast.expr, own: set[str], bound: Mapping[str, ast.expr]) -> bool | None:
+    """Tell whether windows ``i * hop : i * hop + size`` overlap, ``None`` if it is no window."""
+    match part:
+        case ast.Slice(ast.expr() as begin, ast.BinOp(start, ast.Add(), size), None):
+            first = look_up(begin, bound)
+            match first:
+                case ast.BinOp(ast.Name(counter), ast.Mult(), hop) if counter in own:
+                    alike = ast.unparse(start) in {ast.unparse(begin), ast.unparse(first)}
+                    return alike and ast.unparse(size) != ast.unparse(hop)
+    return None
 
 
 def _calls_with_more(
@@ -280,23 +284,36 @@ def _calls_with_more(
     changed = {name for statement in loop.body for name in list_stored_names(statement)}
     for call in (n for n in walk(*code) if isinstance(n, ast.Call)):
         of_self = isinstance(call.func, ast.Attribute) and "self" in list_names(call.func)
-        for argument in call.args if of_self or isinstance(call.func, ast.Name) else ():
-            value = bound.get(argument.id, argument) if isinstance(argument, ast.Name) else argument
-            match value:
-                case ast.Subscript(
-                    ast.Name(base), ast.Tuple([ast.Slice(None, None), ast.Slice(None, end), *_])
-                ) if end is not None and base not in changed:
-                    match end:
-                        case ast.Name(counter) | ast.BinOp(
-                            ast.Name(counter), ast.Add(), ast.Constant(1)
-                        ) if counter in own:
-                            return True
+        given = call.args if of_self or isinstance(call.func, ast.Name) else []
+        if any(_is_more(look_up(argument, bound), own, changed) for argument in given):
+            return True
+    return False
+
+
+def _is_more(code: ast.expr, own: set[str], changed: set[str]) -> bool:
+    """Tell whether code is ``x[:, :t]`` or ``x[:, : t + 1]``: one more in each round."""
+    match code:
+        case ast.Subscript(
+            ast.Name(base),
+            ast.Tuple(
+                [
+                    ast.Slice(None, None),
+                    ast.Slice(
+                        None,
+                        ast.Name(counter)
+                        | ast.BinOp(ast.Name(counter), ast.Add(), ast.Constant(1)),
+                    ),
+                    *_,
+                ]
+            ),
+        ):
+            return base not in changed and counter in own
     return False
 
 
 def _is_group(index: ast.expr, own: set[str], bound: Mapping[str, ast.expr]) -> bool:
     """Tell whether an index takes what belongs to the round: ``group == i``."""
-    value = bound.get(index.id, index) if isinstance(index, ast.Name) else index
+    value = look_up(index, bound)
     match value:
         case ast.Compare(ast.Name() | ast.Attribute(), [ast.Eq()], [ast.Name(number)]):
             return number in own

@@ -35,6 +35,11 @@ def follow(
             yield from follow([bound[node.id]], bound, depth - 1)
 
 
+def look_up(code: ast.expr, bound: Mapping[str, ast.expr]) -> ast.expr:
+    """Return what a name is bound to in the round; code itself, if it is no such name."""
+    return bound.get(code.id, code) if isinstance(code, ast.Name) else code
+
+
 def carries(body: Sequence[ast.stmt], known: frozenset[str]) -> bool:
     """Tell whether a name is read before the round binds it; sums and counts are none."""
     stored = {name for code in body for name in list_stored_names(code)}

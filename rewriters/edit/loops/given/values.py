@@ -151,6 +151,11 @@ def method(owner: ast.expr, called: str, *args: ast.expr | int) -> ast.Call:
     return ast.Call(ast.Attribute(owner, called, ast.Load()), given, [])
 
 
+def is_true(code: ast.expr | None) -> bool:
+    """Tell whether code is ``True``."""
+    return isinstance(code, ast.Constant) and code.value is True
+
+
 def literal(number: int) -> ast.expr:
     """Return a number as it is written: ``-1`` is two tokens."""
     return parse(str(number))
