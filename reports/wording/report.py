@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 _FEW_TENSORS = 6
 _INDENT = 4
-_BLANK = 10**6
 _SHOWN = 3
 """Places that a finding about code names beside its own."""
 _SHORT = 60
@@ -372,18 +371,18 @@ def _dedent(code: str) -> str:
     four; an ``else:`` or a bracket that closes gets none.
     """
     first, _, rest = textwrap.dedent(code).partition("\n")
-    outer = min(rest.splitlines(), key=_indentation, default="")
-    if not rest or not _indentation(outer):
+    outer = min(filter(str.strip, rest.splitlines()), key=_indentation, default="")
+    if not _indentation(outer):
         return textwrap.dedent(code)
     rest = textwrap.dedent(rest)
-    inner = textwrap.indent(rest, " " * _INDENT)
     if outer.lstrip().startswith((")", "]", "}", "else:", "elif ", "except", "finally:")):
         return f"{first}\n{rest}"
+    inner = f"{first}\n{textwrap.indent(rest, ' ' * _INDENT)}"
     with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-        ast.parse(f"{first}\n{inner}")
-        return f"{first}\n{inner}"
+        ast.parse(inner)
+        return inner
     return f"{first}\n{rest}"
 
 
 def _indentation(line: str) -> int:
-    return len(line) - len(line.lstrip()) if line.strip() else _BLANK
+    return len(line) - len(line.lstrip())

@@ -184,11 +184,12 @@ class ValueKinds:
         whole = node.args[0] if node.op in _PART_OF and node.args else node
         if whole.op != Op.PARAM:
             return ""
-        kinds = _TABLE if node.op != Op.ELEMENT and type(node.args[1].value) is str else _LISTED
-        if node.op == Op.ELEMENT or type(node.args[1].value) in {int, str}:
-            parts = kinds.fullmatch(annotation(self.flow, str(whole.value)))
-            return "" if parts is None else parts[1]
-        return ""
+        key = 0 if node.op == Op.ELEMENT else node.args[1].value
+        if type(key) not in {int, str}:
+            return ""
+        kinds = _TABLE if type(key) is str else _LISTED
+        parts = kinds.fullmatch(annotation(self.flow, str(whole.value)))
+        return "" if parts is None else parts[1]
 
     def _is_bool(self, node: Node) -> bool:  # noqa: PLR0911 - one case a kind of proof
         args = node.args

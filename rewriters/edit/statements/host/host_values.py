@@ -71,6 +71,7 @@ from npufix.rewriters.edit.statements.host.waits.losses import (
     OF_ALL_LAYERS,
     divides_each,
     is_assigned,
+    is_met,
     only_divides,
     takes_tensor,
 )
@@ -164,7 +165,8 @@ def find_host_values(  # noqa: C901 - one case a kind of read
             yield from read_by_implication(here, node, told)
         if not isinstance(node, ast.Call):
             continue
-        yield from filter(None, (reduced_by_python(here, node),))
+        if (once := reduced_by_python(here, node)) is not None:
+            yield once
         read = _read_of(here, node)
         if read is None or _continues(here, read.code) or is_of_host(here, read.tensor):
             continue
@@ -256,7 +258,8 @@ def _on_device(here: Surroundings, read: _Read) -> Proposal | None:
     outer = limit or read.code  # ``max(x.item(), 1)``
     value = here.value(outer)
     at = here.evaluations.get(id(read.tensor))
-    if value is None or at is None or not (here.loop_of(read.code) is None or _is_met(here, read)):
+    at_once = read.how == "item" and is_met(here, read.code, read.tensor)
+    if value is None or at is None or (here.loop_of(read.code) is not None and not at_once):
         return None
     later = None if limit is not None else _find_limit(here, value)
     value = value if later is None else here.users(value)[0]  # ``n = x.item()``, ``n = max(n, 1)``
@@ -298,15 +301,6 @@ def _on_device(here: Surroundings, read: _Read) -> Proposal | None:
         asked_at=asked_at,
         proven=frozenset(proven),
     )
-
-
-def _is_met(here: Surroundings, read: _Read) -> bool:
-    """Tell whether a round computes with a number where it reads it: ``x / x.trace().item()``."""
-    match here.parents.get(id(read.code)):
-        case ast.BinOp(left, _, right) if isinstance(read.tensor, ast.Call):
-            other = here.value(right if left is read.code else left)
-            return read.how == "item" and other is not None and is_tensor(here, other)
-    return False
 
 
 def _met(

@@ -321,5 +321,7 @@ def clamp(here: Surroundings, limit: ast.Call, *, counts: bool) -> str:
 
 def _spell(here: Surroundings, number: ast.expr, *, counts: bool) -> str:
     """Return a limit as it is written; of integers it is one as well, ``1.0`` would make floats."""
-    value = ast.literal_eval(number) if counts and is_written_number(number) else 0.5
-    return str(int(value)) if float(value).is_integer() else here.text(number)
+    value = ast.literal_eval(number) if counts and is_written_number(number) else None
+    if value is not None and float(value).is_integer():
+        return str(int(value))
+    return here.text(number)

@@ -6,7 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.statements.host.of_host import ARITHMETIC
+from npufix.rewriters.edit.statements.host.of_host import ARITHMETIC, is_tensor
 from npufix.rewriters.graph.modules.syntax import last_name, nodes_of
 from npufix.rewriters.graph.special import Op
 
@@ -88,6 +88,15 @@ def is_assigned(here: Surroundings, code: ast.Call) -> bool:
             inside = [n for n in ast.walk(whole) if n is code or isinstance(n, ast.Name)]
             if any(n is code or getattr(n, "id", "") in names for n in inside):
                 return True
+    return False
+
+
+def is_met(here: Surroundings, code: ast.Call, tensor: ast.expr) -> bool:
+    """Tell whether a round computes with a number where it reads it: ``x / x.trace().item()``."""
+    match here.parents.get(id(code)):
+        case ast.BinOp(left, _, right) if isinstance(tensor, ast.Call):
+            other = here.value(right if left is code else left)
+            return other is not None and is_tensor(here, other)
     return False
 
 
