@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.facts import module_facts, origins
@@ -295,7 +296,11 @@ class SourceFacts(ValueKinds, AttentionFacts):
             return False
         if any(seen.node in same for seen in self.flow.observables):
             return False
-        places = {id(e.code) for e in self.flow.evaluations if e.node in users}
+        places = {  # a name that the product has is read, and computes nothing
+            id(e.code)
+            for e in self.flow.evaluations
+            if e.node in users and not isinstance(e.code, ast.Name)
+        }
         return len(users) == len(places) == 1
 
     def may_be_batch(self, name: str) -> bool:

@@ -23,10 +23,18 @@ _FILLED = {"torch.ones", "torch.zeros", "torch.empty", "torch.randn", "torch.ran
 _SAME_SHAPE = operators.SAME_SHAPE | operators.CASTS.keys()
 _SAME_SHAPE_IN_TORCH = frozenset(f"torch.{name}" for name in _SAME_SHAPE)
 _RANGES = {"torch.arange", "torch.linspace", "torch.logspace"}
+_OF_LENGTHS = {
+    "torch.nn.Linear",
+    "torch.nn.Embedding",
+    "torch.nn.Conv1d",
+    "torch.nn.Conv2d",
+    "range",
+}
+"""Calls whose first two arguments are numbers."""
 _INT_OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv, ast.Mod)
 # What is called so is one length, as long as nobody passes a tuple; ``size`` may be one.
 _ONE_LENGTH = re.compile(
-    r"(^|_)(dims?|hidden|features?|channels?|width|d_model|embed\w*|inner|units|num|n|\w+_size)(_|$)"
+    r"(^|_)(c|ch|chans?|d|dims?|hidden|features?|channels?|width|d_model|embed\w*|inner|units|num|n|\w+_size)(_|$)"
 )
 _ONE_INT = re.compile(r"int|Optional\[int\]|int \| None|typing\.Optional\[int\]")
 # Words of settings that are one number; ``repeats`` and ``lengths`` may be one number per element.
@@ -276,12 +284,35 @@ def _is_one_length(size: ast.expr, method: FunctionNode, names: ModuleNames) -> 
             declared = _annotation(method, name)
             if declared:
                 return bool(_ONE_INT.fullmatch(declared))
-            return bool(_ONE_LENGTH.search(name)) and not _may_be_tuple(name, method, names)
+            told = _ONE_LENGTH.search(name) or _is_used_as_int(name, method, names)
+            return bool(told) and not _may_be_tuple(name, method, names)
         case ast.Attribute(_, name):
             return bool(_ONE_LENGTH.search(name))
         case ast.BinOp(left, op):
             return isinstance(op, _INT_OPERATORS) and _is_one_length(left, method, names)
     return isinstance(size, ast.Constant) and isinstance(size.value, int)
+
+
+def _is_used_as_int(name: str, method: FunctionNode, names: ModuleNames) -> bool:
+    """Tell whether a parameter has an int as default, or the method does with it what ints allow.
+
+    ``d // heads`` and ``nn.Linear(d, d)`` fail where ``d`` is a tuple; ``2 * d`` does not.
+    """
+    positional = method.args.args[len(method.args.args) - len(method.args.defaults) :]
+    for parameter, default in zip(positional, method.args.defaults, strict=True):
+        if parameter.arg == name and isinstance(default, ast.Constant):
+            return type(default.value) is int
+    for code in walk(method):
+        match code:
+            case ast.BinOp(left, ast.FloorDiv() | ast.Mod() | ast.Sub() | ast.Pow(), right):
+                used = [left, right]
+            case ast.Call(function, args) if names.dotted(function) in _OF_LENGTHS:
+                used = args[:2]
+            case _:
+                continue
+        if any(isinstance(one, ast.Name) and one.id == name for one in used):
+            return True
+    return False
 
 
 def _may_be_tuple(name: str, method: FunctionNode, names: ModuleNames) -> bool:

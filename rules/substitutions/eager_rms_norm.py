@@ -109,6 +109,12 @@ def without_cast(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return either(weight * (x * inverse), weight * x * inverse, x * (weight * inverse))
 
 
+def promoted(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Multiply an activation of any dtype by a root in float32, which the result is as well."""
+    inverse = torch.rsqrt(x.to(torch.float32).pow(2).mean(-1, keepdim=True) + eps)
+    return either(weight * (x * inverse), x * (weight * inverse))
+
+
 def along_dim(x: Tensor, weight: Tensor, eps: float, dim: int) -> Tensor:
     """As ``weight_then_cast``, over a dimension that is a setting (LitGPT)."""
     x32 = either(x.to(torch.float32), x)
@@ -176,6 +182,11 @@ def along_dim_without_cast(x: Tensor, weight: Tensor, eps: float, dim: int) -> T
 def fused(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Return the normalised activation; the second result is kept for the backward pass."""
     return torch_npu.npu_rms_norm(x, weight, epsilon=eps)[0]
+
+
+def fused_promoted(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Normalise in the dtype of the root."""
+    return torch_npu.npu_rms_norm(x.float(), weight.float(), epsilon=eps)[0]
 
 
 def fused_if(x: Tensor, weight: Tensor, eps: float, given: bool) -> Tensor:
@@ -300,6 +311,7 @@ RULE = Substitution(
         Form(one_plus_weight, fused_one_plus_32, inputs, (*_ALWAYS, WITH_GRADIENTS)),
         Form(cast_then_weight, fused, inputs, (*_ALWAYS, ALONE, SAME_DTYPE)),
         Form(cast_to_weight, fused, inputs, (*_ALWAYS, SAME_DTYPE)),
+        Form(promoted, fused_promoted, half_with_float_weight, _ALWAYS),
         Form(without_cast, fused, inputs, (*_ALWAYS, ALONE, SAME_DTYPE)),
         Form(one_plus_weight_last, fused_one_plus, offset_inputs, (*_ALWAYS, SAME_DTYPE)),
         Form(

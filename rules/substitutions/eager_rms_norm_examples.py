@@ -363,4 +363,30 @@ class RMSNorm(nn.Module):
         )[0]
 """,
     ),
+    # the root alone is in float32: the result is
+    Rewritten(
+        """
+class Block(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(d))
+
+    def forward(self, x):
+        variance = x.float().pow(2).mean(-1, keepdim=True)
+        normed = (x * torch.rsqrt(variance + 1e-6)) * self.scale
+        return normed
+""",
+        """
+class Block(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(d))
+
+    def forward(self, x):
+        normed = torch_npu.npu_rms_norm(
+            x.float(), self.scale.float(), epsilon=1e-6
+        )[0]
+        return normed
+""",
+    ),
 )

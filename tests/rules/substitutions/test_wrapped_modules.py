@@ -180,3 +180,26 @@ def test_a_weight_has_as_many_dimensions_as_it_is_made_with(
     (site,) = find_sites(code, [eager_rms_norm.RULE])
     names = {condition.name for condition in site.open_conditions}
     assert ("one-dimensional-weight" not in names) is proven
+
+
+@pytest.mark.parametrize(
+    ("parameter", "use", "proven"),
+    [
+        ("k", "nn.Linear(k, 4)", True),
+        ("k", "k // 2", True),
+        ("k", "2 * k", False),  # a tuple allows it as well
+        ("k", "nn.LayerNorm(k)", False),
+        ("k=8", "None", True),
+        ("k=(8, 2)", "None", False),
+    ],
+)
+def test_a_length_is_told_by_its_use(
+    parameter: str,
+    use: str,
+    proven: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    code = NORM.replace("dim{annotation}", parameter).replace("ones(dim)", "ones(k)")
+    code = code.replace("__init__()", f"__init__()\n        self.other = {use}", 1)
+    (site,) = find_sites(HEADER + code.format(made="None"), [eager_rms_norm.RULE])
+    names = {condition.name for condition in site.open_conditions}
+    assert ("one-dimensional-weight" not in names) is proven
