@@ -52,8 +52,8 @@ def trace_lines(filename: str) -> Iterator[set[Place]]:
     def trace_call(frame: FrameType, _event: str, _argument: object) -> TraceFunction | None:
         if frame.f_code.co_filename != filename:
             return None
-        frame.f_trace_opcodes = True
         jumps = _find_jumps(frame.f_code)
+        frame.f_trace_opcodes = bool(jumps)  # dear, and only tests need it
         pending: _Jump | None = None
 
         def trace_line(frame: FrameType, event: str, _argument: object) -> TraceFunction:
