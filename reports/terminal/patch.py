@@ -43,7 +43,7 @@ def show_patched(findings: Sequence[Finding], written: Sequence[Finding], consol
             paragraph(reason, console, "dim", _MARGIN)
     if advice:
         numbers = ", ".join(advice)
-        paragraph(f"By hand: {numbers} (npufix diagnose --findings says what)", console, "dim")
+        paragraph(f"By hand: {numbers} (-v says what)", console, "dim")
     if unproven := [str(number) for number, finding in left if not _reason(finding)]:
         numbers = ", ".join(unproven)
         paragraph(
