@@ -12,6 +12,7 @@ import inspect
 import os
 import random
 import re
+import signal
 import sys
 from contextlib import suppress
 from dataclasses import replace
@@ -39,6 +40,8 @@ SEEDS = tuple(random.Random(0).randrange(2**31) for _ in range(4))  # noqa: S311
 _ROUNDS = 12
 _STAGES = (2, 6, 24)
 """Rounds that must refute a slip; what a rule is verified with is the largest number."""
+_HANGING = 300
+"""Seconds after which a slip does not answer any more; usual are fractions of one."""
 
 
 def check_inputs(subject: Subject) -> Iterator[str]:
@@ -104,8 +107,8 @@ def check_mistakes(subject: Subject) -> Iterator[str]:
 def find_stages(slips: Sequence[list[Form]]) -> list[int]:
     """Return the stage that refutes each slip, how many there are if none does.
 
-    In another process, which a slip may crash: that is the first stage, and one more process goes
-    on with the next slip.
+    In another process, which a slip may crash or stop for good (a fork may be made while torch
+    holds a lock): that is the first stage, and one more process goes on with the next slip.
     """
     stages: list[int] = []
     while len(stages) < len(slips):
@@ -130,6 +133,7 @@ def _tell_stages(slips: Sequence[list[Form]], writing: int) -> NoReturn:
         faulthandler.disable()
         originals = Originals()
         for wrong in slips:
+            signal.alarm(_HANGING)
             stage = 0
             with suppress(Exception):  # what raises is refuted
                 # One form may show at once what another shows in no round.
