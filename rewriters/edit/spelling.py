@@ -424,46 +424,65 @@ def _choose(node: ast.IfExp, bindings: Mapping[str, Node]) -> ast.expr:
     return node
 
 
+class _Fold(ast.NodeTransformer):
+    def __init__(self, bindings: Mapping[str, Node]) -> None:
+        self.bindings = bindings
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
+        self.generic_visit(node)
+        match node:
+            case ast.BinOp(ast.Constant(int(left)), op, ast.Constant(int(right))):
+                if isinstance(op, (ast.Add, ast.Sub)):
+                    total = left + right if isinstance(op, ast.Add) else left - right
+                    return ast.copy_location(ast.Constant(total), node)
+            case ast.BinOp(left, ast.Div(), ast.Constant(1.0)):
+                return left  # a divisor that the code does not have
+        return node
+
+    def visit_Compare(self, node: ast.Compare) -> ast.expr:
+        self.generic_visit(node)
+        match node:
+            case ast.Compare(ast.Constant(left), [ast.Is()], [ast.Constant(None)]):
+                return ast.copy_location(ast.Constant(left is None), node)
+        return node
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
+        self.generic_visit(node)
+        match node:
+            case ast.UnaryOp(ast.Not(), ast.Constant(bool(known))):
+                return ast.copy_location(ast.Constant(not known), node)
+        return node
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
+        self.generic_visit(node)
+        decides = isinstance(node.op, ast.Or)  # and what does not is left out
+        known = [v.value for v in node.values if isinstance(v, ast.Constant)]
+        rest = [v for v in node.values if not isinstance(v, ast.Constant)]
+        if decides in known or not rest:
+            value = decides if decides in known else not decides
+            return ast.copy_location(ast.Constant(value), node)
+        return ast.BoolOp(node.op, rest) if len(rest) > 1 else rest[0]
+
+    def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
+        self.generic_visit(node)
+        return _choose(node, self.bindings)
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        self.generic_visit(node)
+        known = (
+            operators.signature(node.func.attr) if isinstance(node.func, ast.Attribute) else None
+        )
+        node.keywords = [k for k in node.keywords if not _is_default(k, known or {})]
+        return node
+
+
 def _fold(code: ast.expr, bindings: Mapping[str, Node] | None = None) -> ast.expr:
     """Return ``x.unsqueeze(1 + 1)`` as ``x.unsqueeze(2)``, ``None if m is None else m`` as ``m``.
 
     Names that are bound to one value are one: the mask, and what is shown of it.
     """
 
-    class Fold(ast.NodeTransformer):
-        def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
-            self.generic_visit(node)
-            match node:
-                case ast.BinOp(ast.Constant(int(left)), op, ast.Constant(int(right))):
-                    if isinstance(op, (ast.Add, ast.Sub)):
-                        total = left + right if isinstance(op, ast.Add) else left - right
-                        return ast.copy_location(ast.Constant(total), node)
-                case ast.BinOp(left, ast.Div(), ast.Constant(1.0)):
-                    return left  # a divisor that the code does not have
-            return node
-
-        def visit_Compare(self, node: ast.Compare) -> ast.expr:
-            self.generic_visit(node)
-            match node:
-                case ast.Compare(ast.Constant(left), [ast.Is()], [ast.Constant(None)]):
-                    return ast.copy_location(ast.Constant(left is None), node)
-            return node
-
-        def visit_IfExp(self, node: ast.IfExp) -> ast.expr:
-            self.generic_visit(node)
-            return _choose(node, bindings or {})
-
-        def visit_Call(self, node: ast.Call) -> ast.expr:
-            self.generic_visit(node)
-            known = (
-                operators.signature(node.func.attr)
-                if isinstance(node.func, ast.Attribute)
-                else None
-            )
-            node.keywords = [k for k in node.keywords if not _is_default(k, known or {})]
-            return node
-
-    folded: ast.expr = Fold().visit(code)
+    folded: ast.expr = _Fold(bindings or {}).visit(code)
     return folded
 
 

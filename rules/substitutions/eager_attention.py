@@ -27,9 +27,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from npufix.rules.shared.operands.attention import (
-    ADDED_LEAVES_A_KEY,
+    ALSO_VERY_NEGATIVE,
     ATTENTION,
     HIDDEN_LEAVES_A_KEY,
+    LEAVES_A_KEY,
     MASK_IS_BOOLEAN,
     SHOWN_LEAVES_A_KEY,
     VERY_NEGATIVE,
@@ -53,6 +54,19 @@ def scores_of(q: Tensor, k: Tensor, scale: float, divisor: float) -> Tensor:
     product = q @ either(k.transpose(-2, -1), k.transpose(2, 3), k.permute(0, 1, 3, 2))
     product = either(product, product.to(torch.float32))
     return either(product * scale, product / divisor, product)
+
+
+def scores_to_mask(q: Tensor, k: Tensor, scale: float, divisor: float) -> Tensor:
+    """Return the same, of a product that may be an ``einsum`` as well."""
+    product = torch.einsum("bhnd,bhmd->bhnm", q, k)
+    return either(
+        scores_of(q, k, scale, divisor), either(product * scale, product / divisor, product)
+    )
+
+
+def attended(weights: Tensor, v: Tensor) -> Tensor:
+    """Return the values by their shares."""
+    return either(weights @ v, torch.einsum("bhnm,bhmd->bhnd", weights, v))
 
 
 def scaled(masked: Tensor, scale: float, divisor: float) -> Tensor:
@@ -108,11 +122,11 @@ def zeros_hidden(
     mask: Tensor | bool | None = True,
 ) -> Tensor:
     """Hide the keys whose entry in the mask is 0 or False."""
-    scores = scores_of(q, k, scale, divisor)
+    scores = scores_to_mask(q, k, scale, divisor)
     masked = scores.masked_fill(either(shown == 0, shown.logical_not()), value)
     late = (q @ k.transpose(-2, -1)).masked_fill(shown == 0, value)
     scores = either(masked, masked if mask is not None else scores, scaled(late, scale, divisor))
-    return weights_of(scores, q, p, training) @ v
+    return attended(weights_of(scores, q, p, training), v)
 
 
 def fused_nonzero(
@@ -151,11 +165,11 @@ def others_hidden(
     mask: Tensor | bool | None = True,
 ) -> Tensor:
     """Hide the keys that a bool mask does not name."""
-    scores = scores_of(q, k, scale, divisor)
+    scores = scores_to_mask(q, k, scale, divisor)
     masked = either(scores.masked_fill(~shown, value), torch.where(shown, scores, value))
     late = (q @ k.transpose(-2, -1)).masked_fill(~shown, value)
     scores = either(masked, masked if mask is not None else scores, scaled(late, scale, divisor))
-    return weights_of(scores, q, p, training) @ v
+    return attended(weights_of(scores, q, p, training), v)
 
 
 def fused_shown(
@@ -194,11 +208,11 @@ def named_hidden(
     mask: Tensor | bool | None = True,
 ) -> Tensor:
     """Hide the keys that a bool mask names."""
-    scores = scores_of(q, k, scale, divisor)
+    scores = scores_to_mask(q, k, scale, divisor)
     masked = either(scores.masked_fill(hidden, value), torch.where(hidden, value, scores))
     late = (q @ either(k.transpose(-2, -1), k.transpose(2, 3))).masked_fill(hidden, value)
     scores = either(masked, masked if mask is not None else scores, scaled(late, scale, divisor))
-    return weights_of(scores, q, p, training) @ v
+    return attended(weights_of(scores, q, p, training), v)
 
 
 def fused_hidden(
@@ -236,9 +250,9 @@ def added_to_scores(
     mask: Tensor | bool | None = True,
 ) -> Tensor:
     """Add 0 to the scores of the keys to see and something very negative to the others."""
-    scores = scores_of(q, k, scale, divisor)
+    scores = scores_to_mask(q, k, scale, divisor)
     scores = either(scores + added, scores + added if mask is not None else scores)
-    return weights_of(scores, q, p, training) @ v
+    return attended(weights_of(scores, q, p, training), v)
 
 
 def fused_zero(
@@ -258,6 +272,58 @@ def fused_zero(
         k,
         v,
         attn_mask=None if mask is None else added == 0,
+        dropout_p=p if training else 0.0,
+        scale=scale / divisor,
+    )
+
+
+def hidden_twice(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    hidden: Tensor,
+    also: Tensor,
+    value: float,
+    other: float,
+    scale: float = 1.0,
+    divisor: float = 1.0,
+    p: float = 0.0,
+    training: bool = False,
+    mask: Tensor | bool | None = True,
+    flag: bool = True,
+) -> Tensor:
+    """Hide the keys of padding, and those to come, by two bool masks."""
+    scores = scores_to_mask(q, k, scale, divisor)
+    once = scores.masked_fill(hidden, value)
+    once = either(once, once if mask is not None else scores)
+    twice = once.masked_fill(also, other)
+    twice = either(twice, twice if flag else once)
+    return attended(weights_of(twice, q, p, training), v)
+
+
+def fused_twice(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    hidden: Tensor,
+    also: Tensor,
+    value: float,
+    other: float,
+    scale: float,
+    divisor: float,
+    p: float,
+    training: bool,
+    mask: Tensor | bool | None,
+    flag: bool,
+) -> Tensor:
+    """Attend to the keys that neither mask names."""
+    return F.scaled_dot_product_attention(
+        q,
+        k,
+        v,
+        attn_mask=None
+        if mask is None and not flag
+        else ~((False if mask is None else hidden) | (also if flag else False)),
         dropout_p=p if training else 0.0,
         scale=scale / divisor,
     )
@@ -284,6 +350,13 @@ def hidden_inputs(draw: Draw) -> dict[str, Any]:
     """Return operands and a bool mask of the keys to hide, or none."""
     given = shown_inputs(draw)
     return {"hidden": ~given.pop("shown"), **given}
+
+
+def twice_inputs(draw: Draw) -> dict[str, Any]:
+    """Return operands and two masks that leave each query the same keys at least."""
+    given = hidden_inputs(draw)
+    also = {"also": ~shown_keys(draw, given), "other": fill_value(draw, given)}
+    return {**given, **also, "flag": draw.choice([True, False])}
 
 
 def added_inputs(draw: Draw) -> dict[str, Any]:
@@ -322,7 +395,13 @@ RULE = Substitution(
             added_to_scores,
             fused_zero,
             added_inputs,
-            (*ATTENTION, MASK_IS_BOOLEAN, ADDED_LEAVES_A_KEY),
+            (*ATTENTION, MASK_IS_BOOLEAN, LEAVES_A_KEY),
+        ),
+        Form(
+            hidden_twice,
+            fused_twice,
+            twice_inputs,
+            (*ATTENTION, VERY_NEGATIVE, ALSO_VERY_NEGATIVE, LEAVES_A_KEY),
         ),
         *LAYOUTS,
         *COLUMNS,

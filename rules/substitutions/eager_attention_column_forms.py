@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from npufix.rules.shared.operands.attention import (
-    ADDED_LEAVES_A_KEY,
     ATTENTION,
     FOUR_DIMENSIONAL,
     HIDDEN_LEAVES_A_KEY,
+    LEAVES_A_KEY,
     MASK_IS_BOOLEAN,
     NOT_FUSED_YET,
     VERY_NEGATIVE,
@@ -183,6 +183,6 @@ COLUMNS = (
         added_to_scores,
         fused_zero,
         added_inputs,
-        (*_CONDITIONS, MASK_IS_BOOLEAN, ADDED_LEAVES_A_KEY),
+        (*_CONDITIONS, MASK_IS_BOOLEAN, LEAVES_A_KEY),
     ),
 )

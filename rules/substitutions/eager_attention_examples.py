@@ -219,6 +219,60 @@ def attention(q, k, v, dropout: float, training: bool):
     )
 """,
     ),
+    # two masks, either of which may not be there: lucidrains
+    Rewritten(
+        """
+class Attention(nn.Module):
+    def forward(self, q, k, v, scale: float, pad=None):
+        n = q.shape[2]
+        sim = torch.einsum("b h i d, b h j d -> b h i j", q, k) * scale
+        if pad is not None:
+            sim = sim.masked_fill(~pad[:, None, None, :], -torch.finfo(sim.dtype).max)
+        if self.causal:
+            later = torch.ones(n, n, dtype=torch.bool, device=q.device).triu(1)
+            sim = sim.masked_fill(later, -torch.finfo(sim.dtype).max)
+        return torch.einsum("b h i j, b h j d -> b h i d", sim.softmax(dim=-1), v)
+""",
+        """
+class Attention(nn.Module):
+    def forward(self, q, k, v, scale: float, pad=None):
+        n = q.shape[2]
+        return F.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=(
+                None
+                if pad is None and (not self.causal)
+                else ~(
+                    (False if pad is None else ~pad[:, None, None, :])
+                    | (
+                        torch.ones(n, n, dtype=torch.bool, device=q.device).triu(1)
+                        if self.causal
+                        else False
+                    )
+                )
+            ),
+            scale=scale,
+        )
+""",
+    ),
+    # both are there
+    Rewritten(
+        """
+def attention(q, k, v, padding, later, scale: float):
+    scores = (q @ k.transpose(-2, -1)) * scale
+    scores = scores.masked_fill(padding == 0, -1e9)
+    scores = scores.masked_fill(later, -1e9)
+    return scores.softmax(-1) @ v
+""",
+        """
+def attention(q, k, v, padding, later, scale: float):
+    return F.scaled_dot_product_attention(
+        q, k, v, attn_mask=~((padding == 0) | later), scale=scale
+    )
+""",
+    ),
 )
 
 LEFT_ALONE = (

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from npufix.rules.shared.operands.attention import ADDED_LEAVES_A_KEY
+from npufix.rules.shared.operands.attention import LEAVES_A_KEY
 from npufix.rules.shared.operands.norms import unknown
 from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Substitution
 
@@ -69,9 +69,7 @@ RULE = Substitution(
     name="unused-attention-weights",
     summary="an nn.MultiheadAttention computes weights that nobody reads",
     table="fusion",
-    forms=(
-        Form(with_weights, without_weights, inputs, (RANDOM_NUMBERS, NO_MASK, ADDED_LEAVES_A_KEY)),
-    ),
+    forms=(Form(with_weights, without_weights, inputs, (RANDOM_NUMBERS, NO_MASK, LEAVES_A_KEY)),),
     search="attention-weights",
     replaces=(
         "Add",

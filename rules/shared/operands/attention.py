@@ -72,8 +72,8 @@ def _without_dropout(site: Site) -> bool | None:
     return True if site.literal("p") == 0 or site.literal("training") is False else None
 
 
-def _very_negative(site: Site) -> bool | None:
-    value = site.number("value")
+def _very_negative(site: Site, name: str = "value") -> bool | None:
+    value = site.number(name)
     return None if value is None else value <= _VERY_NEGATIVE
 
 
@@ -103,6 +103,9 @@ VERY_NEGATIVE = Condition(
     "the scores of hidden keys are set to -10000 or less, and the others are small beside that",
     _very_negative,
 )
+ALSO_VERY_NEGATIVE = Condition(
+    VERY_NEGATIVE.name, VERY_NEGATIVE.text, lambda site: _very_negative(site, "other")
+)
 SHOWN_LEAVES_A_KEY = Condition(
     "no-fully-masked-row",
     "every query sees at least one key",
@@ -119,9 +122,7 @@ MASK_IS_BOOLEAN = Condition(
     "gradient",
     lambda site: site.is_boolean_bias("added"),
 )
-ADDED_LEAVES_A_KEY = Condition(
-    "no-fully-masked-row", "every query sees at least one key", lambda _: None
-)
+LEAVES_A_KEY = Condition("no-fully-masked-row", "every query sees at least one key", lambda _: None)
 RANDOM_NUMBERS = Condition(
     "other-random-numbers",
     "in training the fused operator may drop other weights than the code does from the same seed",
