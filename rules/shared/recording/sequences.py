@@ -98,21 +98,24 @@ class Occurrences:
         """
         kernels = self.recording.kernels
         order = in_order(kernels)
-        kernels = kernels[["type", "output_shapes", "input_shapes"]]
+        is_kind = (kernels["type"] == kind).to_numpy(bool)
         at = np.empty_like(order)
         at[order] = np.arange(len(order))
         found = []
         for part, apart in ((0, -1), (-1, 1)):
             own = self.rows[:, part]
             rows = order[(at[own] + apart).clip(0, len(order) - 1)]
-            one, other = kernels.iloc[rows], kernels.iloc[own]
-            same = (one["type"] == kind).to_numpy(bool) & (rows != own)
-            ends = (one, other) if part == 0 else (other, one)
-            shapes = [
-                end[name].astype(str).str.split(";").str[0].to_numpy()
-                for end, name in zip(ends, ("output_shapes", "input_shapes"), strict=True)
-            ]
-            found.append(np.where(same & (shapes[0] == shapes[1]) & (shapes[0] != ""), rows, -1))
+            near = np.flatnonzero(is_kind[rows] & (rows != own))
+            beside = np.full_like(rows, -1)
+            if len(near):
+                ends = (rows[near], own[near]) if part == 0 else (own[near], rows[near])
+                shapes = [
+                    kernels[name].iloc[end].astype(str).str.split(";").str[0].to_numpy()
+                    for end, name in zip(ends, ("output_shapes", "input_shapes"), strict=True)
+                ]
+                fits = near[(shapes[0] == shapes[1]) & (shapes[0] != "")]
+                beside[fits] = rows[fits]
+            found.append(beside)
         return found[0], found[1]
 
     def part(self, number: int, *columns: str) -> pd.DataFrame:
