@@ -133,11 +133,12 @@ def see_through(function: Callable[..., Any]) -> Callable[..., Any]:
 
     As ``def inner(model, *args, **kwargs)`` around a function of its own does.
     """
-    known = inspect.unwrap(function)
-    kinds = {p.kind for p in inspect.signature(known).parameters.values()}
-    held = (
-        getattr(cell, "cell_contents", None) for cell in getattr(known, "__closure__", None) or ()
-    )
+    try:
+        known = inspect.unwrap(function)
+        kinds = {p.kind for p in inspect.signature(known).parameters.values()}
+        held = [cell.cell_contents for cell in getattr(known, "__closure__", None) or ()]
+    except (TypeError, ValueError):  # nobody knows what it takes, or a cell is empty
+        return function
     inner = [f for f in held if inspect.isfunction(f)]
     passes_on = kinds >= {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
     return see_through(inner[0]) if passes_on and len(inner) == 1 else function
