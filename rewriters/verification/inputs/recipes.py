@@ -7,7 +7,6 @@ import enum
 import inspect
 import itertools
 import re
-import sys
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeGuard
@@ -32,6 +31,7 @@ from npufix.rewriters.verification.inputs.objects.configurations import (
 )
 from npufix.rewriters.verification.inputs.objects.examples import list_constructions
 from npufix.rewriters.verification.inputs.objects.kept import (
+    NOT_THE_USERS,
     find_kept_use,
     find_tensor_use,
     is_layer,
@@ -101,7 +101,6 @@ _MOST_WORDS = 200
 """Characters of an error that are quoted."""
 _FEW_CLASSES = 4
 _TEXTS = 3
-_NOT_THE_USERS = frozenset({*sys.stdlib_module_names, "torch", "numpy"})
 _MOST_MADE = 2
 _DEEPEST = 3
 _being_made: list[tuple[type, str]] = []
@@ -428,7 +427,7 @@ def offer_objects(parameter: Parameter, loaded: Loaded) -> list[Spec]:
 def _offer_made(kind: type, name: str, loaded: Loaded) -> list[Spec]:
     if issubclass(kind, enum.Enum):
         return offer_members(kind, name)
-    foreign = kind.__module__.partition(".")[0] in _NOT_THE_USERS
+    foreign = kind.__module__.partition(".")[0] in NOT_THE_USERS
     foreign |= any(kind is known for known, _ in _being_made)
     if foreign or issubclass(kind, torch.Tensor) or len(_being_made) >= _DEEPEST:
         return []

@@ -50,6 +50,7 @@ from npufix.rewriters.verification.inputs.objects.state import (
 from npufix.rewriters.verification.inputs.source.parameters import (
     Parameter,
     list_parameters,
+    see_through,
     tie_ends,
 )
 from npufix.rewriters.verification.sandbox.try_call import try_call
@@ -230,7 +231,7 @@ class Target:
 
     def _read_signature(self) -> list[Parameter]:
         try:
-            takes: Callable[..., Any] = self._function
+            takes: Callable[..., Any] = see_through(self._function)
             if self.applied is not None:
                 takes = self.applied.forward
             found = list_parameters(inspect.signature(takes))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import sys
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -17,7 +18,7 @@ from npufix.rewriters.verification.inputs.source.declarations import (
     Declarations,
     read_declarations,
 )
-from npufix.rewriters.verification.inputs.source.parameters import guess_scalars
+from npufix.rewriters.verification.inputs.source.parameters import guess_scalars, see_through
 from npufix.rewriters.verification.inputs.source.path_conditions import find_compared_constants
 from npufix.rewriters.verification.inputs.source.training.loops import find_batches, find_result
 from npufix.rewriters.verification.inputs.source.training.losses import find_class_weights
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.verification.inputs.source.parameters import Parameter
 
 _READ_S = 5.0
+NOT_THE_USERS = frozenset({*sys.stdlib_module_names, "torch", "numpy"})
 _NAMES = {"modules": ("",), "parameters": ("weight",), "buffers": ("running_mean",)}
 """Of the parts of a layer, as others call them."""
 _NUMBERS = 2
@@ -63,7 +65,7 @@ def find_kept_use(owner: type, name: str, *, called: bool) -> Use:
     return Use(
         looped=bool({name, own} & set(map(ast.unparse, walks))),
         called=called or gives is not None,
-        attributes=set(re.findall(rf"\bself\.{kept}\.(\w+)", source)),
+        attributes=set(re.findall(rf"(?<![\w.])(?:self\.{kept}|{name})\.(\w+)", source)),
         batches=find_batches(methods, own),
         gives=gives,
     )
@@ -234,8 +236,13 @@ def read_init(owner: type) -> Declarations:
 
 @lru_cache(maxsize=4)  # each argument of ``__init__`` asks
 def read_methods(owner: type) -> tuple[str, ast.AST]:
-    """Return the text of the methods of a class, and its syntax."""
-    methods = filter(inspect.isfunction, vars(owner).values())
+    """Return the text of the methods of a class and of the user's that it inherits, and its syntax.
+
+    Those of the class itself come first.
+    """
+    own = [k for k in owner.__mro__ if k.__module__.partition(".")[0] not in NOT_THE_USERS]
+    held = [m for kind in own or [owner] for m in vars(kind).values() if inspect.isfunction(m)]
+    methods = map(see_through, held)
     texts = (try_call(lambda m=m: inspect.getsource(m), _READ_S).value for m in methods)  # type: ignore[misc] # a default binds it
     source = "".join(map(str, texts))
     tree = try_call(lambda: ast.parse(f"class _:\n{source}"), _READ_S).value

@@ -128,3 +128,7 @@ class Placeholder:
     def __bool__(self) -> bool:
         self._use()
         return False
+
+    def __instancecheck__(self, _made: object) -> bool:
+        """Say no, as nothing here is made of a class that is missing."""
+        return False

@@ -21,7 +21,12 @@ from npufix.rewriters.verification.calls.values import (
     Value,
     seed_generator,
 )
-from npufix.rewriters.verification.inputs.source.parameters import WIDTH, Parameter
+from npufix.rewriters.verification.inputs.source.parameters import (
+    WIDTH,
+    Parameter,
+    guess_attribute,
+)
+from npufix.rewriters.verification.sandbox.try_call import try_call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -38,6 +43,7 @@ _LENGTHS = (4, 6, 3)
 TASKS: tuple[Task, ...] = ("rows", "positions", "like")
 MODEL = "(^|_)(model|net|network|module)$"
 _VOCABULARY = 11
+_GUESS_S = 1.0
 _ROWS = 3
 _LAST = 2
 """Rows of the last batch: a mean of means is not the mean of all."""
@@ -177,9 +183,16 @@ class TrainedModel(torch.nn.Module):
 
     running_mean: torch.Tensor
 
-    def __init__(self, kind: str, names: str, task: Task, seed: int, *, mode: bool) -> None:
-        """``kind`` and ``names`` are those of a ``Result``; in training, with ``mode``."""
+    def __init__(  # noqa: PLR0913 - all that a loop may ask
+        self, kind: str, names: str, task: Task, seed: int, *, mode: bool, sizes: str = ""
+    ) -> None:
+        """``kind`` and ``names`` are those of a ``Result``; in training, with ``mode``.
+
+        ``sizes`` are attributes that code reads: ``net.max_seq_len``.
+        """
         super().__init__()
+        for name in sizes.split():
+            setattr(self, name, guess_attribute(name))
         self.train(mode)
         self._kind, self._names, self._task = kind, tuple(names.split()), task
         drawn = _draw(3, WIDTH, seed=("model", seed))
@@ -243,8 +256,10 @@ class TrainedModel(torch.nn.Module):
             spread = scores.mean(1).reshape(-1, *(1,) * (first.dim() - 1))
             return first.to(scores.dtype) * self.weight.mean() + spread
         if not first.is_floating_point():
+            # as many as there are tokens: a tenth of them, which sampling keeps, is one
+            words = torch.cat((scores, scores.flip(1) / 2), 1)[:, None, :_VOCABULARY]
             steps = torch.arange(first.shape[1], dtype=scores.dtype) / 4
-            return classes[:, None] + torch.tanh(steps[None, :, None] * classes[:, None])
+            return words + torch.tanh(steps[None, :, None] * words)
         shape = (*classes.shape, *first.shape[2:])
         return classes.reshape(*classes.shape, *(1,) * (first.dim() - 2)).expand(shape).contiguous()
 
@@ -373,7 +388,8 @@ def _offer_parts(parameter: Parameter, use: Use) -> Iterator[Spec]:
         yield from (_offer("loss", f"an nn.{kind}", kind) for kind in _LOSSES)
     elif use.gives is not None and _is_trained(name, use):
         # what calls ``train`` may find it in evaluation
-        yield from _offer_models(use.gives, name, mode="train" not in use.attributes)
+        sizes = " ".join(_list_sizes(use))
+        yield from _offer_models(use.gives, name, mode="train" not in use.attributes, sizes=sizes)
 
 
 def loss(kind: str) -> torch.nn.Module:
@@ -386,7 +402,14 @@ def _is_trained(name: str, use: Use) -> bool:
     """Say whether what is called is a model of which more is read than a tensor, or that trains."""
     as_model = use.attributes & {"train", "eval", "zero_grad", "no_sync", "parameters"}
     special = use.gives is not None and use.gives.kind not in {"tensor", "tuple"}
+    special |= bool(_list_sizes(use))
     return bool(as_model) or (special and re.search(MODEL, name) is not None)
+
+
+def _list_sizes(use: Use) -> list[str]:
+    """Return what code reads of a model that modules do not have, and whose name says a number."""
+    own = (name for name in sorted(use.attributes) if not hasattr(torch.nn.Module, name))
+    return [n for n in own if not try_call(lambda n=n: guess_attribute(n), _GUESS_S).error]  # type: ignore[misc] # a default binds it
 
 
 def _offer_batches(form: Batch) -> Iterator[Spec]:
@@ -411,12 +434,13 @@ def _offer_batch(form: Batch) -> Iterator[Spec]:
         yield _offer("one_batch", label, form.kind, _spell(form.items), task)
 
 
-def _offer_models(form: Result, name: str, *, mode: bool) -> Iterator[Spec]:
+def _offer_models(form: Result, name: str, *, mode: bool, sizes: str) -> Iterator[Spec]:
     seed = sum(map(ord, name))
     read = f"{form.kind} of {', '.join(form.names)}" if form.names else form.kind
     for task in TASKS:
         label = f"a model that returns a {read} ({task})"
         names = " ".join(form.names)
-        yield _offer("TrainedModel", label, form.kind, names, task, seed, mode=mode)
+        given = {"mode": mode} | ({"sizes": sizes} if sizes else {})
+        yield _offer("TrainedModel", label, form.kind, names, task, seed, **given)
     if form.kind == "tuple":  # ``model(x)[0]`` of a tensor
         yield _offer("TrainedModel", "a model", "tensor", "", "rows", seed, mode=mode)

@@ -6,7 +6,7 @@ import ast
 import inspect
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -14,7 +14,7 @@ from npufix.rewriters.graph.modules.syntax import list_defaults
 from npufix.rewriters.verification.calls.values import Spec, Tensor, Value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 Table: TypeAlias = tuple[tuple[re.Pattern[str], tuple[object, ...]], ...]
 
@@ -45,7 +45,7 @@ SIZES = _compile(
     (r"stride|dilation", (1, 2)),
     (r"groups?$", (2, 1)),  # of one group, none can be taken for another
     (
-        r"epochs?$|(^|_)iter(ation)?s?$|global_step|accum\w*steps|(log|print)_(freq|every|interval)",
+        r"epochs?$|(^|_)iter(ation)?s?$|global_step|steps$|(log|print)_(freq|every|interval)",
         (2, 3),
     ),
     (r"padding$", (0, 1)),
@@ -61,7 +61,7 @@ SIZES = _compile(
     (r"^(n|k|m|num.*|.*_num|.*count)$", (2, 8, 4)),
 )
 FLOATS = _compile(
-    (r"eps", (1e-5, 1e-3)),
+    (r"(?<!st)eps", (1e-5, 1e-3)),
     (r"drop|^p$|(?<!log)(?<!log_)prob|smooth", (0.1,)),
     (r"theta|base", (10000.0,)),
     (r"temperature|tau|gamma", (2.0, 0.5)),
@@ -126,6 +126,22 @@ def list_parameters(signature: inspect.Signature) -> list[Parameter]:
         for p in signature.parameters.values()
         if p.kind not in {p.VAR_POSITIONAL, p.VAR_KEYWORD}
     ]
+
+
+def see_through(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what a wrapper calls that takes anything and does not say what it wraps.
+
+    As ``def inner(model, *args, **kwargs)`` around a function of its own does.
+    """
+    try:
+        known = inspect.unwrap(function)
+        kinds = {p.kind for p in inspect.signature(known).parameters.values()}
+        held = [cell.cell_contents for cell in getattr(known, "__closure__", None) or ()]
+    except (TypeError, ValueError):  # nobody knows what it takes, or a cell is empty
+        return function
+    inner = [f for f in held if inspect.isfunction(f)]
+    passes_on = kinds >= {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+    return see_through(inner[0]) if passes_on and len(inner) == 1 else function
 
 
 def _text(annotation: object) -> str:

@@ -48,6 +48,7 @@ _OTHER_SECTION = re.compile(
     r"(?ims)^[ \t]*(returns?|yields?|raises|outputs?|examples?|notes?|references)[ \t]*:?[ \t]*$"
     r".*?(?=^[ \t]*(?:args|arguments|parameters|inputs?|shapes?)[ \t]*:?[ \t]*$|\Z)"
 )
+_ITEM = re.compile(r"(?m)^[ \t]*\w+ \([^()\n]*\b(int|float|bool|str|list|Module)\b[^()\n]*\):")
 _JOINED = re.compile(r"(?:\s*(?:,|/|&|\band\b|\bor\b)\s*)+")
 _HEADER = (
     r"^[ \t]*(?:[-*#][ \t]*|:param[ \t]+(?:[\w.\[\]]+[ \t]+)?|@param[ \t]+)?({names})[ \t]*"
@@ -307,7 +308,7 @@ def _entries(text: str, names: Sequence[str]) -> Iterator[_Entry]:
     header = re.compile(_HEADER.format(names=several + r"\b"), re.MULTILINE)
     inside = re.compile(rf"(?<![\w.]){several}(?![\w.])")
     others = {m.start() for m in _OTHER_PART.finditer(text)}
-    starts = sorted({m.start() for m in header.finditer(text)} | others)
+    starts = sorted({m.start() for p in (header, _ITEM) for m in p.finditer(text)} | others)
     for begin, end in zip([0, *starts], [*starts, len(text)], strict=True):
         part = text[begin:end]
         if begin in others:

@@ -114,8 +114,7 @@ class Use:
     weighs: bool = False
     """Whether it holds a number for each class: ``F.cross_entropy(x, y, weight=weights)``."""
     numbers: bool = False
-    """Whether its elements are whole: ``chosen == expert`` in a loop over the experts, or
-    ``x[: int(lengths[b])]``, which takes no half of a frame."""
+    """Whether its elements are whole: ``chosen == expert``, ``x[: int(lengths[b])]``."""
     batches: Batch | None = None
     """What a loop takes from it with every round, if it takes that apart."""
     batch: Batch | None = None
@@ -361,8 +360,9 @@ def find_sizes_told_apart(function: Function) -> Iterator[tuple[tuple[str, int],
 def _note_unpacking(use: Use, targets: ast.Tuple | ast.List, value: ast.expr, name: str) -> None:
     stars = sum(isinstance(target, ast.Starred) for target in targets.elts)
     count = len(targets.elts) - stars
-    if isinstance(value, ast.Tuple) and len(value.elts) == len(targets.elts):
-        return
+    if isinstance(value, ast.Tuple):  # ``b, n, device = *x.shape, x.device``
+        starred = [_is_shape(v.value, name) for v in value.elts if isinstance(v, ast.Starred)]
+        use.dims |= {count - len(value.elts) + 1} if starred == [True] and not stars else set()
     use.paired |= _is(value, name) and len(targets.elts) == _PAIR and not stars
     cut = isinstance(value, ast.Subscript) and _is_shape(value.value, name)
     if cut or (stars and _is_shape(value, name)):

@@ -72,12 +72,77 @@ class Residual(torch.nn.Module):
         return out
 """
 
+WRAPPED = """
+def evaluated(function):
+    def inner(model, *args, **kwargs):
+        model.eval()
+        return function(model, *args, **kwargs)
+
+    return inner
+
+
+class Sampler(torch.nn.Module):
+    def __init__(self, net, pad_value=0):
+        super().__init__()
+        self.net, self.pad_value, self.max_seq_len = net, pad_value, net.max_seq_len
+
+    @torch.no_grad()
+    @evaluated
+    def generate(self, start_tokens, steps, thres=0.9):
+        b, n, device = *start_tokens.shape, start_tokens.device
+        out = start_tokens
+        for _ in range(steps):
+            scores = self.net(out[:, -self.max_seq_len :])[:, -1]
+            best = scores.topk(int((1 - thres) * scores.shape[-1]), dim=-1)
+            out = torch.cat((out, best.indices[:, :1]), dim=-1)
+        return out[:, n:]
+"""
+INHERITED = '''
+class Attack:
+    """Change images.
+
+    Args:
+        model (nn.Module): is attacked.
+        eps (float): how far.
+        border (tuple): around images. Default: (1, 2, 3, 4).
+
+    Shape:
+        - images: (N, C, H, W)
+
+    """
+
+    def __init__(self, name, model):
+        self.name, self.model = name, model
+        self.device = next(model.parameters()).device
+
+    def scores(self, images):
+        return self.model(images)
+
+
+class Sign(Attack):
+    def __init__(self, model, eps=0.1, steps=10):
+        super().__init__("sign", model)
+        self.eps, self.steps = eps, steps
+
+    def forward(self, images, labels):
+        images = images.clone().detach().to(self.device)
+        for _ in range(self.steps):
+            images.requires_grad = True
+            cost = F.cross_entropy(self.scores(images), labels)
+            grad = torch.autograd.grad(cost, images)[0]
+            grad = grad / grad.abs().mean(dim=(1, 2, 3), keepdim=True)
+            images = (images + self.eps * grad).detach()
+        return images
+'''
+
 
 @pytest.mark.parametrize(
     ("text", "old", "right", "wrong", "made"),
     [
         (MODES, "* loss\n", "* 1.0 * loss\n", "* loss * 2\n", "mode='binary'"),
         (BY_NAME, "* 2", "* 2.0", "* 3", "dim="),
+        (WRAPPED, "[:, :1]", "[:, 0:1]", "[:, -1:] + 1", "net=a model"),
+        (INHERITED, "images + self.eps * grad", "self.eps * grad + images", "images", "model="),
         (PASSED_ON, "out + layer.codes(each)", "layer.codes(each) + out", "out", "codebook_size="),
     ],
 )
