@@ -75,6 +75,30 @@ def test_another_message_of_the_same_exception_is_equivalent() -> None:
     assert any(error.startswith("ValueError") for error in found.tried.errors)
 
 
+MERGED = '''
+def merge(x: torch.Tensor, causal=None) -> torch.Tensor:
+    """x (B, S), causal (S, S) bool or None."""
+    if x.dim() != 2:
+        raise ValueError("x must be (B, S)")
+    if causal is not None and causal.shape[-1] != x.shape[-1]:
+        raise ValueError("they differ")
+    return x if causal is None else x[:, None].masked_fill(causal, 0.0)
+'''
+
+
+def test_what_a_text_asks_for_is_what_code_raises_without() -> None:
+    first = '    if x.dim() != 2:\n        raise ValueError("x must be (B, S)")\n'
+    found = verdict(MERGED, (first, ""))
+    assert found.status is Status.REFUTED, found
+    assert "the original raises ValueError: x must be (B, S)" in found.reason
+
+
+def test_an_option_that_is_said_to_be_of_flags_is_passed() -> None:
+    found = verdict(MERGED, ('raise ValueError("they differ")', 'raise ValueError(f"{x.shape}")'))
+    assert found.status is Status.EQUIVALENT, found
+    assert any("causal=bool" in one for one in found.tried.arguments)
+
+
 def test_a_missing_key_is_an_exception_of_the_code() -> None:
     text = """
     KINDS = {"relu": F.relu, "silu": F.silu}
@@ -150,6 +174,18 @@ def test_elsewhere_nan_is_said_and_refutes_nothing() -> None:
     found = verdict(text, ("x.exp() / (1 + x.exp())", "torch.sigmoid(x)"))
     assert found.status is Status.EQUIVALENT, found
     assert found.notes[0].startswith("for NaN and Inf")
+
+
+def test_ordinary_numbers_show_a_difference_before_nan() -> None:
+    text = """
+    def quantise(x: torch.Tensor) -> torch.Tensor:
+        clamped = x.clamp(-0.5, 0.5)
+        return clamped + (clamped.round() - clamped).detach()
+    """
+    found = verdict(text, ("clamped + (clamped.round() - clamped)", "x + (clamped.round() - x)"))
+    assert found.status is Status.REFUTED
+    assert found.reason.startswith("gradient of x")
+    assert "NaN" not in found.reason
 
 
 def test_a_caller_with_a_name_of_the_parameter_is_shown() -> None:
