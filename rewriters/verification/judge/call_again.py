@@ -9,6 +9,7 @@ import torch
 
 from npufix.rewriters.verification.calls.values import MadeArgument
 from npufix.rewriters.verification.inputs.arguments import is_integral
+from npufix.rewriters.verification.inputs.objects.offers import let_fail
 from npufix.rewriters.verification.judge.observe_case import CaseRun, observe_original
 
 if TYPE_CHECKING:
@@ -30,8 +31,8 @@ def call_again(
 ) -> Iterator[CaseRun]:
     """Yield the same call after others, if calls leave something behind: a cache, a counter.
 
-    After the same one; after a longer or a shorter one, for which a table was made; and after the
-    same in another dtype, in which it was made.
+    After the same one; after a longer or a shorter one, for which a table was made; after one whose
+    functions have failed; and after the same in another dtype, in which the table was made.
     """
     case = one.case
     own = [
@@ -48,12 +49,15 @@ def call_again(
     other = None
     if one.dtype == torch.float32:
         other = _find_of_another_size(case, compared)
-        ways = [(case.assignment, None), (other, None)]
+        specs = case.assignment.specs
+        failing = let_fail(specs)
+        failed = None if failing == specs else replace(case.assignment, specs=failing)
+        ways = [(case.assignment, None), (other, None), (failed, None)]
     for earlier, dtype in (*ways, (case.assignment, _AFTER[one.dtype])):
         again = None
         if dtype is not None and not _keeps_a_cache(run, case):
             continue
-        kind = earlier is not other, dtype, one.dtype
+        kind = earlier is case.assignment, dtype, one.dtype
         before = [_kind_of_again(c) == kind for c in run.called_again]
         if earlier is not None and sum(before) < (_MOST_AGAIN if dtype is None else _MOST_IN_OTHER):
             again = observe_original(

@@ -99,6 +99,49 @@ def test_an_option_that_is_said_to_be_of_flags_is_passed() -> None:
     assert any("causal=bool" in one for one in found.tried.arguments)
 
 
+SCOPE = """
+class Scope:
+    def __init__(self):
+        self.depth = 0
+
+    def run(self, fn, x: torch.Tensor) -> torch.Tensor:
+        self.depth += 1
+        try:
+            return fn(x) * self.depth
+        finally:
+            self.depth -= 1
+"""
+STEPS = """
+class Steps:
+    def __init__(self):
+        self.steps = self.failed = 0
+
+    def run(self, loss_fn, x: torch.Tensor):
+        try:
+            loss = loss_fn(x)
+        except RuntimeError:
+            self.failed += 1
+            return None
+        self.steps += 1
+        return loss
+"""
+
+
+def test_what_is_left_of_a_call_whose_function_fails_shows_in_the_next_one() -> None:
+    plain = "        out = fn(x) * self.depth\n        self.depth -= 1\n        return out\n"
+    found = verdict(SCOPE, (SCOPE[SCOPE.index("        try:") :], plain))
+    assert found.status is Status.REFUTED, found
+    assert "after fn=a function that raises" in found.reason
+    assert found.script
+
+
+def test_a_loss_of_one_argument_is_none_of_results_and_labels() -> None:
+    late = ("        self.steps += 1\n        return loss", "        return loss")
+    found = verdict(STEPS, late, ("try:\n", "try:\n            self.steps += 1\n"))
+    assert found.status is Status.REFUTED, found
+    assert "self.steps" in found.reason
+
+
 def test_a_missing_key_is_an_exception_of_the_code() -> None:
     text = """
     KINDS = {"relu": F.relu, "silu": F.silu}
