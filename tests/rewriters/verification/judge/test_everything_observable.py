@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 from changed_programs import verdict  # noqa: E402 - needs torch
 
 from npufix.rewriters.verification.inputs.source.operators import list_operators  # noqa: E402 - same
+from npufix.rewriters.verification.inputs.target import Assignment, CallCase  # noqa: E402 - same
 from npufix.rewriters.verification.verdict import Status  # noqa: E402 - same
 
 LOGGED = """
@@ -441,3 +442,8 @@ def test_an_operator_beside_a_function_asks_for_nothing_of_it() -> None:
     for name, own in (("square", True), ("Square.backward", True), ("double", False)):
         changed = list_operators(before, name) != list_operators(after, name)
         assert changed is own, name
+
+
+def test_calls_with_other_numbers_have_other_names() -> None:
+    names = {str(CallCase(Assignment(None, {}), seed=number)) for number in range(3)}
+    assert len(names) == 3
