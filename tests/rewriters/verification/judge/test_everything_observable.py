@@ -447,3 +447,18 @@ def test_an_operator_beside_a_function_asks_for_nothing_of_it() -> None:
 def test_calls_with_other_numbers_have_other_names() -> None:
     names = {str(CallCase(Assignment(None, {}), seed=number)) for number in range(3)}
     assert len(names) == 3
+
+
+def test_a_table_is_asked_for_again_with_one_size_that_is_another() -> None:
+    text = """
+    TABLES = {}
+    def table(rows: int, width: int) -> torch.Tensor:
+        key = rows, width
+        if key not in TABLES:
+            TABLES[key] = torch.arange(rows * width).view(rows, width)
+        return TABLES[key]
+    """
+    other = "next((k for k in TABLES if k[0] == rows), (rows, width))"
+    found = verdict(text, ("key = rows, width", f"key = {other}"))
+    assert found.status is Status.REFUTED, found
+    assert "after rows=" in found.reason
