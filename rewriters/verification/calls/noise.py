@@ -64,6 +64,8 @@ class _Noise(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch does n
         self._source = seed_generator("noise", seed)
         self._coarsest = _INNER_PRECISION
         """Of the dtypes that results have had."""
+        self._summed: tuple[torch.Tensor, torch.Tensor] | None = None
+        """The last result of a sum, and how far off its elements were made."""
 
     def __torch_dispatch__(
         self,
@@ -127,7 +129,10 @@ class _Noise(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch does n
             )
         if name == _SOFTMAX_BACKWARD and isinstance(result, torch.Tensor):
             result = self._shift_rows(result, *args)
-        return self._round(result, None, written=False)
+        rounded = self._round(result, None, written=False)
+        if isinstance(rounded, torch.Tensor) and _fit(rounded, found) and _fit(rounded, plain):
+            self._summed = rounded, (found.double() - plain.double()).abs()  # type: ignore[attr-defined] # tensors, as they fit
+        return rounded
 
     def _shift_rows(
         self, result: torch.Tensor, grad: torch.Tensor, output: torch.Tensor, dim: int, *_: object
@@ -138,8 +143,19 @@ class _Noise(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch does n
         of a row do not cancel where those of the code as it is written do.
         """
         most = (grad.double() * output.double()).abs().sum(dim, keepdim=True)
-        off = output.double() * most * self._draw(most.shape) * self._coarsest
+        least = (self._find_doubt(grad) * output.double()).sum(dim, keepdim=True)
+        most = (most * self._coarsest).maximum(least.nan_to_num(0.0, 0.0, 0.0))
+        off = output.double() * most * self._draw(most.shape)
         return (result.double() + off.nan_to_num(0.0, 0.0, 0.0)).to(result.dtype)
+
+    def _find_doubt(self, grad: torch.Tensor) -> torch.Tensor:
+        """Return how far off a gradient is that is a sum: by what was summed, not what is left."""
+        if self._summed is not None:
+            summed, off = self._summed
+            same = summed.data_ptr() == grad.data_ptr() and summed.numel() == grad.numel()
+            if same and grad.is_contiguous():
+                return off.reshape(grad.shape)
+        return torch.zeros((), dtype=torch.float64)
 
     def _shaken(self, eps: float, value: torch.Tensor) -> torch.Tensor:
         size = torch.where(value.abs() < _FILL, value.abs() * eps, 0.0)

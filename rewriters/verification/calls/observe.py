@@ -35,7 +35,7 @@ from npufix.rewriters.verification.calls.surroundings import (
 from npufix.rewriters.verification.calls.synchronisations import CountOperators, CountReads
 from npufix.rewriters.verification.calls.training import draw_cotangent, train, use_result
 from npufix.rewriters.verification.calls.values import map_items
-from npufix.rewriters.verification.sandbox.try_call import Outcome, try_call
+from npufix.rewriters.verification.sandbox.try_call import Outcome, RaisedError, try_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -267,7 +267,9 @@ def _call_earlier(
     seed_everything(seed)
     with way.entered(), torch.set_grad_enabled(gradients != "none"):
         first = try_call(lambda: prepared.call(earlier), seconds)
-    return CallRecord(error=first.error, kind=first.kind, stage="call") if first.error else None
+    if not first.error or first.kind == RaisedError.__name__:  # the next call shows what it leaves
+        return None
+    return CallRecord(error=first.error, kind=first.kind, stage="call")
 
 
 def _note_effects(  # noqa: PLR0913, PLR0917 - what was there before

@@ -196,14 +196,23 @@ def _find_places(
         for key, item in list(vars(value).items()):
             if not key.startswith("__"):
                 yield from _place(f"{name}.{key}", _attribute(value, key), item)
-        for number, item in enumerate(getattr(value, "__defaults__", None) or ()):
-            if isinstance(item, _CONTAINERS):
-                yield from _place(f"default {number} of {name}", _keep(item), item)
+            if isinstance(value, type):
+                yield from _find_defaults(f"{name}.{key}", getattr(item, "__func__", item))
+        yield from _find_defaults(name, value)
     else:
         own = isinstance(value, _PLAIN) or type(value).__module__ in {module, "builtins"}
         if own or isinstance(value, torch.Tensor | collections.deque | Mapping):
             access = (lambda: namespace.get(name)), (lambda v: namespace.__setitem__(name, v))
             yield from _place(name, access, value)
+
+
+def _find_defaults(name: str, function: object) -> Iterator[_Place]:
+    """Yield what a function holds for arguments that are left out: ``outputs=[]``."""
+    plain = enumerate(getattr(function, "__defaults__", None) or ())
+    by_name = (getattr(function, "__kwdefaults__", None) or {}).items()
+    for key, item in (*plain, *by_name) if isinstance(function, types.FunctionType) else ():
+        if isinstance(item, _CONTAINERS):
+            yield from _place(f"default {key} of {name}", _keep(item), item)
 
 
 def _attribute(holder: object, key: str) -> tuple[Callable[[], object], Callable[[object], None]]:

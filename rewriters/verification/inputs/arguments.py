@@ -277,7 +277,8 @@ def _join(parameter: Parameter, order: Sequence[Sequence[Tensor]]) -> list[Spec]
     if re.search(_SEVERAL, parameter.annotation):
         is_tuple = re.search("(?i)tuple", parameter.annotation)
         kind: Literal["tuple", "list"] = "tuple" if is_tuple else "list"
-        several = [Several((s, s), kind) for s in specs[:6] if isinstance(s, Tensor)]
+        first = dict.fromkeys([*specs[:6], *(s for group in order for s in group[:1])])
+        several = [Several((s, s), kind) for s in first if isinstance(s, Tensor)]
         # what goes through a list would go through the rows of a tensor too
         alone = several and re.fullmatch(r"(typing\.)?[LlSIC]\w+\[.*\]", parameter.annotation)
         specs = [*several, *(() if alone else specs)]

@@ -451,8 +451,9 @@ class _Search:
             if found.ends(until):
                 return
             reaches_all = not wanted.unreached(found.reached)
+            specs = self._leave_out_told(assignment.specs)
             if looks.say_nothing(assignment, any_sketch=not reaches_all) or (
-                found.assignments and is_unlikely(assignment.specs, found.assignments[0].specs)
+                found.assignments and is_unlikely(specs, found.assignments[0].specs)
             ):
                 continue
             ran = None if sorts.are_hopeless(assignment) else self._trace(assignment)
@@ -474,6 +475,11 @@ class _Search:
             found.reached |= reached
             if len(found.assignments) >= enough and not wanted.unreached(found.reached):
                 return
+
+    def _leave_out_told(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
+        """Return arguments without those that are of flags because it is said: ``(S, S) bool``."""
+        told = {n for n in specs if "bool" in self.declared.of(n).kinds}
+        return {n: s for n, s in specs.items() if n not in told}
 
     def _trace(self, assignment: Assignment) -> set[Place] | None:
         """Return the lines that a call runs, in evaluation and a second time if some are left."""

@@ -133,7 +133,7 @@ class CallCase:
         weights = ", float32 weights" if self.float32_weights else ""
         steps = f", {self.steps} optimiser steps" if self.steps else ""
         cast = ", under autocast" if self.autocast else ""
-        flavour += f", drawn anew ({self.seed})" if self.seed > 1 else ""
+        flavour += f", drawn anew ({self.seed})" if self.seed else ""
         flavour += ", gradients of an earlier step left" if self.left else ""
         flavour += f", {self.shared[0]} for {self.shared[1]} too" if any(self.shared) else ""
         return f"{self.assignment}{flavour}{mode}{weights}{cast}{steps}{made}{self._before}"

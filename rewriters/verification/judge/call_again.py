@@ -7,18 +7,21 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from npufix.rewriters.verification.calls.values import MadeArgument
+from npufix.rewriters.verification.calls.values import MadeArgument, Spec, Tensor, Value
 from npufix.rewriters.verification.inputs.arguments import is_integral
+from npufix.rewriters.verification.inputs.objects.offers import let_fail
 from npufix.rewriters.verification.judge.observe_case import CaseRun, observe_original
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from npufix.rewriters.verification.calls.observe import CallRecord
     from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
     from npufix.rewriters.verification.judge.evidence import Proof
 
 _MOST_AGAIN = 6
+_MOST_AFTER_OTHERS = 10
+"""The same for calls after one with other arguments."""
 _MOST_IN_OTHER = 2
 """The same for calls after one in another dtype."""
 _AFTER = {torch.float32: torch.bfloat16, torch.bfloat16: torch.float32}
@@ -30,8 +33,9 @@ def call_again(
 ) -> Iterator[CaseRun]:
     """Yield the same call after others, if calls leave something behind: a cache, a counter.
 
-    After the same one; after a longer or a shorter one, for which a table was made; and after the
-    same in another dtype, in which it was made.
+    After the same one; after a longer or a shorter one, for which a table was made; after one that
+    differs in a single size, which its key may leave out; after one whose functions have failed;
+    and after the same in another dtype, in which the table was made.
     """
     case = one.case
     own = [
@@ -48,14 +52,19 @@ def call_again(
     other = None
     if one.dtype == torch.float32:
         other = _find_of_another_size(case, compared)
-        ways = [(case.assignment, None), (other, None)]
+        specs = case.assignment.specs
+        failing = let_fail(specs)
+        failed = None if failing == specs else replace(case.assignment, specs=failing)
+        near = _find_nearby(case, compared)
+        ways = [(case.assignment, None), (other, None), (near, None), (failed, None)]
     for earlier, dtype in (*ways, (case.assignment, _AFTER[one.dtype])):
         again = None
         if dtype is not None and not _keeps_a_cache(run, case):
             continue
-        kind = earlier is not other, dtype, one.dtype
+        kind = earlier is case.assignment, dtype, one.dtype
         before = [_kind_of_again(c) == kind for c in run.called_again]
-        if earlier is not None and sum(before) < (_MOST_AGAIN if dtype is None else _MOST_IN_OTHER):
+        most = _MOST_AGAIN if kind[0] else _MOST_AFTER_OTHERS
+        if earlier is not None and sum(before) < (most if dtype is None else _MOST_IN_OTHER):
             again = observe_original(
                 original,
                 replace(case, earlier=earlier, earlier_dtype=dtype),
@@ -82,6 +91,31 @@ def _find_of_another_size(case: CallCase, compared: Sequence[CaseRun]) -> Assign
         if alike and seen.size != size and not is_integral(other.specs):
             return other
     return None
+
+
+def _find_nearby(case: CallCase, compared: Sequence[CaseRun]) -> Assignment | None:
+    """Return the last arguments that one size or whole number alone tells from those of a call."""
+    own = case.assignment
+    for seen in (c.case for c in reversed(compared) if c.case.flavour == "ordinary"):
+        other = seen.assignment
+        alike = other.recipe == own.recipe and other.specs.keys() == own.specs.keys()
+        if alike and len(set(_list_unlike(own.specs, other.specs))) == 1:
+            return other
+    return None
+
+
+def _list_unlike(left: Mapping[str, Spec], right: Mapping[str, Spec]) -> Iterator[tuple[int, ...]]:
+    """Yield the sizes and whole numbers that differ; two of nothing where all else does."""
+    for spec, other in ((s, right[n]) for n, s in left.items() if s != right[n]):
+        match spec, other:
+            case Tensor(), Tensor() if replace(spec, shape=other.shape) == other:
+                pairs = zip(spec.shape, other.shape, strict=False)
+                yield from (pair for pair in pairs if pair[0] != pair[1])
+                yield from ((), (0,)) * (len(spec.shape) != len(other.shape))
+            case Value(value=int(one)), Value(value=int(two)):
+                yield one, two
+            case _:
+                yield from ((), (0,))
 
 
 def _keeps_a_cache(run: Proof, case: CallCase) -> bool:

@@ -19,6 +19,7 @@ from npufix.rewriters.verification.inputs.arguments import is_integral
 from npufix.rewriters.verification.inputs.cases.generate import list_edges
 from npufix.rewriters.verification.inputs.load import LoadError, list_own_files
 from npufix.rewriters.verification.inputs.search import search_as_declared
+from npufix.rewriters.verification.inputs.sorts_and_looks import keeps_both
 from npufix.rewriters.verification.inputs.source.assumed_shapes import AssumptionError
 from npufix.rewriters.verification.inputs.source.declarations import read_declarations
 from npufix.rewriters.verification.inputs.source.operators import list_operators
@@ -74,6 +75,7 @@ from npufix.rewriters.verification.verdict import (
 if TYPE_CHECKING:
     from npufix.rewriters.edit.job import Job
     from npufix.rewriters.verification.calls.observe import CallRecord
+    from npufix.rewriters.verification.inputs.source.declarations import Declarations
     from npufix.rewriters.verification.judge.compare_versions import Keeps
 
 
@@ -127,7 +129,10 @@ def _verify(run: Proof) -> Verdict:
         keeps = partial(operands_keep, tuple(texts), job.vouched)
     elif job.vouched and job.by_hand:
         keeps = partial(arguments_keep, original.on_host(), job.vouched)
-    assignments, keeps = _find_assignments(run, original, keeps)
+    declared = read_declarations(job.original, job.qualname, job.assumed)
+    # what a text asks for is what code raises without
+    refusable = partial(keeps_both, keeps, declared.without_texts())
+    assignments, keeps = _find_assignments(run, original, keeps, declared)
     try:
         patched = _load(run, job.patched, "patched")
     except LoadError as error:
@@ -136,7 +141,7 @@ def _verify(run: Proof) -> Verdict:
         raise RefutedError(words, *program) from None
     compared = compare_versions(run, original, patched, assignments, keeps)
     _decide(run, original, patched, compared)
-    shown = compared + compare_refusals(run, original, patched, assignments, keeps)
+    shown = compared + compare_refusals(run, original, patched, assignments, refusable)
     mismatch = None if job.vouched else find_device_mismatch(original, patched, compared)
     if mismatch is not None:
         shown.append(mismatch[0])
@@ -173,7 +178,9 @@ def count_synchronisations(
     return most
 
 
-def _find_assignments(run: Proof, original: Target, keeps: Keeps) -> tuple[list[Assignment], Keeps]:
+def _find_assignments(
+    run: Proof, original: Target, keeps: Keeps, declared: Declarations
+) -> tuple[list[Assignment], Keeps]:
     """Return arguments under which the original runs every changed line, but those that raise.
 
     And what tells whether a call is within what is said of the arguments.
@@ -195,7 +202,6 @@ def _find_assignments(run: Proof, original: Target, keeps: Keeps) -> tuple[list[
         raise NotVerifiedError(
             f"the original does not run without {name}, which cannot be imported"
         )
-    declared = read_declarations(job.original, job.qualname, job.assumed)
     found, keeps = search_as_declared(original, wanted, job, declared, read, keeps)
     if not found.assignments:
         raise NotVerifiedError(found.reason)
@@ -290,7 +296,11 @@ def _refute(
         specs = calls[difference.case].case.assignment.specs
         return is_integral(specs), 0 in list_dimensions(specs)
 
-    smallest = min(run.judge.differences, key=lambda d: (far_fetched(d), d.rank))
+    def special(difference: Difference) -> tuple[bool, bool]:
+        """Say whether it is not seen, and whether it is seen for NaN and Inf alone."""
+        return not difference.visible, calls[difference.case].case.flavour == "NaN and Inf"
+
+    smallest = min(run.judge.differences, key=lambda d: (far_fetched(d), special(d), d.rank))
     one = calls[smallest.case]
     minimiser = Shrinker(
         original,

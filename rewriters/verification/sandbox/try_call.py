@@ -35,6 +35,10 @@ class Outcome:
         return self.kind == ExpiredError.__name__
 
 
+class RaisedError(RuntimeError, ValueError, TypeError, KeyError, IndexError, ArithmeticError):
+    """What a function raises that is passed in order to fail; any handler is for it."""
+
+
 def try_call(call: Callable[[], object], seconds: float) -> Outcome:
     """Call, and turn an exception into a value."""
     try:

@@ -33,6 +33,7 @@ from npufix.rewriters.verification.inputs.source.parameters import (
     guess_scalars,
     list_parameters,
 )
+from npufix.rewriters.verification.sandbox.try_call import RaisedError
 
 if TYPE_CHECKING:
     import enum
@@ -291,12 +292,31 @@ def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+def raise_any(*_given: object, **_named: object) -> object:
+    """Fail, as what is called may."""
+    raise RaisedError("out of memory")
+
+
+def raising() -> Callable[..., object]:
+    """Return a function that fails."""
+    return raise_any
+
+
+def let_fail(specs: Mapping[str, Spec]) -> dict[str, Spec]:
+    """Return arguments whose functions fail."""
+    return {n: _FAILS if str(s) == str(_TANH) else s for n, s in specs.items()}
+
+
 def _make(function: str, label: str, *given: object, **named: object) -> MadeArgument:
     """Return an argument that a function of this file makes."""
     own = f"__import__({__name__!r}, fromlist=[''])"
     text = ", ".join([*map(repr, given), *(f"{n}={v!r}" for n, v in named.items())])
     call = f"{own}.{function}({text})"
     return MadeArgument(lambda: globals()[function](*given, **named), label, call)
+
+
+_TANH = MadeArgument(lambda: torch.tanh, "torch.tanh", "torch.tanh")
+_FAILS = _make(raising.__name__, "a function that raises")
 
 
 def make_stand_in(name: str) -> MadeArgument:
@@ -405,7 +425,7 @@ def _guess_object(parameter: Parameter, use: Use) -> list[Spec]:
             walk = [replace(w, walked=True) for w in weights[:1] if isinstance(w, MadeArgument)]
             made = [*weights[:1], *walk, *made[1:]]
     elif re.search(r"\bCallable\b", annotation) or (use.called and not re.search(MODEL, name)):
-        made = [Value(torch.tanh), some_layer]
+        made = [_TANH, some_layer, _FAILS]
     elif re.search(MODEL, name) or "parameters" in use.attributes:
         made = [some_layer, whole, with_buffers]
     several = use.given > 1 and some_layer in made  # a layer of torch takes one

@@ -384,7 +384,7 @@ def _offer_parts(parameter: Parameter, use: Use) -> Iterator[Spec]:
         yield from _offer_batch(use.batch)
     elif use.derived and re.search(_IS_LOSS, name):
         yield _offer("LossOfWeights", "a loss of the weights")
-    elif use.called and re.search(_LOSS, name):
+    elif use.called and use.given != 1 and re.search(_LOSS, name):  # of results and labels
         yield from (_offer("loss", f"an nn.{kind}", kind) for kind in _LOSSES)
     elif use.gives is not None and _is_trained(name, use):
         # what calls ``train`` may find it in evaluation

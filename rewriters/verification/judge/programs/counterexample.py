@@ -76,6 +76,7 @@ import os
 os.environ.update(PYTORCH_JIT="0", TORCHDYNAMO_DISABLE="1", TORCH_DEVICE_BACKEND_AUTOLOAD="0")
 
 import collections
+import contextlib
 import itertools
 import random
 import sys
@@ -404,7 +405,8 @@ def _call_of(target: Target, one: CaseRun) -> _Call:
         asked = used.arguments[name] if isinstance(specs[name], MadeArgument) else value
         arguments[name] = _argument(specs[name], asked, namespace, one.dtype)
     first = () if fresh.earlier is None else fresh.earlier.items()
-    earlier = {name: _argument(specs[name], value, namespace) for name, value in first}
+    own = specs if case.earlier is None else case.earlier.specs
+    earlier = {name: _argument(own[name], value, namespace) for name, value in first}
     dtype = torch.float32 if case.float32_weights else one.dtype
     if made != "None":
         tables = list_tables(target.make_object(recipe), recipe.arguments if recipe else ())

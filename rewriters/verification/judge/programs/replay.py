@@ -8,6 +8,7 @@ what is observed there changes it here, or programs no longer show what was foun
 from __future__ import annotations
 
 import collections
+import contextlib
 import itertools
 import random
 import types
@@ -262,7 +263,8 @@ def observe(  # noqa: PLR0913
         passed = {k: copies[id(v)] for k, v in arguments.items()}
     if earlier is not None:
         seed_everything(seed)
-        call(earlier)
+        with contextlib.suppress(Exception):  # it may fail on purpose
+            call(earlier)
     around = surroundings_of(module)
     inside = {**state_of(made), **modules_in(passed)}
     held = {n: v.data_ptr() for n, v in inside.items() if isinstance(v, torch.Tensor)}

@@ -42,6 +42,18 @@ def test_the_gradient_of_a_softmax_over_one_key_is_rounding_alone() -> None:
     assert 0 < spread(gradient).max() < 1e-4
 
 
+def test_the_gradients_of_a_softmax_are_uncertain_by_what_they_were_summed_of() -> None:
+    q, k = torch.full((1, 2), 0.3, requires_grad=True), torch.full((2, 2), 0.7)
+    v = torch.tensor([[99.7, 99.6], [99.9, 99.8]])
+
+    def gradient(upstream: Tensor) -> Tensor:
+        return torch.autograd.grad((q @ k.T).softmax(-1) @ v, q, upstream)[0]
+
+    cancels, adds = torch.tensor([[1.0, -1.0]]), torch.tensor([[1.0, 1.0]])
+    off = [spread(partial(gradient, upstream)).max() for upstream in (cancels, adds)]
+    assert off[1] / 16 < off[0] < off[1] < 1e-3
+
+
 def test_a_gradient_in_bfloat16_may_be_summed_in_parts() -> None:
     bias = torch.zeros(1, dtype=torch.bfloat16, requires_grad=True)
     upstream = torch.tensor([[100.0], [0.5], [-100.0], [-0.5]], dtype=torch.bfloat16)

@@ -20,6 +20,9 @@ SEEN = {1, 2}
 table = torch.zeros(2)
 class Tracker:
     seen = 0
+    def add(self, x, into=[], *, known={}):
+        into.append(x)
+        known["x"] = x
 def step(x, cache={}):
     global count
     count += 1
@@ -29,6 +32,7 @@ def step(x, cache={}):
     Tracker.seen += 2
     step.calls = getattr(step, "calls", 0) + 1
     cache["x"] = 1
+    Tracker().add(2)
     return x * 2
 step.calls = 0
 """
@@ -48,7 +52,8 @@ def test_data_of_the_module_is_seen_and_put_back() -> None:
     assert not seen.error
     wrote = {"LOG['loss'][0]", "count", "SEEN", "table", "Tracker.seen", "step.calls"}
     assert wrote <= seen.changed
-    assert "default 0 of step['x']" in seen.changed
+    defaults = {"0 of step['x']", "0 of Tracker.add[0]", "known of Tracker.add['x']"}
+    assert {f"default {one}" for one in defaults} <= seen.changed
     assert seen.around["count"] == 1
     log = made.LOG
     around.restore()
@@ -57,6 +62,8 @@ def test_data_of_the_module_is_seen_and_put_back() -> None:
     assert (made.count, made.SEEN, made.Tracker.seen, made.step.calls) == (0, {1, 2}, 0, 0)
     assert not made.table.any()
     assert made.step.__defaults__ == ({},)
+    assert made.Tracker.add.__defaults__ == ([],)
+    assert made.Tracker.add.__kwdefaults__ == {"known": {}}
 
 
 def test_settings_of_torch_are_seen_and_put_back() -> None:

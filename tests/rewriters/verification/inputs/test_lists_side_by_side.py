@@ -64,6 +64,14 @@ TOGETHER = """        torch._foreach_mul_(self.m, self.beta)
         torch._foreach_add_(self.m, grads)
         torch._foreach_sub_(self.params, self.m)
 """
+AVERAGED = """
+import torch
+
+@torch.no_grad()
+def average(targets: list[torch.Tensor], sources: list[torch.Tensor], decay: float = 0.75):
+    for t, s in zip(targets, sources):
+        t.mul_(decay).add_(s, alpha=1 - decay)
+"""
 SIGNS = """
 import torch
 
@@ -129,6 +137,7 @@ class Target:
         (MOMENTUM, LOOP, TOGETHER, Status.EQUIVALENT),
         (MOMENTUM, LOOP, TOGETHER.replace("self.m, grads", "self.m, self.m"), Status.REFUTED),
         (SIGNS, USED + KEPT, KEPT + USED, Status.REFUTED),
+        (AVERAGED, "(decay).add_(s,", "(decay); t.add_(s,", Status.EQUIVALENT),
         (LOOKAHEAD, "self.count % self.k:", "self.count < self.k:", Status.REFUTED),
         (CLIP, ".clamp(min=eps)", "", Status.REFUTED),
         (

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 from changed_programs import verdict  # noqa: E402 - needs torch
 
 from npufix.rewriters.verification.inputs.source.operators import list_operators  # noqa: E402 - same
+from npufix.rewriters.verification.inputs.target import Assignment, CallCase  # noqa: E402 - same
 from npufix.rewriters.verification.verdict import Status  # noqa: E402 - same
 
 LOGGED = """
@@ -73,6 +74,73 @@ def test_another_message_of_the_same_exception_is_equivalent() -> None:
     found = verdict(CHECKED, ('"it does not fit"', 'f"{x.shape} does not fit"'))
     assert found.status is Status.EQUIVALENT, found
     assert any(error.startswith("ValueError") for error in found.tried.errors)
+
+
+MERGED = '''
+def merge(x: torch.Tensor, causal=None) -> torch.Tensor:
+    """x (B, S), causal (S, S) bool or None."""
+    if x.dim() != 2:
+        raise ValueError("x must be (B, S)")
+    if causal is not None and causal.shape[-1] != x.shape[-1]:
+        raise ValueError("they differ")
+    return x if causal is None else x[:, None].masked_fill(causal, 0.0)
+'''
+
+
+def test_what_a_text_asks_for_is_what_code_raises_without() -> None:
+    first = '    if x.dim() != 2:\n        raise ValueError("x must be (B, S)")\n'
+    found = verdict(MERGED, (first, ""))
+    assert found.status is Status.REFUTED, found
+    assert "the original raises ValueError: x must be (B, S)" in found.reason
+
+
+def test_an_option_that_is_said_to_be_of_flags_is_passed() -> None:
+    found = verdict(MERGED, ('raise ValueError("they differ")', 'raise ValueError(f"{x.shape}")'))
+    assert found.status is Status.EQUIVALENT, found
+    assert any("causal=bool" in one for one in found.tried.arguments)
+
+
+SCOPE = """
+class Scope:
+    def __init__(self):
+        self.depth = 0
+
+    def run(self, fn, x: torch.Tensor) -> torch.Tensor:
+        self.depth += 1
+        try:
+            return fn(x) * self.depth
+        finally:
+            self.depth -= 1
+"""
+STEPS = """
+class Steps:
+    def __init__(self):
+        self.steps = self.failed = 0
+
+    def run(self, loss_fn, x: torch.Tensor):
+        try:
+            loss = loss_fn(x)
+        except RuntimeError:
+            self.failed += 1
+            return None
+        self.steps += 1
+        return loss
+"""
+
+
+def test_what_is_left_of_a_call_whose_function_fails_shows_in_the_next_one() -> None:
+    plain = "        out = fn(x) * self.depth\n        self.depth -= 1\n        return out\n"
+    found = verdict(SCOPE, (SCOPE[SCOPE.index("        try:") :], plain))
+    assert found.status is Status.REFUTED, found
+    assert "after fn=a function that raises" in found.reason
+    assert found.script
+
+
+def test_a_loss_of_one_argument_is_none_of_results_and_labels() -> None:
+    late = ("        self.steps += 1\n        return loss", "        return loss")
+    found = verdict(STEPS, late, ("try:\n", "try:\n            self.steps += 1\n"))
+    assert found.status is Status.REFUTED, found
+    assert "self.steps" in found.reason
 
 
 def test_a_missing_key_is_an_exception_of_the_code() -> None:
@@ -150,6 +218,18 @@ def test_elsewhere_nan_is_said_and_refutes_nothing() -> None:
     found = verdict(text, ("x.exp() / (1 + x.exp())", "torch.sigmoid(x)"))
     assert found.status is Status.EQUIVALENT, found
     assert found.notes[0].startswith("for NaN and Inf")
+
+
+def test_ordinary_numbers_show_a_difference_before_nan() -> None:
+    text = """
+    def quantise(x: torch.Tensor) -> torch.Tensor:
+        clamped = x.clamp(-0.5, 0.5)
+        return clamped + (clamped.round() - clamped).detach()
+    """
+    found = verdict(text, ("clamped + (clamped.round() - clamped)", "x + (clamped.round() - x)"))
+    assert found.status is Status.REFUTED
+    assert found.reason.startswith("gradient of x")
+    assert "NaN" not in found.reason
 
 
 def test_a_caller_with_a_name_of_the_parameter_is_shown() -> None:
@@ -362,3 +442,23 @@ def test_an_operator_beside_a_function_asks_for_nothing_of_it() -> None:
     for name, own in (("square", True), ("Square.backward", True), ("double", False)):
         changed = list_operators(before, name) != list_operators(after, name)
         assert changed is own, name
+
+
+def test_calls_with_other_numbers_have_other_names() -> None:
+    names = {str(CallCase(Assignment(None, {}), seed=number)) for number in range(3)}
+    assert len(names) == 3
+
+
+def test_a_table_is_asked_for_again_with_one_size_that_is_another() -> None:
+    text = """
+    TABLES = {}
+    def table(rows: int, width: int) -> torch.Tensor:
+        key = rows, width
+        if key not in TABLES:
+            TABLES[key] = torch.arange(rows * width).view(rows, width)
+        return TABLES[key]
+    """
+    other = "next((k for k in TABLES if k[0] == rows), (rows, width))"
+    found = verdict(text, ("key = rows, width", f"key = {other}"))
+    assert found.status is Status.REFUTED, found
+    assert "after rows=" in found.reason
