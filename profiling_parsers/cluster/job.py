@@ -116,6 +116,9 @@ def _epoch_ns(stamp: str) -> int:
 
 
 def _role(name: str) -> str:
-    """Return ``dp`` for ``DP``; any other name stands as the program gave it."""
-    bare = name.lower()
+    """Return ``dp`` for ``DP``, ``dp3`` and ``dp_3``; any other name stands as it was given.
+
+    Programs that number their groups give each a name of its own; they do the same work.
+    """
+    bare = name.lower().rstrip("0123456789").rstrip("_-")
     return bare if bare in _SHORT_ROLES else name

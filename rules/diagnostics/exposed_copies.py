@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from npufix.rules.shared.recording.observing import Integers
 
 _SPAN = ["start_ns", "duration_ns"]
+_CALLS = r"aten::(copy_|to|_to_copy)"
 _TO_DEVICE = r"Memcpy\sHtoD|CopyHostToDevice"
 _ADVICE = (
     "DataLoader(..., pin_memory=True) and x.to(device, non_blocking=True); copy the next batch "
@@ -86,11 +87,12 @@ def check(recording: Recording) -> Iterator[Observation]:
         f"{milliseconds(cost)} of it nothing else runs ({percent(share(cost, recording))} of "
         "the step)"
     )
-    if 2 * alone[blocks].sum() > alone.sum():
+    waited = per_step(int(alone[blocks].sum()), recording)
+    if 2 * waited > cost:
         what = (
             f"the host waits for {format_count(blocks.sum() / steps, 'copy', 'copies')} to the "
-            f"device per step, which computes nothing for {milliseconds(cost)} meanwhile "
-            f"({percent(share(cost, recording))} of the step)"
+            f"device per step, which computes nothing for {milliseconds(waited)} meanwhile "
+            f"({percent(share(waited, recording))} of the step)"
         )
     yield Observation(
         what=what,
@@ -163,7 +165,7 @@ def _with_calls(
     A call that returns before its copy is done (pinned memory, ``non_blocking=True``) blocked none.
     What lasts much longer than the copy itself, 493 ms for 20 µs, waits for something else.
     """
-    calls = find_named(host_ops, "aten::copy_")
+    calls = find_named(host_ops, _CALLS)
     rows = calls.assign(at=np.arange(len(calls)))["at"]
     at = rows.reindex(copies["host_op"], fill_value=-1).to_numpy(np.int64)
     blocks = is_named(copies, _TO_DEVICE, "type") & (at >= 0)

@@ -9,7 +9,7 @@ from benchmarks.generator.dump import write_dump
 from benchmarks.generator.parameters import Parameters
 from cluster_dumps import SHARED, output, write_cluster
 
-from npufix.profiling_parsers.cluster.job import collective_group
+from npufix.profiling_parsers.cluster.job import collective_group, groups_in
 from npufix.profiling_parsers.cluster.reading import of_profile, summarise
 from npufix.profiling_parsers.cluster.summary import (
     TABLES,
@@ -115,6 +115,13 @@ def test_groups_of_a_real_job_are_those_of_its_collectives() -> None:
     # Of each kind only the sum is counted, not the fastest, median and slowest beside it.
     moved = [row[4] for row in rows(found, "links") if row[3] == "3985310405473756128"]
     assert moved == [16_777_216]
+
+
+def test_groups_that_are_numbered_have_one_role() -> None:
+    names = ["dp0", "dp_3", "TP-12", "pp", "default_group", "stage_1"]
+    table = groups_in({name: {"group_name": name, "global_ranks": [0, 1]} for name in names})
+    assert table is not None
+    assert set(table.words["role"].texts) == {"dp", "tp", "pp", "default_group", "stage_1"}
 
 
 @real

@@ -35,6 +35,22 @@ def test_a_copy_costs_the_time_in_which_no_kernel_runs(
     assert [(o.cost_ns, o.saving_ns) for o in found] == expected
 
 
+def test_the_wait_that_is_told_is_that_of_the_copies_that_are_counted() -> None:
+    kernels = [
+        task("Memcpy HtoD", 2, 20, host_op=0),
+        task("Memcpy HtoD", 32, 20, host_op=1),
+        task("Memcpy HtoD", 62, 10, host_op=2),
+    ]
+    calls = [
+        {"name": name, "start_ns": at * MS, "duration_ns": ns * MS}
+        for name, at, ns in (("aten::to", 2, 20), ("aten::copy_", 32, 20), ("aten::copy_", 60, 1))
+    ]
+    (found,) = check(recording(kernels, calls, step_ns=100 * MS))
+    assert "waits for 2 copies" in found.what
+    assert "for 40 ms meanwhile (40.0% of the step)" in found.what
+    assert found.cost_ns == 50 * MS
+
+
 def test_short_copies_and_copies_on_the_device_are_left_alone() -> None:
     assert not list(check(recording([task("Memcpy HtoD", 0, 10)], step_ns=1001 * MS)))
     assert not list(check(recording([task("Memcpy DtoD", 0, 10)])))
