@@ -47,7 +47,8 @@ def edits_of_job(
     sooner = [ns * graph.steps for ns in (least, middle, saving.high_ns)]
     if item.goes:
         rows = np.flatnonzero(graph.communication)
-        return NO_EDIT, *(thin_out(graph, rows, 1 - item.goes, corner) for corner in (1, 2))
+        likely, most = (thin_out(graph, rows, 1 - item.goes, corner) for corner in (1, 2))
+        return NO_EDIT, likely, most
     late = is_late(item, others)
     if late and item.is_idle:
         return _as_three([_take(graph.delta_ns, ns) for ns in sooner], of_host=True)
