@@ -91,6 +91,8 @@ class ClusterObservation:
     """Whether ``cost_ns`` is time of collectives, not of computing."""
     is_symptom: bool = False
     """It says that collectives take long, not why."""
+    goes: float = 0.0
+    """Share of the collectives, of their time and of their launches, that is expected to go."""
     advice: str = ""
     """What to do here, where that is not ``ClusterDiagnostic.advice`` as it stands."""
 

@@ -124,6 +124,7 @@ def _observe(
         of_job=True,
         is_communication=seen.is_communication,
         is_symptom=seen.is_symptom,
+        goes=seen.goes,
         likely_ns=seen.likely_ns,
         outliers_ns=seen.outliers_ns,
         unknown="" if seen.saving_ns else seen.basis,

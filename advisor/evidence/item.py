@@ -47,6 +47,8 @@ class Item:
     outliers_ns: int = 0
     """By how much the average of all steps is longer than of those that are replayed: what is
     gained where there are no longer ones."""
+    goes: float = 0.0
+    """Of a job: the share of its collectives that goes with their launches."""
     likely_ns: int | None = None
     """What is expected of the saving of a job; ``None`` its middle, or all of "at most"."""
     is_together: bool = False

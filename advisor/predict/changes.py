@@ -114,7 +114,7 @@ def _keep_part(graph: StepGraph, change: Change, rows: Integers, corner: int) ->
         return _drop(graph, rows, change, corner)
     if change.hides or (keeps and not change.goes):
         return _shorten(graph, rows, keeps)
-    return _thin_out(graph, rows, keeps, corner)
+    return thin_out(graph, rows, keeps, corner)
 
 
 def _shorten(graph: StepGraph, rows: Integers, keeps: float) -> Edit:
@@ -130,13 +130,13 @@ def _drop(graph: StepGraph, rows: Integers, change: Change, corner: int) -> Edit
     gone, stays = rows[goes], rows[~goes]
     left = float(graph.duration_ns[stays].sum())
     if not left:
-        return _thin_out(graph, rows, change.keeps[corner], corner)
+        return thin_out(graph, rows, change.keeps[corner], corner)
     longer = change.keeps[corner] * float(graph.duration_ns[rows].sum()) / left
     taken = replace(NO_EDIT, rows=stays, durations_ns=graph.duration_ns[stays] * longer)
     return _join(graph, [_replace(graph, gone, len(gone), None, corner), taken])
 
 
-def _thin_out(graph: StepGraph, rows: Integers, keeps: float, corner: int) -> Edit:
+def thin_out(graph: StepGraph, rows: Integers, keeps: float, corner: int) -> Edit:
     """Let a part of the kernels go, every other one of half; the others take what is left."""
     if keeps == 1:
         return NO_EDIT
@@ -156,7 +156,7 @@ def _hurry(graph: StepGraph, change: Change, keeps: float, corner: int) -> Edit:
     if graph.coarse or keeps == 1 or not len(rows):
         return NO_EDIT
     if change.goes:  # small kernels become parts of others, which take as long for the device
-        return replace(_thin_out(graph, rows, keeps, corner), is_divided=False)
+        return replace(thin_out(graph, rows, keeps, corner), is_divided=False)
     deltas = graph.delta_ns[rows] * keeps
     return replace(NO_EDIT, delta_rows=rows, deltas_ns=deltas, is_divided=False)
 

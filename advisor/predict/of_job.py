@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.advisor.evidence.run_findings import LEAST_OF_LIKELY
+from npufix.advisor.predict.changes import thin_out
 from npufix.advisor.predict.replay import NO_EDIT
 from npufix.reports.report import CAUSE
 
@@ -44,6 +45,10 @@ def edits_of_job(
         middle = min(max(item.likely_ns, saving.low_ns), saving.high_ns)
         least = max(least, LEAST_OF_LIKELY * middle)
     sooner = [ns * graph.steps for ns in (least, middle, saving.high_ns)]
+    if item.goes:
+        rows = np.flatnonzero(graph.communication)
+        likely, most = (thin_out(graph, rows, 1 - item.goes, corner) for corner in (1, 2))
+        return NO_EDIT, likely, most
     late = is_late(item, others)
     if late and item.is_idle:
         return _as_three([_take(graph.delta_ns, ns) for ns in sooner], of_host=True)

@@ -158,6 +158,7 @@ def _observation(
         saving_ns=(0, round(cost * (1 - _speed(small) / link.good))),
         basis="at most what is lost against large collectives",
         is_communication=True,
+        goes=max(0.0, 1 - _speed(small) / link.good),
     )
 
 

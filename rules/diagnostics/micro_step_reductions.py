@@ -133,7 +133,8 @@ def _nodes(calls: pd.DataFrame) -> tuple[Integers, Integers, Integers]:
     if not len(outer):
         return start, end, start
     number = calls["sequence"].to_numpy(np.int64)
-    return start[outer], end[outer], np.maximum.reduceat(number, outer)
+    # The clock is coarse: one may begin before the one before it has ended.
+    return start[outer], np.maximum.reduceat(end, outer), np.maximum.reduceat(number, outer)
 
 
 def _is_outer(start: Integers, end: Integers) -> NDArray[np.bool_]:

@@ -165,6 +165,25 @@ def test_what_a_slow_link_costs_goes_from_the_collectives() -> None:
     assert found.alone[0].step_high_ns > found.forecast.now_ns - 100_000, "at most"
 
 
+def test_collectives_that_are_joined_are_launched_less_often() -> None:
+    job = Regime(0.02, link_us=5.0).run()  # the host limits it
+    told = Item(
+        finding=with_fields(finding("NPU609"), saving=Saving(0, 10_000, ""), ranks=[0, 1]),
+        of_job=True,
+        is_communication=True,
+    )
+    others = OtherRanks(pd.Series({_LINK: 0.0}), pd.Series({_LINK: 0.0}), rank=0)
+    shorter, fewer = (
+        predict(gather_evidence(job.profile(), {}), [each], 0, others=others)
+        for each in (told, replace(told, goes=0.75))
+    )
+    assert shorter is not None
+    assert fewer is not None
+    assert shorter.alone[0].verdict == "none"
+    assert fewer.alone[0].verdict == "gain"
+    assert fewer.alone[0].step_high_ns >= fewer.forecast.now_ns, "none of it is certain"
+
+
 def test_of_two_findings_about_the_same_collectives_that_of_the_rank_counts() -> None:
     job = Regime(0.2, link_us=400.0).run()
     labels = frozenset(at for at, row in enumerate(job.profile().kernels["communication"]) if row)

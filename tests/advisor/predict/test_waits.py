@@ -211,6 +211,24 @@ def test_a_collective_leaves_the_queue_behind_what_makes_its_operand() -> None:
     ops = pd.DataFrame({"start_ns": [10, 20, 40]})
     found = _in_launch_order(kernels, ops, coarse=False)
     assert found.index.tolist() == [0, 1, 2]
-    assert found["launch_ns"].tolist() == [500, 500, 600]
+    # It was queued a third of the way from that operator to the next one, and leaves so.
+    assert found["launch_ns"].tolist() == [500, 533, 600]
     unknown = _in_launch_order(kernels.assign(host_op=-1), ops, coarse=False)
     assert unknown["launch_ns"].tolist() == [30, 500, 600]
+
+
+def test_what_collectives_take_of_the_queue_is_not_the_next_kernel_s() -> None:
+    # Queued at 20, 30 and 40, they hold the queue until the kernel of 50 leaves it at 1 000.
+    kernels = pd.DataFrame(
+        {
+            "start_ns": [110, 300, 600, 900, 1_100],
+            "launch_ns": [100, 22, 32, 42, 1_000],
+            "host_op": range(5),
+            "communication": [False, True, True, True, False],
+            "device": 0,
+            "stream": [1, 2, 2, 2, 1],
+        }
+    )
+    ops = pd.DataFrame({"start_ns": [10, 20, 30, 40, 50]})
+    found = _in_launch_order(kernels, ops, coarse=False)
+    assert found["launch_ns"].tolist() == [100, 300, 550, 775, 1_000], "none behind its start"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from npufix.advisor.rules_test.recordings import MS, recording
-from npufix.rules.diagnostics.micro_step_reductions import check
+from npufix.rules.diagnostics.micro_step_reductions import _nodes, check
 
 DDP = "DistributedDataParallel.forward"
 NODE = "autograd::engine::evaluate_function: MmBackward0"
@@ -83,3 +84,9 @@ def test_reductions_before_the_last_micro_step_are_for_nothing(forward: str) -> 
 )
 def test_what_is_reduced_once_or_is_no_gradient_is_left_alone(made: Any) -> None:
     assert list(check(made)) == []
+
+
+def test_nodes_that_overlap_by_the_clock_end_with_the_last_of_them() -> None:
+    calls = pd.DataFrame({"start_ns": [0, 9, 18, 50], "duration_ns": 10, "sequence": [4, 3, 2, 1]})
+    start, end, number = (each.tolist() for each in _nodes(calls))
+    assert (start, end, number) == ([0, 50], [28, 60], [4, 1])
