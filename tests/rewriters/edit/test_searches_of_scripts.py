@@ -173,3 +173,15 @@ def test_columns_of_a_batch_are_not_pinned(columns: str, *, told: bool) -> None:
             loss.backward()
     """
     assert bool(found(text, "NPU219")) is told
+
+
+@pytest.mark.parametrize(("ends", "written"), [("n[:, None]", False), ("n", True)])
+def test_a_mask_of_two_dimensions_is_no_vector(ends: str, *, written: bool) -> None:
+    text = f"""
+    class Pack(nn.Module):
+        def forward(self, x, place, n, width: int):
+            positions = torch.arange(width, device=x.device){"[None, :]" if not written else ""}
+            known = positions < {ends}
+            return x[known] + place[:, known]
+    """
+    assert [site.rewrite is not None for site in found(text, "NPU218")] == [written]
