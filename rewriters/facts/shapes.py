@@ -306,7 +306,7 @@ class Shapes:
         if rank is not None and rank.more > 0 and rank.base is not node:  # ``x[..., None, None]``
             return self.least_rank(rank.base) + rank.more
         match node.op:
-            case "expand_as" if len(node.args) > 1:
+            case op if len(node.args) > 1 and (op == "expand_as" or op in operators.COMPARISONS):
                 return max(map(self.least_rank, node.args[:2]))
             case "matmul":
                 # Of matrices and vectors nobody knows what is left.

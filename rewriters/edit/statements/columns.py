@@ -31,6 +31,8 @@ _GIVEN = re.compile(
 """What is called so is an input or a number of a place: nothing is propagated back to it."""
 _MAKES_TARGETS = re.compile(r"(^|_)(get|gen|make)_\w*targets?(_|$)|(^|_)assign(_|$)|get_\w*bboxes")
 """Functions that compute without gradients what a loss compares with, or what is shown."""
+_INFERS = re.compile(r"Inference|Predictor$|Post_?[Pp]rocess(or|ing)?$")
+"""Classes that make results of what a trained model says: nothing is propagated back."""
 _WHOLE = frozenset({"bool", "int8", "int16", "int32", "int64", "uint8"})
 _CUTS = operators.COMPARISONS | operators.INTEGERS | {"ceil", "detach", "floor", "round", "sign"}
 """What lets no gradient through."""
@@ -110,7 +112,10 @@ def _spread(here: Surroundings, taken: set[int]) -> Iterator[Proposal]:
 
     They are views, which cost nothing before the backward pass: so only what may have one.
     """
-    if not here.is_hot or _MAKES_TARGETS.search(here.flow.function.name):
+    function, cls = here.flow.function, here.flow.cls
+    if not here.is_hot or _MAKES_TARGETS.search(function.name):
+        return
+    if cls is not None and _INFERS.search(cls.name):
         return
     found: dict[tuple[int, str, bool, str], list[_Piece]] = {}
     for node in here.nodes:

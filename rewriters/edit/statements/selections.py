@@ -153,12 +153,18 @@ def _once(here: Surroundings, name: str, reads: list[ast.Subscript]) -> Proposal
         if here.loop_of(reads[0]) is not None:
             return None  # what is said of the loop says more
         return Proposal(reads[0], f"find the positions of {name} once, before the first use")
+    at = here.evaluations[id(_mask_of(reads[0]))]
+    facts = here.facts(at, mask=at.node)
+    tuples = [read for read in reads if isinstance(read.slice, ast.Tuple)]
+    rank = facts.ndim("mask")
+    if tuples and (rank not in {None, 1} or facts.least_ndim("mask") > 1):
+        # ``x[:, *at]`` for a mask of several dimensions is not known to every Python
+        return Proposal(reads[0], f"find the positions of {name} once, before the first use")
     taken = {n.id for n in walk(here.flow.function) if isinstance(n, ast.Name)} | list_stored_names(
         here.flow.function
     )
     free = (f"{name}_at{number}" for number in ("", *range(2, len(taken) + 3)))
     index = next(each for each in free if each not in taken)
-    tuples = [read for read in reads if isinstance(read.slice, ast.Tuple)]
     indent = here.indent(first)
     target = f"({index},)" if tuples else index
     line = f"{target} = {name}.nonzero(as_tuple=True)"
@@ -167,10 +173,7 @@ def _once(here: Surroundings, name: str, reads: list[ast.Subscript]) -> Proposal
         mask = _mask_of(read)
         if mask is not None:
             changes.append(Change(here.span(mask), index))
-    at = here.evaluations[id(_mask_of(reads[0]))]
-    facts = here.facts(at, mask=at.node)
     proven = {"boolean-mask"} if facts.is_bool_tensor("mask") else set[str]()
-    rank = facts.ndim("mask")
     if not tuples or rank == 1:
         proven.add("vector-mask")
     if _has_dimensions(here, at.node):

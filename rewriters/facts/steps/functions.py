@@ -167,7 +167,8 @@ def knows_device(cls: ast.ClassDef) -> bool:
 
 def is_host_code(flow: FunctionFlow) -> bool:
     """Tell whether a function loads data, turns text into numbers, or drives other processes."""
-    if _FOR_HOST.fullmatch(flow.function.name) or _takes_tokenizer(flow.function):
+    compiled = any(_is_kernel(flow, code) for code in flow.function.decorator_list)
+    if compiled or _FOR_HOST.fullmatch(flow.function.name) or _takes_tokenizer(flow.function):
         return True
     if flow.cls is None:
         return _drives_others(flow) or _serves_driver(flow)
@@ -184,6 +185,12 @@ def is_host_code(flow: FunctionFlow) -> bool:
         or _drives_others(flow)
         or any(_asks_for_cores_alone(flow, code) for code in flow.cls.decorator_list)
     )
+
+
+def _is_kernel(flow: FunctionFlow, decorator: ast.expr) -> bool:
+    """Tell whether Numba compiles a function, for the host or as a kernel: ``@cuda.jit()``."""
+    code = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return (flow.names.dotted(code) or "").startswith("numba.")
 
 
 def _asks_for_cores_alone(flow: FunctionFlow, decorator: ast.expr) -> bool:
@@ -227,9 +234,14 @@ def _serves_driver(flow: FunctionFlow) -> bool:
 def is_warned_of(function: FunctionNode, line: int) -> bool:
     """Tell whether a line runs where numbers are wrong, which the log is told: ``if n != len(x):``.
 
-    Not so where something is missing, ``if kernel is None:``, or a setting says so.
+    Not so where something is missing, ``if kernel is None:``, or a setting says so. What replaces
+    numbers that are none, behind ``if torch.isnan(x).any():``, needs no log.
     """
     for node in nodes_of(function):
+        if isinstance(node, ast.If) and _finds_nan(node.test):
+            if node.body[0].lineno <= line <= (node.body[-1].end_lineno or line):
+                return True
+            continue
         if not isinstance(node, ast.If) or not _compares_numbers(node.test):
             continue
         for block in (node.body, node.orelse):
@@ -239,6 +251,24 @@ def is_warned_of(function: FunctionNode, line: int) -> bool:
             if any(isinstance(c, ast.Call) and last_name(c.func) in _WARNS for c in calls):
                 return True
     return False
+
+
+def _finds_nan(test: ast.expr) -> bool:
+    """Tell whether a test asks for numbers that are none: ``torch.isnan(x).any()``."""
+    match test:
+        case ast.BoolOp(_, values):
+            return all(map(_finds_nan, values))
+        case ast.UnaryOp(ast.Not(), ast.Call(func, args)):
+            parts: list[ast.expr] = [func, *args]
+            wanted = {"isfinite"}
+        case ast.Call(func, args):
+            parts = [func, *args]
+            wanted = {"isinf", "isnan"}
+        case _:
+            return False
+    calls = {last_name(n.func) for p in parts for n in ast.walk(p) if isinstance(n, ast.Call)}
+    own = {last_name(func)} | calls
+    return not own.isdisjoint(wanted) and own <= wanted | {"all", "any", "item", "max", "sum"}
 
 
 def _compares_numbers(test: ast.expr) -> bool:

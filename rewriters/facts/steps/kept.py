@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph.modules.names import FunctionNode
@@ -45,9 +46,13 @@ def is_kept(flow: FunctionFlow, line: int) -> bool:
 def is_called_by(flow: FunctionFlow, names: re.Pattern[str]) -> bool:
     """Tell whether nothing in a class but what has one of the names calls a method.
 
-    ``self.scale(freqs)`` in ``rope_init`` and ``__init__``.
+    ``self.scale(freqs)`` in ``rope_init`` and ``__init__``; so for a function of a module,
+    ``unpack(w)`` in ``process_weights_after_loading``.
     """
     name = flow.function.name
+    if flow.cls is None and flow.names.tree is not None and "<locals>" not in flow.qualname:
+        known = _list_callers(flow.names.tree).get(name, frozenset())
+        return bool(known) and all(map(names.fullmatch, known))
     if flow.cls is None or name == "forward" or flow.function not in flow.cls.body:
         return False
     callers = {
@@ -59,6 +64,24 @@ def is_called_by(flow: FunctionFlow, names: re.Pattern[str]) -> bool:
         if ast.unparse(node.value) in {"self", "cls", flow.cls.name}
     }
     return bool(callers) and all(names.fullmatch(c) or c == "__init__" for c in callers)
+
+
+@lru_cache(maxsize=2)
+def _list_callers(tree: ast.Module) -> dict[str, frozenset[str]]:
+    """Return which functions call a name that a module reads, "" for the module and who knows.
+
+    Who hands a function on, ``self.attend = flash_attention``, does not say who calls it.
+    """
+    found: dict[str, set[str]] = {}
+    todo: list[tuple[ast.AST, str]] = [(tree, "")]
+    while todo:
+        code, within = todo.pop()
+        called = code.func if isinstance(code, ast.Call) else None
+        for node in ast.iter_child_nodes(code):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                found.setdefault(node.id, set()).add(within if node is called else "")
+            todo.append((node, node.name if isinstance(node, FunctionNode) else within))
+    return {name: frozenset(callers) for name, callers in found.items()}
 
 
 def _is_called_to_keep(flow: FunctionFlow) -> bool:

@@ -329,3 +329,67 @@ def test_ranges_that_are_put_together_lie_where_they_are_made(
         "    return ids.eq(0).cumsum(0)\n"
     )
     assert bool(places(scanned(tmp_path, {"a.py": text}))) is shown
+
+
+CREATED = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def forward(self, x):
+        y = torch.linalg.lstsq(x, x).solution
+        if {}:
+            y = torch.eye(y.shape[1]).to(y.device)
+        return y @ x
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "shown"),
+    [
+        ("torch.isnan(y).any()", False),
+        ("not y.isfinite().all()", False),
+        ("torch.isfinite(y).all()", True),
+        ("self.is_first", True),
+    ],
+)
+def test_what_replaces_numbers_that_are_none_runs_seldom(
+    tmp_path: Path, test: str, *, shown: bool
+) -> None:
+    report = scanned(tmp_path, {"net.py": CREATED.format(test)}).report
+    found = [finding.rule for finding in report.findings]
+    assert ("NPU212" in found) is shown
+
+
+UNPACKED = """
+import torch
+from torch import nn
+
+
+def unpack(weight: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    table = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0], device=like.device)
+    return table[weight.long()]
+
+
+class Method(nn.Module):
+    def process_weights_after_loading(self, layer):
+        layer.w = unpack(layer.w, layer.scale)
+{}
+"""
+
+
+@pytest.mark.parametrize(
+    ("other", "shown"),
+    [
+        ("", False),
+        ("    def forward(self, x):\n        return x @ unpack(self.w, x)", True),
+        ("    def __init__(self):\n        self.unpack = unpack", True),  # who knows who calls it
+    ],
+)
+def test_what_only_the_loading_of_weights_calls_runs_once(
+    tmp_path: Path, other: str, *, shown: bool
+) -> None:
+    report = scanned(tmp_path, {"net.py": UNPACKED.format(other)}).report
+    found = [finding.rule for finding in report.findings]
+    assert ("NPU219" in found) is shown

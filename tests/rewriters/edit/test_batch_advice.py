@@ -220,3 +220,16 @@ def test_the_forms_compute_the_same() -> None:
     torch.testing.assert_close(
         away[:, 1, [0, 2, 3, 4]], (x[:, [0, 2, 3, 4]] - x[:, 1:2]).norm(dim=-1)
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [("self.theta", True), ("self.axes_dim[i], self.theta", False), ("n=self.sizes[i]", False)],
+)
+def test_rows_that_become_of_several_widths_stay_rows(given: str, *, told: bool) -> None:
+    text = f"""
+class Embed(nn.Module):
+    def forward(self, ids):
+        return torch.cat([rope(ids[..., i], {given}) for i in range(ids.shape[-1])], dim=-3)
+"""
+    assert (BATCHED in [site.problem for site in find_sites(HEADER + text, [RULE])]) is told

@@ -150,3 +150,38 @@ class Solver(nn.Module):
         return self.solve(x, torch.tensor([limit, 2.0], device={device}))
 """
     assert bool(found(text, "NPU219")) is told
+
+
+@pytest.mark.parametrize(("name", "told"), [("BoxHead", True), ("BoxHeadInference", False)])
+def test_what_makes_results_has_no_backward_pass(name: str, *, told: bool) -> None:
+    text = f"""
+    class {name}(nn.Module):
+        def forward(self, at: torch.Tensor, deltas: torch.Tensor):
+            left, top = at[:, 0] - deltas[:, 0], at[:, 1] - deltas[:, 1]
+            return torch.stack([left, top, at[:, 0] + deltas[:, 2], at[:, 1] + deltas[:, 3]], dim=1)
+    """
+    assert bool(found(text, "NPU268")) is told
+
+
+@pytest.mark.parametrize(("columns", "told"), [("", True), ("[2:]", True), ("[:, -8:]", False)])
+def test_columns_of_a_batch_are_not_pinned(columns: str, *, told: bool) -> None:
+    text = f"""
+    def train(model, loader, optimizer, device):
+        for x, y in loader:
+            x = x{columns}.to(device)
+            loss = model(x, y)
+            loss.backward()
+    """
+    assert bool(found(text, "NPU219")) is told
+
+
+@pytest.mark.parametrize(("ends", "written"), [("n[:, None]", False), ("n", True)])
+def test_a_mask_of_two_dimensions_is_no_vector(ends: str, *, written: bool) -> None:
+    text = f"""
+    class Pack(nn.Module):
+        def forward(self, x, place, n, width: int):
+            positions = torch.arange(width, device=x.device){"[None, :]" if not written else ""}
+            known = positions < {ends}
+            return x[known] + place[:, known]
+    """
+    assert [site.rewrite is not None for site in found(text, "NPU218")] == [written]

@@ -96,6 +96,8 @@ _OF_ONE_ROW = frozenset({"item", "masked_select", "nonzero", "tolist", "unique"}
 """What a method calls whose rows have results of several sizes."""
 _REDUCES = re.compile(r"(?i)(loss|criterion|metric)(_?fn|_?func(tion)?)?$")
 _COUNTERS = frozenset({"enumerate", "range", "zip"})
+_SIZE = re.compile(r"(?i)(^|_)(axes_)?(dims?|sizes?|widths?|channels|num_\w+|nvec|classes)(_\w+)?$")
+"""What says how many columns, or classes, something has."""
 _LISTED = re.compile(r"(?i)(lists?|dicts?|metas)$")
 """What holds tensors of different sizes, or objects, by its name."""
 _OUT = (
@@ -132,7 +134,8 @@ def _form(taken: Round) -> str:
         BATCHED: True,
     }
     form = next(form for form, fits in forms.items() if fits)
-    if form in {MERGED, BATCHED} and not _counts_up(taken):
+    sized = form in {MERGED, BATCHED} and any(_sizes_row(taken, call) for call in calls)
+    if sized or (form in {MERGED, BATCHED} and not _counts_up(taken)):
         return ""  # lists hold tensors of different sizes
     if form == BATCHED and _only_reads(taken, nodes):
         return ""  # what the host reads in each round is told by itself
@@ -145,6 +148,19 @@ def _form(taken: Round) -> str:
     if form == PREFIXES and any(taken.is_window(pick) for pick in picks):
         return ""
     return "" if form == PREFIXES and _only_cuts(taken) else form
+
+
+def _sizes_row(taken: Round, call: ast.Call) -> bool:
+    """Tell whether a call makes as much of each row as a list says: ``rope(x[:, i], n[i])``."""
+    given = [("", value) for value in call.args]
+    given += [(word.arg or "", word.value) for word in call.keywords]
+    for name, value in given:
+        if not isinstance(value, ast.Subscript) or not list_names(value.slice) <= taken.own:
+            continue
+        sizes = any(map(_SIZE.search, (name, last_name(value.value))))
+        if sizes and taken.facts.is_tensor(value.value) is not True:
+            return True
+    return False
 
 
 def _only_reads(taken: Round, nodes: Sequence[ast.AST]) -> bool:

@@ -170,7 +170,10 @@ def _without_wait(here: Surroundings, code: ast.Call) -> Change | None:
 
 
 def _is_move(here: Surroundings, code: ast.AST, given: set[str]) -> bool:
-    """Tell whether code is ``images.to(device)`` of what the loader has handed over."""
+    """Tell whether code is ``images.to(device)`` of what the loader has handed over.
+
+    Columns of it, ``images[:, 1:]``, the host gathers first, in memory that is not pinned.
+    """
     match code:
         case ast.Call(
             ast.Attribute(ast.Name() | ast.Subscript() | ast.Attribute() as moved, method),
@@ -179,7 +182,7 @@ def _is_move(here: Surroundings, code: ast.AST, given: set[str]) -> bool:
         ):
             named = [k for k in words if k.arg == "device"]
             where = [*args, *(k.value for k in named)]
-            is_own = method in _MOVING and root_name(moved) in given
+            is_own = method in _MOVING and root_name(moved) in given and not takes_columns(moved)
             if any(here.text(a).endswith("accelerator.device") for a in where):
                 return False  # the loader that ``accelerator.prepare`` returns has moved it
             others = {k.arg for k in words} - {"device", "dtype"}
