@@ -481,7 +481,6 @@ def _fold(code: ast.expr, bindings: Mapping[str, Node] | None = None) -> ast.exp
 
     Names that are bound to one value are one: the mask, and what is shown of it.
     """
-
     folded: ast.expr = _Fold(bindings or {}).visit(code)
     return folded
 

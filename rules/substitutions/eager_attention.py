@@ -321,7 +321,7 @@ def fused_twice(
         q,
         k,
         v,
-        attn_mask=None
+        attn_mask=None  # type: ignore[arg-type]  # False alone is no mask
         if mask is None and not flag
         else ~((False if mask is None else hidden) | (also if flag else False)),
         dropout_p=p if training else 0.0,
