@@ -260,6 +260,8 @@ class Attention(torch.nn.Module):
             scores = scores.masked_fill(mask, -1e9)
         if self.causal:
             scores = scores.masked_fill(causal, -1e9)
+        if self.window:
+            scores = scores.masked_fill(self.far, -1e9)
         return torch.einsum("bhij,bhjd->bhid", scores.softmax(-1), v)
 """
     found = scanned(tmp_path, {"a.py": text}).report.findings
