@@ -87,6 +87,15 @@ STATEMENTS = [
         "        if k[i, 0] > 0:\n            out[i] = x[i] * 2\n    return out\n"
     ),
     "    return sum(x[:, i] * y[:, i] for i in range(x.shape[1]))\n",
+    (
+        "    n, w, _ = x.shape\n"
+        "    at = torch.cat([torch.full((w // 2, 1), i + 1, dtype=torch.long) for i in range(n)])\n"
+        "    return at, torch.stack([x.new_full([2], i) for i in range(1, n)])\n"
+    ),
+    (
+        "    out = []\n    for i in range(x.shape[0]):\n"
+        "        out.append(torch.full((2, 1), i, device=x.device))\n    return torch.cat(out, 1)\n"
+    ),
     "    return torch.stack([r.exp() for r in x + y])\n",
     "    return torch.stack([x + (1 - 2 * x) / 3 * i for i in range(4)], -1)\n",
     "    for i in range(x.shape[0]):\n        x[i].mul_(y[i])\n    return x\n",
@@ -158,6 +167,10 @@ def test_what_a_loop_runs_over_and_binds(body: str) -> None:
         "x[i].repeat_interleave(k[i], dim=0)",  # rows of different lengths
         "F.linear(x[i], y[i])",
         "F.dropout(x[i], 0.5)",
+        "torch.full((k[i, 0], 1), i)",
+        "torch.full((2, 1), i, dtype=torch.bool)",  # ``True`` of all but the first
+        "torch.full((2, 1), i / 2)",
+        "torch.full((2, 1), i, pin_memory=True)",
     ],
 )
 def test_what_treats_rows_in_another_way_stays(expression: str) -> None:
