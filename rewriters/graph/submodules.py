@@ -115,12 +115,14 @@ def _handed_in(parameter: str, method: FunctionNode, names: ModuleNames) -> Subm
     cls = next((c for c in names.classes.values() if method in c.body), None)
     order = [a.arg for a in (*method.args.posonlyargs, *method.args.args)][1:]
     found: list[Submodule | None] = []
-    for function in ast.walk(names.tree) if cls is not None else ():
+    if cls is None or names.tree is None:
+        return None
+    for function in nodes_of(names.tree):
         if not isinstance(function, ast.FunctionDef):
             continue
         for node in nodes_of(function):
             match node:
-                case ast.Call(ast.Name(made)) if cls is not None and made == cls.name:
+                case ast.Call(ast.Name(made)) if made == cls.name:
                     given = dict(zip(order, node.args, strict=False))
                     given |= {k.arg or "": k.value for k in node.keywords}
                     found.append(_find_bound(given.get(parameter), function, names))
