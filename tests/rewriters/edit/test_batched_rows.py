@@ -88,6 +88,16 @@ STATEMENTS = [
     ),
     "    return sum(x[:, i] * y[:, i] for i in range(x.shape[1]))\n",
     (
+        "    total = 0.0\n    for c in range(4):\n"
+        "        p = x[:, c]\n        g = (k == c).float()\n"
+        "        total += 1 - 2 * (p * g).sum() / (p.abs().sum() + g.sum() + 1e-6)\n"
+        "    return total\n"
+    ),
+    (
+        "    total = 0.0\n    for c in range(1, x.shape[1]):\n"
+        "        total = total + ((x[:, c] - y[:, c]) * (k == c)).sum()\n    return total\n"
+    ),
+    (
         "    n, w, _ = x.shape\n"
         "    at = torch.cat([torch.full((w // 2, 1), i + 1, dtype=torch.long) for i in range(n)])\n"
         "    return at, torch.stack([x.new_full([2], i) for i in range(1, n)])\n"
@@ -221,6 +231,26 @@ def test_what_may_fail_in_a_round_that_is_left_out_stays(made: str) -> None:
     body = f"        if k[i, 0] > 0:\n            total = total + ({made}).sum()\n"
     loop = f"    total = 0.0\n    for i in range(x.shape[0]):\n{body}    return total\n"
     assert _written(HEAD + loop) is None
+
+
+@pytest.mark.parametrize(
+    "total",
+    [
+        "total = total * 0.9 + (x[:, c] * (k == c)).sum()",
+        "total += (x[:, c] * (k == total)).sum()",
+        "total += (x[:, c] * y.mul_(2)[:, c]).sum()",
+        "total += (x[:, c] * (k == c))[k == c].mean()",
+    ],
+)
+def test_columns_of_classes_that_rounds_pass_on_stay(total: str) -> None:
+    loop = f"    total = 0.0\n    for c in range(4):\n        {total}\n    return total\n"
+    assert _written(HEAD + loop) is None
+
+
+def test_columns_that_meet_other_tensors_ask_for_their_dimensions() -> None:
+    site = _written(HEAD + "    return sum((x[:, c] * (k == c)).sum() for c in range(4))\n")
+    assert site is not None
+    assert "same-dimensions" in {condition.name for condition in site.open_conditions}
 
 
 def test_what_stands_open_is_told() -> None:
