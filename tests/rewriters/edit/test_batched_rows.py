@@ -253,6 +253,37 @@ def test_columns_that_meet_other_tensors_ask_for_their_dimensions() -> None:
     assert "same-dimensions" in {condition.name for condition in site.open_conditions}
 
 
+@pytest.mark.parametrize(
+    ("begun", "added", "sum_of", "is_asked"),
+    [
+        ("0.0", "total += x[i]", "x.sum(0)", False),
+        ("torch.zeros(4, 4)", "total += x[i]", "x.sum(0, dtype=total.dtype)", False),
+        ("x[0].float()", "total += y[i]", "].sum(0, dtype=total.dtype)", False),
+        ("torch.zeros(4, 4)", "total = total + x[i]", "x.sum(0)", True),
+        (
+            "torch.zeros(4, 4)",
+            "total += x[i].float()",
+            "x.float().sum(0, dtype=total.dtype)",
+            False,
+        ),
+        ("torch.zeros_like(x[0])", "total = total + x[i] * 2", "(x * 2).sum(0)", False),
+        ("torch.zeros_like(y[0])", "total += x[i]", "x.sum(0)", True),
+        ("torch.zeros(4, 4, dtype=x.dtype)", "total += x[i]", "x.sum(0)", False),
+        ("torch.zeros(4, 4, dtype=x.dtype)", "total += x[i].half()", "x.half().sum(0)", True),
+        ("k", "total += x[i]", "x.sum(0)", True),
+    ],
+)
+def test_rows_are_added_up_in_no_narrower_dtype(
+    begun: str, added: str, sum_of: str, *, is_asked: bool
+) -> None:
+    loop = f"    for i in range(x.shape[0]):\n        {added}\n    return total\n"
+    site = _written(f"{HEAD}    total = {begun}\n{loop}")
+    assert site is not None
+    assert site.rewrite is not None
+    assert site.rewrite.text.endswith(sum_of)
+    assert ("same-dtype" in {c.name for c in site.open_conditions}) is is_asked
+
+
 def test_what_stands_open_is_told() -> None:
     made = "torch.stack([(a - b).norm(dim=-1) for a, b in zip(x, y)])"
     site = _written(f"{HEAD}    return {made}\n")
