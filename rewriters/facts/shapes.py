@@ -305,9 +305,10 @@ class Shapes:
             return 0
         if rank is not None and rank.more > 0 and rank.base is not node:  # ``x[..., None, None]``
             return self.least_rank(rank.base) + rank.more
+        seen = _find_lengths(self.flow).get(node, 0)
         match node.op:
-            case op if len(node.args) > 1 and (op == "expand_as" or op in operators.COMPARISONS):
-                return max(map(self.least_rank, node.args[:2]))
+            case op if len(node.args) > 1 and (op == "expand_as" or op in operators.BROADCAST):
+                return max(seen, *map(self.least_rank, node.args[:2]))
             case "matmul":
                 # Of matrices and vectors nobody knows what is left.
                 ranks = [self.least_rank(arg) for arg in node.args]
@@ -322,7 +323,6 @@ class Shapes:
                 return self.least_rank(node.args[0])
             case "expand":
                 return max(len(_sizes(node)) - 1, self.least_rank(node.args[0]))
-        seen = _find_lengths(self.flow).get(node, 0)
         return self.least_rank(node.args[0]) if node.op in SAME_SHAPE and node.args else seen
 
     @staticmethod

@@ -273,7 +273,9 @@ class CallReader:
             if name in operators.RESHAPES_IN_PLACE or any(k.arg == "out" for k in code.keywords):
                 self.state.reshaping()  # ``out`` takes the shape of the result
             return self.state.effect("write", node) if _writes(name, code, self.state.env) else node
-        if module.split(".")[0] in torch_names.PURE_MODULES:
+        folds = dotted == "functools.reduce" and bool(code.args)
+        folds = folds and self.state.names.dotted(code.args[0]) in torch_names.FOLDED
+        if folds or module.split(".")[0] in torch_names.PURE_MODULES:
             return self._python(code, dotted)
         return self.expressions.unknown(code)
 

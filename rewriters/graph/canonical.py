@@ -179,7 +179,10 @@ def _cast_target(values: list[Node], named: Mapping[str, Node]) -> Node | None:
 def _is_dtype(node: Node) -> bool:
     """Tell whether a value can only be a dtype: ``torch.float32``, ``x.dtype``, ``self.dtype``."""
     by_name = node.op in {Op.ATTR, Op.PARAM} and str(node.value).endswith("dtype")
-    return by_name or node.op in {Op.DTYPE, Op.DTYPE_OF}
+    promoted = node.op.removesuffix("(*)") in {"promote_types", "result_type"}
+    if node.op.startswith("py:functools.reduce"):
+        promoted = node.args[0].value == "torch.promote_types"
+    return by_name or promoted or node.op in {Op.DTYPE, Op.DTYPE_OF}
 
 
 def cast(graph: Graph, x: Node, dtype: Node, epoch: int) -> Node:

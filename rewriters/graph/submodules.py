@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import list_assigned
-from npufix.rewriters.graph.modules.syntax import last_name, list_defaults
+from npufix.rewriters.graph.modules.syntax import last_name, list_defaults, nodes_of
 from npufix.rewriters.graph.modules.wrapped_modules import NN, find_made_by_factory, own_dropout
 
 if TYPE_CHECKING:
@@ -93,7 +93,9 @@ def find_default_activation(
     match value:
         case ast.Name(name) if _GIVEN.fullmatch(name):
             default = list_defaults(method.args).get(name)
-            known = None if default is None else _find_made(default, names)
+            known = (
+                _handed_in(name, method, names) if default is None else _find_made(default, names)
+            )
             if known is not None and known.name in ACTIVATIONS:
                 return Submodule("activation", known.name)
         case ast.Call(ast.Name(name), [], []):
@@ -106,6 +108,44 @@ def find_default_activation(
             if made is not None and made.kind == "function" and made.name in ACTIVATIONS:
                 return Submodule("activation", made.name)
     return None
+
+
+def _handed_in(parameter: str, method: FunctionNode, names: ModuleNames) -> Submodule | None:
+    """Return what all calls of this file that make the class hand in: ``GLU(dim, nn.SiLU())``."""
+    cls = next((c for c in names.classes.values() if method in c.body), None)
+    order = [a.arg for a in (*method.args.posonlyargs, *method.args.args)][1:]
+    found: list[Submodule | None] = []
+    if cls is None or names.tree is None:
+        return None
+    for function in nodes_of(names.tree):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        for node in nodes_of(function):
+            match node:
+                case ast.Call(ast.Name(made)) if made == cls.name:
+                    given = dict(zip(order, node.args, strict=False))
+                    given |= {k.arg or "": k.value for k in node.keywords}
+                    found.append(_find_bound(given.get(parameter), function, names))
+    first = found[0] if found else None
+    alike = all(f is not None and f.name == getattr(first, "name", "") for f in found)
+    return None if first is None or not alike or any(writes(f) for f in found if f) else first
+
+
+def _find_bound(
+    value: ast.expr | None, function: FunctionNode, names: ModuleNames
+) -> Submodule | None:
+    """Return what an expression makes, or a name that a function binds once."""
+    if not isinstance(value, ast.Name):
+        return None if value is None else _find_made(value, names)
+    nodes = nodes_of(function)
+    stores = [n for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+    if [n.id for n in stores].count(value.id) > 1:
+        return None
+    for node in nodes:
+        match node:
+            case ast.Assign([ast.Name(name)], made) if name == value.id:
+                return _find_made(made, names)
+    return _find_made(value, names)
 
 
 def _is_same(one: Submodule, other: Submodule) -> bool:

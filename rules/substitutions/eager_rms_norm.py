@@ -115,6 +115,12 @@ def promoted(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return either(weight * (x * inverse), x * (weight * inverse))
 
 
+def gain_first(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+    """Multiply the weight by the inverse in a wider dtype, then round (k-diffusion)."""
+    inverse = torch.rsqrt(x.to(dtype).pow(2).mean(-1, keepdim=True) + eps)
+    return x * (weight.to(dtype) * inverse).to(x.dtype)
+
+
 def along_dim(x: Tensor, weight: Tensor, eps: float, dim: int) -> Tensor:
     """As ``weight_then_cast``, over a dimension that is a setting (LitGPT)."""
     x32 = either(x.to(torch.float32), x)
@@ -199,6 +205,11 @@ def fused_to_given(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) ->
     return torch_npu.npu_rms_norm(x, weight.to(x.dtype), epsilon=eps)[0].to(dtype)
 
 
+def fused_gain_first(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+    """Compute in float32, and round once."""
+    return torch_npu.npu_rms_norm(x, weight, epsilon=eps)[0]
+
+
 def fused_along_dim(x: Tensor, weight: Tensor, eps: float, dim: int) -> Tensor:
     """Return the activation normalised over its last dimension."""
     return torch_npu.npu_rms_norm(x, weight, epsilon=eps)[0]
@@ -246,6 +257,13 @@ def gated(draw: Draw) -> dict[str, Any]:
     return {**drawn, "x": drawn["x"].float(), "dtype": drawn["weight"].dtype}
 
 
+def widened(draw: Draw) -> dict[str, Any]:
+    """Return ``half_with_float_weight`` and the dtype that it is normalised in."""
+    import torch
+
+    return {**half_with_float_weight(draw), "dtype": torch.float32}
+
+
 def along_last(draw: Draw) -> dict[str, Any]:
     """Return ``inputs`` and the last dimension, from either end."""
     drawn = inputs(draw)
@@ -282,6 +300,11 @@ WITH_GRADIENTS = Condition(
 )
 DTYPE_OF_WEIGHT = Condition(
     "same-dtype", "the weight has the dtype that is cast to", lambda _site: None
+)
+WIDER = Condition(
+    "computed-in-single",
+    "what the mean is computed in is float32",
+    lambda site: None if (dtype := site.dtype("dtype")) is None else dtype == "float32",
 )
 WEIGHT_GIVEN = Condition(
     "weight-given", "the weight is never None", lambda site: True if site.ndim("weight") else None
@@ -338,6 +361,7 @@ RULE = Substitution(
         ),
         Form(torch_rms_norm_in_32, fused_in_shape, with_shape, (*_GIVEN, KERNEL_DTYPES)),
         Form(torch_rms_norm, fused_in_shape, with_shape, (*_GIVEN, SAME_DTYPE)),
+        Form(gain_first, fused_gain_first, widened, (*_ALWAYS, ALONE, WIDER, KERNEL_DTYPES)),
         Form(cast_to_given, fused_to_given, gated, (*_ALWAYS, DTYPE_OF_WEIGHT)),
     ),
     replaces=(

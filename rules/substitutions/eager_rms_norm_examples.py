@@ -5,6 +5,20 @@ from __future__ import annotations
 from npufix.rules.substitution import Rewritten
 
 REWRITTEN = (
+    # k-diffusion, stable-audio-tools: the weight first, in a dtype that holds both
+    Rewritten(
+        """
+def rms_norm(x, scale: torch.Tensor, eps: float):
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    mean_sq = torch.mean(x.to(dtype) ** 2, dim=-1, keepdim=True)
+    scale = scale.to(dtype) * torch.rsqrt(mean_sq + eps)
+    return x * scale.to(x.dtype)
+""",
+        """
+def rms_norm(x, scale: torch.Tensor, eps: float):
+    return torch_npu.npu_rms_norm(x, scale, epsilon=eps)[0]
+""",
+    ),
     # Llama
     Rewritten(
         """

@@ -1,6 +1,13 @@
 """Code that looks like an RMSNorm that ``npu_rms_norm`` computes, and is none."""
 
 VALID = (
+    # the gain alone is returned, and another tensor multiplied
+    """
+def f(x, y, scale: torch.Tensor, eps: float):
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    scale = scale.to(dtype) * torch.rsqrt(x.to(dtype).pow(2).mean(-1, keepdim=True) + eps)
+    return y * scale.to(x.dtype)
+""",
     # the mean is subtracted: LayerNorm
     """
 def f(x, weight: torch.Tensor, bias: torch.Tensor, eps: float):

@@ -28,7 +28,8 @@ negative lengths count from the end (``nonnegative-lengths``), and a zero in ``m
 (``positive-lengths``), a tensor without dimensions does not
 take part in promoting dtypes as a vector does (``same-dtype``), Python's ``max`` is another thing
 for NaN (``no-nan``), and where the dimensions of a tensor are not known it has those that it is indexed
-with (``known-dimensions``); pieces ``x[i * n : (i + 1) * n]`` lie within ``x`` (``whole-pieces``);
+with (``known-dimensions``); rows of halves are added to a total of a wider dtype in that (``dtype=total.dtype``, or
+``same-dtype``); pieces ``x[i * n : (i + 1) * n]`` lie within ``x`` (``whole-pieces``);
 ``data.num_graphs`` is a number (``counts-are-numbers``). An empty ``range`` gives empty rows where ``torch.stack`` raises.
 Elements that masks or lengths pick of each row (``out[i, :n[i]] = x[i, mask[i]]``) are moved by masks of
 all rows, in the same order: each row must write as many as it takes (``as-many-of-each-row``).

@@ -13,7 +13,8 @@ Safety: counting is exact. The sum is over the same values in another grouping; 
 leaves out may be NaN or infinite, for it is replaced and not multiplied by zero (as the official
 recipe does). ``mean`` is that sum divided by the number of elements, NaN where there is none; its
 sum must fit the dtype (``sum-fits-dtype``). ``min`` and ``max`` would see the zeros. The mask must be
-boolean (``boolean-mask``), and must have the shape of the tensor (``same-rank-mask``); that of
+boolean (``boolean-mask``), and must have the shape of the tensor (``same-rank-mask``), or be known to
+lack its last dimension (``row-mask``); that of
 ``masked_select`` is boolean, and is expanded to it (``mask-expands``); an index made
 with ``nonzero`` must be that of a vector (``vector-mask``). The positions of a tensor without
 dimensions have no coordinates, so ``numel()`` is 0 whatever it holds (``has-dimensions``).
@@ -128,6 +129,26 @@ def mean_of_masked(x: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, x, 0).sum() / mask.sum()
 
 
+def picked_vectors(x: Tensor, mask: Tensor) -> Tensor:
+    """Pick vectors by a mask without the last dimension, then add up what they hold."""
+    return x[mask].sum()
+
+
+def masked_vectors(x: Tensor, mask: Tensor) -> Tensor:
+    """Add up everything, with zeros in place of the vectors that are not picked."""
+    return torch.where(mask.unsqueeze(-1), x, 0).sum()
+
+
+def mean_of_picked_vectors(x: Tensor, mask: Tensor) -> Tensor:
+    """Pick vectors by a mask without the last dimension, then take the mean of all they hold."""
+    return x[mask].mean()
+
+
+def mean_of_masked_vectors(x: Tensor, mask: Tensor) -> Tensor:
+    """Divide by the number of what the picked vectors hold."""
+    return torch.where(mask.unsqueeze(-1), x, 0).sum() / (mask.sum() * x.size(-1))
+
+
 def selected(x: Tensor, mask: Tensor) -> Tensor:
     """Pick the elements of a tensor and a mask that are expanded to one shape, add them up."""
     return x.masked_select(mask).sum()
@@ -173,6 +194,17 @@ def mean_inputs(draw: Draw) -> dict[str, Any]:
     dtype = draw.choice([torch.float32, torch.bfloat16])
     kept, other = draw.floats(*shape, dtype=dtype), draw.wild(*shape, dtype=dtype)
     return {"x": torch.where(mask, kept, other), "mask": mask}
+
+
+def vectors_inputs(draw: Draw) -> dict[str, Any]:
+    """Return vectors that are NaN or infinite outside of a mask of them, and the mask."""
+    import torch
+
+    shape = draw.choice([(5, 3), (2, 4, 3), (1, 1), (0, 3), (4, 0)])
+    mask = draw.booleans(*shape[:-1]) & bool(draw.integer(0, 3))
+    dtype = draw.choice([torch.float32, torch.bfloat16])
+    kept, other = draw.floats(*shape, dtype=dtype), draw.wild(*shape, dtype=dtype)
+    return {"x": torch.where(mask.unsqueeze(-1), kept, other), "mask": mask}
 
 
 def _expanded(draw: Draw, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -240,6 +272,12 @@ MASK_EXPANDS = Condition(
     lambda site: site.is_test_of("mask", "x"),
 )
 
+MASK_OF_VECTORS = Condition(
+    "row-mask",
+    "the mask has one dimension less than the tensor it is used on",
+    lambda site: site.more_dims("x", "mask") == 1,
+)
+
 RULE = Substitution(
     id="NPU209",
     name="nonzero-then-reduce",
@@ -257,6 +295,18 @@ RULE = Substitution(
             mean_of_masked,
             mean_inputs,
             (BOOLEAN_MASK, IS_TENSOR, SAME_RANK_MASK, SUM_FITS),
+        ),
+        Form(
+            picked_vectors,
+            masked_vectors,
+            vectors_inputs,
+            (BOOLEAN_MASK, IS_TENSOR, MASK_OF_VECTORS),
+        ),
+        Form(
+            mean_of_picked_vectors,
+            mean_of_masked_vectors,
+            vectors_inputs,
+            (BOOLEAN_MASK, IS_TENSOR, MASK_OF_VECTORS, SUM_FITS),
         ),
         Form(selected, masked, selected_inputs, (IS_TENSOR,)),
         Form(
@@ -294,10 +344,10 @@ def f(x: torch.Tensor):
 def f(x: torch.Tensor):
     return x[x > 0].max()
 """,
-        # rows are picked, not elements
+        # matrices are picked, not elements
         """
 def f(x: torch.Tensor, mask: torch.BoolTensor):
-    n, d = x.shape
+    n, d, k = x.shape
     (n,) = mask.shape
     return x[mask].sum()
 """,
@@ -351,6 +401,21 @@ def loss(pred: torch.Tensor, target: torch.Tensor):
     error = (pred - target).float() ** 2
     mask = target > 0
     return torch.where(mask, error, 0).sum() / mask.sum()
+""",
+        ),
+        Rewritten(
+            """
+def loss(pred: torch.Tensor, target: torch.Tensor):
+    e = (pred - target) ** 2
+    return e[e[..., 0] > 0].mean()
+""",
+            """
+def loss(pred: torch.Tensor, target: torch.Tensor):
+    e = (pred - target) ** 2
+    mask = e[..., 0] > 0
+    return (
+        torch.where(mask.unsqueeze(-1), e, 0).sum() / (mask.sum() * e.size(-1))
+    )
 """,
         ),
         Rewritten(

@@ -129,6 +129,10 @@ class Aligner:
         except CannotBatchError:
             if not counted and (found := self._beside_numbers(given, rows, same)):
                 return found
+            if not counted and any(v.axis for v in rows):  # ``pred[:, c] * (labels == c)``
+                moved = [self.in_front(v) if v.kind is Kind.ROWS else v for v in given]
+                if self._are_alike([v for v in moved if v.kind is Kind.ROWS], same):
+                    return self.together(*moved)
             if counted or not self._are_deep(rows, same):
                 raise
             shared = [subscript(v.code, [new_axis()]) for v in same if v.rank != 0]

@@ -29,6 +29,7 @@ from npufix.rewriters.edit.loops.given.values import (
     literal,
     method,
     new_axis,
+    parse,
     shift,
     subscript,
 )
@@ -76,6 +77,11 @@ _ALONG = {
     "scatter_add": "input,dim,index,src",
     "vector_norm": "x,ord,dim,keepdim",
 }
+_OF_FULL = frozenset({"device", "dtype"})
+_COUNTING = frozenset(
+    {"double", "dtype", "float", "float32", "float64", "int", "int32", "int64", "long"}
+)
+"""Dtypes that hold the numbers of all rounds; one that is asked of a tensor is taken for such."""
 _DIMS = frozenset({"dim", "dim1", "dim2", "dims", "*dims"})
 _ONE_DIMENSION_FEWER = frozenset({"diagonal", "norm", "vector_norm"})
 _MATRIX = 2
@@ -123,8 +129,9 @@ class Batched:
             return self._along(code, called)
         own: dict[str, Callable[[ast.Call], Value]] = {
             "cat": self._joined, "concat": self._joined, "diag": self._diag,
-            "einsum": self._einsum, "expand": self._repeated, "outer": self._outer,
-            "repeat": self._repeated, "stack": self._joined, "trace": self._trace,
+            "einsum": self._einsum, "expand": self._repeated, "full": self._filled,
+            "new_full": self._filled, "outer": self._outer, "repeat": self._repeated,
+            "stack": self._joined, "trace": self._trace,
         }  # fmt: skip
         return own[called](code) if called in own else None
 
@@ -408,6 +415,33 @@ class Batched:
         diagonal = method(value.code, "diagonal", 0, -2, -1)
         made = method(diagonal, "sum", -1)
         return Value(Kind.ROWS, made, 0, 0, fresh=True, source=value.asked)
+
+    def _filled(self, code: ast.Call) -> Value:
+        """Return ``torch.full((n, 1), i)``, tensors of the number of their round."""
+        owner, words = self._owner(code), {k.arg or "": k.value for k in code.keywords}
+        owned = {} if owner is None else {w: ast.Attribute(owner, w, ast.Load()) for w in _OF_FULL}
+        if owner is not None and not isinstance(owner, ast.Name):
+            raise CannotBatchError(UNKNOWN_DIMENSION)
+        match code.args:
+            case [ast.Tuple(sizes) | ast.List(sizes), number] if words.keys() <= _OF_FULL and sizes:
+                pass
+            case _:
+                raise CannotBatchError(UNKNOWN_DIMENSION)
+        counted, dtype = self.of.read(number), words.get("dtype")
+        if counted.offset is None or not all(map(self._is_number, sizes)):
+            raise CannotBatchError(UNKNOWN_DIMENSION)
+        if dtype is not None and last_name(dtype) not in _COUNTING:
+            raise CannotBatchError(UNKNOWN_DIMENSION)  # there are two of ``bool``
+        self._same(*sizes, *words.values())
+        start, stop = self.of.domain.start + counted.offset, self.of.domain.stop
+        if counted.offset:
+            stop = ast.BinOp(stop, ast.Add(), literal(counted.offset))
+        given = [ast.keyword(w, v) for w, v in (owned | words).items()]
+        bounds = [literal(start), stop] if start else [stop]
+        made = ast.Call(parse("torch.arange"), bounds, given)
+        rows = method(made, "view", -1, *[1] * len(sizes))
+        whole = method(rows, "repeat", 1, *sizes)
+        return Value(Kind.ROWS, whole, len(sizes), 0, fresh=True, source=owner or made)
 
     def _diag(self, code: ast.Call) -> Value:
         """Return matrices with a diagonal, or the diagonals of matrices."""

@@ -34,7 +34,7 @@ from npufix.rewriters.edit.loops.given.values import (
     subscript,
 )
 from npufix.rewriters.edit.loops.indexing import OTHER_ROUND, Place
-from npufix.rewriters.edit.loops.rows.joining import is_only_joined
+from npufix.rewriters.edit.loops.rows.joining import is_only_joined, sum_into
 from npufix.rewriters.edit.loops.rows.order import (
     RECURRENCE,
     InFirst,
@@ -300,7 +300,8 @@ class Body:
         if value.kind is not Kind.ROWS:
             raise CannotBatchError(EFFECT)
         self.of.conditions["adds-floats"] = None
-        return ast.AugAssign(ast.Name(name, ast.Store()), op, method(value.code, "sum", value.axis))
+        added = sum_into(name, code, value, self.of, in_place=True)
+        return ast.AugAssign(ast.Name(name, ast.Store()), op, added)
 
     def _append(self, name: str, code: ast.expr) -> ast.stmt:
         """Return what puts the rows of all rounds into a list that is only joined later."""

@@ -36,6 +36,10 @@ PURE_BUILTINS = frozenset(
 )  # fmt: skip
 
 PURE_MODULES = ("math", "operator")
+FOLDED = frozenset(
+    {"operator.add", "operator.and_", "operator.mul", "operator.or_", "torch.promote_types"}
+)
+"""What ``functools.reduce`` may be given without changing anything."""
 
 # They change the random state or another one of torch, or one of their arguments.
 STATEFUL_PREFIXES = ("set_", "manual_seed")

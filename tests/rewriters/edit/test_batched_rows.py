@@ -87,6 +87,25 @@ STATEMENTS = [
         "        if k[i, 0] > 0:\n            out[i] = x[i] * 2\n    return out\n"
     ),
     "    return sum(x[:, i] * y[:, i] for i in range(x.shape[1]))\n",
+    (
+        "    total = 0.0\n    for c in range(4):\n"
+        "        p = x[:, c]\n        g = (k == c).float()\n"
+        "        total += 1 - 2 * (p * g).sum() / (p.abs().sum() + g.sum() + 1e-6)\n"
+        "    return total\n"
+    ),
+    (
+        "    total = 0.0\n    for c in range(1, x.shape[1]):\n"
+        "        total = total + ((x[:, c] - y[:, c]) * (k == c)).sum()\n    return total\n"
+    ),
+    (
+        "    n, w, _ = x.shape\n"
+        "    at = torch.cat([torch.full((w // 2, 1), i + 1, dtype=torch.long) for i in range(n)])\n"
+        "    return at, torch.stack([x.new_full([2], i) for i in range(1, n)])\n"
+    ),
+    (
+        "    out = []\n    for i in range(x.shape[0]):\n"
+        "        out.append(torch.full((2, 1), i, device=x.device))\n    return torch.cat(out, 1)\n"
+    ),
     "    return torch.stack([r.exp() for r in x + y])\n",
     "    return torch.stack([x + (1 - 2 * x) / 3 * i for i in range(4)], -1)\n",
     "    for i in range(x.shape[0]):\n        x[i].mul_(y[i])\n    return x\n",
@@ -158,6 +177,10 @@ def test_what_a_loop_runs_over_and_binds(body: str) -> None:
         "x[i].repeat_interleave(k[i], dim=0)",  # rows of different lengths
         "F.linear(x[i], y[i])",
         "F.dropout(x[i], 0.5)",
+        "torch.full((k[i, 0], 1), i)",
+        "torch.full((2, 1), i, dtype=torch.bool)",  # ``True`` of all but the first
+        "torch.full((2, 1), i / 2)",
+        "torch.full((2, 1), i, pin_memory=True)",
     ],
 )
 def test_what_treats_rows_in_another_way_stays(expression: str) -> None:
@@ -208,6 +231,57 @@ def test_what_may_fail_in_a_round_that_is_left_out_stays(made: str) -> None:
     body = f"        if k[i, 0] > 0:\n            total = total + ({made}).sum()\n"
     loop = f"    total = 0.0\n    for i in range(x.shape[0]):\n{body}    return total\n"
     assert _written(HEAD + loop) is None
+
+
+@pytest.mark.parametrize(
+    "total",
+    [
+        "total = total * 0.9 + (x[:, c] * (k == c)).sum()",
+        "total += (x[:, c] * (k == total)).sum()",
+        "total += (x[:, c] * y.mul_(2)[:, c]).sum()",
+        "total += (x[:, c] * (k == c))[k == c].mean()",
+    ],
+)
+def test_columns_of_classes_that_rounds_pass_on_stay(total: str) -> None:
+    loop = f"    total = 0.0\n    for c in range(4):\n        {total}\n    return total\n"
+    assert _written(HEAD + loop) is None
+
+
+def test_columns_that_meet_other_tensors_ask_for_their_dimensions() -> None:
+    site = _written(HEAD + "    return sum((x[:, c] * (k == c)).sum() for c in range(4))\n")
+    assert site is not None
+    assert "same-dimensions" in {condition.name for condition in site.open_conditions}
+
+
+@pytest.mark.parametrize(
+    ("begun", "added", "sum_of", "is_asked"),
+    [
+        ("0.0", "total += x[i]", "x.sum(0)", False),
+        ("torch.zeros(4, 4)", "total += x[i]", "x.sum(0, dtype=total.dtype)", False),
+        ("x[0].float()", "total += y[i]", "].sum(0, dtype=total.dtype)", False),
+        ("torch.zeros(4, 4)", "total = total + x[i]", "x.sum(0)", True),
+        (
+            "torch.zeros(4, 4)",
+            "total += x[i].float()",
+            "x.float().sum(0, dtype=total.dtype)",
+            False,
+        ),
+        ("torch.zeros_like(x[0])", "total = total + x[i] * 2", "(x * 2).sum(0)", False),
+        ("torch.zeros_like(y[0])", "total += x[i]", "x.sum(0)", True),
+        ("torch.zeros(4, 4, dtype=x.dtype)", "total += x[i]", "x.sum(0)", False),
+        ("torch.zeros(4, 4, dtype=x.dtype)", "total += x[i].half()", "x.half().sum(0)", True),
+        ("k", "total += x[i]", "x.sum(0)", True),
+    ],
+)
+def test_rows_are_added_up_in_no_narrower_dtype(
+    begun: str, added: str, sum_of: str, *, is_asked: bool
+) -> None:
+    loop = f"    for i in range(x.shape[0]):\n        {added}\n    return total\n"
+    site = _written(f"{HEAD}    total = {begun}\n{loop}")
+    assert site is not None
+    assert site.rewrite is not None
+    assert site.rewrite.text.endswith(sum_of)
+    assert ("same-dtype" in {c.name for c in site.open_conditions}) is is_asked
 
 
 def test_what_stands_open_is_told() -> None:

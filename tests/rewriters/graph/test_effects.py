@@ -48,6 +48,16 @@ def test_what_changes_nothing_is_no_obstacle() -> None:
     assert len(written(found)) == 1
 
 
+@pytest.mark.parametrize(
+    ("folded", "count"),
+    [("torch.promote_types", 1), ("operator.or_", 1), ("operator.iadd", 0), ("other", 0)],
+)
+def test_a_fold_changes_nothing_but_by_its_function(folded: str, count: int) -> None:
+    head = "import operator\nfrom functools import reduce\n\n"
+    code = head + function(BETWEEN.format(f"z = reduce({folded}, (x, w))"))
+    assert len(written(sites(code, "NPU101"))) == count
+
+
 def test_a_global_that_a_function_sets_may_be_another_one_later() -> None:
     head = "STATE = None\ndef change():\n    global STATE\n    STATE = 1\n\n"
     code = head + function("y = STATE\nother()\nx = STATE\n" + OF_Y)

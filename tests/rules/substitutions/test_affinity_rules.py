@@ -169,3 +169,24 @@ def test_a_column_that_is_squeezed_away_is_not_kept_before() -> None:
     (site,) = find_sites(code, [batched_vector_product.RULE])
     assert site.rewrite is not None
     assert site.rewrite.text == "(a * b.transpose(-2, -1)).sum(-1)"
+
+
+@pytest.mark.parametrize(
+    ("dim", "moved", "count"),
+    [
+        (5, "frustum - by.view(b, 1, 1, 1, 1, 3)", 2),  # six dimensions at least (lift, splat)
+        (6, "frustum - by.view(b, 1, 1, 1, 1, 3)", 1),  # two columns
+        (5, "frustum - by", 1),  # nobody knows how many
+        (5, "by.view(b, 3) * frustum", 2),  # matrices beside those of seven dimensions
+    ],
+)
+def test_columns_of_points_that_are_joined_stay_one(dim: int, moved: str, count: int) -> None:
+    code = HEADER + (
+        "def f(frustum, by, rots, b):\n"
+        f"    p = {moved}\n"
+        "    p = torch.inverse(rots).view(b, 1, 1, 1, 1, 3, 3).matmul(p.unsqueeze(-1))\n"
+        f"    p = torch.cat((p[:, :, :, :, :, :2] * 2, p[:, :, :, :, :, 2:3]), {dim})\n"
+        "    return rots.view(b, 1, 1, 1, 1, 3, 3).matmul(p)\n"
+    )
+    sites = find_sites(code, [batched_vector_product.RULE])
+    assert sum(site.safety in {Safety.SAFE, Safety.CONDITIONAL} for site in sites) == count

@@ -362,3 +362,20 @@ def test_a_mask_of_attention_is_one_of_places(name: str, *, rows: bool) -> None:
     )  # fmt: skip
     (site,) = sites(body)
     assert {"row-mask" if rows else "same-rank-mask"} <= {c.name for c in site.open_conditions}
+
+
+@pytest.mark.parametrize(
+    ("mask", "is_written"),
+    [
+        ("x.norm(dim=-1) > 0", True),
+        ("(x > 0).any(-1)", True),
+        ("x[..., 0] > 0", True),
+        ("x[..., 0, 0] > 0", False),
+    ],
+)
+def test_vectors_that_a_mask_picks_are_added_up_under_it(mask: str, *, is_written: bool) -> None:
+    code = f"import torch\n\ndef f(x: torch.Tensor):\n    m = {mask}\n    return x[m].mean()\n"
+    found = [site.rewrite for site in find_sites(code, [nonzero_reduction.RULE])]
+    texts = [rewrite.text for rewrite in found if rewrite is not None]
+    new = "torch.where(m.unsqueeze(-1), x, 0).sum() / (m.sum() * x.size(-1))"
+    assert texts == ([new] if is_written else [])

@@ -398,3 +398,43 @@ def test_an_activation_that_a_caller_may_exchange(made: str, found: str) -> None
 def test_an_activation_is_what_the_callers_make_of_it_in_one_place_alone() -> None:
     other = "\n\nclass Other(Unit):\n    def __init__(self):\n        self.act = nn.Tanh()\n"
     assert sites(UNIT.replace("{made}", "act_layer()") + other) == []
+
+
+HANDED = """
+class Glu(nn.Module):
+    def __init__(self, dim, activation):
+        super().__init__()
+        self.act = activation
+        self.both = nn.Linear(dim, 2 * dim)
+
+    def forward(self, x):
+        gate, up = self.both(x).chunk(2, dim=-1)
+        return up * self.act(gate)
+
+
+def build(dim, act):
+    known = nn.SiLU()
+    return nn.Sequential({made})
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "found"),
+    [
+        ("Glu(dim, nn.SiLU())", ["NPU103"]),
+        ("Glu(dim, activation=known)", ["NPU103"]),
+        ("Glu(dim, nn.GELU())", ["NPU110"]),
+        ("Glu(dim, nn.ReLU())", []),
+        ("Glu(dim, nn.SiLU(inplace=True))", []),
+        ("Glu(dim, nn.SiLU()), Glu(dim, nn.GELU())", []),
+        ("Glu(dim, nn.SiLU()), Glu(dim, act)", []),
+        ("Glu(*act)", []),
+    ],
+)
+def test_an_activation_that_the_callers_of_the_file_hand_in(made: str, found: list[str]) -> None:
+    """Callers of other files may hand in another one, so it is asked."""
+    there = sites(HANDED.format(made=made))
+    assert [site.rule.id for site in there] == found
+    assert all(
+        any(c.name.startswith("activation-is") for c in site.open_conditions) for site in there
+    )

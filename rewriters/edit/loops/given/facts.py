@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.facts.shapes import Rank, RelativeRank, Shapes
-from npufix.rewriters.facts.value_kinds import ValueKinds
+from npufix.rewriters.facts.value_kinds import KEEPS_DTYPE, ValueKinds
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.aliases import copies
 from npufix.rewriters.graph.modules.syntax import nodes_of
@@ -32,6 +32,11 @@ _JOINING = frozenset(
      "dstack", "hstack", "meshgrid", "stack", "vstack"}
 )  # fmt: skip
 _CASTS = frozenset({*operators.CASTS, Op.CAST})
+_ADDED = frozenset(
+    {"add", "sub", "mul", "div", "neg", "pow", "sum", "mean", "abs", "exp", *KEEPS_DTYPE}
+)
+"""What has the dtype of an operand, or the wider one of two."""
+_TYPED = frozenset({Op.CAST, *_LIKE, *_MADE, *_BY_ANOTHER})
 _NUMBER = re.compile(r"n(um)?_[a-z]\w*s")
 _LISTED = re.compile(r"(?i)(typing\.)?(iterable|list|sequence|tuple)\[")
 _SAID_TENSOR = re.compile(r"(:\w+:)?[`~]*(torch\.)?(\w*Tensor|tensor)\b[`]*(?! or |\[|s)")
@@ -276,6 +281,31 @@ class Facts(ValueKinds):
             return "float32"
         return known
 
+    def before(self, name: str) -> Node | None:
+        """Return what a name is in front of the loop."""
+        nodes = {e.names.get(name) for e in self._inside}
+        carried = (o.node.args for o in self.flow.observables if o.node.op == Op.CARRY)
+        return next((bound for read, bound in carried if read in nodes), None)
+
+    def is_wide(self, total: Node) -> bool:
+        """Tell whether a tensor is of float32 at least: what rows are cast to then fits them."""
+        made = total.op in _MADE - {"full"} and "dtype" not in _words(total)
+        return made or self._dtype(total) in {"float32", "float64"}
+
+    def is_as_wide(self, code: ast.expr, total: Node) -> bool:
+        """Tell whether a value is computed from what gave a total its dtype: ``x.new_zeros(3)``."""
+        node = self.node(code)
+        if node is None:
+            return False
+        if total.op in _LIKE | _BY_ANOTHER and "dtype" not in _words(total):
+            source = total.args[0]
+        elif total.op in _TYPED and any(a.op == Op.DTYPE_OF for a in total.args):
+            source = next(a.args[0] for a in total.args if a.op == Op.DTYPE_OF)
+        else:
+            kinds = self._dtype(node), self._dtype(total)
+            return None not in kinds and kinds[0] == kinds[1]
+        return _keeps(node, _typed(source))
+
     def is_fresh(self, node: Node) -> bool:
         """Tell whether a tensor was made in this function and shares memory with no argument."""
         root = root_of(node)
@@ -344,6 +374,23 @@ class Facts(ValueKinds):
         if any(s.op == Op.STAR for s in sizes) or dim >= len(sizes):
             return None
         return sizes[dim]
+
+
+def _typed(node: Node) -> Node:
+    while node.op in KEEPS_DTYPE and node.args:
+        node = node.args[0]
+    return node
+
+
+def _keeps(node: Node, source: Node) -> bool:
+    """Tell whether a value has the dtype of a tensor, or a wider one."""
+    if node is source:
+        return True
+    told = any(arg.op in {Op.DTYPE, Op.DTYPE_OF} for arg in node.args)
+    if node.op not in _ADDED or told or "dtype" in _words(node):
+        return False
+    operands = node.args[:2] if node.op in {"add", "sub", "mul", "div"} else node.args[:1]
+    return any(_keeps(arg, source) for arg in operands)
 
 
 def _words(node: Node) -> list[str]:

@@ -27,6 +27,8 @@ _NAMES = frozenset(name.rpartition(".")[2] for name in _JOINED)
 _CALLED = "|".join(sorted({*_NAMES, "sum"}))
 _LIKELY = re.compile(rf"(?m)^\s*(?:async )?for\b|\b(?:{_CALLED})\(|\[(?:\w+\[\w+ !=|self\.\w+\()")
 _WORDS = frozenset({"for", "sum", *_NAMES, *(f"self.{name}" for name in _NAMES)})
+_MADE = frozenset({*REPEATING, "full", "new_full"})
+"""Rows that are no index of anything: ``x.expand(n, -1)``, ``torch.full((n, 1), i)``."""
 _SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return, ast.Expr)
 
 
@@ -121,8 +123,8 @@ def may_hold_loops(
 
 
 def _takes_rows(code: ast.AST) -> bool:
-    repeats = isinstance(code, ast.Attribute) and code.attr in REPEATING
-    return repeats or isinstance(code, ast.Subscript)
+    made = isinstance(code, ast.Attribute) and code.attr in _MADE
+    return made or isinstance(code, ast.Subscript)
 
 
 def spell_out(function: FunctionNode, names: ModuleNames) -> tuple[FunctionNode, list[Loop]]:

@@ -78,13 +78,28 @@ def add_up(
         mask = at_dimension(chosen.code, value.rank)
         picked = ast.Call(parse("torch.where"), [mask, value.code, ast.Constant(0)], [])
         value = replace(value, code=picked)
-    code = method(value.code, "sum", value.axis)
+    code = sum_into(total, made, value, of, in_place=in_place)
     target = ast.Name(total, ast.Store())
     new: ast.stmt = ast.AugAssign(target, ast.Add(), code)
     if not in_place:
         whole = ast.BinOp(ast.Name(total, ast.Load()), ast.Add(), code)
         new = ast.Assign([target], whole, lineno=0)
     return [*of.aligner.statements, new]
+
+
+def sum_into(
+    total: str, made: ast.expr, value: Value, of: Expressions, *, in_place: bool
+) -> ast.Call:
+    """Return the sum of all rounds, in no narrower dtype than each was added to the total in."""
+    code = method(value.code, "sum", value.axis)
+    facts = of.facts
+    begun = facts.before(total)
+    if begun is None or not (facts.shapes.is_number(begun) or facts.is_as_wide(made, begun)):
+        if in_place and begun is not None and facts.is_wide(begun):
+            code.keywords = [ast.keyword("dtype", parse(f"{total}.dtype"))]
+        else:
+            of.ask_for_dtype(ast.Name(total, ast.Load()), value.code)
+    return code
 
 
 def grow(total: str, call: ast.Call, made: ast.expr, of: Expressions) -> list[ast.stmt]:
