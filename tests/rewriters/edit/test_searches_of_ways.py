@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from searching import found
+from searching import found, rewritten
 
 _SELECTS = """
 class Agent(nn.Module):
@@ -273,3 +273,41 @@ class Trainer:
 """
     (site,) = found(text, "NPU214")
     assert (site.occasion.name == "STEP") is told
+
+
+@pytest.mark.parametrize(
+    ("branch", "line", "value"),
+    [
+        ("if n > 1:\n    y /= n", "y /= n.clamp(min=1)", "x.sum()"),
+        (
+            "if n >= 1.0:\n    y = (y + 1) / n\nelse:\n    y = y + 1",
+            "y = (y + 1) / n.clamp",
+            "x.sum()",
+        ),
+        ("if n > 0:\n    y = y / n", "y = y / n.clamp(min=1)", "(x > 0).sum()"),
+        # below one it is another divisor, and the other arm is another value
+        ("if n > 0:\n    y = y / n", "", "x.sum()"),
+        ("if n > 2:\n    y = y / n", "", "(x > 0).sum()"),
+        ("if n < 1:\n    y = y / n", "", "(x > 0).sum()"),
+        ("if n > 1:\n    y = y * n", "", "(x > 0).sum()"),
+        ("if n > 1:\n    y = z / n", "", "(x > 0).sum()"),
+        ("if n > 1:\n    y = y / z", "", "(x > 0).sum()"),
+    ],
+)
+def test_a_division_by_what_is_above_one_divides_by_no_less(
+    branch: str, line: str, value: str
+) -> None:
+    body = branch.replace("\n", "\n        ")
+    text = f"""
+    def loss(x: torch.Tensor, z: torch.Tensor):
+        n = {value}
+        y = x.abs().sum()
+        {body}
+        return y
+    """
+    if line:
+        after = rewritten(text, "NPU217")
+        assert line in after
+        assert "if " not in after
+    else:
+        assert [s for s in found(text, "NPU217") if s.form.pattern.__name__ == "divided"] == []
