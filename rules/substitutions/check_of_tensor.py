@@ -14,7 +14,9 @@ never fails (``check-never-fails``) is made everywhere but on an NPU: the number
 arms only choose between values of a few operators, both are computed and ``torch.where`` chooses: they
 must have one shape and dtype (``same-shape``), and the one that is not chosen must be finite, because
 its gradient is multiplied by zero (``finite-arms``); what it alone reads gets that zero, where it
-had no gradient at all (``zero-gradients``). Where an arm calls something it is advice, and so it is
+had no gradient at all (``zero-gradients``). What is divided by a value above one is divided by one
+else: ``loss /= n.clamp(min=1)`` for ``if n > 1: loss /= n`` is exact but for a gradient of ``n``
+(``without-gradient``), and where that is NaN (``never-nan``). Where an arm calls something it is advice, and so it is
 where a loss is taken of ``x[mask]`` or else is zero: weighed by the mask it is zero anyhow, and where
 other code comes next. Of what is only logged, of what stops training that has diverged, and where
 an arm is read on the host anyway, nothing is said.
@@ -80,6 +82,23 @@ def chosen(x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
     return loss * 3
 
 
+def divided(x: Tensor, y: Tensor) -> Tensor:
+    """Let the host find out whether there is more than one."""
+    loss = x.sum()
+    count = y.sum()
+    if count > 1:
+        loss /= count
+    return loss
+
+
+def divided_by_limit(x: Tensor, y: Tensor) -> Tensor:
+    """Divide by one else, which changes nothing."""
+    loss = x.sum()
+    count = y.sum()
+    loss /= count.clamp(min=1)
+    return loss
+
+
 def inputs(draw: Draw) -> dict[str, Any]:
     """Return a tensor and a mask, which is often false everywhere."""
     import torch
@@ -95,6 +114,14 @@ def decided_inputs(draw: Draw) -> dict[str, Any]:
 
     given = inputs(draw)
     return {**given, "y": draw.floats(draw.integer(1, 3), dtype=torch.float32)}
+
+
+def divided_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a tensor, and numbers without a gradient whose sum may be one, or less."""
+    import torch
+
+    x = draw.floats(draw.integer(1, 3), dtype=torch.float32)
+    return {"x": x, "y": draw.integers(2, low=-1, high=3)}
 
 
 def _unknown(_site: Site) -> bool | None:
@@ -128,6 +155,10 @@ ZERO_GRADIENTS = Condition(
     "optimizer decays it, and moves it by its momentum",
     _unknown,
 )
+NEVER_NAN = Condition("never-nan", "the value is never NaN", _unknown, "no-nan")
+WITHOUT_GRADIENT = Condition(
+    "without-gradient", "nobody asks for a gradient of the value", _unknown
+)
 
 _WEIGHED = """
 class BoxLoss(nn.Module):
@@ -159,6 +190,12 @@ RULE = Substitution(
         Form(guarded, unguarded, inputs, (MAY_BE_COPIED, MAY_BE_WRITTEN)),
         Form(asserted, unasked, inputs, (IS_TENSOR, NEVER_FAILS)),
         Form(decided, chosen, decided_inputs, (SAME_SHAPE, FINITE, ZERO_GRADIENTS)),
+        Form(
+            divided,
+            divided_by_limit,
+            divided_inputs,
+            (IS_TENSOR, SAME_SHAPE, NEVER_NAN, WITHOUT_GRADIENT),
+        ),
     ),
     search="checks",
     replaces=(),

@@ -13,10 +13,11 @@ from npufix.rewriters.edit.statements.choices import (
     CHOOSE,
     LEAVES,
     choose,
+    divide,
     is_nothing,
     target_of,
 )
-from npufix.rewriters.edit.statements.host.of_host import READING
+from npufix.rewriters.edit.statements.host.of_host import READING, is_count
 from npufix.rewriters.edit.statements.host.seldom import decides, is_rare, is_seldom, selects_anyway
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, apply_changes
 from npufix.rewriters.edit.statements.selections import RESHAPED, counts_selected
@@ -148,8 +149,8 @@ def _is_in_layers(here: Surroundings) -> bool:
 
 
 def _of_branch(here: Surroundings, code: ast.If | ast.IfExp, test: ast.expr) -> Proposal | None:
-    found = None
-    if isinstance(code, ast.If) and not code.orelse:
+    found = divide(here, code, is_count)
+    if found is None and isinstance(code, ast.If) and not code.orelse:
         found = _unguard(here, code, test, code.body)
     found = found or choose(here, code)
     if isinstance(code, ast.If) and (found is None or found.advice):

@@ -14,6 +14,8 @@ from npufix.rewriters.graph.modules.syntax import last_name
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from npufix.rewriters.edit.statements.surroundings import Surroundings
     from npufix.rewriters.graph.nodes import Node
 
@@ -83,6 +85,66 @@ def choose(here: Surroundings, node: ast.AST) -> Proposal | None:
         asked=tuple((f"arm{n}", f"lambda:{here.text(arm)}") for n, arm in enumerate(asked)),
         proven=frozenset({"zero-gradients"} if _learn_alike(here, branch) else ()),
     )
+
+
+def divide(here: Surroundings, node: ast.AST, is_count: Callable[[Node], bool]) -> Proposal | None:
+    """Return a division by a value where that is above one, as one by no less than one.
+
+    ``if n > 1: loss /= n`` is ``loss /= n.clamp(min=1)``, and so it is of a count above zero.
+    """
+    branch = _read(here, node)
+    by: ast.expr
+    match node, branch:
+        case ast.If(test, [ast.AugAssign(ast.Name(name), ast.Div(), by)], []), _:
+            branch = _Branch(node, node, test, by, None, f"{name} /= ", name)
+        case _, _Branch(first=ast.BinOp(left, ast.Div(), by), second=other, name=name):
+            if ast.dump(left) != ast.dump(other or ast.Name(name, ast.Load())):
+                return None
+        case _:
+            return None
+    value = here.value(by)
+    counts = value is not None and is_count(value)
+    if branch is None or not isinstance(by, ast.Name):
+        return None
+    if not _is_above_one(branch.test, by.id, counts=counts):
+        return None
+    whole, old = _lines_of(here, branch), here.text(branch.first)
+    if whole is None or not old.endswith(by.id) or "\n" in old:
+        return None
+    new = f"{branch.head}{old}.clamp(min=1)"
+    text = f"{here.indent(branch.code)}{new}\n" if isinstance(branch.code, ast.stmt) else new
+    proven = {"never-nan", "without-gradient"} if counts else set[str]()
+    proven |= {"is-tensor"} if here.is_tensor(by) else set()
+    asked = [("x", by.id)]
+    if isinstance(branch.first, ast.BinOp):
+        arms = (branch.first, branch.first.left)
+        asked += [(f"arm{n}", f"lambda:{here.text(arm)}") for n, arm in enumerate(arms)]
+    elif _is_tensor_before(here, branch):
+        proven.add("same-shape")  # what is divided in place
+    return Proposal(
+        branch.code,
+        form="divided",
+        changes=(Change(whole, text),),
+        shown=new,
+        asked=tuple(asked),
+        proven=frozenset(proven),
+    )
+
+
+def _is_tensor_before(here: Surroundings, branch: _Branch) -> bool:
+    at = here.evaluations[id(branch.test)]
+    old = at.names.get(branch.name)
+    return old is not None and here.facts(at, x=old).is_tensor("x") is True
+
+
+def _is_above_one(test: ast.expr, name: str, *, counts: bool) -> bool:
+    """Tell whether a test is ``n > 1``, or ``n > 0`` of what counts something."""
+    match test:
+        case ast.Compare(ast.Name(own), [operator], [ast.Constant(int() | float() as limit)]):
+            least = isinstance(operator, ast.GtE) and limit == 1
+            above = isinstance(operator, ast.Gt) and (limit == 1 or (counts and limit == 0))
+            return own == name and (least or above)
+    return False
 
 
 def _advise_on_large(here: Surroundings, branch: _Branch) -> Proposal:

@@ -14,7 +14,13 @@ from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import LEAVES, LOOPS, METADATA, is_pure
 from npufix.rewriters.facts.host_tensors import is_made_on_host
 from npufix.rewriters.graph import operators
-from npufix.rewriters.graph.modules.syntax import list_stored_names, names_bound_in, root_name, walk
+from npufix.rewriters.graph.modules.syntax import (
+    list_indexes,
+    list_stored_names,
+    names_bound_in,
+    root_name,
+    walk,
+)
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -128,6 +134,8 @@ def _list_operands(loop: _Loop) -> list[ast.expr]:
                 elif not isinstance(code, _SOMETIMES):
                     takes = _takes_operands(loop.here, code)
                     stack += [(inner, takes) for inner in ast.iter_child_nodes(code)]
+                    if isinstance(code, ast.Subscript):  # what is picked is a copy
+                        stack += [(index, True) for index in list_indexes(code.slice)]
     return found
 
 

@@ -174,10 +174,10 @@ def is_host_code(flow: FunctionFlow) -> bool:
         return _drives_others(flow) or _serves_driver(flow)
     classes = (flow.cls, *flow.names.bases(flow.cls))
     bases = [_name_of_base(base) for cls in classes for base in cls.bases]
+    if any(base.endswith("Module") and not base.endswith("DataModule") for base in bases):
+        return False  # a ``DataPreProcessor`` or ``Sampler`` that is a module runs on the device
     if not {"Sampler", "BatchSampler", "DistributedSampler"}.isdisjoint(bases):
         return True  # that of a loader, not of a model
-    if any(base.endswith("Module") and not base.endswith("DataModule") for base in bases):
-        return False  # a ``DataPreProcessor`` that is a module runs on the device
     if not {"Transform", "BaseTransform"}.isdisjoint(bases):
         return True  # one after the other, a loader calls them with its samples
     return (

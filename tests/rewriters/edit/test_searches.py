@@ -126,6 +126,21 @@ def test_a_value_that_a_call_gets_is_shared_only_if_nobody_writes_to_it() -> Non
     assert [c.name for c in site.open_conditions] == ["not-written-to"]
 
 
+def test_an_index_is_computed_once_before_the_loop() -> None:
+    text = """
+    def score(x: torch.Tensor, at: torch.Tensor, n: int):
+        return_value = 0
+        for i in range(n):
+            return_value = return_value + x[torch.arange(x.size(0), device=x.device), at + i]
+        return return_value
+    """
+    after = rewritten(text, "NPU216")
+    assert "= torch.arange(x.size(0), device=x.device)\n    for i" in dedent(after)
+    assert not found(
+        text.replace("x[torch.arange(x.size(0), device=x.device), at", "x[at"), "NPU216"
+    )
+
+
 def test_a_limit_that_comes_first_is_not_that_of_nan() -> None:
     text = "def loss(x: torch.Tensor, y: torch.Tensor):\n    return y / max(1.0, x.sum())\n"
     (site,) = found(text, "NPU214")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from searching import found, rewritten
 
+from npufix.rewriters.facts.steps.occasion import Occasion
+
 
 @pytest.mark.parametrize(
     ("body", "line"),
@@ -143,3 +145,19 @@ def compute_loss(parts):
     return total
 """
     assert any(s.rewrite is not None for s in found(text, "NPU214")) == written
+
+
+@pytest.mark.parametrize(("base", "told"), [("nn.Module", 1), ("torch.utils.data.Sampler", 0)])
+def test_a_sampler_that_is_a_module_runs_on_the_device(base: str, told: int) -> None:
+    text = f"""
+    class Sampler({base}):
+        pass
+
+    class VSampler(Sampler):
+        def forward(self, x: torch.Tensor, sigmas: torch.Tensor, n: int):
+            for i in range(n):
+                x = x * self.scale(sigmas[i].item())
+            return x
+    """
+    sites = found(text, "NPU214")
+    assert len([s for s in sites if s.occasion is Occasion.STEP]) == told

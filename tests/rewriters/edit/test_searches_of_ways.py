@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from searching import found
+from searching import found, rewritten
 
 _SELECTS = """
 class Agent(nn.Module):
@@ -273,3 +273,83 @@ class Trainer:
 """
     (site,) = found(text, "NPU214")
     assert (site.occasion.name == "STEP") is told
+
+
+@pytest.mark.parametrize(
+    ("branch", "line", "value"),
+    [
+        ("if n > 1:\n    y /= n", "y /= n.clamp(min=1)", "x.sum()"),
+        (
+            "if n >= 1.0:\n    y = (y + 1) / n\nelse:\n    y = y + 1",
+            "y = (y + 1) / n.clamp",
+            "x.sum()",
+        ),
+        ("if n > 0:\n    y = y / n", "y = y / n.clamp(min=1)", "(x > 0).sum()"),
+        # below one it is another divisor, and the other arm is another value
+        ("if n > 0:\n    y = y / n", "", "x.sum()"),
+        ("if n > 2:\n    y = y / n", "", "(x > 0).sum()"),
+        ("if n < 1:\n    y = y / n", "", "(x > 0).sum()"),
+        ("if n > 1:\n    y = y * n", "", "(x > 0).sum()"),
+        ("if n > 1:\n    y = z / n", "", "(x > 0).sum()"),
+        ("if n > 1:\n    y = y / z", "", "(x > 0).sum()"),
+    ],
+)
+def test_a_division_by_what_is_above_one_divides_by_no_less(
+    branch: str, line: str, value: str
+) -> None:
+    body = branch.replace("\n", "\n        ")
+    text = f"""
+    def loss(x: torch.Tensor, z: torch.Tensor):
+        n = {value}
+        y = x.abs().sum()
+        {body}
+        return y
+    """
+    if line:
+        after = rewritten(text, "NPU217")
+        assert line in after
+        assert "if " not in after
+    else:
+        assert [s for s in found(text, "NPU217") if s.form.pattern.__name__ == "divided"] == []
+
+
+_STEPS = """
+import numpy as np
+import torch
+def train(model, loader, optimizer, device):
+    kept = []
+    for x, y in loader:
+        loss = torch.nn.functional.mse_loss(model(x.to(device)), y.to(device))
+        loss.backward()
+        optimizer.step()
+        kept.append({read})
+    return kept
+"""
+
+
+@pytest.mark.parametrize(
+    ("read", "told", "written"),
+    [
+        ("loss.detach().cpu().numpy().item()", 1, "loss.detach().detach().clone()"),
+        ("float(loss.detach().cpu().numpy())", 1, ""),
+        ("loss.detach().cpu().numpy()[()].item()", 0, ""),  # an array has no detach()
+        ("float(np.mean(y.numpy()))", 0, ""),
+    ],
+)
+def test_a_number_read_by_way_of_numpy_is_that_of_the_tensor(
+    read: str, told: int, written: str
+) -> None:
+    text = _STEPS.format(read=read)
+    assert [s.code for s in found(text, "NPU214") if s.code == read] == [read] * told
+    assert [s.code for s in found(text, "NPU214") if s.rewrite] == [read] * bool(written)
+    assert not written or f"kept.append({written})" in rewritten(text, "NPU214")
+
+
+@pytest.mark.parametrize(
+    "made", ["torch.tensor(range(n)).long().cuda()", "torch.FloatTensor([list(range(n))]).to(d)"]
+)
+def test_a_range_in_a_list_is_no_number_to_fill_with(made: str) -> None:
+    text = f"def forward(self, x: torch.Tensor, n: int, d: torch.device):\n    return x + {made}\n"
+    (site,) = found(text, "NPU219")
+    assert site.rewrite is None
+    assert "torch.arange" in site.problem

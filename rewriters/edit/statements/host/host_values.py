@@ -90,6 +90,7 @@ from npufix.rewriters.edit.statements.host.waits.together import read_at_once
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import LOOPS
 from npufix.rewriters.facts.steps.functions import samples
+from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import walk
 from npufix.rewriters.graph.special import Op
@@ -175,7 +176,8 @@ def find_host_values(  # noqa: C901 - one case a kind of read
         if here.loop_of(read.code) is not None and is_covered(here, read.code):
             continue
         found = _what_to_do(here, read)
-        if found is not None:
+        of_array = (value := here.value(read.tensor)) is not None and is_of_numpy(value)
+        if found is not None and not (found.changes and of_array):  # which has no detach()
             logged = found.advice in ONLY_LOGGED
             yield from read_at_once(here, node, found, written) if logged else (found,)
 
@@ -207,13 +209,17 @@ def _read_of(  # noqa: PLR0911 - one case a call
         case ast.Call(ast.Attribute(tensor, how), [], []) if how in READING:
             sure = here.is_tensor(first_read(tensor))
             there = how == "numpy" and not is_copied(tensor)  # it raises for others
+            tensor = first_read(tensor) if how == "item" else tensor
             return None if sure is False or there else _Read(code, tensor, how)
         case ast.Call(
             ast.Name("int" | "float"), [ast.Call(ast.Attribute(tensor, "item" as how), [], [])], []
         ):
+            tensor = first_read(tensor)
             return None if here.is_tensor(tensor) is False else _Read(code, tensor, how)
-        case ast.Call(ast.Name(how), [tensor], []) if how in _NUMBERS:
-            return _Read(code, tensor, how) if here.is_tensor(tensor) else None
+        case ast.Call(ast.Name(how), [read], []) if how in _NUMBERS:
+            sure = here.is_tensor(tensor := first_read(read))
+            sure = sure or (sure is None and tensor is not read and is_copied(read))
+            return _Read(code, tensor, how) if sure else None
         case ast.Call(ast.Name("max" | "min" as how), [first, second], []):
             tensors = [c for c in (first, second) if not is_limit(here, c)]
             value = here.value(tensors[0]) if len(tensors) == 1 else None

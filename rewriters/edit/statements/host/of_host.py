@@ -202,7 +202,15 @@ def is_number(node: Node) -> bool:
 
 
 def is_list(here: Surroundings, code: ast.expr) -> bool:
-    """Tell whether a name is bound to nothing but lists: ``sizes = [x.sum() for x in parts]``."""
+    """Tell whether code makes a list, ``list(range(n))``, or names what is nothing else.
+
+    ``sizes`` of ``sizes = [x.sum() for x in parts]``.
+    """
+    match code:
+        case ast.Call(ast.Name("list" | "range" | "sorted" | "tuple")):
+            return True
+        case ast.List() | ast.ListComp() | ast.Tuple():
+            return True
     bound = (n for n in here.nodes if isinstance(n, ast.Assign))
     made = [n.value for n in bound if ast.unparse(code) in map(ast.unparse, n.targets)]
     return bool(made) and all(isinstance(value, (ast.List, ast.ListComp)) for value in made)

@@ -334,6 +334,10 @@ def _of_data(here: Surroundings, data: ast.expr) -> str:
     match data:
         case ast.Call(ast.Name("range")):
             return _RANGE
+        case ast.Call(ast.Name("list"), [inner], []) | ast.List(
+            [ast.Call(ast.Name("list" | "range")) as inner]
+        ):
+            return _of_data(here, inner)
         case ast.List([_, *_] as parts) if any(
             _is_read(here, part) or here.is_tensor(part) for part in parts
         ):
