@@ -169,6 +169,9 @@ def _is_additive_mask(operands: Operands) -> bool:
 
 
 def _sees_a_key(operands: Operands) -> bool:
+    both = _tensors(operands, "hidden", "also")
+    if len(both) == 2 and bool((both[0] | both[1]).all(-1).any()):  # noqa: PLR2004 - of one attention
+        return False
     for mask in _tensors(operands, *_MASKS):
         hidden = mask if mask.dtype == torch.bool else mask <= _VERY_NEGATIVE
         # Whether True hides or shows a key is the rule's business: neither may fill a row.

@@ -422,11 +422,11 @@ def _read_assumed(texts: Sequence[str], names: Sequence[str]) -> dict[str, Decla
 
 
 def _complete(said: Declared, use: Use, *, rises: bool) -> Declared:
-    below = said.below or use.below
-    found = Declared() if use.keys else replace(said, below=below, rises=rises)
-    if (use.numbers or use.is_complex) and not found.kinds:
-        found = replace(found, kinds=frozenset({"int" if use.numbers else "complex"}))
-    return replace(found, use=use)
+    told = replace(said, below=said.below or use.below, rises=rises, use=use)
+    found = Declared(use=use) if use.keys else told
+    if use.kind is not None and not found.kinds:
+        found = replace(found, kinds=frozenset({use.kind}))
+    return found
 
 
 def _read_said(

@@ -20,6 +20,8 @@ _PLACES = frozenset(
     ["unsqueeze", "squeeze", "expand", "expand_as", "contiguous", "view", "reshape"]
 )
 """Methods that keep every number."""
+_UNDER_MASKS = frozenset(["masked_fill", "masked_fill_", "masked_select", "masked_scatter"])
+"""Whose mask is bool."""
 _LOOKS_UP = frozenset(["get", "pop", "setdefault", "move_to_end"])
 """Methods of dictionaries that take a key first."""
 _OF_BOXES = re.compile(r"(^|_)(iou|nms)(_|$)|box_area|overlaps")
@@ -75,6 +77,37 @@ def _says(name: ast.Name, owners: dict[ast.AST, ast.AST]) -> bool:
     if isinstance(owner, ast.Compare):
         return not all(isinstance(op, ast.Is | ast.IsNot) for op in owner.ops)
     return not (isinstance(owner, ast.Attribute) and owner.attr in {"shape", "size", "dim", "ndim"})
+
+
+def find_flags(function: ast.AST, names: Collection[str]) -> frozenset[str]:
+    """Return those that are given where torch takes nothing but bools, cut or placed before."""
+    found: set[str] = set()
+    for node in walk(function):
+        if not isinstance(node, ast.Call):
+            continue
+        called, given = last_name(node.func), node.args
+        of_torch = ast.unparse(node.func).startswith("torch.")
+        if called == "where" and of_torch and len(given) == 3:  # noqa: PLR2004 - and two to choose from
+            found.add(_placed(given[0]))
+        elif called in _UNDER_MASKS and given:
+            found.add(_placed(given[of_torch]) if len(given) > of_torch else "")
+    return frozenset(found & set(names))
+
+
+def _placed(node: ast.AST) -> str:
+    """Return the name in ``~pad[:, None, :]`` or ``rearrange(pad, "b j -> b 1 1 j")``, or ""."""
+    match node:
+        case ast.Name(name):
+            return name
+        case ast.UnaryOp(ast.Invert(), inner):
+            return _placed(inner)
+        case ast.Subscript(inner, ast.Tuple() | ast.Slice()):  # of a list this could be one of it
+            return _placed(inner)
+        case ast.Call(ast.Attribute(inner, method)) if method in _PLACES | {"logical_not"}:
+            return _placed(inner)
+        case ast.Call(function, [inner, *_]) if last_name(function) in {"rearrange", "logical_not"}:
+            return _placed(inner)
+    return ""
 
 
 def list_compared_with_counters(function: ast.AST) -> Iterator[tuple[str, str]]:

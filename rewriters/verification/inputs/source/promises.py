@@ -20,8 +20,9 @@ from npufix.rewriters.verification.calls.values import Promise
 from npufix.rewriters.verification.inputs.source.shapes import ANY
 from npufix.rewriters.verification.inputs.source.usage import (
     find_last_line,
-    find_sizes_told_apart,
+    is_shape,
     list_arguments,
+    read_axis,
 )
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def find_rising(function: Function, text: str) -> set[str]:
 
 def list_told_apart(function: Function, shapes: Mapping[str, Sequence[Shape]]) -> Iterator[str]:
     """Yield N for ``q (B, N, D), k (B, N, D)`` above ``k.size(1) - q.size(1)``."""
-    for (left, at), (right, beside) in find_sizes_told_apart(function):
+    for (left, at), (right, beside) in _find_sizes_told_apart(function):
         for one, other in itertools.product(shapes[left], shapes[right]):
             inside = at in range(-len(one), len(one)) and beside in range(-len(other), len(other))
             if inside and ANY not in one + other and one[at] == other[beside]:
@@ -434,3 +435,43 @@ def _join(factors: list[_Factor | None]) -> Shape | None:
         return None
     axes |= {at: " * ".join(rest) for at in left}
     return tuple(axes[at] for at in sorted(axes))
+
+
+def _find_sizes_told_apart(function: Function) -> Iterator[tuple[tuple[str, int], tuple[str, int]]]:
+    """Yield two sizes of two arguments, by name and axis, that the code does not take for equal.
+
+    ``k.size(1) - q.size(1)``, and ``torch.ones(t, s)`` after ``t, s = q.shape[1], k.shape[1]``.
+    """
+    names = {arg.arg: find_last_line(function, arg.arg) for arg in list_arguments(function)}
+    nodes = list(walk(function))
+    stored = [n.id for n in nodes if isinstance(n, ast.Name) and type(n.ctx) is ast.Store]
+    kept: dict[str, tuple[str, int]] = {}
+
+    def place(node: ast.expr) -> tuple[str, int] | None:
+        sized = node.value if isinstance(node, ast.Subscript) else None
+        axis = read_axis(node.slice) if isinstance(node, ast.Subscript) else []
+        if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
+            sized, axis = ast.Call(node.func, [], []), read_axis(node.args[0])
+        own = (n for n, last in names.items() if sized and axis and node.lineno <= last)
+        name = next((n for n in own if sized and is_shape(sized, n)), None)
+        return (name, axis[0]) if name else kept.get(getattr(node, "id", ""))
+
+    for assigned in (n for n in nodes if isinstance(n, ast.Assign)):
+        target, value = assigned.targets[0], assigned.value
+        targets = target.elts if isinstance(target, ast.Tuple) else [target]
+        values = value.elts if isinstance(value, ast.Tuple) else [value]
+        whole = next(
+            (n for n, t in names.items() if is_shape(value, n) and assigned.lineno <= t), ""
+        )
+        for at, one in enumerate(targets):
+            found = (whole, at) if whole else place(values[at]) if at < len(values) else None
+            if isinstance(one, ast.Name) and stored.count(one.id) == 1 and found is not None:
+                kept[one.id] = found
+    for node in nodes:
+        held = getattr(node, "args", []) if isinstance(node, ast.Call) else []
+        held = node.elts if isinstance(node, ast.Tuple) else held
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
+            held = [node.left, node.right]
+        for left, right in itertools.pairwise(map(place, held)):
+            if left and right and left[0] != right[0]:
+                yield left, right

@@ -9,7 +9,7 @@ import ast
 import itertools
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from npufix.rewriters.edit.edit import segment
 from npufix.rewriters.graph.modules.names import source_lines
@@ -88,6 +88,8 @@ class Use:
     called: bool = False
     given: int = 0
     """How many arguments it is called with, at most."""
+    flags: bool = False
+    """Whether it holds what is True or False: ``x.masked_fill(~pad[:, None], 0)``."""
     decides: bool = False
     """Whether a test asks how large it is: a number."""
     trained: bool = False
@@ -137,6 +139,16 @@ class Use:
     def is_complex(self) -> bool:
         """Whether its numbers are complex, without being asked whether they are."""
         return "is_complex" not in self.attributes and bool(self.attributes & _OF_COMPLEX)
+
+    @property
+    def kind(self) -> Literal["int", "complex", "bool"] | None:
+        """What its elements are, if nothing else would do."""
+        return (
+            "int" if self.numbers
+            else "complex" if self.is_complex
+            else "bool" if self.flags
+            else None
+        )  # fmt: skip
 
     @property
     def as_tensor(self) -> bool:
@@ -205,6 +217,7 @@ def find_uses(function: Function) -> dict[str, Use]:
         ("counts", operands.list_plain_keys),
         ("corners", operands.find_corners),
         ("derived", operands.find_derived),
+        ("flags", operands.find_flags),
     )
     for mark, name in ((mark, n) for mark, find in marks for n in find(function, found)):
         setattr(found[name], mark, True)
@@ -218,7 +231,7 @@ def _note_kept_shapes(use: Use, function: Function, name: str, until: int) -> No
         for node in walk(function)
         if isinstance(node, ast.Assign)
         and isinstance(node.targets[0], ast.Name)
-        and _is_shape(node.value, name)
+        and is_shape(node.value, name)
         and node.lineno <= until
     ]
     stored = [n.id for n in walk(function) if isinstance(n, ast.Name) and type(n.ctx) is ast.Store]
@@ -227,7 +240,7 @@ def _note_kept_shapes(use: Use, function: Function, name: str, until: int) -> No
         if getattr(getattr(node, "value", None), "id", "") not in once:
             continue
         if isinstance(node, ast.Subscript):
-            use.least = max([use.least, *(_axes_for(n) for n in _axis(node.slice))])
+            use.least = max([use.least, *(_axes_for(n) for n in read_axis(node.slice))])
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple | ast.List):
             parts = node.targets[0].elts
             if not any(isinstance(part, ast.Starred) for part in parts):
@@ -310,64 +323,24 @@ def _note(use: Use, node: ast.AST, name: str) -> None:
         use.added = True
 
 
-def _is_shape(node: ast.AST, name: str) -> bool:
+def is_shape(node: ast.AST, name: str) -> bool:
     """Say whether this is ``name.shape`` or ``name.size()``."""
     if isinstance(node, ast.Call) and not node.args and isinstance(node.func, ast.Attribute):
         return node.func.attr in _BY_SIZE and _is(node.func.value, name)
     return isinstance(node, ast.Attribute) and node.attr == "shape" and _is(node.value, name)
 
 
-def find_sizes_told_apart(function: Function) -> Iterator[tuple[tuple[str, int], tuple[str, int]]]:
-    """Yield two sizes of two arguments, by name and axis, that the code does not take for equal.
-
-    ``k.size(1) - q.size(1)``, and ``torch.ones(t, s)`` after ``t, s = q.shape[1], k.shape[1]``.
-    """
-    names = {arg.arg: find_last_line(function, arg.arg) for arg in list_arguments(function)}
-    nodes = list(walk(function))
-    stored = [n.id for n in nodes if isinstance(n, ast.Name) and type(n.ctx) is ast.Store]
-    kept: dict[str, tuple[str, int]] = {}
-
-    def place(node: ast.expr) -> tuple[str, int] | None:
-        sized = node.value if isinstance(node, ast.Subscript) else None
-        axis = _axis(node.slice) if isinstance(node, ast.Subscript) else []
-        if isinstance(node, ast.Call) and len(node.args) == 1 and not node.keywords:
-            sized, axis = ast.Call(node.func, [], []), _axis(node.args[0])
-        own = (n for n, last in names.items() if sized and axis and node.lineno <= last)
-        name = next((n for n in own if sized and _is_shape(sized, n)), None)
-        return (name, axis[0]) if name else kept.get(getattr(node, "id", ""))
-
-    for assigned in (n for n in nodes if isinstance(n, ast.Assign)):
-        target, value = assigned.targets[0], assigned.value
-        targets = target.elts if isinstance(target, ast.Tuple) else [target]
-        values = value.elts if isinstance(value, ast.Tuple) else [value]
-        whole = next(
-            (n for n, t in names.items() if _is_shape(value, n) and assigned.lineno <= t), ""
-        )
-        for at, one in enumerate(targets):
-            found = (whole, at) if whole else place(values[at]) if at < len(values) else None
-            if isinstance(one, ast.Name) and stored.count(one.id) == 1 and found is not None:
-                kept[one.id] = found
-    for node in nodes:
-        held = getattr(node, "args", []) if isinstance(node, ast.Call) else []
-        held = node.elts if isinstance(node, ast.Tuple) else held
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
-            held = [node.left, node.right]
-        for left, right in itertools.pairwise(map(place, held)):
-            if left and right and left[0] != right[0]:
-                yield left, right
-
-
 def _note_unpacking(use: Use, targets: ast.Tuple | ast.List, value: ast.expr, name: str) -> None:
     stars = sum(isinstance(target, ast.Starred) for target in targets.elts)
     count = len(targets.elts) - stars
     if isinstance(value, ast.Tuple):  # ``b, n, device = *x.shape, x.device``
-        starred = [_is_shape(v.value, name) for v in value.elts if isinstance(v, ast.Starred)]
+        starred = [is_shape(v.value, name) for v in value.elts if isinstance(v, ast.Starred)]
         use.dims |= {count - len(value.elts) + 1} if starred == [True] and not stars else set()
     use.paired |= _is(value, name) and len(targets.elts) == _PAIR and not stars
-    cut = isinstance(value, ast.Subscript) and _is_shape(value.value, name)
-    if cut or (stars and _is_shape(value, name)):
+    cut = isinstance(value, ast.Subscript) and is_shape(value.value, name)
+    if cut or (stars and is_shape(value, name)):
         use.least = max(use.least, count)
-    elif _is_shape(value, name):
+    elif is_shape(value, name):
         use.dims.add(count)
 
 
@@ -379,7 +352,7 @@ def _note_comparison(use: Use, node: ast.Compare, name: str) -> None:
         func = left.func
         dim = isinstance(func, ast.Attribute) and func.attr in {"dim", "ndimension"}
         counted = dim and _is(getattr(func, "value", None), name)
-        counted |= _is(func, "len") and len(left.args) == 1 and _is_shape(left.args[0], name)
+        counted |= _is(func, "len") and len(left.args) == 1 and is_shape(left.args[0], name)
     if counted:
         use.tested = True
 
@@ -389,13 +362,13 @@ def _numbers(nodes: list[ast.expr]) -> list[int]:
 
 
 def _note_subscript(use: Use, node: ast.Subscript, name: str) -> None:
-    if _is_shape(node.value, name):
-        use.least = max([use.least, *(_axes_for(n) for n in _axis(node.slice))])
+    if is_shape(node.value, name):
+        use.least = max([use.least, *(_axes_for(n) for n in read_axis(node.slice))])
     use.deep |= is_element(node.value, name) and _is_number(node.slice)
     if not _is(node.value, name):
         return
     use.indexed = True
-    use.length = max([use.length, *(_axes_for(n) for n in _axis(node.slice))])
+    use.length = max([use.length, *(_axes_for(n) for n in read_axis(node.slice))])
     if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
         use.keys += [node.slice.value] * (node.slice.value not in use.keys)
     elif isinstance(node.slice, ast.Tuple):
@@ -403,7 +376,7 @@ def _note_subscript(use: Use, node: ast.Subscript, name: str) -> None:
         use.least = max(use.least, len(plain))
         last = node.slice.elts[-1] if node.slice.elts else node.slice
         listed = last.elts if isinstance(last, ast.List) else [last]
-        use.columns = max([use.columns, *(_axes_for(n) for one in listed for n in _axis(one))])
+        use.columns = max([use.columns, *(_axes_for(n) for one in listed for n in read_axis(one))])
 
 
 def _is_number(node: ast.expr) -> bool:
@@ -415,7 +388,8 @@ def _adds_nothing(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and (node.value is None or node.value is ...)
 
 
-def _axis(node: ast.expr) -> list[int]:
+def read_axis(node: ast.expr) -> list[int]:
+    """Return the axis that an index names: 1 for ``1``, -1 for ``-1``; none if it is no number."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return [-n for n in _numbers([node.operand])]
     return _numbers([node])
@@ -492,7 +466,7 @@ def _note_method(use: Use, called: str, arguments: list[ast.expr]) -> None:
         flat = [n for a in arguments for n in (a.elts if isinstance(a, ast.Tuple) else [a])]
         use.dims.add(len(flat))
     elif called in _BY_AXES | _BY_SIZE:
-        least = [_axes_for(n) for a in arguments[:_PAIR] for n in _axis(a)]
+        least = [_axes_for(n) for a in arguments[:_PAIR] for n in read_axis(a)]
         use.least = max([use.least, *least])
     elif called in {"get", "pop"} and arguments and isinstance(arguments[0], ast.Constant):
         key = arguments[0].value

@@ -400,3 +400,25 @@ def test_sizes_that_are_cut_into_parts_are_multiples_of_them() -> None:
         return x.view(-1, h // s, s, w)
     """
     assert [*declared(text).multiples] == [("w", "s"), ("h", "s")]
+
+
+@pytest.mark.parametrize(
+    ("code", "bools"),
+    [
+        ("x.masked_fill(~pad[:, None, None, :], 0)", True),
+        ('x.masked_fill(~rearrange(pad, "b j -> b 1 1 j"), 0)', True),
+        ("torch.where(pad.unsqueeze(-1), x, 0)", True),
+        ("torch.masked_select(x, pad)", True),
+        ("x.masked_fill(pad == 0, 0)", False),  # numbers
+        ('x.masked_fill(pad["mask"], 0)', False),  # holds masks
+        ("x.masked_fill(pad[0], 0)", False),
+        ("x.masked_fill(pad.bool(), 0)", False),
+        ("x.masked_fill(x > 0, pad)", False),
+    ],
+)
+def test_what_torch_takes_for_a_mask_is_bool(
+    code: str,
+    bools: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    told = declared(f"def f(x, pad=None):\n    return {code}\n").of("pad")
+    assert (told.kinds == {"bool"}) is bools

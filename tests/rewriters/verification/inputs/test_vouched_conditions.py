@@ -17,6 +17,10 @@ def test_each_tensor_that_rows_are_copied_from_is_as_wide() -> None:
     assert not meets(["as-wide"], first | {"wide1": torch.Size([3, 4]), "read1": (3, 2)})
 
 
+FIRST = torch.tensor([[True, False, False]])
+LATER = torch.ones(3, 3, dtype=torch.bool).triu(1)
+
+
 @pytest.mark.parametrize(
     ("values", "fits"),
     [([1, 2, 3], True), ([2**30, 2**30], False), ([-(2**31)], False), ([], True)],
@@ -108,6 +112,8 @@ def test_promises_about_borders_and_arms(
         ("number-scale", {"scale": torch.ones(4, 1, 1)}, False),
         ("number-scale", {"scale": 0.5, "divisor": torch.tensor(8.0)}, False),
         ("number-scale", {"scale": 0.5, "divisor": 8}, True),
+        ("no-fully-masked-row", {"hidden": FIRST, "also": LATER}, False),  # of the first query all
+        ("no-fully-masked-row", {"hidden": FIRST.flip(-1), "also": LATER}, True),
         ("one-dimensional-weight", {"x": torch.ones(2, 8), "weight": torch.ones(8)}, True),
         ("one-dimensional-weight", {"x": torch.ones(2, 8), "weight": torch.ones(2, 1, 8)}, False),
         ("one-dimensional-weight", {"x": torch.ones(2, 8), "weight": torch.ones(1)}, False),
