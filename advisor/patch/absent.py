@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _IMPORT = re.compile(r"^(?:from|import)[ \t]+([A-Za-z_]\w*)", re.MULTILINE)
 """At the left margin: what is imported under a condition may be absent anywhere."""
-_HERE = frozenset({"torch_npu", "mindspeed", "mx_driving", "torch_scatter", "flash_attn"})
+_HERE = frozenset({"torch_npu", "mindspeed", "mx_driving", "torch_scatter", "flash_attn", "einops"})
 """What verification brings along."""
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 pytest.importorskip("torch", reason="torch is needed to verify changes")
 HEAD = """\
+import einops
 import torch
 from absent_framework import Base, HEADS
 
@@ -52,6 +53,7 @@ def test_a_patch_of_code_whose_packages_are_missing(inside: Npufix, tmp_path: Pa
     done = inside("patch", "--source", source, "-o", patch, *allowed, *on)
     assert done.returncode == 0, done.stderr
     assert "absent_framework" in done.stderr
+    assert "einops" not in done.stderr, "it runs, installed or not"
     text = patch.read_text(encoding="utf-8")
     assert "runs of the changed statements of Head.targets" in text
     ((place, names),) = read_header(text.encode()).items()
