@@ -41,6 +41,67 @@ def loss(x: torch.Tensor, y: torch.Tensor, mask: torch.Tensor):
 
 
 @pytest.mark.parametrize(
+    ("mask", "open_conditions"),
+    [
+        ("labels != -100", {"finite-outside"}),
+        ("labels >= 0", {"finite-outside"}),
+        ("0 <= labels", {"finite-outside"}),
+        ("labels != 255", {"finite-outside"}),
+        ("labels != self.ignore_index", {"finite-outside"}),
+        # of probabilities as well, or of something else
+        ("labels > 0", {"labels-of-classes", "row-mask", "finite-outside", "boolean-mask"}),
+        ("labels != 1", {"labels-of-classes", "row-mask", "finite-outside", "boolean-mask"}),
+        ("other != -100", {"labels-of-classes", "row-mask", "finite-outside", "boolean-mask"}),
+    ],
+)
+def test_labels_are_known_by_what_they_are_compared_with(
+    mask: str, open_conditions: set[str]
+) -> None:
+    text = f"""
+class Model(nn.Module):
+    def forward(self, x, labels, other):
+        keep = {mask}
+        return F.cross_entropy(self.head(x)[keep], labels[keep])
+"""
+    (site,) = found(text, "NPU221")
+    assert {c.name for c in site.open_conditions} == open_conditions
+
+
+@pytest.mark.parametrize(
+    ("hits", "new", "asked"),
+    [
+        (
+            "(x.argmax(-1)[m] == y[m]).float().mean()",
+            "torch.where(m, (x.argmax(-1) == y).float(), 0).sum() / m.sum()",
+            set(),
+        ),
+        ("(x[m] == y[m]).sum()", "torch.where(m, x == y, 0).sum()", set()),
+        (
+            "(x[m] == y[m]).half().mean()",
+            "torch.where(m, (x == y).half(), 0).sum() / m.sum()",
+            {"sum-fits-dtype"},
+        ),
+        (
+            "(x[m] - y[m]).float().mean()",
+            "torch.where(m, (x - y).float(), 0).sum() / m.sum()",
+            {"finite-outside", "sum-fits-dtype"},
+        ),
+    ],
+)
+def test_hits_under_a_mask_are_counted_without_selecting(
+    hits: str, new: str, asked: set[str]
+) -> None:
+    text = f"""
+def accuracy(x: torch.Tensor, y: torch.Tensor):
+    m = y != -100
+    return {hits}
+"""
+    (site,) = found(text, "NPU221")
+    assert f"return {new}" in rewritten(text, "NPU221")
+    assert {c.name for c in site.open_conditions} - {"same-rank-mask"} == asked
+
+
+@pytest.mark.parametrize(
     ("given", "kept", "call", "line"),
     [
         ("low=1e-3", "low", "max(x.sum(), self.low)", "n = x.sum().clamp(min=self.low)"),

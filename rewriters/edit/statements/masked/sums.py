@@ -119,7 +119,7 @@ def _find_masked_sums(  # noqa: C901 - one case a way to add up
             continue  # ``x[mask].sum()`` is a pattern of its own
         try:
             ends = [a for a in value.args if a.op != Op.CONST] if value is whole else [value]
-            parts, mask = find_selections(here, *ends, operations=_SELECTING)
+            parts, mask = find_selections(here, *ends, operations=_SELECTING, casts=True)
             yield _together(here, node, added, {*parts, whole}, mask, how)
         except OtherUseError:
             continue
@@ -222,21 +222,45 @@ def _labelled(
     kept = f"{here.text(scores.tensor)}{'.flatten(0, -2)' if flat else ''}"
     changes = (Change(here.span(scores.code), kept), Change(here.span(labels.code), text))
     asked = (("mask", name), ("x", here.text(scores.tensor)), ("labels", here.text(labels.tensor)))
+    proven = {*_proven(here, mask, [scores]), *(["row-mask"] if known else [])}
+    if _tells_classes(mask, here.evaluations[id(labels.tensor)].node):
+        proven |= {"boolean-mask", "labels-of-classes", "row-mask"}
     proposal = Proposal(
         code,
         form="of_selected",
         changes=changes,
         shown=f"{kept}, {text}",
         asked=asked,
-        proven=frozenset({*_proven(here, mask, [scores]), *(["row-mask"] if known else [])}),
+        proven=frozenset(proven),
     )
     return proposal, {id(scores.code), id(labels.code)}
 
 
+def _tells_classes(mask: Node, labels: Node) -> bool:
+    """Tell whether a mask asks what labels are: ``labels != -100``, ``y >= 0``, ``y != 255``.
+
+    Then they are numbers of classes, for no probability is; the loss takes nothing but tensors, so
+    that the mask is one, of their shape, and scores have the classes as one dimension more.
+    """
+    if mask.op not in operators.COMPARISONS or labels not in mask.args:
+        return False
+    (other,) = [arg for arg in mask.args if arg is not labels] or [labels]
+    if other.op == Op.CONST:
+        asks_sign = (mask.op, mask.args[0] is labels) in {("ge", True), ("le", False)}
+        named = type(other.value) is int
+        return named and (other.value not in {0, 1} or (asks_sign and other.value == 0))
+    return other.op in {Op.ATTR, Op.PARAM} and "ignore" in str(other.value)
+
+
 def find_selections(
-    here: Surroundings, *ends: Node, operations: frozenset[str] = frozenset({Op.GETITEM})
+    here: Surroundings,
+    *ends: Node,
+    operations: frozenset[str] = frozenset({Op.GETITEM}),
+    casts: bool = False,
 ) -> tuple[set[Node], Node]:
     """Return what values are computed from, down to the selections, and the mask of all of them.
+
+    With ``casts`` also of ``(x[m] == y[m]).float()``: where the dtype is that of the result.
 
     Raises:
         OtherUseError: there are several masks, or other values take part.
@@ -252,6 +276,8 @@ def find_selections(
         picked = node.op in operations
         if picked and (node.op != Op.GETITEM or _is_mask(here, node.args[1])):
             masks[node.args[1]] = None
+        elif casts and node.op == Op.CAST:
+            stack.append(node.args[0])
         elif _is_of_each(node):
             stack += node.args
         elif here.facts(here.flow.evaluations[0], x=node).is_number("x"):
@@ -281,6 +307,9 @@ def _is_of_each(node: Node) -> bool:
         return node.args[1].value == -1
     values = [arg.value for arg in node.args if arg.op == Op.CONST]
     return node.op in _LOSSES and "none" in values
+
+
+_HOLDS_COUNTS = frozenset({"torch.float32", "torch.float64", "torch.int64"})
 
 
 def _together(  # noqa: PLR0913, PLR0917 - what is added up, and how
@@ -331,9 +360,19 @@ def _together(  # noqa: PLR0913, PLR0917 - what is added up, and how
         changes=(*changes, Change(here.span(call), new)),
         shown=new,
         asked=_asked(here, name, every),
-        proven=frozenset(_proven(here, mask, every)),
+        proven=frozenset({*_proven(here, mask, every), *_of_answers(here.value(added))}),
     )
     return proposal, set(reads)
+
+
+def _of_answers(added: Node | None) -> frozenset[str]:
+    """Return what holds of ``(x[m] == y[m]).float()``: no gradient, and sums that are counts."""
+    fits = added is not None and (added.op != Op.CAST or added.args[1].value in _HOLDS_COUNTS)
+    while added is not None and added.op == Op.CAST:
+        added = added.args[0]
+    if added is None or added.op not in operators.COMPARISONS:
+        return frozenset()
+    return frozenset({"finite-outside", *(["sum-fits-dtype"] if fits else [])})
 
 
 def _of_each(loss: str, quote: str) -> str:
