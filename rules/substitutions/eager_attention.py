@@ -27,7 +27,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from npufix.rules.shared.operands.attention import (
-    ALSO_VERY_NEGATIVE,
     ATTENTION,
     HIDDEN_LEAVES_A_KEY,
     LEAVES_A_KEY,
@@ -42,6 +41,7 @@ from npufix.rules.substitution import Draw, Form, Substitution, either
 from npufix.rules.substitutions.eager_attention_column_forms import COLUMNS
 from npufix.rules.substitutions.eager_attention_examples import LEFT_ALONE, REWRITTEN
 from npufix.rules.substitutions.eager_attention_forms import LAYOUTS
+from npufix.rules.substitutions.eager_attention_two_mask_forms import TWO_MASKS
 
 if TYPE_CHECKING:
     import torch
@@ -277,58 +277,6 @@ def fused_zero(
     )
 
 
-def hidden_twice(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    hidden: Tensor,
-    also: Tensor,
-    value: float,
-    other: float,
-    scale: float = 1.0,
-    divisor: float = 1.0,
-    p: float = 0.0,
-    training: bool = False,
-    mask: Tensor | bool | None = True,
-    flag: bool = True,
-) -> Tensor:
-    """Hide the keys of padding, and those to come, by two bool masks."""
-    scores = scores_to_mask(q, k, scale, divisor)
-    once = scores.masked_fill(hidden, value)
-    once = either(once, once if mask is not None else scores)
-    twice = once.masked_fill(also, other)
-    twice = either(twice, twice if flag else once)
-    return attended(weights_of(twice, q, p, training), v)
-
-
-def fused_twice(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    hidden: Tensor,
-    also: Tensor,
-    value: float,
-    other: float,
-    scale: float,
-    divisor: float,
-    p: float,
-    training: bool,
-    mask: Tensor | bool | None,
-    flag: bool,
-) -> Tensor:
-    """Attend to the keys that neither mask names."""
-    return F.scaled_dot_product_attention(
-        q,
-        k,
-        v,
-        attn_mask=None  # type: ignore[arg-type]  # False alone is no mask
-        if mask is None and not flag
-        else ~((False if mask is None else hidden) | (also if flag else False)),
-        dropout_p=p if training else 0.0,
-        scale=scale / divisor,
-    )
-
-
 def shown_inputs(draw: Draw) -> dict[str, Any]:
     """Return operands and a bool mask of the keys to see, or none."""
     given = operands(draw)
@@ -350,13 +298,6 @@ def hidden_inputs(draw: Draw) -> dict[str, Any]:
     """Return operands and a bool mask of the keys to hide, or none."""
     given = shown_inputs(draw)
     return {"hidden": ~given.pop("shown"), **given}
-
-
-def twice_inputs(draw: Draw) -> dict[str, Any]:
-    """Return operands and two masks that leave each query the same keys at least."""
-    given = hidden_inputs(draw)
-    also = {"also": ~shown_keys(draw, given), "other": fill_value(draw, given)}
-    return {**given, **also, "flag": draw.choice([True, False])}
 
 
 def added_inputs(draw: Draw) -> dict[str, Any]:
@@ -397,12 +338,7 @@ RULE = Substitution(
             added_inputs,
             (*ATTENTION, MASK_IS_BOOLEAN, LEAVES_A_KEY),
         ),
-        Form(
-            hidden_twice,
-            fused_twice,
-            twice_inputs,
-            (*ATTENTION, VERY_NEGATIVE, ALSO_VERY_NEGATIVE, LEAVES_A_KEY),
-        ),
+        *TWO_MASKS,
         *LAYOUTS,
         *COLUMNS,
     ),

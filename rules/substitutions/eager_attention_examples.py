@@ -273,6 +273,57 @@ def attention(q, k, v, padding, later, scale: float):
     )
 """,
     ),
+    # hidden by a mask, then by what is added: GPT-2
+    Rewritten(
+        """
+class Attention(nn.Module):
+    def forward(self, q, k, v, n, mask=None):
+        scores = torch.matmul(q, k.transpose(-1, -2)) / v.size(-1) ** 0.5
+        scores = torch.where(self.shown[:n, :n].bool(), scores, torch.finfo(scores.dtype).min)
+        if mask is not None:
+            scores = scores + mask
+        return torch.matmul(scores.softmax(dim=-1), v)
+""",
+        """
+class Attention(nn.Module):
+    def forward(self, q, k, v, n, mask=None):
+        return F.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=self.shown[:n, :n].bool() & (True if mask is None else mask == 0),
+            scale=v.size(-1) ** (-0.5),
+        )
+""",
+    ),
+    Rewritten(
+        """
+def attention(q, k, v, padding, hidden, scale: float):
+    scores = torch.einsum("bhqd,bhkd->bhqk", q, k) * scale
+    if padding is not None:
+        scores = scores.masked_fill(padding[:, None, None], float("-inf"))
+    if hidden is not None:
+        scores = scores.masked_fill(hidden[None, None], float("-inf"))
+    return torch.einsum("bhqk,bhkd->bhqd", scores.softmax(-1), v)
+""",
+        """
+def attention(q, k, v, padding, hidden, scale: float):
+    return F.scaled_dot_product_attention(
+        q,
+        k,
+        v,
+        attn_mask=(
+            None
+            if padding is None and hidden is None
+            else ~(
+                (False if padding is None else padding[:, None, None])
+                | (False if hidden is None else hidden[None, None])
+            )
+        ),
+        scale=scale,
+    )
+""",
+    ),
 )
 
 LEFT_ALONE = (
