@@ -20,7 +20,9 @@ _PLACES = frozenset(
     ["unsqueeze", "squeeze", "expand", "expand_as", "contiguous", "view", "reshape"]
 )
 """Methods that keep every number."""
-_UNDER_MASKS = frozenset(["masked_fill", "masked_fill_", "masked_select", "masked_scatter"])
+_UNDER_MASKS = frozenset(
+    ["masked_fill", "masked_fill_", "masked_select", "masked_scatter", "where"]
+)
 """Whose mask is bool."""
 _LOOKS_UP = frozenset(["get", "pop", "setdefault", "move_to_end"])
 """Methods of dictionaries that take a key first."""
@@ -79,19 +81,15 @@ def _says(name: ast.Name, owners: dict[ast.AST, ast.AST]) -> bool:
     return not (isinstance(owner, ast.Attribute) and owner.attr in {"shape", "size", "dim", "ndim"})
 
 
-def find_flags(function: ast.AST, names: Collection[str]) -> frozenset[str]:
-    """Return those that are given where torch takes nothing but bools, cut or placed before."""
-    found: set[str] = set()
-    for node in walk(function):
-        if not isinstance(node, ast.Call):
-            continue
-        called, given = last_name(node.func), node.args
-        of_torch = ast.unparse(node.func).startswith("torch.")
-        if called == "where" and of_torch and len(given) == 3:  # noqa: PLR2004 - and two to choose from
-            found.add(_placed(given[0]))
-        elif called in _UNDER_MASKS and given:
-            found.add(_placed(given[of_torch]) if len(given) > of_torch else "")
-    return frozenset(found & set(names))
+def find_flags(call: ast.Call) -> str:
+    """Return the name, cut or placed, that a call takes where torch takes nothing but bools."""
+    called, given = last_name(call.func), call.args
+    if called not in _UNDER_MASKS:
+        return ""
+    of_torch = getattr(getattr(call.func, "value", None), "id", "") == "torch"
+    if called == "where":  # the condition, and two to choose from
+        return _placed(given[0]) if of_torch and len(given) == 3 else ""  # noqa: PLR2004
+    return _placed(given[of_torch]) if len(given) > of_torch else ""
 
 
 def _placed(node: ast.AST) -> str:

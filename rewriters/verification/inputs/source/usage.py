@@ -15,7 +15,7 @@ from npufix.rewriters.edit.edit import segment
 from npufix.rewriters.graph.modules.names import source_lines
 from npufix.rewriters.graph.modules.syntax import list_defaults, parse_once, walk
 from npufix.rewriters.verification.inputs.source import operands
-from npufix.rewriters.verification.inputs.source.operands import is_element
+from npufix.rewriters.verification.inputs.source.operands import find_flags, is_element
 from npufix.rewriters.verification.inputs.source.training.loops import (
     Batch,
     Result,
@@ -217,7 +217,6 @@ def find_uses(function: Function) -> dict[str, Use]:
         ("counts", operands.list_plain_keys),
         ("corners", operands.find_corners),
         ("derived", operands.find_derived),
-        ("flags", operands.find_flags),
     )
     for mark, name in ((mark, n) for mark, find in marks for n in find(function, found)):
         setattr(found[name], mark, True)
@@ -415,6 +414,7 @@ def _note_call(use: Use, node: ast.Call, name: str) -> None:
     if _is(next(iter(arguments), None), name):
         use.attributes |= {called} & {*_OF_COMPLEX, "is_complex"}
     use.weighs |= any(_is(w, name) for w in list_class_weights(node))
+    use.flags |= find_flags(node) == name
     if called == "bincount" and any(
         name in re.split(r"\W", ast.unparse(one)) for one in [*arguments[:1], func]
     ):

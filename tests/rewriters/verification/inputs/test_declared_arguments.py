@@ -414,6 +414,7 @@ def test_sizes_that_are_cut_into_parts_are_multiples_of_them() -> None:
         ("x.masked_fill(pad[0], 0)", False),
         ("x.masked_fill(pad.bool(), 0)", False),
         ("x.masked_fill(x > 0, pad)", False),
+        ("torch.zeros(3).masked_scatter(x > 0, pad)", False),
     ],
 )
 def test_what_torch_takes_for_a_mask_is_bool(
@@ -422,3 +423,8 @@ def test_what_torch_takes_for_a_mask_is_bool(
 ) -> None:
     told = declared(f"def f(x, pad=None):\n    return {code}\n").of("pad")
     assert (told.kinds == {"bool"}) is bools
+
+
+def test_what_the_code_casts_itself_may_be_anything() -> None:
+    text = "def f(x, pad):\n    pad = pad.bool()\n    return x.masked_fill(pad, 0)\n"
+    assert declared(text).of("pad").kinds == frozenset()
