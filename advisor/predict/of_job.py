@@ -38,6 +38,10 @@ def edits_of_job(
     saving = item.finding.saving
     if saving is None:
         return NO_EDIT, NO_EDIT, NO_EDIT
+    if item.goes:
+        rows = np.flatnonzero(graph.communication)
+        likely, most = (thin_out(graph, rows, 1 - item.goes, corner) for corner in (1, 2))
+        return NO_EDIT, likely, most
     # "At most" is what is gained when it is mended; between two bounds it is their middle.
     middle = (saving.low_ns + saving.high_ns) / 2 if saving.low_ns else saving.high_ns
     least = float(saving.low_ns)
@@ -45,10 +49,6 @@ def edits_of_job(
         middle = min(max(item.likely_ns, saving.low_ns), saving.high_ns)
         least = max(least, LEAST_OF_LIKELY * middle)
     sooner = [ns * graph.steps for ns in (least, middle, saving.high_ns)]
-    if item.goes:
-        rows = np.flatnonzero(graph.communication)
-        likely, most = (thin_out(graph, rows, 1 - item.goes, corner) for corner in (1, 2))
-        return NO_EDIT, likely, most
     late = is_late(item, others)
     if late and item.is_idle:
         return _as_three([_take(graph.delta_ns, ns) for ns in sooner], of_host=True)

@@ -424,6 +424,10 @@ def _choose(node: ast.IfExp, bindings: Mapping[str, Node]) -> ast.expr:
     return node
 
 
+def _is_truth(code: ast.expr, value: bool) -> bool:  # noqa: FBT001 - which of the two
+    return isinstance(code, ast.Constant) and code.value is value
+
+
 class _Fold(ast.NodeTransformer):
     def __init__(self, bindings: Mapping[str, Node]) -> None:
         self.bindings = bindings
@@ -455,12 +459,10 @@ class _Fold(ast.NodeTransformer):
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         self.generic_visit(node)
-        decides = isinstance(node.op, ast.Or)  # and what does not is left out
-        known = [v.value for v in node.values if isinstance(v, ast.Constant)]
-        rest = [v for v in node.values if not isinstance(v, ast.Constant)]
-        if decides in known or not rest:
-            value = decides if decides in known else not decides
-            return ast.copy_location(ast.Constant(value), node)
+        decides = isinstance(node.op, ast.Or)  # of a test; what does not decide it is left out
+        rest = [v for v in node.values if not _is_truth(v, not decides)]
+        if not rest or any(_is_truth(v, decides) for v in rest):
+            return ast.copy_location(ast.Constant(decides if rest else not decides), node)
         return ast.BoolOp(node.op, rest) if len(rest) > 1 else rest[0]
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.expr:

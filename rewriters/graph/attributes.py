@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.names import FunctionNode, ModuleNames, statements
 from npufix.rewriters.graph.modules.neighbours import foreign_bases
-from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.graph.modules.syntax import list_defaults, walk
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -298,10 +298,9 @@ def _is_used_as_int(name: str, method: FunctionNode, names: ModuleNames) -> bool
 
     ``d // heads`` and ``nn.Linear(d, d)`` fail where ``d`` is a tuple; ``2 * d`` does not.
     """
-    positional = method.args.args[len(method.args.args) - len(method.args.defaults) :]
-    for parameter, default in zip(positional, method.args.defaults, strict=True):
-        if parameter.arg == name and isinstance(default, ast.Constant):
-            return type(default.value) is int
+    default = list_defaults(method.args).get(name)
+    if isinstance(default, ast.Constant):
+        return type(default.value) is int
     for code in walk(method):
         match code:
             case ast.BinOp(left, ast.FloorDiv() | ast.Mod() | ast.Sub() | ast.Pow(), right):

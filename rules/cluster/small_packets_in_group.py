@@ -139,6 +139,7 @@ def _observation(
         return
     ranks, size = small["rank"].nunique(), float(np.median(small["size"])) / 1e6
     calls = (small["count"].sum() / ranks, group["count"].sum() / group["rank"].nunique())
+    lost = 1 - _speed(small) / link.good
     limit = f"{PACKET_BYTES[link.transport] / 1e6:.0f} MB"
     where = name_groups(key if key in set(cluster.groups["role"].astype(str)) else "", key)
     yield ClusterObservation(
@@ -155,10 +156,10 @@ def _observation(
             ("operations", ", ".join(sorted(set(small["name"])))),
         ),
         cost_ns=round(cost),
-        saving_ns=(0, round(cost * (1 - _speed(small) / link.good))),
+        saving_ns=(0, round(cost * lost)),
         basis="at most what is lost against large collectives",
         is_communication=True,
-        goes=max(0.0, 1 - _speed(small) / link.good),
+        goes=max(0.0, lost),
     )
 
 

@@ -36,6 +36,7 @@ _LOSSES = frozenset(
 )  # fmt: skip
 _ZERO_AT_ZERO = _LOSSES - {"binary_cross_entropy", "binary_cross_entropy_with_logits"}
 _FINITE = frozenset({"isfinite", "isinf", "isnan"})
+_HOLDS_COUNTS = frozenset({"torch.float32", "torch.float64", "torch.int64"})
 _OF_CLASSES = frozenset({"cross_entropy", "nll_loss"})
 REDUCED = "|".join(sorted({"mean", "sum", *_LOSSES, *_OF_CLASSES}))
 """The words of what is found."""
@@ -244,7 +245,7 @@ def _tells_classes(mask: Node, labels: Node) -> bool:
     """
     if mask.op not in operators.COMPARISONS or labels not in mask.args:
         return False
-    (other,) = [arg for arg in mask.args if arg is not labels] or [labels]
+    other = next((arg for arg in mask.args if arg is not labels), labels)
     if other.op == Op.CONST:
         asks_sign = (mask.op, mask.args[0] is labels) in {("ge", True), ("le", False)}
         named = type(other.value) is int
@@ -307,9 +308,6 @@ def _is_of_each(node: Node) -> bool:
         return node.args[1].value == -1
     values = [arg.value for arg in node.args if arg.op == Op.CONST]
     return node.op in _LOSSES and "none" in values
-
-
-_HOLDS_COUNTS = frozenset({"torch.float32", "torch.float64", "torch.int64"})
 
 
 def _together(  # noqa: PLR0913, PLR0917 - what is added up, and how
