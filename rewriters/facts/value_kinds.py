@@ -38,7 +38,8 @@ _BOOLEAN = operators.BOOLEAN | {Op.COMPARE}
 # Tests that only functions of torch make: a comparison may be one of NumPy arrays or numbers.
 _TESTS = operators.BOOLEAN - operators.SYMBOLS
 # The product of two masks is one.
-_BOOLEAN_IF_OPERANDS_ARE = frozenset({"and", "or", "xor", "invert", "mul"})
+_BOOLEAN_IF_OPERANDS_ARE = frozenset({"add", "and", "or", "xor", "invert", "mul"})
+_OF_NUMBERS_TOO = frozenset({"add", "mul"})
 _BOOLEAN_IF_FIRST_IS = frozenset({"any", "all"})
 _TAKES_DTYPE = (operators.FRESH | operators.FACTORIES) - {"clone"}
 KEEPS_DTYPE = operators.KEEPS | {"tril", "triu", Op.GETITEM, Op.AGAIN, Op.AUGMENTED}
@@ -202,7 +203,9 @@ class ValueKinds:
             return any(map(self._may_be_compared, args)) or node in self._operands_of_tensors
         if node.op in _BOOLEAN_IF_OPERANDS_ARE:  # one may be a comparison of whatever
             known = [self._is_bool(arg) for arg in args]
-            return all(known) or (any(known) and node.op != "mul" and self._may_be_bool(node))
+            return all(known) or (
+                any(known) and node.op not in _OF_NUMBERS_TOO and self._may_be_bool(node)
+            )
         if node.op == Op.CAST:
             return args[1].value == "torch.bool"
         if node.op in KEEPS_DTYPE | _BOOLEAN_IF_FIRST_IS:

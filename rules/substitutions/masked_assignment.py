@@ -104,6 +104,11 @@ def columns(x: Tensor, mask: Tensor, value: float) -> None:
     x[:, mask] = value
 
 
+def inner_columns(x: Tensor, mask: Tensor, value: float) -> None:
+    """Write one value where a mask over all dimensions but the first two is true."""
+    x[:, :, mask] = value
+
+
 def rows(x: Tensor, mask: Tensor, value: float) -> None:
     """Write one value to the rows where the mask is true."""
     x[either(spelled(mask), leading(mask))] = value
@@ -175,6 +180,12 @@ def column_inputs(draw: Draw) -> dict[str, Any]:
     """Return a tensor and a mask without its first dimension."""
     shape = draw.choice([(4, 4), (3, 2), (2, 2, 2)])
     return _filled(draw, shape, shape[1:])
+
+
+def inner_column_inputs(draw: Draw) -> dict[str, Any]:
+    """Return a tensor and a mask without its first two dimensions."""
+    shape = draw.choice([(3, 3, 3), (2, 3, 4), (2, 2, 2, 2)])
+    return _filled(draw, shape, shape[2:])
 
 
 def vector_inputs(draw: Draw) -> dict[str, Any]:
@@ -264,6 +275,11 @@ COLUMN_MASK = Condition(
     "the mask has the shape of the tensor without its first dimension",
     _is_column_mask,
 )
+INNER_COLUMN_MASK = Condition(
+    "column-mask",
+    "the mask has the shape of the tensor without its first two dimensions",
+    lambda site: None if (n := site.more_dims("x", "mask")) is None else n == 2,  # noqa: PLR2004
+)
 FITS = Condition(
     "value-fits-dtype",
     "the value is a number that the dtype of the tensor can hold",
@@ -284,6 +300,7 @@ RULE = Substitution(
         Form(everywhere, fill_aligned, any_rank_inputs, START, only_proven=True, one_line=True),
         Form(trailing, fill, trailing_inputs, START),
         Form(columns, fill, column_inputs, (*START, COLUMN_MASK)),
+        Form(inner_columns, fill, inner_column_inputs, (*START, INNER_COLUMN_MASK)),
         Form(found, fill, vector_inputs, (*START, VECTOR_MASK)),
     ),
     replaces=(
@@ -364,6 +381,13 @@ def f(x: torch.Tensor, mask: torch.BoolTensor, assigner):
 def f(sums, counts: torch.Tensor):
     means = sums / counts.unsqueeze(1)
     means[counts == 0] = -1
+""",
+        # a mask with one dimension of its tensor less than there are left
+        """
+def f(x: torch.Tensor):
+    b, h, n, m = x.shape
+    mask = x.new_zeros(n).bool()
+    x[:, :, mask] = 0
 """,
         # a slice and a mask
         """

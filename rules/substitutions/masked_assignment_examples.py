@@ -57,6 +57,22 @@ def f(logits: torch.Tensor, seen: torch.BoolTensor):
     ),
     Rewritten(
         """
+def f(scores: torch.Tensor):
+    b, h, n, m = scores.shape
+    mask = (scores[0, 0] < 0) + (scores[0, 0] > 9)
+    scores[:, :, mask] = -torch.inf
+    return scores
+""",
+        """
+def f(scores: torch.Tensor):
+    b, h, n, m = scores.shape
+    mask = (scores[0, 0] < 0) + (scores[0, 0] > 9)
+    scores.masked_fill_(mask, -torch.inf)
+    return scores
+""",
+    ),
+    Rewritten(
+        """
 def f(x: torch.Tensor, pad: torch.BoolTensor):
     x[pad] = 0
 """,

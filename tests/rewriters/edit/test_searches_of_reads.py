@@ -41,6 +41,36 @@ def loss(x: torch.Tensor, y: torch.Tensor, mask: torch.Tensor):
 
 
 @pytest.mark.parametrize(
+    ("more", "kept"),
+    [
+        ("loss = loss * w[m]", "loss * w"),
+        ("loss = loss * w[m].sqrt()", "loss * w.sqrt()"),
+        # of others than the mask selects, or somebody else needs it
+        ("loss = loss * w", ""),
+        ("loss = loss.sum(0)", ""),
+        ("loss = loss * w[m]\n        self.last = loss", ""),
+        ("loss = loss * w[m]\n        print(loss.shape)", ""),
+    ],
+)
+def test_what_one_branch_alone_does_with_what_a_mask_selects(more: str, kept: str) -> None:
+    text = f"""
+def loss(self, x: torch.Tensor, y: torch.Tensor, w=None):
+    m = y == 1
+    loss = -torch.log(x[m])
+    if w is not None:
+        {more}
+    return loss.mean()
+"""
+    assert bool(found(text, "NPU221")) == bool(kept)
+    if kept:
+        written = rewritten(text, "NPU221")
+        assert (
+            f"    loss = -torch.log(x)\n    if w is not None:\n        loss = {kept}\n" in written
+        )
+        assert "return torch.where(m, loss, 0).sum() / m.sum()" in written
+
+
+@pytest.mark.parametrize(
     ("mask", "open_conditions"),
     [
         ("labels != -100", {"finite-outside"}),

@@ -279,6 +279,8 @@ def find_selections(
             masks[node.args[1]] = None
         elif casts and node.op == Op.CAST:
             stack.append(node.args[0])
+        elif node.op == Op.PHI:  # ``if weight is not None: loss = loss * weight[mask]``
+            stack += node.args[1:]
         elif _is_of_each(node):
             stack += node.args
         elif here.facts(here.flow.evaluations[0], x=node).is_number("x"):
