@@ -308,3 +308,27 @@ def test_totals_that_rounds_read_stay() -> None:
     body = "        a += x[i].sum()\n        b += a * x[i].mean()\n"
     loop = f"    a = b = 0.0\n    for i in range(x.shape[0]):\n{body}    return b\n"
     assert _written(HEAD + loop) is None
+
+
+@pytest.mark.parametrize(
+    ("rounds", "made", "is_written"),
+    [
+        ("a in x.unbind(1)", "a.relu() * 2", True),
+        ("a, b in zip(x.unbind(0), y.unbind(0))", "(a - b).abs().sum()", True),
+        # each round needs the one before it; anything may have chunks
+        ("a in x.unbind(1)", "out[-1] + a if out else a", False),
+        ("a in x.chunk(2)", "a.relu() * 2", False),
+    ],
+)
+def test_only_tensors_are_taken_apart_by_unbind(
+    rounds: str, made: str, *, is_written: bool
+) -> None:
+    loop = f"    out = []\n    for {rounds}:\n        out.append({made})\n"
+    code = f"def f(x, y):\n{loop}    return torch.stack(out)\n"
+    sites = [s for s in find_sites(HEADER + code, [RULE]) if s.rewrite is not None]
+    assert bool(sites) == is_written
+    for site in sites:
+        assert site.rewrite is not None
+        assert "is-tensor" in {c.name for c in site.open_conditions}
+        args = (SQUARES, SQUARES.flip(0))
+        torch.testing.assert_close(_run(site.rewrite.direct, args), _run(HEADER + code, args))

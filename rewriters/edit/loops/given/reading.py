@@ -27,8 +27,8 @@ _NAMES = frozenset(name.rpartition(".")[2] for name in _JOINED)
 _CALLED = "|".join(sorted({*_NAMES, "sum"}))
 _LIKELY = re.compile(rf"(?m)^\s*(?:async )?for\b|\b(?:{_CALLED})\(|\[(?:\w+\[\w+ !=|self\.\w+\()")
 _WORDS = frozenset({"for", "sum", *_NAMES, *(f"self.{name}" for name in _NAMES)})
-_MADE = frozenset({*REPEATING, "full", "new_full"})
-"""Rows that are no index of anything: ``x.expand(n, -1)``, ``torch.full((n, 1), i)``."""
+_MADE = frozenset({*REPEATING, "full", "new_full", "unbind"})
+"""Rows that are no index of anything: ``x.expand(n, -1)``, ``torch.full((n, 1), i)``, a part."""
 _SIMPLE = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return, ast.Expr)
 
 

@@ -168,15 +168,18 @@ def _parts(element: str, over: ast.Call, facts: Facts) -> Domain:
     node, rank = facts.node(tensor), facts.rank(tensor)
     if words or len(dims) > 1 or dim is None or node is None or _has_effect(tensor):
         raise CannotBatchError(NO_DOMAIN)
-    if facts.is_tensor(tensor) is not True:
+    known = facts.is_tensor(tensor)
+    if known is False or (known is None and called != "unbind"):  # a name of tensors alone
         raise CannotBatchError(NO_DOMAIN)
+    asked = () if known else ("is-tensor",)
     dim = dim % rank if isinstance(rank, int) and rank else dim
     if dim < 0 and called != "unbind":
         raise CannotBatchError(NO_DOMAIN)
     if called == "unbind":
         code, axis = (tensor, dim) if dim >= 0 else (method(tensor, "movedim", dim, 0), 0)
         value = Value(Kind.ROWS, code, shift(rank, -1), axis, source=tensor)
-        return _rounds(tensor, node, dim, {element: value}, facts)
+        rounds = _rounds(tensor, node, dim, {element: value}, facts)
+        return replace(rounds, conditions=asked)
     parts = None if size is None else facts.node(size)
     if size is None or parts is None:
         raise CannotBatchError(NO_DOMAIN)
