@@ -173,7 +173,8 @@ def is_selection(node: Node) -> bool:
 
 def is_of_configuration(node: Node) -> bool:
     """Tell whether a value is a setting, which holds no tensors: ``self.config.pad_code``."""
-    owner = node.args[0] if node.op == Op.ATTR else None
+    by_key = node.op == Op.GETITEM and isinstance(node.args[1].value, str)
+    owner = node.args[0] if node.op == Op.ATTR or by_key else None
     return (
         owner is not None
         and owner.op in {Op.ATTR, Op.PARAM}

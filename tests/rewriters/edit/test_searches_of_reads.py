@@ -45,6 +45,8 @@ def loss(x: torch.Tensor, y: torch.Tensor, mask: torch.Tensor):
     [
         ("loss = loss * w[m]", "loss * w"),
         ("loss = loss * w[m].sqrt()", "loss * w.sqrt()"),
+        ('loss = self.config["alpha"] * loss', 'self.config["alpha"] * loss'),
+        ('loss = self.kept["alpha"] * loss', ""),
         # of others than the mask selects, or somebody else needs it
         ("loss = loss * w", ""),
         ("loss = loss.sum(0)", ""),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.layout import style_of
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.facts.index_facts import is_of_configuration
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import copy_tree
 from npufix.rewriters.graph.special import Op
@@ -283,7 +284,9 @@ def find_selections(
             stack += node.args[1:]
         elif _is_of_each(node):
             stack += node.args
-        elif here.facts(here.flow.evaluations[0], x=node).is_number("x"):
+        elif is_of_configuration(node) or here.facts(here.flow.evaluations[0], x=node).is_number(
+            "x"
+        ):
             continue
         else:
             raise OtherUseError
