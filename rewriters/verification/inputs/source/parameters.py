@@ -25,7 +25,13 @@ def _compile(*rows: tuple[str, tuple[object, ...]]) -> Table:
 
 CLASSES = r"class|num_labels|categor"
 """What says how many classes there are."""
+_TENSORS = (
+    r"^(?!n_|d_|num_|max_|dim_|size_)\w*"
+    r"(hidden_states?|embeds|_embeddings?|_emb(ed)?|expert_outputs?|depth_map|_logits|_scores)$"
+)
+"""What code calls values that were computed: ``hidden_states`` is no width."""
 SIZES = _compile(
+    (_TENSORS, ()),
     (r"_tp$|parallel|world_size", (1, 2)),
     (r"intermediate|ffn|mlp_dim|inner", (16,)),
     (r"vocab", (11,)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 
 pytest.importorskip("torch")
@@ -270,6 +272,14 @@ def test_an_axis_is_no_width() -> None:
     found = [getattr(s, "value", None) for s in guess_scalars(Parameter("len_dim", "", 1))]
     assert found[:2] == [-1, 2]
     assert [getattr(s, "value", None) for s in guess_scalars(Parameter("dim", "", 512))][0] == 8  # noqa: RUF015 - the likeliest
+
+
+def test_what_was_computed_is_no_width() -> None:
+    empty = inspect.Parameter.empty
+    tensors = ("hidden_states", "inputs_embeds", "position_embeddings", "time_emb", "topk_scores")
+    assert not any(guess_scalars(Parameter(name, "", empty)) for name in tensors)
+    widths = ("hidden", "num_embeddings", "hidden_size", "embed_dim")
+    assert all(guess_scalars(Parameter(name, "", empty)) for name in widths)
 
 
 def test_the_reason_names_what_the_constructor_raised() -> None:
