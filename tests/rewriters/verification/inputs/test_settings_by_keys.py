@@ -68,3 +68,29 @@ def test_a_configuration_is_read_by_keys(
     shown = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False)
     assert shown.returncode == 1, shown.stdout + shown.stderr
     assert "differ" in shown.stdout
+
+
+SCHEDULE = """
+class Schedule:
+    def __init__(self, count: int = 16, kind: str = "epsilon"):
+        self.shares = torch.linspace(0.9, 0.1, count)
+        self.count, self.kind, self.steps = count, kind, None
+
+    def set_steps(self, steps: int):
+        self.steps = steps
+
+    def step(self, out, t: int, sample):
+        share = self.shares[t - self.count // self.steps]
+        if self.kind == "epsilon":
+            return sample - share * out
+        elif self.kind == "v":
+            return share * sample - out
+        raise ValueError(self.kind)
+"""
+
+
+def test_a_branch_of_a_setting_is_reached_after_other_calls() -> None:
+    found = verdict(SCHEDULE, ("share * sample - out", "share * sample + out"))
+    assert found.status.name == "REFUTED", found
+    assert "kind='v'" in found.reason
+    assert "set_steps" in found.reason
