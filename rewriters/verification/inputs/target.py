@@ -234,7 +234,7 @@ class Target:
             takes: Callable[..., Any] = see_through(self._function)
             if self.applied is not None:
                 takes = self.applied.forward
-            found = list_parameters(inspect.signature(takes))
+            found = list_parameters(inspect.signature(takes), spread=True)
         except (TypeError, ValueError) as error:
             raise LoadError(f"{self.qualname} has no signature: {error}") from None
         if self.applied is not None:
@@ -405,10 +405,12 @@ class Target:
         """Return the same function, with calls on the host."""
         return replace(self, on_npu=False)
 
-    def invoke(self, first: tuple[object, ...], passed: Mapping[str, object]) -> object:
+    def invoke(self, first: tuple[object, ...], passed: Mapping[str, Any]) -> object:
         """Call the function, on an object if ``first`` holds one."""
         by_name = self.keywords(passed)
-        positional = [v for k, v in passed.items() if k not in by_name]
+        spread = {p.name for p in self.parameters() if p.spread}
+        groups = [v if k in spread else (v,) for k, v in passed.items() if k not in by_name]
+        positional = [one for group in groups for one in group]
         keywords = {k: v for k, v in passed.items() if k in by_name}
         with self.world():
             # What an optimiser keeps of one step, the next one takes.

@@ -332,6 +332,8 @@ def _prepare(target: Target, one: CaseRun, call: _Call) -> str:
     keywords = set(call.arguments) if call.by_name else target.keywords(call.arguments)
     specs = one.case.assignment.specs
     texts = {n: f"passed[{n!r}]" for n in call.arguments}
+    spread = [p.name for p in target.parameters() if p.spread and p.name in texts]
+    texts |= {n: f"*{texts[n]}" for n in spread}
     texts |= {n: f"iter({t})" for n, t in texts.items() if getattr(specs.get(n), "walked", False)}
     given = [f"{n}={t}" if n in keywords else t for n, t in texts.items()]
     function = f"module.{target.qualname.partition('.<locals>')[0]}"
