@@ -74,6 +74,8 @@ _SOON_S = 1.5
 """Before the calls that docstrings show are made."""
 _HALVES = re.compile(r"\b(b?float16|half)\b|HalfTensor|BFloat16")
 """What code asks for that does something else of halves."""
+_SPECIAL = re.compile(r"\bis(nan|inf|finite)\(")
+"""What code asks for that does something else of what are no numbers."""
 _MOST_BESIDE = 100
 """Calls that run, and do not reach the lines."""
 _AFTERWARDS_S = 0.8
@@ -455,6 +457,8 @@ class _Search:
         for half in _LOW if _HALVES.search(wanted.text) else ():
             if wanted.unreached(found.reached | ran):
                 ran |= trace_call(target, CallCase(assignment, dtypes=(half,))) or set()
+        if _SPECIAL.search(wanted.text) and wanted.unreached(found.reached | ran):
+            ran |= trace_call(target, CallCase(assignment, "NaN and Inf")) or set()
         if target.owner is not None and wanted.unreached(found.reached | ran):
             ran |= trace_call(target, CallCase(assignment), times=2) or set()
         return ran

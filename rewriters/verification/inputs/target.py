@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -278,10 +277,12 @@ class Target:
         place, moved = (device,) if device else (), self.on_npu and not double and not device
 
         def make(
-            given: Mapping[str, Spec], own: torch.dtype, seed: int | None = None
+            given: Mapping[str, Spec],
+            seed: int | None = None,
+            flavour: Flavour = case.flavour,
+            own: torch.dtype = dtype,
         ) -> dict[str, object]:
-            # ``seed`` is that of a call that comes before, with ordinary numbers
-            flavour: Flavour = case.flavour if seed is None else "ordinary"
+            # ``seed`` is that of a call that comes before
             number = case.seed if seed is None else seed
             tied, how = tie_ends(given), (flavour, number, own, case.digits)
             made = fill_optimizers(materialise(tied, *how, find=self.loaded.find))
@@ -294,10 +295,10 @@ class Target:
             bind_optimizers(made, number, left=case.left)
             return made
 
-        arguments = make(specs, dtype)
+        arguments = make(specs)
         arguments |= {case.shared[1]: arguments[case.shared[0]]} if any(case.shared) else {}
         early = case.earlier
-        earlier = None if early is None else make(early.specs, case.earlier_dtype or dtype)
+        earlier = None if early is None else make(early.specs, own=case.earlier_dtype or dtype)
         first: tuple[object, ...] = ()
         state: Callable[[], dict[str, object]] = dict
         registered: Callable[[], tuple[str, ...]] = tuple
@@ -308,7 +309,7 @@ class Target:
                 instance = instance_to_device(instance, *place)
             if recipe.history:
                 with self.world():
-                    live_through(instance, recipe.history, partial(make, own=dtype))
+                    live_through(instance, recipe.history, make)
             first = (instance,)
             state = lambda: read_state(instance, "self")  # noqa: E731 - one expression over a local
             wide = self._wide.get(recipe.fresh, ())

@@ -21,7 +21,7 @@ from npufix.rewriters.graph.modules.packages import package_of
 from npufix.rewriters.graph.modules.syntax import parse_once
 from npufix.rewriters.verification.calls.device import is_virtual
 from npufix.rewriters.verification.calls.observe import CALL_S
-from npufix.rewriters.verification.calls.values import MadeArgument, Spec, materialise
+from npufix.rewriters.verification.calls.values import Flavour, MadeArgument, Spec, materialise
 from npufix.rewriters.verification.inputs.histories import list_calls
 from npufix.rewriters.verification.inputs.load import find_beside
 from npufix.rewriters.verification.inputs.objects.offers import (
@@ -424,9 +424,9 @@ def _list_before(target: Target, one: CaseRun) -> str:
     recipe, namespace = one.case.assignment.recipe, target.loaded.namespace
     history = () if recipe is None else recipe.history
 
-    def make(given: Mapping[str, Spec], seed: int) -> dict[str, object]:
+    def make(given: Mapping[str, Spec], seed: int, flavour: Flavour) -> dict[str, object]:
         find, digits = target.loaded.find, one.case.digits
-        return materialise(tie_ends(given), "ordinary", seed, one.dtype, digits, find=find)
+        return materialise(tie_ends(given), flavour, seed, one.dtype, digits, find=find)
 
     specs = [earlier for earlier in history for _ in range(earlier.times)]
     texts = []

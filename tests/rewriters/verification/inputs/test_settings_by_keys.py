@@ -94,3 +94,25 @@ def test_a_branch_of_a_setting_is_reached_after_other_calls() -> None:
     assert found.status.name == "REFUTED", found
     assert "kind='v'" in found.reason
     assert "set_steps" in found.reason
+
+
+GUARD = """
+class Guard:
+    def __init__(self, patience: int = 2):
+        self.patience, self.bad = patience, 0
+
+    def check(self, loss):
+        if not torch.isfinite(loss).all():
+            self.bad += 1
+            if self.bad > self.patience:
+                raise FloatingPointError(f"{self.bad} in a row")
+            return torch.zeros_like(loss)
+        self.bad = 0
+        return loss
+"""
+
+
+def test_bad_numbers_follow_each_other() -> None:
+    found = verdict(GUARD, ("self.bad > self.patience", "self.bad >= self.patience"))
+    assert found.status.name == "REFUTED", found
+    assert verdict(GUARD, ("self.bad += 1", "self.bad = self.bad + 1")).status.name == "EQUIVALENT"
