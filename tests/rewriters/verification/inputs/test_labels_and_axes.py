@@ -370,3 +370,17 @@ def focal(logits, targets, gamma: float = 2.0):
 
 def test_targets_of_zeros_and_ones_are_all_zeros_too() -> None:
     assert verified(FOCAL, "min=1)", "min=1e-6)").status.name == "REFUTED"
+
+
+def test_what_says_where_is_of_whole_numbers() -> None:
+    text = '''
+def pool(x, batch, out, where):
+    """x: Tensor of shape (batch, nfilters, nframes)"""
+    return out.index_add(0, batch, x), torch.gather(x, 1, index=where)
+'''
+    found = read_declarations(text, "pool")
+    kinds = {name: (one.kinds, one.use.dims) for name, one in found.arguments.items()}
+    assert kinds["batch"] == ({"int"}, {1})
+    assert kinds["where"] == ({"int"}, set())
+    assert kinds["x"] == kinds["out"] == (frozenset(), set())
+    assert found.list_shapes("x", 8) == [(2, 8, 3)]  # filters are what a layer takes
