@@ -116,3 +116,27 @@ def test_bad_numbers_follow_each_other() -> None:
     found = verdict(GUARD, ("self.bad > self.patience", "self.bad >= self.patience"))
     assert found.status.name == "REFUTED", found
     assert verdict(GUARD, ("self.bad += 1", "self.bad = self.bad + 1")).status.name == "EQUIVALENT"
+
+
+HALVES = """
+def in_halves(model, x, limit: int = 2):
+    try:
+        return model(x)
+    except RuntimeError:
+        if limit == 0 or x.shape[0] < 2:
+            raise
+        half = x.shape[0] // 2
+        return torch.cat([in_halves(model, part, limit - 1) for part in (x[:half], x[half:])])
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "status"),
+    [
+        ("except RuntimeError", "except Exception", "REFUTED"),
+        ("x.shape[0] // 2", "len(x) // 2", "EQUIVALENT"),
+    ],
+)
+def test_what_a_model_raises_is_handled_as_before(old: str, new: str, status: str) -> None:
+    found = verdict(HALVES, (old, new))
+    assert found.status.name == status, found
