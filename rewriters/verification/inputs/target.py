@@ -273,7 +273,7 @@ class Target:
         """
         assert self.around is not None  # noqa: S101 - made with the target
         self.around.restore()
-        specs = case.assignment.specs
+        specs, recipe = case.assignment.specs, case.assignment.recipe
         place, moved = (device,) if device else (), self.on_npu and not double and not device
 
         def make(
@@ -282,8 +282,7 @@ class Target:
             flavour: Flavour = case.flavour,
             own: torch.dtype = dtype,
         ) -> dict[str, object]:
-            # ``seed`` is that of a call that comes before
-            number = case.seed if seed is None else seed
+            number = case.seed if seed is None else seed  # that of a call that comes before
             tied, how = tie_ends(given), (flavour, number, own, case.digits)
             made = fill_optimizers(materialise(tied, *how, find=self.loaded.find))
             _fit_objects(given, made, own, training=case.training or seed is not None)
@@ -302,7 +301,6 @@ class Target:
         first: tuple[object, ...] = ()
         state: Callable[[], dict[str, object]] = dict
         registered: Callable[[], tuple[str, ...]] = tuple
-        recipe = case.assignment.recipe
         if self.owner is not None and recipe is not None:
             instance = self._make_ready(case, recipe, dtype, double=double, again=again)
             if moved or device:
