@@ -384,3 +384,5 @@ def pool(x, batch, out, where):
     assert kinds["where"] == ({"int"}, set())
     assert kinds["x"] == kinds["out"] == (frozenset(), set())
     assert found.list_shapes("x", 8) == [(2, 8, 3)]  # filters are what a layer takes
+    passed = f"{text}\ndef spread(x, each, out):\n    return pool(x, each, out, None)[0][each]\n"
+    assert read_declarations(passed, "spread").arguments["each"].kinds == {"int"}
