@@ -116,26 +116,30 @@ def _statements(statement: ast.stmt) -> Iterator[tuple[str, int]]:
         return
     if isinstance(statement, ast.AnnAssign) and statement.value is None:
         return
-    nested: list[ast.stmt] = []
+    nested: list[ast.stmt | ast.ExceptHandler | ast.match_case] = []
     parts: list[str] = [type(statement).__name__]
     for name, value in ast.iter_fields(statement):
         items = value if isinstance(value, list) else [value]
         for item in items:
-            if isinstance(item, ast.stmt):
+            if isinstance(item, ast.stmt | ast.ExceptHandler | ast.match_case):
                 nested.append(item)
-            elif isinstance(item, ast.ExceptHandler | ast.match_case):
-                nested += item.body
-                parts.append(f"{name}={_header(item)}")
             else:
                 parts.append(f"{name}={ast.dump(item) if isinstance(item, ast.AST) else item!r}")
     yield " ".join(parts), statement.lineno
     for inner in nested:
-        yield from _statements(inner)
+        if isinstance(inner, ast.stmt):
+            yield from _statements(inner)
+            continue
+        yield _header(inner)  # of its own, as that the ``try`` runs says nothing of a handler
+        for one in inner.body:
+            yield from _statements(one)
 
 
-def _header(part: ast.ExceptHandler | ast.match_case) -> str:
+def _header(part: ast.ExceptHandler | ast.match_case) -> tuple[str, int]:
     kept = (part.type,) if isinstance(part, ast.ExceptHandler) else (part.pattern, part.guard)
-    return " ".join(ast.dump(item) for item in kept if item is not None)
+    text = " ".join(ast.dump(item) for item in kept if item is not None)
+    line = part.lineno if isinstance(part, ast.ExceptHandler) else part.pattern.lineno
+    return f"{type(part).__name__} {text}", line
 
 
 def is_suspended(function: Function) -> bool:

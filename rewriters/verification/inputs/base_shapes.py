@@ -67,6 +67,7 @@ def collect_base_shapes(
         *_of_layers(made),
         *_of_gains(made),
         *_of_caches(made),
+        *_of_norms(made),
         *_of_tables(made, widths),
         *_of_classes(made),
     )
@@ -142,6 +143,14 @@ def _of_gains(made: object) -> list[tuple[int, ...]]:
             whole = shape if shape[0] == 1 else (1, *shape)
             found[tuple(next(sizes, 1) if size == 1 else size for size in whole)] = None
     return list(found)
+
+
+def _of_norms(made: object) -> list[tuple[int, ...]]:
+    """Return the shapes of what is normalised over several dimensions: ``LayerNorm((h, c))``."""
+    layers = made.modules() if isinstance(made, torch.nn.Module) else ()
+    sizes = (vars(layer).get("normalized_shape") for layer in layers)
+    whole = [s for s in sizes if isinstance(s, tuple) and len(s) > 1]
+    return [(2, *s) for s in whole if all(type(n) is int and n > 0 for n in s)]
 
 
 def _of_tables(made: object, widths: Sequence[int]) -> list[tuple[int, ...]]:

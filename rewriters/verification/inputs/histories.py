@@ -26,7 +26,7 @@ import torch
 
 from npufix.rewriters.verification.calls.observe import CALL_S
 from npufix.rewriters.verification.calls.surroundings import seed_everything
-from npufix.rewriters.verification.calls.values import Batches, MadeArgument, Value
+from npufix.rewriters.verification.calls.values import Batches, MadeArgument, Value, list_kinds
 from npufix.rewriters.verification.inputs.objects.offers import (
     move_weights,
     with_other_numbers,
@@ -43,7 +43,7 @@ from npufix.rewriters.verification.sandbox.try_call import try_call
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from npufix.rewriters.verification.calls.values import Spec
+    from npufix.rewriters.verification.calls.values import Flavour, Spec
     from npufix.rewriters.verification.inputs.recipes import Recipe
     from npufix.rewriters.verification.inputs.target import Assignment, Target
 
@@ -76,6 +76,7 @@ _ANOTHER = 1
 """A call after which numbers are others than in those that are compared first."""
 _BEFORE = 100
 """The seed of the first call that comes before; the numbers of the call itself are others."""
+_SPECIAL = frozenset({"isnan", "isinf", "isfinite"})
 _FIND_S = 0.5
 """For the arguments of one method."""
 
@@ -109,6 +110,13 @@ class Earlier:
     """Which way floats get better, on the whole: 1 upwards, -1 downwards; 0: each is more."""
     keys: frozenset[str] = frozenset()
     """Arguments by which it looks something up."""
+    special: bool = False
+    """Whether its tensors hold NaN and Inf."""
+
+    @property
+    def flavour(self) -> Flavour:
+        """What numbers its tensors hold."""
+        return "NaN and Inf" if self.special else "ordinary"
 
     def specs(self, number: int) -> dict[str, Spec]:
         """Return the arguments of one call, of all that come before: ``done`` in every third."""
@@ -152,7 +160,8 @@ class Earlier:
         given = ", ".join(f"{name}={spec}" for name, spec in self.arguments)
         often = f"{self.times} calls of " if self.times > 1 else ""
         way = ("", ", rising with plateaus", ", falling with plateaus")[self.way]
-        return f"{often}{self.method}({given}){way}"
+        special = " of NaN and Inf" if self.special else ""
+        return f"{often}{self.method}({given}){way}{special}"
 
 
 def list_histories(
@@ -203,6 +212,7 @@ def list_histories(
         evolving = {n for n, _ in list_attributes_read(owner, name)} & shared[name]
         uncalled[name] = sorted(evolving - seen)
     yield from _list_calls_of_one(target, recipe, known, seconds)
+    yield from _list_calls_of_one(target, recipe, _with_special(owner, known), seconds)
     mixed = tuple(known[name] for name in shared if name in known)
     if len(known) > 1:  # in the order of the class
         yield replace(recipe, history=(*mixed, *mixed))
@@ -282,6 +292,14 @@ def _list_paces(earlier: Earlier) -> list[Earlier]:
     """
     flags = any(type(getattr(spec, "value", None)) is bool for _, spec in earlier.arguments)
     return [earlier, *([replace(earlier, varies=False)] if flags and earlier.varies else [])]
+
+
+def _with_special(owner: type, known: Mapping[str, Earlier]) -> dict[str, Earlier]:
+    """Return calls with NaN and Inf of methods that ask for such: one bad loss after the other."""
+    codes = {n: getattr(inspect.unwrap(getattr(owner, n)), "__code__", None) for n in known}
+    asking = (n for n, code in codes.items() if _SPECIAL & {*getattr(code, "co_names", ())})
+    floats = (n for n in asking if "float" in list_kinds([s for _, s in known[n].arguments]))
+    return {n: replace(known[n], special=True) for n in floats}
 
 
 def _has_scores(earlier: Earlier) -> bool:
@@ -425,7 +443,7 @@ def list_calls(
     """Return every call of a history with its arguments, of which ``make`` makes the numbers."""
     every = (earlier for earlier in history for _ in range(earlier.times))
     return [
-        (one.method, make(one.specs(number), seed=_BEFORE + number))
+        (one.method, make(one.specs(number), _BEFORE + number, one.flavour))
         for number, one in enumerate(every)
     ]
 

@@ -31,7 +31,6 @@ from npufix.rewriters.verification.inputs.base_shapes import (
     find_widths,
     of_views,
 )
-from npufix.rewriters.verification.inputs.cases.generate import list_edges
 from npufix.rewriters.verification.inputs.cases.trials import with_specs
 from npufix.rewriters.verification.inputs.combinations import combine_guesses
 from npufix.rewriters.verification.inputs.histories import list_histories, vary_last
@@ -44,7 +43,6 @@ from npufix.rewriters.verification.inputs.sorts_and_looks import (
     Looks,
     Sorts,
     is_unlikely,
-    keeps_both,
     passes,
 )
 from npufix.rewriters.verification.inputs.source import several
@@ -61,11 +59,10 @@ from npufix.rewriters.verification.inputs.source.path_conditions import (
 )
 from npufix.rewriters.verification.inputs.source.usage import find_function
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
-from npufix.rewriters.verification.inputs.tracing import reach_making, trace_call, trace_cases
+from npufix.rewriters.verification.inputs.tracing import reach_making, trace_call
 from npufix.rewriters.verification.sandbox.remote import runs_with_target
 
 if TYPE_CHECKING:
-    from collections import Counter
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from npufix.rewriters.edit.job import Job
@@ -77,6 +74,8 @@ _SOON_S = 1.5
 """Before the calls that docstrings show are made."""
 _HALVES = re.compile(r"\b(b?float16|half)\b|HalfTensor|BFloat16")
 """What code asks for that does something else of halves."""
+_SPECIAL = re.compile(r"\bis(nan|inf|finite)\(")
+"""What code asks for that does something else of what are no numbers."""
 _MOST_BESIDE = 100
 """Calls that run, and do not reach the lines."""
 _AFTERWARDS_S = 0.8
@@ -93,54 +92,6 @@ _MOST_CHANGED = 12
 _BOUND = 2
 """Less than any other size, and more than the one of what may be left out."""
 _LOW = (torch.float16, torch.bfloat16)
-
-
-def search_as_declared(  # noqa: PLR0913, PLR0917 - what is looked for, and within what
-    target: Target,
-    wanted: LinesToCover,
-    job: Job,
-    declared: Declarations,
-    read: Sequence[str],
-    keeps: Keeps,
-) -> tuple[SearchResult, Keeps]:
-    """Return what is found within what is declared, and what tells whether a call is within that.
-
-    A text may be wrong, or say too little: then what it says is left aside, but not what the user
-    says. ``read`` names what the lines read, before or after, and then what is read beside what
-    they make; ``keeps`` tells whether a call is within what the user vouches for.
-
-    Raises:
-        BackendLimitError: the device itself failed.
-
-    """
-    best, within = SearchResult(), keeps
-    first: Counter[str] | None = None
-    says = [declared]
-    if declared.shaped:
-        says.append(replace(declared, times=2))  # what is cut into windows or halves
-    if declared.without_texts() != declared:
-        says.append(declared.without_texts())
-    for said in says:
-        # The host is faster; code that calls torch_npu runs on the device alone.
-        for where in (target.on_host(), target) if target.on_npu else (target,):
-            here = partial(keeps_both, keeps, said)
-            found = search(where, wanted, job, here, declared=said, read=read)
-            first = found.errors if first is None else first
-            thin = best.is_thin and not found.is_thin and bool(found.assignments)
-            if not best.assignments or len(found.reached) > len(best.reached) or thin:
-                best, within = found, here
-            if found.assignments:
-                break
-        edges = [case for case in list_edges(target, tuple(best.assignments), job) if within(case)]
-        if (
-            best.assignments
-            and not best.is_thin
-            and not wanted.unreached(trace_cases(target, edges, wanted, best.reached))
-        ):
-            break
-    if first is not None and declared != NOTHING and not best.assignments:
-        best.errors_as_declared = first
-    return best, within
 
 
 def _read_methods(job: Job, qualname: str) -> Declarations:
@@ -271,24 +222,30 @@ class _Search:
 
     def run_further(self) -> None:
         """Choose values that the tests above the lines ask for which nothing has reached."""
-        found, asked = self.found, list[dict[str, object]]()
+        found = self.found
         recipe = next(iter(self.options), None)
-        held = getattr(self.target.make_object(recipe), "__dict__", {}).items()
-        known = {f"self.{n}": v for n, v in held if type(v) is int}
         tree, wanted = self.wanted.tree, self.target.parameters()
-        free = [p.name for p in wanted if not p.has_default]
-        known |= {p.name: p.default for p in wanted if type(p.default) is int}
-        for place in self.wanted.unreached(found.reached):
-            values = solve_path_condition(tree, place, self.target.loaded.find)
-            values |= solve_sizes(tree, place, known, free)
-            if values and values not in asked:
-                asked.append(values)
-        for values in asked[:_MOST_GOALS]:
+        for values in self._list_asked(recipe):
             self._run_with(values, _FURTHER_S)
         affixes = several.find_affixes(tree, self.target.qualname, wanted)
         if affixes and self.wanted.unreached(found.reached):
             every = ((a, s) for a in self.combine(recipe) for s in several.affix(a.specs, affixes))
             self.run((replace(a, specs=s) for a, s in every), time.process_time() + _FURTHER_S)
+
+    def _list_asked(self, recipe: Recipe | None) -> list[dict[str, object]]:
+        """Return what the tests above lines that nothing has reached ask of names."""
+        asked: list[dict[str, object]] = []
+        held = getattr(self.target.make_object(recipe), "__dict__", {}).items()
+        known = {f"self.{n}": v for n, v in held if type(v) is int}
+        tree, wanted = self.wanted.tree, self.target.parameters()
+        free = [p.name for p in wanted if not p.has_default]
+        known |= {p.name: p.default for p in wanted if type(p.default) is int}
+        for place in self.wanted.unreached(self.found.reached):
+            values = solve_path_condition(tree, place, self.target.loaded.find)
+            values |= solve_sizes(tree, place, known, free)
+            if values and values not in asked:
+                asked.append(values)
+        return asked[:_MOST_GOALS]
 
     def run_as_bound(self) -> None:
         """Let what the lines read come from elsewhere, where a test above decides over it."""
@@ -315,7 +272,15 @@ class _Search:
         recipe = next((r for r in self.options if r is not None), None)
         if recipe is None or recipe.attributes is not None:
             return
+        self._run_after_others(recipe, read)
+        # What the object is made with may lead elsewhere, whatever has been called before.
+        left = self.wanted.unreached(self.found.reached)
+        for values in self._list_asked(recipe) if left else ():
+            for made in self.target.choose([recipe], values):
+                if made is not None and made != recipe and made.attributes is None:
+                    self._run_after_others(made, read)
 
+    def _run_after_others(self, recipe: Recipe, read: Callable[[str], Declarations]) -> None:
         def combine(other: Target) -> Iterator[Assignment]:
             beside = replace(self, target=other, declared=read(other.qualname))
             whole = {n for n, d in beside.declared.arguments.items() if "int" in d.kinds}
@@ -492,6 +457,8 @@ class _Search:
         for half in _LOW if _HALVES.search(wanted.text) else ():
             if wanted.unreached(found.reached | ran):
                 ran |= trace_call(target, CallCase(assignment, dtypes=(half,))) or set()
+        if _SPECIAL.search(wanted.text) and wanted.unreached(found.reached | ran):
+            ran |= trace_call(target, CallCase(assignment, "NaN and Inf")) or set()
         if target.owner is not None and wanted.unreached(found.reached | ran):
             ran |= trace_call(target, CallCase(assignment), times=2) or set()
         return ran

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -234,7 +233,7 @@ class Target:
             takes: Callable[..., Any] = see_through(self._function)
             if self.applied is not None:
                 takes = self.applied.forward
-            found = list_parameters(inspect.signature(takes))
+            found = list_parameters(inspect.signature(takes), spread=True)
         except (TypeError, ValueError) as error:
             raise LoadError(f"{self.qualname} has no signature: {error}") from None
         if self.applied is not None:
@@ -274,15 +273,16 @@ class Target:
         """
         assert self.around is not None  # noqa: S101 - made with the target
         self.around.restore()
-        specs = case.assignment.specs
+        specs, recipe = case.assignment.specs, case.assignment.recipe
         place, moved = (device,) if device else (), self.on_npu and not double and not device
 
         def make(
-            given: Mapping[str, Spec], own: torch.dtype, seed: int | None = None
+            given: Mapping[str, Spec],
+            seed: int | None = None,
+            flavour: Flavour = case.flavour,
+            own: torch.dtype = dtype,
         ) -> dict[str, object]:
-            # ``seed`` is that of a call that comes before, with ordinary numbers
-            flavour: Flavour = case.flavour if seed is None else "ordinary"
-            number = case.seed if seed is None else seed
+            number = case.seed if seed is None else seed  # that of a call that comes before
             tied, how = tie_ends(given), (flavour, number, own, case.digits)
             made = fill_optimizers(materialise(tied, *how, find=self.loaded.find))
             _fit_objects(given, made, own, training=case.training or seed is not None)
@@ -294,21 +294,20 @@ class Target:
             bind_optimizers(made, number, left=case.left)
             return made
 
-        arguments = make(specs, dtype)
+        arguments = make(specs)
         arguments |= {case.shared[1]: arguments[case.shared[0]]} if any(case.shared) else {}
         early = case.earlier
-        earlier = None if early is None else make(early.specs, case.earlier_dtype or dtype)
+        earlier = None if early is None else make(early.specs, own=case.earlier_dtype or dtype)
         first: tuple[object, ...] = ()
         state: Callable[[], dict[str, object]] = dict
         registered: Callable[[], tuple[str, ...]] = tuple
-        recipe = case.assignment.recipe
         if self.owner is not None and recipe is not None:
             instance = self._make_ready(case, recipe, dtype, double=double, again=again)
             if moved or device:
                 instance = instance_to_device(instance, *place)
             if recipe.history:
                 with self.world():
-                    live_through(instance, recipe.history, partial(make, own=dtype))
+                    live_through(instance, recipe.history, make)
             first = (instance,)
             state = lambda: read_state(instance, "self")  # noqa: E731 - one expression over a local
             wide = self._wide.get(recipe.fresh, ())
@@ -405,10 +404,12 @@ class Target:
         """Return the same function, with calls on the host."""
         return replace(self, on_npu=False)
 
-    def invoke(self, first: tuple[object, ...], passed: Mapping[str, object]) -> object:
+    def invoke(self, first: tuple[object, ...], passed: Mapping[str, Any]) -> object:
         """Call the function, on an object if ``first`` holds one."""
         by_name = self.keywords(passed)
-        positional = [v for k, v in passed.items() if k not in by_name]
+        spread = {p.name for p in self.parameters() if p.spread}
+        groups = [v if k in spread else (v,) for k, v in passed.items() if k not in by_name]
+        positional = [one for group in groups for one in group]
         keywords = {k: v for k, v in passed.items() if k in by_name}
         with self.world():
             # What an optimiser keeps of one step, the next one takes.

@@ -17,8 +17,8 @@ from npufix.rewriters.verification.calls.device import is_real
 from npufix.rewriters.verification.calls.values import Value, list_dimensions
 from npufix.rewriters.verification.inputs.arguments import is_integral
 from npufix.rewriters.verification.inputs.cases.generate import list_edges
+from npufix.rewriters.verification.inputs.declared_search import search_as_declared
 from npufix.rewriters.verification.inputs.load import LoadError, list_own_files
-from npufix.rewriters.verification.inputs.search import search_as_declared
 from npufix.rewriters.verification.inputs.sorts_and_looks import keeps_both
 from npufix.rewriters.verification.inputs.source.assumed_shapes import AssumptionError
 from npufix.rewriters.verification.inputs.source.declarations import read_declarations

@@ -58,6 +58,7 @@ _EMPTY = frozenset({str, list, tuple, set, frozenset, dict, Counter})
 _NOTHING = object()
 """Stands for what a field holds that always has to be said."""
 _MOST_PACKED = 64
+_CALLABLE = re.compile(r"<(?:built-in )?(?:function|method|class) '?(?:[\w.]*\.)?(\w+)\b[^<>]*>")
 _CHANGEABLE = re.compile(
     rb"\xa4list|\xa3set|\xa7Counter|\xa6tensor|\xa4made|\xa5named|\xa6opaque|\xa7partial|\xa8function"
 )
@@ -80,6 +81,11 @@ class Opaque:
     text: str
     closed: bytes = b""
     """What opens again there; empty: nothing does."""
+
+    def __repr__(self) -> str:
+        """Return what a reader calls it: ``tanh`` for ``<built-in method tanh of type ...>``."""
+        known = _CALLABLE.fullmatch(self.text)
+        return self.text if known is None else known[1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,10 @@ class Outcome:
         return self.kind == ExpiredError.__name__
 
 
+class PassedError(Exception):
+    """What such a function raises for which no handler is."""
+
+
 class RaisedError(RuntimeError, ValueError, TypeError, KeyError, IndexError, ArithmeticError):
     """What a function raises that is passed in order to fail; any handler is for it."""
 

@@ -120,3 +120,17 @@ def test_what_a_call_does_not_run_is_not_verified() -> None:
 def test_the_callers_of_a_function_are_those_that_name_it() -> None:
     assert callers(BEFORE, BEFORE, "_scaled") == ["twice"]
     assert callers(BEFORE, BEFORE, "Block._inner") == ["Block.forward"]
+
+
+def test_a_handler_that_changes_has_to_run_itself() -> None:
+    before = (
+        "def f(model, x):\n    try:\n        return model(x)\n"
+        "    except RuntimeError:\n        return x\n"
+    )
+    (found,) = find_touched(before, before.replace("RuntimeError", "Exception"))
+    assert (found.lines_original, found.lines_changed) == ((4,), (4,))
+    before = (
+        "def f(kind, x):\n    match kind:\n        case 'a':\n            return x\n    return 1\n"
+    )
+    (found,) = find_touched(before, before.replace("'a'", "'b'"))
+    assert found.lines_original == (3,)

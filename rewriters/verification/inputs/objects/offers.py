@@ -33,7 +33,7 @@ from npufix.rewriters.verification.inputs.source.parameters import (
     guess_scalars,
     list_parameters,
 )
-from npufix.rewriters.verification.sandbox.try_call import RaisedError
+from npufix.rewriters.verification.sandbox.try_call import PassedError, RaisedError
 
 if TYPE_CHECKING:
     import enum
@@ -302,6 +302,23 @@ def raising() -> Callable[..., object]:
     return raise_any
 
 
+def of_few(error: str = "RaisedError") -> Callable[..., object]:
+    """Return a function that fails where a batch is too large for it."""
+    raised = {kind.__name__: kind for kind in (RaisedError, PassedError)}[error]
+
+    def tanh(x: torch.Tensor, *_given: object, **_named: object) -> torch.Tensor:
+        if len(x) > 1:
+            raise raised("out of memory")
+        return torch.tanh(x)
+
+    return tanh
+
+
+def pass_through(spec: MadeArgument) -> list[Spec]:
+    """Return what fails as no handler expects it, in place of a function ``of_few``."""
+    return [_FAILS_OTHERWISE] if str(spec) == str(_OF_FEW) else []
+
+
 def let_fail(specs: Mapping[str, Spec]) -> dict[str, Spec]:
     """Return arguments whose functions fail."""
     return {n: _FAILS if str(s) == str(_TANH) else s for n, s in specs.items()}
@@ -317,6 +334,8 @@ def _make(function: str, label: str, *given: object, **named: object) -> MadeArg
 
 _TANH = MadeArgument(lambda: torch.tanh, "torch.tanh", "torch.tanh")
 _FAILS = _make(raising.__name__, "a function that raises")
+_OF_FEW = _make(of_few.__name__, "a function that raises for more than one row")
+_FAILS_OTHERWISE = _make(of_few.__name__, "one that raises another error", PassedError.__name__)
 
 
 def make_stand_in(name: str) -> MadeArgument:
@@ -425,9 +444,9 @@ def _guess_object(parameter: Parameter, use: Use) -> list[Spec]:
             walk = [replace(w, walked=True) for w in weights[:1] if isinstance(w, MadeArgument)]
             made = [*weights[:1], *walk, *made[1:]]
     elif re.search(r"\bCallable\b", annotation) or (use.called and not re.search(MODEL, name)):
-        made = [_TANH, some_layer, _FAILS]
+        made = [_TANH, some_layer, _FAILS, _OF_FEW]
     elif re.search(MODEL, name) or "parameters" in use.attributes:
-        made = [some_layer, whole, with_buffers]
+        made = [some_layer, whole, with_buffers, *([_OF_FEW] if use.called else [])]
     several = use.given > 1 and some_layer in made  # a layer of torch takes one
     return [make_stand_in(parameter.name)] * several + made
 

@@ -76,7 +76,7 @@ _SIZES: tuple[tuple[str, tuple[int, ...]], ...] = (
     (r"experts?$|^e$", (4, 6)),
     (r"vocab", (11, 13)),
     (
-        r"^([dc]|dim|hd|d_?[kvm]|d_?h(ead)?|.*(_dim|hidden\w*|size|width|channels?|features?|model))$",
+        r"^([dc]|dim|hd|d_?[kvm]|d_?h(ead)?|.*(_dim|hidden\w*|size|width|chan(nel)?s?|feat(ure)?s?|filters?|model))$",
         (8, 16, 12, 20),
     ),
 )  # fmt: skip

@@ -24,6 +24,8 @@ _UNDER_MASKS = frozenset(
     ["masked_fill", "masked_fill_", "masked_select", "masked_scatter", "where"]
 )
 """Whose mask is bool."""
+_AT_PLACES = re.compile(r"^(index_(add|copy|fill|reduce|select)|gather|scatter(_add|_reduce)?)_?$")
+"""What takes an axis and then whole numbers, which say where."""
 _LOOKS_UP = frozenset(["get", "pop", "setdefault", "move_to_end"])
 """Methods of dictionaries that take a key first."""
 _OF_BOXES = re.compile(r"(^|_)(iou|nms)(_|$)|box_area|overlaps")
@@ -90,6 +92,20 @@ def find_flags(call: ast.Call) -> str:
     if called == "where":  # the condition, and two to choose from
         return _placed(given[0]) if of_torch and len(given) == 3 else ""  # noqa: PLR2004
     return _placed(given[of_torch]) if len(given) > of_torch else ""
+
+
+def list_places(function: ast.AST) -> Iterator[tuple[str, set[int]]]:
+    """Yield the names that say where, of ``out.index_add_(0, batch, x)``: whole numbers.
+
+    And how many dimensions they have, if not as many as what they pick from.
+    """
+    for call in walk(function):
+        if isinstance(call, ast.Call) and _AT_PLACES.match(called := last_name(call.func)):
+            of_torch = getattr(getattr(call.func, "value", None), "id", "") == "torch"
+            given = call.args[1 + of_torch : 2 + of_torch]
+            given += [k.value for k in call.keywords if k.arg == "index"]
+            dims = {1} if called.startswith("index") else set[int]()
+            yield from ((n.id, dims) for n in given if isinstance(n, ast.Name))
 
 
 def _placed(node: ast.AST) -> str:

@@ -25,7 +25,13 @@ def _compile(*rows: tuple[str, tuple[object, ...]]) -> Table:
 
 CLASSES = r"class|num_labels|categor"
 """What says how many classes there are."""
+_TENSORS = (
+    r"^(?!n_|d_|num_|max_|dim_|size_)\w*"
+    r"(hidden_states?|embeds|_embeddings?|_emb(ed)?|expert_outputs?|depth_map|_logits|_scores)$"
+)
+"""What code calls values that were computed: ``hidden_states`` is no width."""
 SIZES = _compile(
+    (_TENSORS, ()),
     (r"_tp$|parallel|world_size", (1, 2)),
     (r"intermediate|ffn|mlp_dim|inner", (16,)),
     (r"vocab", (11,)),
@@ -88,6 +94,7 @@ HEADS = (
 """Queries, keys and values: split into heads, more often than not."""
 _WORDS = ("first", "second", "first,\nthen:2")
 """For a text of which nothing else is known: a key, and one that is cut into pieces."""
+_UNREAD = r"^_|^unused"
 _ENDS_OF_PACKED = r"^cu_?(seq|len)|cumulative_\w*len|^cum_\w*len|indptr|row_?(ptr|splits)"
 _FURTHER_COUNTS = (3, 6, 5)
 """An odd one and no powers of two, for branches that those reach alone."""
@@ -107,6 +114,8 @@ class Parameter:
     annotation: str
     default: object
     keyword_only: bool = False
+    spread: bool = False
+    """Whether it collects what is passed beyond the others: ``*features``."""
 
     @property
     def has_default(self) -> bool:
@@ -114,18 +123,20 @@ class Parameter:
         return self.default is not inspect.Parameter.empty
 
 
-def list_parameters(signature: inspect.Signature) -> list[Parameter]:
-    """Return the named parameters; what ``*args`` would collect is left empty."""
-    return [
-        Parameter(
-            p.name,
-            "" if p.annotation is p.empty else _text(p.annotation),
-            p.default,
-            p.kind is p.KEYWORD_ONLY,
-        )
-        for p in signature.parameters.values()
-        if p.kind not in {p.VAR_POSITIONAL, p.VAR_KEYWORD}
-    ]
+def list_parameters(signature: inspect.Signature, *, spread: bool = False) -> list[Parameter]:
+    """Return the named parameters, with ``spread`` also what collects several: ``*features``.
+
+    That is empty unless something else is tried. What goes on as ``*args, **kwargs`` is left empty.
+    """
+    found: list[Parameter] = []
+    spread &= all(p.kind is not p.VAR_KEYWORD for p in signature.parameters.values())
+    for p in signature.parameters.values():
+        said = "" if p.annotation is p.empty else _text(p.annotation)
+        if p.kind is p.VAR_POSITIONAL and spread and not re.search(_UNREAD, p.name):
+            found.append(Parameter(p.name, f"tuple[{said or 'Tensor'}, ...]", (), spread=True))
+        elif p.kind not in {p.VAR_POSITIONAL, p.VAR_KEYWORD}:
+            found.append(Parameter(p.name, said, p.default, p.kind is p.KEYWORD_ONLY))
+    return found
 
 
 def see_through(function: Callable[..., Any]) -> Callable[..., Any]:

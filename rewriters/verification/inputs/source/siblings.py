@@ -12,6 +12,7 @@ import ast
 from typing import TYPE_CHECKING, NamedTuple
 
 from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.verification.inputs.source.operands import list_places
 from npufix.rewriters.verification.inputs.source.usage import (
     Function,
     find_last_line,
@@ -98,7 +99,10 @@ def _handed_on(caller: Function, function: Function, *, method: bool) -> dict[st
 
 
 def find_passed_whole(tree: ast.Module, function: Function, qualname: str) -> frozenset[str]:
-    """Return the arguments for which every call in the module passes a tensor of whole numbers."""
+    """Return the arguments for which every call in the module passes a tensor of whole numbers.
+
+    And those that go on to a function of the module which places or picks by them.
+    """
     owner = qualname.rpartition(".")[0]
     held = next((n for n in tree.body if getattr(n, "name", "") == owner and owner), None)
     whole: dict[str, bool] = {}
@@ -109,6 +113,13 @@ def find_passed_whole(tree: ast.Module, function: Function, qualname: str) -> fr
         for given in _list_calls(caller, function, method=held is not None):
             for name, value in given.items():
                 whole[name] = whole.get(name, True) and values.are_whole(value)
+    scopes: list[ast.Module | ast.ClassDef] = [tree]
+    scopes += [held] if isinstance(held, ast.ClassDef) else []
+    for scope in scopes:
+        for other in scope.body:
+            if isinstance(other, ast.FunctionDef) and other is not function:
+                own = _handed_on(function, other, method=scope is held)
+                whole |= {own[name]: True for name, _ in list_places(other) if name in own}
     return frozenset(name for name, always in whole.items() if always)
 
 

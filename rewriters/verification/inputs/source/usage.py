@@ -205,6 +205,10 @@ def find_uses(function: Function) -> dict[str, Use]:
         if name in found:
             found[name].numbers = True
             found[name].below = found[name].below or bound
+    for name, dims in operands.list_places(function):
+        if name in found:
+            found[name].numbers = True
+            found[name].dims |= dims
     for name, use in found.items():
         use.batches, use.batch = find_batches([function], name), find_batch(function, name)
         use.gives = find_result([function], name) if use.called else None

@@ -21,15 +21,22 @@ from npufix.rewriters.verification.calls.coverage import Place, trace_lines
 from npufix.rewriters.verification.calls.device import compute_on_device
 from npufix.rewriters.verification.calls.observe import CALL_S, CallRecord
 from npufix.rewriters.verification.calls.surroundings import seed_everything
-from npufix.rewriters.verification.calls.values import Spec, Tensor, Value, list_dimensions
+from npufix.rewriters.verification.calls.values import (
+    MadeArgument,
+    Spec,
+    Tensor,
+    Value,
+    list_dimensions,
+)
 from npufix.rewriters.verification.inputs.cases.boundaries import list_refused_at_boundaries
+from npufix.rewriters.verification.inputs.objects.offers import pass_through
 from npufix.rewriters.verification.inputs.source.path_conditions import solve_path_condition
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
 from npufix.rewriters.verification.judge.judge import Difference, Seen
 from npufix.rewriters.verification.judge.observe_case import CaseRun
 from npufix.rewriters.verification.sandbox.limits import ExpiredError
 from npufix.rewriters.verification.sandbox.remote import runs_with_target
-from npufix.rewriters.verification.sandbox.try_call import try_call
+from npufix.rewriters.verification.sandbox.try_call import PassedError, try_call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -135,6 +142,8 @@ def _refusal(target: Target, case: CallCase) -> _Refusal:
 
 def _is_meant(refusal: _Refusal, target: Target, raising: set[int]) -> bool:
     """Say whether the code itself raises, not something that it calls."""
+    if PassedError.__name__ in refusal.kinds:
+        return True  # or lets through what is no concern of its
     file, _, line = refusal.where.rpartition(":")
     if file != target.loaded.filename:
         return False
@@ -188,6 +197,8 @@ def _others(spec: Spec) -> Iterator[Spec]:
     if isinstance(spec, Tensor):
         yield from _other_tensors(spec)
         yield Value(None)
+    elif isinstance(spec, MadeArgument):
+        yield from pass_through(spec)
     elif isinstance(spec, Value):
         value = spec.value
         if isinstance(value, bool):

@@ -21,7 +21,7 @@ from npufix.rewriters.graph.modules.packages import package_of
 from npufix.rewriters.graph.modules.syntax import parse_once
 from npufix.rewriters.verification.calls.device import is_virtual
 from npufix.rewriters.verification.calls.observe import CALL_S
-from npufix.rewriters.verification.calls.values import MadeArgument, Spec, materialise
+from npufix.rewriters.verification.calls.values import Flavour, MadeArgument, Spec, materialise
 from npufix.rewriters.verification.inputs.histories import list_calls
 from npufix.rewriters.verification.inputs.load import find_beside
 from npufix.rewriters.verification.inputs.objects.offers import (
@@ -332,6 +332,8 @@ def _prepare(target: Target, one: CaseRun, call: _Call) -> str:
     keywords = set(call.arguments) if call.by_name else target.keywords(call.arguments)
     specs = one.case.assignment.specs
     texts = {n: f"passed[{n!r}]" for n in call.arguments}
+    spread = [p.name for p in target.parameters() if p.spread and p.name in texts]
+    texts |= {n: f"*{texts[n]}" for n in spread}
     texts |= {n: f"iter({t})" for n, t in texts.items() if getattr(specs.get(n), "walked", False)}
     given = [f"{n}={t}" if n in keywords else t for n, t in texts.items()]
     function = f"module.{target.qualname.partition('.<locals>')[0]}"
@@ -422,9 +424,9 @@ def _list_before(target: Target, one: CaseRun) -> str:
     recipe, namespace = one.case.assignment.recipe, target.loaded.namespace
     history = () if recipe is None else recipe.history
 
-    def make(given: Mapping[str, Spec], seed: int) -> dict[str, object]:
+    def make(given: Mapping[str, Spec], seed: int, flavour: Flavour) -> dict[str, object]:
         find, digits = target.loaded.find, one.case.digits
-        return materialise(tie_ends(given), "ordinary", seed, one.dtype, digits, find=find)
+        return materialise(tie_ends(given), flavour, seed, one.dtype, digits, find=find)
 
     specs = [earlier for earlier in history for _ in range(earlier.times)]
     texts = []

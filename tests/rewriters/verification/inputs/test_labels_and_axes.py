@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 
 pytest.importorskip("torch")
@@ -272,6 +274,14 @@ def test_an_axis_is_no_width() -> None:
     assert [getattr(s, "value", None) for s in guess_scalars(Parameter("dim", "", 512))][0] == 8  # noqa: RUF015 - the likeliest
 
 
+def test_what_was_computed_is_no_width() -> None:
+    empty = inspect.Parameter.empty
+    tensors = ("hidden_states", "inputs_embeds", "position_embeddings", "time_emb", "topk_scores")
+    assert not any(guess_scalars(Parameter(name, "", empty)) for name in tensors)
+    widths = ("hidden", "num_embeddings", "hidden_size", "embed_dim")
+    assert all(guess_scalars(Parameter(name, "", empty)) for name in widths)
+
+
 def test_the_reason_names_what_the_constructor_raised() -> None:
     found = verified(NEEDS, "x * self.rows.shown()", "self.rows.shown() * x")
     assert found.status.name == "NOT_VERIFIED"
@@ -360,3 +370,19 @@ def focal(logits, targets, gamma: float = 2.0):
 
 def test_targets_of_zeros_and_ones_are_all_zeros_too() -> None:
     assert verified(FOCAL, "min=1)", "min=1e-6)").status.name == "REFUTED"
+
+
+def test_what_says_where_is_of_whole_numbers() -> None:
+    text = '''
+def pool(x, batch, out, where):
+    """x: Tensor of shape (batch, nfilters, nframes)"""
+    return out.index_add(0, batch, x), torch.gather(x, 1, index=where)
+'''
+    found = read_declarations(text, "pool")
+    kinds = {name: (one.kinds, one.use.dims) for name, one in found.arguments.items()}
+    assert kinds["batch"] == ({"int"}, {1})
+    assert kinds["where"] == ({"int"}, set())
+    assert kinds["x"] == kinds["out"] == (frozenset(), set())
+    assert found.list_shapes("x", 8) == [(2, 8, 3)]  # filters are what a layer takes
+    passed = f"{text}\ndef spread(x, each, out):\n    return pool(x, each, out, None)[0][each]\n"
+    assert read_declarations(passed, "spread").arguments["each"].kinds == {"int"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 
 import pytest
 
@@ -10,6 +11,7 @@ pytest.importorskip("torch")
 
 from tests.rewriters.verification.inputs.test_exposing_calls import verified
 
+from npufix.rewriters.verification.inputs.source.parameters import list_parameters
 from npufix.rewriters.verification.inputs.source.several import find_parallel
 from npufix.rewriters.verification.inputs.source.usage import find_function
 from npufix.rewriters.verification.verdict import Status
@@ -169,3 +171,50 @@ def test_lists_and_rows_are_such_as_callers_pass(
 def test_lists_that_are_gone_through_side_by_side(body: str, names: list[set[str]]) -> None:
     tree = ast.parse(f"def f(self, params, grads):\n    {body}\n")
     assert find_parallel(find_function(tree, "f")) == [frozenset(one) for one in names]
+
+
+JOINED = """
+import torch
+
+def join(*parts, dim: int = -1, scaled: bool = False):
+    parts = [p / p.norm() for p in parts] if scaled else parts
+    return torch.cat(list(parts), dim)
+"""
+MIXED = """
+import torch
+
+class Mixing(torch.nn.Module):
+    def __init__(self, features, h):
+        super().__init__()
+        self.norm = torch.nn.LayerNorm((h, features))
+        self.mix = torch.nn.Linear(h, h)
+
+    def forward(self, x):
+        y = self.mix(x.permute(0, 2, 1)).permute(0, 2, 1)
+        return self.norm(x + y)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "old", "new", "status"),
+    [
+        (JOINED, "list(parts), dim)", "tuple(parts), dim)", Status.EQUIVALENT),
+        (JOINED, "list(parts), dim)", "list(parts[::-1]), dim)", Status.REFUTED),
+        (MIXED, "x + y", "y + x", Status.EQUIVALENT),
+    ],
+)
+def test_what_is_collected_and_what_is_normalised_together(
+    text: str, old: str, new: str, status: Status
+) -> None:
+    found = verified(text, old, new)
+    assert found.status is status, found
+    assert "*passed['parts']" in found.script or status is Status.EQUIVALENT
+
+
+def test_what_goes_on_to_others_stays_empty() -> None:
+    def through(x: object, *args: object, **kwargs: object) -> None: ...
+    def unread(x: object, *_: object) -> None: ...
+    def several(x: object, *maps: object) -> None: ...
+
+    made = (list_parameters(inspect.signature(f), spread=True) for f in (through, unread, several))
+    assert [[p.name for p in each] for each in made] == [["x"], ["x"], ["x", "maps"]]

@@ -68,3 +68,75 @@ def test_a_configuration_is_read_by_keys(
     shown = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False)
     assert shown.returncode == 1, shown.stdout + shown.stderr
     assert "differ" in shown.stdout
+
+
+SCHEDULE = """
+class Schedule:
+    def __init__(self, count: int = 16, kind: str = "epsilon"):
+        self.shares = torch.linspace(0.9, 0.1, count)
+        self.count, self.kind, self.steps = count, kind, None
+
+    def set_steps(self, steps: int):
+        self.steps = steps
+
+    def step(self, out, t: int, sample):
+        share = self.shares[t - self.count // self.steps]
+        if self.kind == "epsilon":
+            return sample - share * out
+        elif self.kind == "v":
+            return share * sample - out
+        raise ValueError(self.kind)
+"""
+
+
+def test_a_branch_of_a_setting_is_reached_after_other_calls() -> None:
+    found = verdict(SCHEDULE, ("share * sample - out", "share * sample + out"))
+    assert found.status.name == "REFUTED", found
+    assert "kind='v'" in found.reason
+    assert "set_steps" in found.reason
+
+
+GUARD = """
+class Guard:
+    def __init__(self, patience: int = 2):
+        self.patience, self.bad = patience, 0
+
+    def check(self, loss):
+        if not torch.isfinite(loss).all():
+            self.bad += 1
+            if self.bad > self.patience:
+                raise FloatingPointError(f"{self.bad} in a row")
+            return torch.zeros_like(loss)
+        self.bad = 0
+        return loss
+"""
+
+
+def test_bad_numbers_follow_each_other() -> None:
+    found = verdict(GUARD, ("self.bad > self.patience", "self.bad >= self.patience"))
+    assert found.status.name == "REFUTED", found
+    assert verdict(GUARD, ("self.bad += 1", "self.bad = self.bad + 1")).status.name == "EQUIVALENT"
+
+
+HALVES = """
+def in_halves(model, x, limit: int = 2):
+    try:
+        return model(x)
+    except RuntimeError:
+        if limit == 0 or x.shape[0] < 2:
+            raise
+        half = x.shape[0] // 2
+        return torch.cat([in_halves(model, part, limit - 1) for part in (x[:half], x[half:])])
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "status"),
+    [
+        ("except RuntimeError", "except Exception", "REFUTED"),
+        ("x.shape[0] // 2", "len(x) // 2", "EQUIVALENT"),
+    ],
+)
+def test_what_a_model_raises_is_handled_as_before(old: str, new: str, status: str) -> None:
+    found = verdict(HALVES, (old, new))
+    assert found.status.name == status, found

@@ -229,3 +229,9 @@ def test_a_question_that_fails_ends_no_process(monkeypatch: pytest.MonkeyPatch) 
     for end in (*asked, *answered):
         os.close(end)
     os.waitpid(child, 0)
+
+
+def test_what_is_closed_is_called_by_its_name() -> None:
+    known = [torch.tanh, len, torch.nn.SiLU, torch.nn.functional.silu]
+    assert [repr(Opaque(repr(one))) for one in known] == ["tanh", "len", "SiLU", "silu"]
+    assert repr(Opaque("<object object at 0x7>")) == "<object object at 0x7>"
