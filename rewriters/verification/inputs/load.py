@@ -49,6 +49,10 @@ if TYPE_CHECKING:
 
 files_read: set[str] = set()
 """Files whose definitions were taken without importing them; a verdict stands on them as well."""
+_looked_at: set[str] = set()
+"""The modules that need not be asked again for their files: those of the server, in its forks."""
+_own: set[str] = set()
+"""The files of the user that those are from."""
 _IMPORT_S = 30.0
 _OURS = "__npufix__"
 _Decorated: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef"
@@ -160,11 +164,12 @@ def import_whole(text: str, path: str, root: str, tag: str) -> str:
 def list_own_files() -> list[str]:
     """Return the files of the user that were executed in this process, in whole or in part."""
     installed = (*_INSTALLED, sysconfig.get_path("stdlib"), str(_HERE))
-    modules = [m for m in list(sys.modules.values()) if not hasattr(m, _OURS)]
+    new = [name for name in list(sys.modules) if name not in _looked_at]
+    modules = [m for m in map(sys.modules.get, new) if not hasattr(m, _OURS)]
     files = {str(getattr(m, "__file__", None) or "") for m in modules}
-    return sorted(
-        {f for f in files if f.endswith(".py") and not any(i in f for i in installed)} | files_read
-    )
+    _own.update(f for f in files if f.endswith(".py") and not any(i in f for i in installed))
+    _looked_at.update(new)
+    return sorted(_own | files_read)
 
 
 class _Module:

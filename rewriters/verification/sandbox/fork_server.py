@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from npufix.rewriters.verification.sandbox import landlock
 from npufix.rewriters.verification.sandbox.job_folders import find_excess, remove
 from npufix.rewriters.verification.sandbox.job_processes import JobProcesses, Walls
 from npufix.rewriters.verification.sandbox.messages import WAITING, Question, Reply
-from npufix.rewriters.verification.sandbox.preloading import Preloader
+from npufix.rewriters.verification.sandbox.preloading import Preloader, note_imports
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +50,8 @@ class ForkServer:
         """``verify`` runs in the judges of the jobs, ``after_fork`` first in all processes."""
         self._reading, self._writing = reading, writing
         self._in_use = start.in_use
-        more = (Path(start.stubs),) if start.stubs else ()
+        stubs = [start.stubs] if start.stubs else []
+        more = tuple(map(Path, (*landlock.list_installed(), *stubs)))
         self._walls = Walls(start.memory_bytes, more, self._open_files, after_fork, verify)
         self._buffer = b""
         self._running: dict[int, JobProcesses] = {}
@@ -107,6 +109,7 @@ class ForkServer:
         one = JobProcesses(question, Path(tempfile.mkdtemp(prefix="job-")), self._walls)
         # Their collections need not look at, and copy, the half a million objects of torch.
         gc.freeze()
+        note_imports()
         one.begin()
         self._running[one.pipe] = one
         self._poll.register(one.pipe, select.POLLIN)

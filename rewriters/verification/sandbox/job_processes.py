@@ -30,7 +30,7 @@ from npufix.rewriters.verification.sandbox import landlock
 from npufix.rewriters.verification.sandbox.guard import guard_side_effects
 from npufix.rewriters.verification.sandbox.limits import limit_resources, source_folders
 from npufix.rewriters.verification.sandbox.messages import Answer, describe_signal
-from npufix.rewriters.verification.sandbox.preloading import list_new_imports, note_imports
+from npufix.rewriters.verification.sandbox.preloading import list_new_imports
 from npufix.rewriters.verification.sandbox.remote import (
     NoiseError,
     Pipe,
@@ -261,7 +261,6 @@ def _run(  # noqa: PLR0913, PLR0917 - all that a process is
             Path("/proc/self/oom_score_adj").write_text("1000")
         if name in VERSIONS:
             walls.after_fork()
-        note_imports()
         limit_resources(walls.memory_bytes)
         guard_side_effects(str(home))
         give_up_privileges()

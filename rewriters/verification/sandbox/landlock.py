@@ -56,7 +56,7 @@ def confine(home: Path, sources: Iterable[Path], more: Iterable[Path] = ()) -> b
     """Let this process write below ``home`` only, and read only what programs need; say whether.
 
     Of ``sources`` it may read what is not hidden at their top: programs are often kept beside keys.
-    Of ``more`` it may read everything.
+    Of ``more`` it may read everything: ``list_installed``, to begin with.
     """
     abi = version()
     if not abi:
@@ -82,7 +82,7 @@ def confine(home: Path, sources: Iterable[Path], more: Iterable[Path] = ()) -> b
 
     reading = _READ | _LIST
     allow(home, handled & ~_DEVICES_MADE)
-    for place in map(str, (*_SYSTEM, *_find_installed(), *more)):
+    for place in map(str, (*_SYSTEM, *more)):
         allow(place, reading)
     for name in _DEVICES:
         allow(name, _READ | _WRITE | _IOCTL)
@@ -96,14 +96,15 @@ def confine(home: Path, sources: Iterable[Path], more: Iterable[Path] = ()) -> b
     return done
 
 
-def _find_installed() -> Iterator[str]:
-    """Yield where Python and what is installed for it are, editable installations included."""
-    yield from {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
-    yield str(Path(__file__).parents[3])
+def list_installed() -> list[str]:
+    """Return where Python and what is installed for it are, editable installations included."""
+    found = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix}
+    found.add(str(Path(__file__).parents[3]))
     for name, module in list(sys.modules.items()):
         if name.startswith("__editable__"):
             mapping = getattr(module, "MAPPING", None)
-            yield from map(str, mapping.values() if isinstance(mapping, dict) else ())
+            found.update(map(str, mapping.values() if isinstance(mapping, dict) else ()))
+    return sorted(found)
 
 
 def _visible(folder: Path) -> Iterator[str]:

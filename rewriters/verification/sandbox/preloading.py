@@ -34,18 +34,22 @@ _before: set[str] = set()
 
 
 def note_imports() -> None:
-    """Say that what is imported by now is not the user's doing."""
+    """Say that what is imported by now is not the user's doing.
+
+    In the server, once for all forks: who goes through these names and modules writes to the memory
+    of each of them, which a fork then has to copy.
+    """
     _before.update(sys.modules)
 
 
 @runs_with_target
 def list_new_imports() -> tuple[str, ...]:
     """Return the modules that were imported since, from files."""
+    new = {name: sys.modules[name] for name in list(sys.modules) if name not in _before}
     return tuple(
         name
-        for name, module in sys.modules.copy().items()
-        if name not in _before
-        and not hasattr(type(module), "__getattr__")
+        for name, module in new.items()
+        if not hasattr(type(module), "__getattr__")
         and _is_of_a_file(vars(module) if hasattr(module, "__dict__") else {})
     )
 

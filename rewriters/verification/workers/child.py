@@ -52,8 +52,10 @@ def _answer(start: Start, reading: int, writing: int) -> None:
 
     _send(writing, Greeting(torch=str(torch.__version__)))
     if start.forks:
+        from npufix.rewriters.verification.inputs.load import list_own_files
         from npufix.rewriters.verification.sandbox.fork_server import ForkServer
 
+        list_own_files()
         ForkServer(
             reading,
             writing,
