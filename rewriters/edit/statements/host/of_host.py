@@ -201,6 +201,16 @@ def is_number(node: Node) -> bool:
     return type(node.value) in {int, float} or node.op in {Op.SIZE, "py:len"}
 
 
+def without_numbers(node: Node) -> Node:
+    """Return what numbers are added to, or what they divide: ``x.max()`` of ``x.max() + 1``."""
+    while node.op in ARITHMETIC:
+        others = [arg for arg in node.args if type(arg.value) not in {int, float}]
+        if len(others) != 1:
+            break
+        (node,) = others
+    return node
+
+
 def is_list(here: Surroundings, code: ast.expr) -> bool:
     """Tell whether code makes a list, ``list(range(n))``, or names what is nothing else.
 
