@@ -98,6 +98,10 @@ def find_logged(  # noqa: C901, PLR0911, PLR0912 - one case a way
         match outer:
             case ast.Call(function) if last_name(function) in _FINITE:
                 return Proposal(code, _FOR_FINITE) if _stops(here, outer) else None
+            case ast.Call(ast.Name("dict"), [], words) if _is_kept_in(
+                here, outer, [word.value for word in words]
+            ):
+                return _keep_or_tell(here, code, tensor, how, outer)
             case ast.Call(ast.Attribute(_, name) | ast.Name(name)) if _LOGS.match(name):
                 used = name == "update" and not isinstance(here.parents.get(id(outer)), ast.Expr)
                 return None if used else Proposal(code, _FOR_LOG)
@@ -105,9 +109,7 @@ def find_logged(  # noqa: C901, PLR0911, PLR0912 - one case a way
                 return Proposal(code, _FOR_LOG)  # ``self._stats(loss.item(), scores)``
             case ast.JoinedStr():
                 return Proposal(code, _FOR_LOG)
-            case ast.Dict(values=values) if sum(map(_reads_one, values)) > 1 or _is_log(
-                here.parents.get(id(outer))
-            ):
+            case ast.Dict(values=values) if _is_kept_in(here, outer, values):
                 return _keep_or_tell(here, code, tensor, how, outer)
             case ast.AugAssign(kept, ast.Add()) if here.loop_of(outer) is not None or isinstance(
                 kept, ast.Attribute
@@ -384,6 +386,7 @@ def _keep(
     It is a copy, ``loss.detach().clone()``: ``loss += other`` may come later.
     """
     outer = here.parents.get(id(code))
+    outer = here.parents.get(id(outer)) if isinstance(outer, ast.keyword) else outer
     if how == "int" or outer is not kept or not _is_handed_on(here, kept):
         return None
     if mentions(here.flow.names, ("dump", "dumps")):  # ``json.dump(stats, file)`` wants numbers
@@ -432,7 +435,7 @@ def _is_handed_on(here: Surroundings, kept: ast.expr | ast.stmt) -> bool:
 
     ``wandb.log({"loss": loss.item()})`` and ``print(stats)`` would read it at once.
     """
-    above = here.parents.get(id(kept)) if isinstance(kept, ast.Dict) else kept
+    above = kept if isinstance(kept, ast.stmt) else here.parents.get(id(_outermost(here, kept)))
     while isinstance(above, ast.Tuple):
         above = here.parents.get(id(above))
     match above:
@@ -452,6 +455,24 @@ def _is_handed_on(here: Surroundings, kept: ast.expr | ast.stmt) -> bool:
     calls = (call for call in here.nodes if isinstance(call, ast.Call))
     given = (code for c in calls for code in (*c.args, *(k.value for k in c.keywords)))
     return name not in map(here.text, given)
+
+
+def _is_kept_in(here: Surroundings, code: ast.expr, values: list[ast.expr]) -> bool:
+    """Tell whether a dictionary holds values to log: several that are read, or by its name."""
+    named = _is_log(here.parents.get(id(_outermost(here, code))))
+    return named or sum(map(_reads_one, values)) > 1
+
+
+def _outermost(here: Surroundings, code: ast.expr) -> ast.expr:
+    """Return the dictionary that holds others: ``dict(losses=dict(total=loss.item()), n=8)``."""
+    while True:
+        above = here.parents.get(id(code))
+        above = here.parents.get(id(above)) if isinstance(above, ast.keyword) else above
+        match above:
+            case ast.Dict() | ast.Call(ast.Name("dict"), []):
+                code = above
+            case _:
+                return code
 
 
 def _is_log(code: ast.AST | None) -> bool:

@@ -196,6 +196,14 @@ def _whole_of(node: Node) -> Node:
     return node
 
 
+def is_of_layer(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether ``forward`` has called for a value: ``x`` of ``x = self.encoder(y)``."""
+    value = here.value(code)
+    called = value is not None and value.op in {Op.CALL, Op.PHI}
+    in_layer = here.flow.cls is not None and here.flow.function.name == "forward"
+    return called and in_layer and not is_of_host(here, code)
+
+
 def is_number(node: Node) -> bool:
     """Tell whether a value is a number that the host has: ``3``, ``len(x)``, ``x.size(0)``."""
     return type(node.value) in {int, float} or node.op in {Op.SIZE, "py:len"}
