@@ -73,6 +73,17 @@ class Head(nn.Module):
         far = max(rows[i + 1] - rows[i] for i in range(len(rows) - 2))
         return x[:gap], torch.relu(x) * far
 """,
+    # a limit of what may be a number as well, and nothing says when; scores that are kept
+    """
+class Head(nn.Module):
+    def loss(self, x: torch.Tensor, n):
+        if self.sync:
+            n = x.new_tensor([n])
+            n = self.across(n)
+        n = max(n, 1)
+        self.scores["x"] = x.mean().cpu()
+        return self.loss_cls(x, avg_factor=n)
+""",
     # rows, and indexes of another tensor, stay on the device
     """
 class Head(nn.Module):
@@ -275,6 +286,42 @@ class Attention(nn.Module):
         seqlens = seqlens.view(-1)
         longest = seqlens.diff(dim=0).max().item()
         return self.attend(x, seqlens, longest)
+""",
+    ),
+    Rewritten(
+        """
+class Head(nn.Module):
+    def loss(self, x: torch.Tensor, n: int):
+        n = n * 1.0
+        if self.sync:
+            n = reduce_mean(torch.full((1,), n, device=x.device))
+        n = max(n, 1)
+        return self.loss_cls(x, avg_factor=n)
+""",
+        """
+class Head(nn.Module):
+    def loss(self, x: torch.Tensor, n: int):
+        n = n * 1.0
+        if self.sync:
+            n = reduce_mean(torch.full((1,), n, device=x.device))
+        n = n.clamp(min=1) if self.sync else max(n, 1)
+        return self.loss_cls(x, avg_factor=n)
+""",
+    ),
+    Rewritten(
+        """
+class Trainer:
+    def get_batch_loss_metrics(self, rewards: torch.Tensor, losses: torch.Tensor):
+        metrics = {}
+        metrics[f"{self.kind}/rewards"] = rewards.mean().cpu()
+        return losses.mean(), metrics
+""",
+        """
+class Trainer:
+    def get_batch_loss_metrics(self, rewards: torch.Tensor, losses: torch.Tensor):
+        metrics = {}
+        metrics[f"{self.kind}/rewards"] = rewards.mean().detach()
+        return losses.mean(), metrics
 """,
     ),
     Rewritten(

@@ -29,7 +29,7 @@ from npufix.rewriters.edit.statements.host.logged_values import (
     ONLY_LOGGED,
     find_finite_tests,
     find_logged,
-    find_returned,
+    is_copied_for_log,
 )
 from npufix.rewriters.edit.statements.host.of_host import (
     ARITHMETIC,
@@ -50,6 +50,7 @@ from npufix.rewriters.edit.statements.host.repeats import find_repeats
 from npufix.rewriters.edit.statements.host.round_trips import comes_back, computed_by_numpy
 from npufix.rewriters.edit.statements.host.row_reads import read_of_rows, rows_read
 from npufix.rewriters.edit.statements.host.seldom import decides, is_default, is_rare, is_seldom
+from npufix.rewriters.edit.statements.host.waits.either import limit_either
 from npufix.rewriters.edit.statements.host.waits.limits import (
     LIMITING,
     LIMITS,
@@ -75,6 +76,7 @@ from npufix.rewriters.edit.statements.host.waits.losses import (
 )
 from npufix.rewriters.edit.statements.host.waits.positions import find_positions
 from npufix.rewriters.edit.statements.host.waits.reads import Read, continues, read_of
+from npufix.rewriters.edit.statements.host.waits.returned import find_returned
 from npufix.rewriters.edit.statements.host.waits.sizes import (
     FROM_CALLER,
     counts_rounds,
@@ -151,7 +153,8 @@ def find_host_values(  # noqa: C901 - one case a kind of read
             yield from read_by_implication(here, node, told)
         if not isinstance(node, ast.Call):
             continue
-        if (once := reduced_by_python(here, node) or furthest(here, node)) is not None:
+        once = reduced_by_python(here, node) or furthest(here, node) or limit_either(here, node)
+        if once is not None:
             yield once
         read = read_of(here, node)
         if read is None or continues(here, read.code) or is_of_host(here, read.tensor):
@@ -178,7 +181,7 @@ def _what_to_do(here: Surroundings, read: Read) -> Proposal | None:
         return None if is_seldom(here, read.code) else Proposal(read.code, _ROUND_TRIP)
     if read.how == "cpu" and is_assigned(here, read.code):
         return Proposal(read.code, OF_ALL_LAYERS)
-    if read.how == "cpu" and is_result(here, read.code):
+    if read.how == "cpu" and is_result(here, read.code) and not is_copied_for_log(here, read.code):
         return None
     return _on_device(here, read) or _by_hand(here, read)
 

@@ -66,7 +66,7 @@ def read_of(  # noqa: PLR0911 - one case a call
             if value is None or _is_read_before(value):
                 return None
             sure = here.is_tensor(tensors[0])
-            if sure or (sure is None and (value.op in _REDUCTIONS or _is_reduced(here, value))):
+            if sure or (sure is None and (value.op in _REDUCTIONS or is_reduced(here, value))):
                 return Read(code, tensors[0], how)
     return None
 
@@ -77,7 +77,7 @@ def _is_read_before(value: Node) -> bool:
     return value.op in READING or (value.op in passes and any(map(_is_read_before, value.args)))
 
 
-def _is_reduced(here: Surroundings, value: Node) -> bool:
+def is_reduced(here: Surroundings, value: Node) -> bool:
     """Tell whether a value is what all ranks have of a tensor: ``reduce_mean(num_pos)``."""
     if value.op != Op.CALL or len(value.args) != 2:  # noqa: PLR2004 - the function and a tensor
         return False
