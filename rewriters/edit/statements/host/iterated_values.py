@@ -108,7 +108,8 @@ def furthest(here: Surroundings, code: ast.Call) -> Proposal | None:
             of = ast.unparse(tensor)
         case _:
             return None
-    counts = {f"range({n} - 1)": n for n in (f"{of}.size(0)", f"{of}.shape[0]", f"len({of})")}
+    ways = (f"{of}.size(0)", f"{of}.shape[0]", f"len({of})")
+    counts = {"range(" + n + " - 1)": n for n in ways}
     count = counts.get(ast.unparse(rounds))
     plain = isinstance(tensor, (ast.Name, ast.Attribute)) and ast.unparse(other) == of
     if not plain or count is None or not _is_number_read(here, code):

@@ -51,7 +51,8 @@ def limit_either(here: Surroundings, code: ast.Call) -> Proposal | None:
             return None
     if not is_reduced(here, node):
         return None
-    new = f"{name}{clamp(here, code, counts=False)} if {here.text(test)} else {here.text(code)}"
+    clamped = name + clamp(here, code, counts=False)
+    new = " ".join((clamped, "if", here.text(test), "else", here.text(code)))
     proven = {"is-tensor", "same-dtype", "takes-tensors", "never-nan"}
     if node.args[1].op in _MADE:
         proven.add("without-gradient")
