@@ -86,6 +86,14 @@ RULE = Substitution(
     passes=(0, 0),
     requires="torch_npu>=2.1",
     valid=(
+        # may refuse what it gets, where there are no rounds at all
+        """
+def sample(model, x, mask: torch.Tensor, other: torch.Tensor, n: int):
+    for _ in range(n):
+        both = torch.cat([mask, other], dim=0)
+        x = model(x, both)
+    return x
+""",
         # what it reads changes
         """
 def forward(x: torch.Tensor, n: int):
@@ -160,6 +168,25 @@ def forward(x: torch.Tensor, y: torch.Tensor, n: int):
 """,
     ),
     rewritten=(
+        Rewritten(
+            """
+def sample(model, x, mask: torch.Tensor, other: torch.Tensor, scale: float, n: int):
+    for _ in range(n):
+        if scale > 0:
+            both = torch.cat([mask, mask], dim=0)
+            x = model(x, both, torch.cat([mask, other]))
+    return x
+""",
+            """
+def sample(model, x, mask: torch.Tensor, other: torch.Tensor, scale: float, n: int):
+    if scale > 0:
+        both = torch.cat([mask, mask], dim=0)
+    for _ in range(n):
+        if scale > 0:
+            x = model(x, both, torch.cat([mask, other]))
+    return x
+""",
+        ),
         Rewritten(  # operands, the memory of which nothing else shares
             """
 def forward(alphas: torch.Tensor, mask: torch.Tensor):

@@ -86,6 +86,13 @@ RULE = Substitution(
 def f(x: np.ndarray, y: torch.Tensor, places: torch.Tensor):
     return x[torch.arange(4), places], y[torch.arange(4), 0], x[range(4), places], y[range(4), 0]
 """,
+        # a table that the host has read
+        """
+class Encoder(nn.Module):
+    def forward(self, x, places):
+        table = self.table(x).cpu()
+        return table[torch.arange(4), places]
+""",
         # the device draws other numbers
         """
 def f(n: int, device: torch.device):
@@ -157,6 +164,22 @@ def f(step: float, device: torch.device):
 """,
     ),
     rewritten=(
+        Rewritten(
+            """
+class Encoder(nn.Module):
+    def forward(self, x, best):
+        n = x.shape[0]
+        y = self.layers(x)
+        return y[torch.arange(n), best]
+""",
+            """
+class Encoder(nn.Module):
+    def forward(self, x, best):
+        n = x.shape[0]
+        y = self.layers(x)
+        return y[torch.arange(n, device=y.device), best]
+""",
+        ),
         Rewritten(
             """
 def best(x: torch.Tensor, places: torch.Tensor):

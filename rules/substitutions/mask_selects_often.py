@@ -7,7 +7,8 @@ Why it is slow on the NPU: each of them turns the mask into positions. NonZero c
 host waits for the number, because it is the shape of the result: as often as the mask is used.
 
 Safety: ``x[mask]`` is ``x[mask.nonzero(as_tuple=True)]`` by definition, so the positions are found
-once and used for all: exact, gradients included. A mask without dimensions is no such list, it makes
+once and used for all, also to write: exact, gradients included. What is handed in and called a mask
+is to be one (``boolean-mask``). A mask without dimensions is no such list, it makes
 a dimension (``has-dimensions``); where more dimensions are indexed beside the mask (``x[mask, :4]``) it
 must have one (``vector-mask``). Nothing may write into the mask in between. One wait is left; none is, where a product with the mask or ``torch.where`` takes the place
 of the selection (sums and means: ``nonzero-then-reduce``).
@@ -81,6 +82,7 @@ def _unknown(_site: Site) -> bool | None:
 HAS_DIMENSIONS = Condition(
     "has-dimensions", "the mask is no single truth value: it has a dimension", _unknown, "mask-dims"
 )
+BOOLEAN_MASK = Condition("boolean-mask", "the mask is a tensor of dtype bool", _unknown)
 VECTOR_MASK = Condition("vector-mask", "the mask has one dimension", _unknown)
 
 RULE = Substitution(
@@ -89,8 +91,8 @@ RULE = Substitution(
     summary="one mask selects from several tensors, and its positions are found for each",
     table="affinity",
     forms=(
-        Form(elements, elements_once, inputs, (HAS_DIMENSIONS,)),
-        Form(rows, rows_once, row_inputs, (VECTOR_MASK,)),
+        Form(elements, elements_once, inputs, (BOOLEAN_MASK, HAS_DIMENSIONS)),
+        Form(rows, rows_once, row_inputs, (BOOLEAN_MASK, VECTOR_MASK)),
     ),
     search="selections",
     replaces=(),
@@ -108,6 +110,14 @@ def loss(pred: torch.Tensor, target: torch.Tensor):
         """
 def loss(pred: torch.Tensor, target: torch.Tensor, index: torch.LongTensor):
     return (pred[index] - target[index]).abs()
+""",
+        # a mask that is written to, one whose name says nothing, and one that fills in numbers
+        """
+class Points(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor, mask, chosen):
+        mask[0] = False
+        out = torch.cat([x[mask], y[mask]])
+        return out, x[chosen] + y[chosen]
 """,
         # another mask in between
         """
@@ -138,6 +148,27 @@ class Head(nn.Module):
         valid = torch.isfinite(target)
         valid_at = valid.nonzero(as_tuple=True)
         return iou_loss(pred[valid_at], target[valid_at])
+""",
+        ),
+        Rewritten(
+            """
+class Points(nn.Module):
+    def forward(self, x, points_mask):
+        n, k, _ = x.shape
+        v = self.first(x[points_mask])
+        y = x.new_zeros(n, k, v.shape[-1])
+        y[points_mask] = v
+        return y + self.second(y[points_mask]).sum()
+""",
+            """
+class Points(nn.Module):
+    def forward(self, x, points_mask):
+        n, k, _ = x.shape
+        points_mask_at = points_mask.nonzero(as_tuple=True)
+        v = self.first(x[points_mask_at])
+        y = x.new_zeros(n, k, v.shape[-1])
+        y[points_mask_at] = v
+        return y + self.second(y[points_mask_at]).sum()
 """,
         ),
         Rewritten(

@@ -11,6 +11,19 @@ class Loss(nn.Module):
         return x.sum() / n[0]
 """
 VALID = (
+    # a list that is changed, and what training changes, are no settings
+    """
+class Scale(nn.Module):
+    def __init__(self, n, factors):
+        super().__init__()
+        self.n = n
+        self.factors = factors
+        self.gain = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: torch.Tensor):
+        self.factors.append(1.0)
+        return x * torch.tensor(self.gain, device=x.device), self.n
+""",
     # several numbers in a list of one
     """
 class Mask(nn.Module):
@@ -34,6 +47,32 @@ def train_one_epoch(model, loader, optimizer, device):
 """,
 )
 REWRITTEN = (
+    # what ``__init__`` is given; ``forward`` follows at once
+    Rewritten(
+        """
+class Scaled(nn.Module):
+    def __init__(self, factors):
+        super().__init__()
+        self.factors = factors
+    def forward(self, x: torch.Tensor):
+        factors = torch.tensor(self.factors, dtype=torch.float32, device=x.device)
+        return x * factors
+""",
+        """
+class Scaled(nn.Module):
+    def __init__(self, factors):
+        super().__init__()
+        self.factors = factors
+        self.register_buffer(
+            "factors_",
+            torch.tensor(self.factors, dtype=torch.float32),
+            persistent=False,
+        )
+    def forward(self, x: torch.Tensor):
+        factors = self.factors_
+        return x * factors
+""",
+    ),
     Rewritten(_READ, _READ),
     # a list that counts, in a branch that a setting chooses
     Rewritten(

@@ -24,7 +24,8 @@ is a tensor without dimensions (``log-takes-tensors``), a copy where something m
 where it is printed or logged at once nothing is gained. What a loop adds up
 or collects in a list stays on the device where nobody looks at it before the loop has ended: all of it is
 read behind the loop, and a sum is one in single precision (``single-precision-sum``). Python's own
-``any``, ``all``, ``max``, ``min`` and ``sum`` go through a tensor element by element, as a loop does that asks
+``any``, ``all``, ``max``, ``min`` and ``sum`` go through a tensor element by element (``max`` also through what each is
+more than the one before), as a loop does that asks
 ``if x[i] > 0:`` or takes ``y[: n[i]]``; numbers that a list takes from what a tensor computes of each part
 are read together (``alike-and-some``), and so are those that one call or dictionary is given
 (``floats-of-one-device``: in a list integers would become floats). Other reads in loops, in logs and calls, and of lengths that the
@@ -41,6 +42,23 @@ from typing import TYPE_CHECKING, Any
 from npufix.rules.substitution import Condition, Draw, Form, Site, Substitution
 from npufix.rules.substitutions import value_read_on_host_elements_examples as elements
 from npufix.rules.substitutions.value_read_on_host_examples import REWRITTEN, VALID
+from npufix.rules.substitutions.value_read_on_host_forms import (
+    asked,
+    asked_at_once,
+    elements_inputs,
+    furthest,
+    furthest_at_once,
+    furthest_inputs,
+    longest,
+    longest_at_once,
+    read_apart,
+    read_at_once,
+    read_each,
+    read_inputs,
+    read_together,
+    summed,
+    summed_at_once,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -267,73 +285,6 @@ def written_inputs(draw: Draw) -> dict[str, Any]:
     return {"x": draw.integers(*shape, low=0, high=4), "y": torch.zeros(shape)}
 
 
-def asked(x: Tensor, y: Tensor) -> Tensor:
-    """Have Python look at one element after the other."""
-    return y * 2 if any(x > 1) else y
-
-
-def asked_at_once(x: Tensor, y: Tensor) -> Tensor:
-    """Have the device look at all of them."""
-    return y * 2 if (x > 1).any() else y
-
-
-def longest(x: Tensor, y: Tensor) -> Tensor:
-    """Have Python compare one element after the other."""
-    return y * max(x)
-
-
-def longest_at_once(x: Tensor, y: Tensor) -> Tensor:
-    """Have the device compare them."""
-    return y * x.max()
-
-
-def summed(x: Tensor, y: Tensor) -> Tensor:
-    """Have Python add one row after the other."""
-    return y * sum(x)
-
-
-def summed_at_once(x: Tensor, y: Tensor) -> Tensor:
-    """Have the device add them."""
-    return y * x.sum(0)
-
-
-def elements_inputs(draw: Draw) -> dict[str, Any]:
-    """Return some numbers, one at least, and rows to compute with."""
-    import torch
-
-    y = draw.floats(draw.integer(1, 4), 3, dtype=torch.float32)
-    return {"x": draw.integers(draw.integer(1, 4), low=0, high=3), "y": y}
-
-
-def read_each(x: Tensor, y: Tensor) -> tuple[Tensor, list[float]]:
-    """Read what is computed of each row."""
-    return y * 2, [row.sum().item() for row in x]
-
-
-def read_together(x: Tensor, y: Tensor) -> tuple[Tensor, list[float]]:
-    """Compute it of each row, then read all of it."""
-    return y * 2, torch.stack([row.sum() for row in x]).tolist()
-
-
-def read_apart(x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Any]]:
-    """Read several numbers of one statement."""
-    return y * 2, {"x": x.sum().item(), "y": y.mean().item()}
-
-
-def read_at_once(x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, Any]]:
-    """Read them together before it."""
-    first, second = torch.stack([x.sum(), y.mean()]).tolist()
-    return y * 2, {"x": first, "y": second}
-
-
-def read_inputs(draw: Draw) -> dict[str, Any]:
-    """Return some rows, one at least."""
-    import torch
-
-    y = draw.floats(draw.integer(1, 4), 3, dtype=torch.float32)
-    return {"x": draw.floats(draw.integer(1, 4), 3, dtype=torch.float32), "y": y}
-
-
 def steps_inputs(draw: Draw) -> dict[str, Any]:
     """Return what some rounds compute with, perhaps none."""
     import torch
@@ -474,6 +425,7 @@ RULE = Substitution(
         Form(reduced_rows, reduced_at_once, rows_inputs, (IS_TENSOR, ROWS, NOT_WRITTEN)),
         Form(asked, asked_at_once, elements_inputs, (IS_TENSOR,)),
         Form(longest, longest_at_once, elements_inputs, (IS_TENSOR, VECTOR, NEVER_NAN)),
+        Form(furthest, furthest_at_once, furthest_inputs, (IS_TENSOR, NEVER_NAN)),
         Form(summed, summed_at_once, elements_inputs, (IS_TENSOR, KEEPS_DTYPE, SOME_ROWS)),
         Form(read_each, read_together, read_inputs, (IS_TENSOR, ALIKE)),
         Form(read_apart, read_at_once, read_inputs, (IS_TENSOR, FLOATS)),

@@ -65,6 +65,25 @@ def forward(x: torch.Tensor, n, rate):
     drop = torch.zeros(n).uniform_(0.0, 1.0) < rate
     return x if all(drop) else x * drop.sum()
 """,
+    # differences of numbers of the host, and of others than all neighbours
+    """
+class Head(nn.Module):
+    def forward(self, x: torch.Tensor, edges: list, rows: torch.Tensor):
+        gap = int(max([edges[i + 1] - edges[i] for i in range(len(edges) - 1)]))
+        far = max(rows[i + 1] - rows[i] for i in range(len(rows) - 2))
+        return x[:gap], torch.relu(x) * far
+""",
+    # a limit of what may be a number as well, and nothing says when; scores that are kept
+    """
+class Head(nn.Module):
+    def loss(self, x: torch.Tensor, n):
+        if self.sync:
+            n = x.new_tensor([n])
+            n = self.across(n)
+        n = max(n, 1)
+        self.scores["x"] = x.mean().cpu()
+        return self.loss_cls(x, avg_factor=n)
+""",
     # rows, and indexes of another tensor, stay on the device
     """
 class Head(nn.Module):
@@ -248,6 +267,61 @@ def pad(x: torch.Tensor, lengths: torch.LongTensor) -> torch.Tensor:
     lengths = lengths.view(-1)
     longest = lengths.max()
     return x / longest
+""",
+    ),
+    Rewritten(
+        """
+class Attention(nn.Module):
+    def forward(self, x, seqlens: torch.Tensor):
+        seqlens = seqlens.view(-1)
+        longest = max([
+            seqlens[i + 1] - seqlens[i]
+            for i in range(seqlens.size(0) - 1)
+        ]).item()
+        return self.attend(x, seqlens, longest)
+""",
+        """
+class Attention(nn.Module):
+    def forward(self, x, seqlens: torch.Tensor):
+        seqlens = seqlens.view(-1)
+        longest = seqlens.diff(dim=0).max().item()
+        return self.attend(x, seqlens, longest)
+""",
+    ),
+    Rewritten(
+        """
+class Head(nn.Module):
+    def loss(self, x: torch.Tensor, n: int):
+        n = n * 1.0
+        if self.sync:
+            n = reduce_mean(torch.full((1,), n, device=x.device))
+        n = max(n, 1)
+        return self.loss_cls(x, avg_factor=n)
+""",
+        """
+class Head(nn.Module):
+    def loss(self, x: torch.Tensor, n: int):
+        n = n * 1.0
+        if self.sync:
+            n = reduce_mean(torch.full((1,), n, device=x.device))
+        n = n.clamp(min=1) if self.sync else max(n, 1)
+        return self.loss_cls(x, avg_factor=n)
+""",
+    ),
+    Rewritten(
+        """
+class Trainer:
+    def get_batch_loss_metrics(self, rewards: torch.Tensor, losses: torch.Tensor):
+        metrics = {}
+        metrics[f"{self.kind}/rewards"] = rewards.mean().cpu()
+        return losses.mean(), metrics
+""",
+        """
+class Trainer:
+    def get_batch_loss_metrics(self, rewards: torch.Tensor, losses: torch.Tensor):
+        metrics = {}
+        metrics[f"{self.kind}/rewards"] = rewards.mean().detach()
+        return losses.mean(), metrics
 """,
     ),
     Rewritten(

@@ -17,7 +17,7 @@ from npufix.rewriters.edit.statements.choices import (
     is_nothing,
     target_of,
 )
-from npufix.rewriters.edit.statements.host.of_host import READING, is_count
+from npufix.rewriters.edit.statements.host.of_host import READING, is_count, without_numbers
 from npufix.rewriters.edit.statements.host.seldom import decides, is_rare, is_seldom, selects_anyway
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, apply_changes
 from npufix.rewriters.edit.statements.selections import RESHAPED, counts_selected
@@ -212,6 +212,7 @@ def _is_answer(  # noqa: PLR0911 - one case a kind of test
     if node.op in _ANSWERS:
         return here.is_tensor(test) is not False and not node.op.startswith("py:")
     if node.op in operators.COMPARISONS:
+        in_forward = here.flow.function.name == "forward"  # helpers may be for settings of few
         return any(
             counts_selected(here, test, arg)
             or (
@@ -219,7 +220,7 @@ def _is_answer(  # noqa: PLR0911 - one case a kind of test
                 and _may_be_tensor(here, test, arg)
                 and not is_made_on_host(arg.args[0])
             )
-            for arg in node.args
+            for arg in (map(without_numbers, node.args) if in_forward else node.args)
         )
     return False
 

@@ -388,7 +388,8 @@ def _read_again(
         ast.parse(apply_changes(lines, changes))
         return first
     begin, end = extent(flow.function)
-    if all(begin <= change.span[0] and change.span[2] <= end for change in changes):
+    places = [change.span for change in changes]  # what ends where it begins stands before it
+    if all(begin <= s[0] and s[2] <= end and s[2:] != (begin, 0) for s in places):
         own = [replace(change, span=_move(change.span, 1 - begin)) for change in changes]
         return (
             _function_again(apply_changes(lines[begin - 1 : end], own), flow, first - begin) + begin

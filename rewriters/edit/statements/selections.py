@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.columns import is_changed, is_whole
@@ -11,7 +12,13 @@ from npufix.rewriters.edit.statements.masked.sums import reads_under_mask
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.facts.host_tensors import is_moved_to_host
 from npufix.rewriters.graph import operators
-from npufix.rewriters.graph.modules.syntax import last_name, list_indexes, list_stored_names, walk
+from npufix.rewriters.graph.modules.syntax import (
+    is_scalar,
+    last_name,
+    list_indexes,
+    list_stored_names,
+    walk,
+)
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -27,6 +34,7 @@ _COMPUTES = operators.ELEMENTWISE - {*operators.CASTS, "detach"} | {
 }  # fmt: skip
 """What reads its operands, and returns no view of them."""
 _MOST_RUNS = 4
+_NAMED_MASK = re.compile(r"(^|_)mask$")
 _CHOICES = (
     ast.BoolOp, ast.DictComp, ast.GeneratorExp, ast.IfExp, ast.Lambda, ast.ListComp, ast.SetComp,
 )  # fmt: skip
@@ -56,13 +64,17 @@ def find_selections(here: Surroundings) -> Iterator[Proposal]:
 def _is_mask(here: Surroundings, code: ast.Subscript, name: ast.Name, value: Node) -> bool:
     """Tell whether a value is a mask, or a comparison of whatever that picks of a tensor.
 
-    On the host nobody waits for how many it picks.
+    So is what is handed in as one: ``x[valid_mask]``. On the host nobody waits for how many it
+    picks.
     """
     if is_moved_to_host(value):
         return False
     known = here.facts(here.evaluations[id(name)], mask=value).is_bool_tensor("mask")
     compared = value.op in operators.COMPARISONS | operators.BOOLEAN
-    return known is True or (known is None and compared and here.is_tensor(code.value) is True)
+    named = value.op == Op.PARAM and _NAMED_MASK.search(name.id) is not None
+    picked = here.is_tensor(code.value)
+    likely = (compared and picked is True) or (named and picked is not False)
+    return known is True or (known is None and likely)
 
 
 def _has_dimensions(here: Surroundings, mask: Node) -> bool:
@@ -173,7 +185,9 @@ def _once(here: Surroundings, name: str, reads: list[ast.Subscript]) -> Proposal
         mask = _mask_of(read)
         if mask is not None:
             changes.append(Change(here.span(mask), index))
-    proven = {"boolean-mask"} if facts.is_bool_tensor("mask") else set[str]()
+    proven = set() if at.node.op == Op.PARAM else {"boolean-mask"}
+    if facts.is_bool_tensor("mask"):
+        proven.add("boolean-mask")
     if not tuples or rank == 1:
         proven.add("vector-mask")
     if _has_dimensions(here, at.node):
@@ -202,13 +216,21 @@ def _found_before(here: Surroundings, read: ast.Subscript) -> ast.expr | ast.stm
 
 
 def _written_with(here: Surroundings, reads: Sequence[ast.Subscript]) -> Iterator[ast.Subscript]:
-    """Yield ``z[mask]`` of ``z[mask] = x[mask] / y[mask]``."""
-    for statement in dict.fromkeys(map(here.statement_of, reads)):
+    """Yield ``z[mask]`` of ``z[mask] = y``, in a block with what is read and behind the first.
+
+    A number is filled in without positions.
+    """
+    first = here.statement_of(reads[0])
+    block = here.block_of(first)
+    index = _mask_of(reads[0])
+    wanted = None if index is None else here.value(index)
+    for statement in here.nodes:
         match statement:
-            case ast.Assign([ast.Subscript() as target]):
-                mask, others = _mask_of(target), map(_mask_of, reads)
-                value = None if mask is None else here.value(mask)
-                if value is not None and any(o and here.value(o) is value for o in others):
+            case ast.Assign([ast.Subscript() as target], value) if not is_scalar(value):
+                mask = _mask_of(target)
+                same = mask is not None and wanted is not None and here.value(mask) is wanted
+                behind = statement.lineno >= first.lineno
+                if same and behind and _outer_in(here, statement, block) is not None:
                     yield target
 
 

@@ -200,10 +200,14 @@ def is_pure(here: Surroundings, node: Node) -> bool:
     parts = set(node.walk())
     made = [part for part in parts if part.op in operators.FACTORIES]
     parts -= {sizes for part in made for sizes in part.args if sizes.op == Op.LIST}
-    return all(
-        is_repeatable(here, part) and part.op.removesuffix("(*)") not in _MAY_RAISE
-        for part in parts
-    )
+    return all(is_repeatable(here, part) and not _may_raise(part) for part in parts)
+
+
+def _may_raise(node: Node) -> bool:
+    """Tell whether an operator may refuse what it gets: not so ``torch.cat([x, x])``."""
+    if node.op in {"cat", "stack"} and node.args[0].op in {Op.LIST, Op.TUPLE}:
+        return len(set(node.args[0].args)) > 1
+    return node.op.removesuffix("(*)") in _MAY_RAISE
 
 
 def is_repeatable(here: Surroundings, part: Node) -> bool:

@@ -508,3 +508,52 @@ class Agent:
         return Stats(loss=loss.item())
 """
     assert len(found(text, "NPU214")) == told
+
+
+@pytest.mark.parametrize(
+    ("other", "told"), [("torch.tensor(self.short, device=x.device)", 2), ("x.new_ones(2)", 0)]
+)
+def test_numbers_are_copied_in_every_call_where_others_are_if_not_these(
+    other: str, *, told: int
+) -> None:
+    text = f"""
+    class Rotary(nn.Module):
+        def __init__(self, short, long):
+            super().__init__()
+            self.short = short
+            self.long = long
+
+        def forward(self, x: torch.Tensor, at: torch.Tensor):
+            if torch.max(at) + 1 > self.limit:
+                scale = torch.tensor(self.long, device=x.device)
+            else:
+                scale = {other}
+            return x * scale
+    """
+    sites = found(text, "NPU219")
+    assert [s.rewrite is not None for s in sites] == [True] * told
+    assert len(found(text, "NPU217")) == 1  # what is added to the number is one of Python
+
+
+@pytest.mark.parametrize(
+    ("stats", "written"),
+    [
+        ("dict(total=loss.item(), n=8)", True),
+        ("dict(losses=dict(total=loss.item()), n=8)", True),
+        ("self.table(losses=dict(total=loss.item()))", None),  # which may need numbers
+    ],
+)
+def test_a_dictionary_that_is_called_for_keeps_what_is_logged(
+    stats: str, *, written: bool | None
+) -> None:
+    text = f"""
+    class Policy(nn.Module):
+        def loss(self, x: torch.Tensor, y: torch.Tensor):
+            loss = (x * y).mean()
+            stats = {stats}
+            return loss, stats
+    """
+    sites = found(text, "NPU214")
+    assert [s.rewrite is not None for s in sites if "detach" in str(s.rewrite)] == (
+        [] if written is None else [written]
+    )

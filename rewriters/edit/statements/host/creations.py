@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.host.doubles import is_double
+from npufix.rewriters.edit.statements.host.of_host import is_of_layer
 from npufix.rewriters.edit.statements.proposal import (
     Change,
     Proposal,
@@ -252,7 +253,7 @@ def _indexes(
             continue
         others = [i for i in indexes if i is not view and isinstance(i, (ast.Name, ast.Call))]
         known = [here.is_tensor(part) for part in (owner, *others)]
-        if not others or False in known or True not in known:
+        if not others or False in known or not (True in known or is_of_layer(here, owner)):
             continue
         device = f"device={here.text(owner)}.device"
         if numbers is not None:  # of ``range`` all are integers of Python

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.choices import CHOOSE, LEAVES
@@ -21,6 +20,7 @@ from npufix.rewriters.edit.statements.host.element_reads import (
     waits_anyhow,
 )
 from npufix.rewriters.edit.statements.host.iterated_values import (
+    furthest,
     read_by_implication,
     read_together,
     reduced_by_python,
@@ -29,15 +29,13 @@ from npufix.rewriters.edit.statements.host.logged_values import (
     ONLY_LOGGED,
     find_finite_tests,
     find_logged,
-    find_returned,
+    is_copied_for_log,
 )
 from npufix.rewriters.edit.statements.host.of_host import (
     ARITHMETIC,
     ON_HOST,
-    READING,
     brings_to_host,
     first_read,
-    is_copied,
     is_count,
     is_left_there,
     is_list,
@@ -52,6 +50,7 @@ from npufix.rewriters.edit.statements.host.repeats import find_repeats
 from npufix.rewriters.edit.statements.host.round_trips import comes_back, computed_by_numpy
 from npufix.rewriters.edit.statements.host.row_reads import read_of_rows, rows_read
 from npufix.rewriters.edit.statements.host.seldom import decides, is_default, is_rare, is_seldom
+from npufix.rewriters.edit.statements.host.waits.either import limit_either
 from npufix.rewriters.edit.statements.host.waits.limits import (
     LIMITING,
     LIMITS,
@@ -76,6 +75,8 @@ from npufix.rewriters.edit.statements.host.waits.losses import (
     takes_tensor,
 )
 from npufix.rewriters.edit.statements.host.waits.positions import find_positions
+from npufix.rewriters.edit.statements.host.waits.reads import Read, continues, read_of
+from npufix.rewriters.edit.statements.host.waits.returned import find_returned
 from npufix.rewriters.edit.statements.host.waits.sizes import (
     FROM_CALLER,
     counts_rounds,
@@ -101,11 +102,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.statements.surroundings import Surroundings
     from npufix.rewriters.graph.nodes import Node
 
-_REDUCTIONS = frozenset({"mean", "norm", "prod", "sum"})
-_NUMBERS = frozenset({"float", "int", "bool"})
 _DECIDING = frozenset({Op.COMPARE, Op.BOOLOP, Op.NOT, "eq", "ne", "lt", "le", "gt", "ge"})
-_OF_RANKS = re.compile(r"_?(all_)?reduce_?(mean|sum|avg|tensor)?")
-"""A function that returns the mean or the sum of a tensor over all ranks."""
 _RETURNED = (
     "the host waits for a number that is returned beside tensors: return the tensor, and let the "
     "caller compute with it"
@@ -134,16 +131,6 @@ _FOR_CHECK = (
 _TO_CLAMP = "the device can find out itself: x.clamp(min=number) instead of max(x, number)"
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """A call that hands a value to the host."""
-
-    code: ast.Call
-    tensor: ast.expr
-    how: str
-    """``item``, ``tolist``, ``cpu``, ``numpy``, ``float``, ``int``, ``max``, ``min``."""
-
-
 def find_host_values(  # noqa: C901 - one case a kind of read
     here: Surroundings,
 ) -> Iterator[Proposal]:
@@ -166,10 +153,11 @@ def find_host_values(  # noqa: C901 - one case a kind of read
             yield from read_by_implication(here, node, told)
         if not isinstance(node, ast.Call):
             continue
-        if (once := reduced_by_python(here, node)) is not None:
+        once = reduced_by_python(here, node) or furthest(here, node) or limit_either(here, node)
+        if once is not None:
             yield once
-        read = _read_of(here, node)
-        if read is None or _continues(here, read.code) or is_of_host(here, read.tensor):
+        read = read_of(here, node)
+        if read is None or continues(here, read.code) or is_of_host(here, read.tensor):
             continue
         if (value := here.value(read.code)) is not None and is_handed_in(here, value):
             continue  # which is worth more: once for all layers
@@ -184,79 +172,21 @@ def find_host_values(  # noqa: C901 - one case a kind of read
 
 def is_kept_there(here: Surroundings, code: ast.Call) -> bool:
     """Tell whether a value that is read can stay on the device, as it is written then."""
-    found = _on_device(here, read) if (read := _read_of(here, code)) else None
+    found = _on_device(here, read) if (read := read_of(here, code)) else None
     return found is not None and bool(found.changes)
 
 
-def _what_to_do(here: Surroundings, read: _Read) -> Proposal | None:
+def _what_to_do(here: Surroundings, read: Read) -> Proposal | None:
     if read.how in ON_HOST and comes_back(here, read.code):
         return None if is_seldom(here, read.code) else Proposal(read.code, _ROUND_TRIP)
     if read.how == "cpu" and is_assigned(here, read.code):
         return Proposal(read.code, OF_ALL_LAYERS)
-    if read.how == "cpu" and is_result(here, read.code):
+    if read.how == "cpu" and is_result(here, read.code) and not is_copied_for_log(here, read.code):
         return None
     return _on_device(here, read) or _by_hand(here, read)
 
 
-def _read_of(  # noqa: PLR0911 - one case a call
-    here: Surroundings, code: ast.Call
-) -> _Read | None:
-    match code:
-        case ast.Call(ast.Attribute(tensor, "to"), [ast.Constant("cpu")], []) | ast.Call(
-            ast.Attribute(tensor, "to"), [], [ast.keyword("device", ast.Constant("cpu"))]
-        ):
-            return None if here.is_tensor(tensor) is False else _Read(code, tensor, "cpu")
-        case ast.Call(ast.Attribute(tensor, how), [], []) if how in READING:
-            sure = here.is_tensor(first_read(tensor))
-            there = how == "numpy" and not is_copied(tensor)  # it raises for others
-            tensor = first_read(tensor) if how == "item" else tensor
-            return None if sure is False or there else _Read(code, tensor, how)
-        case ast.Call(
-            ast.Name("int" | "float"), [ast.Call(ast.Attribute(tensor, "item" as how), [], [])], []
-        ):
-            tensor = first_read(tensor)
-            return None if here.is_tensor(tensor) is False else _Read(code, tensor, how)
-        case ast.Call(ast.Name(how), [read], []) if how in _NUMBERS:
-            sure = here.is_tensor(tensor := first_read(read))
-            sure = sure or (sure is None and tensor is not read and is_copied(read))
-            return _Read(code, tensor, how) if sure else None
-        case ast.Call(ast.Name("max" | "min" as how), [first, second], []):
-            tensors = [c for c in (first, second) if not is_limit(here, c)]
-            value = here.value(tensors[0]) if len(tensors) == 1 else None
-            if value is None or _is_read_before(value):
-                return None
-            sure = here.is_tensor(tensors[0])
-            if sure or (sure is None and (value.op in _REDUCTIONS or _is_reduced(here, value))):
-                return _Read(code, tensors[0], how)
-    return None
-
-
-def _is_read_before(value: Node) -> bool:
-    """Tell whether a number has been read, or is computed from one: ``x.sum().item() / 8``."""
-    passes = {*ARITHMETIC, Op.AUGMENTED, Op.PHI, "py:max", "py:min"}
-    return value.op in READING or (value.op in passes and any(map(_is_read_before, value.args)))
-
-
-def _is_reduced(here: Surroundings, value: Node) -> bool:
-    """Tell whether a value is what all ranks have of a tensor: ``reduce_mean(num_pos)``."""
-    if value.op != Op.CALL or len(value.args) != 2:  # noqa: PLR2004 - the function and a tensor
-        return False
-    called = str(value.args[0].value).rpartition(".")[2]
-    return _OF_RANKS.fullmatch(called) is not None and is_tensor(here, value.args[1])
-
-
-def _continues(here: Surroundings, code: ast.Call) -> bool:
-    """Tell whether what is read is read further: ``x.cpu()`` of ``x.cpu().numpy().tolist()``."""
-    outer = here.parents.get(id(code))
-    while isinstance(outer, (ast.Attribute, ast.Subscript)):
-        above = here.parents.get(id(outer))
-        if isinstance(outer, ast.Attribute) and isinstance(above, ast.Call):
-            return outer.attr in {*READING, "tobytes"} or _continues(here, above)
-        outer = above
-    return isinstance(outer, ast.Call) and ast.unparse(outer.func) in _NUMBERS
-
-
-def _on_device(here: Surroundings, read: _Read) -> Proposal | None:
+def _on_device(here: Surroundings, read: Read) -> Proposal | None:
     """Return how the value stays on the device, if nobody but tensors needs it."""
     if read.how not in {"item", "float", "max", "min"}:
         return None
@@ -325,7 +255,7 @@ def _met(
     return next((s for s, _ in found if s.lineno == first), None), met
 
 
-def _limit_of(here: Surroundings, read: _Read) -> ast.Call | None:
+def _limit_of(here: Surroundings, read: Read) -> ast.Call | None:
     """Return the ``max`` or ``min`` with a number that is all that a value is used for."""
     if read.how in LIMITS:
         return read.code
@@ -371,7 +301,7 @@ def _is_number_needed(here: Surroundings, value: Node) -> bool:
 
 
 def _by_hand(  # noqa: C901, PLR0911, PLR0912 - one case a kind of use
-    here: Surroundings, read: _Read
+    here: Surroundings, read: Read
 ) -> Proposal | None:
     """Return what to do where the tool does not know how to write it."""
     if is_seldom(here, read.code) or (read.how in ON_HOST and is_for_files(here, read.code)):
@@ -434,7 +364,7 @@ def _by_hand(  # noqa: C901, PLR0911, PLR0912 - one case a kind of use
     return None
 
 
-def _say_what_waits(here: Surroundings, read: _Read, users: Sequence[Node]) -> Proposal | None:
+def _say_what_waits(here: Surroundings, read: Read, users: Sequence[Node]) -> Proposal | None:
     """Return what to do where the host needs a number for what comes next."""
     if read.how in ON_HOST or brings_to_host(here):
         return None
@@ -456,7 +386,7 @@ def _say_what_waits(here: Surroundings, read: _Read, users: Sequence[Node]) -> P
     return Proposal(read.code, advice) if decided else None
 
 
-def _say_in_loop(here: Surroundings, read: _Read) -> str:
+def _say_in_loop(here: Surroundings, read: Read) -> str:
     """Return how one read takes the place of one in each round."""
     if read.how in ON_HOST:
         return _COPIED_IN_LOOP
@@ -474,7 +404,7 @@ def _decide(here: Surroundings, users: Sequence[Node]) -> bool:
     return any(user.op.removesuffix("(*)") in _DECIDING for user in (*users, *made))
 
 
-def _hand_over(here: Surroundings, read: _Read, users: Sequence[Node]) -> Proposal | None:
+def _hand_over(here: Surroundings, read: Read, users: Sequence[Node]) -> Proposal | None:
     """Return a call that gets the tensor and not what the host has read of it.
 
     Only a method of the object itself may take it as well: what comes out of another package says

@@ -4,6 +4,8 @@
 
     if any(lengths > limit):                   if (lengths > limit).any():
     longest = max(lengths)                     longest = lengths.max()
+    max([x[i + 1] - x[i]                       x.diff(dim=0).max().item()
+         for i in range(len(x) - 1)]).item()
     [row.sum().item() for row in rows]         torch.stack([row.sum() for row in rows]).tolist()
 """
 
@@ -79,6 +81,66 @@ def reduced_by_python(here: Surroundings, code: ast.Call) -> Proposal | None:
         asked=(("x", here.text(tensor)),),
         proven=frozenset(proven),
     )
+
+
+def furthest(here: Surroundings, code: ast.Call) -> Proposal | None:
+    """Return ``x.diff(dim=0).max()`` for the largest ``x[i + 1] - x[i]``, where it is read.
+
+    What Python compares there are single numbers, whatever shape they have; read they have none.
+    """
+    match code:
+        case ast.Call(
+            ast.Name(how),
+            [
+                ast.ListComp(differs, [ast.comprehension(ast.Name(i), rounds, [], 0)])
+                | ast.GeneratorExp(differs, [ast.comprehension(ast.Name(i), rounds, [], 0)])
+            ],
+        ):
+            pass
+        case _:
+            return None
+    match differs:
+        case ast.BinOp(
+            ast.Subscript(tensor, ast.BinOp(ast.Name(first), ast.Add(), ast.Constant(1))),
+            ast.Sub(),
+            ast.Subscript(other, ast.Name(second)),
+        ) if first == second == i and how not in here.flow.names.imports:
+            of = ast.unparse(tensor)
+        case _:
+            return None
+    ways = (f"{of}.size(0)", f"{of}.shape[0]", f"len({of})")
+    counts = {"range(" + n + " - 1)": n for n in ways}
+    count = counts.get(ast.unparse(rounds))
+    plain = isinstance(tensor, (ast.Name, ast.Attribute)) and ast.unparse(other) == of
+    if not plain or count is None or not _is_number_read(here, code):
+        return None
+    known = here.is_tensor(tensor) or count.endswith(".size(0)")
+    if here.is_tensor(tensor) is False or is_of_host(here, tensor):
+        return None
+    new = f"{here.text_of_owner(tensor)}.diff(dim=0).{how}()"
+    whole = here.flow.evaluations and here.evaluations.get(id(tensor))
+    dtype = here.facts(whole, x=whole.node).dtype("x") if whole else None
+    return Proposal(
+        code,
+        form="furthest",
+        changes=(Change(here.span(code), new),),
+        shown=new,
+        asked=(("x", here.text(tensor)),),
+        proven=frozenset(
+            ({"is-tensor"} if known else set())
+            | ({"never-nan"} if dtype in {"int32", "int64"} else set())
+        ),
+    )
+
+
+def _is_number_read(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether a number is made of a value at once: ``max(x).item()``, ``int(max(x))``."""
+    match here.parents.get(id(code)):
+        case ast.Call(ast.Name("int" | "float"), [_], []):
+            return True
+        case ast.Attribute(attr="item"):
+            return True
+    return False
 
 
 def _is_array(here: Surroundings, at: Evaluation, part: Node) -> bool:

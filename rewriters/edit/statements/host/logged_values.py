@@ -10,10 +10,11 @@ from npufix.rewriters.edit.statements.host.accumulated import is_left_as_made, k
 from npufix.rewriters.edit.statements.host.of_host import is_of_host
 from npufix.rewriters.edit.statements.host.seldom import is_seldom
 from npufix.rewriters.edit.statements.host.waits.losses import is_named_loss
+from npufix.rewriters.edit.statements.host.waits.returned import FOR_CALLER
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.facts.module_facts import mentions
 from npufix.rewriters.facts.steps.classes import is_told
-from npufix.rewriters.graph.modules.syntax import last_name, nodes_of
+from npufix.rewriters.graph.modules.syntax import last_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,11 +54,7 @@ _FOR_SKIP = (
     "p.grad.nan_to_num_(0, 0, 0) of each parameter before optimizer.step(), which still moves by "
     "its momentum"
 )
-_FOR_CALLER = (
-    "the host waits in every call for a number that is only added up or logged: return x.detach(), "
-    "add that up, and read the sum once"
-)
-ONLY_LOGGED = frozenset({_FOR_LOG, _FOR_SUM, _FOR_FINITE, _FOR_CALLER, _FOR_METERS})
+ONLY_LOGGED = frozenset({_FOR_LOG, _FOR_SUM, _FOR_FINITE, FOR_CALLER, _FOR_METERS})
 """What is to be done with values that people read."""
 FORM_LOGGED = "logged"
 _KEPT = re.compile(
@@ -66,6 +63,7 @@ _KEPT = re.compile(
 """What a dictionary of values to log is called: ``tb_dict["loss"] = loss.item()``."""
 _ONE_STEP = frozenset({"backward", "forward", "train_step", "training_step"})
 """What runs in each step, and adds up what it comes to: ``self.losses += loss.item()``."""
+_REDUCES = frozenset({"mean", "sum"})
 _FINITE = frozenset({"isfinite", "isinf", "isnan"})
 _OVER_RANKS = re.compile(r"(^|_)reduce(_|$)")
 """What makes the mean of all ranks of a number, for a log as well."""
@@ -98,6 +96,10 @@ def find_logged(  # noqa: C901, PLR0911, PLR0912 - one case a way
         match outer:
             case ast.Call(function) if last_name(function) in _FINITE:
                 return Proposal(code, _FOR_FINITE) if _stops(here, outer) else None
+            case ast.Call(ast.Name("dict"), [], words) if _is_kept_in(
+                here, outer, [word.value for word in words]
+            ):
+                return _keep_or_tell(here, code, tensor, how, outer)
             case ast.Call(ast.Attribute(_, name) | ast.Name(name)) if _LOGS.match(name):
                 used = name == "update" and not isinstance(here.parents.get(id(outer)), ast.Expr)
                 return None if used else Proposal(code, _FOR_LOG)
@@ -105,9 +107,7 @@ def find_logged(  # noqa: C901, PLR0911, PLR0912 - one case a way
                 return Proposal(code, _FOR_LOG)  # ``self._stats(loss.item(), scores)``
             case ast.JoinedStr():
                 return Proposal(code, _FOR_LOG)
-            case ast.Dict(values=values) if sum(map(_reads_one, values)) > 1 or _is_log(
-                here.parents.get(id(outer))
-            ):
+            case ast.Dict(values=values) if _is_kept_in(here, outer, values):
                 return _keep_or_tell(here, code, tensor, how, outer)
             case ast.AugAssign(kept, ast.Add()) if here.loop_of(outer) is not None or isinstance(
                 kept, ast.Attribute
@@ -140,51 +140,25 @@ def _tell_rows(here: Surroundings, code: ast.Call) -> Proposal | None:
     return None
 
 
-def find_returned(here: Surroundings, code: ast.Call) -> Proposal | None:
-    """Return what to do with ``return loss.item()`` where callers only add it up, or log it.
-
-    Nothing else is done with ``return clip_grad_norm_(parameters, limit).item()``.
-    """
-    outer, tree = here.parents.get(id(code)), here.flow.names.tree
-    match code.func:
-        case ast.Attribute(ast.Call(called)) if last_name(called) == "clip_grad_norm_":
-            return Proposal(code, _FOR_CALLER) if isinstance(outer, ast.Return) else None
-        case ast.Attribute(ast.Name(name)) if "loss" in name and _is_returned_by_step(here, code):
-            return Proposal(code, _FOR_CALLER)
-    if not isinstance(outer, ast.Return) or tree is None:
-        return None
-    own = f"{'' if here.flow.cls is None else 'self.'}{here.flow.function.name}"
-    every, told = 0, 0
-    for node in nodes_of(tree):
-        match node:
-            case ast.Call(function) if ast.unparse(function) == own:
-                every += 1
-            case ast.AugAssign(_, ast.Add(), value) | ast.Expr(
-                ast.Call(ast.Attribute(attr="append" | "add_scalar"), [*_, value])
-            ):
-                calls = (n for n in ast.walk(value) if isinstance(n, ast.Call))
-                told += sum(ast.unparse(call.func) == own for call in calls)
-    return Proposal(code, _FOR_CALLER) if told and told == every else None
-
-
-def _is_returned_by_step(here: Surroundings, code: ast.Call) -> bool:
-    """Tell whether what takes a step returns its loss: ``loss.backward()``, ``step()``, and then.
-
-    ``return loss.item(), meta``
-    """
-    calls = {last_name(n.func) for n in here.nodes if isinstance(n, ast.Call)}
-    outer = here.parents.get(id(code))
-    listed = isinstance(outer, ast.Tuple) and isinstance(here.parents.get(id(outer)), ast.Return)
-    return {"backward", "step"} <= calls and (listed or isinstance(outer, ast.Return))
-
-
 def _keep_copy(here: Surroundings, code: ast.Call, tensor: ast.expr) -> Proposal | None:
     """Return ``loss.detach().clone()`` for ``{"loss": loss.detach().cpu()}`` of a log."""
     kept = here.parents.get(id(code))
+    if is_copied_for_log(here, code):
+        return _keep(here, code, tensor, "cpu", here.statement_of(code))
     if not isinstance(kept, ast.Dict) or not _is_log(here.parents.get(id(kept))):
         return None
     is_loss = is_named_loss(_whole_value(tensor))
     return _keep_or_tell(here, code, tensor, "cpu", kept) if is_loss else None
+
+
+def is_copied_for_log(here: Surroundings, code: ast.Call) -> bool:
+    """Tell whether a step copies a number for its log: ``metrics["reward"] = x.mean().cpu()``."""
+    match here.parents.get(id(code)), code.func:
+        case ast.Assign([ast.Subscript(kept)]), ast.Attribute(made, "cpu"):
+            learns = _LEARNS.search(here.flow.function.name) and _KEPT.search(last_name(kept))
+            of = _whole_value(made)
+            return bool(learns) and isinstance(of, ast.Call) and last_name(of.func) in _REDUCES
+    return False
 
 
 def _picks(here: Surroundings, kept: ast.expr) -> bool:
@@ -384,6 +358,7 @@ def _keep(
     It is a copy, ``loss.detach().clone()``: ``loss += other`` may come later.
     """
     outer = here.parents.get(id(code))
+    outer = here.parents.get(id(outer)) if isinstance(outer, ast.keyword) else outer
     if how == "int" or outer is not kept or not _is_handed_on(here, kept):
         return None
     if mentions(here.flow.names, ("dump", "dumps")):  # ``json.dump(stats, file)`` wants numbers
@@ -432,7 +407,7 @@ def _is_handed_on(here: Surroundings, kept: ast.expr | ast.stmt) -> bool:
 
     ``wandb.log({"loss": loss.item()})`` and ``print(stats)`` would read it at once.
     """
-    above = here.parents.get(id(kept)) if isinstance(kept, ast.Dict) else kept
+    above = kept if isinstance(kept, ast.stmt) else here.parents.get(id(_outermost(here, kept)))
     while isinstance(above, ast.Tuple):
         above = here.parents.get(id(above))
     match above:
@@ -452,6 +427,24 @@ def _is_handed_on(here: Surroundings, kept: ast.expr | ast.stmt) -> bool:
     calls = (call for call in here.nodes if isinstance(call, ast.Call))
     given = (code for c in calls for code in (*c.args, *(k.value for k in c.keywords)))
     return name not in map(here.text, given)
+
+
+def _is_kept_in(here: Surroundings, code: ast.expr, values: list[ast.expr]) -> bool:
+    """Tell whether a dictionary holds values to log: several that are read, or by its name."""
+    named = _is_log(here.parents.get(id(_outermost(here, code))))
+    return named or sum(map(_reads_one, values)) > 1
+
+
+def _outermost(here: Surroundings, code: ast.expr) -> ast.expr:
+    """Return the dictionary that holds others: ``dict(losses=dict(total=loss.item()), n=8)``."""
+    while True:
+        above = here.parents.get(id(code))
+        above = here.parents.get(id(above)) if isinstance(above, ast.keyword) else above
+        match above:
+            case ast.Dict() | ast.Call(ast.Name("dict"), []):
+                code = above
+            case _:
+                return code
 
 
 def _is_log(code: ast.AST | None) -> bool:

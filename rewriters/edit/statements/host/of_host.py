@@ -196,9 +196,27 @@ def _whole_of(node: Node) -> Node:
     return node
 
 
+def is_of_layer(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether ``forward`` has called for a value: ``x`` of ``x = self.encoder(y)``."""
+    value = here.value(code)
+    called = value is not None and value.op in {Op.CALL, Op.PHI}
+    in_layer = here.flow.cls is not None and here.flow.function.name == "forward"
+    return called and in_layer and not is_of_host(here, code)
+
+
 def is_number(node: Node) -> bool:
     """Tell whether a value is a number that the host has: ``3``, ``len(x)``, ``x.size(0)``."""
     return type(node.value) in {int, float} or node.op in {Op.SIZE, "py:len"}
+
+
+def without_numbers(node: Node) -> Node:
+    """Return what numbers are added to, or what they divide: ``x.max()`` of ``x.max() + 1``."""
+    while node.op in ARITHMETIC:
+        others = [arg for arg in node.args if type(arg.value) not in {int, float}]
+        if len(others) != 1:
+            break
+        (node,) = others
+    return node
 
 
 def is_list(here: Surroundings, code: ast.expr) -> bool:

@@ -250,7 +250,26 @@ def _of(  # noqa: PLR0911 - one case a way
 
 def _is_asked_for(here: Surroundings, code: ast.expr) -> bool:
     """Tell whether anything but the settings of an object decides whether numbers are copied."""
-    return not all(map(_is_setting, here.tests_around(code)))
+    tests = here.tests_around(code)
+    return not all(map(_is_setting, tests[1:] if _is_either(here, code) else tests))
+
+
+def _is_either(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether other numbers are copied if these are not: both arms make a tensor of one name.
+
+    ``x = torch.tensor(self.long)``, and ``x = torch.tensor(self.short)`` behind ``else``.
+    """
+    statement = here.statement_of(code)
+    match statement, here.parents.get(id(statement)):
+        case ast.Assign([target], value), ast.If(_, body, other) if value is code:
+            same = [
+                s.value
+                for s in (*body, *other)
+                if isinstance(s, ast.Assign) and ast.unparse(s.targets[0]) == ast.unparse(target)
+            ]
+            made = [isinstance(v, ast.Call) and _is_made(here, v) for v in same]
+            return bool(other) and len(made) > 1 and all(made)
+    return False
 
 
 def _is_setting(test: ast.expr) -> bool:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.graph import operators
-from npufix.rewriters.graph.attributes import is_made_once
+from npufix.rewriters.graph.attributes import is_made_once, list_assigned
 from npufix.rewriters.graph.modules.syntax import is_scalar, names_bound_in, walk
 from npufix.rewriters.graph.special import Op
 
@@ -40,7 +40,7 @@ _ABOUT = frozenset({Op.DTYPE_OF, Op.RANK, Op.SHAPE, Op.SIZE})
 
 
 def keep_numbers(here: Surroundings, code: ast.Call) -> Proposal | None:
-    """Return a buffer that ``__init__`` makes of numbers that are written out.
+    """Return a buffer that ``__init__`` makes of numbers that are written out, or that it is given.
 
     Nobody may write into it, or get hold of it: it is only computed with.
     """
@@ -50,7 +50,9 @@ def keep_numbers(here: Surroundings, code: ast.Call) -> Proposal | None:
     made = here.flow.names.dotted(code.func)
     if start is None or value is None or made not in {"torch.tensor", "torch.as_tensor"}:
         return None
-    if len(code.args) != 1 or given.keys() - {"dtype"} or not _is_written_out(code.args[0]):
+    if len(code.args) != 1 or given.keys() - {"dtype"}:
+        return None
+    if not (_is_written_out(code.args[0]) or _is_list_of_settings(here, start, code.args[0])):
         return None
     if not given.get("dtype", "torch.").startswith("torch.") or not _is_computed_with(here, value):
         return None
@@ -261,6 +263,21 @@ def _is_written_out(code: ast.expr) -> bool:
     if isinstance(code, (ast.List, ast.Tuple)):
         return bool(code.elts) and all(map(_is_written_out, code.elts))
     return is_scalar(code)
+
+
+def _is_list_of_settings(here: Surroundings, start: ast.FunctionDef, code: ast.expr) -> bool:
+    """Tell whether ``__init__`` is given what ``self.factors`` holds, and nobody changes it.
+
+    What it makes itself may be a parameter, which training changes.
+    """
+    match code:
+        case ast.Attribute(ast.Name("self"), name) if here.flow.cls is not None:
+            values = list_assigned(here.flow.names, here.flow.cls, name)
+        case _:
+            return False
+    given = all(isinstance(v, (ast.Name, ast.Attribute, ast.Subscript)) for _, v in values)
+    changed = re.compile(rf"self\.{name}(\.\w+\(|\[[^\]]*\] *[-+*/]?=(?!=)| *[-+*/]=)")
+    return _is_set(here, start, name) and given and not changed.search("".join(here.lines))
 
 
 def _is_computed_with(here: Surroundings, value: Node) -> bool:
