@@ -103,3 +103,9 @@ def test_the_gradient_of_an_assignment_goes_with_it() -> None:
 def test_a_mask_alone_is_an_operator_like_others() -> None:
     (seen,) = check(recording([kernel("NonZero", MS)]))
     assert "x[index] = v" in seen.advice
+
+
+def test_a_step_that_waits_is_told_of_no_type_that_takes_next_to_nothing_of_it() -> None:
+    rows = [kernel("IndexPutV2", 4 * MS), kernel("MatMulV3", 96 * MS)]
+    told = [o.what.split()[0] for o in check(recording(rows, step_ns=900 * MS))]
+    assert told == ["MatMulV3"]
