@@ -161,7 +161,8 @@ def test_real_sentences(chinese: None) -> None:
             ),
             (
                 "全部 5 步的平均时长因 1 步（每步 432 ms，其中 423 ms 在 aten::detach 中："
-                "第 12 步）而增加 73.7 ms（53.5%）；在 64 ms 的步中，解决 1 个问题可节省至多 23.1 ms。"
+                "第 12 步）而增加 73.7 ms（53.5%）；在 64 ms 的步中，解决 1 个问题可节省至多 "
+                "23.1 ms。"
             ),
         ),
         (
@@ -192,7 +193,8 @@ def test_real_sentences(chinese: None) -> None:
             ),
             (
                 "未被掩盖的通信耗时 4 ms（占单步的 5.0%：值得关注）；集合通信内部：搬运数据 3 ms，"
-                "空闲 1 ms；搬运数据最久的：hcom_a 3 ms（操作数 2 MB），hcom_b 2 ms（操作数 4.28 MB）"
+                "空闲 1 ms；搬运数据最久的：hcom_a 3 ms（操作数 2 MB），"
+                "hcom_b 2 ms（操作数 4.28 MB）"
             ),
         ),
         (
