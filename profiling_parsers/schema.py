@@ -79,6 +79,9 @@ KERNELS: Mapping[str, ColumnSchema] = {
         "operator, whose lines are those of the ``def``), ``forward-function`` (both)",
         unknown="",
     ),
+    "node": ColumnSchema(
+        "int32", "node of autograd: n of the forward call, -2 - n of its gradient", unknown=-1
+    ),
 }
 """``Profile.kernels``: one row per device task, in start order."""
 

@@ -158,6 +158,7 @@ def askers(seen: Observation, recording: Recording) -> Iterator[report.Fact]:
     The gradients that ``torch::autograd::AccumulateGrad`` adds up have no line of the program.
     """
     rows = recording.kernels.loc[Labels(seen.kernels).array, _ASKED]
+    whole = int(rows["duration_ns"].sum())
     unplaced = (rows["path"] == "").to_numpy(bool) & (rows["host_op"] >= 0).to_numpy(bool)
     rows = rows[unplaced & ~rows["communication"].to_numpy(bool)]
     if rows.empty:
@@ -175,7 +176,7 @@ def askers(seen: Observation, recording: Recording) -> Iterator[report.Fact]:
     name = str(spent["sum"].idxmax())
     total, count = spent.loc[name].tolist()
     steps = max(1, recording.step_count)
-    if total / steps > sum(place.cost_ns for place in seen.places):
+    if 2 * total >= whole and total / steps > sum(place.cost_ns for place in seen.places):
         kernels = format_count(count / steps, "kernel")
         yield report.Fact(report.ASKER, f"{name}: {kernels}, {milliseconds(total / steps)}")
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     Stacks = tuple[tuple[CallSite, ...], ...]
 
 _HOST_OPS = ["name", "start_ns", "duration_ns", "sequence", "input_dims", "input_types"]
+_OF_KERNELS = ("host_op", "stack", "module", "basis", "node")
 _BASES = ["", "call-stack", "forward", "function", "forward-function"]
 _CALL_STACK, _FORWARD, _FUNCTION, _FORWARD_FUNCTION = 1, 2, 3, 4
 _ENGINE = "autograd::engine::evaluate_function"
@@ -47,6 +48,7 @@ class Attribution:
     stack: Rows
     module: Rows
     basis: pd.Categorical[str]
+    node: Rows
     launch_ns: Integers
     """Start of the operator that launched it, -1 if unknown."""
     shared_clock: bool = True
@@ -56,7 +58,7 @@ class Attribution:
 
     def columns(self) -> dict[str, Any]:
         """Return the columns of ``Profile.kernels`` that say who asked for each kernel."""
-        return {name: getattr(self, name) for name in ("host_op", "stack", "module", "basis")}
+        return {name: getattr(self, name) for name in _OF_KERNELS}
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,7 @@ def attribute_launches(
         stack=pick(stack, launching),
         module=pick(module_of, launching),
         basis=category(pick(basis, launching, missing=0), _BASES),
+        node=_nodes(operators, parents, launching),
         launch_ns=pick(operators["start_ns"].to_numpy(), launching),
     )
 
@@ -209,3 +212,33 @@ def _forward_rows(operators: pd.DataFrame, located: Booleans) -> Rows:
     forward = np.full(len(operators), -1, np.int32)
     forward[wanted] = pick(offered, index.last(sequence[wanted], start[wanted]))
     return forward
+
+
+def _nodes(operators: pd.DataFrame, parents: Rows, launching: Rows) -> Rows:
+    """Return the node of autograd of each kernel: n of the forward call, -2 - n of its gradient.
+
+    Numbers count calls from the start of a thread anew; the last call before has the node. A call
+    that makes none has the number of the next one that does, and is not that. By the clock what
+    runs a node may reach into the next one: the number says to which an operator belongs. What
+    runs it has its number, recorded (Kineto) or not, and adds up gradients behind it.
+    """
+    sequence, start = operators["sequence"].to_numpy().copy(), operators["start_ns"].to_numpy()
+    ends = start + operators["duration_ns"].to_numpy()
+    of_engine = find_rows_with(operators["name"], lambda name: name.startswith(_ENGINE))
+    inner = np.flatnonzero((sequence >= 0) & (parents >= 0))
+    inner = inner[of_engine[parents[inner]] & (sequence[parents[inner]] < 0)]
+    sequence[parents[inner]] = sequence[inner]
+    numbered = np.flatnonzero(sequence >= 0)
+    engines = numbered[of_engine[numbered]]
+    index = TimeIndex(sequence[engines], start[engines])
+    run = np.full(len(operators), -1, np.int64)
+    run[numbered] = pick(engines, index.last(sequence[numbered], start[numbered]))
+    run[start >= pick(ends, run)] = -1
+    offered = numbered[run[numbered] < 0]
+    index = TimeIndex(sequence[offered], start[offered])
+    around = pick(find_nearest(_rows_where(sequence >= 0), parents), launching)
+    run = pick(run, around)
+    until = np.where(run >= 0, pick(start, run), pick(ends, around))
+    found = pick(offered, index.last(pick(sequence, around), until))
+    found[around < 0] = -1
+    return np.where((run >= 0) & (found >= 0), -2 - found, found).astype(np.int32)

@@ -68,9 +68,23 @@ _REMEDIES = (
             "values in float32, float16, bfloat16 or int32"
         ),
     ),
+    (
+        r"MaskedScatter\w*",
+        (
+            "x.index_put(mask.nonzero(as_tuple=True), rows) where the mask is one of rows (NPU220), or "
+            "torch.where where there are as many values as elements"
+        ),
+    ),
+    (
+        r"(NMS|NonMaxSuppression)\w*",
+        (
+            "fewer boxes before it (topk of the scores), boxes in float32, and one call for all "
+            "classes (torch_npu.contrib.function.npu_batched_multiclass_nms)"
+        ),
+    ),
     (r"ComplexAbs", "torch.view_as_real(z).pow(2).sum(-1).sqrt()"),
 )
-_KEEPS_DTYPE = re.compile(r"Unique\w*|IndexPut\w*")
+_KEEPS_DTYPE = re.compile(r"Unique\w*|IndexPut\w*|MaskedScatter\w*|NMS\w*|NonMaxSuppression\w*")
 """What another operator, or none, takes the place of, without a cast."""
 _INDEXES = frozenset({"INT32", "INT64"})
 _MOST_DTYPES = 3

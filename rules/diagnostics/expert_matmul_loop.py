@@ -55,7 +55,8 @@ MindSpeed has measured a loss."""
 _BASIS = "a grouped product at about the rates of the best products of this dump"
 _SMALL = (
     "Add", "Cast", "ConcatD", "Equal", "GatherElements", "GatherV2", "GatherV3", "Gelu", "GeluV2",
-    "Index", "IndexPutV2", "InplaceIndexAdd", "MaskedSelect", "Mul", "Muls", "NonZero", "Relu",
+    "Index", "IndexPutV2", "InplaceIndexAdd", "InplaceIndexAddWithSorted",
+    "MaskedSelect", "Mul", "Muls", "NonZero", "Relu",
     "ScatterAddWithSorted", "ScatterElementsV2", "Silu", "Slice", "StridedSlice", "StridedSliceD",
     "SwiGlu", "Swish", "TensorMove", "Transpose", "ViewCopy",
 )  # fmt: skip

@@ -251,7 +251,7 @@ def _overhead(recording: Recording) -> dict[str, bool]:
 RULE = Diagnostic(
     id="NPU401",
     name="host-bound-step",
-    summary="the device waits because kernels are launched too late",
+    summary="kernels are launched too late, and the device waits for them",
     advice=(
         "export TASK_QUEUE_ENABLE=2 (no effect with ASCEND_LAUNCH_BLOCKING=1); "
         "export CPU_AFFINITY_CONF=2 (unless threads are pinned already); "

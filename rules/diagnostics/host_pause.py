@@ -391,7 +391,7 @@ def _long_calls(ops: pd.DataFrame) -> Integers:
 RULE = Diagnostic(
     id="NPU411",
     name="host-pause",
-    summary="the device is idle because the host does something else for a while",
+    summary="the host does something else for a while, and the device is idle",
     advice=_ADVICE,
     check=check,
     gpu_advice=_ADVICE,

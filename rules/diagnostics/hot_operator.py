@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 _HOT = PRIORITY / 2
 """Share of the compute time; findings are in the order of theirs, so none vanishes just below 5 %."""
+_OF_STEP = 0.005
+"""Share of the step below which half of ``PRIORITY`` is too little: of a step that waits."""
 _MOST_SHAPES = 3
 _MOST_TYPES = 4
 _WORK = re.compile(
@@ -62,7 +64,7 @@ _WORK = re.compile(
     r"|\w*RmsNorm\w*|\w*AddLayerNorm\w*|LayerNormV\d\w*|LayerNormGradV\d\w*"
     # Of a GPU: by the operator, else by the kernel.
     r"|aten::\w*(mm|bmm|linear|matmul|conv|attention)\w*"
-    r"|.*(nvjet|gemm|Cijk|cutlass|xmma|flash|fmha).*"
+    r"|.*(nvjet|gemm|Cijk|cutlass|xmma|flash|fmha|matmul|attention|attn|::mha_).*"
 )
 _UPDATE = re.compile(r"Apply\w+|aten::_fused_\w*(adam|sgd|adagrad)\w*")
 """Work as well: an optimizer that is fused already."""
@@ -134,18 +136,20 @@ _ELSE = "look at the line and the shapes; the call with the largest time first"
 def check(recording: Recording) -> Iterator[Observation]:
     """Yield one observation for each Type with a share of the compute time that matters."""
     kernels, whole = recording.kernels[_ASKED], compute_ns(recording)
+    of_step = _OF_STEP * recording.step_ns * max(1, recording.step_count)
+    least = max(1.0, min(PRIORITY * whole, max(_HOT * whole, of_step)))
     aside = kernels["communication"].to_numpy(bool)
     left = ~(aside | is_named(kernels, COPIES, "type"))  # NPU410 tells those
     masked = rows_where(kernels, left & _by_mask(kernels))
-    if masked["duration_ns"].sum() >= max(1, _HOT * whole):
+    if masked["duration_ns"].sum() >= least:
         left &= ~kernels.index.isin(masked.index)
         yield replace(_observation(_types(masked), masked, whole, recording), advice=_BY_MASK)
-    for rows in _chains(kernels, left, whole):
+    for rows in _chains(kernels, left, least):
         left &= ~kernels.index.isin(rows.index)
         yield _observation(_types(rows), rows, whole, recording)
     kinds = kernels["type"][left]
     totals = kernels["duration_ns"][left].groupby(kinds, observed=True).sum()
-    hot = totals[(totals >= _HOT * whole) & (totals > 0)]
+    hot = totals[totals >= least]
     for kind in hot.sort_values(ascending=False, kind="stable").index:
         rows = rows_where(kernels, left & (kernels["type"] == kind).to_numpy())
         yield _observation(str(kind), rows, whole, recording)
@@ -179,7 +183,9 @@ def _by_mask(kernels: pd.DataFrame) -> NDArray[np.bool_]:
     return found
 
 
-def _chains(kernels: pd.DataFrame, chosen: NDArray[np.bool_], whole: int) -> Iterator[pd.DataFrame]:
+def _chains(
+    kernels: pd.DataFrame, chosen: NDArray[np.bool_], least: float
+) -> Iterator[pd.DataFrame]:
     """Yield chosen element-wise kernels of different Types that one line asks for, if they are hot.
 
     ``x * torch.tanh(F.softplus(x))`` is Exp, Adds, Log, Tanh and Mul: one finding, not five of
@@ -196,7 +202,7 @@ def _chains(kernels: pd.DataFrame, chosen: NDArray[np.bool_], whole: int) -> Ite
     groups = [
         found
         for where, keys in ((known, ["path", "line"]), (shaped, ["output_shapes"]))
-        for found in _hot_groups(rows_where(rows, where), keys, _HOT * whole)
+        for found in _hot_groups(rows_where(rows, where), keys, least)
     ]
     for _, found in sorted(groups, key=lambda group: -group[0]):
         if _takes_turns(found):

@@ -102,7 +102,7 @@ def test_real_sentences(chinese: None) -> None:
             ),
             (
                 "该步为 132 ms，其中 74.2% 为未掩盖通信；Mul 占计算时间的 21.9%，由 /a/main.py:366 "
-                "引起；132 ms 的步中，6 个问题可节省至多 27.9 ms。"
+                "引起；在 132 ms 的步中，解决 6 个问题可节省至多 27.9 ms。"
             ),
         ),
         (
@@ -113,7 +113,7 @@ def test_real_sentences(chinese: None) -> None:
             ),
             (
                 "rank 3 的计算每步比其他 3 个 rank 的中位数长 10.4 ms：52 ms 对 41.6 ms"
-                "（占单步的 19.8%）；52.6 ms 的步中，2 个问题可节省约 10 ms 到 10.1 ms。"
+                "（占单步的 19.8%）；在 52.6 ms 的步中，解决 2 个问题可节省约 10 ms 到 10.1 ms。"
             ),
         ),
         ("Step 26 ms", "每步 26 ms"),
@@ -161,7 +161,8 @@ def test_real_sentences(chinese: None) -> None:
             ),
             (
                 "全部 5 步的平均时长因 1 步（每步 432 ms，其中 423 ms 在 aten::detach 中："
-                "第 12 步）而增加 73.7 ms（53.5%）；64 ms 的步中，1 个问题可节省至多 23.1 ms。"
+                "第 12 步）而增加 73.7 ms（53.5%）；在 64 ms 的步中，解决 1 个问题可节省至多 "
+                "23.1 ms。"
             ),
         ),
         (
@@ -170,7 +171,7 @@ def test_real_sentences(chinese: None) -> None:
                 "(24.8% of the step), asked for by CheckpointFunctionBackward."
             ),
             (
-                "激活在反向传播中被重新计算：每步 99 个 kernel，18.6 ms（占该步的 24.8%），由 "
+                "激活在反向传播中被重新计算：每步 99 个 kernel，18.6 ms（占单步的 24.8%），由 "
                 "CheckpointFunctionBackward 发起。"
             ),
         ),
@@ -188,11 +189,12 @@ def test_real_sentences(chinese: None) -> None:
             (
                 "communication that nothing hides takes 4 ms (5.0% of the step: of concern); "
                 "inside the collectives: 3 ms moving data, 1 ms idle; most moving data: hcom_a "
-                "3 ms for an operand of 2 MB"
+                "3 ms for an operand of 2 MB, hcom_b 2 ms for an operand of 4.28 MB"
             ),
             (
                 "未被掩盖的通信耗时 4 ms（占单步的 5.0%：值得关注）；集合通信内部：搬运数据 3 ms，"
-                "空闲 1 ms；搬运数据最久的：hcom_a 3 ms（操作数 2 MB）"
+                "空闲 1 ms；搬运数据最久的：hcom_a 3 ms（操作数 2 MB），"
+                "hcom_b 2 ms（操作数 4.28 MB）"
             ),
         ),
         (

@@ -53,6 +53,9 @@ def test_functions_and_modules_around_an_operator(tmp_path: Path) -> None:
         "Net_0/Linear_0",
     ]
     assert profile.kernels["module"].iloc[2] == -1
+    node = int(profile.kernels["node"].iloc[0])
+    assert node >= 0
+    assert profile.kernels["node"].tolist() == [node, -2 - node, -1]
     forward = profile.host_ops.iloc[profile.kernels["host_op"].iloc[0]]
     assert (profile.stacks[forward["stack"]], forward["basis"]) == (FUNCTIONS, "function")
     backward = profile.host_ops.iloc[profile.kernels["host_op"].iloc[1]]

@@ -111,8 +111,13 @@ def _around(found: Occurrences, belongs: Mask, recording: Recording) -> Integers
 
 
 def find_gradient(rows: Integers, recording: Recording) -> Integers:
-    """Return the kernels of the gradient of lines that compute little but the operator."""
+    """Return the kernels of the gradient: of the same nodes of autograd, and of lines.
+
+    Lines count that compute little but the operator.
+    """
     kernels = recording.kernels
+    nodes = kernels["node"].to_numpy()
+    of_nodes = (nodes < -1) & np.isin(-2 - nodes, nodes[rows])
     back = kernels["basis"].isin(OF_GRADIENTS).to_numpy() & (kernels["path"] != "").to_numpy()
     lines = kernels.groupby(["path", "line"], observed=True).ngroup().to_numpy()
     ahead = np.where(back, 0, kernels["duration_ns"].to_numpy())
@@ -121,4 +126,4 @@ def find_gradient(rows: Integers, recording: Recording) -> Integers:
         for at in (np.arange(len(kernels)), rows)
     )
     mostly = (own > 0) & (own >= _MOSTLY * whole)
-    return np.flatnonzero(back & mostly[lines]).astype(np.int64)
+    return np.flatnonzero(of_nodes | (back & mostly[lines])).astype(np.int64)

@@ -178,10 +178,11 @@ def longest_collectives(
 
     def told(name: str, ns: float, moved: float) -> str:
         if name in payloads:
-            operand = payloads[name] / 1e6
-            return f"{name} {milliseconds(ns / steps)} for an operand of {operand:.3g} MB"
+            n = payloads[name] / 1e6
+            return f"{name} {milliseconds(ns / steps)} for an operand of {n:.3g} MB"
         if moved:
-            return f"{name} {milliseconds(ns / steps)} moving {moved / steps / 1e6:.3g} MB"
+            n = moved / steps / 1e6
+            return f"{name} {milliseconds(ns / steps)} moving {n:.3g} MB"
         return f"{name} {milliseconds(ns / steps)}"
 
     return ", ".join(told(str(name), ns, moved) for name, ns, moved in named.itertuples())

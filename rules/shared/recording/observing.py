@@ -163,7 +163,8 @@ def idle_time(recording: Recording, *, to_marks: bool = False) -> Idle:
         return Idle(start, start, rows)
     ends = np.maximum.accumulate(start + kernels["duration_ns"].to_numpy()[rows])
     step = kernels["step"].to_numpy(np.int64, na_value=-1)[rows]
-    jumps = np.flatnonzero(~np.isin(np.diff(step), (0, 1))) + 1
+    step = np.maximum.accumulate(step)  # collectives of the next step may begin in one
+    jumps = np.flatnonzero(np.diff(step) > 1) + 1
     before = np.concatenate([start[:1], ends[:-1]])
     before[jumps] = start[jumps]
     if to_marks:

@@ -67,3 +67,10 @@ def test_what_of_cpp_asks_for_kernels_without_a_line_is_named() -> None:
     assert asker(told) == "torch::autograd::AccumulateGrad"
     # An operator that the program calls itself says nothing of where.
     assert not [*askers(seen, recording(rows, [{**c, "name": "aten::add_"} for c in calls]))]
+    # Nor does what asks for a few of many.
+    at = [{"start_ns": n * MS, "host_op": 2 * n} for n in range(2, 7)]
+    more = [{**rows[0], **own} for own in at]
+    outer = [{"name": "aten::mul", "start_ns": n * MS, "duration_ns": 1000} for n in range(2, 7)]
+    looked_at = recording([*rows, *more], [*calls, *outer], step_ns=200 * MS)
+    (seen,) = hot_operator.check(looked_at)
+    assert not [*askers(seen, looked_at)]

@@ -40,6 +40,18 @@ def test_idle_time_ends_where_steps_are_missing() -> None:
     assert idle.total_ns == 4 * MS
 
 
+def test_steps_that_reach_into_each_other_leave_no_idle_time_between() -> None:
+    rows = [
+        {"step": step, "start_ns": at * MS, "duration_ns": 2 * MS}
+        for step, at in ((1, 0), (2, 1), (1, 2), (2, 3), (1, 4), (2, 6))
+    ]
+    marks = [
+        {"name": f"ProfilerStep#{step}", "start_ns": at * MS, "duration_ns": 4 * MS}
+        for step, at in ((1, 0), (2, 4))
+    ]
+    assert idle_time(recording(rows, marks), to_marks=True).total_ns == 0
+
+
 def test_idle_time_is_that_of_one_device() -> None:
     rows = [
         {"device": 0, "start_ns": 0, "duration_ns": US},

@@ -162,7 +162,7 @@ def test_seven_links_of_9_gb_a_second_are_not_63(payload: int, said: int) -> Non
     found = only(
         low_bandwidth, replace(looked_at, signals=replace(looked_at.signals, payloads=payloads))
     )
-    assert "less than 14.4 GB/s, 9.00 GB/s on average; they take 4.44 ms" in found.what
+    assert "less than 14.4 GB/s, 9.00 GB/s on average; of 4.44 ms that they take, " in found.what
     # Padding is no advice for what is a multiple of 512 bytes.
     assert ("overlap" in found.advice) == bool(said)
 
@@ -282,8 +282,8 @@ def test_large_collectives_should_reach_most_of_the_link(gb_per_s: float, expect
     found = list(low_bandwidth.check(recording([kernel("a")], transports=rows)))
     assert len(found) == expected
     for seen in found:
-        assert seen.cost_ns == round(36 * MB / gb_per_s)
         assert seen.saving_ns is not None
+        assert seen.cost_ns == seen.saving_ns[1], "what is lost, not all that they take"
         assert seen.saving_ns[1] == pytest.approx(36 * MB / gb_per_s - 2 * MS, rel=1e-6)
 
 
@@ -291,7 +291,7 @@ def test_links_side_by_side_take_the_time_of_the_collective() -> None:
     rows = [transport("a", 36 * MB, 9.0)]
     whole = [collective("a", 0, 2 * MS)]
     found = only(low_bandwidth, recording(transports=rows, collectives=whole))
-    assert (found.cost_ns, found.saving_ns) == (2 * MS, (0, MS))
+    assert (found.cost_ns, found.saving_ns) == (MS, (0, MS))
 
 
 def test_a_size_that_is_no_multiple_of_512_bytes_makes_a_collective_slow() -> None:

@@ -34,6 +34,11 @@ def test_20_us_on_the_ai_cpu_are_told(duration: int, expected: int) -> None:
     assert all(o.kernels == {0} and o.places[0].line == 9 for o in found)
 
 
+def test_what_to_write_instead_of_masked_scatter_is_said() -> None:
+    found = only(ai_cpu_operator, recording([on_ai_cpu(5 * MS, type="MaskedScatter")]))
+    assert "index_put(mask.nonzero(as_tuple=True), rows)" in found.advice
+
+
 def test_no_saving_is_made_up() -> None:
     found = only(ai_cpu_operator, recording([on_ai_cpu(5 * MS)]))
     assert found.saving_ns is None

@@ -40,7 +40,8 @@ def test_a_twentieth_of_the_compute_time_is_told_and_what_is_near_it(spent: int,
     [("MatMulV3", True), ("BatchMatMulV2", True), ("GroupedMatmul", True), ("Conv2D", True),
      ("FlashAttentionScoreGrad", True), ("SwiGluGrad", True), ("ApplyAdamWV2", True),
      ("Swish", False), ("AddRmsNorm", True), ("LayerNormV3", True), ("Norm", False),
-     ("aten::_fused_adamw_", True),
+     ("aten::_fused_adamw_", True), ("_matmul_ogs_NNT_bf16xbf16", True),
+     ("vllm::unified_attention_with_output", True),
      ("ForeachAddList", False), ("Cast", False), ("NonZero", False), ("Exp", False),
      ("SomethingNew", False)],
 )  # fmt: skip
@@ -103,3 +104,9 @@ def test_the_gradient_of_an_assignment_goes_with_it() -> None:
 def test_a_mask_alone_is_an_operator_like_others() -> None:
     (seen,) = check(recording([kernel("NonZero", MS)]))
     assert "x[index] = v" in seen.advice
+
+
+def test_a_step_that_waits_is_told_of_no_type_that_takes_next_to_nothing_of_it() -> None:
+    rows = [kernel("IndexPutV2", 4 * MS), kernel("MatMulV3", 96 * MS)]
+    told = [o.what.split()[0] for o in check(recording(rows, step_ns=900 * MS))]
+    assert told == ["MatMulV3"]

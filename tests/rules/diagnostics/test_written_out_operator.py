@@ -225,3 +225,10 @@ def test_attention_on_a_gpu_is_known_by_what_it_reads() -> None:
     assert found.gpu_advice.startswith("F.scaled_dot_product_attention")
     apart = [*rows[:-1], kernel("aten::bmm", f"{heads};8,4,64", "")]
     assert seen(RULE, chain(*apart, times=2)) == []
+
+
+def test_nodes_of_autograd_lead_to_the_gradient_without_lines() -> None:
+    ahead = [{**row, "node": at} for at, row in enumerate([*GELU, BEHIND])]
+    behind = [{**kernel("Mul", f"{X};{X}", X), "node": -2 - at} for at in (7, 6, 5, 4, 4)]
+    found = the(seen(RULE, chain(*ahead, *behind, times=1)))
+    assert len(found.kernels) == len(GELU) + 4, "not that of the product behind it"
