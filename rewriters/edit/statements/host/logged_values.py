@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.statements.surroundings import Surroundings
 
 _LOGS = re.compile(
-    r"^(print|info|debug|warning|log\w*|\w+_log(ging)?|append|add_scalar\w*|record\w*|update|write|set_postfix|format|metrics?)$"
+    r"^(print|info|debug|warning|log\w*|\w+_log(ging)?|append|add_scalar\w*|record\w*|update|write|set_postfix|format|metrics?|track_\w+)$"
 )
 _LOGS_IN = re.compile(r"(?i)(^|_)(logs?|logging|metrics)(_|$)")
 _STATISTICS = re.compile(r"(^|_)([Ss]tats|[Ss]tatistics)$|[a-z](Stats|Statistics)$")

@@ -36,7 +36,7 @@ def find_routers(here: Surroundings) -> Iterator[Proposal]:
         return  # an ``Indexer`` selects keys of attention
     if "scatter" in text and not _EXPERTS.search(around):
         return  # slots of a memory: what is not selected becomes zero, and all of them are read
-    if re.search(r"(?i)vocab|temperature|top_p\b|npu_moe_gating", text):
+    if re.search(r"(?i)vocab|temperature|top_p\b|npu_moe_gating|softplus", text):
         return
     for node in here.nodes:
         match node:
