@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import re
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
@@ -26,7 +25,7 @@ from npufix.rewriters.edit.statements.searches import (
     write,
 )  # fmt: skip
 from npufix.rewriters.edit.statements.surroundings import TooLargeError
-from npufix.rewriters.facts.chosen import find_choice, is_reference, is_written
+from npufix.rewriters.facts.chosen import find_choice, is_reference, is_written, only_shows
 from npufix.rewriters.facts.occasions import is_hot, occasion
 from npufix.rewriters.facts.recorded_facts import RecordedFacts, aten_names
 from npufix.rewriters.facts.site_facts import SourceFacts
@@ -36,6 +35,7 @@ from npufix.rewriters.graph.modules.scopes import MODULE, top_level
 from npufix.rewriters.graph.reader import read_function
 from npufix.rewriters.graph.special import Op
 from npufix.rewriters.match.matching import find, pattern_of
+from npufix.rewriters.match.off_limits import off_limits
 from npufix.rewriters.match.prefilter import words_for
 from npufix.rewriters.match.vocabulary import Vocabulary
 
@@ -44,17 +44,10 @@ if TYPE_CHECKING:
 
     from npufix.rewriters.edit.statements.proposal import Proposal
     from npufix.rewriters.graph.dataflow import FunctionFlow
-    from npufix.rewriters.graph.modules.names import ModuleNames
-    from npufix.rewriters.graph.modules.scopes import Scope
     from npufix.rewriters.graph.nodes import Node
     from npufix.rewriters.match.matching import Match
     from npufix.rewriters.match.recorded_call import RecordedCall
     from npufix.rules.substitution import Form, Substitution
-
-# Code that is compiled, or whose backward pass is written by hand, is not ours to change.
-_COMPILED = re.compile(
-    r"\b(jit\.(script|trace|ignore)\w*|(triton|numba)\.jit|njit|jit_fuser|custom_op)\b"
-)
 
 # Each change of a function reads it again: so many expressions are read for the changes of one.
 _MOST_EFFORT = 60_000
@@ -166,7 +159,7 @@ def _sites_in(  # noqa: PLR0913, PLR0917 - what is looked for, and where
     yield from matched
     lines = frozenset().union(*(site.lines for site in matched if site.rewrite))
     beside_kernels = _mentions_npu(source) or "triton.jit" in source
-    if not chosen_too and beside_kernels and is_reference(flow):
+    if not chosen_too and ((beside_kernels and is_reference(flow)) or only_shows(flow)):
         return
     searched = [rule for rule in rules if rule.search and rule.search != "loops"]
     found = list(_propose(source, flow, searched, looking, with_text=with_text))
@@ -292,19 +285,6 @@ def _make_site(
 
 def _first_line(function: FunctionNode) -> int:
     return min([function.lineno, *(d.lineno for d in function.decorator_list)])
-
-
-def off_limits(scope: Scope, names: ModuleNames) -> str:
-    """Return why nothing in a function is changed, "" if it may be."""
-    for decorator in map(ast.unparse, scope.function.decorator_list):
-        if _COMPILED.search(decorator):
-            return f"it is compiled: @{decorator}"
-    bases = [names.dotted(b) or ast.unparse(b) for b in scope.cls.bases] if scope.cls else []
-    if any(base.endswith("autograd.Function") for base in bases):
-        return "it belongs to a torch.autograd.Function, whose backward pass is written by hand"
-    if any(base.endswith("ScriptModule") for base in bases):
-        return "it belongs to a ScriptModule, which is compiled"
-    return ""
 
 
 @lru_cache(maxsize=1)

@@ -15,11 +15,11 @@ from npufix.rewriters.explain import near_misses, refusals
 from npufix.rewriters.facts.chosen import is_reference
 from npufix.rewriters.facts.occasions import is_hot, occasion
 from npufix.rewriters.facts.steps.occasion import Occasion
-from npufix.rewriters.find import off_limits
 from npufix.rewriters.graph.dataflow import UnsupportedCodeError
 from npufix.rewriters.graph.modules.names import FunctionNode, module_names
 from npufix.rewriters.graph.modules.scopes import MODULE, scopes, top_level
 from npufix.rewriters.graph.reader import read_function
+from npufix.rewriters.match.off_limits import off_limits
 from npufix.rewriters.write.user_error import UserError
 
 if TYPE_CHECKING:

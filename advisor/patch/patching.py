@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 import warnings
 from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 # Weights are floating point, so tensors of the same dtype are as well.
 _SAME_DTYPE = "same-dtype"
+_BACKEND = re.compile(r"(^|_)(npu|ascend|dlinfer|310p|cann)(_|\.|$)")
 _ACTIVATION = "activation-is-"
 _INTERRUPTED = "interrupted before it was verified"
 
@@ -139,9 +142,12 @@ def _of_settings(item: Located) -> Verdict:
 
 
 def needs_npu(tree: SourceTree) -> bool:
-    """Tell whether the program cannot start without torch_npu: then no fallback is needed."""
+    """Tell whether the program cannot start without torch_npu: then no fallback is needed.
+
+    What lies below a package in ``backends/ascend`` or ``npu_patch.py`` is one backend of several.
+    """
     for file in tree.files.values():
-        if "torch_npu" in file.text:
+        if "torch_npu" in file.text and not _is_of_backend(file.relative):
             try:
                 module = ast.parse(file.text)
             except (SyntaxError, ValueError, RecursionError):
@@ -149,6 +155,10 @@ def needs_npu(tree: SourceTree) -> bool:
             if imports_torch_npu(module, unconditionally=True):
                 return True
     return False
+
+
+def _is_of_backend(relative: str) -> bool:
+    return any(map(_BACKEND.search, PurePosixPath(relative).parts[1:]))
 
 
 def may_be_written(item: Located, allowed: frozenset[str]) -> bool:

@@ -13,7 +13,7 @@ import msgspec
 
 from npufix.rewriters.edit.statements.programs.files import find_settings
 from npufix.rewriters.explain import near_misses, refusals
-from npufix.rewriters.find import find_sites, off_limits
+from npufix.rewriters.find import find_sites
 from npufix.rewriters.graph.dataflow import UnsupportedCodeError
 from npufix.rewriters.graph.modules.names import FunctionNode, ModuleNames, module_names
 from npufix.rewriters.graph.modules.scopes import scopes, top_level
@@ -29,6 +29,7 @@ from npufix.rewriters.match.matching import (
     parse_rule_function,
     pattern_of,
 )
+from npufix.rewriters.match.off_limits import off_limits
 from npufix.rules.substitution import Form, Rewritten, Safety, Substitution
 
 if TYPE_CHECKING:

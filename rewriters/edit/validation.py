@@ -25,6 +25,8 @@ _FREE = frozenset(
     {"attr", "const", "dtype", "dtype_of", "global", "item", "list", "param", "rank", "shape",
      "size", "slice", "tuple", "cast"}
 )  # fmt: skip
+_OF_SHAPES = frozenset({Op.DTYPE_OF, Op.RANK, Op.SHAPE, Op.SIZE})
+"""What reads no element of a tensor, which somebody else may then compute in vain."""
 _INDEX = frozenset({Op.CONST, Op.SLICE, Op.TUPLE})
 """What an index that makes a view is made of."""
 _DEAR = operators.PRODUCTS | {Op.CALL}
@@ -57,7 +59,8 @@ def difference(new: FunctionFlow, flow: FunctionFlow, match: Match, form: Form) 
     if _runs_twice(new, flow):
         return "a call whose result has a name already would run twice"
     # What the fused operator computes must not be computed beside it once more.
-    needed = {node for node in wanted.walk() if node.op not in operators.PRODUCTS}
+    read = wanted.walk(lambda node: () if node.op in _OF_SHAPES else node.args)
+    needed = {node for node in read if node.op not in operators.PRODUCTS}
     if wanted.op == root.op and {*wanted.args} == {*root.args}:
         needed -= {*root.args}  # ``addcmul`` is read as the sum that it computes
     needed |= {e.node for e in flow.evaluations if _is_apart(e, match.evaluation)}

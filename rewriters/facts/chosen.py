@@ -57,7 +57,7 @@ def is_reference(flow: FunctionFlow) -> bool:
     ``rms_norm_ref``; ``gated_delta_rule_native`` beside ``gated_delta_rule_npu``.
     """
     name = flow.function.name
-    if _REFERENCE.search(name) is not None:
+    if _REFERENCE.search(name) is not None or only_shows(flow):
         return True
     if not _falls_back(name):
         return False
@@ -69,6 +69,38 @@ def is_reference(flow: FunctionFlow) -> bool:
     what = _what(name)[0]
     others = [other for other in beside if other != name and _what(other)[0] == what]
     return not all(map(_falls_back, others))
+
+
+_SHOWS = re.compile(
+    r"(?i)\bnaive (\w+ )?implementation\b"
+    r"|\bfor (debugging|prototyping|testing)( and \w+)? (only|purposes)\b"
+)
+
+
+def only_shows(flow: FunctionFlow) -> bool:
+    """Tell whether code says that it is there to be read, or to test others by.
+
+    Its docstring does, or it is called naive, and so is whatever calls it in its module:
+    ``naive_attention`` of ``class NaiveAttention``, which a setting chooses.
+    """
+    if _SHOWS.search(ast.get_docstring(flow.function) or ""):
+        return True
+    if flow.cls is not None:
+        return _is_naive(flow.cls.name)
+    name, tree = flow.function.name, flow.names.tree
+    if not _is_naive(name) or tree is None:
+        return False
+    users = [
+        code
+        for code in tree.body
+        if code is not flow.function
+        and any(isinstance(n, ast.Name) and n.id == name for n in walk(code))
+    ]
+    return bool(users) and all(_is_naive(getattr(code, "name", "")) for code in users)
+
+
+def _is_naive(name: str) -> bool:
+    return "naive" in (word.lower() for word in _WORD.findall(name))
 
 
 def _has_stand_in(cls: ast.ClassDef, name: str) -> bool:

@@ -67,7 +67,7 @@ _ONCE = re.compile(
     r"|on_\w*epoch|[gs]et_time_?steps)(_.*)?"
 )
 _VALIDATES = re.compile(
-    r"_*(valid(_(step|epoch|one_epoch)|$)|sample_images?(_inference)?$|make_inputs|(make|get|create)_(dummy|example)_inputs"
+    r"_*(valid(_(step|epoch|one_epoch)|$)|prediction_step$|sample_images?(_inference)?$|make_inputs|(make|get|create)_(dummy|example)_inputs"
     r"|(?i:intersection_?and_?union))"
 )
 _ENDS = re.compile(

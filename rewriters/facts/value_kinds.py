@@ -23,7 +23,7 @@ from npufix.rewriters.facts.module_facts import is_parameter, returns_tensor
 from npufix.rewriters.facts.shapes import SAME_SHAPE, Shapes, annotation
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import is_int_attribute
-from npufix.rewriters.graph.modules.syntax import nodes_of
+from npufix.rewriters.graph.modules.syntax import last_name, nodes_of
 from npufix.rewriters.graph.modules.torch_names import TORCH_FUNCTIONS
 from npufix.rewriters.graph.special import Op
 
@@ -86,6 +86,7 @@ _INDEX_NAME = re.compile(
 )
 _TENSOR_NAME = re.compile(r"(^|_)(emb(ed(ding)?)?|feat(ure)?|hidden|logit|tensor)s?(_states?)?$")
 """Of what has a row for each position."""
+_TENSOR_CLASS = re.compile(r"\w*Tensor|Parameter|Buffer")
 _OF_NUMPY = re.compile(r"(import alias\(name='|from 0 )?(numpy|scipy|cv2|skimage|PIL)\b")
 """Of a module, or of what a function imports: ``from scipy.sparse import dok_matrix``."""
 _SEVERAL = re.compile(r"^(?!num_|n_)\w*s$")
@@ -129,6 +130,8 @@ class ValueKinds:
         if declared in {"int", "float", "bool", "str"} or OF_ARRAY.fullmatch(declared):
             return False
         if node.op == Op.PARAM and "tensordict" in f"{node.value} {declared}".lower():
+            return False
+        if node.op == Op.PARAM and node.value in _list_of_other_classes(self.flow):
             return False
         if node in self._operands_of_tensors or returns_tensor(self.flow, node):
             return True
@@ -447,6 +450,19 @@ def _list_holding_none(flow: FunctionFlow) -> frozenset[str]:
                 ast.Subscript(ast.Name(name)), [ast.Is() | ast.IsNot()], [ast.Constant(None)]
             ):
                 found.add(name)
+    return frozenset(found)
+
+
+@lru_cache(maxsize=4)
+def _list_of_other_classes(flow: FunctionFlow) -> frozenset[str]:
+    """Return what a function says is no tensor: ``assert isinstance(data, TensorDict)``."""
+    found: set[str] = set()
+    for code in nodes_of(flow.function):
+        match code:
+            case ast.Assert(ast.Call(ast.Name("isinstance"), [ast.Name(name), kinds], [])):
+                classes = kinds.elts if isinstance(kinds, ast.Tuple) else [kinds]
+                if not any(_TENSOR_CLASS.fullmatch(last_name(c) or "") for c in classes):
+                    found.add(name)
     return frozenset(found)
 
 

@@ -146,6 +146,15 @@ def train_step(model, batches, args):
         if args.empty_unused_memory_level > 0:
             torch.cuda.empty_cache()
 """,
+        # another part of the program needs the memory
+        """
+def train_step(manager, model, batch):
+    loss = model(batch)
+    loss.backward()
+    manager.exit_train_mode()
+    torch.cuda.empty_cache()
+    return loss
+""",
         # one stream
         """
 def train_step(model, x: torch.Tensor):

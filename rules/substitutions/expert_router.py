@@ -151,6 +151,15 @@ class Gate(nn.Module):
         experts = (scores + self.bias).topk(2)[1]
         return scores.gather(1, experts), experts, scores
 """,
+        # slots of a memory, of which all are written
+        """
+class Memory(nn.Module):
+    def forward(self, x, router):
+        scores = router.sigmoid()
+        slots = (scores + self.bias).topk(self.topk, dim=-1)[1]
+        chosen = torch.zeros_like(router).scatter_(-1, slots, scores.gather(-1, slots))
+        return self.write(x, chosen)
+""",
         # detections
         """
 class Head(nn.Module):

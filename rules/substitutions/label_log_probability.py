@@ -138,6 +138,13 @@ def policy(logits, labels):
     chosen = logps.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
     return chosen, -(logps.exp() * logps).sum(-1)
 """,
+        # that of a blank is read too, and the shape of all for the labels
+        """
+def transducer(logits, labels, blank):
+    logps = F.log_softmax(logits, dim=-1)
+    index = labels.expand(logps.shape[:-1]).unsqueeze(-1)
+    return logps.gather(-1, index).squeeze(-1), logps[..., blank]
+""",
         # several labels per row
         """
 def best(logits: torch.Tensor, k):

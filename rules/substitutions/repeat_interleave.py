@@ -298,6 +298,12 @@ RULE = Substitution(
     passes=(2, 2),
     requires="torch_npu>=2.1",
     valid=(
+        # another class
+        """
+def f(data, n: int):
+    assert isinstance(data, TensorDict)
+    return data.repeat_interleave(n)
+""",
         # one number of repeats per element
         """
 def f(x: torch.Tensor, durations: torch.Tensor):

@@ -437,7 +437,7 @@ class Indexer:
                 known = self.of.facts.shapes.least_rank
                 if value.rank is not None and known(value.rank.base) + value.rank.more > 0:
                     raise CannotBatchError(UNKNOWN_INDEX)  # ``x[i, y.topk(k, 1)[1][i]]``
-                if self._holds_lists(value.code):
+                if self._holds_lists(value.code) or self.of.facts.dtype(value.code) == "bool":
                     raise CannotBatchError(UNKNOWN_INDEX)
                 self.of.conditions["number-index"] = None
                 before = sum(n.startswith("index") for n in self.of.shown)

@@ -29,8 +29,6 @@ _ON_HOST = re.compile(
     r"|ImageProcessor(Fast)?|VideoProcessor|(?<!Attn)(?<!Attention)(?<!Logits)(?<!Score)Processor"
     r"|TritonPythonModel|[a-z]Proto)$"  # ``DataProto``, what processes hand to each other
 )
-_DRIVER = re.compile(r"(\w*[a-z])?Ray\w*Trainer")
-"""Classes that have workers compute, also where another file says how."""
 _WAITS_FOR_OTHERS = frozenset({"ray.get", "ray.wait", "torch.distributed.rpc.rpc_sync"})
 OF_TEXT = frozenset({"tokenizer", "processor"})
 """What is handed to those who turn text into numbers, or numbers into text."""
@@ -171,7 +169,7 @@ def is_host_code(flow: FunctionFlow) -> bool:
     if compiled or _FOR_HOST.fullmatch(flow.function.name) or _takes_tokenizer(flow.function):
         return True
     if flow.cls is None:
-        return _drives_others(flow) or _serves_driver(flow)
+        return _drives_others(flow) or _takes_message(flow.function)
     classes = (flow.cls, *flow.names.bases(flow.cls))
     bases = [_name_of_base(base) for cls in classes for base in cls.bases]
     if any(base.endswith("Module") and not base.endswith("DataModule") for base in bases):
@@ -185,6 +183,16 @@ def is_host_code(flow: FunctionFlow) -> bool:
         or _drives_others(flow)
         or any(_asks_for_cores_alone(flow, code) for code in flow.cls.decorator_list)
     )
+
+
+def _takes_message(function: FunctionNode) -> bool:
+    """Tell whether a function gets what processes hand to each other: ``data: "DataProto"``.
+
+    A driver computes with it on the host; where a worker has it moved, a method does so.
+    """
+    args = (*function.args.args, *function.args.kwonlyargs)
+    kinds = (ast.unparse(a.annotation) for a in args if a.annotation is not None)
+    return any(re.search(r"[a-z]Proto\b", kind) is not None for kind in kinds)
 
 
 def _is_kernel(flow: FunctionFlow, decorator: ast.expr) -> bool:
@@ -215,20 +223,6 @@ def _drives_others(flow: FunctionFlow) -> bool:
     calls = [node for node in nodes_of(code) if isinstance(node, ast.Call)]
     waits = any((flow.names.dotted(call.func) or "") in _WAITS_FOR_OTHERS for call in calls)
     return waits and not any(last_name(call.func) in _ON_DEVICE for call in calls)
-
-
-def _serves_driver(flow: FunctionFlow) -> bool:
-    """Tell whether a function stands beside a driver, and takes what that sends about.
-
-    ``def compute_mask(data: DataProto)`` beside ``class RayTrainer(RayPPOTrainer)``.
-    """
-    args = flow.function.args
-    taken = [a.annotation for a in (*args.args, *args.kwonlyargs) if a.annotation is not None]
-    if not any(_ON_HOST.search(ast.unparse(kind)) for kind in taken):
-        return False
-    beside = [n for n in getattr(flow.names.tree, "body", ()) if isinstance(n, ast.ClassDef)]
-    names = [n for cls in beside for n in (cls.name, *map(_name_of_base, cls.bases))]
-    return any(map(_DRIVER.fullmatch, names))
 
 
 def is_warned_of(function: FunctionNode, line: int) -> bool:

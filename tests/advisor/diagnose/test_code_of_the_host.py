@@ -57,23 +57,16 @@ def test_an_actor_that_asks_for_cores_alone_is_on_the_host(
 
 
 @pytest.mark.parametrize(
-    ("beside", "shown"),
-    [
-        ("class RobRayPPOTrainer(RayPPOTrainer):\n    pass", False),
-        ("class Worker(RayWorker):\n    pass", True),
-    ],
+    ("given", "shown"), [("DataProto", False), ('"DataProto"', False), ("Batch", True)]
 )
-def test_what_a_driver_is_sent_is_on_the_host(tmp_path: Path, beside: str, *, shown: bool) -> None:
+def test_what_a_driver_is_sent_is_on_the_host(tmp_path: Path, given: str, *, shown: bool) -> None:
     text = f"""
 import torch
 
 
-def compute_mask(data: DataProto) -> torch.Tensor:
+def compute_mask(data: {given}) -> torch.Tensor:
     done = data.batch["done"].cumsum(1)
     return torch.where(done > 0, torch.tensor(0, device=done.device), done)
-
-
-{beside}
 """
     assert bool(places(scanned(tmp_path, {"trainer.py": text}))) is shown
 

@@ -71,6 +71,7 @@ def test_a_value_that_the_host_needs_is_not_spoken_of(code: str) -> None:
         ("return y[: int(torch.randint(9, (), device=x.device))]", ""),
         ("n = x.max().item()\n    if n > 3:\n        print(n)\n    return y", ""),
         ("n = x.shape[0]\n    return y[: max(n, 4)]", ""),
+        ("n = x.sum()\n    dist.all_reduce(n)\n    return y.new_zeros(n.item())", ""),
         ("n = dist.all_gather(x)\n    return y.new_zeros(max(n).item() - len(x))", ""),
         ("n = x.nonzero()[:, 0]\n    return y.split(n.tolist())", ""),
     ],

@@ -254,3 +254,20 @@ def test_a_sampler_that_is_a_module_runs_on_the_device(base: str, told: int) -> 
     """
     sites = found(text, "NPU214")
     assert len([s for s in sites if s.occasion is Occasion.STEP]) == told
+
+
+@pytest.mark.parametrize(
+    ("then", "told"),
+    [("parts = divide(lengths)", "before the loop"), ("print(lengths)", "only logged")],
+)
+def test_a_list_that_something_is_divided_by_is_no_log(then: str, told: str) -> None:
+    text = f"""
+class Engine(nn.Module):
+    def train_step(self, batch):
+        lengths = []
+        for prompt_len, response_len in zip(batch["prompt_length"], batch["response_length"]):
+            lengths.append(prompt_len.item() + response_len.item())
+        {then}
+        return parts
+"""
+    assert told in found(text, "NPU214")[0].problem

@@ -248,6 +248,13 @@ def test_compiled_functions_are_off_limits(decorator: str) -> None:
     assert sites(code) == []
 
 
+def test_what_a_compiled_function_calls_is_compiled_along() -> None:
+    code = "def f(x: torch.Tensor):\n    x[x < 0] = 0\n    return x\n\n\n"
+    user = "def g(x):\n    return f(x)\n\n\n@torch.jit.script\ndef h(x):\n    return g(x)\n"
+    assert sites(code + user) == []
+    assert sites(code + user.replace("@torch.jit.script\n", ""))
+
+
 @pytest.mark.parametrize("base", ["torch.autograd.Function", "Function", "torch.jit.ScriptModule"])
 def test_classes_with_a_backward_of_their_own_are_off_limits(base: str) -> None:
     code = f"from torch.autograd import Function\n\nclass C({base}):\n    @staticmethod\n"

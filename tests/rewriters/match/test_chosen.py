@@ -239,3 +239,26 @@ def test_what_is_written_into_one_branch_is_no_choice_in_the_other() -> None:
         assert site.rewrite is not None
         assert len(list(find_sites(site.rewrite.portable, [site.rule]))) == 1
         assert len(list(find_sites(site.rewrite.direct, [site.rule], chosen_too=True))) == 1
+
+
+@pytest.mark.parametrize(
+    ("beside", "says", "left"),
+    [
+        ("NaiveAttention", "Compute it.", True),
+        ("Attention", "Compute it.", False),
+        ("Attention", "Naive implementation in PyTorch, for testing.", True),
+    ],
+)
+def test_what_is_there_to_be_read_is_left_alone(beside: str, says: str, *, left: bool) -> None:
+    code = f"""
+class {beside}:
+    def forward(self, x: torch.Tensor):
+        return naive_clip(x)
+
+
+def naive_clip(x: torch.Tensor):
+    \"\"\"{says}\"\"\"
+    x[x < 0] = 0
+    return x
+"""
+    assert (sites(code) == []) is left

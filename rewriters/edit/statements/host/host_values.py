@@ -376,7 +376,7 @@ def _say_what_waits(here: Surroundings, read: Read, users: Sequence[Node]) -> Pr
         return None  # ``torch.randint(9, (1,), device=d).item()`` draws for the host
     by_size = makes_shapes(here, users) or counts_rounds(here, read.code)
     if by_size or is_default(here, read.code):
-        return tell_size(read.code, value)
+        return tell_size(here, read.code, value)
     tests = tests_of(here, read.code, users)
     if any(map(is_check, tests)):
         return Proposal(read.code, _FOR_CHECK) if here.loop_of(read.code) is None else None

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.statements.surroundings import Surroundings
 
 _LOGS = re.compile(
-    r"^(print|info|debug|warning|log\w*|\w+_log(ging)?|append|add_scalar\w*|record\w*|update|write|set_postfix|format|metrics?)$"
+    r"^(print|info|debug|warning|log\w*|\w+_log(ging)?|append|add_scalar\w*|record\w*|update|write|set_postfix|format|metrics?|track_\w+)$"
 )
 _LOGS_IN = re.compile(r"(?i)(^|_)(logs?|logging|metrics)(_|$)")
 _STATISTICS = re.compile(r"(^|_)([Ss]tats|[Ss]tatistics)$|[a-z](Stats|Statistics)$")
@@ -31,6 +31,7 @@ _LOGGERS = re.compile(
     r"(?i)(^|_)(history|logger|meters?|monitor|pbar|progress|recorder|stats?|tracker|writer)(_|$)"
 )
 """Whose methods get what people look at: ``loss_recorder.add(loss=x)``."""
+_SUMS_UP = re.compile(r"array|f?sum|len|max|mean|median|min|std|(as_)?tensor|stack|zip|enumerate")
 _FOR_SUM = (
     "keep it on the device (total += loss.detach()) and read it every N steps, all values of a "
     "step at once"
@@ -102,6 +103,7 @@ def find_logged(  # noqa: C901, PLR0911, PLR0912 - one case a way
                 return _keep_or_tell(here, code, tensor, how, outer)
             case ast.Call(ast.Attribute(_, name) | ast.Name(name)) if _LOGS.match(name):
                 used = name == "update" and not isinstance(here.parents.get(id(outer)), ast.Expr)
+                used = used or (name == "append" and _is_decided_by(here, outer))
                 return None if used else Proposal(code, _FOR_LOG)
             case ast.Call(function) if _STATISTICS.search(last_name(function)):
                 return Proposal(code, _FOR_LOG)  # ``self._stats(loss.item(), scores)``
@@ -123,6 +125,20 @@ def find_logged(  # noqa: C901, PLR0911, PLR0912 - one case a way
             case ast.stmt():
                 break
     return None
+
+
+def _is_decided_by(here: Surroundings, append: ast.Call) -> bool:
+    """Tell whether a list goes to a function that may decide by it: ``parts = divide(lengths)``."""
+    match append.func:
+        case ast.Attribute(ast.Name(name), _) if not _KEPT.search(name):
+            return any(
+                isinstance(n, ast.Call)
+                and any(isinstance(arg, ast.Name) and arg.id == name for arg in n.args)
+                and isinstance(here.parents.get(id(n)), (ast.Assign, ast.For))
+                and not _SUMS_UP.fullmatch(last_name(n.func) or "")
+                for n in here.nodes
+            )
+    return False
 
 
 def _tell_rows(here: Surroundings, code: ast.Call) -> Proposal | None:

@@ -22,6 +22,7 @@ _SELECTS_KEYS = re.compile(r"(?i)indexer(_|\.|$)")
 _TWO_OF_GROUP = re.compile(r"topk\([^()]*\b2\b")
 _BESIDE = frozenset({"mean", "sum", "log", "bincount"})
 """What an auxiliary loss makes of all scores."""
+_EXPERTS = re.compile(r"(?i)expert|(^|[^a-z])moe|MoE")
 _LAST = frozenset({-1, 1, 2})
 """Where the experts are: behind tokens, or behind batch and sequence."""
 _GROUPS = ", k_group=groups taken, group_count=groups, group_select_mode={}"
@@ -33,7 +34,9 @@ def find_routers(here: Surroundings) -> Iterator[Proposal]:
     around = f"{here.flow.qualname} {text}"
     if _ROUTER.search(around) is None or _SELECTS_KEYS.search(here.flow.qualname):
         return  # an ``Indexer`` selects keys of attention
-    if re.search(r"(?i)vocab|temperature|top_p\b|npu_moe_gating", text):
+    if "scatter" in text and not _EXPERTS.search(around):
+        return  # slots of a memory: what is not selected becomes zero, and all of them are read
+    if re.search(r"(?i)vocab|temperature|top_p\b|npu_moe_gating|softplus", text):
         return
     for node in here.nodes:
         match node:

@@ -40,6 +40,11 @@ _OF_REQUEST = re.compile(
     r"|transcribe|translate|tts|\w+2(mel|wav))(_|$)"
 )
 """What runs once for a text or an image: what stands beside its loops gives memory back once."""
+_CHANGES_PHASE = re.compile(
+    r"(?i)(^|_)(clean_?up|exit|free|load|offload|onload|release|reload|reshard|resume|sleep|switch"
+    r"|unload|wake)(_|$)"
+)
+"""What stands beside it where another part of the program needs the memory next."""
 _MANY_STEPS = re.compile(r"_*(\w+_)?(fit|train|learn)(_(one_)?epochs?)?")
 _HOOK = re.compile(r"(?i)hook|callback|(^|\.)(on|before|after)_\w+$")
 
@@ -57,6 +62,12 @@ _GIVES_BACK = (
 def _gives_back(here: Surroundings, code: ast.Call) -> bool:
     """Tell whether each step gives memory back: not where it has run out, or an epoch ends."""
     if any(isinstance(outer, ast.ExceptHandler) for outer in here.around(code)):
+        return False
+    block = here.block_of(statement := here.statement_of(code))
+    at = block.index(statement)
+    beside = (n for near in block[max(at - 2, 0) : at + 2] for n in walk(near))
+    calls = (last_name(n.func) or "" for n in beside if isinstance(n, ast.Call))
+    if any(_CHANGES_PHASE.search(name) for name in calls):
         return False
     loop = here.loop_of(code)
     if isinstance(loop, ast.For) and "epoch" in ast.unparse(loop.target).lower():

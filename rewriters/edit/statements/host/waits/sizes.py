@@ -179,12 +179,16 @@ def is_called_so(code: ast.expr) -> bool:
     return False
 
 
-def tell_size(code: ast.expr, value: Node | None) -> Proposal | None:
+def tell_size(here: Surroundings, code: ast.expr, value: Node | None) -> Proposal | None:
     """Return what to do about a number that becomes a size, unless nobody can know it before.
 
     How much other ranks have is such a number, and how many a search has found.
     """
-    for node in () if value is None else value.walk():
+    parts = set() if value is None else {*value.walk()}
+    calls = (found.node.args for found in here.flow.by_operation.get(Op.CALL, ()))
+    if any(_FROM_RANKS.search(str(to.value)) and parts & {*x[:1]} for to, *x in calls):
+        return None  # ``dist.all_reduce(longest)`` has written to it
+    for node in parts:
         called = str(node.args[0].value) if node.op == Op.CALL else ""
         if node.op in _FOUND or _FROM_RANKS.search(called):
             return None
