@@ -222,3 +222,50 @@ def test_a_sampler_that_is_a_module_runs_on_the_device(base: str, told: int) -> 
     """
     sites = found(text, "NPU214")
     assert len([s for s in sites if s.occasion is Occasion.STEP]) == told
+
+
+_FILL = """
+def fill(n: int, x: torch.Tensor) -> torch.Tensor:
+    left = torch.ones(n, dtype=torch.bool)
+    for limit in [0.1, 0.2]:
+        if not left.any():
+            break
+        left[x > limit] = False
+    return left
+"""
+_SAID = """
+class Loss(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        known = torch.isfinite(x)
+        if not known.all():
+            logger.debug("%d are left out", (~known).sum().item())
+        return torch.where(known, x, 0).sum()
+"""
+_SCORES = """
+class PerImage(MeanAveragePrecision):
+    def forward(self, scores: torch.Tensor):
+        return [row.cpu().tolist() for row in scores]
+"""
+_DOUBLE = """
+class Net(nn.Module):
+    def forward(self, x: torch.Tensor, data):
+        x = torch.relu(x)
+        y = x.double()
+        data.update_forces(y)
+"""
+
+
+@pytest.mark.parametrize(
+    ("rule", "text", "by"),
+    [
+        ("NPU217", _FILL, ("dtype=torch.bool", "dtype=torch.bool, device=x.device")),
+        ("NPU214", _SAID, ("not known.all()", "self.training")),
+        ("NPU214", _SCORES, ("MeanAveragePrecision", "nn.Module")),
+        ("NPU225", _DOUBLE, ("data.update_forces(y)", "return y.exp()")),
+    ],
+)
+def test_what_lies_on_the_host_or_is_done_for_others_costs_no_step(
+    rule: str, text: str, by: tuple[str, str]
+) -> None:
+    assert not found(text, rule)
+    assert found(text.replace(*by), rule)

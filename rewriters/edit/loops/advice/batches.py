@@ -155,9 +155,17 @@ def _form(taken: Round) -> str:
         return ""  # who takes pieces of one tensor has little memory
     if form == MERGED and any(_takes_one_row(taken.flow, call) for call in calls):
         return ""
-    if form == PREFIXES and any(taken.is_window(pick) for pick in picks):
+    if form == PREFIXES and any(taken.is_window(pick) or _is_part(pick, taken) for pick in picks):
         return ""
     return "" if form == PREFIXES and _only_cuts(taken) else form
+
+
+def _is_part(pick: ast.Subscript, taken: Round) -> bool:
+    """Tell whether code is a part of joined rows that begins where the last ended: ``x[a:b]``."""
+    match list_indexes(pick.slice)[0]:
+        case ast.Slice(ast.Name(begin), ast.expr(), None):
+            return begin in taken.moved
+    return False
 
 
 def _sizes_row(taken: Round, call: ast.Call) -> bool:
