@@ -6,6 +6,8 @@ import pytest
 from searching import found, rewritten
 
 from npufix.rewriters.facts.steps.occasion import Occasion
+from npufix.rewriters.find import find_sites
+from npufix.rules.substitutions.masked_assignment import RULE as MASKED
 
 
 @pytest.mark.parametrize(
@@ -269,3 +271,14 @@ def test_what_lies_on_the_host_or_is_done_for_others_costs_no_step(
 ) -> None:
     assert not found(text, rule)
     assert found(text.replace(*by), rule)
+
+
+@pytest.mark.parametrize("is_array", [True, False])
+def test_what_becomes_a_tensor_later_is_an_array(*, is_array: bool) -> None:
+    text = f"""
+def clean(mask):
+    mask[mask < 0.5] = 0
+    return {"torch.from_numpy(mask)" if is_array else "mask.sigmoid()"}
+"""
+    (site,) = find_sites("import torch\n" + text, [MASKED])
+    assert (site.occasion is Occasion.HOST) == is_array
