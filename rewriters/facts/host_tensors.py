@@ -151,7 +151,16 @@ def _list_calls(module: ast.Module) -> dict[str, list[ast.Call]]:
 
 
 def _is_read_as_array(flow: FunctionFlow, node: Node) -> bool:
-    """Tell whether ``y.numpy()`` of what a tensor became says that both are on the host."""
+    """Tell whether ``y.numpy()`` of what a tensor became says that both are on the host.
+
+    So does ``torch.from_numpy(y)``: that is an array until there.
+    """
+    for evaluation in flow.by_operation.get("from_numpy", ()):
+        part = evaluation.node
+        while part.args and part is not node and part.op in _STAYS | {Op.GETITEM, "from_numpy"}:
+            part = part.args[0]
+        if part is node and evaluation.node is not node:
+            return True
     for evaluation in flow.by_operation.get("numpy", ()):
         parts = list(evaluation.node.walk())
         if node in parts and not any(part.op in {"cpu", "to"} for part in parts):

@@ -12,6 +12,7 @@ from npufix.rewriters.facts.steps.classes import (
     WORD,
     computes_loss,
     is_called_in_step,
+    is_metric,
     is_told,
     list_words,
 )
@@ -281,9 +282,7 @@ def _is_beside_epochs(flow: FunctionFlow) -> bool:
     """Tell whether a function stands in a hook between epochs, or is a metric."""
     if any(map(_BESIDE_EPOCHS.fullmatch, flow.qualname.split("."))):
         return True
-    bases = [] if flow.cls is None else [last_name(base) for base in flow.cls.bases]
-    is_module = any(base.endswith("Module") for base in bases)
-    return not is_module and any(re.search(r"Metric(s|Stats)?$", base) for base in bases)
+    return is_metric(flow.cls)
 
 
 def _puts_average_aside(flow: FunctionFlow) -> bool:
@@ -334,8 +333,8 @@ def is_hot(scope: Scope, module: ast.Module | None = None) -> bool:
     ``__init__``, ``load_weights``, ``evaluate``, and nothing of a data set or a metric. A function
     of the ``module`` runs as often as those that call it by its name.
     """
-    if _is_hot_by_name(scope):
-        return True
+    if is_metric(scope.cls) or _is_hot_by_name(scope):
+        return not is_metric(scope.cls)
     if scope.function.name in {"main", MODULE} and trains(scope.function):
         return True
     if scope.function.name in {"__call__", "main", MODULE} and samples(scope.function):

@@ -14,10 +14,16 @@ from npufix.rewriters.edit.statements.choices import (
     LEAVES,
     choose,
     divide,
+    goes_on,
     is_nothing,
     target_of,
 )
-from npufix.rewriters.edit.statements.host.of_host import READING, is_count, without_numbers
+from npufix.rewriters.edit.statements.host.of_host import (
+    READING,
+    is_asked_of_host,
+    is_count,
+    without_numbers,
+)
 from npufix.rewriters.edit.statements.host.seldom import decides, is_rare, is_seldom, selects_anyway
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, apply_changes
 from npufix.rewriters.edit.statements.selections import RESHAPED, counts_selected
@@ -40,11 +46,6 @@ _WEIGHED = (
     "the host waits for the answer, and again for how many elements x[mask] has: compute with all "
     "of them and weigh by the mask, (loss * mask).sum() / mask.sum().clamp(min=1), which is zero "
     "where nothing is set, and needs no test"
-)
-_GOES_ON = (
-    "the host waits for the answer, since other code comes next: let that run in either case (what "
-    "x[mask] has none of, it computes nothing of), weigh or choose with torch.where, or decide "
-    "once, by what the host knows already, and hand the answer in"
 )
 _TAKES_LOSS = re.compile(r"(?i)loss|criterion|cross_entropy|^(mean|sum|smooth_l1)$")
 _FORM_GUARD, _FORM_ASSERT = "guarded", "asserted"
@@ -175,7 +176,7 @@ def _tell(here: Surroundings, code: ast.If | ast.IfExp) -> Proposal | None:
         return None
     if isinstance(code, ast.If) and any(map(_is_none, code.body)):
         return None  # a mask or none: what comes next is quicker without
-    return None if is_rare(here, code) else Proposal(code, _GOES_ON)
+    return None if is_rare(here, code) else Proposal(code, goes_on(here.text(code.test)))
 
 
 def _is_in_search(here: Surroundings, code: ast.AST) -> bool:
@@ -210,6 +211,8 @@ def _is_answer(  # noqa: PLR0911 - one case a kind of test
     if node is None or is_moved_to_host(node) or any(map(is_of_numpy, node.walk())):
         return False
     if node.op in _ANSWERS:
+        if is_asked_of_host(here, test):
+            return False
         return here.is_tensor(test) is not False and not node.op.startswith("py:")
     if node.op in operators.COMPARISONS:
         in_forward = here.flow.function.name == "forward"  # helpers may be for settings of few

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,17 @@ CHOOSE = (
     "the host waits for the answer: compute both and choose with torch.where, or decide by what "
     "the host knows already"
 )
+_GOES_ON = (
+    "the host waits for the answer, since other code comes next: let that run in either case (what "
+    "x[mask] has none of, it computes nothing of), weigh or choose with torch.where, or decide "
+    "once, by what the host knows already, and hand the answer in"
+)
+_IS_SAME = (
+    "each call compares a whole tensor with the one that it remembers, and the host waits: ask "
+    "whether it is the same one, x is self.kept and x._version == self.version, before its "
+    "elements are compared, or let the caller say what has changed"
+)
+_REMEMBERS = re.compile(r"\b(torch\.)?(equal|allclose)\(([^()]*, *)?self\.\w+")
 LEAVES = (
     "the host waits in every round to know whether it is the last: where rounds change nothing any "
     "more, go through all of them, or ask every few rounds"
@@ -286,3 +298,8 @@ def target_of(code: ast.stmt) -> ast.expr | None:
         case ast.Expr(ast.Call(ast.Attribute(target, "masked_fill_"))):
             return target
     return None
+
+
+def goes_on(test: str) -> str:
+    """Return what to do about a branch that only the host can take."""
+    return _IS_SAME if _REMEMBERS.search(test) else _GOES_ON

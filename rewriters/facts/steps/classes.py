@@ -6,6 +6,8 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.graph.modules.syntax import last_name
+
 if TYPE_CHECKING:
     import ast
 
@@ -26,6 +28,8 @@ _KEEPS_LOSSES = frozenset(
 """Words of classes that are told of losses, and compute none: ``LossHistory``."""
 _IS_TOLD = re.compile(r"^(\w*(Metric|Meter|Loss)Logger|\w*Meters?)$")
 """Classes that each step tells its losses: ``MetricLogger.update``."""
+_OF_METRICS = re.compile(r"(Metric(s|Stats)?|Precision|Recall)$")
+"""Bases of what is computed beside steps: ``MeanAveragePrecision``."""
 
 
 @lru_cache(maxsize=4096)
@@ -54,3 +58,10 @@ def is_told(cls: ast.ClassDef) -> bool:
 def _is_for(cls: ast.ClassDef, purposes: frozenset[str]) -> bool:
     words = list_words(cls.name)
     return bool(words & purposes) and words.isdisjoint(_KEEPS_LOSSES)
+
+
+def is_metric(cls: ast.ClassDef | None) -> bool:
+    """Tell whether a class computes a metric, and is no module."""
+    bases = [] if cls is None else [last_name(base) for base in cls.bases]
+    is_module = any(base.endswith("Module") for base in bases)
+    return not is_module and any(map(_OF_METRICS.search, bases))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from npufix.rewriters.edit.loops.advice.batches import BATCHED
+from npufix.rewriters.edit.loops.advice.batches import BATCHED, GRADIENTS
 from npufix.rewriters.edit.loops.advice.independent import (
     ALIGNED,
     ASSIGNED,
@@ -41,6 +41,16 @@ class Criterion(nn.Module):
             known[found != -1] = gt_per_img[found[found != -1]]
             labels.append(known)
         return torch.cat(labels)
+"""
+SHORT_OF_MEMORY = """
+class Net(nn.Module):
+    def forward(self, windows: torch.Tensor):
+        n_batches = int(math.ceil(len(windows) / self.size))
+        made = []
+        for i in range(n_batches):
+            taken = windows[i * self.size : (i + 1) * self.size]
+            made.append(torch.relu(F.interpolate(taken, scale_factor=2)))
+        return torch.cat(made)
 """
 PADS = """
 class Head(nn.Module):
@@ -181,6 +191,7 @@ class Lanes(nn.Module):
         (PIECES.replace("scores", "loss_rows"), INDEPENDENT),  # what is gone over is no loss
         (MATCHES, RAGGED),
         (PADS, INDEPENDENT),
+        (PADS.replace("F.pad(mask, pad, value=0)", "torch.autograd.grad(mask, pad)[0]"), GRADIENTS),
         (KNOWN, INDEPENDENT),  # nobody waits for a length
         (KNOWN.replace('len(targets[i]["labels"]) >', 'targets[i]["labels"].sum() >'), READ),
         (OVERLAPS, BATCHED),
@@ -214,6 +225,12 @@ def test_the_form_of_rounds_that_need_nothing_of_each_other_is_told(text: str, f
         MATCHES.replace("labels.append(", "indices[0] = None\n            labels.append("),
         MATCHES.replace("gt_instances", "features").replace("indices", "strides"),  # levels
         MATCHES.replace("torch.ones_like(found)", "gt_per_img.fill(found)"),  # objects
+        MATCHES.replace("gt_per_img[found[", "gt_per_img.labels[found["),
+        PIECES.replace("texts[i, :, :]", "texts[i]").replace("texts[(sc", "texts.boxes[(sc"),
+        PIECES.replace(
+            "chosen.append(self", "n = self.periods[i]\n            chosen.append(self"
+        ).replace("scores[i, :, :]", "scores[i, :, :].view(n, -1)"),  # a shape of its own each
+        SHORT_OF_MEMORY,
         MATCHES.replace(
             "labels.append(known)", "labels.append(known)\n            indices = labels[-1]"
         ).replace("known[found", "known = known + indices\n            known[found"),  # a state

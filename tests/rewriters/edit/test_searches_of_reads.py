@@ -6,6 +6,8 @@ import pytest
 from searching import found, rewritten
 
 from npufix.rewriters.facts.steps.occasion import Occasion
+from npufix.rewriters.find import find_sites
+from npufix.rules.substitutions.masked_assignment import RULE as MASKED
 
 
 @pytest.mark.parametrize(
@@ -271,3 +273,61 @@ class Engine(nn.Module):
         return parts
 """
     assert told in found(text, "NPU214")[0].problem
+
+
+_FILL = """
+def fill(n: int, x: torch.Tensor) -> torch.Tensor:
+    left = torch.ones(n, dtype=torch.bool)
+    for limit in [0.1, 0.2]:
+        if not left.any():
+            break
+        left[x > limit] = False
+    return left
+"""
+_SAID = """
+class Loss(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        known = torch.isfinite(x)
+        if not known.all():
+            logger.debug("%d are left out", (~known).sum().item())
+        return torch.where(known, x, 0).sum()
+"""
+_SCORES = """
+class PerImage(MeanAveragePrecision):
+    def forward(self, scores: torch.Tensor):
+        return [row.cpu().tolist() for row in scores]
+"""
+_DOUBLE = """
+class Net(nn.Module):
+    def forward(self, x: torch.Tensor, data):
+        x = torch.relu(x)
+        y = x.double()
+        data.update_forces(y)
+"""
+
+
+@pytest.mark.parametrize(
+    ("rule", "text", "by"),
+    [
+        ("NPU217", _FILL, ("dtype=torch.bool", "dtype=torch.bool, device=x.device")),
+        ("NPU214", _SAID, ("not known.all()", "self.training")),
+        ("NPU214", _SCORES, ("MeanAveragePrecision", "nn.Module")),
+        ("NPU225", _DOUBLE, ("data.update_forces(y)", "return y.exp()")),
+    ],
+)
+def test_what_lies_on_the_host_or_is_done_for_others_costs_no_step(
+    rule: str, text: str, by: tuple[str, str]
+) -> None:
+    assert not found(text, rule)
+    assert found(text.replace(*by), rule)
+
+
+@pytest.mark.parametrize("is_array", [True, False])
+def test_what_becomes_a_tensor_later_is_an_array(*, is_array: bool) -> None:
+    text = f"""
+def clean(mask):
+    mask[mask < 0.5] = 0
+    return {"torch.from_numpy(mask)" if is_array else "mask.sigmoid()"}
+"""
+    (site,) = find_sites("import torch\n" + text, [MASKED])
+    assert (site.occasion is Occasion.HOST) == is_array

@@ -19,6 +19,7 @@ from npufix.rewriters.edit.loops.advice.independence import (
     needs_others,
     read_round,
 )
+from npufix.rewriters.edit.loops.advice.objects import shapes_rows, spares_memory, takes_objects
 from npufix.rewriters.edit.loops.advice.ragged import MERGED
 from npufix.rewriters.edit.loops.advice.rounds import look_up
 from npufix.rewriters.facts.value_kinds import is_of_numpy
@@ -70,7 +71,13 @@ REPEATED = (
     "each round repeats one row in a list: torch.repeat_interleave(x, counts, dim=0, "
     "output_size=total) repeats all of them at once, where total is known to the host"
 )
-OF_BATCHES = (DRAWN, REPEATED, PAIRS, NEIGHBOURS, PREFIXES, SELECTED, BATCHED)
+GRADIENTS = (
+    "each round goes back through the model for one element: torch.autograd.grad(y, x, "
+    "torch.eye(y.numel(), dtype=y.dtype, device=y.device).view(-1, *y.shape), "
+    "is_grads_batched=True), or torch.func.jacrev, goes back once for all of them, where all on "
+    "the way can be batched and there is memory for it"
+)
+OF_BATCHES = (GRADIENTS, DRAWN, REPEATED, PAIRS, NEIGHBOURS, PREFIXES, SELECTED, BATCHED)
 _MOST = 24
 """Statements of a round: nobody writes more anew."""
 _FEW = 4
@@ -125,6 +132,7 @@ def _form(taken: Round) -> str:
     first = any(_asks_first(test, taken) for test in tests)
     counts = any(last_name(call.func) in {"masked_select", "nonzero"} for call in calls)
     forms = {
+        GRADIENTS: any(taken.flow.names.dotted(c.func) == "torch.autograd.grad" for c in calls),
         DRAWN: any(_draws(taken, call) for call in calls),
         PAIRS: _leaves_one_out(taken, picks),
         NEIGHBOURS: first and any(_is_before(pick, taken) for pick in picks),
@@ -134,7 +142,9 @@ def _form(taken: Round) -> str:
         BATCHED: True,
     }
     form = next(form for form, fits in forms.items() if fits)
-    sized = form in {MERGED, BATCHED} and any(_sizes_row(taken, call) for call in calls)
+    sized = form in {MERGED, BATCHED} and (
+        any(_sizes_row(taken, call) for call in calls) or shapes_rows(taken, nodes)
+    )
     if sized or (form in {MERGED, BATCHED} and not _counts_up(taken)):
         return ""  # lists hold tensors of different sizes
     if form == BATCHED and _only_reads(taken, nodes):
@@ -145,9 +155,17 @@ def _form(taken: Round) -> str:
         return ""  # who takes pieces of one tensor has little memory
     if form == MERGED and any(_takes_one_row(taken.flow, call) for call in calls):
         return ""
-    if form == PREFIXES and any(taken.is_window(pick) for pick in picks):
+    if form == PREFIXES and any(taken.is_window(pick) or _is_part(pick, taken) for pick in picks):
         return ""
     return "" if form == PREFIXES and _only_cuts(taken) else form
+
+
+def _is_part(pick: ast.Subscript, taken: Round) -> bool:
+    """Tell whether code is a part of joined rows that begins where the last ended: ``x[a:b]``."""
+    match list_indexes(pick.slice)[0]:
+        case ast.Slice(ast.Name(begin), ast.expr(), None):
+            return begin in taken.moved
+    return False
 
 
 def _sizes_row(taken: Round, call: ast.Call) -> bool:
@@ -276,6 +294,8 @@ def _may_be_at_once(taken: Round) -> bool:
             return False
         if isinstance(call.func, ast.Subscript) or dotted.split(".")[0] in {"numpy", "random"}:
             return False
+    if takes_objects(taken, nodes) or spares_memory(taken, nodes):
+        return False
     return not (asks_for_objects(taken, nodes) or needs_others(taken, nodes))
 
 

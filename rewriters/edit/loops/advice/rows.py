@@ -35,6 +35,8 @@ RANGES = (
 )
 _LIMITS = frozenset({"clamp", "clip", "relu", "sigmoid", "tanh", "where"})
 """What each round does to a sum or a product so far, which no operator on all columns does."""
+_MOVES = frozenset({"cat", "flip", "gather", "roll"})
+"""What moves the elements of a column, which no running sum does."""
 COLUMNS = (
     "each round reads the column that the one before has written, and launches small kernels: "
     "torch.cumsum, cumprod, cummax and logcumsumexp compute sums, products and limits of all "
@@ -278,7 +280,9 @@ def _of_columns(facts: Facts, loop: Loop, own: set[str]) -> str:
             return ""
         others = [p for p in read if list_names(p) & own and ast.dump(p) != ast.dump(index)]
         calls = _calls(*loop.body)
-        is_call = any("self" in list_names(c.func) or last_name(c.func) in _LIMITS for c in calls)
+        is_call = any(
+            "self" in list_names(c.func) or last_name(c.func) in _LIMITS | _MOVES for c in calls
+        )
         if others and len(loop.body) == 1 and not is_call:
             return COLUMNS
     return ""

@@ -10,6 +10,7 @@ from npufix.rewriters.edit.statements.host.of_host import first_read, is_of_host
 from npufix.rewriters.edit.statements.proposal import Proposal
 from npufix.rewriters.facts.host_tensors import is_brought_to_host, is_made_on_host
 from npufix.rewriters.graph import operators
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,6 +89,32 @@ def _is_of_device(here: Surroundings, code: ast.Call, tensor: ast.expr) -> bool:
     return not (to_host or is_of_host(here, first_read(tensor)) or _is_left(here, code))
 
 
+def _is_handed_on(here: Surroundings, code: ast.Call) -> bool:
+    """Tell whether a cast only goes to another library, which asks for it: ``data.update(x)``."""
+    match here.parents.get(id(code)):
+        case ast.Assign([ast.Name(name)]):
+            pass
+        case _:
+            return False
+    nodes = [n for n in here.nodes if isinstance(n, ast.Name) and n.id == name]
+    read = [n for n in nodes if isinstance(n.ctx, ast.Load) and n.lineno > code.lineno]
+    return bool(read) and all(_is_handed_to(here, n) for n in read)
+
+
+def _is_handed_to(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether code is the argument of a method of what the function was handed."""
+    match here.parents.get(id(code)):
+        case ast.Call(ast.Attribute(ast.Name(owner) as of, method), given) if code in given:
+            value = here.value(of)
+            handed = value is not None and value.op == Op.PARAM
+            return (
+                handed
+                and owner != "self"
+                and method not in operators.PURE_METHODS | {*operators.TABLE}
+            )
+    return False
+
+
 def _is_left(here: Surroundings, code: ast.Call) -> bool:
     """Tell whether it runs on no NPU, or is brought to the host at once: ``x.double().cpu()``.
 
@@ -98,5 +125,7 @@ def _is_left(here: Surroundings, code: ast.Call) -> bool:
     if isinstance(outer, ast.Attribute) and outer.attr == "reciprocal":
         return True
     to_host = isinstance(outer, ast.Attribute) and outer.attr in {"cpu", "numpy"}
+    if _is_handed_on(here, code):
+        return True
     tests = "".join(map(here.text, here.tests_around(code)))
     return to_host or _BY_DEVICE.search(tests) is not None

@@ -15,7 +15,7 @@ from npufix.rewriters.facts.host_tensors import (
     is_made_on_host,
 )
 from npufix.rewriters.graph import operators
-from npufix.rewriters.graph.modules.syntax import nodes_of
+from npufix.rewriters.graph.modules.syntax import last_name, nodes_of
 from npufix.rewriters.graph.modules.torch_names import TORCH_FUNCTIONS
 from npufix.rewriters.graph.special import Op
 
@@ -110,7 +110,7 @@ def is_of_host(here: Surroundings, code: ast.expr) -> bool:
     code = first_read(code)
     text = _COMPARED_WITH.sub("", here.text(code))
     text = text if "ensor(" in text else _HANDED.sub("", text)
-    if _OF_HOST.search(text) or _is_said_to_be(here, code):
+    if _OF_HOST.search(text) or _is_said_to_be(here, code) or _is_array_of(here, code):
         return True
     node = here.value(code)
     parts = [] if node is None else list(node.walk())
@@ -129,9 +129,60 @@ def is_of_host(here: Surroundings, code: ast.expr) -> bool:
     ):
         return True
     if (whole := iterated(here, code)) is not None:
-        return is_of_host(here, whole)
+        is_made = isinstance(whole, ast.Call) and _makes_on_host(here, whole)
+        return is_made or is_of_host(here, whole)
     given = any(part.op in {Op.PARAM, Op.ATTR, Op.CALL, Op.ELEMENT} for part in parts)
     return not given and any(part.op in operators.FACTORIES for part in parts)
+
+
+def _is_array_of(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether numbers of an array are read of it: ``x.detach().numpy().item()``.
+
+    Of a tensor of the device no array is made without a copy.
+    """
+    match code:
+        case ast.Call(ast.Attribute(_, "detach"), [], []):
+            pass
+        case _:
+            return False
+    above = here.parents.get(id(here.parents.get(id(code))))
+    over = here.parents.get(id(above))
+    of_it = isinstance(above, ast.Call) and last_name(above.func) == "numpy"
+    return of_it and isinstance(over, ast.Attribute) and over.attr in READING
+
+
+def is_asked_of_host(here: Surroundings, test: ast.expr) -> bool:
+    """Tell whether ``x.any()`` asks what is only made without a device: ``x = torch.ones(n)``.
+
+    Elements of it may be set in a loop; ``forward`` may be called below ``with torch.device(d)``.
+    """
+    match test:
+        case ast.Call(ast.Attribute(ast.Name(name))) if here.flow.cls is None:
+            pass
+        case _:
+            return False
+    stored = [
+        n
+        for n in here.nodes
+        if isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store)
+    ]
+    made = [n.value for n in here.nodes if isinstance(n, ast.Assign) and n.targets[0] in stored]
+    return (
+        bool(made)
+        and len(made) == len(stored)
+        and all(isinstance(value, ast.Call) and _makes_on_host(here, value) for value in made)
+    )
+
+
+def _makes_on_host(here: Surroundings, call: ast.Call) -> bool:
+    module, _, name = (here.flow.names.dotted(call.func) or "").rpartition(".")
+    likes = name.endswith("_like")
+    return (
+        module == "torch"
+        and name in operators.FACTORIES
+        and not likes
+        and all(k.arg not in {"device", None} for k in call.keywords)
+    )
 
 
 def _comes_from_copy(here: Surroundings, node: Node) -> bool:

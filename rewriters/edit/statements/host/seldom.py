@@ -21,6 +21,7 @@ _TELLS = re.compile(r"print|warn|log|debug|info|error|breakpoint|set_trace|save|
 _TELLS_STEP = re.compile(r"^_*(log|print|save)_|step")
 """What a step calls as well: ``save_on_epoch_end_or_stepwise``."""
 _MENDS = frozenset({"masked_fill", "masked_fill_", "nan_to_num", "nan_to_num_", "where"})
+_ANSWER = re.compile(r"\.(all|any)\(\)")
 _SAYS = frozenset({"debug", "error", "info", "print", "warn", "warning"})
 _KINDS = frozenset({"hasattr", "isinstance", "is_tensor"})
 _RARE = re.compile(
@@ -57,8 +58,12 @@ def _asks_for(test: ast.expr, code: ast.expr | ast.stmt, *, is_told: bool) -> bo
 
     So does ``if x > 1: print(x.item())``, which says what is wrong with it.
     """
+    if is_told and _ANSWER.search(ast.unparse(test)):
+        return True  # ``if not known.all(): logger.debug("%d unknown", (~known).sum().item())``
     read = {ast.unparse(code)}
     match code:
+        case ast.Call(ast.Name("int" | "float"), [ast.Call() as inner]) if is_told:
+            read.add(ast.unparse(inner))
         case ast.Call(ast.Attribute(ast.Name(name))) if is_told:
             read.add(name)
     limits = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)

@@ -1,0 +1,129 @@
+"""What the rounds of a loop take that no tensor of all rows can hold: objects, parts on purpose."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from npufix.rewriters.edit.loops.advice.rounds import look_up
+from npufix.rewriters.graph.modules.names import FunctionNode
+from npufix.rewriters.graph.modules.syntax import last_name, list_names, walk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from npufix.rewriters.edit.loops.advice.independence import Round
+
+_OF_TENSORS = frozenset(
+    {"H", "T", "data", "device", "dtype", "grad", "imag", "is_cuda", "is_npu", "itemsize", "mT",
+     "nbytes", "ndim", "real", "requires_grad", "shape", "values", "indices"}
+)  # fmt: skip
+"""What a tensor has as well, or the pair that ``max`` returns."""
+_SHAPES = frozenset({"expand", "reshape", "unflatten", "view"})
+_CEILING = re.compile(r"\bceil\(|- 1\) //|-\(-|\bmin\(")
+
+
+def takes_objects(taken: Round, nodes: Sequence[ast.AST]) -> bool:
+    """Tell whether a round reads what an object of its own holds: ``sample.gt_fields.heatmaps``.
+
+    So does a function of the file that is handed one: ``self.assign(x[i], samples[i])``.
+    """
+    called = {id(n.func) for n in nodes if isinstance(n, ast.Call)}
+    if any(
+        isinstance(n, ast.Attribute) and id(n) not in called and _holds(n) and _is_own(taken, n)
+        for n in nodes
+    ):
+        return True
+    return any(
+        name in _list_read(helper)
+        for call in nodes
+        if isinstance(call, ast.Call)
+        for helper in _list_helpers(taken, call)
+        for name, value in _pair(helper, call)
+        if _is_element(taken, value)
+    )
+
+
+def _holds(code: ast.Attribute) -> bool:
+    return isinstance(code.ctx, ast.Load) and code.attr not in _OF_TENSORS
+
+
+def _is_own(taken: Round, code: ast.Attribute) -> bool:
+    return _is_element(taken, look_up(code.value, taken.bound))
+
+
+def _is_element(taken: Round, code: ast.expr) -> bool:
+    """Tell whether code is what a loop goes over: ``sample``, ``samples[i]``."""
+    match code:
+        case ast.Name(name):
+            return name in taken.own - taken.counted
+        case ast.Subscript(ast.Name() | ast.Attribute(), ast.Name(counter)):
+            return counter in taken.own
+    return False
+
+
+def _list_helpers(taken: Round, call: ast.Call) -> list[FunctionNode]:
+    """Return the functions of the file that a call may be of."""
+    match call.func:
+        case ast.Attribute(ast.Name("self")) if taken.flow.cls is not None:
+            body: Sequence[ast.stmt] = taken.flow.cls.body
+        case ast.Name():
+            tree = taken.flow.names.tree
+            body = tree.body if isinstance(tree, ast.Module) else []
+        case _:
+            return []
+    name = last_name(call.func)
+    return [s for s in body if isinstance(s, FunctionNode) and s.name == name]
+
+
+def _pair(helper: FunctionNode, call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the names of the parameters with what a call hands in."""
+    names = [a.arg for a in (*helper.args.posonlyargs, *helper.args.args)]
+    names = names[1:] if names[:1] in (["self"], ["cls"]) else names
+    yield from zip(names, call.args, strict=False)
+    yield from ((k.arg, k.value) for k in call.keywords if k.arg is not None)
+
+
+def _list_read(helper: FunctionNode) -> set[str]:
+    """Return the names of which a function reads what no tensor has: ``sample.gt_instances``."""
+    nodes = list(walk(*helper.body))
+    called = {id(n.func) for n in nodes if isinstance(n, ast.Call)}
+    return {
+        n.value.id
+        for n in nodes
+        if isinstance(n, ast.Attribute)
+        and isinstance(n.value, ast.Name)
+        and id(n) not in called
+        and _holds(n)
+    }
+
+
+def spares_memory(taken: Round, nodes: Sequence[ast.AST]) -> bool:
+    """Tell whether a round takes a part of what would be too much at once, the last one shorter.
+
+    ``x[i * n : (i + 1) * n]`` for as many rounds as ``math.ceil(len(x) / n)`` says.
+    """
+    pieces = [n for n in nodes if isinstance(n, ast.Slice) and taken.is_piece(n)]
+    pairs = [n.args for n in nodes if isinstance(n, ast.Call) and len(n.args) > 1]
+    parts = [ast.Slice(first, last) for first, last, *_ in pairs]
+    limited = [p.upper for p in (*pieces, *parts) if taken.is_piece(p) and p.upper is not None]
+    if any(isinstance(end, ast.Call) and last_name(end.func) == "min" for end in limited):
+        return True
+    match taken.loop.items:
+        case ast.Call(ast.Name("range"), [ast.Name(count)]) if limited:
+            made = [n for n in walk(*taken.flow.function.body) if isinstance(n, ast.Assign)]
+            counts = [n.value for n in made if count in map(ast.unparse, n.targets)]
+            return any(_CEILING.search(ast.unparse(value)) for value in counts)
+    return False
+
+
+def shapes_rows(taken: Round, nodes: Sequence[ast.AST]) -> bool:
+    """Tell whether a round gives its part a shape of its own: ``x.view(b, -1, periods[i])``."""
+    numbers = {
+        name
+        for name, value in taken.bound.items()
+        if _is_element(taken, value) and taken.facts.is_tensor(value) is not True
+    }
+    calls = (n for n in nodes if isinstance(n, ast.Call) and last_name(n.func) in _SHAPES)
+    return any(numbers & list_names(argument) for call in calls for argument in call.args)
