@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph.modules.names import FunctionNode
-from npufix.rewriters.graph.modules.syntax import nodes_of, walk
+from npufix.rewriters.graph.modules.syntax import children, nodes_of, walk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,13 +74,14 @@ def _list_callers(tree: ast.Module) -> dict[str, frozenset[str]]:
     """
     found: dict[str, set[str]] = {}
     todo: list[tuple[ast.AST, str]] = [(tree, "")]
-    while todo:
-        code, within = todo.pop()
-        called = code.func if isinstance(code, ast.Call) else None
-        for node in ast.iter_child_nodes(code):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-                found.setdefault(node.id, set()).add(within if node is called else "")
-            todo.append((node, node.name if isinstance(node, FunctionNode) else within))
+    for code, within in todo:  # grows
+        called = code.func if code.__class__ is ast.Call else None
+        for node in children(code):
+            if node.__class__ is ast.Name:
+                if node.ctx.__class__ is ast.Load:
+                    found.setdefault(node.id, set()).add(within if node is called else "")
+            elif node.__class__ is not ast.Constant:
+                todo.append((node, node.name if isinstance(node, FunctionNode) else within))
     return {name: frozenset(callers) for name, callers in found.items()}
 
 
