@@ -98,7 +98,7 @@ class Search:
     twice: str = ""
     """An expression whose group stands there twice or more with the same text."""
     module: str = ""
-    """What must stand somewhere in the module besides."""
+    """An expression for what must stand somewhere in the module besides."""
     unless: str = ""
     """An expression for what must not stand anywhere in the module."""
     configured: str = ""
@@ -183,6 +183,7 @@ SEARCHES: Mapping[str, Search] = {
     "flash-attention": Search(
         find_flash_attention,
         r"\w*flash_att\w*|memory_efficient_attention|\w*att(n|ention|end)(_?(fn|func|function|op))?",
+        module="flash_att|memory_efficient_attention",
     ),
     "growing-caches": Search(find_growing_caches, "cat|concat", text=GROWS, hot_only=True),
     "handed-in": Search(
@@ -282,7 +283,7 @@ def possible_in_module(rules: Sequence[Substitution], source: str) -> list[Subst
         rule
         for rule in rules
         if (search := SEARCHES.get(rule.search)) is not None
-        and search.module in source
+        and (not search.module or re.search(search.module, source))
         and not (search.unless and re.search(search.unless, source))
     ]
 

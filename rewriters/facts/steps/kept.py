@@ -123,9 +123,9 @@ def _is_grown(flow: FunctionFlow, line: int) -> bool:
         isinstance(leave, ast.If)
         and isinstance(leave.body[-1], ast.Return)
         and isinstance(leave.body[-1].value, ast.Constant | None)
-        and made & {ast.unparse(n) for n in ast.walk(leave.test) if isinstance(n, ast.Attribute)}
+        and made & {ast.unparse(n) for n in walk(leave.test) if isinstance(n, ast.Attribute)}
         for outer in before
-        for leave in ast.walk(outer)
+        for leave in walk(outer)
     )
 
 
@@ -135,7 +135,7 @@ def _list_asked_for(test: ast.expr) -> set[str]:
     So it does in ``key not in self.tables``, and, of what has a size, in ``n > self.n``.
     """
     found: set[str] = set()
-    for code in ast.walk(test):
+    for code in walk(test):
         match code:
             case ast.Compare(left, [ast.Is(), *_]):
                 found.add(ast.unparse(left))
@@ -160,7 +160,7 @@ def _list_set(body: Sequence[ast.stmt]) -> set[str]:
     for statement in body:
         match statement:
             case ast.Assign(targets, value):
-                read = {ast.unparse(n) for n in ast.walk(value) if isinstance(n, ast.Attribute)}
+                read = {ast.unparse(n) for n in walk(value) if isinstance(n, ast.Attribute)}
                 found |= {ast.unparse(t) for t in targets if isinstance(t, ast.Attribute)} - read
                 rows = (t for t in targets if isinstance(t, ast.Subscript))
                 found |= {ast.unparse(row.value) for row in rows}
