@@ -94,13 +94,14 @@ def find_sites(  # noqa: PLR0913 - what is looked for, and where
         rules = [rule for rule in rules if rule.search in OF_CONFIGURATIONS]
     vocabulary = Vocabulary(words_for(tuple(rules)), source, names, tree)
     searches = possible_in_module(rules, source)
+    patterns = [rule for rule in rules if not rule.search]
     over_rows = [rule for rule in rules if rule.search == "loops"]
     sites: list[Site] = []
     with use_width(width):
         for scope in (*vocabulary.scopes, top_level(tree)):
             text = vocabulary.text(scope)
             words = vocabulary.meant_in(scope)
-            here = vocabulary.possible(rules, scope)
+            here = vocabulary.possible(patterns, scope)
             here += possible(searches, scope, words, text, tree)
             here += over_rows if may_hold_loops(scope.function, text, words) else []
             if not here or off_limits(scope, names):

@@ -415,6 +415,8 @@ def _list_called_in_steps(module: ast.Module) -> frozenset[str]:
     found: set[str] = set()
     for scope in hot:  # grows
         for node in list_repeated(scope.function):
+            if node.__class__ is not ast.Call:
+                continue
             called = ""
             match node:
                 case ast.Call(ast.Name(name)) if name in helpers and name not in scope.hidden:

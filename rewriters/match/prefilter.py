@@ -32,6 +32,7 @@ _SPELLINGS = {
     "activation": r"\w*(ACT\w*|[Aa]ct(ivation)?s?(_fns?|_func(tion)?|_layer)?\d?)",
     "add": r"[^+]*\+.*|_*add_*|addcmul",
     "augment": r"[-+*/]=",
+    "cast": "|".join(rf"_*{name}_*" for name in ("to", "type", "type_as", *operators.CASTS)),
     "cat": r"cat|concat|concatenate",
     "chunk": r"\w*chunk|\w*split|unbind|[^/]*//.*|/ ?2",
     "clamp": r"_*(clip|clamp(_min|_max)?)_*",
@@ -61,7 +62,7 @@ _SPELLINGS = {
 # Operations that can be written in too many ways to look for any of them.
 _ANYHOW = frozenset(
     {
-        "abs", "and", "cast", "eq", "float", "int", "long", "maximum", "minimum", "ne",
+        "abs", "and", "eq", "float", "int", "long", "maximum", "minimum", "ne",
         "nonzero", "or", "pow", "reciprocal", "round", "size", "squeeze", "t", "transpose", "type",
         "unsqueeze", "view", "expand", "flatten", "dim", "max", "min", "all", "any",
     }

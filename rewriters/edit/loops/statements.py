@@ -43,7 +43,7 @@ from npufix.rewriters.edit.loops.rows.order import (
     list_totals,
     require_no_recurrence,
 )
-from npufix.rewriters.graph.modules.syntax import list_indexes, list_names
+from npufix.rewriters.graph.modules.syntax import list_indexes, list_names, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -180,7 +180,7 @@ class Body:
     def _require_own_rows(self, code: Sequence[ast.stmt]) -> None:
         """Refuse ``x[..., :i]`` of what row ``i`` is written to, whatever dimension that is."""
         written = {ast.unparse(flatten(target)[0]) for target in _list_written(code)}
-        for node in (n for statement in code for n in ast.walk(statement) if written):
+        for node in (n for statement in code for n in walk(statement) if written):
             match node:
                 case ast.Subscript(base, index, ast.Load()) if ast.unparse(base) in written:
                     items = list_indexes(index)
@@ -365,7 +365,7 @@ class Body:
     def _keep(self, code: ast.Assert, test: ast.expr) -> None:
         """Leave an assertion about numbers where it is, in a loop before."""
         if self.bound & list_names(test) or self.of.own_rows.keys() & {
-            ast.unparse(n) for n in ast.walk(test) if isinstance(n, ast.expr)
+            ast.unparse(n) for n in walk(test) if isinstance(n, ast.expr)
         }:
             raise CannotBatchError(EFFECT)
         match test:
@@ -374,7 +374,7 @@ class Body:
             ):
                 if self.of.depends(left):
                     self.of.positive.add(ast.unparse(self.of.read(left).code))
-        if any(isinstance(n, ast.Call) for n in ast.walk(test)):
+        if any(isinstance(n, ast.Call) for n in walk(test)):
             raise CannotBatchError(UNKNOWN_CALL)
         self.kept.append(code)
 
@@ -467,7 +467,7 @@ class Body:
 
 def _list_written(code: Sequence[ast.stmt]) -> Iterator[ast.Subscript]:
     for statement in code:
-        for node in ast.walk(statement):
+        for node in walk(statement):
             match node:
                 case ast.Subscript(ctx=ast.Store()):
                     yield node
@@ -485,7 +485,7 @@ def _list_written(code: Sequence[ast.stmt]) -> Iterator[ast.Subscript]:
 
 def _is_one_number(code: Sequence[ast.stmt], key: str) -> bool:
     """Tell whether all that is written to a tensor is one number, whichever rows come last."""
-    nodes = [node for statement in code for node in ast.walk(statement)]
+    nodes = [node for statement in code for node in walk(statement)]
     stored = [
         ast.unparse(node.value)
         for node in nodes

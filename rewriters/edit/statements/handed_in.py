@@ -266,6 +266,8 @@ def _is_of_settings(here: Surroundings, node: Node, *, of_sizes: bool = False) -
         if part.op.removesuffix("(*)") in operators.FACTORIES
         and any(arg.value != 1 for arg in part.args)  # one number is no table
     }
+    if not made:
+        return False
     # ``self.count - 1`` is computed by Python; what brings a table over is no reason to keep it
     work = [
         p

@@ -77,7 +77,7 @@ from npufix.rewriters.graph.modules.scopes import MODULE, Scope, scopes
 from npufix.rewriters.graph.modules.syntax import walk
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from npufix.rewriters.edit.edit import Span
     from npufix.rewriters.graph.dataflow import FunctionFlow
@@ -91,12 +91,14 @@ class Search:
     find: Callable[[Surroundings], Iterator[Proposal]]
     words: str = ""
     """An expression for the whole of a word of the function that may hold something; "" for any."""
+    piece: str = ""
+    """What stands in its text as it is: to look for it costs a tenth of an expression."""
     text: str = ""
     """An expression for what stands in its text besides."""
     twice: str = ""
     """An expression whose group stands there twice or more with the same text."""
     module: str = ""
-    """What must stand somewhere in the module besides."""
+    """An expression for what must stand somewhere in the module besides."""
     unless: str = ""
     """An expression for what must not stand anywhere in the module."""
     configured: str = ""
@@ -113,6 +115,7 @@ def _words(behind: str, *words: str, before: str = r"\w") -> str:
     return "|".join(f"{w[0]}(?<!{before}{w[0]}){w[1:]}{behind}" for w in words)
 
 
+_REDUCTIONS = _words(r"\(", "max", "mean", "min", "sum")
 SEARCHES: Mapping[str, Search] = {
     "attention-in-pieces": Search(
         find_attention_in_pieces,
@@ -133,7 +136,7 @@ SEARCHES: Mapping[str, Search] = {
     "chained-reductions": Search(
         find_reductions,
         "max|mean|min|sum",
-        text=r"(?s)\b(max|mean|min|sum)\(.*\b(max|mean|min|sum)\(",
+        text=rf"(?s)({_REDUCTIONS}).*({_REDUCTIONS})",
     ),
     "checks": Search(
         find_checks,
@@ -145,7 +148,7 @@ SEARCHES: Mapping[str, Search] = {
     "columns": Search(
         find_columns,
         text=r"\[[^\[\]\n]*\d\]",
-        twice=r"(?<![\w.])([\w.]+)(?<!\.shape)\[[^\[\]\n]*\d\]",
+        twice=r"(?<![\w.])([\w.]+)\[(?<!\.shape\[)[^\[\]\n]*\d\]",
     ),
     "constants": Search(
         find_constants, "arange|eye|full|linspace|logspace|ones|zeros", hot_only=True
@@ -180,6 +183,7 @@ SEARCHES: Mapping[str, Search] = {
     "flash-attention": Search(
         find_flash_attention,
         r"\w*flash_att\w*|memory_efficient_attention|\w*att(n|ention|end)(_?(fn|func|function|op))?",
+        module="flash_att|memory_efficient_attention",
     ),
     "growing-caches": Search(find_growing_caches, "cat|concat", text=GROWS, hot_only=True),
     "handed-in": Search(
@@ -206,9 +210,10 @@ SEARCHES: Mapping[str, Search] = {
                 _words(r"\([^\n()]*\w\[\w+\]", "arange", "expand", "full", "ones", "range"),
                 _words(r"\([^\n()]*\w\[\w+\]", "view", "zeros"),
                 r":\s*(?!list\[|dict\[|tuple\[)[a-z_][\w.]*\[[\w, +-]+\]",
-                r"\.(max|sum)\(|(math|torch)\.is(finite|inf|nan)\(",
-                r"\b(nonzero|unique|masked_select)\(|\[\w*(mask|valid|pos|idx|inds)\w*\]",
-                r"\bwhere\(([^,\n()\[\]]|\[[^\]\n]*\]|\([^()\n]*\))*\)",
+                r"\.(max|sum)\(|math\.is(finite|inf|nan)\(|torch\.is(finite|inf|nan)\(",
+                _words(r"\(", "nonzero", "unique", "masked_select"),
+                r"\[\w*(mask|valid|pos|idx|inds)\w*\]",
+                _words(r"\(([^,\n()\[\]]|\[[^\]\n]*\]|\([^()\n]*\))*\)", "where"),
             ]
         ),
         hot_only=True,
@@ -218,6 +223,7 @@ SEARCHES: Mapping[str, Search] = {
     "list-collectives": Search(find_list_collectives, "all_gather|all_to_all"),
     "masked-formulas": Search(
         find_masked_formulas,
+        piece="] ",
         text=r"(?m)^\s*[\w.]+\[[^\n:]*\] [-+*/]?= ",
         twice=r"\[([^\[\]\n:]*[A-Za-z_][^\[\]\n:]*)\]",
         hot_only=True,
@@ -233,14 +239,14 @@ SEARCHES: Mapping[str, Search] = {
         find_rows_of_masks, "where", text=r"torch\.where\(\w+(\[| == )", hot_only=True
     ),
     "selections": Search(find_selections, twice=r"\[(?::, )*([a-z]\w*)[,\]]", hot_only=True),
-    "static-caches": Search(find_static_caches, text=WRITES, hot_only=True),
+    "static-caches": Search(find_static_caches, piece="] = ", text=WRITES, hot_only=True),
     "sums-cut-off": Search(find_sums_cut_off, r"(?i:\w*relu\w*)", text=RESIDUAL, hot_only=True),
     "uploads": Search(
         find_uploads,
         "as_tensor|from_numpy|tensor|copy_|new_tensor|to|cuda|npu",
-        text=r"\b(?:torch|th)\.(_shape_as_tensor|as_tensor|from_numpy|tensor|rand\w*|normal|(Float|Long)?Tensor)\(|\.(copy_|new_tensor)\("
-        r"|self\.\w+\.(to|cuda|npu)\(|(?m:^\s+\w+ = \w+([\[.][^\]\n(]*\]?)?\.(to|cuda|npu)\()"
-        r"|\b\w+\.(to|cuda|npu)\([^\n]* for \w",
+        text=r"t(?<!\wt)(?:orch|h)\.(_shape_as_tensor|as_tensor|from_numpy|tensor|rand\w*|normal|(Float|Long)?Tensor)\(|\.(copy_|new_tensor)\("
+        r"|self\.\w+\.(to|cuda|npu)\(|\n\s+\w+ = \w+([\[.][^\]\n(]*\]?)?\.(to|cuda|npu)\("
+        r"|\.(?<=\w\.)(to|cuda|npu)\([^\n]* for \w",
         hot_only=True,
     ),
     "vendor-operators": Search(
@@ -251,6 +257,7 @@ SEARCHES: Mapping[str, Search] = {
 
 
 _ANY_WORD = re.compile("|".join(s.words for s in SEARCHES.values() if s.words))
+_OF_ANY_WORD = frozenset(name for name, s in SEARCHES.items() if not s.words)
 OF_CONFIGURATIONS = frozenset(name for name, s in SEARCHES.items() if s.configured)
 """Those that also read a module that imports nothing of torch."""
 
@@ -263,8 +270,8 @@ def possible(
     module: ast.Module,
 ) -> list[Substitution]:
     """Return the rules whose search may find something in a function of some words and text."""
-    named = _find_named_by(words)
-    likely = [rule for rule in rules if _may_find(rule.search, named, text)]
+    named = _find_named_by(words) | _OF_ANY_WORD
+    likely = [rule for rule in rules if rule.search in named and _may_find(rule.search, text)]
     if any(SEARCHES[rule.search].hot_only for rule in likely) and not is_hot(scope, module):
         return [rule for rule in likely if not SEARCHES[rule.search].hot_only]
     return likely
@@ -276,7 +283,7 @@ def possible_in_module(rules: Sequence[Substitution], source: str) -> list[Subst
         rule
         for rule in rules
         if (search := SEARCHES.get(rule.search)) is not None
-        and search.module in source
+        and (not search.module or re.search(search.module, source))
         and not (search.unless and re.search(search.unless, source))
     ]
 
@@ -298,9 +305,11 @@ def _find_named_by(words: frozenset[str]) -> frozenset[str]:
     return frozenset().union(*(_speaking[word] for word in words & _speaking.keys()))
 
 
-def _may_find(name: str, named: Collection[str], text: str) -> bool:
+def _may_find(name: str, text: str) -> bool:
     search = SEARCHES[name]
-    if (search.words and name not in named) or re.search(search.text, text) is None:
+    if search.piece not in text:
+        return False
+    if search.text and re.search(search.text, text) is None:
         return False
     again = re.findall(search.twice, text) if search.twice else ()
     return not search.twice or len(set(again)) < len(again)

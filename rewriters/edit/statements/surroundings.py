@@ -68,6 +68,16 @@ class Surroundings:
         return {id(inner): node for node in self.nodes for inner in children(node)}
 
     @cached_property
+    def assigned(self) -> Mapping[str, Sequence[ast.expr]]:
+        """Return what is assigned to each plain name."""
+        found: dict[str, list[ast.expr]] = {}
+        for node in self.nodes:
+            if isinstance(node, ast.Assign):
+                for name in {t.id for t in node.targets if isinstance(t, ast.Name)}:
+                    found.setdefault(name, []).append(node.value)
+        return found
+
+    @cached_property
     def evaluations(self) -> Mapping[int, Evaluation]:
         """Return what each expression has for a value, by the ``id`` of its code."""
         return {id(e.code): e for e in self.flow.evaluations}

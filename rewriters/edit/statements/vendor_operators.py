@@ -304,12 +304,7 @@ def _row_of_variable(here: Surroundings, code: ast.expr) -> _Row | None:
     """Return what ``Function.apply`` stands for, of a variable that holds one of a few."""
     if not isinstance(code, ast.Attribute) or not isinstance(code.value, ast.Name):
         return None
-    held = [
-        node.value
-        for node in here.nodes
-        if isinstance(node, ast.Assign)
-        and any(isinstance(t, ast.Name) and t.id == code.value.id for t in node.targets)
-    ]
+    held = here.assigned.get(code.value.id, ())
     found = {_row(f"{find_imported_name(here, value)}.{code.attr}") for value in held}
     return found.pop() if len(found) == 1 else None
 

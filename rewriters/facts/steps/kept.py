@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph.modules.names import FunctionNode
-from npufix.rewriters.graph.modules.syntax import nodes_of, walk
+from npufix.rewriters.graph.modules.syntax import children, nodes_of, walk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,13 +74,14 @@ def _list_callers(tree: ast.Module) -> dict[str, frozenset[str]]:
     """
     found: dict[str, set[str]] = {}
     todo: list[tuple[ast.AST, str]] = [(tree, "")]
-    while todo:
-        code, within = todo.pop()
-        called = code.func if isinstance(code, ast.Call) else None
-        for node in ast.iter_child_nodes(code):
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-                found.setdefault(node.id, set()).add(within if node is called else "")
-            todo.append((node, node.name if isinstance(node, FunctionNode) else within))
+    for code, within in todo:  # grows
+        called = code.func if code.__class__ is ast.Call else None
+        for node in children(code):
+            if node.__class__ is ast.Name:
+                if node.ctx.__class__ is ast.Load:
+                    found.setdefault(node.id, set()).add(within if node is called else "")
+            elif node.__class__ is not ast.Constant:
+                todo.append((node, node.name if isinstance(node, FunctionNode) else within))
     return {name: frozenset(callers) for name, callers in found.items()}
 
 
@@ -122,9 +123,9 @@ def _is_grown(flow: FunctionFlow, line: int) -> bool:
         isinstance(leave, ast.If)
         and isinstance(leave.body[-1], ast.Return)
         and isinstance(leave.body[-1].value, ast.Constant | None)
-        and made & {ast.unparse(n) for n in ast.walk(leave.test) if isinstance(n, ast.Attribute)}
+        and made & {ast.unparse(n) for n in walk(leave.test) if isinstance(n, ast.Attribute)}
         for outer in before
-        for leave in ast.walk(outer)
+        for leave in walk(outer)
     )
 
 
@@ -134,7 +135,7 @@ def _list_asked_for(test: ast.expr) -> set[str]:
     So it does in ``key not in self.tables``, and, of what has a size, in ``n > self.n``.
     """
     found: set[str] = set()
-    for code in ast.walk(test):
+    for code in walk(test):
         match code:
             case ast.Compare(left, [ast.Is(), *_]):
                 found.add(ast.unparse(left))
@@ -159,7 +160,7 @@ def _list_set(body: Sequence[ast.stmt]) -> set[str]:
     for statement in body:
         match statement:
             case ast.Assign(targets, value):
-                read = {ast.unparse(n) for n in ast.walk(value) if isinstance(n, ast.Attribute)}
+                read = {ast.unparse(n) for n in walk(value) if isinstance(n, ast.Attribute)}
                 found |= {ast.unparse(t) for t in targets if isinstance(t, ast.Attribute)} - read
                 rows = (t for t in targets if isinstance(t, ast.Subscript))
                 found |= {ast.unparse(row.value) for row in rows}

@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph.modules.names import FunctionNode, inner_blocks, statements
 from npufix.rewriters.graph.modules.syntax import names_bound_in, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 MODULE = "<module>"
 
@@ -40,12 +41,19 @@ class Scope:
         return bool(self.path) and self.path[-1] != "<locals>"
 
 
-def scopes(module: ast.Module) -> Iterator[Scope]:
-    """Yield every function of a module, inner ones after the one they stand in."""
+@lru_cache(maxsize=4)
+def scopes(module: ast.Module) -> Sequence[Scope]:
+    """Return every function of a module, inner ones after the one they stand in.
+
+    For trees that nobody changes.
+    """
     seen: Counter[str] = Counter()
+    found: list[Scope] = []
     for scope in _within(module.body, Scope(_top_level(module)), is_function=False):
-        yield replace(scope, number=seen[scope.qualname])
-        seen[scope.qualname] += 1
+        name = scope.qualname
+        found.append(replace(scope, number=seen[name]) if seen[name] else scope)
+        seen[name] += 1
+    return tuple(found)
 
 
 def top_level(module: ast.Module) -> Scope:

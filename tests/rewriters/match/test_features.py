@@ -23,6 +23,22 @@ ACTIVATION = (
 )
 
 FOUND = {
+    "casts by two other names": (
+        (
+            "def f(x: torch.Tensor, n: int):\n"
+            "    y = F.layer_norm(x.type(torch.float32), (n,), None, None, 1e-5)\n"
+            "    return y.type_as(x)\n"
+        ),
+        "NPU117",
+    ),
+    "a cast in a helper": (
+        (
+            "def widen(x):\n    return x.float()\n\n"
+            "def f(x: torch.Tensor, n: int):\n    y = widen(x)\n"
+            "    return F.layer_norm(y, (n,), None, None, 1e-5).to(x.dtype)\n"
+        ),
+        "NPU117",
+    ),
     "a new tensor moved later": (
         "def f(n: int, y: torch.Tensor):\n    z = torch.zeros(n)\n    return z.to(y.device)\n",
         "NPU212",

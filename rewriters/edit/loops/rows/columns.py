@@ -14,6 +14,7 @@ from npufix.rewriters.graph.modules.syntax import (
     list_names,
     list_stored_names,
     nodes_of,
+    walk,
 )
 from npufix.rewriters.graph.special import Op
 
@@ -103,7 +104,7 @@ class Columns:
         self.rounds = self._over(loop.target, loop.items)
         self._moved = {
             code.target.id: code
-            for code in (n for s in self.body for n in ast.walk(s))
+            for code in (n for s in self.body for n in walk(s))
             if isinstance(code, ast.AugAssign) and isinstance(code.target, ast.Name)
         }
         self._is_moved: set[str] = set()
@@ -121,7 +122,7 @@ class Columns:
 
     def rank(self, base: str, count: int) -> int:
         """Return the dimensions of what is written, ``count`` if nobody knows."""
-        for node in (n for s in self.loop.body for n in ast.walk(s)):
+        for node in (n for s in self.loop.body for n in walk(s)):
             if isinstance(node, ast.Name | ast.Attribute) and ast.unparse(node) == base:
                 rank = self.facts.rank(node)
                 if isinstance(rank, int):
@@ -283,7 +284,7 @@ class Columns:
     def _begins(self, name: str) -> str:
         """Return what a number counts from, and remember the zero that nobody else needs."""
         nodes = [n for n in nodes_of(self.facts.flow.function) if isinstance(n, ast.Name)]
-        inside = {id(n) for n in ast.walk(self.loop.statement)}
+        inside = {id(n) for n in walk(self.loop.statement)}
         outside = [n for n in nodes if n.id == name and id(n) not in inside]
         bound = [s for s in self._block() if name in list_stored_names(s)]
         if not bound:
@@ -396,7 +397,7 @@ class Columns:
 
     def _same(self, code: ast.expr) -> Column:
         """Return a number that all rounds share."""
-        for part in ast.walk(code):
+        for part in walk(code):
             called = isinstance(part, ast.Call) and last_name(part.func) not in _PURE
             float_ = isinstance(part, ast.Constant) and type(part.value) is not int
             if called or float_ or (isinstance(part, ast.expr) and not isinstance(part, _PLAIN)):
@@ -413,7 +414,7 @@ class Columns:
         )
 
     def _bound_later(self) -> set[str]:
-        stored = (n for s in self.body for n in ast.walk(s) if isinstance(n, ast.Name))
+        stored = (n for s in self.body for n in walk(s) if isinstance(n, ast.Name))
         return {n.id for n in stored if isinstance(n.ctx, ast.Store)}
 
     def _value_of(self, name: str) -> ast.expr:

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.given.values import CannotBatchError
-from npufix.rewriters.graph.modules.syntax import last_name, list_names
+from npufix.rewriters.graph.modules.syntax import last_name, list_names, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +23,7 @@ def require_no_recurrence(code: Sequence[ast.stmt], known: set[str]) -> None:
 
     """
     stored = {
-        n.id for s in code for n in ast.walk(s) if isinstance(n, ast.Name) and not _reads(n)
+        n.id for s in code for n in walk(s) if isinstance(n, ast.Name) and not _reads(n)
     } - known
     bound: set[str] = set()
 
@@ -40,19 +40,14 @@ def require_no_recurrence(code: Sequence[ast.stmt], known: set[str]) -> None:
                 bound.update(list_names(statement.target))
             elif isinstance(statement, ast.If):
                 parts = [statement.test]
-            reads = {
-                n.id for p in parts for n in ast.walk(p) if isinstance(n, ast.Name) and _reads(n)
-            }
+            reads = {n.id for p in parts for n in walk(p) if isinstance(n, ast.Name) and _reads(n)}
             if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
                 reads.add(statement.target.id)
             if reads & stored - bound:
                 raise CannotBatchError(RECURRENCE)
             follow(inner)
             bound.update(
-                n.id
-                for p in parts
-                for n in ast.walk(p)
-                if isinstance(n, ast.Name) and not _reads(n)
+                n.id for p in parts for n in walk(p) if isinstance(n, ast.Name) and not _reads(n)
             )
 
     follow(code)
@@ -64,7 +59,7 @@ def _reads(name: ast.Name) -> bool:
 
 def list_totals(code: Sequence[ast.stmt]) -> set[str]:
     """Return the names that nothing but ``total += f(x[i])`` is about, each once a round."""
-    names = Counter(n.id for s in code for n in ast.walk(s) if isinstance(n, ast.Name))
+    names = Counter(n.id for s in code for n in walk(s) if isinstance(n, ast.Name))
     return {
         s.target.id
         for s in code
@@ -89,7 +84,7 @@ class InFirst(ast.NodeTransformer):
 def list_measured(code: Sequence[ast.stmt]) -> Iterator[str]:
     """Yield what a loop takes the length of."""
     for statement in code:
-        for node in ast.walk(statement):
+        for node in walk(statement):
             match node:
                 case ast.Call(ast.Name("len"), [argument]):
                     yield ast.unparse(argument)
@@ -102,5 +97,5 @@ def converts(code: ast.expr, written: Iterable[str]) -> bool:
         isinstance(node, ast.Call)
         and last_name(node.func) in {"int", "item"}
         and not names.isdisjoint(list_names(node))
-        for node in ast.walk(code)
+        for node in walk(code)
     )
