@@ -1,11 +1,14 @@
-"""Where a tensor comes from: out of a sine or cosine, out of two layers of one width."""
+"""Where a value comes from: out of a sine, out of two layers of one width, out of no tensor."""
 
 from __future__ import annotations
 
 import ast
+import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.graph import operators
+from npufix.rewriters.graph.modules.syntax import last_name, nodes_of
 from npufix.rewriters.graph.special import Op
 from npufix.rewriters.graph.submodules import submodule
 
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.nodes import Node
 
 _COPIES = operators.KEEPS | {Op.CAST, "to", "cat", Op.GETITEM, Op.ITEM, "stack"}
+_TENSOR_CLASS = re.compile(r"\w*Tensor|Parameter|Buffer")
 _WIDTH = 1  # ``nn.Linear(in_features, out_features)``
 
 
@@ -81,3 +85,29 @@ def _width(flow: FunctionFlow, node: Node) -> str | None:
     if size is None and len(made.call.args) > _WIDTH:
         size = made.call.args[_WIDTH]
     return None if size is None else f"{made.name}({ast.unparse(size)})"
+
+
+@lru_cache(maxsize=4)
+def list_holding_none(flow: FunctionFlow) -> frozenset[str]:
+    """Return the names of what may hold ``None``: ``states`` of ``if states[0] is None``."""
+    found: set[str] = set()
+    for code in nodes_of(flow.function):
+        match code:
+            case ast.Compare(
+                ast.Subscript(ast.Name(name)), [ast.Is() | ast.IsNot()], [ast.Constant(None)]
+            ):
+                found.add(name)
+    return frozenset(found)
+
+
+@lru_cache(maxsize=4)
+def list_of_other_classes(flow: FunctionFlow) -> frozenset[str]:
+    """Return what a function says is no tensor: ``assert isinstance(data, TensorDict)``."""
+    found: set[str] = set()
+    for code in nodes_of(flow.function):
+        match code:
+            case ast.Assert(ast.Call(ast.Name("isinstance"), [ast.Name(name), kinds], [])):
+                classes = kinds.elts if isinstance(kinds, ast.Tuple) else [kinds]
+                if not any(_TENSOR_CLASS.fullmatch(last_name(c) or "") for c in classes):
+                    found.add(name)
+    return frozenset(found)

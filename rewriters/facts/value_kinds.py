@@ -20,10 +20,10 @@ from npufix.rewriters.facts.index_facts import (
     names_of,
 )
 from npufix.rewriters.facts.module_facts import is_parameter, returns_tensor
+from npufix.rewriters.facts.origins import list_holding_none, list_of_other_classes
 from npufix.rewriters.facts.shapes import SAME_SHAPE, Shapes, annotation
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import is_int_attribute
-from npufix.rewriters.graph.modules.syntax import last_name, nodes_of
 from npufix.rewriters.graph.modules.torch_names import TORCH_FUNCTIONS
 from npufix.rewriters.graph.special import Op
 
@@ -86,7 +86,6 @@ _INDEX_NAME = re.compile(
 )
 _TENSOR_NAME = re.compile(r"(^|_)(emb(ed(ding)?)?|feat(ure)?|hidden|logit|tensor)s?(_states?)?$")
 """Of what has a row for each position."""
-_TENSOR_CLASS = re.compile(r"\w*Tensor|Parameter|Buffer")
 _OF_NUMPY = re.compile(r"(import alias\(name='|from 0 )?(numpy|scipy|cv2|skimage|PIL)\b")
 """Of a module, or of what a function imports: ``from scipy.sparse import dok_matrix``."""
 _SEVERAL = re.compile(r"^(?!num_|n_)\w*s$")
@@ -122,7 +121,7 @@ class ValueKinds:
             return False
         if node.op == Op.CONTAINER or str(node.value).startswith(_DISPLAYS):
             return False
-        if node.op == Op.PARAM and node.value in _list_holding_none(self.flow):
+        if node.op == Op.PARAM and node.value in list_holding_none(self.flow):
             return False  # a list, whatever it is declared as
         declared = self._annotation(node)
         if _TENSOR_ANNOTATION.fullmatch(declared):
@@ -131,7 +130,7 @@ class ValueKinds:
             return False
         if node.op == Op.PARAM and "tensordict" in f"{node.value} {declared}".lower():
             return False
-        if node.op == Op.PARAM and node.value in _list_of_other_classes(self.flow):
+        if node.op == Op.PARAM and node.value in list_of_other_classes(self.flow):
             return False
         if node in self._operands_of_tensors or returns_tensor(self.flow, node):
             return True
@@ -438,32 +437,6 @@ def is_of_numpy(node: Node) -> bool:
     if root.op == Op.GLOBAL and _OF_NUMPY.match(str(root.value)):
         return True
     return made.op != Op.GLOBAL and made.value in {"astype", "copy"}
-
-
-@lru_cache(maxsize=4)
-def _list_holding_none(flow: FunctionFlow) -> frozenset[str]:
-    """Return the names of what may hold ``None``: ``states`` of ``if states[0] is None``."""
-    found: set[str] = set()
-    for code in nodes_of(flow.function):
-        match code:
-            case ast.Compare(
-                ast.Subscript(ast.Name(name)), [ast.Is() | ast.IsNot()], [ast.Constant(None)]
-            ):
-                found.add(name)
-    return frozenset(found)
-
-
-@lru_cache(maxsize=4)
-def _list_of_other_classes(flow: FunctionFlow) -> frozenset[str]:
-    """Return what a function says is no tensor: ``assert isinstance(data, TensorDict)``."""
-    found: set[str] = set()
-    for code in nodes_of(flow.function):
-        match code:
-            case ast.Assert(ast.Call(ast.Name("isinstance"), [ast.Name(name), kinds], [])):
-                classes = kinds.elts if isinstance(kinds, ast.Tuple) else [kinds]
-                if not any(_TENSOR_CLASS.fullmatch(last_name(c) or "") for c in classes):
-                    found.add(name)
-    return frozenset(found)
 
 
 @lru_cache(maxsize=4)

@@ -211,9 +211,8 @@ def _is_answer(  # noqa: PLR0911 - one case a kind of test
     if node is None or is_moved_to_host(node) or any(map(is_of_numpy, node.walk())):
         return False
     if node.op in _ANSWERS:
-        if is_asked_of_host(here, test):
-            return False
-        return here.is_tensor(test) is not False and not node.op.startswith("py:")
+        is_tensor = here.is_tensor(test) is not False and not is_asked_of_host(here, test)
+        return is_tensor and not node.op.startswith("py:")
     if node.op in operators.COMPARISONS:
         in_forward = here.flow.function.name == "forward"  # helpers may be for settings of few
         return any(
