@@ -206,6 +206,8 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
     guessed = guessed or ("log-takes-tensors" in unknown and callers.mention(_SENDS))
     guessed = guessed or _is_method_of_program(file, site, callers)
     guessed = guessed or (site.rule.name == _INFERS_ONLY and _only_trains(callers))
+    # keys and values alone: one launch less
+    guessed = guessed or (site.rule.search == "projections" and "one layer of 2:" in site.problem)
     # "every layer computes it anew", and there is one
     guessed = guessed or (site.rule.search == "handed-in" and callers.built_once(site.function))
     if guessed or _serves(file, site) or _is_one_of_a_registry(file, site, callers):

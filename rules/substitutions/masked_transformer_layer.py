@@ -86,7 +86,6 @@ RULE = Substitution(
     table="fusion",
     forms=(Form(in_small_operators, fused, inputs),),
     search="masked-layers",
-    measured_only=True,  # the layer has to be written anew
     replaces=("Add", "BatchMatMulV2", "Mul", "SoftmaxV2"),
     becomes=("FlashAttentionScore",),
     passes=(0.5, 1),

@@ -83,7 +83,6 @@ RULE = Substitution(
     table="fusion",
     forms=(Form(apart, together, inputs),),
     search="projections",
-    measured_only=True,
     replaces=("MatMul", "MatMulCommon", "MatMulV2", "MatMulV3"),
     becomes=("MatMulV2", "MatMulV3"),
     passes=(2, 4),

@@ -703,3 +703,12 @@ def test_one_decision_is_one_finding(tmp_path: Path, code: str, rules: set[str])
     )
     found = scanned(tmp_path, {"net.py": text}).report.findings
     assert {finding.rule for finding in found} - {"NPU211", "NPU218"} == rules
+
+
+def test_keys_and_values_alone_gain_less_than_new_names_in_checkpoints_cost(tmp_path: Path) -> None:
+    head = "import torch\nfrom torch import nn\n\n\nclass Attention(nn.Module):\n"
+    layers = "".join(f"        self.{n} = nn.Linear(8, 8)\n" for n in "qkv")
+    text = f"{head}    def __init__(self):\n        super().__init__()\n{layers}\n"
+    text += "    def forward(self, x, y):\n        return self.q({}), self.k(x), self.v(x)\n"
+    files = {"a.py": text.format("x"), "b.py": text.format("y")}
+    assert places(scanned(tmp_path, files)) == ["a.py:13"]

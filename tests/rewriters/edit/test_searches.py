@@ -420,6 +420,34 @@ def test_layers_of_one_input_get_the_name_that_they_share() -> None:
     assert "self.kv_proj = nn.Linear(4, 2 * 4)" in site.problem
 
 
+@pytest.mark.parametrize(("method", "count"), [("forward", 1), ("mix", 0)])
+def test_layers_of_a_subclass_are_others_where_it_replaces_the_method(
+    method: str, count: int
+) -> None:
+    text = f"""
+    class A(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q = nn.Linear(4, 4)
+            self.k = nn.Linear(4, 4)
+            self.v = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.q(x), self.k(x), self.v(x)
+
+    class B(A):
+        def __init__(self, size):
+            super().__init__()
+            self.k = nn.Linear(size, 4)
+            self.v = nn.Linear(size, 4)
+
+        def {method}(self, x, y):
+            return self.q(x), self.k(y) + self.v(y)
+    """
+    sites = [site for site in found(text, "NPU176") if site.function == "A.forward"]
+    assert len(sites) == count
+
+
 @pytest.mark.parametrize("behind", [".clone()", " - y", " > 0"])
 def test_columns_that_are_copied_anyway_are_copied_once(behind: str) -> None:
     text = f"def forward(x: torch.Tensor, y):\n    return x[:, [0, 2]]{behind}\n"

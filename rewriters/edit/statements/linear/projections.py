@@ -64,8 +64,10 @@ def _linear(here: Surroundings, layer: str) -> ast.Call | None:
     """Return how ``self.layer`` is made, if it is one ``nn.Linear`` and stays it."""
     if here.flow.cls is None or not is_made_once(here.flow.names, here.flow.cls, layer):
         return None
-    values = list_assigned(here.flow.names, here.flow.cls, layer)
-    made = values[0][1] if len(values) == 1 else None
+    others = _list_others(here, here.flow.cls)
+    assigned = list_assigned(here.flow.names, here.flow.cls, layer)
+    values = [value for method, value in assigned if method not in others]
+    made = values[0] if len(values) == 1 else None
     if not isinstance(made, ast.Call) or here.flow.names.dotted(made.func) != "torch.nn.Linear":
         return None
     if not _arguments(made).keys() >= _WIDTHS:
@@ -79,6 +81,19 @@ def _linear(here: Surroundings, layer: str) -> ast.Call | None:
         if id(n) not in plain
     )
     return None if tied else made
+
+
+def _list_others(here: Surroundings, cls: ast.ClassDef) -> list[ast.stmt]:
+    """Return the methods of subclasses that have a method of their own in place of this one."""
+    names, own = here.flow.names, here.flow.function.name
+    below = [c for c in names.classes.values() if c is not cls and cls in names.bases(c)]
+    bodies = [c.body for c in below]
+    return [
+        part
+        for body in bodies
+        if any(isinstance(m, ast.FunctionDef) and m.name == own for m in body)
+        for part in body
+    ]
 
 
 def _is_self(code: ast.expr, layer: str) -> bool:
