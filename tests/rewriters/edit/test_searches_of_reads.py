@@ -75,6 +75,31 @@ def loss(self, x: torch.Tensor, y: torch.Tensor, w=None):
 
 
 @pytest.mark.parametrize(
+    ("body", "count"),
+    [
+        # one way or the other is taken
+        ("if w:\n        return (x[m] * 2).mean()\n    else:\n        return x[m].log().mean()", 2),
+        ("if w:\n        return (x[m] * 2).mean()\n    return x[m].log().mean()", 2),
+        # a setting that two losses need
+        ("a = -y.cfg['a'] * x[m].log()\n    return a.mean(), -y.cfg['a'] * x[~m]", 1),
+        # both ways need what stands before them, or both are taken
+        ("a = x[m]\n    if w:\n        return (a * 2).max()\n    return (a * 2).mean()", 0),
+        ("a = (x[m] * 2).mean() if w else 0\n    return a + x[m].max()", 0),
+        ("a = 0\n    if w:\n        a = (x[m] * 2).mean()\n    return a + x[m].max()", 0),
+        # one would be changed without the other
+        ("a = x[m] * 2\n    return a.mean() if w else 3 * a.mean()", 0),
+    ],
+)
+def test_what_a_mask_selects_is_added_up_in_each_of_two_ways(body: str, count: int) -> None:
+    text = f"""
+def loss(x: torch.Tensor, y, w):
+    m = x > 1
+    {body}
+"""
+    assert len(found(text, "NPU221")) == count
+
+
+@pytest.mark.parametrize(
     ("mask", "open_conditions"),
     [
         ("labels != -100", {"finite-outside"}),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.layout import style_of
+from npufix.rewriters.edit.statements.masked.ways import is_apart
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.facts.index_facts import is_of_configuration
 from npufix.rewriters.graph import operators
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from npufix.rewriters.edit.statements.surroundings import Surroundings
-    from npufix.rewriters.graph.nodes import Node
+    from npufix.rewriters.graph.nodes import Evaluation, Node
 
 ADDED_UP = (
     r"sum(?<=\bsum)\(\)|mean(?<=\bmean)\(\)|torch(?<=\btorch)\.(sum|mean)\(\w+\)"
@@ -282,18 +283,28 @@ def find_selections(
             stack.append(node.args[0])
         elif node.op == Op.PHI:  # ``if weight is not None: loss = loss * weight[mask]``
             stack += node.args[1:]
+        elif _is_number(here, node):
+            continue
         elif _is_of_each(node):
             stack += node.args
-        elif is_of_configuration(node) or here.facts(here.flow.evaluations[0], x=node).is_number(
-            "x"
-        ):
-            continue
         else:
             raise OtherUseError
         parts.add(node)
     if len(masks) != 1:
         raise OtherUseError
     return parts, next(iter(masks))
+
+
+def _is_number(here: Surroundings, node: Node) -> bool:
+    """Tell whether a value is a number or a setting, or computed of such: ``-self.cfg["alpha"]``.
+
+    Whoever else needs it has it still.
+    """
+    if node.op == Op.CONST or is_of_configuration(node):
+        return True
+    if here.facts(here.flow.evaluations[0], x=node).is_number("x"):
+        return True
+    return _is_of_each(node) and all(_is_number(here, arg) for arg in node.args)
 
 
 def _is_mask(here: Surroundings, node: Node) -> bool:
@@ -319,10 +330,7 @@ def _together(  # noqa: PLR0913, PLR0917 - what is added up, and how
     here: Surroundings, call: ast.Call, added: ast.expr, parts: set[Node], mask: Node, how: str
 ) -> tuple[Proposal, set[int]]:
     """Return the sum of all elements, with zeros where the mask says so, and what it replaces."""
-    own = [e for e in here.flow.evaluations if e.node in parts]
-    for evaluation in own:
-        if isinstance(evaluation.code, ast.expr) and evaluation.node is not here.value(call):
-            require_inside(here, evaluation.code, parts)
+    own = _require_alone(here, call, parts)
     reads = {
         id(e.code): read
         for e in own
@@ -342,7 +350,7 @@ def _together(  # noqa: PLR0913, PLR0917 - what is added up, and how
             continue
         statement = here.statement_of(read.code)
         match statement:
-            case ast.Assign([ast.Name(kept)], whole) if whole is read.code and kept == here.text(
+            case ast.Assign([ast.Name(kept)], code) if code is read.code and kept == here.text(
                 read.tensor
             ):  # ``x = x[mask]``: nothing is left to say
                 lines = here.whole_lines(statement)
@@ -351,8 +359,8 @@ def _together(  # noqa: PLR0913, PLR0917 - what is added up, and how
                 changes.append(Change(lines, ""))
             case _:
                 changes.append(Change(here.span(read.code), here.text_of_owner(read.tensor)))
-    whole = added if isinstance(added, ast.Name) else every[0].tensor
-    count = _count(here, name, whole if every[0].by_call else None)
+    shape = added if isinstance(added, ast.Name) else every[0].tensor
+    count = _count(here, name, shape if every[0].by_call else None)
     text = without_masks(here, added, set(reads))
     if added is call:
         text = _of_each(text, style_of("".join(here.lines)).quote)
@@ -366,6 +374,28 @@ def _together(  # noqa: PLR0913, PLR0917 - what is added up, and how
         proven=frozenset({*_proven(here, mask, every), *_of_answers(here.value(added))}),
     )
     return proposal, set(reads)
+
+
+def _require_alone(here: Surroundings, call: ast.Call, parts: set[Node]) -> list[Evaluation]:
+    """Return where the parts of a sum are computed.
+
+    Raises:
+        OtherUseError: somebody else needs them, or they are added up twice.
+
+    """
+    whole = here.value(call)
+    own = [
+        e
+        for e in here.flow.evaluations
+        if e.node in parts and not is_apart(here, e.code, call, parts)
+    ]
+    for evaluation in own:
+        code = evaluation.code
+        if isinstance(code, ast.expr) and evaluation.node is not whole:
+            require_inside(here, code, parts)
+        elif isinstance(code, ast.Call) and code is not call:
+            raise OtherUseError
+    return own
 
 
 def _of_answers(added: Node | None) -> frozenset[str]:
