@@ -96,6 +96,8 @@ _SERVES_NOTHING = frozenset({"columns-one-by-one", "integer-cumsum", "repeat-int
 _TRACKS = re.compile(r"(^|[/_])(fast_?sam|track(ers?|ing)|infer(ence)?)([/_.]|$)")
 _LONG = 88
 """Characters of an index that is joined from parts: more are a line of their own."""
+_OF_TWO = re.compile(r"\blayer of 2:")
+"""What is said of keys and values alone: one launch less is not worth new names in checkpoints."""
 _MORE_TEXT = {"einsum-product": 24, "scaled-unit-rows": _LONG}
 """Characters by which a text may be longer: a product for an einsum saves calls of the host."""
 _A_LITTLE = 44
@@ -206,8 +208,7 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
     guessed = guessed or ("log-takes-tensors" in unknown and callers.mention(_SENDS))
     guessed = guessed or _is_method_of_program(file, site, callers)
     guessed = guessed or (site.rule.name == _INFERS_ONLY and _only_trains(callers))
-    # keys and values alone: one launch less
-    guessed = guessed or (site.rule.search == "projections" and "one layer of 2:" in site.problem)
+    guessed = guessed or (site.rule.search == "projections" and bool(_OF_TWO.search(site.problem)))
     # "every layer computes it anew", and there is one
     guessed = guessed or (site.rule.search == "handed-in" and callers.built_once(site.function))
     if guessed or _serves(file, site) or _is_one_of_a_registry(file, site, callers):
