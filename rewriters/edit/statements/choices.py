@@ -316,7 +316,8 @@ def goes_on(here: Surroundings, code: ast.If | ast.IfExp) -> str:
     """Return what to do about a branch that only the host can take."""
     if _REMEMBERS.search(here.text(code.test)):
         return _IS_SAME
-    arms = [code.body, code.orelse] if isinstance(code, ast.IfExp) else [*code.body, *code.orelse]
+    arms: list[ast.AST] = []
+    arms += [code.body, code.orelse] if isinstance(code, ast.IfExp) else [*code.body, *code.orelse]
     if isinstance(code, ast.If) and isinstance(code.body[-1], ast.Return):
         block = here.block_of(code)
         arms += block[block.index(code) + 1 :]

@@ -182,6 +182,17 @@ class Surroundings:
         """Return code as it is written, so that ``.detach()`` can stand behind: ``(x + y)``."""
         return self.text(code) if isinstance(code, PRIMARIES) else f"({self.text(code)})"
 
+    def text_detached(self, code: ast.expr) -> str:
+        """Return code with ``.detach()`` behind it, unless it says so: ``loss.detach().mean()``."""
+        inner = code
+        while isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute):
+            if inner.func.attr == "detach":
+                return self.text(code)
+            if not all(isinstance(a, ast.Constant) for a in inner.args) or inner.keywords:
+                break
+            inner = inner.func.value
+        return f"{self.text_of_owner(code)}.detach()"
+
     @property
     def torch(self) -> str:
         """What the file calls torch, ``th``; "" if it imports only parts of it."""

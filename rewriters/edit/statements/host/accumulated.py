@@ -45,16 +45,16 @@ def keep_until_read(
     loop = here.loop_of(code)
     if outer is None or not isinstance(loop, LOOPS) or here.loop_of(outer) is not loop:
         return None
-    of, outer = here.text_of_owner(tensor), _taken_by(here, outer, code)
+    outer = _taken_by(here, outer, code)
     match outer:
         case ast.AugAssign(ast.Name(name), ast.Add(), value) if _reads_in(value) == [code]:
-            form, new = FORM_ADDED, f"{of}.detach()" + ("" if counts else ".float()")
+            form, new = FORM_ADDED, here.text_detached(tensor) + ("" if counts else ".float()")
             after = f"{name} = {'int' if counts else 'float'}({name})"
         case ast.Expr(ast.Call(ast.Attribute(ast.Name(name), "append"), [given])) if (
             given is code or isinstance(given, ast.Name)
         ):
             copied = "" if is_left_as_made(here, tensor) else ".clone()"
-            form, new = FORM_COLLECTED, f"{of}.detach(){copied}"
+            form, new = FORM_COLLECTED, f"{here.text_detached(tensor)}{copied}"
             flat = "" if has_no_dimensions(here, tensor) else ".flatten()"
             after = f"{name} = {here.torch}.stack({name}){flat}.tolist() if {name} else []"
         case _:

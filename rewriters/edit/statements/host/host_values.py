@@ -217,11 +217,11 @@ def _on_device(here: Surroundings, read: Read) -> Proposal | None:
     if counts:
         proven |= {"same-dtype", "without-gradient", "never-nan"}
     text = here.text_of_owner(read.tensor)
+    detached = text if counts else here.text_detached(read.tensor)
     form = _FORM_LIMIT
     if read.how not in LIMITS:
         form = _FORM_ITEM if (limit or later) is None else _FORM_LIMIT_OF_ITEM
-        text += "" if counts else ".detach()"
-        text += "" if facts.ndim("x") == 0 else ".reshape(())"
+        text = detached + ("" if facts.ndim("x") == 0 else ".reshape(())")
         text += ".clone()" if keeps_memory(here, read.code, read.tensor) else ""
     text += "" if limit is None else clamp(here, limit, counts=counts)
     changes = [] if later is None else clamp_one(here, later, counts=counts)
