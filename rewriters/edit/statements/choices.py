@@ -302,6 +302,21 @@ def is_nothing(code: ast.expr) -> bool:
     return False
 
 
+_REDUCED = frozenset({"amax", "amin", "max", "mean", "min", "norm", "prod", "std", "sum"})
+
+
+def is_one_number(here: Surroundings, test: ast.expr, node: Node) -> bool:
+    """Tell whether a reduction leaves one number, which alone has a truth when it is compared.
+
+    Not so ``x.sum(-1, keepdim=True) == y``, which is a mistake, or never runs.
+    """
+    if node.op not in _REDUCED:
+        return False
+    given = dict(zip(operators.parameters(node.op) or (), node.args, strict=False))
+    keeps = "keepdim" in given and given["keepdim"].value is True
+    return not keeps and not here.facts(here.evaluations[id(test)], x=node).ndim("x")
+
+
 def target_of(code: ast.stmt) -> ast.expr | None:
     """Return the tensor that a statement writes to in place."""
     match code:

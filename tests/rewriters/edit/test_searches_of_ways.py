@@ -441,3 +441,22 @@ class Decoder(nn.Module):
         {use}
 """
     assert bool(found(text, "NPU186")) is told
+
+
+@pytest.mark.parametrize(
+    ("left", "told"),
+    [
+        ("(x * y).sum()", True),
+        ("y.sum(-1)", True),  # of a vector perhaps
+        ("(x * y).sum(dim=-1, keepdim=True)", False),
+        ("x.view(3, -1).sum(-1)", False),
+    ],
+)
+def test_tensors_with_dimensions_have_no_truth(left: str, *, told: bool) -> None:
+    text = f"""
+class Net(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor, n: torch.Tensor):
+        assert {left} == n
+        return x * 2
+"""
+    assert bool(found(text, "NPU217")) is told
