@@ -460,3 +460,26 @@ class Net(nn.Module):
         return x * 2
 """
     assert bool(found(text, "NPU217")) is told
+
+
+def test_the_sums_of_one_loop_are_one_change() -> None:
+    text = """
+def train(model, loader):
+    total = 0.0
+    hits = 0.0
+    for x, y in loader:
+        loss, kl = model(x).mean(), model(y).std()
+        loss.backward()
+        total += loss.item()
+        hits += kl.item()
+    return total, hits
+"""
+    (site,) = found(text, "NPU214")
+    assert site.rewrite is not None
+    new = rewritten(text, "NPU214")
+    assert "total += loss.detach().float()\n        hits += kl.detach().float()\n" in new
+    assert "    total = float(total)\n    hits = float(hits)\n    return" in new
+    text = text.replace(
+        "    return", "    for x in loader:\n        more += f(x).item()\n    return"
+    )
+    assert len(found(text.replace("total = 0.0", "total = more = 0.0"), "NPU214")) > 1
