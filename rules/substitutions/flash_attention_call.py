@@ -14,7 +14,7 @@ is ``sparse_mode=3`` with the compressed mask of 2048 x 2048.
 Safety: written where every argument has a counterpart, else advice; compared with a function of ours
 that computes what the documentation of flash_attn says. Dropout draws other random numbers
 (condition ``other-random-numbers``), and queries of xformers may have three dimensions, without one for
-the heads (``four-dimensional``). The ends of sequences are numbers on the host: read once per
+the heads (``four-dimensional``): where the functions around say so it is one head of ``"BSH"``. The ends of sequences are numbers on the host: read once per
 forward, they should be handed down to all layers.
 ``alibi_slopes``, ``softcap`` and returned probabilities have no counterpart here, and are
 not reported; a cache of pages is advice (npu_fused_infer_attention_score); a window is
@@ -53,6 +53,16 @@ def fused(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch_npu.npu_fusion_attention(q, k, v, q.shape[2], "BSND", scale=q.shape[-1] ** -0.5)[0]
 
 
+def folded(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attend as memory_efficient_attention does where the batch holds the heads as well."""
+    return dense(q[:, :, None], k[:, :, None], v[:, :, None])[:, :, 0]
+
+
+def fused_as_one_head(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attend in one kernel, with one head."""
+    return torch_npu.npu_fusion_attention(q, k, v, 1, "BSH", scale=q.shape[-1] ** -0.5)[0]
+
+
 def inputs(draw: Draw) -> dict[str, Any]:
     """Return queries, keys and values."""
     import torch
@@ -71,9 +81,19 @@ def grouped(draw: Draw) -> dict[str, Any]:
     return drawn
 
 
+def inputs_of_one_head(draw: Draw) -> dict[str, Any]:
+    """Return queries, keys and values without a dimension for the heads."""
+    return {name: x[:, :, 0] for name, x in inputs(draw).items()}
+
+
 WITH_HEADS = Condition(
     "four-dimensional",
     "query, key and value have four dimensions, the third that of the heads",
+    lambda _site: None,
+)
+ONE_HEAD = Condition(
+    "one-head-per-batch",
+    "query, key and value have three dimensions: the batch holds the heads as well",
     lambda _site: None,
 )
 
@@ -106,6 +126,23 @@ def attend(q, k, v, lengths):
     mask = xops.fmha.BlockDiagonalMask.from_seqlens(lengths)
     return xops.memory_efficient_attention(q, k, v, attn_bias=mask)
 """
+_FOLDED = """
+import xformers.ops as xops
+
+
+class Attention(nn.Module):
+    def fold(self, x):
+        batch, length, dim = x.shape
+        x = x.reshape(batch, length, self.heads, dim // self.heads).permute(0, 2, 1, 3)
+        return x.reshape(batch * self.heads, length, dim // self.heads)
+
+    def attend(self, q, k, v):
+        q = q.contiguous()
+        return xops.memory_efficient_attention(q, k, v)
+
+    def forward(self, x):
+        return self.attend(self.fold(self.q(x)), self.fold(self.k(x)), self.fold(self.v(x)))
+"""
 
 RULE = Substitution(
     id="NPU170",
@@ -115,6 +152,7 @@ RULE = Substitution(
     forms=(
         Form(dense, fused, grouped, (RANDOM_NUMBERS,)),
         Form(efficient, fused, inputs, (RANDOM_NUMBERS, WITH_HEADS)),
+        Form(folded, fused_as_one_head, inputs_of_one_head, (RANDOM_NUMBERS, ONE_HEAD)),
     ),
     search="flash-attention",
     replaces=("BatchMatMul", "BatchMatMulV2", "BatchMatMulV3", "Mul", "SoftmaxV2"),
@@ -259,6 +297,20 @@ def attend(q, kv, starts, longest):
         scale=q.shape[-1] ** -0.5,
         keep_prob=1.0 - 0.1,
     )[0]""",
+            ),
+        ),
+        Rewritten(
+            _FOLDED,
+            _FOLDED.replace(
+                "xops.memory_efficient_attention(q, k, v)",
+                """torch_npu.npu_fusion_attention(
+            q,
+            k,
+            v,
+            1,
+            "BSH",
+            scale=q.shape[-1] ** -0.5,
+        )[0]""",
             ),
         ),
         Rewritten(_BLOCKS, _BLOCKS),

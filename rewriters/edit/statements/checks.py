@@ -16,6 +16,7 @@ from npufix.rewriters.edit.statements.choices import (
     divide,
     goes_on,
     is_nothing,
+    is_one_number,
     target_of,
 )
 from npufix.rewriters.edit.statements.host.of_host import (
@@ -176,7 +177,7 @@ def _tell(here: Surroundings, code: ast.If | ast.IfExp) -> Proposal | None:
         return None
     if isinstance(code, ast.If) and any(map(_is_none, code.body)):
         return None  # a mask or none: what comes next is quicker without
-    return None if is_rare(here, code) else Proposal(code, goes_on(here.text(code.test)))
+    return None if is_rare(here, code) else Proposal(code, goes_on(here, code))
 
 
 def _is_in_search(here: Surroundings, code: ast.AST) -> bool:
@@ -218,7 +219,7 @@ def _is_answer(  # noqa: PLR0911 - one case a kind of test
         return any(
             counts_selected(here, test, arg)
             or (
-                arg.op in _COMPARABLE
+                is_one_number(here, test, arg)
                 and _may_be_tensor(here, test, arg)
                 and not is_made_on_host(arg.args[0])
             )
@@ -254,7 +255,6 @@ _LEFT_ALONE = re.compile(
 """Checks whose wait is wanted: training has diverged, or what comes behind is for other data."""
 _FOR_DEBUGGING = re.compile(r"(?i)(^|_)(debug|strict|sanity|paranoid)")
 """What switches checks on, wherever it comes from: ``hard_debug = debug or IS_DEBUGGING``."""
-_COMPARABLE = frozenset({"amax", "amin", "max", "mean", "min", "norm", "prod", "std", "sum"})
 
 
 def _is_switched(here: Surroundings, code: ast.Assert | ast.If | ast.IfExp) -> bool:

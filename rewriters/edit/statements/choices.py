@@ -11,11 +11,11 @@ from npufix.rewriters.edit.edit import holds_comment
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import is_pure
 from npufix.rewriters.graph import operators
-from npufix.rewriters.graph.modules.syntax import last_name
+from npufix.rewriters.graph.modules.syntax import last_name, walk
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from npufix.rewriters.edit.statements.surroundings import Surroundings
     from npufix.rewriters.graph.nodes import Node
@@ -44,6 +44,13 @@ _BY_ZERO = (
     "torch.where(d == 0, 1, d); divide by that, and choose with torch.where if the other arm is "
     "another value"
 )
+_OF_NONE = (
+    'the host waits for the answer: take the loss with reduction="sum" and divide it by how many '
+    "labels count, (labels != ignored).sum().clamp(min=1), which is zero with gradients of zero "
+    "where none does: a mean of nothing is NaN, and torch.where hands its gradient on"
+)
+_LOSS = re.compile(r"(?i)\w*(loss|criterion|cross_entropy)(_fn|_fct|_func)?")
+"""What takes a mean of what counts, unless told otherwise: ``self.loss_fn(logits, labels)``."""
 _MOST_WORK = 12
 """Operators of an arm: computing both must not cost more than the wait."""
 _OF_ANOTHER_SHAPE = frozenset(
@@ -77,7 +84,8 @@ def choose(here: Surroundings, node: ast.AST) -> Proposal | None:
     if any(isinstance(arm, ast.Constant) and arm.value is None for arm in (branch.first, second)):
         return None  # a mask or none: only the host can decide what code comes next
     if not _is_small(here, branch.first) or (second is not None and not _is_small(here, second)):
-        return _advise_on_large(here, branch) if isinstance(node, ast.If) and second else None
+        told = second and (isinstance(node, ast.If) or _divides_by_tested(here, branch))
+        return _advise_on_large(here, branch) if told else None
     if _divides_by_tested(here, branch):
         return Proposal(branch.code, _BY_ZERO)
     test = _as_tensor(here, branch.test)
@@ -164,6 +172,10 @@ def _advise_on_large(here: Surroundings, branch: _Branch) -> Proposal:
 
     Beside ``logits.mean() * 0`` the loss of no labels is NaN; ``where`` hands its gradient on.
     """
+    if _takes_loss_of_some(
+        here, branch.test, [arm for arm in (branch.first, branch.second) if arm]
+    ):
+        return Proposal(branch.code, _OF_NONE)
     arms = [here.value(arm) for arm in (branch.first, branch.second) if arm]
     by_zero = any(a and _is_zero(a) for a in arms) or _divides_by_tested(here, branch)
     return Proposal(branch.code, _BY_ZERO if by_zero else CHOOSE)
@@ -290,6 +302,21 @@ def is_nothing(code: ast.expr) -> bool:
     return False
 
 
+_REDUCED = frozenset({"amax", "amin", "max", "mean", "min", "norm", "prod", "std", "sum"})
+
+
+def is_one_number(here: Surroundings, test: ast.expr, node: Node) -> bool:
+    """Tell whether a reduction leaves one number, which alone has a truth when it is compared.
+
+    Not so ``x.sum(-1, keepdim=True) == y``, which is a mistake, or never runs.
+    """
+    if node.op not in _REDUCED:
+        return False
+    given = dict(zip(operators.parameters(node.op) or (), node.args, strict=False))
+    keeps = "keepdim" in given and given["keepdim"].value is True
+    return not keeps and not here.facts(here.evaluations[id(test)], x=node).ndim("x")
+
+
 def target_of(code: ast.stmt) -> ast.expr | None:
     """Return the tensor that a statement writes to in place."""
     match code:
@@ -300,6 +327,35 @@ def target_of(code: ast.stmt) -> ast.expr | None:
     return None
 
 
-def goes_on(test: str) -> str:
+def goes_on(here: Surroundings, code: ast.If | ast.IfExp) -> str:
     """Return what to do about a branch that only the host can take."""
-    return _IS_SAME if _REMEMBERS.search(test) else _GOES_ON
+    if _REMEMBERS.search(here.text(code.test)):
+        return _IS_SAME
+    arms: list[ast.AST] = []
+    arms += [code.body, code.orelse] if isinstance(code, ast.IfExp) else [*code.body, *code.orelse]
+    if isinstance(code, ast.If) and isinstance(code.body[-1], ast.Return):
+        block = here.block_of(code)
+        arms += block[block.index(code) + 1 :]
+    return _OF_NONE if _takes_loss_of_some(here, code.test, arms) else _GOES_ON
+
+
+def _takes_loss_of_some(here: Surroundings, test: ast.expr, arms: Sequence[ast.AST]) -> bool:
+    """Tell whether a mean is taken where anything counts: ``if (y == -100).all(): ...``."""
+    asked = test.operand if isinstance(test, ast.UnaryOp) else test
+    node = here.value(asked)
+    tested = node.args[0] if node is not None and node.args else None
+    if node is None or tested is None:
+        return False
+    of_labels = node.op in {"all", "any"} and tested.op in operators.COMPARISONS
+    of_count = node.op in operators.COMPARISONS and any(
+        arg.op in {"sum", "count_nonzero"}
+        and arg.args[0].op in operators.COMPARISONS
+        and other.value in {0, 1}
+        for arg, other in zip(node.args, reversed(node.args), strict=True)
+    )
+    return (of_labels or of_count) and any(
+        isinstance(inner, ast.Call)
+        and _LOSS.fullmatch(last_name(inner.func) or "") is not None
+        and not any(k.arg == "reduction" for k in inner.keywords)
+        for inner in walk(*arms)
+    )

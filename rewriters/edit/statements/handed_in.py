@@ -83,7 +83,9 @@ def find_handed_in(here: Surroundings) -> Iterator[Proposal]:
         and (value := here.value(node.value)) is not None
         and _is_table(here, value)
     ]
-    for code, _ in _wholes(found):
+    for code, value in _wholes(found):
+        if _is_optional(here, code, value):
+            continue
         tests = " ".join(map(here.text, here.tests_around(code)))
         if "export" not in tests or re.search(r"\bnot\b", tests):
             yield Proposal(code, _ADVICE)
@@ -92,6 +94,12 @@ def find_handed_in(here: Surroundings) -> Iterator[Proposal]:
             case ast.Assign([ast.Tuple([ast.Name("cos"), ast.Name("sin")])], ast.Call() as call):
                 if _turns_positions(here, call) and not here.tests_around(call):
                     yield Proposal(call, _ADVICE)
+
+
+def _is_optional(here: Surroundings, code: ast.expr, value: Node) -> bool:
+    """Tell whether it is one copy, in a branch of a branch: ``if mem: if mask: cat((a, mask))``."""
+    work = [part.op for part in _parts(value) if part.op.removesuffix("(*)") in _LABOUR]
+    return work == ["cat"] and len(here.tests_around(code)) > 1
 
 
 def _turns_positions(here: Surroundings, code: ast.Call) -> bool:

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.naming import word_for
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
-from npufix.rewriters.edit.statements.surroundings import LEAVES, LOOPS, METADATA, is_pure
+from npufix.rewriters.edit.statements.surroundings import (
+    LEAVES,
+    LOOPS,
+    METADATA,
+    is_pure,
+    list_parameters,
+    saves_little,
+)
 from npufix.rewriters.facts.host_tensors import is_made_on_host
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import (
@@ -70,7 +77,7 @@ def find_invariants(here: Surroundings) -> Iterator[Proposal]:
             _collect(loop, node.body, ())
             work = [step for step in loop.steps if step.is_work]
             operands = _list_operands(loop)
-            if work or operands:
+            if work or (operands and not saves_little(node, operands)):
                 yield _proposal(loop, work, operands)
 
 
@@ -90,14 +97,12 @@ def _collect(
                 _collect(loop, other, ((test, False),))
             case _ if any(type(n) in _STATE for n in walk(statement)):
                 return  # what follows may never run
-            case _:
-                pass
 
 
 def _is_invariant(loop: _Loop, code: ast.Assign, under: tuple[tuple[ast.expr, bool], ...]) -> bool:
     here = loop.here
-    targets = {n.id for n in walk(code.targets[0]) if isinstance(n, ast.Name)}
-    if len(targets) != sum(isinstance(n, ast.Name) for n in walk(code.targets[0])):
+    names = [n.id for n in walk(code.targets[0]) if isinstance(n, ast.Name)]
+    if len(targets := {*names}) != len(names):
         return False
     read = _read_whole(code.value)
     node = here.value(code.value)
@@ -195,15 +200,11 @@ def _read_whole(code: ast.expr) -> set[str]:
 def _is_known_before(loop: _Loop, code: ast.expr) -> bool:
     """Tell whether each name that a value reads is bound before the loop begins."""
     inside = {n.id for n in walk(code) if isinstance(n, ast.Name)} & loop.bound
-    before = _parameters(loop.here)
+    before = list_parameters(loop.here)
     for node in loop.here.nodes:
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
             before |= {node.id} if node.lineno < loop.code.lineno else set()
     return inside <= before
-
-
-def _parameters(here: Surroundings) -> set[str]:
-    return {a.arg for a in ast.walk(here.flow.function.args) if isinstance(a, ast.arg)}
 
 
 def _binds(
@@ -223,7 +224,7 @@ def _binds(
             continue
         if not (inside and under and _in_other_arm(loop, node, under)):
             return True
-    return name in here.flow.captured or name in _parameters(here)
+    return name in here.flow.captured or name in list_parameters(here)
 
 
 def _in_other_arm(loop: _Loop, node: ast.AST, under: tuple[tuple[ast.expr, bool], ...]) -> bool:

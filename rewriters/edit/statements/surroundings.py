@@ -38,6 +38,10 @@ _MAY_RAISE = frozenset({"cat", "stack", "item", "tolist", "linalg.inv", "inverse
 _UNFIT = operators.RANDOM | operators.STATEFUL
 
 
+_FEW = 3
+"""Rounds that are not worth a name for one small operator."""
+
+
 class TooLargeError(Exception):
     """A function holds so much that no more of it is looked at."""
 
@@ -182,6 +186,17 @@ class Surroundings:
         """Return code as it is written, so that ``.detach()`` can stand behind: ``(x + y)``."""
         return self.text(code) if isinstance(code, PRIMARIES) else f"({self.text(code)})"
 
+    def text_detached(self, code: ast.expr) -> str:
+        """Return code with ``.detach()`` behind it, unless it says so: ``loss.detach().mean()``."""
+        inner = code
+        while isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute):
+            if inner.func.attr == "detach":
+                return self.text(code)
+            if not all(isinstance(a, ast.Constant) for a in inner.args) or inner.keywords:
+                break
+            inner = inner.func.value
+        return f"{self.text_of_owner(code)}.detach()"
+
     @property
     def torch(self) -> str:
         """What the file calls torch, ``th``; "" if it imports only parts of it."""
@@ -242,3 +257,30 @@ def _writes(node: Node) -> bool:
 
 def _is_setting(here: Surroundings, node: Node) -> bool:
     return bool(is_plain_attribute(here.flow, node))
+
+
+def list_parameters(here: Surroundings) -> set[str]:
+    """Return what a function is handed, by name."""
+    return {a.arg for a in ast.walk(here.flow.function.args) if isinstance(a, ast.arg)}
+
+
+def saves_little(loop: ast.AST, operands: Sequence[ast.expr]) -> bool:
+    """Tell whether two or three rounds add a number: ``for n in (4, 8): f(x + 1 - n)``."""
+    match loop:
+        case ast.For(iter=ast.Tuple(rounds) | ast.List(rounds)) if len(rounds) <= _FEW:
+            pass
+        case ast.For(iter=ast.Call(ast.Name("range"), [ast.Constant(int() as count)], [])) if (
+            count <= _FEW
+        ):
+            pass
+        case _:
+            return False
+    return (
+        all(
+            isinstance(code, ast.BinOp)
+            and isinstance(code.left, ast.Name | ast.Attribute | ast.Constant)
+            and isinstance(code.right, ast.Name | ast.Attribute | ast.Constant)
+            for code in operands
+        )
+        and len({ast.dump(code) for code in operands}) == 1
+    )

@@ -260,3 +260,35 @@ def test_a_function_may_import_it_by_itself() -> None:
     )
     (found,) = find_sites(source, [rule for rule in all_rules() if rule.id == "NPU170"])
     assert found.rewrite is not None
+
+
+@pytest.mark.parametrize(
+    ("fold", "calls", "layout", "conditions"),
+    [
+        ("x.reshape(-1, x.shape[1], self.size)", 1, "BSH", set()),
+        ("x.view(*x.shape[:2], self.heads, self.size)", 1, "BSND", {"four-dimensional"}),
+        ("x.view(len(x), x.shape[1], self.heads, self.size)", 1, "BSND", set()),
+        ("x.reshape(-1, x.shape[1], self.size)", 2, "BSND", {"four-dimensional"}),  # of another
+    ],
+)
+def test_calls_within_the_class_tell_how_many_dimensions_there_are(
+    fold: str, calls: int, layout: str, conditions: set[str]
+) -> None:
+    again = (
+        ""
+        if calls == 1
+        else "\n    def other(self, x, y):\n        return self.attend(y, k=x, v=x)\n"
+    )
+    source = (
+        "import torch\nimport xformers.ops as xops\n\n\nclass Attention(torch.nn.Module):\n"
+        f"    def fold(self, x):\n        return {fold}\n\n"
+        "    def attend(self, q, k, v):\n"
+        "        q = q.contiguous()\n"
+        "        return xops.memory_efficient_attention(q, k, v, attn_bias=None)\n\n"
+        "    def forward(self, x):\n        x = self.fold(x)\n"
+        f"        return self.attend(x, x, x)\n{again}"
+    )
+    (found,) = find_sites(source, [rule for rule in all_rules() if rule.id == "NPU170"])
+    assert found.rewrite is not None
+    assert f'"{layout}"' in found.rewrite.text
+    assert {c.name for c in found.open_conditions} == conditions

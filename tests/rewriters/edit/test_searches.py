@@ -523,3 +523,21 @@ def forward(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor):
     (site,) = found(text, "NPU218")
     assert site.rewrite is not None
     assert "out[mask_at] = x[mask_at] / y[mask_at]" in site.rewrite.direct
+
+
+@pytest.mark.parametrize(
+    ("row", "rows"),
+    [
+        ("row[None]", "x.clone()"),
+        ("(row * 2).unsqueeze(0)", "x * 2"),
+        ("row[None].relu()", "x[:, None].relu().flatten(0, 1)"),
+        ("row[None, None]", "x[:, None, None].clone().flatten(0, 1)"),
+    ],
+)
+def test_rows_with_a_dimension_of_one_are_joined_to_what_they_were(row: str, rows: str) -> None:
+    text = f"""
+def join(x: torch.Tensor):
+    x = x.sin()
+    return torch.cat([{row} for row in x])
+"""
+    assert f"return {rows}\n" in rewritten(text, "NPU250")

@@ -40,6 +40,27 @@ def train_epoch(model, batches):
 
 
 @pytest.mark.parametrize(
+    ("read", "kept"),
+    [
+        ("loss.detach().item()", "total += loss.detach().float()\n"),
+        ("loss.detach().mean().item()", "total += loss.detach().mean().float()\n"),
+        ("loss.add(scale.detach()).item()", "total += loss.add(scale.detach()).detach().float()\n"),
+    ],
+)
+def test_what_is_detached_is_not_detached_again(read: str, kept: str) -> None:
+    text = f"""
+def train_epoch(model, batches, scale: torch.Tensor):
+    total = 0.0
+    for batch in batches:
+        loss = model(batch).mean()
+        loss.backward()
+        total += {read}
+    return total
+"""
+    assert kept in rewritten(text, "NPU214")
+
+
+@pytest.mark.parametrize(
     ("before", "in_epoch", "written"),
     [
         ("pass", "losses = []", True),

@@ -343,18 +343,47 @@ def test_a_list_of_numbers_keeps_them(use: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("nothing", "advice"),
-    [("x.mean() * 0", "clamp"), ("torch.zeros_like(x)", "clamp"), ("x.mean() * 2", "both")],
+    ("test", "loss", "nothing", "advice"),
+    [
+        ("torch.all(y == -100)", "loss", "x.mean() * 0", 'reduction="sum"'),
+        ("not (y != -100).any()", "criterion", "x.mean() * 2", "clamp(min=1)"),
+        ("(y != -100).sum() == 0", "loss_fn", "torch.zeros_like(x)", 'reduction="sum"'),
+        ("torch.all(y == -100)", "head", "x.mean() * 0", "clamp"),
+        ("torch.all(y == -100)", "head", "x.mean() * 2", "both"),
+        ("torch.isnan(y).any()", "loss", "x.mean() * 2", "both"),  # of something else
+    ],
 )
-def test_a_loss_of_no_labels_is_not_chosen_but_divided(nothing: str, advice: str) -> None:
-    work = "self.loss(" + "+".join(f"x[{n}] * y[{n}]" for n in range(9)) + ")"
+def test_a_loss_of_no_labels_is_not_chosen_but_divided(
+    test: str, loss: str, nothing: str, advice: str
+) -> None:
+    work = f"self.{loss}(" + "+".join(f"x[{n}] * y[{n}]" for n in range(9)) + ")"
     text = f"""
 class Loss(nn.Module):
     def forward(self, x: torch.Tensor, y: torch.Tensor):
-        if torch.all(y == -100):
+        if {test}:
             loss = {nothing}
         else:
             loss = {work}
+        return loss
+"""
+    ((told, _),) = changes(HEADER + text, "NPU217")
+    assert advice in told
+
+
+@pytest.mark.parametrize(
+    ("arms", "advice"),
+    [
+        ("-a.sum() if n == 0 else -(a + b).sum() / n", "clamp(min=1)"),
+        ("self.f(a) if n == 0 else self.f(a, b) / n", "clamp(min=1)"),
+        ("self.f(a) if n == 0 else self.f(a, b) / 2", "either case"),
+    ],
+)
+def test_what_is_divided_in_one_of_two_values_has_a_limit(arms: str, advice: str) -> None:
+    text = f"""
+class Loss(nn.Module):
+    def forward(self, a: torch.Tensor, b: torch.Tensor, y: torch.Tensor):
+        n = (y > 0).sum()
+        loss = {arms}
         return loss
 """
     ((told, _),) = changes(HEADER + text, "NPU217")

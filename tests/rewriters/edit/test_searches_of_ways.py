@@ -330,7 +330,7 @@ def train(model, loader, optimizer, device):
 @pytest.mark.parametrize(
     ("read", "told", "written"),
     [
-        ("loss.detach().cpu().numpy().item()", 1, "loss.detach().detach().clone()"),
+        ("loss.detach().cpu().numpy().item()", 1, "loss.detach().clone()"),
         ("float(loss.detach().cpu().numpy())", 1, ""),
         ("loss.detach().cpu().numpy()[()].item()", 0, ""),  # an array has no detach()
         ("float(np.mean(y.numpy()))", 0, ""),
@@ -353,3 +353,133 @@ def test_a_range_in_a_list_is_no_number_to_fill_with(made: str) -> None:
     (site,) = found(text, "NPU219")
     assert site.rewrite is None
     assert "torch.arange" in site.problem
+
+
+@pytest.mark.parametrize(
+    ("rounds", "step", "told"),
+    [
+        ("(4, 128)", "x = self.f(x, (y + 1 - n).clamp(min=0))", False),
+        ("range(2)", "x = self.f(x, (y + 1 - n).clamp(min=0))", False),
+        ("range(k)", "x = self.f(x, (y + 1 - n).clamp(min=0))", True),
+        ("(4, 128)", "x = self.f(x, (y.exp().cumsum(-1) - n).clamp(min=0))", True),
+    ],
+)
+def test_two_rounds_add_a_number_for_themselves(rounds: str, step: str, *, told: bool) -> None:
+    text = f"""
+class Net(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor, k: int):
+        for n in {rounds}:
+            {step}
+        return x
+"""
+    assert bool(found(text, "NPU216")) is told
+
+
+@pytest.mark.parametrize(
+    ("step", "told"),
+    [("state.seen += 1", False), ("state.other += 1", True)],
+)
+def test_what_other_code_counts_up_is_other_in_each_call(step: str, *, told: bool) -> None:
+    text = f"""
+class Net(nn.Module):
+    def advance(self, state):
+        {step}
+
+    def forward(self, x: torch.Tensor, group: list):
+        at = torch.tensor([state.seen for state in group], device=x.device)
+        return x + at[:, None]
+"""
+    assert bool(found(text, "NPU219")) is told
+
+
+@pytest.mark.parametrize(
+    ("outer", "made", "told"),
+    [
+        ("mem is not None", "torch.cat((mem_mask, mask), dim=-1)", False),
+        ("True", "torch.cat((mem_mask, mask), dim=-1)", True),
+        ("mem is not None", "torch.cat((mem_mask, mask), dim=-1).cumsum(-1)", True),
+    ],
+)
+def test_one_copy_in_a_branch_of_a_branch_is_not_handed_down(
+    outer: str, made: str, *, told: bool
+) -> None:
+    head = "if mem_mask is not None:\n            "
+    head += f"    if {outer}:\n                " * (outer != "True")
+    text = f"""
+class Attention(nn.Module):
+    def forward(self, x: torch.Tensor, mask: torch.Tensor, mem=None, mem_mask=None):
+        {head}    mask = {made}
+        return self.attend(x.cumsum(1), mask)
+"""
+    assert bool(found(text, "NPU321")) is told
+
+
+@pytest.mark.parametrize(
+    ("use", "told"),
+    [
+        ("return x, weights", False),
+        ("if self.shows:\n            return x, weights\n        return x", True),
+        ("return x", True),
+    ],
+)
+def test_probabilities_that_a_caller_reads_stay(use: str, *, told: bool) -> None:
+    text = f"""
+class Attention(nn.Module):
+    def forward(self, q, k, v, mask):
+        scores = torch.einsum("bnd,bmd->bnm", q, k).masked_fill(mask, -1e9)
+        weights = scores.softmax(dim=-1)
+        return self.out(weights @ v), weights
+
+
+class Decoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = Attention()
+
+    def forward(self, x, mask):
+        x, weights = self.attention(x, x, x, mask)
+        {use}
+"""
+    assert bool(found(text, "NPU186")) is told
+
+
+@pytest.mark.parametrize(
+    ("left", "told"),
+    [
+        ("(x * y).sum()", True),
+        ("y.sum(-1)", True),  # of a vector perhaps
+        ("(x * y).sum(dim=-1, keepdim=True)", False),
+        ("x.view(3, -1).sum(-1)", False),
+    ],
+)
+def test_tensors_with_dimensions_have_no_truth(left: str, *, told: bool) -> None:
+    text = f"""
+class Net(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor, n: torch.Tensor):
+        assert {left} == n
+        return x * 2
+"""
+    assert bool(found(text, "NPU217")) is told
+
+
+def test_the_sums_of_one_loop_are_one_change() -> None:
+    text = """
+def train(model, loader):
+    total = 0.0
+    hits = 0.0
+    for x, y in loader:
+        loss, kl = model(x).mean(), model(y).std()
+        loss.backward()
+        total += loss.item()
+        hits += kl.item()
+    return total, hits
+"""
+    (site,) = found(text, "NPU214")
+    assert site.rewrite is not None
+    new = rewritten(text, "NPU214")
+    assert "total += loss.detach().float()\n        hits += kl.detach().float()\n" in new
+    assert "    total = float(total)\n    hits = float(hits)\n    return" in new
+    text = text.replace(
+        "    return", "    for x in loader:\n        more += f(x).item()\n    return"
+    )
+    assert len(found(text.replace("total = 0.0", "total = more = 0.0"), "NPU214")) > 1

@@ -161,6 +161,8 @@ def _concatenate(value: Value, dim: int) -> ast.expr:
         dim %= value.rank
     if dim < 0:  # ``-1`` of one round is the last of all rounds too: the rounds go before it
         return method(_move(value, dim - 1), "flatten", dim - 1, dim)
+    if dim == value.axis == 0 and (rows := _rows_behind(value.code)) is not None:
+        return rows if value.fresh else method(rows, "clone")
     own = value.code if value.fresh or dim != value.axis else method(value.code, "clone")
     code = own if dim == value.axis else _move(value, dim)
     if dim != value.axis and _are_pieces(value.code):
@@ -168,6 +170,17 @@ def _concatenate(value: Value, dim: int) -> ast.expr:
         words = ast.keyword("memory_format", parse("torch.contiguous_format"))
         code = ast.Call(ast.Attribute(code, "clone", ast.Load()), [], [words])
     return method(code, "flatten", dim, dim + 1)
+
+
+def _rows_behind(code: ast.expr) -> ast.expr | None:
+    """Return ``x`` of ``x[:, None]``, whose rows are joined to what they are: ``row[None]``."""
+    match code:
+        case ast.Subscript(x, ast.Tuple([ast.Slice() as rows, ast.Constant(None)])):
+            whole = rows.lower is rows.upper is rows.step is None
+            return x if whole else ast.Subscript(x, rows, ast.Load())
+        case ast.Call(ast.Attribute(x, "unsqueeze"), [dim], []) if integer(dim) == 1:
+            return x
+    return None
 
 
 def _are_pieces(code: ast.expr) -> bool:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.statements.attention.biased_attention import has_bias, is_needed
 from npufix.rewriters.edit.statements.proposal import Proposal
 from npufix.rewriters.graph.attributes import list_assigned
+from npufix.rewriters.graph.modules.scopes import scopes
+from npufix.rewriters.graph.modules.syntax import last_name, nodes_of, walk
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -80,13 +82,44 @@ def find_attention_in_pieces(here: Surroundings) -> Iterator[Proposal]:
             handed = _are_handed_in(here, soft)
             if handed or _is_of_own_scores(here, soft, carried):
                 needed = is_needed(here, weights, evaluation.node)
-                if (needed or not has_bias(soft.args[0])) and _is_replaceable(
-                    here, weights, soft, evaluation.node
-                ):
+                kept = _is_read_by_callers(here) if needed else has_bias(soft.args[0])
+                if not kept and _is_replaceable(here, weights, soft, evaluation.node):
                     advice = _SINKS if _has_sinks(weights, soft) else _ADVICE
                     advice += _HANDED * handed + _NEEDED * needed
                     yield Proposal(evaluation.code, advice)
                 break
+
+
+def _is_read_by_callers(here: Surroundings) -> bool:
+    """Tell whether a module of this file does something with the probabilities in every call.
+
+    ``x, weights = self.attention(x)``, and then ``return x, weights``; not so where a setting is
+    asked first: ``if output_attentions: found += (weights,)``.
+    """
+    tree, cls = here.flow.names.tree, here.flow.cls
+    if tree is None or cls is None or here.flow.function.name != "forward":
+        return False
+    held = {
+        last_name(made.targets[0])
+        for made in walk(tree)
+        if isinstance(made, ast.Assign)
+        and isinstance(made.value, ast.Call)
+        and last_name(made.value.func) == cls.name
+    }
+    for scope in scopes(tree):
+        nodes = list(nodes_of(scope.function))
+        asked = (n for n in nodes if isinstance(n, ast.If | ast.IfExp))
+        seldom = {id(inner) for branch in asked for inner in walk(branch)}
+        for node in nodes:
+            match node:
+                case ast.Assign([ast.Tuple([_, *others])], ast.Call(ast.Attribute(_, name))) if (
+                    name in held
+                ):
+                    names = {other.id for other in others if isinstance(other, ast.Name)}
+                    loads = (n for n in nodes if isinstance(n, ast.Name) and n.id in names)
+                    if any(isinstance(n.ctx, ast.Load) and id(n) not in seldom for n in loads):
+                        return True
+    return False
 
 
 def _is_replaceable(here: Surroundings, weights: Node, soft: Node, product: Node) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.layout import break_lines, style_of
+from npufix.rewriters.edit.statements.attention.handed_ranks import find_rank
 from npufix.rewriters.edit.statements.attention.held_functions import (
     find_function,
     list_imported_here,
@@ -53,7 +54,9 @@ _NAMES_OF_XFORMERS = {
     "scale": "softmax_scale",
 }  # fmt: skip
 """Its arguments in their order, and what flash_attn calls them."""
-_DIMS = 4
+_DIMS, _FOLDED = 4, 3
+"""Of queries with a dimension for the heads, and of those whose batch holds the heads as well."""
+_ONE_HEAD = 'q, k, v, 1, "BSH", scale=q.shape[-1] ** -0.5'
 _WITHOUT_COUNTERPART = frozenset({"alibi_slopes", "softcap", "return_attn_probs"})
 _CACHED = re.compile(
     r"(flash_attn|flash_attention|flash_attn_interface)\.(?:\w+\.)*flash_attn_with_kvcache"
@@ -114,13 +117,15 @@ def _of_xformers(here: Surroundings, call: ast.Call, form: str) -> Proposal:
     bias = given.pop("attn_bias", None)
     # its LowerTriangularMask begins with the first key, which ``sparse_mode=3`` does not
     biased = bias is not None and here.text(bias) != "None"
-    if form != _DENSE or biased or len(call.args) > len(_NAMES_OF_XFORMERS):
+    rank = find_rank(here, given["q"]) if "q" in given else None
+    if form == _DENSE and rank == _FOLDED:
+        form = _ONE_HEAD
+    if form == _BLOCKS or biased or len(call.args) > len(_NAMES_OF_XFORMERS):
         return Proposal(call, _FLASH.format(form))
-    found = _proposal(here, call, given, rows=False, packed="")
-    q = here.value(given["q"]) if "q" in given else None
-    known = q is not None and here.facts(here.evaluations[id(given["q"])], x=q).ndim("x") == _DIMS
-    proven = found.proven | ({"four-dimensional"} if known else set())
-    return replace(found, form="efficient", proven=proven)
+    found = _proposal(here, call, given, rows=False, packed="", folded=rank == _FOLDED)
+    known = {_DIMS: {"four-dimensional"}, _FOLDED: {"one-head-per-batch"}}.get(rank or 0, set())
+    kind = "folded" if rank == _FOLDED else "efficient"
+    return replace(found, form=kind, proven=found.proven | known)
 
 
 def _form_of_xformers(here: Surroundings, call: ast.Call) -> str:
@@ -229,15 +234,17 @@ def is_of_torch(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and last_name(node.func) == "scaled_dot_product_attention"
 
 
-def _proposal(
+def _proposal(  # noqa: PLR0913 - what the kinds of calls differ in
     here: Surroundings,
     call: ast.Call,
     given: dict[str, ast.expr],
     rows: bool,  # noqa: FBT001 - of a name
     packed: str,
+    *,
+    folded: bool = False,
 ) -> Proposal:
     """Return the fused call where every argument has a counterpart, else the advice."""
-    advice = _FLASH.format(_PACKED_ROWS if rows else _DENSE)
+    advice = _FLASH.format(_PACKED_ROWS if rows else _ONE_HEAD if folded else _DENSE)
     held = [given.get(name) for name in _HELD[packed]]
     statement = here.statement_of(call)
     whole = here.whole_lines(statement)
@@ -256,7 +263,8 @@ def _proposal(
     if packed:
         parts = range(2 if len(texts) > 1 else 3)
         texts[-1:] = [f"{texts[-1]}[:{middle}{n}]" for n in parts]
-    passed = [*texts, f"{texts[0]}.shape[{1 if rows else 2}]", '"TND"' if rows else '"BSND"']
+    heads = "1" if folded else f"{texts[0]}.shape[{1 if rows else 2}]"
+    passed = [*texts, heads, '"TND"' if rows else '"BSH"' if folded else '"BSND"']
     more = _settings(here, given, texts[0], rows=rows)
     if more is None:
         return Proposal(call, advice)

@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
@@ -24,8 +25,9 @@ from npufix.rewriters.graph.modules.syntax import last_name, walk
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
+    from npufix.rewriters.edit.edit import Span
     from npufix.rewriters.edit.statements.surroundings import Surroundings
 
 FORM_ADDED, FORM_COLLECTED = "added_up", "collected"
@@ -45,16 +47,16 @@ def keep_until_read(
     loop = here.loop_of(code)
     if outer is None or not isinstance(loop, LOOPS) or here.loop_of(outer) is not loop:
         return None
-    of, outer = here.text_of_owner(tensor), _taken_by(here, outer, code)
+    outer = _taken_by(here, outer, code)
     match outer:
         case ast.AugAssign(ast.Name(name), ast.Add(), value) if _reads_in(value) == [code]:
-            form, new = FORM_ADDED, f"{of}.detach()" + ("" if counts else ".float()")
+            form, new = FORM_ADDED, here.text_detached(tensor) + ("" if counts else ".float()")
             after = f"{name} = {'int' if counts else 'float'}({name})"
         case ast.Expr(ast.Call(ast.Attribute(ast.Name(name), "append"), [given])) if (
             given is code or isinstance(given, ast.Name)
         ):
             copied = "" if is_left_as_made(here, tensor) else ".clone()"
-            form, new = FORM_COLLECTED, f"{of}.detach(){copied}"
+            form, new = FORM_COLLECTED, f"{here.text_detached(tensor)}{copied}"
             flat = "" if has_no_dimensions(here, tensor) else ".flatten()"
             after = f"{name} = {here.torch}.stack({name}){flat}.tolist() if {name} else []"
         case _:
@@ -79,6 +81,33 @@ def keep_until_read(
         proven=frozenset({"is-tensor"} if here.is_tensor(tensor) else ())
         | ({"single-precision-sum"} if counts else set()),
     )
+
+
+def join_sums(found: Iterable[Proposal]) -> Iterator[Proposal]:
+    """Yield what was found, the sums of one loop as one change: they are read behind it."""
+    sums: dict[Span, list[Proposal]] = {}
+    for one in found:
+        if one.form == FORM_ADDED:
+            sums.setdefault(one.changes[-1].span, []).append(one)
+        else:
+            yield one
+    for span, same in sums.items():
+        first, *others = same
+        behind = "".join(dict.fromkeys(one.changes[-1].text for one in same))
+        within = [change for one in same for change in one.changes[:-1]]
+        yield (
+            first
+            if not others
+            else replace(
+                first,
+                changes=(*within, Change(span, behind)),
+                shown="\n".join(one.shown for one in same),
+                asked=tuple(
+                    (f"{k}_{n}", code) for n, one in enumerate(same) for k, code in one.asked
+                ),
+                proven=frozenset.intersection(*(one.proven for one in same)),
+            )
+        )
 
 
 def is_left_as_made(here: Surroundings, tensor: ast.expr) -> bool:

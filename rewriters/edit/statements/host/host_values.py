@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.choices import CHOOSE, LEAVES
 from npufix.rewriters.edit.statements.handed_in import is_handed_in
-from npufix.rewriters.edit.statements.host.accumulated import keeps_memory
+from npufix.rewriters.edit.statements.host.accumulated import join_sums, keeps_memory
 from npufix.rewriters.edit.statements.host.element_reads import (
     IN_LOOP,
     is_covered,
@@ -131,10 +131,14 @@ _FOR_CHECK = (
 _TO_CLAMP = "the device can find out itself: x.clamp(min=number) instead of max(x, number)"
 
 
-def find_host_values(  # noqa: C901 - one case a kind of read
+def find_host_values(here: Surroundings) -> Iterator[Proposal]:
+    """Yield what is read on the host in code that runs in every step."""
+    return join_sums(_find_values(here))
+
+
+def _find_values(  # noqa: C901 - one case a kind of read
     here: Surroundings,
 ) -> Iterator[Proposal]:
-    """Yield what is read on the host in code that runs in every step."""
     loops: list[ast.expr | ast.stmt] = []
     for loop, base, proposal in rows_read(here):
         if loop not in loops and not is_of_host(here, base) and not is_seldom(here, loop):
@@ -217,11 +221,11 @@ def _on_device(here: Surroundings, read: Read) -> Proposal | None:
     if counts:
         proven |= {"same-dtype", "without-gradient", "never-nan"}
     text = here.text_of_owner(read.tensor)
+    detached = text if counts else here.text_detached(read.tensor)
     form = _FORM_LIMIT
     if read.how not in LIMITS:
         form = _FORM_ITEM if (limit or later) is None else _FORM_LIMIT_OF_ITEM
-        text += "" if counts else ".detach()"
-        text += "" if facts.ndim("x") == 0 else ".reshape(())"
+        text = detached + ("" if facts.ndim("x") == 0 else ".reshape(())")
         text += ".clone()" if keeps_memory(here, read.code, read.tensor) else ""
     text += "" if limit is None else clamp(here, limit, counts=counts)
     changes = [] if later is None else clamp_one(here, later, counts=counts)

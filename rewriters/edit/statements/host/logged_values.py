@@ -384,7 +384,7 @@ def _keep(
     tensor = _whole_value(tensor)
     is_new = isinstance(tensor, ast.BinOp) or is_left_as_made(here, tensor)
     copied = "" if is_new else ".clone()"
-    text = f"{here.text_of_owner(tensor)}.detach(){copied}"
+    text = f"{here.text_detached(tensor)}{copied}"
     proven = frozenset({"is-tensor"} if here.is_tensor(tensor) else ())
     return Proposal(
         code,

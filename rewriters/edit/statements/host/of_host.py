@@ -409,3 +409,13 @@ def brings_to_host(here: Surroundings) -> bool:
     arrays = READING - {"item"}
     reads = [c for c in calls if isinstance(c.func, ast.Attribute) and c.func.attr in arrays]
     return len({ast.unparse(first_read(code)) for code in reads}) > _FEW_READS
+
+
+def counts_up(here: Surroundings, data: ast.expr) -> bool:
+    """Tell whether a list holds what other code adds to: ``[state.seen for state in group]``."""
+    match data:
+        case ast.ListComp(ast.Attribute(ast.Name(), counted)):
+            nodes = nodes_of(here.flow.names.tree or here.flow.function)
+            added = (n.target for n in nodes if isinstance(n, ast.AugAssign))
+            return any(isinstance(t, ast.Attribute) and t.attr == counted for t in added)
+    return False

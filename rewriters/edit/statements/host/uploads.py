@@ -17,7 +17,7 @@ from npufix.rewriters.edit.statements.host.filled import (
     is_number,
     is_read_again,
 )
-from npufix.rewriters.edit.statements.host.of_host import is_of_host
+from npufix.rewriters.edit.statements.host.of_host import counts_up, is_of_host
 from npufix.rewriters.edit.statements.host.seldom import is_computed_in, is_of_one, is_rare
 from npufix.rewriters.edit.statements.host.waits.batches import (
     copy_whole,
@@ -402,7 +402,8 @@ def _is_new_each_time(here: Surroundings, data: ast.expr) -> bool:
     """Tell whether a list hardly comes again: of lengths, of ``[m is None for m in ms]``."""
     made = [data, *_bound_to(here, data)]
     asks = (isinstance(m, ast.ListComp) and isinstance(m.elt, ast.Compare) for m in made)
-    return any(asks) or any(_NEW_EACH_TIME.search(here.text(m)) for m in made)
+    counts = any(counts_up(here, m) for m in made)
+    return counts or any(asks) or any(_NEW_EACH_TIME.search(here.text(m)) for m in made)
 
 
 def _are_of_device(here: Surroundings, data: ast.expr) -> bool:

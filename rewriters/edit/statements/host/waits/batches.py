@@ -264,7 +264,7 @@ def make_of_read(here: Surroundings, made: ast.Call) -> Proposal | None:
         return None
     if len(tensors) == 1:
         shape = "()" if listed is None else "1"
-        held = f"{here.text_of_owner(tensors[0])}.detach().reshape({shape})"
+        held = f"{here.text_detached(tensors[0])}.reshape({shape})"
         # ``all_reduce`` of what is made must not write into what it is made of
         held += "" if makes_anew(tensors[0]) else ".clone()"
     else:

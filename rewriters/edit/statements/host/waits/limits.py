@@ -116,7 +116,7 @@ def keep_on_device(
     limits = _list_limits(here, value, as_it_is=counts or is_float)
     if limits is None or _is_read_twice(here, value) or "jit.script" in "".join(here.lines):
         return None
-    text = f"{here.text_of_owner(tensor)}{'' if counts else '.detach()'}"
+    text = here.text_of_owner(tensor) if counts else here.text_detached(tensor)
     text += "" if counts or facts.dtype("x") == "float32" else ".float()"
     text += "" if facts.ndim("x") == 0 else ".reshape(())"
     text += ".clone()" if keeps_memory(here, code, tensor) else ""
