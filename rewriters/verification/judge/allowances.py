@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from npufix.rewriters.graph.modules.syntax import parse_once, walk
+from npufix.rewriters.verification.judge.halves import find_reached
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from npufix.rewriters.edit.job import Job
     from npufix.rewriters.verification.calls.observe import CallRecord
+    from npufix.rewriters.verification.judge.observe_case import CaseRun
 
 ZERO = 1e-12
 """What is left in float64 of a gradient that is zero, of the others of the same call."""
@@ -29,6 +36,9 @@ _NOISES = 8.0
 """How many times as far off as the worst of a few other roundings a result may be."""
 _SUM_ULPS = 2.0
 """Of gradients, which are sums of several rounded products."""
+_OVERFLOWS = r"Half\b.*\boverflow"
+_RUNS_IN_HALVES = r"\b(half|float16|autocast|amp|fp16|finfo)\b"
+"""What code says that is written for float16 too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +150,13 @@ def find_kinks(triple: Triple, further: Further) -> torch.Tensor:
     """Return where the original has no gradient, and both versions choose one of those beside it.
 
     Of two equal maxima each may get it, or both a half; not both all of it: sums must be between
-    those beside it as well.
+    those beside it as well. Where the original makes NaN, in float64 too, so must the other be.
     """
     nowhere = torch.zeros_like(triple.original, dtype=torch.bool)
-    finite = triple.original.isfinite().all() and triple.patched.isfinite().all()
+    oracle = triple.original if triple.oracle is None else triple.oracle
+    lost = triple.original.isnan() & oracle.isnan()
+    original = torch.where(lost, triple.patched, triple.original)
+    finite = original.isfinite().all() and triple.patched.isfinite().all()
     if not triple.what.startswith("gradient of ") or not finite:
         return nowhere
     known = [seen.tensors.get(triple.what) for seen in further.near()]
@@ -160,8 +173,8 @@ def find_kinks(triple: Triple, further: Further) -> torch.Tensor:
         inside = [(low <= one) & (one <= high) for one in versions]
         return torch.stack(inside).all(0)
 
-    both = triple.original.double(), triple.patched.double()
-    found = are_between(both, beside) & (beside.amax(0) - beside.amin(0) > 2 * least)
+    both = original.double(), triple.patched.double()
+    found = are_between(both, beside) & (lost | (beside.amax(0) - beside.amin(0) > 2 * least))
     if not bool(are_between(both, beside).all()):
         return nowhere
     for axis in range(nowhere.dim()):
@@ -235,6 +248,28 @@ def _is_decided_by_noise(triple: Triple, found: Spread) -> torch.Tensor:
         ):
             accepted |= value == triple.patched
     return accepted
+
+
+def is_overflow_in_half(job: Job, one: CaseRun, after: CallRecord) -> bool:
+    """Say whether a change of one's own raises in float16 alone, for a number that stood there.
+
+    ``area[outside] = 1e8`` makes Inf of it, ``area.masked_fill(outside, 1e8)`` raises: aloud, and
+    in a dtype that this number was not written for. A number that is new is the change's fault.
+    """
+    return bool(
+        job.by_hand
+        and one.dtype == torch.float16
+        and re.search(_OVERFLOWS, after.error)
+        and not re.search(_RUNS_IN_HALVES, job.original)
+        and _list_large(job.patched, job.qualname) <= _list_large(job.original, job.qualname)
+    )
+
+
+def _list_large(text: str, qualname: str) -> set[float]:
+    most = torch.finfo(torch.float16).max
+    nodes = walk(find_reached(parse_once(text), qualname))
+    values = (n.value for n in nodes if isinstance(n, ast.Constant))
+    return {v for v in values if isinstance(v, int | float) and v > most}
 
 
 def make_real(value: torch.Tensor) -> torch.Tensor:

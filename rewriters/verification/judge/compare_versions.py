@@ -20,6 +20,7 @@ from npufix.rewriters.verification.calls.values import (
 from npufix.rewriters.verification.inputs.arguments import is_integral
 from npufix.rewriters.verification.inputs.cases.generate import generate_cases
 from npufix.rewriters.verification.inputs.source.slicing import find_changed
+from npufix.rewriters.verification.judge.allowances import is_overflow_in_half
 from npufix.rewriters.verification.judge.call_again import call_again
 from npufix.rewriters.verification.judge.enough import is_enough
 from npufix.rewriters.verification.judge.evidence import Proof, RefusedCase
@@ -287,6 +288,9 @@ def _tells_nothing(  # noqa: PLR0913, PLR0917 - all that is known of a call
         and any(not is_integral(a.specs) for a in assignments)
     ):
         run.other_integers = run.other_integers or one.label
+        return True
+    if is_overflow_in_half(run.job, one, after):
+        run.without_half = after.error
         return True
     flat_mask = _SELECTED if _spreads_a_mask(run, one, after) else _WANTS_DIMENSIONS
     if run.job.by_hand and re.search(flat_mask, after.error):

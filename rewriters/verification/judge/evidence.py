@@ -109,6 +109,8 @@ class Proof:
     """A case of more dimensions than others, which the original takes and the changed code not."""
     other_integers: str = ""
     """A call with integers that nothing asks for, of which the same come out in another type."""
+    without_half: str = ""
+    """What the changed code raises there for a number of the original that is too large."""
     absent: str = ""
     """What the device has not run, though the host does."""
     launches: Launches | None = None
@@ -204,6 +206,8 @@ class Proof:
             ground += f"; taken for granted: {', '.join(self.job.vouched)}"
         if self.out_of_time:
             ground = f"in the {self.judge.cases} calls that there was time for, no more; {ground}"
+        if self.without_half:
+            ground = f"not in float16, where the changed code raises {self.without_half}; {ground}"
         if self.job.inference:
             return f"without gradients, which nobody asks for; {ground}"
         if self.without_own:

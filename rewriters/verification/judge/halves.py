@@ -1,8 +1,9 @@
-"""Sizes of which code takes halves: what it makes of an odd one is nobody's concern."""
+"""Sizes that are nobody's concern: an odd one of which code takes halves, and no columns."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from npufix.rewriters.verification.calls.values import LARGE, Tensor, Value, lis
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from npufix.rewriters.verification.inputs.source.declarations import Declarations
     from npufix.rewriters.verification.judge.observe_case import CaseRun
 
 _HALVES = 2
@@ -20,6 +22,12 @@ _BY_CHANCE = 3
 """The one odd size of which the halves meet: two beside one, which broadcasts."""
 _SPECIAL = frozenset({"NaN and Inf", LARGE})
 """Calls whose differences are told apart from those of all others."""
+_NEVER_EMPTY = r"[hwdc]|hd|height|width|(n_?|num_)?heads|(.*_)?(dim|channels?|features?|size)"
+"""How texts call sizes that are never 0."""
+_ROLLOUT = r"(t|time|(n_?|num_)?steps?|horizon),(n|b|batch\w*|(n_?|num_)?envs?)(,.*)?"
+"""Sizes of what is recorded step by step, with all environments side by side: a step at least."""
+_IMAGES = r".+,h(eight)?,w(idth)?"
+"""Sizes of images and videos: of a batch of none there may be, of channels or frames never."""
 
 
 def is_odd(one: CaseRun) -> bool:
@@ -164,3 +172,25 @@ def is_half(code: ast.expr) -> bool:
         and isinstance(code.op, ast.FloorDiv)
         and ast.unparse(code.right) == "2"
     )
+
+
+def has_no_width(one: CaseRun, declared: Declarations, least: int) -> bool:
+    """Say whether rows of a tensor have no columns, or images no height, as a text names it.
+
+    ``least``: so many dimensions has what has columns. No rows may be, and no earlier keys in a
+    cache; of nothing each is nobody's.
+    """
+    for name, spec in one.case.assignment.specs.items():
+        for shape in (t.shape for t in list_tensors(spec)):
+            named = [s for s in declared.of(name).shapes if len(s) == len(shape)]
+            if len(shape) >= least and not shape[-1] and all(shape[:-1]):
+                return True
+            zeros = [n for n, size in enumerate(shape) if not size]
+            joined = [",".join(s).lower() for s in named]
+            if zeros == [0] and any(re.fullmatch(_ROLLOUT, sizes) for sizes in joined):
+                return True
+            if any(zeros) and any(re.fullmatch(_IMAGES, sizes) for sizes in joined):
+                return True
+            if any(re.fullmatch(_NEVER_EMPTY, s[n].lower()) for s in named for n in zeros):
+                return True
+    return False

@@ -31,6 +31,7 @@ from npufix.rewriters.verification.judge.halves import (
     find_met_by_chance,
     find_reached,
     halves_a_width,
+    has_no_width,
     is_for_odd,
     is_odd,
 )
@@ -75,10 +76,6 @@ _ROUNDS = re.compile(r"//|%|\b(?:round|trunc|floor|ceil|div|floor_divide|fmod|re
 """What does something else with whole numbers, where it is written."""
 _MAY_BE_WHOLE = rf"{INTEGER_TENSOR}|{MASK}|im(a)?ges?$|^img|frames?$|pixel|video|counts?$|^num"
 _FLOATS: frozenset[Kind] = frozenset({"float", "unit", "box"})
-_NEVER_EMPTY = r"[hwdc]|hd|height|width|(n_?|num_)?heads|(.*_)?(dim|channels?|features?|size)"
-"""How texts call sizes that are never 0."""
-_ROLLOUT = r"(t|time|(n_?|num_)?steps?|horizon),(n|b|batch\w*|(n_?|num_)?envs?)(,.*)?"
-"""Sizes of what is recorded step by step, with all environments side by side: a step at least."""
 _CHOICES = 2
 """``torch.where`` with fewer further arguments says where, and selects nothing."""
 
@@ -262,7 +259,7 @@ class _Differences:
 
     @cached_property
     def _narrow(self) -> set[str]:
-        return self._those(lambda one: _has_no_width(one, self._declared, 1 + (not self._halves)))
+        return self._those(lambda one: has_no_width(one, self._declared, 1 + (not self._halves)))
 
     @cached_property
     def _declared(self) -> Declarations:
@@ -386,26 +383,6 @@ def _makes_nothing_of_zero(one: CaseRun) -> bool:
 
 def _says_something(made: torch.Tensor) -> bool:
     return bool((made.isfinite() & (made != 0)).any())
-
-
-def _has_no_width(one: CaseRun, declared: Declarations, least: int) -> bool:
-    """Say whether rows of a tensor have no columns, or images no height, as a text names it.
-
-    ``least``: so many dimensions has what has columns. No rows may be, and no earlier keys in a
-    cache; of nothing each is nobody's.
-    """
-    for name, spec in one.case.assignment.specs.items():
-        for shape in (t.shape for t in list_tensors(spec)):
-            named = [s for s in declared.of(name).shapes if len(s) == len(shape)]
-            if len(shape) >= least and not shape[-1] and all(shape[:-1]):
-                return True
-            zeros = [n for n, size in enumerate(shape) if not size]
-            joined = (",".join(s).lower() for s in named)
-            if zeros == [0] and any(re.fullmatch(_ROLLOUT, sizes) for sizes in joined):
-                return True
-            if any(re.fullmatch(_NEVER_EMPTY, s[n].lower()) for s in named for n in zeros):
-                return True
-    return False
 
 
 def _is_of_absence(difference: Difference) -> bool:

@@ -34,6 +34,7 @@ _INDEXES = (torch.int32, torch.int16, torch.uint8)
 _TWO = 2
 _SIGNED = 41
 """Of both signs, of any remainder, and beyond every size by which something might be indexed."""
+_RELATIVE = r"(^|_)rel(ative)?_(pos(ition)?|dist(ance)?|coord(inate)?)s?$"
 _CAST = r"\.(long|int|to|type)\(|torch\.(int64|long)|any integer"
 
 
@@ -51,8 +52,16 @@ def list_forms(trials: Trials, assignment: Assignment, source: str) -> Iterator[
             if _is_cast(name, source) and not _is_said_long(name, source):
                 yield from _integers(trials, assignment, name, spec)
             signed = with_specs(assignment, **{name: replace(spec, low=-_SIGNED, high=_SIGNED)})
-            if not re.search(INTEGER_TENSOR, name.lower()) and trials.accepts(signed):
+            counts = re.search(INTEGER_TENSOR, name.lower()) and not _is_signed(name, source)
+            if not counts and trials.accepts(signed):
                 yield signed  # distances; what counts or names something is not below zero
+
+
+def _is_signed(name: str, source: str) -> bool:
+    """Say whether whole numbers are told to be below zero too: by their name, or in a text."""
+    unless = r"(?:(?!\b(?:not?|non|never|cannot)\b)[^.\n])*"
+    said = rf"\b{name}\b{unless}\b(either sign|both signs|signed|negative)\b"
+    return bool(re.search(_RELATIVE, name.lower()) or re.search(said, source))
 
 
 def _is_cast(name: str, source: str) -> bool:

@@ -102,9 +102,9 @@ class Declared:
     kinds: frozenset[DeclaredKind] = frozenset()
     use: Use = field(default_factory=Use)
     below: str = ""
-    """A size that its whole numbers are less than: a name, a number, ``n + 1``."""
+    """A size that its whole numbers are less than, from 0: a name, a number, ``n + 1``."""
     least: int = 0
-    """What its whole numbers are at least."""
+    """What its whole numbers are at least, where that or ``below`` is said."""
     narrow: torch.dtype | None = None
     """What type its whole numbers are of, where that is not int64."""
     boxes: bool = False
@@ -127,7 +127,7 @@ class Declared:
         """Say whether a tensor has dimensions and numbers of the right kind."""
         other = self.narrow is not None and tensor.dtype != self.narrow
         other |= self.promise is not None and tensor.shape[-1:] == (0,)
-        other |= tensor.kind == "int" and tensor.low < self.least
+        other |= tensor.kind == "int" and tensor.low < self.least and bool(self.least or self.below)
         return not other and self._takes_kind(tensor) and self._takes_dims(len(tensor.shape))
 
     def _takes_dims(self, count: int) -> bool:

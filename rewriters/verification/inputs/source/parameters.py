@@ -83,7 +83,7 @@ FLAGS = (
 TEXTS = _compile(
     (r"reduction", ("mean", "sum", "none")),
     (r"approximate", ("tanh", "none")),
-    (r"act", ("silu", "gelu", "relu")),
+    (r"(^|_)act(fn|func|_|$)|activation", ("silu", "gelu", "relu")),
     (r"attn_impl", ("eager",)),
     (r"^device$|_device$", ("cpu",)),
 )

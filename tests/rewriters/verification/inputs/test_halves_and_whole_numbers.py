@@ -163,3 +163,27 @@ def test_no_floats_are_made_up_where_callers_pass_whole_numbers() -> None:
     found = verified(BUCKETS, old, "apart.clamp(min=0)")
     assert found.status is Status.EQUIVALENT, found
     assert verified(BUCKETS, old, "apart.clamp(min=1)").status is Status.REFUTED
+
+
+BUCKETED = """
+import torch
+
+def bucketed({name}, most: int = 32):
+    "{name}: (Q, K) int64{said}"
+    half = most // 2
+    return ({name} // 4).clamp(-half, half - 1) + half
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "status"),
+    [
+        ("relative_positions", "", Status.REFUTED),
+        ("offsets", " of either sign", Status.REFUTED),
+        ("positions", ", never negative", Status.EQUIVALENT),
+    ],
+)
+def test_distances_are_below_zero_too(name: str, said: str, status: Status) -> None:
+    text = BUCKETED.format(name=name, said=said)
+    found = verified(text, f"({name} // 4)", f'torch.div({name}, 4, rounding_mode="trunc")')
+    assert found.status is status, found

@@ -282,6 +282,14 @@ def test_what_was_computed_is_no_width() -> None:
     assert all(guess_scalars(Parameter(name, "", empty)) for name in widths)
 
 
+def test_an_action_is_no_activation() -> None:
+    empty = inspect.Parameter.empty
+    tensors = ("action", "next_actions", "contacts", "character")
+    assert not any(guess_scalars(Parameter(name, "", empty)) for name in tensors)
+    texts = ("act_fn", "hidden_act", "activation", "act", "activation_fn", "act_layer")
+    assert all(guess_scalars(Parameter(name, "", empty)) for name in texts)
+
+
 def test_the_reason_names_what_the_constructor_raised() -> None:
     found = verified(NEEDS, "x * self.rows.shown()", "self.rows.shown() * x")
     assert found.status.name == "NOT_VERIFIED"

@@ -20,6 +20,13 @@ def hinge(x):
     """x (N,)"""
     return torch.relu(x).sum()
 '''
+LONG = '''
+import torch
+
+def long(x):
+    """x (N, C)"""
+    return x.pow(2).sum(1).sqrt()
+'''
 HIGHEST = '''
 import torch
 
@@ -38,6 +45,8 @@ ALL_OF_THEM = """y = torch.where(x >= 0, x, x * 0.5)
     [
         (HINGE, "torch.relu(x)", "x.clamp(min=0)", Status.EQUIVALENT),
         (HINGE, "torch.relu(x)", "torch.where(x > 0, x, x * 0.5)", Status.REFUTED),
+        (LONG, "x.pow(2).sum(1).sqrt()", "torch.linalg.vector_norm(x, dim=1)", Status.EQUIVALENT),
+        (LONG, "x.pow(2).sum(1)", "x.pow(2).detach().sum(1)", Status.REFUTED),
         (
             HIGHEST,
             f"return {LOW}",

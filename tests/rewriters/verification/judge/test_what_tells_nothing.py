@@ -313,3 +313,53 @@ def test_large_calls_that_take_too_long_say_nothing(rows: int, *, skipped: bool)
     late = CallRecord(error="ExpiredError", kind="ExpiredError")
     one = CaseRun(case, torch.float32, "none", CallRecord())
     assert _cannot_run(Proof(job), one, late) is skipped
+
+
+SMALLEST = """
+import torch
+
+def smallest(areas, inside):
+    "areas (N, M) float, inside (N, M) bool"
+    area = areas.clone()
+    area[~inside] = 1e8
+    return area.argmin(dim=1)
+"""
+SHIFTED = """
+import torch
+import torch.nn.functional as F
+
+def shift(x, fold: int = 2):
+    "x: (N, T, C, H, W)"
+    out = torch.zeros_like(x)
+    out[:, :-1, :fold] = x[:, 1:, :fold]
+    out[:, :, fold:] = x[:, :, fold:]
+    return out
+"""
+FILLED = "    area = areas.clone()\n    area[~inside] = 1e8\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [
+        (SMALLEST, Status.EQUIVALENT),
+        (SMALLEST.replace("= 1e8", "= 6e4"), Status.REFUTED),  # the number is new
+        (SMALLEST.replace("float,", "float16 or float32,"), Status.REFUTED),
+    ],
+)
+def test_a_number_too_large_for_halves_is_said(text: str, status: Status) -> None:
+    found = verified(
+        text,
+        FILLED if FILLED in text else FILLED.replace("1e8", "6e4"),
+        "    area = areas.masked_fill(~inside, 1e8)\n",
+    )
+    assert found.status is status, found
+    assert found.ground.startswith("not in float16") is (status is Status.EQUIVALENT)
+
+
+def test_a_video_without_frames_is_nobodys() -> None:
+    moved = "F.pad(x[:, 1:, :fold], (0, 0, 0, 0, 0, 0, 0, 1))"
+    before = SHIFTED[SHIFTED.index("    out = ") :]
+    after = f"    return torch.cat([{moved}, x[:, :, fold:]], dim=2)\n"
+    assert verified(SHIFTED, before, after).status is Status.EQUIVALENT
+    rows = SHIFTED.replace("(N, T, C, H, W)", "(N, T, C, A, B)")
+    assert verified(rows, before, after).status is Status.REFUTED
