@@ -80,23 +80,32 @@ _SHOWS = re.compile(
 def only_shows(flow: FunctionFlow) -> bool:
     """Tell whether code says that it is there to be read, or to test others by.
 
-    Its docstring does, or it is called naive, and so is whatever calls it in its module:
-    ``naive_attention`` of ``class NaiveAttention``, which a setting chooses.
+    Its docstring does, or it is called naive, and so is whatever calls it in its module, unless a
+    setting chooses it: ``naive_attention`` of ``class NaiveAttention``; not ``self.experts =
+    NaiveMoe(config)`` of a layer, which knows no other experts.
     """
     if _SHOWS.search(ast.get_docstring(flow.function) or ""):
         return True
-    if flow.cls is not None:
-        return _is_naive(flow.cls.name)
-    name, tree = flow.function.name, flow.names.tree
-    if not _is_naive(name) or tree is None:
+    own, tree = flow.cls or flow.function, flow.names.tree
+    if not _is_naive(own.name) or tree is None:
         return False
-    users = [
-        code
+    is_class = flow.cls is not None
+    uses = [
+        _is_naive(getattr(code, "name", "")) or (is_class and is_chosen)
         for code in tree.body
-        if code is not flow.function
-        and any(isinstance(n, ast.Name) and n.id == name for n in walk(code))
+        if getattr(code, "name", "") != own.name
+        for is_chosen in _list_uses(code, own.name)
     ]
-    return bool(users) and all(_is_naive(getattr(code, "name", "")) for code in users)
+    return all(uses) and (is_class or bool(uses))
+
+
+def _list_uses(code: ast.AST, name: str, *, is_chosen: bool = False) -> Iterator[bool]:
+    """Yield of each use of a name in some code whether something decides on it."""
+    if isinstance(code, ast.Name) and code.id == name:
+        yield is_chosen
+    is_chosen = is_chosen or isinstance(code, ast.If | ast.IfExp | ast.Dict)
+    for part in ast.iter_child_nodes(code):
+        yield from _list_uses(part, name, is_chosen=is_chosen)
 
 
 def _is_naive(name: str) -> bool:

@@ -105,6 +105,11 @@ _BESIDE_CODES = (
 
 def pad_and_group_codes(codes, size):
     return F.pad(codes, (0, -len(codes) % size)).view(-1, size)
+
+
+class Layer(nn.Module):
+    def __init__(self, config):
+        self.experts = NaiveMoe(config)
 """
 )
 

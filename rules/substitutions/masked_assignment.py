@@ -300,7 +300,10 @@ RULE = Substitution(
         Form(everywhere, fill_aligned, any_rank_inputs, START, only_proven=True, one_line=True),
         Form(trailing, fill, trailing_inputs, START),
         Form(columns, fill, column_inputs, (*START, COLUMN_MASK)),
-        Form(inner_columns, fill, inner_column_inputs, (*START, INNER_COLUMN_MASK)),
+        # not in doubt: ``k_cache[:, :, places] = k`` is how caches are written
+        Form(
+            inner_columns, fill, inner_column_inputs, (*START, INNER_COLUMN_MASK), only_proven=True
+        ),
         Form(found, fill, vector_inputs, (*START, VECTOR_MASK)),
     ),
     replaces=(

@@ -262,3 +262,21 @@ def naive_clip(x: torch.Tensor):
     return x
 """
     assert (sites(code) == []) is left
+
+
+@pytest.mark.parametrize(
+    ("made", "left"), [("NaiveClip()", False), ("NaiveClip() if naive else Clip()", True)]
+)
+def test_what_is_called_naive_may_be_all_there_is(made: str, *, left: bool) -> None:
+    code = f"""
+class NaiveClip(nn.Module):
+    def forward(self, x: torch.Tensor):
+        x[x < 0] = 0
+        return x
+
+
+class Layer(nn.Module):
+    def __init__(self, naive):
+        self.clip = {made}
+"""
+    assert (sites(code) == []) is left
