@@ -308,3 +308,19 @@ class Attention(nn.Module):
         return self.out(w @ v) + parts
 """
     assert bool(sites(source, "NPU186")) is told
+
+
+def test_of_several_weights_made_wide_the_first_of_the_product_is_told() -> None:
+    """Not the one that comes first in a set, which differs from run to run."""
+    source = f"""{HEADER}
+
+class Lora(nn.Module):
+    def forward(self, x):
+        first = dequantize(self.weight_first)
+        second = dequantize(self.weight_second)
+        third = dequantize(self.weight_third)
+        return torch.addmm(third, second, first)
+"""
+    (rule,) = (r for r in all_rules() if r.id == "NPU188")
+    (site,) = find_sites(source, [rule])
+    assert "third = dequantize" in source.splitlines()[site.line - 1]

@@ -64,13 +64,13 @@ def find_quantised_products(here: Surroundings) -> Iterator[Proposal]:
             return
 
 
-def _used_in(product: ast.AST) -> set[str]:
-    """Return the names of what a product multiplies."""
+def _used_in(product: ast.AST) -> list[str]:
+    """Return the names of what a product multiplies, in the order of its operands."""
     match product:
         case ast.Call(function, args) if last_name(function) in _PRODUCTS:
             operands = [*args, *([function.value] if isinstance(function, ast.Attribute) else [])]
         case ast.BinOp(left, ast.MatMult(), right):
             operands = [left, right]
         case _:
-            return set()
-    return {n.id for operand in operands for n in walk(operand) if isinstance(n, ast.Name)}
+            return []
+    return [n.id for operand in operands for n in walk(operand) if isinstance(n, ast.Name)]
