@@ -11,7 +11,7 @@ from npufix.rewriters.facts.shapes import annotation
 from npufix.rewriters.facts.value_kinds import OF_ARRAY
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.attributes import list_assigned
-from npufix.rewriters.graph.modules.syntax import last_name, nodes_of
+from npufix.rewriters.graph.modules.syntax import last_name, list_handed, nodes_of
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -127,11 +127,8 @@ def is_given_by_host(flow: FunctionFlow, node: Node) -> bool:
         return False
     if OF_ARRAY.fullmatch(annotation(flow, str(node.value))):
         return True
-    names = [arg.arg for arg in (*function.args.posonlyargs, *function.args.args)]
-    place = names.index(str(node.value)) - (flow.cls is not None) if node.value in names else -1
     given = [
-        next((k.value for k in call.keywords if k.arg == node.value), None)
-        or (call.args[place] if 0 <= place < len(call.args) else None)
+        list_handed(function.args, call).get(str(node.value))
         for call in _list_calls(tree).get(function.name, ())
     ]
     return bool(given) and all(

@@ -11,7 +11,7 @@ from npufix.rewriters.edit.statements.kept.buffers import keep_table
 from npufix.rewriters.edit.statements.proposal import Proposal
 from npufix.rewriters.edit.statements.surroundings import is_repeatable
 from npufix.rewriters.graph import operators
-from npufix.rewriters.graph.modules.syntax import last_name
+from npufix.rewriters.graph.modules.syntax import last_name, list_defaults
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -304,10 +304,6 @@ def _is_size(here: Surroundings, node: Node, *, of_sizes: bool) -> bool:
     """Tell whether an argument is a number that is the same in each call, or an image's size."""
     if node.op != Op.PARAM:
         return False
-    args = here.flow.function.args
-    named = [*args.posonlyargs, *args.args]
-    defaults = dict(zip((a.arg for a in reversed(named)), reversed(args.defaults), strict=False))
-    defaults |= {a.arg: d for a, d in zip(args.kwonlyargs, args.kw_defaults, strict=True) if d}
-    default = defaults.get(str(node.value))
+    default = list_defaults(here.flow.function.args).get(str(node.value))
     fixed = isinstance(default, ast.Constant) and type(default.value) in {int, float}
     return fixed or (of_sizes and _SIZE.fullmatch(str(node.value)) is not None)

@@ -111,6 +111,14 @@ def list_defaults(given: ast.arguments) -> dict[str, ast.expr]:
     return found | {a.arg: d for a, d in keywords if d is not None}
 
 
+def list_handed(given: ast.arguments, call: ast.Call) -> dict[str, ast.expr]:
+    """Return what a call hands in by the names of the parameters, ``self`` and ``cls`` aside."""
+    names = [a.arg for a in (*given.posonlyargs, *given.args)]
+    names = names[1:] if names[:1] in (["self"], ["cls"]) else names
+    named = {k.arg: k.value for k in call.keywords if k.arg is not None}
+    return {**dict(zip(names, call.args, strict=False)), **named}
+
+
 def list_stored_names(root: ast.AST) -> set[str]:
     """Return the plain names that some code assigns to."""
     return {n.id for n in walk(root) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}

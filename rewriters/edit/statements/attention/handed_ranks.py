@@ -9,7 +9,7 @@ from npufix.rewriters.facts.shapes import SAME_SHAPE
 from npufix.rewriters.facts.site_facts import SourceFacts
 from npufix.rewriters.graph.dataflow import UnsupportedCodeError
 from npufix.rewriters.graph.modules.scopes import scopes
-from npufix.rewriters.graph.modules.syntax import nodes_of
+from npufix.rewriters.graph.modules.syntax import list_handed, nodes_of
 from npufix.rewriters.graph.reader import read_function
 from npufix.rewriters.graph.special import Op
 from npufix.rewriters.match.matching import Match
@@ -44,9 +44,7 @@ def find_rank(here: Surroundings, code: ast.expr) -> int | None:
 def _ranks_in_calls(here: Surroundings, name: str) -> Iterator[int | None]:
     """Yield the dimensions of what each call of the function hands in under a name."""
     own, tree = here.flow.function, here.flow.names.tree
-    given = [arg.arg for arg in (*own.args.posonlyargs, *own.args.args)]
-    is_bound = here.flow.cls is not None and given[:1] == ["self"]
-    place = given.index(name) - is_bound if name in given else -1
+    is_bound = here.flow.cls is not None and [a.arg for a in own.args.args[:1]] == ["self"]
     called = f"self.{own.name}" if is_bound else own.name
     for scope in () if tree is None else scopes(tree):
         if is_bound and scope.cls is not here.flow.cls:
@@ -65,9 +63,7 @@ def _ranks_in_calls(here: Surroundings, name: str) -> Iterator[int | None]:
             continue
         evaluated = {id(e.code): e for e in flow.evaluations}
         for call in calls:
-            words = {k.arg: k.value for k in call.keywords}
-            at_place = call.args[place] if 0 <= place < len(call.args) else None
-            yield _rank(flow, evaluated.get(id(words.get(name, at_place))))
+            yield _rank(flow, evaluated.get(id(list_handed(own.args, call).get(name))))
 
 
 def _rank(flow: FunctionFlow, at: Evaluation | None) -> int | None:

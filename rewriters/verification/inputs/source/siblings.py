@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, NamedTuple
 
-from npufix.rewriters.graph.modules.syntax import walk
+from npufix.rewriters.graph.modules.syntax import list_handed, walk
 from npufix.rewriters.verification.inputs.source.operands import list_places
 from npufix.rewriters.verification.inputs.source.usage import (
     Function,
@@ -84,13 +84,9 @@ def _handed_on(caller: Function, function: Function, *, method: bool) -> dict[st
         name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
         if name != function.name or bound is not method:
             continue
-        places = [arg.arg for arg in (*function.args.posonlyargs, *function.args.args)]
-        places = places[1:] if places[:1] in (["self"], ["cls"]) else places
-        given = [*zip(places, node.args, strict=False)]
-        given += [(k.arg, k.value) for k in node.keywords if k.arg is not None]
         found = {
             n: v.id
-            for n, v in given
+            for n, v in list_handed(function.args, node).items()
             if isinstance(v, ast.Name) and node.lineno <= last.get(v.id, 0)
         }
         if found:
@@ -127,13 +123,10 @@ def _list_calls(
     caller: Function, function: Function, *, method: bool
 ) -> Iterator[dict[str, ast.expr]]:
     """Yield what each call passes, by the names of the arguments."""
-    places = [arg.arg for arg in (*function.args.posonlyargs, *function.args.args)]
-    places = places[1:] if places[:1] in (["self"], ["cls"]) else places
     called = {f"self.{function.name}", f"cls.{function.name}"} if method else {function.name}
     for node in walk(caller):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in called:
-            named = {k.arg: k.value for k in node.keywords if k.arg is not None}
-            yield {**dict(zip(places, node.args, strict=False)), **named}
+            yield list_handed(function.args, node)
 
 
 class _Values:
