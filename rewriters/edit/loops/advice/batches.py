@@ -19,7 +19,7 @@ from npufix.rewriters.edit.loops.advice.independence import (
     needs_others,
     read_round,
 )
-from npufix.rewriters.edit.loops.advice.objects import shapes_rows, spares_memory, takes_objects
+from npufix.rewriters.edit.loops.advice.objects import goes_back, shapes_rows, stands_alone
 from npufix.rewriters.edit.loops.advice.ragged import MERGED
 from npufix.rewriters.edit.loops.advice.rounds import look_up
 from npufix.rewriters.facts.value_kinds import is_of_numpy
@@ -132,7 +132,7 @@ def _form(taken: Round) -> str:
     first = any(_asks_first(test, taken) for test in tests)
     counts = any(last_name(call.func) in {"masked_select", "nonzero"} for call in calls)
     forms = {
-        GRADIENTS: any(taken.flow.names.dotted(c.func) == "torch.autograd.grad" for c in calls),
+        GRADIENTS: goes_back(taken),
         DRAWN: any(_draws(taken, call) for call in calls),
         PAIRS: _leaves_one_out(taken, picks),
         NEIGHBOURS: first and any(_is_before(pick, taken) for pick in picks),
@@ -294,9 +294,8 @@ def _may_be_at_once(taken: Round) -> bool:
             return False
         if isinstance(call.func, ast.Subscript) or dotted.split(".")[0] in {"numpy", "random"}:
             return False
-    if takes_objects(taken, nodes) or spares_memory(taken, nodes):
-        return False
-    return not (asks_for_objects(taken, nodes) or needs_others(taken, nodes))
+    alone = stands_alone(taken, nodes) or asks_for_objects(taken, nodes)
+    return not (alone or needs_others(taken, nodes))
 
 
 def _takes_rows(taken: Round) -> bool:

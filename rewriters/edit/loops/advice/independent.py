@@ -21,7 +21,7 @@ from npufix.rewriters.edit.loops.advice.independence import (
     needs_others,
     read_round,
 )
-from npufix.rewriters.edit.loops.advice.objects import shapes_rows, spares_memory, takes_objects
+from npufix.rewriters.edit.loops.advice.objects import goes_back, shapes_rows, stands_alone
 from npufix.rewriters.edit.loops.advice.rounds import look_up
 from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph import operators
@@ -142,7 +142,7 @@ def say_of_rounds(flow: FunctionFlow, facts: Facts, loop: Loop) -> str:
     if not any(_computes(taken, node) for node in walk(*taken.code)):
         return ""  # what the host reads in each round is told by itself
     nodes = list(walk(*taken.code))
-    if takes_objects(taken, nodes) or spares_memory(taken, nodes):
+    if stands_alone(taken, nodes):
         return ""
     nodes = [n for n in nodes if not _changes_own(n, taken)]
     known = frozenset(_list_counted(taken))
@@ -187,14 +187,12 @@ def _form(taken: Round) -> str:
         forms[RAGGED] = False
         if not any(forms.values()):
             return ""
-    if not any(forms.values()) and any(
-        taken.flow.names.dotted(call.func) == "torch.autograd.grad" for call in taken.calls()
-    ):
-        return GRADIENTS
-    if not any(forms.values()) and shapes_rows(taken, nodes):
+    if (form := next((f for f, fits in forms.items() if fits), "")) or goes_back(taken):
+        return form or GRADIENTS
+    if shapes_rows(taken, nodes):
         return ""
     of_lists = not _counts(taken.loop.items) and taken.facts.is_tensor(taken.loop.items) is not True
-    return next((f for f, fits in forms.items() if fits), RAGGED if of_lists else INDEPENDENT)
+    return RAGGED if of_lists else INDEPENDENT
 
 
 def _goes_over_rows(taken: Round) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.advice.rounds import look_up
 from npufix.rewriters.graph.modules.names import FunctionNode
-from npufix.rewriters.graph.modules.syntax import last_name, list_names, walk
+from npufix.rewriters.graph.modules.syntax import last_name, list_handed, list_names, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,33 +24,44 @@ _SHAPES = frozenset({"expand", "reshape", "unflatten", "view"})
 _CEILING = re.compile(r"\bceil\(|- 1\) //|-\(-|\bmin\(")
 
 
-def takes_objects(taken: Round, nodes: Sequence[ast.AST]) -> bool:
+def stands_alone(taken: Round, nodes: Sequence[ast.AST]) -> bool:
+    """Tell whether a round takes what no tensor of all rows can hold, or a part on purpose."""
+    return _takes_objects(taken, nodes) or _spares_memory(taken, nodes)
+
+
+def goes_back(taken: Round) -> bool:
+    """Tell whether a round calls ``torch.autograd.grad``, by whatever name."""
+    dotted = taken.flow.names.dotted
+    return any(dotted(call.func) == "torch.autograd.grad" for call in taken.calls())
+
+
+def _takes_objects(taken: Round, nodes: Sequence[ast.AST]) -> bool:
     """Tell whether a round reads what an object of its own holds: ``sample.gt_fields.heatmaps``.
 
     So does a function of the file that is handed one: ``self.assign(x[i], samples[i])``.
     """
-    called = {id(n.func) for n in nodes if isinstance(n, ast.Call)}
-    if any(
-        isinstance(n, ast.Attribute) and id(n) not in called and _holds(n) and _is_own(taken, n)
-        for n in nodes
-    ):
+    owners = (look_up(owner, taken.bound) for owner in _list_owners(nodes))
+    if any(_is_element(taken, owner) for owner in owners):
         return True
     return any(
-        name in _list_read(helper)
+        name in {o.id for o in _list_owners([*walk(*helper.body)]) if isinstance(o, ast.Name)}
         for call in nodes
         if isinstance(call, ast.Call)
         for helper in _list_helpers(taken, call)
-        for name, value in _pair(helper, call)
+        for name, value in list_handed(helper.args, call).items()
         if _is_element(taken, value)
     )
 
 
-def _holds(code: ast.Attribute) -> bool:
-    return isinstance(code.ctx, ast.Load) and code.attr not in _OF_TENSORS
-
-
-def _is_own(taken: Round, code: ast.Attribute) -> bool:
-    return _is_element(taken, look_up(code.value, taken.bound))
+def _list_owners(nodes: Sequence[ast.AST]) -> Iterator[ast.expr]:
+    """Yield that of which code reads what no tensor has: ``sample`` of ``sample.gt_instances``."""
+    called = {id(n.func) for n in nodes if isinstance(n, ast.Call)}
+    for node in nodes:
+        match node:
+            case ast.Attribute(owner, name, ast.Load()) if (
+                id(node) not in called and name not in _OF_TENSORS
+            ):
+                yield owner
 
 
 def _is_element(taken: Round, code: ast.expr) -> bool:
@@ -77,29 +88,7 @@ def _list_helpers(taken: Round, call: ast.Call) -> list[FunctionNode]:
     return [s for s in body if isinstance(s, FunctionNode) and s.name == name]
 
 
-def _pair(helper: FunctionNode, call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
-    """Yield the names of the parameters with what a call hands in."""
-    names = [a.arg for a in (*helper.args.posonlyargs, *helper.args.args)]
-    names = names[1:] if names[:1] in (["self"], ["cls"]) else names
-    yield from zip(names, call.args, strict=False)
-    yield from ((k.arg, k.value) for k in call.keywords if k.arg is not None)
-
-
-def _list_read(helper: FunctionNode) -> set[str]:
-    """Return the names of which a function reads what no tensor has: ``sample.gt_instances``."""
-    nodes = list(walk(*helper.body))
-    called = {id(n.func) for n in nodes if isinstance(n, ast.Call)}
-    return {
-        n.value.id
-        for n in nodes
-        if isinstance(n, ast.Attribute)
-        and isinstance(n.value, ast.Name)
-        and id(n) not in called
-        and _holds(n)
-    }
-
-
-def spares_memory(taken: Round, nodes: Sequence[ast.AST]) -> bool:
+def _spares_memory(taken: Round, nodes: Sequence[ast.AST]) -> bool:
     """Tell whether a round takes a part of what would be too much at once, the last one shorter.
 
     ``x[i * n : (i + 1) * n]`` for as many rounds as ``math.ceil(len(x) / n)`` says.
