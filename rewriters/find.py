@@ -160,7 +160,7 @@ def _sites_in(  # noqa: PLR0913, PLR0917 - what is looked for, and where
     yield from matched
     lines = frozenset().union(*(site.lines for site in matched if site.rewrite))
     beside_kernels = _mentions_npu(source) or "triton.jit" in source
-    if not chosen_too and ((beside_kernels and is_reference(flow)) or only_shows(flow)):
+    if not chosen_too and (is_reference(flow) if beside_kernels else only_shows(flow)):
         return
     searched = [rule for rule in rules if rule.search and rule.search != "loops"]
     found = list(_propose(source, flow, searched, looking, with_text=with_text))

@@ -84,7 +84,7 @@ def only_shows(flow: FunctionFlow) -> bool:
     setting chooses it: ``naive_attention`` of ``class NaiveAttention``; not ``self.experts =
     NaiveMoe(config)`` of a layer, which knows no other experts.
     """
-    if _SHOWS.search(ast.get_docstring(flow.function) or ""):
+    if _SHOWS.search(ast.get_docstring(flow.function, clean=False) or ""):
         return True
     own, tree = flow.cls or flow.function, flow.names.tree
     if not _is_naive(own.name) or tree is None:

@@ -333,11 +333,13 @@ def is_hot(scope: Scope, module: ast.Module | None = None) -> bool:
     ``__init__``, ``load_weights``, ``evaluate``, and nothing of a data set or a metric. A function
     of the ``module`` runs as often as those that call it by its name.
     """
-    if is_metric(scope.cls) or _is_hot_by_name(scope):
-        return not is_metric(scope.cls)
-    if scope.function.name in {"main", MODULE} and trains(scope.function):
-        return True
-    if scope.function.name in {"__call__", "main", MODULE} and samples(scope.function):
+    if is_metric(scope.cls):
+        return False
+    name, runs = scope.function.name, scope.function
+    is_program = (name in {"main", MODULE} and trains(runs)) or (
+        name in {"__call__", "main", MODULE} and samples(runs)
+    )
+    if is_program or _is_hot_by_name(scope):
         return True
     if module is None or _runs_aside(scope):
         return False

@@ -7,6 +7,8 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.graph.modules.syntax import walk
+
 if TYPE_CHECKING:
     from npufix.rewriters.graph.modules.names import ModuleNames
     from npufix.rewriters.graph.modules.scopes import Scope
@@ -29,7 +31,7 @@ def _compiled_along(tree: ast.Module) -> frozenset[str]:
     functions = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
     found: set[str] = set()
     for code in inside:  # grows
-        calls = (n.func for n in ast.walk(code) if isinstance(n, ast.Call))
+        calls = (n.func for n in walk(code) if isinstance(n, ast.Call))
         called = {func.id for func in calls if isinstance(func, ast.Name)} - found
         inside += (functions[name] for name in called & functions.keys())
         found |= called

@@ -51,6 +51,7 @@ _OF_NONE = (
 )
 _LOSS = re.compile(r"(?i)\w*(loss|criterion|cross_entropy)(_fn|_fct|_func)?")
 """What takes a mean of what counts, unless told otherwise: ``self.loss_fn(logits, labels)``."""
+_REDUCED = frozenset({"amax", "amin", "max", "mean", "min", "norm", "prod", "std", "sum"})
 _MOST_WORK = 12
 """Operators of an arm: computing both must not cost more than the wait."""
 _OF_ANOTHER_SHAPE = frozenset(
@@ -300,9 +301,6 @@ def is_nothing(code: ast.expr) -> bool:
         case ast.Call(function):
             return last_name(function) in {"new_zeros", "zeros", "zeros_like"}
     return False
-
-
-_REDUCED = frozenset({"amax", "amin", "max", "mean", "min", "norm", "prod", "std", "sum"})
 
 
 def is_one_number(here: Surroundings, test: ast.expr, node: Node) -> bool:

@@ -171,7 +171,6 @@ def _parts(element: str, over: ast.Call, facts: Facts) -> Domain:
     known = facts.is_tensor(tensor)
     if known is False or (known is None and called != "unbind"):  # a name of tensors alone
         raise CannotBatchError(NO_DOMAIN)
-    asked = () if known else ("is-tensor",)
     dim = dim % rank if isinstance(rank, int) and rank else dim
     if dim < 0 and called != "unbind":
         raise CannotBatchError(NO_DOMAIN)
@@ -179,7 +178,7 @@ def _parts(element: str, over: ast.Call, facts: Facts) -> Domain:
         code, axis = (tensor, dim) if dim >= 0 else (method(tensor, "movedim", dim, 0), 0)
         value = Value(Kind.ROWS, code, shift(rank, -1), axis, source=tensor)
         rounds = _rounds(tensor, node, dim, {element: value}, facts)
-        return replace(rounds, conditions=asked)
+        return replace(rounds, conditions=() if known else ("is-tensor",))
     parts = None if size is None else facts.node(size)
     if size is None or parts is None:
         raise CannotBatchError(NO_DOMAIN)

@@ -114,12 +114,12 @@ def furthest(here: Surroundings, code: ast.Call) -> Proposal | None:
     plain = isinstance(tensor, (ast.Name, ast.Attribute)) and ast.unparse(other) == of
     if not plain or count is None or not _is_number_read(here, code):
         return None
-    known = here.is_tensor(tensor) or count.endswith(".size(0)")
-    if here.is_tensor(tensor) is False or is_of_host(here, tensor):
+    known = here.is_tensor(tensor)
+    if known is False or is_of_host(here, tensor):
         return None
     new = f"{here.text_of_owner(tensor)}.diff(dim=0).{how}()"
-    whole = here.flow.evaluations and here.evaluations.get(id(tensor))
-    dtype = here.facts(whole, x=whole.node).dtype("x") if whole else None
+    at = here.evaluations.get(id(tensor))
+    dtype = here.facts(at, x=at.node).dtype("x") if at is not None else None
     return Proposal(
         code,
         form="furthest",
@@ -127,7 +127,7 @@ def furthest(here: Surroundings, code: ast.Call) -> Proposal | None:
         shown=new,
         asked=(("x", here.text(tensor)),),
         proven=frozenset(
-            ({"is-tensor"} if known else set())
+            ({"is-tensor"} if known or count.endswith(".size(0)") else set())
             | ({"never-nan"} if dtype in {"int32", "int64"} else set())
         ),
     )

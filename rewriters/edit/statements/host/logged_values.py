@@ -373,8 +373,7 @@ def _keep(
 
     It is a copy, ``loss.detach().clone()``: ``loss += other`` may come later.
     """
-    outer = here.parents.get(id(code))
-    outer = here.parents.get(id(outer)) if isinstance(outer, ast.keyword) else outer
+    outer = _around(here, code)
     if how == "int" or outer is not kept or not _is_handed_on(here, kept):
         return None
     if mentions(here.flow.names, ("dump", "dumps")):  # ``json.dump(stats, file)`` wants numbers
@@ -454,13 +453,17 @@ def _is_kept_in(here: Surroundings, code: ast.expr, values: list[ast.expr]) -> b
 def _outermost(here: Surroundings, code: ast.expr) -> ast.expr:
     """Return the dictionary that holds others: ``dict(losses=dict(total=loss.item()), n=8)``."""
     while True:
-        above = here.parents.get(id(code))
-        above = here.parents.get(id(above)) if isinstance(above, ast.keyword) else above
-        match above:
-            case ast.Dict() | ast.Call(ast.Name("dict"), []):
+        match _around(here, code):
+            case ast.Dict() | ast.Call(ast.Name("dict"), []) as above:
                 code = above
             case _:
                 return code
+
+
+def _around(here: Surroundings, code: ast.expr) -> ast.AST | None:
+    """Return what holds code as it is, or under a name: ``dict(n=code)``."""
+    above = here.parents.get(id(code))
+    return here.parents.get(id(above)) if isinstance(above, ast.keyword) else above
 
 
 def _is_log(code: ast.AST | None) -> bool:

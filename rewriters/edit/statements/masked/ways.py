@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.graph.modules.syntax import walk
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
@@ -22,7 +24,7 @@ def is_apart(here: Surroundings, code: ast.AST, call: ast.expr, parts: Collectio
     split = _find_split(here, code, call)
     if split is None:
         return False
-    named = {n.id for n in ast.walk(code) if isinstance(n, ast.Name) and here.value(n) in parts}
+    named = {n.id for n in walk(code) if isinstance(n, ast.Name) and here.value(n) in parts}
     return all(
         n.lineno > split.lineno
         for n in here.nodes
