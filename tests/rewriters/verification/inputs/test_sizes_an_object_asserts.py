@@ -13,7 +13,7 @@ from npufix.rewriters.verification.verdict import Status
 
 IMAGES = """
 class Patches(torch.nn.Module):
-    def __init__(self, img_size=96, patch_size=48):
+    def __init__(self, img_size=40, patch_size=20):
         super().__init__()
         self.img_size = (img_size, img_size)
         self.proj = torch.nn.Conv2d(3, 4, patch_size, patch_size)

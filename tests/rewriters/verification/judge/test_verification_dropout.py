@@ -6,9 +6,8 @@ from dataclasses import replace
 from textwrap import dedent
 
 import pytest
-from verification_snippets import Snippet
+from verification_snippets import Snippet, verify_here
 
-from npufix.rewriters.verification import verify
 from npufix.rewriters.verification.verdict import Status
 
 pytest.importorskip("torch")
@@ -48,7 +47,7 @@ SAME = "return F.dropout(x.tanh(), p=self.p, training=self.training)"
 
 def test_random_numbers_are_compared_as_far_as_they_can_be() -> None:
     texts = (SAME, OTHERS, RARER, NEVER, ALWAYS, UNSCALED, IN_EVAL, WHOLE_ROWS)
-    same, others, *wrong = verify([DROPOUT.job(dedent(text).strip()) for text in texts])
+    same, others, *wrong = verify_here([DROPOUT.job(dedent(text).strip()) for text in texts])
     assert same.status is Status.EQUIVALENT, same
     assert "random" not in same.ground
     assert others.status is Status.EQUIVALENT, others
@@ -89,7 +88,7 @@ SDPA = (
 
 
 def test_dropout_inside_attention() -> None:
-    right, always, inverted = verify(
+    right, always, inverted = verify_here(
         [
             ATTENTION.job(text)
             for text in (
@@ -125,7 +124,7 @@ SWISH = Snippet(
 
 def test_operators_for_inference_need_the_users_word() -> None:
     job = SWISH.job("return torch_npu.npu_gelu_mul(x)")
-    training, inference = verify([job, replace(job, inference=True)])
+    training, inference = verify_here([job, replace(job, inference=True)])
     assert training.status is Status.REFUTED
     assert "gradient of x is None in the patched code" in training.reason
     assert inference.status is Status.EQUIVALENT, inference
@@ -161,7 +160,7 @@ def test_what_is_dropped_of_a_sample_is_dropped_together() -> None:
     halved = AS_WELL.replace("len(x)", "(len(x) + 1) // 2")
     pairs = halved.replace("x.device)", "x.device).repeat_interleave(2, 0)[: len(x)]")
     texts = (AS_WELL, on_host, steps, pairs)
-    others, misplaced, *wrong = verify([SAMPLES.job(text) for text in texts])
+    others, misplaced, *wrong = verify_here([SAMPLES.job(text) for text in texts])
     assert others.status is Status.EQUIVALENT, others
     for verdict in wrong:
         assert verdict.status is Status.REFUTED, verdict
@@ -176,6 +175,6 @@ def test_the_only_number_drawn_scales_as_before() -> None:
     )
     path = replace(SAMPLES, eager=alone.replace("/ keep", "/ 0.7"))
     first, moved = path.eager.replace("/", "*"), "return x / 0.7 * (torch.rand(1) < 0.7)"
-    scaled, same = verify([path.job(text) for text in (first, moved)])
+    scaled, same = verify_here([path.job(text) for text in (first, moved)])
     assert scaled.status is Status.REFUTED, scaled
     assert same.status is Status.EQUIVALENT, same

@@ -52,7 +52,7 @@ class Square(torch.autograd.Function):
         return 2 * grad * x
 
 class Patches(nn.Module):
-    def __init__(self, img_size=224, patch_size=16, embed_dim=768):
+    def __init__(self, img_size=40, patch_size=20, embed_dim=8):
         super().__init__()
         self.img_size = img_size
         self.proj = nn.Conv2d(3, embed_dim, kernel_size=patch_size, stride=patch_size)
