@@ -79,15 +79,13 @@ def test_what_is_not_sure_is_named(call: str) -> None:
 
 
 VERIFIED = {
-    "dense": ("flash_attn_func(q, k, v)", DENSE, ""),
-    "causal": ("flash_attn_func(q, k, v, softmax_scale=0.25, causal=True)", DENSE, ""),
     "fewer heads of keys": (
         "flash_attn_func(q, k, v)",
         DENSE,
         "    k, v = k[:, :, :1], v[:, :, :1]\n",
     ),
     "fewer keys than queries": (
-        "flash_attn_func(q, k, v, causal=True)",
+        "flash_attn_func(q, k, v, softmax_scale=0.25, causal=True)",
         DENSE,
         "    k, v = k[:, 1:], v[:, 1:]\n",
     ),
@@ -133,7 +131,7 @@ def test_what_is_written_attends_as_flash_attn_does(case: str) -> None:
 @pytest.mark.parametrize(
     ("case", "old", "new"),
     [
-        ("dense", "q.shape[-1] ** -0.5", "1.0"),
+        ("fewer heads of keys", "q.shape[-1] ** -0.5", "1.0"),
         ("fewer keys than queries", "sparse_mode=3", "sparse_mode=2"),
         ("rows of sequences", "starts[1:].tolist()", "[len(q)]"),
     ],

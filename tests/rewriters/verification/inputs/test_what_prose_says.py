@@ -153,6 +153,7 @@ import torch.nn.functional as F
 
 def embedding(t, dim: int):
     """t (B,) -> (B, dim)."""
+    assert dim < 64
     half = dim // 2
     angle = t[:, None].float() * torch.arange(half, device=t.device)[None]
     out = torch.cat([angle.cos(), angle.sin()], dim=-1)
