@@ -22,12 +22,11 @@ from npufix.rewriters.verification.inputs.cases.generate import generate_cases
 from npufix.rewriters.verification.inputs.source.slicing import find_changed
 from npufix.rewriters.verification.judge.allowances import is_overflow_in_half
 from npufix.rewriters.verification.judge.call_again import call_again
-from npufix.rewriters.verification.judge.enough import is_enough
+from npufix.rewriters.verification.judge.enough import is_enough, list_runs
 from npufix.rewriters.verification.judge.evidence import Proof, RefusedCase
 from npufix.rewriters.verification.judge.judge import Difference
 from npufix.rewriters.verification.judge.observe_case import (
     CaseRun,
-    choose_dtypes,
     drop_gradients,
     drop_incomparable,
     gives_nan,
@@ -108,11 +107,12 @@ def compare_versions(
     flat: list[tuple[CaseRun, CallRecord]] = []
     job_text = "".join(find_patched_lines(run.job))
     every = generate_cases(assignments, original, run.job, keeps)
-    for case in _with_training(every, run, original, compared):
+    every = _with_training(every, run, original, compared)
+    for case, dtypes in list_runs(every, original, lambda: is_enough(run, original, compared, 0)):
         run.out_of_time = spent_s() > deadline
         if run.out_of_time or is_enough(run, original, compared):
             break
-        for dtype in choose_dtypes(case, original):
+        for dtype in dtypes:
             if _FUSED_ATTENTION in job_text and _is_left_to_the_kernel(case, original):
                 continue
             inference = run.job.inference or case.flavour in FAR or any(case.shared)

@@ -9,26 +9,52 @@ from npufix.rewriters.verification.calls.values import list_dimensions
 from npufix.rewriters.verification.judge.judge import Difference, Judge, Seen
 from npufix.rewriters.verification.judge.observe_case import (
     CaseRun,
+    choose_dtypes,
     observe_again,
     observe_in_float64,
 )
 from npufix.rewriters.verification.judge.plausibility import set_aside
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from npufix.rewriters.verification.inputs.target import Target
+    import torch
+
+    from npufix.rewriters.verification.inputs.target import CallCase, Target
     from npufix.rewriters.verification.judge.evidence import Proof
 
 _ENOUGH = 12
+_AT_ONCE = 8
+"""Cases that run in all their dtypes at once, for those that take long."""
 _TIMES = 2
 """The original is called again, to see whether what differs is a matter of luck."""
 
 
-def is_enough(run: Proof, original: Target, compared: Sequence[CaseRun]) -> bool:
-    """Say whether there are differences enough, of those that refute."""
+def list_runs(
+    cases: Iterable[CallCase], original: Target, is_refuted: Callable[[], bool]
+) -> Iterator[tuple[CallCase, tuple[torch.dtype, ...]]]:
+    """Yield the cases, each with dtypes to run it in: in those of fewer bits after all others.
+
+    And no longer where the others have refuted the change: most differences show in float32.
+    """
+    later = []
+    for number, case in enumerate(cases):
+        first, *others = choose_dtypes(case, original)
+        if number < _AT_ONCE or not others:
+            yield case, (first, *others)
+        else:
+            yield case, (first,)
+            later.append((case, tuple(others)))
+    if later and not is_refuted():
+        yield from later
+
+
+def is_enough(
+    run: Proof, original: Target, compared: Sequence[CaseRun], most: int = _ENOUGH
+) -> bool:
+    """Say whether there are more than ``most`` differences, of those that refute."""
     found = [*run.judge.differences, *run.judge.find_certain()]
-    if len(found) <= max(_ENOUGH, run.looked_at):
+    if len(found) <= (max(most, run.looked_at) if most else 0):
         return False
     run.looked_at = len(found) + _ENOUGH
     kept, _ = set_aside(run.job, found, compared, so_far=True)
@@ -38,7 +64,7 @@ def is_enough(run: Proof, original: Target, compared: Sequence[CaseRun]) -> bool
     full = {c.label for c in compared if 0 not in list_dimensions(c.case.assignment.specs)}
     told = (d for d in kept if not (d.still or re.match(r"^memory of result", d.what)))
     sure = [d for d in told if d.case in full]
-    if len(sure) <= _ENOUGH:
+    if len(sure) <= most:
         return False
     first = min(sure, key=lambda d: d.rank)
     one = next((c for c in compared if c.label == first.case), None)

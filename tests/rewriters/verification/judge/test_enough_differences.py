@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 from changed_programs import verdict  # noqa: E402 - needs torch
 
 from npufix.rewriters.verification.calls.observe import CallRecord  # noqa: E402 - same
+from npufix.rewriters.verification.judge.enough import list_runs  # noqa: E402 - same
 from npufix.rewriters.verification.judge.judge import Judge  # noqa: E402 - same
 from npufix.rewriters.verification.verdict import Status  # noqa: E402 - same
 
@@ -43,6 +44,15 @@ def test_what_differs_in_few_cases_is_found_behind_all_that_agree() -> None:
     assert found.status is Status.REFUTED
 
 
+def test_of_what_float32_has_refuted_no_half_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    dtypes = torch.float32, torch.bfloat16, torch.float16
+    enough = "npufix.rewriters.verification.judge.enough.choose_dtypes"
+    monkeypatch.setattr(enough, lambda case, _: dtypes[:1] if case == 9 else dtypes)
+    refuted, others = (list(list_runs(range(10), None, lambda r=r: r)) for r in (True, False))  # type: ignore[arg-type]
+    assert refuted == [*((n, dtypes) for n in range(8)), (8, dtypes[:1]), (9, dtypes[:1])]
+    assert others == [*refuted, (8, dtypes[1:])]
+
+
 def test_numbers_that_the_original_does_not_repeat_end_nothing() -> None:
     right = verdict(SCALED, ("x * 2", "x + x"))
     found = verdict(COUNTING, ("x * 2 + next(NUMBERS)", "x + x + next(NUMBERS) * 3"))
@@ -56,19 +66,23 @@ def test_sizes_that_are_equal_by_chance_become_small_one_by_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "off", "certain"),
+    ("dtype", "off", "certain", "times"),
     [
-        (torch.float32, 1e-6, False),
-        (torch.float32, 1.0, True),
-        (torch.bfloat16, 1.0, False),  # half dtypes may overflow, or cancel
+        (torch.float32, 1e-6, False, 1),
+        (torch.float32, 1.0, True, 1),
+        (torch.float32, 1.0, False, 1 << 16),  # of much, the end is soon enough
+        (torch.bfloat16, 1.0, False, 1),  # half dtypes may overflow, or cancel
     ],
 )
 def test_what_other_cases_may_excuse_is_not_certain(
     dtype: torch.dtype,
     off: float,
     certain: bool,  # noqa: FBT001 - a parameter of the test
+    times: int,
 ) -> None:
-    judge, value = Judge(), torch.tensor([1.0, 2.0], dtype=dtype)
+    judge, value = Judge(), torch.tensor([1.0, 2.0] * times, dtype=dtype)
     seen = (value, value + off, value.double())
     judge.add("x", 2, *(CallRecord(tensors={"result": one}) for one in seen))
     assert bool(judge.find_certain()) is certain
+    judge.decide()
+    assert judge.differences
