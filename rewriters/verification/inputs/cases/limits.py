@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from npufix.rewriters.verification.inputs.recipes import Recipe
     from npufix.rewriters.verification.inputs.target import Target
 
-_COMPARED = re.compile(r"(\w+)\)* *(?<![-<>])(?:[<>]=?|[=!]=)(?!>) *\(*(?:self\.)?(\w+)")
 _OWN = re.compile(r"\bself\.(\w+)")
 _NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?:e[+-]?\d+)?\b(?!\.)")
 _WORD = re.compile(r"(?<![\w.])(?:self\.)?([a-z_]\w*)\b(?! *[.(])")
@@ -190,6 +189,7 @@ def _find_cutting(job: Job) -> set[str]:
 def at_limits(assignments: Sequence[Assignment], target: Target, job: Job) -> Iterator[CallCase]:
     """Yield calls at the limits of what the changed lines read, the object's own included."""
     yield from _of_compared(assignments, target, job)
+    yield from _of_nothing(assignments, target, job)
     yield from _of_bent(assignments[:1], target, job)
     one = next(iter(assignments), None)
     if one is not None and one.recipe is not None and one.recipe.attributes is None:
@@ -200,16 +200,16 @@ def at_limits(assignments: Sequence[Assignment], target: Target, job: Job) -> It
 def _of_compared(assignments: Sequence[Assignment], target: Target, job: Job) -> Iterator[CallCase]:
     """Yield calls with 0 and 1 for a number that a changed line compares: ``top_p``.
 
-    Of an object, those that its class is made with: that refuses what cannot be.
+    Of an object, those that its class is made with: that refuses what cannot be. And a half beside
+    two equal numbers, of whose softmax the first is as much.
     """
-    compared = find_changed(_COMPARED, job)
-    names = {name for found in compared for pair in found for name in pair}
+    names = set[str]().union(*_list_compared(job))
     made = target.constructor
     around = _around_bounds(job)
     limits = {
         n: (*((0.0, 1.0) if n in names else ()), *around.get(n, ())) for n in names | {*around}
     }
-    seen: set[tuple[str, float]] = set()
+    seen, halved = set[tuple[str, float]](), set[str]()
     for one in assignments:
         own = target.make_object(one.recipe) if limits.keys() & made.keys() else None
         for name in sorted(n for n in limits if n in one.specs or n in made):
@@ -224,6 +224,61 @@ def _of_compared(assignments: Sequence[Assignment], target: Target, job: Job) ->
                     other = replace(one, recipe=one.recipe.made_with(**{name: Value(limit)}))
                 yield CallCase(other)
                 yield CallCase(other, "few values")
+            if type(number) is float and name in names and name in one.specs and name not in halved:
+                halved.add(name)
+                pairs = {n: replace_tensors(s, _with_two_columns) for n, s in one.specs.items()}
+                equal = replace(one, specs={**pairs, name: Value(_HALF)})
+                yield CallCase(equal, "zeros", dtypes=(torch.float32,))
+
+
+def _with_two_columns(tensor: Tensor) -> Tensor:
+    return replace(tensor, shape=(*tensor.shape[:-1], *(2 for _ in tensor.shape[-1:])))
+
+
+def _list_compared(job: Job, *, none: bool = False) -> tuple[set[str], set[str]]:
+    """Return the names in comparisons on changed lines, before and after: ``mass <= 1 - top_p``.
+
+    With ``none`` in those with None alone: ``momentum is not None``.
+    """
+    found: list[set[str]] = []
+    sides = (job.original, job.lines_original), (job.patched, job.lines_patched)
+    for text, lines in sides:
+        function = find_function(parse_once(text), job.qualname)
+        nodes = (n for n in walk(function) if isinstance(n, ast.Compare)) if function else ()
+        asked = [n for n in nodes if n.lineno in lines and (not none or _is_none(n))]
+        names = (getattr(n, "attr", getattr(n, "id", "")) for n in walk(*asked))
+        found.append({*names} - {"", "self"})
+    before, after = found
+    return before, after
+
+
+def _is_none(node: ast.Compare) -> bool:
+    other = node.comparators[0]
+    return isinstance(other, ast.Constant) and other.value is None
+
+
+def _of_nothing(assignments: Sequence[Assignment], target: Target, job: Job) -> Iterator[CallCase]:
+    """Yield calls with 0 or "" where one version asks for None, the other if there is something.
+
+    ``momentum if momentum is not None else 0.1`` is another than ``momentum or 0.1`` for 0 alone.
+    """
+    before, after = _list_compared(job, none=True)
+    seen: set[tuple[str, object]] = set()
+    for name in sorted(before ^ after):
+        for one in assignments:
+            recipe, spec = one.recipe, one.specs.get(name)
+            value = spec.value if isinstance(spec, Value) else None
+            own = spec is None and recipe is not None and name in target.constructor
+            if own and recipe is not None and recipe.attributes is None:
+                value = target.settings_of(recipe).get(name)
+            if type(value) not in {int, float, str} or (name, value) in seen:
+                continue
+            seen.add((name, value))
+            nothing = Value(type(value)())
+            if own and recipe is not None:
+                yield CallCase(replace(one, recipe=recipe.made_with(**{name: nothing})))
+            else:
+                yield CallCase(with_specs(one, **{name: nothing}))
 
 
 def _around_bounds(job: Job) -> dict[str, tuple[float, ...]]:
