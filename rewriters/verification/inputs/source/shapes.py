@@ -67,7 +67,10 @@ _KINDS: tuple[tuple[str, DeclaredKind], ...] = (
     ),
     (r"(?i)\bbool(ean|tensor)?\b", "bool"),
     (
-        r"(?i)\b(long|u?int\d+|bytes?|integers?|longtensor|indices|indexes|ids|class numbers?)\b",
+        (
+            r"(?i)\b(long|u?int\d+|bytes?|integers?|longtensor|indices|indexes|ids|class numbers?)\b"
+            r"|^\w*:? +(of +)?ints?\b"
+        ),
         "int",
     ),
     (r"(?i)\bfloat(ing)?\b|\b[01]\.0\b", "float"),
