@@ -20,10 +20,11 @@ from npufix.rewriters.verification.calls.values import (
     list_kinds,
     list_tensors,
     replace_tensors,
+    resize,
 )
 from npufix.rewriters.verification.inputs.cases.trials import with_specs
 from npufix.rewriters.verification.inputs.source.parameters import FLOATS, WIDTH, find_named
-from npufix.rewriters.verification.inputs.source.slicing import find_changed
+from npufix.rewriters.verification.inputs.source.slicing import find_changed, find_names_behind
 from npufix.rewriters.verification.inputs.source.usage import find_function, read_source
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase
 from npufix.rewriters.verification.sandbox.try_call import try_call
@@ -42,6 +43,7 @@ _BENDS = re.compile(
     r"\b(?:clamp|clip|min|max|exp|sigmoid|tanh|softplus|relu|where|round|floor)\w*\b|[<>]"
 )
 """What makes something else of large numbers than of small ones."""
+_EPSILON = re.compile(r"(?<!st)eps")
 _ORDERED = (2.0, 0.5)
 _HALF = 0.5
 _LENGTHS = (7, 2, 5, 3, 6, 1, 4, 4)
@@ -166,7 +168,8 @@ def _find_signed(job: Job) -> set[str]:
             if isinstance(node, ast.Call) and last_name(node.func) in _OF_SIGNS:
                 names = [a.id for a in node.args if isinstance(a, ast.Name)]
                 others = [a for a in node.args if not isinstance(a, ast.Name)]
-                if all(isinstance(a, ast.Constant) and a.value == 0 for a in others):
+                signed = last_name(node.func) not in {"max", "min"} or others
+                if signed and all(isinstance(a, ast.Constant) and a.value == 0 for a in others):
                     found.update(names)
     return found
 
@@ -204,6 +207,9 @@ def _of_compared(assignments: Sequence[Assignment], target: Target, job: Job) ->
     two equal numbers, of whose softmax the first is as much.
     """
     names = set[str]().union(*_list_compared(job))
+    if names:  # ``floor`` of ``probs < floor`` may be ``min_p * probs.amax()``
+        behind = find_names_behind(job.original, job.lines_original)
+        names |= {n for n in behind if not _EPSILON.search(n)}
     made = target.constructor
     around = _around_bounds(job)
     limits = {
@@ -226,13 +232,11 @@ def _of_compared(assignments: Sequence[Assignment], target: Target, job: Job) ->
                 yield CallCase(other, "few values")
             if type(number) is float and name in names and name in one.specs and name not in halved:
                 halved.add(name)
-                pairs = {n: replace_tensors(s, _with_two_columns) for n, s in one.specs.items()}
+                every = (t for spec in one.specs.values() for t in list_tensors(spec))
+                widths = (t.shape[-1] for t in every if t.kind == "float" and t.shape)
+                pairs = resize(one.specs, next(widths, 2), 2)
                 equal = replace(one, specs={**pairs, name: Value(_HALF)})
                 yield CallCase(equal, "zeros", dtypes=(torch.float32,))
-
-
-def _with_two_columns(tensor: Tensor) -> Tensor:
-    return replace(tensor, shape=(*tensor.shape[:-1], *(2 for _ in tensor.shape[-1:])))
 
 
 def _list_compared(job: Job, *, none: bool = False) -> tuple[set[str], set[str]]:
