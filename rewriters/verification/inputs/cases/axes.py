@@ -33,6 +33,7 @@ _PROBES = ((11, 1), (14, 2), (20, 4))
 """Sizes and steps: odd, for what may be anything; even, for halves; what four divides."""
 _SMALL_PROBES = ((5, 1), (6, 2), (4, 4))
 """Such ones below the size that most calls are made of."""
+_PARTS = (2, 3, 5)
 _LEAST = 4
 """Of what is no larger, smaller sizes say little."""
 _ALL = -1
@@ -115,19 +116,23 @@ def change_axis(specs: Specs, axis: Axis, new: int, accepts: Accepts) -> dict[st
     return None
 
 
-def find_axes(specs: Specs, accepts: Accepts) -> list[Axis]:
-    """Return what can change by itself, the smallest sets of places first."""
+def find_axes(specs: Specs, accepts: Accepts, parts: Collection[int] = ()) -> list[Axis]:
+    """Return what can change by itself, the smallest sets of places first.
+
+    What is as long as one of ``parts``, or as a whole number among the arguments, may have to be a
+    multiple of it: ``x.view(rows // group, group, -1)``.
+    """
     places = list_places(specs)
     until = time.process_time() + _FIND_S
     found: list[Axis] = []
     for size in dict.fromkeys(places.values()):
         alike = [place for place, own in places.items() if own == size]
-        found += _split(specs, alike, size, accepts, until)
+        found += _split(specs, alike, size, accepts, until, cut=size in parts)
     return found
 
 
-def _split(
-    specs: Specs, alike: list[Place], size: int, accepts: Accepts, until: float
+def _split(  # noqa: PLR0913 - what changes, and when that is one
+    specs: Specs, alike: list[Place], size: int, accepts: Accepts, until: float, *, cut: bool
 ) -> Iterator[Axis]:
     left = list(alike)
     counts: Iterable[int] = range(1, len(left) + 1)
@@ -139,7 +144,8 @@ def _split(
         for chosen in itertools.combinations(left, count):
             if time.process_time() > until or not set(chosen) <= set(left):
                 continue
-            step = _changes(specs, chosen, accepts)
+            whole = cut or any(p.axis is None for p in left if p not in chosen)
+            step = _changes(specs, chosen, accepts, size if whole else 0)
             # ``x.gather(1, index)`` takes an index of fewer rows than x, which nobody means; of
             # ``coords (3, 3)``, a row for each of three columns, there is no such x.
             tables = {p.name for p in alike} - {p.name for p in chosen}
@@ -159,14 +165,20 @@ def _split(
     yield from (Axis(frozenset({place}), size, upwards[place]) for place in grow)
 
 
-def _changes(specs: Specs, places: Collection[Place], accepts: Accepts) -> int:
-    """Return the step in which places can change together; 0 if they cannot."""
+def _changes(specs: Specs, places: Collection[Place], accepts: Accepts, part: int = 0) -> int:
+    """Return the step in which places can change together; 0 if they cannot.
+
+    That may be a ``part`` of which they are several.
+    """
     taken = list_dimensions(specs)
-    for probe, step in _PROBES:
+    axes = all(place.axis is not None for place in places)
+    parts = ((n * part, part) for n in _PARTS if part and axes)
+    several = itertools.islice((p for p in parts if p[0] not in taken), 1)
+    for probe, step in (_PROBES[0], *several, *_PROBES[1:]):
         new = probe if probe not in taken else probe * 3
         if accepts(set_sizes(specs, places, new)):
             return step
-    if all(place.axis is not None for place in places):
+    if axes:
         return 0
     return _shrinks(specs, places, accepts)
 

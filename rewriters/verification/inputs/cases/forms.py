@@ -49,7 +49,7 @@ def list_forms(trials: Trials, assignment: Assignment, source: str) -> Iterator[
         if spec.kind in {"bool", "binary"} or (spec.kind == "int" and is_mask(name)):
             yield from _masks(trials, assignment, name, spec)
         elif spec.kind == "int" and spec.dtype is None:
-            if _is_cast(name, source) and not _is_said_long(name, source):
+            if _is_cast(name, source) and not _is_typed(name, source):
                 yield from _integers(trials, assignment, name, spec)
             signed = with_specs(assignment, **{name: replace(spec, low=-_SIGNED, high=_SIGNED)})
             counts = re.search(INTEGER_TENSOR, name.lower()) and not _is_signed(name, source)
@@ -70,9 +70,13 @@ def _is_cast(name: str, source: str) -> bool:
     return any(re.search(_CAST, line) for line in lines)
 
 
-def _is_said_long(name: str, source: str) -> bool:
-    """Say whether an argument is said to be of int64: ``ids (B, T) long``."""
-    said = rf"\b{name}\b *(\([^()]*\) *(of )?(torch\.)?(long|int64)\b|: *(torch\.)?LongTensor\b)"
+def _is_typed(name: str, source: str) -> bool:
+    """Say whether an argument is said to be of one type: ``ids (B, T) long``, ``ends: (B,) int32``.
+
+    ``int`` may be any of them.
+    """
+    typed = r"\b(u?int(8|16|32|64)|long|short)\b"
+    said = rf"\b{name}\b *(:? *\([^()]*\) *(of )?(torch\.)?{typed}|: *(torch\.)?LongTensor\b)"
     return re.search(said, source) is not None
 
 

@@ -243,7 +243,9 @@ class _Telling:
     def __post_init__(self) -> None:
         """Find the axes."""
         specs = self.assignment.specs
-        found = find_axes(specs, self._accepts)
+        target, recipe = self.trials.target, self.assignment.recipe
+        held = getattr(target.make_object(recipe), "__dict__", {}).values()
+        found = find_axes(specs, self._accepts, [v for v in held if type(v) is int and v > 1])
         made, self.axes = make_distinct(specs, found, self._accepts)
         self.distinct = replace(self.assignment, specs=made)
 
@@ -265,7 +267,8 @@ class _Telling:
             yield CallCase(self.distinct, seed=1)
         sharing = len(self.axes) > len(set(list_places(self.assignment.specs).values()))
         for axis in self.axes:
-            for new in (*((1, 2) if sharing else ()), _LONG * axis.step):
+            parts = (3 * axis.step,) if axis.step > 1 else ()
+            for new in (*((1, 2) if sharing else ()), *parts, _LONG * axis.step):
                 made = change_axis(specs, axis, new, self._accepts)
                 if made is not None and new != axis.size:
                     yield CallCase(replace(self.assignment, specs=made), was=axis.size)
@@ -377,6 +380,10 @@ class _Telling:
         if specs != self.distinct.specs:
             large = replace(self.assignment, specs=specs)
             yield from (CallCase(one, dtypes=_LARGE) for one in (large, _widen(large, self.job)))
+            if "int" in list_kinds(
+                specs.values()
+            ):  # so many of one: what is counted, as of a class
+                yield CallCase(large, "zeros", dtypes=_LARGE[:1])
 
     def _will_take_soon(self, axis: Axis, new: int) -> bool:
         """Say whether a large size is worth a try: by how long a smaller one takes."""

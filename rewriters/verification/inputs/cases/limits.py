@@ -20,10 +20,11 @@ from npufix.rewriters.verification.calls.values import (
     list_kinds,
     list_tensors,
     replace_tensors,
+    resize,
 )
 from npufix.rewriters.verification.inputs.cases.trials import with_specs
 from npufix.rewriters.verification.inputs.source.parameters import FLOATS, WIDTH, find_named
-from npufix.rewriters.verification.inputs.source.slicing import find_changed
+from npufix.rewriters.verification.inputs.source.slicing import find_changed, find_names_behind
 from npufix.rewriters.verification.inputs.source.usage import find_function, read_source
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase
 from npufix.rewriters.verification.sandbox.try_call import try_call
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from npufix.rewriters.verification.inputs.recipes import Recipe
     from npufix.rewriters.verification.inputs.target import Target
 
-_COMPARED = re.compile(r"(\w+)\)* *(?<![-<>])(?:[<>]=?|[=!]=)(?!>) *\(*(?:self\.)?(\w+)")
 _OWN = re.compile(r"\bself\.(\w+)")
 _NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?:e[+-]?\d+)?\b(?!\.)")
 _WORD = re.compile(r"(?<![\w.])(?:self\.)?([a-z_]\w*)\b(?! *[.(])")
@@ -43,6 +43,7 @@ _BENDS = re.compile(
     r"\b(?:clamp|clip|min|max|exp|sigmoid|tanh|softplus|relu|where|round|floor)\w*\b|[<>]"
 )
 """What makes something else of large numbers than of small ones."""
+_EPSILON = re.compile(r"(?<!st)eps")
 _ORDERED = (2.0, 0.5)
 _HALF = 0.5
 _LENGTHS = (7, 2, 5, 3, 6, 1, 4, 4)
@@ -167,7 +168,8 @@ def _find_signed(job: Job) -> set[str]:
             if isinstance(node, ast.Call) and last_name(node.func) in _OF_SIGNS:
                 names = [a.id for a in node.args if isinstance(a, ast.Name)]
                 others = [a for a in node.args if not isinstance(a, ast.Name)]
-                if all(isinstance(a, ast.Constant) and a.value == 0 for a in others):
+                signed = last_name(node.func) not in {"max", "min"} or others
+                if signed and all(isinstance(a, ast.Constant) and a.value == 0 for a in others):
                     found.update(names)
     return found
 
@@ -190,6 +192,7 @@ def _find_cutting(job: Job) -> set[str]:
 def at_limits(assignments: Sequence[Assignment], target: Target, job: Job) -> Iterator[CallCase]:
     """Yield calls at the limits of what the changed lines read, the object's own included."""
     yield from _of_compared(assignments, target, job)
+    yield from _of_nothing(assignments, target, job)
     yield from _of_bent(assignments[:1], target, job)
     one = next(iter(assignments), None)
     if one is not None and one.recipe is not None and one.recipe.attributes is None:
@@ -200,16 +203,19 @@ def at_limits(assignments: Sequence[Assignment], target: Target, job: Job) -> It
 def _of_compared(assignments: Sequence[Assignment], target: Target, job: Job) -> Iterator[CallCase]:
     """Yield calls with 0 and 1 for a number that a changed line compares: ``top_p``.
 
-    Of an object, those that its class is made with: that refuses what cannot be.
+    Of an object, those that its class is made with: that refuses what cannot be. And a half beside
+    two equal numbers, of whose softmax the first is as much.
     """
-    compared = find_changed(_COMPARED, job)
-    names = {name for found in compared for pair in found for name in pair}
+    names = set[str]().union(*_list_compared(job))
+    if names:  # ``floor`` of ``probs < floor`` may be ``min_p * probs.amax()``
+        behind = find_names_behind(job.original, job.lines_original)
+        names |= {n for n in behind if not _EPSILON.search(n)}
     made = target.constructor
     around = _around_bounds(job)
     limits = {
         n: (*((0.0, 1.0) if n in names else ()), *around.get(n, ())) for n in names | {*around}
     }
-    seen: set[tuple[str, float]] = set()
+    seen, halved = set[tuple[str, float]](), set[str]()
     for one in assignments:
         own = target.make_object(one.recipe) if limits.keys() & made.keys() else None
         for name in sorted(n for n in limits if n in one.specs or n in made):
@@ -224,6 +230,59 @@ def _of_compared(assignments: Sequence[Assignment], target: Target, job: Job) ->
                     other = replace(one, recipe=one.recipe.made_with(**{name: Value(limit)}))
                 yield CallCase(other)
                 yield CallCase(other, "few values")
+            if type(number) is float and name in names and name in one.specs and name not in halved:
+                halved.add(name)
+                every = (t for spec in one.specs.values() for t in list_tensors(spec))
+                widths = (t.shape[-1] for t in every if t.kind == "float" and t.shape)
+                pairs = resize(one.specs, next(widths, 2), 2)
+                equal = replace(one, specs={**pairs, name: Value(_HALF)})
+                yield CallCase(equal, "zeros", dtypes=(torch.float32,))
+
+
+def _list_compared(job: Job, *, none: bool = False) -> tuple[set[str], set[str]]:
+    """Return the names in comparisons on changed lines, before and after: ``mass <= 1 - top_p``.
+
+    With ``none`` in those with None alone: ``momentum is not None``.
+    """
+    found: list[set[str]] = []
+    sides = (job.original, job.lines_original), (job.patched, job.lines_patched)
+    for text, lines in sides:
+        function = find_function(parse_once(text), job.qualname)
+        nodes = (n for n in walk(function) if isinstance(n, ast.Compare)) if function else ()
+        asked = [n for n in nodes if n.lineno in lines and (not none or _is_none(n))]
+        names = (getattr(n, "attr", getattr(n, "id", "")) for n in walk(*asked))
+        found.append({*names} - {"", "self"})
+    before, after = found
+    return before, after
+
+
+def _is_none(node: ast.Compare) -> bool:
+    other = node.comparators[0]
+    return isinstance(other, ast.Constant) and other.value is None
+
+
+def _of_nothing(assignments: Sequence[Assignment], target: Target, job: Job) -> Iterator[CallCase]:
+    """Yield calls with 0 or "" where one version asks for None, the other if there is something.
+
+    ``momentum if momentum is not None else 0.1`` is another than ``momentum or 0.1`` for 0 alone.
+    """
+    before, after = _list_compared(job, none=True)
+    seen: set[tuple[str, object]] = set()
+    for name in sorted(before ^ after):
+        for one in assignments:
+            recipe, spec = one.recipe, one.specs.get(name)
+            value = spec.value if isinstance(spec, Value) else None
+            own = spec is None and recipe is not None and name in target.constructor
+            if own and recipe is not None and recipe.attributes is None:
+                value = target.settings_of(recipe).get(name)
+            if type(value) not in {int, float, str} or (name, value) in seen:
+                continue
+            seen.add((name, value))
+            nothing = Value(type(value)())
+            if own and recipe is not None:
+                yield CallCase(replace(one, recipe=recipe.made_with(**{name: nothing})))
+            else:
+                yield CallCase(with_specs(one, **{name: nothing}))
 
 
 def _around_bounds(job: Job) -> dict[str, tuple[float, ...]]:

@@ -165,12 +165,22 @@ def _guess_mapping(parameter: Parameter, use: Use) -> list[Spec]:
 
 
 def as_arguments(values: Mapping[str, object], parameters: Sequence[Parameter]) -> dict[str, Spec]:
-    """Return what to pass where tests ask for values: ``[]`` for False of ``order: list[int]``."""
-    known = {p.name: p.annotation for p in parameters}
+    """Return what to pass where tests ask for values: ``[]`` for False of ``order: list[int]``.
+
+    And 0.0 of ``rate: float | None``.
+    """
+    known = {p.name: p.annotation or _name_number(p.default) for p in parameters}
     return {n: _as_annotated(v, known.get(n, "")) for n, v in values.items() if "." not in n}
 
 
+def _name_number(default: object) -> str:
+    return type(default).__name__ if type(default) in {int, float} else ""
+
+
 def _as_annotated(value: object, annotation: str) -> Spec:
+    number = re.match(r"(?:Optional\[)?(?:(int)|float)\b(?!.*\bbool\b)", annotation)
+    if number is not None and isinstance(value, bool):
+        return Value(int(value) if number[1] else float(value))
     kind = re.match(r"(?i)(typing\.)?(list|tuple|dict|str)\b", annotation)
     if value is not False or kind is None:
         return Value(value)

@@ -70,6 +70,7 @@ _KINDS: tuple[tuple[str, DeclaredKind], ...] = (
         r"(?i)\b(long|u?int\d+|bytes?|integers?|longtensor|indices|indexes|ids|class numbers?)\b",
         "int",
     ),
+    (r"^\w*:? +(of +)?ints?\b", "int"),
     (r"(?i)\bfloat(ing)?\b|\b[01]\.0\b", "float"),
     (r"(?i)\bcomplex(64|128)?\b", "complex"),
 )

@@ -8,6 +8,8 @@ torch = pytest.importorskip("torch")
 
 from changed_programs import verdict  # noqa: E402 - needs torch
 
+from npufix.rewriters.verification.inputs.source.parameters import Parameter  # noqa: E402 - same
+from npufix.rewriters.verification.inputs.source.several import as_arguments  # noqa: E402 - same
 from npufix.rewriters.verification.verdict import Status  # noqa: E402 - same
 
 STREAM = '''
@@ -138,3 +140,68 @@ def test_a_mask_may_be_made_in_float32() -> None:
     assert "] in float32 in " in found.reason
     right = verdict(TUNED, (".to(dtype)", ".to(x.dtype)"))
     assert right.status is Status.EQUIVALENT, right
+
+
+NUCLEUS = '''
+def cut(logits, top_p: float = 0.9):
+    """logits (B, V)"""
+    lowest, order = logits.sort(-1)
+    remove = lowest.softmax(-1).cumsum(-1) <= (1 - top_p)
+    remove[..., -1:] = False
+    return logits.masked_fill(remove.scatter(1, order, remove), -1e4)
+'''
+DECAY = '''
+class Decay(torch.nn.Module):
+    def __init__(self, rate=0.5):
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x):
+        """x (B, D)"""
+        rate = self.rate if self.rate is not None else 0.25
+        return x * rate
+'''
+FLOOR = '''
+def keep(logits, min_p: float = 0.1):
+    """logits (B, V)"""
+    probs = logits.softmax(-1)
+    floor = min_p * probs.amax(-1, keepdim=True)
+    return logits.masked_fill(probs < floor, -1e4)
+'''
+ENDS = '''
+def lengths(ends: torch.Tensor):
+    """ends: (B,) int32, where sequences end"""
+    counts = ends.to(torch.int64) + 1
+    return torch.arange(5).repeat(5).scatter(0, counts.clamp(0, 4), 1)
+'''
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong", "right"),
+    [
+        (NUCLEUS, ("<=", "<"), ("1 - top_p", "1.0 - top_p")),
+        (
+            DECAY,
+            ("self.rate if self.rate is not None else", "self.rate or"),
+            ("x * rate", "rate * x"),
+        ),
+        (FLOOR, ("probs < floor", "probs <= floor"), ("probs < floor", "floor > probs")),
+        (ENDS, ("+ 1", "+ 2"), ("ends.to(torch.int64)", "ends.add(0).to(torch.int64)")),
+    ],
+)
+def test_numbers_are_at_what_they_are_held_against(
+    text: str, wrong: tuple[str, str], right: tuple[str, str]
+) -> None:
+    found = verdict(text, wrong)
+    assert found.status is Status.REFUTED, found
+    found = verdict(text, right)
+    assert found.status is Status.EQUIVALENT, found
+    assert not any("in uint8" in one or "in int16" in one for one in found.tried.arguments)
+
+
+def test_a_number_that_is_asked_for_as_false_is_zero() -> None:
+    asked = {"k": False, "rate": False, "share": True, "flag": False, "on": False}
+    said = {"k": "int", "rate": "float | None", "share": "", "flag": "bool", "on": ""}
+    named = [Parameter(n, a, 0.5 if n == "share" else None) for n, a in said.items()]
+    made = {n: getattr(s, "value", None) for n, s in as_arguments(asked, named).items()}
+    assert repr(made) == "{'k': 0, 'rate': 0.0, 'share': 1.0, 'flag': False, 'on': False}"

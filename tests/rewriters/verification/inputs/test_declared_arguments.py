@@ -96,6 +96,8 @@ def test_kinds_of_numbers_in_docstrings() -> None:
     assert longer["y"].kinds == {"zero-one"}
     returned = read_text("w (O, I) float, I even. Returns integers, scales (O,).", ["w"])
     assert returned["w"].kinds == {"float"}
+    plain = read_text("x: (N, D) float, zero: (D,) int. Returns (N,) int8.", ["x", "zero"])
+    assert (plain["x"].kinds, plain["zero"].kinds) == ({"float"}, {"int"})
     intervals = read_text("p (N,) in [0, 1]; w (N,) between 0 and 1", ["p", "w"])
     assert not any(said.kinds for said in intervals.values())
 

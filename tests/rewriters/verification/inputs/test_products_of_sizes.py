@@ -169,3 +169,48 @@ def test_what_the_changed_test_asks_first_is_passed_as_well() -> None:
     assert found.status is Status.EQUIVALENT, found
     found = verdict(DROPPED, (asked, "not training or drop_prob <= 0.1"))
     assert found.status is Status.REFUTED, found
+
+
+BLOCKS = '''
+def means(x, window: int = 4):
+    """x (B, T, D) with T a multiple of window: the mean of each window, for each position."""
+    b, t, d = x.shape
+    x = x.reshape(b, t // window, window, d)
+    return x.mean(2, keepdim=True).expand_as(x).reshape(b, t, d)
+'''
+GROUPS = """
+class Spread(torch.nn.Module):
+    def __init__(self, group_size: int = 3):
+        super().__init__()
+        self.group_size = group_size
+
+    def forward(self, x):
+        b, d = x.shape
+        assert b % self.group_size == 0
+        groups = x.view(self.group_size, -1, d)
+        return groups.std(0, unbiased=False).mean(-1).repeat(self.group_size)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong", "right"),
+    [
+        (
+            BLOCKS,
+            ("x.reshape(b, t // window, window, d)", "x.view(b, window, -1, d).transpose(1, 2)"),
+            ("x.reshape(b, t // window, window, d)", "x.reshape(b, -1, window, d)"),
+        ),
+        (
+            GROUPS,
+            (".repeat(self.group_size)", ".repeat_interleave(self.group_size)"),
+            ("x.view(self.group_size, -1, d)", "x.view(self.group_size, b // self.group_size, d)"),
+        ),
+    ],
+)
+def test_there_are_several_parts_of_what_is_cut(
+    text: str, wrong: tuple[str, str], right: tuple[str, str]
+) -> None:
+    found = verdict(text, wrong)
+    assert found.status is Status.REFUTED, found
+    found = verdict(text, right)
+    assert found.status is Status.EQUIVALENT, found
