@@ -57,6 +57,7 @@ _LOOKS_LIKE_A_CHANGE = 100
 _ELSEWHERE = "a helper computes something else on devices of other makers"
 _WHOLE_LOOPS = frozenset({"experts", "rows-of-masks"})
 """Searches whose places are loops, wherever in them they point."""
+_ATTENTIONS = frozenset({"attention-in-pieces", "attention-with-bias", "eager-attention"})
 _NOT_TRIED = "the function holds so much that this change was not tried"
 
 
@@ -176,6 +177,8 @@ def _sites_in(  # noqa: PLR0913, PLR0917 - what is looked for, and where
         "attention-in-pieces": fits,
     }  # where others say more
     found = [s for s in found if s.line not in less.get(s.rule.search, ())]
+    if any(s.rule.name in _ATTENTIONS for s in (*matched, *found)):
+        found = [s for s in found if s.rule.search != "einsum-products"]  # both go with it
     found += (
         site
         for site in over_rows

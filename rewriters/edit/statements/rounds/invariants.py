@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.statements.surroundings import Surroundings
     from npufix.rewriters.graph.nodes import Node
 
-_CHEAP = operators.VIEWS | METADATA | LEAVES | {"numel", "getitem", "expand", "to"}
+_CHEAP = operators.VIEWS | METADATA | LEAVES | {"numel", "getitem", "expand", "from_numpy", "to"}
 _SOMETIMES = (ast.IfExp, ast.BoolOp, ast.Lambda, ast.comprehension)
 """What computes a part of it in some rounds only, or more than once."""
 _STATE = frozenset({ast.Break, ast.Continue, ast.Return, ast.Yield, ast.YieldFrom, ast.Raise})
