@@ -57,6 +57,7 @@ _LOOKS_LIKE_A_CHANGE = 100
 _ELSEWHERE = "a helper computes something else on devices of other makers"
 _WHOLE_LOOPS = frozenset({"experts", "rows-of-masks"})
 """Searches whose places are loops, wherever in them they point."""
+_ATTENTIONS = frozenset({"attention-in-pieces", "attention-with-bias", "eager-attention"})
 _NOT_TRIED = "the function holds so much that this change was not tried"
 
 
@@ -171,11 +172,10 @@ def _sites_in(  # noqa: PLR0913, PLR0917 - what is looked for, and where
     gone = [s for s in matched if s.rewrite and "NonZero" in s.rule.replaces]
     gone += (s for s in over_rows if s.rewrite)
     fits = frozenset().union(*(s.lines for s in matched if s.rule.table == "fusion"))
-    less = {
-        "host-values": {n for s in gone for n in s.lines},
-        "attention-in-pieces": fits,
-    }  # where others say more
+    # where others say more
+    less = {"host-values": {n for s in gone for n in s.lines}, "attention-in-pieces": fits}
     found = [s for s in found if s.line not in less.get(s.rule.search, ())]
+    found = _without_products_of_attention(matched, found)
     found += (
         site
         for site in over_rows
@@ -197,6 +197,13 @@ def _sites_in(  # noqa: PLR0913, PLR0917 - what is looked for, and where
         or site.rule.search == "checks"
         or not site.lines & (changed if site.rule.search == "loops" else lines)
     )
+
+
+def _without_products_of_attention(matched: Iterable[Site], found: list[Site]) -> list[Site]:
+    """Return what searches found; the two einsums of an attention go with it."""
+    if any(site.rule.name in _ATTENTIONS for site in (*matched, *found)):
+        return [site for site in found if site.rule.search != "einsum-products"]
+    return found
 
 
 def _propose(

@@ -15,7 +15,7 @@ _FOLDERS = re.compile(
     r"|io|onnx|exporters?|export|converters?|conversions?|deploy(ment)?"
     r"|(.*_)?gptq(_.*)?|(.*_)?(tensorrt|trt|trtllm)(_.*)?|analysis(_tools)?"
     r"|(\w*[a-z]E|e)val(uation|uators?|_\w+)?|metrics?|.*_benchmark"
-    r"|loggers?|datasets?|dataloaders?|data_(loading|loaders?|processing|utils)|process(ing)?_data"
+    r"|loggers?|data(sets?|loaders?|parsers?)|data_(loading|loaders?|processing|utils)|process(ing)?_data"
     r"|preprocess(ing|ors?)?|processors?|annotators?|transforms|visuali[sz](e|ation|ers?)"
 )
 _OF_MODELS = frozenset(
@@ -31,7 +31,7 @@ _FILES = re.compile(
     r"|(.*_)?(vis|viz|visuali[sz](e|ers?|ation)|plot(s|ting|ter)?)(_(utils?|tools?))?"
     r"|(.*_)?metrics?(_(log(s|ging|gers?)|track(ing|ers?)|utils?))?|(.*_)?accuracy(_.*)?|fid(_.*)?|(.*_)?inception_?score(_.*)?|eval(uate|uation|uator)?(_.*)?|.*_eval(uate|uation|uator)?"
     r"|(.*_)?(hf|ckpt|custom)_?(2|to)_?(hf|ckpt|custom|mcore|megatron|pt)"
-    r"|(.*_)?(dataset|dataloader|data_module|datamodule|data_util|collat(or|e))s?"
+    r"|(.*_)?(dataset|dataloader|dataparser|data_module|datamodule|data_util|collat(or|e))s?"
     r"|(.*_)?(rocm|hpu|xpu|tpu|mlu|maca|musa|camb(ricon)?)(_(ops|utils|backend))?|.*_cpu"
     r"|(.*_)?profil(er|ing)(_.*)?|bench(mark)?_.*|.*_bench(mark)?"
     r"|data_(transforms?|pipelines?)(_.*)?|(.*_)?(deep_?gemm|deep_?ep|flashinfer|cutlass|cupy)(_.*)?"

@@ -429,6 +429,8 @@ def is_of_numpy(node: Node) -> bool:
         node = node.args[0]
     if node.op == "numpy" or (node.op == Op.ATTR and node.value == "np"):
         return True
+    if node.op == Op.GLOBAL and node.value == "numpy":  # ``lib.isnan(x)`` of either library
+        return True
     if node.op != Op.CALL:
         return False
     made = root = node.args[0]

@@ -119,6 +119,12 @@ def forward(x: torch.Tensor):
     b[0] = 1
     return a + b + c
 """,
+        # whole numbers
+        """
+def forward(x: torch.Tensor, size: int):
+    y = torch.bitwise_xor(x[..., 0], x[..., 1])
+    return torch.bitwise_xor(y, x[..., 2]) % size
+""",
         # no gradients
         """
 @torch.no_grad()

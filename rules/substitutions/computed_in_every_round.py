@@ -157,6 +157,26 @@ def forward(x: torch.Tensor, y: torch.Tensor, n: int):
         x = x * (y.exp() if i > 2 else 1)
     return x, found
 """,
+        # foreign memory, a size that each round makes smaller
+        """
+def solve(b: torch.Tensor, operator, wrap, n: int):
+    applied = torch.empty_like(b)
+    handle = wrap(applied.reshape(-1))
+    for _ in range(n):
+        operator.matvec(handle)
+        residual = b - applied
+        if (residual.square().sum(dim=1) < 1).all():
+            return residual
+    return None
+""",
+        """
+def clip(ring: torch.Tensor, m: int, k: int):
+    for _ in range(k):
+        pick = ring.argmax(1)
+        keep = torch.arange(ring.shape[1], device=ring.device) != pick.unsqueeze(1)
+        ring = ring[keep].reshape(m, -1)
+    return ring
+""",
         # written to through a view of it
         """
 def forward(x: torch.Tensor, y: torch.Tensor, n: int):
@@ -168,6 +188,26 @@ def forward(x: torch.Tensor, y: torch.Tensor, n: int):
 """,
     ),
     rewritten=(
+        Rewritten(
+            """
+def compute_lookup(pyramid, coords: torch.Tensor, r: int):
+    found = []
+    for i in range(4):
+        d = torch.linspace(-r, r, 2 * r + 1)
+        delta = torch.stack(torch.meshgrid(d, d, indexing="ij"), dim=-1).to(coords.device)
+        found.append(pyramid[i] * (coords / 2**i + delta.view(1, 2 * r + 1, 2 * r + 1, 2)))
+    return found
+""",
+            """
+def compute_lookup(pyramid, coords: torch.Tensor, r: int):
+    found = []
+    d = torch.linspace(-r, r, 2 * r + 1)
+    delta = torch.stack(torch.meshgrid(d, d, indexing="ij"), dim=-1).to(coords.device)
+    for i in range(4):
+        found.append(pyramid[i] * (coords / 2**i + delta.view(1, 2 * r + 1, 2 * r + 1, 2)))
+    return found
+""",
+        ),
         Rewritten(
             """
 def sample(model, x, mask: torch.Tensor, other: torch.Tensor, scale: float, n: int):

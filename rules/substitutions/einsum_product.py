@@ -104,6 +104,13 @@ RULE = Substitution(
     passes=(1, 1),
     requires="torch_npu>=2.1",
     valid=(
+        # the fused kernel takes both
+        """
+class Attention(nn.Module):
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor):
+        scores = torch.einsum("bhid,bhjd->bhij", q, k) * self.scale + bias
+        return torch.einsum("bhij,bhjd->bhid", scores.softmax(dim=-1), v)
+""",
         # outer products, and sums of one operand
         """
 def f(a: torch.Tensor, b: torch.Tensor):

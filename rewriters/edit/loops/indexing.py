@@ -252,6 +252,8 @@ class Indexer:
     def _pick_of(self, item: ast.expr) -> Value:
         """Return an index of each round: a vector where all of them surely have columns."""
         value, facts = self.of.read(item), self.of.facts
+        if value.kind is Kind.ROWS and not isinstance(value.rank, int) and self._is_cut(item):
+            raise CannotBatchError(UNKNOWN_INDEX)  # ``x[i, y[i, :]]``
         if not isinstance(value.rank, RelativeRank) or value.kind is not Kind.ROWS:
             return value
         if facts.shapes.least_rank(value.rank.base) + value.rank.more != 1:
@@ -408,6 +410,12 @@ class Indexer:
     def _is_of_host(self, code: ast.expr) -> bool:
         node = self.of.facts.node(code)
         return node is not None and is_made_on_host(node)
+
+    def _is_cut(self, index: ast.expr) -> bool:
+        """Tell whether a slice leaves a dimension of an index, whatever it is taken from."""
+        node = self.of.facts.node(index)
+        parts = node.args[1].args if node is not None and node.op == Op.GETITEM else ()
+        return any(part.op == Op.SLICE for part in parts)
 
     def _holds_lists(self, code: ast.expr) -> bool:
         """Tell whether what the rounds go over holds lists: ``[list(p) for p in orders]``."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _GIVEN = re.compile(
     r"(^|_)(gts?|targets?|labels?|coo?rds?|coors|idx|ind|ind(ic|ex)es|index|grid|thw|anchors?|priors?"
     r"|points?|voxels?|masks?|proposals?|rois?|(pos|neg|det)_bbox(es)?|freqs?|cis|rope|cos|sin"
-    r"|corners?|lwh|xyz)(_|$)"
+    r"|corners?|lwh|xyz|distortions?|intrinsics?|extrinsics?)(_|$)"
 )
 """What is called so is an input or a number of a place: nothing is propagated back to it."""
 _MAKES_TARGETS = re.compile(r"(^|_)(get|gen|make)_\w*targets?(_|$)|(^|_)assign(_|$)|get_\w*bboxes")
@@ -36,6 +36,8 @@ _INFERS = re.compile(r"Inference|Predictor$|Post_?[Pp]rocess(or|ing)?$")
 _WHOLE = frozenset({"bool", "int8", "int16", "int32", "int64", "uint8"})
 _CUTS = operators.COMPARISONS | operators.INTEGERS | {"ceil", "detach", "floor", "round", "sign"}
 """What lets no gradient through."""
+_OF_INTEGERS = re.compile(r"xor|[lr]shift|gcd")
+"""What computes with whole numbers alone."""
 _FEWEST = 3
 """Two columns are often all that is wanted of many; three in a row are taken to bits."""
 
@@ -204,9 +206,14 @@ def _learns(here: Surroundings, reads: Sequence[_Piece]) -> bool:
 
 
 def _is_index(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether a column holds whole numbers: it picks, or its bits are changed."""
     value = here.value(code)
     users = [] if value is None else here.users(value)
-    return any(user.op == Op.GETITEM and user.args[1] is value for user in users)
+    return any(
+        (user.op == Op.GETITEM and user.args[1] is value)
+        or _OF_INTEGERS.fullmatch(user.op.removesuffix("(*)"))
+        for user in users
+    )
 
 
 def _names(

@@ -30,7 +30,6 @@ from npufix.rewriters.edit.statements.host.doubles import find_doubles
 from npufix.rewriters.edit.statements.host.host_values import find_host_values
 from npufix.rewriters.edit.statements.host.uploads import find_uploads
 from npufix.rewriters.edit.statements.host.waits.device_waits import find_device_waits
-from npufix.rewriters.edit.statements.invariants import find_invariants
 from npufix.rewriters.edit.statements.linear.projections import (
     NAMES_ARE_FIXED,
     PROJECTED,
@@ -59,6 +58,7 @@ from npufix.rewriters.edit.statements.programs.loaders import find_data_loaders
 from npufix.rewriters.edit.statements.programs.optimizers import find_optimizers
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, apply_changes
 from npufix.rewriters.edit.statements.reductions import find_reductions
+from npufix.rewriters.edit.statements.rounds.invariants import find_invariants
 from npufix.rewriters.edit.statements.selections import (
     find_counted,
     find_index_lists,

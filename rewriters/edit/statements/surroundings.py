@@ -152,7 +152,30 @@ class Surroundings:
     def is_tensor(self, code: ast.expr) -> bool | None:
         """Tell whether an expression is a tensor."""
         found = self.evaluations.get(id(code))
-        return None if found is None else self.facts(found, x=found.node).is_tensor("x")
+        if found is None or (isinstance(code, ast.Name) and self._is_tested_for_another(code)):
+            return None if found is None else False
+        return self.facts(found, x=found.node).is_tensor("x")
+
+    def _is_tested_for_another(self, name: ast.Name) -> bool:
+        """Tell whether a name is something else where it stands: ``if isinstance(x, list):``."""
+        inner: ast.AST = name
+        for outer in self.around(name):
+            if isinstance(outer, ast.If) and inner in outer.body:
+                match outer.test:
+                    case ast.BoolOp(ast.And(), parts):
+                        tests = parts
+                    case test:
+                        tests = [test]
+                for test in tests:
+                    match test:
+                        case ast.Call(ast.Name("isinstance"), [ast.Name() as tested, kinds]) if (
+                            tested.id == name.id
+                            and self.value(tested) == self.value(name)
+                            and "Tensor" not in ast.unparse(kinds)
+                        ):
+                            return True
+            inner = outer
+        return False
 
     def facts(self, at: Evaluation, **values: Node) -> SourceFacts:
         """Return what the source says of values at a place.
@@ -232,6 +255,8 @@ def _may_raise(node: Node) -> bool:
     """Tell whether an operator may refuse what it gets: not so ``torch.cat([x, x])``."""
     if node.op in {"cat", "stack"} and node.args[0].op in {Op.LIST, Op.TUPLE}:
         return len(set(node.args[0].args)) > 1
+    if node.op == "stack" and node.args[0].op.removesuffix("(*)") == "meshgrid":
+        return False  # all of one shape
     return node.op.removesuffix("(*)") in _MAY_RAISE
 
 

@@ -42,6 +42,26 @@ class Criterion(nn.Module):
             labels.append(known)
         return torch.cat(labels)
 """
+MATES = """
+class Net(nn.Module):
+    def forward(self, scores: torch.Tensor, fmap: torch.Tensor):
+        n = fmap.shape[0]
+        _, index = scores.max(dim=2)
+        found, _ = scores.exp().max(dim=1)
+        for b in range(n):
+            row = index[b, :]
+            found[b, :] = found[b, :][row]
+        return found
+"""
+SCALES = """
+class Mixing(nn.Module):
+    def forward(self, x_list, season_list, trend_list, length_list):
+        out_list = []
+        for x, season, trend, length in zip(x_list, season_list, trend_list, length_list):
+            out = x + self.cross(season + trend)
+            out_list.append(out[:, :length, :])
+        return out_list
+"""
 SHORT_OF_MEMORY = """
 class Net(nn.Module):
     def forward(self, windows: torch.Tensor):
@@ -195,6 +215,7 @@ class Lanes(nn.Module):
         (KNOWN, INDEPENDENT),  # nobody waits for a length
         (KNOWN.replace('len(targets[i]["labels"]) >', 'targets[i]["labels"].sum() >'), READ),
         (OVERLAPS, BATCHED),
+        (MATES, BATCHED),  # the index of each round is a row
         (BOXES, SUPPRESSED),
         (COSTS, ASSIGNED),
         (CROPS, CROPPED),
@@ -234,6 +255,7 @@ def test_the_form_of_rounds_that_need_nothing_of_each_other_is_told(text: str, f
         MATCHES.replace(
             "labels.append(known)", "labels.append(known)\n            indices = labels[-1]"
         ).replace("known[found", "known = known + indices\n            known[found"),  # a state
+        SCALES,  # each round has a batch
         PADS.replace("* 2", "").replace("mask = F.pad(mask, pad, value=0)", "mask.decode()"),
         OVERLAPS.replace("overlap_of_row(a[i], b[i])", "i * 0.5"),
         BOXES.replace("kept.append(", "print(i)\n            kept.append("),

@@ -25,7 +25,13 @@ from npufix.rewriters.edit.loops.advice.objects import goes_back, shapes_rows, s
 from npufix.rewriters.edit.loops.advice.rounds import look_up
 from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph import operators
-from npufix.rewriters.graph.modules.syntax import last_name, list_indexes, list_names, walk
+from npufix.rewriters.graph.modules.syntax import (
+    last_name,
+    list_indexes,
+    list_names,
+    root_name,
+    walk,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -200,7 +206,9 @@ def _goes_over_rows(taken: Round) -> bool:
     loop = taken.loop
     if not (list_names(loop.target) - {"_"}) & {n for c in taken.code for n in list_names(c)}:
         return False  # it repeats something
-    if _NO_ROWS.search(f"{ast.unparse(loop.target)} {ast.unparse(loop.items)}"):
+    cuts = (n for n in walk(*taken.code) if isinstance(n, ast.Subscript))
+    of_scale = _NO_ROWS.search(f"{ast.unparse(loop.target)} {ast.unparse(loop.items)}")
+    if of_scale or any(_cuts_batch(n, taken) for n in cuts):
         return False
     match loop.items:
         case ast.Call(ast.Name("range"), [ast.Constant(int(count))]):
@@ -210,6 +218,21 @@ def _goes_over_rows(taken: Round) -> bool:
         case ast.Call(ast.Name("enumerate"), [over, *_]):
             return _is_over_rows(taken, over)
     return _is_over_rows(taken, loop.items)
+
+
+def _cuts_batch(code: ast.Subscript, taken: Round) -> bool:
+    """Tell whether a round has a batch of its own: ``out[:, :length]`` of one of several scales."""
+    first, *others = list_indexes(code.slice)
+    over = taken.loop.items
+    items = over.args if isinstance(over, ast.Call) and last_name(over.func) == "zip" else []
+    return (
+        bool(items)
+        and isinstance(first, ast.Slice)
+        and not (first.lower or first.upper or first.step)
+        and root_name(code) in taken.of_round
+        and any(isinstance(i, ast.Slice) and list_names(i) & taken.of_round for i in others)
+        and not any(taken.facts.is_tensor(item) for item in items)
+    )
 
 
 def _is_over_rows(taken: Round, over: ast.expr) -> bool:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from npufix.rewriters.edit.statements.host.of_host import is_tensor_elsewhere
 from npufix.rewriters.edit.statements.host.seldom import is_rare, is_seldom
-from npufix.rewriters.edit.statements.invariants import is_left_alone
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.edit.statements.rounds.written import is_left_alone
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import (
@@ -20,6 +20,7 @@ from npufix.rewriters.graph.modules.syntax import (
     list_indexes,
     list_names,
     list_stored_names,
+    names_bound_in,
     nodes_of,
     root_name,
     walk,
@@ -389,7 +390,9 @@ def place_before(here: Surroundings, code: ast.expr, element: Element) -> ast.st
             case ast.For() | ast.While():
                 if is_left_alone(here, outer, {root}) is False:
                     break
-                found = outer
+                # what is read again in each round is another number each time: ``count[0]``
+                if list_names(element.place) & names_bound_in(outer):
+                    found = outer
             case ast.stmt() if found is None and here.loop_of(outer) is None:
                 found = outer if isinstance(outer, _SIMPLE) else None
                 break

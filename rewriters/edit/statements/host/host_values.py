@@ -408,6 +408,10 @@ def _decide(here: Surroundings, users: Sequence[Node]) -> bool:
     return any(user.op.removesuffix("(*)") in _DECIDING for user in (*users, *made))
 
 
+_FOR_TEXT = re.compile(r"(?i)token|processor|vocab|decode")
+"""What wants words, or their numbers, in lists."""
+
+
 def _hand_over(here: Surroundings, read: Read, users: Sequence[Node]) -> Proposal | None:
     """Return a call that gets the tensor and not what the host has read of it.
 
@@ -422,6 +426,8 @@ def _hand_over(here: Surroundings, read: Read, users: Sequence[Node]) -> Proposa
     if called.op != Op.ATTR or called.args[0].value != "self":
         return None
     tensor = here.text(first_read(read.tensor))
+    if _FOR_TEXT.search(str(called.value)):
+        return None
     if re.search("seq|len", tensor):  # fused attention wants those of sequences as a list
         return None
     proven = {"is-tensor"} if here.is_tensor(first_read(read.tensor)) else set[str]()

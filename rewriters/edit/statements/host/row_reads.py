@@ -15,8 +15,8 @@ from npufix.rewriters.edit.statements.host.element_reads import (
     propose_read,
 )
 from npufix.rewriters.edit.statements.host.of_host import is_list, is_tensor_elsewhere
-from npufix.rewriters.edit.statements.invariants import is_left_alone
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.edit.statements.rounds.written import is_left_alone
 from npufix.rewriters.graph.modules.syntax import (
     find_unused_name,
     list_indexes,

@@ -6,8 +6,8 @@ import ast
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from npufix.rewriters.edit.statements.invariants import is_left_alone
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.edit.statements.rounds.written import is_left_alone
 from npufix.rewriters.graph.modules.syntax import (
     find_unused_name,
     last_name,

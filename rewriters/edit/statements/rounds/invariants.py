@@ -11,6 +11,12 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.naming import word_for
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.edit.statements.rounds.written import (
+    changes,
+    is_known,
+    read_whole,
+    reads_size_that_changes,
+)
 from npufix.rewriters.edit.statements.surroundings import (
     LEAVES,
     LOOPS,
@@ -23,9 +29,7 @@ from npufix.rewriters.facts.host_tensors import is_made_on_host
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import (
     list_indexes,
-    list_stored_names,
     names_bound_in,
-    root_name,
     walk,
 )
 from npufix.rewriters.graph.special import Op
@@ -37,12 +41,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.statements.surroundings import Surroundings
     from npufix.rewriters.graph.nodes import Node
 
-_ABOUT = frozenset({"shape", "device", "dtype", "size", "dim", "ndim"})
-"""What is read of a tensor without what it holds."""
-_CHEAP = operators.VIEWS | METADATA | LEAVES | {"numel", "getitem", "expand", "to"}
-_LEARNING = frozenset({"backward", "step", "zero_grad"})
-"""What changes weights, or frees the graph of a value that is shared."""
-_KEEPING = frozenset({"append", "extend", "insert", "add", "setdefault", "put"})
+_CHEAP = operators.VIEWS | METADATA | LEAVES | {"numel", "getitem", "expand", "from_numpy", "to"}
 _SOMETIMES = (ast.IfExp, ast.BoolOp, ast.Lambda, ast.comprehension)
 """What computes a part of it in some rounds only, or more than once."""
 _STATE = frozenset({ast.Break, ast.Continue, ast.Return, ast.Yield, ast.YieldFrom, ast.Raise})
@@ -104,18 +103,19 @@ def _is_invariant(loop: _Loop, code: ast.Assign, under: tuple[tuple[ast.expr, bo
     names = [n.id for n in walk(code.targets[0]) if isinstance(n, ast.Name)]
     if len(targets := {*names}) != len(names):
         return False
-    read = _read_whole(code.value)
+    read = read_whole(code.value)
     node = here.value(code.value)
     if (
         read & loop.bound
         or not _is_known_before(loop, code.value)
+        or reads_size_that_changes(loop.code, code.value)
         or node is None
         or here.whole_lines(code) is None
     ):
         return False
     if any(_binds(loop, code, name, under) for name in targets):
         return False
-    return is_pure(here, node) and not _changes(loop, read | targets)
+    return is_pure(here, node) and not changes(loop.here, loop.code, read | targets)
 
 
 def _list_operands(loop: _Loop) -> list[ast.expr]:
@@ -158,14 +158,16 @@ def _is_same(loop: _Loop, code: ast.expr) -> bool:
     if not isinstance(code, (ast.Call, ast.BinOp)) or node is None:
         return False
     named = [n for n in walk(code) if isinstance(n, ast.Name) and here.is_tensor(n) is not False]
-    read = _read_whole(code)
+    read = read_whole(code)
     sometimes = {name for step in loop.steps if step.under for name in step.names}
     return (
         not read & (loop.bound | sometimes)
         and _is_known_before(loop, code)
+        and not reads_size_that_changes(loop.code, code)
         and is_pure(here, node)
         and _is_work(here, node)
-        and not _changes(loop, read & {n.id for n in named})
+        and any(_launches(here, part) for part in walk(code) if isinstance(part, ast.expr))
+        and not changes(loop.here, loop.code, read & {n.id for n in named})
     )
 
 
@@ -189,12 +191,6 @@ def _span_of_operand(here: Surroundings, code: ast.expr) -> Span:
     before, after = here.lines[first - 1][:start], here.lines[last - 1][end:]
     alone = re.search(r"(?<![\w)\]])\($", before) and after.startswith(")")
     return (first, start - 1, last, end + 1) if alone else (first, start, last, end)
-
-
-def _read_whole(code: ast.expr) -> set[str]:
-    """Return the names of which more is read than shape, device and dtype."""
-    about = {id(n.value) for n in walk(code) if isinstance(n, ast.Attribute) and n.attr in _ABOUT}
-    return {n.id for n in walk(code) if isinstance(n, ast.Name) and id(n) not in about}
 
 
 def _is_known_before(loop: _Loop, code: ast.expr) -> bool:
@@ -248,11 +244,25 @@ def _is_work(here: Surroundings, node: Node | None) -> bool:
     if {part.op for part in node.walk()} & {"tensor"} and _is_written_out(node):
         return False  # ``torch.log(torch.tensor(10.0))``: one number, of the host
     made = (part for part in node.walk() if part.op in operators.FACTORIES - {"tensor"})
-    if here.flow.function.name != "forward" and any(map(is_made_on_host, made)):
+    stays = here.flow.function.name != "forward" and not any(map(_moves, node.walk()))
+    if stays and any(map(is_made_on_host, made)):
         return False  # on the host, and what is computed with it
     parts = [part for part in node.walk() if part.op.removesuffix("(*)") not in _CHEAP]
     parts += [p for p in node.walk() if p.op == Op.CAST]
     return any(here.facts(at, x=part).is_tensor("x") for part in parts)
+
+
+def _moves(node: Node) -> bool:
+    """Tell whether a value is copied to a device: ``x.to(y.device)``."""
+    return node.op == "to" and any("device" in str(arg.value) for arg in node.args[1:])
+
+
+def _launches(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether an expression itself is more than a view, whatever is computed before it."""
+    node = here.value(code)
+    if node is None or isinstance(code, ast.Name) or node.op.removesuffix("(*)") in _CHEAP:
+        return node is not None and node.op == Op.CAST
+    return here.facts(here.evaluations[id(code)], x=node).is_tensor("x") is True
 
 
 def _is_written_out(node: Node) -> bool:
@@ -269,84 +279,6 @@ def _is_free(loop: _Loop, test: ast.expr) -> bool:
     names = {n.id for n in parts if isinstance(n, ast.Name)}
     plain = not any(isinstance(n, (ast.Call, ast.Await, ast.NamedExpr)) for n in parts)
     return plain and not names & loop.bound and not _is_work(loop.here, loop.here.value(test))
-
-
-def is_left_alone(here: Surroundings, code: ast.For | ast.While, names: set[str]) -> bool | None:
-    """Tell whether a loop neither binds nor writes into what some names are; None: perhaps."""
-    loop = _Loop(here, code, names_bound_in(code))
-    others = None if names & loop.bound else _list_also_written(loop, names)
-    if others is None:
-        return False
-    calls = [n for n in walk(code) if isinstance(n, ast.Call) and not _is_known(here, n)]
-    given = [
-        a for call in calls for a in (call.func, *call.args, *(k.value for k in call.keywords))
-    ]
-    apart = all(_is_own(loop, name) for name in others)
-    return None if not apart or any(_read_whole(a) & names for a in given) else True
-
-
-def _changes(loop: _Loop, names: set[str]) -> bool:
-    """Tell whether the loop may write into one of these, or keeps it beyond the round."""
-    others = _list_also_written(loop, names)
-    return others is None or not all(_is_own(loop, name) for name in others)
-
-
-def _list_also_written(loop: _Loop, names: set[str]) -> set[str] | None:
-    """Return what else a loop writes into, None if it keeps one of these or writes into it."""
-    here = loop.here
-    names = names - here.flow.names.imports.keys()
-    written = set(_list_written(loop.code))
-    if "" in written or written & names or any(name in here.flow.captured for name in names):
-        return None
-    made = set[str]()
-    for node in walk(loop.code):
-        match node:
-            case ast.Assign(targets, value):
-                own = set[str]().union(*map(list_stored_names, targets))
-                made |= own
-                if own & written and _mentions(value, names):
-                    return None  # ``row = table[0]; row.zero_()``
-            case ast.Call(ast.Attribute(_, method), arguments):
-                if method in _LEARNING or (
-                    method in _KEEPING and any(root_name(a) in names for a in arguments)
-                ):
-                    return None
-            case ast.Yield(ast.expr() as value) | ast.Return(ast.expr() as value):
-                if _mentions(value, names):
-                    return None
-    return written - made
-
-
-def _list_written(code: ast.AST) -> Iterator[str]:
-    """Yield the names through which tensors are written to in place, "" where there is none."""
-    for node in walk(code):
-        match node:
-            case ast.AugAssign(target):
-                yield root_name(target)
-            case ast.Subscript(ctx=ast.Store() | ast.Del()) | ast.Attribute(ctx=ast.Store()):
-                yield root_name(node)
-            case ast.Call(ast.Attribute(owner, method)):
-                if method.endswith("_") and not method.endswith("__"):
-                    yield root_name(owner)
-
-
-def _is_own(loop: _Loop, name: str) -> bool:
-    """Tell whether what a name is before the loop shares memory with nothing else."""
-    at = (e.names for e in loop.here.flow.evaluations if e.statement is loop.code)
-    node = next((names[name] for names in at if name in names), None)
-    return node is not None and _is_new(node)
-
-
-def _is_new(node: Node) -> bool:
-    if node.op == Op.PHI:
-        return all(map(_is_new, node.args[1:]))
-    if node.op == Op.AGAIN:
-        return _is_new(node.args[0])
-    return node.op.removesuffix("(*)") in operators.NEW | {Op.CONST, Op.LIST, Op.CONTAINER}
-
-
-def _mentions(code: ast.expr, names: set[str]) -> bool:
-    return any(isinstance(n, ast.Name) and n.id in names for n in walk(code))
 
 
 def _proposal(loop: _Loop, work: Sequence[_Step], operands: Sequence[ast.expr]) -> Proposal:
@@ -476,24 +408,11 @@ def _proofs(loop: _Loop, steps: Sequence[_Step]) -> Iterator[str]:
     """Yield the conditions that hold: what nobody in the loop can write into or reshape."""
     here = loop.here
     names = {name for step in steps if step.is_work for name in step.names}
-    names = names.union(*(_read_whole(step.code.value) for step in steps))
-    calls = [n for n in walk(loop.code) if isinstance(n, ast.Call) and not _is_known(here, n)]
+    names = names.union(*(read_whole(step.code.value) for step in steps))
+    calls = [n for n in walk(loop.code) if isinstance(n, ast.Call) and not is_known(here, n)]
     given = [a for call in calls for a in (*call.args, *(k.value for k in call.keywords))]
-    if not any(_read_whole(argument) & names for argument in given):
+    if not any(read_whole(argument) & names for argument in given):
         yield "not-written-to"
     read = {n.id for s in steps for n in walk(s.code.value) if isinstance(n, ast.Name)}
     if not read & loop.bound:
         yield "same-shapes"
-
-
-def _is_known(here: Surroundings, call: ast.Call) -> bool:
-    """Tell whether a call is of an operator that writes into nothing."""
-    node = here.value(call)
-    if node is None:
-        return False
-    op = node.op.removesuffix("(*)")
-    return (
-        (op in operators.TABLE and not op.endswith("_"))
-        or op in set(Op) - {Op.CALL, Op.OPAQUE}
-        or op.startswith("py:")
-    )
