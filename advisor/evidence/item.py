@@ -104,6 +104,8 @@ _TOLD = 0.01
 """Share of the step from which what a job loses comes first."""
 _MATTERS = 0.05
 """Share of the step from which a finding is worth the first sentence."""
+_SEEN = 0.001
+"""Share of the step from which a table shows a finding about the run."""
 _LITTLE = 0.05
 """Share of its time that a finding must be able to save to count with all of it."""
 _YIELDS = 1
@@ -214,7 +216,7 @@ def _weigh_unknown(item: Item) -> float:
 
 def _rank(
     item: Item, cause_ns: int
-) -> tuple[bool, bool, float, float, bool, float, int, str, int, str]:
+) -> tuple[bool, bool, bool, float, float, bool, float, int, str, int, str]:
     finding = item.finding
     own_ns = finding.device_ns
     least = _EXPLAINS_JOB if item.of_job else _EXPLAINS
@@ -226,7 +228,11 @@ def _rank(
         about_ns = round(_weigh_unknown(item) * about_ns)
     of_job = item.of_job and finding.share >= _TOLD
     certain = finding.saving.low_ns if of_job and finding.saving else 0
+    # What no table shows comes last, so that those that it shows are numbered one by one.
+    is_unseen = (
+        finding.kind == "run" and finding.share < _SEEN and not (own_ns and not finding.share)
+    )
     return (
-        item.is_work, not of_job, -certain, -about_ns, is_explained, -expected_ns(finding),
-        item.seldom, finding.path, finding.line, finding.rule,
+        is_unseen, item.is_work, not of_job, -certain, -about_ns, is_explained,
+        -expected_ns(finding), item.seldom, finding.path, finding.line, finding.rule,
     )  # fmt: skip

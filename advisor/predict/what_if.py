@@ -144,7 +144,7 @@ def predict(
     )
     added = {
         # The most is that of the best case of all: what those before leave then.
-        at: (round(min(gain)), round(gain[-1]))
+        at: (round(min(*gain, view.certain_ns)), round(gain[-1]))
         for at, gain in zip(order, gained, strict=True)
     }
     by_place = dict(zip(alone, told, strict=False))
@@ -360,6 +360,11 @@ class _View:
     loads_unseen: bool = False
     """Whether processes load batches that no step had to wait for."""
 
+    @property
+    def certain_ns(self) -> float:
+        """Return the most that is sure to be saved: the loader may not keep up with more."""
+        return (1 - _KEEPS_UP) * self.now if self.loads_unseen else math.inf
+
     def prediction(
         self, steps: Floats, three: Three, lean: float = 0.0, floor: float = 0.0
     ) -> Prediction:
@@ -383,11 +388,12 @@ class _View:
         below = math.hypot((1 if self._hides(edit) else _CORNERS) * (middle - low), noise)
         stays = high >= self.now * (1 - _CLEAR)  # what may gain nothing is no matter of kernels
         above = math.hypot((1 if stays else _CORNERS) * (high - middle), noise)
-        if self.loads_unseen:  # that it keeps up with steps as they are is all that is known
-            above = max(above, _KEEPS_UP * self.now - middle)
-        below = min(below, middle - min(middle, self._busy_ns(best)))
         saved = self.now - middle
         least, most = self.now - high, self.now - low
+        if self.loads_unseen:  # that it keeps up with steps as they are is all that is known
+            above = max(above, _KEEPS_UP * self.now - middle)
+            least = min(least, self.certain_ns)
+        below = min(below, middle - min(middle, self._busy_ns(best)))
         clear = _CLEAR * self.now
         verdict = "unclear"
         if most < -clear:

@@ -13,10 +13,35 @@ if TYPE_CHECKING:
     Integers = NDArray[np.int64]
 
 
+_TOGETHER_NS = 1_000
+"""Kernels of one stream that run for so long at once run beside each other."""
+
+
 def stream_numbers(kernels: pd.DataFrame) -> Integers:
-    """Return a number for each stream of a device; collectives have their own."""
+    """Return a number for each stream of a device; collectives have their own.
+
+    Collectives of one group are recorded as one stream, on however many they run.
+    """
     found = kernels.groupby(["device", "stream", "communication"], observed=True).ngroup()
-    return found.to_numpy().astype(np.int64)
+    numbers = found.to_numpy().astype(np.int64)
+    own = np.flatnonzero(kernels["communication"].to_numpy(bool))
+    start = kernels["start_ns"].to_numpy()[own]
+    own = own[np.lexsort((start, numbers[own]))]
+    start = kernels["start_ns"].to_numpy()[own]
+    end = start + kernels["duration_ns"].to_numpy()[own]
+    beside = (start[1:] < end[:-1] - _TOGETHER_NS) & (numbers[own[1:]] == numbers[own[:-1]])
+    following = int(numbers.max(initial=-1)) + 1
+    for stream in np.unique(numbers[own[1:][beside]]):
+        at = np.flatnonzero(numbers[own] == stream)
+        free: list[int] = []
+        for row in at.tolist():
+            lane = next(
+                (n for n, until in enumerate(free) if until <= start[row] + _TOGETHER_NS), len(free)
+            )
+            free[lane : lane + 1] = [int(end[row])]
+            numbers[own[row]] = stream if not lane else following + lane - 1
+        following += len(free) - 1
+    return numbers
 
 
 def launches_in_order(kernels: pd.DataFrame) -> Integers:

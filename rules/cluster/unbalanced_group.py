@@ -8,7 +8,8 @@ is lost on all others.
 
 Evidence: Computing of step_trace_time in each step, by the groups of profiler_metadata.json,
 without the ranks that slow-computing-rank names. Samples of different lengths make another rank the
-heaviest in each step: on average they are even.
+heaviest in each step: on average they are even. Where no group is called one of these, all ranks
+of a stage are compared.
 
 Use instead: tensor parallel: pad the vocabulary and heads so that they divide. Context parallel:
 give each rank a part from the beginning and one from the end of the sequence (causal masks). Data
@@ -41,7 +42,7 @@ from npufix.rules.shared.ranks.comparing import (
     step_ns,
     typical,
 )
-from npufix.rules.shared.ranks.groups import OFTEN, is_place, parts, same_work
+from npufix.rules.shared.ranks.groups import OFTEN, is_place, parts, peers, same_work
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -55,6 +56,8 @@ _SPREAD = 0.10
 _SEVERAL = 2
 """Ranks that can be compared, and groups in which a place is more than one rank."""
 _SHOWN = 4
+_LEAST_EVEN = 0.5
+"""Of what work that is spread evenly saves: samples cannot be cut to measure."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,8 @@ def check(cluster: Cluster) -> Iterator[ClusterObservation]:
     own, step = float(medians["own_ns"].median()), step_ns(cluster)
     floor = max(LEAST_SHARE * step, FLOOR_NS)
     found: list[_Heavy] = []
-    for role, groups in same_work(cluster):
+    everyone = [tuple(ranks) for ranks in peers(cluster, sorted(map(int, by_step.columns)))]
+    for role, groups in list(same_work(cluster)) or [("", everyone)]:
         rows = _rows(groups, by_step)
         found += _at_place(role, rows, max(GAP * own, floor)) or _within(
             role, rows, max(_SPREAD * own, floor)
@@ -141,12 +145,12 @@ def _at_place(role: str, rows: pd.DataFrame, limit: float) -> list[_Heavy]:
 
 
 def _within(role: str, rows: pd.DataFrame, limit: float) -> list[_Heavy]:
-    """Return by how much the heaviest rank of a typical group is beyond the mean."""
+    """Return by how much the heaviest rank of a group is beyond the mean, where it often is."""
     groups = rows.groupby("group")["beyond"]
-    gap = float(groups.max().median()) if len(rows) else 0.0
-    if gap <= limit:
+    most = groups.max()
+    if not len(rows) or float(most.median()) <= limit:
         return []
-    heavy = rows.loc[groups.idxmax()]
+    gap, heavy = float(most.mean()), rows.loc[groups.idxmax()]
     ranks = _heaviest(heavy[heavy["beyond"] > limit])
     which = "the heaviest of each group"
     if len(ranks) > rows["rank"].nunique() / 2:
@@ -161,11 +165,15 @@ def _heaviest(rows: pd.DataFrame) -> list[int]:
 
 def _observation(heavy: _Heavy, computing: pd.Series[float], step: float) -> ClusterObservation:
     beyond = heavy.rows.groupby("rank")["beyond"].max()
-    gap, advice = heavy.gap_ns, [text for key, text in _ADVICE.items() if key in parts(heavy.role)]
+    gap, roles = heavy.gap_ns, parts(heavy.role or "dp")
+    advice = [text for key, text in _ADVICE.items() if key in roles]
     return ClusterObservation(
         what=(
             f"in the {heavy.role} groups some ranks compute {milliseconds(gap)} per step more than "
             f"the mean of their group ({percent(gap / step)} of the step): {heavy.which}"
+            if heavy.role
+            else f"some ranks compute {milliseconds(gap)} per step more than the mean of all "
+            f"({percent(gap / step)} of the step): {heavy.which}"
         ),
         ranks=tuple(heavy.ranks),
         evidence=(
@@ -173,8 +181,9 @@ def _observation(heavy: _Heavy, computing: pd.Series[float], step: float) -> Clu
             *(_fact(rank, computing[rank], beyond[rank]) for rank in heavy.ranks[:_SHOWN]),
         ),
         cost_ns=round(gap),
-        saving_ns=(0, round(gap)),
-        basis="at most what the heaviest takes longer than the mean of its group",
+        saving_ns=(round(_LEAST_EVEN * gap), round(gap)),
+        likely_ns=round(gap),
+        basis="half of what the heaviest takes longer than the mean of its group, to all of it",
         advice="; ".join(advice),
     )
 

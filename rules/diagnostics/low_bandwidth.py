@@ -75,7 +75,8 @@ def check(recording: Recording) -> Iterator[Observation]:
         return
     usual = np.where(by_size, unaligned.reindex(slow.index), link)
     reached = slow["gb_per_s"].to_numpy() / usual
-    saved = min(cost, round(float((moving * (1 - reached)).sum()) / steps))
+    # Side by side they take more than the step: what is lost is the same share of what they take.
+    saved = round(cost * float((moving * (1 - reached)).sum()) / max(1, int(moving.sum())))
     own = kernels_of(slow["name"], recording)
     mostly = 2 * moving[by_size].sum() > moving.sum()
     speed = _speed_of_links(slow)

@@ -1,8 +1,8 @@
 """A fused operator that is written out: its kernels follow each other in the recording.
 
 What: RMSNorm (``Pow > ReduceMean > Adds > Rsqrt > Mul > Mul``), LayerNorm, GELU, rotary embedding,
-SwiGLU or attention (``BatchMatMul > Softmax > BatchMatMul``) as the small kernels that PyTorch
-launches for each of their formulas.
+SwiGLU, dropout (``RandomUniform > Greater > Mul``) or attention (``BatchMatMul > Softmax >
+BatchMatMul``) as the small kernels that PyTorch launches for each of their formulas.
 
 Why it is slow on the NPU: each of the kernels reads the whole tensor and writes it back; a fused
 one reads it once. Attention also writes its scores, which are as large as the square of the

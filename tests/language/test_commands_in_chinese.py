@@ -80,7 +80,7 @@ def test_a_report(npufix, tmp_path: Path) -> None:  # noqa: ANN001
     assert status == 0
     headline = "".join(out.splitlines()[5:8])
     assert re.match(
-        r"bert_like/masking.py:30 处“通过布尔掩码赋值”每步 .*；.* 的步中，解决 \d+ 个问题可节省约",
+        r"bert_like/masking.py:30 处“通过布尔掩码赋值”每步 .*；该步耗时.*，解决 \d+ 个问题可节省约",
         headline,
     )
     _, whole, _ = npufix(

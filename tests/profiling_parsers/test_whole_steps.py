@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from npufix.profiling_parsers.kernels.launch_order import launches_in_order
+from npufix.profiling_parsers.kernels.launch_order import launches_in_order, stream_numbers
 from npufix.profiling_parsers.kernels.steps import steps_from_kernels
 from npufix.profiling_parsers.kernels.whole_steps import host_marks, steps_between, whole_steps
 
@@ -130,3 +130,11 @@ def test_a_stream_runs_in_the_order_of_its_launches() -> None:
     own = kernels((7, 40, 10), (7, 60, 10)).assign(stream=2, launch_ns=[EPOCH + 30, EPOCH + 20])
     assert (launches_in_order(own) - EPOCH).tolist() == [20, 20]
     assert launches_in_order(own.assign(launch_ns=-1)).tolist() == [-1, -1]
+
+
+def test_collectives_that_run_beside_each_other_are_on_streams_of_their_own() -> None:
+    own = kernels((7, 0, 90_000), (7, 10_000, 90_000), (7, 95_000, 50_000), (7, 144_500, 9_000))
+    own = own.assign(stream=9)
+    assert stream_numbers(own.assign(communication=True)).tolist() == [0, 1, 0, 0]
+    # Kernels are what their stream says, and so are collectives of one stream after the other.
+    assert stream_numbers(own).tolist() == [0] * 4

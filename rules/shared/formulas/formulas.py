@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from npufix.rules.shared.recording.fusable import BATCH_MATMUL, passes_on
-from npufix.rules.shared.recording.recorded_cells import per_row
+from npufix.rules.shared.recording.recorded_cells import CELLS, per_row
 from npufix.rules.shared.recording.recorded_shapes import (
     count_largest,
     same_elements,
@@ -31,6 +31,14 @@ _SOFTMAX_GRAD = r"SoftmaxGrad\w*|aten::_softmax_backward_data"
 MASK = "Add|MaskedFill|SelectV2|Select|Masked\\w*|aten::(add|masked_fill|where)_?"
 _SWISH = "Swish|Silu|SiLU|aten::silu"
 _CLAMP = "ClipByValue(V2)?|Minimum|Minimums|ClampMax\\w*|Clamp\\w*"
+_RANDOM = (
+    r"DSARandom\w*|DSAStatelessRandom\w*|Stateless(Random)?Uniform\w*|RandomUniform\w*|"
+    "aten::(rand|rand_like|uniform_)"
+)
+_FLIPPED = r"(DSA|Stateless)?Bernoulli\w*|aten::bernoulli(_|\.p)?"
+"""Zeros and ones at once; ``bernoulli_`` of torch_npu runs as a kernel that makes numbers."""
+_COMPARED = "(Greater|Less)(Equal)?|aten::(gt|ge|lt|le)"
+_HIDES = f"{_MUL}|SelectV2|Select|Where|MaskedFill\\w*|aten::(where|masked_fill_?)"
 _COPIES = (
     "Cast", "Transpose", "TransData", "TensorMove", "ViewCopy", "AsStrided", "BroadcastTo",
     "aten::copy_", "aten::_to_copy", "aten::clone",
@@ -48,6 +56,8 @@ DROPOUT = (
 _PASSES, _PASSES_OF_HALVES = (2, 3), (3, 5)
 """How often a fused kernel moves the tensor that the first kernel reads, and its gradient does: one
 reads and writes it, the other reads two; of two halves that become one there are as many more."""
+_PASSES_OF_DROPOUT = (3, 2)
+"""Making the bits takes about as long as reading the tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +136,16 @@ def _reads_backward(found: Occurrences) -> Mask:
     """Tell the same by what each reads: one of the first two products reads the weights."""
     read: Mask = _reads_as_much((0, 2))(found) | _reads_as_much((1, 2))(found)
     return read & _reads_as_much((2, -2), (2, -1))(found)
+
+
+def _hides_all(found: Occurrences) -> Mask:
+    """Tell where a number was drawn for each of those that are hidden or kept, not for each row."""
+    drawn, kept = (
+        per_row(found.part(at), CELLS[::2], lambda *cells: max(map(count_largest, cells)))
+        for at in (0, -1)
+    )
+    alike: Mask = (drawn > 1) & (drawn == kept)
+    return alike
 
 
 def _turns_a_half(found: Occurrences) -> Mask:
@@ -211,6 +231,22 @@ FORMULAS = (
         ),
         backward_links=_turns_a_half,
         handed_by=-1,
+    ),
+    WrittenOut(
+        "dropout",
+        "F.dropout(x, p), or nn.Dropout: the mask is one bit a number",
+        tuple(
+            (*drawn, *before, _HIDES, *behind)
+            for drawn in ((_RANDOM, _COMPARED), (_FLIPPED,))
+            for before in ((_ANY_SCALE,), ())
+            for behind in ((_ANY_SCALE,), ())
+            if before or drawn[1:] or behind
+        ),
+        between=(*_COPIES, "ZerosLike", "Fill", "LogicalNot"),
+        links=_hides_all,
+        passes=_PASSES_OF_DROPOUT,
+        handed_by=-1,
+        on_gpu="F.dropout(x, p), or nn.Dropout",
     ),
     WrittenOut(
         "SwiGLU",

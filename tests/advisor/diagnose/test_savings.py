@@ -110,6 +110,14 @@ def test_the_work_itself_comes_behind_what_is_beside_it() -> None:
     assert rank_items([work, found(0, 9)])[-1] is work
 
 
+def test_what_no_table_shows_comes_behind_what_is_shown() -> None:
+    small, work = (
+        replace(one, finding=msgspec.structs.replace(one.finding, share=share))
+        for one, share in ((found(0, 4), 0.0005), (replace(found(0, 60), is_work=True), 0.4))
+    )
+    assert rank_items([small, work]) == [work, small]
+
+
 def test_what_a_job_loses_comes_first_and_of_it_what_is_certain() -> None:
     def of_job(item: Item, share: float) -> Item:
         return replace(

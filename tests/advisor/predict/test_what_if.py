@@ -230,6 +230,9 @@ def test_a_loader_that_nobody_waited_for_may_be_the_next_limit() -> None:
         found = foreseen(before, item(before, "norm", 0.0))
         assert found.alone[0].verdict == "gain"
         high.append(found.alone[0].step_high_ns / found.forecast.now_ns)
+        if batch_us:  # what is saved says the same as the step
+            sure = (found.alone[0].saved_low_ns, found.added[0][0])
+            assert max(sure) <= 0.2501 * found.forecast.now_ns
     assert high[0] == pytest.approx(max(0.75, high[1]), abs=0.01)
 
 

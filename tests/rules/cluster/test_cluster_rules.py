@@ -483,6 +483,10 @@ def test_ranks_that_are_heavy_in_turn_are_even_on_average_only() -> None:
     (seen,) = found("NPU605", replace(base, steps=own))
     assert seen.cost_ns == pytest.approx(35 * MS)
     assert set(seen.ranks) == {0, 3, 6}
+    alone = replace(base, steps=own, groups=base.groups.assign(role="default_group"))
+    (seen,) = found("NPU605", alone)  # no group is called one of the same work
+    assert seen.cost_ns == pytest.approx(35 * MS)
+    assert seen.what.startswith("some ranks compute 35 ms per step more")
     assert found("NPU605", replace(base, steps=steps([(100, 20, 5)] * 8))) == []
 
 

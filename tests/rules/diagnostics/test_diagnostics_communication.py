@@ -292,6 +292,12 @@ def test_links_side_by_side_take_the_time_of_the_collective() -> None:
     whole = [collective("a", 0, 2 * MS)]
     found = only(low_bandwidth, recording(transports=rows, collectives=whole))
     assert (found.cost_ns, found.saving_ns) == (MS, (0, MS))
+    # Beside each other they take longer than the step has: half of it is lost all the same.
+    looked_at = recording(
+        [kernel("a")], transports=[transport(f"c{i}", 36 * MB, 9.0) for i in "ab"]
+    )
+    beside = only(low_bandwidth, replace(looked_at, step_ns=6 * MS))
+    assert beside.saving_ns == (0, 3 * MS)
 
 
 def test_a_size_that_is_no_multiple_of_512_bytes_makes_a_collective_slow() -> None:

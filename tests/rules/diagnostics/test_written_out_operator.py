@@ -49,6 +49,10 @@ NORM = [
         (GELU, "GELU", 7), ([*SCALAR_GELU, BEHIND], "GELU", 8),
         ([SCALAR_GELU[-1], *SCALAR_GELU[:-1], BEHIND], "GELU", 8), (NORM, "LayerNorm", 9),
         ([kernel("Swish", X, X), kernel("Mul", f"{X};{X}", X)], "SwiGLU", 2),
+        ([kernel(k, X, X) for k in ("DSARandomUniform", "Greater", "Cast", "Mul", "RealDiv")],
+         "dropout", 5),
+        ([kernel(k, X, X) for k in ("StatelessRandomUniformV2", "Less", "SelectV2")], "dropout", 3),
+        ([kernel(k, X, X) for k in ("StatelessBernoulli", "Mul", "Muls")], "dropout", 3),
     ],
 )  # fmt: skip
 def test_a_formula_is_known_by_its_kernels(
@@ -59,6 +63,19 @@ def test_a_formula_is_known_by_its_kernels(
     assert len(found.kernels) == 3 * own
     assert found.saving_ns is not None
     assert 0 < found.saving_ns[1] < found.cost_ns
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [kernel("StatelessBernoulli", ROW, ROW), kernel("RealDiv", ROW, ROW),
+         kernel("Mul", f"{X};{ROW}", X)],  # whole paths are dropped
+        [kernel("StatelessRandomNormalV2", X, X), kernel("Muls", X, X), kernel("Add", X, X)],
+        [kernel("StatelessBernoulli", X, X), kernel("Mul", X, X)],  # a random sign
+    ],
+)  # fmt: skip
+def test_random_numbers_are_no_dropout_by_themselves(rows: list[dict[str, object]]) -> None:
+    assert seen(RULE, chain(*rows, BEHIND, times=3)) == []
 
 
 def test_attention_is_one_finding_with_its_backward_pass() -> None:
