@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.advisor.project.callers import Callers, Mention
@@ -269,10 +270,16 @@ def _is_one_of_a_registry(file: SourceFile, site: Site, callers: Callers) -> boo
     owner = site.function.partition(".")[0]
     text = site.problem if site.rewrite is None else site.rewrite.text
     fused = sorted(set(_ON_NPU.findall(text)))
-    if not fused or not re.search(rf"{_BY_NAME}{owner}\b", file.text):
+    if not fused or owner not in _list_chosen_by_name(file.text):
         return False
     calls = re.compile(rf"{_BY_NAME}(?:(?!^\S)[\s\S])*?\b({'|'.join(fused)})\(")
     return callers.mention(Mention(calls, fused))
+
+
+@lru_cache(maxsize=1)  # the findings of a file come one after the other
+def _list_chosen_by_name(source: str) -> frozenset[str]:
+    """Return the classes of a module that a registry holds: ``@register("swiglu")`` above one."""
+    return frozenset(re.findall(rf"{_BY_NAME}(\w+)", source))
 
 
 def _serves(file: SourceFile, site: Site) -> bool:

@@ -17,7 +17,7 @@ _PIECE = re.compile(
 
 def width(text: str) -> int:
     """Return how many columns of a terminal a text takes."""
-    return sum(map(_width, text))
+    return len(text) if text.isascii() else sum(map(_width, text))
 
 
 def _width(char: str) -> int:

@@ -25,7 +25,7 @@ def paragraph(text: str, console: Console, style: str = "", margin: str = "") ->
     joined = re.sub(r"(?<=\d) (?=(?:µs|ms|s|min)\b)", _GLUE, tr(plain(text)))
     for part in lines(Text(joined, style), console, console.width - len(margin)):
         part.plain = part.plain.replace(_GLUE, " ")
-        console.print(Verbatim(margin).append_text(part))
+        console.print(Verbatim(margin).append_text(part), soft_wrap=True)
 
 
 def print_indented(line: str | Text, console: Console) -> None:
@@ -34,16 +34,18 @@ def print_indented(line: str | Text, console: Console) -> None:
     shown = Verbatim()
     for part in lines(text, console, console.width - len(_MARGIN)):
         shown.append("\n" * bool(shown) + _MARGIN).append_text(part)
-    console.print(shown)
+    console.print(shown, soft_wrap=True)  # in lines already
 
 
 def print_code(code: str, replacement: str, console: Console) -> None:
     """Print code and what is written instead, if anything, below the line that they belong to."""
     old = ("-", "red") if replacement else (" ", "")
+    shown = Verbatim()
     for text, (sign, style) in ((code, old), (replacement, ("+", "green"))):
         for line in map(plain, sign_lines(text, sign)):
             # What is broken at the width of the terminal goes on further to the right.
             columns = console.width - len(_MARGIN) - len(_GOES_ON)
             first, *more = lines(Verbatim(line, style), console, columns)
             for part in (first, *(Text(_GOES_ON).append_text(part) for part in more)):
-                console.print(Verbatim(_MARGIN).append_text(part))
+                shown.append(_MARGIN).append_text(part).append("\n")
+    console.print(shown, end="", soft_wrap=True)

@@ -347,7 +347,9 @@ def times(found: Times) -> str:
 
 def plain(text: str) -> str:
     """Return text of a dump or a source without characters that steer a terminal."""
-    return "".join(c if c.isprintable() or c == " " else "?" for c in text)
+    if text.isprintable():  # at once
+        return text
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def few_tensors(shapes: str) -> str:
