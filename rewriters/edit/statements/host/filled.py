@@ -60,6 +60,7 @@ def fill(  # noqa: C901, PLR0912 - one case a way to make it
         case ast.Call(ast.Attribute(owner, "tensor" | "as_tensor"), [data]) if given.keys() <= {
             "device",
             "dtype",
+            "requires_grad",
         }:
             made = f"{here.text(owner)}.full"
         case ast.Call(ast.Attribute(owner, kind), [ast.List([one]) as data]) if (

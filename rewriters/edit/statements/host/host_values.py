@@ -27,7 +27,6 @@ from npufix.rewriters.edit.statements.host.iterated_values import (
 )
 from npufix.rewriters.edit.statements.host.logged_values import (
     ONLY_LOGGED,
-    find_finite_tests,
     find_logged,
     is_copied_for_log,
 )
@@ -51,6 +50,7 @@ from npufix.rewriters.edit.statements.host.round_trips import comes_back, comput
 from npufix.rewriters.edit.statements.host.row_reads import read_of_rows, rows_read
 from npufix.rewriters.edit.statements.host.seldom import decides, is_default, is_rare, is_seldom
 from npufix.rewriters.edit.statements.host.waits.either import limit_either
+from npufix.rewriters.edit.statements.host.waits.finite import find_finite_tests
 from npufix.rewriters.edit.statements.host.waits.limits import (
     LIMITING,
     LIMITS,

@@ -182,8 +182,8 @@ def _is_rare_branch(here: Surroundings, test: ast.expr, *, is_body: bool) -> boo
         both = len(parts) > 1 and isinstance(getattr(test, "op", None), ast.And)
         asked = [p for p in parts if not (both and _is_setting(p) and "None" not in here.text(p))]
         return any(_RARE.search(here.text(part)) for part in asked)
-    if _is_setting(test):
-        return False
+    if _is_setting(test) or any(isinstance(n, ast.Mod) for n in ast.walk(test)):
+        return False  # ``if step % 10 == 0: ... else:``, where nine of ten steps go
     return not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.NotIn)
 
 
