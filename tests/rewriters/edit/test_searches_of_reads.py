@@ -392,6 +392,14 @@ class Head(nn.Module):
         label[among] = ious[among] * 2 - 0.5
         return label
 """
+_PICKS = """
+class Head(nn.Module):
+    def prepare_for_loss(self, d):
+        at = d['at'].cpu()
+        {}
+        return {}
+"""
+_FLOAT = "float(loss.detach().cpu().numpy())"
 _MADE = (
     "class Net(nn.Module):\n    def forward(self, x: torch.Tensor, n: int):\n        return x * {}"
 )
@@ -436,6 +444,35 @@ _MADE = (
             "NPU223",
             _LABELS.format("(far == 0) & (near == 0)"),
             "torch.where(among, ious * 2 - 0.5, label)",
+        ),
+        (
+            "NPU219",
+            _MADE.format("torch.tensor(range(n), device=x.device)"),
+            "arange(n, device=x.dev",
+        ),
+        ("NPU219", _MADE.format("torch.tensor([2 * i for i in range(n)]).to(x.device)"), ""),
+        ("NPU214", _PICKS.format("y = d['y'].long()", "y[at], at.numel()"), "at = d['at']\n"),
+        ("NPU214", _PICKS.format("y = d['y'].cpu()", "y[at], at.numel()"), None),
+        ("NPU214", _PICKS.format("y = d['y'].long()", "y[at], at"), ""),
+        (
+            "NPU214",
+            _UPDATE.format("train_step", "opt.step()").replace("loss.item()", _FLOAT),
+            "loss.detach().float()",
+        ),
+        (
+            "NPU214",
+            _UPDATE.format("train_step", "opt.step()").replace("loss.item()", "float(s)"),
+            None,
+        ),
+        (
+            "NPU214",
+            _MADE.format("2, {'loss': x.mean().item()}").replace("forward", "train_step"),
+            "x.mean().detach()",
+        ),
+        (
+            "NPU214",
+            _MADE.format("2, {'size': x.mean().item()}").replace("forward", "train_step"),
+            None,
         ),
         ("NPU223", _LABELS.format("limits & 3"), None),
     ],

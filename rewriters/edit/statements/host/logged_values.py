@@ -77,7 +77,7 @@ def find_logged(  # noqa: C901, PLR0911, PLR0912 - one case a way
     if how not in {"item", "float", "int"}:
         copied = _keep_copy(here, code, tensor) if how == "cpu" else None
         return copied or _tell_rows(here, code)
-    if how == "item":
+    if how == "item" or (how == "float" and is_named_loss(_whole_value(tensor))):
         stays = keep_until_read(here, code, tensor, counts=counts)
         if stays is not None:
             return stays
@@ -107,7 +107,9 @@ def find_logged(  # noqa: C901, PLR0911, PLR0912 - one case a way
                 _tells_lightning(here, above, outer)
             ):
                 return _put(here, code, tensor, "", {"log-takes-tensors"})
-            case ast.Dict(values=values) if _is_kept_in(here, outer, values):
+            case ast.Dict(values=values) if _is_kept_in(here, outer, values) or _is_loss_returned(
+                here, outer, code
+            ):
                 return _keep_or_tell(here, code, tensor, how, outer)
             case ast.AugAssign(kept, ast.Add()) if here.loop_of(outer) is not None or isinstance(
                 kept, ast.Attribute
@@ -404,6 +406,16 @@ def _is_kept_in(here: Surroundings, code: ast.expr, values: list[ast.expr]) -> b
     """Tell whether a dictionary holds values to log: several that are read, or by its name."""
     named = _is_log(here.parents.get(id(_outermost(here, code))))
     return named or sum(map(_reads_one, values)) > 1
+
+
+def _is_loss_returned(here: Surroundings, kept: ast.Dict, code: ast.expr) -> bool:
+    """Tell whether a step of training returns its loss: ``return {"loss": loss.item()}``."""
+    keys = [k for k, v in zip(kept.keys, kept.values, strict=True) if v is code]
+    is_loss = any(isinstance(k, ast.Constant) and "loss" in str(k.value) for k in keys)
+    learns = LEARNS.search(here.flow.function.name) is not None
+    outer = here.parents.get(id(kept))
+    outer = here.parents.get(id(outer)) if isinstance(outer, ast.Tuple) else outer
+    return is_loss and learns and isinstance(outer, ast.Return)
 
 
 def _outermost(here: Surroundings, code: ast.expr) -> ast.expr:
