@@ -453,7 +453,7 @@ _MADE = (
         ("NPU219", _MADE.format("torch.tensor([2 * i for i in range(n)]).to(x.device)"), ""),
         ("NPU214", _PICKS.format("y = d['y'].long()", "y[at], at.numel()"), "at = d['at']\n"),
         ("NPU214", _PICKS.format("y = d['y'].cpu()", "y[at], at.numel()"), None),
-        ("NPU214", _PICKS.format("y = d['y'].long()", "y[at], at"), ""),
+        ("NPU214", _PICKS.format("y = d['y'].long()", "y[at], at"), None),
         (
             "NPU214",
             _UPDATE.format("train_step", "opt.step()").replace("loss.item()", _FLOAT),
