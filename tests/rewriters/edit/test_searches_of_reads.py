@@ -416,6 +416,11 @@ _MADE = (
         ),
         (
             "NPU214",
+            _LOSS.format("self.log(name='a', value=loss.item(), on_step=True)"),
+            "=loss.detach(),",
+        ),
+        (
+            "NPU214",
             _LOSS.format("self.log_dict({'a': loss.item()}, prog_bar=True)"),
             "loss.detach()}",
         ),

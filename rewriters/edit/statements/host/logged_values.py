@@ -344,13 +344,15 @@ def _tells_lightning(here: Surroundings, call: ast.Call, value: ast.expr) -> boo
     words = {word.arg for word in call.keywords}
     modules = {module.partition(".")[0] for module in here.flow.names.imports.values()}
     match call:
-        case ast.Call(ast.Attribute(ast.Name("self"), "log"), [_, given, *_]):
-            handed = given is value
-        case ast.Call(ast.Attribute(ast.Name("self"), "log_dict"), [given, *_]):
-            handed = given is value
+        case ast.Call(ast.Attribute(ast.Name("self"), "log"), given, named):
+            handed = [*given[1:2], *(word.value for word in named if word.arg == "value")]
+        case ast.Call(ast.Attribute(ast.Name("self"), "log_dict"), given):
+            handed = given[:1]
         case _:
             return False
-    return handed and not (words.isdisjoint(_OF_LIGHTNING) and modules.isdisjoint(_LIGHTNING))
+    return value in handed and not (
+        words.isdisjoint(_OF_LIGHTNING) and modules.isdisjoint(_LIGHTNING)
+    )
 
 
 def _waits_anyway(here: Surroundings, code: ast.Call) -> bool:
