@@ -392,6 +392,13 @@ class Head(nn.Module):
         label[among] = ious[among] * 2 - 0.5
         return label
 """
+_LIMITS = """
+class Layer(nn.Module):
+    def forward(self, x: torch.Tensor):
+        if x.dtype == torch.float16 and (torch.isinf(x).any() or torch.isnan(x).any()):
+            {}
+        return x
+"""
 _PICKS = """
 class Head(nn.Module):
     def prepare_for_loss(self, d):
@@ -479,6 +486,8 @@ _MADE = (
             _MADE.format("2, {'size': x.mean().item()}").replace("forward", "train_step"),
             None,
         ),
+        ("NPU217", _LIMITS.format("x = torch.clamp(x, min=-65000, max=65000)"), ""),
+        ("NPU217", _LIMITS.format("x = self.widen(x)"), None),
         ("NPU223", _LABELS.format("limits & 3"), None),
     ],
 )

@@ -20,7 +20,9 @@ _SELDOM = re.compile(
 _TELLS = re.compile(r"print|warn|log|debug|info|error|breakpoint|set_trace|save|dump")
 _TELLS_STEP = re.compile(r"^_*(log|print|save)_|step")
 """What a step calls as well: ``save_on_epoch_end_or_stepwise``."""
-_MENDS = frozenset({"masked_fill", "masked_fill_", "nan_to_num", "nan_to_num_", "where"})
+_MENDS = frozenset(
+    {"clamp", "clamp_", "masked_fill", "masked_fill_", "nan_to_num", "nan_to_num_", "where"}
+)
 _ANSWER = re.compile(r"\.(all|any)\(\)")
 _SAYS = frozenset({"debug", "error", "info", "print", "warn", "warning"})
 _KINDS = frozenset({"hasattr", "isinstance", "is_tensor"})
