@@ -64,8 +64,6 @@ _TOO_MUCH_TO_GUESS = (
     {"one-more-dimension", "same-dtype", "large-matrices"},
 )
 """Conditions that are open together where a change is seldom right, or seldom worth its review."""
-_NAMED_MASK = re.compile(r"\[~?(\w+\.)*(\w+_)?masks?\]")
-"""An index that has the name of a mask, and so is one: ``x[pad_mask]``; not so ``x[valid]``."""
 _OF_ROWS = re.compile(r"\[(~[\w.]+|\w*mask\w*), :\]")
 """What is no number of a row, but a mask of rows: ``x[~valid, :] = 0``, ``x[pad_mask, :] = 0``."""
 _TRAINS = re.compile(r"(^|/)train(ing)?(/|_\w+\.py$|\.py$)")
@@ -192,7 +190,6 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
         in_between = site.problem == IN_BETWEEN and not site.open_conditions
         return site.rule.table != "affinity" and in_between
     unknown = {condition.name for condition in site.open_conditions} - allowed
-    unknown -= {"boolean-mask"} if _NAMED_MASK.search(site.code) else set()
     guessed = any(guesses <= unknown for guesses in _TOO_MUCH_TO_GUESS)
     guessed = guessed and not (_OF_ROWS.search(site.code) and "boolean-mask" in unknown)
     if "joining-pays" in unknown:
