@@ -293,8 +293,8 @@ class ValueKinds:
         if node.op in _ARITHMETIC:
             settings = all(_is_setting(arg) or self.shapes.is_number(arg) for arg in node.args)
             return settings and any(self.shapes.is_number(arg) for arg in node.args)
-        if node.op == Op.CALL and len(node.args) == 1 and node.args[0].op == Op.ATTR:
-            return bool(_RETURNS_NUMBER.search(str(node.args[0].value)))
+        if node.op == Op.CALL and (returned := _may_return_number(node)) is not None:
+            return returned
         if node.op == Op.ATTR and (
             node.value in {"bias", "weight"} or is_parameter(self.flow, node)
         ):
@@ -403,6 +403,15 @@ class ValueKinds:
             return False
         made = node.op in KEEPS_DTYPE - {Op.GETITEM} or node.op in {Op.CAST, "sum"}
         return False if made or _TENSOR_ANNOTATION.fullmatch(declared) else None
+
+
+def _may_return_number(call: Node) -> bool | None:
+    """Tell whether ``lowest(x.dtype)`` and ``self.get_value()`` return a number, by their names."""
+    called, *given = call.args
+    if [arg.op for arg in given] == [Op.DTYPE_OF]:
+        return True
+    named = not given and called.op == Op.ATTR
+    return bool(_RETURNS_NUMBER.search(str(called.value))) if named else None
 
 
 def _is_setting(node: Node) -> bool:

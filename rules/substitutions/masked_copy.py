@@ -71,6 +71,11 @@ def taken(x: Tensor, mask: Tensor, y: Tensor) -> None:
     x[spelled(mask)] = y[spelled(mask)]
 
 
+def taken_by_call(x: Tensor, mask: Tensor, y: Tensor) -> None:
+    """Have the elements of another tensor selected where the mask is true."""
+    x[mask] = y.masked_select(mask)
+
+
 def taken_by_position(x: Tensor, mask: Tensor, y: Tensor) -> None:
     """Take the elements of another vector at the positions where the mask is true."""
     x[positions(mask)] = y[either(positions(mask), mask)]
@@ -287,6 +292,7 @@ RULE = Substitution(
     table="affinity",
     forms=(
         Form(taken, choose, taken_inputs, (*TAKEN, ONE_SHAPE)),
+        Form(taken_by_call, choose, taken_inputs, (*TAKEN, ONE_SHAPE)),
         Form(taken_by_position, choose, vector_taken_inputs, (*TAKEN, ONE_VECTOR)),
         Form(taken_into_column, choose_column, column_inputs, (*TAKEN, IS_INDEX, ONE_COLUMN)),
         Form(taken, choose_rows, taken_rows_inputs, (*TAKEN, ROWS_MASK), only_proven=True),

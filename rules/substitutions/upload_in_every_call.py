@@ -9,7 +9,8 @@ the host waits until the copy is done, and for the launches before it. Columns a
 memory: they are copied on the host first, and that waits as well, ``non_blocking`` or not.
 
 Safety: a number, or a list of one, is written on the device by ``torch.full`` (conditions ``one-number``,
-``nonnegative-count``, ``value-fits-dtype``). Numbers that are written out and only computed with
+``nonnegative-count``, ``value-fits-dtype``), and a range by ``torch.arange`` (``some-numbers``: of none
+``torch.tensor`` makes floats). Numbers that are written out and only computed with
 become a buffer where the class has an ``__init__`` (``module-moves-along``); ``persistent=False`` keeps
 the state dict as it is. What the host draws for the device is drawn there: other numbers
 (``other-random-numbers``). The rest is advice. Rows that are copied one by one can be copied together
@@ -28,7 +29,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from npufix.rules.substitution import Condition, Draw, Form, Rewritten, Substitution
-from npufix.rules.substitutions.upload_in_every_call_examples import REWRITTEN, VALID
+from npufix.rules.substitutions.upload_in_every_call_examples import (
+    CONSTANT,
+    DRAWN,
+    IN_LOOP,
+    NO_BUFFER,
+    RETURNED,
+    REWRITTEN,
+    SIZES,
+    VALID,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -112,6 +122,16 @@ def listed_inputs(draw: Draw) -> dict[str, Any]:
     import torch
 
     return {"x": draw.floats(draw.integer(0, 3), 4, dtype=torch.float32)}
+
+
+def ranged(x: Tensor) -> Tensor:
+    """Copy the numbers of a range."""
+    return x + torch.tensor(range(x.shape[1]), device=x.device)
+
+
+def ranged_there(x: Tensor) -> Tensor:
+    """Count on the device."""
+    return x + torch.arange(x.shape[1], device=x.device)  # no slip: device=x.device is left out
 
 
 def in_forward(x: Tensor, calls: int) -> Tensor:
@@ -208,6 +228,9 @@ MOVES_ALONG = Condition(
 ONE_NUMBER = Condition(
     "one-number", "what the list holds is a number of Python", lambda _site: None
 )
+SOME = Condition(
+    "some-numbers", "the range is of one number at least, or an index", lambda _site: None
+)
 COUNT = Condition("nonnegative-count", "the number of elements is not negative", lambda _site: None)
 VALUE_FITS = Condition(
     "value-fits-dtype",
@@ -219,56 +242,6 @@ REST_IS_FREE = Condition(
     "both tensors have one shape, and the columns beside those that are copied may be overwritten",
     lambda _site: None,
 )
-
-_CONSTANT = """
-class Head(nn.Module):
-    def forward(self, x: torch.Tensor):
-        scale = torch.tensor([0.1, 0.1, 0.2, 0.2], device=x.device)
-        return x * scale
-"""
-_RETURNED = """
-class Head(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.depth = 2
-
-    def forward(self, x: torch.Tensor):
-        return torch.tensor([0.1, 0.2], device=x.device)
-"""
-_IN_LOOP = """
-class Encoder(nn.Module):
-    def forward(self, lines, device):
-        found = []
-        for line in lines:
-            found.append(torch.tensor(line, device=device))
-        return nn.utils.rnn.pad_sequence(found)
-"""
-
-_NO_BUFFER = """
-class Normalise(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.mean = torch.tensor([0.485, 0.456, 0.406])
-
-    def forward(self, x):
-        return x - self.mean.to(x.device).view(1, 3, 1, 1)
-"""
-_SIZES = """
-class Encoder(nn.Module):
-    def forward(self, levels):
-        shapes = []
-        for level in levels:
-            shapes.append(level.shape[-2:])
-        return torch.as_tensor(shapes, device=levels[0].device)
-"""
-
-_DRAWN = """
-class Aggregation(nn.Module):
-    def forward(self, x: torch.Tensor):
-        mask = torch.rand(x.shape[0], 1)
-        mask = mask.to(device=x.device, dtype=x.dtype)
-        return x * (mask > 0.1)
-"""
 
 RULE = Substitution(
     id="NPU219",
@@ -282,6 +255,7 @@ RULE = Substitution(
         Form(in_forward, in_buffer, calls_inputs, (MOVES_ALONG,)),
         Form(copied, filled, filled_inputs, (ONE_NUMBER, COUNT, VALUE_FITS)),
         Form(listed, counted, listed_inputs),
+        Form(ranged, ranged_there, listed_inputs, (SOME,)),
         Form(read_back, left_there, read_inputs, (IS_TENSOR, SAME_DEVICE)),
         Form(blocking, not_blocking, read_inputs, (PINNED,)),
     ),
@@ -338,13 +312,12 @@ def forward(x: torch.Tensor):
     sizes = torch.tensor([x.shape[0], x.shape[1]])
     return x, sizes
 """,
-        # one number of the host goes along with the launch; one that is seldom made; a leaf
+        # one number of the host goes along with the launch; one that is seldom made
         """
 def forward(x: torch.Tensor, found):
     if not found:
         return torch.tensor(0.0, device=x.device)
-    weight = torch.tensor(1.0, device=x.device, requires_grad=True)
-    return torch.where(x > 0, x * weight, torch.tensor(0.0))
+    return torch.where(x > 0, x, torch.tensor(0.0))
 """,
     ),
     rewritten=(
@@ -372,7 +345,7 @@ def loss_step(loss: torch.Tensor, scale):
     return scale(torch.ones((), device=loss.device)) if scale is not None else loss
 """,
         ),
-        Rewritten(_DRAWN, _DRAWN),
+        Rewritten(DRAWN, DRAWN),
         *REWRITTEN,
         Rewritten(
             """
@@ -386,10 +359,10 @@ class Sampler(nn.Module):
         return mean + torch.randn(mean.shape, device=mean.device)
 """,
         ),
-        Rewritten(_CONSTANT, _CONSTANT),
-        Rewritten(_IN_LOOP, _IN_LOOP),
-        Rewritten(_NO_BUFFER, _NO_BUFFER),
-        Rewritten(_SIZES, _SIZES),
+        Rewritten(CONSTANT, CONSTANT),
+        Rewritten(IN_LOOP, IN_LOOP),
+        Rewritten(NO_BUFFER, NO_BUFFER),
+        Rewritten(SIZES, SIZES),
         Rewritten(
             """
 class Decode(nn.Module):
@@ -418,7 +391,7 @@ class Decode(nn.Module):
 """,
         ),
         # whoever gets it may write into it
-        Rewritten(_RETURNED, _RETURNED),
+        Rewritten(RETURNED, RETURNED),
         Rewritten(
             """
 class Head(nn.Module):

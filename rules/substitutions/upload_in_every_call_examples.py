@@ -10,6 +10,55 @@ class Loss(nn.Module):
         n = torch.tensor([mask.sum().item(), 1.0], device=x.device)
         return x.sum() / n[0]
 """
+CONSTANT = """
+class Head(nn.Module):
+    def forward(self, x: torch.Tensor):
+        scale = torch.tensor([0.1, 0.1, 0.2, 0.2], device=x.device)
+        return x * scale
+"""
+RETURNED = """
+class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.depth = 2
+
+    def forward(self, x: torch.Tensor):
+        return torch.tensor([0.1, 0.2], device=x.device)
+"""
+IN_LOOP = """
+class Encoder(nn.Module):
+    def forward(self, lines, device):
+        found = []
+        for line in lines:
+            found.append(torch.tensor(line, device=device))
+        return nn.utils.rnn.pad_sequence(found)
+"""
+
+NO_BUFFER = """
+class Normalise(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mean = torch.tensor([0.485, 0.456, 0.406])
+
+    def forward(self, x):
+        return x - self.mean.to(x.device).view(1, 3, 1, 1)
+"""
+SIZES = """
+class Encoder(nn.Module):
+    def forward(self, levels):
+        shapes = []
+        for level in levels:
+            shapes.append(level.shape[-2:])
+        return torch.as_tensor(shapes, device=levels[0].device)
+"""
+
+DRAWN = """
+class Aggregation(nn.Module):
+    def forward(self, x: torch.Tensor):
+        mask = torch.rand(x.shape[0], 1)
+        mask = mask.to(device=x.device, dtype=x.dtype)
+        return x * (mask > 0.1)
+"""
 VALID = (
     # a list that is changed, and what training changes, are no settings
     """

@@ -14,7 +14,8 @@ dimensions does so where the other one has dimensions or its dtype (``same-dtype
 number itself and no gradient where ``clamp`` returns a gradient of zero (``without-gradient``), and
 ``max(1.0, x)`` is 1.0 where ``x`` is NaN (``never-nan``); a count has none of this. Functions that get
 the value must take a tensor (``takes-tensors``). ``repeat_interleave`` waits for the sum of its
-repeats, unless ``output_size`` says it (``as-long``). What the host decides by, or
+repeats, unless ``output_size`` says it (``as-long``). An index that is copied to the host to pick from what
+is on the device stays there (``picked-there``). What the host decides by, or
 makes shapes of, also where a tensor is such a size or border itself, is advice. A loop that reads ``x[i].item()`` reads all of ``x`` before it, where it is a
 ``vector`` that the loop leaves alone (``not-written-to``), and one over rows whose elements are
 numbers for sizes alone, over all of them (``matrix-of-numbers``). What is
@@ -285,6 +286,27 @@ def written_inputs(draw: Draw) -> dict[str, Any]:
     return {"x": draw.integers(*shape, low=0, high=4), "y": torch.zeros(shape)}
 
 
+def picked(x: Tensor, y: Tensor) -> Tensor:
+    """Copy an index to the host, then pick with it on the device."""
+    at = x.cpu()
+    return y[at] * 2
+
+
+def picked_there(x: Tensor, y: Tensor) -> Tensor:
+    """Pick with the index that is there."""
+    at = x
+    return y[at] * 2
+
+
+def picked_inputs(draw: Draw) -> dict[str, Any]:
+    """Return places of rows, perhaps none, and the rows."""
+    import torch
+
+    rows = draw.integer(1, 4)
+    x = draw.integers(draw.integer(0, 4), low=0, high=rows - 1)
+    return {"x": x, "y": draw.floats(rows, 3, dtype=torch.float32)}
+
+
 def steps_inputs(draw: Draw) -> dict[str, Any]:
     """Return what some rounds compute with, perhaps none."""
     import torch
@@ -394,6 +416,9 @@ ONE_SHAPE = Condition(
     "written to",
     _unknown,
 )
+PICKED_THERE = Condition(
+    "picked-there", "what is picked from is on the device of the index, too", _unknown
+)
 NEVER_NAN = Condition("never-nan", "the value is never NaN", _unknown, "no-nan")
 
 RULE = Substitution(
@@ -419,6 +444,7 @@ RULE = Substitution(
         Form(element_by_element, all_at_once, lengths_inputs, (IS_TENSOR, VECTOR, NOT_WRITTEN)),
         Form(logged, kept, inputs, (IS_TENSOR, LOG_TAKES_TENSORS)),
         Form(added_up, added_there, steps_inputs, (IS_TENSOR, SINGLE_SUM)),
+        Form(picked, picked_there, picked_inputs, (IS_TENSOR, PICKED_THERE)),
         Form(repeated, repeated_to_size, repeated_inputs, (IS_TENSOR, AS_LONG)),
         Form(collected, collected_there, steps_inputs, (IS_TENSOR,)),
         Form(parts_of_rows, parts_at_once, rows_inputs, (IS_TENSOR, PICKS_NUMBERS, NOT_WRITTEN)),

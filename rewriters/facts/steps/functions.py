@@ -51,6 +51,10 @@ those who adapt them hand it ids of the host.
 _WARNS = frozenset({"error", "warn", "warning"})
 _OPTIMIZES = re.compile(r"(?i)(^|_)(opt|optim|optimi[sz]er)(_|$)")
 _BACKWARD = frozenset({"backward", "manual_backward"})
+_LEARNS_BY = re.compile(
+    r"_*(opt|optim|optimi[sz]er)_(step|update)|_*(step|update)_(opt|optim|optimi[sz]er)"
+)
+"""A method that goes back and takes the step: ``self.optimizer_update(self.optimizer, loss)``."""
 _LOSS = re.compile(r"(^|_)loss(_|$)")
 _OF_TENSORS_ALONE = frozenset(
     {"detach", "masked_fill", "new_full", "new_ones", "new_tensor", "new_zeros", "permute",
@@ -324,6 +328,8 @@ def takes_step(function: FunctionNode) -> bool:
         and isinstance(c.func.value, ast.Name | ast.Attribute)
         and any(_OPTIMIZES.search(last_name(part)) for part in (c.func.value, *c.args[:1]))
     ]
+    if any(c.args and _LEARNS_BY.fullmatch(last_name(c.func)) for c in calls):
+        return True
     given = (last_name(arg) for call in steps for arg in call.args[:1])
     return bool(steps) and (
         any(last_name(c.func) in _BACKWARD for c in calls) or any(map(_LOSS.search, given))

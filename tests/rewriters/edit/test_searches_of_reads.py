@@ -356,3 +356,153 @@ def clean(mask):
 """
     (site,) = find_sites("import torch\n" + text, [MASKED])
     assert (site.occasion is Occasion.HOST) == is_array
+
+
+_LOSS = """
+class Net(Base):
+    def training_step(self, batch, i):
+        loss = self.loss(batch)
+        {}
+"""
+_UPDATE = """
+class Agent:
+    def {}(self, states):
+        total = 0.0
+        for s in states:
+            loss = self.loss(s)
+            self.{}
+            total += loss.item()
+        return total / len(states)
+"""
+_ELSE = """
+class Net(nn.Module):
+    def forward(self, x: torch.Tensor):
+        if {}:
+            y = x.mean()
+        else:
+            y = torch.tensor(0.0).to(x.device)
+        return x + y
+"""
+_LABELS = """
+class Head(nn.Module):
+    def loss(self, ious, limits):
+        far, near = ious > limits[0], ious < limits[1]
+        label = far.float()
+        among = {}
+        label[among] = ious[among] * 2 - 0.5
+        return label
+"""
+_LIMITS = """
+class Layer(nn.Module):
+    def forward(self, x: torch.Tensor):
+        if x.dtype == torch.float16 and (torch.isinf(x).any() or torch.isnan(x).any()):
+            {}
+        return x
+"""
+_PICKS = """
+class Head(nn.Module):
+    def prepare_for_loss(self, d):
+        at = d['at'].cpu()
+        {}
+        return {}
+"""
+_FLOAT = "float(loss.detach().cpu().numpy())"
+_MADE = (
+    "class Net(nn.Module):\n    def forward(self, x: torch.Tensor, n: int):\n        return x * {}"
+)
+
+
+@pytest.mark.parametrize(
+    ("rule", "text", "new"),
+    [
+        # Lightning makes a tensor of a number; another ``log`` may want numbers
+        (
+            "NPU214",
+            _LOSS.format("self.log('a', loss.item(), on_epoch=True)"),
+            "'a', loss.detach(),",
+        ),
+        (
+            "NPU214",
+            _LOSS.format("self.log(name='a', value=loss.item(), on_step=True)"),
+            "=loss.detach(),",
+        ),
+        (
+            "NPU214",
+            _LOSS.format("self.log_dict({'a': loss.item()}, prog_bar=True)"),
+            "loss.detach()}",
+        ),
+        ("NPU214", _LOSS.format("self.log('a', loss.item())"), ""),
+        ("NPU214", _LOSS.format("self.log('a', 2 * loss.item(), on_epoch=True)"), ""),
+        (
+            "NPU214",
+            _UPDATE.format("update_net", "optimizer_update(self.opt, loss)"),
+            "loss.detach().float()",
+        ),
+        ("NPU214", _UPDATE.format("count_up", "optimizer_update()"), None),
+        # of ten steps nine go there, but nobody knows how many where something is missing
+        ("NPU219", _ELSE.format("self.step % 10 == 0"), "torch.zeros((), device=x.device)"),
+        ("NPU219", _ELSE.format("self.kernel(x)"), None),
+        (
+            "NPU219",
+            _MADE.format("torch.tensor(1.0, requires_grad=True, device=x.device)"),
+            "requires_grad=True",
+        ),
+        ("NPU219", _MADE.format("torch.tensor(1.0, pin_memory=True, device=x.device)"), None),
+        ("NPU212", _MADE.format("torch.linspace(0.0, 1.0, n).to(x.device)"), "n, device=x.device"),
+        ("NPU212", _MADE.format("torch.arange(x.max()).to(x.device)"), "x.max(), device=x.device"),
+        ("NPU212", _MADE.format("torch.full((n,), x.max()).to(x.device)"), None),
+        ("NPU212", _MADE.format("torch.zeros(0, n).to(x.device)"), None),
+        (
+            "NPU223",
+            _LABELS.format("(far == 0) & (near == 0)"),
+            "torch.where(among, ious * 2 - 0.5, label)",
+        ),
+        (
+            "NPU219",
+            _MADE.format("torch.tensor(range(n), device=x.device)"),
+            "arange(n, device=x.dev",
+        ),
+        ("NPU219", _MADE.format("torch.tensor([2 * i for i in range(n)]).to(x.device)"), ""),
+        ("NPU214", _PICKS.format("y = d['y'].long()", "y[at], at.numel()"), "at = d['at']\n"),
+        ("NPU214", _PICKS.format("y = d['y'].cpu()", "y[at], at.numel()"), None),
+        ("NPU214", _PICKS.format("y = d['y'].long()", "y[at], at"), None),
+        (
+            "NPU214",
+            _UPDATE.format("train_step", "opt.step()").replace("loss.item()", _FLOAT),
+            "loss.detach().float()",
+        ),
+        (
+            "NPU214",
+            _UPDATE.format("train_step", "opt.step()").replace("loss.item()", "float(s)"),
+            None,
+        ),
+        (
+            "NPU214",
+            _MADE.format("2, {'loss': x.mean().item()}").replace("forward", "train_step"),
+            "x.mean().detach()",
+        ),
+        (
+            "NPU214",
+            _MADE.format("2, {'size': x.mean().item()}").replace("forward", "train_step"),
+            None,
+        ),
+        ("NPU217", _LIMITS.format("x = torch.clamp(x, min=-65000, max=65000)"), ""),
+        ("NPU217", _LIMITS.format("x = self.widen(x)"), None),
+        ("NPU223", _LABELS.format("limits & 3"), None),
+    ],
+)
+def test_what_a_step_does_is_written_where_nobody_wants_numbers(
+    rule: str, text: str, new: str | None
+) -> None:
+    sites = found(text, rule)
+    assert bool(sites) is (new is not None)
+    if sites:
+        changed = [site.rewrite.direct if site.rewrite else "" for site in sites]
+        assert any((new or "") in text for text in changed)
+        assert any(changed) is bool(new)
+
+
+@pytest.mark.parametrize(("value", "count"), [("lowest(x.dtype)", 1), ("lowest(x, x.dtype)", 0)])
+def test_what_is_made_of_a_dtype_is_a_number(value: str, count: int) -> None:
+    text = f"def f(x: torch.Tensor, mask: torch.Tensor):\n    x[mask] = {value}\n    return x\n"
+    assert len([*find_sites("import torch\n" + text, [MASKED])]) == count

@@ -331,7 +331,7 @@ def train(model, loader, optimizer, device):
     ("read", "told", "written"),
     [
         ("loss.detach().cpu().numpy().item()", 1, "loss.detach().clone()"),
-        ("float(loss.detach().cpu().numpy())", 1, ""),
+        ("float(loss.detach().cpu().numpy())", 1, "loss.detach().clone()"),
         ("loss.detach().cpu().numpy()[()].item()", 0, ""),  # an array has no detach()
         ("float(np.mean(y.numpy()))", 0, ""),
     ],

@@ -49,7 +49,9 @@ def keep_until_read(
         return None
     outer = _taken_by(here, outer, code)
     match outer:
-        case ast.AugAssign(ast.Name(name), ast.Add(), value) if _reads_in(value) == [code]:
+        case ast.AugAssign(ast.Name(name), ast.Add(), value) if value is code or _reads_in(
+            value
+        ) == [code]:
             form, new = FORM_ADDED, here.text_detached(tensor) + ("" if counts else ".float()")
             after = f"{name} = {'int' if counts else 'float'}({name})"
         case ast.Expr(ast.Call(ast.Attribute(ast.Name(name), "append"), [given])) if (

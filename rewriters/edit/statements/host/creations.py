@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from npufix.rewriters.edit.edit import Span
     from npufix.rewriters.edit.statements.surroundings import Surroundings
 
-_MAKERS = frozenset(
-    f"torch.{name}" for name in ("arange", "eye", "full", "linspace", "ones", "zeros")
-)
+_RANGES = frozenset({"arange", "linspace"})
+_MAKERS = frozenset(f"torch.{name}" for name in {*_RANGES, "eye", "full", "ones", "zeros"})
 _GIVEN = frozenset({"dtype", "end", "fill_value", "m", "n", "size", "start", "step", "steps"})
 """Arguments that say nothing of where, and ask for no gradient."""
 _COMPUTING = frozenset(
@@ -69,13 +68,15 @@ class _Made:
         """
         match code:
             case ast.Call(func, args, words) if self.here.flow.names.dotted(func) in _MAKERS:
-                if not {k.arg for k in words} <= _GIVEN or (args and self.here.is_tensor(args[-1])):
+                name = last_name(code.func)
+                filled = name != "arange" and args and self.here.is_tensor(args[-1])
+                if filled or not {k.arg for k in words} <= _GIVEN:
                     raise _OtherSourceError
-                if last_name(code.func) != "arange" and any(_holds_none(arg) for arg in args[:1]):
+                if name not in _RANGES and any(_holds_none(arg) for arg in args[:1]):
                     raise _OtherSourceError  # nothing is copied
                 self._refuse_double(k.value for k in words)
                 self.makers.append(code)
-                if last_name(code.func) == "arange":
+                if name == "arange":
                     self.steps += _starts_and_steps(code)
             case ast.Call(ast.Attribute(owner, name), args, words) if name in _COMPUTING:
                 self._refuse_double(k.value for k in words)

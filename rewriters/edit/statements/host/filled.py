@@ -60,6 +60,7 @@ def fill(  # noqa: C901, PLR0912 - one case a way to make it
         case ast.Call(ast.Attribute(owner, "tensor" | "as_tensor"), [data]) if given.keys() <= {
             "device",
             "dtype",
+            "requires_grad",
         }:
             made = f"{here.text(owner)}.full"
         case ast.Call(ast.Attribute(owner, kind), [ast.List([one]) as data]) if (
@@ -151,6 +152,8 @@ def count_up(here: Surroundings, code: ast.Call) -> Proposal | None:
             "device",
             "dtype",
         }:
+            if (limits := _range_of(data)) is not None and _is_exact(given.get("dtype")):
+                return _range(here, whole, owner, limits, given)
             numbers = _list_numbers(data)
         case ast.Call(ast.Attribute(owner, "LongTensor"), [data]) if given.keys() == {"device"}:
             numbers = _list_numbers(data)
@@ -167,6 +170,39 @@ def count_up(here: Surroundings, code: ast.Call) -> Proposal | None:
     rest = [f"{name}={_text(here, value)}" for name, value in given.items()]
     text = f"{here.text(owner)}.arange({', '.join([*between, *rest])})"
     return Proposal(whole, form="listed", changes=(Change(here.span(whole), text),), shown=text)
+
+
+def _range_of(data: ast.expr) -> ast.Call | None:
+    """Return ``range(n)`` of ``list(range(n))`` and of ``[i for i in range(n)]``."""
+    match data:
+        case ast.Call(ast.Name("range"), [_, *_], []):
+            return data
+        case ast.Call(ast.Name("list"), [inner], []):
+            return _range_of(inner)
+        case ast.ListComp(ast.Name(name), [ast.comprehension(ast.Name(each), inner, [])]):
+            return _range_of(inner) if name == each else None
+    return None
+
+
+def _range(
+    here: Surroundings,
+    whole: ast.Call,
+    owner: ast.expr,
+    limits: ast.Call,
+    given: Mapping[str | None, ast.expr],
+) -> Proposal | None:
+    """Return ``torch.arange(n, device=d)`` for ``torch.tensor(range(n), device=d)``."""
+    if "device" not in given:
+        return None
+    rest = [f"{name}={_text(here, value)}" for name, value in given.items()]
+    text = f"{here.text(owner)}.arange({', '.join([*map(here.text, limits.args), *rest])})"
+    return Proposal(
+        whole,
+        form="ranged",
+        changes=(Change(here.span(whole), text),),
+        shown=text,
+        proven=frozenset({"some-numbers"} if "dtype" in given else ()),
+    )
 
 
 def fill_parts(here: Surroundings, code: ast.Call) -> Proposal | None:

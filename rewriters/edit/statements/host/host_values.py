@@ -27,7 +27,6 @@ from npufix.rewriters.edit.statements.host.iterated_values import (
 )
 from npufix.rewriters.edit.statements.host.logged_values import (
     ONLY_LOGGED,
-    find_finite_tests,
     find_logged,
     is_copied_for_log,
 )
@@ -47,10 +46,15 @@ from npufix.rewriters.edit.statements.host.of_host import (
     iterated,
 )
 from npufix.rewriters.edit.statements.host.repeats import find_repeats
-from npufix.rewriters.edit.statements.host.round_trips import comes_back, computed_by_numpy
+from npufix.rewriters.edit.statements.host.round_trips import (
+    comes_back,
+    computed_by_numpy,
+    pick_there,
+)
 from npufix.rewriters.edit.statements.host.row_reads import read_of_rows, rows_read
 from npufix.rewriters.edit.statements.host.seldom import decides, is_default, is_rare, is_seldom
 from npufix.rewriters.edit.statements.host.waits.either import limit_either
+from npufix.rewriters.edit.statements.host.waits.finite import find_finite_tests
 from npufix.rewriters.edit.statements.host.waits.limits import (
     LIMITING,
     LIMITS,
@@ -183,6 +187,8 @@ def is_kept_there(here: Surroundings, code: ast.Call) -> bool:
 def _what_to_do(here: Surroundings, read: Read) -> Proposal | None:
     if read.how in ON_HOST and comes_back(here, read.code):
         return None if is_seldom(here, read.code) else Proposal(read.code, _ROUND_TRIP)
+    if read.how == "cpu" and (there := pick_there(here, read.code, read.tensor)) is not None:
+        return there
     if read.how == "cpu" and is_assigned(here, read.code):
         return Proposal(read.code, OF_ALL_LAYERS)
     if read.how == "cpu" and is_result(here, read.code) and not is_copied_for_log(here, read.code):

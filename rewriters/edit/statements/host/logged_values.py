@@ -7,8 +7,13 @@ import re
 from typing import TYPE_CHECKING, TypeGuard
 
 from npufix.rewriters.edit.statements.host.accumulated import is_left_as_made, keep_until_read
-from npufix.rewriters.edit.statements.host.of_host import is_of_host
-from npufix.rewriters.edit.statements.host.seldom import is_seldom
+from npufix.rewriters.edit.statements.host.waits.finite import (
+    FINITE,
+    FOR_FINITE,
+    LEARNS,
+    asks_finite,
+    stops,
+)
 from npufix.rewriters.edit.statements.host.waits.losses import is_named_loss
 from npufix.rewriters.edit.statements.host.waits.returned import FOR_CALLER
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
@@ -17,8 +22,6 @@ from npufix.rewriters.facts.steps.classes import is_told
 from npufix.rewriters.graph.modules.syntax import last_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from npufix.rewriters.edit.statements.surroundings import Surroundings
 
 _LOGS = re.compile(
@@ -26,7 +29,6 @@ _LOGS = re.compile(
 )
 _LOGS_IN = re.compile(r"(?i)(^|_)(logs?|logging|metrics)(_|$)")
 _STATISTICS = re.compile(r"(^|_)([Ss]tats|[Ss]tatistics)$|[a-z](Stats|Statistics)$")
-_LEARNS = re.compile(r"(?i)(^|_)(loss(es)?|train|training|batch_metrics|step)(_|$)")
 _LOGGERS = re.compile(
     r"(?i)(^|_)(history|logger|meters?|monitor|pbar|progress|recorder|stats?|tracker|writer)(_|$)"
 )
@@ -45,17 +47,7 @@ _FOR_METERS = (
     "torch.stack(values).tolist(), or let the meters keep x.detach(), and read it where they are "
     "printed"
 )
-_FOR_FINITE = (
-    "the host waits in every step to see that the loss is finite: look where it is logged, every N "
-    "steps, or keep the answer on the device (bad |= ~torch.isfinite(loss)) and read that there"
-)
-_FOR_SKIP = (
-    "the host waits in every step to know whether it is left out: look every N steps, or go on and "
-    "leave it out on the device, with gradients of zero where they are not finite: "
-    "p.grad.nan_to_num_(0, 0, 0) of each parameter before optimizer.step(), which still moves by "
-    "its momentum"
-)
-ONLY_LOGGED = frozenset({_FOR_LOG, _FOR_SUM, _FOR_FINITE, FOR_CALLER, _FOR_METERS})
+ONLY_LOGGED = frozenset({_FOR_LOG, _FOR_SUM, FOR_FINITE, FOR_CALLER, _FOR_METERS})
 """What is to be done with values that people read."""
 FORM_LOGGED = "logged"
 _KEPT = re.compile(
@@ -64,12 +56,12 @@ _KEPT = re.compile(
 """What a dictionary of values to log is called: ``tb_dict["loss"] = loss.item()``."""
 _ONE_STEP = frozenset({"backward", "forward", "train_step", "training_step"})
 """What runs in each step, and adds up what it comes to: ``self.losses += loss.item()``."""
+_LIGHTNING = frozenset({"lightning", "pytorch_lightning"})
+_OF_LIGHTNING = frozenset({"on_epoch", "on_step", "prog_bar", "rank_zero_only", "sync_dist"})
+"""What Lightning's ``self.log`` alone is told besides."""
 _REDUCES = frozenset({"mean", "sum"})
-_FINITE = frozenset({"isfinite", "isinf", "isnan"})
 _OVER_RANKS = re.compile(r"(^|_)reduce(_|$)")
 """What makes the mean of all ranks of a number, for a log as well."""
-_LOSSES = re.compile(r"sum\(\w*loss\w*\.values\(\)\)|\bclip_grad_norm_\(")
-"""What is a tensor, though nothing tells: the losses of a dictionary, the norm of gradients."""
 
 
 def find_logged(  # noqa: C901, PLR0911, PLR0912 - one case a way
@@ -85,7 +77,7 @@ def find_logged(  # noqa: C901, PLR0911, PLR0912 - one case a way
     if how not in {"item", "float", "int"}:
         copied = _keep_copy(here, code, tensor) if how == "cpu" else None
         return copied or _tell_rows(here, code)
-    if how == "item":
+    if how == "item" or (how == "float" and is_named_loss(_whole_value(tensor))):
         stays = keep_until_read(here, code, tensor, counts=counts)
         if stays is not None:
             return stays
@@ -95,12 +87,14 @@ def find_logged(  # noqa: C901, PLR0911, PLR0912 - one case a way
             return None  # ``parts.append(rows[start : start + n.item()])``
         inner = outer
         match outer:
-            case ast.Call(function) if last_name(function) in _FINITE:
-                return Proposal(code, _FOR_FINITE) if _stops(here, outer) else None
+            case ast.Call(function) if last_name(function) in FINITE:
+                return Proposal(code, FOR_FINITE) if stops(here, outer) else None
             case ast.Call(ast.Name("dict"), [], words) if _is_kept_in(
                 here, outer, [word.value for word in words]
             ):
                 return _keep_or_tell(here, code, tensor, how, outer)
+            case ast.Call() if _tells_lightning(here, outer, code):
+                return _put(here, code, tensor, "", {"log-takes-tensors"})
             case ast.Call(ast.Attribute(_, name) | ast.Name(name)) if _LOGS.match(name):
                 used = name == "update" and not isinstance(here.parents.get(id(outer)), ast.Expr)
                 used = used or (name == "append" and _is_decided_by(here, outer))
@@ -109,7 +103,13 @@ def find_logged(  # noqa: C901, PLR0911, PLR0912 - one case a way
                 return Proposal(code, _FOR_LOG)  # ``self._stats(loss.item(), scores)``
             case ast.JoinedStr():
                 return Proposal(code, _FOR_LOG)
-            case ast.Dict(values=values) if _is_kept_in(here, outer, values):
+            case ast.Dict() if isinstance(above := here.parents.get(id(outer)), ast.Call) and (
+                _tells_lightning(here, above, outer)
+            ):
+                return _put(here, code, tensor, "", {"log-takes-tensors"})
+            case ast.Dict(values=values) if _is_kept_in(here, outer, values) or _is_loss_returned(
+                here, outer, code
+            ):
                 return _keep_or_tell(here, code, tensor, how, outer)
             case ast.AugAssign(kept, ast.Add()) if here.loop_of(outer) is not None or isinstance(
                 kept, ast.Attribute
@@ -120,8 +120,8 @@ def find_logged(  # noqa: C901, PLR0911, PLR0912 - one case a way
                 return _keep_or_tell(here, code, tensor, how, outer)
             case ast.Assign([ast.Name(name)], value) if value is code or _falls_back(value):
                 watched = _is_only_logged(here, name)
-                finite = watched and any(_asks_finite(here, n) for n in here.nodes if _is(n, name))
-                return Proposal(code, _FOR_FINITE if finite else _FOR_LOG) if watched else None
+                finite = watched and any(asks_finite(here, n) for n in here.nodes if _is(n, name))
+                return Proposal(code, FOR_FINITE if finite else _FOR_LOG) if watched else None
             case ast.stmt():
                 break
     return None
@@ -150,7 +150,7 @@ def _tell_rows(here: Surroundings, code: ast.Call) -> Proposal | None:
         case ast.Assign([ast.Subscript(kept)], value) | ast.Expr(
             ast.Call(ast.Attribute(ast.Subscript(kept), "extend"), [value])
         ) if value is code:
-            learns = _LEARNS.search(here.flow.function.name) is not None
+            learns = LEARNS.search(here.flow.function.name) is not None
             if learns and _KEPT.search(last_name(kept) or ""):
                 return None if here.loop_of(code) is not None else Proposal(code, _FOR_LOG)
     return None
@@ -171,7 +171,7 @@ def is_copied_for_log(here: Surroundings, code: ast.Call) -> bool:
     """Tell whether a step copies a number for its log: ``metrics["reward"] = x.mean().cpu()``."""
     match here.parents.get(id(code)), code.func:
         case ast.Assign([ast.Subscript(kept)]), ast.Attribute(made, "cpu"):
-            learns = _LEARNS.search(here.flow.function.name) and _KEPT.search(last_name(kept))
+            learns = LEARNS.search(here.flow.function.name) and _KEPT.search(last_name(kept))
             of = _whole_value(made)
             return bool(learns) and isinstance(of, ast.Call) and last_name(of.func) in _REDUCES
     return False
@@ -195,71 +195,6 @@ def _is_listed(here: Surroundings, kept: ast.expr) -> bool:
         and named in map(ast.unparse, call.args)
         for call in here.nodes
     )
-
-
-def find_finite_tests(here: Surroundings) -> Iterator[Proposal]:
-    """Yield ``if not math.isfinite(loss):`` of a tensor, which Python makes a number of.
-
-    So it does of ``if torch.isnan(loss): continue``, where a step is left out.
-    """
-    for node in here.nodes:
-        match node:
-            case ast.If(test, [*_, ast.Continue() | ast.Return(None | ast.Constant(None))], []):
-                if _asks_loss(here, test) and not is_seldom(here, test):
-                    yield Proposal(node, _FOR_SKIP)
-            case ast.Call(ast.Attribute(ast.Name("math"), name), [ast.Name() as tensor], []):
-                if name in _FINITE and _is_loss(here, tensor) and _stops(here, node):
-                    yield Proposal(node, _FOR_FINITE)
-
-
-def _asks_loss(here: Surroundings, test: ast.expr) -> bool:
-    """Tell whether a training step asks torch whether its loss is finite: ``torch.isnan(loss)``."""
-    if here.loop_of(test) is None and _LEARNS.search(here.flow.function.name) is None:
-        return False
-    for call in ast.walk(test):
-        match call:
-            case ast.Call(ast.Attribute(owner, name) as function, given, []) if name in _FINITE:
-                by_torch = here.flow.names.dotted(function) == f"torch.{name}"
-                asked = given[0] if by_torch and len(given) == 1 else owner
-                named = isinstance(asked, ast.Name) and is_named_loss(asked)
-                plain = by_torch or (not given and here.is_tensor(asked) is True)
-                if named and plain and not is_of_host(here, asked):
-                    return True
-    return False
-
-
-def _is_loss(here: Surroundings, code: ast.Name) -> bool:
-    """Tell whether a name is a tensor in a loop, known as such or by what it is made of."""
-    value = here.value(code)
-    if here.loop_of(code) is None or (value is not None and value.op == "item"):
-        return False
-    bound = [
-        n
-        for n in here.nodes
-        if isinstance(n, ast.Assign) and code.id in map(ast.unparse, n.targets)
-    ]
-    of_losses = bool(bound) and all(_LOSSES.match(here.text(n.value)) for n in bound)
-    return here.is_tensor(code) is True or of_losses
-
-
-def _stops(here: Surroundings, code: ast.AST) -> bool:
-    """Tell whether a test ends the program, or says that something is wrong: no step is skipped."""
-    inner = code
-    for outer in here.around(code):
-        if isinstance(outer, ast.Assert):
-            return True
-        if isinstance(outer, ast.If):
-            ends = [n for s in outer.body for n in ast.walk(s)]
-            return inner is outer.test and not any(
-                isinstance(n, (ast.Continue, ast.Break, ast.Return)) for n in ends
-            )
-        inner = outer
-    return False
-
-
-def _asks_finite(here: Surroundings, code: ast.AST) -> bool:
-    outer = here.parents.get(id(code))
-    return isinstance(outer, ast.Call) and last_name(outer.func) in _FINITE and _stops(here, outer)
 
 
 def _is(code: ast.AST, name: str) -> TypeGuard[ast.Name]:
@@ -311,7 +246,7 @@ def _is_only_logged(here: Surroundings, name: str) -> bool:
         and all(_is_start(here, n) for n in stores)
         and all(here.loop_of(n) is not None for n in stores)
         and all(
-            here.loop_of(n) is not None and (_is_log_of(here, n) or _asks_finite(here, n))
+            here.loop_of(n) is not None and (_is_log_of(here, n) or asks_finite(here, n))
             for n in told
         )
     )
@@ -383,15 +318,40 @@ def _keep(
     tensor = _whole_value(tensor)
     is_new = isinstance(tensor, ast.BinOp) or is_left_as_made(here, tensor)
     copied = "" if is_new else ".clone()"
+    return _put(here, code, tensor, copied, set())
+
+
+def _put(
+    here: Surroundings, code: ast.Call, tensor: ast.expr, copied: str, proven: set[str]
+) -> Proposal:
+    """Return a tensor of the device in place of the number that is read of it."""
     text = f"{here.text_detached(tensor)}{copied}"
-    proven = frozenset({"is-tensor"} if here.is_tensor(tensor) else ())
     return Proposal(
         code,
         form=FORM_LOGGED,
         changes=(Change(here.span(code), text),),
         shown=text,
         asked=(("x", here.text(tensor)),),
-        proven=proven,
+        proven=frozenset(proven | ({"is-tensor"} if here.is_tensor(tensor) else set())),
+    )
+
+
+def _tells_lightning(here: Surroundings, call: ast.Call, value: ast.expr) -> bool:
+    """Tell whether Lightning is handed a value, of which it makes a tensor of its own anyhow.
+
+    ``self.log("loss", value, prog_bar=True)``, and ``self.log_dict({"loss": loss.item()})``.
+    """
+    words = {word.arg for word in call.keywords}
+    modules = {module.partition(".")[0] for module in here.flow.names.imports.values()}
+    match call:
+        case ast.Call(ast.Attribute(ast.Name("self"), "log"), given, named):
+            handed = [*given[1:2], *(word.value for word in named if word.arg == "value")]
+        case ast.Call(ast.Attribute(ast.Name("self"), "log_dict"), given):
+            handed = given[:1]
+        case _:
+            return False
+    return value in handed and not (
+        words.isdisjoint(_OF_LIGHTNING) and modules.isdisjoint(_LIGHTNING)
     )
 
 
@@ -448,6 +408,16 @@ def _is_kept_in(here: Surroundings, code: ast.expr, values: list[ast.expr]) -> b
     """Tell whether a dictionary holds values to log: several that are read, or by its name."""
     named = _is_log(here.parents.get(id(_outermost(here, code))))
     return named or sum(map(_reads_one, values)) > 1
+
+
+def _is_loss_returned(here: Surroundings, kept: ast.Dict, code: ast.expr) -> bool:
+    """Tell whether a step of training returns its loss: ``return {"loss": loss.item()}``."""
+    keys = [k for k, v in zip(kept.keys, kept.values, strict=True) if v is code]
+    is_loss = any(isinstance(k, ast.Constant) and "loss" in str(k.value) for k in keys)
+    learns = LEARNS.search(here.flow.function.name) is not None
+    outer = here.parents.get(id(kept))
+    outer = here.parents.get(id(outer)) if isinstance(outer, ast.Tuple) else outer
+    return is_loss and learns and isinstance(outer, ast.Return)
 
 
 def _outermost(here: Surroundings, code: ast.expr) -> ast.expr:

@@ -6,8 +6,9 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.statements.host.of_host import ARITHMETIC, is_tensor
-from npufix.rewriters.edit.statements.proposal import Proposal
+from npufix.rewriters.edit.statements.host.of_host import ARITHMETIC, ON_HOST, is_tensor
+from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.facts.host_tensors import is_made_on_host
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.special import Op
 
@@ -105,3 +106,33 @@ def computed_by_numpy(here: Surroundings, code: ast.expr) -> Proposal | None:
     if not (computes and in_layer) or here.loop_of(code) is not None:
         return None
     return Proposal(code, _BY_NUMPY)
+
+
+def pick_there(here: Surroundings, code: ast.Call, tensor: ast.expr) -> Proposal | None:
+    """Return an index that stays on the device: ``k`` of ``k = k.cpu()``, then ``y[k]``.
+
+    Nothing else is done with it, but to count how many places it has.
+    """
+    value = here.value(code)
+    users = [] if value is None else here.users(value)
+    pairs = [u for u in users if u.op == Op.TUPLE]
+    users = [u for u in users if u.op != Op.TUPLE] + [w for u in pairs for w in here.users(u)]
+    picking = [u for u in users if u.op == Op.GETITEM and u.args[0] is not value]
+    counting = {"numel", "py:len", Op.SHAPE, Op.SIZE}
+    if not picking or any(u not in picking and u.op not in counting for u in users):
+        return None
+    owners = [user.args[0] for user in picking]
+    on_host = any(is_made_on_host(o) or any(p.op in ON_HOST for p in o.walk()) for o in owners)
+    if on_host or not all(o.op == Op.CAST or is_tensor(here, o) for o in owners):
+        return None
+    if any(o.node is value or o.node in pairs for o in here.flow.observables):
+        return None  # somebody else gets it
+    text = here.text(tensor)
+    return Proposal(
+        code,
+        form="picked",
+        changes=(Change(here.span(code), text),),
+        shown=text,
+        asked=(("x", text),),
+        proven=frozenset({"is-tensor"} if here.is_tensor(tensor) else ()),
+    )

@@ -20,7 +20,9 @@ _SELDOM = re.compile(
 _TELLS = re.compile(r"print|warn|log|debug|info|error|breakpoint|set_trace|save|dump")
 _TELLS_STEP = re.compile(r"^_*(log|print|save)_|step")
 """What a step calls as well: ``save_on_epoch_end_or_stepwise``."""
-_MENDS = frozenset({"masked_fill", "masked_fill_", "nan_to_num", "nan_to_num_", "where"})
+_MENDS = frozenset(
+    {"clamp", "clamp_", "masked_fill", "masked_fill_", "nan_to_num", "nan_to_num_", "where"}
+)
 _ANSWER = re.compile(r"\.(all|any)\(\)")
 _SAYS = frozenset({"debug", "error", "info", "print", "warn", "warning"})
 _KINDS = frozenset({"hasattr", "isinstance", "is_tensor"})
@@ -182,8 +184,8 @@ def _is_rare_branch(here: Surroundings, test: ast.expr, *, is_body: bool) -> boo
         both = len(parts) > 1 and isinstance(getattr(test, "op", None), ast.And)
         asked = [p for p in parts if not (both and _is_setting(p) and "None" not in here.text(p))]
         return any(_RARE.search(here.text(part)) for part in asked)
-    if _is_setting(test):
-        return False
+    if _is_setting(test) or any(isinstance(n, ast.Mod) for n in ast.walk(test)):
+        return False  # ``if step % 10 == 0: ... else:``, where nine of ten steps go
     return not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.NotIn)
 
 

@@ -320,7 +320,7 @@ def _is_nothing_or_seldom(here: Surroundings, code: ast.Call, data: ast.expr) ->
 
 def _is_copied(here: Surroundings, made: ast.Call) -> bool:
     """Tell whether a number is made on the device by name, in each step, as others may be."""
-    plain = not {k.arg for k in made.keywords} - {"device", "dtype"}
+    plain = not {k.arg for k in made.keywords} - {"device", "dtype", "requires_grad"}
     return plain and here.is_hot and not is_rare(here, made)
 
 

@@ -47,9 +47,11 @@ def find_returned(here: Surroundings, code: ast.Call) -> Proposal | None:
 def _is_returned_by_step(here: Surroundings, code: ast.Call) -> bool:
     """Tell whether what takes a step returns its loss: ``loss.backward()``, ``step()``, and then.
 
-    ``return loss.item(), meta``
+    ``return loss.item(), meta``. So does a layer that hands it out beside what it computes.
     """
     calls = {last_name(n.func) for n in here.nodes if isinstance(n, ast.Call)}
     outer = here.parents.get(id(code))
     listed = isinstance(outer, ast.Tuple) and isinstance(here.parents.get(id(outer)), ast.Return)
+    if here.flow.function.name == "forward":
+        return listed
     return {"backward", "step"} <= calls and (listed or isinstance(outer, ast.Return))
