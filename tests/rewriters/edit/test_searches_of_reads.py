@@ -356,3 +356,55 @@ def clean(mask):
 """
     (site,) = find_sites("import torch\n" + text, [MASKED])
     assert (site.occasion is Occasion.HOST) == is_array
+
+
+@pytest.mark.parametrize(
+    ("before", "code", "occasion"),
+    [
+        ("", "m[m == -100] = 0", Occasion.STEP),
+        ("if mode == 'train':", "m[m == -100] = 0", Occasion.STEP),
+        ("if mode in ['dev', 'test']:", "m[m == -100] = 0", Occasion.ASIDE),
+        ("if split == 'val_loss' and self.n > 1:", "m[m == -100] = 0", Occasion.ASIDE),
+        ("if self.first:", "m[m == -100] = 0; self.first = False", Occasion.ASIDE),
+        ("if self.first:", "m[m == -100] = 0; self.first = True", Occasion.STEP),
+        ("if not self.made:", "self.mark(m); self.made = True", Occasion.ASIDE),
+        ("if not self.made:", "self.mark(m)", Occasion.STEP),
+    ],
+)
+def test_a_branch_that_is_taken_once_or_beside_steps_is_no_step(
+    before: str, code: str, occasion: Occasion
+) -> None:
+    text = f"""
+import torch
+class Net(torch.nn.Module):
+    def forward(self, m: torch.Tensor, mode, split):
+        {before or "if True:"}
+            {code}
+        return m
+"""
+    if "self.mark" in code:
+        text += "    def mark(self, m: torch.Tensor):\n        m[m == -100] = 0\n"
+    assert [s.occasion for s in find_sites(text, [MASKED])] == [occasion]
+
+
+@pytest.mark.parametrize(
+    ("method", "on_host"),
+    [
+        ("def fit(self, batch: DataProto): return batch.n", True),
+        ("def fit(self, batch: DataProto): return batch.to(self.device)", False),
+        ("async def fit(self): return await self.ask(self.tokenizer.encode(self.text))", True),
+        ("async def fit(self, x): return await self.ask(x)", False),
+        ("async def fit(self, x): return await self.ask(self.tokenizer(x.to('npu')))", False),
+        ("async def fit(self, x): return await self.ask(self.tokenizer(x.to(torch.int)))", True),
+    ],
+)
+def test_what_drives_others_computes_on_the_host(method: str, *, on_host: bool) -> None:
+    text = f"""
+import torch
+class Driver:
+    {method}
+    def compute_mask(self, m: torch.Tensor):
+        m[m == -100] = 0
+"""
+    (site,) = find_sites(text, [MASKED])
+    assert (site.occasion is Occasion.HOST) == on_host
