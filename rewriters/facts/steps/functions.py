@@ -40,7 +40,7 @@ _ON_DEVICE = frozenset(
 """What a class calls that computes on a device of its own."""
 _FOR_HOST = re.compile(
     r"_*collate(_.*)?|\w+_collate(_fn)?|_*data_collator(_\w+)?|\w*_getitem(_.*|__)?|worker_init_fn|\w+_(?<!to_)cpu"
-    r"|_*get_(m?rope|position)_index(_\w+)?"
+    r"|_*(\w+_)?get_(m?rope|position)_index(_\w+)?"
     r"|_*(de)?tokenize_(\w+_)?(text|prompt|caption|conversation|dialog(ue)?|message)s?(_\w+)?"
 )
 """What loads data, or stands beside its like for the device: ``connected_components_cpu``.

@@ -408,3 +408,29 @@ class Driver:
 """
     (site,) = find_sites(text, [MASKED])
     assert (site.occasion is Occasion.HOST) == on_host
+
+
+def test_a_selection_waits_whether_or_not_it_is_asked_for() -> None:
+    text = """
+class Loss(nn.Module):
+    def compute_loss(self, td, done: torch.Tensor):
+        if done is not None and done.any():
+            left = td[~done.squeeze(-1)]
+        else:
+            left = td
+        return left
+"""
+    (site,) = found(text, "NPU217")
+    assert "select in either case" in site.problem
+    assert "torch.where" in found(text.replace("left = td\n", "left = -td\n"), "NPU217")[0].problem
+
+
+@pytest.mark.parametrize(("of", "told"), [("self.gate(x).topk(2, -1)[1]", 0), ("x.long()", 1)])
+def test_how_many_rows_an_expert_gets_nobody_knows_before(of: str, told: int) -> None:
+    text = f"""
+class Layer(nn.Module):
+    def forward(self, x: torch.Tensor):
+        sizes = torch.bincount({of}.flatten(), minlength=8).tolist()
+        return torch.split(x, sizes, dim=0)
+"""
+    assert len(found(text, "NPU214")) == told
