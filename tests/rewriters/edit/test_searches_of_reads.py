@@ -434,3 +434,20 @@ class Layer(nn.Module):
         return torch.split(x, sizes, dim=0)
 """
     assert len(found(text, "NPU214")) == told
+
+
+@pytest.mark.parametrize(("name", "told"), [("lens_cpu", 0), ("lens", 1)])
+def test_an_attribute_that_is_a_part_of_what_lies_on_the_host_does_so(name: str, told: int) -> None:
+    text = f"""
+class MetadataBuilder:
+    def __init__(self):
+        self.lens: torch.Tensor = None
+
+    def build(self, m):
+        {name} = m.{name}[1:] - m.{name}[:-1]
+        self.lens = {name}[: m.n]
+
+    def forward(self, x: torch.Tensor):
+        return x[:, : self.lens[1:].max().item()]
+"""
+    assert len(found(text, "NPU214")) == told
