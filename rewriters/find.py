@@ -25,7 +25,13 @@ from npufix.rewriters.edit.statements.searches import (
     write,
 )  # fmt: skip
 from npufix.rewriters.edit.statements.surroundings import TooLargeError
-from npufix.rewriters.facts.chosen import find_choice, is_reference, is_written, only_shows
+from npufix.rewriters.facts.chosen import (
+    find_choice,
+    is_reference,
+    is_written,
+    may_hand_on,
+    only_shows,
+)
 from npufix.rewriters.facts.occasions import is_hot, occasion
 from npufix.rewriters.facts.recorded_facts import RecordedFacts, aten_names
 from npufix.rewriters.facts.site_facts import SourceFacts
@@ -377,6 +383,7 @@ def _candidates(  # noqa: PLR0913, PLR0917 - same
     """Return what each rule may do at each place, one for each form that fits."""
     found: dict[tuple[str, int], list[_Candidate]] = {}
     may_be_chosen = _mentions_npu(source) or ".rms_norm(" in source or is_reference(flow)
+    may_be_chosen = may_be_chosen or may_hand_on(flow)
     for rule in rules:
         for form in rule.forms:
             for match in find(pattern_of(form.pattern), flow):

@@ -83,6 +83,7 @@ def translate(one: Any) -> Any:  # noqa: ANN401 - whatever rich prints
 def lines(text: Text, console: EnglishConsole, columns: int) -> Iterator[Text]:
     """Yield a text as lines of at most so many columns."""
     columns = max(1, columns)
+    cut: Iterable[Text]
     if layout.width(text.plain) <= columns and not {"\n", "\t"} & set(text.plain):
         cut = [text.copy()]
     elif current() == "en":

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 # Several names of one function in the tables of transformers and others.
 _SAME = {"swish": "silu", "gelu_python": "gelu", "gelu_pytorch_tanh": "gelu_tanh"}
 
+_OF_GEMMA = "hidden_activation"
+"""What the configurations of Gemma and its relatives call it, and nobody else's."""
+
 
 def activation(flow: FunctionFlow, node: Node) -> str | None:
     """Return the name of an activation, ``None`` if the package does not say which one it is.
@@ -73,6 +76,8 @@ def _text(key: ast.expr, method: FunctionNode, names: ModuleNames) -> str | None
                 if default is not None
             }
             # What a checkpoint sets instead is not in the program.
+            if not defaults and field == _OF_GEMMA:
+                return "gelu_pytorch_tanh?"
             return f"{defaults.pop()}?" if len(defaults) == 1 else None
     return None
 

@@ -159,10 +159,39 @@ def find_choice(flow: FunctionFlow, match: Match, form: Form | None) -> str:
         return ""
     beside: list[ast.AST] = [b for branch in _other_branches(flow, statement) for b in branch]
     beside += _other_choices(statement, match.evaluation.code)
-    called = _find_fused(flow, [*beside, *_instead_of_calls(flow)], wanted)
+    called = _handed_on(flow, statement)
+    called = called or _find_fused(flow, [*beside, *_instead_of_calls(flow)], wanted)
     if not called:
         called = next((c for f in _siblings(flow) if (c := _find_fused(flow, f.body, wanted))), "")
     return f"{called} stands beside it: somebody has chosen already" if called else ""
+
+
+def may_hand_on(flow: FunctionFlow) -> bool:
+    """Tell whether a function has a way out before its own code: ``if rope.is_fused: return``."""
+    tests = (n for n in flow.function.body if isinstance(n, ast.If))
+    return any(
+        isinstance(n.test, ast.Attribute) and isinstance(n.body[-1], ast.Return) for n in tests
+    )
+
+
+def _handed_on(flow: FunctionFlow, statement: ast.stmt) -> str:
+    """Return what all parameters are handed to where it says itself that it can do more.
+
+    ``if rope.is_fused: return rope(q, k, cos, sin)`` before the code for whoever cannot.
+    """
+    args = flow.function.args
+    needed = [a.arg for a in args.args[: len(args.args) - len(args.defaults)] if a.arg != "self"]
+    for node in flow.function.body:
+        if node.lineno >= statement.lineno:
+            break
+        match node:
+            case ast.If(test, [*_, ast.Return(ast.Call(called, given, keywords))]):
+                names = {ast.unparse(code) for code in (*given, *(k.value for k in keywords))}
+                text = ast.unparse(called)
+                asked = {ast.unparse(n.value) for n in walk(test) if isinstance(n, ast.Attribute)}
+                if len(needed) > 1 and names >= {*needed} and text in asked:
+                    return text
+    return ""
 
 
 def is_written(match: Match, form: Form) -> bool:

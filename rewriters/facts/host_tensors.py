@@ -97,9 +97,10 @@ def _meets_host(node: Node, seen: set[Node]) -> bool:
 def is_kept_on_host(flow: FunctionFlow, node: Node) -> bool:
     """Tell whether an attribute is a table of the host: ``self.age = torch.zeros(n)``.
 
-    What no module keeps is moved by nobody: all that it is assigned is made there, or of itself.
+    What no module keeps is moved by nobody: all that it is assigned is made there, or of itself,
+    or is a part of what is called so: ``lengths_cpu[:n]``.
     """
-    while node.op == Op.GETITEM:
+    while node.args and node.op in _OF_ONE | _STAYS:
         node = node.args[0]
     if node.op != Op.ATTR or flow.cls is None or node.args[0].value != "self":
         return False
@@ -107,14 +108,28 @@ def is_kept_on_host(flow: FunctionFlow, node: Node) -> bool:
         return False
     given = [value for _, value in list_assigned(flow.names, flow.cls, str(node.value))]
     own = re.compile(rf"self\.{node.value}(\[| [-+*/&|])")
+    given = [v for v in given if not (isinstance(v, ast.Constant) and v.value is None)]
     made = [v for v in given if v is None or not own.match(ast.unparse(v))]
     return bool(made) and all(
-        isinstance(v, ast.Call)
-        and (flow.names.dotted(v.func) or "").startswith("torch.")
+        _is_called_of_host(v)
+        if not isinstance(v, ast.Call)
+        else (flow.names.dotted(v.func) or "").startswith("torch.")
         and last_name(v.func) in _MADE
         and all(k.arg != "device" for k in v.keywords)
         for v in made
     )
+
+
+def _is_called_of_host(code: ast.expr | None) -> bool:
+    """Tell whether a name says where a tensor lies: ``starts_cpu[1:] - starts_cpu[:-1]``."""
+    match code:
+        case ast.Name(name) | ast.Attribute(_, name):
+            return name.endswith("_cpu")
+        case ast.Subscript(whole, _):
+            return _is_called_of_host(whole)
+        case ast.BinOp(left, _, right):
+            return _is_called_of_host(left) and _is_called_of_host(right)
+    return False
 
 
 def is_given_by_host(flow: FunctionFlow, node: Node) -> bool:

@@ -21,13 +21,12 @@ from npufix.rewriters.facts.steps.functions import (
     OF_TEXT,
     SAMPLES,
     computes,
-    is_for_old_torch,
     is_host_code,
-    is_warned_of,
     knows_device,
     list_given,
     list_repeated,
     moves_given,
+    runs_seldom,
     samples,
     takes_step,
     trains,
@@ -230,8 +229,7 @@ def _is_aside(flow: FunctionFlow, line: int) -> bool:
         or _is_beside_epochs(flow)
         or needs_gpu(flow)
         or is_kept(flow, line)
-        or is_for_old_torch(flow, line)
-        or is_warned_of(flow.function, line)
+        or runs_seldom(flow, line)
         or _is_beside_loop(flow, line)
         or _has_text_made(flow)
     )

@@ -102,6 +102,7 @@ _COUNTING_NAME = re.compile(
     r"|side|part|stage|bucket|shard|chunk|group|which|where|at|item|field|attr|option)s?",
 )
 # Methods of a dictionary, and what else returns a number.
+_ZEROS = frozenset({"new_zeros", "zero", "zeros", "zeros_like"})
 _RETURNS_NUMBER = re.compile(r"(^|_)(pad|unk|eos|bos|mask|blank)(_|$)")
 
 
@@ -271,6 +272,8 @@ class ValueKinds:
             return False
         if any(_COUNTING_NAME.fullmatch(n) for n in names):
             return False
+        if whole.args[2].value is True and str(whole.args[0].op).rstrip("_") in _ZEROS:
+            return False  # that would be the mask itself
         return isinstance(whole.args[2].value, float) or self._is_tensor(whole.args[0]) is True
 
     def _can_be_number(self, node: Node) -> bool:

@@ -368,6 +368,13 @@ def f(std):
         std[std == 0] = 1
     return std
 """,
+        # of a mask that would make the mask again
+        """
+def f(x: torch.Tensor, current: torch.Tensor, seen: torch.Tensor):
+    seen.zero_()
+    seen[current] = True
+    return seen[x]
+""",
         # some of the positions that were found
         """
 def f(x: torch.Tensor, ids: torch.Tensor, keep: torch.Tensor):

@@ -111,6 +111,36 @@ class Head(nn.Module):
     def forward(self, x):
         return self.boxes(x), self.classes(x)
 """,
+        # a setting joins them
+        """
+class Attention(nn.Module):
+    def __init__(self, dim, fused):
+        super().__init__()
+        self.fused = fused
+        self.q = nn.Linear(dim, dim)
+        self.k = nn.Linear(dim, dim)
+        self.v = nn.Linear(dim, dim)
+        self.qkv = nn.Linear(dim, 3 * dim)
+
+    def forward(self, x):
+        if self.fused:
+            q, k, v = self.qkv(x).chunk(3, dim=-1)
+        else:
+            q, k, v = self.q(x), self.k(x), self.v(x)
+        return q, k, v
+""",
+        # their biases are left out
+        """
+class Attention(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.q = nn.Linear(dim, dim)
+        self.k = nn.Linear(dim, dim)
+        self.v = nn.Linear(dim, dim)
+
+    def forward(self, x):
+        return F.linear(x, self.q.weight), F.linear(x, self.k.weight), F.linear(x, self.v.weight)
+""",
         # the widths stand elsewhere
         """
 class Attention(nn.Module):

@@ -49,6 +49,10 @@ _OF_NONE = (
     "labels count, (labels != ignored).sum().clamp(min=1), which is zero with gradients of zero "
     "where none does: a mean of nothing is NaN, and torch.where hands its gradient on"
 )
+_TWICE = (
+    "the host waits twice, for the answer and for how many rows x[mask] has: select in either "
+    "case, which takes all of them where none is left out"
+)
 _LOSS = re.compile(r"(?i)\w*(loss|criterion|cross_entropy)(_fn|_fct|_func)?")
 """What takes a mean of what counts, unless told otherwise: ``self.loss_fn(logits, labels)``."""
 _REDUCED = frozenset({"amax", "amin", "max", "mean", "min", "norm", "prod", "std", "sum"})
@@ -178,6 +182,11 @@ def _advise_on_large(here: Surroundings, branch: _Branch) -> Proposal:
     ):
         return Proposal(branch.code, _OF_NONE)
     arms = [here.value(arm) for arm in (branch.first, branch.second) if arm]
+    if len(arms) > 1 and any(
+        a and a.op == Op.GETITEM and a.args[0] is b and _picks(here, a)
+        for a, b in zip(arms, reversed(arms), strict=True)
+    ):
+        return Proposal(branch.code, _TWICE)
     by_zero = any(a and _is_zero(a) for a in arms) or _divides_by_tested(here, branch)
     return Proposal(branch.code, _BY_ZERO if by_zero else CHOOSE)
 

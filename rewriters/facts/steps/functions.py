@@ -32,13 +32,15 @@ _ON_HOST = re.compile(
 _WAITS_FOR_OTHERS = frozenset({"ray.get", "ray.wait", "torch.distributed.rpc.rpc_sync"})
 OF_TEXT = frozenset({"tokenizer", "processor"})
 """What is handed to those who turn text into numbers, or numbers into text."""
+_OWN_TEXT = frozenset(f"self.{name}" for name in OF_TEXT)
+_MESSAGE = re.compile(r"[a-z]Proto\b")
 _ON_DEVICE = frozenset(
     {"autocast", "backward", "cuda", "enable_grad", "inference_mode", "no_grad", "npu", "to"}
 )
 """What a class calls that computes on a device of its own."""
 _FOR_HOST = re.compile(
     r"_*collate(_.*)?|\w+_collate(_fn)?|_*data_collator(_\w+)?|\w*_getitem(_.*|__)?|worker_init_fn|\w+_(?<!to_)cpu"
-    r"|_*get_(m?rope|position)_index(_\w+)?"
+    r"|_*(\w+_)?get_(m?rope|position)_index(_\w+)?"
     r"|_*(de)?tokenize_(\w+_)?(text|prompt|caption|conversation|dialog(ue)?|message)s?(_\w+)?"
 )
 """What loads data, or stands beside its like for the device: ``connected_components_cpu``.
@@ -48,6 +50,9 @@ those who adapt them hand it ids of the host.
 """
 
 
+_EVALUATES = re.compile(
+    r"(?i)(dev|test|valid|val|validate|validation|eval|evaluate|evaluation)([_-].*)?"
+)
 _WARNS = frozenset({"error", "warn", "warning"})
 _OPTIMIZES = re.compile(r"(?i)(^|_)(opt|optim|optimi[sz]er)(_|$)")
 _BACKWARD = frozenset({"backward", "manual_backward"})
@@ -196,7 +201,7 @@ def _takes_message(function: FunctionNode) -> bool:
     """
     args = (*function.args.args, *function.args.kwonlyargs)
     kinds = (ast.unparse(a.annotation) for a in args if a.annotation is not None)
-    return any(re.search(r"[a-z]Proto\b", kind) is not None for kind in kinds)
+    return any(_MESSAGE.search(kind) is not None for kind in kinds)
 
 
 def _is_kernel(flow: FunctionFlow, decorator: ast.expr) -> bool:
@@ -224,12 +229,40 @@ def _drives_others(flow: FunctionFlow) -> bool:
     What they send back lies on the host; not so in an actor that computes, or moves, itself.
     """
     code = flow.function if flow.cls is None else flow.cls
-    calls = [node for node in nodes_of(code) if isinstance(node, ast.Call)]
+    nodes = nodes_of(code)
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
     waits = any((flow.names.dotted(call.func) or "") in _WAITS_FOR_OTHERS for call in calls)
-    return waits and not any(last_name(call.func) in _ON_DEVICE for call in calls)
+    if flow.cls is not None and not waits:
+        methods = [n for n in flow.cls.body if isinstance(n, ast.FunctionDef)]
+        waits = any(map(_takes_message, methods)) or _asks_texts(nodes)
+    return waits and not any(map(_is_of_device, calls))
 
 
-def is_warned_of(function: FunctionNode, line: int) -> bool:
+def _asks_texts(nodes: Iterable[ast.AST]) -> bool:
+    """Tell whether a class turns texts into numbers, and waits for who answers them: ``await``."""
+    nodes = list(nodes)
+    texts = {ast.unparse(n) for n in nodes if isinstance(n, ast.Attribute) and n.attr in OF_TEXT}
+    return not texts.isdisjoint(_OWN_TEXT) and any(isinstance(n, ast.Await) for n in nodes)
+
+
+def _is_of_device(call: ast.Call) -> bool:
+    """Tell whether a call says where something is computed: not so ``x.to(torch.int16)``."""
+    name = last_name(call.func)
+    to_kind = name == "to" and all(ast.unparse(a).startswith("torch.") for a in call.args)
+    return name in _ON_DEVICE and not (to_kind and call.args and not call.keywords)
+
+
+def runs_seldom(flow: FunctionFlow, line: int) -> bool:
+    """Tell whether a test lets a line run for an old torch, for what is wrong, or for a metric."""
+    function = flow.function
+    return (
+        _is_for_old_torch(flow, line)
+        or _is_warned_of(function, line)
+        or _is_evaluated(function, line)
+    )
+
+
+def _is_warned_of(function: FunctionNode, line: int) -> bool:
     """Tell whether a line runs where numbers are wrong, which the log is told: ``if n != len(x):``.
 
     Not so where something is missing, ``if kernel is None:``, or a setting says so. What replaces
@@ -248,6 +281,33 @@ def is_warned_of(function: FunctionNode, line: int) -> bool:
             calls = [s.value for s in block if isinstance(s, ast.Expr)]
             if any(isinstance(c, ast.Call) and last_name(c.func) in _WARNS for c in calls):
                 return True
+    return False
+
+
+def _is_evaluated(function: FunctionNode, line: int) -> bool:
+    """Tell whether a line runs where a mode says that nothing is trained: ``mode == "dev"``."""
+    return any(
+        isinstance(node, ast.If)
+        and node.body[0].lineno <= line <= (node.body[-1].end_lineno or line)
+        and _asks_for_evaluation(node.test)
+        for node in nodes_of(function)
+    )
+
+
+def _asks_for_evaluation(test: ast.expr) -> bool:
+    match test:
+        case ast.BoolOp(ast.Or(), parts):
+            return all(map(_asks_for_evaluation, parts))
+        case ast.BoolOp(ast.And(), parts):
+            return any(map(_asks_for_evaluation, parts))
+        case ast.Compare(_, [ast.Eq()], [ast.Constant(str(name))]):
+            return _EVALUATES.fullmatch(name) is not None
+        case ast.Compare(_, [ast.In()], [ast.List(parts) | ast.Tuple(parts) | ast.Set(parts)]):
+            names = [p.value for p in parts if isinstance(p, ast.Constant)]
+            given = [name for name in names if isinstance(name, str)]
+            return (
+                bool(given) and len(given) == len(parts) and all(map(_EVALUATES.fullmatch, given))
+            )
     return False
 
 
@@ -296,7 +356,7 @@ def list_given(function: FunctionNode) -> set[str]:
     return {arg.arg for arg in (*args.posonlyargs, *args.args, *args.kwonlyargs)}
 
 
-def is_for_old_torch(flow: FunctionFlow, line: int) -> bool:
+def _is_for_old_torch(flow: FunctionFlow, line: int) -> bool:
     """Tell whether a line is for a torch that lacks something: ``if hasattr(F, "gelu")``, else.
 
     So is a function that its module takes for an old one: ``if version < "1.7": silu = _silu``.

@@ -39,7 +39,26 @@ def is_kept(flow: FunctionFlow, line: int) -> bool:
     return any(
         _FIRST_STEP.fullmatch(ast.unparse(node.test))
         or _list_asked_for(node.test) & _list_set(node.body)
+        or _is_switched(node)
         for node in around
+    )
+
+
+def _is_switched(test: ast.If) -> bool:
+    """Tell whether a branch runs once: ``if self.is_first: self.is_first = False``."""
+    match test.test:
+        case ast.Attribute(ast.Name("self")) as flag:
+            last = False
+        case ast.UnaryOp(ast.Not(), ast.Attribute(ast.Name("self")) as flag):
+            last = True
+        case _:
+            return False
+    return any(
+        isinstance(s, ast.Assign)
+        and isinstance(s.value, ast.Constant)
+        and s.value.value is last
+        and ast.unparse(flag) in map(ast.unparse, s.targets)
+        for s in test.body
     )
 
 
@@ -91,7 +110,7 @@ def _is_called_to_keep(flow: FunctionFlow) -> bool:
     ``if n > self.n: self.update(n)`` of ``def update(self, n): self.n = n``.
     """
     name, made = flow.function.name, _list_set(flow.function.body)
-    if flow.cls is None or name == "forward" or not made:
+    if flow.cls is None or name == "forward":
         return False
     text = f"self.{name}"
     calls = [
@@ -102,7 +121,7 @@ def _is_called_to_keep(flow: FunctionFlow) -> bool:
     asked = {
         id(inner)
         for code in nodes_of(flow.cls)
-        if isinstance(code, ast.If) and _list_asked_for(code.test) & made
+        if isinstance(code, ast.If) and (_list_asked_for(code.test) & made or _is_switched(code))
         for inner in walk(*code.body)
     }
     return bool(calls) and all(id(call) in asked for call in calls)

@@ -506,3 +506,98 @@ def test_what_a_step_does_is_written_where_nobody_wants_numbers(
 def test_what_is_made_of_a_dtype_is_a_number(value: str, count: int) -> None:
     text = f"def f(x: torch.Tensor, mask: torch.Tensor):\n    x[mask] = {value}\n    return x\n"
     assert len([*find_sites("import torch\n" + text, [MASKED])]) == count
+
+
+@pytest.mark.parametrize(
+    ("before", "code", "occasion"),
+    [
+        ("", "m[m == -100] = 0", Occasion.STEP),
+        ("if mode == 'train':", "m[m == -100] = 0", Occasion.STEP),
+        ("if mode in ['dev', 'test']:", "m[m == -100] = 0", Occasion.ASIDE),
+        ("if split == 'val_loss' and self.n > 1:", "m[m == -100] = 0", Occasion.ASIDE),
+        ("if self.first:", "m[m == -100] = 0; self.first = False", Occasion.ASIDE),
+        ("if self.first:", "m[m == -100] = 0; self.first = True", Occasion.STEP),
+        ("if not self.made:", "self.mark(m); self.made = True", Occasion.ASIDE),
+        ("if not self.made:", "self.mark(m)", Occasion.STEP),
+    ],
+)
+def test_a_branch_that_is_taken_once_or_beside_steps_is_no_step(
+    before: str, code: str, occasion: Occasion
+) -> None:
+    text = f"""
+import torch
+class Net(torch.nn.Module):
+    def forward(self, m: torch.Tensor, mode, split):
+        {before or "if True:"}
+            {code}
+        return m
+"""
+    if "self.mark" in code:
+        text += "    def mark(self, m: torch.Tensor):\n        m[m == -100] = 0\n"
+    assert [s.occasion for s in find_sites(text, [MASKED])] == [occasion]
+
+
+@pytest.mark.parametrize(
+    ("method", "on_host"),
+    [
+        ("def fit(self, batch: DataProto): return batch.n", True),
+        ("def fit(self, batch: DataProto): return batch.to(self.device)", False),
+        ("async def fit(self): return await self.ask(self.tokenizer.encode(self.text))", True),
+        ("async def fit(self, x): return await self.ask(x)", False),
+        ("async def fit(self, x): return await self.ask(self.tokenizer(x.to('npu')))", False),
+        ("async def fit(self, x): return await self.ask(self.tokenizer(x.to(torch.int)))", True),
+    ],
+)
+def test_what_drives_others_computes_on_the_host(method: str, *, on_host: bool) -> None:
+    text = f"""
+import torch
+class Driver:
+    {method}
+    def compute_mask(self, m: torch.Tensor):
+        m[m == -100] = 0
+"""
+    (site,) = find_sites(text, [MASKED])
+    assert (site.occasion is Occasion.HOST) == on_host
+
+
+def test_a_selection_waits_whether_or_not_it_is_asked_for() -> None:
+    text = """
+class Loss(nn.Module):
+    def compute_loss(self, td, done: torch.Tensor):
+        if done is not None and done.any():
+            left = td[~done.squeeze(-1)]
+        else:
+            left = td
+        return left
+"""
+    (site,) = found(text, "NPU217")
+    assert "select in either case" in site.problem
+    assert "torch.where" in found(text.replace("left = td\n", "left = -td\n"), "NPU217")[0].problem
+
+
+@pytest.mark.parametrize(("of", "told"), [("self.gate(x).topk(2, -1)[1]", 0), ("x.long()", 1)])
+def test_how_many_rows_an_expert_gets_nobody_knows_before(of: str, told: int) -> None:
+    text = f"""
+class Layer(nn.Module):
+    def forward(self, x: torch.Tensor):
+        sizes = torch.bincount({of}.flatten(), minlength=8).tolist()
+        return torch.split(x, sizes, dim=0)
+"""
+    assert len(found(text, "NPU214")) == told
+
+
+@pytest.mark.parametrize(("name", "told"), [("lens_cpu", 0), ("lens", 1)])
+def test_an_attribute_that_is_a_part_of_what_lies_on_the_host_does_so(name: str, told: int) -> None:
+    text = f"""
+class MetadataBuilder:
+    def __init__(self):
+        self.lens: torch.Tensor = None
+
+    def build(self, m):
+        {name} = m.{name}[1:] - m.{name}[:-1]
+        self.lens = {name}[: m.n]
+
+    def forward(self, x: torch.Tensor):
+        return x[:, : self.lens[1:].max().item()]
+"""
+    assert len(found(text, "NPU214")) == told

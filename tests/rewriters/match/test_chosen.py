@@ -11,6 +11,12 @@ NORM = "x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * w"
 NPU = "torch_npu.npu_rms_norm(x, w, 1e-6)[0]"
 
 CHOSEN = {
+    "what tells what it can do": f"""
+        def f(x, w):
+            if norm.is_fast:
+                return norm(x, w)
+            return {NORM}
+    """,
     "a flag": f"""
         def f(x, w, args):
             if args.use_fused_rmsnorm:
@@ -115,6 +121,12 @@ def test_what_falls_back_is_left_alone(beside: str) -> None:
 
 
 LEFT = {
+    "another way for some": f"""
+        def f(x, w):
+            if norm.is_whole:
+                return norm(x)
+            return {NORM}
+    """,
     "another operator": f"""
         def f(x, w, fast):
             if fast:

@@ -319,6 +319,8 @@ def test_an_activation_that_nothing_proves_is_a_word_of_the_user() -> None:
     (site,) = sites(body + config.format("gelu"))
     assert site.rule.id == "NPU110"
     assert sites(body + config.format("relu")) == []
+    (site,) = sites(body.replace("hidden_act]", "hidden_activation]"))
+    assert site.rule.id == "NPU110"  # Gemma
 
 
 def test_two_branches_that_share_a_product_are_two_sites() -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.proposal import Proposal
 from npufix.rewriters.graph.attributes import is_made_once, list_assigned
-from npufix.rewriters.graph.modules.syntax import nodes_of
+from npufix.rewriters.graph.modules.syntax import nodes_of, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,6 +22,8 @@ _OF_ATTENTION = re.compile(r"(?i)(^|_)(to_?|w)?[qkv]s?(_|\d|proj|lin|$)|query|ke
 """Whoever else has three layers of one input gains less than new names in checkpoints cost."""
 NAMES_ARE_FIXED = r"\b(PreTrainedModel|modeling_utils|_tp_plan|ColumnParallel\w*)\b"
 """What says that the layers of a model are called by others: checkpoints, plans, adapters."""
+_JOINED = re.compile(r"(?i)q_?k_?v|(^|_)k_?v(_|$)")
+"""What one layer for several is called."""
 _FUNCTIONS = frozenset({"torch.nn.functional.linear", "torch._C._nn.linear"})
 _LEAST = 3
 _WIDTHS = frozenset({"in_features", "out_features"})
@@ -40,12 +42,30 @@ def find_projections(here: Surroundings) -> Iterator[Proposal]:
         if not isinstance(node, ast.Call) or not layer or here.loop_of(node) is not None:
             continue
         made, value = _linear(here, layer), here.value(node.args[0])
+        of_weight = len(node.args) > 1 and made is not None  # which leaves out the bias
+        if of_weight and _arguments(made).get("bias") != "False":
+            continue
         if made is not None and value is not None:
             groups.setdefault(value, {}).setdefault(layer, (node, made))
     for layers in groups.values():
         alike = _alike(layers)
+        if alike and _is_joined_beside(here, alike):
+            continue
         if len(alike) >= _LEAST or _are_key_and_value(alike):
             yield Proposal(min((c for c, _ in alike.values()), key=_place), _say(here, alike))
+
+
+def _is_joined_beside(here: Surroundings, layers: dict[str, tuple[ast.Call, ast.Call]]) -> bool:
+    """Tell whether the other way of a branch has one layer for all: ``else: self.qkv(x)``."""
+    call, _ = next(iter(layers.values()))
+    return any(
+        isinstance(node, ast.Call) and _JOINED.search(_layer_called(here, node))
+        for outer in here.around(call)
+        if isinstance(outer, ast.If)
+        for block in (outer.body, outer.orelse)
+        if (inside := list(walk(*block))) and call not in inside
+        for node in inside
+    )
 
 
 def _layer_called(here: Surroundings, node: ast.AST) -> str:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from npufix.rewriters.edit.statements.surroundings import Surroundings
 
-_WIDEN = r"(?i:\w*de_?quant\w*|\w*extract_weight\w*)"
+_WIDEN = r"(?i:\w*de_?quant\w*|\w*extract_weight_to_\w+)"
 WIDENS = rf"{_WIDEN}|_int_mm"
 _WIDENS = re.compile(_WIDEN)
 _OF_FLOATS = re.compile(r"(?i)fp8|float8|fp4|float4|e4m3|e5m2|nf4")

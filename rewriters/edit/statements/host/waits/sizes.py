@@ -73,6 +73,7 @@ SIZES = re.compile(rf"{_LENGTHS.pattern}|(^|_)grid_t?hws?$")
 
 
 _FROM_RANKS = re.compile(r"(^|[._])(all_gather|all_reduce|all_to_all|broadcast|recv)(_\w+)?$")
+_COUNTS = frozenset({"bincount", "histc", "one_hot", "sum"})
 _FOUND = frozenset({"nonzero", "unique", "unique_consecutive"})
 
 
@@ -182,12 +183,16 @@ def is_called_so(code: ast.expr) -> bool:
 def tell_size(here: Surroundings, code: ast.expr, value: Node | None) -> Proposal | None:
     """Return what to do about a number that becomes a size, unless nobody can know it before.
 
-    How much other ranks have is such a number, and how many a search has found.
+    How much other ranks have is such a number, how many a search has found, and how many rows a
+    router gives to each expert.
     """
     parts = set() if value is None else {*value.walk()}
     calls = (found.node.args for found in here.flow.by_operation.get(Op.CALL, ()))
     if any(_FROM_RANKS.search(str(to.value)) and parts & {*x[:1]} for to, *x in calls):
         return None  # ``dist.all_reduce(longest)`` has written to it
+    operators = {node.op for node in parts}
+    if "topk" in operators and not _COUNTS.isdisjoint(operators):
+        return None
     for node in parts:
         called = str(node.args[0].value) if node.op == Op.CALL else ""
         if node.op in _FOUND or _FROM_RANKS.search(called):
