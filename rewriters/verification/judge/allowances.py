@@ -36,6 +36,8 @@ _NOISES = 8.0
 """How many times as far off as the worst of a few other roundings a result may be."""
 _SUM_ULPS = 2.0
 """Of gradients, which are sums of several rounded products."""
+_WORTHLESS = 0.25
+"""Of a gradient in halves: as far off, no digit of it is right."""
 _OVERFLOWS = r"Half\b.*\boverflow"
 _RUNS_IN_HALVES = r"\b(half|float16|autocast|amp|fp16|finfo)\b"
 """What code says that is written for float16 too."""
@@ -142,7 +144,7 @@ def find_overflown(triple: Triple, further: Further | None) -> torch.Tensor:
     before, after = triple.original.isfinite(), triple.patched.isfinite()
     lost, left = ~before & after & (real.abs() <= most), before & ~after
     off = max_magnitude(triple.original.double() - real, left)
-    lost |= left & (off > 0 and off >= max_magnitude(real, left))
+    lost |= left & (off > 0 and off >= _WORTHLESS * max_magnitude(real, left))
     seen = further.exact() if bool(lost.any()) else None
     exact = None if seen is None else seen.tensors.get(triple.what)
     if exact is None or exact.shape != lost.shape:

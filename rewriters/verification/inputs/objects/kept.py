@@ -36,7 +36,7 @@ NOT_THE_USERS = frozenset({*sys.stdlib_module_names, "torch", "numpy"})
 _NAMES = {"modules": ("",), "parameters": ("weight",), "buffers": ("running_mean",)}
 """Of the parts of a layer, as others call them."""
 _NUMBERS = 2
-_OF_LISTS = frozenset({"list", "tuple", "sorted"})
+_OF_LISTS = frozenset({"list", "tuple", "sorted", "len"})
 _ITEMS = (3, 1, 4, 2, 7, 5, 6)
 _PLAIN = r"(?:(?:int|float|bool|str|None|(?:typing\.)?(?:Optional|Union))\b|[\s,|\[\]])+"
 _ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)

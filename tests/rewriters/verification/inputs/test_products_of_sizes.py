@@ -169,3 +169,21 @@ def test_what_the_changed_test_asks_first_is_passed_as_well() -> None:
     assert found.status is Status.EQUIVALENT, found
     found = verdict(DROPPED, (asked, "not training or drop_prob <= 0.1"))
     assert found.status is Status.REFUTED, found
+
+
+COLOURS = """
+def adapt(channels: int, weight):
+    weight = weight.float()
+    o, i, j, k = weight.shape
+    if channels == 1:
+        weight = weight.sum(dim=1, keepdim=True)
+    elif i == 3:
+        weight = weight.repeat(1, channels, 1, 1)[:, :channels] * 3
+    return weight
+"""
+
+
+def test_a_size_is_what_a_test_asks_for_by_its_name() -> None:
+    found = verdict(COLOURS, ("[:, :channels] * 3", "[:, :channels] * channels"))
+    assert found.status is Status.REFUTED, found
+    assert "3, " in found.counterexample
