@@ -277,8 +277,8 @@ class _Search:
         function = find_function(self.wanted.tree, self.target.qualname)
         arguments = {p.name: self.declared.of(p.name) for p in self.target.parameters()}
         sizes = {n: v for n, v in values.items() if type(v) is int and n not in arguments}
-        for name, one in arguments.items() if function is not None else ():
-            code = next(list_unpacked(function, name), ())
+        for name, one in arguments.items():
+            code = next(list_unpacked(function, name), ()) if function is not None else ()
             if sizes.keys() & set(code) and not one.shapes:
                 arguments[name] = replace(one, shapes=(code,))
         known = replace(self.declared, arguments={**self.declared.arguments, **arguments})

@@ -242,9 +242,9 @@ def _note_kept_shapes(use: Use, function: Function, name: str) -> None:
     until = find_last_line(function, name, sized=True)
     assigned = [n for n in walk(function) if isinstance(n, ast.Assign) and n.lineno <= until]
     targets = [node.targets[0] for node in assigned if is_shape(node.value, name)]
-    for parts in targets:
-        if isinstance(parts, ast.Tuple) and all(isinstance(n, ast.Name) for n in parts.elts):
-            use.dims.add(len(parts.elts))
+    for one in targets:
+        if isinstance(one, ast.Tuple) and all(isinstance(n, ast.Name) for n in one.elts):
+            use.dims.add(len(one.elts))
     kept = [target.id for target in targets if isinstance(target, ast.Name)]
     stored = [n.id for n in walk(function) if isinstance(n, ast.Name) and type(n.ctx) is ast.Store]
     once = {one for one in kept if stored.count(one) == 1}
