@@ -23,7 +23,11 @@ from npufix.rewriters.verification.calls.values import (
     replace_tensors,
 )
 from npufix.rewriters.verification.inputs.objects.offers import guess_objects
-from npufix.rewriters.verification.inputs.objects.training_loops import MODEL, offer_for_loops
+from npufix.rewriters.verification.inputs.objects.training_loops import (
+    MODEL,
+    offer_closure,
+    offer_for_loops,
+)
 from npufix.rewriters.verification.inputs.source.declarations import Declared
 from npufix.rewriters.verification.inputs.source.parameters import (
     WIDTH,
@@ -60,7 +64,7 @@ _ROTATIONS = r"(^|_)cis(_|$)"
 _ROTATIONS_SAID = rf"{_ROTATIONS}|freq|rot|phase|pe$"
 """What is of magnitude one where it is complex."""
 _TENSOR_ANNOTATION = r"Tensor"
-_ABSENT = r"Optional\[|\| *None|None *\|"
+ABSENT = r"Optional\[|\| *None|None *\|"
 _MOST_HELD = 4
 """Guesses at each part of a dictionary."""
 _MOST_DICTS = 24
@@ -347,10 +351,11 @@ def _guess_held(
 ) -> list[Spec]:
     """Return dictionaries with the keys that the code reads, for a parameter that is one.
 
-    And what closes over a loss: none.
+    And what closes over a loss.
     """
-    if parameter.name == "closure" and parameter.has_default:
-        return [Value(parameter.default, given=False)]  # of an optimiser, for a loss
+    if parameter.name == "closure":  # of an optimiser, for a loss
+        left_out = [Value(parameter.default, given=False)] * parameter.has_default
+        return [*left_out, offer_closure()]
     keys = tuple(declared.use.keys)
     named = re.search(r"(?i)\b(dict|mapping)\[ *str, *(torch\.)?Tensor", parameter.annotation)
     if not keys and named and not parameter.has_default:
@@ -444,7 +449,7 @@ def guess_argument(
         numbers = plain if parameter.default is None and not wants_tensor else same_kind
         return default + (others if wants_tensor else numbers + others)
     if wants_tensor:
-        absent: list[Spec] = [Value(None)] if re.search(_ABSENT, parameter.annotation) else []
+        absent: list[Spec] = [Value(None)] if re.search(ABSENT, parameter.annotation) else []
         return absent + made
     named = re.search(_SPECIAL, parameter.name.lower()) is not None
     if plain and (parameter.annotation or named or decides):

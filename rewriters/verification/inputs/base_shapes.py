@@ -24,6 +24,8 @@ _READ_S = 1.0
 _HEADS_DIMS = 4
 _LARGEST_SIDE = 64
 _LARGEST_IMAGE = 256
+_SIDES = (28, 32, 84, 64, 96, 224)
+"""Of images that networks are written for."""
 _LONG = 16
 """Positions that windows of 2 and 4, and strides of both, divide."""
 _LONGEST_WINDOW = 2048
@@ -127,7 +129,16 @@ def _of_own_images(made: object) -> list[tuple[int, ...]]:
         for p in pairs
         if len(p) == _MATRIX and all(type(n) is int and 0 < n <= _LARGEST_IMAGE for n in p)
     ]
-    return [(*first[:_MATRIX], *pair) for pair in fit]
+    pairs = fit or [(side, side) for side in _SIDES if _flattens(made)]
+    return [(*first[:_MATRIX], *pair) for pair in pairs if first]
+
+
+def _flattens(made: object) -> bool:
+    """Say whether a layer takes all positions of an image at once, as many as nothing tells."""
+    layers = list(made.modules()) if isinstance(made, torch.nn.Module) else []
+    channels = {c.out_channels for c in layers if isinstance(c, torch.nn.Conv2d)}
+    widths = {one.in_features for one in layers if isinstance(one, torch.nn.Linear)}
+    return any(w > c and w % c == 0 for w in widths for c in channels)
 
 
 def _of_gains(made: object) -> list[tuple[int, ...]]:

@@ -202,6 +202,7 @@ class _Module:
         module.__package__ = self._inside
         module.__dict__[_OURS] = True
         module.__dict__["__builtins__"] = {**vars(builtins), "__import__": self._import_late}
+        module.__dict__["__getattr__"] = self._find_late
         self._live, self._done = module, set()
         # Dataclasses and typing look their module up by name. A real module of that name stays:
         # a user's ``random.py`` must not replace the library's.
@@ -258,6 +259,13 @@ class _Module:
             self._sought.discard(name)
         found = self._live.__dict__.get(name) if self._live is not None else None
         return None if isinstance(found, Placeholder) else found
+
+    def _find_late(self, name: str) -> object:
+        """Return what a package wants of this file, whose other file a function imports."""
+        found = None if name.startswith("__") or not self._is_loaded else self.find(name)
+        if found is None:
+            raise AttributeError(f"module {self._name!r} has no attribute {name!r}")
+        return found
 
     def as_far_as_possible(self, names: Sequence[str], *, again: bool = True) -> Loaded:
         """Execute what ``names`` need, with something else for what cannot be imported."""

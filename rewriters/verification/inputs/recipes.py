@@ -23,7 +23,12 @@ from npufix.rewriters.verification.calls.values import (
     materialise,
     replace_tensors,
 )
-from npufix.rewriters.verification.inputs.arguments import BASES, guess_tensors, weigh_classes
+from npufix.rewriters.verification.inputs.arguments import (
+    ABSENT,
+    BASES,
+    guess_tensors,
+    weigh_classes,
+)
 from npufix.rewriters.verification.inputs.objects.configurations import (
     StandInConfig,
     WideConfig,
@@ -36,6 +41,7 @@ from npufix.rewriters.verification.inputs.objects.kept import (
     find_tensor_use,
     is_layer,
     is_pair,
+    is_plain,
     list_items,
     list_passed_on,
     list_told,
@@ -52,12 +58,13 @@ from npufix.rewriters.verification.inputs.objects.offers import (
     make_weights,
     offer_members,
 )
-from npufix.rewriters.verification.inputs.objects.ranks import combine_by_rank
+from npufix.rewriters.verification.inputs.objects.ranks import combine_by_rank, vary_one
 from npufix.rewriters.verification.inputs.objects.training_loops import MODEL, offer_for_loops
 from npufix.rewriters.verification.inputs.objects.unmade import (
     Undrawn,
     initialise_partly,
     make_attribute,
+    make_concrete,
     randomise,
 )
 from npufix.rewriters.verification.inputs.settings import (
@@ -94,6 +101,7 @@ _MOST_FURTHER_PARAMETERS = 50_000
 """For another object, once there is one: that of a real size says nothing new, slowly."""
 _SHARE = 0.75
 _TRIES = 48
+_ANY = (Value(WIDTH), Value(3), Value(None))
 _CUTS = frozenset({"chunk", "tensor_split"})
 _OF_POSITIVE = frozenset({"log", "log2", "log10", "sqrt", "rsqrt", "logit", "cumprod"})
 _BUILD_S = 5.0
@@ -144,7 +152,7 @@ class Recipe:
     def owner(self, owner: type, find: Find) -> type:
         """Return the class that is made, in place of the one that has the method."""
         found = find(self.kind) if self.kind else owner
-        return found if isinstance(found, type) else owner
+        return make_concrete(found if isinstance(found, type) else owner)
 
     def build(
         self, owner: type, find: Find = find_nothing, seed: int = 0, *, as_made: bool = False
@@ -190,9 +198,6 @@ class Recipe:
 
     @staticmethod
     def _without_init(owner: type, attributes: tuple[tuple[str, str], ...]) -> object:
-        if inspect.isabstract(owner):
-            owner = type(owner)(owner.__name__, (owner,), {"__module__": owner.__module__})
-            owner.__abstractmethods__ = frozenset()  # type: ignore[attr-defined] # of ABCMeta
         made: object = object.__new__(owner)
         if isinstance(made, torch.nn.Module):
             torch.nn.Module.__init__(made)
@@ -339,7 +344,8 @@ def _constructions(owner: type, loaded: Loaded) -> Iterator[dict[str, Spec]]:
     weights = [p.name for p in parameters if weighs_classes(owner, p)]
     seen: list[tuple[tuple[str, Spec | None], ...]] = []
     trains = issubclass(owner, torch.optim.Optimizer)
-    for combination in itertools.islice(combine_by_rank(options, other_first=trains), _TRIES):
+    ranked = itertools.islice(combine_by_rank(options, other_first=trains), _TRIES)
+    for combination in itertools.chain(ranked, vary_one(options)):
         if combination in seen:
             continue
         seen.append(combination)
@@ -354,7 +360,8 @@ def _choices(owner: type, parameter: Parameter, loaded: Loaded) -> list[tuple[st
         other = [s for s in specs if not _is(s, parameter.default)]
         few = _TEXTS if isinstance(parameter.default, str) else 2
         return [(name, None), *((name, s) for s in other[:few])]
-    return [(name, s) for s in specs or (Value(WIDTH), Value(None))]
+    specs = [Value(None), *specs] if re.search(ABSENT, parameter.annotation) else specs
+    return [(name, s) for s in {str(s): s for s in specs or _ANY}.values()]
 
 
 def _tie_classes(
@@ -382,7 +389,7 @@ def _options(owner: type, parameter: Parameter, loaded: Loaded) -> list[Spec]:
     told, specs = list_told(owner, parameter, loaded.find), list[Spec]()
     if not parameter.has_default:
         specs = told or _tensors(owner, parameter)
-    if not specs and not parameter.has_default:
+    if not (specs or parameter.has_default or is_plain(parameter.annotation)):
         # Another one than what a method takes: the average of two that are equal is no other.
         called = is_layer(owner, rf"(?:.*\bdeepcopy\()?{parameter.name}\)?")
         use = find_kept_use(owner, parameter.name, called=called)

@@ -57,6 +57,7 @@ from npufix.rewriters.verification.inputs.source.path_conditions import (
     solve_path_condition,
     solve_sizes,
 )
+from npufix.rewriters.verification.inputs.source.promises import list_unpacked
 from npufix.rewriters.verification.inputs.source.usage import find_function
 from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
 from npufix.rewriters.verification.inputs.tracing import reach_making, trace_call
@@ -89,6 +90,8 @@ _FURTHER_S = 1.0
 _DEFAULT_S = 0.7
 _MOST_DEFAULTS = 3
 _MOST_CHANGED = 12
+_MORE = 3
+"""Sizes that are tried from the least on."""
 _BOUND = 2
 """Less than any other size, and more than the one of what may be left out."""
 _LOW = (torch.float16, torch.bfloat16)
@@ -258,11 +261,32 @@ class _Search:
     def _run_with(self, values: Mapping[str, object], seconds: float, most: int = 0) -> None:
         """Pass values, and make the object with those of its attributes, until lines are new."""
         forced, found = several.as_arguments(values, self.target.parameters()), self.found
-        for recipe in self.target.choose(self.options[:2], values):
+        recipes = list(self.target.choose(self.options[:2], values))
+        for beside, recipe in itertools.product(self._with_sizes(values), recipes):
             known = len(found.assignments if most else found.reached)
-            self.run(self.combine(recipe, forced), time.process_time() + seconds, most)
+            beside.run(beside.combine(recipe, forced), time.process_time() + seconds, most)
             if len(found.assignments if most else found.reached) > known:
                 break
+
+    def _with_sizes(self, values: Mapping[str, object]) -> list[_Search]:
+        """Return the same with sizes by the names that code gives them: ``b, c, h, w = x.shape``.
+
+        For 3 of ``c``, above lines that no other number of channels reaches; and a little more, as
+        more than 3 may have to be a multiple.
+        """
+        function = find_function(self.wanted.tree, self.target.qualname)
+        arguments = {p.name: self.declared.of(p.name) for p in self.target.parameters()}
+        sizes = {n: v for n, v in values.items() if type(v) is int and n not in arguments}
+        for name, one in arguments.items():
+            code = next(list_unpacked(function, name), ()) if function is not None else ()
+            if sizes.keys() & set(code) and not one.shapes:
+                arguments[name] = replace(one, shapes=(code,))
+        known = replace(self.declared, arguments={**self.declared.arguments, **arguments})
+        if known == self.declared:
+            return [self]
+        more = ([(n, v + step) for n, v in sizes.items()] for step in range(_MORE))
+        given = [tuple((n, Value(v)) for n, v in one) for one in more]
+        return [replace(self, declared=known.made_with(one)) for one in given]
 
     def run_after_others(self, read: Callable[[str], Declarations]) -> None:
         """Call the method on objects of which other methods have been called.

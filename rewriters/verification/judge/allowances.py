@@ -36,6 +36,8 @@ _NOISES = 8.0
 """How many times as far off as the worst of a few other roundings a result may be."""
 _SUM_ULPS = 2.0
 """Of gradients, which are sums of several rounded products."""
+_WORTHLESS = 0.25
+"""Of a gradient in halves: as far off, no digit of it is right."""
 _OVERFLOWS = r"Half\b.*\boverflow"
 _RUNS_IN_HALVES = r"\b(half|float16|autocast|amp|fp16|finfo)\b"
 """What code says that is written for float16 too."""
@@ -128,17 +130,21 @@ def find_limits(triple: Triple, further: Further | None) -> torch.Tensor:
 
 
 def find_overflown(triple: Triple, further: Further | None) -> torch.Tensor:
-    """Return where a gradient overflows in the original alone, in halves: so far off is that.
+    """Return where a gradient overflows in one version, in halves: so far off is the original.
 
     Of two nearly equal numbers in a group, what is left of large ones, divided by their deviation.
-    In float64 the patched code must have the gradient itself.
+    In float64 the patched code must have the gradient itself. Where it alone overflows, no digit of
+    the original may be right: both divide by what rounding has left.
     """
     nowhere = torch.zeros_like(triple.original, dtype=torch.bool)
     half = triple.original.dtype in {torch.float16, torch.bfloat16}
     if further is None or triple.oracle is None or not half or not triple.noise:
         return nowhere
     most, real = torch.finfo(triple.original.dtype).max, triple.oracle.double()
-    lost = ~triple.original.isfinite() & triple.patched.isfinite() & (real.abs() <= most)
+    before, after = triple.original.isfinite(), triple.patched.isfinite()
+    lost, left = ~before & after & (real.abs() <= most), before & ~after
+    off = max_magnitude(triple.original.double() - real, left)
+    lost |= left & (off > 0 and off >= _WORTHLESS * max_magnitude(real, left))
     seen = further.exact() if bool(lost.any()) else None
     exact = None if seen is None else seen.tensors.get(triple.what)
     if exact is None or exact.shape != lost.shape:

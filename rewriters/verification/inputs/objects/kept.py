@@ -36,8 +36,9 @@ NOT_THE_USERS = frozenset({*sys.stdlib_module_names, "torch", "numpy"})
 _NAMES = {"modules": ("",), "parameters": ("weight",), "buffers": ("running_mean",)}
 """Of the parts of a layer, as others call them."""
 _NUMBERS = 2
-_OF_LISTS = frozenset({"list", "tuple", "sorted"})
+_OF_LISTS = frozenset({"list", "tuple", "sorted", "len"})
 _ITEMS = (3, 1, 4, 2, 7, 5, 6)
+_PLAIN = r"(?:(?:int|float|bool|str|None|(?:typing\.)?(?:Optional|Union))\b|[\s,|\[\]])+"
 _ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _TORCH = ("torch", "F", "nn", "torch.nn", "nn.functional", "torch.nn.functional")
 _OF_OTHERS = frozenset(
@@ -212,6 +213,11 @@ def list_passed_on(owner: type, build: Callable[[], object]) -> list[str]:
         return []
     missing = re.search(r"missing \d+ required .*?arguments?: (.*)", try_call(build, _READ_S).error)
     return re.findall(r"'(\w+)'", missing[1]) if missing else []
+
+
+def is_plain(annotation: str) -> bool:
+    """Say whether an annotation is of numbers and texts alone: ``p: float``, made a layer of."""
+    return re.fullmatch(_PLAIN, annotation) is not None
 
 
 def is_pair(owner: type, name: str) -> bool:

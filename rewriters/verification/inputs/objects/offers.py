@@ -23,6 +23,7 @@ from npufix.rewriters.verification.calls.values import (
 )
 from npufix.rewriters.verification.inputs.objects.training_loops import (
     MODEL,
+    Closure,
     LossOfWeights,
     bind_schedules,
 )
@@ -276,6 +277,9 @@ def take_steps(step: Callable[..., object], optimizer: object, *given: Any, **na
     ones are written into the first, as after ``zero_grad(set_to_none=False)``: who keeps a gradient
     keeps a copy.
     """
+    for one in (*given, *named.values()):
+        if isinstance(one, Closure):
+            one.weights = list_trained(optimizer)
     for number in range(_STEPS - 1):
         step(optimizer, *given, **named)
         for weight in list_trained(optimizer):

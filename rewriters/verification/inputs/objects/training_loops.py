@@ -289,6 +289,26 @@ class LossOfWeights:
         return torch.stack([(w - 0.5).square().sum() * size for w in trained]).sum()
 
 
+class Closure:
+    """What computes the loss of the weights anew, and its gradients: ``optimizer.step(closure)``.
+
+    An optimiser that computes them itself may go through the loss again.
+    """
+
+    def __init__(self) -> None:
+        """Know no weights before the step."""
+        self.weights: Sequence[torch.Tensor] = ()
+
+    def __call__(self) -> torch.Tensor:
+        """Return the loss."""
+        for weight in self.weights:
+            weight.grad = None
+        with torch.enable_grad():
+            found = LossOfWeights().compute(self.weights)
+            found.backward(retain_graph=True)  # type: ignore[no-untyped-call] # of torch
+        return found
+
+
 class Schedule:
     """What changes the learning rate of the optimiser beside it, with every step."""
 
@@ -390,6 +410,11 @@ def _offer_parts(parameter: Parameter, use: Use) -> Iterator[Spec]:
         # what calls ``train`` may find it in evaluation
         sizes = " ".join(_list_sizes(use))
         yield from _offer_models(use.gives, name, mode="train" not in use.attributes, sizes=sizes)
+
+
+def offer_closure() -> Spec:
+    """Return what an optimiser calls for a loss."""
+    return _offer(Closure.__name__, "a closure")
 
 
 def loss(kind: str) -> torch.nn.Module:

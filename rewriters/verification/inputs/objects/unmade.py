@@ -39,6 +39,18 @@ def make_attribute(what: str, name: str, *, module: bool) -> object:
     return plain[0].value if plain and isinstance(plain[0], Value) else None
 
 
+def make_concrete(owner: type) -> type:
+    """Return a class itself, of an abstract one another that inherits it and can be made.
+
+    What it leaves to others does in both versions what it does here.
+    """
+    if not inspect.isabstract(owner):
+        return owner
+    made = type(owner)(owner.__name__, (owner,), {"__module__": owner.__module__})
+    made.__abstractmethods__ = frozenset()  # type: ignore[attr-defined] # of ABCMeta
+    return made
+
+
 def randomise(module: torch.nn.Module) -> None:
     """Give weights numbers that no forgotten weight can hide behind."""
     with torch.no_grad():

@@ -60,6 +60,7 @@ SIZES = _compile(
     (r"rep(eat)?s?$|times|n_rep", (2, 1)),
     (r"ignore_?(index|idx|label|id)$", (-100, 1, 255)),
     (r"layer_idx|rank|pad_token|_id$|_idx$|index$", (0, 3)),
+    (r"^n(um|b)?_?dims?$|^ndims?$", (2, 3, 1)),
     (
         r"dim|hidden|size|(^|in_|out_|n(um)?_)features|channels|embed|width|d_model|shape",
         (8, 16, 4),
@@ -94,6 +95,8 @@ HEADS = (
 """Queries, keys and values: split into heads, more often than not."""
 _WORDS = ("first", "second", "first,\nthen:2")
 """For a text of which nothing else is known: a key, and one that is cut into pieces."""
+_SIZES_OF = r"(^|_)(dim(ension)?s?|shape|sizes?|axes|perm)$"
+"""What collects whole numbers: ``*dims``."""
 _UNREAD = r"^_|^unused"
 _ENDS_OF_PACKED = r"^cu_?(seq|len)|cumulative_\w*len|^cum_\w*len|indptr|row_?(ptr|splits)"
 _FURTHER_COUNTS = (3, 6, 5)
@@ -133,7 +136,8 @@ def list_parameters(signature: inspect.Signature, *, spread: bool = False) -> li
     for p in signature.parameters.values():
         said = "" if p.annotation is p.empty else _text(p.annotation)
         if p.kind is p.VAR_POSITIONAL and spread and not re.search(_UNREAD, p.name):
-            found.append(Parameter(p.name, f"tuple[{said or 'Tensor'}, ...]", (), spread=True))
+            of = said or ("int" if re.search(_SIZES_OF, p.name) else "Tensor")
+            found.append(Parameter(p.name, f"tuple[{of}, ...]", (), spread=True))
         elif p.kind not in {p.VAR_POSITIONAL, p.VAR_KEYWORD}:
             found.append(Parameter(p.name, said, p.default, p.kind is p.KEYWORD_ONLY))
     return found

@@ -143,7 +143,7 @@ def read_products(
     ``b, n, c = x.shape`` above ``assert n == h * w`` says ``x (b, h * w, c)``.
     """
     equal = {**dict(_SAID.findall(docstring)), **dict(_list_demanded(function))}
-    unpacked = {name: sizes for name in shapes for sizes in _list_unpacked(function, name)}
+    unpacked = {name: sizes for name in shapes for sizes in list_unpacked(function, name)}
     found: dict[str, tuple[Shape, ...]] = {}
     for name, said in shapes.items():
         code = unpacked.get(name, ())
@@ -239,9 +239,9 @@ def _is_product(node: ast.expr) -> bool:
     return all(isinstance(n, ast.Name) or _is_product(n) for n in (node.left, node.right))
 
 
-def _list_unpacked(function: Function, name: str) -> Iterator[Shape]:
+def list_unpacked(function: Function, name: str) -> Iterator[Shape]:
     """Yield ``("b", "n", "c")`` for ``b, n, c = x.shape``, where ``x`` is the argument yet."""
-    last = find_last_line(function, name)
+    last = find_last_line(function, name, sized=True)
     for node in walk(function):
         if not (isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple)):
             continue

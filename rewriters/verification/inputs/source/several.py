@@ -61,6 +61,8 @@ _PAIRS: dict[str, tuple[tuple[object, ...], ...]] = {
 
 def guess_several(parameter: Parameter, use: Use) -> list[Spec]:
     """Return several plain values, for a parameter that is annotated or used like that."""
+    if parameter.spread and parameter.annotation == "tuple[int, ...]":
+        return [Value(sizes) for sizes in ((3, 5), (4,), (3, 2, 4))]
     nested = [*map(Value, _nest(parameter.annotation))]
     if nested and not re.search(r"(?i)tuple\[ *int", parameter.annotation):
         return [*nested]  # of several images, pairs are sizes

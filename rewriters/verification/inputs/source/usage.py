@@ -34,6 +34,13 @@ _BY_SIZE = {"size", "stride"}
 _BY_AXES = {"transpose", "unbind", "swapaxes"}
 _SEQUENCES = {"cat", "stack", "concat", "hstack", "vstack", "zip", "enumerate", "sorted", "list"}
 _PAIR = 2
+_KEEP_SIZES = frozenset(
+    [
+        *("to", "type", "type_as", "float", "double", "half", "bfloat16", "long", "int", "bool"),
+        *("cpu", "cuda", "npu", "clone", "detach", "contiguous"),
+    ]
+)
+"""Methods that return as many numbers in as many dimensions."""
 _ONLY_TENSOR = (
     r"['\"]?(torch\.)?(Float|Long|Half|Bool|Int)?Tensor['\"]?|\w+\[(torch\.)?Tensor, .*\]"
 )
@@ -213,7 +220,7 @@ def find_uses(function: Function) -> dict[str, Use]:
         use.batches, use.batch = find_batches([function], name), find_batch(function, name)
         use.gives = find_result([function], name) if use.called else None
         use.numbers |= use.elements and re.search(_LENGTHS, name.lower()) is not None
-        _note_kept_shapes(use, function, name, until[name])
+        _note_kept_shapes(use, function, name)
     marks = (
         ("summed", operands.find_summed),
         ("decides", operands.list_deciding),
@@ -227,16 +234,18 @@ def find_uses(function: Function) -> dict[str, Use]:
     return found
 
 
-def _note_kept_shapes(use: Use, function: Function, name: str, until: int) -> None:
-    """See ``size = x.shape`` and, wherever it stands, ``size[3]`` or ``b, t, d = size``."""
-    kept = [
-        node.targets[0].id
-        for node in walk(function)
-        if isinstance(node, ast.Assign)
-        and isinstance(node.targets[0], ast.Name)
-        and is_shape(node.value, name)
-        and node.lineno <= until
-    ]
+def _note_kept_shapes(use: Use, function: Function, name: str) -> None:
+    """See ``size = x.shape`` and, wherever it stands, ``size[3]`` or ``b, t, d = size``.
+
+    Below ``x = x.float()`` as well, where ``b, t, d = x.shape`` says the same.
+    """
+    until = find_last_line(function, name, sized=True)
+    assigned = [n for n in walk(function) if isinstance(n, ast.Assign) and n.lineno <= until]
+    targets = [node.targets[0] for node in assigned if is_shape(node.value, name)]
+    for one in targets:
+        if isinstance(one, ast.Tuple) and all(isinstance(n, ast.Name) for n in one.elts):
+            use.dims.add(len(one.elts))
+    kept = [target.id for target in targets if isinstance(target, ast.Name)]
     stored = [n.id for n in walk(function) if isinstance(n, ast.Name) and type(n.ctx) is ast.Store]
     once = {one for one in kept if stored.count(one) == 1}
     for node in walk(function) if once else ():
@@ -288,18 +297,28 @@ def _does_not_return(statement: ast.stmt) -> bool:
     return not any(isinstance(node, ast.Return) for node in walk(statement))
 
 
-def find_last_line(function: Function, name: str) -> int:
-    """Return the last line on which a name is sure to mean the argument."""
+def find_last_line(function: Function, name: str, *, sized: bool = False) -> int:
+    """Return the last line on which a name is sure to mean the argument.
+
+    Or what has its sizes, with ``sized``: ``x = x.float()``.
+    """
     stores = [
         statement.lineno
         for statement in walk(function)
         if isinstance(statement, ast.Assign | ast.AugAssign | ast.For | ast.AnnAssign)
+        and not (sized and _keeps_sizes(statement, name))
         and any(
             isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store)
             for n in walk(statement)
         )
     ]
     return min(stores, default=function.end_lineno or function.lineno)
+
+
+def _keeps_sizes(statement: ast.stmt, name: str) -> bool:
+    value = statement.value if isinstance(statement, ast.Assign) else None
+    called = getattr(value, "func", None)
+    return getattr(called, "attr", "") in _KEEP_SIZES and _is(getattr(called, "value", None), name)
 
 
 def _is(node: ast.AST | None, name: str) -> bool:

@@ -214,3 +214,21 @@ def test_there_are_several_parts_of_what_is_cut(
     assert found.status is Status.REFUTED, found
     found = verdict(text, right)
     assert found.status is Status.EQUIVALENT, found
+
+
+COLOURS = """
+def adapt(channels: int, weight):
+    weight = weight.float()
+    o, i, j, k = weight.shape
+    if channels == 1:
+        weight = weight.sum(dim=1, keepdim=True)
+    elif i == 3:
+        weight = weight.repeat(1, channels, 1, 1)[:, :channels] * 3
+    return weight
+"""
+
+
+def test_a_size_is_what_a_test_asks_for_by_its_name() -> None:
+    found = verdict(COLOURS, ("[:, :channels] * 3", "[:, :channels] * channels"))
+    assert found.status is Status.REFUTED, found
+    assert "3, " in found.counterexample

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import abc
+import inspect
+
 import pytest
 
 pytest.importorskip("torch")
 
+import torch
 from tests.rewriters.verification.changed_programs import verdict
+
+from npufix.rewriters.verification.calls.values import Value
+from npufix.rewriters.verification.inputs.base_shapes import collect_base_shapes
+from npufix.rewriters.verification.inputs.objects.offers import take_steps
+from npufix.rewriters.verification.inputs.objects.ranks import combine_by_rank, vary_one
+from npufix.rewriters.verification.inputs.objects.training_loops import Closure
+from npufix.rewriters.verification.inputs.objects.unmade import make_concrete
+from npufix.rewriters.verification.inputs.source.parameters import list_parameters
+from npufix.rewriters.verification.inputs.source.several import guess_several
+from npufix.rewriters.verification.inputs.source.usage import Use
 
 MODES = """
 BINARY = "binary"
@@ -134,6 +148,21 @@ class Sign(Attack):
             images = (images + self.eps * grad).detach()
         return images
 '''
+TOGETHER = """
+class Compressed(torch.nn.Module):
+    def __init__(self, dim: int, dropout: float, tokens: int | None, how: str | None, frames):
+        if (tokens is None) != (how is None) or frames % 2 == 0:
+            raise ValueError("both or neither, and a middle")
+        super().__init__()
+        self.dropout = torch.nn.Dropout(dropout) if dropout else None
+        self.scale = torch.nn.Parameter(torch.ones(dim))
+        self.narrow = tokens and torch.nn.Linear(tokens, tokens if how == "all" else 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.narrow is not None:
+            x = self.narrow(x.transpose(1, 2)).transpose(1, 2)
+        return self.dropout(x * self.scale)
+"""
 
 
 @pytest.mark.parametrize(
@@ -143,6 +172,7 @@ class Sign(Attack):
         (BY_NAME, "* 2", "* 2.0", "* 3", "dim="),
         (WRAPPED, "[:, :1]", "[:, 0:1]", "[:, -1:] + 1", "net=a model"),
         (INHERITED, "images + self.eps * grad", "self.eps * grad + images", "images", "model="),
+        (TOGETHER, "x * self.scale", "self.scale * x", "x + self.scale", "dropout=0.1"),
         (PASSED_ON, "out + layer.codes(each)", "layer.codes(each) + out", "out", "codebook_size="),
     ],
 )
@@ -170,3 +200,60 @@ def test_an_optimizer_that_cannot_be_made_is_no_internal_error() -> None:
     found = verdict(text, ("p.data.add_(p.grad, alpha=-group", "p.data.sub_(p.grad, alpha=group"))
     assert found.status.value == "not verified"
     assert "missing_sharding" in found.reason
+
+
+def test_equal_sizes_are_set_apart_and_unlikely_ones_come_last() -> None:
+    sizes = [Value(8), Value(16), Value(4), Value(3), Value(5)]
+    options = [[("height", None), *(("height", s) for s in sizes)]]
+    options += [[("width", None), *(("width", s) for s in sizes)], [("count", Value(2))]]
+    first, second, *_ = combine_by_rank(options, other_first=False)
+    assert [str(spec) for _, spec in first] == ["None", "None", "2"]
+    assert [str(spec) for _, spec in second] == ["8", "16", "2"]
+    assert [[str(s) for _, s in one] for one in vary_one(options)] == [
+        *(["3", "None", "2"], ["5", "None", "2"]),
+        *(["None", "3", "2"], ["None", "5", "2"]),
+    ]
+
+
+def test_a_class_that_leaves_methods_to_others_is_made() -> None:
+    class Base(abc.ABC):
+        def __init__(self) -> None:
+            self.count = 2
+
+        @abc.abstractmethod
+        def act(self) -> int: ...
+
+    assert make_concrete(Base)().count == 2
+    assert make_concrete(int) is int
+
+
+def test_images_are_as_large_as_a_layer_asks_that_takes_them_whole() -> None:
+    conv = torch.nn.Conv2d(1, 4, 3)
+    whole = torch.nn.Sequential(conv, torch.nn.Flatten(), torch.nn.Linear(4 * 26 * 26, 2))
+    pooled = torch.nn.Sequential(conv, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Linear(4, 2))
+    assert (2, 1, 28, 28) in collect_base_shapes((), [], (), whole)
+    assert (2, 1, 28, 28) not in collect_base_shapes((), [], (), pooled)
+
+
+def test_an_optimizer_that_computes_gradients_itself_is_given_what_makes_them() -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer, closure = torch.optim.SGD([weight], lr=0.25), Closure()
+
+    def step(made: torch.optim.Optimizer, again: Closure) -> None:
+        made.zero_grad()
+        again().backward()  # a second time: what calls it may have done so
+        made.step()
+
+    take_steps(step, optimizer, closure)
+    assert weight.tolist() == [0.5, 0.5]
+
+
+def test_what_collects_sizes_is_given_numbers() -> None:
+    def measured(*dims): ...  # type: ignore[no-untyped-def] # noqa: ANN002, ANN202 - as users write
+
+    def joined(*features): ...  # type: ignore[no-untyped-def] # noqa: ANN002, ANN202 - as users write
+
+    (sizes,) = list_parameters(inspect.signature(measured), spread=True)
+    assert Value((3, 5)) in guess_several(sizes, Use())
+    (others,) = list_parameters(inspect.signature(joined), spread=True)
+    assert others.annotation == "tuple[Tensor, ...]"

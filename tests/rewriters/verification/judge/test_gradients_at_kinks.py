@@ -82,3 +82,15 @@ def test_a_gradient_that_overflows_in_halves_may_be_any(
     seen = CallRecord(tensors={what: torch.tensor([exact, 1.0], dtype=torch.float64)})
     found = find_overflown(triple, Further(lambda: None, lambda: seen))
     assert found.tolist() == accepted
+
+
+@pytest.mark.parametrize(("original", "accepted"), [(-0.25, True), (0.28, False)])
+def test_a_patch_may_overflow_in_halves_where_no_digit_is_right(
+    original: float, *, accepted: bool
+) -> None:
+    what, exact = "gradient of x", torch.tensor([0.25], dtype=torch.float64)
+    before, after = (torch.tensor([v], dtype=torch.bfloat16) for v in (original, torch.nan))
+    seen = CallRecord(tensors={what: exact})
+    triple = Triple(what, before, after, exact, noise=1.0)
+    found = find_overflown(triple, Further(lambda: None, lambda: seen))
+    assert found.tolist() == [accepted]
