@@ -79,14 +79,62 @@ def spell_product(
         return None
     a, b, out = parts
     summed = [i for i in a if i in b and i not in out]
-    if len(summed) != 1 or set(out) != set(a) ^ set(b) | (set(a) & set(b)) - {*summed}:
+    if not summed or set(out) != set(a) ^ set(b) | (set(a) & set(b)) - {*summed}:
         return None
-    ways = [
-        _spell(x, y, out, summed[0], texts, product, named=named)
-        for x, y, texts in ((a, b, (left, right)), (b, a, (right, left)))
-    ]
-    # As few turns as possible; the user's order of the operands where both take as many.
-    return min(filter(None, ways), key=lambda way: way.count("."), default=None)
+    if len(summed) == 1:
+        ways = [
+            _spell(x, y, out, summed[0], texts, product, named=named)
+            for x, y, texts in ((a, b, (left, right)), (b, a, (right, left)))
+        ]
+        # As few turns as possible; the user's order of the operands where both take as many.
+        if any(ways):
+            return min(filter(None, ways), key=lambda way: way.count("."))
+    return _spell_merged((a, b, out), left, right, product) if named else None
+
+
+def _spell_merged(parts: tuple[str, str, str], left: str, right: str, product: str) -> str | None:
+    """Return the product with dimensions that lie together everywhere taken as one.
+
+    ``sec,sm->ecm`` is that of ``s(ec)`` and ``sm``. Those of a batch stay: nothing is gained.
+    """
+    groups = _together(parts)
+    if not groups:
+        return None
+    (a, b, out), own = parts, {left: parts[0], right: parts[1]}
+    flat = dict.fromkeys((left, right), "")
+    for text, part in own.items():
+        inside = sorted((g for g in groups if g in part), key=part.index, reverse=True)
+        flat[text] = text + "".join(_flatten(part, group) for group in inside)
+    for group in groups:
+        a, b, out = (part.replace(group, group[0]) for part in (a, b, out))
+    merged = spell_product(f"{a},{b}->{out}", flat[left], flat[right], product, named=False)
+    if merged is None or _TURNS.search(merged):
+        return None
+    for group in sorted((g for g in groups if g in parts[2]), key=parts[2].index, reverse=True):
+        text, part = next((text, part) for text, part in own.items() if group in part)
+        at = part.index(group)
+        to = "" if at + len(group) == len(part) else at + len(group)
+        merged += f".unflatten({out.index(group[0])}, {text}.shape[{at}:{to}])"
+    return merged
+
+
+def _together(parts: tuple[str, str, str]) -> list[str]:
+    """Return the indices that follow each other wherever they are, several at a time."""
+    a, b, out = parts
+    groups = [""]
+    for index in dict.fromkeys(a + b):
+        wide = groups[-1] + index
+        fits = all(wide in part or not set(wide) & set(part) for part in parts)
+        if groups[-1] and fits and not set(wide) & set(a) & set(b) & set(out):
+            groups[-1] = wide
+        else:
+            groups.append(index)
+    return [group for group in groups if len(group) > 1]
+
+
+def _flatten(part: str, group: str) -> str:
+    first, last = part.index(group), part.index(group) + len(group) - 1
+    return f".flatten({first})" if last == len(part) - 1 else f".flatten({first}, {last})"
 
 
 def _spell(  # noqa: PLR0911, PLR0913, PLR0917 - an equation in parts, a case a kind of it

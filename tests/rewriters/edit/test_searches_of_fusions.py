@@ -41,6 +41,11 @@ EQUATIONS = [
         ),
         itertools.product(["xyij", "ij", "jxyi"], ["jk", "kj"], ["xyik", "ik", "kxyi"]),
         itertools.product(["xqc", "xcq", "cxq"], ["xchw", "xhwc"], ["xqhw", "xhwq"]),
+        # several that lie together, as of tokens, experts and places: one dimension
+        itertools.product(["yhw", "hwy"], ["yj", "jy"], ["hwj", "jhw"]),
+        itertools.product(["yhw", "hwy"], ["hwj", "jhw"], ["yj", "jy"]),
+        itertools.product(["xyhw"], ["xyj", "xjhw"], ["xhwj", "xyj"]),
+        itertools.product(["xyij"], ["xykj", "xkj", "jkhw"], ["xyik", "xyikhw"]),
     )
 ]
 
@@ -65,7 +70,8 @@ def test_each_product_is_the_einsum_or_left_alone() -> None:
     "equation",
     [
         "ij,jk", "ij,jk,kl->il", "ii,ij->ij", "i,j->ij", "bij,bj->bi", "bij,bjk->bk",
-        "bchw,bc->bchw", "bijc,bijd->bcd", "...ij,jk->...ik", "bchw,oc->bohw",
+        "bchw,bc->bchw", "...ij,jk->...ik", "bij,ij->b", "bid,iod->bo", "bchw,oc->bhow",
+        "becd,bnce->bnd",
     ],
 )  # fmt: skip
 def test_other_equations_are_left_alone(equation: str) -> None:
