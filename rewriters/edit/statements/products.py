@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from npufix.rewriters.edit.statements.surroundings import Surroundings
 
@@ -33,11 +33,12 @@ def find_einsum_products(here: Surroundings) -> Iterator[Proposal]:
                 if any(map(partial(_is_complex, here), operands)):
                     continue  # which no product of the NPU takes
                 left, right = map(here.text_of_owner, operands)
-                named = [isinstance(code, (ast.Name, ast.Attribute)) for code in operands]
+                plain = (ast.Name, ast.Attribute)
+                once = [here.text_of_owner(o) for o in operands if not isinstance(o, plain)]
                 product = _matmul(here, function)
                 if not product:
                     continue
-                text = spell_product(equation, left, right, product, named=named[0] and named[1])
+                text = spell_product(equation, left, right, product, once=once)
                 if text is not None:
                     left_indices, _, rest = equation.replace(" ", "").partition(",")
                     shared = (
@@ -68,11 +69,16 @@ def _matmul(here: Surroundings, einsum: ast.expr) -> str:
 
 
 def spell_product(
-    equation: str, left: str, right: str, product: str = "torch.matmul", *, named: bool = True
+    equation: str,
+    left: str,
+    right: str,
+    product: str = "torch.matmul",
+    *,
+    once: Sequence[str] = (),
 ) -> str | None:
     """Return ``einsum(equation, left, right)`` as a matrix product, ``None`` if it is none.
 
-    ``left`` and ``right`` are the code of the operands; with ``named`` it may be repeated.
+    ``left`` and ``right`` are the code of the operands; what is said ``once`` is not repeated.
     """
     parts = equation.replace(" ", "").replace("->", ",").split(",")
     if len(parts) != 3 or not all(p.isalpha() and len(set(p)) == len(p) for p in parts):  # noqa: PLR2004
@@ -83,13 +89,15 @@ def spell_product(
         return None
     if len(summed) == 1:
         ways = [
-            _spell(x, y, out, summed[0], texts, product, named=named)
+            _spell(x, y, out, summed[0], texts, product, once=once)
             for x, y, texts in ((a, b, (left, right)), (b, a, (right, left)))
         ]
         # As few turns as possible; the user's order of the operands where both take as many.
         if any(ways):
             return min(filter(None, ways), key=lambda way: way.count("."))
-    return _spell_merged((a, b, out), left, right, product) if named else None
+    merged = _spell_merged((a, b, out), left, right, product)
+    again = merged is not None and any(merged.count(text) > 1 for text in once)
+    return None if again else merged
 
 
 def _spell_merged(parts: tuple[str, str, str], left: str, right: str, product: str) -> str | None:
@@ -98,7 +106,7 @@ def _spell_merged(parts: tuple[str, str, str], left: str, right: str, product: s
     ``sec,sm->ecm`` is that of ``s(ec)`` and ``sm``. Those of a batch stay: nothing is gained.
     """
     groups = _together(parts)
-    if not groups:
+    if not groups or left == right:
         return None
     (a, b, out), own = parts, {left: parts[0], right: parts[1]}
     flat = dict.fromkeys((left, right), "")
@@ -107,7 +115,9 @@ def _spell_merged(parts: tuple[str, str, str], left: str, right: str, product: s
         flat[text] = text + "".join(_flatten(part, group) for group in inside)
     for group in groups:
         a, b, out = (part.replace(group, group[0]) for part in (a, b, out))
-    merged = spell_product(f"{a},{b}->{out}", flat[left], flat[right], product, named=False)
+    merged = spell_product(
+        f"{a},{b}->{out}", flat[left], flat[right], product, once=[*flat.values()]
+    )
     if merged is None or _TURNS.search(merged):
         return None
     for group in sorted((g for g in groups if g in parts[2]), key=parts[2].index, reverse=True):
@@ -138,7 +148,14 @@ def _flatten(part: str, group: str) -> str:
 
 
 def _spell(  # noqa: PLR0911, PLR0913, PLR0917 - an equation in parts, a case a kind of it
-    a: str, b: str, out: str, summed: str, texts: tuple[str, str], product: str, *, named: bool
+    a: str,
+    b: str,
+    out: str,
+    summed: str,
+    texts: tuple[str, str],
+    product: str,
+    *,
+    once: Sequence[str],
 ) -> str | None:
     """Return the product with the rows of ``a`` and the columns of ``b``."""
     left, right = texts
@@ -157,14 +174,14 @@ def _spell(  # noqa: PLR0911, PLR0913, PLR0917 - an equation in parts, a case a 
             return f"{product}({_turn(left, a, rows + summed)}, {right})"
         return None
     if wide := _spell_wide(a, b, out, summed, texts, product):
-        return wide if named or not wide.count(right) > 1 else None
+        return wide if right not in once or not wide.count(right) > 1 else None
     if not shared or len(rows) != 1:
         return None
     first = _turn(left, a, shared + rows + summed)
     if len(columns) == 1:
         second = _turn(right, b, shared + summed + columns)
         return _turn(f"{product}({first}, {second})", shared + rows + columns, out)
-    if b == shared + summed + columns and out == shared + rows + columns and named:
+    if b == shared + summed + columns and out == shared + rows + columns and right not in once:
         at = len(shared) + 1  # the pixels of an image as one dimension
         return f"{product}({first}, {right}.flatten({at})).unflatten({at}, {right}.shape[{at}:])"
     return None

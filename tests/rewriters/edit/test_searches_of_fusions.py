@@ -79,7 +79,10 @@ def test_other_equations_are_left_alone(equation: str) -> None:
 
 
 def test_operands_without_a_name_are_not_repeated() -> None:
-    assert spell_product("bqc,bchw->bqhw", "a", "f(b)", named=False) is None
+    assert spell_product("bqc,bchw->bqhw", "a", "f(b)", once=["f(b)"]) is None
+    assert spell_product("bshc,bthc->bst", "a", "a") is None
+    assert spell_product("bshc,btc->bsht", "f(a)", "b", once=["f(a)"]) is None
+    assert spell_product("bshc,btc->bsht", "a", "b[:n]", once=["b[:n]"]) is not None
 
 
 @pytest.mark.parametrize(
