@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from functools import partial
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
@@ -81,6 +82,8 @@ def spell_product(
     ``left`` and ``right`` are the code of the operands; what is said ``once`` is not repeated.
     """
     parts = equation.replace(" ", "").replace("->", ",").split(",")
+    if "..." in equation:
+        return _spell_broadcast(parts, left, right, product)
     if len(parts) != 3 or not all(p.isalpha() and len(set(p)) == len(p) for p in parts):  # noqa: PLR2004
         return None
     a, b, out = parts
@@ -100,14 +103,34 @@ def spell_product(
     return None if again else merged
 
 
+def _spell_broadcast(parts: list[str], left: str, right: str, product: str) -> str | None:
+    """Return the product of matrices whose batches are not spelled out: ``...nd,...dh->...nh``."""
+    if len(parts) != 3 or (parts[0] + parts[2]).count("...") != 2:  # noqa: PLR2004
+        return None
+    a, b, out = (part.removeprefix("...") for part in parts)
+    summed = "".join(i for i in a if i in b and i not in out)
+    letters = {*a, *b}
+    if any(len(p) != _MATRIX or not p.isalpha() for p in (a, b, out)) or len(letters) != 3:  # noqa: PLR2004
+        return None
+    if len(summed) != 1 or out != (a + b).replace(summed, ""):
+        return None
+    return f"{product}({_turn(left, a, out[0] + summed)}, {_turn(right, b, summed + out[1])})"
+
+
 def _spell_merged(parts: tuple[str, str, str], left: str, right: str, product: str) -> str | None:
     """Return the product with dimensions that lie together everywhere taken as one.
 
     ``sec,sm->ecm`` is that of ``s(ec)`` and ``sm``. Those of a batch stay: nothing is gained.
     """
-    groups = _together(parts)
-    if not groups or left == right:
-        return None
+    every = [] if left == right else _together(parts)
+    chosen = (c for n in range(len(every)) for c in combinations(every, n + 1))
+    return next(filter(None, (_merge(c, parts, left, right, product) for c in chosen)), None)
+
+
+def _merge(
+    groups: Sequence[str], parts: tuple[str, str, str], left: str, right: str, product: str
+) -> str | None:
+    """Return the product with each group as one dimension, ``None`` if it is none yet."""
     (a, b, out), own = parts, {left: parts[0], right: parts[1]}
     flat = dict.fromkeys((left, right), "")
     for text, part in own.items():

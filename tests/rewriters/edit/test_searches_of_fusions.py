@@ -70,12 +70,38 @@ def test_each_product_is_the_einsum_or_left_alone() -> None:
     "equation",
     [
         "ij,jk", "ij,jk,kl->il", "ii,ij->ij", "i,j->ij", "bij,bj->bi", "bij,bjk->bk",
-        "bchw,bc->bchw", "...ij,jk->...ik", "bij,ij->b", "bid,iod->bo", "bchw,oc->bhow",
+        "bchw,bc->bchw", "...ij,...j->...i", "...ij,...jk->...ki", "ij,jk->...ik", "bij,ij->b",
+        "bid,iod->bo", "bchw,oc->bhow",
         "becd,bnce->bnd",
     ],
 )  # fmt: skip
 def test_other_equations_are_left_alone(equation: str) -> None:
     assert spell_product(equation, "a", "b") is None
+
+
+@pytest.mark.parametrize(
+    ("equation", "text"),
+    [
+        ("...nd,...dh->...nh", "torch.matmul(a, b)"),
+        ("... i d, ... j d -> ... i j", "torch.matmul(a, b.transpose(-2, -1))"),
+        ("...ij,jk->...ik", "torch.matmul(a, b)"),
+        ("...di,...dj->...ij", "torch.matmul(a.transpose(-2, -1), b)"),
+    ],
+)
+def test_batches_that_are_not_spelled_out_are_those_of_matmul(equation: str, text: str) -> None:
+    assert spell_product(equation, "a", "b") == text
+    first, second, _ = equation.replace(" ", "").replace("->", ",").split(",")
+    lengths = dict(zip("ndhij", (2, 3, 4, 2, 3 if "d" not in equation else 5), strict=True))
+    lengths["k"] = 6
+    batches = {"...": [5, 1], "": []}, {"...": [4], "": []}
+    a, b = (
+        torch.randn(
+            [*batch["..." if "..." in part else ""], *(lengths[i] for i in part.strip("."))]
+        )
+        for batch, part in zip(batches, (first, second), strict=True)
+    )
+    found = eval(text, {"torch": torch, "a": a, "b": b})  # noqa: S307 - our own text
+    assert torch.allclose(found, torch.einsum(equation, a, b), atol=1e-5)
 
 
 def test_operands_without_a_name_are_not_repeated() -> None:
