@@ -464,7 +464,7 @@ def _is_hot_by_name(scope: Scope) -> bool:
     made_first = "init" in own and not _MADE_FIRST.isdisjoint(own)
     if name.startswith("__") or not own or own[-1] == "init" or made_first:
         return False
-    if set(own) & EACH_STEP:
+    if set(own) & EACH_STEP or {"clip", "grad"} <= set(own):
         return True
     # ``build_model`` runs once, the ``build`` of what is made for each batch does not
     once = own[0] in _DONE_ONCE and (len(own) > 1 or own[0] != "build")

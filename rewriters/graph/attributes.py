@@ -353,6 +353,10 @@ def _is_int(value: ast.expr, method: FunctionNode) -> bool:
 def _is_plain(value: ast.expr, method: FunctionNode) -> bool:
     if isinstance(value, ast.Call) and ast.unparse(value.func) in {"float", "int"}:
         return True
+    if isinstance(value, ast.UnaryOp):
+        return _is_plain(value.operand, method)
+    if isinstance(value, ast.BinOp):  # ``1 + margin``
+        return _is_plain(value.left, method) and _is_plain(value.right, method)
     while isinstance(value, ast.Attribute):
         value = value.value
     if isinstance(value, ast.Name):

@@ -100,8 +100,8 @@ class CallReader:
                 return self.helpers.inline(code, inner)
             case ast.Attribute(ast.Name("self"), attr) if self.state.cls and self.state.is_self():
                 return self._own_call(code, self.state.cls, attr)
-            case ast.Attribute(ast.Name(name), attr) if static := self._static(name, attr):
-                return self.helpers.inline(code, static)
+            case ast.Attribute(ast.Name(name), attr) if there := self._there(name, attr):
+                return self.helpers.inline(code, *there)
             case ast.Attribute(owner, attr) if attr in operators.PURE_METHODS:
                 base = self.expressions.read(owner)
                 # A function of some module (``np.sum``) may do anything.
@@ -125,25 +125,30 @@ class CallReader:
     def _helper(
         self, called: ast.expr
     ) -> tuple[FunctionNode, tuple[Node, ...], ModuleNames | None] | None:
-        """Return the function of this module or its package that a name stands for."""
-        if not isinstance(called, ast.Name):
-            return None
-        own = self.state.names.functions.get(called.id)
-        if own is not None:
-            return None if own.decorator_list else (own, (), None)
-        other = find_imported_function(self.state.names, called.id)
+        """Return the function of this module or its package that is called."""
+        if isinstance(called, ast.Name):
+            own = self.state.names.functions.get(called.id)
+            if own is not None:
+                return None if own.decorator_list else (own, (), None)
+        other = find_imported_function(self.state.names, ast.unparse(called))
         return None if other is None else (other[1], (), other[0])
 
-    def _static(self, owner: str, name: str) -> FunctionNode | None:
-        """Return the static method of a class of this module that ``Rotary.rotate_half`` is."""
+    def _there(
+        self, owner: str, name: str
+    ) -> tuple[FunctionNode, tuple[Node, ...], ModuleNames | None] | None:
+        """Return ``Rotary.rotate_half``, the static method of a class, or a function of a module.
+
+        The class is one of this module, the other module of its package.
+        """
         names = self.state.names
         cls = names.classes.get(owner)
-        if cls is None or owner in self.state.env or owner in self.state.outside:
+        if owner in self.state.env or owner in self.state.outside or owner in names.unsure:
             return None
-        if owner in names.unsure or list_assigned(names, cls, name):
-            return None
-        method = names.method(cls, name)
-        return method if method is not None and is_static(method) else None
+        if cls is None:
+            found = find_imported_function(names, f"{owner}.{name}")
+            return None if found is None else (found[1], (), found[0])
+        method = None if list_assigned(names, cls, name) else names.method(cls, name)
+        return (method, (), None) if method is not None and is_static(method) else None
 
     def _layer_norm_of_base(self, code: ast.Call) -> Node:
         """Read ``super().forward(x)`` in a class whose one base is ``nn.LayerNorm``.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _KEYWORD_ALIASES = {
     "axis": "dim", "keepdims": "keepdim", "input": "self", "tensor": "self", "tensors": "self",
-    "split_size_or_sections": "split_size",
+    "split_size_or_sections": "split_size", "train": "training",
 }  # fmt: skip
 _REDUCES_ONE_OR_ALL = frozenset({"max", "min", "median", "std", "std_mean", "var", "var_mean"})
 """Take a dimension, or none, in ways of their own."""

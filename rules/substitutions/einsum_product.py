@@ -2,14 +2,17 @@
 
 What: ``torch.einsum("bnqd,bnkd->bnqk", q, k)`` and any other equation of two operands with one index
 that is added up, where each operand has an index of its own; one matrix for a whole batch, as in
-graph convolutions; images whose channels are weighed, as in the masks of MaskFormer.
+graph convolutions; images whose channels are weighed, as in the masks of MaskFormer. Indices that lie
+together everywhere count as one: ``sec,sm->ecm`` and ``sec,ecm->sm`` of tokens that go to experts and
+back, ``bshc,btc->bsht`` of all heads and one key.
 
 Why it is slow on the NPU: einsum turns and folds both operands in several calls of the host;
 ``matmul`` is one call. The device computes as much: one batched product, of one batch where a matrix
 is shared by all. So it saves time of the host alone (condition ``host-bound``).
 
 Safety: the same products and sums. einsum lets an index that is added up have the length one in one
-operand and any in the other, which ``matmul`` refuses with an error.
+operand and any in the other, which ``matmul`` refuses with an error (but two of them, taken as one,
+where it is the first in one operand and the second in the other, of the same length).
 
 References: torch.einsum; torch.matmul; ST-GCN; MaskFormer.
 """
@@ -134,12 +137,12 @@ def f(a, b):
         # turning an image would copy it
         """
 def f(x, w):
-    return torch.einsum("bchw,oc->bohw", x, w)
+    return torch.einsum("bchw,oc->bhwo", x, w)
 """,
-        # a batch in the middle of a larger one
+        # places of the experts that do not lie together in both
         """
-def f(q: torch.Tensor, k: torch.Tensor):
-    return torch.einsum("bhlqd,bhkd->bhlqk", q, k)
+def f(outputs: torch.Tensor, combine: torch.Tensor):
+    return torch.einsum("becd,bnce->bnd", outputs, combine)
 """,
     ),
     rewritten=(
@@ -175,6 +178,37 @@ def mix(x, adjacency):
             """
 def mix(x, adjacency):
     return torch.matmul(x, adjacency).contiguous()
+""",
+        ),
+        # dimensions that lie together: experts and their places, heads of one key
+        Rewritten(
+            """
+def dispatch(x: torch.Tensor, to: torch.Tensor):
+    return torch.einsum("sec,sm->ecm", to, x)
+""",
+            """
+def dispatch(x: torch.Tensor, to: torch.Tensor):
+    return torch.matmul(to.flatten(1).transpose(-2, -1), x).unflatten(0, to.shape[1:])
+""",
+        ),
+        Rewritten(
+            """
+def combine(outputs: torch.Tensor, weights: torch.Tensor):
+    return torch.einsum("sec,ecm->sm", weights, outputs)
+""",
+            """
+def combine(outputs: torch.Tensor, weights: torch.Tensor):
+    return torch.matmul(weights.flatten(1), outputs.flatten(0, 1))
+""",
+        ),
+        Rewritten(
+            """
+def scores(q: torch.Tensor, k: torch.Tensor):
+    return torch.einsum("bshc,btc->bsht", q, k)
+""",
+            """
+def scores(q: torch.Tensor, k: torch.Tensor):
+    return torch.matmul(q.flatten(1, 2), k.transpose(-2, -1)).unflatten(1, q.shape[1:3])
 """,
         ),
         # a batch of matrices that stands for all of a larger one; columns of two dimensions

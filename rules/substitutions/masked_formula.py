@@ -139,6 +139,20 @@ def training_step(x: torch.Tensor, y: torch.Tensor):
     x[mask] += picked * 2 + 1
     return x
 """
+_CIRCLE = """
+class Circle(nn.Module):
+    def __init__(self, margin=0.4):
+        super().__init__()
+        self.optimum = 1 + margin
+
+    def forward(self, x: torch.Tensor, negative):
+        negative = negative.bool()
+        far = x[negative]
+        new = torch.zeros_like(x)
+        new[:, 0] = 1
+        new[negative] = far + self.optimum
+        return new
+"""
 
 RULE = Substitution(
     id="NPU223",
@@ -182,6 +196,16 @@ def f(x: torch.Tensor, y: torch.Tensor):
     x[m] = picked * 2
     return x
 """,
+        # what is written in between may be the same tensor
+        """
+def f(x: torch.Tensor, y: torch.Tensor, n: torch.Tensor):
+    m = y > 0
+    z = y.view(-1)
+    picked = y[m]
+    z[n] = 1
+    x[m] = picked * 2
+    return x
+""",
         # a gradient that is none outside
         """
 def f(x: torch.Tensor, y: torch.Tensor):
@@ -221,6 +245,13 @@ def f(x: np.ndarray, y: torch.Tensor, i: torch.Tensor):
             _LOSS.replace(
                 "loss[small] = 0.5 * d[small] ** 2 / beta",
                 "loss = torch.where(small, 0.5 * d ** 2 / beta, loss)",
+            ),
+        ),
+        Rewritten(
+            _CIRCLE,
+            _CIRCLE.replace("x[negative]", "x").replace(
+                "new[negative] = far + self.optimum",
+                "new = torch.where(negative, far + self.optimum, new)",
             ),
         ),
         Rewritten(

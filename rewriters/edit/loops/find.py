@@ -484,7 +484,7 @@ def _is_about_rows(flow: FunctionFlow, loop: Loop) -> bool:
     names = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
     for evaluation in inside:
         code: ast.AST = evaluation.code
-        if loop.is_statement:  # what is only read may be read for the host
+        if loop.is_statement and not loop.lists:  # what is only read may be read for the host
             match code:
                 case ast.Assign([ast.Subscript() as target]) | ast.AugAssign(
                     ast.Subscript() as target

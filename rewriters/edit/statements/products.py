@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import re
 from functools import partial
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from npufix.rewriters.edit.statements.surroundings import Surroundings
 
@@ -33,11 +34,12 @@ def find_einsum_products(here: Surroundings) -> Iterator[Proposal]:
                 if any(map(partial(_is_complex, here), operands)):
                     continue  # which no product of the NPU takes
                 left, right = map(here.text_of_owner, operands)
-                named = [isinstance(code, (ast.Name, ast.Attribute)) for code in operands]
+                plain = (ast.Name, ast.Attribute)
+                once = [here.text_of_owner(o) for o in operands if not isinstance(o, plain)]
                 product = _matmul(here, function)
                 if not product:
                     continue
-                text = spell_product(equation, left, right, product, named=named[0] and named[1])
+                text = spell_product(equation, left, right, product, once=once)
                 if text is not None:
                     left_indices, _, rest = equation.replace(" ", "").partition(",")
                     shared = (
@@ -68,29 +70,115 @@ def _matmul(here: Surroundings, einsum: ast.expr) -> str:
 
 
 def spell_product(
-    equation: str, left: str, right: str, product: str = "torch.matmul", *, named: bool = True
+    equation: str,
+    left: str,
+    right: str,
+    product: str = "torch.matmul",
+    *,
+    once: Sequence[str] = (),
 ) -> str | None:
     """Return ``einsum(equation, left, right)`` as a matrix product, ``None`` if it is none.
 
-    ``left`` and ``right`` are the code of the operands; with ``named`` it may be repeated.
+    ``left`` and ``right`` are the code of the operands; what is said ``once`` is not repeated.
     """
     parts = equation.replace(" ", "").replace("->", ",").split(",")
+    if "..." in equation:
+        return _spell_broadcast(parts, left, right, product)
     if len(parts) != 3 or not all(p.isalpha() and len(set(p)) == len(p) for p in parts):  # noqa: PLR2004
         return None
     a, b, out = parts
     summed = [i for i in a if i in b and i not in out]
-    if len(summed) != 1 or set(out) != set(a) ^ set(b) | (set(a) & set(b)) - {*summed}:
+    if not summed or set(out) != set(a) ^ set(b) | (set(a) & set(b)) - {*summed}:
         return None
-    ways = [
-        _spell(x, y, out, summed[0], texts, product, named=named)
-        for x, y, texts in ((a, b, (left, right)), (b, a, (right, left)))
-    ]
-    # As few turns as possible; the user's order of the operands where both take as many.
-    return min(filter(None, ways), key=lambda way: way.count("."), default=None)
+    if len(summed) == 1:
+        ways = [
+            _spell(x, y, out, summed[0], texts, product, once=once)
+            for x, y, texts in ((a, b, (left, right)), (b, a, (right, left)))
+        ]
+        # As few turns as possible; the user's order of the operands where both take as many.
+        if any(ways):
+            return min(filter(None, ways), key=lambda way: way.count("."))
+    merged = _spell_merged((a, b, out), left, right, product)
+    again = merged is not None and any(merged.count(text) > 1 for text in once)
+    return None if again else merged
+
+
+def _spell_broadcast(parts: list[str], left: str, right: str, product: str) -> str | None:
+    """Return the product of matrices whose batches are not spelled out: ``...nd,...dh->...nh``."""
+    if len(parts) != 3 or (parts[0] + parts[2]).count("...") != 2:  # noqa: PLR2004
+        return None
+    a, b, out = (part.removeprefix("...") for part in parts)
+    summed = "".join(i for i in a if i in b and i not in out)
+    letters = {*a, *b}
+    if any(len(p) != _MATRIX or not p.isalpha() for p in (a, b, out)) or len(letters) != 3:  # noqa: PLR2004
+        return None
+    if len(summed) != 1 or out != (a + b).replace(summed, ""):
+        return None
+    return f"{product}({_turn(left, a, out[0] + summed)}, {_turn(right, b, summed + out[1])})"
+
+
+def _spell_merged(parts: tuple[str, str, str], left: str, right: str, product: str) -> str | None:
+    """Return the product with dimensions that lie together everywhere taken as one.
+
+    ``sec,sm->ecm`` is that of ``s(ec)`` and ``sm``. Those of a batch stay: nothing is gained.
+    """
+    every = [] if left == right else _together(parts)
+    chosen = (c for n in range(len(every)) for c in combinations(every, n + 1))
+    return next(filter(None, (_merge(c, parts, left, right, product) for c in chosen)), None)
+
+
+def _merge(
+    groups: Sequence[str], parts: tuple[str, str, str], left: str, right: str, product: str
+) -> str | None:
+    """Return the product with each group as one dimension, ``None`` if it is none yet."""
+    (a, b, out), own = parts, {left: parts[0], right: parts[1]}
+    flat = dict.fromkeys((left, right), "")
+    for text, part in own.items():
+        inside = sorted((g for g in groups if g in part), key=part.index, reverse=True)
+        flat[text] = text + "".join(_flatten(part, group) for group in inside)
+    for group in groups:
+        a, b, out = (part.replace(group, group[0]) for part in (a, b, out))
+    merged = spell_product(
+        f"{a},{b}->{out}", flat[left], flat[right], product, once=[*flat.values()]
+    )
+    if merged is None or _TURNS.search(merged):
+        return None
+    for group in sorted((g for g in groups if g in parts[2]), key=parts[2].index, reverse=True):
+        text, part = next((text, part) for text, part in own.items() if group in part)
+        at = part.index(group)
+        to = "" if at + len(group) == len(part) else at + len(group)
+        merged += f".unflatten({out.index(group[0])}, {text}.shape[{at}:{to}])"
+    return merged
+
+
+def _together(parts: tuple[str, str, str]) -> list[str]:
+    """Return the indices that follow each other wherever they are, several at a time."""
+    a, b, out = parts
+    groups = [""]
+    for index in dict.fromkeys(a + b):
+        wide = groups[-1] + index
+        fits = all(wide in part or not set(wide) & set(part) for part in parts)
+        if groups[-1] and fits and not set(wide) & set(a) & set(b) & set(out):
+            groups[-1] = wide
+        else:
+            groups.append(index)
+    return [group for group in groups if len(group) > 1]
+
+
+def _flatten(part: str, group: str) -> str:
+    first, last = part.index(group), part.index(group) + len(group) - 1
+    return f".flatten({first})" if last == len(part) - 1 else f".flatten({first}, {last})"
 
 
 def _spell(  # noqa: PLR0911, PLR0913, PLR0917 - an equation in parts, a case a kind of it
-    a: str, b: str, out: str, summed: str, texts: tuple[str, str], product: str, *, named: bool
+    a: str,
+    b: str,
+    out: str,
+    summed: str,
+    texts: tuple[str, str],
+    product: str,
+    *,
+    once: Sequence[str],
 ) -> str | None:
     """Return the product with the rows of ``a`` and the columns of ``b``."""
     left, right = texts
@@ -109,14 +197,14 @@ def _spell(  # noqa: PLR0911, PLR0913, PLR0917 - an equation in parts, a case a 
             return f"{product}({_turn(left, a, rows + summed)}, {right})"
         return None
     if wide := _spell_wide(a, b, out, summed, texts, product):
-        return wide if named or not wide.count(right) > 1 else None
+        return wide if right not in once or not wide.count(right) > 1 else None
     if not shared or len(rows) != 1:
         return None
     first = _turn(left, a, shared + rows + summed)
     if len(columns) == 1:
         second = _turn(right, b, shared + summed + columns)
         return _turn(f"{product}({first}, {second})", shared + rows + columns, out)
-    if b == shared + summed + columns and out == shared + rows + columns and named:
+    if b == shared + summed + columns and out == shared + rows + columns and right not in once:
         at = len(shared) + 1  # the pixels of an image as one dimension
         return f"{product}({first}, {right}.flatten({at})).unflatten({at}, {right}.shape[{at}:])"
     return None

@@ -19,6 +19,8 @@ _MOST_BYTES = 2_000_000
 _MOST_BYTES_OF_BASES = 200_000
 _MOST_BASES = 6
 # Helpers of helpers of helpers are inlined, no more.
+_LIBRARIES = frozenset({"einops", "math", "numpy", "torch", "torch_npu"})
+"""Whose functions no file beside this one defines: they are called everywhere."""
 _DEPTH = 3
 _CALLED = re.compile(r"\b([A-Za-z_]\w*)\(")
 
@@ -90,23 +92,28 @@ def find_imported(names: ModuleNames, name: str) -> tuple[ModuleNames, str] | No
 
 
 def find_imported_function(
-    names: ModuleNames, name: str
+    names: ModuleNames, called: str
 ) -> tuple[ModuleNames, FunctionNode] | None:
-    """Return the helper that a name stands for, with the names of its own module."""
-    module, _, original = (names.relative.get(name) or names.imports.get(name) or "").rpartition(
-        "."
-    )
-    if names.neighbour is None or not module.strip("."):
+    """Return the helper that ``f`` or ``module.f`` stands for, with the names of its module."""
+    first, dot, name = called.partition(".")
+    behind = dot + name
+    if "." in name:
+        return None
+    full = names.relative.get(first) or names.imports.get(first) or ""
+    module, _, original = f"{full}{behind}".rpartition(".")
+    if not full or names.neighbour is None or not module.strip(".") or first in names.unsure:
+        return None
+    if behind and full.partition(".")[0] in _LIBRARIES:
         return None
     text = names.neighbour(module)
     code = None if text is None else outline(text).functions.get(original)
     if code is None or not only_computes(code):
         return None  # a class, most of the time: nothing to parse a module for
-    found = find_imported(names, name)
-    function = None if found is None else found[0].functions.get(found[1])
-    if found is None or function is None or function.decorator_list:
+    home = neighbour(names, module)
+    function = None if home is None else home.functions.get(original)
+    if home is None or function is None or function.decorator_list:
         return None
-    return (found[0], function) if inlinable(function) else None
+    return (home, function) if inlinable(function) else None
 
 
 def foreign_bases(
@@ -153,10 +160,15 @@ def helper_texts(names: ModuleNames, source: str) -> Mapping[str, str]:
         return {}
     found = {}
     for name, full in {**names.relative, **names.imports}.items():
-        if f"{name}(" in source and name not in names.unsure:
-            text = _with_what_it_calls(ask, full)
-            if text:
-                found[name] = text
+        if name in names.unsure:
+            continue
+        places = [full] if f"{name}(" in source else []
+        if f"{name}." in source and full.partition(".")[0] not in _LIBRARIES:
+            called = re.findall(rf"\b{re.escape(name)}\.(\w+)\(", source)
+            places += [f"{full}.{function}" for function in dict.fromkeys(called)]
+        text = "\n".join(filter(None, (_with_what_it_calls(ask, place) for place in places)))
+        if text:
+            found[name] = text
     return found
 
 

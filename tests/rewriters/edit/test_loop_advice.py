@@ -339,3 +339,20 @@ def test_a_fold_adds_up_windows() -> None:
     exec(ADDS, scope)  # noqa: S102 - the text above
     folded = torch.nn.functional.fold(frames.transpose(1, 2), (1, 10), (1, 4), stride=(1, hop))
     torch.testing.assert_close(folded.flatten(1), scope["forward"](frames, hop))
+
+
+QUANTILES = """
+class Loss(nn.Module):
+    def loss(self, y: torch.Tensor, target: torch.Tensor):
+        losses = []
+        for i, q in enumerate(self.quantiles):
+            rest = target - {rows}[..., i]
+            losses.append(torch.max((q - 1) * rest, q * rest).unsqueeze(-1))
+        losses = 2 * torch.cat(losses, dim=2)
+        return losses
+"""
+
+
+@pytest.mark.parametrize(("rows", "told"), [("y", 1), ("self.tables", 0)])
+def test_columns_that_come_together_in_a_list_are_told(rows: str, told: int) -> None:
+    assert len(list(find_sites(HEADER + QUANTILES.format(rows=rows), [RULE]))) == told

@@ -29,6 +29,8 @@ from npufix.rules.registry import all_rules
         ("def load_balancing_loss(x): ...", True),
         ("def build_model(x): ...", False),
         ("def train_one_epoch(x): ...", True),
+        ("def clip_grad_value_(parameters, limit): ...", True),
+        ("def set_requires_grad(net, on): ...", False),
         ("def evaluate(x): ...", False),
         ("def helper(x): ...", False),
     ],

@@ -41,6 +41,11 @@ EQUATIONS = [
         ),
         itertools.product(["xyij", "ij", "jxyi"], ["jk", "kj"], ["xyik", "ik", "kxyi"]),
         itertools.product(["xqc", "xcq", "cxq"], ["xchw", "xhwc"], ["xqhw", "xhwq"]),
+        # several that lie together, as of tokens, experts and places: one dimension
+        itertools.product(["yhw", "hwy"], ["yj", "jy"], ["hwj", "jhw"]),
+        itertools.product(["yhw", "hwy"], ["hwj", "jhw"], ["yj", "jy"]),
+        itertools.product(["xyhw"], ["xyj", "xjhw"], ["xhwj", "xyj"]),
+        itertools.product(["xyij"], ["xykj", "xkj", "jkhw"], ["xyik", "xyikhw"]),
     )
 ]
 
@@ -65,15 +70,45 @@ def test_each_product_is_the_einsum_or_left_alone() -> None:
     "equation",
     [
         "ij,jk", "ij,jk,kl->il", "ii,ij->ij", "i,j->ij", "bij,bj->bi", "bij,bjk->bk",
-        "bchw,bc->bchw", "bijc,bijd->bcd", "...ij,jk->...ik", "bchw,oc->bohw",
+        "bchw,bc->bchw", "...ij,...j->...i", "...ij,...jk->...ki", "ij,jk->...ik", "bij,ij->b",
+        "bid,iod->bo", "bchw,oc->bhow",
+        "becd,bnce->bnd",
     ],
 )  # fmt: skip
 def test_other_equations_are_left_alone(equation: str) -> None:
     assert spell_product(equation, "a", "b") is None
 
 
+@pytest.mark.parametrize(
+    ("equation", "text"),
+    [
+        ("...nd,...dh->...nh", "torch.matmul(a, b)"),
+        ("... i d, ... j d -> ... i j", "torch.matmul(a, b.transpose(-2, -1))"),
+        ("...ij,jk->...ik", "torch.matmul(a, b)"),
+        ("...di,...dj->...ij", "torch.matmul(a.transpose(-2, -1), b)"),
+    ],
+)
+def test_batches_that_are_not_spelled_out_are_those_of_matmul(equation: str, text: str) -> None:
+    assert spell_product(equation, "a", "b") == text
+    first, second, _ = equation.replace(" ", "").replace("->", ",").split(",")
+    lengths = dict(zip("ndhij", (2, 3, 4, 2, 3 if "d" not in equation else 5), strict=True))
+    lengths["k"] = 6
+    batches = {"...": [5, 1], "": []}, {"...": [4], "": []}
+    a, b = (
+        torch.randn(
+            [*batch["..." if "..." in part else ""], *(lengths[i] for i in part.strip("."))]
+        )
+        for batch, part in zip(batches, (first, second), strict=True)
+    )
+    found = eval(text, {"torch": torch, "a": a, "b": b})  # noqa: S307 - our own text
+    assert torch.allclose(found, torch.einsum(equation, a, b), atol=1e-5)
+
+
 def test_operands_without_a_name_are_not_repeated() -> None:
-    assert spell_product("bqc,bchw->bqhw", "a", "f(b)", named=False) is None
+    assert spell_product("bqc,bchw->bqhw", "a", "f(b)", once=["f(b)"]) is None
+    assert spell_product("bshc,bthc->bst", "a", "a") is None
+    assert spell_product("bshc,btc->bsht", "f(a)", "b", once=["f(a)"]) is None
+    assert spell_product("bshc,btc->bsht", "a", "b[:n]", once=["b[:n]"]) is not None
 
 
 @pytest.mark.parametrize(

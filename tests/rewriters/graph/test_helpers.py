@@ -86,6 +86,24 @@ def test_a_helper_of_a_neighbouring_module_is_read(package: Path, imports: str) 
 
 
 @pytest.mark.parametrize(
+    ("imports", "called"),
+    [("from ..one import library", "library"), ("from ..one import library as lib", "lib"),
+     ("import package.one.library as lib", "lib")],
+)  # fmt: skip
+def test_a_helper_behind_the_name_of_its_module_is_read(
+    package: Path, imports: str, called: str
+) -> None:
+    body = "def f(x, w, eps):\n" + NORM.format(f"{called}.mean_square(x)")
+    (site,) = written(found_in(package, imports, body))
+    assert site.rewrite is not None
+    assert "npu_rms_norm(x, w, epsilon=eps)" in site.rewrite.text
+    for other in (f"{called} = abs\n", f"class {called}:\n    mean_square = abs\n"):
+        assert written(found_in(package, imports, other + body)) == []
+    given = body.replace("(x, w, eps)", f"({called}, x, w, eps)")
+    assert written(found_in(package, imports, given)) == []
+
+
+@pytest.mark.parametrize(
     ("imports", "before"),
     {
         "a function of its own": ("from ..one.library import mean_square",

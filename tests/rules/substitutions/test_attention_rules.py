@@ -207,7 +207,10 @@ class A(nn.Module):
     assert opened(site) == {"same-heads", "other-random-numbers"}
 
 
-@pytest.mark.parametrize("dropped", ["F.dropout(w, 0.0)", "F.dropout(w, 0.1, False)", "w"])
+@pytest.mark.parametrize(
+    "dropped",
+    ["F.dropout(w, 0.0)", "F.dropout(w, 0.1, False)", "torch.dropout(w, 0.1, train=False)", "w"],
+)  # fmt: skip
 def test_weights_that_are_never_dropped_need_no_random_numbers(dropped: str) -> None:
     site = the_site(f"""
 def f(qkv):

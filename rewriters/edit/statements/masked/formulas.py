@@ -103,6 +103,8 @@ def _whole(
         proven |= {"finite-outside"}
     filled = _filled(here, reads, parts, here.text(target.slice), name)
     text = without_masks(here, value, set(reads), filled)
+    if "\n" in text and "#" not in text:
+        text = ast.unparse(value)  # the lines of brackets that are gone
     if sign:
         simple = isinstance(value, (ast.Name, ast.Attribute, ast.Subscript, ast.Call))
         text = f"{written} {sign} {text}" if simple else f"{written} {sign} ({text})"
@@ -209,7 +211,8 @@ def _require_unchanged(
     if made not in block or not name_of_mask(here, read.slice):
         raise OtherUseError
     between = block[block.index(made) : block.index(until)]
-    if not between or not all(map(_only_binds, between)):
+    held = {ast.unparse(part) for part in (read.value, read.slice)}
+    if not between or not all(_only_binds(s) or _writes_apart(here, s, held) for s in between):
         raise OtherUseError
     match made:
         case ast.Assign([ast.Name(kept)], ast.Subscript(ast.Name(old))) if kept == old:
@@ -222,6 +225,17 @@ def _only_binds(statement: ast.stmt) -> bool:
         case ast.Assign([ast.Name()]):
             names = (n.attr for n in ast.walk(statement) if isinstance(n, ast.Attribute))
             return not any(name.endswith("_") for name in names)
+    return False
+
+
+def _writes_apart(here: Surroundings, statement: ast.stmt, kept: set[str]) -> bool:
+    """Tell whether a statement writes into a tensor that the function has made: ``new[n] = y``."""
+    match statement:
+        case ast.Assign([ast.Subscript(ast.Name() as whole)], _):
+            made = here.value(whole)
+            own = made is not None and made.op in operators.FRESH and made.op != "clone"
+            calls = (n.attr for n in ast.walk(statement) if isinstance(n, ast.Attribute))
+            return own and whole.id not in kept and not any(call.endswith("_") for call in calls)
     return False
 
 

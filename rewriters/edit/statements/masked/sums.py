@@ -298,11 +298,13 @@ def find_selections(
 def _is_number(here: Surroundings, node: Node) -> bool:
     """Tell whether a value is a number or a setting, or computed of such: ``-self.cfg["alpha"]``.
 
-    Whoever else needs it has it still.
+    Whoever else needs it has it still. A tensor that is made once, ``self.weight``, meets as many
+    elements as the mask selects only if it is one number to all of them, or to all rows.
     """
     if node.op == Op.CONST or is_of_configuration(node):
         return True
-    if here.facts(here.flow.evaluations[0], x=node).is_number("x"):
+    facts = here.facts(here.flow.evaluations[0], x=node)
+    if facts.is_number("x") or (node.op == Op.ATTR and facts.is_plain("x")):
         return True
     return _is_of_each(node) and all(_is_number(here, arg) for arg in node.args)
 
