@@ -42,10 +42,10 @@ def find_projections(here: Surroundings) -> Iterator[Proposal]:
         if not isinstance(node, ast.Call) or not layer or here.loop_of(node) is not None:
             continue
         made, value = _linear(here, layer), here.value(node.args[0])
-        of_weight = len(node.args) > 1 and made is not None  # which leaves out the bias
-        if of_weight and _arguments(made).get("bias") != "False":
+        if made is None or value is None:
             continue
-        if made is not None and value is not None:
+        of_weight = len(node.args) > 1  # which leaves out the bias
+        if not of_weight or _arguments(made).get("bias") == "False":
             groups.setdefault(value, {}).setdefault(layer, (node, made))
     for layers in groups.values():
         alike = _alike(layers)
