@@ -73,6 +73,34 @@ def train_epochs(self, parts):
 
 
 @pytest.mark.parametrize(
+    ("added", "behind"),
+    [
+        ("xs.append(float(hits.item()))", "xs = [float(n) for n in torch.stack(xs).tolist()]"),
+        ("xs.append(int(y.max().item()))", "xs = [int(n) for n in torch.stack(xs).tolist()]"),
+        ("xs.append(float(y.mean().item()))", "xs = torch.stack(xs).tolist() if xs"),
+        ("xs.append(hits.item())", "xs = torch.stack(xs).tolist() if xs"),
+        ("n += hits.item()", "n = int(n)"),
+        ("n += float(hits.item())", "n = float(n)"),
+        ("n += int(y.sum().item())", ""),  # cut off before it is added
+    ],
+)
+def test_what_is_read_later_is_the_same_kind_of_number(added: str, behind: str) -> None:
+    text = f"""
+def train(model, loader, optimizer):
+    xs, n = [], 0
+    for x in loader:
+        y = model(x)
+        y.mean().backward()
+        optimizer.step()
+        hits = (y > 0).sum()
+        {added}
+    return xs, n
+"""
+    assert bool(behind) is any(site.rewrite for site in found(text, "NPU214"))
+    assert not behind or behind in rewritten(text, "NPU214")
+
+
+@pytest.mark.parametrize(
     ("use", "written"),
     [
         ("n = n * self.groups[0]\n        for x in xs:\n            self.get_loss(x, n)", True),

@@ -18,6 +18,8 @@ import ast
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from npufix.rewriters.edit.statements.host.iterated_values import number_made
+from npufix.rewriters.edit.statements.host.waits.losses import is_named_loss
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import LOOPS
 from npufix.rewriters.graph import operators
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 FORM_ADDED, FORM_COLLECTED = "added_up", "collected"
 _NEW = frozenset({"count_nonzero", "max", "mean", "min", "norm", "prod", "std", "sum", "var"})
 """What returns a tensor that nobody else has a view of."""
+_OF_FLOATS = frozenset({"mean", "norm", "std", "var"})
 
 
 def keep_until_read(
@@ -47,20 +50,26 @@ def keep_until_read(
     loop = here.loop_of(code)
     if outer is None or not isinstance(loop, LOOPS) or here.loop_of(outer) is not loop:
         return None
-    outer = _taken_by(here, outer, code)
+    outer, kept = _taken_by(here, outer, code), number_made(code)
     match outer:
         case ast.AugAssign(ast.Name(name), ast.Add(), value) if value is code or _reads_in(
             value
         ) == [code]:
+            if kept == "bool" or (kept == "int" and not counts):
+                return None  # cut off before it is added
             form, new = FORM_ADDED, here.text_detached(tensor) + ("" if counts else ".float()")
-            after = f"{name} = {'int' if counts else 'float'}({name})"
+            after = f"{name} = {'int' if counts and kept != 'float' else 'float'}({name})"
         case ast.Expr(ast.Call(ast.Attribute(ast.Name(name), "append"), [given])) if (
             given is code or isinstance(given, ast.Name)
         ):
             copied = "" if is_left_as_made(here, tensor) else ".clone()"
             form, new = FORM_COLLECTED, f"{here.text_detached(tensor)}{copied}"
             flat = "" if has_no_dimensions(here, tensor) else ".flatten()"
-            after = f"{name} = {here.torch}.stack({name}){flat}.tolist() if {name} else []"
+            values = f"{here.torch}.stack({name}){flat}.tolist()"
+            if kept and not (kept == "float" and _holds_floats(here, tensor)):
+                parts = ("[", kept, "(n) for n in ", values, "]")
+                values = "".join(parts)  # in one string it would be a message
+            after = f"{name} = {values} if {name} else []"
         case _:
             return None
     collects = form == FORM_COLLECTED
@@ -235,6 +244,14 @@ def _reads_in(code: ast.expr) -> list[ast.AST]:
         for n in walk(code)
         if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.func.attr == "item"
     ]
+
+
+def _holds_floats(here: Surroundings, tensor: ast.expr) -> bool:
+    """Tell whether ``float`` of a value is what reading it gives: of a mean, of a ``loss``."""
+    found = here.evaluations.get(id(tensor))
+    if found is None or is_named_loss(tensor) or found.node.op in _OF_FLOATS:
+        return found is not None
+    return "float" in (here.facts(found, x=found.node).dtype("x") or "")
 
 
 def has_no_dimensions(here: Surroundings, tensor: ast.expr) -> bool:

@@ -200,8 +200,8 @@ def read_together(
     if how in ON_HOST or (how == "tolist" and not _is_reduced(here, tensor)):
         return None
     outer = here.parents.get(id(code))
-    kept = _converts(code) or _converts(outer)
-    if isinstance(outer, ast.Call) and _converts(outer):
+    kept = number_made(code) or number_made(outer)
+    if isinstance(outer, ast.Call) and number_made(outer):
         code, outer = outer, here.parents.get(id(outer))
     match outer:
         case ast.ListComp(elt, [ast.comprehension(target, items, [], 0)]) if elt is code:
@@ -229,14 +229,6 @@ def read_together(
     )
 
 
-def _converts(code: ast.AST | None) -> str:
-    """Return which number is made: ``int`` of ``int(x)``, "" for others."""
-    match code:
-        case ast.Call(ast.Name(how), [_], []) if how in _CONVERTS:
-            return how
-    return ""
-
-
 def _is_of_torch(here: Surroundings, code: ast.expr) -> bool:
     """Tell whether it is what a function of torch returns: ``torch.sum(x)``."""
     dotted = here.flow.names.dotted(code.func) if isinstance(code, ast.Call) else None
@@ -259,3 +251,11 @@ def _computes_nothing(code: ast.expr, target: ast.expr) -> bool:
     own = list_stored_names(target)
     known = operators.canonical_name(name) in operators.TABLE
     return not known or own.isdisjoint(list_names(code))
+
+
+def number_made(code: ast.AST | None) -> str:
+    """Return which number is made: ``int`` of ``int(x)``, "" for others."""
+    match code:
+        case ast.Call(ast.Name(how), [_], []) if how in _CONVERTS:
+            return how
+    return ""
