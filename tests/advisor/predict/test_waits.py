@@ -201,6 +201,7 @@ def test_a_collective_leaves_the_queue_behind_what_makes_its_operand() -> None:
     kernels = pd.DataFrame(
         {
             "start_ns": [900, 2_000, 2_900],
+            "duration_ns": 100,
             "launch_ns": [500, 30, 600],
             "host_op": [0, 1, 2],
             "communication": [False, True, False],
@@ -222,6 +223,7 @@ def test_what_collectives_take_of_the_queue_is_not_the_next_kernel_s() -> None:
     kernels = pd.DataFrame(
         {
             "start_ns": [110, 300, 600, 900, 1_100],
+            "duration_ns": 100,
             "launch_ns": [100, 22, 32, 42, 1_000],
             "host_op": range(5),
             "communication": [False, True, True, True, False],

@@ -42,6 +42,7 @@ from npufix.rewriters.verification.inputs.cases.forms import (
     with_flags,
 )
 from npufix.rewriters.verification.inputs.cases.limits import (
+    DRAWS,
     at_limits,
     with_long_lists,
     with_negatives,
@@ -104,7 +105,6 @@ _RESIZED = 3
 _FEW_CASES = 4
 _RARE_SEEDS = 6
 """Of calls of many rows: of 512 pairs, one is within a tolerance of 0.1 by one rule alone."""
-_DRAWS = re.compile(r"\b(?:rand\w*|\w*bernoulli\w*|(?:normal|uniform)_?|multinomial|choices?)\(")
 _DRAWN_SEEDS = range(2, 66)
 """Of a coin that is fair and one that is not quite, few draws differ."""
 _FRACTIONS = frozenset({"float", "unit", "box", "complex", "rotation"})
@@ -190,7 +190,7 @@ def _of_chance(one: Assignment, job: Job) -> Iterator[CallCase]:
     # a large model leaves no time for it at the end
     if any(find_changed(_DROPS, job)) and one.recipe is not None:
         yield CallCase(one, training=False)
-    if job.by_hand and _DRAWS.search(read_source(job.original, job.qualname)):
+    if job.by_hand and DRAWS.search(read_source(job.original, job.qualname)):
         yield from (CallCase(one, seed=n, dtypes=_LARGE[:1]) for n in _DRAWN_SEEDS)
 
 

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from npufix.rewriters.verification.inputs.recipes import Recipe
     from npufix.rewriters.verification.inputs.target import Target
 
+DRAWS = re.compile(r"\b(?:rand\w*|\w*bernoulli\w*|(?:normal|uniform)_?|multinomial|choices?)\(")
+"""Calls that give random numbers."""
 _OWN = re.compile(r"\bself\.(\w+)")
 _NUMBER = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?:e[+-]?\d+)?\b(?!\.)")
 _WORD = re.compile(r"(?<![\w.])(?:self\.)?([a-z_]\w*)\b(?! *[.(])")
@@ -242,7 +244,8 @@ def _of_compared(assignments: Sequence[Assignment], target: Target, job: Job) ->
 def _list_compared(job: Job, *, none: bool = False) -> tuple[set[str], set[str]]:
     """Return the names in comparisons on changed lines, before and after: ``mass <= 1 - top_p``.
 
-    With ``none`` in those with None alone: ``momentum is not None``.
+    With ``none`` in those with None alone: ``momentum is not None``. What is drawn is hardly
+    ever at a limit: with ``torch.rand_like(x) >= p``, a ``p`` of 1 makes a dropout divide by 0.
     """
     found: list[set[str]] = []
     sides = (job.original, job.lines_original), (job.patched, job.lines_patched)
@@ -250,6 +253,7 @@ def _list_compared(job: Job, *, none: bool = False) -> tuple[set[str], set[str]]
         function = find_function(parse_once(text), job.qualname)
         nodes = (n for n in walk(function) if isinstance(n, ast.Compare)) if function else ()
         asked = [n for n in nodes if n.lineno in lines and (not none or _is_none(n))]
+        asked = [n for n in asked if not DRAWS.search(ast.unparse(n))]
         names = (getattr(n, "attr", getattr(n, "id", "")) for n in walk(*asked))
         found.append({*names} - {"", "self"})
     before, after = found

@@ -49,7 +49,8 @@ def _set_apart(
     for option, at in zip(options, chosen, strict=True):
         sizes = [getattr(spec, "value", None) for _, spec in option[:_FEW]]
         free = (n for n, s in enumerate(sizes) if type(s) is int and s > 1 and s not in seen)
-        found.append(next(free, at) if sizes[at] in seen else at)
+        taken = type(sizes[at]) is int and sizes[at] in seen
+        found.append(next(free, at) if taken else at)
         size = sizes[found[-1]]
         seen |= {size} if type(size) is int and size > 1 else set()
     return tuple(found)
