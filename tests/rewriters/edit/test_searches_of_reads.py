@@ -601,3 +601,24 @@ class MetadataBuilder:
         return x[:, : self.lens[1:].max().item()]
 """
     assert len(found(text, "NPU214")) == told
+
+
+@pytest.mark.parametrize(
+    ("use", "told"),
+    [
+        ("return np.clip(x, 0, 1).sum() / len(x)", True),
+        ("self.engine.set_tensor(0, x)\n        return self.engine.invoke()", False),
+        ("return self.session.run(images=x)", False),
+    ],
+)
+def test_an_array_that_another_library_gets_is_its_own(use: str, *, told: bool) -> None:
+    text = f"""
+import numpy as np
+
+
+class Backend(nn.Module):
+    def forward(self, x: torch.Tensor):
+        x = x.cpu().numpy()
+        {use}
+"""
+    assert any("NumPy computes" in site.problem for site in found(text, "NPU214")) is told

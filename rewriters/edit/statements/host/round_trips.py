@@ -105,7 +105,22 @@ def computed_by_numpy(here: Surroundings, code: ast.expr) -> Proposal | None:
     in_layer = here.flow.cls is not None and here.flow.function.name == "forward"
     if not (computes and in_layer) or here.loop_of(code) is not None:
         return None
+    if isinstance(outer, ast.Assign) and _is_handed_on(here, outer):
+        return None
     return Proposal(code, _BY_NUMPY)
+
+
+def _is_handed_on(here: Surroundings, made: ast.Assign) -> bool:
+    """Tell whether others than NumPy get an array: ``interpreter.set_tensor(0, x)``."""
+    names = {target.id for target in made.targets if isinstance(target, ast.Name)}
+    for use in here.nodes:
+        call = here.parents.get(id(use))
+        call = here.parents.get(id(call)) if isinstance(call, ast.keyword) else call
+        if isinstance(use, ast.Name) and use.id in names and isinstance(call, ast.Call):
+            called = here.flow.names.dotted(call.func) or ""
+            if use is not call.func and not called.startswith("numpy.") and called != "len":
+                return True
+    return False
 
 
 def pick_there(here: Surroundings, code: ast.Call, tensor: ast.expr) -> Proposal | None:
