@@ -117,8 +117,8 @@ def _is_handed_on(here: Surroundings, made: ast.Assign) -> bool:
         call = here.parents.get(id(use))
         call = here.parents.get(id(call)) if isinstance(call, ast.keyword) else call
         if isinstance(use, ast.Name) and use.id in names and isinstance(call, ast.Call):
-            called = here.flow.names.dotted(call.func) or ""
-            if use is not call.func and not called.startswith("numpy.") and called != "len":
+            called = here.flow.names.dotted(call.func) or ast.unparse(call.func)
+            if not called.startswith("numpy.") and called != "len":
                 return True
     return False
 
