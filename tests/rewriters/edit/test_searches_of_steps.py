@@ -428,7 +428,9 @@ def test_places_are_told_where_classes_are_for_steps(head: str, *, is_told: bool
     assert bool(found(text, "NPU214")) is is_told
 
 
-@pytest.mark.parametrize(("given", "counts"), [("", True), (", dim=0", False)])
+@pytest.mark.parametrize(
+    ("given", "counts"), [("", True), (", dim=0", False), (", return_inverse=True", False)]
+)
 def test_different_rows_are_not_counted_as_numbers_are(given: str, *, counts: bool) -> None:
     text = (
         "class Net(nn.Module):\n    def forward(self, x: torch.Tensor):\n"

@@ -63,7 +63,11 @@ _DIFFERENT = (
     "them in a vector of fixed length, torch.bincount(x, minlength=n), or find them once where the "
     "host has the data"
 )
-
+_PLACE_OF_EACH = (
+    "the host waits for how many different values there are: where they are small numbers, each "
+    "says itself where it belongs, out.index_add_(0, x, values) into a fixed number of rows; or "
+    "find them once where the host has the data"
+)
 _DIFFERENT_ROWS = (
     "the host waits for how many different rows there are: find them once where the host has the "
     "data, or give each row one number, (x * strides).sum(1), and count those in a vector of fixed "
@@ -100,10 +104,9 @@ def _write(here: Surroundings, found: Evaluation) -> Proposal | None:
 def _tell(here: Surroundings, found: Evaluation) -> Proposal:
     assert isinstance(found.code, ast.expr)  # noqa: S101 - a call
     if found.node.op == "unique":
-        of_rows = isinstance(found.code, ast.Call) and any(
-            word.arg == "dim" for word in found.code.keywords
-        )
-        return Proposal(found.code, _DIFFERENT_ROWS if of_rows else _DIFFERENT)
+        words = {w.arg for w in found.code.keywords} if isinstance(found.code, ast.Call) else set()
+        each = _PLACE_OF_EACH if "return_inverse" in words else _DIFFERENT
+        return Proposal(found.code, _DIFFERENT_ROWS if "dim" in words else each)
     return Proposal(found.code, _PLACES if here.loop_of(found.code) is None else _PLACES_IN_LOOP)
 
 
