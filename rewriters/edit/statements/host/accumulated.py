@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.host.iterated_values import number_made
-from npufix.rewriters.edit.statements.host.waits.losses import is_named_loss
+from npufix.rewriters.edit.statements.host.of_host import is_named_loss
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.surroundings import LOOPS
 from npufix.rewriters.graph import operators

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING, TypeGuard
 
 from npufix.rewriters.edit.statements.host.accumulated import is_left_as_made, keep_until_read
+from npufix.rewriters.edit.statements.host.of_host import is_named_loss
 from npufix.rewriters.edit.statements.host.waits.finite import (
     FINITE,
     FOR_FINITE,
@@ -14,7 +15,6 @@ from npufix.rewriters.edit.statements.host.waits.finite import (
     asks_finite,
     stops,
 )
-from npufix.rewriters.edit.statements.host.waits.losses import is_named_loss
 from npufix.rewriters.edit.statements.host.waits.returned import FOR_CALLER
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.facts.module_facts import mentions

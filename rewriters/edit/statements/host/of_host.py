@@ -403,6 +403,11 @@ def is_count(node: Node) -> bool:
     return counted.op in operators.COMPARISONS | {"isfinite", "isnan", "isinf", "invert"}
 
 
+def is_named_loss(code: ast.expr) -> bool:
+    """Tell whether a name says that it is a loss: ``loss_ce``."""
+    return isinstance(code, ast.Name) and "loss" in code.id.split("_")
+
+
 def brings_to_host(here: Surroundings) -> bool:
     """Tell whether a function brings several tensors to the host, to compute with them there."""
     calls = (n for n in here.nodes if isinstance(n, ast.Call) and not n.args)

@@ -6,9 +6,8 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.statements.host.of_host import is_of_host
+from npufix.rewriters.edit.statements.host.of_host import is_named_loss, is_of_host
 from npufix.rewriters.edit.statements.host.seldom import is_seldom
-from npufix.rewriters.edit.statements.host.waits.losses import is_named_loss
 from npufix.rewriters.edit.statements.proposal import Proposal
 from npufix.rewriters.graph.modules.syntax import last_name
 

@@ -29,11 +29,6 @@ OF_ALL_LAYERS = (
 )
 
 
-def is_named_loss(code: ast.expr) -> bool:
-    """Tell whether a name says that it is a loss: ``loss_ce``."""
-    return isinstance(code, ast.Name) and "loss" in code.id.split("_")
-
-
 def takes_tensor(user: Node, value: Node) -> bool:
     """Tell whether a call computes a loss with a number: ``self.get_loss(x, num_boxes)``.
 

@@ -16,10 +16,10 @@ from npufix.rewriters.edit.statements.host.of_host import (
     ARITHMETIC,
     first_read,
     is_count,
+    is_named_loss,
     is_of_host,
 )
 from npufix.rewriters.edit.statements.host.seldom import is_default, is_rare, is_seldom
-from npufix.rewriters.edit.statements.host.waits.losses import is_named_loss
 from npufix.rewriters.edit.statements.proposal import Proposal
 from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph.modules.syntax import last_name
