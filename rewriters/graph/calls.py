@@ -126,11 +126,21 @@ class CallReader:
         self, called: ast.expr
     ) -> tuple[FunctionNode, tuple[Node, ...], ModuleNames | None] | None:
         """Return the function of this module or its package that is called."""
-        if isinstance(called, ast.Name):
-            own = self.state.names.functions.get(called.id)
-            if own is not None:
-                return None if own.decorator_list else (own, (), None)
-        other = find_imported_function(self.state.names, ast.unparse(called))
+        match called:
+            case ast.Name(name):
+                own = self.state.names.functions.get(name)
+                if own is not None:
+                    return None if own.decorator_list else (own, (), None)
+                return self._imported(name)
+            case ast.Attribute(ast.Name(owner), name):
+                return self._imported(f"{owner}.{name}")
+        return None
+
+    def _imported(
+        self, called: str
+    ) -> tuple[FunctionNode, tuple[Node, ...], ModuleNames | None] | None:
+        """Return the function of another module of the package: ``f``, or ``module.f``."""
+        other = find_imported_function(self.state.names, called)
         return None if other is None else (other[1], (), other[0])
 
     def _there(
@@ -145,8 +155,7 @@ class CallReader:
         if owner in self.state.env or owner in self.state.outside or owner in names.unsure:
             return None
         if cls is None:
-            found = find_imported_function(names, f"{owner}.{name}")
-            return None if found is None else (found[1], (), found[0])
+            return self._imported(f"{owner}.{name}")
         method = None if list_assigned(names, cls, name) else names.method(cls, name)
         return (method, (), None) if method is not None and is_static(method) else None
 

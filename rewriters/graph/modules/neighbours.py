@@ -18,11 +18,12 @@ _MOST_BYTES = 2_000_000
 # Base classes are looked up in small modules only: they say what a few attributes are.
 _MOST_BYTES_OF_BASES = 200_000
 _MOST_BASES = 6
-# Helpers of helpers of helpers are inlined, no more.
 _LIBRARIES = frozenset({"einops", "math", "numpy", "torch", "torch_npu"})
 """Whose functions no file beside this one defines: they are called everywhere."""
+# Helpers of helpers of helpers are inlined, no more.
 _DEPTH = 3
 _CALLED = re.compile(r"\b([A-Za-z_]\w*)\(")
+_CALLED_IN = re.compile(r"\b(\w+)\.(\w+)\(")
 
 
 def neighbour(names: ModuleNames, module: str) -> ModuleNames | None:
@@ -97,8 +98,6 @@ def find_imported_function(
     """Return the helper that ``f`` or ``module.f`` stands for, with the names of its module."""
     first, dot, name = called.partition(".")
     behind = dot + name
-    if "." in name:
-        return None
     full = names.relative.get(first) or names.imports.get(first) or ""
     module, _, original = f"{full}{behind}".rpartition(".")
     if not full or names.neighbour is None or not module.strip(".") or first in names.unsure:
@@ -158,14 +157,15 @@ def helper_texts(names: ModuleNames, source: str) -> Mapping[str, str]:
     ask = names.neighbour
     if ask is None:
         return {}
-    found = {}
+    found, called = {}, dict[str, list[str]]()
+    for owner, function in dict.fromkeys(_CALLED_IN.findall(source)):
+        called.setdefault(owner, []).append(function)
     for name, full in {**names.relative, **names.imports}.items():
         if name in names.unsure:
             continue
         places = [full] if f"{name}(" in source else []
-        if f"{name}." in source and full.partition(".")[0] not in _LIBRARIES:
-            called = re.findall(rf"\b{re.escape(name)}\.(\w+)\(", source)
-            places += [f"{full}.{function}" for function in dict.fromkeys(called)]
+        if full.partition(".")[0] not in _LIBRARIES:
+            places += [f"{full}.{function}" for function in called.get(name, ())]
         text = "\n".join(filter(None, (_with_what_it_calls(ask, place) for place in places)))
         if text:
             found[name] = text
