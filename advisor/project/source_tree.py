@@ -57,13 +57,13 @@ def without_links(path: Path) -> str:
 
 
 @lru_cache(maxsize=1 << 16)
-def _module_path(file_folder: str, module: str) -> str | None:
-    """Return where a module is that a file in a folder imports, if it is in its package."""
+def _module_path(folder: Path, module: str) -> str | None:
+    """Return where a module is that a file in ``folder`` imports, if it is in its package."""
     name = module.lstrip(".")
     up = len(module) - len(name)
     if not all(part.isidentifier() for part in name.split(".")):
         return None
-    folder, top = _home(Path(file_folder))
+    folder, top = _home(folder)
     if up:
         for _ in range(up - 1):
             if folder == top:
@@ -136,7 +136,7 @@ class SourceFile:
         return self._of_neighbour(module, _digest)
 
     def _of_neighbour(self, module: str, read: Callable[[str, int], str]) -> str | None:
-        path = _module_path(self._folder, module)
+        path = _module_path(self.path.parent, module)
         try:
             status = None if path is None else os.stat(path)  # noqa: PTH116 - faster
             if path is None or status is None or status.st_size > _MAX_NEIGHBOUR_BYTES:
@@ -145,13 +145,9 @@ class SourceFile:
         except (OSError, UnicodeDecodeError):
             return None
 
-    @property
-    def _folder(self) -> str:
-        return os.path.dirname(self.path)  # noqa: PTH120 - faster
-
     def neighbour_path(self, module: str) -> Path | None:
         """Return where a module is, called as for ``neighbour``; it need not be there."""
-        path = _module_path(self._folder, module)
+        path = _module_path(self.path.parent, module)
         return None if path is None else Path(path)
 
     def encode(self, text: str) -> bytes:
