@@ -101,8 +101,8 @@ _COUNTING_NAME = re.compile(
     r"|layer|head|batch|rank|level|epoch|dim|axis|size|len|length|count|channel|block|page|line"
     r"|side|part|stage|bucket|shard|chunk|group|which|where|at|item|field|attr|option)s?",
 )
-# Methods of a dictionary, and what else returns a number.
 _ZEROS = frozenset({"new_zeros", "zero", "zeros", "zeros_like"})
+# Methods of a dictionary, and what else returns a number.
 _RETURNS_NUMBER = re.compile(r"(^|_)(pad|unk|eos|bos|mask|blank)(_|$)")
 
 

@@ -92,6 +92,11 @@ class Surroundings:
             yield outer
             node = outer
 
+    def holder_of(self, code: ast.expr) -> ast.AST | None:
+        """Return what holds code as it is, or under a name: ``dict(n=code)``."""
+        above = self.parents.get(id(code))
+        return self.parents.get(id(above)) if isinstance(above, ast.keyword) else above
+
     def tests_around(self, code: ast.AST) -> list[ast.expr]:
         """Return the conditions under which code runs, the nearest first."""
         return [o.test for o in self.around(code) if isinstance(o, (ast.If, ast.IfExp))]
@@ -152,8 +157,10 @@ class Surroundings:
     def is_tensor(self, code: ast.expr) -> bool | None:
         """Tell whether an expression is a tensor."""
         found = self.evaluations.get(id(code))
-        if found is None or (isinstance(code, ast.Name) and self._is_tested_for_another(code)):
-            return None if found is None else False
+        if found is None:
+            return None
+        if isinstance(code, ast.Name) and self._is_tested_for_another(code):
+            return False
         return self.facts(found, x=found.node).is_tensor("x")
 
     def _is_tested_for_another(self, name: ast.Name) -> bool:

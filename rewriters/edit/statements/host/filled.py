@@ -167,8 +167,7 @@ def count_up(here: Surroundings, code: ast.Call) -> Proposal | None:
     end = first + len(numbers) * step
     between = [str(end)] if (first, step) == (0, 1) else [str(first), str(end)]
     between += [] if step == 1 else [str(step)]
-    rest = [f"{name}={_text(here, value)}" for name, value in given.items()]
-    text = f"{here.text(owner)}.arange({', '.join([*between, *rest])})"
+    text = _arange(here, owner, between, given)
     return Proposal(whole, form="listed", changes=(Change(here.span(whole), text),), shown=text)
 
 
@@ -194,8 +193,7 @@ def _range(
     """Return ``torch.arange(n, device=d)`` for ``torch.tensor(range(n), device=d)``."""
     if "device" not in given:
         return None
-    rest = [f"{name}={_text(here, value)}" for name, value in given.items()]
-    text = f"{here.text(owner)}.arange({', '.join([*map(here.text, limits.args), *rest])})"
+    text = _arange(here, owner, [*map(here.text, limits.args)], given)
     return Proposal(
         whole,
         form="ranged",
@@ -203,6 +201,16 @@ def _range(
         shown=text,
         proven=frozenset({"some-numbers"} if "dtype" in given else ()),
     )
+
+
+def _arange(
+    here: Surroundings,
+    owner: ast.expr,
+    limits: Sequence[str],
+    given: Mapping[str | None, ast.expr],
+) -> str:
+    rest = [f"{name}={_text(here, value)}" for name, value in given.items()]
+    return f"{here.text(owner)}.arange({', '.join([*limits, *rest])})"
 
 
 def fill_parts(here: Surroundings, code: ast.Call) -> Proposal | None:

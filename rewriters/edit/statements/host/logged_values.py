@@ -308,7 +308,7 @@ def _keep(
 
     It is a copy, ``loss.detach().clone()``: ``loss += other`` may come later.
     """
-    outer = _around(here, code)
+    outer = here.holder_of(code)
     if how == "int" or outer is not kept or not _is_handed_on(here, kept):
         return None
     if mentions(here.flow.names, ("dump", "dumps")):  # ``json.dump(stats, file)`` wants numbers
@@ -423,17 +423,11 @@ def _is_loss_returned(here: Surroundings, kept: ast.Dict, code: ast.expr) -> boo
 def _outermost(here: Surroundings, code: ast.expr) -> ast.expr:
     """Return the dictionary that holds others: ``dict(losses=dict(total=loss.item()), n=8)``."""
     while True:
-        match _around(here, code):
+        match here.holder_of(code):
             case ast.Dict() | ast.Call(ast.Name("dict"), []) as above:
                 code = above
             case _:
                 return code
-
-
-def _around(here: Surroundings, code: ast.expr) -> ast.AST | None:
-    """Return what holds code as it is, or under a name: ``dict(n=code)``."""
-    above = here.parents.get(id(code))
-    return here.parents.get(id(above)) if isinstance(above, ast.keyword) else above
 
 
 def _is_log(code: ast.AST | None) -> bool:

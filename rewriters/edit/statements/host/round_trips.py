@@ -114,9 +114,9 @@ def _is_handed_on(here: Surroundings, made: ast.Assign) -> bool:
     """Tell whether others than NumPy get an array: ``interpreter.set_tensor(0, x)``."""
     names = {target.id for target in made.targets if isinstance(target, ast.Name)}
     for use in here.nodes:
-        call = here.parents.get(id(use))
-        call = here.parents.get(id(call)) if isinstance(call, ast.keyword) else call
-        if isinstance(use, ast.Name) and use.id in names and isinstance(call, ast.Call):
+        if not (isinstance(use, ast.Name) and use.id in names):
+            continue
+        if isinstance(call := here.holder_of(use), ast.Call):
             called = here.flow.names.dotted(call.func) or ast.unparse(call.func)
             if not called.startswith("numpy.") and called != "len":
                 return True

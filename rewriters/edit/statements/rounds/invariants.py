@@ -13,7 +13,7 @@ from npufix.rewriters.edit.statements.naming import word_for
 from npufix.rewriters.edit.statements.proposal import Change, Proposal
 from npufix.rewriters.edit.statements.rounds.written import (
     changes,
-    is_known,
+    list_given,
     read_whole,
     reads_size_that_changes,
 )
@@ -409,9 +409,7 @@ def _proofs(loop: _Loop, steps: Sequence[_Step]) -> Iterator[str]:
     here = loop.here
     names = {name for step in steps if step.is_work for name in step.names}
     names = names.union(*(read_whole(step.code.value) for step in steps))
-    calls = [n for n in walk(loop.code) if isinstance(n, ast.Call) and not is_known(here, n)]
-    given = [a for call in calls for a in (*call.args, *(k.value for k in call.keywords))]
-    if not any(read_whole(argument) & names for argument in given):
+    if not any(read_whole(argument) & names for argument in list_given(here, walk(loop.code))):
         yield "not-written-to"
     read = {n.id for s in steps for n in walk(s.code.value) if isinstance(n, ast.Name)}
     if not read & loop.bound:

@@ -16,7 +16,7 @@ from npufix.rewriters.graph.modules.syntax import (
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from npufix.rewriters.edit.statements.surroundings import Surroundings
     from npufix.rewriters.graph.nodes import Node
@@ -40,10 +40,8 @@ def is_left_alone(here: Surroundings, code: Loop, names: set[str]) -> bool | Non
     others = None if names & names_bound_in(code) else _list_also_written(here, code, names)
     if others is None:
         return False
-    calls = [n for n in walk(code) if isinstance(n, ast.Call) and not is_known(here, n)]
-    given = [
-        a for call in calls for a in (call.func, *call.args, *(k.value for k in call.keywords))
-    ]
+    nodes = list(walk(code))
+    given = [*list_given(here, nodes), *(c.func for c in _list_writing_calls(here, nodes))]
     apart = all(_is_own(here, code, name) for name in others)
     return None if not apart or any(read_whole(a) & names for a in given) else True
 
@@ -89,9 +87,7 @@ def _is_filled_by_others(here: Surroundings, code: Loop, name: str) -> bool:
     node = _value_before(here, code, name)
     if node is None or node.op.removesuffix("(*)") not in _BUFFERS:
         return False
-    calls = (n for n in here.nodes if isinstance(n, ast.Call) and not is_known(here, n))
-    given = (a for call in calls for a in (*call.args, *(k.value for k in call.keywords)))
-    return any(name in read_whole(argument) for argument in given)
+    return any(name in read_whole(argument) for argument in list_given(here, here.nodes))
 
 
 def _list_written(code: ast.AST) -> Iterator[str]:
@@ -137,7 +133,20 @@ def read_whole(code: ast.expr) -> set[str]:
     return {n.id for n in walk(code) if isinstance(n, ast.Name) and id(n) not in about}
 
 
-def is_known(here: Surroundings, call: ast.Call) -> bool:
+def list_given(here: Surroundings, nodes: Iterable[ast.AST]) -> Iterator[ast.expr]:
+    """Yield what calls get that may write into it."""
+    for call in _list_writing_calls(here, nodes):
+        yield from (*call.args, *(k.value for k in call.keywords))
+
+
+def _list_writing_calls(here: Surroundings, nodes: Iterable[ast.AST]) -> Iterator[ast.Call]:
+    """Yield the calls of anything but operators that write into nothing."""
+    for node in nodes:
+        if isinstance(node, ast.Call) and not _is_known(here, node):
+            yield node
+
+
+def _is_known(here: Surroundings, call: ast.Call) -> bool:
     """Tell whether a call is of an operator that writes into nothing."""
     node = here.value(call)
     if node is None:

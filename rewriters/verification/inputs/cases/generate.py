@@ -380,9 +380,8 @@ class _Telling:
         if specs != self.distinct.specs:
             large = replace(self.assignment, specs=specs)
             yield from (CallCase(one, dtypes=_LARGE) for one in (large, _widen(large, self.job)))
-            if "int" in list_kinds(
-                specs.values()
-            ):  # so many of one: what is counted, as of a class
+            # so many of one: what is counted, as of a class
+            if "int" in list_kinds(specs.values()):
                 yield CallCase(large, "zeros", dtypes=_LARGE[:1])
 
     def _will_take_soon(self, axis: Axis, new: int) -> bool:
