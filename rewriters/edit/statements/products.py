@@ -8,7 +8,7 @@ from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.edit.statements.proposal import Proposal, put
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -49,12 +49,7 @@ def find_einsum_products(here: Surroundings) -> Iterator[Proposal]:
                     )
                     if (shared and _TURNS.search(text)) or ".permute(" in text:
                         continue  # einsum turns as much, and is easier to read
-                    yield Proposal(
-                        node,
-                        form="scores" if shared else "graph",
-                        changes=(Change(here.span(node), text),),
-                        shown=text,
-                    )
+                    yield put(here, node, text, form="scores" if shared else "graph")
 
 
 def _is_complex(here: Surroundings, code: ast.expr) -> bool:

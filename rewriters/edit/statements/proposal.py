@@ -9,9 +9,10 @@ from npufix.rewriters.edit.edit import behind_arguments
 
 if TYPE_CHECKING:
     import ast
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from npufix.rewriters.edit.edit import Span
+    from npufix.rewriters.edit.statements.surroundings import Surroundings
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,28 @@ class Proposal:
     """The statement before which that is known, ``None`` for the one of ``code``."""
     proven: frozenset[str] = frozenset()
     """The conditions of the form that the source proves here; the others are open."""
+
+
+def put(  # noqa: PLR0913 - what a proposal says, but for what follows from the code
+    here: Surroundings,
+    code: ast.expr | ast.stmt,
+    new: str,
+    *,
+    form: str = "",
+    asked: tuple[tuple[str, str], ...] = (),
+    asked_at: ast.stmt | None = None,
+    proven: Iterable[str] = (),
+) -> Proposal:
+    """Return the proposal to write ``new`` in place of ``code``, and nothing else."""
+    return Proposal(
+        code,
+        form=form,
+        changes=(Change(here.span(code), new),),
+        shown=new,
+        asked=asked,
+        asked_at=asked_at,
+        proven=frozenset(proven),
+    )
 
 
 def apply_changes(lines: Sequence[str], changes: Sequence[Change]) -> str:

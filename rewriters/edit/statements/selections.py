@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.statements.columns import is_changed, is_whole
 from npufix.rewriters.edit.statements.masked.formulas import reads_of_formulas
 from npufix.rewriters.edit.statements.masked.sums import reads_under_mask
-from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.edit.statements.proposal import Change, Proposal, put
 from npufix.rewriters.facts.host_tensors import is_moved_to_host
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import (
@@ -272,13 +272,13 @@ def find_counted(here: Surroundings) -> Iterator[Proposal]:
         proven = {"is-tensor", "boolean-mask"}
         proven |= {"same-rank-mask"} if facts.same_ndim("x", "mask") else set()
         text = f"int({here.text_of_owner(read.slice)}.sum())"
-        yield Proposal(
+        yield put(
+            here,
             node,
+            text,
             form=form,
-            changes=(Change(here.span(node), text),),
-            shown=text,
             asked=(("x", here.text(read.value)), ("mask", here.text(read.slice))),
-            proven=frozenset(proven),
+            proven=proven,
         )
 
 

@@ -14,6 +14,7 @@ from npufix.rewriters.edit.statements.proposal import (
     Proposal,
     apply_changes,
     more_arguments,
+    put,
 )
 from npufix.rewriters.facts.occasions import is_in_loop, occasion
 from npufix.rewriters.facts.steps.occasion import Occasion
@@ -410,15 +411,9 @@ def _there(
     if len(changes) < len(added) or here.lines[line - 1][end : end + 1] != ".":
         return None
     proven = _proven(here, code, made) | ({"is-device"} if sure else set[str]())
+    asked, at = (("device", device),), here.statement_of(source)
     if (like := _made_like(here, moved, made, target)) is not None:
-        return Proposal(
-            code,
-            changes=(Change(here.span(code), like),),
-            shown=like,
-            asked=(("device", device),),
-            asked_at=here.statement_of(source),
-            proven=frozenset(proven),
-        )
+        return put(here, code, like, asked=asked, asked_at=at, proven=proven)
     statement = here.statement_of(code)
     match statement:
         case ast.Assign([ast.Name(name)], value) if value is code and name == getattr(
@@ -444,8 +439,8 @@ def _there(
         code,
         changes=tuple(changes),
         shown=text[start : len(text) - len(lines[-1]) + stop],
-        asked=(("device", device),),
-        asked_at=here.statement_of(source),
+        asked=asked,
+        asked_at=at,
         proven=frozenset(proven),
     )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.layout import style_of
 from npufix.rewriters.edit.statements.host.host_values import is_kept_there
 from npufix.rewriters.edit.statements.host.seldom import is_rare
-from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.edit.statements.proposal import Proposal, put
 from npufix.rewriters.graph.modules.syntax import is_scalar
 from npufix.rewriters.graph.special import Op
 
@@ -98,14 +98,7 @@ def fill(  # noqa: C901, PLR0912 - one case a way to make it
         case ast.Constant(0 | 1 as value) if like or "dtype" in given or type(value) is float:
             kind = "ones" if value else "zeros"
             text = f"{made.removesuffix('full')}{kind}({count}{rest})"
-    return Proposal(
-        whole,
-        form="copied",
-        changes=(Change(here.span(whole), text),),
-        shown=text,
-        asked=tuple(asked),
-        proven=frozenset(proven),
-    )
+    return put(here, whole, text, form="copied", asked=tuple(asked), proven=proven)
 
 
 def _as_one_call(here: Surroundings, code: ast.Call) -> tuple[ast.Call, dict[str | None, ast.expr]]:
@@ -168,7 +161,7 @@ def count_up(here: Surroundings, code: ast.Call) -> Proposal | None:
     between = [str(end)] if (first, step) == (0, 1) else [str(first), str(end)]
     between += [] if step == 1 else [str(step)]
     text = _arange(here, owner, between, given)
-    return Proposal(whole, form="listed", changes=(Change(here.span(whole), text),), shown=text)
+    return put(here, whole, text, form="listed")
 
 
 def _range_of(data: ast.expr) -> ast.Call | None:
@@ -194,12 +187,12 @@ def _range(
     if "device" not in given:
         return None
     text = _arange(here, owner, [*map(here.text, limits.args)], given)
-    return Proposal(
+    return put(
+        here,
         whole,
+        text,
         form="ranged",
-        changes=(Change(here.span(whole), text),),
-        shown=text,
-        proven=frozenset({"some-numbers"} if "dtype" in given else ()),
+        proven={"some-numbers"} if "dtype" in given else (),
     )
 
 
@@ -243,13 +236,7 @@ def fill_parts(here: Surroundings, code: ast.Call) -> Proposal | None:
     if {number.value for number, _ in parts} <= {0, 1}:
         proven.add("value-fits-dtype")
     text = f"{owner.id}.cat([{', '.join(made)}])"
-    return Proposal(
-        whole,
-        form="copied",
-        changes=(Change(here.span(whole), text),),
-        shown=text,
-        proven=frozenset(proven),
-    )
+    return put(here, whole, text, form="copied", proven=proven)
 
 
 def _list_parts(code: ast.expr) -> list[tuple[ast.Constant, ast.expr]]:

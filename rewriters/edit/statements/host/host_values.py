@@ -92,7 +92,7 @@ from npufix.rewriters.edit.statements.host.waits.sizes import (
 )
 from npufix.rewriters.edit.statements.host.waits.tests import is_check, is_tested, leaves, tests_of
 from npufix.rewriters.edit.statements.host.waits.together import read_at_once
-from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.edit.statements.proposal import Change, Proposal, put
 from npufix.rewriters.edit.statements.surroundings import LOOPS
 from npufix.rewriters.facts.steps.functions import samples
 from npufix.rewriters.facts.value_kinds import is_of_numpy
@@ -437,10 +437,4 @@ def _hand_over(here: Surroundings, read: Read, users: Sequence[Node]) -> Proposa
     if re.search("seq|len", tensor):  # fused attention wants those of sequences as a list
         return None
     proven = {"is-tensor"} if here.is_tensor(first_read(read.tensor)) else set[str]()
-    return Proposal(
-        read.code,
-        form="handed_list",
-        changes=(Change(here.span(read.code), tensor),),
-        shown=tensor,
-        proven=frozenset(proven),
-    )
+    return put(here, read.code, tensor, form="handed_list", proven=proven)

@@ -23,7 +23,7 @@ from npufix.rewriters.edit.statements.host.element_reads import (
 )
 from npufix.rewriters.edit.statements.host.of_host import ON_HOST, is_of_host
 from npufix.rewriters.edit.statements.host.seldom import is_seldom
-from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.edit.statements.proposal import Proposal, put
 from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import last_name, list_names, list_stored_names
@@ -73,13 +73,13 @@ def reduced_by_python(here: Surroundings, code: ast.Call) -> Proposal | None:
         proven.add("never-nan")
     if facts.dtype("x") in {"bool", "int64"} or compared:
         proven.add("keeps-dtype")
-    return Proposal(
+    return put(
+        here,
         code,
+        new,
         form=_FORMS[how],
-        changes=(Change(here.span(code), new),),
-        shown=new,
         asked=(("x", here.text(tensor)),),
-        proven=frozenset(proven),
+        proven=proven,
     )
 
 
@@ -120,16 +120,14 @@ def furthest(here: Surroundings, code: ast.Call) -> Proposal | None:
     new = f"{here.text_of_owner(tensor)}.diff(dim=0).{how}()"
     at = here.evaluations.get(id(tensor))
     dtype = here.facts(at, x=at.node).dtype("x") if at is not None else None
-    return Proposal(
+    return put(
+        here,
         code,
+        new,
         form="furthest",
-        changes=(Change(here.span(code), new),),
-        shown=new,
         asked=(("x", here.text(tensor)),),
-        proven=frozenset(
-            ({"is-tensor"} if known or count.endswith(".size(0)") else set())
-            | ({"never-nan"} if dtype in {"int32", "int64"} else set())
-        ),
+        proven=({"is-tensor"} if known or count.endswith(".size(0)") else set())
+        | ({"never-nan"} if dtype in {"int32", "int64"} else set()),
     )
 
 
@@ -219,13 +217,13 @@ def read_together(
         name = "n" if "n" not in list_names(outer) else "number"
         parts = ("[", kept, "(", name, ") for ", name, " in ", new, "]")
         new = "".join(parts)  # in one string it would be a message to be translated
-    return Proposal(
+    return put(
+        here,
         outer,
+        new,
         form="read_each",
-        changes=(Change(here.span(outer), new),),
-        shown=new,
         asked=(("rows", here.text(items)),),
-        proven=frozenset(proven),
+        proven=proven,
     )
 
 

@@ -16,7 +16,7 @@ from npufix.rewriters.edit.statements.host.waits.finite import (
     stops,
 )
 from npufix.rewriters.edit.statements.host.waits.returned import FOR_CALLER
-from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.edit.statements.proposal import Proposal, put
 from npufix.rewriters.facts.module_facts import mentions
 from npufix.rewriters.facts.steps.classes import is_told
 from npufix.rewriters.graph.modules.syntax import last_name
@@ -94,7 +94,7 @@ def find_logged(  # noqa: C901, PLR0911, PLR0912 - one case a way
             ):
                 return _keep_or_tell(here, code, tensor, how, outer)
             case ast.Call() if _tells_lightning(here, outer, code):
-                return _put(here, code, tensor, "", {"log-takes-tensors"})
+                return _leave_there(here, code, tensor, "", {"log-takes-tensors"})
             case ast.Call(ast.Attribute(_, name) | ast.Name(name)) if _LOGS.match(name):
                 used = name == "update" and not isinstance(here.parents.get(id(outer)), ast.Expr)
                 used = used or (name == "append" and _is_decided_by(here, outer))
@@ -106,7 +106,7 @@ def find_logged(  # noqa: C901, PLR0911, PLR0912 - one case a way
             case ast.Dict() if isinstance(above := here.parents.get(id(outer)), ast.Call) and (
                 _tells_lightning(here, above, outer)
             ):
-                return _put(here, code, tensor, "", {"log-takes-tensors"})
+                return _leave_there(here, code, tensor, "", {"log-takes-tensors"})
             case ast.Dict(values=values) if _is_kept_in(here, outer, values) or _is_loss_returned(
                 here, outer, code
             ):
@@ -318,21 +318,21 @@ def _keep(
     tensor = _whole_value(tensor)
     is_new = isinstance(tensor, ast.BinOp) or is_left_as_made(here, tensor)
     copied = "" if is_new else ".clone()"
-    return _put(here, code, tensor, copied, set())
+    return _leave_there(here, code, tensor, copied, set())
 
 
-def _put(
+def _leave_there(
     here: Surroundings, code: ast.Call, tensor: ast.expr, copied: str, proven: set[str]
 ) -> Proposal:
     """Return a tensor of the device in place of the number that is read of it."""
     text = f"{here.text_detached(tensor)}{copied}"
-    return Proposal(
+    return put(
+        here,
         code,
+        text,
         form=FORM_LOGGED,
-        changes=(Change(here.span(code), text),),
-        shown=text,
         asked=(("x", here.text(tensor)),),
-        proven=frozenset(proven | ({"is-tensor"} if here.is_tensor(tensor) else set())),
+        proven=proven | ({"is-tensor"} if here.is_tensor(tensor) else set()),
     )
 
 

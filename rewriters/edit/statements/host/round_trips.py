@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.host.of_host import ARITHMETIC, ON_HOST, is_tensor
-from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.edit.statements.proposal import Proposal, put
 from npufix.rewriters.facts.host_tensors import is_made_on_host
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.special import Op
@@ -143,11 +143,11 @@ def pick_there(here: Surroundings, code: ast.Call, tensor: ast.expr) -> Proposal
     if any(o.node is value or o.node in pairs for o in here.flow.observables):
         return None  # somebody else gets it
     text = here.text(tensor)
-    return Proposal(
+    return put(
+        here,
         code,
+        text,
         form="picked",
-        changes=(Change(here.span(code), text),),
-        shown=text,
         asked=(("x", text),),
-        proven=frozenset({"is-tensor"} if here.is_tensor(tensor) else ()),
+        proven={"is-tensor"} if here.is_tensor(tensor) else (),
     )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.layout import style_of
 from npufix.rewriters.edit.statements.masked.ways import is_apart
-from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.edit.statements.proposal import Change, Proposal, put
 from npufix.rewriters.facts.index_facts import is_of_configuration
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import copy_tree
@@ -158,13 +158,13 @@ def _filled(here: Surroundings, code: ast.Call, how: str) -> tuple[Proposal, set
     given = ", ".join([left, right, *words, f"reduction={quote}sum{quote}"])
     count = _count(here, name, reads[0].tensor if reads[0].by_call else None)
     new = _total(here, code, f"{here.text(code.func)}({given})", count, how)
-    proposal = Proposal(
+    proposal = put(
+        here,
         code,
+        new,
         form=_FORMS[how],
-        changes=(Change(here.span(code), new),),
-        shown=new,
         asked=_asked(here, name, reads),
-        proven=frozenset({"finite-outside", *_proven(here, mask, reads)}),
+        proven={"finite-outside", *_proven(here, mask, reads)},
     )
     return proposal, {id(read.code) for read in reads}
 

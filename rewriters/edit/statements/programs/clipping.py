@@ -12,7 +12,7 @@ from npufix.rewriters.edit.statements.programs.optimizers import (
     could_be_fused,
     scales_gradients,
 )
-from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.edit.statements.proposal import Proposal, put
 from npufix.rewriters.facts.module_facts import brings_no_decay, first_argument
 from npufix.rewriters.graph.modules.syntax import last_name, walk
 
@@ -46,12 +46,7 @@ def find_clipping(here: Surroundings) -> Iterator[Proposal]:
         power = f", {here.text(given['norm_type'])}" if "norm_type" in given else ""
         text = f"{optimizer}.clip_grad_norm_fused_({here.text(given['max_norm'])}{power})"
         same = bool(made.args) and _is_same(here, made.args[0], given["parameters"])
-        yield Proposal(
-            node,
-            changes=(Change(here.span(node), text),),
-            shown=text,
-            proven=frozenset({"all-parameters"} if same else ()),
-        )
+        yield put(here, node, text, proven={"all-parameters"} if same else ())
 
 
 def _is_fused_by_torch(here: Surroundings, made: ast.Call, kind: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.edit.statements.proposal import Change, Proposal, put
 from npufix.rewriters.graph.modules.syntax import last_name, list_names, walk
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def _find_exchange_of_rows(
     before = [f"{into}, {x}, {theirs}, {ours}", *map(here.text, others)]
     words = [f"{k.arg}={here.text(k.value)}" for k in call.keywords if k.arg]
     text = f"{function}({', '.join([*before, *words])})"
-    yield Proposal(call, changes=(Change(here.span(call), text),), form="rows_of", shown=text)
+    yield put(here, call, text, form="rows_of")
 
 
 def _split_rows(here: Surroundings, code: ast.expr, call: ast.Call) -> tuple[str, str] | None:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.programs.trainer_arguments import of_subclasses, of_trainer
-from npufix.rewriters.edit.statements.proposal import Change, Proposal, more_arguments
+from npufix.rewriters.edit.statements.proposal import Proposal, more_arguments, put
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
 from npufix.rewriters.facts.module_facts import mentions
 from npufix.rewriters.graph.modules.scopes import MODULE
@@ -169,13 +169,7 @@ def _also_on_npu(here: Surroundings, test: ast.Compare) -> Iterator[Proposal]:
     text = f"{here.text(test.left)} in {devices}"
     proven = {"adamw-alone"} if made else set()
     proven |= set() if scales_gradients(here) else {"no-grad-scaler"}
-    yield Proposal(
-        test,
-        form="for_cuda",
-        changes=(Change(here.span(test), text),),
-        shown=text,
-        proven=frozenset(proven),
-    )
+    yield put(here, test, text, form="for_cuda", proven=proven)
 
 
 def _find_constructions(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.host.accumulated import has_no_dimensions, makes_anew
 from npufix.rewriters.edit.statements.host.of_host import is_of_host
-from npufix.rewriters.edit.statements.proposal import Change, Proposal, more_arguments
+from npufix.rewriters.edit.statements.proposal import Change, Proposal, more_arguments, put
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS
 from npufix.rewriters.facts.host_tensors import is_made_on_host
 from npufix.rewriters.facts.steps.functions import moves_given, trains
@@ -271,11 +271,11 @@ def make_of_read(here: Surroundings, made: ast.Call) -> Proposal | None:
         held = f"{here.torch}.stack([{', '.join(map(here.text, tensors))}]).detach()"
     text = f"{held}.to({where})" if where else held
     known = all(map(here.is_tensor, tensors))
-    return Proposal(
+    return put(
+        here,
         made,
+        text,
         form="read_back",
-        changes=(Change(here.span(made), text),),
-        shown=text,
         proven=frozenset({"is-tensor"} if known else ()) | {"same-device"},
     )
 

@@ -8,7 +8,7 @@ import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.host.seldom import is_seldom
-from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.edit.statements.proposal import Change, Proposal, put
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS, LOOPS
 from npufix.rewriters.facts.steps.functions import trains
 from npufix.rewriters.graph.modules.syntax import last_name, walk
@@ -125,7 +125,7 @@ def find_device_waits(  # noqa: C901 - one case a wait
                     text = f"{here.text(owner)}.current_stream().synchronize()"
                     gone = None if tests else _line_of_its_own(here, node)
                     if gone is None or _IN_ITS_OWN_TIME.search(here.text(function)):
-                        yield Proposal(node, changes=(Change(here.span(node), text),), shown=text)
+                        yield put(here, node, text)
                     else:
                         text = f"# {here.text(node)}"
                         yield Proposal(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.host.waits.limits import LIMITS, clamp, is_limit
 from npufix.rewriters.edit.statements.host.waits.reads import is_reduced
-from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.edit.statements.proposal import Proposal, put
 from npufix.rewriters.graph.modules.syntax import names_bound_in
 
 if TYPE_CHECKING:
@@ -56,11 +56,4 @@ def limit_either(here: Surroundings, code: ast.Call) -> Proposal | None:
     proven = {"is-tensor", "same-dtype", "takes-tensors", "never-nan"}
     if node.args[1].op in _MADE:
         proven.add("without-gradient")
-    return Proposal(
-        code,
-        form="limit",
-        changes=(Change(here.span(code), new),),
-        shown=new,
-        asked=(("x", name),),
-        proven=frozenset(proven),
-    )
+    return put(here, code, new, form="limit", asked=(("x", name),), proven=proven)
