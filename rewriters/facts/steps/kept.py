@@ -19,6 +19,8 @@ _FIRST_STEP = re.compile(r"len\((self\.)?state(\[\w+\])?\) == 0|not (self\.)?sta
 """What an optimizer asks before it makes what it keeps of a parameter."""
 _STATE = re.compile(r"'\w+' in (self\.)?(param_)?(group|state)s?(\[\w+\])?")
 """What it asks before it goes on with that."""
+_FOR_INIT = "init_table"
+"""The caller of functions that a table of the module holds for ``__init__``."""
 
 
 def is_kept(flow: FunctionFlow, line: int) -> bool:
@@ -98,10 +100,21 @@ def _list_callers(tree: ast.Module) -> dict[str, frozenset[str]]:
         for node in children(code):
             if node.__class__ is ast.Name:
                 if node.ctx.__class__ is ast.Load:
-                    found.setdefault(node.id, set()).add(within if node is called else "")
+                    known = node is called or within == _FOR_INIT
+                    found.setdefault(node.id, set()).add(within if known else "")
             elif node.__class__ is not ast.Constant:
-                todo.append((node, node.name if isinstance(node, FunctionNode) else within))
+                todo.append((node, _name_caller(node) or within))
     return {name: frozenset(callers) for name, callers in found.items()}
+
+
+def _name_caller(code: ast.AST) -> str:
+    """Return the name of a function, or what stands for ``ROPE_INIT_FUNCTIONS = {"yarn": f}``."""
+    match code:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+            return name
+        case ast.Assign([ast.Name(name)]) | ast.AnnAssign(ast.Name(name)):
+            return _FOR_INIT if "INIT" in name.split("_") else ""
+    return ""
 
 
 def _is_called_to_keep(flow: FunctionFlow) -> bool:

@@ -385,6 +385,8 @@ class Method(nn.Module):
         ("", False),
         ("    def forward(self, x):\n        return x @ unpack(self.w, x)", True),
         ("    def __init__(self):\n        self.unpack = unpack", True),  # who knows who calls it
+        ("\n\nUNPACK_INIT_FUNCTIONS: dict[str, object] = {'four': unpack}", False),
+        ("\n\nUNPACK_FUNCTIONS = {'four': unpack}", True),
     ],
 )
 def test_what_only_the_loading_of_weights_calls_runs_once(
