@@ -194,7 +194,7 @@ SEARCHES: Mapping[str, Search] = {
     ),
     "host-values": Search(
         find_host_values,
-        "item|tolist|cpu|numpy|float|int|max|min|range|arange|repeat(_interleave)?|reshape|view"
+        "item|tolist|cpu|numpy|float|int|a?max|min|range|arange|repeat(_interleave)?|reshape|view"
         "|zeros|any|all|sum|enumerate|zip|isfinite|isinf|isnan|nonzero|where|unique|masked_select",
         text="|".join(
             [
@@ -210,7 +210,7 @@ SEARCHES: Mapping[str, Search] = {
                 _words(r"\([^\n()]*\w\[\w+\]", "arange", "expand", "full", "ones", "range"),
                 _words(r"\([^\n()]*\w\[\w+\]", "view", "zeros"),
                 r":\s*(?!list\[|dict\[|tuple\[)[a-z_][\w.]*\[[\w, +-]+\]",
-                r"\.(max|sum)\(|math\.is(finite|inf|nan)\(|torch\.is(finite|inf|nan)\(",
+                r"\.(a?max|sum)\(|math\.is(finite|inf|nan)\(|torch\.is(finite|inf|nan)\(",
                 _words(r"\(", "nonzero", "unique", "masked_select"),
                 r"\[\w*(mask|valid|pos|idx|inds)\w*\]",
                 _words(r"\(([^,\n()\[\]]|\[[^\]\n]*\]|\([^()\n]*\))*\)", "where"),

@@ -255,3 +255,125 @@ def test_reductions_one_behind_the_other_become_one(code: str, new: str | None) 
         x = torch.randn(2, 3, 4, 5, dtype=torch.float64)
         both = [eval(each, {"x": x}) for each in (code, new)]  # noqa: S307 - the cases above
         torch.testing.assert_close(*both)
+
+
+@pytest.mark.parametrize(
+    ("begun", "adds", "reads"),
+    [
+        (
+            "sums = {}\n    sums['a'] = 0",
+            "sums['a'] += loss.item()",
+            "sums['a'] = float(sums['a'])",
+        ),
+        ("sums = {'a': 0.0}", "sums['a'] += loss.item()", "sums['a'] = float(sums['a'])"),
+        ("sums = {'a': 0}", "sums['a'] += (x > 0).sum().item()", "sums['a'] = int(sums['a'])"),
+        # somebody looks at it in the loop, it has no number yet, or others hold the dictionary
+        ("sums = {'a': 0.0}", "sums['a'] += loss.item()\n        print(sums)", ""),
+        ("sums = {'a': 0.0}", "sums['a'] += loss.item()\n        sums['a'] += 1", ""),
+        ("sums = {}", "sums['a'] += loss.item()", ""),
+        ("sums = self.sums", "sums['a'] += loss.item()", ""),
+    ],
+)
+def test_sums_in_a_dictionary_are_read_behind_the_loop(begun: str, adds: str, reads: str) -> None:
+    text = f"""
+def train(self, batches):
+    {begun}
+    for x in batches:
+        loss = self.model(x).mean()
+        loss.backward()
+        {adds}
+    return sums
+"""
+    sites = [site for site in found(text, "NPU214") if site.rewrite is not None]
+    assert [f"    {reads}\n    return sums" in s.rewrite.direct for s in sites if s.rewrite] == (
+        [True] if reads else []
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "new"),
+    [
+        (
+            "a = x.max().item()\n    b = y.min().item()",
+            "a, b = torch.stack([x.max(), y.min()]).tolist()",
+        ),
+        (
+            "self.a = x.max().item()\n    b = float(y.min().item())",
+            "self.a, b = torch.stack([x.max(), y.min()]).tolist()",
+        ),
+        # the second needs the first, a call is between them, one is a count, or an element
+        ("a = x.max().item()\n    b = (y * a).min().item()", ""),
+        ("a = x.max().item()\n    self.act(y)\n    b = y.min().item()", ""),
+        ("a = x.max().item()\n    b = (y > 0).sum().item()", ""),
+        ("a = x.max().item()\n    b = self.act(y).item()", ""),
+        ("if a:\n        raise ValueError(x.max().item())\n    b = y.min().item()", ""),
+    ],
+)
+def test_numbers_of_statements_next_to_each_other_are_read_at_once(body: str, new: str) -> None:
+    text = f"""
+def training_step(self, x: torch.Tensor, y: torch.Tensor, a=0, b=0):
+    loss = self.model(x, y)
+    {body}
+    return loss, a, b
+"""
+    sites = [site for site in found(text, "NPU214") if site.rewrite is not None]
+    assert [new in s.rewrite.direct for s in sites if s.rewrite] == ([True] if new else [])
+
+
+@pytest.mark.parametrize(
+    ("places", "new"),
+    [
+        ("(x > 0).any(1).nonzero().squeeze(1).tolist()", "(x > 0).any(1).cpu().nonzero()"),
+        ("torch.nonzero(x > 0).cpu()", "torch.nonzero((x > 0).cpu()).cpu()"),
+        # the device needs the places too, or what has places is no mask
+        ("(x > 0).nonzero().squeeze(1)", ""),
+        ("x.nonzero().tolist()", ""),
+    ],
+)
+def test_a_mask_is_copied_before_its_places_are_found_on_the_host(places: str, new: str) -> None:
+    text = f"""
+class Cell(nn.Module):
+    def forward(self, x: torch.Tensor):
+        at = {places}
+        return [self.cell(x[n]) for n in at]
+"""
+    sites = [site for site in found(text, "NPU214") if site.rewrite is not None]
+    assert [new in s.rewrite.direct for s in sites if s.rewrite] == ([True] if new else [])
+
+
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [
+        ("batch.max().int() + 1", True),
+        ("max(1, 9 - batch.max())", True),
+        ("batch.amax()", True),
+        ("batch.max(0).values", False),
+        ("max(1, len(batch))", False),
+    ],
+)
+def test_a_tensor_that_becomes_a_size_is_told(size: str, said: object) -> None:
+    text = f"""
+class Sums(nn.Module):
+    def forward(self, x: torch.Tensor, batch: torch.Tensor):
+        n = {size}
+        return x.new_zeros(n, 4).index_add_(0, batch, x)
+"""
+    assert bool(found(text, "NPU214")) == said
+
+
+@pytest.mark.parametrize(
+    ("mask", "positions"),
+    [("~data['padding_mask'][:, 3:]", True), ("~data['padding_mask'].numpy()", False)],
+)
+def test_a_mask_that_is_named_so_is_one_in_a_module(mask: str, positions: object) -> None:
+    text = f"""
+class Model(nn.Module):
+    def training_step(self, data, target):
+        y_hat = self(data)
+        mask = {mask}
+        return self.reg_loss(y_hat[mask], target[mask])
+"""
+    sites = found(text, "NPU218")
+    assert [{c.name for c in s.open_conditions} >= {"boolean-mask"} for s in sites] == (
+        [True] if positions else []
+    )

@@ -91,7 +91,7 @@ from npufix.rewriters.edit.statements.host.waits.sizes import (
     tell_size,
 )
 from npufix.rewriters.edit.statements.host.waits.tests import is_check, is_tested, leaves, tests_of
-from npufix.rewriters.edit.statements.host.waits.together import read_at_once
+from npufix.rewriters.edit.statements.host.waits.together import read_at_once, read_in_turn
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, put
 from npufix.rewriters.edit.statements.surroundings import LOOPS
 from npufix.rewriters.facts.steps.functions import samples
@@ -140,7 +140,7 @@ def find_host_values(here: Surroundings) -> Iterator[Proposal]:
     return join_sums(_find_values(here))
 
 
-def _find_values(  # noqa: C901 - one case a kind of read
+def _find_values(  # noqa: C901, PLR0912 - one case a kind of read
     here: Surroundings,
 ) -> Iterator[Proposal]:
     loops: list[ast.expr | ast.stmt] = []
@@ -153,7 +153,8 @@ def _find_values(  # noqa: C901 - one case a kind of read
     yield from find_finite_tests(here)
     yield from find_positions(here)
     done = {id(n) for loop in loops for n in walk(loop)}
-    told, written = set[tuple[int, str]](), list[ast.stmt]()
+    told = set[tuple[int, str]]()
+    written, alone = list[ast.stmt](), list[ast.stmt]()
     for node in here.nodes:
         if id(node) in done:
             continue  # what is left there is read again when the loop is written
@@ -173,6 +174,12 @@ def _find_values(  # noqa: C901 - one case a kind of read
             continue
         found = _what_to_do(here, read)
         of_array = (value := here.value(read.tensor)) is not None and is_of_numpy(value)
+        if found is not None and found.changes:
+            alone.append(here.statement_of(node))
+        elif here.statement_of(node) in written:
+            continue
+        elif read.how == "item" and not of_array and read.code is node:
+            found = read_in_turn(here, node, written, alone) or found
         if found is not None and not (found.changes and of_array):  # which has no detach()
             logged = found.advice in ONLY_LOGGED
             yield from read_at_once(here, node, found, written) if logged else (found,)
