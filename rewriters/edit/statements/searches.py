@@ -25,9 +25,9 @@ from npufix.rewriters.edit.statements.attention.flash_attention import find_flas
 from npufix.rewriters.edit.statements.checks import find_checks
 from npufix.rewriters.edit.statements.columns import find_columns
 from npufix.rewriters.edit.statements.handed_in import find_constants, find_handed_in
-from npufix.rewriters.edit.statements.host.creations import find_creations
 from npufix.rewriters.edit.statements.host.doubles import find_doubles
 from npufix.rewriters.edit.statements.host.host_values import find_host_values
+from npufix.rewriters.edit.statements.host.made.creations import find_creations
 from npufix.rewriters.edit.statements.host.uploads import find_uploads
 from npufix.rewriters.edit.statements.host.waits.device_waits import find_device_waits
 from npufix.rewriters.edit.statements.linear.projections import (
@@ -159,7 +159,8 @@ SEARCHES: Mapping[str, Search] = {
     "creations": Search(
         find_creations,
         "arange|eye|full|linspace|ones|range|zeros",
-        text=r"(?s)\A(?=.*(?:\.(?:to|cuda|type_as)\(|\[[^\]\n]*\b(?:torch\.a)?range\())"
+        text=r"(?s)\A(?=.*(?:\.(?:to|cuda|type_as)\(|\[[^\]\n]*\b(?:torch\.a)?range\("
+        r"| = torch\.arange\())"
         r"(?=.*\b(?:arange|eye|full|linspace|ones|range|zeros)\((?:(?!device\s*=)[^\n)])*[\n)])",
     ),
     "data-loaders": Search(

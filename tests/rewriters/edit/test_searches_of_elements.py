@@ -377,3 +377,89 @@ class Model(nn.Module):
     assert [{c.name for c in s.open_conditions} >= {"boolean-mask"} for s in sites] == (
         [True] if positions else []
     )
+
+
+@pytest.mark.parametrize(
+    ("loop", "rounds", "lines"),
+    [
+        ("for i in range(9):", "x[i].cpu()", ["x_cpu = x.cpu()", "x_cpu[i])"]),
+        ("for i, a in enumerate(y):", "a.cpu()", ["enumerate(y.cpu())", "found.append(a)"]),
+        (
+            "for a, b in zip(x, y):",
+            "a.cpu(), b.detach().cpu()",
+            ["zip(x.cpu(), y.cpu())", "found.append(a, b.detach())"],
+        ),
+        # the device needs the row as well, each round has one of its own, or changes it
+        ("for a in y:", "a.cpu(), self.act(a)", []),
+        ("for i in range(9):", "self.act(x)[i].cpu()", []),
+        ("for i in range(9):\n        x[i] += 1", "x[i].cpu()", []),
+    ],
+)
+def test_rows_are_copied_to_the_host_before_the_loop(
+    loop: str, rounds: str, lines: list[str]
+) -> None:
+    text = f"""
+class Coder(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor, found=None):
+        {loop.replace(chr(10) + " " * 8, chr(10) + " " * 12)}
+            found.append({rounds})
+        return found
+"""
+    sites = [site for site in found(text, "NPU214") if site.rewrite is not None]
+    assert len(sites) == bool(lines)
+    assert all(line in s.rewrite.direct for s in sites if s.rewrite for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("body", "conditions"),
+    [
+        ("y = y[: int(x.max().item())]", set()),
+        ("row += [0] * (int(x.max().item()) - 1)", {"not-written-to"}),
+        # it may be another number in each round
+        ("x = x * 2\n            y = y[: int(x.max().item())]", None),
+        ("self.step(x)\n            y = y[: int(x.max().item())]", None),
+        ("y = y[: int(self.x.max().item())]", None),
+    ],
+)
+def test_a_number_that_stays_is_read_before_the_loop(
+    body: str, conditions: set[str] | None
+) -> None:
+    text = f"""
+class Pad(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor, rows):
+        for row in rows:
+            {body}
+        return y
+"""
+    before = "        x_max = int(x.max().item())\n        for row in rows:"
+    sites = [s for s in found(text, "NPU214") if s.rewrite and before in s.rewrite.direct]
+    assert [{c.name for c in s.open_conditions} for s in sites] == (
+        [] if conditions is None else [conditions]
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "new"),
+    [
+        (
+            "rows = torch.arange(9)\n        return y[rows, best]",
+            "torch.arange(9, device=y.device)",
+        ),
+        (
+            "rows = torch.arange(9)[:, None].expand(9, 3)\n        return y[rows, best]",
+            "torch.arange(9, device=y.device)[:, None].expand(9, 3)",
+        ),
+        # the host needs it, or the tensor is not there yet
+        ("rows = torch.arange(9)\n        return y[rows, best], rows.tolist()", ""),
+        ("rows = torch.arange(9)\n        y = y * 2\n        return y[rows, best]", ""),
+        ("rows = torch.arange(9, device='cpu')\n        return y[rows, best]", ""),
+    ],
+)  # fmt: skip
+def test_a_range_that_is_an_index_is_made_where_the_tensor_is(body: str, new: str) -> None:
+    text = f"""
+class Head(nn.Module):
+    def forward(self, y: torch.Tensor, best: torch.Tensor):
+        {body}
+"""
+    sites = [site for site in found(text, "NPU212") if site.rewrite is not None]
+    assert [new in s.rewrite.direct for s in sites if s.rewrite] == ([True] if new else [])

@@ -6,7 +6,6 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.statements.host.creations import draw_there
 from npufix.rewriters.edit.statements.host.filled import (
     KINDS,
     READING,
@@ -17,6 +16,7 @@ from npufix.rewriters.edit.statements.host.filled import (
     is_number,
     is_read_again,
 )
+from npufix.rewriters.edit.statements.host.made.creations import draw_there
 from npufix.rewriters.edit.statements.host.of_host import counts_up, is_of_host
 from npufix.rewriters.edit.statements.host.seldom import is_computed_in, is_of_one, is_rare
 from npufix.rewriters.edit.statements.host.waits.batches import (

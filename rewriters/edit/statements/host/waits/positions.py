@@ -122,7 +122,7 @@ def _waits(here: Surroundings, found: Evaluation) -> bool:
     if mask is None or is_of_host(here, mask) or is_seldom(here, code) or is_rare(here, code):
         return False
     users = {user.op for user in here.users(found.node)}
-    if users and users <= _COUNTED | _SUMS:
+    if users and users <= _COUNTED | _SUMS and found.node.op != "unique":
         return False  # NPU209 counts and adds up without the places
     if _is_read(here, found.node):
         return False  # the host waits for the places themselves

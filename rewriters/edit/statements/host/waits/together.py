@@ -72,7 +72,7 @@ def read_in_turn(
     block = here.block_of(statement)
     group = [statement]
     for other in block[block.index(statement) + 1 :]:
-        kept = [ast.unparse(s.targets[0]) for s in group if isinstance(s, ast.Assign)]
+        kept = list(map(_named, group))
         value = getattr(other, "value", None)
         if not _takes_one(other) or other in alone or value is None:
             break
@@ -92,8 +92,7 @@ def read_in_turn(
     if code not in reads or parts is None or told:
         return None
     written += group
-    targets = [ast.unparse(s.targets[0]) for s in group if isinstance(s, ast.Assign)]
-    new = _stacked(targets, [join_lines(part) or part for part in parts])
+    new = _stacked([*map(_named, group)], [join_lines(part) or part for part in parts])
     return Proposal(
         code,
         form="read_apart",
@@ -107,10 +106,19 @@ def read_in_turn(
 def _takes_one(statement: ast.stmt) -> bool:
     """Tell whether a statement does nothing but give a number a name: ``a = x.max().item()``."""
     match statement:
-        case ast.Assign([ast.Name() | ast.Attribute(ast.Name())], ast.Call() as value):
+        case ast.Assign(
+            [ast.Name() | ast.Attribute(ast.Name())], ast.Call() as value
+        ) | ast.AnnAssign(ast.Name(), _, ast.Call() as value):
             inner = value.args[0] if value.args and _names_number(value) else value
             return _reads(inner)
     return False
+
+
+def _named(statement: ast.stmt) -> str:
+    match statement:
+        case ast.Assign([target]) | ast.AnnAssign(target):
+            return ast.unparse(target)
+    return ""
 
 
 def _names_number(code: ast.Call) -> bool:
@@ -169,7 +177,7 @@ def _parts(here: Surroundings, owners: list[ast.expr]) -> list[str] | None:
     parts: list[str] = []
     for owner in owners:
         at, node = here.evaluations.get(id(owner)), here.value(owner)
-        if not _only_computes(owner) or _COUNTS.search(here.text(owner)):
+        if not only_computes(owner) or _COUNTS.search(here.text(owner)):
             return None
         whole = False
         if at is not None and node is not None:
@@ -202,7 +210,7 @@ def _owner_of(code: ast.Call) -> ast.expr:
     return code.func.value
 
 
-def _only_computes(code: ast.expr) -> bool:
+def only_computes(code: ast.expr) -> bool:
     """Tell whether code calls nothing but operators that write into nothing: ``x.mean()``."""
     called = (last_name(n.func) or "" for n in ast.walk(code) if isinstance(n, ast.Call))
     return all(
