@@ -147,7 +147,7 @@ def test_numbers_of_each_part_are_read_together(code: str, new: str) -> None:
         "[p.sum().item() for p in parts if p.numel()]",
         "{p.sum().item() for p in parts}",
         "[next(draws).item() for _ in parts]",
-        "[p.sum().item() + 1 for p in parts]",
+        "[1 + p.sum().item() for p in parts]",
     ],
 )
 def test_other_lists_of_numbers_are_only_spoken_of(code: str) -> None:
@@ -462,4 +462,69 @@ class Head(nn.Module):
         {body}
 """
     sites = [site for site in found(text, "NPU212") if site.rewrite is not None]
+    assert [new in s.rewrite.direct for s in sites if s.rewrite] == ([True] if new else [])
+
+
+@pytest.mark.parametrize(
+    ("count", "choice", "written"),
+    [
+        ("(x > 0).sum()", "n if n > 0 else 1", set()),
+        ("(x > 0).sum()", "1 if n == 0 else n", set()),
+        ("valid.sum()", "n if n > 0 else n + 1", {"counts"}),
+        # it may be below one, or the other arm is another number
+        ("valid.mean()", "n if n > 0 else 1", None),
+        ("(x > 0).sum()", "n if n > 0 else 2", None),
+        ("(x > 0).sum()", "n if n > 1 else 1", None),
+    ],
+)
+def test_a_count_that_is_one_at_least_is_clamped(
+    count: str, choice: str, written: set[str] | None
+) -> None:
+    text = f"""
+class Loss(nn.Module):
+    def forward(self, x: torch.Tensor, valid):
+        n = {count}
+        n = {choice}
+        return x.sum() / n
+"""
+    sites = [s for s in found(text, "NPU217") if s.rewrite and "n.clamp(min=1)" in s.rewrite.direct]
+    assert [{c.name for c in s.open_conditions} for s in sites] == (
+        [] if written is None else [written]
+    )
+
+
+@pytest.mark.parametrize(
+    ("loop", "rule", "new"),
+    [
+        (
+            "return [(x[i] > y).float().mean().item() * 100 for i in range(3)]",
+            "NPU214",
+            "n * 100 for n in torch.stack(",
+        ),
+        (
+            "for i in range(3):\n            y = [x[i, k].item() * 2 for k in range(4)]\n        return y",
+            "NPU214",
+            "x_list[i][k] * 2",
+        ),
+        (
+            "n = len(x)\n        return x[torch.from_numpy(np.random.permutation(n)).to(x.device)]",
+            "NPU219",
+            "torch.randperm(n, device=x.device)",
+        ),
+        (
+            "n = torch.tensor(0.0).to(x.device)\n        n += y.sum()\n        return n.item()",
+            "NPU219",
+            "n = torch.zeros((), device=x.device)",
+        ),
+        # all of an array is permuted
+        ("at = torch.from_numpy(np.random.permutation(y)).to(x.device)\n        return at", "", ""),
+    ],
+)
+def test_numbers_are_read_and_made_at_once(loop: str, rule: str, new: str) -> None:
+    text = f"""
+class Loss(nn.Module):
+    def forward(self, x: torch.Tensor, y):
+        {loop}
+"""
+    sites = [s for s in found(text, rule or "NPU219") if s.rewrite]
     assert [new in s.rewrite.direct for s in sites if s.rewrite] == ([True] if new else [])

@@ -16,7 +16,7 @@ from npufix.rewriters.edit.statements.host.filled import (
     is_number,
     is_read_again,
 )
-from npufix.rewriters.edit.statements.host.made.creations import draw_there
+from npufix.rewriters.edit.statements.host.made.creations import draw_permutation, draw_there
 from npufix.rewriters.edit.statements.host.of_host import counts_up, is_of_host
 from npufix.rewriters.edit.statements.host.seldom import is_computed_in, is_of_one, is_rare
 from npufix.rewriters.edit.statements.host.waits.batches import (
@@ -118,7 +118,8 @@ def find_uploads(here: Surroundings) -> Iterator[Proposal]:
     for node in here.nodes:
         if isinstance(node, ast.Call):
             made = _is_made(here, node) or last_name(node.func) == "new_tensor"
-            found = copy_whole(here, node) or fill_parts(here, node)
+            found = draw_permutation(here, node) or copy_whole(here, node)
+            found = found or fill_parts(here, node)
             found = found or (make_of_read(here, node) if made else None)
             if found is None and _is_told_within(here, node):
                 continue

@@ -22,6 +22,7 @@ from npufix.rewriters.edit.statements.proposal import (
     put,
 )
 from npufix.rewriters.graph.modules.syntax import list_stored_names, root_name
+from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,6 +76,35 @@ def draw_there(here: Surroundings, code: ast.Call, drawn: ast.Call) -> Proposal 
     made.makers.append(drawn)
     found = None if target is None else _there(here, code, made, drawn, target)
     return None if found is None else replace(found, form="drawn")
+
+
+def draw_permutation(here: Surroundings, code: ast.Call) -> Proposal | None:
+    """Return ``torch.randperm(n, device=d)`` for a permutation that NumPy draws, and its copy.
+
+    ``torch.from_numpy(np.random.permutation(n)).to(d)``
+    """
+    match code:
+        case ast.Call(
+            ast.Attribute(
+                ast.Call(made, [ast.Call(drawn, [number], [])], []), "to" | "cuda" | "type_as"
+            )
+        ):
+            names = here.flow.names.dotted(made), here.flow.names.dotted(drawn)
+        case _:
+            return None
+    target = _target(here, code)
+    if target is None or names != ("torch.from_numpy", "numpy.random.permutation"):
+        return None
+    value = here.value(number)
+    if value is None or not here.torch:
+        return None
+    length = value.op in {"numel", "py:len", Op.SIZE}
+    if not length and not here.facts(here.evaluations[id(number)], x=value).is_int("x"):
+        return None  # perhaps what is permuted itself
+    device, sure, rest = target
+    new = f"{here.torch}.randperm({here.text(number)}, device={device}){rest}"
+    asked = (("device", device),)
+    return put(here, code, new, form="drawn", asked=asked, proven={"is-device"} if sure else set())
 
 
 def _target(  # noqa: PLR0911 - one case a way to say where

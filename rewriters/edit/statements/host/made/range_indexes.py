@@ -136,10 +136,15 @@ def _picked_by(here: Surroundings, name: ast.expr) -> tuple[ast.expr, list[ast.e
 def _is_bound_before(here: Surroundings, owner: ast.expr, code: ast.expr) -> bool:
     """Tell whether what an object is called is its name already where code stands."""
     root = root_name(owner)
+    if not (isinstance(owner, ast.Name) or root == "self"):
+        return False
+    made, block = here.statement_of(code), here.block_of(here.statement_of(code))
     stores = [n for n in here.nodes if isinstance(n, ast.Name) and n.id == root]
     stores = [n for n in stores if not isinstance(n.ctx, ast.Load)]
-    plain = isinstance(owner, ast.Name) or root == "self"
-    return plain and all(n.lineno < code.lineno for n in stores)
+    if any(code.lineno <= n.lineno <= owner.lineno for n in stores):
+        return False
+    before = block[: block.index(made)]
+    return not stores or any(here.statement_of(n) in before for n in stores)
 
 
 def _viewed(code: ast.expr) -> ast.expr:

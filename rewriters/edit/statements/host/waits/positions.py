@@ -163,7 +163,7 @@ def _copied_first(here: Surroundings, found: Evaluation) -> Proposal | None:
         return None
     if not users or any(user.op not in READING for user in users):
         return None
-    if is_of_host(here, mask) or is_seldom(here, code) or is_rare(here, code):
+    if is_of_host(here, mask) or is_seldom(here, code):
         return None
     return put(
         here,
