@@ -502,9 +502,9 @@ class Loss(nn.Module):
             "n * 100 for n in torch.stack(",
         ),
         (
-            "for i in range(3):\n            y = [x[i, k].item() * 2 for k in range(4)]\n        return y",
+            "for i in range(3):\n            y = x[i, i - 1].item() * y\n        return y",
             "NPU214",
-            "x_list[i][k] * 2",
+            "x_list[i][i - 1] * y",
         ),
         (
             "n = len(x)\n        return x[torch.from_numpy(np.random.permutation(n)).to(x.device)]",

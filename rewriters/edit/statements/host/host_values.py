@@ -155,7 +155,7 @@ def _find_values(  # noqa: C901, PLR0912 - one case a kind of read
     yield from find_positions(here)
     done = {id(n) for loop in loops for n in walk(loop)}
     told = set[tuple[int, str]]()
-    written, alone = list[ast.stmt](), list[ast.stmt]()
+    written, alone, joined = list[ast.stmt](), list[ast.stmt](), list[ast.stmt]()
     for node in here.nodes:
         if id(node) in done:
             continue  # what is left there is read again when the loop is written
@@ -173,6 +173,8 @@ def _find_values(  # noqa: C901, PLR0912 - one case a kind of read
             continue  # which is worth more: once for all layers
         if here.loop_of(read.code) is not None and is_covered(here, read.code):
             continue
+        if here.statement_of(node) in joined:
+            continue
         found = _what_to_do(here, read)
         of_array = (value := here.value(read.tensor)) is not None and is_of_numpy(value)
         if found is not None and found.form == FORM_ROWS:
@@ -181,10 +183,8 @@ def _find_values(  # noqa: C901, PLR0912 - one case a kind of read
             loops += [loop for loop in [here.loop_of(node)] if isinstance(loop, ast.stmt)]
         if found is not None and found.changes:
             alone.append(here.statement_of(node))
-        elif here.statement_of(node) in written:
-            continue
         elif read.how == "item" and not of_array and read.code is node:
-            found = read_in_turn(here, node, written, alone) or found
+            found = read_in_turn(here, node, joined, alone) or found
         if found is not None and not (found.changes and of_array):  # which has no detach()
             logged = found.advice in ONLY_LOGGED
             yield from read_at_once(here, node, found, written) if logged else (found,)

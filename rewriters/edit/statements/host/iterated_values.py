@@ -201,13 +201,15 @@ def read_together(
     kept = number_made(code) or number_made(outer)
     if isinstance(outer, ast.Call) and number_made(outer):
         code, outer = outer, here.parents.get(id(outer))
-    behind = ""
+    behind, element = "", outer
     match outer:
-        case ast.BinOp(left, _, ast.Constant() as number) if left is code and not kept:
-            code, outer = outer, here.parents.get(id(outer))
-            behind = ast.unparse(ast.BinOp(ast.Name("n"), code.op, number))[1:]
+        case ast.BinOp(left, sign, ast.Constant() as number) if left is code and not kept:
+            outer = here.parents.get(id(outer))
+            behind = ast.unparse(ast.BinOp(ast.Name("n"), sign, number))[1:]
+        case _:
+            element = code
     match outer:
-        case ast.ListComp(elt, [ast.comprehension(target, items, [], 0)]) if elt is code:
+        case ast.ListComp(elt, [ast.comprehension(target, items, [], 0)]) if elt is element:
             pass
         case _:
             return None
