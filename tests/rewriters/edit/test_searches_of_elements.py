@@ -528,3 +528,25 @@ class Loss(nn.Module):
 """
     sites = [s for s in found(text, rule or "NPU219") if s.rewrite]
     assert [new in s.rewrite.direct for s in sites if s.rewrite] == ([True] if new else [])
+
+
+@pytest.mark.parametrize(
+    ("body", "rule"),
+    [
+        # what is drawn on the host goes back
+        ("return torch.multinomial(x.exp().cpu(), 1).to(x.device)", "NPU214"),
+        ("return torch.multinomial(x.exp().cpu(), 1)", ""),
+        # settings decide whether they are copied, or each call does
+        ("if cfg.KIND == 'l1':\n            x = x * x.new_tensor(cfg.W['code'])", "NPU219"),
+        ("if y.kind == 'l1':\n            x = x * x.new_tensor(cfg.W['code'])", ""),
+    ],
+)
+def test_what_goes_there_and_back_or_again_is_told(body: str, rule: str) -> None:
+    text = f"""
+class Loss(nn.Module):
+    def forward(self, x: torch.Tensor, y):
+        cfg = self.model_cfg.LOSS
+        {body}
+        return x
+"""
+    assert bool(found(text, rule or "NPU214") + found(text, rule or "NPU219")) == bool(rule)

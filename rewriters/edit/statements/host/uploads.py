@@ -252,7 +252,8 @@ def _of(  # noqa: PLR0911 - one case a way
 def _is_asked_for(here: Surroundings, code: ast.expr) -> bool:
     """Tell whether anything but the settings of an object decides whether numbers are copied."""
     tests = here.tests_around(code)
-    return not all(map(_is_setting, tests[1:] if _is_either(here, code) else tests))
+    tests = tests[1:] if _is_either(here, code) else tests
+    return not all(_is_setting(here, test) for test in tests)
 
 
 def _is_either(here: Surroundings, code: ast.expr) -> bool:
@@ -273,15 +274,17 @@ def _is_either(here: Surroundings, code: ast.expr) -> bool:
     return False
 
 
-def _is_setting(test: ast.expr) -> bool:
-    """Tell whether a test asks what does not change from call to call: ``not self.agnostic``."""
+def _is_setting(here: Surroundings, test: ast.expr) -> bool:
+    """Tell whether a test asks what stays from call to call: ``not self.agnostic``."""
     match test:
         case ast.UnaryOp(ast.Not(), inner):
-            return _is_setting(inner)
+            return _is_setting(here, inner)
         case ast.Compare(asked, [_], [ast.Constant(int() | str())]):
-            return _is_setting(asked)
+            return _is_setting(here, asked)
         case ast.Attribute(ast.Name("self") | ast.Attribute(ast.Name("self")), name):
             return name != "training"
+        case ast.Attribute(ast.Name()):
+            return _is_of_self(here, test)
     return False
 
 

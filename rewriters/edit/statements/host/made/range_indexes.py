@@ -123,7 +123,7 @@ def _picked_by(here: Surroundings, name: ast.expr) -> tuple[ast.expr, list[ast.e
                 above = here.parents.get(id(outer))
                 if not isinstance(above, ast.Subscript) or above.slice is not outer:
                     return None
-                others = [
+                others: list[ast.expr] = [
                     p for p in parts if p is not inner and isinstance(p, (ast.Name, ast.Call))
                 ]
                 return above.value, others
