@@ -168,7 +168,7 @@ ZERO_GRADIENTS = Condition(
     _unknown,
 )
 NEVER_NAN = Condition("never-nan", "the value is never NaN", _unknown, "no-nan")
-COUNTS = Condition("counts", "the number is an integer that is never below zero", _unknown)
+COUNTS = Condition("never-negative", "the number is an integer that is never below zero", _unknown)
 WITHOUT_GRADIENT = Condition(
     "without-gradient", "nobody asks for a gradient of the value", _unknown
 )

@@ -191,7 +191,7 @@ def _limit_count(here: Surroundings, code: ast.AST, is_count: IsCount) -> Propos
         f"{name}.clamp(min=1)",
         form="limited",
         asked=(("x", name),),
-        proven={"counts"} if counts else set(),
+        proven={"never-negative"} if counts else set(),
     )
 
 

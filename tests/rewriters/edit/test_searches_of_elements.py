@@ -470,7 +470,7 @@ class Head(nn.Module):
     [
         ("(x > 0).sum()", "n if n > 0 else 1", set()),
         ("(x > 0).sum()", "1 if n == 0 else n", set()),
-        ("valid.sum()", "n if n > 0 else n + 1", {"counts"}),
+        ("valid.sum()", "n if n > 0 else n + 1", {"never-negative"}),
         # it may be below one, or the other arm is another number
         ("valid.mean()", "n if n > 0 else 1", None),
         ("(x > 0).sum()", "n if n > 0 else 2", None),
