@@ -99,6 +99,18 @@ def divided_by_limit(x: Tensor, y: Tensor) -> Tensor:
     return loss
 
 
+def limited(x: Tensor, y: Tensor) -> Tensor:
+    """Let the host find out whether there are any."""
+    count = (y > 0).sum()
+    return x.sum() / (count if count > 0 else 1)
+
+
+def limited_there(x: Tensor, y: Tensor) -> Tensor:
+    """Count no fewer than one."""
+    count = (y > 0).sum()
+    return x.sum() / count.clamp(min=1)
+
+
 def inputs(draw: Draw) -> dict[str, Any]:
     """Return a tensor and a mask, which is often false everywhere."""
     import torch
@@ -156,6 +168,7 @@ ZERO_GRADIENTS = Condition(
     _unknown,
 )
 NEVER_NAN = Condition("never-nan", "the value is never NaN", _unknown, "no-nan")
+COUNTS = Condition("never-negative", "the number is an integer that is never below zero", _unknown)
 WITHOUT_GRADIENT = Condition(
     "without-gradient", "nobody asks for a gradient of the value", _unknown
 )
@@ -196,6 +209,7 @@ RULE = Substitution(
             divided_inputs,
             (IS_TENSOR, SAME_SHAPE, NEVER_NAN, WITHOUT_GRADIENT),
         ),
+        Form(limited, limited_there, divided_inputs, (COUNTS,)),
     ),
     search="checks",
     replaces=(),

@@ -68,7 +68,7 @@ def positions(mask: Tensor) -> Tensor:
 
 def taken(x: Tensor, mask: Tensor, y: Tensor) -> None:
     """Take elements from another tensor where the mask is true."""
-    x[spelled(mask)] = y[spelled(mask)]
+    x[spelled(mask)] = either(y[spelled(mask)], y[spelled(mask)].clone())
 
 
 def taken_by_call(x: Tensor, mask: Tensor, y: Tensor) -> None:

@@ -95,3 +95,35 @@ def read_inputs(draw: Draw) -> dict[str, Any]:
 
     y = draw.floats(draw.integer(1, 4), 3, dtype=torch.float32)
     return {"x": draw.floats(draw.integer(1, 4), 3, dtype=torch.float32), "y": y}
+
+
+def found_on_device(x: Tensor, y: Tensor) -> tuple[Tensor, list[list[int]]]:
+    """Copy the places that a mask has: how many there are the host waits for as well."""
+    return y * 2, (x > 0).nonzero().tolist()
+
+
+def found_on_host(x: Tensor, y: Tensor) -> tuple[Tensor, list[list[int]]]:
+    """Copy the mask, and look for its places there."""
+    return y * 2, (x > 0).cpu().nonzero().tolist()
+
+
+def copied_by_row(x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """Copy each row of its own."""
+    return y * 2, [x[i].cpu() for i in range(len(x))]
+
+
+def copied_before(x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """Copy all of them, and take the rows of the copy."""
+    x_cpu = x.cpu()
+    return y * 2, [x_cpu[i] for i in range(len(x))]
+
+
+def read_in_rounds(x: Tensor, y: Tensor) -> tuple[Tensor, list[float]]:
+    """Read the same number in each round."""
+    return y * 2, [x.sum().item() + i for i in range(3)]
+
+
+def read_before_rounds(x: Tensor, y: Tensor) -> tuple[Tensor, list[float]]:
+    """Read it once before the loop."""
+    x_sum = x.sum().item()
+    return y * 2, [x_sum + i for i in range(3)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.edit import holds_comment
-from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.edit.statements.proposal import Change, Proposal, put
 from npufix.rewriters.edit.statements.surroundings import is_pure
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import last_name, walk
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from npufix.rewriters.edit.statements.surroundings import Surroundings
     from npufix.rewriters.graph.nodes import Node
+
+    IsCount = Callable[[Node], bool]
 
 CHOOSE = (
     "the host waits for the answer: compute both and choose with torch.where, or decide by what "
@@ -112,11 +114,15 @@ def choose(here: Surroundings, node: ast.AST) -> Proposal | None:
     )
 
 
-def divide(here: Surroundings, node: ast.AST, is_count: Callable[[Node], bool]) -> Proposal | None:
+def divide(  # noqa: PLR0911 - one case a way
+    here: Surroundings, node: ast.AST, is_count: IsCount
+) -> Proposal | None:
     """Return a division by a value where that is above one, as one by no less than one.
 
     ``if n > 1: loss /= n`` is ``loss /= n.clamp(min=1)``, and so it is of a count above zero.
     """
+    if (limited := _limit_count(here, node, is_count)) is not None:
+        return limited
     branch = _read(here, node)
     by: ast.expr
     match node, branch:
@@ -153,6 +159,39 @@ def divide(here: Surroundings, node: ast.AST, is_count: Callable[[Node], bool]) 
         shown=new,
         asked=tuple(asked),
         proven=frozenset(proven),
+    )
+
+
+def _limit_count(here: Surroundings, code: ast.AST, is_count: IsCount) -> Proposal | None:
+    """Return ``n.clamp(min=1)`` for ``n if n > 0 else 1``, and for ``n if n > 0 else n + 1``."""
+    match code:
+        case ast.IfExp(
+            ast.Compare(ast.Name(asked), [ast.Gt() | ast.NotEq()], [ast.Constant(0)]),
+            ast.Name(name) as count,
+            other,
+        ) if asked == name:
+            pass
+        case ast.IfExp(
+            ast.Compare(ast.Name(asked), [ast.Eq() | ast.LtE()], [ast.Constant(0)]),
+            other,
+            ast.Name(name) as count,
+        ) if asked == name:
+            pass
+        case _:
+            return None
+    value = here.value(count)
+    if value is None or ast.unparse(other) not in {"1", "1.0", f"{name} + 1"}:
+        return None
+    counts = is_count(value)
+    if not counts and value.op != "sum":
+        return None
+    return put(
+        here,
+        code,
+        f"{name}.clamp(min=1)",
+        form="limited",
+        asked=(("x", name),),
+        proven={"never-negative"} if counts else set(),
     )
 
 

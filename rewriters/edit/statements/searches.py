@@ -25,9 +25,9 @@ from npufix.rewriters.edit.statements.attention.flash_attention import find_flas
 from npufix.rewriters.edit.statements.checks import find_checks
 from npufix.rewriters.edit.statements.columns import find_columns
 from npufix.rewriters.edit.statements.handed_in import find_constants, find_handed_in
-from npufix.rewriters.edit.statements.host.creations import find_creations
 from npufix.rewriters.edit.statements.host.doubles import find_doubles
 from npufix.rewriters.edit.statements.host.host_values import find_host_values
+from npufix.rewriters.edit.statements.host.made.creations import find_creations
 from npufix.rewriters.edit.statements.host.uploads import find_uploads
 from npufix.rewriters.edit.statements.host.waits.device_waits import find_device_waits
 from npufix.rewriters.edit.statements.linear.projections import (
@@ -159,7 +159,8 @@ SEARCHES: Mapping[str, Search] = {
     "creations": Search(
         find_creations,
         "arange|eye|full|linspace|ones|range|zeros",
-        text=r"(?s)\A(?=.*(?:\.(?:to|cuda|type_as)\(|\[[^\]\n]*\b(?:torch\.a)?range\())"
+        text=r"(?s)\A(?=.*(?:\.(?:to|cuda|type_as)\(|\[[^\]\n]*\b(?:torch\.a)?range\("
+        r"| = torch\.arange\())"
         r"(?=.*\b(?:arange|eye|full|linspace|ones|range|zeros)\((?:(?!device\s*=)[^\n)])*[\n)])",
     ),
     "data-loaders": Search(
@@ -194,7 +195,7 @@ SEARCHES: Mapping[str, Search] = {
     ),
     "host-values": Search(
         find_host_values,
-        "item|tolist|cpu|numpy|float|int|max|min|range|arange|repeat(_interleave)?|reshape|view"
+        "item|tolist|cpu|numpy|float|int|a?max|min|range|arange|repeat(_interleave)?|reshape|view"
         "|zeros|any|all|sum|enumerate|zip|isfinite|isinf|isnan|nonzero|where|unique|masked_select",
         text="|".join(
             [
@@ -210,7 +211,7 @@ SEARCHES: Mapping[str, Search] = {
                 _words(r"\([^\n()]*\w\[\w+\]", "arange", "expand", "full", "ones", "range"),
                 _words(r"\([^\n()]*\w\[\w+\]", "view", "zeros"),
                 r":\s*(?!list\[|dict\[|tuple\[)[a-z_][\w.]*\[[\w, +-]+\]",
-                r"\.(max|sum)\(|math\.is(finite|inf|nan)\(|torch\.is(finite|inf|nan)\(",
+                r"\.(a?max|sum)\(|math\.is(finite|inf|nan)\(|torch\.is(finite|inf|nan)\(",
                 _words(r"\(", "nonzero", "unique", "masked_select"),
                 r"\[\w*(mask|valid|pos|idx|inds)\w*\]",
                 _words(r"\(([^,\n()\[\]]|\[[^\]\n]*\]|\([^()\n]*\))*\)", "where"),

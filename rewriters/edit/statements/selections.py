@@ -11,6 +11,7 @@ from npufix.rewriters.edit.statements.masked.formulas import reads_of_formulas
 from npufix.rewriters.edit.statements.masked.sums import reads_under_mask
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, put
 from npufix.rewriters.facts.host_tensors import is_moved_to_host
+from npufix.rewriters.facts.value_kinds import is_of_numpy
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import (
     is_scalar,
@@ -71,10 +72,17 @@ def _is_mask(here: Surroundings, code: ast.Subscript, name: ast.Name, value: Nod
         return False
     known = here.facts(here.evaluations[id(name)], mask=value).is_bool_tensor("mask")
     compared = value.op in operators.COMPARISONS | operators.BOOLEAN
-    named = value.op == Op.PARAM and _NAMED_MASK.search(name.id) is not None
+    named = value.op == Op.PARAM and _is_named(name)
     picked = here.is_tensor(code.value)
     likely = (compared and picked is True) or (named and picked is not False)
+    compared = compared or value.op == "invert"
+    of_module = compared and picked is None and here.flow.cls is not None
+    likely = likely or (of_module and not is_of_numpy(value) and _is_named(name))
     return known is True or (known is None and likely)
+
+
+def _is_named(name: ast.Name) -> bool:
+    return _NAMED_MASK.search(name.id) is not None
 
 
 def _has_dimensions(here: Surroundings, mask: Node) -> bool:
@@ -185,7 +193,8 @@ def _once(here: Surroundings, name: str, reads: list[ast.Subscript]) -> Proposal
         mask = _mask_of(read)
         if mask is not None:
             changes.append(Change(here.span(mask), index))
-    proven = set() if at.node.op == Op.PARAM else {"boolean-mask"}
+    unsure = at.node.op == Op.PARAM or here.is_tensor(reads[0].value) is None
+    proven = set() if unsure else {"boolean-mask"}
     if facts.is_bool_tensor("mask"):
         proven.add("boolean-mask")
     if not tuples or rank == 1:

@@ -147,7 +147,7 @@ def test_numbers_of_each_part_are_read_together(code: str, new: str) -> None:
         "[p.sum().item() for p in parts if p.numel()]",
         "{p.sum().item() for p in parts}",
         "[next(draws).item() for _ in parts]",
-        "[p.sum().item() + 1 for p in parts]",
+        "[1 + p.sum().item() for p in parts]",
     ],
 )
 def test_other_lists_of_numbers_are_only_spoken_of(code: str) -> None:
@@ -255,3 +255,298 @@ def test_reductions_one_behind_the_other_become_one(code: str, new: str | None) 
         x = torch.randn(2, 3, 4, 5, dtype=torch.float64)
         both = [eval(each, {"x": x}) for each in (code, new)]  # noqa: S307 - the cases above
         torch.testing.assert_close(*both)
+
+
+@pytest.mark.parametrize(
+    ("begun", "adds", "reads"),
+    [
+        (
+            "sums = {}\n    sums['a'] = 0",
+            "sums['a'] += loss.item()",
+            "sums['a'] = float(sums['a'])",
+        ),
+        ("sums = {'a': 0.0}", "sums['a'] += loss.item()", "sums['a'] = float(sums['a'])"),
+        ("sums = {'a': 0}", "sums['a'] += (x > 0).sum().item()", "sums['a'] = int(sums['a'])"),
+        # somebody looks at it in the loop, it has no number yet, or others hold the dictionary
+        ("sums = {'a': 0.0}", "sums['a'] += loss.item()\n        print(sums)", ""),
+        ("sums = {'a': 0.0}", "sums['a'] += loss.item()\n        sums['a'] += 1", ""),
+        ("sums = {}", "sums['a'] += loss.item()", ""),
+        ("sums = self.sums", "sums['a'] += loss.item()", ""),
+    ],
+)
+def test_sums_in_a_dictionary_are_read_behind_the_loop(begun: str, adds: str, reads: str) -> None:
+    text = f"""
+def train(self, batches):
+    {begun}
+    for x in batches:
+        loss = self.model(x).mean()
+        loss.backward()
+        {adds}
+    return sums
+"""
+    sites = [site for site in found(text, "NPU214") if site.rewrite is not None]
+    assert [f"    {reads}\n    return sums" in s.rewrite.direct for s in sites if s.rewrite] == (
+        [True] if reads else []
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "new"),
+    [
+        (
+            "a = x.max().item()\n    b = y.min().item()",
+            "a, b = torch.stack([x.max(), y.min()]).tolist()",
+        ),
+        (
+            "self.a = x.max().item()\n    b = float(y.min().item())",
+            "self.a, b = torch.stack([x.max(), y.min()]).tolist()",
+        ),
+        # the second needs the first, a call is between them, one is a count, or an element
+        ("a = x.max().item()\n    b = (y * a).min().item()", ""),
+        ("a = x.max().item()\n    self.act(y)\n    b = y.min().item()", ""),
+        ("a = x.max().item()\n    b = (y > 0).sum().item()", ""),
+        ("a = x.max().item()\n    b = self.act(y).item()", ""),
+        ("if a:\n        raise ValueError(x.max().item())\n    b = y.min().item()", ""),
+    ],
+)
+def test_numbers_of_statements_next_to_each_other_are_read_at_once(body: str, new: str) -> None:
+    text = f"""
+def training_step(self, x: torch.Tensor, y: torch.Tensor, a=0, b=0):
+    loss = self.model(x, y)
+    {body}
+    return loss, a, b
+"""
+    sites = [site for site in found(text, "NPU214") if site.rewrite is not None]
+    assert [new in s.rewrite.direct for s in sites if s.rewrite] == ([True] if new else [])
+
+
+@pytest.mark.parametrize(
+    ("places", "new"),
+    [
+        ("(x > 0).any(1).nonzero().squeeze(1).tolist()", "(x > 0).any(1).cpu().nonzero()"),
+        ("torch.nonzero(x > 0).cpu()", "torch.nonzero((x > 0).cpu()).cpu()"),
+        # the device needs the places too, or what has places is no mask
+        ("(x > 0).nonzero().squeeze(1)", ""),
+        ("x.nonzero().tolist()", ""),
+    ],
+)
+def test_a_mask_is_copied_before_its_places_are_found_on_the_host(places: str, new: str) -> None:
+    text = f"""
+class Cell(nn.Module):
+    def forward(self, x: torch.Tensor):
+        at = {places}
+        return [self.cell(x[n]) for n in at]
+"""
+    sites = [site for site in found(text, "NPU214") if site.rewrite is not None]
+    assert [new in s.rewrite.direct for s in sites if s.rewrite] == ([True] if new else [])
+
+
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [
+        ("batch.max().int() + 1", True),
+        ("max(1, 9 - batch.max())", True),
+        ("batch.amax()", True),
+        ("batch.max(0).values", False),
+        ("max(1, len(batch))", False),
+    ],
+)
+def test_a_tensor_that_becomes_a_size_is_told(size: str, said: object) -> None:
+    text = f"""
+class Sums(nn.Module):
+    def forward(self, x: torch.Tensor, batch: torch.Tensor):
+        n = {size}
+        return x.new_zeros(n, 4).index_add_(0, batch, x)
+"""
+    assert bool(found(text, "NPU214")) == said
+
+
+@pytest.mark.parametrize(
+    ("mask", "positions"),
+    [("~data['padding_mask'][:, 3:]", True), ("~data['padding_mask'].numpy()", False)],
+)
+def test_a_mask_that_is_named_so_is_one_in_a_module(mask: str, positions: object) -> None:
+    text = f"""
+class Model(nn.Module):
+    def training_step(self, data, target):
+        y_hat = self(data)
+        mask = {mask}
+        return self.reg_loss(y_hat[mask], target[mask])
+"""
+    sites = found(text, "NPU218")
+    assert [{c.name for c in s.open_conditions} >= {"boolean-mask"} for s in sites] == (
+        [True] if positions else []
+    )
+
+
+@pytest.mark.parametrize(
+    ("loop", "rounds", "lines"),
+    [
+        ("for i in range(9):", "x[i].cpu()", ["x_cpu = x.cpu()", "x_cpu[i])"]),
+        ("for i, a in enumerate(y):", "a.cpu()", ["enumerate(y.cpu())", "found.append(a)"]),
+        (
+            "for a, b in zip(x, y):",
+            "a.cpu(), b.detach().cpu()",
+            ["zip(x.cpu(), y.cpu())", "found.append(a, b.detach())"],
+        ),
+        # the device needs the row as well, each round has one of its own, or changes it
+        ("for a in y:", "a.cpu(), self.act(a)", []),
+        ("for i in range(9):", "self.act(x)[i].cpu()", []),
+        ("for i in range(9):\n        x[i] += 1", "x[i].cpu()", []),
+    ],
+)
+def test_rows_are_copied_to_the_host_before_the_loop(
+    loop: str, rounds: str, lines: list[str]
+) -> None:
+    text = f"""
+class Coder(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor, found=None):
+        {loop.replace(chr(10) + " " * 8, chr(10) + " " * 12)}
+            found.append({rounds})
+        return found
+"""
+    sites = [site for site in found(text, "NPU214") if site.rewrite is not None]
+    assert len(sites) == bool(lines)
+    assert all(line in s.rewrite.direct for s in sites if s.rewrite for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("body", "conditions"),
+    [
+        ("y = y[: int(x.max().item())]", set()),
+        ("row += [0] * (int(x.max().item()) - 1)", {"not-written-to"}),
+        # it may be another number in each round
+        ("x = x * 2\n            y = y[: int(x.max().item())]", None),
+        ("self.step(x)\n            y = y[: int(x.max().item())]", None),
+        ("y = y[: int(self.x.max().item())]", None),
+    ],
+)
+def test_a_number_that_stays_is_read_before_the_loop(
+    body: str, conditions: set[str] | None
+) -> None:
+    text = f"""
+class Pad(nn.Module):
+    def forward(self, x: torch.Tensor, y: torch.Tensor, rows):
+        for row in rows:
+            {body}
+        return y
+"""
+    before = "        x_max = int(x.max().item())\n        for row in rows:"
+    sites = [s for s in found(text, "NPU214") if s.rewrite and before in s.rewrite.direct]
+    assert [{c.name for c in s.open_conditions} for s in sites] == (
+        [] if conditions is None else [conditions]
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "new"),
+    [
+        (
+            "rows = torch.arange(9)\n        return y[rows, best]",
+            "torch.arange(9, device=y.device)",
+        ),
+        (
+            "rows = torch.arange(9)[:, None].expand(9, 3)\n        return y[rows, best]",
+            "torch.arange(9, device=y.device)[:, None].expand(9, 3)",
+        ),
+        # the host needs it, or the tensor is not there yet
+        ("rows = torch.arange(9)\n        return y[rows, best], rows.tolist()", ""),
+        ("rows = torch.arange(9)\n        y = y * 2\n        return y[rows, best]", ""),
+        ("rows = torch.arange(9, device='cpu')\n        return y[rows, best]", ""),
+    ],
+)  # fmt: skip
+def test_a_range_that_is_an_index_is_made_where_the_tensor_is(body: str, new: str) -> None:
+    text = f"""
+class Head(nn.Module):
+    def forward(self, y: torch.Tensor, best: torch.Tensor):
+        {body}
+"""
+    sites = [site for site in found(text, "NPU212") if site.rewrite is not None]
+    assert [new in s.rewrite.direct for s in sites if s.rewrite] == ([True] if new else [])
+
+
+@pytest.mark.parametrize(
+    ("count", "choice", "written"),
+    [
+        ("(x > 0).sum()", "n if n > 0 else 1", set()),
+        ("(x > 0).sum()", "1 if n == 0 else n", set()),
+        ("valid.sum()", "n if n > 0 else n + 1", {"never-negative"}),
+        # it may be below one, or the other arm is another number
+        ("valid.mean()", "n if n > 0 else 1", None),
+        ("(x > 0).sum()", "n if n > 0 else 2", None),
+        ("(x > 0).sum()", "n if n > 1 else 1", None),
+    ],
+)
+def test_a_count_that_is_one_at_least_is_clamped(
+    count: str, choice: str, written: set[str] | None
+) -> None:
+    text = f"""
+class Loss(nn.Module):
+    def forward(self, x: torch.Tensor, valid):
+        n = {count}
+        n = {choice}
+        return x.sum() / n
+"""
+    sites = [s for s in found(text, "NPU217") if s.rewrite and "n.clamp(min=1)" in s.rewrite.direct]
+    assert [{c.name for c in s.open_conditions} for s in sites] == (
+        [] if written is None else [written]
+    )
+
+
+@pytest.mark.parametrize(
+    ("loop", "rule", "new"),
+    [
+        (
+            "return [(x[i] > y).float().mean().item() * 100 for i in range(3)]",
+            "NPU214",
+            "n * 100 for n in torch.stack(",
+        ),
+        (
+            "for i in range(3):\n            y = x[i, i - 1].item() * y\n        return y",
+            "NPU214",
+            "x_list[i][i - 1] * y",
+        ),
+        (
+            "n = len(x)\n        return x[torch.from_numpy(np.random.permutation(n)).to(x.device)]",
+            "NPU219",
+            "torch.randperm(n, device=x.device)",
+        ),
+        (
+            "n = torch.tensor(0.0).to(x.device)\n        n += y.sum()\n        return n.item()",
+            "NPU219",
+            "n = torch.zeros((), device=x.device)",
+        ),
+        # all of an array is permuted
+        ("at = torch.from_numpy(np.random.permutation(y)).to(x.device)\n        return at", "", ""),
+    ],
+)
+def test_numbers_are_read_and_made_at_once(loop: str, rule: str, new: str) -> None:
+    text = f"""
+class Loss(nn.Module):
+    def forward(self, x: torch.Tensor, y):
+        {loop}
+"""
+    sites = [s for s in found(text, rule or "NPU219") if s.rewrite]
+    assert [new in s.rewrite.direct for s in sites if s.rewrite] == ([True] if new else [])
+
+
+@pytest.mark.parametrize(
+    ("body", "rule"),
+    [
+        # what is drawn on the host goes back
+        ("return torch.multinomial(x.exp().cpu(), 1).to(x.device)", "NPU214"),
+        ("return torch.multinomial(x.exp().cpu(), 1)", ""),
+        # settings decide whether they are copied, or each call does
+        ("if cfg.KIND == 'l1':\n            x = x * x.new_tensor(cfg.W['code'])", "NPU219"),
+        ("if y.kind == 'l1':\n            x = x * x.new_tensor(cfg.W['code'])", ""),
+    ],
+)
+def test_what_goes_there_and_back_or_again_is_told(body: str, rule: str) -> None:
+    text = f"""
+class Loss(nn.Module):
+    def forward(self, x: torch.Tensor, y):
+        cfg = self.model_cfg.LOSS
+        {body}
+        return x
+"""
+    assert bool(found(text, rule or "NPU214") + found(text, rule or "NPU219")) == bool(rule)

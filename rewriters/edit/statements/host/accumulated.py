@@ -38,7 +38,7 @@ _NEW = frozenset({"count_nonzero", "max", "mean", "min", "norm", "prod", "std", 
 _OF_FLOATS = frozenset({"mean", "norm", "std", "var"})
 
 
-def keep_until_read(
+def keep_until_read(  # noqa: PLR0911 - one case a way
     here: Surroundings, code: ast.Call, tensor: ast.expr, *, counts: bool
 ) -> Proposal | None:
     """Return the sum or the list of tensors instead of that of the numbers ``code`` reads.
@@ -59,6 +59,10 @@ def keep_until_read(
                 return None  # cut off before it is added
             form, new = FORM_ADDED, here.text_detached(tensor) + ("" if counts else ".float()")
             after = f"{name} = {'int' if counts and kept != 'float' else 'float'}({name})"
+        case ast.AugAssign(ast.Subscript(ast.Name(), ast.Constant(str())), ast.Add(), value) if (
+            value is code
+        ):
+            return _keep_in_dictionary(here, code, tensor, outer, counts=counts)
         case ast.Expr(ast.Call(ast.Attribute(ast.Name(name), "append"), [given])) if (
             given is code or isinstance(given, ast.Name)
         ):
@@ -80,6 +84,21 @@ def keep_until_read(
         return None
     if collects and not (here.torch and _is_listed_once(here, name, loop)):
         return None
+    return _read_behind(here, code, tensor, (new, after), loop, form=form, counts=counts)
+
+
+def _read_behind(  # noqa: PLR0913 - all that is known of it
+    here: Surroundings,
+    code: ast.Call,
+    tensor: ast.expr,
+    texts: tuple[str, str],
+    loop: ast.stmt,
+    *,
+    form: str,
+    counts: bool,
+) -> Proposal:
+    """Return a tensor in place of what ``code`` reads, and its number behind the loop."""
+    (new, after), end = texts, loop.end_lineno or 0
     return Proposal(
         code,
         form=form,
@@ -92,6 +111,79 @@ def keep_until_read(
         proven=frozenset({"is-tensor"} if here.is_tensor(tensor) else ())
         | ({"single-precision-sum"} if counts else set()),
     )
+
+
+def _keep_in_dictionary(
+    here: Surroundings, code: ast.Call, tensor: ast.expr, outer: ast.AugAssign, *, counts: bool
+) -> Proposal | None:
+    """Return a sum of tensors under a key: ``sums["loss"] += loss.item()``.
+
+    ::
+
+        sums = {"loss": 0.0}
+        for batch in batches:
+            sums["loss"] += step(batch).detach().float()
+        sums["loss"] = float(sums["loss"])
+
+    The dictionary is one of this function, the key has a number when the loop begins, and the
+    loops do no more with it than add up.
+    """
+    kept = outer.target
+    assert isinstance(kept, ast.Subscript)  # noqa: S101 - the caller has looked
+    assert isinstance(kept.value, ast.Name)  # noqa: S101
+    name, whole = kept.value.id, ast.unparse(kept)
+    uses = [n for n in here.nodes if isinstance(n, ast.Name) and n.id == name]
+    made = [n for n in uses if not isinstance(n.ctx, ast.Load)]
+    if len(made) != 1 or name in here.flow.captured:
+        return None
+    loop: ast.stmt | None = None
+    around = here.loop_of(outer)
+    while isinstance(around, LOOPS):
+        inside = {id(n) for n in walk(around)}
+        own = [n for n in uses if id(n) in inside]
+        if not all(_is_sum_in(here, n) for n in own):
+            break
+        if sum(ast.unparse(_place_in(here, n)) == whole for n in own) != 1:
+            break
+        loop, around = around, here.loop_of(around)
+    if loop is None or (loop.end_lineno or 0) >= len(here.lines):
+        return None
+    above = {id(n) for block in (here.block_of(loop),) for n in block}
+    begun = [
+        n
+        for n in (here.statement_of(use) for use in uses)
+        if n.lineno < loop.lineno and id(n) in above and _begins(n, name, whole, kept.slice)
+    ]
+    behind = [n for n in uses if n.lineno > (loop.end_lineno or 0)]
+    if not (begun and behind):
+        return None
+    new = here.text_detached(tensor) + ("" if counts else ".float()")
+    after = f"{whole} = {'int' if counts else 'float'}({whole})".replace(whole, here.text(kept))
+    return _read_behind(here, code, tensor, (new, after), loop, form=FORM_ADDED, counts=counts)
+
+
+def _place_in(here: Surroundings, name: ast.expr) -> ast.AST:
+    return here.parents.get(id(name), name)
+
+
+def _is_sum_in(here: Surroundings, name: ast.expr) -> bool:
+    """Tell whether a dictionary is only added to: ``sums["loss"] += x``, which nobody reads."""
+    place = _place_in(here, name)
+    match place, here.parents.get(id(place)):
+        case ast.Subscript(value, ast.Constant()), ast.AugAssign(target, ast.Add()):
+            return value is name and target is place
+    return False
+
+
+def _begins(code: ast.stmt, name: str, whole: str, key: ast.expr) -> bool:
+    """Tell whether a statement gives a key a number: ``sums = {"loss": 0.0}``."""
+    match code:
+        case ast.Assign([ast.Subscript() as target], value):
+            return ast.unparse(target) == whole and _is_start(value, empty=False)
+        case ast.Assign([ast.Name(bound)], ast.Dict(keys, values)) if bound == name:
+            at = [v for k, v in zip(keys, values, strict=True) if ast.dump(k or v) == ast.dump(key)]
+            return bool(at) and _is_start(at[-1], empty=False)
+    return False
 
 
 def join_sums(found: Iterable[Proposal]) -> Iterator[Proposal]:

@@ -176,12 +176,18 @@ def read_before(here: Surroundings, code: ast.expr) -> Proposal | None:
     every = [
         e for n in walk(at) if (e := _element(here, n)) is not None and here.text(e.base) == base
     ]
-    if not all(is_plain(here, e.place) for e in every):
+    if not all(is_plain(here, part) for e in every for part in list_indexes(e.place)):
         return None
+    depths = {len(list_indexes(e.place)) for e in every}
+    if len(depths) > 1:
+        return None  # a row here, and a number there
     name = _new_name(here, first.base)
     line = (at.lineno, 0, at.lineno, 0)
     once = {id(e.code): e for e in every}.values()  # both ``int(x[i].item())`` and what is in it
-    changes = [Change(here.span(e.code), f"{name}[{here.text(e.place)}]") for e in once]
+    changes = [
+        Change(here.span(e.code), f"{name}[{']['.join(map(here.text, list_indexes(e.place)))}]")
+        for e in once
+    ]
     value, is_flat = here.value(first.base), isinstance(code, ast.Subscript)
     if is_flat and value is not None:  # Python asks for one number: each row holds no more
         is_flat = here.facts(here.evaluations[id(first.base)], x=value).ndim("x") != 1
@@ -189,6 +195,8 @@ def read_before(here: Surroundings, code: ast.expr) -> Proposal | None:
     found = propose_read(
         here, code, first.base, at, (Change(line, f"{here.indent(at)}{head}\n"), *changes), head
     )
+    if depths != {1}:
+        return replace(found, form="parts_of_rows", proven=found.proven - {"vector"})
     return replace(found, proven=found.proven | {"vector"}) if is_flat else found
 
 

@@ -36,6 +36,8 @@ def is_read_again(here: Surroundings, code: ast.Call) -> bool:
         return True
     bound = here.statement_of(code)
     names = [ast.unparse(t) for t in bound.targets] if isinstance(bound, ast.Assign) else []
+    if any(isinstance(n, ast.AugAssign) and ast.unparse(n.target) in names for n in here.nodes):
+        return False  # a sum begins with it
     return any(
         isinstance(n, ast.Call)
         and not is_kept_there(here, n)

@@ -79,6 +79,7 @@ from npufix.rewriters.edit.statements.host.waits.losses import (
     takes_tensor,
 )
 from npufix.rewriters.edit.statements.host.waits.positions import find_positions
+from npufix.rewriters.edit.statements.host.waits.read_again import FORM_ROWS, copy_before, read_same
 from npufix.rewriters.edit.statements.host.waits.reads import Read, continues, read_of
 from npufix.rewriters.edit.statements.host.waits.returned import find_returned
 from npufix.rewriters.edit.statements.host.waits.sizes import (
@@ -91,7 +92,7 @@ from npufix.rewriters.edit.statements.host.waits.sizes import (
     tell_size,
 )
 from npufix.rewriters.edit.statements.host.waits.tests import is_check, is_tested, leaves, tests_of
-from npufix.rewriters.edit.statements.host.waits.together import read_at_once
+from npufix.rewriters.edit.statements.host.waits.together import read_at_once, read_in_turn
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, put
 from npufix.rewriters.edit.statements.surroundings import LOOPS
 from npufix.rewriters.facts.steps.functions import samples
@@ -140,7 +141,7 @@ def find_host_values(here: Surroundings) -> Iterator[Proposal]:
     return join_sums(_find_values(here))
 
 
-def _find_values(  # noqa: C901 - one case a kind of read
+def _find_values(  # noqa: C901, PLR0912 - one case a kind of read
     here: Surroundings,
 ) -> Iterator[Proposal]:
     loops: list[ast.expr | ast.stmt] = []
@@ -153,7 +154,8 @@ def _find_values(  # noqa: C901 - one case a kind of read
     yield from find_finite_tests(here)
     yield from find_positions(here)
     done = {id(n) for loop in loops for n in walk(loop)}
-    told, written = set[tuple[int, str]](), list[ast.stmt]()
+    told = set[tuple[int, str]]()
+    written, alone, joined = list[ast.stmt](), list[ast.stmt](), list[ast.stmt]()
     for node in here.nodes:
         if id(node) in done:
             continue  # what is left there is read again when the loop is written
@@ -171,8 +173,18 @@ def _find_values(  # noqa: C901 - one case a kind of read
             continue  # which is worth more: once for all layers
         if here.loop_of(read.code) is not None and is_covered(here, read.code):
             continue
+        if here.statement_of(node) in joined:
+            continue
         found = _what_to_do(here, read)
         of_array = (value := here.value(read.tensor)) is not None and is_of_numpy(value)
+        if found is not None and found.form == FORM_ROWS:
+            if here.loop_of(node) in loops:
+                continue
+            loops += [loop for loop in [here.loop_of(node)] if isinstance(loop, ast.stmt)]
+        if found is not None and found.changes:
+            alone.append(here.statement_of(node))
+        elif read.how == "item" and not of_array and read.code is node:
+            found = read_in_turn(here, node, joined, alone) or found
         if found is not None and not (found.changes and of_array):  # which has no detach()
             logged = found.advice in ONLY_LOGGED
             yield from read_at_once(here, node, found, written) if logged else (found,)
@@ -323,6 +335,9 @@ def _by_hand(  # noqa: C901, PLR0911, PLR0912 - one case a kind of use
         return None if makes_shapes(here, users) else Proposal(read.code, _TO_CLAMP)
     if loop is not None and (once := read_before(here, read.code)) is not None:
         return once
+    once = None if loop is None else read_same(here, read)
+    if once is not None:
+        return once
     if read.how == "item" and loop is not None:
         rows = read_of_rows(here, read.code, read.tensor)
         if rows is not None:
@@ -344,7 +359,8 @@ def _by_hand(  # noqa: C901, PLR0911, PLR0912 - one case a kind of use
     if loop is not None and not (isinstance(loop, LOOPS) and is_made_in(loop, read.tensor)):
         if waits_anyhow(here, loop):
             return None
-        return Proposal(read.code, _say_in_loop(here, read))
+        once = copy_before(here, read.code) if read.how == "cpu" else None
+        return once or Proposal(read.code, _say_in_loop(here, read))
     if value is not None and read.how == "item" and tell_copied(here, value):
         listed = isinstance(here.parents.get(id(read.code)), ast.List)  # NPU219 tells of the list
         return None if listed else Proposal(read.code, _ROUND_TRIP)

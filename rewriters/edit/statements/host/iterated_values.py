@@ -201,8 +201,15 @@ def read_together(
     kept = number_made(code) or number_made(outer)
     if isinstance(outer, ast.Call) and number_made(outer):
         code, outer = outer, here.parents.get(id(outer))
+    behind, element = "", outer
     match outer:
-        case ast.ListComp(elt, [ast.comprehension(target, items, [], 0)]) if elt is code:
+        case ast.BinOp(left, sign, ast.Constant() as number) if left is code and not kept:
+            outer = here.parents.get(id(outer))
+            behind = ast.unparse(ast.BinOp(ast.Name("n"), sign, number))[1:]
+        case _:
+            element = code
+    match outer:
+        case ast.ListComp(elt, [ast.comprehension(target, items, [], 0)]) if elt is element:
             pass
         case _:
             return None
@@ -213,9 +220,10 @@ def read_together(
         return None
     proven = {"is-tensor"} if _is_of_torch(here, tensor) else set[str]()
     new = f"{stack}{'' if _is_reduced(here, tensor) else '.flatten()'}.tolist()"
-    if kept:
+    if kept or behind:
         name = "n" if "n" not in list_names(outer) else "number"
-        parts = ("[", kept, "(", name, ") for ", name, " in ", new, "]")
+        made = f"{kept}({name})" if kept else f"{name}{behind}"
+        parts = ("[", made, " for ", name, " in ", new, "]")
         new = "".join(parts)  # in one string it would be a message to be translated
     return put(
         here,

@@ -50,7 +50,8 @@ def _is_moved_at_once(here: Surroundings, code: ast.Call) -> bool:
 
 def _ends_on_device(here: Surroundings, value: Node) -> bool:
     """Tell whether every way from a value ends in a move to a device, and there is one."""
-    seen = {o.node for o in here.flow.observables if o.node.op != Op.CALL}
+    effects = operators.RANDOM | {Op.CALL}  # which are there for more than what they return
+    seen = {o.node for o in here.flow.observables if o.node.op not in effects}
     todo, moved = [value], False
     for node in todo:  # grows
         if node in seen:

@@ -6,7 +6,6 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from npufix.rewriters.edit.statements.host.creations import draw_there
 from npufix.rewriters.edit.statements.host.filled import (
     KINDS,
     READING,
@@ -17,6 +16,7 @@ from npufix.rewriters.edit.statements.host.filled import (
     is_number,
     is_read_again,
 )
+from npufix.rewriters.edit.statements.host.made.creations import draw_permutation, draw_there
 from npufix.rewriters.edit.statements.host.of_host import counts_up, is_of_host
 from npufix.rewriters.edit.statements.host.seldom import is_computed_in, is_of_one, is_rare
 from npufix.rewriters.edit.statements.host.waits.batches import (
@@ -118,7 +118,8 @@ def find_uploads(here: Surroundings) -> Iterator[Proposal]:
     for node in here.nodes:
         if isinstance(node, ast.Call):
             made = _is_made(here, node) or last_name(node.func) == "new_tensor"
-            found = copy_whole(here, node) or fill_parts(here, node)
+            found = draw_permutation(here, node) or copy_whole(here, node)
+            found = found or fill_parts(here, node)
             found = found or (make_of_read(here, node) if made else None)
             if found is None and _is_told_within(here, node):
                 continue
@@ -251,7 +252,8 @@ def _of(  # noqa: PLR0911 - one case a way
 def _is_asked_for(here: Surroundings, code: ast.expr) -> bool:
     """Tell whether anything but the settings of an object decides whether numbers are copied."""
     tests = here.tests_around(code)
-    return not all(map(_is_setting, tests[1:] if _is_either(here, code) else tests))
+    tests = tests[1:] if _is_either(here, code) else tests
+    return not all(_is_setting(here, test) for test in tests)
 
 
 def _is_either(here: Surroundings, code: ast.expr) -> bool:
@@ -272,15 +274,17 @@ def _is_either(here: Surroundings, code: ast.expr) -> bool:
     return False
 
 
-def _is_setting(test: ast.expr) -> bool:
-    """Tell whether a test asks what does not change from call to call: ``not self.agnostic``."""
+def _is_setting(here: Surroundings, test: ast.expr) -> bool:
+    """Tell whether a test asks what stays from call to call: ``not self.agnostic``."""
     match test:
         case ast.UnaryOp(ast.Not(), inner):
-            return _is_setting(inner)
+            return _is_setting(here, inner)
         case ast.Compare(asked, [_], [ast.Constant(int() | str())]):
-            return _is_setting(asked)
+            return _is_setting(here, asked)
         case ast.Attribute(ast.Name("self") | ast.Attribute(ast.Name("self")), name):
             return name != "training"
+        case ast.Attribute(ast.Name()):
+            return _is_of_self(here, test)
     return False
 
 

@@ -55,7 +55,7 @@ def changes(here: Surroundings, code: Loop, names: set[str]) -> bool:
 def _list_also_written(here: Surroundings, code: Loop, names: set[str]) -> set[str] | None:
     """Return what else a loop writes into, None if it keeps one of these or writes into it."""
     names = names - here.flow.names.imports.keys()
-    written = set(_list_written(code))
+    written = set(list_written(code))
     if "" in written or written & names or any(name in here.flow.captured for name in names):
         return None
     if any(_is_filled_by_others(here, code, name) for name in names):
@@ -90,7 +90,7 @@ def _is_filled_by_others(here: Surroundings, code: Loop, name: str) -> bool:
     return any(name in read_whole(argument) for argument in list_given(here, here.nodes))
 
 
-def _list_written(code: ast.AST) -> Iterator[str]:
+def list_written(code: ast.AST) -> Iterator[str]:
     """Yield the names through which tensors are written to in place, "" where there is none."""
     for node in walk(code):
         match node:

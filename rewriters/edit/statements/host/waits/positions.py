@@ -19,7 +19,7 @@ from npufix.rewriters.edit.statements.host.waits.written_places import is_named,
 from npufix.rewriters.edit.statements.masked.formulas import reads_of_formulas
 from npufix.rewriters.edit.statements.masked.sums import reads_under_mask
 from npufix.rewriters.edit.statements.mixtures.experts import find_rows_of_masks
-from npufix.rewriters.edit.statements.proposal import Change, Proposal
+from npufix.rewriters.edit.statements.proposal import Change, Proposal, put
 from npufix.rewriters.facts.steps.classes import list_words
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.modules.syntax import list_indexes
@@ -88,6 +88,9 @@ def find_positions(here: Surroundings) -> Iterator[Proposal]:
     for found in every:
         if id(found.code) in without:
             continue  # it is added up without them
+        if (first := _copied_first(here, found)) is not None:
+            yield first
+            continue
         in_loop = isinstance(found.code, ast.expr) and here.loop_of(found.code) is not None
         if found.node not in told and not (of_rows and in_loop) and _waits(here, found):
             told.add(found.node)
@@ -119,7 +122,7 @@ def _waits(here: Surroundings, found: Evaluation) -> bool:
     if mask is None or is_of_host(here, mask) or is_seldom(here, code) or is_rare(here, code):
         return False
     users = {user.op for user in here.users(found.node)}
-    if users and users <= _COUNTED | _SUMS:
+    if users and users <= _COUNTED | _SUMS and found.node.op != "unique":
         return False  # NPU209 counts and adds up without the places
     if _is_read(here, found.node):
         return False  # the host waits for the places themselves
@@ -141,6 +144,34 @@ def _is_read(here: Surroundings, places: Node) -> bool:
             if user.op in _RESHAPED and user not in todo:
                 todo.append(user)
     return False
+
+
+def _copied_first(here: Surroundings, found: Evaluation) -> Proposal | None:
+    """Return how a mask is copied to the host whole, where its places are: one wait, not two.
+
+    ``mask.any(1).nonzero().cpu()``
+    """
+    code = found.code
+    mask = _mask_of(code) if isinstance(code, ast.Call) and found.node.op == "nonzero" else None
+    of = None if mask is None else here.value(mask)
+    if mask is None or of is None or of.op not in _MASKS | {"all", "any"}:
+        return None
+    places = found.node
+    while len(users := here.users(places)) == 1 and users[0].op in _RESHAPED:
+        places = users[0]
+    if any(o.node in {found.node, places} for o in here.flow.observables):
+        return None
+    if not users or any(user.op not in READING for user in users):
+        return None
+    if is_of_host(here, mask) or is_seldom(here, code):
+        return None
+    return put(
+        here,
+        mask,
+        f"{here.text_of_owner(mask)}.cpu()",
+        form="found_on_device",
+        proven={"is-tensor"} if here.is_tensor(mask) else set(),
+    )
 
 
 def _mask_of(code: ast.Call) -> ast.expr | None:

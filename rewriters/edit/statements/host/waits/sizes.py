@@ -54,10 +54,14 @@ _OF_TENSORS = frozenset(
 """Those whose first argument is no size."""
 _ON_THE_WAY = frozenset({*ARITHMETIC, Op.LIST, Op.PHI, Op.TUPLE, "py:int", "py:max"})
 """What a size may be before it is one: ``int(n) + 1``."""
+_COMPUTED = frozenset(
+    {Op.CAST, Op.LIST, Op.PHI, Op.SLICE, Op.TUPLE, *ARITHMETIC, "floordiv", "py:max", "py:min"}
+)
+"""What a tensor may go through before it is a size: ``n.max().int() + 1``, ``max(1, n.max())``."""
 _READ = frozenset({"item", "py:int"})
 _NAMES_OF_SIZES = frozenset(
-    {"dim_size", "max_len", "max_length", "max_seqlen", "maxlen", "minlength", "num_segments",
-     "out_size", "total_length"}
+    {"batch_size", "dim_size", "max_len", "max_length", "max_seqlen", "maxlen", "minlength",
+     "num_segments", "out_size", "total_length"}
 )  # fmt: skip
 """What functions of other packages call a size."""
 _TAKE_TENSORS = frozenset({"full", "linspace", "pad", "repeat_interleave", "split"})
@@ -98,7 +102,7 @@ def find_sizes(here: Surroundings) -> Iterator[Proposal]:
 def _list_sizes(given: Sequence[Node]) -> Iterator[Node]:
     """Yield what may be a size: also what is computed with one, ``n.max()`` of ``n.max() + 1``."""
     for arg in given:
-        if arg.op in {Op.LIST, Op.TUPLE, Op.SLICE, *ARITHMETIC, "floordiv"}:
+        if arg.op in _COMPUTED:
             yield from _list_sizes(arg.args)
         else:
             yield arg

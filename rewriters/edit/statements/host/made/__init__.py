@@ -1,0 +1,1 @@
+"""Tensors that the host makes of numbers alone, which the device can make."""
