@@ -202,6 +202,20 @@ def test_models_come_in_lists() -> None:
     assert not torch.equal(first.weight, second.weight)
 
 
+@pytest.mark.parametrize(
+    ("annotation", "kinds"),
+    [
+        ("nn.modules.conv._ConvNd", ["an nn.Conv2d", "an nn.Conv1d"]),
+        ("_BatchNorm", ["an nn.BatchNorm2d", "an nn.BatchNorm1d"]),
+        ("nn.BatchNorm1d", ["an nn.BatchNorm1d"]),
+        ("_ConvState", []),
+    ],
+)
+def test_layers_are_those_that_have_a_base_in_common(annotation: str, kinds: list[str]) -> None:
+    made = guess_objects(Parameter("part", annotation, inspect.Parameter.empty), Use())
+    assert [str(spec) for spec in made] == kinds
+
+
 def test_states_are_loaded_by_other_keys() -> None:
     function = find_function(ast.parse(LOADED), "Scaled._load_from_state_dict")
     names = ("state", "prefix", "meta", "strict", "missing", "unexpected", "errors")
