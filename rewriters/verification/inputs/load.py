@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from npufix.rewriters.edit.job import PROBE
 from npufix.rewriters.graph.modules.packages import package_of
 from npufix.rewriters.graph.modules.syntax import parse_once
+from npufix.rewriters.verification.inputs.objects.lightning import find_lightning
 from npufix.rewriters.verification.inputs.objects.placeholders import (
     ModuleOfFiles,
     Placeholder,
@@ -359,7 +360,8 @@ class _Module:
                 found = self._neighbour(statement, alias.name)
                 inner = ".".join(filter(None, (of, alias.name)))
                 found = self._of_files(inner, statement.level) if found is None else found
-        return find_progress(*filter(None, (of, alias.name))) if found is None else found
+        names = [n for n in (of, alias.name) if n]
+        return find_progress(*names) or find_lightning(*names) if found is None else found
 
     def _import_all(
         self,

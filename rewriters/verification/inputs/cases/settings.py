@@ -7,6 +7,7 @@ are by default. Each setting is another one alone, and all fractions are togethe
 from __future__ import annotations
 
 import inspect
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,9 @@ _MOST = 10
 _MOST_RECIPES = 4
 """For which all fractions are others."""
 _TINY, _TINY_TIMES = 0.01, 64
-"""What only keeps a division possible stays small."""
+_SEEN = 2**-10
+"""What only keeps a division possible stays small, and yet shows beside numbers about one: it is
+something else outside a root than inside."""
 
 
 def list_with_settings(assignments: Sequence[Assignment], trials: Trials) -> Iterator[Assignment]:
@@ -65,9 +68,9 @@ def _list_others(one: Assignment, trials: Trials) -> Mapping[str, object]:
         elif isinstance(value, bool):
             others[name] = not value
         elif isinstance(value, float):
-            others[name] = _vary(value)
+            others[name] = vary_number(value)
         elif isinstance(value, tuple) and value and all(type(v) is float for v in value):
-            others[name] = tuple(map(_vary, value))
+            others[name] = tuple(map(vary_number, value))
         elif type(value) is int and value >= 0:
             # no rank beyond the number of ranks
             whole = {n: v for n, v in known.items() if type(v) is int}
@@ -76,8 +79,10 @@ def _list_others(one: Assignment, trials: Trials) -> Mapping[str, object]:
     return others
 
 
-def _vary(value: float) -> float:
+def vary_number(value: float) -> float:
     """Return another fraction that may stand in its place: most are shares, or may be."""
     if not value:
         return 0.25
-    return value * _TINY_TIMES if abs(value) < _TINY else value * 0.75
+    if abs(value) < _TINY:
+        return math.copysign(max(abs(value) * _TINY_TIMES, _SEEN), value)
+    return value * 0.75

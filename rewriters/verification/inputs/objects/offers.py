@@ -21,6 +21,7 @@ from npufix.rewriters.verification.calls.values import (
     Value,
     seed_generator,
 )
+from npufix.rewriters.verification.inputs.objects.layer_classes import find_class_of, list_layers
 from npufix.rewriters.verification.inputs.objects.training_loops import (
     MODEL,
     Closure,
@@ -417,12 +418,12 @@ def _guess_object(parameter: Parameter, use: Use) -> list[Spec]:
     some_layer = _make("linear", _SOME_LAYER, seed)
     with_buffers = _make_layer("BatchNorm1d", seed)
     whole = _make("model", "a layer with buffers and a frozen weight", seed)
-    kind = _class_of(annotation, torch.nn, torch.nn.Module)
-    optimizer = _class_of(annotation, torch.optim, torch.optim.Optimizer)
+    kinds = list_layers(annotation)
+    optimizer = find_class_of(annotation, torch.optim, torch.optim.Optimizer)
     plain = re.search(r"\[(int|float|str)\b", annotation)  # weights of losses, say
     made: list[Spec] = []
-    if kind and kind != "Module":
-        made = [_make_layer(kind, seed)]
+    if kinds and kinds != ["Module"]:
+        made = [_make_layer(kind, seed) for kind in kinds]
     elif re.search(_MODULE_ANNOTATION, annotation):
         stand_in = _make(StandInModule.__name__, "a stand-in module")
         called = re.search(MODEL, name) or use.called
@@ -453,13 +454,6 @@ def _guess_object(parameter: Parameter, use: Use) -> list[Spec]:
         made = [some_layer, whole, with_buffers, *([_OF_FEW] if use.called else [])]
     several = use.given > 1 and some_layer in made  # a layer of torch takes one
     return [make_stand_in(parameter.name)] * several + made
-
-
-def _class_of(annotation: str, module: object, base: type) -> str:
-    """Return the name of a class of a module that an annotation is; empty if it is none."""
-    name = annotation.strip("'\"").rpartition(".")[2]
-    found = getattr(module, name, None) if name.isidentifier() else None
-    return name if isinstance(found, type) and issubclass(found, base) else ""
 
 
 def offer_members(kind: type[enum.Enum], name: str) -> list[Spec]:

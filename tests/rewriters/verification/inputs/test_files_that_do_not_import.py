@@ -98,21 +98,38 @@ def g(x):
 """
 
 
+TRAINED = """
+import torch
+import pytorch_lightning as pl
+
+class L(pl.LightningModule):
+    def __init__(self, width: int, factor: float = 0.5):
+        super().__init__()
+        pl.seed_everything(width)
+        self.save_hyperparameters(ignore="factor")
+        self.layer = torch.nn.Linear(self.hparams.width, 3)
+
+    def forward(self, x):
+        y = torch.sigmoid(x) * x
+        self.log("mean", y.mean())
+        return self.layer(y).to(self.device)
+"""
 GATE = "torch.sigmoid(x) * x"
 
 
 def judge(folder: Path, name: str, new: str) -> Verdict:
     """Verify another text for the gate of ``f`` or ``g``, within a package."""
-    for path, text in {**FILES, "model.py": MODEL}.items():
+    text = TRAINED if name.startswith("L.") else MODEL
+    for path, written in {**FILES, "model.py": text}.items():
         place = folder / "kit" / path
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text, encoding="utf-8")
-    start = MODEL.index(f"def {name}(" if name.islower() else f"class {name[0]}(")
-    after = MODEL[:start] + MODEL[start:].replace(GATE, new, 1)
-    (one,) = find_touched(MODEL, after)
+        place.write_text(written, encoding="utf-8")
+    start = text.index(f"def {name}(" if name.islower() else f"class {name[0]}(")
+    after = text[:start] + text[start:].replace(GATE, new, 1)
+    (one,) = find_touched(text, after)
     lines = one.lines_original, one.lines_changed
     path = str(folder / "kit" / "model.py")
-    return verify_function(Job(path, str(folder), MODEL, after, name, *lines)).verdict
+    return verify_function(Job(path, str(folder), text, after, name, *lines)).verdict
 
 
 def test_modules_and_names_from_everywhere_are_taken_out_of_files(tmp_path: Path) -> None:
@@ -136,3 +153,18 @@ def test_what_is_really_missing_is_named(tmp_path: Path) -> None:
     verdict = judge(tmp_path, "g", "torch.nn.functional.silu(x)")
     assert verdict.status is Status.NOT_VERIFIED, verdict
     assert "not_installed" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("new", "status"),
+    [
+        ("torch.nn.functional.silu(x)", Status.EQUIVALENT),
+        # what is logged alone is another
+        (
+            f"{GATE}\n        self.log('mean', y[0])\n        return self.layer(y)",
+            Status.REFUTED,
+        ),
+    ],
+)
+def test_a_base_class_of_lightning_keeps_settings(tmp_path: Path, new: str, status: Status) -> None:
+    assert judge(tmp_path, "L.forward", new).status is status

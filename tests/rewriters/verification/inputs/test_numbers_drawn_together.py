@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 from changed_programs import verdict  # noqa: E402 - needs torch
 
+from npufix.rewriters.verification.inputs.cases.settings import vary_number  # noqa: E402 - same
 from npufix.rewriters.verification.inputs.cases.together import draw_numbers  # noqa: E402 - same
 from npufix.rewriters.verification.inputs.objects.offers import guess_objects  # noqa: E402 - same
 from npufix.rewriters.verification.inputs.objects.saved import offer_loads  # noqa: E402 - same
@@ -200,6 +201,26 @@ def test_models_come_in_lists() -> None:
     ]
     first, second, _ = made[0].make()
     assert not torch.equal(first.weight, second.weight)
+
+
+def test_other_settings_show() -> None:
+    """An epsilon is one beside numbers about one, and no share: ``sqrt(x + eps)``."""
+    given = [1e-12, 1e-8, -1e-8, 1e-3, 0.5, 0.0]
+    assert [*map(vary_number, given)] == [2**-10, 2**-10, -(2**-10), 0.064, 0.375, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "kinds"),
+    [
+        ("nn.modules.conv._ConvNd", ["an nn.Conv2d", "an nn.Conv1d"]),
+        ("_BatchNorm", ["an nn.BatchNorm2d", "an nn.BatchNorm1d"]),
+        ("nn.BatchNorm1d", ["an nn.BatchNorm1d"]),
+        ("_ConvState", []),
+    ],
+)
+def test_layers_are_those_that_have_a_base_in_common(annotation: str, kinds: list[str]) -> None:
+    made = guess_objects(Parameter("part", annotation, inspect.Parameter.empty), Use())
+    assert [str(spec) for spec in made] == kinds
 
 
 def test_states_are_loaded_by_other_keys() -> None:
