@@ -70,8 +70,9 @@ def split_steps(
     """Return the rows of ``Profile.steps`` that an average may be taken over, and the others.
 
     Warm-up are the first steps while they are far slower than the second half of the run; an
-    outlier is a step far from the median of the rest, and a last one that the end of the recording
-    cut off: it computed less than others that are alike. Of fewer than three steps all count but
+    outlier is a step that takes far longer than the median of the rest, a first or last one that
+    takes far less, and a last one that the end of the recording cut off: it computed less than
+    others that are alike. Of fewer than three steps all count but
     those that are known to be ``cut_off`` (``find_cut_off``).
 
     ``loading`` says how long (ns) each step waited for its batch. That makes none odd but the
@@ -105,7 +106,11 @@ def split_steps(
     ended = len(times) - _is_cut_off(times, computed.to_numpy(np.float64))
     warm_up = _warm_up(times[:ended]) if ended >= _FEW else 0
     outlier = np.zeros(len(times), np.bool_)
-    outlier[warm_up:ended] = np.abs(_deviation(*[times[warm_up:ended]] * 2)) > 1
+    deviation = _deviation(*[times[warm_up:ended]] * 2)
+    # Nothing makes a step shorter by chance: it has less to do, as shorter samples have. Only the
+    # recording does, where it begins or ends.
+    deviation[1:-1] = deviation[1:-1].clip(min=0.0)
+    outlier[warm_up:ended] = np.abs(deviation) > 1
     outlier[ended:] = True
     typical = float(np.median(whole[warm_up:][~outlier[warm_up:]]))
     left_out = [

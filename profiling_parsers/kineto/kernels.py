@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 
     Integers = NDArray[np.int64]
 
-_COLLECTIVE_KERNEL = re.compile(r"^[^(<]*(?:nccl|rccl|hccl|oneccl)", re.IGNORECASE)
+_COLLECTIVE_KERNEL = re.compile(
+    r"^[^(<]*(?:nccl|rccl|hccl|oneccl|nvshmem|rocshmem|mscclpp|\b(?:intra|inter)node(?:_ll)?::)",
+    re.IGNORECASE,
+)
+"""Of a library, or in a namespace of DeepEP (``deep_ep::internode::dispatch<...>``)."""
 _OTHER_COLLECTIVES = re.compile(
     r"^(?!triton_[a-z]+_fused_).*(all_?(reduce|gather|to_?all)|reduce_?scatter|cross_?device_?reduce"
     r"|(intra|inter)node_(dispatch|combine))",

@@ -160,7 +160,7 @@ def _observation(rows: pd.DataFrame, recording: Recording) -> Observation:
 
 def _saving(
     rows: pd.DataFrame, recording: Recording
-) -> tuple[tuple[int, int] | None, str, tuple[int, int, int] | None]:
+) -> tuple[tuple[int, int] | None, str, tuple[int, ...] | None]:
     """Return what is saved per step, by what that is told, and the kernels that come instead."""
     expected = on_ai_core(rows, recording.kernels)
     if expected is None:
@@ -168,7 +168,8 @@ def _saving(
         return None, why, None
     now = float(rows["duration_ns"].sum())
     low, high = max(0.0, now - expected.high_ns), max(0.0, now - expected.low_ns)
-    instead = (len(rows), round(expected.low_ns), round(expected.high_ns))
+    times = (expected.low_ns, expected.high_ns, expected.likely_ns)
+    instead = (len(rows), *map(round, times))
     return (per_step(low, recording), per_step(high, recording)), expected.basis, instead
 
 

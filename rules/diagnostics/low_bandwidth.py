@@ -1,7 +1,7 @@
 """Collectives that move much data slowly.
 
-What: collectives that move 16 MB or more over SDMA, at less than 14.4 GB/s (80 % of 18 GB/s); and
-those of any size whose operand is no multiple of 512 bytes, at less than half of what the same
+What: collectives that move 16 MB or more over SDMA, at less than 14.4 GB/s (80 % of 18 GB/s), or
+1 MB or more over RDMA at less than half of a port of 100 Gbit/s; and those of any size whose operand is no multiple of 512 bytes, at less than half of what the same
 operation reaches on aligned operands of a similar size.
 
 Why it is slow on the NPU: matrix products that run at the same time take the bandwidth of the
@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 
     from npufix.rules.diagnostic import Recording
 
+_OF_LINK = {"SDMA": CONTENTION_SHARE, "RDMA": 0.5}
+"""Share of what a link reaches below which it is slow: ports are shared and rates differ."""
 _MOST_TOLD = 4
 """Sizes."""
 _OVERLAP = (
@@ -60,14 +62,22 @@ _LINKS = "look at the link first: npu-smi info -t topo; hccn_tool -i ID -link_st
 
 
 def check(recording: Recording) -> Iterator[Observation]:
-    """Yield one observation for all slow collectives together."""
-    link = link_rate("SDMA") or 0.0
+    """Yield one observation for all slow collectives of a kind of link together."""
     rows, steps = of_steady_steps(recording.signals.transports, recording)
-    rows = rows[(rows["transport"] == "SDMA") & (rows["gb_per_s"] > 0) & (rows["transit_ns"] > 0)]
+    rows = rows[(rows["gb_per_s"] > 0) & (rows["transit_ns"] > 0)]
+    for transport in _OF_LINK:
+        yield from _check_link(transport, rows[rows["transport"] == transport], steps, recording)
+
+
+def _check_link(
+    transport: str, rows: pd.DataFrame, steps: int, recording: Recording
+) -> Iterator[Observation]:
+    link = link_rate(transport) or 0.0
+    limit = _OF_LINK[transport] * link
     unaligned = slow_unaligned(rows, recording)
     is_unaligned = rows.index.isin(unaligned.index)
-    is_large = (rows["size_bytes"] >= PACKET_BYTES["SDMA"]).to_numpy()
-    is_slow = is_unaligned | (is_large & (rows["gb_per_s"] < CONTENTION_SHARE * link).to_numpy())
+    is_large = (rows["size_bytes"] >= PACKET_BYTES[transport]).to_numpy()
+    is_slow = is_unaligned | (is_large & (rows["gb_per_s"] < limit).to_numpy())
     slow, by_size = rows[is_slow], is_unaligned[is_slow]
     moving = moving_ns(slow, recording)
     cost = min(int(moving.sum()) // steps, recording.step_ns)
@@ -88,9 +98,9 @@ def check(recording: Recording) -> Iterator[Observation]:
             )
             if mostly
             else f"{number(len(slow) / steps)} of {number(is_large.sum() / steps)} large collectives per "
-            f"step over SDMA reach less than {CONTENTION_SHARE * link:.1f} GB/s, {speed:.2f} GB/s "
+            f"step over {transport} reach less than {limit:.1f} GB/s, {speed:.2f} GB/s "
             f"on average; of {milliseconds(cost)} that they take, {milliseconds(saved)} "
-            f"({percent(share(saved, recording))} of the step) are lost against {link:.0f} GB/s"
+            f"({percent(share(saved, recording))} of the step) are lost against {link:g} GB/s"
         ),
         evidence=(
             ("slowest", f"{slow['gb_per_s'].min():.2f} GB/s"),
@@ -99,7 +109,7 @@ def check(recording: Recording) -> Iterator[Observation]:
         cost_ns=cost if mostly else saved,
         saving_ns=(0, saved),
         likely_ns=saved,
-        basis=f"at most what is lost against {float(np.median(usual)):.0f} GB/s",
+        basis=f"at most what is lost against {float(np.median(usual)):.3g} GB/s",
         places=places(own, own["duration_ns"].to_numpy(), recording),
         kernels=Labels(own.index),
         advice=UNALIGNED_ADVICE if mostly else _LINKS if speed < link / 2 else overlap,

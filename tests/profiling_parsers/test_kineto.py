@@ -98,6 +98,9 @@ def test_collectives_are_communication(new: Profile) -> None:
     [
         ("void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(int)", True),
         ("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(int)", True),
+        ("void deep_ep::internode::cached_notify<false>(int, int)", True),
+        ("void deep_ep::internode_ll::combine<true, 7168>(void*)", True),
+        ("void sort_dispatch<internode::Layout>(int)", False),
         ("void at::native::reduce_kernel<512, 1>(at::native::all_reduce_of<float>)", False),
         ("triton_poi_fused_all_reduce_wait_tensor_0", False),
     ],

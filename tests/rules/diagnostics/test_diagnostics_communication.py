@@ -265,7 +265,8 @@ def test_16_mb_are_not_small(size: int, expected: int) -> None:
 def test_rdma_has_its_own_size() -> None:
     rows = [transport("a", MB - 1, 0.1, transport="RDMA")]
     found = only(small_packets, recording(transports=rows))
-    assert found.saving_ns is None
+    assert found.saving_ns is not None
+    assert found.saving_ns[1] == pytest.approx((MB - 1) / 0.1 - (MB - 1) / 12.5, rel=1e-3)
     rows = [transport("a", MB, 0.1, transport="RDMA")]
     assert not list(small_packets.check(recording(transports=rows)))
 
@@ -285,6 +286,17 @@ def test_large_collectives_should_reach_most_of_the_link(gb_per_s: float, expect
         assert seen.saving_ns is not None
         assert seen.cost_ns == seen.saving_ns[1], "what is lost, not all that they take"
         assert seen.saving_ns[1] == pytest.approx(36 * MB / gb_per_s - 2 * MS, rel=1e-6)
+
+
+@pytest.mark.parametrize(("gb_per_s", "expected"), [(6.5, 0), (2.5, 1)])
+def test_a_network_that_is_far_from_its_ports_is_slow(gb_per_s: float, expected: int) -> None:
+    rows = [transport("a", 25 * MB, gb_per_s, transport="RDMA")]
+    found = list(low_bandwidth.check(recording([kernel("a")], transports=rows)))
+    assert len(found) == expected
+    for seen in found:
+        assert "over RDMA reach less than 6.2 GB/s, 2.50 GB/s on average" in seen.what
+        assert "lost against 12.5 GB/s" in seen.what
+        assert seen.cost_ns == 8 * MS
 
 
 def test_links_side_by_side_take_the_time_of_the_collective() -> None:
