@@ -203,6 +203,35 @@ class Lanes(nn.Module):
         return x
 """
 
+QUEUE = """
+class Memory(nn.Module):
+    def forward(self, begins, frames: torch.Tensor):
+        state = None
+        for i in range(frames.shape[1]):
+            if not begins[i]:
+                state = None
+            part = frames[:, i]
+            state = self.head(part, state)
+        return state
+"""
+GROUPED = """
+class Net(nn.Module):
+    def forward(self, x: torch.Tensor, grid: torch.Tensor):
+        total = 0
+        for i in range(x.shape[1] // self.size):
+            part = F.grid_sample(x[:, i * self.size : (i + 1) * self.size], grid)
+            total += part.abs().sum(dim=1)
+        return total
+"""
+BESIDE = """
+class Net(nn.Module):
+    def forward(self, x: torch.Tensor, places, weights: torch.Tensor):
+        w = torch.softmax(weights, -1)
+        for p, i, row in zip(range(x.shape[0]), places, w):
+            x[p, :, i[0]] = torch.relu(row[:, 2:]) * 2
+        return x
+"""
+
 
 @pytest.mark.parametrize(
     ("text", "form"),
@@ -210,6 +239,7 @@ class Lanes(nn.Module):
         (PIECES, INDEPENDENT),
         (PIECES.replace("scores", "loss_rows"), INDEPENDENT),  # what is gone over is no loss
         (MATCHES, RAGGED),
+        (BESIDE, INDEPENDENT),  # rows of a tensor are of one length
         (PADS, INDEPENDENT),
         (PADS.replace("F.pad(mask, pad, value=0)", "torch.autograd.grad(mask, pad)[0]"), GRADIENTS),
         (KNOWN, INDEPENDENT),  # nobody waits for a length
@@ -252,6 +282,10 @@ def test_the_form_of_rounds_that_need_nothing_of_each_other_is_told(text: str, f
             "chosen.append(self", "n = self.periods[i]\n            chosen.append(self"
         ).replace("scores[i, :, :]", "scores[i, :, :].view(n, -1)"),  # a shape of its own each
         SHORT_OF_MEMORY,
+        QUEUE,
+        GROUPED,
+        PIECES.replace("        for i", "        # one by one to save GPU memory\n        for i"),
+        MATCHES.replace("gt_instances", "linear_terms").replace("indices", "linear_values"),
         MATCHES.replace(
             "labels.append(known)", "labels.append(known)\n            indices = labels[-1]"
         ).replace("known[found", "known = known + indices\n            known[found"),  # a state

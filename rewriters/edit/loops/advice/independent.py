@@ -107,7 +107,7 @@ _NO_ROWS = re.compile(
 """What is gone over that is no row of a batch."""
 _NAMED = (
     r"(gt|bbox|box|target|label|instance|indice|index|match|proposal|result|image|img|sample"
-    r"|batch|sent|seq|token|graph|track|object|obj|mask|point|roi|polygon|line|quer|anchor|lens?\b"
+    r"|batch|sent|seq|token|graph|track|object|obj|mask|point|roi|polygon|line(?!ar)|quer|anchor|lens?\b"
     r"|length|segment|polic|agent|person|people|joint|video|clip|frame|speaker|utt|word|node|edge"
     r"|traject|episode|voxel|cloud|corner|cluster|pair|class|cls|bin|channel)"
 )
@@ -189,6 +189,8 @@ def _form(taken: Round) -> str:
         RAGGED: not _LENGTHS.isdisjoint(names) or any(_is_ragged(pick, taken) for pick in picks),
         READ: not _READS.isdisjoint(names) or any(_asks(node, taken) for node in nodes),
     }
+    if forms[CROPPED] and any(taken.is_piece(i) for p in picks for i in list_indexes(p.slice)):
+        return ""  # ``x[:, i * n : (i + 1) * n]`` is no box
     if _LENGTHS.isdisjoint(names) and any(map(taken.is_window, picks)):
         forms[RAGGED] = False
         if not any(forms.values()):
@@ -197,8 +199,7 @@ def _form(taken: Round) -> str:
         return form or GRADIENTS
     if shapes_rows(taken, nodes):
         return ""
-    of_lists = not _counts(taken.loop.items) and taken.facts.is_tensor(taken.loop.items) is not True
-    return RAGGED if of_lists else INDEPENDENT
+    return RAGGED if _are_lists(taken, taken.loop.items) else INDEPENDENT
 
 
 def _goes_over_rows(taken: Round) -> bool:
@@ -247,6 +248,13 @@ def _is_over_rows(taken: Round, over: ast.expr) -> bool:
                 taken.facts.is_tensor(over) is True or _ROWS.search(ast.unparse(over)) is not None
             )
     return taken.facts.is_tensor(over) is True
+
+
+def _are_lists(taken: Round, items: ast.expr) -> bool:
+    """Tell whether what a loop goes over is no tensor, and nothing beside it is one."""
+    if isinstance(items, ast.Call) and last_name(items.func) in {"enumerate", "zip"}:
+        return all(_are_lists(taken, item) or _counts(item) for item in items.args)
+    return not _counts(items) and taken.facts.is_tensor(items) is not True
 
 
 def _counts(items: ast.expr) -> bool:
