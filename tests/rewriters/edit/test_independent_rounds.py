@@ -239,7 +239,8 @@ class Net(nn.Module):
         (PIECES, INDEPENDENT),
         (PIECES.replace("scores", "loss_rows"), INDEPENDENT),  # what is gone over is no loss
         (MATCHES, RAGGED),
-        (BESIDE, INDEPENDENT),  # rows of a tensor are of one length
+        (BESIDE.replace("places, w", "x, w"), INDEPENDENT),  # rows of a tensor are of one length
+        (BESIDE.replace("row[:, 2:]", "row[:, i.shape[0]]"), RAGGED),
         (PADS, INDEPENDENT),
         (PADS.replace("F.pad(mask, pad, value=0)", "torch.autograd.grad(mask, pad)[0]"), GRADIENTS),
         (KNOWN, INDEPENDENT),  # nobody waits for a length
@@ -284,6 +285,7 @@ def test_the_form_of_rounds_that_need_nothing_of_each_other_is_told(text: str, f
         SHORT_OF_MEMORY,
         QUEUE,
         GROUPED,
+        BESIDE,
         PIECES.replace("        for i", "        # one by one to save GPU memory\n        for i"),
         MATCHES.replace("gt_instances", "linear_terms").replace("indices", "linear_values"),
         MATCHES.replace(

@@ -199,7 +199,10 @@ def _form(taken: Round) -> str:
         return form or GRADIENTS
     if shapes_rows(taken, nodes):
         return ""
-    return RAGGED if _are_lists(taken, taken.loop.items) else INDEPENDENT
+    kinds = {taken.facts.is_tensor(items) is True for items in _list_gone_over(taken.loop.items)}
+    if True in kinds and False in kinds and not any(_asks_length(n, taken) for n in nodes):
+        return ""  # lists beside a tensor, and nothing shows that their rows differ
+    return RAGGED if False in kinds else INDEPENDENT
 
 
 def _goes_over_rows(taken: Round) -> bool:
@@ -250,11 +253,21 @@ def _is_over_rows(taken: Round, over: ast.expr) -> bool:
     return taken.facts.is_tensor(over) is True
 
 
-def _are_lists(taken: Round, items: ast.expr) -> bool:
-    """Tell whether what a loop goes over is no tensor, and nothing beside it is one."""
+def _list_gone_over(items: ast.expr) -> Iterator[ast.expr]:
+    """Yield what a loop goes over, each of several: ``x`` and ``y`` of ``zip(x, range(n), y)``."""
     if isinstance(items, ast.Call) and last_name(items.func) in {"enumerate", "zip"}:
-        return all(_are_lists(taken, item) or _counts(item) for item in items.args)
-    return not _counts(items) and taken.facts.is_tensor(items) is not True
+        for item in items.args:
+            yield from _list_gone_over(item)
+    elif not _counts(items):
+        yield items
+
+
+def _asks_length(code: ast.AST, taken: Round) -> bool:
+    """Tell whether code is ``len(row)``, or the shape of a row."""
+    match code:
+        case ast.Call(ast.Name("len"), [row]) | ast.Attribute(row, "shape" | "size"):
+            return bool(list_names(row) & taken.own)
+    return False
 
 
 def _counts(items: ast.expr) -> bool:
