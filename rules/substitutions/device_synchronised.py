@@ -79,6 +79,18 @@ RULE = Substitution(
     passes=(0, 0),
     requires="torch_npu>=2.1",
     valid=(
+        # between the stages of a training
+        """
+def train(net, optimizer, stages):
+    for stage in stages:
+        loader = stage.make()
+        while stage.goes_on():
+            for data in loader:
+                net(data).sum().backward()
+                optimizer.step()
+        torch.cuda.empty_cache()
+        stage.save(net.state_dict())
+""",
         # times are taken
         """
 def train_step(model, x: torch.Tensor):

@@ -223,6 +223,21 @@ class Net(nn.Module):
             total += part.abs().sum(dim=1)
         return total
 """
+STACKED = """
+class Optimizer(nn.Module):
+    def forward(self, batches):
+        for batch in batches:
+            grad = torch.stack([torch.zeros_like(p) if p.grad is None else p.grad for p in batch])
+            self.run(grad)
+"""
+KEPT = """
+class Store(nn.Module):
+    def forward(self, usage: torch.Tensor, kept: torch.Tensor, n: int):
+        places = []
+        for i in range(usage.shape[0]):
+            places.append(usage[i].topk(n)[1].flatten())
+        return torch.stack([kept[i, place] for i, place in enumerate(places)], 0)
+"""
 BESIDE = """
 class Net(nn.Module):
     def forward(self, x: torch.Tensor, places, weights: torch.Tensor):
@@ -285,6 +300,7 @@ def test_the_form_of_rounds_that_need_nothing_of_each_other_is_told(text: str, f
         SHORT_OF_MEMORY,
         QUEUE,
         GROUPED,
+        STACKED,
         BESIDE,
         PIECES.replace("        for i", "        # one by one to save GPU memory\n        for i"),
         MATCHES.replace("gt_instances", "linear_terms").replace("indices", "linear_values"),
@@ -312,3 +328,9 @@ def test_the_form_of_rounds_that_need_nothing_of_each_other_is_told(text: str, f
 def test_loops_that_only_look_like_it_are_left_alone(text: str) -> None:
     sites = find_sites(HEADER + text, [RULE])
     assert not {site.problem for site in sites} & {*OF_ROUNDS, COLUMNS, RECURRENCES}
+
+
+@pytest.mark.parametrize(("made", "written"), [(".flatten()", False), ("[0].item()", True)])
+def test_vectors_that_fill_a_list_are_no_numbers(made: str, *, written: bool) -> None:
+    sites = find_sites(HEADER + KEPT.replace(".flatten()", made), [RULE])
+    assert any(site.rewrite is not None for site in sites) is written

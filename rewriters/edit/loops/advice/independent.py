@@ -292,6 +292,8 @@ def _keeps_or_spares(code: ast.AST) -> bool:
     match code:
         case ast.Attribute(ctx=ast.Store()):
             return True
+        case ast.Attribute(ast.Name(owner), "grad"):  # of weights
+            return owner != "autograd"
         case ast.Assign([ast.Subscript()], ast.Constant(None)):
             return True
     return False

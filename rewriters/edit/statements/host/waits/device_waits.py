@@ -72,6 +72,10 @@ def _gives_back(here: Surroundings, code: ast.Call) -> bool:
     loop = here.loop_of(code)
     if isinstance(loop, ast.For) and "epoch" in ast.unparse(loop.target).lower():
         return False
+    if any(
+        isinstance(n, ast.For) and "loader" in ast.unparse(n.iter) for s in block for n in walk(s)
+    ):
+        return False  # between the stages of a training
     tests = "".join(map(here.text, here.tests_around(code)))
     seldom = re.search(
         r"(?i)epoch|val|eval|\d{3}|not self\.training|none|empty|(iter\w*|step) ==", tests
