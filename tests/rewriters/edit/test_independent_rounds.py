@@ -238,6 +238,29 @@ class Store(nn.Module):
             places.append(usage[i].topk(n)[1].flatten())
         return torch.stack([kept[i, place] for i, place in enumerate(places)], 0)
 """
+PARTED = """
+class Head(nn.Module):
+    def forward(self, rois: torch.Tensor, x: torch.Tensor, n: int):
+        made = []
+        for i in range(rois.shape[1]):
+            corners = self.corners(rois[:, i].contiguous())
+            made.append(torch.relu(x[:, i * n : (i + 1) * n] - corners.unsqueeze(1)))
+        return torch.cat(made, dim=1)
+
+    def corners(self, rois):
+        return rois[(rois > 0).nonzero()[0]]
+"""
+ENDED = """
+class Decoder(nn.Module):
+    def forward(self, y: torch.Tensor, ended_batch, places, at):
+        y_list = [None] * y.shape[0]
+        at_list = [0] * y.shape[0]
+        for token in ended_batch:
+            place = places[token]
+            at_list[place] = at
+            y_list[place] = y[token, :-1]
+        return y_list, at_list
+"""
 BESIDE = """
 class Net(nn.Module):
     def forward(self, x: torch.Tensor, places, weights: torch.Tensor):
@@ -254,6 +277,7 @@ class Net(nn.Module):
         (PIECES, INDEPENDENT),
         (PIECES.replace("scores", "loss_rows"), INDEPENDENT),  # what is gone over is no loss
         (MATCHES, RAGGED),
+        (PARTED, INDEPENDENT),
         (BESIDE.replace("places, w", "x, w"), INDEPENDENT),  # rows of a tensor are of one length
         (BESIDE.replace("row[:, 2:]", "row[:, i.shape[0]]"), RAGGED),
         (PADS, INDEPENDENT),
@@ -301,6 +325,7 @@ def test_the_form_of_rounds_that_need_nothing_of_each_other_is_told(text: str, f
         QUEUE,
         GROUPED,
         STACKED,
+        ENDED,
         BESIDE,
         PIECES.replace("        for i", "        # one by one to save GPU memory\n        for i"),
         MATCHES.replace("gt_instances", "linear_terms").replace("indices", "linear_values"),

@@ -131,6 +131,7 @@ _NOT_LAUNCHED = frozenset(
     {"Size", "as_tensor", "device", "empty", "from_numpy", "is_tensor", "no_grad", "tensor"}
 )
 _MATCHES = re.compile(r"(?i)linear_sum_assignment|hungarian|^assign$|match(er)?$|lapjv")
+_LISTED = re.compile(r"(?i)(^|_)lists?$")
 _CROPS = frozenset({"crop", "interpolate", "grid_sample", "resize", "roi_align", "roi_pool"})
 _READS = frozenset({"cpu", "item", "tolist"})
 _LENGTHS = frozenset({"masked_select", "nonzero", "split", "unique", "unique_consecutive"})
@@ -367,8 +368,9 @@ def _computes(taken: Round, code: ast.AST) -> bool:
             return launched or _is_of_own(code)
         case ast.BinOp() | ast.UnaryOp():
             return any(taken.facts.is_tensor(n) is True for n in ast.iter_child_nodes(code))
-        case ast.Subscript():
-            return is_stored(code) and bool(list_names(code) & taken.of_round)
+        case ast.Subscript(base):  # ``y_list[i] = y[i, :-1]`` fills a list
+            of_list = taken.facts.is_tensor(base) is False or _LISTED.search(last_name(base))
+            return is_stored(code) and not of_list and bool(list_names(code) & taken.of_round)
     return False
 
 
@@ -431,8 +433,8 @@ def _is_ragged(code: ast.Subscript, taken: Round) -> bool:
     """Tell whether an index is a mask, or ends where the row does."""
     for item in list_indexes(code.slice):
         value = look_up(item, taken.bound)
-        if not list_names(value) & taken.of_round:
-            continue
+        if not list_names(value) & taken.of_round or taken.is_piece(value):
+            continue  # pieces ``i * n : (i + 1) * n`` are of one length
         if isinstance(value, ast.Compare | ast.Slice):
             return True
         if isinstance(value, ast.UnaryOp) and isinstance(value.op, ast.Invert):
