@@ -7,6 +7,7 @@ from searching import found, rewritten
 
 from npufix.rewriters.find import find_sites
 from npufix.rules.substitutions.upload_in_every_call import RULE as UPLOAD
+from npufix.rules.substitutions.value_read_on_host import RULE as READ
 
 
 def test_a_branch_whose_arm_divides_by_what_is_tested_stays() -> None:
@@ -617,3 +618,28 @@ class Criterion(nn.Module):
 """
     (site,) = find_sites(text, [UPLOAD])
     assert ("one-number" in {c.name for c in site.open_conditions}) is is_open
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "told"),
+    [
+        ("pass", "y = x", True),
+        ("raise ValueError", "y = x", True),
+        ("pass", "raise ValueError", False),
+    ],
+)
+def test_what_an_error_tells_is_read_seldom(first: str, last: str, *, told: bool) -> None:
+    text = f"""
+import torch
+from torch import nn
+class Sampler(nn.Module):
+    def forward(self, x: torch.Tensor, n: int):
+        if n > 3:
+            y = x[:3]
+            {first}
+        else:
+            print("min=%f, max=%f" % (x.min().item(), x.max().item()))
+            {last}
+        return y
+"""
+    assert bool(list(find_sites(text, [READ]))) is told
