@@ -238,6 +238,15 @@ class Store(nn.Module):
             places.append(usage[i].topk(n)[1].flatten())
         return torch.stack([kept[i, place] for i, place in enumerate(places)], 0)
 """
+SAMPLED = """
+class Scores(nn.Module):
+    def forward(self, x: torch.Tensor, points: torch.Tensor):
+        found = []
+        for i in range(x.shape[0]):
+            at = points[i] * 2 - 1
+            found.append(F.grid_sample(x[i].unsqueeze(0), at.view(1, 1, -1, 2))[0, :, 0])
+        return found
+"""
 PARTED = """
 class Head(nn.Module):
     def forward(self, rois: torch.Tensor, x: torch.Tensor, n: int):
@@ -278,6 +287,7 @@ class Net(nn.Module):
         (PIECES.replace("scores", "loss_rows"), INDEPENDENT),  # what is gone over is no loss
         (MATCHES, RAGGED),
         (PARTED, INDEPENDENT),
+        (SAMPLED, BATCHED),  # points are no boxes
         (BESIDE.replace("places, w", "x, w"), INDEPENDENT),  # rows of a tensor are of one length
         (BESIDE.replace("row[:, 2:]", "row[:, i.shape[0]]"), RAGGED),
         (PADS, INDEPENDENT),

@@ -132,7 +132,7 @@ _NOT_LAUNCHED = frozenset(
 )
 _MATCHES = re.compile(r"(?i)linear_sum_assignment|hungarian|^assign$|match(er)?$|lapjv")
 _LISTED = re.compile(r"(?i)(^|_)lists?$")
-_CROPS = frozenset({"crop", "interpolate", "grid_sample", "resize", "roi_align", "roi_pool"})
+_CROPS = frozenset({"crop", "interpolate", "resize", "roi_align", "roi_pool"})
 _READS = frozenset({"cpu", "item", "tolist"})
 _LENGTHS = frozenset({"masked_select", "nonzero", "split", "unique", "unique_consecutive"})
 _ASKED = frozenset(
@@ -190,7 +190,10 @@ def _form(taken: Round) -> str:
         RAGGED: not _LENGTHS.isdisjoint(names) or any(_is_ragged(pick, taken) for pick in picks),
         READ: not _READS.isdisjoint(names) or any(_asks(node, taken) for node in nodes),
     }
-    if forms[CROPPED] and any(taken.is_piece(i) for p in picks for i in list_indexes(p.slice)):
+    samples = "grid_sample" in names  # at points, and no boxes
+    if (forms[CROPPED] or samples) and any(
+        taken.is_piece(i) for p in picks for i in list_indexes(p.slice)
+    ):
         return ""  # ``x[:, i * n : (i + 1) * n]`` is no box
     if _LENGTHS.isdisjoint(names) and any(map(taken.is_window, picks)):
         forms[RAGGED] = False
