@@ -286,6 +286,18 @@ def join_lines(statement: str) -> str | None:
     return "".join(parts)
 
 
+def strip_brackets(statement: str) -> str:
+    """Return ``y = (f(x))`` without the brackets around all of its value, which held its lines."""
+    if "\n" in statement or not (statement.isascii() and statement.endswith("))")):
+        return statement
+    value = getattr(ast.parse(statement).body[0], "value", None)
+    if not isinstance(value, ast.expr) or value.end_col_offset != len(statement) - 1:
+        return statement
+    first = value.col_offset
+    in_brackets = statement[first - 1 : first] == "("
+    return f"{statement[: first - 1]}{statement[first:-1]}" if in_brackets else statement
+
+
 @dataclass(frozen=True, slots=True)
 class _Token:
     text: str

@@ -23,7 +23,13 @@ from npufix.rewriters.edit.edit import (
     span,
     unit_of,
 )
-from npufix.rewriters.edit.layout import align, break_lines, join_lines, lift_comments
+from npufix.rewriters.edit.layout import (
+    align,
+    break_lines,
+    join_lines,
+    lift_comments,
+    strip_brackets,
+)
 from npufix.rewriters.graph.modules.names import source_lines
 
 if TYPE_CHECKING:
@@ -263,7 +269,7 @@ class _Editor(cst.CSTTransformer):
         bare = new.with_changes(leading_lines=[], trailing_whitespace=cst.TrailingWhitespace())
         text = cst.Module([bare]).code.strip()
         if max(map(len, text.split("\n"))) > room:
-            text = join_lines(text) or text
+            text = strip_brackets(join_lines(text) or text)
         lines = break_lines(text, room, self.indent, one_a_line=self.one_a_line)
         return new if lines == text else new.with_changes(body=self._parse(lines).body)
 

@@ -79,6 +79,33 @@ RULE = Substitution(
     passes=(0, 0),
     requires="torch_npu>=2.1",
     valid=(
+        # a switch has it timed
+        """
+def train(args, model, optimizer, loader, times):
+    for i, data in enumerate(loader):
+        optimizer.zero_grad()
+        if args.time_exp:
+            torch.cuda.synchronize()
+            begin = time.time()
+        loss = model(data).sum()
+        loss.backward()
+        optimizer.step()
+        if args.time_exp:
+            torch.cuda.synchronize()
+            times.append(time.time() - begin)
+""",
+        # between the stages of a training
+        """
+def train(net, optimizer, stages):
+    for stage in stages:
+        loader = stage.make()
+        while stage.goes_on():
+            for data in loader:
+                net(data).sum().backward()
+                optimizer.step()
+        torch.cuda.empty_cache()
+        stage.save(net.state_dict())
+""",
         # times are taken
         """
 def train_step(model, x: torch.Tensor):

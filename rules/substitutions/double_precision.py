@@ -83,6 +83,13 @@ def scatter(x: torch.Tensor):
         3, dtype=x.dtype if x.dtype == torch.float64 else torch.float32, device=x.device
     )
 """,
+        # an inverse loses digits
+        """
+class Lift(nn.Module):
+    def forward(self, pose: torch.Tensor, points: torch.Tensor):
+        back = torch.inverse(pose.double()) @ pose.double().inverse()
+        return points @ back.float()
+""",
         # on the host
         """
 class Positions(nn.Module):

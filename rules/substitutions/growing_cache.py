@@ -100,6 +100,17 @@ class Attention(nn.Module):
         k = torch.cat([prefix[0], k], dim=1)
         return k, v
 """,
+        # an encoder, unless it is made a decoder
+        """
+class Attention(nn.Module):
+    def forward(self, k, v, past):
+        if past is not None:
+            k = torch.cat([past[0], k], dim=2)
+            v = torch.cat([past[1], v], dim=2)
+        if self.is_decoder:
+            past = (k, v)
+        return self.attend(k, v), past
+""",
         # written in place
         """
 class Attention(nn.Module):

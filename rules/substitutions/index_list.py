@@ -117,6 +117,49 @@ def pillars(points: torch.Tensor):
     return points_xyz, points
 """,
         ),
+        # what has a name is only computed with
+        Rewritten(
+            """
+def rates(x: torch.Tensor, mu):
+    x0 = x[:, [0]]
+    dx = x0
+    return torch.cat([dx, mu * x0 - x0.abs()], dim=-1)
+""",
+            """
+def rates(x: torch.Tensor, mu):
+    x0 = x[:, 0:1]
+    dx = x0
+    return torch.cat([dx, mu * x0 - x0.abs()], dim=-1)
+""",
+        ),
+        Rewritten(
+            """
+def rates(x: torch.Tensor, mu):
+    x0 = x[:, [0]]
+    dx = x0
+    return torch.cat([x0, mu * x0], dim=-1), dx
+""",
+            """
+def rates(x: torch.Tensor, mu):
+    x0 = x[:, 0:1].clone()
+    dx = x0
+    return torch.cat([x0, mu * x0], dim=-1), dx
+""",
+        ),
+        Rewritten(
+            """
+def rates(x: torch.Tensor, mu):
+    x0 = x[:, [0]]
+    x.mul_(mu)
+    return torch.cat([x0, x], dim=-1)
+""",
+            """
+def rates(x: torch.Tensor, mu):
+    x0 = x[:, 0:1].clone()
+    x.mul_(mu)
+    return torch.cat([x0, x], dim=-1)
+""",
+        ),
         # a view of all columns would be written to
         Rewritten(
             """

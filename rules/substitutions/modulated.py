@@ -71,12 +71,18 @@ _SHIFT = re.compile(r"(?i)(^|_)(shift|beta|bias|mod)s?(_|\d|$)")
 _GATE = re.compile(r"(?i)(^|_)gate(s|d)?(_(?!.*(loss|weight|coef|factor|ratio))|\d|$)")
 
 
+_PARTS = frozenset({"add", "div", "mul", "neg", "pow", "sub"})
+
+
 def _is_called(site: Site, name: str, kind: re.Pattern[str]) -> bool:
-    return site.is_tensor(name) is True or any(map(kind.search, site.called(name)))
+    """Tell whether a value has such a name, or is a tensor that no formula stands for."""
+    if any(map(kind.search, site.called(name))):
+        return True
+    return site.is_tensor(name) is True and site.operator(name) not in _PARTS
 
 
 def _is_modulation(site: Site) -> bool:
-    """Lengths look like it: ``rows * (1 + columns) + first``."""
+    """Lengths look like it, ``rows * (1 + columns) + first``, and so do polynomials."""
     return _is_called(site, "scale", _SCALE) and _is_called(site, "shift", _SHIFT)
 
 
@@ -162,6 +168,12 @@ def f(x: torch.Tensor, shift: torch.Tensor):
         """
 def f(x: torch.Tensor, rows, columns, first):
     return x[rows * (1 + columns) + first]
+""",
+        # a polynomial
+        """
+def cubic(x: torch.Tensor, low: torch.Tensor, high: torch.Tensor):
+    a, b = x.abs(), x.abs() ** 3
+    return (1.5 * b - 2.5 * a + 1) * low + (4 * b - a) * high
 """,
         # without a shift
         """

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.loops.advice.batches import BATCHED, PREFIXES, say_of_batch
 from npufix.rewriters.edit.loops.advice.independent import OF_CALLS, say_of_rounds
+from npufix.rewriters.edit.loops.advice.objects import is_for_memory
 from npufix.rewriters.edit.loops.advice.pairings import say_of_pairs
 from npufix.rewriters.edit.loops.advice.ragged import (
     MERGED,
@@ -57,7 +58,7 @@ from npufix.rewriters.facts.steps.functions import takes_tensors
 from npufix.rewriters.facts.steps.occasion import Occasion
 from npufix.rewriters.facts.steps.weights import OF_STEPS, WEIGHTS, changes_weights
 from npufix.rewriters.graph.dataflow import FunctionFlow, UnsupportedCodeError
-from npufix.rewriters.graph.modules.syntax import list_stored_names, nodes_of, walk
+from npufix.rewriters.graph.modules.syntax import list_names, list_stored_names, nodes_of, walk
 from npufix.rewriters.graph.reader import read_function
 from npufix.rewriters.graph.special import Op
 
@@ -68,8 +69,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.nodes import Evaluation
 
 READ_AFTERWARDS = "what the last round leaves in a name is read afterwards"
-_MAKES_ONCE = re.compile(r"_*(init|reset|build|create|make|register|setup)(_|$)\w*")
-"""Names of functions that run once: nothing is gained there."""
+_MAKES_ONCE = re.compile(r"_*(init|reset|build|create|make|register|setup)(_|$)\w*")  # once
 _SPARES_MEMORY = re.compile(r"(?i)(^|_)(slic(ed|ing)|chunk(ed|wise)|til(ed|ing))(_|$)")
 _MAKES_OF_BATCH = re.compile(r"_*(add|build|create|get|make|prepare)_")  # ``make_targets(x)``
 _MOST_STATEMENTS = 60
@@ -126,7 +126,7 @@ def find_loops(
         if (
             _is_within(loop, taken)
             or is_of_host_alone(wide, loop, list(_inside(wide, loop)))
-            or _is_large(loop)
+            or _stays(source, loop)
         ):
             continue
         if not may_look():
@@ -151,9 +151,10 @@ def _is_within(loop: Loop, others: Sequence[tuple[int, int]]) -> bool:
     return any(a <= first and last <= b for a, b in others)
 
 
-def _is_large(loop: Loop) -> bool:
-    """Tell whether a round does more than anybody writes anew: the steps of an epoch."""
-    return sum(isinstance(n, ast.stmt) for n in walk(*loop.body)) > _MOST_STATEMENTS
+def _stays(source: str, loop: Loop) -> bool:
+    """Tell whether nobody writes a loop anew: a large one, as of an epoch, or one for memory."""
+    count = sum(isinstance(n, ast.stmt) for n in walk(*loop.body))
+    return count > _MOST_STATEMENTS or is_for_memory(source, loop)
 
 
 def _find_comprehensions(
@@ -466,10 +467,9 @@ def _takes_rows(flow: FunctionFlow, loop: Loop) -> bool:
 
 def _is_of_several(code: ast.Subscript, loop: Loop) -> bool:
     """Tell whether an index names a row by the counter, and more: no list has such."""
-    counted = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
     match code.slice:
         case ast.Tuple([ast.Name(row), *_]):
-            return row in counted
+            return row in list_names(loop.target)
     return False
 
 
@@ -481,7 +481,7 @@ def _is_about_rows(flow: FunctionFlow, loop: Loop) -> bool:
     given = [e.node for e in flow.evaluations if id(e.code) in items]
     if any(v.op == Op.LIST and len(v.args) == 1 and v.args[0].op != Op.STAR for v in given):
         return False  # ``for i, n in enumerate([x.size(1)])``
-    names = {n.id for n in ast.walk(loop.target) if isinstance(n, ast.Name)}
+    names = list_names(loop.target)
     for evaluation in inside:
         code: ast.AST = evaluation.code
         if loop.is_statement and not loop.lists:  # what is only read may be read for the host

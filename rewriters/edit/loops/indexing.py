@@ -27,6 +27,7 @@ from npufix.rewriters.edit.loops.given.values import (
 )
 from npufix.rewriters.facts.host_tensors import is_made_on_host
 from npufix.rewriters.facts.shapes import RelativeRank
+from npufix.rewriters.graph.modules.syntax import nodes_of
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ UNKNOWN_INDEX = "an index in it is of an unknown kind"
 OTHER_ROUND = "a round reads what another round writes"
 OUT_OF_ROUND = "its counter may lie outside of what it indexes"
 OF_HOST = "it picks from a table of the host, which takes no index of the device"
+_VECTORS = frozenset({"argsort", "flatten", "nonzero", "ravel", "reshape", "view"})
 _OF_LISTS = re.compile(
     r"ListComp\(elt=(List\(|Tuple\(|ListComp|Call\(func=Name\(id='(list|tuple)')"
 )
@@ -418,8 +420,16 @@ class Indexer:
         return any(part.op == Op.SLICE for part in parts)
 
     def _holds_lists(self, code: ast.expr) -> bool:
-        """Tell whether what the rounds go over holds lists: ``[list(p) for p in orders]``."""
+        """Tell whether what the rounds go over holds lists: ``[list(p) for p in orders]``.
+
+        Or vectors that were put into it: ``places.append(x.topk(k)[1].flatten())``.
+        """
         node = self.of.facts.node(code)
+        for other in nodes_of(self.of.facts.flow.function):
+            match other:
+                case ast.Call(ast.Attribute(owner, "append"), [ast.Call(ast.Attribute(_, made))]):
+                    if made in _VECTORS and ast.unparse(owner) == ast.unparse(code):
+                        return True
         parts = () if node is None or node.op != Op.CONTAINER else node.args
         return any(_OF_LISTS.match(str(part.value)) for part in parts)
 

@@ -343,8 +343,11 @@ def _one_place(items: Sequence[ast.expr]) -> str | None:
     return None
 
 
-def _is_cloned(here: Surroundings, code: ast.Subscript) -> bool:
-    """Tell whether what is picked is copied anyway: by ``.clone()``, or ``x[:, [0, 2]] - y``."""
+def _is_cloned(here: Surroundings, code: ast.expr) -> bool:
+    """Tell whether what is picked is copied anyway: by ``.clone()``, or ``x[:, [0, 2]] - y``.
+
+    So is what has a name, where all who read that copy it.
+    """
     outer = here.parents.get(id(code))
     match outer:
         case ast.BinOp() | ast.Compare() | ast.UnaryOp():
@@ -357,7 +360,23 @@ def _is_cloned(here: Surroundings, code: ast.Subscript) -> bool:
         case ast.Call():
             called = here.flow.names.dotted(outer.func) or ""
             return called.removeprefix("torch.") in _COMPUTES
+        case ast.Assign([ast.Name(name)], value) if value is code:
+            return _is_read_alone(here, name, code)
     return False
+
+
+def _is_read_alone(here: Surroundings, name: str, code: ast.expr) -> bool:
+    """Tell whether a name is bound once, and read where it is copied; nobody changes what it shows.
+
+    A name for it, ``dx = x0``, binds once as well.
+    """
+    found = [n for n in walk(here.flow.function) if isinstance(n, ast.Name) and n.id == name]
+    reads = [n for n in found if isinstance(n.ctx, ast.Load)]
+    if len(found) != len(reads) + 1 or any(id(n) not in here.parents for n in reads):
+        return False
+    owner = code.value if isinstance(code, ast.Subscript) else code
+    names = {ast.unparse(owner), name}
+    return not is_changed(here, names, 0) and all(_is_cloned(here, n) for n in reads)
 
 
 def _copies(here: Surroundings, method: ast.Attribute) -> bool:

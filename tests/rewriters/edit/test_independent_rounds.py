@@ -203,6 +203,82 @@ class Lanes(nn.Module):
         return x
 """
 
+QUEUE = """
+class Memory(nn.Module):
+    def forward(self, begins, frames: torch.Tensor):
+        state = None
+        for i in range(frames.shape[1]):
+            if not begins[i]:
+                state = None
+            part = frames[:, i]
+            state = self.head(part, state)
+        return state
+"""
+GROUPED = """
+class Net(nn.Module):
+    def forward(self, x: torch.Tensor, grid: torch.Tensor):
+        total = 0
+        for i in range(x.shape[1] // self.size):
+            part = F.grid_sample(x[:, i * self.size : (i + 1) * self.size], grid)
+            total += part.abs().sum(dim=1)
+        return total
+"""
+STACKED = """
+class Optimizer(nn.Module):
+    def forward(self, batches):
+        for batch in batches:
+            grad = torch.stack([torch.zeros_like(p) if p.grad is None else p.grad for p in batch])
+            self.run(grad)
+"""
+KEPT = """
+class Store(nn.Module):
+    def forward(self, usage: torch.Tensor, kept: torch.Tensor, n: int):
+        places = []
+        for i in range(usage.shape[0]):
+            places.append(usage[i].topk(n)[1].flatten())
+        return torch.stack([kept[i, place] for i, place in enumerate(places)], 0)
+"""
+SAMPLED = """
+class Scores(nn.Module):
+    def forward(self, x: torch.Tensor, points: torch.Tensor):
+        found = []
+        for i in range(x.shape[0]):
+            at = points[i] * 2 - 1
+            found.append(F.grid_sample(x[i].unsqueeze(0), at.view(1, 1, -1, 2))[0, :, 0])
+        return found
+"""
+PARTED = """
+class Head(nn.Module):
+    def forward(self, rois: torch.Tensor, x: torch.Tensor, n: int):
+        made = []
+        for i in range(rois.shape[1]):
+            corners = self.corners(rois[:, i].contiguous())
+            made.append(torch.relu(x[:, i * n : (i + 1) * n] - corners.unsqueeze(1)))
+        return torch.cat(made, dim=1)
+
+    def corners(self, rois):
+        return rois[(rois > 0).nonzero()[0]]
+"""
+ENDED = """
+class Decoder(nn.Module):
+    def forward(self, y: torch.Tensor, ended_batch, places, at):
+        y_list = [None] * y.shape[0]
+        at_list = [0] * y.shape[0]
+        for token in ended_batch:
+            place = places[token]
+            at_list[place] = at
+            y_list[place] = y[token, :-1]
+        return y_list, at_list
+"""
+BESIDE = """
+class Net(nn.Module):
+    def forward(self, x: torch.Tensor, places, weights: torch.Tensor):
+        w = torch.softmax(weights, -1)
+        for p, i, row in zip(range(x.shape[0]), places, w):
+            x[p, :, i[0]] = torch.relu(row[:, 2:]) * 2
+        return x
+"""
+
 
 @pytest.mark.parametrize(
     ("text", "form"),
@@ -210,6 +286,10 @@ class Lanes(nn.Module):
         (PIECES, INDEPENDENT),
         (PIECES.replace("scores", "loss_rows"), INDEPENDENT),  # what is gone over is no loss
         (MATCHES, RAGGED),
+        (PARTED, INDEPENDENT),
+        (SAMPLED, BATCHED),  # points are no boxes
+        (BESIDE.replace("places, w", "x, w"), INDEPENDENT),  # rows of a tensor are of one length
+        (BESIDE.replace("row[:, 2:]", "row[:, i.shape[0]]"), RAGGED),
         (PADS, INDEPENDENT),
         (PADS.replace("F.pad(mask, pad, value=0)", "torch.autograd.grad(mask, pad)[0]"), GRADIENTS),
         (KNOWN, INDEPENDENT),  # nobody waits for a length
@@ -252,6 +332,13 @@ def test_the_form_of_rounds_that_need_nothing_of_each_other_is_told(text: str, f
             "chosen.append(self", "n = self.periods[i]\n            chosen.append(self"
         ).replace("scores[i, :, :]", "scores[i, :, :].view(n, -1)"),  # a shape of its own each
         SHORT_OF_MEMORY,
+        QUEUE,
+        GROUPED,
+        STACKED,
+        ENDED,
+        BESIDE,
+        PIECES.replace("        for i", "        # one by one to save GPU memory\n        for i"),
+        MATCHES.replace("gt_instances", "linear_terms").replace("indices", "linear_values"),
         MATCHES.replace(
             "labels.append(known)", "labels.append(known)\n            indices = labels[-1]"
         ).replace("known[found", "known = known + indices\n            known[found"),  # a state
@@ -276,3 +363,9 @@ def test_the_form_of_rounds_that_need_nothing_of_each_other_is_told(text: str, f
 def test_loops_that_only_look_like_it_are_left_alone(text: str) -> None:
     sites = find_sites(HEADER + text, [RULE])
     assert not {site.problem for site in sites} & {*OF_ROUNDS, COLUMNS, RECURRENCES}
+
+
+@pytest.mark.parametrize(("made", "written"), [(".flatten()", False), ("[0].item()", True)])
+def test_vectors_that_fill_a_list_are_no_numbers(made: str, *, written: bool) -> None:
+    sites = find_sites(HEADER + KEPT.replace(".flatten()", made), [RULE])
+    assert any(site.rewrite is not None for site in sites) is written

@@ -9,7 +9,7 @@ import pytest
 from rewriting_snippets import NORM_OF, RULES, direct, norm_module, program, sites, written
 
 from npufix.rewriters.edit.edit import Edit
-from npufix.rewriters.edit.layout import Style, break_lines, style_of
+from npufix.rewriters.edit.layout import Style, break_lines, strip_brackets, style_of
 from npufix.rewriters.edit.splice import splice
 from npufix.rewriters.find import find_sites
 from npufix.rewriters.graph.modules.names import source_lines
@@ -391,3 +391,17 @@ def test_other_neighbours_do_not(old: str, new: str) -> None:
 def test_a_few_longer_lines_do_not_make_a_file_wide(long: int, width: int) -> None:
     text = "\n".join(["x = 1" + "0" * 85] * 99 + ["x = 1" + "0" * 105] * long)
     assert style_of(text).width == width
+
+
+@pytest.mark.parametrize(
+    ("line", "bare"),
+    [
+        ("y = ((a + b).sum(-1))", "y = (a + b).sum(-1)"),
+        ("return (f(x))", "return f(x)"),
+        ("y = (a, f(x))", "y = (a, f(x))"),
+        ("y = (a)(f(x))", "y = (a)(f(x))"),
+        ("y = not (f(x))", "y = not (f(x))"),
+    ],
+)
+def test_brackets_that_held_lines_together_go(line: str, bare: str) -> None:
+    assert strip_brackets(line) == bare

@@ -5,6 +5,10 @@ from __future__ import annotations
 import pytest
 from searching import found, rewritten
 
+from npufix.rewriters.find import find_sites
+from npufix.rules.substitutions.upload_in_every_call import RULE as UPLOAD
+from npufix.rules.substitutions.value_read_on_host import RULE as READ
+
 
 def test_a_branch_whose_arm_divides_by_what_is_tested_stays() -> None:
     text = """
@@ -592,3 +596,50 @@ def test_numbers_of_the_host_that_steps_wait_for_are_named(code: str, why: str) 
     sites = found(f"def forward(self, x: torch.Tensor, places):\n    {code}\n", "NPU219")
     assert [s.rewrite for s in sites] == [None] * bool(why)
     assert all(why in site.problem for site in sites)
+
+
+@pytest.mark.parametrize(
+    ("counted", "is_open"),
+    [
+        ('sum(len(t["labels"]) for t in targets)', False),
+        ("sum([len(t) for t in targets])", False),
+        ('sum(t["labels"].sum() for t in targets)', True),
+        ("sum((len(t) for t in targets), x)", True),
+    ],
+)
+def test_lengths_add_up_to_a_number_of_the_host(counted: str, *, is_open: bool) -> None:
+    text = f"""
+import torch
+from torch import nn
+class Criterion(nn.Module):
+    def forward(self, x, targets):
+        count = {counted}
+        return torch.as_tensor([count], dtype=torch.float, device=x.device)
+"""
+    (site,) = find_sites(text, [UPLOAD])
+    assert ("one-number" in {c.name for c in site.open_conditions}) is is_open
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "told"),
+    [
+        ("pass", "y = x", True),
+        ("raise ValueError", "y = x", True),
+        ("pass", "raise ValueError", False),
+    ],
+)
+def test_what_an_error_tells_is_read_seldom(first: str, last: str, *, told: bool) -> None:
+    text = f"""
+import torch
+from torch import nn
+class Sampler(nn.Module):
+    def forward(self, x: torch.Tensor, n: int):
+        if n > 3:
+            y = x[:3]
+            {first}
+        else:
+            print("min=%f, max=%f" % (x.min().item(), x.max().item()))
+            {last}
+        return y
+"""
+    assert bool(list(find_sites(text, [READ]))) is told

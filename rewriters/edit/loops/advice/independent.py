@@ -107,7 +107,7 @@ _NO_ROWS = re.compile(
 """What is gone over that is no row of a batch."""
 _NAMED = (
     r"(gt|bbox|box|target|label|instance|indice|index|match|proposal|result|image|img|sample"
-    r"|batch|sent|seq|token|graph|track|object|obj|mask|point|roi|polygon|line|quer|anchor|lens?\b"
+    r"|batch|sent|seq|token|graph|track|object|obj|mask|point|roi|polygon|line(?!ar)|quer|anchor|lens?\b"
     r"|length|segment|polic|agent|person|people|joint|video|clip|frame|speaker|utt|word|node|edge"
     r"|traject|episode|voxel|cloud|corner|cluster|pair|class|cls|bin|channel)"
 )
@@ -131,7 +131,8 @@ _NOT_LAUNCHED = frozenset(
     {"Size", "as_tensor", "device", "empty", "from_numpy", "is_tensor", "no_grad", "tensor"}
 )
 _MATCHES = re.compile(r"(?i)linear_sum_assignment|hungarian|^assign$|match(er)?$|lapjv")
-_CROPS = frozenset({"crop", "interpolate", "grid_sample", "resize", "roi_align", "roi_pool"})
+_LISTED = re.compile(r"(?i)(^|_)lists?$")
+_CROPS = frozenset({"crop", "interpolate", "resize", "roi_align", "roi_pool"})
 _READS = frozenset({"cpu", "item", "tolist"})
 _LENGTHS = frozenset({"masked_select", "nonzero", "split", "unique", "unique_consecutive"})
 _ASKED = frozenset(
@@ -189,6 +190,11 @@ def _form(taken: Round) -> str:
         RAGGED: not _LENGTHS.isdisjoint(names) or any(_is_ragged(pick, taken) for pick in picks),
         READ: not _READS.isdisjoint(names) or any(_asks(node, taken) for node in nodes),
     }
+    samples = "grid_sample" in names  # at points, and no boxes
+    if (forms[CROPPED] or samples) and any(
+        taken.is_piece(i) for p in picks for i in list_indexes(p.slice)
+    ):
+        return ""  # ``x[:, i * n : (i + 1) * n]`` is no box
     if _LENGTHS.isdisjoint(names) and any(map(taken.is_window, picks)):
         forms[RAGGED] = False
         if not any(forms.values()):
@@ -197,8 +203,10 @@ def _form(taken: Round) -> str:
         return form or GRADIENTS
     if shapes_rows(taken, nodes):
         return ""
-    of_lists = not _counts(taken.loop.items) and taken.facts.is_tensor(taken.loop.items) is not True
-    return RAGGED if of_lists else INDEPENDENT
+    kinds = {taken.facts.is_tensor(items) is True for items in _list_gone_over(taken.loop.items)}
+    if True in kinds and False in kinds and not any(_asks_length(n, taken) for n in nodes):
+        return ""  # lists beside a tensor, and nothing shows that their rows differ
+    return RAGGED if False in kinds else INDEPENDENT
 
 
 def _goes_over_rows(taken: Round) -> bool:
@@ -249,6 +257,23 @@ def _is_over_rows(taken: Round, over: ast.expr) -> bool:
     return taken.facts.is_tensor(over) is True
 
 
+def _list_gone_over(items: ast.expr) -> Iterator[ast.expr]:
+    """Yield what a loop goes over, each of several: ``x`` and ``y`` of ``zip(x, range(n), y)``."""
+    if isinstance(items, ast.Call) and last_name(items.func) in {"enumerate", "zip"}:
+        for item in items.args:
+            yield from _list_gone_over(item)
+    elif not _counts(items):
+        yield items
+
+
+def _asks_length(code: ast.AST, taken: Round) -> bool:
+    """Tell whether code is ``len(row)``, or the shape of a row."""
+    match code:
+        case ast.Call(ast.Name("len"), [row]) | ast.Attribute(row, "shape" | "size"):
+            return bool(list_names(row) & taken.own)
+    return False
+
+
 def _counts(items: ast.expr) -> bool:
     return isinstance(items, ast.Call) and last_name(items.func) == "range"
 
@@ -271,6 +296,8 @@ def _keeps_or_spares(code: ast.AST) -> bool:
     match code:
         case ast.Attribute(ctx=ast.Store()):
             return True
+        case ast.Attribute(ast.Name(owner), "grad"):  # of weights
+            return owner != "autograd"
         case ast.Assign([ast.Subscript()], ast.Constant(None)):
             return True
     return False
@@ -344,8 +371,9 @@ def _computes(taken: Round, code: ast.AST) -> bool:
             return launched or _is_of_own(code)
         case ast.BinOp() | ast.UnaryOp():
             return any(taken.facts.is_tensor(n) is True for n in ast.iter_child_nodes(code))
-        case ast.Subscript():
-            return is_stored(code) and bool(list_names(code) & taken.of_round)
+        case ast.Subscript(base):  # ``y_list[i] = y[i, :-1]`` fills a list
+            of_list = taken.facts.is_tensor(base) is False or _LISTED.search(last_name(base))
+            return is_stored(code) and not of_list and bool(list_names(code) & taken.of_round)
     return False
 
 
@@ -408,8 +436,8 @@ def _is_ragged(code: ast.Subscript, taken: Round) -> bool:
     """Tell whether an index is a mask, or ends where the row does."""
     for item in list_indexes(code.slice):
         value = look_up(item, taken.bound)
-        if not list_names(value) & taken.of_round:
-            continue
+        if not list_names(value) & taken.of_round or taken.is_piece(value):
+            continue  # pieces ``i * n : (i + 1) * n`` are of one length
         if isinstance(value, ast.Compare | ast.Slice):
             return True
         if isinstance(value, ast.UnaryOp) and isinstance(value.op, ast.Invert):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from npufix.rewriters.edit.loops.advice.independence import Round
+    from npufix.rewriters.edit.loops.given.reading import Loop
 
 _OF_TENSORS = frozenset(
     {"H", "T", "data", "device", "dtype", "grad", "imag", "is_cuda", "is_npu", "itemsize", "mT",
@@ -22,6 +23,22 @@ _OF_TENSORS = frozenset(
 """What a tensor has as well, or the pair that ``max`` returns."""
 _SHAPES = frozenset({"expand", "reshape", "unflatten", "view"})
 _CEILING = re.compile(r"\bceil\(|- 1\) //|-\(-|\bmin\(")
+_SPARES = re.compile(
+    r"(?i)(sav|spar|reduc|limit)\w*( \w+){0,3} (memory|vram)|memory[- ](sav|effic)|\boom\b"
+)
+
+
+def is_for_memory(source: str, loop: Loop) -> bool:
+    """Tell whether the comment above a loop says that it spares memory: it is one on purpose."""
+    if _SPARES.search(source) is None:
+        return False
+    lines = source.splitlines()
+    for line in reversed(lines[: loop.first.lineno - 1]):
+        if not line.lstrip().startswith("#"):
+            return False
+        if _SPARES.search(line):
+            return True
+    return False
 
 
 def stands_alone(taken: Round, nodes: Sequence[ast.AST]) -> bool:

@@ -41,14 +41,21 @@ def look_up(code: ast.expr, bound: Mapping[str, ast.expr]) -> ast.expr:
 
 
 def carries(body: Sequence[ast.stmt], known: frozenset[str]) -> bool:
-    """Tell whether a name is read before the round binds it; sums and counts are none."""
+    """Tell whether a name is read before the round binds it; sums and counts are none.
+
+    ``if begins: h = None`` binds no name of which a later line makes the next value: ``h = f(h)``.
+    """
     stored = {name for code in body for name in list_stored_names(code)}
     seen = set(known)
-    todo = list(body)
+    todo: list[ast.stmt | set[str]] = list(body)
     while todo:
         code = todo.pop(0)
+        if isinstance(code, set):
+            seen -= code
+            continue
         if isinstance(code, ast.For | ast.If | ast.With) and not _summed(code):
-            todo = [*code.body, *getattr(code, "orelse", ()), *todo]
+            perhaps = _list_perhaps(code, body) - seen if isinstance(code, ast.If) else set[str]()
+            todo = [*code.body, *getattr(code, "orelse", ()), perhaps, *todo]
             parts: list[ast.AST] = [
                 getattr(code, "test", None) or getattr(code, "iter", None) or ast.Pass()
             ]
@@ -67,6 +74,19 @@ def carries(body: Sequence[ast.stmt], known: frozenset[str]) -> bool:
             return True
         seen |= {name for part in parts for name in list_stored_names(part)}
     return False
+
+
+def _list_perhaps(code: ast.If, body: Sequence[ast.stmt]) -> set[str]:
+    """Return the names that one arm alone binds, and other lines of the round bind as well."""
+    arms = [{n for s in arm for n in list_stored_names(s)} for arm in (code.body, code.orelse)]
+    inside = {id(s) for s in walk(code)}
+    others = {
+        name
+        for s in walk(*body)
+        if id(s) not in inside and isinstance(s, ast.Assign | ast.AugAssign | ast.AnnAssign)
+        for name in list_stored_names(s)
+    }
+    return (arms[0] ^ arms[1]) & others
 
 
 def _list_comprehended(parts: Sequence[ast.AST]) -> set[str]:

@@ -21,6 +21,11 @@ _DOUBLE = re.compile(r"\btorch\.(float64|double|DoubleTensor|complex128|cdouble)
 _TO_HOST = frozenset({'"cpu"', "'cpu'", 'torch.device("cpu")', "torch.device('cpu')"})
 _BY_DEVICE = re.compile(r"(?i)npu|\.is_floating_point|finfo|promote")
 """What decides on the dtype by the device, or asks for it."""
+_SOLVES = frozenset(
+    {"cholesky", "det", "eigh", "inv", "inverse", "logdet", "lstsq", "pinv", "pinverse", "qr"}
+    | {"slogdet", "solve", "svd"}
+)
+"""What loses digits by its nature, and runs on no AI core in any precision."""
 _ADVICE = (
     "no AI core computes float64: the AI CPU does, one to two orders of magnitude slower; compute "
     "in float32 (take differences of what is close before products), or make a table once on the "
@@ -119,10 +124,11 @@ def _is_left(here: Surroundings, code: ast.Call) -> bool:
     """Tell whether it runs on no NPU, or is brought to the host at once: ``x.double().cpu()``.
 
     One number, inverted in double precision as gradients are scaled, is left as well:
-    ``scale.double().reciprocal().float()``.
+    ``scale.double().reciprocal().float()``, and so are matrices: ``torch.inverse(pose.double())``.
     """
     outer = here.parents.get(id(code))
-    if isinstance(outer, ast.Attribute) and outer.attr == "reciprocal":
+    called = outer.func if isinstance(outer, ast.Call) else outer
+    if isinstance(called, ast.Attribute) and called.attr in _SOLVES | {"reciprocal"}:
         return True
     to_host = isinstance(outer, ast.Attribute) and outer.attr in {"cpu", "numpy"}
     if _is_handed_on(here, code):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.layout import style_of
@@ -21,6 +22,8 @@ KINDS = {"FloatTensor": "float32", "LongTensor": "int64", "Tensor": "float32"}
 """What makes tensors of one dtype of lists."""
 READING = frozenset({"item", "tolist"})
 _LENGTHS = frozenset({"py:len", Op.SIZE})
+_OF_LENGTHS = re.compile(r"(GeneratorExp|ListComp)\(elt=Call\(func=Name\(id='len'")
+"""What is added up by ``sum(len(row) for row in rows)``."""
 
 
 def is_read_again(here: Surroundings, code: ast.Call) -> bool:
@@ -294,8 +297,10 @@ def _is_device(here: Surroundings, code: ast.expr) -> bool:
 
 
 def is_number(here: Surroundings, code: ast.expr) -> bool:
-    """Tell whether it is one number."""
+    """Tell whether it is one number; ``sum(len(row) for row in rows)`` is."""
     node = here.value(code)
-    return is_scalar(code) or (
-        node is not None and here.facts(here.evaluations[id(code)], x=node).is_number("x") is True
-    )
+    if is_scalar(code) or node is None:
+        return is_scalar(code)
+    if node.op == "py:sum" and _OF_LENGTHS.match(str(node.args[0].value)):
+        return len(node.args) == 1
+    return here.facts(here.evaluations[id(code)], x=node).is_number("x") is True

@@ -46,13 +46,18 @@ def is_seldom(here: Surroundings, code: ast.expr | ast.stmt) -> bool:
         if of_message or isinstance(outer, (ast.ExceptHandler, ast.Raise)):
             return True
         if isinstance(outer, (ast.If, ast.IfExp)) and inner is not outer.test:
-            of_error = isinstance(outer, ast.If) and isinstance(outer.body[-1], ast.Raise)
-            if of_error or (_asks_seldom(outer.test) and not _asks_kind(outer, code)):
+            if _fails(outer, inner) or (_asks_seldom(outer.test) and not _asks_kind(outer, code)):
                 return True
             if _asks_for(outer.test, code, is_told=is_told):
                 return True  # what the message of an error says, and the like
         inner = outer
     return False
+
+
+def _fails(outer: ast.If | ast.IfExp, inner: ast.AST) -> bool:
+    """Tell whether the arm that holds a statement ends in an error."""
+    arms = [outer.body, outer.orelse] if isinstance(outer, ast.If) else []
+    return any(inner in arm and isinstance(arm[-1], ast.Raise) for arm in arms)
 
 
 def _asks_for(test: ast.expr, code: ast.expr | ast.stmt, *, is_told: bool) -> bool:

@@ -143,7 +143,12 @@ def _read_in_pieces(here: Surroundings) -> ast.expr | None:
 
 
 def find_growing_caches(here: Surroundings) -> Iterator[Proposal]:
-    """Yield the first ``cat`` of what is cached with what is new, that is cached again."""
+    """Yield the first ``cat`` of what is cached with what is new, that is cached again.
+
+    A layer that keeps it ``if self.is_decoder``, as copies of BERT's do, is mostly an encoder.
+    """
+    if any(isinstance(n, ast.Attribute) and n.attr == "is_decoder" for n in here.nodes):
+        return
     for node in here.nodes:
         match node:
             case ast.Call(function, [ast.List([old, new]) | ast.Tuple([old, new]), *_]) if (

@@ -28,7 +28,7 @@ _BACKENDS = frozenset({"torch.npu", "torch.cuda", "torch_npu.npu"})
 _RECORDS = re.compile(r"graph\(|empty_cache")
 """What does so beside it: before a graph is recorded, nothing may run."""
 _NOW_AND_THEN = re.compile(
-    r"(?i)%|step|iter|epoch|first|last|log|prof|debug|rank|warm|init|none|sync"
+    r"(?i)%|step|iter|epoch|first|last|log|prof|debug|rank|warm|init|none|sync|bench|time_|_tim(e|ing)\b"
 )
 """Tests of what is done now and then, or asked for: ``batch_p2p_sync``; others ask a setting."""
 _IN_ITS_OWN_TIME = re.compile(
@@ -72,6 +72,10 @@ def _gives_back(here: Surroundings, code: ast.Call) -> bool:
     loop = here.loop_of(code)
     if isinstance(loop, ast.For) and "epoch" in ast.unparse(loop.target).lower():
         return False
+    if any(
+        isinstance(n, ast.For) and "loader" in ast.unparse(n.iter) for s in block for n in walk(s)
+    ):
+        return False  # between the stages of a training
     tests = "".join(map(here.text, here.tests_around(code)))
     seldom = re.search(
         r"(?i)epoch|val|eval|\d{3}|not self\.training|none|empty|(iter\w*|step) ==", tests
