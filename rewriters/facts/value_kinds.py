@@ -237,7 +237,7 @@ class ValueKinds:
             return True
         if node.op in _BOOLEAN and any(map(is_of_numpy, node.args)):
             return False
-        if self._may_be_bool(node):
+        if self._may_be_bool(node) or self._joins_masks(node):
             return None
         if node.op == "invert":
             return False if is_of_numpy(node.args[0]) else None
@@ -258,6 +258,14 @@ class ValueKinds:
         if any(_MASK_NAME.search(n) for n in names):
             return None
         return None if self._may_be_given_mask(node, names) else False
+
+    def _joins_masks(self, node: Node) -> bool:
+        """Tell whether a product is one of a comparison and a mask: ``mask * (draw == True)``."""
+        if node.op != "mul" or not any(
+            self._may_be_bool(arg) or self._is_bool(arg) for arg in node.args
+        ):
+            return False
+        return all(self._is_mask(arg) is not False for arg in node.args)
 
     def _may_be_given_mask(self, node: Node, names: Sequence[str]) -> bool:
         """Tell whether ``pad`` of ``y[pad] = 0.0`` is an argument that nothing speaks against.

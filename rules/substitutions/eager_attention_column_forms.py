@@ -1,8 +1,9 @@
-"""Attention whose keys are columns before the product: (batch, heads, size, length).
+"""Attention whose keys are columns before the product: (batch, heads, size, length), or one for all.
 
 ``key.view(b, n, heads, size).permute(0, 2, 3, 1)`` of GPT and its descendants. The fused operator takes
 rows, so the keys are turned, which is a view. Products of other operands look the same (a gate and a
-mixture), so all of them must be known to have four dimensions.
+mixture), so all of them must be known to have four dimensions. Where all heads share one key, as the
+einsum says (``bhid,bjd->bhij``), it is shown to each of them, as a view.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from npufix.rules.shared.operands.attention import (
     LEAVES_A_KEY,
     MASK_IS_BOOLEAN,
     NOT_FUSED_YET,
+    NUMBER_SCALE,
+    RANDOM_NUMBERS,
+    SAME_DTYPE,
     VERY_NEGATIVE,
     fill_value,
     operands,
@@ -24,6 +28,7 @@ from npufix.rules.shared.operands.attention import (
 from npufix.rules.substitution import Condition, Draw, Form, Site, either
 
 if TYPE_CHECKING:
+    import torch
     import torch.nn.functional as F
     from torch import Tensor
 
@@ -139,6 +144,40 @@ def fused_zero(
     )
 
 
+def of_one_key(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float = 1.0,
+    divisor: float = 1.0,
+    p: float = 0.0,
+    training: bool = False,
+) -> Tensor:
+    """Let all heads look at one key and take one value."""
+    product = torch.einsum("bhid,bjd->bhij", q, k)
+    scores = either(product * scale, product / divisor, product)
+    return torch.einsum("bhij,bjd->bhid", weights_of(scores, p, training), v)
+
+
+def fused_of_one_key(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, divisor: float, p: float, training: bool
+) -> Tensor:
+    """Show each head the same key and value."""
+    return F.scaled_dot_product_attention(
+        q,
+        k.unsqueeze(1).expand(-1, q.shape[1], -1, -1),
+        v.unsqueeze(1).expand(-1, q.shape[1], -1, -1),
+        dropout_p=p if training else 0.0,
+        scale=scale / divisor,
+    )
+
+
+def one_key_inputs(draw: Draw) -> dict[str, Any]:
+    """Return operands with the key and the value of one head."""
+    given = operands(draw)
+    return {**given, "k": given["k"][:, 0].clone(), "v": given["v"][:, 0].clone()}
+
+
 def inputs(draw: Draw) -> dict[str, Any]:
     """Return operands with the keys as columns."""
     given = operands(draw)
@@ -173,6 +212,12 @@ _CONDITIONS = (
 )
 COLUMNS = (
     Form(unmasked, fused, inputs, _CONDITIONS),
+    Form(
+        of_one_key,
+        fused_of_one_key,
+        one_key_inputs,
+        (NOT_FUSED_YET, SAME_DTYPE, NUMBER_SCALE, RANDOM_NUMBERS),
+    ),
     Form(
         named_hidden,
         fused_hidden,

@@ -324,9 +324,32 @@ def attention(q, k, v, padding, hidden, scale: float):
     )
 """,
     ),
+    # one key for all heads
+    Rewritten(
+        """
+def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float):
+    weights = (torch.einsum("bhid,bjd->bhij", q, k) * scale).softmax(dim=-1)
+    return torch.einsum("bhij,bjd->bhid", weights, v)
+""",
+        """
+def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float):
+    return F.scaled_dot_product_attention(
+        q,
+        k.unsqueeze(1).expand(-1, q.shape[1], -1, -1),
+        v.unsqueeze(1).expand(-1, q.shape[1], -1, -1),
+        scale=scale,
+    )
+""",
+    ),
 )
 
 LEFT_ALONE = (
+    # a key for each head, the same for all batches
+    """
+def attention(q, k, v, scale: float):
+    weights = (torch.einsum("bhid,hjd->bhij", q, k) * scale).softmax(dim=-1)
+    return torch.einsum("bhij,hjd->bhid", weights, v)
+""",
     # the weights are a result as well
     """
 def attention(q, k, v, scale: float):

@@ -4,7 +4,7 @@ What: ``torch.einsum("bnqd,bnkd->bnqk", q, k)`` and any other equation of two op
 that is added up, where each operand has an index of its own; one matrix for a whole batch, as in
 graph convolutions; images whose channels are weighed, as in the masks of MaskFormer. Indices that lie
 together everywhere count as one: ``sec,sm->ecm`` and ``sec,ecm->sm`` of tokens that go to experts and
-back, ``bshc,btc->bsht`` of all heads and one key.
+back, ``bshc,btc->bsht`` of all heads and one key. The einsum of einops, whose equation comes last, too.
 
 Why it is slow on the NPU: einsum turns and folds both operands in several calls of the host;
 ``matmul`` is one call. The device computes as much: one batched product, of one batch where a matrix
@@ -124,6 +124,14 @@ def f(a: torch.Tensor, b: torch.Tensor):
 def f(a, b, c):
     return torch.einsum("bij,bjk,bkl->bil", a, b, c)
 """,
+        # of einops, axes of which the names say more
+        """
+from einops import einsum
+
+
+def f(a, b):
+    return einsum(a, b, "... (h i) d, ... d e -> ... (h i) e")
+""",
         # nothing is added up
         """
 def f(a, b):
@@ -178,6 +186,23 @@ def mix(x, adjacency):
             """
 def mix(x, adjacency):
     return torch.matmul(x, adjacency).contiguous()
+""",
+        ),
+        # einops
+        Rewritten(
+            """
+from einops import einsum
+
+
+def context(keys: torch.Tensor, values: torch.Tensor):
+    return einsum(keys, values, "b head n d, b head n e -> b head d e")
+""",
+            """
+from einops import einsum
+
+
+def context(keys: torch.Tensor, values: torch.Tensor):
+    return torch.matmul(keys.transpose(-2, -1), values)
 """,
         ),
         # dimensions that lie together: experts and their places, heads of one key

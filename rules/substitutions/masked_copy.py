@@ -1,7 +1,9 @@
 """Elements of a tensor that are exchanged or changed through a boolean mask.
 
 What: ``x[mask] = y[mask]`` with one mask (or the positions that ``nonzero`` finds for it) on both
-sides, the same into one column, ``x[mask, 1] = y[mask]``, one row for many places, ``x[mask] = row``, and ``x[mask] += 1``, ``x[mask] -= 1``, ``x[mask] *= 0.5`` with a number.
+sides, of elements, of rows or of whatever there is at a place, perhaps cast
+(``x[mask] = y[mask].float()``); the same into one column, ``x[mask, 1] = y[mask]``, one row for many
+places, ``x[mask] = row``, and ``x[mask] += 1``, ``x[mask] -= 1``, ``x[mask] *= 0.5`` with a number.
 
 Why it is slow on the NPU: both sides look for the positions first. NonZero runs twice, each time
 the host waits for the device, Index packs the elements and IndexPutV2 unpacks them one by one, for
@@ -10,8 +12,10 @@ copy writes the result to where the old one was.
 
 Safety: the result is copied into the same tensor, so views, aliases and autograd see what they saw
 before; elements that are not chosen are copied and not multiplied by zero, so they may be NaN or
-infinite. All tensors must have the shape of the mask (``same-rank-mask``; for positions,
-``vector-mask``; for a column, ``column-mask``; for one row, ``row-mask`` and ``one-row``), the mask must be boolean (``boolean-mask``) and on the device of the tensor
+infinite. All tensors must have the shape of the mask (``same-rank-mask``), or both the dimensions
+that it lacks (``row-mask``, ``holds-vectors``, ``same-rank-values``); for positions,
+``vector-mask``; for a column, ``column-mask``; for one row, ``row-mask`` and ``one-row``. The mask
+must be boolean (``boolean-mask``) and on the device of the tensor
 (``same-device``). Values that were computed for the chosen elements only (``x[mask] = rows``,
 ``x[mask] = 1 / y[mask]``) are left alone: computed for all, they may divide by zero.
 
@@ -34,12 +38,12 @@ from npufix.rules.substitution import (
     Condition,
     Draw,
     Form,
-    Rewritten,
     Site,
     Substitution,
     all_hold,
     either,
 )
+from npufix.rules.substitutions.masked_copy_examples import REWRITTEN, VALID
 
 if TYPE_CHECKING:
     import torch
@@ -71,6 +75,11 @@ def taken(x: Tensor, mask: Tensor, y: Tensor) -> None:
     x[spelled(mask)] = either(y[spelled(mask)], y[spelled(mask)].clone())
 
 
+def taken_as(x: Tensor, mask: Tensor, y: Tensor, dtype: torch.dtype) -> None:
+    """Take elements from a tensor of another dtype where the mask is true."""
+    x[spelled(mask)] = y[spelled(mask)].to(dtype)
+
+
 def taken_by_call(x: Tensor, mask: Tensor, y: Tensor) -> None:
     """Have the elements of another tensor selected where the mask is true."""
     x[mask] = y.masked_select(mask)
@@ -84,6 +93,11 @@ def taken_by_position(x: Tensor, mask: Tensor, y: Tensor) -> None:
 def choose(x: Tensor, mask: Tensor, y: Tensor) -> None:
     """Choose element by element, and write the result to the same place."""
     x.copy_(torch.where(mask, y, x))
+
+
+def choose_as(x: Tensor, mask: Tensor, y: Tensor, dtype: torch.dtype) -> None:
+    """Choose element by element between what is cast and the old one."""
+    x.copy_(torch.where(mask, y.to(dtype), x))
 
 
 def taken_into_column(x: Tensor, mask: Tensor, column: int, y: Tensor) -> None:
@@ -119,6 +133,23 @@ def choose_repeated(x: Tensor, mask: Tensor, row: Tensor, n: int) -> None:
 def choose_rows(x: Tensor, mask: Tensor, y: Tensor) -> None:
     """Choose row by row, and write the result to the same place."""
     x.copy_(torch.where(mask.unsqueeze(-1), y, x))
+
+
+def choose_rows_as(x: Tensor, mask: Tensor, y: Tensor, dtype: torch.dtype) -> None:
+    """Choose row by row between what is cast and the old one."""
+    x.copy_(torch.where(mask.unsqueeze(-1), y.to(dtype), x))
+
+
+def choose_aligned(x: Tensor, mask: Tensor, y: Tensor) -> None:
+    """Choose all that the dimensions without a mask hold, however many there are."""
+    chosen = mask.view(mask.shape + (1,) * (x.dim() - mask.dim()))
+    x.copy_(torch.where(chosen, y, x))
+
+
+def choose_aligned_as(x: Tensor, mask: Tensor, y: Tensor, dtype: torch.dtype) -> None:
+    """Choose the same between what is cast and the old one."""
+    chosen = mask.view(mask.shape + (1,) * (x.dim() - mask.dim()))
+    x.copy_(torch.where(chosen, y.to(dtype), x))
 
 
 def added(x: Tensor, mask: Tensor, value: float) -> None:
@@ -184,6 +215,42 @@ def taken_rows_inputs(draw: Draw) -> dict[str, Any]:
     return {**given, "mask": given["mask"][..., 0].clone()}
 
 
+def any_rank_inputs(draw: Draw) -> dict[str, Any]:
+    """Return two tensors and a mask of their first dimensions, or of all of them."""
+    given = _taken(draw, draw.choice([(3, 4), (2, 3, 4), (3, 3, 3)]))
+    mask = given["mask"]
+    for _ in range(draw.integer(0, mask.dim() - 1)):
+        mask = mask[..., 0]
+    return {**given, "mask": mask.clone()}
+
+
+def cast_inputs(draw: Draw) -> dict[str, Any]:
+    """Return the same, what is taken being wider or narrower, and the dtype of the first."""
+    return _cast(draw, any_rank_inputs(draw))
+
+
+def cast_taken_inputs(draw: Draw) -> dict[str, Any]:
+    """Return tensors and a mask of one shape, of which what is taken is cast."""
+    return _cast(draw, taken_inputs(draw))
+
+
+def cast_rows_inputs(draw: Draw) -> dict[str, Any]:
+    """Return tensors and a mask of their rows, of which what is taken is cast."""
+    return _cast(draw, taken_rows_inputs(draw))
+
+
+def _cast(draw: Draw, given: dict[str, Any]) -> dict[str, Any]:
+    import torch
+
+    if draw.choice([True, False]):  # integers that no float holds
+        x = torch.full_like(given["x"], 1, dtype=torch.int64) * (2**24 + 1)
+        y = draw.integers(*x.shape, low=-9, high=9).float()
+    else:
+        x = given["x"]
+        y = given["y"].to(torch.float64 if x.dtype == torch.float32 else torch.float32)
+    return {**given, "x": x, "y": y, "dtype": x.dtype}
+
+
 def repeated_inputs(draw: Draw) -> dict[str, Any]:
     """Return the same, and how often the mask is true."""
     given = row_inputs(draw)
@@ -233,11 +300,13 @@ def _is_number(site: Site) -> bool | None:
 
 
 def _one_row(site: Site) -> bool | None:
-    rank = site.ndim("row")
-    if rank == _MATRIX:
-        return site.size("row", 0) == 1
+    rank, room = site.ndim("row"), site.ndim("x")
+    if rank is not None and any(site.size("row", dim) != 1 for dim in range(rank - 1)):
+        return False
+    if rank is not None and rank > _MATRIX:
+        return None if room is None else rank <= room
     if rank is not None:
-        return rank == 1
+        return rank > 0
     # what is computed for the selected places has a row for each
     return None if site.operator("row") == "attr" else False
 
@@ -247,13 +316,15 @@ def _has_rows(site: Site) -> bool | None:
     return None if more is None else more == 1
 
 
-def _have_rows(site: Site) -> bool | None:
-    more = [site.more_dims(name, "mask") for name in ("x", "y")]
-    return all_hold(None if each is None else each == 1 for each in more)
+def _holds_several(site: Site) -> bool:
+    more = site.more_dims("x", "mask")
+    return holds_vectors(site) if more is None else more > 1
 
 
-ROWS_MASK = Condition(
-    "row-mask", "the mask has one dimension less than the tensors it is used on", _have_rows
+ALIKE = Condition(
+    "same-rank-values",
+    "what is taken has as many dimensions as what it is written to",
+    lambda site: site.same_ndim("x", "y"),
 )
 ONE_ROW = Condition("one-row", "what is written is one row, the same for all places", _one_row)
 ROW_MASK = Condition(
@@ -282,6 +353,14 @@ IS_INDEX = Condition(
     "is-index", "the column is a number", lambda site: type(site.literal("column")) is int
 )
 IS_NUMBER = Condition("is-number", "the value is a number, not one for each element", _is_number)
+KNOWN_ROWS = Condition(
+    "row-mask",
+    "the mask has one dimension less than the tensor it is used on",
+    lambda site: site.more_dims("x", "mask") == 1,
+)
+VECTORS = Condition(
+    "holds-vectors", "the tensor has a vector at each place of the mask", _holds_several
+)
 TAKEN = (BOOLEAN_MASK, WRITTEN_TENSOR, SAME_DEVICE)
 CHANGED = (*TAKEN, IS_NUMBER, SAME_RANK_MASK)
 
@@ -295,7 +374,11 @@ RULE = Substitution(
         Form(taken_by_call, choose, taken_inputs, (*TAKEN, ONE_SHAPE)),
         Form(taken_by_position, choose, vector_taken_inputs, (*TAKEN, ONE_VECTOR)),
         Form(taken_into_column, choose_column, column_inputs, (*TAKEN, IS_INDEX, ONE_COLUMN)),
-        Form(taken, choose_rows, taken_rows_inputs, (*TAKEN, ROWS_MASK), only_proven=True),
+        Form(taken, choose_rows, taken_rows_inputs, (*TAKEN, KNOWN_ROWS, ALIKE)),
+        Form(taken, choose_aligned, any_rank_inputs, (*TAKEN, VECTORS, ALIKE)),
+        Form(taken_as, choose_as, cast_taken_inputs, (*TAKEN, ONE_SHAPE)),
+        Form(taken_as, choose_rows_as, cast_rows_inputs, (*TAKEN, KNOWN_ROWS, ALIKE)),
+        Form(taken_as, choose_aligned_as, cast_inputs, (*TAKEN, VECTORS, ALIKE)),
         Form(row_written, choose_row, row_inputs, (*TAKEN, ONE_ROW, ROW_MASK, HAS_DIMENSIONS)),
         Form(
             row_repeated,
@@ -322,153 +405,6 @@ RULE = Substitution(
     becomes=("SelectV2", "TensorMove", "ViewCopy"),
     passes=(5, 4),
     requires="torch_npu>=2.1",
-    valid=(
-        # the values were picked with another mask
-        """
-def f(x: torch.Tensor, y: torch.Tensor):
-    y = y.view_as(x)
-    x[x > 0] = y[x > 1]
-""",
-        # a quotient of the chosen elements only
-        """
-def f(x: torch.Tensor, y: torch.Tensor):
-    mask = y != 0
-    x[mask] = 1 / y[mask]
-""",
-        # an index may name an element twice
-        """
-def f(x: torch.Tensor, y: torch.Tensor, index: torch.Tensor):
-    x[index] = y[index]
-    x[index.long()] += 1
-""",
-        # the factor is a tensor
-        """
-def f(x: torch.Tensor, scale: torch.Tensor):
-    x[x > 0] *= scale
-""",
-        # a column for each, and a mask of a matrix
-        """
-def f(x: torch.Tensor, y: torch.Tensor, at: torch.Tensor):
-    mask = y.view(-1) > 0
-    x[mask, at] = y[mask]
-    x[y.view(2, -1) > 0, 0] = y[y.view(2, -1) > 0]
-""",
-        # a row for each place, and several tokens
-        """
-class Blocks(nn.Module):
-    def __init__(self, dim: int):
-        super().__init__()
-        self.tokens = nn.Parameter(torch.zeros(3, dim))
-
-    def forward(self, x: torch.Tensor, y: torch.Tensor):
-        far = x.norm(dim=-1) > 1
-        x[far] = self.tokens
-        x[far] = self.project(y[far])
-        x[far] = y.view(-1, x.shape[-1])
-        return x
-""",
-        # rows of what may have one more dimension
-        """
-def f(x: torch.Tensor, y: torch.Tensor):
-    rows = x.sum(-1) > 0
-    x[rows] = y[rows]
-""",
-    ),
-    rewritten=(
-        Rewritten(
-            """
-class Blocks(nn.Module):
-    def __init__(self, dim: int):
-        super().__init__()
-        self.pad_token = nn.Parameter(torch.zeros(1, dim))
-
-    def forward(self, x: torch.Tensor):
-        padded = x.abs().sum(-1) == 0
-        x[padded] = self.pad_token
-        return x
-""",
-            """
-class Blocks(nn.Module):
-    def __init__(self, dim: int):
-        super().__init__()
-        self.pad_token = nn.Parameter(torch.zeros(1, dim))
-
-    def forward(self, x: torch.Tensor):
-        padded = x.abs().sum(-1) == 0
-        x.copy_(torch.where(padded.unsqueeze(-1), self.pad_token, x))
-        return x
-""",
-        ),
-        Rewritten(
-            """
-def keep(x: torch.Tensor):
-    rows, y = x.sum(-1) > 0, x * 2
-    x[rows] = y[rows]
-    return x
-""",
-            """
-def keep(x: torch.Tensor):
-    rows, y = x.sum(-1) > 0, x * 2
-    x.copy_(torch.where(rows.unsqueeze(-1), y, x))
-    return x
-""",
-        ),
-        Rewritten(
-            """
-def mark(x: torch.Tensor, token: torch.Tensor):
-    far, token = x.norm(dim=-1) > 1, token.view(-1)
-    x[far] = token.expand(int(far.sum()), -1)
-    return x
-""",
-            """
-def mark(x: torch.Tensor, token: torch.Tensor):
-    far, token = x.norm(dim=-1) > 1, token.view(-1)
-    x.copy_(torch.where(far.unsqueeze(-1), token, x))
-    return x
-""",
-        ),
-        Rewritten(
-            """
-def f(labels: torch.Tensor, scores: torch.Tensor, best: torch.Tensor):
-    labels, best = labels.view(-1), best.view(-1)
-    scores = scores.view(-1)
-    chosen = torch.nonzero(scores > 0.5).reshape(-1)
-    labels[chosen] = best[scores > 0.5]
-    return labels
-""",
-            """
-def f(labels: torch.Tensor, scores: torch.Tensor, best: torch.Tensor):
-    labels, best = labels.view(-1), best.view(-1)
-    scores = scores.view(-1)
-    labels.copy_(torch.where(scores > 0.5, best, labels))
-    return labels
-""",
-        ),
-        Rewritten(
-            """
-def accept(out: torch.Tensor, draft: torch.Tensor, bonus: torch.Tensor):
-    out, draft, bonus = out.view(-1, 2), draft.view(-1), bonus.view(-1)
-    accepted = draft == 0
-    out[accepted, 1] = bonus[accepted]
-    return out
-""",
-            """
-def accept(out: torch.Tensor, draft: torch.Tensor, bonus: torch.Tensor):
-    out, draft, bonus = out.view(-1, 2), draft.view(-1), bonus.view(-1)
-    accepted = draft == 0
-    out[:, 1].copy_(torch.where(accepted, bonus, out[:, 1]))
-    return out
-""",
-        ),
-        Rewritten(
-            """
-def f(x: torch.Tensor):
-    x[x < 0] *= 0.5
-""",
-            """
-def f(x: torch.Tensor):
-    x.copy_(torch.where(x < 0, x * 0.5, x))
-""",
-        ),
-    ),
+    valid=VALID,
+    rewritten=REWRITTEN,
 )

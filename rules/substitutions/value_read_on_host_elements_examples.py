@@ -462,6 +462,21 @@ def lengths_of_runs(ids: torch.Tensor) -> list[torch.Tensor]:
     return runs
 """,
     ),
+    # integers that are an index and nothing else
+    Rewritten(
+        """
+def nearest(distances: torch.Tensor, points: torch.Tensor):
+    b, n = distances.shape
+    at = torch.argmin(distances, dim=-1).tolist()
+    return points.view(b, n, 2)[[[i] for i in range(b)], at]
+""",
+        """
+def nearest(distances: torch.Tensor, points: torch.Tensor):
+    b, n = distances.shape
+    at = torch.argmin(distances, dim=-1)
+    return points.view(b, n, 2)[[[i] for i in range(b)], at]
+""",
+    ),
     # each round may change what the next one reads
     Rewritten(_WRITTEN_TO, _WRITTEN_TO),
 )

@@ -57,6 +57,8 @@ class Aligner:
         """Those that are vectors now: with how many dimensions behind, and of whose dtype."""
         self.is_compared = False
         """Whether what meets is compared."""
+        self.is_joined = False
+        """Whether what becomes of it is joined, and can be nothing but a tensor."""
         self.statements: list[ast.stmt] = []
         """What makes them."""
 
@@ -108,7 +110,8 @@ class Aligner:
         tensors = [*rows, *(v for v in same if self.of.facts.is_tensor(v.code) and v.rank != 0)]
         if self.of.expected is None and (unknown := [v for v in same if self._is_anything(v)]):
             indexed = all(isinstance(v.rank, int) for v in unknown)  # ``rows = points[:, 0]``
-            alone = not rows and len(same) == 1 and isinstance(unknown[0].code, ast.Subscript)
+            alone = not rows and len(same) == 1
+            alone = alone and (self.is_joined or isinstance(unknown[0].code, ast.Subscript))
             if not indexed and not alone:
                 raise CannotBatchError(UNKNOWN_RANK)
             for value in unknown:  # ``data["batch"] + 2 * i``

@@ -62,6 +62,8 @@ class Expressions:
         """The mask whose elements are written: of what it picks all elements are computed."""
         self.is_joined = False
         """Whether the rounds are joined: of none of them that fails, as it does of all at once."""
+        self.joined: ast.expr | None = None
+        """What ``torch.cat`` or ``torch.stack`` joins: of no numbers."""
         self.is_masking = False
         """Whether it reads a mask, whose rows are compared with one number each."""
         self.is_counting = False
@@ -247,10 +249,11 @@ class Expressions:
         if {first.kind, second.kind} <= {Kind.NUMBER, Kind.SAME} and _is_plain(first, second):
             return self._number(first, second, code)
         self.aligner.is_compared = isinstance(code, ast.Compare)
+        self.aligner.is_joined = code is self.joined
         try:
             (a, b), whole = self.aligner.together(first, second)
         finally:
-            self.aligner.is_compared = False
+            self.aligner.is_compared = self.aligner.is_joined = False
         return like(whole, make(a, b), fresh=True)
 
     def _number(self, first: Value, second: Value, code: ast.expr) -> Value:

@@ -9,6 +9,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.proposal import Proposal, put
+from npufix.rewriters.graph.canonical import spell_with_letters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,11 +25,8 @@ def find_einsum_products(here: Surroundings) -> Iterator[Proposal]:
     """Yield the einsums of two operands that are one matrix product."""
     for node in here.nodes:
         match node:
-            case ast.Call(function, [ast.Constant(str(equation)), *operands], []):
-                if here.flow.names.dotted(function) != "torch.einsum":
-                    continue
-                if len(operands) == 1 and isinstance(operands[0], (ast.Tuple, ast.List)):
-                    operands = operands[0].elts
+            case ast.Call(function, [*_], []):
+                equation, operands = _read_einsum(here, node)
                 if len(operands) != 2 or any(isinstance(o, ast.Starred) for o in operands):  # noqa: PLR2004 - a product
                     continue
                 if any(map(partial(_is_complex, here), operands)):
@@ -52,6 +50,18 @@ def find_einsum_products(here: Surroundings) -> Iterator[Proposal]:
                     yield put(here, node, text, form="scores" if shared else "graph")
 
 
+def _read_einsum(here: Surroundings, call: ast.Call) -> tuple[str, list[ast.expr]]:
+    """Return the equation and the operands of an einsum of torch or of einops, none of others."""
+    match here.flow.names.dotted(call.func), call.args:
+        case "torch.einsum", [ast.Constant(str(equation)), ast.Tuple(parts) | ast.List(parts)]:
+            return equation, parts
+        case "torch.einsum", [ast.Constant(str(equation)), *parts]:
+            return equation, parts
+        case "einops.einsum", [*parts, ast.Constant(str(words))]:
+            return spell_with_letters(words) or "", parts
+    return "", []
+
+
 def _is_complex(here: Surroundings, code: ast.expr) -> bool:
     value = here.value(code)
     return value is not None and any(_COMPLEX.search(str(part.op)) for part in value.walk())
@@ -59,7 +69,7 @@ def _is_complex(here: Surroundings, code: ast.expr) -> bool:
 
 def _matmul(here: Surroundings, einsum: ast.expr) -> str:
     """Return how the file calls ``torch.matmul``, "" if it imports only ``einsum`` of torch."""
-    if isinstance(einsum, ast.Attribute):
+    if isinstance(einsum, ast.Attribute) and here.flow.names.dotted(einsum) == "torch.einsum":
         return f"{here.text(einsum.value)}.matmul"
     return f"{here.torch}.matmul" if here.torch else ""
 

@@ -412,7 +412,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "one-column-index": lambda o: all(t.shape[1:] == (1,) for t in _tensors(o, "index")),
     "one-or-each": _is_one_or_each,
     "plain-settings": _are_numbers("alpha", "limit"),
-    "one-row": lambda o: all(t.dim() == 1 or t.shape[:-1] == (1,) for t in _tensors(o, "row")),
+    "one-row": lambda o: all(t.dim() and set(t.shape[:-1]) <= {1} for t in _tensors(o, "row")),
     "plane-mask": _fewer_dims(2),
     "positive-lengths": lambda o: all(not bool((t <= 0).any()) for t in _tensors(o, "counted")),
     "rows-of-several": lambda o: all(
@@ -425,6 +425,7 @@ _MEANINGS: Mapping[str, Callable[[Operands], bool]] = {
     "same-heads": _same_heads,
     "same-heads-third": partial(_same_heads, heads=2),
     "same-rank-mask": _fewer_dims(0),
+    "same-rank-values": lambda o: len({t.dim() for t in _tensors(o, "x", "y")}) == 1,
     "same-shape": _same_shape,
     "one-width": lambda o: all(
         len(set(n)) == 1

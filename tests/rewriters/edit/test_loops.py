@@ -105,6 +105,14 @@ WRITTEN = {
         ),
         (X, torch.tensor([1, 5, 7])),
     ),
+    "graphs of a batch, each moved behind the others": (
+        (
+            "def f(edges: Tensor, n, num_nodes):\n    moved = []\n    for i in range(n):\n"
+            "        offset = i * num_nodes\n        moved.append(edges + offset)\n"
+            "    return torch.cat(moved, dim=1)\n"
+        ),
+        (torch.tensor([[0, 1, 2], [2, 1, 0]]), 4, 3),
+    ),
     "columns of what a list became": (
         (
             "def f(x: Tensor, y: Tensor, n: int):\n"
@@ -478,6 +486,13 @@ STAYS = {
         "def f(x: Tensor, k: int):\n    y = torch.zeros_like(x)\n    at = x.topk(k, 2)[1]\n"
         "    for i in range(x.shape[0]):\n        y[i, at[i]] = 1\n    return y\n"
     ),
+    "what may be a number that is counted on": (
+        "def f(x: Tensor, c, n: int):\n    return torch.stack([x * (c + i) for i in range(n)])\n"
+    ),
+    "numbers that are added up": (
+        "def f(x: Tensor, c, n: int):\n    total = 0\n    for i in range(n):\n"
+        "        total += c + i\n    return x[0] * total\n"
+    ),
     "a generator": ("def f(x: Tensor):\n    for i in range(x.shape[0]):\n        yield x[i] * 2\n"),
 }
 
@@ -536,6 +551,15 @@ def test_a_loop_whose_body_has_comments_keeps_them() -> None:
 def test_functions_that_run_once_are_left_alone() -> None:
     text, _ = WRITTEN["a triangle"]
     assert list(find_sites(HEADER + text.replace("def f", "def init_weights"), [RULE])) == []
+
+
+def test_what_is_joined_beside_numbers_is_asked_to_be_a_tensor() -> None:
+    text = "def f(c, n, s):\n    return torch.cat([c + i * {} for i in range(n)], dim=1)\n"
+    assert conditions(only_site(text.format("3"))) == {"is-tensor"}
+    named = conditions(only_site(text.format("s.num_nodes")))
+    assert named == {"is-tensor", "counts-are-numbers"}
+    sites = find_sites(HEADER + text.format("s"), [RULE])
+    assert [s for s in sites if s.rewrite] == []
 
 
 def test_an_annotation_alone_does_not_make_a_tensor_of_what_is_joined() -> None:

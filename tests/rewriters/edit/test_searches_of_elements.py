@@ -550,3 +550,28 @@ class Loss(nn.Module):
         return x
 """
     assert bool(found(text, rule or "NPU214") + found(text, rule or "NPU219")) == bool(rule)
+
+
+@pytest.mark.parametrize(
+    ("made", "used", "is_written"),
+    [
+        ("d.argmin(dim=0)", "x[at]", True),
+        ("d.argsort(dim=0)", "x[:, at]", True),
+        ("d.argsort(dim=0)", "x[at]", False),  # rows that are all of an index: one a dimension
+        ("d[0]", "x[at]", False),  # of floats no index can be made, whatever they are
+        ("d.argmin(dim=0)", "x[at] + at[0]", False),
+        ("d.argmin(dim=0)", "x[at] * self.scale(at)", False),
+    ],
+)
+def test_a_list_that_is_only_an_index_stays_a_tensor(
+    made: str, used: str, *, is_written: bool
+) -> None:
+    text = f"""
+    class Head(nn.Module):
+        def forward(self, x: torch.Tensor, d: torch.Tensor):
+            x, d = x.view(5, 4), d.view(5, 5)
+            at = {made}.tolist()
+            return {used}
+    """
+    sites = [site.rewrite.direct for site in found(text, "NPU214") if site.rewrite]
+    assert any(f"at = {made}\n" in new for new in sites) is is_written

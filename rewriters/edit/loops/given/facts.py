@@ -12,7 +12,7 @@ from npufix.rewriters.facts.shapes import Rank, RelativeRank, Shapes
 from npufix.rewriters.facts.value_kinds import KEEPS_DTYPE, ValueKinds
 from npufix.rewriters.graph import operators
 from npufix.rewriters.graph.aliases import copies
-from npufix.rewriters.graph.modules.syntax import nodes_of
+from npufix.rewriters.graph.modules.syntax import last_name, nodes_of
 from npufix.rewriters.graph.special import Op
 from npufix.rewriters.match.matching import Match
 
@@ -61,7 +61,7 @@ class Facts(ValueKinds):
         self.told: list[tuple[ast.expr, int]] = []
         """Those tensors as they are written, with the number."""
         self.counted: dict[str, ast.expr] = {}
-        """What is a number by its name alone: ``data.num_graphs``."""
+        """What is a number by its name alone: ``data.num_graphs``, ``num_nodes``."""
         self._inside = inside
         self._ends = {
             part
@@ -261,10 +261,11 @@ class Facts(ValueKinds):
             return True
         if isinstance(code, ast.Constant) or (node is not None and self.shapes.is_number(node)):
             return True
-        if isinstance(code, ast.Attribute) and _NUMBER.fullmatch(code.attr):
+        if not isinstance(code, (ast.Attribute, ast.Name)) or self.is_tensor(code) is not None:
+            return False
+        if named := _NUMBER.fullmatch(last_name(code)):
             self.counted[ast.unparse(code)] = code
-            return self.is_tensor(code) is None
-        return False
+        return named is not None
 
     def is_int(self, code: ast.AST) -> bool:
         """Tell whether a value is a Python int."""

@@ -117,7 +117,8 @@ def may_hold_loops(
             return True
         if isinstance(node, (ast.For, ast.ListComp)) and any(map(_takes_rows, walk(node))):
             return True
-        if changes_weights(node):
+        appends = isinstance(node, ast.For) and _appends_with(node) and _joins(function)
+        if appends or changes_weights(node):
             return True
     return False
 
@@ -125,6 +126,19 @@ def may_hold_loops(
 def _takes_rows(code: ast.AST) -> bool:
     made = isinstance(code, ast.Attribute) and code.attr in _MADE
     return made or isinstance(code, ast.Subscript)
+
+
+def _appends_with(loop: ast.For) -> bool:
+    """Tell whether a loop ends with appending something, and computes with its counter."""
+    match loop.body[-1], loop.target:
+        case ast.Expr(ast.Call(ast.Attribute(_, "append"), [_], [])), ast.Name(counter):
+            return any(isinstance(n, ast.Name) and n.id == counter for n in walk(*loop.body))
+    return False
+
+
+def _joins(function: FunctionNode) -> bool:
+    calls = (node.func for node in nodes_of(function) if isinstance(node, ast.Call))
+    return any(last_name(func) in {"cat", "concat", "stack"} for func in calls)
 
 
 def spell_out(function: FunctionNode, names: ModuleNames) -> tuple[FunctionNode, list[Loop]]:

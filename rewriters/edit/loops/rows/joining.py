@@ -35,19 +35,21 @@ def join_rounds(call: ast.Call, made: ast.expr, of: Expressions) -> ast.expr:
         CannotBatchError: it is no tensor of rows.
 
     """
-    value = rows_of(made, of)
-    if isinstance(call.func, ast.Name) and call.func.id == "sum":
+    is_sum = isinstance(call.func, ast.Name) and call.func.id == "sum"
+    value = rows_of(made, of, is_joined=not is_sum)
+    if is_sum:
         of.conditions["adds-floats"] = None
     return join(call, value)
 
 
-def rows_of(made: ast.expr, of: Expressions) -> Value:
-    """Return what is joined as rows.
+def rows_of(made: ast.expr, of: Expressions, *, is_joined: bool = True) -> Value:
+    """Return what is joined, or else added up, as rows.
 
     Raises:
         CannotBatchError: it is no tensor of rows.
 
     """
+    of.joined = made if is_joined else None
     value = of.read(made, parts=True)
     if value.kind is Kind.REPEATED:
         return value
@@ -67,7 +69,7 @@ def add_up(
         CannotBatchError: it is no tensor of rows.
 
     """
-    value = of.aligner.tensor(rows_of(made, of))
+    value = of.aligner.tensor(rows_of(made, of, is_joined=False))
     if value.part is not None or (chosen is not None and list_names(made) & of.means):
         raise CannotBatchError(LENGTHS)
     of.conditions["adds-floats"] = None

@@ -199,7 +199,8 @@ def is_kept_there(here: Surroundings, code: ast.Call) -> bool:
 def _what_to_do(here: Surroundings, read: Read) -> Proposal | None:
     if read.how in ON_HOST and comes_back(here, read.code):
         return None if is_seldom(here, read.code) else Proposal(read.code, _ROUND_TRIP)
-    if read.how == "cpu" and (there := pick_there(here, read.code, read.tensor)) is not None:
+    kept = read.how in {"cpu", "tolist"}
+    if kept and (there := pick_there(here, read.code, read.tensor)) is not None:
         return there
     if read.how == "cpu" and is_assigned(here, read.code):
         return Proposal(read.code, OF_ALL_LAYERS)

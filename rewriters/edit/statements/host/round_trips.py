@@ -10,6 +10,7 @@ from npufix.rewriters.edit.statements.host.of_host import ARITHMETIC, ON_HOST, i
 from npufix.rewriters.edit.statements.proposal import Proposal, put
 from npufix.rewriters.facts.host_tensors import is_made_on_host
 from npufix.rewriters.graph import operators
+from npufix.rewriters.graph.modules.syntax import last_name
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -127,9 +128,12 @@ def _is_handed_on(here: Surroundings, made: ast.Assign) -> bool:
 def pick_there(here: Surroundings, code: ast.Call, tensor: ast.expr) -> Proposal | None:
     """Return an index that stays on the device: ``k`` of ``k = k.cpu()``, then ``y[k]``.
 
-    Nothing else is done with it, but to count how many places it has.
+    Nothing else is done with it, but to count how many places it has. A list of integers picks what
+    the tensor does that it was.
     """
     value = here.value(code)
+    if last_name(code.func) == "tolist" and not _picks_as_list(here, tensor, value):
+        return None
     users = [] if value is None else here.users(value)
     pairs = [u for u in users if u.op == Op.TUPLE]
     users = [u for u in users if u.op != Op.TUPLE] + [w for u in pairs for w in here.users(u)]
@@ -152,3 +156,16 @@ def pick_there(here: Surroundings, code: ast.Call, tensor: ast.expr) -> Proposal
         asked=(("x", text),),
         proven={"is-tensor"} if here.is_tensor(tensor) else (),
     )
+
+
+def _picks_as_list(here: Surroundings, tensor: ast.expr, value: Node | None) -> bool:
+    """Tell whether a list of integers picks what the tensor does that it was made of.
+
+    Rows that are all of an index are one for each dimension: ``y[[[0, 1], [2, 3]]]``.
+    """
+    at = here.evaluations.get(id(tensor))
+    if at is None or value is None:
+        return False
+    facts = here.facts(at, x=at.node)
+    alone = any(u.op == Op.GETITEM and value in u.args[1:] for u in here.users(value))
+    return facts.dtype("x") in {"bool", "int64"} and (not alone or facts.ndim("x") == 1)
