@@ -346,10 +346,8 @@ class Judge:
             found = _Errors(triple.error, patched)
             if key not in worst or found.patched >= worst[key].patched:
                 worst[key] = found
-        return tuple(
-            Measure(what, dtype, errors.original, errors.patched)
-            for (what, dtype), errors in worst.items()
-        )
+        in_order = sorted(worst, key=lambda key: key[1] != "float32")
+        return tuple(Measure(*key, *worst[key]) for key in in_order)
 
 
 def _find_surroundings(original: CallRecord, patched: CallRecord) -> set[str]:
