@@ -16,8 +16,9 @@ One job, for ``return x * torch.sigmoid(1.702 * x)`` that becomes ``torch_npu.np
    file, and installs stand-ins for the operators of torch_npu (``reference``);
 4. ``inputs.search`` finds arguments under which the original runs the changed line:
    ``x=float[2, 3, 8]``; ``inputs.cases`` makes calls of them: with zeros, NaN, in another size;
-5. ``judge.compare_versions`` observes each call three times (``calls.observe``): the original, the
-   patched code, and the original in float64. ``kernels`` compute what the device would;
+5. ``judge.compare_versions`` observes each call twice (``calls.observe``), the original and the
+   patched code; where their numbers differ, the original in float64 too. ``kernels`` compute what
+   the device would;
 6. ``judge.judge`` asks whether the patched values are as close to float64 as the original's;
 7. if not, ``judge.shrink`` makes the call smaller (``x=float[1]``), and
    ``judge.programs.counterexample`` writes it as a program that shows it; if so, ``judge.checks``

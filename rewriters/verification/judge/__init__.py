@@ -1,4 +1,4 @@
-"""Whether two versions differ: both are called, a third run decides, differences are shown.
+"""Whether two versions differ: both are called, a third run decides where numbers differ.
 
 ``verify_function`` takes a job through it; ``verify_rule`` does for the functions of a rule.
 ``observe_case`` calls one version, ``compare_versions`` both of them in every case, with

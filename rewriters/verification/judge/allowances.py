@@ -39,6 +39,20 @@ _SUM_ULPS = 2.0
 _WORTHLESS = 0.25
 """Of a gradient in halves: as far off, no digit of it is right."""
 _OVERFLOWS = r"Half\b.*\boverflow"
+_FACTOR = 2.0
+"""How much worse than the original's error the patched error may be."""
+_ULPS = 2.0
+"""Half an ulp each for the two roundings, and as much again for another order of operations."""
+_SCALE_ULPS = 0.5
+"""Of the largest element that matters: what cancellation leaves of one rounding of an operand."""
+CREDIBLE_ULPS = 32.0
+"""An error beyond this is not carried over to other cases: it belongs to its own input."""
+_ZERO_ULPS = 4.0
+"""And in other dtypes, where the same sum cancels."""
+_SUBNORMAL = 4.0
+"""Units of the smallest number of a dtype, below which its numbers are not rounded but cut off."""
+_CREDIBLE = 0.1
+"""An original further off than this, for all cancellation, has overflowed or taken a branch."""
 _RUNS_IN_HALVES = r"\b(half|float16|autocast|amp|fp16|finfo)\b"
 """What code says that is written for float16 too."""
 
@@ -89,6 +103,63 @@ class Further(NamedTuple):
     """The original in float64, with large numbers where the arguments hold an Inf."""
     near: Callable[[], Sequence[CallRecord]] = tuple
     """The original in float64, with arguments that are moved a little."""
+
+
+def find_accepted(triple: Triple, earned: float) -> torch.Tensor:
+    """Return for each element whether the patched value may stand for the original.
+
+    ``earned`` is the largest relative error of the original's tensor over all cases.
+    """
+    original, patched = triple.original, triple.patched
+    if original.dtype == patched.dtype and torch.equal(original, patched):
+        return torch.ones_like(original, dtype=torch.bool)
+    same = (original == patched) | (original.isnan() & patched.isnan())
+    if not original.is_floating_point() or bool(same.all()):
+        return same
+    eps = eps_of(original.dtype)
+    left, right = original.double(), patched.double()
+    reference = left if triple.oracle is None else triple.oracle.double()
+    rounded = reference.to(original.dtype)
+    finite = left.isfinite() & reference.isfinite() & right.isfinite()
+    # Only elements that differ set the scale: a fill value of -1e9 must not excuse the others.
+    # Gradients are sums: an element where they cancel is as far off as the one next to it.
+    sums = triple.what.startswith("gradient of ")
+    scale = max_magnitude(
+        reference, finite if sums else ~same & reference.isfinite() & right.isfinite()
+    )
+    comparable = finite & (reference.abs() <= scale)
+    made = max_magnitude(left - reference, comparable)
+    if made > max(_CREDIBLE * scale, CREDIBLE_ULPS * eps * scale):
+        made = 0.0
+    allowed = _FACTOR * max(made, earned * scale)
+    near_oracle = (right - reference).abs() <= (
+        allowed
+        + eps * (_ULPS * reference.abs() + (triple.sum_ulps if sums else _SCALE_ULPS) * scale)
+    )
+    near_oracle &= reference.isfinite()  # everything is within a tolerance that is infinite
+    near_original = left.isfinite() & ((right - left).abs() <= eps * _ULPS * left.abs())
+    cut_off = _SUBNORMAL * eps * torch.finfo(original.dtype).smallest_normal
+    near_original |= left.isfinite() & ((right - left).abs() <= cut_off)
+    near_oracle |= (right - reference).abs() <= cut_off
+    # Where nearly everything cancels, the original itself is noise.
+    near_oracle |= finite & ((right - reference).abs() <= _FACTOR * (left - reference).abs())
+    if sums and scale <= ZERO * triple.noise:
+        near_oracle |= finite & (right.abs() <= _ZERO_ULPS * eps * triple.noise)
+    least = scale if sums else 0.0
+    near_oracle |= find_restored(left, right, reference, CREDIBLE_ULPS * eps, least)
+    # Where the original overflows and float64 does not, the patched value may be either.
+    at_oracle = (rounded == patched) | (rounded.isnan() & patched.isnan())
+    return same | at_oracle | (right.isfinite() & (near_oracle | near_original))
+
+
+def is_delicate(triple: Triple) -> bool:
+    """Say whether numbers are beyond what says whether a patch is right: gradients, half dtypes."""
+    return triple.what.startswith("gradient of ") or triple.original.dtype != torch.float32
+
+
+def eps_of(dtype: torch.dtype) -> float:
+    """Return the distance of 1 to the next number, 0 for whole numbers."""
+    return torch.finfo(dtype).eps if dtype.is_floating_point else 0.0
 
 
 def find_rounded_zeros(triple: Triple, further: Further | None) -> torch.Tensor:

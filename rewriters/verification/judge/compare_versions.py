@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -126,7 +127,7 @@ def compare_versions(
             run.kernels |= ran
             run.forgive_without_second(one, after)
             if _is_beyond(run, one, compared):
-                run.beyond.add(one.label, case.size, one.original, after, None)
+                run.beyond.add(one.label, case.size, one.original, after, lambda: None)
                 continue
             _note_launches(run, one, after)
             if _tells_nothing(run, one, after, compared, assignments, flat):
@@ -180,7 +181,7 @@ def _compare(  # noqa: PLR0913, PLR0917 - all that is known of a call
 ) -> None:
     """Hand one call of both versions to the judge that it concerns."""
     case = one.case
-    reference = observe_in_float64(original, one)
+    reference = partial(observe_in_float64, original, one)
     run.changed |= one.original.changed | after.changed
     fused = bool(run.kernels)
     before, then = (drop_incomparable(case, s, reference=fused) for s in (one.original, after))
@@ -238,7 +239,7 @@ def _sort_out(run: Proof, flat: list[tuple[CaseRun, CallRecord]], compared: list
         other = [] if ranks in known else [r for r in known if r.keys() == ranks.keys()]
         if run.job.recorded or not other:
             judge = run.judge if run.counts(one.case) else run.special
-            judge.add(one.label, one.case.size, one.original, after, None)
+            judge.add(one.label, one.case.size, one.original, after, lambda: None)
             compared.append(one)
         elif any(all(n <= more[name] for name, n in ranks.items()) for more in other) and not (
             _spreads_a_mask(run, one, after) and not _is_masked_by_number(one)

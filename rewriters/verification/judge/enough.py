@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.verification.calls.values import list_dimensions
@@ -93,9 +94,9 @@ def _repeats(run: Proof, original: Target, one: CaseRun, difference: Difference)
     """Say whether the original does the same again, called again, where something differs."""
     if difference.seen not in {Seen.RESULT, Seen.GRADIENT}:
         return True
-    reference, unlike = observe_in_float64(original, one), Judge()
+    reference, unlike = lru_cache(lambda: observe_in_float64(original, one)), Judge()
     for _ in range(_TIMES):
         again = observe_again(original, one, difference.what)
         unlike.add(one.label, one.case.size, one.original, again, reference)
-    unlike.decide(run.judge.earned())
+    unlike.decide(run.judge)
     return all(d.what != difference.what for d in unlike.differences)

@@ -20,48 +20,36 @@ import torch
 
 from npufix.rewriters.verification.calls.leaves import spell_apart, tells_apart
 from npufix.rewriters.verification.judge.allowances import (
-    ZERO,
+    CREDIBLE_ULPS,
     Further,
     Triple,
+    eps_of,
+    find_accepted,
     find_kinks,
     find_limits,
     find_noise,
     find_overflown,
-    find_restored,
     find_rounded_zeros,
+    is_delicate,
     largest_gradient,
     make_real,
-    max_magnitude,
     relative_error,
 )
 from npufix.rewriters.verification.verdict import Measure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Sequence
     from typing import TypeAlias
 
     from npufix.rewriters.verification.calls.observe import CallRecord
 
-    Earned: TypeAlias = Mapping[tuple[str, torch.dtype], float]
+    Key: TypeAlias = tuple[str, torch.dtype]
+    """What is compared, and its dtype."""
 
-_FACTOR = 2.0
-"""How much worse than the original's error the patched error may be."""
-_ULPS = 2.0
-"""Half an ulp each for the two roundings, and as much again for another order of operations."""
-_SCALE_ULPS = 0.5
-"""Of the largest element that matters: what cancellation leaves of one rounding of an operand."""
-_CREDIBLE_ULPS = 32.0
-"""An error beyond this is not carried over to other cases: it belongs to its own input."""
-_ZERO_ULPS = 4.0
-"""And in other dtypes, where the same sum cancels."""
 _NOISE_S = 12.0
 """For other roundings of all cases; they are asked for until one of them explains nothing."""
-_SUBNORMAL = 4.0
-"""Units of the smallest number of a dtype, below which its numbers are not rounded but cut off."""
 _MANY = 1 << 16
 """Elements that are looked at once, in the end: smaller calls show as well what is certain."""
-_CREDIBLE = 0.1
-"""An original further off than this, for all cancellation, has overflowed or taken a branch."""
 
 
 class Seen(IntEnum):
@@ -117,6 +105,36 @@ class _Errors(NamedTuple):
     patched: float
 
 
+class _Pair(NamedTuple):
+    what: str
+    original: torch.Tensor
+    patched: torch.Tensor
+
+    @property
+    def key(self) -> Key:
+        return self.what, make_real(self.original).dtype
+
+    @property
+    def alike(self) -> bool:
+        """Whether all numbers are the same."""
+        if torch.equal(self.original, self.patched):
+            return True
+        left, right = make_real(self.original), make_real(self.patched)
+        return bool(((left == right) | (left.isnan() & right.isnan())).all())
+
+
+class _Values(NamedTuple):
+    """The tensors of a case that can be compared."""
+
+    case: str
+    size: int
+    pairs: Sequence[_Pair]
+    oracle: Callable[[], CallRecord | None]
+    """Runs it in float64."""
+    surroundings: set[str]
+    """What is changed in the modules."""
+
+
 @dataclass(slots=True)
 class Judge:
     """Collects cases; tolerance is earned over all of them before any is judged."""
@@ -129,6 +147,12 @@ class Judge:
     """Gradients that are others where there is none: at two equal maxima, at the 0 of a ReLU."""
     undecided: str = ""
     """What differs, and there was no time to ask how large noise is."""
+    alike: list[_Values] = field(default_factory=list)
+    """Cases of the same numbers in both versions, which nobody has run in float64."""
+    asked: set[Key] = field(default_factory=set)
+    """What none of them holds."""
+    earned: dict[Key, float] = field(default_factory=dict)
+    """The largest error of the original in the others, for each tensor and dtype."""
     _triples: list[tuple[str, int, Triple, Further | None]] = field(default_factory=list)
     _certain: list[Difference] = field(default_factory=list)
     _looked_at: int = 0
@@ -140,14 +164,15 @@ class Judge:
         size: int,
         original: CallRecord,
         patched: CallRecord,
-        oracle: CallRecord | None,
+        oracle: Callable[[], CallRecord | None],
         *,
         further: Further | None = None,
         any_numbers: bool = True,
     ) -> None:
         """Take a case in which the original ran without an exception.
 
-        ``any_numbers``: fused operators may draw other random numbers, or from elsewhere.
+        ``oracle`` runs the original in float64: of the same numbers nobody need know how far they
+        are off. ``any_numbers``: fused operators may draw other random numbers, or from elsewhere.
         """
         self.cases += 1
         still = not (original.flows or patched.flows)
@@ -174,7 +199,8 @@ class Judge:
         if patched.without_second or original.without_second:
             every = original.tensors.keys() | patched.tensors.keys()
             unlike |= {n for n in every if n.startswith("gradient of the gradients by ")}
-        original, patched, oracle = _with_surroundings(original, patched, oracle)
+        chosen = _find_surroundings(original, patched)
+        original, patched = (_with_surroundings(seen, chosen) for seen in (original, patched))
         for text, name in _of_plain_values(original, patched, unlike):
             differs(text, name)
         for name in sorted(patched.left_at.keys() - original.left_at.keys()) * (not any_numbers):
@@ -184,54 +210,61 @@ class Judge:
             differs(text, f"memory of {name}", seen)
         for text, name in _of_strides(original, patched):
             differs(text, f"strides of {name}", Seen.STRIDES)
-        for text, name in self._of_tensors(
-            case, size, (original, patched, oracle), unlike, further
-        ):
+        pairs: list[_Pair] = []
+        for text, name in _of_tensors(original, patched, unlike, pairs):
             differs(text, name)
+        self._take_values(_Values(case, size, pairs, oracle, chosen), further)
 
-    def _of_tensors(
-        self,
-        case: str,
-        size: int,
-        seen: tuple[CallRecord, CallRecord, CallRecord | None],
-        unlike: set[str],
-        further: Further | None,
-    ) -> Iterator[tuple[str, str]]:
-        """Yield where tensors are not of one kind; keep the others to be judged."""
-        original, patched, oracle = seen
-        # Of an empty result, or of nothing but NaN, no gradient tells; nor without elements.
-        results = [t for n, t in original.tensors.items() if n.startswith("result")]
-        empty = bool(results) and all(t is None or bool(t.isnan().all()) for t in results)
+    def _take_values(self, values: _Values, further: Further | None) -> None:
+        if all(pair.alike for pair in values.pairs):
+            self.alike.append(values)
+            self.asked.clear()
+        else:
+            self._keep(values, further)
+
+    def _keep(self, values: _Values, further: Further | None = None) -> None:
+        """Keep tensors to be judged by the float64 run of their call."""
+        oracle, size = values.oracle(), values.size
+        oracle = None if oracle is None else _with_surroundings(oracle, values.surroundings)
         noise = largest_gradient(oracle)
-        names = [*original.tensors, *(patched.tensors.keys() - original.tensors.keys())]
-        for name in (n for n in names if n not in unlike):
-            left, right = original.tensors.get(name), patched.as_number(name, original)
-            text = tell_apart(name, left, right)
-            given = [t for t in (left, right) if t is not None]
-            alone = len(given) == 1 and not given[0].numel()
-            nothing = (empty or alone) and name.startswith("gradient of ")
-            if text and not nothing:
-                yield text, name
-            if text or nothing or left is None or right is None:
-                continue
+        for name, *both in values.pairs:
+            left, right = both
             found = oracle.tensors.get(name) if oracle is not None and not oracle.error else None
             reference = found if found is not None and found.shape == left.shape else None
             self.without_oracle |= left.is_floating_point() and reference is None
             own = noise if name.startswith("gradient of ") else 0.0
             reference = None if reference is None else make_real(reference)
-            left, right = make_real(left), make_real(right)
+            left, right = map(make_real, both)
             error, terms = relative_error(left, reference), size // max(left.numel(), 1)
             triple = Triple(name, left, right, reference, own, error, terms)
-            self._triples.append((case, size, triple, further))
+            self._triples.append((values.case, size, triple, further))
+            if error <= CREDIBLE_ULPS * eps_of(left.dtype):
+                key = name, left.dtype
+                self.earned[key] = max(self.earned.get(key, 0.0), error)
 
-    def earned(self) -> Earned:
-        """Return the largest error of the original over all cases, for each tensor and dtype."""
-        earned: dict[tuple[str, torch.dtype], float] = {}
-        for _, _, triple, _ in self._triples:
-            if triple.error <= _CREDIBLE_ULPS * _eps(triple.original.dtype):
-                key = (triple.what, triple.original.dtype)
-                earned[key] = max(earned.get(key, 0.0), triple.error)
-        return earned
+    def ask(self, key: Key) -> float:
+        """Return the error of the original over all cases, those that were not asked of as well."""
+        self.asked.add(key)
+        every, self.alike = self.alike, []
+        for one in every:
+            if any(pair.key == key for pair in one.pairs):
+                self._keep(one)
+            else:
+                self.alike.append(one)
+        return self.earned.get(key, 0.0)
+
+    def _find_wrong(self, triple: Triple, judges: Sequence[Judge]) -> torch.Tensor:
+        """Return where a patched value is off by more than the original is in all cases.
+
+        Those with the same numbers are asked of where what they may say is decisive.
+        """
+        key = triple.what, triple.original.dtype
+        wrong = ~find_accepted(triple, max(one.earned.get(key, 0.0) for one in judges))
+        if wrong.any() and any(one.alike and key not in one.asked for one in judges):
+            most = find_accepted(triple, CREDIBLE_ULPS * eps_of(triple.original.dtype))
+            if (wrong & most).any():
+                wrong = ~find_accepted(triple, max(one.ask(key) for one in judges))
+        return wrong
 
     def find_certain(self) -> list[Difference]:
         """Return where values are others in float32, whatever the cases to come may earn.
@@ -240,24 +273,24 @@ class Judge:
         """
         new, self._looked_at = self._triples[self._looked_at :], len(self._triples)
         for case, size, triple, further in new:
-            if not size or triple.original.numel() > _MANY or _is_delicate(triple):
+            if not size or triple.original.numel() > _MANY or is_delicate(triple):
                 continue
-            wrong = ~find_accepted(triple, _CREDIBLE_ULPS * _eps(triple.original.dtype))
+            wrong = ~find_accepted(triple, CREDIBLE_ULPS * eps_of(triple.original.dtype))
             if wrong.any() and further is not None and not self._certain:
                 wrong &= ~(find_noise(triple, further) | self._find_kinks(triple, further, case))
             if wrong.any():
                 self._certain.append(_difference(triple, wrong, case, size))
         return self._certain
 
-    def decide(self, other: Earned | None = None, *, hopeless: bool = False) -> None:
-        """Judge the values of all cases, with the tolerance that ``other`` cases have earned.
+    def decide(self, other: Judge | None = None, *, hopeless: bool = False) -> None:
+        """Judge the values of all cases, with the tolerance that those of ``other`` have earned.
 
         ``hopeless``: something else refutes them, so that nobody need know what is noise.
         """
-        earned = {**self.earned(), **(other or {})}
+        judges = [self] if other is None else [self, other]
         deadline = time.process_time() + _NOISE_S
-        for case, size, triple, further in self._triples:
-            wrong = ~find_accepted(triple, earned.get((triple.what, triple.original.dtype), 0.0))
+        for case, size, triple, further in list(self._triples):
+            wrong = self._find_wrong(triple, judges)
             if wrong.any():
                 ways = find_rounded_zeros, find_limits, find_overflown
                 wrong &= ~torch.stack([find(triple, further) for find in ways]).any(0)
@@ -268,11 +301,11 @@ class Judge:
             if wrong.any() and further is not None and asks:
                 wrong &= ~(find_noise(triple, further) | self._find_kinks(triple, further, case))
                 # What is off by more than noise once is not worth the question again.
-                hopeless = bool(wrong.any()) and not _is_delicate(triple)
+                hopeless = bool(wrong.any()) and not is_delicate(triple)
             if wrong.any():
                 found = _difference(triple, wrong, case, size)
                 # What may be noise is no counterexample where there is another.
-                found.visible &= further is None or asks or not _is_delicate(triple)
+                found.visible &= further is None or asks or not is_delicate(triple)
                 self.differences.append(found)
 
     def _find_kinks(self, triple: Triple, further: Further, case: str) -> torch.Tensor:
@@ -288,9 +321,19 @@ class Judge:
         self.kinks |= other.kinks
         self.undecided = self.undecided or other.undecided
         self._triples += other._triples
+        self.alike, self.asked = self.alike + other.alike, self.asked & other.asked
+        for key, error in other.earned.items():
+            self.earned[key] = max(self.earned.get(key, 0.0), error)
 
     def measures(self, changed: set[str]) -> tuple[Measure, ...]:
-        """Return the worst errors per tensor and dtype, leaving out what no call touched."""
+        """Return the worst errors per tensor and dtype, leaving out what no call touched.
+
+        Where all numbers are the same, those of the first call.
+        """
+        for one in self.alike:
+            known = {(triple.what, triple.original.dtype) for _, _, triple, _ in self._triples}
+            if not known.issuperset(pair.key for pair in one.pairs):
+                self._keep(one)
         worst: dict[tuple[str, str], _Errors] = {}
         for _, _, triple, _ in self._triples:
             name = triple.what.removesuffix(" after the call")
@@ -303,68 +346,12 @@ class Judge:
             found = _Errors(triple.error, patched)
             if key not in worst or found.patched >= worst[key].patched:
                 worst[key] = found
-        return tuple(
-            Measure(what, dtype, errors.original, errors.patched)
-            for (what, dtype), errors in worst.items()
-        )
+        in_order = sorted(worst, key=lambda key: key[1] != "float32")
+        return tuple(Measure(*key, *worst[key]) for key in in_order)
 
 
-def find_accepted(triple: Triple, earned: float) -> torch.Tensor:
-    """Return for each element whether the patched value may stand for the original.
-
-    ``earned`` is the largest relative error of the original's tensor over all cases.
-    """
-    original, patched = triple.original, triple.patched
-    if original.dtype == patched.dtype and torch.equal(original, patched):
-        return torch.ones_like(original, dtype=torch.bool)
-    same = (original == patched) | (original.isnan() & patched.isnan())
-    if not original.is_floating_point() or bool(same.all()):
-        return same
-    eps = _eps(original.dtype)
-    left, right = original.double(), patched.double()
-    reference = left if triple.oracle is None else triple.oracle.double()
-    rounded = reference.to(original.dtype)
-    finite = left.isfinite() & reference.isfinite() & right.isfinite()
-    # Only elements that differ set the scale: a fill value of -1e9 must not excuse the others.
-    # Gradients are sums: an element where they cancel is as far off as the one next to it.
-    sums = triple.what.startswith("gradient of ")
-    scale = max_magnitude(
-        reference, finite if sums else ~same & reference.isfinite() & right.isfinite()
-    )
-    comparable = finite & (reference.abs() <= scale)
-    made = max_magnitude(left - reference, comparable)
-    if made > max(_CREDIBLE * scale, _CREDIBLE_ULPS * eps * scale):
-        made = 0.0
-    allowed = _FACTOR * max(made, earned * scale)
-    near_oracle = (right - reference).abs() <= (
-        allowed
-        + eps * (_ULPS * reference.abs() + (triple.sum_ulps if sums else _SCALE_ULPS) * scale)
-    )
-    near_oracle &= reference.isfinite()  # everything is within a tolerance that is infinite
-    near_original = left.isfinite() & ((right - left).abs() <= eps * _ULPS * left.abs())
-    cut_off = _SUBNORMAL * eps * torch.finfo(original.dtype).smallest_normal
-    near_original |= left.isfinite() & ((right - left).abs() <= cut_off)
-    near_oracle |= (right - reference).abs() <= cut_off
-    # Where nearly everything cancels, the original itself is noise.
-    near_oracle |= finite & ((right - reference).abs() <= _FACTOR * (left - reference).abs())
-    if sums and scale <= ZERO * triple.noise:
-        near_oracle |= finite & (right.abs() <= _ZERO_ULPS * eps * triple.noise)
-    least = scale if sums else 0.0
-    near_oracle |= find_restored(left, right, reference, _CREDIBLE_ULPS * eps, least)
-    # Where the original overflows and float64 does not, the patched value may be either.
-    at_oracle = (rounded == patched) | (rounded.isnan() & patched.isnan())
-    return same | at_oracle | (right.isfinite() & (near_oracle | near_original))
-
-
-def _is_delicate(triple: Triple) -> bool:
-    """Say whether numbers are beyond what says whether a patch is right: gradients, half dtypes."""
-    return triple.what.startswith("gradient of ") or triple.original.dtype != torch.float32
-
-
-def _with_surroundings(
-    original: CallRecord, patched: CallRecord, oracle: CallRecord | None
-) -> tuple[CallRecord, CallRecord, CallRecord | None]:
-    """Add what the calls have changed in their modules, as far as both modules know the name."""
+def _find_surroundings(original: CallRecord, patched: CallRecord) -> set[str]:
+    """Return what the calls have changed in their modules, as far as both modules know the name."""
     roots = original.known & patched.known
 
     def is_known(name: str) -> bool:
@@ -372,20 +359,36 @@ def _with_surroundings(
         return any(plain == r or plain.startswith((f"{r}[", f"{r}.")) for r in roots)
 
     wrote = original.changed | patched.changed
-    names = {n for n in wrote if n in original.around or n in patched.around}
-    chosen = {n for n in names if is_known(n)}
+    return {n for n in wrote if (n in original.around or n in patched.around) and is_known(n)}
 
-    def added(record: CallRecord) -> CallRecord:
-        here = {f"{n} after the call": record.around[n] for n in chosen if n in record.around}
-        tensors = {n: v for n, v in here.items() if isinstance(v, torch.Tensor)}
-        plain = {n: v for n, v in here.items() if n not in tensors}
-        return replace(
-            record, tensors={**record.tensors, **tensors}, plain={**record.plain, **plain}
-        )
 
+def _with_surroundings(seen: CallRecord, chosen: set[str]) -> CallRecord:
     if not chosen:
-        return original, patched, oracle
-    return added(original), added(patched), None if oracle is None else added(oracle)
+        return seen
+    here = {f"{n} after the call": seen.around[n] for n in chosen if n in seen.around}
+    tensors = {n: v for n, v in here.items() if isinstance(v, torch.Tensor)}
+    plain = {n: v for n, v in here.items() if n not in tensors}
+    return replace(seen, tensors={**seen.tensors, **tensors}, plain={**seen.plain, **plain})
+
+
+def _of_tensors(
+    original: CallRecord, patched: CallRecord, unlike: set[str], pairs: list[_Pair]
+) -> Iterator[tuple[str, str]]:
+    """Yield where tensors are not of one kind; keep the others, to be judged."""
+    # Of an empty result, or of nothing but NaN, no gradient tells; nor without elements.
+    results = [t for n, t in original.tensors.items() if n.startswith("result")]
+    empty = bool(results) and all(t is None or bool(t.isnan().all()) for t in results)
+    names = [*original.tensors, *(patched.tensors.keys() - original.tensors.keys())]
+    for name in (n for n in names if n not in unlike):
+        left, right = original.tensors.get(name), patched.as_number(name, original)
+        text = tell_apart(name, left, right)
+        given = [t for t in (left, right) if t is not None]
+        alone = len(given) == 1 and not given[0].numel()
+        nothing = (empty or alone) and name.startswith("gradient of ")
+        if text and not nothing:
+            yield text, name
+        if not (text or nothing or left is None or right is None):
+            pairs.append(_Pair(name, left, right))
 
 
 def _of_plain_values(
@@ -462,10 +465,6 @@ def tell_apart(name: str, left: torch.Tensor | None, right: torch.Tensor | None)
     if left.dtype != right.dtype or left.shape != right.shape:
         return f"{name} is {_kind(left)} in the original, {_kind(right)} in the patched code"
     return ""
-
-
-def _eps(dtype: torch.dtype) -> float:
-    return torch.finfo(dtype).eps if dtype.is_floating_point else 0.0
 
 
 def _kind(value: torch.Tensor) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from npufix.rewriters.verification.inputs.target import Assignment, CallCase, Target
-    from npufix.rewriters.verification.judge.judge import Earned
 
 _SECONDS = 4.0
 _MANY_DIGITS = 16
@@ -71,8 +71,8 @@ class Shrinker:
     inference: bool
     reference: bool
     """Whether reference kernels run, or a device."""
-    earned: Earned
-    """The tolerance of all calls: what is small shall not be judged more strictly."""
+    judge: Judge
+    """Of all calls, for their tolerance: what is small shall not be judged more strictly."""
 
     def smallest(self, first: Counterexample) -> Counterexample:
         """Take whatever makes the call smaller, until nothing does or the time is up."""
@@ -111,12 +111,12 @@ class Shrinker:
             for seen in (one.original, after)
         )
         judge = Judge()
-        oracle = observe_in_float64(self.original, one)
+        oracle = partial(observe_in_float64, self.original, one)
         further = offer_further_runs(self.original, self.patched, one)
         judge.add(
             one.label, case.size, before, then, oracle, further=further, any_numbers=self.reference
         )
-        judge.decide(self.earned)
+        judge.decide(self.judge)
         found = min(judge.differences, key=lambda d: d.rank, default=None)
         return None if found is None else Counterexample(one, found)
 

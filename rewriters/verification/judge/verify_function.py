@@ -308,7 +308,7 @@ def _refute(
         keeps,
         inference=run.job.inference,
         reference=bool(run.kernels),
-        earned=run.judge.earned(),
+        judge=run.judge,
     )
     shown = Counterexample(one, smallest)
     # Of other numbers, every smaller call is another, which says nothing of what is wrong.

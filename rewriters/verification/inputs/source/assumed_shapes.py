@@ -49,7 +49,7 @@ def parse_assumption(text: str) -> tuple[str, Shape, DeclaredKind]:
     if inside is None:
         raise AssumptionError(f"{text.strip()!r} has no shape: {_EXAMPLE}")
     sizes = tuple(size.strip() for size in inside.split(",")) if inside.strip() else ()
-    parsed = read_sizes([size for size in sizes if size != ANY])
+    parsed = read_sizes(tuple(size for size in sizes if size != ANY))
     if parsed is None or sizes.count(ANY) > 1 or not all(map(_is_size, parsed)):
         raise AssumptionError(
             f"[{inside}] in {text.strip()!r} is no shape: names, numbers, 2*d, and at most one ..."

@@ -251,7 +251,7 @@ class Declarations:
 
     def _most(self, name: str, sizes: Mapping[str, int]) -> int | None:
         below = self.of(name).below
-        parsed = read_sizes([below]) if below else None
+        parsed = read_sizes((below,)) if below else None
         return evaluate_size(parsed[0], sizes) if parsed else None
 
     def widen(self, specs: Mapping[str, Spec]) -> dict[str, Spec]:
@@ -272,7 +272,7 @@ class Declarations:
             chosen = self._choose_sizes(width, alike=alike).items()
             sizes = {n: self.times * size for n, size in chosen} | {**self.given}
             for some in (_SOME, _SOME[1:], ()) if ANY in shape else ((),):
-                parsed = read_sizes([size for size in shape if size != ANY])
+                parsed = read_sizes(tuple(size for size in shape if size != ANY))
                 numbers = [evaluate_size(size, sizes) for size in parsed or ()]
                 known = [n for n in numbers if n is not None and n >= 0]
                 if parsed is not None and len(known) == len(parsed):
@@ -300,7 +300,7 @@ class Declarations:
         names: dict[str, None] = {}
         shapes = [shape for declared in self.arguments.values() for shape in declared.shapes]
         for shape in shapes:
-            for size in read_sizes([s for s in shape if s != ANY]) or ():
+            for size in read_sizes(tuple(s for s in shape if s != ANY)) or ():
                 names |= {n.id: None for n in walk(size) if isinstance(n, ast.Name)}
         # ``cond (B, K)``, for an object that is made with ``cond_dim=8``
         columns = {s[-1] for s in shapes if alike and len(s) > 1} - _NO_COLUMNS

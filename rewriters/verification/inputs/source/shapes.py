@@ -7,6 +7,7 @@ import itertools
 import keyword
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 if TYPE_CHECKING:
@@ -384,13 +385,13 @@ def _shape(text: str, *, alone: bool) -> Shape | None:
     return tuple(ANY if size == ANY or size.startswith("*") else size for size in sizes)
 
 
-def read_sizes(sizes: Sequence[str]) -> list[ast.expr] | None:
+@lru_cache(1 << 12)  # of each call that is tried, the same ones
+def read_sizes(sizes: Shape) -> tuple[ast.expr, ...] | None:
     """Return sizes as expressions; None if one of them is none."""
     whole = (re.sub(r"(?<!/)/(?!/)", "//", s) for s in sizes)
     times = (re.sub(r"\b(\d+)(?=[A-Za-z_])", r"\1*", s) for s in whole)  # ``(T, 2T - 1)``
-    plain = (re.sub(r"[a-z]+", _no_keyword, s) for s in times)
     try:
-        return [ast.parse(size, mode="eval").body for size in plain]
+        return tuple(ast.parse(re.sub(r"[a-z]+", _no_keyword, s), mode="eval").body for s in times)
     except SyntaxError:
         return None
 
@@ -416,8 +417,7 @@ def evaluate_size(size: ast.expr, known: Mapping[str, int]) -> int | None:
     ways = {ast.Mult: int.__mul__, ast.Add: int.__add__, ast.Sub: int.__sub__}
     if right in _POWERS:
         ways[ast.Pow] = int.__pow__
-    way = ways.get(type(size.op))
-    return None if way is None else way(left, right)
+    return ways[type(size.op)](left, right) if type(size.op) in ways else None
 
 
 def _read_change(text: str) -> Shape | None:

@@ -110,7 +110,7 @@ def judged(original: float, patched: float, oracle: float, further: Further) -> 
 
     judge = Judge()
     before, after = seen(original, torch.float32), seen(patched, torch.float32)
-    judge.add("case", 3, before, after, seen(oracle, torch.float64), further=further)
+    judge.add("case", 3, before, after, lambda: seen(oracle, torch.float64), further=further)
     judge.decide()
     return judge.differences
 
@@ -157,9 +157,9 @@ def test_what_is_noise_is_not_asked_of_what_is_refuted_and_shows_nothing() -> No
     def judge(**known: bool) -> Judge:
         made = Judge()
         before, after = a_gradient(1.0), a_gradient(4.0)
-        made.add("small", 1, before, after, a_gradient(1.0), further=Further(noisy))
+        made.add("small", 1, before, after, lambda: a_gradient(1.0), further=Further(noisy))
         before.tensors["result"], after.tensors["result"] = torch.ones(2), torch.ones(3)
-        made.add("large", 6, before, after, a_gradient(1.0), further=Further(noisy))
+        made.add("large", 6, before, after, lambda: a_gradient(1.0), further=Further(noisy))
         made.decide(**known)
         return made
 

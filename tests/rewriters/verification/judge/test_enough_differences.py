@@ -82,7 +82,40 @@ def test_what_other_cases_may_excuse_is_not_certain(
 ) -> None:
     judge, value = Judge(), torch.tensor([1.0, 2.0] * times, dtype=dtype)
     seen = (value, value + off, value.double())
-    judge.add("x", 2, *(CallRecord(tensors={"result": one}) for one in seen))
+    before, after, exact = (CallRecord(tensors={"result": one}) for one in seen)
+    judge.add("x", 2, before, after, lambda: exact)
     assert bool(judge.find_certain()) is certain
     judge.decide()
     assert judge.differences
+
+
+@pytest.mark.parametrize(
+    ("patched", "asks", "differs"),
+    [
+        (1.0, False, False),
+        (1.0391, True, False),  # as far off as the original is in the other case
+        (3.0, False, True),
+    ],
+)
+def test_same_numbers_are_held_against_float64_where_that_is_decisive(
+    patched: float,
+    asks: bool,  # noqa: FBT001 - a parameter of the test
+    differs: bool,  # noqa: FBT001 - same
+) -> None:
+    judge, asked = Judge(), []
+
+    def seen(value: float, dtype: torch.dtype = torch.bfloat16) -> CallRecord:
+        return CallRecord(tensors={"result": torch.tensor([value], dtype=dtype)})
+
+    def exact() -> CallRecord:
+        asked.append(1)
+        return seen(1.03, torch.float64)
+
+    judge.add("same", 1, seen(1.0), seen(1.0), exact)
+    judge.add("other", 1, seen(1.0), seen(patched), lambda: seen(1.0, torch.float64))
+    judge.decide()
+    assert bool(judge.differences) is differs
+    assert bool(asked) is asks
+    (measure,) = judge.measures(set())
+    if not (asks or differs):  # of what is the same everywhere, one case tells how far off it is
+        assert measure.error_original == measure.error_patched == pytest.approx(0.03 / 1.03)

@@ -31,7 +31,7 @@ def judged(original: float, patched: float, oracle: float, others: float) -> Jud
         3,
         seen(original, torch.float32),
         seen(patched, torch.float32),
-        seen(oracle, torch.float64),
+        lambda: seen(oracle, torch.float64),
     )
     judge.decide()
     return judge
@@ -65,6 +65,6 @@ def test_what_the_original_loses_may_be_there(patched: float, kept: int) -> None
 
     judge = Judge()
     runs = seen(float("nan"), torch.float16), seen(patched, torch.float16)
-    judge.add("case", 2, *runs, seen(74.3557, torch.float64))
+    judge.add("case", 2, *runs, lambda: seen(74.3557, torch.float64))
     judge.decide()
     assert len(judge.differences) == kept
