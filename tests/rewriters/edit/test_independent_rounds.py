@@ -276,3 +276,16 @@ def test_the_form_of_rounds_that_need_nothing_of_each_other_is_told(text: str, f
 def test_loops_that_only_look_like_it_are_left_alone(text: str) -> None:
     sites = find_sites(HEADER + text, [RULE])
     assert not {site.problem for site in sites} & {*OF_ROUNDS, COLUMNS, RECURRENCES}
+
+
+def test_lists_of_weights_are_no_rows() -> None:
+    text = """
+class Fast(torch.optim.Optimizer):
+    def step(self, squares):
+        torch._foreach_mul_(squares, 0.9)
+        roots = torch._foreach_sqrt(squares)
+        return torch.stack([root.norm(-2).pow(-2) for root in roots]).sum()
+"""
+    assert not list(find_sites(HEADER + text, [RULE]))
+    rows = text.replace("_foreach_mul_", "relu_").replace("_foreach_", "")
+    assert [site.problem for site in find_sites(HEADER + rows, [RULE])] == [""]
