@@ -85,7 +85,7 @@ _SEARCHES = re.compile(r"Beam_?Search")
 _INFERS = re.compile(r"_*(\w+_)?infer(ence)?")
 """What runs once for a text or an image, from its input to its end."""
 _BESIDE_EPOCHS = re.compile(r"on_(\w+_)?(init|stage|epoch|fit|validation|test)_(start|end|begin)")
-_CALLED_ONCE = re.compile(r"(Pipeline|Recipe|Benchmark)\w*$")
+_CALLED_ONCE = re.compile(r"(Pipeline|Recipe|Benchmark)\w*$|GenerationMixin$")
 _UNIT = re.compile(r"(\w*[a-z])?Pipeline(Unit|Block|Mixin)?")
 _DONE_ONCE = frozenset(
     {
@@ -225,6 +225,7 @@ def _is_aside(flow: FunctionFlow, line: int) -> bool:
     """Tell whether a line runs beside the steps, by its function or by what stands around it."""
     return (
         is_aside(flow.qualname, _list_reported(flow.function))
+        or "beam" in list_words(flow.function.name)  # its hypotheses are kept by the host
         or any(map(_is_cache, flow.function.decorator_list))
         or _is_beside_epochs(flow)
         or needs_gpu(flow)

@@ -282,6 +282,28 @@ class ComputeLoss:
     assert ["empty_cache" in s.problem for s in found(text, "NPU320")] == [True] * told
 
 
+@pytest.mark.parametrize(
+    ("name", "told"), [("train_kmeans", False), ("_wrapped_train", False), ("train_step", True)]
+)
+def test_memory_may_be_given_back_before_all_steps(name: str, *, told: bool) -> None:
+    text = f"def {name}(x, model):\n    torch.cuda.empty_cache()\n    return model(x)\n"
+    assert bool(found(text, "NPU320")) is told
+
+
+@pytest.mark.parametrize(
+    ("called", "written"), [("monitor_loss_spike", False), ("scaled_loss", True)]
+)
+def test_who_is_told_a_number_may_keep_it_as_one(called: str, *, written: bool) -> None:
+    text = f"""
+class Criterion(nn.Module):
+    def forward(self, monitor, x: torch.Tensor, y: torch.Tensor):
+        loss = (x - y).mean()
+        monitor.{called}(y, loss.item())
+        return loss
+"""
+    assert any(site.rewrite for site in found(text, "NPU214")) is written
+
+
 @pytest.mark.parametrize("name", ["train_epochs", "recognize_beam_batch"])
 def test_an_epoch_or_a_text_may_end_with_memory_given_back(name: str) -> None:
     text = """
@@ -443,6 +465,21 @@ class ComputeLoss:
     def __call__(self, x, y: torch.Tensor):
         return torch.as_tensor({given}) + y
 """
+    assert bool(found(text, "NPU225")) is told
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("return x.double()", True),
+        ("return x.to(torch.float64 if x.dtype == torch.float64 else torch.float32)", False),
+        ("return x.to(torch.float64 if self.exact else torch.float32)", True),
+        ("try:\n            f(x)\n        except OSError:\n            f(x.double())", False),
+        ("return torch.allclose(f(x).double(), y)", False),
+    ],
+)  # fmt: skip
+def test_double_precision_on_purpose_is_left_alone(code: str, *, told: bool) -> None:
+    text = f"class ComputeLoss:\n    def __call__(self, x: torch.Tensor, y, f):\n        {code}\n"
     assert bool(found(text, "NPU225")) is told
 
 
