@@ -212,7 +212,8 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
     guessed = guessed or (site.rule.search == "projections" and bool(_OF_TWO.search(site.problem)))
     # "every layer computes it anew", and there is one
     guessed = guessed or (site.rule.search == "handed-in" and callers.built_once(site.function))
-    if guessed or _serves(file, site) or _is_one_of_a_registry(file, site, callers):
+    chosen = _is_one_of_a_registry(file, site, callers) or _has_stand_in(site, callers)
+    if guessed or chosen or _serves(file, site):
         return False
     if site.function in _DEMONSTRATES and _HOLDS_MODELS.search(file.relative):
         return site.rule.search in {"optimizers", "data-loaders"}  # configurations
@@ -274,6 +275,23 @@ def _is_one_of_a_registry(file: SourceFile, site: Site, callers: Callers) -> boo
         return False
     calls = re.compile(rf"{_BY_NAME}(?:(?!^\S)[\s\S])*?\b({'|'.join(fused)})\(")
     return callers.mention(Mention(calls, fused))
+
+
+def _has_stand_in(site: Site, callers: Callers) -> bool:
+    """Tell whether a program puts code of its own in the place of this, on an NPU.
+
+    ``class NpuRMSNorm`` or ``def npu_apply_rotary_emb_llama`` beside ``RMSNorm`` and
+    ``apply_rotary_emb``, and in it the operator that would be written here.
+    """
+    owner, _, function = site.function.rpartition(".")
+    name = owner if owner.isidentifier() else function
+    text = site.problem if site.rewrite is None else site.rewrite.text
+    fused = sorted(set(_ON_NPU.findall(text)))
+    if not fused or not name.isidentifier():
+        return False
+    named = rf"(?:(?:npu|ascend)_?{name}\w*|{name}_?(?:npu|ascend))\b"
+    body = rf"(?:(?!^[^\s)])[\s\S])*?\b(?:{'|'.join(fused)})\("
+    return callers.mention(Mention(re.compile(rf"(?m)^(?:class|def) _*(?i:{named}){body}"), fused))
 
 
 @lru_cache(maxsize=1)  # the findings of a file come one after the other

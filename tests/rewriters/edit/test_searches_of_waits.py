@@ -190,6 +190,18 @@ def train_epoch(self, loader, device):
     assert not written or "to(device, non_blocking=True)" in rewritten(text, "NPU219")
 
 
+@pytest.mark.parametrize(("launch", "told"), [("kernel[(1,)](x, pad)", False), ("0", True)])
+def test_what_a_kernel_writes_into_is_no_table(launch: str, *, told: bool) -> None:
+    text = f"""
+def compute_grads(x: torch.Tensor, kernel):
+    pad = torch.zeros(8, 8, device=x.device)
+    {launch}
+    table = pad[:, :4].contiguous().exp().cumsum(0)
+    return table * x
+"""
+    assert bool(found(text, "NPU322")) is told
+
+
 @pytest.mark.parametrize(
     ("base", "points", "told"),
     [
