@@ -190,6 +190,19 @@ def train_epoch(self, loader, device):
     assert not written or "to(device, non_blocking=True)" in rewritten(text, "NPU219")
 
 
+@pytest.mark.parametrize(("use", "told"), [("x[:, :n]", False), ("x.exp() * n", True)])
+def test_what_is_a_size_anyway_may_be_compared(use: str, *, told: bool) -> None:
+    text = f"""
+class Net(nn.Module):
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor):
+        n = lengths.max()
+        if n < self.least:
+            n = self.find(x)
+        return {use}
+"""
+    assert bool(found(text, "NPU217")) is told
+
+
 @pytest.mark.parametrize(("launch", "told"), [("kernel[(1,)](x, pad)", False), ("0", True)])
 def test_what_a_kernel_writes_into_is_no_table(launch: str, *, told: bool) -> None:
     text = f"""
@@ -478,6 +491,16 @@ class ComputeLoss:
         return torch.as_tensor({given}) + y
 """
     assert bool(found(text, "NPU225")) is told
+
+
+@pytest.mark.parametrize(("how", "told"), [("as_tensor", False), ("tensor", True)])
+def test_a_tensor_is_not_copied_once_more(how: str, *, told: bool) -> None:
+    text = f"""
+class Optimizer:
+    def step(self, params, state):
+        return [torch.{how}(state[p], device=p.device) for p in params]
+"""
+    assert bool(found(text, "NPU219")) is told
 
 
 @pytest.mark.parametrize(
