@@ -56,8 +56,9 @@ _BUILDS = re.compile(
 )
 _SAVES = re.compile(
     r"_*(\w+_)?(save(?!_for_)|load|export)(_\w+)?|_*merge_(to|loras?|weights|adapters?)(_\w+)?"
+    r"|_*(get_)?init(ial)?_(\w+_)?(cache|state)s?"
 )
-"""What is no step, nor any function that it defines."""
+"""What is no step, nor any function that it defines: also what begins a stream of audio."""
 _SETS_UP = re.compile(
     r"_*(init|reset|load|save|export|register|setup)_(parameters|weights|model|checkpoint|buffers?)(_.*)?"
     r"|(save|load)_(\w+_)?checkpoints?|(get|save|load)_(.*_)?state(_dict)?(_.*)?|(fast)?_*(gptq|quanti[sz]e)(_.*)?"
@@ -85,6 +86,10 @@ _SEARCHES = re.compile(r"Beam_?Search")
 _INFERS = re.compile(r"_*(\w+_)?infer(ence)?")
 """What runs once for a text or an image, from its input to its end."""
 _BESIDE_EPOCHS = re.compile(r"on_(\w+_)?(init|stage|epoch|fit|validation|test)_(start|end|begin)")
+_GENERATES = re.compile(
+    r"(a?sync_)?generate(_(sequences|responses|rollouts|completions))?(_async)?$"
+)
+_LEARNS = re.compile(r"(?i)loss|backward|reward|log_?prob")
 _CALLED_ONCE = re.compile(r"(Pipeline|Recipe|Benchmark)\w*$|GenerationMixin$")
 _UNIT = re.compile(r"(\w*[a-z])?Pipeline(Unit|Block|Mixin)?")
 _DONE_ONCE = frozenset(
@@ -245,9 +250,8 @@ def _has_text_made(flow: FunctionFlow) -> bool:
     if name == "forward" or {*WORD.findall(name)} & EACH_STEP:
         return False
     calls = [n.func for n in nodes_of(flow.function) if isinstance(n, ast.Call)]
-    return any(isinstance(c, ast.Attribute) and c.attr == "generate" for c in calls) and not any(
-        re.search(r"(?i)loss|backward|reward|log_?prob", last_name(c)) for c in calls
-    )
+    made = any(isinstance(c, ast.Attribute) and _GENERATES.match(c.attr) for c in calls)
+    return made and not any(_LEARNS.search(last_name(c)) for c in calls)
 
 
 def is_aside(qualname: str, reported: frozenset[str] = frozenset()) -> bool:
@@ -279,9 +283,7 @@ def _list_reported(function: FunctionNode) -> frozenset[str]:
 
 def _is_beside_epochs(flow: FunctionFlow) -> bool:
     """Tell whether a function stands in a hook between epochs, or is a metric."""
-    if any(map(_BESIDE_EPOCHS.fullmatch, flow.qualname.split("."))):
-        return True
-    return is_metric(flow.cls)
+    return any(map(_BESIDE_EPOCHS.fullmatch, flow.qualname.split("."))) or is_metric(flow.cls)
 
 
 def _puts_average_aside(flow: FunctionFlow) -> bool:

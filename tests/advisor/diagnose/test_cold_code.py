@@ -462,6 +462,31 @@ def test_what_the_host_keeps_of_a_search_is_no_step(
     assert len(found) == count
 
 
+_VALIDATES = (
+    "def run(net, loader, opt):\n    net.{}()\n    for x in loader:\n        loss = net(x).mean()\n"
+    "        {}\n        x[x > 0] = 0\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (_VALIDATES.format("eval", "print(loss)"), False),
+        (_VALIDATES.format("eval", "loss.backward()"), True),
+        (_VALIDATES.format("train", "print(loss)"), True),
+        ("class Net:\n    def get_init_states(self, x):\n        x[x > 0] = 0\n", False),
+        ("class Net:\n    def get_init_mask(self, x):\n        x[x > 0] = 0\n", True),
+        ("def step(x, lm):\n    y = lm.generate_sequences(x)\n    y[y > 0] = 0\n", True),
+        ("def act(x, lm):\n    y = lm.generate_sequences(x)\n    y[y > 0] = 0\n", False),
+    ],
+)
+def test_what_validates_or_begins_a_stream_is_no_step(
+    tmp_path: Path, text: str, *, shown: bool
+) -> None:
+    typed = text.replace(", x):", ", x: torch.Tensor):")
+    assert bool(places(scanned(tmp_path, {"a.py": f"import torch\n\n\n{typed}"}))) is shown
+
+
 @pytest.mark.parametrize(("cls", "count"), [("BeamSearch", 1), ("Head", 2)])
 def test_what_a_search_does_behind_its_loop_is_no_step(
     tmp_path: Path, cls: str, count: int
