@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _FOLDERS = re.compile(
     r"(\w+_)?(rocm|hpu|xpu|tpu|mlu|maca|musa|gcu|dcu|camb(ricon)?|kunlun|gaudi)(_\w+)?"
     r"|docs?|documentation|examples?|(.*_)?demos?|(.*_)?debug(ging)?|tutorials?|benchmarks?"
-    r"|transfer_(dock|queue)|io|onnx|exporters?|export|converters?|conversions?|deploy(ment)?"
+    r"|transfer_(dock|queue)|indexing|io|onnx|exporters?|export|converters?|conversions?|deploy(ment)?"
     r"|(.*_)?gptq(_.*)?|(.*_)?(tensorrt|trt|trtllm)(_.*)?|analysis(_tools)?"
     r"|(\w*[a-z]E|e)val(uation|uators?|_\w+)?|metrics?|.*_benchmark"
     r"|loggers?|data(sets?|loaders?|parsers?)|data_(loading|loaders?|processing|utils)|process(ing)?_data"

@@ -264,6 +264,7 @@ def test_the_form_of_rounds_that_need_nothing_of_each_other_is_told(text: str, f
         FIELDS.replace("get_field", "activate"),  # an object that changes
         FIELDS.replace("offset += len(boxes)", "offset = found.max()"),  # a state
         ROWS.replace("self.convolutions", "row.parts"),
+        PIECES.replace("self.choose(", "self.forward("),  # of lists in lists
         ADVANTAGES.replace("self.rewards.size(0)", "len(self.rewards)"),  # numbers of a list
         MATCHES.replace("gt_per_img", "loss"),  # one loss after the other
         MATCHES.replace("torch.ones_like(found)", "F.log_softmax(gt_per_img, -1)"),  # for memory

@@ -190,6 +190,18 @@ def train_epoch(self, loader, device):
     assert not written or "to(device, non_blocking=True)" in rewritten(text, "NPU219")
 
 
+@pytest.mark.parametrize(("mask", "told"), [("self.dones", False), ("self.chosen", True)])
+def test_episodes_that_end_are_few(mask: str, *, told: bool) -> None:
+    text = f"""
+class Agent:
+    def train_step(self, x: torch.Tensor, loss):
+        ended = {mask}.nonzero(as_tuple=False)
+        self.scores = x[ended]
+        loss.backward()
+"""
+    assert bool(found(text, "NPU214")) is told
+
+
 @pytest.mark.parametrize(("use", "told"), [("x[:, :n]", False), ("x.exp() * n", True)])
 def test_what_is_a_size_anyway_may_be_compared(use: str, *, told: bool) -> None:
     text = f"""
