@@ -213,6 +213,7 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
     # "every layer computes it anew", and there is one
     guessed = guessed or (site.rule.search == "handed-in" and callers.built_once(site.function))
     chosen = _is_one_of_a_registry(file, site, callers) or _has_stand_in(site, callers)
+    chosen = chosen or (site.rule.name in _MAKES_OPTIMIZERS and _is_chosen(file, site))
     if guessed or chosen or _serves(file, site):
         return False
     if site.function in _DEMONSTRATES and _HOLDS_MODELS.search(file.relative):
@@ -275,6 +276,16 @@ def _is_one_of_a_registry(file: SourceFile, site: Site, callers: Callers) -> boo
         return False
     calls = re.compile(rf"{_BY_NAME}(?:(?!^\S)[\s\S])*?\b({'|'.join(fused)})\(")
     return callers.mention(Mention(calls, fused))
+
+
+def _is_chosen(file: SourceFile, site: Site) -> bool:
+    """Tell whether a function makes an optimizer of torch_npu besides, or one that takes no steps.
+
+    ``SGD([nn.Parameter(torch.zeros(1))])`` is there for a schedule of the learning rate.
+    """
+    first, last = site.function_lines
+    text = "\n".join(file.text.splitlines()[first - 1 : last])
+    return "NpuFused" in text or re.search(r"Parameter\(torch\.\w+\(", site.code) is not None
 
 
 def _has_stand_in(site: Site, callers: Callers) -> bool:

@@ -125,6 +125,25 @@ def test_a_class_that_is_chosen_by_name_beside_the_fused_one(
 
 
 @pytest.mark.parametrize(
+    ("before", "params", "shown"),
+    [
+        ("pass", "net.parameters()", True),
+        ("return apex.optimizers.NpuFusedAdam(net.parameters())", "net.parameters()", False),
+        ("pass", "[torch.nn.Parameter(torch.zeros(1))]", False),
+    ],
+)
+def test_an_optimizer_beside_that_of_an_npu_is_chosen(
+    tmp_path: Path, before: str, params: str, *, shown: bool
+) -> None:
+    text = (
+        "import apex\nimport torch\n\n\ndef build(net, slow):\n"
+        f"    if not slow:\n        {before}\n"
+        f"    return torch.optim.AdamW({params}, lr=0.1)\n"
+    )
+    assert bool(places(scanned(tmp_path, {"a.py": text}))) is shown
+
+
+@pytest.mark.parametrize(
     ("other", "shown"), [("class NpuNorm", False), ("class Norm2NPU", True), ("class Other", True)]
 )
 def test_a_class_that_gives_way_to_another_one_on_an_npu(
