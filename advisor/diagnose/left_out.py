@@ -292,7 +292,8 @@ def _has_stand_in(site: Site, callers: Callers) -> bool:
     """Tell whether a program puts code of its own in the place of this, on an NPU.
 
     ``class NpuRMSNorm`` or ``def npu_apply_rotary_emb_llama`` beside ``RMSNorm`` and
-    ``apply_rotary_emb``, and in it the operator that would be written here.
+    ``apply_rotary_emb``, and in it the operator that would be written here; or the class by its
+    name where torch_npu is used: ``replace_forward("SparseAttention", npu_attention)``.
     """
     owner, _, function = site.function.rpartition(".")
     name = owner if owner.isidentifier() else function
@@ -302,7 +303,12 @@ def _has_stand_in(site: Site, callers: Callers) -> bool:
         return False
     named = rf"(?:(?:npu|ascend)_?{name}\w*|{name}_?(?:npu|ascend))\b"
     body = rf"(?:(?!^[^\s)])[\s\S])*?\b(?:{'|'.join(fused)})\("
-    return callers.mention(Mention(re.compile(rf"(?m)^(?:class|def) _*(?i:{named}){body}"), fused))
+    stands = Mention(re.compile(rf"(?m)^(?:class|def) _*(?i:{named}){body}"), fused)
+    quoted = f'"{name}"', f"'{name}'"
+    patched = re.compile(rf"(?s)\A(?=.*\btorch_npu\.).*?\w\(\s*(?:{'|'.join(quoted)}) *,")
+    return callers.mention(stands) or (
+        owner == name and callers.mention(Mention(patched, [each.lower() for each in quoted]))
+    )
 
 
 @lru_cache(maxsize=1)  # the findings of a file come one after the other

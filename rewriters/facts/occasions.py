@@ -116,8 +116,8 @@ _ASIDE = frozenset(
 """Words of what runs beside the steps, or on the host."""
 _BETWEEN_STEPS = frozenset(
     {
-        "benchmark", "debug", "demo", "deprecated", "eval", "evaluation", "evaluator", "explain",
-        "explainer", "gradcam", "interpret", "interpretation",
+        "benchmark", "debug", "demo", "deprecated", "dummy", "eval", "evaluation", "evaluator",
+        "explain", "explainer", "gradcam", "interpret", "interpretation",
         "metrics", "plot", "quant", "vali", "validate", "validation", "validator", "visualization",
         "visualize", "visualizer", "viz", "export", "gptq",
     }

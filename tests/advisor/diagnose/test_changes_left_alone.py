@@ -144,8 +144,9 @@ def test_an_optimizer_beside_that_of_an_npu_is_chosen(
 
 
 @pytest.mark.parametrize(
-    ("other", "shown"), [("class NpuNorm", False), ("class Norm2NPU", True), ("class Other", True)]
-)
+    ("other", "shown"), [("class NpuNorm", False), ("class Norm2NPU", True), ("class Other", True),
+     ('put("Norm", "forward")\n\n\nclass Other', False)],
+)  # fmt: skip
 def test_a_class_that_gives_way_to_another_one_on_an_npu(
     tmp_path: Path, other: str, *, shown: bool
 ) -> None:
