@@ -115,6 +115,12 @@ _GOES_BACK = Mention(re.compile(r"\.backward\("), ("backward",))
 _GENERATES = Mention(re.compile(r"\bdef generate\("), ("def generate(",))
 """What a library has whose models are trained and served."""
 _INFERS_ONLY = "expert-router"
+_INFERS = ("chat", "decod", "generat", "infer", "respond", "sampl", "search", "stream", "transcri")
+_INFERS_TOO = Mention(
+    re.compile(rf"\bdef \w*(?:{'|'.join(_INFERS)})\w*\(|forward_chunk|\bvllm\b"),
+    (*_INFERS, "vllm", "chunk"),
+)
+"""What a program has that makes texts or audio token by token, whatever it is called."""
 _IS_TRAINED = Mention(
     re.compile(r"(?i)gradient_?checkpointing"), ("gradient_checkpointing", "gradientcheckpointing")
 )
@@ -209,6 +215,8 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
     guessed = guessed or ("log-takes-tensors" in unknown and callers.mention(_SENDS))
     guessed = guessed or _is_method_of_program(file, site, callers)
     guessed = guessed or (site.rule.name == _INFERS_ONLY and _only_trains(callers))
+    of_tokens = site.rule.search == "growing-caches" and callers.mention(_GOES_BACK)
+    guessed = guessed or (of_tokens and not callers.mention(_INFERS_TOO))
     guessed = guessed or (site.rule.search == "projections" and bool(_OF_TWO.search(site.problem)))
     # "every layer computes it anew", and there is one
     guessed = guessed or (site.rule.search == "handed-in" and callers.built_once(site.function))
