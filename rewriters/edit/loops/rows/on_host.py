@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.dataflow import FunctionFlow
     from npufix.rewriters.graph.nodes import Evaluation, Node
 
+_COMPUTES = (ast.AugAssign, ast.BinOp, ast.Call, ast.Compare, ast.Subscript, ast.UnaryOp)
 _LISTS = re.compile(r"(?i)(list|sequence|tuple)\[")
 _OF_NUMBERS = re.compile(r"(?i)(list|sequence|tuple)\[(int|float)(, \.\.\.)?\]|int|float")
 
@@ -96,8 +97,11 @@ def is_of_host_alone(flow: FunctionFlow, loop: Loop, inside: Sequence[Evaluation
     Nor are those rows for which a function calls itself: ``[self.encode(part) for part in texts]``.
     """
     made = [loop.made] if loop.made is not None else [one.made for one in loop.lists]
+    codes = list(walk(*loop.body, *made))
+    if not any(isinstance(code, _COMPUTES) for code in codes):
+        return True  # ``for tensor in tensors: tensor = None``
     own = {flow.function.name, f"self.{flow.function.name}"}
-    calls = (n.func for n in walk(*loop.body, *made) if isinstance(n, ast.Call))
+    calls = (n.func for n in codes if isinstance(n, ast.Call))
     if any(last_name(called) in own and ast.unparse(called) in own for called in calls):
         return True
     return _reads_copies(flow, inside) or _stays_on_host(flow, loop, inside)
