@@ -115,6 +115,12 @@ _GOES_BACK = Mention(re.compile(r"\.backward\("), ("backward",))
 _GENERATES = Mention(re.compile(r"\bdef generate\("), ("def generate(",))
 """What a library has whose models are trained and served."""
 _INFERS_ONLY = "expert-router"
+_INFERS = ("chat", "decod", "generat", "infer", "respond", "sampl", "search", "stream", "transcri")
+_INFERS_TOO = Mention(
+    re.compile(rf"\bdef \w*(?:{'|'.join(_INFERS)})\w*\(|forward_chunk|\bvllm\b"),
+    (*_INFERS, "vllm", "chunk"),
+)
+"""What a program has that makes texts or audio token by token, whatever it is called."""
 _IS_TRAINED = Mention(
     re.compile(r"(?i)gradient_?checkpointing"), ("gradient_checkpointing", "gradientcheckpointing")
 )
@@ -209,10 +215,14 @@ def _is_of_use(file: SourceFile, site: Site, callers: Callers, allowed: frozense
     guessed = guessed or ("log-takes-tensors" in unknown and callers.mention(_SENDS))
     guessed = guessed or _is_method_of_program(file, site, callers)
     guessed = guessed or (site.rule.name == _INFERS_ONLY and _only_trains(callers))
+    of_tokens = site.rule.search == "growing-caches" and callers.mention(_GOES_BACK)
+    guessed = guessed or (of_tokens and not callers.mention(_INFERS_TOO))
     guessed = guessed or (site.rule.search == "projections" and bool(_OF_TWO.search(site.problem)))
     # "every layer computes it anew", and there is one
     guessed = guessed or (site.rule.search == "handed-in" and callers.built_once(site.function))
-    if guessed or _serves(file, site) or _is_one_of_a_registry(file, site, callers):
+    chosen = _is_one_of_a_registry(file, site, callers) or _has_stand_in(site, callers)
+    chosen = chosen or (site.rule.name in _MAKES_OPTIMIZERS and _is_chosen(file, site))
+    if guessed or chosen or _serves(file, site):
         return False
     if site.function in _DEMONSTRATES and _HOLDS_MODELS.search(file.relative):
         return site.rule.search in {"optimizers", "data-loaders"}  # configurations
@@ -274,6 +284,39 @@ def _is_one_of_a_registry(file: SourceFile, site: Site, callers: Callers) -> boo
         return False
     calls = re.compile(rf"{_BY_NAME}(?:(?!^\S)[\s\S])*?\b({'|'.join(fused)})\(")
     return callers.mention(Mention(calls, fused))
+
+
+def _is_chosen(file: SourceFile, site: Site) -> bool:
+    """Tell whether a function makes an optimizer of torch_npu besides, or one that takes no steps.
+
+    ``SGD([nn.Parameter(torch.zeros(1))])`` is there for a schedule of the learning rate.
+    """
+    first, last = site.function_lines
+    text = "\n".join(file.text.splitlines()[first - 1 : last])
+    return "NpuFused" in text or re.search(r"Parameter\(torch\.\w+\(", site.code) is not None
+
+
+def _has_stand_in(site: Site, callers: Callers) -> bool:
+    """Tell whether a program puts code of its own in the place of this, on an NPU.
+
+    ``class NpuRMSNorm`` or ``def npu_apply_rotary_emb_llama`` beside ``RMSNorm`` and
+    ``apply_rotary_emb``, and in it the operator that would be written here; or the class by its
+    name where torch_npu is used: ``replace_forward("SparseAttention", npu_attention)``.
+    """
+    owner, _, function = site.function.rpartition(".")
+    name = owner if owner.isidentifier() else function
+    text = site.problem if site.rewrite is None else site.rewrite.text
+    fused = sorted(set(_ON_NPU.findall(text)))
+    if not fused or not name.isidentifier():
+        return False
+    named = rf"(?:(?:npu|ascend)_?{name}\w*|{name}_?(?:npu|ascend))\b"
+    body = rf"(?:(?!^[^\s)])[\s\S])*?\b(?:{'|'.join(fused)})\("
+    stands = Mention(re.compile(rf"(?m)^(?:class|def) _*(?i:{named}){body}"), fused)
+    quoted = f'"{name}"', f"'{name}'"
+    patched = re.compile(rf"(?s)\A(?=.*\btorch_npu\.).*?\w\(\s*(?:{'|'.join(quoted)}) *,")
+    return callers.mention(stands) or (
+        owner == name and callers.mention(Mention(patched, [each.lower() for each in quoted]))
+    )
 
 
 @lru_cache(maxsize=1)  # the findings of a file come one after the other

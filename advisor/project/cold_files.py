@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _FOLDERS = re.compile(
     r"(\w+_)?(rocm|hpu|xpu|tpu|mlu|maca|musa|gcu|dcu|camb(ricon)?|kunlun|gaudi)(_\w+)?"
     r"|docs?|documentation|examples?|(.*_)?demos?|(.*_)?debug(ging)?|tutorials?|benchmarks?"
-    r"|io|onnx|exporters?|export|converters?|conversions?|deploy(ment)?"
+    r"|transfer_(dock|queue)|indexing|io|onnx|exporters?|export|converters?|conversions?|deploy(ment)?"
     r"|(.*_)?gptq(_.*)?|(.*_)?(tensorrt|trt|trtllm)(_.*)?|analysis(_tools)?"
     r"|(\w*[a-z]E|e)val(uation|uators?|_\w+)?|metrics?|.*_benchmark"
     r"|loggers?|data(sets?|loaders?|parsers?)|data_(loading|loaders?|processing|utils)|process(ing)?_data"
@@ -27,6 +27,7 @@ _FILES = re.compile(
     r"predict|tests?|test_.*|.*_tests?|conftest|setup|hubconf|(.*_)?(example|demo)|dataset_(mapper|utils?)"
     r"|(.*_)?(backup|bak|deprecated)|(.*_)?fallback|(data_)?preprocess(ing|or)?"
     r"|(.*_)?(export(er)?|onnx|torchscript|tensorrt|coreml|m?ncnn|mnn)(_.*)?|convert_.*"
+    r"|(.*_)?transfer_(dock|queue)(_.*)?"  # what processes hand to each other
     r"|visuali[sz]e_.*|colou?rmaps?|probes?|(calculate|compute|generate|get|make)_\w*(stats|statistics|cmvn)\w*"
     r"|(.*_)?(vis|viz|visuali[sz](e|ers?|ation)|plot(s|ting|ter)?)(_(utils?|tools?))?"
     r"|(.*_)?metrics?(_(log(s|ging|gers?)|track(ing|ers?)|utils?))?|(.*_)?accuracy(_.*)?|fid(_.*)?|(.*_)?inception_?score(_.*)?|eval(uate|uation|uator)?(_.*)?|.*_eval(uate|uation|uator)?"

@@ -56,8 +56,9 @@ _BUILDS = re.compile(
 )
 _SAVES = re.compile(
     r"_*(\w+_)?(save(?!_for_)|load|export)(_\w+)?|_*merge_(to|loras?|weights|adapters?)(_\w+)?"
+    r"|_*(get_)?init(ial)?_(\w+_)?(cache|state)s?|_*get_\w+_params"
 )
-"""What is no step, nor any function that it defines."""
+"""What is no step, nor any function that it defines: also what begins a stream of audio."""
 _SETS_UP = re.compile(
     r"_*(init|reset|load|save|export|register|setup)_(parameters|weights|model|checkpoint|buffers?)(_.*)?"
     r"|(save|load)_(\w+_)?checkpoints?|(get|save|load)_(.*_)?state(_dict)?(_.*)?|(fast)?_*(gptq|quanti[sz]e)(_.*)?"
@@ -85,7 +86,11 @@ _SEARCHES = re.compile(r"Beam_?Search")
 _INFERS = re.compile(r"_*(\w+_)?infer(ence)?")
 """What runs once for a text or an image, from its input to its end."""
 _BESIDE_EPOCHS = re.compile(r"on_(\w+_)?(init|stage|epoch|fit|validation|test)_(start|end|begin)")
-_CALLED_ONCE = re.compile(r"(Pipeline|Recipe|Benchmark)\w*$")
+_GENERATES = re.compile(
+    r"(a?sync_)?generate(_(sequences|responses|rollouts|completions))?(_async)?$"
+)
+_LEARNS = re.compile(r"(?i)loss|backward|reward|log_?prob")
+_CALLED_ONCE = re.compile(r"(Pipeline|Recipe|Benchmark)\w*$|GenerationMixin$")
 _UNIT = re.compile(r"(\w*[a-z])?Pipeline(Unit|Block|Mixin)?")
 _DONE_ONCE = frozenset(
     {
@@ -111,8 +116,8 @@ _ASIDE = frozenset(
 """Words of what runs beside the steps, or on the host."""
 _BETWEEN_STEPS = frozenset(
     {
-        "benchmark", "debug", "demo", "deprecated", "eval", "evaluation", "evaluator", "explain",
-        "explainer", "gradcam", "interpret", "interpretation",
+        "benchmark", "debug", "demo", "deprecated", "dummy", "eval", "evaluation", "evaluator",
+        "explain", "explainer", "gradcam", "interpret", "interpretation",
         "metrics", "plot", "quant", "vali", "validate", "validation", "validator", "visualization",
         "visualize", "visualizer", "viz", "export", "gptq",
     }
@@ -225,6 +230,7 @@ def _is_aside(flow: FunctionFlow, line: int) -> bool:
     """Tell whether a line runs beside the steps, by its function or by what stands around it."""
     return (
         is_aside(flow.qualname, _list_reported(flow.function))
+        or "beam" in list_words(flow.function.name)  # its hypotheses are kept by the host
         or any(map(_is_cache, flow.function.decorator_list))
         or _is_beside_epochs(flow)
         or needs_gpu(flow)
@@ -244,9 +250,8 @@ def _has_text_made(flow: FunctionFlow) -> bool:
     if name == "forward" or {*WORD.findall(name)} & EACH_STEP:
         return False
     calls = [n.func for n in nodes_of(flow.function) if isinstance(n, ast.Call)]
-    return any(isinstance(c, ast.Attribute) and c.attr == "generate" for c in calls) and not any(
-        re.search(r"(?i)loss|backward|reward|log_?prob", last_name(c)) for c in calls
-    )
+    made = any(isinstance(c, ast.Attribute) and _GENERATES.match(c.attr) for c in calls)
+    return made and not any(_LEARNS.search(last_name(c)) for c in calls)
 
 
 def is_aside(qualname: str, reported: frozenset[str] = frozenset()) -> bool:
@@ -278,9 +283,7 @@ def _list_reported(function: FunctionNode) -> frozenset[str]:
 
 def _is_beside_epochs(flow: FunctionFlow) -> bool:
     """Tell whether a function stands in a hook between epochs, or is a metric."""
-    if any(map(_BESIDE_EPOCHS.fullmatch, flow.qualname.split("."))):
-        return True
-    return is_metric(flow.cls)
+    return any(map(_BESIDE_EPOCHS.fullmatch, flow.qualname.split("."))) or is_metric(flow.cls)
 
 
 def _puts_average_aside(flow: FunctionFlow) -> bool:

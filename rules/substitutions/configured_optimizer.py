@@ -142,6 +142,16 @@ def build(model):
     settings = dict(lr=1e-3, fused=True)
     return torch.optim.AdamW(model.parameters(), **settings)
 """,
+        # decided by a function that makes the settings
+        """
+def make_settings(args):
+    return {"lr": args.lr, "fused": args.how == "fused", "foreach": args.how == "foreach"}
+
+
+def build(model, args):
+    settings = make_settings(args)
+    return torch.optim.AdamW(model.parameters(), **settings)
+""",
         # a setting of the user's asks for the other one
         """
 def build(params, settings, plain):

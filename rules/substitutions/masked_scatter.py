@@ -92,11 +92,16 @@ def chosen_inputs(draw: Draw) -> dict[str, Any]:
     }
 
 
+_MADE_FOR_IT = frozenset({"full_like", "new_zeros", "zeros", "zeros_like"})
+
+
 def _of_rows(site: Site) -> bool | None:
     # ``x > 0`` differs from column to column, a mask of fewer dimensions has other columns, and
     # ``values.reshape(-1)`` are elements
     other = site.is_test_of("mask", "x") or site.same_ndim("x", "mask") is False
     other = other or site.ndim("rows") == 1
+    # what is made on the spot has the shape of the mask: ``zeros(mask.shape)``, an element each
+    other = other or site.operator("x").removesuffix("(*)") in _MADE_FOR_IT
     return False if other else None
 
 
@@ -136,6 +141,11 @@ RULE = Substitution(
         """
 def forward(x: torch.Tensor, mask: torch.Tensor, y: torch.Tensor):
     return torch.where(mask, y, x) + x.masked_fill(mask, 0)
+""",
+        # an element each
+        """
+def forward(mask: torch.Tensor, found: torch.Tensor):
+    return found.new_zeros(mask.shape).masked_scatter(mask, found)
 """,
         # another mask in each column
         """

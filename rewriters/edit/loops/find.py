@@ -56,7 +56,7 @@ from npufix.rewriters.edit.rewrite import NotRewritableError
 from npufix.rewriters.facts.occasions import is_aside, is_done_once, is_hot, occasion
 from npufix.rewriters.facts.steps.functions import takes_tensors
 from npufix.rewriters.facts.steps.occasion import Occasion
-from npufix.rewriters.facts.steps.weights import OF_STEPS, WEIGHTS, changes_weights
+from npufix.rewriters.facts.steps.weights import OF_STEPS, WEIGHTS, changes_weights, takes_lists
 from npufix.rewriters.graph.dataflow import FunctionFlow, UnsupportedCodeError
 from npufix.rewriters.graph.modules.syntax import list_names, list_stored_names, nodes_of, walk
 from npufix.rewriters.graph.reader import read_function
@@ -123,11 +123,9 @@ def find_loops(
     taken: list[tuple[int, int]] = []
     told: list[tuple[int, int]] = []
     for loop in (*loops_in(flow.function.body, flow.names), *comprehensions):
-        if (
-            _is_within(loop, taken)
-            or is_of_host_alone(wide, loop, list(_inside(wide, loop)))
-            or _stays(source, loop)
-        ):
+        inside = list(_inside(wide, loop))
+        no_rows = is_of_host_alone(wide, loop, inside) or takes_lists(flow.function, loop.items)
+        if no_rows or _is_within(loop, taken) or _stays(source, loop):
             continue
         if not may_look():
             return

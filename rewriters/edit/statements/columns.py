@@ -406,6 +406,8 @@ def is_changed(here: Surroundings, names: set[str], first: int) -> bool:
                 written = [owner, *args[:1]]
             case ast.Call(_, args, keywords) if any(map(_asks_in_place, keywords)):
                 written = [*args[:1], *(k.value for k in keywords)]
+            case ast.Call(ast.Subscript(), args, keywords):  # ``kernel[grid](x, y)`` of Triton
+                written = [*args, *(k.value for k in keywords)]
             case _:
                 continue
         if any(ast.unparse(_whole_of(code)) in names for code in written):

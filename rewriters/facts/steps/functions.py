@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from npufix.rewriters.graph.modules.syntax import last_name, nodes_of, walk
 
@@ -60,6 +60,7 @@ _LEARNS_BY = re.compile(
     r"_*(opt|optim|optimi[sz]er)_(step|update)|_*(step|update)_(opt|optim|optimi[sz]er)"
 )
 """A method that goes back and takes the step: ``self.optimizer_update(self.optimizer, loss)``."""
+_LOADED = re.compile(r"(?i)load|data|batches")
 _LOSS = re.compile(r"(^|_)loss(_|$)")
 _OF_TENSORS_ALONE = frozenset(
     {"detach", "masked_fill", "new_full", "new_ones", "new_tensor", "new_zeros", "permute",
@@ -259,7 +260,24 @@ def runs_seldom(flow: FunctionFlow, line: int) -> bool:
         _is_for_old_torch(flow, line)
         or _is_warned_of(function, line)
         or _is_evaluated(function, line)
+        or _validates(function)
     )
+
+
+def _validates(function: FunctionNode) -> bool:
+    """Tell whether a function goes over data for its losses, and learns nothing from them.
+
+    ``self.model.eval()``, then ``for batch in loader: total += self.model(batch)["loss"]``.
+    """
+    nodes = list(nodes_of(function))
+    called = {n.func.attr for n in nodes if isinstance(n, ast.Call) and _is_method(n.func)}
+    loops = [n for n in nodes if isinstance(n, ast.For) and _LOADED.search(ast.unparse(n.iter))]
+    told = any("loss" in ast.unparse(n).lower() for loop in loops for n in loop.body)
+    return "eval" in called and told and called.isdisjoint({*_BACKWARD, "step", "zero_grad"})
+
+
+def _is_method(code: ast.expr) -> TypeGuard[ast.Attribute]:
+    return isinstance(code, ast.Attribute)
 
 
 def _is_warned_of(function: FunctionNode, line: int) -> bool:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 _ONLY_GPU = frozenset(
     {
         "MinkowskiEngine", "NNPOps", "cupy", "deep_ep", "deep_gemm", "diff_gaussian_rasterization",
-        "diff_surfel_rasterization", "kaolin", "nvdiffrast", "pycuda", "simple_knn", "tensorrt",
-        "tensorrt_llm", "tinycudann", "torch_tensorrt", "torchsparse",
+        "diff_surfel_rasterization", "k2", "kaolin", "nvdiffrast", "pycuda", "simple_knn",
+        "tensorrt", "tensorrt_llm", "tinycudann", "torch_tensorrt", "torchsparse",
     }
 )  # fmt: skip
 

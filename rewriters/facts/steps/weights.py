@@ -1,11 +1,16 @@
-"""Loops over the weights of a model that change one after the other: averages, target networks."""
+"""Loops over the weights of a model: averages, target networks, and what optimizers go over."""
 
 from __future__ import annotations
 
 import ast
 import re
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
-from npufix.rewriters.graph.modules.syntax import last_name, list_names, root_name, walk
+from npufix.rewriters.graph.modules.syntax import last_name, list_names, nodes_of, root_name, walk
+
+if TYPE_CHECKING:
+    from npufix.rewriters.graph.modules.names import FunctionNode
 
 WEIGHTS = (
     "each round launches kernels for one weight: change all of them at once, for "
@@ -25,6 +30,8 @@ OF_STEPS = re.compile(r"(?i)(^|_)(ema|momentum|polyak|soft|step|train\w*|update)
 """Names of functions that change weights in each step, whoever calls them."""
 _MOST = 6
 """Statements of a round."""
+_OF_LISTS = re.compile(r"_?foreach_\w+")
+"""What takes lists of tensors, of torch or written around it: ``foreach_lerp_(averages, x)``."""
 
 
 def changes_weights(loop: ast.AST) -> bool:
@@ -62,3 +69,27 @@ def _is_changed(code: ast.AST, own: set[str]) -> bool:
             computes = any(isinstance(node, ast.BinOp) for arg in given for node in ast.walk(arg))
             return how in _CHANGES or (how == "copy_" and computes)
     return False
+
+
+def takes_lists(function: FunctionNode, items: ast.expr) -> bool:
+    """Tell whether a loop goes over a list of tensors of any shapes: no rows of one tensor.
+
+    ``for root in roots:`` beside ``roots = torch._foreach_sqrt(squares)``.
+    """
+    match items:
+        case ast.Call(ast.Name("zip" | "enumerate"), several):
+            return any(takes_lists(function, each) for each in several)
+    return ast.unparse(items) in _list_handed_to_foreach(function)
+
+
+@lru_cache(maxsize=4)
+def _list_handed_to_foreach(function: FunctionNode) -> frozenset[str]:
+    """Return the texts of the lists that a function hands to such operators, or gets from one."""
+    found: set[str] = set()
+    for node in nodes_of(function):
+        match node:
+            case ast.Call(called, given) if _OF_LISTS.fullmatch(last_name(called)):
+                found.update(map(ast.unparse, given))
+            case ast.Assign(targets, ast.Call(called)) if _OF_LISTS.fullmatch(last_name(called)):
+                found.update(map(ast.unparse, targets))
+    return frozenset(found)

@@ -228,3 +228,33 @@ class Router(nn.Module):
     files = {"router.py": router, "train.py": f"def step(loss):\n    {learns}\n"}
     found = scanned(tmp_path, files).report.findings
     assert ("NPU173" in {finding.rule for finding in found}) is told
+
+
+@pytest.mark.parametrize(
+    ("learns", "told"),
+    [
+        ("pass", True),
+        ("loss.backward()", False),
+        ("loss.backward()\n\n\ndef decode_one(x):\n    pass", True),
+    ],
+)
+def test_a_cache_that_grows_is_not_told_to_who_only_trains(
+    tmp_path: Path, learns: str, *, told: bool
+) -> None:
+    attention = """
+import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def forward(self, x: torch.Tensor, past_key_value=None):
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        if past_key_value is not None:
+            k = torch.cat([past_key_value[0], k], dim=2)
+            v = torch.cat([past_key_value[1], v], dim=2)
+        past_key_value = (k, v)
+        return torch.softmax(q @ k.transpose(-1, -2), -1) @ v, past_key_value
+"""
+    files = {"attention.py": attention, "train.py": f"def step(loss):\n    {learns}\n"}
+    found = scanned(tmp_path, files).report.findings
+    assert ("NPU323" in {finding.rule for finding in found}) is told

@@ -125,6 +125,47 @@ def test_a_class_that_is_chosen_by_name_beside_the_fused_one(
 
 
 @pytest.mark.parametrize(
+    ("before", "params", "shown"),
+    [
+        ("pass", "net.parameters()", True),
+        ("return apex.optimizers.NpuFusedAdam(net.parameters())", "net.parameters()", False),
+        ("pass", "[torch.nn.Parameter(torch.zeros(1))]", False),
+    ],
+)
+def test_an_optimizer_beside_that_of_an_npu_is_chosen(
+    tmp_path: Path, before: str, params: str, *, shown: bool
+) -> None:
+    text = (
+        "import apex\nimport torch\n\n\ndef build(net, slow):\n"
+        f"    if not slow:\n        {before}\n"
+        f"    return torch.optim.AdamW({params}, lr=0.1)\n"
+    )
+    assert bool(places(scanned(tmp_path, {"a.py": text}))) is shown
+
+
+@pytest.mark.parametrize(
+    ("other", "shown"), [("class NpuNorm", False), ("class Norm2NPU", True), ("class Other", True),
+     ('put("Norm", "forward")\n\n\nclass Other', False)],
+)  # fmt: skip
+def test_a_class_that_gives_way_to_another_one_on_an_npu(
+    tmp_path: Path, other: str, *, shown: bool
+) -> None:
+    head = "import torch\nfrom torch import nn\n\n\n"
+    norm = (
+        "(nn.Module):\n    def __init__(self, n):\n        super().__init__()\n"
+        "        self.weight = nn.Parameter(torch.ones(n))\n\n"
+        "    def forward(self, x: torch.Tensor):\n        return "
+    )
+    written = "self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))\n"
+    fused = "torch_npu.npu_rms_norm(x, self.weight, 1e-6)[0]\n"
+    files = {
+        "plain.py": f"{head}class Norm{norm}{written}",
+        "converters/norm.py": f"import torch_npu\n{head}{other}{norm}{fused}",
+    }
+    assert bool(places(scanned(tmp_path, files))) is shown
+
+
+@pytest.mark.parametrize(
     ("made", "shown"),
     [("self.register_buffer('queue', {})", False), ("self.push(torch.ones(3), {})", True)],
 )

@@ -446,6 +446,47 @@ def test_what_one_layer_computes_is_not_computed_in_every_layer(
     assert ("NPU321" in {finding.rule for finding in found}) is shown
 
 
+@pytest.mark.parametrize(
+    ("function", "count"), [("_beam_search", 0), ("GenerationMixin.f", 1), ("loss", 2)]
+)
+def test_what_the_host_keeps_of_a_search_is_no_step(
+    tmp_path: Path, function: str, count: int
+) -> None:
+    cls, _, name = function.rpartition(".")
+    text = (
+        f"def {name}(x: torch.Tensor):\n    n = int(x.max())\n    x[x > 0] = 0\n    return x[:n]\n"
+    )
+    if cls:
+        text = f"class {cls}:\n" + "".join(f"    {line}\n" for line in text.splitlines())
+    found = places(scanned(tmp_path, {"a.py": f"import torch\n\n\n{text}"}))
+    assert len(found) == count
+
+
+_VALIDATES = (
+    "def run(net, loader, opt):\n    net.{}()\n    for x in loader:\n        loss = net(x).mean()\n"
+    "        {}\n        x[x > 0] = 0\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (_VALIDATES.format("eval", "print(loss)"), False),
+        (_VALIDATES.format("eval", "loss.backward()"), True),
+        (_VALIDATES.format("train", "print(loss)"), True),
+        ("class Net:\n    def get_init_states(self, x):\n        x[x > 0] = 0\n", False),
+        ("class Net:\n    def get_init_mask(self, x):\n        x[x > 0] = 0\n", True),
+        ("def step(x, lm):\n    y = lm.generate_sequences(x)\n    y[y > 0] = 0\n", True),
+        ("def act(x, lm):\n    y = lm.generate_sequences(x)\n    y[y > 0] = 0\n", False),
+    ],
+)
+def test_what_validates_or_begins_a_stream_is_no_step(
+    tmp_path: Path, text: str, *, shown: bool
+) -> None:
+    typed = text.replace(", x):", ", x: torch.Tensor):")
+    assert bool(places(scanned(tmp_path, {"a.py": f"import torch\n\n\n{typed}"}))) is shown
+
+
 @pytest.mark.parametrize(("cls", "count"), [("BeamSearch", 1), ("Head", 2)])
 def test_what_a_search_does_behind_its_loop_is_no_step(
     tmp_path: Path, cls: str, count: int

@@ -351,6 +351,7 @@ def test_the_form_of_rounds_that_need_nothing_of_each_other_is_told(text: str, f
         FIELDS.replace("get_field", "activate"),  # an object that changes
         FIELDS.replace("offset += len(boxes)", "offset = found.max()"),  # a state
         ROWS.replace("self.convolutions", "row.parts"),
+        PIECES.replace("self.choose(", "self.forward("),  # of lists in lists
         ADVANTAGES.replace("self.rewards.size(0)", "len(self.rewards)"),  # numbers of a list
         MATCHES.replace("gt_per_img", "loss"),  # one loss after the other
         MATCHES.replace("torch.ones_like(found)", "F.log_softmax(gt_per_img, -1)"),  # for memory
@@ -369,3 +370,18 @@ def test_loops_that_only_look_like_it_are_left_alone(text: str) -> None:
 def test_vectors_that_fill_a_list_are_no_numbers(made: str, *, written: bool) -> None:
     sites = find_sites(HEADER + KEPT.replace(".flatten()", made), [RULE])
     assert any(site.rewrite is not None for site in sites) is written
+
+
+def test_lists_of_weights_are_no_rows() -> None:
+    text = """
+class Fast(torch.optim.Optimizer):
+    def step(self, squares):
+        torch._foreach_mul_(squares, 0.9)
+        roots = torch._foreach_sqrt(squares)
+        return torch.stack([root.norm(-2).pow(-2) for root in roots]).sum()
+"""
+    assert not list(find_sites(HEADER + text, [RULE]))
+    gone = "\n\ndef loss(rows: torch.Tensor):\n    for row in rows:\n        row = None\n"
+    assert not list(find_sites(HEADER + gone, [RULE]))
+    rows = text.replace("_foreach_mul_", "relu_").replace("_foreach_", "")
+    assert [site.problem for site in find_sites(HEADER + rows, [RULE])] == [""]

@@ -190,6 +190,43 @@ def train_epoch(self, loader, device):
     assert not written or "to(device, non_blocking=True)" in rewritten(text, "NPU219")
 
 
+@pytest.mark.parametrize(("mask", "told"), [("self.dones", False), ("self.chosen", True)])
+def test_episodes_that_end_are_few(mask: str, *, told: bool) -> None:
+    text = f"""
+class Agent:
+    def train_step(self, x: torch.Tensor, loss):
+        ended = {mask}.nonzero(as_tuple=False)
+        self.scores = x[ended]
+        loss.backward()
+"""
+    assert bool(found(text, "NPU214")) is told
+
+
+@pytest.mark.parametrize(("use", "told"), [("x[:, :n]", False), ("x.exp() * n", True)])
+def test_what_is_a_size_anyway_may_be_compared(use: str, *, told: bool) -> None:
+    text = f"""
+class Net(nn.Module):
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor):
+        n = lengths.max()
+        if n < self.least:
+            n = self.find(x)
+        return {use}
+"""
+    assert bool(found(text, "NPU217")) is told
+
+
+@pytest.mark.parametrize(("launch", "told"), [("kernel[(1,)](x, pad)", False), ("0", True)])
+def test_what_a_kernel_writes_into_is_no_table(launch: str, *, told: bool) -> None:
+    text = f"""
+def compute_grads(x: torch.Tensor, kernel):
+    pad = torch.zeros(8, 8, device=x.device)
+    {launch}
+    table = pad[:, :4].contiguous().exp().cumsum(0)
+    return table * x
+"""
+    assert bool(found(text, "NPU322")) is told
+
+
 @pytest.mark.parametrize(
     ("base", "points", "told"),
     [
@@ -280,6 +317,28 @@ class ComputeLoss:
         return y.mean()
 """
     assert ["empty_cache" in s.problem for s in found(text, "NPU320")] == [True] * told
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [("train_kmeans", False), ("_wrapped_train", False), ("train_step", True)]
+)
+def test_memory_may_be_given_back_before_all_steps(name: str, *, told: bool) -> None:
+    text = f"def {name}(x, model):\n    torch.cuda.empty_cache()\n    return model(x)\n"
+    assert bool(found(text, "NPU320")) is told
+
+
+@pytest.mark.parametrize(
+    ("called", "written"), [("monitor_loss_spike", False), ("scaled_loss", True)]
+)
+def test_who_is_told_a_number_may_keep_it_as_one(called: str, *, written: bool) -> None:
+    text = f"""
+class Criterion(nn.Module):
+    def forward(self, monitor, x: torch.Tensor, y: torch.Tensor):
+        loss = (x - y).mean()
+        monitor.{called}(y, loss.item())
+        return loss
+"""
+    assert any(site.rewrite for site in found(text, "NPU214")) is written
 
 
 @pytest.mark.parametrize("name", ["train_epochs", "recognize_beam_batch"])
@@ -443,6 +502,31 @@ class ComputeLoss:
     def __call__(self, x, y: torch.Tensor):
         return torch.as_tensor({given}) + y
 """
+    assert bool(found(text, "NPU225")) is told
+
+
+@pytest.mark.parametrize(("how", "told"), [("as_tensor", False), ("tensor", True)])
+def test_a_tensor_is_not_copied_once_more(how: str, *, told: bool) -> None:
+    text = f"""
+class Optimizer:
+    def step(self, params, state):
+        return [torch.{how}(state[p], device=p.device) for p in params]
+"""
+    assert bool(found(text, "NPU219")) is told
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("return x.double()", True),
+        ("return x.to(torch.float64 if x.dtype == torch.float64 else torch.float32)", False),
+        ("return x.to(torch.float64 if self.exact else torch.float32)", True),
+        ("try:\n            f(x)\n        except OSError:\n            f(x.double())", False),
+        ("return torch.allclose(f(x).double(), y)", False),
+    ],
+)  # fmt: skip
+def test_double_precision_on_purpose_is_left_alone(code: str, *, told: bool) -> None:
+    text = f"class ComputeLoss:\n    def __call__(self, x: torch.Tensor, y, f):\n        {code}\n"
     assert bool(found(text, "NPU225")) is told
 
 

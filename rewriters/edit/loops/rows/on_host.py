@@ -10,7 +10,7 @@ from npufix.rewriters.edit.loops.given.facts import Facts
 from npufix.rewriters.facts.host_tensors import is_brought_to_host, is_made_on_host
 from npufix.rewriters.facts.shapes import annotation
 from npufix.rewriters.facts.value_kinds import is_of_numpy
-from npufix.rewriters.graph.modules.syntax import list_names, walk
+from npufix.rewriters.graph.modules.syntax import last_name, list_names, walk
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from npufix.rewriters.graph.dataflow import FunctionFlow
     from npufix.rewriters.graph.nodes import Evaluation, Node
 
+_COMPUTES = (ast.AugAssign, ast.BinOp, ast.Call, ast.Compare, ast.Subscript, ast.UnaryOp)
 _LISTS = re.compile(r"(?i)(list|sequence|tuple)\[")
 _OF_NUMBERS = re.compile(r"(?i)(list|sequence|tuple)\[(int|float)(, \.\.\.)?\]|int|float")
 
@@ -91,7 +92,18 @@ def _annotation_of(flow: FunctionFlow, facts: Facts, code: ast.Name) -> str:
 
 
 def is_of_host_alone(flow: FunctionFlow, loop: Loop, inside: Sequence[Evaluation]) -> bool:
-    """Tell whether no kernel runs in any round: of copies, or of a mask that is made there."""
+    """Tell whether no kernel runs in any round: of copies, or of a mask that is made there.
+
+    Nor are those rows for which a function calls itself: ``[self.encode(part) for part in texts]``.
+    """
+    made = [loop.made] if loop.made is not None else [one.made for one in loop.lists]
+    codes = list(walk(*loop.body, *made))
+    if not any(isinstance(code, _COMPUTES) for code in codes):
+        return True  # ``for tensor in tensors: tensor = None``
+    own = {flow.function.name, f"self.{flow.function.name}"}
+    calls = (n.func for n in codes if isinstance(n, ast.Call))
+    if any(last_name(called) in own and ast.unparse(called) in own for called in calls):
+        return True
     return _reads_copies(flow, inside) or _stays_on_host(flow, loop, inside)
 
 

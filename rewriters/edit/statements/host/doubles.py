@@ -10,6 +10,7 @@ from npufix.rewriters.edit.statements.host.of_host import first_read, is_of_host
 from npufix.rewriters.edit.statements.proposal import Proposal
 from npufix.rewriters.facts.host_tensors import is_brought_to_host, is_made_on_host
 from npufix.rewriters.graph import operators
+from npufix.rewriters.graph.modules.syntax import last_name
 from npufix.rewriters.graph.special import Op
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ _SOLVES = frozenset(
     | {"slogdet", "solve", "svd"}
 )
 """What loses digits by its nature, and runs on no AI core in any precision."""
+_CHECKS = frozenset({"allclose", "assert_allclose", "assert_close", "gradcheck"})
 _ADVICE = (
     "no AI core computes float64: the AI CPU does, one to two orders of magnitude slower; compute "
     "in float32 (take differences of what is close before products), or make a table once on the "
@@ -34,9 +36,18 @@ _ADVICE = (
 
 
 def find_doubles(here: Surroundings) -> Iterator[Proposal]:
-    """Yield the first place of a function that makes a tensor of the device one of float64."""
+    """Yield the first place of a function that makes a tensor of the device one of float64.
+
+    Not so where results are checked against those of float64, ``torch.allclose(y, reference)``, or
+    where float32 has failed: ``except RuntimeError: eigh(x.double())``.
+    """
+    calls = {last_name(n.func) for n in here.nodes if isinstance(n, ast.Call)}
+    if not calls.isdisjoint(_CHECKS):
+        return
     for node in here.nodes:
         if isinstance(node, ast.Call) and _makes_double(here, node):
+            if any(isinstance(outer, ast.ExceptHandler) for outer in here.around(node)):
+                continue
             yield Proposal(node, _ADVICE)
             return
 
@@ -72,9 +83,13 @@ def _holds_numbers(code: ast.Call) -> bool:
 def is_double(here: Surroundings, code: ast.expr) -> bool:
     """Tell whether code names a dtype of double precision: also on some devices alone.
 
-    What is only compared with it keeps a dtype: ``x.dtype if x.dtype == torch.float64 else d``.
+    What is only compared with it keeps a dtype: ``x.dtype if x.dtype == torch.float64 else d``; so
+    does ``torch.float64 if x.dtype == torch.float64 else torch.float32``.
     """
     if isinstance(code, ast.IfExp):
+        match code.test:
+            case ast.Compare(_, [ast.Eq()], [kind]) if is_double(here, kind):
+                return is_double(here, code.orelse)
         return any(is_double(here, arm) for arm in (code.body, code.orelse))
     text = here.text(code)
     return _DOUBLE.search(text) is not None and _BY_DEVICE.search(text) is None

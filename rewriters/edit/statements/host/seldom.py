@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from npufix.rewriters.graph.modules.syntax import last_name
 from npufix.rewriters.graph.special import Op
@@ -29,6 +29,12 @@ _KINDS = frozenset({"hasattr", "isinstance", "is_tensor"})
 _RARE = re.compile(
     r"\bis None|\bnot\b(?! None)|== 0(?!\.)|len\(|numel\(|size\(|isinstance|isnan|any\("
 )
+
+_SIZED = frozenset(
+    {"arange", "empty", "expand", "full", "new_empty", "new_full", "new_ones", "new_zeros", "ones",
+     "pad", "range", "repeat", "reshape", "view", "zeros"}
+)  # fmt: skip
+"""What asks the host for sizes."""
 
 
 def is_seldom(here: Surroundings, code: ast.expr | ast.stmt) -> bool:
@@ -158,11 +164,27 @@ def decides(here: Surroundings, code: ast.AST) -> bool:
     found = next(outer, None)
     if not isinstance(found, (ast.If, ast.IfExp)):
         return False
+    if isinstance(found, ast.If) and _becomes_size(here, found):
+        return False
     body = found.body if isinstance(found, ast.If) else []
     told = bool(body) and all(map(_only_tells, body))
     if any(map(_mends, body)):
         return True
     return not told and re.search(r"is_?(finite|nan|inf)\b", here.text(found.test)) is None
+
+
+def _becomes_size(here: Surroundings, code: ast.If) -> bool:
+    """Tell whether the host needs what is compared anyway: ``if n < 8: n = 8``, then ``x[:n]``."""
+    names = {n.id for n in ast.walk(code.test) if isinstance(n, ast.Name)}
+    names &= {target.id for s in code.body for target in ast.walk(s) if _is_bound(target)}
+    later = [n for n in here.nodes if getattr(n, "lineno", 0) > (code.end_lineno or 0)]
+    sizes: list[ast.AST] = [n for n in later if isinstance(n, ast.Slice)]
+    sizes += [n for n in later if isinstance(n, ast.Call) and last_name(n.func) in _SIZED]
+    return any(isinstance(n, ast.Name) and n.id in names for s in sizes for n in ast.walk(s))
+
+
+def _is_bound(code: ast.AST) -> TypeGuard[ast.Name]:
+    return isinstance(code, ast.Name) and isinstance(code.ctx, ast.Store)
 
 
 def _mends(code: ast.stmt) -> bool:

@@ -234,6 +234,8 @@ def _of(  # noqa: PLR0911 - one case a way
     if advice or (loop is not None and _is_read_back(here, data)):
         return advice
     seldom = loop is not None and (_is_handed(here, code, data) or is_of_one(here, loop, code))
+    # ``torch.as_tensor(state["scale"], device=p.device)`` copies no tensor that is there already
+    seldom = seldom or (last_name(made.func) == "as_tensor" and not _is_list(here, data))
     if loop is not None and not (seldom or is_computed_in(loop, data)):
         return _ONE_COPY
     owner = here.flow.cls

@@ -237,9 +237,12 @@ def _is_one_of_many(here: Surroundings, call: ast.Call) -> bool:
 def _has_fused(here: Surroundings) -> bool:
     """Tell whether the function makes a fused optimizer too, or decides about it.
 
-    ``extra = dict(fused=True) if on_gpu else {}``, ``settings["fused"] = use_fused``
+    ``extra = dict(fused=True) if on_gpu else {}``, ``settings["fused"] = use_fused``; so may a
+    function of the module that it calls, ``settings = make_settings(args)``.
     """
-    nodes = list(walk(here.flow.function))
+    own, known = here.flow.function, here.flow.names.functions
+    called = {last_name(n.func) for n in walk(own) if isinstance(n, ast.Call)}
+    nodes = list(walk(own, *(known[name] for name in sorted(called & {*known}))))
     keys = {n.arg for n in nodes if isinstance(n, ast.keyword)}
     keys |= {n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str)}
     made = (last_name(n.func) for n in nodes if isinstance(n, ast.Call))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from npufix.rewriters.edit.statements.host.seldom import is_seldom
 from npufix.rewriters.edit.statements.proposal import Change, Proposal, put
 from npufix.rewriters.edit.statements.surroundings import COMPREHENSIONS, LOOPS
-from npufix.rewriters.facts.steps.functions import trains
+from npufix.rewriters.facts.steps.functions import takes_step, trains
 from npufix.rewriters.graph.modules.syntax import last_name, walk
 
 if TYPE_CHECKING:
@@ -40,6 +40,10 @@ _OF_REQUEST = re.compile(
     r"|transcribe|translate|tts|\w+2(mel|wav))(_|$)"
 )
 """What runs once for a text or an image: what stands beside its loops gives memory back once."""
+_TRAINS_WHOLE = re.compile(
+    r"(?i)(^|_)(fit|train)(?!.*(_|^)(batch|forward|iter\w*|loss|micro\w*|step)(_|$))(_|$)"
+)
+"""What takes all steps, or begins to: ``train_kmeans``, the ``train`` around that of a base."""
 _CHANGES_PHASE = re.compile(
     r"(?i)(^|_)(clean_?up|exit|free|load|offload|onload|release|reload|reshard|resume|sleep|switch"
     r"|unload|wake)(_|$)"
@@ -84,6 +88,7 @@ def _gives_back(here: Surroundings, code: ast.Call) -> bool:
     # beside the loop over the batches, or at the end of what is yielded part by part
     once = loop is None and (
         trains(function)
+        or (_TRAINS_WHOLE.search(function.name) is not None and not takes_step(function))
         or _OF_REQUEST.search(function.name) is not None
         or any(isinstance(n, ast.Yield) or _trains_long(n) for n in here.nodes)
     )

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 _TAKES_TENSOR = re.compile(r"loss|criterion", re.IGNORECASE)
 """What is called so divides by a number or a tensor; other calls make shapes of numbers."""
 _NO_LOSS = re.compile(
-    r"(^|_)(add|append|coef\w*|factors?|format|history|key|log|logger|meter|names?|plot|print|record"
-    r"|ratio|report|save|scales?|schedule\w*|set|types?|update|weights?|write)(_|$)"
+    r"(^|_)(add|alert|append|check|coef\w*|factors?|format|history|key|log|logger|meter|monitor|names?"
+    r"|notify|observe|plot|print|push|ratio|record|report|save|scales?|schedule\w*|send|set|spikes?"
+    r"|track|types?|update|watch|weights?|write)(_|$)"
 )
 """``log_loss`` and ``get_loss_weight`` do not."""
 _LOSSES = re.compile(r"(^|_)loss(es)?(_|$)")

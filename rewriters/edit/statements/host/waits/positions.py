@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING
 
 from npufix.rewriters.edit.statements.handed_in import is_handed_in
@@ -39,6 +40,8 @@ _SELECTS = frozenset(
 )  # fmt: skip
 """Words of what hands over as much as there is, which is another number each time."""
 _LEARNS = frozenset({"criterion", "loss", "losses"})
+_ENDS_EPISODE = re.compile(r"(^|[._])(dones?|reset_buf|terminat(ed|ions?)|truncat(ed|ions?))$")
+"""Which environments begin anew: few do, and the host is told of their scores."""
 _COUNTED = frozenset({"any", "count_nonzero", "numel", "py:len", Op.RANK, Op.SHAPE, Op.SIZE})
 _MASKS = operators.COMPARISONS | {
     "and", "bitwise_and", "bitwise_not", "bitwise_or", "invert", "isfinite", "isnan",
@@ -120,6 +123,8 @@ def _waits(here: Surroundings, found: Evaluation) -> bool:
         return False
     mask = _mask_of(code)
     if mask is None or is_of_host(here, mask) or is_seldom(here, code) or is_rare(here, code):
+        return False
+    if _ENDS_EPISODE.search(here.text(mask)):
         return False
     users = {user.op for user in here.users(found.node)}
     if users and users <= _COUNTED | _SUMS and found.node.op != "unique":
